@@ -79,10 +79,11 @@ pub(super) fn engine(args: &PlayArgs) -> Result<Option<EngineConfig>, Failure> {
     };
     let [profile, ..] = PROFILES;
     let usual = || EngineTimes::Trace(StepTimes::Profile(profile));
+    let kv_cache_metrics_sample = args.server.kv_cache_metrics.then_some(args.server.kv_cache_metrics_sample);
     Ok(Some(EngineConfig {
         scheduler: scheduler(stepping),
         max_num_batched_tokens: stepping.max_num_batched_tokens.map(size),
-        kv_cache: kv_cache(stepping, BLOCKS),
+        kv_cache: KvCacheConfig { kv_cache_metrics_sample, ..kv_cache(stepping, BLOCKS) },
         times: times(stepping, &knobs)?.map_or_else(usual, EngineTimes::Given),
         time_scale: args.time_scale.map_or(1.0, crate::base::units::TimeScale::factor),
         legacy_metrics: simulated.legacy_metrics,

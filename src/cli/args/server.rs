@@ -62,9 +62,12 @@ pub(in crate::cli) struct ServerArgs {
     /// Sends a comment whenever a stream was silent for so many seconds; 0 sends none.
     #[arg(long, value_name = "SECONDS", default_value = "0")]
     pub(in crate::cli) sse_keep_alive_interval: u32,
-    /// Shows at /metrics the families about single blocks of the cache, which stay zero.
+    /// Shows at /metrics the families about single blocks of the cache; they move with --engine.
     #[arg(long)]
     pub(in crate::cli) kv_cache_metrics: bool,
+    /// Share of the blocks that --kv-cache-metrics watches, above 0 and up to 1.
+    #[arg(long, value_name = "SHARE", default_value = "0.01", value_parser = share)]
+    pub(in crate::cli) kv_cache_metrics_sample: f64,
     /// Threads that serve connections; without it, one for each core. Half of them keep better time where the clients run
     /// on the same machine.
     #[arg(long, value_name = "N")]
@@ -78,6 +81,11 @@ pub(in crate::cli) struct ServerArgs {
     /// Refuses a request with 503 where more than so many would be in progress; each of its choices counts.
     #[arg(long, value_name = "N")]
     pub(in crate::cli) max_num_queued_reqs: Option<u32>,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| *share > 0.0 && *share <= 1.0);
+    share.ok_or_else(|| "a share above 0 and up to 1 is needed, such as 0.01".to_owned())
 }
 
 /// Text that is never printed.

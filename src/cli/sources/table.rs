@@ -88,6 +88,7 @@ const TABLE: &[Row] = &[
             "sse-keep-alive-interval",
             "max-num-queued-reqs",
             "kv-cache-metrics",
+            "kv-cache-metrics-sample",
             "threads",
             "startup-duration",
             "vcr-metrics",

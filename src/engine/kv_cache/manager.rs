@@ -1,10 +1,13 @@
 //! Allocation of blocks for sequences, and what that caches and evicts.
 
+use std::time::Duration;
+
 use super::{
     BlockId, BlockStored, HashAlgorithm, KvCacheEvent, Sequence,
     block_pool::BlockPool,
     event::Recorded,
     hash::{BlockHasher, NONE_HASH_SEED},
+    residency::{Eviction, Residency},
 };
 
 /// Configuration of the KV cache, by the names of vLLM's flags.
@@ -22,6 +25,8 @@ pub struct KvCacheConfig {
     pub none_hash_seed: String,
     /// Whether events are kept for [`KvCacheManager::events`].
     pub enable_kv_cache_events: bool,
+    /// Share of the blocks, above 0 and up to 1, whose evictions are kept for [`KvCacheManager::drain_evictions`]; `None` for none.
+    pub kv_cache_metrics_sample: Option<f64>,
 }
 
 impl Default for KvCacheConfig {
@@ -33,6 +38,7 @@ impl Default for KvCacheConfig {
             prefix_caching_hash_algo: HashAlgorithm::default(),
             none_hash_seed: NONE_HASH_SEED.to_owned(),
             enable_kv_cache_events: false,
+            kv_cache_metrics_sample: None,
         }
     }
 }
@@ -46,6 +52,7 @@ pub struct KvCacheManager {
     /// The cached blocks of the sequence that was looked up last.
     hits: Vec<BlockId>,
     events: Vec<Recorded>,
+    residency: Option<Residency>,
     /// Whether the cache was reset since the last step.
     was_reset: bool,
 }
@@ -57,6 +64,7 @@ impl KvCacheManager {
         let config = KvCacheConfig { block_size: config.block_size.max(1), ..config };
         Self {
             pool: BlockPool::new(config.num_gpu_blocks.max(1)),
+            residency: config.kv_cache_metrics_sample.map(Residency::new),
             hasher: BlockHasher::new(config.prefix_caching_hash_algo, &config.none_hash_seed),
             config,
             hits: Vec::new(),
@@ -134,7 +142,10 @@ impl KvCacheManager {
 
     /// Gives a sequence the cached prefix that was found last.
     fn take_hits(&mut self, sequence: &mut Sequence) {
-        self.hits.iter().for_each(|block| self.pool.touch(*block));
+        for block in &self.hits {
+            self.pool.touch(*block);
+            self.residency.iter_mut().for_each(|residency| residency.hit(*block));
+        }
         sequence.num_cached_blocks = self.hits.len();
         sequence.blocks.clear();
         sequence.blocks.append(&mut self.hits);
@@ -148,6 +159,7 @@ impl KvCacheManager {
         }
         for (block, evicted) in (0..lacking).map_while(|_| self.pool.get_new_block()) {
             sequence.blocks.push(block);
+            self.residency.iter_mut().for_each(|residency| residency.take(block));
             if let Some(hash) = evicted.filter(|_| self.config.enable_kv_cache_events) {
                 self.events.push(Recorded::Removed(hash));
             }
@@ -206,8 +218,19 @@ impl KvCacheManager {
     /// Forgets the prefix cache; does nothing and returns false while a sequence has blocks.
     pub fn reset_prefix_cache(&mut self) -> bool {
         let is_reset = self.pool.reset();
+        self.residency.iter_mut().filter(|_| is_reset).for_each(Residency::reset);
         self.was_reset |= is_reset;
         is_reset
+    }
+
+    /// Sets the time that evictions are measured by, from any zero.
+    pub fn set_now(&mut self, now: Duration) {
+        self.residency.iter_mut().for_each(|residency| residency.set_now(now));
+    }
+
+    /// The evictions of sampled blocks since the last call.
+    pub fn drain_evictions(&mut self) -> Vec<Eviction> {
+        self.residency.as_mut().map(Residency::drain).unwrap_or_default()
     }
 
     /// The events since [`KvCacheManager::begin_step`], in order; `sequence` finds sequences by their numbers.

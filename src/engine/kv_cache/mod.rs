@@ -16,11 +16,13 @@ mod event;
 mod free_queue;
 mod hash;
 mod manager;
+mod residency;
 mod sequence;
 
 pub use event::{BlockStored, KvCacheEvent};
 pub use hash::{BlockHash, HashAlgorithm, NONE_HASH_SEED};
 pub use manager::{KvCacheConfig, KvCacheManager};
+pub use residency::Eviction;
 pub use sequence::{Counted, LoraRequest, Sequence};
 
 /// Number of a block in the pool, from 1 on; 0 is the null block.

@@ -33,8 +33,10 @@ pub use pause::PauseState;
 pub use request::{Rejection, Request, RequestId};
 pub use transfer::{KvFetchStats, KvTransfer, LoadingRequest};
 
+use std::time::Duration;
+
 use self::{request::RequestStatus, request_queue::RequestQueue, requests::Requests, transfer::FetchStage};
-use super::kv_cache::{BlockId, KvCacheConfig, KvCacheEvent, KvCacheManager};
+use super::kv_cache::{BlockId, Eviction, KvCacheConfig, KvCacheEvent, KvCacheManager};
 
 /// Place of a request in the scheduler's table.
 type Slot = u32;
@@ -191,6 +193,16 @@ impl Scheduler {
     pub fn events(&self) -> impl Iterator<Item = KvCacheEvent<'_>> {
         let requests = &self.requests;
         self.kv_cache_manager.events(move |slot| Some(&requests[slot].sequence))
+    }
+
+    /// Sets the time that evictions from the cache are measured by, from any zero; nothing else depends on it.
+    pub fn set_now(&mut self, now: Duration) {
+        self.kv_cache_manager.set_now(now);
+    }
+
+    /// The evictions from the cache since the last call, of the blocks that are sampled.
+    pub fn drain_evictions(&mut self) -> Vec<Eviction> {
+        self.kv_cache_manager.drain_evictions()
     }
 
     /// Marks a waiting request as skipped, or no longer so.

@@ -204,6 +204,7 @@ impl Workload {
             prefix_caching_hash_algo: self.config.hash,
             none_hash_seed: "0".to_owned(),
             enable_kv_cache_events: true,
+            kv_cache_metrics_sample: None,
         }
     }
 

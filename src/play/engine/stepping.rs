@@ -54,6 +54,8 @@ pub(super) struct Stepping {
     pub(super) totals: Totals,
     /// End of the last step, while steps follow each other.
     now: Option<Instant>,
+    /// Zero of the times that evictions are measured by.
+    zero: Instant,
 }
 
 /// A request of the scheduler.
@@ -98,6 +100,7 @@ impl Stepping {
             connector: None,
             totals: Totals::default(),
             now: None,
+            zero: Instant::now(),
         })
     }
 
@@ -168,6 +171,7 @@ impl Stepping {
 
     /// Takes one step; whether it computed anything. `None` once the inbox is closed.
     fn step(&mut self) -> Option<bool> {
+        self.scheduler.set_now(self.zero.elapsed());
         let decisions = self.scheduler.schedule();
         let work = StepWork::of(decisions);
         let is_busy = work.requests() > 0;
@@ -241,6 +245,7 @@ impl Stepping {
             }
         }
         metrics.step(&counts);
+        metrics.evicted(&scheduler.drain_evictions());
         wake_ups.wake();
     }
 }

@@ -23,6 +23,10 @@ const REQUEST: [f64; 21] = [
 ];
 const STEP_TOKENS: [f64; 13] =
     [1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16_384.0];
+const RESIDENCY: [f64; 21] = [
+    0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0,
+    1200.0, 1800.0,
+];
 const PREEMPTIONS: [f64; 7] = [1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0];
 
 /// Counters and distributions over all requests.
@@ -59,6 +63,9 @@ pub(super) struct EngineMetrics {
     pub(super) max_tokens: Histogram,
     pub(super) computed: Histogram,
     pub(super) preemptions: Histogram,
+    pub(super) block_lifetime: Histogram,
+    pub(super) block_idle: Histogram,
+    pub(super) block_reuse_gap: Histogram,
     /// Figures of the simulated engine, where there is one.
     pub(super) scheduled: Option<Scheduled>,
 }
@@ -96,6 +103,9 @@ impl EngineMetrics {
             max_tokens: tokens(),
             computed: tokens(),
             preemptions: Histogram::counts(PREEMPTIONS.to_vec()),
+            block_lifetime: Histogram::seconds(&RESIDENCY),
+            block_idle: Histogram::seconds(&RESIDENCY),
+            block_reuse_gap: Histogram::seconds(&RESIDENCY),
             scheduled: None,
         }
     }
@@ -119,6 +129,9 @@ impl EngineMetrics {
             "vllm:request_params_max_tokens" => &self.max_tokens,
             "vllm:request_prefill_kv_computed_tokens" => &self.computed,
             "vllm:request_num_preemptions" => &self.preemptions,
+            "vllm:kv_block_lifetime_seconds" => &self.block_lifetime,
+            "vllm:kv_block_idle_before_evict_seconds" => &self.block_idle,
+            "vllm:kv_block_reuse_gap_seconds" => &self.block_reuse_gap,
             _ => return self.scheduled.as_ref()?.transfers.as_ref()?.histogram(family),
         })
     }

@@ -9,7 +9,10 @@ use serde::Serialize;
 
 use super::{Metrics, engine::EngineMetrics, histogram::float, transfers::KvTransfers};
 use crate::{
-    engine::scheduler::{Decisions, SchedulerStats},
+    engine::{
+        kv_cache::Eviction,
+        scheduler::{Decisions, SchedulerStats},
+    },
     play::engine::KvRole,
 };
 
@@ -84,6 +87,16 @@ impl Metrics {
             generated_tokens: engine.generation_tokens.load(Relaxed),
             unfinished: engine.admitted.load(Relaxed),
             others: scheduled.map_or(0, |scheduled| scheduled.others.load(Relaxed)),
+        }
+    }
+
+    /// Counts blocks that were evicted from the cache.
+    pub(in super::super) fn evicted(&self, evictions: &[Eviction]) {
+        let engine = &self.engine;
+        for Eviction { lifetime, idle, reuse_gaps } in evictions {
+            engine.block_lifetime.time(*lifetime);
+            engine.block_idle.time(*idle);
+            reuse_gaps.iter().for_each(|gap| engine.block_reuse_gap.time(*gap));
         }
     }
 

@@ -10,7 +10,7 @@ use vllm_vcr::{
         scheduler::{SchedulerConfig, SchedulingPolicy},
         step_clock::{Knobs, StepTimes},
     },
-    play::{AnswerOptions, Config, EngineConfig, EngineTimes, Player, Source, Synthetic},
+    play::{AnswerOptions, Config, EngineConfig, EngineTimes, Player, ServerOptions, Source, Synthetic},
     recording::trace::FinishReason,
     replay::{
         account::{Access, Admin},
@@ -442,4 +442,26 @@ fn flags_of_the_engine_need_it() {
     assert_ne!(small.status.code(), Some(0));
     let text = String::from_utf8_lossy(&small.stderr).into_owned();
     assert!(text.contains("max_num_batched_tokens (200) must be at least max_num_seqs (300)"), "{text}");
+}
+
+#[tokio::test]
+async fn blocks_that_are_used_again_show_how_long_they_were_in_the_cache() {
+    let kv_cache = KvCacheConfig { num_gpu_blocks: 9, kv_cache_metrics_sample: Some(1.0), ..KvCacheConfig::default() };
+    let config = synthetic(EngineConfig { kv_cache, ..engine(Duration::ZERO) });
+    let shown = ServerOptions { kv_cache_metrics: true, ..config.server.clone() };
+    let server = start(Config { max_model_len: Some(128), server: shown, ..config }).await;
+    // Seven of eight blocks; the first six are found by the next two requests.
+    for _ in 0..3 {
+        complete(&server, json!({"prompt": prompt(1, 98), "max_tokens": 1})).await;
+    }
+    let counts = |found: &BTreeMap<String, f64>| {
+        ["lifetime", "idle_before_evict", "reuse_gap"].map(|name| found[&format!("vllm:kv_block_{name}_seconds_count")])
+    };
+    let before = counts(&until(&server, &IDLE).await);
+    assert_eq!(before[2], 0.0, "no block that was found was evicted: {before:?}");
+    complete(&server, json!({"prompt": prompt(2, 98), "max_tokens": 1})).await;
+    let after = counts(&until(&server, &IDLE).await);
+    // Of the seven blocks that it takes one or two held a last part, and the others were found twice each: one gap.
+    assert_eq!(after[0], after[1]);
+    assert_eq!(after[2], 5.0, "{before:?} {after:?}");
 }
