@@ -131,7 +131,7 @@ const fn uncounted(route: Route) -> Route {
 }
 
 /// All of them; those with an id in their path are not here.
-static ROUTES: [Route; 68] = [
+static ROUTES: [Route; 70] = [
     generating(CHAT, Endpoint::Chat),
     generating("/v1/completions", Endpoint::Completions),
     generating("/v1/responses", Endpoint::Responses),
@@ -170,6 +170,8 @@ static ROUTES: [Route; 68] = [
     get("/kv_event_sources"),
     // About the server.
     get("/v1/models"),
+    post("/v1/load_lora_adapter"),
+    post("/v1/unload_lora_adapter"),
     get("/tokenizer_info"),
     uncounted(get("/health")),
     uncounted(on("GET, POST", "/ping")),

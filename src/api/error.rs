@@ -188,6 +188,18 @@ impl ApiError {
         }
     }
 
+    /// A request about an adapter that makes no sense: 400, with the engine's own word for it.
+    #[must_use]
+    pub fn invalid_input(message: impl Into<String>) -> Self {
+        Self { kind: "InvalidUserInput", ..Self::bad_request(message) }
+    }
+
+    /// Something that is not there: 404.
+    #[must_use]
+    pub fn not_found(message: impl Into<String>) -> Self {
+        Self { status: 404, kind: "NotFoundError", ..Self::bad_request(message) }
+    }
+
     /// An error that was recorded; the message and the kind are those where its body was not.
     #[must_use]
     pub fn recorded(status: u16, message: String, kind: &'static str, recorded: RecordedError) -> Self {

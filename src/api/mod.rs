@@ -27,6 +27,7 @@ mod json;
 mod kv_transfer;
 mod lazy;
 mod logprobs;
+pub mod lora;
 mod max_tokens;
 mod messages;
 mod nested;

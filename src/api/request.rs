@@ -124,9 +124,7 @@ impl Prompts {
 
 /// The server that a request is judged for.
 #[derive(Debug, Clone, Copy)]
-pub struct Served<'a> {
-    /// The model's names.
-    pub models: &'a [String],
+pub struct Served {
     /// True where requests may bring templates.
     pub templates: RequestTemplates,
     /// True where tool calls are found.
@@ -278,16 +276,13 @@ impl GenerationRequest {
         }
     }
 
-    /// Checks the model's name, that tools can be called, that a chat template may be sent, and that the counts of tokens
+    /// Checks that tools can be called, that a chat template may be sent, and that the counts of tokens
     /// fit the model's length.
     ///
     /// # Errors
-    /// 404 for a model that is not served, 400 for the others.
-    pub fn check_model(&self, served: &Served<'_>) -> Result<(), ApiError> {
-        let Served { models, templates, tools, max_model_len } = *served;
-        if let Some(model) = self.model.as_ref().filter(|model| !model.is_empty() && !models.contains(model)) {
-            return Err(ApiError::unknown_model(model, models));
-        }
+    /// 400 for one that does not fit. The model's name is judged before.
+    pub fn check_served(&self, served: Served) -> Result<(), ApiError> {
+        let Served { templates, tools, max_model_len } = served;
         if !self.takes_any_tools {
             self.tools.check(tools)?;
         }

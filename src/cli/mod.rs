@@ -42,6 +42,7 @@ mod play_fleet;
 mod play_greeting;
 mod play_kv_events;
 mod play_kv_transfer;
+mod play_lora;
 mod play_server;
 mod play_simulated;
 mod play_stats;

@@ -6,8 +6,8 @@ use super::{
     args::{PaceArg, PlayArgs},
     cassettes,
     failure::Failure,
-    matching, play_answers, play_engine, play_fleet, play_kv_events, play_kv_transfer, play_server, play_simulated,
-    play_synthetic, secret_args, sources,
+    matching, play_answers, play_engine, play_fleet, play_kv_events, play_kv_transfer, play_lora, play_server,
+    play_simulated, play_synthetic, secret_args, sources,
 };
 use crate::{
     api::{RequestTemplates, Spelling},
@@ -27,6 +27,7 @@ pub(super) fn config(args: PlayArgs) -> Result<Config, Failure> {
     let pacing = pacing(&args);
     let engine = play_kv_events::with_events(play_simulated::engine(&args)?, &args.kv_events)?;
     let engine = play_kv_transfer::with_connector(engine, &args.kv_transfer, args.simulated.replicas)?;
+    let (engine, lora) = play_lora::with_places(engine, &args.lora)?;
     let synthetic = play_synthetic::options(&args);
     let (order, min_match) = (order(&args), min_match(&args));
     let on_exhausted = cassettes::on_exhausted(&args.cassettes, args.strict);
@@ -52,6 +53,7 @@ pub(super) fn config(args: PlayArgs) -> Result<Config, Failure> {
         served_model_names: args.served_model_name,
         max_model_len: args.max_model_len.and_then(|length| length.0).map(std::num::NonZeroU32::get),
         block_size: args.block_size,
+        lora,
         engine,
         seed: args.seed,
         prompt_tokens_details: args.enable_prompt_tokens_details,
@@ -63,10 +65,7 @@ pub(super) fn config(args: PlayArgs) -> Result<Config, Failure> {
         server: play_server::options(args.server),
         chat_template: args.chat_template,
         template_kwargs: args.engine.default_chat_template_kwargs,
-        request_templates: match args.trust_request_chat_template {
-            true => RequestTemplates::Trusted,
-            false => RequestTemplates::Refused,
-        },
+        request_templates: templates(args.trust_request_chat_template),
         stream_interval: args.stream_interval,
         scale_out: args.enable_scale_out,
         multimodal: args.multimodal,
@@ -84,6 +83,10 @@ pub(super) fn config(args: PlayArgs) -> Result<Config, Failure> {
         admin: default.admin,
         progress: default.progress,
     })
+}
+
+fn templates(are_trusted: bool) -> RequestTemplates {
+    if are_trusted { RequestTemplates::Trusted } else { RequestTemplates::Refused }
 }
 
 fn source(synthetic: Option<Synthetic>, trace_files: Vec<PathBuf>) -> Source {

@@ -46,6 +46,7 @@ pub(super) fn options(args: ServerArgs) -> ServerOptions {
         max_queued: args.max_num_queued_reqs,
         idle: idle(),
         dev_mode: is_set("VLLM_SERVER_DEV_MODE"),
+        runtime_lora_updating: is_set("VLLM_ALLOW_RUNTIME_LORA_UPDATING"),
         kv_cache_metrics: args.kv_cache_metrics,
         vcr_metrics: args.vcr_metrics,
         tokenizer_info: args.enable_tokenizer_info_endpoint,

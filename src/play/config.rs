@@ -10,7 +10,7 @@ use std::{
 use serde_json::{Map, Value};
 
 use super::{
-    AnswerOptions, EngineConfig, ServerOptions, SyntheticOptions, UnmatchedPace, VllmVersion,
+    AnswerOptions, EngineConfig, LoraConfig, ServerOptions, SyntheticOptions, UnmatchedPace, VllmVersion,
     generation::GenerationConfig,
 };
 use crate::{
@@ -78,6 +78,8 @@ pub struct Config {
     pub max_model_len: Option<u32>,
     /// Tokens per block of the prefix cache; without it the trace's (vLLM's `--block-size`).
     pub block_size: Option<NonZeroU32>,
+    /// Adapters beside the model; `None` where they are not enabled.
+    pub lora: Option<LoraConfig>,
     /// The simulated engine through which answers pass; without it they come at their own times.
     pub engine: Option<EngineConfig>,
     /// Seed of random tokens and of the server's fingerprint.
@@ -216,6 +218,7 @@ impl Default for Config {
             served_model_names: Vec::new(),
             max_model_len: None,
             block_size: None,
+            lora: None,
             engine: None,
             seed: 0,
             prompt_tokens_details: false,

@@ -85,6 +85,9 @@ pub enum PlayError {
         /// The system's error, or where it is not JSON.
         source: std::io::Error,
     },
+    /// An adapter of the start that cannot be one.
+    #[error("--lora-modules: {0} Give adapters other names than the model (--served-model-name) and than each other")]
+    Adapter(String),
     /// The simulated engine cannot run.
     #[error(transparent)]
     Engine(#[from] super::engine::EngineError),

@@ -120,6 +120,11 @@ pub(super) fn text(status: StatusCode, own: HeaderMap, body: String) -> Response
     response
 }
 
+/// A text without a type.
+pub(super) fn untyped(status: StatusCode, body: String) -> Response<ResponseBody> {
+    full(status, None, body.into(), HeaderMap::new())
+}
+
 /// An error answer. One that no retry will change has `x-should-retry`.
 pub(super) fn error(error: &ApiError) -> Response<ResponseBody> {
     let mut extra = HeaderMap::new();

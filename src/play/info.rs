@@ -11,6 +11,7 @@ use serde_json::json;
 
 use super::{
     Player, State,
+    adapters::Adapter,
     dialect::Dialect,
     engine::Engine,
     http::{Json, empty, json as json_page, page as whole_page, streamed_page},
@@ -30,26 +31,29 @@ pub(super) async fn version(extract::State(dialect): extract::State<&'static Dia
     Json(json!({"version": dialect.version}).to_string())
 }
 
-/// `/v1/models`: every served name.
+/// `/v1/models`: every served name, and the adapters.
 pub(super) async fn models(extract::State(state): extract::State<Arc<State>>) -> Json {
     let created = unix_seconds();
-    let data: Vec<_> = state
-        .model
-        .names
-        .iter()
-        .map(|name| {
-            let permission = json!({
+    let card = |name: &str, root: &str, parent: Option<&str>, max_model_len: Option<u32>| {
+        let permission = json!({
                 "id": format!("modelperm-{}", state.fresh_id()), "object": "model_permission", "created": created,
                 "allow_create_engine": false, "allow_sampling": true, "allow_logprobs": true,
                 "allow_search_indices": false, "allow_view": true, "allow_fine_tuning": false,
                 "organization": "*", "group": null, "is_blocking": false,
-            });
-            json!({
-                "id": name, "object": "model", "created": created, "owned_by": "vllm", "root": state.model.root,
-                "parent": null, "max_model_len": state.model.max_model_len, "permission": [permission],
-            })
+        });
+        json!({
+            "id": name, "object": "model", "created": created, "owned_by": "vllm", "root": root, "parent": parent,
+            "max_model_len": max_model_len, "permission": [permission],
         })
-        .collect();
+    };
+    let model = &state.model;
+    let of_model = model.names.iter().map(|name| card(name, &model.root, None, Some(model.max_model_len)));
+    let adapters = state.adapters.all();
+    let of_adapters = adapters.iter().map(|Adapter { lora, base_model_name }| {
+        let parent = base_model_name.as_deref().unwrap_or_else(|| model.first_name());
+        card(&lora.lora_name, &lora.lora_path, Some(parent), None)
+    });
+    let data: Vec<_> = of_model.chain(of_adapters).collect();
     Json(json!({"object": "list", "data": data}).to_string())
 }
 

@@ -71,7 +71,7 @@ pub(super) async fn count(
 
 fn counted(state: &State, request: &MessagesRequest) -> Result<String, ApiError> {
     let chat = chat_of(state, request)?;
-    chat.check_model(&state.served())?;
+    chat.check_served(state.served())?;
     let Prompts::Chat(prompt) = &chat.prompts else { return Err(ApiError::internal("Internal server error")) };
     let (ids, _) = chat_ids(state, prompt, SpecialTokens::Skip, None)?;
     let count = u32::try_from(ids.len()).unwrap_or(u32::MAX);
@@ -87,7 +87,7 @@ fn counted(state: &State, request: &MessagesRequest) -> Result<String, ApiError>
 /// A request that the engine refuses before it looks at the messages.
 pub(super) fn chat_of(state: &State, request: &MessagesRequest) -> Result<GenerationRequest, ApiError> {
     let chat = request.chat(system_messages(&state.model, request))?;
-    state.model.check(chat.model.as_deref())?;
+    state.check_model(chat.model.as_deref())?;
     request.check_choice(state.served().tools)?;
     Ok(chat)
 }

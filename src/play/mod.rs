@@ -25,6 +25,7 @@
 //! Limits: several prompts of one request are matched one by one.
 
 mod account;
+mod adapters;
 mod admission;
 mod advice;
 mod answer;
@@ -83,6 +84,7 @@ use hyper::body::Incoming;
 
 use self::state::State;
 pub use self::{
+    adapters::{LoraConfig, LoraModule},
     config::{
         Config, DEFAULT_BODY_LIMIT, DEFAULT_IDS, DEFAULT_MODEL_LEN, DEFAULT_RANDOM_TOKENS, Source, Synthetic,
         TokenizerSource, Unmatched,

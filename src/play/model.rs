@@ -7,7 +7,6 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{Config, PlayError, generation::SamplingDefaults, info, load::Loaded, parse::Parsers, template};
 use crate::{
-    api::ApiError,
     engine::guided::{Guide, GuideError},
     text::prompt::{ChatTemplate, SpecialTokens, Tokenizer},
 };
@@ -17,6 +16,8 @@ use crate::{
 pub(super) struct Model {
     /// At least one.
     pub(super) names: Vec<String>,
+    /// Those of which there are records.
+    pub(super) recorded: Vec<String>,
     /// A Hub id or a directory.
     pub(super) root: String,
     /// Prompt and output tokens that a request may have together.
@@ -43,8 +44,11 @@ impl Model {
     pub(super) fn new(config: &Config, loaded: Loaded) -> Result<Self, PlayError> {
         let Loaded { replay, tokenizer, model, recorded_models, max_model_len } = loaded;
         let root = config.answers.model.clone().unwrap_or(model);
+        let is_adapter =
+            |name: &String| config.lora.iter().flat_map(|lora| &lora.lora_modules).any(|adapter| adapter.name == *name);
+        let of_model: Vec<String> = recorded_models.iter().filter(|name| !is_adapter(name)).cloned().collect();
         let names = match config.served_model_names.as_slice() {
-            [] if recorded_models.len() > 1 => recorded_models,
+            [] if recorded_models.len() > 1 && !of_model.is_empty() => of_model,
             [] => vec![root.clone()],
             named => named.to_vec(),
         };
@@ -53,6 +57,7 @@ impl Model {
         let own_template = config.chat_template.as_deref();
         Ok(Self {
             names,
+            recorded: recorded_models,
             root,
             max_model_len,
             takes_media: config.multimodal || has_media,
@@ -81,17 +86,6 @@ impl Model {
     /// The maker of text with a constraint, or why this tokenizer has none.
     pub(super) fn guide(&self) -> &Result<Guide, GuideError> {
         self.guide.get_or_init(|| Guide::new(&self.tokenizer))
-    }
-
-    /// Checks the name of a model in a request; one without a name is right.
-    ///
-    /// # Errors
-    /// 404 for one that is not served.
-    pub(super) fn check(&self, name: Option<&str>) -> Result<(), ApiError> {
-        match name.filter(|name| !name.is_empty() && !self.names.iter().any(|served| served == name)) {
-            Some(name) => Err(ApiError::unknown_model(name, &self.names)),
-            None => Ok(()),
-        }
     }
 
     /// The name for requests that give none.

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use super::{
     State,
     account::Slot,
+    adapters::Asked,
     answer::{Answer, AnswerParts, Sequence},
     budget,
     choice::{Choice, Limits},
@@ -95,14 +96,15 @@ pub(super) fn plan(
     check_thinking(state, request).map_err(refused)?;
     let parsed = ParsedBy::of(&state.model.parsers, request);
     let is_greedy = request.is_greedy(state.model.sampling.temperature);
+    let asked = Asked::of(state, request.model.as_deref());
     let mut chosen = Vec::with_capacity(prompts.len());
     for (at, prompt) in prompts.iter().enumerate() {
         let wanted = wanted(request, request_id.as_deref(), prompt);
         let choices_before = at.saturating_mul(wanted.choices);
-        let model = state.asked_model(request.model.as_deref());
+        let model = state.asked_model(asked.recorded);
         let (rules, parsed, session) = (rules.as_ref(), parsed.as_ref(), session.as_deref());
         let errors = if at == 0 { errors.as_slice() } else { &[] };
-        let takes_any_model = state.takes_any_model(request.model.as_deref());
+        let takes_any_model = state.takes_any_model(asked.recorded);
         let wanted =
             Wanted { rules, parsed, is_greedy, choices_before, model, takes_any_model, session, errors, ..wanted };
         chosen.push(choose(state, &wanted)?);
@@ -119,22 +121,34 @@ pub(super) fn plan(
     budget::check_whole(request, tokens, shows_logprobs)?;
     let class = class_of(state, &chosen);
     let cached = cache_use(state, request, &prompts, &chosen);
-    let named = Named { id, at, cached, parsed };
+    let named = Named { id, model: asked.shown(state), at, cached, parsed };
     let mut answer = answer(state, request, prompts, chosen, &named).with_share(share);
     if let Some(engine) = &state.engine {
-        let parameters = Parameters {
-            priority: request.priority,
-            cache_salt: request.cache_salt.clone(),
-            session_id: request.events.session_id(session_id.as_deref()),
-            reports_cached_blocks: request.events.reports_cached_blocks,
-            scores_prompt: request.logprobs.prompt.is_some(),
-            kv_transfer: request.kv_transfer.clone(),
-            name: transfer_name(state, request, &named.id),
-        };
+        let parameters = parameters(state, request, &named.id, session_id.as_deref(), &asked);
         answer = answer.submit(engine, &parameters)?;
     }
     let id = engine_id(request.api, &named.id);
     Ok(Plan::Answer(Box::new(Planned { answer, class, id, headers, max_tokens, cached })))
+}
+
+/// Parameters that the engine's scheduler looks at.
+fn parameters(
+    state: &State,
+    request: &GenerationRequest,
+    id: &str,
+    session_id: Option<&str>,
+    asked: &Asked<'_>,
+) -> Parameters {
+    Parameters {
+        priority: request.priority,
+        cache_salt: request.cache_salt.clone(),
+        session_id: request.events.session_id(session_id),
+        reports_cached_blocks: request.events.reports_cached_blocks,
+        scores_prompt: request.logprobs.prompt.is_some(),
+        lora: asked.adapter.as_ref().map(|adapter| Arc::clone(&adapter.lora)),
+        kv_transfer: request.kv_transfer.clone(),
+        name: transfer_name(state, request, id),
+    }
 }
 
 /// How many tokens the choices of a prompt have at most.
@@ -223,9 +237,10 @@ fn wanted<'a>(request: &'a GenerationRequest, request_id: Option<&'a str>, promp
     }
 }
 
-/// Id of an answer, the time of its request, its use of the prefix cache, and the parser of its text.
-struct Named {
+/// Id and model of an answer, the time of its request, its use of the prefix cache, and the parser of its text.
+struct Named<'a> {
     id: String,
+    model: &'a str,
     at: Instant,
     cached: CacheUse,
     parsed: Option<ParsedBy>,
@@ -236,10 +251,9 @@ fn answer(
     request: &GenerationRequest,
     prompts: Vec<Prompt>,
     chosen: Vec<Chosen>,
-    named: &Named,
+    named: &Named<'_>,
 ) -> Answer {
-    let model = state.asked_model(request.model.as_deref());
-    let names = AnswerNames { id: &named.id, model, fingerprint: state.model.fingerprint.as_deref() };
+    let names = AnswerNames { id: &named.id, model: named.model, fingerprint: state.model.fingerprint.as_deref() };
     let encoder = Encoder::new(Head::new(request.api, &names, info::unix_seconds(), request.usage_events));
     let each = prompts.iter().zip(&chosen).map(|(prompt, chosen)| prompt_tokens(prompt, chosen));
     let all_prompt_tokens = each.fold(0, u32::saturating_add);

@@ -100,6 +100,8 @@ impl Known {
 
     /// The request once more, where the server has room for it.
     fn again(&self, state: &State) -> Result<Judged, ApiError> {
+        // Adapters come and go.
+        state.check_model(self.request.model.as_deref())?;
         let places = admitted(state, &self.request)?;
         let prompts = self.prompts.iter().cloned().zip(places).map(|(read, places)| Prompt { read, places });
         Ok(Judged { request: Arc::clone(&self.request), prompts: prompts.collect() })
@@ -185,7 +187,8 @@ fn admitted(state: &State, request: &GenerationRequest) -> Result<Vec<Places>, A
 
 /// Makes ids of the request's prompts and validates them in the engine's order.
 fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt>, ApiError> {
-    request.check_model(&state.served())?;
+    state.check_model(request.model.as_deref())?;
+    request.check_served(state.served())?;
     let places = admitted(state, request)?;
     let special = special(request.add_special_tokens);
     let judged = |mut ids: Vec<u32>, shown, echo, media: Option<MediaHashes>, places| {

@@ -64,7 +64,7 @@ pub(super) async fn answer(
 ) -> Result<Response, ApiError> {
     let read = |state: &State, body: &[u8]| {
         let request = ResponsesRequest::parse(body)?;
-        state.model.check(request.model())?;
+        state.check_model(request.model())?;
         let messages = request.messages(history(state, &request)?)?;
         let kept = state.kept.as_ref().filter(|_| request.is_stored()).map(|_| messages.clone());
         Ok((request.chat(messages)?, (request, kept)))

@@ -17,7 +17,7 @@ use axum::{
 use http::{Extensions, HeaderMap, HeaderValue, Request, StatusCode, header};
 
 use super::{
-    Player,
+    Player, adapters,
     cassettes::Cassettes,
     dialect::{Dialect, Reword},
     front::path::{SentPath, other_ending},
@@ -144,6 +144,9 @@ fn endpoints(player: &Player) -> Endpoints {
         .serve("/generative_scoring", variants::unserved)
         .serve("/v1/systemone", variants::unserved)
         .add(options.tokenizer_info, |it| it.serve("/tokenizer_info", tokenizer_info::answer))
+        .add(options.runtime_lora_updating, |it| {
+            it.serve("/v1/load_lora_adapter", adapters::load).serve("/v1/unload_lora_adapter", adapters::unload)
+        })
         .add(!options.no_docs, pages::endpoints)
         .add(options.dev_mode, dev::endpoints);
     // All that begins so is an application of its own in the engine, but for a GET of the path itself. `any` comes first:

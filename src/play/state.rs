@@ -15,6 +15,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{
     Config, PlayError, Source, Synthetic, UnmatchedPace,
+    adapters::Adapters,
     arrival_order::Turns,
     blocking::INLINE_BYTES,
     drawing_pool::DrawingPool,
@@ -40,6 +41,7 @@ use crate::{
 pub(super) struct State {
     pub(super) config: Config,
     pub(super) model: Arc<Model>,
+    pub(super) adapters: Adapters,
     /// `None` for synthetic tokens.
     pub(super) replay: Option<Arc<Replay>>,
     /// Those of a server without a trace; with one each session has its own.
@@ -105,7 +107,7 @@ impl State {
             Some(engine) => Metrics::scheduled(length, engine.kv_transfer.as_ref().map(|config| config.role)),
             None => Metrics::new(length),
         };
-        let metrics = Arc::new(metrics);
+        let metrics = Arc::new(metrics.with_adapters(config.lora.as_ref().map(|lora| lora.max_loras)));
         let Place { replica, slowdown, lateness } = place;
         let start = |engine: &EngineConfig| {
             let name = model.first_name().to_owned();
@@ -115,11 +117,13 @@ impl State {
             let seed = config.seed.wrapping_add(u64::from(replica));
             Engine::start(resolved, &metrics, &name, seed, slowdown)
         };
+        let adapters = Adapters::new(config.lora.as_ref(), config.server.runtime_lora_updating, &model)?;
         let mcp_upstreams = config.cassette_player.as_ref().map_or(Ok(None), mcp::Upstreams::start);
         Ok(Self {
             engine: config.engine.as_ref().map(start).transpose()?,
             metrics,
             model,
+            adapters,
             replay,
             samples: Samples::default(),
             work: Work { turns: Turns::new(), drawing: DrawingPool::new(), memo: RequestCache::new() },
@@ -179,11 +183,10 @@ impl State {
         block_size(&self.config, self.replay.as_deref())
     }
 
-    /// The models and limits that requests are validated with.
-    pub(super) fn served(&self) -> Served<'_> {
+    /// The limits that requests are validated with.
+    pub(super) fn served(&self) -> Served {
         let tools = self.model.parsers.formats.tools;
         Served {
-            models: &self.model.names,
             templates: self.config.request_templates,
             tools: tools.map_or(ToolParsing::Unavailable, |_| ToolParsing::Available),
             max_model_len: self.model.max_model_len,

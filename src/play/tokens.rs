@@ -24,7 +24,7 @@ pub(super) async fn tokenize(
 ) -> Result<Json, ApiError> {
     off_the_loop(state.weight_of(body.len()), move || {
         let request = TokenizeRequest::parse(&body)?;
-        state.model.check(request.model.as_deref())?;
+        state.check_model(request.model.as_deref())?;
         let tokenizer = &state.model.tokenizer;
         let special = special(request.add_special_tokens);
         let tokens = match &request.input {
@@ -52,12 +52,13 @@ pub(super) async fn tokenize(
 /// # Errors
 /// A request that the engine refuses.
 pub(super) async fn detokenize(
-    extract::State(model): extract::State<Arc<Model>>,
+    extract::State(state): extract::State<Arc<State>>,
     JsonBody { bytes: body, .. }: JsonBody,
 ) -> Result<Json, ApiError> {
     off_the_loop(body.len(), move || {
         let request = DetokenizeRequest::parse(&body)?;
-        model.check(request.model.as_deref())?;
+        state.check_model(request.model.as_deref())?;
+        let model = &state.model;
         let mut known = request.tokens;
         known.retain(|id| model.tokenizer.is_ids_only() || *id < model.tokenizer.vocab_size());
         let prompt = model.tokenizer.decode(&known, SkipSpecial::Keep).map_err(refused)?;

@@ -5,8 +5,8 @@ use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 
 use super::{
-    AnswerArgs, CassetteArgs, EngineArgs, KvEventsArgs, KvTransferArgs, McpServersArgs, RedactionArgs, ServerArgs,
-    SimulatedArgs, SyntheticArgs, tap::host_and_port,
+    AnswerArgs, CassetteArgs, EngineArgs, KvEventsArgs, KvTransferArgs, LoraArgs, McpServersArgs, RedactionArgs,
+    ServerArgs, SimulatedArgs, SyntheticArgs, tap::host_and_port,
 };
 use crate::{
     base::units::{TimeScale, parse_duration},
@@ -172,6 +172,8 @@ pub(in crate::cli) struct PlayArgs {
     pub(in crate::cli) kv_events: KvEventsArgs,
     #[command(flatten)]
     pub(in crate::cli) kv_transfer: KvTransferArgs,
+    #[command(flatten)]
+    pub(in crate::cli) lora: LoraArgs,
     /// Writes at the end how late events left, as JSON.
     #[arg(long, value_name = "FILE", help_heading = "Server")]
     pub(in crate::cli) stats_json: Option<PathBuf>,

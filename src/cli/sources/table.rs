@@ -157,6 +157,10 @@ const TABLE: &[Row] = &[
         ],
         effects: [Full, Full, Full, AT_THEIR_TIMES],
     },
+    Row {
+        flags: &["enable-lora", "lora-modules", "max-loras", "max-cpu-loras"],
+        effects: [Full, Full, Full, ANSWERED],
+    },
     Row { flags: &["multimodal"], effects: [Full, Full, Full, ANSWERED] },
     Row {
         flags: &["output-tokens", "stop-rate", "reasoning-share"],

@@ -48,7 +48,7 @@ fn samples(flag: &Arg) -> Vec<String> {
         "cassette" => "c.yaml",
         "replay-tokens" => "t.jsonl",
         "redact" => "all",
-        "redact-pattern" => "a=b",
+        "redact-pattern" | "lora-modules" => "a=b",
         "reasoning-parser" => "qwen3",
         "tool-call-parser" => "hermes",
         "latency-profile" => "h100-8b",
@@ -68,6 +68,7 @@ fn words(flag: &Arg, value: &str, kind: Kind) -> Vec<String> {
     let beside: &[&str] = match name {
         _ if OWN.iter().chain(&kv_events::IDS).chain(&kv_transfer::IDS).any(|id| flag.get_id() == id) => &["--engine"],
         "miss-status" | "miss-detail" if kind != Kind::Synthetic => &["--on-miss=error"],
+        "lora-modules" => &["--enable-lora"],
         "reasoning-share" => &["--reasoning-parser=qwen3"],
         "enable-auto-tool-choice" => &["--tool-call-parser=hermes"],
         "block-network" => &["--", "true"],

@@ -31,6 +31,22 @@ pub struct EngineConfig {
     pub kv_transfer: Option<KvTransferConfig>,
 }
 
+impl Default for EngineConfig {
+    /// An engine whose steps take the times of the trace, or none.
+    fn default() -> Self {
+        Self {
+            scheduler: SchedulerConfig::default(),
+            max_num_batched_tokens: None,
+            kv_cache: KvCacheConfig::default(),
+            times: EngineTimes::Trace(StepTimes::Instant),
+            time_scale: 1.0,
+            legacy_metrics: false,
+            kv_events: None,
+            kv_transfer: None,
+        }
+    }
+}
+
 /// Where the durations of steps come from.
 #[derive(Debug, Clone)]
 pub enum EngineTimes {
@@ -101,16 +117,8 @@ mod tests {
     use super::*;
 
     fn config(blocks: u32) -> EngineConfig {
-        EngineConfig {
-            scheduler: SchedulerConfig::default(),
-            max_num_batched_tokens: None,
-            kv_cache: KvCacheConfig { num_gpu_blocks: blocks, ..KvCacheConfig::default() },
-            times: EngineTimes::Trace(StepTimes::Instant),
-            time_scale: 1.0,
-            legacy_metrics: false,
-            kv_events: None,
-            kv_transfer: None,
-        }
+        let kv_cache = KvCacheConfig { num_gpu_blocks: blocks, ..KvCacheConfig::default() };
+        EngineConfig { kv_cache, ..EngineConfig::default() }
     }
 
     #[test]

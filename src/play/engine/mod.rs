@@ -8,7 +8,7 @@
 //!
 //! With a [`connector`] it is one of several engines of disaggregated serving.
 //!
-//! Limits: one token of a request per step (no speculative decoding); no adapters. Responses that are sent as they were recorded
+//! Limits: one token of a request per step (no speculative decoding). Responses that are sent as they were recorded
 //! (of cassettes, and of a trace without token ids) do not pass through it.
 //!
 //! See docs/decisions/0089-the-engine-steps-on-a-thread.md.

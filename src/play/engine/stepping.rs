@@ -21,11 +21,11 @@ use super::{
 };
 use crate::{
     engine::{
-        kv_cache::KvCacheConfig,
+        kv_cache::{KvCacheConfig, LoraRequest},
         scheduler::{EngineCoreOutput, RequestId, ScheduledAs, Scheduler, SchedulerConfig},
         step_clock::StepWork,
     },
-    play::metrics::{Metrics, StepCounts},
+    play::metrics::{Metrics, RunningAdapter, StepCounts},
 };
 
 /// Delay that later steps make up for; after a longer one the engine's time goes on from there.
@@ -68,6 +68,9 @@ pub(super) struct Live {
     /// Beginning of the first step that it took part in.
     began: Option<Instant>,
     scheduled: Scheduled,
+    lora: Option<Arc<LoraRequest>>,
+    /// Its adapter, counted from its first token on.
+    running: Option<RunningAdapter>,
 }
 
 impl Stepping {
@@ -134,12 +137,10 @@ impl Stepping {
         let (now, delay) = (Instant::now(), self.clock.before_steps());
         while let Some(arrived) = self.delayed.pop_front_if(|arrived| arrived.queued + delay <= now) {
             let Arrived { request, outbox, choice, queued, transfer } = arrived;
-            let (id, prompt_tokens) = (request.id, request.prompt.len());
+            let (id, prompt_tokens, lora) = (request.id, request.prompt.len(), request.lora.clone());
             match self.scheduler.add_request(request) {
                 Ok(()) => {
-                    let scheduled = Scheduled::default();
-                    let live = Live { outbox, choice, prompt_tokens, queued, began: None, scheduled };
-                    self.live.insert(id, live);
+                    self.live.insert(id, Live::new(outbox, choice, prompt_tokens, queued, lora));
                     if let (Some(connector), Some(transfer)) = (&mut self.connector, transfer) {
                         connector.arrive(id, *transfer, now);
                     }
@@ -223,6 +224,7 @@ impl Stepping {
         for output in &decisions.outputs {
             let Some(known) = live.get_mut(&output.request_id) else { continue };
             if let Some(computed) = known.first(output, end) {
+                known.running = known.lora.as_ref().and_then(|lora| metrics.run_adapter(lora));
                 counts.computed += computed;
                 totals.prompt_tokens += of(known.prompt_tokens);
                 totals.cached_tokens += u64::from(known.scheduled.cached);
@@ -285,6 +287,17 @@ impl Stepping {
 }
 
 impl Live {
+    fn new(
+        outbox: Arc<Outbox>,
+        choice: u32,
+        prompt_tokens: usize,
+        queued: Instant,
+        lora: Option<Arc<LoraRequest>>,
+    ) -> Self {
+        let scheduled = Scheduled::default();
+        Self { outbox, choice, prompt_tokens, queued, began: None, scheduled, lora, running: None }
+    }
+
     /// Notes the first token; gives the tokens of the prompt that were computed for it, and nothing for a later token.
     fn first(&mut self, output: &EngineCoreOutput, end: Instant) -> Option<usize> {
         let cached = output.num_cached_tokens?;

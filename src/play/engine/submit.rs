@@ -13,7 +13,10 @@ use super::{
 use crate::{
     api::{ApiError, KvTransferParams},
     base::rate_limited_log::RateLimitedLog,
-    engine::scheduler::{FinishReason, KvTransfer, Request},
+    engine::{
+        kv_cache::LoraRequest,
+        scheduler::{FinishReason, KvTransfer, Request},
+    },
 };
 
 /// A choice as the engine runs it.
@@ -36,6 +39,8 @@ pub(in super::super) struct Parameters {
     /// Its part in disaggregated serving, and its name in it.
     pub(in super::super) kv_transfer: Option<KvTransferParams>,
     pub(in super::super) name: String,
+    /// The adapter.
+    pub(in super::super) lora: Option<Arc<LoraRequest>>,
 }
 
 /// Bytes that the engine keeps of a token of the prompt, and of the output with the end of its step.
@@ -76,6 +81,7 @@ impl Engine {
                 reports_cached_blocks: parameters.reports_cached_blocks,
                 skip_reading_prefix_cache: parameters.scores_prompt,
                 kv_transfer: transfers.part(),
+                lora: parameters.lora.clone(),
                 ..Request::default()
             },
             outbox: Arc::clone(&outbox),

@@ -49,6 +49,8 @@ pub struct ServerOptions {
     pub max_queued: Option<u32>,
     /// True where the development endpoints are served (vLLM's `VLLM_SERVER_DEV_MODE`).
     pub dev_mode: bool,
+    /// True where clients may load and unload adapters (vLLM's `VLLM_ALLOW_RUNTIME_LORA_UPDATING`).
+    pub runtime_lora_updating: bool,
     /// True where `/metrics` has the families about single blocks of the cache (vLLM's `--kv-cache-metrics`).
     pub kv_cache_metrics: bool,
     /// True where `/metrics` has families of this program's own after the engine's.

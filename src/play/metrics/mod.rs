@@ -15,6 +15,7 @@ mod flight;
 mod flights;
 mod http_requests;
 mod legacy;
+mod lora;
 mod page;
 mod places;
 mod process;
@@ -28,11 +29,12 @@ mod watched;
 
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
-use self::{engine::EngineMetrics, http_requests::HttpRequests, scheduled::Scheduled};
+use self::{engine::EngineMetrics, http_requests::HttpRequests, lora::LoraRequestsInfo, scheduled::Scheduled};
 pub(super) use self::{
     flight::{Flight, Group},
     flights::Flights,
     legacy::append_legacy,
+    lora::RunningAdapter,
     page::{About, CONTENT_TYPE, MOUNTED_CONTENT_TYPE, page},
     places::Places,
     queued::Queued,
@@ -49,6 +51,8 @@ use crate::{api::ApiError, base::stats::histogram};
 pub(super) struct Metrics {
     engine: Arc<EngineMetrics>,
     visits: HttpRequests,
+    /// Where adapters are enabled.
+    lora: Option<Arc<LoraRequestsInfo>>,
     /// Seconds since 1970.
     started: f64,
 }

@@ -35,6 +35,9 @@ pub(in super::super) struct About<'a> {
     pub(in super::super) cache: Option<&'a KvCacheConfig>,
 }
 
+/// Comment before which the family of adapters stands.
+const AFTER_ADAPTERS: &str = "HELP vllm:cache_config_info ";
+
 /// Prefix of families about single blocks of the cache.
 const OF_BLOCKS: &str = "vllm:kv_block_";
 
@@ -81,6 +84,9 @@ pub(in super::super) fn page(metrics: &Metrics, about: About<'_>) -> String {
         |line: &&str| (about.kv_cache_metrics || !line.contains(OF_BLOCKS)) && metrics.engine.shows_transfers(line);
     for line in FAMILIES.lines().filter(is_shown) {
         if let Some(comment) = line.strip_prefix("# ") {
+            if comment.starts_with(AFTER_ADAPTERS) {
+                metrics.lora.iter().for_each(|lora| lora.append(&mut page));
+            }
             let _ = writeln!(page, "{line}");
             if let Some(family) = comment.strip_prefix("TYPE ").and_then(|rest| rest.split(' ').next()) {
                 metrics.visits.write(family, &mut page);
@@ -132,6 +138,6 @@ impl Metrics {
     /// Counters that start now.
     pub(in super::super) fn new(max_model_len: u32) -> Self {
         let engine = super::EngineMetrics::new(max_model_len).into();
-        Self { engine, visits: super::HttpRequests::default(), started: unix_time() }
+        Self { engine, visits: super::HttpRequests::default(), lora: None, started: unix_time() }
     }
 }

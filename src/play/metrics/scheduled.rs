@@ -104,6 +104,7 @@ impl Metrics {
     pub(in super::super) fn step(&self, counts: &StepCounts) {
         let Some(scheduled) = &self.engine.scheduled else { return };
         scheduled.step(counts);
+        self.step_of_adapters();
         if counts.generated > 0 {
             let tokens = counts.computed.saturating_add(counts.generated);
             self.engine.step_tokens.count(u32::try_from(tokens).unwrap_or(u32::MAX));

@@ -50,7 +50,7 @@ pub(in super::super) async fn answer(
 ) -> Result<Json, ApiError> {
     off_the_loop(bytes.len(), move || {
         let request = DerenderRequest::parse(api, &bytes)?;
-        state.model.check(request.model())?;
+        state.check_model(request.model())?;
         let model = request.model().unwrap_or_else(|| state.model.first_name()).to_owned();
         let answer = match request {
             DerenderRequest::Whole(mut whole) => {

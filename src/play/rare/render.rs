@@ -85,7 +85,7 @@ impl Family {
         let (request, rendered) = match self {
             Self::Of(api) => {
                 let request = GenerationRequest::parse(api, body)?;
-                state.model.check(request.model.as_deref())?;
+                state.check_model(request.model.as_deref())?;
                 (request, RenderRequest::parse(api, body)?)
             }
             Self::Messages => {
@@ -94,7 +94,7 @@ impl Family {
             }
             Self::Responses => {
                 let response = ResponsesRequest::parse(body)?;
-                state.model.check(response.model())?;
+                state.check_model(response.model())?;
                 if response.previous().is_some() {
                     let message = "previous_response_id is not supported by the stateless render endpoint.";
                     return Err(ApiError::invalid_request(400, message, "previous_response_id"));

@@ -1,5 +1,6 @@
 //! `play` as its clients see it.
 
+mod adapters;
 mod answers_without_ids;
 mod connection_reuse;
 mod development_mode;

@@ -1,0 +1,78 @@
+//! Requests that load and unload LoRA adapters, judged in the engine's words.
+
+use super::{
+    body::Body,
+    error::ApiError,
+    request::object,
+    schema::{
+        self, Field, Kind,
+        Need::{Nullable, Optional, Required},
+        Object,
+    },
+};
+
+/// A request to `/v1/load_lora_adapter`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoadAdapter {
+    /// The name by which requests ask for it.
+    pub lora_name: String,
+    /// Where its weights are.
+    pub lora_path: String,
+    /// Whether it takes the place of one of the same name.
+    pub load_inplace: bool,
+}
+
+/// A request to `/v1/unload_lora_adapter`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnloadAdapter {
+    /// The name that is forgotten.
+    pub lora_name: String,
+}
+
+const LOAD: Object = Object {
+    fields: &[
+        Field("lora_name", Kind::Text, Required),
+        Field("lora_path", Kind::Text, Required),
+        Field("load_inplace", Kind::Flag, Optional),
+        Field("is_3d_lora_weight", Kind::Flag, Optional),
+    ],
+    condition: None,
+};
+
+const UNLOAD: Object = Object {
+    fields: &[Field("lora_name", Kind::Text, Required), Field("lora_int_id", Kind::Int, Nullable)],
+    condition: None,
+};
+
+impl LoadAdapter {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// Not JSON, not an object, or with fields of other types.
+    pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
+        let map = object(body)?;
+        let faults = schema::check(&LOAD, &map, "body");
+        if !faults.is_empty() {
+            return Err(faults.error());
+        }
+        let body = Body(&map);
+        let text = |name: &str| body.text(name).unwrap_or_default();
+        let load_inplace = body.flag("load_inplace", false);
+        Ok(Self { lora_name: text("lora_name"), lora_path: text("lora_path"), load_inplace })
+    }
+}
+
+impl UnloadAdapter {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// Not JSON, not an object, or with fields of other types.
+    pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
+        let map = object(body)?;
+        let faults = schema::check(&UNLOAD, &map, "body");
+        if !faults.is_empty() {
+            return Err(faults.error());
+        }
+        Ok(Self { lora_name: Body(&map).text("lora_name").unwrap_or_default() })
+    }
+}
