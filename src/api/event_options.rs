@@ -1,6 +1,6 @@
 //! What a request asks of KV events about its blocks.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::body::Body;
 
@@ -15,6 +15,12 @@ pub struct EventOptions {
 }
 
 impl EventOptions {
+    /// Reads a body that was not checked.
+    #[must_use]
+    pub fn of_body(body: &Map<String, Value>) -> Self {
+        Self::read(&Body(body))
+    }
+
     pub(super) fn read(body: &Body<'_>) -> Self {
         let extra = |name: &str| body.get("vllm_xargs")?.get(name)?.as_str().map(str::to_owned);
         Self {

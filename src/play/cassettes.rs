@@ -87,14 +87,27 @@ impl Cassettes {
     /// Sends a response at its deadlines.
     async fn deliver(&self, response: ReplayedResponse, places: Option<Places>, clock: Clock) -> Response {
         let state = &self.state;
+        let flights = match self.flights(&response, places) {
+            Ok(flights) => flights,
+            Err(busy) => return refusal(busy, response.request.endpoint),
+        };
         let request = &response.request;
         let api = if request.endpoint == Endpoint::Completions { Api::Completions } else { Api::Chat };
         let id = request.id.clone().unwrap_or_else(|| state.fresh_id());
         let gate = request.is_work.then(|| state.hold(engine_id(api, &id), response.choices())).flatten();
-        let flights = places.zip(response.generated.as_ref());
-        let flights = flights.map(|(places, generated)| Flights::of(&state.metrics, response.at, generated, places));
         let keep_alive = state.config.server.keep_alive;
-        response.deliver(clock, gate, keep_alive, flights.unwrap_or_default()).await.map(Body::new)
+        response.deliver(clock, gate, keep_alive, flights).await.map(Body::new)
+    }
+
+    /// The choices of a response among the engine's counters, and in the simulated engine where there is one.
+    ///
+    /// # Errors
+    /// 503 where the engine has no room for more, 400 where the response takes too much memory.
+    fn flights(&self, response: &ReplayedResponse, places: Option<Places>) -> Result<Flights, ApiError> {
+        let state = &self.state;
+        let Some((places, generated)) = places.zip(response.generated.as_ref()) else { return Ok(Flights::default()) };
+        let run = state.engine.as_ref().map(|engine| engine.run_recorded(generated)).transpose()?.flatten();
+        Ok(Flights::of(&state.metrics, response.at, generated, places, run))
     }
 }
 

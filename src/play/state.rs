@@ -117,6 +117,9 @@ impl State {
             let seed = config.seed.wrapping_add(u64::from(replica));
             Engine::start(resolved, &metrics, &name, seed, slowdown)
         };
+        if config.engine.is_some() {
+            config.cassette_player.iter().for_each(|player| player.make_engine_inputs(length));
+        }
         let adapters = Adapters::new(config.lora.as_ref(), config.server.runtime_lora_updating, &model)?;
         let mcp_upstreams = config.cassette_player.as_ref().map_or(Ok(None), mcp::Upstreams::start);
         Ok(Self {

@@ -102,7 +102,6 @@ const TABLE: &[Row] = &[
     },
     Row {
         flags: &[
-            "block-size",
             "enable-prompt-tokens-details",
             "stream-interval",
             "reasoning-parser",
@@ -122,6 +121,7 @@ const TABLE: &[Row] = &[
     Row {
         flags: &[
             "engine",
+            "block-size",
             "max-num-seqs",
             "max-num-batched-tokens",
             "long-prefill-token-threshold",
@@ -149,13 +149,18 @@ const TABLE: &[Row] = &[
             "kv-events-topic",
             "kv-events-encoding",
             "kv-events-block-hashes",
+        ],
+        effects: [Full; 4],
+    },
+    Row {
+        flags: &[
             "kv-transfer-config",
             "kv-cache-transfer-latency",
             "kv-cache-transfer-time-per-token",
             "kv-cache-transfer-latency-std-dev",
             "kv-cache-transfer-time-std-dev",
         ],
-        effects: [Full, Full, Full, AT_THEIR_TIMES],
+        effects: [Full, Full, Full, NO_TRANSFER],
     },
     Row {
         flags: &["enable-lora", "lora-modules", "max-loras", "max-cpu-loras"],
@@ -224,7 +229,7 @@ const TABLE: &[Row] = &[
 ];
 
 const NO_SERVERS: Effect = Nothing("only cassettes have records of MCP servers");
-const AT_THEIR_TIMES: Effect = Rest("what is recorded is sent at its recorded times, not by an engine");
+const NO_TRANSFER: Effect = Rest("what is recorded is computed where it is asked for");
 const OWN_MISSES: Effect =
     Values(&["error", "random"], "a request without a record gets an error or random tokens, and goes nowhere else");
 const OWN_CONCERNS: Effect = Values(

@@ -8,8 +8,10 @@
 //!
 //! With a [`connector`] it is one of several engines of disaggregated serving.
 //!
-//! Limits: one token of a request per step (no speculative decoding). Responses that are sent as they were recorded
-//! (of cassettes, and of a trace without token ids) do not pass through it.
+//! Responses that are sent as they were recorded (of cassettes, and of a trace without token ids) pass through it too
+//! ([`recorded`]): their events come with the last of their tokens.
+//!
+//! Limits: one token of a request per step (no speculative decoding).
 //!
 //! See docs/decisions/0089-the-engine-steps-on-a-thread.md.
 
@@ -19,6 +21,7 @@ mod connector;
 mod control;
 mod inbox;
 mod kv_events;
+mod recorded;
 mod relay;
 mod run;
 mod slowdown;
@@ -47,6 +50,7 @@ pub use self::{
 };
 pub(super) use self::{
     kv_events::EventCounts,
+    recorded::RecordedRun,
     run::{EngineRun, Next, Scheduled},
     slowdown::Slowdown,
     submit::{Parameters, Planned, bytes_of},

@@ -195,6 +195,13 @@ impl EngineRun {
         }
     }
 
+    /// Ends a choice whose last token came.
+    pub(in super::super) fn finish_if_over(&mut self, choice: usize) {
+        if self.choices.get(choice).is_some_and(|choice| choice.left == 0) {
+            self.finish(choice);
+        }
+    }
+
     /// Ends all choices, and gives those that had not ended.
     pub(in super::super) fn cancel(&mut self) -> Vec<usize> {
         let cancelled: Vec<usize> = (0..self.choices.len()).filter(|choice| self.has(*choice)).collect();

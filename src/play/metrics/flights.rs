@@ -1,18 +1,29 @@
-//! The choices of a response that is sent as it was recorded, among the engine's counters.
+//! The choices of a response that is sent as it was recorded, among the engine's counters, and as requests of a simulated engine where
+//! there is one.
 //!
 //! Limits: of several choices that a record gives one number of tokens for, each has an equal share.
+
+use std::task::{Context, Poll};
 
 use tokio::time::Instant;
 
 use super::{Flight, Group, Metrics, Places};
-use crate::replay::{
-    delivery::TokenCounter,
-    player::{Generated, GeneratedChoice},
+use crate::{
+    play::engine::{Next, RecordedRun},
+    replay::{
+        delivery::{EngineToken, TokenCounter},
+        player::{Generated, GeneratedChoice},
+        timing::TokensDue,
+    },
 };
 
 /// Choices on their way, none where no model generated the response.
 #[derive(Debug, Default)]
-pub(in super::super) struct Flights(Vec<Choice>);
+pub(in super::super) struct Flights {
+    choices: Vec<Choice>,
+    /// Their requests of the simulated engine.
+    run: Option<RecordedRun>,
+}
 
 /// A choice on its way and the word for its end.
 #[derive(Debug)]
@@ -25,37 +36,72 @@ struct Choice {
 impl Flights {
     /// The only choice of a response.
     pub(in super::super) fn one(flight: Flight, finish: &'static str) -> Self {
-        Self(vec![Choice { flight: Some(flight), finish }])
+        Self { choices: vec![Choice { flight: Some(flight), finish }], run: None }
     }
 
-    /// The choices of a cassette's response to a request that came then and was admitted to these places.
-    pub(in super::super) fn of(metrics: &Metrics, at: Instant, generated: &Generated, places: Places) -> Self {
-        let Generated { prompt_tokens, cached_tokens, max_tokens, choices } = generated;
+    /// The choices of a recorded response to a request that came then and was admitted to these places. Where an engine runs them, it
+    /// counts their prompts.
+    pub(in super::super) fn of(
+        metrics: &Metrics,
+        at: Instant,
+        generated: &Generated,
+        places: Places,
+        run: Option<RecordedRun>,
+    ) -> Self {
+        let Generated { prompt_tokens, cached_tokens, max_tokens, choices, .. } = generated;
         let group = Group::new(metrics, at, u32::try_from(choices.len()).unwrap_or(u32::MAX), places);
-        let choice = |GeneratedChoice { tokens, finish }: &GeneratedChoice| {
-            let flight = group.start(*prompt_tokens, *cached_tokens, *max_tokens.max(tokens));
+        let choice = |(index, GeneratedChoice { tokens, finish }): (usize, &GeneratedChoice)| {
+            let prompt = run.as_ref().map_or(*prompt_tokens, |run| run.prompt_tokens(index));
+            let flight = group.start(prompt, *cached_tokens, *max_tokens.max(tokens));
             Choice { flight: Some(flight), finish }
         };
-        Self(choices.iter().map(choice).collect())
+        Self { choices: choices.iter().enumerate().map(choice).collect(), run }
     }
 }
 
 impl TokenCounter for Flights {
-    fn count(&mut self, choice: usize, tokens: u32, now: Instant) {
-        if let Some(flight) = self.0.get_mut(choice).and_then(|choice| choice.flight.as_mut()) {
+    fn count(&mut self, TokensDue { due, choice, tokens }: TokensDue, now: Instant) {
+        if let Some(flight) = self.choices.get_mut(choice).and_then(|choice| choice.flight.as_mut()) {
+            // The engine's times are those at which its steps end.
+            let now = if self.run.is_some() { flight.at(due) } else { now };
             flight.step(tokens, now);
         }
     }
 
     fn settle(&mut self) {
-        self.0.iter_mut().filter_map(|choice| choice.flight.as_mut()).for_each(Flight::settle);
+        self.choices.iter_mut().filter_map(|choice| choice.flight.as_mut()).for_each(Flight::settle);
     }
 
     fn end(&mut self, is_aborted: bool) {
-        for Choice { flight, finish } in &mut self.0 {
+        self.run = None;
+        for Choice { flight, finish } in &mut self.choices {
             if let Some(mut flight) = flight.take() {
                 flight.finish(if is_aborted { "abort" } else { finish });
             }
         }
+    }
+
+    fn awaits(&self) -> bool {
+        self.run.as_ref().is_some_and(|run| run.run.is_live())
+    }
+
+    fn poll_token(&mut self, context: &mut Context<'_>) -> Poll<Option<EngineToken>> {
+        let Some(RecordedRun { run, .. }) = &mut self.run else { return Poll::Ready(None) };
+        loop {
+            let Poll::Ready(next) = run.poll_next(context) else { return Poll::Pending };
+            let Next::Token(emission) = next else { return Poll::Ready(None) };
+            let choice = usize::try_from(emission.choice).unwrap_or(usize::MAX);
+            let flight = self.choices.get_mut(choice).and_then(|choice| choice.flight.as_mut());
+            let Some(flight) = flight.filter(|_| run.arrive(choice, 1)) else { continue };
+            if run.is_news(choice, flight.is_scheduled()) {
+                flight.schedule(run.scheduled(choice));
+            }
+            run.finish_if_over(choice);
+            return Poll::Ready(Some(EngineToken { choice, due: flight.due(emission.at) }));
+        }
+    }
+
+    fn stop(&mut self) {
+        self.run.iter_mut().for_each(|run| drop(run.run.cancel()));
     }
 }

@@ -11,27 +11,34 @@ use crate::{
     },
 };
 
-/// Gives the content of a record its deadlines. The chunks of a stream are those of the record; those of a body that is sent as
-/// a stream are found in its events.
-pub(super) fn schedule(content: &RecordedContent, record: &Record, pacing: Pacing) -> ResponseSchedule {
-    let totals = [record.output_tokens];
-    let is_recorded_stream = record.stream != Some(false);
+/// Finds the chunks of a content. Those of a stream are those of the record; those of a body that is sent as a stream are found in
+/// its events.
+pub(super) fn chunks(content: &RecordedContent, record: &Record) -> Vec<TokenChunk> {
+    let RecordedContent::Events(events) = content else { return chunks_at(&[], record) };
+    if record.stream == Some(false) {
+        return chunks_of(events.iter().map(|(at, event)| (*at, event_data(event))), &[record.output_tokens]);
+    }
+    let times: Vec<Duration> = events.iter().map(|(at, _)| *at).collect();
+    chunks_at(&times, record)
+}
+
+/// Gives the content of a record, which has these chunks, its deadlines.
+pub(super) fn schedule(
+    content: &RecordedContent,
+    record: &Record,
+    chunks: &[TokenChunk],
+    pacing: Pacing,
+) -> ResponseSchedule {
     match content {
         RecordedContent::Events(events) => {
             let times: Vec<Duration> = events.iter().map(|(at, _)| *at).collect();
-            let chunks = if is_recorded_stream {
-                chunks_at(&times, record)
-            } else {
-                chunks_of(events.iter().map(|(at, event)| (*at, event_data(event))), &totals)
-            };
-            ResponseSchedule::stream(&times, &chunks, pacing)
+            ResponseSchedule::stream(&times, chunks, pacing)
         }
         RecordedContent::Body(_) => {
-            let chunks = chunks_at(&[], record);
             let last = chunks.last().map_or(Duration::ZERO, |chunk| chunk.at);
             let end = record.e2e.map_or(last, |e2e| e2e.max(last));
-            let chunks = if is_recorded_stream { chunks.as_slice() } else { &[] };
-            ResponseSchedule::body(end, chunks, &totals, pacing)
+            let chunks = if record.stream == Some(false) { &[] } else { chunks };
+            ResponseSchedule::body(end, chunks, &[record.output_tokens], pacing)
         }
     }
 }

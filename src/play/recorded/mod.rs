@@ -1,7 +1,8 @@
 //! Serves recorded responses: those of records that no token ids stand for. They come before validation: an error that was
 //! recorded is the response too.
 //!
-//! Each event is due at its recorded time, through the same delivery as every other response. A request for a stream
+//! Each event is due at its recorded time, or with its last token where an engine is simulated, through the same delivery as every
+//! other response. A request for a stream
 //! where a body was recorded, or the other way, gets the other form where the family is known. Else a stream is sent as it
 //! was recorded, and a body that was recorded for a request without a stream is a miss for one with it.
 //!
@@ -16,6 +17,7 @@ pub(super) mod failure;
 pub(super) mod logprobs;
 mod refresh;
 pub(super) mod responses;
+mod simulated;
 
 use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
@@ -188,7 +190,7 @@ fn plan(state: &State, request: &Candidate) -> Result<Plan, ApiError> {
         }
     };
     selected.count(slot);
-    let flights = flights(state, &record, request.at)?;
+    let flights = flights(state, &simulated::Exchange { record: &record, response, request })?;
     let content_type = match &content {
         RecordedContent::Events(_) => {
             response.header("content-type").filter(|kind| kind.starts_with("text/event-stream"))
@@ -203,8 +205,9 @@ fn plan(state: &State, request: &Candidate) -> Result<Plan, ApiError> {
         is_stream: matches!(content, RecordedContent::Events(_)),
         has_comments: record.endpoint.is_some_and(Endpoint::has_choices),
         answer: {
-            let schedule = answer::schedule(&content, &record, state.config.pacing);
-            RecordedResponse::new(content, schedule, ResponseEnd::Complete, flights)
+            let chunks = answer::chunks(&content, &record);
+            let schedule = answer::schedule(&content, &record, &chunks, state.config.pacing);
+            RecordedResponse::new(content, schedule, ResponseEnd::Complete, flights).by_tokens(&chunks)
         },
     })))
 }
@@ -284,15 +287,21 @@ fn headers(response: &Recorded, record: usize, by: MatchBy, session: Option<&Slo
     headers
 }
 
-/// The request among the engine's counters, where tokens were generated for it.
+/// The request among the engine's counters, where tokens were generated for it, and in the simulated engine where there is one.
 ///
 /// # Errors
 /// 503 where there is too little room.
-fn flights(state: &State, record: &Record, at: Instant) -> Result<Flights, ApiError> {
+fn flights(state: &State, exchange: &simulated::Exchange<'_>) -> Result<Flights, ApiError> {
+    let record = exchange.record;
     if record.output_tokens == 0 || !record.endpoint.is_some_and(Endpoint::generates) {
         return Ok(Flights::default());
     }
     let places = state.metrics.admit(1, state.config.server.max_queued)?;
+    let at = exchange.request.at;
+    if let Some(engine) = &state.engine {
+        let generated = exchange.generated(state);
+        return Ok(Flights::of(&state.metrics, at, &generated, places, engine.run_recorded(&generated)?));
+    }
     let group = Group::new(&state.metrics, at, 1, places);
     let flight = group.start(record.prompt_tokens, record.cached_tokens.unwrap_or(0), record.output_tokens);
     Ok(Flights::one(flight, answer::finish(record)))

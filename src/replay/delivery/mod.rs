@@ -9,6 +9,7 @@
 //!
 //! See docs/decisions/0058-one-delivery.md.
 
+mod held;
 mod recorded;
 mod stream;
 
@@ -21,7 +22,7 @@ use tokio::{
 };
 
 pub(crate) use self::{
-    recorded::{RecordedContent, RecordedResponse, ResponseEnd, TokenCounter},
+    recorded::{EngineToken, RecordedContent, RecordedResponse, ResponseEnd, TokenCounter},
     stream::{Deliverable, STEPS, TOGETHER, frames_of, stream_of},
 };
 use super::timing::{Pacer, Pacing};

@@ -165,7 +165,7 @@ impl CassettePlayer {
         };
         self.keep_values(&asked, found.record);
         let renaming = Renaming::next(self.config.ids, &self.fresh_ids, record, asked.path());
-        if size(record).max(self.put_back.size(found.record)) <= INLINE {
+        if self.weight(record, &asked).max(self.put_back.size(found.record)) <= INLINE {
             return Decision::Replay(Box::new(self.response(record, &asked, family.as_ref(), &renaming, &found, at)));
         }
         let player = Arc::clone(self);
@@ -177,6 +177,13 @@ impl CassettePlayer {
             Ok(Some(response)) => Decision::Replay(response),
             Ok(None) | Err(_) => Decision::Answer(plain(StatusCode::INTERNAL_SERVER_ERROR, "the response failed")),
         }
+    }
+
+    /// Bytes that are read to make a response: those of a recorded stream, and where token ids are made those of the request, which are
+    /// unknown of one that stands for another.
+    fn weight(&self, record: &Record, asked: &IncomingRequest) -> usize {
+        let of_request = if asked.bytes.is_empty() { usize::MAX } else { asked.bytes.len() };
+        if self.counter.makes_engine_inputs() { size(record).max(of_request) } else { size(record) }
     }
 
     pub(super) fn response(

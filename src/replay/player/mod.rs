@@ -22,6 +22,7 @@ mod config;
 mod convert;
 mod cross;
 mod encode;
+mod engine_input;
 mod environment;
 mod failure;
 mod fixtures;
@@ -79,6 +80,7 @@ use self::{
 pub use self::{
     config::{COMPLETE_WITHIN, Config, Output, REPLY_WITHIN, Secrets, Timeline},
     convert::{FromTrace, Refused, ToTrace, from_trace, to_trace},
+    engine_input::{EngineExchange, EngineInput, response_texts},
     environment::{Environment, PROBE, tokenizer_name},
     forwarding::{Mode, OnMiss, Selection, SelectionError, Selector},
     fresh_ids::Ids,
@@ -268,6 +270,11 @@ impl CassettePlayer {
     /// Counts tokens with the model's tokenizer from now on, where a record does not say how many there are.
     pub fn count_with(&self, tokenizer: Tokenizer) {
         self.counter.with(tokenizer);
+    }
+
+    /// Makes token ids of exchanges from now on, for a simulated engine whose requests have so many tokens at the most.
+    pub fn make_engine_inputs(&self, most_tokens: u32) {
+        self.counter.make_engine_inputs(most_tokens);
     }
 
     /// Sets the URL of the server that answers `/vcr/…`, which messages of misses name.

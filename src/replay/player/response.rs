@@ -41,6 +41,8 @@ const IS_OF_THE_SERVER: [&str; 5] = ["content-length", "transfer-encoding", "con
 pub(crate) struct ReplayedResponse {
     content: RecordedContent,
     schedule: ResponseSchedule,
+    /// The tokens in its events.
+    chunks: Vec<TokenChunk>,
     end: ResponseEnd,
     pacing: Pacing,
     head: Head,
@@ -101,16 +103,17 @@ impl Served<'_> {
     /// Gives the content its deadlines.
     pub(super) fn response(&self, reply: Reply, renaming: &Renaming) -> ReplayedResponse {
         let (record, fault) = (self.record, self.record.answer.fault);
-        let generated = generated::of(record, self.asked, self.counter);
+        let mut generated = generated::of(record, self.asked, self.counter);
         let totals: Vec<u32> = generated.iter().flat_map(|it| &it.choices).map(|choice| choice.tokens).collect();
         let mut announced = None;
-        let (content, schedule, content_type) = match reply.renamed(renaming) {
+        let (content, schedule, chunks, content_type) = match reply.renamed(renaming) {
             Reply::Events(events) => {
                 let events: Vec<(Duration, Bytes)> =
                     events.into_iter().map(|event| (time(event.ms), event.bytes)).collect();
                 let times: Vec<Duration> = events.iter().map(|(at, _)| *at).collect();
                 let chunks = chunks_of(events.iter().map(|(at, event)| (*at, event_data(event))), &totals);
-                (RecordedContent::Events(events), ResponseSchedule::stream(&times, &chunks, self.pacing), EVENTS)
+                let schedule = ResponseSchedule::stream(&times, &chunks, self.pacing);
+                (RecordedContent::Events(events), schedule, chunks, EVENTS)
             }
             Reply::Body { ms, content_type, mut bytes } => {
                 let schedule =
@@ -120,14 +123,18 @@ impl Served<'_> {
                     // Half of what is announced, and the connection breaks.
                     bytes.truncate(bytes.len() / 2);
                 }
-                (RecordedContent::Body(bytes), schedule, content_type)
+                (RecordedContent::Body(bytes), schedule, Vec::new(), content_type)
             }
         };
+        if let (Some(fault), RecordedContent::Events(_), Some(generated)) = (fault, &content, &mut generated) {
+            generated.break_off(&chunks, fault.after_events());
+        }
         let recorded = record.answer.headers.clone();
         ReplayedResponse {
             schedule: cut(schedule, fault, &content),
             end: end(fault, &content),
             content,
+            chunks,
             pacing: self.pacing,
             head: Head { status: record.answer.status, content_type, announced, recorded, own: HeaderMap::new() },
             at: self.at,
@@ -205,12 +212,12 @@ impl ReplayedResponse {
         G: Gate + 'static,
         C: TokenCounter + 'static,
     {
-        let Self { content, schedule, end, pacing, head, at, request, failure, .. } = self;
+        let Self { content, schedule, chunks, end, pacing, head, at, request, failure, .. } = self;
         let is_stream = matches!(content, RecordedContent::Events(_));
         let wait = Wait { clock, class: class_of(is_stream, pacing), gate };
         // The head of a failure leaves at once: it shows its record to a client that leaves before the rest.
         let is_late_failure = failure.is_some() && schedule.events.first().is_some_and(|due| !due.is_zero());
-        let response = RecordedResponse::new(content, schedule, end, counter);
+        let response = RecordedResponse::new(content, schedule, end, counter).by_tokens(&chunks);
         let body = if is_stream || is_late_failure || end != ResponseEnd::Complete {
             let keep_alive = keep_alive.filter(|_| is_stream && request.endpoint.has_choices());
             StreamBody::new(frames_of(response, at, wait, keep_alive)).boxed_unsync()

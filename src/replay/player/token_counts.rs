@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 
 use serde_json::{Map, Value, json};
 
+use super::engine_input::{EngineExchange, EngineInput};
 use crate::{
     api::{
         Endpoint,
@@ -24,18 +25,38 @@ const AROUND_MESSAGE: usize = 4;
 
 /// Counter of tokens, by a tokenizer once there is one.
 #[derive(Debug, Default)]
-pub(super) struct Counter(OnceLock<Tokenizer>);
+pub(super) struct Counter {
+    tokenizer: OnceLock<Tokenizer>,
+    /// The most tokens of a request of the simulated engine that responses pass through, where there is one.
+    most_tokens: OnceLock<u32>,
+}
 
 impl Counter {
     /// Counts with the model's tokenizer from now on.
     pub(super) fn with(&self, tokenizer: Tokenizer) {
         // The first one stays.
-        let _known = self.0.set(tokenizer);
+        let _known = self.tokenizer.set(tokenizer);
     }
 
     /// Lets another one count as this one does.
     pub(super) fn share_with(&self, other: &Self) {
-        self.0.get().cloned().into_iter().for_each(|tokenizer| other.with(tokenizer));
+        self.tokenizer.get().cloned().into_iter().for_each(|tokenizer| other.with(tokenizer));
+        self.most_tokens.get().into_iter().for_each(|most| other.make_engine_inputs(*most));
+    }
+
+    /// Makes token ids of requests and responses too from now on, for an engine whose requests have so many tokens at the most.
+    pub(super) fn make_engine_inputs(&self, most: u32) {
+        let _known = self.most_tokens.set(most);
+    }
+
+    /// Returns true if token ids are made.
+    pub(super) fn makes_engine_inputs(&self) -> bool {
+        self.most_tokens.get().is_some()
+    }
+
+    /// The token ids of an exchange, where they are wanted and it is not too long.
+    pub(super) fn engine_input(&self, exchange: &EngineExchange<'_>) -> Option<EngineInput> {
+        EngineInput::of(exchange, self.tokenizer.get(), *self.most_tokens.get()?)
     }
 
     /// The token counts of a chat or completions answer, as far as they are known, with the missing ones counted.
@@ -93,7 +114,7 @@ impl Counter {
 
     fn prompt(&self, request: &SharedBody) -> usize {
         let body = request.value();
-        let exact = self.0.get().zip(body.as_object()).and_then(|(tokenizer, body)| match body.get("prompt") {
+        let exact = self.tokenizer.get().zip(body.as_object()).and_then(|(tokenizer, body)| match body.get("prompt") {
             Some(prompt) => tokenizer.ids_of_completion(prompt),
             None => tokenizer.ids_of_chat(body, &template_kwargs(body)),
         });
@@ -105,8 +126,8 @@ impl Counter {
         parts.map(|part| estimate(&texts_of(part)) + AROUND_MESSAGE * part.as_array().map_or(0, Vec::len)).sum()
     }
 
-    fn text(&self, text: &str) -> usize {
-        let exact = self.0.get().and_then(|tokenizer| tokenizer.encode(text, SpecialTokens::Skip).ok());
+    pub(super) fn text(&self, text: &str) -> usize {
+        let exact = self.tokenizer.get().and_then(|tokenizer| tokenizer.encode(text, SpecialTokens::Skip).ok());
         exact.map_or_else(|| estimate(text), |ids| ids.len())
     }
 }
@@ -120,7 +141,7 @@ fn whole(count: usize) -> u64 {
 }
 
 /// All texts of a value one after the other, those under `type`, `role` and ids left out.
-fn texts_of(value: &Value) -> String {
+pub(super) fn texts_of(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Array(items) => items.iter().map(texts_of).collect(),

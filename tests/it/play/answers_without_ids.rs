@@ -4,13 +4,17 @@ use std::{net::SocketAddr, sync::Arc};
 
 use serde_json::{Value, json};
 use vllm_vcr::{
-    play::{Config, Source},
-    recording::trace::{ContentSource, Record, ResponseContent, Trace},
-    replay::matching::MatchBy,
+    engine::{kv_cache::KvCacheConfig, scheduler::SchedulerConfig, step_clock::StepTimes},
+    play::{Config, EngineConfig, EngineTimes, Source},
+    recording::trace::{ContentSource, Endpoint, Record, ResponseContent, Trace},
+    replay::{
+        account::{Access, Admin},
+        matching::MatchBy,
+    },
 };
 
 use crate::support::{
-    client::{self, Answer, post},
+    client::{self, Answer, get, post},
     peer::{End, Script, Upstream, answer, event_stream},
     play_server,
     tapping::Tapping,
@@ -212,6 +216,37 @@ async fn what_no_ids_stand_for_replays_as_it_was() {
         assert_eq!(answer.header("x-vcr-match"), Some("index"), "{path}: {}", answer.text());
         assert_same(path, &answer, seen);
     }
+}
+
+#[tokio::test]
+async fn a_simulated_engine_runs_what_was_generated_and_sends_it_as_it_was() {
+    let (seen, records) = recorded(|_| {}).await;
+    let generated = records.iter().filter(|record| record.endpoint.is_some_and(Endpoint::generates));
+    let tokens: Vec<u32> = generated.map(|record| record.output_tokens).filter(|tokens| *tokens > 0).collect();
+    let trace = Trace { records, ..Trace::default() };
+    let source = Source::Trace { name: "recorded".to_owned(), trace: Arc::new(trace) };
+    let engine = Some(EngineConfig {
+        scheduler: SchedulerConfig::default(),
+        max_num_batched_tokens: None,
+        kv_cache: KvCacheConfig::default(),
+        times: EngineTimes::Given(StepTimes::Instant),
+        time_scale: 1.0,
+        legacy_metrics: false,
+        kv_events: None,
+        kv_transfer: None,
+    });
+    let admin = Admin::Here(Access::default());
+    let base = play_server::config(&[MatchBy::Prefix], Vec::new());
+    let server = play_server::start(Config { source, engine, admin, ..base }).await;
+    for ((path, body), seen) in requests().into_iter().zip(&seen) {
+        assert_same(path, &ask(server.address, path, &body, None).await, seen);
+    }
+    let found = client::send(server.address, &get("/vcr/engine")).await.json();
+    assert_eq!((&found["differences"], &found["shown"]["others"]), (&json!([]), &json!(0)), "{found}");
+    let totals = &found["totals"];
+    assert_eq!((&totals["submitted"], &totals["finished"]), (&json!(tokens.len()), &json!(tokens.len())), "{found}");
+    assert_eq!(totals["generated_tokens"], tokens.iter().sum::<u32>(), "{found}");
+    assert!(tokens.len() >= 4, "{tokens:?}");
 }
 
 #[tokio::test]

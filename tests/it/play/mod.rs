@@ -17,6 +17,7 @@ mod multimodal;
 mod openapi_pages;
 mod record_selection;
 mod recorded_errors;
+mod recorded_in_the_engine;
 mod refusals;
 mod render_and_derender;
 mod repeated_bodies;

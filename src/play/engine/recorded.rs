@@ -1,0 +1,69 @@
+//! Requests of responses that are sent as they were recorded.
+
+use super::{Engine, EngineRun, Parameters, Planned, bytes_of};
+use crate::{
+    api::ApiError,
+    base::rate_limited_log::RateLimitedLog,
+    play::budget::Share,
+    replay::player::{EngineInput, Generated},
+};
+
+/// Limits the lines about responses that no engine of this length computes.
+static TOO_LONG: RateLimitedLog = RateLimitedLog::new();
+
+/// The choices of a recorded response as requests of the engine.
+#[derive(Debug)]
+pub(in super::super) struct RecordedRun {
+    pub(in super::super) run: EngineRun,
+    /// Tokens of each choice's prompt.
+    prompt_tokens: Vec<u32>,
+    /// What they take of the memory for answers.
+    _share: Share,
+}
+
+impl RecordedRun {
+    /// Tokens of the prompt of a choice.
+    pub(in super::super) fn prompt_tokens(&self, choice: usize) -> u32 {
+        self.prompt_tokens.get(choice).copied().unwrap_or(0)
+    }
+}
+
+impl Engine {
+    /// Submits the choices of a recorded response; `None` of one that the engine does not compute: it has no tokens, or more than a
+    /// request may have.
+    ///
+    /// # Errors
+    /// 503 where the engine has no room for more, 400 where the response takes too much memory.
+    pub(in super::super) fn run_recorded(&self, generated: &Generated) -> Result<Option<RecordedRun>, ApiError> {
+        if generated.choices.iter().all(|choice| choice.tokens == 0) {
+            return Ok(None);
+        }
+        if let Some(input) = &generated.engine_input {
+            return self.submit_recorded(input).map(Some);
+        }
+        if let Some(suppressed) = TOO_LONG.due() {
+            tracing::warn!(
+                suppressed,
+                "a recorded response is longer than --max-model-len: it is sent at its recorded times and not simulated"
+            );
+        }
+        Ok(None)
+    }
+
+    fn submit_recorded(&self, input: &EngineInput) -> Result<RecordedRun, ApiError> {
+        let planned = input.choices().map(|(prompt, output)| Planned { prompt, output: output.to_vec() });
+        let planned: Vec<Planned<'_>> = planned.collect();
+        let prompt_tokens =
+            planned.iter().map(|choice| u32::try_from(choice.prompt.len()).unwrap_or(u32::MAX)).collect();
+        let mut share = Share::default();
+        share.grow(bytes_of(&planned))?;
+        let parameters = Parameters {
+            priority: input.priority,
+            cache_salt: input.cache_salt.clone(),
+            session_id: input.session_id.clone(),
+            reports_cached_blocks: input.reports_cached_blocks,
+            ..Parameters::default()
+        };
+        Ok(RecordedRun { run: self.submit(planned, &parameters)?, prompt_tokens, _share: share })
+    }
+}

@@ -1,0 +1,152 @@
+//! Parts of a recorded response that wait for the tokens of an engine.
+
+use std::{collections::VecDeque, time::Duration};
+
+use bytes::Bytes;
+
+use super::EngineToken;
+use crate::replay::timing::{TokenChunk, TokensDue};
+
+/// Parts without deadlines, and what they wait for.
+///
+/// An event is due with its last token, and one without tokens with the event before it; those before the first token come with
+/// that. What follows the last chunk, and a body, waits for all tokens.
+#[derive(Debug)]
+pub(super) struct Held {
+    parts: VecDeque<Bytes>,
+    /// Number of the first of them.
+    first: usize,
+    /// Chunks that lack tokens, in the order of their events.
+    chunks: VecDeque<TokenChunk>,
+    /// Tokens of each choice that came and are in no chunk yet.
+    arrived: Vec<u32>,
+    is_body: bool,
+}
+
+impl Held {
+    /// Events whose tokens are in these chunks.
+    pub(super) fn events(parts: VecDeque<Bytes>, chunks: &[TokenChunk]) -> Self {
+        let chunks = chunks.iter().filter(|chunk| chunk.event < parts.len()).copied().collect();
+        Self { parts, first: 0, chunks, arrived: Vec::new(), is_body: false }
+    }
+
+    /// A body.
+    pub(super) fn body(parts: VecDeque<Bytes>) -> Self {
+        Self { parts, first: 0, chunks: VecDeque::new(), arrived: Vec::new(), is_body: true }
+    }
+
+    /// Takes a token, and gives what is due with it; true once nothing is left.
+    pub(super) fn arrive(
+        &mut self,
+        token: EngineToken,
+        is_last: bool,
+        parts: &mut VecDeque<(Duration, Bytes)>,
+        tokens: &mut VecDeque<TokensDue>,
+    ) -> bool {
+        let EngineToken { choice, due } = token;
+        if self.arrived.len() <= choice {
+            self.arrived.resize(choice + 1, 0);
+        }
+        self.arrived.get_mut(choice).into_iter().for_each(|arrived| *arrived += 1);
+        while let Some(TokenChunk { event, choice, tokens: needed, .. }) = self.chunks.front().copied() {
+            let arrived = self.arrived.get_mut(choice).filter(|arrived| **arrived >= needed);
+            let Some(arrived) = arrived else { break };
+            *arrived -= needed;
+            self.chunks.pop_front();
+            tokens.push_back(TokensDue { due, choice, tokens: needed });
+            let next = self.chunks.front().map_or(event + 1, |next| next.event);
+            self.release(next, due, parts);
+        }
+        if is_last || self.is_body {
+            let arrived = self.arrived.iter_mut().map(std::mem::take).enumerate().filter(|(_, arrived)| *arrived > 0);
+            tokens.extend(arrived.map(|(choice, tokens)| TokensDue { due, choice, tokens }));
+        }
+        if is_last {
+            self.release(usize::MAX, due, parts);
+        }
+        self.parts.is_empty()
+    }
+
+    /// Gives the parts before one a deadline.
+    fn release(&mut self, before: usize, due: Duration, parts: &mut VecDeque<(Duration, Bytes)>) {
+        while self.first < before
+            && let Some(part) = self.parts.pop_front()
+        {
+            parts.push_back((due, part));
+            self.first += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// A millisecond, the numbers of the parts that are due then, and the tokens counted then.
+    type Released = (u32, Vec<u8>, Vec<(usize, u32)>);
+
+    fn released(mut held: Held, tokens: &[(usize, u32)]) -> Vec<Released> {
+        let mut out = Vec::new();
+        for (at, (choice, ms)) in tokens.iter().enumerate() {
+            let (mut parts, mut counted) = (VecDeque::new(), VecDeque::new());
+            let token = EngineToken { choice: *choice, due: *ms * MS };
+            let is_over = held.arrive(token, at + 1 == tokens.len(), &mut parts, &mut counted);
+            assert!(parts.iter().all(|(due, _)| *due == *ms * MS));
+            assert!(is_over || at + 1 < tokens.len());
+            let counted = counted.iter().map(|counted| (counted.choice, counted.tokens)).collect();
+            out.push((*ms, parts.iter().map(|(_, part)| part[0]).collect(), counted));
+        }
+        out
+    }
+
+    fn parts(count: u8) -> VecDeque<Bytes> {
+        (0..count).map(|number| Bytes::from(vec![number])).collect()
+    }
+
+    fn chunk(event: usize, choice: usize, tokens: u32) -> TokenChunk {
+        TokenChunk { event, at: Duration::ZERO, choice, tokens }
+    }
+
+    #[test]
+    fn events_come_with_their_last_token_and_the_end_with_the_last_of_all() {
+        // A role, two tokens, an empty event, one token, a finish reason, the end; one more token is in no event.
+        let held = Held::events(parts(6), &[chunk(1, 0, 2), chunk(3, 0, 1)]);
+        let found = released(held, &[(0, 5), (0, 6), (0, 7), (0, 8)]);
+        let expected = [
+            (5, vec![], vec![]),
+            (6, vec![0, 1, 2], vec![(0, 2)]),
+            (7, vec![3], vec![(0, 1)]),
+            (8, vec![4, 5], vec![(0, 1)]),
+        ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn events_of_several_choices_keep_their_order() {
+        let held = Held::events(parts(3), &[chunk(0, 0, 1), chunk(1, 1, 1), chunk(2, 0, 1)]);
+        let found = released(held, &[(0, 1), (0, 2), (1, 3)]);
+        let due = [(1, vec![0], vec![(0, 1)]), (2, vec![], vec![]), (3, vec![1, 2], vec![(1, 1), (0, 1)])];
+        assert_eq!(found, due);
+    }
+
+    #[test]
+    fn an_event_with_tokens_of_two_choices_waits_for_both() {
+        let held = Held::events(parts(2), &[chunk(0, 0, 1), chunk(0, 1, 1)]);
+        assert_eq!(released(held, &[(1, 1), (0, 4)]), [(1, vec![], vec![]), (4, vec![0, 1], vec![(0, 1), (1, 1)])]);
+    }
+
+    #[test]
+    fn a_stream_that_is_cut_has_the_tokens_of_its_events() {
+        let held = Held::events(parts(3), &[chunk(1, 0, 1), chunk(7, 0, 9)]);
+        assert_eq!(released(held, &[(0, 1)]), [(1, vec![0, 1, 2], vec![(0, 1)])]);
+    }
+
+    #[test]
+    fn a_body_waits_for_all_and_its_tokens_are_counted_as_they_come() {
+        let found = released(Held::body(parts(1)), &[(0, 1), (1, 1), (0, 2)]);
+        let expected = [(1, vec![], vec![(0, 1)]), (1, vec![], vec![(1, 1)]), (2, vec![0], vec![(0, 1)])];
+        assert_eq!(found, expected);
+    }
+}
