@@ -17,8 +17,9 @@ const MOST_RECORDS: usize = 8192;
 /// Steps that are measured at the most, evenly spread.
 const MOST_STEPS: usize = 65_536;
 
-/// Tokens of one step may be seen this far apart, in seconds and as a share of the step.
-const APART: (f64, f64) = (0.002, 0.25);
+/// A first token may be seen this much later than the other tokens of its step, in seconds and as a share of the step: a front end
+/// takes longer over it.
+const APART: (f64, f64) = (0.008, 0.4);
 
 /// A record as a stream of tokens, times in seconds from the trace's zero.
 struct Stream {

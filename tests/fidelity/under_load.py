@@ -15,11 +15,11 @@ from urllib.parse import urlparse
 def workload(seed, count, rate, lengths=None):
     """Requests with their times: prompts of a few families that share prefixes, with some more tokens, of any number or of these."""
     draw, at, requests = random.Random(seed), 0.0, []
-    families = [[draw.randrange(1000, 90000) for _ in range(draw.choice([128, 256] if lengths else [64, 128, 256, 320]))] for _ in range(6)]
+    families = [[draw.randrange(1000, 40000) for _ in range(draw.choice([128, 256] if lengths else [64, 128, 256, 320]))] for _ in range(6)]
     for number in range(count):
         at += draw.expovariate(rate)
         shared = draw.choice(families)
-        own = [draw.randrange(1000, 90000) for _ in range(draw.choice(lengths or range(1, 121)))]
+        own = [draw.randrange(1000, 40000) for _ in range(draw.choice(lengths or range(1, 121)))]
         requests.append((at, shared[: draw.choice([len(shared), len(shared), 64])] + own, draw.randint(2, 40)))
     return requests
 

@@ -64,12 +64,27 @@ fn a_capture_at_low_load_predicts_one_at_three_times_the_load() {
     let (low, high) = (directory.path().join("low.jsonl"), directory.path().join("high.jsonl"));
     capture(&low, 300, 360, 1);
     capture(&high, 300, 120, 2);
-    let [low, high] = [&low, &high].map(|path| path.to_str().unwrap());
-    let output = vcr(&["inspect", "fit", low, "--predict", high, "--max-num-seqs", "16", "--json"]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let report = predicts(&low, &high, "16");
     assert!(report["median_error"].as_f64().unwrap() < 0.12, "{report}");
     assert_eq!(report["prediction"]["requests"], 300);
+    let text = vcr(&["inspect", "fit", low.to_str().unwrap()]);
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.contains("each prompt token") && text.contains("median"), "{text}");
+}
+
+#[test]
+fn a_real_engine_at_three_times_the_load_is_predicted() {
+    let captures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/vllm-0.32.0/captures");
+    let report = predicts(&captures.join("low.jsonl.gz"), &captures.join("high.jsonl.gz"), "64");
+    assert_eq!(report["prediction"]["requests"], 240);
+}
+
+/// Predicts a capture from another one, as well as is promised.
+fn predicts(low: &Path, high: &Path, max_num_seqs: &str) -> Value {
+    let [low, high] = [low, high].map(|path| path.to_str().unwrap());
+    let output = vcr(&["inspect", "fit", low, "--predict", high, "--max-num-seqs", max_num_seqs, "--json"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let figures = report["prediction"]["figures"].as_array().unwrap();
     for (name, within) in [("TTFT p50", 0.1), ("TTFT p90", 0.2), ("ITL p50", 0.1), ("ITL p90", 0.2), ("E2E mean", 0.05)]
     {
@@ -78,9 +93,7 @@ fn a_capture_at_low_load_predicts_one_at_three_times_the_load() {
         let off = (millis("predicted_ms") / millis("recorded_ms") - 1.0).abs();
         assert!(off < within, "{name}: {figure}");
     }
-    let text = vcr(&["inspect", "fit", low]);
-    let text = String::from_utf8(text.stdout).unwrap();
-    assert!(text.contains("each prompt token") && text.contains("median"), "{text}");
+    report
 }
 
 #[test]
