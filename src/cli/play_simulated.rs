@@ -84,7 +84,10 @@ pub(super) fn engine(args: &PlayArgs) -> Result<Option<EngineConfig>, Failure> {
         scheduler: scheduler(stepping),
         max_num_batched_tokens: stepping.max_num_batched_tokens.map(size),
         kv_cache: KvCacheConfig { kv_cache_metrics_sample, ..kv_cache(stepping, BLOCKS) },
-        times: times(stepping, &knobs)?.map_or_else(usual, EngineTimes::Given),
+        times: match simulated.latency_recorded {
+            true => EngineTimes::Recorded,
+            false => times(stepping, &knobs)?.map_or_else(usual, EngineTimes::Given),
+        },
         time_scale: args.time_scale.map_or(1.0, crate::base::units::TimeScale::factor),
         legacy_metrics: simulated.legacy_metrics,
         kv_events: None,

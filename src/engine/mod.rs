@@ -2,7 +2,8 @@
 //!
 //! Tokens are free ([`synthetic`]), or conform to what a request asks of them ([`guided`]); how many there are is drawn
 //! from a distribution ([`OutputTokens`]). When an engine would compute them is decided by the [`scheduler`] over the blocks of
-//! the [`kv_cache`], which `inspect schedule` runs and `play --engine` answers through; how long it would take by a [`step_clock`].
+//! the [`kv_cache`], which `inspect schedule` runs and `play --engine` answers through; how long it would take by a [`step_clock`], or
+//! by recorded times ([`own_times`]).
 //! What subscribers are sent about the blocks is in [`kv_events`].
 
 pub mod guided;
@@ -10,6 +11,7 @@ pub mod kv_cache;
 pub mod kv_events;
 mod length;
 pub mod offline;
+pub mod own_times;
 pub mod scheduler;
 pub mod step_clock;
 pub mod synthetic;

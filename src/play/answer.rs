@@ -100,6 +100,9 @@ pub(super) struct Answer {
     /// The choice that the engine gave the first token, and the tokens of its blocks.
     emitted: Option<usize>,
     cache_block: u32,
+    /// When its latest step was due, and how long after the last one it is over.
+    latest: Duration,
+    closing: Duration,
 }
 
 /// Next step of an answer.
@@ -137,6 +140,8 @@ impl Answer {
             run: None,
             emitted: None,
             cache_block: 0,
+            latest: Duration::ZERO,
+            closing: Duration::ZERO,
         }
     }
 
@@ -170,11 +175,15 @@ impl Answer {
 
     /// End of the answer, where that was later than its last token.
     fn end(&self) -> Duration {
+        if !self.closing.is_zero() && self.sequences.iter().all(|sequence| sequence.choice.is_whole()) {
+            return self.latest.saturating_add(self.closing);
+        }
         self.sequences.iter().filter_map(|sequence| sequence.choice.end()).max().unwrap_or_default()
     }
 
     /// Ends every choice that goes on, at once.
     pub(super) fn abort(&mut self) {
+        self.closing = Duration::ZERO;
         self.abort_scheduled();
         for Reverse((_, _, index)) in std::mem::take(&mut self.waiting) {
             if let Some(sequence) = self.sequences.get_mut(index) {
@@ -224,6 +233,7 @@ impl Answer {
     /// Steps the choice that [`next_due`](Self::next_due) named, if there is such a one.
     fn step(&mut self, index: usize, now: Instant, step: &mut Step) -> bool {
         let due = self.waiting.pop().map_or(Duration::ZERO, |Reverse((due, ..))| due);
+        self.latest = self.latest.max(due);
         let Some(sequence) = self.sequences.get_mut(index) else { return false };
         let run = self.run.as_mut().filter(|run| run.has(index));
         // The engine's times are those at which its steps end.

@@ -11,6 +11,7 @@ use http::HeaderValue;
 use http_body_util::BodyExt;
 
 use super::{
+    engine::RecordedTiming,
     extract::clock,
     messages,
     metrics::{Flights, Places},
@@ -106,7 +107,9 @@ impl Cassettes {
     fn flights(&self, response: &ReplayedResponse, places: Option<Places>) -> Result<Flights, ApiError> {
         let state = &self.state;
         let Some((places, generated)) = places.zip(response.generated.as_ref()) else { return Ok(Flights::default()) };
-        let run = state.engine.as_ref().map(|engine| engine.run_recorded(generated)).transpose()?.flatten();
+        // A cassette does not say what else was there.
+        let timing = RecordedTiming { schedule: response.schedule(), arrived: response.at, concurrency: 1 };
+        let run = state.engine.as_ref().map(|engine| engine.run_recorded(generated, timing)).transpose()?.flatten();
         Ok(Flights::of(&state.metrics, response.at, generated, places, run))
     }
 }

@@ -1,6 +1,6 @@
 //! One choice of an answer: its tokens, when they are due, and what ends them.
 
-use std::{sync::Arc, time::Duration};
+use std::{iter, sync::Arc, time::Duration};
 
 use super::output::OutputText;
 use crate::{
@@ -123,8 +123,27 @@ impl Choice {
         Some(self.next.map_or(Duration::ZERO, |next| next.due))
     }
 
-    /// Takes its times from elsewhere, token by token; gives all tokens that it will have unless a text ends it earlier.
-    pub(super) fn plan(&mut self) -> Vec<u32> {
+    /// When its tokens are due, chunk by chunk, at most all that it may have.
+    pub(super) fn times(&self) -> Vec<Duration> {
+        let most = self.script.ids.len().min(usize::try_from(self.limits.max_tokens).unwrap_or(usize::MAX));
+        let dues = self.next.into_iter().chain(self.script.schedule.clone());
+        let each = dues.flat_map(|due| iter::repeat_n(due.due, usize::try_from(due.tokens).unwrap_or(usize::MAX)));
+        each.take(most).collect()
+    }
+
+    /// Checks whether it was played to its end.
+    pub(super) fn is_whole(&self) -> bool {
+        self.produced == self.script.ids.len()
+    }
+
+    /// When the answer is over by its schedule, where that is later than the last token.
+    pub(super) fn scheduled_end(&self) -> Option<Duration> {
+        self.script.schedule.end()
+    }
+
+    /// Takes its times from elsewhere, token by token or in the chunks of its schedule; gives all tokens that it will have unless a text
+    /// ends it earlier.
+    pub(super) fn plan(&mut self, keeps_chunks: bool) -> Vec<u32> {
         let (mut ids, mut planned) = (self.script.ids.clone(), Vec::new());
         while let Some(id) = ids.take(planned.len()) {
             planned.push(id);
@@ -132,7 +151,7 @@ impl Choice {
                 break;
             }
         }
-        if !planned.is_empty() {
+        if !planned.is_empty() && !keeps_chunks {
             self.script.schedule = Schedule::uniform(u32::try_from(planned.len()).ok(), Pacing::Instant);
             self.next = self.script.schedule.next();
         }
@@ -158,7 +177,7 @@ impl Choice {
 
     /// When the answer is over, where that was later than the last token; only of a choice that was played to its end.
     pub(super) fn end(&self) -> Option<Duration> {
-        self.script.schedule.end().filter(|_| self.produced == self.script.ids.len())
+        self.script.schedule.end().filter(|_| self.is_whole())
     }
 
     /// The next step, written over another one. After the last one there is nothing to call for.

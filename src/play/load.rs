@@ -7,7 +7,8 @@ use tokio::time::Instant;
 use super::{
     Config, DEFAULT_IDS, DEFAULT_MODEL_LEN, PlayError, Source, TokenizerSource,
     account::Account,
-    advice, builtin,
+    advice, builtin, concurrency,
+    engine::EngineTimes,
     pace::TracePace,
     recorded::{errors::RecordedErrors, responses::Recordings},
 };
@@ -43,9 +44,16 @@ pub(super) struct Replay {
     pub(super) hasher: BlockHasher,
     /// The middle of its times; `None` where it has none.
     pub(super) pace: Option<TracePace>,
+    /// How many requests were there with each record, where that counts.
+    concurrency: Vec<u32>,
 }
 
 impl Replay {
+    /// The most requests that were there while a record was answered, itself too; 1 where that is unknown.
+    pub(super) fn concurrency(&self, record: Option<usize>) -> u32 {
+        record.and_then(|record| self.concurrency.get(record)).copied().unwrap_or(1)
+    }
+
     /// The trace in a few words.
     pub(super) fn describe(&self) -> String {
         format!("{}, {} records", self.name, self.served_records())
@@ -115,7 +123,10 @@ pub(super) fn load(config: &Config) -> Result<Loaded, PlayError> {
     let (account, pace) = (Account::new(&matcher), TracePace::of(&records));
     let secrets = config.secrets.clone();
     let errors = RecordedErrors::of(&records);
-    let replay = Arc::new(Replay { name, records, matcher, account, secrets, recordings, errors, hasher, pace });
+    let has_own_times = config.engine.as_ref().is_some_and(|engine| matches!(engine.times, EngineTimes::Recorded));
+    let concurrency = if has_own_times { concurrency::recorded(&records) } else { Vec::new() };
+    let replay = Replay { name, records, matcher, account, secrets, recordings, errors, hasher, pace, concurrency };
+    let replay = Arc::new(replay);
     Ok(Loaded { replay: Some(replay), tokenizer, model, recorded_models, max_model_len })
 }
 

@@ -36,6 +36,7 @@ mod builtin;
 mod cassettes;
 mod choice;
 mod collect;
+mod concurrency;
 mod config;
 mod dialect;
 mod drawing_pool;

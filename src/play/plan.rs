@@ -122,9 +122,14 @@ pub(super) fn plan(
     let class = class_of(state, &chosen);
     let cached = cache_use(state, request, &prompts, &chosen);
     let named = Named { id, model: asked.shown(state), at, cached, parsed };
+    let records: Vec<usize> = chosen.iter().flat_map(|chosen| &chosen.records).copied().collect();
     let mut answer = answer(state, request, prompts, chosen, &named).with_share(share);
     if let Some(engine) = &state.engine {
-        let parameters = parameters(state, request, &named.id, session_id.as_deref(), &asked);
+        let parameters = Parameters {
+            arrived: Some(at),
+            concurrency: state.replay.as_ref().map_or(1, |replay| replay.concurrency(records.first().copied())),
+            ..parameters(state, request, &named.id, session_id.as_deref(), &asked)
+        };
         answer = answer.submit(engine, &parameters)?;
     }
     let id = engine_id(request.api, &named.id);
@@ -148,6 +153,7 @@ fn parameters(
         lora: asked.adapter.as_ref().map(|adapter| Arc::clone(&adapter.lora)),
         kv_transfer: request.kv_transfer.clone(),
         name: transfer_name(state, request, id),
+        ..Parameters::default()
     }
 }
 

@@ -20,6 +20,10 @@ pub(in crate::cli) struct SimulatedArgs {
     pub(in crate::cli) engine: bool,
     #[command(flatten)]
     pub(in crate::cli) stepping: SteppingArgs,
+    /// Serves each request at its recorded times, as without --engine; the engine adds what it waits for a place, for blocks and for the
+    /// tokens of a step where more requests are there than when it was recorded.
+    #[arg(long, conflicts_with_all = TIMES)]
+    pub(in crate::cli) latency_recorded: bool,
     /// Shows at /metrics the names of earlier versions of vLLM too.
     #[arg(long)]
     pub(in crate::cli) legacy_metrics: bool,
@@ -93,6 +97,22 @@ pub(in crate::cli) struct SteppingArgs {
     pub(in crate::cli) time_factor_under_load: Option<f64>,
 }
 
+/// Flags of other times.
+const TIMES: [&str; 12] = [
+    "instant",
+    "pace",
+    "time_to_first_token",
+    "inter_token_latency",
+    "latency_trace",
+    "latency_profile",
+    "time_to_first_token_std_dev",
+    "inter_token_latency_std_dev",
+    "prefill_overhead",
+    "prefill_time_per_token",
+    "prefill_time_std_dev",
+    "time_factor_under_load",
+];
+
 /// Values of the engine's flags that change nothing without it, as vLLM's do without a model.
 pub(in crate::cli) const VLLMS_OWN: [&str; 10] = [
     "max_num_seqs",
@@ -108,10 +128,11 @@ pub(in crate::cli) const VLLMS_OWN: [&str; 10] = [
 ];
 
 /// Flags of the engine that no server has without it.
-pub(in crate::cli) const OWN: [&str; 11] = [
+pub(in crate::cli) const OWN: [&str; 12] = [
     "replicas",
     "script",
     "legacy_metrics",
+    "latency_recorded",
     "latency_trace",
     "latency_profile",
     "time_to_first_token_std_dev",

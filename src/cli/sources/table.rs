@@ -152,6 +152,7 @@ const TABLE: &[Row] = &[
         ],
         effects: [Full; 4],
     },
+    Row { flags: &["latency-recorded"], effects: [Full, Full, NO_TIMES, Full] },
     Row {
         flags: &[
             "kv-transfer-config",
@@ -229,6 +230,7 @@ const TABLE: &[Row] = &[
 ];
 
 const NO_SERVERS: Effect = Nothing("only cassettes have records of MCP servers");
+const NO_TIMES: Effect = Nothing("made-up tokens have no recorded times");
 const NO_TRANSFER: Effect = Rest("what is recorded is computed where it is asked for");
 const OWN_MISSES: Effect =
     Values(&["error", "random"], "a request without a record gets an error or random tokens, and goes nowhere else");

@@ -17,6 +17,7 @@
 mod admission;
 mod config;
 mod decisions;
+mod own_steps;
 mod pause;
 mod request;
 mod request_queue;
@@ -62,6 +63,8 @@ pub struct Scheduler {
     pause: PauseState,
     /// Requests that lost their blocks to a reset of the cache since the last step.
     preempted_by_reset: Vec<RequestId>,
+    /// Tokens of requests' own steps in progress.
+    tokens_in_steps: usize,
     decisions: Decisions,
 }
 
@@ -85,6 +88,7 @@ impl Scheduler {
             scheduled_loras: Vec::new(),
             pause: PauseState::default(),
             preempted_by_reset: Vec::new(),
+            tokens_in_steps: 0,
             decisions: Decisions::default(),
         })
     }
@@ -127,6 +131,7 @@ impl Scheduler {
     /// Ends a request, wherever it is, and releases its blocks, those that it receives at the end of the transfer. Gives false where there is no such request.
     pub fn abort(&mut self, id: RequestId) -> bool {
         let Some(slot) = self.requests.slot(id) else { return false };
+        self.leave_own_step(slot);
         match self.requests[slot].status {
             RequestStatus::Running => self.running.retain(|running| *running != slot),
             RequestStatus::Waiting | RequestStatus::Preempted | RequestStatus::WaitingForRemoteKvs => {

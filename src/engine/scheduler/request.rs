@@ -71,6 +71,8 @@ pub(super) struct RequestState {
     pub(super) status: RequestStatus,
     pub(super) is_deferred: bool,
     pub(super) num_computed_tokens: usize,
+    /// Tokens of its own step in progress; 0 where it has none.
+    pub(super) tokens_in_step: usize,
     /// The tokens that it lacked when it was admitted last.
     pub(super) prefill: std::ops::Range<usize>,
     pub(super) sequence: Sequence,

@@ -13,7 +13,7 @@ struct Scan {
 impl Scheduler {
     /// Schedules running requests in the order of their admission; gives the tokens that are left of the step.
     pub(super) fn schedule_running(&mut self, threshold: usize) -> usize {
-        let mut scan = Scan { at: 0, budget: self.config.max_num_batched_tokens };
+        let mut scan = Scan { at: 0, budget: self.config.max_num_batched_tokens.saturating_sub(self.tokens_in_steps) };
         while scan.budget > 0 {
             let Some(&slot) = self.running.get(scan.at) else { break };
             let request = &self.requests[slot];
@@ -22,7 +22,7 @@ impl Scheduler {
             let most = self.config.max_model_len.saturating_sub(num_computed_tokens + 1);
             let num_tokens =
                 (request.sequence.num_tokens() - num_computed_tokens).min(threshold).min(scan.budget).min(most);
-            if num_tokens == 0 {
+            if num_tokens == 0 || request.tokens_in_step > 0 {
                 scan.at += 1;
                 continue;
             }

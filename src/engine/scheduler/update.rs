@@ -8,20 +8,35 @@ impl Scheduler {
         let mut has_finished = false;
         for at in 0..self.decisions.scheduled.len() {
             let Some(slot) = self.decisions.scheduled.get(at).map(|scheduled| scheduled.slot) else { break };
-            let Some(output) = self.sample(slot) else { continue };
-            if output.finish_reason.is_some() {
-                if self.requests[slot].transfer.sends {
-                    self.hold(slot);
-                } else {
-                    self.finish(slot);
-                }
-                has_finished = true;
-            }
-            self.decisions.outputs.push(output);
+            has_finished |= self.output(slot);
         }
+        self.forget_finished(has_finished);
+        self.take_stats();
+        &self.decisions
+    }
+
+    /// Samples for a request; true where that was its last token.
+    pub(super) fn output(&mut self, slot: Slot) -> bool {
+        let Some(output) = self.sample(slot) else { return false };
+        let has_finished = output.finish_reason.is_some();
+        if has_finished {
+            if self.requests[slot].transfer.sends {
+                self.hold(slot);
+            } else {
+                self.finish(slot);
+            }
+        }
+        self.decisions.outputs.push(output);
+        has_finished
+    }
+
+    pub(super) fn forget_finished(&mut self, has_finished: bool) {
         if has_finished {
             self.running.retain(|slot| !self.requests[*slot].is_finished());
         }
+    }
+
+    pub(super) fn take_stats(&mut self) {
         self.decisions.stats = SchedulerStats {
             num_running_reqs: self.running.len(),
             num_waiting_reqs: self.num_waiting() - self.num_deferred,
@@ -30,7 +45,6 @@ impl Scheduler {
             kv_fetches: self.kv_fetches,
             ..self.decisions.stats
         };
-        &self.decisions
     }
 
     /// Samples a token; `None` for a part of a prompt that is not its last.

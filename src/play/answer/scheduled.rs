@@ -21,11 +21,17 @@ impl Answer {
         if self.failed {
             return Ok(self);
         }
+        let (has_own_times, mut closing) = (engine.has_own_times, Duration::ZERO);
         let planned = self.sequences.iter_mut().map(|sequence| {
-            let output = sequence.choice.plan();
-            Planned { prompt: &sequence.prompt, output }
+            let times = if has_own_times { sequence.choice.times() } else { Vec::new() };
+            if let (Some(end), Some(last)) = (sequence.choice.scheduled_end(), times.last()) {
+                closing = closing.max(end.saturating_sub(*last));
+            }
+            let output = sequence.choice.plan(has_own_times);
+            Planned { prompt: &sequence.prompt, output, times }
         });
         let planned: Vec<Planned<'_>> = planned.collect();
+        self.closing = closing;
         self.share.grow(bytes_of(&planned))?;
         let block_size = u32::try_from(engine.kv_cache.block_size).unwrap_or(u32::MAX);
         let run = engine.submit(planned, parameters)?;

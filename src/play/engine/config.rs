@@ -54,6 +54,8 @@ pub enum EngineTimes {
     Given(StepTimes),
     /// The median times of the trace that is served; without one, these.
     Trace(StepTimes),
+    /// Each request has its recorded times, and waiting is added. They are the server's pacing, which has their scale.
+    Recorded,
 }
 
 /// Configuration of an engine that starts.
@@ -63,6 +65,8 @@ pub(in super::super) struct Resolved {
     pub(super) kv_cache: KvCacheConfig,
     pub(super) times: StepTimes,
     pub(super) time_scale: f64,
+    /// Whether requests have steps of their own, by their recorded times.
+    pub(super) has_own_times: bool,
     pub(super) kv_events: Option<KvEventsConfig>,
     pub(in super::super) kv_transfer: Option<KvTransferConfig>,
 }
@@ -100,9 +104,11 @@ impl EngineConfig {
             KvCacheConfig { block_size, enable_kv_cache_events: kv_events.is_some(), ..self.kv_cache.clone() };
         let times = match (&self.times, pace) {
             (EngineTimes::Given(times), _) | (EngineTimes::Trace(times), None) => times.clone(),
+            (EngineTimes::Recorded, _) => StepTimes::Instant,
             (EngineTimes::Trace(_), Some(pace)) => StepTimes::Knobs(Knobs::constant(pace.ttft, pace.gap)),
         };
-        Ok(Resolved { scheduler, kv_cache, times, time_scale: self.time_scale, kv_events, kv_transfer })
+        let (time_scale, has_own_times) = (self.time_scale, matches!(self.times, EngineTimes::Recorded));
+        Ok(Resolved { scheduler, kv_cache, times, time_scale, has_own_times, kv_events, kv_transfer })
     }
 }
 

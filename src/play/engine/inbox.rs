@@ -8,6 +8,7 @@ use super::{
     check::Snapshot,
     connector::{Notice, Transfer},
     control::{Control, Order},
+    own_stepping::Recorded,
     run::Outbox,
 };
 use crate::engine::scheduler::{Request, RequestId};
@@ -27,6 +28,8 @@ pub(super) struct Arrived {
     pub(super) choice: u32,
     /// When it was submitted.
     pub(super) queued: Instant,
+    /// Its recorded times, where it is served at them.
+    pub(super) recorded: Option<Box<Recorded>>,
     /// Its part in transfers between engines, where it has one.
     pub(super) transfer: Option<Box<Transfer>>,
 }
@@ -208,6 +211,7 @@ mod tests {
             outbox: Arc::clone(&outbox),
             choice,
             queued: Instant::now(),
+            recorded: None,
             transfer: None,
         };
         (0..u32::try_from(count).unwrap()).map(one).collect()

@@ -9,7 +9,8 @@
 //! With a [`connector`] it is one of several engines of disaggregated serving.
 //!
 //! Responses that are sent as they were recorded (of cassettes, and of a trace without token ids) pass through it too
-//! ([`recorded`]): their events come with the last of their tokens.
+//! ([`recorded`]): their events come with the last of their tokens. Steps end for all requests together, or for each at its recorded
+//! times ([`own_stepping`]).
 //!
 //! Limits: one token of a request per step (no speculative decoding).
 //!
@@ -21,6 +22,7 @@ mod connector;
 mod control;
 mod inbox;
 mod kv_events;
+mod own_stepping;
 mod recorded;
 mod relay;
 mod run;
@@ -50,7 +52,7 @@ pub use self::{
 };
 pub(super) use self::{
     kv_events::EventCounts,
-    recorded::RecordedRun,
+    recorded::{RecordedRun, RecordedTiming},
     run::{EngineRun, Next, Scheduled},
     slowdown::Slowdown,
     submit::{Parameters, Planned, bytes_of},
@@ -58,6 +60,7 @@ pub(super) use self::{
 use super::metrics::Metrics;
 use crate::engine::{
     kv_cache::KvCacheConfig,
+    own_times::OwnTimes,
     step_clock::{StepClock, TransferClock},
 };
 
@@ -71,6 +74,8 @@ pub(super) struct Engine {
     /// Where it hears from other engines, where it has a KV connector.
     side_channel: Option<Arc<SideChannel>>,
     pub(super) slowdown: Arc<Slowdown>,
+    /// Whether requests are served at their recorded times.
+    pub(super) has_own_times: bool,
 }
 
 /// A configuration that no engine can run with.
@@ -131,11 +136,12 @@ impl Engine {
         seed: u64,
         slowdown: Arc<Slowdown>,
     ) -> Result<Self, EngineError> {
-        let Resolved { scheduler, kv_cache, times, time_scale, kv_events, kv_transfer } = resolved;
+        let Resolved { scheduler, kv_cache, times, time_scale, has_own_times, kv_events, kv_transfer } = resolved;
         let clock = PacedClock { clock: StepClock::new(times, time_scale, seed), slowdown: Arc::clone(&slowdown) };
         let inbox = Arc::new(Inbox::default());
         let (of_thread, counted) = (Arc::clone(&inbox), Arc::clone(metrics));
         let mut stepping = Stepping::new(scheduler, kv_cache.clone(), clock, of_thread, counted)?;
+        stepping.own_times = has_own_times.then(OwnTimes::default);
         let algorithm = kv_cache.prefix_caching_hash_algo;
         let published = kv_events.map(|config| kv_events::start(&config, model, algorithm)).transpose()?;
         let kv_events = published.map(|(sender, kv_events)| {
@@ -153,7 +159,7 @@ impl Engine {
             side_channel = Some(channel);
         }
         thread::Builder::new().name("engine".to_owned()).spawn(move || stepping.run()).map_err(EngineError::Thread)?;
-        Ok(Self { inbox, kv_cache, kv_events, side_channel, slowdown })
+        Ok(Self { inbox, kv_cache, kv_events, side_channel, slowdown, has_own_times })
     }
 
     /// Ends its thread, and the answers that wait for it, while others still hold it.

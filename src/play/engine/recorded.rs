@@ -1,11 +1,16 @@
 //! Requests of responses that are sent as they were recorded.
 
+use tokio::time::Instant;
+
 use super::{Engine, EngineRun, Parameters, Planned, bytes_of};
 use crate::{
     api::ApiError,
     base::rate_limited_log::RateLimitedLog,
     play::budget::Share,
-    replay::player::{EngineInput, Generated},
+    replay::{
+        player::{EngineInput, Generated},
+        timing::ResponseSchedule,
+    },
 };
 
 /// Limits the lines about responses that no engine of this length computes.
@@ -17,8 +22,21 @@ pub(in super::super) struct RecordedRun {
     pub(in super::super) run: EngineRun,
     /// Tokens of each choice's prompt.
     prompt_tokens: Vec<u32>,
+    /// Whether what follows a token comes as long after it as recorded.
+    pub(in super::super) keeps_gaps: bool,
     /// What they take of the memory for answers.
     _share: Share,
+}
+
+/// Times of a recorded response.
+#[derive(Debug, Clone, Copy)]
+pub(in super::super) struct RecordedTiming<'a> {
+    /// Its deadlines.
+    pub(in super::super) schedule: &'a ResponseSchedule,
+    /// The request's arrival.
+    pub(in super::super) arrived: Instant,
+    /// Requests that were there when it was recorded.
+    pub(in super::super) concurrency: u32,
 }
 
 impl RecordedRun {
@@ -34,12 +52,16 @@ impl Engine {
     ///
     /// # Errors
     /// 503 where the engine has no room for more, 400 where the response takes too much memory.
-    pub(in super::super) fn run_recorded(&self, generated: &Generated) -> Result<Option<RecordedRun>, ApiError> {
+    pub(in super::super) fn run_recorded(
+        &self,
+        generated: &Generated,
+        timing: RecordedTiming<'_>,
+    ) -> Result<Option<RecordedRun>, ApiError> {
         if generated.choices.iter().all(|choice| choice.tokens == 0) {
             return Ok(None);
         }
         if let Some(input) = &generated.engine_input {
-            return self.submit_recorded(input).map(Some);
+            return self.submit_recorded(input, timing).map(Some);
         }
         if let Some(suppressed) = TOO_LONG.due() {
             tracing::warn!(
@@ -50,9 +72,12 @@ impl Engine {
         Ok(None)
     }
 
-    fn submit_recorded(&self, input: &EngineInput) -> Result<RecordedRun, ApiError> {
-        let planned = input.choices().map(|(prompt, output)| Planned { prompt, output: output.to_vec() });
-        let planned: Vec<Planned<'_>> = planned.collect();
+    fn submit_recorded(&self, input: &EngineInput, timing: RecordedTiming<'_>) -> Result<RecordedRun, ApiError> {
+        let plan = |(choice, (prompt, output)): (usize, (_, &[u32]))| {
+            let timed = if self.has_own_times { output.len() } else { 0 };
+            Planned { prompt, output: output.to_vec(), times: timing.schedule.token_times(choice, timed) }
+        };
+        let planned: Vec<Planned<'_>> = input.choices().enumerate().map(plan).collect();
         let prompt_tokens =
             planned.iter().map(|choice| u32::try_from(choice.prompt.len()).unwrap_or(u32::MAX)).collect();
         let mut share = Share::default();
@@ -62,8 +87,11 @@ impl Engine {
             cache_salt: input.cache_salt.clone(),
             session_id: input.session_id.clone(),
             reports_cached_blocks: input.reports_cached_blocks,
+            arrived: Some(timing.arrived),
+            concurrency: timing.concurrency,
             ..Parameters::default()
         };
-        Ok(RecordedRun { run: self.submit(planned, &parameters)?, prompt_tokens, _share: share })
+        let keeps_gaps = self.has_own_times;
+        Ok(RecordedRun { run: self.submit(planned, &parameters)?, prompt_tokens, keeps_gaps, _share: share })
     }
 }

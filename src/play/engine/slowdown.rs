@@ -26,9 +26,12 @@ impl Slowdown {
         self.0.store(factor.to_bits(), Ordering::Relaxed);
     }
 
+    fn factor(&self) -> f64 {
+        f64::from_bits(self.0.load(Ordering::Relaxed))
+    }
+
     fn of(&self, time: Duration) -> Duration {
-        let factor = f64::from_bits(self.0.load(Ordering::Relaxed));
-        Duration::try_from_secs_f64(time.as_secs_f64() * factor).unwrap_or(time)
+        Duration::try_from_secs_f64(time.as_secs_f64() * self.factor()).unwrap_or(time)
     }
 }
 
@@ -40,6 +43,11 @@ pub(super) struct PacedClock {
 }
 
 impl PacedClock {
+    /// The factor of the next step.
+    pub(super) fn slower(&self) -> f64 {
+        self.slowdown.factor()
+    }
+
     /// Time of a request before its first step.
     pub(super) fn before_steps(&self) -> Duration {
         self.slowdown.of(self.clock.before_steps())

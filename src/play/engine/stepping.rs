@@ -22,6 +22,7 @@ use super::{
 use crate::{
     engine::{
         kv_cache::{KvCacheConfig, LoraRequest},
+        own_times::OwnTimes,
         scheduler::{EngineCoreOutput, RequestId, ScheduledAs, Scheduler, SchedulerConfig},
         step_clock::StepWork,
     },
@@ -36,7 +37,7 @@ const MADE_UP: Duration = Duration::from_millis(100);
 pub(super) struct Stepping {
     pub(super) scheduler: Scheduler,
     clock: PacedClock,
-    inbox: Arc<Inbox>,
+    pub(super) inbox: Arc<Inbox>,
     metrics: Arc<Metrics>,
     pub(super) live: HashMap<RequestId, Live>,
     pub(super) mail: Mail,
@@ -51,11 +52,22 @@ pub(super) struct Stepping {
     kv_events: Option<EventSender>,
     /// The part of transfers between engines, where it has one.
     pub(super) connector: Option<Connector>,
+    /// Recorded times, where requests have steps of their own.
+    pub(super) own_times: Option<OwnTimes>,
     pub(super) totals: Totals,
     /// End of the last step, while steps follow each other.
     now: Option<Instant>,
     /// Zero of the times that evictions are measured by.
-    zero: Instant,
+    pub(super) zero: Instant,
+}
+
+/// Tokens that were given to requests.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Given {
+    /// Of prompts that were computed for first tokens.
+    computed: usize,
+    /// Of outputs.
+    generated: usize,
 }
 
 /// A request of the scheduler.
@@ -101,6 +113,7 @@ impl Stepping {
             pausing: Vec::new(),
             kv_events: None,
             connector: None,
+            own_times: None,
             totals: Totals::default(),
             now: None,
             zero: Instant::now(),
@@ -114,6 +127,9 @@ impl Stepping {
 
     /// Steps until the inbox is closed.
     pub(super) fn run(mut self) {
+        if self.own_times.is_some() {
+            return self.run_own_steps();
+        }
         let mut is_idle = true;
         let mut due = None;
         while self.inbox.take(&mut self.mail, is_idle, due).is_some() {
@@ -126,7 +142,7 @@ impl Stepping {
     }
 
     /// Takes what came since the last step.
-    fn receive(&mut self) {
+    pub(super) fn receive(&mut self) {
         if let Some(connector) = &mut self.connector {
             let now = Instant::now();
             connector.hear(&mut self.mail.notices, &mut self.scheduler, now);
@@ -136,11 +152,12 @@ impl Stepping {
         self.delayed.extend(self.mail.arrivals.drain(..));
         let (now, delay) = (Instant::now(), self.clock.before_steps());
         while let Some(arrived) = self.delayed.pop_front_if(|arrived| arrived.queued + delay <= now) {
-            let Arrived { request, outbox, choice, queued, transfer } = arrived;
+            let Arrived { request, outbox, choice, queued, recorded, transfer } = arrived;
             let (id, prompt_tokens, lora) = (request.id, request.prompt.len(), request.lora.clone());
             match self.scheduler.add_request(request) {
                 Ok(()) => {
                     self.live.insert(id, Live::new(outbox, choice, prompt_tokens, queued, lora));
+                    self.note_times(id, recorded);
                     if let (Some(connector), Some(transfer)) = (&mut self.connector, transfer) {
                         connector.arrive(id, *transfer, now);
                     }
@@ -162,6 +179,7 @@ impl Stepping {
             if self.live.remove(&id).is_some() {
                 self.scheduler.abort(id);
                 self.totals.aborted += 1;
+                self.own_times.iter_mut().for_each(|times| times.forget(id));
                 self.connector.iter_mut().for_each(|connector| connector.abort(id));
             } else if let Some(at) = self.delayed.iter().position(|arrived| arrived.request.id == id) {
                 self.delayed.remove(at);
@@ -192,14 +210,15 @@ impl Stepping {
         }
         self.scheduler.update_from_output();
         self.now = (is_busy && self.scheduler.has_requests()).then_some(end);
-        self.hand_out(end);
+        let given = self.give(|_| end);
+        self.publish(given);
         self.settle();
         self.report();
         Some(is_busy)
     }
 
     /// Notes which requests begin to run, and which were preempted.
-    fn begin(&mut self, start: Instant) {
+    pub(super) fn begin(&mut self, start: Instant) {
         let decisions = self.scheduler.decisions();
         for scheduled in decisions.scheduled.iter().filter(|scheduled| scheduled.scheduled_as == ScheduledAs::New) {
             if let Some(live) = self.live.get_mut(&scheduled.request_id) {
@@ -213,23 +232,20 @@ impl Stepping {
         }
     }
 
-    /// Publishes what the step changed in the cache, counts it, and gives each request its token.
-    fn hand_out(&mut self, end: Instant) {
-        if let Some(kv_events) = &mut self.kv_events {
-            kv_events.publish(&self.scheduler);
-        }
+    /// Gives requests their tokens, at the ends of their steps.
+    pub(super) fn give(&mut self, end_of: impl Fn(RequestId) -> Instant) -> Given {
         let Self { scheduler, metrics, live, wake_ups, totals, connector, .. } = self;
-        let decisions = scheduler.decisions();
-        let mut counts = StepCounts::of(decisions);
-        for output in &decisions.outputs {
+        let mut given = Given::default();
+        for output in &scheduler.decisions().outputs {
+            let end = end_of(output.request_id);
             let Some(known) = live.get_mut(&output.request_id) else { continue };
             if let Some(computed) = known.first(output, end) {
                 known.running = known.lora.as_ref().and_then(|lora| metrics.run_adapter(lora));
-                counts.computed += computed;
+                given.computed += computed;
                 totals.prompt_tokens += of(known.prompt_tokens);
                 totals.cached_tokens += u64::from(known.scheduled.cached);
             }
-            counts.generated += 1;
+            given.generated += 1;
             totals.generated_tokens += 1;
             let emission = Emission { choice: known.choice, at: end };
             if output.finish_reason.is_some()
@@ -246,15 +262,30 @@ impl Stepping {
                 totals.finished += 1;
             }
         }
-        metrics.step(&counts);
-        metrics.evicted(&scheduler.drain_evictions());
-        wake_ups.wake();
+        given
+    }
+
+    /// Publishes what a step changed in the cache, counts it and what was given with it, and wakes who got a token.
+    pub(super) fn publish(&mut self, Given { computed, generated }: Given) {
+        if let Some(kv_events) = &mut self.kv_events {
+            kv_events.publish(&self.scheduler);
+        }
+        let mut counts = StepCounts::of(self.scheduler.decisions());
+        (counts.computed, counts.generated) = (computed, generated);
+        self.metrics.step(&counts);
+        self.metrics.evicted(&self.scheduler.drain_evictions());
+        self.wake_ups.wake();
+    }
+
+    /// How many times longer steps take.
+    pub(super) fn slower(&self) -> f64 {
+        self.clock.slower()
     }
 }
 
 impl Stepping {
     /// Answers those who asked for a snapshot.
-    fn report(&mut self) {
+    pub(super) fn report(&mut self) {
         if self.mail.asked.is_empty() {
             return;
         }

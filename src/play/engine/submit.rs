@@ -1,6 +1,6 @@
 //! From the choices of an answer to requests of the engine.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
@@ -8,6 +8,7 @@ use super::{
     Engine,
     connector::Transfer,
     inbox::Arrived,
+    own_stepping::Recorded,
     run::{EngineRun, Outbox},
 };
 use crate::{
@@ -15,6 +16,7 @@ use crate::{
     base::rate_limited_log::RateLimitedLog,
     engine::{
         kv_cache::LoraRequest,
+        own_times::RecordedTimes,
         scheduler::{FinishReason, KvTransfer, Request},
     },
 };
@@ -25,6 +27,8 @@ pub(in super::super) struct Planned<'a> {
     pub(in super::super) prompt: &'a [u32],
     /// Its tokens, unless a text ends it earlier; none for a choice that the engine does not run.
     pub(in super::super) output: Vec<u32>,
+    /// When these were recorded, from the request's arrival; nothing where the engine's steps decide.
+    pub(in super::super) times: Vec<Duration>,
 }
 
 /// Parameters of a request that the scheduler looks at.
@@ -41,16 +45,22 @@ pub(in super::super) struct Parameters {
     pub(in super::super) name: String,
     /// The adapter.
     pub(in super::super) lora: Option<Arc<LoraRequest>>,
+    /// When it arrived, and how many requests were there when it was recorded.
+    pub(in super::super) arrived: Option<Instant>,
+    pub(in super::super) concurrency: u32,
 }
 
 /// Bytes that the engine keeps of a token of the prompt, and of the output with the end of its step.
 const OF_PROMPT: usize = 6;
 const OF_OUTPUT: usize = 30;
+const OF_TIME: usize = size_of::<Duration>();
 
 /// Bytes that the engine keeps of the choices.
 pub(in super::super) fn bytes_of(planned: &[Planned<'_>]) -> usize {
     let of_choice = |choice: &Planned<'_>| {
-        choice.prompt.len().saturating_mul(OF_PROMPT).saturating_add(choice.output.len().saturating_mul(OF_OUTPUT))
+        let output =
+            choice.output.len().saturating_mul(OF_OUTPUT).saturating_add(choice.times.len().saturating_mul(OF_TIME));
+        choice.prompt.len().saturating_mul(OF_PROMPT).saturating_add(output)
     };
     planned.iter().map(of_choice).fold(0, usize::saturating_add)
 }
@@ -70,7 +80,7 @@ impl Engine {
         let tokens: Vec<usize> = planned.iter().map(|choice| choice.output.len()).collect();
         let numbered = planned.into_iter().zip(0..).filter(|(choice, _)| !choice.output.is_empty());
         let transfers = self.transfers_of(parameters);
-        let arrived = numbered.map(|(Planned { prompt, output }, choice)| Arrived {
+        let arrived = numbered.map(|(Planned { prompt, output, times }, choice)| Arrived {
             request: Request {
                 prompt: prompt.to_vec(),
                 output,
@@ -87,6 +97,10 @@ impl Engine {
             outbox: Arc::clone(&outbox),
             choice,
             queued,
+            recorded: self.has_own_times.then(|| {
+                let times = RecordedTimes { tokens: times, concurrency: parameters.concurrency };
+                Box::new(Recorded { arrived: parameters.arrived.unwrap_or(queued), times })
+            }),
             transfer: transfers.of_choice(choice),
         });
         let first = self.inbox.submit(arrived.collect()).ok_or_else(ApiError::busy)?;

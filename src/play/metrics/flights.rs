@@ -85,6 +85,10 @@ impl TokenCounter for Flights {
         self.run.as_ref().is_some_and(|run| run.run.is_live())
     }
 
+    fn keeps_gaps(&self) -> bool {
+        self.run.as_ref().is_some_and(|run| run.keeps_gaps)
+    }
+
     fn poll_token(&mut self, context: &mut Context<'_>) -> Poll<Option<EngineToken>> {
         let Some(RecordedRun { run, .. }) = &mut self.run else { return Poll::Ready(None) };
         loop {

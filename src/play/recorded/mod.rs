@@ -36,6 +36,7 @@ use super::{
     State,
     account::Slot,
     blocking::off_the_loop,
+    engine::RecordedTiming,
     extract::{clock, request_id_of, session},
     http::{body_of_type, error, events_of_type, read_body},
     info,
@@ -190,7 +191,6 @@ fn plan(state: &State, request: &Candidate) -> Result<Plan, ApiError> {
         }
     };
     selected.count(slot);
-    let flights = flights(state, &simulated::Exchange { record: &record, response, request })?;
     let content_type = match &content {
         RecordedContent::Events(_) => {
             response.header("content-type").filter(|kind| kind.starts_with("text/event-stream"))
@@ -207,6 +207,9 @@ fn plan(state: &State, request: &Candidate) -> Result<Plan, ApiError> {
         answer: {
             let chunks = answer::chunks(&content, &record);
             let schedule = answer::schedule(&content, &record, &chunks, state.config.pacing);
+            let concurrency = replay.concurrency(Some(selected.record));
+            let timing = RecordedTiming { schedule: &schedule, arrived: request.at, concurrency };
+            let flights = flights(state, &simulated::Exchange { record: &record, response, request }, timing)?;
             RecordedResponse::new(content, schedule, ResponseEnd::Complete, flights).by_tokens(&chunks)
         },
     })))
@@ -291,16 +294,16 @@ fn headers(response: &Recorded, record: usize, by: MatchBy, session: Option<&Slo
 ///
 /// # Errors
 /// 503 where there is too little room.
-fn flights(state: &State, exchange: &simulated::Exchange<'_>) -> Result<Flights, ApiError> {
+fn flights(state: &State, exchange: &simulated::Exchange<'_>, timing: RecordedTiming<'_>) -> Result<Flights, ApiError> {
     let record = exchange.record;
     if record.output_tokens == 0 || !record.endpoint.is_some_and(Endpoint::generates) {
         return Ok(Flights::default());
     }
     let places = state.metrics.admit(1, state.config.server.max_queued)?;
-    let at = exchange.request.at;
+    let at = timing.arrived;
     if let Some(engine) = &state.engine {
         let generated = exchange.generated(state);
-        return Ok(Flights::of(&state.metrics, at, &generated, places, engine.run_recorded(&generated)?));
+        return Ok(Flights::of(&state.metrics, at, &generated, places, engine.run_recorded(&generated, timing)?));
     }
     let group = Group::new(&state.metrics, at, 1, places);
     let flight = group.start(record.prompt_tokens, record.cached_tokens.unwrap_or(0), record.output_tokens);

@@ -13,7 +13,8 @@ use crate::replay::timing::{TokenChunk, TokensDue};
 /// that. What follows the last chunk, and a body, waits for all tokens.
 #[derive(Debug)]
 pub(super) struct Held {
-    parts: VecDeque<Bytes>,
+    /// With deadlines of their own, by which they follow their tokens.
+    parts: VecDeque<(Duration, Bytes)>,
     /// Number of the first of them.
     first: usize,
     /// Chunks that lack tokens, in the order of their events.
@@ -21,18 +22,20 @@ pub(super) struct Held {
     /// Tokens of each choice that came and are in no chunk yet.
     arrived: Vec<u32>,
     is_body: bool,
+    /// The own deadline of what came with the last chunk.
+    latest: Duration,
 }
 
 impl Held {
     /// Events whose tokens are in these chunks.
-    pub(super) fn events(parts: VecDeque<Bytes>, chunks: &[TokenChunk]) -> Self {
+    pub(super) fn events(parts: VecDeque<(Duration, Bytes)>, chunks: &[TokenChunk]) -> Self {
         let chunks = chunks.iter().filter(|chunk| chunk.event < parts.len()).copied().collect();
-        Self { parts, first: 0, chunks, arrived: Vec::new(), is_body: false }
+        Self { parts, first: 0, chunks, arrived: Vec::new(), is_body: false, latest: Duration::ZERO }
     }
 
-    /// A body.
-    pub(super) fn body(parts: VecDeque<Bytes>) -> Self {
-        Self { parts, first: 0, chunks: VecDeque::new(), arrived: Vec::new(), is_body: true }
+    /// A body, whose last token has this deadline of its own.
+    pub(super) fn body(parts: VecDeque<(Duration, Bytes)>, latest: Duration) -> Self {
+        Self { parts, first: 0, chunks: VecDeque::new(), arrived: Vec::new(), is_body: true, latest }
     }
 
     /// Takes a token, and gives what is due with it; true once nothing is left.
@@ -53,6 +56,8 @@ impl Held {
             let Some(arrived) = arrived else { break };
             *arrived -= needed;
             self.chunks.pop_front();
+            let own = event.checked_sub(self.first).and_then(|at| self.parts.get(at));
+            self.latest = own.map_or(self.latest, |(own, _)| *own);
             tokens.push_back(TokensDue { due, choice, tokens: needed });
             let next = self.chunks.front().map_or(event + 1, |next| next.event);
             self.release(next, due, parts);
@@ -70,9 +75,9 @@ impl Held {
     /// Gives the parts before one a deadline.
     fn release(&mut self, before: usize, due: Duration, parts: &mut VecDeque<(Duration, Bytes)>) {
         while self.first < before
-            && let Some(part) = self.parts.pop_front()
+            && let Some((own, part)) = self.parts.pop_front()
         {
-            parts.push_back((due, part));
+            parts.push_back((due.saturating_add(own.saturating_sub(self.latest)), part));
             self.first += 1;
         }
     }
@@ -101,8 +106,8 @@ mod tests {
         out
     }
 
-    fn parts(count: u8) -> VecDeque<Bytes> {
-        (0..count).map(|number| Bytes::from(vec![number])).collect()
+    fn parts(count: u8) -> VecDeque<(Duration, Bytes)> {
+        (0..count).map(|number| (Duration::ZERO, Bytes::from(vec![number]))).collect()
     }
 
     fn chunk(event: usize, choice: usize, tokens: u32) -> TokenChunk {
@@ -144,8 +149,23 @@ mod tests {
     }
 
     #[test]
+    fn what_has_deadlines_of_its_own_follows_its_tokens_as_it_did() {
+        let own = [40, 50, 55, 60, 61].map(|ms| (ms * MS, Bytes::new()));
+        let mut held = Held::events(own.into(), &[chunk(1, 0, 1), chunk(3, 0, 1)]);
+        let (mut parts, mut tokens) = (VecDeque::new(), VecDeque::new());
+        held.arrive(EngineToken { choice: 0, due: 150 * MS }, false, &mut parts, &mut tokens);
+        held.arrive(EngineToken { choice: 0, due: 170 * MS }, true, &mut parts, &mut tokens);
+        let dues: Vec<u128> = parts.iter().map(|(due, _)| due.as_millis()).collect();
+        assert_eq!(dues, [150, 150, 155, 170, 171]);
+        let mut body = Held::body([(90 * MS, Bytes::new())].into(), 80 * MS);
+        parts.clear();
+        body.arrive(EngineToken { choice: 0, due: 200 * MS }, true, &mut parts, &mut tokens);
+        assert_eq!(parts[0].0, 210 * MS);
+    }
+
+    #[test]
     fn a_body_waits_for_all_and_its_tokens_are_counted_as_they_come() {
-        let found = released(Held::body(parts(1)), &[(0, 1), (1, 1), (0, 2)]);
+        let found = released(Held::body(parts(1), Duration::ZERO), &[(0, 1), (1, 1), (0, 2)]);
         let expected = [(1, vec![], vec![(0, 1)]), (1, vec![], vec![(1, 1)]), (2, vec![0], vec![(0, 1)])];
         assert_eq!(found, expected);
     }

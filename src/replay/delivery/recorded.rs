@@ -65,6 +65,11 @@ pub(crate) trait TokenCounter: Send {
         false
     }
 
+    /// Checks whether what follows a token comes as long after it as by the schedule.
+    fn keeps_gaps(&self) -> bool {
+        false
+    }
+
     /// Polls for the next token of the engine; `None` where nothing more comes.
     fn poll_token(&mut self, _context: &mut Context<'_>) -> Poll<Option<EngineToken>> {
         Poll::Ready(None)
@@ -126,13 +131,18 @@ impl<C: TokenCounter> RecordedResponse<C> {
         if !self.counter.awaits() {
             return self;
         }
-        let parts: VecDeque<Bytes> = std::mem::take(&mut self.parts).into_iter().map(|(_, part)| part).collect();
+        let mut parts = std::mem::take(&mut self.parts);
+        let mut latest = self.tokens.iter().map(|tokens| tokens.due).max().unwrap_or_default();
         self.tokens.clear();
+        if !self.counter.keeps_gaps() {
+            parts.iter_mut().for_each(|(due, _)| *due = Duration::ZERO);
+            latest = Duration::ZERO;
+        }
         if parts.is_empty() {
             self.counter.stop();
             return self;
         }
-        self.held = Some(if self.is_body { Held::body(parts) } else { Held::events(parts, chunks) });
+        self.held = Some(if self.is_body { Held::body(parts, latest) } else { Held::events(parts, chunks) });
         self
     }
 

@@ -190,6 +190,11 @@ impl ReplayedResponse {
         self.head.own.get(name)?.to_str().ok()
     }
 
+    /// Its deadlines.
+    pub(crate) fn schedule(&self) -> &ResponseSchedule {
+        &self.schedule
+    }
+
     pub(super) fn status(&self) -> u16 {
         self.head.status
     }

@@ -4,7 +4,7 @@
 //! is due at the TTFT, and one of k tokens k times the ITL after the one before it. An event without tokens is due with the
 //! chunk before it, one before the first chunk with that. Events of a response without known tokens count as a token each.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, iter, time::Duration};
 
 use super::{Pacing, schedule::Clock};
 
@@ -45,6 +45,16 @@ pub struct ResponseSchedule {
 }
 
 impl ResponseSchedule {
+    /// When each of so many tokens of a choice is due; those of no chunk come with the last event.
+    #[must_use]
+    pub fn token_times(&self, choice: usize, count: usize) -> Vec<Duration> {
+        let of_choice = self.tokens.iter().filter(|tokens| tokens.choice == choice);
+        let known = of_choice
+            .flat_map(|tokens| iter::repeat_n(tokens.due, usize::try_from(tokens.tokens).unwrap_or(usize::MAX)));
+        let last = self.events.last().copied().unwrap_or_default();
+        known.chain(iter::repeat(last)).take(count).collect()
+    }
+
     /// The deadlines of a stream whose events came at these times and brought these chunks, in the order of their events.
     #[must_use]
     pub fn stream(times: &[Duration], chunks: &[TokenChunk], pacing: Pacing) -> Self {

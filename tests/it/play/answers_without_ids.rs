@@ -10,6 +10,7 @@ use vllm_vcr::{
     replay::{
         account::{Access, Admin},
         matching::MatchBy,
+        timing::Pacing,
     },
 };
 
@@ -221,6 +222,19 @@ async fn what_no_ids_stand_for_replays_as_it_was() {
 #[tokio::test]
 async fn a_simulated_engine_runs_what_was_generated_and_sends_it_as_it_was() {
     let (seen, records) = recorded(|_| {}).await;
+    simulated(&seen, records.clone(), EngineTimes::Given(StepTimes::Instant)).await;
+    let generated = |record: &&Record| record.endpoint.is_some_and(Endpoint::generates) && record.output_tokens > 0;
+    let first = |record: &Record| if record.stream == Some(false) { record.e2e } else { record.ttft() };
+    let expected: f64 = records.iter().filter(generated).map(|record| first(record).unwrap().as_secs_f64()).sum();
+    let server = simulated(&seen, records, EngineTimes::Recorded).await;
+    let page = client::send(server.address, &get("/metrics")).await.text();
+    let sum = page.lines().find_map(|line| line.strip_prefix("vllm:time_to_first_token_seconds_sum{")).unwrap();
+    let sum: f64 = sum.rsplit(' ').next().unwrap().parse().unwrap();
+    assert!((sum - expected).abs() < 1e-6, "{sum} is not {expected}");
+}
+
+/// A server with an engine, after it has sent everything as it was recorded.
+async fn simulated(seen: &[Answer], records: Vec<Record>, times: EngineTimes) -> play_server::Server {
     let generated = records.iter().filter(|record| record.endpoint.is_some_and(Endpoint::generates));
     let tokens: Vec<u32> = generated.map(|record| record.output_tokens).filter(|tokens| *tokens > 0).collect();
     let trace = Trace { records, ..Trace::default() };
@@ -229,7 +243,7 @@ async fn a_simulated_engine_runs_what_was_generated_and_sends_it_as_it_was() {
         scheduler: SchedulerConfig::default(),
         max_num_batched_tokens: None,
         kv_cache: KvCacheConfig::default(),
-        times: EngineTimes::Given(StepTimes::Instant),
+        times,
         time_scale: 1.0,
         legacy_metrics: false,
         kv_events: None,
@@ -237,8 +251,9 @@ async fn a_simulated_engine_runs_what_was_generated_and_sends_it_as_it_was() {
     });
     let admin = Admin::Here(Access::default());
     let base = play_server::config(&[MatchBy::Prefix], Vec::new());
-    let server = play_server::start(Config { source, engine, admin, ..base }).await;
-    for ((path, body), seen) in requests().into_iter().zip(&seen) {
+    let pacing = Pacing::default();
+    let server = play_server::start(Config { source, engine, admin, pacing, ..base }).await;
+    for ((path, body), seen) in requests().into_iter().zip(seen) {
         assert_same(path, &ask(server.address, path, &body, None).await, seen);
     }
     let found = client::send(server.address, &get("/vcr/engine")).await.json();
@@ -247,6 +262,7 @@ async fn a_simulated_engine_runs_what_was_generated_and_sends_it_as_it_was() {
     assert_eq!((&totals["submitted"], &totals["finished"]), (&json!(tokens.len()), &json!(tokens.len())), "{found}");
     assert_eq!(totals["generated_tokens"], tokens.iter().sum::<u32>(), "{found}");
     assert!(tokens.len() >= 4, "{tokens:?}");
+    server
 }
 
 #[tokio::test]

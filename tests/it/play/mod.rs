@@ -18,6 +18,7 @@ mod openapi_pages;
 mod record_selection;
 mod recorded_errors;
 mod recorded_in_the_engine;
+mod recorded_times;
 mod refusals;
 mod render_and_derender;
 mod repeated_bodies;
