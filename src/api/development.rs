@@ -85,14 +85,14 @@ pub fn reset(query: &Query) -> Result<Reset, ApiError> {
     unless(&issues, if forced { Reset::Forced } else { Reset::Idle })
 }
 
-/// `/get_world_size`
+/// `/get_world_size`: whether data parallel ranks count.
 ///
 /// # Errors
 /// A parameter that does not fit.
-pub fn world_size(query: &Query) -> Result<(), ApiError> {
+pub fn world_size(query: &Query) -> Result<bool, ApiError> {
     let mut issues = Issues::default();
-    query.flag("include_dp", true, &mut issues);
-    unless(&issues, ())
+    let counts_ranks = query.flag("include_dp", true, &mut issues);
+    unless(&issues, counts_ranks)
 }
 
 /// `/server_info`: whether its configuration is asked for as JSON instead of text.

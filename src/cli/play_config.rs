@@ -26,7 +26,7 @@ use crate::{
 pub(super) fn config(args: PlayArgs) -> Result<Config, Failure> {
     let pacing = pacing(&args);
     let engine = play_kv_events::with_events(play_simulated::engine(&args)?, &args.kv_events)?;
-    let engine = play_kv_transfer::with_connector(engine, &args.kv_transfer, args.simulated.replicas)?;
+    let engine = play_kv_transfer::with_connector(engine, &args.kv_transfer, args.simulated.engines())?;
     let (engine, lora) = play_lora::with_places(engine, &args.lora)?;
     let synthetic = play_synthetic::options(&args);
     let (order, min_match) = (order(&args), min_match(&args));
@@ -55,6 +55,7 @@ pub(super) fn config(args: PlayArgs) -> Result<Config, Failure> {
         block_size: args.block_size,
         lora,
         engine,
+        data_parallel_size: args.simulated.data_parallel_size,
         seed: args.seed,
         prompt_tokens_details: args.enable_prompt_tokens_details,
         request_id_headers: args.enable_request_id_headers,

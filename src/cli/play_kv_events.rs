@@ -66,7 +66,7 @@ fn config(args: &KvEventsArgs) -> Result<Option<KvEventsConfig>, Failure> {
         encoding: args.kv_events_encoding,
         hashes: args.kv_events_block_hashes.unwrap_or_else(of_environment),
         data_parallel_rank: usual.data_parallel_rank,
-        replica: usual.replica,
+        port_offset: usual.port_offset,
     }))
 }
 

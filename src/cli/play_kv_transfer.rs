@@ -121,7 +121,7 @@ fn port(given: Option<String>, replicas: u32) -> Result<u16, Failure> {
     let Some(given) = given.filter(|given| !given.is_empty()) else { return Ok(PORT) };
     let fits = |port: &u16| u32::from(*port).saturating_add(replicas.saturating_sub(1)) <= u32::from(u16::MAX);
     let message = || format!("VLLM_NIXL_SIDE_CHANNEL_PORT is {given}");
-    let hint = "a port is needed, and with --replicas as many from it on";
+    let hint = "a port is needed, and with --replicas and --data-parallel-size as many from it on";
     given.parse().ok().filter(fits).ok_or_else(|| Failure::usage(message()).hint(hint))
 }
 

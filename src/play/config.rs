@@ -82,6 +82,8 @@ pub struct Config {
     pub lora: Option<LoraConfig>,
     /// The simulated engine through which answers pass; without it they come at their own times.
     pub engine: Option<EngineConfig>,
+    /// Simulated engines of the server (vLLM's `--data-parallel-size`); without an engine it has no effect.
+    pub data_parallel_size: NonZeroU32,
     /// Seed of random tokens and of the server's fingerprint.
     pub seed: u64,
     /// True where usage has cached prompt tokens (vLLM's `--enable-prompt-tokens-details`).
@@ -220,6 +222,7 @@ impl Default for Config {
             block_size: None,
             lora: None,
             engine: None,
+            data_parallel_size: NonZeroU32::MIN,
             seed: 0,
             prompt_tokens_details: false,
             request_id_headers: false,

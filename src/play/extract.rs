@@ -179,6 +179,17 @@ pub(super) fn request_id_of(headers: &HeaderMap) -> Option<&str> {
     headers.get("x-request-id").and_then(|value| value.to_str().ok())
 }
 
+/// The data parallel rank that a client names, read as Python's `int` does; one that is no number is none.
+pub(super) fn rank_of(headers: &HeaderMap) -> Option<i128> {
+    let text = headers.get("x-data-parallel-rank")?.to_str().ok()?.trim();
+    let has_digits_around = |text: &str| !text.starts_with('_') && !text.ends_with('_') && !text.contains("__");
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    if !has_digits_around(digits) {
+        return None;
+    }
+    text.replace('_', "").parse().ok()
+}
+
 fn is_json(headers: &HeaderMap) -> bool {
     media_type(headers).eq_ignore_ascii_case("application/json")
 }

@@ -31,7 +31,7 @@ use super::{
     blocking::off_the_loop,
     collect::{Collected, collect},
     dialect::{Dialect, VllmVersion},
-    extract::request_id_of,
+    extract::{rank_of, request_id_of},
     http::{error, events, held_json},
     middleware::Replay,
     plan::{Failing, Origin, Plan, Planned, plan, weight_of},
@@ -179,13 +179,14 @@ async fn begin(state: &Arc<State>, arrival: Arrival, judged: Judged) -> Result<S
     let Arrival { headers, session, errors, at, clock, .. } = arrival;
     let Judged { request, prompts } = judged;
     let session_id = headers.get("x-session-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let rank = rank_of(&headers);
     let sent_id = request_id_of(&headers).map(str::to_owned);
     let request_id = sent_id.or_else(|| request.request_id.clone());
     let weight = weight_of(&request, &prompts);
     let is_constrained = request.is_constrained();
     let planner = Arc::clone(state);
     let plan = move |left| {
-        let from = Origin { request_id, session_id, session, errors, at, left };
+        let from = Origin { request_id, session_id, rank, session, errors, at, left };
         plan(&planner, &request, prompts, from).map(|planned| (planned, request.stream))
     };
     let (planned, stream) = if is_constrained {

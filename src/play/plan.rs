@@ -69,6 +69,8 @@ pub(super) struct Origin {
     pub(super) request_id: Option<String>,
     /// Of the header, for KV events.
     pub(super) session_id: Option<String>,
+    /// The data parallel rank of the header.
+    pub(super) rank: Option<i128>,
     pub(super) session: Option<Arc<Slot>>,
     pub(super) errors: Vec<usize>,
     pub(super) at: Instant,
@@ -86,11 +88,12 @@ pub(super) fn plan(
     prompts: Vec<Prompt>,
     from: Origin,
 ) -> Result<Plan, ApiError> {
-    let Origin { request_id, session_id, session, errors, at, left } = from;
+    let Origin { request_id, session_id, rank, session, errors, at, left } = from;
     let refused = |error| {
         let (request_id, session) = (request_id.as_deref(), session.as_deref());
         RefusedRequest { error, request_id, session, errors: &errors }.replayed(state).0
     };
+    let rank = state.rank(rank).map_err(refused)?;
     let share = budget::reserve(request, &prompts).map_err(refused)?;
     let rules = guided::rules(state, request, left).map_err(refused)?;
     check_thinking(state, request).map_err(refused)?;
@@ -126,6 +129,7 @@ pub(super) fn plan(
     let mut answer = answer(state, request, prompts, chosen, &named).with_share(share);
     if let Some(engine) = &state.engine {
         let parameters = Parameters {
+            data_parallel_rank: rank,
             arrived: Some(at),
             concurrency: state.replay.as_ref().map_or(1, |replay| replay.concurrency(records.first().copied())),
             ..parameters(state, request, &named.id, session_id.as_deref(), &asked)

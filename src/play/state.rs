@@ -30,7 +30,7 @@ use super::{
     samples::Samples,
 };
 use crate::{
-    api::{RequestTemplates, Served, ToolParsing, VocabularyLimits},
+    api::{ApiError, RequestTemplates, Served, ToolParsing, VocabularyLimits},
     base::stats::Lateness,
     replay::account::{Both, Ledger},
     replay::timing::Pacing,
@@ -103,8 +103,9 @@ impl State {
         place: Place,
     ) -> Result<Self, PlayError> {
         let length = model.max_model_len;
+        let ranks = config.data_parallel_size;
         let metrics = match &config.engine {
-            Some(engine) => Metrics::scheduled(length, engine.kv_transfer.as_ref().map(|config| config.role)),
+            Some(engine) => Metrics::scheduled(length, ranks, engine.kv_transfer.as_ref().map(|config| config.role)),
             None => Metrics::new(length),
         };
         let metrics = Arc::new(metrics.with_adapters(config.lora.as_ref().map(|lora| lora.max_loras)));
@@ -113,9 +114,9 @@ impl State {
             let name = model.first_name().to_owned();
             let pace = replay.as_ref().and_then(|replay| replay.pace);
             let mut resolved = engine.resolved(length, block_size(&config, replay.as_deref()), pace)?;
-            resolved.kv_transfer = resolved.kv_transfer.map(|config| config.of_replica(replica));
-            let seed = config.seed.wrapping_add(u64::from(replica));
-            Engine::start(resolved, &metrics, &name, seed, slowdown)
+            resolved.kv_transfer = resolved.kv_transfer.map(|config| config.of_replica(replica, ranks.get()));
+            let seed = config.seed.wrapping_add(u64::from(replica) * u64::from(ranks.get()));
+            Engine::start(&resolved, &metrics, &name, seed, slowdown)
         };
         if config.engine.is_some() {
             config.cassette_player.iter().for_each(|player| player.make_engine_inputs(length));
@@ -168,6 +169,20 @@ impl State {
             RequestTemplates::Trusted => bytes.max(INLINE_BYTES + 1),
             RequestTemplates::Refused => bytes,
         }
+    }
+
+    /// The rank of a request that names one; `None` where the server chooses.
+    ///
+    /// # Errors
+    /// 400 for one that is not there. A server without an engine has one rank.
+    pub(super) fn rank(&self, named: Option<i128>) -> Result<Option<usize>, ApiError> {
+        let ranks = self.engine.as_ref().map_or(1, Engine::ranks);
+        let Some(named) = named else { return Ok(None) };
+        usize::try_from(named)
+            .ok()
+            .filter(|rank| *rank < ranks)
+            .map(Some)
+            .ok_or_else(|| ApiError::bad_request(format!("data_parallel_rank {named} is out of range [0, {ranks}).")))
     }
 
     /// A number that was not given out before.

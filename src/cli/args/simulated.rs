@@ -30,10 +30,21 @@ pub(in crate::cli) struct SimulatedArgs {
     /// Number of engines, each on a port of its own from --port on, with its own cache and metrics. They answer from the same records.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(in crate::cli) replicas: u32,
+    /// Engines behind each server, each with its own queue, cache and metrics; a request goes to the one with the least load, or to that of
+    /// its header X-data-parallel-rank. -dp N means the same.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = ranks)]
+    pub(in crate::cli) data_parallel_size: NonZeroU32,
     /// What happens to the replicas, a YAML list of events: {at: 30s, replica: 2, do: die}, {at: 60s, replica: 2, do: start},
     /// {at: 40s, replica: 1, slower: 3}. Replicas are numbered from 0, times are from the start of the server.
     #[arg(long, value_name = "FILE")]
     pub(in crate::cli) script: Option<PathBuf>,
+}
+
+impl SimulatedArgs {
+    /// Engines of all replicas.
+    pub(in crate::cli) fn engines(&self) -> u32 {
+        self.replicas.saturating_mul(self.data_parallel_size.get())
+    }
 }
 
 /// Limits of a simulated engine's steps, its cache, and how long steps take: of `play` and of `inspect simulate`.
@@ -114,7 +125,8 @@ const TIMES: [&str; 12] = [
 ];
 
 /// Values of the engine's flags that change nothing without it, as vLLM's do without a model.
-pub(in crate::cli) const VLLMS_OWN: [&str; 10] = [
+pub(in crate::cli) const VLLMS_OWN: [&str; 11] = [
+    "data_parallel_size",
     "max_num_seqs",
     "max_num_batched_tokens",
     "long_prefill_token_threshold",
@@ -147,6 +159,11 @@ pub(in crate::cli) const OWN: [&str; 12] = [
 fn count(text: &str) -> Result<NonZeroU32, String> {
     let wrong = || "a number from 1 on is needed, such as 256, 8k or 8K".to_owned();
     model_length(text).ok().and_then(|length| length.0).ok_or_else(wrong)
+}
+
+fn ranks(text: &str) -> Result<NonZeroU32, String> {
+    let ranks = text.parse().ok().filter(|ranks: &NonZeroU32| ranks.get() <= 256);
+    ranks.ok_or_else(|| "a number from 1 to 256 is needed".to_owned())
 }
 
 fn factor(text: &str) -> Result<f64, String> {

@@ -134,6 +134,7 @@ const TABLE: &[Row] = &[
             "prefix-caching-hash-algo",
             "legacy-metrics",
             "replicas",
+            "data-parallel-size",
             "script",
             "latency-trace",
             "latency-profile",

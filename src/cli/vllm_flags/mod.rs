@@ -107,8 +107,12 @@ fn read(text: &str, own: &[String]) -> Read {
         if own.iter().any(|own| own == flag) {
             return Read::Kept;
         }
-        let glued = || rows().iter().find(|row| row.names.split(',').any(|name| name == flag));
-        return match glued() {
+        let known = || rows().iter().find(|row| row.names.split(',').any(|name| name == flag));
+        return match known() {
+            // -dp 2
+            Some(row) if own.iter().any(|own| own == first(row)) => {
+                Read::Respelled(text.replacen(flag, &format!("--{}", first(row)), 1))
+            }
             Some(row) => Read::Theirs { name: first(row).to_owned(), row, value },
             // -O3, -O.level=3
             None if flag.starts_with("-O.") || (flag.len() == 3 && flag.starts_with("-O")) => {
@@ -221,6 +225,11 @@ mod tests {
                 "tensor-parallel-size dtype enforce-eager",
             ),
             ("v play -tp 8 -O3 --seed 1", "v play --seed 1", "tensor-parallel-size optimization-level"),
+            (
+                "v play -dp 2 -dp=3 --replicas 2",
+                "v play --data-parallel-size 2 --data-parallel-size=3 --replicas 2",
+                "",
+            ),
             ("v play -O.level=3 --swap-space -1", "v play", "optimization-level swap-space"),
             (
                 "v play --no-enable-prefix-caching --no-enable-scale-out --no-async-scheduling",

@@ -36,6 +36,9 @@ impl Answer {
         let block_size = u32::try_from(engine.kv_cache.block_size).unwrap_or(u32::MAX);
         let run = engine.submit(planned, parameters)?;
         self.waiting.retain(|Reverse((_, _, index))| !run.has(*index));
+        for (index, sequence) in self.sequences.iter_mut().enumerate() {
+            run.rank(index).into_iter().for_each(|rank| sequence.flight.run_on(&engine.metrics, rank));
+        }
         self.run = Some(run);
         self.cache_block = block_size;
         Ok(self)

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Engine, EventCounts};
+use super::{Engine, EventCounts, kv_events::KvEvents};
 use crate::{engine::scheduler::SchedulerStats, play::metrics::Shown};
 
 /// Totals since the engine started.
@@ -39,9 +39,41 @@ pub(in super::super) struct Snapshot {
     pub(super) shown: Shown,
     /// Sums that are not what they should be; none in an engine that is sound.
     pub(super) differences: Vec<String>,
+    /// Those of the ranks, where there are several. The rest is their sum then.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) ranks: Vec<Self>,
+}
+
+impl Totals {
+    fn sum(all: Self, rank: &Self) -> Self {
+        Self {
+            submitted: all.submitted + rank.submitted,
+            finished: all.finished + rank.finished,
+            aborted: all.aborted + rank.aborted,
+            prompt_tokens: all.prompt_tokens + rank.prompt_tokens,
+            cached_tokens: all.cached_tokens + rank.cached_tokens,
+            generated_tokens: all.generated_tokens + rank.generated_tokens,
+        }
+    }
 }
 
 impl Snapshot {
+    /// Adds ranks up.
+    fn sum(ranks: Vec<Self>) -> Self {
+        let mut all = Self::default();
+        for (number, rank) in ranks.iter().enumerate() {
+            all.totals = Totals::sum(all.totals, &rank.totals);
+            all.running += rank.running;
+            all.waiting += rank.waiting;
+            all.delayed += rank.delayed;
+            all.blocks_in_use += rank.blocks_in_use;
+            all.blocks_held += rank.blocks_held;
+            all.shown = all.shown.with(&rank.shown);
+            all.differences.extend(rank.differences.iter().map(|difference| format!("rank {number}: {difference}")));
+        }
+        Self { ranks, ..all }
+    }
+
     /// Compares everything.
     pub(super) fn compared(mut self, stats: &SchedulerStats) -> Self {
         let Totals { submitted, finished, aborted, prompt_tokens, cached_tokens, generated_tokens } = self.totals;
@@ -80,9 +112,17 @@ pub(super) fn of(count: usize) -> u64 {
 }
 
 impl Engine {
-    /// Adds everything up between two steps; `None` once the engine has ended.
+    /// Adds everything up between two steps of each rank; `None` once an engine has ended.
     pub(in super::super) async fn snapshot(&self) -> Option<Snapshot> {
-        let snapshot = self.inbox.ask().await.ok()?;
-        Some(Snapshot { kv_events: self.event_counts(), ..snapshot })
+        let asked: Vec<_> = self.inboxes.iter().map(|inbox| inbox.ask()).collect();
+        let mut ranks = Vec::with_capacity(asked.len());
+        for (rank, asked) in asked.into_iter().enumerate() {
+            let kv_events = self.kv_events.get(rank).map(KvEvents::counts);
+            ranks.push(Snapshot { kv_events, ..asked.await.ok()? });
+        }
+        match <[Snapshot; 1]>::try_from(ranks) {
+            Ok([only]) => Some(only),
+            Err(ranks) => Some(Snapshot::sum(ranks)),
+        }
     }
 }

@@ -59,7 +59,7 @@ pub enum EngineTimes {
 }
 
 /// Configuration of an engine that starts.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(in super::super) struct Resolved {
     pub(super) scheduler: SchedulerConfig,
     pub(super) kv_cache: KvCacheConfig,

@@ -43,17 +43,29 @@ pub(super) struct Pausing {
 impl Engine {
     /// Pauses the scheduler; returns once no request runs, and its prefix cache is forgotten where that is wanted.
     pub(in super::super) async fn pause(&self, state: PauseState, aborts: bool, clears: bool) {
-        let _is_over = self.inbox.order(Control::Pause { state, aborts, clears }).await;
+        self.order(Control::Pause { state, aborts, clears }).await;
     }
 
     /// Goes on after a pause.
     pub(in super::super) async fn resume(&self) {
-        let _is_over = self.inbox.order(Control::Resume).await;
+        self.order(Control::Resume).await;
     }
 
-    /// Forgets the prefix cache; returns false where running requests have blocks and may keep them.
+    /// Forgets the prefix cache of each rank; returns false where running requests of the first one have blocks and may keep them. As
+    /// in vLLM the others do not show.
     pub(in super::super) async fn reset_prefix_cache(&self, preempts_running: bool) -> bool {
-        self.inbox.order(Control::Reset { preempts_running }).await.unwrap_or(false)
+        self.order(Control::Reset { preempts_running }).await
+    }
+
+    /// Gives an order to all ranks; the reply of the first one, once all have carried it out.
+    async fn order(&self, control: Control) -> bool {
+        let replies: Vec<_> = self.inboxes.iter().map(|inbox| inbox.order(control)).collect();
+        let mut first = None;
+        for reply in replies {
+            let reply = reply.await.unwrap_or(false);
+            first.get_or_insert(reply);
+        }
+        first.unwrap_or(false)
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{
+    balancer::InFlight,
     check::Snapshot,
     connector::{Notice, Transfer},
     control::{Control, Order},
@@ -32,6 +33,8 @@ pub(super) struct Arrived {
     pub(super) recorded: Option<Box<Recorded>>,
     /// Its part in transfers between engines, where it has one.
     pub(super) transfer: Option<Box<Transfer>>,
+    /// Its place among the requests of its rank, where there are several ranks.
+    pub(super) in_flight: Option<InFlight>,
 }
 
 /// A bounded queue of arrivals, with the aborts, of which there are no more than there were arrivals.
@@ -213,6 +216,7 @@ mod tests {
             queued: Instant::now(),
             recorded: None,
             transfer: None,
+            in_flight: None,
         };
         (0..u32::try_from(count).unwrap()).map(one).collect()
     }

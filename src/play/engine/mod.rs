@@ -16,6 +16,7 @@
 //!
 //! See docs/decisions/0089-the-engine-steps-on-a-thread.md.
 
+mod balancer;
 mod check;
 mod config;
 mod connector;
@@ -23,6 +24,7 @@ mod control;
 mod inbox;
 mod kv_events;
 mod own_stepping;
+mod rank;
 mod recorded;
 mod relay;
 mod run;
@@ -38,10 +40,12 @@ use std::{
 };
 
 use self::{
+    balancer::Balancer,
     config::Resolved,
     connector::{Connector, SideChannel},
     inbox::Inbox,
     kv_events::KvEvents,
+    rank::Rank,
     slowdown::PacedClock,
     stepping::Stepping,
 };
@@ -64,15 +68,20 @@ use crate::engine::{
     step_clock::{StepClock, TransferClock},
 };
 
-/// A running engine; it ends when this is dropped.
+/// The running engines of a server, one for each data parallel rank; they end when this is dropped.
 #[derive(Debug)]
 pub(super) struct Engine {
-    inbox: Arc<Inbox>,
+    /// That of each rank.
+    inboxes: Arc<[Arc<Inbox>]>,
+    /// `None` for a single rank.
+    balancer: Option<Arc<Balancer>>,
+    /// That of each rank.
     pub(super) kv_cache: KvCacheConfig,
-    /// Events about its cache, where they are published.
-    kv_events: Option<KvEvents>,
-    /// Where it hears from other engines, where it has a KV connector.
-    side_channel: Option<Arc<SideChannel>>,
+    /// Events about the cache of each rank, where they are published.
+    kv_events: Vec<KvEvents>,
+    /// Where each rank hears from other engines, where there is a KV connector.
+    side_channels: Vec<Arc<SideChannel>>,
+    pub(super) metrics: Arc<Metrics>,
     pub(super) slowdown: Arc<Slowdown>,
     /// Whether requests are served at their recorded times.
     pub(super) has_own_times: bool,
@@ -125,47 +134,70 @@ pub enum EngineError {
 }
 
 impl Engine {
-    /// Starts an engine.
+    /// Starts an engine for each rank. Each draws other step times.
     ///
     /// # Errors
     /// When the configuration contradicts itself, its events cannot be published, or there is no thread to be had.
     pub(super) fn start(
-        resolved: Resolved,
+        resolved: &Resolved,
         metrics: &Arc<Metrics>,
         model: &str,
         seed: u64,
         slowdown: Arc<Slowdown>,
     ) -> Result<Self, EngineError> {
+        let ranks = metrics.ranks();
+        let balancer = (ranks > 1).then(|| Balancer::new(ranks));
+        let inboxes = (0..ranks).map(|_| Arc::default()).collect();
+        let (kv_cache, kv_events, side_channels) = (resolved.kv_cache.clone(), Vec::new(), Vec::new());
+        // The ranks that have started end with it where another one cannot.
+        let metrics = Arc::clone(metrics);
+        let has_own_times = resolved.has_own_times;
+        let mut engine =
+            Self { inboxes, balancer, kv_cache, kv_events, side_channels, metrics, slowdown, has_own_times };
+        for (number, seed) in (0..ranks).zip(seed..) {
+            let rank = Rank { number, metrics: Arc::clone(&engine.metrics), balancer: engine.balancer.clone() };
+            engine.start_rank(resolved.clone(), rank, model, seed)?;
+        }
+        Ok(engine)
+    }
+
+    fn start_rank(&mut self, resolved: Resolved, rank: Rank, model: &str, seed: u64) -> Result<(), EngineError> {
         let Resolved { scheduler, kv_cache, times, time_scale, has_own_times, kv_events, kv_transfer } = resolved;
-        let clock = PacedClock { clock: StepClock::new(times, time_scale, seed), slowdown: Arc::clone(&slowdown) };
-        let inbox = Arc::new(Inbox::default());
-        let (of_thread, counted) = (Arc::clone(&inbox), Arc::clone(metrics));
-        let mut stepping = Stepping::new(scheduler, kv_cache.clone(), clock, of_thread, counted)?;
+        let Some(inbox) = self.inboxes.get(rank.number) else { return Ok(()) };
+        let slowdown = Arc::clone(&self.slowdown);
+        let clock = PacedClock { clock: StepClock::new(times, time_scale, seed), slowdown };
+        let (algorithm, block_size) = (kv_cache.prefix_caching_hash_algo, kv_cache.block_size);
+        let number = u32::try_from(rank.number).unwrap_or(u32::MAX);
+        let mut stepping = Stepping::new(scheduler, kv_cache, clock, Arc::clone(inbox), rank)?;
         stepping.own_times = has_own_times.then(OwnTimes::default);
-        let algorithm = kv_cache.prefix_caching_hash_algo;
-        let published = kv_events.map(|config| kv_events::start(&config, model, algorithm)).transpose()?;
-        let kv_events = published.map(|(sender, kv_events)| {
+        if let Some(config) = kv_events {
+            let config = config.of_rank(number);
+            let (sender, kv_events) = kv_events::start(&config, model, algorithm)?;
             stepping.publish_with(sender);
-            kv_events
-        });
-        let mut side_channel = None;
-        if let Some(config) = kv_transfer {
-            let open = SideChannel::open(&config, &inbox, metrics);
+            self.kv_events.push(kv_events);
+        }
+        if let Some(config) = kv_transfer.map(|config| config.of_rank(number)) {
+            let open = SideChannel::open(&config, inbox, &self.metrics);
             let (host, port) = (config.host.clone(), config.port);
             let channel = Arc::new(open.map_err(|source| EngineError::SideChannel { host, port, source })?);
             let clock = TransferClock::new(config.times, time_scale, seed);
-            let (of_engine, metrics) = (Arc::clone(&channel), Arc::clone(metrics));
-            stepping.connector = Some(Connector::new(&config, clock, of_engine, metrics, kv_cache.block_size));
-            side_channel = Some(channel);
+            let (of_engine, metrics) = (Arc::clone(&channel), Arc::clone(&self.metrics));
+            stepping.connector = Some(Connector::new(&config, clock, of_engine, metrics, block_size));
+            self.side_channels.push(channel);
         }
-        thread::Builder::new().name("engine".to_owned()).spawn(move || stepping.run()).map_err(EngineError::Thread)?;
-        Ok(Self { inbox, kv_cache, kv_events, side_channel, slowdown, has_own_times })
+        let spawned = thread::Builder::new().name("engine".to_owned()).spawn(move || stepping.run());
+        spawned.map(drop).map_err(EngineError::Thread)
     }
 
-    /// Ends its thread, and the answers that wait for it, while others still hold it.
+    /// Number of its ranks.
+    pub(super) fn ranks(&self) -> usize {
+        self.inboxes.len()
+    }
+
+    /// Ends its threads, and the answers that wait for them, while others still hold it.
     pub(super) fn end(&self) {
-        self.side_channel.iter().for_each(|channel| channel.close());
-        self.inbox.close();
+        self.side_channels.iter().for_each(|channel| channel.close());
+        self.inboxes.iter().for_each(|inbox| inbox.close());
     }
 
     /// Takes note of the server's address, which KV events may name; `None` where it has none.
@@ -175,9 +207,14 @@ impl Engine {
         self.kv_events.iter().for_each(|kv_events| kv_events.serves_at(address.ip(), address.port()));
     }
 
-    /// Counts of its KV events, where they are published.
+    /// Counts of the KV events of all ranks, where they are published, with the endpoints of the first one.
     pub(super) fn event_counts(&self) -> Option<EventCounts> {
-        self.kv_events.as_ref().map(KvEvents::counts)
+        let sum = |all: EventCounts, rank: EventCounts| EventCounts {
+            published: all.published + rank.published,
+            dropped: all.dropped + rank.dropped,
+            ..all
+        };
+        self.kv_events.iter().map(KvEvents::counts).reduce(sum)
     }
 }
 

@@ -89,7 +89,8 @@ impl Outbox {
 #[derive(Debug)]
 pub(in super::super) struct EngineRun {
     outbox: Arc<Outbox>,
-    inbox: Arc<Inbox>,
+    /// Those of the server's ranks.
+    inboxes: Arc<[Arc<Inbox>]>,
     /// Emissions that were taken and not used yet.
     taken: VecDeque<Emission>,
     choices: Vec<Choice>,
@@ -98,11 +99,18 @@ pub(in super::super) struct EngineRun {
     pub(in super::super) remote_cached: Option<u32>,
 }
 
+/// A request of a rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Submitted {
+    pub(super) rank: usize,
+    pub(super) id: RequestId,
+}
+
 /// A choice of the answer.
 #[derive(Debug, Clone, Copy, Default)]
 struct Choice {
     /// Its request; `None` once it has ended, and for a choice without tokens.
-    id: Option<RequestId>,
+    request: Option<Submitted>,
     /// Tokens that came since its last step.
     arrived: u32,
     /// Tokens that come yet.
@@ -119,15 +127,23 @@ pub(in super::super) enum Next {
 }
 
 impl EngineRun {
-    /// The requests from `first` on, of the choices that have any tokens.
-    pub(super) fn new(outbox: Arc<Outbox>, inbox: Arc<Inbox>, first: RequestId, tokens: &[usize]) -> Self {
-        let mut ids = first..;
-        let choices: Vec<Choice> = tokens
-            .iter()
-            .map(|left| Choice { id: if *left > 0 { ids.next() } else { None }, arrived: 0, left: *left })
-            .collect();
-        let live = choices.iter().filter(|choice| choice.id.is_some()).count();
-        Self { outbox, inbox, taken: VecDeque::new(), choices, live, remote_cached: None }
+    /// Choices of so many tokens each, before any is submitted.
+    pub(super) fn new(outbox: Arc<Outbox>, inboxes: Arc<[Arc<Inbox>]>, tokens: &[usize]) -> Self {
+        let choices = tokens.iter().map(|left| Choice { request: None, arrived: 0, left: *left }).collect();
+        Self { outbox, inboxes, taken: VecDeque::new(), choices, live: 0, remote_cached: None }
+    }
+
+    /// Notes the request of a choice.
+    pub(super) fn submitted(&mut self, choice: u32, request: Submitted) {
+        if let Some(choice) = self.choices.get_mut(usize::try_from(choice).unwrap_or(usize::MAX)) {
+            choice.request = Some(request);
+            self.live += 1;
+        }
+    }
+
+    /// The rank that runs a choice; `None` for one that none runs.
+    pub(in super::super) fn rank(&self, choice: usize) -> Option<usize> {
+        self.choices.get(choice)?.request.map(|request| request.rank)
     }
 
     /// Checks whether tokens come yet.
@@ -137,7 +153,7 @@ impl EngineRun {
 
     /// Checks whether a choice waits for the engine.
     pub(in super::super) fn has(&self, choice: usize) -> bool {
-        self.choices.get(choice).is_some_and(|choice| choice.id.is_some())
+        self.choices.get(choice).is_some_and(|choice| choice.request.is_some())
     }
 
     /// Polls for the next token of any choice.
@@ -160,7 +176,7 @@ impl EngineRun {
 
     /// Counts a token of a choice; true once there are as many as its next step needs.
     pub(in super::super) fn arrive(&mut self, choice: usize, needed: u32) -> bool {
-        let Some(choice) = self.choices.get_mut(choice).filter(|choice| choice.id.is_some()) else { return false };
+        let Some(choice) = self.choices.get_mut(choice).filter(|choice| choice.request.is_some()) else { return false };
         choice.arrived += 1;
         choice.left = choice.left.saturating_sub(1);
         let is_enough = choice.arrived >= needed;
@@ -188,10 +204,10 @@ impl EngineRun {
     /// Ends a choice; where the engine would go on with it, it is aborted.
     pub(in super::super) fn finish(&mut self, choice: usize) {
         let Some(choice) = self.choices.get_mut(choice) else { return };
-        let Some(id) = choice.id.take() else { return };
+        let Some(Submitted { rank, id }) = choice.request.take() else { return };
         self.live -= 1;
         if choice.left > 0 {
-            self.inbox.abort([id]);
+            self.inboxes.get(rank).into_iter().for_each(|inbox| inbox.abort([id]));
         }
     }
 
@@ -205,9 +221,15 @@ impl EngineRun {
     /// Ends all choices, and gives those that had not ended.
     pub(in super::super) fn cancel(&mut self) -> Vec<usize> {
         let cancelled: Vec<usize> = (0..self.choices.len()).filter(|choice| self.has(*choice)).collect();
-        let ids = self.choices.iter_mut().filter(|choice| choice.left > 0).filter_map(|choice| choice.id.take());
-        self.inbox.abort(ids.collect::<Vec<_>>());
-        self.choices.iter_mut().for_each(|choice| choice.id = None);
+        let unfinished = self.choices.iter().filter(|choice| choice.left > 0).filter_map(|choice| choice.request);
+        let unfinished: Vec<Submitted> = unfinished.collect();
+        for (rank, inbox) in self.inboxes.iter().enumerate() {
+            let ids = || unfinished.iter().filter(|request| request.rank == rank).map(|request| request.id);
+            if ids().next().is_some() {
+                inbox.abort(ids());
+            }
+        }
+        self.choices.iter_mut().for_each(|choice| choice.request = None);
         self.live = 0;
         self.taken.clear();
         cancelled
@@ -241,7 +263,12 @@ mod tests {
 
     fn run(tokens: &[usize]) -> (EngineRun, Arc<Outbox>, Arc<Inbox>) {
         let (outbox, inbox) = (Arc::new(Outbox::new(tokens.len())), Arc::new(Inbox::default()));
-        (EngineRun::new(Arc::clone(&outbox), Arc::clone(&inbox), 10, tokens), outbox, inbox)
+        let mut run = EngineRun::new(Arc::clone(&outbox), [Arc::clone(&inbox)].into(), tokens);
+        let with_tokens = tokens.iter().zip(0..).filter(|(tokens, _)| **tokens > 0);
+        for ((_, choice), id) in with_tokens.zip(10..) {
+            run.submitted(choice, Submitted { rank: 0, id });
+        }
+        (run, outbox, inbox)
     }
 
     #[test]

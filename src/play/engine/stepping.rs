@@ -10,11 +10,13 @@ use tokio::time::Instant;
 
 use super::{
     EngineError,
+    balancer::InFlight,
     check::{Snapshot, Totals, of},
     connector::Connector,
     control::Pausing,
     inbox::{Arrived, Inbox, Mail},
     kv_events::EventSender,
+    rank::Rank,
     relay::WakeUps,
     run::{Emission, Outbox, Scheduled},
     slowdown::PacedClock,
@@ -26,7 +28,7 @@ use crate::{
         scheduler::{EngineCoreOutput, RequestId, ScheduledAs, Scheduler, SchedulerConfig},
         step_clock::StepWork,
     },
-    play::metrics::{Metrics, RunningAdapter, StepCounts},
+    play::metrics::{RunningAdapter, StepCounts},
 };
 
 /// Delay that later steps make up for; after a longer one the engine's time goes on from there.
@@ -38,7 +40,7 @@ pub(super) struct Stepping {
     pub(super) scheduler: Scheduler,
     clock: PacedClock,
     pub(super) inbox: Arc<Inbox>,
-    metrics: Arc<Metrics>,
+    rank: Rank,
     pub(super) live: HashMap<RequestId, Live>,
     pub(super) mail: Mail,
     /// Requests before their first step, in the order of their arrival.
@@ -83,6 +85,7 @@ pub(super) struct Live {
     lora: Option<Arc<LoraRequest>>,
     /// Its adapter, counted from its first token on.
     running: Option<RunningAdapter>,
+    _in_flight: Option<InFlight>,
 }
 
 impl Stepping {
@@ -95,7 +98,7 @@ impl Stepping {
         kv_cache: KvCacheConfig,
         clock: PacedClock,
         inbox: Arc<Inbox>,
-        metrics: Arc<Metrics>,
+        rank: Rank,
     ) -> Result<Self, EngineError> {
         let blocks = kv_cache.num_gpu_blocks;
         let scheduler = Scheduler::new(scheduler, kv_cache)?;
@@ -104,7 +107,7 @@ impl Stepping {
             scheduler,
             clock,
             inbox,
-            metrics,
+            rank,
             live,
             mail,
             delayed,
@@ -152,11 +155,12 @@ impl Stepping {
         self.delayed.extend(self.mail.arrivals.drain(..));
         let (now, delay) = (Instant::now(), self.clock.before_steps());
         while let Some(arrived) = self.delayed.pop_front_if(|arrived| arrived.queued + delay <= now) {
-            let Arrived { request, outbox, choice, queued, recorded, transfer } = arrived;
+            let Arrived { request, outbox, choice, queued, recorded, transfer, in_flight } = arrived;
             let (id, prompt_tokens, lora) = (request.id, request.prompt.len(), request.lora.clone());
             match self.scheduler.add_request(request) {
                 Ok(()) => {
-                    self.live.insert(id, Live::new(outbox, choice, prompt_tokens, queued, lora));
+                    let live = Live::new(outbox, choice, prompt_tokens, queued);
+                    self.live.insert(id, Live { lora, _in_flight: in_flight, ..live });
                     self.note_times(id, recorded);
                     if let (Some(connector), Some(transfer)) = (&mut self.connector, transfer) {
                         connector.arrive(id, *transfer, now);
@@ -234,13 +238,13 @@ impl Stepping {
 
     /// Gives requests their tokens, at the ends of their steps.
     pub(super) fn give(&mut self, end_of: impl Fn(RequestId) -> Instant) -> Given {
-        let Self { scheduler, metrics, live, wake_ups, totals, connector, .. } = self;
+        let Self { scheduler, rank, live, wake_ups, totals, connector, .. } = self;
         let mut given = Given::default();
         for output in &scheduler.decisions().outputs {
             let end = end_of(output.request_id);
             let Some(known) = live.get_mut(&output.request_id) else { continue };
             if let Some(computed) = known.first(output, end) {
-                known.running = known.lora.as_ref().and_then(|lora| metrics.run_adapter(lora));
+                known.running = known.lora.as_ref().and_then(|lora| rank.run_adapter(lora));
                 given.computed += computed;
                 totals.prompt_tokens += of(known.prompt_tokens);
                 totals.cached_tokens += u64::from(known.scheduled.cached);
@@ -272,8 +276,8 @@ impl Stepping {
         }
         let mut counts = StepCounts::of(self.scheduler.decisions());
         (counts.computed, counts.generated) = (computed, generated);
-        self.metrics.step(&counts);
-        self.metrics.evicted(&self.scheduler.drain_evictions());
+        self.rank.step(&counts, self.scheduler.decisions());
+        self.rank.evicted(&self.scheduler.drain_evictions());
         self.wake_ups.wake();
     }
 
@@ -301,8 +305,9 @@ impl Stepping {
             blocks_in_use: self.blocks_in_use(stats.kv_cache_usage),
             blocks_held: of(blocks.len()),
             kv_events: None,
-            shown: self.metrics.shown(),
+            shown: self.rank.shown(),
             differences: Vec::new(),
+            ranks: Vec::new(),
         };
         let snapshot = snapshot.compared(&stats);
         for asked in self.mail.asked.drain(..) {
@@ -318,15 +323,10 @@ impl Stepping {
 }
 
 impl Live {
-    fn new(
-        outbox: Arc<Outbox>,
-        choice: u32,
-        prompt_tokens: usize,
-        queued: Instant,
-        lora: Option<Arc<LoraRequest>>,
-    ) -> Self {
+    fn new(outbox: Arc<Outbox>, choice: u32, prompt_tokens: usize, queued: Instant) -> Self {
         let scheduled = Scheduled::default();
-        Self { outbox, choice, prompt_tokens, queued, began: None, scheduled, lora, running: None }
+        let (lora, running, _in_flight) = (None, None, None);
+        Self { outbox, choice, prompt_tokens, queued, began: None, scheduled, lora, running, _in_flight }
     }
 
     /// Notes the first token; gives the tokens of the prompt that were computed for it, and nothing for a later token.

@@ -9,7 +9,7 @@ use super::{
     connector::Transfer,
     inbox::Arrived,
     own_stepping::Recorded,
-    run::{EngineRun, Outbox},
+    run::{EngineRun, Outbox, Submitted},
 };
 use crate::{
     api::{ApiError, KvTransferParams},
@@ -48,6 +48,25 @@ pub(in super::super) struct Parameters {
     /// When it arrived, and how many requests were there when it was recorded.
     pub(in super::super) arrived: Option<Instant>,
     pub(in super::super) concurrency: u32,
+    /// The rank that its client names.
+    pub(in super::super) data_parallel_rank: Option<usize>,
+}
+
+impl Parameters {
+    fn request(&self, prompt: &[u32], output: Vec<u32>) -> Request {
+        Request {
+            prompt: prompt.to_vec(),
+            output,
+            ends_with: Some(FinishReason::Stop),
+            priority: self.priority,
+            cache_salt: self.cache_salt.clone(),
+            session_id: self.session_id.clone(),
+            reports_cached_blocks: self.reports_cached_blocks,
+            skip_reading_prefix_cache: self.scores_prompt,
+            lora: self.lora.clone(),
+            ..Request::default()
+        }
+    }
 }
 
 /// Bytes that the engine keeps of a token of the prompt, and of the output with the end of its step.
@@ -66,7 +85,7 @@ pub(in super::super) fn bytes_of(planned: &[Planned<'_>]) -> usize {
 }
 
 impl Engine {
-    /// Submits the choices of an answer.
+    /// Submits the choices of an answer, each to a rank.
     ///
     /// # Errors
     /// 503 where too many requests wait for the next step.
@@ -78,41 +97,48 @@ impl Engine {
         let queued = Instant::now();
         let outbox = Arc::new(Outbox::new(planned.len()));
         let tokens: Vec<usize> = planned.iter().map(|choice| choice.output.len()).collect();
-        let numbered = planned.into_iter().zip(0..).filter(|(choice, _)| !choice.output.is_empty());
         let transfers = self.transfers_of(parameters);
-        let arrived = numbered.map(|(Planned { prompt, output, times }, choice)| Arrived {
-            request: Request {
-                prompt: prompt.to_vec(),
-                output,
-                ends_with: Some(FinishReason::Stop),
-                priority: parameters.priority,
-                cache_salt: parameters.cache_salt.clone(),
-                session_id: parameters.session_id.clone(),
-                reports_cached_blocks: parameters.reports_cached_blocks,
-                skip_reading_prefix_cache: parameters.scores_prompt,
-                kv_transfer: transfers.part(),
-                lora: parameters.lora.clone(),
-                ..Request::default()
-            },
-            outbox: Arc::clone(&outbox),
-            choice,
-            queued,
-            recorded: self.has_own_times.then(|| {
+        let mut arrivals: Vec<Vec<Arrived>> = self.inboxes.iter().map(|_| Vec::new()).collect();
+        for (Planned { prompt, output, times }, choice) in planned.into_iter().zip(0..) {
+            if output.is_empty() {
+                continue;
+            }
+            let (rank, in_flight) = match &self.balancer {
+                Some(balancer) => {
+                    let (rank, in_flight) = balancer.choose(parameters.data_parallel_rank, queued);
+                    (rank, Some(in_flight))
+                }
+                None => (0, None),
+            };
+            let request = Request { kv_transfer: transfers.part(), ..parameters.request(prompt, output) };
+            let (outbox, transfer) = (Arc::clone(&outbox), transfers.of_choice(choice));
+            let recorded = self.has_own_times.then(|| {
                 let times = RecordedTimes { tokens: times, concurrency: parameters.concurrency };
                 Box::new(Recorded { arrived: parameters.arrived.unwrap_or(queued), times })
-            }),
-            transfer: transfers.of_choice(choice),
-        });
-        let first = self.inbox.submit(arrived.collect()).ok_or_else(ApiError::busy)?;
-        let mut run = EngineRun::new(outbox, Arc::clone(&self.inbox), first, &tokens);
+            });
+            let arrived = Arrived { request, outbox, choice, queued, recorded, transfer, in_flight };
+            if let Some(of_rank) = arrivals.get_mut(rank) {
+                of_rank.push(arrived);
+            }
+        }
+        let mut run = EngineRun::new(outbox, Arc::clone(&self.inboxes), &tokens);
         run.remote_cached = parameters.kv_transfer.as_ref().and_then(|params| params.remote_cached_tokens);
+        for (rank, (inbox, arrivals)) in self.inboxes.iter().zip(arrivals).enumerate() {
+            let choices: Vec<u32> = arrivals.iter().map(|arrived| arrived.choice).collect();
+            if choices.is_empty() {
+                continue;
+            }
+            // What is refused ends the requests of other ranks with it.
+            let first = inbox.submit(arrivals).ok_or_else(ApiError::busy)?;
+            choices.into_iter().zip(first..).for_each(|(choice, id)| run.submitted(choice, Submitted { rank, id }));
+        }
         Ok(run)
     }
 
     /// What a request asks of the connector; nothing without one, as in vLLM.
     fn transfers_of<'a>(&self, parameters: &'a Parameters) -> Transfers<'a> {
         let params = parameters.kv_transfer.as_ref();
-        if self.side_channel.is_none() {
+        if self.side_channels.is_empty() {
             ignored(params.is_some(), "there is no KV connector (--kv-transfer-config)");
             return Transfers { params: None, name: "" };
         }

@@ -73,8 +73,9 @@ impl Origin {
     fn server(&self, number: u32, slowdown: &Arc<Slowdown>) -> Result<Player, PlayError> {
         let place = Place { replica: number, slowdown: Arc::clone(slowdown), lateness: Arc::clone(&self.lateness) };
         let mut config = self.config.clone();
+        let ranks = config.data_parallel_size.get();
         let kv_events = config.engine.as_mut().and_then(|engine| engine.kv_events.as_mut());
-        kv_events.into_iter().for_each(|kv_events| kv_events.replica = number);
+        kv_events.into_iter().for_each(|kv_events| kv_events.port_offset = number.saturating_mul(ranks));
         let state = State::of(config, Arc::clone(&self.model), self.replay.clone(), place)?;
         Ok(Player { state: Arc::new(state) })
     }

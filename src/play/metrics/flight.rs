@@ -49,6 +49,7 @@ impl Group {
         let cached = cached.min(prompt);
         Flight {
             group: Arc::clone(self),
+            engine: Arc::clone(&self.engine),
             prompt,
             cached,
             max_tokens,
@@ -62,11 +63,12 @@ impl Group {
         }
     }
 
-    fn finish(&self, produced: u32) {
+    /// Counts the end of a choice; the last one ends the request, at its rank.
+    fn finish(&self, produced: u32, engine: &EngineMetrics) {
         let longest = self.longest.fetch_max(produced, Relaxed).max(produced);
         if self.unfinished.fetch_sub(1, Relaxed) == 1 {
-            self.engine.longest_generation.count(longest);
-            self.engine.choices.count(self.choices);
+            engine.longest_generation.count(longest);
+            engine.choices.count(self.choices);
         }
     }
 }
@@ -76,6 +78,8 @@ impl Group {
 #[derive(Debug)]
 pub(in super::super) struct Flight {
     group: Arc<Group>,
+    /// Counters of the rank that runs it.
+    engine: Arc<EngineMetrics>,
     prompt: u32,
     cached: u32,
     max_tokens: u32,
@@ -99,6 +103,11 @@ struct Uncounted {
 }
 
 impl Flight {
+    /// Counts it at a rank of a simulated engine, before its first token.
+    pub(in super::super) fn run_on(&mut self, metrics: &Metrics, rank: usize) {
+        self.engine = Arc::clone(metrics.of_rank(rank));
+    }
+
     /// Takes over what a simulated engine knows of it.
     pub(in super::super) fn schedule(&mut self, scheduled: Scheduled) {
         self.cached = scheduled.cached.min(self.prompt);
@@ -133,7 +142,7 @@ impl Flight {
             return;
         }
         self.settle_parts();
-        let engine = &self.group.engine;
+        let engine = &self.engine;
         if self.first.is_none() {
             self.first = Some(now);
             if let (Some(known), None) = (&engine.scheduled, &self.scheduled) {
@@ -156,11 +165,11 @@ impl Flight {
     /// Takes part in the engine's steps with the tokens that were sent at one time.
     fn settle_parts(&mut self) {
         if !self.parts.is_empty() {
-            if self.group.engine.scheduled.is_some() {
+            if self.engine.scheduled.is_some() {
                 // The engine has counted its steps.
                 return self.parts.clear();
             }
-            let engine = &self.group.engine;
+            let engine = &self.engine;
             engine.steps.take(&mut self.taken, &self.parts, &engine.step_tokens);
             self.parts.clear();
         }
@@ -173,7 +182,7 @@ impl Flight {
         if steps == 0 {
             return;
         }
-        let engine = &self.group.engine;
+        let engine = &self.engine;
         engine.inter_token.time_all(Duration::ZERO, steps);
         engine.generation_tokens.fetch_add(u64::from(tokens) * steps, Relaxed);
         self.uncounted.steps = 0;
@@ -192,7 +201,7 @@ impl Flight {
     /// Counts the end.
     pub(in super::super) fn finish(&mut self, reason: &str) {
         self.settle();
-        let engine = &self.group.engine;
+        let engine = &self.engine;
         let counter = REASONS.iter().position(|known| *known == reason).and_then(|at| engine.finished.get(at));
         if let Some(counter) = counter {
             counter.fetch_add(1, Relaxed);
@@ -209,16 +218,16 @@ impl Flight {
         engine.max_tokens.count(self.max_tokens);
         engine.computed.count(self.prompt - self.cached);
         engine.preemptions.count(self.scheduled.map_or(0, |scheduled| scheduled.preemptions));
-        self.group.finish(self.produced);
+        self.group.finish(self.produced, engine);
     }
 }
 
 impl Drop for Flight {
     fn drop(&mut self) {
         self.settle();
-        if self.group.engine.scheduled.is_none() {
-            self.group.engine.steps.leave(&self.group.engine.step_tokens);
-            self.group.engine.running.fetch_sub(1, Relaxed);
+        if self.engine.scheduled.is_none() {
+            self.engine.steps.leave(&self.engine.step_tokens);
+            self.engine.running.fetch_sub(1, Relaxed);
         }
         self.group.places.give_up_one();
     }

@@ -52,7 +52,10 @@ impl Flights {
         let group = Group::new(metrics, at, u32::try_from(choices.len()).unwrap_or(u32::MAX), places);
         let choice = |(index, GeneratedChoice { tokens, finish }): (usize, &GeneratedChoice)| {
             let prompt = run.as_ref().map_or(*prompt_tokens, |run| run.prompt_tokens(index));
-            let flight = group.start(prompt, *cached_tokens, *max_tokens.max(tokens));
+            let mut flight = group.start(prompt, *cached_tokens, *max_tokens.max(tokens));
+            if let Some(rank) = run.as_ref().and_then(|run| run.run.rank(index)) {
+                flight.run_on(metrics, rank);
+            }
             Choice { flight: Some(flight), finish }
         };
         Self { choices: choices.iter().enumerate().map(choice).collect(), run }

@@ -49,7 +49,10 @@ use crate::{api::ApiError, base::stats::histogram};
 /// Everything that is counted.
 #[derive(Debug)]
 pub(super) struct Metrics {
+    /// Of the first rank, or of all that does not pass through an engine.
     engine: Arc<EngineMetrics>,
+    /// Of the other ranks of a simulated engine.
+    others: Vec<Arc<EngineMetrics>>,
     visits: HttpRequests,
     /// Where adapters are enabled.
     lora: Option<Arc<LoraRequestsInfo>>,
@@ -71,13 +74,31 @@ impl Metrics {
 
     /// Checks whether the engine sleeps, and how deep.
     pub(super) fn set_sleep(&self, level: Option<u8>) {
-        self.engine.sleep.store(level.map_or(0, |level| u64::from(level) + 1), Relaxed);
+        let level = level.map_or(0, |level| u64::from(level) + 1);
+        self.each().for_each(|engine| engine.sleep.store(level, Relaxed));
     }
 
     /// Choices that run now.
     pub(super) fn running(&self) -> u64 {
-        let running = || self.engine.running.load(Relaxed);
-        self.engine.scheduled.as_ref().map_or_else(running, Scheduled::running)
+        let running = |engine: &EngineMetrics| {
+            engine.scheduled.as_ref().map_or_else(|| engine.running.load(Relaxed), Scheduled::running)
+        };
+        self.each().map(|engine| running(engine)).sum()
+    }
+
+    /// Number of ranks.
+    pub(super) fn ranks(&self) -> usize {
+        self.others.len() + 1
+    }
+
+    /// Counters of each rank.
+    fn each(&self) -> impl Iterator<Item = &Arc<EngineMetrics>> {
+        std::iter::once(&self.engine).chain(&self.others)
+    }
+
+    /// Counters of a rank; of the first one where there is no such rank.
+    fn of_rank(&self, rank: usize) -> &Arc<EngineMetrics> {
+        self.each().nth(rank).unwrap_or(&self.engine)
     }
 
     /// Requests in progress on the paths that the engine's `/load` looks at.

@@ -77,56 +77,101 @@ pub(super) fn label(text: &str) -> String {
 
 /// The page as it is now.
 pub(in super::super) fn page(metrics: &Metrics, about: About<'_>) -> String {
-    let mut page = String::with_capacity(2 * FAMILIES.len());
-    let process = Process::now();
-    metrics.engine.steps.settle(&metrics.engine.step_tokens);
+    let mut page = Page { text: String::with_capacity(2 * FAMILIES.len()), process: Process::now(), metrics, about };
+    metrics.each().for_each(|engine| engine.steps.settle(&engine.step_tokens));
     let is_shown =
         |line: &&str| (about.kv_cache_metrics || !line.contains(OF_BLOCKS)) && metrics.engine.shows_transfers(line);
+    let mut family = Vec::new();
     for line in FAMILIES.lines().filter(is_shown) {
-        if let Some(comment) = line.strip_prefix("# ") {
-            if comment.starts_with(AFTER_ADAPTERS) {
-                metrics.lora.iter().for_each(|lora| lora.append(&mut page));
-            }
-            let _ = writeln!(page, "{line}");
-            if let Some(family) = comment.strip_prefix("TYPE ").and_then(|rest| rest.split(' ').next()) {
-                metrics.visits.write(family, &mut page);
-            }
+        let Some(comment) = line.strip_prefix("# ") else {
+            family.push(line);
             continue;
+        };
+        page.family(&family);
+        family.clear();
+        if comment.starts_with(AFTER_ADAPTERS) {
+            metrics.lora.iter().for_each(|lora| lora.append(&mut page.text));
         }
-        let sample = about.fill(line);
-        let name = line.split('{').next().unwrap_or(line);
-        match name.strip_suffix("_bucket").and_then(|family| metrics.histogram(family)) {
+        let _ = writeln!(page.text, "{line}");
+        if let Some(family) = comment.strip_prefix("TYPE ").and_then(|rest| rest.split(' ').next()) {
+            metrics.visits.write(family, &mut page.text);
+        }
+    }
+    page.family(&family);
+    page.text
+}
+
+/// A page that is written.
+struct Page<'a> {
+    text: String,
+    process: Process,
+    metrics: &'a Metrics,
+    about: About<'a>,
+}
+
+/// Label of the first rank.
+const FIRST: &str = "engine=\"0\"";
+
+impl Page<'_> {
+    /// Writes the samples of a family: those of each rank together where they are a histogram, else each sample of all ranks.
+    fn family(&mut self, samples: &[&str]) {
+        let is_of_ranks = samples.first().is_some_and(|sample| sample.contains(FIRST));
+        let ranks = if is_of_ranks { self.metrics.ranks() } else { 1 };
+        if samples.first().is_some_and(|sample| name_of(sample).ends_with("_bucket")) {
+            for rank in 0..ranks {
+                samples.iter().for_each(|sample| self.sample(sample, rank));
+            }
+        } else {
+            for sample in samples {
+                (0..ranks).for_each(|rank| self.sample(sample, rank));
+            }
+        }
+    }
+
+    fn sample(&mut self, line: &str, rank: usize) {
+        let mut sample = self.about.fill(line);
+        if rank > 0 {
+            sample = sample.replace(FIRST, &format!("engine=\"{rank}\""));
+        }
+        let name = name_of(line);
+        match name.strip_suffix("_bucket").and_then(|family| self.metrics.histogram(family, rank)) {
             Some(histogram) => {
                 for (bound, count) in histogram.cumulated() {
-                    let _ = writeln!(page, "{} {}", sample.replace("{le}", &bound), number(count));
+                    let _ = writeln!(self.text, "{} {}", sample.replace("{le}", &bound), number(count));
                 }
             }
             None => {
-                let _ = writeln!(page, "{sample} {}", number(metrics.value(name, line, &process)));
+                let value = self.metrics.value((name, line), rank, &self.process);
+                let _ = writeln!(self.text, "{sample} {}", number(value));
             }
         }
     }
-    page
+}
+
+/// The name of a sample.
+fn name_of(line: &str) -> &str {
+    line.split('{').next().unwrap_or(line)
 }
 
 impl Metrics {
-    fn histogram(&self, family: &str) -> Option<&super::histogram::Histogram> {
+    fn histogram(&self, family: &str, rank: usize) -> Option<&super::histogram::Histogram> {
         if family == "http_request_duration_highr_seconds" {
             return Some(self.visits.fine());
         }
-        self.engine.histogram(family)
+        self.of_rank(rank).histogram(family)
     }
 
-    fn value(&self, name: &str, labels: &str, process: &Process) -> f64 {
+    fn value(&self, (name, labels): (&str, &str), rank: usize, process: &Process) -> f64 {
         if name.ends_with("_created") || name == "process_start_time_seconds" {
             return self.started;
         }
         if FACTS.contains(&name) {
             return 1.0;
         }
-        let count = name.strip_suffix("_count").and_then(|family| self.histogram(family)).map(|found| found.total());
-        let sum = || name.strip_suffix("_sum").and_then(|family| self.histogram(family)).map(|found| found.sum());
-        let counted = || self.engine.value(name, labels).or_else(|| process.value(name));
+        let of = |suffix: &str| name.strip_suffix(suffix).and_then(|family| self.histogram(family, rank));
+        let count = of("_count").map(|found| found.total());
+        let sum = || of("_sum").map(|found| found.sum());
+        let counted = || self.of_rank(rank).value(name, labels).or_else(|| process.value(name));
         count.or_else(sum).or_else(counted).unwrap_or(0.0)
     }
 
@@ -138,6 +183,6 @@ impl Metrics {
     /// Counters that start now.
     pub(in super::super) fn new(max_model_len: u32) -> Self {
         let engine = super::EngineMetrics::new(max_model_len).into();
-        Self { engine, visits: super::HttpRequests::default(), lora: None, started: unix_time() }
+        Self { engine, others: Vec::new(), visits: super::HttpRequests::default(), lora: None, started: unix_time() }
     }
 }

@@ -1,8 +1,11 @@
 //! Figures of a simulated engine's scheduler, as vLLM shows them: set and counted at the end of each step.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering::Relaxed},
+use std::{
+    num::NonZeroU32,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use serde::Serialize;
@@ -58,6 +61,22 @@ pub(in super::super) struct StepCounts {
     pub(in super::super) generated: usize,
 }
 
+impl Shown {
+    /// The sum with another rank's.
+    pub(in super::super) fn with(self, rank: &Self) -> Self {
+        Self {
+            running: self.running + rank.running,
+            waiting: self.waiting + rank.waiting,
+            prompt_tokens: self.prompt_tokens + rank.prompt_tokens,
+            cached_tokens: self.cached_tokens + rank.cached_tokens,
+            generated_tokens: self.generated_tokens + rank.generated_tokens,
+            // Of all ranks.
+            unfinished: rank.unfinished,
+            others: self.others + rank.others,
+        }
+    }
+}
+
 impl StepCounts {
     /// A step's counts without its tokens.
     pub(in super::super) fn of(decisions: &Decisions) -> Self {
@@ -66,18 +85,20 @@ impl StepCounts {
 }
 
 impl Metrics {
-    /// Counters of a server with a simulated engine, which may have a KV connector.
-    pub(in super::super) fn scheduled(max_model_len: u32, connector: Option<KvRole>) -> Self {
-        let mut metrics = Self::new(max_model_len);
-        let scheduled = Scheduled { transfers: connector.map(KvTransfers::new), ..Scheduled::default() };
-        let engine = EngineMetrics { scheduled: Some(scheduled), ..EngineMetrics::new(max_model_len) };
-        metrics.engine = Arc::new(engine);
-        metrics
+    /// Counters of a server with simulated engines, which may have a KV connector.
+    pub(in super::super) fn scheduled(max_model_len: u32, ranks: NonZeroU32, connector: Option<KvRole>) -> Self {
+        let of_rank = || {
+            let scheduled = Scheduled { transfers: connector.map(KvTransfers::new), ..Scheduled::default() };
+            Arc::new(EngineMetrics { scheduled: Some(scheduled), ..EngineMetrics::new(max_model_len) })
+        };
+        let others = (1..ranks.get()).map(|_| of_rank()).collect();
+        Self { engine: of_rank(), others, ..Self::new(max_model_len) }
     }
 
-    /// Values that are shown now.
-    pub(in super::super) fn shown(&self) -> Shown {
-        let (engine, scheduled) = (&self.engine, self.engine.scheduled.as_ref());
+    /// Values that are shown of a rank now.
+    pub(in super::super) fn shown(&self, rank: usize) -> Shown {
+        let engine = self.of_rank(rank);
+        let scheduled = engine.scheduled.as_ref();
         let waiting = |scheduled: &Scheduled| scheduled.waiting.load(Relaxed) + scheduled.deferred.load(Relaxed);
         Shown {
             running: scheduled.map_or(0, Scheduled::running),
@@ -85,14 +106,14 @@ impl Metrics {
             prompt_tokens: engine.prompt_tokens.load(Relaxed),
             cached_tokens: engine.cached_tokens.load(Relaxed),
             generated_tokens: engine.generation_tokens.load(Relaxed),
-            unfinished: engine.admitted.load(Relaxed),
+            unfinished: self.engine.admitted.load(Relaxed),
             others: scheduled.map_or(0, |scheduled| scheduled.others.load(Relaxed)),
         }
     }
 
     /// Counts blocks that were evicted from the cache.
-    pub(in super::super) fn evicted(&self, evictions: &[Eviction]) {
-        let engine = &self.engine;
+    pub(in super::super) fn evicted(&self, rank: usize, evictions: &[Eviction]) {
+        let engine = self.of_rank(rank);
         for Eviction { lifetime, idle, reuse_gaps } in evictions {
             engine.block_lifetime.time(*lifetime);
             engine.block_idle.time(*idle);
@@ -101,13 +122,14 @@ impl Metrics {
     }
 
     /// Counts a step that has ended.
-    pub(in super::super) fn step(&self, counts: &StepCounts) {
-        let Some(scheduled) = &self.engine.scheduled else { return };
+    pub(in super::super) fn step(&self, rank: usize, counts: &StepCounts) {
+        let engine = self.of_rank(rank);
+        let Some(scheduled) = &engine.scheduled else { return };
         scheduled.step(counts);
         self.step_of_adapters();
         if counts.generated > 0 {
             let tokens = counts.computed.saturating_add(counts.generated);
-            self.engine.step_tokens.count(u32::try_from(tokens).unwrap_or(u32::MAX));
+            engine.step_tokens.count(u32::try_from(tokens).unwrap_or(u32::MAX));
         }
     }
 }

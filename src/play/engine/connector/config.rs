@@ -41,11 +41,24 @@ pub struct KvTransferConfig {
 }
 
 impl KvTransferConfig {
-    /// The configuration of one of several engines: each has a name and a port of its own.
+    /// The configuration of one of several servers of so many ranks: each has names and ports of its own.
     #[must_use]
-    pub(in super::super::super) fn of_replica(self, replica: u32) -> Self {
-        let Some(offset) = u16::try_from(replica).ok().filter(|offset| *offset > 0) else { return self };
-        let port = if self.port == 0 { 0 } else { self.port.saturating_add(offset) };
-        Self { engine_id: format!("{}_{replica}", self.engine_id), port, ..self }
+    pub(in super::super::super) fn of_replica(self, replica: u32, ranks: u32) -> Self {
+        let port = self.port_after(replica.saturating_mul(ranks));
+        let engine_id = if replica == 0 { self.engine_id } else { format!("{}_{replica}", self.engine_id) };
+        Self { engine_id, port, ..self }
+    }
+
+    /// The configuration of one of a server's ranks.
+    #[must_use]
+    pub(in super::super) fn of_rank(self, rank: u32) -> Self {
+        let port = self.port_after(rank);
+        let engine_id = if rank == 0 { self.engine_id } else { format!("{}_dp{rank}", self.engine_id) };
+        Self { engine_id, port, ..self }
+    }
+
+    /// So many ports on; any stays any.
+    fn port_after(&self, offset: u32) -> u16 {
+        if self.port == 0 { 0 } else { self.port.saturating_add(u16::try_from(offset).unwrap_or(u16::MAX)) }
     }
 }

@@ -23,8 +23,16 @@ pub struct KvEventsConfig {
     pub hashes: EventHashes,
     /// The engine's data parallel rank, which is in each batch and added to the ports.
     pub data_parallel_rank: u32,
-    /// Number of the server among replicas, which is added to the ports too.
-    pub replica: u32,
+    /// Ports of the replicas before this one, which are added too.
+    pub port_offset: u32,
+}
+
+impl KvEventsConfig {
+    /// The same for a later one of a server's ranks.
+    #[must_use]
+    pub(in crate::play) fn of_rank(self, rank: u32) -> Self {
+        Self { data_parallel_rank: self.data_parallel_rank.saturating_add(rank), ..self }
+    }
 }
 
 impl Default for KvEventsConfig {
@@ -38,7 +46,7 @@ impl Default for KvEventsConfig {
             encoding: EventEncoding::default(),
             hashes: EventHashes::default(),
             data_parallel_rank: 0,
-            replica: 0,
+            port_offset: 0,
         }
     }
 }

@@ -43,7 +43,7 @@ pub(super) fn start(
     shared: Arc<Shared>,
     batches: mpsc::Receiver<Batch>,
 ) -> Result<Bound, KvEventsError> {
-    let rank = config.data_parallel_rank.saturating_add(config.replica);
+    let rank = config.data_parallel_rank.saturating_add(config.port_offset);
     let events = Endpoint::read(&config.endpoint, rank)?;
     let replay = config.replay_endpoint.as_deref().map(|text| Endpoint::read(text, rank)).transpose()?;
     let buffer_steps = config.buffer_steps;

@@ -206,9 +206,10 @@ async fn is_paused(extract::State(dev): Dev) -> Response {
     ok(&json!({"is_paused": dev.is_paused()}))
 }
 
-async fn get_world_size(query: Query) -> Result<Response, ApiError> {
-    development::world_size(&query)?;
-    Ok(ok(&json!({"world_size": 1})))
+async fn get_world_size(extract::State(state): extract::State<Arc<State>>, query: Query) -> Result<Response, ApiError> {
+    let counts_ranks = development::world_size(&query)?;
+    let world_size = if counts_ranks { state.metrics.ranks() } else { 1 };
+    Ok(ok(&json!({"world_size": world_size})))
 }
 
 async fn weight_info(extract::State(dev): Dev) -> Response {
