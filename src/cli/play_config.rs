@@ -33,7 +33,7 @@ pub(super) fn config(args: PlayArgs) -> Result<Config, Failure> {
     let on_exhausted = cassettes::on_exhausted(&args.cassettes, args.strict);
     let unmatched = if refuses_misses(&args) { Unmatched::Refuse } else { Unmatched::Random };
     let default = Config::default();
-    let threads = args.server.threads.or_else(|| play_fleet::threads(args.simulated.replicas));
+    let threads = args.server.threads.or_else(|| play_fleet::threads(args.simulated.replicas()));
     Ok(Config {
         source: source(args.synthetic, args.replay_tokens),
         strict_trace: args.strict_trace,

@@ -22,7 +22,9 @@ use crate::{
 pub(super) struct FleetPlan {
     replicas: u32,
     script: Script,
-    /// Whether each takes a free port; else those after the first one's.
+    /// Where each listens; none where they take ports after the first one's.
+    addresses: Vec<String>,
+    /// Whether each takes a free port.
     takes_free_ports: bool,
     others: Vec<Listener>,
 }
@@ -34,8 +36,12 @@ impl FleetPlan {
     /// When the script cannot be read, or other arguments do not go with several servers.
     pub(super) fn of(args: &PlayArgs) -> Result<Self, Failure> {
         let simulated = &args.simulated;
-        let replicas = simulated.replicas;
-        let flag = if simulated.script.is_some() { "--script" } else { "--replicas" };
+        let replicas = simulated.replicas();
+        let flag = match (&simulated.script, simulated.replica_addresses.is_empty()) {
+            (Some(_), _) => "--script",
+            (None, false) => "--replica-addresses",
+            (None, true) => "--replicas",
+        };
         let refused = [
             (args.server.uds.is_some(), "--uds: replicas have ports"),
             (args.server.ssl_certfile.is_some(), "--ssl-certfile: replicas speak HTTP"),
@@ -59,7 +65,8 @@ impl FleetPlan {
             }
         };
         let takes_free_ports = args.address().ends_with(":0");
-        Ok(Self { replicas, script, takes_free_ports, others: Vec::new() })
+        let addresses = simulated.replica_addresses.clone();
+        Ok(Self { replicas, script, addresses, takes_free_ports, others: Vec::new() })
     }
 
     /// Binds the ports of all but the first, and prints them.
@@ -68,17 +75,28 @@ impl FleetPlan {
     /// When one of them is in use.
     pub(super) async fn bind_others(&mut self, first: SocketAddr) -> Result<(), Failure> {
         for number in 1..self.replicas {
-            let after = || u16::try_from(u32::from(first.port()) + number).ok();
-            let port = if self.takes_free_ports { Some(0) } else { after() };
-            let port =
-                port.ok_or_else(|| Failure::usage(format!("replica {number} would have a port beyond 65535")))?;
-            let address = SocketAddr::new(first.ip(), port);
-            let listener = Listener::from(server::bind(&address.to_string()).await?);
-            let bound = listener.local_addr().unwrap_or(address);
+            let address = self.address(number, first)?;
+            let listener = Listener::from(server::bind(&address).await?);
+            let bound = listener.local_addr().map_or(address, |bound| bound.to_string());
             output::note(&format!("replica {number} on http://{bound}\n"));
             self.others.push(listener);
         }
         Ok(())
+    }
+
+    /// Where a replica behind the first one listens.
+    ///
+    /// # Errors
+    /// When there is no such port.
+    fn address(&self, number: u32, first: SocketAddr) -> Result<String, Failure> {
+        let given = usize::try_from(number).ok().and_then(|number| self.addresses.get(number));
+        if let Some(given) = given {
+            return Ok(given.clone());
+        }
+        let after = || u16::try_from(u32::from(first.port()) + number).ok();
+        let port = if self.takes_free_ports { Some(0) } else { after() };
+        let port = port.ok_or_else(|| Failure::usage(format!("replica {number} would have a port beyond 65535")))?;
+        Ok(SocketAddr::new(first.ip(), port).to_string())
     }
 
     /// Serves until `shutdown` completes, then drains.

@@ -222,8 +222,11 @@ pub(super) fn model_length(text: &str) -> Result<ModelLength, String> {
 }
 
 impl PlayArgs {
-    /// The address to bind, an IPv6 host in brackets.
+    /// The address to bind, an IPv6 host in brackets; that of the first replica.
     pub(in crate::cli) fn address(&self) -> String {
+        if let Some(first) = self.simulated.replica_addresses.first() {
+            return first.clone();
+        }
         let port = self.port.unwrap_or(if self.cassettes.command.is_empty() { 8000 } else { 0 });
         if self.host.contains(':') && !self.host.starts_with('[') {
             format!("[{}]:{port}", self.host)

@@ -4,7 +4,7 @@ use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
 use clap::Args;
 
-use super::play::model_length;
+use super::{play::model_length, tap::host_and_port};
 use crate::{
     base::units::parse_duration,
     engine::{kv_cache::HashAlgorithm, scheduler::SchedulingPolicy, step_clock::Profile},
@@ -30,6 +30,9 @@ pub(in crate::cli) struct SimulatedArgs {
     /// Number of engines, each on a port of its own from --port on, with its own cache and metrics. They answer from the same records.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(in crate::cli) replicas: u32,
+    /// Addresses of replicas in place of --replicas, --host and --port: HOST:PORT,HOST:PORT. Each is one; port 0 takes a free one.
+    #[arg(long, value_name = "ADDRESSES", value_delimiter = ',', value_parser = host_and_port, conflicts_with_all = ["replicas", "host", "port", "uds"])]
+    pub(in crate::cli) replica_addresses: Vec<String>,
     /// Engines behind each server, each with its own queue, cache and metrics; a request goes to the one with the least load, or to that of
     /// its header X-data-parallel-rank. -dp N means the same.
     #[arg(long, value_name = "N", default_value = "1", value_parser = ranks)]
@@ -41,9 +44,15 @@ pub(in crate::cli) struct SimulatedArgs {
 }
 
 impl SimulatedArgs {
+    /// Number of replicas.
+    pub(in crate::cli) fn replicas(&self) -> u32 {
+        let addresses = u32::try_from(self.replica_addresses.len()).unwrap_or(u32::MAX);
+        if addresses > 0 { addresses } else { self.replicas }
+    }
+
     /// Engines of all replicas.
     pub(in crate::cli) fn engines(&self) -> u32 {
-        self.replicas.saturating_mul(self.data_parallel_size.get())
+        self.replicas().saturating_mul(self.data_parallel_size.get())
     }
 }
 
@@ -140,8 +149,9 @@ pub(in crate::cli) const VLLMS_OWN: [&str; 11] = [
 ];
 
 /// Flags of the engine that no server has without it.
-pub(in crate::cli) const OWN: [&str; 12] = [
+pub(in crate::cli) const OWN: [&str; 13] = [
     "replicas",
+    "replica_addresses",
     "script",
     "legacy_metrics",
     "latency_recorded",

@@ -134,6 +134,7 @@ const TABLE: &[Row] = &[
             "prefix-caching-hash-algo",
             "legacy-metrics",
             "replicas",
+            "replica-addresses",
             "data-parallel-size",
             "script",
             "latency-trace",

@@ -31,7 +31,7 @@ fn samples(flag: &Arg) -> Vec<String> {
         }
         "upstream" => "http://localhost:1",
         "mcp-upstream" => "a=http://localhost:1",
-        "admin-listen" => "localhost:0",
+        "admin-listen" | "replica-addresses" => "localhost:0",
         "match" => "exact",
         "ignore" => "$.a",
         "scrub" => "s/a/b/",

@@ -270,3 +270,22 @@ async fn the_flag_is_vllms() {
     let (_, printed) = alone.stop();
     assert!(printed.contains("--data-parallel-size has no effect without --engine"), "{printed}");
 }
+
+#[tokio::test]
+async fn memory_is_released_while_requests_are_kept_and_they_are_computed_anew() {
+    let server = start(ranks(1, 20 * MS)).await;
+    let kept = long(&server, None, json!({})).await;
+    until(&server, "vllm:num_requests_running", &[1.0]).await;
+    let dev = async |path: &str| client::send(server.address, &post(path, &json!({}))).await;
+    assert_eq!(dev("/release_kv_cache_memory").await.status, 500);
+    assert_eq!(dev("/pause?mode=keep&clear_cache=false").await.status, 200);
+    let released = dev("/release_kv_cache_memory").await;
+    assert_eq!((released.status, released.json()), (200, json!({"status": "kv_cache_released"})));
+    assert_eq!(dev("/wake_up?tags=weights").await.json()["status"], "sleeping");
+    assert_eq!(dev("/wake_up?tags=kv_cache").await.json(), json!({"status": "awake", "tags": ["kv_cache"]}));
+    until(&server, "vllm:num_preemptions_total", &[1.0]).await;
+    until(&server, "vllm:num_requests_running", &[1.0]).await;
+    drop(kept);
+    until(&server, "vllm:kv_cache_usage_perc", &[0.0]).await;
+    snapshot(&server).await;
+}

@@ -185,3 +185,29 @@ fn the_program_prints_every_port_and_refuses_what_does_not_go_together() {
         "{text}"
     );
 }
+
+#[tokio::test]
+async fn replicas_have_the_addresses_that_they_are_given() {
+    let fixed = ["play", "--synthetic", "random", "--engine", "--instant"];
+    let addresses = "127.0.0.1:0,127.0.0.2:0,127.0.0.1:0";
+    let running = Running::start(&[&fixed[..], &["--replica-addresses", addresses]].concat());
+    assert!(running.address.ip().to_string().ends_with("127.0.0.1"), "{}", running.address);
+    assert_eq!(client::send(running.address, &get("/health")).await.status, 200);
+    let (code, text) = running.stop();
+    let printed = |number: u32, host: &str| text.contains(&format!("replica {number} on http://{host}:"));
+    assert_eq!(
+        (code, printed(1, "127.0.0.2"), printed(2, "127.0.0.1"), printed(3, "")),
+        (0, true, true, false),
+        "{text}"
+    );
+    for (flags, part) in [
+        (vec!["--replica-addresses", "127.0.0.1:0", "--replicas", "2"], "--replicas"),
+        (vec!["--replica-addresses", "127.0.0.1:0", "--port", "1"], "--port"),
+        (vec!["--replica-addresses", "8000"], "is not HOST:PORT"),
+        (vec!["--replica-addresses", "203.0.113.1:0,127.0.0.1:0"], "203.0.113.1"),
+    ] {
+        let output = vcr(&[&fixed[..], &flags].concat());
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && text.contains(part), "{flags:?}: {text}");
+    }
+}

@@ -304,7 +304,9 @@ async fn wake_up(extract::State(state): extract::State<Arc<State>>, query: Query
 async fn release_kv_cache_memory(extract::State(state): extract::State<Arc<State>>) -> Response {
     let (dev, metrics) = (&state.dev, &state.metrics);
     const CALL: &str = "Call to release_kv_cache_memory method failed: release_kv_cache_memory() requires";
-    if !dev.is_paused() || metrics.running() > 0 {
+    // A pause that keeps requests is complete, whatever runs: they are computed anew.
+    let is_settled = dev.gate.pause() == Pause::All || metrics.running() == 0;
+    if !dev.is_paused() || !is_settled {
         return failed(&format!("{CALL} a completed pause first"));
     }
     if !dev.engine().asleep.is_empty() {
