@@ -45,6 +45,7 @@ mod play_kv_transfer;
 mod play_lora;
 mod play_server;
 mod play_simulated;
+mod play_speculative;
 mod play_stats;
 mod play_synthetic;
 mod reference;

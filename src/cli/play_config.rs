@@ -7,17 +7,27 @@ use super::{
     cassettes,
     failure::Failure,
     matching, play_answers, play_engine, play_fleet, play_kv_events, play_kv_transfer, play_lora, play_server,
-    play_simulated, play_synthetic, secret_args, sources,
+    play_simulated, play_speculative, play_synthetic, secret_args, sources,
 };
 use crate::{
     api::{RequestTemplates, Spelling},
     base::units::TimeScale,
-    play::{Config, Source, Synthetic, Unmatched},
+    play::{Config, EngineConfig, Source, Synthetic, Unmatched},
     replay::matching::{MatchBy, MinMatch},
     replay::player::OnMiss,
     replay::timing::Pacing,
     text::parsers::Formats,
 };
+
+/// The simulated engine, where there is one.
+///
+/// # Errors
+/// When its flags contradict each other.
+fn engine(args: &PlayArgs) -> Result<Option<EngineConfig>, Failure> {
+    let engine = play_kv_events::with_events(play_simulated::engine(args)?, &args.kv_events)?;
+    let engine = play_kv_transfer::with_connector(engine, &args.kv_transfer, args.simulated.engines())?;
+    play_speculative::with_speculation(engine, &args.speculative)
+}
 
 /// Builds the configuration.
 ///
@@ -25,9 +35,7 @@ use crate::{
 /// When a flag names what cannot be read.
 pub(super) fn config(args: PlayArgs) -> Result<Config, Failure> {
     let pacing = pacing(&args);
-    let engine = play_kv_events::with_events(play_simulated::engine(&args)?, &args.kv_events)?;
-    let engine = play_kv_transfer::with_connector(engine, &args.kv_transfer, args.simulated.engines())?;
-    let (engine, lora) = play_lora::with_places(engine, &args.lora)?;
+    let (engine, lora) = play_lora::with_places(engine(&args)?, &args.lora)?;
     let synthetic = play_synthetic::options(&args);
     let (order, min_match) = (order(&args), min_match(&args));
     let on_exhausted = cassettes::on_exhausted(&args.cassettes, args.strict);

@@ -253,7 +253,7 @@ impl Answer {
         sequence.produced = sequence.produced.saturating_add(u32::try_from(step.ids.len()).unwrap_or(u32::MAX));
         match (run, sequence.choice.next_due()) {
             (None, next) => self.waiting.extend(next.map(|due| Reverse((due, sequence.produced, index)))),
-            (Some(run), None) => run.finish(index),
+            (Some(run), None) => run.finish(index, sequence.produced),
             (Some(_), Some(_)) => {}
         }
         true

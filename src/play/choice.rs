@@ -158,6 +158,30 @@ impl Choice {
         planned
     }
 
+    /// Numbers of tokens after which a chunk of the schedule ends; none where each has one token. To be asked for before
+    /// [`plan`](Self::plan).
+    pub(super) fn burst_ends(&self) -> Vec<usize> {
+        let chunks = self.next.into_iter().chain(self.script.schedule.clone()).take(self.script.ids.len());
+        let tokens: Vec<usize> = chunks.map(|chunk| usize::try_from(chunk.tokens).unwrap_or(usize::MAX)).collect();
+        if tokens.iter().all(|tokens| *tokens <= 1) {
+            return Vec::new();
+        }
+        let end = |ends: &mut usize, tokens: usize| {
+            *ends = ends.saturating_add(tokens);
+            Some(*ends)
+        };
+        tokens.into_iter().scan(0, end).collect()
+    }
+
+    /// Lets the next step have so many tokens, where it would have fewer.
+    pub(super) fn widen(&mut self, tokens: u32) {
+        let Some(next) = &mut self.next else { return };
+        while next.tokens < tokens {
+            let Some(more) = self.script.schedule.next() else { return };
+            next.tokens = next.tokens.saturating_add(more.tokens);
+        }
+    }
+
     /// Tokens of the next step.
     pub(super) fn needed(&self) -> u32 {
         self.next.map_or(0, |next| next.tokens)

@@ -105,7 +105,7 @@ impl State {
         let length = model.max_model_len;
         let ranks = config.data_parallel_size;
         let metrics = match &config.engine {
-            Some(engine) => Metrics::scheduled(length, ranks, engine.kv_transfer.as_ref().map(|config| config.role)),
+            Some(engine) => Metrics::scheduled(length, ranks, engine),
             None => Metrics::new(length),
         };
         let metrics = Arc::new(metrics.with_adapters(config.lora.as_ref().map(|lora| lora.max_loras)));

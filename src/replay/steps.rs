@@ -85,6 +85,7 @@ fn of_gaps<'a>(record: &'a Record, others: &'a Others) -> impl Iterator<Item = M
                 prefill_tokens: step.prefill_tokens,
                 prefill_share: 1.0,
                 context_tokens: before.saturating_mul(u64::from(step.num_running)),
+                ..StepWork::default()
             },
             (None, Some(_)) => others.work(from, from + seconds),
             (None, None) => return None,
@@ -173,6 +174,7 @@ impl Others {
             prefill_tokens: u32::try_from(computed).unwrap_or(u32::MAX),
             prefill_share: 1.0,
             context_tokens: context as u64,
+            ..StepWork::default()
         }
     }
 

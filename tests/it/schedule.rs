@@ -54,6 +54,7 @@ fn a_workload_that_vllm_would_not_run_is_bad_input() {
         (format!(r#"{{"config":{{"max_model_len":2}},"requests":[{request}]}}"#), "has 2 tokens, max_model_len is 2"),
         (r#"{"config":{"max_num_batched_tokens":4},"requests":[]}"#.to_owned(), "(4) must be at least max_num_seqs (8)"),
         (r#"{"config":{"num_blocks":4294967295},"requests":[]}"#.to_owned(), "num_blocks 4194304"),
+        (r#"{"config":{"speculative_method":"guess"},"requests":[]}"#.to_owned(), "speculative_method one of ngram"),
         (
             r#"{"requests":[{"id":"a","prompt":{"seed":1,"len":9000000000000000000,"prefix":[[1,9000000000000000000]]},"max_tokens":1}]}"#
                 .to_owned(),

@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 
 use super::{
     AnswerArgs, CassetteArgs, EngineArgs, KvEventsArgs, KvTransferArgs, LoraArgs, McpServersArgs, RedactionArgs,
-    ServerArgs, SimulatedArgs, SyntheticArgs, tap::host_and_port,
+    ServerArgs, SimulatedArgs, SpeculativeArgs, SyntheticArgs, tap::host_and_port,
 };
 use crate::{
     base::units::{TimeScale, parse_duration},
@@ -174,6 +174,8 @@ pub(in crate::cli) struct PlayArgs {
     pub(in crate::cli) kv_transfer: KvTransferArgs,
     #[command(flatten)]
     pub(in crate::cli) lora: LoraArgs,
+    #[command(flatten)]
+    pub(in crate::cli) speculative: SpeculativeArgs,
     /// Writes at the end how late events left, as JSON.
     #[arg(long, value_name = "FILE", help_heading = "Server")]
     pub(in crate::cli) stats_json: Option<PathBuf>,

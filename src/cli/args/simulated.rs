@@ -134,8 +134,9 @@ const TIMES: [&str; 12] = [
 ];
 
 /// Values of the engine's flags that change nothing without it, as vLLM's do without a model.
-pub(in crate::cli) const VLLMS_OWN: [&str; 11] = [
+pub(in crate::cli) const VLLMS_OWN: [&str; 12] = [
     "data_parallel_size",
+    "speculative_config",
     "max_num_seqs",
     "max_num_batched_tokens",
     "long_prefill_token_threshold",
@@ -149,7 +150,8 @@ pub(in crate::cli) const VLLMS_OWN: [&str; 11] = [
 ];
 
 /// Flags of the engine that no server has without it.
-pub(in crate::cli) const OWN: [&str; 13] = [
+pub(in crate::cli) const OWN: [&str; 14] = [
+    "speculative_acceptance_rate",
     "replicas",
     "replica_addresses",
     "script",

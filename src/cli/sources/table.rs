@@ -151,6 +151,8 @@ const TABLE: &[Row] = &[
             "kv-events-topic",
             "kv-events-encoding",
             "kv-events-block-hashes",
+            "speculative-config",
+            "speculative-acceptance-rate",
         ],
         effects: [Full; 4],
     },

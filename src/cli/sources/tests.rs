@@ -41,6 +41,7 @@ fn samples(flag: &Arg) -> Vec<String> {
         | "hf-overrides"
         | "kv-events-config"
         | "kv-transfer-config"
+        | "speculative-config"
         | "override-generation-config" => "{}",
         "vllm-version" => "0.32",
         "miss-status" => "404",

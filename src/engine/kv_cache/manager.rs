@@ -23,6 +23,8 @@ pub struct KvCacheConfig {
     pub prefix_caching_hash_algo: HashAlgorithm,
     /// What the hash before the first block is taken of.
     pub none_hash_seed: String,
+    /// Whether the last block of a cached prefix is computed again.
+    pub drops_last_hit: bool,
     /// Whether events are kept for [`KvCacheManager::events`].
     pub enable_kv_cache_events: bool,
     /// Share of the blocks, above 0 and up to 1, whose evictions are kept for [`KvCacheManager::drain_evictions`]; `None` for none.
@@ -37,6 +39,7 @@ impl Default for KvCacheConfig {
             enable_prefix_caching: true,
             prefix_caching_hash_algo: HashAlgorithm::default(),
             none_hash_seed: NONE_HASH_SEED.to_owned(),
+            drops_last_hit: false,
             enable_kv_cache_events: false,
             kv_cache_metrics_sample: None,
         }
@@ -96,6 +99,9 @@ impl KvCacheManager {
                 let Some(cached) = self.pool.get_cached_block(&hash) else { break };
                 self.hits.push(cached);
             }
+            if self.config.drops_last_hit {
+                self.hits.pop();
+            }
         }
         self.hits.len() * self.config.block_size
     }
@@ -107,21 +113,20 @@ impl KvCacheManager {
         }
     }
 
-    /// Gives a sequence, known to events by a number, the cached prefix that was found last and blocks for `num_new_tokens`
-    /// after it. Does nothing and returns false unless all tokens that it has now would fit.
-    pub fn admit(&mut self, number: u32, sequence: &mut Sequence, num_new_tokens: usize) -> bool {
-        if !self.fits(sequence, 0) {
+    /// Gives a sequence, known to events by a number, the cached prefix that was found last and blocks up to `num_slots` places, of
+    /// which `num_tokens` are filled. Does nothing and returns false unless these and all tokens that it has now would fit.
+    pub fn admit(&mut self, number: u32, sequence: &mut Sequence, num_tokens: usize, num_slots: usize) -> bool {
+        if !self.fits(sequence.num_tokens().max(num_slots), 0) {
             return false;
         }
-        let num_computed_tokens = self.hits.len() * self.config.block_size;
         self.take_hits(sequence);
-        self.allocate_slots(number, sequence, num_computed_tokens + num_new_tokens)
+        self.allocate_slots(number, sequence, num_tokens, num_slots)
     }
 
     /// Gives a sequence the cached prefix that was found last and blocks for all other tokens, which are cached by
     /// [`KvCacheManager::cache_loaded`]. Does nothing and returns false unless they fit and leave so many blocks free.
     pub fn admit_loaded(&mut self, sequence: &mut Sequence, reserved: usize) -> bool {
-        if !self.fits(sequence, reserved) {
+        if !self.fits(sequence.num_tokens(), reserved) {
             return false;
         }
         self.take_hits(sequence);
@@ -133,9 +138,9 @@ impl KvCacheManager {
         self.settle(number, sequence, num_tokens);
     }
 
-    /// Whether all tokens of a sequence would fit behind the cached prefix that was found last, and leave so many blocks free.
-    fn fits(&self, sequence: &Sequence, reserved: usize) -> bool {
-        let required = sequence.num_tokens().div_ceil(self.config.block_size);
+    /// Whether so many tokens would fit with the cached prefix that was found last, and leave so many blocks free.
+    fn fits(&self, num_tokens: usize, reserved: usize) -> bool {
+        let required = num_tokens.div_ceil(self.config.block_size);
         let evictable = self.hits.iter().filter(|block| self.pool.is_free(**block)).count();
         required.saturating_sub(self.hits.len()) + evictable + reserved <= self.pool.num_free_blocks()
     }
@@ -167,16 +172,23 @@ impl KvCacheManager {
         true
     }
 
-    /// Gives a sequence the blocks that it lacks to hold `num_tokens`, and caches those that this fills. Does nothing and
-    /// returns false when there are too few.
-    pub fn allocate_slots(&mut self, number: u32, sequence: &mut Sequence, num_tokens: usize) -> bool {
-        if num_tokens <= sequence.settled_tokens {
+    /// Gives a sequence the blocks that it lacks to have `num_slots` places, of which `num_tokens` are filled, and caches those that
+    /// this fills with tokens that it has. Does nothing and returns false when there are too few.
+    pub fn allocate_slots(
+        &mut self,
+        number: u32,
+        sequence: &mut Sequence,
+        num_tokens: usize,
+        num_slots: usize,
+    ) -> bool {
+        let has_room = num_slots <= sequence.blocks.len() * self.config.block_size;
+        if has_room && num_tokens <= sequence.settled_tokens {
             return true;
         }
-        if !self.extend(sequence, num_tokens.div_ceil(self.config.block_size)) {
+        if !has_room && !self.extend(sequence, num_slots.div_ceil(self.config.block_size)) {
             return false;
         }
-        self.settle(number, sequence, num_tokens);
+        self.settle(number, sequence, num_tokens.min(sequence.num_tokens()));
         true
     }
 

@@ -19,14 +19,15 @@ impl Scheduler {
     /// blocks are on their way, are skipped.
     pub(super) fn schedule_waiting(&mut self, mut budget: usize, threshold: usize) {
         self.count_loras();
-        while budget > 0 && self.running.len() < self.config.max_num_seqs {
+        let draft_slots = self.draft_slots();
+        while budget > draft_slots && self.running.len() < self.config.max_num_seqs {
             let Some(slot) = self.next_waiting() else { break };
             if !self.is_loaded(slot) || self.lacks_a_place_for_its_lora(slot) {
                 self.skip(slot);
                 continue;
             }
-            match self.admit(slot, budget, threshold) {
-                Admission::Runs(num_tokens) => budget -= num_tokens,
+            match self.admit(slot, budget - draft_slots, threshold) {
+                Admission::Runs(num_tokens) => budget -= num_tokens + draft_slots,
                 Admission::Loads => self.skip(slot),
                 Admission::Waits => break,
             }
@@ -63,16 +64,22 @@ impl Scheduler {
         if self.requests[slot].is_to_receive() {
             return if self.begin_load(slot, num_computed_tokens) { Admission::Loads } else { Admission::Waits };
         }
-        let request = &mut self.requests[slot];
-        let wanted = (request.sequence.num_tokens() - num_computed_tokens).min(threshold);
+        let wanted = self.requests[slot].sequence.num_tokens() - num_computed_tokens;
+        let padded = if wanted == 1 { self.padded(num_computed_tokens, budget) } else { None };
+        if padded == Some(0) {
+            return Admission::Waits;
+        }
+        let wanted = padded.unwrap_or(wanted).min(threshold);
         if wanted > budget && !self.config.enable_chunked_prefill {
             return Admission::Waits;
         }
         let num_tokens = wanted.min(budget);
+        let end = num_computed_tokens + num_tokens;
+        let (slots, request) = (self.num_slots(end), &mut self.requests[slot]);
         let fits = if is_new {
-            self.kv_cache_manager.admit(slot, &mut request.sequence, num_tokens)
+            self.kv_cache_manager.admit(slot, &mut request.sequence, end, slots)
         } else {
-            self.kv_cache_manager.allocate_slots(slot, &mut request.sequence, num_computed_tokens + num_tokens)
+            self.kv_cache_manager.allocate_slots(slot, &mut request.sequence, end, slots)
         };
         if !fits {
             return Admission::Waits;
@@ -83,6 +90,10 @@ impl Scheduler {
             self.requests[slot].prefill = num_computed_tokens..self.requests[slot].sequence.num_tokens();
         }
         self.run(slot, num_computed_tokens, num_tokens);
+        let request = &mut self.requests[slot];
+        request.is_prefill_chunk = end < request.sequence.num_tokens();
+        request.drafts.scheduled = if padded.is_some() { num_tokens - 1 } else { 0 };
+        request.drafts.is_padding = padded.is_some();
         Admission::Runs(num_tokens)
     }
 

@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 
+use super::Speculation;
 use crate::engine::kv_cache::KvCacheConfig;
 
 /// Limits of a step and of the queue.
@@ -25,6 +26,8 @@ pub struct SchedulerConfig {
     pub max_num_queued_reqs: Option<usize>,
     /// Whether there is a KV connector, so that lookups count as asking it too.
     pub kv_connector: bool,
+    /// Speculative decoding; `None` for a token of each request per step.
+    pub speculation: Option<Speculation>,
 }
 
 /// Value of `--scheduling-policy`.
@@ -84,6 +87,7 @@ impl Default for SchedulerConfig {
             max_loras: 0,
             max_num_queued_reqs: None,
             kv_connector: false,
+            speculation: None,
         }
     }
 }

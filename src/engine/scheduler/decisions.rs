@@ -1,6 +1,6 @@
 //! What a step decides.
 
-use super::{KvFetchStats, LoadingRequest, Rejection, RequestId, Slot};
+use super::{KvFetchStats, LoadingRequest, Rejection, RequestId, Slot, SpecDecodingStats};
 
 /// Decisions of one step. The lists are reused by the next one.
 #[derive(Debug, Default)]
@@ -15,6 +15,8 @@ pub struct Decisions {
     pub outputs: Vec<EngineCoreOutput>,
     /// The requests that arrived with this step and were not accepted.
     pub rejected: Vec<(RequestId, Rejection)>,
+    /// Draft tokens that were checked.
+    pub spec_decoding: SpecDecodingStats,
     /// The state after the step.
     pub stats: SchedulerStats,
 }
@@ -54,6 +56,8 @@ pub struct EngineCoreOutput {
     pub request_id: RequestId,
     /// The token.
     pub new_token_id: u32,
+    /// Whether the step sampled another one of the same request, which follows.
+    pub has_more: bool,
     /// The reason why it is the last one; `None` while more will come.
     pub finish_reason: Option<FinishReason>,
     /// Tokens of the prompt that were not computed here: found in the cache, or transferred. With the first token of a request only.
@@ -136,6 +140,7 @@ impl Decisions {
         self.preempted.clear();
         self.loading.clear();
         self.outputs.clear();
+        self.spec_decoding.clear();
         self.stats = SchedulerStats::default();
     }
 }

@@ -8,8 +8,8 @@
 //! A step is [`Scheduler::schedule`], during which nothing is sampled yet, and [`Scheduler::update_from_output`], which
 //! samples: between the two lies the time that the step takes. What a request will sample is known when it arrives.
 //!
-//! Limits: synchronous scheduling with one step in flight; no speculative decoding, encoders, grammars that compile or
-//! pipeline stages; of KV connectors transfers of whole prompts only ([`KvTransfer`]). The defaults of `--watermark`, `--scheduler-reserve-full-isl` and
+//! Limits: synchronous scheduling with one step in flight; no encoders, grammars that compile or pipeline stages; of KV
+//! connectors transfers of whole prompts only ([`KvTransfer`]). The defaults of `--watermark`, `--scheduler-reserve-full-isl` and
 //! `--max-num-active-seqs` hold.
 //!
 //! See docs/decisions/0090-the-scheduler-is-a-state-machine.md.
@@ -23,6 +23,7 @@ mod request;
 mod request_queue;
 mod requests;
 mod running;
+mod speculation;
 mod transfer;
 mod update;
 
@@ -32,11 +33,15 @@ pub use decisions::{
 };
 pub use pause::PauseState;
 pub use request::{Rejection, Request, RequestId};
+pub use speculation::{SpecDecodingStats, Speculation};
 pub use transfer::{KvFetchStats, KvTransfer, LoadingRequest};
 
 use std::time::Duration;
 
-use self::{request::RequestStatus, request_queue::RequestQueue, requests::Requests, transfer::FetchStage};
+use self::{
+    request::RequestStatus, request_queue::RequestQueue, requests::Requests, speculation::Acceptance,
+    transfer::FetchStage,
+};
 use super::kv_cache::{BlockId, Eviction, KvCacheConfig, KvCacheEvent, KvCacheManager};
 
 /// Place of a request in the scheduler's table.
@@ -60,6 +65,9 @@ pub struct Scheduler {
     skipped: Vec<Slot>,
     /// Adapters of what the current step has scheduled.
     scheduled_loras: Vec<u32>,
+    /// Whether this step computes a part of a prompt of a running request.
+    is_prefill_scheduled: bool,
+    acceptance: Acceptance,
     pause: PauseState,
     /// Requests that lost their blocks to a reset of the cache since the last step.
     preempted_by_reset: Vec<RequestId>,
@@ -79,13 +87,18 @@ impl Scheduler {
             waiting: RequestQueue::new(config.policy),
             kv_holding: RequestQueue::new(config.policy),
             kv_fetches: KvFetchStats::default(),
+            acceptance: Acceptance::new(config.speculation.as_ref()),
+            kv_cache_manager: KvCacheManager::new(KvCacheConfig {
+                drops_last_hit: config.speculation.as_ref().is_some_and(|speculation| speculation.drops_cached_block),
+                ..kv_cache
+            }),
             config,
-            kv_cache_manager: KvCacheManager::new(kv_cache),
             requests: Requests::default(),
             running: Vec::new(),
             num_deferred: 0,
             skipped: Vec::new(),
             scheduled_loras: Vec::new(),
+            is_prefill_scheduled: false,
             pause: PauseState::default(),
             preempted_by_reset: Vec::new(),
             tokens_in_steps: 0,
@@ -167,7 +180,9 @@ impl Scheduler {
         }
         self.decisions.preempted.append(&mut self.preempted_by_reset);
         for scheduled in &self.decisions.scheduled {
-            self.requests[scheduled.slot].num_computed_tokens += scheduled.num_tokens;
+            let request = &mut self.requests[scheduled.slot];
+            request.num_computed_tokens += scheduled.num_tokens;
+            request.is_prefill_chunk = request.num_computed_tokens < request.sequence.num_tokens();
         }
         &self.decisions
     }

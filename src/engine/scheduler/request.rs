@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{FinishReason, KvTransfer, transfer::FetchStage};
+use super::{FinishReason, KvTransfer, speculation::Drafts, transfer::FetchStage};
 use crate::engine::kv_cache::{Counted, LoraRequest, Sequence};
 
 /// Number that the caller gives a request; no two requests at a time share one.
@@ -37,6 +37,8 @@ pub struct Request {
     pub counted: Option<Counted>,
     /// Its part in transfers between engines.
     pub kv_transfer: KvTransfer,
+    /// Numbers of output tokens, in order, after which a step of speculative decoding ends; empty where that is drawn.
+    pub burst_ends: Vec<usize>,
 }
 
 /// Reason why a request was not accepted.
@@ -87,6 +89,10 @@ pub(super) struct RequestState {
     /// Place in the order of arrivals.
     pub(super) arrival: u64,
     pub(super) transfer: KvTransfer,
+    pub(super) drafts: Drafts,
+    pub(super) burst_ends: Vec<usize>,
+    /// Whether the last step that computed its tokens left some of its prompt.
+    pub(super) is_prefill_chunk: bool,
     pub(super) fetch_stage: Option<FetchStage>,
     /// Tokens of the prompt that were transferred.
     pub(super) num_external_tokens: usize,
@@ -134,6 +140,7 @@ impl Request {
             skips_cache: self.skip_reading_prefix_cache,
             priority: self.priority,
             transfer: self.kv_transfer,
+            burst_ends: self.burst_ends,
             arrival,
             ..RequestState::default()
         }

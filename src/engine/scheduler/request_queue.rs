@@ -31,6 +31,16 @@ impl RequestQueue {
         }
     }
 
+    /// All of them, in no order.
+    pub(super) fn slots(&self) -> impl Iterator<Item = Slot> {
+        let (queue, heap) = match self {
+            Self::Fcfs(queue) => (Some(queue), None),
+            Self::Priority(heap) => (None, Some(heap)),
+        };
+        let of_heap = heap.into_iter().flatten().map(|Reverse((.., slot))| *slot);
+        queue.into_iter().flatten().copied().chain(of_heap)
+    }
+
     /// Adds a request that arrives.
     pub(super) fn add(&mut self, slot: Slot, requests: &Requests) {
         match self {

@@ -13,15 +13,19 @@ struct Scan {
 impl Scheduler {
     /// Schedules running requests in the order of their admission; gives the tokens that are left of the step.
     pub(super) fn schedule_running(&mut self, threshold: usize) -> usize {
-        let mut scan = Scan { at: 0, budget: self.config.max_num_batched_tokens.saturating_sub(self.tokens_in_steps) };
-        while scan.budget > 0 {
+        let budget = self.config.max_num_batched_tokens.saturating_sub(self.tokens_in_steps);
+        let mut scan = Scan { at: 0, budget };
+        let draft_slots = self.draft_slots();
+        self.is_prefill_scheduled = false;
+        while scan.budget > draft_slots {
             let Some(&slot) = self.running.get(scan.at) else { break };
             let request = &self.requests[slot];
             let num_computed_tokens = request.num_computed_tokens;
             // One place is left for the token that is sampled.
             let most = self.config.max_model_len.saturating_sub(num_computed_tokens + 1);
-            let num_tokens =
-                (request.sequence.num_tokens() - num_computed_tokens).min(threshold).min(scan.budget).min(most);
+            let with_drafts = request.sequence.num_tokens() + request.drafts.waiting;
+            let most = most.min(scan.budget - draft_slots);
+            let num_tokens = (with_drafts - num_computed_tokens).min(threshold).min(most);
             if num_tokens == 0 || request.tokens_in_step > 0 {
                 scan.at += 1;
                 continue;
@@ -29,7 +33,9 @@ impl Scheduler {
             if !self.make_room(slot, num_computed_tokens + num_tokens, &mut scan) {
                 break;
             }
+            self.schedule_drafts(slot, num_computed_tokens + num_tokens);
             let request = &self.requests[slot];
+            self.is_prefill_scheduled |= request.is_prefill_chunk;
             let (request_id, prefill_tokens) = (request.id, request.prefill_tokens(num_computed_tokens));
             let scheduled_as = ScheduledAs::Running;
             self.decisions.scheduled.push(ScheduledRequest {
@@ -40,7 +46,7 @@ impl Scheduler {
                 prefill_tokens,
                 scheduled_as,
             });
-            scan.budget -= num_tokens;
+            scan.budget -= num_tokens + draft_slots;
             scan.at += 1;
         }
         scan.budget
@@ -49,7 +55,8 @@ impl Scheduler {
     /// Allocates blocks for a running request, preempting others while there are too few; gives false when the request
     /// itself was preempted.
     fn make_room(&mut self, slot: Slot, num_tokens: usize, scan: &mut Scan) -> bool {
-        while !self.kv_cache_manager.allocate_slots(slot, &mut self.requests[slot].sequence, num_tokens) {
+        let slots = self.num_slots(num_tokens);
+        while !self.kv_cache_manager.allocate_slots(slot, &mut self.requests[slot].sequence, num_tokens, slots) {
             let Some(victim) = self.pop_victim(scan) else { return false };
             let preempted = self.preempt(victim);
             self.decisions.preempted.push(preempted);
@@ -73,7 +80,7 @@ impl Scheduler {
             scan.at -= 1;
         }
         if let Some(at) = self.decisions.scheduled.iter().position(|scheduled| scheduled.slot == victim) {
-            scan.budget += self.decisions.scheduled.remove(at).num_tokens;
+            scan.budget += self.decisions.scheduled.remove(at).num_tokens + self.draft_slots();
         }
         Some(victim)
     }

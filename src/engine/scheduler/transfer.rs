@@ -112,7 +112,7 @@ impl Scheduler {
     /// Gives a request blocks for its whole prompt, of which another engine has computed what is not cached here; false when it
     /// must wait on. Blocks that other prompts in progress lack yet stay free.
     pub(super) fn begin_load(&mut self, slot: Slot, num_cached_tokens: usize) -> bool {
-        let reserved = self.lacking_blocks();
+        let reserved = self.lacking_blocks() + self.blocks_for(self.draft_reserve());
         let request = &mut self.requests[slot];
         if !self.kv_cache_manager.admit_loaded(&mut request.sequence, reserved) {
             return false;
@@ -127,14 +127,19 @@ impl Scheduler {
         true
     }
 
-    /// Blocks that running requests lack to hold all tokens that they have.
+    /// Blocks that prompts in progress and transfers lack to hold all tokens that they have, and the first drafts behind them.
     fn lacking_blocks(&self) -> usize {
-        let block_size = self.kv_cache_manager.config().block_size;
-        let lacks = |slot: &Slot| {
-            let sequence = &self.requests[*slot].sequence;
-            sequence.num_tokens().div_ceil(block_size).saturating_sub(sequence.blocks().len())
+        let lacks = |slot: Slot| {
+            let sequence = &self.requests[slot].sequence;
+            self.blocks_for(sequence.num_tokens() + self.draft_reserve()).saturating_sub(sequence.blocks().len())
         };
-        self.running.iter().map(lacks).sum()
+        let prefills = self.running.iter().copied().filter(|slot| self.requests[*slot].is_prefill_chunk);
+        let skipped = self.skipped.iter().copied().filter(|slot| self.requests[*slot].holds_blocks());
+        prefills.chain(skipped).chain(self.kv_holding.slots()).map(lacks).sum()
+    }
+
+    fn blocks_for(&self, num_tokens: usize) -> usize {
+        num_tokens.div_ceil(self.kv_cache_manager.config().block_size)
     }
 
     pub(super) fn is_receiving(&self, slot: Slot) -> bool {

@@ -1,4 +1,4 @@
-//! The end of a step: every request whose tokens are all computed samples one more.
+//! The end of a step: every request whose tokens are all computed samples one more, and with speculative decoding some more.
 
 use super::{Decisions, EngineCoreOutput, FinishReason, Scheduler, SchedulerStats, Slot};
 
@@ -17,8 +17,7 @@ impl Scheduler {
 
     /// Samples for a request; true where that was its last token.
     pub(super) fn output(&mut self, slot: Slot) -> bool {
-        let Some(output) = self.sample(slot) else { return false };
-        let has_finished = output.finish_reason.is_some();
+        let has_finished = self.samples(slot) && self.sample_burst(slot);
         if has_finished {
             if self.requests[slot].transfer.sends {
                 self.hold(slot);
@@ -26,7 +25,6 @@ impl Scheduler {
                 self.finish(slot);
             }
         }
-        self.decisions.outputs.push(output);
         has_finished
     }
 
@@ -47,13 +45,30 @@ impl Scheduler {
         };
     }
 
-    /// Samples a token; `None` for a part of a prompt that is not its last.
+    /// Whether a request samples: not after a part of a prompt that is not its last.
+    fn samples(&self, slot: Slot) -> bool {
+        let request = &self.requests[slot];
+        request.num_computed_tokens >= request.sequence.num_tokens()
+    }
+
+    /// Samples the tokens of a step, of which the first one that ends the request is the last; whether there was one.
+    fn sample_burst(&mut self, slot: Slot) -> bool {
+        let mut left = self.verify(slot);
+        let mut has_finished = false;
+        while left > 0 && !has_finished {
+            left -= 1;
+            let Some(output) = self.sample(slot) else { break };
+            has_finished = output.finish_reason.is_some();
+            let has_more = left > 0 && !has_finished;
+            self.decisions.outputs.push(EngineCoreOutput { has_more, ..output });
+        }
+        has_finished
+    }
+
+    /// Samples a token; `None` where none is left.
     fn sample(&mut self, slot: Slot) -> Option<EngineCoreOutput> {
         let request = &mut self.requests[slot];
         let sequence = &mut request.sequence;
-        if request.num_computed_tokens < sequence.num_tokens() {
-            return None;
-        }
         let new_token_id = sequence.sample()?;
         let finish_reason = if request.stop_token_ids.contains(&new_token_id) {
             Some(FinishReason::Stop)
@@ -66,6 +81,14 @@ impl Scheduler {
         };
         let num_cached_tokens = request.num_cached_tokens.take();
         let (request_id, num_external_tokens) = (request.id, request.num_external_tokens);
-        Some(EngineCoreOutput { request_id, new_token_id, finish_reason, num_cached_tokens, num_external_tokens })
+        let has_more = false;
+        Some(EngineCoreOutput {
+            request_id,
+            new_token_id,
+            has_more,
+            finish_reason,
+            num_cached_tokens,
+            num_external_tokens,
+        })
     }
 }

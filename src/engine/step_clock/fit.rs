@@ -229,7 +229,14 @@ mod tests {
             let context_tokens = u64::from(decodes) * generator.random_range(100..4000);
             let prefill_tokens = if at % 5 == 0 { generator.random_range(16..2048) } else { 0 };
             let prefills = u32::from(prefill_tokens > 0);
-            works.push(StepWork { decodes, prefills, prefill_tokens, prefill_share: 1.0, context_tokens });
+            works.push(StepWork {
+                decodes,
+                prefills,
+                prefill_tokens,
+                prefill_share: 1.0,
+                context_tokens,
+                ..StepWork::default()
+            });
         }
         works
     }

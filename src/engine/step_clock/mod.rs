@@ -92,8 +92,14 @@ impl StepClock {
 mod tests {
     use super::*;
 
-    const DECODES: StepWork =
-        StepWork { decodes: 4, prefills: 0, prefill_tokens: 0, prefill_share: 0.0, context_tokens: 400 };
+    const DECODES: StepWork = StepWork {
+        decodes: 4,
+        draft_tokens: 0,
+        prefills: 0,
+        prefill_tokens: 0,
+        prefill_share: 0.0,
+        context_tokens: 400,
+    };
 
     fn durations(clock: &mut StepClock) -> Vec<Duration> {
         (0..50).map(|_| clock.duration(&DECODES)).collect()

@@ -97,8 +97,14 @@ mod tests {
         name.parse::<Profile>().unwrap().seconds(&work) * 1e3
     }
 
-    const ONE: StepWork =
-        StepWork { decodes: 1, prefills: 0, prefill_tokens: 0, prefill_share: 0.0, context_tokens: 500 };
+    const ONE: StepWork = StepWork {
+        decodes: 1,
+        draft_tokens: 0,
+        prefills: 0,
+        prefill_tokens: 0,
+        prefill_share: 0.0,
+        context_tokens: 500,
+    };
 
     #[test]
     fn a_decode_reads_the_weights_and_a_long_prefill_computes() {

@@ -7,6 +7,8 @@ use crate::engine::scheduler::{Decisions, ScheduledRequest};
 pub struct StepWork {
     /// Requests that compute one more token of their output.
     pub decodes: u32,
+    /// Draft tokens that decodes compute besides.
+    pub draft_tokens: u32,
     /// Requests that compute tokens of their prompt, or again what they had when they were preempted.
     pub prefills: u32,
     /// Tokens that prefills compute in this step.
@@ -36,6 +38,7 @@ impl StepWork {
             self.prefill_share = self.prefill_share.max(share.min(1.0));
         } else {
             self.decodes += 1;
+            self.draft_tokens = self.draft_tokens.saturating_add(tokens.saturating_sub(1));
         }
         self.context_tokens += u64::try_from(scheduled.num_computed_tokens).unwrap_or(u64::MAX);
     }
@@ -49,7 +52,7 @@ impl StepWork {
     /// Tokens that the step computes.
     #[must_use]
     pub fn tokens(&self) -> u32 {
-        self.decodes.saturating_add(self.prefill_tokens)
+        self.decodes.saturating_add(self.draft_tokens).saturating_add(self.prefill_tokens)
     }
 }
 

@@ -90,8 +90,11 @@ impl Workload {
     fn write_outputs(&self, decisions: &Decisions, line: &mut String) {
         let Decisions { outputs, stats, .. } = decisions;
         let name = |output: &&EngineCoreOutput| self.name(output.request_id);
+        let of_burst = |burst: &&[EngineCoreOutput]| burst.first().map_or("", |first| self.name(first.request_id));
         line.push_str(", \"outputs\": ");
-        json::object(line, outputs, name, |out, output| json::list(out, [output.new_token_id], json::number));
+        json::object(line, outputs.chunk_by(|output, _| output.has_more), of_burst, |out, burst| {
+            json::list(out, burst.iter().map(|output| output.new_token_id), json::number);
+        });
         line.push_str(", \"finished\": ");
         let finished = outputs.iter().filter(|output| output.finish_reason.is_some());
         json::object(line, finished, name, |out, output| {

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::engine::{
     kv_cache::{HashAlgorithm, KvCacheConfig, LoraRequest},
-    scheduler::{ConfigError, FinishReason, Request, RequestId, SchedulerConfig, SchedulingPolicy},
+    scheduler::{ConfigError, FinishReason, Request, RequestId, SchedulerConfig, SchedulingPolicy, Speculation},
 };
 
 /// Tokens of all requests of a workload.
@@ -90,6 +90,8 @@ struct Config {
     long_prefill_token_threshold: usize,
     hash: HashAlgorithm,
     max_loras: usize,
+    speculative_method: String,
+    num_speculative_tokens: usize,
 }
 
 /// A request of a workload.
@@ -111,6 +113,9 @@ pub(super) struct Arrival {
     cache_salt: Option<String>,
     stop_token_ids: Option<Vec<u32>>,
     lora: Option<u32>,
+    /// Numbers of output tokens after which a step of speculative decoding ends.
+    #[serde(default)]
+    burst_ends: Vec<usize>,
 }
 
 /// Token ids, or what they are made from.
@@ -144,6 +149,8 @@ impl Default for Config {
             long_prefill_token_threshold: 0,
             hash: HashAlgorithm::Sha256Cbor,
             max_loras: 0,
+            speculative_method: "ngram".to_owned(),
+            num_speculative_tokens: 0,
         }
     }
 }
@@ -183,7 +190,6 @@ impl Workload {
     pub(super) fn scheduler(&self) -> SchedulerConfig {
         let config = &self.config;
         SchedulerConfig {
-            kv_connector: false,
             max_num_seqs: config.max_num_seqs,
             max_num_batched_tokens: config.max_num_batched_tokens,
             max_model_len: config.max_model_len,
@@ -192,7 +198,15 @@ impl Workload {
             policy: config.policy,
             max_loras: config.max_loras,
             max_num_queued_reqs: None,
+            kv_connector: false,
+            speculation: self.speculation(),
         }
+    }
+
+    /// Speculative decoding, where it drafts anything.
+    fn speculation(&self) -> Option<Speculation> {
+        let drafted = Some(self.config.num_speculative_tokens).filter(|drafted| *drafted > 0)?;
+        Speculation::of_method(&self.config.speculative_method, drafted)
     }
 
     /// The cache. The seed of its hashes is that of `PYTHONHASHSEED=0`, with which the steps of vLLM were made.
@@ -204,7 +218,7 @@ impl Workload {
             prefix_caching_hash_algo: self.config.hash,
             none_hash_seed: "0".to_owned(),
             enable_kv_cache_events: true,
-            kv_cache_metrics_sample: None,
+            ..KvCacheConfig::default()
         }
     }
 
@@ -213,6 +227,12 @@ impl Workload {
         let config = &self.config;
         if config.block_size > LARGEST || config.num_blocks > MOST_BLOCKS {
             return Err(("config".to_owned(), format!("block_size is at most {LARGEST}, num_blocks {MOST_BLOCKS}")));
+        }
+        if config.num_speculative_tokens > LARGEST || Speculation::of_method(&config.speculative_method, 1).is_none() {
+            let known: Vec<&str> = Speculation::methods().collect();
+            let reason =
+                format!("num_speculative_tokens is at most {LARGEST}, speculative_method one of {}", known.join(", "));
+            return Err(("config".to_owned(), reason));
         }
         let (mut ids, mut tokens) = (HashSet::new(), 0_usize);
         for request in &self.requests {
@@ -252,6 +272,7 @@ impl Workload {
             stop_token_ids: arrival.stop_token_ids.clone().unwrap_or_default(),
             priority: arrival.priority,
             cache_salt: arrival.cache_salt.clone(),
+            burst_ends: arrival.burst_ends.clone(),
             lora: arrival.lora.filter(|number| *number > 0).map(|number| {
                 let lora_name = format!("adapter-{number}");
                 Arc::new(LoraRequest { lora_int_id: number, lora_name, lora_path: "/none".to_owned() })

@@ -27,8 +27,9 @@ impl Answer {
             if let (Some(end), Some(last)) = (sequence.choice.scheduled_end(), times.last()) {
                 closing = closing.max(end.saturating_sub(*last));
             }
+            let burst_ends = if engine.speculates { sequence.choice.burst_ends() } else { Vec::new() };
             let output = sequence.choice.plan(has_own_times);
-            Planned { prompt: &sequence.prompt, output, times }
+            Planned { prompt: &sequence.prompt, output, times, burst_ends }
         });
         let planned: Vec<Planned<'_>> = planned.collect();
         self.closing = closing;
@@ -59,7 +60,8 @@ impl Answer {
                 Next::Token(emission) => {
                     let index = usize::try_from(emission.choice).unwrap_or(usize::MAX);
                     let Some(sequence) = self.sequences.get_mut(index) else { continue };
-                    if run.arrive(index, sequence.choice.needed()) {
+                    if let Some(tokens) = run.arrive(index, emission.tokens, sequence.choice.needed()) {
+                        sequence.choice.widen(tokens);
                         if run.is_news(index, sequence.flight.is_scheduled()) {
                             sequence.flight.schedule(run.scheduled(index));
                         }

@@ -14,6 +14,8 @@ pub(super) struct Totals {
     pub(super) finished: u64,
     /// Requests that were aborted.
     pub(super) aborted: u64,
+    /// Requests that ended by themselves before their answers, which had ended earlier, could abort them.
+    pub(super) ended_late: u64,
     /// Tokens of prompts, and of those the cached ones, of requests with a first token.
     pub(super) prompt_tokens: u64,
     pub(super) cached_tokens: u64,
@@ -50,6 +52,7 @@ impl Totals {
             submitted: all.submitted + rank.submitted,
             finished: all.finished + rank.finished,
             aborted: all.aborted + rank.aborted,
+            ended_late: all.ended_late + rank.ended_late,
             prompt_tokens: all.prompt_tokens + rank.prompt_tokens,
             cached_tokens: all.cached_tokens + rank.cached_tokens,
             generated_tokens: all.generated_tokens + rank.generated_tokens,
@@ -76,7 +79,8 @@ impl Snapshot {
 
     /// Compares everything.
     pub(super) fn compared(mut self, stats: &SchedulerStats) -> Self {
-        let Totals { submitted, finished, aborted, prompt_tokens, cached_tokens, generated_tokens } = self.totals;
+        let Totals { submitted, finished, aborted, ended_late, prompt_tokens, cached_tokens, generated_tokens } =
+            self.totals;
         let here = self.running + self.waiting + self.delayed;
         let shown = self.shown;
         let mut differences = Vec::new();
@@ -90,7 +94,7 @@ impl Snapshot {
         equal("requests running, and shown", self.running, shown.running);
         equal("requests waiting, and shown", self.waiting, shown.waiting);
         equal("requests running and waiting of the scheduler", self.running, of(stats.num_running_reqs));
-        let is_settled = here == 0 && aborted == 0;
+        let is_settled = here == 0 && aborted == 0 && ended_late == 0;
         let mut sent = |what: &str, handed_out: u64, counted: u64| {
             if shown.others > 0 {
                 return;

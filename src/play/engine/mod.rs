@@ -12,8 +12,6 @@
 //! ([`recorded`]): their events come with the last of their tokens. Steps end for all requests together, or for each at its recorded
 //! times ([`own_stepping`]).
 //!
-//! Limits: one token of a request per step (no speculative decoding).
-//!
 //! See docs/decisions/0089-the-engine-steps-on-a-thread.md.
 
 mod balancer;
@@ -85,6 +83,8 @@ pub(super) struct Engine {
     pub(super) slowdown: Arc<Slowdown>,
     /// Whether requests are served at their recorded times.
     pub(super) has_own_times: bool,
+    /// Whether steps may give a request several tokens.
+    pub(super) speculates: bool,
 }
 
 /// A configuration that no engine can run with.
@@ -152,8 +152,18 @@ impl Engine {
         // The ranks that have started end with it where another one cannot.
         let metrics = Arc::clone(metrics);
         let has_own_times = resolved.has_own_times;
-        let mut engine =
-            Self { inboxes, balancer, kv_cache, kv_events, side_channels, metrics, slowdown, has_own_times };
+        let speculates = resolved.scheduler.speculation.is_some() && !has_own_times;
+        let mut engine = Self {
+            inboxes,
+            balancer,
+            kv_cache,
+            kv_events,
+            side_channels,
+            metrics,
+            slowdown,
+            has_own_times,
+            speculates,
+        };
         for (number, seed) in (0..ranks).zip(seed..) {
             let rank = Rank { number, metrics: Arc::clone(&engine.metrics), balancer: engine.balancer.clone() };
             engine.start_rank(resolved.clone(), rank, model, seed)?;
@@ -162,7 +172,10 @@ impl Engine {
     }
 
     fn start_rank(&mut self, resolved: Resolved, rank: Rank, model: &str, seed: u64) -> Result<(), EngineError> {
-        let Resolved { scheduler, kv_cache, times, time_scale, has_own_times, kv_events, kv_transfer } = resolved;
+        let Resolved { mut scheduler, kv_cache, times, time_scale, has_own_times, kv_events, kv_transfer } = resolved;
+        // Recorded times are those of single tokens.
+        scheduler.speculation = scheduler.speculation.filter(|_| !has_own_times);
+        scheduler.speculation.iter_mut().for_each(|speculation| speculation.seed = seed);
         let Some(inbox) = self.inboxes.get(rank.number) else { return Ok(()) };
         let slowdown = Arc::clone(&self.slowdown);
         let clock = PacedClock { clock: StepClock::new(times, time_scale, seed), slowdown };

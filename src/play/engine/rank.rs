@@ -26,6 +26,7 @@ impl Rank {
     /// Counts a step that has ended.
     pub(super) fn step(&self, counts: &StepCounts, decisions: &Decisions) {
         self.metrics.step(self.number, counts);
+        self.metrics.drafted(self.number, &decisions.spec_decoding);
         if let Some(balancer) = &self.balancer {
             balancer.step(self.number, &decisions.stats, Instant::now());
         }

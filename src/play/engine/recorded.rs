@@ -75,7 +75,8 @@ impl Engine {
     fn submit_recorded(&self, input: &EngineInput, timing: RecordedTiming<'_>) -> Result<RecordedRun, ApiError> {
         let plan = |(choice, (prompt, output)): (usize, (_, &[u32]))| {
             let timed = if self.has_own_times { output.len() } else { 0 };
-            Planned { prompt, output: output.to_vec(), times: timing.schedule.token_times(choice, timed) }
+            let times = timing.schedule.token_times(choice, timed);
+            Planned { prompt, output: output.to_vec(), times, burst_ends: Vec::new() }
         };
         let planned: Vec<Planned<'_>> = input.choices().enumerate().map(plan).collect();
         let prompt_tokens =

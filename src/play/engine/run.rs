@@ -12,10 +12,11 @@ use tokio::time::Instant;
 use super::{inbox::Inbox, relay::Sleeper};
 use crate::engine::scheduler::RequestId;
 
-/// Token of a choice, at the end of the step that computed it.
+/// Tokens of a choice, at the end of the step that computed them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) struct Emission {
     pub(in super::super) choice: u32,
+    pub(in super::super) tokens: u32,
     pub(in super::super) at: Instant,
 }
 
@@ -113,14 +114,15 @@ struct Choice {
     request: Option<Submitted>,
     /// Tokens that came since its last step.
     arrived: u32,
-    /// Tokens that come yet.
+    /// Tokens that come yet, and all of them.
     left: usize,
+    planned: usize,
 }
 
 /// End of a wait for the next step of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) enum Next {
-    /// A token came.
+    /// Tokens came.
     Token(Emission),
     /// Nothing more comes.
     Closed,
@@ -129,7 +131,8 @@ pub(in super::super) enum Next {
 impl EngineRun {
     /// Choices of so many tokens each, before any is submitted.
     pub(super) fn new(outbox: Arc<Outbox>, inboxes: Arc<[Arc<Inbox>]>, tokens: &[usize]) -> Self {
-        let choices = tokens.iter().map(|left| Choice { request: None, arrived: 0, left: *left }).collect();
+        let choices =
+            tokens.iter().map(|left| Choice { request: None, arrived: 0, left: *left, planned: *left }).collect();
         Self { outbox, inboxes, taken: VecDeque::new(), choices, live: 0, remote_cached: None }
     }
 
@@ -174,16 +177,12 @@ impl EngineRun {
         self.taken.pop_front().map_or(Poll::Pending, |emission| Poll::Ready(Next::Token(emission)))
     }
 
-    /// Counts a token of a choice; true once there are as many as its next step needs.
-    pub(in super::super) fn arrive(&mut self, choice: usize, needed: u32) -> bool {
-        let Some(choice) = self.choices.get_mut(choice).filter(|choice| choice.request.is_some()) else { return false };
-        choice.arrived += 1;
-        choice.left = choice.left.saturating_sub(1);
-        let is_enough = choice.arrived >= needed;
-        if is_enough {
-            choice.arrived = 0;
-        }
-        is_enough
+    /// Counts tokens of a choice; how many there are, once they are as many as its next step needs.
+    pub(in super::super) fn arrive(&mut self, choice: usize, tokens: u32, needed: u32) -> Option<u32> {
+        let choice = self.choices.get_mut(choice).filter(|choice| choice.request.is_some())?;
+        choice.arrived = choice.arrived.saturating_add(tokens);
+        choice.left = choice.left.saturating_sub(usize::try_from(tokens).unwrap_or(usize::MAX));
+        (choice.arrived >= needed).then(|| std::mem::take(&mut choice.arrived))
     }
 
     /// Checks whether a choice has its first or its last token, with which the engine knows more of it.
@@ -201,12 +200,12 @@ impl EngineRun {
         self.outbox.lock().kept.get(&u32::try_from(choice).ok()?).cloned()
     }
 
-    /// Ends a choice; where the engine would go on with it, it is aborted.
-    pub(in super::super) fn finish(&mut self, choice: usize) {
+    /// Ends a choice after so many tokens; where the engine would go on with it, or has had more, it is aborted.
+    pub(in super::super) fn finish(&mut self, choice: usize, produced: u32) {
         let Some(choice) = self.choices.get_mut(choice) else { return };
         let Some(Submitted { rank, id }) = choice.request.take() else { return };
         self.live -= 1;
-        if choice.left > 0 {
+        if choice.left > 0 || usize::try_from(produced).is_ok_and(|produced| produced < choice.planned) {
             self.inboxes.get(rank).into_iter().for_each(|inbox| inbox.abort([id]));
         }
     }
@@ -214,7 +213,7 @@ impl EngineRun {
     /// Ends a choice whose last token came.
     pub(in super::super) fn finish_if_over(&mut self, choice: usize) {
         if self.choices.get(choice).is_some_and(|choice| choice.left == 0) {
-            self.finish(choice);
+            self.finish(choice, u32::MAX);
         }
     }
 
@@ -277,24 +276,24 @@ mod tests {
         assert!(run.poll_next(&mut noop()).is_pending());
         let at = Instant::now();
         for choice in [0, 2, 0] {
-            outbox.push(Emission { choice, at }, Scheduled { cached: choice + 16, ..Scheduled::default() });
+            outbox.push(Emission { choice, tokens: 1, at }, Scheduled { cached: choice + 16, ..Scheduled::default() });
         }
         let mut came = Vec::new();
         while let Poll::Ready(Next::Token(emission)) = run.poll_next(&mut noop()) {
             let choice = usize::try_from(emission.choice).unwrap();
-            came.push((choice, run.arrive(choice, 2)));
+            came.push((choice, run.arrive(choice, emission.tokens, 2)));
         }
-        assert_eq!(came, [(0, false), (2, false), (0, true)]);
+        assert_eq!(came, [(0, None), (2, None), (0, Some(2))]);
         assert_eq!((run.scheduled(2).cached, run.has(1), run.has(2)), (18, false, true));
     }
 
     #[test]
     fn what_is_dropped_is_aborted_and_what_has_ended_is_not() {
         let (mut run, _outbox, inbox) = run(&[1, 5, 0, 7]);
-        run.arrive(0, 1);
-        run.finish(0);
+        run.arrive(0, 1, 1);
+        run.finish(0, 1);
         assert!(aborted(&inbox).is_empty());
-        run.finish(1);
+        run.finish(1, 0);
         assert_eq!(aborted(&inbox), [11]);
         drop(run);
         assert_eq!(aborted(&inbox), [12]);

@@ -188,6 +188,8 @@ impl Stepping {
             } else if let Some(at) = self.delayed.iter().position(|arrived| arrived.request.id == id) {
                 self.delayed.remove(at);
                 self.totals.aborted += 1;
+            } else {
+                self.totals.ended_late += 1;
             }
         }
     }
@@ -239,7 +241,7 @@ impl Stepping {
     /// Gives requests their tokens, at the ends of their steps.
     pub(super) fn give(&mut self, end_of: impl Fn(RequestId) -> Instant) -> Given {
         let Self { scheduler, rank, live, wake_ups, totals, connector, .. } = self;
-        let mut given = Given::default();
+        let (mut given, mut tokens) = (Given::default(), 0);
         for output in &scheduler.decisions().outputs {
             let end = end_of(output.request_id);
             let Some(known) = live.get_mut(&output.request_id) else { continue };
@@ -251,7 +253,11 @@ impl Stepping {
             }
             given.generated += 1;
             totals.generated_tokens += 1;
-            let emission = Emission { choice: known.choice, at: end };
+            tokens += 1;
+            if output.has_more {
+                continue;
+            }
+            let emission = Emission { choice: known.choice, tokens: std::mem::take(&mut tokens), at: end };
             if output.finish_reason.is_some()
                 && let Some(connector) = connector
                 && let Some(params) = connector.keep(output, scheduler, end)

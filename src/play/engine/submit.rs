@@ -29,6 +29,8 @@ pub(in super::super) struct Planned<'a> {
     pub(in super::super) output: Vec<u32>,
     /// When these were recorded, from the request's arrival; nothing where the engine's steps decide.
     pub(in super::super) times: Vec<Duration>,
+    /// Numbers of tokens after which a burst of speculative decoding ends, where they were recorded.
+    pub(in super::super) burst_ends: Vec<usize>,
 }
 
 /// Parameters of a request that the scheduler looks at.
@@ -99,7 +101,7 @@ impl Engine {
         let tokens: Vec<usize> = planned.iter().map(|choice| choice.output.len()).collect();
         let transfers = self.transfers_of(parameters);
         let mut arrivals: Vec<Vec<Arrived>> = self.inboxes.iter().map(|_| Vec::new()).collect();
-        for (Planned { prompt, output, times }, choice) in planned.into_iter().zip(0..) {
+        for (Planned { prompt, output, times, burst_ends }, choice) in planned.into_iter().zip(0..) {
             if output.is_empty() {
                 continue;
             }
@@ -110,7 +112,7 @@ impl Engine {
                 }
                 None => (0, None),
             };
-            let request = Request { kv_transfer: transfers.part(), ..parameters.request(prompt, output) };
+            let request = Request { kv_transfer: transfers.part(), burst_ends, ..parameters.request(prompt, output) };
             let (outbox, transfer) = (Arc::clone(&outbox), transfers.of_choice(choice));
             let recorded = self.has_own_times.then(|| {
                 let times = RecordedTimes { tokens: times, concurrency: parameters.concurrency };

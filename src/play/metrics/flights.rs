@@ -23,6 +23,8 @@ pub(in super::super) struct Flights {
     choices: Vec<Choice>,
     /// Their requests of the simulated engine.
     run: Option<RecordedRun>,
+    /// Further tokens of the engine's last step, and how many.
+    burst: Option<(EngineToken, u32)>,
 }
 
 /// A choice on its way and the word for its end.
@@ -36,7 +38,7 @@ struct Choice {
 impl Flights {
     /// The only choice of a response.
     pub(in super::super) fn one(flight: Flight, finish: &'static str) -> Self {
-        Self { choices: vec![Choice { flight: Some(flight), finish }], run: None }
+        Self { choices: vec![Choice { flight: Some(flight), finish }], run: None, burst: None }
     }
 
     /// The choices of a recorded response to a request that came then and was admitted to these places. Where an engine runs them, it
@@ -58,7 +60,7 @@ impl Flights {
             }
             Choice { flight: Some(flight), finish }
         };
-        Self { choices: choices.iter().enumerate().map(choice).collect(), run }
+        Self { choices: choices.iter().enumerate().map(choice).collect(), run, burst: None }
     }
 }
 
@@ -77,6 +79,7 @@ impl TokenCounter for Flights {
 
     fn end(&mut self, is_aborted: bool) {
         self.run = None;
+        self.burst = None;
         for Choice { flight, finish } in &mut self.choices {
             if let Some(mut flight) = flight.take() {
                 flight.finish(if is_aborted { "abort" } else { finish });
@@ -85,7 +88,7 @@ impl TokenCounter for Flights {
     }
 
     fn awaits(&self) -> bool {
-        self.run.as_ref().is_some_and(|run| run.run.is_live())
+        self.burst.is_some() || self.run.as_ref().is_some_and(|run| run.run.is_live())
     }
 
     fn keeps_gaps(&self) -> bool {
@@ -93,22 +96,29 @@ impl TokenCounter for Flights {
     }
 
     fn poll_token(&mut self, context: &mut Context<'_>) -> Poll<Option<EngineToken>> {
+        if let Some((token, left)) = self.burst.take() {
+            self.burst = (left > 1).then_some((token, left.saturating_sub(1)));
+            return Poll::Ready(Some(token));
+        }
         let Some(RecordedRun { run, .. }) = &mut self.run else { return Poll::Ready(None) };
         loop {
             let Poll::Ready(next) = run.poll_next(context) else { return Poll::Pending };
             let Next::Token(emission) = next else { return Poll::Ready(None) };
             let choice = usize::try_from(emission.choice).unwrap_or(usize::MAX);
             let flight = self.choices.get_mut(choice).and_then(|choice| choice.flight.as_mut());
-            let Some(flight) = flight.filter(|_| run.arrive(choice, 1)) else { continue };
+            let Some(flight) = flight.filter(|_| run.arrive(choice, emission.tokens, 1).is_some()) else { continue };
             if run.is_news(choice, flight.is_scheduled()) {
                 flight.schedule(run.scheduled(choice));
             }
             run.finish_if_over(choice);
-            return Poll::Ready(Some(EngineToken { choice, due: flight.due(emission.at) }));
+            let token = EngineToken { choice, due: flight.due(emission.at) };
+            self.burst = (emission.tokens > 1).then_some((token, emission.tokens.saturating_sub(1)));
+            return Poll::Ready(Some(token));
         }
     }
 
     fn stop(&mut self) {
+        self.burst = None;
         self.run.iter_mut().for_each(|run| drop(run.run.cancel()));
     }
 }

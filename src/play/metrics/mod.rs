@@ -10,6 +10,7 @@
 //! (the cache's fill, preemptions, floating point operations, Python's garbage) stays zero. Cached tokens are the
 //! recorded ones. Answers from cassettes count too.
 
+mod drafts;
 mod engine;
 mod flight;
 mod flights;

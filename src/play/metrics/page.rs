@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::{
     Metrics,
+    drafts::DRAFT_POSITION,
     histogram::number,
     process::{Process, unix_time},
     tool_parser::{ToolParserCalls, append as append_tool_parser},
@@ -79,8 +80,8 @@ pub(super) fn label(text: &str) -> String {
 pub(in super::super) fn page(metrics: &Metrics, about: About<'_>) -> String {
     let mut page = Page { text: String::with_capacity(2 * FAMILIES.len()), process: Process::now(), metrics, about };
     metrics.each().for_each(|engine| engine.steps.settle(&engine.step_tokens));
-    let is_shown =
-        |line: &&str| (about.kv_cache_metrics || !line.contains(OF_BLOCKS)) && metrics.engine.shows_transfers(line);
+    let of_engine = |line: &str| metrics.engine.shows_transfers(line) && metrics.engine.shows_drafts(line);
+    let is_shown = |line: &&str| (about.kv_cache_metrics || !line.contains(OF_BLOCKS)) && of_engine(line);
     let mut family = Vec::new();
     for line in FAMILIES.lines().filter(is_shown) {
         let Some(comment) = line.strip_prefix("# ") else {
@@ -132,6 +133,9 @@ impl Page<'_> {
         let mut sample = self.about.fill(line);
         if rank > 0 {
             sample = sample.replace(FIRST, &format!("engine=\"{rank}\""));
+        }
+        if line.contains(DRAFT_POSITION) {
+            return self.metrics.put_positions(&sample, rank, &mut self.text);
         }
         let name = name_of(line);
         match name.strip_suffix("_bucket").and_then(|family| self.metrics.histogram(family, rank)) {

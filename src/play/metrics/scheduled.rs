@@ -10,13 +10,13 @@ use std::{
 
 use serde::Serialize;
 
-use super::{Metrics, engine::EngineMetrics, histogram::float, transfers::KvTransfers};
+use super::{Metrics, drafts::DraftCounts, engine::EngineMetrics, histogram::float, transfers::KvTransfers};
 use crate::{
     engine::{
         kv_cache::Eviction,
         scheduler::{Decisions, SchedulerStats},
     },
-    play::engine::KvRole,
+    play::engine::EngineConfig,
 };
 
 /// Gauges and counters of the scheduler.
@@ -34,6 +34,8 @@ pub(super) struct Scheduled {
     others: AtomicU64,
     /// Those of a KV connector, where there is one.
     pub(super) transfers: Option<KvTransfers>,
+    /// Those of speculative decoding, where there is any.
+    pub(super) drafts: Option<DraftCounts>,
 }
 
 /// Values that `/metrics` shows.
@@ -85,10 +87,12 @@ impl StepCounts {
 }
 
 impl Metrics {
-    /// Counters of a server with simulated engines, which may have a KV connector.
-    pub(in super::super) fn scheduled(max_model_len: u32, ranks: NonZeroU32, connector: Option<KvRole>) -> Self {
+    /// Counters of a server with simulated engines.
+    pub(in super::super) fn scheduled(max_model_len: u32, ranks: NonZeroU32, config: &EngineConfig) -> Self {
         let of_rank = || {
-            let scheduled = Scheduled { transfers: connector.map(KvTransfers::new), ..Scheduled::default() };
+            let transfers = config.kv_transfer.as_ref().map(|connector| KvTransfers::new(connector.role));
+            let drafts = config.scheduler.speculation.as_ref().map(DraftCounts::new);
+            let scheduled = Scheduled { transfers, drafts, ..Scheduled::default() };
             Arc::new(EngineMetrics { scheduled: Some(scheduled), ..EngineMetrics::new(max_model_len) })
         };
         let others = (1..ranks.get()).map(|_| of_rank()).collect();
@@ -161,6 +165,9 @@ impl Scheduled {
     /// The value of a sample that the scheduler knows.
     pub(super) fn value(&self, name: &str, labels: &str) -> Option<f64> {
         if let Some(value) = self.transfers.as_ref().and_then(|transfers| transfers.value(name, labels)) {
+            return Some(value);
+        }
+        if let Some(value) = self.drafts.as_ref().and_then(|drafts| drafts.value(name)) {
             return Some(value);
         }
         let (waiting, deferred) = (self.waiting.load(Relaxed), self.deferred.load(Relaxed));

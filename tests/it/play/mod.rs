@@ -29,6 +29,7 @@ mod request_fields;
 mod responses_api;
 mod run_report;
 mod simulated_engine;
+mod speculative_decoding;
 mod stored_responses;
 mod stream_and_admission_flags;
 mod structured_outputs;

@@ -19,8 +19,14 @@ fn times() -> StepTimes {
         let (decodes, is_prefill) = (at % 17, at % 5 == 0);
         let prefill_tokens = if is_prefill { 100 + at * 37 % 900 } else { 0 };
         let context_tokens = u64::from(decodes * (200 + at * 13 % 800));
-        let work =
-            StepWork { decodes, prefills: u32::from(is_prefill), prefill_tokens, prefill_share: 1.0, context_tokens };
+        let work = StepWork {
+            decodes,
+            draft_tokens: 0,
+            prefills: u32::from(is_prefill),
+            prefill_tokens,
+            prefill_share: 1.0,
+            context_tokens,
+        };
         let is_request = at % 35 == 0;
         let exactly = truth.seconds(&work) + if is_request { truth.request } else { 0.0 };
         let factor = [0.9, 0.95, 1.0, 1.0, 1.0, 1.05, 1.1][usize::try_from(at % 7).unwrap()];
