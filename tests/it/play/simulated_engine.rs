@@ -338,6 +338,21 @@ async fn requests_blocks_and_tokens_add_up_at_any_time() {
 }
 
 #[tokio::test]
+async fn an_engine_that_ended_before_its_answer_met_a_stop_string_adds_up() {
+    let admin = Admin::Here(Access::default());
+    let server = start(Config { admin, ..synthetic(engine(Duration::ZERO)) }).await;
+    let letters: Vec<String> = "aeio".chars().map(String::from).collect();
+    for number in 0..8 {
+        let body = json!({"prompt": prompt(number, 30), "max_tokens": 64, "stop": letters});
+        let answer = complete(&server, body).await.json();
+        assert_eq!(answer["choices"][0]["finish_reason"], "stop", "{answer}");
+        until(&server, &IDLE).await;
+        let snapshot = client::send(server.address, &get("/vcr/engine")).await.json();
+        assert_eq!(snapshot["differences"], json!([]), "{snapshot}");
+    }
+}
+
+#[tokio::test]
 async fn what_was_aborted_adds_up_too() {
     let admin = Admin::Here(Access::default());
     let server = start(Config { admin, ..synthetic(engine(30 * MS)) }).await;
