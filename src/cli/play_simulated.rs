@@ -159,6 +159,24 @@ pub(super) fn fitted(paths: &[PathBuf]) -> Result<StepFit, Failure> {
 
 /// The times that were set one by one; `None` where none was.
 fn knobs(args: &SteppingArgs, knobbed: &Knobbed) -> Option<Knobs> {
+    let spreads = [
+        (
+            "time-to-first-token-std-dev",
+            args.time_to_first_token_std_dev,
+            "time-to-first-token",
+            knobbed.time_to_first_token,
+        ),
+        (
+            "inter-token-latency-std-dev",
+            args.inter_token_latency_std_dev,
+            "inter-token-latency",
+            knobbed.inter_token_latency,
+        ),
+        ("prefill-time-std-dev", args.prefill_time_std_dev, "prefill-time-per-token", args.prefill_time_per_token),
+    ];
+    for (flag, _, of, _) in spreads.iter().filter(|(_, std_dev, _, mean)| std_dev.is_some() && mean.is_none()) {
+        output::note(&format!("--{flag} has no effect without --{of}\n"));
+    }
     let means =
         [knobbed.time_to_first_token, knobbed.inter_token_latency, args.prefill_overhead, args.prefill_time_per_token];
     if means.iter().all(Option::is_none) {

@@ -242,7 +242,10 @@ impl Answer {
         if sequence.only_echoes {
             step.text.clear();
         }
-        sequence.flight.step(u32::try_from(step.ids.len()).unwrap_or(u32::MAX), now);
+        match &step.finish {
+            Some(("abort", _)) if step.ids.is_empty() => sequence.flight.end_before_first(now),
+            _ => sequence.flight.step(u32::try_from(step.ids.len()).unwrap_or(u32::MAX), now),
+        }
         if let Some((reason, _)) = &step.finish {
             sequence.flight.finish(reason);
         }

@@ -32,6 +32,12 @@ pub(super) async fn version(extract::State(dialect): extract::State<&'static Dia
 }
 
 /// `/v1/models`: every served name, and the adapters.
+/// Whether the server can answer: 503 once a simulated engine has ended by a defect, as where vLLM's has died.
+pub(super) async fn health(extract::State(state): extract::State<Arc<State>>) -> Response {
+    let is_dead = state.engine.as_ref().is_some_and(|engine| engine.is_dead());
+    empty(if is_dead { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK })
+}
+
 pub(super) async fn models(extract::State(state): extract::State<Arc<State>>) -> Json {
     let created = unix_seconds();
     let card = |name: &str, root: &str, parent: Option<&str>, max_model_len: Option<u32>| {

@@ -21,7 +21,7 @@ use super::{
     cassettes::Cassettes,
     dialect::{Dialect, Reword},
     front::path::{SentPath, other_ending},
-    http::{empty, empty_with, json},
+    http::{empty_with, json},
     info,
     mcp::McpServers,
     messages,
@@ -136,8 +136,8 @@ fn endpoints(player: &Player) -> Endpoints {
         .serve("/v1/models", info::models)
         .serve("/version", info::version)
         .serve("/load", info::load)
-        .serve("/health", || async { empty(StatusCode::OK) })
-        .serve("/ping", || async { empty(StatusCode::OK) })
+        .serve("/health", info::health)
+        .serve("/ping", info::health)
         .serve("/kv_event_sources", info::kv_event_sources)
         .serve("/scale_elastic_ep", dev::scale_elastic_ep)
         .serve("/is_scaling_elastic_ep", dev::is_scaling_elastic_ep)

@@ -19,10 +19,10 @@ pub(in crate::cli) struct LoraArgs {
     #[arg(long, value_name = "ADAPTER", num_args = 1.., action = ArgAction::Append, value_parser = module, requires = "enable_lora")]
     pub(in crate::cli) lora_modules: Vec<LoraModule>,
     /// Adapters in one step of the engine; requests of others wait.
-    #[arg(long, value_name = "N", default_value = "1")]
+    #[arg(long, value_name = "N", default_value = "1", value_parser = super::simulated::count)]
     pub(in crate::cli) max_loras: NonZeroU32,
     /// Adapters in vLLM's memory, at least --max-loras. Loading takes no time here, so it changes nothing.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = super::simulated::count)]
     pub(in crate::cli) max_cpu_loras: Option<NonZeroU32>,
 }
 

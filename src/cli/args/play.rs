@@ -103,7 +103,7 @@ pub(in crate::cli) struct PlayArgs {
     #[arg(long, value_name = "N", help_heading = "What is served", value_parser = model_length)]
     pub(in crate::cli) max_model_len: Option<ModelLength>,
     /// Tokens per block of the prefix cache; without it, the trace's.
-    #[arg(long, value_name = "N", help_heading = "What is served")]
+    #[arg(long, value_name = "N", help_heading = "What is served", value_parser = super::simulated::count)]
     pub(in crate::cli) block_size: Option<NonZeroU32>,
     /// How many times faster than recorded: 100 is a hundred times faster, 0.5 half as fast.
     #[arg(long, value_name = "X", help_heading = "When it is sent",

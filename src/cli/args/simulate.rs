@@ -43,13 +43,13 @@ pub(in crate::cli) struct SimulateArgs {
     #[arg(long, value_name = "N", default_value = "0")]
     pub(in crate::cli) seed: u64,
     /// Tokens of a block of `hash_ids`.
-    #[arg(long, value_name = "N", default_value = "512")]
+    #[arg(long, value_name = "N", default_value = "512", value_parser = super::simulated::count)]
     pub(in crate::cli) hash_block_size: NonZeroU32,
     /// Prints one JSON object instead of text.
     #[arg(long)]
     pub(in crate::cli) json: bool,
     /// Tokens per block of the prefix cache; without it, the trace's. One must be a multiple of the other.
-    #[arg(long, value_name = "N", help_heading = "Simulated engine")]
+    #[arg(long, value_name = "N", help_heading = "Simulated engine", value_parser = super::simulated::count)]
     pub(in crate::cli) block_size: Option<NonZeroU32>,
     /// Longest prompt plus output in tokens; longer requests are refused, or end there. Without it, what fits the cache.
     #[arg(long, value_name = "N", help_heading = "Simulated engine", value_parser = model_length)]

@@ -79,7 +79,7 @@ pub(in crate::cli) struct SteppingArgs {
     #[arg(long, value_name = "POLICY", default_value = "fcfs")]
     pub(in crate::cli) scheduling_policy: SchedulingPolicy,
     /// Blocks of the KV cache, one of which is never used; without it, 16384, and in `inspect simulate` as many as hold 262144 tokens.
-    #[arg(long, value_name = "N", visible_alias = "kv-cache-size")]
+    #[arg(long, value_name = "N", visible_alias = "kv-cache-size", value_parser = blocks)]
     pub(in crate::cli) num_gpu_blocks_override: Option<NonZeroU32>,
     /// Keeps full blocks for other requests with the same prefix. It does so anyway.
     #[arg(long, overrides_with = "no_enable_prefix_caching")]
@@ -91,11 +91,11 @@ pub(in crate::cli) struct SteppingArgs {
     #[arg(long, value_name = "HASH", default_value = "sha256")]
     pub(in crate::cli) prefix_caching_hash_algo: HashAlgorithm,
     /// A trace whose steps the engine's steps take as long as: a model is fitted to it. See `inspect fit`.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["latency_profile", "instant"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["latency_profile", "instant"], conflicts_with_all = KNOBS)]
     pub(in crate::cli) latency_trace: Vec<PathBuf>,
     /// Steps as long as by the data sheets of a GPU and a model. Without any times `play` takes the medians of the trace that it serves;
     /// else this is h100-8b.
-    #[arg(long, value_name = "NAME", conflicts_with = "instant")]
+    #[arg(long, value_name = "NAME", conflicts_with = "instant", conflicts_with_all = KNOBS)]
     pub(in crate::cli) latency_profile: Option<Profile>,
     /// Standard deviation of --time-to-first-token; times are log-normal.
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
@@ -116,6 +116,18 @@ pub(in crate::cli) struct SteppingArgs {
     #[arg(long, value_name = "X", value_parser = factor)]
     pub(in crate::cli) time_factor_under_load: Option<f64>,
 }
+
+/// Flags of times that are set one by one.
+const KNOBS: [&str; 8] = [
+    "time_to_first_token",
+    "inter_token_latency",
+    "time_to_first_token_std_dev",
+    "inter_token_latency_std_dev",
+    "prefill_overhead",
+    "prefill_time_per_token",
+    "prefill_time_std_dev",
+    "time_factor_under_load",
+];
 
 /// Flags of other times.
 const TIMES: [&str; 12] = [
@@ -168,7 +180,7 @@ pub(in crate::cli) const OWN: [&str; 14] = [
 ];
 
 /// A number, as vLLM takes it.
-fn count(text: &str) -> Result<NonZeroU32, String> {
+pub(super) fn count(text: &str) -> Result<NonZeroU32, String> {
     let wrong = || "a number from 1 on is needed, such as 256, 8k or 8K".to_owned();
     model_length(text).ok().and_then(|length| length.0).ok_or_else(wrong)
 }
@@ -176,6 +188,15 @@ fn count(text: &str) -> Result<NonZeroU32, String> {
 fn ranks(text: &str) -> Result<NonZeroU32, String> {
     let ranks = text.parse().ok().filter(|ranks: &NonZeroU32| ranks.get() <= 256);
     ranks.ok_or_else(|| "a number from 1 to 256 is needed".to_owned())
+}
+
+/// A number of blocks, one of which is never used.
+fn blocks(text: &str) -> Result<NonZeroU32, String> {
+    let blocks = count(text)?;
+    if blocks.get() < 2 {
+        return Err("a number from 2 on is needed: one block is never used, as in vLLM".to_owned());
+    }
+    Ok(blocks)
 }
 
 fn factor(text: &str) -> Result<f64, String> {

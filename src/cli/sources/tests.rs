@@ -53,6 +53,7 @@ fn samples(flag: &Arg) -> Vec<String> {
         "reasoning-parser" => "qwen3",
         "tool-call-parser" => "hermes",
         "latency-profile" => "h100-8b",
+        "num-gpu-blocks-override" => "2",
         _ => "1",
     };
     vec![sample.to_owned()]

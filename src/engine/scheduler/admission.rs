@@ -59,7 +59,7 @@ impl Scheduler {
     /// Gives a waiting request its blocks and its first tokens.
     fn admit(&mut self, slot: Slot, budget: usize, threshold: usize) -> Admission {
         // One that has received its prompt has its blocks.
-        let is_new = self.requests[slot].num_computed_tokens == 0;
+        let is_new = self.requests[slot].sequence.blocks().is_empty();
         let num_computed_tokens = if is_new { self.look_up(slot) } else { self.requests[slot].num_computed_tokens };
         if self.requests[slot].is_to_receive() {
             return if self.begin_load(slot, num_computed_tokens) { Admission::Loads } else { Admission::Waits };

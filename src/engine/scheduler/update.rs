@@ -15,8 +15,11 @@ impl Scheduler {
         &self.decisions
     }
 
-    /// Samples for a request; true where that was its last token.
+    /// Samples for a request; true where that was its last token. One that was aborted during the step gets none.
     pub(super) fn output(&mut self, slot: Slot) -> bool {
+        if self.requests[slot].is_finished() {
+            return false;
+        }
         let has_finished = self.samples(slot) && self.sample_burst(slot);
         if has_finished {
             if self.requests[slot].transfer.sends {
@@ -90,5 +93,41 @@ impl Scheduler {
             num_cached_tokens,
             num_external_tokens,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::engine::{
+        kv_cache::KvCacheConfig,
+        scheduler::{Request, Scheduler, SchedulerConfig},
+    };
+
+    fn request(id: u64, tokens: usize) -> Request {
+        Request { id, prompt: vec![7; 20], output: vec![9; tokens], ..Request::default() }
+    }
+
+    #[test]
+    fn a_request_that_is_aborted_in_its_last_step_ends_once() {
+        for aborts_all in [false, true] {
+            let mut scheduler = Scheduler::new(SchedulerConfig::default(), KvCacheConfig::default()).unwrap();
+            scheduler.add_request(request(1, 1)).unwrap();
+            scheduler.schedule();
+            if aborts_all {
+                assert_eq!(scheduler.abort_all(), [1]);
+            } else {
+                assert!(scheduler.abort(1));
+            }
+            assert_eq!(scheduler.update_from_output().outputs, []);
+            // Its place in the table is given to one other request, not to two.
+            let mut ended = Vec::new();
+            let mut arrivals = vec![request(2, 5), request(3, 8)];
+            for _ in 0..8 {
+                let decisions = scheduler.step(arrivals.drain(..), &[]);
+                ended.extend(decisions.outputs.iter().map(|output| output.request_id));
+            }
+            let tokens = |id| ended.iter().filter(|ended| **ended == id).count();
+            assert_eq!((tokens(2), tokens(3), scheduler.has_requests()), (5, 8, false));
+        }
     }
 }

@@ -105,8 +105,10 @@ impl Inbox {
     pub(super) fn ask(&self) -> oneshot::Receiver<Snapshot> {
         let (sender, receiver) = oneshot::channel();
         let mut state = self.lock();
-        state.asked.push(sender);
-        self.wake(&mut state);
+        if !state.is_closed {
+            state.asked.push(sender);
+            self.wake(&mut state);
+        }
         receiver
     }
 
@@ -128,6 +130,11 @@ impl Inbox {
             state.notices.push(notice);
             self.wake(&mut state);
         }
+    }
+
+    /// Checks whether the engine has ended.
+    pub(super) fn is_closed(&self) -> bool {
+        self.lock().is_closed
     }
 
     /// Ends the engine.
@@ -252,6 +259,7 @@ mod tests {
         assert!(inbox.submit(arrived(MOST_ARRIVALS)).is_some());
         assert_eq!(inbox.submit(arrived(1)), None);
         inbox.close();
+        assert!(inbox.is_closed() && inbox.ask().blocking_recv().is_err(), "nobody waits for an engine that has ended");
         assert!(inbox.take(&mut Mail::default(), true, None).is_none());
         assert!(inbox.sleep_until(Instant::now() + std::time::Duration::from_secs(3600)).is_none());
     }

@@ -86,11 +86,19 @@ pub(in super::super) fn bytes_of(planned: &[Planned<'_>]) -> usize {
     planned.iter().map(of_choice).fold(0, usize::saturating_add)
 }
 
+/// What vLLM says of an engine whose process has ended.
+const DEAD: &str = "EngineCore encountered an issue. See stack trace (above) for the root cause.";
+
 impl Engine {
+    /// Checks whether a rank has ended, which only a defect of this program does while the server runs.
+    pub(in super::super) fn is_dead(&self) -> bool {
+        self.inboxes.iter().any(|inbox| inbox.is_closed())
+    }
+
     /// Submits the choices of an answer, each to a rank.
     ///
     /// # Errors
-    /// 503 where too many requests wait for the next step.
+    /// 503 where too many requests wait for the next step, 500 where the engine has ended.
     pub(in super::super) fn submit(
         &self,
         planned: Vec<Planned<'_>>,
@@ -131,7 +139,8 @@ impl Engine {
                 continue;
             }
             // What is refused ends the requests of other ranks with it.
-            let first = inbox.submit(arrivals).ok_or_else(ApiError::busy)?;
+            let refused = || if inbox.is_closed() { ApiError::internal(DEAD) } else { ApiError::busy() };
+            let first = inbox.submit(arrivals).ok_or_else(refused)?;
             choices.into_iter().zip(first..).for_each(|(choice, id)| run.submitted(choice, Submitted { rank, id }));
         }
         Ok(run)

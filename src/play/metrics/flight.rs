@@ -162,6 +162,15 @@ impl Flight {
         self.last = now;
     }
 
+    /// An end before the first token that a simulated engine owed it: nothing of its prompt was computed.
+    pub(in super::super) fn end_before_first(&mut self, now: Instant) {
+        if self.first.is_some() || self.scheduled.is_some() || self.engine.scheduled.is_none() {
+            return self.step(0, now);
+        }
+        (self.first, self.last) = (Some(now), now);
+        self.engine.first_token.time(now - self.group.arrived);
+    }
+
     /// Takes part in the engine's steps with the tokens that were sent at one time.
     fn settle_parts(&mut self) {
         if !self.parts.is_empty() {

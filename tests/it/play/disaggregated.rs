@@ -95,6 +95,20 @@ async fn prefilled(at: std::net::SocketAddr, path: &str, body: &Value) -> Value 
     send(at, path, &first).await.json()["kv_transfer_params"].clone()
 }
 
+#[tokio::test]
+async fn prompts_of_any_length_leave_no_blocks_behind() {
+    let (first, second) = (prefill().await, decode(Duration::ZERO).await);
+    for tokens in [1, 2, 15, 16, 17, 32] {
+        let body = json!({"prompt": prompt(tokens, tokens), "max_tokens": 3, "ignore_eos": true});
+        let usage = through(&first, &second, "/v1/completions", &body).await.json()["usage"].clone();
+        assert_eq!(usage["completion_tokens"], 3);
+        for server in [&first, &second] {
+            until(server, &IDLE).await;
+            sound(server).await;
+        }
+    }
+}
+
 /// Sends a request as a proxy does: to one engine for its prompt, to the other one for its output.
 async fn through(prefill: &Server, decode: &Server, path: &str, body: &Value) -> Answer {
     let mut second = body.clone();

@@ -353,6 +353,29 @@ async fn an_engine_that_ended_before_its_answer_met_a_stop_string_adds_up() {
 }
 
 #[tokio::test]
+async fn prompts_that_a_pause_aborts_before_their_first_token_are_not_counted() {
+    let config = synthetic(EngineConfig { scheduler: at_once(1), ..engine(40 * MS) });
+    let options = ServerOptions { dev_mode: true, ..config.server.clone() };
+    let server = start(Config { admin: Admin::Here(Access::default()), server: options, ..config }).await;
+    let requests = futures_util::future::join_all((0..4).map(|number| {
+        let body = json!({"prompt": prompt(number, 101), "max_tokens": 200});
+        let address = server.address;
+        async move { client::send(address, &post("/v1/completions", &body)).await }
+    }));
+    let pause = async {
+        until(&server, &[("vllm:prompt_tokens_total", 101.0), ("vllm:num_requests_waiting", 3.0)]).await;
+        client::send(server.address, &post("/pause?mode=abort", &json!({}))).await
+    };
+    let (answers, paused) = tokio::join!(requests, pause);
+    assert_eq!(paused.status, 200);
+    assert!(answers.iter().all(|answer| answer.json()["choices"][0]["finish_reason"] == "abort"));
+    let found = until(&server, &IDLE).await;
+    assert_eq!(found["vllm:prompt_tokens_total"], 101.0);
+    let snapshot = client::send(server.address, &get("/vcr/engine")).await.json();
+    assert_eq!((&snapshot["differences"], &snapshot["shown"]["others"]), (&json!([]), &json!(0)), "{snapshot}");
+}
+
+#[tokio::test]
 async fn what_was_aborted_adds_up_too() {
     let admin = Admin::Here(Access::default());
     let server = start(Config { admin, ..synthetic(engine(30 * MS)) }).await;
