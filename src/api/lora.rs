@@ -3,7 +3,6 @@
 use super::{
     body::Body,
     error::ApiError,
-    request::object,
     schema::{
         self, Field, Kind,
         Need::{Nullable, Optional, Required},
@@ -14,7 +13,7 @@ use super::{
 /// A request to `/v1/load_lora_adapter`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoadAdapter {
-    /// The name by which requests ask for it.
+    /// The model name that requests give.
     pub lora_name: String,
     /// Where its weights are.
     pub lora_path: String,
@@ -50,11 +49,7 @@ impl LoadAdapter {
     /// # Errors
     /// Not JSON, not an object, or with fields of other types.
     pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
-        let map = object(body)?;
-        let faults = schema::check(&LOAD, &map, "body");
-        if !faults.is_empty() {
-            return Err(faults.error());
-        }
+        let map = schema::read(&LOAD, body)?;
         let body = Body(&map);
         let text = |name: &str| body.text(name).unwrap_or_default();
         let load_inplace = body.flag("load_inplace", false);
@@ -68,11 +63,7 @@ impl UnloadAdapter {
     /// # Errors
     /// Not JSON, not an object, or with fields of other types.
     pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
-        let map = object(body)?;
-        let faults = schema::check(&UNLOAD, &map, "body");
-        if !faults.is_empty() {
-            return Err(faults.error());
-        }
+        let map = schema::read(&UNLOAD, body)?;
         Ok(Self { lora_name: Body(&map).text("lora_name").unwrap_or_default() })
     }
 }

@@ -4,8 +4,9 @@
 use serde_json::{Map, Value};
 
 use super::{
+    error::ApiError,
     fields::{attributes, dictionary, int_in, one_of},
-    messages, python, structured,
+    messages, python, request, structured,
     values::{Issue, Issues, flag, float, int, list, text},
 };
 
@@ -93,6 +94,16 @@ pub(super) enum Need {
     /// May be left out, but not null.
     Optional,
     Nullable,
+}
+
+/// Reads a body as an object that fits.
+///
+/// # Errors
+/// Not JSON, not an object, or with fields that do not fit.
+pub(super) fn read(object: &Object, body: &[u8]) -> Result<Map<String, Value>, ApiError> {
+    let map = request::object(body)?;
+    let issues = check(object, &map, "body");
+    if issues.is_empty() { Ok(map) } else { Err(issues.error()) }
 }
 
 /// Everything in an object that does not fit.

@@ -149,11 +149,7 @@ impl DetokenizeRequest {
     /// # Errors
     /// Not JSON, not an object, or not with a list `tokens` of ids; ids of more than 32 bits.
     pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
-        let map = object(body)?;
-        let faults = schema::check(&TOKENS, &map, "body");
-        if !faults.is_empty() {
-            return Err(faults.error());
-        }
+        let map = schema::read(&TOKENS, body)?;
         let body = Body(&map);
         let is_narrow = |id: &Value| values::int(id, "").is_ok_and(|id| u32::try_from(id).is_ok());
         if !map.get("tokens").and_then(Value::as_array).is_none_or(|ids| ids.iter().all(is_narrow)) {
