@@ -22,7 +22,7 @@ pub(in crate::cli) struct SimulatedArgs {
     pub(in crate::cli) stepping: SteppingArgs,
     /// Serves each request at its recorded times, as without --engine; the engine adds what it waits for a place, for blocks and for the
     /// tokens of a step where more requests are there than when it was recorded.
-    #[arg(long, conflicts_with_all = TIMES)]
+    #[arg(long, conflicts_with_all = TIMES, conflicts_with_all = KNOBS)]
     pub(in crate::cli) latency_recorded: bool,
     /// Shows at /metrics the names of earlier versions of vLLM too.
     #[arg(long)]
@@ -129,21 +129,8 @@ const KNOBS: [&str; 8] = [
     "time_factor_under_load",
 ];
 
-/// Flags of other times.
-const TIMES: [&str; 12] = [
-    "instant",
-    "pace",
-    "time_to_first_token",
-    "inter_token_latency",
-    "latency_trace",
-    "latency_profile",
-    "time_to_first_token_std_dev",
-    "inter_token_latency_std_dev",
-    "prefill_overhead",
-    "prefill_time_per_token",
-    "prefill_time_std_dev",
-    "time_factor_under_load",
-];
+/// Flags of other times than recorded ones, beside [`KNOBS`].
+const TIMES: [&str; 4] = ["instant", "pace", "latency_trace", "latency_profile"];
 
 /// Values of the engine's flags that change nothing without it, as vLLM's do without a model.
 pub(in crate::cli) const VLLMS_OWN: [&str; 12] = [

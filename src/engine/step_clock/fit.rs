@@ -1,9 +1,9 @@
 //! A model of steps that were measured.
 //!
 //! Coefficients are those with the least squared relative errors among those that are not negative; so a step of 5 ms
-//! counts as much as one of 500. Errors are relative to what the model says, not to what was measured: two tokens that were seen in one
+//! counts as much as one of 500. Errors are relative to the model, not to the measurement: two tokens that were seen in one
 //! moment, after a pause, are a long step and a short one, and their mean is right. A step that is far off counts less (Huber's
-//! weights), for one stall tells nothing of the others. What a step took beyond or below the model is kept as a factor and drawn again,
+//! weights). What a step took beyond or below the model is kept as a factor and drawn again,
 //! apart for steps with and without prefills, so that tails and means are those of the data.
 
 use rand::{Rng, RngExt};

@@ -73,7 +73,7 @@ pub(super) struct Mail {
     pub(super) asked: Vec<oneshot::Sender<Snapshot>>,
     /// What an operator wants.
     pub(super) orders: Vec<Order>,
-    /// What other engines say.
+    /// Notices of other engines.
     pub(super) notices: Vec<Notice>,
 }
 
@@ -123,7 +123,7 @@ impl Inbox {
         receiver
     }
 
-    /// Adds what another engine says.
+    /// Adds a notice of another engine.
     pub(super) fn notify(&self, notice: Notice) {
         let mut state = self.lock();
         if state.notices.len() < MOST_NOTICES {
