@@ -18,7 +18,7 @@ use vllm_vcr::{
 
 use super::{CHAT, Shelf, chat, record, tape};
 use crate::support::{
-    client::{self, Request, get, post},
+    client::{self, Request, get, post, read_until},
     play_server::{self, Server, config, start},
 };
 
@@ -84,18 +84,6 @@ async fn until(address: SocketAddr, name: &str, value: f64) {
         yield_now().await;
     }
     panic!("{name} is {last}, not {value}");
-}
-
-/// Reads until a text was read.
-async fn read_until(stream: &mut TcpStream, text: &str) -> String {
-    let mut read = String::new();
-    while !read.contains(text) {
-        let mut some = [0; 4096];
-        let count = stream.read(&mut some).await.unwrap();
-        assert!(count > 0, "{read}");
-        read.push_str(&String::from_utf8_lossy(&some[..count]));
-    }
-    read
 }
 
 async fn rest(mut stream: TcpStream) -> String {

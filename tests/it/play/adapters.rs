@@ -5,14 +5,8 @@ use std::{num::NonZeroU32, time::Duration};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 use vllm_vcr::{
-    engine::{
-        scheduler::SchedulerConfig,
-        step_clock::{Knobs, StepTimes},
-    },
-    play::{
-        Config, EngineConfig, EngineTimes, KvEventsConfig, LoraConfig, LoraModule, Player, ServerOptions, Source,
-        Synthetic,
-    },
+    engine::scheduler::SchedulerConfig,
+    play::{Config, EngineConfig, KvEventsConfig, LoraConfig, LoraModule, Player, ServerOptions, Source, Synthetic},
     recording::trace::{FinishReason, Record},
     replay::{
         account::{Access, Admin},
@@ -26,6 +20,7 @@ use crate::support::{
     kv_subscriber::replayed,
     play_server::{Server, config, record, start},
     running::{Running, vcr},
+    simulated::engine,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -57,11 +52,9 @@ fn synthetic(lora: LoraConfig) -> Config {
 
 /// The same behind an engine, whose steps take so long.
 fn simulated(lora: LoraConfig, step: Duration) -> Config {
-    let times = if step.is_zero() { StepTimes::Instant } else { StepTimes::Knobs(Knobs::constant(step, step)) };
     let engine = EngineConfig {
         scheduler: SchedulerConfig { max_loras: lora.max_loras, ..SchedulerConfig::default() },
-        times: EngineTimes::Given(times),
-        ..EngineConfig::default()
+        ..engine(step)
     };
     Config { engine: Some(engine), ..synthetic(lora) }
 }

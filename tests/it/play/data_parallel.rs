@@ -8,22 +8,14 @@ use tokio::{
     sync::oneshot,
     time::sleep,
 };
-use vllm_vcr::{
-    engine::step_clock::{Knobs, StepTimes},
-    play::{
-        Config, EngineConfig, EngineTimes, Fleet, KvEventsConfig, Player, Script, ServerOptions, Source, Synthetic,
-    },
-    replay::{
-        account::{Access, Admin},
-        matching::MatchBy,
-    },
-};
+use vllm_vcr::play::{Config, Fleet, KvEventsConfig, Player, Script, ServerOptions};
 
 use crate::support::{
     client::{self, Answer, get, open, post},
     kv_subscriber::replayed,
-    play_server::{Server, config, start},
+    play_server::{Server, start},
     running::{Running, vcr},
+    simulated::{behind, engine},
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -31,18 +23,10 @@ const RANK: &str = "x-data-parallel-rank";
 
 /// A server of made-up tokens with so many engines, whose steps take so long.
 fn ranks(count: u32, step: Duration) -> Config {
-    let times = if step.is_zero() { StepTimes::Instant } else { StepTimes::Knobs(Knobs::constant(step, step)) };
-    let engine = EngineConfig { times: EngineTimes::Given(times), ..EngineConfig::default() };
     Config {
-        source: Source::Synthetic(Synthetic::Random),
-        prompt_tokens_details: true,
-        block_size: NonZeroU32::new(16),
-        engine: Some(engine),
         data_parallel_size: NonZeroU32::new(count).unwrap(),
-        max_model_len: Some(1024),
-        admin: Admin::Here(Access::default()),
         server: ServerOptions { dev_mode: true, ..ServerOptions::default() },
-        ..config(&[MatchBy::Next], Vec::new())
+        ..behind(engine(step))
     }
 }
 

@@ -1,26 +1,22 @@
 //! Disaggregated serving: engines that prefill and engines that decode, as a router's proxy uses them.
 
-use std::{collections::BTreeMap, num::NonZeroU32, time::Duration};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::{io::AsyncReadExt, net::TcpListener, sync::oneshot};
 use vllm_vcr::{
     engine::{
-        kv_cache::KvCacheConfig,
         scheduler::SchedulerConfig,
-        step_clock::{Knobs, Spread, StepTimes, TransferTimes},
+        step_clock::{Spread, TransferTimes},
     },
-    play::{Config, EngineConfig, EngineTimes, Fleet, KvRole, KvTransferConfig, Player, Script, Source, Synthetic},
-    replay::{
-        account::{Access, Admin},
-        matching::MatchBy,
-    },
+    play::{Config, EngineConfig, Fleet, KvRole, KvTransferConfig, Player, Script},
 };
 
 use crate::support::{
     client::{self, Answer, get, post},
-    play_server::{Server, config, start},
+    play_server::{Server, start},
     running::vcr,
+    simulated::{behind, engine, samples, until},
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -39,26 +35,7 @@ fn connector(name: &str, role: KvRole) -> KvTransferConfig {
 
 /// A server of made-up tokens behind an engine, with its steps' duration and its connector.
 fn synthetic(step: Duration, kv_transfer: Option<KvTransferConfig>) -> Config {
-    let times = if step.is_zero() { StepTimes::Instant } else { StepTimes::Knobs(Knobs::constant(step, step)) };
-    let engine = EngineConfig {
-        scheduler: SchedulerConfig::default(),
-        max_num_batched_tokens: None,
-        kv_cache: KvCacheConfig::default(),
-        times: EngineTimes::Given(times),
-        time_scale: 1.0,
-        legacy_metrics: false,
-        kv_events: None,
-        kv_transfer,
-    };
-    Config {
-        source: Source::Synthetic(Synthetic::Random),
-        prompt_tokens_details: true,
-        block_size: NonZeroU32::new(16),
-        engine: Some(engine),
-        max_model_len: Some(1024),
-        admin: Admin::Here(Access::default()),
-        ..config(&[MatchBy::Next], Vec::new())
-    }
+    behind(EngineConfig { kv_transfer, ..engine(step) })
 }
 
 async fn prefill() -> Server {
@@ -114,29 +91,6 @@ async fn through(prefill: &Server, decode: &Server, path: &str, body: &Value) ->
     let mut second = body.clone();
     second["kv_transfer_params"] = prefilled(prefill.address, path, body).await;
     send(decode.address, path, &second).await
-}
-
-/// Values by family and labels, without those of the engine and the model.
-async fn samples(server: &Server) -> BTreeMap<String, f64> {
-    let page = client::send(server.address, &get("/metrics")).await.text();
-    let lines = page.lines().filter(|line| !line.starts_with('#')).map(|line| line.rsplit_once(' ').unwrap());
-    let plain = |name: &str| {
-        let labels = ["engine=\"0\",", "engine=\"0\"", "model_name=\"m\",", ",model_name=\"m\"", "model_name=\"m\""];
-        labels.iter().fold(name.to_owned(), |name, label| name.replace(label, "")).replace("{}", "")
-    };
-    lines.map(|(name, value)| (plain(name), value.parse().unwrap())).collect()
-}
-
-async fn until(server: &Server, wanted: &[(&str, f64)]) -> BTreeMap<String, f64> {
-    for _ in 0..500 {
-        let found = samples(server).await;
-        if wanted.iter().all(|(sample, value)| found.get(*sample) == Some(value)) {
-            return found;
-        }
-        tokio::time::sleep(10 * MS).await;
-    }
-    let found = samples(server).await;
-    panic!("{:?}", wanted.iter().map(|(sample, _)| (sample, found.get(*sample))).collect::<Vec<_>>());
 }
 
 async fn sound(server: &Server) -> Value {

@@ -4,14 +4,9 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::{io::AsyncReadExt, net::TcpStream};
 use vllm_vcr::{
-    engine::{
-        kv_cache::KvCacheConfig,
-        scheduler::SchedulerConfig,
-        step_clock::{Knobs, StepTimes},
-    },
-    play::{Config, EngineConfig, EngineTimes, Source, Synthetic, TokenizerSource, Unmatched},
+    engine::scheduler::SchedulerConfig,
+    play::{Config, EngineConfig, Source, Synthetic, TokenizerSource, Unmatched},
     recording::cassette::load,
     replay::{
         account::{Access, Admin},
@@ -23,8 +18,9 @@ use vllm_vcr::{
 use crate::support::{
     CHAT,
     cassettes::{Shelf, tape},
-    client::{self, Answer, get, post},
+    client::{self, Answer, get, post, read_until},
     play_server::{Server, config, start},
+    simulated::engine,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -36,21 +32,7 @@ const LOOKS: usize = 2000;
 
 /// Every step takes 10 ms.
 fn slow() -> EngineConfig {
-    EngineConfig { times: EngineTimes::Given(StepTimes::Knobs(Knobs::constant(STEP, STEP))), ..engine() }
-}
-
-/// An engine whose steps take no time.
-fn engine() -> EngineConfig {
-    EngineConfig {
-        scheduler: SchedulerConfig::default(),
-        max_num_batched_tokens: None,
-        kv_cache: KvCacheConfig::default(),
-        times: EngineTimes::Given(StepTimes::Instant),
-        time_scale: 1.0,
-        legacy_metrics: false,
-        kv_events: None,
-        kv_transfer: None,
-    }
+    engine(STEP)
 }
 
 /// A server of a cassette, and of nothing else. Without a tokenizer, prompts have as many tokens as were recorded.
@@ -126,17 +108,6 @@ async fn sample(server: &Server, name: &str) -> f64 {
     line.map_or(0.0, |line| line.rsplit(' ').next().unwrap().parse().unwrap())
 }
 
-async fn read_until(stream: &mut TcpStream, text: &str) -> String {
-    let mut read = String::new();
-    while !read.contains(text) {
-        let mut some = [0; 4096];
-        let count = stream.read(&mut some).await.unwrap();
-        assert!(count > 0, "{read}");
-        read.push_str(&String::from_utf8_lossy(&some[..count]));
-    }
-    read
-}
-
 /// An exchange of each family, with the tokens of its choices.
 fn families() -> Vec<(&'static str, Value, String, u32)> {
     let message = r#"{json: {id: msg_1, type: message, role: assistant, model: m, content: [{type: text, text: Hello there.}], stop_reason: end_turn, stop_sequence: null, usage: {input_tokens: 30, output_tokens: 4}}}"#;
@@ -162,7 +133,8 @@ fn all_families() -> String {
 
 #[tokio::test]
 async fn every_family_has_its_recorded_bytes_and_is_a_request_of_the_engine() {
-    let (plain, simulated) = (served(&all_families(), None).await, served(&all_families(), Some(engine())).await);
+    let (plain, simulated) =
+        (served(&all_families(), None).await, served(&all_families(), Some(engine(Duration::ZERO))).await);
     for (path, body, ..) in families() {
         let (plain, simulated) = (send(&plain, path, &body).await, send(&simulated, path, &body).await);
         assert_eq!((simulated.status, simulated.text()), (200, plain.text()), "{path}");
@@ -188,7 +160,7 @@ async fn prefixes_are_cached_and_the_recorded_usage_stays() {
     let words = "A system prompt of many words, the same for each request. ".repeat(8);
     let ask = |question: &str| chat(&format!("{words}{question}"), false);
     let records = ["One?", "Two?"].map(|question| record(CHAT, &ask(question), &answer("Yes.", 130, 2)));
-    let server = served(&tape(&records), Some(engine())).await;
+    let server = served(&tape(&records), Some(engine(Duration::ZERO))).await;
     for question in ["One?", "Two?"] {
         let usage = send(&server, CHAT, &ask(question)).await.json()["usage"].clone();
         assert_eq!(usage["prompt_tokens_details"]["cached_tokens"], 7, "as it was recorded");
@@ -231,7 +203,7 @@ async fn a_failure_in_the_middle_of_a_stream_ends_its_request() {
             &format!("{{fault: {fault}, after_events: 2, "),
             1,
         );
-        let server = served(&tape(&[record(CHAT, &chat("One", true), &answer)]), Some(engine())).await;
+        let server = served(&tape(&[record(CHAT, &chat("One", true), &answer)]), Some(engine(Duration::ZERO))).await;
         let mut stream = client::open(server.address, &post(CHAT, &chat("One", true))).await;
         let read = read_until(&mut stream, "\"content\":\"").await;
         assert!(!read.contains("[DONE]"), "{fault}: {read}");
@@ -252,7 +224,7 @@ async fn a_failure_in_the_middle_of_a_stream_ends_its_request() {
 async fn a_stream_with_an_error_in_it_is_a_request_too() {
     let events = r#"{events: [{data: {id: c, choices: [{index: 0, delta: {role: assistant, content: ""}}]}}, {data: {id: c, choices: [{index: 0, delta: {content: Hello there}}]}}, {data: {error: {message: broke, code: 500}}}]}"#;
     let text = tape(&[record(CHAT, &chat("One", true), events)]);
-    let (plain, simulated) = (served(&text, None).await, served(&text, Some(engine())).await);
+    let (plain, simulated) = (served(&text, None).await, served(&text, Some(engine(Duration::ZERO))).await);
     let body = chat("One", true);
     assert_eq!(send(&simulated, CHAT, &body).await.text(), send(&plain, CHAT, &body).await.text());
     let found = until(&simulated, is_idle).await;
@@ -269,8 +241,7 @@ async fn errors_and_what_no_model_generates_are_sent_as_recorded() {
     let embedding = json!({"model": "m", "input": "x"});
     let text = tape(&[failed, record("/v1/embeddings", &embedding, vector)]);
     // An engine whose steps never end would hold them up.
-    let times = EngineTimes::Given(StepTimes::Knobs(Knobs::constant(HOUR, HOUR)));
-    let server = served(&text, Some(EngineConfig { times, ..engine() })).await;
+    let server = served(&text, Some(engine(HOUR))).await;
     assert_eq!(send(&server, CHAT, &chat("One", false)).await.status, 429);
     assert_eq!(send(&server, "/v1/embeddings", &embedding).await.json()["data"][0]["embedding"][0], 0.5);
     assert_eq!(snapshot(&server).await["totals"]["submitted"], 0);
@@ -295,7 +266,7 @@ async fn with_the_models_tokenizer_prompts_are_those_of_its_template() {
         source: Source::Synthetic(Synthetic::Random),
         cassette_player: Some(cassette_player),
         admin: Admin::Here(Access::default()),
-        engine: Some(engine()),
+        engine: Some(engine(Duration::ZERO)),
         ..config(&[MatchBy::Next], Vec::new())
     })
     .await;

@@ -1,6 +1,6 @@
 //! `play --replicas`: engines of one process with ports, caches and metrics of their own, and the script of their lives.
 
-use std::{fs, net::SocketAddr, num::NonZeroU32, time::Duration};
+use std::{fs, net::SocketAddr, time::Duration};
 
 use serde_json::json;
 use tokio::{
@@ -9,48 +9,20 @@ use tokio::{
     sync::oneshot,
     time::Instant,
 };
-use vllm_vcr::{
-    engine::{
-        kv_cache::KvCacheConfig,
-        scheduler::SchedulerConfig,
-        step_clock::{Knobs, StepTimes},
-    },
-    play::{Config, EngineConfig, EngineTimes, Fleet, Player, Script, ServerOptions, Source, Synthetic},
-    replay::{
-        account::{Access, Admin},
-        matching::MatchBy,
-    },
-};
+use vllm_vcr::play::{Config, Fleet, Player, Script, ServerOptions};
 
 use crate::support::{
     client::{self, get, post},
-    play_server::{config, start},
+    play_server::start,
     running::{Running, vcr},
+    simulated::{behind, engine},
 };
 
 const MS: Duration = Duration::from_millis(1);
 
 /// A server of made-up tokens behind an engine whose steps take so long.
 fn synthetic(step: Duration) -> Config {
-    let engine = EngineConfig {
-        scheduler: SchedulerConfig::default(),
-        max_num_batched_tokens: None,
-        kv_cache: KvCacheConfig::default(),
-        times: EngineTimes::Given(StepTimes::Knobs(Knobs::constant(step, step))),
-        time_scale: 1.0,
-        legacy_metrics: false,
-        kv_events: None,
-        kv_transfer: None,
-    };
-    Config {
-        source: Source::Synthetic(Synthetic::Random),
-        prompt_tokens_details: true,
-        block_size: NonZeroU32::new(16),
-        engine: Some(engine),
-        max_model_len: Some(1024),
-        admin: Admin::Here(Access::default()),
-        ..config(&[MatchBy::Next], Vec::new())
-    }
+    behind(engine(step))
 }
 
 /// Running replicas; they stop when this is dropped.

@@ -8,9 +8,8 @@ use vllm_vcr::{
     engine::{
         kv_cache::KvCacheConfig,
         scheduler::{SchedulerConfig, SchedulingPolicy},
-        step_clock::{Knobs, StepTimes},
     },
-    play::{AnswerOptions, Config, EngineConfig, EngineTimes, Player, ServerOptions, Source, Synthetic},
+    play::{AnswerOptions, Config, EngineConfig, Player, ServerOptions, Source, Synthetic},
     recording::trace::FinishReason,
     replay::{
         account::{Access, Admin},
@@ -22,6 +21,7 @@ use crate::support::{
     client::{self, Answer, get, post},
     play_server::{self, Server, config, record, start, tokenizer},
     running::{Running, vcr},
+    simulated::{engine, until},
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -42,21 +42,6 @@ fn synthetic(engine: EngineConfig) -> Config {
     }
 }
 
-/// An engine whose steps take no time, or so much each.
-fn engine(step: Duration) -> EngineConfig {
-    let times = if step.is_zero() { StepTimes::Instant } else { StepTimes::Knobs(Knobs::constant(step, step)) };
-    EngineConfig {
-        scheduler: SchedulerConfig::default(),
-        max_num_batched_tokens: None,
-        kv_cache: KvCacheConfig::default(),
-        times: EngineTimes::Given(times),
-        time_scale: 1.0,
-        legacy_metrics: false,
-        kv_events: None,
-        kv_transfer: None,
-    }
-}
-
 fn at_once(most: usize) -> SchedulerConfig {
     SchedulerConfig { max_num_seqs: most, ..SchedulerConfig::default() }
 }
@@ -70,31 +55,6 @@ async fn complete(server: &Server, body: Value) -> Answer {
     let answer = client::send(server.address, &post("/v1/completions", &body)).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     answer
-}
-
-/// Values by family and labels, without those of the engine and the model.
-async fn samples(server: &Server) -> BTreeMap<String, f64> {
-    let page = client::send(server.address, &get("/metrics")).await.text();
-    let lines = page.lines().filter(|line| !line.starts_with('#')).map(|line| line.rsplit_once(' ').unwrap());
-    let plain = |name: &str| {
-        let name = ["engine=\"0\",", "engine=\"0\"", "model_name=\"m\",", ",model_name=\"m\"", "model_name=\"m\""]
-            .iter()
-            .fold(name.to_owned(), |name, label| name.replace(label, ""));
-        name.replace("{}", "")
-    };
-    lines.map(|(name, value)| (plain(name), value.parse().unwrap())).collect()
-}
-
-async fn until(server: &Server, wanted: &[(&str, f64)]) -> BTreeMap<String, f64> {
-    for _ in 0..500 {
-        let found = samples(server).await;
-        if wanted.iter().all(|(sample, value)| found[*sample] == *value) {
-            return found;
-        }
-        tokio::time::sleep(10 * MS).await;
-    }
-    let found = samples(server).await;
-    panic!("{:?}", wanted.iter().map(|(sample, _)| (sample, found[*sample])).collect::<Vec<_>>());
 }
 
 /// Reads a stream up to its first event.

@@ -114,3 +114,15 @@ fn chunks(mut rest: &[u8]) -> Vec<Vec<u8>> {
     }
     chunks
 }
+
+/// Reads until a text was read.
+pub(crate) async fn read_until(stream: &mut TcpStream, text: &str) -> String {
+    let mut read = String::new();
+    while !read.contains(text) {
+        let mut some = [0; 4096];
+        let count = stream.read(&mut some).await.unwrap();
+        assert!(count > 0, "{read}");
+        read.push_str(&String::from_utf8_lossy(&some[..count]));
+    }
+    read
+}

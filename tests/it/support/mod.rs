@@ -11,6 +11,7 @@ pub(crate) mod peer;
 pub(crate) mod play_server;
 pub(crate) mod public_reader;
 pub(crate) mod running;
+pub(crate) mod simulated;
 pub(crate) mod tap_program;
 pub(crate) mod tapping;
 pub(crate) mod tokenizers;
