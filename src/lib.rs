@@ -21,14 +21,9 @@
 //!
 //! See docs/decisions/0032-rooms.md.
 
-pub mod api;
-pub mod base;
+pub use {api, base, engine, net, recording, replay, text};
+
 pub mod cli;
-pub mod engine;
 pub mod inspect;
-pub mod net;
 pub mod play;
-pub mod recording;
-pub mod replay;
 pub mod tap;
-pub mod text;

@@ -13,7 +13,12 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use axum::{extract, response::Response};
 use http::StatusCode;
 
-use super::{PlayError, State, extract::JsonBody, http::untyped, model::Model};
+use super::{
+    PlayError, State,
+    extract::{ErrorResponse, JsonBody},
+    http::untyped,
+    model::Model,
+};
 use crate::{
     api::{
         ApiError,
@@ -236,9 +241,9 @@ impl State {
 pub(super) async fn load(
     extract::State(state): extract::State<Arc<State>>,
     JsonBody { bytes, .. }: JsonBody,
-) -> Result<Response, ApiError> {
+) -> Result<Response, ErrorResponse> {
     let request = LoadAdapter::parse(&bytes)?;
-    state.adapters.load(request, None, &state.model).map(done)
+    Ok(done(state.adapters.load(request, None, &state.model)?))
 }
 
 /// `/v1/unload_lora_adapter`
@@ -248,8 +253,8 @@ pub(super) async fn load(
 pub(super) async fn unload(
     extract::State(state): extract::State<Arc<State>>,
     JsonBody { bytes, .. }: JsonBody,
-) -> Result<Response, ApiError> {
-    state.adapters.unload(UnloadAdapter::parse(&bytes)?).map(done)
+) -> Result<Response, ErrorResponse> {
+    Ok(done(state.adapters.unload(UnloadAdapter::parse(&bytes)?)?))
 }
 
 fn done(message: String) -> Response {

@@ -12,7 +12,7 @@ use http_body_util::BodyExt;
 
 use super::{
     engine::RecordedTiming,
-    extract::clock,
+    extract::{ErrorResponse, clock},
     messages,
     metrics::{Flights, Places},
     middleware::Replay,
@@ -42,7 +42,7 @@ impl Replay for Cassettes {
     async fn answer(self, mut request: Request) -> ControlFlow<Response, Request> {
         let clock = match clock(request.extensions()) {
             Ok(clock) => clock,
-            Err(error) => return ControlFlow::Break(error.into_response()),
+            Err(error) => return ControlFlow::Break(ErrorResponse::from(error).into_response()),
         };
         if !routes::is_routed(request.extensions()) {
             request.extensions_mut().insert(Unanswered);
@@ -117,8 +117,8 @@ impl Cassettes {
 /// A refusal in the words of the request's family.
 fn refusal(error: ApiError, endpoint: Endpoint) -> Response {
     match endpoint {
-        Endpoint::Messages => messages::refusal(error).into_response(),
-        _ => error.into_response(),
+        Endpoint::Messages => messages::refusal(error).map_err(ErrorResponse::from).into_response(),
+        _ => ErrorResponse::from(error).into_response(),
     }
 }
 

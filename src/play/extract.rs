@@ -1,6 +1,6 @@
 //! Extractors: what handlers take from a request and from the server.
 
-use std::sync::Arc;
+use std::{convert::Infallible, sync::Arc};
 
 use ::http::{Extensions, HeaderMap, request::Parts, uri::PathAndQuery};
 use axum::{
@@ -64,18 +64,27 @@ impl FromRef<Player> for Option<Arc<Kept>> {
     }
 }
 
-impl IntoResponse for ApiError {
+/// An error as the response of a handler. Layers find the error among the response's extensions.
+pub(super) struct ErrorResponse(ApiError);
+
+impl From<ApiError> for ErrorResponse {
+    fn from(error: ApiError) -> Self {
+        Self(error)
+    }
+}
+
+impl IntoResponse for ErrorResponse {
     fn into_response(self) -> Response {
-        let mut response = http::error(&self);
-        response.extensions_mut().insert(Arc::new(self));
+        let mut response = http::error(&self.0);
+        response.extensions_mut().insert(Arc::new(self.0));
         response
     }
 }
 
 impl FromRequestParts<Player> for Query {
-    type Rejection = ApiError;
+    type Rejection = Infallible;
 
-    async fn from_request_parts(parts: &mut Parts, _: &Player) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, _: &Player) -> Result<Self, Infallible> {
         Ok(Self::new(parts.uri.query()))
     }
 }
@@ -84,10 +93,10 @@ impl FromRequestParts<Player> for Query {
 pub(super) struct ScaleOutEnabled;
 
 impl FromRequestParts<Player> for ScaleOutEnabled {
-    type Rejection = ApiError;
+    type Rejection = ErrorResponse;
 
-    async fn from_request_parts(_: &mut Parts, player: &Player) -> Result<Self, ApiError> {
-        player.state.config.scale_out.then_some(Self).ok_or_else(variants::scale_out_disabled)
+    async fn from_request_parts(_: &mut Parts, player: &Player) -> Result<Self, ErrorResponse> {
+        Ok(player.state.config.scale_out.then_some(Self).ok_or_else(variants::scale_out_disabled)?)
     }
 }
 
@@ -95,10 +104,10 @@ impl FromRequestParts<Player> for ScaleOutEnabled {
 pub(super) struct AnyBody(pub(super) Bytes);
 
 impl FromRequest<Player> for AnyBody {
-    type Rejection = ApiError;
+    type Rejection = ErrorResponse;
 
-    async fn from_request(request: Request, player: &Player) -> Result<Self, ApiError> {
-        http::read_body(request.into_body(), player.state.config.body_limit).await.map(Self)
+    async fn from_request(request: Request, player: &Player) -> Result<Self, ErrorResponse> {
+        Ok(Self(http::read_body(request.into_body(), player.state.config.body_limit).await?))
     }
 }
 
@@ -106,9 +115,9 @@ impl FromRequest<Player> for AnyBody {
 pub(super) struct OptionalJson(pub(super) Bytes);
 
 impl FromRequest<Player> for OptionalJson {
-    type Rejection = ApiError;
+    type Rejection = ErrorResponse;
 
-    async fn from_request(request: Request, player: &Player) -> Result<Self, ApiError> {
+    async fn from_request(request: Request, player: &Player) -> Result<Self, ErrorResponse> {
         let is_json = is_json(request.headers());
         let AnyBody(body) = AnyBody::from_request(request, player).await?;
         Ok(Self(if is_json { body } else { Bytes::new() }))
@@ -122,22 +131,22 @@ pub(super) struct JsonBody {
 }
 
 impl FromRequest<Player> for JsonBody {
-    type Rejection = ApiError;
+    type Rejection = ErrorResponse;
 
-    async fn from_request(request: Request, player: &Player) -> Result<Self, ApiError> {
+    async fn from_request(request: Request, player: &Player) -> Result<Self, ErrorResponse> {
         let (parts, body) = request.into_parts();
         let bytes = http::read_body(body, player.state.config.body_limit).await?;
         if !is_json(&parts.headers) {
-            return Err(ApiError::unsupported_media_type());
+            return Err(ApiError::unsupported_media_type().into());
         }
         Ok(Self { headers: parts.headers, bytes: body_as_utf8(&bytes) })
     }
 }
 
 impl FromRequest<Player> for Arrival {
-    type Rejection = ApiError;
+    type Rejection = ErrorResponse;
 
-    async fn from_request(request: Request, player: &Player) -> Result<Self, ApiError> {
+    async fn from_request(request: Request, player: &Player) -> Result<Self, ErrorResponse> {
         let state = &player.state;
         let session = session(state, request.extensions(), request.headers())?;
         let clock = clock(request.extensions())?;

@@ -9,7 +9,7 @@ use serde_json::{Map, json};
 use super::{
     State,
     blocking::off_the_loop,
-    extract::JsonBody,
+    extract::{ErrorResponse, JsonBody},
     http::{json as json_answer, recorded_headers},
     model::Model,
     pipeline::{Arrival, respond, start},
@@ -30,8 +30,8 @@ use crate::{
 pub(super) async fn answer(
     extract::State(state): extract::State<Arc<State>>,
     arrival: Arrival,
-) -> Result<Response, ApiError> {
-    message(&state, arrival).await.or_else(refusal)
+) -> Result<Response, ErrorResponse> {
+    Ok(message(&state, arrival).await.or_else(refusal)?)
 }
 
 async fn message(state: &Arc<State>, arrival: Arrival) -> Result<Response, ApiError> {
@@ -64,9 +64,9 @@ pub(super) fn refusal(refused: ApiError) -> Result<Response, ApiError> {
 pub(super) async fn count(
     extract::State(state): extract::State<Arc<State>>,
     JsonBody { bytes, .. }: JsonBody,
-) -> Result<Response, ApiError> {
+) -> Result<Response, ErrorResponse> {
     let counted = off_the_loop(bytes.len(), move || counted(&state, &MessagesRequest::parse_count(&bytes)?)).await;
-    counted.map(|body| json_answer(StatusCode::OK, body, HeaderMap::new())).or_else(refusal)
+    Ok(counted.map(|body| json_answer(StatusCode::OK, body, HeaderMap::new())).or_else(refusal)?)
 }
 
 fn counted(state: &State, request: &MessagesRequest) -> Result<String, ApiError> {

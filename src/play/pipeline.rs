@@ -31,7 +31,7 @@ use super::{
     blocking::off_the_loop,
     collect::{Collected, collect},
     dialect::{Dialect, VllmVersion},
-    extract::{rank_of, request_id_of},
+    extract::{ErrorResponse, rank_of, request_id_of},
     http::{error, events, held_json},
     middleware::Replay,
     plan::{Failing, Origin, Plan, Planned, plan, weight_of},
@@ -124,7 +124,7 @@ pub(super) async fn generate(
     extract::State(state): extract::State<Arc<State>>,
     arrival: Arrival,
     api: Api,
-) -> Result<Response, ApiError> {
+) -> Result<Response, ErrorResponse> {
     let read = move |state: &State, body: &[u8]| {
         let mut request = GenerationRequest::parse(api, body)?;
         if state.config.server.force_usage && request.stream {
@@ -134,9 +134,9 @@ pub(super) async fn generate(
     };
     let judged = match judged_or_known(&state, api, arrival.body.clone(), read).await {
         Ok(judged) => judged,
-        Err(refused) => return Err(arrival.refused(&state, refused).await),
+        Err(refused) => return Err(arrival.refused(&state, refused).await.into()),
     };
-    respond(begin(&state, arrival, judged).await?).await
+    Ok(respond(begin(&state, arrival, judged).await?).await?)
 }
 
 /// Sends an answer in the words of its own family.

@@ -12,6 +12,7 @@ use http::{HeaderMap, StatusCode};
 
 use super::{
     State,
+    extract::ErrorResponse,
     http::{Json, events, json},
     info,
     pipeline::{Arrival, Started, start},
@@ -33,7 +34,7 @@ pub(super) async fn retrieve(
     extract::State(kept): extract::State<Option<Arc<Kept>>>,
     extract::Path(id): extract::Path<String>,
     query: Query,
-) -> Result<Response, ApiError> {
+) -> Result<Response, ErrorResponse> {
     let retrieval = Retrieval::read(&query)?;
     let kept = kept.ok_or_else(|| not_found(&id))?;
     match retrieval.events_from {
@@ -49,9 +50,9 @@ pub(super) async fn retrieve(
 pub(super) async fn cancel(
     extract::State(kept): extract::State<Option<Arc<Kept>>>,
     extract::Path(id): extract::Path<String>,
-) -> Result<Json, ApiError> {
+) -> Result<Json, ErrorResponse> {
     let kept = kept.ok_or_else(|| not_found(&id))?;
-    kept.cancel(&id).map(Json)
+    Ok(Json(kept.cancel(&id)?))
 }
 
 /// Answers a request for a response.
@@ -61,7 +62,7 @@ pub(super) async fn cancel(
 pub(super) async fn answer(
     extract::State(state): extract::State<Arc<State>>,
     arrival: Arrival,
-) -> Result<Response, ApiError> {
+) -> Result<Response, ErrorResponse> {
     let read = |state: &State, body: &[u8]| {
         let request = ResponsesRequest::parse(body)?;
         state.check_model(request.model())?;
@@ -76,7 +77,7 @@ pub(super) async fn answer(
     let making = Making { started, request: Arc::new(request), head };
     let extra = making.started.headers.clone();
     let keeper = match kept {
-        Some((kept, keeper)) if making.request.is_background() => return in_background(kept, keeper, making),
+        Some((kept, keeper)) if making.request.is_background() => return Ok(in_background(kept, keeper, making)?),
         kept => kept.map(|(_, keeper)| keeper),
     };
     if making.started.stream {

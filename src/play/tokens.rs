@@ -5,7 +5,13 @@ use std::sync::Arc;
 use axum::extract;
 use serde_json::{Map, Value};
 
-use super::{State, blocking::off_the_loop, extract::JsonBody, http::Json, model::Model};
+use super::{
+    State,
+    blocking::off_the_loop,
+    extract::{ErrorResponse, JsonBody},
+    http::Json,
+    model::Model,
+};
 use crate::{
     api::{
         ApiError, ChatPrompt, DetokenizeRequest, PromptInput, TokenizeInput, TokenizeRequest, TokenizeResponse,
@@ -21,8 +27,8 @@ use crate::{
 pub(super) async fn tokenize(
     extract::State(state): extract::State<Arc<State>>,
     JsonBody { bytes: body, .. }: JsonBody,
-) -> Result<Json, ApiError> {
-    off_the_loop(state.weight_of(body.len()), move || {
+) -> Result<Json, ErrorResponse> {
+    let done = off_the_loop(state.weight_of(body.len()), move || {
         let request = TokenizeRequest::parse(&body)?;
         state.check_model(request.model.as_deref())?;
         let tokenizer = &state.model.tokenizer;
@@ -44,7 +50,8 @@ pub(super) async fn tokenize(
         };
         serde_json::to_string(&answer).map(Json).map_err(|error| ApiError::internal(error.to_string()))
     })
-    .await
+    .await?;
+    Ok(done)
 }
 
 /// `/detokenize`
@@ -54,8 +61,8 @@ pub(super) async fn tokenize(
 pub(super) async fn detokenize(
     extract::State(state): extract::State<Arc<State>>,
     JsonBody { bytes: body, .. }: JsonBody,
-) -> Result<Json, ApiError> {
-    off_the_loop(body.len(), move || {
+) -> Result<Json, ErrorResponse> {
+    let done = off_the_loop(body.len(), move || {
         let request = DetokenizeRequest::parse(&body)?;
         state.check_model(request.model.as_deref())?;
         let model = &state.model;
@@ -64,7 +71,8 @@ pub(super) async fn detokenize(
         let prompt = model.tokenizer.decode(&known, SkipSpecial::Keep).map_err(refused)?;
         Ok(Json(serde_json::json!({"prompt": prompt}).to_string()))
     })
-    .await
+    .await?;
+    Ok(done)
 }
 
 /// Refuses ids that the tokenizer does not have, as the engine does.

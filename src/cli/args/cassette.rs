@@ -5,6 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use clap::{Args, ValueEnum};
 
 use super::server::Secret;
+use super::values::one_of;
 use crate::{
     base::units::parse_duration,
     cli::matching::{Way, WayParser},
@@ -37,7 +38,7 @@ pub(in crate::cli) struct CassetteArgs {
     #[arg(long)]
     pub(in crate::cli) no_default_ignores: bool,
     /// Compares bodies field by field as they are, without evening out nulls, neutral values and arguments.
-    #[arg(long, value_name = "FORM", default_value = "even")]
+    #[arg(long, value_name = "FORM", default_value = "even", value_parser = one_of::<Form>())]
     pub(in crate::cli) canonical: Form,
     /// An edit of every text before it is compared: s/PATTERN/REPLACEMENT/.
     #[arg(long, value_name = "EDIT")]
@@ -51,27 +52,27 @@ pub(in crate::cli) struct CassetteArgs {
     pub(in crate::cli) cross_api: bool,
     /// What a request without a record gets. Without it an error from a cassette, or what --replay-tokens has for it; from a trace random
     /// tokens, and an error under --strict.
-    #[arg(long, value_name = "WHAT")]
+    #[arg(long, value_name = "WHAT", value_parser = one_of::<OnMiss>())]
     pub(in crate::cli) on_miss: Option<OnMiss>,
     /// What a request gets whose records were all served. Without it an error, but the last one where prefix found it, and from the
     /// first one again where a trace is served in order; under --strict always an error.
-    #[arg(long, value_name = "WHAT")]
+    #[arg(long, value_name = "WHAT", value_parser = one_of::<OnExhausted>())]
     pub(in crate::cli) on_exhausted: Option<OnExhausted>,
     /// Lets a looser way of --match take over where all records of a stricter one were served.
     #[arg(long)]
     pub(in crate::cli) loose_after_exhausted: bool,
     /// What another try of a request gets: the record that was served before, or the next one after a failure that its client got
     /// whole; or always the next one.
-    #[arg(long, value_name = "WHAT", default_value = "reserve")]
+    #[arg(long, value_name = "WHAT", default_value = "reserve", value_parser = one_of::<Retries>())]
     pub(in crate::cli) retries: Retries,
     /// Which ids answers have: those that were recorded, or counted ones that no other answer has.
-    #[arg(long, value_name = "WHICH", default_value = "recorded")]
+    #[arg(long, value_name = "WHICH", default_value = "recorded", value_parser = one_of::<Ids>())]
     pub(in crate::cli) ids: Ids,
     /// The status of a miss.
     #[arg(long, value_name = "STATUS", default_value = "422", value_parser = clap::value_parser!(u16).range(400..600))]
     pub(in crate::cli) miss_status: u16,
     /// How much detail a miss gives its client: client libraries print all of it.
-    #[arg(long, value_name = "HOW", default_value = "brief")]
+    #[arg(long, value_name = "HOW", default_value = "brief", value_parser = one_of::<MissDetail>())]
     pub(in crate::cli) miss_detail: MissDetail,
     /// Requests that go upstream while all others are played: llm, llm:MODEL, path:/v1/embeddings or *.
     #[arg(long, value_name = "REQUESTS", conflicts_with = "frozen")]
@@ -80,7 +81,7 @@ pub(in crate::cli) struct CassetteArgs {
     #[arg(long, value_name = "REQUESTS")]
     pub(in crate::cli) frozen: Vec<Selector>,
     /// Which failed answers are recorded: lasting leaves out 5xx, 401, 403, 408, 409, 425 and 429.
-    #[arg(long, value_name = "WHICH", default_value = "lasting")]
+    #[arg(long, value_name = "WHICH", default_value = "lasting", value_parser = one_of::<RecordErrors>())]
     pub(in crate::cli) record_errors: RecordErrors,
     /// How long the rest of an answer is received after its client has left, so that its record is whole; at most 16 MiB of it, and 0
     /// for nothing. Without it 30s.
@@ -88,10 +89,10 @@ pub(in crate::cli) struct CassetteArgs {
     pub(in crate::cli) complete_within: Option<Duration>,
     /// Where the times of what is recorded are kept: beside the cassette, in its records, or nowhere. Only the sidecar also has
     /// generated ids and the events of streams.
-    #[arg(long, value_name = "WHERE")]
+    #[arg(long, value_name = "WHERE", value_parser = one_of::<Times>())]
     pub(in crate::cli) timing: Option<Times>,
     /// Where the token ids of recorded answers are kept: as the engine sent them, or nowhere.
-    #[arg(long, value_name = "WHERE")]
+    #[arg(long, value_name = "WHERE", value_parser = one_of::<TokenIds>())]
     pub(in crate::cli) tokens: Option<TokenIds>,
     /// A word for the top of what is recorded (tags): NAME or KEY=VALUE, which takes the place of another value of this key.
     #[arg(long, value_name = "TAG", value_parser = tag)]

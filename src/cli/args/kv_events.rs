@@ -5,6 +5,7 @@ use std::num::NonZeroUsize;
 use clap::Args;
 use serde::Deserialize;
 
+use super::values::one_of;
 use crate::engine::kv_events::{EventEncoding, EventHashes};
 
 /// KV events of the simulated engine.
@@ -25,10 +26,10 @@ pub(in crate::cli) struct KvEventsArgs {
     #[arg(long, value_name = "TOPIC")]
     pub(in crate::cli) kv_events_topic: Option<String>,
     /// Form of events.
-    #[arg(long, value_name = "FORM", default_value = "map")]
+    #[arg(long, value_name = "FORM", default_value = "map", value_parser = one_of::<EventEncoding>())]
     pub(in crate::cli) kv_events_encoding: EventEncoding,
     /// Form of block hashes; without it that of VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES, which is int.
-    #[arg(long, value_name = "FORM")]
+    #[arg(long, value_name = "FORM", value_parser = one_of::<EventHashes>())]
     pub(in crate::cli) kv_events_block_hashes: Option<EventHashes>,
 }
 

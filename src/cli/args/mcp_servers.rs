@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::values::one_of;
 use super::{mcp_tapped::named_url, server::Secret};
 use crate::{
     base::units::parse_duration,
@@ -18,7 +19,7 @@ use crate::{
 #[command(next_help_heading = "MCP servers")]
 pub(in crate::cli) struct McpServersArgs {
     /// What a request to an MCP server gets that was not recorded.
-    #[arg(long, value_name = "WHAT", default_value = "error")]
+    #[arg(long, value_name = "WHAT", default_value = "error", value_parser = one_of::<OnNovel>())]
     pub(in crate::cli) mcp_on_miss: OnNovel,
     /// The real MCP server of a name, over streamable HTTP, for --mcp-on-miss upstream and record and for the modes that go upstream. Such as
     /// time=http://localhost:9000/mcp.

@@ -4,6 +4,7 @@ use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 
+use super::values::one_of;
 use super::{
     AnswerArgs, CassetteArgs, EngineArgs, KvEventsArgs, KvTransferArgs, LoraArgs, McpServersArgs, RedactionArgs,
     ServerArgs, SimulatedArgs, SpeculativeArgs, SyntheticArgs, tap::host_and_port,
@@ -81,7 +82,7 @@ pub(in crate::cli) struct PlayArgs {
     #[arg(long, help_heading = "What is served", conflicts_with = "synthetic")]
     pub(in crate::cli) strict: bool,
     /// Serves made-up tokens of any length instead of a trace.
-    #[arg(long, value_name = "KIND", help_heading = "What is served")]
+    #[arg(long, value_name = "KIND", help_heading = "What is served", value_parser = one_of::<Synthetic>())]
     pub(in crate::cli) synthetic: Option<Synthetic>,
     #[command(flatten)]
     pub(in crate::cli) made_up: SyntheticArgs,
@@ -124,7 +125,7 @@ pub(in crate::cli) struct PlayArgs {
     #[arg(long, value_name = "DURATION", help_heading = "When it is sent", value_parser = parse_duration)]
     pub(in crate::cli) inter_token_latency: Option<Duration>,
     /// When the made-up tokens are sent that a request without a record gets: at the trace's own median times, or at once.
-    #[arg(long, value_name = "PACE", help_heading = "When it is sent", default_value = "trace")]
+    #[arg(long, value_name = "PACE", help_heading = "When it is sent", default_value = "trace", value_parser = one_of::<UnmatchedPace>())]
     pub(in crate::cli) unmatched_pace: UnmatchedPace,
     /// The address to listen on.
     #[arg(long, value_name = "HOST", help_heading = "Server", default_value = "127.0.0.1")]

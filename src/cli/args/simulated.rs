@@ -4,6 +4,7 @@ use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
 use clap::Args;
 
+use super::values::one_of;
 use super::{play::model_length, tap::host_and_port};
 use crate::{
     base::units::parse_duration,
@@ -76,7 +77,7 @@ pub(in crate::cli) struct SteppingArgs {
     #[arg(long, overrides_with = "enable_chunked_prefill")]
     pub(in crate::cli) no_enable_chunked_prefill: bool,
     /// Which waiting request runs next: the first that came, or the one whose `priority` is lowest.
-    #[arg(long, value_name = "POLICY", default_value = "fcfs")]
+    #[arg(long, value_name = "POLICY", default_value = "fcfs", value_parser = one_of::<SchedulingPolicy>())]
     pub(in crate::cli) scheduling_policy: SchedulingPolicy,
     /// Blocks of the KV cache, one of which is never used; without it, 16384, and in `inspect simulate` as many as hold 262144 tokens.
     #[arg(long, value_name = "N", visible_alias = "kv-cache-size", value_parser = blocks)]
@@ -88,7 +89,7 @@ pub(in crate::cli) struct SteppingArgs {
     #[arg(long, overrides_with = "enable_prefix_caching")]
     pub(in crate::cli) no_enable_prefix_caching: bool,
     /// Hash of cached blocks.
-    #[arg(long, value_name = "HASH", default_value = "sha256")]
+    #[arg(long, value_name = "HASH", default_value = "sha256", value_parser = one_of::<HashAlgorithm>())]
     pub(in crate::cli) prefix_caching_hash_algo: HashAlgorithm,
     /// A trace whose steps the engine's steps take as long as: a model is fitted to it. See `inspect fit`.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["latency_profile", "instant"], conflicts_with_all = KNOBS)]

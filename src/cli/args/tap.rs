@@ -4,6 +4,7 @@ use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
 use clap::Args;
 
+use super::values::one_of;
 use super::{CassetteArgs, DeploymentArgs, FileArgs, McpTappedArgs, NetworkArgs, PrivacyArgs, SelectionArgs};
 use crate::{base::units::parse_duration, tap::Route, text::prompt::BlockHash};
 
@@ -52,7 +53,7 @@ pub(in crate::cli) struct TapArgs {
     #[arg(long, value_name = "N", default_value = "16")]
     pub(in crate::cli) block_size: NonZeroU32,
     /// Hash algorithm of prompt blocks; fnv1a-64 is the one that other readers of the format know.
-    #[arg(long, value_name = "ALGORITHM", default_value = "xxh3-64", conflicts_with = "hash_key_file")]
+    #[arg(long, value_name = "ALGORITHM", default_value = "xxh3-64", conflicts_with = "hash_key_file", value_parser = one_of::<BlockHash>())]
     pub(in crate::cli) block_hash: BlockHash,
     /// Adds to the trace if it exists.
     #[arg(long, conflicts_with = "overwrite")]

@@ -2,7 +2,7 @@
 //!
 //! See docs/decisions/0043-flag-values.md.
 
-use clap::{ValueEnum, builder::PossibleValue};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use crate::{
     engine::{
@@ -19,17 +19,32 @@ use crate::{
     text::prompt::BlockHash,
 };
 
-/// Implements [`ValueEnum`]: each variant with its value and its help; those behind `-` have no value.
+/// A type whose variants are the values of a flag. It stands for clap's `ValueEnum`, which only the crate of the type could implement.
+pub(in crate::cli) trait FlagValue: Clone + Send + Sync + 'static {
+    const VARIANTS: &[Self];
+
+    /// Value and help; `None` for a variant that no flag may choose.
+    fn value(&self) -> Option<(&'static str, &'static str)>;
+}
+
+/// Reads the value of a flag that chooses a variant of `T`.
+pub(in crate::cli) fn one_of<T: FlagValue>() -> impl TypedValueParser<Value = T> {
+    let values = T::VARIANTS.iter().filter_map(T::value);
+    PossibleValuesParser::new(values.map(|(value, help)| PossibleValue::new(value).help(help))).try_map(|typed| {
+        let is_typed = |variant: &&T| variant.value().is_some_and(|(value, _)| value == typed);
+        T::VARIANTS.iter().find(is_typed).cloned().ok_or("not one of the values")
+    })
+}
+
+/// Implements [`FlagValue`]: each variant with its value and its help; those behind `-` have no value.
 macro_rules! values {
     ($($type:ty { $($variant:ident $value:literal $help:literal,)+ $(- $hidden:ident)? })+) => {$(
-        impl ValueEnum for $type {
-            fn value_variants<'a>() -> &'a [Self] {
-                &[$(Self::$variant),+]
-            }
+        impl FlagValue for $type {
+            const VARIANTS: &[Self] = &[$(Self::$variant),+];
 
-            fn to_possible_value(&self) -> Option<PossibleValue> {
+            fn value(&self) -> Option<(&'static str, &'static str)> {
                 match self {
-                    $(Self::$variant => Some(PossibleValue::new($value).help($help)),)+
+                    $(Self::$variant => Some(($value, $help)),)+
                     $(Self::$hidden => None,)?
                 }
             }

@@ -19,6 +19,7 @@ use super::{
     super::{
         blocking::{INLINE_BYTES, off_the_loop},
         budget::Share,
+        extract::ErrorResponse,
         http::{body_of_type, empty_with, events_of_type, held_json, read_body},
         middleware::Replay,
         state::State,
@@ -80,7 +81,7 @@ impl Replay for McpServers {
                     let outgoing = Outgoing { server: &name, session: &session, parts: &parts, body };
                     Box::pin(upstreams.pass(&outgoing)).await
                 }
-                Err(error) => error.into_response(),
+                Err(error) => ErrorResponse::from(error).into_response(),
             }
         } else {
             let target = Target { servers, name, session: session.clone(), head: head(&parts.headers) };
@@ -143,7 +144,7 @@ impl McpServers {
         match parts.method {
             Method::POST => match Box::pin(self.post(target, parts, body)).await {
                 Ok(response) => response,
-                Err(error) => error.into_response(),
+                Err(error) => ErrorResponse::from(error).into_response(),
             },
             Method::GET => self.listen(target),
             Method::DELETE => {

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::super::{
     State,
     blocking::off_the_loop,
-    extract::{JsonBody, ScaleOutEnabled},
+    extract::{ErrorResponse, JsonBody, ScaleOutEnabled},
     http::Json,
     info,
     parse::ParsedBy,
@@ -47,8 +47,8 @@ pub(in super::super) async fn answer(
     _: ScaleOutEnabled,
     JsonBody { bytes, .. }: JsonBody,
     api: Api,
-) -> Result<Json, ApiError> {
-    off_the_loop(bytes.len(), move || {
+) -> Result<Json, ErrorResponse> {
+    let derendered = off_the_loop(bytes.len(), move || {
         let request = DerenderRequest::parse(api, &bytes)?;
         state.check_model(request.model())?;
         let model = request.model().unwrap_or_else(|| state.model.first_name()).to_owned();
@@ -62,7 +62,8 @@ pub(in super::super) async fn answer(
         };
         answer.map(|answer| Json(answer.to_string()))
     })
-    .await
+    .await?;
+    Ok(derendered)
 }
 
 /// Makes text of the tokens of one request.

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::super::{
     State,
-    extract::{JsonBody, ScaleOutEnabled, request_id_of},
+    extract::{ErrorResponse, JsonBody, ScaleOutEnabled, request_id_of},
     http::Json,
     messages::{chat_of, system_messages},
     parse::ParsedBy,
@@ -48,11 +48,11 @@ pub(in super::super) async fn answer(
     _: ScaleOutEnabled,
     JsonBody { headers, bytes: body }: JsonBody,
     family: Family,
-) -> Result<Json, ApiError> {
+) -> Result<Json, ErrorResponse> {
     let (asked_id, prompts, read) = prompts_of(&state, body, move |state, body| family.read(state, body)).await?;
     let id = request_id_of(&headers).map(str::to_owned).or(asked_id).unwrap_or_else(|| state.fresh_id());
     if prompts.iter().any(|(ids, _)| ids.is_empty()) {
-        return Err(ApiError::bad_request("No token_ids rendered"));
+        return Err(ApiError::bad_request("No token_ids rendered").into());
     }
     let defaults = (state.model.sampling.temperature, state.model.sampling.top_p);
     let is_one = prompts.len() == 1;

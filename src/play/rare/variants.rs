@@ -7,7 +7,7 @@ use http::StatusCode;
 
 use super::super::{
     State,
-    extract::{JsonBody, ScaleOutEnabled},
+    extract::{ErrorResponse, JsonBody, ScaleOutEnabled},
     http::json,
     pipeline::{Arrival, respond, start},
 };
@@ -18,7 +18,7 @@ use crate::api::{
     token_in_out::{TokenEncoder, TokenRequest},
 };
 
-type Answered = Result<Response, ApiError>;
+type Answered = Result<Response, ErrorResponse>;
 
 /// The error of a server without scale-out endpoints.
 pub(in super::super) fn scale_out_disabled() -> ApiError {
@@ -31,8 +31,8 @@ pub(in super::super) fn scale_out_disabled() -> ApiError {
 ///
 /// # Errors
 /// Always.
-pub(in super::super) async fn unserved(_: JsonBody) -> ApiError {
-    ApiError::not_implemented("vllm-vcr does not serve this endpoint.")
+pub(in super::super) async fn unserved(_: JsonBody) -> ErrorResponse {
+    ApiError::not_implemented("vllm-vcr does not serve this endpoint.").into()
 }
 
 /// `/v1/chat/completions/batch`
@@ -52,7 +52,7 @@ pub(in super::super) async fn batch(extract::State(state): extract::State<Arc<St
 /// As the family that the body is of, or that it is of none.
 pub(in super::super) async fn invoke(extract::State(state): extract::State<Arc<State>>, arrival: Arrival) -> Answered {
     let (started, ()) = start(&state, arrival, |_, body| Ok((invocation(body)?, ()))).await?;
-    respond(started).await
+    Ok(respond(started).await?)
 }
 
 /// `/inference/v1/generate`
@@ -69,5 +69,5 @@ pub(in super::super) async fn tokens(
         Ok((request.completion()?, request))
     };
     let (started, request) = start(&state, arrival, read).await?;
-    respond(started.in_form(Form::Tokens(TokenEncoder::new(&request)))).await
+    Ok(respond(started.in_form(Form::Tokens(TokenEncoder::new(&request)))).await?)
 }

@@ -22,7 +22,7 @@ use tokio::time::sleep as rest;
 use super::super::{
     State,
     admission::{Admission, Hold, Pause},
-    extract::{AnyBody, JsonBody, OptionalJson, ScaleOutEnabled},
+    extract::{AnyBody, ErrorResponse, JsonBody, OptionalJson, ScaleOutEnabled},
     http::{Json, empty, json as json_answer},
     metrics::Metrics,
     routes::Endpoints,
@@ -132,7 +132,7 @@ pub(in super::super) async fn abort_tokens(
     extract::State(dev): Dev,
     _: ScaleOutEnabled,
     AnyBody(body): AnyBody,
-) -> Result<Response, ApiError> {
+) -> Result<Response, ErrorResponse> {
     let engine_id = |id: String| match id.strip_prefix("generate-tokens-") {
         Some(id) => format!("cmpl-{id}-0"),
         None => id,
@@ -146,7 +146,7 @@ pub(in super::super) async fn abort_tokens(
 ///
 /// # Errors
 /// A request that does not fit.
-pub(in super::super) async fn scale_elastic_ep(JsonBody { bytes, .. }: JsonBody) -> Result<Json, ApiError> {
+pub(in super::super) async fn scale_elastic_ep(JsonBody { bytes, .. }: JsonBody) -> Result<Json, ErrorResponse> {
     let engines = development::engines(&bytes)?;
     Ok(Json(format!(r#"{{"message":"Scaled to {engines} data parallel engines"}}"#)))
 }
@@ -159,7 +159,7 @@ pub(in super::super) async fn is_scaling_elastic_ep() -> Json {
 async fn reset_prefix_cache(
     extract::State(state): extract::State<Arc<State>>,
     query: Query,
-) -> Result<Response, ApiError> {
+) -> Result<Response, ErrorResponse> {
     let reset = development::reset(&query)?;
     let is_reset = match &state.engine {
         Some(engine) => engine.reset_prefix_cache(reset == Reset::Forced).await,
@@ -168,16 +168,19 @@ async fn reset_prefix_cache(
     Ok(ok(&json!({"success": is_reset})))
 }
 
-async fn collective_rpc(AnyBody(body): AnyBody) -> Result<Response, ApiError> {
+async fn collective_rpc(AnyBody(body): AnyBody) -> Result<Response, ErrorResponse> {
     Ok(called(&development::collective_rpc(&body)?))
 }
 
-async fn server_info(extract::State(state): extract::State<Arc<State>>, query: Query) -> Result<Response, ApiError> {
+async fn server_info(
+    extract::State(state): extract::State<Arc<State>>,
+    query: Query,
+) -> Result<Response, ErrorResponse> {
     development::server_info(&query)?;
     Ok(ok(&server_info::page(&state)))
 }
 
-async fn sleep(extract::State(state): extract::State<Arc<State>>, query: Query) -> Result<Response, ApiError> {
+async fn sleep(extract::State(state): extract::State<Arc<State>>, query: Query) -> Result<Response, ErrorResponse> {
     let (level, mode) = development::sleep(&query)?;
     pause_engine(&state, mode, level > 0).await;
     if level > 0 {
@@ -191,7 +194,7 @@ async fn is_sleeping(extract::State(dev): Dev) -> Response {
     ok(&json!({"is_sleeping": dev.is_paused() || !dev.engine().asleep.is_empty()}))
 }
 
-async fn pause(extract::State(state): extract::State<Arc<State>>, query: Query) -> Result<Response, ApiError> {
+async fn pause(extract::State(state): extract::State<Arc<State>>, query: Query) -> Result<Response, ErrorResponse> {
     let (mode, clears) = development::pause(&query)?;
     pause_engine(&state, mode, clears).await;
     Ok(ok(&json!({"status": "paused"})))
@@ -206,7 +209,10 @@ async fn is_paused(extract::State(dev): Dev) -> Response {
     ok(&json!({"is_paused": dev.is_paused()}))
 }
 
-async fn get_world_size(extract::State(state): extract::State<Arc<State>>, query: Query) -> Result<Response, ApiError> {
+async fn get_world_size(
+    extract::State(state): extract::State<Arc<State>>,
+    query: Query,
+) -> Result<Response, ErrorResponse> {
     let counts_ranks = development::world_size(&query)?;
     let world_size = if counts_ranks { state.metrics.ranks() } else { 1 };
     Ok(ok(&json!({"world_size": world_size})))
@@ -219,13 +225,13 @@ async fn weight_info(extract::State(dev): Dev) -> Response {
 async fn update_weight_version(
     extract::State(dev): Dev,
     OptionalJson(body): OptionalJson,
-) -> Result<Response, ApiError> {
+) -> Result<Response, ErrorResponse> {
     let version = development::new_version(&body)?;
     dev.engine().weight_version.clone_from(&version);
     Ok(ok(&json!({"success": true, "new_version": version})))
 }
 
-async fn weight_checker(OptionalJson(body): OptionalJson) -> Result<Response, ApiError> {
+async fn weight_checker(OptionalJson(body): OptionalJson) -> Result<Response, ErrorResponse> {
     Ok(ok(&match development::weight_check(&body)? {
         WeightCheck::Reset => json!({"status": "reset"}),
         WeightCheck::Checksum => json!({"checksums": {}}),
@@ -237,16 +243,19 @@ async fn weight_checker(OptionalJson(body): OptionalJson) -> Result<Response, Ap
     }))
 }
 
-async fn init_weight_transfer(OptionalJson(body): OptionalJson) -> Result<Response, ApiError> {
-    development::init_info(&body).map(|_| no_transfer())
+async fn init_weight_transfer(OptionalJson(body): OptionalJson) -> Result<Response, ErrorResponse> {
+    development::init_info(&body)?;
+    Ok(no_transfer())
 }
 
-async fn update_weights(OptionalJson(body): OptionalJson) -> Result<Response, ApiError> {
-    development::update_info(&body).map(|_| no_transfer())
+async fn update_weights(OptionalJson(body): OptionalJson) -> Result<Response, ErrorResponse> {
+    development::update_info(&body)?;
+    Ok(no_transfer())
 }
 
-async fn finish_weight_update(OptionalJson(body): OptionalJson) -> Result<Response, ApiError> {
-    development::finished_version(&body).map(|_| no_transfer())
+async fn finish_weight_update(OptionalJson(body): OptionalJson) -> Result<Response, ErrorResponse> {
+    development::finished_version(&body)?;
+    Ok(no_transfer())
 }
 
 /// Checks whether the prefix cache could be reset: no running request holds a block of it.
@@ -329,7 +338,7 @@ fn called(method: &Value) -> Response {
     }
 }
 
-async fn abort_requests(extract::State(dev): Dev, AnyBody(body): AnyBody) -> Result<Response, ApiError> {
+async fn abort_requests(extract::State(dev): Dev, AnyBody(body): AnyBody) -> Result<Response, ErrorResponse> {
     let gate = &dev.gate;
     let count = match development::abort_requests(&body)? {
         Abort::All => usize::try_from(gate.abort_all()).unwrap_or(usize::MAX),

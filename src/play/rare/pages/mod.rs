@@ -12,6 +12,7 @@ use axum::{extract, response::Response};
 
 use super::super::{
     State,
+    extract::ErrorResponse,
     http::{Json, page},
     routes::Endpoints,
 };
@@ -37,9 +38,9 @@ pub(in super::super) fn endpoints(endpoints: Endpoints) -> Endpoints {
         .serve("/docs/oauth2-redirect", || async { page(HTML, OAUTH2_REDIRECT.to_owned()) })
 }
 
-async fn open_api(extract::State(state): extract::State<Arc<State>>) -> Result<Json, ApiError> {
+async fn open_api(extract::State(state): extract::State<Arc<State>>) -> Result<Json, ErrorResponse> {
     let page = openapi::page(&state.config, root(&state));
-    page.map(Json).map_err(|error| ApiError::internal(error.to_string()))
+    Ok(page.map(Json).map_err(|error| ApiError::internal(error.to_string()))?)
 }
 
 async fn docs(extract::State(state): extract::State<Arc<State>>) -> Response {

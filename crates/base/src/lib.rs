@@ -1,0 +1,10 @@
+//! Foundations for every room: priority of threads, units of measurement, a bounded cache, text as one line, histograms, a limit on log lines.
+
+extern crate self as base;
+
+pub mod background;
+pub mod bounded_cache;
+pub mod one_line;
+pub mod rate_limited_log;
+pub mod stats;
+pub mod units;

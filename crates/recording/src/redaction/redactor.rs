@@ -1,0 +1,385 @@
+//! Applies rules to the parts of one record.
+//!
+//! See docs/decisions/0050-how-secrets-are-found.md.
+
+mod json;
+
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    ops::Range,
+    sync::Arc,
+};
+
+use serde_json::Value;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{
+    Placeholder, Rules,
+    edits::{Edit, apply, apply_to_pieces, elided, narrowed},
+    known::Known,
+    names,
+    placeholder::{PLACEHOLDER, placeholders},
+    trail::Trail,
+};
+
+/// Shorter texts, in bytes, are searched again.
+const SHORTEST_REMEMBERED: usize = 64;
+
+/// Bytes of work that one record may take: each byte counts once for each expression that is tried on it.
+const BUDGET: u64 = 2 << 30;
+
+/// Bytes of work for what has to be done for each value, however short.
+const EACH: u64 = 64;
+
+/// Finds that are described; others are counted.
+const MOST_DESCRIBED: usize = 10_000;
+
+/// The kind of what was not searched because the budget was used up.
+const UNSEARCHED: &str = "unsearched";
+
+/// Redacts one record: equal secrets in any of its parts get the same number.
+#[derive(Debug)]
+pub struct Redactor<'a> {
+    rules: &'a Rules,
+    seen: Seen,
+    finds: Vec<Find>,
+    found: u64,
+    /// Hashes of long texts in which the rules find nothing.
+    clean: HashSet<u64>,
+    /// Bytes of work so far, and how many there may be.
+    work: u64,
+    budget: u64,
+}
+
+/// The secrets of a part of a record: the same ones have the same numbers in the next part. A copy costs nothing.
+#[derive(Debug, Clone, Default)]
+pub struct Seen(Arc<Secrets>);
+
+/// State of a redactor.
+#[derive(Debug, Clone)]
+pub struct Checkpoint {
+    seen: Seen,
+    finds: usize,
+    found: u64,
+}
+
+#[derive(Clone, Default)]
+struct Secrets {
+    /// The number of each secret of a kind.
+    numbers: HashMap<Arc<str>, Numbers>,
+    /// Secrets found by their names.
+    known: Known,
+}
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Secrets({})", self.numbers.values().map(|numbers| numbers.of.len()).sum::<usize>())
+    }
+}
+
+/// Numbers of the secrets of one kind.
+#[derive(Clone, Default)]
+struct Numbers {
+    of: HashMap<Box<str>, usize>,
+    /// The last number that was given, or that a placeholder has that was there before.
+    last: usize,
+}
+
+impl Seen {
+    /// The secrets that have numbers, with their placeholders, in no order.
+    pub fn values(&self) -> impl Iterator<Item = (Placeholder, &str)> {
+        self.0.numbers.iter().flat_map(|(kind, numbers)| {
+            let of = numbers.of.iter();
+            of.map(move |(value, number)| (Placeholder { kind: Arc::clone(kind), number: *number }, &**value))
+        })
+    }
+
+    /// The number of a secret of one kind.
+    #[must_use]
+    pub fn number(&self, kind: &str, secret: &str) -> Option<usize> {
+        self.0.numbers.get(kind)?.of.get(secret).copied()
+    }
+
+    /// The secrets of one kind, with their numbers, in no order.
+    pub fn of_kind(&self, kind: &str) -> impl Iterator<Item = (usize, &str)> {
+        let numbers = self.0.numbers.get(kind).into_iter().flat_map(|numbers| &numbers.of);
+        numbers.map(|(value, number)| (*number, &**value))
+    }
+}
+
+/// One secret that was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Find {
+    /// Where in its JSON it stands, as `$.messages[0].content`; empty in plain text.
+    pub place: String,
+    /// What it is: the pattern's, the literal's or the key's name.
+    pub kind: String,
+    /// Its beginning and its length: enough to find it again, too little to use it.
+    pub example: String,
+}
+
+impl<'a> Redactor<'a> {
+    /// A redactor for one record.
+    #[must_use]
+    pub fn new(rules: &'a Rules) -> Self {
+        let (seen, finds, clean) = (Seen::default(), Vec::new(), HashSet::new());
+        Self { rules, seen, finds, found: 0, clean, work: 0, budget: BUDGET }
+    }
+
+    /// The same with another budget, in bytes of work.
+    #[must_use]
+    pub fn within(self, budget: u64) -> Self {
+        Self { budget, ..self }
+    }
+
+    /// Begins another record; it still knows in which texts there is nothing, as conversations repeat theirs.
+    pub fn begin_another(&mut self) {
+        self.seen = Seen::default();
+        self.finds.clear();
+        (self.found, self.work) = (0, 0);
+    }
+
+    /// What is known of the secrets so far, for another redactor to go on with.
+    #[must_use]
+    pub fn seen(&self) -> Seen {
+        self.seen.clone()
+    }
+
+    /// Goes on with what was seen before, in place of what is known now.
+    pub fn go_on(&mut self, seen: Seen) {
+        self.seen = seen;
+    }
+
+    /// What is known and found so far, to come back to.
+    #[must_use]
+    pub fn checkpoint(&self) -> Checkpoint {
+        Checkpoint { seen: self.seen.clone(), finds: self.finds.len(), found: self.found }
+    }
+
+    /// Comes back to what was known and found.
+    pub fn restore(&mut self, to: Checkpoint) {
+        self.finds.truncate(to.finds);
+        (self.seen, self.found) = (to.seen, to.found);
+    }
+
+    /// Whether anything was redacted so far.
+    #[must_use]
+    pub fn found_any(&self) -> bool {
+        self.found > 0
+    }
+
+    /// What was redacted since this was last asked; of very many the first.
+    pub fn take_finds(&mut self) -> Vec<Find> {
+        self.found = 0;
+        std::mem::take(&mut self.finds)
+    }
+
+    /// Whether the budget is used up. What is searched then becomes a placeholder as a whole, so that no secret is left in it.
+    #[must_use]
+    pub fn is_exhausted(&self) -> bool {
+        self.work > self.budget
+    }
+
+    /// Notes the secrets that JSON text names, to be found in whatever is redacted after, without their names too.
+    pub fn learn_text(&mut self, text: &str) {
+        if json::looks_like_json(text) {
+            self.learn_json(text, 0);
+        }
+    }
+
+    /// As [`learn_text`](Self::learn_text), of a value under a name.
+    pub fn learn_named(&mut self, name: &str, value: &str) {
+        if self.rules.is_secret_key(name) && !is_placeholder(value) {
+            self.learn_value(value, &names::kind_of_header(name));
+        }
+    }
+
+    /// Number of secrets that were found by their names.
+    #[must_use]
+    pub fn known(&self) -> usize {
+        self.seen.0.known.len()
+    }
+
+    /// Notes a secret of a kind, to be found in whatever is redacted after.
+    pub fn learn_value(&mut self, value: &str, kind: &Arc<str>) {
+        if self.seen.0.known.wants(value) {
+            self.work += (value.len() as u64) * 2 + EACH;
+            Arc::make_mut(&mut self.seen.0).known.add(value, kind);
+        }
+    }
+
+    /// Plain text without its secrets; `None` where it has none.
+    #[must_use]
+    pub fn text(&mut self, text: &str) -> Option<String> {
+        let edits = self.text_edits(text, None);
+        (!edits.is_empty()).then(|| apply(text, &edits))
+    }
+
+    /// Text that was cut into pieces, as the deltas of a stream: it is searched as a whole. A placeholder stands in the
+    /// piece where its secret begins. True where anything was found.
+    pub fn pieces(&mut self, pieces: &mut [String]) -> bool {
+        let edits = self.text_edits(&pieces.concat(), None);
+        apply_to_pieces(pieces, &edits);
+        !edits.is_empty()
+    }
+
+    /// JSON text without its secrets, every other byte as it was; `None` where it has none. Text that is cut or damaged
+    /// is searched too.
+    #[must_use]
+    pub fn json_text(&mut self, text: &str) -> Option<String> {
+        self.learn_json(text, 0);
+        let edits = self.json_edits(text, 0);
+        let clean = (!edits.is_empty()).then(|| apply(text, &edits));
+        // Placeholders may be many times what they stand for: they are not searched again.
+        if self.spans(&elided(text, &edits)).is_empty() {
+            return clean;
+        }
+        // What is left stands in the names of fields, or only looks like a secret across several values.
+        let Ok(mut whole) = serde_json::from_str::<Value>(clean.as_deref().unwrap_or(text)) else { return clean };
+        if self.names(&mut whole) { Some(whole.to_string()) } else { clean }
+    }
+
+    /// As [`pieces`](Self::pieces), for JSON text that was cut into pieces, as a tool call's arguments are.
+    pub fn json_pieces(&mut self, pieces: &mut [String]) -> bool {
+        let whole = pieces.concat();
+        self.learn_json(&whole, 0);
+        let edits: Vec<Edit> = self.json_edits(&whole, 0).into_iter().map(|edit| narrowed(&whole, edit)).collect();
+        apply_to_pieces(pieces, &edits);
+        // What is no JSON after all, or stands between its strings.
+        self.pieces(pieces) || !edits.is_empty()
+    }
+
+    /// A header's value without its secrets; `None` where it has none.
+    #[must_use]
+    pub fn header(&mut self, name: &str, value: &str) -> Option<String> {
+        self.under_name(name, value, self.rules.is_secret_key(name))
+    }
+
+    /// As [`header`](Self::header), of a parameter in a query or a form.
+    #[must_use]
+    pub fn parameter(&mut self, name: &str, value: &str) -> Option<String> {
+        self.under_name(name, value, self.rules.is_secret_parameter(name, value))
+    }
+
+    fn under_name(&mut self, name: &str, value: &str, is_secret: bool) -> Option<String> {
+        if is_secret && !value.is_empty() && !is_placeholder(value) {
+            return Some(self.placeholder(&names::kind_of_header(name), value, &mut || name.to_owned()));
+        }
+        // A placeholder is text like any other.
+        self.text(value)
+    }
+
+    /// A body without its secrets, JSON or not; `None` where it has none. Bytes that are no UTF-8 are replaced where
+    /// anything is.
+    #[must_use]
+    pub fn body(&mut self, body: &[u8]) -> Option<Vec<u8>> {
+        let text = String::from_utf8_lossy(body);
+        let json = json::looks_like_json(&text).then(|| self.json_text(&text)).flatten();
+        let more = self.text(json.as_deref().unwrap_or(&text));
+        more.or(json).map(String::into_bytes)
+    }
+
+    /// Bytes that are no text without their secrets, every other byte as it was; `None` where they have none.
+    #[must_use]
+    pub fn bytes(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
+        let chars: String = bytes.iter().map(|byte| char::from(*byte)).collect();
+        let clean = self.text(&chars)?;
+        Some(clean.chars().map(|c| u8::try_from(u32::from(c)).unwrap_or(b'?')).collect())
+    }
+
+    /// Where the secrets of a text are; long texts without any are not searched again.
+    fn spans(&mut self, text: &str) -> Vec<(Range<usize>, Arc<str>)> {
+        if text.is_empty() {
+            return Vec::new();
+        }
+        if self.is_exhausted() {
+            let is_done = is_placeholder(text);
+            return if is_done { Vec::new() } else { vec![(0..text.len(), Arc::from(UNSEARCHED))] };
+        }
+        self.work += EACH;
+        let may_be_clean = text.len() >= SHORTEST_REMEMBERED && self.seen.0.known.is_empty();
+        let hash = if may_be_clean { xxh3_64(text.as_bytes()) } else { 0 };
+        if may_be_clean && self.clean.contains(&hash) {
+            self.work += text.len() as u64;
+            return Vec::new();
+        }
+        let has_placeholders = self.reserve(text);
+        let spans = self.rules.spans(text, &self.seen.0.known);
+        self.work += spans.work;
+        if may_be_clean && spans.found.is_empty() && !has_placeholders {
+            self.clean.insert(hash);
+        }
+        spans.found
+    }
+
+    /// Keeps the numbers of placeholders that a text has for what they stand for. True where it has any.
+    fn reserve(&mut self, text: &str) -> bool {
+        let mut any = false;
+        for (_, Placeholder { kind, number }) in placeholders(text) {
+            any = true;
+            if self.seen.0.numbers.get(&kind).is_none_or(|numbers| numbers.last < number) {
+                Arc::make_mut(&mut self.seen.0).numbers.entry(kind).or_default().last = number;
+            }
+        }
+        any
+    }
+
+    fn text_edits(&mut self, text: &str, trail: Option<&Trail<'_, '_>>) -> Vec<Edit> {
+        let spans = self.spans(text);
+        let placed = spans.into_iter().map(|(span, kind)| {
+            let secret = text.get(span.clone()).unwrap_or_default();
+            let mut place = || trail.map(Trail::spelled).unwrap_or_default();
+            (span, self.placeholder(&kind, secret, &mut place))
+        });
+        placed.collect()
+    }
+
+    fn placeholder(&mut self, kind: &Arc<str>, secret: &str, place: &mut dyn FnMut() -> String) -> String {
+        self.found += 1;
+        self.work += EACH + secret.len() as u64;
+        if self.finds.len() < MOST_DESCRIBED {
+            let place = place();
+            let spans = self.rules.spans(&place, &self.seen.0.known).found.into_iter();
+            let hidden: Vec<Edit> = spans.map(|(span, kind)| (span, format!("{PLACEHOLDER}{kind}]"))).collect();
+            let (place, kind, example) = (apply(&place, &hidden), kind.to_string(), example(secret));
+            self.finds.push(Find { place, kind, example });
+        }
+        if &**kind == UNSEARCHED {
+            return format!("{PLACEHOLDER}{UNSEARCHED}]");
+        }
+        let number = Arc::make_mut(&mut self.seen.0).number(kind, secret);
+        let placeholder = format!("{PLACEHOLDER}{kind}:{number}]");
+        self.work += placeholder.len() as u64;
+        placeholder
+    }
+}
+
+impl Secrets {
+    /// The number of a secret among those of its kind, from 1.
+    fn number(&mut self, kind: &Arc<str>, secret: &str) -> usize {
+        let of_kind = self.numbers.entry(Arc::clone(kind)).or_default();
+        if let Some(number) = of_kind.of.get(secret) {
+            return *number;
+        }
+        of_kind.last += 1;
+        of_kind.of.insert(secret.into(), of_kind.last);
+        of_kind.last
+    }
+}
+
+fn is_placeholder(text: &str) -> bool {
+    text.strip_prefix(PLACEHOLDER).and_then(|rest| rest.strip_suffix(']')).is_some_and(|inside| !inside.contains(']'))
+}
+
+/// A quarter of a secret's characters, four at most, and how many there are.
+fn example(secret: &str) -> String {
+    let length = secret.chars().count();
+    let shown: String = secret.chars().take((length / 4).min(4)).collect();
+    format!("{}… ({length} characters)", shown.escape_debug())
+}
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod work;

@@ -1,0 +1,92 @@
+//! The account of a run: what each session consumed, what was missed and what is left, for people, programs and tests.
+//!
+//! Cassettes and traces keep one each ([`Ledger`]). Its [`Report`] is shown at the end and at `/vcr/report`; `/vcr/…` answers for
+//! tests in any language. Sessions are named in a path, `/vcr/s/NAME/…`, or by `x-vcr-session`.
+
+mod access;
+mod admin;
+mod both;
+mod compared;
+mod concern;
+mod earlier;
+pub mod http;
+mod journal;
+mod misses;
+mod network_block;
+mod report;
+mod session;
+
+use serde_json::Value;
+
+pub use self::{
+    access::{Access, AdminToken},
+    admin::{Admin, router, serve},
+    both::Both,
+    compared::Compared,
+    concern::{Concern, UnknownConcern},
+    earlier::EarlierReports,
+    journal::{Journal, JournalEntry, LARGEST_BODY},
+    misses::KeptMisses,
+    network_block::NetworkBlock,
+    report::{Change, Matching, Report, SessionReport, UnusedRecord},
+    session::{
+        DEFAULT_SESSION, SessionNameError, UpstreamName, UpstreamNameError, enter, is_upstream_name, session_name,
+        session_of, upstream_of,
+    },
+};
+
+/// Something that keeps an account of its sessions.
+pub trait Ledger: Send + Sync {
+    /// The report of all sessions, or of one.
+    fn report(&self, session: Option<&str>) -> Report;
+
+    /// The misses of all sessions, or of one, each with its explanation.
+    fn misses(&self, session: Option<&str>) -> Vec<Value>;
+
+    /// The miss of this number with all that is known of it; `None` where there is no such one.
+    fn miss(&self, _number: u64) -> Option<Value> {
+        None
+    }
+
+    /// The latest requests of all sessions, or of one, each with what became of it.
+    fn requests(&self, _session: Option<&str>) -> Vec<Value> {
+        Vec::new()
+    }
+
+    /// When what is played was recorded, RFC 3339; `None` where that is not known.
+    fn clock(&self, _session: Option<&str>) -> Option<String> {
+        None
+    }
+
+    /// Forgets what all sessions consumed, or one.
+    fn reset(&self, session: Option<&str>);
+
+    /// The records, each with how often it was served.
+    fn records(&self, session: Option<&str>) -> Vec<Value>;
+
+    /// One record in full; `None` where there is no such one.
+    fn record(&self, at: usize, session: Option<&str>) -> Option<Value>;
+
+    /// The names of the sessions that were opened or used.
+    fn sessions(&self) -> Vec<String>;
+
+    /// Returns whether a session was opened or used.
+    fn knows(&self, session: &str) -> bool {
+        session == DEFAULT_SESSION || self.sessions().iter().any(|known| known == session)
+    }
+
+    /// Opens a session: `name`, and whatever else this kind takes. One of that name begins anew. May read files.
+    ///
+    /// # Errors
+    /// Why it cannot be opened.
+    fn open(&self, asked: &Value) -> Result<String, String>;
+
+    /// Ends a session; false where there is none of that name. May write files.
+    ///
+    /// # Errors
+    /// Why it cannot be ended.
+    fn end(&self, name: &str) -> Result<bool, String>;
+
+    /// A text without the secrets in it.
+    fn shown(&self, text: &str) -> String;
+}

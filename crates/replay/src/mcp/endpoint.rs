@@ -1,0 +1,354 @@
+//! Streamable HTTP without its connections: the session of a request, what is wrong with it, and what goes to which stream.
+//!
+//! Sessions of the legacy era begin with `initialize` and are named in `Mcp-Session-Id`. Requests of the modern era name none; those of
+//! one session of the [account](crate::replay::account) share what is consumed. A request is answered by JSON where there is nothing but
+//! the answer, or where the client takes no events, and else by a stream. What belongs to no request goes to the stream of a GET, which
+//! is answered where the recording has any such message.
+//!
+//! See docs/decisions/0091-mcp-over-http.md.
+
+mod checks;
+mod parameters;
+mod reply;
+mod sessions;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+
+pub use self::{
+    checks::Head,
+    parameters::PREFIX as PARAMETER,
+    reply::{Delivery, Forward, Reply},
+};
+use self::{
+    checks::{check_modern, is_modern},
+    parameters::Parameters,
+    reply::{Own, refused, whole},
+    sessions::{Connection, Key, Sessions},
+};
+use super::{
+    era::LEGACY,
+    message::{INVALID_REQUEST, Line, Message},
+    policy::{OnNovel, Policy},
+    record_index::{IndexedRecord, RecordIndex},
+    session::Session,
+};
+use crate::{
+    recording::canonical::McpCall,
+    recording::mcp::McpRecord,
+    replay::account::{Compared, DEFAULT_SESSION, JournalEntry, Report, SessionReport},
+};
+
+/// Recorded bytes from which on a request is too much work for a thread that serves connections.
+const HEAVY: usize = 1 << 20;
+
+/// A request besides its head and its body.
+#[derive(Debug, Clone)]
+pub struct Sender<'a> {
+    /// The session of the account.
+    pub session: &'a str,
+    /// Name of an MCP session, should one begin.
+    pub fresh: &'a str,
+    /// Number of the stream that the response would be.
+    pub stream: u64,
+    /// Time since any fixed moment.
+    pub now: Duration,
+}
+
+/// The MCP session of a stream.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Place(Key);
+
+/// The outcome of a request.
+#[derive(Debug)]
+pub struct Answered {
+    /// Its response.
+    pub reply: Reply,
+    /// Messages for other streams, in order.
+    pub deliveries: Vec<Delivery>,
+    /// Its MCP session, where it has one.
+    pub place: Option<Place>,
+    /// When what waits for the client since this request goes on without.
+    pub deadline: Option<Duration>,
+    /// What became of its messages, without session and time.
+    pub journal: Vec<JournalEntry>,
+}
+
+impl From<Reply> for Answered {
+    fn from(reply: Reply) -> Self {
+        Self { reply, deliveries: Vec::new(), place: None, deadline: None, journal: Vec::new() }
+    }
+}
+
+/// One server and its sessions.
+#[derive(Debug)]
+pub struct Endpoint {
+    index: Arc<RecordIndex>,
+    server: String,
+    policy: Policy,
+    has_unsolicited: bool,
+    parameters: Parameters,
+    sessions: Mutex<Sessions>,
+}
+
+impl Endpoint {
+    /// A server without sessions.
+    #[must_use]
+    pub fn new(index: RecordIndex, server: &str, policy: Policy) -> Self {
+        let has_unsolicited = index.records().iter().any(|indexed| indexed.record.has_unsolicited());
+        let parameters = Parameters::of(&index);
+        let (index, server) = (Arc::new(index), server.to_owned());
+        Self { index, server, policy, has_unsolicited, parameters, sessions: Mutex::default() }
+    }
+
+    /// Records that may be served.
+    #[must_use]
+    pub fn records(&self) -> usize {
+        self.index.records().len()
+    }
+
+    /// Whether finding and writing its records may be much work, whatever the request.
+    #[must_use]
+    pub fn is_heavy(&self) -> bool {
+        self.index.bytes() > HEAVY
+    }
+
+    /// Answers a POST.
+    pub fn post(&self, head: &Head, body: &[u8], sender: &Sender<'_>) -> Answered {
+        let line = match Line::read(body) {
+            Ok(line) => line,
+            Err(malformed) => return refused(400, malformed.code, malformed.why).into(),
+        };
+        let (is_request, id) = (has_request(&line), id_of(&line));
+        let (key, begun) = match self.place(head, &line, sender) {
+            Ok(placed) => placed,
+            Err(reply) => return reply.into(),
+        };
+        let Some(connection) = self.lock().connection(&key) else { return no_session().into() };
+        let (mut own, mut deliveries) = (Own::default(), Vec::new());
+        let (deadline, bytes, opening, journal) = {
+            let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
+            let asked = connection.session.asked();
+            let steps = connection.session.take(sender.stream, Ok(line), sender.now);
+            connection.sort(steps, sender.stream, &mut own, &mut deliveries);
+            let has_asked = connection.session.asked() > asked;
+            let deadline = has_asked.then(|| sender.now.saturating_add(self.policy.reply_within));
+            let opening = own.is_forwarded.then(|| connection.session.opening().clone());
+            (deadline, connection.bytes(), opening, connection.session.take_journal())
+        };
+        let is_modern = key.is_modern();
+        self.lock().weigh(&key, bytes, &self.server);
+        let session = begun.then(|| sender.fresh.to_owned());
+        let reply = match opening {
+            Some(opening) => {
+                let opening = (!is_modern && !begun).then_some(opening);
+                let is_recorded = self.policy.on_novel == OnNovel::Record;
+                Reply::Forward(Box::new(Forward { id, opening, session, is_recorded }))
+            }
+            None => own.reply(head, (is_request, is_modern), session),
+        };
+        Answered { reply, deliveries, place: Some(Place(key)), deadline, journal }
+    }
+
+    /// Opens the stream of a GET: its MCP session, the messages that wait for it, and the end of the one before.
+    ///
+    /// # Errors
+    /// With the response, where there is no such stream.
+    pub fn listen(&self, head: &Head, session: &str, stream: u64) -> Result<(Place, Vec<Value>, Vec<Delivery>), Reply> {
+        if head.version.as_deref().is_some_and(is_modern) || !self.has_unsolicited {
+            return Err(whole(405, None));
+        }
+        let (key, connection) = self.named(head, session)?;
+        let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
+        let (messages, before) = connection.listen(stream);
+        Ok((Place(key), messages, before))
+    }
+
+    /// Methods that are allowed, as a header has them.
+    #[must_use]
+    pub fn allowed(&self, head: &Head) -> &'static str {
+        match (head.version.as_deref().is_some_and(is_modern), self.has_unsolicited) {
+            (true, _) => "POST",
+            (false, true) => "GET, POST, DELETE",
+            (false, false) => "POST, DELETE",
+        }
+    }
+
+    /// Answers a DELETE, which ends the session and its streams.
+    pub fn end(&self, head: &Head, session: &str) -> (Reply, Vec<Delivery>, Option<Place>) {
+        if head.version.as_deref().is_some_and(is_modern) {
+            return (whole(405, None), Vec::new(), None);
+        }
+        match self.named(head, session) {
+            Ok((key, connection)) => {
+                self.lock().close(&key);
+                let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
+                (whole(200, None), connection.end(), Some(Place(key)))
+            }
+            Err(reply) => (reply, Vec::new(), None),
+        }
+    }
+
+    /// Goes on without the replies of a session that are due by now.
+    pub fn expire(&self, Place(key): &Place, now: Duration) -> Vec<Delivery> {
+        let Some(connection) = self.lock().connection(key) else { return Vec::new() };
+        let (mut own, mut deliveries) = (Own::default(), Vec::new());
+        let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
+        let steps = connection.session.expire(now);
+        connection.sort(steps, u64::MAX, &mut own, &mut deliveries);
+        deliveries
+    }
+
+    /// Notes that a client has closed a stream.
+    pub fn closed(&self, Place(key): &Place, stream: u64) {
+        let Some(connection) = self.lock().connection(key) else { return };
+        connection.lock().unwrap_or_else(PoisonError::into_inner).closed(stream, key.is_modern());
+    }
+
+    /// Adds what was served to a report: of all sessions of the account, or of one.
+    pub fn add_to(&self, report: &mut Report, session: Option<&str>) {
+        self.lock().add_to(report, session, (&self.index, &self.server));
+    }
+
+    /// The records without their bodies, each with how often it was served in a session of the account; the first has this number.
+    pub(super) fn shown(&self, first: usize, session: &str) -> Vec<Value> {
+        let times = self.lock().times(session);
+        let records = self.index.records().iter().enumerate();
+        records.map(|(at, indexed)| shown(indexed, first + at, times.get(&at).copied().unwrap_or_default())).collect()
+    }
+
+    /// One of them with its body.
+    pub(super) fn shown_record(&self, at: usize, first: usize, session: &str) -> Option<Value> {
+        let indexed = self.index.records().get(at)?;
+        let times = self.lock().times(session).get(&at).copied().unwrap_or_default();
+        let mut found = shown(indexed, first + at, times);
+        let record = indexed.record.clone().record();
+        let fields = found.as_object_mut()?;
+        fields.insert("body".to_owned(), self.index.without_secrets(record.body.value()));
+        fields.insert("answer".to_owned(), self.index.without_secrets(record.answer.shown()));
+        fields.insert("status".to_owned(), record.answer.status.into());
+        Some(found)
+    }
+
+    /// Takes a message that another server answered, of a session of its own, and compares the answer with the recorded one.
+    pub fn compare(
+        &self,
+        session: &str,
+        record: &McpRecord,
+        compare: impl FnOnce(&str, &McpRecord) -> Compared,
+    ) -> Vec<JournalEntry> {
+        let key = Key::Legacy(session.to_owned());
+        let connection = {
+            let mut sessions = self.lock();
+            if sessions.connection(&key).is_none() {
+                sessions.open(key.clone(), DEFAULT_SESSION, || self.connection());
+            }
+            sessions.connection(&key)
+        };
+        let Some(connection) = connection else { return Vec::new() };
+        let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
+        connection.session.compare(record, compare);
+        connection.session.take_journal()
+    }
+
+    /// Requests that were not recorded, of all sessions of the account or of one.
+    #[must_use]
+    pub fn misses(&self, session: Option<&str>) -> Vec<Value> {
+        self.lock().misses(session)
+    }
+
+    /// Forgets what all sessions of the account consumed, or one; what failed in them stays in the report.
+    pub fn reset(&self, session: Option<&str>) {
+        self.lock().reset(session, &self.server);
+    }
+
+    /// Ends the MCP sessions of a session of the account; what failed in them stays in the report.
+    pub fn end_session(&self, session: &str) {
+        self.lock().end_session(session, &self.server);
+    }
+
+    /// What failed in sessions that are no longer here.
+    #[must_use]
+    pub fn earlier(&self) -> BTreeMap<String, SessionReport> {
+        self.lock().earlier()
+    }
+
+    /// The MCP session of a message, and whether it begins with it.
+    fn place(&self, head: &Head, line: &Line, sender: &Sender<'_>) -> Result<(Key, bool), Reply> {
+        let first = match line {
+            Line::One(message) => Some(message),
+            Line::Batch(items) => items.iter().find_map(|item| item.as_ref().ok()),
+        };
+        if check_modern(head, first, &self.parameters)? {
+            let key = Key::Modern(sender.session.to_owned());
+            self.lock().open(key.clone(), sender.session, || self.connection());
+            return Ok((key, false));
+        }
+        let version = head.version.as_deref();
+        if version.is_some_and(|version| !LEGACY.contains(&version)) {
+            return Err(refused(400, INVALID_REQUEST, "MCP-Protocol-Version is not supported"));
+        }
+        if matches!(line, Line::One(Message::Request { method, .. }) if method == "initialize") {
+            let key = Key::Legacy(sender.fresh.to_owned());
+            self.lock().open(key.clone(), sender.session, || self.connection());
+            return Ok((key, true));
+        }
+        self.named(head, sender.session).map(|(key, _)| (key, false))
+    }
+
+    /// The session that a head names.
+    fn named(&self, head: &Head, session: &str) -> Result<(Key, Arc<Mutex<Connection>>), Reply> {
+        let Some(name) = head.session.clone() else {
+            return Err(refused(400, INVALID_REQUEST, "Mcp-Session-Id is missing: begin with initialize"));
+        };
+        let key = Key::Legacy(name);
+        let found = self.lock().connection_of(&key, session);
+        found.map(|connection| (key, connection)).ok_or_else(no_session)
+    }
+
+    fn connection(&self) -> Connection {
+        Connection::new(Session::new(Arc::clone(&self.index), &self.server, self.policy).with_journal())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Sessions> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A record without its body.
+fn shown(indexed: &IndexedRecord, index: usize, served: u64) -> Value {
+    let route = format!("POST {}", McpCall::path(&indexed.record.server));
+    let method = indexed.record.method.as_str();
+    let boundary = McpCall { server: indexed.record.server.clone(), method }.boundary(&indexed.canonical);
+    json!({"index": index, "record": indexed.name(), "line": indexed.line, "at": boundary, "route": route, "method": method,
+        "served": served})
+}
+
+fn no_session() -> Reply {
+    refused(404, INVALID_REQUEST, "there is no such session: begin anew with initialize")
+}
+
+/// The id of a request.
+fn id_of(line: &Line) -> Option<Value> {
+    match line {
+        Line::One(Message::Request { id, .. }) => Some(id.value()),
+        Line::One(Message::Notification { .. } | Message::Response { .. }) | Line::Batch(_) => None,
+    }
+}
+
+/// Whether anything of a line wants an answer.
+fn has_request(line: &Line) -> bool {
+    match line {
+        Line::One(message) => matches!(message, Message::Request { .. }),
+        Line::Batch(items) => {
+            items.iter().any(|item| !matches!(item, Ok(Message::Notification { .. } | Message::Response { .. })))
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! MCP servers beside the models: their records are taken out of the cassettes, and their sessions belong to the account's.
+
+use std::{sync::Arc, thread};
+
+use http::{HeaderMap, StatusCode};
+use serde_json::{Map, Value, json};
+use time::OffsetDateTime;
+
+use super::{
+    CassettePlayer, CassettePlayerError, Config, Mode, RecordPlace, Secrets, SessionState,
+    compare::compared,
+    receive::MOST_SESSIONS,
+    secrets::{self, Leak},
+};
+use crate::{
+    net::server::ResponseBody,
+    net::upstream::{NamedEndpoint, UpstreamOptions},
+    recording::cassette::{Record, RecordedExchange},
+    recording::mcp::{Broken, McpRecord},
+    recording::redaction::Redactor,
+    replay::account::{DEFAULT_SESSION, JournalEntry, Report, SessionReport, http::plain, session_of, upstream_of},
+    replay::mcp::{OnNovel, ParamRules, Policy, Servers, is_of_mcp, journal_entry},
+};
+
+/// Takes the records of MCP out of the cassettes: their servers, and the secrets in them.
+pub(super) fn take(config: &mut Config) -> Result<(Servers, Vec<Leak>), CassettePlayerError> {
+    let (ignored, scrubs) = (config.rules.ignored.clone(), config.rules.scrubs.clone());
+    let rules = ParamRules { ignored, scrubs, counts_meta: config.mcp_match_meta };
+    let policy = policy(config);
+    let played: &Config = config;
+    let (servers, found) = thread::scope(|scope| {
+        let searching = (played.leaks == Secrets::Refused).then(|| scope.spawn(|| leaks(played)));
+        let servers = Servers::new((&played.cassettes, &played.mcp_names), &rules, &played.secrets, policy);
+        // A thread that ended badly has its work done here.
+        let found = searching.map(|searching| searching.join().unwrap_or_else(|_| leaks(played)));
+        (servers, found.unwrap_or_default())
+    });
+    config.cassettes.iter_mut().for_each(|cassette| cassette.records.retain(|record| !is_of_mcp(record)));
+    Ok((servers?, found))
+}
+
+/// What requests without a record get in this mode.
+fn policy(config: &Config) -> Policy {
+    let asked = config.mcp.on_novel;
+    let on_novel = match config.mode {
+        _ if config.mcp_upstreams.is_empty() => asked,
+        Mode::Replay if asked == OnNovel::Record && config.output.is_none() => OnNovel::Upstream,
+        Mode::Replay => asked,
+        Mode::NewEpisodes | Mode::Record => OnNovel::Record,
+        Mode::Live | Mode::Compare => OnNovel::Upstream,
+    };
+    Policy { on_novel, counts_forwarded: config.mode == Mode::Replay, ..config.mcp }
+}
+
+fn leaks(config: &Config) -> Vec<Leak> {
+    let mut redactor = Redactor::new(&config.secrets);
+    let mut found = Vec::new();
+    for cassette in &config.cassettes {
+        let mut of_record = |record: &Record| {
+            redactor.begin_another();
+            secrets::learn_rest(&mut redactor, record);
+            drop(secrets::shown_body(&mut redactor, &record.body, None));
+            secrets::found_in(&mut redactor, record, &cassette.path)
+        };
+        found.extend(cassette.records.iter().filter(|record| is_of_mcp(record)).flat_map(&mut of_record));
+    }
+    found
+}
+
+fn entry(message: &McpRecord, outcome: &'static str) -> JournalEntry {
+    let canonical = json!({"method": message.method, "params": message.params});
+    journal_entry(&message.server, &canonical, outcome, Map::new())
+}
+
+impl CassettePlayer {
+    /// The servers of MCP, those of sessions with cassettes of their own left out.
+    #[must_use]
+    pub fn mcp(&self) -> &Servers {
+        &self.mcp
+    }
+
+    /// The real servers that requests may go to.
+    #[must_use]
+    pub fn mcp_upstreams(&self) -> &[NamedEndpoint] {
+        &self.config.mcp_upstreams
+    }
+
+    /// How the real servers are reached.
+    pub fn reach(&self) -> &UpstreamOptions {
+        &self.config.reach
+    }
+
+    /// Returns whether answers are compared with recorded ones.
+    pub fn is_comparing(&self) -> bool {
+        self.comparer.is_some()
+    }
+
+    /// Takes the next place in the cassette that is written for a session; `None` where none is.
+    pub fn place_in(&self, session: &str) -> Option<RecordPlace> {
+        let own = self.lock().get(session).and_then(|state| state.own.clone());
+        own.map_or_else(|| self.place(), |own| own.place())
+    }
+
+    /// Compares what a real server answered in one of its sessions with the record.
+    pub fn compare_mcp(&self, session: &str, mut now: RecordedExchange) {
+        // Reports show what differs, and records hold no secrets.
+        secrets::redact(&self.config.secrets, &mut now.record, &mut now.side);
+        let Some(Ok(message)) = McpRecord::read(&now.record) else { return };
+        if message.broken == Some(Broken::Cancelled) {
+            return;
+        }
+        let Some(endpoint) = self.mcp.get(&message.server) else {
+            return self.note_mcp(DEFAULT_SESSION, vec![entry(&message, "forwarded")]);
+        };
+        let entries = endpoint.compare(session, &message, |name, recorded| {
+            compared(name, &recorded.clone().record().answer, &now.record.answer)
+        });
+        self.note_mcp(DEFAULT_SESSION, entries);
+    }
+
+    /// Notes a message that is recorded in the journal.
+    pub fn note_recorded_mcp(&self, recorded: &RecordedExchange) {
+        let mut body = recorded.record.body.value();
+        Redactor::new(&self.config.secrets).json(&mut body);
+        let Some(Ok(message)) = McpRecord::read(&recorded.record) else { return };
+        let params = body.get("params").cloned().unwrap_or_default();
+        self.note_mcp(DEFAULT_SESSION, vec![entry(&McpRecord { params, ..message }, "recorded")]);
+    }
+
+    /// Notes in the journal what became of messages of a session.
+    pub fn note_mcp(&self, session: &str, entries: Vec<JournalEntry>) {
+        for entry in entries {
+            let entry = JournalEntry { at: Some(OffsetDateTime::now_utc()), session: session.to_owned(), ..entry };
+            self.journal().keep(self.journal().begin(), entry);
+        }
+    }
+
+    /// The session of the account that a request to an MCP server belongs to, and the servers there.
+    ///
+    /// # Errors
+    /// With the response, where no session can have the name.
+    pub fn enter_mcp(
+        &self,
+        extensions: &http::Extensions,
+        headers: &HeaderMap,
+    ) -> Result<(String, Arc<Servers>), Box<http::Response<ResponseBody>>> {
+        let refused = |why: &str| Box::new(plain(StatusCode::BAD_REQUEST, why));
+        let session =
+            session_of(extensions, headers, &self.config.secrets).map_err(|wrong| refused(&wrong.to_string()))?;
+        upstream_of(extensions).map_err(|wrong| refused(&wrong.to_string()))?;
+        let session = session.unwrap_or_else(|| DEFAULT_SESSION.to_owned());
+        if !self.has_room_for(&session) {
+            return Err(refused(&format!("there are {MOST_SESSIONS} sessions, which is the most")));
+        }
+        if session == DEFAULT_SESSION {
+            return Ok((session, Arc::clone(&self.mcp)));
+        }
+        let own = self.lock().entry(session.clone()).or_default().own.clone();
+        let own = own.filter(|own| !own.mcp.is_empty());
+        Ok((session, Arc::clone(own.as_ref().map_or(&self.mcp, |own| &own.mcp))))
+    }
+
+    /// The servers of sessions with cassettes of their own, by the names of the sessions.
+    fn own_servers(&self, session: Option<&str>) -> Vec<(String, Arc<Servers>)> {
+        let sessions = self.lock();
+        let wanted = sessions.iter().filter(|(name, _)| session.is_none_or(|session| session == *name));
+        wanted.filter_map(|(name, state)| Some((name.clone(), Arc::clone(&state.own.as_ref()?.mcp)))).collect()
+    }
+
+    /// A report with what the servers of MCP were asked.
+    pub(super) fn with_mcp(&self, mut report: Report, session: Option<&str>) -> Report {
+        for (name, own) in self.own_servers(session) {
+            own.add_to(&mut report, Some(&name));
+        }
+        self.mcp.add_to(&mut report, session);
+        report
+    }
+
+    /// Requests to servers of MCP that were not recorded.
+    pub(super) fn mcp_misses(&self, session: Option<&str>) -> Vec<Value> {
+        let own = self.own_servers(session);
+        let own = own.into_iter().flat_map(|(name, own)| own.misses(Some(&name)));
+        self.mcp.misses(session).into_iter().chain(own).collect()
+    }
+
+    /// Ends the MCP sessions of a session; what failed in those of its own cassette.
+    pub(super) fn end_mcp(&self, name: &str, state: &SessionState) -> Vec<(String, SessionReport)> {
+        self.mcp.end_session(name);
+        state.own.iter().flat_map(|own| own.mcp.ended(name)).collect()
+    }
+}

@@ -1,0 +1,379 @@
+//! Player and recorder of cassettes.
+//!
+//! One pipeline for `play` and `tap`: session, route and [identity](crate::recording::canonical); whether the request may go upstream
+//! ([`Selection`], decided before matching); match; serve or forward; record. The server around it answers requests that no
+//! cassette concerns ([`Outcome::Passed`]).
+//!
+//! A record is served as it was recorded: the events of a stream with their bytes and times. A stream is also served as one body,
+//! and a body as a stream, for the clients that ask so. An edited answer keeps the recorded times.
+//!
+//! Limits: bodies are held in memory. A conversation in the Messages or Responses family that was recorded as one body is
+//! streamed in a few events.
+
+mod admin;
+mod answering;
+mod assemble;
+mod body;
+mod cassette_sink;
+mod chosen;
+mod compare;
+mod completion;
+mod config;
+mod convert;
+mod cross;
+mod encode;
+mod engine_input;
+mod environment;
+mod failure;
+mod fixtures;
+mod forward;
+mod forwarding;
+mod fresh_ids;
+mod generated;
+mod groups;
+mod header_rules;
+mod journal;
+mod later_names;
+mod match_command;
+mod mcp;
+mod miss;
+mod on_miss;
+mod other_form;
+mod put_back;
+mod ready;
+mod receive;
+mod record_report;
+mod recorded;
+mod recorder;
+mod report;
+mod request;
+mod response;
+mod secrets;
+mod serve;
+mod session_recordings;
+mod sessions;
+mod token_counts;
+mod tools;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    convert::Infallible,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicU64},
+    },
+};
+
+use http::{Request, Response};
+
+pub use self::{
+    answering::Received,
+    completion::{Completed, CompletedBody, Completions},
+    forward::Forward,
+    recorder::{PendingExchange, RecordPlace},
+    response::ReplayedResponse,
+};
+use self::{
+    compare::Comparisons, fixtures::Fixtures, groups::Groups, miss::pages::Pages, put_back::PutBack, ready::Ready,
+    recorder::CassetteRecorder, report::Earlier, token_counts::Counter, tools::ToolDrift,
+};
+pub use self::{
+    config::{COMPLETE_WITHIN, Config, Output, REPLY_WITHIN, Secrets, Timeline},
+    convert::{FromTrace, Refused, ToTrace, from_trace, to_trace},
+    engine_input::{EngineExchange, EngineInput, response_texts},
+    environment::{Environment, PROBE, tokenizer_name},
+    forwarding::{Mode, OnMiss, Selection, SelectionError, Selector},
+    fresh_ids::Ids,
+    generated::{Generated, GeneratedChoice},
+    header_rules::{HeaderRulesError, check_top, secrets as secrets_of_top, ways},
+    match_command::{MatchCommand, PATIENCE},
+    miss::MissDetail,
+    other_form::{OtherForm, other_form},
+    put_back::{SuppliedSecrets, SuppliedSecretsError, not_put_back},
+    ready::CassettePlayerError,
+    record_report::RecordReport,
+    recorder::RecordErrors,
+    secrets::{redact_cassette, redact_exchange, redact_response, secrets},
+};
+use crate::{
+    net::server::{LatenessTracker, RequestBody, ResponseBody},
+    net::upstream::Upstream,
+    recording::canonical::Rules,
+    recording::cassette::{CassetteError, Record},
+    recording::redaction::Seen,
+    replay::account::{Change, Journal, KeptMisses, NetworkBlock, http::put},
+    replay::delivery::Clock,
+    replay::matching::requests::{CassetteIndex, Session},
+    replay::mcp::Servers,
+    replay::timing::Pacer,
+    text::prompt::Tokenizer,
+};
+
+/// Player and recorder of cassettes.
+///
+/// ```no_run
+/// use std::path::Path;
+/// use vllm_vcr::{play, recording::cassette::load, replay::player::{Config, CassettePlayer}};
+///
+/// # fn player() -> Result<(), Box<dyn std::error::Error>> {
+/// let cassettes = vec![load(Path::new("agent.yaml"))?];
+/// let cassette_player = CassettePlayer::new(Config { cassettes, ..Config::default() })?;
+/// let player = play::Player::load(play::Config { cassette_player: Some(cassette_player), ..play::Config::default() })?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct CassettePlayer {
+    config: Config,
+    index: CassetteIndex,
+    /// The same records as chats for other families, and how these are compared.
+    across: Option<(CassetteIndex, Rules)>,
+    counter: Counter,
+    /// In the order of the index: the cassette and its record.
+    records: Vec<(usize, Record)>,
+    groups: Groups,
+    /// The servers of MCP, which are played by their own sessions.
+    mcp: Arc<Servers>,
+    fixtures: Fixtures,
+    put_back: PutBack,
+    earlier: Mutex<Earlier>,
+    sessions: Mutex<BTreeMap<String, SessionState>>,
+    upstream: Option<Upstream<RequestBody>>,
+    recorder: Option<Arc<CassetteRecorder>>,
+    /// What compares responses with records, where that is the mode.
+    comparer: Option<Arc<CassetteRecorder>>,
+    comparisons: Arc<Comparisons>,
+    /// What is not as it was recorded of the server that is asked, once that is known.
+    environment: OnceLock<Vec<Change>>,
+    /// Records whose answers were edited, as `file#id`.
+    edited: Vec<String>,
+    /// Answers with fresh ids so far.
+    fresh_ids: AtomicU64,
+    /// Requests that were passed on so far.
+    passed: AtomicU64,
+    /// Whether each record was ever served, in any session.
+    used: Vec<AtomicBool>,
+    /// The same of the records of sessions' players that ended.
+    ended: Mutex<BTreeMap<report::Place, report::Use>>,
+    /// What sessions recorded in cassettes of their own and have ended.
+    recorded_by_sessions: Mutex<RecordReport>,
+    /// Numbers and address of misses, those of the player whose session this is, if it is one's.
+    pages: OnceLock<Arc<Pages>>,
+    /// The latest requests, of that player too.
+    journal: OnceLock<Arc<Journal>>,
+}
+
+/// One session.
+#[derive(Debug, Default)]
+struct SessionState {
+    session: Session,
+    misses: KeptMisses,
+    missed: BTreeMap<&'static str, u64>,
+    forwarded: u64,
+    /// Values of requests that later answers have, by the records that answered them.
+    values: HashMap<usize, Seen>,
+    tools: ToolDrift,
+    /// The player of a session that differs from the others.
+    own: Option<Arc<CassettePlayer>>,
+    /// Its cassette is its own too; else that player has the records of all.
+    has_own_cassette: bool,
+}
+
+/// Mark in the extensions of a request that no endpoint behind the player serves; without a record it is a miss.
+#[derive(Debug, Clone, Copy)]
+pub struct Unanswered;
+
+/// Outcome of a request.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The player answered.
+    Answered(Response<ResponseBody>),
+    /// The server around the player answers it.
+    Passed(Request<RequestBody>),
+}
+
+/// Decision for a request.
+#[derive(Debug)]
+pub enum Decision {
+    /// It is answered.
+    Answer(Response<ResponseBody>),
+    /// A record answers it, at its deadlines.
+    Replay(Box<ReplayedResponse>),
+    /// The server around the player answers it.
+    Pass(Request<RequestBody>),
+    /// It goes upstream.
+    Forward(Box<Forward>),
+}
+
+/// A decision, with the player of the request's session.
+#[derive(Debug)]
+pub struct Decided {
+    /// What becomes of the request.
+    pub decision: Decision,
+    /// The session, where the request takes part in it.
+    pub session: Option<String>,
+    /// The player of that session's cassette.
+    pub cassette_player: Arc<CassettePlayer>,
+}
+
+impl CassettePlayer {
+    /// Makes a player of cassettes that were read.
+    ///
+    /// # Errors
+    /// When the cassette that is to be written cannot be, or those that were read hold secrets and must not.
+    pub fn new(mut config: Config) -> Result<Arc<Self>, CassettePlayerError> {
+        let put_back = PutBack::new(&config.cassettes, &config.supplied);
+        put_back.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+        let Ready { index, across, records, edited, mcp } = ready::ready(&mut config)?;
+        let secrets = &config.secrets;
+        let begin = |output| {
+            CassetteRecorder::create(output, config.keep, config.record_errors, secrets.clone())
+                .map(|recorder| recorder.completing(config.complete_within))
+        };
+        let recorder = config.output.as_ref().map(begin).transpose()?;
+        let comparisons: Arc<Comparisons> = Arc::default();
+        let comparing = || {
+            CassetteRecorder::comparing(config.secrets.clone(), Arc::clone(&comparisons))
+                .map(|comparer| comparer.completing(config.complete_within))
+        };
+        let comparer = (config.mode == Mode::Compare).then(comparing).transpose()?;
+        let used = records.iter().map(|_| AtomicBool::new(false)).collect();
+        let upstream = config.upstream.clone().map(|url| Upstream::new(url, &config.reach));
+        let mut cassette_player = Self {
+            config,
+            index,
+            across,
+            counter: Counter::default(),
+            groups: Groups::new(&records),
+            fixtures: Fixtures::new(&records),
+            put_back,
+            mcp: Arc::new(mcp),
+            earlier: Mutex::default(),
+            records,
+            sessions: Mutex::default(),
+            upstream,
+            recorder: recorder.map(Arc::new),
+            comparer: comparer.map(Arc::new),
+            comparisons,
+            environment: OnceLock::new(),
+            edited: Vec::new(),
+            fresh_ids: AtomicU64::new(0),
+            passed: AtomicU64::new(0),
+            used,
+            ended: Mutex::default(),
+            recorded_by_sessions: Mutex::default(),
+            pages: OnceLock::new(),
+            journal: OnceLock::new(),
+        };
+        cassette_player.edited = edited.into_iter().map(|at| cassette_player.name_of(at)).collect();
+        Ok(Arc::new(cassette_player))
+    }
+
+    /// Counts tokens with the model's tokenizer from now on, where a record does not say how many there are.
+    pub fn count_with(&self, tokenizer: Tokenizer) {
+        self.counter.with(tokenizer);
+    }
+
+    /// Makes token ids of exchanges from now on, for a simulated engine whose requests have so many tokens at the most.
+    pub fn make_engine_inputs(&self, most_tokens: u32) {
+        self.counter.make_engine_inputs(most_tokens);
+    }
+
+    /// Sets the URL of the server that answers `/vcr/…`, which messages of misses name.
+    pub fn pages_are_at(&self, root: &str) {
+        self.pages().are_at(root);
+    }
+
+    /// The refusal of a wrapped command's calls to other servers, where they are refused.
+    #[must_use]
+    pub fn network_block(&self) -> Option<&Arc<NetworkBlock>> {
+        self.config.network_block.as_ref()
+    }
+
+    fn pages(&self) -> &Arc<Pages> {
+        self.pages.get_or_init(Arc::default)
+    }
+
+    /// Returns how many records there are to play.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Returns whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.index.is_empty()
+    }
+
+    /// Closes the recording, and those of sessions with cassettes of their own.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn finish(&self) -> Result<Option<RecordReport>, CassetteError> {
+        self.config.match_command.iter().for_each(|command| command.end());
+        self.own_players().iter().try_for_each(|own| own.finish().map(|report| self.keep_recorded(report)))?;
+        let own = self.recorder.as_ref().map(|recorder| recorder.finish()).transpose()?;
+        Ok(self.with_sessions(own))
+    }
+
+    /// Begins to receive no further responses whose clients leave; those that are being received go on.
+    pub fn stop_completing(&self) {
+        self.own_players().iter().for_each(|own| own.stop_completing());
+        let recorders = self.recorder.iter().chain(&self.comparer);
+        recorders.for_each(|recorder| recorder.completions().close());
+    }
+
+    /// Waits until the responses whose clients have left are received, or until their limits end that.
+    pub async fn completed(self: &Arc<Self>) {
+        let cassette_player = Arc::clone(self);
+        let waiting = tokio::task::spawn_blocking(move || cassette_player.wait_for_completions());
+        if waiting.await.is_err() {
+            tracing::debug!("the wait for responses whose clients have left ended early");
+        }
+    }
+
+    /// The same, blocking.
+    fn wait_for_completions(&self) {
+        self.own_players().iter().for_each(|own| own.wait_for_completions());
+        self.recorder.iter().chain(&self.comparer).for_each(|recorder| recorder.completions().wait());
+    }
+
+    /// Answers a request, from a record or from the upstream, or passes it on. For a server that neither pauses nor counts.
+    pub async fn answer(self: &Arc<Self>, request: Request<RequestBody>, pacer: &Pacer) -> Outcome {
+        let Decided { decision, session, cassette_player } = self.decide(request).await;
+        let mut response = match decision {
+            Decision::Answer(response) => response,
+            Decision::Replay(response) => {
+                let clock = Clock { pacer: pacer.clone(), lateness: LatenessTracker::default() };
+                response.deliver::<Infallible, ()>(clock, None, None, ()).await
+            }
+            Decision::Pass(request) => return Outcome::Passed(request),
+            Decision::Forward(forward) => cassette_player.forward(*forward).await,
+        };
+        if let Some(session) = session {
+            put(response.headers_mut(), "x-vcr-session", &session);
+        }
+        Outcome::Answered(response)
+    }
+
+    /// Decides what is to become of a request: a record answers it, it goes upstream, or it is passed on.
+    pub async fn decide(self: &Arc<Self>, request: Request<RequestBody>) -> Decided {
+        match self.receive(request).await {
+            Ok(received) => received.decide().await,
+            Err(decided) => *decided,
+        }
+    }
+
+    /// A record as people find it: its file and its number there.
+    fn name_of(&self, record: usize) -> String {
+        let Some((at, record)) = self.records.get(record) else { return String::new() };
+        let path = self.config.cassettes.get(*at).map(|cassette| cassette.path.as_path());
+        let file = path.and_then(|path| path.file_name()).map(|name| name.to_string_lossy().into_owned());
+        format!("{}#{}", file.unwrap_or_default(), record.id)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, SessionState>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

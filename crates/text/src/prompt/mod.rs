@@ -1,0 +1,46 @@
+//! From a request's words to the ids that an engine sees, and back: tokenizer, chat template, block hashes over token ids.
+//!
+//! Everything here is meant to give vLLM's ids and vLLM's text deltas exactly; deviations are in the documentation of
+//! modules. Nothing here logs: prompts are private.
+
+mod bytes;
+mod config;
+mod content_format;
+mod conversation;
+mod detokenizer;
+mod error;
+mod fast_load;
+mod fingerprint;
+mod hash;
+mod hub;
+mod ids_only;
+mod jinja;
+mod key;
+mod locate;
+mod media;
+mod memory;
+mod permute;
+mod pieces;
+mod python;
+mod segments;
+mod tables;
+mod template;
+mod token_bytes;
+mod token_text;
+mod tokenizer;
+mod window;
+mod words;
+
+pub use conversation::Conversation;
+pub use detokenizer::Detokenizer;
+pub use error::PromptError;
+pub use hash::{BlockHash, BlockHasher, PromptHashes};
+pub use key::{HashKey, HashKeyError};
+pub use media::{MediaHashes, may_hold_media, media_block};
+pub use permute::IdPermutation;
+pub use python::{python_float, python_json, write_python_string};
+pub use tables::KnownTokenizer;
+pub use template::ChatTemplate;
+pub use tokenizer::{SkipSpecial, SpecialTokens, Tokenizer, TokenizerParts};
+pub use window::DecodeWindow;
+pub use words::Words;

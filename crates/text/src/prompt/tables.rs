@@ -1,0 +1,96 @@
+//! Tables of a tokenizer, shared by its clones: made once, perhaps later, with the values derived from them.
+
+use std::fmt;
+use std::sync::{Arc, LazyLock, OnceLock};
+
+use serde_json::{Map, Value};
+
+use super::{ChatTemplate, fast_load::Loaded, segments::Segments, token_bytes::TokenBytes, words::Words};
+
+/// Properties of a tokenizer that are known before its tables are built.
+#[derive(Debug, Clone, Copy)]
+pub struct KnownTokenizer {
+    /// See [`Tokenizer::fingerprint`].
+    pub fingerprint: &'static str,
+    /// See [`Tokenizer::vocab_size`].
+    pub vocab_size: u32,
+}
+
+/// Makes tables: reads the JSON, or waits for who does.
+pub(super) type MakeTables = Box<dyn FnOnce() -> Tables + Send>;
+
+/// State that the clones of a tokenizer share.
+pub(super) struct Inner {
+    pub(super) name: String,
+    /// There is no tokenizer, see [`ids_only`](super::ids_only).
+    pub(super) is_ids_only: bool,
+    pub(super) tables: LazyLock<Tables, MakeTables>,
+    pub(super) known: Option<KnownTokenizer>,
+    pub(super) generation: Map<String, Value>,
+    pub(super) config: Map<String, Value>,
+    pub(super) template: Option<ChatTemplate>,
+    pub(super) around: OnceLock<(Vec<u32>, Vec<u32>)>,
+    pub(super) fingerprint: OnceLock<String>,
+    pub(super) ordinary: OnceLock<Vec<u32>>,
+    pub(super) words: OnceLock<Arc<Words>>,
+    pub(super) bytes: OnceLock<Option<TokenBytes>>,
+}
+
+/// The tables, and what follows from them alone.
+pub(super) struct Tables {
+    pub(super) loaded: Loaded,
+    pub(super) eos_ids: Vec<u32>,
+    pub(super) segments: Option<Segments>,
+}
+
+impl Tables {
+    pub(super) fn new(loaded: Loaded, eos_token: Option<&str>, more_eos_ids: Vec<u32>) -> Self {
+        let mut eos_ids: Vec<u32> =
+            eos_token.and_then(|token| loaded.tokenizer.token_to_id(token)).into_iter().collect();
+        for id in more_eos_ids {
+            if !eos_ids.contains(&id) {
+                eos_ids.push(id);
+            }
+        }
+        Self { segments: Segments::of(&loaded.tokenizer), loaded, eos_ids }
+    }
+}
+
+impl Inner {
+    /// A tokenizer of nothing but tables, which `make` makes when they are needed first.
+    pub(super) fn new(name: &str, known: Option<KnownTokenizer>, make: MakeTables) -> Self {
+        Self {
+            name: name.to_owned(),
+            is_ids_only: false,
+            tables: LazyLock::new(make),
+            known,
+            generation: Map::new(),
+            config: Map::new(),
+            template: None,
+            around: OnceLock::new(),
+            fingerprint: OnceLock::new(),
+            ordinary: OnceLock::new(),
+            words: OnceLock::new(),
+            bytes: OnceLock::new(),
+        }
+    }
+
+    pub(super) fn tokenizer(&self) -> &tokenizers::Tokenizer {
+        &self.tables.loaded.tokenizer
+    }
+
+    pub(super) fn id_count(&self) -> u32 {
+        self.known.map_or_else(|| self.tables.loaded.id_count, |known| known.vocab_size)
+    }
+
+    /// The bytes of the tokens, made once; `None` where the decoder is no byte-level one.
+    pub(super) fn bytes(&self) -> Option<&TokenBytes> {
+        self.bytes.get_or_init(|| TokenBytes::of(self.tokenizer(), self.id_count())).as_ref()
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
+        out.debug_struct("Tokenizer").field("name", &self.name).field("known", &self.known).finish_non_exhaustive()
+    }
+}

@@ -1,8 +1,0 @@
-//! Foundations for every room: priority of threads, units of measurement, a bounded cache, text as one line, histograms, a limit on log lines.
-
-pub mod background;
-pub mod bounded_cache;
-pub mod one_line;
-pub mod rate_limited_log;
-pub mod stats;
-pub mod units;
