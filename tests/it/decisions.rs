@@ -36,7 +36,8 @@ fn the_index_lists_every_decision_once_and_in_order() {
 
 #[test]
 fn code_names_every_decision_and_no_other() {
-    let mut sources: Vec<PathBuf> = ["src", "tests/it"].iter().flat_map(|folder| tree::files(folder, "rs")).collect();
+    let mut sources: Vec<PathBuf> =
+        ["src", "crates", "tests/it"].iter().flat_map(|folder| tree::files(folder, "rs")).collect();
     sources.push("Cargo.toml".into());
     let mut named = BTreeSet::new();
     for source in sources.iter().filter(|source| !source.ends_with(file!())) {

@@ -7,7 +7,7 @@ fn every_case_has_a_test_that_runs() {
     let page = read(&root().join("docs/src/internals/cassette-cases.md"));
     let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| case")).collect();
     assert!(rows.len() >= 30, "{}", rows.len());
-    let mut tests = read(&root().join("src/recording/redaction/redactor/tests.rs"));
+    let mut tests = read(&root().join("crates/recording/src/redaction/redactor/tests.rs"));
     for entry in std::fs::read_dir(root().join("tests/it/cassettes")).unwrap() {
         tests.push_str(&read(&entry.unwrap().path()));
     }

@@ -209,7 +209,7 @@ const LAST_CASE: (u32, [&str; 2]) = (20, ["tests/mcp/run.py", "tests/mcp/taps/ru
 #[test]
 fn every_acceptance_case_is_named_by_a_test() {
     let mut named = std::collections::BTreeSet::new();
-    let files = tree::files("tests/it/mcp", "rs").into_iter().chain(tree::files("src/replay/mcp", "rs"));
+    let files = tree::files("tests/it/mcp", "rs").into_iter().chain(tree::files("crates/replay/src/mcp", "rs"));
     for source in files.map(tree::read) {
         for name in source.split("fn case_").skip(1) {
             named.extend(name.split('_').map_while(|part| part.parse::<u32>().ok()));

@@ -74,7 +74,9 @@ pub(crate) fn panics() -> usize {
     HOOK.call_once(|| {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
-            if info.location().is_some_and(|place| place.file().starts_with("src/") || place.file().starts_with('/')) {
+            if info.location().is_some_and(|place| {
+                place.file().starts_with("src/") || place.file().starts_with("crates/") || place.file().starts_with('/')
+            }) {
                 COUNT.fetch_add(1, Relaxed);
             }
             before(info);

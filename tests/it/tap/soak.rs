@@ -28,7 +28,7 @@ use crate::support::{
     tap_program::{Program, killed_after},
 };
 
-/// Connections to an upstream that one thread of the tap keeps (`src/net/upstream/pool.rs`).
+/// Connections to an upstream that one thread of the tap keeps (`crates/net/src/upstream/pool.rs`).
 const MOST_IDLE: usize = 512;
 
 fn setting(name: &str, default: u64) -> u64 {
