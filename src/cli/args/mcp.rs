@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
-use clap::{Args, ValueEnum, builder::TypedValueParser};
+use clap::{Args, ValueEnum};
 
 use super::values::{FlagValue, one_of};
 use super::{RedactionArgs, Secret};
@@ -87,7 +87,7 @@ pub(in crate::cli) struct McpPlayArgs {
     #[arg(long, value_name = "NAME", value_parser = server_name)]
     pub(in crate::cli) server: Option<String>,
     /// What a request gets that was not recorded: an error, a made-up text from tools (stub), or the answer to a similar call (closest).
-    #[arg(long, value_name = "WHAT", default_value = "error", value_parser = on_novel())]
+    #[arg(long, value_name = "WHAT", default_value = "error", value_parser = on_novel)]
     pub(in crate::cli) on_miss: OnNovel,
     /// What a request gets that is sent more often than it was recorded. Without it the last one again, under --strict an error.
     #[arg(long, value_name = "WHAT", value_parser = one_of::<OnUsedUp>())]
@@ -122,13 +122,14 @@ pub(in crate::cli) struct McpPlayArgs {
 }
 
 /// Reads what a request gets that was not recorded, where no server can be asked.
-fn on_novel() -> impl TypedValueParser<Value = OnNovel> {
-    one_of::<OnNovel>().try_map(|chosen| match chosen.value() {
-        Some((typed, _)) if chosen.forwards() => Err(format!(
+fn on_novel(typed: &str) -> Result<OnNovel, String> {
+    match OnNovel::named(typed) {
+        Some(found) if found.forwards() => Err(format!(
             "mcp-play reaches no server; over HTTP: vllm-vcr play --cassette FILE --mcp-on-miss {typed} --mcp-upstream NAME=URL"
         )),
-        _ => Ok(chosen),
-    })
+        Some(found) => Ok(found),
+        None => Err(format!("invalid variant: {typed}")),
+    }
 }
 
 pub(super) fn server_name(typed: &str) -> Result<String, String> {

@@ -25,15 +25,19 @@ pub(in crate::cli) trait FlagValue: Clone + Send + Sync + 'static {
 
     /// Value and help; `None` for a variant that no flag may choose.
     fn value(&self) -> Option<(&'static str, &'static str)>;
+
+    /// The variant of a value.
+    fn named(value: &str) -> Option<Self> {
+        let is_named = |variant: &&Self| variant.value().is_some_and(|(own, _)| own == value);
+        Self::VARIANTS.iter().find(is_named).cloned()
+    }
 }
 
 /// Reads the value of a flag that chooses a variant of `T`.
 pub(in crate::cli) fn one_of<T: FlagValue>() -> impl TypedValueParser<Value = T> {
     let values = T::VARIANTS.iter().filter_map(T::value);
-    PossibleValuesParser::new(values.map(|(value, help)| PossibleValue::new(value).help(help))).try_map(|typed| {
-        let is_typed = |variant: &&T| variant.value().is_some_and(|(value, _)| value == typed);
-        T::VARIANTS.iter().find(is_typed).cloned().ok_or("not one of the values")
-    })
+    PossibleValuesParser::new(values.map(|(value, help)| PossibleValue::new(value).help(help)))
+        .try_map(|typed| T::named(&typed).ok_or("not one of the values"))
 }
 
 /// Implements [`FlagValue`]: each variant with its value and its help; those behind `-` have no value.
