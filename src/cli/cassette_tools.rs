@@ -72,7 +72,7 @@ fn validate(args: &ValidateArgs) -> Result<ExitCode, Failure> {
 /// The run that recorded a cassette last, and its tags, as far as they are known.
 fn origin(file: &Path, cassette: &Cassette) -> String {
     let run = cassette::last_run(file);
-    let run = run.map(|Run { run, created, mode }| format!("recorded {created}, run {run}, mode {mode}"));
+    let run = run.map(|Run { run_id, created, mode }| format!("recorded {created}, run_id {run_id}, mode {mode}"));
     let tags =
         Some(cassette.header.tags.join(", ")).filter(|tags| !tags.is_empty()).map(|tags| format!("tags: {tags}"));
     let known: Vec<String> = run.into_iter().chain(tags).collect();

@@ -51,6 +51,7 @@ pub(super) fn run(args: McpPlayArgs) -> Result<ExitCode, Failure> {
         on_used_up: args.on_exhausted.unwrap_or(on_used_up),
         reply_within: args.reply_within,
         counts_forwarded: true,
+        over_http: false,
     };
     let records = index.records().len();
     let mut session = Session::new(Arc::new(index), &server, policy);
@@ -122,9 +123,9 @@ fn record_index(
         rules.ignored.extend(header.ignore.iter().filter_map(|place| place.parse().ok()));
         rules.scrubs.extend(header.scrub.iter().filter_map(|edit| edit.parse().ok()));
     }
-    let mut index = RecordIndex::new(rules, secrets);
+    let mut index = RecordIndex::new(server, rules, secrets);
     for cassette in cassettes {
-        index.add(&cassette.path.display().to_string(), server, &cassette.records)?;
+        index.add(&cassette.path.display().to_string(), &cassette.records)?;
     }
     Ok(index)
 }

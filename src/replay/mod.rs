@@ -6,6 +6,7 @@ pub mod matching;
 pub mod mcp;
 pub(crate) mod mcp_traffic;
 pub mod meter;
+mod miss;
 pub mod player;
 pub mod steps;
 pub mod timing;

@@ -85,7 +85,8 @@ pub(in crate::cli) struct McpPlayArgs {
     /// The server to be. Without it, the only one that was recorded.
     #[arg(long, value_name = "NAME", value_parser = server_name)]
     pub(in crate::cli) server: Option<String>,
-    /// What a request gets that was not recorded: an error, a made-up text from tools (stub), or the answer to a similar call (closest).
+    /// What a request gets that was not recorded: an error, from tools a made-up text (stub) or a null
+    /// result (null), or the answer to a similar call (closest).
     #[arg(long, value_name = "WHAT", default_value = "error", value_parser = on_novel)]
     pub(in crate::cli) on_miss: OnNovel,
     /// What a request gets that is sent more often than it was recorded. Without it the last one again, under --strict an error.

@@ -90,6 +90,7 @@ values! {
     OnNovel {
         Error "error" "An error that names the closest record",
         Stub "stub" "A short text that names the call, from tools only",
+        Null "null" "A result that is null, from tools only",
         Closest "closest" "The answer to a similar call of the same tool",
         Upstream "upstream" "The real server's answer",
         Record "record" "The real server's answer, which is added to the cassette",

@@ -9,7 +9,7 @@ use super::{
     side::{Moment, Side},
 };
 use crate::recording::{
-    canonical::{McpCall, SharedBody, mcp_summary},
+    canonical::{McpCall, SharedBody, SharedList, mcp_summary},
     redaction::{NoPlaceholder, Placeholder},
 };
 
@@ -271,14 +271,39 @@ impl Record {
             let shown: String = self.body.to_string().chars().take(80).collect();
             return format!("{} {} {shown}", self.method, self.path).trim().to_owned();
         }
-        let last = self.body.last_message();
-        let last = last.and_then(|message| message.get("content").or_else(|| message.get("output")));
-        let single = || ["prompt", "input"].iter().find_map(|name| self.body.get(name));
-        let text = last.or_else(single).map(words).unwrap_or_default().replace('\n', " ");
-        let short: String = text.chars().take(60).collect();
-        let dots = if short.len() < text.len() { "…" } else { "" };
-        format!("{} {} {short}{dots}", self.method, self.path).trim_end().to_owned()
+        format!("{} {} {}", self.method, self.path, self.asked()).trim_end().to_owned()
     }
+
+    /// The question of a request, and what was said last where that is something else, such as the result of a tool.
+    fn asked(&self) -> String {
+        let content = |message: &Value| message.get("content").or_else(|| message.get("output")).map(words);
+        let single = || ["prompt", "input"].iter().find_map(|name| self.body.get(name)).map(words);
+        let Some(last) = self.body.last_message() else { return excerpt(&single().unwrap_or_default(), 60) };
+        let said = content(last).or_else(single).unwrap_or_default();
+        let mut messages = self.body.messages().into_iter().flat_map(SharedList::backward);
+        match messages.find(|message| is_question(message)).filter(|question| *question != last) {
+            Some(question) => {
+                format!("{}, then {}", excerpt(&content(question).unwrap_or_default(), 40), excerpt(&said, 30))
+            }
+            None => excerpt(&said, 60),
+        }
+    }
+}
+
+/// Whether a message is one that a person wrote; results of tools come in the same role.
+fn is_question(message: &Value) -> bool {
+    let has_text = |content: &Value| match content {
+        Value::Array(parts) => parts.iter().any(|part| part.get("text").is_some()),
+        content => content.is_string(),
+    };
+    message.get("role").is_some_and(|role| role == "user") && message.get("content").is_some_and(has_text)
+}
+
+/// The beginning of a text in one line.
+fn excerpt(text: &str, most: usize) -> String {
+    let text = text.replace('\n', " ");
+    let short: String = text.chars().take(most).collect();
+    if short.len() < text.len() { short + "…" } else { short }
 }
 
 /// The words of a message's content, whole or in parts.

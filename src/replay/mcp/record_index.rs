@@ -1,18 +1,17 @@
 //! The records of one server, found by method and canonical parameters.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-};
+use std::{collections::HashSet, sync::Arc};
 
 use serde_json::{Value, json};
 
-use super::params::{ParamKey, ParamRules, is_by_method};
+use super::params::{ParamRules, is_by_method};
 use crate::{
+    recording::canonical::{Identity, Key},
     recording::cassette::Record,
     recording::mcp::McpRecord,
     recording::redaction::{Redactor, Rules},
     replay::account::UnusedRecord,
+    replay::matching::requests::{CassetteIndex, Servable},
 };
 
 /// A record and its place.
@@ -28,10 +27,6 @@ pub struct IndexedRecord {
     pub file: Arc<str>,
     /// Its group, by the user's own name.
     pub group: Option<Arc<str>>,
-    /// What counts of its request.
-    pub canonical: Value,
-    /// The hash of that.
-    pub key: ParamKey,
 }
 
 impl IndexedRecord {
@@ -64,8 +59,10 @@ impl IndexedRecord {
 /// Index of the records of one server.
 #[derive(Debug, Default)]
 pub struct RecordIndex {
+    server: String,
     records: Vec<IndexedRecord>,
-    by_key: HashMap<ParamKey, Vec<usize>>,
+    /// What counts of their requests, by the same places.
+    requests: CassetteIndex,
     methods: HashSet<String>,
     rules: ParamRules,
     secrets: Rules,
@@ -82,39 +79,32 @@ pub struct McpRecordError {
 }
 
 impl RecordIndex {
-    /// An index without records, with these rules.
+    /// An index without records of a server, with these rules.
     #[must_use]
-    pub fn new(rules: ParamRules, secrets: Rules) -> Self {
-        Self { rules, secrets, ..Self::default() }
+    pub fn new(server: &str, rules: ParamRules, secrets: Rules) -> Self {
+        Self { server: server.to_owned(), rules, secrets, ..Self::default() }
     }
 
-    /// Adds the records of a server; other records are left out.
+    /// Adds the records of its server; other records are left out.
     ///
     /// # Errors
     /// When one of them is no record of an MCP server, although it looks like one.
-    pub fn add(&mut self, file: &str, server: &str, records: &[Record]) -> Result<(), McpRecordError> {
+    pub fn add(&mut self, file: &str, records: &[Record]) -> Result<(), McpRecordError> {
         let file: Arc<str> = file.into();
         for source in records {
-            if let Some(record) = read(&file, source)?.filter(|record| record.server == server) {
-                let identified = self.identify(&record.method, &record.params);
-                self.push(&file, source, record, identified);
+            if let Some(record) = read(&file, source)?.filter(|record| record.server == self.server) {
+                self.push(&file, source, record);
             }
         }
         Ok(())
     }
 
-    /// Adds a record of which is known what counts of its request, and the hash of that.
-    pub(super) fn push(
-        &mut self,
-        file: &Arc<str>,
-        source: &Record,
-        record: McpRecord,
-        (canonical, key): (Value, ParamKey),
-    ) {
+    /// Adds a record of its server.
+    pub(super) fn push(&mut self, file: &Arc<str>, source: &Record, record: McpRecord) {
+        self.requests.push(self.identify(&record.method, &record.params), Servable::Yes);
         let group = source.group.as_deref().map(Into::into);
         let (id, line, file) = (source.id, source.line, Arc::clone(file));
-        let indexed = IndexedRecord { record, id, line, file, group, canonical, key };
-        self.by_key.entry(indexed.key).or_default().push(self.records.len());
+        let indexed = IndexedRecord { record, id, line, file, group };
         if !self.methods.contains(&indexed.record.method) {
             self.methods.insert(indexed.record.method.clone());
         }
@@ -143,13 +133,10 @@ impl RecordIndex {
         unused.collect()
     }
 
-    /// What counts of a request, without its secrets, and the hash of that.
+    /// What counts of a request, without its secrets.
     #[must_use]
-    pub fn identify(&self, method: &str, params: &Value) -> (Value, ParamKey) {
-        let shown = self.shown(method, params);
-        let canonical = self.rules.canonical(method, &shown);
-        let key = ParamRules::key(&canonical);
-        (canonical, key)
+    pub fn identify(&self, method: &str, params: &Value) -> Identity {
+        self.rules.identify(&self.server, method, &self.shown(method, params))
     }
 
     /// Parameters without their secrets: as a record of them would have them.
@@ -187,10 +174,16 @@ impl RecordIndex {
         &self.records
     }
 
+    /// What counts of the records' requests, by the same places.
+    #[must_use]
+    pub fn requests(&self) -> &CassetteIndex {
+        &self.requests
+    }
+
     /// The records of a key, in order.
     #[must_use]
-    pub fn of_key(&self, key: ParamKey) -> &[usize] {
-        self.by_key.get(&key).map(Vec::as_slice).unwrap_or_default()
+    pub fn of_key(&self, key: Key) -> &[usize] {
+        self.requests.of_key(key)
     }
 
     /// The first record of a method.

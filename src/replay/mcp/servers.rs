@@ -26,15 +26,14 @@ impl Servers {
         secrets: &Rules,
         policy: Policy,
     ) -> Result<Self, McpRecordError> {
-        let new = || RecordIndex::new(rules.clone(), secrets.clone());
-        let mut indexes: BTreeMap<String, RecordIndex> = names.iter().map(|name| (name.clone(), new())).collect();
+        let new = |name: &str| RecordIndex::new(name, rules.clone(), secrets.clone());
+        let mut indexes: BTreeMap<String, RecordIndex> = names.iter().map(|name| (name.clone(), new(name))).collect();
         for cassette in cassettes {
             let file: Arc<str> = cassette.path.display().to_string().into();
             for source in &cassette.records {
                 let Some(record) = read(&file, source)? else { continue };
-                let index = indexes.entry(record.server.clone()).or_insert_with(new);
-                let identified = index.identify(&record.method, &record.params);
-                index.push(&file, source, record, identified);
+                let index = indexes.entry(record.server.clone()).or_insert_with_key(|name| new(name));
+                index.push(&file, source, record);
             }
         }
         let endpoint = |(server, index): (String, RecordIndex)| {
@@ -55,6 +54,12 @@ impl Servers {
     /// The names of all of them.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
+    }
+
+    /// The names of all of them, each with its number of records.
+    #[must_use]
+    pub fn counts(&self) -> Vec<(String, usize)> {
+        self.0.iter().map(|(name, endpoint)| (name.clone(), endpoint.records())).collect()
     }
 
     /// Whether there is none.

@@ -75,7 +75,7 @@ pub(crate) use self::{
 };
 use self::{
     compare::Comparisons, fixtures::Fixtures, groups::Groups, miss::pages::Pages, put_back::PutBack, ready::Ready,
-    recorder::CassetteRecorder, report::Earlier, token_counts::Counter, tools::ToolDrift,
+    recorder::CassetteRecorder, report::Earlier, token_counts::Counter,
 };
 pub use self::{
     config::{COMPLETE_WITHIN, Config, Output, REPLY_WITHIN, Secrets, Timeline},
@@ -101,7 +101,7 @@ use crate::{
     recording::canonical::Rules,
     recording::cassette::{CassetteError, Record},
     recording::redaction::Seen,
-    replay::account::{Change, Journal, KeptMisses, NetworkBlock, http::put},
+    replay::account::{Change, Journal, KeptMisses, NetworkBlock, ToolDrift, http::put},
     replay::delivery::Clock,
     replay::matching::requests::{CassetteIndex, Session},
     replay::mcp::Servers,

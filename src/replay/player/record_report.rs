@@ -18,6 +18,8 @@ use self::redacted::RedactedCounts;
 pub struct RecordReport {
     /// New records.
     pub recorded: usize,
+    /// Those of them that are messages to MCP servers.
+    pub of_mcp: usize,
     /// Sessions that have recorded in cassettes of their own; their counts are in the others.
     pub sessions: usize,
     /// Exchanges that were not recorded because of their status.
@@ -62,6 +64,7 @@ impl RecordReport {
 #[derive(Debug, Default)]
 pub(super) struct RecordCounts {
     pub(super) recorded: AtomicUsize,
+    pub(super) of_mcp: AtomicUsize,
     pub(super) skipped: AtomicU64,
     pub(super) unreadable: AtomicU64,
     pub(super) unsearched: AtomicU64,

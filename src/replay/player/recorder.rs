@@ -236,6 +236,7 @@ impl<S: Sink<Item = Entry>> CassetteRecorder<S> {
     pub(super) fn report(&self) -> RecordReport {
         RecordReport {
             recorded: self.counts.recorded.load(Relaxed),
+            of_mcp: self.counts.of_mcp.load(Relaxed),
             sessions: 0,
             skipped: self.counts.skipped.load(Relaxed),
             queue_full: self.progress.queue_full().load(Relaxed),

@@ -196,7 +196,7 @@ impl CassettePlayer {
             again: state.session.again().clone(),
             by_hand: state.session.by_hand(),
             forwarded: state.forwarded,
-            tools: state.tools.shown(),
+            tools: state.tools.clone(),
             matching: None,
             compared: None,
             novel: Vec::new(),
