@@ -162,6 +162,7 @@ pub(super) fn cassette_player(args: &CassetteArgs, around: Around<'_>) -> Result
         network_block: args.block_network.then(Arc::default),
         cassettes,
         mcp_names: around.mcp_names.to_vec(),
+        brief_misses: !args.command.is_empty(),
         ..Config::default()
     };
     let used_up = on_exhausted(args, around.is_strict);

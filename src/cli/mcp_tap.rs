@@ -59,7 +59,7 @@ pub(super) fn run(mut args: McpTapArgs) -> Result<ExitCode, Failure> {
             Failure::new(Exit::Environment, error).hint(hint)
         });
         match recorded {
-            Ok(recorded) => output::note(&mcp_tapped::text(&recorded)),
+            Ok(recorded) => output::summary(&mcp_tapped::text(&recorded)),
             // The server's own failure is shown first.
             Err(failure) if ended.code == 0 => return Err(failure),
             Err(failure) => drop(failure.report()),

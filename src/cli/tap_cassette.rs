@@ -102,7 +102,7 @@ fn prepare(args: &mut TapArgs) -> Result<(), Failure> {
 /// Prints what happened at the end.
 fn note_end(report: &Report) {
     conclude::note_cut(report.cut);
-    report.mcp.iter().for_each(|recorded| output::note(&mcp_tapped::text(recorded)));
+    report.mcp.iter().for_each(|recorded| output::warn(&mcp_tapped::missing(recorded)));
 }
 
 /// The MCP servers, where their answers are compared with recorded ones.
