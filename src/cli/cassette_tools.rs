@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     args::{CassetteCommand, FmtArgs, RedactArgs, ValidateArgs},
-    cassette_convert, cassette_diff, cassette_lint, cassette_new, cassette_prune, cassettes,
+    cassette_convert, cassette_diff, cassette_lint, cassette_merge, cassette_new, cassette_prune, cassettes,
     failure::{Exit, Failure},
     output, secret_args,
 };
@@ -29,6 +29,7 @@ pub(super) fn run(command: CassetteCommand) -> Result<ExitCode, Failure> {
         CassetteCommand::Fmt(args) => fmt(&args),
         CassetteCommand::Diff(args) => cassette_diff::run(&args),
         CassetteCommand::Redact(args) => redact(&args),
+        CassetteCommand::Merge(args) => cassette_merge::run(&args),
         CassetteCommand::Prune(args) => cassette_prune::run(&args),
         CassetteCommand::Convert(args) => cassette_convert::run(&args),
     }

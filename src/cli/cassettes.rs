@@ -281,7 +281,7 @@ pub(super) fn files(paths: &[PathBuf], how: &dyn Fn(&Path) -> String) -> Result<
 }
 
 /// A file that is played twice would have each of its records twice.
-fn once(files: &[PathBuf]) -> Result<(), Failure> {
+pub(super) fn once(files: &[PathBuf]) -> Result<(), Failure> {
     let mut known = HashSet::new();
     let same = files.iter().find(|file| !known.insert(fs::canonicalize(file).unwrap_or_else(|_| file.to_path_buf())));
     same.map_or(Ok(()), |file| Err(Failure::usage(format!("{} is named twice", file.display()))))

@@ -14,6 +14,7 @@ mod cassette_diff;
 mod cassette_import;
 mod cassette_keep;
 mod cassette_lint;
+mod cassette_merge;
 mod cassette_new;
 mod cassette_prune;
 mod cassette_tools;

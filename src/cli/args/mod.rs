@@ -26,7 +26,7 @@ use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum, build
 pub(super) use answers::{AnswerArgs, FingerprintMode};
 pub(super) use cassette::{CassetteArgs, ModeArg};
 pub(super) use cassette_tools::{
-    CassetteCommand, ConvertArgs, DiffArgs, DiffWhat, FmtArgs, NewArgs, PruneArgs, RedactArgs, ValidateArgs,
+    CassetteCommand, ConvertArgs, DiffArgs, DiffWhat, FmtArgs, MergeArgs, NewArgs, PruneArgs, RedactArgs, ValidateArgs,
 };
 pub(super) use engine::EngineArgs;
 pub(super) use inspect::{AuditArgs, FitArgs, InspectArgs, InspectCommand, ScheduleArgs};

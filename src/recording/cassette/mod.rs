@@ -27,6 +27,7 @@ mod keep;
 mod large;
 mod load;
 mod marks;
+mod merge;
 mod message;
 mod moments;
 mod names;
