@@ -188,6 +188,8 @@ async fn a_whole_request_whose_client_leaves_counts_as_the_engine_counts_it() {
     leaving.write_all(head.as_bytes()).await.unwrap();
     drop(leaving);
     until(&server, r#"http_requests_total{handler="/v1/completions",method="POST",status="4xx"}"#, 1.0).await;
+    // `{"detail":"There was an error parsing the body"}`.
+    assert_eq!(samples(&server).await[r#"http_response_size_bytes_sum{handler="/v1/completions"}"#], 4.0 + 48.0);
 }
 
 #[tokio::test]
