@@ -84,6 +84,7 @@ pub(super) fn engine(args: &PlayArgs) -> Result<Option<EngineConfig>, Failure> {
         scheduler: scheduler(stepping),
         max_num_batched_tokens: stepping.max_num_batched_tokens.map(size),
         kv_cache: KvCacheConfig { kv_cache_metrics_sample, ..kv_cache(stepping, BLOCKS) },
+        overrides_blocks: stepping.num_gpu_blocks_override.is_some(),
         times: match simulated.latency_recorded {
             true => EngineTimes::Recorded,
             false => times(stepping, &knobs)?.map_or_else(usual, EngineTimes::Given),

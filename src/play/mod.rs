@@ -6,7 +6,8 @@
 //! did on the engine.
 //!
 //! Rules: `max_tokens` beyond the record ends where the record does, with its finish reason; a smaller one cuts it with
-//! `length`. `ignore_eos` does nothing on a record. A record that was cut short (its client left) ends with `abort`; one
+//! `length`. `ignore_eos` does nothing on a record. A record that was cut short (its client left) ends with `abort`, and
+//! counts as none that finished; one
 //! that ended in a failure of the engine ends with the recorded error event, or with status 500; one of an error is that
 //! error. A record without ids gives random tokens of its length at its pace, one without a finish reason ends with
 //! `length` where it is as long as was asked for and else with `stop`. A request without a record gets random tokens or an

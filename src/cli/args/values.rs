@@ -10,6 +10,7 @@ use crate::{
         kv_events::{EventEncoding, EventHashes},
         scheduler::SchedulingPolicy,
     },
+    inspect::Answers,
     play::{Synthetic, UnmatchedPace},
     recording::canonical::Form,
     recording::cassette::{Times, TokenIds},
@@ -60,6 +61,10 @@ values! {
         Xxh3_64 "xxh3-64" "About ten times faster",
         Fnv1a64 "fnv1a-64" "The public one",
         - SipHash24
+    }
+    Answers {
+        Verbatim "verbatim" "The tokens that were sampled",
+        Changed "changed" "Others, as where its text is tokenized anew or a template leaves reasoning out",
     }
     Form {
         Even "even" "What means the same is the same",
