@@ -1,12 +1,12 @@
 //! Reads a request: validates it in the engine's order and makes ids of its prompts.
 
-use std::{iter, sync::Arc};
+use std::{cell::Cell, iter, sync::Arc};
 
 use bytes::Bytes;
 
 use super::{
     State,
-    blocking::{INLINE_BYTES, off_the_loop},
+    blocking::{INLINE_BYTES, check_wanted, off_the_loop},
     generation,
     metrics::Places,
     request_cache::Key,
@@ -191,16 +191,26 @@ fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt
     request.check_served(state.served())?;
     let places = admitted(state, request)?;
     let special = special(request.add_special_tokens);
+    let is_first = Cell::new(true);
     let judged = |mut ids: Vec<u32>, shown, echo, media: Option<MediaHashes>, places| {
+        check_wanted()?;
         if let Some(truncation) = request.truncation {
             truncation.apply(&mut ids, state.model.max_model_len);
         }
         let count = u32::try_from(ids.len()).unwrap_or(u32::MAX);
         let max_tokens = request.check_prompt(count, state.model.max_model_len)?;
-        request.check_vocabulary(state.vocabulary())?;
+        // What no prompt changes is looked at once.
+        let is_first = is_first.take();
+        if is_first {
+            request.check_vocabulary(state.vocabulary())?;
+        }
         check_vocabulary(&state.model.tokenizer, &ids)?;
         if ids.is_empty() {
             return Err(ApiError::bad_request("The decoder prompt cannot be empty"));
+        }
+        if is_first {
+            let tokenizer = &state.model.tokenizer;
+            request.check_bad_words(|word| tokenizer.encode(word, SpecialTokens::Skip).map_err(refused))?;
         }
         if request.only_echoes() {
             GenerationRequest::check_room(count, state.model.max_model_len)?;

@@ -5,7 +5,13 @@ use std::sync::Arc;
 use axum::extract;
 use serde_json::{Map, Value};
 
-use super::{State, blocking::off_the_loop, extract::JsonBody, http::Json, model::Model};
+use super::{
+    State,
+    blocking::{check_wanted, off_the_loop},
+    extract::JsonBody,
+    http::Json,
+    model::Model,
+};
 use crate::{
     api::{
         ApiError, ChatPrompt, DetokenizeRequest, PromptInput, TokenizeInput, TokenizeRequest, TokenizeResponse,
@@ -35,11 +41,12 @@ pub(super) async fn tokenize(
                 chat_ids(&state, chat, special, None)?.0
             }
         };
-        let spelled = |id: &u32| tokenizer.token_str(*id).unwrap_or_default();
+        let spelled = |id: &u32| check_wanted().map(|()| tokenizer.token_str(*id).unwrap_or_default());
+        let token_strs = request.return_token_strs.then(|| tokens.iter().map(spelled).collect());
         let answer = TokenizeResponse {
             count: tokens.len(),
             max_model_len: state.model.max_model_len,
-            token_strs: request.return_token_strs.then(|| tokens.iter().map(spelled).collect()),
+            token_strs: token_strs.transpose()?,
             tokens,
         };
         serde_json::to_string(&answer).map(Json).map_err(|error| ApiError::internal(error.to_string()))
