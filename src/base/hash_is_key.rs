@@ -3,11 +3,11 @@
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// Builds a [`HashIsKey`] for a map.
-pub(crate) type BuildHashIsKey = BuildHasherDefault<HashIsKey>;
+pub type BuildHashIsKey = BuildHasherDefault<HashIsKey>;
 
 /// Takes a key, or a part of a longer one, as it is: hashes of blocks and prompts are spread evenly already.
 #[derive(Debug, Default)]
-pub(crate) struct HashIsKey(u64);
+pub struct HashIsKey(u64);
 
 impl Hasher for HashIsKey {
     fn write(&mut self, bytes: &[u8]) {

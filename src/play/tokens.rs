@@ -177,10 +177,10 @@ pub(super) fn prompt_ids(
     input: &PromptInput,
     special: SpecialTokens,
     truncation: Option<Truncation>,
-) -> Result<Vec<u32>, ApiError> {
+) -> Result<Arc<[u32]>, ApiError> {
     match input {
-        PromptInput::Text(text) => text_ids(model, text, special, truncation),
-        PromptInput::Ids(ids) => Ok(ids.clone()),
+        PromptInput::Text(text) => text_ids(model, text, special, truncation).map(Into::into),
+        PromptInput::Ids(ids) => Ok(Arc::clone(ids)),
     }
 }
 

@@ -35,12 +35,14 @@ mod partial;
 #[cfg(test)]
 mod properties;
 mod read;
+mod recent;
 mod record;
 mod rerecorded;
 #[cfg(test)]
 mod rerecorded_properties;
 mod runs;
 mod side;
+mod spool;
 pub mod template;
 #[cfg(test)]
 mod tests;

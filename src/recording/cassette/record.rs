@@ -260,6 +260,19 @@ impl Record {
         Self { answer: Answer { fault, ..self.answer.clone() }, ..self.clone() }
     }
 
+    /// Bytes that it holds without the sidecar's part, about; messages count in each record that shares them.
+    pub(super) fn memory(&self) -> usize {
+        let messages = self.body.messages().into_iter().flat_map(SharedList::iter);
+        let body = memory(self.body.fields()) + messages.map(memory).sum::<usize>();
+        let answer = match &self.answer.content {
+            Content::Bytes(bytes) => bytes.len(),
+            Content::Empty | Content::Choices { .. } | Content::Json(_) | Content::Events(_) | Content::Text(_) => {
+                memory(&self.answer.shown())
+            }
+        };
+        size_of::<Self>() + body + self.raw.as_ref().map_or(0, Vec::len) + answer
+    }
+
     /// A few words by which people recognise it.
     #[must_use]
     pub fn summary(&self) -> String {
@@ -304,6 +317,21 @@ fn excerpt(text: &str, most: usize) -> String {
     let text = text.replace('\n', " ");
     let short: String = text.chars().take(most).collect();
     if short.len() < text.len() { short + "…" } else { short }
+}
+
+/// Bytes that a value holds, about.
+fn memory(value: &Value) -> usize {
+    let held = match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(memory).sum(),
+        // A key, its hash and its place.
+        Value::Object(fields) => fields
+            .iter()
+            .map(|(name, value)| size_of::<String>() + 2 * size_of::<u64>() + name.len() + memory(value))
+            .sum(),
+    };
+    size_of::<Value>() + held
 }
 
 /// The words of a message's content, whole or in parts.

@@ -258,7 +258,7 @@ impl Sink for CassetteSink {
     fn finish(mut self) -> Result<(), CassetteError> {
         self.write(|_, _| true);
         let records = self.writer.finish()?;
-        self.counts.is_not_written.store(records.is_empty(), Relaxed);
+        self.counts.is_not_written.store(records == 0, Relaxed);
         Ok(())
     }
 }
