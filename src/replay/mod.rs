@@ -9,3 +9,4 @@ pub mod meter;
 pub mod player;
 pub mod steps;
 pub mod timing;
+pub mod values;

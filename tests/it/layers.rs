@@ -35,7 +35,12 @@ const INSIDE: [(&str, &[&[&str]]); 4] = [
     ),
     (
         "replay",
-        &[&["matching", "timing", "meter", "steps"], &["account", "delivery"], &["player", "mcp"], &["mcp_traffic"]],
+        &[
+            &["matching", "timing", "meter", "steps", "values"],
+            &["account", "delivery"],
+            &["player", "mcp"],
+            &["mcp_traffic"],
+        ],
     ),
 ];
 

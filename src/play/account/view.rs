@@ -44,6 +44,7 @@ impl Replay {
             loose: loose.map(|(name, count)| (*name, *count)).collect(),
             again: totals.again,
             by_hand: 0,
+            placeholders: 0,
             forwarded: 0,
             tools: BTreeMap::new(),
             matching: Some(totals.matching),

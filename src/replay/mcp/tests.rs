@@ -51,7 +51,7 @@ fn session(policy: Policy) -> Session {
 fn session_of(text: &str, policy: Policy) -> Session {
     let cassette = parse(Path::new("t.yaml"), text).unwrap();
     let mut index = RecordIndex::new(ParamRules::default(), Rules::default());
-    index.add("t.yaml", "s", &cassette.records).unwrap();
+    index.add((0, "t.yaml"), "s", &cassette.records).unwrap();
     Session::new(Arc::new(index), "s", policy)
 }
 
