@@ -333,6 +333,7 @@ fn header(
         scrub: args.scrub.iter().map(ToString::to_string).collect(),
         match_headers: args.match_header.clone(),
         redact: Redact {
+            is_off: what.is_off,
             keys: redaction.redact_key.clone(),
             patterns: redaction.redact_pattern.clone(),
             places: what.places.clone(),

@@ -115,7 +115,17 @@ fn recorded_text(recorded: &RecordReport) -> String {
         let kinds: Vec<String> = recorded.redacted.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
         text.push_str(&format!("  {count} values were redacted: {}\n", one_line(&kinds.join(", "))));
     }
+    recorded.unredacted.iter().for_each(|path| text.push_str(&unredacted_text(path)));
     text
+}
+
+/// Formats what to do with a recording that holds secrets by choice.
+pub(super) fn unredacted_text(path: &Path) -> String {
+    let path = path.display();
+    format!(
+        "  secrets stay in {path} (--redact off): keep it private; it is played where its top has `redact: {{level: off}}`. To take them \
+         out: vllm-vcr cassette redact {path}\n"
+    )
 }
 
 /// Prints how a trace was played; returns whether it is a failure.

@@ -10,3 +10,4 @@ mod miss;
 pub mod player;
 pub mod steps;
 pub mod timing;
+pub mod values;

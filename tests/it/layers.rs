@@ -36,7 +36,7 @@ const INSIDE: [(&str, &[&[&str]]); 4] = [
     (
         "replay",
         &[
-            &["matching", "timing", "meter", "steps"],
+            &["matching", "timing", "meter", "steps", "values"],
             &["account", "delivery", "miss"],
             &["player", "mcp"],
             &["mcp_traffic"],

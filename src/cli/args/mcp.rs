@@ -108,10 +108,14 @@ pub(in crate::cli) struct McpPlayArgs {
     /// How long the client's reply to a request of the server is waited for.
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = parse_duration)]
     pub(in crate::cli) reply_within: Duration,
+    /// Values of placeholders that no request has, a line for each: email:1 = jane@example.org. They are put into what is played.
+    #[arg(long, value_name = "FILE")]
+    pub(in crate::cli) secrets: Option<PathBuf>,
     /// Plays a cassette that holds secrets.
     #[arg(long)]
     pub(in crate::cli) allow_secrets: bool,
-    /// What ends the program with 1: miss, unconsumed, unconsumed=all, exhausted, loose, drift (replies of the client).
+    /// What ends the program with 1: miss, unconsumed, unconsumed=all, exhausted, loose, drift (replies of the
+    /// client), placeholder (an answer with one, since no value was known).
     #[arg(long, value_name = "WHAT", value_delimiter = ',')]
     pub(in crate::cli) fail_on: Vec<Concern>,
     /// Writes the report here too, as JSON.

@@ -42,6 +42,7 @@ impl Replay {
             loose: loose.map(|(name, count)| (*name, *count)).collect(),
             again: totals.again,
             by_hand: 0,
+            placeholders: 0,
             forwarded: 0,
             tools: ToolDrift::default(),
             matching: Some(totals.matching),

@@ -76,6 +76,8 @@ pub struct SessionReport {
     pub by_hand: usize,
     /// Requests that went upstream.
     pub forwarded: u64,
+    /// Answers that were served with placeholders in place of values.
+    pub placeholders: u64,
     /// Tools that are not as they were recorded.
     pub tools: ToolDrift,
     /// How prompts found their records, where records are those of a trace.
@@ -140,6 +142,7 @@ impl SessionReport {
             Concern::Drift => !self.tools.is_empty() || self.compared.as_ref().is_some_and(|it| it.structure > 0),
             Concern::Text => self.compared.as_ref().is_some_and(|compared| compared.text > 0),
             Concern::Blocked => false,
+            Concern::Placeholder => self.placeholders > 0,
         };
         concerns.iter().copied().filter(is_so).collect()
     }
@@ -163,6 +166,7 @@ impl SessionReport {
         self.served += other.served;
         self.requests += other.requests;
         self.forwarded += other.forwarded;
+        self.placeholders += other.placeholders;
         self.unserved += other.unserved;
         self.unconsumed.extend(other.unconsumed);
         self.begun_unconsumed.extend(other.begun_unconsumed);
@@ -186,6 +190,9 @@ impl SessionReport {
         }
         if let (1.., Some(fields)) = (self.by_hand, report.as_object_mut()) {
             fields.insert("by_hand".to_owned(), self.by_hand.into());
+        }
+        if let (1.., Some(fields)) = (self.placeholders, report.as_object_mut()) {
+            fields.insert("placeholders".to_owned(), self.placeholders.into());
         }
         if let (Some(matching), Some(fields)) = (&self.matching, report.as_object_mut()) {
             fields.insert("matches".to_owned(), matching.json());
@@ -215,6 +222,9 @@ impl SessionReport {
         }
         if self.forwarded > 0 {
             text.push_str(&format!("  forwarded: {}\n", self.forwarded));
+        }
+        if self.placeholders > 0 {
+            text.push_str(&format!("  answers with placeholders: {}\n", self.placeholders));
         }
         text.push_str(&self.tools.text());
         // What comes after a miss is not asked for any more.

@@ -9,9 +9,10 @@ use crate::{
     recording::canonical::{Identity, Key},
     recording::cassette::Record,
     recording::mcp::McpRecord,
-    recording::redaction::{Redactor, Rules},
+    recording::redaction::{Redactor, Rules, Seen},
     replay::account::UnusedRecord,
     replay::matching::requests::{CassetteIndex, Servable},
+    replay::values::{RecordKey, ValuePlans},
 };
 
 /// A record and its place.
@@ -21,6 +22,8 @@ pub struct IndexedRecord {
     pub record: McpRecord,
     /// Its number in its file.
     pub id: u64,
+    /// The place of that file among those that are played.
+    pub cassette: usize,
     /// Its line there, from 1.
     pub line: usize,
     /// Its file.
@@ -34,6 +37,11 @@ impl IndexedRecord {
     #[must_use]
     pub fn name(&self) -> String {
         format!("{}#{}", self.file, self.id)
+    }
+
+    /// By which its plan is found.
+    pub(super) fn source(&self) -> RecordKey {
+        RecordKey { cassette: self.cassette, record: self.id }
     }
 
     /// Its line in reports.
@@ -66,6 +74,7 @@ pub struct RecordIndex {
     methods: HashSet<String>,
     rules: ParamRules,
     secrets: Rules,
+    plans: Arc<ValuePlans>,
     bytes: usize,
 }
 
@@ -85,26 +94,37 @@ impl RecordIndex {
         Self { server: server.to_owned(), rules, secrets, ..Self::default() }
     }
 
-    /// Adds the records of its server; other records are left out.
+    /// The same, with values put in place of placeholders by these plans.
+    #[must_use]
+    pub fn putting_back(self, plans: Arc<ValuePlans>) -> Self {
+        Self { plans, ..self }
+    }
+
+    /// The plans by which values are put back.
+    pub(super) fn plans(&self) -> &ValuePlans {
+        &self.plans
+    }
+
+    /// Adds the records of its server in a cassette, which has this place and name; other records are left out.
     ///
     /// # Errors
     /// When one of them is no record of an MCP server, although it looks like one.
-    pub fn add(&mut self, file: &str, records: &[Record]) -> Result<(), McpRecordError> {
+    pub fn add(&mut self, (cassette, file): (usize, &str), records: &[Record]) -> Result<(), McpRecordError> {
         let file: Arc<str> = file.into();
         for source in records {
             if let Some(record) = read(&file, source)?.filter(|record| record.server == self.server) {
-                self.push(&file, source, record);
+                self.push((cassette, &file), source, record);
             }
         }
         Ok(())
     }
 
-    /// Adds a record of its server.
-    pub(super) fn push(&mut self, file: &Arc<str>, source: &Record, record: McpRecord) {
+    /// Adds a record of its server in a cassette, which has this place and name.
+    pub(super) fn push(&mut self, (cassette, file): (usize, &Arc<str>), source: &Record, record: McpRecord) {
         self.requests.push(self.identify(&record.method, &record.params), Servable::Yes);
         let group = source.group.as_deref().map(Into::into);
         let (id, line, file) = (source.id, source.line, Arc::clone(file));
-        let indexed = IndexedRecord { record, id, line, file, group };
+        let indexed = IndexedRecord { record, id, cassette, line, file, group };
         if !self.methods.contains(&indexed.record.method) {
             self.methods.insert(indexed.record.method.clone());
         }
@@ -136,18 +156,21 @@ impl RecordIndex {
     /// What counts of a request, without its secrets.
     #[must_use]
     pub fn identify(&self, method: &str, params: &Value) -> Identity {
-        self.rules.identify(&self.server, method, &self.shown(method, params))
+        let (shown, _) = self.redacted(method, params);
+        self.rules.identify(&self.server, method, &shown)
     }
 
-    /// Parameters without their secrets: as a record of them would have them.
-    fn shown(&self, method: &str, params: &Value) -> Value {
+    /// Parameters without their secrets, as a record of them would have them, and the secrets.
+    pub(super) fn redacted(&self, method: &str, params: &Value) -> (Value, Seen) {
         // Secrets are numbered over the whole body of a record, and found by their places in it.
         let mut body = json!({"method": method, "params": params});
-        if Redactor::new(&self.secrets).json(&mut body) {
+        let mut redactor = Redactor::new(&self.secrets);
+        let shown = if redactor.json(&mut body) {
             body.get_mut("params").map(Value::take).unwrap_or_default()
         } else {
             params.clone()
-        }
+        };
+        (shown, redactor.seen())
     }
 
     /// A value without its secrets.

@@ -4,10 +4,9 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::Value;
 
-use super::{Endpoint, McpRecordError, OnNovel, ParamRules, Policy, RecordIndex, record_index::read};
+use super::{Endpoint, McpRecordError, OnNovel, Policy, RecordIndex, record_index::read};
 use crate::{
     recording::cassette::{Cassette, Record},
-    recording::redaction::Rules,
     replay::account::{DEFAULT_SESSION, Report, SessionReport},
 };
 
@@ -16,24 +15,23 @@ use crate::{
 pub struct Servers(BTreeMap<String, Endpoint>);
 
 impl Servers {
-    /// Makes the servers of which cassettes have records, and those of these names, which answer what was not recorded themselves.
+    /// Makes the servers of which cassettes have records, and those of these names, which answer what was not recorded themselves; from
+    /// indexes that are new.
     ///
     /// # Errors
     /// When one of them is no record of an MCP server, although it looks like one.
     pub fn new(
         (cassettes, names): (&[Cassette], &[String]),
-        rules: &ParamRules,
-        secrets: &Rules,
+        new: impl Fn(&str) -> RecordIndex,
         policy: Policy,
     ) -> Result<Self, McpRecordError> {
-        let new = |name: &str| RecordIndex::new(name, rules.clone(), secrets.clone());
         let mut indexes: BTreeMap<String, RecordIndex> = names.iter().map(|name| (name.clone(), new(name))).collect();
-        for cassette in cassettes {
+        for (at, cassette) in cassettes.iter().enumerate() {
             let file: Arc<str> = cassette.path.display().to_string().into();
             for source in &cassette.records {
                 let Some(record) = read(&file, source)? else { continue };
                 let index = indexes.entry(record.server.clone()).or_insert_with_key(|name| new(name));
-                index.push(&file, source, record);
+                index.push((at, &file), source, record);
             }
         }
         let endpoint = |(server, index): (String, RecordIndex)| {

@@ -10,6 +10,7 @@ mod comparison;
 mod forwarding;
 mod handshake;
 mod journal;
+mod put_back;
 mod replies;
 mod streams;
 mod unmatched;
@@ -39,7 +40,10 @@ use super::{
     record_index::RecordIndex,
     turn::{Next, Subscriptions, Turn},
 };
-use crate::replay::account::{Change, Concern, Report, SessionReport};
+use crate::replay::{
+    account::{Change, Concern, Report, SessionReport},
+    values::EarlierValues,
+};
 
 /// The revision that has batches.
 const WITH_BATCHES: &str = "2025-03-26";
@@ -110,6 +114,8 @@ pub struct Session {
     open: BTreeMap<u64, Id>,
     upstream: Upstream,
     journal: Journal,
+    /// Values of requests that later answers have.
+    earlier: EarlierValues,
 }
 
 #[derive(Debug)]
@@ -140,6 +146,7 @@ impl Session {
             open: BTreeMap::new(),
             upstream: Upstream::default(),
             journal: Journal::default(),
+            earlier: EarlierValues::new(),
         }
     }
 
@@ -271,7 +278,7 @@ impl Session {
                 return self.forward(canonical, None, out);
             }
             let recorded = self.index.of_key(identity.key).first().copied();
-            let turn = Turn::new(recorded, (out.stream, Some(id)), params, era);
+            let turn = self.turn(recorded, (out.stream, Some(id)), (method, params), era);
             self.note_handshake(canonical, recorded);
             return self.handshake(turn, method, params, (now, out));
         }
@@ -289,7 +296,8 @@ impl Session {
             (Some(at), None) => {
                 self.consumption.serve(at, request);
                 self.note_record(canonical, at);
-                self.go_on(Turn::new(Some(at), (out.stream, Some(id)), params, era), now, out);
+                let turn = self.turn(Some(at), (out.stream, Some(id)), (method, params), era);
+                self.go_on(turn, now, out);
             }
             (None, None) if self.forwards() => self.unmatched(&id, (era, method), &identity, out),
             // A subscription that a recorded client did not need changes nothing.
@@ -310,7 +318,8 @@ impl Session {
             Some(at) => {
                 self.consumption.serve(at, 0);
                 self.note_record(&identity.fields, at);
-                self.go_on(Turn::new(Some(at), (out.stream, None), params, Era::Legacy), now, out);
+                let turn = self.turn(Some(at), (out.stream, None), (method, params), Era::Legacy);
+                self.go_on(turn, now, out);
             }
             None => self.forward_further(out),
         }

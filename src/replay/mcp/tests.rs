@@ -52,7 +52,7 @@ fn session(policy: Policy) -> Session {
 fn session_of(text: &str, policy: Policy) -> Session {
     let cassette = parse(Path::new("t.yaml"), text).unwrap();
     let mut index = RecordIndex::new("s", ParamRules::default(), Rules::default());
-    index.add("t.yaml", &cassette.records).unwrap();
+    index.add((0, "t.yaml"), &cassette.records).unwrap();
     Session::new(Arc::new(index), "s", policy)
 }
 

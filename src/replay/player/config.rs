@@ -129,6 +129,13 @@ impl Default for Config {
     }
 }
 
+impl Config {
+    /// Whether secrets in a cassette are a reason not to play it: its top may say that they stand there by choice.
+    pub(super) fn refuses_secrets_of(&self, cassette: &Cassette) -> bool {
+        self.leaks == Secrets::Refused && !cassette.header.redact.is_off
+    }
+}
+
 /// Handling of cassettes that hold secrets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Secrets {

@@ -38,6 +38,8 @@ pub struct RecordReport {
     pub partial: u64,
     /// Values that were redacted, by kind.
     pub redacted: BTreeMap<Arc<str>, u64>,
+    /// The cassette, where secrets stay in it by choice.
+    pub unredacted: Option<PathBuf>,
     /// Requests that the upstream did not answer.
     pub unanswered: u64,
     /// Why it did not answer the first of them.

@@ -196,6 +196,7 @@ impl CassettePlayer {
             again: state.session.again().clone(),
             by_hand: state.session.by_hand(),
             forwarded: state.forwarded,
+            placeholders: state.placeholders,
             tools: state.tools.clone(),
             matching: None,
             compared: None,
