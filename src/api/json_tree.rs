@@ -15,6 +15,9 @@ use serde_json::{Map, Number, Value};
 /// Values of a body, without the ids of its prompt.
 const MOST_VALUES: usize = 4 << 20;
 
+/// Values for which an object counts: it has room for several fields.
+const OBJECT: usize = 6;
+
 /// What was found beside the tree of values.
 #[derive(Debug)]
 pub(super) struct Reading {
@@ -43,8 +46,8 @@ impl Reading {
     /// The message for a text that holds too many values; `None` where it does not.
     pub(super) fn too_many(&self) -> Option<String> {
         let message = format!(
-            "The request body holds more than {MOST_VALUES} JSON values, the most that this server reads beside the token ids of \
-             a completion's `prompt`. Please send less in one request."
+            "The request body holds more than {MOST_VALUES} JSON values (an object counts as {OBJECT}), the most that this server \
+             reads beside the token ids of a completion's `prompt`. Please send less in one request."
         );
         (self.left.get() == 0).then_some(message)
     }
@@ -117,6 +120,7 @@ impl<'de> Visitor<'de> for Tree<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
+        self.reading.count(OBJECT - 1)?;
         let mut map = Map::new();
         while let Some(name) = fields.next_key::<String>()? {
             let value = if self.is_top && name == "prompt" {
@@ -314,10 +318,10 @@ mod tests {
     #[test]
     fn values_are_counted() {
         for (text, most) in [
-            ("[1, [], {}, \"a\"]", 5),
-            (r#"{"a": {"b": [null, true]}}"#, 5),
-            (r#"{"prompt": [1, 2, "x"]}"#, 4),
-            (r#"{"prompt": [[1, 2], [3], {}]}"#, 7),
+            ("[1, [], {}, \"a\"]", 10),
+            (r#"{"a": {"b": [null, true]}}"#, 15),
+            (r#"{"prompt": [1, 2, "x"]}"#, 9),
+            (r#"{"prompt": [[1, 2], [3], {}]}"#, 17),
         ] {
             let reading = Reading::of(most + 1, true);
             assert!(reading.read(text.as_bytes()).is_ok() && reading.too_many().is_none(), "{text}");

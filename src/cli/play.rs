@@ -59,8 +59,9 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
             None => {
                 let listener = server::bind(&address).await?;
                 let local = listener.local_addr().map_err(|error| Failure::new(Exit::Environment, error))?;
-                greet(&command, scheme, local, &player);
                 fleet.bind_others(local).await?;
+                greet(&command, scheme, local, &player);
+                fleet.announce();
                 let root = format!("{scheme}://{}", reachable(local));
                 played.iter().for_each(|played| played.serves_at(local, &root, &admin, admin_api.as_ref()));
                 let around = played.as_ref().map(|played| played.around_command(&cassettes)).unwrap_or_default();

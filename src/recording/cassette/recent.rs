@@ -1,5 +1,7 @@
 //! The last records of a recording, which others may continue or try again. Those before them are on the disk.
 
+use std::collections::HashSet;
+
 use super::record::Record;
 
 /// The last records, with the number of those before them.
@@ -7,19 +9,20 @@ use super::record::Record;
 pub(super) struct RecentRecords {
     list: Vec<Record>,
     gone: usize,
-    /// Bytes that the list holds, about.
+    /// Bytes that the list holds, about, and the places in memory of its messages.
     held: usize,
+    seen: HashSet<usize>,
     most: usize,
 }
 
 impl RecentRecords {
     /// No records; written ones may hold so many bytes.
     pub(super) fn of(most: usize) -> Self {
-        Self { list: Vec::new(), gone: 0, held: 0, most }
+        Self { list: Vec::new(), gone: 0, held: 0, seen: HashSet::new(), most }
     }
 
     pub(super) fn push(&mut self, record: Record) {
-        self.held += record.memory();
+        self.held += record.memory(&mut self.seen);
         self.list.push(record);
     }
 
@@ -42,12 +45,12 @@ impl RecentRecords {
     }
 
     /// Those from a place on.
-    pub(super) fn from(&self, place: usize) -> impl Iterator<Item = &Record> {
+    pub(super) fn since(&self, place: usize) -> impl Iterator<Item = &Record> {
         self.list.iter().skip(place.saturating_sub(self.gone))
     }
 
-    /// As [`from`](Self::from), to be changed.
-    pub(super) fn from_mut(&mut self, place: usize) -> impl Iterator<Item = &mut Record> {
+    /// As [`since`](Self::since), to be changed.
+    pub(super) fn since_mut(&mut self, place: usize) -> impl Iterator<Item = &mut Record> {
         self.list.iter_mut().skip(place.saturating_sub(self.gone))
     }
 
@@ -57,14 +60,15 @@ impl RecentRecords {
         if self.held <= self.most {
             return None;
         }
-        let mut held = 0;
+        let (mut held, mut seen) = (0, HashSet::new());
         let stays = |record: &&Record| {
-            held += record.memory();
+            held += record.memory(&mut seen);
             held <= self.most / 2
         };
         let gone = self.list.len() - self.list.iter().rev().take_while(stays).count();
         self.list.drain(..gone);
-        self.held = self.list.iter().map(Record::memory).sum();
+        self.seen = HashSet::new();
+        self.held = self.list.iter().map(|record| record.memory(&mut self.seen)).sum();
         self.gone += gone;
         Some(self.gone)
     }

@@ -1,6 +1,6 @@
 //! One recorded exchange.
 
-use std::{borrow::Cow, fmt, str::FromStr};
+use std::{borrow::Cow, collections::HashSet, fmt, str::FromStr};
 
 use serde_json::{Map, Value};
 
@@ -260,10 +260,11 @@ impl Record {
         Self { answer: Answer { fault, ..self.answer.clone() }, ..self.clone() }
     }
 
-    /// Bytes that it holds without the sidecar's part, about; messages count in each record that shares them.
-    pub(super) fn memory(&self) -> usize {
-        let messages = self.body.messages().into_iter().flat_map(SharedList::iter);
-        let body = memory(self.body.fields()) + messages.map(memory).sum::<usize>();
+    /// Bytes that it holds without the sidecar's part, about. Messages that were seen, by their places in memory, do not count.
+    pub(super) fn memory(&self, seen: &mut HashSet<usize>) -> usize {
+        let messages = self.body.messages().into_iter().flat_map(SharedList::backward);
+        let new = messages.take_while(|message| seen.insert(std::ptr::from_ref(*message).addr()));
+        let body = memory(self.body.fields()) + new.map(memory).sum::<usize>();
         let answer = match &self.answer.content {
             Content::Bytes(bytes) => bytes.len(),
             Content::Empty | Content::Choices { .. } | Content::Json(_) | Content::Events(_) | Content::Text(_) => {
@@ -321,15 +322,16 @@ fn excerpt(text: &str, most: usize) -> String {
 
 /// Bytes that a value holds, about.
 fn memory(value: &Value) -> usize {
+    /// A field's value, key, hash and place; a map has room for four, or twice as many.
+    const FIELD: usize = size_of::<Value>() + size_of::<String>() + 3 * size_of::<usize>();
     let held = match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 0,
         Value::String(text) => text.len(),
         Value::Array(items) => items.iter().map(memory).sum(),
-        // A key, its hash and its place.
-        Value::Object(fields) => fields
-            .iter()
-            .map(|(name, value)| size_of::<String>() + 2 * size_of::<u64>() + name.len() + memory(value))
-            .sum(),
+        Value::Object(fields) => {
+            let texts: usize = fields.iter().map(|(name, value)| name.len() + memory(value)).sum();
+            texts + fields.len().next_power_of_two().max(4) * FIELD
+        }
     };
     size_of::<Value>() + held
 }

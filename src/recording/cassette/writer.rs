@@ -306,7 +306,7 @@ impl CassetteWriter {
         if !self.dirty && records.is_empty() {
             return Ok(());
         }
-        let new = self.records.from(self.flushed).chain(&records);
+        let new = self.records.since(self.flushed).chain(&records);
         let mut seen = std::mem::take(&mut self.seen);
         let written = blob::write_new_blobs(&self.path, new, &mut seen);
         written.map_err(|source| self.io(source))?;
@@ -327,7 +327,7 @@ impl CassetteWriter {
         if self.keeps_places {
             return;
         }
-        let sides: Vec<Side> = self.records.from_mut(written).filter_map(|record| record.side.take()).collect();
+        let sides: Vec<Side> = self.records.since_mut(written).filter_map(|record| record.side.take()).collect();
         self.sides.push(&side::text(sides.iter()));
         if let Some(first) = self.records.let_go() {
             self.threads.forget(first);
