@@ -16,10 +16,10 @@ use super::{
 };
 use crate::{
     base::one_line::one_line,
-    recording::canonical::{self, Difference, Rules, differences},
+    recording::canonical::{Difference, Identity, Key, Rules, differences},
     recording::cassette::{self, Record, shown_by_order},
     recording::mcp::McpRecord,
-    replay::mcp::{ParamKey, ParamRules, tool_changes},
+    replay::mcp::{ParamRules, tool_changes},
 };
 
 /// Prints the differences of two cassettes.
@@ -54,43 +54,34 @@ struct Known(Record, Compared);
 enum Compared {
     Http(Identified),
     /// A message to an MCP server.
-    Mcp(McpRecord, Value),
-}
-
-/// Records of equal keys are records of equal requests.
-#[derive(PartialEq, Eq, Hash)]
-enum Key {
-    Http(canonical::Key),
-    Mcp(String, ParamKey),
+    Mcp(McpRecord, Identity),
 }
 
 impl Known {
     fn new(record: Record, identified: Identified) -> Self {
         let compared = match McpRecord::read(&record) {
             Some(Ok(mcp)) => {
-                let canonical = ParamRules::default().canonical(&mcp.method, &mcp.params);
-                Compared::Mcp(mcp, canonical)
+                let identity = ParamRules::default().identify(&mcp.server, &mcp.method, &mcp.params);
+                Compared::Mcp(mcp, identity)
             }
             Some(Err(_)) | None => Compared::Http(identified),
         };
         Self(record, compared)
     }
 
-    fn key(&self) -> Key {
+    fn identity(&self) -> &Identity {
         match &self.1 {
-            Compared::Http(identified) => Key::Http(identified.identity.key),
-            Compared::Mcp(mcp, canonical) => Key::Mcp(mcp.server.clone(), ParamRules::key(canonical)),
+            Compared::Http(identified) => &identified.identity,
+            Compared::Mcp(_, identity) => identity,
         }
     }
 
     /// Records of one boundary are compared where no other is left that is equal.
     fn boundary(&self) -> String {
+        let named = |identity: &Identity| identity.fields.pointer("/params/name").map(Value::to_string);
         match &self.1 {
             Compared::Http(identified) => identified.identity.boundary.clone(),
-            Compared::Mcp(mcp, canonical) => {
-                let named = canonical.pointer("/params/name").and_then(Value::as_str).unwrap_or_default();
-                format!("mcp:{} {} {named}", mcp.server, mcp.method)
-            }
+            Compared::Mcp(_, identity) => format!("{} {}", identity.route, named(identity).unwrap_or_default()),
         }
     }
 }
@@ -110,9 +101,9 @@ impl Side {
 
 fn pairs<'a>(old: &'a Side, new: &'a Side) -> Vec<(Option<&'a Known>, Option<&'a Known>)> {
     let mut by_key: HashMap<Key, VecDeque<usize>> = HashMap::new();
-    old.0.iter().enumerate().for_each(|(at, known)| by_key.entry(known.key()).or_default().push_back(at));
+    old.0.iter().enumerate().for_each(|(at, known)| by_key.entry(known.identity().key).or_default().push_back(at));
     let mut partner: Vec<Option<usize>> =
-        new.0.iter().map(|known| by_key.get_mut(&known.key()).and_then(VecDeque::pop_front)).collect();
+        new.0.iter().map(|known| by_key.get_mut(&known.identity().key).and_then(VecDeque::pop_front)).collect();
     let mut left: Vec<usize> = by_key.into_values().flatten().collect();
     left.sort_unstable();
     let mut by_boundary: HashMap<String, VecDeque<usize>> = HashMap::new();
@@ -156,9 +147,9 @@ fn line(kind: &str, found: Vec<Difference>) -> Vec<String> {
 /// The differences of two requests; equal keys are equal requests.
 fn requests(old: &Known, new: &Known) -> Vec<Difference> {
     match (&old.1, &new.1) {
-        _ if old.key() == new.key() => Vec::new(),
+        _ if old.identity().key == new.identity().key => Vec::new(),
         (Compared::Http(old), Compared::Http(new)) => differences(&old.identity.body(), &new.identity.body()),
-        (Compared::Mcp(_, old), Compared::Mcp(_, new)) => differences(old, new),
+        (Compared::Mcp(_, old), Compared::Mcp(_, new)) => differences(&old.fields, &new.fields),
         (Compared::Http(_), Compared::Mcp(..)) | (Compared::Mcp(..), Compared::Http(_)) => {
             differences(&old.0.body.value(), &new.0.body.value())
         }

@@ -54,7 +54,7 @@ pub(super) fn run(args: &ConvertArgs) -> Result<ExitCode, Failure> {
             unsearched += 1;
         }
     }
-    let records = writer.finish()?.len();
+    let records = writer.finish()?;
     output::note(&format!("{}: {records} records\n", args.to.display()));
     let Unrecorded { unreadable, unmatched, early } = unrecorded;
     for (count, what) in [

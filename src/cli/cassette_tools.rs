@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     args::{CassetteCommand, FmtArgs, RedactArgs, ValidateArgs},
-    cassette_convert, cassette_diff, cassette_lint, cassette_new, cassette_prune, cassettes,
+    cassette_convert, cassette_diff, cassette_lint, cassette_merge, cassette_new, cassette_prune, cassettes,
     failure::{Exit, Failure},
     output, secret_args,
 };
@@ -29,6 +29,7 @@ pub(super) fn run(command: CassetteCommand) -> Result<ExitCode, Failure> {
         CassetteCommand::Fmt(args) => fmt(&args),
         CassetteCommand::Diff(args) => cassette_diff::run(&args),
         CassetteCommand::Redact(args) => redact(&args),
+        CassetteCommand::Merge(args) => cassette_merge::run(&args),
         CassetteCommand::Prune(args) => cassette_prune::run(&args),
         CassetteCommand::Convert(args) => cassette_convert::run(&args),
     }
@@ -72,7 +73,7 @@ fn validate(args: &ValidateArgs) -> Result<ExitCode, Failure> {
 /// The run that recorded a cassette last, and its tags, as far as they are known.
 fn origin(file: &Path, cassette: &Cassette) -> String {
     let run = cassette::last_run(file);
-    let run = run.map(|Run { run, created, mode }| format!("recorded {created}, run {run}, mode {mode}"));
+    let run = run.map(|Run { run_id, created, mode }| format!("recorded {created}, run_id {run_id}, mode {mode}"));
     let tags =
         Some(cassette.header.tags.join(", ")).filter(|tags| !tags.is_empty()).map(|tags| format!("tags: {tags}"));
     let known: Vec<String> = run.into_iter().chain(tags).collect();

@@ -162,6 +162,7 @@ pub(super) fn cassette_player(args: &CassetteArgs, around: Around<'_>) -> Result
         network_block: args.block_network.then(Arc::default),
         cassettes,
         mcp_names: around.mcp_names.to_vec(),
+        brief_misses: !args.command.is_empty(),
         ..Config::default()
     };
     let used_up = on_exhausted(args, around.is_strict);
@@ -280,7 +281,7 @@ pub(super) fn files(paths: &[PathBuf], how: &dyn Fn(&Path) -> String) -> Result<
 }
 
 /// A file that is played twice would have each of its records twice.
-fn once(files: &[PathBuf]) -> Result<(), Failure> {
+pub(super) fn once(files: &[PathBuf]) -> Result<(), Failure> {
     let mut known = HashSet::new();
     let same = files.iter().find(|file| !known.insert(fs::canonicalize(file).unwrap_or_else(|_| file.to_path_buf())));
     same.map_or(Ok(()), |file| Err(Failure::usage(format!("{} is named twice", file.display()))))
@@ -332,6 +333,7 @@ fn header(
         scrub: args.scrub.iter().map(ToString::to_string).collect(),
         match_headers: args.match_header.clone(),
         redact: Redact {
+            is_off: what.is_off,
             keys: redaction.redact_key.clone(),
             patterns: redaction.redact_pattern.clone(),
             places: what.places.clone(),

@@ -72,12 +72,12 @@ pub(super) fn cassettes(
         error => error.into(),
     };
     let recorded = recorded.map_err(kept)?;
-    recorded.iter().for_each(|recorded| output::note(&recorded_text(recorded)));
+    recorded.iter().for_each(|recorded| output::summary(&recorded_text(recorded)));
     let judged = judged(report, concerns);
     match recorded.filter(RecordReport::lost_all).and_then(|recorded| recorded.not_written) {
         Some(path) => {
             let is_there = if path.exists() { "stays as it was" } else { "is not written" };
-            output::note(&format!("error: none of the requests was recorded: {} {is_there}\n", path.display()));
+            output::warn(&format!("error: none of the requests was recorded: {} {is_there}\n", path.display()));
             Ok(Ended::Unrecorded)
         }
         None => Ok(judged),
@@ -90,7 +90,11 @@ fn recorded_text(recorded: &RecordReport) -> String {
         0 => String::new(),
         count => format!(" ({count} sessions with cassettes of their own)"),
     };
-    let mut text = format!("recorded {} interactions{sessions}\n", recorded.recorded);
+    let of_mcp = match recorded.of_mcp {
+        0 => String::new(),
+        count => format!(", {count} of them messages to MCP servers"),
+    };
+    let mut text = format!("recorded {} interactions{of_mcp}{sessions}\n", recorded.recorded);
     let why = recorded.unanswered_why.as_deref().map(cassettes::shown).unwrap_or_default();
     for (count, what) in [
         (recorded.unanswered, format!("requests were not answered and not recorded: {why}").as_str()),
@@ -111,7 +115,17 @@ fn recorded_text(recorded: &RecordReport) -> String {
         let kinds: Vec<String> = recorded.redacted.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
         text.push_str(&format!("  {count} values were redacted: {}\n", one_line(&kinds.join(", "))));
     }
+    recorded.unredacted.iter().for_each(|path| text.push_str(&unredacted_text(path)));
     text
+}
+
+/// Formats what to do with a recording that holds secrets by choice.
+pub(super) fn unredacted_text(path: &Path) -> String {
+    let path = path.display();
+    format!(
+        "  secrets stay in {path} (--redact off): keep it private; it is played where its top has `redact: {{level: off}}`. To take them \
+         out: vllm-vcr cassette redact {path}\n"
+    )
 }
 
 /// Prints how a trace was played; returns whether it is a failure.
@@ -135,11 +149,18 @@ pub(super) fn write_report(path: Option<&Path>, report: impl FnOnce() -> Value) 
     fs::write(path, report().to_string() + "\n").map_err(|error| no_report(path, &error))
 }
 
+/// What helps where only some tests of a cassette ran.
+const UNCONSUMED: &str = "  where only some tests ran: give each test a cassette of its own (sessions and --cassette FOLDER/), or its \
+    records a `group`; what has not begun does not count then\n";
+
 /// Judges a report by these concerns, and names those that failed.
 pub(super) fn judged(report: &Report, concerns: &[Concern]) -> Ended {
     let failing = report.failing(concerns);
     for concern in &failing {
-        output::note(&format!("failed: {}\n", concern.name()));
+        output::warn(&format!("failed: {}\n", concern.name()));
+    }
+    if failing.contains(&Concern::Unconsumed) && !report.unused.is_empty() {
+        output::note(UNCONSUMED);
     }
     if failing.is_empty() { Ended::Well } else { Ended::Failing }
 }
@@ -168,7 +189,7 @@ impl Ended {
 /// Prints how many connections were cut at the drain's deadline, if any were.
 pub(super) fn note_cut(cut: usize) {
     if cut > 0 {
-        output::note(&format!("{cut} connections cut at the drain's deadline\n"));
+        output::warn(&format!("{cut} connections cut at the drain's deadline\n"));
     }
 }
 

@@ -160,7 +160,7 @@ mod tests {
         let toml = "verbose = 1\n[tap]\nupstream = \"http://h:1\"\ntrace-out = \"t.jsonl\"";
         let matches = parse(toml, &["tap"]).unwrap();
         assert_eq!(matches.get_count("verbose"), 1);
-        assert!(parse("[tap]\nupstream = \"http://h:1\"", &["tap"]).unwrap_err().contains("--trace-out"));
+        assert!(parse("[tap]\ntrace-out = \"t.jsonl\"", &["tap"]).unwrap_err().contains("--upstream"));
     }
 
     #[test]

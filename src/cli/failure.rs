@@ -54,7 +54,7 @@ impl Failure {
 
     /// Writes the failure to stderr, and gives its exit code.
     pub(super) fn report(&self) -> ExitCode {
-        output::note(&self.text());
+        output::warn(&self.text());
         self.exit.into()
     }
 

@@ -25,7 +25,7 @@ const CACHED_TOKENS: usize = 262_144;
 /// # Errors
 /// When the trace cannot be read, or the arguments contradict each other or the trace.
 pub(super) fn run(args: &SimulateArgs) -> Result<ExitCode, Failure> {
-    let schedule = ArrivalSchedule::read(&args.paths, args.hash_block_size.get()).map_err(failure)?;
+    let schedule = ArrivalSchedule::read(&args.paths, args.hash_block_size.get(), args.answers).map_err(failure)?;
     let report = inspect::simulate(&schedule, &simulation(args, &schedule)?).map_err(failure)?;
     if args.json { output::print_json(&report) } else { output::print(&report.to_string()) }
 }
@@ -48,6 +48,7 @@ fn simulation(args: &SimulateArgs, schedule: &ArrivalSchedule) -> Result<Simulat
         kv_cache,
         times: play_simulated::times(&args.stepping, &knobs)?.unwrap_or(StepTimes::Profile(profile)),
         time_scale: args.time_scale.map_or(1.0, TimeScale::factor),
+        front_end: args.front_end_time,
         speed: args.speed.factor(),
         slo: args.slo,
         seed: args.seed,

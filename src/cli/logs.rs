@@ -7,10 +7,14 @@ use tracing_subscriber::EnvFilter;
 use super::{
     args::{Color, GlobalArgs, LogFormat},
     escape::{Lines, LogWriter},
+    output,
 };
 
 /// Starts logging as asked. A second start in one process changes nothing.
 pub(super) fn start(global: &GlobalArgs) {
+    if global.quiet > 0 {
+        output::be_quiet();
+    }
     let is_coloured = wants_color(global.color);
     let lines = match global.log_format {
         LogFormat::Json => Lines::Json,

@@ -11,10 +11,11 @@ use super::{
 };
 use crate::{
     play::mcp::{McpEnd, play_stdio},
-    recording::cassette::{self, Cassette, CassetteError},
+    recording::canonical::McpCall,
+    recording::cassette::{self, Cassette, CassetteError, Record},
     recording::redaction::Rules,
     replay::mcp::{McpRecordError, OnUsedUp, ParamRules, Policy, RecordIndex, Session, servers},
-    replay::player::{check_top, secrets, secrets_of_top},
+    replay::player::{check_top, secrets, secrets_of_top, value_plans},
 };
 
 impl From<McpRecordError> for Failure {
@@ -30,12 +31,20 @@ impl From<McpRecordError> for Failure {
 pub(super) fn run(args: McpPlayArgs) -> Result<ExitCode, Failure> {
     args.report.as_deref().map_or(Ok(()), conclude::writable)?;
     let cassettes = args.cassette.iter().map(|path| load(path)).collect::<Result<Vec<_>, _>>()?;
+    let supplied = secret_args::supplied(args.secrets.as_deref(), &args.redaction)?;
     let mut rules = secret_args::rules(&args.redaction)?;
     for cassette in &cassettes {
-        rules = secrets_of_top(&rules, cassette)?;
+        rules = supplied.rules(secrets_of_top(&rules, cassette)?, cassette);
     }
     let server = server(&args, &cassettes)?;
-    let search = || cassettes.iter().flat_map(|cassette| secrets(&rules, cassette)).collect::<Vec<String>>();
+    let is_played = |record: &Record| {
+        let call = McpCall::of(&record.method, &record.path, record.body.fields());
+        call.is_some_and(|call| call.server == server)
+    };
+    let (plans, warnings) = value_plans(&cassettes, &supplied, is_played);
+    warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    let searched = || cassettes.iter().filter(|cassette| !cassette.header.redact.is_off);
+    let search = || searched().flat_map(|cassette| secrets(&rules, cassette)).collect::<Vec<String>>();
     let (index, found) = thread::scope(|scope| {
         let searching = (!args.allow_secrets).then(|| scope.spawn(search));
         let index = record_index(&args, &cassettes, &server, rules.clone());
@@ -44,13 +53,14 @@ pub(super) fn run(args: McpPlayArgs) -> Result<ExitCode, Failure> {
         (index, found.unwrap_or_default())
     });
     refuse_secrets(&found)?;
-    let index = index?;
+    let index = index?.putting_back(Arc::new(plans));
     let on_used_up = if args.strict { OnUsedUp::Error } else { OnUsedUp::Last };
     let policy = Policy {
         on_novel: args.on_miss,
         on_used_up: args.on_exhausted.unwrap_or(on_used_up),
         reply_within: args.reply_within,
         counts_forwarded: true,
+        over_http: false,
     };
     let records = index.records().len();
     let mut session = Session::new(Arc::new(index), &server, policy);
@@ -122,9 +132,9 @@ fn record_index(
         rules.ignored.extend(header.ignore.iter().filter_map(|place| place.parse().ok()));
         rules.scrubs.extend(header.scrub.iter().filter_map(|edit| edit.parse().ok()));
     }
-    let mut index = RecordIndex::new(rules, secrets);
-    for cassette in cassettes {
-        index.add(&cassette.path.display().to_string(), server, &cassette.records)?;
+    let mut index = RecordIndex::new(server, rules, secrets);
+    for (at, cassette) in cassettes.iter().enumerate() {
+        index.add((at, &cassette.path.display().to_string()), &cassette.records)?;
     }
     Ok(index)
 }

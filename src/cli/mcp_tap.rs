@@ -7,6 +7,7 @@ use serde_json::Map;
 
 use super::{
     args::{McpMode, McpTapArgs},
+    conclude,
     failure::{Exit, Failure},
     mcp_tapped, output, runtime,
     secret_args::{self, RedactWhat},
@@ -36,9 +37,11 @@ pub(super) fn run(mut args: McpTapArgs) -> Result<ExitCode, Failure> {
     mcp_tapped::hide_headers(&args.upstream_header, &mut args.redaction);
     let secrets = secret_args::rules(&args.redaction)?;
     let mode = mode(&args)?;
+    let what = RedactWhat::of(&args.redaction)?;
+    let is_off = what.is_off;
     let target = RecordingTarget {
         server: name(&args)?,
-        header: header(&args, mode, &RedactWhat::of(&args.redaction)?),
+        header: header(&args, mode, &what),
         cassette: args.cassette.clone(),
         mode,
         secrets,
@@ -59,7 +62,10 @@ pub(super) fn run(mut args: McpTapArgs) -> Result<ExitCode, Failure> {
             Failure::new(Exit::Environment, error).hint(hint)
         });
         match recorded {
-            Ok(recorded) => output::note(&mcp_tapped::text(&recorded)),
+            Ok(recorded) => {
+                let unredacted = if is_off { conclude::unredacted_text(&args.cassette) } else { String::new() };
+                output::summary(&(mcp_tapped::text(&recorded) + &unredacted));
+            }
             // The server's own failure is shown first.
             Err(failure) if ended.code == 0 => return Err(failure),
             Err(failure) => drop(failure.report()),
@@ -114,6 +120,7 @@ fn header(args: &McpTapArgs, mode: WriteMode, what: &RedactWhat) -> Header {
     header.recorded = Map::new();
     header.recorded.insert("by".to_owned(), concat!("vllm-vcr ", env!("CARGO_PKG_VERSION")).into());
     let redact = &mut header.redact;
+    redact.is_off = what.is_off;
     for (list, typed) in [
         (&mut redact.keys, &args.redaction.redact_key),
         (&mut redact.patterns, &args.redaction.redact_pattern),

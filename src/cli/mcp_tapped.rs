@@ -125,10 +125,20 @@ pub(super) fn refuse_mode(args: &McpTappedArgs, mode: Option<ModeArg>, is_there:
     ))
 }
 
+/// Formats what was not recorded of messages to MCP servers, and why; nothing where all of it was.
+pub(super) fn missing(recorded: &McpRecorded) -> String {
+    let text = missing_lines(recorded);
+    if text.is_empty() { text } else { format!("of messages to MCP servers:\n{text}") }
+}
+
 /// Formats what was recorded, and what was not and why.
 pub(super) fn text(recorded: &McpRecorded) -> String {
-    let McpRecorded { records, unsearched, gaps, refused, unrecorded } = recorded;
-    let mut text = format!("recorded {records} messages of the client\n");
+    format!("recorded {} messages of the client\n{}", recorded.records, missing_lines(recorded))
+}
+
+fn missing_lines(recorded: &McpRecorded) -> String {
+    let McpRecorded { records: _, unsearched, gaps, refused, unrecorded } = recorded;
+    let mut text = String::new();
     for (count, what) in [
         (*refused, "messages were refused by the server over HTTP, or did not reach it, and are not recorded"),
         (unrecorded.unreadable, "lines were no messages and are not recorded"),

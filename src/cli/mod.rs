@@ -14,6 +14,7 @@ mod cassette_diff;
 mod cassette_import;
 mod cassette_keep;
 mod cassette_lint;
+mod cassette_merge;
 mod cassette_new;
 mod cassette_prune;
 mod cassette_tools;
@@ -118,7 +119,10 @@ fn parse(arguments: &[OsString]) -> Result<Cli, Stop> {
     let command = config_file::apply(command(), arguments).map_err(|error| Stop::Failed(error.into()))?;
     let command = play_simulated::with_time_scale(command, arguments);
     let matches = command.try_get_matches_from(arguments).map_err(Stop::Clap)?;
-    let cli = Cli::from_arg_matches(&matches).map_err(Stop::Clap)?;
+    let mut cli = Cli::from_arg_matches(&matches).map_err(Stop::Clap)?;
+    if let Command::Play(args) = &mut cli.command {
+        sources::choose_folder(args);
+    }
     if let (Command::Play(args), Some(typed)) = (&cli.command, matches.subcommand_matches("play")) {
         sources::check(args, typed).map_err(Stop::Failed)?;
     }

@@ -5,6 +5,7 @@
 use std::{
     io::{self, ErrorKind, Write},
     process::ExitCode,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
 use serde::Serialize;
@@ -15,6 +16,14 @@ use super::{
 };
 
 const ERASE_LINE: &str = "\r\x1b[2K";
+
+/// Whether only what is wrong is printed on stderr (`-q`).
+static IS_QUIET: AtomicBool = AtomicBool::new(false);
+
+/// Leaves out notes from now on.
+pub(super) fn be_quiet() {
+    IS_QUIET.store(true, Relaxed);
+}
 
 /// Writes all of `text` to stdout.
 ///
@@ -58,8 +67,21 @@ fn ended(written: io::Result<()>) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Prints a note on stderr; a closed stderr is no failure.
+/// Prints a note on stderr, unless it is quiet.
 pub(super) fn note(text: &str) {
+    if !IS_QUIET.load(Relaxed) {
+        warn(text);
+    }
+}
+
+/// Prints what was done; where it is quiet, what stands below the first line: that is what went wrong.
+pub(super) fn summary(text: &str) {
+    let below = text.split_once('\n').map_or("", |(_, below)| below);
+    warn(if IS_QUIET.load(Relaxed) { below } else { text });
+}
+
+/// Prints on stderr what is wrong; a closed stderr is no failure.
+pub(super) fn warn(text: &str) {
     let _closed = io::stderr().lock().write_all(escape::text(text).as_bytes());
 }
 

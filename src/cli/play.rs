@@ -59,8 +59,9 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
             None => {
                 let listener = server::bind(&address).await?;
                 let local = listener.local_addr().map_err(|error| Failure::new(Exit::Environment, error))?;
-                greet(&command, scheme, local, &player);
                 fleet.bind_others(local).await?;
+                greet(&command, scheme, local, &player);
+                fleet.announce();
                 let root = format!("{scheme}://{}", reachable(local));
                 played.iter().for_each(|played| played.serves_at(local, &root, &admin, admin_api.as_ref()));
                 let around = played.as_ref().map(|played| played.around_command(&cassettes)).unwrap_or_default();
@@ -78,7 +79,7 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
         let stop = async { code = child::until(child.as_mut(), shutdown).await };
         let drained = fleet.serve(&player, listener, stop).await?;
         conclude::note_cut(drained.cut);
-        player.finish_mcp().iter().for_each(|recorded| output::note(&mcp_tapped::text(recorded)));
+        player.finish_mcp().iter().for_each(|recorded| output::warn(&mcp_tapped::missing(recorded)));
         play_stats::end(command.is_empty(), stats.as_deref(), player.lateness())?;
         let cassette_player = played.as_ref().map(|played| &*played.cassette_player);
         let ended = conclude::ended(cassette_player, player.ledger().as_deref(), &cassettes, &concerns)?;

@@ -69,19 +69,24 @@ impl FleetPlan {
         Ok(Self { replicas, script, addresses, takes_free_ports, others: Vec::new() })
     }
 
-    /// Binds the ports of all but the first, and prints them.
+    /// Binds the ports of all but the first.
     ///
     /// # Errors
     /// When one of them is in use.
     pub(super) async fn bind_others(&mut self, first: SocketAddr) -> Result<(), Failure> {
         for number in 1..self.replicas {
             let address = self.address(number, first)?;
-            let listener = Listener::from(server::bind(&address).await?);
-            let bound = listener.local_addr().map_or(address, |bound| bound.to_string());
-            output::note(&format!("replica {number} on http://{bound}\n"));
-            self.others.push(listener);
+            self.others.push(Listener::from(server::bind(&address).await?));
         }
         Ok(())
+    }
+
+    /// Prints those ports.
+    pub(super) fn announce(&self) {
+        let bound = self.others.iter().map(Listener::local_addr);
+        for (number, bound) in (1..).zip(bound) {
+            bound.into_iter().for_each(|bound| output::note(&format!("replica {number} on http://{bound}\n")));
+        }
     }
 
     /// Where a replica behind the first one listens.

@@ -10,10 +10,14 @@ pub(super) fn brief(scheme: &str, address: SocketAddr, serving: &Serving) -> Str
     let mut text = format!("play on {scheme}://{address}\n");
     let models = serving.models.join(", ");
     let _ = match (&serving.trace, serving.cassettes) {
+        (None, Some(0)) if !serving.mcp.is_empty() => Ok(()),
         (None, Some(records)) => writeln!(text, "serving {records} records of cassettes as {models}"),
         (Some(trace), _) => writeln!(text, "serving {trace} ({}) as {models}", count(serving)),
         (None, None) => writeln!(text, "serving synthetic tokens as {models}"),
     };
+    for (server, records) in &serving.mcp {
+        let _ = writeln!(text, "serving {records} records of the MCP server {server} at /mcp/{server}");
+    }
     text
 }
 
@@ -74,6 +78,7 @@ mod tests {
             models: vec!["m".to_owned()],
             tokenizer: "t".to_owned(),
             cassettes: None,
+            mcp: Vec::new(),
             example: Some(Example {
                 path: "/v1/completions".to_owned(),
                 request_id: Some("replay-3".to_owned()),

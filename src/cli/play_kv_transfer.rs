@@ -2,6 +2,8 @@
 
 use std::{env, time::Duration};
 
+use serde_json::Value;
+
 use super::{
     args::{KvTransferArgs, KvTransferFields},
     failure::Failure,
@@ -67,6 +69,7 @@ fn config(
             .filter(|host| !host.is_empty())
             .unwrap_or_else(|| HOST.to_owned()),
         port,
+        peers: peers(fields)?,
         lease: lease(fields)?,
         times: TransferTimes {
             latency: mean(args.kv_cache_transfer_latency, args.kv_cache_transfer_latency_std_dev),
@@ -116,6 +119,15 @@ fn lease(fields: &KvTransferFields) -> Result<Duration, Failure> {
         .ok_or_else(|| Failure::usage(message()).hint("seconds are needed, above 0 and up to 86400"))
 }
 
+fn peers(fields: &KvTransferFields) -> Result<Vec<String>, Failure> {
+    let Some(given) = fields.kv_connector_extra_config.get("peers") else { return Ok(Vec::new()) };
+    let host = |host: &Value| host.as_str().filter(|host| !host.is_empty()).map(str::to_owned);
+    let hosts = given.as_array().and_then(|hosts| hosts.iter().map(host).collect());
+    let message = || format!("--kv-transfer-config: peers is {given}");
+    let hint = "the hosts of other engines are needed, as requests name them: [\"10.0.0.2\"], or [\"*\"] for any";
+    hosts.ok_or_else(|| Failure::usage(message()).hint(hint))
+}
+
 /// The port of the first engine; the others count up.
 fn port(given: Option<String>, replicas: u32) -> Result<u16, Failure> {
     let Some(given) = given.filter(|given| !given.is_empty()) else { return Ok(PORT) };
@@ -155,6 +167,7 @@ mod tests {
             read(&["--kv-transfer-config", json, "--kv-cache-transfer-latency", "5ms"], "", 1).unwrap().unwrap();
         assert_eq!((found.role, found.host.as_str(), found.port), (KvRole::Both, "localhost", 5600));
         assert_eq!((found.lease, found.times.latency.mean), (Duration::from_secs(30), Duration::from_millis(5)));
+        assert!(found.peers.is_empty(), "only the loopback");
         assert_eq!((found.engine_id.len(), found.engine_id.get(14..15)), (36, Some("4")));
         assert!(read(&["--kv-transfer-config", "{}"], "", 1).unwrap().is_none());
         assert!(read(&[], "", 1).unwrap().is_none());
@@ -169,6 +182,7 @@ mod tests {
             (r#"{"kv_connector":"NixlConnector","kv_role":"both"}"#.to_owned(), "", 1, "both is no kv_role"),
             (r#"{"kv_conector":"NixlConnector"}"#.to_owned(), "", 1, "KVTransferConfig"),
             (nixl(r#","kv_connector_extra_config":{"kv_lease_duration":0}"#), "", 1, "kv_lease_duration is 0"),
+            (nixl(r#","kv_connector_extra_config":{"peers":"10.0.0.2"}"#), "", 1, "[\\\"*\\\"] for any"),
             (nixl(""), "many", 1, "VLLM_NIXL_SIDE_CHANNEL_PORT is many"),
             (nixl(""), "65535", 2, "as many from it on"),
         ] {

@@ -40,24 +40,30 @@ pub(super) fn with_time_scale(command: Command, arguments: &[OsString]) -> Comma
     })
 }
 
-/// Refuses flags of the engine without it, and names those of vLLM that have no effect then.
+/// Refuses flags of the engine without it, and names those of vLLM that have no effect.
 ///
 /// # Errors
 /// The first flag that only an engine has, as a usage error.
 pub(super) fn check(args: &PlayArgs, typed: &ArgMatches) -> Result<(), Failure> {
-    if args.simulated.engine {
-        return Ok(());
-    }
     let is_given = |id: &&&str| {
         let is_default = |source| source == ValueSource::DefaultValue;
         typed.value_source(id).is_some_and(|source| !is_default(source))
     };
+    for id in ["max_loras", "max_cpu_loras"].iter().filter(is_given).filter(|_| !args.lora.enable_lora) {
+        output::note(&format!("--{} has no effect without --enable-lora\n", id.replace('_', "-")));
+    }
+    if args.simulated.engine {
+        return Ok(());
+    }
     if let Some(id) = simulated::OWN.iter().chain(&kv_events::IDS).chain(&kv_transfer::IDS).find(is_given) {
         let message = format!("--{} is about a simulated engine, and there is none", id.replace('_', "-"));
         return Err(Failure::usage(message).hint("add --engine, or leave it out"));
     }
     for id in simulated::VLLMS_OWN.iter().filter(is_given) {
         output::note(&format!("--{} has no effect without --engine\n", id.replace('_', "-")));
+    }
+    if args.server.kv_cache_metrics {
+        output::note("--kv-cache-metrics shows families that stay zero without --engine\n");
     }
     Ok(())
 }
@@ -84,6 +90,7 @@ pub(super) fn engine(args: &PlayArgs) -> Result<Option<EngineConfig>, Failure> {
         scheduler: scheduler(stepping),
         max_num_batched_tokens: stepping.max_num_batched_tokens.map(size),
         kv_cache: KvCacheConfig { kv_cache_metrics_sample, ..kv_cache(stepping, BLOCKS) },
+        overrides_blocks: stepping.num_gpu_blocks_override.is_some(),
         times: match simulated.latency_recorded {
             true => EngineTimes::Recorded,
             false => times(stepping, &knobs)?.map_or_else(usual, EngineTimes::Given),

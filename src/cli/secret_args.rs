@@ -17,7 +17,7 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct RedactWhat {
     /// Whether the built-in rules count.
-    is_off: bool,
+    pub(super) is_off: bool,
     /// Whether a level was typed.
     has_level: bool,
     /// Shapes of personal data; `all` stands for each of them.

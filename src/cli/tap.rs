@@ -72,7 +72,7 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
         let mut code = None;
         let report = tap.serve(listener, async { code = child::until(child.as_mut(), shutdown).await }).await?;
         drop(stop);
-        output::note(&exit_summary(&report));
+        output::summary(&exit_summary(&report));
         match report.recorder.write_error {
             Some(error) if report.recorder.is_failing => {
                 let lost = report.recorder.write_failed;

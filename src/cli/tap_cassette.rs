@@ -5,11 +5,12 @@
 use std::{process::ExitCode, sync::Arc};
 
 use super::{
-    args::{ModeArg, TapArgs},
+    args::{CassetteArgs, ModeArg, TapArgs},
     cassette_admin::{self, AdminAt},
     cassettes::{self, Around},
-    child, conclude,
-    failure::Failure,
+    child,
+    conclude::{self, Ended},
+    failure::{Exit, Failure},
     mcp_tapped, output, runtime, signals,
     tap::{open, refuse_circle, refuse_remote, refuse_typed},
     tap_setup,
@@ -17,7 +18,7 @@ use super::{
 use crate::{
     replay::account::Ledger,
     replay::matching::MinMatch,
-    replay::player::{Environment, OnMiss},
+    replay::player::{CassettePlayer, Environment, OnMiss},
     replay::timing::Pacing,
     tap::{Report, Setup, Tap},
     text::prompt::BlockHash,
@@ -83,9 +84,9 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
         let stop = async { code = child::until(child.as_mut(), shutdown).await };
         let drained = tap.serve(listener, stop).await?;
         note_end(&drained);
-        let concerns = conclude::concerns(&cassettes.fail_on, false);
-        cassette_player.finish_comparing();
-        let ended = conclude::cassettes(&cassette_player, &cassette_player.report(None), &cassettes, &concerns)?;
+        // Beside this task, which a second signal ends.
+        let closing = tokio::task::spawn_blocking(move || close(&cassette_player, &cassettes));
+        let ended = closing.await.map_err(|error| Failure::new(Exit::Environment, error))??;
         Ok(ended.exit_code(code))
     })
 }
@@ -99,10 +100,17 @@ fn prepare(args: &mut TapArgs) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Closes the recording; blocks until it is written.
+fn close(cassette_player: &CassettePlayer, cassettes: &CassetteArgs) -> Result<Ended, Failure> {
+    cassette_player.finish_comparing();
+    let concerns = conclude::concerns(&cassettes.fail_on, false);
+    conclude::cassettes(cassette_player, &cassette_player.report(None), cassettes, &concerns)
+}
+
 /// Prints what happened at the end.
 fn note_end(report: &Report) {
     conclude::note_cut(report.cut);
-    report.mcp.iter().for_each(|recorded| output::note(&mcp_tapped::text(recorded)));
+    report.mcp.iter().for_each(|recorded| output::warn(&mcp_tapped::missing(recorded)));
 }
 
 /// The MCP servers, where their answers are compared with recorded ones.

@@ -19,8 +19,8 @@ pub use fit::{Figure, FitReport, InspectFitError, Predicted, Prediction, fit};
 pub use schedule::{Workload, WorkloadError};
 pub use sharing::PrefixSharing;
 pub use simulate::{
-    ArrivalSchedule, Balance, Goodput, Policy, ReplicaReport, SimulateError, SimulateReport, Simulation, Slo,
-    UnknownPolicy, simulate,
+    Answers, AnswersInPrompts, ArrivalSchedule, Balance, Goodput, Policy, ReplicaReport, SimulateError, SimulateReport,
+    Simulation, Slo, UnknownPolicy, simulate,
 };
 pub use summary::{Breakdown, Counted, Latencies, SummaryReport, Tokens, summary};
 

@@ -19,7 +19,7 @@ use tokio::{
 
 use super::metrics::{Metrics, Queued};
 use crate::replay::{
-    delivery::{Gate, Waited, step_or_comment, until},
+    delivery::{AbortedBy, Gate, Waited, step_or_comment, until},
     timing::Pacer,
 };
 
@@ -54,7 +54,7 @@ struct Inside {
 struct Known {
     id: String,
     choices: u32,
-    aborted: bool,
+    aborted: Option<AbortedBy>,
 }
 
 impl Admission {
@@ -74,19 +74,19 @@ impl Admission {
     }
 
     /// Aborts every answer on its way, and returns how many choices they had.
-    pub(super) fn abort_all(&self) -> u32 {
-        self.abort(|_| true)
+    pub(super) fn abort_all(&self, by: AbortedBy) -> u32 {
+        self.abort(by, |_| true)
     }
 
     /// Ends the answers of these ids.
     pub(super) fn abort_named(&self, ids: &[String]) {
-        self.abort(|known| ids.contains(&known.id));
+        self.abort(AbortedBy::Server, |known| ids.contains(&known.id));
     }
 
-    fn abort(&self, meant: impl Fn(&Known) -> bool) -> u32 {
+    fn abort(&self, by: AbortedBy, meant: impl Fn(&Known) -> bool) -> u32 {
         let mut choices = 0;
         for known in self.inside().answers.values_mut().filter(|known| meant(known)) {
-            known.aborted = true;
+            known.aborted.get_or_insert(by);
             choices += known.choices;
         }
         // Wakes all that wait.
@@ -99,7 +99,7 @@ impl Admission {
         let mut inside = self.inside();
         let number = inside.next;
         inside.next += 1;
-        inside.answers.insert(number, Known { id, choices, aborted: false });
+        inside.answers.insert(number, Known { id, choices, aborted: None });
         Hold {
             gate: Arc::clone(self),
             number,
@@ -118,8 +118,8 @@ impl Admission {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_aborted(&self, number: u64) -> bool {
-        self.inside().answers.get(&number).is_some_and(|known| known.aborted)
+    fn aborted(&self, number: u64) -> Option<AbortedBy> {
+        self.inside().answers.get(&number)?.aborted
     }
 }
 
@@ -146,9 +146,9 @@ impl Gate for Hold {
                 return Waited::Due(Instant::now());
             }
             let pause = *self.pause.borrow_and_update();
-            if self.gate.is_aborted(self.number) {
+            if let Some(by) = self.gate.aborted(self.number) {
                 self.aborted = true;
-                return Waited::Aborted;
+                return Waited::Aborted(by);
             }
             if !self.stepped && (pause == Pause::All || (pause == Pause::New && !self.begun)) {
                 if !self.held(comment).await {
@@ -174,9 +174,9 @@ impl Gate for Hold {
         self.stepped = true;
         loop {
             self.pause.borrow_and_update();
-            if !self.aborted && self.gate.is_aborted(self.number) {
+            if let Some(by) = self.gate.aborted(self.number).filter(|_| !self.aborted) {
                 self.aborted = true;
-                return Waited::Aborted;
+                return Waited::Aborted(by);
             }
             select! {
                 biased;

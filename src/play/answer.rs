@@ -21,7 +21,7 @@ use crate::{
         answers::{Encoder, Form},
     },
     net::wire::EventBuffer,
-    replay::delivery::TOGETHER,
+    replay::delivery::{AbortedBy, TOGETHER},
 };
 
 /// A choice with the parts of the answer about its prompt.
@@ -89,6 +89,8 @@ pub(super) struct Answer {
     opened: usize,
     /// True where the engine failed in the middle of a choice.
     failed: bool,
+    /// Where its choices that went on were aborted.
+    aborted: Option<AbortedBy>,
     /// True where the end was sent.
     closed: bool,
     /// The step that is being sent.
@@ -134,6 +136,7 @@ impl Answer {
             waiting,
             opened: if failed { usize::MAX } else { 0 },
             failed,
+            aborted: None,
             closed: false,
             step: Step::default(),
             share: Share::default(),
@@ -182,7 +185,8 @@ impl Answer {
     }
 
     /// Ends every choice that goes on, at once.
-    pub(super) fn abort(&mut self) {
+    pub(super) fn abort(&mut self, by: AbortedBy) {
+        self.aborted.get_or_insert(by);
         self.closing = Duration::ZERO;
         self.abort_scheduled();
         for Reverse((_, _, index)) in std::mem::take(&mut self.waiting) {
@@ -243,11 +247,15 @@ impl Answer {
             step.text.clear();
         }
         match &step.finish {
-            Some(("abort", _)) if step.ids.is_empty() => sequence.flight.end_before_first(now),
+            Some(("abort", _)) if step.ids.is_empty() => match self.aborted {
+                Some(AbortedBy::Engine) => sequence.flight.end_before_first(now),
+                // Nothing comes from the engine for it.
+                Some(AbortedBy::Server) | None => {}
+            },
             _ => sequence.flight.step(u32::try_from(step.ids.len()).unwrap_or(u32::MAX), now),
         }
         if let Some((reason, _)) = &step.finish {
-            sequence.flight.finish(reason);
+            sequence.flight.finish(reason, self.aborted);
         }
         if step.finish.as_ref().is_some_and(|(reason, _)| *reason == "error") {
             self.failed = true;

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     api::{AnswerChoice, ApiError},
     net::wire::EventBuffer,
-    replay::delivery::{Deliverable, STEPS, TOGETHER, Wait, Waited, deadline},
+    replay::delivery::{AbortedBy, Deliverable, STEPS, TOGETHER, Wait, Waited, deadline},
 };
 
 impl Deliverable for Answer {
@@ -43,8 +43,8 @@ impl Deliverable for Answer {
         self.settle();
     }
 
-    fn abort(&mut self) {
-        self.abort();
+    fn abort(&mut self, by: AbortedBy) {
+        self.abort(by);
     }
 }
 
@@ -65,13 +65,13 @@ pub(super) async fn collect(mut answer: Answer, zero: Instant, mut wait: Wait<Ho
     loop {
         if answer.awaits() {
             let step = poll_fn(|context| answer.poll_step(context));
-            if wait.for_step(step, None).await == Waited::Aborted {
-                answer.abort();
+            if let Waited::Aborted(by) = wait.for_step(step, None).await {
+                answer.abort(by);
             }
         }
         let Some((due, turn)) = answer.next_due() else { break };
         match wait.until(deadline(zero, due), None).await {
-            Waited::Aborted => answer.abort(),
+            Waited::Aborted(by) => answer.abort(by),
             Waited::Due(at) => {
                 latest = at;
                 let goes_on = keep(&mut answer, due, turn, &mut choices)?;

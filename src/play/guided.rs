@@ -5,18 +5,16 @@
 //! are drawn in Hermes' notation; under other parsers calls are not forced.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
 
 use tokio::time::Instant;
 
-use super::{State, choice::Finish};
+use super::{State, blocking::check_wanted, choice::Finish};
 use crate::{
     api::{ApiError, Constraint, GenerationRequest, MaxTokens, StopReason},
+    base::cancellation::is_cancelled,
     engine::{
         guided::{Ended, GuideError, Room, check},
         synthetic::Key,
@@ -36,8 +34,6 @@ pub(super) struct Rules {
     constraint: Constraint,
     /// Microseconds that its texts took so far.
     taken: AtomicU64,
-    /// Set once its client has left.
-    left: Arc<AtomicBool>,
 }
 
 impl Rules {
@@ -57,11 +53,7 @@ impl Rules {
 ///
 /// # Errors
 /// 400 for what the engine refuses.
-pub(super) fn rules(
-    state: &State,
-    request: &GenerationRequest,
-    left: Arc<AtomicBool>,
-) -> Result<Option<Rules>, ApiError> {
+pub(super) fn rules(state: &State, request: &GenerationRequest) -> Result<Option<Rules>, ApiError> {
     let formats = state.model.parsers.formats;
     let forced = request.forced_calls.clone().filter(|_| formats.tools == Some(ToolFormat::Hermes));
     let asked = match forced {
@@ -70,12 +62,13 @@ pub(super) fn rules(
     };
     let Some(constraint) = asked else { return Ok(None) };
     let _turn = state.work.drawing.turn();
+    check_wanted()?;
     match check(&constraint) {
         Ok(()) | Err(GuideError::Unsupported(_)) => {}
         Err(GuideError::Refused(message)) => return Err(ApiError::bad_request(message)),
         Err(GuideError::Tag(_)) => return Err(request.invalid_tag()),
     }
-    Ok(Some(Rules { constraint, taken: AtomicU64::new(0), left }))
+    Ok(Some(Rules { constraint, taken: AtomicU64::new(0) }))
 }
 
 /// Tokens of a text that conforms, and how they finish; `None` where there can be none.
@@ -96,7 +89,7 @@ pub(super) fn conforming(
     let size = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);
     let _turn = state.work.drawing.turn();
     let begins = Instant::now();
-    let room = Room { least: size(least), most: size(most), until: begins + rules.time_left(), left: &rules.left };
+    let room = Room { least: size(least), most: size(most), until: begins + rules.time_left() };
     let made =
         state.model.guide().as_ref().map_err(Clone::clone).and_then(|guide| guide.draw(&rules.constraint, key, room));
     rules.took(begins.elapsed());
@@ -107,7 +100,7 @@ pub(super) fn conforming(
             Some((made.ids, Finish { reason, stop_reason: StopReason::Unnamed, hides_last_token }))
         }
         // It is for no one.
-        Err(_) if rules.left.load(Relaxed) => None,
+        Err(_) if is_cancelled() => None,
         Err(error) => {
             tracing::warn!(%error, "free text instead of text that conforms");
             None

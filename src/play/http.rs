@@ -36,7 +36,7 @@ pub(super) async fn read_body(mut body: ResponseBody, limit: usize) -> Result<By
     let mut first = Bytes::new();
     let mut whole = BytesMut::new();
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| ApiError::bad_request("The request body broke off."))?;
+        let frame = frame.map_err(|_| ApiError::unreadable())?;
         let Ok(data) = frame.into_data() else { continue };
         if first.len() + whole.len() + data.len() > limit {
             return Err(ApiError::too_large(limit));

@@ -83,6 +83,8 @@ fn metrics_page(state: &State) -> String {
         model: state.model.first_name(),
         block_size: state.block_size(),
         max_model_len: state.model.max_model_len,
+        is_block_size_given: state.config.block_size.is_some(),
+        overrides_blocks: state.config.engine.as_ref().is_some_and(|engine| engine.overrides_blocks),
         kv_cache_metrics: state.config.server.kv_cache_metrics,
         cache: state.engine.as_ref().map(|engine| &engine.kv_cache),
     };

@@ -6,7 +6,8 @@
 //! did on the engine.
 //!
 //! Rules: `max_tokens` beyond the record ends where the record does, with its finish reason; a smaller one cuts it with
-//! `length`. `ignore_eos` does nothing on a record. A record that was cut short (its client left) ends with `abort`; one
+//! `length`. `ignore_eos` does nothing on a record. A record that was cut short (its client left) ends with `abort`, and
+//! counts as none that finished; one
 //! that ended in a failure of the engine ends with the recorded error event, or with status 500; one of an error is that
 //! error. A record without ids gives random tokens of its length at its pace, one without a finish reason ends with
 //! `length` where it is as long as was asked for and else with `stop`. A request without a record gets random tokens or an
@@ -130,8 +131,10 @@ pub struct Serving {
     pub models: Vec<String>,
     /// The tokenizer's name.
     pub tokenizer: String,
-    /// Records of cassettes, where there are any cassettes.
+    /// Records of cassettes, where there are any cassettes; those of MCP servers aside.
     pub cassettes: Option<usize>,
+    /// Records of MCP servers in cassettes, by the name of the server.
+    pub mcp: Vec<(String, usize)>,
     /// A request that a record answers, or any where tokens are made up; `None` where none is known.
     pub example: Option<Example>,
 }
@@ -166,14 +169,15 @@ impl Player {
     /// Describes what is served.
     #[must_use]
     pub fn serving(&self) -> Serving {
-        let replay = self.state.replay.as_ref();
+        let (replay, cassette_player) = (self.state.replay.as_ref(), self.state.config.cassette_player.as_ref());
         Serving {
             trace: replay.map(|replay| replay.name.clone()),
             records: replay.map_or(0, |replay| replay.served_records()),
             all_records: replay.map_or(0, |replay| replay.records.len()),
             models: self.state.model.names.clone(),
             tokenizer: self.state.model.tokenizer.name().to_owned(),
-            cassettes: self.state.config.cassette_player.as_ref().map(|cassette_player| cassette_player.len()),
+            cassettes: cassette_player.map(|cassette_player| cassette_player.len()),
+            mcp: cassette_player.map(|cassette_player| cassette_player.mcp().counts()).unwrap_or_default(),
             example: Example::of(&self.state),
         }
     }

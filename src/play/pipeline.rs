@@ -185,15 +185,12 @@ async fn begin(state: &Arc<State>, arrival: Arrival, judged: Judged) -> Result<S
     let weight = weight_of(&request, &prompts);
     let is_constrained = request.is_constrained();
     let planner = Arc::clone(state);
-    let plan = move |left| {
-        let from = Origin { request_id, session_id, rank, session, errors, at, left };
+    let plan = move || {
+        let from = Origin { request_id, session_id, rank, session, errors, at };
         plan(&planner, &request, prompts, from).map(|planned| (planned, request.stream))
     };
-    let (planned, stream) = if is_constrained {
-        state.work.drawing.run(plan).await?
-    } else {
-        off_the_loop(weight, || plan(Arc::default())).await?
-    };
+    let (planned, stream) =
+        if is_constrained { state.work.drawing.run(plan).await? } else { off_the_loop(weight, plan).await? };
     let planned = match planned {
         Plan::Answer(planned) => *planned,
         Plan::Failure(failing) => {

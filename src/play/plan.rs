@@ -1,6 +1,6 @@
 //! The plan of a generation request: each prompt is matched once, and its records become the sequences of one answer.
 
-use std::sync::{Arc, atomic::AtomicBool};
+use std::sync::Arc;
 
 use http::HeaderMap;
 use tokio::time::Instant;
@@ -10,6 +10,7 @@ use super::{
     account::Slot,
     adapters::Asked,
     answer::{Answer, AnswerParts, Sequence},
+    blocking::check_wanted,
     budget,
     choice::{Choice, Limits},
     config::DEFAULT_RANDOM_TOKENS,
@@ -74,8 +75,6 @@ pub(super) struct Origin {
     pub(super) session: Option<Arc<Slot>>,
     pub(super) errors: Vec<usize>,
     pub(super) at: Instant,
-    /// Set once its client has left.
-    pub(super) left: Arc<AtomicBool>,
 }
 
 /// Matches every prompt once and makes the answer ready.
@@ -88,20 +87,25 @@ pub(super) fn plan(
     prompts: Vec<Prompt>,
     from: Origin,
 ) -> Result<Plan, ApiError> {
-    let Origin { request_id, session_id, rank, session, errors, at, left } = from;
-    let refused = |error| {
-        let (request_id, session) = (request_id.as_deref(), session.as_deref());
-        RefusedRequest { error, request_id, session, errors: &errors }.replayed(state).0
+    let Origin { request_id, session_id, rank, session, errors, at } = from;
+    let refused = |error| match check_wanted() {
+        Ok(()) => {
+            let (request_id, session) = (request_id.as_deref(), session.as_deref());
+            RefusedRequest { error, request_id, session, errors: &errors }.replayed(state).0
+        }
+        // It is the answer to nobody, and no record of one is consumed.
+        Err(left) => left,
     };
     let rank = state.rank(rank).map_err(refused)?;
     let share = budget::reserve(request, &prompts).map_err(refused)?;
-    let rules = guided::rules(state, request, left).map_err(refused)?;
+    let rules = guided::rules(state, request).map_err(refused)?;
     check_thinking(state, request).map_err(refused)?;
     let parsed = ParsedBy::of(&state.model.parsers, request);
     let is_greedy = request.is_greedy(state.model.sampling.temperature);
     let asked = Asked::of(state, request.model.as_deref());
     let mut chosen = Vec::with_capacity(prompts.len());
     for (at, prompt) in prompts.iter().enumerate() {
+        check_wanted()?;
         let wanted = wanted(request, request_id.as_deref(), prompt);
         let choices_before = at.saturating_mul(wanted.choices);
         let model = state.asked_model(asked.recorded);

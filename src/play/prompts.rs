@@ -1,12 +1,12 @@
 //! Reads a request: validates it in the engine's order and makes ids of its prompts.
 
-use std::{iter, sync::Arc};
+use std::{cell::Cell, iter, sync::Arc};
 
 use bytes::Bytes;
 
 use super::{
     State,
-    blocking::{INLINE_BYTES, off_the_loop},
+    blocking::{INLINE_BYTES, check_wanted, off_the_loop},
     generation,
     metrics::Places,
     request_cache::Key,
@@ -191,16 +191,28 @@ fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt
     request.check_served(state.served())?;
     let places = admitted(state, request)?;
     let special = special(request.add_special_tokens);
-    let judged = |mut ids: Vec<u32>, shown, echo, media: Option<MediaHashes>, places| {
+    let is_first = Cell::new(true);
+    let judged = |mut ids: Arc<[u32]>, shown, echo, media: Option<MediaHashes>, places| {
+        check_wanted()?;
         if let Some(truncation) = request.truncation {
-            truncation.apply(&mut ids, state.model.max_model_len);
+            let mut kept = ids.to_vec();
+            truncation.apply(&mut kept, state.model.max_model_len);
+            ids = kept.into();
         }
         let count = u32::try_from(ids.len()).unwrap_or(u32::MAX);
         let max_tokens = request.check_prompt(count, state.model.max_model_len)?;
-        request.check_vocabulary(state.vocabulary())?;
+        // What no prompt changes is looked at once.
+        let is_first = is_first.take();
+        if is_first {
+            request.check_vocabulary(state.vocabulary())?;
+        }
         check_vocabulary(&state.model.tokenizer, &ids)?;
         if ids.is_empty() {
             return Err(ApiError::bad_request("The decoder prompt cannot be empty"));
+        }
+        if is_first {
+            let tokenizer = &state.model.tokenizer;
+            request.check_bad_words(|word| tokenizer.encode(word, SpecialTokens::Skip).map_err(refused))?;
         }
         if request.only_echoes() {
             GenerationRequest::check_room(count, state.model.max_model_len)?;
@@ -211,14 +223,14 @@ fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt
             let blocks = std::iter::once(media.first_block()).chain(hashes.blocks.iter().copied()).collect();
             Arc::new(PromptHashes { blocks, whole: Some(media.whole) })
         });
-        Ok(Prompt { read: PromptRead { ids: ids.into(), shown, echo, max_tokens, hashes, media }, places })
+        Ok(Prompt { read: PromptRead { ids, shown, echo, max_tokens, hashes, media }, places })
     };
     let chat_prompt = |(chat, places): (&ChatPrompt, Places)| {
         let (ids, text) = chat_ids(state, chat, special, request.truncation)?;
         let echo = last_words(state, &chat.messages)?;
         let replay = state.replay.as_ref().filter(|_| state.model.takes_media);
         let media = replay.and_then(|replay| replay.hasher.hash_media(&chat.messages));
-        judged(ids, Shown::of_chat(state, request, chat, text)?, echo, media, places)
+        judged(ids.into(), Shown::of_chat(state, request, chat, text)?, echo, media, places)
     };
     match &request.prompts {
         Prompts::Chat(chat) => iter::once(chat).zip(places).map(chat_prompt).collect(),
@@ -227,7 +239,7 @@ fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt
             let read = |(input, places)| {
                 let ids = prompt_ids(&state.model, input, special, request.truncation)?;
                 let text = if request.echo { Some(echoed_text(state, request, input)?.into()) } else { None };
-                let echo = ids.as_slice().into();
+                let echo = Arc::clone(&ids);
                 judged(ids, Shown { text, ..Shown::default() }, echo, None, places)
             };
             inputs.iter().zip(places).map(read).collect()

@@ -230,7 +230,7 @@ fn finish(record: &Record, last: Option<u32>, eos: &[u32], max_tokens: u32) -> F
 
 /// The reason of a record that does not have one, as public traces may: `length` where the output is as long as was asked
 /// for, else `stop`, and `error` where its stream ended in one. `None` where the record is of an answer that was cut short.
-fn missing_reason(record: &Record, max_tokens: u32) -> Option<FinishReason> {
+pub(super) fn missing_reason(record: &Record, max_tokens: u32) -> Option<FinishReason> {
     match record.outcome {
         None | Some(Outcome::Finished) if record.output_tokens >= max_tokens => Some(FinishReason::Length),
         None | Some(Outcome::Finished) => Some(FinishReason::Stop),

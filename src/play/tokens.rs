@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::{
     State,
-    blocking::off_the_loop,
+    blocking::{check_wanted, off_the_loop},
     extract::{ErrorResponse, JsonBody},
     http::Json,
     model::Model,
@@ -41,11 +41,12 @@ pub(super) async fn tokenize(
                 chat_ids(&state, chat, special, None)?.0
             }
         };
-        let spelled = |id: &u32| tokenizer.token_str(*id).unwrap_or_default();
+        let spelled = |id: &u32| check_wanted().map(|()| tokenizer.token_str(*id).unwrap_or_default());
+        let token_strs = request.return_token_strs.then(|| tokens.iter().map(spelled).collect());
         let answer = TokenizeResponse {
             count: tokens.len(),
             max_model_len: state.model.max_model_len,
-            token_strs: request.return_token_strs.then(|| tokens.iter().map(spelled).collect()),
+            token_strs: token_strs.transpose()?,
             tokens,
         };
         serde_json::to_string(&answer).map(Json).map_err(|error| ApiError::internal(error.to_string()))
@@ -178,10 +179,10 @@ pub(super) fn prompt_ids(
     input: &PromptInput,
     special: SpecialTokens,
     truncation: Option<Truncation>,
-) -> Result<Vec<u32>, ApiError> {
+) -> Result<Arc<[u32]>, ApiError> {
     match input {
-        PromptInput::Text(text) => text_ids(model, text, special, truncation),
-        PromptInput::Ids(ids) => Ok(ids.clone()),
+        PromptInput::Text(text) => text_ids(model, text, special, truncation).map(Into::into),
+        PromptInput::Ids(ids) => Ok(Arc::clone(ids)),
     }
 }
 

@@ -125,6 +125,9 @@ where
             let bytes = if data.len() > SHORT { held(data, reserved) } else { data };
             return Gathered::Whole(ReceivedBody { bytes, trailers: None });
         }
+        if gathered.is_empty() {
+            gathered.reserve(data.len() + usize::try_from(body.size_hint().lower()).unwrap_or_default());
+        }
         gathered.extend_from_slice(&data);
         let is_too_large = gathered.len() > MAX_DECODED_BODY;
         if is_too_large || !has_room {
@@ -132,7 +135,13 @@ where
             return if is_too_large { Gathered::TooLarge(resumed) } else { Gathered::TooMuch(resumed) };
         }
     }
-    Gathered::Whole(ReceivedBody { bytes: held(gathered.freeze(), reserved), trailers })
+    Gathered::Whole(ReceivedBody { bytes: held(frozen(gathered), reserved), trailers })
+}
+
+/// A body as it is kept: one that grew without an announced length has up to twice its bytes.
+fn frozen(gathered: BytesMut) -> Bytes {
+    let spare = gathered.capacity() - gathered.len();
+    if spare > gathered.len() / 8 { Bytes::copy_from_slice(&gathered) } else { gathered.freeze() }
 }
 
 /// Bytes that give their reservation back with their last clone.
@@ -147,6 +156,14 @@ mod tests {
     use http_body_util::StreamBody;
 
     use super::*;
+
+    #[test]
+    fn a_body_that_grew_keeps_its_bytes_only() {
+        let mut grown = BytesMut::with_capacity(1000);
+        grown.extend_from_slice(&[7; 600]);
+        let kept = frozen(grown);
+        assert_eq!((kept.len(), kept.try_into_mut().unwrap().capacity()), (600, 600));
+    }
 
     /// A body of this many frames of 100 bytes.
     fn body(frames: usize) -> Relayed<impl Body<Data = Bytes, Error = BodyError> + Unpin> {

@@ -218,6 +218,12 @@ impl<'a> RequestFields<'a> {
         self.use_beam_search.is_some() && !is(self.use_beam_search, "false")
     }
 
+    /// Returns true if the prompt is scored: what the engine makes of a prompt is in its answer alone.
+    fn scores_prompt(&self) -> bool {
+        let fields = LOGPROB_FIELDS.iter().zip(self.logprobs);
+        fields.into_iter().any(|(name, value)| *name == "prompt_logprobs" && value.and_then(given).is_some())
+    }
+
     /// Returns true if any field requests log probabilities.
     fn wants_logprobs(&self) -> bool {
         let place = RECORDED_PARAMS.iter().position(|name| *name == "logprobs");
@@ -265,7 +271,7 @@ pub(super) struct RequestFacts {
     pub(super) media: Option<MediaHashes>,
     /// Names that are too long to be recorded.
     pub(super) long_names: Vec<&'static str>,
-    /// The response has more than ids stand for: beam search, or log probabilities of `/inference/v1/generate`.
+    /// The response has more than ids stand for: beam search, a scored prompt, or log probabilities of `/inference/v1/generate`.
     pub(super) exceeds_ids: bool,
     /// The response begins with the last message of the chat, which is not among the output tokens.
     pub(super) repeats_message: bool,
@@ -315,7 +321,7 @@ impl RequestFacts {
             params: shaped.map_or_else(|| recorded_params(body), RequestFields::params),
             logprobs: shaped.map(|requested| requested.logprobs(endpoint)).unwrap_or_default(),
             client_id,
-            exceeds_ids: requested.is_some_and(RequestFields::searches)
+            exceeds_ids: requested.is_some_and(|requested| requested.searches() || requested.scores_prompt())
                 || sampling.as_ref().is_some_and(RequestFields::wants_logprobs),
             prompt_ids: requested.filter(|_| target.path == TOKENS).and_then(|requested| ids(requested.token_ids)),
             media: None,

@@ -31,10 +31,14 @@ const ABOVE: [(&[&str], &[&str]); 14] = [
             "crates/replay/src/timing",
             "crates/replay/src/meter",
             "crates/replay/src/steps.rs",
+            "crates/replay/src/values.rs",
         ],
-        &["account", "delivery", "player", "mcp", "mcp_traffic"],
+        &["account", "delivery", "miss", "player", "mcp", "mcp_traffic"],
     ),
-    (&["crates/replay/src/account", "crates/replay/src/delivery"], &["player", "mcp", "mcp_traffic"]),
+    (
+        &["crates/replay/src/account", "crates/replay/src/delivery", "crates/replay/src/miss"],
+        &["player", "mcp", "mcp_traffic"],
+    ),
     (&["crates/replay/src/player", "crates/replay/src/mcp"], &["mcp_traffic"]),
     // Sessions of MCP wait for nothing and read nothing.
     (

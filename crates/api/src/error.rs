@@ -76,7 +76,7 @@ impl ApiError {
         }
     }
 
-    /// A body that is not even text, which the framework refuses in words of its own.
+    /// A body that is not even text or that broke off, which the framework refuses in words of its own.
     #[must_use]
     pub fn unreadable() -> Self {
         let message = "There was an error parsing the body".to_owned();

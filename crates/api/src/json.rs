@@ -3,12 +3,13 @@
 //! Python reads more than JSON: UTF-16 and UTF-32, which its first bytes give away; `NaN` and `Infinity` become the texts of which a number can be read, a byte order mark is
 //! passed over, half a surrogate pair is refused as the tokenizer refuses it.
 
-use std::{iter::Peekable, str::CharIndices};
+use std::{iter::Peekable, ops::Range, str::CharIndices};
 
 use serde_json::Value;
 
 use super::{
     error::ApiError,
+    json_tree::Reading,
     values::{Issue, issues_error},
 };
 use crate::net::wire::json_as_utf8;
@@ -21,29 +22,45 @@ const DEPTH: usize = 200;
 /// # Errors
 /// When it is not JSON, with the position in characters.
 pub(super) fn read(body: &[u8]) -> Result<Option<Value>, ApiError> {
+    read_by(&Reading::new(false), body)
+}
+
+/// As [`read`], by a reading that bounds the values and may take the ids of a prompt apart.
+///
+/// # Errors
+/// Also for too many values.
+pub(super) fn read_by(reading: &Reading, body: &[u8]) -> Result<Option<Value>, ApiError> {
     if body.is_empty() {
         return Ok(None);
     }
     let body = json_as_utf8(body);
-    serde_json::from_slice(&body).map(Some).or_else(|_| leniently(&body).map(Some))
+    let too_many = || reading.too_many().map_or(Ok(()), |message| Err(ApiError::bad_request(message)));
+    if let Ok(value) = reading.read(&body) {
+        return Ok(Some(value));
+    }
+    too_many()?;
+    leniently(&body, reading).or_else(|error| too_many().and(Err(error))).map(Some)
 }
 
 /// Constants that Python reads and others do not.
-fn leniently(body: &[u8]) -> Result<Value, ApiError> {
+fn leniently(body: &[u8], reading: &Reading) -> Result<Value, ApiError> {
     let text = std::str::from_utf8(body).map_err(|_| ApiError::unreadable())?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut scanner = Scanner::new(text);
     if let Err(fault) = scanner.document() {
         return Err(located(text, &fault));
     }
-    let mut plain = text.to_owned();
-    for (at, name) in scanner.constants.into_iter().rev() {
-        plain.replace_range(at..at + name.len(), &format!("\"{name}\""));
+    let (mut plain, mut done) = (String::with_capacity(text.len() + 2 * scanner.constants.len()), 0);
+    for constant in scanner.constants {
+        let [before, name] = [done..constant.start, constant.clone()].map(|part| text.get(part).unwrap_or_default());
+        plain.extend([before, "\"", name, "\""]);
+        done = constant.end;
     }
+    plain.push_str(text.get(done..).unwrap_or_default());
     let refused = || {
         ApiError::bad_request("TextEncodeInput must be Union[TextInputSequence, Tuple[InputSequence, InputSequence]]")
     };
-    serde_json::from_str(&plain).map_err(|error| {
+    reading.read(plain.as_bytes()).map_err(|error| {
         if ["surrogate", "hex escape"].iter().any(|word| error.to_string().contains(word)) {
             return refused();
         }
@@ -90,7 +107,7 @@ struct Scanner<'a> {
     chars: Peekable<CharIndices<'a>>,
     depth: usize,
     /// Where the constants are that JSON does not have, and numbers that are too large for it.
-    constants: Vec<(usize, String)>,
+    constants: Vec<Range<usize>>,
 }
 
 impl<'a> Scanner<'a> {
@@ -148,10 +165,8 @@ impl<'a> Scanner<'a> {
         }
         let scalar = rest.get(..length).unwrap_or_default();
         let is_huge = scalar.parse::<f64>().is_ok_and(f64::is_infinite);
-        match constant {
-            Some(name) => self.constants.push((start, (*name).to_owned())),
-            None if is_huge => self.constants.push((start, scalar.to_owned())),
-            None => {}
+        if constant.is_some() || is_huge {
+            self.constants.push(start..start + length);
         }
         while self.chars.next_if(|(at, _)| *at < start + length).is_some() {}
         Ok(())
@@ -275,6 +290,24 @@ mod tests {
         {
             assert_eq!(read(&body).unwrap(), Some(serde_json::json!({"model": "é"})));
             assert!(read_plainly(&body).is_ok());
+        }
+    }
+
+    #[test]
+    fn constants_that_json_does_not_have_become_texts() {
+        let body = r#"{"a": [NaN, -Infinity, "NaN", 1e999, 2], "é": Infinity}"#;
+        let expected = serde_json::json!({"a": ["NaN", "-Infinity", "NaN", "1e999", 2], "é": "Infinity"});
+        assert_eq!(read(body.as_bytes()).unwrap(), Some(expected));
+        let many = format!("[{}NaN]", "NaN,".repeat(200_000));
+        assert_eq!(read(many.as_bytes()).unwrap().unwrap().as_array().unwrap().len(), 200_001);
+    }
+
+    #[test]
+    fn a_body_of_too_many_values_is_refused() {
+        let many = |item: &str| format!("[{}1]", format!("{item},").repeat(4 << 20));
+        for body in [many("1"), many("NaN")] {
+            let error = read(body.as_bytes()).unwrap_err();
+            assert!((error.status, error.message.contains("4194304 JSON values")) == (400, true), "{}", error.message);
         }
     }
 

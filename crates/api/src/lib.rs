@@ -28,6 +28,7 @@ mod event_options;
 mod fields;
 mod invocation;
 mod json;
+mod json_tree;
 mod kv_transfer;
 mod lazy;
 mod logprobs;

@@ -2,6 +2,8 @@
 
 mod limits;
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value};
 
 use super::{
@@ -11,6 +13,7 @@ use super::{
     error::ApiError,
     event_options::EventOptions,
     fields, json,
+    json_tree::Reading,
     kv_transfer::KvTransferParams,
     logprobs::LogprobsAsked,
     messages, nested, rules,
@@ -139,7 +142,7 @@ pub enum PromptInput {
     /// Text, to be tokenized.
     Text(String),
     /// Token ids.
-    Ids(Vec<u32>),
+    Ids(Arc<[u32]>),
 }
 
 impl GenerationRequest {
@@ -148,7 +151,12 @@ impl GenerationRequest {
     /// # Errors
     /// What the engine would answer: not JSON, not an object, a broken rule, a field of another type.
     pub fn parse(api: Api, body: &[u8]) -> Result<Self, ApiError> {
-        Self::of(api, &object(body)?)
+        let reading = Reading::new(api == Api::Completions);
+        let mut request = Self::of(api, &object_of(json::read_by(&reading, body)?)?)?;
+        if let Some(prompts) = reading.into_ids() {
+            request.prompts = Prompts::Completion(prompts.into_iter().map(PromptInput::Ids).collect());
+        }
+        Ok(request)
     }
 
     /// Checks a body that was read already.
@@ -364,7 +372,11 @@ impl GenerationRequest {
 
 /// Reads a body that has to be an object.
 pub(super) fn object(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
-    match json::read(body)? {
+    object_of(json::read(body)?)
+}
+
+fn object_of(body: Option<Value>) -> Result<Map<String, Value>, ApiError> {
+    match body {
         Some(Value::Object(map)) => Ok(map),
         None | Some(Value::Null) => {
             let missing = values::Issue::missing("body".to_owned(), 0);
@@ -396,9 +408,9 @@ fn completion_prompts(prompt: &Value) -> Vec<PromptInput> {
             items.iter().filter_map(Value::as_str).map(|text| PromptInput::Text(text.to_owned())).collect()
         }
         Value::Array(items) if items.iter().all(Value::is_array) => {
-            items.iter().filter_map(Value::as_array).map(|items| PromptInput::Ids(ids(items))).collect()
+            items.iter().filter_map(Value::as_array).map(|items| PromptInput::Ids(ids(items).into())).collect()
         }
-        Value::Array(items) => vec![PromptInput::Ids(ids(items))],
+        Value::Array(items) => vec![PromptInput::Ids(ids(items).into())],
         _ => Vec::new(),
     }
 }

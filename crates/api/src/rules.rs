@@ -4,6 +4,9 @@ use serde_json::{Map, Value};
 
 use super::{Api, error::ApiError, python, structured::invalid_tag};
 
+/// The most prompts of one completion.
+const MOST_PROMPTS: usize = 1024;
+
 type Rule = fn(&Map<String, Value>) -> Result<(), ApiError>;
 
 const CHAT: &[Rule] = &[
@@ -16,8 +19,15 @@ const CHAT: &[Rule] = &[
     response_format,
     cache_salt,
 ];
-const COMPLETION: &[Rule] =
-    &[prompt, stream_options, completion_logprobs, completion_structured_outputs, response_format, cache_salt];
+const COMPLETION: &[Rule] = &[
+    prompt_count,
+    prompt,
+    stream_options,
+    completion_logprobs,
+    completion_structured_outputs,
+    response_format,
+    cache_salt,
+];
 
 /// Applies the rules in the engine's order.
 ///
@@ -276,6 +286,28 @@ fn cache_salt(body: &Map<String, Value>) -> Result<(), ApiError> {
     Err(ApiError::parameter("cache_salt", message))
 }
 
+/// A list that begins with an integer is one prompt.
+fn prompt_count(body: &Map<String, Value>) -> Result<(), ApiError> {
+    let items = |name: &str| body.get(name).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let is_one = |items: &[Value]| matches!(items.first(), Some(Value::Bool(_))) || items.first().is_some_and(is_int);
+    let refused = |name: &str, count: usize| {
+        let message = format!(
+            "{name} list length {count} exceeds the maximum allowed count of {MOST_PROMPTS}. To increase this limit, set \
+             the VLLM_MAX_COMPLETION_PROMPTS environment variable."
+        );
+        Err(ApiError::parameter(name, &message))
+    };
+    match (items("prompt"), items("prompt_embeds")) {
+        (prompts, _) if prompts.len() > MOST_PROMPTS && !is_one(prompts) => refused("prompt", prompts.len()),
+        (_, embeds) if embeds.len() > MOST_PROMPTS => refused("prompt_embeds", embeds.len()),
+        _ => Ok(()),
+    }
+}
+
+fn is_int(value: &Value) -> bool {
+    value.as_number().is_some_and(|number| !number.is_f64())
+}
+
 fn prompt(body: &Map<String, Value>) -> Result<(), ApiError> {
     let is_empty = match body.get("prompt") {
         None | Some(Value::Null) => true,
@@ -302,6 +334,20 @@ mod tests {
 
     fn message(api: Api, body: &Value) -> Option<String> {
         check(api, body.as_object().unwrap()).err().map(|error| error.message)
+    }
+
+    #[test]
+    fn a_completion_has_as_many_prompts_as_the_engine_takes() {
+        let of = |field: &str, items: Vec<Value>| message(Api::Completions, &json!({"prompt": "x", field: items}));
+        assert_eq!(of("prompt", vec![json!("a"); 1024]), None);
+        assert_eq!(of("prompt", vec![json!(1); 1025]), None, "one prompt of ids");
+        let refused = "prompt list length 1025 exceeds the maximum allowed count of 1024. To increase this limit, set the \
+                       VLLM_MAX_COMPLETION_PROMPTS environment variable. (parameter=prompt)";
+        for item in [json!("a"), json!([1]), json!(1.5), json!(null)] {
+            assert_eq!(of("prompt", vec![item; 1025]).as_deref(), Some(refused));
+        }
+        let embeds = of("prompt_embeds", vec![json!("a"); 1025]).unwrap();
+        assert!(embeds.starts_with("prompt_embeds list length 1025"), "{embeds}");
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Ranges of the sampling parameters, checked after the prompt was tokenized, in the engine's order. The values have no
 //! effect on replayed tokens.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
 use super::{error::ApiError, python, values};
@@ -10,6 +12,9 @@ const GREEDY: f64 = 1e-5;
 
 /// The most choices of one request.
 const MOST_CHOICES: i128 = 16384;
+
+/// The most forms of bad words of one request.
+const MOST_BAD_WORDS: usize = 128;
 
 /// The sampling parameters as they were asked for.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,6 +29,7 @@ pub(super) struct Sampling {
     min_p: f64,
     min_tokens: i128,
     stop: Vec<String>,
+    /// Each once.
     bad_words: Vec<String>,
     bad_logit_keys: Vec<String>,
     beams: Option<Beams>,
@@ -39,7 +45,8 @@ impl Sampling {
         let float = |name: &str, or: f64| present(name).and_then(|value| values::float(value, "").ok()).unwrap_or(or);
         let int = |name: &str| present(name).and_then(|value| values::int(value, "").ok());
         let is_id = |key: &str| python::int(key).is_some();
-        let words = present("bad_words").and_then(Value::as_array);
+        let words = present("bad_words").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+        let mut known = HashSet::new();
         let bias = present("logit_bias").and_then(Value::as_object);
         Self {
             n: int("n").unwrap_or(1),
@@ -52,7 +59,7 @@ impl Sampling {
             min_p: float("min_p", 0.0),
             min_tokens: int("min_tokens").unwrap_or(0),
             stop: stop.to_vec(),
-            bad_words: words.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect(),
+            bad_words: words.filter(|word| known.insert(*word)).map(str::to_owned).collect(),
             beams: present("use_beam_search").is_some_and(is_set).then_some(Beams),
             bad_logit_keys: bias.into_iter().flatten().map(|(key, _)| key.clone()).filter(|key| !is_id(key)).collect(),
         }
@@ -192,20 +199,39 @@ impl Sampling {
     }
 
     fn check_bad_words(&self) -> Result<(), ApiError> {
-        let mut words: Vec<String> = Vec::new();
-        for word in &self.bad_words {
-            if !words.contains(word) {
-                words.push(word.clone());
-            }
-        }
-        let shown = python::texts(&words);
-        if words.iter().any(String::is_empty) {
+        if self.bad_words.iter().any(String::is_empty) {
+            let shown = python::texts(&self.bad_words);
             let message = format!("bad_words cannot contain an empty string. Got bad_words={shown}");
             return Err(ApiError::bad_request(message));
         }
-        if words.iter().any(|word| word.trim_start().is_empty()) {
-            let message = "bad_words entries must tokenize to at least one token.";
-            return Err(ApiError::parameter_value("bad_words", message, &shown));
+        Ok(())
+    }
+
+    /// Checks bad words with a tokenizer, one after the other up to the first that is refused. Each counts twice where it is
+    /// another token after a space.
+    ///
+    /// # Errors
+    /// 400 for a word without tokens, and for more words than the engine takes; those of `encode`.
+    pub(super) fn check_words(&self, encode: impl Fn(&str) -> Result<Vec<u32>, ApiError>) -> Result<(), ApiError> {
+        let words = if self.is_beam_search() { &[] } else { self.bad_words.as_slice() };
+        let refused = |message: &str| Err(ApiError::parameter_value("bad_words", message, &python::texts(words)));
+        let mut count = 0;
+        for word in words {
+            let word = word.trim_start();
+            let bare = encode(word)?;
+            if bare.is_empty() {
+                return refused("bad_words entries must tokenize to at least one token.");
+            }
+            let spaced = encode(&format!(" {word}"))?;
+            let is_other = spaced.len() == bare.len() && spaced.first() != bare.first();
+            for _ in 0..=usize::from(is_other) {
+                count += 1;
+                if count > MOST_BAD_WORDS {
+                    return refused(&format!(
+                        "Too many bad words after tokenization: {count}. The max number is {MOST_BAD_WORDS}."
+                    ));
+                }
+            }
         }
         Ok(())
     }

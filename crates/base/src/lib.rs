@@ -1,9 +1,11 @@
-//! Foundations for every room: priority of threads, units of measurement, a bounded cache, text as one line, histograms, a limit on log lines.
+//! Foundations for every room: priority of threads, cancellation of work, units of measurement, a bounded cache, a hasher for keys that are hashes, text as one line, histograms, a limit on log lines.
 
 extern crate self as base;
 
 pub mod background;
 pub mod bounded_cache;
+pub mod cancellation;
+pub mod hash_is_key;
 pub mod one_line;
 pub mod rate_limited_log;
 pub mod stats;

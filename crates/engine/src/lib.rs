@@ -7,6 +7,7 @@
 //! What subscribers are sent about the blocks is in [`kv_events`].
 
 extern crate api;
+extern crate base;
 extern crate self as engine;
 extern crate text;
 

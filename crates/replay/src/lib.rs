@@ -14,6 +14,8 @@ pub mod matching;
 pub mod mcp;
 pub mod mcp_traffic;
 pub mod meter;
+mod miss;
 pub mod player;
 pub mod steps;
 pub mod timing;
+pub mod values;

@@ -105,7 +105,8 @@ pub(in crate::cli) struct CassetteArgs {
     pub(in crate::cli) allow_secrets: bool,
     /// What ends the program with 1: miss, unconsumed (of sessions and groups that have begun), unconsumed=all (records that no session
     /// was served), exhausted, loose, drift (of the engine, of tools, and under --mode compare of the structure of answers), text (under
-    /// --mode compare), blocked (calls that --block-network refused).
+    /// --mode compare), blocked (calls that --block-network refused),
+    /// placeholder (an answer with one, since no value was known).
     #[arg(long, value_name = "WHAT", value_delimiter = ',')]
     pub(in crate::cli) fail_on: Vec<Concern>,
     /// Writes the report here too, as JSON.

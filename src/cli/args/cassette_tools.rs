@@ -26,6 +26,9 @@ pub(in crate::cli) enum CassetteCommand {
     /// Take the secrets out of a cassette and its sidecar.
     #[command(after_long_help = "Example:\n  vllm-vcr cassette redact agent.yaml --redact-key x-tenant")]
     Redact(RedactArgs),
+    /// Put cassettes together in a new one, one behind the other: records get new numbers, and keep their times and token ids.
+    #[command(after_long_help = "Example:\n  vllm-vcr cassette merge weather.yaml news.yaml -o agent.yaml")]
+    Merge(MergeArgs),
     /// Remove the records that no run used, by the report of a run of all tests; comments are lost.
     #[command(
         after_long_help = "Examples:\n  vllm-vcr play --cassette agent.yaml --report report.json -- pytest\n  vllm-vcr cassette prune agent.yaml --unused report.json\n  curl -s localhost:8000/vcr/report | vllm-vcr cassette prune agent.yaml --unused -"
@@ -105,6 +108,17 @@ pub(in crate::cli) struct RedactArgs {
     pub(in crate::cli) files: Vec<PathBuf>,
     #[command(flatten)]
     pub(in crate::cli) redaction: RedactionArgs,
+}
+
+/// Cassettes to put together.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct MergeArgs {
+    /// The cassettes, or folders of them.
+    #[arg(value_name = "FILE", required = true)]
+    pub(in crate::cli) files: Vec<PathBuf>,
+    /// The new cassette; it must not exist.
+    #[arg(short, long, value_name = "FILE")]
+    pub(in crate::cli) output: PathBuf,
 }
 
 /// Cassettes to take unused records out of.

@@ -13,7 +13,7 @@ use crate::base::units::parse_duration;
 #[command(next_help_heading = "KV transfers")]
 pub(in crate::cli) struct KvTransferArgs {
     /// Gives the engine vLLM's NixlConnector, with vLLM's fields in JSON: kv_connector, kv_role (kv_producer, kv_consumer or kv_both),
-    /// engine_id, kv_connector_extra_config (kv_lease_duration in seconds). Other engines reach it at VLLM_NIXL_SIDE_CHANNEL_HOST and
+    /// engine_id, kv_connector_extra_config (kv_lease_duration in seconds; peers, hosts beside this one that requests may name). Other engines reach it at VLLM_NIXL_SIDE_CHANNEL_HOST and
     /// VLLM_NIXL_SIDE_CHANNEL_PORT. Needs --engine.
     #[arg(long, value_name = "JSON", value_parser = fields)]
     pub(in crate::cli) kv_transfer_config: Option<KvTransferFields>,

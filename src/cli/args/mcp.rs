@@ -86,7 +86,8 @@ pub(in crate::cli) struct McpPlayArgs {
     /// The server to be. Without it, the only one that was recorded.
     #[arg(long, value_name = "NAME", value_parser = server_name)]
     pub(in crate::cli) server: Option<String>,
-    /// What a request gets that was not recorded: an error, a made-up text from tools (stub), or the answer to a similar call (closest).
+    /// What a request gets that was not recorded: an error, from tools a made-up text (stub) or a null
+    /// result (null), or the answer to a similar call (closest).
     #[arg(long, value_name = "WHAT", default_value = "error", value_parser = on_novel)]
     pub(in crate::cli) on_miss: OnNovel,
     /// What a request gets that is sent more often than it was recorded. Without it the last one again, under --strict an error.
@@ -108,10 +109,14 @@ pub(in crate::cli) struct McpPlayArgs {
     /// How long the client's reply to a request of the server is waited for.
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = parse_duration)]
     pub(in crate::cli) reply_within: Duration,
+    /// Values of placeholders that no request has, a line for each: email:1 = jane@example.org. They are put into what is played.
+    #[arg(long, value_name = "FILE")]
+    pub(in crate::cli) secrets: Option<PathBuf>,
     /// Plays a cassette that holds secrets.
     #[arg(long)]
     pub(in crate::cli) allow_secrets: bool,
-    /// What ends the program with 1: miss, unconsumed, unconsumed=all, exhausted, loose, drift (replies of the client).
+    /// What ends the program with 1: miss, unconsumed, unconsumed=all, exhausted, loose, drift (replies of the
+    /// client), placeholder (an answer with one, since no value was known).
     #[arg(long, value_name = "WHAT", value_delimiter = ',')]
     pub(in crate::cli) fail_on: Vec<Concern>,
     /// Writes the report here too, as JSON.

@@ -58,7 +58,7 @@ impl McpServersArgs {
             None => OnUsedUp::Last,
         };
         let (on_novel, reply_within) = (self.mcp_on_miss, self.mcp_reply_within);
-        config.mcp = Policy { on_novel, on_used_up, reply_within, counts_forwarded: true };
+        config.mcp = Policy { on_novel, on_used_up, reply_within, counts_forwarded: true, over_http: true };
         config.mcp_match_meta = self.mcp_match_meta;
         config.mcp_names = upstreams.iter().map(|upstream| upstream.name.clone()).collect();
         config.mcp_upstreams = upstreams;

@@ -26,7 +26,7 @@ use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum, build
 pub(super) use answers::{AnswerArgs, FingerprintMode};
 pub(super) use cassette::{CassetteArgs, ModeArg};
 pub(super) use cassette_tools::{
-    CassetteCommand, ConvertArgs, DiffArgs, DiffWhat, FmtArgs, NewArgs, PruneArgs, RedactArgs, ValidateArgs,
+    CassetteCommand, ConvertArgs, DiffArgs, DiffWhat, FmtArgs, MergeArgs, NewArgs, PruneArgs, RedactArgs, ValidateArgs,
 };
 pub(super) use engine::EngineArgs;
 pub(super) use inspect::{AuditArgs, FitArgs, InspectArgs, InspectCommand, ScheduleArgs};
@@ -84,6 +84,9 @@ pub(super) struct Cli {
     pub(super) command: Command,
 }
 
+/// The folder of cassettes that `tap` records into, and that `play` plays where it is there, if nothing is said.
+pub(super) const DEFAULT_FOLDER: &str = "cassettes/";
+
 /// Flags of every command.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Global options")]
@@ -94,7 +97,7 @@ pub(super) struct GlobalArgs {
     /// Logs more; twice for everything.
     #[arg(short, long, global = true, action = ArgAction::Count, conflicts_with = "quiet")]
     pub(super) verbose: u8,
-    /// Logs warnings and errors only; twice for errors only.
+    /// Prints and logs warnings and errors only, neither greeting nor report; twice for errors only.
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub(super) quiet: u8,
     /// Logs what this filter lets through, such as `debug` or `vllm_vcr::tap=trace,warn`.

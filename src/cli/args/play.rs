@@ -42,8 +42,8 @@ Durations are 50 (milliseconds), 50ms, 1.5s, 200us or 2m.";
 
 /// Serve recorded or synthetic token streams as a vLLM server would.
 ///
-/// Without arguments it serves the trace that is built into the program: a prompt that was recorded gets its recorded
-/// answer, any other the next record in turn.
+/// Without arguments it serves the cassettes in the folder cassettes/; where there are none, the trace that is built into the program:
+/// a prompt that was recorded gets its recorded answer, any other the next record in turn.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES, allow_negative_numbers = true)]
 pub(in crate::cli) struct PlayArgs {
@@ -56,7 +56,8 @@ pub(in crate::cli) struct PlayArgs {
     /// served.
     #[arg(long, help_heading = "What is served", requires = "replay_tokens")]
     pub(in crate::cli) strict_trace: bool,
-    /// A cassette to serve, .yaml, or a directory of them; several are played as one. Requests without a record are errors.
+    /// A cassette to serve, .yaml, or a directory of them; several are played as one. Requests without a record are errors. Without any
+    /// source, those in cassettes/, if there are any there.
     #[arg(long, value_name = "PATH", help_heading = "What is served")]
     pub(in crate::cli) cassette: Vec<PathBuf>,
     /// The server that is asked where requests may leave, such as http://localhost:8000.

@@ -4,10 +4,10 @@ use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
 use clap::Args;
 
-use super::{SteppingArgs, play::ModelLength, play::model_length};
+use super::{SteppingArgs, play::ModelLength, play::model_length, values::one_of};
 use crate::{
     base::units::{TimeScale, parse_duration},
-    inspect::{Policy, Slo},
+    inspect::{Answers, Policy, Slo},
 };
 
 /// A trace, engines, and a router before them.
@@ -20,7 +20,8 @@ pub(in crate::cli) struct SimulateArgs {
     /// Number of engines.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(in crate::cli) replicas: u32,
-    /// Which replica a request goes to: each in turn (round_robin), the one with the fewest requests in flight (least_loaded), the one that
+    /// Which replica a request goes to: each in turn (round_robin), the one with the fewest requests in flight (least_loaded), of two that
+    /// are drawn the one with fewer (least_request, as Envoy's), the same for a session or a first block (consistent_hash), the one that
     /// had the longest prefix before (prefix, as vllm-router's cache_aware), or any (random).
     #[arg(long, value_name = "POLICY", default_value = "round_robin")]
     pub(in crate::cli) router: Policy,
@@ -39,7 +40,10 @@ pub(in crate::cli) struct SimulateArgs {
     /// Limits of a good request: ttft, itl (its longest gap), tpot (its mean gap) and e2e, such as ttft=2s,itl=50ms.
     #[arg(long, value_name = "LIMITS")]
     pub(in crate::cli) slo: Option<Slo>,
-    /// Seed of the times that are drawn, and of --router random.
+    /// An answer in the prompt of the next turn, where the trace's cached tokens do not show it.
+    #[arg(long, value_name = "TOKENS", default_value = "verbatim", value_parser = one_of::<Answers>())]
+    pub(in crate::cli) answers: Answers,
+    /// Seed of the times that are drawn, and of --router random and least_request.
     #[arg(long, value_name = "N", default_value = "0")]
     pub(in crate::cli) seed: u64,
     /// Tokens of a block of `hash_ids`.
@@ -69,6 +73,9 @@ pub(in crate::cli) struct SimulateArgs {
     /// Time of a step with decodes only.
     #[arg(long, value_name = "DURATION", help_heading = "Simulated engine", value_parser = parse_duration)]
     pub(in crate::cli) inter_token_latency: Option<Duration>,
+    /// Time of a request outside of the engine: in the router, in the server's front end and on the way. A --latency-trace has it already.
+    #[arg(long, value_name = "DURATION", default_value = "0", value_parser = parse_duration, conflicts_with = "latency_trace")]
+    pub(in crate::cli) front_end_time: Duration,
     #[command(flatten)]
     pub(in crate::cli) stepping: SteppingArgs,
 }

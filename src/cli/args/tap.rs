@@ -5,7 +5,9 @@ use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 use clap::Args;
 
 use super::values::one_of;
-use super::{CassetteArgs, DeploymentArgs, FileArgs, McpTappedArgs, NetworkArgs, PrivacyArgs, SelectionArgs};
+use super::{
+    CassetteArgs, DEFAULT_FOLDER, DeploymentArgs, FileArgs, McpTappedArgs, NetworkArgs, PrivacyArgs, SelectionArgs,
+};
 use crate::{base::units::parse_duration, tap::Route, text::prompt::BlockHash};
 
 const EXAMPLES: &str = "\
@@ -41,7 +43,7 @@ pub(in crate::cli) struct TapArgs {
     pub(in crate::cli) listen: Option<String>,
     /// The trace to write: FILE.jsonl, FILE.jsonl.gz, or - for stdout; or the cassette, FILE.yaml; or the folder of the cassettes of
     /// sessions, FOLDER/, whose other requests go into default.yaml (--mode once, if no other is chosen).
-    #[arg(long, value_name = "FILE", visible_alias = "cassette")]
+    #[arg(long, value_name = "FILE", visible_alias = "cassette", default_value = DEFAULT_FOLDER)]
     pub(in crate::cli) trace_out: PathBuf,
     /// Records the ids of output tokens, and responses that no ids stand for; needed to play the same answers back.
     #[arg(long)]

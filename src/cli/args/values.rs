@@ -10,6 +10,7 @@ use crate::{
         kv_events::{EventEncoding, EventHashes},
         scheduler::SchedulingPolicy,
     },
+    inspect::Answers,
     play::{Synthetic, UnmatchedPace},
     recording::canonical::Form,
     recording::cassette::{Times, TokenIds},
@@ -80,6 +81,10 @@ values! {
         Fnv1a64 "fnv1a-64" "The public one",
         - SipHash24
     }
+    Answers {
+        Verbatim "verbatim" "The tokens that were sampled",
+        Changed "changed" "Others, as where its text is tokenized anew or a template leaves reasoning out",
+    }
     Form {
         Even "even" "What means the same is the same",
         Strict "strict" "Field by field",
@@ -109,6 +114,7 @@ values! {
     OnNovel {
         Error "error" "An error that names the closest record",
         Stub "stub" "A short text that names the call, from tools only",
+        Null "null" "A result that is null, from tools only",
         Closest "closest" "The answer to a similar call of the same tool",
         Upstream "upstream" "The real server's answer",
         Record "record" "The real server's answer, which is added to the cassette",

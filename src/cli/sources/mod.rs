@@ -13,6 +13,7 @@ use clap::{Arg, ArgAction, ArgMatches, builder::PossibleValue, parser::ValueSour
 
 use super::{
     args::{self, PlayArgs},
+    cassettes,
     failure::Failure,
     matching, output, play_config, play_simulated,
 };
@@ -36,6 +37,15 @@ pub(super) fn of(args: &PlayArgs) -> Vec<Kind> {
     kinds.extend(tokens.iter().any(|path| !is_cassette(path)).then_some(Kind::Trace));
     kinds.extend(args.synthetic.map(|_| Kind::Synthetic));
     if kinds.is_empty() { vec![Kind::BuiltIn] } else { kinds }
+}
+
+/// Takes the cassettes of the usual folder where no source is named.
+pub(super) fn choose_folder(args: &mut PlayArgs) {
+    let folder = Path::new(args::DEFAULT_FOLDER);
+    let has_any = || cassettes::files(&[folder.to_path_buf()], &|_| String::new()).is_ok();
+    if of(args) == [Kind::BuiltIn] && folder.is_dir() && has_any() {
+        args.cassette.push(folder.to_path_buf());
+    }
 }
 
 /// Refuses flags that would do nothing, and names those that do so only for some requests.

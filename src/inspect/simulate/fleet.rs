@@ -101,7 +101,8 @@ impl<'a> Fleet<'a> {
     fn route(&mut self, now: Duration, number: usize) {
         let Some(arriving) = self.schedule.requests.get(number) else { return };
         let (tokens, block_size) = (arriving.prompt_tokens, self.schedule.block_size);
-        let prompt = Prompt { blocks: self.schedule.prompt_blocks(arriving), tokens, block_size };
+        let (blocks, key) = (self.schedule.prompt_blocks(arriving), self.schedule.key(number));
+        let prompt = Prompt { blocks, tokens, block_size, key };
         let chosen = self.router.choose(prompt, &self.in_flight);
         let (Some(replica), Some(in_flight)) = (self.replicas.get_mut(chosen), self.in_flight.get_mut(chosen)) else {
             return;
@@ -120,7 +121,7 @@ impl<'a> Fleet<'a> {
         let counted =
             Counted { prompt_tokens: size(tokens), output_tokens: size(arriving.output_tokens), block_hashes };
         let request = Request { id: id as u64, counted: Some(counted), ..Request::default() };
-        replica.engine.submit(now, request);
+        replica.engine.submit(now + self.simulation.front_end, request);
     }
 
     /// Ends a step of a replica, and begins its next one.

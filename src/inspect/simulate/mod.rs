@@ -4,18 +4,22 @@
 //! replicas in the order of their events, and measures what a client would. The same schedule, simulation and seed give
 //! the same report.
 //!
-//! Limits: a request goes to its replica at once, and its tokens reach the client when the step ends: no network, no front end. No
-//! request depends on the answer to another one: a turn arrives when it did in the trace.
+//! Limits: the router, the front ends and the network take one constant time together, before a request's first step; they are never busy.
+//! No request depends on the answer to another one: a turn arrives when it did in the trace.
 //!
 //! See docs/decisions/0069-simulate-without-tokens.md.
 
+mod answers;
 mod fleet;
 mod mooncake;
 mod report;
 mod router;
 mod schedule;
 
+use std::time::Duration;
+
 pub use self::{
+    answers::{Answers, AnswersInPrompts},
     report::{Goodput, ReplicaReport, SimulateReport, Slo},
     router::{Balance, Policy, UnknownPolicy},
     schedule::ArrivalSchedule,
@@ -44,6 +48,8 @@ pub struct Simulation {
     pub times: StepTimes,
     /// How many times faster than that.
     pub time_scale: f64,
+    /// Time of a request outside of the engine.
+    pub front_end: Duration,
     /// How many times faster than recorded requests arrive.
     pub speed: f64,
     /// What a request must keep to be good, where that counts.

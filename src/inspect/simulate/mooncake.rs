@@ -8,7 +8,10 @@ use std::path::Path;
 use serde::Deserialize;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::{SimulateError, schedule::ArrivalSchedule};
+use super::{
+    SimulateError,
+    schedule::{ArrivalSchedule, Arriving},
+};
 use crate::{base::units::Millis, recording::trace::JsonLines};
 
 /// A line.
@@ -61,7 +64,8 @@ pub(super) fn read(path: &Path, block_size: u32) -> Result<ArrivalSchedule, Simu
             parent = xxh3_64_with_seed(&id.to_le_bytes(), parent);
             blocks.push(parent);
         }
-        schedule.add(at, [row.input_length, row.output_length], &blocks);
+        let (prompt_tokens, output_tokens) = (row.input_length, row.output_length);
+        schedule.add(Arriving { at, prompt_tokens, output_tokens, ..Arriving::default() }, &blocks);
     }
     Ok(schedule)
 }

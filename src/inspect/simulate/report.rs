@@ -8,7 +8,7 @@ use std::{
 
 use serde::Serialize;
 
-use super::{ArrivalSchedule, Simulation, fleet::Live};
+use super::{AnswersInPrompts, ArrivalSchedule, Simulation, fleet::Live};
 use crate::{
     base::{
         stats::{Durations, Summary},
@@ -194,6 +194,7 @@ impl Measured {
             preemptions: totals.iter().map(|totals| totals.preemptions).sum(),
             goodput: self.slo.map(goodput),
             has_blocks: schedule.has_blocks(),
+            answers: schedule.answers,
             replicas: totals.iter().map(|totals| totals.report(self.end)).collect(),
         }
     }
@@ -291,6 +292,8 @@ pub struct SimulateReport {
     pub goodput: Option<Goodput>,
     /// Whether the trace has blocks, so that prompts can share any.
     pub has_blocks: bool,
+    /// Answers in the prompts that go on with them.
+    pub answers: AnswersInPrompts,
     /// Each engine.
     pub replicas: Vec<ReplicaReport>,
 }
@@ -357,6 +360,7 @@ impl fmt::Display for SimulateReport {
         }
         let hits = self.hit_rate * 100.0;
         writeln!(f, "\nprefix cache  {hits:.1} % of {} prompt tokens", self.prompt_tokens)?;
+        f.write_str(&self.answers.to_string())?;
         writeln!(f, "output        {} tokens, {:.0} per second", self.output_tokens, self.output_tokens_per_s)?;
         writeln!(f, "preemptions   {}", self.preemptions)?;
         if let Some(Goodput { requests, share, requests_per_s, output_tokens_per_s }) = self.goodput {

@@ -4,14 +4,17 @@
 //! replicas are in balance a prompt goes where most of it went before, if that is enough of it, else where the fewest requests are
 //! in flight. It does not know what engines have evicted. Deviations: it compares blocks where the original compares tokens, and where
 //! several replicas have had the same prefix, the last one counts.
+//!
+//! [`Policy::LeastRequest`] is Envoy's least request balancer with its default of two choices: two hosts are drawn, perhaps the same one
+//! twice, and the first counts where both have equally many. [`Policy::ConsistentHash`] is a rendezvous hash, which spreads keys as evenly as
+//! Envoy's Maglev does; no replica comes or goes here, so that a ring would differ in its evenness only.
 
-use std::{
-    collections::HashMap,
-    hash::{BuildHasherDefault, Hasher},
-    str::FromStr,
-};
+use std::{collections::HashMap, str::FromStr};
 
 use rand::{RngExt, SeedableRng, rngs::Xoshiro256PlusPlus};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::base::hash_is_key::BuildHashIsKey;
 
 /// Way to choose a replica.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -20,6 +23,10 @@ pub enum Policy {
     RoundRobin,
     /// The one with the fewest requests in flight; the first of several.
     LeastLoaded,
+    /// Of two that are drawn by the seed, the one with fewer requests in flight.
+    LeastRequest,
+    /// The same for all requests of a session, or, outside of sessions, for all prompts with the same first block.
+    ConsistentHash,
     /// Where the longest prefix went before, within the balance.
     Prefix(Balance),
     /// Any, by the seed.
@@ -45,7 +52,7 @@ impl Default for Balance {
 
 /// A name that no policy has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no router: use round_robin, least_loaded, prefix or random")]
+#[error("`{0}` is no router: use round_robin, least_loaded, least_request, consistent_hash, prefix or random")]
 pub struct UnknownPolicy(String);
 
 impl FromStr for Policy {
@@ -55,6 +62,8 @@ impl FromStr for Policy {
         match name {
             "round_robin" => Ok(Self::RoundRobin),
             "least_loaded" => Ok(Self::LeastLoaded),
+            "least_request" => Ok(Self::LeastRequest),
+            "consistent_hash" => Ok(Self::ConsistentHash),
             "prefix" => Ok(Self::Prefix(Balance::default())),
             "random" => Ok(Self::Random),
             _ => Err(UnknownPolicy(name.to_owned())),
@@ -69,6 +78,8 @@ impl Policy {
         match self {
             Self::RoundRobin => "round_robin",
             Self::LeastLoaded => "least_loaded",
+            Self::LeastRequest => "least_request",
+            Self::ConsistentHash => "consistent_hash",
             Self::Prefix(_) => "prefix",
             Self::Random => "random",
         }
@@ -82,6 +93,8 @@ pub(super) struct Prompt<'a> {
     pub(super) blocks: &'a [u64],
     pub(super) tokens: u32,
     pub(super) block_size: u32,
+    /// What a consistent hash is taken of.
+    pub(super) key: u64,
 }
 
 /// A policy with what it remembers.
@@ -91,7 +104,7 @@ pub(super) struct Router {
     turn: usize,
     generator: Xoshiro256PlusPlus,
     /// Where the prompt up to a block went last.
-    sent: HashMap<u64, u32, BuildHasherDefault<AsItIs>>,
+    sent: HashMap<u64, u32, BuildHashIsKey>,
 }
 
 impl Router {
@@ -107,6 +120,11 @@ impl Router {
                 (self.turn + in_flight.len() - 1) % in_flight.len()
             }
             Policy::LeastLoaded => least(in_flight),
+            Policy::LeastRequest => {
+                let [first, second] = [(); 2].map(|()| self.generator.random_range(0..in_flight.len()));
+                if in_flight.get(second) < in_flight.get(first) { second } else { first }
+            }
+            Policy::ConsistentHash => by_hash(prompt.key, in_flight.len()),
             Policy::Prefix(balance) => self.by_prefix(balance, prompt, in_flight),
             Policy::Random => self.generator.random_range(0..in_flight.len()),
         }
@@ -131,28 +149,13 @@ impl Router {
     }
 }
 
-fn least(in_flight: &[u32]) -> usize {
-    in_flight.iter().enumerate().min_by_key(|(_, count)| **count).map_or(0, |(replica, _)| replica)
+/// The replica whose hash with the key is the largest.
+fn by_hash(key: u64, replicas: usize) -> usize {
+    (0..replicas).max_by_key(|replica| xxh3_64_with_seed(&key.to_le_bytes(), *replica as u64)).unwrap_or(0)
 }
 
-/// Hasher that takes a number as it is: those of blocks are spread evenly.
-#[derive(Debug, Default)]
-struct AsItIs(u64);
-
-impl Hasher for AsItIs {
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
-        }
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        self.0 = value;
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
+fn least(in_flight: &[u32]) -> usize {
+    in_flight.iter().enumerate().min_by_key(|(_, count)| **count).map_or(0, |(replica, _)| replica)
 }
 
 #[cfg(test)]
@@ -160,7 +163,8 @@ mod tests {
     use super::*;
 
     fn prompt(blocks: &[u64]) -> Prompt<'_> {
-        Prompt { blocks, tokens: 16 * u32::try_from(blocks.len()).unwrap(), block_size: 16 }
+        let key = blocks.first().copied().unwrap_or_default();
+        Prompt { blocks, tokens: 16 * u32::try_from(blocks.len()).unwrap(), block_size: 16, key }
     }
 
     fn chosen(policy: Policy, requests: &[(&[u64], &[u32])]) -> Vec<usize> {
@@ -177,6 +181,31 @@ mod tests {
         let drawn = chosen(Policy::Random, &[any; 200]);
         assert!((0..3).all(|replica| drawn.iter().filter(|chosen| **chosen == replica).count() > 30), "{drawn:?}");
         assert_eq!(drawn, chosen(Policy::Random, &[any; 200]));
+    }
+
+    #[test]
+    fn of_two_drawn_replicas_the_one_with_fewer_requests_is_chosen() {
+        let busy: (&[u64], &[u32]) = (&[1], &[9, 0, 9, 9]);
+        let drawn = chosen(Policy::LeastRequest, &[busy; 4000]);
+        // Neither of the two draws is the second replica in 9 of 16 cases.
+        let idle = drawn.iter().filter(|chosen| **chosen == 1).count();
+        assert!((1600..1900).contains(&idle), "{idle}");
+        let any: (&[u64], &[u32]) = (&[1], &[2, 2, 2, 2]);
+        let drawn = chosen(Policy::LeastRequest, &[any; 4000]);
+        assert!((0..4).all(|replica| drawn.iter().filter(|chosen| **chosen == replica).count() > 900), "{drawn:?}");
+    }
+
+    #[test]
+    fn a_consistent_hash_keeps_a_key_and_spreads_keys_whatever_the_load() {
+        let keys: Vec<[u64; 1]> = (0..4000).map(|key| [key]).collect();
+        let requests =
+            |in_flight| keys.iter().map(|key| (key.as_slice(), in_flight)).collect::<Vec<(&[u64], &[u32])>>();
+        let drawn = chosen(Policy::ConsistentHash, &requests(&[0, 0, 0, 0]));
+        assert_eq!(drawn, chosen(Policy::ConsistentHash, &requests(&[9, 0, 3, 0])));
+        assert!((0..4).all(|replica| drawn.iter().filter(|chosen| **chosen == replica).count() > 900), "{drawn:?}");
+        // One replica more takes keys of others, and moves none between them.
+        let grown = chosen(Policy::ConsistentHash, &requests(&[0; 5]));
+        assert!(drawn.iter().zip(&grown).all(|(before, after)| before == after || *after == 4));
     }
 
     #[test]

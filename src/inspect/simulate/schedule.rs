@@ -10,9 +10,13 @@ use std::{
     time::Duration,
 };
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-use super::{SimulateError, mooncake};
+use super::{
+    SimulateError,
+    answers::{Answers, AnswersInPrompts, greatest_common_divisor},
+    mooncake,
+};
 use crate::{
     engine::kv_cache::BlockHash,
     recording::trace::{BadLines, Joined, JsonLines, Record, Sources},
@@ -30,6 +34,8 @@ pub struct ArrivalSchedule {
     pub block_size: u32,
     /// Records that are no requests of an engine: without an arrival, or without tokens.
     pub left_out: u64,
+    /// Answers that later prompts go on with.
+    pub answers: AnswersInPrompts,
     pub(super) requests: Vec<Arriving>,
     /// Numbers of the requests' blocks, one after the other.
     blocks: Vec<u64>,
@@ -42,18 +48,25 @@ pub(super) struct Arriving {
     pub(super) at: Duration,
     pub(super) prompt_tokens: u32,
     pub(super) output_tokens: u32,
+    /// Tokens of its prompt that the recorded engine had in its cache, where they are known.
+    pub(super) cached_tokens: Option<u32>,
+    /// Its session, as a number.
+    pub(super) session: Option<u64>,
     /// The blocks of its prompt, the last one perhaps not full.
-    blocks: Range<usize>,
-    /// Where the blocks are that its output is taken to fill: those of a later prompt that goes on with it.
-    goes_on: Range<usize>,
+    pub(super) blocks: Range<usize>,
+    /// Where the blocks of a later prompt are that goes on with it: those of the end of its own prompt and of its output.
+    pub(super) goes_on: Range<usize>,
+    /// Whether the later prompt has its output as it was sampled.
+    pub(super) is_verbatim: bool,
 }
 
 impl ArrivalSchedule {
-    /// Reads what paths stand for: traces, or files of requests with `hash_ids` of so many tokens each.
+    /// Reads what paths stand for: traces, or files of requests with `hash_ids` of so many tokens each. Answers are assumed to come back so
+    /// in later prompts where a trace does not show it.
     ///
     /// # Errors
     /// When a file cannot be read, or no record has an arrival.
-    pub fn read(paths: &[PathBuf], hash_block_size: u32) -> Result<Self, SimulateError> {
+    pub fn read(paths: &[PathBuf], hash_block_size: u32, answers: Answers) -> Result<Self, SimulateError> {
         let mut schedule = match paths {
             [path] if is_mooncake(path)? => mooncake::read(path, hash_block_size)?,
             paths => Self::of_traces(paths)?,
@@ -64,7 +77,7 @@ impl ArrivalSchedule {
         schedule.requests.sort_by_key(|request| request.at);
         let first = schedule.requests.first().map_or(Duration::ZERO, |request| request.at);
         schedule.requests.iter_mut().for_each(|request| request.at -= first);
-        schedule.find_continuations();
+        schedule.find_continuations(answers);
         Ok(schedule)
     }
 
@@ -92,21 +105,27 @@ impl ArrivalSchedule {
 
     fn add_record(&mut self, record: &Record) {
         match record.arrival {
-            Some(at) => self.add(at, [record.prompt_tokens, record.output_tokens], &record.block_hashes),
+            Some(at) => {
+                let (prompt_tokens, output_tokens) = (record.prompt_tokens, record.output_tokens);
+                let session = record.session.as_ref().map(|session| xxh3_64(session.as_bytes()));
+                let cached_tokens = record.cached_tokens;
+                let request =
+                    Arriving { at, prompt_tokens, output_tokens, cached_tokens, session, ..Arriving::default() };
+                self.add(request, &record.block_hashes);
+            }
             None => self.left_out += 1,
         }
     }
 
-    /// Adds a request with the tokens of its prompt and its output, and the numbers of its prompt's blocks.
-    pub(super) fn add(&mut self, at: Duration, [prompt_tokens, output_tokens]: [u32; 2], blocks: &[u64]) {
-        if prompt_tokens == 0 || output_tokens == 0 {
+    /// Adds a request with the numbers of its prompt's blocks.
+    pub(super) fn add(&mut self, request: Arriving, blocks: &[u64]) {
+        if request.prompt_tokens == 0 || request.output_tokens == 0 {
             self.left_out += 1;
             return;
         }
         let first = self.blocks.len();
         self.blocks.extend_from_slice(blocks);
-        let blocks = first..self.blocks.len();
-        self.requests.push(Arriving { at, prompt_tokens, output_tokens, blocks, goes_on: 0..0 });
+        self.requests.push(Arriving { blocks: first..self.blocks.len(), ..request });
     }
 
     /// Number of requests.
@@ -127,6 +146,12 @@ impl ArrivalSchedule {
         !self.blocks.is_empty()
     }
 
+    /// What a router by consistent hash goes by: the session of the request with this number, else its prompt's first block.
+    pub(super) fn key(&self, number: usize) -> u64 {
+        let of_request = |request: &Arriving| request.session.or_else(|| self.prompt_blocks(request).first().copied());
+        self.requests.get(number).and_then(of_request).unwrap_or_else(|| mixed(number, 0))
+    }
+
     /// The blocks of a request's prompt, the last one perhaps not full.
     pub(super) fn prompt_blocks(&self, request: &Arriving) -> &[u64] {
         self.blocks.get(request.blocks.clone()).unwrap_or_default()
@@ -140,7 +165,7 @@ impl ArrivalSchedule {
     }
 
     /// Hashes for an engine with blocks of another size, of all full blocks of the request with this number: of its prompt as the trace
-    /// has them, of its output as the prompt that goes on with it has them, and else its own.
+    /// has them, of its output as the prompt that goes on with it has them verbatim, and else its own.
     pub(super) fn hashes(&self, number: usize, block_size: usize) -> Vec<BlockHash> {
         let Some(request) = self.requests.get(number) else { return Vec::new() };
         let prompt = self.prompt_blocks(request);
@@ -149,7 +174,7 @@ impl ArrivalSchedule {
         let (theirs, tokens) = (size(self.block_size), size(request.prompt_tokens));
         let known = |block: usize, end: usize| match block.checked_sub(of_prompt) {
             None => prompt.get(block),
-            Some(at) if !goes_on.is_empty() => goes_on.get(at),
+            Some(at) if !goes_on.is_empty() && (request.is_verbatim || end <= tokens) => goes_on.get(at),
             // The last block of the prompt stands for its tokens, not for those that are sampled after them.
             Some(_) => prompt.get(block).filter(|_| end <= tokens),
         };
@@ -165,7 +190,7 @@ impl ArrivalSchedule {
 
     /// Finds for each request the later prompt that goes on with its answer: the only way in which any prompt goes on after its own full
     /// blocks, in a prompt that is long enough for its tokens and output.
-    fn find_continuations(&mut self) {
+    fn find_continuations(&mut self, assumed: Answers) {
         let last = |request: &Arriving| self.full_blocks(request).last().copied();
         let mut after: HashMap<u64, Option<After>> =
             self.requests.iter().filter_map(last).map(|block| (block, None)).collect();
@@ -181,19 +206,32 @@ impl ArrivalSchedule {
                 }
             }
         }
-        let found: Vec<Range<usize>> =
-            (0..self.requests.len()).map(|number| self.continuation(number, &after).unwrap_or_default()).collect();
-        self.requests.iter_mut().zip(found).for_each(|(request, range)| request.goes_on = range);
+        let unit = self.requests.iter().filter_map(|request| request.cached_tokens).fold(0, greatest_common_divisor);
+        let mut answers = AnswersInPrompts { assumed, ..AnswersInPrompts::default() };
+        for number in 0..self.requests.len() {
+            let Some((later, goes_on)) = self.continuation(number, &after) else { continue };
+            let Some(request) = self.requests.get_mut(number) else { continue };
+            let shown = later.and_then(|cached| request.shown(cached, unit));
+            *match shown {
+                Some(Answers::Verbatim) => &mut answers.verbatim,
+                Some(Answers::Changed) => &mut answers.changed,
+                None => &mut answers.unknown,
+            } += 1;
+            request.goes_on = goes_on;
+            request.is_verbatim = shown.unwrap_or(assumed) == Answers::Verbatim;
+        }
+        self.answers = answers;
     }
 
-    fn continuation(&self, number: usize, after: &HashMap<u64, Option<After>>) -> Option<Range<usize>> {
+    /// The blocks of the prompt that goes on with a request, and how much of it was cached.
+    fn continuation(&self, number: usize, after: &HashMap<u64, Option<After>>) -> Option<(Option<u32>, Range<usize>)> {
         let request = self.requests.get(number)?;
         let after = after.get(self.full_blocks(request).last()?)?.as_ref().filter(|after| after.is_one)?;
         let tokens = request.prompt_tokens.checked_add(request.output_tokens)?;
         let later = self.requests.get(after.request).filter(|later| later.prompt_tokens >= tokens)?;
         let filled = size(tokens / self.block_size.max(1));
-        (after.request > number && filled > after.at)
-            .then(|| later.blocks.start + after.at..(later.blocks.start + filled).min(later.blocks.end))
+        let goes_on = later.blocks.start + after.at..(later.blocks.start + filled).min(later.blocks.end);
+        (after.request > number && filled > after.at).then_some((later.cached_tokens, goes_on))
     }
 }
 
@@ -232,12 +270,17 @@ fn size(count: u32) -> usize {
 mod tests {
     use super::*;
 
+    fn request(at: usize, prompt_tokens: u32, output_tokens: u32, cached_tokens: Option<u32>) -> Arriving {
+        let at = Duration::from_secs(at as u64);
+        Arriving { at, prompt_tokens, output_tokens, cached_tokens, ..Arriving::default() }
+    }
+
     fn schedule(block_size: u32, requests: &[(u32, u32, &[u64])]) -> ArrivalSchedule {
         let mut schedule = ArrivalSchedule { block_size, ..ArrivalSchedule::default() };
         for (at, (prompt, output, blocks)) in requests.iter().enumerate() {
-            schedule.add(Duration::from_secs(at as u64), [*prompt, *output], blocks);
+            schedule.add(request(at, *prompt, *output, None), blocks);
         }
-        schedule.find_continuations();
+        schedule.find_continuations(Answers::Verbatim);
         schedule
     }
 
@@ -284,5 +327,42 @@ mod tests {
             let short = others.requests.iter().position(|request| request.prompt_tokens == 40).unwrap();
             assert_ne!(others.hashes(short, 16)[2], others.hashes(longest, 16)[2]);
         }
+    }
+    #[test]
+    fn cached_tokens_of_the_next_prompt_show_whether_an_answer_came_back() {
+        // A prompt of 40 tokens and an answer of 30, of which 29 were computed: blocks of 16 end at 32, 48 and 64.
+        let turns = |cached, assumed| {
+            let mut schedule = ArrivalSchedule { block_size: 16, ..ArrivalSchedule::default() };
+            schedule.add(request(0, 40, 30, Some(0)), &[1, 2]);
+            schedule.add(request(1, 100, 5, cached), &[1, 2, 3, 4, 5, 6]);
+            // Another request has a hit of one block, so that 16 is the size of the engine's blocks.
+            schedule.add(request(2, 20, 5, Some(16)), &[9]);
+            schedule.find_continuations(assumed);
+            let AnswersInPrompts { verbatim, changed, unknown, .. } = schedule.answers;
+            let (one, next) = (schedule.hashes(0, 16), schedule.hashes(1, 16));
+            ([verbatim, changed, unknown], one.iter().zip(&next).take_while(|(one, next)| one == next).count())
+        };
+        for (cached, counts, shared) in [
+            (Some(64), [1, 0, 0], 4),
+            (Some(48), [1, 0, 0], 4),
+            (Some(32), [0, 1, 0], 2),
+            // A block of the prompt itself was gone: the answer may have been, too.
+            (Some(16), [0, 0, 1], 4),
+            (None, [0, 0, 1], 4),
+        ] {
+            assert_eq!(turns(cached, Answers::Verbatim), (counts, shared), "{cached:?}");
+            let assumed = if counts == [0, 0, 1] { 2 } else { shared };
+            assert_eq!(turns(cached, Answers::Changed), (counts, assumed), "{cached:?}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_prompt_is_shared_whatever_became_of_its_answer() {
+        let mut schedule = ArrivalSchedule { block_size: 16, ..ArrivalSchedule::default() };
+        schedule.add(request(0, 40, 30, None), &[1, 2, 8]);
+        schedule.add(request(1, 100, 5, None), &[1, 2, 3, 4, 5, 6, 7]);
+        schedule.find_continuations(Answers::Changed);
+        let (one, next) = (schedule.hashes(0, 4), schedule.hashes(1, 4));
+        assert_eq!(one.iter().zip(&next).filter(|(one, next)| one == next).count(), 10);
     }
 }

@@ -1,13 +1,11 @@
 //! The account of a trace as it is shown: its sessions and records.
 
-use std::collections::BTreeMap;
-
 use serde_json::{Value, json};
 
 use super::Session;
 use crate::{
     play::load::Replay,
-    replay::account::{DEFAULT_SESSION, SessionReport},
+    replay::account::{DEFAULT_SESSION, SessionReport, ToolDrift},
 };
 
 impl Replay {
@@ -44,8 +42,9 @@ impl Replay {
             loose: loose.map(|(name, count)| (*name, *count)).collect(),
             again: totals.again,
             by_hand: 0,
+            placeholders: 0,
             forwarded: 0,
-            tools: BTreeMap::new(),
+            tools: ToolDrift::default(),
             matching: Some(totals.matching),
             compared: None,
             novel: Vec::new(),

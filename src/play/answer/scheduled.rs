@@ -10,6 +10,7 @@ use super::Answer;
 use crate::{
     api::{ApiError, CacheUse, CachedTokens},
     play::engine::{Engine, Next, Parameters, Planned, bytes_of},
+    replay::delivery::AbortedBy,
 };
 
 impl Answer {
@@ -56,7 +57,7 @@ impl Answer {
             let Some(run) = self.run.as_mut() else { break };
             let Poll::Ready(next) = run.poll_next(context) else { return Poll::Pending };
             match next {
-                Next::Closed => self.abort(),
+                Next::Closed => self.abort(AbortedBy::Engine),
                 Next::Token(emission) => {
                     let index = usize::try_from(emission.choice).unwrap_or(usize::MAX);
                     let Some(sequence) = self.sequences.get_mut(index) else { continue };

@@ -19,6 +19,8 @@ pub struct EngineConfig {
     pub max_num_batched_tokens: Option<usize>,
     /// The cache. `block_size` is the server's.
     pub kv_cache: KvCacheConfig,
+    /// Whether its number of blocks was given (vLLM's `--num-gpu-blocks-override`).
+    pub overrides_blocks: bool,
     /// How long steps take.
     pub times: EngineTimes,
     /// How many times faster than that.
@@ -38,6 +40,7 @@ impl Default for EngineConfig {
             scheduler: SchedulerConfig::default(),
             max_num_batched_tokens: None,
             kv_cache: KvCacheConfig::default(),
+            overrides_blocks: false,
             times: EngineTimes::Trace(StepTimes::Instant),
             time_scale: 1.0,
             legacy_metrics: false,

@@ -139,7 +139,7 @@ impl Engine {
                 continue;
             }
             // What is refused ends the requests of other ranks with it.
-            let refused = || if inbox.is_closed() { ApiError::internal(DEAD) } else { ApiError::busy() };
+            let refused = || if inbox.is_closed() { ApiError::internal(DEAD) } else { self.metrics.busy() };
             let first = inbox.submit(arrivals).ok_or_else(refused)?;
             choices.into_iter().zip(first..).for_each(|(choice, id)| run.submitted(choice, Submitted { rank, id }));
         }

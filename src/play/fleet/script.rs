@@ -5,11 +5,9 @@
 
 use std::{fmt, time::Duration};
 
-use serde_json::Value;
-
 use crate::{
     base::units::parse_duration,
-    recording::yaml::{self, Kind, Node, YamlError},
+    recording::yaml::{self, Node, YamlError},
 };
 
 /// Largest factor of a slow replica.
@@ -65,17 +63,14 @@ impl fmt::Display for Event {
 }
 
 impl Script {
-    /// Reads a script for so many replicas; an empty one has no events.
+    /// Reads a script for so many replicas.
     ///
     /// # Errors
     /// The first thing that is wrong, with its line.
     pub fn parse(text: &str, replicas: u32) -> Result<Self, ScriptError> {
         let root = yaml::parse(text).map_err(|YamlError { line, message }| ScriptError { line, message })?;
-        if root.kind == Kind::Scalar(Value::Null) {
-            return Ok(Self::default());
-        }
         let no_list = "a list of events is needed, such as `- {at: 30s, replica: 2, do: die}`";
-        let items = root.items().ok_or_else(|| wrong(&root, no_list))?;
+        let items = root.items().filter(|items| !items.is_empty()).ok_or_else(|| wrong(&root, no_list))?;
         let mut events = Vec::with_capacity(items.len());
         for item in items {
             events.push((event(item, replicas)?, item.line));
@@ -175,6 +170,9 @@ mod tests {
     #[test]
     fn mistakes_are_named_with_their_lines() {
         for (text, line, part) in [
+            ("", 1, "a list of events"),
+            ("# nothing\n", 2, "a list of events"),
+            ("[]", 1, "a list of events"),
             ("at: 30s", 1, "a list of events"),
             ("- 5", 1, "an event has"),
             ("\n- {at: 30s, replica: 2, do: die, now: 1}", 2, "`now` is no field"),

@@ -15,7 +15,7 @@ use super::{
     engine::{EngineMetrics, REASONS},
     steps::Taken,
 };
-use crate::{api::RequestTimes, play::engine::Scheduled};
+use crate::{api::RequestTimes, play::engine::Scheduled, replay::delivery::AbortedBy};
 
 /// The choices of one request and prompt.
 #[derive(Debug)]
@@ -207,9 +207,13 @@ impl Flight {
         }
     }
 
-    /// Counts the end.
-    pub(in super::super) fn finish(&mut self, reason: &str) {
+    /// Counts the end. As in vLLM, of those that were aborted only what the engine ended: a client that left, as where a record has
+    /// no reason because its client did, is none that finished.
+    pub(in super::super) fn finish(&mut self, reason: &str, aborted: Option<AbortedBy>) {
         self.settle();
+        if reason == "abort" && aborted != Some(AbortedBy::Engine) {
+            return;
+        }
         let engine = &self.engine;
         let counter = REASONS.iter().position(|known| *known == reason).and_then(|at| engine.finished.get(at));
         if let Some(counter) = counter {

@@ -11,7 +11,7 @@ use super::{Flight, Group, Metrics, Places};
 use crate::{
     play::engine::{Next, RecordedRun},
     replay::{
-        delivery::{EngineToken, TokenCounter},
+        delivery::{AbortedBy, EngineToken, TokenCounter},
         player::{Generated, GeneratedChoice},
         timing::TokensDue,
     },
@@ -77,12 +77,12 @@ impl TokenCounter for Flights {
         self.choices.iter_mut().filter_map(|choice| choice.flight.as_mut()).for_each(Flight::settle);
     }
 
-    fn end(&mut self, is_aborted: bool) {
+    fn end(&mut self, aborted: Option<AbortedBy>) {
         self.run = None;
         self.burst = None;
         for Choice { flight, finish } in &mut self.choices {
             if let Some(mut flight) = flight.take() {
-                flight.finish(if is_aborted { "abort" } else { finish });
+                flight.finish(aborted.map_or(*finish, |_| "abort"), aborted);
             }
         }
     }

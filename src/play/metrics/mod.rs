@@ -67,10 +67,13 @@ impl Metrics {
     /// # Errors
     /// 503 where there are too many.
     pub(super) fn admit(&self, choices: u32, most: Option<u32>) -> Result<Places, ApiError> {
-        Places::take(&self.engine, choices, most).ok_or_else(|| {
-            self.engine.rejected.fetch_add(1, Relaxed);
-            ApiError::busy()
-        })
+        Places::take(&self.engine, choices, most).ok_or_else(|| self.busy())
+    }
+
+    /// Counts a request that finds no room, and refuses it.
+    pub(super) fn busy(&self) -> ApiError {
+        self.engine.rejected.fetch_add(1, Relaxed);
+        ApiError::busy()
     }
 
     /// Checks whether the engine sleeps, and how deep.

@@ -29,6 +29,9 @@ pub(in super::super) struct About<'a> {
     pub(in super::super) model: &'a str,
     /// Tokens per cached block.
     pub(in super::super) block_size: u32,
+    /// Whether a flag gives it, and whether one gives the number of blocks.
+    pub(in super::super) is_block_size_given: bool,
+    pub(in super::super) overrides_blocks: bool,
     pub(in super::super) max_model_len: u32,
     /// True where blocks of the cache are reported.
     pub(in super::super) kv_cache_metrics: bool,
@@ -55,7 +58,10 @@ impl About<'_> {
             Some(cache) => filled_by(cache, line),
             None => line.to_owned(),
         };
+        let overrides = if self.overrides_blocks { blocks.to_string() } else { "None".to_owned() };
         line.replace("{block_size}", &self.block_size.to_string())
+            .replace("{block_size_given}", if self.is_block_size_given { "True" } else { "False" })
+            .replace("{blocks_override}", &overrides)
             .replace("{kv_tokens}", &kv_tokens.to_string())
             .replace("{kv_concurrency}", &number(concurrency))
             .replace("{model}", &model)

@@ -7,6 +7,7 @@ use std::fmt::Write;
 use super::histogram::{float, number};
 use crate::{
     base::stats::{Lateness, StreamClass},
+    net::server::refused_connections,
     play::{engine::EventCounts, load::Replay},
 };
 
@@ -39,6 +40,7 @@ pub(in super::super) fn append(
         let _ = writeln!(page, "{name}_sum{{class=\"{class}\"}} {}", number(summary.sum));
     }
     early(page, lateness);
+    refused(page);
 }
 
 /// Appends the families about KV events.
@@ -101,4 +103,13 @@ fn early(page: &mut String, lateness: &Lateness) {
         let Some(summary) = lateness.summary(class, &[]) else { continue };
         let _ = writeln!(page, "{name}{{class=\"{}\"}} {}", class.name(), number(float(summary.early)));
     }
+}
+
+/// Appends the connections that no request counter sees.
+fn refused(page: &mut String) {
+    let name = "vcr_connections_refused_total";
+    let help = "Connections that got a 503, for all files that this process may have open were in use.";
+    let _ = writeln!(page, "# HELP {name} {help}");
+    let _ = writeln!(page, "# TYPE {name} counter");
+    let _ = writeln!(page, "{name} {}", number(float(refused_connections())));
 }

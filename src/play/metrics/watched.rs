@@ -87,6 +87,9 @@ fn length(headers: &HeaderMap) -> u64 {
     headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok()).unwrap_or(0)
 }
 
+/// Status and length of an answer that its client did not wait for: the engine's server then makes one of nothing, `null`.
+const LEFT: (u16, u64) = (200, 4);
+
 /// A request in progress, which is counted when this is dropped.
 #[derive(Debug)]
 pub(in super::super) struct Guard {
@@ -96,7 +99,7 @@ pub(in super::super) struct Guard {
     method: Method,
     request_bytes: u64,
     loads: bool,
-    /// Status and length of the answer; `None` where the client left before.
+    /// Status and length of the answer; `None` where the client left before it.
     answered: Option<(u16, u64)>,
 }
 
@@ -106,7 +109,8 @@ impl Drop for Guard {
         if self.loads {
             visits.load.fetch_sub(1, Relaxed);
         }
-        if let Some(((status, response_bytes), handler)) = self.answered.zip(self.handler) {
+        let (status, response_bytes) = self.answered.unwrap_or(LEFT);
+        if let Some(handler) = self.handler {
             let (method, request_bytes, took) = (self.method.clone(), self.request_bytes, self.started.elapsed());
             visits.record(&HttpRequest { handler, method, status, request_bytes, response_bytes, took });
         }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::{
+    play::select::missing_reason,
     recording::trace::{Chunk, FinishReason, Record},
     replay::{
         delivery::RecordedContent,
@@ -56,9 +57,9 @@ fn chunks_at(times: &[Duration], record: &Record) -> Vec<TokenChunk> {
     record.emissions().map(chunk).collect()
 }
 
-/// The engine's word for the end of a record.
+/// The engine's word for the end of a record; `abort` for one that was cut short.
 pub(super) fn finish(record: &Record) -> &'static str {
-    match record.finish_reason {
+    match record.finish_reason.or_else(|| missing_reason(record, u32::MAX)) {
         Some(FinishReason::Stop) => "stop",
         Some(FinishReason::Length) => "length",
         Some(FinishReason::Error) => "error",

@@ -64,6 +64,8 @@ fn searches_and_scored_tokens_say_more_than_ids() {
     };
     for (path, body, expected) in [
         ("/v1/completions", r#"{"prompt":"x","logprobs":1}"#, false),
+        ("/v1/completions", r#"{"prompt":"x","prompt_logprobs":0}"#, true),
+        ("/v1/completions", r#"{"prompt":"x","prompt_logprobs":null}"#, false),
         ("/v1/completions", r#"{"prompt":"x","use_beam_search":true}"#, true),
         ("/v1/completions", r#"{"prompt":"x","use_beam_search":false}"#, false),
         (TOKENS, r#"{"token_ids":[1],"sampling_params":{"logprobs":0}}"#, true),

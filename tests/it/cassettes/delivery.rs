@@ -182,21 +182,24 @@ async fn a_paused_server_holds_requests_back_until_it_resumes() {
 }
 
 #[tokio::test]
-async fn an_aborted_request_ends_and_is_counted() {
+async fn an_aborted_request_ends_and_is_counted_where_the_engine_ended_it() {
     let options = || ServerOptions { dev_mode: true, ..ServerOptions::default() };
     let aborted = "vllm:request_success_total{engine=\"0\",finished_reason=\"abort\"";
-    for server in [cassette(&two_records(), FIRST_ONLY, options()).await, trace(FIRST_ONLY, options()).await] {
-        let address = server.address;
-        let headers = vec![("content-type", "application/json"), ("x-request-id", "mine")];
-        let body = asked("one", true).to_string().into_bytes();
-        let request = Request { method: "POST", path: CHAT, headers, body };
-        let mut stream = client::open(address, &request).await;
-        read_until(&mut stream, "\"content\":\"").await;
-        dev(address, "/abort_requests", &json!({"request_ids": ["chatcmpl-other"]})).await;
-        assert_eq!(sample(address, aborted).await, 0.0);
-        dev(address, "/abort_requests", &json!({"request_ids": ["chatcmpl-mine"]})).await;
-        rest(stream).await;
-        until(address, aborted, 1.0).await;
+    for (path, count) in [("/abort_requests", 0.0), ("/pause?mode=abort", 1.0)] {
+        for server in [cassette(&two_records(), FIRST_ONLY, options()).await, trace(FIRST_ONLY, options()).await] {
+            let address = server.address;
+            let headers = vec![("content-type", "application/json"), ("x-request-id", "mine")];
+            let body = asked("one", true).to_string().into_bytes();
+            let request = Request { method: "POST", path: CHAT, headers, body };
+            let mut stream = client::open(address, &request).await;
+            read_until(&mut stream, "\"content\":\"").await;
+            dev(address, "/abort_requests", &json!({"request_ids": ["chatcmpl-other"]})).await;
+            until(address, "vllm:num_requests_running{", 1.0).await;
+            dev(address, path, &json!({"request_ids": ["chatcmpl-mine"]})).await;
+            rest(stream).await;
+            until(address, "vllm:num_requests_running{", 0.0).await;
+            assert_eq!(sample(address, aborted).await, count, "{path}");
+        }
     }
     // A body has nothing to show for it.
     let server = cassette(&two_records(), NOTHING, options()).await;
@@ -205,7 +208,8 @@ async fn an_aborted_request_ends_and_is_counted() {
     until(address, "vllm:num_requests_running{", 1.0).await;
     dev(address, "/abort_requests", &json!({})).await;
     assert_eq!(sent.await.unwrap().status, 500);
-    until(address, aborted, 1.0).await;
+    until(address, "vllm:num_requests_running{", 0.0).await;
+    assert_eq!(sample(address, aborted).await, 0.0);
 }
 
 #[tokio::test]

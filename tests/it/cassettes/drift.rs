@@ -141,3 +141,30 @@ fn drift_is_a_word_that_flags_know() {
     let fail = |on: &str| vcr(&["play", "--cassette", shelf.name(), "--fail-on", on, "--", "true"]).status.code();
     assert_eq!((fail("drift,miss"), fail("drifting")), (Some(0), Some(2)));
 }
+
+#[tokio::test]
+async fn each_change_of_a_tool_is_a_line_of_the_report() {
+    let ask = |words: &str, parameter: Option<&str>| {
+        let mut body = with_tool(words, "d", "p");
+        let new = parameter.map(|name| (name.to_owned(), json!({"type": "string"})));
+        let properties = body["tools"][0]["function"]["parameters"]["properties"].as_object_mut().unwrap();
+        properties.extend(new);
+        body
+    };
+    let upstream = engine("0.32.0", &[1]).await;
+    let shelf = Shelf::empty();
+    let tap = shelf.tap(&upstream, &[]);
+    for words in ["a", "b", "c"] {
+        tap.send(CHAT, &ask(words, None)).await;
+    }
+    tap.stop();
+    let play = shelf.play(&["--ignore", "$.tools"]);
+    for (at, words) in ["a", "b", "c"].into_iter().enumerate() {
+        assert_eq!(play.send(CHAT, &ask(words, Some(&format!("u{at}")))).await.status, 200);
+    }
+    let log = play.stop().1;
+    for parameter in ["u0", "u1", "u2"] {
+        let line = format!("drift: tool weather in 1 requests: $.parameters.properties.{parameter}: ");
+        assert!(log.contains(&line), "{line}: {log}");
+    }
+}

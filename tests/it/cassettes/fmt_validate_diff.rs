@@ -90,3 +90,26 @@ fn a_folder_stands_for_its_cassettes() {
     let (code, said) = tool(&["validate"]);
     assert!(code == 3 && said.contains("holds no cassettes (*.yaml)"), "{said}");
 }
+
+#[test]
+fn merge_puts_cassettes_together() {
+    let one = Shelf::with(&format!("ignore: [$.user]\n{}", tape(&[record(&["a"], "A"), record(&["b"], "B")])));
+    let continued = "- like: 0\n  body: {messages+: [{role: user, content: more}]}\n  answer: {message: {role: assistant, content: D}}\n";
+    let two = Shelf::with(&format!("scrub: ['s/1/2/']\n{}{continued}", tape(&[record(&["c"], "C")])));
+    let to = one.folder.path().join("sub/whole.yaml");
+    let merge = |to: &str, other: &str| ran(&["cassette", "merge", one.name(), other, "-o", to]);
+    let to = to.to_str().unwrap();
+    assert_eq!(merge(to, two.name()), (0, format!("{to}: 4 records of 2 cassettes\n")));
+    let text = std::fs::read_to_string(to).unwrap();
+    assert!(text.contains("ignore: [$.user]") && text.contains("scrub: [s/1/2/]"), "{text}");
+    assert!(text.contains("- id: 3\n") && text.contains("like: 2\n") && !text.contains("- id: 4\n"), "{text}");
+    assert_eq!(ran(&["cassette", "validate", to]).0, 0);
+    let (code, text) = merge(to, two.name());
+    assert!(code == 2 && text.contains("exists"), "{text}");
+    let other = one.folder.path().join("other.yaml");
+    let (code, text) = merge(other.to_str().unwrap(), one.name());
+    assert!(code == 2 && text.contains("is named twice"), "{text}");
+    let strict = Shelf::with(&format!("match: [exact]\n{}", tape(&[record(&["c"], "C")])));
+    let (code, text) = merge(other.to_str().unwrap(), strict.name());
+    assert!(code == 3 && text.contains("`match` at its top is another one") && !other.exists(), "{text}");
+}

@@ -269,6 +269,32 @@ fn a_command_prints_no_request_to_try_and_no_lateness() {
     assert!(!["curl -N", "Ctrl-C", "left late"].iter().any(|noise| log.contains(noise)), "{log}");
 }
 
+#[test]
+fn a_miss_beside_a_command_is_a_line_and_what_comes_after_it_another() {
+    let shelf = Shelf::with(&tape(&[record(&["a"], "A"), record(&["b"], "B"), record(&["c"], "C")]));
+    let sends = format!("curl -sS --json '{}' $OPENAI_BASE_URL/chat/completions", chat(&["z"]));
+    let output = vcr(&["play", "--strict", "--cassette", shelf.name(), "--", "sh", "-c", &sends]);
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!((output.status.code(), log.matches("No recorded interaction").count()), (Some(1), 1), "{log}");
+    assert!(!log.contains("Closest recorded request") && !log.contains("unconsumed: "), "{log}");
+    assert!(log.contains("  unconsumed beside the misses: 3, listed by --report\n"), "{log}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("Closest recorded request"), "the client has all of it");
+}
+
+#[test]
+fn a_turn_is_named_by_its_question() {
+    let turn = json!({"model": "m", "messages": [
+        {"role": "user", "content": "What is the weather in London?"},
+        {"role": "assistant", "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "{\"temp\": 15}"}]});
+    let shelf = Shelf::with(&tape(&[recorded(&turn), record(&["a"], "A")]));
+    let sends = format!("curl -sS --json '{}' $OPENAI_BASE_URL/chat/completions", chat(&["a"]));
+    let output = vcr(&["play", "--strict", "--cassette", shelf.name(), "--", "sh", "-c", &sends]);
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    let named = "POST /v1/chat/completions What is the weather in London?, then {\"temp\": 15}\n";
+    assert!(log.contains(named), "{log}");
+}
+
 #[tokio::test]
 async fn a_long_place_keeps_the_name_at_its_end() {
     let of = |properties: Value, strict: bool| {

@@ -100,6 +100,8 @@ async fn selections_decide_before_anything_is_looked_up() {
     assert_eq!(said(&play.send(CHAT, &chat(&["a"])).await), "old A");
     let frozen = play.send(CHAT, &chat(&["z"])).await;
     assert_eq!((frozen.status, frozen.header("x-vcr-miss")), (422, Some("frozen")));
+    let message = frozen.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("  * run it for real too: --live llm:m"), "{message}");
     play.stop();
     assert_eq!(shelf.text(), old);
     let derived = super::read(&shelf.folder.path().join("tape.derived.yaml"));
@@ -107,6 +109,9 @@ async fn selections_decide_before_anything_is_looked_up() {
     let tap = shelf.tap(&upstream, &["--mode", "all", "--frozen", "llm:m"]);
     assert_eq!(said(&tap.send(CHAT, &chat(&["a"])).await), "old A");
     assert_eq!(said(&tap.send(CHAT, &other).await), "You said a.");
+    let frozen = tap.send(CHAT, &chat(&["z"])).await;
+    let message = frozen.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("  * run it for real: --live llm:m in place of --frozen"), "{message}");
 }
 
 #[tokio::test]
@@ -306,6 +311,42 @@ fn play_q_is_quiet() {
         assert_eq!(log.contains("tpyo"), is_warned, "{flags:?}: {log}");
         assert!(!log.contains("vLLM's"), "{flags:?}: {log}");
     }
+}
+
+#[test]
+fn quiet_prints_what_is_wrong_and_nothing_else() {
+    let shelf = Shelf::with(&tape(&[record(&["a"], "A"), record(&["b"], "B")]));
+    let stderr = |flags: &[&str], command: &str| {
+        let arguments = [flags, &["play", "--strict", "--cassette", shelf.name(), "--", "sh", "-c", command]].concat();
+        let output = vcr(&arguments);
+        (output.status.code().unwrap(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let ask = |words: &str| format!("curl -sS --json '{}' $OPENAI_BASE_URL/chat/completions;", chat(&[words]));
+    assert_eq!(stderr(&["-q"], &(ask("a") + &ask("b"))), (0, String::new()));
+    let (code, log) = stderr(&["-q"], &ask("a"));
+    assert_eq!((code, log.as_str()), (1, "failed: unconsumed\n"));
+    let (code, log) = stderr(&[], &ask("a"));
+    assert!(code == 1 && log.contains("unconsumed: tape.yaml#1") && log.contains("its records a `group`"), "{log}");
+}
+
+#[test]
+fn the_folder_cassettes_is_the_one_where_nothing_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_vllm-vcr"));
+        let output = command.current_dir(folder.path()).args(arguments).output().unwrap();
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let log = run(&["tap", "--upstream", "http://127.0.0.1:1", "--", "true"]);
+    assert!(log.contains("cassette cassettes/default.yaml;"), "{log}");
+    let log = run(&["play", "--port", "0", "--", "true"]);
+    assert!(!log.contains("of cassettes"), "{log}");
+    std::fs::create_dir_all(folder.path().join("cassettes")).unwrap();
+    std::fs::write(folder.path().join("cassettes/a.yaml"), tape(&[record(&["a"], "A")])).unwrap();
+    let log = run(&["play", "--port", "0", "--", "true"]);
+    assert!(log.contains("serving 1 records of cassettes"), "{log}");
+    let log = run(&["play", "--port", "0", "--synthetic", "random", "--", "true"]);
+    assert!(log.contains("serving synthetic tokens"), "{log}");
 }
 
 #[tokio::test]

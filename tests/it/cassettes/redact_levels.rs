@@ -63,8 +63,54 @@ async fn off_redacts_what_rules_name_and_nothing_else() {
     let shelf = recorded(&["--redact", "off", "--redact-key", "bearer"]).await;
     assert_eq!(holds(&shelf.text()), [EMAIL, KEY, AWS, PHONE, SSN, "an-acme-value"], "{}", shelf.text());
     assert_eq!(vcr(&["cassette", "validate", shelf.name()]).status.code(), Some(3), "it holds secrets still");
-    assert_eq!(vcr(&["play", "--port", "0", "--cassette", shelf.name(), "--", "true"]).status.code(), Some(3));
-    assert_eq!(shelf.play(&["--allow-secrets"]).send(CHAT, &all_kinds()).await.status, 200);
+    assert!(shelf.text().contains("redact: {level: \"off\", keys: [bearer]}\n"), "{}", shelf.text());
+    let answer = said(&shelf.play(&[]).send(CHAT, &all_kinds()).await);
+    assert_eq!(holds(&answer), [EMAIL, KEY, AWS, PHONE, SSN], "the choice at the top counts: {answer}");
+}
+
+#[tokio::test]
+async fn the_end_of_an_unredacted_recording_says_what_to_do_and_that_helps() {
+    let (upstream, shelf) = (engine().await, Shelf::empty());
+    let record = async |flags: &[&str]| {
+        let tap = shelf.tap(&upstream, flags);
+        tap.send(CHAT, &all_kinds()).await;
+        tap.stop().1
+    };
+    let advice = format!("secrets stay in {} (--redact off): keep it private;", shelf.name());
+    assert!(record(&["--redact", "off"]).await.contains(&advice));
+    let play = || vcr(&["play", "--port", "0", "--cassette", shelf.name(), "--", "true"]);
+    assert_eq!(play().status.code(), Some(0));
+    assert_eq!(vcr(&["cassette", "redact", shelf.name()]).status.code(), Some(0));
+    assert!(!shelf.text().contains("level:") && !holds(&shelf.text()).contains(&KEY), "{}", shelf.text());
+    assert_eq!(vcr(&["cassette", "validate", shelf.name()]).status.code(), Some(0));
+
+    // A file without the choice is refused as before, whoever wrote it; one that is recorded anew is redacted.
+    assert!(record(&["--redact", "off", "--mode", "all"]).await.contains(&advice));
+    let chosen = shelf.text();
+    std::fs::write(&shelf.file, chosen.replace("level: \"off\"", "level: secrets")).unwrap();
+    assert_eq!(play().status.code(), Some(3));
+    std::fs::write(&shelf.file, chosen).unwrap();
+    assert!(!record(&["--mode", "all"]).await.contains("secrets stay in"));
+    assert!(!shelf.text().contains("level:") && !holds(&shelf.text()).contains(&KEY), "{}", shelf.text());
+    for (level, why) in [("of", "`level` is off or secrets, not `of`"), ("[off]", "`level` has to be text")] {
+        std::fs::write(&shelf.file, format!("vcr: 1\nredact:\n  level: {level}\nrecords: []\n")).unwrap();
+        let said = String::from_utf8(play().stderr).unwrap();
+        assert!(said.contains(":3: ") && said.contains(why), "{said}");
+    }
+}
+
+#[test]
+fn a_server_that_was_recorded_without_redaction_is_played() {
+    let record = |key: &str| {
+        format!(
+            "vcr: 1\n{key}records:\n- request: POST /mcp/s\n  body: {{method: tools/list}}\n  answer: {{json: {{result: {{tools: [{{name: {KEY}}}]}}}}}}\n"
+        )
+    };
+    for (key, code) in [("redact: {level: off}\n", 0), ("redact: {level: secrets}\n", 3), ("", 3)] {
+        let shelf = Shelf::with(&record(key));
+        assert_eq!(vcr(&["mcp-play", "--cassette", shelf.name()]).status.code(), Some(code), "{key}");
+        assert_eq!(vcr(&["play", "--port", "0", "--cassette", shelf.name(), "--", "true"]).status.code(), Some(code));
+    }
 }
 
 #[tokio::test]

@@ -25,8 +25,8 @@ async fn they_stand_at_the_top_and_a_key_has_one_value() {
     let output = vcr(&["cassette", "validate", shelf.name()]);
     let runs = read(&shelf.folder.path().join("tape.vcr/runs.jsonl"));
     let last: serde_json::Value = serde_json::from_str(runs.lines().last().unwrap()).unwrap();
-    let (created, run) = (last["created"].as_str().unwrap(), last["run"].as_str().unwrap());
-    let line = format!("  recorded {created}, run {run}, mode all; tags: nightly, build=2\n");
+    let (created, run) = (last["created"].as_str().unwrap(), last["run_id"].as_str().unwrap());
+    let line = format!("  recorded {created}, run_id {run}, mode all; tags: nightly, build=2\n");
     assert!(output.status.success() && log_of(&output).contains(&line), "{}", log_of(&output));
 }
 

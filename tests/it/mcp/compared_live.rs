@@ -67,7 +67,7 @@ async fn a_tap_compares_what_servers_answer_with_the_records() {
     use_shop(&client).await;
     let (exit, notes) = tap.stop();
     assert_eq!(exit, 1, "{notes}");
-    assert!(!notes.contains("messages of the client"), "nothing is recorded: {notes}");
+    assert!(!notes.contains("messages to MCP servers"), "nothing is recorded: {notes}");
     let report: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
     check(&report["sessions"]["mcp:shop"], &notes);
     assert_eq!(shelf.text(), silent());

@@ -10,6 +10,7 @@ mod forwarded;
 mod hostile;
 mod http;
 mod imported;
+mod put_back;
 mod recorded;
 mod replayed;
 mod served;

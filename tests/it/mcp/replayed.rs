@@ -72,7 +72,7 @@ fn case_6_a_miss_names_the_closest_record_and_the_difference() {
     assert_eq!((&vcr["reason"], &vcr["closest"]["record"]), (&json!("no_match"), &json!(5)));
     assert_eq!(vcr["diffs"][0]["path"], "$.params.arguments.what");
     let message = answer["error"]["message"].as_str().unwrap();
-    assert!(message.contains(r#"is "coffee", recorded "tea""#) && message.contains("tape.yaml#5"), "{message}");
+    assert!(message.contains("is 'coffee', recorded 'tea' (tape.yaml#5). If intended, record it: "), "{message}");
     let (_, code, notes) = play.end();
     assert_eq!(code, 1);
     assert!(notes.contains("failed: miss") && notes.contains("misses: 1 no_match"), "{notes}");

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, sync::Arc};
 
 use serde_json::{Value, json};
 use vllm_vcr::{
-    engine::{kv_cache::KvCacheConfig, scheduler::SchedulerConfig, step_clock::StepTimes},
+    engine::{scheduler::SchedulerConfig, step_clock::StepTimes},
     play::{Config, EngineConfig, EngineTimes, Source},
     recording::trace::{ContentSource, Endpoint, Record, ResponseContent, Trace},
     replay::{
@@ -239,16 +239,7 @@ async fn simulated(seen: &[Answer], records: Vec<Record>, times: EngineTimes) ->
     let tokens: Vec<u32> = generated.map(|record| record.output_tokens).filter(|tokens| *tokens > 0).collect();
     let trace = Trace { records, ..Trace::default() };
     let source = Source::Trace { name: "recorded".to_owned(), trace: Arc::new(trace) };
-    let engine = Some(EngineConfig {
-        scheduler: SchedulerConfig::default(),
-        max_num_batched_tokens: None,
-        kv_cache: KvCacheConfig::default(),
-        times,
-        time_scale: 1.0,
-        legacy_metrics: false,
-        kv_events: None,
-        kv_transfer: None,
-    });
+    let engine = Some(EngineConfig { scheduler: SchedulerConfig::default(), times, ..EngineConfig::default() });
     let admin = Admin::Here(Access::default());
     let base = play_server::config(&[MatchBy::Prefix], Vec::new());
     let pacing = Pacing::default();

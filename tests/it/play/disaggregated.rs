@@ -28,6 +28,7 @@ fn connector(name: &str, role: KvRole) -> KvTransferConfig {
         role,
         host: "127.0.0.1".to_owned(),
         port: 0,
+        peers: Vec::new(),
         lease: HOUR,
         times: TransferTimes::default(),
     }
@@ -323,6 +324,21 @@ async fn an_unknown_engine_and_a_huge_list_of_blocks_are_no_harm() {
     }
     until(&second, &IDLE).await;
     sound(&second).await;
+}
+
+/// A request names a host of a network that nobody has; what is sent there is lost without an error.
+#[tokio::test]
+async fn datagrams_go_where_a_request_says_only_if_the_host_is_a_peer() {
+    let listed = KvTransferConfig { peers: vec!["192.0.2.1".to_owned()], ..connector("listed", KvRole::Consumer) };
+    for (config, failed) in [(connector("decode", KvRole::Consumer), 1.0), (listed, 0.0)] {
+        let second = start(synthetic(Duration::ZERO, Some(config))).await;
+        let params = json!({"do_remote_prefill": true, "remote_block_ids": [[1]], "remote_engine_id": "none",
+            "remote_request_id": "r", "remote_host": "192.0.2.1", "remote_port": 9});
+        let answer = send(second.address, "/v1/completions", &request(1, &params)).await.json();
+        assert_eq!(answer["usage"]["completion_tokens"], 5);
+        let found = until(&second, &IDLE).await;
+        assert_eq!(found["vllm:nixl_num_failed_notifications_total"], failed);
+    }
 }
 
 #[tokio::test]

@@ -45,13 +45,10 @@ fn events() -> KvEventsConfig {
 fn simulated(blocks: u32, events: KvEventsConfig) -> Config {
     let engine = EngineConfig {
         scheduler: SchedulerConfig { max_num_seqs: 4, ..SchedulerConfig::default() },
-        max_num_batched_tokens: None,
         kv_cache: KvCacheConfig { num_gpu_blocks: blocks, ..KvCacheConfig::default() },
         times: EngineTimes::Given(StepTimes::Instant),
-        time_scale: 1.0,
-        legacy_metrics: false,
         kv_events: Some(events),
-        kv_transfer: None,
+        ..EngineConfig::default()
     };
     Config {
         source: Source::Synthetic(Synthetic::Random),

@@ -1,12 +1,16 @@
 //! `/metrics` and `/load`: the engine's families, and values that are true.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, num::NonZeroU32, time::Duration};
 
 use serde_json::json;
-use tokio::io::AsyncReadExt;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
 use vllm_vcr::{
-    play::{Config, ServerOptions},
-    recording::trace::{FinishReason, Record},
+    engine::kv_cache::KvCacheConfig,
+    play::{Config, EngineConfig, ServerOptions},
+    recording::trace::{FinishReason, Outcome, Record},
     replay::matching::MatchBy,
     replay::timing::Pacing,
     text::parsers::{Formats, ToolFormat},
@@ -164,6 +168,66 @@ async fn a_client_that_leaves_runs_no_more_and_finished_in_no_way() {
     let finished = found.iter().filter(|(sample, _)| sample.starts_with("vllm:request_success_total"));
     assert_eq!(finished.map(|(_, count)| count).sum::<f64>(), 0.0);
     assert_eq!(client::send(server.address, &get("/load")).await.text(), r#"{"server_load":0}"#);
+}
+
+#[tokio::test]
+async fn a_whole_request_whose_client_leaves_counts_as_the_engine_counts_it() {
+    let slow = record(&[20, 21], Duration::from_secs(30), FinishReason::Stop);
+    let server = serving(ServerOptions::default(), vec![slow]).await;
+    let whole = client::open(server.address, &post("/v1/completions", &json!({"prompt": "x"}))).await;
+    until(&server, "vllm:num_requests_running", 1.0).await;
+    drop(whole);
+    // vLLM makes an answer of nothing, `null`.
+    until(&server, r#"http_requests_total{handler="/v1/completions",method="POST",status="2xx"}"#, 1.0).await;
+    let found = samples(&server).await;
+    assert_eq!(found[r#"http_response_size_bytes_sum{handler="/v1/completions"}"#], 4.0);
+    assert_eq!(found["http_request_duration_highr_seconds_count"], 1.0);
+    // One that leaves in the middle of its body is a bad request.
+    let mut leaving = TcpStream::connect(server.address).await.unwrap();
+    let head = "POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{\"pro";
+    leaving.write_all(head.as_bytes()).await.unwrap();
+    drop(leaving);
+    until(&server, r#"http_requests_total{handler="/v1/completions",method="POST",status="4xx"}"#, 1.0).await;
+    // `{"detail":"There was an error parsing the body"}`.
+    assert_eq!(samples(&server).await[r#"http_response_size_bytes_sum{handler="/v1/completions"}"#], 4.0 + 48.0);
+}
+
+#[tokio::test]
+async fn a_record_whose_client_left_ends_with_abort_and_counts_as_none_that_finished() {
+    let whole = record(&[20, 21], Duration::ZERO, FinishReason::Stop);
+    let left = Record { finish_reason: None, outcome: Some(Outcome::ClientGone), ..whole.clone() };
+    let server = serving(ServerOptions::default(), vec![left.clone(), left, whole]).await;
+    for stream in [false, true] {
+        let body = json!({"prompt": "x", "max_tokens": 9, "stream": stream});
+        let answer = client::send(server.address, &post("/v1/completions", &body)).await.text();
+        assert!(answer.contains(r#""finish_reason":"abort""#), "{answer}");
+    }
+    let finished = client::send(server.address, &post("/v1/completions", &json!({"prompt": "x"}))).await;
+    assert_eq!(finished.json()["choices"][0]["finish_reason"], "stop");
+    let found = samples(&server).await;
+    let count = |reason: &str| found[&format!(r#"vllm:request_success_total{{finished_reason="{reason}"}}"#)];
+    assert_eq!([count("abort"), count("stop")], [0.0, 1.0]);
+    assert_eq!(found["vllm:e2e_request_latency_seconds_count"], 1.0);
+    assert_eq!(found["vllm:request_params_n_count"], 1.0);
+    // Their tokens were generated all the same.
+    assert_eq!(found["vllm:generation_tokens_total"], 6.0);
+}
+
+#[tokio::test]
+async fn facts_of_the_cache_say_which_of_them_were_given() {
+    let facts = async |config: Config| {
+        let page = client::send(start(config).await.address, &get("/metrics")).await.text();
+        page.lines().find(|line| line.starts_with("vllm:cache_config_info{")).unwrap().to_owned()
+    };
+    let usual = || config(&[MatchBy::Next], records());
+    let line = facts(usual()).await;
+    assert!(line.contains(r#"num_gpu_blocks_override="None""#), "{line}");
+    assert!(line.contains(r#"user_specified_block_size="False""#), "{line}");
+    let kv_cache = KvCacheConfig { num_gpu_blocks: 600, ..KvCacheConfig::default() };
+    let engine = Some(EngineConfig { kv_cache, overrides_blocks: true, ..EngineConfig::default() });
+    let line = facts(Config { engine, block_size: NonZeroU32::new(16), ..usual() }).await;
+    assert!(line.contains(r#"num_gpu_blocks="600",num_gpu_blocks_override="600""#), "{line}");
+    assert!(line.contains(r#"user_specified_block_size="True""#), "{line}");
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::{num::NonZeroU32, time::Duration};
 use serde_json::json;
 use tokio::io::AsyncReadExt;
 use vllm_vcr::{
-    engine::{kv_cache::KvCacheConfig, scheduler::SchedulerConfig},
+    engine::scheduler::SchedulerConfig,
     play::{Config, EngineConfig, EngineTimes},
     recording::trace::{Chunk, FinishReason, Record},
     replay::{
@@ -35,13 +35,8 @@ fn chunked(chunks: &[(u32, u32)], end: u32) -> Record {
 async fn server(records: Vec<Record>, max_num_seqs: usize, scale: &str) -> Server {
     let engine = EngineConfig {
         scheduler: SchedulerConfig { max_num_seqs, ..SchedulerConfig::default() },
-        max_num_batched_tokens: None,
-        kv_cache: KvCacheConfig::default(),
         times: EngineTimes::Recorded,
-        time_scale: 1.0,
-        legacy_metrics: false,
-        kv_events: None,
-        kv_transfer: None,
+        ..EngineConfig::default()
     };
     start(Config {
         pacing: Pacing::Recorded { scale: scale.parse().unwrap() },

@@ -32,7 +32,7 @@ struct Replicas {
 }
 
 async fn fleet(replicas: u32, script: &str, step: Duration) -> Replicas {
-    let script = Script::parse(script, replicas).unwrap();
+    let script = if script.is_empty() { Script::default() } else { Script::parse(script, replicas).unwrap() };
     let fleet = Fleet::new(Player::load(synthetic(step)).unwrap(), replicas, script).unwrap();
     let (mut listeners, mut addresses) = (Vec::new(), Vec::new());
     for _ in 0..replicas {
@@ -144,11 +144,17 @@ fn the_program_prints_every_port_and_refuses_what_does_not_go_together() {
         (vec!["--script", "/no/such.yaml"], 3, "/no/such.yaml"),
         (vec!["--replicas", "2", "--uds", "/tmp/no.sock"], 2, "--replicas does not go with --uds"),
         (vec!["--replicas", "0"], 2, "--replicas"),
+        (vec!["--replicas", "2", "--script", "/dev/null"], 3, "/dev/null:1: a list of events"),
     ] {
         let output = vcr(&[&engine[..], &flags].concat());
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!((output.status.code(), text.contains(part)), (Some(code), true), "{flags:?}: {text}");
     }
+    let output = vcr(&["play", "--synthetic", "random", "--engine", "--replicas", "2", "--port", "65535"]);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let is_in_use = text.contains("in use");
+    assert!(text.contains("beyond 65535") || is_in_use, "{text}");
+    assert!(!output.status.success() && !text.contains("play on"), "no banner of a server that does not start: {text}");
     let output = vcr(&["play", "--synthetic", "random", "--replicas", "2"]);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(

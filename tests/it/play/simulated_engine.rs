@@ -436,10 +436,17 @@ fn flags_of_the_engine_need_it() {
     assert_eq!(refused.status.code(), Some(2));
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(text.contains("--prefill-overhead is about a simulated engine") && text.contains("--engine"), "{text}");
+    let needing = ["--kv-cache-metrics", "--max-loras", "2", "--max-cpu-loras", "2", "--port", "0"];
+    let (code, text) = Running::start(&[&["play", "--synthetic", "random"], &needing[..]].concat()).stop();
+    let named = [
+        "--kv-cache-metrics shows families that stay zero without --engine",
+        "--max-loras has no effect without --enable-lora",
+    ];
+    assert!(code == 0 && named.iter().all(|named| text.contains(named)), "{text}");
     let small = vcr(&["play", "--engine", "--max-num-seqs", "300", "--max-num-batched-tokens", "200"]);
     assert_ne!(small.status.code(), Some(0));
     let text = String::from_utf8_lossy(&small.stderr).into_owned();
-    assert!(text.contains("max_num_batched_tokens (200) must be at least max_num_seqs (300)"), "{text}");
+    assert!(text.contains("--max-num-batched-tokens (200) must be at least --max-num-seqs (300)"), "{text}");
 }
 
 #[tokio::test]

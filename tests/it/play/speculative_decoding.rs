@@ -30,13 +30,9 @@ fn engine(rates: &[f64]) -> EngineConfig {
     let speculation = Some(Speculation { acceptance_rates: rates.to_vec(), ..speculation });
     EngineConfig {
         scheduler: SchedulerConfig { speculation, ..SchedulerConfig::default() },
-        max_num_batched_tokens: None,
         kv_cache: KvCacheConfig { num_gpu_blocks: 4000, ..KvCacheConfig::default() },
         times: EngineTimes::Given(StepTimes::Instant),
-        time_scale: 1.0,
-        legacy_metrics: false,
-        kv_events: None,
-        kv_transfer: None,
+        ..EngineConfig::default()
     }
 }
 

@@ -91,7 +91,16 @@ impl Program {
 
     fn run(mut command: Command, upstream: SocketAddr, trace: &Path, more: &[&str]) -> Self {
         let mut child = command
-            .args(["-q", "tap", "--upstream", &format!("http://{upstream}"), "--listen", "127.0.0.1:0", "--trace-out"])
+            .args([
+                "--log",
+                "warn",
+                "tap",
+                "--upstream",
+                &format!("http://{upstream}"),
+                "--listen",
+                "127.0.0.1:0",
+                "--trace-out",
+            ])
             .arg(trace)
             .args(more)
             .stderr(Stdio::piped())

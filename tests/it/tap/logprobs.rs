@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 use vllm_vcr::{
-    play::{Config, Source, TokenizerSource},
+    play::{Config, Player, Source, TokenizerSource},
     recording::trace::{Record, Trace},
     replay::matching::MatchBy,
     text::prompt::Tokenizer,
@@ -232,4 +232,19 @@ async fn small_numbers_keep_their_digits() {
             assert!(answer.text().contains(&format!(r#""logprob":{number},"#)), "{number}: {}", answer.text());
         }
     }
+}
+
+#[tokio::test]
+async fn a_prompt_is_scored_as_it_was_recorded_whatever_this_server_would_make_of_it() {
+    let tokenizer = Player::builtin_tokenizer().unwrap();
+    // The engine's template and tokenizer are others: of this prompt it has two tokens.
+    let scores = r#"[null,{"7":{"logprob":-4.2e-05,"rank":1,"decoded_token":"hi"},"8":{"logprob":-9.5,"rank":2,"decoded_token":"ho"}}]"#;
+    let said = format!(
+        r#"{{"id":"x","object":"chat.completion","created":1,"model":"tiny-qwen3","choices":[{{"index":0,"message":{{"role":"assistant","content":"a"}},"logprobs":null,"finish_reason":"stop","token_ids":[785]}}],"usage":{{"prompt_tokens":2,"total_tokens":3,"completion_tokens":1}},"prompt_logprobs":{scores},"prompt_token_ids":[1,7]}}"#
+    );
+    let body = json!({"model": "tiny-qwen3", "messages": [{"role": "user", "content": "hi"}], "prompt_logprobs": 1, "max_tokens": 1});
+    let (_, records) = tapped("/v1/chat/completions", &body, &[said], false).await;
+    assert!(records[0].response.is_some() && records[0].output_token_ids.is_none(), "{records:?}");
+    let again = replayed(&records, &tokenizer, "/v1/chat/completions", &body).await;
+    assert_eq!(told(&again)["prompt"], [scores]);
 }

@@ -1,7 +1,10 @@
 //! The tokenizer in the binary, held against the `tokenizers` crate that encodes whole texts.
 
 use proptest::prelude::*;
-use vllm_vcr::text::prompt::{Conversation, SkipSpecial, SpecialTokens, Tokenizer, TokenizerParts};
+use vllm_vcr::{
+    base::cancellation::Cancellation,
+    text::prompt::{Conversation, SkipSpecial, SpecialTokens, Tokenizer, TokenizerParts},
+};
 
 use crate::support::tokenizers::smollm2_json;
 
@@ -53,6 +56,38 @@ fn every_text_has_the_same_ids_the_first_time_and_from_memory() {
             assert_eq!(ours.encode(text, SpecialTokens::Add).unwrap(), add.get_ids());
             assert_eq!(ours.encode(text, SpecialTokens::Skip).unwrap(), skip.get_ids());
         }
+    }
+}
+
+/// Words that end in digits, and scripts without spaces, are cut too.
+#[test]
+fn texts_without_a_letter_before_a_space_have_the_ids_of_the_whole_text() {
+    let (ours, theirs) = both();
+    let numbers: String = (0..40_000).map(|at| format!("{} x{at}\n{at}\u{300} ", at * 7919)).collect();
+    let sentences: String = (0..20_000).map(|at| format!("日本語の文{at}、とても長い。１２「引用」！")).collect();
+    for text in [numbers, sentences] {
+        assert_eq!(ours.encode(&text, SpecialTokens::Skip).unwrap(), theirs.encode(text, false).unwrap().get_ids());
+    }
+}
+
+#[test]
+fn a_text_that_cannot_be_cut_is_encoded_up_to_a_limit() {
+    let (ours, _) = both();
+    let refused = ours.encode(&"a".repeat(30_000_000), SpecialTokens::Skip).unwrap_err().to_string();
+    assert!(refused.contains("30000000 bytes of it have no place"), "{refused}");
+    assert!(refused.contains("at most 4194304 such bytes"), "{refused}");
+}
+
+#[test]
+fn a_long_text_is_encoded_no_further_once_nobody_waits_for_it() {
+    let (ours, _) = both();
+    let long = words(90_000, 7);
+    let gone = Cancellation::default();
+    assert!(gone.scope(|| ours.encode(&long, SpecialTokens::Skip)).is_ok());
+    gone.cancel();
+    for text in [&long, &long.replace("<|im_end|>", "")] {
+        let ended = gone.scope(|| ours.encode(&text.repeat(2), SpecialTokens::Skip)).unwrap_err();
+        assert!(ended.to_string().contains("its client has left"), "{ended}");
     }
 }
 

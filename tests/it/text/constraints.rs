@@ -1,14 +1,12 @@
 //! Constraints are judged with the engine's words, and what is made up for them conforms.
 
-use std::{
-    sync::{LazyLock, atomic::AtomicBool},
-    time::Duration,
-};
+use std::{sync::LazyLock, time::Duration};
 
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use vllm_vcr::{
     api::{Api, Constraint, GenerationRequest},
+    base::cancellation::Cancellation,
     engine::{
         guided::{Ended, Guide, GuideError, Made, Room, check},
         synthetic::Key,
@@ -26,11 +24,8 @@ fn soon() -> Instant {
     Instant::now() + Duration::from_secs(60)
 }
 
-static STAYS: AtomicBool = AtomicBool::new(false);
-static LEFT: AtomicBool = AtomicBool::new(true);
-
-fn room(least: usize, most: usize) -> Room<'static> {
-    Room { least, most, until: soon(), left: &STAYS }
+fn room(least: usize, most: usize) -> Room {
+    Room { least, most, until: soon() }
 }
 
 fn draw(constraint: &Constraint, seed: u64, most: usize) -> Made {
@@ -294,6 +289,35 @@ fn a_lexer_that_grows_without_end_is_given_up() {
     assert!(!text(&draw(&with_b(3..5), 1, 500)).is_empty());
 }
 
+/// The library compares each pattern of property names with each other one.
+#[test]
+fn patterns_are_compared_up_to_a_number_of_pairs() {
+    let patterns = |count: usize| -> Value {
+        (0..count)
+            .map(|at| (format!("^(a+)+{at}$"), json!({"type": "integer"})))
+            .collect::<serde_json::Map<_, _>>()
+            .into()
+    };
+    let object = |count| json!({"type": "object", "patternProperties": patterns(count)});
+    let combined = json!({"$defs": {"a": object(40)}, "allOf": vec![json!({"$ref": "#/$defs/a"}); 1000]});
+    for (constraint, is_followed) in [
+        (Constraint::Json(object(500)), false),
+        (Constraint::Json(combined), false),
+        (Constraint::Json(json!({"items": vec![object(2); 100]})), true),
+        (Constraint::Grammar(format!("start: \"a\" x\nx: %json {}\n", object(500))), false),
+        (Constraint::Grammar(format!("start: \"a\" x\nx: %json {}\n", object(5))), true),
+    ] {
+        assert_eq!(check(&constraint), Ok(()), "the engine takes it");
+        let key = Key { seed: 1, request: 1, choice: 0 };
+        match GUIDE.draw(&constraint, key, room(0, 50)) {
+            Ok(_) => assert!(is_followed, "{constraint:?}"),
+            Err(error) => {
+                assert!(!is_followed && error.to_string().contains("comparisons of patternProperties"), "{error}");
+            }
+        }
+    }
+}
+
 /// The vocabulary is not walked for each expression.
 #[test]
 fn many_large_expressions_are_followed() {
@@ -306,6 +330,9 @@ fn many_large_expressions_are_followed() {
 #[test]
 fn nothing_is_drawn_for_a_client_that_left() {
     let key = Key { seed: 1, request: 1, choice: 0 };
-    let left = Room { left: &LEFT, ..room(0, 500) };
-    assert!(matches!(GUIDE.draw(&Constraint::JsonObject, key, left), Err(GuideError::Unsupported(_))));
+    let left = Cancellation::default();
+    left.cancel();
+    let drawn = left.scope(|| GUIDE.draw(&Constraint::JsonObject, key, room(0, 500)));
+    assert!(matches!(drawn, Err(GuideError::Unsupported(_))));
+    left.scope(|| check(&Constraint::JsonObject)).unwrap_err();
 }

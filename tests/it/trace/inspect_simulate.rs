@@ -59,6 +59,100 @@ fn one_request_alone_takes_what_its_steps_take() {
 }
 
 #[test]
+fn the_front_end_delays_the_first_token_and_no_later_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let row = "{\"timestamp\":0,\"input_length\":600,\"output_length\":3}\n";
+    let path = file(&directory, "one.jsonl", row);
+    let report = simulated(&path, &[&["--front-end-time", "3.5"], &KNOBS[..]].concat());
+    assert_eq!([&report["ttft_ms"]["mean"], &report["itl_ms"]["p99"], &report["e2e_ms"]["max"]], [43.5, 10.0, 63.5]);
+    // A request counts as in flight from its arrival on: the second one goes elsewhere, though the first one has not begun.
+    let path = file(&directory, "two.jsonl", &format!("{row}{}", row.replace(":0,", ":1,")));
+    let flags = ["--front-end-time", "3.5", "--replicas", "2", "--router", "least_loaded"];
+    let report = simulated(&path, &[&flags, &KNOBS[..]].concat());
+    assert_eq!([&report["replicas"][0]["requests"], &report["replicas"][1]["requests"]], [1, 1]);
+}
+
+#[test]
+fn answers_come_back_verbatim_where_the_trace_shows_it_or_else_as_is_assumed() {
+    let directory = tempfile::tempdir().unwrap();
+    // A prompt of 100 tokens and an answer of 40; the next prompt shares 3 blocks of 32, and a fourth one if it has the answer.
+    let turns = |cached: &str| {
+        format!(
+            "{{\"meta\":{{\"block_size\":32}}}}\n\
+            {{\"prompt_tokens\":100,\"output_tokens\":40,\"ttft_ms\":5,\"itl_summary\":{{\"mean_ms\":1,\"count\":39}},\"arrival_ms\":0,\"cached_tokens\":0,\"block_hashes\":[1,2,3]}}\n\
+            {{\"prompt_tokens\":200,\"output_tokens\":1,\"ttft_ms\":5,\"arrival_ms\":9000{cached},\"block_hashes\":[1,2,3,4,5,6]}}\n\
+            {{\"prompt_tokens\":40,\"output_tokens\":1,\"ttft_ms\":5,\"arrival_ms\":9999,\"cached_tokens\":32,\"block_hashes\":[1]}}\n"
+        )
+    };
+    for (cached, answers, shown, hits) in [
+        ("", "verbatim", json!({"verbatim": 0, "changed": 0, "unknown": 1, "assumed": "verbatim"}), 128),
+        ("", "changed", json!({"verbatim": 0, "changed": 0, "unknown": 1, "assumed": "changed"}), 96),
+        (
+            ",\"cached_tokens\":96",
+            "verbatim",
+            json!({"verbatim": 0, "changed": 1, "unknown": 0, "assumed": "verbatim"}),
+            96,
+        ),
+        (
+            ",\"cached_tokens\":128",
+            "changed",
+            json!({"verbatim": 1, "changed": 0, "unknown": 0, "assumed": "changed"}),
+            128,
+        ),
+    ] {
+        let path = file(&directory, "turns.jsonl", &turns(cached));
+        let report = simulated(&path, &[&["--answers", answers], &KNOBS[..]].concat());
+        assert_eq!((&report["answers"], &report["cached_tokens"]), (&shown, &json!(hits + 32)), "{cached} {answers}");
+    }
+    let path = file(&directory, "turns.jsonl", &turns(""));
+    let text = String::from_utf8(vcr(&["inspect", "simulate", path.to_str().unwrap()]).stdout).unwrap();
+    assert!(text.contains("answers       1 are assumed to come back verbatim in later prompts (--answers)"), "{text}");
+}
+
+#[test]
+fn requests_of_a_session_or_with_the_same_first_block_go_to_one_replica() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = file(&directory, "turns.jsonl", &conversations(512));
+    let flags = ["--replicas", "3", "--router", "consistent_hash"];
+    let report = simulated(&path, &flags);
+    assert_eq!(
+        (&report["router"], &report["cached_tokens"]),
+        (&json!("consistent_hash"), &json!(10 * (4 + 6 + 8) * 512))
+    );
+    let mut text = String::new();
+    for number in 0..40 {
+        let row = json!({"prompt_tokens": 20, "output_tokens": 1, "ttft_ms": 5, "arrival_ms": number, "session": "one", "block_hashes": [number]});
+        writeln!(text, "{row}").unwrap();
+    }
+    let path = file(&directory, "session.jsonl", &text);
+    let requests = |text: &str| {
+        let path = file(&directory, "session.jsonl", text);
+        let report = simulated(&path, &flags);
+        let replicas = report["replicas"].as_array().unwrap();
+        replicas.iter().filter(|replica| replica["requests"] != 0).count()
+    };
+    assert_eq!(requests(&text), 1);
+    assert_eq!(requests(&text.replace("\"session\":\"one\",", "")), 3, "{}", path.display());
+}
+
+#[test]
+fn two_random_choices_are_worse_than_the_least_loaded_and_better_than_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut text = String::new();
+    for number in 0..2000 {
+        let row = json!({"timestamp": number * 15, "input_length": 100, "output_length": 5});
+        writeln!(text, "{row}").unwrap();
+    }
+    let path = file(&directory, "even.jsonl", &text);
+    let mean = |router: &str| {
+        let flags = ["--replicas", "8", "--max-num-seqs", "1", "--router", router];
+        simulated(&path, &[&flags, &KNOBS[..]].concat())["ttft_ms"]["mean"].as_f64().unwrap()
+    };
+    let [best, two, one] = ["least_loaded", "least_request", "random"].map(mean);
+    assert!(best < two && two < one, "{best} {two} {one}");
+}
+
+#[test]
 fn every_figure_adds_up_and_a_seed_repeats_itself() {
     let directory = tempfile::tempdir().unwrap();
     let path = file(&directory, "many.jsonl", &conversations(512));

@@ -52,6 +52,15 @@ impl GenerationRequest {
              of text tokens (prompt + requested output tokens)."
         )))
     }
+
+    /// Checks the words that the answer may not have, after everything else about the first prompt. `encode` gives the ids of a
+    /// text without special tokens.
+    ///
+    /// # Errors
+    /// 400 for a word without tokens and for too many of them; those of `encode`.
+    pub fn check_bad_words(&self, encode: impl Fn(&str) -> Result<Vec<u32>, ApiError>) -> Result<(), ApiError> {
+        self.sampling.check_words(encode)
+    }
 }
 
 #[cfg(test)]
@@ -87,6 +96,36 @@ mod tests {
             "The decoder prompt (length 4096) plus the number of requested output tokens (at least 1) is longer than the \
              maximum model length of 4096. Make sure that `max_model_len` is no smaller than the number of text tokens \
              (prompt + requested output tokens)."
+        );
+    }
+    #[test]
+    fn bad_words_are_counted_as_the_engine_counts_them_and_no_further_than_it_does() {
+        let tokenized = std::cell::Cell::new(0);
+        let check = |words: &[String], beams| {
+            tokenized.set(0);
+            // A word is one token, another one after a space where it begins with `a`.
+            completion(&json!({"bad_words": words, "use_beam_search": beams})).check_bad_words(|text| {
+                tokenized.set(tokenized.get() + 1);
+                Ok(match text.trim_start() {
+                    "" => Vec::new(),
+                    word if word.starts_with('a') => vec![u32::from(text.starts_with(' '))],
+                    _ => vec![7],
+                })
+            })
+        };
+        let message = |checked: Result<(), ApiError>| checked.unwrap_err().message;
+        let words = |first: char, count| (0..count).map(|at| format!("{first}{at}")).collect::<Vec<_>>();
+        assert_eq!((check(&words('a', 64), false), check(&words('b', 128), false)), (Ok(()), Ok(())));
+        assert_eq!(check(&vec!["b1".to_owned(); 300], false), Ok(()), "the same word is one");
+        let too_many = message(check(&words('b', 300_000), false));
+        let expected = "Too many bad words after tokenization: 129. The max number is 128. (parameter=bad_words, value=['b0', 'b1', ";
+        assert!(too_many.starts_with(expected), "{too_many:.200}");
+        assert_eq!(tokenized.get(), 2 * 129, "the rest is not looked at");
+        assert!(message(check(&words('a', 65), false)).starts_with(expected.split("value").next().unwrap()));
+        assert_eq!(check(&words('b', 129), true), Ok(()), "a beam search has none");
+        assert_eq!(
+            message(check(&["b".to_owned(), " ".to_owned()], false)),
+            "bad_words entries must tokenize to at least one token. (parameter=bad_words, value=['b', ' '])"
         );
     }
 }

@@ -1,14 +1,12 @@
 //! The draw of one text, token by token.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-
 use llguidance::TokenParser;
 use rand::{Rng, RngExt, rngs::Xoshiro256PlusPlus};
 use tokio::time::Instant;
 use toktrie::SimpleVob;
 
 use super::{bounds::check_lexer, grammar::GuideError, vocabulary::Guide};
-use crate::engine::synthetic::Key;
+use crate::{base::cancellation::is_cancelled, engine::synthetic::Key};
 
 /// Tokens after which every text is brought to its end.
 const LONG: usize = 256;
@@ -24,15 +22,13 @@ const FEW: usize = 64;
 
 /// Limits of a text: its length in tokens, and the time to draw it.
 #[derive(Debug, Clone, Copy)]
-pub struct Room<'a> {
+pub struct Room {
     /// Before it may end by choice.
     pub least: usize,
     /// Before it is cut.
     pub most: usize,
     /// When it is given up.
     pub until: Instant,
-    /// True once it is wanted no more.
-    pub left: &'a AtomicBool,
 }
 
 /// That there was no time for a text.
@@ -70,12 +66,12 @@ pub(super) struct Drawing<'a> {
     guide: &'a Guide,
     parser: TokenParser,
     generator: Xoshiro256PlusPlus,
-    room: Room<'a>,
+    room: Room,
     ids: Vec<u32>,
 }
 
 impl<'a> Drawing<'a> {
-    pub(super) fn new(guide: &'a Guide, parser: TokenParser, key: Key, room: Room<'a>) -> Self {
+    pub(super) fn new(guide: &'a Guide, parser: TokenParser, key: Key, room: Room) -> Self {
         Self { guide, parser, generator: key.generator(), room, ids: Vec::new() }
     }
 
@@ -119,7 +115,7 @@ impl<'a> Drawing<'a> {
             return Ok(true);
         }
         check_lexer(&self.parser.parser.lexer_stats())?;
-        if self.room.left.load(Relaxed) {
+        if is_cancelled() {
             return Err(left());
         }
         if Instant::now() >= self.room.until { Err(late()) } else { Ok(false) }

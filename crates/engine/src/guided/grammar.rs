@@ -9,12 +9,12 @@ use llguidance::{
 use serde_json::{Value, json};
 
 use super::{
-    bounds::{apart, check_size},
+    bounds::{apart, check_embedded, check_patterns, check_size},
     ebnf, schema,
     schema::{Reading, with_options},
     tag,
 };
-use crate::api::Constraint;
+use crate::{api::Constraint, base::cancellation::is_cancelled};
 
 /// Error of a constraint.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -76,6 +76,7 @@ pub(super) fn grammar(constraint: &Constraint) -> Result<TopLevelGrammar, GuideE
                 .map_err(|reason| GuideError::of_grammar(&reason))
         }
         Constraint::Grammar(text) if is_lark(text) => {
+            check_embedded(text)?;
             checked(TopLevelGrammar::from_lark(text.clone())).map_err(|reason| GuideError::of_grammar(&reason))
         }
         Constraint::Grammar(text) => {
@@ -91,6 +92,9 @@ pub(super) fn grammar(constraint: &Constraint) -> Result<TopLevelGrammar, GuideE
 
 /// Gives a grammar back that is one.
 fn checked(grammar: TopLevelGrammar) -> Result<TopLevelGrammar, String> {
+    if is_cancelled() {
+        return Err("its client has left".to_owned());
+    }
     match GrammarInit::Serialized(grammar.clone()).validate(None, ParserLimits::default()) {
         ValidationResult::Error(reason) => Err(reason),
         ValidationResult::Valid | ValidationResult::Warnings(_) => Ok(grammar),
@@ -109,6 +113,7 @@ pub(super) fn readable_schema(schema: &Value) -> Result<Value, GuideError> {
         let message = "Invalid grammar specification: Expecting object schema to apply options";
         return Err(GuideError::Refused(message.to_owned()));
     }
+    check_patterns(schema)?;
     let read = |schema: &Value, reading| {
         let schema = with_options(schema, reading);
         checked(TopLevelGrammar::from_json_schema(schema.clone())).map(|_| schema)

@@ -1,9 +1,6 @@
 //! One vocabulary as a grammar sees it: the bytes of its tokens as a tree, and which of them are good for what.
 
-use std::{
-    fmt,
-    sync::{Arc, atomic::Ordering::Relaxed},
-};
+use std::{fmt, sync::Arc};
 
 use llguidance::{ParserFactory, TokenParser, api::GrammarInit};
 use tokio::time::Instant;
@@ -15,7 +12,7 @@ use super::{
     grammar::{GuideError, grammar},
     lexer,
 };
-use crate::{api::Constraint, engine::synthetic::Key, text::prompt::Tokenizer};
+use crate::{api::Constraint, base::cancellation::is_cancelled, engine::synthetic::Key, text::prompt::Tokenizer};
 
 /// Texts that close something, in the order in which they are tried. The order is for JSON: in it everything that is
 /// open is closed at last.
@@ -94,18 +91,18 @@ impl Guide {
     /// # Errors
     /// [`GuideError::Unsupported`] for a constraint that is beyond this module, takes longer than there is time, or is
     /// wanted no more.
-    pub fn draw(&self, constraint: &Constraint, key: Key, room: Room<'_>) -> Result<Made, GuideError> {
+    pub fn draw(&self, constraint: &Constraint, key: Key, room: Room) -> Result<Made, GuideError> {
         if room.until <= Instant::now() {
             return Err(late());
         }
         // A grammar is not read for nothing.
-        if room.left.load(Relaxed) {
+        if is_cancelled() {
             return Err(left());
         }
         bounds::apart(|| self.draw_here(constraint, key, room))
     }
 
-    fn draw_here(&self, constraint: &Constraint, key: Key, room: Room<'_>) -> Result<Made, GuideError> {
+    fn draw_here(&self, constraint: &Constraint, key: Key, room: Room) -> Result<Made, GuideError> {
         let fresh = self.parser(constraint)?;
         let drawn = Drawing::new(self, fresh.deep_clone(), key, room).run(room.most / 2)?;
         if drawn.ended == Ended::Cut {
@@ -137,7 +134,7 @@ impl Guide {
     }
 
     /// Ends a text with the token for that, which needs room too.
-    fn with_eos(&self, mut made: Made, room: Room<'_>) -> Made {
+    fn with_eos(&self, mut made: Made, room: Room) -> Made {
         match self.eos {
             Some(_) if made.ended == Ended::Itself && made.ids.len() >= room.most => made.ended = Ended::Cut,
             Some(eos) if made.ended == Ended::Itself => {

@@ -2,17 +2,15 @@
 
 #![allow(clippy::indexing_slicing)] // ids of blocks are those of the pool, which has made the table
 
-use std::{
-    collections::{HashMap, hash_map::Entry},
-    hash::{BuildHasherDefault, Hasher},
-};
+use std::collections::{HashMap, hash_map::Entry};
 
 use super::{BlockHash, BlockId};
+use crate::base::hash_is_key::BuildHashIsKey;
 
 /// Blocks by hash. Blocks with the same content are a chain in the order in which they were cached; its first is a hit.
 #[derive(Debug)]
 pub(super) struct CachedBlocks {
-    chains: HashMap<BlockHash, Chain, BuildHasherDefault<HashOfHash>>,
+    chains: HashMap<BlockHash, Chain, BuildHashIsKey>,
     /// Per block, its neighbours in its chain.
     neighbours: Vec<Neighbours>,
 }
@@ -28,26 +26,6 @@ struct Chain {
 struct Neighbours {
     previous: BlockId,
     next: BlockId,
-}
-
-/// Takes a part of a hash as it is: block hashes are spread evenly already.
-#[derive(Debug, Default)]
-struct HashOfHash(u64);
-
-impl Hasher for HashOfHash {
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
-        }
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        self.0 = value;
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
 }
 
 impl CachedBlocks {

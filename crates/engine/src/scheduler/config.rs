@@ -48,7 +48,7 @@ pub enum ConfigError {
     #[error("{0} must be at least 1")]
     Zero(&'static str),
     /// Not every running request could have a token.
-    #[error("max_num_batched_tokens ({tokens}) must be at least max_num_seqs ({seqs})")]
+    #[error("--max-num-batched-tokens ({tokens}) must be at least --max-num-seqs ({seqs})")]
     FewTokens {
         /// Of `max_num_batched_tokens`.
         tokens: usize,
@@ -57,7 +57,7 @@ pub enum ConfigError {
     },
     /// The longest prompt would never be computed.
     #[error(
-        "max_num_batched_tokens ({tokens}) must be at least max_model_len ({length}) without enable_chunked_prefill"
+        "--max-num-batched-tokens ({tokens}) must be at least --max-model-len ({length}) with --no-enable-chunked-prefill"
     )]
     ShortStep {
         /// Of `max_num_batched_tokens`.
@@ -66,7 +66,7 @@ pub enum ConfigError {
         length: usize,
     },
     /// The limit of long prompts would limit none.
-    #[error("long_prefill_token_threshold ({threshold}) must be at most max_model_len ({length})")]
+    #[error("--long-prefill-token-threshold ({threshold}) must be at most --max-model-len ({length})")]
     HighThreshold {
         /// Of `long_prefill_token_threshold`.
         threshold: usize,
@@ -111,11 +111,11 @@ impl SchedulerConfig {
     pub fn check(&self, kv_cache: &KvCacheConfig) -> Result<(), ConfigError> {
         let (tokens, length) = (self.max_num_batched_tokens, self.max_model_len);
         let sizes = [
-            ("max_num_seqs", self.max_num_seqs),
-            ("max_num_batched_tokens", tokens),
-            ("max_model_len", length),
-            ("block_size", kv_cache.block_size),
-            ("num_gpu_blocks", kv_cache.num_gpu_blocks as usize),
+            ("--max-num-seqs", self.max_num_seqs),
+            ("--max-num-batched-tokens", tokens),
+            ("--max-model-len", length),
+            ("--block-size", kv_cache.block_size),
+            ("--num-gpu-blocks-override", kv_cache.num_gpu_blocks as usize),
         ];
         if let Some((name, _)) = sizes.iter().find(|(_, size)| *size == 0) {
             return Err(ConfigError::Zero(name));

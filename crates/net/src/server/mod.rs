@@ -45,6 +45,7 @@ pub use self::{
     informational::Informational,
     lateness_tracker::LatenessTracker,
     listener::{Listener, NO_ADDRESS, bind_unix},
+    reserve::refused_connections,
     tls::{ClientCertificates, Tls, TlsError, TlsFiles},
     upgrade::{RawConnection, RawStream, Upgrade},
     workers::Workers,

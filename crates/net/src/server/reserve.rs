@@ -5,7 +5,10 @@
 use std::{
     fs::File,
     io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -32,6 +35,15 @@ const COUNT: usize = 2;
 const BUSY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: 129\r\nretry-after: 1\r\n\
 connection: close\r\n\r\n{\"error\":{\"message\":\"All files that this server may have open are in use.\",\"type\":\"service_unavailable\",\
 \"param\":null,\"code\":503}}";
+
+/// Connections that were refused so: descriptors are the process's, not a server's.
+static REFUSED: AtomicU64 = AtomicU64::new(0);
+
+/// Connections of this process that got a 503 because all of its file descriptors were in use.
+#[must_use]
+pub fn refused_connections() -> u64 {
+    REFUSED.load(Relaxed)
+}
 
 /// The descriptors, while they are not lent; clones share them.
 #[derive(Debug, Clone, Default)]
@@ -118,6 +130,7 @@ where
     if asks_for_health(&read) {
         return Ok(Some(read));
     }
+    REFUSED.fetch_add(1, Relaxed);
     wire.write_all(BUSY).await?;
     wire.shutdown().await?;
     // A connection that is closed with bytes to read is reset, and the answer may be lost.
@@ -166,8 +179,10 @@ mod tests {
             let (mut server, mut client) = duplex(4096);
             client.write_all(format!("{line}\r\n\r\n").as_bytes()).await.unwrap();
             client.shutdown().await.unwrap();
+            let refused = refused_connections();
             let read = question_of_health(&mut server).await.unwrap();
             assert_eq!(read.is_some(), is_served, "{line}");
+            assert!(is_served || refused_connections() > refused, "{line}");
             drop(server);
             let mut answer = String::new();
             client.read_to_string(&mut answer).await.unwrap();

@@ -3,7 +3,9 @@
 //! See docs/decisions/0086-mcp-records-are-exchanges.md.
 
 use serde_json::Value;
+use xxhash_rust::xxh3::xxh3_128;
 
+use super::{Identity, Key, SharedList, normal};
 use crate::net::wire::percent_decoded;
 
 /// Path below which the servers are.
@@ -41,6 +43,25 @@ impl<'a> McpCall<'a> {
         match tool.filter(|_| self.method == "tools/call") {
             Some(tool) => format!("tool:{}/{tool}", self.server),
             None => format!("mcp:{}", self.server),
+        }
+    }
+}
+
+impl McpCall<'_> {
+    /// Returns the identity of a message whose method and parameters that count are these: its route is the method at the server.
+    #[must_use]
+    pub fn identity(&self, mut canonical: Value) -> Identity {
+        normal::even_numbers(&mut canonical);
+        let route = format!("{} {}", self.method, Self::path(&self.server));
+        let key = Key(xxh3_128(&[route.as_bytes(), &normal::sorted(&canonical)].concat()));
+        Identity {
+            boundary: self.boundary(&canonical),
+            route,
+            fields: canonical,
+            list: None,
+            key,
+            exact: key,
+            chain: SharedList::default(),
         }
     }
 }

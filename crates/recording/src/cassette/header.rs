@@ -6,6 +6,9 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use super::error::Wrong;
 use crate::recording::yaml::{Kind, Node};
 
+/// The level of redaction without built-in rules.
+const OFF: &str = "off";
+
 /// The header of a cassette.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Header {
@@ -30,6 +33,8 @@ pub struct Header {
 /// A cassette's own rules for secrets.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Redact {
+    /// Whether what follows is all that was redacted (`level: off`): the cassette holds secrets by choice.
+    pub is_off: bool,
     /// Names in JSON and headers whose values are.
     pub keys: Vec<String>,
     /// Patterns whose match, or first group, is a secret: `NAME=REGEX`.
@@ -51,7 +56,11 @@ impl Redact {
                 "patterns" => redact.patterns = listed,
                 "places" => redact.places = listed,
                 "shapes" => redact.shapes = listed,
-                key => return Err(Wrong::at(entry.line, format!("`{key}` is none of keys, patterns, places, shapes"))),
+                "level" => redact.is_off = is_off(&entry.value)?,
+                key => {
+                    let why = format!("`{key}` is none of level, keys, patterns, places, shapes");
+                    return Err(Wrong::at(entry.line, why));
+                }
             }
         }
         match redact.patterns.iter().find(|pattern| !pattern.contains('=')) {
@@ -64,7 +73,8 @@ impl Redact {
         let lists =
             [("shapes", &self.shapes), ("keys", &self.keys), ("patterns", &self.patterns), ("places", &self.places)];
         let given = lists.into_iter().filter(|(_, list)| !list.is_empty());
-        given.map(|(name, list)| (name.to_owned(), list.clone().into())).collect()
+        let level = self.is_off.then(|| ("level".to_owned(), OFF.into()));
+        level.into_iter().chain(given.map(|(name, list)| (name.to_owned(), list.clone().into()))).collect()
     }
 }
 
@@ -107,7 +117,9 @@ impl Header {
         add(&mut all.ignore, self.ignore);
         add(&mut all.scrub, self.scrub);
         add(&mut all.match_headers, self.match_headers);
-        let Redact { keys, patterns, places, shapes } = self.redact;
+        let Redact { is_off, keys, patterns, places, shapes } = self.redact;
+        // Secrets stay in what is recorded now only where that was chosen now.
+        all.redact.is_off = is_off;
         add(&mut all.redact.keys, keys);
         add(&mut all.redact.patterns, patterns);
         add(&mut all.redact.places, places);
@@ -134,6 +146,17 @@ impl Header {
         put("tags", self.tags.clone().into(), false);
         put("clock", self.clock.clone().into(), false);
         fields
+    }
+}
+
+/// Reads the level of redaction: that of everything but personal data, or none.
+fn is_off(node: &Node) -> Result<bool, Wrong> {
+    match text(node, "level")?.as_str() {
+        OFF => Ok(true),
+        "secrets" => Ok(false),
+        other => {
+            Err(Wrong::at(node.line, format!("`level` is off or secrets, not `{other}`; shapes add personal data")))
+        }
     }
 }
 

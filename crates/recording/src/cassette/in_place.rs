@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, OpenOptions},
-    io::{self, Write},
+    io::{self, BufRead, Write},
     path::Path,
 };
 
@@ -30,11 +30,11 @@ pub fn rewrite(cassette: &Cassette) -> Result<(), CassetteError> {
 }
 
 /// Puts a cassette that is written as its partial file in its place, and its sidecar before it; without times there is none.
-pub(super) fn put_in_place(path: &Path, sides: &[u8]) -> io::Result<()> {
+pub(super) fn put_in_place(path: &Path, mut sides: impl BufRead) -> io::Result<()> {
     let timing = side::timing_of(path);
-    if !sides.is_empty() {
+    if !sides.fill_buf()?.is_empty() {
         side::make_folder(path, &sidecar_of(path))?;
-        write(&partial(&timing), sides)?;
+        io::copy(&mut sides, &mut private().truncate(true).open(partial(&timing))?)?;
         fs::rename(partial(&timing), timing)?;
     } else if timing.exists() {
         fs::remove_file(timing)?;

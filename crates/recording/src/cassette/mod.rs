@@ -27,6 +27,7 @@ mod keep;
 mod large;
 mod load;
 mod marks;
+mod merge;
 mod message;
 mod moments;
 mod names;
@@ -34,12 +35,14 @@ mod partial;
 #[cfg(test)]
 mod properties;
 mod read;
+mod recent;
 mod record;
 mod rerecorded;
 #[cfg(test)]
 mod rerecorded_properties;
 mod runs;
 mod side;
+mod spool;
 pub mod template;
 #[cfg(test)]
 mod tests;

@@ -77,6 +77,13 @@ impl Names {
         fresh
     }
 
+    /// Forgets what only the records before a place have.
+    pub(super) fn forget(&mut self, before: usize) {
+        let going_on: HashSet<usize> = self.conversations.iter().skip(before).copied().collect();
+        self.short.retain(|conversation, _| going_on.contains(conversation));
+        self.responses.retain(|_, at| *at >= before);
+    }
+
     /// The conversation of the next record.
     fn begin(&self, record: &Record, base: Option<usize>) -> usize {
         let named = || self.responses.get(record.body.get("previous_response_id")?.as_str()?).copied();

@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{CassetteError, in_place::private, parse};
+use super::{CassetteError, in_place::private, parse, spool::Spool};
 
 /// Returns the path of a partial file.
 pub(super) fn partial(path: &Path) -> PathBuf {
@@ -36,6 +36,8 @@ pub(super) struct Partial {
     is_begun: bool,
     /// New records that are not on the disk yet.
     added: String,
+    /// New records that are, for the file that is written anew.
+    written: Spool,
     /// Length of the file; `None` where a write failed.
     length: Option<u64>,
 }
@@ -67,7 +69,16 @@ impl Partial {
             }
             Ok(_) | Err(_) => {}
         }
-        Ok(Self { path: own, file, end: 0, before, is_begun: false, added: String::new(), length: None })
+        Ok(Self {
+            path: own,
+            file,
+            end: 0,
+            before,
+            is_begun: false,
+            added: String::new(),
+            written: Spool::beside(path),
+            length: None,
+        })
     }
 
     /// Begins with another text.
@@ -102,7 +113,8 @@ impl Partial {
         }
         if !is_bare {
             self.end += (head.len() + self.added.len()) as u64;
-            (self.is_begun, self.added) = (true, String::new());
+            self.is_begun = true;
+            self.written.push(&std::mem::take(&mut self.added));
         }
         Ok(())
     }
@@ -125,12 +137,12 @@ impl Partial {
         is_long_enough && is_at(&self.file, &self.path)
     }
 
-    /// Begins anew with the text of all records, where another program emptied, removed or replaced the file. What has its name now is
+    /// Begins anew with all records, where another program emptied, removed or replaced the file. What has its name now is
     /// kept under another one.
     ///
     /// # Errors
     /// When the file cannot be created.
-    pub(super) fn begin_anew(&mut self, cassette: &Path, records: String) -> Result<(), CassetteError> {
+    pub(super) fn begin_anew(&mut self, cassette: &Path) -> Result<(), CassetteError> {
         let io = |source| CassetteError::Io { path: self.path.clone(), source };
         if !is_at(&self.file, &self.path) {
             if fs::symlink_metadata(&self.path).is_ok() {
@@ -144,7 +156,9 @@ impl Partial {
             }
             self.file = lock(cassette, &self.path)?;
         }
+        let records = self.written.text().map_err(io)? + &self.added;
         self.file.set_len(0).map_err(io)?;
+        self.written = Spool::beside(cassette);
         (self.end, self.is_begun, self.added, self.length) = (0, false, records, Some(0));
         tracing::warn!(
             "{} was emptied, removed or replaced by another program while it was written: it is written anew",

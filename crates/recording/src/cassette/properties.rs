@@ -107,7 +107,8 @@ proptest! {
         for exchange in exchanges {
             writer.add(exchange);
         }
-        let written = writer.finish().unwrap();
+        let written = writer.records().to_vec();
+        writer.finish().unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         let cassette = load(&path).unwrap();
         prop_assert!(cassette.warnings.is_empty(), "{:?}\n{text}", cassette.warnings);

@@ -1,6 +1,6 @@
 //! One recorded exchange.
 
-use std::{borrow::Cow, fmt, str::FromStr};
+use std::{borrow::Cow, collections::HashSet, fmt, str::FromStr};
 
 use serde_json::{Map, Value};
 
@@ -9,7 +9,7 @@ use super::{
     side::{Moment, Side},
 };
 use crate::recording::{
-    canonical::{McpCall, SharedBody, mcp_summary},
+    canonical::{McpCall, SharedBody, SharedList, mcp_summary},
     redaction::{NoPlaceholder, Placeholder},
 };
 
@@ -260,6 +260,20 @@ impl Record {
         Self { answer: Answer { fault, ..self.answer.clone() }, ..self.clone() }
     }
 
+    /// Bytes that it holds without the sidecar's part, about. Messages that were seen, by their places in memory, do not count.
+    pub(super) fn memory(&self, seen: &mut HashSet<usize>) -> usize {
+        let messages = self.body.messages().into_iter().flat_map(SharedList::backward);
+        let new = messages.take_while(|message| seen.insert(std::ptr::from_ref(*message).addr()));
+        let body = memory(self.body.fields()) + new.map(memory).sum::<usize>();
+        let answer = match &self.answer.content {
+            Content::Bytes(bytes) => bytes.len(),
+            Content::Empty | Content::Choices { .. } | Content::Json(_) | Content::Events(_) | Content::Text(_) => {
+                memory(&self.answer.shown())
+            }
+        };
+        size_of::<Self>() + body + self.raw.as_ref().map_or(0, Vec::len) + answer
+    }
+
     /// A few words by which people recognise it.
     #[must_use]
     pub fn summary(&self) -> String {
@@ -271,14 +285,55 @@ impl Record {
             let shown: String = self.body.to_string().chars().take(80).collect();
             return format!("{} {} {shown}", self.method, self.path).trim().to_owned();
         }
-        let last = self.body.last_message();
-        let last = last.and_then(|message| message.get("content").or_else(|| message.get("output")));
-        let single = || ["prompt", "input"].iter().find_map(|name| self.body.get(name));
-        let text = last.or_else(single).map(words).unwrap_or_default().replace('\n', " ");
-        let short: String = text.chars().take(60).collect();
-        let dots = if short.len() < text.len() { "…" } else { "" };
-        format!("{} {} {short}{dots}", self.method, self.path).trim_end().to_owned()
+        format!("{} {} {}", self.method, self.path, self.asked()).trim_end().to_owned()
     }
+
+    /// The question of a request, and what was said last where that is something else, such as the result of a tool.
+    fn asked(&self) -> String {
+        let content = |message: &Value| message.get("content").or_else(|| message.get("output")).map(words);
+        let single = || ["prompt", "input"].iter().find_map(|name| self.body.get(name)).map(words);
+        let Some(last) = self.body.last_message() else { return excerpt(&single().unwrap_or_default(), 60) };
+        let said = content(last).or_else(single).unwrap_or_default();
+        let mut messages = self.body.messages().into_iter().flat_map(SharedList::backward);
+        match messages.find(|message| is_question(message)).filter(|question| *question != last) {
+            Some(question) => {
+                format!("{}, then {}", excerpt(&content(question).unwrap_or_default(), 40), excerpt(&said, 30))
+            }
+            None => excerpt(&said, 60),
+        }
+    }
+}
+
+/// Whether a message is one that a person wrote; results of tools come in the same role.
+fn is_question(message: &Value) -> bool {
+    let has_text = |content: &Value| match content {
+        Value::Array(parts) => parts.iter().any(|part| part.get("text").is_some()),
+        content => content.is_string(),
+    };
+    message.get("role").is_some_and(|role| role == "user") && message.get("content").is_some_and(has_text)
+}
+
+/// The beginning of a text in one line.
+fn excerpt(text: &str, most: usize) -> String {
+    let text = text.replace('\n', " ");
+    let short: String = text.chars().take(most).collect();
+    if short.len() < text.len() { short + "…" } else { short }
+}
+
+/// Bytes that a value holds, about.
+fn memory(value: &Value) -> usize {
+    /// A field's value, key, hash and place; a map has room for four, or twice as many.
+    const FIELD: usize = size_of::<Value>() + size_of::<String>() + 3 * size_of::<usize>();
+    let held = match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(memory).sum(),
+        Value::Object(fields) => {
+            let texts: usize = fields.iter().map(|(name, value)| name.len() + memory(value)).sum();
+            texts + fields.len().next_power_of_two().max(4) * FIELD
+        }
+    };
+    size_of::<Value>() + held
 }
 
 /// The words of a message's content, whole or in parts.

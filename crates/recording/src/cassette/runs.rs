@@ -19,8 +19,9 @@ const MOST: usize = 64;
 /// A recording that changed a cassette.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Run {
-    /// Its id.
-    pub run: String,
+    /// Its id, which no other recording has.
+    #[serde(alias = "run")]
+    pub run_id: String,
     /// When it ended, as RFC 3339 has it.
     pub created: String,
     /// What it did with the file: `once`, `all` or `new-episodes`.
@@ -47,7 +48,7 @@ pub(super) fn note(cassette: &Path, mode: &str, records: usize) -> io::Result<()
     let created = now.replace_nanosecond(0).ok().and_then(|time| time.format(&Rfc3339).ok());
     let seed = format!("{now:?} {} {}", std::process::id(), cassette.display());
     let run = format!("{:016x}", xxhash_rust::xxh3::xxh3_64(seed.as_bytes()));
-    let line = json!({"run": run, "created": created, "mode": mode, "records": records}).to_string();
+    let line = json!({"run_id": run, "created": created, "mode": mode, "records": records}).to_string();
     let lines: Vec<&str> = known.lines().chain([line.as_str()]).collect();
     let last = lines.get(lines.len().saturating_sub(MOST)..).unwrap_or_default();
     make_folder(cassette, &sidecar_of(cassette))?;

@@ -326,3 +326,60 @@ fn a_message_is_read_without_the_fields_that_are_not_written() {
     assert_eq!(read, json!({"role": "assistant", "content": null}));
     assert_eq!(read, wire_message(&short_message(&by_hand)));
 }
+
+/// The question that begins a conversation.
+fn question(at: usize) -> RecordedExchange {
+    let user = json!({"role": "user", "content": format!("question {at} {}", "x".repeat(200))});
+    let answer = json!({"role": "assistant", "content": format!("answer {at}")});
+    let mut exchange = chat(&json!([user]), &answer, "stop");
+    exchange.side.events = vec![Moment(1.5, Some("y".repeat(1000)), None)].into();
+    exchange
+}
+
+#[test]
+fn what_is_on_the_disk_is_let_go() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("w.yaml");
+    let most = 64 << 10;
+    let create = || CassetteWriter::create(&path, &Header::default(), WriteMode::Replace).unwrap();
+    let mut writer = create().holding(most);
+    for at in 0..300 {
+        let output = vec![vec![u32::try_from(at).unwrap(); 10]];
+        writer.add_with_ids(question(at), output);
+        if at % 7 == 0 {
+            writer.flush().unwrap();
+            let mut seen = std::collections::HashSet::new();
+            let held: usize = writer.records().iter().map(|record| record.memory(&mut seen)).sum();
+            assert!(held <= most && writer.records().iter().all(|record| record.side.is_none()), "{at}: {held}");
+        }
+    }
+    assert!(writer.records().len() < 60, "{}", writer.records().len());
+    // The file is written anew with all of them, and a conversation whose begin is gone goes on in full.
+    std::fs::remove_file(folder.path().join("w.yaml.partial")).unwrap();
+    let mut turn = question(3);
+    let messages = json!([turn.record.body.value()["messages"][0], {"role": "assistant", "content": "answer 3"},
+        {"role": "user", "content": "and then?"}]);
+    turn.record.body.set("messages", messages.clone());
+    writer.add(turn);
+    assert_eq!(writer.finish().unwrap(), 301);
+    let cassette = load(&path).unwrap();
+    assert_eq!(cassette.warnings, Vec::<String>::new());
+    assert_eq!((cassette.records.len(), cassette.records[300].like), (301, None));
+    assert_eq!(cassette.records[300].body.value()["messages"], messages);
+    let tokens = Tokens::read(&path).unwrap();
+    for (at, record) in cassette.records.iter().take(300).enumerate() {
+        assert!(record.is_as_recorded() && record.side.as_ref().unwrap().events.len() == 1, "{at}");
+        assert!(record.answer.shown().to_string().contains(&format!("\"answer {at}\"")), "{at}");
+        assert_eq!(tokens[&record.id].output[0][0] as usize, at);
+    }
+    // Where records keep their places they are needed at the end.
+    let mut again = create().holding(most).keeping_places();
+    for at in (0..300).rev() {
+        again.add(question(at));
+    }
+    again.flush().unwrap();
+    assert_eq!(again.records().len(), 300);
+    assert_eq!(again.finish().unwrap(), 300);
+    let kept = load(&path).unwrap();
+    assert!(kept.records[7].answer.shown().to_string().contains("\"answer 7\"") && kept.records[7].is_as_recorded());
+}

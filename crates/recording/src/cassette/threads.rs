@@ -78,6 +78,12 @@ impl Threads {
         }
     }
 
+    /// Forgets the records before a place.
+    pub(super) fn forget(&mut self, before: usize) {
+        self.after.retain(|_, (at, _)| *at >= before);
+        self.asked.retain(|_, at| *at >= before);
+    }
+
     /// The record with the longest part of the conversation.
     pub(super) fn base_of(&self, record: &Record, chain: &Chain) -> Option<(usize, Echo)> {
         record.body.messages()?;

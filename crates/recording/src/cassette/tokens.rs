@@ -34,12 +34,24 @@ impl Tokens {
             Ok(bytes) => {
                 let text =
                     String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-                let lines = text.lines().filter_map(|line| serde_json::from_str::<Self>(line).ok());
-                Ok(lines.map(|tokens| (tokens.id, tokens)).collect())
+                Ok(Self::of_lines(&text))
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeMap::new()),
             Err(error) => Err(error),
         }
+    }
+
+    /// Reads lines, by record; those that are none are left out.
+    pub(super) fn of_lines(text: &str) -> BTreeMap<u64, Self> {
+        let lines = text.lines().filter_map(|line| serde_json::from_str::<Self>(line).ok());
+        lines.map(|tokens| (tokens.id, tokens)).collect()
+    }
+
+    /// The line that a file has of them; nothing where nothing is known.
+    pub(super) fn line(&self) -> String {
+        let is_known = !self.output.is_empty() || !self.hashes.is_empty() || self.prompt.is_some();
+        let line = is_known.then(|| serde_json::to_string(self).ok()).flatten();
+        line.map(|line| line + "\n").unwrap_or_default()
     }
 
     /// Writes what is known of a cassette's tokens; no file where that is nothing.
@@ -47,8 +59,7 @@ impl Tokens {
     /// # Errors
     /// When it cannot be written.
     pub fn write(cassette: &Path, tokens: &[Self]) -> io::Result<()> {
-        let known = tokens.iter().filter(|it| !it.output.is_empty() || !it.hashes.is_empty() || it.prompt.is_some());
-        let lines: String = known.filter_map(|it| serde_json::to_string(it).ok()).map(|line| line + "\n").collect();
+        let lines: String = tokens.iter().map(Self::line).collect();
         let path = sidecar_of(cassette).join("tokens.jsonl");
         if lines.is_empty() {
             return if path.exists() { fs::remove_file(path) } else { Ok(()) };

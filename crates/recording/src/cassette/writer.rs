@@ -2,10 +2,17 @@
 //!
 //! A recording in progress is in `NAME.yaml.partial`, a cassette too; a finished one replaces the old file atomically. So a
 //! crash leaves both. Files are readable by their owner only.
+//!
+//! What is on the disk is let go, but for the last records, which others may continue: at most [`MOST_HELD`] bytes of them. Limits: a
+//! request that continues an earlier one shows its whole conversation. Where records keep the places that they have in a file, all of
+//! them stay in memory.
+//!
+//! See docs/decisions/0107-what-is-recorded-is-let-go.md.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
-    fs, io,
+    fs,
+    io::{self, Read},
     path::{Path, PathBuf},
 };
 
@@ -20,9 +27,11 @@ use super::{
     load,
     names::Names,
     partial::{Partial, partial},
+    recent::RecentRecords,
     record::{Echo, Record},
     rerecorded, runs,
     side::{self, Side},
+    spool::Spool,
     threads::{Chain, Threads, share},
     tokens::Tokens,
     write::{Tools, emit, record_text, tools_text, top},
@@ -34,6 +43,9 @@ const RETRIED_WITHIN: usize = 64;
 
 /// Numbers from here on are not counted up: the smallest ones that are free follow.
 pub(super) const HIGH_ID: u64 = 1 << 63;
+
+/// Bytes of written records that stay in memory, about.
+const MOST_HELD: usize = 64 << 20;
 
 /// Exchange as it was recorded.
 #[derive(Debug, Clone, Default)]
@@ -68,7 +80,8 @@ pub struct CassetteWriter {
     keep: Keep,
     /// The partial file, which has no other writer.
     partial: Partial,
-    records: Vec<Record>,
+    /// The last records, without the sidecar's part of those that are written.
+    records: RecentRecords,
     names: Names,
     threads: Threads,
     /// Text after the records.
@@ -78,8 +91,10 @@ pub struct CassetteWriter {
     open: bool,
     indent: usize,
     old_sides: Vec<u8>,
-    /// Token ids of all records.
-    tokens: Vec<Tokens>,
+    /// The sidecar's part of written records.
+    sides: Spool,
+    /// Token ids of all new records, a line each.
+    tokens: Spool,
     dirty: bool,
     /// The number of the next record, or the smallest one that may be.
     next: u64,
@@ -112,7 +127,7 @@ impl CassetteWriter {
             notes_runs: false,
             keep: Keep::default(),
             partial: Partial::claim(path, top(header) + "records:\n")?,
-            records: Vec::new(),
+            records: RecentRecords::of(MOST_HELD),
             names: Names::default(),
             threads: Threads::default(),
             after: String::new(),
@@ -120,7 +135,8 @@ impl CassetteWriter {
             open: true,
             indent: 0,
             old_sides: Vec::new(),
-            tokens: Vec::new(),
+            sides: Spool::beside(path),
+            tokens: Spool::beside(path),
             dirty: true,
             next: 0,
             taken: BTreeSet::new(),
@@ -149,8 +165,14 @@ impl CassetteWriter {
     #[must_use]
     pub fn keeping_places(self) -> Self {
         let keeps_by_hand = self.mode == WriteMode::Replace;
-        let keeps_places = keeps_by_hand && rerecorded::may_move(&self.header);
+        let keeps_places = keeps_by_hand && self.path.exists() && rerecorded::may_move(&self.header);
         Self { keeps_places, keeps_by_hand, ..self }
+    }
+
+    /// Holds at most so many bytes of written records.
+    #[cfg(test)]
+    pub(super) fn holding(self, most: usize) -> Self {
+        Self { records: RecentRecords::of(most), ..self }
     }
 
     /// Has a recording that changes the file noted beside it.
@@ -184,14 +206,15 @@ impl CassetteWriter {
         }
         let bases = bases(&old.records);
         let mut chains = Inherited::new(&bases);
-        for (at, record) in old.records.into_iter().enumerate() {
+        for (at, mut record) in old.records.into_iter().enumerate() {
             let before = chains.of(at).and_then(|(base, chain)| Some((self.records.get(base)?, chain)));
             let chain = before.map_or_else(|| Chain::of(&record), |(base, chain)| Chain::of_next(&record, base, chain));
             self.threads.add(&record, &chain, at);
             chains.keep(at, chain);
+            record.side = None;
             self.records.push(record);
         }
-        (self.old, self.flushed) = (self.records.len(), self.records.len());
+        (self.old, self.flushed) = (self.records.count(), self.records.count());
         Ok(())
     }
 
@@ -199,8 +222,8 @@ impl CassetteWriter {
     pub fn add_with_ids(&mut self, exchange: RecordedExchange, output: Vec<Vec<u32>>) -> u64 {
         let id = self.add(exchange);
         if !output.is_empty() && self.keep.tokens == TokenIds::Sidecar {
-            let answer = self.records.last().map(|record| record.answer.fingerprint()).unwrap_or_default();
-            self.tokens.push(Tokens { id, answer, output, ..Tokens::default() });
+            let answer = self.records.list().last().map(|record| record.answer.fingerprint()).unwrap_or_default();
+            self.tokens.push(&Tokens { id, answer, output, ..Tokens::default() }.line());
         }
         id
     }
@@ -230,7 +253,7 @@ impl CassetteWriter {
         base.into_iter().for_each(|base| share(&mut record, base));
         record_text(self.partial.added(), &record, base, tools, self.indent);
         let id = record.id;
-        self.threads.add(&record, &chain, self.records.len());
+        self.threads.add(&record, &chain, self.records.count());
         self.records.push(record);
         self.dirty = true;
         id
@@ -242,17 +265,17 @@ impl CassetteWriter {
             let Record { method, path, headers, .. } = record;
             Rules::default().identify(&Call { method, path, headers, body: &record.compared() }).key
         };
-        let (own, recent) = (key(record), self.records.iter().rev().take(RETRIED_WITHIN));
+        let (own, recent) = (key(record), self.records.list().iter().rev().take(RETRIED_WITHIN));
         let equal: Vec<&Record> = recent.into_iter().filter(|earlier| key(earlier) == own).collect();
         let has_failed = |record: &&&Record| record.has_failed();
         let found = equal.iter().find(has_failed).or(equal.first())?;
         Some(found.retry_of.unwrap_or(found.id))
     }
 
-    /// The records so far, those of the old file first.
+    /// The last records, those of the old file first.
     #[must_use]
     pub fn records(&self) -> &[Record] {
-        &self.records
+        self.records.list()
     }
 
     /// Brings the partial file up to date. It is written anew where another program emptied, removed or replaced it.
@@ -269,8 +292,7 @@ impl CassetteWriter {
     /// When it cannot be written.
     pub fn flush_with<'e>(&mut self, later: impl Iterator<Item = &'e RecordedExchange>) -> Result<(), CassetteError> {
         if !self.partial.is_intact() {
-            let records = self.text_of_records();
-            self.partial.begin_anew(&self.path, records)?;
+            self.partial.begin_anew(&self.path)?;
             self.dirty = true;
         }
         let (mut tail, mut tools) = (String::new(), self.tools.clone());
@@ -284,19 +306,35 @@ impl CassetteWriter {
         if !self.dirty && records.is_empty() {
             return Ok(());
         }
-        let new = self.records.iter().skip(self.flushed).chain(&records);
+        let new = self.records.since(self.flushed).chain(&records);
         let mut seen = std::mem::take(&mut self.seen);
         let written = blob::write_new_blobs(&self.path, new, &mut seen);
         written.map_err(|source| self.io(source))?;
         self.seen = if records.is_empty() { seen } else { HashSet::new() };
-        self.flushed = self.records.len();
         let mut after = self.after.clone();
         if self.open {
             tools_text(&mut after, &tools);
         }
         self.partial.bring(&tail, &after).map_err(|source| self.io(source))?;
         self.dirty = false;
+        self.let_go();
         Ok(())
+    }
+
+    /// Lets go of what the disk has.
+    fn let_go(&mut self) {
+        let written = std::mem::replace(&mut self.flushed, self.records.count());
+        if self.keeps_places {
+            return;
+        }
+        let sides: Vec<Side> = self.records.since_mut(written).filter_map(|record| record.side.take()).collect();
+        self.sides.push(&side::text(sides.iter()));
+        if let Some(first) = self.records.let_go() {
+            self.threads.forget(first);
+            self.names.forget(first);
+            // Other messages may have the places in memory of those that are gone.
+            self.seen = HashSet::new();
+        }
     }
 
     /// Whether nothing but this writer has changed the partial file.
@@ -305,47 +343,36 @@ impl CassetteWriter {
         self.partial.is_intact()
     }
 
-    /// The text of all new records.
-    fn text_of_records(&self) -> String {
-        let places: HashMap<u64, usize> = self.records.iter().enumerate().map(|(at, record)| (record.id, at)).collect();
-        let mut text = String::new();
-        for record in self.records.iter().skip(self.old) {
-            let base = record.like.and_then(|id| self.records.get(*places.get(&id)?));
-            record_text(&mut text, record, base, Tools::Closed(&self.tools), self.indent);
-        }
-        text
-    }
-
-    /// Puts the file and its sidecar in place. A file without records is not written, and an old file is not replaced by one.
+    /// Puts the file and its sidecar in place; returns the number of records. A file without records is not written, and an old file is
+    /// not replaced by one.
     ///
     /// # Errors
     /// When they cannot be written; the partial file stays then.
-    pub fn finish(mut self) -> Result<Vec<Record>, CassetteError> {
-        if self.records.is_empty() {
+    pub fn finish(mut self) -> Result<usize, CassetteError> {
+        if self.records.count() == 0 {
             // The next run would replay nothing from it, and so record nothing.
             fs::remove_file(partial(&self.path)).map_err(|source| self.io(source))?;
-            return Ok(self.records);
+            return Ok(0);
         }
         if self.keeps_by_hand && !self.keeps_places {
             self.add_by_hand();
         }
         self.flush()?;
-        if self.keeps_places {
-            self.arrange().map_err(|source| self.io(source))?;
-        }
+        self.put().map_err(|source| self.io(source))?;
+        Ok(self.records.count())
+    }
+
+    fn put(&mut self) -> io::Result<()> {
+        let numbers = if self.keeps_places { self.arrange()? } else { HashMap::new() };
         let before = fs::read(&self.path).ok();
-        let put = || -> io::Result<()> {
-            let new = self.records.iter().skip(self.old).filter_map(|record| record.side.as_ref());
-            let sides = [self.old_sides.as_slice(), side::text(new).as_bytes()].concat();
-            self.partial.keep()?;
-            put_in_place(&self.path, &sides)?;
-            // Those of the file that was here are no longer meant to be known.
-            let forgets = self.keep.tokens == TokenIds::None && self.mode == WriteMode::Replace;
-            if forgets { Tokens::write(&self.path, &[]) } else { self.put_tokens() }?;
-            self.note_run(before.as_deref())
-        };
-        put().map_err(|source| self.io(source))?;
-        Ok(self.records)
+        // Where all records stay in memory, so do their sides.
+        let sides = side::text(self.records.list().iter().filter_map(|record| record.side.as_ref()));
+        self.partial.keep()?;
+        put_in_place(&self.path, self.old_sides.as_slice().chain(self.sides.reader()?).chain(sides.as_bytes()))?;
+        // Those of the file that was here are no longer meant to be known.
+        let forgets = self.keep.tokens == TokenIds::None && self.mode == WriteMode::Replace;
+        if forgets { Tokens::write(&self.path, &[]) } else { self.put_tokens(&numbers) }?;
+        self.note_run(before.as_deref())
     }
 
     /// Notes a recording that changed the file; where no times are kept, nothing is known of runs either.
@@ -357,7 +384,7 @@ impl CassetteWriter {
             (WriteMode::Replace, None) => "once",
         };
         let is_noted = self.notes_runs && self.keep.times == Times::Sidecar && !is_same();
-        if is_noted { runs::note(&self.path, mode, self.records.len()) } else { Ok(()) }
+        if is_noted { runs::note(&self.path, mode, self.records.count()) } else { Ok(()) }
     }
 
     /// Adds the hand-written records of the file that is replaced, if it can be read, behind the others.
@@ -369,30 +396,32 @@ impl CassetteWriter {
         }
     }
 
-    /// Brings the records into the order of the file that is replaced, if it can be read.
-    fn arrange(&mut self) -> io::Result<()> {
-        let Ok(old) = load(&self.path) else { return Ok(()) };
-        let mut records = std::mem::take(&mut self.records);
+    /// Brings the records into the order of the file that is replaced, if it can be read; returns their new numbers.
+    fn arrange(&mut self) -> io::Result<HashMap<u64, u64>> {
+        let Ok(old) = load(&self.path) else { return Ok(HashMap::new()) };
+        let mut records = std::mem::take(self.records.list_mut());
         records.extend(by_hand::numbered(&old.records, self.next));
         let (records, numbers) = rerecorded::arrange(&self.header, &old.records, records);
-        for tokens in &mut self.tokens {
-            tokens.id = numbers.get(&tokens.id).copied().unwrap_or(tokens.id);
-        }
-        self.records = records;
-        blob::write_blobs(&self.path, self.records.iter())?;
-        self.partial.replace(&emit(&self.header, &self.records, &Map::new()))
+        blob::write_blobs(&self.path, records.iter())?;
+        self.partial.replace(&emit(&self.header, &records, &Map::new()))?;
+        *self.records.list_mut() = records;
+        Ok(numbers)
     }
 
     /// Writes what is known of tokens, beside what the sidecar of a continued cassette knows.
-    fn put_tokens(&self) -> io::Result<()> {
-        if self.tokens.is_empty() {
+    fn put_tokens(&mut self, numbers: &HashMap<u64, u64>) -> io::Result<()> {
+        let new = Tokens::of_lines(&self.tokens.text()?);
+        if new.is_empty() {
             return Ok(());
         }
         let mut known = match self.mode {
             WriteMode::Append => Tokens::read(&self.path)?,
             WriteMode::Replace => BTreeMap::new(),
         };
-        known.extend(self.tokens.iter().map(|tokens| (tokens.id, tokens.clone())));
+        for (id, tokens) in new {
+            let id = numbers.get(&id).copied().unwrap_or(id);
+            known.insert(id, Tokens { id, ..tokens });
+        }
         Tokens::write(&self.path, &known.into_values().collect::<Vec<_>>())
     }
 

@@ -3,7 +3,8 @@
 //! A request never waits for it: what does not fit into the queue is refused, and counted by the submitter. The queue is bounded in
 //! items and in bytes. The sink is flushed twice a second, so that a crash of the program loses at most the last second.
 //!
-//! A disk that does not answer at all holds up this thread only: at the end it is waited for, but not for ever.
+//! A disk that does not answer at all holds up this thread only: at the end it is waited for, but not for ever. What waits at the end is
+//! written as long as that goes on, which may take longer than a drain: the log says every two seconds what is left.
 
 mod progress;
 mod queue;
@@ -26,6 +27,9 @@ use queue::{Queue, Taken};
 
 /// Interval at which written data is handed to the operating system.
 const FLUSH_EVERY: Duration = Duration::from_millis(500);
+
+/// How often the end notes what is still to be written.
+const NOTE_EVERY: Duration = Duration::from_secs(2);
 
 /// How often so long a search for secrets is waited for at the end.
 const FINISH_SEARCHES: u32 = 6;
@@ -167,19 +171,26 @@ impl<S: Sink> Recorder<S> {
         self.queue.close();
         let ending = self.ending.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(ending) = ending else { return Ok(None) };
-        let mut searches = 0;
+        let timeout = self.progress.capacity().disk_timeout;
+        let (mut searches, mut position, mut since) = (0, self.progress.position(), Instant::now());
         loop {
-            let position = self.progress.position();
-            match ending.recv_timeout(self.progress.capacity().disk_timeout) {
+            match ending.recv_timeout(timeout.min(NOTE_EVERY)) {
                 Ok(ending) => return Ok(Some(ending)),
-                // A long queue is written as long as it gets shorter, and so is a long item.
-                Err(RecvTimeoutError::Timeout) if self.progress.position() != position => {}
-                Err(RecvTimeoutError::Timeout) if self.progress.is_searching() && searches < FINISH_SEARCHES => {
-                    searches += 1;
-                }
-                Err(RecvTimeoutError::Timeout) if self.progress.is_searching() => return Err(RecorderError::Searching),
-                Err(RecvTimeoutError::Timeout) => return Err(RecorderError::TimedOut),
+                Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Err(RecorderError::Panicked),
+            }
+            tracing::warn!("{}", self.progress.remaining());
+            // A long queue is written as long as it gets shorter, and so is a long item.
+            let is_moving = std::mem::replace(&mut position, self.progress.position()) != position;
+            if !is_moving && since.elapsed() < timeout {
+                continue;
+            }
+            since = Instant::now();
+            match (is_moving, self.progress.is_searching()) {
+                (true, _) => {}
+                (false, true) if searches < FINISH_SEARCHES => searches += 1,
+                (false, true) => return Err(RecorderError::Searching),
+                (false, false) => return Err(RecorderError::TimedOut),
             }
         }
     }

@@ -222,6 +222,16 @@ impl Progress {
         self.pulse.beat(Instant::now());
     }
 
+    /// Message about what is still to be written at the end.
+    pub(super) fn remaining(&self) -> String {
+        let (waiting, mib) = (self.queued(), self.bytes.load(Relaxed) >> 20);
+        let what = match waiting {
+            0 => "the recording is being closed".to_owned(),
+            _ => format!("{waiting} exchanges ({mib} MiB) wait to be written"),
+        };
+        format!("{what}; a second signal ends at once and loses what is not written")
+    }
+
     /// How far the thread is: what waits, and its last sign of life. Equal later on where nothing moved.
     pub(super) fn position(&self) -> (usize, u64) {
         (self.queued(), self.pulse.last.load(Relaxed))
@@ -268,6 +278,14 @@ mod tests {
         let late = Instant::now() + STALLED_AFTER + Duration::from_secs(2);
         assert!(matches!(progress.searching(|| progress.state_at(late)), RecorderState::Searching(_)));
         assert!(matches!(progress.state_at(late + STALLED_AFTER), RecorderState::Stalled(_)));
+    }
+
+    #[test]
+    fn what_is_still_to_be_written_is_named() {
+        let progress = Progress::new(Capacity::default());
+        assert!(progress.remaining().starts_with("the recording is being closed; a second signal"));
+        assert!(progress.reserve(5 << 20) && progress.reserve(1 << 20));
+        assert!(progress.remaining().starts_with("2 exchanges (6 MiB) wait to be written; a second signal"));
     }
 
     #[test]

@@ -49,6 +49,12 @@ impl Values {
         self.0.insert(placeholder, value.into());
     }
 
+    /// Whether there is a value of a placeholder. One that is a placeholder itself is none.
+    #[must_use]
+    pub fn has(&self, placeholder: &Placeholder) -> bool {
+        self.0.get(placeholder).is_some_and(|value| value.parse::<Placeholder>().is_err())
+    }
+
     /// Text with values in it, JSON or not; `None` where none of its placeholders has one.
     #[must_use]
     pub fn text(&self, text: &str) -> Option<String> {

@@ -21,11 +21,13 @@ pub enum Concern {
     Text,
     /// A call of the wrapped command to another server, which was refused.
     Blocked,
+    /// An answer with a placeholder, since no value was known for it.
+    Placeholder,
 }
 
 impl Concern {
     /// All of them.
-    pub(super) const ALL: [Self; 8] = [
+    pub(super) const ALL: [Self; 9] = [
         Self::Miss,
         Self::Unconsumed,
         Self::UnconsumedAll,
@@ -34,6 +36,7 @@ impl Concern {
         Self::Drift,
         Self::Text,
         Self::Blocked,
+        Self::Placeholder,
     ];
 
     /// Its name in flags and reports.
@@ -48,13 +51,14 @@ impl Concern {
             Self::Drift => "drift",
             Self::Text => "text",
             Self::Blocked => "blocked",
+            Self::Placeholder => "placeholder",
         }
     }
 }
 
 /// A text that names no concern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is none of miss, unconsumed, unconsumed=all, exhausted, loose, drift, text, blocked")]
+#[error("`{0}` is none of miss, unconsumed, unconsumed=all, exhausted, loose, drift, text, blocked, placeholder")]
 pub struct UnknownConcern(String);
 
 impl FromStr for Concern {

@@ -15,6 +15,7 @@ mod misses;
 mod network_block;
 mod report;
 mod session;
+mod tool_drift;
 
 use serde_json::Value;
 
@@ -33,6 +34,7 @@ pub use self::{
         DEFAULT_SESSION, SessionNameError, UpstreamName, UpstreamNameError, enter, is_upstream_name, session_name,
         session_of, upstream_of,
     },
+    tool_drift::ToolDrift,
 };
 
 /// Something that keeps an account of its sessions.

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt};
 
 use serde_json::{Value, json};
 
-use super::{Concern, compared::Compared};
+use super::{Concern, ToolDrift, compared::Compared};
 use crate::base::one_line::one_line;
 
 /// Report of all sessions.
@@ -76,8 +76,10 @@ pub struct SessionReport {
     pub by_hand: usize,
     /// Requests that went upstream.
     pub forwarded: u64,
-    /// Tools that are not as they were recorded: in how many requests, and what changed.
-    pub tools: BTreeMap<String, (u64, Vec<String>)>,
+    /// Answers that were served with placeholders in place of values.
+    pub placeholders: u64,
+    /// Tools that are not as they were recorded.
+    pub tools: ToolDrift,
     /// How prompts found their records, where records are those of a trace.
     pub matching: Option<Matching>,
     /// Answers that were compared with recorded ones, where that is the mode.
@@ -140,6 +142,7 @@ impl SessionReport {
             Concern::Drift => !self.tools.is_empty() || self.compared.as_ref().is_some_and(|it| it.structure > 0),
             Concern::Text => self.compared.as_ref().is_some_and(|compared| compared.text > 0),
             Concern::Blocked => false,
+            Concern::Placeholder => self.placeholders > 0,
         };
         concerns.iter().copied().filter(is_so).collect()
     }
@@ -163,6 +166,7 @@ impl SessionReport {
         self.served += other.served;
         self.requests += other.requests;
         self.forwarded += other.forwarded;
+        self.placeholders += other.placeholders;
         self.unserved += other.unserved;
         self.unconsumed.extend(other.unconsumed);
         self.begun_unconsumed.extend(other.begun_unconsumed);
@@ -171,25 +175,24 @@ impl SessionReport {
         add(&mut self.again, other.again);
         self.by_hand += other.by_hand;
         other.compared.into_iter().for_each(|compared| self.compared.get_or_insert_default().add(compared));
-        self.tools.extend(other.tools);
+        self.tools.add(other.tools);
         self.novel.extend(other.novel);
     }
 
     /// For programs.
     #[must_use]
     pub fn json(&self) -> Value {
-        let tool = |(name, (requests, changes)): (&String, &(u64, Vec<String>))| {
-            (name.clone(), json!({"requests": requests, "changes": changes}))
-        };
-        let tools: serde_json::Map<String, Value> = self.tools.iter().map(tool).collect();
         let mut report = json!({"records": self.records, "requests": self.requests, "served": self.served,
             "unconsumed": self.unconsumed, "begun_unconsumed": self.begun_unconsumed, "misses": self.misses, "loose": self.loose, "again": self.again,
-            "forwarded": self.forwarded, "tools": tools});
+            "forwarded": self.forwarded, "tools": self.tools.json()});
         if let (Some(compared), Some(fields)) = (&self.compared, report.as_object_mut()) {
             fields.insert("compared".to_owned(), compared.json());
         }
         if let (1.., Some(fields)) = (self.by_hand, report.as_object_mut()) {
             fields.insert("by_hand".to_owned(), self.by_hand.into());
+        }
+        if let (1.., Some(fields)) = (self.placeholders, report.as_object_mut()) {
+            fields.insert("placeholders".to_owned(), self.placeholders.into());
         }
         if let (Some(matching), Some(fields)) = (&self.matching, report.as_object_mut()) {
             fields.insert("matches".to_owned(), matching.json());
@@ -220,17 +223,19 @@ impl SessionReport {
         if self.forwarded > 0 {
             text.push_str(&format!("  forwarded: {}\n", self.forwarded));
         }
-        for (tool, (requests, changes)) in &self.tools {
-            let more = if changes.len() > 1 { format!(" and {} more", changes.len() - 1) } else { String::new() };
-            let first = changes.first().map(String::as_str).unwrap_or_default();
-            let (tool, first) = (one_line(tool), one_line(first));
-            text.push_str(&format!("  drift: tool {tool} in {requests} requests: {first}{more}\n"));
+        if self.placeholders > 0 {
+            text.push_str(&format!("  answers with placeholders: {}\n", self.placeholders));
         }
-        for record in self.begun_unconsumed.iter().take(20) {
+        text.push_str(&self.tools.text());
+        // What comes after a miss is not asked for any more.
+        let shown = if self.misses.is_empty() { 20 } else { 0 };
+        for record in self.begun_unconsumed.iter().take(shown) {
             text.push_str(&format!("  unconsumed: {}\n", one_line(record)));
         }
-        if self.begun_unconsumed.len() > 20 {
-            text.push_str(&format!("  unconsumed: {} more\n", self.begun_unconsumed.len() - 20));
+        match (self.begun_unconsumed.len().saturating_sub(shown), shown) {
+            (0, _) => {}
+            (left, 0) => text.push_str(&format!("  unconsumed beside the misses: {left}, listed by --report\n")),
+            (more, _) => text.push_str(&format!("  unconsumed: {more} more\n")),
         }
         match self.unconsumed.len().saturating_sub(self.begun_unconsumed.len()) {
             0 => {}

@@ -48,7 +48,16 @@ pub enum Waited {
     /// At the time of the comment.
     Comment,
     /// The response is to end now. Given once; what follows waits for nothing.
-    Aborted,
+    Aborted(AbortedBy),
+}
+
+/// Origin of an abort. vLLM counts requests that the engine ended as finished, and none that the server took back from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AbortedBy {
+    /// A pause of the engine, or its end.
+    Engine,
+    /// The server, for a client or by `/abort_requests`.
+    Server,
 }
 
 /// Admission of a response on its way, by a server that can hold it back and abort it.

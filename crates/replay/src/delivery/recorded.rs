@@ -10,7 +10,7 @@ use std::{
 use bytes::{BufMut, Bytes};
 use tokio::{task::yield_now, time::Instant};
 
-use super::{Deliverable, Gate, Wait, Waited, deadline, held::Held};
+use super::{AbortedBy, Deliverable, Gate, Wait, Waited, deadline, held::Held};
 use crate::{
     net::wire::EventBuffer,
     replay::timing::{ResponseSchedule, TokenChunk, TokensDue},
@@ -58,7 +58,7 @@ pub trait TokenCounter: Send {
     fn settle(&mut self);
 
     /// Counts the end of all choices: their own, or that they were aborted.
-    fn end(&mut self, is_aborted: bool);
+    fn end(&mut self, aborted: Option<AbortedBy>);
 
     /// Checks whether an engine gives the tokens, and more of them come.
     fn awaits(&self) -> bool {
@@ -85,7 +85,7 @@ impl TokenCounter for () {
 
     fn settle(&mut self) {}
 
-    fn end(&mut self, _: bool) {}
+    fn end(&mut self, _: Option<AbortedBy>) {}
 }
 
 /// A recorded response on its way.
@@ -152,13 +152,13 @@ impl<C: TokenCounter> RecordedResponse<C> {
         loop {
             if self.awaits() {
                 let token = poll_fn(|context| self.poll_step(context));
-                if wait.for_step(token, None).await == Waited::Aborted {
-                    self.abort();
+                if let Waited::Aborted(by) = wait.for_step(token, None).await {
+                    self.abort(by);
                 }
             }
             let Some((due, step)) = self.next_due() else { break };
             match wait.until(deadline(zero, due), None).await {
-                Waited::Aborted => self.abort(),
+                Waited::Aborted(by) => self.abort(by),
                 Waited::Due(at) => {
                     latest = at;
                     body = self.step(step, Instant::now());
@@ -199,7 +199,7 @@ impl<C: TokenCounter> RecordedResponse<C> {
             self.counter.count(tokens, now);
         }
         if is_last {
-            self.counter.end(false);
+            self.counter.end(None);
         }
     }
 
@@ -230,7 +230,7 @@ impl<C: TokenCounter> Deliverable for RecordedResponse<C> {
         while self.awaits() {
             let Poll::Ready(token) = self.counter.poll_token(context) else { return Poll::Pending };
             let Some(token) = token else {
-                self.abort();
+                self.abort(AbortedBy::Engine);
                 break;
             };
             let is_last = !self.counter.awaits();
@@ -252,11 +252,11 @@ impl<C: TokenCounter> Deliverable for RecordedResponse<C> {
         self.counter.settle();
     }
 
-    fn abort(&mut self) {
+    fn abort(&mut self, by: AbortedBy) {
         self.parts.clear();
         self.held = None;
         self.end = ResponseEnd::Cut;
-        self.counter.end(true);
+        self.counter.end(Some(by));
     }
 
     fn break_off(&mut self) -> Option<&'static str> {

@@ -15,7 +15,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{Gate, Wait, Waited, deadline};
+use super::{AbortedBy, Gate, Wait, Waited, deadline};
 use crate::net::{server::BodyError, wire::EventBuffer};
 
 /// Bytes that are written together at the most, so that a long response that is due at once neither fills the memory nor keeps
@@ -56,7 +56,7 @@ pub trait Deliverable {
     fn settle(&mut self);
 
     /// Ends it, at once.
-    fn abort(&mut self);
+    fn abort(&mut self, by: AbortedBy);
 
     /// Returns why the connection breaks after the last step, where it does.
     fn break_off(&mut self) -> Option<&'static str> {
@@ -139,7 +139,7 @@ impl<A: Deliverable + Send, G: Gate> Delivery<A, G> {
                 match self.wait.for_step(step, comment).await {
                     Waited::Due(_) => {}
                     Waited::Comment => return Some(self.comment()),
-                    Waited::Aborted => self.response.abort(),
+                    Waited::Aborted(by) => self.response.abort(by),
                 }
             }
             let (due, turn) = self.response.next_due()?;
@@ -156,7 +156,7 @@ impl<A: Deliverable + Send, G: Gate> Delivery<A, G> {
                     }
                 }
                 Waited::Comment => return Some(self.comment()),
-                Waited::Aborted => self.response.abort(),
+                Waited::Aborted(by) => self.response.abort(by),
             }
         }
     }

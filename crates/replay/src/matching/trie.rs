@@ -10,11 +10,9 @@
 
 #![allow(clippy::indexing_slicing)] // node and record numbers are handed out here and only grow
 
-use std::{
-    collections::HashMap,
-    hash::{BuildHasherDefault, Hasher},
-    ops::Range,
-};
+use std::{collections::HashMap, ops::Range};
+
+use crate::base::hash_is_key::BuildHashIsKey;
 
 const ROOT: u32 = 0;
 const NONE: u32 = u32::MAX;
@@ -282,24 +280,4 @@ fn list(head: u32, next: impl Fn(u32) -> u32) -> impl Iterator<Item = u32> {
     std::iter::successors(some(head), move |number| some(next(*number)))
 }
 
-type ByHash = HashMap<u64, u32, BuildHasherDefault<HashIsKey>>;
-
-/// The keys are hashes themselves.
-#[derive(Debug, Default)]
-struct HashIsKey(u64);
-
-impl Hasher for HashIsKey {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
-        }
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
-}
+type ByHash = HashMap<u64, u32, BuildHashIsKey>;

@@ -27,6 +27,8 @@ pub(super) struct Account {
     pub(super) again: BTreeMap<&'static str, u64>,
     /// Requests that went to the real server.
     pub(super) forwarded: u64,
+    /// Answers that were served with placeholders.
+    pub(super) placeholders: u64,
     /// Each miss with its explanation.
     pub(super) novel: KeptMisses,
     /// Answers of the real server beside recorded ones.
@@ -73,6 +75,7 @@ impl Account {
             loose: self.loose.clone(),
             again: self.again.clone(),
             forwarded: self.forwarded,
+            placeholders: self.placeholders,
             tools: self.comparison.tools.clone(),
             compared: self.comparison.answers.clone(),
             novel: self.novel.list().to_vec(),

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::{params::ParamKey, record_index::RecordIndex};
+use super::record_index::RecordIndex;
+use crate::recording::canonical::Key;
 
 /// Consumption of the records of an index.
 #[derive(Debug, Default)]
@@ -10,7 +11,7 @@ pub(super) struct Consumption {
     /// The first requests that each record was served to, and how many there were.
     served_to: HashMap<usize, (Vec<u64>, u64)>,
     /// The place among the records of a key at which those begin that may be left.
-    next: HashMap<ParamKey, usize>,
+    next: HashMap<Key, usize>,
 }
 
 /// Requests that are remembered for one record.
@@ -18,7 +19,7 @@ const MOST_REMEMBERED: usize = 10;
 
 impl Consumption {
     /// The first record of a key that was not served yet.
-    pub(super) fn next(&mut self, index: &RecordIndex, key: ParamKey) -> Option<usize> {
+    pub(super) fn next(&mut self, index: &RecordIndex, key: Key) -> Option<usize> {
         let records = index.of_key(key);
         let next = self.next.entry(key).or_default();
         while records.get(*next).is_some_and(|at| self.served_to.contains_key(at)) {

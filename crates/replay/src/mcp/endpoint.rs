@@ -221,14 +221,18 @@ impl Endpoint {
     pub(super) fn shown(&self, first: usize, session: &str) -> Vec<Value> {
         let times = self.lock().times(session);
         let records = self.index.records().iter().enumerate();
-        records.map(|(at, indexed)| shown(indexed, first + at, times.get(&at).copied().unwrap_or_default())).collect()
+        records
+            .map(|(at, indexed)| {
+                shown((&self.index, at), indexed, first + at, times.get(&at).copied().unwrap_or_default())
+            })
+            .collect()
     }
 
     /// One of them with its body.
     pub(super) fn shown_record(&self, at: usize, first: usize, session: &str) -> Option<Value> {
         let indexed = self.index.records().get(at)?;
         let times = self.lock().times(session).get(&at).copied().unwrap_or_default();
-        let mut found = shown(indexed, first + at, times);
+        let mut found = shown((&self.index, at), indexed, first + at, times);
         let record = indexed.record.clone().record();
         let fields = found.as_object_mut()?;
         fields.insert("body".to_owned(), self.index.without_secrets(record.body.value()));
@@ -323,10 +327,10 @@ impl Endpoint {
 }
 
 /// A record without its body.
-fn shown(indexed: &IndexedRecord, index: usize, served: u64) -> Value {
+fn shown((records, at): (&RecordIndex, usize), indexed: &IndexedRecord, index: usize, served: u64) -> Value {
     let route = format!("POST {}", McpCall::path(&indexed.record.server));
     let method = indexed.record.method.as_str();
-    let boundary = McpCall { server: indexed.record.server.clone(), method }.boundary(&indexed.canonical);
+    let boundary = records.requests().identity(at).map(|identity| &*identity.boundary);
     json!({"index": index, "record": indexed.name(), "line": indexed.line, "at": boundary, "route": route, "method": method,
         "served": served})
 }

@@ -1,14 +1,20 @@
 //! The error for a request that has no record, or none that is left.
 
+use std::path::Path;
+
 use serde_json::{Map, Value, json};
 
 use super::{
     message::{Id, error},
-    nearest::Nearest,
-    params::ParamKey,
-    record_index::RecordIndex,
+    record_index::{IndexedRecord, RecordIndex},
 };
-use crate::recording::canonical::{Difference, Operation, mcp_summary};
+use crate::{
+    recording::canonical::{Identity, differences, mcp_summary},
+    replay::miss::{
+        Advice, Comparison, Edit, Explanation, FOR_CLIENTS, FOR_LOG, NAME, RecordPlace, clipped, edits, in_shell,
+        only_flags, summary,
+    },
+};
 
 /// Code of the error for a request that was not recorded.
 pub const NO_MATCH: i64 = 40400;
@@ -16,13 +22,11 @@ pub const NO_MATCH: i64 = 40400;
 /// Code of the error for a request that was recorded less often.
 pub const EXHAUSTED: i64 = 41000;
 
-/// Differences that an error lists, and those in its message.
+/// Records that an error lists.
 const MOST: usize = 20;
-const IN_MESSAGE: usize = 3;
 
-/// Characters of a value in an error, and in its message.
+/// Characters of a request in an error.
 const LONGEST: usize = 200;
-const IN_LINE: usize = 80;
 
 /// A request without a record that can be served.
 #[derive(Debug)]
@@ -36,18 +40,20 @@ pub(super) struct Miss<'t> {
     /// The request's method.
     pub method: &'t str,
     /// What counts of the request, without secrets.
-    pub canonical: &'t Value,
-    /// The hash of that.
-    pub key: ParamKey,
+    pub identity: &'t Identity,
     /// Why there is none.
-    pub why: Why<'t>,
+    pub why: Why,
+    /// Whether the closest record was served.
+    pub is_consumed: bool,
+    /// Whether clients are served over HTTP.
+    pub over_http: bool,
 }
 
 /// Reason of a miss.
 #[derive(Debug)]
-pub(super) enum Why<'t> {
+pub(super) enum Why {
     /// No record is of this request; the one that is most like it.
-    NoMatch(Option<Nearest<'t>>),
+    NoMatch(Option<usize>),
     /// All of these records were served, each with the requests that it was served to.
     Exhausted(Vec<(usize, Vec<u64>)>),
     /// This record is of the other era of the protocol, and says what the client's has no words for.
@@ -72,52 +78,126 @@ impl Miss<'_> {
             Why::NoMatch(_) | Why::Era(..) => NO_MATCH,
             Why::Exhausted(_) => EXHAUSTED,
         };
-        error(Some(id), code, &self.message(), Some(json!({"vcr": self.detail()})))
+        error(Some(id), code, &self.text(FOR_CLIENTS), Some(json!({"vcr": self.detail()})))
     }
 
-    fn params(&self) -> &Value {
-        self.canonical.get("params").unwrap_or(&Value::Null)
-    }
-
-    /// For people: what is missing, how it differs from what was recorded, and what to do.
+    /// The message for the log: its first line, since the client has all of it.
     #[must_use]
-    pub(super) fn message(&self) -> String {
-        let asked = clipped(&format!("{} {}", self.server, mcp_summary(self.method, self.params())), LONGEST);
+    pub(super) fn log(&self) -> String {
+        self.text(FOR_LOG).lines().next().unwrap_or_default().to_owned()
+    }
+
+    /// What is missing, how it differs from what was recorded, and what to do, in at most so many characters.
+    fn text(&self, most: usize) -> String {
+        let found = self.closest();
+        let edits = found.as_ref().map(|found| edits(&found.differences)).unwrap_or_default();
+        let advice = &self.advice(found.as_ref(), &edits);
+        let (headline, found) = (self.headline(found.as_ref(), &edits), found.as_ref());
+        let explanation = Explanation {
+            headline,
+            found,
+            edits: &edits,
+            advice,
+            before: None,
+            after: Vec::new(),
+            circumstances: format!("Request: {}  Cassette: {}", self.asked(), self.file().unwrap_or_default()),
+            address: None,
+            is_of_nothing: false,
+        };
+        explanation.text(most)
+    }
+
+    fn asked(&self) -> String {
+        let params = self.identity.fields.get("params").unwrap_or(&Value::Null);
+        clipped(&format!("{} {}", self.server, mcp_summary(self.method, params)), LONGEST)
+    }
+
+    fn record(&self, at: usize) -> Option<&IndexedRecord> {
+        self.index.records().get(at)
+    }
+
+    /// A record's name without folders, as `time.yaml#3`.
+    fn name(&self, at: usize) -> String {
+        let Some(indexed) = self.record(at) else { return String::new() };
+        let file = Path::new(&*indexed.file).file_name().unwrap_or_default();
+        format!("{}#{}", file.to_string_lossy(), indexed.id)
+    }
+
+    /// The file of the records, as far as there is only one.
+    fn file(&self) -> Option<String> {
+        let first = &self.record(0)?.file;
+        let is_one = self.index.records().iter().all(|indexed| indexed.file == *first);
+        is_one.then(|| clipped(first, NAME))
+    }
+
+    /// The closest record and the differences.
+    fn closest(&self) -> Option<Comparison> {
+        let Why::NoMatch(Some(at)) = self.why else { return None };
+        let (indexed, recorded) = (self.record(at)?, self.index.requests().identity(at)?);
+        let found = differences(&recorded.fields, &self.identity.fields);
+        let (name, file, is_consumed) = (self.name(at), &*indexed.file, self.is_consumed);
+        let place = RecordPlace { name, file, id: indexed.id, line: indexed.line, is_consumed };
+        let compared =
+            Comparison::new(place, &short(&recorded.fields), (&recorded.fields, &self.identity.fields), found);
+        Some(Comparison { is_alike: recorded.boundary == self.identity.boundary, ..compared })
+    }
+
+    fn headline(&self, found: Option<&Comparison>, edits: &[Edit<'_>]) -> String {
+        let asked = self.asked();
+        match (&self.why, found) {
+            (Why::Exhausted(records), _) => {
+                let often = if records.len() == 1 { "once".to_owned() } else { format!("{} times", records.len()) };
+                let first = records.first().map(|(at, _)| self.name(*at)).unwrap_or_default();
+                format!(
+                    "No recorded interaction is left for this request ({asked}): it was recorded {often} ({first}), and was sent more often."
+                )
+            }
+            (Why::Era(at, why), _) => {
+                format!("The recorded interaction {} cannot answer this request ({asked}): {why}.", self.name(*at))
+            }
+            (Why::NoMatch(_), Some(found)) if found.is_alike => {
+                format!("No recorded interaction matched: {}.", summary(found, edits))
+            }
+            (Why::NoMatch(_), Some(_)) => {
+                format!("No recorded interaction matched this request ({asked}), and none is of this tool.")
+            }
+            (Why::NoMatch(_), None) => {
+                format!("No recorded interaction matched this request ({asked}), and none has its method.")
+            }
+        }
+    }
+
+    fn advice(&self, found: Option<&Comparison>, edits: &[Edit<'_>]) -> Advice {
+        let mut advice = Advice::default();
         match &self.why {
-            Why::Exhausted(records) => {
-                let times = records.len();
-                let first = records.first().and_then(|(at, _)| self.index.records().get(*at));
-                let name = first.map(|indexed| indexed.name()).unwrap_or_default();
-                let often = if times == 1 { "once".to_owned() } else { format!("{times} times") };
-                format!(
-                    "No recorded interaction is left for this request ({asked}): it was recorded {often} ({name}), and was sent more often. Use --on-exhausted last, or record the further call."
-                )
-            }
-            Why::Era(at, why) => {
-                let name = self.index.records().get(*at).map(|indexed| indexed.name()).unwrap_or_default();
-                format!(
-                    "The recorded interaction {name} cannot answer this request ({asked}): {why}. Record it with this client."
-                )
-            }
-            Why::NoMatch(None) => format!(
-                "No recorded interaction matched this request ({asked}), and none has its method. Record it: vllm-vcr mcp-tap --mode new-episodes."
-            ),
-            Why::NoMatch(Some(nearest)) => {
-                let mut text = format!(
-                    "No recorded interaction matched this request ({asked}). Closest: {} ({}:{})",
-                    nearest.indexed.name(),
-                    nearest.indexed.file,
-                    nearest.indexed.line
-                );
-                for difference in nearest.differences.iter().take(IN_MESSAGE) {
-                    text.push_str(&format!("\n  - {}", line(difference)));
+            Why::Exhausted(_) => return Advice::exhausted(&self.command()),
+            Why::Era(..) => advice.add("rerecord", format!("Record it with this client: {}", self.command())),
+            Why::NoMatch(_) => {
+                let is_alike = found.is_some_and(|found| found.is_alike);
+                if is_alike && only_flags(edits) {
+                    advice.by_flags(edits);
                 }
-                match nearest.differences.len().saturating_sub(IN_MESSAGE) {
-                    0 => {}
-                    more => text.push_str(&format!("\n  - and {more} more")),
+                advice.add("rerecord", format!("If intended, record it: {}", self.command()));
+                if is_alike {
+                    advice.by_flags(edits);
                 }
-                text
             }
+        }
+        advice
+    }
+
+    /// The command that records what is missing.
+    fn command(&self) -> String {
+        let file = self.file().and_then(|file| Some(in_shell(&Path::new(&file).file_name()?.to_string_lossy())));
+        let file = file.unwrap_or_else(|| "FILE".to_owned());
+        if self.over_http {
+            let server = in_shell(self.server);
+            format!("vllm-vcr play --cassette {file} --mcp-on-miss record --mcp-upstream {server}=URL")
+        } else {
+            format!(
+                "vllm-vcr mcp-tap --mode new-episodes --cassette {file} --name {} -- COMMAND",
+                in_shell(self.server)
+            )
         }
     }
 
@@ -125,17 +205,16 @@ impl Miss<'_> {
     #[must_use]
     pub(super) fn detail(&self) -> Value {
         let mut detail = json!({"reason": self.reason(), "request": self.request, "server": self.server, "method": self.method,
-            "received": short(self.canonical), "received_key": self.key.to_string()});
+            "received": short(&self.identity.fields), "received_key": self.identity.key.to_string()});
         let Some(fields) = detail.as_object_mut() else { return detail };
         match &self.why {
-            Why::NoMatch(nearest) => nearest.iter().for_each(|nearest| add_nearest(fields, nearest)),
+            Why::NoMatch(_) => self.closest().iter().for_each(|found| add_closest(fields, found)),
             Why::Era(at, why) => {
                 fields.insert("why".to_owned(), (*why).into());
-                fields.insert("record".to_owned(), self.index.records().get(*at).map(|indexed| indexed.id).into());
+                fields.insert("record".to_owned(), self.record(*at).map(|indexed| indexed.id).into());
             }
             Why::Exhausted(records) => {
-                let named =
-                    records.iter().filter_map(|(at, served_to)| Some((self.index.records().get(*at)?, served_to)));
+                let named = records.iter().filter_map(|(at, served_to)| Some((self.record(*at)?, served_to)));
                 let named = named.map(|(indexed, served_to)| {
                     json!({"record": indexed.id, "file": &*indexed.file, "line": indexed.line, "served_to": served_to})
                 });
@@ -146,46 +225,14 @@ impl Miss<'_> {
     }
 }
 
-fn add_nearest(fields: &mut Map<String, Value>, nearest: &Nearest<'_>) {
-    let indexed = nearest.indexed;
-    let closest = json!({"record": indexed.id, "file": &*indexed.file, "line": indexed.line, "request": short(&indexed.canonical)});
-    fields.insert("closest".to_owned(), closest);
-    let listed = nearest.differences.iter().take(MOST).map(difference_json);
-    fields.insert("diffs".to_owned(), listed.collect());
-    fields.insert("diffs_total".to_owned(), nearest.differences.len().into());
-}
-
-fn difference_json(difference: &Difference) -> Value {
-    let mut fields = Map::new();
-    fields.insert("path".to_owned(), difference.path.clone().into());
-    fields.insert("op".to_owned(), difference.operation.name().into());
-    for (name, value) in [("recorded", &difference.recorded), ("received", &difference.received)] {
-        fields.extend(value.as_ref().map(|value| (name.to_owned(), short(value))));
-    }
-    fields.extend(difference.at.map(|at| ("at".to_owned(), at.into())));
-    fields.into()
-}
-
-/// A difference in one line.
-#[must_use]
-pub(super) fn line(difference: &Difference) -> String {
-    let value =
-        |value: &Option<Value>| value.as_ref().map(|value| clipped(&value.to_string(), IN_LINE)).unwrap_or_default();
-    let (place, recorded, received) = (&difference.path, value(&difference.recorded), value(&difference.received));
-    match difference.operation {
-        Operation::Add => format!("{place} was not recorded: {received}"),
-        Operation::Remove => format!("{place} is missing, recorded {recorded}"),
-        Operation::Replace => format!("{place} is {received}, recorded {recorded}"),
-    }
+fn add_closest(fields: &mut Map<String, Value>, found: &Comparison) {
+    fields.insert("closest".to_owned(), found.record.clone());
+    fields.insert("diffs".to_owned(), found.json());
+    fields.insert("diffs_total".to_owned(), found.total.into());
 }
 
 /// The value, or as much of its text as errors may have.
 fn short(value: &Value) -> Value {
     let text = value.to_string();
     if text.chars().count() <= LONGEST { value.clone() } else { clipped(&text, LONGEST).into() }
-}
-
-fn clipped(text: &str, most: usize) -> String {
-    let short: String = text.chars().take(most).collect();
-    if short.len() < text.len() { short + "…" } else { short }
 }

@@ -13,7 +13,6 @@ mod import;
 mod lines;
 mod message;
 mod miss;
-mod nearest;
 mod observer;
 mod params;
 mod policy;
@@ -32,7 +31,7 @@ pub use self::{
     message::MOST_BYTES,
     miss::{EXHAUSTED, NO_MATCH},
     observer::{Made, Observer, Passed, Sender, Unrecorded},
-    params::{ParamKey, ParamRules},
+    params::ParamRules,
     policy::{OnNovel, OnUsedUp, Policy},
     record_index::{IndexedRecord, McpRecordError, RecordIndex, servers},
     servers::{Servers, is_of_mcp},

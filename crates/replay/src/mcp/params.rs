@@ -4,9 +4,8 @@
 //! progress tokens, trace contexts and the protocol's own `_meta` do not.
 
 use serde_json::{Map, Value, json};
-use xxhash_rust::xxh3::xxh3_128;
 
-use crate::recording::canonical::{FieldPath, Scrub};
+use crate::recording::canonical::{FieldPath, Identity, McpCall, Scrub};
 
 /// Entries of `_meta` that never count.
 const NEVER: [&str; 4] = ["progressToken", "traceparent", "tracestate", "baggage"];
@@ -47,16 +46,6 @@ pub struct ParamRules {
     pub counts_meta: bool,
 }
 
-/// A hash of a canonical request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct ParamKey(u128);
-
-impl std::fmt::Display for ParamKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "xxh3:{:032x}", self.0)
-    }
-}
-
 /// Returns whether requests of a method are equal whatever their parameters.
 #[must_use]
 pub(super) fn is_by_method(method: &str) -> bool {
@@ -70,9 +59,8 @@ pub(super) fn is_known(method: &str) -> bool {
 }
 
 impl ParamRules {
-    /// The canonical request: `method`, and `params` where any count.
-    #[must_use]
-    pub fn canonical(&self, method: &str, params: &Value) -> Value {
+    /// The canonical request but for the spelling of numbers: `method`, and `params` where any count.
+    fn canonical(&self, method: &str, params: &Value) -> Value {
         if is_by_method(method) {
             return json!({"method": method});
         }
@@ -90,19 +78,17 @@ impl ParamRules {
         let mut canonical = json!({"method": method, "params": fields});
         self.ignored.iter().for_each(|path| path.remove_from(&mut canonical));
         self.scrubs.iter().for_each(|scrub| scrub.apply(&mut canonical));
-        even_numbers(&mut canonical);
         if let Some(fields) = canonical.as_object_mut() {
             fields.retain(|name, value| name != "params" || value.as_object().is_none_or(|params| !params.is_empty()));
         }
         canonical
     }
 
-    /// The hash of what [`canonical`](Self::canonical) made.
+    /// The identity of a message to a server.
     #[must_use]
-    pub fn key(canonical: &Value) -> ParamKey {
-        let mut bytes = Vec::new();
-        write_sorted(canonical, &mut bytes);
-        ParamKey(xxh3_128(&bytes))
+    pub fn identify(&self, server: &str, method: &str, params: &Value) -> Identity {
+        let call = McpCall { server: server.to_owned(), method };
+        call.identity(self.canonical(method, params))
     }
 
     fn leave_out_meta(&self, fields: &mut Map<String, Value>) {
@@ -117,56 +103,13 @@ impl ParamRules {
     }
 }
 
-/// Whole numbers that were written with a point or an exponent become integers.
-fn even_numbers(value: &mut Value) {
-    /// Whole numbers up to here are exact as floats.
-    const EXACT: f64 = 9_007_199_254_740_992.0;
-    match value {
-        Value::Number(number) if number.is_f64() => {
-            let whole = number.as_f64().filter(|float| float.fract() == 0.0 && float.abs() <= EXACT);
-            if let Some(integer) = whole.and_then(|float| format!("{float:.0}").parse::<i64>().ok()) {
-                *value = integer.into();
-            }
-        }
-        Value::Array(items) => items.iter_mut().for_each(even_numbers),
-        Value::Object(fields) => fields.values_mut().for_each(even_numbers),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
-    }
-}
-
-/// Appends JSON with the keys of every object in order.
-fn write_sorted(value: &Value, out: &mut Vec<u8>) {
-    match value {
-        Value::Object(fields) => {
-            let mut sorted: Vec<(&String, &Value)> = fields.iter().collect();
-            sorted.sort_unstable_by_key(|(name, _)| *name);
-            out.push(b'{');
-            for (name, value) in sorted {
-                out.extend_from_slice(Value::from(name.as_str()).to_string().as_bytes());
-                out.push(b':');
-                write_sorted(value, out);
-                out.push(b',');
-            }
-            out.push(b'}');
-        }
-        Value::Array(items) => {
-            out.push(b'[');
-            for item in items {
-                write_sorted(item, out);
-                out.push(b',');
-            }
-            out.push(b']');
-        }
-        leaf => out.extend_from_slice(leaf.to_string().as_bytes()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recording::canonical::Key;
 
-    fn key(rules: &ParamRules, method: &str, params: &Value) -> ParamKey {
-        ParamRules::key(&rules.canonical(method, params))
+    fn key(rules: &ParamRules, method: &str, params: &Value) -> Key {
+        rules.identify("s", method, params).key
     }
 
     #[test]

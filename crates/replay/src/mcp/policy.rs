@@ -10,6 +10,8 @@ pub enum OnNovel {
     Error,
     /// A made-up text, of calls of tools; else an error.
     Stub,
+    /// A result that is null, of calls of tools; else an error.
+    Null,
     /// The answer of a record of the same tool whose arguments have at least half of their names in common; else an error.
     Closest,
     /// The real server's answer.
@@ -47,4 +49,6 @@ pub struct Policy {
     pub reply_within: Duration,
     /// Whether a request that is forwarded is a miss all the same, as where a cassette is replayed and not added to.
     pub counts_forwarded: bool,
+    /// Whether clients are served over HTTP, where a real server can be asked too.
+    pub over_http: bool,
 }

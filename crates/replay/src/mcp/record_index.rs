@@ -1,18 +1,18 @@
 //! The records of one server, found by method and canonical parameters.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-};
+use std::{collections::HashSet, sync::Arc};
 
 use serde_json::{Value, json};
 
-use super::params::{ParamKey, ParamRules, is_by_method};
+use super::params::{ParamRules, is_by_method};
 use crate::{
+    recording::canonical::{Identity, Key},
     recording::cassette::Record,
     recording::mcp::McpRecord,
-    recording::redaction::{Redactor, Rules},
+    recording::redaction::{Redactor, Rules, Seen},
     replay::account::UnusedRecord,
+    replay::matching::requests::{CassetteIndex, Servable},
+    replay::values::{RecordKey, ValuePlans},
 };
 
 /// A record and its place.
@@ -22,16 +22,14 @@ pub struct IndexedRecord {
     pub record: McpRecord,
     /// Its number in its file.
     pub id: u64,
+    /// The place of that file among those that are played.
+    pub cassette: usize,
     /// Its line there, from 1.
     pub line: usize,
     /// Its file.
     pub file: Arc<str>,
     /// Its group, by the user's own name.
     pub group: Option<Arc<str>>,
-    /// What counts of its request.
-    pub canonical: Value,
-    /// The hash of that.
-    pub key: ParamKey,
 }
 
 impl IndexedRecord {
@@ -39,6 +37,11 @@ impl IndexedRecord {
     #[must_use]
     pub fn name(&self) -> String {
         format!("{}#{}", self.file, self.id)
+    }
+
+    /// By which its plan is found.
+    pub(super) fn source(&self) -> RecordKey {
+        RecordKey { cassette: self.cassette, record: self.id }
     }
 
     /// Its line in reports.
@@ -64,11 +67,14 @@ impl IndexedRecord {
 /// Index of the records of one server.
 #[derive(Debug, Default)]
 pub struct RecordIndex {
+    server: String,
     records: Vec<IndexedRecord>,
-    by_key: HashMap<ParamKey, Vec<usize>>,
+    /// What counts of their requests, by the same places.
+    requests: CassetteIndex,
     methods: HashSet<String>,
     rules: ParamRules,
     secrets: Rules,
+    plans: Arc<ValuePlans>,
     bytes: usize,
 }
 
@@ -82,39 +88,43 @@ pub struct McpRecordError {
 }
 
 impl RecordIndex {
-    /// An index without records, with these rules.
+    /// An index without records of a server, with these rules.
     #[must_use]
-    pub fn new(rules: ParamRules, secrets: Rules) -> Self {
-        Self { rules, secrets, ..Self::default() }
+    pub fn new(server: &str, rules: ParamRules, secrets: Rules) -> Self {
+        Self { server: server.to_owned(), rules, secrets, ..Self::default() }
     }
 
-    /// Adds the records of a server; other records are left out.
+    /// The same, with values put in place of placeholders by these plans.
+    #[must_use]
+    pub fn putting_back(self, plans: Arc<ValuePlans>) -> Self {
+        Self { plans, ..self }
+    }
+
+    /// The plans by which values are put back.
+    pub(super) fn plans(&self) -> &ValuePlans {
+        &self.plans
+    }
+
+    /// Adds the records of its server in a cassette, which has this place and name; other records are left out.
     ///
     /// # Errors
     /// When one of them is no record of an MCP server, although it looks like one.
-    pub fn add(&mut self, file: &str, server: &str, records: &[Record]) -> Result<(), McpRecordError> {
+    pub fn add(&mut self, (cassette, file): (usize, &str), records: &[Record]) -> Result<(), McpRecordError> {
         let file: Arc<str> = file.into();
         for source in records {
-            if let Some(record) = read(&file, source)?.filter(|record| record.server == server) {
-                let identified = self.identify(&record.method, &record.params);
-                self.push(&file, source, record, identified);
+            if let Some(record) = read(&file, source)?.filter(|record| record.server == self.server) {
+                self.push((cassette, &file), source, record);
             }
         }
         Ok(())
     }
 
-    /// Adds a record of which is known what counts of its request, and the hash of that.
-    pub(super) fn push(
-        &mut self,
-        file: &Arc<str>,
-        source: &Record,
-        record: McpRecord,
-        (canonical, key): (Value, ParamKey),
-    ) {
+    /// Adds a record of its server in a cassette, which has this place and name.
+    pub(super) fn push(&mut self, (cassette, file): (usize, &Arc<str>), source: &Record, record: McpRecord) {
+        self.requests.push(self.identify(&record.method, &record.params), Servable::Yes);
         let group = source.group.as_deref().map(Into::into);
         let (id, line, file) = (source.id, source.line, Arc::clone(file));
-        let indexed = IndexedRecord { record, id, line, file, group, canonical, key };
-        self.by_key.entry(indexed.key).or_default().push(self.records.len());
+        let indexed = IndexedRecord { record, id, cassette, line, file, group };
         if !self.methods.contains(&indexed.record.method) {
             self.methods.insert(indexed.record.method.clone());
         }
@@ -143,24 +153,24 @@ impl RecordIndex {
         unused.collect()
     }
 
-    /// What counts of a request, without its secrets, and the hash of that.
+    /// What counts of a request, without its secrets.
     #[must_use]
-    pub fn identify(&self, method: &str, params: &Value) -> (Value, ParamKey) {
-        let shown = self.shown(method, params);
-        let canonical = self.rules.canonical(method, &shown);
-        let key = ParamRules::key(&canonical);
-        (canonical, key)
+    pub fn identify(&self, method: &str, params: &Value) -> Identity {
+        let (shown, _) = self.redacted(method, params);
+        self.rules.identify(&self.server, method, &shown)
     }
 
-    /// Parameters without their secrets: as a record of them would have them.
-    fn shown(&self, method: &str, params: &Value) -> Value {
+    /// Parameters without their secrets, as a record of them would have them, and the secrets.
+    pub(super) fn redacted(&self, method: &str, params: &Value) -> (Value, Seen) {
         // Secrets are numbered over the whole body of a record, and found by their places in it.
         let mut body = json!({"method": method, "params": params});
-        if Redactor::new(&self.secrets).json(&mut body) {
+        let mut redactor = Redactor::new(&self.secrets);
+        let shown = if redactor.json(&mut body) {
             body.get_mut("params").map(Value::take).unwrap_or_default()
         } else {
             params.clone()
-        }
+        };
+        (shown, redactor.seen())
     }
 
     /// A value without its secrets.
@@ -187,10 +197,16 @@ impl RecordIndex {
         &self.records
     }
 
+    /// What counts of the records' requests, by the same places.
+    #[must_use]
+    pub fn requests(&self) -> &CassetteIndex {
+        &self.requests
+    }
+
     /// The records of a key, in order.
     #[must_use]
-    pub fn of_key(&self, key: ParamKey) -> &[usize] {
-        self.by_key.get(&key).map(Vec::as_slice).unwrap_or_default()
+    pub fn of_key(&self, key: Key) -> &[usize] {
+        self.requests.of_key(key)
     }
 
     /// The first record of a method.

@@ -4,10 +4,9 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::Value;
 
-use super::{Endpoint, McpRecordError, OnNovel, ParamRules, Policy, RecordIndex, record_index::read};
+use super::{Endpoint, McpRecordError, OnNovel, Policy, RecordIndex, record_index::read};
 use crate::{
     recording::cassette::{Cassette, Record},
-    recording::redaction::Rules,
     replay::account::{DEFAULT_SESSION, Report, SessionReport},
 };
 
@@ -16,25 +15,23 @@ use crate::{
 pub struct Servers(BTreeMap<String, Endpoint>);
 
 impl Servers {
-    /// Makes the servers of which cassettes have records, and those of these names, which answer what was not recorded themselves.
+    /// Makes the servers of which cassettes have records, and those of these names, which answer what was not recorded themselves; from
+    /// indexes that are new.
     ///
     /// # Errors
     /// When one of them is no record of an MCP server, although it looks like one.
     pub fn new(
         (cassettes, names): (&[Cassette], &[String]),
-        rules: &ParamRules,
-        secrets: &Rules,
+        new: impl Fn(&str) -> RecordIndex,
         policy: Policy,
     ) -> Result<Self, McpRecordError> {
-        let new = || RecordIndex::new(rules.clone(), secrets.clone());
-        let mut indexes: BTreeMap<String, RecordIndex> = names.iter().map(|name| (name.clone(), new())).collect();
-        for cassette in cassettes {
+        let mut indexes: BTreeMap<String, RecordIndex> = names.iter().map(|name| (name.clone(), new(name))).collect();
+        for (at, cassette) in cassettes.iter().enumerate() {
             let file: Arc<str> = cassette.path.display().to_string().into();
             for source in &cassette.records {
                 let Some(record) = read(&file, source)? else { continue };
-                let index = indexes.entry(record.server.clone()).or_insert_with(new);
-                let identified = index.identify(&record.method, &record.params);
-                index.push(&file, source, record, identified);
+                let index = indexes.entry(record.server.clone()).or_insert_with_key(|name| new(name));
+                index.push((at, &file), source, record);
             }
         }
         let endpoint = |(server, index): (String, RecordIndex)| {
@@ -55,6 +52,12 @@ impl Servers {
     /// The names of all of them.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
+    }
+
+    /// The names of all of them, each with its number of records.
+    #[must_use]
+    pub fn counts(&self) -> Vec<(String, usize)> {
+        self.0.iter().map(|(name, endpoint)| (name.clone(), endpoint.records())).collect()
     }
 
     /// Whether there is none.

@@ -10,6 +10,7 @@ mod comparison;
 mod forwarding;
 mod handshake;
 mod journal;
+mod put_back;
 mod replies;
 mod streams;
 mod unmatched;
@@ -39,7 +40,10 @@ use super::{
     record_index::RecordIndex,
     turn::{Next, Subscriptions, Turn},
 };
-use crate::replay::account::{Change, Concern, Report, SessionReport};
+use crate::replay::{
+    account::{Change, Concern, Report, SessionReport},
+    values::EarlierValues,
+};
 
 /// The revision that has batches.
 const WITH_BATCHES: &str = "2025-03-26";
@@ -110,6 +114,8 @@ pub struct Session {
     open: BTreeMap<u64, Id>,
     upstream: Upstream,
     journal: Journal,
+    /// Values of requests that later answers have.
+    earlier: EarlierValues,
 }
 
 #[derive(Debug)]
@@ -140,6 +146,7 @@ impl Session {
             open: BTreeMap::new(),
             upstream: Upstream::default(),
             journal: Journal::default(),
+            earlier: EarlierValues::new(),
         }
     }
 
@@ -264,14 +271,15 @@ impl Session {
         if method == "ping" {
             return out.answer(made_up(&id, era, method, json!({})));
         }
-        let (canonical, key) = self.index.identify(method, params);
+        let identity = self.index.identify(method, params);
+        let canonical = &identity.fields;
         if is_by_method(method) {
             if self.forwards() && !self.index.has_handshake() {
-                return self.forward(&canonical, None, out);
+                return self.forward(canonical, None, out);
             }
-            let recorded = self.index.of_key(key).first().copied();
-            let turn = Turn::new(recorded, (out.stream, Some(id)), params, era);
-            self.note_handshake(&canonical, recorded);
+            let recorded = self.index.of_key(identity.key).first().copied();
+            let turn = self.turn(recorded, (out.stream, Some(id)), (method, params), era);
+            self.note_handshake(canonical, recorded);
             return self.handshake(turn, method, params, (now, out));
         }
         if !is_known(method) && !self.index.has_method(method) && !self.forwards() {
@@ -279,18 +287,19 @@ impl Session {
         }
         self.account.requests += 1;
         let request = self.account.requests;
-        let chosen = self.choose(method, &canonical, key);
+        let chosen = self.choose(method, &identity);
         let refused = chosen.and_then(|at| Some((at, era.refuses(&self.index.records().get(at)?.record)?)));
         match (chosen, refused) {
             (_, Some((at, why))) => {
-                self.miss(&id, method, &canonical, (key, Why::Era(at, why)), out);
+                self.miss(&id, method, &identity, Why::Era(at, why), out);
             }
             (Some(at), None) => {
                 self.consumption.serve(at, request);
-                self.note_record(&canonical, at);
-                self.go_on(Turn::new(Some(at), (out.stream, Some(id)), params, era), now, out);
+                self.note_record(canonical, at);
+                let turn = self.turn(Some(at), (out.stream, Some(id)), (method, params), era);
+                self.go_on(turn, now, out);
             }
-            (None, None) if self.forwards() => self.unmatched(&id, (era, method), &canonical, key, out),
+            (None, None) if self.forwards() => self.unmatched(&id, (era, method), &identity, out),
             // A subscription that a recorded client did not need changes nothing.
             (None, None) if matches!(method, "resources/subscribe" | "resources/unsubscribe") => {
                 out.answer(made_up(&id, era, method, json!({})));
@@ -298,18 +307,19 @@ impl Session {
             (None, None) if method == "subscriptions/listen" && !self.index.has_method(method) => {
                 self.listen(id, params, out);
             }
-            (None, None) => self.unmatched(&id, (era, method), &canonical, key, out),
+            (None, None) => self.unmatched(&id, (era, method), &identity, out),
         }
     }
 
     /// A notification is followed by what followed it when it was recorded, once for each record.
     fn notification(&mut self, method: &str, params: &Value, now: Duration, out: &mut Out) {
-        let (canonical, key) = self.index.identify(method, params);
-        match self.consumption.next(&self.index, key) {
+        let identity = self.index.identify(method, params);
+        match self.consumption.next(&self.index, identity.key) {
             Some(at) => {
                 self.consumption.serve(at, 0);
-                self.note_record(&canonical, at);
-                self.go_on(Turn::new(Some(at), (out.stream, None), params, Era::Legacy), now, out);
+                self.note_record(&identity.fields, at);
+                let turn = self.turn(Some(at), (out.stream, None), (method, params), Era::Legacy);
+                self.go_on(turn, now, out);
             }
             None => self.forward_further(out),
         }

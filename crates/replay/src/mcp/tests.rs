@@ -12,6 +12,7 @@ const STRICT: Policy = Policy {
     on_used_up: OnUsedUp::Error,
     reply_within: Duration::from_secs(60),
     counts_forwarded: true,
+    over_http: false,
 };
 
 const CASSETTE: &str = r"vcr: 1
@@ -50,8 +51,8 @@ fn session(policy: Policy) -> Session {
 
 fn session_of(text: &str, policy: Policy) -> Session {
     let cassette = parse(Path::new("t.yaml"), text).unwrap();
-    let mut index = RecordIndex::new(ParamRules::default(), Rules::default());
-    index.add("t.yaml", "s", &cassette.records).unwrap();
+    let mut index = RecordIndex::new("s", ParamRules::default(), Rules::default());
+    index.add((0, "t.yaml"), &cassette.records).unwrap();
     Session::new(Arc::new(index), "s", policy)
 }
 
@@ -199,12 +200,58 @@ fn what_was_not_recorded_names_the_closest_record() {
     );
     let message = answer["error"]["message"].as_str().unwrap();
     assert!(
-        message.contains(r#"$.params.arguments.q is "b", recorded "a""#) && message.contains("t.yaml#2 (t.yaml:12)"),
+        message.starts_with("No recorded interaction matched: params.arguments.q is 'b', recorded 'a' (t.yaml#2). ")
+            && message.contains("#2 (t.yaml:12), 1 difference"),
         "{message}"
     );
+    let record = "If intended, record it: vllm-vcr mcp-tap --mode new-episodes --cassette t.yaml --name s -- COMMAND.";
+    assert!(message.contains(record), "{message}");
+    let other = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "find"}});
+    let other = send(&mut super::tests::session(STRICT), &other)[0]["error"]["message"].to_string();
+    assert!(other.contains("none is of this tool") && other.contains(record), "{other}");
     let report = session.report_json(&[Concern::Miss]);
     assert_eq!((&report["failing"], &report["novel"][0]["closest"]["record"]), (&json!(["miss"]), &json!(2)));
     assert_eq!(report["sessions"]["default"]["misses"], json!({"no_match": 1}));
+}
+
+#[test]
+fn the_closest_call_is_about_the_same() {
+    let call = |tool: &str, arguments: &str| {
+        format!(
+            "- request: POST /mcp/s\n  body: {{method: tools/call, params: {{name: {tool}, arguments: {arguments}}}}}\n  answer: {{json: {{result: {{content: []}}}}}}\n"
+        )
+    };
+    let recorded = ["{q: p0}", "{q: p1}", "{q: phase}", "{q: bar}", "{q: barking dogs}", "{id: 7}", "{id: 4711}"];
+    let mut records: Vec<String> = recorded.iter().map(|arguments| call("search", arguments)).collect();
+    records.push(call("other", "{q: barr}"));
+    // More records of the tool than are compared field by field.
+    records.splice(0..0, (0..100).map(|at| call("search", &format!("{{q: filler{at}}}"))));
+    let text = format!("vcr: 1\nrecords:\n{}", records.concat());
+    for (arguments, expected) in [
+        (json!({"q": "barr"}), 103),
+        (json!({"q": "Bar"}), 103),
+        (json!({"q": "barking cats"}), 104),
+        (json!({"q": "phases"}), 102),
+        (json!({"id": 4712}), 106),
+        (json!({"q": "filler77x"}), 77),
+    ] {
+        let mut session = session_of(&text, STRICT);
+        let mut asked = search(json!(1), "");
+        asked["params"]["arguments"] = arguments.clone();
+        let answer = &send(&mut session, &asked)[0];
+        assert_eq!(answer["error"]["data"]["vcr"]["closest"]["record"], expected, "{arguments}: {answer}");
+    }
+}
+
+#[test]
+fn novel_calls_can_have_a_null_result() {
+    let mut session = session(Policy { on_novel: OnNovel::Null, ..STRICT });
+    let answer = &send(&mut session, &search(json!(1), "b"))[0];
+    assert_eq!(*answer, json!({"jsonrpc": "2.0", "id": 1, "result": null}));
+    assert_eq!(send(&mut session, &json!({"id": 2, "method": "prompts/list"}))[0]["error"]["code"], 40400);
+    let report = session.report_json(&[Concern::Loose]);
+    assert_eq!((&report["failing"], &report["novel"][0]["reason"]), (&json!(["loose"]), &json!("no_match")));
+    assert_eq!(session.report().sessions["default"].loose, [("null", 1)].into_iter().collect());
 }
 
 #[test]

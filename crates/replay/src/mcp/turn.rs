@@ -8,7 +8,10 @@ use super::{
     era::Era,
     message::{Id, call, response},
 };
-use crate::recording::mcp::{Broken, McpEvent, McpRecord};
+use crate::recording::{
+    mcp::{Broken, McpEvent, McpRecord},
+    redaction::Values,
+};
 
 /// The entry of `_meta` that names the subscription of a message.
 pub(super) const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
@@ -52,6 +55,8 @@ pub(super) struct Turn {
     /// The progress token of that request.
     token: Option<Value>,
     is_answered: bool,
+    /// What stands in the messages in place of placeholders.
+    values: Values,
 }
 
 /// What comes next of a record.
@@ -78,7 +83,21 @@ pub(super) enum Next {
 
 impl Turn {
     pub(super) fn new(at: Option<usize>, (stream, caller): (u64, Option<Id>), params: &Value, era: Era) -> Self {
-        Self { at, next: 0, stream, caller, era, token: token_of(params).cloned(), is_answered: false }
+        Self {
+            at,
+            next: 0,
+            stream,
+            caller,
+            era,
+            token: token_of(params).cloned(),
+            is_answered: false,
+            values: Values::default(),
+        }
+    }
+
+    /// The same, with these values in its messages.
+    pub(super) fn with(self, values: Values) -> Self {
+        Self { values, ..self }
     }
 
     /// Whether what comes next does not belong to a request without its answer.
@@ -99,6 +118,7 @@ impl Turn {
             match (event, &self.caller) {
                 (McpEvent::Answer(recorded), Some(caller)) => {
                     let mut recorded = recorded.clone();
+                    self.values.fields(&mut recorded);
                     change(&mut recorded);
                     self.is_answered = true;
                     return Next::Send(response(Some(caller), recorded));
@@ -115,7 +135,9 @@ impl Turn {
                     };
                 }
                 (McpEvent::Ask { method, params, reply }, _) => {
-                    let message = call(Some(ask), method, params.clone());
+                    let mut params = params.clone();
+                    self.values.json(&mut params);
+                    let message = call(Some(ask), method, params);
                     return Next::Ask { message, reply: reply.clone(), method: method.clone() };
                 }
             }
@@ -132,6 +154,7 @@ impl Turn {
         subscriptions: &mut Subscriptions,
     ) -> Option<(Value, Option<u64>)> {
         let mut params = params.clone();
+        self.values.json(&mut params);
         if method == "notifications/progress" {
             let is_of_another = token_of(&record.params).is_some_and(|own| params.get("progressToken") != Some(own));
             let token = self.token.clone().filter(|_| !is_of_another)?;

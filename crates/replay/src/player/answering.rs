@@ -165,7 +165,7 @@ impl CassettePlayer {
         };
         self.keep_values(&asked, found.record);
         let renaming = Renaming::next(self.config.ids, &self.fresh_ids, record, asked.path());
-        if self.weight(record, &asked).max(self.put_back.size(found.record)) <= INLINE {
+        if self.weight(record, &asked).max(self.size_with_values(found.record)) <= INLINE {
             return Decision::Replay(Box::new(self.response(record, &asked, family.as_ref(), &renaming, &found, at)));
         }
         let player = Arc::clone(self);

@@ -32,6 +32,7 @@ use crate::{
         redaction::Rules,
         trace::{Outcome, ResponseContent},
     },
+    replay::mcp::is_of_mcp,
 };
 
 /// Bytes of exchanges that may wait for earlier ones.
@@ -168,6 +169,7 @@ impl CassetteSink {
                 self.counts.partial.fetch_add(1, Relaxed);
             }
             self.earlier.name_in(&mut recorded.record, &session, &redacted.answered);
+            self.counts.of_mcp.fetch_add(usize::from(is_of_mcp(&recorded.record)), Relaxed);
             let id = self.writer.add_with_ids(recorded, output_ids);
             self.earlier.add(id, &session, &redacted.asked);
             self.counts.redacted.add(&redacted.all);
@@ -256,7 +258,7 @@ impl Sink for CassetteSink {
     fn finish(mut self) -> Result<(), CassetteError> {
         self.write(|_, _| true);
         let records = self.writer.finish()?;
-        self.counts.is_not_written.store(records.is_empty(), Relaxed);
+        self.counts.is_not_written.store(records == 0, Relaxed);
         Ok(())
     }
 }

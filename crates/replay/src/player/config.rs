@@ -85,6 +85,8 @@ pub struct Config {
     pub mcp_match_meta: bool,
     /// The refusal of a wrapped command's calls to other servers, where they are refused.
     pub network_block: Option<Arc<NetworkBlock>>,
+    /// The log has the first line of a miss only: who reads it sees what clients print too.
+    pub brief_misses: bool,
 }
 
 impl Default for Config {
@@ -122,7 +124,15 @@ impl Default for Config {
             mcp: mcp::Policy { on_used_up: mcp::OnUsedUp::Last, reply_within: REPLY_WITHIN, ..mcp::Policy::default() },
             mcp_match_meta: false,
             network_block: None,
+            brief_misses: false,
         }
+    }
+}
+
+impl Config {
+    /// Whether secrets in a cassette are a reason not to play it: its top may say that they stand there by choice.
+    pub(super) fn refuses_secrets_of(&self, cassette: &Cassette) -> bool {
+        self.leaks == Secrets::Refused && !cassette.header.redact.is_off
     }
 }
 

@@ -36,7 +36,7 @@ impl Config {
         for cassette in &self.cassettes {
             compare(&mut self.rules, cassette)?;
             self.secrets = secrets(&self.secrets, cassette)?;
-            self.secrets = self.supplied.rules(self.secrets.clone(), &kinds(cassette));
+            self.secrets = self.supplied.rules(self.secrets.clone(), cassette);
         }
         if let Some(output) = &self.output {
             let path = &output.path;

@@ -19,18 +19,25 @@ use crate::{
     recording::mcp::{Broken, McpRecord},
     recording::redaction::Redactor,
     replay::account::{DEFAULT_SESSION, JournalEntry, Report, SessionReport, http::plain, session_of, upstream_of},
-    replay::mcp::{OnNovel, ParamRules, Policy, Servers, is_of_mcp, journal_entry},
+    replay::mcp::{OnNovel, ParamRules, Policy, RecordIndex, Servers, is_of_mcp, journal_entry},
+    replay::values::ValuePlans,
 };
 
 /// Takes the records of MCP out of the cassettes: their servers, and the secrets in them.
-pub(super) fn take(config: &mut Config) -> Result<(Servers, Vec<Leak>), CassettePlayerError> {
+pub(super) fn take(
+    config: &mut Config,
+    put_back: &Arc<ValuePlans>,
+) -> Result<(Servers, Vec<Leak>), CassettePlayerError> {
     let (ignored, scrubs) = (config.rules.ignored.clone(), config.rules.scrubs.clone());
     let rules = ParamRules { ignored, scrubs, counts_meta: config.mcp_match_meta };
     let policy = policy(config);
     let played: &Config = config;
     let (servers, found) = thread::scope(|scope| {
         let searching = (played.leaks == Secrets::Refused).then(|| scope.spawn(|| leaks(played)));
-        let servers = Servers::new((&played.cassettes, &played.mcp_names), &rules, &played.secrets, policy);
+        let new = |name: &str| {
+            RecordIndex::new(name, rules.clone(), played.secrets.clone()).putting_back(Arc::clone(put_back))
+        };
+        let servers = Servers::new((&played.cassettes, &played.mcp_names), new, policy);
         // A thread that ended badly has its work done here.
         let found = searching.map(|searching| searching.join().unwrap_or_else(|_| leaks(played)));
         (servers, found.unwrap_or_default())
@@ -55,7 +62,7 @@ fn policy(config: &Config) -> Policy {
 fn leaks(config: &Config) -> Vec<Leak> {
     let mut redactor = Redactor::new(&config.secrets);
     let mut found = Vec::new();
-    for cassette in &config.cassettes {
+    for cassette in config.cassettes.iter().filter(|cassette| config.refuses_secrets_of(cassette)) {
         let mut of_record = |record: &Record| {
             redactor.begin_another();
             secrets::learn_rest(&mut redactor, record);

@@ -56,7 +56,7 @@ mod token_counts;
 mod tools;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     convert::Infallible,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
@@ -74,8 +74,8 @@ pub use self::{
     response::ReplayedResponse,
 };
 use self::{
-    compare::Comparisons, fixtures::Fixtures, groups::Groups, miss::pages::Pages, put_back::PutBack, ready::Ready,
-    recorder::CassetteRecorder, report::Earlier, token_counts::Counter, tools::ToolDrift,
+    compare::Comparisons, fixtures::Fixtures, groups::Groups, miss::pages::Pages, ready::Ready,
+    recorder::CassetteRecorder, report::Earlier, token_counts::Counter,
 };
 pub use self::{
     config::{COMPLETE_WITHIN, Config, Output, REPLY_WITHIN, Secrets, Timeline},
@@ -89,7 +89,7 @@ pub use self::{
     match_command::{MatchCommand, PATIENCE},
     miss::MissDetail,
     other_form::{OtherForm, other_form},
-    put_back::{SuppliedSecrets, SuppliedSecretsError, not_put_back},
+    put_back::{SuppliedSecrets, SuppliedSecretsError, not_put_back, value_plans},
     ready::CassettePlayerError,
     record_report::RecordReport,
     recorder::RecordErrors,
@@ -100,12 +100,12 @@ use crate::{
     net::upstream::Upstream,
     recording::canonical::Rules,
     recording::cassette::{CassetteError, Record},
-    recording::redaction::Seen,
-    replay::account::{Change, Journal, KeptMisses, NetworkBlock, http::put},
+    replay::account::{Change, Journal, KeptMisses, NetworkBlock, ToolDrift, http::put},
     replay::delivery::Clock,
     replay::matching::requests::{CassetteIndex, Session},
     replay::mcp::Servers,
     replay::timing::Pacer,
+    replay::values::{EarlierValues, ValuePlans},
     text::prompt::Tokenizer,
 };
 
@@ -135,7 +135,7 @@ pub struct CassettePlayer {
     /// The servers of MCP, which are played by their own sessions.
     mcp: Arc<Servers>,
     fixtures: Fixtures,
-    put_back: PutBack,
+    put_back: Arc<ValuePlans>,
     earlier: Mutex<Earlier>,
     sessions: Mutex<BTreeMap<String, SessionState>>,
     upstream: Option<Upstream<RequestBody>>,
@@ -171,7 +171,9 @@ struct SessionState {
     missed: BTreeMap<&'static str, u64>,
     forwarded: u64,
     /// Values of requests that later answers have, by the records that answered them.
-    values: HashMap<usize, Seen>,
+    values: EarlierValues,
+    /// Answers that were served with placeholders.
+    placeholders: u64,
     tools: ToolDrift,
     /// The player of a session that differs from the others.
     own: Option<Arc<CassettePlayer>>,
@@ -222,9 +224,10 @@ impl CassettePlayer {
     /// # Errors
     /// When the cassette that is to be written cannot be, or those that were read hold secrets and must not.
     pub fn new(mut config: Config) -> Result<Arc<Self>, CassettePlayerError> {
-        let put_back = PutBack::new(&config.cassettes, &config.supplied);
-        put_back.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-        let Ready { index, across, records, edited, mcp } = ready::ready(&mut config)?;
+        let (put_back, warnings) = value_plans(&config.cassettes, &config.supplied, |_| true);
+        warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+        let put_back = Arc::new(put_back);
+        let Ready { index, across, records, edited, mcp } = ready::ready(&mut config, &put_back)?;
         let secrets = &config.secrets;
         let begin = |output| {
             CassetteRecorder::create(output, config.keep, config.record_errors, secrets.clone())

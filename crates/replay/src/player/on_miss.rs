@@ -77,7 +77,7 @@ impl CassettePlayer {
         let keeps = self.lock().entry(asked.session.clone()).or_default().misses.has_room();
         let (number, address) = self.pages().next();
         let miss = Miss::new(self, asked, (reason, lookup), (number, address.as_deref().filter(|_| keeps)));
-        tracing::warn!("{}", miss.log());
+        tracing::warn!("{}", miss.log(self.config.brief_misses));
         miss.closest.into_iter().for_each(|closest| self.note_tools(asked, closest));
         let body = miss.body();
         let mut sessions = self.lock();

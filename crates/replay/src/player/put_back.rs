@@ -9,7 +9,7 @@
 mod supplied;
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeSet, HashMap},
     sync::Arc,
 };
 
@@ -20,133 +20,124 @@ use super::{
     secrets::{note, note_all, placeholders_of, put_into},
 };
 use crate::{
+    recording::canonical::McpCall,
     recording::cassette::{Cassette, Content, Inherited, Moment, Record, ValueSource, bases},
-    recording::redaction::{Placeholder, Seen, Values},
+    recording::redaction::{Placeholder, Values},
+    replay::values::{EarlierValues, RecordKey, ValuePlan, ValuePlans},
 };
 
 /// Placeholders that a warning names each; others are counted.
 const MOST_NAMED: usize = 20;
 
-/// Plans of all records that have placeholders in their answers.
-#[derive(Debug, Default)]
-pub(super) struct PutBack {
-    /// By the places of the records.
-    plans: HashMap<usize, Plan>,
-    /// Records whose requests have values of later answers.
-    sources: HashSet<usize>,
-    /// What cannot be put back, for people.
-    pub(super) warnings: Vec<String>,
-}
-
-/// Where the values of one record's placeholders come from.
-#[derive(Debug, Default)]
-struct Plan {
-    /// Values in the request that is answered, by the placeholder that it has there.
-    asked: Vec<(Placeholder, Placeholder)>,
-    /// Values in the request that an earlier record answered.
-    earlier: Vec<(Placeholder, usize, Placeholder)>,
-    /// Values that the user supplied.
-    supplied: Values,
-    /// Bytes of the answer.
-    bytes: usize,
-}
-
 /// The placeholders of a request, shared with those that continue it.
 type Held = Arc<BTreeSet<Placeholder>>;
 
-impl PutBack {
-    /// Finds where the placeholders in the answers of these cassettes have their values.
-    pub(super) fn new(cassettes: &[Cassette], supplied: &SuppliedSecrets) -> Self {
-        let (mut put_back, mut first) = (Self::default(), 0);
-        for cassette in cassettes {
-            if !kinds(cassette).is_empty() {
-                put_back.add(cassette, first, supplied);
-            }
-            first += cassette.records.len();
-        }
-        put_back
-    }
-
-    fn add(&mut self, cassette: &Cassette, first: usize, supplied: &SuppliedSecrets) {
-        let held = held(&cassette.records);
+/// Finds where the placeholders in the answers of these cassettes have their values; with a warning for each that has none. Only records
+/// that are played count.
+#[must_use]
+pub fn value_plans(
+    cassettes: &[Cassette],
+    supplied: &SuppliedSecrets,
+    is_played: impl Fn(&Record) -> bool,
+) -> (ValuePlans, Vec<String>) {
+    let (mut plans, mut warnings) = (ValuePlans::default(), Vec::new());
+    for (at, cassette) in cassettes.iter().enumerate().filter(|(_, cassette)| !kinds(cassette).is_empty()) {
+        let requests = Requests { cassette: at, records: &cassette.records, held: held(&cassette.records) };
         let places: HashMap<u64, usize> = cassette.records.iter().enumerate().map(|(at, it)| (it.id, at)).collect();
         let mut unknown = Vec::new();
-        for (at, record) in cassette.records.iter().enumerate() {
-            let in_answer = placeholders_of(&record.answer);
-            if in_answer.is_empty() {
+        for (place, record) in cassette.records.iter().enumerate().filter(|(_, record)| is_played(record)) {
+            let placeholders = placeholders_of(&record.answer);
+            if placeholders.is_empty() {
                 continue;
             }
-            let mut plan = Plan { bytes: size_of_answer(record), ..Plan::default() };
+            let mut plan = ValuePlan { bytes: size_of_answer(record), ..ValuePlan::default() };
             let mut values = Vec::new();
-            for placeholder in in_answer {
-                let is_planned = plan.add(record, at, &placeholder, (held.as_slice(), &places));
-                let value = supplied.value(&cassette.path, record.id, &placeholder);
+            for placeholder in &placeholders {
+                let is_planned = requests.plan(&mut plan, (record, place), placeholder, &places);
+                let value = supplied.value(&cassette.path, record.id, placeholder);
                 match value {
-                    None if !is_planned => unknown.push((record, placeholder)),
-                    value => values.extend(value.map(|value| (placeholder, value))),
+                    None if !is_planned => unknown.push((record, placeholder.clone())),
+                    value => values.extend(value.map(|value| (placeholder.clone(), value))),
                 }
             }
-            plan.supplied = values.into_iter().collect();
-            plan.earlier.iter_mut().for_each(|(_, source, _)| *source += first);
-            self.sources.extend(plan.earlier.iter().map(|(_, source, _)| *source));
-            self.plans.insert(first + at, plan);
+            (plan.supplied, plan.placeholders) = (values.into_iter().collect(), placeholders);
+            plans.add(RecordKey { cassette: at, record: record.id }, plan);
         }
-        self.warn(cassette, &unknown);
+        warnings.extend(warnings_of(cassette, &unknown));
     }
-
-    fn warn(&mut self, cassette: &Cassette, unknown: &[(&Record, Placeholder)]) {
-        let file = cassette.path.display();
-        for (record, placeholder) in unknown.iter().take(MOST_NAMED) {
-            let name = cassette.path.file_name().unwrap_or_default().to_string_lossy();
-            let (line, id, short) = (record.line, record.id, placeholder.short());
-            let variable = supplied::variable(placeholder);
-            self.warnings.push(format!(
-                "{file}:{line}: record {id}: {placeholder} is served as it is, since no request has its value; give it with --secrets \
-                 FILE (a line `{name}#{id} {short} = VALUE`) or {variable}"
-            ));
-        }
-        if let Some(more) = unknown.len().checked_sub(MOST_NAMED).filter(|more| *more > 0) {
-            self.warnings.push(format!("{file}: {more} more placeholders are served as they are"));
-        }
-    }
-
-    /// Returns the size of a record's answer where values are put into it, in bytes.
-    pub(super) fn size(&self, record: usize) -> usize {
-        self.plans.get(&record).map_or(0, |plan| plan.bytes)
-    }
+    (plans, warnings)
 }
 
-impl Plan {
-    /// Adds where the value of a placeholder stands; false where no request has it.
-    fn add(
-        &mut self,
-        record: &Record,
-        at: usize,
+fn warnings_of(cassette: &Cassette, unknown: &[(&Record, Placeholder)]) -> Vec<String> {
+    let file = cassette.path.display();
+    let name = cassette.path.file_name().unwrap_or_default().to_string_lossy();
+    let warning = |(record, placeholder): &(&Record, Placeholder)| {
+        let (line, id, short) = (record.line, record.id, placeholder.short());
+        let variable = supplied::variable(placeholder);
+        format!(
+            "{file}:{line}: record {id}: {placeholder} is served as it is, since no request has its value; give it with --secrets FILE \
+             (a line `{name}#{id} {short} = VALUE`) or {variable}"
+        )
+    };
+    let mut warnings: Vec<String> = unknown.iter().take(MOST_NAMED).map(warning).collect();
+    if let Some(more) = unknown.len().checked_sub(MOST_NAMED).filter(|more| *more > 0) {
+        warnings.push(format!("{file}: {more} more placeholders are served as they are"));
+    }
+    warnings
+}
+
+/// The requests of a cassette and their placeholders.
+struct Requests<'a> {
+    cassette: usize,
+    records: &'a [Record],
+    held: Vec<Held>,
+}
+
+impl Requests<'_> {
+    /// Adds where the value of a placeholder stands to a record's plan; false where no request has it.
+    fn plan(
+        &self,
+        plan: &mut ValuePlan,
+        (record, at): (&Record, usize),
         placeholder: &Placeholder,
-        (held, places): (&[Held], &HashMap<u64, usize>),
+        places: &HashMap<u64, usize>,
     ) -> bool {
-        let has = |at: usize, placeholder: &Placeholder| held.get(at).is_some_and(|held| held.contains(placeholder));
+        let has =
+            |at: usize, placeholder: &Placeholder| self.held.get(at).is_some_and(|held| held.contains(placeholder));
         let named = record.put_back.iter().find(|(named, _)| named == placeholder).map(|(_, source)| source);
         match named {
             Some(ValueSource { placeholder: source, record: None }) if has(at, source) => {
-                self.asked.push((placeholder.clone(), source.clone()));
+                plan.asked.push((placeholder.clone(), source.clone()));
             }
             Some(ValueSource { placeholder: source, record: Some(id) }) => {
-                let earlier = places.get(id).copied().filter(|earlier| *earlier < at && has(*earlier, source));
-                let Some(earlier) = earlier else { return false };
-                self.earlier.push((placeholder.clone(), earlier, source.clone()));
+                let is_asked =
+                    |earlier: &usize| *earlier < at && has(*earlier, source) && self.share_sessions(*earlier, at);
+                if places.get(id).is_none_or(|earlier| !is_asked(earlier)) {
+                    return false;
+                }
+                let earlier = RecordKey { cassette: self.cassette, record: *id };
+                plan.earlier.push((placeholder.clone(), earlier, source.clone()));
             }
-            None if has(at, placeholder) => self.asked.push((placeholder.clone(), placeholder.clone())),
+            None if has(at, placeholder) => plan.asked.push((placeholder.clone(), placeholder.clone())),
             Some(_) | None => return false,
         }
         true
+    }
+
+    /// Whether requests of both records come to the same sessions: each MCP server has its own, beside those of the models.
+    fn share_sessions(&self, one: usize, other: usize) -> bool {
+        let server = |at: usize| {
+            let record = self.records.get(at)?;
+            McpCall::of(&record.method, &record.path, record.body.fields()).map(|call| call.server)
+        };
+        server(one) == server(other)
     }
 }
 
 /// The placeholders of a cassette that are served as they are where no value is supplied, each with its file and line.
 #[must_use]
 pub fn not_put_back(cassette: &Cassette) -> Vec<String> {
-    PutBack::new(std::slice::from_ref(cassette), &SuppliedSecrets::default()).warnings
+    value_plans(std::slice::from_ref(cassette), &SuppliedSecrets::default(), |_| true).1
 }
 
 /// The kinds of the placeholders in a cassette, those that events cut into pieces too.
@@ -195,44 +186,39 @@ fn size_of_answer(record: &Record) -> usize {
 impl CassettePlayer {
     /// Keeps the values of a request that later answers of its session have.
     pub(super) fn keep_values(&self, asked: &IncomingRequest, record: usize) {
-        if self.put_back.sources.contains(&record) {
+        if let Some(key) = self.key_of(record).filter(|key| self.put_back.is_source(*key)) {
             let mut sessions = self.lock();
-            sessions.entry(asked.session.clone()).or_default().values.insert(record, asked.seen.clone());
+            sessions.entry(asked.session.clone()).or_default().values.insert(key, asked.seen.clone());
         }
     }
 
-    /// Returns the record with values in place of its placeholders; `None` where it has none that are known.
+    /// Returns the size of a record's answer where values are put into it, in bytes.
+    pub(super) fn size_with_values(&self, record: usize) -> usize {
+        self.plan_of(record).map_or(0, |plan| plan.bytes)
+    }
+
+    /// Returns the record with values in place of its placeholders; `None` where it has none that are known. Counts answers that have
+    /// placeholders still.
     pub(super) fn with_values(&self, at: usize, record: &Record, asked: &IncomingRequest) -> Option<Record> {
-        let plan = self.put_back.plans.get(&at)?;
-        let earlier: HashMap<usize, Seen> = match plan.earlier.is_empty() {
-            true => HashMap::new(),
+        let plan = self.plan_of(at)?;
+        let earlier = match plan.earlier.is_empty() {
+            true => EarlierValues::new(),
             false => self.lock().get(&asked.session).map(|state| state.values.clone()).unwrap_or_default(),
         };
-        let mut values = plan.supplied.clone();
-        let mut wanted: HashMap<usize, Vec<(&Placeholder, &Placeholder)>> = HashMap::new();
-        for (placeholder, source, there) in &plan.earlier {
-            wanted.entry(*source).or_default().push((placeholder, there));
+        let values = plan.values(&asked.seen, &earlier);
+        if plan.leaves_any(&values) {
+            self.lock().entry(asked.session.clone()).or_default().placeholders += 1;
         }
-        wanted.iter().filter_map(|(source, wanted)| Some((earlier.get(source)?, wanted))).for_each(|(seen, wanted)| {
-            take(&mut values, seen, wanted);
-        });
-        let of_asked: Vec<(&Placeholder, &Placeholder)> = plan.asked.iter().map(|(it, there)| (it, there)).collect();
-        take(&mut values, &asked.seen, &of_asked);
         restored(record, &values)
     }
-}
 
-/// Adds the values that a request has, by the placeholders of an answer.
-fn take(values: &mut Values, seen: &Seen, wanted: &[(&Placeholder, &Placeholder)]) {
-    let kinds: BTreeSet<&str> = wanted.iter().map(|(_, there)| &*there.kind).collect();
-    let known: HashMap<(&str, usize), &str> = kinds
-        .into_iter()
-        .flat_map(|kind| seen.of_kind(kind).map(move |(number, value)| ((kind, number), value)))
-        .collect();
-    for (placeholder, there) in wanted {
-        if let Some(value) = known.get(&(&*there.kind, there.number)) {
-            values.insert((*placeholder).clone(), value);
-        }
+    fn plan_of(&self, record: usize) -> Option<&Arc<ValuePlan>> {
+        self.put_back.of(self.key_of(record)?)
+    }
+
+    fn key_of(&self, record: usize) -> Option<RecordKey> {
+        let (cassette, record) = self.records.get(record)?;
+        Some(RecordKey { cassette: *cassette, record: record.id })
     }
 }
 

@@ -3,14 +3,14 @@
 use std::{
     collections::{HashMap, HashSet},
     num::NonZero,
-    path::PathBuf,
+    sync::Arc,
     thread,
 };
 
 use serde_json::Value;
 
 use super::{
-    Config, Secrets, cross, mcp,
+    Config, cross, mcp,
     recorder::route_of,
     secrets::{self, Leak, Searched, around},
 };
@@ -21,6 +21,7 @@ use crate::{
     recording::redaction::Redactor,
     replay::matching::requests::{CassetteIndex, Retries, Servable},
     replay::mcp::{McpRecordError, Servers},
+    replay::values::ValuePlans,
 };
 
 /// Fewer records are not worth a thread.
@@ -67,8 +68,8 @@ pub(super) struct Ready {
 }
 
 /// Moves the records out of the cassettes and makes their index.
-pub(super) fn ready(config: &mut Config) -> Result<Ready, CassettePlayerError> {
-    let (mcp, leaks) = mcp::take(config)?;
+pub(super) fn ready(config: &mut Config, put_back: &Arc<ValuePlans>) -> Result<Ready, CassettePlayerError> {
+    let (mcp, leaks) = mcp::take(config, put_back)?;
     let cassettes = config.cassettes.iter().enumerate();
     let across = config.cross_api.then(|| cross::rules(&config.rules));
     let look = Look { config, across: across.as_ref() };
@@ -95,9 +96,8 @@ pub(super) fn ready(config: &mut Config) -> Result<Ready, CassettePlayerError> {
         }
         index.push(known.identity, servable);
     }
-    if config.leaks == Secrets::Refused {
-        config.cassettes.iter().for_each(|cassette| around(&config.secrets, cassette, &mut found));
-    }
+    let searched = config.cassettes.iter().filter(|cassette| config.refuses_secrets_of(cassette));
+    searched.for_each(|cassette| around(&config.secrets, cassette, &mut found));
     if found.is_empty() {
         Ok(Ready { index, across, records, edited, mcp })
     } else {
@@ -205,13 +205,8 @@ impl Look<'_> {
         let is_chat = method == "POST" && route_of(&path) == CHAT;
         let across = self.across.filter(|_| is_chat).map(|rules| rules.identify_after(&call, start(across)));
         let (across, of_across) = across.map_or((None, None), |(identity, progress)| (Some(identity), progress));
-        let secrets = match config.leaks {
-            Secrets::Refused => {
-                let file = config.cassettes.get(cassette).map_or_else(PathBuf::new, |cassette| cassette.path.clone());
-                secrets::found_in(redactor, record, &file)
-            }
-            Secrets::Allowed => Vec::new(),
-        };
+        let refused = config.cassettes.get(cassette).filter(|cassette| config.refuses_secrets_of(cassette));
+        let secrets = refused.map(|cassette| secrets::found_in(redactor, record, &cassette.path)).unwrap_or_default();
         let is_edited = record.side.is_some() && !record.is_as_recorded();
         let messages = body.messages().cloned().unwrap_or_default();
         (Known { identity, across, secrets, is_edited }, Begun { searched, messages, canonical, across: of_across })

@@ -18,6 +18,8 @@ use self::redacted::RedactedCounts;
 pub struct RecordReport {
     /// New records.
     pub recorded: usize,
+    /// Those of them that are messages to MCP servers.
+    pub of_mcp: usize,
     /// Sessions that have recorded in cassettes of their own; their counts are in the others.
     pub sessions: usize,
     /// Exchanges that were not recorded because of their status.
@@ -36,6 +38,8 @@ pub struct RecordReport {
     pub partial: u64,
     /// Values that were redacted, by kind.
     pub redacted: BTreeMap<Arc<str>, u64>,
+    /// The cassette, where secrets stay in it by choice.
+    pub unredacted: Option<PathBuf>,
     /// Requests that the upstream did not answer.
     pub unanswered: u64,
     /// Why it did not answer the first of them.
@@ -62,6 +66,7 @@ impl RecordReport {
 #[derive(Debug, Default)]
 pub(super) struct RecordCounts {
     pub(super) recorded: AtomicUsize,
+    pub(super) of_mcp: AtomicUsize,
     pub(super) skipped: AtomicU64,
     pub(super) unreadable: AtomicU64,
     pub(super) unsearched: AtomicU64,

@@ -73,6 +73,8 @@ pub(crate) struct CassetteRecorder<S: Sink<Item = Entry> = ExchangeSink> {
     counts: Arc<RecordCounts>,
     path: PathBuf,
     timeline: Timeline,
+    /// Whether secrets stay in it by choice.
+    is_unredacted: bool,
 }
 
 /// Requests whose exchanges have not ended, in the order in which they came.
@@ -224,7 +226,8 @@ impl<S: Sink<Item = Entry>> CassetteRecorder<S> {
             .map_err(|source| CassetteError::Io { path: path.clone(), source })?;
         let captures = Arc::new(Captures::new(COPIES));
         let completions = Arc::new(Completions::new(Duration::ZERO));
-        Ok(Self { recorder, progress, arrivals, captures, completions, counts, path, timeline: output.timeline })
+        let (timeline, is_unredacted) = (output.timeline, output.header.redact.is_off);
+        Ok(Self { recorder, progress, arrivals, captures, completions, counts, path, timeline, is_unredacted })
     }
 
     /// Begins an exchange, at the place of its request.
@@ -236,6 +239,7 @@ impl<S: Sink<Item = Entry>> CassetteRecorder<S> {
     pub(super) fn report(&self) -> RecordReport {
         RecordReport {
             recorded: self.counts.recorded.load(Relaxed),
+            of_mcp: self.counts.of_mcp.load(Relaxed),
             sessions: 0,
             skipped: self.counts.skipped.load(Relaxed),
             queue_full: self.progress.queue_full().load(Relaxed),
@@ -245,6 +249,7 @@ impl<S: Sink<Item = Entry>> CassetteRecorder<S> {
             broken: self.counts.broken.load(Relaxed),
             partial: self.counts.partial.load(Relaxed),
             redacted: self.counts.redacted.by_kind(),
+            unredacted: self.is_unredacted.then(|| self.path.clone()),
             unanswered: self.counts.unanswered.load(Relaxed),
             unanswered_why: self.counts.unanswered_why.get().cloned(),
             not_written: self.counts.is_not_written.load(Relaxed).then(|| self.path.clone()),

@@ -54,6 +54,7 @@ impl RecordReport {
         self.broken += other.broken;
         self.partial += other.partial;
         other.redacted.into_iter().for_each(|(kind, count)| *self.redacted.entry(kind).or_default() += count);
+        self.unredacted = self.unredacted.take().or(other.unredacted);
         self.unanswered += other.unanswered;
         self.unanswered_why = self.unanswered_why.take().or(other.unanswered_why);
         self.not_written = self.not_written.take().or(other.not_written);

@@ -1,63 +1,37 @@
 //! The tools of requests, as they were recorded and as they are sent now. Matching does not look at the prose in their schemas;
 //! a report describes it.
 
-use std::collections::BTreeMap;
-
 use serde_json::{Map, Value};
 
 use super::{CassettePlayer, request::IncomingRequest, secrets};
 use crate::{
     recording::canonical::{Difference, Operation, differences},
     recording::redaction::Redactor,
+    replay::account::ToolDrift,
 };
 
-/// Tools of which changes are kept, and changes of each.
-const MOST_TOOLS: usize = 100;
+/// Changes of a tool that are noted of one request.
 const MOST_CHANGES: usize = 8;
 
 /// The longest excerpt of a value.
 const LONGEST: usize = 80;
 
-/// Changes by tool.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct ToolDrift(BTreeMap<String, ToolChange>);
-
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-struct ToolChange {
-    /// Requests in which it was so.
-    requests: u64,
-    /// What was first seen.
-    changes: Vec<String>,
-}
-
-impl ToolDrift {
-    /// Notes what two lists of tools do not have in common.
-    pub(super) fn note(&mut self, recorded: Option<&Value>, sent: Option<&Value>) {
-        if recorded == sent {
-            return;
-        }
-        let (recorded, sent) = (by_name(recorded), by_name(sent));
-        let names: Vec<&String> =
-            recorded.keys().chain(sent.keys().filter(|name| !recorded.contains_key(*name))).collect();
-        for name in names {
-            let changes = match (recorded.get(name), sent.get(name)) {
-                (Some(recorded), Some(sent)) if recorded == sent => continue,
-                (Some(recorded), Some(sent)) => {
-                    differences(recorded, sent).iter().take(MOST_CHANGES).map(describe).collect()
-                }
-                (Some(_), None) => vec!["is no longer sent".to_owned()],
-                (None, _) => vec!["was not recorded".to_owned()],
-            };
-            if self.0.len() < MOST_TOOLS || self.0.contains_key(name) {
-                let kept = self.0.entry(name.clone()).or_insert_with(|| ToolChange { requests: 0, changes });
-                kept.requests += 1;
-            }
-        }
+/// Notes what two lists of tools do not have in common.
+fn note(drift: &mut ToolDrift, recorded: Option<&Value>, sent: Option<&Value>) {
+    if recorded == sent {
+        return;
     }
-
-    /// By the tool: in how many requests, and what.
-    pub(super) fn shown(&self) -> BTreeMap<String, (u64, Vec<String>)> {
-        self.0.iter().map(|(name, change)| (name.clone(), (change.requests, change.changes.clone()))).collect()
+    let (recorded, sent) = (by_name(recorded), by_name(sent));
+    for name in recorded.keys().chain(sent.keys().filter(|name| !recorded.contains_key(*name))) {
+        let changes = match (recorded.get(name), sent.get(name)) {
+            (Some(recorded), Some(sent)) if recorded == sent => continue,
+            (Some(recorded), Some(sent)) => {
+                differences(recorded, sent).iter().take(MOST_CHANGES).map(describe).collect()
+            }
+            (Some(_), None) => vec!["is no longer sent".to_owned()],
+            (None, _) => vec!["was not recorded".to_owned()],
+        };
+        drift.note(name, changes);
     }
 }
 
@@ -74,7 +48,7 @@ impl CassettePlayer {
             secrets::shown_body(&mut Redactor::new(&self.config.secrets), &Value::from(tools).into(), None).0;
         let mut sessions = self.lock();
         let state = sessions.entry(asked.session.clone()).or_default();
-        state.tools.note(recorded.get("tools"), asked.shown.get("tools"));
+        note(&mut state.tools, recorded.get("tools"), asked.shown.get("tools"));
     }
 }
 
@@ -116,14 +90,15 @@ mod tests {
             |name: &str, text: &str| json!({"type": "function", "function": {"name": name, "description": text}});
         let mut drift = ToolDrift::default();
         let recorded = json!([tool("a", "one"), tool("b", "two")]);
-        drift.note(Some(&recorded), Some(&recorded));
-        drift.note(None, None);
-        assert!(drift.shown().is_empty());
-        drift.note(Some(&recorded), Some(&json!([tool("b", "two"), tool("a", "1"), tool("c", "x")])));
-        drift.note(Some(&recorded), None);
-        let shown = drift.shown();
-        assert_eq!(shown["a"], (2, vec![r#"$.description: "one" -> "1""#.to_owned()]));
-        assert_eq!(shown["b"], (1, vec!["is no longer sent".to_owned()]));
-        assert_eq!(shown["c"], (1, vec!["was not recorded".to_owned()]));
+        note(&mut drift, Some(&recorded), Some(&recorded));
+        note(&mut drift, None, None);
+        assert!(drift.is_empty());
+        note(&mut drift, Some(&recorded), Some(&json!([tool("b", "two"), tool("a", "1"), tool("c", "x")])));
+        note(&mut drift, Some(&recorded), None);
+        let shown = drift.json();
+        let changes = json!([r#"$.description: "one" -> "1""#, "is no longer sent"]);
+        assert_eq!(shown["a"], json!({"requests": 2, "changes": changes}));
+        assert_eq!(shown["b"], json!({"requests": 1, "changes": ["is no longer sent"]}));
+        assert_eq!(shown["c"], json!({"requests": 1, "changes": ["was not recorded"]}));
     }
 }

@@ -1,32 +1,59 @@
 //! Cuts of a long text at which the pieces' ids, joined, are the whole text's ids.
 //!
 //! The tokenizer needs some 120 bytes of memory per byte of text, which a large prompt must not cost. Byte-level
-//! tokenizers never let a token reach from a letter into the white space after it, so a cut goes there; each cut is
-//! also tried on the text around it, in one piece and in two, and is not made where the ids differ. Tokenizers of other
-//! kinds, and texts without such a place, are encoded whole.
+//! tokenizers never let a token reach from a letter or digit into the white space after it, nor into the punctuation of
+//! scripts without spaces, so a cut goes there; each cut is also tried on the text around it, in one piece and in two, and
+//! is not made where the ids differ. Tokenizers of other kinds, and texts without such a place, are encoded whole, up to a
+//! limit. Encoding ends at the next cut once nobody waits for it.
 
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::{Result, Tokenizer};
+
+use crate::base::cancellation::is_cancelled;
 
 /// Length in bytes from which on a piece ends at the next good place.
 const PIECE: usize = 64 * 1024;
 /// Length of text on either side of a cut on which it is tried, in bytes.
 const WINDOW: usize = 256;
+/// What no token joins to a letter or digit before it.
+const ENDS: [char; 10] = [' ', '\n', '\u{3000}', '，', '。', '、', '；', '：', '！', '？'];
+/// Length in bytes of the longest text that is encoded without a cut.
+const LONGEST: usize = 4 * 1024 * 1024;
 /// Number of places that are tried before the rest is encoded whole.
 const TRIES: usize = 64;
 
-/// The ids of a text of any length, without the special tokens around it.
+/// The ids of a text, without the special tokens around it.
 pub(super) fn encode(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>> {
     let cuttable = tokenizer.get_pre_tokenizer().is_some_and(is_byte_level);
     let mut ids = Vec::new();
     let mut rest = text;
-    while let Some(at) = if cuttable { cut(tokenizer, rest)? } else { None } {
-        let (piece, after) = rest.split_at(at);
+    while !rest.is_empty() {
+        let end = if cuttable { cut(tokenizer, rest)? } else { None };
+        let (piece, after) = rest.split_at(end.unwrap_or(rest.len()));
+        check_length(piece)?;
+        check_wanted()?;
         ids.extend_from_slice(tokenizer.encode_fast(piece, false)?.get_ids());
         rest = after;
     }
-    ids.extend_from_slice(tokenizer.encode_fast(rest, false)?.get_ids());
     Ok(ids)
+}
+
+/// Ends the encoding of a text whose client has left.
+pub(super) fn check_wanted() -> Result<()> {
+    if is_cancelled() { Err("its client has left".into()) } else { Ok(()) }
+}
+
+/// Refuses a text without a cut that would take seconds, and gigabytes, and cannot be ended before.
+fn check_length(text: &str) -> Result<()> {
+    if text.len() <= LONGEST {
+        return Ok(());
+    }
+    let bytes = text.len();
+    Err(format!(
+        "{bytes} bytes of it have no place at which they can be cut, such as a space after a word, and this server \
+         encodes at most {LONGEST} such bytes"
+    )
+    .into())
 }
 
 /// Returns true if a text is long enough to be cut.
@@ -44,11 +71,14 @@ fn is_byte_level(pre_tokenizer: &PreTokenizerWrapper) -> bool {
 
 /// The first good place after the length of a piece.
 fn cut(tokenizer: &Tokenizer, text: &str) -> Result<Option<usize>> {
-    let places = text.as_bytes().windows(2).enumerate().skip(PIECE);
-    let good = places.filter(|(_, pair)| matches!(pair, [b'a'..=b'z' | b'A'..=b'Z', b' ' | b'\n']));
-    for (at, _) in good.take(TRIES) {
-        if joins(tokenizer, text, at + 1)? {
-            return Ok(Some(at + 1));
+    let start = text.floor_char_boundary(PIECE);
+    let (_, after) = text.split_at(start);
+    let places = after.char_indices().zip(after.chars().skip(1));
+    let good = places.filter(|((_, before), next)| before.is_alphanumeric() && ENDS.contains(next));
+    for ((at, before), _) in good.take(TRIES) {
+        let place = start + at + before.len_utf8();
+        if joins(tokenizer, text, place)? {
+            return Ok(Some(place));
         }
     }
     Ok(None)

@@ -34,6 +34,8 @@ pub struct KvTransferConfig {
     pub host: String,
     /// The port there; 0 for any.
     pub port: u16,
+    /// Hosts, beside this one and the loopback, that requests may name as those of other engines; `*` is any.
+    pub peers: Vec<String>,
     /// How long blocks are kept that no engine reads.
     pub lease: Duration,
     /// How long transfers take.

@@ -11,6 +11,7 @@
 
 mod config;
 mod leases;
+mod peers;
 mod side_channel;
 
 use std::{

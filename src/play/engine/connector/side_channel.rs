@@ -4,7 +4,10 @@
 //! names the engine and the address, chooses none of the bytes that are sent. Who loses a datagram waits for the end of the lease. Names of
 //! hosts are looked up on a thread of their own; datagrams that this thread has no room for are dropped and counted.
 //!
-//! Limits: `remote_host` may be any host: run a connector where requests come from a router, as with vLLM. Nothing is encrypted.
+//! Datagrams go to the loopback and to the hosts of [`KvTransferConfig::peers`]; those that a request would send elsewhere are dropped
+//! before the host is looked up, and counted.
+//!
+//! Limits: nothing is encrypted.
 
 use std::{
     io,
@@ -20,9 +23,10 @@ use std::{
 
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::KvTransferConfig;
+use super::{KvTransferConfig, peers::Peers};
 use crate::{
     api::RemotePrefill,
+    base::rate_limited_log::RateLimitedLog,
     play::{engine::inbox::Inbox, metrics::Metrics},
 };
 
@@ -96,6 +100,7 @@ pub(in crate::play) struct SideChannel {
     host: String,
     address: SocketAddr,
     queue: SyncSender<Outgoing>,
+    peers: Peers,
     metrics: Arc<Metrics>,
     is_closed: Arc<AtomicBool>,
     listener: Mutex<Option<JoinHandle<()>>>,
@@ -123,7 +128,8 @@ impl SideChannel {
         name("sender").spawn(move || send(&outgoing, &counted))?;
         let listener = name("listener").spawn(move || listen(&socket, &inbox, &of_listener))?;
         let (host, metrics) = (config.host.clone(), Arc::clone(metrics));
-        Ok(Self { host, address, queue, metrics, is_closed, listener: Mutex::new(Some(listener)) })
+        let peers = Peers::new(config.peers.iter().chain([&host]).cloned().collect());
+        Ok(Self { host, address, queue, peers, metrics, is_closed, listener: Mutex::new(Some(listener)) })
     }
 
     pub(super) fn host(&self) -> &str {
@@ -136,10 +142,25 @@ impl SideChannel {
 
     /// Sends a datagram about a request, soon.
     pub(super) fn send(&self, to: &RemotePrefill, kind: NoticeKind) {
+        if !self.peers.have(&to.host) {
+            return self.refuse(&to.host);
+        }
         let notice = Notice { kind, digest: digest(&to.engine_id, &to.request_id) };
         if self.queue.try_send(Outgoing { host: to.host.clone(), port: to.port, notice }).is_err() {
             self.metrics.notice_failed();
         }
+    }
+
+    fn refuse(&self, host: &str) {
+        static LOG: RateLimitedLog = RateLimitedLog::new();
+        if let Some(more) = LOG.due() {
+            tracing::warn!(
+                host,
+                more,
+                "a request's remote_host is neither this host nor one of \"peers\" in kv_connector_extra_config; it hears nothing"
+            );
+        }
+        self.metrics.notice_failed();
     }
 
     /// Stops listening; the port is free then.

@@ -27,11 +27,14 @@ use super::super::{
     metrics::Metrics,
     routes::Endpoints,
 };
-use crate::api::{
-    ApiError, Query,
-    development::{self, Abort, PauseMode, Reset, WeightCheck},
+use crate::{
+    api::{
+        ApiError, Query,
+        development::{self, Abort, PauseMode, Reset, WeightCheck},
+    },
+    engine::scheduler::PauseState,
+    replay::delivery::AbortedBy,
 };
-use crate::engine::scheduler::PauseState;
 
 /// Time that the engine leaves to last outputs before it counts as paused.
 const SETTLING: Duration = Duration::from_millis(20);
@@ -268,7 +271,7 @@ async fn pause_engine(state: &State, mode: PauseMode, clears: bool) {
     let gate = &state.dev.gate;
     gate.set(if mode == PauseMode::Keep { Pause::All } else { Pause::New });
     if mode == PauseMode::Abort {
-        gate.abort_all();
+        gate.abort_all(AbortedBy::Engine);
     }
     if let Some(engine) = &state.engine {
         let paused = if mode == PauseMode::Keep { PauseState::All } else { PauseState::New };
@@ -341,7 +344,7 @@ fn called(method: &Value) -> Response {
 async fn abort_requests(extract::State(dev): Dev, AnyBody(body): AnyBody) -> Result<Response, ErrorResponse> {
     let gate = &dev.gate;
     let count = match development::abort_requests(&body)? {
-        Abort::All => usize::try_from(gate.abort_all()).unwrap_or(usize::MAX),
+        Abort::All => usize::try_from(gate.abort_all(AbortedBy::Server)).unwrap_or(usize::MAX),
         Abort::Named(ids) => {
             gate.abort_named(&ids);
             ids.len()

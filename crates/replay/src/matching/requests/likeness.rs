@@ -1,7 +1,9 @@
 //! Likeness of requests by the words of their texts, whatever else is in them: a question is closer to another question about the
 //! same than to one of the same length.
 //!
-//! Words count by their first letters, so that `refund` and `refunds` are one; pairs of words count too. Limits: of each message the
+//! Words count by their first letters, so that `refund` and `refunds` are one; pairs of words count too. A request that is no
+//! conversation, such as a call of a tool, has few words: its numbers, the names within its fields and any three letters in a row count
+//! as well, so that `barr` is closer to `bar` than to `foo`. Limits: of each message the
 //! first [`OF_MESSAGE`] bytes are read, and of all records together [`OF_ALL`]; roles, ids and tools do not count.
 
 use std::{
@@ -28,10 +30,11 @@ const MOST_RESTS: usize = 64;
 /// The letters of a word that count.
 const LETTERS: usize = 5;
 
-/// Weights of a short word, of a longer one and of a pair.
+/// Weights of a short word, of a longer one, of a pair, and of three letters.
 const SHORT: u64 = 1;
 const LONG: u64 = 3;
 const PAIR: u64 = 2;
+const THREE: u64 = 2;
 
 /// Fields of messages that hold no text.
 const NO_TEXT: [&str; 6] = ["role", "type", "id", "tool_call_id", "call_id", "tool_use_id"];
@@ -131,7 +134,8 @@ enum Text<'a> {
 
 /// The features of a text, of which no more than the budget is read.
 fn features(text: Text<'_>, budget: &mut usize) -> Features {
-    let mut words = Words { features: Features::new(), last: None, left: OF_MESSAGE.min(*budget) };
+    let is_call = matches!(text, Text::Fields(_));
+    let mut words = Words { features: Features::new(), last: None, left: OF_MESSAGE.min(*budget), is_call };
     let before = words.left;
     match text {
         Text::Message(value) => words.add(value),
@@ -150,6 +154,8 @@ struct Words {
     features: Features,
     last: Option<u64>,
     left: usize,
+    /// Numbers, names and letters count too.
+    is_call: bool,
 }
 
 impl Words {
@@ -157,10 +163,17 @@ impl Words {
         match value {
             Value::String(text) => self.add_text(text),
             Value::Array(items) => items.iter().for_each(|item| self.add(item)),
+            Value::Object(fields) if self.is_call => {
+                for (name, value) in fields {
+                    self.add_text(name);
+                    self.add(value);
+                }
+            }
             Value::Object(fields) => {
                 let kept = fields.iter().filter(|(name, _)| !NO_TEXT.contains(&name.as_str()));
                 kept.for_each(|(_, value)| self.add(value));
             }
+            Value::Bool(_) | Value::Number(_) if self.is_call => self.add_text(&value.to_string()),
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
         }
     }
@@ -176,7 +189,17 @@ impl Words {
                 // Some languages put nothing between words.
                 word.chars().for_each(|c| self.add_word(c.to_lowercase(), 1));
             }
+            if self.is_call {
+                self.add_letters(word);
+            }
         }
+    }
+
+    /// Adds any three letters in a row, those at the ends with what is before and after.
+    fn add_letters(&mut self, word: &str) {
+        let within = word.chars().flat_map(char::to_lowercase);
+        let letters: Vec<char> = std::iter::once(' ').chain(within).chain([' ']).collect();
+        self.features.extend(letters.windows(3).map(|three| (hash_of(three), THREE)));
     }
 
     fn add_word(&mut self, letters: impl Iterator<Item = char>, length: usize) {

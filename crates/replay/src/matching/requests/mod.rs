@@ -262,6 +262,12 @@ impl CassetteIndex {
         self.servable.get(record).copied().unwrap_or(false)
     }
 
+    /// The records of a request, in order.
+    #[must_use]
+    pub fn of_key(&self, key: Key) -> &[usize] {
+        self.by_key.get(&key).map(Vec::as_slice).unwrap_or_default()
+    }
+
     /// The last record of a request that can not be served.
     #[must_use]
     pub fn unserved(&self, key: Key) -> Option<usize> {

@@ -27,8 +27,8 @@ records:
 
 fn endpoint(text: &str) -> Endpoint {
     let cassette = parse(Path::new("t.yaml"), text).unwrap();
-    let mut index = RecordIndex::new(ParamRules::default(), Rules::default());
-    index.add("t.yaml", "s", &cassette.records).unwrap();
+    let mut index = RecordIndex::new("s", ParamRules::default(), Rules::default());
+    index.add((0, "t.yaml"), &cassette.records).unwrap();
     let policy = Policy { on_used_up: OnUsedUp::Last, reply_within: Duration::from_secs(60), ..Policy::default() };
     Endpoint::new(index, "s", policy)
 }

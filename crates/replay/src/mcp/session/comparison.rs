@@ -2,30 +2,25 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use serde_json::{Map, Value};
+use serde_json::Map;
 
 use super::Session;
 use crate::{
+    recording::canonical::Identity,
     recording::mcp::McpRecord,
-    replay::account::Compared,
-    replay::mcp::{
-        miss::Why,
-        nearest::{Asked, nearest},
-        params::{ParamKey, is_by_method},
-        tool_changes::tool_changes,
-    },
+    replay::account::{Compared, ToolDrift},
+    replay::mcp::{params::is_by_method, tool_changes::tool_changes},
 };
 
-/// Changes of tools that are kept, and answers whose differences are.
-const MOST_TOOLS: usize = 100;
+/// Answers whose differences are kept.
 const MOST_CHANGED: usize = 100;
 
 /// What was compared.
 #[derive(Debug, Default)]
 pub(in crate::replay::mcp) struct Comparison {
     pub(in crate::replay::mcp) answers: Option<Compared>,
-    /// By the tool: in how many lists, and what.
-    pub(in crate::replay::mcp) tools: BTreeMap<String, (u64, Vec<String>)>,
+    /// Tools that are not as they were recorded, of each list.
+    pub(in crate::replay::mcp) tools: ToolDrift,
 }
 
 impl Session {
@@ -39,14 +34,15 @@ impl Session {
         if method == "ping" {
             return;
         }
-        let (canonical, key) = index.identify(method, &now.params);
+        let identity = index.identify(method, &now.params);
+        let key = identity.key;
         let is_handshake = is_by_method(method);
         let found = if is_handshake { index.of_key(key).first().copied() } else { self.consumption.next(&index, key) };
         let is_request = !method.starts_with("notifications/");
         self.account.requests += u64::from(is_request && !is_handshake);
         let Some((at, recorded)) = found.and_then(|at| Some((at, &index.records().get(at)?.record))) else {
             if is_request && !is_handshake {
-                self.note_new(method, &canonical, key);
+                self.note_new(method, &identity);
             }
             return;
         };
@@ -58,7 +54,7 @@ impl Session {
         let name = indexed.map(|indexed| indexed.name()).unwrap_or_default();
         let described =
             indexed.map(|indexed| format!("{} (line {})", indexed.name(), indexed.line)).unwrap_or_default();
-        self.note(&canonical, "compared", [("record".to_owned(), name.into())].into_iter().collect());
+        self.note(&identity.fields, "compared", [("record".to_owned(), name.into())].into_iter().collect());
         if method == "tools/list" {
             self.note_tools(recorded, now);
         }
@@ -71,19 +67,17 @@ impl Session {
     }
 
     /// Counts a request that is not in the recording, or less often.
-    fn note_new(&mut self, method: &str, canonical: &Value, key: ParamKey) {
+    fn note_new(&mut self, method: &str, identity: &Identity) {
         let index = Arc::clone(&self.index);
-        let known = index.of_key(key);
-        let why = if known.is_empty() {
-            Why::NoMatch(nearest(&index, Asked { method, canonical }, |at| self.consumption.has_served(at)))
-        } else {
-            Why::Exhausted(known.iter().map(|at| (*at, self.consumption.served_to(*at).to_vec())).collect())
-        };
-        let miss = self.explain(&index, method, canonical, (key, why));
+        let miss = self.explain(&index, method, identity, self.why(identity, true));
         let (reason, detail) = (miss.reason(), miss.detail());
         self.account.novel.keep(detail);
         *self.account.misses.entry(reason).or_default() += 1;
-        self.note(canonical, "forwarded", [("reason".to_owned(), reason.into())].into_iter().collect::<Map<_, _>>());
+        self.note(
+            &identity.fields,
+            "forwarded",
+            [("reason".to_owned(), reason.into())].into_iter().collect::<Map<_, _>>(),
+        );
     }
 
     fn note_tools(&mut self, recorded: &McpRecord, now: &McpRecord) {
@@ -94,10 +88,6 @@ impl Session {
             changes.entry(change.tool.clone()).or_default().push(change.to_string());
         }
         let kept = &mut self.account.comparison.tools;
-        for (tool, changes) in changes {
-            if kept.len() < MOST_TOOLS || kept.contains_key(&tool) {
-                kept.entry(tool).or_insert_with(|| (0, changes)).0 += 1;
-            }
-        }
+        changes.into_iter().for_each(|(tool, changes)| kept.note(&tool, changes));
     }
 }

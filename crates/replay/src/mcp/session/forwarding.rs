@@ -9,10 +9,10 @@
 use serde_json::Value;
 
 use super::{Out, Session, Step};
+use crate::recording::canonical::Identity;
 use crate::replay::mcp::{
     message::Id,
     miss::{Miss, Why},
-    params::ParamKey,
 };
 
 /// The first id of requests to a client beside those of a real server, which count from 0.
@@ -63,25 +63,18 @@ impl Session {
     }
 
     /// Answers a request that no record can answer: with an error, or by the real server.
-    pub(super) fn miss(
-        &mut self,
-        id: &Id,
-        method: &str,
-        canonical: &Value,
-        (key, why): (ParamKey, Why<'_>),
-        out: &mut Out,
-    ) {
+    pub(super) fn miss(&mut self, id: &Id, method: &str, identity: &Identity, why: Why, out: &mut Out) {
         if !self.forwards() {
-            let answer = self.missed(id, method, canonical, (key, why));
+            let answer = self.missed(id, method, identity, why);
             return out.answer(answer);
         }
         let index = std::sync::Arc::clone(&self.index);
-        let miss: Miss<'_> = self.explain(&index, method, canonical, (key, why));
+        let miss: Miss<'_> = self.explain(&index, method, identity, why);
         let (reason, detail) = (miss.reason(), self.policy.counts_forwarded.then(|| miss.detail()));
         if let Some(detail) = detail {
             self.account.novel.keep(detail);
             *self.account.misses.entry(reason).or_default() += 1;
         }
-        self.forward(canonical, Some(reason), out);
+        self.forward(&identity.fields, Some(reason), out);
     }
 }

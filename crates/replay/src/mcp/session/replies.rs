@@ -7,7 +7,8 @@ use serde_json::{Map, Value};
 use super::{Out, Session, Step, Waiting};
 use crate::{
     recording::canonical::differences,
-    replay::mcp::{message::Id, miss},
+    replay::mcp::message::Id,
+    replay::miss::{edits, one},
 };
 
 impl Session {
@@ -55,7 +56,7 @@ impl Session {
             Some(received) if received == recorded => return,
             Some(received) => {
                 let found = differences(&recorded, &received);
-                let listed: Vec<String> = found.iter().take(3).map(miss::line).collect();
+                let listed: Vec<String> = edits(&found).iter().take(3).map(one).collect();
                 (short(&recorded), format!("{} ({})", short(&received), listed.join("; ")))
             }
         };

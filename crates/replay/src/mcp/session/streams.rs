@@ -21,7 +21,7 @@ impl Session {
         /// Of an empty session, of a record that was served, and of a stream that waits.
         const OF_EACH: [usize; 3] = [2048, 160, 512];
         let [own, served, waiting] = OF_EACH;
-        own + served * self.consumption.len() + waiting * (self.waiting.len() + self.open.len())
+        own + served * (self.consumption.len() + self.earlier.len()) + waiting * (self.waiting.len() + self.open.len())
     }
 
     /// Forgets what was served and what waits; the negotiated version stays.

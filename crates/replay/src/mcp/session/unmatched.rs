@@ -1,29 +1,30 @@
 //! Choice of the record for a request, and what a request gets that has none.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{Out, Session, made_up};
-use crate::replay::mcp::{
-    era::Era,
-    message::Id,
-    miss::{Miss, Why},
-    nearest::{Asked, alike, name_of, nearest},
-    params::ParamKey,
-    policy::{OnNovel, OnUsedUp},
-    record_index::RecordIndex,
+use crate::{
+    recording::canonical::Identity,
+    replay::mcp::{
+        era::Era,
+        message::Id,
+        miss::{Miss, Why},
+        policy::{OnNovel, OnUsedUp},
+        record_index::RecordIndex,
+    },
 };
 
 impl Session {
     /// Chooses the record that answers a request.
-    pub(super) fn choose(&mut self, method: &str, canonical: &Value, key: ParamKey) -> Option<usize> {
-        if let Some(at) = self.consumption.next(&self.index, key) {
+    pub(super) fn choose(&mut self, method: &str, identity: &Identity) -> Option<usize> {
+        if let Some(at) = self.consumption.next(&self.index, identity.key) {
             return Some(at);
         }
         // A task is asked after until it is done, however often that was.
         let repeats = self.policy.on_used_up == OnUsedUp::Last || method == "tasks/get";
-        if let Some(last) = self.index.of_key(key).last() {
+        if let Some(last) = self.index.of_key(identity.key).last() {
             if repeats {
                 *self.account.again.entry("exhausted").or_default() += 1;
             }
@@ -32,60 +33,56 @@ impl Session {
         if self.policy.on_novel != OnNovel::Closest {
             return None;
         }
-        let found = alike(&self.index, Asked { method, canonical }, |at| self.consumption.has_served(at))?;
+        let at = self.nearest(identity).filter(|at| may_answer(&self.index, *at, identity))?;
         *self.account.loose.entry("closest").or_default() += 1;
-        let miss = self.explain(&self.index, method, canonical, (key, Why::NoMatch(Some(found))));
-        let (detail, at) = (miss.detail(), place_of(&miss));
+        let detail = self.explain(&Arc::clone(&self.index), method, identity, Why::NoMatch(Some(at))).detail();
         self.account.novel.keep(detail);
-        at
+        Some(at)
+    }
+
+    /// The record of the same method that is closest to a request.
+    pub(super) fn nearest(&self, identity: &Identity) -> Option<usize> {
+        let served = self.consumption.served().collect();
+        self.index.requests().closest(identity, &served, 1).first().copied()
     }
 
     /// Answers a request for which there is no record, or none left.
-    pub(super) fn unmatched(
-        &mut self,
-        id: &Id,
-        (era, method): (Era, &str),
-        canonical: &Value,
-        key: ParamKey,
-        out: &mut Out,
-    ) {
+    pub(super) fn unmatched(&mut self, id: &Id, (era, method): (Era, &str), identity: &Identity, out: &mut Out) {
         let index = Arc::clone(&self.index);
-        let known = index.of_key(key);
-        let is_novel = known.is_empty();
-        if let Some(stub) = stub(method, canonical, key).filter(|_| is_novel && self.policy.on_novel == OnNovel::Stub) {
-            let found = nearest(&index, Asked { method, canonical }, |at| self.consumption.has_served(at));
-            let detail = self.explain(&index, method, canonical, (key, Why::NoMatch(found))).detail();
+        let is_novel = index.of_key(identity.key).is_empty();
+        let made = made_in_place(self.policy.on_novel, method, identity).filter(|_| is_novel);
+        if let Some((way, result)) = made {
+            let why = Why::NoMatch(self.nearest(identity));
+            let detail = self.explain(&index, method, identity, why).detail();
             self.account.novel.keep(detail);
-            *self.account.loose.entry("stub").or_default() += 1;
-            self.note_stub(canonical);
-            return out.answer(made_up(id, era, method, stub));
+            *self.account.loose.entry(way).or_default() += 1;
+            self.note_stub(&identity.fields);
+            return out.answer(made_up(id, era, method, result));
         }
-        let why = if is_novel {
-            // What is forwarded without being a miss needs no explanation.
-            let is_explained = !self.forwards() || self.policy.counts_forwarded && self.account.novel.has_room();
-            let found = || nearest(&index, Asked { method, canonical }, |at| self.consumption.has_served(at));
-            Why::NoMatch(is_explained.then(found).flatten())
-        } else {
-            Why::Exhausted(known.iter().map(|at| (*at, self.consumption.served_to(*at).to_vec())).collect())
-        };
-        self.miss(id, method, canonical, (key, why), out);
+        // What is forwarded without being a miss needs no explanation.
+        let is_explained = !self.forwards() || self.policy.counts_forwarded && self.account.novel.has_room();
+        let why = self.why(identity, is_explained);
+        self.miss(id, method, identity, why, out);
+    }
+
+    /// Why no record answers a request; with the closest one, where that is wanted.
+    pub(super) fn why(&self, identity: &Identity, is_explained: bool) -> Why {
+        let known = self.index.of_key(identity.key);
+        if known.is_empty() {
+            return Why::NoMatch(is_explained.then(|| self.nearest(identity)).flatten());
+        }
+        Why::Exhausted(known.iter().map(|at| (*at, self.consumption.served_to(*at).to_vec())).collect())
     }
 
     /// Counts a miss and answers it.
-    pub(super) fn missed(
-        &mut self,
-        id: &Id,
-        method: &str,
-        canonical: &Value,
-        (key, why): (ParamKey, Why<'_>),
-    ) -> Value {
+    pub(super) fn missed(&mut self, id: &Id, method: &str, identity: &Identity, why: Why) -> Value {
         let index = Arc::clone(&self.index);
-        let miss = self.explain(&index, method, canonical, (key, why));
-        let (answer, detail, reason, message) = (miss.response(id), miss.detail(), miss.reason(), miss.message());
-        tracing::warn!("{message}");
+        let miss = self.explain(&index, method, identity, why);
+        let (answer, detail, reason, log) = (miss.response(id), miss.detail(), miss.reason(), miss.log());
+        tracing::warn!("{log}");
         self.account.novel.keep(detail);
         *self.account.misses.entry(reason).or_default() += 1;
-        self.note_missed(canonical, reason);
+        self.note_missed(&identity.fields, reason);
         answer
     }
 
@@ -93,24 +90,50 @@ impl Session {
         &'a self,
         index: &'a RecordIndex,
         method: &'a str,
-        canonical: &'a Value,
-        (key, why): (ParamKey, Why<'a>),
+        identity: &'a Identity,
+        why: Why,
     ) -> Miss<'a> {
-        Miss { index, request: self.account.requests, server: &self.server, method, canonical, key, why }
+        let (request, over_http) = (self.account.requests, self.policy.over_http);
+        let is_consumed = matches!(why, Why::NoMatch(Some(at)) if self.consumption.has_served(at));
+        Miss { index, request, server: &self.server, method, identity, why, is_consumed, over_http }
     }
 }
 
-fn place_of(miss: &Miss<'_>) -> Option<usize> {
-    match &miss.why {
-        Why::NoMatch(Some(nearest)) => Some(nearest.at),
-        Why::NoMatch(None) | Why::Exhausted(_) | Why::Era(..) => None,
-    }
+/// Returns true if a record may answer in place of one that was not recorded: of the same tool, with at least half of the names of all
+/// arguments in common.
+fn may_answer(index: &RecordIndex, at: usize, identity: &Identity) -> bool {
+    let recorded = index.requests().identity(at);
+    recorded.is_some_and(|recorded| {
+        let (a, b) = (argument_names(recorded), argument_names(identity));
+        let both = a.intersection(&b).count();
+        let is_same = name_of(recorded) == name_of(identity);
+        is_same && 2 * both >= a.union(&b).count()
+    })
 }
 
-/// The result of a tool that was not recorded; `None` for other methods.
-fn stub(method: &str, canonical: &Value, key: ParamKey) -> Option<Value> {
-    let tool = name_of(canonical).filter(|_| method == "tools/call")?;
-    let key = key.to_string();
-    let short: String = key.chars().rev().take(6).collect();
-    Some(json!({"content": [{"type": "text", "text": format!("<novel: {tool}#{short}>")}], "isError": false}))
+/// The tool or prompt that a request names.
+fn name_of(identity: &Identity) -> Option<&str> {
+    identity.fields.get("params")?.get("name")?.as_str()
+}
+
+/// Names of the arguments of a call; of other requests those of the parameters.
+fn argument_names(identity: &Identity) -> HashSet<&String> {
+    let params = identity.fields.get("params").unwrap_or(&Value::Null);
+    let named = if params.get("name").is_some() { params.get("arguments") } else { Some(params) };
+    named.and_then(Value::as_object).map(Map::keys).into_iter().flatten().collect()
+}
+
+/// The result of a tool that was not recorded, where one is made up, and the name of that in reports; `None` for other methods.
+fn made_in_place(on_novel: OnNovel, method: &str, identity: &Identity) -> Option<(&'static str, Value)> {
+    let tool = name_of(identity).filter(|_| method == "tools/call")?;
+    match on_novel {
+        OnNovel::Stub => {
+            let key = identity.key.to_string();
+            let short: String = key.chars().rev().take(6).collect();
+            let text = format!("<novel: {tool}#{short}>");
+            Some(("stub", json!({"content": [{"type": "text", "text": text}], "isError": false})))
+        }
+        OnNovel::Null => Some(("null", Value::Null)),
+        OnNovel::Error | OnNovel::Closest | OnNovel::Upstream | OnNovel::Record => None,
+    }
 }

@@ -5,29 +5,22 @@
 
 mod advice;
 mod comparison;
-mod edit;
 mod message;
 pub(super) mod pages;
-mod turns;
 
 use http::Response;
 use serde_json::{Map, Value, json};
 
-use self::{
-    advice::Advice,
-    comparison::Comparison,
-    edit::{clipped, named},
-    message::Facts,
-};
+use self::{advice::advice, comparison::compared, message::Facts};
 use super::{CassettePlayer, Config, request::IncomingRequest};
 use crate::{
     net::server::ResponseBody,
-    recording::canonical::Difference,
     replay::account::http::{put, whole},
     replay::matching::requests::Lookup,
+    replay::miss::{FOR_CLIENTS, FOR_LOG, clipped, edits, named},
 };
 
-/// Maximum number of characters of each value in the JSON of a difference.
+/// Maximum number of characters of the place that an error names.
 const LONGEST: usize = 200;
 
 /// Maximum number of differences, and of characters of their values, in a brief error.
@@ -98,7 +91,7 @@ impl Miss {
             Reason::Exhausted => Vec::new(),
             _ => player.index.closest(&asked.identity, &served, 3),
         };
-        let found = near.first().and_then(|at| Comparison::new(player, asked, *at, served.contains(at)));
+        let found = near.first().and_then(|at| compared(player, asked, *at, served.contains(at)));
         let found = found.as_ref();
         let is_fixture = |at: &usize| player.records.get(*at).is_some_and(|(_, record)| record.is_fixture);
         let unserved = player.index.unserved(asked.identity.key).filter(|_| reason != Reason::Exhausted);
@@ -106,8 +99,10 @@ impl Miss {
         let by_hand = &*if reason == Reason::NoMatch { player.explain_fixtures(asked) } else { Vec::new() };
         let consumed = served.len();
         let facts = Facts { player, asked, reason, lookup, consumed, unserved, found, by_hand, address };
-        let advice = Advice::new(player, asked, reason, found);
-        let (message, log) = (facts.message(message::FOR_CLIENTS, &advice), facts.message(message::FOR_LOG, &advice));
+        let advice = advice(player, asked, reason, found);
+        let edits = found.map(|found| edits(&found.differences)).unwrap_or_default();
+        let explanation = facts.explanation(&edits, &advice);
+        let (message, log) = (explanation.text(FOR_CLIENTS), explanation.text(FOR_LOG));
         let mut detail = facts.detail(&near);
         detail.insert("hints".to_owned(), advice.hints.into());
         detail.insert("miss".to_owned(), number.into());
@@ -123,9 +118,9 @@ impl Miss {
         self.reason.name()
     }
 
-    /// Returns the message for the log.
-    pub(super) fn log(&self) -> &str {
-        &self.log
+    /// Returns the message for the log, or its first line.
+    pub(super) fn log(&self, is_brief: bool) -> &str {
+        if is_brief { self.log.lines().next().unwrap_or_default() } else { &self.log }
     }
 
     /// Returns the JSON body.
@@ -184,7 +179,7 @@ impl Facts<'_> {
         }
         if let Some(found) = self.found {
             put("closest", found.record.clone());
-            put("diffs", found.differences.iter().map(shown).collect());
+            put("diffs", found.json());
             put("diffs_total", found.total.into());
             put("near_misses", near.iter().map(|at| player.name_of(*at)).collect());
         }
@@ -227,21 +222,4 @@ pub(super) fn brief(mut body: Value) -> Value {
         }
     }
     body
-}
-
-/// Encodes a difference as JSON.
-fn shown(difference: &Difference) -> Value {
-    let mut shown = json!({"path": clipped(&difference.path, LONGEST), "op": difference.operation.name()});
-    if let Some(fields) = shown.as_object_mut() {
-        for (name, value) in [("recorded", &difference.recorded), ("received", &difference.received)] {
-            let value = value.as_ref().map(|value| match value {
-                Value::String(text) => Value::String(clipped(text, LONGEST)),
-                Value::Array(_) | Value::Object(_) => Value::String(clipped(&value.to_string(), LONGEST)),
-                scalar => scalar.clone(),
-            });
-            fields.extend(value.map(|value| (name.to_owned(), value)));
-        }
-        fields.extend(difference.at.map(|at| ("at".to_owned(), at.into())));
-    }
-    shown
 }

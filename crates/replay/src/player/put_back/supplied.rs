@@ -10,7 +10,11 @@ use std::{
     sync::Arc,
 };
 
-use crate::recording::redaction::{NoPlaceholder, Placeholder, Rules};
+use super::kinds;
+use crate::{
+    recording::cassette::Cassette,
+    recording::redaction::{NoPlaceholder, Placeholder, Rules},
+};
 
 /// Where the names of variables begin.
 const VARIABLE: &str = "VLLM_VCR_SECRET_";
@@ -90,7 +94,9 @@ impl SuppliedSecrets {
 
     /// The rules, by which these values are secrets too, of the kinds that their placeholders have. Values that are too short to be
     /// looked for are left out.
-    pub(in crate::replay::player) fn rules(&self, mut rules: Rules, kinds: &BTreeSet<Arc<str>>) -> Rules {
+    #[must_use]
+    pub fn rules(&self, mut rules: Rules, cassette: &Cassette) -> Rules {
+        let kinds = &kinds(cassette);
         let mut literals: BTreeSet<(Arc<str>, Arc<str>)> = BTreeSet::new();
         for ((_, placeholder), value) in &self.of_file {
             literals.insert((Arc::clone(&placeholder.kind), Arc::clone(value)));

@@ -15,6 +15,7 @@ use crate::{
 pub fn redact_cassette(rules: &Rules, cassette: &mut Cassette) -> Vec<u64> {
     let mut redactor = Redactor::new(rules);
     let header = &mut cassette.header;
+    header.redact.is_off = false;
     redact_texts(&mut redactor, header.ignore.iter_mut().chain(&mut header.scrub).chain(&mut header.match_headers));
     redact_texts(&mut redactor, header.matching.iter_mut().chain(&mut header.clock));
     redactor.fields(&mut header.recorded);

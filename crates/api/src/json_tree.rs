@@ -1,0 +1,333 @@
+//! Reads JSON into a tree of values whose memory is bounded, and the ids of a completion's prompt without one.
+//!
+//! A value takes [72 bytes](Value) beside what it holds, and an id takes two bytes of a body. So the ids of a prompt go into lists of
+//! their own as they are read, and what else a body holds is counted.
+
+use std::{
+    cell::{Cell, RefCell},
+    fmt,
+    sync::Arc,
+};
+
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+
+/// Values of a body, without the ids of its prompt.
+const MOST_VALUES: usize = 4 << 20;
+
+/// Values for which an object counts: it has room for several fields.
+const OBJECT: usize = 6;
+
+/// What was found beside the tree of values.
+#[derive(Debug)]
+pub(super) struct Reading {
+    left: Cell<usize>,
+    /// Ids of the prompts, where `prompt` is a list of ids or of such lists.
+    ids: RefCell<Option<Vec<Arc<[u32]>>>>,
+    takes_ids: bool,
+}
+
+impl Reading {
+    pub(super) fn new(takes_ids: bool) -> Self {
+        Self::of(MOST_VALUES, takes_ids)
+    }
+
+    fn of(most: usize, takes_ids: bool) -> Self {
+        Self { left: Cell::new(most), ids: RefCell::default(), takes_ids }
+    }
+
+    /// Reads a text. Where ids are taken, the list of one id stands for those of the field `prompt`.
+    pub(super) fn read(&self, text: &[u8]) -> serde_json::Result<Value> {
+        let mut reader = serde_json::Deserializer::from_slice(text);
+        let value = Tree { reading: self, is_top: self.takes_ids }.deserialize(&mut reader)?;
+        reader.end().map(|()| value)
+    }
+
+    /// The message for a text that holds too many values; `None` where it does not.
+    pub(super) fn too_many(&self) -> Option<String> {
+        let message = format!(
+            "The request body holds more than {MOST_VALUES} JSON values (an object counts as {OBJECT}), the most that this server \
+             reads beside the token ids of a completion's `prompt`. Please send less in one request."
+        );
+        (self.left.get() == 0).then_some(message)
+    }
+
+    pub(super) fn into_ids(self) -> Option<Vec<Arc<[u32]>>> {
+        self.ids.into_inner()
+    }
+
+    fn count<E: Error>(&self, more: usize) -> Result<(), E> {
+        let left = self.left.get().saturating_sub(more);
+        self.left.set(left);
+        if left == 0 { Err(E::custom("too many values")) } else { Ok(()) }
+    }
+}
+
+/// Any value.
+#[derive(Debug, Clone, Copy)]
+struct Tree<'r> {
+    reading: &'r Reading,
+    /// True for the body itself, where ids are taken from it.
+    is_top: bool,
+}
+
+impl<'de> DeserializeSeed<'de> for Tree<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<Value, D::Error> {
+        self.reading.count(1)?;
+        reader.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Tree<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, flag: bool) -> Result<Value, E> {
+        Ok(flag.into())
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Value, E> {
+        Ok(number.into())
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Value, E> {
+        Ok(number.into())
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<Value, E> {
+        Ok(Number::from_f64(number).map_or(Value::Null, Value::Number))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Value, E> {
+        Ok(text.into())
+    }
+
+    fn visit_string<E>(self, text: String) -> Result<Value, E> {
+        Ok(text.into())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<Value, A::Error> {
+        values(self.reading, Vec::new(), items)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
+        self.reading.count(OBJECT - 1)?;
+        let mut map = Map::new();
+        while let Some(name) = fields.next_key::<String>()? {
+            let value = if self.is_top && name == "prompt" {
+                let prompt = fields.next_value_seed(Prompt(self.reading))?;
+                let (value, ids) = prompt.apart(self.reading)?;
+                *self.reading.ids.borrow_mut() = ids;
+                value
+            } else {
+                fields.next_value_seed(Tree { is_top: false, ..self })?
+            };
+            map.insert(name, value);
+        }
+        Ok(map.into())
+    }
+}
+
+/// The rest of a list whose first items were read.
+fn values<'de, A: SeqAccess<'de>>(reading: &Reading, mut read: Vec<Value>, mut items: A) -> Result<Value, A::Error> {
+    while let Some(item) = items.next_element_seed(Tree { reading, is_top: false })? {
+        read.push(item);
+    }
+    Ok(read.into())
+}
+
+/// A prompt, or an item of one.
+enum Item {
+    Id(u32),
+    Ids(Vec<u32>),
+    Lists(Vec<Arc<[u32]>>),
+    Other(Value),
+}
+
+impl Item {
+    /// The value that stands for a prompt, and its ids.
+    #[allow(clippy::type_complexity)] // a value, and what it stands for
+    fn apart<E: Error>(self, reading: &Reading) -> Result<(Value, Option<Vec<Arc<[u32]>>>), E> {
+        let ids = match self {
+            Self::Ids(ids) if !ids.is_empty() => vec![ids.into()],
+            Self::Lists(lists) => lists,
+            item @ (Self::Id(_) | Self::Ids(_) | Self::Other(_)) => return Ok((item.value(reading)?, None)),
+        };
+        Ok((vec![0].into(), Some(ids)))
+    }
+
+    fn value<E: Error>(self, reading: &Reading) -> Result<Value, E> {
+        Ok(match self {
+            Self::Id(id) => id.into(),
+            Self::Ids(ids) => {
+                reading.count(ids.len())?;
+                ids.into()
+            }
+            Self::Lists(lists) => {
+                reading.count(lists.iter().map(|list| list.len() + 1).sum())?;
+                lists.into_iter().map(|list| Value::from(&*list)).collect()
+            }
+            Self::Other(value) => value,
+        })
+    }
+}
+
+/// Reads an item; lists of ids within lists of lists are no such lists.
+struct Prompt<'r>(&'r Reading);
+
+impl<'de> DeserializeSeed<'de> for Prompt<'_> {
+    type Value = Item;
+
+    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<Item, D::Error> {
+        reader.deserialize_any(self)
+    }
+}
+
+impl<'de> Prompt<'_> {
+    fn other<E: Error>(self, read: impl FnOnce(Tree<'_>) -> Result<Value, E>) -> Result<Item, E> {
+        self.0.count(1)?;
+        read(Tree { reading: self.0, is_top: false }).map(Item::Other)
+    }
+
+    /// A list of which the first items are values; `next` is one that was read after them.
+    fn mixed<A: SeqAccess<'de>>(self, first: Item, next: Item, items: A) -> Result<Item, A::Error> {
+        let mut read = match first.value(self.0)? {
+            Value::Array(read) => read,
+            other => vec![other],
+        };
+        read.push(next.value(self.0)?);
+        values(self.0, read, items).map(Item::Other)
+    }
+}
+
+impl<'de> Visitor<'de> for Prompt<'_> {
+    type Value = Item;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any JSON value")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Item, E> {
+        self.other(|tree| tree.visit_unit())
+    }
+
+    fn visit_bool<E: Error>(self, flag: bool) -> Result<Item, E> {
+        self.other(|tree| tree.visit_bool(flag))
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<Item, E> {
+        self.other(|tree| tree.visit_i64(number))
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Item, E> {
+        match u32::try_from(number) {
+            Ok(id) => Ok(Item::Id(id)),
+            Err(_) => self.other(|tree| tree.visit_u64(number)),
+        }
+    }
+
+    fn visit_f64<E: Error>(self, number: f64) -> Result<Item, E> {
+        self.other(|tree| tree.visit_f64(number))
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Item, E> {
+        self.other(|tree| tree.visit_str(text))
+    }
+
+    fn visit_string<E: Error>(self, text: String) -> Result<Item, E> {
+        self.other(|tree| tree.visit_string(text))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<Item, A::Error> {
+        self.other(|tree| tree.visit_map(fields))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Item, A::Error> {
+        let mut read = Item::Ids(Vec::new());
+        while let Some(item) = items.next_element_seed(Prompt(self.0))? {
+            match (&mut read, item) {
+                (Item::Ids(ids), Item::Id(id)) => ids.push(id),
+                (Item::Lists(lists), Item::Ids(ids)) => lists.push(ids.into()),
+                (Item::Ids(none), Item::Ids(ids)) if none.is_empty() => read = Item::Lists(vec![ids.into()]),
+                (_, item) => return self.mixed(read, item, items),
+            }
+        }
+        Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(text: &str) -> (Value, Option<Vec<Arc<[u32]>>>) {
+        let reading = Reading::new(true);
+        let value = reading.read(text.as_bytes()).unwrap();
+        (value, reading.into_ids())
+    }
+
+    #[test]
+    fn ids_of_a_prompt_are_no_values() {
+        let reading = Reading::of(10, true);
+        let many = format!(r#"{{"prompt": [{}1], "n": 1}}"#, "1,".repeat(100_000));
+        assert_eq!(reading.read(many.as_bytes()).unwrap(), json!({"prompt": [0], "n": 1}));
+        assert_eq!(reading.into_ids().unwrap()[0].len(), 100_001);
+        let (value, ids) = read(r#"{"prompt": [[1, 2], [], [4294967295]]}"#);
+        assert_eq!(value, json!({"prompt": [0]}));
+        assert_eq!(ids.unwrap(), [vec![1, 2], vec![], vec![u32::MAX]].map(Arc::from));
+    }
+
+    #[test]
+    fn what_is_no_list_of_ids_is_read_as_it_is() {
+        for prompt in [
+            json!([]),
+            json!("x"),
+            json!(["a", "b"]),
+            json!([1, 2, "x", [3]]),
+            json!([[1], 2, [3]]),
+            json!([[1], [2, null]]),
+            json!([[1], [[2], [3]]]),
+            json!([[[1], [2]], [3]]),
+            json!([1, 4_294_967_296_u64, 3]),
+            json!([1, -1, 2.5, true, null, {"a": [1]}]),
+            json!(7),
+            json!({"prompt": [1]}),
+        ] {
+            let body = json!({"model": "m", "prompt": prompt, "more": {"prompt": [1, 2]}});
+            assert_eq!(read(&body.to_string()), (body, None));
+        }
+        let twice = r#"{"prompt": [1, 2], "prompt": "x"}"#;
+        assert_eq!(read(twice), (json!({"prompt": "x"}), None));
+        let list = json!([1, {"prompt": [1]}]);
+        assert_eq!(read(&list.to_string()), (list, None));
+        let chat = Reading::new(false);
+        assert_eq!(chat.read(br#"{"prompt": [1, 2]}"#).unwrap(), json!({"prompt": [1, 2]}));
+    }
+
+    #[test]
+    fn values_are_counted() {
+        for (text, most) in [
+            ("[1, [], {}, \"a\"]", 10),
+            (r#"{"a": {"b": [null, true]}}"#, 15),
+            (r#"{"prompt": [1, 2, "x"]}"#, 9),
+            (r#"{"prompt": [[1, 2], [3], {}]}"#, 17),
+        ] {
+            let reading = Reading::of(most + 1, true);
+            assert!(reading.read(text.as_bytes()).is_ok() && reading.too_many().is_none(), "{text}");
+            let reading = Reading::of(most - 1, true);
+            assert!(reading.read(text.as_bytes()).is_err() && reading.too_many().is_some(), "{text}");
+        }
+        assert!(Reading::new(true).read(b"[1] x").is_err());
+    }
+}

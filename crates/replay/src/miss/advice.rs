@@ -1,0 +1,87 @@
+//! What helps against a miss: each cause of a difference has its own remedy.
+
+use super::edit::{Cause, Edit};
+
+/// Longest command that is shown; a part of one would be another command.
+const LONGEST: usize = 200;
+
+/// Remedies, for people and, as words, for programs.
+#[derive(Debug, Default)]
+pub(in crate::replay) struct Advice {
+    fixes: Vec<String>,
+    pub(in crate::replay) hints: Vec<&'static str>,
+}
+
+impl Advice {
+    /// The first remedy, for the first line of the message.
+    pub(in crate::replay) fn first(&self) -> Option<&str> {
+        self.fixes.first().map(String::as_str)
+    }
+
+    /// The others.
+    pub(in crate::replay) fn further(&self) -> &[String] {
+        self.fixes.get(1..).unwrap_or_default()
+    }
+
+    pub(in crate::replay) fn add(&mut self, hint: &'static str, fix: String) {
+        if !self.hints.contains(&hint) {
+            self.hints.push(hint);
+        }
+        if fix.len() <= LONGEST && !self.fixes.contains(&fix) {
+            self.fixes.push(fix);
+        }
+    }
+
+    /// Advises what to do where all records of a request were served; `record` records another one.
+    pub(in crate::replay) fn exhausted(record: &str) -> Self {
+        let mut advice = Self::default();
+        advice.add("on_exhausted", "Serve the last one again with --on-exhausted last".to_owned());
+        advice.add("rerecord", format!("record the extra call: {record}"));
+        advice
+    }
+
+    /// Adds the flags that make edits count no more.
+    pub(in crate::replay) fn by_flags(&mut self, edits: &[Edit<'_>]) {
+        edits.iter().for_each(|edit| self.by_flag(edit));
+    }
+
+    /// Adds the flag that makes an edit count no more, where there is one.
+    fn by_flag(&mut self, edit: &Edit<'_>) {
+        let path = &edit.difference.path;
+        match edit.cause {
+            Cause::Volatile(shape) => {
+                self.add("scrub", format!("Add --scrub {} for {}", in_shell(shape.scrub), shape.name))
+            }
+            Cause::OneSided => self.add("ignore", format!("Add --ignore {} if it is not to count", in_shell(path))),
+            Cause::Field => {
+                self.add("ignore", format!("if {} is not to count: --ignore {}", edit.place(), in_shell(path)))
+            }
+            Cause::Query => {
+                let name = path.strip_prefix("query ").unwrap_or_default();
+                self.add("ignore_query", format!("Add --ignore-query {} if it is not to count", in_shell(name)));
+            }
+            Cause::Header => {
+                let name = path.strip_prefix("header ").unwrap_or_default();
+                self.add("match_header", format!("it counts because of --match-header {}", in_shell(name)));
+            }
+            Cause::Conversation | Cause::Turn | Cause::Tool | Cause::Form => {}
+        }
+    }
+}
+
+/// Returns true if flags are all that is needed for a request to match: what differs does so by itself, or is on one side only.
+pub(in crate::replay) fn only_flags(edits: &[Edit<'_>]) -> bool {
+    let is_by_flag = |edit: &Edit<'_>| matches!(edit.cause, Cause::Volatile(_) | Cause::OneSided | Cause::Query);
+    !edits.is_empty() && edits.iter().all(is_by_flag)
+}
+
+/// Quotes a word for a shell.
+pub(in crate::replay) fn in_shell(word: &str) -> String {
+    let is_plain =
+        |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ':' | '@' | '%' | '+' | '=');
+    if !word.is_empty() && word.chars().all(is_plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}

@@ -1,0 +1,15 @@
+//! Explanation of a request without a record: the closest record, the differences, and what helps. Requests to models and to MCP
+//! servers have the same.
+
+mod advice;
+mod comparison;
+mod edit;
+mod message;
+mod turns;
+
+pub(in crate::replay) use self::{
+    advice::{Advice, in_shell, only_flags},
+    comparison::{Comparison, RecordPlace},
+    edit::{Edit, clipped, edits, named},
+    message::{Explanation, FOR_CLIENTS, FOR_LOG, NAME, SHORT, one, summary},
+};
