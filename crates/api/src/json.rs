@@ -12,7 +12,7 @@ use super::{
     json_tree::Reading,
     values::{Issue, issues_error},
 };
-use crate::net::wire::json_as_utf8;
+use net::wire::json_as_utf8;
 
 /// Depth from which on faults of a body are no longer located.
 const DEPTH: usize = 200;

@@ -9,10 +9,6 @@
 //! What `response_format` and `structured_outputs` ask for is a [`Constraint`] here;
 //! whether its schema or grammar is one is judged where text is made.
 
-extern crate net;
-extern crate self as api;
-extern crate text;
-
 mod answer;
 pub mod answers;
 pub mod anthropic;

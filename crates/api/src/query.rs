@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::values::{Issue, Issues, flag, int};
-use crate::net::wire::percent_decoded;
+use net::wire::percent_decoded;
 
 /// The parameters of a query, in their order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use super::{
     escape::{Out, escaped, put_escaped, put_escaped_or_null, put_ids, put_number},
     usage::Usage,
 };
-use crate::text::parsers::Delta;
+use text::parsers::Delta;
 
 /// The payload of the event by which the engine reports its failure: JSON with spaces, unlike everything else.
 const FAILURE: &str = "{\"error\": {\"message\": \"Internal server error\", \"type\": \"InternalServerError\", \

@@ -2,7 +2,7 @@
 //! into one [`Constraint`].
 //!
 //! Limits: whether a schema, an expression or a grammar is one is judged where text is made
-//! ([`engine::guided`](crate::engine::guided)). The engine's older `guided_*` fields are unknown to it by now, and are
+//! ([`engine::guided`](engine::guided)). The engine's older `guided_*` fields are unknown to it by now, and are
 //! accepted without effect, as it does.
 
 use serde_json::{Map, Value, json};

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::{body::Body, error::ApiError};
-use crate::text::parsers::ToolChoice;
+use text::parsers::ToolChoice;
 
 /// Number of an answer's calls that are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -1,7 +1,5 @@
 //! Foundations for every room: priority of threads, cancellation of work, units of measurement, a bounded cache, a hasher for keys that are hashes, text as one line, histograms, a limit on log lines.
 
-extern crate self as base;
-
 pub mod background;
 pub mod bounded_cache;
 pub mod cancellation;

@@ -6,11 +6,6 @@
 //! by recorded times ([`own_times`]).
 //! What subscribers are sent about the blocks is in [`kv_events`].
 
-extern crate api;
-extern crate base;
-extern crate self as engine;
-extern crate text;
-
 pub mod guided;
 pub mod kv_cache;
 pub mod kv_events;

@@ -140,7 +140,7 @@ fn with_id(job: Job, id: RequestId) -> Job {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{
+    use crate::{
         kv_cache::KvCacheConfig,
         scheduler::SchedulerConfig,
         step_clock::{Knobs, StepTimes},

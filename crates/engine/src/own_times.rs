@@ -170,7 +170,7 @@ fn share(computed: usize, all: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{
+    use crate::{
         kv_cache::KvCacheConfig,
         scheduler::{Request, Scheduler, SchedulerConfig},
     };

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rand::{RngExt, SeedableRng, rngs::Xoshiro256PlusPlus};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::text::prompt::Words;
+use text::prompt::Words;
 
 /// Key of one response's ids: equal keys give equal ids, whatever else the server does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub struct RandomTokens {
 }
 
 impl RandomTokens {
-    /// Draws from [`Tokenizer::words`](crate::text::prompt::Tokenizer::words).
+    /// Draws from [`Tokenizer::words`](text::prompt::Tokenizer::words).
     #[must_use]
     pub fn new(key: Key, words: Arc<Words>) -> Self {
         Self { generator: key.generator(), words, begins: true }

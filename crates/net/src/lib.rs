@@ -1,8 +1,5 @@
 //! Bytes on the network: the server side of a connection, the HTTP client, server-sent events.
 
-extern crate base;
-extern crate self as net;
-
 pub mod server;
 pub mod upstream;
 pub mod wire;

@@ -16,12 +16,12 @@ use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 
 use crate::{
-    api::ends_stream,
-    base::units::Millis,
-    net::wire::{Event, SseSplitter},
-    recording::cassette::Moment,
-    recording::trace::{Response, ResponseContent},
+    cassette::Moment,
+    trace::{Response, ResponseContent},
 };
+use api::ends_stream;
+use base::units::Millis;
+use net::wire::{Event, SseSplitter};
 
 /// Bytes of a response that are held although token ids may stand for it.
 const SHORT: usize = 16 << 10;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::{canonical::SharedBody, capture::Capture, trace::Outcome};
-use crate::net::server::BodyError;
+use net::server::BodyError;
 
 /// A request with its response, timing and outcome.
 #[derive(Debug)]

@@ -1,13 +1,5 @@
 //! Replay: which record answers a request, when each of its events is due, and the account of what was served.
 
-extern crate api;
-extern crate base;
-extern crate engine;
-extern crate net;
-extern crate recording;
-extern crate self as replay;
-extern crate text;
-
 pub mod account;
 pub mod delivery;
 pub mod matching;

@@ -6,10 +6,8 @@
 //!
 //! Limits: tokens that came together tell nothing of their steps; times are those at which chunks were seen.
 
-use crate::{
-    engine::step_clock::{Measured, StepWork},
-    recording::trace::{BadLines, Joined, Record, Sources, TraceError},
-};
+use engine::step_clock::{Measured, StepWork};
+use recording::trace::{BadLines, Joined, Record, Sources, TraceError};
 
 /// Records that are looked at, from the first on.
 const MOST_RECORDS: usize = 8192;
@@ -200,7 +198,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::recording::trace::{Chunk, StepContext};
+    use recording::trace::{Chunk, StepContext};
 
     const MS: Duration = Duration::from_millis(1);
 

@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use crate::recording::redaction::{Placeholder, Seen, Values};
+use recording::redaction::{Placeholder, Seen, Values};
 
 /// A record among those of some cassettes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

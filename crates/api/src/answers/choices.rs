@@ -9,7 +9,7 @@ use super::{
     view::Call,
     words::OF_MESSAGE,
 };
-use crate::api::DONE;
+use crate::DONE;
 
 /// The most choices and tool calls of an answer; a stream that names more is no answer.
 const MOST: usize = 1000;

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::api::usage::{CacheUse, CachedTokens, Usage};
+use crate::usage::{CacheUse, CachedTokens, Usage};
 
 /// Token counts of a response; `None` for those that it does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]

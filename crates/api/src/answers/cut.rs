@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::net::wire::EventBuffer;
+use net::wire::EventBuffer;
 
 /// An event of a stream with its time in milliseconds.
 #[derive(Debug, Clone, PartialEq)]
@@ -16,7 +16,7 @@ pub struct Event {
 }
 
 /// Destination of a stream's named events, whose data is JSON.
-pub(in crate::api) trait EventSink {
+pub(crate) trait EventSink {
     /// Appends an event.
     fn put_event(&mut self, name: &'static str, data: &impl Serialize);
 }

@@ -9,16 +9,14 @@ use super::{
     from_chat::{ChatStep, FromChat, WholeChat},
 };
 use crate::{
-    api::{
-        Api, UsageEvents,
-        answer::{AnswerChoice, chat_body, completion_body},
-        stream::{Head, Opening, Piece, StopReason},
-        token_in_out::TokenEncoder,
-        usage::Usage,
-    },
-    net::wire::EventBuffer,
-    text::parsers::Content,
+    Api, UsageEvents,
+    answer::{AnswerChoice, chat_body, completion_body},
+    stream::{Head, Opening, Piece, StopReason},
+    token_in_out::TokenEncoder,
+    usage::Usage,
 };
+use net::wire::EventBuffer;
+use text::parsers::Content;
 
 /// The form of a response.
 #[derive(Debug)]

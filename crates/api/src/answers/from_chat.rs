@@ -5,7 +5,9 @@ use std::fmt::Debug;
 use serde_json::Value;
 
 use super::{Answer, Choice, Counts};
-use crate::{api::DONE, net::wire::EventBuffer, text::parsers::CallDelta};
+use crate::DONE;
+use net::wire::EventBuffer;
+use text::parsers::CallDelta;
 
 /// One step of a chat's only choice.
 #[derive(Debug, Clone, Copy, Default)]

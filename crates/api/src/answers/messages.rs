@@ -99,7 +99,7 @@ enum Delta<'a> {
 /// Text that an event adds to a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(tag = "type")]
-pub(in crate::api) enum BlockDelta<'a> {
+pub(crate) enum BlockDelta<'a> {
     /// Text of the answer.
     #[serde(rename = "text_delta")]
     Text { text: &'a str },
@@ -116,44 +116,44 @@ pub(in crate::api) enum BlockDelta<'a> {
 
 /// Reason of a message's end.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub(in crate::api) struct End<'a> {
-    pub(in crate::api) stop_reason: Option<&'a str>,
-    pub(in crate::api) stop_sequence: Option<&'a str>,
+pub(crate) struct End<'a> {
+    pub(crate) stop_reason: Option<&'a str>,
+    pub(crate) stop_sequence: Option<&'a str>,
 }
 
 /// Writer of a message's stream: opens, fills and closes its blocks in order.
 #[derive(Debug, Default)]
-pub(in crate::api) struct MessageWriter {
+pub(crate) struct MessageWriter {
     /// Index of the open block, or of the next one.
-    pub(in crate::api) index: usize,
+    pub(crate) index: usize,
 }
 
 impl MessageWriter {
     /// Starts a message that has no content yet.
-    pub(in crate::api) fn start(&self, message: &Value, out: &mut impl EventSink) {
+    pub(crate) fn start(&self, message: &Value, out: &mut impl EventSink) {
         put(&Event { kind: "message_start", message: Some(message), ..Event::default() }, out);
     }
 
     /// Opens a block that has no content yet.
-    pub(in crate::api) fn open(&self, block: &Value, out: &mut impl EventSink) {
+    pub(crate) fn open(&self, block: &Value, out: &mut impl EventSink) {
         let (content_block, index) = (Some(block), Some(self.index));
         put(&Event { kind: "content_block_start", content_block, index, ..Event::default() }, out);
     }
 
     /// Adds to the open block.
-    pub(in crate::api) fn add(&self, delta: BlockDelta<'_>, out: &mut impl EventSink) {
+    pub(crate) fn add(&self, delta: BlockDelta<'_>, out: &mut impl EventSink) {
         let (delta, index) = (Some(Delta::Block(delta)), Some(self.index));
         put(&Event { kind: "content_block_delta", delta, index, ..Event::default() }, out);
     }
 
     /// Closes the open block.
-    pub(in crate::api) fn close(&mut self, out: &mut impl EventSink) {
+    pub(crate) fn close(&mut self, out: &mut impl EventSink) {
         put(&Event { kind: "content_block_stop", index: Some(self.index), ..Event::default() }, out);
         self.index += 1;
     }
 
     /// Ends the message.
-    pub(in crate::api) fn end(&self, end: End<'_>, usage: Option<&Value>, out: &mut impl EventSink) {
+    pub(crate) fn end(&self, end: End<'_>, usage: Option<&Value>, out: &mut impl EventSink) {
         put(&Event { kind: "message_delta", delta: Some(Delta::End(end)), usage, ..Event::default() }, out);
         put(&Event { kind: "message_stop", ..Event::default() }, out);
     }

@@ -1,7 +1,7 @@
 //! Reader of what one event of a stream adds, without copying.
 
 use super::words::{CALLS, DELTA, ELSEWHERE, OF_MESSAGE};
-use crate::net::wire::RawObject;
+use net::wire::RawObject;
 
 /// The text that an event adds to an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,15 +7,13 @@ use serde_json::{Map, Value, json};
 
 use super::{Answer, Cut, Encoder, Form};
 use crate::{
-    api::{
-        AnswerChoice, AnswerNames, Api, CacheUse, CachedTokens, Endpoint, Head, Message, MessageCall, Opening, Piece,
-        StopReason, Usage, UsageEvents,
-        anthropic::MessageEncoder,
-        responses::{ResponseEncoder, ResponseHead, ResponsesRequest},
-    },
-    net::wire::EventBuffer,
-    text::parsers::{CallDelta, Content, Delta},
+    AnswerChoice, AnswerNames, Api, CacheUse, CachedTokens, Endpoint, Head, Message, MessageCall, Opening, Piece,
+    StopReason, Usage, UsageEvents,
+    anthropic::MessageEncoder,
+    responses::{ResponseEncoder, ResponseHead, ResponsesRequest},
 };
+use net::wire::EventBuffer;
+use text::parsers::{CallDelta, Content, Delta};
 
 fn text() -> impl Strategy<Value = String> {
     prop::collection::vec(prop::sample::select(vec!["a", " ", "é", "日本", "\"", "\\n", "{", "word "]), 1..9)

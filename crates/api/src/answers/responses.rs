@@ -8,7 +8,8 @@ use super::{
     list, with,
     words::Words,
 };
-use crate::{api::ends_response, net::wire::RawObject};
+use crate::ends_response;
+use net::wire::RawObject;
 
 /// Type of the event that ends a stream.
 const COMPLETED: &str = "response.completed";
@@ -66,13 +67,13 @@ struct Event<'a> {
 
 /// The text of an item that events add to.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::api) struct Place<'a> {
+pub(crate) struct Place<'a> {
     /// Kind of the text.
-    pub(in crate::api) words: Words,
+    pub(crate) words: Words,
     /// Id of its item.
-    pub(in crate::api) item_id: &'a str,
+    pub(crate) item_id: &'a str,
     /// Index of its content part; arguments have none.
-    pub(in crate::api) part: usize,
+    pub(crate) part: usize,
 }
 
 impl<'a> Place<'a> {
@@ -98,7 +99,7 @@ impl<'a> Place<'a> {
 
 /// Writer of a response's stream: numbers events and items.
 #[derive(Debug, Default)]
-pub(in crate::api) struct ResponseWriter {
+pub(crate) struct ResponseWriter {
     sequence: u64,
     /// Index of the open item, or of the next one.
     index: usize,
@@ -106,48 +107,48 @@ pub(in crate::api) struct ResponseWriter {
 
 impl ResponseWriter {
     /// Starts a response that has no output yet.
-    pub(in crate::api) fn start(&mut self, response: &Value, out: &mut impl EventSink) {
+    pub(crate) fn start(&mut self, response: &Value, out: &mut impl EventSink) {
         for kind in ["response.created", "response.in_progress"] {
             self.put(Event { kind, response: Some(response), ..Event::default() }, out);
         }
     }
 
     /// Opens an item that has no content yet.
-    pub(in crate::api) fn open(&mut self, item: &Value, out: &mut impl EventSink) {
+    pub(crate) fn open(&mut self, item: &Value, out: &mut impl EventSink) {
         self.put_in_item(Event { kind: "response.output_item.added", item: Some(item), ..Event::default() }, out);
     }
 
     /// Opens a content part that has no text yet.
-    pub(in crate::api) fn open_part(&mut self, place: Place<'_>, part: &Value, out: &mut impl EventSink) {
+    pub(crate) fn open_part(&mut self, place: Place<'_>, part: &Value, out: &mut impl EventSink) {
         self.put_part("response.content_part.added", place, part, out);
     }
 
     /// Adds to a text.
-    pub(in crate::api) fn add(&mut self, place: Place<'_>, text: &str, out: &mut impl EventSink) {
+    pub(crate) fn add(&mut self, place: Place<'_>, text: &str, out: &mut impl EventSink) {
         self.put_in_item(Event { delta: Some(text), ..place.event(place.kinds().0) }, out);
     }
 
     /// Ends the text of a content part, and the part.
-    pub(in crate::api) fn close_part(&mut self, place: Place<'_>, text: &str, part: &Value, out: &mut impl EventSink) {
+    pub(crate) fn close_part(&mut self, place: Place<'_>, text: &str, part: &Value, out: &mut impl EventSink) {
         self.put_in_item(Event { text: Some(text), ..place.event(place.kinds().1) }, out);
         self.put_part("response.content_part.done", place, part, out);
     }
 
     /// Ends the arguments of a call.
-    pub(in crate::api) fn close_call(&mut self, place: Place<'_>, call: &Value, out: &mut impl EventSink) {
+    pub(crate) fn close_call(&mut self, place: Place<'_>, call: &Value, out: &mut impl EventSink) {
         let text = |name: &str| call.get(name).and_then(Value::as_str);
         let event = Event { arguments: text("arguments"), name: text("name"), ..place.event(place.kinds().1) };
         self.put_in_item(event, out);
     }
 
     /// Closes the open item.
-    pub(in crate::api) fn close(&mut self, item: &Value, out: &mut impl EventSink) {
+    pub(crate) fn close(&mut self, item: &Value, out: &mut impl EventSink) {
         self.put_in_item(Event { kind: "response.output_item.done", item: Some(item), ..Event::default() }, out);
         self.index += 1;
     }
 
     /// Ends the response.
-    pub(in crate::api) fn end(&mut self, response: &Value, out: &mut impl EventSink) {
+    pub(crate) fn end(&mut self, response: &Value, out: &mut impl EventSink) {
         self.put(Event { kind: COMPLETED, response: Some(response), ..Event::default() }, out);
     }
 

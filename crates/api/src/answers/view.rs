@@ -8,7 +8,7 @@ use super::{
     list,
     words::{DELTA, OF_MESSAGE, Words, words},
 };
-use crate::api::Endpoint;
+use crate::Endpoint;
 
 /// One choice of an answer.
 #[derive(Debug, Clone, PartialEq, Default)]

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{Tools, signature, stop, usage};
-use crate::api::answers::{Part, WholeChat, words::Words};
+use crate::answers::{Part, WholeChat, words::Words};
 
 /// The body of a message; what is null is left out.
 pub(super) fn message_body(chat: &WholeChat<'_>) -> String {

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::SystemMessages;
-use crate::api::{ApiError, answers::put, python};
+use crate::{ApiError, answers::put, python};
 
 /// Beginning of a line that a client adds for its own accounting.
 const BILLING: &str = "x-anthropic-billing-header";

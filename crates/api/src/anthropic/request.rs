@@ -4,12 +4,10 @@ use serde_json::{Map, Value, json};
 
 use super::{blocks, schema};
 use crate::{
-    api::{
-        Api, ApiError, CallLimit, GenerationRequest, ToolParsing, request, schema as nested,
-        token_in_out::RenderRequest, tool_choice::ToolUse,
-    },
-    text::parsers::ToolChoice,
+    Api, ApiError, CallLimit, GenerationRequest, ToolParsing, request, schema as nested, token_in_out::RenderRequest,
+    tool_choice::ToolUse,
 };
+use text::parsers::ToolChoice;
 
 /// Places of system messages in the model's chat template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

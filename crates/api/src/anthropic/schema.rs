@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::api::schema::{
+use crate::schema::{
     Field, Kind,
     Need::{Nullable, Required},
     Object,
@@ -81,7 +81,7 @@ static TOOL_CHOICE: Object = Object {
 static FORMAT: Object = Object {
     fields: &[
         Field("schema", Kind::Dictionary, Nullable),
-        Field("type", Kind::OneOf(&["json_schema"]), crate::api::schema::Need::Optional),
+        Field("type", Kind::OneOf(&["json_schema"]), crate::schema::Need::Optional),
     ],
     condition: None,
 };
@@ -196,7 +196,7 @@ fn no_tool_changes(content: &Value) -> Option<String> {
 
 fn thinking_budget(body: &Map<String, Value>) -> Option<String> {
     let goes_on_elsewhere =
-        body.get("kv_transfer_params").is_some_and(|params| crate::api::python::truthy(params.get("do_remote_decode")));
+        body.get("kv_transfer_params").is_some_and(|params| crate::python::truthy(params.get("do_remote_decode")));
     let budget =
         body.get("thinking").filter(|thinking| thinking["type"] == "enabled")?.get("budget_tokens")?.as_f64()?;
     let most = body.get("max_tokens")?.as_f64()?;

@@ -5,14 +5,12 @@ use std::collections::HashMap;
 use serde_json::{Value, json};
 
 use super::{Tools, answer::message_body, signature, stop, usage};
-use crate::{
-    api::answers::{
-        ChatStep, Counts, FromChat, WholeChat,
-        messages::{BlockDelta, End, MessageWriter},
-    },
-    net::wire::EventBuffer,
-    text::parsers::CallDelta,
+use crate::answers::{
+    ChatStep, Counts, FromChat, WholeChat,
+    messages::{BlockDelta, End, MessageWriter},
 };
+use net::wire::EventBuffer;
+use text::parsers::CallDelta;
 
 /// The engine's error when its chat stream fails: it cannot read the failure as a chunk.
 const FAILURE: &str = "2 validation errors for ChatCompletionStreamResponse\nmodel\n  Field required [type=missing, \

@@ -4,12 +4,10 @@ use serde_json::{Map, Value, json};
 
 use super::read::{Generated, GeneratedChoice, StreamState};
 use crate::{
-    api::{
-        Api,
-        answer::{AnswerChoice, Message, put_message},
-    },
-    text::parsers::{Content, Delta},
+    Api,
+    answer::{AnswerChoice, Message, put_message},
 };
+use text::parsers::{Content, Delta};
 
 /// Fields that are constant over one answer.
 #[derive(Debug, Clone)]
@@ -151,7 +149,7 @@ pub fn delta(delta: &Delta, role: Option<&str>) -> Value {
         Content::Unset | Content::Null => None,
     };
     let mut fields = json!({"role": role, "content": content, "reasoning": delta.reasoning});
-    let call = |call: &crate::text::parsers::CallDelta| {
+    let call = |call: &text::parsers::CallDelta| {
         json!({
             "id": call.id, "type": call.id.as_ref().map(|_| "function"), "index": call.index,
             "function": {"name": call.name, "arguments": call.arguments},

@@ -4,7 +4,7 @@ use super::{
     read::{Generated, GeneratedChoice},
     request::{DerenderChunk, DerenderWhole},
 };
-use crate::api::{Api, ApiError};
+use crate::{Api, ApiError};
 
 /// The most answers, and choices of one.
 const MOST_CHOICES: usize = 16_384;

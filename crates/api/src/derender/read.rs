@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::api::values;
+use crate::values;
 
 /// One token answer, or one chunk of a stream.
 #[derive(Debug, Clone, PartialEq)]
@@ -129,7 +129,7 @@ impl StreamState {
             |name: &str| items(value.get(name)).iter().filter_map(Value::as_str).map(str::to_owned).collect::<Vec<_>>();
         let number = |name: &str| value.get(name).map_or(0, int);
         let numbers = |name: &str| ints(items(value.get(name)));
-        let flag = |name: &str| value.get(name).is_some_and(crate::api::request::is_set);
+        let flag = |name: &str| value.get(name).is_some_and(crate::request::is_set);
         Self {
             tokens: texts("prev_tokens"),
             prefix: number("prefix_offset"),

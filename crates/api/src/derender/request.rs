@@ -6,7 +6,7 @@ use super::{
     read::{Generated, StreamState, int, ints, items},
     schema::{Member, member},
 };
-use crate::api::{Api, ApiError, GenerationRequest, json, values};
+use crate::{Api, ApiError, GenerationRequest, json, values};
 
 /// Tokens that are to be made into text.
 #[derive(Debug, Clone, PartialEq)]

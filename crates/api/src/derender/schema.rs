@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::api::{
+use crate::{
     Api, ApiError, GenerationRequest,
     fields::attributes,
     schema::{

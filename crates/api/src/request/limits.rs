@@ -1,7 +1,7 @@
 //! Limits of a request's tokens.
 
 use super::GenerationRequest;
-use crate::api::{Api, ApiError, MaxTokens, structured};
+use crate::{Api, ApiError, MaxTokens, structured};
 
 impl GenerationRequest {
     /// Checks a tokenized prompt's length and the sampling ranges; gives the most output tokens it may have. A request

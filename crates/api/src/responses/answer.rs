@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{ResponsesRequest, item_id};
-use crate::api::{
+use crate::{
     CacheUse,
     answers::{Choice, Counts, Part, WholeChat, words::Words},
 };

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::api::{ApiError, python};
+use crate::{ApiError, python};
 
 /// The messages of a request: instructions, what came before, then the input.
 ///

@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-use crate::api::{ApiError, Query, answers::put, values::Issues};
+use crate::{ApiError, Query, answers::put, values::Issues};
 
 /// The form in which a stored response is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{items, schema};
-use crate::api::{Api, ApiError, GenerationRequest, request, schema as nested, token_in_out::RenderRequest, values};
+use crate::{Api, ApiError, GenerationRequest, request, schema as nested, token_in_out::RenderRequest, values};
 
 /// Fields that are spelled alike in both requests.
 const PASSED_ON: &[&str] = &[

@@ -9,15 +9,13 @@ use super::{
     answer::{Spent, Status, function_call, message, pending, reasoning, response, response_body, text_part},
     item_id,
 };
-use crate::{
-    api::answers::{
-        ChatStep, Counts, FromChat, WholeChat, put,
-        responses::{Place, ResponseWriter},
-        words::Words,
-    },
-    net::wire::EventBuffer,
-    text::parsers::CallDelta,
+use crate::answers::{
+    ChatStep, Counts, FromChat, WholeChat, put,
+    responses::{Place, ResponseWriter},
+    words::Words,
 };
+use net::wire::EventBuffer;
+use text::parsers::CallDelta;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Item {

@@ -4,15 +4,13 @@ use std::collections::HashMap;
 
 use super::{OutputMode, TokenRequest};
 use crate::{
-    api::{
-        Api, UsageEvents,
-        answer::AnswerChoice,
-        escape::{Out, put_escaped, put_ids, put_number},
-        stream::{Head, Piece, StopReason, put_reason},
-        usage::Usage,
-    },
-    net::wire::EventBuffer,
+    Api, UsageEvents,
+    answer::AnswerChoice,
+    escape::{Out, put_escaped, put_ids, put_number},
+    stream::{Head, Piece, StopReason, put_reason},
+    usage::Usage,
 };
+use net::wire::EventBuffer;
 
 /// Encoder of a token response.
 #[derive(Debug)]
@@ -41,7 +39,7 @@ impl TokenEncoder {
     }
 
     /// Appends the event of new tokens; none where there are none to show.
-    pub(in crate::api) fn add(&mut self, head: &Head, piece: &Piece<'_>, out: &mut EventBuffer) {
+    pub(crate) fn add(&mut self, head: &Head, piece: &Piece<'_>, out: &mut EventBuffer) {
         let &Piece { index, finish, ids, text, .. } = piece;
         let produced = self.produced.entry(index).or_default();
         *produced += ids.map_or(0, <[u32]>::len);
@@ -68,7 +66,7 @@ impl TokenEncoder {
     }
 
     /// Appends the event of the token counts.
-    pub(in crate::api) fn put_closing(&self, head: &Head, usage: &Usage, out: &mut EventBuffer) {
+    pub(crate) fn put_closing(&self, head: &Head, usage: &Usage, out: &mut EventBuffer) {
         out.put(head.event_size(), |out| {
             put_start(head, out);
             usage.put_closing(out, Api::Completions);
@@ -78,7 +76,7 @@ impl TokenEncoder {
     }
 
     /// Encodes a whole response.
-    pub(in crate::api) fn body(&self, head: &Head, choices: &[AnswerChoice], usage: &Usage) -> String {
+    pub(crate) fn body(&self, head: &Head, choices: &[AnswerChoice], usage: &Usage) -> String {
         let mut out = String::with_capacity(head.event_size());
         out.put("{\"request_id\":");
         put_request_id(head, &mut out);

@@ -2,7 +2,7 @@
 //!
 //! Limits: `output_kind` and the ids of prompt log probabilities are not judged.
 
-use crate::api::{
+use crate::{
     nested,
     schema::{
         Field, Kind,

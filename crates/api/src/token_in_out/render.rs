@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::api::{Api, ApiError, conversation::template_kwargs, python, request, values};
+use crate::{Api, ApiError, conversation::template_kwargs, python, request, values};
 
 /// Temperatures below this are none.
 const GREEDY: f64 = 1e-5;
@@ -60,12 +60,12 @@ impl RenderRequest {
     }
 
     /// A chat request that another family's comes to.
-    pub(in crate::api) fn of_chat(body: Map<String, Value>) -> Self {
+    pub(crate) fn of_chat(body: Map<String, Value>) -> Self {
         Self { family: Family::Of(Api::Chat), body, reasoning_kwargs: None }
     }
 
     /// The chat request that a Responses request comes to.
-    pub(in crate::api) fn of_responses(body: Map<String, Value>) -> Self {
+    pub(crate) fn of_responses(body: Map<String, Value>) -> Self {
         Self { family: Family::Responses, ..Self::of_chat(body) }
     }
 

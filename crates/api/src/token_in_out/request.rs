@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::params::SAMPLING_PARAMS;
-use crate::api::{
+use crate::{
     Api, ApiError, GenerationRequest, request,
     schema::{
         Field, Kind,

@@ -16,7 +16,8 @@ use llguidance::{api::ParserLimits, earley::regexvec::LexerStats};
 use serde_json::{Deserializer, Map, Value};
 
 use super::grammar::GuideError;
-use crate::{api::Constraint, base::cancellation::Cancellation};
+use api::Constraint;
+use base::cancellation::Cancellation;
 
 /// Bytes of a constraint.
 pub(super) const MOST_BYTES: usize = 128 * 1024;

@@ -6,7 +6,8 @@ use tokio::time::Instant;
 use toktrie::SimpleVob;
 
 use super::{bounds::check_lexer, grammar::GuideError, vocabulary::Guide};
-use crate::{base::cancellation::is_cancelled, engine::synthetic::Key};
+use crate::synthetic::Key;
+use base::cancellation::is_cancelled;
 
 /// Tokens after which every text is brought to its end.
 const LONG: usize = 256;

@@ -14,7 +14,8 @@ use super::{
     schema::{Reading, with_options},
     tag,
 };
-use crate::{api::Constraint, base::cancellation::is_cancelled};
+use api::Constraint;
+use base::cancellation::is_cancelled;
 
 /// Error of a constraint.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -1,7 +1,7 @@
 //! Made-up text that conforms to what a request asks of its answer: a JSON schema, a regular expression, choices, a
 //! grammar, a structural tag.
 //!
-//! A [`Guide`] knows one vocabulary. It [checks](check) a [`Constraint`](crate::api::Constraint) with the engine's words, and draws tokens: at
+//! A [`Guide`] knows one vocabulary. It [checks](check) a [`Constraint`](api::Constraint) with the engine's words, and draws tokens: at
 //! each place one of those that may stand there, evenly, but often enough one that closes what is open, so that an
 //! answer ends by itself. Equal keys give equal tokens.
 //!

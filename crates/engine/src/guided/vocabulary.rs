@@ -12,7 +12,10 @@ use super::{
     grammar::{GuideError, grammar},
     lexer,
 };
-use crate::{api::Constraint, base::cancellation::is_cancelled, engine::synthetic::Key, text::prompt::Tokenizer};
+use crate::synthetic::Key;
+use api::Constraint;
+use base::cancellation::is_cancelled;
+use text::prompt::Tokenizer;
 
 /// Texts that close something, in the order in which they are tried. The order is for JSON: in it everything that is
 /// open is closed at last.

@@ -5,7 +5,7 @@
 use std::collections::{HashMap, hash_map::Entry};
 
 use super::{BlockHash, BlockId};
-use crate::base::hash_is_key::BuildHashIsKey;
+use base::hash_is_key::BuildHashIsKey;
 
 /// Blocks by hash. Blocks with the same content are a chain in the order in which they were cached; its first is a hit.
 #[derive(Debug)]

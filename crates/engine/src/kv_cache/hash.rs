@@ -141,7 +141,7 @@ fn digest(algorithm: HashAlgorithm, bytes: &[u8]) -> BlockHash {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::kv_cache::LoraRequest;
+    use crate::kv_cache::LoraRequest;
 
     /// A chain of blocks with tokens of all widths, a long salt and an adapter; the numbers are those of Python's
     /// `pickle.dumps(…, protocol=5)` and `cbor2.dumps(…, canonical=True)` under `hashlib.sha256` and `xxhash`.

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use super::Speculation;
-use crate::engine::kv_cache::KvCacheConfig;
+use crate::kv_cache::KvCacheConfig;
 
 /// Limits of a step and of the queue.
 #[derive(Debug, Clone)]

@@ -48,7 +48,7 @@ impl Scheduler {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{
+    use crate::{
         kv_cache::KvCacheConfig,
         scheduler::{Request, SchedulerConfig},
     };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{FinishReason, KvTransfer, speculation::Drafts, transfer::FetchStage};
-use crate::engine::kv_cache::{Counted, LoraRequest, Sequence};
+use crate::kv_cache::{Counted, LoraRequest, Sequence};
 
 /// Number that the caller gives a request; no two requests at a time share one.
 pub type RequestId = u64;

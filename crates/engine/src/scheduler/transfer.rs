@@ -161,7 +161,7 @@ impl Scheduler {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{
+    use crate::{
         kv_cache::KvCacheConfig,
         scheduler::{Request, ScheduledAs, SchedulerConfig},
     };
@@ -256,7 +256,7 @@ mod tests {
     fn who_holds_blocks_is_admitted_in_a_pause_too() {
         let mut scheduler = scheduler(40);
         scheduler.step([request(1, 0..40, RECEIVES)], &[]);
-        scheduler.set_pause_state(crate::engine::scheduler::PauseState::New);
+        scheduler.set_pause_state(crate::scheduler::PauseState::New);
         scheduler.add_request(request(2, 60..80, KvTransfer::default())).unwrap();
         scheduler.end_transfer(1);
         assert!(scheduler.has_work());

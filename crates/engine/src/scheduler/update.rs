@@ -98,7 +98,7 @@ impl Scheduler {
 
 #[cfg(test)]
 mod tests {
-    use crate::engine::{
+    use crate::{
         kv_cache::KvCacheConfig,
         scheduler::{Request, Scheduler, SchedulerConfig},
     };

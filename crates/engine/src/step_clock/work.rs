@@ -1,6 +1,6 @@
 //! What a step computes, in sums.
 
-use crate::engine::scheduler::{Decisions, ScheduledRequest};
+use crate::scheduler::{Decisions, ScheduledRequest};
 
 /// Work of one step.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -59,7 +59,7 @@ impl StepWork {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{
+    use crate::{
         kv_cache::KvCacheConfig,
         scheduler::{Request, Scheduler, SchedulerConfig},
     };

@@ -320,11 +320,11 @@ mod tests {
     use tokio::net::TcpStream;
 
     use super::*;
-    use crate::net::server::Listener;
+    use crate::server::Listener;
 
     #[tokio::test]
     async fn a_connection_holds_no_room_for_what_is_rare() {
-        let listener = crate::net::server::bind("127.0.0.1:0").await.unwrap();
+        let listener = crate::server::bind("127.0.0.1:0").await.unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let context = ConnectionContext::new(&Listener::from(listener), &Arc::default());
         let (_stop, stopped) = watch::channel(());

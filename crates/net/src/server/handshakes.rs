@@ -18,7 +18,7 @@ use tokio::{
 use tokio_rustls::server::TlsStream;
 
 use super::tls::Tls;
-use crate::base::rate_limited_log::RateLimitedLog;
+use base::rate_limited_log::RateLimitedLog;
 
 /// Time that a handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);

@@ -14,7 +14,7 @@ use std::{
 use http::{HeaderMap, StatusCode};
 use tokio::io::AsyncWrite;
 
-use crate::base::rate_limited_log::RateLimitedLog;
+use base::rate_limited_log::RateLimitedLog;
 
 /// Bytes of informational responses that wait for a client that does not read; further ones are dropped, which HTTP allows.
 const MAX_PENDING: usize = 64 << 10;

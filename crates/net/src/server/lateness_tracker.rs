@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::time::Instant;
 
-use crate::base::stats::{Lateness, StreamClass};
+use base::stats::{Lateness, StreamClass};
 
 /// The tracker of a connection; clones share it. One without a [`Lateness`] records nothing.
 #[derive(Debug, Clone, Default)]

@@ -11,7 +11,7 @@ use std::{
 use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixStream, lookup_host};
 
 use super::{BindError, connection_options::ConnectionOptions, tls::Tls};
-use crate::base::stats::Lateness;
+use base::stats::Lateness;
 
 /// The address reported for clients of a Unix socket, which have none.
 pub const NO_ADDRESS: SocketAddr = SocketAddr::new(net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);

@@ -55,7 +55,7 @@ use self::{
     listener::Accepted,
     reserve::{Lent, RESERVED_FOR, Reserve},
 };
-use crate::base::rate_limited_log::RateLimitedLog;
+use base::rate_limited_log::RateLimitedLog;
 
 /// Returns the media type of `content-type` without its parameters; empty where there is none.
 #[must_use]

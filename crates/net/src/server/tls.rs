@@ -19,7 +19,7 @@ use tokio_rustls::{
     },
 };
 
-use crate::base::rate_limited_log::RateLimitedLog;
+use base::rate_limited_log::RateLimitedLog;
 
 /// Certificate files and options, with uvicorn's and vLLM's flags.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -106,7 +106,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::net::server::{DrainReport, Peer, bind, run};
+    use crate::server::{DrainReport, Peer, bind, run};
 
     /// Upgrades a connection to an echo, stops the server and does `then` with the client; returns the drain's report.
     async fn drained<F: Future<Output = ()>>(drain: Duration, then: impl FnOnce(TcpStream) -> F) -> DrainReport {

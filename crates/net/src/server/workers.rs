@@ -24,7 +24,7 @@ use tokio::{
     time::Instant,
 };
 
-use crate::base::background::lower_priority;
+use base::background::lower_priority;
 
 /// Tasks that a worker runs before it polls for I/O events. tokio's 61 would let a batch of due events delay the next
 /// batch for too long.
@@ -161,7 +161,7 @@ mod tests {
     use hyper::body::Incoming;
 
     use super::*;
-    use crate::net::server::{Peer, bind, run_on};
+    use crate::server::{Peer, bind, run_on};
 
     #[tokio::test]
     async fn each_thread_runs_what_it_is_given() {

@@ -16,7 +16,7 @@ use super::{
     connection::{Connection, IncomingBody},
     pool::Pool,
 };
-use crate::net::server::BodyError;
+use crate::server::BodyError;
 
 /// Reasons for which the body of a response ended early.
 #[derive(Debug, thiserror::Error)]

@@ -16,7 +16,7 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Sleep, sleep};
 
 use super::on_informational;
-use crate::net::server::{BodyError, Informational};
+use crate::server::{BodyError, Informational};
 
 /// Sends a request by `respond` and passes informational responses (1xx) on to the client, before the response; HTTP/1.1 only. Calls
 /// `dropped` for each that is dropped because the client does not read.

@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use super::mcp::McpCall;
-use crate::api::endpoints::route;
+use api::endpoints::route;
 
 /// `llm:<model>` for requests to a model, `tool:<server>/<tool>` and `mcp:<server>` for those of MCP, else `http:<METHOD path>`.
 #[must_use]

@@ -6,7 +6,7 @@ use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::{Identity, Key, SharedList, normal};
-use crate::net::wire::percent_decoded;
+use net::wire::percent_decoded;
 
 /// Path below which the servers are.
 const ROOT: &str = "/mcp/";

@@ -50,7 +50,7 @@ pub use self::{
 };
 
 use self::{conversation::Parts, ids::IdNames};
-use crate::net::wire::percent_decoded;
+use net::wire::percent_decoded;
 
 /// The version of the canonical form.
 pub const VERSION: u32 = 1;

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use serde_json::Value;
 
 use super::{Call, Key, Rules};
-use crate::net::wire::json_as_utf8;
+use net::wire::json_as_utf8;
 
 /// A trace's record has its model beside the key, and traces are played under other models' names. Keys are stored in traces, in
 /// which descriptions of tools have always counted.

@@ -77,7 +77,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::recording::canonical::Scrub;
+    use crate::canonical::Scrub;
 
     #[test]
     fn times_and_made_up_ids_are_found() {

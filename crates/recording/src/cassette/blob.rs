@@ -152,7 +152,7 @@ fn finished(cassette: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recording::cassette::{Answer, load, rewrite};
+    use crate::cassette::{Answer, load, rewrite};
 
     #[test]
     fn large_bodies_are_files_and_come_back() {
@@ -167,7 +167,7 @@ mod tests {
             ..Record::default()
         };
         let records = vec![record(0, &large), record(1, &[0, 255])];
-        let cassette = crate::recording::cassette::Cassette { path: path.clone(), records, ..Default::default() };
+        let cassette = crate::cassette::Cassette { path: path.clone(), records, ..Default::default() };
         rewrite(&cassette).unwrap();
         let text = fs::read_to_string(&path).unwrap();
         let name = name_of(&large).unwrap();

@@ -11,7 +11,7 @@ use super::{
     message::wire_message,
     record::{Answer, Content, Echo},
 };
-use crate::recording::canonical::{SharedBody, SharedList};
+use crate::canonical::{SharedBody, SharedList};
 
 /// All forms; where several are equal, the last one is meant.
 pub(super) const FORMS: [Echo; 4] = [Echo::Bare, Echo::Text, Echo::Whole, Echo::Plain];

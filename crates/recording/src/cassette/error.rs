@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf};
 
-use crate::recording::yaml::YamlError;
+use crate::yaml::YamlError;
 
 /// Error of reading or writing a cassette.
 #[derive(Debug, thiserror::Error)]

@@ -12,10 +12,10 @@ use super::{
     template,
 };
 use crate::{
-    api::Endpoint,
-    recording::canonical::{FieldPath, TextPattern},
-    recording::yaml::{Kind, Node},
+    canonical::{FieldPath, TextPattern},
+    yaml::{Kind, Node},
 };
+use api::Endpoint;
 
 /// The key of conditions, in a file and in the body of a record that has them.
 pub(super) const MATCH: &str = "match";

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::error::Wrong;
-use crate::recording::yaml::{Kind, Node};
+use crate::yaml::{Kind, Node};
 
 /// The level of redaction without built-in rules.
 const OFF: &str = "off";

@@ -11,7 +11,7 @@ use std::{borrow::Cow, collections::HashSet, path::Path};
 use serde_json::{Map, Value, json};
 
 use super::{blob, error::Wrong, record::Record};
-use crate::recording::yaml::{Kind, Node};
+use crate::yaml::{Kind, Node};
 
 /// The key of a text that is a file of its own.
 pub(super) const KEY: &str = "$blob";

@@ -24,9 +24,9 @@ use super::{
     side,
 };
 use crate::{
-    recording::canonical::{self, SharedBody},
-    recording::redaction::placeholders,
-    recording::yaml::{self, Entry, Kind, Node},
+    canonical::{self, SharedBody},
+    redaction::placeholders,
+    yaml::{self, Entry, Kind, Node},
 };
 
 /// A cassette that was read.

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-use crate::recording::canonical::SharedList;
+use crate::canonical::SharedList;
 
 /// The field of a block that is such a mark.
 const MARK: &str = "cache_control";

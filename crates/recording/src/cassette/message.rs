@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::recording::canonical::Rules;
+use crate::canonical::Rules;
 
 /// The message as a file shows it.
 #[must_use]

@@ -14,7 +14,7 @@ use super::{
     continued::bases,
     record::{Answer, Content, Record},
 };
-use crate::recording::canonical::{renamed, visit_ids};
+use crate::canonical::{renamed, visit_ids};
 
 /// Ids of the wire and the names that the file gives them.
 #[derive(Debug, Default)]

@@ -101,7 +101,7 @@ proptest! {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("t.yaml");
         let mut writer = CassetteWriter::create(&path, &Header::default(), WriteMode::Replace).unwrap();
-        let rules = crate::recording::canonical::Rules::default();
+        let rules = crate::canonical::Rules::default();
         let canonical = |record: &Record| rules.canonical("llm:m", &record.body.value());
         let asked: Vec<Value> = exchanges.iter().map(|exchange| canonical(&exchange.record)).collect();
         for exchange in exchanges {

@@ -14,7 +14,7 @@ use super::{
     record::{Answer, Content, Echo, Fault, Record, SseEvent, ValueSource},
     side::{Moment, Place, Side},
 };
-use crate::recording::{
+use crate::{
     redaction::{NoPlaceholder, Placeholder},
     yaml::{Entry, Kind, Node},
 };

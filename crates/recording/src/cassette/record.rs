@@ -8,7 +8,7 @@ use super::{
     blob,
     side::{Moment, Side},
 };
-use crate::recording::{
+use crate::{
     canonical::{McpCall, SharedBody, SharedList, mcp_summary},
     redaction::{NoPlaceholder, Placeholder},
 };
@@ -360,7 +360,7 @@ impl Answer {
     /// # Errors
     /// When it is none; the text gives the reason.
     pub fn from_shown(shown: &Value) -> Result<Self, String> {
-        let node = crate::recording::yaml::parse(&shown.to_string()).map_err(|error| error.message)?;
+        let node = crate::yaml::parse(&shown.to_string()).map_err(|error| error.message)?;
         super::read::answer(&node, &mut Vec::new()).map_err(|wrong| wrong.message)
     }
 

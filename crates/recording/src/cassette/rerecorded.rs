@@ -19,9 +19,7 @@ use super::{
     record::Record,
     writer::HIGH_ID,
 };
-use crate::recording::canonical::{
-    Call, Form, Key, Progress, Rules, SharedBody, SharedList, Start, Volatile, renamed, visit_ids,
-};
+use crate::canonical::{Call, Form, Key, Progress, Rules, SharedBody, SharedList, Start, Volatile, renamed, visit_ids};
 
 /// Ways to find a record by its place or its number, which the order of requests gives.
 const BY_PLACE: [&str; 2] = ["ordered", "index"];

@@ -2,7 +2,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::recording::canonical::shared::items_held;
+use crate::canonical::shared::items_held;
 
 use super::*;
 

@@ -10,7 +10,7 @@ use super::{
     record::{Echo, Record},
     write::can_continue,
 };
-use crate::recording::canonical::{Progress, Rules, SharedList};
+use crate::canonical::{Progress, Rules, SharedList};
 
 /// Finds the record that a request continues.
 #[derive(Debug, Default)]

@@ -18,8 +18,8 @@ use super::{
     side::{Moment, Place, Side},
 };
 use crate::{
-    recording::canonical,
-    recording::yaml::{self, Layout},
+    canonical,
+    yaml::{self, Layout},
 };
 
 /// The first line of a file.

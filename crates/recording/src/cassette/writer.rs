@@ -36,7 +36,7 @@ use super::{
     tokens::Tokens,
     write::{Tools, emit, record_text, tools_text, top},
 };
-use crate::recording::canonical::{Call, Rules};
+use crate::canonical::{Call, Rules};
 
 /// As many records may have come between a request and another try of it.
 const RETRIED_WITHIN: usize = 64;

@@ -22,7 +22,7 @@ use std::{
 use tokio::time::Instant;
 
 pub use self::progress::{Capacity, Progress, RecorderState};
-use crate::base::rate_limited_log::RateLimitedLog;
+use base::rate_limited_log::RateLimitedLog;
 use queue::{Queue, Taken};
 
 /// Interval at which written data is handed to the operating system.

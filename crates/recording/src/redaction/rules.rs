@@ -12,7 +12,7 @@ use super::{
     percent::Decoded,
     placeholder::{self, PLACEHOLDER},
 };
-use crate::recording::field_path::{FieldPath, PathError};
+use crate::field_path::{FieldPath, PathError};
 
 /// What counts as a secret. The default has the built-in names and patterns of keys and tokens; more can be added, nothing taken
 /// away.

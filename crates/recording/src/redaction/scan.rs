@@ -114,7 +114,7 @@ fn decoded(token: &str) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recording::redaction::Rules;
+    use crate::redaction::Rules;
 
     fn seen(text: &str) -> Vec<String> {
         let mut seen = Vec::new();

@@ -10,7 +10,7 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use super::error::Defect;
 use super::raw::RawRecord;
 use super::{Chunk, Record, StepContext};
-use crate::base::units::Millis;
+use base::units::Millis;
 
 /// Most output tokens of a record: far more than any engine's limit, and few enough to be worked with.
 pub(super) const MOST_TOKENS: u32 = 1 << 22;

@@ -14,7 +14,7 @@ use super::{
     source::{Lines, refuse_pipe},
     walk::Walk,
 };
-use crate::text::prompt::BlockHash;
+use text::prompt::BlockHash;
 
 /// The most lines of a file that hold no sound record: each keeps a place in the [`Store`].
 const MOST_LOST: u64 = 100_000;

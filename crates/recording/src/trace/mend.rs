@@ -156,7 +156,7 @@ mod tests {
     use serde_json::{Map, Value, json};
 
     use super::*;
-    use crate::recording::trace::{Endpoint, FinishReason, ItlSummary, Logprobs, Outcome, StepContext, TokenLogprobs};
+    use crate::trace::{Endpoint, FinishReason, ItlSummary, Logprobs, Outcome, StepContext, TokenLogprobs};
 
     fn durations() -> impl Strategy<Value = Duration> {
         prop_oneof![

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::text::prompt::BlockHash;
+use text::prompt::BlockHash;
 
 /// The capture as a whole: engine, hashing, clock. Every field is optional, unknown keys are kept.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -48,7 +48,7 @@ pub struct Meta {
 pub struct TokenizerId {
     /// A name for people: a directory's or a model's.
     pub name: String,
-    /// Fingerprint of the vocabulary (see [`crate::text::prompt`]); equal fingerprints mean equal ids.
+    /// Fingerprint of the vocabulary (see [`text::prompt`]); equal fingerprints mean equal ids.
     pub fingerprint: String,
 }
 

@@ -6,7 +6,7 @@
 //! The schema is a superset of the public vllm-vcr schema: its files load here unchanged, and ours load there.
 //!
 //! Limits: this module knows bytes, fields and rules. It does not know which record answers a request
-//! ([`crate::replay::matching`]) nor when a chunk is due ([`crate::replay::timing`]).
+//! ([`replay::matching`]) nor when a chunk is due ([`replay::timing`]).
 
 mod ahead;
 mod bad_lines;
@@ -50,7 +50,7 @@ mod write;
 #[cfg(test)]
 mod write_tests;
 
-pub use crate::api::Endpoint;
+pub use api::Endpoint;
 pub use bad_lines::BadLines;
 pub use check::{Checked, check};
 pub use create::CreateMode;

@@ -10,7 +10,8 @@ use super::{
     Chunk, Endpoint, ErrorResponse, FinishReason, ItlSummary, Outcome, Record, error::Defect, exchange::Exchange,
     raw::RawRecord,
 };
-use crate::{base::units::Millis, text::prompt::media_block};
+use base::units::Millis;
+use text::prompt::media_block;
 
 /// Stands for a gap that is kept aside: 4.3 s and longer.
 pub(super) const LONG: u32 = u32::MAX;

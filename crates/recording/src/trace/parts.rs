@@ -249,7 +249,7 @@ fn numbered(path: &Path, number: u32) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recording::trace::read;
+    use crate::trace::read;
 
     fn names(folder: &Path) -> Vec<String> {
         let mut names: Vec<String> =

@@ -28,7 +28,7 @@ pub struct Record {
     pub concurrency: Option<u32>,
     /// Arrival, from the capture's zero. `None` in public files without a schedule.
     pub arrival: Option<Duration>,
-    /// Chained hashes of the prompt's full blocks, see [`crate::text::prompt::BlockHasher`].
+    /// Chained hashes of the prompt's full blocks, see [`text::prompt::BlockHasher`].
     /// Choices of one request share them.
     pub block_hashes: Arc<Vec<u64>>,
     /// Chained hash of the whole prompt, the last partial block included; distinguishes prompts that share all full blocks.
@@ -204,7 +204,7 @@ impl Record {
             self.output_tokens.saturating_sub(listed)
         });
         let mean = self.itl_summary.map_or(0.0, |summary| summary.mean_ms);
-        let gap = crate::base::units::Millis(mean).duration().unwrap_or_default();
+        let gap = base::units::Millis(mean).duration().unwrap_or_default();
         let rest = (0..summarised).map(move |_| Chunk { gap, tokens: 1, step: None });
         self.chunks.iter().copied().chain(rest)
     }

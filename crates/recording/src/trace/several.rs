@@ -17,7 +17,7 @@ use super::{
     Meta, Reader, Record, TraceError,
     source::{is_standard, refuse_pipe, split_suffix},
 };
-use crate::text::prompt::BlockHash;
+use text::prompt::BlockHash;
 
 /// Files that are read as one trace, in the order in which they are read.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -177,7 +177,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::recording::trace::{CreateMode, Meta, Store, Writer, check, load, read};
+    use crate::trace::{CreateMode, Meta, Store, Writer, check, load, read};
 
     fn record(group: &str, choice: u32, hashes: usize) -> Record {
         let (block_hashes, last) = (Arc::new((0..hashes as u64).collect()), Some(hashes as u64));

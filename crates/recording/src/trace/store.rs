@@ -205,7 +205,7 @@ fn append<T: Copy>(arena: &mut Vec<T>, values: &[T]) -> Range<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recording::trace::{Record, TraceError, load, read};
+    use crate::trace::{Record, TraceError, load, read};
 
     const RECORD: &str = r#"{"prompt_tokens":5,"output_tokens":4,"ttft_ms":5000.5,"itl_ms":[1.25,9000],"itl_tokens":[2,1],"block_hashes":[7,8],"output_token_ids":[1,2,3,4],"arrival_ms":2,"group":"g","model":"m"}"#;
     const EARLIER: &str = r#"{"prompt_tokens":5,"output_tokens":1,"ttft_ms":1,"block_hashes":[7,8],"arrival_ms":1}"#;

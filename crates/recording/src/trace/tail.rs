@@ -19,7 +19,7 @@ use super::{
     members::may_be_header,
     source::{LONGEST_LINE, Packing},
 };
-use crate::base::units::Millis;
+use base::units::Millis;
 
 /// Bytes at the end of a file that are read first.
 const TAIL: u64 = 4 << 20;

@@ -17,10 +17,8 @@ use super::{
     access::check_type,
     http::{plain, read, whole},
 };
-use crate::{
-    api::Query,
-    net::server::{self, DrainReport, Listener, ResponseBody},
-};
+use api::Query;
+use net::server::{self, DrainReport, Listener, ResponseBody};
 
 /// Maximum bytes of a request's body.
 const LARGEST_BODY: usize = 1 << 20;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::base::one_line::one_line;
+use base::one_line::one_line;
 
 /// Comparison of answers with recorded ones.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -6,7 +6,7 @@ use http_body::Body;
 use http_body_util::BodyExt;
 use serde_json::json;
 
-use crate::net::server::{ResponseBody, whole_body};
+use net::server::{ResponseBody, whole_body};
 
 /// Reads a body of at most so many bytes.
 pub async fn read<B: Body<Data = Bytes> + Unpin>(mut body: B, limit: usize) -> Result<Bytes, Response<ResponseBody>> {

@@ -18,7 +18,7 @@ use hyper::ext::ReasonPhrase;
 use serde_json::json;
 
 use super::http::{put, whole};
-use crate::net::server::ResponseBody;
+use net::server::ResponseBody;
 
 /// Hosts that are counted by their names.
 const MOST: usize = 1000;

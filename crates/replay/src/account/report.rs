@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt};
 use serde_json::{Value, json};
 
 use super::{Concern, ToolDrift, compared::Compared};
-use crate::base::one_line::one_line;
+use base::one_line::one_line;
 
 /// Report of all sessions.
 #[derive(Debug, Clone, PartialEq, Default)]

@@ -2,7 +2,7 @@
 
 use http::{HeaderMap, Request, Uri};
 
-use crate::recording::{
+use recording::{
     canonical::UPSTREAM_HEADER,
     redaction::{Redactor, Rules},
 };
@@ -83,7 +83,7 @@ pub fn enter<B>(request: &mut Request<B>) {
 fn named(uri: &Uri, prefix: &str) -> Option<(String, Uri)> {
     let rest = uri.path_and_query()?.as_str().strip_prefix(prefix)?;
     let (name, rest) = rest.split_at_checked(rest.find('/')?)?;
-    let name = crate::net::wire::percent_decoded(name).into_owned();
+    let name = net::wire::percent_decoded(name).into_owned();
     let mut parts = uri.clone().into_parts();
     parts.path_and_query = rest.parse().ok();
     Some((name, Uri::from_parts(parts).ok()?))

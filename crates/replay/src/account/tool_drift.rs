@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::base::one_line::one_line;
+use base::one_line::one_line;
 
 /// Tools of which changes are kept, and different changes of each.
 const MOST_TOOLS: usize = 100;

@@ -5,7 +5,7 @@ use std::{collections::VecDeque, time::Duration};
 use bytes::Bytes;
 
 use super::EngineToken;
-use crate::replay::timing::{TokenChunk, TokensDue};
+use crate::timing::{TokenChunk, TokensDue};
 
 /// Parts without deadlines, and what they wait for.
 ///

@@ -26,7 +26,8 @@ pub use self::{
     stream::{Deliverable, STEPS, TOGETHER, frames_of, stream_of},
 };
 use super::timing::{Pacer, Pacing};
-use crate::{base::stats::StreamClass, net::server::LatenessTracker};
+use base::stats::StreamClass;
+use net::server::LatenessTracker;
 
 /// Longest wait: a year.
 const FAR: Duration = Duration::from_secs(365 * 24 * 3600);

@@ -11,10 +11,8 @@ use bytes::{BufMut, Bytes};
 use tokio::{task::yield_now, time::Instant};
 
 use super::{AbortedBy, Deliverable, Gate, Wait, Waited, deadline, held::Held};
-use crate::{
-    net::wire::EventBuffer,
-    replay::timing::{ResponseSchedule, TokenChunk, TokensDue},
-};
+use crate::timing::{ResponseSchedule, TokenChunk, TokensDue};
+use net::wire::EventBuffer;
 
 /// Content of a response as it is sent.
 #[derive(Debug, Clone, PartialEq)]

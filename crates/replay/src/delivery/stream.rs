@@ -16,7 +16,7 @@ use tokio::{
 };
 
 use super::{AbortedBy, Gate, Wait, Waited, deadline};
-use crate::net::{server::BodyError, wire::EventBuffer};
+use net::{server::BodyError, wire::EventBuffer};
 
 /// Bytes that are written together at the most, so that a long response that is due at once neither fills the memory nor keeps
 /// others from their turn.

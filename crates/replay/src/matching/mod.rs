@@ -1,7 +1,7 @@
 //! Which record answers a request.
 //!
 //! One [`Selection`] per request decides content and timing. Records are named by their index in replay order
-//! ([`crate::recording::trace::replay_order`]). A record is consumed by its first match, whichever way found it, and is served again
+//! ([`recording::trace::replay_order`]). A record is consumed by its first match, whichever way found it, and is served again
 //! only by its index or, where [`OnExhausted`] lets it, when every record that matches as well is consumed. Each session
 //! has a [`Consumption`] of its own.
 //!

@@ -1,10 +1,8 @@
 //! What is matched: one prompt of a request, the keys of a record, and the records selected.
 
 use super::MatchBy;
-use crate::{
-    recording::trace::{Endpoint, Kept, Record},
-    text::prompt::PromptHashes,
-};
+use recording::trace::{Endpoint, Kept, Record};
+use text::prompt::PromptHashes;
 
 /// One prompt of a request, as it is matched.
 #[derive(Debug, Clone, Copy)]

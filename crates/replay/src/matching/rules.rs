@@ -11,7 +11,7 @@ pub enum MatchBy {
     Auto,
     /// By the number after the last `-` of the request id: `replay-7` is record 7, as often as it is asked for.
     Index,
-    /// By the prompt: the records with the same whole prompt ([`Record::prompt_hash`](crate::recording::trace::Record::prompt_hash)), else
+    /// By the prompt: the records with the same whole prompt ([`Record::prompt_hash`](recording::trace::Record::prompt_hash)), else
     /// those that share the most leading blocks, if they are enough ([`MinMatch`]). The first unconsumed one of them answers.
     Prefix,
     /// The next unconsumed record; when all are consumed, each in turn again.

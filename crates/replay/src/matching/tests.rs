@@ -6,10 +6,8 @@ use std::{
 };
 
 use super::*;
-use crate::{
-    recording::trace::{Chunk, Endpoint, Record},
-    text::prompt::{BlockHash, BlockHasher, PromptHashes},
-};
+use recording::trace::{Chunk, Endpoint, Record};
+use text::prompt::{BlockHash, BlockHasher, PromptHashes};
 
 fn hashes(prompt: &[u32]) -> PromptHashes {
     BlockHasher::new(BlockHash::Xxh3_64, 2).hash(prompt)

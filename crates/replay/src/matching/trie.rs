@@ -12,7 +12,7 @@
 
 use std::{collections::HashMap, ops::Range};
 
-use crate::base::hash_is_key::BuildHashIsKey;
+use base::hash_is_key::BuildHashIsKey;
 
 const ROOT: u32 = 0;
 const NONE: u32 = u32::MAX;

@@ -9,7 +9,7 @@ use super::{
     record_index::{IndexedRecord, RecordIndex},
     session::Comparison,
 };
-use crate::replay::account::{Change, Concern, DEFAULT_SESSION, KeptMisses, Report, SessionReport};
+use crate::account::{Change, Concern, DEFAULT_SESSION, KeptMisses, Report, SessionReport};
 
 /// Changes of replies that are kept.
 const MOST_CHANGES: usize = 100;

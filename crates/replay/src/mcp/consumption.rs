@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::record_index::RecordIndex;
-use crate::recording::canonical::Key;
+use recording::canonical::Key;
 
 /// Consumption of the records of an index.
 #[derive(Debug, Default)]

@@ -1,7 +1,7 @@
 //! Streamable HTTP without its connections: the session of a request, what is wrong with it, and what goes to which stream.
 //!
 //! Sessions of the legacy era begin with `initialize` and are named in `Mcp-Session-Id`. Requests of the modern era name none; those of
-//! one session of the [account](crate::replay::account) share what is consumed. A request is answered by JSON where there is nothing but
+//! one session of the [account](crate::account) share what is consumed. A request is answered by JSON where there is nothing but
 //! the answer, or where the client takes no events, and else by a stream. What belongs to no request goes to the stream of a GET, which
 //! is answered where the recording has any such message.
 //!
@@ -40,11 +40,8 @@ use super::{
     record_index::{IndexedRecord, RecordIndex},
     session::Session,
 };
-use crate::{
-    recording::canonical::McpCall,
-    recording::mcp::McpRecord,
-    replay::account::{Compared, DEFAULT_SESSION, JournalEntry, Report, SessionReport},
-};
+use crate::account::{Compared, DEFAULT_SESSION, JournalEntry, Report, SessionReport};
+use recording::{canonical::McpCall, mcp::McpRecord};
 
 /// Recorded bytes from which on a request is too much work for a thread that serves connections.
 const HEAVY: usize = 1 << 20;

@@ -7,7 +7,7 @@ use super::{
     message::{Id, error},
     record_index::RecordIndex,
 };
-use crate::recording::mcp::{McpEvent, McpRecord};
+use recording::mcp::{McpEvent, McpRecord};
 
 /// Revisions with `initialize`, the oldest first.
 pub(super) const LEGACY: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use time::{Duration, OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::observer::{Observer, Passed, Sender, Unrecorded};
-use crate::recording::cassette::RecordedExchange;
+use recording::cassette::RecordedExchange;
 
 /// Methods of requests that servers send.
 const OF_SERVERS: [&str; 3] = ["sampling/createMessage", "elicitation/create", "roots/list"];
@@ -242,7 +242,7 @@ fn wrong(line: usize, why: &str) -> ImportError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recording::mcp::{McpEvent, McpRecord};
+    use recording::mcp::{McpEvent, McpRecord};
 
     fn records(text: &str) -> Vec<McpRecord> {
         assert!(is_log(text));

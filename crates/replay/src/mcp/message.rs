@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::{recording::canonical::with_exact_integers, recording::mcp::answer_of};
+use recording::{canonical::with_exact_integers, mcp::answer_of};
 
 /// Bytes of one message at most. Longer ones pass a tap, but are not recorded; a player refuses them.
 pub const MOST_BYTES: usize = 64 << 20;

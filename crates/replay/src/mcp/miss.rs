@@ -8,13 +8,11 @@ use super::{
     message::{Id, error},
     record_index::{IndexedRecord, RecordIndex},
 };
-use crate::{
-    recording::canonical::{Identity, differences, mcp_summary},
-    replay::miss::{
-        Advice, Comparison, Edit, Explanation, FOR_CLIENTS, FOR_LOG, NAME, RecordPlace, clipped, edits, in_shell,
-        only_flags, summary,
-    },
+use crate::miss::{
+    Advice, Comparison, Edit, Explanation, FOR_CLIENTS, FOR_LOG, NAME, RecordPlace, clipped, edits, in_shell,
+    only_flags, summary,
 };
+use recording::canonical::{Identity, differences, mcp_summary};
 
 /// Code of the error for a request that was not recorded.
 pub const NO_MATCH: i64 = 40400;

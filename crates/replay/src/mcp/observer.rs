@@ -14,9 +14,9 @@ use time::{Duration, OffsetDateTime, format_description::well_known::Rfc3339};
 
 pub use self::http_exchanges::{Made, Passed};
 use super::message::{Id, Line, Malformed, Message};
-use crate::{
-    recording::cassette::{Content, Moment, RecordedExchange, Side},
-    recording::mcp::{Broken, McpEvent, McpRecord},
+use recording::{
+    cassette::{Content, Moment, RecordedExchange, Side},
+    mcp::{Broken, McpEvent, McpRecord},
 };
 
 /// Bytes of exchanges that may wait for earlier ones; beyond them, those that ended are given out of order.

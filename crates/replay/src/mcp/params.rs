@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::recording::canonical::{FieldPath, Identity, McpCall, Scrub};
+use recording::canonical::{FieldPath, Identity, McpCall, Scrub};
 
 /// Entries of `_meta` that never count.
 const NEVER: [&str; 4] = ["progressToken", "traceparent", "tracestate", "baggage"];
@@ -106,7 +106,7 @@ impl ParamRules {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recording::canonical::Key;
+    use recording::canonical::Key;
 
     fn key(rules: &ParamRules, method: &str, params: &Value) -> Key {
         rules.identify("s", method, params).key

@@ -6,13 +6,15 @@ use serde_json::{Value, json};
 
 use super::params::{ParamRules, is_by_method};
 use crate::{
-    recording::canonical::{Identity, Key},
-    recording::cassette::Record,
-    recording::mcp::McpRecord,
-    recording::redaction::{Redactor, Rules, Seen},
-    replay::account::UnusedRecord,
-    replay::matching::requests::{CassetteIndex, Servable},
-    replay::values::{RecordKey, ValuePlans},
+    account::UnusedRecord,
+    matching::requests::{CassetteIndex, Servable},
+    values::{RecordKey, ValuePlans},
+};
+use recording::{
+    canonical::{Identity, Key},
+    cassette::Record,
+    mcp::McpRecord,
+    redaction::{Redactor, Rules, Seen},
 };
 
 /// A record and its place.
@@ -256,7 +258,7 @@ pub(super) fn read(file: &str, source: &Record) -> Result<Option<McpRecord>, Mcp
 pub fn servers(records: &[Record]) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for record in records {
-        let call = crate::recording::canonical::McpCall::of(&record.method, &record.path, record.body.fields());
+        let call = recording::canonical::McpCall::of(&record.method, &record.path, record.body.fields());
         let Some(server) = call.map(|call| call.server) else { continue };
         if !found.contains(&server) {
             found.push(server);

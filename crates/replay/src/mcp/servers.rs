@@ -5,10 +5,8 @@ use std::{collections::BTreeMap, sync::Arc};
 use serde_json::Value;
 
 use super::{Endpoint, McpRecordError, OnNovel, Policy, RecordIndex, record_index::read};
-use crate::{
-    recording::cassette::{Cassette, Record},
-    replay::account::{DEFAULT_SESSION, Report, SessionReport},
-};
+use crate::account::{DEFAULT_SESSION, Report, SessionReport};
+use recording::cassette::{Cassette, Record};
 
 /// The servers of some cassettes.
 #[derive(Debug, Default)]
@@ -135,5 +133,5 @@ impl Servers {
 /// Returns whether a record is one of MCP.
 #[must_use]
 pub fn is_of_mcp(record: &Record) -> bool {
-    crate::recording::canonical::McpCall::of(&record.method, &record.path, record.body.fields()).is_some()
+    recording::canonical::McpCall::of(&record.method, &record.path, record.body.fields()).is_some()
 }

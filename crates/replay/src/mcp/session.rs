@@ -40,7 +40,7 @@ use super::{
     record_index::RecordIndex,
     turn::{Next, Subscriptions, Turn},
 };
-use crate::replay::{
+use crate::{
     account::{Change, Concern, Report, SessionReport},
     values::EarlierValues,
 };

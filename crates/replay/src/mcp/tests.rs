@@ -5,7 +5,8 @@ use std::{path::Path, sync::Arc, time::Duration};
 use serde_json::{Value, json};
 
 use super::{OnNovel, OnUsedUp, ParamRules, Policy, RecordIndex, Session, Step};
-use crate::{recording::cassette::parse, recording::redaction::Rules, replay::account::Concern};
+use crate::account::Concern;
+use recording::{cassette::parse, redaction::Rules};
 
 const STRICT: Policy = Policy {
     on_novel: OnNovel::Error,

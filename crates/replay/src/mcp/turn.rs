@@ -8,7 +8,7 @@ use super::{
     era::Era,
     message::{Id, call, response},
 };
-use crate::recording::{
+use recording::{
     mcp::{Broken, McpEvent, McpRecord},
     redaction::Values,
 };

@@ -4,7 +4,7 @@
 
 use std::{mem::take, time::Duration};
 
-use crate::replay::mcp::ReadLine;
+use crate::mcp::ReadLine;
 
 /// Takes the bytes of a stream and gives the data of its events.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use http::{Method, StatusCode};
 use serde::{Deserialize, de::IgnoredAny};
 
 use super::{End, EventData, Form};
-use crate::replay::mcp::{MOST_BYTES, ReadLine, Sender};
+use crate::mcp::{MOST_BYTES, ReadLine, Sender};
 
 /// Whose messages are put together.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

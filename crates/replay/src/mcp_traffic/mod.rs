@@ -21,12 +21,16 @@ use tokio::time::Instant;
 pub use self::events::EventData;
 use self::sink::TrafficSink;
 use crate::{
-    net::server::{BodyError, media_type},
-    net::upstream::BodyObserver,
-    recording::cassette::CassetteError,
-    recording::recorder::{Progress, Recorder},
-    replay::mcp::{Sender, Unrecorded},
-    replay::player::{CassettePlayer, RecordPlace},
+    mcp::{Sender, Unrecorded},
+    player::{CassettePlayer, RecordPlace},
+};
+use net::{
+    server::{BodyError, media_type},
+    upstream::BodyObserver,
+};
+use recording::{
+    cassette::CassetteError,
+    recorder::{Progress, Recorder},
 };
 
 /// Header that names a session of the protocol's revisions up to 2025-11-25.

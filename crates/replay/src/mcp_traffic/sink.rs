@@ -24,10 +24,10 @@ use super::{
     http_exchange::{Fate, HttpExchange, Key},
 };
 use crate::{
-    recording::recorder::Sink,
-    replay::mcp::{Made, Observer, Passed, ReadLine, Sender, Unrecorded},
-    replay::player::{CassettePlayer, RecordPlace},
+    mcp::{Made, Observer, Passed, ReadLine, Sender, Unrecorded},
+    player::{CassettePlayer, RecordPlace},
 };
+use recording::recorder::Sink;
 
 /// Bytes that a step holds besides its own.
 const EACH: usize = 256;

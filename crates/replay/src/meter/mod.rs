@@ -17,7 +17,7 @@ mod response;
 
 use std::time::Duration;
 
-use crate::recording::trace::Record;
+use recording::trace::Record;
 
 pub use observe::ChoiceMeter;
 pub use response::{chunks_of, event_data};
@@ -65,7 +65,7 @@ fn is_streamed(record: &Record) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recording::trace::{Chunk, ItlSummary};
+    use recording::trace::{Chunk, ItlSummary};
 
     const MS: Duration = Duration::from_millis(1);
 

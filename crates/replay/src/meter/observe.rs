@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::recording::trace::Chunk;
+use recording::trace::Chunk;
 
 /// The chunks of one choice, gathered as they arrive.
 #[derive(Debug, Clone, Default, PartialEq)]

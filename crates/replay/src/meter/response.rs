@@ -5,7 +5,8 @@ use std::time::Duration;
 use memchr::memmem;
 
 use super::ChoiceMeter;
-use crate::{api::answers::Observation, replay::timing::TokenChunk};
+use crate::timing::TokenChunk;
+use api::answers::Observation;
 
 /// Name of the field of an event that has its data.
 const DATA: &[u8] = b"data:";

@@ -7,23 +7,23 @@ const LONGEST: usize = 200;
 
 /// Remedies, for people and, as words, for programs.
 #[derive(Debug, Default)]
-pub(in crate::replay) struct Advice {
+pub(crate) struct Advice {
     fixes: Vec<String>,
-    pub(in crate::replay) hints: Vec<&'static str>,
+    pub(crate) hints: Vec<&'static str>,
 }
 
 impl Advice {
     /// The first remedy, for the first line of the message.
-    pub(in crate::replay) fn first(&self) -> Option<&str> {
+    pub(crate) fn first(&self) -> Option<&str> {
         self.fixes.first().map(String::as_str)
     }
 
     /// The others.
-    pub(in crate::replay) fn further(&self) -> &[String] {
+    pub(crate) fn further(&self) -> &[String] {
         self.fixes.get(1..).unwrap_or_default()
     }
 
-    pub(in crate::replay) fn add(&mut self, hint: &'static str, fix: String) {
+    pub(crate) fn add(&mut self, hint: &'static str, fix: String) {
         if !self.hints.contains(&hint) {
             self.hints.push(hint);
         }
@@ -33,7 +33,7 @@ impl Advice {
     }
 
     /// Advises what to do where all records of a request were served; `record` records another one.
-    pub(in crate::replay) fn exhausted(record: &str) -> Self {
+    pub(crate) fn exhausted(record: &str) -> Self {
         let mut advice = Self::default();
         advice.add("on_exhausted", "Serve the last one again with --on-exhausted last".to_owned());
         advice.add("rerecord", format!("record the extra call: {record}"));
@@ -41,7 +41,7 @@ impl Advice {
     }
 
     /// Adds the flags that make edits count no more.
-    pub(in crate::replay) fn by_flags(&mut self, edits: &[Edit<'_>]) {
+    pub(crate) fn by_flags(&mut self, edits: &[Edit<'_>]) {
         edits.iter().for_each(|edit| self.by_flag(edit));
     }
 
@@ -70,13 +70,13 @@ impl Advice {
 }
 
 /// Returns true if flags are all that is needed for a request to match: what differs does so by itself, or is on one side only.
-pub(in crate::replay) fn only_flags(edits: &[Edit<'_>]) -> bool {
+pub(crate) fn only_flags(edits: &[Edit<'_>]) -> bool {
     let is_by_flag = |edit: &Edit<'_>| matches!(edit.cause, Cause::Volatile(_) | Cause::OneSided | Cause::Query);
     !edits.is_empty() && edits.iter().all(is_by_flag)
 }
 
 /// Quotes a word for a shell.
-pub(in crate::replay) fn in_shell(word: &str) -> String {
+pub(crate) fn in_shell(word: &str) -> String {
     let is_plain =
         |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ':' | '@' | '%' | '+' | '=');
     if !word.is_empty() && word.chars().all(is_plain) {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::edit::{clipped, excerpt, is_item};
-use crate::recording::canonical::{Difference, Operation};
+use recording::canonical::{Difference, Operation};
 
 /// Maximum number of differences that are kept.
 const MAX_DIFFERENCES: usize = 20;
@@ -15,41 +15,41 @@ const LONGEST: usize = 200;
 const TEXT: usize = 40;
 
 /// A record, as people find it.
-pub(in crate::replay) struct RecordPlace<'a> {
+pub(crate) struct RecordPlace<'a> {
     /// Its file's name and its number, as `agent.yaml#3`.
-    pub(in crate::replay) name: String,
+    pub(crate) name: String,
     /// Its file.
-    pub(in crate::replay) file: &'a str,
+    pub(crate) file: &'a str,
     /// Its number there.
-    pub(in crate::replay) id: u64,
+    pub(crate) id: u64,
     /// Its line there, from 1.
-    pub(in crate::replay) line: usize,
+    pub(crate) line: usize,
     /// Whether it was served.
-    pub(in crate::replay) is_consumed: bool,
+    pub(crate) is_consumed: bool,
 }
 
 /// The closest record and its differences from a request.
-pub(in crate::replay) struct Comparison {
+pub(crate) struct Comparison {
     /// Its file's name and its number, as `agent.yaml#3`.
-    pub(in crate::replay) name: String,
+    pub(crate) name: String,
     /// Its number, file and line, as `#3 (agent.yaml:57)`.
-    pub(in crate::replay) place: String,
+    pub(crate) place: String,
     /// The record as the error's JSON shows it, with its request.
-    pub(in crate::replay) record: Value,
-    pub(in crate::replay) differences: Vec<Difference>,
+    pub(crate) record: Value,
+    pub(crate) differences: Vec<Difference>,
     /// Number of differences, those that are not kept too.
-    pub(in crate::replay) total: usize,
+    pub(crate) total: usize,
     /// Description of the numbers of messages, where they differ.
-    pub(in crate::replay) counts: Option<String>,
+    pub(crate) counts: Option<String>,
     /// Whether the record's request is about the same.
-    pub(in crate::replay) is_alike: bool,
+    pub(crate) is_alike: bool,
     /// Whether only the exact form differs, so that a canonical comparison would match.
-    pub(in crate::replay) is_canonical: bool,
+    pub(crate) is_canonical: bool,
 }
 
 impl Comparison {
     /// Compares a record's request, which is shown as `request`, with the one that has none.
-    pub(in crate::replay) fn new(
+    pub(crate) fn new(
         place: RecordPlace<'_>,
         request: &Value,
         (recorded, received): (&Value, &Value),
@@ -71,7 +71,7 @@ impl Comparison {
     }
 
     /// The differences for programs.
-    pub(in crate::replay) fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         self.differences.iter().map(shown).collect()
     }
 }
@@ -120,7 +120,7 @@ fn counts(recorded: &Value, received: &Value, found: &[Difference]) -> Option<St
 }
 
 /// The text of a message in a few words, whole or the first of its parts.
-pub(in crate::replay) fn text_of(message: &Value, most: usize) -> Option<String> {
+pub(crate) fn text_of(message: &Value, most: usize) -> Option<String> {
     let content = message.get("content")?;
     let part = || content.as_array()?.iter().find_map(|part| part.get("text"));
     let text = if content.is_string() { content } else { part()? };

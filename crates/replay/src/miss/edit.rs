@@ -4,22 +4,22 @@ use std::ops::Range;
 
 use serde_json::Value;
 
-use crate::recording::canonical::{Difference, Operation, VolatileShape, text_edits, volatile_edit};
+use recording::canonical::{Difference, Operation, VolatileShape, text_edits, volatile_edit};
 
 /// Characters before an edit that are shown with it.
 const BEFORE: usize = 20;
 
 /// One edit.
-pub(in crate::replay) struct Edit<'a> {
-    pub(in crate::replay) difference: &'a Difference,
+pub(crate) struct Edit<'a> {
+    pub(crate) difference: &'a Difference,
     /// The characters of two texts that differ, where the edit is in a text.
     ranges: Option<(Range<usize>, Range<usize>)>,
-    pub(in crate::replay) cause: Cause,
+    pub(crate) cause: Cause,
 }
 
 /// Cause of an edit, which decides what helps.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::replay) enum Cause {
+pub(crate) enum Cause {
     /// A text that no two runs share.
     Volatile(&'static VolatileShape),
     /// Words of the conversation, or anything else within a message.
@@ -41,7 +41,7 @@ pub(in crate::replay) enum Cause {
 }
 
 /// Lists the edits of differences; a text that was edited in several places has several.
-pub(in crate::replay) fn edits(differences: &[Difference]) -> Vec<Edit<'_>> {
+pub(crate) fn edits(differences: &[Difference]) -> Vec<Edit<'_>> {
     differences.iter().flat_map(of_difference).collect()
 }
 
@@ -54,7 +54,7 @@ fn of_difference(difference: &Difference) -> Vec<Edit<'_>> {
     let (Operation::Replace, Some((recorded, received))) = (difference.operation, texts(difference)) else {
         return vec![Edit { difference, ranges: None, cause }];
     };
-    let of_text = |edit: crate::recording::canonical::TextEdit| {
+    let of_text = |edit: recording::canonical::TextEdit| {
         let volatile = volatile_edit(cut(&recorded, &edit.recorded), cut(&received, &edit.received));
         let cause = volatile.map_or(cause, Cause::Volatile);
         Edit { difference, ranges: Some((edit.recorded, edit.received)), cause }
@@ -90,7 +90,7 @@ fn cause(difference: &Difference) -> Cause {
 }
 
 /// Returns whether a path is that of an item of a list.
-pub(in crate::replay) fn is_item(path: &str, list: &str) -> bool {
+pub(crate) fn is_item(path: &str, list: &str) -> bool {
     path.strip_prefix(list).is_some_and(|rest| rest.ends_with(']') && !rest.contains('.'))
 }
 
@@ -102,12 +102,12 @@ fn cut<'a>(text: &'a str, range: &Range<usize>) -> &'a str {
 
 impl Edit<'_> {
     /// The place for people.
-    pub(in crate::replay) fn place(&self) -> &str {
+    pub(crate) fn place(&self) -> &str {
         named(self.difference)
     }
 
     /// The first character that differs, where the edit is in a text.
-    pub(in crate::replay) fn at(&self) -> Option<usize> {
+    pub(crate) fn at(&self) -> Option<usize> {
         let (recorded, received) = self.ranges.as_ref()?;
         let text = |value: &Option<Value>, range: &Range<usize>| {
             value.as_ref().and_then(Value::as_str).map(|text| cut(text, range).to_owned())
@@ -117,19 +117,19 @@ impl Edit<'_> {
     }
 
     /// The recorded and the received value in so many characters each.
-    pub(in crate::replay) fn values(&self, most: usize) -> (String, String) {
+    pub(crate) fn values(&self, most: usize) -> (String, String) {
         let (a, b) = self.ranges.clone().map_or((None, None), |(a, b)| (Some(a), Some(b)));
         (excerpt(&self.difference.recorded, a, most), excerpt(&self.difference.received, b, most))
     }
 }
 
 /// A place without the sign of the body.
-pub(in crate::replay) fn named(difference: &Difference) -> &str {
+pub(crate) fn named(difference: &Difference) -> &str {
     difference.path.strip_prefix("$.").unwrap_or(&difference.path)
 }
 
 /// Shortens a value; a long text to the surroundings of its edit.
-pub(in crate::replay) fn excerpt(value: &Option<Value>, range: Option<Range<usize>>, most: usize) -> String {
+pub(crate) fn excerpt(value: &Option<Value>, range: Option<Range<usize>>, most: usize) -> String {
     match value {
         Some(Value::String(text)) => {
             let length = text.chars().count();
@@ -146,13 +146,13 @@ pub(in crate::replay) fn excerpt(value: &Option<Value>, range: Option<Range<usiz
 }
 
 /// The first characters of a text.
-pub(in crate::replay) fn clipped(text: &str, most: usize) -> String {
+pub(crate) fn clipped(text: &str, most: usize) -> String {
     let short: String = text.chars().take(most).collect();
     if short.len() < text.len() { short + "…" } else { short }
 }
 
 /// A place in so many characters: its first field and its last ones, which name what differs.
-pub(in crate::replay) fn clipped_place(place: &str, most: usize) -> String {
+pub(crate) fn clipped_place(place: &str, most: usize) -> String {
     let length = place.chars().count();
     let first = place.split('.').next().unwrap_or_default();
     let room = most.saturating_sub(first.chars().count() + 1);

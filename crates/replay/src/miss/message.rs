@@ -10,41 +10,41 @@ use super::{
     edit::{Cause, Edit, clipped, clipped_place},
     turns,
 };
-use crate::recording::canonical::Operation;
+use recording::canonical::Operation;
 
 /// Maximum length of the message for a client, in characters of its JSON form.
-pub(in crate::replay) const FOR_CLIENTS: usize = 600;
+pub(crate) const FOR_CLIENTS: usize = 600;
 
 /// Maximum length of the message in the log.
-pub(in crate::replay) const FOR_LOG: usize = 6000;
+pub(crate) const FOR_LOG: usize = 6000;
 
 /// Characters that are shown of a boundary or a file, and of a value in the first line.
-pub(in crate::replay) const NAME: usize = 120;
-pub(in crate::replay) const SHORT: usize = 40;
+pub(crate) const NAME: usize = 120;
+pub(crate) const SHORT: usize = 40;
 
 /// Characters of a value where there are several differences.
 const BRIEF: usize = 18;
 
 /// What a message is made of.
-pub(in crate::replay) struct Explanation<'a> {
+pub(crate) struct Explanation<'a> {
     /// The first line, without the first remedy.
-    pub(in crate::replay) headline: String,
+    pub(crate) headline: String,
     /// The closest record.
-    pub(in crate::replay) found: Option<&'a Comparison>,
+    pub(crate) found: Option<&'a Comparison>,
     /// How it differs.
-    pub(in crate::replay) edits: &'a [Edit<'a>],
+    pub(crate) edits: &'a [Edit<'a>],
     /// What helps.
-    pub(in crate::replay) advice: &'a Advice,
+    pub(crate) advice: &'a Advice,
     /// A line before the closest record.
-    pub(in crate::replay) before: Option<String>,
+    pub(crate) before: Option<String>,
     /// Lines after it.
-    pub(in crate::replay) after: Vec<String>,
+    pub(crate) after: Vec<String>,
     /// The last line but the address: the request, and what is played.
-    pub(in crate::replay) circumstances: String,
+    pub(crate) circumstances: String,
     /// Where both requests are to be had.
-    pub(in crate::replay) address: Option<&'a str>,
+    pub(crate) address: Option<&'a str>,
     /// Nothing of the kind was recorded, so that the closest record explains little.
-    pub(in crate::replay) is_of_nothing: bool,
+    pub(crate) is_of_nothing: bool,
 }
 
 /// Lines with a maximum length together.
@@ -93,7 +93,7 @@ fn length(text: &str) -> usize {
 
 impl Explanation<'_> {
     /// Writes the message in at most so many characters.
-    pub(in crate::replay) fn text(&self, most: usize) -> String {
+    pub(crate) fn text(&self, most: usize) -> String {
         let (edits, advice) = (self.edits, self.advice);
         let mut lines = Lines { lines: Vec::new(), left: most };
         // Of several differences each has a line, for which there has to be room.
@@ -163,7 +163,7 @@ fn fixes(advice: &Advice, most: usize) -> (Vec<String>, usize) {
 }
 
 /// Describes the edits in a few words: one of them with its values, of several the places.
-pub(in crate::replay) fn summary(found: &Comparison, edits: &[Edit<'_>]) -> String {
+pub(crate) fn summary(found: &Comparison, edits: &[Edit<'_>]) -> String {
     match (edits, &found.counts) {
         ([edit], None) => format!("{} ({})", one(edit), found.name),
         (_, Some(counts)) if edits.iter().all(|edit| matches!(edit.cause, Cause::Turn)) => {
@@ -185,7 +185,7 @@ pub(in crate::replay) fn summary(found: &Comparison, edits: &[Edit<'_>]) -> Stri
     }
 }
 
-pub(in crate::replay) fn one(edit: &Edit<'_>) -> String {
+pub(crate) fn one(edit: &Edit<'_>) -> String {
     let place = clipped_place(edit.place(), NAME);
     let (recorded, received) = edit.values(SHORT);
     match (edit.difference.operation, edit.cause) {

@@ -7,7 +7,7 @@ mod edit;
 mod message;
 mod turns;
 
-pub(in crate::replay) use self::{
+pub(crate) use self::{
     advice::{Advice, in_shell, only_flags},
     comparison::{Comparison, RecordPlace},
     edit::{Edit, clipped, edits, named},

@@ -6,7 +6,7 @@ use super::{
     comparison::text_of,
     edit::{Cause, Edit, clipped},
 };
-use crate::recording::canonical::Operation;
+use recording::canonical::Operation;
 
 /// Characters of the text of a message, and maximum number of messages that are shown.
 const TEXT: usize = 18;

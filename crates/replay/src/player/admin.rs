@@ -3,10 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{CassettePlayer, SessionState, miss::brief};
-use crate::{
-    recording::redaction::Redactor,
-    replay::account::{DEFAULT_SESSION, Ledger, Report},
-};
+use crate::account::{DEFAULT_SESSION, Ledger, Report};
+use recording::redaction::Redactor;
 
 impl Ledger for CassettePlayer {
     fn report(&self, session: Option<&str>) -> Report {

@@ -18,11 +18,11 @@ use super::{
     serve,
 };
 use crate::{
-    api::Endpoint,
-    recording::cassette::{Moment, Record},
-    replay::account::http::plain,
-    replay::matching::requests::{Again, Found, Lookup, LookupRequest},
+    account::http::plain,
+    matching::requests::{Again, Found, Lookup, LookupRequest},
 };
+use api::Endpoint;
+use recording::cassette::{Moment, Record};
 
 /// Largest recorded stream whose response is made where its request is, in bytes; others are made on a thread of their own.
 const INLINE: usize = 64 * 1024;

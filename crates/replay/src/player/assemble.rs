@@ -4,10 +4,10 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
-use crate::{
-    api::{Endpoint, answers::Answer},
-    recording::canonical,
-    recording::cassette::{Content, Moment, SseEvent, short_message},
+use api::{Endpoint, answers::Answer};
+use recording::{
+    canonical,
+    cassette::{Content, Moment, SseEvent, short_message},
 };
 
 /// An answer as a file shows it, and the fields of it that no two runs share.

@@ -10,7 +10,8 @@ use std::borrow::Cow;
 use http::{HeaderMap, header};
 use serde_json::Value;
 
-use crate::{net::wire::recorded_json_as_utf8, recording::canonical, recording::trace};
+use net::wire::recorded_json_as_utf8;
+use recording::{canonical, trace};
 
 /// Separator of the parts of a form.
 const BOUNDARY: &[u8] = b"--vcr-boundary";

@@ -22,17 +22,15 @@ use super::{
     recorder::{Arrivals, route_of},
     secrets::{self, EarlierValues, Redacted},
 };
-use crate::{
-    base::{rate_limited_log::RateLimitedLog, units::Millis},
-    net::wire::recorded_json_as_utf8,
-    recording::cassette::{Answer, CassetteError, CassetteWriter, Content, Fault, Record, RecordedExchange, Side},
-    recording::{
-        exchange::{Exchange, ExchangeRequest},
-        recorder::{Progress, Sink},
-        redaction::Rules,
-        trace::{Outcome, ResponseContent},
-    },
-    replay::mcp::is_of_mcp,
+use crate::mcp::is_of_mcp;
+use base::{rate_limited_log::RateLimitedLog, units::Millis};
+use net::wire::recorded_json_as_utf8;
+use recording::{
+    cassette::{Answer, CassetteError, CassetteWriter, Content, Fault, Record, RecordedExchange, Side},
+    exchange::{Exchange, ExchangeRequest},
+    recorder::{Progress, Sink},
+    redaction::Rules,
+    trace::{Outcome, ResponseContent},
 };
 
 /// Bytes of exchanges that may wait for earlier ones.

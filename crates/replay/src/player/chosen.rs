@@ -17,10 +17,10 @@ use super::{
     request::IncomingRequest,
 };
 use crate::{
-    net::server::ResponseBody,
-    replay::account::http::plain,
-    replay::matching::requests::{Lookup, RequestMatch},
+    account::http::plain,
+    matching::requests::{Lookup, RequestMatch},
 };
+use net::server::ResponseBody;
 
 /// Maximum number of candidates, the most alike first.
 const MOST: usize = 24;

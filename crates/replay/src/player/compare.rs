@@ -25,15 +25,14 @@ use super::{
     request::IncomingRequest,
     secrets,
 };
-use crate::{
-    recording::canonical::{Difference, Operation, differences},
-    recording::cassette::{Answer, CassetteError, Header, WriteMode},
-    recording::exchange::Exchange,
-    recording::recorder::Sink,
-    recording::redaction::Rules,
-    recording::trace::Outcome,
-    replay::account::Compared,
-    replay::matching::requests::Lookup,
+use crate::{account::Compared, matching::requests::Lookup};
+use recording::{
+    canonical::{Difference, Operation, differences},
+    cassette::{Answer, CassetteError, Header, WriteMode},
+    exchange::Exchange,
+    recorder::Sink,
+    redaction::Rules,
+    trace::Outcome,
 };
 
 /// Maximum number of answers whose differences are kept for each session, and of differences of one answer.

@@ -16,7 +16,7 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use tokio::{runtime::Handle, time::timeout};
 
-use crate::net::{
+use net::{
     server::BodyError,
     upstream::{BodyObserver, Observed},
 };

@@ -4,14 +4,16 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use super::{Ids, MatchCommand, MissDetail, Mode, OnMiss, RecordErrors, Selection, SuppliedSecrets};
 use crate::{
-    net::upstream::{NamedEndpoint, UpstreamOptions, UpstreamUrl},
-    recording::canonical::Rules,
-    recording::cassette::{Cassette, Header, Keep, WriteMode},
-    recording::redaction,
-    replay::account::{Admin, NetworkBlock},
-    replay::matching::requests::Policy,
-    replay::mcp,
-    replay::timing::Pacing,
+    account::{Admin, NetworkBlock},
+    matching::requests::Policy,
+    mcp,
+    timing::Pacing,
+};
+use net::upstream::{NamedEndpoint, UpstreamOptions, UpstreamUrl};
+use recording::{
+    canonical::Rules,
+    cassette::{Cassette, Header, Keep, WriteMode},
+    redaction,
 };
 
 /// How long the rest of a response is received after its client has left, where nothing else is chosen.
@@ -27,7 +29,7 @@ pub struct Config {
     pub cassettes: Vec<Cassette>,
     /// How requests are matched.
     pub matching: Policy,
-    /// The command of [`RequestMatch::Exec`](crate::replay::matching::requests::RequestMatch::Exec).
+    /// The command of [`RequestMatch::Exec`](crate::matching::requests::RequestMatch::Exec).
     pub match_command: Option<Arc<MatchCommand>>,
     /// How requests are compared.
     pub rules: Rules,

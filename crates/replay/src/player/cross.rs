@@ -19,18 +19,18 @@ use super::{
     serve::{self, Reply, Timed},
     token_counts::Counter,
 };
-use crate::{
-    api::{
-        CacheUse, Endpoint,
-        answers::{Answer, ChatStream, Counts, Event, FromChat, WholeChat},
-        anthropic::{MessageEncoder, MessagesRequest, SystemMessages},
-        endpoints::CHAT,
-        responses::{ResponseEncoder, ResponseHead, ResponsesRequest},
-    },
-    net::wire::EventBuffer,
-    recording::canonical::{Call, FieldPath, Rules, SharedBody},
-    recording::cassette::{Content, Record},
-    recording::redaction::Redactor,
+use api::{
+    CacheUse, Endpoint,
+    answers::{Answer, ChatStream, Counts, Event, FromChat, WholeChat},
+    anthropic::{MessageEncoder, MessagesRequest, SystemMessages},
+    endpoints::CHAT,
+    responses::{ResponseEncoder, ResponseHead, ResponsesRequest},
+};
+use net::wire::EventBuffer;
+use recording::{
+    canonical::{Call, FieldPath, Rules, SharedBody},
+    cassette::{Content, Record},
+    redaction::Redactor,
 };
 
 /// Fields that do not count across families.

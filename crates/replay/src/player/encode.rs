@@ -5,13 +5,11 @@ use std::borrow::Cow;
 use serde_json::{Map, Value, json};
 
 use super::{fresh_ids::made_up, request::IncomingRequest, token_counts::Counter};
-use crate::{
-    api::{
-        Endpoint,
-        answers::{Answer, Cut},
-    },
-    recording::cassette::{Content, Moment, Record, Side, wire_message},
+use api::{
+    Endpoint,
+    answers::{Answer, Cut},
 };
+use recording::cassette::{Content, Moment, Record, Side, wire_message};
 
 /// The whole answer of a record; `None` where it is none: an error, or anything else than generated text.
 pub(super) fn answer(record: &Record, asked: &IncomingRequest, counter: &Counter) -> Option<Answer> {

@@ -14,18 +14,16 @@ use serde_json::Value;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::{assemble, token_counts::texts_of};
-use crate::{
-    api::{
-        Endpoint, EventOptions,
-        answers::Answer,
-        anthropic::{MessagesRequest, SystemMessages},
-        responses::ResponsesRequest,
-        template_kwargs,
-    },
-    net::wire::json_as_utf8,
-    recording::trace::{Response, ResponseContent},
-    text::prompt::{SpecialTokens, Tokenizer},
+use api::{
+    Endpoint, EventOptions,
+    answers::Answer,
+    anthropic::{MessagesRequest, SystemMessages},
+    responses::ResponsesRequest,
+    template_kwargs,
 };
+use net::wire::json_as_utf8;
+use recording::trace::{Response, ResponseContent};
+use text::prompt::{SpecialTokens, Tokenizer};
 
 /// Bytes of text that one id stands for where there is no tokenizer.
 const BYTES_PER_TOKEN: usize = 4;

@@ -9,12 +9,12 @@ use tokio::time::timeout;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::CassettePlayer;
-use crate::{
-    net::server::RequestBody,
-    net::upstream::{Upstream, UpstreamOptions, UpstreamUrl},
-    recording::cassette::{Cassette, Header},
-    replay::account::Change,
+use crate::account::Change;
+use net::{
+    server::RequestBody,
+    upstream::{Upstream, UpstreamOptions, UpstreamUrl},
 };
+use recording::cassette::{Cassette, Header};
 
 /// Timeout of each request about a server.
 const PATIENCE: Duration = Duration::from_secs(2);

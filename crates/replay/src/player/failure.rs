@@ -8,13 +8,11 @@ use http_body::Body;
 use http_body_util::BodyExt;
 
 use super::{CassettePlayer, request::IncomingRequest};
-use crate::{
-    net::{
-        server::{BodyError, ResponseBody},
-        upstream::{BodyObserver, Observed, Relayed},
-    },
-    recording::canonical::Key,
+use net::{
+    server::{BodyError, ResponseBody},
+    upstream::{BodyObserver, Observed, Relayed},
 };
+use recording::canonical::Key;
 
 /// Observer of the delivery of a failure. One that is dropped before the end leaves no mark: its client did not get it.
 #[derive(Debug)]

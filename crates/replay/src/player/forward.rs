@@ -19,21 +19,23 @@ use super::{
     request::{IncomingRequest, upstream_header},
 };
 use crate::{
-    base::rate_limited_log::RateLimitedLog,
-    net::server::{BodyError, Informational, RequestBody, ResponseBody, media_type, whole_body},
-    net::upstream::{self, BodyObserver, Observed, Relayed},
-    net::wire::{is_unambiguous_path, percent_decoded},
-    recording::{
-        canonical::{boundary, upstream_suffix},
-        capture::Capture,
-        exchange::{ExchangeRequest, outcome_of},
-        trace::Outcome,
-    },
-    replay::account::{
+    account::{
         self, Admin, Ledger,
         http::{plain, put},
     },
-    replay::matching::requests::Retry,
+    matching::requests::Retry,
+};
+use base::rate_limited_log::RateLimitedLog;
+use net::{
+    server::{BodyError, Informational, RequestBody, ResponseBody, media_type, whole_body},
+    upstream::{self, BodyObserver, Observed, Relayed},
+    wire::{is_unambiguous_path, percent_decoded},
+};
+use recording::{
+    canonical::{boundary, upstream_suffix},
+    capture::Capture,
+    exchange::{ExchangeRequest, outcome_of},
+    trace::Outcome,
 };
 
 /// Warnings of upstreams that did not answer.

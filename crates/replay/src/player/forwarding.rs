@@ -2,11 +2,9 @@
 
 use std::{fmt, str::FromStr};
 
-use crate::{
-    net::wire::{is_unambiguous_path, percent_decoded},
-    recording::canonical::split_upstream,
-    replay::account::is_upstream_name,
-};
+use crate::account::is_upstream_name;
+use net::wire::{is_unambiguous_path, percent_decoded};
+use recording::canonical::split_upstream;
 
 /// Mode of a player: what is played and what is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

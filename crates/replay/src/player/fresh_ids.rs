@@ -9,10 +9,10 @@ use std::{
 
 use serde_json::Value;
 
-use crate::{
-    api::Endpoint,
-    recording::canonical::visit_ids,
-    recording::cassette::{Content, Record, call_of},
+use api::Endpoint;
+use recording::{
+    canonical::visit_ids,
+    cassette::{Content, Record, call_of},
 };
 
 /// Ids of responses and tool calls.

@@ -7,14 +7,12 @@ use super::{
     request::IncomingRequest,
     token_counts::Counter,
 };
-use crate::{
-    api::{
-        Endpoint,
-        answers::{Choice, Counts, Observation, added_text},
-    },
-    recording::cassette::{Content, Record, SseEvent, wire_message},
-    replay::timing::TokenChunk,
+use crate::timing::TokenChunk;
+use api::{
+    Endpoint,
+    answers::{Choice, Counts, Observation, added_text},
 };
+use recording::cassette::{Content, Record, SseEvent, wire_message};
 
 /// The most choices of a stream that makes up no answer.
 const MOST_CHOICES: usize = 1000;

@@ -8,7 +8,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::recording::cassette::Record;
+use recording::cassette::Record;
 
 /// The group of each record.
 #[derive(Debug, Default)]

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use super::{Config, put_back::kinds};
-use crate::{
-    recording::canonical::Rules,
-    recording::cassette::{Cassette, Redact},
-    recording::redaction::{self, RulesError},
-    replay::matching::requests::RequestMatch,
+use crate::matching::requests::RequestMatch;
+use recording::{
+    canonical::Rules,
+    cassette::{Cassette, Redact},
+    redaction::{self, RulesError},
 };
 
 /// Something at the top of a cassette that cannot be used.

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use time::OffsetDateTime;
 
 use super::{CassettePlayer, Decision, request::IncomingRequest};
-use crate::replay::account::{Journal, JournalEntry, LARGEST_BODY};
+use crate::account::{Journal, JournalEntry, LARGEST_BODY};
 
 /// Reason in the extensions of a request, or of its response, for which no record answered it; with its number where it is kept.
 #[derive(Debug, Clone, Copy)]

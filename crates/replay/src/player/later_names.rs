@@ -12,10 +12,8 @@ use serde_json::Value;
 use tokio::task::spawn_blocking;
 
 use super::{CassettePlayer, request::IncomingRequest};
-use crate::{
-    recording::redaction::{has_placeholder, placeholders},
-    replay::matching::requests::Lookup,
-};
+use crate::matching::requests::Lookup;
+use recording::redaction::{has_placeholder, placeholders};
 
 /// Records that are compared.
 const MOST: usize = 8;

@@ -13,14 +13,18 @@ use super::{
     secrets::{self, Leak},
 };
 use crate::{
-    net::server::ResponseBody,
-    net::upstream::{NamedEndpoint, UpstreamOptions},
-    recording::cassette::{Record, RecordedExchange},
-    recording::mcp::{Broken, McpRecord},
-    recording::redaction::Redactor,
-    replay::account::{DEFAULT_SESSION, JournalEntry, Report, SessionReport, http::plain, session_of, upstream_of},
-    replay::mcp::{OnNovel, ParamRules, Policy, RecordIndex, Servers, is_of_mcp, journal_entry},
-    replay::values::ValuePlans,
+    account::{DEFAULT_SESSION, JournalEntry, Report, SessionReport, http::plain, session_of, upstream_of},
+    mcp::{OnNovel, ParamRules, Policy, RecordIndex, Servers, is_of_mcp, journal_entry},
+    values::ValuePlans,
+};
+use net::{
+    server::ResponseBody,
+    upstream::{NamedEndpoint, UpstreamOptions},
+};
+use recording::{
+    cassette::{Record, RecordedExchange},
+    mcp::{Broken, McpRecord},
+    redaction::Redactor,
 };
 
 /// Takes the records of MCP out of the cassettes: their servers, and the secrets in them.

@@ -1,6 +1,6 @@
 //! Player and recorder of cassettes.
 //!
-//! One pipeline for `play` and `tap`: session, route and [identity](crate::recording::canonical); whether the request may go upstream
+//! One pipeline for `play` and `tap`: session, route and [identity](recording::canonical); whether the request may go upstream
 //! ([`Selection`], decided before matching); match; serve or forward; record. The server around it answers requests that no
 //! cassette concerns ([`Outcome::Passed`]).
 //!
@@ -96,18 +96,22 @@ pub use self::{
     secrets::{redact_cassette, redact_exchange, redact_response, secrets},
 };
 use crate::{
-    net::server::{LatenessTracker, RequestBody, ResponseBody},
-    net::upstream::Upstream,
-    recording::canonical::Rules,
-    recording::cassette::{CassetteError, Record},
-    replay::account::{Change, Journal, KeptMisses, NetworkBlock, ToolDrift, http::put},
-    replay::delivery::Clock,
-    replay::matching::requests::{CassetteIndex, Session},
-    replay::mcp::Servers,
-    replay::timing::Pacer,
-    replay::values::{EarlierValues, ValuePlans},
-    text::prompt::Tokenizer,
+    account::{Change, Journal, KeptMisses, NetworkBlock, ToolDrift, http::put},
+    delivery::Clock,
+    matching::requests::{CassetteIndex, Session},
+    mcp::Servers,
+    timing::Pacer,
+    values::{EarlierValues, ValuePlans},
 };
+use net::{
+    server::{LatenessTracker, RequestBody, ResponseBody},
+    upstream::Upstream,
+};
+use recording::{
+    canonical::Rules,
+    cassette::{CassetteError, Record},
+};
+use text::prompt::Tokenizer;
 
 /// Player and recorder of cassettes.
 ///

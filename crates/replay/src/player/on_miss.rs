@@ -15,7 +15,8 @@ use super::{
     response::{Served, stub},
     serve::reply,
 };
-use crate::{net::server::ResponseBody, replay::account::http::plain, replay::matching::requests::Lookup};
+use crate::{account::http::plain, matching::requests::Lookup};
+use net::server::ResponseBody;
 
 impl CassettePlayer {
     /// Handles a request without a record.

@@ -4,14 +4,14 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::{assemble, request::wants_usage, serve::Timed, token_counts::Counter};
-use crate::{
-    api::{
-        Endpoint,
-        answers::{Answer, Cut},
-    },
-    net::wire::json_as_utf8,
-    recording::canonical::SharedBody,
-    recording::trace::{Response, ResponseContent},
+use api::{
+    Endpoint,
+    answers::{Answer, Cut},
+};
+use net::wire::json_as_utf8;
+use recording::{
+    canonical::SharedBody,
+    trace::{Response, ResponseContent},
 };
 
 /// A response in the form that its request asks for.
@@ -46,7 +46,7 @@ pub fn other_form(path: &str, body: &[u8], response: &Response, ms: f64) -> Opti
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recording::cassette::Moment;
+    use recording::cassette::Moment;
 
     #[test]
     fn a_message_is_written_in_either_form() {

@@ -19,11 +19,11 @@ use super::{
     request::IncomingRequest,
     secrets::{note, note_all, placeholders_of, put_into},
 };
-use crate::{
-    recording::canonical::McpCall,
-    recording::cassette::{Cassette, Content, Inherited, Moment, Record, ValueSource, bases},
-    recording::redaction::{Placeholder, Values},
-    replay::values::{EarlierValues, RecordKey, ValuePlan, ValuePlans},
+use crate::values::{EarlierValues, RecordKey, ValuePlan, ValuePlans};
+use recording::{
+    canonical::McpCall,
+    cassette::{Cassette, Content, Inherited, Moment, Record, ValueSource, bases},
+    redaction::{Placeholder, Values},
 };
 
 /// Placeholders that a warning names each; others are counted.

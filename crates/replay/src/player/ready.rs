@@ -15,13 +15,15 @@ use super::{
     secrets::{self, Leak, Searched, around},
 };
 use crate::{
-    api::endpoints::CHAT,
-    recording::canonical::{Call, Identity, Progress, Rules, SharedList, Start},
-    recording::cassette::{CassetteError, Inherited, Record, bases, shares},
-    recording::redaction::Redactor,
-    replay::matching::requests::{CassetteIndex, Retries, Servable},
-    replay::mcp::{McpRecordError, Servers},
-    replay::values::ValuePlans,
+    matching::requests::{CassetteIndex, Retries, Servable},
+    mcp::{McpRecordError, Servers},
+    values::ValuePlans,
+};
+use api::endpoints::CHAT;
+use recording::{
+    canonical::{Call, Identity, Progress, Rules, SharedList, Start},
+    cassette::{CassetteError, Inherited, Record, bases, shares},
+    redaction::Redactor,
 };
 
 /// Fewer records are not worth a thread.

@@ -12,16 +12,16 @@ use super::{
     forwarding::Forwarding,
     request::{IncomingRequest, upstream_header},
 };
-use crate::{
-    api::endpoints::route,
-    net::{server::RequestBody, wire::percent_decoded},
-    recording::canonical::{boundary, upstream_suffix},
-    recording::redaction::Redactor,
-    replay::account::{
-        DEFAULT_SESSION,
-        http::{plain, read},
-        session_of, upstream_of,
-    },
+use crate::account::{
+    DEFAULT_SESSION,
+    http::{plain, read},
+    session_of, upstream_of,
+};
+use api::endpoints::route;
+use net::{server::RequestBody, wire::percent_decoded};
+use recording::{
+    canonical::{boundary, upstream_suffix},
+    redaction::Redactor,
 };
 
 /// Maximum number of sessions: any request may name a new one.

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::CassettePlayer;
-use crate::{
-    recording::canonical::{SharedBody, UPSTREAM_HEADER, split_upstream},
-    recording::cassette::Record,
+use recording::{
+    canonical::{SharedBody, UPSTREAM_HEADER, split_upstream},
+    cassette::Record,
 };
 
 /// Longest request that is shown as an example, in bytes.

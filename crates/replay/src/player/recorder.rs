@@ -23,16 +23,14 @@ use super::{
     completion::Completions,
     record_report::{RecordCounts, RecordReport},
 };
-use crate::{
-    net::upstream::UpstreamError,
-    recording::cassette::{CassetteError, CassetteWriter, Keep, Record, RecordedExchange},
-    recording::{
-        capture::{Capture, CaptureLimits, Captures},
-        exchange::{Exchange, ExchangeRequest, ExchangeResponse, Timing},
-        recorder::{Capacity, Progress, Recorder, Refused, Sink},
-        redaction::Rules,
-        trace::Outcome,
-    },
+use net::upstream::UpstreamError;
+use recording::{
+    capture::{Capture, CaptureLimits, Captures},
+    cassette::{CassetteError, CassetteWriter, Keep, Record, RecordedExchange},
+    exchange::{Exchange, ExchangeRequest, ExchangeResponse, Timing},
+    recorder::{Capacity, Progress, Recorder, Refused, Sink},
+    redaction::Rules,
+    trace::Outcome,
 };
 
 /// Bytes of what waits to be written.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{CassettePlayer, SessionState, groups::Scope};
-use crate::replay::account::{DEFAULT_SESSION, EarlierReports, Report, SessionReport, UnusedRecord};
+use crate::account::{DEFAULT_SESSION, EarlierReports, Report, SessionReport, UnusedRecord};
 
 /// Account of sessions that were ended, opened anew or reset.
 #[derive(Debug, Default)]

@@ -5,12 +5,11 @@ use http::{Extensions, HeaderMap, Request, request::Parts, uri::PathAndQuery};
 use serde_json::Value;
 
 use super::{Config, body::Body, later_names::NamedSecret, secrets};
-use crate::{
-    net::server::RequestBody,
-    recording::canonical::{Call, Identity, SharedBody, UPSTREAM_HEADER},
-    recording::redaction::{Redactor, Seen},
-    replay::account::upstream_of,
-    replay::matching::requests::Retry,
+use crate::{account::upstream_of, matching::requests::Retry};
+use net::server::RequestBody;
+use recording::{
+    canonical::{Call, Identity, SharedBody, UPSTREAM_HEADER},
+    redaction::{Redactor, Seen},
 };
 
 /// A request that was read.

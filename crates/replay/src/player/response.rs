@@ -18,17 +18,15 @@ use super::{
     token_counts::Counter,
 };
 use crate::{
-    api::{Endpoint, answers::Answer, endpoints::route},
-    base::units::Millis,
-    net::server::{ResponseBody, whole_body},
-    recording::cassette::{self, Content, Fault, Moment, Record},
-    replay::account::http::{plain, put},
-    replay::delivery::{
-        Clock, Gate, RecordedContent, RecordedResponse, ResponseEnd, TokenCounter, Wait, class_of, frames_of,
-    },
-    replay::meter::{chunks_of, event_data},
-    replay::timing::{Pacing, ResponseSchedule, TokenChunk},
+    account::http::{plain, put},
+    delivery::{Clock, Gate, RecordedContent, RecordedResponse, ResponseEnd, TokenCounter, Wait, class_of, frames_of},
+    meter::{chunks_of, event_data},
+    timing::{Pacing, ResponseSchedule, TokenChunk},
 };
+use api::{Endpoint, answers::Answer, endpoints::route};
+use base::units::Millis;
+use net::server::{ResponseBody, whole_body};
+use recording::cassette::{self, Content, Fault, Moment, Record};
 
 /// The type of an event stream.
 const EVENTS: &str = "text/event-stream; charset=utf-8";

@@ -24,11 +24,11 @@ use self::{
     spelled::redact_body,
 };
 pub use self::{lint::secrets, response::redact_response, whole::redact_cassette};
-use crate::{
-    net::wire::percent_decoded,
-    recording::canonical::{SharedBody, SharedList},
-    recording::cassette::{Content, Moment, Record, RecordedExchange, Side, ValueSource, named_bytes},
-    recording::redaction::{Placeholder, Redactor, Rules, Seen},
+use net::wire::percent_decoded;
+use recording::{
+    canonical::{SharedBody, SharedList},
+    cassette::{Content, Moment, Record, RecordedExchange, Side, ValueSource, named_bytes},
+    redaction::{Placeholder, Redactor, Rules, Seen},
 };
 
 /// What a redaction came to.

@@ -9,11 +9,9 @@ use super::{
     request::{IncomingRequest, wants_usage},
     token_counts::Counter,
 };
-use crate::{
-    api::answers::{Answer, Event},
-    net::wire::encode_event,
-    recording::cassette::{self, Content, Moment, Record},
-};
+use api::answers::{Answer, Event};
+use net::wire::encode_event;
+use recording::cassette::{self, Content, Moment, Record};
 
 /// An event with its time in milliseconds.
 #[derive(Debug, Clone, PartialEq)]

@@ -12,10 +12,10 @@ use super::{
     Timeline,
 };
 use crate::{
-    recording::cassette::{self, Cassette, CassetteError, Header, WriteMode},
-    replay::account::{Admin, SessionNameError, session_name},
-    replay::matching::requests::{RequestMatch, UnknownMatch},
+    account::{Admin, SessionNameError, session_name},
+    matching::requests::{RequestMatch, UnknownMatch},
 };
+use recording::cassette::{self, Cassette, CassetteError, Header, WriteMode};
 
 /// Reason for which a session cannot be opened.
 #[derive(Debug, thiserror::Error)]

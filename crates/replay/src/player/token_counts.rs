@@ -6,16 +6,13 @@ use std::sync::OnceLock;
 use serde_json::{Map, Value, json};
 
 use super::engine_input::{EngineExchange, EngineInput};
-use crate::{
-    api::{
-        Endpoint,
-        answers::{Answer, Choice},
-        template_kwargs,
-    },
-    recording::canonical::SharedBody,
-    recording::cassette::wire_message,
-    text::prompt::{SpecialTokens, Tokenizer},
+use api::{
+    Endpoint,
+    answers::{Answer, Choice},
+    template_kwargs,
 };
+use recording::{canonical::SharedBody, cassette::wire_message};
+use text::prompt::{SpecialTokens, Tokenizer};
 
 /// Bytes of text that count as one token.
 const BYTES_PER_TOKEN: usize = 4;

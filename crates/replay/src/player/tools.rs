@@ -4,10 +4,10 @@
 use serde_json::{Map, Value};
 
 use super::{CassettePlayer, request::IncomingRequest, secrets};
-use crate::{
-    recording::canonical::{Difference, Operation, differences},
-    recording::redaction::Redactor,
-    replay::account::ToolDrift,
+use crate::account::ToolDrift;
+use recording::{
+    canonical::{Difference, Operation, differences},
+    redaction::Redactor,
 };
 
 /// Changes of a tool that are noted of one request.

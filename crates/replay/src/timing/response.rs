@@ -130,10 +130,8 @@ fn dues(chunks: &[TokenChunk], pacing: Pacing) -> Vec<TokensDue> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        recording::trace::{Chunk, Record},
-        replay::timing::Schedule,
-    };
+    use crate::timing::Schedule;
+    use recording::trace::{Chunk, Record};
 
     const MS: Duration = Duration::from_millis(1);
     const FIXED: Pacing = Pacing::Fixed { ttft: Duration::from_millis(100), itl: Duration::from_millis(10) };

@@ -4,7 +4,8 @@
 
 use std::{iter::FusedIterator, time::Duration, vec};
 
-use crate::{base::units::TimeScale, recording::trace::Record};
+use base::units::TimeScale;
+use recording::trace::Record;
 
 /// Source of the times of an answer.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -178,7 +179,7 @@ impl Clock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recording::trace::{Chunk, ItlSummary};
+    use recording::trace::{Chunk, ItlSummary};
 
     const MS: Duration = Duration::from_millis(1);
 

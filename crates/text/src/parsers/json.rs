@@ -4,7 +4,7 @@
 
 use serde_json::json;
 
-use crate::text::prompt::python_json;
+use crate::prompt::python_json;
 
 /// About where Python gives up.
 pub(super) const DEEPEST: usize = 900;

@@ -5,7 +5,7 @@ use super::{
     engine::{GRAMMARS, Grammar, Mark},
     names::Formats,
 };
-use crate::text::prompt::Tokenizer;
+use crate::prompt::Tokenizer;
 
 /// The tokens that mean something to a parser, and the special ones.
 #[derive(Debug, Clone, Default)]

@@ -94,7 +94,7 @@ fn put_hashed(text: &str, ids: u32, out: &mut Vec<u32>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::prompt::{SkipSpecial, SpecialTokens};
+    use crate::prompt::{SkipSpecial, SpecialTokens};
 
     fn tokenizer() -> Tokenizer {
         Tokenizer::ids_only(1000).unwrap()

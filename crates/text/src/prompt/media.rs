@@ -128,7 +128,7 @@ fn media_of(part: &Value) -> Option<(&'static str, Cow<'_, str>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::prompt::{BlockHash, HashKey};
+    use crate::prompt::{BlockHash, HashKey};
 
     fn image(url: &str, question: &str) -> Vec<Value> {
         let parts = json!([{"type": "text", "text": question}, {"type": "image_url", "image_url": {"url": url}}]);

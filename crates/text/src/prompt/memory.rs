@@ -10,7 +10,7 @@ use std::{
 
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_128_with_seed};
 
-use crate::base::bounded_cache::BoundedCache;
+use base::bounded_cache::BoundedCache;
 
 /// Most bytes that remembered ids take, bookkeeping included.
 const BYTES: usize = 64 << 20;

@@ -9,7 +9,7 @@
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::{Result, Tokenizer};
 
-use crate::base::cancellation::is_cancelled;
+use base::cancellation::is_cancelled;
 
 /// Length in bytes from which on a piece ends at the next good place.
 const PIECE: usize = 64 * 1024;

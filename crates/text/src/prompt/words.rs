@@ -109,7 +109,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::text::prompt::TokenizerParts;
+    use crate::prompt::TokenizerParts;
 
     fn tokenizer(json: &Value) -> Tokenizer {
         Tokenizer::from_parts(&TokenizerParts {

@@ -1,7 +1,7 @@
 use regex::Regex;
 
 use super::*;
-use crate::recording::redaction::{Redactor, Rules};
+use crate::redaction::{Redactor, Rules};
 
 #[test]
 fn cards_have_a_network_and_a_check_digit_and_are_no_decimals() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::{EACH, Redactor, is_placeholder};
-use crate::recording::redaction::{
+use crate::redaction::{
     edits::{Edit, apply},
     scan::{Scalar, Step, leaves},
     trail::Trail,

@@ -3,7 +3,7 @@
 use std::{cmp::Reverse, collections::HashSet};
 
 use super::{CassetteIndex, likeness::Likeness};
-use crate::recording::canonical::{Identity, leaves};
+use recording::canonical::{Identity, leaves};
 
 /// Maximum number of records compared field by field.
 const COMPARED: usize = 24;

@@ -8,7 +8,7 @@ use std::{
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::super::MinMatch;
-use crate::recording::canonical::Identity;
+use recording::canonical::Identity;
 
 /// The tree, by each message's hash over all messages up to it and its boundary.
 #[derive(Debug, Default)]

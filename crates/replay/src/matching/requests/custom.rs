@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::recording::canonical::Identity;
+use recording::canonical::Identity;
 
 /// Test whether a recorded request (the first argument) answers a received one, for [`RequestMatch::Custom`](super::RequestMatch).
 ///

@@ -13,7 +13,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::recording::canonical::{ChainLink, Identity};
+use recording::canonical::{ChainLink, Identity};
 
 /// Bytes of a message that are read.
 const OF_MESSAGE: usize = 4 << 10;

@@ -24,7 +24,7 @@ use std::{
 use self::conversations::{Candidates, Conversations};
 pub use super::OnExhausted;
 use super::{MinMatch, index_in};
-use crate::recording::canonical::{Identity, Key};
+use recording::canonical::{Identity, Key};
 
 pub use custom::CustomMatch;
 pub use session::{Again, Found, Lookup, Session};
@@ -34,7 +34,7 @@ pub use session::{Again, Found, Lookup, Session};
 pub enum RequestMatch {
     /// The same route, and the same JSON but for white space.
     Exact,
-    /// The same [identity](crate::recording::canonical).
+    /// The same [identity](recording::canonical).
     Canonical,
     /// The next one of the same boundary, whatever its content.
     Ordered,

@@ -6,7 +6,8 @@ use std::{
 };
 
 use super::{AfterExhausted, CassetteIndex, LookupRequest, OnExhausted, Policy, RequestMatch, Retries, Retry};
-use crate::{base::bounded_cache::BoundedCache, recording::canonical::Key};
+use base::bounded_cache::BoundedCache;
+use recording::canonical::Key;
 
 /// Number of requests that are named for a record that they were served.
 const MOST_NAMED: usize = 100;

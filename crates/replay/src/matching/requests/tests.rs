@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::recording::canonical::{Call, Rules, SharedBody};
+use recording::canonical::{Call, Rules, SharedBody};
 
 fn identity(body: &Value) -> Identity {
     let body = &SharedBody::from(body.clone());

@@ -4,7 +4,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::Value;
 
 use super::{Reply, parameters::Parameters, reply::refused_to};
-use crate::replay::mcp::{
+use crate::mcp::{
     era::{MODERN, VERSION, unsupported},
     message::Message,
 };

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde_json::{Map, Value};
 
 use super::checks::decoded;
-use crate::replay::mcp::record_index::RecordIndex;
+use crate::mcp::record_index::RecordIndex;
 
 /// What headers of such arguments begin with, in lower case.
 pub const PREFIX: &str = "mcp-param-";

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::Head;
-use crate::replay::mcp::message::{INVALID_REQUEST, Id, METHOD_NOT_FOUND, error};
+use crate::mcp::message::{INVALID_REQUEST, Id, METHOD_NOT_FOUND, error};
 
 /// Response to a request.
 #[derive(Debug, Clone, PartialEq)]

@@ -11,7 +11,7 @@ use std::{
 use serde_json::Value;
 
 use super::{Delivery, reply::Own};
-use crate::replay::{
+use crate::{
     account::{DEFAULT_SESSION, EarlierReports, Report, SessionReport},
     mcp::{
         record_index::RecordIndex,

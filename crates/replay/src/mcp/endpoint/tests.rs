@@ -6,11 +6,10 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    recording::cassette::parse,
-    recording::redaction::Rules,
-    replay::account::DEFAULT_SESSION,
-    replay::mcp::{OnUsedUp, ParamRules},
+    account::DEFAULT_SESSION,
+    mcp::{OnUsedUp, ParamRules},
 };
+use recording::{cassette::parse, redaction::Rules};
 
 const CASSETTE: &str = r"vcr: 1
 records:

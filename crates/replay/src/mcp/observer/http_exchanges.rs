@@ -6,7 +6,7 @@
 use serde_json::Value;
 
 use super::{Exchange, Observer, SUBSCRIPTION, Sender, broken_by};
-use crate::recording::cassette::RecordedExchange;
+use recording::cassette::RecordedExchange;
 
 /// Notification that a subscription begins with.
 const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";

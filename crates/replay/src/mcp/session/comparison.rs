@@ -6,30 +6,25 @@ use serde_json::Map;
 
 use super::Session;
 use crate::{
-    recording::canonical::Identity,
-    recording::mcp::McpRecord,
-    replay::account::{Compared, ToolDrift},
-    replay::mcp::{params::is_by_method, tool_changes::tool_changes},
+    account::{Compared, ToolDrift},
+    mcp::{params::is_by_method, tool_changes::tool_changes},
 };
+use recording::{canonical::Identity, mcp::McpRecord};
 
 /// Answers whose differences are kept.
 const MOST_CHANGED: usize = 100;
 
 /// What was compared.
 #[derive(Debug, Default)]
-pub(in crate::replay::mcp) struct Comparison {
-    pub(in crate::replay::mcp) answers: Option<Compared>,
+pub(in crate::mcp) struct Comparison {
+    pub(in crate::mcp) answers: Option<Compared>,
     /// Tools that are not as they were recorded, of each list.
-    pub(in crate::replay::mcp) tools: ToolDrift,
+    pub(in crate::mcp) tools: ToolDrift,
 }
 
 impl Session {
     /// Takes a message with what the real server answered, and compares it with the record of the message by `compare`.
-    pub(in crate::replay::mcp) fn compare(
-        &mut self,
-        now: &McpRecord,
-        compare: impl FnOnce(&str, &McpRecord) -> Compared,
-    ) {
+    pub(in crate::mcp) fn compare(&mut self, now: &McpRecord, compare: impl FnOnce(&str, &McpRecord) -> Compared) {
         let (method, index) = (now.method.as_str(), Arc::clone(&self.index));
         if method == "ping" {
             return;

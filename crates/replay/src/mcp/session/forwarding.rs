@@ -9,11 +9,11 @@
 use serde_json::Value;
 
 use super::{Out, Session, Step};
-use crate::recording::canonical::Identity;
-use crate::replay::mcp::{
+use crate::mcp::{
     message::Id,
     miss::{Miss, Why},
 };
+use recording::canonical::Identity;
 
 /// The first id of requests to a client beside those of a real server, which count from 0.
 pub(super) const FIRST_ASK: u64 = 1 << 40;
@@ -31,7 +31,7 @@ pub(super) struct Upstream {
 
 impl Session {
     /// Parameters of the client's `initialize`, with which a session with the real server can be opened.
-    pub(in crate::replay::mcp) fn opening(&self) -> &Value {
+    pub(in crate::mcp) fn opening(&self) -> &Value {
         &self.upstream.opening
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{Out, Session, made_up};
-use crate::replay::mcp::{
+use crate::mcp::{
     era::{LEGACY, discovered, initialized},
     message::{METHOD_NOT_FOUND, error},
     turn::Turn,

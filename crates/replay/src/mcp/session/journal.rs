@@ -4,10 +4,10 @@ use serde_json::{Map, Value, json};
 
 use super::Session;
 use crate::{
-    recording::canonical::McpCall,
-    replay::account::{JournalEntry, LARGEST_BODY},
-    replay::mcp::policy::OnNovel,
+    account::{JournalEntry, LARGEST_BODY},
+    mcp::policy::OnNovel,
 };
+use recording::canonical::McpCall;
 
 /// Entries since the last message, where they are kept.
 #[derive(Debug, Default)]
@@ -16,12 +16,12 @@ pub(super) struct Journal(Option<Vec<JournalEntry>>);
 impl Session {
     /// The same, which keeps what becomes of each message until that is taken.
     #[must_use]
-    pub(in crate::replay::mcp) fn with_journal(self) -> Self {
+    pub(in crate::mcp) fn with_journal(self) -> Self {
         Self { journal: Journal(Some(Vec::new())), ..self }
     }
 
     /// Takes what became of the messages since it was last taken; their sessions and times are not filled in.
-    pub(in crate::replay::mcp) fn take_journal(&mut self) -> Vec<JournalEntry> {
+    pub(in crate::mcp) fn take_journal(&mut self) -> Vec<JournalEntry> {
         self.journal.0.as_mut().map(std::mem::take).unwrap_or_default()
     }
 

@@ -5,10 +5,8 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::Session;
-use crate::{
-    recording::redaction::Values,
-    replay::mcp::{era::Era, message::Id, record_index::IndexedRecord, turn::Turn},
-};
+use crate::mcp::{era::Era, message::Id, record_index::IndexedRecord, turn::Turn};
+use recording::redaction::Values;
 
 impl Session {
     /// Begins to send a record for a message, with the values that its placeholders stand for. Counts records that have some still.

@@ -6,10 +6,10 @@ use serde_json::{Map, Value};
 
 use super::{Out, Session, Step, Waiting};
 use crate::{
-    recording::canonical::differences,
-    replay::mcp::message::Id,
-    replay::miss::{edits, one},
+    mcp::message::Id,
+    miss::{edits, one},
 };
+use recording::canonical::differences;
 
 impl Session {
     /// The time at which a reply is no longer waited for.

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{MOST_ASKS, Out, Sent, Session, Step};
-use crate::replay::mcp::{
+use crate::mcp::{
     message::{Id, call},
     turn::SUBSCRIPTION,
 };
@@ -11,13 +11,13 @@ use crate::replay::mcp::{
 impl Session {
     /// Whether anything was sent to it.
     #[must_use]
-    pub(in crate::replay::mcp) fn was_used(&self) -> bool {
+    pub(in crate::mcp) fn was_used(&self) -> bool {
         self.account.requests > 0 || self.consumption.len() > 0
     }
 
     /// Bytes that it takes beside the recording, about.
     #[must_use]
-    pub(in crate::replay::mcp) fn bytes(&self) -> usize {
+    pub(in crate::mcp) fn bytes(&self) -> usize {
         /// Of an empty session, of a record that was served, and of a stream that waits.
         const OF_EACH: [usize; 3] = [2048, 160, 512];
         let [own, served, waiting] = OF_EACH;
@@ -25,7 +25,7 @@ impl Session {
     }
 
     /// Forgets what was served and what waits; the negotiated version stays.
-    pub(in crate::replay::mcp) fn rewind(&mut self) {
+    pub(in crate::mcp) fn rewind(&mut self) {
         let fresh = Self::new(std::sync::Arc::clone(&self.index), &self.server, self.policy);
         let version = std::mem::take(&mut self.version);
         let asks = self.asks;
@@ -44,7 +44,7 @@ impl Session {
     }
 
     /// Forgets what would be sent on a stream that the client closed; in the modern era it cancelled its request by that.
-    pub(in crate::replay::mcp) fn closed(&mut self, stream: u64, is_modern: bool) {
+    pub(in crate::mcp) fn closed(&mut self, stream: u64, is_modern: bool) {
         if is_modern {
             self.waiting.retain(|_, waiting| waiting.turn.stream != stream);
         }
@@ -53,7 +53,7 @@ impl Session {
     }
 
     /// Forgets everything that is still to be sent; its streams.
-    pub(in crate::replay::mcp) fn end_streams(&mut self) -> Vec<u64> {
+    pub(in crate::mcp) fn end_streams(&mut self) -> Vec<u64> {
         let waiting = std::mem::take(&mut self.waiting).into_values().map(|waiting| waiting.turn.stream);
         waiting.chain(std::mem::take(&mut self.open).into_keys()).collect()
     }

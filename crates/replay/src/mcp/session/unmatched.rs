@@ -5,16 +5,14 @@ use std::{collections::HashSet, sync::Arc};
 use serde_json::{Map, Value, json};
 
 use super::{Out, Session, made_up};
-use crate::{
-    recording::canonical::Identity,
-    replay::mcp::{
-        era::Era,
-        message::Id,
-        miss::{Miss, Why},
-        policy::{OnNovel, OnUsedUp},
-        record_index::RecordIndex,
-    },
+use crate::mcp::{
+    era::Era,
+    message::Id,
+    miss::{Miss, Why},
+    policy::{OnNovel, OnUsedUp},
+    record_index::RecordIndex,
 };
+use recording::canonical::Identity;
 
 impl Session {
     /// Chooses the record that answers a request.

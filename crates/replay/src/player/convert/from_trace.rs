@@ -6,16 +6,16 @@ use serde_json::{Map, Value, json};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::ANSWER;
-use crate::{
-    recording::cassette::{
+use crate::player::{assemble, cassette_sink::is_usual, secrets};
+use recording::{
+    cassette::{
         Answer, CassetteError, CassetteWriter, Content, Fault, Header, Moment, Record, RecordedExchange, Side, Tokens,
         WriteMode,
     },
-    recording::redaction::Rules,
-    recording::trace::{self, Endpoint, ErrorResponse, FinishReason, Meta, Outcome, ResponseContent, replay_key},
-    replay::player::{assemble, cassette_sink::is_usual, secrets},
-    text::prompt::{SkipSpecial, Tokenizer},
+    redaction::Rules,
+    trace::{self, Endpoint, ErrorResponse, FinishReason, Meta, Outcome, ResponseContent, replay_key},
 };
+use text::prompt::{SkipSpecial, Tokenizer};
 
 /// A trace as a cassette.
 #[derive(Debug, Default)]

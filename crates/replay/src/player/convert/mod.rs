@@ -11,7 +11,7 @@ mod to_trace;
 pub use from_trace::{FromTrace, Refused, from_trace};
 pub use to_trace::{ToTrace, to_trace};
 
-use crate::recording::trace::Endpoint;
+use recording::trace::Endpoint;
 
 /// The key of a trace's record under which an answer stands as a cassette shows it.
 const ANSWER: &str = "answer";

@@ -6,16 +6,16 @@ use serde_json::{Map, Value};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::{ANSWER, PATH, endpoint};
-use crate::{
-    api::{
-        answers::{Choice, added_text},
-        template_kwargs,
-    },
-    recording::canonical,
-    recording::cassette::{Answer, Cassette, Content, Fault, Moment, Record, Tokens},
-    recording::trace::{self, Chunk, Endpoint, ErrorResponse, FinishReason, Meta, Outcome, TokenizerId},
-    text::prompt::{BlockHash, BlockHasher, PromptHashes, SpecialTokens, Tokenizer},
+use api::{
+    answers::{Choice, added_text},
+    template_kwargs,
 };
+use recording::{
+    canonical,
+    cassette::{Answer, Cassette, Content, Fault, Moment, Record, Tokens},
+    trace::{self, Chunk, Endpoint, ErrorResponse, FinishReason, Meta, Outcome, TokenizerId},
+};
+use text::prompt::{BlockHash, BlockHasher, PromptHashes, SpecialTokens, Tokenizer};
 
 /// Prompt tokens of a block, by default.
 const BLOCK_SIZE: u32 = 16;

@@ -6,7 +6,7 @@ use super::{
     super::{CassettePlayer, forwarding::Selection, request::IncomingRequest},
     Reason,
 };
-use crate::replay::miss::{Advice, Comparison, edits, in_shell, only_flags};
+use crate::miss::{Advice, Comparison, edits, in_shell, only_flags};
 
 /// Characters of a path in a command.
 const LONGEST: usize = 200;

@@ -6,11 +6,13 @@ use serde_json::Value;
 
 use super::super::{CassettePlayer, request::IncomingRequest, secrets};
 use crate::{
-    recording::canonical::{Difference, Identity, Operation, differences},
-    recording::cassette::Record,
-    recording::redaction::Redactor,
-    replay::matching::requests::RequestMatch,
-    replay::miss::{Comparison, RecordPlace},
+    matching::requests::RequestMatch,
+    miss::{Comparison, RecordPlace},
+};
+use recording::{
+    canonical::{Difference, Identity, Operation, differences},
+    cassette::Record,
+    redaction::Redactor,
 };
 
 /// Compares a request with a record.

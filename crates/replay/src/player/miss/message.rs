@@ -5,8 +5,8 @@ use super::{
     Reason,
 };
 use crate::{
-    replay::matching::requests::Lookup,
-    replay::miss::{Advice, Comparison, Edit, Explanation, NAME, SHORT, clipped, summary},
+    matching::requests::Lookup,
+    miss::{Advice, Comparison, Edit, Explanation, NAME, SHORT, clipped, summary},
 };
 
 /// Facts about a miss.

@@ -14,11 +14,11 @@ use serde_json::{Map, Value, json};
 use self::{advice::advice, comparison::compared, message::Facts};
 use super::{CassettePlayer, Config, request::IncomingRequest};
 use crate::{
-    net::server::ResponseBody,
-    replay::account::http::{put, whole},
-    replay::matching::requests::Lookup,
-    replay::miss::{FOR_CLIENTS, FOR_LOG, clipped, edits, named},
+    account::http::{put, whole},
+    matching::requests::Lookup,
+    miss::{FOR_CLIENTS, FOR_LOG, clipped, edits, named},
 };
+use net::server::ResponseBody;
 
 /// Maximum number of characters of the place that an error names.
 const LONGEST: usize = 200;

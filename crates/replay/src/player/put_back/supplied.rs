@@ -11,9 +11,9 @@ use std::{
 };
 
 use super::kinds;
-use crate::{
-    recording::cassette::Cassette,
-    recording::redaction::{NoPlaceholder, Placeholder, Rules},
+use recording::{
+    cassette::Cassette,
+    redaction::{NoPlaceholder, Placeholder, Rules},
 };
 
 /// Where the names of variables begin.

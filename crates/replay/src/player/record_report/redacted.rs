@@ -9,7 +9,7 @@ use std::{
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::recording::redaction::Seen;
+use recording::redaction::Seen;
 
 /// Maximum number of values of which hashes are held.
 const MOST: usize = 1 << 16;

@@ -1,7 +1,8 @@
 //! Places for exchanges that are put together elsewhere, such as those of MCP servers.
 
 use super::{EntryContent, Ticket};
-use crate::{recording::cassette::RecordedExchange, replay::player::CassettePlayer};
+use crate::player::CassettePlayer;
+use recording::cassette::RecordedExchange;
 
 /// Place of one exchange among the records, taken when its request came. Dropped unfilled, it holds nothing up any more.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 use std::sync::mpsc::{Receiver, channel};
 
 use super::*;
-use crate::recording::{
+use recording::{
     cassette::{Answer, Content, Header, WriteMode, load},
     trace::Outcome,
 };

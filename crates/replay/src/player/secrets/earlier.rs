@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::AnsweredValues;
-use crate::recording::{
+use recording::{
     cassette::{Record, ValueSource},
     redaction::{Placeholder, Seen},
 };
@@ -16,7 +16,7 @@ type ValueKey = (Box<str>, Box<str>);
 
 /// Values in the requests of each session, with the first record that has them.
 #[derive(Default)]
-pub(in crate::replay::player) struct EarlierValues {
+pub(in crate::player) struct EarlierValues {
     of: HashMap<ValueKey, (u64, Placeholder)>,
     bytes: usize,
 }
@@ -29,7 +29,7 @@ impl std::fmt::Debug for EarlierValues {
 
 impl EarlierValues {
     /// Notes in a record where the values of its answer stand that are in an earlier request of its session.
-    pub(in crate::replay::player) fn name_in(&self, record: &mut Record, session: &str, answered: &AnsweredValues) {
+    pub(in crate::player) fn name_in(&self, record: &mut Record, session: &str, answered: &AnsweredValues) {
         for (placeholder, value) in answered.0.iter() {
             if let Some((id, source)) = self.of.get(&(session.into(), value.clone())) {
                 let source = ValueSource { placeholder: source.clone(), record: Some(*id) };
@@ -39,7 +39,7 @@ impl EarlierValues {
     }
 
     /// Remembers the values of a record's request.
-    pub(in crate::replay::player) fn add(&mut self, id: u64, session: &str, asked: &Seen) {
+    pub(in crate::player) fn add(&mut self, id: u64, session: &str, asked: &Seen) {
         for (placeholder, value) in asked.values() {
             let key: ValueKey = (session.into(), value.into());
             let bytes = session.len() + value.len() + size_of::<(ValueKey, u64, Placeholder)>();
@@ -54,7 +54,7 @@ impl EarlierValues {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recording::redaction::{Redactor, Rules};
+    use recording::redaction::{Redactor, Rules};
 
     #[test]
     fn values_are_known_in_their_session_and_bounded() {

@@ -14,7 +14,7 @@ use super::{
     redact_texts,
     spelled::{has_tokens, leave_out_spelled, leave_out_tokens},
 };
-use crate::{recording::cassette::SseEvent, recording::redaction::Redactor};
+use recording::{cassette::SseEvent, redaction::Redactor};
 
 /// Takes the secrets out of events: the texts at each place of them are searched as one, and then each for itself.
 pub(super) fn redact_events(redactor: &mut Redactor<'_>, events: &mut [SseEvent]) {

@@ -14,12 +14,10 @@ use std::{
 use serde_json::Value;
 
 use super::{finds_across, finds_in_copy, headers_by, learn_rest, redact_answer, shown_body, shown_path};
-use crate::{
-    recording::cassette::{
-        Answer, Cassette, Inherited, Moment, Record, Side, bases, other_blobs_of, read_beside, timing_of,
-    },
-    recording::redaction::{Find, Redactor, Rules},
-    replay::player::{assemble, recorder::route_of},
+use crate::player::{assemble, recorder::route_of};
+use recording::{
+    cassette::{Answer, Cassette, Inherited, Moment, Record, Side, bases, other_blobs_of, read_beside, timing_of},
+    redaction::{Find, Redactor, Rules},
 };
 
 /// Digits that a number of any kind may have by chance.
@@ -27,7 +25,7 @@ const OF_NUMBERS: &str = "card";
 
 /// A secret and where it is.
 #[derive(Debug, Clone)]
-pub(in crate::replay::player) struct Leak {
+pub(in crate::player) struct Leak {
     file: PathBuf,
     /// From 1; `None` where the file has no lines.
     line: Option<usize>,
@@ -73,7 +71,7 @@ pub fn secrets(rules: &Rules, cassette: &Cassette) -> Vec<String> {
 }
 
 /// Takes what a redactor found in a record's request, and searches the rest of the record.
-pub(in crate::replay::player) fn found_in(redactor: &mut Redactor<'_>, record: &Record, file: &Path) -> Vec<Leak> {
+pub(in crate::player) fn found_in(redactor: &mut Redactor<'_>, record: &Record, file: &Path) -> Vec<Leak> {
     search(redactor, &record.answer);
     record.tags.iter().for_each(|tag| drop(redactor.text(tag)));
     let leak = |find| Leak { file: file.to_owned(), line: Some(record.line), find };
@@ -107,7 +105,7 @@ pub(super) fn search_side(redactor: &mut Redactor<'_>, path: &str, side: &Side) 
 }
 
 /// Adds the secrets that are in a file beside its records.
-pub(in crate::replay::player) fn around(rules: &Rules, cassette: &Cassette, found: &mut Vec<Leak>) {
+pub(in crate::player) fn around(rules: &Rules, cassette: &Cassette, found: &mut Vec<Leak>) {
     let mut redactor = Redactor::new(rules);
     let mut known = known_of(found);
     let mut add = |line: usize, finds: Vec<Find>| {

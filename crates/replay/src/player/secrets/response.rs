@@ -3,11 +3,11 @@
 use serde_json::Value;
 
 use super::{redact_body, redact_events, spelled::has_tokens};
-use crate::{
-    net::wire::recorded_json_as_utf8,
-    recording::cassette::{Moment, SseEvent},
-    recording::redaction::Redactor,
-    recording::trace::{Response, ResponseContent},
+use net::wire::recorded_json_as_utf8;
+use recording::{
+    cassette::{Moment, SseEvent},
+    redaction::Redactor,
+    trace::{Response, ResponseContent},
 };
 
 /// Takes the secrets out of a response. True where anything was found; what holds none stays byte for byte.
@@ -64,7 +64,7 @@ fn redact_moments(redactor: &mut Redactor<'_>, moments: &mut [Moment]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recording::redaction::Rules;
+    use recording::redaction::Rules;
 
     #[test]
     fn a_secret_that_events_cut_is_found_and_the_rest_stays_as_it_was() {

@@ -5,13 +5,13 @@ use std::collections::{BTreeSet, HashMap};
 use serde_json::Value;
 
 use super::events::texts_of;
-use crate::{
-    recording::cassette::{Answer, Content, SseEvent},
-    recording::redaction::{Placeholder, Values, has_placeholder, placeholders},
+use recording::{
+    cassette::{Answer, Content, SseEvent},
+    redaction::{Placeholder, Values, has_placeholder, placeholders},
 };
 
 /// The placeholders of an answer. Those that events cut into pieces are whole here; bytes have none.
-pub(in crate::replay::player) fn placeholders_of(answer: &Answer) -> BTreeSet<Placeholder> {
+pub(in crate::player) fn placeholders_of(answer: &Answer) -> BTreeSet<Placeholder> {
     let mut found = BTreeSet::new();
     answer.headers.iter().for_each(|(_, value)| note(value, &mut found));
     match &answer.content {
@@ -31,7 +31,7 @@ pub(in crate::replay::player) fn placeholders_of(answer: &Answer) -> BTreeSet<Pl
 }
 
 /// Adds the placeholders in the texts of a value, and in the names of its fields.
-pub(in crate::replay::player) fn note_all(value: &Value, found: &mut BTreeSet<Placeholder>) {
+pub(in crate::player) fn note_all(value: &Value, found: &mut BTreeSet<Placeholder>) {
     match value {
         Value::String(text) => note(text, found),
         Value::Array(items) => items.iter().for_each(|item| note_all(item, found)),
@@ -46,14 +46,14 @@ fn note_field(name: &str, value: &Value, found: &mut BTreeSet<Placeholder>) {
 }
 
 /// Adds the placeholders of a text.
-pub(in crate::replay::player) fn note(text: &str, found: &mut BTreeSet<Placeholder>) {
+pub(in crate::player) fn note(text: &str, found: &mut BTreeSet<Placeholder>) {
     if has_placeholder(text) {
         found.extend(placeholders(text).map(|(_, placeholder)| placeholder));
     }
 }
 
 /// Puts values in place of the placeholders of an answer. True where there were any.
-pub(in crate::replay::player) fn put_into(values: &Values, answer: &mut Answer) -> bool {
+pub(in crate::player) fn put_into(values: &Values, answer: &mut Answer) -> bool {
     let mut any = false;
     for (_, value) in &mut answer.headers {
         any |= values.text(value).map(|with| *value = with).is_some();

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashSet};
 use serde_json::{Map, Value};
 
 use super::places::{Places, Step};
-use crate::recording::redaction::Redactor;
+use recording::redaction::Redactor;
 
 /// Fields whose values name tokens one by one.
 const OF_TOKENS: [&str; 13] = [
@@ -204,7 +204,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::recording::redaction::Rules;
+    use recording::redaction::Rules;
 
     const KEY: &str = "ghp_abcdefghijklmnopqrstuvwxyz0123456789";
 

@@ -2,10 +2,8 @@ use proptest::{prelude::*, test_runner::FileFailurePersistence};
 use serde_json::json;
 
 use super::*;
-use crate::{
-    recording::cassette::{Answer, CassetteWriter, Header, RecordedExchange, WriteMode},
-    replay::player::assemble,
-};
+use crate::player::assemble;
+use recording::cassette::{Answer, CassetteWriter, Header, RecordedExchange, WriteMode};
 
 /// Secrets, and the part of each that must be nowhere.
 const SECRETS: [(&str, &str); 16] = [
@@ -133,7 +131,7 @@ proptest! {
         prop_assert!(!written.contains(part) && !timing.contains(part), "{written}\n{timing}");
         let whole = texts(&record.answer.shown());
         prop_assert!(!whole.contains(part), "{whole}");
-        prop_assert!(secrets(&Rules::all(), &crate::recording::cassette::load(&file).unwrap()).is_empty(), "{written}");
+        prop_assert!(secrets(&Rules::all(), &recording::cassette::load(&file).unwrap()).is_empty(), "{written}");
     }
 }
 
@@ -147,7 +145,7 @@ fn a_sidecar_behind_a_link_is_not_searched() {
     let mut writer = CassetteWriter::create(&file, &Header::default(), WriteMode::Replace).unwrap();
     writer.add(RecordedExchange { record, side: Side::default(), is_retry: false });
     writer.finish().unwrap();
-    let cassette = crate::recording::cassette::load(&file).unwrap();
+    let cassette = recording::cassette::load(&file).unwrap();
     let (timing, away) = (folder.path().join("a.vcr/timing.jsonl"), folder.path().join("elsewhere"));
     std::fs::write(&away, "to jane.doe@example.org\n").unwrap();
     std::fs::create_dir_all(timing.parent().unwrap()).unwrap();

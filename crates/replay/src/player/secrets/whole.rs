@@ -5,10 +5,10 @@ use serde_json::Value;
 use super::{
     Searched, learn_rest, lint::search_side, name_sources, redact_request_rest, redact_rest, redact_texts, shown_body,
 };
-use crate::{
-    recording::canonical::SharedList,
-    recording::cassette::{Cassette, Inherited, Moment, Record, Side, bases},
-    recording::redaction::{Redactor, Rules},
+use recording::{
+    canonical::SharedList,
+    cassette::{Cassette, Inherited, Moment, Record, Side, bases},
+    redaction::{Redactor, Rules},
 };
 
 /// The cassette without its secrets. The numbers of the records that held some.

@@ -1,6 +1,6 @@
 //! Arguments written as `<parameter=name>value</parameter>`, made into JSON, also while they are on their way.
 
-use crate::text::parsers::json::{self, Json};
+use crate::parsers::json::{self, Json};
 
 /// State of a call: open or closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

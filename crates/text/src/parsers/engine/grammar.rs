@@ -4,7 +4,7 @@ use super::grammars::Rule;
 
 /// State of a response's parser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::text::parsers) enum State {
+pub(in crate::parsers) enum State {
     Content,
     Reasoning,
     /// In a call, before the function's name.
@@ -17,7 +17,7 @@ pub(in crate::text::parsers) enum State {
 
 /// Meaning of a literal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::text::parsers) enum Mark {
+pub(in crate::parsers) enum Mark {
     ThinkStart,
     ThinkEnd,
     CallStart,
@@ -35,7 +35,7 @@ pub(in crate::text::parsers) enum Mark {
 
 /// An event that a transition emits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::text::parsers) enum Emit {
+pub(in crate::parsers) enum Emit {
     ReasoningEnd,
     CallStart,
     CallEnd,
@@ -45,7 +45,7 @@ pub(in crate::text::parsers) enum Emit {
 
 /// Notation of arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::text::parsers) enum Arguments {
+pub(in crate::parsers) enum Arguments {
     /// `<parameter=name>value</parameter>`
     Parameters,
     /// The same, with the line breaks around the value.
@@ -56,26 +56,26 @@ pub(in crate::text::parsers) enum Arguments {
 
 /// A literal; `by_id` if its token counts and its text in other tokens does not.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::text::parsers) struct Literal {
-    pub(in crate::text::parsers) mark: Mark,
-    pub(in crate::text::parsers) text: &'static str,
-    pub(in crate::text::parsers) by_id: bool,
+pub(in crate::parsers) struct Literal {
+    pub(in crate::parsers) mark: Mark,
+    pub(in crate::parsers) text: &'static str,
+    pub(in crate::parsers) by_id: bool,
 }
 
 /// A format.
 #[derive(Debug)]
-pub(in crate::text::parsers) struct Grammar {
+pub(in crate::parsers) struct Grammar {
     /// Initial state of responses.
-    pub(in crate::text::parsers) initial: State,
-    pub(in crate::text::parsers) literals: &'static [Literal],
-    pub(in crate::text::parsers) rules: &'static [Rule],
-    pub(in crate::text::parsers) arguments: Arguments,
+    pub(in crate::parsers) initial: State,
+    pub(in crate::parsers) literals: &'static [Literal],
+    pub(in crate::parsers) rules: &'static [Rule],
+    pub(in crate::parsers) arguments: Arguments,
     /// Tokens between turns: marks of reasoning before them are another turn's.
-    pub(in crate::text::parsers) turn_bounds: &'static [&'static str],
+    pub(in crate::parsers) turn_bounds: &'static [&'static str],
     /// White space at the end of the reasoning is removed.
-    pub(in crate::text::parsers) trims_reasoning: bool,
+    pub(in crate::parsers) trims_reasoning: bool,
     /// A call may have an empty name.
-    pub(in crate::text::parsers) names_may_be_empty: bool,
+    pub(in crate::parsers) names_may_be_empty: bool,
 }
 
 impl Grammar {
@@ -85,14 +85,14 @@ impl Grammar {
     }
 
     /// Returns the marks before and after reasoning; the first is empty if responses begin with reasoning.
-    pub(in crate::text::parsers) fn reasoning_marks(&self) -> Option<(&'static str, &'static str)> {
+    pub(in crate::parsers) fn reasoning_marks(&self) -> Option<(&'static str, &'static str)> {
         let text = |mark: Mark| self.literals.iter().find(|literal| literal.mark == mark).map(|literal| literal.text);
         let open = if self.initial == State::Reasoning { "" } else { text(Mark::ThinkStart)? };
         Some((open, text(Mark::ThinkEnd)?))
     }
 
     /// Returns whether the format marks reasoning.
-    pub(in crate::text::parsers) fn reasons(&self) -> bool {
+    pub(in crate::parsers) fn reasons(&self) -> bool {
         self.literals.iter().any(|literal| matches!(literal.mark, Mark::ThinkStart | Mark::ThinkEnd))
     }
 }

@@ -10,12 +10,7 @@ use super::grammar::{
 
 /// State, mark, next state, and the event.
 #[derive(Debug)]
-pub(in crate::text::parsers) struct Rule(
-    pub(super) State,
-    pub(super) Mark,
-    pub(super) State,
-    pub(super) &'static [Emit],
-);
+pub(in crate::parsers) struct Rule(pub(super) State, pub(super) Mark, pub(super) State, pub(super) &'static [Emit]);
 
 const fn token(mark: Mark, text: &'static str) -> Literal {
     Literal { mark, text, by_id: true }
@@ -46,7 +41,7 @@ const FUNCTIONS: &[Rule] = &[
 ];
 
 /// Qwen3: reasoning in `<think>`, calls as XML.
-pub(in crate::text::parsers) static QWEN3: Grammar = Grammar {
+pub(in crate::parsers) static QWEN3: Grammar = Grammar {
     initial: Reasoning,
     literals: &[
         token(ThinkStart, "<think>"),
@@ -67,7 +62,7 @@ pub(in crate::text::parsers) static QWEN3: Grammar = Grammar {
 };
 
 /// Seed-OSS: as Qwen3 with tags of its own.
-pub(in crate::text::parsers) static SEED_OSS: Grammar = Grammar {
+pub(in crate::parsers) static SEED_OSS: Grammar = Grammar {
     literals: &[
         token(ThinkStart, "<seed:think>"),
         token(ThinkEnd, "</seed:think>"),
@@ -84,10 +79,10 @@ pub(in crate::text::parsers) static SEED_OSS: Grammar = Grammar {
 };
 
 /// `MiMo`: as Qwen3, with values as they are.
-pub(in crate::text::parsers) static MIMO: Grammar = Grammar { arguments: Arguments::VerbatimParameters, ..QWEN3 };
+pub(in crate::parsers) static MIMO: Grammar = Grammar { arguments: Arguments::VerbatimParameters, ..QWEN3 };
 
 /// Step 3.5: as Qwen3, without white space at the reasoning's end.
-pub(in crate::text::parsers) static STEP3P5: Grammar = Grammar { trims_reasoning: true, ..QWEN3 };
+pub(in crate::parsers) static STEP3P5: Grammar = Grammar { trims_reasoning: true, ..QWEN3 };
 
 const CALLS_BY_NAME: &[Rule] = &[
     Rule(Content, ThinkStart, Reasoning, &[]),
@@ -102,7 +97,7 @@ const CALLS_BY_NAME: &[Rule] = &[
 ];
 
 /// Mistral from version 13 of its tokenizers on: `[THINK]`, and `[TOOL_CALLS]name[ARGS]{…}`.
-pub(in crate::text::parsers) static MISTRAL: Grammar = Grammar {
+pub(in crate::parsers) static MISTRAL: Grammar = Grammar {
     initial: Content,
     literals: &[
         token(ThinkStart, "[THINK]"),
@@ -119,7 +114,7 @@ pub(in crate::text::parsers) static MISTRAL: Grammar = Grammar {
 };
 
 /// Mistral without marks of reasoning.
-pub(in crate::text::parsers) static MISTRAL_PLAIN: Grammar = Grammar {
+pub(in crate::parsers) static MISTRAL_PLAIN: Grammar = Grammar {
     literals: &[
         token(Mark::CallStart, "[TOOL_CALLS]"),
         token(Mark::ArgumentsStart, "[ARGS]"),

@@ -6,7 +6,7 @@ use super::{
     grammar::{Emit, Grammar, Mark, State},
     lexer::{Lexeme, Lexer},
 };
-use crate::text::parsers::vocabulary::Vocabulary;
+use crate::parsers::vocabulary::Vocabulary;
 
 /// An event of the state machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub(super) enum Event {
 
 /// Part of a format that is parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::text::parsers) enum Duty {
+pub(in crate::parsers) enum Duty {
     /// Reasoning; marks of calls stay text, though they end it.
     Reasoning,
     /// Calls.

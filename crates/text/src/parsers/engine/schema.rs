@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::text::parsers::json::Json;
+use crate::parsers::json::Json;
 
 /// A value of its schema's type; `None` where it stays as it is.
 fn coerced(value: &Json, schema: &Value) -> Option<Json> {

@@ -10,7 +10,7 @@ use super::{
     machine::Event,
     schema,
 };
-use crate::text::parsers::{
+use crate::parsers::{
     delta::{CallDelta, CallIds},
     json::Json,
     names::Function,
