@@ -45,7 +45,7 @@ const RETRIED_WITHIN: usize = 64;
 pub(super) const HIGH_ID: u64 = 1 << 63;
 
 /// Bytes of written records that stay in memory, about.
-const MOST_HELD: usize = 64 << 20;
+const MOST_HELD: usize = 32 << 20;
 
 /// Exchange as it was recorded.
 #[derive(Debug, Clone, Default)]
