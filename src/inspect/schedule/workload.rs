@@ -48,7 +48,7 @@ pub enum WorkloadError {
         source: serde_json::Error,
     },
     /// The configuration contradicts itself.
-    #[error("{file}: config: {source}")]
+    #[error("{file}: config: {}", in_fields(source))]
     Config {
         /// The file.
         file: String,
@@ -325,4 +325,11 @@ fn made(seed: i64, length: usize) -> impl Iterator<Item = u32> {
 /// Python's `%`: never negative.
 fn remainder(number: i128, by: i128) -> u32 {
     u32::try_from(number.rem_euclid(by)).unwrap_or_default()
+}
+
+/// The error with the names of a workload's fields in place of the flags that set the same.
+fn in_fields(error: &ConfigError) -> String {
+    let text = error.to_string();
+    let named = |word: &str| word.strip_prefix("--").map_or_else(|| word.to_owned(), |flag| flag.replace('-', "_"));
+    text.split(' ').map(named).collect::<Vec<_>>().join(" ")
 }

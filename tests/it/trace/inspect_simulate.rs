@@ -262,7 +262,11 @@ fn mistakes_are_named() {
         (vec![no_times.to_str().unwrap()], 3, "no record has an arrival"),
         (vec!["/no/such.jsonl"], 3, "/no/such.jsonl"),
         (vec![good, "--block-size", "24"], 2, "must be a multiple of the other"),
-        (vec![good, "--max-num-seqs", "64", "--max-num-batched-tokens", "8"], 2, "max_num_batched_tokens"),
+        (
+            vec![good, "--max-num-seqs", "64", "--max-num-batched-tokens", "8"],
+            2,
+            "--max-num-batched-tokens (8) must be",
+        ),
         (vec![good, "--max-model-len", "1m", "--num-gpu-blocks-override", "4"], 2, "does not fit the KV cache"),
         (vec![good, "--slo", "ttft=2s,other=1"], 2, "`other` is no latency"),
         (vec![good, "--router", "best"], 2, "`best` is no router"),
