@@ -1,20 +1,13 @@
 //! An answer on its way: its choices, interleaved by when they are due, as events or as one body.
 
 mod body;
+pub(in crate::play) mod collect;
 mod scheduled;
 
 use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{
-    budget::Share,
-    choice::{Choice, Step},
-    engine::EngineRun,
-    logprobs::SequenceLogprobs,
-    metrics::Flight,
-    parse::SequenceParser,
-};
 use crate::{
     api::{
         CachedTokens, Opening, Piece, RequestTimes, StopReason, Usage,
@@ -22,6 +15,14 @@ use crate::{
     },
     net::wire::EventBuffer,
     replay::delivery::{AbortedBy, TOGETHER},
+};
+use crate::{
+    play::engine::EngineRun,
+    play::generate::choice::{Choice, Step},
+    play::generate::logprobs::SequenceLogprobs,
+    play::generate::parse::SequenceParser,
+    play::metrics::Flight,
+    play::request::budget::Share,
 };
 
 /// A choice with the parts of the answer about its prompt.

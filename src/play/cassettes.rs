@@ -10,21 +10,21 @@ use axum::{
 use http::HeaderValue;
 use http_body_util::BodyExt;
 
-use super::{
-    engine::RecordedTiming,
-    extract::{ErrorResponse, clock},
-    messages,
-    metrics::{Flights, Places},
-    middleware::Replay,
-    plan::engine_id,
-    routes,
-    state::State,
-};
 use crate::{
     api::{Api, ApiError, Endpoint},
     net::server::{BodyError, RequestBody},
     replay::delivery::Clock,
     replay::player::{CassettePlayer, Decided, Decision, Received, ReplayedResponse, Unanswered},
+};
+use crate::{
+    play::engine::RecordedTiming,
+    play::metrics::{Flights, Places},
+    play::middleware::Replay,
+    play::request::extract::{ErrorResponse, clock},
+    play::request::messages,
+    play::routes,
+    play::selection::plan::engine_id,
+    play::state::State,
 };
 
 /// The cassettes of a server.

@@ -64,7 +64,7 @@ const USAGE: &[&str] = &["usage"];
 const CHOICES: &[&str] = &["choices", "*"];
 
 static V0_32: Dialect = Dialect {
-    version: super::info::ENGINE_VERSION,
+    version: crate::play::request::info::ENGINE_VERSION,
     chat_body: &[],
     chat_event: &[],
     completion_body: &[],

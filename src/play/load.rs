@@ -1,23 +1,32 @@
 //! Brings trace, tokenizer and matcher together and refuses what does not fit.
 
+pub(in crate::play) mod adapters;
+pub(in crate::play) mod builtin;
+pub(in crate::play) mod config;
+pub(in crate::play) mod example;
+pub(in crate::play) mod model;
+pub(in crate::play) mod options;
+
 use std::{cmp::Reverse, collections::BTreeMap, num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{
-    Config, DEFAULT_IDS, DEFAULT_MODEL_LEN, PlayError, Source, TokenizerSource,
-    account::Account,
-    advice, builtin, concurrency,
-    engine::EngineTimes,
-    pace::TracePace,
-    recorded::{errors::RecordedErrors, responses::Recordings},
-};
 use crate::{
     engine::OutputTokens,
     recording::redaction,
     recording::trace::{self, BadLines, Kept, LoadedFile, Meta, Progress, Sources, Store, TokenizerId, TraceError},
     replay::matching::{Keys, MatchBy, Matcher, Rules},
     text::prompt::{BlockHasher, Tokenizer},
+};
+use crate::{
+    play::engine::EngineTimes,
+    play::generate::pace::TracePace,
+    play::recorded::errors::RecordedErrors,
+    play::recorded::responses::Recordings,
+    play::request::concurrency,
+    play::selection::account::Account,
+    play::selection::advice,
+    play::{Config, DEFAULT_IDS, DEFAULT_MODEL_LEN, PlayError, Source, TokenizerSource},
 };
 
 /// Tokens per hashed block where a trace has none.

@@ -25,59 +25,25 @@
 //!
 //! Limits: several prompts of one request are matched one by one.
 
-mod account;
-mod adapters;
-mod admission;
-mod advice;
 mod answer;
-mod arrival_order;
-mod blocking;
-mod budget;
-mod builtin;
 mod cassettes;
-mod choice;
-mod collect;
-mod concurrency;
-mod config;
 mod dialect;
-mod drawing_pool;
 mod engine;
 mod error;
-mod example;
-mod extract;
 mod fleet;
 mod front;
-mod generation;
-mod guided;
+mod generate;
 mod http;
-mod info;
 mod load;
-mod logprobs;
 pub mod mcp;
-mod messages;
 mod metrics;
 mod middleware;
-mod miss;
-mod model;
-mod options;
-mod output;
-mod pace;
-mod parse;
-mod pipeline;
-mod plan;
-mod prompts;
 mod rare;
 mod recorded;
-mod request_cache;
-mod responses;
+mod request;
 mod routes;
-mod samples;
-mod select;
+mod selection;
 mod state;
-mod stop;
-mod synthetic;
-mod template;
-mod tokens;
 
 use std::{future::Future, sync::Arc};
 
@@ -85,23 +51,6 @@ use ::http::Request;
 use hyper::body::Incoming;
 
 use self::state::State;
-pub use self::{
-    adapters::{LoraConfig, LoraModule},
-    config::{
-        Config, DEFAULT_BODY_LIMIT, DEFAULT_IDS, DEFAULT_MODEL_LEN, DEFAULT_RANDOM_TOKENS, Source, Synthetic,
-        TokenizerSource, Unmatched,
-    },
-    dialect::VllmVersion,
-    engine::{EngineConfig, EngineError, EngineTimes, KvEventsConfig, KvEventsError, KvRole, KvTransferConfig},
-    error::PlayError,
-    example::Example,
-    fleet::{Fleet, Script, ScriptError},
-    front::{ApiKeys, Cors, ServerOptions},
-    generation::{GenerationConfig, GenerationSource},
-    options::{AnswerOptions, Fingerprint},
-    pace::UnmatchedPace,
-    synthetic::SyntheticOptions,
-};
 use crate::{
     base::stats::Lateness,
     net::server::{self, DrainReport, Listener, Peer, Workers},
@@ -110,6 +59,23 @@ use crate::{
     replay::mcp_traffic::McpRecorded,
     replay::timing::Pacer,
     text::prompt::Tokenizer,
+};
+pub use crate::{
+    play::dialect::VllmVersion,
+    play::engine::{EngineConfig, EngineError, EngineTimes, KvEventsConfig, KvEventsError, KvRole, KvTransferConfig},
+    play::error::PlayError,
+    play::fleet::{Fleet, Script, ScriptError},
+    play::front::{ApiKeys, Cors, ServerOptions},
+    play::generate::generation::{GenerationConfig, GenerationSource},
+    play::generate::pace::UnmatchedPace,
+    play::generate::synthetic::SyntheticOptions,
+    play::load::adapters::{LoraConfig, LoraModule},
+    play::load::config::{
+        Config, DEFAULT_BODY_LIMIT, DEFAULT_IDS, DEFAULT_MODEL_LEN, DEFAULT_RANDOM_TOKENS, Source, Synthetic,
+        TokenizerSource, Unmatched,
+    },
+    play::load::example::Example,
+    play::load::options::{AnswerOptions, Fingerprint},
 };
 
 /// A loaded replay server; [`Config`] has an example.
@@ -163,7 +129,7 @@ impl Player {
     /// # Errors
     /// None that a test does not catch first.
     pub fn builtin_tokenizer() -> Result<Tokenizer, PlayError> {
-        builtin::tokenizer()
+        load::builtin::tokenizer()
     }
 
     /// Describes what is served.

@@ -13,27 +13,27 @@ use rand::random;
 use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::{
-    Config, PlayError, Source, Synthetic, UnmatchedPace,
-    adapters::Adapters,
-    arrival_order::Turns,
-    blocking::INLINE_BYTES,
-    drawing_pool::DrawingPool,
-    engine::{Engine, EngineConfig, Slowdown},
-    info,
-    load::{Loaded, Replay},
-    mcp,
-    metrics::Metrics,
-    model::Model,
-    rare::{dev::Development, response_store::Kept},
-    request_cache::RequestCache,
-    samples::Samples,
-};
 use crate::{
     api::{ApiError, RequestTemplates, Served, ToolParsing, VocabularyLimits},
     base::stats::Lateness,
     replay::account::{Both, Ledger},
     replay::timing::Pacing,
+};
+use crate::{
+    play::engine::{Engine, EngineConfig, Slowdown},
+    play::generate::drawing_pool::DrawingPool,
+    play::generate::samples::Samples,
+    play::load::adapters::Adapters,
+    play::load::model::Model,
+    play::load::{Loaded, Replay},
+    play::metrics::Metrics,
+    play::rare::dev::Development,
+    play::rare::response_store::Kept,
+    play::request::blocking::INLINE_BYTES,
+    play::request::info,
+    play::request::request_cache::RequestCache,
+    play::selection::arrival_order::Turns,
+    play::{Config, PlayError, Source, Synthetic, UnmatchedPace, mcp},
 };
 
 /// State that all requests share; nothing in it is locked across a wait.

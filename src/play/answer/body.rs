@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 
 use super::{Answer, Step, Turn};
-use crate::{api::AnswerChoice, play::logprobs::SequenceLogprobs};
+use crate::{api::AnswerChoice, play::generate::logprobs::SequenceLogprobs};
 
 impl Answer {
     /// Steps a choice for an answer that is one body, and returns how many bytes it added.

@@ -2,12 +2,10 @@
 
 use super::{EngineError, KvEventsConfig, KvTransferConfig};
 use crate::{
-    engine::{
-        kv_cache::KvCacheConfig,
-        scheduler::SchedulerConfig,
-        step_clock::{Knobs, StepTimes},
-    },
-    play::pace::TracePace,
+    engine::kv_cache::KvCacheConfig,
+    engine::scheduler::SchedulerConfig,
+    engine::step_clock::{Knobs, StepTimes},
+    play::generate::pace::TracePace,
 };
 
 /// Configuration of the simulated engine.

@@ -6,11 +6,9 @@ use super::{Engine, EngineRun, Parameters, Planned, bytes_of};
 use crate::{
     api::ApiError,
     base::rate_limited_log::RateLimitedLog,
-    play::budget::Share,
-    replay::{
-        player::{EngineInput, Generated},
-        timing::ResponseSchedule,
-    },
+    play::request::budget::Share,
+    replay::player::{EngineInput, Generated},
+    replay::timing::ResponseSchedule,
 };
 
 /// Limits the lines about responses that no engine of this length computes.

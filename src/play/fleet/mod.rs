@@ -21,16 +21,16 @@ use tokio::{
 
 use self::script::{Change, Event};
 pub use self::script::{Script, ScriptError};
-use super::{
-    Config, PlayError, Player,
-    engine::{Engine, Slowdown},
-    load::Replay,
-    model::Model,
-    state::{Place, State},
-};
 use crate::{
     base::stats::Lateness,
     net::server::{self, DrainReport, Listener},
+};
+use crate::{
+    play::engine::{Engine, Slowdown},
+    play::load::Replay,
+    play::load::model::Model,
+    play::state::{Place, State},
+    play::{Config, PlayError, Player},
 };
 
 /// Servers of the same records with engines of their own.

@@ -15,26 +15,24 @@ use http_body::Frame;
 use http_body_util::StreamBody;
 use tokio::time::{sleep, sleep_until, timeout};
 
-use super::{
-    super::{
-        blocking::{INLINE_BYTES, off_the_loop},
-        budget::Share,
-        extract::ErrorResponse,
-        http::{body_of_type, empty_with, events_of_type, held_json, read_body},
-        middleware::Replay,
-        state::State,
-    },
-    origin,
-    stdio::{MOST_PAUSES, PAUSE},
-    streams::{Incoming, event},
-    upstreams::{Outgoing, Upstreams},
-};
 use crate::{
     api::ApiError,
     net::{server::BodyError, wire::percent_decoded},
     replay::account::http::{plain, put},
     replay::mcp::{Answered, Endpoint, Forward, Head, HttpSender, PARAMETER, Place, Reply, Servers},
     replay::player::CassettePlayer,
+};
+use crate::{
+    play::http::{body_of_type, empty_with, events_of_type, held_json, read_body},
+    play::mcp::origin,
+    play::mcp::stdio::{MOST_PAUSES, PAUSE},
+    play::mcp::streams::{Incoming, event},
+    play::mcp::upstreams::{Outgoing, Upstreams},
+    play::middleware::Replay,
+    play::request::blocking::{INLINE_BYTES, off_the_loop},
+    play::request::budget::Share,
+    play::request::extract::ErrorResponse,
+    play::state::State,
 };
 
 /// Path below which the servers are.

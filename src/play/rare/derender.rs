@@ -9,15 +9,6 @@ use std::sync::Arc;
 use axum::extract;
 use serde_json::Value;
 
-use super::super::{
-    State,
-    blocking::off_the_loop,
-    extract::{ErrorResponse, JsonBody, ScaleOutEnabled},
-    http::Json,
-    info,
-    parse::ParsedBy,
-    tokens::refused,
-};
 use crate::{
     api::{
         Api, ApiError, GenerationRequest, Message, MessageCall,
@@ -30,6 +21,15 @@ use crate::{
     },
     text::parsers::{Content, Delta, Finished, StreamParser},
     text::prompt::{DecodeWindow, SkipSpecial},
+};
+use crate::{
+    play::State,
+    play::generate::parse::ParsedBy,
+    play::http::Json,
+    play::request::blocking::off_the_loop,
+    play::request::extract::{ErrorResponse, JsonBody, ScaleOutEnabled},
+    play::request::info,
+    play::request::tokens::refused,
 };
 
 /// The last tokens that the next one's text may depend on.

@@ -1,5 +1,5 @@
 //! Endpoints that few clients call: tokens in and out, render and derender, the development mode, stored responses, the
-//! pages about the API and `/tokenizer_info`. The path of every other request is in [`pipeline`](super::pipeline).
+//! pages about the API and `/tokenizer_info`. The path of every other request is in [`pipeline`](crate::play::request::pipeline).
 
 pub(super) mod derender;
 pub(super) mod dev;

@@ -8,8 +8,8 @@ use std::{path::Path, sync::Arc};
 use axum::extract;
 use serde_json::{Map, Value, json};
 
-use super::super::{http::Json, model::Model};
 use crate::text::prompt::ChatTemplate;
+use crate::{play::http::Json, play::load::model::Model};
 
 /// Fields of the class, null where the file has nothing.
 const TOKENS: [&str; 4] = ["unk_token", "bos_token", "eos_token", "pad_token"];

@@ -5,17 +5,17 @@ use std::sync::Arc;
 use axum::{extract, response::Response};
 use http::StatusCode;
 
-use super::super::{
-    State,
-    extract::{ErrorResponse, JsonBody, ScaleOutEnabled},
-    http::json,
-    pipeline::{Arrival, respond, start},
-};
 use crate::api::{
     ApiError,
     answers::Form,
     batch_body, batch_request, invocation,
     token_in_out::{TokenEncoder, TokenRequest},
+};
+use crate::{
+    play::State,
+    play::http::json,
+    play::request::extract::{ErrorResponse, JsonBody, ScaleOutEnabled},
+    play::request::pipeline::{Arrival, respond, start},
 };
 
 type Answered = Result<Response, ErrorResponse>;

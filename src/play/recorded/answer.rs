@@ -3,13 +3,11 @@
 use std::time::Duration;
 
 use crate::{
-    play::select::missing_reason,
+    play::selection::select::missing_reason,
     recording::trace::{Chunk, FinishReason, Record},
-    replay::{
-        delivery::RecordedContent,
-        meter::{chunks_of, event_data},
-        timing::{Pacing, ResponseSchedule, TokenChunk},
-    },
+    replay::delivery::RecordedContent,
+    replay::meter::{chunks_of, event_data},
+    replay::timing::{Pacing, ResponseSchedule, TokenChunk},
 };
 
 /// Finds the chunks of a content. Those of a stream are those of the record; those of a body that is sent as a stream are found in

@@ -9,18 +9,19 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use super::super::{
-    State,
-    account::Slot,
-    blocking::off_the_loop,
-    load::Replay,
-    recorded::{failure::Failure, responses::RequestKey},
-    select::{Chosen, headers_of},
-};
 use crate::{
     api::{ApiError, RecordedError},
     recording::trace::{Record, Store, WITHHELD},
     replay::matching::{Consumption, MatchBy, Miss, MissReason, OnExhausted, Query, Selection, WholePrompt},
+};
+use crate::{
+    play::State,
+    play::load::Replay,
+    play::recorded::failure::Failure,
+    play::recorded::responses::RequestKey,
+    play::request::blocking::off_the_loop,
+    play::selection::account::Slot,
+    play::selection::select::{Chosen, headers_of},
 };
 
 /// The errors of a trace by the keys of their requests.

@@ -32,17 +32,6 @@ use self::{
     refresh::Refresh,
     responses::{RequestKey, ResponseQuery, found},
 };
-use super::{
-    State,
-    account::Slot,
-    blocking::off_the_loop,
-    engine::RecordedTiming,
-    extract::{clock, request_id_of, session},
-    http::{body_of_type, error, events_of_type, read_body},
-    info,
-    metrics::{Flights, Group},
-    routes,
-};
 use crate::{
     api::ApiError,
     base::units::Millis,
@@ -52,6 +41,16 @@ use crate::{
     replay::delivery::{Clock, RecordedContent, RecordedResponse, ResponseEnd, Wait, class_of, stream_of},
     replay::matching::MatchBy,
     replay::player::{OtherForm, other_form},
+};
+use crate::{
+    play::engine::RecordedTiming,
+    play::http::{body_of_type, error, events_of_type, read_body},
+    play::metrics::{Flights, Group},
+    play::request::blocking::off_the_loop,
+    play::request::extract::{clock, request_id_of, session},
+    play::request::info,
+    play::selection::account::Slot,
+    play::{State, routes},
 };
 
 /// Content type of a stream that was recorded without one.

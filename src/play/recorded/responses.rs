@@ -12,12 +12,19 @@ use std::{
 
 use http::{Method, Request};
 
-use super::super::{Source, State, account::Slot, config::Unmatched, extract, load::Replay, miss::Explanation};
 use crate::{
     api::ApiError,
     recording::canonical,
     recording::trace::{Kept, Store},
     replay::matching::{Keys, MatchBy, Miss, MissReason, OnExhausted, Selection},
+};
+use crate::{
+    play::load::Replay,
+    play::load::config::Unmatched,
+    play::request::extract,
+    play::selection::account::Slot,
+    play::selection::miss::Explanation,
+    play::{Source, State},
 };
 
 /// The responses of a trace.

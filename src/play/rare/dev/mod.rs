@@ -19,14 +19,6 @@ use http::{HeaderMap, StatusCode, header};
 use serde_json::{Value, json};
 use tokio::time::sleep as rest;
 
-use super::super::{
-    State,
-    admission::{Admission, Hold, Pause},
-    extract::{AnyBody, ErrorResponse, JsonBody, OptionalJson, ScaleOutEnabled},
-    http::{Json, empty, json as json_answer},
-    metrics::Metrics,
-    routes::Endpoints,
-};
 use crate::{
     api::{
         ApiError, Query,
@@ -34,6 +26,14 @@ use crate::{
     },
     engine::scheduler::PauseState,
     replay::delivery::AbortedBy,
+};
+use crate::{
+    play::State,
+    play::http::{Json, empty, json as json_answer},
+    play::metrics::Metrics,
+    play::request::admission::{Admission, Hold, Pause},
+    play::request::extract::{AnyBody, ErrorResponse, JsonBody, OptionalJson, ScaleOutEnabled},
+    play::routes::Endpoints,
 };
 
 /// Time that the engine leaves to last outputs before it counts as paused.

@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-use crate::play::{State, info};
+use crate::{play::State, play::request::info};
 
 /// The body of the response.
 pub(super) fn page(state: &State) -> Value {

@@ -10,13 +10,13 @@ use std::sync::Arc;
 
 use axum::{extract, response::Response};
 
-use super::super::{
-    State,
-    extract::ErrorResponse,
-    http::{Json, page},
-    routes::Endpoints,
-};
 use crate::api::ApiError;
+use crate::{
+    play::State,
+    play::http::{Json, page},
+    play::request::extract::ErrorResponse,
+    play::routes::Endpoints,
+};
 
 const HTML: &str = "text/html; charset=utf-8";
 

@@ -1,0 +1,124 @@
+//! The model's own sampling parameters, which count where a request names none: `generation_config.json` and what the
+//! server's flags override.
+//!
+//! Limits: only what answers show. Recorded tokens are what they are, at whatever temperature.
+
+use std::{fs, io, path::PathBuf};
+
+use serde_json::{Map, Value};
+
+use crate::play::{PlayError, State};
+use crate::{
+    api::{GenerationRequest, Spelling},
+    text::prompt::Tokenizer,
+};
+
+/// Where the defaults come from (vLLM's `--generation-config` and `--override-generation-config`).
+#[derive(Debug, Clone, Default)]
+pub struct GenerationConfig {
+    /// The file.
+    pub source: GenerationSource,
+    /// Overrides, by the file's names.
+    pub overrides: Map<String, Value>,
+}
+
+/// Which file the defaults come from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum GenerationSource {
+    /// The one beside the tokenizer.
+    #[default]
+    Auto,
+    /// None: the engine's neutral defaults.
+    Neutral,
+    /// `generation_config.json` in this directory.
+    Directory(PathBuf),
+}
+
+/// The defaults that answers show.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(in crate::play) struct SamplingDefaults {
+    pub(in crate::play) temperature: f64,
+    pub(in crate::play) top_p: f64,
+    /// Output tokens of a request that names none (the file's `max_new_tokens`).
+    pub(in crate::play) max_tokens: Option<u32>,
+}
+
+impl SamplingDefaults {
+    /// # Errors
+    /// A directory without a readable `generation_config.json`.
+    pub(in crate::play) fn load(config: &GenerationConfig, tokenizer: &Tokenizer) -> Result<Self, PlayError> {
+        Ok(Self::read(&config.given(tokenizer)?))
+    }
+
+    fn read(given: &Map<String, Value>) -> Self {
+        let number = |name: &str| given.get(name).and_then(Value::as_f64);
+        let max_tokens = given.get("max_new_tokens").and_then(Value::as_u64);
+        Self {
+            temperature: number("temperature").unwrap_or(1.0),
+            top_p: number("top_p").unwrap_or(1.0),
+            max_tokens: max_tokens.and_then(|most| u32::try_from(most).ok()),
+        }
+    }
+}
+
+impl GenerationConfig {
+    /// All values, by the file's names.
+    ///
+    /// # Errors
+    /// A directory without a readable `generation_config.json`.
+    pub(in crate::play) fn given(&self, tokenizer: &Tokenizer) -> Result<Map<String, Value>, PlayError> {
+        let mut given = match &self.source {
+            GenerationSource::Auto => tokenizer.generation_config().clone(),
+            GenerationSource::Neutral => Map::new(),
+            GenerationSource::Directory(directory) => {
+                let path = directory.join("generation_config.json");
+                let read = || serde_json::from_slice(&fs::read(&path)?).map_err(io::Error::from);
+                read().map_err(|source| PlayError::GenerationConfig { path: path.clone(), source })?
+            }
+        };
+        given.extend(self.overrides.clone());
+        Ok(given)
+    }
+}
+
+/// The server's defaults where a request sets nothing.
+pub(in crate::play) fn take_defaults(state: &State, request: &mut GenerationRequest) {
+    if let Some(most) = state.model.sampling.max_tokens {
+        request.limit_tokens(most);
+    }
+    if state.config.token_spelling == Spelling::Id {
+        request.logprobs.spelling = Spelling::Id;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::play::Player;
+
+    #[test]
+    fn a_flag_wins_over_the_file_and_the_file_over_nothing() {
+        let tokenizer = Player::builtin_tokenizer().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let file = json!({"temperature": 0.6, "top_p": 0.95, "max_new_tokens": 7, "eos_token_id": 2});
+        fs::write(directory.path().join("generation_config.json"), file.to_string()).unwrap();
+        let source = GenerationSource::Directory(directory.path().to_owned());
+        let overrides = json!({"temperature": 0.1}).as_object().unwrap().clone();
+        let read = SamplingDefaults::load(&GenerationConfig { source, overrides }, &tokenizer).unwrap();
+        assert_eq!(read, SamplingDefaults { temperature: 0.1, top_p: 0.95, max_tokens: Some(7) });
+        let neutral = GenerationConfig { source: GenerationSource::Neutral, overrides: Map::new() };
+        let read = SamplingDefaults::load(&neutral, &tokenizer).unwrap();
+        assert_eq!(read, SamplingDefaults { temperature: 1.0, top_p: 1.0, max_tokens: None });
+    }
+
+    #[test]
+    fn a_directory_without_the_file_is_named() {
+        let tokenizer = Player::builtin_tokenizer().unwrap();
+        let source = GenerationSource::Directory(PathBuf::from("/nowhere"));
+        let error =
+            SamplingDefaults::load(&GenerationConfig { source, overrides: Map::new() }, &tokenizer).unwrap_err();
+        assert!(error.to_string().contains("/nowhere/generation_config.json"), "{error}");
+    }
+}

@@ -1,0 +1,109 @@
+//! Answers under constraints: a request is validated as in the engine, and made-up text conforms.
+//!
+//! Limits: recorded tokens are replayed as they are, whatever was asked. A request for made-up text that no text can be
+//! made up for gets free text, with a note in the log; so does every such request without a tokenizer. Forced calls of tools
+//! are drawn in Hermes' notation; under other parsers calls are not forced.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use crate::{
+    api::{ApiError, Constraint, GenerationRequest, MaxTokens, StopReason},
+    base::cancellation::is_cancelled,
+    engine::{
+        guided::{Ended, GuideError, Room, check},
+        synthetic::Key,
+    },
+    text::parsers::ToolFormat,
+};
+use crate::{play::State, play::generate::choice::Finish, play::request::blocking::check_wanted};
+
+/// The most tokens that conforming text gets where the request sets no number.
+const MOST: u32 = 8192;
+
+/// Longest time in which all texts of a request are made up, without the time between their turns.
+const LONGEST: Duration = Duration::from_secs(10);
+
+/// Constraints of the texts of an answer.
+#[derive(Debug)]
+pub(in crate::play) struct Rules {
+    constraint: Constraint,
+    /// Microseconds that its texts took so far.
+    taken: AtomicU64,
+}
+
+impl Rules {
+    /// Time that is left for its texts.
+    fn time_left(&self) -> Duration {
+        LONGEST.saturating_sub(Duration::from_micros(self.taken.load(Relaxed)))
+    }
+
+    fn took(&self, time: Duration) {
+        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        self.taken.store(self.taken.load(Relaxed).saturating_add(micros), Relaxed);
+    }
+}
+
+/// Reads the constraints of an answer's texts. Calls of tools that the request forces go before its own text, on a server
+/// that parses them.
+///
+/// # Errors
+/// 400 for what the engine refuses.
+pub(in crate::play) fn rules(state: &State, request: &GenerationRequest) -> Result<Option<Rules>, ApiError> {
+    let formats = state.model.parsers.formats;
+    let forced = request.forced_calls.clone().filter(|_| formats.tools == Some(ToolFormat::Hermes));
+    let asked = match forced {
+        Some(calls) => Some(calls),
+        None => request.constraint()?,
+    };
+    let Some(constraint) = asked else { return Ok(None) };
+    let _turn = state.work.drawing.turn();
+    check_wanted()?;
+    match check(&constraint) {
+        Ok(()) | Err(GuideError::Unsupported(_)) => {}
+        Err(GuideError::Refused(message)) => return Err(ApiError::bad_request(message)),
+        Err(GuideError::Tag(_)) => return Err(request.invalid_tag()),
+    }
+    Ok(Some(Rules { constraint, taken: AtomicU64::new(0) }))
+}
+
+/// Tokens of a text that conforms, and how they finish; `None` where there can be none.
+pub(in crate::play) fn conforming(
+    state: &State,
+    rules: &Rules,
+    key: Key,
+    least: u32,
+    most: MaxTokens,
+) -> Option<(Vec<u32>, Finish)> {
+    if state.model.tokenizer.is_ids_only() {
+        return None;
+    }
+    let most = match most {
+        MaxTokens::Asked(most) => most,
+        MaxTokens::Left(left) => left.min(MOST),
+    };
+    let size = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);
+    let _turn = state.work.drawing.turn();
+    let begins = Instant::now();
+    let room = Room { least: size(least), most: size(most), until: begins + rules.time_left() };
+    let made =
+        state.model.guide().as_ref().map_err(Clone::clone).and_then(|guide| guide.draw(&rules.constraint, key, room));
+    rules.took(begins.elapsed());
+    match made {
+        Ok(made) => {
+            let reason = if made.ended == Ended::Cut { "length" } else { "stop" };
+            let hides_last_token = made.ended == Ended::WithToken;
+            Some((made.ids, Finish { reason, stop_reason: StopReason::Unnamed, hides_last_token }))
+        }
+        // It is for no one.
+        Err(_) if is_cancelled() => None,
+        Err(error) => {
+            tracing::warn!(%error, "free text instead of text that conforms");
+            None
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! From tokens to text: choices, detokenizing, stops, parsers, log probabilities, made-up tokens.
+
+pub(in crate::play) mod choice;
+pub(in crate::play) mod drawing_pool;
+pub(in crate::play) mod generation;
+pub(in crate::play) mod guided;
+pub(in crate::play) mod logprobs;
+pub(in crate::play) mod output;
+pub(in crate::play) mod pace;
+pub(in crate::play) mod parse;
+pub(in crate::play) mod samples;
+pub(in crate::play) mod stop;
+pub(in crate::play) mod synthetic;

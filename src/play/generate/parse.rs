@@ -1,0 +1,271 @@
+//! Reasoning and tool calls of one choice, taken out of its text as the server's parsers do.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::{
+    api::{CallLimit, ChatPrompt, GenerationRequest, Message, MessageCall, Prompts, StopReason},
+    text::parsers::{
+        self, CallIds, Content, Delta, Finished, Formats, Function, Parsing, ReasoningFormat, ReasoningMarks,
+        StreamParser, Thinking, ToolChoice, Vocabulary, count_reasoning_tokens, reads_calls, whole,
+    },
+    text::prompt::Tokenizer,
+};
+use crate::{play::generate::choice::Step, play::metrics::ToolParserCalls};
+
+/// The finish reason of an answer that calls tools.
+const TOOL_CALLS: &str = "tool_calls";
+
+/// Why a step was the last one: the API's word, and its details.
+type Finish = (&'static str, StopReason);
+
+/// The parsers of a server.
+#[derive(Debug)]
+pub(in crate::play) struct Parsers {
+    pub(in crate::play) formats: Formats,
+    vocabulary: Vocabulary,
+    /// Runs of the tools' parser.
+    pub(in crate::play) tool_calls: ToolParserCalls,
+}
+
+impl Parsers {
+    /// The parsers of these formats, for text of this tokenizer.
+    pub(in crate::play) fn new(formats: Formats, tokenizer: &Tokenizer) -> Self {
+        let vocabulary = Vocabulary::of(tokenizer, formats);
+        Self { formats, vocabulary, tool_calls: ToolParserCalls::default() }
+    }
+
+    /// Checks whether anything is parsed.
+    pub(in crate::play) fn parses(&self) -> bool {
+        self.formats != Formats::default()
+    }
+}
+
+/// Parsers of one request's choices.
+#[derive(Debug, Clone)]
+pub(in crate::play) struct ParsedBy {
+    parsers: Arc<Parsers>,
+    parsing: Parsing,
+    limit: CallLimit,
+    /// True where reasoning is sent.
+    sends_reasoning: bool,
+    streams: bool,
+    is_response: bool,
+}
+
+impl ParsedBy {
+    /// The parsing that a request asks for; `None` on a server without parsers.
+    pub(in crate::play) fn of(parsers: &Arc<Parsers>, request: &GenerationRequest) -> Option<Self> {
+        let formats = parsers.formats;
+        if !parsers.parses() {
+            return None;
+        }
+        let chat = match &request.prompts {
+            Prompts::Completion(_) => return None,
+            Prompts::Chat(chat) => chat,
+            Prompts::Batch(chats) => chats.first()?,
+        };
+        let parsing = Parsing {
+            formats,
+            thinking: thinking(formats, chat),
+            choice: request.tools.choice.clone(),
+            functions: functions(chat),
+        };
+        Some(Self {
+            parsers: Arc::clone(parsers),
+            parsing,
+            limit: request.tools.limit,
+            sends_reasoning: request.include_reasoning,
+            streams: request.stream,
+            is_response: request.is_response(),
+        })
+    }
+
+    /// Checks whether the parsers need the text of special tokens.
+    pub(in crate::play) fn shows_special_tokens(&self) -> bool {
+        self.parsing.shows_special_tokens()
+    }
+
+    /// Makes a stop that a called tool is the reason of into one; a function that the request named is none.
+    fn call(&self, finish: &mut Option<Finish>) {
+        if let Some((reason, _)) = finish.as_mut().filter(|(reason, _)| *reason == "stop" && !self.is_named()) {
+            *reason = TOOL_CALLS;
+        }
+    }
+
+    /// Checks whether a prompt leaves the reasoning closed; `None` on a server that parses none.
+    pub(in crate::play) fn is_reasoning_closed(&self, prompt: &[u32]) -> Option<bool> {
+        parsers::is_reasoning_closed(&self.parsing, &self.parsers.vocabulary, prompt)
+    }
+
+    /// Marks around the reasoning of an answer to this prompt; `None` where nothing of it is reasoning.
+    pub(in crate::play) fn reasoning_marks(&self, prompt: &[u32]) -> Option<ReasoningMarks> {
+        parsers::reasoning_marks(&self.parsing, &self.parsers.vocabulary, prompt, self.streams)
+    }
+
+    /// Counts that calls were looked for in a delta or a whole choice.
+    fn count(&self, found_calls: bool) {
+        self.parsers.tool_calls.count(self.streams, found_calls, self.is_response);
+    }
+
+    /// The parser of a stream. `seed` makes the ids of its calls.
+    pub(in crate::play) fn stream(&self, prompt: &[u32], seed: u64) -> StreamParser {
+        StreamParser::new(self.parsing.clone(), &self.parsers.vocabulary, prompt, self.ids(seed))
+    }
+
+    fn ids(&self, seed: u64) -> CallIds {
+        let ids = CallIds::new(seed);
+        self.parsing.formats.tools.map_or(ids, |format| ids.of(format))
+    }
+
+    /// The parts of a whole text.
+    pub(in crate::play) fn parts(&self, text: &str) -> parsers::Message {
+        let parts = whole(&self.parsing, &self.parsers.vocabulary, text);
+        parsers::Message { reasoning: parts.reasoning.filter(|_| self.sends_reasoning), ..parts }
+    }
+
+    /// A stream's delta as the request asks for it; `None` where nothing of it is left.
+    pub(in crate::play) fn visible(&self, delta: Delta) -> Option<Delta> {
+        if self.sends_reasoning {
+            return Some(delta);
+        }
+        let has_content = matches!(&delta.content, Content::Text(text) if !text.is_empty());
+        (has_content || !delta.calls.is_empty()).then_some(Delta { reasoning: None, ..delta })
+    }
+
+    /// The delta's calls that the request asks for.
+    pub(in crate::play) fn limited(&self, delta: &mut Delta) {
+        if self.limit == CallLimit::First {
+            delta.calls.retain(|call| call.index == 0);
+        }
+    }
+
+    /// Checks whether reasoning is sent, and everything that would reveal it.
+    pub(in crate::play) fn sends_reasoning(&self) -> bool {
+        self.sends_reasoning
+    }
+
+    /// Checks whether the request names the function to call.
+    pub(in crate::play) fn is_named(&self) -> bool {
+        matches!(self.parsing.choice, ToolChoice::Named(_))
+    }
+
+    /// Checks whether the request forces a call.
+    pub(in crate::play) fn is_forced(&self) -> bool {
+        self.is_named() || self.parsing.choice == ToolChoice::Required
+    }
+
+    /// The parser of one choice. `seed` makes the ids of its calls.
+    pub(in crate::play) fn start(&self, prompt: &[u32], seed: u64) -> SequenceParser {
+        let mode = if self.streams {
+            Mode::Stream { stream: Box::new(self.stream(prompt, seed)), has_called: false }
+        } else {
+            Mode::Whole { output: Vec::new(), reasoning: 0, ids: self.ids(seed) }
+        };
+        SequenceParser { by: self.clone(), mode }
+    }
+}
+
+/// Checks whether the model thinks, as the request asks, or else as its format has it.
+pub(in crate::play) fn thinking(formats: Formats, chat: &ChatPrompt) -> Thinking {
+    let absent = formats.reasoning.map_or(Thinking::On, ReasoningFormat::default_thinking);
+    let has_two = matches!(formats.reasoning, Some(ReasoningFormat::DeepseekV3 | ReasoningFormat::Holo2));
+    let names: &[&str] = if has_two { &["enable_thinking", "thinking"] } else { &["enable_thinking"] };
+    let switches: Vec<bool> = names.iter().filter_map(|name| chat.is_set(name)).collect();
+    match switches.as_slice() {
+        [] => absent,
+        switches if switches.contains(&true) => Thinking::On,
+        _ => Thinking::Off,
+    }
+}
+
+/// The functions that the request offers.
+fn functions(chat: &ChatPrompt) -> Arc<[Function]> {
+    let function = |tool: &Value| {
+        let function = tool.get("function")?;
+        let parameters = function.get("parameters").cloned().unwrap_or_default();
+        Some(Function { name: function.get("name")?.as_str()?.to_owned(), parameters })
+    };
+    chat.tools.iter().flatten().filter_map(function).collect()
+}
+
+/// The parser of one choice.
+#[derive(Debug)]
+pub(in crate::play) struct SequenceParser {
+    by: ParsedBy,
+    mode: Mode,
+}
+
+#[derive(Debug)]
+enum Mode {
+    Stream { stream: Box<StreamParser>, has_called: bool },
+    Whole { output: Vec<u32>, reasoning: usize, ids: CallIds },
+}
+
+impl SequenceParser {
+    /// Checks whether token ids and log probabilities are left out, since they would reveal the reasoning.
+    pub(in crate::play) fn hides_tokens(&self) -> bool {
+        !self.by.sends_reasoning
+    }
+
+    /// Tokens of reasoning up to here; `None` on a server that parses none.
+    pub(in crate::play) fn reasoning_tokens(&self) -> Option<u32> {
+        self.by.parsing.formats.reasoning?;
+        let tokens = match &self.mode {
+            Mode::Stream { stream, .. } => stream.reasoning_tokens(),
+            Mode::Whole { reasoning, .. } => *reasoning,
+        };
+        Some(u32::try_from(tokens).unwrap_or(u32::MAX))
+    }
+
+    /// The delta of a step of a stream, where it has one; the step's finish reason is made the API's.
+    pub(in crate::play) fn event(&mut self, step: &mut Step) -> Option<Delta> {
+        let Mode::Stream { stream, has_called } = &mut self.mode else { return None };
+        let finished = if step.finish.is_some() { Finished::Yes } else { Finished::No };
+        let mut delta = stream.push(&step.text, &step.ids, finished);
+        stream.found_calls().into_iter().for_each(|found| self.by.count(found));
+        *has_called |= delta.as_ref().is_some_and(|delta| !delta.calls.is_empty());
+        if *has_called {
+            self.by.call(&mut step.finish);
+        }
+        delta.iter_mut().for_each(|delta| self.by.limited(delta));
+        let mut delta = self.by.visible(delta?)?;
+        // The key of reasoning that the engine took away is still there.
+        delta.is_reasoning_null |= !self.by.sends_reasoning;
+        Some(delta)
+    }
+
+    /// Keeps the tokens of a step of a whole answer.
+    pub(in crate::play) fn keep(&mut self, ids: &[u32]) {
+        if let Mode::Whole { output, .. } = &mut self.mode {
+            output.extend_from_slice(ids);
+        }
+    }
+
+    /// The parts of a whole answer's text; its finish reason is made the API's.
+    pub(in crate::play) fn message(&mut self, text: &str, finish: &mut Option<Finish>) -> Option<Message> {
+        let Mode::Whole { output, reasoning, ids } = &mut self.mode else { return None };
+        let (parsing, vocabulary) = (&self.by.parsing, &self.by.parsers.vocabulary);
+        *reasoning = count_reasoning_tokens(parsing, vocabulary, output);
+        let parts = whole(parsing, vocabulary, text);
+        if reads_calls(parsing) {
+            self.by.count(!parts.calls.is_empty());
+        }
+        match &self.by.parsing.choice {
+            // The engine has this reason for calls that were cut off by the length, too.
+            ToolChoice::Auto if !parts.calls.is_empty() => {
+                *finish = finish.take().map(|(_, stop_reason)| (TOOL_CALLS, stop_reason));
+            }
+            ToolChoice::Required => self.by.call(finish),
+            ToolChoice::Auto | ToolChoice::Named(_) | ToolChoice::None => {}
+        }
+        let most = if self.by.limit == CallLimit::First { 1 } else { usize::MAX };
+        let call = |call: parsers::Call| MessageCall { id: ids.make(), name: call.name, arguments: call.arguments };
+        Some(Message {
+            content: parts.content,
+            reasoning: parts.reasoning.filter(|_| self.by.sends_reasoning),
+            calls: parts.calls.into_iter().take(most).map(call).collect(),
+        })
+    }
+}

@@ -1,0 +1,219 @@
+//! Scripts of answers that nothing was recorded of: how many tokens, how they end, what of them is reasoning.
+//!
+//! An answer that ends by itself has no end token: all of its tokens are text, so that a client counts as many.
+
+use std::sync::Arc;
+
+use rand::RngExt;
+use xxhash_rust::xxh3::Xxh3Default;
+
+use crate::{
+    api::{MaxTokens, StopReason},
+    engine::{
+        OutputTokens,
+        synthetic::{Key, MadeUpText, RandomTokens, Reasoning},
+    },
+    replay::timing::Schedule,
+    text::prompt::SpecialTokens,
+};
+use crate::{
+    play::State,
+    play::generate::choice::{Finish, Script, Tokens},
+    play::generate::guided,
+    play::load::config::{DEFAULT_RANDOM_TOKENS, Synthetic},
+    play::selection::select::{Chosen, Wanted},
+};
+
+/// Records that are drawn to find one with output.
+const DRAWS: usize = 64;
+
+/// Options of random answers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SyntheticOptions {
+    /// Tokens of an answer that ends by itself; without it, as many as fit its limit.
+    pub output_tokens: Option<OutputTokens>,
+    /// The share of answers that end by themselves, from 0 to 1. Without it all where `output_tokens` is set or the request
+    /// has no `max_tokens`, else none.
+    pub stop_rate: Option<f64>,
+    /// The share of an answer's tokens that is reasoning, from 0 to 1, where the server parses any. With 1 it never ends.
+    pub reasoning_share: f64,
+}
+
+impl Default for SyntheticOptions {
+    fn default() -> Self {
+        Self { output_tokens: None, stop_rate: None, reasoning_share: 0.5 }
+    }
+}
+
+/// Tokens that no engine made: due one by one at a fixed or the trace's pace, or all at once.
+pub(in crate::play) fn made_up(state: &State, wanted: &Wanted<'_>) -> Chosen {
+    let synthetic = state.synthetic();
+    let request = request_key(wanted, sample(state, wanted));
+    let script = |choice: usize| {
+        let key = Key { seed: state.config.seed, request, choice: u32::try_from(choice).unwrap_or(u32::MAX) };
+        let (ids, finish) = match synthetic {
+            Synthetic::Random => random(state, wanted, key),
+            Synthetic::Echo => echo(wanted),
+        };
+        let schedule = Schedule::uniform(u32::try_from(ids.len()).ok(), state.made_up_pacing());
+        Script { ids, schedule, finish, logprobs: None }
+    };
+    let by = match synthetic {
+        Synthetic::Random => "random",
+        Synthetic::Echo => "echo",
+    };
+    let scripts = (0..wanted.choices).map(script).collect();
+    Chosen { scripts, by: by.to_owned(), ..Chosen::default() }
+}
+
+/// Random tokens in the place of recorded ones that are not known; the same whenever the record is served for a prompt.
+pub(in crate::play) fn in_place_of(state: &State, wanted: &Wanted<'_>, choice: usize, count: usize) -> Tokens {
+    let choice = u32::try_from(choice).unwrap_or(u32::MAX);
+    let key = Key { seed: state.config.seed, request: request_key(wanted, 0), choice };
+    Tokens::MadeUp(MadeUpText::new(RandomTokens::new(key, state.model.tokenizer.words()), None, count))
+}
+
+/// The same server seed, request seed, prompt, sample and choice give the same tokens, whatever else the server does. A
+/// greedy request has no seed.
+fn request_key(wanted: &Wanted<'_>, sample: u32) -> u64 {
+    let mut hash = Xxh3Default::new();
+    for id in wanted.prompt {
+        hash.update(&id.to_le_bytes());
+    }
+    hash.update(&wanted.seed.filter(|_| !wanted.is_greedy).unwrap_or(-1).to_le_bytes());
+    if sample > 0 {
+        hash.update(&sample.to_le_bytes());
+    }
+    hash.digest()
+}
+
+/// Which of a prompt's answers it is: another one each time, where the request samples and has no seed.
+fn sample(state: &State, wanted: &Wanted<'_>) -> u32 {
+    if wanted.is_greedy || wanted.seed.is_some() {
+        return 0;
+    }
+    let prompt = request_key(wanted, 0);
+    match &state.replay {
+        Some(replay) => {
+            let session = wanted.session.unwrap_or(replay.account.default_session());
+            session.with(|session| session.samples.next(prompt))
+        }
+        None => state.samples.next(prompt),
+    }
+}
+
+/// Text that conforms to the request's rules, or words.
+fn random(state: &State, wanted: &Wanted<'_>, key: Key) -> (Tokens, Finish) {
+    let marks = Marks::of(state, wanted);
+    let around = marks.as_ref().map_or(0, Marks::len);
+    let (least, most) = (wanted.min_tokens.saturating_sub(around), wanted.max_tokens.less(around));
+    let conforming = wanted.rules.and_then(|rules| guided::conforming(state, rules, key, least, most));
+    let words = RandomTokens::new(key, state.model.tokenizer.words());
+    if let Some((ids, finish)) = conforming {
+        let (MaxTokens::Asked(most) | MaxTokens::Left(most)) = most;
+        let free = if finish.reason == "stop" { size(most).saturating_sub(ids.len()) } else { 0 };
+        let share = state.config.synthetic.reasoning_share.min(0.9);
+        let thought = part(ids.len(), share / (1.0 - share)).min(free);
+        let known = match marks {
+            Some(marks) => marks.around(thought).before(words, ids),
+            None => ids,
+        };
+        return (Tokens::Known(known), finish);
+    }
+    let (count, reason) = length(state, wanted, key);
+    let thought = marks.and_then(|marks| marks.within(count, state.config.synthetic.reasoning_share));
+    let text = MadeUpText::new(words, thought, count);
+    (Tokens::MadeUp(text), Finish { reason, stop_reason: StopReason::Unnamed, hides_last_token: false })
+}
+
+/// Chooses the length of a random answer and the reason of its end: by itself, or at its limit.
+fn length(state: &State, wanted: &Wanted<'_>, key: Key) -> (usize, &'static str) {
+    let options = &state.config.synthetic;
+    let (limit, is_asked) = match wanted.max_tokens {
+        MaxTokens::Asked(most) => (most, true),
+        MaxTokens::Left(left) => (left, false),
+    };
+    let usual = if is_asked { limit } else { limit.min(DEFAULT_RANDOM_TOKENS) };
+    let ends = options.output_tokens.is_some() || !is_asked;
+    let rate = options.stop_rate.unwrap_or(if ends { 1.0 } else { 0.0 });
+    let mut generator = key.lengths();
+    if wanted.ignore_eos || generator.random::<f64>() >= rate {
+        return (size(usual), "length");
+    }
+    let drawn = match &options.output_tokens {
+        Some(lengths) => lengths.draw(&mut generator, |generator| {
+            let records = &state.replay.as_ref()?.records;
+            let mut drawn = (0..DRAWS).filter_map(|_| records.get(generator.random_range(0..records.len())));
+            drawn.find_map(|record| Some(record.output_tokens()).filter(|tokens| *tokens > 0))
+        }),
+        None if options.stop_rate.is_some() => generator.random_range(1..=usual.max(1)),
+        None => DEFAULT_RANDOM_TOKENS,
+    };
+    let drawn = drawn.max(wanted.min_tokens);
+    if drawn > limit { (size(limit), "length") } else { (size(drawn), "stop") }
+}
+
+/// Tokens around the reasoning of an answer.
+struct Marks {
+    open: Vec<u32>,
+    close: Vec<u32>,
+    may_reason: bool,
+    budget: usize,
+}
+
+impl Marks {
+    /// The marks of an answer that is parsed.
+    fn of(state: &State, wanted: &Wanted<'_>) -> Option<Self> {
+        let marks = wanted.parsed?.reasoning_marks(wanted.prompt)?;
+        let ids = |text: &str| match state.model.tokenizer.token_id(text) {
+            Some(id) => vec![id],
+            None => state.model.tokenizer.encode(text, SpecialTokens::Skip).unwrap_or_default(),
+        };
+        let budget = wanted.thinking_budget.and_then(|budget| usize::try_from(budget).ok()).unwrap_or(usize::MAX);
+        Some(Self { open: ids(marks.open), close: ids(marks.close), may_reason: marks.may_reason, budget })
+    }
+
+    fn len(&self) -> u32 {
+        u32::try_from(self.open.len() + self.close.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Reasoning of so many tokens, where there may be so much.
+    fn around(self, tokens: usize) -> Reasoning {
+        let tokens = if self.may_reason { tokens.min(self.budget) } else { 0 };
+        Reasoning { open: self.open, tokens, close: self.close }
+    }
+
+    /// Reasoning in an answer of so many tokens, one of which at least is left for what follows; `None` where there is no
+    /// room, or where all of it is reasoning.
+    fn within(self, count: usize, share: f64) -> Option<Reasoning> {
+        let around = self.open.len() + self.close.len();
+        let free = count.checked_sub(around + 1)?;
+        if share >= 1.0 && self.may_reason && self.budget >= count {
+            let (open, tokens) = (self.open, usize::MAX);
+            return Some(Reasoning { open, tokens, close: Vec::new() });
+        }
+        Some(self.around(part(free + 1, share).min(free)))
+    }
+}
+
+/// The prompt's tokens once; with `ignore_eos`, again and again until `max_tokens`.
+fn echo(wanted: &Wanted<'_>) -> (Tokens, Finish) {
+    let (MaxTokens::Asked(most) | MaxTokens::Left(most)) = wanted.max_tokens;
+    let is_bounded = matches!(wanted.max_tokens, MaxTokens::Asked(_));
+    let repeats = wanted.ignore_eos && is_bounded;
+    let count = if repeats { size(most) } else { wanted.echo.len().min(size(most)) };
+    let count = if wanted.echo.is_empty() { 0 } else { count };
+    let reason = if !repeats && wanted.echo.len() <= size(most) { "stop" } else { "length" };
+    let ids = Tokens::Repeated { ids: Arc::clone(wanted.echo), count };
+    (ids, Finish { reason, stop_reason: StopReason::Unnamed, hides_last_token: false })
+}
+
+fn size(count: u32) -> usize {
+    usize::try_from(count).unwrap_or(usize::MAX)
+}
+
+/// A share of so many tokens.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)] // counts of tokens
+fn part(count: usize, share: f64) -> usize {
+    (count as f64 * share).round() as usize
+}

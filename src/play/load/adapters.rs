@@ -1,0 +1,262 @@
+//! LoRA adapters: further names under which requests ask for the model, as vLLM's frontend keeps them.
+//!
+//! An adapter changes no content. With a simulated engine it takes a place of the scheduler (`--max-loras`), is part of block
+//! hashes, and is named by KV events and `vllm:lora_requests_info`. Each server of several has its own.
+//!
+//! Limits: there are no weights, so no file has to exist at an adapter's path, and loading takes no time. What vLLM finds by
+//! plugins is not found.
+//!
+//! See docs/decisions/0100-adapters-are-names-with-places.md.
+
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+
+use axum::{extract, response::Response};
+use http::StatusCode;
+
+use crate::{
+    api::{
+        ApiError,
+        lora::{LoadAdapter, UnloadAdapter},
+    },
+    engine::kv_cache::LoraRequest,
+};
+use crate::{
+    play::http::untyped,
+    play::load::model::Model,
+    play::request::extract::{ErrorResponse, JsonBody},
+    play::{PlayError, State},
+};
+
+/// Configuration of adapters, by the names of vLLM's flags.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoraConfig {
+    /// Adapters that may be in one step of an engine.
+    pub max_loras: usize,
+    /// The adapters from the start on.
+    pub lora_modules: Vec<LoraModule>,
+}
+
+/// An adapter that is loaded at the start (vLLM's `--lora-modules`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoraModule {
+    /// The name by which requests ask for it.
+    pub name: String,
+    /// Where its weights are; nothing has to be there.
+    pub path: String,
+    /// The served name of the model that it belongs to, where that is not the first one.
+    pub base_model_name: Option<String>,
+}
+
+/// The adapters of a server.
+#[derive(Debug)]
+pub(in crate::play) struct Adapters {
+    is_enabled: bool,
+    /// Whether clients may load and unload some.
+    is_open: bool,
+    state: RwLock<Loaded>,
+}
+
+/// Those that are loaded, in the order of their loading, and how many ids were given out.
+#[derive(Debug, Default)]
+struct Loaded {
+    adapters: Vec<Adapter>,
+    ids: u32,
+}
+
+/// A loaded adapter.
+#[derive(Debug, Clone)]
+pub(in crate::play) struct Adapter {
+    pub(in crate::play) lora: Arc<LoraRequest>,
+    /// The model's name, where one was given that is served.
+    pub(in crate::play) base_model_name: Option<String>,
+}
+
+/// The model that a request asks for.
+#[derive(Debug)]
+pub(in crate::play) struct Asked<'a> {
+    pub(in crate::play) adapter: Option<Adapter>,
+    /// Its name as the request has it.
+    name: Option<&'a str>,
+    /// The name of the model whose records answer.
+    pub(in crate::play) recorded: Option<&'a str>,
+}
+
+impl<'a> Asked<'a> {
+    /// The model of this name. An adapter without records has those of its model.
+    pub(in crate::play) fn of(state: &'a State, name: Option<&'a str>) -> Self {
+        let adapter = name.and_then(|name| state.adapters.find(name));
+        let model = &state.model;
+        let recorded = match &adapter {
+            Some(adapter) if !model.recorded.contains(&adapter.lora.lora_name) => {
+                let base = adapter.base_model_name.as_ref();
+                let served = base.and_then(|base| model.names.iter().find(|name| *name == base));
+                Some(served.map_or_else(|| model.first_name(), String::as_str))
+            }
+            _ => name,
+        };
+        Self { adapter, name, recorded }
+    }
+
+    /// The name that answers show.
+    pub(in crate::play) fn shown(&self, state: &'a State) -> &'a str {
+        self.name.filter(|_| self.adapter.is_some()).unwrap_or_else(|| state.asked_model(self.name))
+    }
+}
+
+impl Loaded {
+    fn next_id(&mut self) -> u32 {
+        self.ids = self.ids.saturating_add(1);
+        self.ids
+    }
+
+    fn position(&self, name: &str) -> Option<usize> {
+        self.adapters.iter().position(|adapter| adapter.lora.lora_name == name)
+    }
+}
+
+impl Adapters {
+    /// The adapters of a server before its first request; `config` is `None` where they are not enabled.
+    ///
+    /// # Errors
+    /// An adapter that the engine would refuse.
+    pub(in crate::play) fn new(config: Option<&LoraConfig>, is_open: bool, model: &Model) -> Result<Self, PlayError> {
+        let adapters = Self { is_enabled: config.is_some(), is_open, state: RwLock::default() };
+        for module in config.iter().flat_map(|config| &config.lora_modules) {
+            let LoraModule { name, path, base_model_name } = module;
+            let request = LoadAdapter { lora_name: name.clone(), lora_path: path.clone(), load_inplace: false };
+            let loaded = adapters.load(request, base_model_name.as_deref(), model);
+            loaded.map_err(|refused| PlayError::Adapter(refused.message))?;
+        }
+        Ok(adapters)
+    }
+
+    /// The adapter of a name that a request gives.
+    fn find(&self, name: &str) -> Option<Adapter> {
+        let loaded = self.loaded();
+        loaded.adapters.get(loaded.position(name)?).cloned()
+    }
+
+    /// Those that are loaded, in the order of their loading.
+    pub(in crate::play) fn all(&self) -> Vec<Adapter> {
+        self.loaded().adapters.clone()
+    }
+
+    /// Checks a name that is no model's.
+    ///
+    /// # Errors
+    /// 404 where it is no adapter's either. The engine gives out an id while it looks for one.
+    fn check(&self, name: &str, models: &[String]) -> Result<(), ApiError> {
+        if self.loaded().position(name).is_some() {
+            return Ok(());
+        }
+        if self.is_open {
+            self.change(Loaded::next_id);
+        }
+        Err(ApiError::unknown_model(name, models))
+    }
+
+    fn load(&self, request: LoadAdapter, base: Option<&str>, model: &Model) -> Result<String, ApiError> {
+        let LoadAdapter { lora_name, lora_path, load_inplace } = request;
+        if lora_name.is_empty() || lora_path.is_empty() {
+            return Err(ApiError::invalid_input("Both 'lora_name' and 'lora_path' must be provided."));
+        }
+        if model.names.contains(&lora_name) {
+            let message = format!("The lora adapter '{lora_name}' conflicts with a served base model.");
+            return Err(ApiError::invalid_input(message));
+        }
+        self.change(|loaded| {
+            let at = loaded.position(&lora_name);
+            if at.is_some() && !load_inplace {
+                return Err(ApiError::invalid_input(format!(
+                    "The lora adapter '{lora_name}' has already been loaded. If you want to load the adapter in place, set \
+                     'load_inplace' to True."
+                )));
+            }
+            let known = at.and_then(|at| loaded.adapters.get(at)).map(|adapter| adapter.lora.lora_int_id);
+            let lora_int_id = known.unwrap_or_else(|| loaded.next_id());
+            if !self.is_enabled {
+                return Err(not_enabled());
+            }
+            let added = format!("Success: LoRA adapter '{lora_name}' added successfully.");
+            let base_model_name = base.filter(|base| model.names.iter().any(|name| name == base)).map(str::to_owned);
+            let lora = Arc::new(LoraRequest { lora_int_id, lora_name, lora_path });
+            let adapter = Adapter { lora, base_model_name };
+            match at.and_then(|at| loaded.adapters.get_mut(at)) {
+                Some(known) => *known = adapter,
+                None => loaded.adapters.push(adapter),
+            }
+            Ok(added)
+        })
+    }
+
+    fn unload(&self, request: UnloadAdapter) -> Result<String, ApiError> {
+        let UnloadAdapter { lora_name } = request;
+        if lora_name.is_empty() {
+            return Err(ApiError::invalid_input("'lora_name' needs to be provided to unload a LoRA adapter."));
+        }
+        self.change(|loaded| match loaded.position(&lora_name) {
+            Some(at) => {
+                loaded.adapters.remove(at);
+                Ok(format!("Success: LoRA adapter '{lora_name}' removed successfully."))
+            }
+            None => Err(ApiError::not_found(format!("The lora adapter '{lora_name}' cannot be found."))),
+        })
+    }
+
+    fn loaded(&self) -> RwLockReadGuard<'_, Loaded> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Loaded) -> T) -> T {
+        change(&mut self.state.write().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Failure of the engine's workers.
+fn not_enabled() -> ApiError {
+    ApiError::internal(
+        "Call to add_lora method failed: Worker failed with error 'LoRA is not enabled. Use --enable-lora to enable LoRA.', \
+         please check the stack trace above for the root cause",
+    )
+}
+
+impl State {
+    /// Checks the name of a model in a request: of the model or of an adapter. One without a name is right.
+    ///
+    /// # Errors
+    /// 404 for one that is not served.
+    pub(in crate::play) fn check_model(&self, name: Option<&str>) -> Result<(), ApiError> {
+        let models = &self.model.names;
+        match name.filter(|name| !name.is_empty() && !models.iter().any(|served| served == name)) {
+            Some(name) => self.adapters.check(name, models),
+            None => Ok(()),
+        }
+    }
+}
+
+/// `/v1/load_lora_adapter`
+///
+/// # Errors
+/// A body that does not fit, a name that is taken, and a server without adapters.
+pub(in crate::play) async fn load(
+    extract::State(state): extract::State<Arc<State>>,
+    JsonBody { bytes, .. }: JsonBody,
+) -> Result<Response, ErrorResponse> {
+    let request = LoadAdapter::parse(&bytes)?;
+    Ok(done(state.adapters.load(request, None, &state.model)?))
+}
+
+/// `/v1/unload_lora_adapter`
+///
+/// # Errors
+/// A body that does not fit, and 404 for a name that is no adapter's.
+pub(in crate::play) async fn unload(
+    extract::State(state): extract::State<Arc<State>>,
+    JsonBody { bytes, .. }: JsonBody,
+) -> Result<Response, ErrorResponse> {
+    Ok(done(state.adapters.unload(UnloadAdapter::parse(&bytes)?)?))
+}
+
+fn done(message: String) -> Response {
+    untyped(StatusCode::OK, message)
+}

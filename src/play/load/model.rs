@@ -1,0 +1,102 @@
+//! The model that is served, as far as a server without weights has one: names, tokenizer, template, defaults, parsers.
+
+use std::sync::{Arc, OnceLock};
+
+use serde_json::{Map, Value};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::{
+    engine::guided::{Guide, GuideError},
+    text::prompt::{ChatTemplate, SpecialTokens, Tokenizer},
+};
+use crate::{
+    play::generate::generation::SamplingDefaults,
+    play::generate::parse::Parsers,
+    play::load::Loaded,
+    play::request::{info, template},
+    play::{Config, PlayError},
+};
+
+/// A model without weights.
+#[derive(Debug)]
+pub(in crate::play) struct Model {
+    /// At least one.
+    pub(in crate::play) names: Vec<String>,
+    /// Those of which there are records.
+    pub(in crate::play) recorded: Vec<String>,
+    /// A Hub id or a directory.
+    pub(in crate::play) root: String,
+    /// Prompt and output tokens that a request may have together.
+    pub(in crate::play) max_model_len: u32,
+    /// True where images, audio and video are taken.
+    pub(in crate::play) takes_media: bool,
+    pub(in crate::play) tokenizer: Tokenizer,
+    /// The server's own chat template, which wins over the tokenizer's.
+    own_template: Option<ChatTemplate>,
+    pub(in crate::play) sampling: SamplingDefaults,
+    /// Parameters of generation in the model's configuration, by its names.
+    pub(in crate::play) generation: Map<String, Value>,
+    pub(in crate::play) parsers: Arc<Parsers>,
+    pub(in crate::play) fingerprint: Option<String>,
+    /// Made with the first text that has to conform.
+    guide: OnceLock<Result<Guide, GuideError>>,
+}
+
+impl Model {
+    /// The model of a configuration and of what was loaded for it.
+    ///
+    /// # Errors
+    /// A chat template or a configuration of generation that cannot be read.
+    pub(in crate::play) fn new(config: &Config, loaded: Loaded) -> Result<Self, PlayError> {
+        let Loaded { replay, tokenizer, model, recorded_models, max_model_len } = loaded;
+        let root = config.answers.model.clone().unwrap_or(model);
+        let is_adapter =
+            |name: &String| config.lora.iter().flat_map(|lora| &lora.lora_modules).any(|adapter| adapter.name == *name);
+        let of_model: Vec<String> = recorded_models.iter().filter(|name| !is_adapter(name)).cloned().collect();
+        let names = match config.served_model_names.as_slice() {
+            [] if recorded_models.len() > 1 && !of_model.is_empty() => of_model,
+            [] => vec![root.clone()],
+            named => named.to_vec(),
+        };
+        let hash = xxh3_64_with_seed(tokenizer.fingerprint().as_bytes(), config.seed);
+        let has_media = replay.is_some_and(|replay| replay.records.iter().any(|record| record.has_media()));
+        let own_template = config.chat_template.as_deref();
+        Ok(Self {
+            names,
+            recorded: recorded_models,
+            root,
+            max_model_len,
+            takes_media: config.multimodal || has_media,
+            own_template: own_template.map(|given| template::load(given, &tokenizer)).transpose()?,
+            sampling: SamplingDefaults::load(&config.generation, &tokenizer)?,
+            generation: config.generation.given(&tokenizer)?,
+            parsers: Arc::new(Parsers::new(config.parsers, &tokenizer)),
+            fingerprint: config.answers.fingerprint.text(info::ENGINE_VERSION, hash),
+            guide: OnceLock::new(),
+            tokenizer,
+        })
+    }
+
+    /// Makes now, beside the first requests, what one of them would have to wait for: up to 0.1 s for a large vocabulary.
+    pub(in crate::play) fn warm(&self) {
+        let _ = self.tokenizer.words();
+        let _ = self.tokenizer.ordinary_ids();
+        let _ = self.tokenizer.encode("Hello there, 1 + 1!", SpecialTokens::Skip);
+    }
+
+    /// The chat template of requests that bring none.
+    pub(in crate::play) fn chat_template(&self) -> Option<&ChatTemplate> {
+        self.own_template.as_ref().or(self.tokenizer.chat_template())
+    }
+
+    /// The maker of text with a constraint, or why this tokenizer has none.
+    pub(in crate::play) fn guide(&self) -> &Result<Guide, GuideError> {
+        self.guide.get_or_init(|| Guide::new(&self.tokenizer))
+    }
+
+    /// The name for requests that give none.
+    #[allow(clippy::expect_used)] // an empty name would be a wrong answer
+    pub(in crate::play) fn first_name(&self) -> &str {
+        self.names.first().expect("invariant: a player serves at least one model")
+    }
+}

@@ -1,0 +1,239 @@
+//! Admission of work, which the development endpoints change (`/pause`, `/sleep`, `/abort_requests`), and which answers on
+//! their way wait for.
+//!
+//! A paused server still validates requests; accepted ones wait. Requests that had begun go on, unless everything is held:
+//! then all that is still due moves on by as long as the pause took. Limits: an answer that is aborted ends at its next
+//! event, so one whose client does not read ends late.
+
+use std::{
+    collections::HashMap,
+    pin::pin,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use tokio::{
+    select,
+    sync::watch,
+    time::{Duration, Instant, sleep_until},
+};
+
+use crate::play::metrics::{Metrics, Queued};
+use crate::replay::{
+    delivery::{AbortedBy, Gate, Waited, step_or_comment, until},
+    timing::Pacer,
+};
+
+/// Answers that have to wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(in crate::play) enum Pause {
+    /// None.
+    #[default]
+    None,
+    /// Requests that have not begun.
+    New,
+    /// Everybody.
+    All,
+}
+
+/// The gate of a server.
+#[derive(Debug)]
+pub(in crate::play) struct Admission {
+    pause: watch::Sender<Pause>,
+    inside: Mutex<Inside>,
+}
+
+/// The answers on their way, by number.
+#[derive(Debug, Default)]
+struct Inside {
+    next: u64,
+    answers: HashMap<u64, Known>,
+}
+
+/// An answer, as it can be aborted.
+#[derive(Debug)]
+struct Known {
+    id: String,
+    choices: u32,
+    aborted: Option<AbortedBy>,
+}
+
+impl Admission {
+    /// An open gate.
+    pub(in crate::play) fn new() -> Self {
+        Self { pause: watch::Sender::default(), inside: Mutex::default() }
+    }
+
+    /// Sets which answers have to wait from now on.
+    pub(in crate::play) fn set(&self, pause: Pause) {
+        self.pause.send_replace(pause);
+    }
+
+    /// Answers that have to wait.
+    pub(in crate::play) fn pause(&self) -> Pause {
+        *self.pause.borrow()
+    }
+
+    /// Aborts every answer on its way, and returns how many choices they had.
+    pub(in crate::play) fn abort_all(&self, by: AbortedBy) -> u32 {
+        self.abort(by, |_| true)
+    }
+
+    /// Ends the answers of these ids.
+    pub(in crate::play) fn abort_named(&self, ids: &[String]) {
+        self.abort(AbortedBy::Server, |known| ids.contains(&known.id));
+    }
+
+    fn abort(&self, by: AbortedBy, meant: impl Fn(&Known) -> bool) -> u32 {
+        let mut choices = 0;
+        for known in self.inside().answers.values_mut().filter(|known| meant(known)) {
+            known.aborted.get_or_insert(by);
+            choices += known.choices;
+        }
+        // Wakes all that wait.
+        self.pause.send_modify(|_| {});
+        choices
+    }
+
+    /// An answer of some choices sets out.
+    pub(in crate::play) fn enter(self: &Arc<Self>, id: String, choices: u32, metrics: &Arc<Metrics>) -> Hold {
+        let mut inside = self.inside();
+        let number = inside.next;
+        inside.next += 1;
+        inside.answers.insert(number, Known { id, choices, aborted: None });
+        Hold {
+            gate: Arc::clone(self),
+            number,
+            pause: self.pause.subscribe(),
+            metrics: Arc::clone(metrics),
+            choices,
+            begun: false,
+            aborted: false,
+            stepped: false,
+            behind: Duration::ZERO,
+        }
+    }
+
+    fn inside(&self) -> std::sync::MutexGuard<'_, Inside> {
+        // Nothing panics while it is held, and its content is whole between any two statements.
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn aborted(&self, number: u64) -> Option<AbortedBy> {
+        self.inside().answers.get(&number)?.aborted
+    }
+}
+
+/// Admission of an answer on its way.
+#[derive(Debug)]
+pub(in crate::play) struct Hold {
+    gate: Arc<Admission>,
+    number: u64,
+    pause: watch::Receiver<Pause>,
+    metrics: Arc<Metrics>,
+    choices: u32,
+    begun: bool,
+    aborted: bool,
+    /// Whether its steps come from the simulated engine, which is paused itself.
+    stepped: bool,
+    /// Time for which it was held.
+    behind: Duration,
+}
+
+impl Gate for Hold {
+    async fn wait(&mut self, pacer: &Pacer, due: Instant, comment: Option<Instant>) -> Waited {
+        loop {
+            if self.aborted {
+                return Waited::Due(Instant::now());
+            }
+            let pause = *self.pause.borrow_and_update();
+            if let Some(by) = self.gate.aborted(self.number) {
+                self.aborted = true;
+                return Waited::Aborted(by);
+            }
+            if !self.stepped && (pause == Pause::All || (pause == Pause::New && !self.begun)) {
+                if !self.held(comment).await {
+                    return Waited::Comment;
+                }
+                continue;
+            }
+            self.begun = true;
+            let due = due + self.behind;
+            let comment = comment.filter(|at| *at < due);
+            select! {
+                biased;
+                _ = self.pause.changed() => {}
+                () = until(pacer, comment.unwrap_or(due)) => {
+                    return if comment.is_some() { Waited::Comment } else { Waited::Due(due) };
+                }
+            }
+        }
+    }
+
+    async fn wait_for(&mut self, step: impl Future<Output = ()> + Send, comment: Option<Instant>) -> Waited {
+        let mut step = pin!(step);
+        self.stepped = true;
+        loop {
+            self.pause.borrow_and_update();
+            if let Some(by) = self.gate.aborted(self.number).filter(|_| !self.aborted) {
+                self.aborted = true;
+                return Waited::Aborted(by);
+            }
+            select! {
+                biased;
+                _ = self.pause.changed() => {}
+                waited = step_or_comment(&mut step, comment) => return waited,
+            }
+        }
+    }
+}
+
+impl Hold {
+    /// Checks whether something changed before the comment was due.
+    async fn held(&mut self, comment: Option<Instant>) -> bool {
+        let since = Instant::now();
+        let _queued = (!self.begun).then(|| Queued::new(&self.metrics, self.choices));
+        let commented = async {
+            match comment {
+                Some(at) => sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        let has_changed = select! {
+            biased;
+            _ = self.pause.changed() => true,
+            () = commented => false,
+        };
+        self.behind += since.elapsed();
+        has_changed
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.gate.inside().answers.remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_deadline_moves_on_by_the_time_that_everything_is_held() {
+        let (gate, pacer) = (Arc::new(Admission::new()), Pacer::coarse());
+        let mut hold = gate.enter("cmpl-a".to_owned(), 1, &Arc::new(Metrics::new(64)));
+        let due = Instant::now();
+        assert_eq!(hold.wait(&pacer, due, None).await, Waited::Due(due));
+        gate.set(Pause::All);
+        let pause = Duration::from_millis(20);
+        let resume = async {
+            tokio::time::sleep(pause).await;
+            gate.set(Pause::None);
+        };
+        let (waited, ()) = tokio::join!(hold.wait(&pacer, due, None), resume);
+        let moved = hold.behind;
+        assert!(moved >= pause, "{moved:?}");
+        assert_eq!(waited, Waited::Due(due + moved));
+        assert_eq!(hold.wait(&pacer, due, None).await, Waited::Due(due + moved), "it is not held again");
+    }
+}

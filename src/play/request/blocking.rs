@@ -1,0 +1,108 @@
+//! Work that grows with a request, kept off the threads that serve connections.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use tokio::sync::Semaphore;
+
+use crate::{
+    api::ApiError,
+    base::cancellation::{CancelOnDrop, is_cancelled},
+};
+
+/// Work of up to this weight (bytes of a body, tokens to make up) is done where the request is; heavier work goes to a
+/// thread of its own.
+pub(in crate::play) const INLINE_BYTES: usize = 16 * 1024;
+
+/// KiB of heavy work that are in hand at once: tokenizing takes some seventy bytes of memory for one of text.
+const HEAVY_KIB: u32 = 16 * 1024;
+
+/// The shares of [`HEAVY_KIB`]; work heavier than all of them has them alone.
+static HEAVY: Semaphore = Semaphore::const_new(HEAVY_KIB as usize);
+
+/// Runs work that grows with what was asked for without holding up other requests. Heavy work waits for its share of
+/// the memory. It is not begun for a client that left meanwhile, and ends where it looks at [`check_wanted`].
+///
+/// # Errors
+/// Those of the work, and 500 where it panicked.
+pub(in crate::play) async fn off_the_loop<T: Send + 'static>(
+    weight: usize,
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let panicked = || Err(ApiError::internal("Internal server error"));
+    if weight <= INLINE_BYTES {
+        return catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| panicked());
+    }
+    let share = u32::try_from(weight / 1024).unwrap_or(u32::MAX).clamp(1, HEAVY_KIB);
+    let Ok(share) = HEAVY.acquire_many(share).await else { return panicked() };
+    on_a_thread(share, work).await
+}
+
+/// Runs work on a thread of its own, which holds `permit` until its end. It is cancelled when the returned future is dropped.
+///
+/// # Errors
+/// Those of the work, and 500 where it panicked.
+pub(in crate::play) async fn on_a_thread<T: Send + 'static>(
+    permit: impl Send + 'static,
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let until_dropped = CancelOnDrop::default();
+    let cancellation = until_dropped.0.clone();
+    let done = tokio::task::spawn_blocking(move || {
+        let _permit = permit;
+        cancellation.scope(|| check_wanted().and_then(|()| work()))
+    });
+    done.await.unwrap_or_else(|_| Err(ApiError::internal("Internal server error")))
+}
+
+/// Ends work whose client has left. For loops over what a request may have many of.
+///
+/// # Errors
+/// 500 then, which nobody sees.
+pub(in crate::play) fn check_wanted() -> Result<(), ApiError> {
+    if is_cancelled() { Err(ApiError::internal("The client has left")) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{iter, thread};
+
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn work_ends_when_its_request_is_dropped() {
+        let (started, mut starts) = mpsc::unbounded_channel();
+        let (ended, mut ends) = mpsc::unbounded_channel();
+        let work = off_the_loop(INLINE_BYTES + 1, move || {
+            started.send(()).unwrap();
+            let wanted = iter::repeat_with(check_wanted).inspect(|_| thread::yield_now()).find(Result::is_err);
+            ended.send(()).unwrap();
+            wanted.unwrap()
+        });
+        tokio::select! {
+            _ = work => panic!("it ends only when it is dropped"),
+            start = starts.recv() => start.unwrap(),
+        }
+        ends.recv().await.unwrap();
+    }
+
+    #[test]
+    fn what_is_dropped_before_its_turn_is_not_begun() {
+        let runtime = tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).build().unwrap();
+        let (begun, mut begins) = mpsc::unbounded_channel();
+        runtime.block_on(async {
+            let (free, occupied) = std::sync::mpsc::channel::<()>();
+            let first = tokio::task::spawn_blocking(move || occupied.recv());
+            let mut queued = Box::pin(off_the_loop(INLINE_BYTES + 1, move || {
+                begun.send(()).unwrap();
+                Ok(())
+            }));
+            assert!(futures_util::poll!(&mut queued).is_pending());
+            drop(queued);
+            drop(free);
+            first.await.unwrap().unwrap_err();
+        });
+        assert_eq!(begins.blocking_recv(), None);
+    }
+}

@@ -1,0 +1,206 @@
+//! Extractors: what handlers take from a request and from the server.
+
+use std::{convert::Infallible, sync::Arc};
+
+use ::http::{Extensions, HeaderMap, request::Parts, uri::PathAndQuery};
+use axum::{
+    extract::{FromRef, FromRequest, FromRequestParts, Request},
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use crate::{
+    api::{ApiError, Query},
+    net::{server::media_type, wire::body_as_utf8},
+    replay::account::session_of,
+    replay::delivery::Clock,
+};
+use crate::{
+    play::dialect::Dialect,
+    play::load::model::Model,
+    play::metrics::Metrics,
+    play::rare::dev::Development,
+    play::rare::response_store::Kept,
+    play::rare::variants,
+    play::recorded::errors::errors_of,
+    play::recorded::responses::RequestKey,
+    play::request::pipeline::Arrival,
+    play::selection::account::Slot,
+    play::{Player, State, http},
+};
+
+impl FromRef<Player> for Arc<State> {
+    fn from_ref(player: &Player) -> Self {
+        Self::clone(&player.state)
+    }
+}
+
+impl FromRef<Player> for Arc<Model> {
+    fn from_ref(player: &Player) -> Self {
+        Self::clone(&player.state.model)
+    }
+}
+
+impl FromRef<Player> for Arc<Metrics> {
+    fn from_ref(player: &Player) -> Self {
+        Self::clone(&player.state.metrics)
+    }
+}
+
+impl FromRef<Player> for Arc<Development> {
+    fn from_ref(player: &Player) -> Self {
+        Self::clone(&player.state.dev)
+    }
+}
+
+impl FromRef<Player> for &'static Dialect {
+    fn from_ref(player: &Player) -> Self {
+        player.state.config.vllm_version.dialect()
+    }
+}
+
+impl FromRef<Player> for Option<Arc<Kept>> {
+    fn from_ref(player: &Player) -> Self {
+        player.state.kept.clone()
+    }
+}
+
+/// An error as the response of a handler. Layers find the error among the response's extensions.
+pub(in crate::play) struct ErrorResponse(ApiError);
+
+impl From<ApiError> for ErrorResponse {
+    fn from(error: ApiError) -> Self {
+        Self(error)
+    }
+}
+
+impl IntoResponse for ErrorResponse {
+    fn into_response(self) -> Response {
+        let mut response = http::error(&self.0);
+        response.extensions_mut().insert(Arc::new(self.0));
+        response
+    }
+}
+
+impl FromRequestParts<Player> for Query {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Player) -> Result<Self, Infallible> {
+        Ok(Self::new(parts.uri.query()))
+    }
+}
+
+/// A server with scale-out endpoints; one without refuses.
+pub(in crate::play) struct ScaleOutEnabled;
+
+impl FromRequestParts<Player> for ScaleOutEnabled {
+    type Rejection = ErrorResponse;
+
+    async fn from_request_parts(_: &mut Parts, player: &Player) -> Result<Self, ErrorResponse> {
+        Ok(player.state.config.scale_out.then_some(Self).ok_or_else(variants::scale_out_disabled)?)
+    }
+}
+
+/// A body of any type.
+pub(in crate::play) struct AnyBody(pub(in crate::play) Bytes);
+
+impl FromRequest<Player> for AnyBody {
+    type Rejection = ErrorResponse;
+
+    async fn from_request(request: Request, player: &Player) -> Result<Self, ErrorResponse> {
+        Ok(Self(http::read_body(request.into_body(), player.state.config.body_limit).await?))
+    }
+}
+
+/// A body that counts as empty unless it is announced as JSON.
+pub(in crate::play) struct OptionalJson(pub(in crate::play) Bytes);
+
+impl FromRequest<Player> for OptionalJson {
+    type Rejection = ErrorResponse;
+
+    async fn from_request(request: Request, player: &Player) -> Result<Self, ErrorResponse> {
+        let is_json = is_json(request.headers());
+        let AnyBody(body) = AnyBody::from_request(request, player).await?;
+        Ok(Self(if is_json { body } else { Bytes::new() }))
+    }
+}
+
+/// A body that has to be announced as JSON, and the headers it came with.
+pub(in crate::play) struct JsonBody {
+    pub(in crate::play) headers: HeaderMap,
+    pub(in crate::play) bytes: Bytes,
+}
+
+impl FromRequest<Player> for JsonBody {
+    type Rejection = ErrorResponse;
+
+    async fn from_request(request: Request, player: &Player) -> Result<Self, ErrorResponse> {
+        let (parts, body) = request.into_parts();
+        let bytes = http::read_body(body, player.state.config.body_limit).await?;
+        if !is_json(&parts.headers) {
+            return Err(ApiError::unsupported_media_type().into());
+        }
+        Ok(Self { headers: parts.headers, bytes: body_as_utf8(&bytes) })
+    }
+}
+
+impl FromRequest<Player> for Arrival {
+    type Rejection = ErrorResponse;
+
+    async fn from_request(request: Request, player: &Player) -> Result<Self, ErrorResponse> {
+        let state = &player.state;
+        let session = session(state, request.extensions(), request.headers())?;
+        let clock = clock(request.extensions())?;
+        let target = request.uri().path_and_query().map_or("/", PathAndQuery::as_str).to_owned();
+        let key = request.extensions().get::<RequestKey>().cloned();
+        let JsonBody { headers, bytes } = JsonBody::from_request(request, player).await?;
+        let at = Instant::now();
+        let errors = errors_of(state, key, target, &bytes).await?;
+        Ok(Self { headers, body: bytes, session, errors, at, clock })
+    }
+}
+
+/// The clock of the request's connection, which the server puts into every request.
+///
+/// # Errors
+/// None on such requests.
+pub(in crate::play) fn clock(extensions: &Extensions) -> Result<Clock, ApiError> {
+    extensions.get().cloned().ok_or_else(|| ApiError::internal("Internal server error"))
+}
+
+/// The session of the trace that a request names; `None` for the default one.
+///
+/// # Errors
+/// 400 for a name that no session can have, and where there are too many sessions.
+pub(in crate::play) fn session(
+    state: &State,
+    extensions: &Extensions,
+    headers: &HeaderMap,
+) -> Result<Option<Arc<Slot>>, ApiError> {
+    let Some(replay) = &state.replay else { return Ok(None) };
+    let name = session_of(extensions, headers, &replay.secrets);
+    let Some(name) = name.map_err(|wrong| ApiError::bad_request(wrong.to_string()))? else { return Ok(None) };
+    let session = replay.account.named(&name, &replay.matcher);
+    session.map(Some).map_err(|full| ApiError::bad_request(full.to_string()))
+}
+
+/// The id that a client gave its request.
+pub(in crate::play) fn request_id_of(headers: &HeaderMap) -> Option<&str> {
+    headers.get("x-request-id").and_then(|value| value.to_str().ok())
+}
+
+/// The data parallel rank that a client names, read as Python's `int` does; one that is no number is none.
+pub(in crate::play) fn rank_of(headers: &HeaderMap) -> Option<i128> {
+    let text = headers.get("x-data-parallel-rank")?.to_str().ok()?.trim();
+    let has_digits_around = |text: &str| !text.starts_with('_') && !text.ends_with('_') && !text.contains("__");
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    if !has_digits_around(digits) {
+        return None;
+    }
+    text.replace('_', "").parse().ok()
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    media_type(headers).eq_ignore_ascii_case("application/json")
+}

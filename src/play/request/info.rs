@@ -1,0 +1,130 @@
+//! Facts about the server for its pages.
+
+use std::{
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use axum::{extract, response::Response};
+use http::{HeaderMap, StatusCode};
+use serde_json::json;
+
+use crate::{
+    play::dialect::Dialect,
+    play::engine::Engine,
+    play::http::{Json, empty, json as json_page, page as whole_page, streamed_page},
+    play::load::adapters::Adapter,
+    play::metrics::{About, CONTENT_TYPE, MOUNTED_CONTENT_TYPE, append_legacy, append_own, page},
+    play::{Player, State},
+};
+
+use crate::replay::account::Access;
+
+/// The engine version that is imitated.
+pub(in crate::play) const ENGINE_VERSION: &str = "0.32.0";
+
+/// Tokens per cached block where no trace has it.
+pub(in crate::play) const DEFAULT_BLOCK_SIZE: u32 = 16;
+
+/// `/version`.
+pub(in crate::play) async fn version(extract::State(dialect): extract::State<&'static Dialect>) -> Json {
+    Json(json!({"version": dialect.version}).to_string())
+}
+
+/// `/v1/models`: every served name, and the adapters.
+/// Whether the server can answer: 503 once a simulated engine has ended by a defect, as where vLLM's has died.
+pub(in crate::play) async fn health(extract::State(state): extract::State<Arc<State>>) -> Response {
+    let is_dead = state.engine.as_ref().is_some_and(|engine| engine.is_dead());
+    empty(if is_dead { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK })
+}
+
+pub(in crate::play) async fn models(extract::State(state): extract::State<Arc<State>>) -> Json {
+    let created = unix_seconds();
+    let card = |name: &str, root: &str, parent: Option<&str>, max_model_len: Option<u32>| {
+        let permission = json!({
+                "id": format!("modelperm-{}", state.fresh_id()), "object": "model_permission", "created": created,
+                "allow_create_engine": false, "allow_sampling": true, "allow_logprobs": true,
+                "allow_search_indices": false, "allow_view": true, "allow_fine_tuning": false,
+                "organization": "*", "group": null, "is_blocking": false,
+        });
+        json!({
+            "id": name, "object": "model", "created": created, "owned_by": "vllm", "root": root, "parent": parent,
+            "max_model_len": max_model_len, "permission": [permission],
+        })
+    };
+    let model = &state.model;
+    let of_model = model.names.iter().map(|name| card(name, &model.root, None, Some(model.max_model_len)));
+    let adapters = state.adapters.all();
+    let of_adapters = adapters.iter().map(|Adapter { lora, base_model_name }| {
+        let parent = base_model_name.as_deref().unwrap_or_else(|| model.first_name());
+        card(&lora.lora_name, &lora.lora_path, Some(parent), None)
+    });
+    let data: Vec<_> = of_model.chain(of_adapters).collect();
+    Json(json!({"object": "list", "data": data}).to_string())
+}
+
+/// `/kv_event_sources`: there are none.
+pub(in crate::play) async fn kv_event_sources() -> Json {
+    Json("{}".to_owned())
+}
+
+/// `GET /metrics`.
+pub(in crate::play) async fn metrics(extract::State(state): extract::State<Arc<State>>) -> Response {
+    whole_page(CONTENT_TYPE, metrics_page(&state))
+}
+
+/// Whatever else begins with `/metrics`, by any method.
+pub(in crate::play) async fn mounted_metrics(extract::State(state): extract::State<Arc<State>>) -> Response {
+    streamed_page(MOUNTED_CONTENT_TYPE, metrics_page(&state))
+}
+
+fn metrics_page(state: &State) -> String {
+    let about = About {
+        model: state.model.first_name(),
+        block_size: state.block_size(),
+        max_model_len: state.model.max_model_len,
+        is_block_size_given: state.config.block_size.is_some(),
+        overrides_blocks: state.config.engine.as_ref().is_some_and(|engine| engine.overrides_blocks),
+        kv_cache_metrics: state.config.server.kv_cache_metrics,
+        cache: state.engine.as_ref().map(|engine| &engine.kv_cache),
+    };
+    let mut page = page(&state.metrics, about);
+    if state.model.parsers.formats.tools.is_some() {
+        state.metrics.append_tool_parser(&mut page, &state.model.parsers.tool_calls, about.model);
+    }
+    if state.config.engine.as_ref().is_some_and(|engine| engine.legacy_metrics) {
+        append_legacy(&mut page);
+    }
+    if state.config.server.vcr_metrics {
+        let kv_events = state.engine.as_ref().and_then(Engine::event_counts);
+        append_own(&mut page, &state.lateness, state.replay.as_deref(), kv_events.as_ref());
+    }
+    page
+}
+
+/// `/vcr/engine`: the state of the simulated engine, and what of it does not add up.
+pub(in crate::play) async fn engine(
+    extract::State((player, access)): extract::State<(Player, Access)>,
+    request: extract::Request,
+) -> Response {
+    let (parts, _) = request.into_parts();
+    if let Err((status, message)) = access.check(&parts) {
+        return json_page(status, json!({"error": {"message": message}}).to_string(), HeaderMap::new());
+    }
+    let Some(engine) = &player.state.engine else { return empty(StatusCode::NOT_FOUND) };
+    match engine.snapshot().await.map(|snapshot| serde_json::to_string_pretty(&snapshot)) {
+        Some(Ok(text)) => json_page(StatusCode::OK, text, HeaderMap::new()),
+        _ => empty(StatusCode::SERVICE_UNAVAILABLE),
+    }
+}
+
+/// `/load`: requests in progress, where they are tracked.
+pub(in crate::play) async fn load(extract::State(state): extract::State<Arc<State>>) -> Json {
+    let load = if state.config.server.load_tracking { state.metrics.load() } else { 0 };
+    Json(json!({"server_load": load}).to_string())
+}
+
+/// Wall-clock seconds since 1970.
+pub(in crate::play) fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

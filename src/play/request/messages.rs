@@ -1,0 +1,113 @@
+//! `/v1/messages` and `/v1/messages/count_tokens`.
+
+use std::sync::Arc;
+
+use axum::{extract, response::Response};
+use http::{HeaderMap, StatusCode};
+use serde_json::{Map, json};
+
+use crate::{
+    api::{
+        ApiError, GenerationRequest, Prompts,
+        anthropic::{MessageEncoder, MessagesRequest, SystemMessages, count_body, error_body},
+    },
+    text::prompt::{Conversation, SpecialTokens},
+};
+use crate::{
+    play::State,
+    play::http::{json as json_answer, recorded_headers},
+    play::load::model::Model,
+    play::request::blocking::off_the_loop,
+    play::request::extract::{ErrorResponse, JsonBody},
+    play::request::pipeline::{Arrival, respond, start},
+    play::request::tokens::chat_ids,
+};
+
+/// Answers a request for a message.
+///
+/// # Errors
+/// Errors of the framework; those of the handler have a body of this family.
+pub(in crate::play) async fn answer(
+    extract::State(state): extract::State<Arc<State>>,
+    arrival: Arrival,
+) -> Result<Response, ErrorResponse> {
+    Ok(message(&state, arrival).await.or_else(refusal)?)
+}
+
+async fn message(state: &Arc<State>, arrival: Arrival) -> Result<Response, ApiError> {
+    let read = |state: &State, body: &[u8]| {
+        let request = MessagesRequest::parse(body)?;
+        Ok((chat_of(state, &request)?, ()))
+    };
+    let (started, ()) = start(state, arrival, read).await?;
+    respond(started.in_family(MessageEncoder::default())).await
+}
+
+/// Gives the handler's error a body of this family; the framework's errors and misses have their usual form.
+///
+/// # Errors
+/// Those that have their usual form.
+pub(in crate::play) fn refusal(refused: ApiError) -> Result<Response, ApiError> {
+    if refused.is_of_framework() || refused.kind == "vcr_miss" || refused.is_verbatim() {
+        return Err(refused);
+    }
+    let status = StatusCode::from_u16(refused.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut extra = HeaderMap::new();
+    recorded_headers(&refused, &mut extra);
+    Ok(json_answer(status, error_body(&refused), extra))
+}
+
+/// Counts the prompt tokens of a message.
+///
+/// # Errors
+/// As [`answer`].
+pub(in crate::play) async fn count(
+    extract::State(state): extract::State<Arc<State>>,
+    JsonBody { bytes, .. }: JsonBody,
+) -> Result<Response, ErrorResponse> {
+    let counted = off_the_loop(bytes.len(), move || counted(&state, &MessagesRequest::parse_count(&bytes)?)).await;
+    Ok(counted.map(|body| json_answer(StatusCode::OK, body, HeaderMap::new())).or_else(refusal)?)
+}
+
+fn counted(state: &State, request: &MessagesRequest) -> Result<String, ApiError> {
+    let chat = chat_of(state, request)?;
+    chat.check_served(state.served())?;
+    let Prompts::Chat(prompt) = &chat.prompts else { return Err(ApiError::internal("Internal server error")) };
+    let (ids, _) = chat_ids(state, prompt, SpecialTokens::Skip, None)?;
+    let count = u32::try_from(ids.len()).unwrap_or(u32::MAX);
+    if count > state.model.max_model_len {
+        chat.check_prompt(count, state.model.max_model_len)?;
+    }
+    Ok(count_body(ids.len()))
+}
+
+/// The chat request of a message, with its tools where the server parses calls.
+///
+/// # Errors
+/// A request that the engine refuses before it looks at the messages.
+pub(in crate::play) fn chat_of(state: &State, request: &MessagesRequest) -> Result<GenerationRequest, ApiError> {
+    let chat = request.chat(system_messages(&state.model, request))?;
+    state.check_model(chat.model.as_deref())?;
+    request.check_choice(state.served().tools)?;
+    Ok(chat)
+}
+
+/// Checks whether the model's template takes a system message that is not the first; tried out where the request has one.
+pub(in crate::play) fn system_messages(model: &Model, request: &MessagesRequest) -> SystemMessages {
+    if !request.has_inline_system() {
+        return SystemMessages::Inline;
+    }
+    let turn = |role: &str| json!({"role": role, "content": "t"});
+    let rendered = model.tokenizer.chat_template().map(|template| {
+        template.render(&Conversation {
+            messages: &[turn("system"), turn("user"), turn("system"), turn("user")],
+            tools: None,
+            documents: None,
+            add_generation_prompt: false,
+            continue_final_message: false,
+            takes_media: false,
+            kwargs: &Map::new(),
+        })
+    });
+    if rendered.is_some_and(|rendered| rendered.is_ok()) { SystemMessages::Inline } else { SystemMessages::First }
+}

@@ -1,0 +1,237 @@
+//! The life of a request, in the order in which it is answered.
+//!
+//! 1. [`Cassettes`](crate::play::cassettes::Cassettes) comes first where there are any. The cassette player reads the request, finds its session and its
+//!    record, or forwards it and records the exchange, or counts a miss (`replay::player`); other requests go on.
+//! 2. [`RecordedResponses`] sends what a trace holds as a response, before validation ([`recorded`]).
+//! 3. The router ([`routes`](crate::play::routes)) calls an endpoint's handler, which takes an [`Arrival`]: body, session, clock,
+//!    and the recorded errors of the same request. [`generate`] is that of chats and completions, to which the other
+//!    families are translated.
+//! 4. [`generate`] and [`start`] validate and tokenize ([`prompts`](crate::play::request::prompts)), match each prompt once and plan the answer
+//!    ([`plan`](crate::play::selection::plan)). A miss is an error or made-up tokens ([`select`](crate::play::selection::select)).
+//! 5. [`respond`] sends each event at its deadline, or the whole body at the last one ([`delivery`](crate::replay::delivery)).
+//!
+//! No step but the first forwards or records.
+
+use std::{ops::ControlFlow, sync::Arc, time::Duration};
+
+use axum::{
+    extract::{self, Request},
+    response::Response,
+};
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt};
+use http::{HeaderMap, Method};
+use tokio::time::Instant;
+
+use crate::{
+    api::{
+        Api, ApiError, CacheUse, GenerationRequest, UsageEvents,
+        answers::{Form, FromChat},
+    },
+    base::stats::StreamClass,
+    replay::delivery::{Clock, Wait, stream_of},
+};
+use crate::{
+    play::answer::Answer,
+    play::answer::collect::{Collected, collect},
+    play::dialect::{Dialect, VllmVersion},
+    play::http::{error, events, held_json},
+    play::middleware::Replay,
+    play::recorded::errors::RefusedRequest,
+    play::recorded::{self, RequestFields},
+    play::request::admission::Hold,
+    play::request::blocking::off_the_loop,
+    play::request::extract::{ErrorResponse, rank_of, request_id_of},
+    play::request::prompts::{Judged, judged, judged_or_known},
+    play::selection::account::Slot,
+    play::selection::plan::{Failing, Origin, Plan, Planned, plan, weight_of},
+    play::{State, routes},
+};
+
+/// The recorded responses of a trace.
+#[derive(Debug, Clone)]
+pub(in crate::play) struct RecordedResponses(pub(in crate::play) Arc<State>);
+
+impl Replay for RecordedResponses {
+    fn takes(&self, request: &Request) -> bool {
+        let path = request.uri().path();
+        *request.method() == Method::POST
+            && self.0.replay.as_ref().is_some_and(|replay| replay.recordings.has(path))
+            && !routes::is_redirected(request.extensions())
+    }
+
+    async fn answer(self, request: Request) -> ControlFlow<Response, Request> {
+        recorded::answer(&self.0, request).await.unwrap_or_else(|refused| ControlFlow::Break(error(&refused)))
+    }
+}
+
+/// A request that came in.
+#[derive(Debug)]
+pub(in crate::play) struct Arrival {
+    pub(in crate::play) headers: HeaderMap,
+    pub(in crate::play) body: Bytes,
+    /// The session of the trace whose records it consumes; `None` for the default one.
+    pub(in crate::play) session: Option<Arc<Slot>>,
+    /// The recorded errors of the same request, in replay order.
+    pub(in crate::play) errors: Vec<usize>,
+    /// When its body was complete: the zero of every deadline.
+    pub(in crate::play) at: Instant,
+    pub(in crate::play) clock: Clock,
+}
+
+impl Arrival {
+    /// The error of a request that this server refuses before it looks for a record: the recorded one of the same request,
+    /// when it is due, where there is one.
+    async fn refused(self, state: &State, error: ApiError) -> ApiError {
+        let (size, body) = (self.body.len(), self.body.clone());
+        let in_body = off_the_loop(size, move || Ok(RequestFields::read(&body).request_id)).await.unwrap_or_default();
+        let request = RefusedRequest {
+            error,
+            request_id: request_id_of(&self.headers).or(in_body.as_deref()),
+            session: self.session.as_deref(),
+            errors: &self.errors,
+        };
+        let (error, due) = request.replayed(state);
+        if due > Duration::ZERO {
+            Wait::<Hold> { clock: self.clock, class: StreamClass::Whole, gate: None }.for_failure(self.at, due).await;
+        }
+        error
+    }
+}
+
+/// An answer that is ready to be sent.
+pub(in crate::play) struct Started {
+    answer: Answer,
+    at: Instant,
+    wait: Wait<Hold>,
+    keep_alive: Option<Duration>,
+    dialect: &'static Dialect,
+    /// True where the request asked for a stream.
+    pub(in crate::play) stream: bool,
+    /// The answer's headers about its origin.
+    pub(in crate::play) headers: HeaderMap,
+    /// The most output tokens that the last prompt leaves room for.
+    pub(in crate::play) max_tokens: u32,
+    /// Use of the prefix cache.
+    pub(in crate::play) cached: CacheUse,
+}
+
+/// `/v1/chat/completions` and `/v1/completions`.
+///
+/// # Errors
+/// Everything that the engine refuses before the first byte, and a miss where those are errors.
+pub(in crate::play) async fn generate(
+    extract::State(state): extract::State<Arc<State>>,
+    arrival: Arrival,
+    api: Api,
+) -> Result<Response, ErrorResponse> {
+    let read = move |state: &State, body: &[u8]| {
+        let mut request = GenerationRequest::parse(api, body)?;
+        if state.config.server.force_usage && request.stream {
+            request.usage_events = UsageEvents::EveryEvent;
+        }
+        Ok((request, ()))
+    };
+    let judged = match judged_or_known(&state, api, arrival.body.clone(), read).await {
+        Ok(judged) => judged,
+        Err(refused) => return Err(arrival.refused(&state, refused).await.into()),
+    };
+    Ok(respond(begin(&state, arrival, judged).await?).await?)
+}
+
+/// Sends an answer in the words of its own family.
+///
+/// # Errors
+/// 500 where the record ended in a failure of the engine.
+pub(in crate::play) async fn respond(started: Started) -> Result<Response, ApiError> {
+    let extra = started.headers.clone();
+    let dialect = started.dialect;
+    if started.stream {
+        Ok(events(started.into_events().map(|event| dialect.event(event)), extra))
+    } else {
+        let Collected { text, share } = started.into_body().await?;
+        Ok(held_json(dialect.body(text), share, extra))
+    }
+}
+
+/// Reads a request of any family, matches it once and makes its answer ready. `read` gives the generation request and
+/// whatever else its family needs to know later.
+///
+/// # Errors
+/// Everything that the engine refuses before the first byte, and a miss where those are errors.
+pub(in crate::play) async fn start<T: Send + 'static>(
+    state: &Arc<State>,
+    arrival: Arrival,
+    read: impl FnOnce(&State, &[u8]) -> Result<(GenerationRequest, T), ApiError> + Send + 'static,
+) -> Result<(Started, T), ApiError> {
+    let (judged, rest) = match judged(state, arrival.body.clone(), read).await {
+        Ok(judged) => judged,
+        Err(refused) => return Err(arrival.refused(state, refused).await),
+    };
+    Ok((begin(state, arrival, judged).await?, rest))
+}
+
+/// Matches a request once and makes its answer ready.
+///
+/// # Errors
+/// The engine's last checks, and a miss where those are errors.
+async fn begin(state: &Arc<State>, arrival: Arrival, judged: Judged) -> Result<Started, ApiError> {
+    let Arrival { headers, session, errors, at, clock, .. } = arrival;
+    let Judged { request, prompts } = judged;
+    let session_id = headers.get("x-session-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let rank = rank_of(&headers);
+    let sent_id = request_id_of(&headers).map(str::to_owned);
+    let request_id = sent_id.or_else(|| request.request_id.clone());
+    let weight = weight_of(&request, &prompts);
+    let is_constrained = request.is_constrained();
+    let planner = Arc::clone(state);
+    let plan = move || {
+        let from = Origin { request_id, session_id, rank, session, errors, at };
+        plan(&planner, &request, prompts, from).map(|planned| (planned, request.stream))
+    };
+    let (planned, stream) =
+        if is_constrained { state.work.drawing.run(plan).await? } else { off_the_loop(weight, plan).await? };
+    let planned = match planned {
+        Plan::Answer(planned) => *planned,
+        Plan::Failure(failing) => {
+            let Failing { failure, id, headers } = *failing;
+            let wait = Wait { clock, class: StreamClass::Whole, gate: state.hold(id, 1) };
+            wait.for_failure(at, failure.due).await;
+            return Err(failure.into_error(&headers));
+        }
+    };
+    let Planned { answer, class, id, headers, max_tokens, cached } = planned;
+    let keep_alive = state.config.server.keep_alive;
+    let class = if stream { class } else { StreamClass::Whole };
+    let wait = Wait { clock, class, gate: state.hold(id, answer.choices()) };
+    let dialect = state.config.vllm_version.dialect();
+    Ok(Started { answer, at, wait, keep_alive, dialect, stream, headers, max_tokens, cached })
+}
+
+impl Started {
+    /// The response in another family's form. It has no keep-alive comments, and one form in every version.
+    pub(in crate::play) fn in_family(mut self, to: impl FromChat + 'static) -> Self {
+        self.keep_alive = None;
+        self.in_form(Form::FromChat(Box::new(to)))
+    }
+
+    /// The response in another form, which is the same in every version.
+    pub(in crate::play) fn in_form(mut self, form: Form) -> Self {
+        self.answer.set_form(form);
+        self.dialect = VllmVersion::default().dialect();
+        self
+    }
+
+    /// The events of the answer, each at its deadline. Dropping the stream, as when the client leaves, frees everything.
+    pub(in crate::play) fn into_events(self) -> impl Stream<Item = Bytes> + Send + 'static {
+        stream_of(self.answer, self.at, self.wait, self.keep_alive)
+    }
+
+    /// The body of an answer that is no stream, at the deadline of its last token.
+    ///
+    /// # Errors
+    /// 500 where the record ended in a failure of the engine, 400 and 503 where the answer takes too much.
+    pub(in crate::play) async fn into_body(self) -> Result<Collected, ApiError> {
+        collect(self.answer, self.at, self.wait).await
+    }
+}

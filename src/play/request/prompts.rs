@@ -1,0 +1,279 @@
+//! Reads a request: validates it in the engine's order and makes ids of its prompts.
+
+use std::{cell::Cell, iter, sync::Arc};
+
+use bytes::Bytes;
+
+use crate::{
+    api::{Api, ApiError, ChatPrompt, GenerationRequest, MaxTokens, PromptInput, Prompts},
+    text::prompt::{MediaHashes, PromptHashes, SkipSpecial, SpecialTokens},
+};
+use crate::{
+    play::State,
+    play::generate::generation,
+    play::metrics::Places,
+    play::request::blocking::{INLINE_BYTES, check_wanted, off_the_loop},
+    play::request::request_cache::Key,
+    play::request::tokens::{chat_ids, check_vocabulary, is_timeless, last_content, prompt_ids, refused, special},
+};
+
+/// One prompt as ids, with what the answer may repeat of it.
+#[derive(Debug)]
+pub(in crate::play) struct Prompt {
+    pub(in crate::play) read: PromptRead,
+    /// Room of its choices in the server's queue.
+    pub(in crate::play) places: Places,
+}
+
+/// A prompt as it was read, the same for every client.
+#[derive(Debug, Clone)]
+pub(in crate::play) struct PromptRead {
+    pub(in crate::play) ids: Arc<[u32]>,
+    pub(in crate::play) shown: Shown,
+    pub(in crate::play) echo: Arc<[u32]>,
+    pub(in crate::play) max_tokens: MaxTokens,
+    /// As the trace hashes prompts; empty without one.
+    pub(in crate::play) hashes: Arc<PromptHashes>,
+    /// Hashes by which a record of the same media is found; `None` without media.
+    pub(in crate::play) media: Option<Arc<PromptHashes>>,
+}
+
+/// Parts of a prompt that the answer shows.
+#[derive(Debug, Clone, Default)]
+pub(in crate::play) struct Shown {
+    /// The text of the prompt: where a completion repeats it, and where a chat returns it.
+    pub(in crate::play) text: Option<Arc<str>>,
+    /// Role of a chat's answer; `None` for the assistant.
+    pub(in crate::play) role: Option<Arc<str>>,
+    /// Content that a chat repeats, empty where its last message is of another role; `None` unless the request asks for it.
+    pub(in crate::play) message: Option<Arc<str>>,
+}
+
+impl Shown {
+    fn of_chat(
+        state: &State,
+        request: &GenerationRequest,
+        chat: &ChatPrompt,
+        text: Option<String>,
+    ) -> Result<Self, ApiError> {
+        let repeated = if request.echo { Some(last_content(&state.model, chat)?.into()) } else { None };
+        Ok(Self {
+            text: text.filter(|_| request.return_prompt_text).map(Into::into),
+            role: (!chat.add_generation_prompt).then(|| chat.answer_role().into()),
+            message: repeated,
+        })
+    }
+
+    fn size(&self) -> usize {
+        self.text.as_ref().map_or(0, |text| text.len()) + self.message.as_ref().map_or(0, |message| message.len())
+    }
+}
+
+/// The request and its prompts.
+#[derive(Debug)]
+pub(in crate::play) struct Judged {
+    pub(in crate::play) request: Arc<GenerationRequest>,
+    pub(in crate::play) prompts: Vec<Prompt>,
+}
+
+/// A request that was read once and accepted.
+#[derive(Debug)]
+pub(in crate::play) struct Known {
+    request: Arc<GenerationRequest>,
+    prompts: Vec<PromptRead>,
+}
+
+impl Known {
+    pub(in crate::play) fn new(request: impl Into<Arc<GenerationRequest>>, prompts: Vec<PromptRead>) -> Self {
+        Self { request: request.into(), prompts }
+    }
+
+    /// Bytes of the prompts.
+    pub(in crate::play) fn size(&self) -> usize {
+        let media = |prompt: &PromptRead| prompt.media.as_ref().map_or(0, |media| size_of_val(&*media.blocks));
+        let size = |prompt: &PromptRead| {
+            let tokens = size_of_val(&*prompt.ids) + size_of_val(&*prompt.echo);
+            tokens + size_of_val(&*prompt.hashes.blocks) + media(prompt) + prompt.shown.size()
+        };
+        self.prompts.iter().map(size).sum()
+    }
+
+    /// The request once more, where the server has room for it.
+    fn again(&self, state: &State) -> Result<Judged, ApiError> {
+        // Adapters come and go.
+        state.check_model(self.request.model.as_deref())?;
+        let places = admitted(state, &self.request)?;
+        let prompts = self.prompts.iter().cloned().zip(places).map(|(read, places)| Prompt { read, places });
+        Ok(Judged { request: Arc::clone(&self.request), prompts: prompts.collect() })
+    }
+}
+
+/// The request and its prompts, from memory where the same body was read before. Everything that `read` does has to
+/// depend on nothing but the body and the server's configuration.
+///
+/// # Errors
+/// Everything that the engine refuses before the first byte.
+pub(in crate::play) async fn judged_or_known(
+    state: &Arc<State>,
+    api: Api,
+    body: Bytes,
+    read: impl FnOnce(&State, &[u8]) -> Result<(GenerationRequest, ()), ApiError> + Send + 'static,
+) -> Result<Judged, ApiError> {
+    let key = state.work.memo.key(api, &body);
+    if let Some(known) = state.work.memo.recall(key, &body) {
+        return known.again(state);
+    }
+    let (judged, ()) = judged(state, body.clone(), read).await?;
+    remember(state, key, &body, &judged);
+    Ok(judged)
+}
+
+fn remember(state: &State, key: Key, body: &[u8], judged: &Judged) {
+    let Judged { request, prompts } = judged;
+    let depends_on_time = match &request.prompts {
+        Prompts::Chat(chat) => !is_timeless(&state.model, chat),
+        Prompts::Batch(_) => true,
+        Prompts::Completion(_) => false,
+    };
+    if !depends_on_time {
+        let known = || Known::new(Arc::clone(request), prompts.iter().map(|prompt| prompt.read.clone()).collect());
+        state.work.memo.keep(key, body, known);
+    }
+}
+
+/// The request and its prompts, and whatever else `read` gives.
+///
+/// # Errors
+/// Everything that the engine refuses before the first byte.
+pub(in crate::play) async fn judged<T: Send + 'static>(
+    state: &Arc<State>,
+    body: Bytes,
+    read: impl FnOnce(&State, &[u8]) -> Result<(GenerationRequest, T), ApiError> + Send + 'static,
+) -> Result<(Judged, T), ApiError> {
+    let reader = Arc::clone(state);
+    let size = state.weight_of(body.len());
+    let work = move || {
+        let (mut request, rest) = read(&reader, &body)?;
+        generation::take_defaults(&reader, &mut request);
+        let prompts = read_prompts(&reader, &request)?;
+        Ok((Judged { request: Arc::new(request), prompts }, rest))
+    };
+    let _turn = if size <= INLINE_BYTES { Some(state.work.turns.next().await) } else { None };
+    off_the_loop(size, work).await
+}
+
+/// A request whose prompts are wanted and no answer: each prompt's ids with the most output tokens that it may have.
+///
+/// # Errors
+/// Everything that the engine refuses before the first byte.
+pub(in crate::play) async fn prompts_of<T: Send + 'static>(
+    state: &Arc<State>,
+    body: Bytes,
+    read: impl FnOnce(&State, &[u8]) -> Result<(GenerationRequest, T), ApiError> + Send + 'static,
+) -> Result<(Option<String>, Vec<(Arc<[u32]>, u32)>, T), ApiError> {
+    let (Judged { request, prompts }, rest) = judged(state, body, read).await?;
+    let prompts = prompts.into_iter().map(|Prompt { read, .. }| (read.ids, most_tokens(read.max_tokens)));
+    Ok((request.request_id.clone(), prompts.collect(), rest))
+}
+
+/// Room for each of the request's prompts.
+///
+/// # Errors
+/// 503 where there is too little.
+fn admitted(state: &State, request: &GenerationRequest) -> Result<Vec<Places>, ApiError> {
+    let admit = |_| state.metrics.admit(request.choices, state.config.server.max_queued);
+    (0..request.prompts.count()).map(admit).collect()
+}
+
+/// Makes ids of the request's prompts and validates them in the engine's order.
+fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt>, ApiError> {
+    state.check_model(request.model.as_deref())?;
+    request.check_served(state.served())?;
+    let places = admitted(state, request)?;
+    let special = special(request.add_special_tokens);
+    let is_first = Cell::new(true);
+    let judged = |mut ids: Arc<[u32]>, shown, echo, media: Option<MediaHashes>, places| {
+        check_wanted()?;
+        if let Some(truncation) = request.truncation {
+            let mut kept = ids.to_vec();
+            truncation.apply(&mut kept, state.model.max_model_len);
+            ids = kept.into();
+        }
+        let count = u32::try_from(ids.len()).unwrap_or(u32::MAX);
+        let max_tokens = request.check_prompt(count, state.model.max_model_len)?;
+        // What no prompt changes is looked at once.
+        let is_first = is_first.take();
+        if is_first {
+            request.check_vocabulary(state.vocabulary())?;
+        }
+        check_vocabulary(&state.model.tokenizer, &ids)?;
+        if ids.is_empty() {
+            return Err(ApiError::bad_request("The decoder prompt cannot be empty"));
+        }
+        if is_first {
+            let tokenizer = &state.model.tokenizer;
+            request.check_bad_words(|word| tokenizer.encode(word, SpecialTokens::Skip).map_err(refused))?;
+        }
+        if request.only_echoes() {
+            GenerationRequest::check_room(count, state.model.max_model_len)?;
+        }
+        let hashes = state.replay.as_ref().map(|replay| replay.hasher.hash(&ids)).unwrap_or_default();
+        let hashes = Arc::new(hashes);
+        let media = media.map(|media| {
+            let blocks = std::iter::once(media.first_block()).chain(hashes.blocks.iter().copied()).collect();
+            Arc::new(PromptHashes { blocks, whole: Some(media.whole) })
+        });
+        Ok(Prompt { read: PromptRead { ids, shown, echo, max_tokens, hashes, media }, places })
+    };
+    let chat_prompt = |(chat, places): (&ChatPrompt, Places)| {
+        let (ids, text) = chat_ids(state, chat, special, request.truncation)?;
+        let echo = last_words(state, &chat.messages)?;
+        let replay = state.replay.as_ref().filter(|_| state.model.takes_media);
+        let media = replay.and_then(|replay| replay.hasher.hash_media(&chat.messages));
+        judged(ids.into(), Shown::of_chat(state, request, chat, text)?, echo, media, places)
+    };
+    match &request.prompts {
+        Prompts::Chat(chat) => iter::once(chat).zip(places).map(chat_prompt).collect(),
+        Prompts::Batch(chats) => chats.iter().zip(places).map(chat_prompt).collect(),
+        Prompts::Completion(inputs) => {
+            let read = |(input, places)| {
+                let ids = prompt_ids(&state.model, input, special, request.truncation)?;
+                let text = if request.echo { Some(echoed_text(state, request, input)?.into()) } else { None };
+                let echo = Arc::clone(&ids);
+                judged(ids, Shown { text, ..Shown::default() }, echo, None, places)
+            };
+            inputs.iter().zip(places).map(read).collect()
+        }
+    }
+}
+
+/// The text by which a completion repeats its prompt; none beside ids.
+fn echoed_text(state: &State, request: &GenerationRequest, input: &PromptInput) -> Result<String, ApiError> {
+    match input {
+        _ if request.return_token_ids => Ok(String::new()),
+        PromptInput::Text(text) => Ok(text.clone()),
+        PromptInput::Ids(ids) => state.model.tokenizer.decode(ids, SkipSpecial::Keep).map_err(refused),
+    }
+}
+
+/// The tokens of a chat's last message, for a server that echoes.
+fn last_words(state: &State, messages: &[serde_json::Value]) -> Result<Arc<[u32]>, ApiError> {
+    if !state.echoes() {
+        return Ok(Arc::default());
+    }
+    let content = messages.last().and_then(|message| message.get("content"));
+    let text = match content {
+        Some(serde_json::Value::String(text)) => text.clone(),
+        Some(serde_json::Value::Array(parts)) => {
+            parts.iter().filter_map(|part| part.get("text")?.as_str()).collect::<Vec<_>>().join("\n")
+        }
+        _ => String::new(),
+    };
+    state.model.tokenizer.encode(&text, SpecialTokens::Skip).map(Into::into).map_err(refused)
+}
+
+/// The most output tokens that a prompt leaves room for.
+pub(in crate::play) fn most_tokens(max_tokens: MaxTokens) -> u32 {
+    let (MaxTokens::Asked(most) | MaxTokens::Left(most)) = max_tokens;
+    most
+}

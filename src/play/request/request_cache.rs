@@ -1,0 +1,179 @@
+//! Remembers requests that were read, so that a body that comes again is not parsed, validated, rendered and tokenized again.
+//!
+//! A body is known by a seeded hash and by being equal byte for byte. Only what depends on nothing but the body and the
+//! server's configuration is remembered, and only of requests that were accepted: a server that is too busy refuses a known
+//! request like any other, and one that is refused is read again each time. Nothing of it is ever sent to another client
+//! than in the answer that its own body gives.
+//!
+//! Limits: a body is kept when it comes a second time, so that bodies which never do cost a hash. What was not asked for
+//! since half of the room was filled again is forgotten.
+//!
+//! See docs/decisions/0019-repeated-bodies-are-read-once.md.
+
+use std::{
+    hash::{BuildHasherDefault, Hasher},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use bytes::Bytes;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::play::request::prompts::Known;
+use crate::{api::Api, base::bounded_cache::BoundedCache};
+
+/// Most bytes that remembered requests take, by their estimated size.
+const BYTES: usize = 16 << 20;
+
+/// Memory of a parsed body for each of its bytes, and beside them.
+const PER_BYTE: usize = 8;
+const ENTRY: usize = 2048;
+
+/// Hashes of bodies that came once.
+const SEEN: usize = 1024;
+
+/// The requests that came more than once of late.
+#[derive(Debug)]
+pub(in crate::play) struct RequestCache {
+    seed: u64,
+    seen: Box<[AtomicU64]>,
+    entries: Mutex<BoundedCache<Key, Entry, BuildHasherDefault<Hashed>>>,
+}
+
+/// A body's name in a [`RequestCache`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(in crate::play) struct Key(u64);
+
+#[derive(Debug)]
+struct Entry {
+    body: Bytes,
+    known: Arc<Known>,
+}
+
+impl RequestCache {
+    pub(in crate::play) fn new() -> Self {
+        Self::of(BYTES)
+    }
+
+    /// A memo of so many bytes; an entry takes an eighth of them at most.
+    fn of(limit: usize) -> Self {
+        let seen = (0..SEEN).map(|_| AtomicU64::new(0)).collect();
+        Self { seed: rand::random(), seen, entries: Mutex::new(BoundedCache::new(limit, limit / 8)) }
+    }
+
+    pub(in crate::play) fn key(&self, api: Api, body: &[u8]) -> Key {
+        let endpoint = match api {
+            Api::Chat => 0,
+            Api::Completions => 1,
+        };
+        Key(xxh3_64_with_seed(body, self.seed ^ endpoint))
+    }
+
+    /// Finds the request that was read from this body.
+    pub(in crate::play) fn recall(&self, key: Key, body: &[u8]) -> Option<Arc<Known>> {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = entries.get(&key)?;
+        (entry.body == body).then(|| Arc::clone(&entry.known))
+    }
+
+    /// Keeps what was read from a body that came before.
+    pub(in crate::play) fn keep(&self, key: Key, body: &[u8], known: impl FnOnce() -> Known) {
+        let slot = usize::try_from(key.0).unwrap_or_default() % SEEN;
+        let came_before = self.seen.get(slot).is_some_and(|seen| seen.swap(key.0, Relaxed) == key.0);
+        if !came_before {
+            return;
+        }
+        let entry = Entry { body: Bytes::copy_from_slice(body), known: Arc::new(known()) };
+        let size = entry.size();
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner).insert(key, entry, size);
+    }
+}
+
+impl Entry {
+    fn size(&self) -> usize {
+        self.body.len() * PER_BYTE + self.known.size() + ENTRY
+    }
+}
+
+/// Takes the hash that a key is for its own.
+#[derive(Debug, Default)]
+struct Hashed(u64);
+
+impl Hasher for Hashed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = xxh3_64_with_seed(bytes, self.0);
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known() -> Known {
+        let body = br#"{"messages":[{"role":"user","content":"hi"}]}"#;
+        Known::new(crate::api::GenerationRequest::parse(Api::Chat, body).unwrap(), Vec::new())
+    }
+
+    fn keep(memo: &RequestCache, body: &str) -> Key {
+        let key = memo.key(Api::Chat, body.as_bytes());
+        memo.keep(key, body.as_bytes(), known);
+        key
+    }
+
+    fn size(memo: &RequestCache) -> usize {
+        memo.entries.lock().unwrap().size()
+    }
+
+    #[test]
+    fn a_body_is_known_when_it_came_twice_to_the_same_endpoint() {
+        let memo = RequestCache::of(BYTES);
+        let key = keep(&memo, "a");
+        assert!(memo.recall(key, b"a").is_none());
+        keep(&memo, "a");
+        assert!(memo.recall(key, b"a").is_some());
+        let other = memo.key(Api::Completions, b"a");
+        assert!(memo.recall(other, b"a").is_none());
+    }
+
+    #[test]
+    fn an_equal_hash_is_not_enough() {
+        let memo = RequestCache::of(BYTES);
+        keep(&memo, "a");
+        let key = keep(&memo, "a");
+        assert!(memo.recall(key, b"b").is_none());
+    }
+
+    #[test]
+    fn it_stays_within_its_limit_and_keeps_what_is_asked_for() {
+        let limit = 40 * (ENTRY + known().size() + 8 * PER_BYTE);
+        let memo = RequestCache::of(limit);
+        keep(&memo, "often");
+        let often = keep(&memo, "often");
+        for number in 0..1000 {
+            keep(&memo, &number.to_string());
+            keep(&memo, &number.to_string());
+            assert!(size(&memo) <= limit);
+            assert!(memo.recall(often, b"often").is_some());
+        }
+        assert!(memo.recall(memo.key(Api::Chat, b"3"), b"3").is_none());
+    }
+
+    #[test]
+    fn what_is_too_large_is_not_kept() {
+        let memo = RequestCache::of(8 * ENTRY);
+        let body = "x".repeat(ENTRY);
+        keep(&memo, &body);
+        let key = keep(&memo, &body);
+        assert!(memo.recall(key, body.as_bytes()).is_none());
+    }
+}

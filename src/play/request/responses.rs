@@ -1,0 +1,175 @@
+//! `/v1/responses`, and the paths of responses that are kept.
+//!
+//! Without a store nothing is kept: what needs one is refused, and every response is asked for in vain. A response in the
+//! background is made whether or not a client waits for it; it is `queued` until it is over, as on the engine.
+
+use std::sync::Arc;
+
+use axum::{extract, response::Response};
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt, stream};
+use http::{HeaderMap, StatusCode};
+
+use crate::api::{
+    ApiError, Query,
+    responses::{
+        ResponseEncoder, ResponseHead, ResponsesRequest, Retrieval, completed, no_store, not_found, queued_body,
+    },
+};
+use crate::net::wire::EventBuffer;
+use crate::{
+    play::State,
+    play::http::{Json, events, json},
+    play::rare::response_store::{Kept, LogWriter, ResponseStore},
+    play::request::extract::ErrorResponse,
+    play::request::info,
+    play::request::pipeline::{Arrival, Started, start},
+};
+
+/// `GET /v1/responses/{response_id}`
+///
+/// # Errors
+/// One that is not kept, or a query that does not fit.
+pub(in crate::play) async fn retrieve(
+    extract::State(kept): extract::State<Option<Arc<Kept>>>,
+    extract::Path(id): extract::Path<String>,
+    query: Query,
+) -> Result<Response, ErrorResponse> {
+    let retrieval = Retrieval::read(&query)?;
+    let kept = kept.ok_or_else(|| not_found(&id))?;
+    match retrieval.events_from {
+        None => Ok(json(StatusCode::OK, kept.body(&id)?, HeaderMap::new())),
+        Some(from) => Ok(events(kept.events(&id, from)?, HeaderMap::new())),
+    }
+}
+
+/// `POST /v1/responses/{response_id}/cancel`
+///
+/// # Errors
+/// One that is not kept or is over.
+pub(in crate::play) async fn cancel(
+    extract::State(kept): extract::State<Option<Arc<Kept>>>,
+    extract::Path(id): extract::Path<String>,
+) -> Result<Json, ErrorResponse> {
+    let kept = kept.ok_or_else(|| not_found(&id))?;
+    Ok(Json(kept.cancel(&id)?))
+}
+
+/// Answers a request for a response.
+///
+/// # Errors
+/// Everything that the engine refuses before the first byte, and a miss where those are errors.
+pub(in crate::play) async fn answer(
+    extract::State(state): extract::State<Arc<State>>,
+    arrival: Arrival,
+) -> Result<Response, ErrorResponse> {
+    let read = |state: &State, body: &[u8]| {
+        let request = ResponsesRequest::parse(body)?;
+        state.check_model(request.model())?;
+        let messages = request.messages(history(state, &request)?)?;
+        let kept = state.kept.as_ref().filter(|_| request.is_stored()).map(|_| messages.clone());
+        Ok((request.chat(messages)?, (request, kept)))
+    };
+    let (started, (request, messages)) = start(&state, arrival, read).await?;
+    let head = head(&state, &started, &request);
+    let kept = state.kept.as_ref().zip(messages);
+    let kept = kept.map(|(kept, messages)| (kept, ResponseStore::new(kept, &head.id, messages)));
+    let making = Making { started, request: Arc::new(request), head };
+    let extra = making.started.headers.clone();
+    let keeper = match kept {
+        Some((kept, keeper)) if making.request.is_background() => return Ok(in_background(kept, keeper, making)?),
+        kept => kept.map(|(_, keeper)| keeper),
+    };
+    if making.started.stream {
+        return Ok(events(making.events(keeper), extra));
+    }
+    Ok(json(StatusCode::OK, making.body(keeper.as_ref()).await?, extra))
+}
+
+/// The conversation before a request.
+///
+/// # Errors
+/// A request that needs a response store on a server without one, and an earlier response that is not stored.
+fn history(state: &State, request: &ResponsesRequest) -> Result<Vec<serde_json::Value>, ApiError> {
+    if state.kept.is_none() && request.is_background() {
+        return Err(no_store());
+    }
+    let Some(id) = request.previous() else { return Ok(Vec::new()) };
+    state.kept.as_ref().ok_or_else(|| not_found(id))?.conversation(id)
+}
+
+/// A response that is about to be made.
+struct Making {
+    started: Started,
+    request: Arc<ResponsesRequest>,
+    head: ResponseHead,
+}
+
+impl Making {
+    /// The events of the response, which is stored with the last one.
+    fn events(self, keeper: Option<ResponseStore>) -> impl Stream<Item = Bytes> + Send + 'static {
+        let mut encoder = ResponseEncoder::new(self.request, self.head);
+        let mut opening = EventBuffer::default();
+        encoder.open(&mut opening);
+        stream::iter(opening).chain(self.started.in_family(encoder).into_events()).inspect(move |event| {
+            if let Some((keeper, body)) = keeper.as_ref().and_then(|keeper| Some((keeper, completed(event)?))) {
+                keeper.keep(body);
+            }
+        })
+    }
+
+    /// The whole response, which is kept.
+    ///
+    /// # Errors
+    /// 500 where the record ended in a failure of the engine.
+    async fn body(self, keeper: Option<&ResponseStore>) -> Result<String, ApiError> {
+        let body = self.started.in_family(ResponseEncoder::new(self.request, self.head)).into_body().await?.text;
+        if let Some(keeper) = keeper {
+            keeper.keep(body.clone());
+        }
+        Ok(body)
+    }
+}
+
+/// Makes a response while its client goes on: answers at once, or with events that the client may leave.
+///
+/// # Errors
+/// None while responses are kept.
+fn in_background(kept: &Kept, keeper: ResponseStore, making: Making) -> Result<Response, ApiError> {
+    let extra = making.started.headers.clone();
+    let id = making.head.id.clone();
+    let queued = queued_body(&making.request, &making.head);
+    let log = making.started.stream.then(LogWriter::new);
+    keeper.queue(queued.clone(), log.as_ref());
+    let answer = match &log {
+        Some(_) => events(kept.events(&id, 0)?, extra),
+        None => json(StatusCode::OK, queued, extra),
+    };
+    let task = tokio::spawn(async move {
+        match log {
+            Some(log) => {
+                let mut events = std::pin::pin!(making.events(Some(keeper)));
+                while let Some(event) = events.next().await {
+                    log.write(event);
+                }
+                log.end();
+            }
+            // A failure leaves the response queued, as the engine's does.
+            None => drop(making.body(Some(&keeper)).await),
+        }
+    });
+    kept.made_by(&id, task.abort_handle());
+    Ok(answer)
+}
+
+fn head(state: &State, started: &Started, request: &ResponsesRequest) -> ResponseHead {
+    ResponseHead {
+        id: request.id().map_or_else(|| format!("resp_{}", state.fresh_id()), str::to_owned),
+        created_at: info::unix_seconds(),
+        model: state.model.first_name().to_owned(),
+        temperature: state.model.sampling.temperature,
+        top_p: state.model.sampling.top_p,
+        max_output_tokens: started.max_tokens,
+        cache: started.cached,
+    }
+}

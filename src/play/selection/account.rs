@@ -1,0 +1,378 @@
+//! Sessions of a trace: consumed records, and counts of matches and misses.
+//!
+//! A session is independent consumption for one client; requests that name none share the default one. Counting takes a few
+//! atomic additions for each prompt; only misses take a lock.
+//!
+//! Limits: sessions take memory for every record, so there are no more of them than [`SESSION_BYTES`] hold. The first
+//! misses of a session are kept ([`KeptMisses`]), the others only counted.
+
+mod view;
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use serde_json::Value;
+
+use crate::{
+    play::generate::samples::{self, Samples},
+    play::load::Replay,
+    play::recorded::responses::ServedResponses,
+};
+use crate::{
+    recording::redaction::Redactor,
+    replay::account::{
+        DEFAULT_SESSION, EarlierReports, KeptMisses, Ledger, Matching, Report, SessionReport, session_name,
+    },
+    replay::matching::{Consumption, MatchBy, Matcher, Miss, MissReason, Selection},
+};
+
+/// Memory that all named sessions may take together.
+const SESSION_BYTES: usize = 1 << 30;
+
+/// Named sessions, however little each of them takes.
+const MOST_SESSIONS: usize = 10_000;
+
+/// Shares of a prompt's blocks by which matches are counted: below so many hundredths.
+const SHARES: [(u64, &str); 4] = [(25, "under 25%"), (50, "25% to 50%"), (75, "50% to 75%"), (100, "75% and more")];
+
+/// The sessions of a trace.
+#[derive(Debug)]
+pub(in crate::play) struct Account {
+    default: Arc<Slot>,
+    named: RwLock<BTreeMap<String, Arc<Slot>>>,
+    most: usize,
+    /// Counts of sessions that were reset or ended.
+    past: Mutex<Totals>,
+    /// What failed in them.
+    earlier: Mutex<EarlierReports>,
+}
+
+/// One session, which can be reset.
+#[derive(Debug)]
+pub(in crate::play) struct Slot {
+    name: Option<String>,
+    session: RwLock<Session>,
+}
+
+/// There are as many sessions as there may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("there are {0} sessions, which is the most; end one with DELETE /vcr/sessions/NAME")]
+pub(in crate::play) struct TooManySessions(usize);
+
+/// The consumption of one session, and its counts.
+#[derive(Debug)]
+pub(in crate::play) struct Session {
+    pub(in crate::play) consumption: Consumption,
+    pub(in crate::play) responses: ServedResponses,
+    /// Which answers were made up for prompts without a record.
+    pub(in crate::play) samples: Samples,
+    counts: Counts,
+    misses: Mutex<KeptMisses>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    prompts: AtomicU64,
+    index: AtomicU64,
+    whole: AtomicU64,
+    /// By the share of the prompt's blocks, see [`SHARES`].
+    prefix: [AtomicU64; SHARES.len()],
+    next: AtomicU64,
+    matched_blocks: AtomicU64,
+    total_blocks: AtomicU64,
+    again: AtomicU64,
+    asked_again: AtomicU64,
+    no_match: AtomicU64,
+    exhausted: AtomicU64,
+}
+
+/// Counts of one session or of several.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(in crate::play) struct Totals {
+    /// Prompts that looked for a record.
+    pub(in crate::play) prompts: u64,
+    /// Ways in which those that found one did.
+    pub(in crate::play) matching: Matching,
+    /// Records that were served again: `exhausted` where no other was left, `index` where they were asked for by their index.
+    pub(in crate::play) again: BTreeMap<&'static str, u64>,
+    /// Prompts that found none, by reason.
+    pub(in crate::play) missed: BTreeMap<&'static str, u64>,
+}
+
+impl Totals {
+    fn add(&mut self, other: &Self) {
+        let add = |to: &mut BTreeMap<&'static str, u64>, from: &BTreeMap<&'static str, u64>| {
+            from.iter().for_each(|(name, count)| *to.entry(name).or_default() += count);
+        };
+        self.prompts += other.prompts;
+        add(&mut self.again, &other.again);
+        add(&mut self.missed, &other.missed);
+        add(&mut self.matching.found, &other.matching.found);
+        add(&mut self.matching.shares, &other.matching.shares);
+        self.matching.matched_blocks += other.matching.matched_blocks;
+        self.matching.total_blocks += other.matching.total_blocks;
+    }
+}
+
+impl Account {
+    pub(in crate::play) fn new(matcher: &Matcher) -> Self {
+        let bytes = matcher.session_bytes() + samples::SESSION_BYTES;
+        let most = (SESSION_BYTES / bytes).clamp(1, MOST_SESSIONS);
+        Self {
+            default: Arc::new(Slot::new(None, matcher)),
+            named: RwLock::default(),
+            most,
+            past: Mutex::default(),
+            earlier: Mutex::default(),
+        }
+    }
+
+    /// The session of requests that name none.
+    pub(in crate::play) fn default_session(&self) -> &Arc<Slot> {
+        &self.default
+    }
+
+    /// All sessions by their names.
+    fn all(&self) -> Vec<(String, Arc<Slot>)> {
+        let named = self.named.read().unwrap_or_else(PoisonError::into_inner);
+        let named = named.iter().map(|(name, slot)| (name.clone(), Arc::clone(slot)));
+        std::iter::once((DEFAULT_SESSION.to_owned(), Arc::clone(&self.default))).chain(named).collect()
+    }
+
+    fn some(&self, session: Option<&str>) -> Vec<(String, Arc<Slot>)> {
+        self.all().into_iter().filter(|(name, _)| session.is_none_or(|session| session == name)).collect()
+    }
+
+    /// Resets a session.
+    fn reset(&self, slot: &Slot, matcher: &Matcher) {
+        let fresh = Session::new(slot.name(), matcher);
+        let before = std::mem::replace(&mut *slot.session.write().unwrap_or_else(PoisonError::into_inner), fresh);
+        let totals = before.totals();
+        self.past.lock().unwrap_or_else(PoisonError::into_inner).add(&totals);
+        let Totals { prompts: requests, again, missed: misses, .. } = totals;
+        let report = SessionReport { requests, again, misses, ..SessionReport::default() };
+        let name = slot.name().unwrap_or(DEFAULT_SESSION);
+        self.earlier.lock().unwrap_or_else(PoisonError::into_inner).keep(name, report);
+    }
+
+    /// The counts of everything that was asked so far.
+    pub(in crate::play) fn totals(&self) -> Totals {
+        let mut totals = self.past.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.all().iter().for_each(|(_, slot)| slot.with(|session| totals.add(&session.totals())));
+        totals
+    }
+
+    /// Counts the records that the default session consumed, and the sessions.
+    pub(in crate::play) fn now(&self) -> (usize, usize) {
+        let sessions = 1 + self.named.read().unwrap_or_else(PoisonError::into_inner).len();
+        (self.default.with(|session| session.consumed()), sessions)
+    }
+
+    /// The session of a name, which begins where there is none.
+    ///
+    /// # Errors
+    /// When there are too many.
+    pub(in crate::play) fn named(&self, name: &str, matcher: &Matcher) -> Result<Arc<Slot>, TooManySessions> {
+        let known = self.named.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned();
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let mut named = self.named.write().unwrap_or_else(PoisonError::into_inner);
+        if !named.contains_key(name) && named.len() >= self.most {
+            return Err(TooManySessions(self.most));
+        }
+        Ok(Arc::clone(named.entry(name.to_owned()).or_insert_with(|| Arc::new(Slot::new(Some(name), matcher)))))
+    }
+}
+
+impl Slot {
+    fn new(name: Option<&str>, matcher: &Matcher) -> Self {
+        Self { name: name.map(str::to_owned), session: RwLock::new(Session::new(name, matcher)) }
+    }
+
+    /// Its name; `None` for the default session.
+    pub(in crate::play) fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// Reads the session; a reset waits for it.
+    pub(in crate::play) fn with<T>(&self, read: impl FnOnce(&Session) -> T) -> T {
+        read(&self.session.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Session {
+    fn new(name: Option<&str>, matcher: &Matcher) -> Self {
+        Self {
+            consumption: matcher.session(),
+            responses: ServedResponses::default(),
+            samples: name.map_or_else(Samples::default, |_| Samples::within(samples::SESSION_BYTES)),
+            counts: Counts::default(),
+            misses: Mutex::default(),
+        }
+    }
+
+    fn totals(&self) -> Totals {
+        self.counts.totals()
+    }
+
+    /// Counts the records that were served at least once.
+    pub(in crate::play) fn consumed(&self) -> usize {
+        self.consumption.consumed() + self.responses.consumed()
+    }
+
+    /// Counts the times that a record was served.
+    fn times(&self, record: usize) -> u64 {
+        self.consumption.times(record) + self.responses.times(record)
+    }
+
+    /// Counts what became of a prompt.
+    pub(in crate::play) fn count(&self, outcome: &Result<Selection, Miss>) {
+        let counts = &self.counts;
+        counts.prompts.fetch_add(1, Relaxed);
+        match outcome {
+            Ok(selection) => counts.found(selection),
+            Err(Miss { reason: MissReason::NoMatch, .. }) => drop(counts.no_match.fetch_add(1, Relaxed)),
+            Err(Miss { reason: MissReason::Exhausted, .. }) => drop(counts.exhausted.fetch_add(1, Relaxed)),
+        }
+    }
+
+    /// Keeps a miss, unless enough are kept.
+    pub(in crate::play) fn keep_miss(&self, explain: impl FnOnce() -> Value) {
+        let has_room = || self.misses.lock().unwrap_or_else(PoisonError::into_inner).has_room();
+        if has_room() {
+            let miss = explain();
+            self.misses.lock().unwrap_or_else(PoisonError::into_inner).keep(miss);
+        }
+    }
+}
+
+/// Those that are not zero.
+fn counted<'a>(counts: impl IntoIterator<Item = (&'static str, &'a AtomicU64)>) -> BTreeMap<&'static str, u64> {
+    let counts = counts.into_iter().map(|(name, count)| (name, count.load(Relaxed)));
+    counts.filter(|(_, count)| *count > 0).collect()
+}
+
+impl Counts {
+    fn totals(&self) -> Totals {
+        let shares = counted(SHARES.iter().map(|(_, name)| *name).zip(&self.prefix));
+        let mut found = counted([("index", &self.index), ("whole", &self.whole), ("next", &self.next)]);
+        found.extend(Some(shares.values().sum()).filter(|sum| *sum > 0).map(|sum: u64| ("prefix", sum)));
+        let matching = Matching {
+            found,
+            shares,
+            matched_blocks: self.matched_blocks.load(Relaxed),
+            total_blocks: self.total_blocks.load(Relaxed),
+        };
+        Totals {
+            prompts: self.prompts.load(Relaxed),
+            matching,
+            again: counted([("exhausted", &self.again), ("index", &self.asked_again)]),
+            missed: counted([
+                (MissReason::NoMatch.name(), &self.no_match),
+                (MissReason::Exhausted.name(), &self.exhausted),
+            ]),
+        }
+    }
+
+    fn found(&self, selection: &Selection) {
+        let Selection { by, whole, matched_blocks, total_blocks, again, .. } = selection;
+        let way = match by {
+            MatchBy::Index | MatchBy::Auto => &self.index,
+            MatchBy::Next => &self.next,
+            MatchBy::Prefix if *whole => &self.whole,
+            MatchBy::Prefix => {
+                let (matched, total) = (*matched_blocks as u64, (*total_blocks as u64).max(1));
+                self.matched_blocks.fetch_add(matched, Relaxed);
+                self.total_blocks.fetch_add(total, Relaxed);
+                let share = (matched * 100 / total).min(99);
+                let slot = SHARES.iter().position(|(below, _)| share < *below);
+                let Some(way) = slot.and_then(|slot| self.prefix.get(slot)) else { return };
+                way
+            }
+        };
+        way.fetch_add(1, Relaxed);
+        if *again {
+            let way = if *by == MatchBy::Index { &self.asked_again } else { &self.again };
+            way.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+impl Ledger for Replay {
+    fn report(&self, session: Option<&str>) -> Report {
+        let of_slot = |(name, slot): (String, Arc<Slot>)| (name, slot.with(|session| self.session_report(session)));
+        // A default session that was never used is not shown.
+        let is_shown = |(name, slot): &(String, Arc<Slot>)| {
+            session.is_some() || name != DEFAULT_SESSION || slot.with(|it| it.totals().prompts > 0)
+        };
+        let mut sessions: BTreeMap<String, SessionReport> =
+            self.account.some(session).into_iter().filter(is_shown).map(of_slot).collect();
+        if sessions.is_empty() {
+            let report = self.account.default.with(|session| self.session_report(session));
+            sessions.insert(DEFAULT_SESSION.to_owned(), report);
+        }
+        let earlier = || self.account.earlier.lock().unwrap_or_else(PoisonError::into_inner).reports();
+        Report { sessions, earlier: if session.is_none() { earlier() } else { BTreeMap::new() }, ..Report::default() }
+    }
+
+    fn misses(&self, session: Option<&str>) -> Vec<Value> {
+        let kept = |session: &Session| session.misses.lock().unwrap_or_else(PoisonError::into_inner).list().to_vec();
+        self.account.some(session).iter().flat_map(|(_, slot)| slot.with(kept)).collect()
+    }
+
+    fn reset(&self, session: Option<&str>) {
+        self.account.some(session).iter().for_each(|(_, slot)| self.account.reset(slot, &self.matcher));
+    }
+
+    fn records(&self, session: Option<&str>) -> Vec<Value> {
+        (0..self.records.len()).filter_map(|at| self.shown_record(at, session)).collect()
+    }
+
+    fn record(&self, at: usize, session: Option<&str>) -> Option<Value> {
+        self.shown_record(at, session)
+    }
+
+    fn sessions(&self) -> Vec<String> {
+        self.account.all().into_iter().map(|(name, _)| name).collect()
+    }
+
+    fn open(&self, asked: &Value) -> Result<String, String> {
+        let name = match asked.get("name") {
+            None | Some(Value::Null) => "",
+            Some(Value::String(name)) => name,
+            Some(_) => return Err("`name` has to be a text".to_owned()),
+        };
+        let other = asked.as_object().and_then(|fields| fields.keys().find(|name| *name != "name"));
+        if let Some(other) = other {
+            return Err(format!("a session of a trace takes a `name` only, not `{other}`"));
+        }
+        let name = session_name(name, &self.secrets).map_err(|error| error.to_string())?;
+        if name == DEFAULT_SESSION {
+            self.reset(Some(&name));
+            return Ok(name);
+        }
+        let slot = self.account.named(&name, &self.matcher).map_err(|error| error.to_string())?;
+        self.account.reset(&slot, &self.matcher);
+        Ok(name)
+    }
+
+    fn end(&self, name: &str) -> Result<bool, String> {
+        if name == DEFAULT_SESSION {
+            self.reset(Some(name));
+            return Ok(true);
+        }
+        let slot = self.account.named.write().unwrap_or_else(PoisonError::into_inner).remove(name);
+        slot.iter().for_each(|slot| self.account.reset(slot, &self.matcher));
+        Ok(slot.is_some())
+    }
+
+    fn shown(&self, text: &str) -> String {
+        Redactor::new(&self.secrets).text(text).unwrap_or_else(|| text.to_owned())
+    }
+}

@@ -1,0 +1,155 @@
+//! Explains a prompt without a record: the nearest one, and where the prompts part.
+//!
+//! Of recorded prompts a trace holds hashes only, so the text around the difference is the request's.
+
+use serde_json::{Value, json};
+
+use crate::{
+    api::ApiError,
+    recording::redaction::Redactor,
+    replay::account::DEFAULT_SESSION,
+    replay::matching::{MatchBy, Miss, MissReason},
+    replay::player::MissDetail,
+    text::prompt::SkipSpecial,
+};
+use crate::{
+    play::State, play::load::Replay, play::selection::account::Slot, play::selection::advice,
+    play::selection::select::Wanted,
+};
+
+/// Tokens before and after a block that are searched for secrets with it.
+const AROUND: usize = 256;
+/// Characters of a prompt that are shown.
+const LONGEST: usize = 200;
+
+/// Why no record answers a prompt.
+pub(in crate::play) struct Explanation {
+    reason: &'static str,
+    message: String,
+    detail: Value,
+}
+
+impl Explanation {
+    pub(in crate::play) fn new(state: &State, replay: &Replay, wanted: &Wanted<'_>, miss: &Miss) -> Self {
+        let block = replay.hasher.block_size();
+        let is_by_prompt = MatchBy::any_by_prompt(&replay.matcher.rules().order);
+        let mut lines = vec![opening(replay, miss)];
+        let mut detail = json!({"reason": miss.reason.name(), "trace": replay.name, "session": wanted.session.and_then(Slot::name).unwrap_or(DEFAULT_SESSION),
+            "blocks": miss.total_blocks, "prompt_tokens": wanted.prompt.len(),
+            "match": replay.matcher.rules().order.iter().map(|by| by.name()).collect::<Vec<_>>(),
+            "min_match": replay.matcher.rules().least.to_string()});
+        let mut put =
+            |name: &str, value: Value| detail.as_object_mut().map(|fields| fields.insert(name.to_owned(), value));
+        match miss.nearest {
+            Some(nearest) => {
+                let record = replay.records.get(nearest.record);
+                let tokens = record.map_or(0, |record| record.prompt_tokens());
+                let first_token = nearest.matched_blocks * block;
+                lines.push(format!(
+                    "Nearest: record {}, a prompt of {tokens} tokens; it shares {} of the {} blocks of {block} tokens.",
+                    nearest.record, nearest.matched_blocks, miss.total_blocks
+                ));
+                put(
+                    "nearest",
+                    json!({"record": nearest.record, "prompt_tokens": tokens,
+                    "matched_blocks": nearest.matched_blocks}),
+                );
+                if miss.reason == MissReason::NoMatch {
+                    let text = text_at(state, wanted.prompt, first_token, block);
+                    let shown = text.as_deref().map(|text| format!(": '{text}'")).unwrap_or_default();
+                    lines.push(format!(
+                        "First difference: block {}, from token {first_token}{shown}",
+                        nearest.matched_blocks
+                    ));
+                    put(
+                        "first_difference",
+                        json!({"block": nearest.matched_blocks, "token": first_token, "received": text}),
+                    );
+                }
+            }
+            None if !is_by_prompt => {}
+            None if wanted.prompt.len() < block => {
+                lines.push(format!(
+                    "It is shorter than a block ({block} tokens): only a record of the same whole prompt matches."
+                ));
+            }
+            None => lines.push("No record shares its first block.".to_owned()),
+        }
+        lines.push(next_step(replay, wanted, miss));
+        Self { reason: miss.reason.name(), message: lines.join("\n"), detail }
+    }
+
+    /// The explanation of a request that has no recorded response.
+    pub(in crate::play) fn of_response(replay: &Replay, path: &str, reason: MissReason, message: String) -> Self {
+        let detail = json!({"reason": reason.name(), "trace": replay.name, "path": path,
+            "match": replay.matcher.rules().order.iter().map(|by| by.name()).collect::<Vec<_>>()});
+        Self { reason: reason.name(), message, detail }
+    }
+
+    /// For the account: message and facts.
+    pub(in crate::play) fn entry(&self) -> Value {
+        json!({"message": self.message, "vcr": self.detail})
+    }
+
+    /// For people.
+    pub(in crate::play) fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// For the client, in as much detail as it is to have.
+    pub(in crate::play) fn error(self, status: u16, detail: MissDetail) -> ApiError {
+        let message = match detail {
+            MissDetail::Brief | MissDetail::Full | MissDetail::Summary => self.message,
+            MissDetail::None => "No recorded answer matched this request.".to_owned(),
+        };
+        let error = ApiError::miss(status, self.reason, message);
+        let detail = matches!(detail, MissDetail::Brief | MissDetail::Full).then(|| Box::new(self.detail));
+        ApiError { detail, ..error }
+    }
+}
+
+fn opening(replay: &Replay, miss: &Miss) -> String {
+    match miss.reason {
+        MissReason::NoMatch => format!("No recorded answer matched this request ({}).", replay.describe()),
+        MissReason::Exhausted => {
+            format!("Every record that matches this request was served already ({}).", replay.describe())
+        }
+    }
+}
+
+fn next_step(replay: &Replay, wanted: &Wanted<'_>, miss: &Miss) -> String {
+    let rules = replay.matcher.rules();
+    let by_index = rules.order.contains(&MatchBy::Index);
+    let named = replay.matcher.index_of(wanted.request_id).filter(|_| miss.reason == MissReason::NoMatch);
+    if let Some((index, record)) = named.and_then(|index| Some((index, replay.records.get(index)?))) {
+        return format!("Record {index} is one {}: there is nothing to serve of it.", advice::reason(record));
+    }
+    match (miss.reason, wanted.request_id) {
+        (MissReason::Exhausted, _) => {
+            "Serve them again with --on-exhausted last or cycle, or begin anew with POST /vcr/reset.".to_owned()
+        }
+        (_, None) if by_index => {
+            "Records are found by the number at the end of the request id (--replay-match index), and there is no id."
+                .to_owned()
+        }
+        (_, Some(_)) if by_index => {
+            "Its request id ends with no number of a record that can be served (--replay-match index).".to_owned()
+        }
+        (_, Some(id)) if id.starts_with("replay-") && rules.order.contains(&MatchBy::Auto) => {
+            "Its request id names no record that can be served.".to_owned()
+        }
+        _ => format!("By prefix at least this much has to match: {} (--min-match).", rules.least),
+    }
+}
+
+/// The text of one block of a prompt; `None` where a secret is in it or near it.
+fn text_at(state: &State, prompt: &[u32], start: usize, block: usize) -> Option<String> {
+    let end = (start + block).min(prompt.len());
+    let around = prompt.get(start.saturating_sub(AROUND)..(end + AROUND).min(prompt.len()))?;
+    let around = state.model.tokenizer.decode(around, SkipSpecial::Keep).ok()?;
+    if Redactor::new(&state.config.secrets).text(&around).is_some() {
+        return None;
+    }
+    let text = state.model.tokenizer.decode(prompt.get(start..end)?, SkipSpecial::Keep).ok()?;
+    Some(text.chars().take(LONGEST).collect::<String>().replace('\n', "\\n")).filter(|text| !text.is_empty())
+}

@@ -1,0 +1,8 @@
+//! Which record answers a prompt, and what becomes of it: one selection decides content and timing.
+
+pub(in crate::play) mod account;
+pub(in crate::play) mod advice;
+pub(in crate::play) mod arrival_order;
+pub(in crate::play) mod miss;
+pub(in crate::play) mod plan;
+pub(in crate::play) mod select;

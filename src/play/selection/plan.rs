@@ -1,0 +1,386 @@
+//! The plan of a generation request: each prompt is matched once, and its records become the sequences of one answer.
+
+use std::sync::Arc;
+
+use http::HeaderMap;
+use tokio::time::Instant;
+
+use crate::{
+    api::{
+        AnswerNames, Api, ApiError, CacheUse, CachedTokens, GenerationRequest, Head, MaxTokens, Position,
+        answers::Encoder,
+    },
+    base::stats::StreamClass,
+    replay::timing::Pacing,
+    text::prompt::SkipSpecial,
+};
+use crate::{
+    play::State,
+    play::answer::{Answer, AnswerParts, Sequence},
+    play::engine::Parameters,
+    play::generate::choice::{Choice, Limits},
+    play::generate::guided,
+    play::generate::logprobs::{Scorer, SequenceLogprobs, prompt_logprobs_json},
+    play::generate::output::OutputText,
+    play::generate::parse::{ParsedBy, SequenceParser},
+    play::generate::stop::StopStrings,
+    play::load::adapters::Asked,
+    play::load::config::DEFAULT_RANDOM_TOKENS,
+    play::metrics::Group,
+    play::recorded::errors::RefusedRequest,
+    play::recorded::failure::Failure,
+    play::request::blocking::check_wanted,
+    play::request::prompts::{Prompt, most_tokens},
+    play::request::{budget, info},
+    play::selection::account::Slot,
+    play::selection::select::{Chosen, Wanted, choose, headers_of},
+};
+
+/// The most tokens that a step waits for: a step is made in one go.
+const LONGEST_INTERVAL: u32 = 1024;
+
+/// The answer to a request, or the error that was recorded instead of one.
+pub(in crate::play) enum Plan {
+    Answer(Box<Planned>),
+    Failure(Box<Failing>),
+}
+
+/// A recorded error before it is due.
+pub(in crate::play) struct Failing {
+    pub(in crate::play) failure: Failure,
+    /// The engine's id of the request.
+    pub(in crate::play) id: String,
+    pub(in crate::play) headers: HeaderMap,
+}
+
+/// An answer before any of it is due.
+pub(in crate::play) struct Planned {
+    pub(in crate::play) answer: Answer,
+    pub(in crate::play) class: StreamClass,
+    /// The engine's id of the request.
+    pub(in crate::play) id: String,
+    /// The answer's headers about its origin.
+    pub(in crate::play) headers: HeaderMap,
+    /// The most output tokens that the last prompt leaves room for.
+    pub(in crate::play) max_tokens: u32,
+    pub(in crate::play) cached: CacheUse,
+}
+
+/// Id, session and time of a request, and its recorded errors.
+pub(in crate::play) struct Origin {
+    pub(in crate::play) request_id: Option<String>,
+    /// Of the header, for KV events.
+    pub(in crate::play) session_id: Option<String>,
+    /// The data parallel rank of the header.
+    pub(in crate::play) rank: Option<i128>,
+    pub(in crate::play) session: Option<Arc<Slot>>,
+    pub(in crate::play) errors: Vec<usize>,
+    pub(in crate::play) at: Instant,
+}
+
+/// Matches every prompt once and makes the answer ready.
+///
+/// # Errors
+/// The engine's last checks, and a miss where those are errors.
+pub(in crate::play) fn plan(
+    state: &State,
+    request: &GenerationRequest,
+    prompts: Vec<Prompt>,
+    from: Origin,
+) -> Result<Plan, ApiError> {
+    let Origin { request_id, session_id, rank, session, errors, at } = from;
+    let refused = |error| match check_wanted() {
+        Ok(()) => {
+            let (request_id, session) = (request_id.as_deref(), session.as_deref());
+            RefusedRequest { error, request_id, session, errors: &errors }.replayed(state).0
+        }
+        // It is the answer to nobody, and no record of one is consumed.
+        Err(left) => left,
+    };
+    let rank = state.rank(rank).map_err(refused)?;
+    let share = budget::reserve(request, &prompts).map_err(refused)?;
+    let rules = guided::rules(state, request).map_err(refused)?;
+    check_thinking(state, request).map_err(refused)?;
+    let parsed = ParsedBy::of(&state.model.parsers, request);
+    let is_greedy = request.is_greedy(state.model.sampling.temperature);
+    let asked = Asked::of(state, request.model.as_deref());
+    let mut chosen = Vec::with_capacity(prompts.len());
+    for (at, prompt) in prompts.iter().enumerate() {
+        check_wanted()?;
+        let wanted = wanted(request, request_id.as_deref(), prompt);
+        let choices_before = at.saturating_mul(wanted.choices);
+        let model = state.asked_model(asked.recorded);
+        let (rules, parsed, session) = (rules.as_ref(), parsed.as_ref(), session.as_deref());
+        let errors = if at == 0 { errors.as_slice() } else { &[] };
+        let takes_any_model = state.takes_any_model(asked.recorded);
+        let wanted =
+            Wanted { rules, parsed, is_greedy, choices_before, model, takes_any_model, session, errors, ..wanted };
+        chosen.push(choose(state, &wanted)?);
+    }
+    let max_tokens = prompts.last().map_or(0, |prompt| most_tokens(prompt.read.max_tokens));
+    let headers = headers_of(&chosen, session.as_deref());
+    let id = request_id.unwrap_or_else(|| state.fresh_id());
+    if let Some(failure) = chosen.iter_mut().find_map(|chosen| chosen.failure.take()) {
+        let id = engine_id(request.api, &id);
+        return Ok(Plan::Failure(Box::new(Failing { failure, id, headers })));
+    }
+    let tokens = chosen.iter().zip(&prompts).map(|(chosen, prompt)| tokens_of(chosen, prompt)).sum();
+    let shows_logprobs = parsed.as_ref().is_none_or(ParsedBy::sends_reasoning);
+    budget::check_whole(request, tokens, shows_logprobs)?;
+    let class = class_of(state, &chosen);
+    let cached = cache_use(state, request, &prompts, &chosen);
+    let named = Named { id, model: asked.shown(state), at, cached, parsed };
+    let records: Vec<usize> = chosen.iter().flat_map(|chosen| &chosen.records).copied().collect();
+    let mut answer = answer(state, request, prompts, chosen, &named).with_share(share);
+    if let Some(engine) = &state.engine {
+        let parameters = Parameters {
+            data_parallel_rank: rank,
+            arrived: Some(at),
+            concurrency: state.replay.as_ref().map_or(1, |replay| replay.concurrency(records.first().copied())),
+            ..parameters(state, request, &named.id, session_id.as_deref(), &asked)
+        };
+        answer = answer.submit(engine, &parameters)?;
+    }
+    let id = engine_id(request.api, &named.id);
+    Ok(Plan::Answer(Box::new(Planned { answer, class, id, headers, max_tokens, cached })))
+}
+
+/// Parameters that the engine's scheduler looks at.
+fn parameters(
+    state: &State,
+    request: &GenerationRequest,
+    id: &str,
+    session_id: Option<&str>,
+    asked: &Asked<'_>,
+) -> Parameters {
+    Parameters {
+        priority: request.priority,
+        cache_salt: request.cache_salt.clone(),
+        session_id: request.events.session_id(session_id),
+        reports_cached_blocks: request.events.reports_cached_blocks,
+        scores_prompt: request.logprobs.prompt.is_some(),
+        lora: asked.adapter.as_ref().map(|adapter| Arc::clone(&adapter.lora)),
+        kv_transfer: request.kv_transfer.clone(),
+        name: transfer_name(state, request, id),
+        ..Parameters::default()
+    }
+}
+
+/// How many tokens the choices of a prompt have at most.
+fn tokens_of(chosen: &Chosen, prompt: &Prompt) -> usize {
+    let most = usize::try_from(most_tokens(prompt.read.max_tokens)).unwrap_or(usize::MAX);
+    chosen.scripts.iter().map(|script| script.ids.len().min(most)).sum()
+}
+
+/// Origin of a stream's deadlines; made-up tokens have none of their own.
+fn class_of(state: &State, chosen: &[Chosen]) -> StreamClass {
+    let is_recorded = chosen.iter().any(|chosen| !chosen.records.is_empty());
+    match if is_recorded { state.config.pacing } else { state.made_up_pacing() } {
+        Pacing::Fixed { .. } => StreamClass::Fixed,
+        Pacing::Recorded { .. } if is_recorded => StreamClass::Recorded,
+        Pacing::Recorded { .. } | Pacing::Instant => StreamClass::Instant,
+    }
+}
+
+/// The engine's last check: a budget for thinking needs a parser that finds its end.
+fn check_thinking(state: &State, request: &GenerationRequest) -> Result<(), ApiError> {
+    if request.thinking_budget.is_none() || state.model.parsers.formats.reasoning.is_some() {
+        return Ok(());
+    }
+    Err(ApiError::bad_request(
+        "thinking_token_budget is set but reasoning_config is not configured. Please set --reasoning-parser and/or \
+         --reasoning-config to use thinking_token_budget.",
+    ))
+}
+
+/// The engine's id of the request.
+pub(in crate::play) fn engine_id(api: Api, id: &str) -> String {
+    match api {
+        Api::Chat => format!("chatcmpl-{id}"),
+        Api::Completions => format!("cmpl-{id}-0"),
+    }
+}
+
+/// The id of a request for engines that go on with it: the engine's, and 8 hexadecimal digits; empty where none does.
+fn transfer_name(state: &State, request: &GenerationRequest, id: &str) -> String {
+    if request.kv_transfer.is_none() {
+        return String::new();
+    }
+    let random = state.fresh_id();
+    format!("{}-{}", engine_id(request.api, id), random.get(8..).unwrap_or(&random))
+}
+
+/// Counts the tokens that may have to be made up before the first one is sent.
+pub(in crate::play) fn weight_of(request: &GenerationRequest, prompts: &[Prompt]) -> usize {
+    let tokens = |prompt: &Prompt| match prompt.read.max_tokens {
+        MaxTokens::Asked(tokens) => tokens,
+        MaxTokens::Left(left) => left.min(DEFAULT_RANDOM_TOKENS),
+    };
+    let others = request.logprobs.prompt.map_or(0, |others| others.saturating_add(1));
+    let scored = |prompt: &Prompt| prompt.read.ids.len().saturating_mul(others);
+    let stop: usize = request.stop.iter().map(String::len).sum();
+    let choices = usize::try_from(request.choices).unwrap_or(usize::MAX);
+    prompts
+        .iter()
+        .map(|prompt| choices.saturating_mul(tokens(prompt) as usize).saturating_add(scored(prompt)))
+        .fold(stop, usize::saturating_add)
+}
+
+fn wanted<'a>(request: &'a GenerationRequest, request_id: Option<&'a str>, prompt: &'a Prompt) -> Wanted<'a> {
+    let prompt = &prompt.read;
+    Wanted {
+        request_id,
+        model: "",
+        takes_any_model: false,
+        choices_before: 0,
+        session: None,
+        errors: &[],
+        prompt: &prompt.ids,
+        hashes: &prompt.hashes,
+        media: prompt.media.as_deref(),
+        echo: &prompt.echo,
+        choices: usize::try_from(request.choices).unwrap_or(usize::MAX),
+        max_tokens: prompt.max_tokens,
+        min_tokens: request.min_tokens,
+        seed: request.seed,
+        ignore_eos: request.ignore_eos,
+        rules: None,
+        logprobs: &request.logprobs,
+        parsed: None,
+        is_greedy: false,
+        thinking_budget: request.thinking_budget,
+    }
+}
+
+/// Id and model of an answer, the time of its request, its use of the prefix cache, and the parser of its text.
+struct Named<'a> {
+    id: String,
+    model: &'a str,
+    at: Instant,
+    cached: CacheUse,
+    parsed: Option<ParsedBy>,
+}
+
+fn answer(
+    state: &State,
+    request: &GenerationRequest,
+    prompts: Vec<Prompt>,
+    chosen: Vec<Chosen>,
+    named: &Named<'_>,
+) -> Answer {
+    let names = AnswerNames { id: &named.id, model: named.model, fingerprint: state.model.fingerprint.as_deref() };
+    let encoder = Encoder::new(Head::new(request.api, &names, info::unix_seconds(), request.usage_events));
+    let each = prompts.iter().zip(&chosen).map(|(prompt, chosen)| prompt_tokens(prompt, chosen));
+    let all_prompt_tokens = each.fold(0, u32::saturating_add);
+    let mut parts = parts(state, request, &chosen, all_prompt_tokens, named.cached);
+    let mut stop_token_ids = request.stop_token_ids.clone();
+    stop_token_ids.sort_unstable();
+    let stop_token_ids: Arc<[u32]> = stop_token_ids.into();
+    let stop = Arc::new(StopStrings::new(&request.stop));
+    let scorer = Scorer::new(&state.model.tokenizer, state.config.seed, &request.logprobs);
+    let parsed = named.parsed.as_ref();
+    let repeats_prompt = request.echo && request.api == Api::Completions;
+    let mut sequences = Vec::with_capacity(chosen.iter().map(|chosen| chosen.scripts.len()).sum());
+    for (prompt, chosen) in prompts.into_iter().zip(chosen) {
+        let prompt_tokens = prompt_tokens(&prompt, &chosen);
+        let Prompt { read: prompt, places } = prompt;
+        if request.api == Api::Chat {
+            parts.prompt_text.clone_from(&prompt.shown.text);
+        }
+        let echo = prompt.shown.text.filter(|_| repeats_prompt);
+        let group = Group::new(&state.metrics, named.at, request.choices, places);
+        let positions: Arc<[Position]> = scorer.prompt(&prompt.ids, chosen.prompt_logprobs.as_ref()).into();
+        let prompt_logprobs: Option<Arc<str>> = prompt_logprobs_json(&scorer, &positions).map(Into::into);
+        let echoed = if repeats_prompt { positions } else { Arc::default() };
+        for script in chosen.scripts {
+            let limits = limits(state, request, prompt.max_tokens, &stop_token_ids);
+            let output = OutputText::new(Arc::clone(&stop), request.include_stop_str_in_output, request.min_tokens);
+            let text = detokenizer(state, request, parsed, &prompt.ids);
+            let parser = parsed.map(|parsed| parsed.start(&prompt.ids, state.fresh_seed()));
+            let hides_tokens = parser.as_ref().is_some_and(SequenceParser::hides_tokens);
+            let logprobs = SequenceLogprobs::new(&scorer, request, &echoed).filter(|_| !hides_tokens);
+            sequences.push(Sequence {
+                logprobs: logprobs.map(|sequence| sequence.with_recorded(script.logprobs.as_ref(), &prompt.ids)),
+                choice: Choice::new(script, limits, text, output),
+                prompt: Arc::clone(&prompt.ids),
+                prompt_tokens,
+                echo: echo.clone(),
+                only_echoes: request.only_echoes(),
+                role: prompt.shown.role.clone(),
+                repeated: prompt.shown.message.clone(),
+                parser,
+                prompt_logprobs: prompt_logprobs.clone(),
+                produced: 0,
+                opened: false,
+                flight: group.start(prompt_tokens, chosen.cached, most_tokens(prompt.max_tokens)),
+            });
+        }
+    }
+    Answer::new(encoder, parts, sequences)
+}
+
+/// Parts of the answer that the request asks for.
+fn parts(
+    state: &State,
+    request: &GenerationRequest,
+    chosen: &[Chosen],
+    prompt_tokens: u32,
+    cached: CacheUse,
+) -> AnswerParts {
+    // A beam search counts none.
+    let is_hidden = !state.config.prompt_tokens_details || request.is_beam_search();
+    // A response has them always, and takes them from its chat where an engine knows them last.
+    let is_reported = !is_hidden || state.engine.is_some() && request.is_response();
+    let cached = if is_reported { CachedTokens::Reported(cached) } else { CachedTokens::Hidden };
+    AnswerParts {
+        token_ids: request.return_token_ids,
+        prompt_text: None,
+        prompt_tokens,
+        cached,
+        times: state.config.answers.request_metrics,
+        failing_event: chosen.iter().find_map(|chosen| chosen.failing_event.clone()),
+    }
+}
+
+/// Tokens of a prompt: of one with media as many as were recorded.
+fn prompt_tokens(prompt: &Prompt, chosen: &Chosen) -> u32 {
+    chosen.prompt_tokens.unwrap_or_else(|| u32::try_from(prompt.read.ids.len()).unwrap_or(u32::MAX))
+}
+
+/// Use of the prefix cache: the most that one of the prompts found there.
+fn cache_use(state: &State, request: &GenerationRequest, prompts: &[Prompt], chosen: &[Chosen]) -> CacheUse {
+    // The engine computes a prompt anew for its log probabilities.
+    let reads = request.logprobs.prompt.is_none();
+    let found = chosen.iter().filter(|_| reads).map(|chosen| chosen.cached).max().unwrap_or(0);
+    let tokens = prompts.first().map_or(0, |prompt| u32::try_from(prompt.read.ids.len()).unwrap_or(u32::MAX));
+    let block = state.block_size();
+    let full = tokens.checked_div(block).unwrap_or(0).saturating_mul(block);
+    CacheUse { found, created: full.saturating_sub(found) }
+}
+
+fn limits(state: &State, request: &GenerationRequest, max_tokens: MaxTokens, stop_token_ids: &Arc<[u32]>) -> Limits {
+    let interval = state.config.stream_interval.get().max(request.stream_interval.unwrap_or(1)).min(LONGEST_INTERVAL);
+    Limits {
+        max_tokens: most_tokens(max_tokens),
+        min_tokens: request.min_tokens,
+        stop_token_ids: Arc::clone(stop_token_ids),
+        shows_stop_token: request.include_stop_str_in_output,
+        interval: if request.stream { interval } else { 1 },
+    }
+}
+
+fn detokenizer(
+    state: &State,
+    request: &GenerationRequest,
+    parsed: Option<&ParsedBy>,
+    prompt: &[u32],
+) -> crate::text::prompt::Detokenizer {
+    let is_shown = !request.skip_special_tokens || parsed.is_some_and(ParsedBy::shows_special_tokens);
+    let special = if is_shown { SkipSpecial::Keep } else { SkipSpecial::Skip };
+    let detokenizer = state.model.tokenizer.detokenizer(prompt, special);
+    if request.spaces_between_special_tokens {
+        detokenizer
+    } else {
+        detokenizer.without_spaces_between_special_tokens()
+    }
+}

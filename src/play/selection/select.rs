@@ -1,0 +1,256 @@
+//! From a request to the script of each of its choices: the recorded one, or a made-up one. One selection per prompt
+//! decides content and timing together.
+
+use std::sync::Arc;
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use crate::{
+    api::{ApiError, LogprobsAsked, MaxTokens, StopReason},
+    recording::trace::{FinishReason, Kept, Outcome, PromptLogprobs, Record},
+    replay::matching::{MatchBy, Miss, Query, Selection, WholePrompt},
+    replay::timing::Schedule,
+    text::prompt::PromptHashes,
+};
+use crate::{
+    play::State,
+    play::generate::choice::{Finish, Script, Tokens},
+    play::generate::guided::Rules,
+    play::generate::parse::ParsedBy,
+    play::generate::synthetic::{in_place_of, made_up},
+    play::load::Replay,
+    play::load::config::Unmatched,
+    play::recorded::errors,
+    play::recorded::failure::Failure,
+    play::selection::account::Slot,
+    play::selection::miss::Explanation,
+};
+
+/// A prompt that looks for its records, with the parameters of its request.
+#[derive(Debug)]
+pub(in crate::play) struct Wanted<'a> {
+    pub(in crate::play) request_id: Option<&'a str>,
+    /// The model that is asked.
+    pub(in crate::play) model: &'a str,
+    /// True where the request names none, where several were recorded.
+    pub(in crate::play) takes_any_model: bool,
+    /// Choices of the request's prompts before this one.
+    pub(in crate::play) choices_before: usize,
+    /// Whose records are consumed.
+    pub(in crate::play) session: Option<&'a Slot>,
+    /// The recorded errors of its request, in replay order.
+    pub(in crate::play) errors: &'a [usize],
+    pub(in crate::play) prompt: &'a [u32],
+    pub(in crate::play) hashes: &'a PromptHashes,
+    /// Hashes by which a record of the same media is found; `None` without media.
+    pub(in crate::play) media: Option<&'a PromptHashes>,
+    /// Tokens to repeat under [`Synthetic::Echo`](crate::play::Synthetic::Echo).
+    pub(in crate::play) echo: &'a Arc<[u32]>,
+    pub(in crate::play) choices: usize,
+    pub(in crate::play) max_tokens: MaxTokens,
+    pub(in crate::play) seed: Option<i64>,
+    /// True where the likeliest token is taken at each place, whatever the seed.
+    pub(in crate::play) is_greedy: bool,
+    pub(in crate::play) ignore_eos: bool,
+    pub(in crate::play) min_tokens: u32,
+    /// Constraints of made-up text.
+    pub(in crate::play) rules: Option<&'a Rules>,
+    /// Which log probabilities are sent.
+    pub(in crate::play) logprobs: &'a LogprobsAsked,
+    /// Parser of the answer's text.
+    pub(in crate::play) parsed: Option<&'a ParsedBy>,
+    /// Tokens that reasoning may have.
+    pub(in crate::play) thinking_budget: Option<i64>,
+}
+
+/// Scripts of one prompt's choices, and their origin.
+#[derive(Debug, Default)]
+pub(in crate::play) struct Chosen {
+    /// One per choice.
+    pub(in crate::play) scripts: Vec<Script>,
+    /// The error that was recorded instead of an answer.
+    pub(in crate::play) failure: Option<Failure>,
+    /// The payload of the event that ended the recorded stream, where it failed and the payload was recorded.
+    pub(in crate::play) failing_event: Option<String>,
+    /// Tokens of a prompt with media, as recorded; here each medium is but a placeholder.
+    pub(in crate::play) prompt_tokens: Option<u32>,
+    /// Cached prompt tokens, as recorded.
+    pub(in crate::play) cached: u32,
+    /// The records in replay order, none for made-up tokens.
+    pub(in crate::play) records: Vec<usize>,
+    /// Recorded log probabilities of the prompt, where the request asks for some.
+    pub(in crate::play) prompt_logprobs: Option<PromptLogprobs>,
+    /// Way in which they were found, or kind of made-up tokens.
+    pub(in crate::play) by: String,
+}
+
+/// Chooses the scripts of one prompt.
+///
+/// # Errors
+/// 422 where no record matches and none may be made up.
+pub(in crate::play) fn choose(state: &State, wanted: &Wanted<'_>) -> Result<Chosen, ApiError> {
+    let Some(replay) = &state.replay else { return Ok(made_up(state, wanted)) };
+    let query = Query {
+        request_id: wanted.request_id,
+        hashes: wanted.hashes,
+        choices: wanted.choices,
+        choices_before: u32::try_from(wanted.choices_before).unwrap_or(u32::MAX),
+        model: Some(wanted.model),
+    };
+    let session = wanted.session.unwrap_or(replay.account.default_session());
+    let model = if wanted.takes_any_model { model_of_prompt(state, session, &query) } else { None };
+    let query = Query { model: model.or(query.model), ..query };
+    let error = session.with(|session| {
+        let selected = errors::select(replay, &session.consumption, &query, wanted.errors);
+        selected.inspect(|selected| session.count(selected))
+    });
+    match error {
+        Some(Ok(selection)) => {
+            let by = errors::error_match(&selection).to_owned();
+            return Ok(Chosen { by, ..recorded(state, wanted, selection) });
+        }
+        Some(Err(miss)) => return missed(state, replay, wanted, &miss),
+        None => {}
+    }
+    let selected = session.with(|session| {
+        let select = |query: &Query<'_>| replay.matcher.select(&session.consumption, query);
+        let by_media = wanted.media.and_then(|hashes| select(&Query { hashes, ..query }).ok());
+        let selected = by_media.map_or_else(|| select(&query), Ok);
+        session.count(&selected);
+        selected
+    });
+    match selected {
+        Ok(selection) => Ok(recorded(state, wanted, selection)),
+        Err(miss) => missed(state, replay, wanted, &miss),
+    }
+}
+
+/// The model of which the whole prompt was recorded, one with a record that was not served yet first.
+fn model_of_prompt<'a>(state: &'a State, session: &Slot, query: &Query<'_>) -> Option<&'a str> {
+    let replay = state.replay.as_ref()?;
+    let found = |model: &&'a str| {
+        let query = Query { model: Some(model), ..*query };
+        session.with(|session| replay.matcher.whole_prompt(&session.consumption, &query))
+    };
+    let recorded: Vec<(&str, WholePrompt)> =
+        state.model.names.iter().map(String::as_str).filter_map(|model| Some((model, found(&model)?))).collect();
+    let fresh = recorded.iter().find(|(_, found)| found.fresh.is_some());
+    fresh.or(recorded.first()).map(|(model, _)| *model)
+}
+
+/// Answers a prompt without a record: made-up tokens or an error.
+fn missed(state: &State, replay: &Replay, wanted: &Wanted<'_>, miss: &Miss) -> Result<Chosen, ApiError> {
+    let explain = || Explanation::new(state, replay, wanted, miss);
+    let session = wanted.session.unwrap_or(replay.account.default_session());
+    match state.config.unmatched {
+        Unmatched::Random => {
+            session.with(|session| session.keep_miss(|| explain().entry()));
+            Ok(made_up(state, wanted))
+        }
+        Unmatched::Refuse => {
+            let explanation = explain();
+            tracing::warn!("{}", explanation.message());
+            session.with(|session| session.keep_miss(|| explanation.entry()));
+            Err(explanation.error(state.config.miss_status, state.config.miss_detail))
+        }
+    }
+}
+
+fn recorded(state: &State, wanted: &Wanted<'_>, selection: Selection) -> Chosen {
+    let mut chosen = Chosen { by: described(&selection), ..Chosen::default() };
+    // A record that was found by its index, or that shares a prefix only, may have had a longer prompt.
+    let mut prompt_tokens = u32::try_from(wanted.prompt.len()).unwrap_or(u32::MAX);
+    for (choice, index) in selection.records.iter().cycle().take(wanted.choices).enumerate() {
+        let Some(kept) = state.replay.as_ref().and_then(|replay| replay.records.get(*index)) else { continue };
+        let mut record = kept.record();
+        if wanted.media.is_some() && kept.has_media() {
+            prompt_tokens = record.prompt_tokens;
+            chosen.prompt_tokens = Some(prompt_tokens);
+        }
+        chosen.failure = chosen.failure.or_else(|| Failure::of(&record, state.config.pacing));
+        chosen.cached = chosen.cached.max(record.cached_tokens.unwrap_or(0).min(prompt_tokens));
+        chosen.failing_event = chosen.failing_event.or_else(|| record.error.take()?.body);
+        chosen.scripts.push(script(state, wanted, (kept, record), choice));
+    }
+    let first = selection.records.first().filter(|_| wanted.logprobs.prompt.is_some());
+    let first = first.and_then(|index| state.replay.as_ref()?.records.get(*index));
+    chosen.prompt_logprobs = first.and_then(|record| record.prompt_logprobs());
+    chosen.records = selection.records;
+    chosen
+}
+
+/// A selection as the answer's headers name it: `prefix;blocks=12/14`.
+fn described(selection: &Selection) -> String {
+    let Selection { by, matched_blocks, total_blocks, .. } = selection;
+    let mut text = by.name().to_owned();
+    if *by == MatchBy::Prefix {
+        text.push_str(&format!(";blocks={matched_blocks}/{total_blocks}"));
+    }
+    if selection.whole {
+        text.push_str(";whole");
+    }
+    if selection.again && *by != MatchBy::Index {
+        text.push_str(";again");
+    }
+    text
+}
+
+fn script(state: &State, wanted: &Wanted<'_>, (kept, mut record): (Kept<'_>, Record), choice: usize) -> Script {
+    let ids = record.output_token_ids.take();
+    let last = ids.as_ref().and_then(|ids| ids.last().copied());
+    let ids = match ids {
+        Some(ids) => Tokens::Known(ids),
+        None => {
+            let count = usize::try_from(record.output_tokens).unwrap_or(usize::MAX);
+            in_place_of(state, wanted, choice, count)
+        }
+    };
+    let (MaxTokens::Asked(most) | MaxTokens::Left(most)) = wanted.max_tokens;
+    let schedule = Schedule::of(&record, state.config.pacing, Some(most));
+    let finish = finish(&record, last, state.model.tokenizer.eos_ids(), most);
+    let sends_logprobs = wanted.logprobs.sample.is_some() && last.is_some();
+    let logprobs = if sends_logprobs { kept.logprobs().map(Arc::new) } else { None };
+    Script { ids, schedule, finish, logprobs }
+}
+
+/// The end of a record for a request of at most `max_tokens`. One that was cut short, as by a client that left, ends with
+/// `abort`.
+fn finish(record: &Record, last: Option<u32>, eos: &[u32], max_tokens: u32) -> Finish {
+    let ends_in_stop_token = last.is_some_and(|last| eos.contains(&last) || record.stop_token == Some(last));
+    let finish_reason = record.finish_reason.or_else(|| missing_reason(record, max_tokens));
+    let hides_last_token = ends_in_stop_token && finish_reason == Some(FinishReason::Stop);
+    let (reason, stop_reason) = match finish_reason {
+        Some(FinishReason::Stop) => ("stop", record.stop_token.map_or(StopReason::Unnamed, StopReason::Token)),
+        Some(FinishReason::Length) => ("length", StopReason::Unnamed),
+        Some(FinishReason::Repetition) => ("repetition", StopReason::Text("repetition_detected".to_owned())),
+        Some(FinishReason::Error) => ("error", StopReason::Unnamed),
+        Some(FinishReason::Abort) | None => ("abort", StopReason::Unnamed),
+    };
+    Finish { reason, stop_reason, hides_last_token }
+}
+
+/// The reason of a record that does not have one, as public traces may: `length` where the output is as long as was asked
+/// for, else `stop`, and `error` where its stream ended in one. `None` where the record is of an answer that was cut short.
+pub(in crate::play) fn missing_reason(record: &Record, max_tokens: u32) -> Option<FinishReason> {
+    match record.outcome {
+        None | Some(Outcome::Finished) if record.output_tokens >= max_tokens => Some(FinishReason::Length),
+        None | Some(Outcome::Finished) => Some(FinishReason::Stop),
+        Some(Outcome::Error | Outcome::ClientGone | Outcome::UpstreamFailed | Outcome::TimedOut | Outcome::Cut) => None,
+    }
+}
+
+/// Headers about the origin of an answer.
+pub(in crate::play) fn headers_of(chosen: &[Chosen], session: Option<&Slot>) -> HeaderMap {
+    let records: Vec<String> = chosen.iter().flat_map(|chosen| &chosen.records).map(usize::to_string).collect();
+    let mut headers = HeaderMap::new();
+    if let (false, Ok(value)) = (records.is_empty(), HeaderValue::from_str(&records.join(","))) {
+        headers.insert(HeaderName::from_static("x-vcr-record"), value);
+    }
+    if let Some(Ok(by)) = chosen.first().map(|chosen| HeaderValue::from_str(&chosen.by)) {
+        headers.insert(HeaderName::from_static("x-vcr-match"), by);
+    }
+    if let Some(Ok(name)) = session.and_then(Slot::name).map(HeaderValue::from_str) {
+        headers.insert(HeaderName::from_static("x-vcr-session"), name);
+    }
+    headers
+}
