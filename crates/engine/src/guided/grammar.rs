@@ -9,8 +9,10 @@ use llguidance::{
 use serde_json::{Value, json};
 
 use super::{
-    bounds::{apart, check_embedded, check_patterns, check_size},
-    ebnf, schema,
+    bounds::{apart, check_size},
+    ebnf,
+    patterns::{check_embedded, check_patterns},
+    schema,
     schema::{Reading, with_options},
     tag,
 };

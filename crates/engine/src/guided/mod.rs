@@ -14,6 +14,7 @@ mod draw;
 mod ebnf;
 mod grammar;
 mod lexer;
+mod patterns;
 mod schema;
 mod tag;
 mod vocabulary;
