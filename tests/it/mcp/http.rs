@@ -49,7 +49,9 @@ async fn listen(address: SocketAddr, session: &str, until: &str) -> String {
     let mut stream = client::open(address, &request).await;
     let mut seen = String::new();
     let mut buffer = [0; 4096];
-    while !seen.contains(until) {
+    // Chunks may cut any word.
+    let is_size = |line: &&str| !line.is_empty() && line.chars().all(|letter| letter.is_ascii_hexdigit());
+    while !seen.split("\r\n").filter(|line| !is_size(line)).collect::<String>().contains(until) {
         let count = stream.read(&mut buffer).await.unwrap();
         assert!(count > 0, "{seen}");
         seen.push_str(&String::from_utf8_lossy(&buffer[..count]));
