@@ -9,6 +9,9 @@ use serde_json::json;
 use net::server::{ResponseBody, whole_body};
 
 /// Reads a body of at most so many bytes.
+///
+/// # Errors
+/// The response to a body that broke off (400) or is larger (413).
 pub async fn read<B: Body<Data = Bytes> + Unpin>(mut body: B, limit: usize) -> Result<Bytes, Response<ResponseBody>> {
     let mut read = BytesMut::new();
     while let Some(frame) = body.frame().await {
@@ -24,6 +27,7 @@ pub async fn read<B: Body<Data = Bytes> + Unpin>(mut body: B, limit: usize) -> R
 }
 
 /// An error of this program's own.
+#[must_use]
 pub fn plain(status: StatusCode, message: &str) -> Response<ResponseBody> {
     let body = json!({"error": {"message": message, "type": "vcr_error", "param": null, "code": status.as_u16()}});
     whole(status.as_u16(), "application/json", body.to_string())

@@ -159,11 +159,13 @@ pub async fn until(pacer: &Pacer, deadline: Instant) {
 }
 
 /// When something is due; what a record puts further away than a clock can reach is due in a year.
+#[must_use]
 pub fn deadline(zero: Instant, due: Duration) -> Instant {
     zero + due.min(FAR)
 }
 
 /// Class of the lateness of a recorded response.
+#[must_use]
 pub fn class_of(is_stream: bool, pacing: Pacing) -> StreamClass {
     match pacing {
         _ if !is_stream => StreamClass::Whole,

@@ -28,6 +28,7 @@ pub struct EventData {
 
 impl EventData {
     /// Events of so many bytes at most.
+    #[must_use]
     pub fn new(most: usize) -> Self {
         Self {
             line: Vec::new(),
@@ -45,21 +46,25 @@ impl EventData {
     }
 
     /// Whether any event had an id, so that the rest of the stream can be had by another one.
+    #[must_use]
     pub fn is_resumable(&self) -> bool {
         self.last_id.is_some()
     }
 
     /// Id of the last event that had one.
+    #[must_use]
     pub fn last_id(&self) -> Option<&[u8]> {
         self.last_id.as_deref()
     }
 
     /// Pause before the stream may be opened again, where the server names one.
+    #[must_use]
     pub fn retry(&self) -> Option<Duration> {
         self.retry
     }
 
     /// Messages so far.
+    #[must_use]
     pub fn count(&self) -> u64 {
         self.count
     }

@@ -260,6 +260,7 @@ pub struct Copies {
 
 impl Copies {
     /// Copies of an exchange that is not recorded.
+    #[must_use]
     pub fn none() -> Self {
         Self { traffic: None, http_exchange: 0, has_ended: true, lacks: false }
     }

@@ -288,16 +288,19 @@ impl<S: Sink<Item = Entry>> PendingExchange<S> {
     }
 
     /// Time since the request came.
+    #[must_use]
     pub fn elapsed(&self) -> Duration {
         self.at.elapsed()
     }
 
     /// A copy of its response, of which nothing has come yet.
+    #[must_use]
     pub fn capture(&self) -> Capture {
         Capture::new(Arc::clone(&self.ticket.recorder.captures), String::new(), Bytes::new())
     }
 
     /// The completions of responses whose clients leave.
+    #[must_use]
     pub fn completions(&self) -> Arc<Completions> {
         Arc::clone(&self.ticket.recorder.completions)
     }
