@@ -6,7 +6,7 @@
 //! The schema is a superset of the public vllm-vcr schema: its files load here unchanged, and ours load there.
 //!
 //! Limits: this module knows bytes, fields and rules. It does not know which record answers a request
-//! ([`replay::matching`]) nor when a chunk is due ([`replay::timing`]).
+//! (`replay::matching`) nor when a chunk is due (`replay::timing`).
 
 mod ahead;
 mod bad_lines;

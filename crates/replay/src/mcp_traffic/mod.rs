@@ -1,7 +1,7 @@
 //! Copies of what clients and MCP servers exchange over HTTP, on their way to the recorder.
 //!
 //! A request is copied before it is forwarded, so that it is known before its answer. Splitting, parsing and pairing are work of
-//! the recorder's thread ([`TrafficSink`]); what does not fit into its queue is lost for the recording and counted. Where answers are compared
+//! the recorder's thread (`TrafficSink`); what does not fit into its queue is lost for the recording and counted. Where answers are compared
 //! (`--mode compare`) that thread compares them in place of recording.
 
 mod events;

@@ -10,9 +10,9 @@ use super::{ChatTemplate, fast_load::Loaded, segments::Segments, token_bytes::To
 /// Properties of a tokenizer that are known before its tables are built.
 #[derive(Debug, Clone, Copy)]
 pub struct KnownTokenizer {
-    /// See [`Tokenizer::fingerprint`].
+    /// See [`Tokenizer::fingerprint`](super::Tokenizer::fingerprint).
     pub fingerprint: &'static str,
-    /// See [`Tokenizer::vocab_size`].
+    /// See [`Tokenizer::vocab_size`](super::Tokenizer::vocab_size).
     pub vocab_size: u32,
 }
 
