@@ -49,14 +49,23 @@ fn digest(bytes: &[u8]) -> String {
     digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Reads a body by its name.
-pub(super) fn read(cassette: &Path, name: &str) -> Result<Vec<u8>, String> {
+/// The most bytes of one file, and of all texts that a cassette's records name: a small cassette may name a large file many times.
+pub(super) const MOST_BYTES: u64 = 1 << 30;
+
+/// Reads a body by its name, of at most `room` bytes.
+pub(super) fn read(cassette: &Path, name: &str, room: u64) -> Result<Vec<u8>, String> {
     let digits = name.strip_prefix(PREFIX);
     if !is_name(name) {
         return Err(format!("`body_blob` has to be the name of a file, sha256-…, not `{name}`"));
     }
     let cassette = finished(cassette);
     let path = folder(&cassette).join(name);
+    if fs::symlink_metadata(&path).is_ok_and(|found| found.len() > room) {
+        return Err(format!(
+            "{} is one too many: the files that records name are more than {MOST_BYTES} bytes in memory; split the cassette",
+            path.display()
+        ));
+    }
     let bytes = read_file(&cassette, &path)
         .map_err(|error| format!("`body_blob` cannot be read: {}: {error}", path.display()))?;
     if digits.is_none_or(|digits| !digits.eq_ignore_ascii_case(&digest(&bytes))) {

@@ -109,25 +109,26 @@ fn has_any(node: &Node, part: Part) -> bool {
     }
 }
 
-/// Reads the texts that a record only names.
-pub(super) fn restore(record: &mut Node, cassette: &Path) -> Result<(), Wrong> {
+/// Reads the texts that a record only names. They take of `room`, the bytes that all records of a cassette may take.
+pub(super) fn restore(record: &mut Node, cassette: &Path, room: &mut u64) -> Result<(), Wrong> {
     let Kind::Map(entries) = &mut record.kind else { return Ok(()) };
     let fields = entries.iter_mut().filter(|entry| FIELDS.iter().any(|(name, _)| *name == entry.key));
-    fields.map(|entry| &mut entry.value).try_for_each(|node| restore_within(node, cassette))
+    fields.map(|entry| &mut entry.value).try_for_each(|node| restore_within(node, cassette, room))
 }
 
-fn restore_within(node: &mut Node, cassette: &Path) -> Result<(), Wrong> {
+fn restore_within(node: &mut Node, cassette: &Path, room: &mut u64) -> Result<(), Wrong> {
     let line = node.line;
     match &mut node.kind {
         Kind::Scalar(_) => {}
-        Kind::List(items) => items.iter_mut().try_for_each(|item| restore_within(item, cassette))?,
+        Kind::List(items) => items.iter_mut().try_for_each(|item| restore_within(item, cassette, room))?,
         Kind::Map(entries) => {
             if let [only] = entries.as_mut_slice()
                 && is_key(&only.key)
             {
                 let name = only.value.text().filter(|name| only.key == KEY && blob::is_name(name));
                 if let Some(name) = name {
-                    let bytes = blob::read(cassette, name).map_err(|message| Wrong::at(line, message))?;
+                    let bytes = blob::read(cassette, name, *room).map_err(|message| Wrong::at(line, message))?;
+                    *room = room.saturating_sub(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
                     let text = String::from_utf8(bytes)
                         .map_err(|_| Wrong::at(line, format!("`{KEY}`: {name} is no UTF-8 text")))?;
                     node.kind = Kind::Scalar(text.into());
@@ -137,8 +138,38 @@ fn restore_within(node: &mut Node, cassette: &Path) -> Result<(), Wrong> {
                     only.key.remove(0);
                 }
             }
-            entries.iter_mut().try_for_each(|entry| restore_within(&mut entry.value, cassette))?;
+            entries.iter_mut().try_for_each(|entry| restore_within(&mut entry.value, cassette, room))?;
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recording::yaml::parse;
+
+    #[test]
+    fn a_text_that_is_named_many_times_takes_memory_each_time_up_to_a_limit() {
+        let folder = tempfile::tempdir().unwrap();
+        let cassette = folder.path().join("a.yaml");
+        let text = "word ".repeat(2000);
+        let blobs = folder.path().join("a.vcr/blobs");
+        std::fs::create_dir_all(&blobs).unwrap();
+        std::fs::write(blobs.join(blob::text_name(&text)), &text).unwrap();
+        let named = format!("body: {{{KEY}: {}}}\n", blob::text_name(&text));
+        let (mut room, mut refused) = (25_000, None);
+        for _ in 0..3 {
+            let mut record = parse(&named).unwrap();
+            refused = restore(&mut record, &cassette, &mut room).err().map(|wrong| format!("{wrong:?}"));
+        }
+        assert_eq!(room, 5000, "two fit");
+        assert!(
+            refused.is_some_and(|message| message.contains("one too many") && message.contains("split the cassette"))
+        );
+        let huge = std::fs::File::create(blobs.join(blob::text_name(&text))).unwrap();
+        huge.set_len(blob::MOST_BYTES + 1).unwrap();
+        let error = blob::read(&cassette, &blob::text_name(&text), blob::MOST_BYTES).unwrap_err();
+        assert!(error.contains("one too many"), "{error}");
+    }
 }

@@ -193,7 +193,8 @@ fn large_of(root: &mut Node, path: &Path, names_texts: bool) -> Result<HashSet<u
     let Some(Kind::List(records)) = records else { return Ok(HashSet::new()) };
     let large = records.iter().filter(|record| large::holds_any(record)).map(|record| record.line).collect();
     if names_texts {
-        records.iter_mut().try_for_each(|record| large::restore(record, path))?;
+        let mut room = blob::MOST_BYTES;
+        records.iter_mut().try_for_each(|record| large::restore(record, path, &mut room))?;
     }
     Ok(large)
 }
@@ -219,7 +220,7 @@ fn fill(cassette: &mut Cassette, items: &[Node], large: &HashSet<usize>) -> Resu
     for (at, item) in items.iter().enumerate() {
         let Written { mut record, id, unknown, blobs: [request, answer], json_added } = read::record(item)?;
         let read = |(line, name): (usize, String)| {
-            blob::read(&cassette.path, &name).map_err(|message| Wrong::at(line, message))
+            blob::read(&cassette.path, &name, blob::MOST_BYTES).map_err(|message| Wrong::at(line, message))
         };
         record.raw = request.map(read).transpose()?.or(record.raw);
         record.answer.content = answer.map(read).transpose()?.map_or(record.answer.content, Content::Bytes);

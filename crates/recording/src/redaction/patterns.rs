@@ -232,6 +232,12 @@ pub(super) const BUILT_IN: &[Pattern] = &[
         r"\b(?:sntrys_eyJ[A-Za-z0-9+/=_-]{40,}|sntryu_[a-f0-9]{64}|pat-(?:na|eu)[0-9]-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|pat[A-Za-z0-9]{14}\.[a-f0-9]{64}|bkua_[a-z0-9]{40}|CCIPAT_[A-Za-z0-9_]{40,}|sq[pua]_[a-f0-9]{40}|sgp_(?:[a-f0-9]{16}_)?[a-f0-9]{40}|ops_eyJ[A-Za-z0-9+/=_-]{100,}|sl\.[A-Za-z0-9_-]{100,}|CFPAT-[A-Za-z0-9_-]{40,}|tfp_[A-Za-z0-9_.=-]{40,})",
     ),
     pattern(
+        "service_token",
+        "Tailscale, Resend, ElevenLabs, PostHog, Snyk, Mapbox, Prefect, ReadMe, EasyPost, Dynatrace, Flutterwave, Adafruit, Alibaba, Infracost",
+        &["tskey-", "re_", "sk_", "phx_", "snyk_", "sk.eyj", "pnu_", "pnb_", "rdme_", "ezak", "eztk", "dt0", "flwseck", "aio_", "ltai", "ico-"],
+        r"\b(?:tskey-[a-z]{3,8}-[A-Za-z0-9]{8,}-[A-Za-z0-9]{20,}|re_[A-Za-z0-9]{8}_[A-Za-z0-9]{20,}|sk_[a-f0-9]{48}|phx_[A-Za-z0-9]{40,}|snyk_[us]at\.[A-Za-z0-9]{8}\.[A-Za-z0-9_.-]{20,}|sk\.eyJ[A-Za-z0-9_-]{20,}\.[A-Za-z0-9_-]{20,}|pn[ub]_[A-Za-z0-9]{36}|rdme_[A-Za-z0-9]{60,}|EZ[AT]K[A-Za-z0-9]{54}|dt0[a-z][0-9]{2}\.[A-Z0-9]{24}\.[A-Z0-9]{64}|FLWSECK(?:_TEST)?-[A-Za-z0-9]{12,}-X|aio_[A-Za-z0-9]{28}|LTAI[A-Za-z0-9]{16,26}|ico-[A-Za-z0-9]{32})",
+    ),
+    pattern(
         "llm_key",
         "Mistral and Cohere: keys behind `=` or `:` and the vendor's name, as in `MISTRAL=…`",
         &["mistral", "cohere"],
@@ -247,7 +253,12 @@ pub(super) const BUILT_IN: &[Pattern] = &[
     .only(has_digits),
     pattern("dsn_key", "keys in Sentry's DSNs", &["sentry"], r"https?://([0-9a-f]{32})(?::[0-9a-f]{32})?@[A-Za-z0-9.-]*sentry"),
     pattern("basic", "basic credentials", &["basic"], r"(?i)\bbasic\s+([A-Za-z0-9+/]{16,}={0,2})").only(is_encoded),
-    pattern("bearer", "bearer tokens", &["bearer"], r"(?i)\bbearer\s+([A-Za-z0-9._~+/-]{8,}=*)"),
+    pattern(
+        "bearer",
+        "bearer tokens, and others of an `Authorization` header",
+        &["bearer", "authorization"],
+        r#"(?i)\b(?:bearer|authorization["']?\s*[:=]\s*["']?(?:token|key|api-?key))\s+([A-Za-z0-9._~+/-]{8,}=*)"#,
+    ),
     pattern("url_password", "passwords in URLs", &["://"], r"(?i)\b[a-z][a-z0-9+.-]*://[^/\s:@\[\]]*:([^/\s@\[\]]+)@"),
     pattern(
         "url_password",
@@ -278,9 +289,9 @@ pub(super) const BUILT_IN: &[Pattern] = &[
     .only(is_credible),
     pattern(
         "assigned",
-        "`--password …`, `--api-key …` and the like on command lines",
-        &["--"],
-        r#"(?i)--(?:[a-z0-9]+-)*(?:(?:api|access|secret|account|auth|private)-?key|secret|passw(?:or)?d|passphrase|pwd|token|credentials?)[ \t]+["']?([^\s"'`&;<>|()]*[A-Za-z0-9=+/~@#$^*_!-])"#,
+        "`--password …`, `--api-key …` and the like on command lines, `sshpass -p …`",
+        &["--", "sshpass"],
+        r#"(?i)(?:\bsshpass[ \t]+-p|--(?:[a-z0-9]+-)*(?:(?:api|access|secret|account|auth|private)-?key|secret|passw(?:or)?d|passphrase|pwd|token|credentials?))[ \t]+["']?([^\s"'`&;<>|()]*[A-Za-z0-9=+/~@#$^*_!-])"#,
     )
     .only(is_credible),
     pattern(

@@ -132,6 +132,7 @@ fn further_samples() -> Vec<Sample> {
         shorter("RubyGems", "rubygems_", hex, 48),
         shorter("Heroku", "HRKU-", mix, 36),
         shorter("Sentry", "sntryu_", hex, 64),
+        shorter("Tailscale", "pnu_", mix, 36),
         shorter("Mistral", "MISTRAL=", mix, 32),
         shorter("Datadog", "datadog key: ", hex, 32),
         sample("keys in Sentry's DSNs", "https://", hex(32), format!("https://{}/o1.ingest.sentry.io/1", hex(32))),
@@ -169,6 +170,34 @@ fn end_of(row: &str) -> &'static str {
         "passwords in URLs" | "passwords with slashes" => "@db/x",
         "quoted values" => "'",
         _ => "",
+    }
+}
+
+#[test]
+fn each_form_of_a_row_of_many_vendors_is_found() {
+    let rules = Rules::all();
+    for secret in [
+        format!("tskey-auth-{}-{}", mix(17), mix(32)),
+        format!("re_{}_{}", mix(8), mix(24)),
+        format!("sk_{}", hex(48)),
+        format!("phx_{}", mix(43)),
+        format!("snyk_uat.{}.{}", mix(8), mix(40)),
+        format!("sk.eyJ1Ijoi{}.{}", mix(40), mix(22)),
+        format!("rdme_{}", mix(70)),
+        format!("EZAK{}", mix(54)),
+        format!("dt0c01.{}.{}", upper(24), upper(64)),
+        format!("FLWSECK-{}-X", hex(32)),
+        format!("aio_{}", mix(28)),
+        format!("LTAI{}", mix(20)),
+        format!("ico-{}", mix(32)),
+        format!("Authorization: Token {}", hex(40)),
+        format!("sshpass -p '{}' ssh x", mix(10)),
+    ] {
+        let clean = Redactor::new(&rules).text(&format!("here is {secret} ok?")).unwrap_or_default();
+        assert!(
+            clean.contains("[REDACTED:") && !clean.contains(&mix(8)) && !clean.contains(&hex(8)),
+            "{secret}: {clean}"
+        );
     }
 }
 
