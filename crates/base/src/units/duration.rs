@@ -16,7 +16,7 @@ const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
 ///
 /// ```
 /// use std::time::Duration;
-/// assert_eq!(vllm_vcr::base::units::parse_duration("1.5s"), Ok(Duration::from_millis(1500)));
+/// assert_eq!(vllm_vcr_base::units::parse_duration("1.5s"), Ok(Duration::from_millis(1500)));
 /// ```
 pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
     let text = text.trim();

@@ -147,7 +147,7 @@ fn restore_within(node: &mut Node, cassette: &Path, room: &mut u64) -> Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recording::yaml::parse;
+    use crate::yaml::parse;
 
     #[test]
     fn a_text_that_is_named_many_times_takes_memory_each_time_up_to_a_limit() {

@@ -71,11 +71,11 @@ pub fn is_cassette(path: &Path) -> bool {
 ///
 /// ```
 /// use std::path::Path;
-/// use vllm_vcr::recording::cassette::load;
+/// use vllm_vcr_recording::cassette::load;
 ///
-/// let cassette = load(Path::new("examples/weather.yaml"))?;
+/// let cassette = load(Path::new("../../examples/weather.yaml"))?;
 /// assert_eq!(cassette.records[0].path, "/v1/chat/completions");
-/// # Ok::<(), vllm_vcr::recording::cassette::CassetteError>(())
+/// # Ok::<(), vllm_vcr_recording::cassette::CassetteError>(())
 /// ```
 ///
 /// # Errors

@@ -25,12 +25,12 @@ pub struct Trace {
 ///
 /// ```
 /// use std::path::Path;
-/// use vllm_vcr::recording::trace::read;
+/// use vllm_vcr_recording::trace::read;
 ///
-/// let trace = read(Path::new("traces/builtin.jsonl.gz"))?;
+/// let trace = read(Path::new("../../traces/builtin.jsonl.gz"))?;
 /// let tokens: u32 = trace.records.iter().map(|record| record.output_tokens).sum();
 /// assert!(tokens > 0, "{} records", trace.records.len());
-/// # Ok::<(), vllm_vcr::recording::trace::TraceError>(())
+/// # Ok::<(), vllm_vcr_recording::trace::TraceError>(())
 /// ```
 ///
 /// # Errors

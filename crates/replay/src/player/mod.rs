@@ -113,16 +113,17 @@ use recording::{
 };
 use text::prompt::Tokenizer;
 
-/// Player and recorder of cassettes.
+/// Player and recorder of cassettes; a server takes it as `cassette_player` of its configuration.
 ///
 /// ```no_run
 /// use std::path::Path;
-/// use vllm_vcr::{play, recording::cassette::load, replay::player::{Config, CassettePlayer}};
+/// use recording::cassette::load;
+/// use vllm_vcr_replay::player::{CassettePlayer, Config};
 ///
 /// # fn player() -> Result<(), Box<dyn std::error::Error>> {
 /// let cassettes = vec![load(Path::new("agent.yaml"))?];
 /// let cassette_player = CassettePlayer::new(Config { cassettes, ..Config::default() })?;
-/// let player = play::Player::load(play::Config { cassette_player: Some(cassette_player), ..play::Config::default() })?;
+/// println!("{} records", cassette_player.len());
 /// # Ok(())
 /// # }
 /// ```

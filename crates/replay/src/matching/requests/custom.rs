@@ -18,7 +18,7 @@ impl CustomMatch {
     /// Makes a way to find a record of a test.
     ///
     /// ```no_run
-    /// use vllm_vcr::replay::matching::requests::{CustomMatch, Policy, RequestMatch};
+    /// use vllm_vcr_replay::matching::requests::{CustomMatch, Policy, RequestMatch};
     ///
     /// let same_model = CustomMatch::new(|recorded, received| recorded.boundary == received.boundary);
     /// let policy = Policy { chain: vec![RequestMatch::Canonical, RequestMatch::Custom], custom: Some(same_model), ..Policy::default() };
