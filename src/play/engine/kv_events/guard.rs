@@ -2,13 +2,24 @@
 //!
 //! The library reserves memory for frames as long as a peer announces them: a few bytes would end the program. So its sockets listen on this
 //! machine only, and what they are reached through is here: peers' bytes are passed on frame by frame, answers as they are.
+//! For a subscriber that does not read, the library keeps 100,000 messages of any length. So what is published is taken from it at once and
+//! waits here, in bytes that are counted; who is too far behind is left, comes again, and sees a gap in the numbers.
 //!
-//! Limits: who is on this machine reaches the sockets themselves.
+//! Limits: who is on this machine reaches the sockets themselves. Replayed batches wait in the library.
 //!
 //! See docs/decisions/0099-peers-of-zeromq-are-bounded.md.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
+use bytes::BytesMut;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, copy},
     net::{TcpListener, TcpStream},
@@ -26,6 +37,18 @@ const MOST_IN_ALL: u64 = 64 << 20;
 /// Connections at once.
 const MOST_PEERS: usize = 1000;
 
+/// Bytes that wait for one subscriber.
+const MOST_WAITING: usize = 64 << 20;
+
+/// Bytes that wait for all subscribers together, beyond [`FREE`] for each.
+const MOST_WAITING_IN_ALL: usize = 256 << 20;
+
+/// Bytes that may always wait for a subscriber.
+const FREE: usize = 1 << 20;
+
+/// Bytes that are taken from the library in one go.
+const PORTION: usize = 64 << 10;
+
 /// Time for a greeting.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -36,8 +59,18 @@ const GREETING: usize = 64;
 const MORE: u8 = 1;
 const LONG: u8 = 2;
 
+/// What happens to bytes that a peer does not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unread {
+    /// They wait in the library.
+    Stays,
+    /// They wait here, and a peer for which many wait is left.
+    Waits,
+}
+
 /// Passes connections on for ever.
-pub(super) async fn serve(listener: TcpListener, to: SocketAddr) {
+pub(super) async fn serve(listener: TcpListener, to: SocketAddr, unread: Unread) {
+    let waiting = (unread == Unread::Waits).then(Arc::<AtomicUsize>::default);
     let places = Arc::new(Semaphore::new(MOST_PEERS));
     loop {
         let Ok((peer, _)) = listener.accept().await else {
@@ -46,8 +79,9 @@ pub(super) async fn serve(listener: TcpListener, to: SocketAddr) {
             continue;
         };
         let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
+        let waiting = waiting.clone();
         tokio::spawn(async move {
-            if let Err(error) = pass(peer, to).await {
+            if let Err(error) = pass(peer, to, waiting).await {
                 tracing::debug!(%error, "a connection for KV events ends");
             }
             drop(place);
@@ -56,7 +90,7 @@ pub(super) async fn serve(listener: TcpListener, to: SocketAddr) {
 }
 
 /// Passes one connection on until either side ends it.
-async fn pass(mut peer: TcpStream, to: SocketAddr) -> io::Result<()> {
+async fn pass(mut peer: TcpStream, to: SocketAddr, in_all: Option<Arc<AtomicUsize>>) -> io::Result<()> {
     let mut socket = TcpStream::connect(to).await?;
     peer.set_nodelay(true)?;
     socket.set_nodelay(true)?;
@@ -64,7 +98,58 @@ async fn pass(mut peer: TcpStream, to: SocketAddr) -> io::Result<()> {
     let (mut from_socket, mut to_socket) = socket.split();
     select! {
         ended = frames(&mut from_peer, &mut to_socket) => ended,
-        ended = copy(&mut from_socket, &mut to_peer) => ended.map(|_| ()),
+        ended = answers(&mut from_socket, &mut to_peer, in_all) => ended,
+    }
+}
+
+/// Bytes that wait for a subscriber, counted among those of all.
+struct Waiting {
+    bytes: BytesMut,
+    in_all: Arc<AtomicUsize>,
+}
+
+impl Waiting {
+    fn add(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+        self.in_all.fetch_add(bytes.len(), Relaxed);
+    }
+
+    /// An error where they are too many.
+    fn check(&self) -> io::Result<()> {
+        let (own, all) = (self.bytes.len(), self.in_all.load(Relaxed));
+        if own <= FREE || (own <= MOST_WAITING && all <= MOST_WAITING_IN_ALL) {
+            return Ok(());
+        }
+        Err(io::Error::other(format!("{own} bytes wait for a subscriber that does not read them, {all} for all")))
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.in_all.fetch_sub(self.bytes.len(), Relaxed);
+    }
+}
+
+/// Passes on what the library sends. With a count of what waits for all peers, what the peer does not read waits here.
+async fn answers(
+    from: &mut (impl AsyncRead + Unpin),
+    to: &mut (impl AsyncWrite + Unpin),
+    in_all: Option<Arc<AtomicUsize>>,
+) -> io::Result<()> {
+    let Some(in_all) = in_all else { return copy(from, to).await.map(|_| ()) };
+    let mut waiting = Waiting { bytes: BytesMut::new(), in_all };
+    let mut portion = vec![0; PORTION];
+    loop {
+        waiting.check()?;
+        select! {
+            read = from.read(&mut portion) => match read? {
+                0 => return to.write_all(&waiting.bytes).await,
+                count => waiting.add(portion.get(..count).unwrap_or_default()),
+            },
+            written = to.write_buf(&mut waiting.bytes), if !waiting.bytes.is_empty() => {
+                waiting.in_all.fetch_sub(written?, Relaxed);
+            }
+        }
     }
 }
 
@@ -129,5 +214,38 @@ mod tests {
         let (out, kind) = passed(&endless).await;
         assert_eq!(kind, io::ErrorKind::Other);
         assert!(out.len() < 2 * 2100, "{}", out.len());
+    }
+    #[tokio::test]
+    async fn a_subscriber_that_does_not_read_is_left_and_gives_its_bytes_back() {
+        let all = Arc::<AtomicUsize>::default();
+        let (mut library, mut inside) = tokio::io::duplex(PORTION);
+        let (mut outside, subscriber) = tokio::io::duplex(PORTION);
+        let counted = Arc::clone(&all);
+        let passing = tokio::spawn(async move { answers(&mut inside, &mut outside, Some(counted)).await });
+        let batch = vec![7; PORTION];
+        let mut published = 0;
+        while library.write_all(&batch).await.is_ok() {
+            published += batch.len();
+            assert!(published <= MOST_WAITING + 16 * PORTION, "nobody has read anything");
+        }
+        assert!(published >= MOST_WAITING, "{published}");
+        assert_eq!(passing.await.unwrap().unwrap_err().kind(), io::ErrorKind::Other);
+        assert_eq!(all.load(Relaxed), 0);
+        drop(subscriber);
+    }
+
+    #[tokio::test]
+    async fn what_waits_arrives_in_order_and_little_may_wait_however_much_does_elsewhere() {
+        let all = Arc::new(AtomicUsize::new(MOST_WAITING_IN_ALL + 1));
+        let sent: Vec<u8> = (0..FREE / 2).map(|at| u8::try_from(at % 251).unwrap()).collect();
+        let (mut outside, mut subscriber) = tokio::io::duplex(PORTION);
+        let source = sent.clone();
+        let counted = Arc::clone(&all);
+        let passing = tokio::spawn(async move { answers(&mut source.as_slice(), &mut outside, Some(counted)).await });
+        let mut arrived = Vec::new();
+        subscriber.read_to_end(&mut arrived).await.unwrap();
+        passing.await.unwrap().unwrap();
+        assert!(arrived == sent);
+        assert_eq!(all.load(Relaxed), MOST_WAITING_IN_ALL + 1);
     }
 }

@@ -4,8 +4,8 @@
 //! fit is dropped, and its sequence number with it, so that subscribers see the gap. A thread of its own ([`publisher`]) sends what is
 //! queued, and keeps the last batches for those who missed some ([`replay`]).
 //!
-//! Limits: `tcp://` only. `hwm` cannot be set: for each subscriber up to 100,000 batches wait, vLLM's default, then its batches
-//! are dropped. Queued and kept batches take at most [`MOST_BYTES`] each.
+//! Limits: `tcp://` only. `hwm` cannot be set: for each subscriber 64 MiB wait, and for all together 256 MiB; one that is further behind
+//! is disconnected ([`guard`]). Queued and kept batches take at most [`MOST_BYTES`] each.
 //!
 //! See docs/decisions/0098-kv-events-over-zeromq.md.
 

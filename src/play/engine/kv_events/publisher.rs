@@ -12,7 +12,7 @@ use futures_util::StreamExt;
 use tokio::{net::TcpListener, runtime, select, sync::mpsc, time::sleep};
 use zeromq::{PubSocket, RouterSocket, Socket, SocketEvent, SocketOptions, SocketSend};
 
-use super::{Batch, KvEventsConfig, KvEventsError, Shared, endpoint::Endpoint, guard, replay};
+use super::{Batch, KvEventsConfig, KvEventsError, Shared, endpoint::Endpoint, guard, guard::Unread, replay};
 
 /// Time after which a connection is tried anew, so that a subscriber that begins late is found soon.
 const RETRY: Duration = Duration::from_secs(2);
@@ -77,12 +77,12 @@ async fn open(
     let mut socket = PubSocket::with_options(options);
     let mut bound = Bound { events: events.address(), replay: None };
     if events.is_listened_on() {
-        bound.events = listen(&mut socket, &bound.events).await?;
+        bound.events = listen(&mut socket, &bound.events, Unread::Waits).await?;
     }
     let mut kept = None;
     if let Some(endpoint) = replay {
         let mut router = RouterSocket::new();
-        bound.replay = Some(listen(&mut router, &endpoint.address()).await?);
+        bound.replay = Some(listen(&mut router, &endpoint.address(), Unread::Stays).await?);
         let batches = Arc::new(replay::Kept::new(buffer_steps));
         tokio::spawn(replay::answer(router, Arc::clone(&batches), Arc::clone(&shared)));
         kept = Some(batches);
@@ -92,7 +92,7 @@ async fn open(
 }
 
 /// Listens on an endpoint for a socket; the endpoint with its port.
-async fn listen(socket: &mut impl Socket, endpoint: &str) -> Result<String, KvEventsError> {
+async fn listen(socket: &mut impl Socket, endpoint: &str, unread: Unread) -> Result<String, KvEventsError> {
     let failed = |error: String| KvEventsError::Bind { endpoint: endpoint.to_owned(), error };
     let (host, _) = endpoint.rsplit_once(':').unwrap_or((endpoint, ""));
     let address = endpoint.trim_start_matches("tcp://");
@@ -101,7 +101,7 @@ async fn listen(socket: &mut impl Socket, endpoint: &str) -> Result<String, KvEv
     let inside = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let to = inside.local_addr()?;
     socket.bind_listener(inside).await.map_err(|error| failed(error.to_string()))?;
-    tokio::spawn(guard::serve(listener, to));
+    tokio::spawn(guard::serve(listener, to, unread));
     Ok(format!("{host}:{port}"))
 }
 
