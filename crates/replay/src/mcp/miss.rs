@@ -96,9 +96,9 @@ impl Miss<'_> {
             found,
             edits: &edits,
             advice,
-            before: None,
+            before: Some(format!("Request: {}", self.asked())),
             after: Vec::new(),
-            circumstances: format!("Request: {}  Cassette: {}", self.asked(), self.file().unwrap_or_default()),
+            circumstances: format!("Cassette: {}", self.file().unwrap_or_default()),
             address: None,
             is_of_nothing: false,
         };

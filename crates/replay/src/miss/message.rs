@@ -122,10 +122,7 @@ impl Explanation<'_> {
         lines.extend(self.after.iter().cloned());
         lines.left += of_fixes;
         lines.extend(fixes);
-        // Its beginning names the request, which says more than nothing.
-        if !lines.add(self.circumstances.clone()) && lines.left > 80 {
-            lines.add(clipped(&self.circumstances, lines.left / 2));
-        }
+        lines.add(self.circumstances.clone());
         lines.left += reserved;
         lines.extend(last);
         lines.lines.join("\n")
