@@ -36,7 +36,7 @@ impl Reading {
         Self { left: Cell::new(most), ids: RefCell::default(), takes_ids }
     }
 
-    /// Reads a text. Where ids are taken, the list of one id stands for those of the field `prompt`.
+    /// Reads a text. Where ids are taken, a list of one id stands for those of the field `prompt`, or an empty list for each of its lists.
     pub(super) fn read(&self, text: &[u8]) -> serde_json::Result<Value> {
         let mut reader = serde_json::Deserializer::from_slice(text);
         let value = Tree { reading: self, is_top: self.takes_ids }.deserialize(&mut reader)?;
@@ -157,12 +157,11 @@ impl Item {
     /// The value that stands for a prompt, and its ids.
     #[allow(clippy::type_complexity)] // a value, and what it stands for
     fn apart<E: Error>(self, reading: &Reading) -> Result<(Value, Option<Vec<Arc<[u32]>>>), E> {
-        let ids = match self {
-            Self::Ids(ids) if !ids.is_empty() => vec![ids.into()],
-            Self::Lists(lists) => lists,
-            item @ (Self::Id(_) | Self::Ids(_) | Self::Other(_)) => return Ok((item.value(reading)?, None)),
-        };
-        Ok((vec![0].into(), Some(ids)))
+        Ok(match self {
+            Self::Ids(ids) if !ids.is_empty() => (vec![0].into(), Some(vec![ids.into()])),
+            Self::Lists(lists) => (vec![Value::Array(Vec::new()); lists.len()].into(), Some(lists)),
+            item @ (Self::Id(_) | Self::Ids(_) | Self::Other(_)) => (item.value(reading)?, None),
+        })
     }
 
     fn value<E: Error>(self, reading: &Reading) -> Result<Value, E> {
@@ -173,7 +172,8 @@ impl Item {
                 ids.into()
             }
             Self::Lists(lists) => {
-                reading.count(lists.iter().map(|list| list.len() + 1).sum())?;
+                // The lists were counted as they were read.
+                reading.count(lists.iter().map(|list| list.len()).sum())?;
                 lists.into_iter().map(|list| Value::from(&*list)).collect()
             }
             Self::Other(value) => value,
@@ -256,8 +256,14 @@ impl<'de> Visitor<'de> for Prompt<'_> {
         while let Some(item) = items.next_element_seed(Prompt(self.0))? {
             match (&mut read, item) {
                 (Item::Ids(ids), Item::Id(id)) => ids.push(id),
-                (Item::Lists(lists), Item::Ids(ids)) => lists.push(ids.into()),
-                (Item::Ids(none), Item::Ids(ids)) if none.is_empty() => read = Item::Lists(vec![ids.into()]),
+                (Item::Lists(lists), Item::Ids(ids)) => {
+                    self.0.count(1)?;
+                    lists.push(ids.into());
+                }
+                (Item::Ids(none), Item::Ids(ids)) if none.is_empty() => {
+                    self.0.count(1)?;
+                    read = Item::Lists(vec![ids.into()]);
+                }
                 (_, item) => return self.mixed(read, item, items),
             }
         }
@@ -284,8 +290,10 @@ mod tests {
         assert_eq!(reading.read(many.as_bytes()).unwrap(), json!({"prompt": [0], "n": 1}));
         assert_eq!(reading.into_ids().unwrap()[0].len(), 100_001);
         let (value, ids) = read(r#"{"prompt": [[1, 2], [], [4294967295]]}"#);
-        assert_eq!(value, json!({"prompt": [0]}));
+        assert_eq!(value, json!({"prompt": [[], [], []]}));
         assert_eq!(ids.unwrap(), [vec![1, 2], vec![], vec![u32::MAX]].map(Arc::from));
+        let lists = format!(r#"{{"prompt": [{}[]]}}"#, "[],".repeat(100));
+        assert!(Reading::of(50, true).read(lists.as_bytes()).is_err(), "lists are values");
     }
 
     #[test]

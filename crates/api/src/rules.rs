@@ -346,6 +346,9 @@ mod tests {
         for item in [json!("a"), json!([1]), json!(1.5), json!(null)] {
             assert_eq!(of("prompt", vec![item; 1025]).as_deref(), Some(refused));
         }
+        let lists = json!({"prompt": vec![[7]; 1025]}).to_string();
+        let read = crate::GenerationRequest::parse(Api::Completions, lists.as_bytes());
+        assert_eq!(read.unwrap_err().message, refused, "also where ids are read without values");
         let embeds = of("prompt_embeds", vec![json!("a"); 1025]).unwrap();
         assert!(embeds.starts_with("prompt_embeds list length 1025"), "{embeds}");
     }
