@@ -14,15 +14,17 @@ use crate::{
         answers::{Encoder, Form},
     },
     net::wire::EventBuffer,
+    play::{
+        engine::EngineRun,
+        generate::{
+            choice::{Choice, Step},
+            logprobs::SequenceLogprobs,
+            parse::SequenceParser,
+        },
+        metrics::Flight,
+        request::budget::Share,
+    },
     replay::delivery::{AbortedBy, TOGETHER},
-};
-use crate::{
-    play::engine::EngineRun,
-    play::generate::choice::{Choice, Step},
-    play::generate::logprobs::SequenceLogprobs,
-    play::generate::parse::SequenceParser,
-    play::metrics::Flight,
-    play::request::budget::Share,
 };
 
 /// A choice with the parts of the answer about its prompt.

@@ -13,18 +13,22 @@ use http_body_util::BodyExt;
 use crate::{
     api::{Api, ApiError, Endpoint},
     net::server::{BodyError, RequestBody},
-    replay::delivery::Clock,
-    replay::player::{CassettePlayer, Decided, Decision, Received, ReplayedResponse, Unanswered},
-};
-use crate::{
-    play::engine::RecordedTiming,
-    play::metrics::{Flights, Places},
-    play::middleware::Replay,
-    play::request::extract::{ErrorResponse, clock},
-    play::request::messages,
-    play::routes,
-    play::selection::plan::engine_id,
-    play::state::State,
+    play::{
+        engine::RecordedTiming,
+        metrics::{Flights, Places},
+        middleware::Replay,
+        request::{
+            extract::{ErrorResponse, clock},
+            messages,
+        },
+        routes,
+        selection::plan::engine_id,
+        state::State,
+    },
+    replay::{
+        delivery::Clock,
+        player::{CassettePlayer, Decided, Decision, Received, ReplayedResponse, Unanswered},
+    },
 };
 
 /// The cassettes of a server.

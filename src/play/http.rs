@@ -10,8 +10,7 @@ use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt, StreamBody};
 use time::{OffsetDateTime, macros::format_description};
 
-use crate::play::request::budget::Share;
-use crate::{api::ApiError, net::server::BodyError};
+use crate::{api::ApiError, net::server::BodyError, play::request::budget::Share};
 
 pub(super) use axum::body::Body as ResponseBody;
 

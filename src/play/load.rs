@@ -13,20 +13,20 @@ use tokio::time::Instant;
 
 use crate::{
     engine::OutputTokens,
-    recording::redaction,
-    recording::trace::{self, BadLines, Kept, LoadedFile, Meta, Progress, Sources, Store, TokenizerId, TraceError},
+    play::{
+        Config, DEFAULT_IDS, DEFAULT_MODEL_LEN, PlayError, Source, TokenizerSource,
+        engine::EngineTimes,
+        generate::pace::TracePace,
+        recorded::{errors::RecordedErrors, responses::Recordings},
+        request::concurrency,
+        selection::{account::Account, advice},
+    },
+    recording::{
+        redaction,
+        trace::{self, BadLines, Kept, LoadedFile, Meta, Progress, Sources, Store, TokenizerId, TraceError},
+    },
     replay::matching::{Keys, MatchBy, Matcher, Rules},
     text::prompt::{BlockHasher, Tokenizer},
-};
-use crate::{
-    play::engine::EngineTimes,
-    play::generate::pace::TracePace,
-    play::recorded::errors::RecordedErrors,
-    play::recorded::responses::Recordings,
-    play::request::concurrency,
-    play::selection::account::Account,
-    play::selection::advice,
-    play::{Config, DEFAULT_IDS, DEFAULT_MODEL_LEN, PlayError, Source, TokenizerSource},
 };
 
 /// Tokens per hashed block where a trace has none.

@@ -19,23 +19,29 @@ use http::{Extensions, HeaderMap, HeaderValue, Request, StatusCode, header};
 use crate::{
     api::{Api, endpoints::route},
     net::server::OverTls,
+    play::{
+        Player,
+        cassettes::Cassettes,
+        dialect::{Dialect, Reword},
+        front::path::{SentPath, other_ending},
+        http::{empty_with, json},
+        load::adapters,
+        mcp::McpServers,
+        metrics::{NotServed, Watch},
+        middleware::{Around, Before},
+        rare::{
+            derender, dev, pages,
+            render::{self, Family},
+            tokenizer_info, variants,
+        },
+        recorded::responses::count_unserved,
+        request::{
+            info, messages,
+            pipeline::{RecordedResponses, generate},
+            responses, tokens,
+        },
+    },
     replay::account::{self, Admin},
-};
-use crate::{
-    play::Player,
-    play::cassettes::Cassettes,
-    play::dialect::{Dialect, Reword},
-    play::front::path::{SentPath, other_ending},
-    play::http::{empty_with, json},
-    play::load::adapters,
-    play::mcp::McpServers,
-    play::metrics::{NotServed, Watch},
-    play::middleware::{Around, Before},
-    play::rare::render::{self, Family},
-    play::rare::{derender, dev, pages, tokenizer_info, variants},
-    play::recorded::responses::count_unserved,
-    play::request::pipeline::{RecordedResponses, generate},
-    play::request::{info, messages, responses, tokens},
 };
 
 /// The endpoints of a server, as far as its options have them.

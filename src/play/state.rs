@@ -16,24 +16,21 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use crate::{
     api::{ApiError, RequestTemplates, Served, ToolParsing, VocabularyLimits},
     base::stats::Lateness,
-    replay::account::{Both, Ledger},
-    replay::timing::Pacing,
-};
-use crate::{
-    play::engine::{Engine, EngineConfig, Slowdown},
-    play::generate::drawing_pool::DrawingPool,
-    play::generate::samples::Samples,
-    play::load::adapters::Adapters,
-    play::load::model::Model,
-    play::load::{Loaded, Replay},
-    play::metrics::Metrics,
-    play::rare::dev::Development,
-    play::rare::response_store::Kept,
-    play::request::blocking::INLINE_BYTES,
-    play::request::info,
-    play::request::request_cache::RequestCache,
-    play::selection::arrival_order::Turns,
-    play::{Config, PlayError, Source, Synthetic, UnmatchedPace, mcp},
+    play::{
+        Config, PlayError, Source, Synthetic, UnmatchedPace,
+        engine::{Engine, EngineConfig, Slowdown},
+        generate::{drawing_pool::DrawingPool, samples::Samples},
+        load::{Loaded, Replay, adapters::Adapters, model::Model},
+        mcp,
+        metrics::Metrics,
+        rare::{dev::Development, response_store::Kept},
+        request::{blocking::INLINE_BYTES, info, request_cache::RequestCache},
+        selection::arrival_order::Turns,
+    },
+    replay::{
+        account::{Both, Ledger},
+        timing::Pacing,
+    },
 };
 
 /// State that all requests share; nothing in it is locked across a wait.

@@ -11,13 +11,11 @@ use tokio::{task::yield_now, time::Instant};
 use crate::{
     api::{AnswerChoice, ApiError},
     net::wire::EventBuffer,
+    play::{
+        answer::{Answer, Turn},
+        request::{admission::Hold, blocking::off_the_loop, budget::Share},
+    },
     replay::delivery::{AbortedBy, Deliverable, STEPS, TOGETHER, Wait, Waited, deadline},
-};
-use crate::{
-    play::answer::{Answer, Turn},
-    play::request::admission::Hold,
-    play::request::blocking::off_the_loop,
-    play::request::budget::Share,
 };
 
 impl Deliverable for Answer {

@@ -24,13 +24,12 @@ pub use self::script::{Script, ScriptError};
 use crate::{
     base::stats::Lateness,
     net::server::{self, DrainReport, Listener},
-};
-use crate::{
-    play::engine::{Engine, Slowdown},
-    play::load::Replay,
-    play::load::model::Model,
-    play::state::{Place, State},
-    play::{Config, PlayError, Player},
+    play::{
+        Config, PlayError, Player,
+        engine::{Engine, Slowdown},
+        load::{Replay, model::Model},
+        state::{Place, State},
+    },
 };
 
 /// Servers of the same records with engines of their own.

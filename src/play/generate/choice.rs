@@ -2,10 +2,10 @@
 
 use std::{iter, sync::Arc, time::Duration};
 
-use crate::play::generate::output::OutputText;
 use crate::{
     api::StopReason,
     engine::synthetic::MadeUpText,
+    play::generate::output::OutputText,
     recording::trace::Logprobs,
     replay::timing::{Due, Pacing, Schedule},
     text::prompt::Detokenizer,

@@ -13,8 +13,7 @@ use tokio::{
     sync::{Semaphore, SemaphorePermit},
 };
 
-use crate::api::ApiError;
-use crate::play::request::blocking::on_a_thread;
+use crate::{api::ApiError, play::request::blocking::on_a_thread};
 
 /// The most requests that are admitted at a time: each waits on a thread, of which there are 512 for all heavy work.
 const ADMITTED: usize = 64;

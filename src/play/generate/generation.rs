@@ -7,9 +7,9 @@ use std::{fs, io, path::PathBuf};
 
 use serde_json::{Map, Value};
 
-use crate::play::{PlayError, State};
 use crate::{
     api::{GenerationRequest, Spelling},
+    play::{PlayError, State},
     text::prompt::Tokenizer,
 };
 

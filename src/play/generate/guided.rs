@@ -18,9 +18,9 @@ use crate::{
         guided::{Ended, GuideError, Room, check},
         synthetic::Key,
     },
+    play::{State, generate::choice::Finish, request::blocking::check_wanted},
     text::parsers::ToolFormat,
 };
-use crate::{play::State, play::generate::choice::Finish, play::request::blocking::check_wanted};
 
 /// The most tokens that conforming text gets where the request sets no number.
 const MOST: u32 = 8192;

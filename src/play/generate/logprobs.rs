@@ -13,12 +13,12 @@ use std::{collections::HashSet, sync::Arc};
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::play::recorded::logprobs as recorded_logprobs;
 use crate::{
     api::{
         Api, Digits, GenerationRequest, LogprobsAsked, Position, Scored, WholeLogprobs, chat_logprobs,
         completion_logprobs, prompt_logprobs as prompt_json,
     },
+    play::recorded::logprobs as recorded_logprobs,
     recording::trace::{Logprobs, PromptLogprobs, TokenLogprobs},
     text::prompt::{SkipSpecial, Tokenizer},
 };

@@ -6,13 +6,15 @@ use serde_json::Value;
 
 use crate::{
     api::{CallLimit, ChatPrompt, GenerationRequest, Message, MessageCall, Prompts, StopReason},
-    text::parsers::{
-        self, CallIds, Content, Delta, Finished, Formats, Function, Parsing, ReasoningFormat, ReasoningMarks,
-        StreamParser, Thinking, ToolChoice, Vocabulary, count_reasoning_tokens, reads_calls, whole,
+    play::{generate::choice::Step, metrics::ToolParserCalls},
+    text::{
+        parsers::{
+            self, CallIds, Content, Delta, Finished, Formats, Function, Parsing, ReasoningFormat, ReasoningMarks,
+            StreamParser, Thinking, ToolChoice, Vocabulary, count_reasoning_tokens, reads_calls, whole,
+        },
+        prompt::Tokenizer,
     },
-    text::prompt::Tokenizer,
 };
-use crate::{play::generate::choice::Step, play::metrics::ToolParserCalls};
 
 /// The finish reason of an answer that calls tools.
 const TOOL_CALLS: &str = "tool_calls";

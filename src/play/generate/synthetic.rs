@@ -13,15 +13,17 @@ use crate::{
         OutputTokens,
         synthetic::{Key, MadeUpText, RandomTokens, Reasoning},
     },
+    play::{
+        State,
+        generate::{
+            choice::{Finish, Script, Tokens},
+            guided,
+        },
+        load::config::{DEFAULT_RANDOM_TOKENS, Synthetic},
+        selection::select::{Chosen, Wanted},
+    },
     replay::timing::Schedule,
     text::prompt::SpecialTokens,
-};
-use crate::{
-    play::State,
-    play::generate::choice::{Finish, Script, Tokens},
-    play::generate::guided,
-    play::load::config::{DEFAULT_RANDOM_TOKENS, Synthetic},
-    play::selection::select::{Chosen, Wanted},
 };
 
 /// Records that are drawn to find one with output.

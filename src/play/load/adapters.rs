@@ -19,12 +19,12 @@ use crate::{
         lora::{LoadAdapter, UnloadAdapter},
     },
     engine::kv_cache::LoraRequest,
-};
-use crate::{
-    play::http::untyped,
-    play::load::model::Model,
-    play::request::extract::{ErrorResponse, JsonBody},
-    play::{PlayError, State},
+    play::{
+        PlayError, State,
+        http::untyped,
+        load::model::Model,
+        request::extract::{ErrorResponse, JsonBody},
+    },
 };
 
 /// Configuration of adapters, by the names of vLLM's flags.

@@ -2,8 +2,8 @@
 //!
 //! See docs/decisions/0022-builtin-tokenizer-loads-in-the-background.md.
 
-use crate::play::PlayError;
 use crate::{
+    play::PlayError,
     recording::trace::{self, Trace},
     text::prompt::{KnownTokenizer, Tokenizer, TokenizerParts},
 };

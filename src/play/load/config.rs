@@ -11,18 +11,24 @@ use serde_json::{Map, Value};
 
 use crate::{
     api::{RequestTemplates, Spelling},
-    recording::redaction,
-    recording::trace::{Progress, Trace},
-    replay::account::Admin,
-    replay::matching::{MatchBy, MinMatch, OnExhausted},
-    replay::player::{CassettePlayer, MissDetail},
-    replay::timing::Pacing,
-    text::parsers::Formats,
-    text::prompt::{HashKey, Tokenizer},
-};
-use crate::{
-    play::generate::generation::GenerationConfig,
-    play::{AnswerOptions, EngineConfig, LoraConfig, ServerOptions, SyntheticOptions, UnmatchedPace, VllmVersion},
+    play::{
+        AnswerOptions, EngineConfig, LoraConfig, ServerOptions, SyntheticOptions, UnmatchedPace, VllmVersion,
+        generate::generation::GenerationConfig,
+    },
+    recording::{
+        redaction,
+        trace::{Progress, Trace},
+    },
+    replay::{
+        account::Admin,
+        matching::{MatchBy, MinMatch, OnExhausted},
+        player::{CassettePlayer, MissDetail},
+        timing::Pacing,
+    },
+    text::{
+        parsers::Formats,
+        prompt::{HashKey, Tokenizer},
+    },
 };
 
 /// Everything that a [`Player`](crate::play::Player) needs, except the socket.

@@ -2,8 +2,10 @@
 
 use serde_json::{Value, json};
 
-use crate::play::{Source, State};
-use crate::replay::matching::MatchBy;
+use crate::{
+    play::{Source, State},
+    replay::matching::MatchBy,
+};
 
 /// A prompt of the built-in trace.
 const BUILT_IN: &str = "Explain in two or three sentences why the sky is blue.";

@@ -7,14 +7,13 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
     engine::guided::{Guide, GuideError},
+    play::{
+        Config, PlayError,
+        generate::{generation::SamplingDefaults, parse::Parsers},
+        load::Loaded,
+        request::{info, template},
+    },
     text::prompt::{ChatTemplate, SpecialTokens, Tokenizer},
-};
-use crate::{
-    play::generate::generation::SamplingDefaults,
-    play::generate::parse::Parsers,
-    play::load::Loaded,
-    play::request::{info, template},
-    play::{Config, PlayError},
 };
 
 /// A model without weights.

@@ -18,21 +18,27 @@ use tokio::time::{sleep, sleep_until, timeout};
 use crate::{
     api::ApiError,
     net::{server::BodyError, wire::percent_decoded},
-    replay::account::http::{plain, put},
-    replay::mcp::{Answered, Endpoint, Forward, Head, HttpSender, PARAMETER, Place, Reply, Servers},
-    replay::player::CassettePlayer,
-};
-use crate::{
-    play::http::{body_of_type, empty_with, events_of_type, held_json, read_body},
-    play::mcp::origin,
-    play::mcp::stdio::{MOST_PAUSES, PAUSE},
-    play::mcp::streams::{Incoming, event},
-    play::mcp::upstreams::{Outgoing, Upstreams},
-    play::middleware::Replay,
-    play::request::blocking::{INLINE_BYTES, off_the_loop},
-    play::request::budget::Share,
-    play::request::extract::ErrorResponse,
-    play::state::State,
+    play::{
+        http::{body_of_type, empty_with, events_of_type, held_json, read_body},
+        mcp::{
+            origin,
+            stdio::{MOST_PAUSES, PAUSE},
+            streams::{Incoming, event},
+            upstreams::{Outgoing, Upstreams},
+        },
+        middleware::Replay,
+        request::{
+            blocking::{INLINE_BYTES, off_the_loop},
+            budget::Share,
+            extract::ErrorResponse,
+        },
+        state::State,
+    },
+    replay::{
+        account::http::{plain, put},
+        mcp::{Answered, Endpoint, Forward, Head, HttpSender, PARAMETER, Place, Reply, Servers},
+        player::CassettePlayer,
+    },
 };
 
 /// Path below which the servers are.

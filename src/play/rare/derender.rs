@@ -19,17 +19,21 @@ use crate::{
             completion_tokens, delta,
         },
     },
-    text::parsers::{Content, Delta, Finished, StreamParser},
-    text::prompt::{DecodeWindow, SkipSpecial},
-};
-use crate::{
-    play::State,
-    play::generate::parse::ParsedBy,
-    play::http::Json,
-    play::request::blocking::off_the_loop,
-    play::request::extract::{ErrorResponse, JsonBody, ScaleOutEnabled},
-    play::request::info,
-    play::request::tokens::refused,
+    play::{
+        State,
+        generate::parse::ParsedBy,
+        http::Json,
+        request::{
+            blocking::off_the_loop,
+            extract::{ErrorResponse, JsonBody, ScaleOutEnabled},
+            info,
+            tokens::refused,
+        },
+    },
+    text::{
+        parsers::{Content, Delta, Finished, StreamParser},
+        prompt::{DecodeWindow, SkipSpecial},
+    },
 };
 
 /// The last tokens that the next one's text may depend on.

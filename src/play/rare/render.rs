@@ -7,19 +7,23 @@ use std::sync::Arc;
 use axum::extract;
 use serde_json::Value;
 
-use crate::api::{
-    Api, ApiError, GenerationRequest,
-    anthropic::MessagesRequest,
-    responses::ResponsesRequest,
-    token_in_out::{RenderRequest, Rendered},
-};
 use crate::{
-    play::State,
-    play::generate::parse::ParsedBy,
-    play::http::Json,
-    play::request::extract::{ErrorResponse, JsonBody, ScaleOutEnabled, request_id_of},
-    play::request::messages::{chat_of, system_messages},
-    play::request::prompts::prompts_of,
+    api::{
+        Api, ApiError, GenerationRequest,
+        anthropic::MessagesRequest,
+        responses::ResponsesRequest,
+        token_in_out::{RenderRequest, Rendered},
+    },
+    play::{
+        State,
+        generate::parse::ParsedBy,
+        http::Json,
+        request::{
+            extract::{ErrorResponse, JsonBody, ScaleOutEnabled, request_id_of},
+            messages::{chat_of, system_messages},
+            prompts::prompts_of,
+        },
+    },
 };
 
 /// Endpoint family of the request.

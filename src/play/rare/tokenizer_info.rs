@@ -8,8 +8,10 @@ use std::{path::Path, sync::Arc};
 use axum::extract;
 use serde_json::{Map, Value, json};
 
-use crate::text::prompt::ChatTemplate;
-use crate::{play::http::Json, play::load::model::Model};
+use crate::{
+    play::{http::Json, load::model::Model},
+    text::prompt::ChatTemplate,
+};
 
 /// Fields of the class, null where the file has nothing.
 const TOKENS: [&str; 4] = ["unk_token", "bos_token", "eos_token", "pad_token"];

@@ -5,17 +5,21 @@ use std::sync::Arc;
 use axum::{extract, response::Response};
 use http::StatusCode;
 
-use crate::api::{
-    ApiError,
-    answers::Form,
-    batch_body, batch_request, invocation,
-    token_in_out::{TokenEncoder, TokenRequest},
-};
 use crate::{
-    play::State,
-    play::http::json,
-    play::request::extract::{ErrorResponse, JsonBody, ScaleOutEnabled},
-    play::request::pipeline::{Arrival, respond, start},
+    api::{
+        ApiError,
+        answers::Form,
+        batch_body, batch_request, invocation,
+        token_in_out::{TokenEncoder, TokenRequest},
+    },
+    play::{
+        State,
+        http::json,
+        request::{
+            extract::{ErrorResponse, JsonBody, ScaleOutEnabled},
+            pipeline::{Arrival, respond, start},
+        },
+    },
 };
 
 type Answered = Result<Response, ErrorResponse>;

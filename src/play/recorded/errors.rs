@@ -11,17 +11,18 @@ use bytes::Bytes;
 
 use crate::{
     api::{ApiError, RecordedError},
+    play::{
+        State,
+        load::Replay,
+        recorded::{failure::Failure, responses::RequestKey},
+        request::blocking::off_the_loop,
+        selection::{
+            account::Slot,
+            select::{Chosen, headers_of},
+        },
+    },
     recording::trace::{Record, Store, WITHHELD},
     replay::matching::{Consumption, MatchBy, Miss, MissReason, OnExhausted, Query, Selection, WholePrompt},
-};
-use crate::{
-    play::State,
-    play::load::Replay,
-    play::recorded::failure::Failure,
-    play::recorded::responses::RequestKey,
-    play::request::blocking::off_the_loop,
-    play::selection::account::Slot,
-    play::selection::select::{Chosen, headers_of},
 };
 
 /// The errors of a trace by the keys of their requests.

@@ -36,21 +36,28 @@ use crate::{
     api::ApiError,
     base::units::Millis,
     net::wire::{encode_event, json_as_utf8},
-    recording::cassette::Moment,
-    recording::trace::{Endpoint, Record, Response as Recorded, ResponseContent},
-    replay::delivery::{Clock, RecordedContent, RecordedResponse, ResponseEnd, Wait, class_of, stream_of},
-    replay::matching::MatchBy,
-    replay::player::{OtherForm, other_form},
-};
-use crate::{
-    play::engine::RecordedTiming,
-    play::http::{body_of_type, error, events_of_type, read_body},
-    play::metrics::{Flights, Group},
-    play::request::blocking::off_the_loop,
-    play::request::extract::{clock, request_id_of, session},
-    play::request::info,
-    play::selection::account::Slot,
-    play::{State, routes},
+    play::{
+        State,
+        engine::RecordedTiming,
+        http::{body_of_type, error, events_of_type, read_body},
+        metrics::{Flights, Group},
+        request::{
+            blocking::off_the_loop,
+            extract::{clock, request_id_of, session},
+            info,
+        },
+        routes,
+        selection::account::Slot,
+    },
+    recording::{
+        cassette::Moment,
+        trace::{Endpoint, Record, Response as Recorded, ResponseContent},
+    },
+    replay::{
+        delivery::{Clock, RecordedContent, RecordedResponse, ResponseEnd, Wait, class_of, stream_of},
+        matching::MatchBy,
+        player::{OtherForm, other_form},
+    },
 };
 
 /// Content type of a stream that was recorded without one.

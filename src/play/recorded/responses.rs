@@ -14,17 +14,17 @@ use http::{Method, Request};
 
 use crate::{
     api::ApiError,
-    recording::canonical,
-    recording::trace::{Kept, Store},
+    play::{
+        Source, State,
+        load::{Replay, config::Unmatched},
+        request::extract,
+        selection::{account::Slot, miss::Explanation},
+    },
+    recording::{
+        canonical,
+        trace::{Kept, Store},
+    },
     replay::matching::{Keys, MatchBy, Miss, MissReason, OnExhausted, Selection},
-};
-use crate::{
-    play::load::Replay,
-    play::load::config::Unmatched,
-    play::request::extract,
-    play::selection::account::Slot,
-    play::selection::miss::Explanation,
-    play::{Source, State},
 };
 
 /// The responses of a trace.

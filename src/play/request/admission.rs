@@ -17,10 +17,12 @@ use tokio::{
     time::{Duration, Instant, sleep_until},
 };
 
-use crate::play::metrics::{Metrics, Queued};
-use crate::replay::{
-    delivery::{AbortedBy, Gate, Waited, step_or_comment, until},
-    timing::Pacer,
+use crate::{
+    play::metrics::{Metrics, Queued},
+    replay::{
+        delivery::{AbortedBy, Gate, Waited, step_or_comment, until},
+        timing::Pacer,
+    },
 };
 
 /// Answers that have to wait.

@@ -9,8 +9,10 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use crate::api::{ApiError, GenerationRequest};
-use crate::{play::answer::Sequence, play::request::prompts::Prompt};
+use crate::{
+    api::{ApiError, GenerationRequest},
+    play::{answer::Sequence, request::prompts::Prompt},
+};
 
 /// Bytes of one answer.
 const OF_ONE: usize = 256 << 20;

@@ -13,21 +13,18 @@ use tokio::time::Instant;
 use crate::{
     api::{ApiError, Query},
     net::{server::media_type, wire::body_as_utf8},
-    replay::account::session_of,
-    replay::delivery::Clock,
-};
-use crate::{
-    play::dialect::Dialect,
-    play::load::model::Model,
-    play::metrics::Metrics,
-    play::rare::dev::Development,
-    play::rare::response_store::Kept,
-    play::rare::variants,
-    play::recorded::errors::errors_of,
-    play::recorded::responses::RequestKey,
-    play::request::pipeline::Arrival,
-    play::selection::account::Slot,
-    play::{Player, State, http},
+    play::{
+        Player, State,
+        dialect::Dialect,
+        http,
+        load::model::Model,
+        metrics::Metrics,
+        rare::{dev::Development, response_store::Kept, variants},
+        recorded::{errors::errors_of, responses::RequestKey},
+        request::pipeline::Arrival,
+        selection::account::Slot,
+    },
+    replay::{account::session_of, delivery::Clock},
 };
 
 impl FromRef<Player> for Arc<State> {

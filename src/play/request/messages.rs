@@ -11,16 +11,18 @@ use crate::{
         ApiError, GenerationRequest, Prompts,
         anthropic::{MessageEncoder, MessagesRequest, SystemMessages, count_body, error_body},
     },
+    play::{
+        State,
+        http::{json as json_answer, recorded_headers},
+        load::model::Model,
+        request::{
+            blocking::off_the_loop,
+            extract::{ErrorResponse, JsonBody},
+            pipeline::{Arrival, respond, start},
+            tokens::chat_ids,
+        },
+    },
     text::prompt::{Conversation, SpecialTokens},
-};
-use crate::{
-    play::State,
-    play::http::{json as json_answer, recorded_headers},
-    play::load::model::Model,
-    play::request::blocking::off_the_loop,
-    play::request::extract::{ErrorResponse, JsonBody},
-    play::request::pipeline::{Arrival, respond, start},
-    play::request::tokens::chat_ids,
 };
 
 /// Answers a request for a message.

@@ -29,23 +29,29 @@ use crate::{
         answers::{Form, FromChat},
     },
     base::stats::StreamClass,
+    play::{
+        State,
+        answer::{
+            Answer,
+            collect::{Collected, collect},
+        },
+        dialect::{Dialect, VllmVersion},
+        http::{error, events, held_json},
+        middleware::Replay,
+        recorded::{self, RequestFields, errors::RefusedRequest},
+        request::{
+            admission::Hold,
+            blocking::off_the_loop,
+            extract::{ErrorResponse, rank_of, request_id_of},
+            prompts::{Judged, judged, judged_or_known},
+        },
+        routes,
+        selection::{
+            account::Slot,
+            plan::{Failing, Origin, Plan, Planned, plan, weight_of},
+        },
+    },
     replay::delivery::{Clock, Wait, stream_of},
-};
-use crate::{
-    play::answer::Answer,
-    play::answer::collect::{Collected, collect},
-    play::dialect::{Dialect, VllmVersion},
-    play::http::{error, events, held_json},
-    play::middleware::Replay,
-    play::recorded::errors::RefusedRequest,
-    play::recorded::{self, RequestFields},
-    play::request::admission::Hold,
-    play::request::blocking::off_the_loop,
-    play::request::extract::{ErrorResponse, rank_of, request_id_of},
-    play::request::prompts::{Judged, judged, judged_or_known},
-    play::selection::account::Slot,
-    play::selection::plan::{Failing, Origin, Plan, Planned, plan, weight_of},
-    play::{State, routes},
 };
 
 /// The recorded responses of a trace.

@@ -6,15 +6,17 @@ use bytes::Bytes;
 
 use crate::{
     api::{Api, ApiError, ChatPrompt, GenerationRequest, MaxTokens, PromptInput, Prompts},
+    play::{
+        State,
+        generate::generation,
+        metrics::Places,
+        request::{
+            blocking::{INLINE_BYTES, check_wanted, off_the_loop},
+            request_cache::Key,
+            tokens::{chat_ids, check_vocabulary, is_timeless, last_content, prompt_ids, refused, special},
+        },
+    },
     text::prompt::{MediaHashes, PromptHashes, SkipSpecial, SpecialTokens},
-};
-use crate::{
-    play::State,
-    play::generate::generation,
-    play::metrics::Places,
-    play::request::blocking::{INLINE_BYTES, check_wanted, off_the_loop},
-    play::request::request_cache::Key,
-    play::request::tokens::{chat_ids, check_vocabulary, is_timeless, last_content, prompt_ids, refused, special},
 };
 
 /// One prompt as ids, with what the answer may repeat of it.

@@ -21,8 +21,7 @@ use std::{
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::play::request::prompts::Known;
-use crate::{api::Api, base::bounded_cache::BoundedCache};
+use crate::{api::Api, base::bounded_cache::BoundedCache, play::request::prompts::Known};
 
 /// Most bytes that remembered requests take, by their estimated size.
 const BYTES: usize = 16 << 20;

@@ -10,20 +10,24 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
 use http::{HeaderMap, StatusCode};
 
-use crate::api::{
-    ApiError, Query,
-    responses::{
-        ResponseEncoder, ResponseHead, ResponsesRequest, Retrieval, completed, no_store, not_found, queued_body,
-    },
-};
-use crate::net::wire::EventBuffer;
 use crate::{
-    play::State,
-    play::http::{Json, events, json},
-    play::rare::response_store::{Kept, LogWriter, ResponseStore},
-    play::request::extract::ErrorResponse,
-    play::request::info,
-    play::request::pipeline::{Arrival, Started, start},
+    api::{
+        ApiError, Query,
+        responses::{
+            ResponseEncoder, ResponseHead, ResponsesRequest, Retrieval, completed, no_store, not_found, queued_body,
+        },
+    },
+    net::wire::EventBuffer,
+    play::{
+        State,
+        http::{Json, events, json},
+        rare::response_store::{Kept, LogWriter, ResponseStore},
+        request::{
+            extract::ErrorResponse,
+            info,
+            pipeline::{Arrival, Started, start},
+        },
+    },
 };
 
 /// `GET /v1/responses/{response_id}`

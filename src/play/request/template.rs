@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
-use crate::play::PlayError;
-use crate::text::prompt::{ChatTemplate, PromptError, Tokenizer};
+use crate::{
+    play::PlayError,
+    text::prompt::{ChatTemplate, PromptError, Tokenizer},
+};
 
 /// Compiles the value of `--chat-template`: the file of that name, or else the template itself, which differs from the name
 /// of a missing file by a brace or a line feed in it.

@@ -10,14 +10,16 @@ use crate::{
         ApiError, ChatPrompt, DetokenizeRequest, PromptInput, TokenizeInput, TokenizeRequest, TokenizeResponse,
         Truncation,
     },
+    play::{
+        State,
+        http::Json,
+        load::model::Model,
+        request::{
+            blocking::{check_wanted, off_the_loop},
+            extract::{ErrorResponse, JsonBody},
+        },
+    },
     text::prompt::{ChatTemplate, Conversation, PromptError, SkipSpecial, SpecialTokens, Tokenizer},
-};
-use crate::{
-    play::State,
-    play::http::Json,
-    play::load::model::Model,
-    play::request::blocking::{check_wanted, off_the_loop},
-    play::request::extract::{ErrorResponse, JsonBody},
 };
 
 /// `/tokenize`

@@ -19,16 +19,16 @@ use std::{
 use serde_json::Value;
 
 use crate::{
-    play::generate::samples::{self, Samples},
-    play::load::Replay,
-    play::recorded::responses::ServedResponses,
-};
-use crate::{
-    recording::redaction::Redactor,
-    replay::account::{
-        DEFAULT_SESSION, EarlierReports, KeptMisses, Ledger, Matching, Report, SessionReport, session_name,
+    play::{
+        generate::samples::{self, Samples},
+        load::Replay,
+        recorded::responses::ServedResponses,
     },
-    replay::matching::{Consumption, MatchBy, Matcher, Miss, MissReason, Selection},
+    recording::redaction::Redactor,
+    replay::{
+        account::{DEFAULT_SESSION, EarlierReports, KeptMisses, Ledger, Matching, Report, SessionReport, session_name},
+        matching::{Consumption, MatchBy, Matcher, Miss, MissReason, Selection},
+    },
 };
 
 /// Memory that all named sessions may take together.

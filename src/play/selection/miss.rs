@@ -6,15 +6,18 @@ use serde_json::{Value, json};
 
 use crate::{
     api::ApiError,
+    play::{
+        State,
+        load::Replay,
+        selection::{account::Slot, advice, select::Wanted},
+    },
     recording::redaction::Redactor,
-    replay::account::DEFAULT_SESSION,
-    replay::matching::{MatchBy, Miss, MissReason},
-    replay::player::MissDetail,
+    replay::{
+        account::DEFAULT_SESSION,
+        matching::{MatchBy, Miss, MissReason},
+        player::MissDetail,
+    },
     text::prompt::SkipSpecial,
-};
-use crate::{
-    play::State, play::load::Replay, play::selection::account::Slot, play::selection::advice,
-    play::selection::select::Wanted,
 };
 
 /// Tokens before and after a block that are searched for secrets with it.

@@ -7,23 +7,24 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::{
     api::{ApiError, LogprobsAsked, MaxTokens, StopReason},
+    play::{
+        State,
+        generate::{
+            choice::{Finish, Script, Tokens},
+            guided::Rules,
+            parse::ParsedBy,
+            synthetic::{in_place_of, made_up},
+        },
+        load::{Replay, config::Unmatched},
+        recorded::{errors, failure::Failure},
+        selection::{account::Slot, miss::Explanation},
+    },
     recording::trace::{FinishReason, Kept, Outcome, PromptLogprobs, Record},
-    replay::matching::{MatchBy, Miss, Query, Selection, WholePrompt},
-    replay::timing::Schedule,
+    replay::{
+        matching::{MatchBy, Miss, Query, Selection, WholePrompt},
+        timing::Schedule,
+    },
     text::prompt::PromptHashes,
-};
-use crate::{
-    play::State,
-    play::generate::choice::{Finish, Script, Tokens},
-    play::generate::guided::Rules,
-    play::generate::parse::ParsedBy,
-    play::generate::synthetic::{in_place_of, made_up},
-    play::load::Replay,
-    play::load::config::Unmatched,
-    play::recorded::errors,
-    play::recorded::failure::Failure,
-    play::selection::account::Slot,
-    play::selection::miss::Explanation,
 };
 
 /// A prompt that looks for its records, with the parameters of its request.

@@ -25,15 +25,17 @@ use crate::{
         development::{self, Abort, PauseMode, Reset, WeightCheck},
     },
     engine::scheduler::PauseState,
+    play::{
+        State,
+        http::{Json, empty, json as json_answer},
+        metrics::Metrics,
+        request::{
+            admission::{Admission, Hold, Pause},
+            extract::{AnyBody, ErrorResponse, JsonBody, OptionalJson, ScaleOutEnabled},
+        },
+        routes::Endpoints,
+    },
     replay::delivery::AbortedBy,
-};
-use crate::{
-    play::State,
-    play::http::{Json, empty, json as json_answer},
-    play::metrics::Metrics,
-    play::request::admission::{Admission, Hold, Pause},
-    play::request::extract::{AnyBody, ErrorResponse, JsonBody, OptionalJson, ScaleOutEnabled},
-    play::routes::Endpoints,
 };
 
 /// Time that the engine leaves to last outputs before it counts as paused.

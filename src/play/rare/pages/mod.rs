@@ -10,12 +10,14 @@ use std::sync::Arc;
 
 use axum::{extract, response::Response};
 
-use crate::api::ApiError;
 use crate::{
-    play::State,
-    play::http::{Json, page},
-    play::request::extract::ErrorResponse,
-    play::routes::Endpoints,
+    api::ApiError,
+    play::{
+        State,
+        http::{Json, page},
+        request::extract::ErrorResponse,
+        routes::Endpoints,
+    },
 };
 
 const HTML: &str = "text/html; charset=utf-8";

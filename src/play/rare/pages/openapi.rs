@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use crate::play::{Config, rare::dev, routes::Endpoints};
-use crate::recording::trace::{self, TraceError};
+use crate::{
+    play::{Config, rare::dev, routes::Endpoints},
+    recording::trace::{self, TraceError},
+};
 
 /// The page of a server in development mode with `/tokenizer_info`.
 const PAGE: &[u8] = include_bytes!("openapi.json.gz");
