@@ -49,18 +49,18 @@ fn digest(bytes: &[u8]) -> String {
     digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The most bytes of one file, and of all texts that a cassette's records name: a small cassette may name a large file many times.
+/// The most bytes of all texts and bodies that a cassette's records name: a small cassette may name a large file many times.
 pub(super) const MOST_BYTES: u64 = 1 << 30;
 
-/// Reads a body by its name, of at most `room` bytes.
-pub(super) fn read(cassette: &Path, name: &str, room: u64) -> Result<Vec<u8>, String> {
+/// Reads a body by its name. It takes of `room`, the bytes that are left to those of the cassette.
+pub(super) fn read(cassette: &Path, name: &str, room: &mut u64) -> Result<Vec<u8>, String> {
     let digits = name.strip_prefix(PREFIX);
     if !is_name(name) {
         return Err(format!("`body_blob` has to be the name of a file, sha256-…, not `{name}`"));
     }
     let cassette = finished(cassette);
     let path = folder(&cassette).join(name);
-    if fs::symlink_metadata(&path).is_ok_and(|found| found.len() > room) {
+    if fs::symlink_metadata(&path).is_ok_and(|found| found.len() > *room) {
         return Err(format!(
             "{} is one too many: the files that records name are more than {MOST_BYTES} bytes in memory; split the cassette",
             path.display()
@@ -71,6 +71,7 @@ pub(super) fn read(cassette: &Path, name: &str, room: u64) -> Result<Vec<u8>, St
     if digits.is_none_or(|digits| !digits.eq_ignore_ascii_case(&digest(&bytes))) {
         return Err(format!("{} is damaged: its bytes are not those of its name", path.display()));
     }
+    *room = room.saturating_sub(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
     Ok(bytes)
 }
 

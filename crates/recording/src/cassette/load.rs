@@ -140,7 +140,8 @@ pub fn parse(path: &Path, text: &str) -> Result<Cassette, CassetteError> {
 }
 
 fn whole(path: &Path, mut root: Node, names_texts: bool) -> Result<Cassette, Wrong> {
-    let large = large_of(&mut root, path, names_texts)?;
+    let mut room = blob::MOST_BYTES;
+    let large = large_of(&mut root, path, names_texts, &mut room)?;
     let root = &root;
     let entries =
         root.entries().ok_or_else(|| Wrong::at(root.line, "a cassette is a map with `vcr: 1` and `records`"))?;
@@ -182,19 +183,18 @@ fn whole(path: &Path, mut root: Node, names_texts: bool) -> Result<Cassette, Wro
         None => &[],
     };
     cassette.indent = items.first().map_or(0, |item| item.column.saturating_sub(2));
-    fill(&mut cassette, items, &large)?;
+    fill(&mut cassette, items, &large, &mut room)?;
     Ok(cassette)
 }
 
-/// Reads the texts that records only name. The lines of the records that have large texts in themselves.
-fn large_of(root: &mut Node, path: &Path, names_texts: bool) -> Result<HashSet<usize>, Wrong> {
+/// Reads the texts that records only name, which take of `room`. The lines of the records that have large texts in themselves.
+fn large_of(root: &mut Node, path: &Path, names_texts: bool, room: &mut u64) -> Result<HashSet<usize>, Wrong> {
     let Kind::Map(entries) = &mut root.kind else { return Ok(HashSet::new()) };
     let records = entries.iter_mut().find(|entry| entry.key == "records").map(|entry| &mut entry.value.kind);
     let Some(Kind::List(records)) = records else { return Ok(HashSet::new()) };
     let large = records.iter().filter(|record| large::holds_any(record)).map(|record| record.line).collect();
     if names_texts {
-        let mut room = blob::MOST_BYTES;
-        records.iter_mut().try_for_each(|record| large::restore(record, path, &mut room))?;
+        records.iter_mut().try_for_each(|record| large::restore(record, path, room))?;
     }
     Ok(large)
 }
@@ -213,16 +213,16 @@ fn known_key(node: &Node) -> Result<(), Wrong> {
     Err(Wrong::at(node.line, format!("this program knows keys of version {}, not {version}", canonical::VERSION)))
 }
 
-/// Reads the records and fills in what they take from others.
-fn fill(cassette: &mut Cassette, items: &[Node], large: &HashSet<usize>) -> Result<(), Wrong> {
+/// Reads the records and fills in what they take from others; bodies in files of their own take of `room`.
+fn fill(cassette: &mut Cassette, items: &[Node], large: &HashSet<usize>, room: &mut u64) -> Result<(), Wrong> {
     let mut places: HashMap<u64, usize> = HashMap::new();
     let mut ids = CallIds::default();
     for (at, item) in items.iter().enumerate() {
         let Written { mut record, id, unknown, blobs: [request, answer], json_added } = read::record(item)?;
-        let read = |(line, name): (usize, String)| {
-            blob::read(&cassette.path, &name, blob::MOST_BYTES).map_err(|message| Wrong::at(line, message))
+        let mut read = |(line, name): (usize, String)| {
+            blob::read(&cassette.path, &name, room).map_err(|message| Wrong::at(line, message))
         };
-        record.raw = request.map(read).transpose()?.or(record.raw);
+        record.raw = request.map(&mut read).transpose()?.or(record.raw);
         record.answer.content = answer.map(read).transpose()?.map_or(record.answer.content, Content::Bytes);
         record.id = id.unwrap_or(at as u64);
         record.holds_large = large.contains(&item.line);
