@@ -15,7 +15,7 @@ use super::{
     output,
 };
 use crate::{
-    base::one_line::one_line,
+    base::one_line::{clipped, one_line},
     recording::canonical::{Difference, Identity, Key, Rules, differences},
     recording::cassette::{self, Record, shown_by_order},
     recording::mcp::McpRecord,
@@ -139,7 +139,8 @@ fn differing(old: &Known, new: &Known, what: DiffWhat) -> Vec<String> {
 }
 
 fn line(kind: &str, found: Vec<Difference>) -> Vec<String> {
-    let value = |value: Option<Value>| value.map_or_else(|| "nothing".to_owned(), |value| short(&value.to_string()));
+    let value =
+        |value: Option<Value>| value.map_or_else(|| "nothing".to_owned(), |value| clipped(&value.to_string(), 120));
     let line = |it: Difference| format!("{kind} {}: {} -> {}", it.path, value(it.recorded), value(it.received));
     found.into_iter().map(line).collect()
 }
@@ -173,9 +174,4 @@ fn listed(old: &McpRecord, new: &McpRecord) -> Vec<String> {
 fn answers(old: &Record, new: &Record) -> Vec<Difference> {
     let found = differences(&old.answer.shown(), &new.answer.shown());
     if found.is_empty() { found } else { differences(&shown_by_order(old), &shown_by_order(new)) }
-}
-
-fn short(text: &str) -> String {
-    let short: String = text.chars().take(120).collect();
-    if short.len() < text.len() { short + "…" } else { short }
 }

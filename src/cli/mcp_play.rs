@@ -11,7 +11,6 @@ use super::{
 };
 use crate::{
     play::mcp::{McpEnd, play_stdio},
-    recording::canonical::McpCall,
     recording::cassette::{self, Cassette, CassetteError, Record},
     recording::redaction::Rules,
     replay::mcp::{McpRecordError, OnUsedUp, ParamRules, Policy, RecordIndex, Session, servers},
@@ -37,10 +36,7 @@ pub(super) fn run(args: McpPlayArgs) -> Result<ExitCode, Failure> {
         rules = supplied.rules(secrets_of_top(&rules, cassette)?, cassette);
     }
     let server = server(&args, &cassettes)?;
-    let is_played = |record: &Record| {
-        let call = McpCall::of(&record.method, &record.path, record.body.fields());
-        call.is_some_and(|call| call.server == server)
-    };
+    let is_played = |record: &Record| record.mcp_call().is_some_and(|call| call.server == server);
     let (plans, warnings) = value_plans(&cassettes, &supplied, is_played);
     warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let searched = || cassettes.iter().filter(|cassette| !cassette.header.redact.is_off);

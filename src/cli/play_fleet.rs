@@ -83,9 +83,10 @@ impl FleetPlan {
 
     /// Prints those ports.
     pub(super) fn announce(&self) {
-        let bound = self.others.iter().map(Listener::local_addr);
-        for (number, bound) in (1..).zip(bound) {
-            bound.into_iter().for_each(|bound| output::note(&format!("replica {number} on http://{bound}\n")));
+        for (number, listener) in (1..).zip(&self.others) {
+            if let Some(bound) = listener.local_addr() {
+                output::note(&format!("replica {number} on http://{bound}\n"));
+            }
         }
     }
 

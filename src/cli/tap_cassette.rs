@@ -84,10 +84,7 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
         let stop = async { code = child::until(child.as_mut(), shutdown).await };
         let drained = tap.serve(listener, stop).await?;
         note_end(&drained);
-        // Beside this task, which a second signal ends.
-        let closing = tokio::task::spawn_blocking(move || close(&cassette_player, &cassettes));
-        let ended = closing.await.map_err(|error| Failure::new(Exit::Environment, error))??;
-        Ok(ended.exit_code(code))
+        Ok(close(cassette_player, cassettes).await?.exit_code(code))
     })
 }
 
@@ -100,11 +97,14 @@ fn prepare(args: &mut TapArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Closes the recording; blocks until it is written.
-fn close(cassette_player: &CassettePlayer, cassettes: &CassetteArgs) -> Result<Ended, Failure> {
-    cassette_player.finish_comparing();
-    let concerns = conclude::concerns(&cassettes.fail_on, false);
-    conclude::cassettes(cassette_player, &cassette_player.report(None), cassettes, &concerns)
+/// Closes the recording, on a thread that may block: a second signal ends the caller's task, and so the program.
+async fn close(cassette_player: Arc<CassettePlayer>, cassettes: CassetteArgs) -> Result<Ended, Failure> {
+    let closing = tokio::task::spawn_blocking(move || {
+        cassette_player.finish_comparing();
+        let concerns = conclude::concerns(&cassettes.fail_on, false);
+        conclude::cassettes(&cassette_player, &cassette_player.report(None), &cassettes, &concerns)
+    });
+    closing.await.map_err(|error| Failure::new(Exit::Environment, error))?
 }
 
 /// Prints what happened at the end.

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::{
     Api, ApiError, GenerationRequest, Prompts,
     answers::put,
-    python, request,
+    json, python,
     schema::{
         Field, Kind,
         Need::{Nullable, Required},
@@ -28,7 +28,7 @@ static REQUEST: Object = Object {
 /// # Errors
 /// The engine's or the framework's error for a body that does not fit.
 pub fn batch_request(body: &[u8]) -> Result<GenerationRequest, ApiError> {
-    let mut body = request::object(body)?;
+    let mut body = json::object(body)?;
     before(&body)?;
     let issues = check(&REQUEST, &body, "body");
     if !issues.is_empty() {

@@ -1,13 +1,13 @@
 //! `/invocations`: a body of any family that the server has, recognised by what fits.
 
-use super::{Api, ApiError, GenerationRequest, request};
+use super::{Api, ApiError, GenerationRequest, json};
 
 /// Reads a body as a chat request, else as a completion.
 ///
 /// # Errors
 /// A broken rule of the first family whose schema was not what failed, or that no family fits.
 pub fn invocation(body: &[u8]) -> Result<GenerationRequest, ApiError> {
-    let map = request::object(body)?;
+    let map = json::object(body)?;
     for api in [Api::Chat, Api::Completions] {
         match GenerationRequest::of(api, &map) {
             Err(misfit) if misfit.is_of_framework() => {}

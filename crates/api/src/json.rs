@@ -5,10 +5,11 @@
 
 use std::{iter::Peekable, ops::Range, str::CharIndices};
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{
     error::ApiError,
+    fields::attributes,
     json_tree::Reading,
     values::{Issue, issues_error},
 };
@@ -29,7 +30,7 @@ pub(super) fn read(body: &[u8]) -> Result<Option<Value>, ApiError> {
 ///
 /// # Errors
 /// Also for too many values.
-pub(super) fn read_by(reading: &Reading, body: &[u8]) -> Result<Option<Value>, ApiError> {
+fn read_by(reading: &Reading, body: &[u8]) -> Result<Option<Value>, ApiError> {
     if body.is_empty() {
         return Ok(None);
     }
@@ -40,6 +41,29 @@ pub(super) fn read_by(reading: &Reading, body: &[u8]) -> Result<Option<Value>, A
     }
     too_many()?;
     leniently(&body, reading).or_else(|error| too_many().and(Err(error))).map(Some)
+}
+
+/// Reads a body that has to be an object.
+///
+/// # Errors
+/// Also for anything else.
+pub(super) fn object(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
+    object_by(&Reading::new(false), body)
+}
+
+/// As [`object`], by a reading that may take the ids of a prompt apart.
+///
+/// # Errors
+/// The same.
+pub(super) fn object_by(reading: &Reading, body: &[u8]) -> Result<Map<String, Value>, ApiError> {
+    match read_by(reading, body)? {
+        Some(Value::Object(map)) => Ok(map),
+        None | Some(Value::Null) => {
+            let missing = Issue::missing("body".to_owned(), 0);
+            Err(issues_error([Issue { input: "None".to_owned(), ..missing }]))
+        }
+        Some(other) => Err(issues_error([attributes(&other, "body")])),
+    }
 }
 
 /// Constants that Python reads and others do not.

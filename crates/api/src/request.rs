@@ -152,7 +152,7 @@ impl GenerationRequest {
     /// What the engine would answer: not JSON, not an object, a broken rule, a field of another type.
     pub fn parse(api: Api, body: &[u8]) -> Result<Self, ApiError> {
         let reading = Reading::new(api == Api::Completions);
-        let mut request = Self::of(api, &object_of(json::read_by(&reading, body)?)?)?;
+        let mut request = Self::of(api, &json::object_by(&reading, body)?)?;
         if let Some(prompts) = reading.into_ids() {
             request.prompts = Prompts::Completion(prompts.into_iter().map(PromptInput::Ids).collect());
         }
@@ -367,22 +367,6 @@ impl GenerationRequest {
     pub fn invalid_tag(&self) -> ApiError {
         let asked = self.structured.as_ref().map(structured::Asked::invalid_tag);
         asked.unwrap_or_else(|| structured::invalid_tag("structured_outputs"))
-    }
-}
-
-/// Reads a body that has to be an object.
-pub(super) fn object(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
-    object_of(json::read(body)?)
-}
-
-fn object_of(body: Option<Value>) -> Result<Map<String, Value>, ApiError> {
-    match body {
-        Some(Value::Object(map)) => Ok(map),
-        None | Some(Value::Null) => {
-            let missing = values::Issue::missing("body".to_owned(), 0);
-            Err(values::issues_error([values::Issue { input: "None".to_owned(), ..missing }]))
-        }
-        Some(other) => Err(values::issues_error([fields::attributes(&other, "body")])),
     }
 }
 

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::{
     error::ApiError,
     fields::{attributes, dictionary, int_in, one_of},
-    messages, python, request, structured,
+    json, messages, python, structured,
     values::{Issue, Issues, flag, float, int, list, text},
 };
 
@@ -101,7 +101,7 @@ pub(super) enum Need {
 /// # Errors
 /// Not JSON, not an object, or with fields that do not fit.
 pub(super) fn read(object: &Object, body: &[u8]) -> Result<Map<String, Value>, ApiError> {
-    let map = request::object(body)?;
+    let map = json::object(body)?;
     let issues = check(object, &map, "body");
     if issues.is_empty() { Ok(map) } else { Err(issues.error()) }
 }

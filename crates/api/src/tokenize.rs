@@ -7,8 +7,8 @@ use super::{
     body::Body,
     conversation::{ChatPrompt, chat_prompt},
     error::ApiError,
+    json::object,
     messages, nested, python,
-    request::object,
     schema::{
         self, Field, Kind,
         Need::{Nullable, Optional, Required},

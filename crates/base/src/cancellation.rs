@@ -1,4 +1,4 @@
-//! Cancellation of work that nobody waits for any more.
+//! Cancellation of work whose request has ended.
 //!
 //! Work that grows with a request runs on a thread of its own, which goes on when the request's future is dropped. The
 //! future holds a [`CancelOnDrop`], the thread works within [`Cancellation::scope`], and loops that may be long look at
@@ -20,11 +20,11 @@ thread_local! {
     static CURRENT: RefCell<Option<Cancellation>> = const { RefCell::new(None) };
 }
 
-/// A flag that says that a piece of work is wanted no more. Clones share it.
+/// Cancellation flag of a piece of work. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Cancellation(Arc<AtomicBool>);
 
-/// Cancels when it is dropped: held by a request's future, it says that its client has left.
+/// Guard that cancels when it is dropped, as a request's future is when its client leaves.
 #[derive(Debug, Default)]
 pub struct CancelOnDrop(pub Cancellation);
 
@@ -32,7 +32,7 @@ pub struct CancelOnDrop(pub Cancellation);
 struct Outer(Option<Cancellation>);
 
 impl Cancellation {
-    /// That of the scope in which the thread works; one that nobody cancels outside of any.
+    /// Returns the cancellation of the scope in which the thread works; outside of any, one that is never cancelled.
     #[must_use]
     pub fn current() -> Self {
         CURRENT.with_borrow(Clone::clone).unwrap_or_default()
@@ -44,13 +44,13 @@ impl Cancellation {
         work()
     }
 
-    /// Says that the work is wanted no more.
+    /// Cancels the work.
     pub fn cancel(&self) {
         self.0.store(true, Relaxed);
     }
 }
 
-/// Returns true if nobody waits for what this thread is doing.
+/// Returns true if the work of this thread was cancelled.
 #[must_use]
 pub fn is_cancelled() -> bool {
     CURRENT.with_borrow(|current| current.as_ref().is_some_and(|current| current.0.load(Relaxed)))

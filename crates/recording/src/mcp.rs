@@ -68,7 +68,7 @@ impl McpRecord {
     /// When its answer is none of an MCP server; the text gives the reason.
     pub fn read(record: &Record) -> Option<Result<Self, String>> {
         let body = record.body.fields();
-        let call = McpCall::of(&record.method, &record.path, body)?;
+        let call = record.mcp_call()?;
         let (server, method) = (call.server, call.method.to_owned());
         let params = body.get("params").cloned().unwrap_or_default();
         let broken = match (record.answer.fault, record.aborted) {

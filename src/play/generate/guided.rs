@@ -18,7 +18,7 @@ use crate::{
         guided::{Ended, GuideError, Room, check},
         synthetic::Key,
     },
-    play::{State, generate::choice::Finish, request::blocking::check_wanted},
+    play::{State, generate::choice::Finish, request::blocking::check_cancelled},
     text::parsers::ToolFormat,
 };
 
@@ -62,7 +62,7 @@ pub(in crate::play) fn rules(state: &State, request: &GenerationRequest) -> Resu
     };
     let Some(constraint) = asked else { return Ok(None) };
     let _turn = state.work.drawing.turn();
-    check_wanted()?;
+    check_cancelled()?;
     match check(&constraint) {
         Ok(()) | Err(GuideError::Unsupported(_)) => {}
         Err(GuideError::Refused(message)) => return Err(ApiError::bad_request(message)),

@@ -20,7 +20,7 @@ const HEAVY_KIB: u32 = 16 * 1024;
 static HEAVY: Semaphore = Semaphore::const_new(HEAVY_KIB as usize);
 
 /// Runs work that grows with what was asked for without holding up other requests. Heavy work waits for its share of
-/// the memory. It is not begun for a client that left meanwhile, and ends where it looks at [`check_wanted`].
+/// the memory. It is not begun for a client that left meanwhile, and ends where it looks at [`check_cancelled`].
 ///
 /// # Errors
 /// Those of the work, and 500 where it panicked.
@@ -49,7 +49,7 @@ pub(in crate::play) async fn on_a_thread<T: Send + 'static>(
     let cancellation = until_dropped.0.clone();
     let done = tokio::task::spawn_blocking(move || {
         let _permit = permit;
-        cancellation.scope(|| check_wanted().and_then(|()| work()))
+        cancellation.scope(|| check_cancelled().and_then(|()| work()))
     });
     done.await.unwrap_or_else(|_| Err(ApiError::internal("Internal server error")))
 }
@@ -58,7 +58,7 @@ pub(in crate::play) async fn on_a_thread<T: Send + 'static>(
 ///
 /// # Errors
 /// 500 then, which nobody sees.
-pub(in crate::play) fn check_wanted() -> Result<(), ApiError> {
+pub(in crate::play) fn check_cancelled() -> Result<(), ApiError> {
     if is_cancelled() { Err(ApiError::internal("The client has left")) } else { Ok(()) }
 }
 
@@ -76,7 +76,7 @@ mod tests {
         let (ended, mut ends) = mpsc::unbounded_channel();
         let work = off_the_loop(INLINE_BYTES + 1, move || {
             started.send(()).unwrap();
-            let wanted = iter::repeat_with(check_wanted).inspect(|_| thread::yield_now()).find(Result::is_err);
+            let wanted = iter::repeat_with(check_cancelled).inspect(|_| thread::yield_now()).find(Result::is_err);
             ended.send(()).unwrap();
             wanted.unwrap()
         });

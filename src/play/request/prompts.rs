@@ -11,7 +11,7 @@ use crate::{
         generate::generation,
         metrics::Places,
         request::{
-            blocking::{INLINE_BYTES, check_wanted, off_the_loop},
+            blocking::{INLINE_BYTES, check_cancelled, off_the_loop},
             request_cache::Key,
             tokens::{chat_ids, check_vocabulary, is_timeless, last_content, prompt_ids, refused, special},
         },
@@ -195,7 +195,7 @@ fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt
     let special = special(request.add_special_tokens);
     let is_first = Cell::new(true);
     let judged = |mut ids: Arc<[u32]>, shown, echo, media: Option<MediaHashes>, places| {
-        check_wanted()?;
+        check_cancelled()?;
         if let Some(truncation) = request.truncation {
             let mut kept = ids.to_vec();
             truncation.apply(&mut kept, state.model.max_model_len);

@@ -15,7 +15,7 @@ use crate::{
         http::Json,
         load::model::Model,
         request::{
-            blocking::{check_wanted, off_the_loop},
+            blocking::{check_cancelled, off_the_loop},
             extract::{ErrorResponse, JsonBody},
         },
     },
@@ -43,7 +43,7 @@ pub(in crate::play) async fn tokenize(
                 chat_ids(&state, chat, special, None)?.0
             }
         };
-        let spelled = |id: &u32| check_wanted().map(|()| tokenizer.token_str(*id).unwrap_or_default());
+        let spelled = |id: &u32| check_cancelled().map(|()| tokenizer.token_str(*id).unwrap_or_default());
         let token_strs = request.return_token_strs.then(|| tokens.iter().map(spelled).collect());
         let answer = TokenizeResponse {
             count: tokens.len(),

@@ -27,7 +27,7 @@ use crate::{
         metrics::Group,
         recorded::{errors::RefusedRequest, failure::Failure},
         request::{
-            blocking::check_wanted,
+            blocking::check_cancelled,
             budget, info,
             prompts::{Prompt, most_tokens},
         },
@@ -93,13 +93,12 @@ pub(in crate::play) fn plan(
     from: Origin,
 ) -> Result<Plan, ApiError> {
     let Origin { request_id, session_id, rank, session, errors, at } = from;
-    let refused = |error| match check_wanted() {
-        Ok(()) => {
+    let refused = |error| {
+        // No record of an error is consumed for a client that has left.
+        check_cancelled().err().unwrap_or_else(|| {
             let (request_id, session) = (request_id.as_deref(), session.as_deref());
             RefusedRequest { error, request_id, session, errors: &errors }.replayed(state).0
-        }
-        // It is the answer to nobody, and no record of one is consumed.
-        Err(left) => left,
+        })
     };
     let rank = state.rank(rank).map_err(refused)?;
     let share = budget::reserve(request, &prompts).map_err(refused)?;
@@ -110,7 +109,7 @@ pub(in crate::play) fn plan(
     let asked = Asked::of(state, request.model.as_deref());
     let mut chosen = Vec::with_capacity(prompts.len());
     for (at, prompt) in prompts.iter().enumerate() {
-        check_wanted()?;
+        check_cancelled()?;
         let wanted = wanted(request, request_id.as_deref(), prompt);
         let choices_before = at.saturating_mul(wanted.choices);
         let model = state.asked_model(asked.recorded);
@@ -125,8 +124,7 @@ pub(in crate::play) fn plan(
     let headers = headers_of(&chosen, session.as_deref());
     let id = request_id.unwrap_or_else(|| state.fresh_id());
     if let Some(failure) = chosen.iter_mut().find_map(|chosen| chosen.failure.take()) {
-        let id = engine_id(request.api, &id);
-        return Ok(Plan::Failure(Box::new(Failing { failure, id, headers })));
+        return Ok(Plan::Failure(Box::new(Failing { failure, id: engine_id(request.api, &id), headers })));
     }
     let tokens = chosen.iter().zip(&prompts).map(|(chosen, prompt)| tokens_of(chosen, prompt)).sum();
     let shows_logprobs = parsed.as_ref().is_none_or(ParsedBy::sends_reasoning);

@@ -4,8 +4,8 @@ use serde_json::{Map, Value, json};
 
 use super::{blocks, schema};
 use crate::{
-    Api, ApiError, CallLimit, GenerationRequest, ToolParsing, request, schema as nested, token_in_out::RenderRequest,
-    tool_choice::ToolUse,
+    Api, ApiError, CallLimit, GenerationRequest, ToolParsing, json, request, schema as nested,
+    token_in_out::RenderRequest, tool_choice::ToolUse,
 };
 use text::parsers::ToolChoice;
 
@@ -46,7 +46,7 @@ impl MessagesRequest {
     }
 
     fn read(body: &[u8], schema: &nested::Object) -> Result<Self, ApiError> {
-        let body = request::object(body)?;
+        let body = json::object(body)?;
         let issues = nested::check(schema, &body, "body");
         if issues.is_empty() { Ok(Self { body }) } else { Err(issues.error()) }
     }

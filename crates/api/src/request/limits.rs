@@ -98,6 +98,7 @@ mod tests {
              (prompt + requested output tokens)."
         );
     }
+
     #[test]
     fn bad_words_are_counted_as_the_engine_counts_them_and_no_further_than_it_does() {
         let tokenized = std::cell::Cell::new(0);

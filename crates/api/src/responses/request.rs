@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{items, schema};
-use crate::{Api, ApiError, GenerationRequest, request, schema as nested, token_in_out::RenderRequest, values};
+use crate::{Api, ApiError, GenerationRequest, json, request, schema as nested, token_in_out::RenderRequest, values};
 
 /// Fields that are spelled alike in both requests.
 const PASSED_ON: &[&str] = &[
@@ -49,7 +49,7 @@ impl ResponsesRequest {
     /// # Errors
     /// The engine's or the framework's error for a body that does not fit.
     pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
-        let mut body = request::object(body)?;
+        let mut body = json::object(body)?;
         schema::before(&mut body)?;
         let issues = nested::check(&schema::REQUEST, &body, "body");
         if issues.is_empty() { Ok(Self { body }) } else { Err(issues.error()) }

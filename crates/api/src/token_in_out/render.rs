@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::{Api, ApiError, conversation::template_kwargs, python, request, values};
+use crate::{Api, ApiError, conversation::template_kwargs, json, python, request, values};
 
 /// Temperatures below this are none.
 const GREEDY: f64 = 1e-5;
@@ -52,7 +52,7 @@ impl RenderRequest {
     /// # Errors
     /// Not an object, or a beam search.
     pub fn parse(api: Api, body: &[u8]) -> Result<Self, ApiError> {
-        let body = request::object(body)?;
+        let body = json::object(body)?;
         if python::truthy(body.get("use_beam_search")) {
             return Err(ApiError::bad_request("Beam search is not supported by the render endpoint"));
         }

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::params::SAMPLING_PARAMS;
 use crate::{
-    Api, ApiError, GenerationRequest, request,
+    Api, ApiError, GenerationRequest, json, request,
     schema::{
         Field, Kind,
         Need::{Nullable, Optional, Required},
@@ -70,7 +70,7 @@ impl TokenRequest {
     /// # Errors
     /// The engine's or the framework's error for a body that does not fit.
     pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
-        let body = request::object(body)?;
+        let body = json::object(body)?;
         if body.get("cache_salt").is_some_and(|salt| salt == "") {
             let message = "Parameter 'cache_salt' must be a non-empty string if provided.";
             return Err(ApiError::parameter("cache_salt", message));

@@ -2,7 +2,7 @@
 //! the pairs anew where schemas are combined; strings with several patterns it follows by all combinations of their branches
 //! in one go, for minutes and gigabytes. Neither has a limit there, so both are estimated here.
 //!
-//! Limits: the estimates count what a text says, not what it means, and count property names that are combined as if
+//! Limits: the estimates are of the text of a schema, not of its meaning, and count property names that are combined as if
 //! all of them came together. See docs/decisions/0070-limits-of-conforming-text.md.
 
 use std::collections::HashMap;

@@ -6,6 +6,7 @@ use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::{Identity, Key, SharedList, normal};
+use base::one_line::clipped;
 use net::wire::percent_decoded;
 
 /// Path below which the servers are.
@@ -73,10 +74,7 @@ pub fn mcp_summary(method: &str, params: &Value) -> String {
     let named = text("name").or_else(|| text("uri")).map(|name| format!(" {name}")).unwrap_or_default();
     let arguments = params.get("arguments").filter(|arguments| !arguments.is_null()).map(Value::to_string);
     let arguments = arguments.map(|arguments| format!(" {arguments}")).unwrap_or_default();
-    let whole = format!("{method}{named}{arguments}");
-    let short: String = whole.chars().take(100).collect();
-    let dots = if short.len() < whole.len() { "…" } else { "" };
-    format!("{short}{dots}")
+    clipped(&format!("{method}{named}{arguments}"), 100)
 }
 
 /// Returns whether a server can have this name: 1 to 100 letters, digits, `-`, `_` and `.`, not only points.

@@ -12,6 +12,7 @@ use crate::{
     canonical::{McpCall, SharedBody, SharedList, mcp_summary},
     redaction::{NoPlaceholder, Placeholder},
 };
+use base::one_line::clipped;
 
 /// A request and its answer.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -274,10 +275,16 @@ impl Record {
         size_of::<Self>() + body + self.raw.as_ref().map_or(0, Vec::len) + answer
     }
 
+    /// The message to an MCP server that it is of, where it is of one.
+    #[must_use]
+    pub fn mcp_call(&self) -> Option<McpCall<'_>> {
+        McpCall::of(&self.method, &self.path, self.body.fields())
+    }
+
     /// A few words by which people recognise it.
     #[must_use]
     pub fn summary(&self) -> String {
-        if let Some(call) = McpCall::of(&self.method, &self.path, self.body.fields()) {
+        if let Some(call) = self.mcp_call() {
             let params = self.body.get("params").unwrap_or(&Value::Null);
             return format!("{} {}", call.server, mcp_summary(call.method, params));
         }
@@ -285,26 +292,26 @@ impl Record {
             let shown: String = self.body.to_string().chars().take(80).collect();
             return format!("{} {} {shown}", self.method, self.path).trim().to_owned();
         }
-        format!("{} {} {}", self.method, self.path, self.asked()).trim_end().to_owned()
+        format!("{} {} {}", self.method, self.path, self.question()).trim_end().to_owned()
     }
 
-    /// The question of a request, and what was said last where that is something else, such as the result of a tool.
-    fn asked(&self) -> String {
+    /// Excerpt of the last question in a request, and of its last message where that is another one, such as the result of a tool.
+    fn question(&self) -> String {
         let content = |message: &Value| message.get("content").or_else(|| message.get("output")).map(words);
         let single = || ["prompt", "input"].iter().find_map(|name| self.body.get(name)).map(words);
         let Some(last) = self.body.last_message() else { return excerpt(&single().unwrap_or_default(), 60) };
-        let said = content(last).or_else(single).unwrap_or_default();
+        let latest = content(last).or_else(single).unwrap_or_default();
         let mut messages = self.body.messages().into_iter().flat_map(SharedList::backward);
         match messages.find(|message| is_question(message)).filter(|question| *question != last) {
             Some(question) => {
-                format!("{}, then {}", excerpt(&content(question).unwrap_or_default(), 40), excerpt(&said, 30))
+                format!("{}, then {}", excerpt(&content(question).unwrap_or_default(), 40), excerpt(&latest, 30))
             }
-            None => excerpt(&said, 60),
+            None => excerpt(&latest, 60),
         }
     }
 }
 
-/// Whether a message is one that a person wrote; results of tools come in the same role.
+/// Returns true for a message that a person wrote; results of tools come in the same role.
 fn is_question(message: &Value) -> bool {
     let has_text = |content: &Value| match content {
         Value::Array(parts) => parts.iter().any(|part| part.get("text").is_some()),
@@ -315,9 +322,7 @@ fn is_question(message: &Value) -> bool {
 
 /// The beginning of a text in one line.
 fn excerpt(text: &str, most: usize) -> String {
-    let text = text.replace('\n', " ");
-    let short: String = text.chars().take(most).collect();
-    if short.len() < text.len() { short + "…" } else { short }
+    clipped(&text.replace('\n', " "), most)
 }
 
 /// Bytes that a value holds, about.

@@ -9,9 +9,10 @@ use super::{
     record_index::{IndexedRecord, RecordIndex},
 };
 use crate::miss::{
-    Advice, Comparison, Edit, Explanation, FOR_CLIENTS, FOR_LOG, NAME, RecordPlace, clipped, edits, in_shell,
-    only_flags, summary,
+    Advice, Comparison, Edit, Explanation, FOR_CLIENTS, FOR_LOG, NAME, RecordPlace, edits, in_shell, only_flags,
+    summary,
 };
+use base::one_line::clipped;
 use recording::canonical::{Identity, differences, mcp_summary};
 
 /// Code of the error for a request that was not recorded.
@@ -45,6 +46,8 @@ pub(super) struct Miss<'t> {
     pub is_consumed: bool,
     /// Whether clients are served over HTTP.
     pub over_http: bool,
+    /// The closest record and the differences.
+    pub closest: Option<Comparison>,
 }
 
 /// Reason of a miss.
@@ -69,14 +72,14 @@ impl Miss<'_> {
         }
     }
 
-    /// The response to its request.
+    /// The response to its request, with its [`detail`](Self::detail).
     #[must_use]
-    pub(super) fn response(&self, id: &Id) -> Value {
+    pub(super) fn response(&self, id: &Id, detail: &Value) -> Value {
         let code = match self.why {
             Why::NoMatch(_) | Why::Era(..) => NO_MATCH,
             Why::Exhausted(_) => EXHAUSTED,
         };
-        error(Some(id), code, &self.text(FOR_CLIENTS), Some(json!({"vcr": self.detail()})))
+        error(Some(id), code, &self.text(FOR_CLIENTS), Some(json!({"vcr": detail})))
     }
 
     /// The message for the log: its first line, since the client has all of it.
@@ -87,15 +90,13 @@ impl Miss<'_> {
 
     /// What is missing, how it differs from what was recorded, and what to do, in at most so many characters.
     fn text(&self, most: usize) -> String {
-        let found = self.closest();
-        let edits = found.as_ref().map(|found| edits(&found.differences)).unwrap_or_default();
-        let advice = &self.advice(found.as_ref(), &edits);
-        let (headline, found) = (self.headline(found.as_ref(), &edits), found.as_ref());
+        let found = self.closest.as_ref();
+        let edits = found.map(|found| edits(&found.differences)).unwrap_or_default();
         let explanation = Explanation {
-            headline,
+            headline: self.headline(found, &edits),
             found,
             edits: &edits,
-            advice,
+            advice: &self.advice(found, &edits),
             before: Some(format!("Request: {}", self.asked())),
             after: Vec::new(),
             circumstances: format!("Cassette: {}", self.file().unwrap_or_default()),
@@ -128,8 +129,13 @@ impl Miss<'_> {
         is_one.then(|| clipped(first, NAME))
     }
 
-    /// The closest record and the differences.
-    fn closest(&self) -> Option<Comparison> {
+    /// The same, with the closest record compared.
+    #[must_use]
+    pub(super) fn compared(self) -> Self {
+        Self { closest: self.comparison(), ..self }
+    }
+
+    fn comparison(&self) -> Option<Comparison> {
         let Why::NoMatch(Some(at)) = self.why else { return None };
         let (indexed, recorded) = (self.record(at)?, self.index.requests().identity(at)?);
         let found = differences(&recorded.fields, &self.identity.fields);
@@ -206,7 +212,7 @@ impl Miss<'_> {
             "received": short(&self.identity.fields), "received_key": self.identity.key.to_string()});
         let Some(fields) = detail.as_object_mut() else { return detail };
         match &self.why {
-            Why::NoMatch(_) => self.closest().iter().for_each(|found| add_closest(fields, found)),
+            Why::NoMatch(_) => self.closest.iter().for_each(|found| add_closest(fields, found)),
             Why::Era(at, why) => {
                 fields.insert("why".to_owned(), (*why).into());
                 fields.insert("record".to_owned(), self.record(*at).map(|indexed| indexed.id).into());

@@ -258,7 +258,7 @@ pub(super) fn read(file: &str, source: &Record) -> Result<Option<McpRecord>, Mcp
 pub fn servers(records: &[Record]) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for record in records {
-        let call = recording::canonical::McpCall::of(&record.method, &record.path, record.body.fields());
+        let call = record.mcp_call();
         let Some(server) = call.map(|call| call.server) else { continue };
         if !found.contains(&server) {
             found.push(server);

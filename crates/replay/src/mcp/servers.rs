@@ -133,5 +133,5 @@ impl Servers {
 /// Returns whether a record is one of MCP.
 #[must_use]
 pub fn is_of_mcp(record: &Record) -> bool {
-    recording::canonical::McpCall::of(&record.method, &record.path, record.body.fields()).is_some()
+    record.mcp_call().is_some()
 }

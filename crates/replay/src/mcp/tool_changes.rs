@@ -7,6 +7,7 @@
 
 use std::{collections::HashMap, fmt};
 
+use base::one_line::clipped;
 use serde_json::{Map, Value};
 
 /// Changes of one tool that are listed.
@@ -263,8 +264,7 @@ fn strip(value: &Value, names_arguments: bool, depth: usize) -> Value {
 
 fn short(value: &Value) -> String {
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    let short: String = text.chars().take(60).collect();
-    if short.len() < text.len() { short + "…" } else { short }
+    clipped(&text, 60)
 }
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::edit::{clipped, excerpt, is_item};
+use super::edit::{excerpt, is_item};
+use base::one_line::clipped;
 use recording::canonical::{Difference, Operation};
 
 /// Maximum number of differences that are kept.
@@ -29,6 +30,7 @@ pub(crate) struct RecordPlace<'a> {
 }
 
 /// The closest record and its differences from a request.
+#[derive(Debug)]
 pub(crate) struct Comparison {
     /// Its file's name and its number, as `agent.yaml#3`.
     pub(crate) name: String,

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use serde_json::Value;
 
+use base::one_line::clipped;
 use recording::canonical::{Difference, Operation, VolatileShape, text_edits, volatile_edit};
 
 /// Characters before an edit that are shown with it.
@@ -143,12 +144,6 @@ pub(crate) fn excerpt(value: &Option<Value>, range: Option<Range<usize>>, most: 
         Some(value) => clipped(&value.to_string(), most),
         None => "nothing".to_owned(),
     }
-}
-
-/// The first characters of a text.
-pub(crate) fn clipped(text: &str, most: usize) -> String {
-    let short: String = text.chars().take(most).collect();
-    if short.len() < text.len() { short + "…" } else { short }
 }
 
 /// A place in so many characters: its first field and its last ones, which name what differs.

@@ -7,9 +7,10 @@
 use super::{
     advice::Advice,
     comparison::Comparison,
-    edit::{Cause, Edit, clipped, clipped_place},
+    edit::{Cause, Edit, clipped_place},
     turns,
 };
+use base::one_line::clipped;
 use recording::canonical::Operation;
 
 /// Maximum length of the message for a client, in characters of its JSON form.

@@ -10,6 +10,6 @@ mod turns;
 pub(crate) use self::{
     advice::{Advice, in_shell, only_flags},
     comparison::{Comparison, RecordPlace},
-    edit::{Edit, clipped, edits, named},
+    edit::{Edit, edits, named},
     message::{Explanation, FOR_CLIENTS, FOR_LOG, NAME, SHORT, one, summary},
 };

@@ -4,8 +4,9 @@ use serde_json::Value;
 
 use super::{
     comparison::text_of,
-    edit::{Cause, Edit, clipped},
+    edit::{Cause, Edit},
 };
+use base::one_line::clipped;
 use recording::canonical::Operation;
 
 /// Characters of the text of a message, and maximum number of messages that are shown.

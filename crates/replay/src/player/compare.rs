@@ -26,6 +26,7 @@ use super::{
     secrets,
 };
 use crate::{account::Compared, matching::requests::Lookup};
+use base::one_line::clipped;
 use recording::{
     canonical::{Difference, Operation, differences},
     cassette::{Answer, CassetteError, Header, WriteMode},
@@ -185,8 +186,7 @@ fn is_text(difference: &Difference) -> bool {
 /// A value in a few characters.
 fn short(value: &Value) -> String {
     let text = value.as_str().map_or_else(|| value.to_string(), |text| format!("'{}'", text.replace('\n', "\\n")));
-    let short: String = text.chars().take(SHORT).collect();
-    if short.len() < text.len() { short + "…" } else { short }
+    clipped(&text, SHORT)
 }
 
 /// Compares an answer with the recorded one; `record` is the record's name.

@@ -21,7 +21,6 @@ use super::{
 };
 use crate::values::{EarlierValues, RecordKey, ValuePlan, ValuePlans};
 use recording::{
-    canonical::McpCall,
     cassette::{Cassette, Content, Inherited, Moment, Record, ValueSource, bases},
     redaction::{Placeholder, Values},
 };
@@ -126,10 +125,7 @@ impl Requests<'_> {
 
     /// Whether requests of both records come to the same sessions: each MCP server has its own, beside those of the models.
     fn share_sessions(&self, one: usize, other: usize) -> bool {
-        let server = |at: usize| {
-            let record = self.records.get(at)?;
-            McpCall::of(&record.method, &record.path, record.body.fields()).map(|call| call.server)
-        };
+        let server = |at: usize| self.records.get(at)?.mcp_call().map(|call| call.server);
         server(one) == server(other)
     }
 }

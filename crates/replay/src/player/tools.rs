@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 
 use super::{CassettePlayer, request::IncomingRequest, secrets};
 use crate::account::ToolDrift;
+use base::one_line::clipped;
 use recording::{
     canonical::{Difference, Operation, differences},
     redaction::Redactor,
@@ -65,11 +66,7 @@ fn by_name(tools: Option<&Value>) -> Map<String, Value> {
 }
 
 fn describe(difference: &Difference) -> String {
-    let value = |value: &Option<Value>| {
-        let text = value.as_ref().map(Value::to_string).unwrap_or_default();
-        let short: String = text.chars().take(LONGEST).collect();
-        if short.len() < text.len() { short + "…" } else { short }
-    };
+    let value = |value: &Option<Value>| clipped(&value.as_ref().map(Value::to_string).unwrap_or_default(), LONGEST);
     let (recorded, received) = (value(&difference.recorded), value(&difference.received));
     match difference.operation {
         Operation::Add => format!("{}: {received} is new", difference.path),

@@ -31,7 +31,7 @@ pub(super) fn encode(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>> {
         let end = if cuttable { cut(tokenizer, rest)? } else { None };
         let (piece, after) = rest.split_at(end.unwrap_or(rest.len()));
         check_length(piece)?;
-        check_wanted()?;
+        check_cancelled()?;
         ids.extend_from_slice(tokenizer.encode_fast(piece, false)?.get_ids());
         rest = after;
     }
@@ -39,7 +39,7 @@ pub(super) fn encode(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>> {
 }
 
 /// Ends the encoding of a text whose client has left.
-pub(super) fn check_wanted() -> Result<()> {
+pub(super) fn check_cancelled() -> Result<()> {
     if is_cancelled() { Err("its client has left".into()) } else { Ok(()) }
 }
 

@@ -54,7 +54,7 @@ impl Segments {
         let mut ids = Vec::new();
         let mut rest = 0;
         for found in self.finder.find_iter(text) {
-            pieces::check_wanted()?;
+            pieces::check_cancelled()?;
             self.segment(tokenizer, text.get(rest..found.start()).unwrap_or_default(), &mut ids)?;
             ids.extend(self.specials.get(found.pattern().as_usize()));
             rest = found.end();

@@ -157,7 +157,7 @@ impl SideChannel {
             tracing::warn!(
                 host,
                 more,
-                "a request's remote_host is neither this host nor one of \"peers\" in kv_connector_extra_config; it hears nothing"
+                "a request's remote_host is neither this host nor one of \"peers\" in kv_connector_extra_config; nothing is sent to it"
             );
         }
         self.metrics.notice_failed();

@@ -215,6 +215,7 @@ mod tests {
         assert_eq!(kind, io::ErrorKind::Other);
         assert!(out.len() < 2 * 2100, "{}", out.len());
     }
+
     #[tokio::test]
     async fn a_subscriber_that_does_not_read_is_left_and_gives_its_bytes_back() {
         let all = Arc::<AtomicUsize>::default();

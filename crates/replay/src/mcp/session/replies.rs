@@ -9,6 +9,7 @@ use crate::{
     mcp::message::Id,
     miss::{edits, one},
 };
+use base::one_line::clipped;
 use recording::canonical::differences;
 
 impl Session {
@@ -66,7 +67,5 @@ impl Session {
 }
 
 fn short(value: &Value) -> String {
-    let text = value.to_string();
-    let short: String = text.chars().take(200).collect();
-    if short.len() < text.len() { short + "…" } else { short }
+    clipped(&value.to_string(), 200)
 }

@@ -76,7 +76,8 @@ impl Session {
     pub(super) fn missed(&mut self, id: &Id, method: &str, identity: &Identity, why: Why) -> Value {
         let index = Arc::clone(&self.index);
         let miss = self.explain(&index, method, identity, why);
-        let (answer, detail, reason, log) = (miss.response(id), miss.detail(), miss.reason(), miss.log());
+        let detail = miss.detail();
+        let (answer, reason, log) = (miss.response(id, &detail), miss.reason(), miss.log());
         tracing::warn!("{log}");
         self.account.novel.keep(detail);
         *self.account.misses.entry(reason).or_default() += 1;
@@ -93,7 +94,8 @@ impl Session {
     ) -> Miss<'a> {
         let (request, over_http) = (self.account.requests, self.policy.over_http);
         let is_consumed = matches!(why, Why::NoMatch(Some(at)) if self.consumption.has_served(at));
-        Miss { index, request, server: &self.server, method, identity, why, is_consumed, over_http }
+        let server = &self.server;
+        Miss { index, request, server, method, identity, why, is_consumed, over_http, closest: None }.compared()
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the message of a miss says of a cassette and a request.
+//! Facts of a cassette and a request in the message of a miss.
 
 use super::{
     super::{CassettePlayer, request::IncomingRequest},
@@ -6,8 +6,9 @@ use super::{
 };
 use crate::{
     matching::requests::Lookup,
-    miss::{Advice, Comparison, Edit, Explanation, NAME, SHORT, clipped, summary},
+    miss::{Advice, Comparison, Edit, Explanation, NAME, SHORT, summary},
 };
+use base::one_line::clipped;
 
 /// Facts about a miss.
 pub(super) struct Facts<'a> {
@@ -27,7 +28,7 @@ pub(super) struct Facts<'a> {
 }
 
 impl Facts<'_> {
-    /// Puts together what the message says.
+    /// Assembles the explanation.
     pub(super) fn explanation<'e>(&'e self, edits: &'e [Edit<'e>], advice: &'e Advice) -> Explanation<'e> {
         let unplayed = |at| format!("It was recorded, but that record is never played, since {}", self.unplayed(at));
         // The first one is in the headline where nothing was recorded.

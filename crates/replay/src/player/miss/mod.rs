@@ -16,8 +16,9 @@ use super::{CassettePlayer, Config, request::IncomingRequest};
 use crate::{
     account::http::{put, whole},
     matching::requests::Lookup,
-    miss::{FOR_CLIENTS, FOR_LOG, clipped, edits, named},
+    miss::{FOR_CLIENTS, FOR_LOG, edits, named},
 };
+use base::one_line::clipped;
 use net::server::ResponseBody;
 
 /// Maximum number of characters of the place that an error names.
