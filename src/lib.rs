@@ -7,9 +7,8 @@
 //!
 //! See docs/decisions/0032-rooms.md.
 
-pub use {api, base, engine, net, recording, replay, text};
+pub use {api, base, engine, net, recording, replay, tap, text};
 
 pub mod cli;
 pub mod inspect;
 pub mod play;
-pub mod tap;

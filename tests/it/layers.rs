@@ -8,8 +8,7 @@ use std::path::Path;
 use crate::support::tree;
 
 /// Folders or files, and the modules of their crate that they may not name: those above them, and their neighbours in `src`.
-const ABOVE: [(&[&str], &[&str]); 14] = [
-    (&["src/tap"], &["play", "inspect", "cli"]),
+const ABOVE: [(&[&str], &[&str]); 13] = [
     (&["src/play"], &["tap", "inspect", "cli"]),
     (&["src/inspect"], &["tap", "play", "cli"]),
     (&["crates/text/src/prompt"], &["parsers"]),
@@ -57,11 +56,11 @@ const CONFINED: [(&[&str], &[&str]); 9] = [
             "crates/replay/src/account",
             "crates/replay/src/delivery",
             "crates/replay/src/player",
-            "src/tap",
+            "crates/tap",
             "src/play",
         ],
     ),
-    (&["axum"], &["crates/replay/src/account", "src/tap", "src/play"]),
+    (&["axum"], &["crates/replay/src/account", "crates/tap", "src/play"]),
     (&["zeromq"], &["src/play"]),
     (&["tokenizers"], &["crates/text/src/prompt"]),
     (&["flate2"], &["crates/recording/src/trace"]),

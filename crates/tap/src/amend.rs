@@ -1,0 +1,237 @@
+//! Amendments of requests, so that the engine returns token ids.
+//!
+//! `return_token_ids` makes the engine return the ids of the prompt and of every chunk. `stream_options.include_usage`
+//! makes it count them at the end of a stream, with the number of cached prompt tokens; it also moves
+//! `system_fingerprint`, so it is added only once that is known (see `capabilities`).
+//!
+//! Not amended: a completion that echoes a prompt which is not text, because with `return_token_ids` the engine leaves the
+//! echo out (see `echo`); a body that is not a plain JSON object, or one without fields, which no engine takes; anything the
+//! client already asks for.
+//!
+//! See docs/decisions/0004-the-tap-amends-and-restores.md and
+//! docs/decisions/0006-usage-only-when-removable.md.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, StatusCode, header, request::Parts};
+
+use super::{
+    body::Sent, capabilities::Capabilities, echo::EchoedPrompts, request::RequestFields,
+    response::update_content_length,
+};
+use net::{
+    upstream::{self, Relayed},
+    wire::{Edits, span_in},
+};
+
+/// Fields added to a request; their effects have to be removed from the response.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Added {
+    /// `return_token_ids`.
+    pub(super) ids: bool,
+    /// `stream_options.include_usage`.
+    pub(super) usage: bool,
+    /// Prompts that the engine does not echo because ids are requested.
+    pub(super) echo: Option<Arc<EchoedPrompts>>,
+}
+
+impl Added {
+    /// Returns true if anything was added.
+    #[must_use]
+    pub(super) fn any(&self) -> bool {
+        self.ids || self.usage
+    }
+}
+
+/// Builds the pieces of the amended body, which share the client's bytes; `None` if the client's own body is to be sent.
+#[must_use]
+pub(super) fn amend(
+    body: &Bytes,
+    requested: &RequestFields<'_>,
+    capabilities: &Capabilities,
+) -> Option<(VecDeque<Bytes>, Added)> {
+    if !capabilities.accepts_amendments() || has_no_fields(body) {
+        return None;
+    }
+    let mut edits = Edits::default();
+    let mut inserted = String::new();
+    let mut added = Added::default();
+    let repeats_prompt = requested.echoes() && requested.prompt().is_some();
+    let echo = if repeats_prompt { EchoedPrompts::of(requested).map(Arc::new) } else { None };
+    match requested.return_token_ids.map(|value| (value, value.get())) {
+        _ if repeats_prompt && echo.is_none() => {}
+        None => {
+            inserted.push_str(",\"return_token_ids\":true");
+            added.ids = true;
+        }
+        Some((value, "false" | "null")) => {
+            edits.replace(span_in(body, value.get().as_bytes())?, "true");
+            added.ids = true;
+        }
+        Some(_) => {}
+    }
+    if requested.streams() && capabilities.usage_may_be_added() {
+        match requested.stream_options.map(|value| (value, wants_no_usage(value.get()))) {
+            None => {
+                inserted.push_str(",\"stream_options\":{\"include_usage\":true}");
+                added.usage = true;
+            }
+            Some((value, true)) => {
+                edits.replace(span_in(body, value.get().as_bytes())?, "{\"include_usage\":true}");
+                added.usage = true;
+            }
+            Some((_, false)) => {}
+        }
+    }
+    if !inserted.is_empty() {
+        let end = body.iter().rposition(|byte| *byte == b'}')?;
+        edits.replace(end..end, inserted);
+    }
+    added.echo = echo.filter(|_| added.ids);
+    added.any().then(|| (edits.pieces(body), added))
+}
+
+/// Returns true for an object without fields, to which a field cannot be added behind a comma.
+fn has_no_fields(body: &[u8]) -> bool {
+    let inside = body.trim_ascii().strip_prefix(b"{").and_then(|rest| rest.strip_suffix(b"}"));
+    inside.is_some_and(|inside| inside.trim_ascii().is_empty())
+}
+
+/// Returns true if valid stream options leave usage out.
+fn wants_no_usage(options: &str) -> bool {
+    match serde_json::from_str(options) {
+        Ok(serde_json::Value::Null) => true,
+        Ok(serde_json::Value::Object(options)) => match options.get("include_usage") {
+            None | Some(serde_json::Value::Null | serde_json::Value::Bool(false)) => {
+                options.keys().all(|key| key == "include_usage" || key == "continuous_usage_stats")
+            }
+            Some(_) => false,
+        },
+        _ => false,
+    }
+}
+
+/// Returns true if headers have a digest or signature of the body, which must not be changed then.
+pub(super) fn is_signed(headers: &HeaderMap) -> bool {
+    const NAMES: [&str; 9] = [
+        "content-digest",
+        "repr-digest",
+        "digest",
+        "content-md5",
+        "signature-input",
+        "signature",
+        "x-amz-content-sha256",
+        "x-hub-signature",
+        "x-hub-signature-256",
+    ];
+    let scheme = headers.get(header::AUTHORIZATION).map(|value| value.as_bytes()).unwrap_or_default();
+    scheme.starts_with(b"AWS4-") || NAMES.iter().any(|name| headers.contains_key(*name))
+}
+
+/// Builds the amended request, without `accept-encoding`: a compressed response could not be decoded.
+pub(super) fn amended_request(parts: &Parts, body: VecDeque<Bytes>) -> Request<Sent> {
+    let mut parts = parts.clone();
+    upstream::remove(&mut parts.headers, |name| name == header::ACCEPT_ENCODING);
+    update_content_length(&mut parts.headers, body.iter().map(Bytes::len).sum());
+    Request::from_parts(parts, Relayed::pieces(body))
+}
+
+/// Returns true for statuses with which an engine, or a gateway before it, may refuse an added field.
+pub(super) fn is_refusal(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::BAD_REQUEST
+            | StatusCode::FORBIDDEN
+            | StatusCode::UNPROCESSABLE_ENTITY
+            | StatusCode::NOT_IMPLEMENTED
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn amended(body: &str, capabilities: &Capabilities) -> Option<(String, Added)> {
+        let body = Bytes::copy_from_slice(body.as_bytes());
+        let requested = RequestFields::read(&body).unwrap();
+        let amended = amend(&body, &requested, capabilities);
+        amended.map(|(pieces, added)| (String::from_utf8(Vec::from(pieces).concat()).unwrap(), added))
+    }
+
+    const IDS: Added = Added { ids: true, usage: false, echo: None };
+    const BOTH: Added = Added { ids: true, usage: true, echo: None };
+
+    #[test]
+    fn ids_are_requested_and_every_other_byte_stays() {
+        let capabilities = Capabilities::default();
+        assert_eq!(
+            amended("{ \"model\":\"m\",\n\"messages\":[{}] } \n", &capabilities),
+            Some(("{ \"model\":\"m\",\n\"messages\":[{}] ,\"return_token_ids\":true} \n".to_owned(), IDS))
+        );
+        assert_eq!(
+            amended(r#"{"return_token_ids":  false,"n":1}"#, &capabilities),
+            Some((r#"{"return_token_ids":  true,"n":1}"#.to_owned(), IDS))
+        );
+        assert_eq!(amended(r#"{"return_token_ids":true,"n":1}"#, &capabilities), None);
+    }
+
+    #[test]
+    fn an_object_without_fields_stays_as_it_is() {
+        let capabilities = Capabilities::default();
+        for body in ["{}", "{ }", " {\n\t} \r\n"] {
+            assert_eq!(amended(body, &capabilities), None, "{body:?}");
+        }
+        assert_eq!(amended(r#"{"a":{}}"#, &capabilities).unwrap().0, r#"{"a":{},"return_token_ids":true}"#);
+    }
+
+    #[test]
+    fn the_amended_body_shares_the_bytes_of_the_clients() {
+        let body = Bytes::from(format!("{{\"model\":\"m\",\"prompt\":\"{}\"}}", "a".repeat(1 << 20)));
+        let requested = RequestFields::read(&body).unwrap();
+        let (pieces, _) = amend(&body, &requested, &Capabilities::default()).unwrap();
+        let own = |piece: &&Bytes| span_in(&body, piece).is_none();
+        let copied: usize = pieces.iter().filter(own).map(Bytes::len).sum();
+        assert_eq!(copied, ",\"return_token_ids\":true".len());
+    }
+
+    #[test]
+    fn an_echo_is_kept_if_the_engine_will_leave_it_out() {
+        let capabilities = Capabilities::default();
+        let echoed = |body| amended(body, &capabilities).unwrap().1.echo;
+        let echo = echoed(r#"{"prompt":"x","echo":true}"#).unwrap();
+        assert_eq!(echo.of_choice(0), Some("x"));
+        assert_eq!(echoed(r#"{"messages":[],"echo":true}"#), None);
+        assert_eq!(echoed(r#"{"prompt":"x","echo":false}"#), None);
+        for left in [r#"{"prompt":[1],"echo":true}"#, r#"{"prompt":"x","echo":true,"return_token_ids":true}"#] {
+            assert_eq!(amended(left, &capabilities), None, "{left}");
+        }
+    }
+
+    #[test]
+    fn usage_is_requested_once_the_fingerprint_is_known() {
+        let capabilities = Capabilities::default();
+        let body = r#"{"model":"m","stream":true}"#;
+        assert_eq!(amended(body, &capabilities).unwrap().1, IDS);
+        capabilities.observe_fingerprint(Some("vllm-1"));
+        let (text, added) = amended(body, &capabilities).unwrap();
+        assert_eq!(added, BOTH);
+        assert!(text.ends_with(r#","return_token_ids":true,"stream_options":{"include_usage":true}}"#), "{text}");
+        let (text, added) =
+            amended(r#"{"stream":true,"stream_options":{"include_usage":false},"n":1}"#, &capabilities).unwrap();
+        assert_eq!(added, BOTH);
+        assert!(text.starts_with(r#"{"stream":true,"stream_options":{"include_usage":true},"n":1"#), "{text}");
+        assert_eq!(
+            amended(r#"{"stream":true,"stream_options":{"include_usage":true}}"#, &capabilities).unwrap().1,
+            IDS
+        );
+        assert_eq!(amended(r#"{"stream":true,"stream_options":"x"}"#, &capabilities).unwrap().1, IDS);
+    }
+
+    #[test]
+    fn requests_of_an_engine_that_refused_are_not_amended_again() {
+        let capabilities = Capabilities::default();
+        capabilities.refused_amendments();
+        assert_eq!(amended(r#"{"model":"m"}"#, &capabilities), None);
+    }
+}

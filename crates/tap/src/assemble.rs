@@ -1,0 +1,239 @@
+//! Parts of a record, from an observed exchange. Runs on the recorder's thread, off every request's path; [`records`](super::records) puts them
+//! together.
+//!
+//! See docs/decisions/0007-only-complete-ids.md and
+//! docs/decisions/0008-whole-answers-end-at-once.md.
+
+use std::{collections::HashMap, sync::Arc};
+
+use serde_json::{Map, Value, json};
+
+use super::{
+    Content,
+    exchange::ObservedExchange,
+    observed_choice::ObservedChoice,
+    retokenize::{prompt_ids, with_ids},
+};
+use api::template_kwargs;
+use recording::{
+    canonical,
+    capture::Capture,
+    trace::{ContentSource, Endpoint, FinishReason, Outcome, Record},
+};
+use text::prompt::{BlockHasher, IdPermutation, Tokenizer};
+
+/// Settings for making records.
+#[derive(Debug)]
+pub(super) struct Assembler {
+    pub(super) hasher: BlockHasher,
+    pub(super) record_tokens: bool,
+    pub(super) tokenizer: Option<Tokenizer>,
+    pub(super) content: Content,
+    pub(super) permutation: Option<IdPermutation>,
+}
+
+impl Assembler {
+    /// Adds the key by which an error is matched if its prompt has no hash.
+    pub(super) fn with_request_key(&self, record: &mut Record, target: &str, body: &[u8]) {
+        if record.is_error() && record.prompt_hash.is_none() {
+            record.request_key = self.request_key(target, body);
+        }
+    }
+
+    fn request_key(&self, target: &str, body: &[u8]) -> Option<String> {
+        self.hasher.request_key(canonical::request_key(target, body).number())
+    }
+
+    /// Adds the response, as ids if the tokenizer gives them with certainty, and the request's key.
+    pub(super) fn with_response(&self, record: &mut Record, capture: &mut Capture, may_have_ids: bool) {
+        record.request_key = capture.request().and_then(|(target, body)| self.request_key(target, body));
+        let Some(response) = capture.response() else { return };
+        let tokenizer = self.tokenizer.as_ref().filter(|_| may_have_ids && record.prompt_hash.is_some());
+        if tokenizer.is_some_and(|tokenizer| with_ids(record, &response, tokenizer)) {
+            return;
+        }
+        record.content_source = Some(response.source());
+        record.response = Some(Arc::new(response));
+    }
+
+    /// Makes the part that all records of the exchange have in common.
+    pub(super) fn frame(&self, observed: &ObservedExchange, choices: usize) -> Record {
+        let facts = &observed.facts;
+        let id = facts.client_id.clone().or_else(|| observed.answer_id.clone());
+        Record {
+            prompt_tokens: observed.usage.filter(|_| facts.prompts == 1).map_or(0, |usage| usage.prompt_tokens),
+            cached_tokens: observed.usage.filter(|_| facts.prompts == 1).and_then(|usage| usage.cached_tokens()),
+            concurrency: Some(observed.concurrency),
+            arrival: Some(observed.arrival),
+            group: (choices > 1)
+                .then(|| format!("{}@{}", id.as_deref().unwrap_or_default(), observed.arrival.as_nanos())),
+            request_id: id,
+            endpoint: facts.endpoint,
+            model: facts.model.clone(),
+            stream: Some(facts.stream),
+            status: observed.status,
+            outcome: observed.outcome,
+            params: facts.params.clone(),
+            e2e: Some(observed.e2e),
+            first_event: observed.first_event,
+            // Readers take it for a time to the first token, and no token came before the end.
+            ttft_without_tokens: observed.e2e,
+            extra: self.extra(observed),
+            mm_hashes: facts.media.as_ref().map(|media| media.parts.clone()).unwrap_or_default().into(),
+            prompt_hash: facts.media.as_ref().map(|media| media.whole),
+            ..Record::default()
+        }
+    }
+
+    /// Makes the fields that only records of other endpoints have.
+    fn extra(&self, observed: &ObservedExchange) -> Map<String, Value> {
+        let mut extra = Map::new();
+        if let Some(path) = &observed.facts.path {
+            extra.insert("path".to_owned(), json!(path));
+        }
+        let is_shapeless = observed.facts.endpoint == Some(Endpoint::Other) && observed.choices.is_empty();
+        if is_shapeless && observed.stream_events > 0 {
+            extra.insert("stream_events".to_owned(), json!(observed.stream_events));
+        }
+        if !observed.facts.long_names.is_empty() {
+            extra.insert("long_names".to_owned(), json!(observed.facts.long_names));
+        }
+        extra
+    }
+
+    pub(super) fn with_choice(
+        &self,
+        mut record: Record,
+        choice: ObservedChoice,
+        trusted: bool,
+        counted: Option<u32>,
+    ) -> Record {
+        let ids = choice.ids.filter(|_| trusted);
+        record.output_tokens = ids
+            .as_ref()
+            .map(|ids| u32::try_from(ids.len()).unwrap_or(u32::MAX))
+            .or(counted)
+            .unwrap_or_else(|| choice.meter.tokens());
+        if record.stream == Some(true) {
+            record.chunks = match &ids {
+                Some(_) => choice.meter.into_chunks(),
+                None => choice.meter.into_chunks_of(record.output_tokens),
+            };
+        } else {
+            // A whole response does not show when its tokens came; they are recorded as one chunk at its end.
+            record.chunks = choice.meter.into_chunks_of(record.output_tokens.min(1));
+            record.chunks.iter_mut().for_each(|whole| whole.tokens = record.output_tokens);
+        }
+        record.choice = record.group.is_some().then_some(choice.index);
+        record.finish_reason = match record.outcome {
+            Some(Outcome::ClientGone | Outcome::Cut) if choice.finish_reason.is_none() => Some(FinishReason::Abort),
+            // A stream that ended in an error event; an error response has its status instead.
+            Some(Outcome::Error)
+                if choice.finish_reason.is_none() && record.status.is_none_or(|status| status < 400) =>
+            {
+                Some(FinishReason::Error)
+            }
+            _ => choice.finish_reason.as_deref().and_then(finish_reason),
+        };
+        let permuted = |id: u32| self.permutation.as_ref().map_or(id, |permutation| permutation.apply(id));
+        record.stop_token = choice.stop_token.map(permuted);
+        record.output_token_ids = ids.filter(|_| self.record_tokens).map(|ids| ids.into_iter().map(permuted).collect());
+        record.content_source = record.output_token_ids.as_ref().map(|_| ContentSource::Engine);
+        if self.content.text {
+            record.text = Some(distributed(choice.text, record.chunks.len()));
+        }
+        record
+    }
+
+    /// Tokenizes the prompt, for engines that do not return its ids.
+    pub(super) fn own_prompt_ids(&self, observed: &ObservedExchange) -> Option<Vec<u32>> {
+        let tokenizer = self.tokenizer.as_ref()?;
+        let body: Map<String, Value> = serde_json::from_slice(observed.body.as_ref()?).ok()?;
+        let ids = match observed.facts.endpoint? {
+            Endpoint::Completions => tokenizer.ids_of_completion(body.get("prompt")?),
+            Endpoint::Responses | Endpoint::Messages => {
+                prompt_ids(tokenizer, observed.facts.endpoint?, observed.body.as_ref()?)
+            }
+            Endpoint::Embeddings | Endpoint::Other => None,
+            Endpoint::Chat => tokenizer.ids_of_chat(&body, &template_kwargs(&body)),
+        };
+        if ids.is_none() && observed.facts.endpoint.is_some_and(|endpoint| endpoint.generates()) {
+            tracing::debug!("a prompt could not be tokenized; its record has no hashes");
+        }
+        ids
+    }
+}
+
+/// Number of tokens of one choice that have log probabilities.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Scored {
+    pub(super) output: u32,
+    pub(super) prompt: Option<u32>,
+}
+
+impl ObservedExchange {
+    /// Counts the tokens of each choice of a whole response by their log probabilities; empty unless the sum over all
+    /// choices is the engine's count.
+    pub(super) fn scored(&self) -> HashMap<u32, Scored> {
+        let Some(usage) = self.usage.filter(|_| self.choices.len() > 1 && !self.facts.stream) else {
+            return HashMap::new();
+        };
+        let count = |choice: &ObservedChoice| {
+            let repeated = if self.facts.logprobs.echoes { choice.scored_prompt? } else { 0 };
+            let output = choice.scored?.checked_sub(repeated)?;
+            Some((choice.index, Scored { output, prompt: choice.scored_prompt }))
+        };
+        let mut counts: HashMap<u32, Scored> = self.choices.iter().filter_map(count).collect();
+        let sum = |of: &dyn Fn(&Scored) -> u32| counts.values().map(|scored| u64::from(of(scored))).sum::<u64>();
+        if counts.len() != self.choices.len() || sum(&|scored| scored.output) != u64::from(usage.completion_tokens) {
+            return HashMap::new();
+        }
+        let prompts = u64::from(usage.prompt_tokens) * u64::from(self.facts.choices_per_prompt);
+        if sum(&|scored| scored.prompt.unwrap_or(0)) != prompts {
+            counts.values_mut().for_each(|scored| scored.prompt = None);
+        }
+        counts
+    }
+}
+
+impl ObservedExchange {
+    /// Returns true if the observed ids are complete. vLLM before 0.20 loses some while a parser buffers, so they
+    /// must be as many as the engine counted; without a count, no parser may have been at work.
+    pub(super) fn ids_are_complete(&self) -> bool {
+        if !self.choices.all_have_ids() {
+            return false;
+        }
+        match self.usage {
+            // The engine counts those of choices over the limit too.
+            Some(_) if self.choices.left_out() > 0 => true,
+            Some(usage) => u32::try_from(self.choices.id_count()) == Ok(usage.completion_tokens),
+            None => self.ids_are_exact || !self.choices.iter().any(|choice| choice.parsed),
+        }
+    }
+}
+
+/// Maps an API's finish reason to a trace's. A tool call is an end that the model chose.
+fn finish_reason(reason: &str) -> Option<FinishReason> {
+    Some(match reason {
+        "stop" | "tool_calls" | "function_call" | "end_turn" | "stop_sequence" | "tool_use" | "completed"
+        | "eos_token" | "eos" | "word" => FinishReason::Stop,
+        "length" | "max_tokens" | "incomplete" | "limit" => FinishReason::Length,
+        "abort" | "cancelled" => FinishReason::Abort,
+        "error" | "failed" => FinishReason::Error,
+        "repetition" => FinishReason::Repetition,
+        _ => return None,
+    })
+}
+
+/// Brings pieces of text to the number of chunks: text without a chunk of its own joins the last one.
+fn distributed(mut text: Vec<String>, chunks: usize) -> Vec<String> {
+    let chunks = chunks.max(usize::from(!text.is_empty()));
+    if text.len() > chunks {
+        let rest = text.split_off(chunks).concat();
+        if let Some(last) = text.last_mut() {
+            last.push_str(&rest);
+        }
+    }
+    text.resize(chunks, String::new());
+    text
+}

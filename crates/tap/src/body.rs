@@ -1,0 +1,223 @@
+//! Bodies of forwarded requests and of their responses.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::{Bytes, BytesMut};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+
+use super::{
+    exchange::Exchange, mcp::McpCopies, observed_stream::ObservedStream, other_apis::ApiEvent, refusal::Refusal,
+};
+use net::{
+    server::{BodyError, RequestBody, ResponseBody},
+    upstream::{BodyObserver, Observed, Relayed, UpstreamBody},
+};
+use recording::exchange::outcome_of;
+use replay::player::{Completed, Completions};
+
+/// Maximum size of a response that is decoded, in bytes.
+const MAX_COPY: usize = 16 << 20;
+
+/// Maximum size of a response that is recorded in a cassette, in bytes.
+const MAX_COPY_FOR_CASSETTE: usize = 256 << 20;
+
+/// A request's body on its way to the upstream.
+pub(super) type Sent = Relayed<Incoming>;
+
+/// A response's body from the upstream.
+pub(super) type Received = UpstreamBody<Sent>;
+
+/// Builds the body of a request that the player does not answer.
+pub(super) fn unread_body(body: RequestBody, idle: Option<Duration>) -> Sent {
+    match body {
+        RequestBody::Live(body) => Relayed::untouched(body).within(idle),
+        RequestBody::Read(bytes) => Relayed::whole(bytes.unwrap_or_default()),
+        // Boxed bodies come from a router, and the tap has none before it.
+        RequestBody::Boxed(_) => Relayed::whole(Bytes::new()),
+    }
+}
+
+/// A response's body on its way to the client.
+#[derive(Debug)]
+pub(super) enum ProxyBody {
+    /// Empty, with `content-length: 0`.
+    Empty,
+    /// Not recorded.
+    Passed(Relayed<Received>),
+    /// Recorded without its content (errors, unknown formats); its end is the exchange's end.
+    Timed(Observed<Received, Timed>),
+    /// Decoded from a copy once it has passed.
+    Copied(Box<Completed<Observed<Received, Copied>>>),
+    /// A stream whose events are observed.
+    ObservedStream(Box<Completed<ObservedStream>>),
+    /// A response of an MCP server.
+    Mcp(Box<Observed<Received, McpCopies>>),
+    /// A recorded response of the player.
+    Played(Box<ResponseBody>),
+}
+
+/// Observer of a response that is not decoded.
+#[derive(Debug)]
+pub(super) struct Timed {
+    exchange: Exchange,
+    /// The error to record, if the response is one.
+    refusal: Option<Box<Refusal>>,
+}
+
+impl Timed {
+    pub(super) fn new(exchange: Exchange, refusal: Option<Refusal>) -> Self {
+        Self { exchange, refusal: refusal.map(Box::new) }
+    }
+}
+
+impl BodyObserver for Timed {
+    fn data(&mut self, bytes: &Bytes) {
+        if let Some(refusal) = &mut self.refusal {
+            refusal.push(bytes);
+        }
+    }
+
+    fn end(&mut self, error: Option<&BodyError>) {
+        if let Some(error) = error {
+            return self.exchange.end(outcome_of(error));
+        }
+        if let Some(refusal) = self.refusal.take() {
+            self.exchange.refused(*refusal);
+        }
+        self.exchange.end_of_answer();
+    }
+}
+
+/// Observer of a response that is copied.
+#[derive(Debug)]
+pub(super) struct Copied {
+    exchange: Exchange,
+    /// The copy is decoded as the JSON of another API.
+    is_decoded: bool,
+    copy: BytesMut,
+    /// Maximum size of the copy, in bytes.
+    limit: usize,
+    /// The body is longer than the copy.
+    is_cut: bool,
+    /// The error to record, if the response is one.
+    refusal: Option<Box<Refusal>>,
+}
+
+impl Copied {
+    pub(super) fn new(exchange: Exchange) -> Self {
+        let limit = if exchange.is_for_cassette() { MAX_COPY_FOR_CASSETTE } else { MAX_COPY };
+        Self { exchange, is_decoded: false, copy: BytesMut::new(), limit, is_cut: false, refusal: None }
+    }
+
+    /// The completions of its cassette, if it is recorded in one.
+    pub(super) fn completions(&self) -> Option<Arc<Completions>> {
+        self.exchange.completions()
+    }
+
+    /// Decodes the copy as the JSON of another API, once it is whole.
+    pub(super) fn decoded(mut self) -> Self {
+        self.is_decoded = true;
+        self
+    }
+
+    /// Adds the error to record.
+    pub(super) fn refused_as(mut self, refusal: Option<Refusal>) -> Self {
+        self.refusal = refusal.map(Box::new);
+        self
+    }
+
+    /// Moves the copy into the record.
+    fn capture(&mut self) {
+        if let Some(capture) = self.exchange.capture() {
+            if self.is_cut {
+                capture.lose();
+            } else {
+                capture.body(self.copy.split().freeze());
+            }
+        }
+    }
+}
+
+impl BodyObserver for Copied {
+    fn data(&mut self, bytes: &Bytes) {
+        if self.copy.len() + bytes.len() <= self.limit {
+            self.copy.extend_from_slice(bytes);
+        } else {
+            self.is_cut = true;
+        }
+    }
+
+    fn end(&mut self, error: Option<&BodyError>) {
+        if let Some(error) = error {
+            self.capture();
+            return self.exchange.end(outcome_of(error));
+        }
+        let at = self.exchange.elapsed();
+        let event = if self.is_decoded { ApiEvent::read(&self.copy) } else { None };
+        if let (Some(observed), Some(event)) = (self.exchange.observed(), event) {
+            observed.observe_api_response(event, at);
+        }
+        if let Some(mut refusal) = self.refusal.take() {
+            refusal.push(&self.copy);
+            self.exchange.refused(*refusal);
+        }
+        self.capture();
+        self.exchange.unread();
+        self.exchange.end_of_answer();
+    }
+}
+
+impl Drop for Copied {
+    fn drop(&mut self) {
+        // A client that leaves early: a cassette records the bytes until then.
+        if self.exchange.is_for_cassette() {
+            self.capture();
+        }
+    }
+}
+
+impl Body for ProxyBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match self.get_mut() {
+            Self::Empty => Poll::Ready(None),
+            Self::Passed(body) => Pin::new(body).poll_frame(cx),
+            Self::ObservedStream(body) => Pin::new(body.as_mut()).poll_frame(cx),
+            Self::Played(body) => Pin::new(body.as_mut()).poll_frame(cx),
+            Self::Copied(body) => Pin::new(body.as_mut()).poll_frame(cx),
+            Self::Mcp(body) => Pin::new(body.as_mut()).poll_frame(cx),
+            Self::Timed(body) => Pin::new(body).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Passed(body) => body.is_end_stream(),
+            Self::Timed(body) => body.is_end_stream(),
+            Self::Copied(body) => body.is_end_stream(),
+            Self::Mcp(body) => body.is_end_stream(),
+            Self::Played(body) => body.is_end_stream(),
+            Self::Empty | Self::ObservedStream(_) => false,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Empty => SizeHint::with_exact(0),
+            Self::Passed(body) => body.size_hint(),
+            Self::Timed(body) => body.size_hint(),
+            Self::Copied(body) => body.size_hint(),
+            Self::Mcp(body) => body.size_hint(),
+            Self::ObservedStream(_) => SizeHint::default(),
+            Self::Played(body) => body.size_hint(),
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! Posting of messages, and what becomes of the responses.
+
+use std::{
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, uri::PathAndQuery};
+use http_body_util::{BodyExt, Full};
+use serde_json::{Value, json};
+use tokio::{sync::Notify, sync::mpsc::Sender as Queue};
+
+use super::{
+    headers::{self, Annotated},
+    message::{Kind, Outgoing},
+    send_line,
+};
+use net::{
+    server::media_type,
+    upstream::{EndpointUrl, Upstream, UpstreamBody, UpstreamError},
+};
+use replay::{mcp::MOST_BYTES, mcp_traffic::SESSION};
+
+/// Code of errors that HTTP, and no server, is the reason of (JSON-RPC's internal error).
+const INTERNAL: i64 = -32603;
+
+/// Code that the official SDK has for a session that is gone.
+const SESSION_GONE: i64 = 32600;
+
+/// A response of the server.
+pub(super) type Received = Response<UpstreamBody<Full<Bytes>>>;
+
+/// The connection to a server.
+#[derive(Debug)]
+pub(super) struct Post {
+    upstream: Upstream<Full<Bytes>>,
+    target: PathAndQuery,
+    headers: Vec<(HeaderName, HeaderValue)>,
+    queue: Queue<Vec<u8>>,
+    state: Mutex<State>,
+    is_closed: AtomicBool,
+    closed: Notify,
+}
+
+/// What is known of the session.
+#[derive(Debug, Clone, Default)]
+struct State {
+    session: Option<HeaderValue>,
+    /// The negotiated revision, in the legacy era.
+    version: Option<HeaderValue>,
+    /// The revision of the last request, in the modern era.
+    modern: Option<String>,
+    annotated: Annotated,
+}
+
+impl Post {
+    pub(super) fn new(
+        upstream: Upstream<Full<Bytes>>,
+        url: &EndpointUrl,
+        headers: Vec<(HeaderName, HeaderValue)>,
+        queue: Queue<Vec<u8>>,
+    ) -> Self {
+        let target = url.target("", None);
+        let (state, is_closed, closed) = (Mutex::default(), AtomicBool::new(false), Notify::new());
+        Self { upstream, target, headers, queue, state, is_closed, closed }
+    }
+
+    /// Whether a message belongs to a connection of the modern era.
+    pub(super) fn is_modern(&self, outgoing: &Outgoing) -> bool {
+        outgoing.version().is_some() || self.state().modern.is_some()
+    }
+
+    /// Ends the stream of what belongs to no request.
+    pub(super) fn close(&self) {
+        self.is_closed.store(true, Relaxed);
+        self.closed.notify_waiters();
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed.load(Relaxed)
+    }
+
+    /// Waits until it is closed.
+    pub(super) async fn until_closed(&self) {
+        let closed = self.closed.notified();
+        if !self.is_closed() {
+            closed.await;
+        }
+    }
+
+    /// Posts a message and passes on what comes back, to its end.
+    pub(super) async fn send(&self, outgoing: Outgoing) {
+        let request = self.request(&outgoing);
+        let sent = self.upstream.send(request).await;
+        match sent {
+            Ok(response) => self.answered(&outgoing, response).await,
+            Err(error) => self.unanswered(&outgoing, &error).await,
+        }
+    }
+
+    /// Ends the session, where there is one.
+    pub(super) async fn delete(&self) {
+        if self.state().session.is_some() {
+            let _any = self.upstream.send(self.bare(Method::DELETE)).await;
+        }
+    }
+
+    /// Asks for the stream of what belongs to no request, after the event with this id.
+    pub(super) async fn get(&self, after: Option<&[u8]>) -> Result<Received, UpstreamError> {
+        let mut request = self.bare(Method::GET);
+        request.headers_mut().insert(header::ACCEPT, HeaderValue::from_static("text/event-stream"));
+        if let Some(after) = after.and_then(|after| HeaderValue::from_bytes(after).ok()) {
+            request.headers_mut().insert("last-event-id", after);
+        }
+        self.upstream.send(request).await
+    }
+
+    /// A request without a body in the session.
+    fn bare(&self, method: Method) -> Request<Full<Bytes>> {
+        let mut request = Request::new(Full::default());
+        *request.method_mut() = method;
+        *request.uri_mut() = self.target.clone().into();
+        let State { session, version, .. } = self.state().clone();
+        let headers = request.headers_mut();
+        session.map(|session| headers.insert(SESSION, session));
+        version.map(|version| headers.insert("mcp-protocol-version", version));
+        headers.extend(self.headers.iter().map(|(name, value)| (name.clone(), value.clone())));
+        request
+    }
+
+    fn request(&self, outgoing: &Outgoing) -> Request<Full<Bytes>> {
+        if let Some(version) = outgoing.version() {
+            self.state().modern = Some(version.to_owned());
+        }
+        if matches!(outgoing.kind, Kind::Initialize(_)) {
+            // It begins anew.
+            *self.state() = State::default();
+        }
+        let mut request = self.bare(Method::POST);
+        *request.body_mut() = Full::new(Bytes::copy_from_slice(&outgoing.line));
+        let (modern, annotated) = {
+            let state = self.state();
+            (state.modern.clone(), state.annotated.clone())
+        };
+        let headers = request.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(header::ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
+        if let Some(version) = modern {
+            headers::add(headers, outgoing, &version, &annotated);
+        }
+        request
+    }
+
+    async fn answered(&self, outgoing: &Outgoing, response: Received) {
+        let status = response.status();
+        let Some(id) = outgoing.id() else {
+            if !status.is_success() {
+                tracing::warn!(%status, "the server refused a message of the client");
+            }
+            return;
+        };
+        self.keep_session(outgoing, response.headers());
+        if media_type(response.headers()) == "text/event-stream" && status.is_success() {
+            return self.stream(outgoing, response.into_body()).await;
+        }
+        let body = match whole(response.into_body()).await {
+            Ok(body) => body,
+            Err(why) => return self.fail(id, INTERNAL, why, status).await,
+        };
+        let read: Option<Value> = serde_json::from_slice(&body).ok();
+        let is_answer = read.as_ref().is_some_and(|body| has_id(body, id) || body.is_array());
+        if is_answer {
+            self.learn(outgoing, read.as_ref());
+            return send_line(&self.queue, body.to_vec()).await;
+        }
+        let has_session = self.state().session.is_some();
+        match read.as_ref().and_then(|body| body.get("error")).filter(|error| error.is_object()) {
+            _ if status == StatusCode::NOT_FOUND && has_session => {
+                self.state().session = None;
+                self.fail(id, SESSION_GONE, "the session is gone; begin anew with initialize", status).await;
+            }
+            Some(error) => self.line(id, &json!({"error": error})).await,
+            None => self.fail(id, INTERNAL, "the server did not answer with a message of MCP", status).await,
+        }
+    }
+
+    async fn unanswered(&self, outgoing: &Outgoing, error: &UpstreamError) {
+        let why = format!("{error}: {}", error.cause());
+        match outgoing.id() {
+            Some(id) => self.line(id, &json!({"error": {"code": INTERNAL, "message": why}})).await,
+            None => tracing::warn!("a message of the client is lost: {why}"),
+        }
+    }
+
+    /// Notes the session that a server opened.
+    fn keep_session(&self, outgoing: &Outgoing, headers: &HeaderMap) {
+        if let (Kind::Initialize(_), Some(session)) = (&outgoing.kind, headers.get(SESSION)) {
+            self.state().session = Some(session.clone());
+        }
+    }
+
+    /// Notes what a result says about later requests.
+    pub(super) fn learn(&self, outgoing: &Outgoing, answer: Option<&Value>) {
+        let Some(result) = answer.and_then(|answer| answer.get("result")) else { return };
+        match outgoing.method.as_deref() {
+            Some("initialize") => {
+                let version = result.get("protocolVersion").and_then(Value::as_str);
+                self.state().version = version.and_then(|version| version.parse().ok());
+            }
+            Some("tools/list") => self.state().annotated.extend(headers::annotations(result)),
+            _ => {}
+        }
+    }
+
+    /// Passes a message of the server on.
+    pub(super) async fn pass(&self, message: Vec<u8>) {
+        send_line(&self.queue, message).await;
+    }
+
+    /// Answers a request with an error of the bridge's own.
+    pub(super) async fn fail(&self, id: &str, code: i64, why: &str, status: StatusCode) {
+        let hint = if status == StatusCode::UNAUTHORIZED { "; give its key with --upstream-header" } else { "" };
+        let message = format!("vllm-vcr: {why} (HTTP {}){hint}", status.as_u16());
+        let data = json!({"status": status.as_u16()});
+        self.line(id, &json!({"error": {"code": code, "message": message, "data": data}})).await;
+    }
+
+    async fn line(&self, id: &str, answer: &Value) {
+        let answer = answer.to_string();
+        let rest = answer.strip_prefix('{').unwrap_or_default();
+        self.pass(format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},{rest}").into_bytes()).await;
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns whether a message has this id, as JSON.
+pub(super) fn has_id(message: &Value, id: &str) -> bool {
+    message.get("id").map(Value::to_string).as_deref() == Some(id)
+}
+
+/// Receives a body whole.
+async fn whole(mut body: UpstreamBody<Full<Bytes>>) -> Result<Vec<u8>, &'static str> {
+    let mut bytes = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| "the server broke off in the middle of its answer")?;
+        let data = frame.data_ref().map(AsRef::as_ref).unwrap_or_default();
+        if bytes.len() + data.len() > MOST_BYTES {
+            return Err("the answer is too large");
+        }
+        bytes.extend_from_slice(data);
+    }
+    Ok(bytes)
+}
+
+/// The pause before a stream is opened again, where the server names none.
+pub(super) const RETRY: Duration = Duration::from_secs(1);

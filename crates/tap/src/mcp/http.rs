@@ -1,0 +1,205 @@
+//! MCP servers behind the tap's own address: each is at `/mcp/NAME`, and its HTTP passes as it is.
+//!
+//! Methods, statuses, headers, streams and disconnects pass both ways; the tap sets `host`, adds the headers that were asked for, and
+//! asks for no compression. Redirects are not followed.
+//!
+//! Limits: the transport of revision 2024-11-05, which names a second endpoint, is not supported. A request that a page of
+//! another host makes is refused, since the server cannot see from its `host` any more that the page is foreign.
+
+use std::sync::Arc;
+
+use http::{HeaderMap, Request, Response, StatusCode, header, request::Parts, uri::Uri};
+use http_body::Body;
+use hyper::body::Incoming;
+
+use super::{McpCommand, McpRecorded, spawned::Spawned};
+use crate::{
+    body::{ProxyBody, Received, Sent},
+    gather::{Gathered, gather},
+    proxy::Proxy,
+    response::{broken_off, passed, refusal},
+};
+use net::upstream::{self, NamedEndpoint, Observed, Relayed, Upstream, UpstreamOptions};
+use recording::cassette::CassetteError;
+use replay::{
+    mcp_traffic::{Copies, End, JournalNotes, Traffic},
+    player::CassettePlayer,
+};
+
+/// Path below which the servers are.
+const ROOT: &str = "/mcp/";
+
+/// The servers of a tap.
+#[derive(Debug)]
+pub(crate) struct McpServers {
+    sites: Vec<Site>,
+    /// Servers that are started, after the others.
+    spawned: Arc<Vec<Spawned>>,
+    /// `None` where nothing is recorded.
+    traffic: Option<Arc<Traffic>>,
+}
+
+/// The server of a path.
+enum Found<'s, 'p> {
+    /// It is called at its URL; with its place among all, and the rest of the path.
+    Called { place: usize, site: &'s Site, rest: &'p str },
+    /// It is started.
+    Spawned(&'s Spawned),
+}
+
+#[derive(Debug)]
+struct Site {
+    server: NamedEndpoint,
+    upstream: Upstream<Sent>,
+}
+
+impl McpServers {
+    /// Begins to record these servers in the player's cassette.
+    ///
+    /// # Errors
+    /// When the recorder cannot be started.
+    pub(crate) fn start(
+        (servers, commands): (Vec<NamedEndpoint>, Vec<McpCommand>),
+        reach: &UpstreamOptions,
+        player: Option<&Arc<CassettePlayer>>,
+    ) -> Result<Self, CassetteError> {
+        let names = servers.iter().map(|server| &server.name).chain(commands.iter().map(|command| &command.name));
+        let names: Vec<String> = names.cloned().collect();
+        let is_observed = |player: &&Arc<CassettePlayer>| player.is_recording() || player.is_comparing();
+        let player = player.filter(is_observed).filter(|_| !names.is_empty());
+        let start = |player| Traffic::start(names, Arc::clone(player), JournalNotes::Here);
+        let traffic = player.map(start).transpose()?.map(Arc::new);
+        let site = |server: NamedEndpoint| Site { upstream: Upstream::new(server.url.origin().clone(), reach), server };
+        let sites: Vec<Site> = servers.into_iter().map(site).collect();
+        let spawned =
+            (sites.len()..).zip(commands).map(|(place, command)| Spawned::new(command, place, traffic.clone()));
+        Ok(Self { sites, spawned: Arc::new(spawned.collect()), traffic })
+    }
+
+    /// Clones the servers with connections of their own.
+    pub(crate) fn apart(&self) -> Self {
+        let site = |site: &Site| Site { upstream: site.upstream.with_own_connections(), server: site.server.clone() };
+        let sites = self.sites.iter().map(site).collect();
+        Self { sites, spawned: Arc::clone(&self.spawned), traffic: self.traffic.clone() }
+    }
+
+    /// Ends the servers that were started.
+    pub(crate) async fn end(&self) {
+        futures_util::future::join_all(self.spawned.iter().map(Spawned::end)).await;
+    }
+
+    /// Ends the recording; blocks until the records are handed over. `None` where nothing was recorded.
+    pub(crate) fn finish(&self) -> Option<McpRecorded> {
+        self.traffic.as_ref()?.finish()
+    }
+
+    /// Returns the server of a path, its place among all, and the rest of the path.
+    fn find<'p>(&self, path: &'p str) -> Option<Found<'_, 'p>> {
+        let path = path.strip_prefix(ROOT)?;
+        let (name, rest) = path.split_at(path.find('/').unwrap_or(path.len()));
+        let spawned = || self.spawned.iter().find(|it| it.server.name == name && rest.is_empty()).map(Found::Spawned);
+        let called = self.sites.iter().position(|site| site.server.name == name);
+        let called = called.and_then(|place| Some(Found::Called { place, site: self.sites.get(place)?, rest }));
+        called.or_else(spawned)
+    }
+
+    fn begin(&self, place: usize, parts: &Parts, body: Option<bytes::Bytes>) -> Copies {
+        self.traffic.as_ref().map_or_else(Copies::none, |traffic| traffic.begin(place, parts, body, traffic.place()))
+    }
+}
+
+impl Proxy {
+    /// Forwards a request to an MCP server.
+    ///
+    /// # Errors
+    /// With the request, where it is for none.
+    pub(crate) async fn pass_mcp(&self, request: Request<Incoming>) -> Result<Response<ProxyBody>, Request<Incoming>> {
+        let (place, site, target) = match self.mcp.find(request.uri().path()) {
+            None => return Err(request),
+            Some(_) if is_foreign_page(request.headers()) => {
+                let why = "vllm-vcr: a page of another host may not call MCP servers here";
+                return Ok(refusal(StatusCode::FORBIDDEN, why));
+            }
+            Some(Found::Spawned(spawned)) => return Ok(self.answer_by(spawned, request).await),
+            Some(Found::Called { place, site, rest }) => {
+                (place, site, site.server.url.target(rest, request.uri().query()))
+            }
+        };
+        let (mut parts, body) = request.into_parts();
+        let (mut copies, body) = match gather(Relayed::untouched(body).within(self.idle), &self.shared.bodies).await {
+            Gathered::Whole(body) => (self.mcp.begin(place, &parts, Some(body.bytes.clone())), body.into_body()),
+            Gathered::TooLarge(body) | Gathered::TooMuch(body) => (self.mcp.begin(place, &parts, None), body),
+            Gathered::Broken(error) => return Ok(broken_off(&error)),
+        };
+        parts.uri = Uri::from(target);
+        upstream::remove(&mut parts.headers, |name| name == header::ACCEPT_ENCODING);
+        for (name, value) in &site.server.headers {
+            parts.headers.insert(name, value.clone());
+        }
+        Ok(match site.upstream.send(Request::from_parts(parts, body)).await {
+            Ok(response) => observed(response, copies),
+            Err(error) => {
+                copies.ended(End::Unanswered);
+                self.unanswered(&error)
+            }
+        })
+    }
+
+    /// Answers a request by a server that is started.
+    async fn answer_by(&self, spawned: &Spawned, request: Request<Incoming>) -> Response<ProxyBody> {
+        let (parts, body) = request.into_parts();
+        match gather(Relayed::untouched(body).within(self.idle), &self.shared.bodies).await {
+            Gathered::Whole(body) => {
+                spawned.answer(&parts, body.bytes).await.map(|body| ProxyBody::Played(Box::new(body)))
+            }
+            Gathered::TooLarge(_) | Gathered::TooMuch(_) => {
+                refusal(StatusCode::PAYLOAD_TOO_LARGE, "vllm-vcr: the message is too large")
+            }
+            Gathered::Broken(error) => broken_off(&error),
+        }
+    }
+}
+
+/// Passes a response on, with copies. Streams of MCP are idle for long: no limit of pauses holds for them.
+fn observed(response: Response<Received>, mut copies: Copies) -> Response<ProxyBody> {
+    copies.answered(response.status(), response.headers());
+    let has_no_bytes = response.headers().get(header::CONTENT_LENGTH).is_some_and(|length| length == "0");
+    if has_no_bytes || response.body().is_end_stream() {
+        copies.ended(End::Whole);
+        return passed(response, None);
+    }
+    response.map(|body| ProxyBody::Mcp(Box::new(Observed::new(Relayed::untouched(body), copies))))
+}
+
+/// Whether a browser sent this for a page that is not of this machine.
+fn is_foreign_page(headers: &HeaderMap) -> bool {
+    let Some(origin) = headers.get(header::ORIGIN) else { return false };
+    let uri = origin.to_str().ok().and_then(|origin| origin.parse::<Uri>().ok());
+    let host = uri.as_ref().and_then(Uri::host).unwrap_or_default();
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
+    host != "localhost" && !host.ends_with(".localhost") && !address.is_ok_and(|address| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn pages_of_other_hosts_are_foreign() {
+        for (origin, is_foreign) in [
+            ("http://localhost:6274", false),
+            ("http://127.0.0.1", false),
+            ("http://[::1]:8001", false),
+            ("http://example.org", true),
+            ("http://127.0.0.1.example.org:8001", true),
+            ("null", true),
+            ("", true),
+        ] {
+            let headers = HeaderMap::from_iter([(header::ORIGIN, HeaderValue::from_static(origin))]);
+            assert_eq!(is_foreign_page(&headers), is_foreign, "{origin}");
+        }
+        assert!(!is_foreign_page(&HeaderMap::new()));
+    }
+}

@@ -1,0 +1,193 @@
+//! MCP servers over stdio behind the tap's own address: a process for each session of a client.
+//!
+//! Only the revisions with sessions are served; clients of later ones are told which there are. A response is a stream of events where the client
+//! takes one. Messages of the server go to the stream of the request that they answer or report on, others to that of the last
+//! request without an answer, and else to the stream of a GET, for which they wait.
+//!
+//! Limits: no batches, no events that can be resumed. A client that does not read holds its own process up.
+//!
+//! See docs/decisions/0096-a-process-for-each-session.md.
+
+mod process;
+mod routes;
+mod wire;
+
+use std::{
+    collections::HashMap,
+    ffi::OsString,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Response, StatusCode, header, request::Parts};
+use serde_json::json;
+use tokio::{runtime::Handle, task::JoinHandle, time::timeout};
+
+use self::{
+    process::Process,
+    wire::{accepted, error, method_not_allowed, stream, whole},
+};
+use super::bridge::message::{Kind, Outgoing};
+use net::server::ResponseBody;
+use replay::mcp_traffic::{SESSION, Traffic};
+
+/// Processes at a time.
+const MOST_PROCESSES: usize = 100;
+
+/// Longest wait for all processes at the end.
+const END_WITHIN: Duration = Duration::from_secs(3);
+
+/// Revisions that are served.
+const VERSIONS: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
+
+/// An MCP server to start and record beside the engine.
+#[derive(Debug, Clone)]
+pub struct McpCommand {
+    /// Its name: its place is `/mcp/NAME`.
+    pub name: String,
+    /// The command that starts it.
+    pub command: Vec<OsString>,
+}
+
+/// A server and its processes.
+#[derive(Debug)]
+pub(super) struct Spawned {
+    pub(super) server: McpCommand,
+    /// Its place among all servers.
+    place: usize,
+    traffic: Option<Arc<Traffic>>,
+    /// Processes outlive the connection that began them.
+    runtime: Handle,
+    sessions: Arc<Mutex<HashMap<String, Arc<Process>>>>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Spawned {
+    /// A server of which no process runs; has to be called on the runtime of its processes.
+    pub(super) fn new(server: McpCommand, place: usize, traffic: Option<Arc<Traffic>>) -> Self {
+        let (sessions, tasks) = (Arc::default(), Mutex::default());
+        Self { server, place, traffic, runtime: Handle::current(), sessions, tasks }
+    }
+
+    /// Answers a request.
+    pub(super) async fn answer(&self, parts: &Parts, body: Bytes) -> Response<ResponseBody> {
+        let session =
+            parts.headers.get(SESSION).map(|session| String::from_utf8_lossy(session.as_bytes()).into_owned());
+        let process = session.as_ref().and_then(|session| self.lock().get(session).cloned());
+        match (&parts.method, &session, process) {
+            (&Method::POST, None, _) => self.open(&parts.headers, body).await,
+            (&Method::POST, _, Some(process)) => match Outgoing::read(body.to_vec()) {
+                Some(outgoing) => post(&process, &parts.headers, outgoing).await,
+                None => error(StatusCode::BAD_REQUEST, -32700, "the message is not JSON", None),
+            },
+            (&Method::GET, _, Some(process)) => stream(process.listen().await),
+            (&Method::DELETE, Some(session), Some(process)) => {
+                self.lock().remove(session);
+                process.close();
+                whole(StatusCode::OK, &json!({}))
+            }
+            (&Method::POST | &Method::GET | &Method::DELETE, Some(_), None) => {
+                error(StatusCode::NOT_FOUND, -32600, "there is no such session; begin with initialize", None)
+            }
+            (&Method::GET | &Method::DELETE, None, _) => {
+                error(StatusCode::BAD_REQUEST, -32600, "the request names no session", None)
+            }
+            _ => method_not_allowed(),
+        }
+    }
+
+    /// Begins a session.
+    async fn open(&self, headers: &HeaderMap, body: Bytes) -> Response<ResponseBody> {
+        let bad = |code, why, data| error(StatusCode::BAD_REQUEST, code, why, data);
+        let Some(outgoing) = Outgoing::read(body.to_vec()) else { return bad(-32700, "the message is not JSON", None) };
+        if let Some(version) = outgoing.version() {
+            let data = json!({"supported": VERSIONS, "requested": version});
+            return bad(-32022, "a server over stdio is served with sessions only", Some(data));
+        }
+        if !matches!(outgoing.kind, Kind::Initialize(_)) {
+            return bad(-32600, "the request names no session; begin with initialize", None);
+        }
+        if self.lock().len() >= MOST_PROCESSES {
+            return error(StatusCode::SERVICE_UNAVAILABLE, -32603, "too many sessions of this server are open", None);
+        }
+        let session = format!("{:032x}", rand::random::<u128>());
+        let process = match self.start(&session).await {
+            Ok(process) => process,
+            Err(why) => {
+                tracing::error!("{why}");
+                return error(StatusCode::BAD_GATEWAY, -32603, &why, None);
+            }
+        };
+        let mut response = post(&process, headers, outgoing).await;
+        response
+            .headers_mut()
+            .extend(session.parse().ok().map(|session| (header::HeaderName::from_static(SESSION), session)));
+        response
+    }
+
+    async fn start(&self, session: &str) -> Result<Arc<Process>, String> {
+        let (name, command) = (self.server.name.clone(), self.server.command.clone());
+        let recording = self.traffic.as_ref().map(|traffic| traffic.lines(self.place));
+        let started = self.runtime.spawn(async move { process::start(&command, recording) }).await;
+        let (process, running) = match started {
+            Ok(Ok(started)) => started,
+            Ok(Err(error)) => return Err(format!("the MCP server {name} cannot be started: {error}")),
+            Err(error) => return Err(format!("the MCP server {name} cannot be started: {error}")),
+        };
+        self.lock().insert(session.to_owned(), Arc::clone(&process));
+        let (sessions, session) = (Arc::clone(&self.sessions), session.to_owned());
+        let task = self.runtime.spawn(async move {
+            running.await;
+            sessions.lock().unwrap_or_else(PoisonError::into_inner).remove(&session);
+        });
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        tasks.retain(|task| !task.is_finished());
+        tasks.push(task);
+        Ok(process)
+    }
+
+    /// Ends all processes.
+    pub(super) async fn end(&self) {
+        let processes: Vec<Arc<Process>> = self.lock().drain().map(|(_, process)| process).collect();
+        processes.iter().for_each(|process| process.close());
+        let tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
+        let _late = timeout(END_WITHIN, futures_util::future::join_all(tasks)).await;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Process>>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Hands a message to a process and answers with what comes back.
+async fn post(process: &Process, headers: &HeaderMap, outgoing: Outgoing) -> Response<ResponseBody> {
+    let takes = |kind: &str| {
+        let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|accept| accept.to_str().ok());
+        accepted
+            .flat_map(|accept| accept.split(','))
+            .any(|one| one.split(';').next().unwrap_or_default().trim() == kind)
+    };
+    let Some(id) = outgoing.id().map(str::to_owned) else {
+        let is_message = outgoing.line.trim_ascii_start().starts_with(b"{");
+        return match is_message && process.send(outgoing).await {
+            true => accepted(),
+            false => error(StatusCode::BAD_REQUEST, -32600, "no message that a running server could take", None),
+        };
+    };
+    let takes_events = takes("text/event-stream") || takes("*/*");
+    let Some(mut messages) = process.ask(outgoing, takes_events).await else {
+        return error(StatusCode::NOT_FOUND, -32600, "the server has ended; begin with initialize", None);
+    };
+    if takes_events {
+        return stream(messages);
+    }
+    match messages.recv().await {
+        Some(message) => wire::json(StatusCode::OK, message),
+        None => {
+            let why = json!({"jsonrpc": "2.0", "id": serde_json::from_str::<serde_json::Value>(&id).unwrap_or_default(),
+                "error": {"code": -32603, "message": "the server ended without an answer"}});
+            whole(StatusCode::OK, &why)
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! One process of an MCP server over stdio, for one session.
+
+use std::{
+    ffi::OsString,
+    io,
+    process::Stdio,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use serde_json::Value;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    process::{Child, ChildStdin, ChildStdout, Command},
+    sync::{
+        Notify,
+        mpsc::{Receiver, Sender as Queue, channel},
+    },
+    time::timeout,
+};
+
+use super::routes::Routes;
+use crate::mcp::{AT_ONCE, bridge::message::Outgoing};
+use replay::{
+    mcp::{Lines, MOST_BYTES, ReadLine, Sender},
+    mcp_traffic::LineCopies,
+};
+
+/// Messages that wait for the server to read them.
+const MOST_QUEUED: usize = 64;
+
+/// Longest wait for a server whose input was closed.
+const END_WITHIN: Duration = Duration::from_secs(1);
+
+/// A process, as its session sees it.
+#[derive(Debug)]
+pub(super) struct Process {
+    /// `None` once it is closed.
+    input: Mutex<Option<Queue<Vec<u8>>>>,
+    routes: Mutex<Routes>,
+    copies: Option<LineCopies>,
+    closed: Notify,
+}
+
+/// Starts a process; it runs as long as the future is polled.
+///
+/// # Errors
+/// When it cannot be started.
+pub(super) fn start(
+    command: &[OsString],
+    copies: Option<LineCopies>,
+) -> io::Result<(Arc<Process>, impl Future<Output = ()> + Send + use<>)> {
+    let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+    let mut child = command.spawn()?;
+    let (send, lines) = channel(MOST_QUEUED);
+    let input = Mutex::new(Some(send));
+    let process = Arc::new(Process { input, routes: Mutex::default(), copies, closed: Notify::new() });
+    let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+    let running = Arc::clone(&process);
+    Ok((process, async move {
+        let writing = stdin.map(|stdin| tokio::spawn(write(stdin, lines)));
+        if let Some(stdout) = stdout {
+            running.read(stdout, &mut child).await;
+        }
+        writing.iter().for_each(tokio::task::JoinHandle::abort);
+        running.ended();
+    }))
+}
+
+impl Process {
+    /// Hands a message over that wants no answer; false where the process has ended.
+    pub(super) async fn send(&self, outgoing: Outgoing) -> bool {
+        let Some(input) = self.input().clone() else { return false };
+        let mut line = outgoing.line;
+        line.iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')).for_each(|byte| *byte = b' ');
+        line.push(b'\n');
+        self.copies.iter().for_each(|copies| copies.line(Sender::Client, &line));
+        input.send(line).await.is_ok()
+    }
+
+    /// Hands a request over; gives what belongs to it. `None` where the process has ended.
+    pub(super) async fn ask(&self, outgoing: Outgoing, takes_events: bool) -> Option<Receiver<Bytes>> {
+        let token = outgoing.params.get("_meta").and_then(|meta| meta.get("progressToken")).cloned();
+        let messages = self.routes().open(outgoing.id().unwrap_or_default(), token, takes_events)?;
+        self.send(outgoing).await.then_some(messages)
+    }
+
+    /// Gives what belongs to no request.
+    pub(super) async fn listen(&self) -> Receiver<Bytes> {
+        let (messages, queue, waited) = self.routes().listen();
+        // More than fits waits on, for the next listener.
+        for message in waited {
+            if let Err(full) = queue.try_send(message) {
+                self.routes().wait(full.into_inner());
+            }
+        }
+        messages
+    }
+
+    /// Closes the input of the process; one that does not end then is killed.
+    pub(super) fn close(&self) {
+        self.input().take();
+        self.closed.notify_one();
+    }
+
+    /// Takes the lines of the process until there are no more.
+    async fn read(&self, mut stdout: ChildStdout, child: &mut Child) {
+        let (mut lines, mut buffer) = (Lines::new(MOST_BYTES), vec![0; AT_ONCE]);
+        let reading = async {
+            while let Ok(count @ 1..) = stdout.read(&mut buffer).await {
+                for read_line in lines.push(buffer.get(..count).unwrap_or_default()) {
+                    if let ReadLine::Line(line) = read_line {
+                        self.message(line).await;
+                    }
+                }
+            }
+        };
+        let closing = async {
+            self.closed.notified().await;
+            tokio::time::sleep(END_WITHIN).await;
+        };
+        tokio::select! {
+            () = reading => {}
+            () = closing => {}
+        }
+        if timeout(END_WITHIN, child.wait()).await.is_err() {
+            let _gone = child.kill().await;
+        }
+    }
+
+    /// Passes a message of the server on.
+    async fn message(&self, line: Vec<u8>) {
+        self.copies.iter().for_each(|copies| copies.line(Sender::Server, &line));
+        let message = match serde_json::from_slice::<Value>(&line) {
+            Ok(message) if message.is_object() => message,
+            Ok(_) | Err(_) => {
+                tracing::debug!("a line of an MCP server is no message");
+                return;
+            }
+        };
+        let (line, queue) = (Bytes::from(line), self.routes().of(&message));
+        let unsent = match queue {
+            Some(queue) => queue.send(line).await.err().map(|unsent| unsent.0),
+            None => Some(line),
+        };
+        // An answer whose client has left goes nowhere else.
+        if let Some(line) = unsent.filter(|_| message.get("method").is_some()) {
+            self.routes().wait(line);
+        }
+    }
+
+    fn ended(&self) {
+        let was_closed = self.input().take().is_none();
+        self.routes().end();
+        self.copies.iter().for_each(|copies| copies.end(if was_closed { Sender::Client } else { Sender::Server }));
+    }
+
+    fn input(&self) -> MutexGuard<'_, Option<Queue<Vec<u8>>>> {
+        self.input.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn routes(&self) -> MutexGuard<'_, Routes> {
+        self.routes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Writes lines to a process until there are no more; then its input is closed.
+async fn write(mut stdin: ChildStdin, mut lines: Receiver<Vec<u8>>) {
+    while let Some(line) = lines.recv().await {
+        if stdin.write_all(&line).await.is_err() || stdin.flush().await.is_err() {
+            return;
+        }
+    }
+}

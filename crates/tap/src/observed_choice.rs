@@ -1,0 +1,187 @@
+//! Observation of one choice of an exchange, from a stream's events or from a whole response.
+
+use std::time::Duration;
+
+use serde::{Deserialize, de::IgnoredAny};
+use serde_json::value::RawValue;
+
+use super::{
+    channels::{ChannelText, Channels, PLAIN},
+    event::{Choice, ids},
+    logprobs::ObservedLogprobs,
+    other_apis::ApiEvent,
+    pattern::Hit,
+    shared_state::KeptContent,
+};
+use replay::meter::ChoiceMeter;
+
+/// Observation of one choice.
+#[derive(Debug, Default)]
+pub(super) struct ObservedChoice {
+    pub(super) index: u32,
+    pub(super) meter: ChoiceMeter,
+    /// Output token ids; `None` if the engine returned none.
+    pub(super) ids: Option<Vec<u32>>,
+    pub(super) prompt_ids: Option<Vec<u32>>,
+    pub(super) finish_reason: Option<String>,
+    pub(super) stop_token: Option<u32>,
+    /// The next event with text repeats the chat's last message (`echo`).
+    pub(super) awaits_echo: bool,
+    /// A reasoning or tool parser made one of its deltas.
+    pub(super) parsed: bool,
+    /// Text of each chunk, if text is recorded.
+    pub(super) text: Vec<String>,
+    /// Channels of that text.
+    pub(super) channels: Channels,
+    /// Log probabilities, if they are recorded.
+    pub(super) logprobs: ObservedLogprobs,
+    /// Number of output tokens with log probabilities in a whole response.
+    pub(super) scored: Option<u32>,
+    /// Number of prompt tokens with log probabilities in a whole response.
+    pub(super) scored_prompt: Option<u32>,
+}
+
+impl ObservedChoice {
+    /// Adds a delta that arrived `at`.
+    pub(super) fn observe_delta(&mut self, part: &Choice<'_>, at: Duration, keeps: KeptContent) {
+        if part.prompt_token_ids.is_some() {
+            self.prompt_ids = ids(part.prompt_token_ids);
+        }
+        let kind = part.kind();
+        if kind.is_role {
+            return;
+        }
+        // The event that repeats the chat's last message has no output token.
+        let is_first = std::mem::take(&mut self.awaits_echo);
+        if is_first && part.token_ids.is_none() && kind.has_text && part.finish_reason.is_none() {
+            return;
+        }
+        self.parsed |= kind.is_parsed;
+        self.observe_finish_reason(part);
+        if keeps.logprobs {
+            self.logprobs.push(part.logprobs);
+        }
+        match ids(part.token_ids) {
+            Some(named) => {
+                self.meter.chunk(at, u32::try_from(named.len()).unwrap_or(u32::MAX), part.weight());
+                self.ids.get_or_insert_default().extend(named);
+            }
+            None if kind.has_text => self.meter.chunk(at, 1, part.weight()),
+            None => {}
+        }
+        if keeps.text {
+            self.push_texts(part.texts());
+        }
+    }
+
+    /// Adds an event that fits a pattern.
+    pub(super) fn observe_match(&mut self, hit: &Hit<'_>, at: Duration, keeps: KeptContent) {
+        match &hit.ids {
+            Some((named, _)) => {
+                self.meter.chunk(at, u32::try_from(named.len()).unwrap_or(u32::MAX), hit.weight);
+                self.ids.get_or_insert_default().extend_from_slice(named);
+            }
+            None => self.meter.chunk(at, 1, hit.weight),
+        }
+        if keeps.text {
+            self.push_texts([(PLAIN, hit.text.to_owned())]);
+        }
+    }
+
+    /// Adds an event of another API, or its whole response.
+    pub(super) fn observe_api_event(&mut self, event: ApiEvent, at: Duration, keeps: KeptContent) {
+        if let Some(reason) = event.finish_reason {
+            self.finish_reason = Some(reason);
+        }
+        let tokens = event.token_ids.as_ref().map_or(1, |ids| u32::try_from(ids.len()).unwrap_or(u32::MAX));
+        if event.token_ids.is_some() || event.text.is_some() {
+            self.meter.chunk(at, tokens, event.text.as_ref().map_or(0, String::len));
+        }
+        if let Some(ids) = event.token_ids {
+            self.ids.get_or_insert_default().extend(ids);
+        }
+        if let Some(text) = event.text.filter(|_| keeps.text) {
+            self.push_texts([(event.channel, serde_json::from_str(&text).unwrap_or(text))]);
+        }
+    }
+
+    /// Appends texts to the last chunk of the meter.
+    fn push_texts(&mut self, texts: impl IntoIterator<Item = ChannelText>) {
+        for (channel, text) in texts {
+            self.channels.push(channel, text.len());
+            self.push_text(text);
+        }
+    }
+
+    fn push_text(&mut self, text: String) {
+        let chunks = self.meter.len();
+        if self.text.len() < chunks {
+            self.text.resize(chunks - 1, String::new());
+            self.text.push(text);
+        } else if let Some(last) = self.text.last_mut() {
+            last.push_str(&text);
+        } else if !text.is_empty() {
+            self.text.push(text);
+        }
+    }
+
+    /// Adds a choice of a whole response, with the log probabilities of its prompt and the number of tokens that the engine counted.
+    pub(super) fn observe_response(
+        &mut self,
+        part: &Choice<'_>,
+        prompt_logprobs: Option<&RawValue>,
+        counted: Option<u32>,
+        at: Duration,
+        keeps: KeptContent,
+    ) {
+        self.prompt_ids = ids(part.prompt_token_ids);
+        self.ids = ids(part.token_ids);
+        self.scored = part.logprobs.and_then(scored);
+        self.scored_prompt = part.prompt_logprobs.and_then(length);
+        self.observe_finish_reason(part);
+        let named = self.ids.as_ref().map(|ids| u32::try_from(ids.len()).unwrap_or(u32::MAX));
+        self.meter.chunk(at, counted.or(named).unwrap_or(1), 1);
+        if keeps.logprobs {
+            self.logprobs.push(part.logprobs);
+            self.logprobs.push_prompt(prompt_logprobs);
+        }
+        if keeps.text {
+            self.push_texts(part.texts());
+        }
+    }
+
+    /// Returns the bytes that it holds beside its own size.
+    pub(super) fn heap(&self) -> usize {
+        let ids = |ids: &Option<Vec<u32>>| ids.as_ref().map_or(0, Vec::capacity) * size_of::<u32>();
+        let text = self.text.capacity() * size_of::<String>() + self.text.iter().map(String::capacity).sum::<usize>();
+        let reason = self.finish_reason.as_ref().map_or(0, String::capacity);
+        let text = text + self.channels.heap();
+        self.meter.heap() + ids(&self.ids) + ids(&self.prompt_ids) + text + reason + self.logprobs.heap()
+    }
+
+    fn observe_finish_reason(&mut self, part: &Choice<'_>) {
+        if let Some(reason) = &part.finish_reason {
+            self.finish_reason = Some(reason.as_ref().to_owned());
+            self.stop_token = part.stop_token();
+        }
+    }
+}
+
+/// Counts the tokens of log probabilities, in the form of completions (`tokens`) or of chats (`content`).
+fn scored(raw: &RawValue) -> Option<u32> {
+    #[derive(Deserialize)]
+    struct Lists<'a> {
+        #[serde(default, borrow)]
+        tokens: Option<&'a RawValue>,
+        #[serde(default, borrow)]
+        content: Option<&'a RawValue>,
+    }
+    let lists = serde_json::from_str::<Option<Lists<'_>>>(raw.get()).ok()??;
+    length(lists.tokens.or(lists.content)?)
+}
+
+/// Returns the length of a JSON list.
+fn length(raw: &RawValue) -> Option<u32> {
+    let list: Option<Vec<IgnoredAny>> = serde_json::from_str(raw.get()).ok()?;
+    u32::try_from(list?.len()).ok()
+}

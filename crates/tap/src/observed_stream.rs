@@ -1,0 +1,245 @@
+//! Stream of events that is observed, and restored, while it passes.
+
+use std::{
+    collections::VecDeque,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::{Bytes, BytesMut};
+use http_body::{Body, Frame};
+
+use super::{
+    amend::Added,
+    body::Received,
+    capabilities::{Capabilities, Fingerprint},
+    event::StreamEvent,
+    exchange::Exchange,
+    other_apis::ApiEvent,
+    pattern::Pattern,
+    restore::{Restored, restore_event},
+};
+use api::DONE;
+use net::{
+    server::BodyError,
+    upstream::Relayed,
+    wire::{Event, SseSplitter},
+};
+use recording::exchange::outcome_of;
+use replay::player::CompletedBody;
+
+/// An event longer than this is passed on without being looked at, and so is the rest of its stream.
+const MAX_EVENT_BYTES: usize = 16 << 20;
+
+/// Maximum number of choices with patterns; events of further choices are parsed.
+const MAX_PATTERNS: usize = 8;
+
+/// A stream of events that is looked at, and restored, while it passes.
+#[derive(Debug)]
+pub(super) struct ObservedStream {
+    upstream: Relayed<Received>,
+    exchange: Exchange,
+    capabilities: Arc<Capabilities>,
+    added: Added,
+    fingerprint: Option<Fingerprint>,
+    /// Pattern of each choice's last plain event, which most events after it fit.
+    patterns: Vec<Pattern>,
+    /// `None` once an event was too long: the rest passes undecoded.
+    splitter: Option<SseSplitter>,
+    /// Restored events that wait to be sent.
+    ready: VecDeque<Bytes>,
+    /// Trailers or an upstream's error, delivered after the events.
+    last: Option<Result<Frame<Bytes>, BodyError>>,
+    /// The server was given a chance to write the events before an error.
+    is_flushed: bool,
+}
+
+impl ObservedStream {
+    /// Observes `upstream`, the response to a request amended by `added`.
+    pub(super) fn new(
+        upstream: Relayed<Received>,
+        exchange: Exchange,
+        added: Added,
+        capabilities: Arc<Capabilities>,
+    ) -> Self {
+        let fingerprint = capabilities.fingerprint();
+        let splitter = Some(SseSplitter::default());
+        Self {
+            upstream,
+            exchange,
+            capabilities,
+            added,
+            fingerprint,
+            patterns: Vec::new(),
+            splitter,
+            ready: VecDeque::new(),
+            last: None,
+            is_flushed: false,
+        }
+    }
+
+    /// Observes received bytes. They pass unchanged if nothing has to be restored.
+    fn received(&mut self, bytes: Bytes) {
+        let at = self.exchange.elapsed();
+        let Some(mut splitter) = self.splitter.take() else {
+            self.ready.push_back(bytes);
+            return;
+        };
+        if self.added.any() {
+            splitter.push(bytes);
+        } else {
+            splitter.push(bytes.clone());
+            self.ready.push_back(bytes);
+        }
+        let mut without_data = BytesMut::new();
+        while let Some(event) = splitter.next_event() {
+            let restored = self.observe(&event, at);
+            if let Some(capture) = self.exchange.capture() {
+                match &restored {
+                    Restored::Kept => capture.event(&event, at),
+                    Restored::Edited(raw) => capture.event(&Event { raw: raw.clone() }, at),
+                    Restored::Dropped => {}
+                }
+            }
+            match restored {
+                _ if !self.added.any() => {}
+                Restored::Kept if !event.raw.starts_with(b"data") && event.data().is_none() => {
+                    without_data.extend_from_slice(&event.raw);
+                }
+                Restored::Kept => self.pass(&mut without_data, event.raw),
+                Restored::Edited(bytes) => self.pass(&mut without_data, bytes),
+                Restored::Dropped => {}
+            }
+        }
+        self.pass(&mut without_data, Bytes::new());
+        if splitter.pending_len() <= MAX_EVENT_BYTES {
+            self.splitter = Some(splitter);
+            return;
+        }
+        self.exchange.unread();
+        if let Some(capture) = self.exchange.capture() {
+            capture.lose();
+        }
+        if self.added.any() {
+            self.ready.push_back(splitter.take_rest());
+        }
+    }
+
+    /// Passes an event on, after those without data before it, which go as one: an engine may send millions.
+    fn pass(&mut self, without_data: &mut BytesMut, event: Bytes) {
+        let before = without_data.split().freeze();
+        self.ready.extend([before, event].into_iter().filter(|bytes| !bytes.is_empty()));
+    }
+
+    /// Observes one event and decides what the client gets of it.
+    fn observe(&mut self, event: &Event, at: Duration) -> Restored {
+        if let Some(restored) = self.recognise(&event.raw, at) {
+            return restored;
+        }
+        let Some(payload) = event.data() else { return Restored::Kept };
+        let Some(observed) = self.exchange.observed() else { return Restored::Kept };
+        if payload.as_ref() == DONE.as_bytes() {
+            observed.observe_done();
+            return Restored::Kept;
+        }
+        if !observed.facts.has_choices() {
+            if let Some(event) = ApiEvent::read(&payload) {
+                observed.observe_api_event(event, at);
+            }
+            return Restored::Kept;
+        }
+        let Some(parsed) = StreamEvent::read(&payload) else { return Restored::Kept };
+        observed.observe_event(&parsed, at);
+        if let Some(pattern) = Pattern::of(&event.raw, &parsed) {
+            let has_room = self.patterns.len() < MAX_PATTERNS;
+            match self.patterns.iter_mut().find(|known| known.index == pattern.index) {
+                Some(known) => *known = pattern,
+                None if has_room => self.patterns.push(pattern),
+                None => {}
+            }
+        }
+        let client_wants_usage = observed.facts.wants_usage;
+        self.learn(&parsed, client_wants_usage);
+        restore_event(event, &payload, &parsed, &self.added, self.fingerprint.as_ref())
+    }
+
+    /// Observes an event that fits a pattern of an earlier one; `None` if none fits.
+    fn recognise(&mut self, raw: &[u8], at: Duration) -> Option<Restored> {
+        // Most events of a stream take this path, which needs no JSON parser.
+        let (index, hit) = self.patterns.iter().find_map(|pattern| Some((pattern.index, pattern.hit(raw)?)))?;
+        self.exchange.observed()?.observe_match(index, &hit, at);
+        let Some((_, list)) = hit.ids.filter(|_| self.added.ids) else { return Some(Restored::Kept) };
+        let (before, after) = (raw.get(..list.start)?, raw.get(list.end..)?);
+        Some(Restored::Edited(Bytes::from([before, b"null", after].concat())))
+    }
+
+    fn learn(&self, event: &StreamEvent<'_>, client_wants_usage: bool) {
+        let fingerprint = event.system_fingerprint.as_deref();
+        if event.is_usage_only() {
+            if self.added.usage {
+                self.capabilities.compare_fingerprint(fingerprint);
+            } else if !client_wants_usage {
+                self.capabilities.observe_forced_usage();
+            }
+        } else if !client_wants_usage
+            && !self.added.usage
+            && self.fingerprint.is_none()
+            && event.choices.iter().any(|choice| choice.finish_reason.is_some())
+        {
+            self.capabilities.observe_fingerprint(fingerprint);
+        }
+    }
+
+    fn rest(&mut self) -> Option<Bytes> {
+        let rest = self.splitter.take()?.take_rest();
+        (self.added.any() && !rest.is_empty()).then_some(rest)
+    }
+}
+
+impl CompletedBody for ObservedStream {
+    fn is_whole(&self) -> bool {
+        self.ready.is_empty() && self.exchange.is_whole_stream()
+    }
+}
+
+impl Body for ObservedStream {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        loop {
+            if let Some(bytes) = self.ready.pop_front() {
+                return Poll::Ready(Some(Ok(Frame::data(bytes))));
+            }
+            if let Some(last) = self.last.take() {
+                if last.is_err() && !std::mem::replace(&mut self.is_flushed, true) {
+                    // The server writes its buffer when a body is pending but not after an error, so the events before it would be lost.
+                    self.last = Some(last);
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                return Poll::Ready(Some(last));
+            }
+            match std::task::ready!(Pin::new(&mut self.upstream).poll_frame(cx)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(bytes) => self.received(bytes),
+                    Err(trailers) => self.last = Some(Ok(trailers)),
+                },
+                Some(Err(error)) => {
+                    tracing::debug!(%error, "the upstream broke off in the middle of a stream");
+                    self.exchange.end(outcome_of(&error));
+                    let rest = self.rest();
+                    self.ready.extend(rest);
+                    self.last = Some(Err(error));
+                }
+                None => {
+                    self.exchange.end_of_answer();
+                    let Some(rest) = self.rest() else { return Poll::Ready(None) };
+                    self.ready.push_back(rest);
+                }
+            }
+        }
+    }
+}

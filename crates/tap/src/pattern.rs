@@ -1,0 +1,191 @@
+//! Events of a stream that differ from an earlier one in their words and ids only, which is nearly all of them: they are
+//! compared instead of parsed.
+//!
+//! Limits: text with escapes, lists of ids with spaces and everything else that is not plain is left to the parser.
+
+use std::ops::Range;
+
+use super::event::{ChunkKind, StreamEvent};
+use net::wire::span_in;
+
+/// Bytes of an event around its text and its ids.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Pattern {
+    /// Index of the choice.
+    pub(super) index: u32,
+    /// Bytes up to the text, with the quote before it.
+    before: Box<[u8]>,
+    /// Bytes from the quote after the text to the ids, or to the end.
+    between: Box<[u8]>,
+    /// Bytes after the ids, if there are ids.
+    after: Option<Box<[u8]>>,
+    /// Length of the choice's JSON without its text, in bytes.
+    weight: usize,
+}
+
+/// Text and ids of an event that fits a pattern.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Hit<'a> {
+    pub(super) text: &'a str,
+    pub(super) weight: usize,
+    /// The ids, and the span of their list in the event.
+    pub(super) ids: Option<(Vec<u32>, Range<usize>)>,
+}
+
+impl Pattern {
+    /// Makes the pattern of an event that was read from `raw`; `None` if it has more than text and ids.
+    pub(super) fn of(raw: &[u8], event: &StreamEvent<'_>) -> Option<Self> {
+        let [choice] = event.choices.as_slice() else { return None };
+        let is_special = event.usage.is_some()
+            || event.error.is_some()
+            || event.prompt_token_ids.is_some()
+            || choice.prompt_token_ids.is_some()
+            || choice.finish_reason.is_some();
+        let plain = ChunkKind { is_role: false, is_parsed: false, has_text: true };
+        if is_special || choice.kind() != plain {
+            return None;
+        }
+        let quoted = choice.content()?.get();
+        let text = span_in(raw, quoted.strip_prefix('"')?.strip_suffix('"')?.as_bytes())?;
+        let ids = match choice.token_ids {
+            Some(ids) => Some(span_in(raw, ids.get().as_bytes())?),
+            None => None,
+        };
+        let end = ids.as_ref().map_or(raw.len(), |ids| ids.start);
+        Some(Self {
+            index: choice.index,
+            before: raw.get(..text.start)?.into(),
+            between: raw.get(text.end..end)?.into(),
+            after: match ids {
+                Some(ids) => Some(raw.get(ids.end..)?.into()),
+                None => None,
+            },
+            weight: choice.weight() - text.len(),
+        })
+    }
+
+    /// Reads an event that fits this pattern; `None` for any other.
+    pub(super) fn hit<'a>(&self, raw: &'a [u8]) -> Option<Hit<'a>> {
+        let rest = raw.strip_prefix(&*self.before)?;
+        let length =
+            rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..0x20)).filter(|length| *length > 0)?;
+        let (text, rest) = rest.split_at_checked(length)?;
+        let rest = rest.strip_prefix(&*self.between)?;
+        let text = std::str::from_utf8(text).ok()?;
+        let ids = match &self.after {
+            Some(after) => {
+                let list = rest.strip_suffix(&**after)?;
+                Some((plain_list(list)?, span_in(raw, list)?))
+            }
+            None if rest.is_empty() => None,
+            None => return None,
+        };
+        Some(Hit { text, weight: self.weight + length, ids })
+    }
+}
+
+/// Reads a list like `[1,23]`, written without a space.
+fn plain_list(list: &[u8]) -> Option<Vec<u32>> {
+    let inner = std::str::from_utf8(list.strip_prefix(b"[")?.strip_suffix(b"]")?).ok()?;
+    let number = |digits: &str| {
+        let is_plain =
+            digits.bytes().all(|byte| byte.is_ascii_digit()) && (digits.len() == 1 || !digits.starts_with('0'));
+        is_plain.then(|| digits.parse().ok()).flatten()
+    };
+    inner.split(',').map(number).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{channels::PLAIN, event::ids};
+
+    const SHAPES: [(&str, &str); 4] = [
+        (
+            r#"data: {"id":"1","choices":[{"index":2,"delta":{"content":"WORDS"},"logprobs":null,"finish_reason":null,"token_ids":IDS}]}"#,
+            "\n\n",
+        ),
+        (r#"data: {"choices":[{"text":"WORDS","index":0,"token_ids":IDS,"finish_reason":null}],"created":1}"#, "\n\n"),
+        (
+            r#"event: a
+data:{"choices":[{"delta":{"role":"assistant","content":"WORDS"},"token_ids":IDS}]}"#,
+            "\r\n\r\n",
+        ),
+        (r#"data: {"choices":[{"index":0,"delta":{"content":"WORDS"},"token_ids":null}]}"#, "\n\n"),
+    ];
+
+    fn event((shape, end): (&str, &str), text: &str, ids: &str) -> Vec<u8> {
+        (shape.replace("WORDS", text).replace("IDS", ids) + end).into_bytes()
+    }
+
+    fn payload(raw: &[u8]) -> &[u8] {
+        let start = raw.iter().position(|byte| *byte == b'{').unwrap();
+        raw[start..].trim_ascii_end()
+    }
+
+    #[test]
+    fn a_fitting_event_reads_as_the_parser_reads_it() {
+        for shape in SHAPES {
+            let first = event(shape, "Hello", "[7]");
+            let pattern = Pattern::of(&first, &StreamEvent::read(payload(&first)).unwrap()).unwrap();
+            for (text, list) in [("Hello", "[7]"), (" wörld \u{2028}", "[1,22,4294967295]"), ("{}", "[0]")] {
+                let raw = event(shape, text, list);
+                let hit = pattern.hit(&raw).unwrap();
+                let parsed = StreamEvent::read(payload(&raw)).unwrap();
+                let choice = &parsed.choices[0];
+                assert_eq!((vec![(PLAIN, hit.text.to_owned())], hit.weight), (choice.texts(), choice.weight()));
+                assert_eq!(hit.ids.as_ref().map(|(ids, _)| ids.clone()), ids(choice.token_ids));
+                assert!(hit.ids.is_none_or(|(_, span)| &raw[span] == list.as_bytes()));
+                assert_eq!((pattern.index, choice.finish_reason.as_deref()), (choice.index, None));
+            }
+        }
+    }
+
+    #[test]
+    fn other_events_are_left_to_the_parser() {
+        let shape = SHAPES[0];
+        let first = event(shape, "Hello", "[7]");
+        let pattern = Pattern::of(&first, &StreamEvent::read(payload(&first)).unwrap()).unwrap();
+        for (text, list) in [
+            ("", "[7]"),
+            ("a\\n", "[7]"),
+            ("a\"},\"x\":{\"y\":\"", "[7]"),
+            ("a", "[]"),
+            ("a", "null"),
+            ("a", "[1, 2]"),
+            ("a", "[01]"),
+            ("a", "[4294967296]"),
+            ("a", "[+1]"),
+            ("a", "[1,]"),
+            ("a", "[1],\"token_ids\":[1]"),
+        ] {
+            assert_eq!(pattern.hit(&event(shape, text, list)), None, "{text} {list}");
+        }
+        let mut bad = event(shape, "aa", "[7]");
+        let at = bad.windows(2).position(|two| two == b"aa").unwrap();
+        bad[at] = 0xff;
+        assert_eq!(pattern.hit(&bad), None);
+        assert_eq!(pattern.hit(&first[..first.len() - 1]), None);
+    }
+
+    #[test]
+    fn special_events_have_no_pattern() {
+        for payload in [
+            r#"{"choices":[{"delta":{"role":"assistant","content":""}}]}"#,
+            r#"{"choices":[{"delta":{"content":"a"},"finish_reason":"stop"}]}"#,
+            r#"{"choices":[{"delta":{"content":"a"}},{"delta":{"content":"b"}}]}"#,
+            r#"{"choices":[{"delta":{"content":"a","reasoning":"b"}}]}"#,
+            r#"{"choices":[{"delta":{"content":["a"]}}]}"#,
+            r#"{"choices":[{"token_ids":[1],"delta":{"content":"a"}}]}"#,
+            r#"{"choices":[{"delta":{"content":"a"}}],"usage":{"prompt_tokens":1}}"#,
+            r#"{"choices":[{"delta":{"content":"a"}}],"error":{}}"#,
+            r#"{"choices":[]}"#,
+        ] {
+            assert_eq!(
+                Pattern::of(payload.as_bytes(), &StreamEvent::read(payload.as_bytes()).unwrap()),
+                None,
+                "{payload}"
+            );
+        }
+    }
+}

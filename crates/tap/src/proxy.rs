@@ -1,0 +1,351 @@
+//! The tap's proxy: receives requests and forwards those that are recorded, as exchanges.
+
+use std::{
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
+
+use http::{HeaderValue, Method, Request, Response, StatusCode, header, request::Parts, uri::PathAndQuery};
+use hyper::body::Incoming;
+
+use super::{
+    Filter, RecorderReport, Setup, TapError,
+    amend::{Added, amend, amended_request, is_refusal, is_signed},
+    assemble::Assembler,
+    body::{ProxyBody, Received, Sent},
+    cassette::Player,
+    exchange::Exchange,
+    filter::Skipped,
+    gather::{Gathered, ReceivedBody, gather},
+    mcp::{McpRecorded, McpServers},
+    metrics::Metrics,
+    recorder::{RecorderConfig, TraceRecorder},
+    request::{RequestFacts, RequestFields, RequestTarget},
+    response::{broken_off, recorded, refusal},
+    shared_state::{KeptContent, SharedState},
+    upstreams::{UpstreamSite, Upstreams},
+};
+use base::rate_limited_log::RateLimitedLog;
+use net::{
+    server::{BodyError, Informational},
+    upstream::{self, Relayed, UpstreamError},
+    wire::body_as_utf8,
+};
+use recording::{
+    exchange::outcome_of,
+    trace::{Endpoint, Outcome},
+};
+use replay::player::{CassettePlayer, PendingExchange};
+use text::prompt::BlockHasher;
+
+/// Proxy of a tap.
+#[derive(Debug)]
+pub(super) struct Proxy {
+    pub(super) sites: Upstreams,
+    pub(super) filter: Filter,
+    pub(super) idle: Option<Duration>,
+    pub(super) shared: Arc<SharedState>,
+    pub(super) keeps_bodies: bool,
+    hasher: BlockHasher,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) failing: Arc<RateLimitedLog>,
+    /// Player of the cassette that is recorded; `None` for a trace.
+    player: Option<Player>,
+    /// MCP servers beside the engine.
+    pub(super) mcp: McpServers,
+}
+
+impl Proxy {
+    /// Starts to record in the player's cassette, or creates the trace and starts its recorder. Requests the facts of upstreams
+    /// first, if they are up.
+    pub(super) async fn start(setup: Setup, player: Option<Arc<CassettePlayer>>) -> Result<Self, TapError> {
+        let sites = Upstreams::new(&setup);
+        futures_util::future::join_all(sites.all().map(UpstreamSite::ask_facts)).await;
+        let upstreams = sites.all().map(|site| site.upstream.url().to_string()).collect();
+        let metrics = Arc::new(Metrics::new(upstreams, setup.disk_timeout));
+        let engine = Arc::clone(&sites.main().capabilities);
+        let mut meta = setup.meta();
+        if let Some(facts) = engine.facts() {
+            facts.complete(&mut meta);
+        }
+        let keeps_bodies = setup.config.tokenizer.is_some() || setup.content.requests;
+        let responses = setup.config.record_tokens && setup.permutation.is_none();
+        let keeps = KeptContent { text: setup.content.text, logprobs: setup.content.logprobs, responses };
+        let config = setup.config;
+        let hasher = match setup.hash_key {
+            Some(key) => BlockHasher::keyed(key, config.block_size),
+            None => BlockHasher::new(config.block_hash, config.block_size),
+        };
+        let assembler = Assembler {
+            hasher: hasher.clone(),
+            record_tokens: config.record_tokens,
+            tokenizer: config.tokenizer,
+            content: setup.content,
+            permutation: setup.permutation,
+        };
+        let recorder = RecorderConfig {
+            path: config.trace_out,
+            create: config.create,
+            limits: setup.limits,
+            start_without_file: setup.start_without_file,
+            meta,
+            engine,
+            assembler,
+        };
+        let recorder = match player {
+            Some(_) => None,
+            None => Some(TraceRecorder::start(recorder, Arc::clone(&metrics))?),
+        };
+        let mcp = McpServers::start((setup.mcp, setup.mcp_commands), &setup.reach, player.as_ref())
+            .map_err(|error| TapError::Recorder(error.to_string()))?;
+        Ok(Self {
+            sites,
+            mcp,
+            filter: setup.filter,
+            idle: setup.idle,
+            shared: Arc::new(SharedState::new(recorder, Arc::clone(&metrics), keeps)),
+            keeps_bodies,
+            hasher,
+            metrics,
+            failing: Arc::default(),
+            player: player.map(Player::new),
+        })
+    }
+
+    /// Clones the proxy for another runtime. Everything is shared but the connections to upstreams.
+    pub(super) fn apart(&self) -> Self {
+        Self {
+            sites: self.sites.apart(),
+            mcp: self.mcp.apart(),
+            filter: self.filter.clone(),
+            idle: self.idle,
+            shared: Arc::clone(&self.shared),
+            keeps_bodies: self.keeps_bodies,
+            hasher: self.hasher.clone(),
+            metrics: Arc::clone(&self.metrics),
+            failing: Arc::clone(&self.failing),
+            player: self.player.as_ref().map(|player| Player::new(Arc::clone(&player.cassette_player))),
+        }
+    }
+
+    /// Requests the facts of upstreams that are not up yet in the background, until they answer.
+    pub(super) fn learn_facts(&self) {
+        self.sites.all().for_each(UpstreamSite::learn_facts);
+    }
+
+    /// Marks exchanges dropped from now on as cut by the tap.
+    pub(super) fn begin_cutting(&self) {
+        self.player.iter().for_each(|player| player.cassette_player.stop_completing());
+        self.shared.begin_cutting();
+    }
+
+    /// Waits for responses whose clients have left and that are received for a cassette.
+    pub(super) async fn completed(&self) {
+        if let Some(player) = &self.player {
+            player.cassette_player.completed().await;
+        }
+    }
+
+    /// Returns the number of requests so far.
+    pub(super) fn forwarded(&self) -> u64 {
+        self.metrics.requests.load(Relaxed)
+    }
+
+    /// Returns the number of informational responses that were dropped so far.
+    pub(super) fn informational_dropped(&self) -> u64 {
+        self.metrics.informational_dropped.load(Relaxed)
+    }
+
+    /// Returns the counters.
+    pub(super) fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// Begins a new file with the next record.
+    pub(super) fn rotate(&self) {
+        if let Some(recorder) = &self.shared.recorder {
+            recorder.rotate();
+        }
+    }
+
+    /// Ends the recording of MCP servers; blocks until their records are handed over.
+    pub(super) fn finish_mcp(&self) -> Option<McpRecorded> {
+        self.mcp.finish()
+    }
+
+    /// Closes the trace; blocks until it is written.
+    pub(super) fn finish(&self) -> Result<RecorderReport, TapError> {
+        self.shared.recorder.as_ref().map_or_else(|| Ok(RecorderReport::default()), TraceRecorder::finish)
+    }
+
+    /// Forwards a request and returns its response; informational responses go to `informational`.
+    pub(super) async fn forward(
+        &self,
+        request: Request<Incoming>,
+        informational: Informational,
+    ) -> Response<ProxyBody> {
+        self.metrics.requests.fetch_add(1, Relaxed);
+        let metrics = Arc::clone(&self.metrics);
+        let dropped = move || metrics.drop_informational();
+        upstream::pass_informational(request, &informational, dropped, |request| self.answer_to(request)).await
+    }
+
+    async fn answer_to(&self, mut request: Request<Incoming>) -> Response<ProxyBody> {
+        if let Some(refusal) = self.player.as_ref().and_then(|player| player.block(&mut request)) {
+            return refusal;
+        }
+        // A request with a body keeps HTTP: protocols that are upgraded to, such as WebSocket, begin without one.
+        if request.method() == Method::POST {
+            upstream::remove(request.headers_mut(), |name| name == header::UPGRADE);
+        }
+        let may_leave = self.player.as_ref().is_none_or(|player| player.may_relay(&request));
+        if may_leave && upstream::requested_upgrade(request.headers()).is_some() {
+            self.metrics.skip(Skipped::Upgrade);
+            return Box::pin(self.tunnel(request)).await;
+        }
+        if request.method() == Method::CONNECT {
+            self.metrics.skip(Skipped::Kind);
+            return refusal(StatusCode::METHOD_NOT_ALLOWED, "this is a tap before one engine and no proxy for others");
+        }
+        if let Some(player) = &self.player {
+            return self.play(player, request).await;
+        }
+        let admitted = self.filter.admits(request.method(), request.uri().path(), request.headers());
+        match admitted {
+            Ok(endpoint) => self.record(endpoint, request).await,
+            Err(reason) => {
+                self.metrics.skip(reason);
+                let idle = self.idle;
+                self.pass(request.map(|body| Relayed::untouched(body).within(idle))).await
+            }
+        }
+    }
+
+    async fn record(&self, endpoint: Endpoint, request: Request<Incoming>) -> Response<ProxyBody> {
+        let (parts, body) = request.into_parts();
+        let target = RequestTarget { endpoint, path: parts.uri.path() };
+        let awaited = self.metrics.awaits_body();
+        let gathered = gather(Relayed::untouched(body).within(self.idle), &self.shared.bodies).await;
+        awaited.came();
+        let body = match gathered {
+            Gathered::Whole(body) => body,
+            Gathered::TooMuch(body) => {
+                self.metrics.recorder.content_skipped.fetch_add(1, Relaxed);
+                let facts = RequestFacts::new(target, &parts.headers, &[], None);
+                return self.record_unread(facts, Request::from_parts(parts, body)).await;
+            }
+            Gathered::TooLarge(body) => {
+                let facts = RequestFacts::new(target, &parts.headers, &[], None);
+                return self.record_unread(facts, Request::from_parts(parts, body)).await;
+            }
+            Gathered::Broken(error) => {
+                self.incomplete(&error, RequestFacts::new(target, &parts.headers, &[], None));
+                return broken_off(&error);
+            }
+        };
+        self.record_read(endpoint, parts, body, None).await
+    }
+
+    /// Forwards a request that is recorded; with `pending` in a cassette.
+    pub(super) async fn record_read(
+        &self,
+        endpoint: Endpoint,
+        parts: Parts,
+        body: ReceivedBody,
+        pending: Option<PendingExchange>,
+    ) -> Response<ProxyBody> {
+        let target = RequestTarget { endpoint, path: parts.uri.path() };
+        let read = body_as_utf8(&body.bytes);
+        let requested = RequestFields::read(&read);
+        let site = self.site_of(&parts, requested.as_ref());
+        if !self.filter.admits_model(requested.as_ref().and_then(|requested| requested.model.as_deref())) {
+            self.metrics.skip(Skipped::Model);
+            return self.pass_to(site, body.into_request(parts)).await;
+        }
+        let mut facts = RequestFacts::new(target, &parts.headers, &read, requested.as_ref());
+        let chat = requested.as_ref().filter(|_| endpoint == Endpoint::Chat);
+        facts.media = chat.and_then(|requested| requested.media(&self.hasher));
+        let is_plain = read == body.bytes && body.trailers.is_none();
+        let may_be_amended = facts.may_be_amended() && is_plain && !is_signed(&parts.headers);
+        let amended = requested
+            .as_ref()
+            .filter(|_| may_be_amended)
+            .and_then(|requested| amend(&body.bytes, requested, &site.capabilities));
+        let kept = self.keeps_bodies.then(|| read.clone());
+        let mut exchange = Exchange::begin(Arc::clone(&self.shared), Arc::clone(&site.capabilities), facts, kept);
+        exchange.keep_request(parts.uri.path_and_query(), &read);
+        if let Some(pending) = pending {
+            exchange.record_in(pending);
+        } else {
+            exchange.copy(parts.uri.path_and_query().map_or("/", PathAndQuery::as_str), &read);
+        }
+        let (mut added, mut own, mut request) = match amended {
+            Some((amended, added)) => {
+                let request = amended_request(&parts, amended);
+                (added, Some((parts, body)), request)
+            }
+            None => (Added::default(), None, body.into_request(parts)),
+        };
+        let mut was_refused = false;
+        let response = loop {
+            let response = self.send(site, request).await;
+            let is_refused = response.as_ref().is_ok_and(|response| is_refusal(response.status()));
+            let Some((parts, whole)) = own.take().filter(|_| is_refused) else { break response };
+            exchange.restart();
+            (was_refused, added, request) = (true, Added::default(), whole.into_request(parts));
+        };
+        if added.ids {
+            exchange.set_ids_requested();
+        }
+        let is_taken = was_refused && response.as_ref().is_ok_and(|response| response.status().is_success());
+        if is_taken && site.capabilities.refused_amendments() {
+            tracing::info!(upstream = %site.upstream.url(), "the upstream refuses return_token_ids: {}", self.fallback());
+        }
+        self.respond(site, response, exchange, added).await
+    }
+
+    /// Handles a request whose body did not arrive whole: a timeout is recorded, a request that its client abandoned is not.
+    fn incomplete(&self, error: &BodyError, facts: RequestFacts) {
+        if !matches!(error, BodyError::Idle(_)) || !self.filter.admits_model(None) {
+            return self.metrics.skip(Skipped::Incomplete);
+        }
+        let capabilities = Arc::clone(&self.sites.main().capabilities);
+        let mut exchange = Exchange::begin(Arc::clone(&self.shared), capabilities, facts, None);
+        exchange.status(StatusCode::REQUEST_TIMEOUT.as_u16());
+        exchange.end(Outcome::TimedOut);
+    }
+
+    async fn record_unread(&self, facts: RequestFacts, request: Request<Sent>) -> Response<ProxyBody> {
+        let site = self.sites.of(request.uri().path(), None);
+        let exchange = Exchange::begin(Arc::clone(&self.shared), Arc::clone(&site.capabilities), facts, None);
+        let response = self.send(site, request).await;
+        self.respond(site, response, exchange, Added::default()).await
+    }
+
+    /// Records the exchange's response, or the error of an upstream that did not answer.
+    async fn respond(
+        &self,
+        site: &UpstreamSite,
+        response: Result<Response<Received>, UpstreamError>,
+        mut exchange: Exchange,
+        added: Added,
+    ) -> Response<ProxyBody> {
+        match response {
+            Ok(response) => recorded(response, exchange, added, Arc::clone(&site.capabilities), self.idle).await,
+            Err(error) => {
+                let mut response = self.unanswered(&error);
+                if exchange.leave_out(&error) {
+                    let why = HeaderValue::from_static("upstream_unreachable");
+                    response.headers_mut().insert("x-vcr-miss", why);
+                }
+                exchange.status(response.status().as_u16());
+                exchange.end(match error.caused_by::<BodyError>() {
+                    Some(broken) => outcome_of(broken),
+                    None if error.is_timeout() => Outcome::TimedOut,
+                    None => Outcome::UpstreamFailed,
+                });
+                response
+            }
+        }
+    }
+}

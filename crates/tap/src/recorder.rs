@@ -1,0 +1,177 @@
+//! The tap's recorder of a trace: exchanges that ended go into the queue of a [`Recorder`], whose thread makes records of
+//! them and writes them ([`TraceSink`]).
+//!
+//! When the queue is full, or the file cannot be written, records are dropped and counted
+//! by reason; the count is in the log, in the metrics, in the report and in the end of a packed trace.
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
+
+use super::{
+    TapError,
+    assemble::Assembler,
+    capabilities::Capabilities,
+    counts::RecorderCounts,
+    exchange::ObservedExchange,
+    metrics::Metrics,
+    trace_sink::{Ending, TraceSink},
+};
+use recording::{
+    recorder::{Recorder, RecorderError, Refused, RefusedReason},
+    trace::{CreateMode, Limits, Meta, Parts, TraceError},
+};
+
+/// Counts of a finished recording.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RecorderReport {
+    /// Records in the trace, this capture's only.
+    pub written: u64,
+    /// Records dropped because too many exchanges waited.
+    pub queue_full: u64,
+    /// Records dropped because the exchanges that waited held too many bytes.
+    pub queue_bytes: u64,
+    /// Records dropped because the file could not be written.
+    pub write_failed: u64,
+    /// Records dropped because making them failed: a defect of this program.
+    pub broken: u64,
+    /// Exchanges recorded without ids because the engine did not name all of them.
+    pub ids_incomplete: u64,
+    /// Exchanges recorded without block hashes because too many long prompts waited to be hashed.
+    pub hashes_skipped: u64,
+    /// Exchanges recorded without their content because it was too long, or too much at a time.
+    pub content_skipped: u64,
+    /// Exchanges recorded without their content because to search it for secrets would have taken too much work.
+    pub unsearched: u64,
+    /// Records in which a secret was redacted.
+    pub redacted: u64,
+    /// Choices without a record, because their request has too many.
+    pub choices_left_out: u64,
+    /// Records that broke a rule of the format; what broke it was left out.
+    pub repaired: u64,
+    /// Times that another program emptied the trace; what was in it is gone, and it was begun again.
+    pub emptied: u64,
+    /// Files begun.
+    pub files: u32,
+    /// The first error of writing the trace.
+    pub write_error: Option<String>,
+    /// The trace could not be written at the end.
+    pub is_failing: bool,
+}
+
+/// Recorder of a trace.
+#[derive(Debug)]
+pub(super) struct TraceRecorder {
+    recorder: Recorder<TraceSink>,
+    metrics: Arc<Metrics>,
+    rotate: Arc<AtomicBool>,
+}
+
+/// Configuration of the recorder.
+#[derive(Debug)]
+pub(super) struct RecorderConfig {
+    pub(super) path: PathBuf,
+    pub(super) create: CreateMode,
+    pub(super) limits: Limits,
+    pub(super) start_without_file: bool,
+    pub(super) meta: Meta,
+    /// Capabilities of the default upstream, whose facts the first line has.
+    pub(super) engine: Arc<Capabilities>,
+    pub(super) assembler: Assembler,
+}
+
+impl TraceRecorder {
+    /// Creates the trace and starts the thread that writes it.
+    ///
+    /// # Errors
+    /// When the trace cannot be created or the thread cannot be started.
+    pub(super) fn start(config: RecorderConfig, metrics: Arc<Metrics>) -> Result<Self, TapError> {
+        let mut error = None;
+        let parts = match Parts::create(&config.path, config.meta.clone(), config.create, config.limits) {
+            Err(failed @ TraceError::Io { .. }) if config.start_without_file => {
+                tracing::error!(error = %failed, "the trace cannot be written: requests are forwarded, nothing is recorded yet");
+                error = Some(failed.to_string());
+                Parts::later(&config.path, config.meta, config.limits)
+            }
+            created => created?,
+        };
+        metrics.recorder.files.store(parts.count(), Relaxed);
+        metrics.recorder.progress.set_open(parts.is_open());
+        let rotate = Arc::new(AtomicBool::new(false));
+        let (own, requested) = (Arc::clone(&metrics), Arc::clone(&rotate));
+        let sink = TraceSink::new(parts, error, config.assembler, config.engine, own, requested);
+        let recorder = Recorder::start(sink, Arc::clone(&metrics.recorder.progress))
+            .map_err(|error| TapError::Recorder(error.to_string()))?;
+        Ok(Self { recorder, metrics, rotate })
+    }
+
+    /// Submits an exchange; never waits. Where too much waits, it goes without its body, then without its content, and then not at all.
+    pub(super) fn submit(&self, mut observed: Box<ObservedExchange>) {
+        observed.weight = observed.weigh();
+        let counts = &self.metrics.recorder;
+        let mut submitted = self.recorder.submit(observed);
+        if let Err(Refused { mut item, reason: RefusedReason::Bytes }) = submitted {
+            counts.hashes_skipped.fetch_add(item.drop_body().into(), Relaxed);
+            item.weight = item.weigh();
+            submitted = self.recorder.submit(item);
+        }
+        if let Err(Refused { mut item, reason: RefusedReason::Bytes }) = submitted {
+            item.drop_content();
+            item.weight = item.weigh();
+            submitted = self.recorder.submit(item);
+        }
+        if let Err(Refused { item, reason }) = submitted {
+            self.recorder.drop_records(item.records(), reason);
+        }
+    }
+
+    /// Begins a new file with the next record.
+    pub(super) fn rotate(&self) {
+        self.rotate.store(true, Relaxed);
+    }
+
+    /// Waits until everything is written and the trace is closed, with a timeout.
+    ///
+    /// # Errors
+    /// When the thread panicked.
+    pub(super) fn finish(&self) -> Result<RecorderReport, TapError> {
+        let counts = &self.metrics.recorder;
+        let Ending { write_error, is_failing } = match self.recorder.finish() {
+            Ok(Some(ending)) => ending,
+            Ok(None) => return Ok(RecorderReport::default()),
+            Err(error @ RecorderError::TimedOut) => {
+                let known = RecorderCounts::get(&counts.written) + counts.dropped();
+                counts.write_failed.fetch_add(self.metrics.records_due().saturating_sub(known), Relaxed);
+                Ending { write_error: Some(error.to_string()), is_failing: true }
+            }
+            Err(error @ RecorderError::Searching) => {
+                let known = RecorderCounts::get(&counts.written) + counts.dropped();
+                self.recorder.drop_records(self.metrics.records_due().saturating_sub(known), RefusedReason::Full);
+                Ending { write_error: Some(error.to_string()), is_failing: true }
+            }
+            Err(error @ RecorderError::Panicked) => return Err(TapError::Recorder(error.to_string())),
+        };
+        Ok(RecorderReport {
+            written: RecorderCounts::get(&counts.written),
+            queue_full: RecorderCounts::get(counts.progress.queue_full()),
+            queue_bytes: RecorderCounts::get(counts.progress.queue_bytes()),
+            write_failed: RecorderCounts::get(&counts.write_failed),
+            broken: RecorderCounts::get(&counts.broken),
+            ids_incomplete: RecorderCounts::get(&counts.ids_incomplete),
+            hashes_skipped: RecorderCounts::get(&counts.hashes_skipped),
+            content_skipped: RecorderCounts::get(&counts.content_skipped),
+            unsearched: RecorderCounts::get(&counts.unsearched),
+            redacted: RecorderCounts::get(&counts.redacted),
+            choices_left_out: RecorderCounts::get(&counts.choices_left_out),
+            repaired: RecorderCounts::get(&counts.repaired),
+            emptied: RecorderCounts::get(&counts.emptied),
+            files: counts.files.load(Relaxed),
+            write_error,
+            is_failing,
+        })
+    }
+}

@@ -1,0 +1,216 @@
+//! Records of one exchange, made one at a time: a few kilobytes of request may ask for a thousand choices, and each record repeats what all of
+//! them share.
+//!
+//! See docs/decisions/0053-records-one-at-a-time.md.
+
+use std::{collections::HashMap, vec};
+
+use bytes::Bytes;
+use http::uri::PathAndQuery;
+use serde_json::{Value, json};
+
+use super::{
+    assemble::{Assembler, Scored},
+    exchange::ObservedExchange,
+    logprobs::{ObservedLogprobs, RecordedLogprobs, RequestedLogprobs},
+    observed_choice::ObservedChoice,
+    redact::RecordRedactor,
+};
+use recording::{
+    capture::Capture,
+    trace::{ErrorResponse, Outcome, Record},
+};
+use text::prompt::PromptHashes;
+
+/// Records of one exchange in the order of their choices.
+pub(super) struct Records<'a> {
+    assembler: &'a Assembler,
+    redactor: RecordRedactor<'a>,
+    /// What all records have in common.
+    frame: Record,
+    /// What the first record has for all of them; taken with it.
+    first: Option<First>,
+    choices: vec::IntoIter<ObservedChoice>,
+    /// The response has choices; without any there is one record of the exchange.
+    has_choices: bool,
+    /// Prompt of the choices that name none of their own.
+    prompt: Option<Prompt>,
+    /// Prompt of the last choice that named its own.
+    own_prompt: Option<Prompt>,
+    /// Token counts of the choices by their log probabilities.
+    scored: HashMap<u32, Scored>,
+    /// The engine's count of output tokens, if it is that of the only choice.
+    counted: Option<u32>,
+    /// The observed ids are recorded.
+    trusted: bool,
+    requested: RequestedLogprobs,
+    /// Token ids were left out because they were incomplete.
+    pub(super) ids_dropped: bool,
+    /// Content was to be recorded and was too long.
+    pub(super) content_skipped: bool,
+}
+
+/// A record, redacted.
+pub(super) struct Redacted {
+    pub(super) record: Record,
+    /// A secret was found in it.
+    pub(super) had_secret: bool,
+}
+
+/// What one record has for all choices of its exchange.
+struct First {
+    error: Option<ErrorResponse>,
+    request: Option<Value>,
+    keyed: Option<(PathAndQuery, Bytes)>,
+    capture: Option<Box<Capture>>,
+    /// Ids of a tokenizer may stand for the response.
+    may_have_ids: bool,
+    choices_left_out: u64,
+}
+
+/// A prompt's ids and their hashes.
+struct Prompt {
+    ids: Vec<u32>,
+    hashes: PromptHashes,
+}
+
+impl Assembler {
+    /// Begins the records of an exchange: one for each choice, missing ones included; one without tokens if there was no choice.
+    pub(super) fn records(&self, mut observed: ObservedExchange) -> Records<'_> {
+        let complete = observed.ids_are_complete();
+        let exceeds_ids = observed.facts.exceeds_ids;
+        let trusted = complete && !(exceeds_ids && observed.capture.is_some());
+        let stand_for_it = trusted && observed.facts.is_made_of_ids() && !observed.choices.is_empty();
+        let capture = observed.capture.take().filter(|_| !stand_for_it);
+        let ids_dropped = !complete && observed.choices.any_has_ids();
+        let scored = observed.scored();
+        let choices_left_out = observed.choices_left_out();
+        let missing: Vec<u32> = observed.missing_choices().collect();
+        let mut choices = observed.choices.take();
+        choices.extend(missing.into_iter().map(|index| ObservedChoice { index, ..ObservedChoice::default() }));
+        choices.sort_by_key(|choice| choice.index);
+        let alone = choices.len() == 1;
+        let keeps_content = self.content.text || self.content.requests;
+        let error = observed.refusal.take().map(|refusal| refusal.into_response(keeps_content));
+        let frame = self.frame(&observed, choices.len());
+        let sent_ids = observed.facts.prompt_ids.take();
+        let prompt_ids = observed.prompt_ids.take().or(sent_ids).or_else(|| self.own_prompt_ids(&observed));
+        // Other APIs report usage cumulatively: only at the end it counts all tokens.
+        let is_counted = observed.facts.has_choices() || observed.outcome == Some(Outcome::Finished);
+        let first = First {
+            error,
+            request: observed.body.take().filter(|_| self.content.requests).map(|body| kept_request(&body)),
+            keyed: observed.request.take(),
+            may_have_ids: choices.len() < 2 && !exceeds_ids,
+            choices_left_out,
+            capture,
+        };
+        let has_choices = !choices.is_empty();
+        if !has_choices {
+            choices.push(ObservedChoice::default());
+        }
+        let mut redactor = RecordRedactor::new(&self.content.rules);
+        redactor.learn_choices(&choices);
+        Records {
+            redactor,
+            content_skipped: first.capture.as_ref().is_some_and(|capture| capture.request().is_none()),
+            first: Some(first),
+            frame,
+            choices: choices.into_iter(),
+            has_choices,
+            prompt: prompt_ids.map(|ids| self.prompt(ids)),
+            own_prompt: None,
+            scored,
+            counted: observed.usage.filter(|_| alone && is_counted).map(|usage| usage.completion_tokens),
+            trusted,
+            requested: std::mem::take(&mut observed.facts.logprobs),
+            ids_dropped,
+            assembler: self,
+        }
+    }
+
+    fn prompt(&self, ids: Vec<u32>) -> Prompt {
+        Prompt { hashes: self.hasher.hash(&ids), ids }
+    }
+}
+
+impl Iterator for Records<'_> {
+    type Item = Redacted;
+
+    fn next(&mut self) -> Option<Redacted> {
+        let mut choice = self.choices.next()?;
+        let logprobs = std::mem::take(&mut choice.logprobs);
+        let channels = std::mem::take(&mut choice.channels);
+        let scored = self.scored.get(&choice.index).copied();
+        let mut record = self.frame.clone();
+        self.add_prompt(&mut record, choice.prompt_ids.take());
+        let counted = self.counted.or(scored.map(|scored| scored.output));
+        if self.has_choices {
+            record = self.assembler.with_choice(record, choice, self.trusted, counted);
+        }
+        if let Some(prompt) = scored.and_then(|scored| scored.prompt).filter(|_| record.prompt_tokens == 0) {
+            record.prompt_tokens = prompt;
+        }
+        let mut record = with_logprobs(record, logprobs, &self.requested);
+        if let Some(first) = self.first.take() {
+            self.add_first(&mut record, first);
+        }
+        let had_secret = self.redactor.redact(&mut record, &channels);
+        Some(Redacted { record, had_secret })
+    }
+}
+
+impl Records<'_> {
+    /// Returns true if the search for secrets took more work than it may, so that records have no content.
+    pub(super) fn is_unsearched(&self) -> bool {
+        self.redactor.is_exhausted()
+    }
+
+    /// Adds a prompt's length and hashes: the choice's own, or that of all. Equal prompts in a row are hashed once.
+    fn add_prompt(&mut self, record: &mut Record, own: Option<Vec<u32>>) {
+        let prompt = match own {
+            Some(own) if self.own_prompt.as_ref().is_some_and(|last| last.ids == own) => self.own_prompt.as_ref(),
+            Some(own) => Some(&*self.own_prompt.insert(self.assembler.prompt(own))),
+            None => self.prompt.as_ref(),
+        };
+        let Some(Prompt { ids, hashes }) = prompt else { return };
+        record.prompt_tokens = u32::try_from(ids.len()).unwrap_or(u32::MAX);
+        record.block_hashes = hashes.blocks.clone().into();
+        // With media the hash is of the request's parts: a reader of the request cannot know the ids the engine made of an image.
+        record.prompt_hash = record.prompt_hash.or(hashes.whole);
+    }
+
+    /// Adds what the first record has for all choices.
+    fn add_first(&self, record: &mut Record, first: First) {
+        record.error = first.error;
+        record.request = first.request;
+        if first.choices_left_out > 0 {
+            record.extra.insert("choices_left_out".to_owned(), json!(first.choices_left_out));
+        }
+        if let Some((target, body)) = &first.keyed {
+            self.assembler.with_request_key(record, target.as_str(), body);
+        }
+        if let Some(mut capture) = first.capture {
+            let may_have_ids = first.may_have_ids && record.output_token_ids.is_none();
+            self.assembler.with_response(record, &mut capture, may_have_ids);
+        }
+    }
+}
+
+/// Adds log probabilities to a record.
+fn with_logprobs(mut record: Record, seen: ObservedLogprobs, requested: &RequestedLogprobs) -> Record {
+    let RecordedLogprobs { output, prompt, is_dropped } = seen.record(record.output_tokens, requested);
+    (record.logprobs, record.prompt_logprobs) = (output, prompt);
+    if is_dropped {
+        record.extra.insert("logprobs_dropped".to_owned(), json!(true));
+    }
+    record
+}
+
+/// Converts a request's body for the record: JSON if it is JSON, else text.
+fn kept_request(body: &Bytes) -> Value {
+    serde_json::from_slice(body).unwrap_or_else(|_| Value::String(String::from_utf8_lossy(body).into_owned()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,211 @@
+//! Responses of upstreams: how each is passed on to the client and observed.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{HeaderMap, Response, StatusCode, header};
+use hyper::body::Body;
+
+use super::{
+    amend::Added,
+    body::{Copied, ProxyBody, Received, Timed},
+    capabilities::Capabilities,
+    event::StreamEvent,
+    exchange::Exchange,
+    gather::{Gathered, ReceivedBody, gather},
+    observed_stream::ObservedStream,
+    refusal::Refusal,
+    restore::restore_answer,
+};
+use net::{
+    server::{BodyError, media_type},
+    upstream::{Observed, Relayed, error_response},
+};
+use recording::trace::{Endpoint, Outcome};
+use replay::player::Completed;
+
+/// Passes a response on unobserved. With a body to poll, the server would write `content-length: 0` after the other headers.
+pub(super) fn passed(response: Response<Received>, idle: Option<Duration>) -> Response<ProxyBody> {
+    let is_empty = response.headers().get(header::CONTENT_LENGTH).is_some_and(|length| length == "0");
+    response.map(
+        |body| {
+            if is_empty { ProxyBody::Empty } else { ProxyBody::Passed(Relayed::untouched(body).within(idle)) }
+        },
+    )
+}
+
+/// Passes the response of a recorded exchange on.
+pub(super) async fn recorded(
+    response: Response<Received>,
+    mut exchange: Exchange,
+    added: Added,
+    capabilities: Arc<Capabilities>,
+    idle: Option<Duration>,
+) -> Response<ProxyBody> {
+    exchange.status(response.status().as_u16());
+    let is_error = response.status().is_client_error() || response.status().is_server_error();
+    let refusal = is_error.then(|| Refusal::new(response.headers()));
+    if is_error && generates(&mut exchange) {
+        exchange.forget_copy();
+    } else {
+        exchange.forget_request();
+    }
+    let is_readable = !response.headers().contains_key(header::CONTENT_ENCODING);
+    match exchange.capture() {
+        Some(capture) if is_readable => capture.headers(response.headers()),
+        Some(capture) => capture.lose(),
+        None => {}
+    }
+    if response.body().is_end_stream() {
+        end_without_body(exchange, refusal);
+        return passed(response, idle);
+    }
+    let is_success = response.status().is_success();
+    let kind = if is_readable { kind(response.headers()) } else { Kind::Unreadable };
+    let response = response.map(|body| Relayed::untouched(body).within(idle));
+    match kind {
+        Kind::Events => response.map(|body| stream(body, exchange, added, capabilities)),
+        Kind::Json if is_success && is_gathered(&mut exchange, &added) => whole_answer(response, exchange, added).await,
+        Kind::Json if is_success => response.map(|body| copied(body, Copied::new(exchange).decoded())),
+        Kind::Json | Kind::Other if exchange.capture().is_some() => {
+            response.map(|body| copied(body, Copied::new(exchange).refused_as(refusal)))
+        }
+        Kind::Json | Kind::Other | Kind::Unreadable => response.map(|body| unread(body, exchange, refusal)),
+    }
+}
+
+/// Checks whether the exchange is one of an endpoint that generates.
+fn generates(exchange: &mut Exchange) -> bool {
+    exchange.observed().is_some_and(|observed| observed.facts.endpoint.is_some_and(Endpoint::generates))
+}
+
+/// Checks whether a successful JSON response is received whole before it is passed on. A cassette records the body as it came;
+/// if nothing has to be restored, it passes piece by piece.
+fn is_gathered(exchange: &mut Exchange, added: &Added) -> bool {
+    let has_choices = exchange.observed().is_some_and(|observed| observed.facts.has_choices());
+    has_choices && (added.any() || !exchange.is_for_cassette())
+}
+
+/// Ends an exchange whose response has no body.
+fn end_without_body(mut exchange: Exchange, refusal: Option<Refusal>) {
+    if let Some(capture) = exchange.capture() {
+        capture.body(Bytes::new());
+    }
+    exchange.unread();
+    if let Some(refusal) = refusal {
+        exchange.refused(refusal);
+    }
+    exchange.end_of_answer();
+}
+
+/// Builds the body of a stream of events, each observed as it passes.
+fn stream(body: Relayed<Received>, mut exchange: Exchange, added: Added, capabilities: Arc<Capabilities>) -> ProxyBody {
+    exchange.streams();
+    if !generates(&mut exchange) {
+        exchange.unread();
+    }
+    let completions = exchange.completions();
+    let stream = ObservedStream::new(body, exchange, added, capabilities);
+    ProxyBody::ObservedStream(Box::new(Completed::new(stream, completions)))
+}
+
+/// Builds a body that is copied as it passes.
+fn copied(body: Relayed<Received>, copied: Copied) -> ProxyBody {
+    let completions = copied.completions();
+    ProxyBody::Copied(Box::new(Completed::new(Observed::new(body, copied), completions)))
+}
+
+/// Builds a body of which only the times are recorded, and the error if it is one.
+fn unread(body: Relayed<Received>, mut exchange: Exchange, refusal: Option<Refusal>) -> ProxyBody {
+    exchange.unread();
+    ProxyBody::Timed(Observed::new(body, Timed::new(exchange, refusal)))
+}
+
+/// Receives a JSON response whole, because the ids can be taken out and `content-length` corrected only then. One over the
+/// limit passes with its ids.
+async fn whole_answer(
+    response: Response<Relayed<Received>>,
+    mut exchange: Exchange,
+    added: Added,
+) -> Response<ProxyBody> {
+    let (mut parts, body) = response.into_parts();
+    let ReceivedBody { bytes, trailers } = match gather(body, &exchange.bodies()).await {
+        Gathered::Whole(body) => body,
+        Gathered::TooLarge(body) | Gathered::TooMuch(body) => {
+            if let Some(capture) = exchange.capture() {
+                capture.lose();
+            }
+            return Response::from_parts(parts, unread(body, exchange, None));
+        }
+        Gathered::Broken(BodyError::Idle(limit)) => {
+            exchange.end(Outcome::TimedOut);
+            return refusal(StatusCode::GATEWAY_TIMEOUT, &format!("the upstream's answer paused for {limit:?}"));
+        }
+        Gathered::Broken(BodyError::Connection(_) | BodyError::Aborted(_)) => {
+            exchange.end(Outcome::UpstreamFailed);
+            return refusal(StatusCode::BAD_GATEWAY, "the upstream broke off in the middle of its answer");
+        }
+    };
+    let at = exchange.elapsed();
+    let parsed = StreamEvent::read(&bytes);
+    if let (Some(parsed), Some(observed)) = (&parsed, exchange.observed()) {
+        observed.observe_response(parsed, at);
+    }
+    let restored = parsed.as_ref().filter(|_| added.any()).and_then(|parsed| restore_answer(&bytes, parsed, &added));
+    drop(parsed);
+    let bytes = match restored {
+        Some(restored) => {
+            let restored = Bytes::from(restored);
+            update_content_length(&mut parts.headers, restored.len());
+            restored
+        }
+        None => bytes,
+    };
+    if let Some(capture) = exchange.capture() {
+        capture.body(bytes.clone());
+    }
+    exchange.end_of_answer();
+    Response::from_parts(parts, ProxyBody::Passed(Relayed::whole(bytes).with_trailers(trailers)))
+}
+
+enum Kind {
+    Events,
+    Json,
+    Other,
+    /// The body has a content encoding.
+    Unreadable,
+}
+
+fn kind(headers: &HeaderMap) -> Kind {
+    match media_type(headers) {
+        "text/event-stream" => Kind::Events,
+        "application/json" => Kind::Json,
+        _ => Kind::Other,
+    }
+}
+
+/// Updates `content-length`, if there is one, without moving it among the headers.
+pub(super) fn update_content_length(headers: &mut HeaderMap, body: usize) {
+    if let Some(length) = headers.get_mut(header::CONTENT_LENGTH) {
+        *length = body.into();
+    }
+}
+
+/// Builds the error for a request whose body did not arrive whole; its connection is closed.
+pub(super) fn broken_off(error: &BodyError) -> Response<ProxyBody> {
+    let mut response = match error {
+        BodyError::Idle(limit) => {
+            refusal(StatusCode::REQUEST_TIMEOUT, &format!("the request's body paused for {limit:?}"))
+        }
+        BodyError::Connection(_) | BodyError::Aborted(_) => {
+            refusal(StatusCode::BAD_REQUEST, "the request's body ended early")
+        }
+    };
+    response.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("close"));
+    response
+}
+
+/// Builds an error of the tap, in the shape of the engine's errors.
+pub(super) fn refusal(status: StatusCode, message: &str) -> Response<ProxyBody> {
+    error_response(status, message).map(|body| ProxyBody::Passed(Relayed::whole(body)))
+}

@@ -1,0 +1,248 @@
+//! Configuration of a tap: required values ([`Config`]) and optional ones ([`Setup`]).
+
+use std::{fmt, num::NonZeroUsize, path::PathBuf, str::FromStr, time::Duration};
+
+use serde_json::json;
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+
+use super::{Filter, filter::fits, mcp::McpCommand};
+use net::upstream::{NamedEndpoint, UpstreamOptions, UpstreamUrl, UrlError};
+use recording::{
+    recorder::Capacity,
+    redaction::Rules,
+    trace::{CreateMode, Limits, Meta, TokenizerId},
+};
+use replay::account::is_upstream_name;
+use text::prompt::{BlockHash, HashKey, IdPermutation, Tokenizer};
+
+/// Required configuration of a tap.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The server to record.
+    pub upstream: UpstreamUrl,
+    /// The trace to write (`-` is stdout).
+    pub trace_out: PathBuf,
+    /// Behaviour if the trace exists already.
+    pub create: CreateMode,
+    /// Output token ids are recorded. Prompts are recorded as block hashes only, either way.
+    pub record_tokens: bool,
+    /// Tokenizer for the prompts of engines that do not return their ids; `None` leaves such records without hashes.
+    pub tokenizer: Option<Tokenizer>,
+    /// Hash algorithm of prompt blocks; with a [`hash_key`](Setup::hash_key) the keyed one is used instead.
+    pub block_hash: BlockHash,
+    /// Prompt tokens per hashed block.
+    pub block_size: u32,
+    /// Longest time that requests in flight may go on after shutdown begins.
+    pub drain: Duration,
+}
+
+/// Whole configuration of a tap.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// Required configuration.
+    pub config: Config,
+    /// Upstreams of some paths or models; all other requests go to the configuration's.
+    pub routes: Vec<Route>,
+    /// Connection options and timeouts of upstreams.
+    pub reach: UpstreamOptions,
+    /// Longest pause of a body, in either direction; `None` for no limit.
+    pub idle: Option<Duration>,
+    /// Selection of recorded requests.
+    pub filter: Filter,
+    /// Limits at which a trace file is full and the next one begins.
+    pub limits: Limits,
+    /// Longest wait at the end for a disk that does not answer; after half of it the recording counts as stalled.
+    pub disk_timeout: Duration,
+    /// The tap starts even if the trace cannot be written: it forwards, and records once it can. Otherwise it fails.
+    pub start_without_file: bool,
+    /// Requests are amended with `return_token_ids` and `include_usage`, whose effects are removed from responses.
+    pub amends: bool,
+    /// Content that is recorded.
+    pub content: Content,
+    /// Flags that the engine was started with.
+    pub deployment: Deployment,
+    /// Key of block hashes, without which they cannot be compared with those of guessed prompts.
+    pub hash_key: Option<HashKey>,
+    /// Permutation of output token ids, without which they cannot be decoded.
+    pub permutation: Option<IdPermutation>,
+    /// MCP servers beside the engine; recorded in a cassette only.
+    pub mcp: Vec<NamedEndpoint>,
+    /// The same, which are started for each session of a client.
+    pub mcp_commands: Vec<McpCommand>,
+    /// Number of own threads that serve connections; `None` for the runtime that the tap is started on.
+    pub threads: Option<NonZeroUsize>,
+}
+
+impl Setup {
+    /// Builds the first line of the trace, without the engine's facts.
+    pub(super) fn meta(&self) -> Meta {
+        let config = &self.config;
+        let mut meta = Meta {
+            format: Some(recording::trace::FORMAT),
+            block_size: Some(config.block_size),
+            block_hash: Some(if self.hash_key.is_some() { BlockHash::SipHash24 } else { config.block_hash }),
+            hash_key_id: self.hash_key.as_ref().map(HashKey::id),
+            tokenizer: config.tokenizer.as_ref().map(|tokenizer| TokenizerId {
+                name: tokenizer.name().to_owned(),
+                fingerprint: tokenizer.fingerprint().to_owned(),
+            }),
+            recorder: Some(concat!("vllm-vcr ", env!("CARGO_PKG_VERSION")).to_owned()),
+            started_at: OffsetDateTime::now_utc().format(&Rfc3339).ok(),
+            timing_zero: Some("http".to_owned()),
+            ..Meta::default()
+        };
+        let Deployment { gpu, tensor_parallel, max_num_seqs } = &self.deployment;
+        for (key, value) in [
+            ("gpu", gpu.as_ref().map(|name| json!(name))),
+            ("tp", tensor_parallel.map(|count| json!(count))),
+            ("max_num_seqs", max_num_seqs.map(|count| json!(count))),
+        ] {
+            meta.extra.extend(value.map(|value| (key.to_owned(), value)));
+        }
+        if let Some(share) = self.filter.sample {
+            meta.extra.insert("sample".to_owned(), json!(share));
+        }
+        if self.permutation.is_some() {
+            meta.extra.insert("ids_permuted".to_owned(), json!(true));
+        }
+        meta
+    }
+}
+
+impl From<Config> for Setup {
+    fn from(config: Config) -> Self {
+        Self {
+            config,
+            routes: Vec::new(),
+            reach: UpstreamOptions::default(),
+            idle: None,
+            filter: Filter::default(),
+            limits: Limits::default(),
+            disk_timeout: Capacity::default().disk_timeout,
+            start_without_file: false,
+            amends: true,
+            content: Content::default(),
+            deployment: Deployment::default(),
+            hash_key: None,
+            permutation: None,
+            mcp: Vec::new(),
+            mcp_commands: Vec::new(),
+            threads: None,
+        }
+    }
+}
+
+/// Flags of the engine that none of its endpoints returns.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Deployment {
+    /// The accelerator, such as `H100`.
+    pub gpu: Option<String>,
+    /// Number of accelerators over which each layer is split (vLLM's `--tensor-parallel-size`).
+    pub tensor_parallel: Option<u32>,
+    /// Maximum number of sequences that run at once (vLLM's `--max-num-seqs`).
+    pub max_num_seqs: Option<u32>,
+}
+
+/// Content that is recorded, with its secrets redacted.
+#[derive(Debug, Clone, Default)]
+pub struct Content {
+    /// Text of every chunk.
+    pub text: bool,
+    /// Bodies of requests.
+    pub requests: bool,
+    /// Log probabilities of outputs and prompts, where clients asked for them.
+    pub logprobs: bool,
+    /// Rules for what is a secret.
+    pub rules: Rules,
+}
+
+/// Selector of the requests that go to an upstream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Selector {
+    /// Requests whose path begins with this, up to the end of a segment.
+    Path(String),
+    /// Requests for this model; a trailing `*` stands for any end.
+    Model(String),
+    /// Requests that name it, by `/vcr/u/NAME/…` or `x-vcr-upstream`; of cassettes only.
+    Name(String),
+}
+
+/// An upstream with the selector of its requests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    /// Its requests; `None` for the default upstream.
+    pub selector: Option<Selector>,
+    /// Its URL.
+    pub upstream: UpstreamUrl,
+}
+
+impl Selector {
+    /// Returns the length of this prefix if the path is under it; `None` if not, or for a model's selector.
+    pub(super) fn takes_path(&self, path: &str) -> Option<usize> {
+        let Self::Path(prefix) = self else { return None };
+        let rest = path.strip_prefix(prefix.as_str())?;
+        (rest.is_empty() || rest.starts_with('/') || prefix.ends_with('/')).then_some(prefix.len())
+    }
+
+    /// Returns the length of this pattern if the model fits it; `None` if not, or for a path's selector.
+    pub(super) fn takes_model(&self, model: &str) -> Option<usize> {
+        let Self::Model(pattern) = self else { return None };
+        fits(pattern, model).then_some(pattern.len())
+    }
+}
+
+impl FromStr for Route {
+    type Err = UrlError;
+
+    /// `URL`, `/path=URL`, `model:NAME=URL` or `NAME=URL`.
+    fn from_str(text: &str) -> Result<Self, UrlError> {
+        // No URL has a name before its first `=`.
+        let is_named = text.split_once('=').is_some_and(|(name, _)| is_upstream_name(name));
+        let is_selected = is_named || text.starts_with('/') || text.starts_with("model:");
+        let Some((selector, url)) = text.split_once('=').filter(|_| is_selected) else {
+            return Ok(Self { selector: None, upstream: text.parse()? });
+        };
+        let selector = match selector.strip_prefix("model:") {
+            Some("") => return Err(UrlError::of(text, "it names no model; write model:NAME=URL")),
+            Some(model) => Selector::Model(model.to_owned()),
+            None if is_named => Selector::Name(selector.to_owned()),
+            None => Selector::Path(selector.to_owned()),
+        };
+        Ok(Self { selector: Some(selector), upstream: url.parse()? })
+    }
+}
+
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.selector {
+            Some(Selector::Path(path)) => write!(f, "{path}={}", self.upstream),
+            Some(Selector::Name(name)) => write!(f, "{name}={}", self.upstream),
+            Some(Selector::Model(model)) => write!(f, "model:{model}={}", self.upstream),
+            None => self.upstream.fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn routes_are_written_as_they_are_read() {
+        for text in ["http://h:1", "/v1/embeddings=http://h:2/e", "model:qwen*=unix:/run/q", "openai-2=https://h/v"] {
+            assert_eq!(text.parse::<Route>().unwrap().to_string(), text);
+        }
+        for text in ["model:x=nonsense", "model:=http://h:1", "/v1=model:x=http://h:1"] {
+            assert!(text.parse::<Route>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn selectors_take_whole_segments_and_models() {
+        let path = Selector::Path("/v1/emb".to_owned());
+        assert_eq!((path.takes_path("/v1/emb/x"), path.takes_path("/v1/embeddings")), (Some(7), None));
+        let model = Selector::Model("qwen*".to_owned());
+        assert_eq!((model.takes_model("qwen3"), model.takes_model("llama")), (Some(5), None));
+        assert_eq!((model.takes_path("/qwen"), path.takes_model("/v1/emb")), (None, None));
+    }
+}
