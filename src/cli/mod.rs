@@ -50,6 +50,7 @@ mod play_speculative;
 mod play_stats;
 mod play_synthetic;
 mod reference;
+mod replay;
 mod runtime;
 mod secret_args;
 mod signals;
@@ -136,6 +137,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Reference => output::print(&reference::markdown()),
         Command::Tap(args) => tap::run(*args),
         Command::Play(args) => play::run(*args),
+        Command::Replay(args) => replay::run(*args),
         Command::McpTap(args) => mcp_tap::run(*args),
         Command::McpPlay(args) => mcp_play::run(*args),
         Command::Inspect { command } => inspect::run(command),

@@ -57,6 +57,7 @@ const CONFINED: [(&[&str], &[&str]); 9] = [
             "crates/replay/src/delivery",
             "crates/replay/src/player",
             "crates/tap",
+            "crates/drive",
             "src/play",
         ],
     ),

@@ -4,6 +4,7 @@
 mod cassettes;
 mod decisions;
 mod differential;
+mod drive;
 mod exit_codes;
 mod framework_examples;
 mod kv_events;

@@ -35,6 +35,7 @@ mod body;
 mod capabilities;
 mod cassette;
 mod channels;
+mod client;
 mod counts;
 mod echo;
 mod event;
@@ -76,6 +77,7 @@ use recording::trace::TraceError;
 use replay::player::CassettePlayer;
 
 pub use admin::Handle;
+pub use client::{Client, ClientBody, RecordHook};
 pub use filter::Filter;
 pub use mcp::{McpCommand, McpRecorded};
 pub use recorder::RecorderReport;
@@ -202,12 +204,24 @@ impl Tap {
             }
         };
         let drained = server::run_on(&workers, listener, make, ending, drain).await;
+        Self::ended(proxy, drained.cut).await
+    }
+
+    /// Closes the trace of a tap that [clients](Client) alone have used.
+    ///
+    /// # Errors
+    /// When the recorder failed.
+    pub async fn finish(self) -> Result<Report, TapError> {
+        Self::ended(self.proxy, 0).await
+    }
+
+    async fn ended(proxy: Arc<proxy::Proxy>, cut: usize) -> Result<Report, TapError> {
         proxy.completed().await;
         proxy.mcp.end().await;
         let (forwarded, informational_dropped) = (proxy.forwarded(), proxy.informational_dropped());
         let finish = move || (proxy.finish_mcp(), proxy.finish());
         let (mcp, recorder) =
             tokio::task::spawn_blocking(finish).await.map_err(|error| TapError::Recorder(error.to_string()))?;
-        Ok(Report { forwarded, recorder: recorder?, informational_dropped, cut: drained.cut, mcp })
+        Ok(Report { forwarded, recorder: recorder?, informational_dropped, cut, mcp })
     }
 }

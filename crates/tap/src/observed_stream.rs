@@ -80,6 +80,12 @@ impl ObservedStream {
         }
     }
 
+    /// Tokens of the first choice so far.
+    pub(super) fn tokens(&self) -> u32 {
+        let observed = self.exchange.observed.as_ref();
+        observed.and_then(|observed| observed.choices.first()).map_or(0, |choice| choice.meter.tokens())
+    }
+
     /// Observes received bytes. They pass unchanged if nothing has to be restored.
     fn received(&mut self, bytes: Bytes) {
         let at = self.exchange.elapsed();

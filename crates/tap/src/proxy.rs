@@ -91,6 +91,8 @@ impl Proxy {
             meta,
             engine,
             assembler,
+            hook: setup.hook,
+            discards: setup.discards,
         };
         let recorder = match player {
             Some(_) => None,
@@ -254,10 +256,23 @@ impl Proxy {
         body: ReceivedBody,
         pending: Option<PendingExchange>,
     ) -> Response<ProxyBody> {
+        self.record_at(None, endpoint, parts, body, pending).await
+    }
+
+    /// Does the same with the upstream of this index, where one is chosen already.
+    pub(super) async fn record_at(
+        &self,
+        upstream: Option<usize>,
+        endpoint: Endpoint,
+        parts: Parts,
+        body: ReceivedBody,
+        pending: Option<PendingExchange>,
+    ) -> Response<ProxyBody> {
         let target = RequestTarget { endpoint, path: parts.uri.path() };
         let read = body_as_utf8(&body.bytes);
         let requested = RequestFields::read(&read);
-        let site = self.site_of(&parts, requested.as_ref());
+        let chosen = upstream.and_then(|upstream| self.sites.all().nth(upstream));
+        let site = chosen.unwrap_or_else(|| self.site_of(&parts, requested.as_ref()));
         if !self.filter.admits_model(requested.as_ref().and_then(|requested| requested.model.as_deref())) {
             self.metrics.skip(Skipped::Model);
             return self.pass_to(site, body.into_request(parts)).await;

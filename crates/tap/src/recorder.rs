@@ -13,7 +13,7 @@ use std::{
 };
 
 use super::{
-    TapError,
+    RecordHook, TapError,
     assemble::Assembler,
     capabilities::Capabilities,
     counts::RecorderCounts,
@@ -82,6 +82,9 @@ pub(super) struct RecorderConfig {
     /// Capabilities of the default upstream, whose facts the first line has.
     pub(super) engine: Arc<Capabilities>,
     pub(super) assembler: Assembler,
+    pub(super) hook: Option<RecordHook>,
+    /// Records go to the hook only.
+    pub(super) discards: bool,
 }
 
 impl TraceRecorder {
@@ -91,7 +94,11 @@ impl TraceRecorder {
     /// When the trace cannot be created or the thread cannot be started.
     pub(super) fn start(config: RecorderConfig, metrics: Arc<Metrics>) -> Result<Self, TapError> {
         let mut error = None;
-        let parts = match Parts::create(&config.path, config.meta.clone(), config.create, config.limits) {
+        let created = match config.discards {
+            true => Ok(Parts::later(&config.path, config.meta.clone(), config.limits)),
+            false => Parts::create(&config.path, config.meta.clone(), config.create, config.limits),
+        };
+        let parts = match created {
             Err(failed @ TraceError::Io { .. }) if config.start_without_file => {
                 tracing::error!(error = %failed, "the trace cannot be written: requests are forwarded, nothing is recorded yet");
                 error = Some(failed.to_string());
@@ -100,10 +107,11 @@ impl TraceRecorder {
             created => created?,
         };
         metrics.recorder.files.store(parts.count(), Relaxed);
-        metrics.recorder.progress.set_open(parts.is_open());
+        metrics.recorder.progress.set_open(parts.is_open() || config.discards);
         let rotate = Arc::new(AtomicBool::new(false));
         let (own, requested) = (Arc::clone(&metrics), Arc::clone(&rotate));
-        let sink = TraceSink::new(parts, error, config.assembler, config.engine, own, requested);
+        let sink = TraceSink::new(parts, error, config.assembler, config.engine, own, requested)
+            .seen_by(config.hook, config.discards);
         let recorder = Recorder::start(sink, Arc::clone(&metrics.recorder.progress))
             .map_err(|error| TapError::Recorder(error.to_string()))?;
         Ok(Self { recorder, metrics, rotate })

@@ -5,7 +5,7 @@ use std::{fmt, num::NonZeroUsize, path::PathBuf, str::FromStr, time::Duration};
 use serde_json::json;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-use super::{Filter, filter::fits, mcp::McpCommand};
+use super::{Filter, RecordHook, filter::fits, mcp::McpCommand};
 use net::upstream::{NamedEndpoint, UpstreamOptions, UpstreamUrl, UrlError};
 use recording::{
     recorder::Capacity,
@@ -69,6 +69,10 @@ pub struct Setup {
     pub mcp: Vec<NamedEndpoint>,
     /// The same, which are started for each session of a client.
     pub mcp_commands: Vec<McpCommand>,
+    /// Sees each record before it is written.
+    pub hook: Option<RecordHook>,
+    /// Records go to the hook only, and to no file.
+    pub discards: bool,
     /// Number of own threads that serve connections; `None` for the runtime that the tap is started on.
     pub threads: Option<NonZeroUsize>,
 }
@@ -127,6 +131,8 @@ impl From<Config> for Setup {
             permutation: None,
             mcp: Vec::new(),
             mcp_commands: Vec::new(),
+            hook: None,
+            discards: false,
             threads: None,
         }
     }

@@ -17,6 +17,7 @@ use serde_json::{Map, json};
 use tokio::time::Instant;
 
 use super::{
+    RecordHook,
     assemble::Assembler,
     capabilities::Capabilities,
     counts::RecorderCounts,
@@ -62,6 +63,9 @@ pub(super) struct TraceSink {
     retry_pause: Duration,
     /// The first error.
     error: Option<String>,
+    hook: Option<RecordHook>,
+    /// Records are written to no file.
+    discards: bool,
     failing: RateLimitedLog,
     repairing: RateLimitedLog,
 }
@@ -100,9 +104,17 @@ impl TraceSink {
             retry_at: Instant::now() + RETRY_FIRST,
             retry_pause: RETRY_FIRST,
             error,
+            hook: None,
+            discards: false,
             failing,
             repairing,
         }
+    }
+
+    /// Shows each record to `hook` first, and writes none if it `discards` them.
+    pub(super) fn seen_by(mut self, hook: Option<RecordHook>, discards: bool) -> Self {
+        (self.hook, self.discards) = (hook, discards);
+        self
     }
 
     /// Completes the first line with the engine's facts. Waits for them once, because an engine that has answered a request answers that too.
@@ -139,8 +151,11 @@ impl TraceSink {
         }
         counts.content_skipped.fetch_add(records.content_skipped.into(), Relaxed);
         let next = |records: &mut Records<'_>| counts.progress.searching(|| records.next());
-        while let Some(Redacted { record, had_secret }) = catch_unwind(AssertUnwindSafe(|| next(&mut records)))? {
+        while let Some(Redacted { mut record, had_secret }) = catch_unwind(AssertUnwindSafe(|| next(&mut records)))? {
             counts.redacted.fetch_add(had_secret.into(), Relaxed);
+            if let Some(RecordHook(hook)) = &self.hook {
+                hook(&mut record);
+            }
             self.append(&record);
             *due = due.saturating_sub(1);
             if due.is_multiple_of(RECORDS_PER_BEAT) {
@@ -157,6 +172,10 @@ impl TraceSink {
     }
 
     fn append(&mut self, record: &Record) {
+        if self.discards {
+            self.unflushed += 1;
+            return;
+        }
         if !self.parts.is_open() {
             self.metrics.recorder.write_failed.fetch_add(1, Relaxed);
             return;
@@ -295,6 +314,9 @@ impl Sink for TraceSink {
     }
 
     fn flush(&mut self) {
+        if self.discards {
+            return self.count_written();
+        }
         if !self.parts.is_open() {
             return self.retry();
         }
@@ -313,6 +335,10 @@ impl Sink for TraceSink {
     }
 
     fn finish(mut self) -> Ending {
+        if self.discards {
+            self.count_written();
+            return Ending { write_error: None, is_failing: false };
+        }
         let was_failing = !self.parts.is_open();
         if was_failing && self.metrics.recorder.dropped() > self.reported_dropped && self.parts.rotates() {
             // A new file is the last place where the number of missing records can be written.

@@ -12,6 +12,7 @@ mod mcp;
 mod mcp_servers;
 mod mcp_tapped;
 mod play;
+mod replay;
 mod server;
 mod simulate;
 pub(super) mod simulated;
@@ -37,6 +38,7 @@ pub(super) use mcp::{McpMode, McpPlayArgs, McpTapArgs};
 pub(super) use mcp_servers::McpServersArgs;
 pub(super) use mcp_tapped::McpTappedArgs;
 pub(super) use play::{PaceArg, PlayArgs};
+pub(super) use replay::{ArrivalsArg, ReplayArgs};
 pub(super) use server::{Secret, ServerArgs};
 pub(super) use simulate::SimulateArgs;
 pub(super) use simulated::{SimulatedArgs, SteppingArgs};
@@ -136,6 +138,7 @@ pub(super) enum Color {
 pub(super) enum Command {
     Tap(Box<TapArgs>),
     Play(Box<PlayArgs>),
+    Replay(Box<ReplayArgs>),
     McpTap(Box<McpTapArgs>),
     McpPlay(Box<McpPlayArgs>),
     /// Read a trace.

@@ -85,7 +85,7 @@ impl Workers {
     }
 
     /// Calls `make` once inside each runtime and returns the results with their runtimes.
-    pub(super) fn in_each<T>(&self, make: impl Fn() -> T) -> Vec<(Handle, T)> {
+    pub fn in_each<T>(&self, make: impl Fn() -> T) -> Vec<(Handle, T)> {
         let make_inside = |worker: &Worker| {
             let _inside = worker.handle.enter();
             (worker.handle.clone(), make())

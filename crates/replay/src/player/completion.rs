@@ -113,6 +113,12 @@ where
 }
 
 impl<B: CompletedBody> Completed<B> {
+    /// The body, until it has been taken.
+    #[must_use]
+    pub fn inner(&self) -> Option<&B> {
+        self.body.as_ref()
+    }
+
     /// A body whose end is noted by `completions`, where there are any.
     pub fn new(body: B, completions: Option<Arc<Completions>>) -> Self {
         Self { body: Some(body), completions, has_ended: false }

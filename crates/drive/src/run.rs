@@ -1,0 +1,250 @@
+//! Sends the requests of a plan.
+//!
+//! Each worker is a thread with a runtime, connections and a timer of its own, and takes every nth chain. A chain is a task: it waits for the start of
+//! its next request, sends it, and reads the response to its end.
+
+use std::{
+    io, iter,
+    num::NonZeroUsize,
+    path::PathBuf,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::Request;
+use http_body_util::BodyExt;
+use net::{
+    server::Workers,
+    upstream::{UpstreamOptions, UpstreamUrl},
+};
+use recording::trace::{CreateMode, Record};
+use replay::timing::Pacer;
+use tap::{Client, Config, Content, RecordHook, RecorderReport, Route, Setup, Tap, TapError};
+use text::prompt::BlockHash;
+use tokio::{sync::watch, task::JoinSet, time::Instant};
+
+use crate::{
+    plan::{Plan, Start},
+    prompt::{Prompts, REQUEST_ID},
+    results::Results,
+    workload::Workload,
+};
+
+/// Time between the plan and the first request, in which the workers begin.
+const LEAD: Duration = Duration::from_millis(50);
+
+/// Configuration of a run.
+#[derive(Debug)]
+pub struct Drive {
+    /// The servers; requests go to them in turn, those of a chain to the same one.
+    pub targets: Vec<UpstreamUrl>,
+    /// Connection options and timeouts.
+    pub reach: UpstreamOptions,
+    /// Longest pause of a response; `None` for no limit.
+    pub idle: Option<Duration>,
+    /// Makes the requests.
+    pub prompts: Prompts,
+    /// The trace to write; `None` for none.
+    pub out: Option<PathBuf>,
+    /// Texts of responses are recorded.
+    pub content: bool,
+    /// Number of threads that send.
+    pub threads: NonZeroUsize,
+}
+
+/// A run that could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum DriveError {
+    /// The results cannot be recorded.
+    #[error(transparent)]
+    Tap(#[from] TapError),
+    /// A thread or a runtime cannot be had.
+    #[error("cannot start a thread that sends")]
+    Thread(#[from] io::Error),
+    /// No server is named.
+    #[error("no target: name the server to drive")]
+    NoTarget,
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub struct Driven {
+    /// Requests that were sent.
+    pub sent: u64,
+    /// Counts of their records.
+    pub recorder: RecorderReport,
+}
+
+/// What all workers share.
+struct Run {
+    workload: Arc<Workload>,
+    plan: Plan,
+    prompts: Prompts,
+    targets: usize,
+    start: Instant,
+    /// When each request was to be sent, in nanoseconds from the start.
+    intended: Vec<AtomicU64>,
+    sent: AtomicU64,
+    next_chain: AtomicUsize,
+}
+
+/// Sends a plan's requests and waits for their ends, or until `stopped` says so; what is on its way then is cut off and counts as cut.
+///
+/// # Errors
+/// When the results cannot be recorded, or threads cannot be started.
+pub async fn drive(
+    drive: Drive,
+    workload: Arc<Workload>,
+    plan: Plan,
+    results: Arc<Results>,
+    mut stopped: watch::Receiver<bool>,
+) -> Result<Driven, DriveError> {
+    let at_once = plan.at_once;
+    let workers = Workers::start(drive.threads)?;
+    let seen = Arc::new(OnceLock::new());
+    let tap = Tap::start(setup(&drive, workload.block_size, hook(Arc::clone(&seen), results))?).await?;
+    let run = Arc::new(Run {
+        intended: iter::repeat_with(AtomicU64::default).take(workload.requests.len()).collect(),
+        targets: drive.targets.len(),
+        start: Instant::now() + LEAD,
+        sent: AtomicU64::new(0),
+        next_chain: AtomicUsize::new(0),
+        prompts: drive.prompts,
+        workload,
+        plan,
+    });
+    let _first = seen.set((Arc::clone(&run), run.start.saturating_duration_since(tap.zero())));
+    let (mut sending, threads) = (JoinSet::new(), drive.threads.get());
+    for (number, (handle, (client, pacer))) in (0..).zip(workers.in_each(|| (tap.client(), Pacer::precise()))) {
+        let worker = Arc::new(Worker { run: Arc::clone(&run), client, pacer });
+        match at_once {
+            None => drop(sending.spawn_on(worker.open_loop(number, threads), &handle)),
+            Some(places) => (number..places).step_by(threads).for_each(|_| {
+                sending.spawn_on(Arc::clone(&worker).closed_loop(), &handle);
+            }),
+        }
+    }
+    tokio::select! {
+        () = async { while sending.join_next().await.is_some() {} } => {}
+        _ = stopped.wait_for(|stopped| *stopped) => {
+            tap.begin_cutting();
+            sending.shutdown().await;
+        }
+    }
+    let recorder = tap.finish().await?.recorder;
+    Ok(Driven { sent: run.sent.load(Relaxed), recorder })
+}
+
+/// Builds the tap that requests are sent through.
+fn setup(drive: &Drive, block_size: u32, hook: RecordHook) -> Result<Setup, DriveError> {
+    let (first, others) = drive.targets.split_first().ok_or(DriveError::NoTarget)?;
+    let config = Config {
+        upstream: first.clone(),
+        trace_out: drive.out.clone().unwrap_or_default(),
+        create: CreateMode::New,
+        record_tokens: true,
+        tokenizer: None,
+        block_hash: BlockHash::Xxh3_64,
+        block_size,
+        drain: Duration::ZERO,
+    };
+    // Their upstreams are chosen by index; a selector that no request fits keeps them from anything else.
+    let routes = others.iter().map(|upstream| Route { selector: None, upstream: upstream.clone() }).collect();
+    let content = Content { text: drive.content, ..Content::default() };
+    let setup = Setup {
+        routes,
+        reach: drive.reach.clone(),
+        idle: drive.idle,
+        content,
+        hook: Some(hook),
+        discards: drive.out.is_none(),
+        ..Setup::from(config)
+    };
+    Ok(setup)
+}
+
+/// The hook that adds records to the results, once the run is known: with it comes the time from the zero of the tap to its start.
+fn hook(run: Arc<OnceLock<(Arc<Run>, Duration)>>, results: Arc<Results>) -> RecordHook {
+    RecordHook(Arc::new(move |record: &mut Record| {
+        let Some((run, lead)) = run.get() else { return };
+        let number = record.request_id.as_deref().and_then(|id| id.strip_prefix(REQUEST_ID)?.parse::<usize>().ok());
+        let Some(index) = number.and_then(|number| run.workload.index_of(number)) else { return };
+        let (Some(request), Some(intended)) = (run.workload.requests.get(index), run.intended.get(index)) else {
+            return;
+        };
+        let sent = record.arrival.unwrap_or_default().saturating_sub(*lead);
+        let intended = Duration::from_nanos(intended.load(Relaxed));
+        results.add(index, &request.record, intended, sent, record);
+    }))
+}
+
+/// One thread that sends.
+struct Worker {
+    run: Arc<Run>,
+    client: Client,
+    pacer: Pacer,
+}
+
+impl Worker {
+    /// Sends every nth chain at its time.
+    async fn open_loop(self: Arc<Self>, number: usize, threads: usize) {
+        let mut sending = JoinSet::new();
+        for chain in (number..self.run.plan.chains.len()).step_by(threads) {
+            let first = self.run.plan.chains.get(chain).and_then(|turns| turns.first());
+            if let Some((_, Start::At(at))) = first {
+                self.pacer.sleep_until(self.run.start + *at).await;
+            }
+            while sending.try_join_next().is_some() {}
+            sending.spawn(Arc::clone(&self).send_chain(chain));
+        }
+        while sending.join_next().await.is_some() {}
+    }
+
+    /// Sends one chain after the other, as long as there are any.
+    async fn closed_loop(self: Arc<Self>) {
+        loop {
+            let chain = self.run.next_chain.fetch_add(1, Relaxed);
+            if chain >= self.run.plan.chains.len() {
+                return;
+            }
+            Arc::clone(&self).send_chain(chain).await;
+        }
+    }
+
+    async fn send_chain(self: Arc<Self>, chain: usize) {
+        let Some(turns) = self.run.plan.chains.get(chain) else { return };
+        let mut ended = Instant::now().max(self.run.start);
+        for (turn, (index, start)) in turns.iter().enumerate() {
+            let due = match start {
+                Start::At(at) => self.run.start + *at,
+                Start::After(think) => ended + *think,
+                Start::Free => ended,
+            };
+            let outgoing = self.run.prompts.request(*index, chain, turn, &self.run.workload);
+            self.pacer.sleep_until(due).await;
+            self.send(chain, *index, due, outgoing).await;
+            ended = Instant::now();
+        }
+    }
+
+    /// Sends one request and reads its response to the end, or to the token after which its client left.
+    async fn send(&self, chain: usize, index: usize, due: Instant, outgoing: Request<Bytes>) {
+        let run = &self.run;
+        if let Some(intended) = run.intended.get(index) {
+            let at = due.saturating_duration_since(run.start).as_nanos();
+            intended.store(u64::try_from(at).unwrap_or(u64::MAX), Relaxed);
+        }
+        run.sent.fetch_add(1, Relaxed);
+        let mut body = self.client.send(chain % run.targets, outgoing).await.into_body();
+        let leaves_after = run.workload.requests.get(index).and_then(|request| request.leaves_after());
+        while let Some(Ok(_)) = body.frame().await {
+            if leaves_after.is_some_and(|tokens| body.tokens() >= tokens) {
+                return;
+            }
+        }
+    }
+}

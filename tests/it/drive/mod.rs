@@ -1,0 +1,3 @@
+//! The load client, as a program before `play` and before servers of the tests' own.
+
+mod round_trip;

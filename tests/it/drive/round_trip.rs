@@ -1,0 +1,71 @@
+//! A recording is driven at the server that plays it: what comes back is what was recorded, and the figures say so.
+
+use serde_json::Value;
+
+use crate::support::{
+    running::{Running, vcr},
+    traces::json_lines,
+    tree,
+};
+
+const TRACE: &str = "traces/builtin.jsonl.gz";
+
+/// Drives the built-in trace at `play`, and returns the printed object.
+fn drive(server: &Running, flags: &[&str]) -> (Option<i32>, Value) {
+    let trace = tree::root().join(TRACE);
+    let target = format!("http://{}", server.address);
+    let mut arguments = vec!["replay", trace.to_str().unwrap(), "--target", &target, "--json"];
+    arguments.extend(flags);
+    let output = vcr(&arguments);
+    let printed = serde_json::from_slice(&output.stdout);
+    (output.status.code(), printed.unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr))))
+}
+
+#[test]
+fn tokens_come_back_by_their_ids_and_the_result_is_a_trace() {
+    let server = Running::start(&["play", "--instant", "--port", "0"]);
+    let out = tempfile::tempdir().unwrap();
+    let out = out.path().join("run.jsonl");
+    let (code, printed) = drive(&server, &["--arrivals", "burst", "--out", out.to_str().unwrap()]);
+    assert_eq!((code, &printed["verdict"]["valid"]), (Some(0), &Value::Bool(true)), "{printed:#}");
+    let results = &printed["results"];
+    let counted = results["counted_by"].as_object().unwrap();
+    assert_eq!(counted.keys().collect::<Vec<_>>(), ["token_ids"], "{results:#}");
+    let (sent, came) = (records(&tree::root().join(TRACE)), records(&out));
+    assert_eq!(came.len(), sent.len());
+    assert!(came.iter().all(|record| record["intended_ms"].is_number()));
+    let ids = |records: &[Value]| {
+        let mut ids: Vec<String> = records.iter().map(|record| record["output_token_ids"].to_string()).collect();
+        ids.sort();
+        ids
+    };
+    assert_eq!(ids(&came), ids(&sent));
+}
+
+#[test]
+fn a_closed_loop_sends_everything_once() {
+    let server = Running::start(&["play", "--instant", "--port", "0"]);
+    let (code, printed) = drive(&server, &["--concurrency", "3"]);
+    assert_eq!((code, &printed["results"]["failed"]), (Some(0), &Value::from(0)));
+    assert_eq!(printed["results"]["by_status"], serde_json::json!({"200": printed["results"]["requests"]}));
+}
+
+#[test]
+fn a_run_in_which_every_request_failed_is_not_valid() {
+    let server = Running::start(&["play", "--instant", "--port", "0", "--api-key", "right"]);
+    let (code, printed) = drive(&server, &["--arrivals", "burst", "--api-key", "wrong"]);
+    assert_eq!(code, Some(1));
+    assert_eq!(printed["verdict"]["reasons"][0]["reason"], "all_failed");
+    assert_eq!(printed["results"]["requests"], printed["results"]["by_status"]["401"]);
+}
+
+fn records(path: &std::path::Path) -> Vec<Value> {
+    let lines = if path.extension().is_some_and(|end| end == "gz") {
+        let packed = std::fs::read(path).unwrap();
+        let text = vllm_vcr::recording::trace::gunzip("trace", &packed).unwrap();
+        String::from_utf8(text).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    } else {
+        json_lines(path)
+    };
+    lines.into_iter().filter(|line: &Value| line.get("ttft_ms").is_some()).collect()
+}
