@@ -3,18 +3,15 @@
 
 mod bridge;
 mod http;
-mod recording;
-mod sink;
 mod spawned;
 mod stdio;
 
 use std::io;
 
 pub(super) use self::http::McpServers;
-pub use self::{bridge::UrlTap, recording::RecordingTarget, spawned::McpCommand, stdio::StdioTap};
-use ::recording::cassette::CassetteError;
-pub(super) use replay::mcp_traffic::Copies as McpCopies;
-pub use replay::mcp_traffic::McpRecorded;
+pub use self::{bridge::UrlTap, spawned::McpCommand, stdio::StdioTap};
+use recording::cassette::CassetteError;
+pub use replay::mcp_traffic::{McpRecorded, RecordingTarget};
 
 /// Bytes that are read at once.
 const AT_ONCE: usize = 64 << 10;

@@ -1,16 +1,13 @@
 //! Posting of messages, and what becomes of the responses.
 
-use std::{
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
-    time::Duration,
+use std::sync::{
+    Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicBool, Ordering::Relaxed},
 };
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, uri::PathAndQuery};
-use http_body_util::{BodyExt, Full};
+use http_body_util::Full;
 use serde_json::{Value, json};
 use tokio::{sync::Notify, sync::mpsc::Sender as Queue};
 
@@ -19,14 +16,13 @@ use super::{
     message::{Kind, Outgoing},
     send_line,
 };
-use net::{
-    server::media_type,
-    upstream::{EndpointUrl, Upstream, UpstreamBody, UpstreamError},
-};
-use replay::{mcp::MOST_BYTES, mcp_traffic::SESSION};
+use net::server::{NotWhole, media_type, receive_whole};
+use net::upstream::{EndpointUrl, Upstream, UpstreamBody, UpstreamError};
+use replay::mcp::MOST_BYTES;
+use replay::mcp_traffic::SESSION;
 
 /// Code of errors that HTTP, and no server, is the reason of (JSON-RPC's internal error).
-const INTERNAL: i64 = -32603;
+pub(super) const INTERNAL: i64 = -32603;
 
 /// Code that the official SDK has for a session that is gone.
 const SESSION_GONE: i64 = 32600;
@@ -167,9 +163,15 @@ impl Post {
         if media_type(response.headers()) == "text/event-stream" && status.is_success() {
             return self.stream(outgoing, response.into_body()).await;
         }
-        let body = match whole(response.into_body()).await {
+        let body = match receive_whole(response.into_body(), MOST_BYTES).await {
             Ok(body) => body,
-            Err(why) => return self.fail(id, INTERNAL, why, status).await,
+            Err(why) => {
+                let why = match why {
+                    NotWhole::TooLarge => "the answer is too large",
+                    NotWhole::BrokeOff => "the server broke off in the middle of its answer",
+                };
+                return self.fail(id, INTERNAL, why, status).await;
+            }
         };
         let read: Option<Value> = serde_json::from_slice(&body).ok();
         let is_answer = read.as_ref().is_some_and(|body| has_id(body, id) || body.is_array());
@@ -244,20 +246,3 @@ impl Post {
 pub(super) fn has_id(message: &Value, id: &str) -> bool {
     message.get("id").map(Value::to_string).as_deref() == Some(id)
 }
-
-/// Receives a body whole.
-async fn whole(mut body: UpstreamBody<Full<Bytes>>) -> Result<Vec<u8>, &'static str> {
-    let mut bytes = Vec::new();
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| "the server broke off in the middle of its answer")?;
-        let data = frame.data_ref().map(AsRef::as_ref).unwrap_or_default();
-        if bytes.len() + data.len() > MOST_BYTES {
-            return Err("the answer is too large");
-        }
-        bytes.extend_from_slice(data);
-    }
-    Ok(bytes)
-}
-
-/// The pause before a stream is opened again, where the server names none.
-pub(super) const RETRY: Duration = Duration::from_secs(1);

@@ -30,7 +30,7 @@ use self::{
 };
 use super::bridge::message::{Kind, Outgoing};
 use net::server::ResponseBody;
-use replay::mcp_traffic::{SESSION, Traffic};
+use replay::mcp_traffic::{McpRecorder, SESSION};
 
 /// Processes at a time.
 const MOST_PROCESSES: usize = 100;
@@ -56,7 +56,7 @@ pub(super) struct Spawned {
     pub(super) server: McpCommand,
     /// Its place among all servers.
     place: usize,
-    traffic: Option<Arc<Traffic>>,
+    recorder: Option<Arc<McpRecorder>>,
     /// Processes outlive the connection that began them.
     runtime: Handle,
     sessions: Arc<Mutex<HashMap<String, Arc<Process>>>>,
@@ -65,9 +65,9 @@ pub(super) struct Spawned {
 
 impl Spawned {
     /// A server of which no process runs; has to be called on the runtime of its processes.
-    pub(super) fn new(server: McpCommand, place: usize, traffic: Option<Arc<Traffic>>) -> Self {
+    pub(super) fn new(server: McpCommand, place: usize, recorder: Option<Arc<McpRecorder>>) -> Self {
         let (sessions, tasks) = (Arc::default(), Mutex::default());
-        Self { server, place, traffic, runtime: Handle::current(), sessions, tasks }
+        Self { server, place, recorder, runtime: Handle::current(), sessions, tasks }
     }
 
     /// Answers a request.
@@ -128,8 +128,8 @@ impl Spawned {
 
     async fn start(&self, session: &str) -> Result<Arc<Process>, String> {
         let (name, command) = (self.server.name.clone(), self.server.command.clone());
-        let recording = self.traffic.as_ref().map(|traffic| traffic.lines(self.place));
-        let started = self.runtime.spawn(async move { process::start(&command, recording) }).await;
+        let observer = self.recorder.as_ref().map(|recorder| recorder.process(self.place));
+        let started = self.runtime.spawn(async move { process::start(&command, observer) }).await;
         let (process, running) = match started {
             Ok(Ok(started)) => started,
             Ok(Err(error)) => return Err(format!("the MCP server {name} cannot be started: {error}")),
