@@ -132,10 +132,10 @@ impl Endpoint {
         let (mut own, mut deliveries) = (Own::default(), Vec::new());
         let (deadline, bytes, opening, journal) = {
             let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
-            let asked = connection.session.asked();
+            let asked = connection.session.asks;
             let steps = connection.session.take(sender.stream, Ok(line), sender.now);
             connection.sort(steps, sender.stream, &mut own, &mut deliveries);
-            let has_asked = connection.session.asked() > asked;
+            let has_asked = connection.session.asks > asked;
             let deadline = has_asked.then(|| sender.now.saturating_add(self.policy.reply_within));
             let opening = own.is_forwarded.then(|| connection.session.opening().clone());
             (deadline, connection.bytes(), opening, connection.session.take_journal())
@@ -324,7 +324,7 @@ impl Endpoint {
 }
 
 /// A record without its body.
-fn shown((records, at): (&RecordIndex, usize), indexed: &IndexedRecord, index: usize, served: u64) -> Value {
+fn shown((records, at): (&RecordIndex, usize), indexed: &IndexedRecord, index: usize, served: usize) -> Value {
     let route = format!("POST {}", McpCall::path(&indexed.record.server));
     let method = indexed.record.method.as_str();
     let boundary = records.requests().identity(at).map(|identity| &*identity.boundary);

@@ -5,8 +5,6 @@
 //!
 //! See docs/decisions/0087-mcp-sessions-without-io.md.
 
-mod account;
-mod consumption;
 mod endpoint;
 mod era;
 mod import;
@@ -15,6 +13,7 @@ mod message;
 mod miss;
 mod observer;
 mod params;
+mod playback;
 mod policy;
 mod record_index;
 mod servers;
@@ -22,7 +21,6 @@ mod session;
 #[cfg(test)]
 mod tests;
 mod tool_changes;
-mod turn;
 
 pub use self::{
     endpoint::{Answered, Delivery, Endpoint, Forward, Head, PARAMETER, Place, Reply, Sender as HttpSender},

@@ -244,7 +244,7 @@ impl Sessions {
             let connection = entry.lock();
             let others = served_to_others(&served, &connection.session);
             self.earlier.keep(&entry.name(server), connection.session.session_report(&others));
-            self.served.extend(connection.session.served());
+            self.served.extend(connection.session.consumption.records());
         }
     }
 
@@ -273,12 +273,11 @@ impl Sessions {
     }
 
     /// How often each record was served in a session of the account.
-    pub(super) fn times(&self, session: &str) -> BTreeMap<usize, u64> {
+    pub(super) fn times(&self, session: &str) -> BTreeMap<usize, usize> {
         let mut times = BTreeMap::new();
         for entry in self.entries.values().filter(|entry| entry.session == session) {
-            for (at, count) in entry.lock().session.times() {
-                *times.entry(at).or_default() += count;
-            }
+            let consumption = &entry.lock().session.consumption;
+            consumption.records().for_each(|at| *times.entry(at).or_default() += consumption.times(at));
         }
         times
     }
@@ -291,7 +290,7 @@ impl Sessions {
     /// Requests that were not recorded.
     pub(super) fn misses(&self, session: Option<&str>) -> Vec<Value> {
         let wanted = self.entries.values().filter(|entry| session.is_none_or(|session| session == entry.session));
-        wanted.flat_map(|entry| entry.lock().session.novel().to_vec()).collect()
+        wanted.flat_map(|entry| entry.lock().session.account.novel.list().to_vec()).collect()
     }
 
     /// Adds what was served to a report.
@@ -307,7 +306,7 @@ impl Sessions {
         let mut was_used = false;
         for entry in &wanted {
             let connection = entry.lock();
-            report.environment.extend(connection.session.replies().iter().cloned());
+            report.environment.extend(connection.session.account.replies.iter().cloned());
             if connection.session.was_used() {
                 was_used = true;
                 report.sessions.insert(
@@ -331,7 +330,7 @@ impl Sessions {
     fn times_served(&self, entries: &[&Entry]) -> BTreeMap<usize, usize> {
         let mut times: BTreeMap<usize, usize> = self.served.iter().map(|at| (*at, 1)).collect();
         for entry in entries {
-            entry.lock().session.served().for_each(|at| *times.entry(at).or_default() += 1);
+            entry.lock().session.consumption.records().for_each(|at| *times.entry(at).or_default() += 1);
         }
         times
     }
@@ -339,6 +338,6 @@ impl Sessions {
 
 /// The records that other sessions were served: more often than this one was.
 fn served_to_others(served: &BTreeMap<usize, usize>, session: &Session) -> HashSet<usize> {
-    let own: HashSet<usize> = session.served().collect();
+    let own: HashSet<usize> = session.consumption.records().collect();
     served.iter().filter(|(at, times)| **times > usize::from(own.contains(at))).map(|(at, _)| *at).collect()
 }

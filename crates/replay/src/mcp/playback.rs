@@ -41,7 +41,7 @@ impl Subscriptions {
 
 /// A record that is being sent.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(super) struct Playback {
     /// Its place in the recording; `None` where nothing was recorded.
     pub(super) at: Option<usize>,
     /// The next of its events.
@@ -81,23 +81,15 @@ pub(super) enum Next {
     Nothing,
 }
 
-impl Turn {
-    pub(super) fn new(at: Option<usize>, (stream, caller): (u64, Option<Id>), params: &Value, era: Era) -> Self {
-        Self {
-            at,
-            next: 0,
-            stream,
-            caller,
-            era,
-            token: token_of(params).cloned(),
-            is_answered: false,
-            values: Values::default(),
-        }
-    }
-
-    /// The same, with these values in its messages.
-    pub(super) fn with(self, values: Values) -> Self {
-        Self { values, ..self }
+impl Playback {
+    pub(super) fn new(
+        at: Option<usize>,
+        (stream, caller): (u64, Option<Id>),
+        params: &Value,
+        era: Era,
+        values: Values,
+    ) -> Self {
+        Self { at, next: 0, stream, caller, era, token: token_of(params).cloned(), is_answered: false, values }
     }
 
     /// Whether what comes next does not belong to a request without its answer.
