@@ -13,7 +13,7 @@ use super::{super::http::body_of_type, upstreams::RealServer};
 use crate::{
     net::server::{media_type, receive_whole},
     net::upstream::{UpstreamBody, UpstreamError},
-    replay::mcp::ReadLine,
+    replay::mcp::{ReadLine, error_response},
     replay::mcp_traffic::{EventData, SESSION},
 };
 
@@ -32,7 +32,6 @@ const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 /// Id of the `initialize` of our own.
 const OPENING: &str = "vllm-vcr-open";
 
-/// A session with a real server.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Opened {
     pub(super) is_open: bool,
@@ -53,16 +52,12 @@ impl Opened {
 /// Reason for which there is no answer of a real server.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failed {
-    /// There is none of this name.
     #[error("there is no such MCP server: name it with --mcp-upstream NAME=URL")]
     Unknown,
-    /// It did not answer.
     #[error("{0}: {cause}", cause = .0.cause())]
     Unanswered(UpstreamError),
-    /// It refused the request.
     #[error("the MCP server refused the request with HTTP {}", .0.as_u16())]
     Refused(StatusCode),
-    /// It opens no session.
     #[error("the MCP server opens no session: {0}")]
     Closed(String),
 }
@@ -78,8 +73,7 @@ impl Failed {
         };
         let message = format!("{server}: {self}. No record answers this request, so that it was forwarded.");
         let data = json!({"vcr": {"reason": "upstream_unreachable", "server": server}});
-        let error = json!({"code": UNANSWERED, "message": message, "data": data});
-        let body = json!({"jsonrpc": "2.0", "id": id, "error": error}).to_string();
+        let body = error_response(id.clone(), UNANSWERED, &message, Some(data)).to_string();
         body_of_type(StatusCode::OK, of_type, body.into(), HeaderMap::new())
     }
 }
@@ -120,7 +114,6 @@ async fn negotiate(server: &RealServer, opening: &Value, headers: &HeaderMap) ->
     Ok(opened)
 }
 
-/// A request with this message.
 fn posted(server: &RealServer, headers: &HeaderMap, message: &Value, opened: &Opened) -> Request<Full<Bytes>> {
     let (mut parts, ()) = Request::new(()).into_parts();
     (parts.method, parts.headers) = (Method::POST, headers.clone());
@@ -132,7 +125,6 @@ fn posted(server: &RealServer, headers: &HeaderMap, message: &Value, opened: &Op
     Request::from_parts(parts, Full::from(message.to_string()))
 }
 
-/// The answer to our `initialize`.
 async fn answer(mut body: UpstreamBody<Full<Bytes>>, is_stream: bool) -> Option<Value> {
     let is_it = |message: &Value| message.get("id").and_then(Value::as_str) == Some(OPENING);
     if !is_stream {

@@ -26,7 +26,7 @@ use crate::{
     net::server::receive_whole,
     net::upstream::{BodyObserver, NamedEndpoint, NamedUpstream, Observed, UpstreamBody},
     recording::cassette::CassetteError,
-    replay::mcp::{Forward, Place},
+    replay::mcp::{Forward, SessionKey},
     replay::mcp_traffic::{End, ExchangeObserver, JournalNotes, McpRecorded, McpRecorder, SESSION},
     replay::player::{CassettePlayer, RecordPlace},
 };
@@ -34,7 +34,6 @@ use crate::{
 /// Sessions of one real server that are remembered.
 const MOST_SESSIONS: usize = 10_000;
 
-/// Bytes of a refusal that are read.
 const MOST_REFUSAL: usize = 1 << 20;
 
 /// Headers of a client that do not go on to a real server: what belongs to its connection and account here, and compression, with which a
@@ -47,13 +46,11 @@ const WITHHELD_OF_SESSION: [&str; 6] = {
     [account, encoding, length, expect, SESSION, "last-event-id"]
 };
 
-/// A response of a real server.
 type Received = Response<UpstreamBody<Full<Bytes>>>;
 
 /// A session of a client, and the session at the real server.
-type Slots = BoundedCache<Place, Arc<AsyncMutex<Opened>>, RandomState>;
+type Slots = BoundedCache<SessionKey, Arc<AsyncMutex<Opened>>, RandomState>;
 
-/// The real servers of a player.
 #[derive(Debug)]
 pub(in crate::play) struct Upstreams {
     servers: Vec<RealServer>,
@@ -61,18 +58,14 @@ pub(in crate::play) struct Upstreams {
     player: Arc<CassettePlayer>,
 }
 
-/// A real server.
 #[derive(Debug)]
 pub(super) struct RealServer {
-    /// Its place among all.
     place: usize,
     pub(super) named: NamedUpstream<Full<Bytes>>,
     slots: Mutex<Slots>,
 }
 
-/// A message to a real server.
 pub(super) struct Outgoing<'a> {
-    /// Name of the server.
     pub(super) server: &'a str,
     /// The session of the account.
     pub(super) session: &'a str,
@@ -113,7 +106,12 @@ impl Upstreams {
     }
 
     /// Forwards a message that no record answers; an error is the answer to its request.
-    pub(super) async fn forward(&self, outgoing: &Outgoing<'_>, forward: &Forward, place: Option<&Place>) -> Response {
+    pub(super) async fn forward(
+        &self,
+        outgoing: &Outgoing<'_>,
+        forward: &Forward,
+        place: Option<&SessionKey>,
+    ) -> Response {
         let Some(server) = self.server(outgoing.server) else {
             return Failed::Unknown.response(outgoing.server, forward.id.as_ref());
         };
@@ -131,7 +129,7 @@ impl Upstreams {
         server: &RealServer,
         outgoing: &Outgoing<'_>,
         forward: &Forward,
-        place: Option<&Place>,
+        place: Option<&SessionKey>,
     ) -> Result<Response, Failed> {
         let opening = forward.opening.as_ref().zip(place);
         let opened = match opening {
@@ -201,7 +199,7 @@ impl Upstreams {
     }
 
     /// Ends the session at the real server, if there is one.
-    pub(super) fn end(self: &Arc<Self>, server: &str, place: Place, parts: &Parts) {
+    pub(super) fn end(self: &Arc<Self>, server: &str, place: SessionKey, parts: &Parts) {
         let Some(RealServer { place: at, .. }) = self.server(server) else { return };
         let (upstreams, parts, at) = (Arc::clone(self), parts.clone(), *at);
         tokio::spawn(async move {
@@ -243,7 +241,7 @@ impl RealServer {
     }
 
     /// The session of a client's session, which is opened where it is not.
-    async fn opened(&self, place: &Place, opening: &Value, headers: &HeaderMap) -> Result<Opened, Failed> {
+    async fn opened(&self, place: &SessionKey, opening: &Value, headers: &HeaderMap) -> Result<Opened, Failed> {
         let slot = self.slot(place);
         let mut opened = slot.lock().await;
         if !opened.is_open {
@@ -253,7 +251,7 @@ impl RealServer {
     }
 
     /// Forgets a session, unless another one was opened since.
-    async fn forget(&self, place: &Place, gone: &Opened) {
+    async fn forget(&self, place: &SessionKey, gone: &Opened) {
         let slot = self.slot(place);
         let mut opened = slot.lock().await;
         if opened.session == gone.session {
@@ -262,12 +260,12 @@ impl RealServer {
     }
 
     /// Keeps the session that a client's own `initialize` began.
-    async fn keep(&self, place: &Place, headers: &HeaderMap) {
+    async fn keep(&self, place: &SessionKey, headers: &HeaderMap) {
         let session = headers.get(SESSION).cloned();
         *self.slot(place).lock().await = Opened { is_open: true, session, version: None };
     }
 
-    fn slot(&self, place: &Place) -> Arc<AsyncMutex<Opened>> {
+    fn slot(&self, place: &SessionKey) -> Arc<AsyncMutex<Opened>> {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(slot) = slots.get(place) {
             return Arc::clone(slot);
@@ -298,7 +296,6 @@ async fn refused(response: Received, mut observer: ExchangeObserver, forward: &F
     Ok(response)
 }
 
-/// The id of a message.
 fn id_of(body: &[u8]) -> Option<Value> {
     let mut message: HashMap<String, Value> = serde_json::from_slice(body).ok()?;
     message.remove("id").filter(|id| !id.is_null())

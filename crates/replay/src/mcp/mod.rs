@@ -23,12 +23,14 @@ mod tests;
 mod tool_changes;
 
 pub use self::{
-    endpoint::{Answered, Delivery, Endpoint, Forward, Head, PARAMETER, Place, Reply, Sender as HttpSender},
+    endpoint::{
+        Answered, Delivery, Endpoint, Forward, HttpSender, McpHeaders, PARAMETER, Reply, SessionKey, named_in_headers,
+    },
     import::{ImportError, Imported, import, is_log},
     lines::{Lines, ReadLine},
-    message::MOST_BYTES,
+    message::{MOST_BYTES, error_response, method_of},
     miss::{EXHAUSTED, NO_MATCH},
-    observer::{Made, Observer, Passed, Sender, Unrecorded},
+    observer::{FinishedExchange, MessageOrigin, Observer, Sender, Unrecorded},
     params::ParamRules,
     policy::{OnNovel, OnUsedUp, Policy},
     record_index::{IndexedRecord, McpRecordError, RecordIndex, servers},

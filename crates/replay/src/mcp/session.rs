@@ -22,7 +22,7 @@ use self::{
     unmatched::{FIRST_ASK, Upstream},
 };
 use super::{
-    era::{Era, LEGACY, discovered, initialized},
+    era::{Era, LEGACY, discovered, initialized, recorded},
     message::{INVALID_REQUEST, Id, Line, METHOD_NOT_FOUND, MOST_BYTES, Malformed, Message, error, response},
     miss::Why,
     params::{is_by_method, is_known},
@@ -32,7 +32,6 @@ use super::{
 };
 use crate::{matching::requests::Consumption, values::EarlierValues};
 
-/// The revision that has batches.
 const WITH_BATCHES: &str = "2025-03-26";
 
 /// Requests of the server that wait for replies at a time.
@@ -74,7 +73,6 @@ impl Out {
         Self { stream, steps: Vec::new() }
     }
 
-    /// Sends all that a message brings about.
     fn answer(&mut self, message: Value) {
         self.steps.push(Step::Send(Sent { stream: self.stream, message, is_unsolicited: false }));
         self.steps.push(Step::Done(self.stream));
@@ -295,10 +293,12 @@ impl Session {
     /// The protocol version of an answer to `initialize`: the client's, where it is one of the recorded era, else the recording's.
     fn negotiated(&self, params: &Value) -> String {
         let wanted = params.get("protocolVersion").and_then(Value::as_str).unwrap_or_default();
-        let recorded = self.index.first_of("initialize").and_then(|indexed| indexed.record.answer()?.get("result"));
-        let recorded = recorded.and_then(|result| result.get("protocolVersion")?.as_str());
+        if LEGACY.contains(&wanted) {
+            return wanted.to_owned();
+        }
+        let recorded = recorded(&self.index, "initialize")("protocolVersion");
         let newest = LEGACY.last().copied().unwrap_or_default();
-        if LEGACY.contains(&wanted) { wanted } else { recorded.unwrap_or(newest) }.to_owned()
+        recorded.as_ref().and_then(Value::as_str).unwrap_or(newest).to_owned()
     }
 }
 
@@ -306,7 +306,6 @@ fn refusal(malformed: &Malformed) -> Value {
     error(malformed.id.as_ref(), malformed.code, malformed.why, None)
 }
 
-/// A result that was not recorded.
 fn made_up(id: &Id, era: Era, method: &str, result: Value) -> Value {
     let mut answer = [("result".to_owned(), result)].into_iter().collect();
     era.convert(method, &mut answer);

@@ -5,7 +5,7 @@
 
 use std::{error::Error, path::PathBuf};
 
-use crate::{mcp::Made, player::redact_exchange};
+use crate::{mcp::FinishedExchange, player::redact_exchange};
 use base::rate_limited_log::RateLimitedLog;
 use recording::{
     cassette::{CassetteError, CassetteWriter, Header, RecordedExchange, WriteMode},
@@ -45,7 +45,6 @@ pub struct OpenedCassette {
     pub(super) target: RecordingTarget,
 }
 
-/// Writer of such a cassette.
 #[derive(Debug)]
 pub(super) struct RecordFile {
     writer: CassetteWriter,
@@ -74,7 +73,7 @@ impl RecordFile {
     }
 
     /// Writes what was added, and what has not ended yet.
-    pub(super) fn flush(&mut self, unfinished: impl FnOnce() -> Vec<Made>) {
+    pub(super) fn flush(&mut self, unfinished: impl FnOnce() -> Vec<FinishedExchange>) {
         if !std::mem::take(&mut self.has_news) && self.writer.is_intact() {
             return;
         }

@@ -85,35 +85,35 @@ pub struct McpRecorder {
     ended: OnceLock<McpRecorded>,
 }
 
-/// A step of one exchange.
 #[derive(Debug)]
-struct Observed {
-    /// Number of the exchange.
+struct ExchangeStep {
     number: u64,
-    /// Milliseconds from the beginning.
     at: f64,
     step: Step,
 }
 
-/// What happened in an exchange.
 #[derive(Debug)]
 enum Step {
-    /// A client sent a request.
     Request(Box<ClientRequest>),
     /// The head of the response came, with the session that it names.
-    Answered { status: StatusCode, session: Option<Box<str>>, form: Form },
+    Answered {
+        status: StatusCode,
+        session: Option<Box<str>>,
+        form: Form,
+    },
     /// A side of a connection over stdio, which is an exchange then.
     Side(Sender),
     /// Bytes of the response, or of the side.
     Bytes(Bytes),
-    /// Bytes are missing.
     Lost,
-    /// The exchange is over.
     Ended(End),
     /// A line of a client, which is an exchange then, or of a process.
     Line(Box<ProcessLine>),
     /// A process has ended; that is what this side did.
-    Closed { process: u64, by: Sender },
+    Closed {
+        process: u64,
+        by: Sender,
+    },
 }
 
 /// A line that passed between a session and its process.
@@ -124,21 +124,17 @@ struct ProcessLine {
     process: u64,
     sender: Sender,
     line: Bytes,
-    /// The place of its record.
     place: Option<RecordPlace>,
 }
 
-/// A client's HTTP request.
 #[derive(Debug)]
 struct ClientRequest {
     /// The server's place among all.
     server: usize,
     method: Method,
-    /// The session that it names.
     session: Option<Box<str>>,
     /// `None` where it is too large.
     body: Option<Bytes>,
-    /// The place of its record.
     place: Option<RecordPlace>,
 }
 
@@ -256,10 +252,9 @@ impl McpRecorder {
         }
     }
 
-    /// Whether it was taken.
     fn submit(&self, number: u64, step: Step) -> bool {
         let at = self.began.elapsed().as_secs_f64() * 1e3;
-        self.recorder.submit(Observed { number, at, step }).is_ok()
+        self.recorder.submit(ExchangeStep { number, at, step }).is_ok()
     }
 }
 

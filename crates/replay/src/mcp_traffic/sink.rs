@@ -8,24 +8,22 @@
 //! See docs/decisions/0094-mcp-over-http-through-the-tap.md.
 
 use std::{
-    borrow::Cow,
     collections::{BTreeMap, HashMap},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
 };
 
 use http::StatusCode;
-use serde::Deserialize;
 use time::OffsetDateTime;
 use tokio::time::Instant;
 
 use super::{
-    ClientRequest, End, JournalNotes, McpRecorded, Observed, ProcessLine, Step,
+    ClientRequest, End, ExchangeStep, JournalNotes, McpRecorded, ProcessLine, Step,
     file::RecordFile,
     source::{Fate, Form, Key, Source},
 };
 use crate::{
-    mcp::{Made, Observer, Passed, ReadLine, Sender, Unrecorded},
+    mcp::{FinishedExchange, MessageOrigin, Observer, ReadLine, Sender, Unrecorded, method_of},
     player::{CassettePlayer, RecordPlace},
 };
 use recording::{cassette::CassetteError, recorder::Sink};
@@ -42,16 +40,16 @@ const PATIENCE_MS: f64 = 1800e3;
 /// Bytes of exchanges that have not ended, up to which they are written all the same: much is not searched for secrets again and again.
 const MOST_UNFINISHED: usize = 1 << 20;
 
-/// What takes the records.
 #[derive(Debug)]
 pub(super) enum Records {
     /// The recorder or the comparison of a player.
-    Player { player: Arc<CassettePlayer>, notes: JournalNotes },
-    /// A cassette of one connection.
+    Player {
+        player: Arc<CassettePlayer>,
+        notes: JournalNotes,
+    },
     File(Box<RecordFile>),
 }
 
-/// Messages that are put together.
 #[derive(Debug)]
 struct Session {
     observer: Observer,
@@ -64,7 +62,6 @@ struct Session {
 #[derive(Debug)]
 struct Reserved {
     place: RecordPlace,
-    /// When its exchange ended.
     ended_at: Option<f64>,
 }
 
@@ -93,7 +90,7 @@ impl McpSink {
         }
     }
 
-    fn take(&mut self, Observed { number, at, step }: Observed) {
+    fn take(&mut self, ExchangeStep { number, at, step }: ExchangeStep) {
         match step {
             Step::Request(request) => self.request(number, at, *request),
             Step::Answered { status, session, form } => self.answered(number, status, session, form),
@@ -113,14 +110,15 @@ impl McpSink {
         let ClientRequest { server, method, session, body, place } = request;
         let key = match session {
             Some(session) => Key::Session(server, session),
-            None if body.as_deref().is_some_and(is_initialize) => Key::Opening(number),
+            None if body.as_deref().and_then(method_of).as_deref() == Some("initialize") => Key::Opening(number),
             None => Key::Shared(server),
         };
         let mut source = Source::exchange(number, key.clone(), server, method);
         match body.filter(|_| source.is_posted()) {
             Some(body) => {
                 let observer = &mut self.session(key.clone(), server, at).observer;
-                let begun = observer.line(Passed { sender: Sender::Client, http_exchange: Some(number), at }, &body);
+                let begun =
+                    observer.line(MessageOrigin { sender: Sender::Client, http_exchange: Some(number), at }, &body);
                 // A subscription ends with its session: what came after it does not wait for it.
                 let has_place = begun > 0 && !observer.is_subscription(number);
                 if let Some(place) = place.filter(|_| has_place) {
@@ -148,11 +146,10 @@ impl McpSink {
         }
     }
 
-    /// Takes messages of a source.
     fn messages(&mut self, number: u64, at: f64, read_lines: impl IntoIterator<Item = ReadLine>) {
         let Some(source) = self.sources.get(&number) else { return };
         let (key, server) = (source.key.clone(), source.server);
-        let passed = Passed { sender: source.sender, http_exchange: source.of_messages(), at };
+        let passed = MessageOrigin { sender: source.sender, http_exchange: source.of_messages(), at };
         for read_line in read_lines {
             let observer = &mut self.session(key.clone(), server, at).observer;
             match read_line {
@@ -199,7 +196,8 @@ impl McpSink {
         let ProcessLine { server, process, sender, line, place } = passed;
         let key = Key::Process(process);
         let http_exchange = (sender == Sender::Client).then_some(number);
-        let begun = self.session(key.clone(), server, at).observer.line(Passed { sender, http_exchange, at }, &line);
+        let begun =
+            self.session(key.clone(), server, at).observer.line(MessageOrigin { sender, http_exchange, at }, &line);
         if let Some(place) = place.filter(|_| begun > 0) {
             self.places.insert(number, Reserved { place, ended_at: Some(at) });
         }
@@ -242,7 +240,7 @@ impl McpSink {
         all.early += early;
     }
 
-    fn fill(&mut self, key: &Key, Made { http_exchange, weight, exchange }: Made) {
+    fn fill(&mut self, key: &Key, FinishedExchange { http_exchange, weight, exchange }: FinishedExchange) {
         let reserved = http_exchange.and_then(|number| self.places.remove(&number)).map(|reserved| reserved.place);
         let is_recorded = match &mut self.records {
             Records::Player { player, .. } if player.is_comparing() => {
@@ -266,10 +264,10 @@ impl McpSink {
 }
 
 impl Sink for McpSink {
-    type Item = Observed;
+    type Item = ExchangeStep;
     type Ending = Result<McpRecorded, CassetteError>;
 
-    fn weight(observed: &Observed) -> usize {
+    fn weight(observed: &ExchangeStep) -> usize {
         EACH + match &observed.step {
             Step::Request(request) => request.body.as_ref().map_or(0, bytes::Bytes::len),
             Step::Bytes(bytes) => bytes.len(),
@@ -278,7 +276,7 @@ impl Sink for McpSink {
         }
     }
 
-    fn record(&mut self, observed: Observed) {
+    fn record(&mut self, observed: ExchangeStep) {
         if let Records::File(file) = &mut self.records {
             file.has_news = true;
         }
@@ -306,14 +304,4 @@ impl Sink for McpSink {
         }
         Ok(self.recorded)
     }
-}
-
-/// Whether a body is the request that opens a session.
-fn is_initialize(body: &[u8]) -> bool {
-    #[derive(Deserialize)]
-    struct Method<'a> {
-        #[serde(borrow)]
-        method: Option<Cow<'a, str>>,
-    }
-    serde_json::from_slice::<Method<'_>>(body).is_ok_and(|message| message.method.as_deref() == Some("initialize"))
 }

@@ -10,13 +10,11 @@ use crate::mcp::{Lines, MOST_BYTES, ReadLine, Sender};
 /// Whose messages are put together.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Key {
-    /// A session of a server.
     Session(usize, Box<str>),
     /// Messages to a server that name no session.
     Shared(usize),
     /// The exchange that may begin a session.
     Opening(u64),
-    /// A session of a process.
     Process(u64),
     /// The one connection over stdio.
     Connection,
@@ -44,7 +42,6 @@ pub(super) enum Fate {
     LeftOut,
 }
 
-/// Form of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     Events,
@@ -53,7 +50,6 @@ pub(super) enum Form {
     Other,
 }
 
-/// A source that is not over.
 #[derive(Debug)]
 pub(super) struct Source {
     pub(super) key: Key,
@@ -61,7 +57,6 @@ pub(super) struct Source {
     /// The side that its bytes are of.
     pub(super) sender: Sender,
     number: u64,
-    /// `None` over stdio.
     method: Option<Method>,
     status: StatusCode,
     content: Content,
@@ -83,7 +78,6 @@ impl Source {
         Self { key, server, sender, number, method, status, content: Content::None, is_lost: false }
     }
 
-    /// A side of a connection over stdio.
     pub(super) fn side(number: u64, sender: Sender) -> Self {
         let content = Content::Lines(Lines::new(MOST_BYTES));
         let (key, status) = (Key::Connection, StatusCode::OK);
@@ -99,7 +93,6 @@ impl Source {
         self.is_posted().then_some(self.number)
     }
 
-    /// Takes the head of the response.
     pub(super) fn answered(&mut self, status: StatusCode, form: Form) {
         self.status = status;
         self.content = match form {
@@ -156,7 +149,6 @@ impl Source {
         }
     }
 
-    /// Whether its session ends with it.
     pub(super) fn ends_session(&self, end: End) -> bool {
         let is_deleted = self.method == Some(Method::DELETE) && end == End::Whole && self.status.is_success();
         let is_gone = self.is_posted() && self.status == StatusCode::NOT_FOUND && matches!(self.key, Key::Session(..));

@@ -4,23 +4,16 @@
 //! The server's errors (stderr) are not touched. The end of the client's input is passed on; the tap ends when the server has ended, with
 //! its exit code.
 
-use std::{
-    ffi::OsString,
-    io,
-    os::unix::process::ExitStatusExt,
-    process::{ExitStatus, Stdio},
-    sync::Arc,
-    time::Duration,
-};
+use std::{ffi::OsString, io, os::unix::process::ExitStatusExt, process::ExitStatus, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
-    process::{Child, Command},
+    process::Child,
     time::timeout,
 };
 
-use super::{AT_ONCE, McpTapEnd, McpTapError, RecordingTarget};
+use super::{AT_ONCE, McpTapEnd, McpTapError, RecordingTarget, spawn};
 use net::upstream::BodyObserver;
 use replay::mcp::Sender;
 use replay::mcp_traffic::{End, ExchangeObserver, McpRecorder};
@@ -58,7 +51,8 @@ impl StdioTap {
         let Self { command, target } = self;
         let cassette = target.cassette.clone();
         let opened = target.open()?;
-        let mut child = start(&command)?;
+        let program = command.first().map(|program| program.to_string_lossy().into_owned()).unwrap_or_default();
+        let mut child = spawn(&command).map_err(|source| McpTapError::Command { command: program, source })?;
         let recorder = Arc::new(McpRecorder::of_connection(opened)?);
         let client = (Sender::Client, recorder.side(Sender::Client));
         let server = (Sender::Server, recorder.side(Sender::Server));
@@ -71,15 +65,6 @@ impl StdioTap {
         to_server.iter().for_each(tokio::task::JoinHandle::abort);
         Ok(McpTapEnd { code: code(&status), recorded: recorder.finish_connection(cassette).await })
     }
-}
-
-fn start(command: &[OsString]) -> Result<Child, McpTapError> {
-    let no_command = || McpTapError::Command { command: String::new(), source: io::ErrorKind::InvalidInput.into() };
-    let (program, arguments) = command.split_first().ok_or_else(no_command)?;
-    let mut child = Command::new(program);
-    child.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
-    let command = program.to_string_lossy().into_owned();
-    child.spawn().map_err(|source| McpTapError::Command { command, source })
 }
 
 /// Waits until a server ends, or ends it.

@@ -9,15 +9,12 @@ use super::Session;
 use crate::account::{Change, Concern, DEFAULT_SESSION, JournalEntry, KeptMisses, LARGEST_BODY, Report, SessionReport};
 use recording::canonical::McpCall;
 
-/// Changes of replies that are kept.
 const MOST_CHANGES: usize = 100;
 
-/// Counts of one connection.
 #[derive(Debug, Default)]
 pub(in crate::mcp) struct Account {
     /// Counts of requests and of what they got; what depends on other sessions is not filled in.
     pub(in crate::mcp) counts: SessionReport,
-    /// Each miss with its explanation.
     pub(in crate::mcp) novel: KeptMisses,
     /// Replies of the client that are not as they were recorded.
     pub(in crate::mcp) replies: Vec<Change>,
@@ -26,7 +23,6 @@ pub(in crate::mcp) struct Account {
 }
 
 impl Account {
-    /// Counts a miss with its explanation.
     pub(super) fn miss(&mut self, reason: &'static str, detail: Value) {
         self.novel.keep(detail);
         *self.counts.misses.entry(reason).or_default() += 1;

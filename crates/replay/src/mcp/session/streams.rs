@@ -11,7 +11,6 @@ use crate::mcp::{
 };
 
 impl Session {
-    /// Whether anything was sent to it.
     #[must_use]
     pub(in crate::mcp) fn was_used(&self) -> bool {
         self.account.counts.requests > 0 || !self.consumption.is_empty()

@@ -31,11 +31,8 @@ const MOST_NAMED: usize = 10;
 /// What is known of the session with the real server.
 #[derive(Debug, Default)]
 pub(super) struct Upstream {
-    /// Parameters of the client's `initialize`.
     pub(super) opening: Value,
-    /// Something went there.
     is_used: bool,
-    /// A list of messages is being answered.
     pub(super) is_batch: bool,
 }
 
@@ -45,7 +42,6 @@ impl Session {
         &self.upstream.opening
     }
 
-    /// Chooses the record that answers a request.
     pub(super) fn choose(&mut self, method: &str, identity: &Identity) -> Option<usize> {
         if let Some(at) = self.consumption.first_fresh(self.index.requests(), identity.key) {
             return Some(at);
@@ -103,7 +99,8 @@ impl Session {
         let (request, over_http) = (self.account.counts.requests, self.policy.over_http);
         let is_consumed = matches!(why, Why::NoMatch(Some(at)) if self.consumption.times(at) > 0);
         let (index, server) = (&self.index, &self.server);
-        Miss { index, request, server, method, identity, why, is_consumed, over_http, closest: None }.compared()
+        let miss = Miss { index, request, server, method, identity, why, is_consumed, over_http, closest: None };
+        Miss { closest: miss.comparison(), ..miss }
     }
 
     /// Answers a request that no record can answer: with an error, or by the real server.

@@ -20,7 +20,7 @@ use http::{HeaderName, HeaderValue};
 use http_body_util::Full;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
-    sync::mpsc::{Receiver, Sender as Queue, channel},
+    sync::mpsc::{Receiver, channel},
     task::{AbortHandle, JoinSet},
     time::timeout,
 };
@@ -87,7 +87,6 @@ impl UrlTap {
     }
 }
 
-/// A client's connection.
 struct Bridge {
     post: Arc<Post>,
     /// Everything that runs beside the client's input.
@@ -180,7 +179,6 @@ impl Bridge {
     }
 }
 
-/// Writes lines until there are no more.
 async fn write(mut lines: Receiver<Vec<u8>>, mut output: impl AsyncWrite + Unpin, mut observer: ExchangeObserver) {
     let mut is_open = true;
     while let Some(line) = lines.recv().await {
@@ -189,11 +187,4 @@ async fn write(mut lines: Receiver<Vec<u8>>, mut output: impl AsyncWrite + Unpin
         is_open = is_open && output.write_all(&line).await.is_ok() && output.flush().await.is_ok();
     }
     observer.ended(End::Whole);
-}
-
-/// Sends a message of the server as a line: JSON has line ends between its tokens only.
-async fn send_line(queue: &Queue<Vec<u8>>, mut message: Vec<u8>) {
-    message.iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')).for_each(|byte| *byte = b' ');
-    message.push(b'\n');
-    let _client_left = queue.send(message).await;
 }

@@ -14,8 +14,8 @@ use tokio::{sync::Notify, sync::mpsc::Sender as Queue};
 use super::{
     headers::{self, Annotated},
     message::{Kind, Outgoing},
-    send_line,
 };
+use crate::mcp::as_line;
 use net::server::{NotWhole, media_type, receive_whole};
 use net::upstream::{EndpointUrl, Upstream, UpstreamBody, UpstreamError};
 use replay::mcp::MOST_BYTES;
@@ -27,10 +27,8 @@ pub(super) const INTERNAL: i64 = -32603;
 /// Code that the official SDK has for a session that is gone.
 const SESSION_GONE: i64 = 32600;
 
-/// A response of the server.
 pub(super) type Received = Response<UpstreamBody<Full<Bytes>>>;
 
-/// The connection to a server.
 #[derive(Debug)]
 pub(super) struct Post {
     upstream: Upstream<Full<Bytes>>,
@@ -42,7 +40,6 @@ pub(super) struct Post {
     closed: Notify,
 }
 
-/// What is known of the session.
 #[derive(Debug, Clone, Default)]
 struct State {
     session: Option<HeaderValue>,
@@ -80,7 +77,6 @@ impl Post {
         self.is_closed.load(Relaxed)
     }
 
-    /// Waits until it is closed.
     pub(super) async fn until_closed(&self) {
         let closed = self.closed.notified();
         if !self.is_closed() {
@@ -98,7 +94,6 @@ impl Post {
         }
     }
 
-    /// Ends the session, where there is one.
     pub(super) async fn delete(&self) {
         if self.state().session.is_some() {
             let _any = self.upstream.send(self.bare(Method::DELETE)).await;
@@ -177,7 +172,7 @@ impl Post {
         let is_answer = read.as_ref().is_some_and(|body| has_id(body, id) || body.is_array());
         if is_answer {
             self.learn(outgoing, read.as_ref());
-            return send_line(&self.queue, body.to_vec()).await;
+            return self.pass(body.to_vec()).await;
         }
         let has_session = self.state().session.is_some();
         match read.as_ref().and_then(|body| body.get("error")).filter(|error| error.is_object()) {
@@ -218,9 +213,8 @@ impl Post {
         }
     }
 
-    /// Passes a message of the server on.
     pub(super) async fn pass(&self, message: Vec<u8>) {
-        send_line(&self.queue, message).await;
+        let _client_left = self.queue.send(as_line(message)).await;
     }
 
     /// Answers a request with an error of the bridge's own.

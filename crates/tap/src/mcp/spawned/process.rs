@@ -3,7 +3,6 @@
 use std::{
     ffi::OsString,
     io,
-    process::Stdio,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -12,7 +11,7 @@ use bytes::Bytes;
 use serde_json::Value;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    process::{Child, ChildStdin, ChildStdout, Command},
+    process::{Child, ChildStdin, ChildStdout},
     sync::{
         Notify,
         mpsc::{Receiver, Sender as Queue, channel},
@@ -21,7 +20,7 @@ use tokio::{
 };
 
 use super::routes::Routes;
-use crate::mcp::{AT_ONCE, bridge::message::Outgoing};
+use crate::mcp::{AT_ONCE, as_line, bridge::message::Outgoing, spawn};
 use replay::mcp::{Lines, MOST_BYTES, ReadLine, Sender};
 use replay::mcp_traffic::ProcessObserver;
 
@@ -49,10 +48,7 @@ pub(super) fn start(
     command: &[OsString],
     observer: Option<ProcessObserver>,
 ) -> io::Result<(Arc<Process>, impl Future<Output = ()> + Send + use<>)> {
-    let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-    let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
-    let mut child = command.spawn()?;
+    let mut child = spawn(command)?;
     let (send, lines) = channel(MOST_QUEUED);
     let input = Mutex::new(Some(send));
     let process = Arc::new(Process { input, routes: Mutex::default(), observer, closed: Notify::new() });
@@ -72,9 +68,7 @@ impl Process {
     /// Hands a message over that wants no answer; false where the process has ended.
     pub(super) async fn send(&self, outgoing: Outgoing) -> bool {
         let Some(input) = self.input().clone() else { return false };
-        let mut line = outgoing.line;
-        line.iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')).for_each(|byte| *byte = b' ');
-        line.push(b'\n');
+        let line = as_line(outgoing.line);
         self.observer.iter().for_each(|observer| observer.line(Sender::Client, &line));
         input.send(line).await.is_ok()
     }
@@ -129,7 +123,6 @@ impl Process {
         }
     }
 
-    /// Passes a message of the server on.
     async fn message(&self, line: Vec<u8>) {
         self.observer.iter().for_each(|observer| observer.line(Sender::Server, &line));
         let message = match serde_json::from_slice::<Value>(&line) {

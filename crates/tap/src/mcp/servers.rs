@@ -29,7 +29,6 @@ const ROOT: &str = "/mcp/";
 /// Headers of a client that do not go on: a compressed response could not be read.
 const WITHHELD: [&str; 1] = ["accept-encoding"];
 
-/// The servers of a tap.
 #[derive(Debug)]
 pub(crate) struct McpServers {
     called: Vec<NamedUpstream<Sent>>,
@@ -42,8 +41,11 @@ pub(crate) struct McpServers {
 /// The server of a path.
 enum Found<'s, 'p> {
     /// It is called at its URL; with its place among all, and the rest of the path.
-    Called { place: usize, server: &'s NamedUpstream<Sent>, rest: &'p str },
-    /// It is started.
+    Called {
+        place: usize,
+        server: &'s NamedUpstream<Sent>,
+        rest: &'p str,
+    },
     Spawned(&'s Spawned),
 }
 
@@ -75,7 +77,6 @@ impl McpServers {
         Self { called, spawned: Arc::clone(&self.spawned), recorder: self.recorder.clone() }
     }
 
-    /// Ends the servers that were started.
     pub(crate) async fn end(&self) {
         futures_util::future::join_all(self.spawned.iter().map(Spawned::end)).await;
     }
