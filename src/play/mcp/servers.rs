@@ -37,14 +37,13 @@ use crate::{
     replay::{
         account::http::{plain, put},
         mcp::{Answered, Endpoint, Forward, HttpSender, McpHeaders, PARAMETER, Reply, Servers, SessionKey},
+        mcp_traffic::SESSION,
         player::CassettePlayer,
     },
 };
 
 /// Path below which the servers are.
 const ROOT: &str = "/mcp/";
-
-const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 
 /// Time after which a silent stream gets a comment.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -88,7 +87,7 @@ impl Replay for McpServers {
         let headers = response.headers_mut();
         put(headers, "x-vcr-session", &session);
         if parts.headers.contains_key(header::ORIGIN) {
-            headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("mcp-session-id"));
+            headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(SESSION));
         }
         ControlFlow::Break(response)
     }
@@ -319,7 +318,7 @@ fn whole(target: &Target, status: u16, body: Option<(String, Share)>, session: O
 }
 
 fn session_header(session: Option<String>) -> Option<(HeaderName, HeaderValue)> {
-    Some((SESSION, HeaderValue::try_from(session?).ok()?))
+    Some((HeaderName::from_static(SESSION), HeaderValue::try_from(session?).ok()?))
 }
 
 fn not_allowed(target: &Target) -> Response {
@@ -343,7 +342,7 @@ fn head(headers: &HeaderMap) -> McpHeaders {
     let parameters = parameters.collect();
     McpHeaders {
         accept: (!accept.is_empty()).then(|| accept.join(", ")),
-        session: text("mcp-session-id"),
+        session: text(SESSION),
         version: text("mcp-protocol-version"),
         method: text("mcp-method"),
         name: text("mcp-name"),

@@ -51,7 +51,7 @@ pub(super) enum Records {
 }
 
 #[derive(Debug)]
-struct Session {
+struct ObservedSession {
     observer: Observer,
     used_at: f64,
     /// The side that ended first.
@@ -71,7 +71,7 @@ pub(super) struct McpSink {
     servers: Vec<String>,
     records: Records,
     began: (OffsetDateTime, Instant),
-    sessions: HashMap<Key, Session>,
+    sessions: HashMap<Key, ObservedSession>,
     sources: HashMap<u64, Source>,
     places: BTreeMap<u64, Reserved>,
     recorded: McpRecorded,
@@ -169,7 +169,9 @@ impl McpSink {
         if source.key == Key::Connection && end == End::Whole {
             self.session(Key::Connection, source.server, at).left.get_or_insert(source.sender);
         }
-        if let Some(Session { observer, .. }) = self.sessions.get_mut(&source.key).filter(|_| source.is_posted()) {
+        if let Some(ObservedSession { observer, .. }) =
+            self.sessions.get_mut(&source.key).filter(|_| source.is_posted())
+        {
             match source.fate(end, observer.has_open(number)) {
                 Fate::Kept => {}
                 Fate::Cut(by) => observer.cut(number, by),
@@ -204,7 +206,7 @@ impl McpSink {
         self.deliver(&key);
     }
 
-    fn session(&mut self, key: Key, server: usize, at: f64) -> &mut Session {
+    fn session(&mut self, key: Key, server: usize, at: f64) -> &mut ObservedSession {
         if self.sessions.len() >= MOST_SESSIONS && !self.sessions.contains_key(&key) {
             let oldest = self.sessions.iter().min_by(|one, other| one.1.used_at.total_cmp(&other.1.used_at));
             if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
@@ -216,7 +218,8 @@ impl McpSink {
             let observer = Observer::new(name, self.began.0);
             // The player's recorder puts records in order, by their places.
             let is_placed = matches!(self.records, Records::Player { .. });
-            Session { observer: if is_placed { observer.unordered() } else { observer }, used_at: at, left: None }
+            let observer = if is_placed { observer.unordered() } else { observer };
+            ObservedSession { observer, used_at: at, left: None }
         };
         let session = self.sessions.entry(key).or_insert_with(new);
         session.used_at = at;
