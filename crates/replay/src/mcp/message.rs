@@ -143,7 +143,7 @@ pub fn error_response(id: Value, code: i64, message: &str, data: Option<Value>) 
     if let (Some(data), Some(fields)) = (data, error.as_object_mut()) {
         fields.insert("data".to_owned(), data);
     }
-    json!({"jsonrpc": "2.0", "id": id, "error": error})
+    Value::from_iter([("jsonrpc", "2.0".into()), ("id", id), ("error", error)])
 }
 
 #[must_use]
