@@ -3,14 +3,18 @@
 use std::cell::RefCell;
 
 use axum::response::IntoResponse;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures_util::Stream;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
-use http_body::{Body as _, Frame};
-use http_body_util::{BodyExt, StreamBody};
+use http_body::Frame;
+use http_body_util::StreamBody;
 use time::{OffsetDateTime, macros::format_description};
 
-use crate::{api::ApiError, net::server::BodyError, play::request::budget::Share};
+use crate::{
+    api::ApiError,
+    net::server::{BodyError, NotWhole, receive_whole},
+    play::request::budget::Share,
+};
 
 pub(super) use axum::body::Body as ResponseBody;
 
@@ -27,28 +31,11 @@ const SERVER: HeaderValue = HeaderValue::from_static("uvicorn");
 ///
 /// # Errors
 /// 413 for a longer one, 400 for one that broke off.
-pub(super) async fn read_body(mut body: ResponseBody, limit: usize) -> Result<Bytes, ApiError> {
-    let announced = body.size_hint().lower();
-    if usize::try_from(announced).is_ok_and(|announced| announced > limit) {
-        return Err(ApiError::too_large(limit));
-    }
-    let mut first = Bytes::new();
-    let mut whole = BytesMut::new();
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| ApiError::unreadable())?;
-        let Ok(data) = frame.into_data() else { continue };
-        if first.len() + whole.len() + data.len() > limit {
-            return Err(ApiError::too_large(limit));
-        }
-        // Most bodies come in one piece, which is taken as it is.
-        if first.is_empty() && whole.is_empty() {
-            first = data;
-        } else {
-            whole.extend_from_slice(&std::mem::take(&mut first));
-            whole.extend_from_slice(&data);
-        }
-    }
-    Ok(if whole.is_empty() { first } else { whole.freeze() })
+pub(super) async fn read_body(body: ResponseBody, limit: usize) -> Result<Bytes, ApiError> {
+    receive_whole(body, limit).await.map_err(|why| match why {
+        NotWhole::TooLarge => ApiError::too_large(limit),
+        NotWhole::BrokeOff => ApiError::unreadable(),
+    })
 }
 
 /// The text of a JSON answer.

@@ -11,15 +11,16 @@ use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
-use super::{
-    exchange::Exchange, mcp::McpCopies, observed_stream::ObservedStream, other_apis::ApiEvent, refusal::Refusal,
-};
+use super::{exchange::Exchange, observed_stream::ObservedStream, other_apis::ApiEvent, refusal::Refusal};
 use net::{
     server::{BodyError, RequestBody, ResponseBody},
     upstream::{BodyObserver, Observed, Relayed, UpstreamBody},
 };
 use recording::exchange::outcome_of;
-use replay::player::{Completed, Completions};
+use replay::{
+    mcp_traffic::ExchangeObserver,
+    player::{Completed, Completions},
+};
 
 /// Maximum size of a response that is decoded, in bytes.
 const MAX_COPY: usize = 16 << 20;
@@ -57,7 +58,7 @@ pub(super) enum ProxyBody {
     /// A stream whose events are observed.
     ObservedStream(Box<Completed<ObservedStream>>),
     /// A response of an MCP server.
-    Mcp(Box<Observed<Received, McpCopies>>),
+    Mcp(Box<Observed<Received, ExchangeObserver>>),
     /// A recorded response of the player.
     Played(Box<ResponseBody>),
 }

@@ -1,11 +1,11 @@
 //! MCP servers that answer from cassettes: over stdio, and over HTTP beside the models.
 
-mod http;
 mod opening;
 mod origin;
+mod servers;
 mod stdio;
 mod streams;
 mod upstreams;
 
 pub use self::stdio::{McpEnd, play_stdio};
-pub(super) use self::{http::McpServers, streams::Streams, upstreams::Upstreams};
+pub(super) use self::{servers::McpServers, streams::Streams, upstreams::Upstreams};

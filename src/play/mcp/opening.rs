@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use axum::{body::Body, response::Response};
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, header};
 use http_body_util::{BodyExt, Full};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::{super::http::body_of_type, upstreams::Site};
+use super::{super::http::body_of_type, upstreams::RealServer};
 use crate::{
-    net::server::media_type,
+    net::server::{media_type, receive_whole},
     net::upstream::{UpstreamBody, UpstreamError},
-    replay::mcp::ReadLine,
+    replay::mcp::{ReadLine, error_response},
     replay::mcp_traffic::{EventData, SESSION},
 };
 
@@ -32,7 +32,6 @@ const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 /// Id of the `initialize` of our own.
 const OPENING: &str = "vllm-vcr-open";
 
-/// A session with a real server.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Opened {
     pub(super) is_open: bool,
@@ -53,16 +52,12 @@ impl Opened {
 /// Reason for which there is no answer of a real server.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failed {
-    /// There is none of this name.
     #[error("there is no such MCP server: name it with --mcp-upstream NAME=URL")]
     Unknown,
-    /// It did not answer.
     #[error("{0}: {cause}", cause = .0.cause())]
     Unanswered(UpstreamError),
-    /// It refused the request.
     #[error("the MCP server refused the request with HTTP {}", .0.as_u16())]
     Refused(StatusCode),
-    /// It opens no session.
     #[error("the MCP server opens no session: {0}")]
     Closed(String),
 }
@@ -78,22 +73,26 @@ impl Failed {
         };
         let message = format!("{server}: {self}. No record answers this request, so that it was forwarded.");
         let data = json!({"vcr": {"reason": "upstream_unreachable", "server": server}});
-        let error = json!({"code": UNANSWERED, "message": message, "data": data});
-        let body = json!({"jsonrpc": "2.0", "id": id, "error": error}).to_string();
+        let body = error_response(id.clone(), UNANSWERED, &message, Some(data)).to_string();
         body_of_type(StatusCode::OK, of_type, body.into(), HeaderMap::new())
     }
 }
 
 /// Opens a session with the parameters of a client's `initialize` and its other headers.
-pub(super) async fn open(site: &Site, opening: &Value, headers: &HeaderMap) -> Result<Opened, Failed> {
-    let in_time = timeout(OPEN_WITHIN, negotiate(site, opening, headers)).await;
+pub(super) async fn open(server: &RealServer, opening: &Value, headers: &HeaderMap) -> Result<Opened, Failed> {
+    let in_time = timeout(OPEN_WITHIN, negotiate(server, opening, headers)).await;
     in_time.unwrap_or_else(|_| Err(Failed::Closed(format!("no answer to initialize within {OPEN_WITHIN:?}"))))
 }
 
-async fn negotiate(site: &Site, opening: &Value, headers: &HeaderMap) -> Result<Opened, Failed> {
+async fn negotiate(server: &RealServer, opening: &Value, headers: &HeaderMap) -> Result<Opened, Failed> {
     let params = if opening.is_null() { json!({}) } else { opening.clone() };
     let initialize = json!({"jsonrpc": "2.0", "id": OPENING, "method": "initialize", "params": params});
-    let response = site.upstream.send(posted(site, headers, &initialize)).await.map_err(Failed::Unanswered)?;
+    let response = server
+        .named
+        .upstream
+        .send(posted(server, headers, &initialize, &Opened::default()))
+        .await
+        .map_err(Failed::Unanswered)?;
     if !response.status().is_success() {
         return Err(Failed::Refused(response.status()));
     }
@@ -109,37 +108,32 @@ async fn negotiate(site: &Site, opening: &Value, headers: &HeaderMap) -> Result<
     let version = version.and_then(|version| version.parse().ok());
     let opened = Opened { is_open: true, session, version };
     let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
-    let mut request = posted(site, headers, &initialized);
-    opened.put_into(request.headers_mut());
-    let response = site.upstream.send(request).await.map_err(Failed::Unanswered)?;
-    drop(whole(response.into_body(), MOST_BYTES).await);
+    let request = posted(server, headers, &initialized, &opened);
+    let response = server.named.upstream.send(request).await.map_err(Failed::Unanswered)?;
+    drop(receive_whole(response.into_body(), MOST_BYTES).await);
     Ok(opened)
 }
 
-/// A request with this message.
-fn posted(site: &Site, headers: &HeaderMap, message: &Value) -> Request<Full<Bytes>> {
-    let mut request = Request::new(());
-    *request.method_mut() = Method::POST;
-    *request.headers_mut() = headers.clone();
-    let (parts, ()) = request.into_parts();
-    let mut request = site.request(&parts, message.to_string().into());
-    let headers = request.headers_mut();
-    headers.remove(VERSION);
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(header::ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
-    request
+fn posted(server: &RealServer, headers: &HeaderMap, message: &Value, opened: &Opened) -> Request<Full<Bytes>> {
+    let (mut parts, ()) = Request::new(()).into_parts();
+    (parts.method, parts.headers) = (Method::POST, headers.clone());
+    let mut parts = server.in_session(&parts, &Opened::default());
+    parts.headers.remove(VERSION);
+    parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    parts.headers.insert(header::ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
+    opened.put_into(&mut parts.headers);
+    Request::from_parts(parts, Full::from(message.to_string()))
 }
 
-/// The answer to our `initialize`.
 async fn answer(mut body: UpstreamBody<Full<Bytes>>, is_stream: bool) -> Option<Value> {
     let is_it = |message: &Value| message.get("id").and_then(Value::as_str) == Some(OPENING);
     if !is_stream {
-        return serde_json::from_slice(&whole(body, MOST_BYTES).await?).ok().filter(is_it);
+        return serde_json::from_slice(&receive_whole(body, MOST_BYTES).await.ok()?).ok().filter(is_it);
     }
     let mut events = EventData::new(MOST_BYTES);
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame.ok()?.into_data() else { continue };
-        for read_line in events.push(&data) {
+        for read_line in events.push(data) {
             let ReadLine::Line(line) = read_line else { continue };
             let message: Option<Value> = serde_json::from_slice(&line).ok().filter(is_it);
             if message.is_some() {
@@ -148,17 +142,4 @@ async fn answer(mut body: UpstreamBody<Full<Bytes>>, is_stream: bool) -> Option<
         }
     }
     None
-}
-
-/// Receives a body; `None` where it is too large or breaks off.
-pub(super) async fn whole(mut body: UpstreamBody<Full<Bytes>>, most: usize) -> Option<Bytes> {
-    let mut bytes = BytesMut::new();
-    while let Some(frame) = body.frame().await {
-        let Ok(data) = frame.ok()?.into_data() else { continue };
-        if bytes.len() + data.len() > most {
-            return None;
-        }
-        bytes.extend_from_slice(&data);
-    }
-    Some(bytes.freeze())
 }

@@ -23,7 +23,6 @@ use crate::replay::mcp::Delivery;
 /// Bytes that wait on one stream, beside a message that is larger than that.
 const MOST_WAITING: usize = 8 << 20;
 
-/// The streams of a server.
 #[derive(Debug)]
 pub(in crate::play) struct Streams {
     began: Instant,
@@ -54,7 +53,6 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    /// Its number.
     pub(super) fn number(&self) -> u64 {
         self.number
     }
@@ -129,7 +127,6 @@ impl Streams {
     }
 }
 
-/// A message as an event.
 pub(super) fn event(message: &Value) -> Bytes {
     format!("event: message\ndata: {message}\n\n").into()
 }

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
@@ -46,6 +46,40 @@ pub type ResponseBody = UnsyncBoxBody<Bytes, BodyError>;
 #[must_use]
 pub fn whole_body(bytes: Bytes) -> ResponseBody {
     Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
+}
+
+/// Reasons for which a body was not received whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotWhole {
+    /// It is larger than it may be.
+    TooLarge,
+    /// It ended early.
+    BrokeOff,
+}
+
+/// Receives a body of at most so many bytes.
+///
+/// # Errors
+/// When it is larger, or ends early.
+pub async fn receive_whole<B: Body<Data = Bytes> + Unpin>(mut body: B, most: usize) -> Result<Bytes, NotWhole> {
+    if usize::try_from(body.size_hint().lower()).is_ok_and(|announced| announced > most) {
+        return Err(NotWhole::TooLarge);
+    }
+    let (mut first, mut rest) = (Bytes::new(), BytesMut::new());
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(|_| NotWhole::BrokeOff)?.into_data() else { continue };
+        if first.len() + rest.len() + data.len() > most {
+            return Err(NotWhole::TooLarge);
+        }
+        // Most bodies come in one piece, which is taken as it is.
+        if first.is_empty() && rest.is_empty() {
+            first = data;
+        } else {
+            rest.extend_from_slice(&std::mem::take(&mut first));
+            rest.extend_from_slice(&data);
+        }
+    }
+    Ok(if rest.is_empty() { first } else { rest.freeze() })
 }
 
 /// The body of a request: as it arrives, or read already.

@@ -39,7 +39,7 @@ use tokio::{
 };
 
 pub use self::{
-    body::{BodyError, RequestBody, ResponseBody, whole_body},
+    body::{BodyError, NotWhole, RequestBody, ResponseBody, receive_whole, whole_body},
     connection_options::ConnectionOptions,
     descriptors::raise_descriptor_limit,
     informational::Informational,

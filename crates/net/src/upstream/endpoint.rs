@@ -1,10 +1,10 @@
-//! URLs of single endpoints, such as MCP servers, which have paths of their own.
+//! Single endpoints, such as MCP servers, which have paths of their own: their URLs, and requests to them.
 
 use std::{fmt, str::FromStr};
 
-use http::{HeaderName, HeaderValue, Uri, uri::PathAndQuery};
+use http::{HeaderName, HeaderValue, Uri, request::Parts, uri::PathAndQuery};
 
-use super::{UpstreamUrl, UrlError, without_secrets};
+use super::{OutgoingBody, Upstream, UpstreamOptions, UpstreamUrl, UrlError, headers, without_secrets};
 
 /// An endpoint under a name.
 #[derive(Debug, Clone)]
@@ -15,6 +15,39 @@ pub struct NamedEndpoint {
     pub url: EndpointUrl,
     /// Headers that every request to it gets, in place of the client's; they are not recorded.
     pub headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+/// A named endpoint and the client that reaches it.
+#[derive(Debug)]
+pub struct NamedUpstream<B: OutgoingBody> {
+    /// The endpoint.
+    pub endpoint: NamedEndpoint,
+    /// Its client.
+    pub upstream: Upstream<B>,
+}
+
+impl<B: OutgoingBody> NamedUpstream<B> {
+    /// Builds the client, which connects with its first request.
+    #[must_use]
+    pub fn new(endpoint: NamedEndpoint, reach: &UpstreamOptions) -> Self {
+        Self { upstream: Upstream::new(endpoint.url.origin().clone(), reach), endpoint }
+    }
+
+    /// Clones it with connections of its own.
+    #[must_use]
+    pub fn with_own_connections(&self) -> Self {
+        Self { upstream: self.upstream.with_own_connections(), endpoint: self.endpoint.clone() }
+    }
+
+    /// Makes the head of a client's request that of one to the endpoint: its URL with `rest` at the end of the path, and its own headers;
+    /// the `withheld` ones of the client do not go on.
+    pub fn address(&self, parts: &mut Parts, rest: &str, withheld: &[&str]) {
+        parts.uri = self.endpoint.url.target(rest, parts.uri.query()).into();
+        headers::remove(&mut parts.headers, |name| withheld.contains(&name.as_str()));
+        for (name, value) in &self.endpoint.headers {
+            parts.headers.insert(name, value.clone());
+        }
+    }
 }
 
 /// The URL of an endpoint: `http://host:port/path?query`, or `https`.

@@ -37,7 +37,7 @@ use tokio::time::timeout;
 pub use self::{
     body::{UpstreamBody, UpstreamBodyError},
     connector::{Authorities, AuthoritiesError},
-    endpoint::{EndpointUrl, NamedEndpoint},
+    endpoint::{EndpointUrl, NamedEndpoint, NamedUpstream},
     headers::{remove, requested_upgrade},
     relay::{BodyObserver, Observed, Relayed, pass_informational},
     url::{UpstreamUrl, UrlError, without_secrets},

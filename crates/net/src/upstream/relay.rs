@@ -11,7 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, Version};
+use http::{HeaderMap, Request, Response, Version, header};
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Sleep, sleep};
 
@@ -206,6 +206,19 @@ impl<R, O: BodyObserver> Observed<R, O> {
     /// Builds a body with its observer.
     pub fn new(body: Relayed<R>, observer: O) -> Self {
         Self { body, observer, has_ended: false }
+    }
+
+    /// Observes the body of a response. One without bytes is given back as it is; its observer takes its end at once.
+    pub fn of(response: Response<R>, mut observer: O) -> Response<Result<Self, R>>
+    where
+        R: Body,
+    {
+        let has_no_bytes = response.headers().get(header::CONTENT_LENGTH).is_some_and(|length| length == "0");
+        if has_no_bytes || response.body().is_end_stream() {
+            observer.end(None);
+            return response.map(Err);
+        }
+        response.map(|body| Ok(Self::new(Relayed::untouched(body), observer)))
     }
 
     /// Returns true if the body so far is all that its observer needs.

@@ -1,7 +1,8 @@
 //! Decoder of server-sent events that keeps their bytes, so that a proxy can forward an event that it has only read.
 //!
 //! An event is everything up to and including the first empty line. Lines end in LF or CRLF; a lone CR does not end a line (no
-//! engine sends one, and JSON escapes it), nor does U+2028 or U+0085, which vLLM sends raw inside strings.
+//! engine sends one, and JSON escapes it) unless the splitter is told so, nor does U+2028 or U+0085, which vLLM sends raw inside
+//! strings.
 
 use std::{borrow::Cow, mem};
 
@@ -18,6 +19,7 @@ pub struct SseSplitter {
     searched: usize,
     /// The rest of the last buffer, while `partial` is empty.
     buffer: Bytes,
+    lone_returns: bool,
 }
 
 /// An event as it was on the wire.
@@ -28,6 +30,13 @@ pub struct Event {
 }
 
 impl SseSplitter {
+    /// A splitter for which a lone CR ends a line too, as the standard has it. A line feed that comes in a later buffer than its CR is an
+    /// event without fields.
+    #[must_use]
+    pub fn with_lone_returns() -> Self {
+        Self { lone_returns: true, ..Self::default() }
+    }
+
     /// Adds a buffer; [`next_event`](Self::next_event) then returns the complete events.
     pub fn push(&mut self, buffer: Bytes) {
         if self.pending_len() == 0 {
@@ -41,14 +50,14 @@ impl SseSplitter {
     /// Returns the next complete event.
     pub fn next_event(&mut self) -> Option<Event> {
         if !self.buffer.is_empty() {
-            if let Some(end) = event_end(&self.buffer, 0) {
+            if let Some(end) = event_end(&self.buffer, 0, self.lone_returns) {
                 return Some(Event { raw: self.buffer.split_to(end) });
             }
             self.store_rest();
             self.searched = self.partial.len();
             return None;
         }
-        let Some(end) = event_end(&self.partial, self.searched) else {
+        let Some(end) = event_end(&self.partial, self.searched, self.lone_returns) else {
             self.searched = self.partial.len();
             return None;
         };
@@ -80,12 +89,17 @@ impl SseSplitter {
     }
 }
 
-/// Finds the end of the first event: the index after the first empty line whose line feed is at or after `from`. A block that
+/// Finds the end of the first event: the index after the first empty line whose end is at or after `from`. A block that
 /// starts with an empty line is an event without fields.
-fn event_end(bytes: &[u8], from: usize) -> Option<usize> {
-    let unsearched = bytes.get(from..)?.iter().enumerate();
-    let mut feeds = unsearched.filter(|(_, byte)| **byte == b'\n').map(|(at, _)| from + at);
-    feeds.find(|feed| ends_empty_line(bytes.get(..*feed).unwrap_or_default())).map(|feed| feed + 1)
+fn event_end(bytes: &[u8], from: usize, lone_returns: bool) -> Option<usize> {
+    let other = if lone_returns { b'\r' } else { b'\n' };
+    let mut ends = memchr::memchr2_iter(b'\n', other, bytes.get(from..)?).map(|at| from + at);
+    let end = ends.find(|end| {
+        let before = bytes.get(..*end).unwrap_or_default();
+        if lone_returns { ends_standard_line(before, bytes.get(*end)) } else { ends_empty_line(before) }
+    })?;
+    let is_pair = lone_returns && bytes.get(end..end + 2) == Some(b"\r\n");
+    Some(end + if is_pair { 2 } else { 1 })
 }
 
 /// Returns whether a line feed after these bytes ends an empty line.
@@ -94,11 +108,21 @@ fn ends_empty_line(before: &[u8]) -> bool {
     line.is_empty() || line.ends_with(b"\n")
 }
 
+/// Returns whether this CR or LF after these bytes ends an empty line, where a lone CR ends a line.
+fn ends_standard_line(before: &[u8], end: Option<&u8>) -> bool {
+    match before.last() {
+        None | Some(b'\n') => true,
+        // With a line feed it is one end of one line.
+        Some(b'\r') => end == Some(&b'\r'),
+        Some(_) => false,
+    }
+}
+
 impl Event {
     /// Returns the payload: the `data` lines, joined by line feeds. `None` for comments and events without data.
     #[must_use]
     pub fn data(&self) -> Option<Cow<'_, [u8]>> {
-        let mut lines = self.fields(b"data");
+        let mut lines = self.values(b"data");
         let first = lines.next()?;
         let Some(second) = lines.next() else { return Some(Cow::Borrowed(first)) };
         let mut joined = [first, b"\n", second].concat();
@@ -112,7 +136,7 @@ impl Event {
     /// Returns the event's name.
     #[must_use]
     pub fn name(&self) -> Option<&[u8]> {
-        self.fields(b"event").last()
+        self.values(b"event").last()
     }
 
     /// Returns whether the payload is the `[DONE]` that ends OpenAI streams.
@@ -121,7 +145,17 @@ impl Event {
         self.data().is_some_and(|data| data.as_ref() == b"[DONE]")
     }
 
-    fn fields<'a>(&'a self, name: &'static [u8]) -> impl Iterator<Item = &'a [u8]> {
+    /// Returns the names and values of all fields, comments with an empty name; lines end in LF, CR or both.
+    pub fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let lines = self.raw.split(|byte| matches!(byte, b'\n' | b'\r')).filter(|line| !line.is_empty());
+        lines.map(|line| {
+            let (name, value) = line.split_at(memchr::memchr(b':', line).unwrap_or(line.len()));
+            let value = value.strip_prefix(b":").unwrap_or(value);
+            (name, value.strip_prefix(b" ").unwrap_or(value))
+        })
+    }
+
+    fn values<'a>(&'a self, name: &'static [u8]) -> impl Iterator<Item = &'a [u8]> {
         self.raw.split(|byte| *byte == b'\n').filter_map(move |line| {
             let line = line.strip_suffix(b"\r").unwrap_or(line);
             let rest = line.strip_prefix(name)?;
@@ -151,7 +185,10 @@ mod tests {
     use super::*;
 
     fn split(pieces: &[&[u8]]) -> (Vec<Vec<u8>>, Vec<u8>) {
-        let mut splitter = SseSplitter::default();
+        split_by(SseSplitter::default(), pieces)
+    }
+
+    fn split_by(mut splitter: SseSplitter, pieces: &[&[u8]]) -> (Vec<Vec<u8>>, Vec<u8>) {
         let mut events = Vec::new();
         for piece in pieces {
             splitter.push(Bytes::copy_from_slice(piece));
@@ -176,6 +213,23 @@ mod tests {
         }
         let bytes: Vec<&[u8]> = STREAM.chunks(1).collect();
         assert_eq!(split(&bytes), whole);
+    }
+
+    #[test]
+    fn a_lone_return_ends_a_line_where_it_may() {
+        let stream: &[u8] = b"data: 1\r\rid: 2\r\ndata: 3\r\n\r\ndata: 4\n\r\ndata: 5\r\n";
+        let whole = split_by(SseSplitter::with_lone_returns(), &[stream]);
+        let expected: [&[u8]; 3] = [b"data: 1\r\r", b"id: 2\r\ndata: 3\r\n\r\n", b"data: 4\n\r\n"];
+        assert_eq!(whole, (expected.map(<[u8]>::to_vec).to_vec(), b"data: 5\r\n".to_vec()));
+        for at in 0..=stream.len() {
+            let (mut events, rest) = split_by(SseSplitter::with_lone_returns(), &[&stream[..at], &stream[at..]]);
+            // The end of an empty line may be cut in two.
+            events.retain(|event| event != b"\n");
+            assert_eq!(events.len(), 3, "cut at {at}");
+            assert_eq!(rest, b"data: 5\r\n");
+        }
+        let event = Event { raw: Bytes::from_static(expected[1]) };
+        assert_eq!(event.fields().collect::<Vec<_>>(), [(&b"id"[..], &b"2"[..]), (&b"data"[..], &b"3"[..])]);
     }
 
     proptest! {

@@ -1,29 +1,21 @@
 //! Request bodies read whole, and responses that are one body.
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body::Body;
-use http_body_util::BodyExt;
 use serde_json::json;
 
-use net::server::{ResponseBody, whole_body};
+use net::server::{NotWhole, ResponseBody, receive_whole, whole_body};
 
 /// Reads a body of at most so many bytes.
 ///
 /// # Errors
 /// The response to a body that broke off (400) or is larger (413).
-pub async fn read<B: Body<Data = Bytes> + Unpin>(mut body: B, limit: usize) -> Result<Bytes, Response<ResponseBody>> {
-    let mut read = BytesMut::new();
-    while let Some(frame) = body.frame().await {
-        let Ok(frame) = frame else { return Err(plain(StatusCode::BAD_REQUEST, "the request's body broke off")) };
-        if let Ok(data) = frame.into_data() {
-            if read.len() + data.len() > limit {
-                return Err(plain(StatusCode::PAYLOAD_TOO_LARGE, "the request's body is too large"));
-            }
-            read.extend_from_slice(&data);
-        }
-    }
-    Ok(read.freeze())
+pub async fn read<B: Body<Data = Bytes> + Unpin>(body: B, limit: usize) -> Result<Bytes, Response<ResponseBody>> {
+    receive_whole(body, limit).await.map_err(|why| match why {
+        NotWhole::TooLarge => plain(StatusCode::PAYLOAD_TOO_LARGE, "the request's body is too large"),
+        NotWhole::BrokeOff => plain(StatusCode::BAD_REQUEST, "the request's body broke off"),
+    })
 }
 
 /// An error of this program's own.

@@ -15,7 +15,6 @@ mod sessions;
 mod tests;
 
 use std::{
-    collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -23,24 +22,24 @@ use std::{
 use serde_json::{Value, json};
 
 pub use self::{
-    checks::Head,
+    checks::{McpHeaders, named_in_headers},
     parameters::PREFIX as PARAMETER,
     reply::{Delivery, Forward, Reply},
+    sessions::SessionKey,
 };
 use self::{
     checks::{check_modern, is_modern},
     parameters::Parameters,
     reply::{Own, refused, whole},
-    sessions::{Connection, Key, Sessions},
+    sessions::{Connection, Sessions},
 };
 use super::{
     era::LEGACY,
     message::{INVALID_REQUEST, Line, Message},
     policy::{OnNovel, Policy},
     record_index::{IndexedRecord, RecordIndex},
-    session::Session,
 };
-use crate::account::{Compared, DEFAULT_SESSION, JournalEntry, Report, SessionReport};
+use crate::account::{Compared, DEFAULT_SESSION, JournalEntry};
 use recording::{canonical::McpCall, mcp::McpRecord};
 
 /// Recorded bytes from which on a request is too much work for a thread that serves connections.
@@ -48,7 +47,7 @@ const HEAVY: usize = 1 << 20;
 
 /// A request besides its head and its body.
 #[derive(Debug, Clone)]
-pub struct Sender<'a> {
+pub struct HttpSender<'a> {
     /// The session of the account.
     pub session: &'a str,
     /// Name of an MCP session, should one begin.
@@ -59,10 +58,6 @@ pub struct Sender<'a> {
     pub now: Duration,
 }
 
-/// The MCP session of a stream.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Place(Key);
-
 /// The outcome of a request.
 #[derive(Debug)]
 pub struct Answered {
@@ -71,7 +66,7 @@ pub struct Answered {
     /// Messages for other streams, in order.
     pub deliveries: Vec<Delivery>,
     /// Its MCP session, where it has one.
-    pub place: Option<Place>,
+    pub place: Option<SessionKey>,
     /// When what waits for the client since this request goes on without.
     pub deadline: Option<Duration>,
     /// What became of its messages, without session and time.
@@ -88,7 +83,6 @@ impl From<Reply> for Answered {
 #[derive(Debug)]
 pub struct Endpoint {
     index: Arc<RecordIndex>,
-    server: String,
     policy: Policy,
     has_unsolicited: bool,
     parameters: Parameters,
@@ -101,8 +95,9 @@ impl Endpoint {
     pub fn new(index: RecordIndex, server: &str, policy: Policy) -> Self {
         let has_unsolicited = index.records().iter().any(|indexed| indexed.record.has_unsolicited());
         let parameters = Parameters::of(&index);
-        let (index, server) = (Arc::new(index), server.to_owned());
-        Self { index, server, policy, has_unsolicited, parameters, sessions: Mutex::default() }
+        let index = Arc::new(index);
+        let sessions = Mutex::new(Sessions::new(Arc::clone(&index), server, policy));
+        Self { index, policy, has_unsolicited, parameters, sessions }
     }
 
     /// Records that may be served.
@@ -118,7 +113,7 @@ impl Endpoint {
     }
 
     /// Answers a POST.
-    pub fn post(&self, head: &Head, body: &[u8], sender: &Sender<'_>) -> Answered {
+    pub fn post(&self, head: &McpHeaders, body: &[u8], sender: &HttpSender<'_>) -> Answered {
         let line = match Line::read(body) {
             Ok(line) => line,
             Err(malformed) => return refused(400, malformed.code, malformed.why).into(),
@@ -132,16 +127,16 @@ impl Endpoint {
         let (mut own, mut deliveries) = (Own::default(), Vec::new());
         let (deadline, bytes, opening, journal) = {
             let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
-            let asked = connection.session.asked();
+            let asked = connection.session.asks;
             let steps = connection.session.take(sender.stream, Ok(line), sender.now);
             connection.sort(steps, sender.stream, &mut own, &mut deliveries);
-            let has_asked = connection.session.asked() > asked;
+            let has_asked = connection.session.asks > asked;
             let deadline = has_asked.then(|| sender.now.saturating_add(self.policy.reply_within));
             let opening = own.is_forwarded.then(|| connection.session.opening().clone());
             (deadline, connection.bytes(), opening, connection.session.take_journal())
         };
         let is_modern = key.is_modern();
-        self.lock().weigh(&key, bytes, &self.server);
+        self.lock().weigh(&key, bytes);
         let session = begun.then(|| sender.fresh.to_owned());
         let reply = match opening {
             Some(opening) => {
@@ -151,26 +146,31 @@ impl Endpoint {
             }
             None => own.reply(head, (is_request, is_modern), session),
         };
-        Answered { reply, deliveries, place: Some(Place(key)), deadline, journal }
+        Answered { reply, deliveries, place: Some(key), deadline, journal }
     }
 
     /// Opens the stream of a GET: its MCP session, the messages that wait for it, and the end of the one before.
     ///
     /// # Errors
     /// With the response, where there is no such stream.
-    pub fn listen(&self, head: &Head, session: &str, stream: u64) -> Result<(Place, Vec<Value>, Vec<Delivery>), Reply> {
+    pub fn listen(
+        &self,
+        head: &McpHeaders,
+        session: &str,
+        stream: u64,
+    ) -> Result<(SessionKey, Vec<Value>, Vec<Delivery>), Reply> {
         if head.version.as_deref().is_some_and(is_modern) || !self.has_unsolicited {
             return Err(whole(405, None));
         }
         let (key, connection) = self.named(head, session)?;
         let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
         let (messages, before) = connection.listen(stream);
-        Ok((Place(key), messages, before))
+        Ok((key, messages, before))
     }
 
     /// Methods that are allowed, as a header has them.
     #[must_use]
-    pub fn allowed(&self, head: &Head) -> &'static str {
+    pub fn allowed(&self, head: &McpHeaders) -> &'static str {
         match (head.version.as_deref().is_some_and(is_modern), self.has_unsolicited) {
             (true, _) => "POST",
             (false, true) => "GET, POST, DELETE",
@@ -179,7 +179,7 @@ impl Endpoint {
     }
 
     /// Answers a DELETE, which ends the session and its streams.
-    pub fn end(&self, head: &Head, session: &str) -> (Reply, Vec<Delivery>, Option<Place>) {
+    pub fn end(&self, head: &McpHeaders, session: &str) -> (Reply, Vec<Delivery>, Option<SessionKey>) {
         if head.version.as_deref().is_some_and(is_modern) {
             return (whole(405, None), Vec::new(), None);
         }
@@ -187,14 +187,14 @@ impl Endpoint {
             Ok((key, connection)) => {
                 self.lock().close(&key);
                 let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
-                (whole(200, None), connection.end(), Some(Place(key)))
+                (whole(200, None), connection.end(), Some(key))
             }
             Err(reply) => (reply, Vec::new(), None),
         }
     }
 
     /// Goes on without the replies of a session that are due by now.
-    pub fn expire(&self, Place(key): &Place, now: Duration) -> Vec<Delivery> {
+    pub fn expire(&self, key: &SessionKey, now: Duration) -> Vec<Delivery> {
         let Some(connection) = self.lock().connection(key) else { return Vec::new() };
         let (mut own, mut deliveries) = (Own::default(), Vec::new());
         let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
@@ -204,14 +204,9 @@ impl Endpoint {
     }
 
     /// Notes that a client has closed a stream.
-    pub fn closed(&self, Place(key): &Place, stream: u64) {
+    pub fn closed(&self, key: &SessionKey, stream: u64) {
         let Some(connection) = self.lock().connection(key) else { return };
         connection.lock().unwrap_or_else(PoisonError::into_inner).closed(stream, key.is_modern());
-    }
-
-    /// Adds what was served to a report: of all sessions of the account, or of one.
-    pub fn add_to(&self, report: &mut Report, session: Option<&str>) {
-        self.lock().add_to(report, session, (&self.index, &self.server));
     }
 
     /// The records without their bodies, each with how often it was served in a session of the account; the first has this number.
@@ -225,7 +220,6 @@ impl Endpoint {
             .collect()
     }
 
-    /// One of them with its body.
     pub(super) fn shown_record(&self, at: usize, first: usize, session: &str) -> Option<Value> {
         let indexed = self.index.records().get(at)?;
         let times = self.lock().times(session).get(&at).copied().unwrap_or_default();
@@ -245,11 +239,11 @@ impl Endpoint {
         record: &McpRecord,
         compare: impl FnOnce(&str, &McpRecord) -> Compared,
     ) -> Vec<JournalEntry> {
-        let key = Key::Legacy(session.to_owned());
+        let key = SessionKey::Legacy(session.to_owned());
         let connection = {
             let mut sessions = self.lock();
             if sessions.connection(&key).is_none() {
-                sessions.open(key.clone(), DEFAULT_SESSION, || self.connection());
+                sessions.open(key.clone(), DEFAULT_SESSION);
             }
             sessions.connection(&key)
         };
@@ -259,37 +253,15 @@ impl Endpoint {
         connection.session.take_journal()
     }
 
-    /// Requests that were not recorded, of all sessions of the account or of one.
-    #[must_use]
-    pub fn misses(&self, session: Option<&str>) -> Vec<Value> {
-        self.lock().misses(session)
-    }
-
-    /// Forgets what all sessions of the account consumed, or one; what failed in them stays in the report.
-    pub fn reset(&self, session: Option<&str>) {
-        self.lock().reset(session, &self.server);
-    }
-
-    /// Ends the MCP sessions of a session of the account; what failed in them stays in the report.
-    pub fn end_session(&self, session: &str) {
-        self.lock().end_session(session, &self.server);
-    }
-
-    /// What failed in sessions that are no longer here.
-    #[must_use]
-    pub fn earlier(&self) -> BTreeMap<String, SessionReport> {
-        self.lock().earlier()
-    }
-
     /// The MCP session of a message, and whether it begins with it.
-    fn place(&self, head: &Head, line: &Line, sender: &Sender<'_>) -> Result<(Key, bool), Reply> {
+    fn place(&self, head: &McpHeaders, line: &Line, sender: &HttpSender<'_>) -> Result<(SessionKey, bool), Reply> {
         let first = match line {
             Line::One(message) => Some(message),
             Line::Batch(items) => items.iter().find_map(|item| item.as_ref().ok()),
         };
         if check_modern(head, first, &self.parameters)? {
-            let key = Key::Modern(sender.session.to_owned());
-            self.lock().open(key.clone(), sender.session, || self.connection());
+            let key = SessionKey::Modern(sender.session.to_owned());
+            self.lock().open(key.clone(), sender.session);
             return Ok((key, false));
         }
         let version = head.version.as_deref();
@@ -297,34 +269,29 @@ impl Endpoint {
             return Err(refused(400, INVALID_REQUEST, "MCP-Protocol-Version is not supported"));
         }
         if matches!(line, Line::One(Message::Request { method, .. }) if method == "initialize") {
-            let key = Key::Legacy(sender.fresh.to_owned());
-            self.lock().open(key.clone(), sender.session, || self.connection());
+            let key = SessionKey::Legacy(sender.fresh.to_owned());
+            self.lock().open(key.clone(), sender.session);
             return Ok((key, true));
         }
         self.named(head, sender.session).map(|(key, _)| (key, false))
     }
 
     /// The session that a head names.
-    fn named(&self, head: &Head, session: &str) -> Result<(Key, Arc<Mutex<Connection>>), Reply> {
+    fn named(&self, head: &McpHeaders, session: &str) -> Result<(SessionKey, Arc<Mutex<Connection>>), Reply> {
         let Some(name) = head.session.clone() else {
             return Err(refused(400, INVALID_REQUEST, "Mcp-Session-Id is missing: begin with initialize"));
         };
-        let key = Key::Legacy(name);
+        let key = SessionKey::Legacy(name);
         let found = self.lock().connection_of(&key, session);
         found.map(|connection| (key, connection)).ok_or_else(no_session)
     }
 
-    fn connection(&self) -> Connection {
-        Connection::new(Session::new(Arc::clone(&self.index), &self.server, self.policy).with_journal())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Sessions> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Sessions> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A record without its body.
-fn shown((records, at): (&RecordIndex, usize), indexed: &IndexedRecord, index: usize, served: u64) -> Value {
+fn shown((records, at): (&RecordIndex, usize), indexed: &IndexedRecord, index: usize, served: usize) -> Value {
     let route = format!("POST {}", McpCall::path(&indexed.record.server));
     let method = indexed.record.method.as_str();
     let boundary = records.requests().identity(at).map(|identity| &*identity.boundary);
@@ -336,7 +303,6 @@ fn no_session() -> Reply {
     refused(404, INVALID_REQUEST, "there is no such session: begin anew with initialize")
 }
 
-/// The id of a request.
 fn id_of(line: &Line) -> Option<Value> {
     match line {
         Line::One(Message::Request { id, .. }) => Some(id.value()),

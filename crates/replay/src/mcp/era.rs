@@ -25,7 +25,6 @@ const UNSUPPORTED_VERSION: i64 = -32022;
 const CACHEABLE: [&str; 6] =
     ["server/discover", "tools/list", "prompts/list", "resources/list", "resources/templates/list", "resources/read"];
 
-/// An era.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Era {
     Legacy,
@@ -87,37 +86,41 @@ pub(super) fn discovered(index: &RecordIndex) -> Option<Value> {
     if index.records().iter().any(|indexed| Era::Modern.refuses(&indexed.record).is_some()) {
         return None;
     }
-    let recorded = index.first_of("initialize").and_then(|indexed| indexed.record.answer()?.get("result").cloned());
-    let field = |name: &str| recorded.as_ref().and_then(|recorded| recorded.get(name)).cloned();
+    let field = recorded(index, "initialize");
     let info = field("serverInfo").unwrap_or_else(server_info);
-    let mut result = json!({
+    let result = json!({
         "supportedVersions": MODERN,
         "capabilities": field("capabilities").unwrap_or_else(|| index.capabilities()),
         "_meta": {"io.modelcontextprotocol/serverInfo": info},
     });
-    if let (Some(instructions), Some(fields)) = (field("instructions"), result.as_object_mut()) {
-        fields.insert("instructions".to_owned(), instructions);
-    }
-    Some(result)
+    Some(with_instructions(result, field("instructions")))
 }
 
 /// The result of `initialize` for a recording without one.
 pub(super) fn initialized(index: &RecordIndex, version: &str) -> Value {
-    let found = index.first_of("server/discover").and_then(|indexed| indexed.record.answer()?.get("result").cloned());
-    let field = |name: &str| found.as_ref().and_then(|found| found.get(name)).cloned();
+    let field = recorded(index, "server/discover");
     let info = field("_meta").and_then(|meta| meta.get("io.modelcontextprotocol/serverInfo").cloned());
-    let mut result = json!({
+    let result = json!({
         "protocolVersion": version,
         "capabilities": field("capabilities").unwrap_or_else(|| index.capabilities()),
         "serverInfo": info.unwrap_or_else(server_info),
     });
-    if let (Some(instructions), Some(fields)) = (field("instructions"), result.as_object_mut()) {
+    with_instructions(result, field("instructions"))
+}
+
+/// The fields of the first recorded result of a method.
+pub(super) fn recorded(index: &RecordIndex, method: &str) -> impl Fn(&str) -> Option<Value> {
+    let result = index.first_of(method).and_then(|indexed| indexed.record.answer()?.get("result"));
+    move |name| result?.get(name).cloned()
+}
+
+fn with_instructions(mut result: Value, instructions: Option<Value>) -> Value {
+    if let (Some(instructions), Some(fields)) = (instructions, result.as_object_mut()) {
         fields.insert("instructions".to_owned(), instructions);
     }
     result
 }
 
-/// This program as a server.
 fn server_info() -> Value {
     json!({"name": "vllm-vcr", "version": env!("CARGO_PKG_VERSION")})
 }

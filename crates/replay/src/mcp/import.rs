@@ -12,7 +12,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use time::{Duration, OffsetDateTime, format_description::well_known::Rfc3339};
 
-use super::observer::{Observer, Passed, Sender, Unrecorded};
+use super::message::method_of;
+use super::observer::{MessageOrigin, Observer, Sender, Unrecorded};
 use recording::cassette::RecordedExchange;
 
 /// Methods of requests that servers send.
@@ -42,7 +43,6 @@ pub struct ImportError {
     pub why: String,
 }
 
-/// One message of a log.
 struct LoggedMessage<'a> {
     at: f64,
     sender: Sender,
@@ -66,7 +66,7 @@ pub fn import(text: &str, server: &str) -> Result<Imported, ImportError> {
     log.messages.sort_by(|one, other| one.at.total_cmp(&other.at));
     let mut observer = Observer::new(server, log.began);
     for LoggedMessage { at, sender, message } in &log.messages {
-        observer.line(Passed { sender: *sender, http_exchange: None, at: *at }, message.as_bytes());
+        observer.line(MessageOrigin { sender: *sender, http_exchange: None, at: *at }, message.as_bytes());
     }
     let mut made = observer.take();
     made.extend(observer.finish(Sender::Client));
@@ -113,7 +113,6 @@ struct Chunk<'a> {
     frame: Option<&'a RawValue>,
 }
 
-/// Reads JSON lines of mcp-cassette.
 fn frames(text: &str) -> Result<Log<'_>, ImportError> {
     let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let (at, first) = lines.next().ok_or_else(|| wrong(1, "the log is empty"))?;
@@ -174,12 +173,6 @@ struct HistoryEntry<'a> {
     duration: Option<f64>,
 }
 
-#[derive(Deserialize)]
-struct Method<'a> {
-    #[serde(borrow)]
-    method: Option<Cow<'a, str>>,
-}
-
 /// Reads the history of MCP Inspector, which may begin with its last entry.
 fn history(text: &str) -> Result<Log<'_>, ImportError> {
     let items: Vec<&RawValue> = serde_json::from_str(text).map_err(|error| wrong(error.line(), &error.to_string()))?;
@@ -202,8 +195,7 @@ fn of_history(line: usize, item: &str) -> Result<(OffsetDateTime, Vec<LoggedMess
     let timestamp = entry.timestamp.ok_or_else(|| missing("timestamp"))?;
     let moment = moment(&timestamp).ok_or_else(|| wrong(line, "`timestamp` is no time"))?;
     let message = entry.message.ok_or_else(|| missing("message"))?.get();
-    let method =
-        serde_json::from_str::<Method<'_>>(message).ok().and_then(|message| message.method).unwrap_or_default();
+    let method = method_of(message.as_bytes()).unwrap_or_default();
     let is_of_client = match (entry.origin.as_deref(), entry.direction.as_deref()) {
         (Some("client"), Some("request" | "notification" | "response")) => true,
         (Some("server"), Some("request" | "notification" | "response")) | (None, Some("response")) => false,

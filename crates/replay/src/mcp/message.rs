@@ -1,5 +1,8 @@
 //! JSON-RPC messages of MCP.
 
+use std::borrow::Cow;
+
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use recording::{canonical::with_exact_integers, mcp::answer_of};
@@ -9,9 +12,7 @@ pub const MOST_BYTES: usize = 64 << 20;
 
 /// Codes of JSON-RPC.
 pub(super) const PARSE_ERROR: i64 = -32700;
-/// The message is no request.
 pub(super) const INVALID_REQUEST: i64 = -32600;
-/// There is no such method.
 pub(super) const METHOD_NOT_FOUND: i64 = -32601;
 
 /// Id of a request: a string or an integer, which are never equal.
@@ -25,7 +26,6 @@ impl Id {
         (value.is_string() || value.is_number()).then(|| Self(value.to_string()))
     }
 
-    /// The id as JSON.
     #[must_use]
     pub(super) fn value(&self) -> Value {
         serde_json::from_str(&self.0).unwrap_or_default()
@@ -38,49 +38,31 @@ impl From<u64> for Id {
     }
 }
 
-/// One message.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Message {
     /// It wants an answer.
-    Request {
-        /// Its id.
-        id: Id,
-        /// Its method.
-        method: String,
-        /// Its parameters; null for none.
-        params: Value,
-    },
+    Request { id: Id, method: String, params: Value },
     /// It wants none.
-    Notification {
-        /// Its method.
-        method: String,
-        /// Its parameters; null for none.
-        params: Value,
-    },
+    Notification { method: String, params: Value },
     /// Answer to a request.
     Response {
         /// The id of the request; `None` where the request could not be read.
         id: Option<Id>,
-        /// `result` or `error`.
         answer: Map<String, Value>,
     },
 }
 
-/// A line that holds no message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Malformed {
     /// Code of the error that it gets.
     pub code: i64,
     /// Reason, without anything of the line.
     pub why: &'static str,
-    /// The id, where there is one.
     pub id: Option<Id>,
 }
 
-/// What one line holds.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Line {
-    /// One message.
     One(Message),
     /// A list of messages, as revision 2025-03-26 has them.
     Batch(Vec<Result<Message, Malformed>>),
@@ -134,7 +116,6 @@ impl Message {
     }
 }
 
-/// A response on the wire.
 #[must_use]
 pub(super) fn response(id: Option<&Id>, answer: Map<String, Value>) -> Value {
     let mut fields = Map::new();
@@ -144,14 +125,30 @@ pub(super) fn response(id: Option<&Id>, answer: Map<String, Value>) -> Value {
     fields.into()
 }
 
-/// A response with an error on the wire.
+/// Reads the method of a message, and nothing else of it.
 #[must_use]
-pub(super) fn error(id: Option<&Id>, code: i64, message: &str, data: Option<Value>) -> Value {
+pub fn method_of(message: &[u8]) -> Option<Cow<'_, str>> {
+    #[derive(Deserialize)]
+    struct Method<'a> {
+        #[serde(borrow)]
+        method: Option<Cow<'a, str>>,
+    }
+    serde_json::from_slice::<Method<'_>>(message).ok()?.method
+}
+
+/// A response with an error, as JSON-RPC has it; the id is null where that of the request could not be read.
+#[must_use]
+pub fn error_response(id: Value, code: i64, message: &str, data: Option<Value>) -> Value {
     let mut error = json!({"code": code, "message": message});
     if let (Some(data), Some(fields)) = (data, error.as_object_mut()) {
         fields.insert("data".to_owned(), data);
     }
-    response(id, [("error".to_owned(), error)].into_iter().collect())
+    Value::from_iter([("jsonrpc", "2.0".into()), ("id", id), ("error", error)])
+}
+
+#[must_use]
+pub(super) fn error(id: Option<&Id>, code: i64, message: &str, data: Option<Value>) -> Value {
+    error_response(id.map(Id::value).unwrap_or_default(), code, message, data)
 }
 
 /// A request (with an id) or a notification on the wire.

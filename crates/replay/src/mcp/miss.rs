@@ -30,27 +30,19 @@ const LONGEST: usize = 200;
 /// A request without a record that can be served.
 #[derive(Debug)]
 pub(super) struct Miss<'t> {
-    /// The records.
     pub index: &'t RecordIndex,
-    /// Number of the request, from 1.
     pub request: u64,
-    /// Server's name.
     pub server: &'t str,
-    /// The request's method.
     pub method: &'t str,
     /// What counts of the request, without secrets.
     pub identity: &'t Identity,
-    /// Why there is none.
     pub why: Why,
     /// Whether the closest record was served.
     pub is_consumed: bool,
-    /// Whether clients are served over HTTP.
     pub over_http: bool,
-    /// The closest record and the differences.
     pub closest: Option<Comparison>,
 }
 
-/// Reason of a miss.
 #[derive(Debug)]
 pub(super) enum Why {
     /// No record is of this request; the one that is most like it.
@@ -62,7 +54,6 @@ pub(super) enum Why {
 }
 
 impl Miss<'_> {
-    /// Its name in reports.
     #[must_use]
     pub(super) fn reason(&self) -> &'static str {
         match self.why {
@@ -129,13 +120,8 @@ impl Miss<'_> {
         is_one.then(|| clipped(first, NAME))
     }
 
-    /// The same, with the closest record compared.
-    #[must_use]
-    pub(super) fn compared(self) -> Self {
-        Self { closest: self.comparison(), ..self }
-    }
-
-    fn comparison(&self) -> Option<Comparison> {
+    /// The record that is most like the request beside it, where none is of it.
+    pub(super) fn comparison(&self) -> Option<Comparison> {
         let Why::NoMatch(Some(at)) = self.why else { return None };
         let (indexed, recorded) = (self.record(at)?, self.index.requests().identity(at)?);
         let found = differences(&recorded.fields, &self.identity.fields);
@@ -190,7 +176,6 @@ impl Miss<'_> {
         advice
     }
 
-    /// The command that records what is missing.
     fn command(&self) -> String {
         let file = self.file().and_then(|file| Some(in_shell(&Path::new(&file).file_name()?.to_string_lossy())));
         let file = file.unwrap_or_else(|| "FILE".to_owned());
@@ -205,7 +190,6 @@ impl Miss<'_> {
         }
     }
 
-    /// For programs.
     #[must_use]
     pub(super) fn detail(&self) -> Value {
         let mut detail = json!({"reason": self.reason(), "request": self.request, "server": self.server, "method": self.method,

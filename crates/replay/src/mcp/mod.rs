@@ -5,8 +5,6 @@
 //!
 //! See docs/decisions/0087-mcp-sessions-without-io.md.
 
-mod account;
-mod consumption;
 mod endpoint;
 mod era;
 mod import;
@@ -15,6 +13,7 @@ mod message;
 mod miss;
 mod observer;
 mod params;
+mod playback;
 mod policy;
 mod record_index;
 mod servers;
@@ -22,15 +21,16 @@ mod session;
 #[cfg(test)]
 mod tests;
 mod tool_changes;
-mod turn;
 
 pub use self::{
-    endpoint::{Answered, Delivery, Endpoint, Forward, Head, PARAMETER, Place, Reply, Sender as HttpSender},
+    endpoint::{
+        Answered, Delivery, Endpoint, Forward, HttpSender, McpHeaders, PARAMETER, Reply, SessionKey, named_in_headers,
+    },
     import::{ImportError, Imported, import, is_log},
     lines::{Lines, ReadLine},
-    message::MOST_BYTES,
+    message::{MOST_BYTES, error_response, method_of},
     miss::{EXHAUSTED, NO_MATCH},
-    observer::{Made, Observer, Passed, Sender, Unrecorded},
+    observer::{FinishedExchange, MessageOrigin, Observer, Sender, Unrecorded},
     params::ParamRules,
     policy::{OnNovel, OnUsedUp, Policy},
     record_index::{IndexedRecord, McpRecordError, RecordIndex, servers},

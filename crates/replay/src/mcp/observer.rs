@@ -12,7 +12,7 @@ use std::collections::{HashMap, VecDeque};
 use serde_json::{Map, Value};
 use time::{Duration, OffsetDateTime, format_description::well_known::Rfc3339};
 
-pub use self::http_exchanges::{Made, Passed};
+pub use self::http_exchanges::{FinishedExchange, MessageOrigin};
 use super::message::{Id, Line, Malformed, Message};
 use recording::{
     cassette::{Content, Moment, RecordedExchange, Side},
@@ -65,7 +65,7 @@ pub struct Observer {
     is_ordered: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Exchange {
     number: u64,
     http_exchange: Option<u64>,
@@ -82,7 +82,6 @@ struct Exchange {
 }
 
 impl Exchange {
-    /// Whether an answer is due.
     fn is_open(&self) -> bool {
         self.wants_answer && !self.is_cancelled
     }
@@ -113,15 +112,15 @@ impl Observer {
     }
 
     /// Takes a line; returns how many messages of a client with records of their own it held.
-    pub fn line(&mut self, passed: Passed, line: &[u8]) -> u64 {
+    pub fn line(&mut self, origin: MessageOrigin, line: &[u8]) -> u64 {
         let before = self.next;
         match Line::read(line) {
-            Ok(Line::One(message)) => self.message(passed, message, line.len()),
+            Ok(Line::One(message)) => self.message(origin, message, line.len()),
             Ok(Line::Batch(items)) => {
                 let each = line.len() / items.len().max(1);
                 for item in items {
                     match item {
-                        Ok(message) => self.message(passed, message, each),
+                        Ok(message) => self.message(origin, message, each),
                         Err(Malformed { .. }) => self.lost(),
                     }
                 }
@@ -150,7 +149,7 @@ impl Observer {
 
     /// Gives the exchanges that have ended, and to which nothing can be added. They are in the order of their requests; only a
     /// subscription, which stays open, is not waited for.
-    pub fn take(&mut self) -> Vec<Made> {
+    pub fn take(&mut self) -> Vec<FinishedExchange> {
         let mut done = Vec::new();
         while let Some(at) = self.next_done() {
             let Some(exchange) = self.exchanges.remove(at) else { break };
@@ -174,24 +173,18 @@ impl Observer {
     }
 
     /// Gives all others at the end of the connection; `left` is the side that ended it.
-    pub fn finish(&mut self, left: Sender) -> Vec<Made> {
+    pub fn finish(&mut self, left: Sender) -> Vec<FinishedExchange> {
         let rest = std::mem::take(&mut self.exchanges);
         rest.into_iter().map(|exchange| self.broken(exchange, left)).collect()
     }
 
     /// What [`finish`](Self::finish) would give if the client left now.
     #[must_use]
-    pub fn unfinished(&self) -> Vec<Made> {
-        let copy = |exchange: &Exchange| Exchange {
-            record: exchange.record.clone(),
-            token: None,
-            times: exchange.times.clone(),
-            ..*exchange
-        };
-        self.exchanges.iter().map(|exchange| self.broken(copy(exchange), Sender::Client)).collect()
+    pub fn unfinished(&self) -> Vec<FinishedExchange> {
+        self.exchanges.iter().map(|exchange| self.broken(exchange.clone(), Sender::Client)).collect()
     }
 
-    fn broken(&self, mut exchange: Exchange, left: Sender) -> Made {
+    fn broken(&self, mut exchange: Exchange, left: Sender) -> FinishedExchange {
         if exchange.is_open() {
             exchange.record.broken = Some(broken_by(left));
         }
@@ -202,13 +195,13 @@ impl Observer {
         !exchange.is_open() && exchange.open_asks == 0 && self.last != Some(exchange.number)
     }
 
-    fn message(&mut self, passed: Passed, message: Message, weight: usize) {
-        match (passed.sender, message) {
+    fn message(&mut self, origin: MessageOrigin, message: Message, weight: usize) {
+        match (origin.sender, message) {
             (Sender::Client, Message::Request { id, method, params }) => {
                 let token = params.get("_meta").and_then(|meta| meta.get("progressToken")).cloned();
                 let is_subscription = method == SUBSCRIPTION;
-                let number = self.begin(method, params, passed, weight);
-                self.open.entry(id).or_default().push_back((number, passed.http_exchange));
+                let number = self.begin(method, params, origin, weight);
+                self.open.entry(id).or_default().push_back((number, origin.http_exchange));
                 if is_subscription {
                     // It stays open, and what comes later follows from what the client sends later.
                     self.last = Some(number);
@@ -221,14 +214,14 @@ impl Observer {
                 self.cancel(&params);
             }
             (Sender::Client, Message::Notification { method, params }) => {
-                self.last = Some(self.begin(method, params, passed, weight));
+                self.last = Some(self.begin(method, params, origin, weight));
             }
             (Sender::Client, Message::Response { id, answer }) => self.reply(id, answer, weight),
-            (Sender::Server, Message::Response { id, answer }) => self.answer(id, answer, passed, weight),
+            (Sender::Server, Message::Response { id, answer }) => self.answer(id, answer, origin, weight),
             (Sender::Server, Message::Request { id, method, params }) => {
-                let owner = self.owner(passed.http_exchange, &method, &params);
+                let owner = self.owner(origin.http_exchange, &method, &params);
                 let event = McpEvent::Ask { method, params, reply: None };
-                if let Some(place) = self.add(owner, event, passed.at, weight) {
+                if let Some(place) = self.add(owner, event, origin.at, weight) {
                     self.asks.insert(id, place);
                     self.exchange(place.0).into_iter().for_each(|exchange| exchange.open_asks += 1);
                 }
@@ -238,23 +231,23 @@ impl Observer {
                 self.close_ask(ask.map(|(number, _)| number));
             }
             (Sender::Server, Message::Notification { method, params }) => {
-                let owner = self.owner(passed.http_exchange, &method, &params);
-                self.add(owner, McpEvent::Notify { method, params }, passed.at, weight);
+                let owner = self.owner(origin.http_exchange, &method, &params);
+                self.add(owner, McpEvent::Notify { method, params }, origin.at, weight);
             }
         }
     }
 
-    fn begin(&mut self, method: String, params: Value, passed: Passed, weight: usize) -> u64 {
+    fn begin(&mut self, method: String, params: Value, origin: MessageOrigin, weight: usize) -> u64 {
         let number = self.next;
         self.next += 1;
         self.waiting += weight;
         let server = self.server.clone();
         self.exchanges.push_back(Exchange {
             number,
-            http_exchange: passed.http_exchange,
+            http_exchange: origin.http_exchange,
             record: McpRecord { server, method, params, ..McpRecord::default() },
             token: None,
-            begun: passed.at,
+            begun: origin.at,
             times: Vec::new(),
             wants_answer: false,
             is_cancelled: false,
@@ -264,12 +257,12 @@ impl Observer {
         number
     }
 
-    fn answer(&mut self, id: Option<Id>, answer: Map<String, Value>, passed: Passed, weight: usize) {
-        let Some(number) = id.and_then(|id| self.close(&id, passed.http_exchange)) else {
+    fn answer(&mut self, id: Option<Id>, answer: Map<String, Value>, origin: MessageOrigin, weight: usize) {
+        let Some(number) = id.and_then(|id| self.close(&id, origin.http_exchange)) else {
             self.unrecorded.unmatched += 1;
             return;
         };
-        self.add(Some(number), McpEvent::Answer(answer), passed.at, weight);
+        self.add(Some(number), McpEvent::Answer(answer), origin.at, weight);
         if let Some(exchange) = self.exchange(number) {
             exchange.wants_answer = false;
             self.last = Some(number);
@@ -357,7 +350,7 @@ impl Observer {
         self.exchanges.get_mut(at)
     }
 
-    fn made(&self, exchange: Exchange) -> Made {
+    fn made(&self, exchange: Exchange) -> FinishedExchange {
         let Exchange { record, begun, times, http_exchange, weight, .. } = exchange;
         let recorded_at = (self.began + Duration::seconds_f64(begun / 1e3)).format(&Rfc3339).ok();
         let answered = record.events.iter().position(|event| matches!(event, McpEvent::Answer(_)));
@@ -366,7 +359,7 @@ impl Observer {
         let has_events = matches!(record.answer.content, Content::Events(_));
         let events = times.iter().filter(|_| has_events).map(|ms| Moment(rounded(*ms), None, None)).collect();
         let side = Side { recorded_at, ms: rounded(ms), events, ..Side::default() };
-        Made { http_exchange, weight, exchange: RecordedExchange { record, side, is_retry: false } }
+        FinishedExchange { http_exchange, weight, exchange: RecordedExchange { record, side, is_retry: false } }
     }
 }
 
@@ -375,7 +368,6 @@ fn broken_by(left: Sender) -> Broken {
     if left == Sender::Server { Broken::ServerEnded } else { Broken::Cancelled }
 }
 
-/// Milliseconds, to the microsecond.
 fn rounded(ms: f64) -> f64 {
     (ms * 1e3).round() / 1e3
 }

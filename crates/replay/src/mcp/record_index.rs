@@ -1,6 +1,6 @@
 //! The records of one server, found by method and canonical parameters.
 
-use std::{collections::HashSet, sync::Arc};
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ use crate::{
     values::{RecordKey, ValuePlans},
 };
 use recording::{
-    canonical::{Identity, Key},
+    canonical::{Identity, Key, McpCall},
     cassette::Record,
     mcp::McpRecord,
     redaction::{Redactor, Rules, Seen},
@@ -41,7 +41,6 @@ impl IndexedRecord {
         format!("{}#{}", self.file, self.id)
     }
 
-    /// By which its plan is found.
     pub(super) fn source(&self) -> RecordKey {
         RecordKey { cassette: self.cassette, record: self.id }
     }
@@ -73,7 +72,6 @@ pub struct RecordIndex {
     records: Vec<IndexedRecord>,
     /// What counts of their requests, by the same places.
     requests: CassetteIndex,
-    methods: HashSet<String>,
     rules: ParamRules,
     secrets: Rules,
     plans: Arc<ValuePlans>,
@@ -127,9 +125,6 @@ impl RecordIndex {
         let group = source.group.as_deref().map(Into::into);
         let (id, line, file) = (source.id, source.line, Arc::clone(file));
         let indexed = IndexedRecord { record, id, cassette, line, file, group };
-        if !self.methods.contains(&indexed.record.method) {
-            self.methods.insert(indexed.record.method.clone());
-        }
         self.bytes += indexed.record.bytes();
         self.records.push(indexed);
     }
@@ -226,7 +221,7 @@ impl RecordIndex {
     /// Whether any record has this method.
     #[must_use]
     pub fn has_method(&self, method: &str) -> bool {
-        self.methods.contains(method)
+        self.requests.has_route(method, &McpCall::path(&self.server))
     }
 
     /// The capabilities that the recorded methods need, for a server whose handshake is not recorded.
@@ -239,7 +234,7 @@ impl RecordIndex {
             ("completions", "completion/"),
             ("logging", "logging/"),
         ];
-        let has = |prefix: &str| self.methods.iter().any(|method| method.starts_with(prefix));
+        let has = |prefix: &str| self.records.iter().any(|indexed| indexed.record.method.starts_with(prefix));
         families.into_iter().filter(|(_, prefix)| has(prefix)).map(|(name, _)| (name.to_owned(), json!({}))).collect()
     }
 }

@@ -10,7 +10,7 @@ use recording::cassette::{Cassette, Record};
 
 /// The servers of some cassettes.
 #[derive(Debug, Default)]
-pub struct Servers(BTreeMap<String, Endpoint>);
+pub struct Servers(BTreeMap<String, Arc<Endpoint>>);
 
 impl Servers {
     /// Makes the servers of which cassettes have records, and those of these names, which answer what was not recorded themselves; from
@@ -36,14 +36,14 @@ impl Servers {
             let forwards = policy.on_novel.forwards() && names.contains(&server);
             let on_novel = if policy.on_novel.forwards() && !forwards { OnNovel::Error } else { policy.on_novel };
             let endpoint = Endpoint::new(index, &server, Policy { on_novel, ..policy });
-            (server, endpoint)
+            (server, Arc::new(endpoint))
         };
         Ok(Self(indexes.into_iter().map(endpoint).collect()))
     }
 
     /// The server of a name.
     #[must_use]
-    pub fn get(&self, server: &str) -> Option<&Endpoint> {
+    pub fn get(&self, server: &str) -> Option<&Arc<Endpoint>> {
         self.0.get(server)
     }
 
@@ -67,7 +67,7 @@ impl Servers {
     /// Records of all of them.
     #[must_use]
     pub fn records(&self) -> usize {
-        self.0.values().map(Endpoint::records).sum()
+        self.0.values().map(|endpoint| endpoint.records()).sum()
     }
 
     /// Adds what was served to a report: of all sessions of the account, or of one.
@@ -75,7 +75,7 @@ impl Servers {
         if self.is_empty() {
             return;
         }
-        self.0.values().for_each(|endpoint| endpoint.add_to(report, session));
+        self.0.values().for_each(|endpoint| endpoint.lock().add_to(report, session));
         // A session that has nothing but tools.
         let is_idle = report.sessions.get(DEFAULT_SESSION).is_some_and(|it| it.records == 0 && it.requests == 0);
         if is_idle && report.sessions.len() > 1 {
@@ -109,24 +109,24 @@ impl Servers {
     /// Requests that were not recorded, of all sessions of the account or of one.
     #[must_use]
     pub fn misses(&self, session: Option<&str>) -> Vec<Value> {
-        self.0.values().flat_map(|endpoint| endpoint.misses(session)).collect()
+        self.0.values().flat_map(|endpoint| endpoint.lock().misses(session)).collect()
     }
 
     /// Forgets what all sessions of the account consumed, or one.
     pub fn reset(&self, session: Option<&str>) {
-        self.0.values().for_each(|endpoint| endpoint.reset(session));
+        self.0.values().for_each(|endpoint| endpoint.lock().reset(session));
     }
 
     /// Ends the MCP sessions of a session of the account.
     pub fn end_session(&self, session: &str) {
-        self.0.values().for_each(|endpoint| endpoint.end_session(session));
+        self.0.values().for_each(|endpoint| endpoint.lock().end_session(session));
     }
 
     /// Ends them, and gives what failed in sessions that have ended.
     #[must_use]
     pub fn ended(&self, session: &str) -> Vec<(String, SessionReport)> {
         self.end_session(session);
-        self.0.values().flat_map(Endpoint::earlier).collect()
+        self.0.values().flat_map(|endpoint| endpoint.lock().earlier()).collect()
     }
 }
 

@@ -6,46 +6,32 @@
 //!
 //! See docs/decisions/0087-mcp-sessions-without-io.md.
 
+mod account;
 mod comparison;
-mod forwarding;
-mod handshake;
-mod journal;
-mod put_back;
-mod replies;
+mod sending;
 mod streams;
 mod unmatched;
 
-use std::{
-    collections::{BTreeMap, HashSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use serde_json::{Map, Value, json};
 
-pub(super) use self::comparison::Comparison;
-pub use self::journal::journal_entry;
+pub use self::account::journal_entry;
 use self::{
-    forwarding::{FIRST_ASK, Upstream},
-    journal::Journal,
+    account::Account,
+    unmatched::{FIRST_ASK, Upstream},
 };
 use super::{
-    account::Account,
-    consumption::Consumption,
-    era::Era,
+    era::{Era, LEGACY, discovered, initialized, recorded},
     message::{INVALID_REQUEST, Id, Line, METHOD_NOT_FOUND, MOST_BYTES, Malformed, Message, error, response},
     miss::Why,
     params::{is_by_method, is_known},
+    playback::{Playback, Subscriptions},
     policy::Policy,
     record_index::RecordIndex,
-    turn::{Next, Subscriptions, Turn},
 };
-use crate::{
-    account::{Change, Concern, Report, SessionReport},
-    values::EarlierValues,
-};
+use crate::{matching::requests::Consumption, values::EarlierValues};
 
-/// The revision that has batches.
 const WITH_BATCHES: &str = "2025-03-26";
 
 /// Requests of the server that wait for replies at a time.
@@ -87,7 +73,6 @@ impl Out {
         Self { stream, steps: Vec::new() }
     }
 
-    /// Sends all that a message brings about.
     fn answer(&mut self, message: Value) {
         self.steps.push(Step::Send(Sent { stream: self.stream, message, is_unsolicited: false }));
         self.steps.push(Step::Done(self.stream));
@@ -100,12 +85,12 @@ pub struct Session {
     index: Arc<RecordIndex>,
     server: String,
     policy: Policy,
-    consumption: Consumption,
-    account: Account,
+    pub(super) consumption: Consumption,
+    pub(super) account: Account,
     /// Records that wait for a reply, by the id of the request to the client, with the time at which they go on without.
     waiting: BTreeMap<u64, Waiting>,
-    /// The next of our own ids.
-    asks: u64,
+    /// The next of our own ids of requests to the client.
+    pub(super) asks: u64,
     /// The negotiated protocol version.
     version: String,
     /// Ids of subscriptions as recorded, and as the client has them.
@@ -113,14 +98,13 @@ pub struct Session {
     /// Streams that stay open without an answer, and the requests that brought them.
     open: BTreeMap<u64, Id>,
     upstream: Upstream,
-    journal: Journal,
     /// Values of requests that later answers have.
     earlier: EarlierValues,
 }
 
 #[derive(Debug)]
 struct Waiting {
-    turn: Turn,
+    playback: Playback,
     method: String,
     reply: Map<String, Value>,
     until: Duration,
@@ -145,7 +129,6 @@ impl Session {
             subscriptions: Subscriptions::default(),
             open: BTreeMap::new(),
             upstream: Upstream::default(),
-            journal: Journal::default(),
             earlier: EarlierValues::new(),
         }
     }
@@ -182,49 +165,6 @@ impl Session {
         out.steps
     }
 
-    /// The report so far.
-    #[must_use]
-    pub fn report(&self) -> Report {
-        self.account.report(&self.index, &self.consumption)
-    }
-
-    /// What was served and what was not, beside sessions that were served these records.
-    #[must_use]
-    pub(super) fn session_report(&self, others: &HashSet<usize>) -> SessionReport {
-        self.account.session_report(&self.index, &self.consumption, others)
-    }
-
-    /// Requests that were not recorded, each with its explanation.
-    pub(super) fn novel(&self) -> &[Value] {
-        self.account.novel.list()
-    }
-
-    /// Requests that were sent to the client so far.
-    pub(super) fn asked(&self) -> u64 {
-        self.asks
-    }
-
-    /// Replies of the client that are not as they were recorded.
-    pub(super) fn replies(&self) -> &[Change] {
-        &self.account.replies
-    }
-
-    /// The records that were served.
-    pub(super) fn served(&self) -> impl Iterator<Item = usize> {
-        self.consumption.served()
-    }
-
-    /// The records that were served, each with how often.
-    pub(super) fn times(&self) -> impl Iterator<Item = (usize, u64)> {
-        self.consumption.times()
-    }
-
-    /// The report so far, for programs.
-    #[must_use]
-    pub fn report_json(&self, concerns: &[Concern]) -> Value {
-        self.account.json(&self.report(), &self.server, concerns)
-    }
-
     fn batch(&mut self, items: Vec<Result<Message, Malformed>>, now: Duration, out: &mut Out) {
         let (stream, mut answers) = (out.stream, Vec::new());
         for item in items {
@@ -243,7 +183,7 @@ impl Session {
                 }
             }
         }
-        let is_open = self.waiting.values().any(|waiting| waiting.turn.stream == stream);
+        let is_open = self.waiting.values().any(|waiting| waiting.playback.stream == stream);
         if !answers.is_empty() {
             out.steps.push(Step::Send(Sent { stream, message: answers.into(), is_unsolicited: false }));
         }
@@ -263,7 +203,9 @@ impl Session {
     }
 
     fn request(&mut self, id: Id, method: &str, params: &Value, now: Duration, out: &mut Out) {
-        self.opens(method, params);
+        if method == "initialize" && self.policy.on_novel.forwards() {
+            self.upstream.opening = params.clone();
+        }
         let era = match Era::of(&id, params) {
             Ok(era) => era,
             Err(refusal) => return out.answer(refusal),
@@ -278,15 +220,17 @@ impl Session {
                 return self.forward(canonical, None, out);
             }
             let recorded = self.index.of_key(identity.key).first().copied();
-            let turn = self.turn(recorded, (out.stream, Some(id)), (method, params), era);
-            self.note_handshake(canonical, recorded);
-            return self.handshake(turn, method, params, (now, out));
+            let playback = self.playback(recorded, (out.stream, Some(id)), (method, params), era);
+            match recorded {
+                Some(at) => self.note_record(canonical, "replayed", at),
+                None => self.note(canonical, "stubbed", None),
+            }
+            return self.handshake(playback, method, params, (now, out));
         }
         if !is_known(method) && !self.index.has_method(method) && !self.forwards() {
             return out.answer(error(Some(&id), METHOD_NOT_FOUND, "Method not found", None));
         }
-        self.account.requests += 1;
-        let request = self.account.requests;
+        self.account.counts.requests += 1;
         let chosen = self.choose(method, &identity);
         let refused = chosen.and_then(|at| Some((at, era.refuses(&self.index.records().get(at)?.record)?)));
         match (chosen, refused) {
@@ -294,10 +238,10 @@ impl Session {
                 self.miss(&id, method, &identity, Why::Era(at, why), out);
             }
             (Some(at), None) => {
-                self.consumption.serve(at, request);
-                self.note_record(canonical, at);
-                let turn = self.turn(Some(at), (out.stream, Some(id)), (method, params), era);
-                self.go_on(turn, now, out);
+                self.consumption.add(at, self.account.counts.requests);
+                self.note_record(canonical, "replayed", at);
+                let playback = self.playback(Some(at), (out.stream, Some(id)), (method, params), era);
+                self.go_on(playback, now, out);
             }
             (None, None) if self.forwards() => self.unmatched(&id, (era, method), &identity, out),
             // A subscription that a recorded client did not need changes nothing.
@@ -314,52 +258,47 @@ impl Session {
     /// A notification is followed by what followed it when it was recorded, once for each record.
     fn notification(&mut self, method: &str, params: &Value, now: Duration, out: &mut Out) {
         let identity = self.index.identify(method, params);
-        match self.consumption.next(&self.index, identity.key) {
+        match self.consumption.first_fresh(self.index.requests(), identity.key) {
             Some(at) => {
-                self.consumption.serve(at, 0);
-                self.note_record(&identity.fields, at);
-                let turn = self.turn(Some(at), (out.stream, None), (method, params), Era::Legacy);
-                self.go_on(turn, now, out);
+                self.consumption.add(at, 0);
+                self.note_record(&identity.fields, "replayed", at);
+                let playback = self.playback(Some(at), (out.stream, None), (method, params), Era::Legacy);
+                self.go_on(playback, now, out);
             }
             None => self.forward_further(out),
         }
     }
 
-    /// Sends what is next of a record, up to a reply that is waited for.
-    fn go_on(&mut self, mut turn: Turn, now: Duration, out: &mut Out) {
-        let index = Arc::clone(&self.index);
-        let Some(indexed) = turn.at.and_then(|at| index.records().get(at)) else { return };
-        let method = indexed.record.method.as_str();
-        let version = (method == "initialize").then(|| self.version.clone());
-        let (era, stream) = (turn.era, turn.stream);
-        loop {
-            let is_unsolicited = turn.is_unsolicited();
-            let is_held = turn.is_held(&indexed.record);
-            let mut send = |message| out.steps.push(Step::Send(Sent { stream, message, is_unsolicited }));
-            let ask = Id::from(self.asks);
-            let change = |answer: &mut Map<String, Value>| {
-                era.convert(method, answer);
-                set_version(answer, version.as_deref());
-            };
-            match turn.next(&indexed.record, &ask, &mut self.subscriptions, change) {
-                Next::Send(message) => send(message),
-                Next::Ended => return out.steps.push(Step::End),
-                Next::SendTo(stream, message) => {
-                    out.steps.push(Step::Send(Sent { stream, message, is_unsolicited: false }));
-                }
-                Next::Nothing if is_held => return self.hold(stream, turn.caller),
-                Next::Nothing => return out.steps.push(Step::Done(stream)),
-                Next::Ask { message, reply, method } => {
-                    let id = self.asks;
-                    self.asks += 1;
-                    send(message);
-                    let Some(reply) = reply.filter(|_| self.waiting.len() < MOST_ASKS) else { continue };
-                    let until = now.saturating_add(self.policy.reply_within);
-                    self.waiting.insert(id, Waiting { turn, method, reply, until });
-                    return;
-                }
-            }
+    /// Answers a request that matches by its method alone, however often.
+    fn handshake(&mut self, playback: Playback, method: &str, params: &Value, (now, out): (Duration, &mut Out)) {
+        if method == "initialize" {
+            self.version = self.negotiated(params);
         }
+        if playback.at.is_some() {
+            return self.go_on(playback, now, out);
+        }
+        let result = match method {
+            "initialize" => Some(initialized(&self.index, &self.version)),
+            "logging/setLevel" => Some(json!({})),
+            // A client that tries the modern era first goes on at once with what the recording has.
+            _ => discovered(&self.index),
+        };
+        let Some(id) = &playback.caller else { return };
+        match result {
+            Some(result) => out.answer(made_up(id, playback.era, method, result)),
+            None => out.answer(error(Some(id), METHOD_NOT_FOUND, "Method not found", None)),
+        }
+    }
+
+    /// The protocol version of an answer to `initialize`: the client's, where it is one of the recorded era, else the recording's.
+    fn negotiated(&self, params: &Value) -> String {
+        let wanted = params.get("protocolVersion").and_then(Value::as_str).unwrap_or_default();
+        if LEGACY.contains(&wanted) {
+            return wanted.to_owned();
+        }
+        let recorded = recorded(&self.index, "initialize")("protocolVersion");
+        let newest = LEGACY.last().copied().unwrap_or_default();
+        recorded.as_ref().and_then(Value::as_str).unwrap_or(newest).to_owned()
     }
 }
 
@@ -367,16 +306,8 @@ fn refusal(malformed: &Malformed) -> Value {
     error(malformed.id.as_ref(), malformed.code, malformed.why, None)
 }
 
-/// A result that was not recorded.
 fn made_up(id: &Id, era: Era, method: &str, result: Value) -> Value {
     let mut answer = [("result".to_owned(), result)].into_iter().collect();
     era.convert(method, &mut answer);
     response(Some(id), answer)
-}
-
-fn set_version(answer: &mut Map<String, Value>, version: Option<&str>) {
-    let result = answer.get_mut("result").and_then(Value::as_object_mut);
-    if let (Some(version), Some(result)) = (version, result) {
-        result.insert("protocolVersion".to_owned(), version.into());
-    }
 }

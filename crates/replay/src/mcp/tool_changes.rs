@@ -201,7 +201,6 @@ fn compare(place: &str, before: &Value, after: &Value, depth: usize, found: &mut
     }
 }
 
-/// Adds the changes of one argument.
 fn compare_one(place: &str, before: &Value, after: &Value, depth: usize, found: &mut Found) {
     if before == after {
         return;

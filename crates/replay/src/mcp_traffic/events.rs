@@ -4,21 +4,22 @@
 
 use std::{mem::take, time::Duration};
 
+use bytes::Bytes;
+
 use crate::mcp::ReadLine;
+use net::wire::{Event, SseSplitter};
+
+/// Bytes of an event beside its data.
+const BESIDE_DATA: usize = 1024;
 
 /// Takes the bytes of a stream and gives the data of its events.
 #[derive(Debug)]
 pub struct EventData {
-    line: Vec<u8>,
-    data: Vec<u8>,
-    /// Bytes that an event may have.
+    splitter: SseSplitter,
+    /// Bytes that the data of an event may have.
     most: usize,
-    has_data: bool,
-    /// The event has another name.
-    is_other: bool,
+    /// The beginning of the event that comes next was too long and is gone.
     is_lost: bool,
-    /// The last byte was a carriage return; a line feed after it ends no further line.
-    was_return: bool,
     is_begun: bool,
     /// Id of the last event that had one.
     last_id: Option<Vec<u8>>,
@@ -30,19 +31,8 @@ impl EventData {
     /// Events of so many bytes at most.
     #[must_use]
     pub fn new(most: usize) -> Self {
-        Self {
-            line: Vec::new(),
-            data: Vec::new(),
-            most,
-            has_data: false,
-            is_other: false,
-            is_lost: false,
-            was_return: false,
-            is_begun: false,
-            last_id: None,
-            retry: None,
-            count: 0,
-        }
+        let splitter = SseSplitter::with_lone_returns();
+        Self { splitter, most, is_lost: false, is_begun: false, last_id: None, retry: None, count: 0 }
     }
 
     /// Whether any event had an id, so that the rest of the stream can be had by another one.
@@ -71,80 +61,52 @@ impl EventData {
 
     /// Begins with the bytes of another stream, which goes on where this one ended.
     pub fn restart(&mut self) {
-        let (last_id, retry, count) = (self.last_id.take(), self.retry, self.count);
-        *self = Self { last_id, retry, count, ..Self::new(self.most) };
+        *self = Self { last_id: self.last_id.take(), retry: self.retry, count: self.count, ..Self::new(self.most) };
     }
 
     /// Takes bytes and gives the messages that end in them.
-    pub fn push(&mut self, bytes: &[u8]) -> Vec<ReadLine> {
-        let (mut read_lines, mut rest) = (Vec::new(), bytes);
-        if self.was_return && rest.first().is_some_and(|byte| *byte == b'\n') {
-            rest = rest.get(1..).unwrap_or_default();
+    pub fn push(&mut self, bytes: Bytes) -> Vec<ReadLine> {
+        self.splitter.push(bytes);
+        let mut read_lines = Vec::new();
+        while let Some(event) = self.splitter.next_event() {
+            read_lines.extend(self.event(event));
         }
-        self.was_return &= bytes.is_empty();
-        while let Some(end) = memchr::memchr2(b'\n', b'\r', rest) {
-            let (line, after) = rest.split_at(end);
-            self.add(line);
-            read_lines.extend(self.end_line());
-            let length = if after.starts_with(b"\r\n") { 2 } else { 1 };
-            self.was_return = after == b"\r";
-            rest = after.get(length..).unwrap_or_default();
+        if self.splitter.pending_len() > self.most + BESIDE_DATA {
+            self.is_lost = true;
+            // By its last byte it is known whether the next line is empty; the one before is of no empty line.
+            let last = self.splitter.take_rest().last().copied();
+            self.splitter.push([b':'].into_iter().chain(last).collect());
         }
-        self.add(rest);
         read_lines
     }
 
-    fn add(&mut self, bytes: &[u8]) {
-        if !self.is_lost && self.line.len() + self.data.len() + bytes.len() <= self.most {
-            return self.line.extend_from_slice(bytes);
+    fn event(&mut self, mut event: Event) -> Option<ReadLine> {
+        if !std::mem::replace(&mut self.is_begun, true) && event.raw.starts_with(b"\xef\xbb\xbf") {
+            event.raw = event.raw.slice(3..);
         }
-        // Whether a line is empty is known all the same.
-        let first = self.line.first().or(bytes.first()).copied();
-        (self.is_lost, self.line, self.data) = (true, Vec::from_iter(first), Vec::new());
-    }
-
-    fn end_line(&mut self) -> Option<ReadLine> {
-        let mut line = take(&mut self.line);
-        if !std::mem::replace(&mut self.is_begun, true) && line.starts_with(b"\xef\xbb\xbf") {
-            line.drain(..3);
-        }
-        if line.is_empty() {
-            return self.end_event();
-        }
-        let (name, value) = match memchr::memchr(b':', &line) {
-            Some(colon) => line.split_at(colon),
-            None => (line.as_slice(), &[][..]),
-        };
-        let value = value.strip_prefix(b":").unwrap_or(value);
-        let value = value.strip_prefix(b" ").unwrap_or(value);
-        match name {
-            _ if self.is_lost => {}
-            b"data" => {
-                if std::mem::replace(&mut self.has_data, true) {
-                    self.data.push(b'\n');
-                }
-                self.data.extend_from_slice(value);
-            }
-            b"event" => self.is_other = value != b"message",
-            b"id" => self.last_id = Some(value.to_vec()),
-            b"retry" => {
-                let ms = std::str::from_utf8(value).ok().and_then(|ms| ms.parse().ok());
-                self.retry = ms.map(Duration::from_millis).or(self.retry);
-            }
-            _ => {}
-        }
-        None
-    }
-
-    fn end_event(&mut self) -> Option<ReadLine> {
-        let (data, is_other) = (take(&mut self.data), take(&mut self.is_other));
-        self.has_data = false;
         if take(&mut self.is_lost) {
             return Some(ReadLine::Lost);
         }
-        let is_message = !is_other && !data.trim_ascii().is_empty();
-        self.count += u64::from(is_message);
-        is_message.then_some(ReadLine::Line(data))
+        let (mut data, mut is_other) = (None::<Vec<u8>>, false);
+        for (name, value) in event.fields() {
+            match (name, &mut data) {
+                (b"data", None) => data = Some(value.to_vec()),
+                (b"data", Some(data)) => data.extend([b"\n", value].concat()),
+                (b"event", _) => is_other = value != b"message",
+                (b"id", _) => self.last_id = Some(value.to_vec()),
+                (b"retry", _) => {
+                    let ms = std::str::from_utf8(value).ok().and_then(|ms| ms.parse().ok());
+                    self.retry = ms.map(Duration::from_millis).or(self.retry);
+                }
+                _ => {}
+            }
+        }
+        let data = data.filter(|data| !is_other && !data.trim_ascii().is_empty())?;
+        if data.len() > self.most {
+            return Some(ReadLine::Lost);
+        }
+        self.count += 1;
+        Some(ReadLine::Line(data))
     }
 }
 
@@ -154,7 +116,7 @@ mod tests {
 
     fn cut(stream: &[u8], size: usize) -> (Vec<ReadLine>, bool) {
         let mut events = EventData::new(24);
-        let read_lines = stream.chunks(size).flat_map(|bytes| events.push(bytes)).collect();
+        let read_lines = stream.chunks(size).flat_map(|bytes| events.push(Bytes::copy_from_slice(bytes))).collect();
         (read_lines, events.is_resumable())
     }
 
@@ -169,5 +131,20 @@ mod tests {
             assert_eq!(cut(stream, size), (expected.to_vec(), true), "{size}");
         }
         assert_eq!(cut(b"data: 1\n\n", 3), (vec![line("1")], false));
+    }
+    #[test]
+    fn an_event_that_is_too_long_is_not_kept() {
+        let long = "x".repeat(3000);
+        let stream = format!("data: 1\n\ndata: {long}\ndata: {long}\r\n\r\ndata: 2\n\n");
+        let line = |text: &str| ReadLine::Line(text.as_bytes().to_vec());
+        for size in [1, 7, 1000, 3016, 10_000] {
+            let mut events = EventData::new(24);
+            let mut read_lines = Vec::new();
+            for bytes in stream.as_bytes().chunks(size) {
+                read_lines.extend(events.push(Bytes::copy_from_slice(bytes)));
+                assert!(events.splitter.pending_len() <= 24 + BESIDE_DATA);
+            }
+            assert_eq!(read_lines, [line("1"), ReadLine::Lost, line("2")], "{size}");
+        }
     }
 }

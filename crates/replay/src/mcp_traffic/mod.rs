@@ -1,16 +1,22 @@
-//! Copies of what clients and MCP servers exchange over HTTP, on their way to the recorder.
+//! Copies of what clients and MCP servers exchange, over HTTP or stdio, on their way to the recorder.
 //!
-//! A request is copied before it is forwarded, so that it is known before its answer. Splitting, parsing and pairing are work of
-//! the recorder's thread (`TrafficSink`); what does not fit into its queue is lost for the recording and counted. Where answers are compared
-//! (`--mode compare`) that thread compares them in place of recording.
+//! A request is copied before it is forwarded, so that it is known before its answer. Splitting, parsing, pairing, redaction and writing are
+//! work of the recorder's thread (`McpSink`); what does not fit into its queue is lost for the recording and counted, never waited for.
+//! Where answers are compared (`--mode compare`) that thread compares them in place of recording.
 
 mod events;
-mod http_exchange;
+mod file;
 mod sink;
+mod source;
 
-use std::sync::{
-    Arc, OnceLock,
-    atomic::{AtomicU64, Ordering::Relaxed},
+use std::{
+    error::Error,
+    io,
+    path::PathBuf,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use bytes::Bytes;
@@ -18,8 +24,14 @@ use http::{HeaderMap, Method, StatusCode, header, request::Parts};
 use time::OffsetDateTime;
 use tokio::time::Instant;
 
-pub use self::events::EventData;
-use self::sink::TrafficSink;
+pub use self::{
+    events::EventData,
+    file::{OpenedCassette, RecordingTarget},
+};
+use self::{
+    sink::{McpSink, Records},
+    source::Form,
+};
 use crate::{
     mcp::{Sender, Unrecorded},
     player::{CassettePlayer, RecordPlace},
@@ -30,7 +42,7 @@ use net::{
 };
 use recording::{
     cassette::CassetteError,
-    recorder::{Progress, Recorder},
+    recorder::{Progress, Recorder, RecorderError},
 };
 
 /// Header that names a session of the protocol's revisions up to 2025-11-25.
@@ -60,84 +72,70 @@ pub enum JournalNotes {
     Elsewhere,
 }
 
-/// What is observed of HTTP exchanges with MCP servers.
+/// The recorder of what clients and MCP servers exchange.
 #[derive(Debug)]
-pub struct Traffic {
-    recorder: Recorder<TrafficSink>,
-    player: Arc<CassettePlayer>,
+pub struct McpRecorder {
+    recorder: Recorder<McpSink>,
+    /// `None` where one connection has a cassette of its own.
+    player: Option<Arc<CassettePlayer>>,
     began: Instant,
-    http_exchanges: AtomicU64,
+    /// The next number of an HTTP exchange, a side of a connection, or a process.
+    next: AtomicU64,
     gaps: AtomicU64,
     ended: OnceLock<McpRecorded>,
 }
 
-/// A step of one HTTP exchange.
 #[derive(Debug)]
-pub(super) struct Observed {
-    /// Number of the exchange.
-    pub(super) http_exchange: u64,
-    /// Milliseconds from the beginning.
-    pub(super) at: f64,
-    pub(super) step: Step,
+struct ExchangeStep {
+    number: u64,
+    at: f64,
+    step: Step,
 }
 
-/// What happened in an exchange.
 #[derive(Debug)]
-pub(super) enum Step {
-    /// A client sent a request.
+enum Step {
     Request(Box<ClientRequest>),
-    /// The head of the response came.
+    /// The head of the response came, with the session that it names.
     Answered {
         status: StatusCode,
-        /// The session that it names.
         session: Option<Box<str>>,
         form: Form,
     },
-    /// Bytes of the response.
+    /// A side of a connection over stdio, which is an exchange then.
+    Side(Sender),
+    /// Bytes of the response, or of the side.
     Bytes(Bytes),
-    /// Bytes are missing.
     Lost,
-    /// The exchange is over.
     Ended(End),
     /// A line of a client, which is an exchange then, or of a process.
     Line(Box<ProcessLine>),
     /// A process has ended; that is what this side did.
-    Closed { process: u64, by: Sender },
+    Closed {
+        process: u64,
+        by: Sender,
+    },
 }
 
 /// A line that passed between a session and its process.
 #[derive(Debug)]
-pub(super) struct ProcessLine {
+struct ProcessLine {
     /// The server's place among all.
-    pub(super) server: usize,
-    pub(super) process: u64,
-    pub(super) sender: Sender,
-    pub(super) line: Bytes,
-    /// The place of its record.
-    pub(super) place: Option<RecordPlace>,
+    server: usize,
+    process: u64,
+    sender: Sender,
+    line: Bytes,
+    place: Option<RecordPlace>,
 }
 
-/// A client's HTTP request.
 #[derive(Debug)]
-pub(super) struct ClientRequest {
+struct ClientRequest {
     /// The server's place among all.
-    pub(super) server: usize,
-    pub(super) method: Method,
-    /// The session that it names.
-    pub(super) session: Option<Box<str>>,
+    server: usize,
+    method: Method,
+    session: Option<Box<str>>,
     /// `None` where it is too large.
-    pub(super) body: Option<Bytes>,
-    /// The place of its record.
-    pub(super) place: Option<RecordPlace>,
-}
-
-/// Form of a response.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
-    Events,
-    Json,
-    /// It holds no message, or is compressed.
-    Other,
+    body: Option<Bytes>,
+    place: Option<RecordPlace>,
 }
 
 /// How an exchange ended.
@@ -153,29 +151,43 @@ pub enum End {
     Unanswered,
 }
 
-impl Traffic {
-    /// Starts the recorder of exchanges with these servers.
+impl McpRecorder {
+    /// Starts to record exchanges with these servers in the cassette of a player, or to compare them.
     ///
     /// # Errors
     /// When its thread cannot be started.
-    pub fn start(
+    pub fn of_servers(
         servers: Vec<String>,
         player: Arc<CassettePlayer>,
         notes: JournalNotes,
     ) -> Result<Self, CassetteError> {
+        let records = Records::Player { player: Arc::clone(&player), notes };
+        Self::start(servers, records, Some(player)).map_err(|source| CassetteError::Io { path: "mcp".into(), source })
+    }
+
+    /// Starts to record one connection over stdio in a cassette of its own.
+    ///
+    /// # Errors
+    /// When its thread cannot be started.
+    pub fn of_connection(cassette: OpenedCassette) -> Result<Self, CassetteError> {
+        let (server, path) = (cassette.target.server.clone(), cassette.target.cassette.clone());
+        Self::start(vec![server], Records::File(Box::new(cassette.into())), None)
+            .map_err(|source| CassetteError::Io { path, source })
+    }
+
+    fn start(servers: Vec<String>, records: Records, player: Option<Arc<CassettePlayer>>) -> io::Result<Self> {
         let began = Instant::now();
-        let sink = TrafficSink::new(servers, Arc::clone(&player), notes, (OffsetDateTime::now_utc(), began));
+        let sink = McpSink::new(servers, records, (OffsetDateTime::now_utc(), began));
         let progress = Arc::new(Progress::default());
         progress.set_open(true);
-        let recorder = Recorder::start(sink, progress)
-            .map_err(|source| CassetteError::Io { path: std::path::PathBuf::from("mcp"), source })?;
-        let (http_exchanges, gaps) = (AtomicU64::new(0), AtomicU64::new(0));
-        Ok(Self { recorder, player, began, http_exchanges, gaps, ended: OnceLock::new() })
+        let recorder = Recorder::start(sink, progress)?;
+        let (next, gaps) = (AtomicU64::new(0), AtomicU64::new(0));
+        Ok(Self { recorder, player, began, next, gaps, ended: OnceLock::new() })
     }
 
     /// The next place among all that is recorded; `None` where nothing is.
     pub fn place(&self) -> Option<RecordPlace> {
-        self.player.place()
+        self.player.as_ref()?.place()
     }
 
     /// Begins an exchange at this place; without a body where it was too large.
@@ -185,7 +197,7 @@ impl Traffic {
         parts: &Parts,
         body: Option<Bytes>,
         place: Option<RecordPlace>,
-    ) -> Copies {
+    ) -> ExchangeObserver {
         let request = ClientRequest {
             server,
             method: parts.method.clone(),
@@ -193,76 +205,105 @@ impl Traffic {
             body,
             place: place.filter(|_| parts.method == Method::POST),
         };
-        let http_exchange = self.http_exchanges.fetch_add(1, Relaxed);
-        let copies = Copies { traffic: Some(Arc::clone(self)), http_exchange, has_ended: false, lacks: false };
-        self.submit(http_exchange, Step::Request(Box::new(request)));
-        copies
+        self.observe(Step::Request(Box::new(request)))
+    }
+
+    /// Begins to copy what a side sends over stdio.
+    pub fn side(self: &Arc<Self>, sender: Sender) -> ExchangeObserver {
+        self.observe(Step::Side(sender))
+    }
+
+    fn observe(self: &Arc<Self>, step: Step) -> ExchangeObserver {
+        let number = self.next.fetch_add(1, Relaxed);
+        let mut observer =
+            ExchangeObserver { recorder: Some(Arc::clone(self)), number, has_ended: false, lacks: false };
+        observer.submit(step);
+        observer
     }
 
     /// Begins to copy the lines of a process of a server.
-    pub fn lines(self: &Arc<Self>, server: usize) -> LineCopies {
-        LineCopies { traffic: Arc::clone(self), server, process: self.http_exchanges.fetch_add(1, Relaxed) }
+    pub fn process(self: &Arc<Self>, server: usize) -> ProcessObserver {
+        ProcessObserver { recorder: Arc::clone(self), server, process: self.next.fetch_add(1, Relaxed) }
     }
 
     /// Ends the recording; blocks until everything was handed over. `None` where answers are compared and not recorded, or nothing came.
     pub fn finish(&self) -> Option<McpRecorded> {
-        let ended = self.recorder.finish().ok().flatten();
+        let ended = self.recorder.finish().ok().flatten().and_then(Result::ok);
         let mut recorded = *self.ended.get_or_init(|| ended.unwrap_or_default());
         recorded.gaps += self.gaps.load(Relaxed);
-        (self.player.is_recording() && self.http_exchanges.load(Relaxed) > 0).then_some(recorded)
+        let is_recording = self.player.as_ref().is_some_and(|player| player.is_recording());
+        (is_recording && self.next.load(Relaxed) > 0).then_some(recorded)
     }
 
-    /// Whether it was taken.
-    fn submit(&self, http_exchange: u64, step: Step) -> bool {
-        let at = self.began.elapsed().as_secs_f64() * 1e3;
-        let is_taken = self.recorder.submit(Observed { http_exchange, at, step }).is_ok();
-        if !is_taken {
-            self.gaps.fetch_add(1, Relaxed);
+    /// Ends the recording of a connection; returns when its cassette is written, which has this path.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub async fn finish_connection(self: Arc<Self>, path: PathBuf) -> Result<McpRecorded, CassetteError> {
+        let io = |error: Box<dyn Error + Send + Sync>| CassetteError::Io { path, source: io::Error::other(error) };
+        let finish = move || -> Result<_, RecorderError> {
+            let ended = self.recorder.finish()?.unwrap_or_else(|| Ok(McpRecorded::default()));
+            Ok(ended.map(|ended| McpRecorded { gaps: ended.gaps + self.gaps.load(Relaxed), ..ended }))
+        };
+        match tokio::task::spawn_blocking(finish).await {
+            Ok(Ok(ended)) => ended,
+            Ok(Err(error)) => Err(io(error.into())),
+            Err(error) => Err(io(error.into())),
         }
-        is_taken
+    }
+
+    fn submit(&self, number: u64, step: Step) -> bool {
+        let at = self.began.elapsed().as_secs_f64() * 1e3;
+        self.recorder.submit(ExchangeStep { number, at, step }).is_ok()
     }
 }
 
 /// Copies of the lines of one process.
 #[derive(Debug)]
-pub struct LineCopies {
-    traffic: Arc<Traffic>,
+pub struct ProcessObserver {
+    recorder: Arc<McpRecorder>,
     server: usize,
     process: u64,
 }
 
-impl LineCopies {
+impl ProcessObserver {
     /// Takes a line before it goes on.
     pub fn line(&self, sender: Sender, line: &[u8]) {
-        let Self { traffic, server, process } = self;
-        let place = if sender == Sender::Client { traffic.player.place() } else { None };
+        let Self { recorder, server, process } = self;
+        let place = if sender == Sender::Client { recorder.place() } else { None };
         let line =
             ProcessLine { server: *server, process: *process, sender, line: Bytes::copy_from_slice(line), place };
-        traffic.submit(traffic.http_exchanges.fetch_add(1, Relaxed), Step::Line(Box::new(line)));
+        self.submit(recorder.next.fetch_add(1, Relaxed), Step::Line(Box::new(line)));
     }
 
     /// Takes the end of the process.
     pub fn end(&self, by: Sender) {
-        self.traffic.submit(self.process, Step::Closed { process: self.process, by });
+        self.submit(self.process, Step::Closed { process: self.process, by });
+    }
+
+    fn submit(&self, number: u64, step: Step) {
+        if !self.recorder.submit(number, step) {
+            self.recorder.gaps.fetch_add(1, Relaxed);
+        }
     }
 }
 
-/// Copies of one exchange. Dropped before its end, the client has left.
+/// Copies of one HTTP exchange, or of one side of a connection over stdio. Dropped before its end, the client has left.
 #[derive(Debug)]
-pub struct Copies {
+pub struct ExchangeObserver {
     /// `None` where nothing is recorded.
-    traffic: Option<Arc<Traffic>>,
-    http_exchange: u64,
+    recorder: Option<Arc<McpRecorder>>,
+    number: u64,
     has_ended: bool,
     /// Bytes were refused, and the recorder does not know it yet.
     lacks: bool,
 }
 
-impl Copies {
+impl ExchangeObserver {
     /// Copies of an exchange that is not recorded.
     #[must_use]
     pub fn none() -> Self {
-        Self { traffic: None, http_exchange: 0, has_ended: true, lacks: false }
+        Self { recorder: None, number: 0, has_ended: true, lacks: false }
     }
 
     /// Takes the head of the response.
@@ -284,15 +325,17 @@ impl Copies {
     }
 
     fn submit(&mut self, step: Step) {
-        let Some(traffic) = &self.traffic else { return };
+        let Some(recorder) = &self.recorder else { return };
         if self.lacks {
-            self.lacks = !traffic.submit(self.http_exchange, Step::Lost);
+            self.lacks = !recorder.submit(self.number, Step::Lost);
         }
-        self.lacks |= !traffic.submit(self.http_exchange, step);
+        if !recorder.submit(self.number, step) && !std::mem::replace(&mut self.lacks, true) {
+            recorder.gaps.fetch_add(1, Relaxed);
+        }
     }
 }
 
-impl BodyObserver for Copies {
+impl BodyObserver for ExchangeObserver {
     fn data(&mut self, bytes: &Bytes) {
         self.submit(Step::Bytes(bytes.clone()));
     }
@@ -302,7 +345,7 @@ impl BodyObserver for Copies {
     }
 }
 
-impl Drop for Copies {
+impl Drop for ExchangeObserver {
     fn drop(&mut self) {
         self.ended(End::ClientLeft);
     }

@@ -1,33 +1,32 @@
-//! The recorder of MCP over HTTP: puts the messages of each session together to records, and hands these to the cassette's recorder.
+//! The sink of MCP: puts the messages of each session together to records, and hands these to the cassette's recorder, or writes them.
 //!
 //! A session is what the server's header names. Messages without one, of stateless servers and of revisions without sessions,
 //! are put together for each server; their ids are unique in their HTTP exchange only. A record has the place of its
 //! request among all that is recorded; one that waits for what may follow gives it up after half an hour, so that others need not
-//! wait for ever.
+//! wait for ever. A connection over stdio is one session, with a cassette of its own.
 //!
 //! See docs/decisions/0094-mcp-over-http-through-the-tap.md.
 
 use std::{
-    borrow::Cow,
     collections::{BTreeMap, HashMap},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
 };
 
 use http::StatusCode;
-use serde::Deserialize;
 use time::OffsetDateTime;
 use tokio::time::Instant;
 
 use super::{
-    ClientRequest, End, Form, JournalNotes, McpRecorded, Observed, ProcessLine, Step,
-    http_exchange::{Fate, HttpExchange, Key},
+    ClientRequest, End, ExchangeStep, JournalNotes, McpRecorded, ProcessLine, Step,
+    file::RecordFile,
+    source::{Fate, Form, Key, Source},
 };
 use crate::{
-    mcp::{Made, Observer, Passed, ReadLine, Sender, Unrecorded},
+    mcp::{FinishedExchange, MessageOrigin, Observer, ReadLine, Sender, Unrecorded, method_of},
     player::{CassettePlayer, RecordPlace},
 };
-use recording::recorder::Sink;
+use recording::{cassette::CassetteError, recorder::Sink};
 
 /// Bytes that a step holds besides its own.
 const EACH: usize = 256;
@@ -38,68 +37,71 @@ const MOST_SESSIONS: usize = 1000;
 /// Milliseconds after which a record that may still get messages gives its place up. A model may take minutes for a turn.
 const PATIENCE_MS: f64 = 1800e3;
 
-/// Messages that are put together.
+/// Bytes of exchanges that have not ended, up to which they are written all the same: much is not searched for secrets again and again.
+const MOST_UNFINISHED: usize = 1 << 20;
+
 #[derive(Debug)]
-struct Session {
+pub(super) enum Records {
+    /// The recorder or the comparison of a player.
+    Player {
+        player: Arc<CassettePlayer>,
+        notes: JournalNotes,
+    },
+    File(Box<RecordFile>),
+}
+
+#[derive(Debug)]
+struct ObservedSession {
     observer: Observer,
     used_at: f64,
+    /// The side that ended first.
+    left: Option<Sender>,
 }
 
 /// The place of a request whose record was not made yet.
 #[derive(Debug)]
 struct Reserved {
     place: RecordPlace,
-    /// When its exchange ended.
     ended_at: Option<f64>,
 }
 
-/// Recorder of several servers.
+/// Recorder of several servers, or of one connection.
 #[derive(Debug)]
-pub(super) struct TrafficSink {
+pub(super) struct McpSink {
     servers: Vec<String>,
-    player: Arc<CassettePlayer>,
-    notes: JournalNotes,
+    records: Records,
     began: (OffsetDateTime, Instant),
-    sessions: HashMap<Key, Session>,
-    http_exchanges: HashMap<u64, HttpExchange>,
+    sessions: HashMap<Key, ObservedSession>,
+    sources: HashMap<u64, Source>,
     places: BTreeMap<u64, Reserved>,
     recorded: McpRecorded,
 }
 
-impl TrafficSink {
-    pub(super) fn new(
-        servers: Vec<String>,
-        player: Arc<CassettePlayer>,
-        notes: JournalNotes,
-        began: (OffsetDateTime, Instant),
-    ) -> Self {
+impl McpSink {
+    pub(super) fn new(servers: Vec<String>, records: Records, began: (OffsetDateTime, Instant)) -> Self {
         Self {
             servers,
-            player,
-            notes,
+            records,
             began,
             sessions: HashMap::new(),
-            http_exchanges: HashMap::new(),
+            sources: HashMap::new(),
             places: BTreeMap::new(),
             recorded: McpRecorded::default(),
         }
     }
 
-    fn take(&mut self, Observed { http_exchange, at, step }: Observed) {
+    fn take(&mut self, ExchangeStep { number, at, step }: ExchangeStep) {
         match step {
-            Step::Request(request) => self.request(http_exchange, at, *request),
-            Step::Answered { status, session, form } => self.answered(http_exchange, status, session, form),
+            Step::Request(request) => self.request(number, at, *request),
+            Step::Answered { status, session, form } => self.answered(number, status, session, form),
+            Step::Side(sender) => drop(self.sources.insert(number, Source::side(number, sender))),
             Step::Bytes(bytes) => {
-                let read_lines = self
-                    .http_exchanges
-                    .get_mut(&http_exchange)
-                    .map(|http_exchange| http_exchange.push(&bytes))
-                    .unwrap_or_default();
-                self.messages(http_exchange, at, read_lines);
+                let read_lines = self.sources.get_mut(&number).map(|source| source.push(bytes));
+                self.messages(number, at, read_lines.into_iter().flatten());
             }
-            Step::Lost => self.http_exchanges.get_mut(&http_exchange).into_iter().for_each(HttpExchange::lose),
-            Step::Ended(end) => self.ended(http_exchange, at, end),
-            Step::Line(line) => self.process_line(http_exchange, at, *line),
+            Step::Lost => self.sources.get_mut(&number).into_iter().for_each(Source::lose),
+            Step::Ended(end) => self.ended(number, at, end),
+            Step::Line(line) => self.process_line(number, at, *line),
             Step::Closed { process, by } => self.close(&Key::Process(process), by),
         }
     }
@@ -108,72 +110,74 @@ impl TrafficSink {
         let ClientRequest { server, method, session, body, place } = request;
         let key = match session {
             Some(session) => Key::Session(server, session),
-            None if body.as_deref().is_some_and(is_initialize) => Key::Opening(number),
+            None if body.as_deref().and_then(method_of).as_deref() == Some("initialize") => Key::Opening(number),
             None => Key::Shared(server),
         };
-        let mut http_exchange = HttpExchange::new(number, key.clone(), server, method);
-        match body.filter(|_| http_exchange.is_posted()) {
+        let mut source = Source::exchange(number, key.clone(), server, method);
+        match body.filter(|_| source.is_posted()) {
             Some(body) => {
                 let observer = &mut self.session(key.clone(), server, at).observer;
-                let begun = observer.line(Passed { sender: Sender::Client, http_exchange: Some(number), at }, &body);
+                let begun =
+                    observer.line(MessageOrigin { sender: Sender::Client, http_exchange: Some(number), at }, &body);
                 // A subscription ends with its session: what came after it does not wait for it.
                 let has_place = begun > 0 && !observer.is_subscription(number);
                 if let Some(place) = place.filter(|_| has_place) {
                     self.places.insert(number, Reserved { place, ended_at: None });
                 }
             }
-            None if http_exchange.is_posted() => {
-                http_exchange.lose();
+            None if source.is_posted() => {
+                source.lose();
                 self.recorded.gaps += 1;
             }
             None => {}
         }
-        self.http_exchanges.insert(number, http_exchange);
+        self.sources.insert(number, source);
         self.deliver(&key);
     }
 
     fn answered(&mut self, number: u64, status: StatusCode, session: Option<Box<str>>, form: Form) {
-        let Some(http_exchange) = self.http_exchanges.get_mut(&number) else { return };
-        http_exchange.answered(status, form);
-        if let (Key::Opening(_), Some(name)) = (&http_exchange.key, session)
-            && let Some(opened) = self.sessions.remove(&http_exchange.key)
+        let Some(source) = self.sources.get_mut(&number) else { return };
+        source.answered(status, form);
+        if let (Key::Opening(_), Some(name)) = (&source.key, session)
+            && let Some(opened) = self.sessions.remove(&source.key)
         {
-            http_exchange.key = Key::Session(http_exchange.server, name);
-            self.sessions.insert(http_exchange.key.clone(), opened);
+            source.key = Key::Session(source.server, name);
+            self.sessions.insert(source.key.clone(), opened);
         }
     }
 
-    /// Takes messages of a server.
-    fn messages(&mut self, number: u64, at: f64, read_lines: Vec<ReadLine>) {
-        let Some(http_exchange) = self.http_exchanges.get(&number).filter(|_| !read_lines.is_empty()) else { return };
-        let (key, server) = (http_exchange.key.clone(), http_exchange.server);
-        let passed = Passed { sender: Sender::Server, http_exchange: http_exchange.of_messages(), at };
-        let observer = &mut self.session(key.clone(), server, at).observer;
+    fn messages(&mut self, number: u64, at: f64, read_lines: impl IntoIterator<Item = ReadLine>) {
+        let Some(source) = self.sources.get(&number) else { return };
+        let (key, server) = (source.key.clone(), source.server);
+        let passed = MessageOrigin { sender: source.sender, http_exchange: source.of_messages(), at };
         for read_line in read_lines {
+            let observer = &mut self.session(key.clone(), server, at).observer;
             match read_line {
                 ReadLine::Line(line) => {
                     observer.line(passed, &line);
                 }
                 ReadLine::Lost => observer.lost(),
             }
+            self.deliver(&key);
         }
-        self.deliver(&key);
     }
 
     fn ended(&mut self, number: u64, at: f64, end: End) {
-        let read_lines =
-            self.http_exchanges.get_mut(&number).map(|http_exchange| http_exchange.finish(end)).unwrap_or_default();
-        self.messages(number, at, read_lines);
-        let Some(http_exchange) = self.http_exchanges.remove(&number) else { return };
-        if let Some(Session { observer, .. }) =
-            self.sessions.get_mut(&http_exchange.key).filter(|_| http_exchange.is_posted())
+        let last = self.sources.get_mut(&number).and_then(|source| source.finish(end));
+        self.messages(number, at, last);
+        let Some(source) = self.sources.remove(&number) else { return };
+        if source.key == Key::Connection && end == End::Whole {
+            self.session(Key::Connection, source.server, at).left.get_or_insert(source.sender);
+        }
+        if let Some(ObservedSession { observer, .. }) =
+            self.sessions.get_mut(&source.key).filter(|_| source.is_posted())
         {
-            match http_exchange.fate(end, observer.has_open(number)) {
+            match source.fate(end, observer.has_open(number)) {
                 Fate::Kept => {}
                 Fate::Cut(by) => observer.cut(number, by),
                 Fate::LeftOut => {
                     let left_out = observer.forget(number);
-                    self.recorded.refused += if http_exchange.is_lost { 0 } else { left_out };
+                    self.recorded.refused += if source.is_lost { 0 } else { left_out };
                     if left_out > 0 {
                         self.places.remove(&number);
                     }
@@ -183,10 +187,10 @@ impl TrafficSink {
         if let Some(reserved) = self.places.get_mut(&number) {
             reserved.ended_at = Some(at);
         }
-        if http_exchange.ends_session(end) {
-            self.close(&http_exchange.key, Sender::Client);
+        if source.ends_session(end) {
+            self.close(&source.key, Sender::Client);
         } else {
-            self.deliver(&http_exchange.key);
+            self.deliver(&source.key);
         }
     }
 
@@ -194,14 +198,15 @@ impl TrafficSink {
         let ProcessLine { server, process, sender, line, place } = passed;
         let key = Key::Process(process);
         let http_exchange = (sender == Sender::Client).then_some(number);
-        let begun = self.session(key.clone(), server, at).observer.line(Passed { sender, http_exchange, at }, &line);
+        let begun =
+            self.session(key.clone(), server, at).observer.line(MessageOrigin { sender, http_exchange, at }, &line);
         if let Some(place) = place.filter(|_| begun > 0) {
             self.places.insert(number, Reserved { place, ended_at: Some(at) });
         }
         self.deliver(&key);
     }
 
-    fn session(&mut self, key: Key, server: usize, at: f64) -> &mut Session {
+    fn session(&mut self, key: Key, server: usize, at: f64) -> &mut ObservedSession {
         if self.sessions.len() >= MOST_SESSIONS && !self.sessions.contains_key(&key) {
             let oldest = self.sessions.iter().min_by(|one, other| one.1.used_at.total_cmp(&other.1.used_at));
             if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
@@ -209,7 +214,13 @@ impl TrafficSink {
             }
         }
         let name = self.servers.get(server).map(String::as_str).unwrap_or_default();
-        let new = || Session { observer: Observer::new(name, self.began.0).unordered(), used_at: at };
+        let new = || {
+            let observer = Observer::new(name, self.began.0);
+            // The player's recorder puts records in order, by their places.
+            let is_placed = matches!(self.records, Records::Player { .. });
+            let observer = if is_placed { observer.unordered() } else { observer };
+            ObservedSession { observer, used_at: at, left: None }
+        };
         let session = self.sessions.entry(key).or_insert_with(new);
         session.used_at = at;
         session
@@ -232,37 +243,46 @@ impl TrafficSink {
         all.early += early;
     }
 
-    fn fill(&mut self, key: &Key, Made { http_exchange, weight, exchange }: Made) {
-        if self.player.is_comparing() {
-            http_exchange.and_then(|http_exchange| self.places.remove(&http_exchange));
-            return self.player.compare_mcp(&key.name(), exchange);
-        }
-        if self.notes == JournalNotes::Here {
-            self.player.note_recorded_mcp(&exchange);
-        }
-        let reserved =
-            http_exchange.and_then(|http_exchange| self.places.remove(&http_exchange)).map(|reserved| reserved.place);
-        if let Some(place) = reserved.or_else(|| self.player.place()) {
-            place.fill(exchange, weight);
-            self.recorded.records += 1;
-        }
+    fn fill(&mut self, key: &Key, FinishedExchange { http_exchange, weight, exchange }: FinishedExchange) {
+        let reserved = http_exchange.and_then(|number| self.places.remove(&number)).map(|reserved| reserved.place);
+        let is_recorded = match &mut self.records {
+            Records::Player { player, .. } if player.is_comparing() => {
+                return player.compare_mcp(&key.name(), exchange);
+            }
+            Records::Player { player, notes } => {
+                if *notes == JournalNotes::Here {
+                    player.note_recorded_mcp(&exchange);
+                }
+                let place = reserved.or_else(|| player.place());
+                place.map(|place| place.fill(exchange, weight)).is_some()
+            }
+            Records::File(file) => {
+                let is_added = file.add(exchange);
+                self.recorded.unsearched += u64::from(!is_added);
+                is_added
+            }
+        };
+        self.recorded.records += u64::from(is_recorded);
     }
 }
 
-impl Sink for TrafficSink {
-    type Item = Observed;
-    type Ending = McpRecorded;
+impl Sink for McpSink {
+    type Item = ExchangeStep;
+    type Ending = Result<McpRecorded, CassetteError>;
 
-    fn weight(observed: &Observed) -> usize {
+    fn weight(observed: &ExchangeStep) -> usize {
         EACH + match &observed.step {
             Step::Request(request) => request.body.as_ref().map_or(0, bytes::Bytes::len),
             Step::Bytes(bytes) => bytes.len(),
             Step::Line(line) => line.line.len(),
-            Step::Answered { .. } | Step::Lost | Step::Ended(_) | Step::Closed { .. } => 0,
+            Step::Answered { .. } | Step::Side(_) | Step::Lost | Step::Ended(_) | Step::Closed { .. } => 0,
         }
     }
 
-    fn record(&mut self, observed: Observed) {
+    fn record(&mut self, observed: ExchangeStep) {
+        if let Records::File(file) = &mut self.records {
+            file.has_news = true;
+        }
         if catch_unwind(AssertUnwindSafe(|| self.take(observed))).is_err() {
             tracing::error!("a message could not be recorded; please report this");
             self.recorded.gaps += 1;
@@ -272,21 +292,19 @@ impl Sink for TrafficSink {
     fn flush(&mut self) {
         let now = self.began.1.elapsed().as_secs_f64() * 1e3;
         self.places.retain(|_, reserved| reserved.ended_at.is_none_or(|ended_at| now - ended_at < PATIENCE_MS));
+        if let Records::File(file) = &mut self.records {
+            let observers = self.sessions.values().map(|session| &session.observer);
+            let little = observers.filter(|observer| observer.waiting() <= MOST_UNFINISHED);
+            file.flush(|| little.flat_map(Observer::unfinished).collect());
+        }
     }
 
-    fn finish(mut self) -> McpRecorded {
-        let keys: Vec<Key> = self.sessions.keys().cloned().collect();
-        keys.iter().for_each(|key| self.close(key, Sender::Client));
-        self.recorded
+    fn finish(mut self) -> Result<McpRecorded, CassetteError> {
+        let left: Vec<_> = self.sessions.iter().map(|(key, session)| (key.clone(), session.left)).collect();
+        left.into_iter().for_each(|(key, left)| self.close(&key, left.unwrap_or(Sender::Client)));
+        if let Records::File(file) = self.records {
+            file.finish()?;
+        }
+        Ok(self.recorded)
     }
-}
-
-/// Whether a body is the request that opens a session.
-fn is_initialize(body: &[u8]) -> bool {
-    #[derive(Deserialize)]
-    struct Method<'a> {
-        #[serde(borrow)]
-        method: Option<Cow<'a, str>>,
-    }
-    serde_json::from_slice::<Method<'_>>(body).is_ok_and(|message| message.method.as_deref() == Some("initialize"))
 }

@@ -4,26 +4,19 @@
 //! The server's errors (stderr) are not touched. The end of the client's input is passed on; the tap ends when the server has ended, with
 //! its exit code.
 
-use std::{
-    ffi::OsString,
-    io,
-    os::unix::process::ExitStatusExt,
-    process::{ExitStatus, Stdio},
-    time::Duration,
-};
+use std::{ffi::OsString, io, os::unix::process::ExitStatusExt, process::ExitStatus, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
-    process::{Child, Command},
+    process::Child,
     time::timeout,
 };
 
-use super::{
-    AT_ONCE, McpTapEnd, McpTapError,
-    recording::{Copies, Recording, RecordingTarget},
-    sink::Copied,
-};
+use super::{AT_ONCE, McpTapEnd, McpTapError, RecordingTarget, spawn};
+use net::upstream::BodyObserver;
 use replay::mcp::Sender;
+use replay::mcp_traffic::{End, ExchangeObserver, McpRecorder};
 
 /// Longest wait for the rest of the output of a server that has ended: its own children may keep it open.
 const REST_WITHIN: Duration = Duration::from_secs(1);
@@ -56,28 +49,22 @@ impl StdioTap {
         O: AsyncWrite + Send + Unpin + 'static,
     {
         let Self { command, target } = self;
+        let cassette = target.cassette.clone();
         let opened = target.open()?;
-        let mut child = start(&command)?;
-        let recording = Recording::start(opened)?;
-        let copy = |sender| recording.copies(sender);
-        let to_server = child.stdin.take().map(|stdin| tokio::spawn(pass(input, stdin, copy(Sender::Client))));
-        let to_client = child.stdout.take().map(|stdout| tokio::spawn(pass(stdout, output, copy(Sender::Server))));
+        let program = command.first().map(|program| program.to_string_lossy().into_owned()).unwrap_or_default();
+        let mut child = spawn(&command).map_err(|source| McpTapError::Command { command: program, source })?;
+        let recorder = Arc::new(McpRecorder::of_connection(opened)?);
+        let client = (Sender::Client, recorder.side(Sender::Client));
+        let server = (Sender::Server, recorder.side(Sender::Server));
+        let to_server = child.stdin.take().map(|stdin| tokio::spawn(pass(input, stdin, client)));
+        let to_client = child.stdout.take().map(|stdout| tokio::spawn(pass(stdout, output, server)));
         let status = until_ended(&mut child, shutdown).await;
         if let Some(to_client) = to_client {
             let _cut = timeout(REST_WITHIN, to_client).await;
         }
         to_server.iter().for_each(tokio::task::JoinHandle::abort);
-        Ok(McpTapEnd { code: code(&status), recorded: recording.finish().await })
+        Ok(McpTapEnd { code: code(&status), recorded: recorder.finish_connection(cassette).await })
     }
-}
-
-fn start(command: &[OsString]) -> Result<Child, McpTapError> {
-    let no_command = || McpTapError::Command { command: String::new(), source: io::ErrorKind::InvalidInput.into() };
-    let (program, arguments) = command.split_first().ok_or_else(no_command)?;
-    let mut child = Command::new(program);
-    child.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
-    let command = program.to_string_lossy().into_owned();
-    child.spawn().map_err(|source| McpTapError::Command { command, source })
 }
 
 /// Waits until a server ends, or ends it.
@@ -105,20 +92,24 @@ fn code(status: &io::Result<ExitStatus>) -> u8 {
 }
 
 /// Passes bytes on until there are no more; what the other side does not take any more is recorded still.
-async fn pass(mut from: impl AsyncRead + Unpin, to: impl AsyncWrite + Unpin, mut copies: Copies) {
+async fn pass(
+    mut from: impl AsyncRead + Unpin,
+    to: impl AsyncWrite + Unpin,
+    (sender, mut observer): (Sender, ExchangeObserver),
+) {
     let (mut to, mut buffer) = (Some(to), vec![0; AT_ONCE]);
     while let Ok(count @ 1..) = from.read(&mut buffer).await {
         let bytes = buffer.get(..count).unwrap_or_default();
-        copies.submit(Copied::Bytes(bytes.into()));
+        observer.data(&Bytes::copy_from_slice(bytes));
         let Some(open) = &mut to else { continue };
         if open.write_all(bytes).await.is_err() || open.flush().await.is_err() {
-            if copies.sender() == Sender::Client {
+            if sender == Sender::Client {
                 break;
             }
             to = None;
         }
     }
-    copies.submit(Copied::End);
+    observer.ended(End::Whole);
     // A server sees the end of its input by this.
     if let Some(mut open) = to {
         let _gone = open.shutdown().await;

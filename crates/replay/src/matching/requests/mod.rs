@@ -27,7 +27,7 @@ use super::{MinMatch, index_in};
 use recording::canonical::{Identity, Key};
 
 pub use custom::CustomMatch;
-pub use session::{Again, Found, Lookup, Session};
+pub use session::{Again, Consumption, Found, Lookup, Session};
 
 /// A way to find a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

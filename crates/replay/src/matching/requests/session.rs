@@ -1,7 +1,7 @@
 //! Consumption of one session.
 
 use std::{
-    collections::{BTreeMap, HashSet, hash_map::RandomState},
+    collections::{BTreeMap, HashMap, HashSet, hash_map::RandomState},
     hash::BuildHasher,
 };
 
@@ -21,9 +21,9 @@ const RETRY_ENTRY: usize = 64;
 /// The consumption of one session.
 #[derive(Debug)]
 pub struct Session {
-    served: BTreeMap<usize, Served>,
+    served: Consumption,
     /// The hand-written records that were served.
-    by_hand: BTreeMap<usize, Served>,
+    by_hand: Consumption,
     requests: u64,
     /// The record that a request was served last.
     last: BoundedCache<Key, Last, RandomState>,
@@ -43,6 +43,14 @@ struct Last {
     has_failed: bool,
 }
 
+/// Records that were served, and to which requests.
+#[derive(Debug, Default)]
+pub struct Consumption {
+    served: BTreeMap<usize, Served>,
+    /// The place among the records of a key before which none is fresh.
+    next: HashMap<Key, usize>,
+}
+
 /// Requests that a record was served to.
 #[derive(Debug, Default)]
 struct Served {
@@ -51,20 +59,64 @@ struct Served {
     first: Vec<u64>,
 }
 
-impl Served {
-    fn add(&mut self, request: u64) {
-        self.times += 1;
-        if self.first.len() < MOST_NAMED {
-            self.first.push(request);
+impl Consumption {
+    /// Notes that a record was served to a request.
+    pub fn add(&mut self, record: usize, request: u64) {
+        let served = self.served.entry(record).or_default();
+        served.times += 1;
+        if served.first.len() < MOST_NAMED {
+            served.first.push(request);
         }
+    }
+
+    /// The first record of a key that is not consumed yet.
+    pub fn first_fresh(&mut self, index: &CassetteIndex, key: Key) -> Option<usize> {
+        let records = index.of_key(key);
+        let mut next = self.next.get(&key).copied().unwrap_or(0);
+        while records.get(next).is_some_and(|record| !index.is_fresh(*record, self.times(*record))) {
+            next += 1;
+        }
+        if next > 0 {
+            self.next.insert(key, next);
+        }
+        records.get(next).copied()
+    }
+
+    /// Returns how often a record was served.
+    #[must_use]
+    pub fn times(&self, record: usize) -> usize {
+        self.served.get(&record).map_or(0, |served| served.times)
+    }
+
+    /// The first requests that a record was served to.
+    #[must_use]
+    pub fn served_to(&self, record: usize) -> &[u64] {
+        self.served.get(&record).map(|served| served.first.as_slice()).unwrap_or_default()
+    }
+
+    /// The records that were served.
+    pub fn records(&self) -> impl Iterator<Item = usize> {
+        self.served.keys().copied()
+    }
+
+    /// Returns how many records were served at least once.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.served.len()
+    }
+
+    /// Returns whether none was served.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.served.is_empty()
     }
 }
 
 impl Default for Session {
     fn default() -> Self {
         Self {
-            served: BTreeMap::new(),
-            by_hand: BTreeMap::new(),
+            served: Consumption::default(),
+            by_hand: Consumption::default(),
             requests: 0,
             last: BoundedCache::new(RETRY_BYTES, RETRY_ENTRY),
             idempotency_keys: BoundedCache::new(RETRY_BYTES, RETRY_ENTRY),
@@ -198,18 +250,17 @@ impl Session {
     /// Serves a hand-written record to the request that was looked for last, so often at most; returns the number of the answer among
     /// those of such records.
     pub fn take_fixture(&mut self, record: usize, most: u64) -> Option<u64> {
-        let served = self.by_hand.entry(record).or_default();
-        if u64::try_from(served.times).is_ok_and(|times| times >= most) {
+        if u64::try_from(self.by_hand.times(record)).is_ok_and(|times| times >= most) {
             return None;
         }
-        served.add(self.requests);
+        self.by_hand.add(record, self.requests);
         u64::try_from(self.by_hand()).ok()
     }
 
     /// Returns how many answers were those of hand-written records.
     #[must_use]
     pub fn by_hand(&self) -> usize {
-        self.by_hand.values().map(|served| served.times).sum()
+        self.by_hand.records().map(|record| self.by_hand.times(record)).sum()
     }
 
     /// Returns the record that an earlier try of the request was served.
@@ -227,8 +278,7 @@ impl Session {
     }
 
     fn take(&mut self, index: &CassetteIndex, request: &LookupRequest<'_>, found: Found) -> Lookup {
-        let served = self.served.entry(found.record).or_default();
-        served.add(self.requests);
+        self.served.add(found.record, self.requests);
         self.last.insert(request.identity.key, Last { record: found.record, has_failed: false }, RETRY_ENTRY);
         let differs = index.identity(found.record).is_none_or(|identity| identity.key != request.identity.key);
         if found.by.is_loose() && differs && found.again != Again::Retry {
@@ -252,19 +302,22 @@ impl Session {
     /// Returns how often a record was served.
     #[must_use]
     pub fn times(&self, record: usize) -> usize {
-        self.served.get(&record).or_else(|| self.by_hand.get(&record)).map_or(0, |served| served.times)
+        match self.served.times(record) {
+            0 => self.by_hand.times(record),
+            times => times,
+        }
     }
 
     /// The first requests that a record was served to, counted from 1.
     #[must_use]
     pub fn served_to(&self, record: usize) -> &[u64] {
-        self.served.get(&record).map(|served| served.first.as_slice()).unwrap_or_default()
+        self.served.served_to(record)
     }
 
     /// The records that were served.
     #[must_use]
     pub fn served(&self) -> HashSet<usize> {
-        self.served.keys().chain(self.by_hand.keys()).copied().collect()
+        self.served.records().chain(self.by_hand.records()).collect()
     }
 
     /// Returns how many records were served at least once.

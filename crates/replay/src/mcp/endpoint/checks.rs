@@ -20,7 +20,7 @@ const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 
 /// Headers that decide about a request, as they came.
 #[derive(Debug, Clone, Default)]
-pub struct Head {
+pub struct McpHeaders {
     /// `Accept`.
     pub accept: Option<String>,
     /// `Mcp-Session-Id`.
@@ -35,13 +35,11 @@ pub struct Head {
     pub parameters: Vec<(String, String)>,
 }
 
-impl Head {
-    /// Whether the client takes events.
+impl McpHeaders {
     pub(super) fn takes_events(&self) -> bool {
         self.accept.as_deref().is_some_and(|accept| accept.contains("text/event-stream"))
     }
 
-    /// Whether it takes nothing else.
     pub(super) fn takes_events_only(&self) -> bool {
         let takes_json = |accept: &str| accept.contains("application/json") || accept.contains("*/*");
         self.takes_events() && !self.accept.as_deref().is_some_and(takes_json)
@@ -57,7 +55,11 @@ pub(super) fn is_modern(version: &str) -> bool {
 ///
 /// # Errors
 /// With the response, where it has not.
-pub(super) fn check_modern(head: &Head, message: Option<&Message>, parameters: &Parameters) -> Result<bool, Reply> {
+pub(super) fn check_modern(
+    head: &McpHeaders,
+    message: Option<&Message>,
+    parameters: &Parameters,
+) -> Result<bool, Reply> {
     let of_head = head.version.as_deref();
     let Some(Message::Request { id, method, params }) = message else {
         return Ok(of_head.is_some_and(is_modern));
@@ -80,7 +82,7 @@ pub(super) fn check_modern(head: &Head, message: Option<&Message>, parameters: &
     if head.method.as_deref() != Some(method) {
         return refuse(HEADER_MISMATCH, "Mcp-Method is missing, or not that of the body");
     }
-    let named = named(method, params);
+    let named = named_in_headers(method, params);
     if named.is_some() && head.name.as_deref().and_then(decoded).as_deref() != named {
         return refuse(HEADER_MISMATCH, "Mcp-Name is missing, or not that of the body");
     }
@@ -91,7 +93,8 @@ pub(super) fn check_modern(head: &Head, message: Option<&Message>, parameters: &
 }
 
 /// What a request names, as `Mcp-Name` has it.
-fn named<'a>(method: &str, params: &'a Value) -> Option<&'a str> {
+#[must_use]
+pub fn named_in_headers<'a>(method: &str, params: &'a Value) -> Option<&'a str> {
     match method {
         "tools/call" | "prompts/get" => params.get("name")?.as_str(),
         "resources/read" => params.get("uri")?.as_str(),

@@ -10,13 +10,11 @@ use crate::mcp::record_index::RecordIndex;
 /// What headers of such arguments begin with, in lower case.
 pub const PREFIX: &str = "mcp-param-";
 
-/// The mark in a schema.
 const MARK: &str = "x-mcp-header";
 
 /// Properties that are looked at of one schema.
 const MOST_PROPERTIES: usize = 1000;
 
-/// An argument that a header repeats.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Repeated {
     /// The rest of the header's name, in lower case.
@@ -25,7 +23,6 @@ struct Repeated {
     path: Vec<String>,
 }
 
-/// Repeated arguments by tool.
 #[derive(Debug, Default)]
 pub(super) struct Parameters(HashMap<String, Vec<Repeated>>);
 

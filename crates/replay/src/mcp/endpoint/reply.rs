@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::Head;
+use super::McpHeaders;
 use crate::mcp::message::{INVALID_REQUEST, Id, METHOD_NOT_FOUND, error};
 
 /// Response to a request.
@@ -64,7 +64,6 @@ pub(super) fn refused(status: u16, code: i64, message: &str) -> Reply {
     whole(status, Some(error(None, code, message, None)))
 }
 
-/// A refusal of a request.
 pub(super) fn refused_to(id: &Id, status: u16, code: i64, message: &str) -> Reply {
     whole(status, Some(error(Some(id), code, message, None)))
 }
@@ -82,7 +81,7 @@ impl Own {
     /// The response; `session` is the name of the MCP session that begins.
     pub(super) fn reply(
         mut self,
-        head: &Head,
+        head: &McpHeaders,
         (is_request, is_modern): (bool, bool),
         session: Option<String>,
     ) -> Reply {
@@ -104,7 +103,6 @@ impl Own {
     }
 }
 
-/// The status of an answer.
 fn status(body: &Value, is_modern: bool) -> u16 {
     match body.pointer("/error/code").and_then(Value::as_i64) {
         Some(METHOD_NOT_FOUND) if is_modern => 404,

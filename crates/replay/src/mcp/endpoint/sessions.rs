@@ -14,6 +14,7 @@ use super::{Delivery, reply::Own};
 use crate::{
     account::{DEFAULT_SESSION, EarlierReports, Report, SessionReport},
     mcp::{
+        policy::Policy,
         record_index::RecordIndex,
         session::{Session, Step},
     },
@@ -39,11 +40,10 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(session: Session) -> Self {
-        Self { session, listening: None, unsolicited: VecDeque::new(), unsolicited_bytes: 0, is_modern: false }
+    fn new(session: Session, is_modern: bool) -> Self {
+        Self { session, listening: None, unsolicited: VecDeque::new(), unsolicited_bytes: 0, is_modern }
     }
 
-    /// Bytes that it takes, about.
     pub(super) fn bytes(&self) -> usize {
         self.session.bytes() + self.unsolicited_bytes
     }
@@ -55,7 +55,6 @@ impl Connection {
         (self.unsolicited.drain(..).collect(), before.into_iter().collect())
     }
 
-    /// Ends its streams.
     pub(super) fn end(&mut self) -> Vec<Delivery> {
         self.listening.take().into_iter().chain(self.session.end_streams()).map(Delivery::End).collect()
     }
@@ -93,22 +92,21 @@ impl Connection {
     }
 }
 
-/// Name of a session.
+/// The MCP session of a stream.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Key {
+pub enum SessionKey {
     /// By its `Mcp-Session-Id`.
     Legacy(String),
     /// By the session of the account.
     Modern(String),
 }
 
-impl Key {
+impl SessionKey {
     pub(super) fn is_modern(&self) -> bool {
         matches!(self, Self::Modern(_))
     }
 }
 
-/// A session and where it belongs.
 #[derive(Debug)]
 struct Entry {
     connection: Arc<Mutex<Connection>>,
@@ -116,7 +114,6 @@ struct Entry {
     session: String,
     /// Its number there, from 1.
     number: u64,
-    /// When it was last used.
     used: u64,
     bytes: usize,
     /// Whether the client has ended it; it stays for the report.
@@ -128,7 +125,6 @@ impl Entry {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its name in reports.
     fn name(&self, server: &str) -> String {
         name(&self.session, server, self.number)
     }
@@ -141,12 +137,14 @@ fn name(session: &str, server: &str, number: u64) -> String {
     format!("{before}mcp:{server}{after}")
 }
 
-/// All sessions of a server.
 #[derive(Debug)]
-pub(super) struct Sessions {
+pub(in crate::mcp) struct Sessions {
+    index: Arc<RecordIndex>,
+    server: String,
+    policy: Policy,
     /// Bytes that they may take.
     pub(super) most: usize,
-    entries: BTreeMap<Key, Entry>,
+    entries: BTreeMap<SessionKey, Entry>,
     /// How many began in each session of the account.
     begun: BTreeMap<String, u64>,
     tick: u64,
@@ -156,9 +154,12 @@ pub(super) struct Sessions {
     served: HashSet<usize>,
 }
 
-impl Default for Sessions {
-    fn default() -> Self {
+impl Sessions {
+    pub(super) fn new(index: Arc<RecordIndex>, server: &str, policy: Policy) -> Self {
         Self {
+            index,
+            server: server.to_owned(),
+            policy,
             most: BYTES,
             entries: BTreeMap::new(),
             begun: BTreeMap::new(),
@@ -168,23 +169,21 @@ impl Default for Sessions {
             served: HashSet::new(),
         }
     }
-}
 
-impl Sessions {
-    /// How many there are.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
 
     /// Begins a session, unless it is there.
-    pub(super) fn open(&mut self, key: Key, session: &str, make: impl FnOnce() -> Connection) {
+    pub(super) fn open(&mut self, key: SessionKey, session: &str) {
         if self.entries.contains_key(&key) {
             return;
         }
         let count = self.begun.entry(session.to_owned()).or_default();
         *count += 1;
-        let connection = Connection { is_modern: key.is_modern(), ..make() };
+        let new = Session::new(Arc::clone(&self.index), &self.server, self.policy).with_journal();
+        let connection = Connection::new(new, key.is_modern());
         let bytes = connection.bytes();
         let (number, used) = (*count, self.tick);
         let connection = Arc::new(Mutex::new(connection));
@@ -193,19 +192,18 @@ impl Sessions {
         self.bytes += bytes;
     }
 
-    /// The session of a name.
-    pub(super) fn connection(&self, key: &Key) -> Option<Arc<Mutex<Connection>>> {
+    pub(super) fn connection(&self, key: &SessionKey) -> Option<Arc<Mutex<Connection>>> {
         self.entries.get(key).filter(|entry| !entry.is_closed).map(|entry| Arc::clone(&entry.connection))
     }
 
     /// The same, if it is one of this session of the account.
-    pub(super) fn connection_of(&self, key: &Key, session: &str) -> Option<Arc<Mutex<Connection>>> {
+    pub(super) fn connection_of(&self, key: &SessionKey, session: &str) -> Option<Arc<Mutex<Connection>>> {
         self.entries.get(key).filter(|entry| entry.session == session)?;
         self.connection(key)
     }
 
     /// Notes what a session takes now, and forgets others where all of them take too much.
-    pub(super) fn weigh(&mut self, key: &Key, bytes: usize, server: &str) {
+    pub(super) fn weigh(&mut self, key: &SessionKey, bytes: usize) {
         self.tick += 1;
         if let Some(entry) = self.entries.get_mut(key) {
             entry.used = self.tick;
@@ -215,7 +213,8 @@ impl Sessions {
         if self.bytes <= self.most {
             return;
         }
-        let mut oldest: Vec<(u64, Key)> = self.entries.iter().map(|(key, entry)| (entry.used, key.clone())).collect();
+        let mut oldest: Vec<(u64, SessionKey)> =
+            self.entries.iter().map(|(key, entry)| (entry.used, key.clone())).collect();
         oldest.sort_unstable();
         // Not one at a time: each time all of them are sorted.
         let mut left = self.bytes;
@@ -227,34 +226,34 @@ impl Sessions {
             left -= self.entries.get(&oldest).map_or(0, |entry| entry.bytes);
             forgotten.push(oldest);
         }
-        self.forget(&forgotten, server);
+        self.forget(&forgotten);
     }
 
     /// Ends a session whose client is done with it.
-    pub(super) fn close(&mut self, key: &Key) {
+    pub(super) fn close(&mut self, key: &SessionKey) {
         self.entries.get_mut(key).into_iter().for_each(|entry| entry.is_closed = true);
     }
 
     /// Keeps what failed in sessions and what they were served, and drops the rest.
-    fn forget(&mut self, keys: &[Key], server: &str) {
+    fn forget(&mut self, keys: &[SessionKey]) {
         let served = self.times_served(&self.entries.values().collect::<Vec<_>>());
         for key in keys {
             let Some(entry) = self.entries.remove(key) else { continue };
             self.bytes -= entry.bytes;
             let connection = entry.lock();
             let others = served_to_others(&served, &connection.session);
-            self.earlier.keep(&entry.name(server), connection.session.session_report(&others));
-            self.served.extend(connection.session.served());
+            self.earlier.keep(&entry.name(&self.server), connection.session.session_report(&others));
+            self.served.extend(connection.session.consumption.records());
         }
     }
 
     /// Forgets what sessions consumed; what failed stays.
-    pub(super) fn reset(&mut self, session: Option<&str>, server: &str) {
+    pub(in crate::mcp) fn reset(&mut self, session: Option<&str>) {
         for entry in self.entries.values().filter(|entry| session.is_none_or(|session| session == entry.session)) {
             let mut connection = entry.lock();
             let report = connection.session.session_report(&HashSet::new());
             let report = SessionReport { unconsumed: Vec::new(), begun_unconsumed: Vec::new(), unserved: 0, ..report };
-            self.earlier.keep(&entry.name(server), report);
+            self.earlier.keep(&entry.name(&self.server), report);
             connection.session.rewind();
         }
         self.entries.retain(|_, entry| !entry.is_closed);
@@ -265,73 +264,66 @@ impl Sessions {
     }
 
     /// Ends all sessions of a session of the account.
-    pub(super) fn end_session(&mut self, session: &str, server: &str) {
+    pub(in crate::mcp) fn end_session(&mut self, session: &str) {
         let ended = self.entries.iter().filter(|(_, entry)| entry.session == session).map(|(key, _)| key.clone());
-        let ended: Vec<Key> = ended.collect();
-        self.forget(&ended, server);
+        let ended: Vec<SessionKey> = ended.collect();
+        self.forget(&ended);
         self.begun.remove(session);
     }
 
     /// How often each record was served in a session of the account.
-    pub(super) fn times(&self, session: &str) -> BTreeMap<usize, u64> {
+    pub(super) fn times(&self, session: &str) -> BTreeMap<usize, usize> {
         let mut times = BTreeMap::new();
         for entry in self.entries.values().filter(|entry| entry.session == session) {
-            for (at, count) in entry.lock().session.times() {
-                *times.entry(at).or_default() += count;
-            }
+            let consumption = &entry.lock().session.consumption;
+            consumption.records().for_each(|at| *times.entry(at).or_default() += consumption.times(at));
         }
         times
     }
 
     /// What failed in sessions that are no longer here.
-    pub(super) fn earlier(&self) -> BTreeMap<String, SessionReport> {
+    pub(in crate::mcp) fn earlier(&self) -> BTreeMap<String, SessionReport> {
         self.earlier.reports()
     }
 
-    /// Requests that were not recorded.
-    pub(super) fn misses(&self, session: Option<&str>) -> Vec<Value> {
+    pub(in crate::mcp) fn misses(&self, session: Option<&str>) -> Vec<Value> {
         let wanted = self.entries.values().filter(|entry| session.is_none_or(|session| session == entry.session));
-        wanted.flat_map(|entry| entry.lock().session.novel().to_vec()).collect()
+        wanted.flat_map(|entry| entry.lock().session.account.novel.list().to_vec()).collect()
     }
 
-    /// Adds what was served to a report.
-    pub(super) fn add_to(
-        &self,
-        report: &mut Report,
-        session: Option<&str>,
-        (index, server): (&Arc<RecordIndex>, &str),
-    ) {
+    /// Adds what was served to a report: of all sessions of the account, or of one.
+    pub(in crate::mcp) fn add_to(&self, report: &mut Report, session: Option<&str>) {
         let wanted: Vec<&Entry> =
             self.entries.values().filter(|entry| session.is_none_or(|session| session == entry.session)).collect();
         let served = self.times_served(&wanted);
         let mut was_used = false;
         for entry in &wanted {
             let connection = entry.lock();
-            report.environment.extend(connection.session.replies().iter().cloned());
+            report.environment.extend(connection.session.account.replies.iter().cloned());
             if connection.session.was_used() {
                 was_used = true;
                 report.sessions.insert(
-                    entry.name(server),
+                    entry.name(&self.server),
                     connection.session.session_report(&served_to_others(&served, &connection.session)),
                 );
             }
         }
         if !was_used && session.is_none() {
-            let unused = Session::new(Arc::clone(index), server, Default::default());
-            let name = name(DEFAULT_SESSION, server, 1);
+            let unused = Session::new(Arc::clone(&self.index), &self.server, Default::default());
+            let name = name(DEFAULT_SESSION, &self.server, 1);
             report.sessions.insert(name, unused.session_report(&self.served));
         }
         if session.is_none() {
             report.earlier.extend(self.earlier.reports());
         }
-        report.unused.extend(index.unused(|at| served.contains_key(&at)));
+        report.unused.extend(self.index.unused(|at| served.contains_key(&at)));
     }
 
     /// Records and the number of these sessions that were served each; those that are no longer here count as one.
     fn times_served(&self, entries: &[&Entry]) -> BTreeMap<usize, usize> {
         let mut times: BTreeMap<usize, usize> = self.served.iter().map(|at| (*at, 1)).collect();
         for entry in entries {
-            entry.lock().session.served().for_each(|at| *times.entry(at).or_default() += 1);
+            entry.lock().session.consumption.records().for_each(|at| *times.entry(at).or_default() += 1);
         }
         times
     }
@@ -339,6 +331,6 @@ impl Sessions {
 
 /// The records that other sessions were served: more often than this one was.
 fn served_to_others(served: &BTreeMap<usize, usize>, session: &Session) -> HashSet<usize> {
-    let own: HashSet<usize> = session.served().collect();
+    let own: HashSet<usize> = session.consumption.records().collect();
     served.iter().filter(|(at, times)| **times > usize::from(own.contains(at))).map(|(at, _)| *at).collect()
 }

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    account::DEFAULT_SESSION,
+    account::{DEFAULT_SESSION, Report},
     mcp::{OnUsedUp, ParamRules},
 };
 use recording::{cassette::parse, redaction::Rules};
@@ -32,14 +32,14 @@ fn endpoint(text: &str) -> Endpoint {
     Endpoint::new(index, "s", policy)
 }
 
-fn head(session: &str) -> Head {
-    Head { session: Some(session.to_owned()), ..Head::default() }
+fn head(session: &str) -> McpHeaders {
+    McpHeaders { session: Some(session.to_owned()), ..McpHeaders::default() }
 }
 
-fn post(endpoint: &Endpoint, head: &Head, fresh: &str, method: &str) -> u16 {
+fn post(endpoint: &Endpoint, head: &McpHeaders, fresh: &str, method: &str) -> u16 {
     let params = if method == "tools/call" { json!({"name": "ask"}) } else { json!({}) };
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
-    let sender = Sender { session: DEFAULT_SESSION, fresh, stream: 0, now: Duration::ZERO };
+    let sender = HttpSender { session: DEFAULT_SESSION, fresh, stream: 0, now: Duration::ZERO };
     match endpoint.post(head, body.as_bytes(), &sender).reply {
         Reply::Whole { status, .. } => status,
         Reply::Events { .. } | Reply::Ended(_) | Reply::Forward(_) => 200,
@@ -48,14 +48,14 @@ fn post(endpoint: &Endpoint, head: &Head, fresh: &str, method: &str) -> u16 {
 
 fn report(endpoint: &Endpoint) -> Report {
     let mut report = Report::default();
-    endpoint.add_to(&mut report, None);
+    endpoint.lock().add_to(&mut report, None);
     report
 }
 
 #[test]
 fn sessions_that_are_never_ended_take_bounded_memory_and_what_failed_in_them_is_kept() {
     let endpoint = endpoint(CASSETTE);
-    let begin = |name: &str| post(&endpoint, &Head::default(), name, "initialize");
+    let begin = |name: &str| post(&endpoint, &McpHeaders::default(), name, "initialize");
     begin("first");
     assert_eq!(post(&endpoint, &head("first"), "", "prompts/list"), 200);
     endpoint.lock().most = 1 << 20;
@@ -75,7 +75,7 @@ fn sessions_that_are_never_ended_take_bounded_memory_and_what_failed_in_them_is_
 #[test]
 fn messages_without_a_stream_take_bounded_memory() {
     let endpoint = endpoint(&CASSETTE.replace("TEXT", &"x".repeat(100_000)));
-    post(&endpoint, &Head::default(), "a", "initialize");
+    post(&endpoint, &McpHeaders::default(), "a", "initialize");
     for _ in 0..100 {
         assert_eq!(post(&endpoint, &head("a"), "", "tools/call"), 200);
     }

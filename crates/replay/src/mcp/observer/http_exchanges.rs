@@ -13,7 +13,7 @@ const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
 
 /// Circumstances of a message.
 #[derive(Debug, Clone, Copy)]
-pub struct Passed {
+pub struct MessageOrigin {
     /// Its sender.
     pub sender: Sender,
     /// Number of the HTTP exchange that it was part of; `None` where it was part of none, or of one that is only listened to.
@@ -24,7 +24,7 @@ pub struct Passed {
 
 /// An exchange to which nothing can be added.
 #[derive(Debug)]
-pub struct Made {
+pub struct FinishedExchange {
     /// The HTTP exchange that it began in.
     pub http_exchange: Option<u64>,
     /// Bytes of its messages.

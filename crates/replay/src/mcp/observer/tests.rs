@@ -15,12 +15,12 @@ fn observed(lines: &[(Sender, Value)], left: Sender) -> (Vec<McpRecord>, Unrecor
     let rest = observer.finish(left);
     assert_eq!(unfinished, rest.len());
     recorded.extend(rest);
-    let read = |made: Made| McpRecord::read(&made.exchange.record).unwrap().unwrap();
+    let read = |made: FinishedExchange| McpRecord::read(&made.exchange.record).unwrap().unwrap();
     (recorded.into_iter().map(read).collect(), observer.unrecorded())
 }
 
-fn passed(sender: Sender, http_exchange: Option<u64>, at: f64) -> Passed {
-    Passed { sender, http_exchange, at }
+fn passed(sender: Sender, http_exchange: Option<u64>, at: f64) -> MessageOrigin {
+    MessageOrigin { sender, http_exchange, at }
 }
 
 fn client(value: Value) -> (Sender, Value) {
@@ -134,7 +134,7 @@ fn what_is_no_message_is_counted() {
 }
 
 /// An observer of several HTTP exchanges, its lines with the exchanges that they were part of, and what it gave.
-fn observed_on(lines: &[(Sender, Option<u64>, Value)]) -> (Observer, Vec<Made>) {
+fn observed_on(lines: &[(Sender, Option<u64>, Value)]) -> (Observer, Vec<FinishedExchange>) {
     let mut observer = Observer::new("s", OffsetDateTime::UNIX_EPOCH).unordered();
     let mut made = Vec::new();
     for (at, (sender, http_exchange, line)) in lines.iter().enumerate() {

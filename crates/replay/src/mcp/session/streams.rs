@@ -1,18 +1,19 @@
 //! Streams that a connection has open: requests that are not answered, subscriptions, and those that end early.
 
+use std::{mem::take, sync::Arc};
+
 use serde_json::{Value, json};
 
 use super::{MOST_ASKS, Out, Sent, Session, Step};
 use crate::mcp::{
     message::{Id, call},
-    turn::SUBSCRIPTION,
+    playback::SUBSCRIPTION,
 };
 
 impl Session {
-    /// Whether anything was sent to it.
     #[must_use]
     pub(in crate::mcp) fn was_used(&self) -> bool {
-        self.account.requests > 0 || self.consumption.len() > 0
+        self.account.counts.requests > 0 || !self.consumption.is_empty()
     }
 
     /// Bytes that it takes beside the recording, about.
@@ -26,19 +27,17 @@ impl Session {
 
     /// Forgets what was served and what waits; the negotiated version stays.
     pub(in crate::mcp) fn rewind(&mut self) {
-        let fresh = Self::new(std::sync::Arc::clone(&self.index), &self.server, self.policy);
-        let version = std::mem::take(&mut self.version);
-        let asks = self.asks;
-        let (upstream, journal) = (std::mem::take(&mut self.upstream), std::mem::take(&mut self.journal));
-        *self = Self { version, asks, upstream, journal, ..fresh };
+        let fresh = Self::new(Arc::clone(&self.index), &self.server, self.policy);
+        let (version, upstream) = (take(&mut self.version), take(&mut self.upstream));
+        *self = Self { version, asks: self.asks, upstream, account: self.account.rewound(), ..fresh };
     }
 
     /// Ends what is sent for a request that the client cancelled; without an id, of all.
     pub(super) fn cancel(&mut self, id: Option<&Id>, out: &mut Out) {
         let is_it = |caller: Option<&Id>| id.is_none() || caller == id;
-        let waiting = self.waiting.values().filter(|waiting| is_it(waiting.turn.caller.as_ref()));
-        let mut ended: Vec<u64> = waiting.map(|waiting| waiting.turn.stream).collect();
-        self.waiting.retain(|_, waiting| !is_it(waiting.turn.caller.as_ref()));
+        let waiting = self.waiting.values().filter(|waiting| is_it(waiting.playback.caller.as_ref()));
+        let mut ended: Vec<u64> = waiting.map(|waiting| waiting.playback.stream).collect();
+        self.waiting.retain(|_, waiting| !is_it(waiting.playback.caller.as_ref()));
         ended.extend(self.open.extract_if(.., |_, caller| is_it(Some(caller))).map(|(stream, _)| stream));
         out.steps.extend(ended.into_iter().map(Step::Done));
     }
@@ -46,7 +45,7 @@ impl Session {
     /// Forgets what would be sent on a stream that the client closed; in the modern era it cancelled its request by that.
     pub(in crate::mcp) fn closed(&mut self, stream: u64, is_modern: bool) {
         if is_modern {
-            self.waiting.retain(|_, waiting| waiting.turn.stream != stream);
+            self.waiting.retain(|_, waiting| waiting.playback.stream != stream);
         }
         self.open.remove(&stream);
         self.subscriptions.end(stream);
@@ -54,8 +53,8 @@ impl Session {
 
     /// Forgets everything that is still to be sent; its streams.
     pub(in crate::mcp) fn end_streams(&mut self) -> Vec<u64> {
-        let waiting = std::mem::take(&mut self.waiting).into_values().map(|waiting| waiting.turn.stream);
-        waiting.chain(std::mem::take(&mut self.open).into_keys()).collect()
+        let waiting = take(&mut self.waiting).into_values().map(|waiting| waiting.playback.stream);
+        waiting.chain(take(&mut self.open).into_keys()).collect()
     }
 
     /// Keeps a stream open: its request has no answer.

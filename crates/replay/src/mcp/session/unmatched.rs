@@ -1,10 +1,18 @@
-//! Choice of the record for a request, and what a request gets that has none.
+//! Choice of the record for a request, and what a request gets that has none: an error, something made up, or the answer of the real
+//! server.
+//!
+//! What a client sends after a request that went to the real server and no record concerns goes there too: its replies to that server, its
+//! cancellations.
+//!
+//! Limits: nothing of a list of messages is forwarded; a request in one that was not recorded is a miss.
+//!
+//! See docs/decisions/0092-novel-calls-go-to-the-real-server.md.
 
-use std::{collections::HashSet, sync::Arc};
+use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
-use super::{Out, Session, made_up};
+use super::{Out, Session, Step, made_up};
 use crate::mcp::{
     era::Era,
     message::Id,
@@ -14,17 +22,35 @@ use crate::mcp::{
 };
 use recording::canonical::Identity;
 
+/// The first id of requests to a client beside those of a real server, which count from 0.
+pub(super) const FIRST_ASK: u64 = 1 << 40;
+
+/// Requests that are named for one record.
+const MOST_NAMED: usize = 10;
+
+/// What is known of the session with the real server.
+#[derive(Debug, Default)]
+pub(super) struct Upstream {
+    pub(super) opening: Value,
+    is_used: bool,
+    pub(super) is_batch: bool,
+}
+
 impl Session {
-    /// Chooses the record that answers a request.
+    /// Parameters of the client's `initialize`, with which a session with the real server can be opened.
+    pub(in crate::mcp) fn opening(&self) -> &Value {
+        &self.upstream.opening
+    }
+
     pub(super) fn choose(&mut self, method: &str, identity: &Identity) -> Option<usize> {
-        if let Some(at) = self.consumption.next(&self.index, identity.key) {
+        if let Some(at) = self.consumption.first_fresh(self.index.requests(), identity.key) {
             return Some(at);
         }
         // A task is asked after until it is done, however often that was.
         let repeats = self.policy.on_used_up == OnUsedUp::Last || method == "tasks/get";
         if let Some(last) = self.index.of_key(identity.key).last() {
             if repeats {
-                *self.account.again.entry("exhausted").or_default() += 1;
+                *self.account.counts.again.entry("exhausted").or_default() += 1;
             }
             return repeats.then_some(*last);
         }
@@ -32,29 +58,25 @@ impl Session {
             return None;
         }
         let at = self.nearest(identity).filter(|at| may_answer(&self.index, *at, identity))?;
-        *self.account.loose.entry("closest").or_default() += 1;
-        let detail = self.explain(&Arc::clone(&self.index), method, identity, Why::NoMatch(Some(at))).detail();
-        self.account.novel.keep(detail);
+        let detail = self.explain(method, identity, Why::NoMatch(Some(at))).detail();
+        self.account.loose("closest", detail);
         Some(at)
     }
 
     /// The record of the same method that is closest to a request.
-    pub(super) fn nearest(&self, identity: &Identity) -> Option<usize> {
-        let served = self.consumption.served().collect();
+    fn nearest(&self, identity: &Identity) -> Option<usize> {
+        let served = self.consumption.records().collect();
         self.index.requests().closest(identity, &served, 1).first().copied()
     }
 
     /// Answers a request for which there is no record, or none left.
     pub(super) fn unmatched(&mut self, id: &Id, (era, method): (Era, &str), identity: &Identity, out: &mut Out) {
-        let index = Arc::clone(&self.index);
-        let is_novel = index.of_key(identity.key).is_empty();
+        let is_novel = self.index.of_key(identity.key).is_empty();
         let made = made_in_place(self.policy.on_novel, method, identity).filter(|_| is_novel);
         if let Some((way, result)) = made {
-            let why = Why::NoMatch(self.nearest(identity));
-            let detail = self.explain(&index, method, identity, why).detail();
-            self.account.novel.keep(detail);
-            *self.account.loose.entry(way).or_default() += 1;
-            self.note_stub(&identity.fields);
+            let detail = self.explain(method, identity, Why::NoMatch(self.nearest(identity))).detail();
+            self.account.loose(way, detail);
+            self.note(&identity.fields, "stubbed", None);
             return out.answer(made_up(id, era, method, result));
         }
         // What is forwarded without being a miss needs no explanation.
@@ -69,33 +91,54 @@ impl Session {
         if known.is_empty() {
             return Why::NoMatch(is_explained.then(|| self.nearest(identity)).flatten());
         }
-        Why::Exhausted(known.iter().map(|at| (*at, self.consumption.served_to(*at).to_vec())).collect())
+        let served_to = |at: &usize| self.consumption.served_to(*at).iter().take(MOST_NAMED).copied().collect();
+        Why::Exhausted(known.iter().map(|at| (*at, served_to(at))).collect())
     }
 
-    /// Counts a miss and answers it.
-    pub(super) fn missed(&mut self, id: &Id, method: &str, identity: &Identity, why: Why) -> Value {
-        let index = Arc::clone(&self.index);
-        let miss = self.explain(&index, method, identity, why);
+    pub(super) fn explain<'a>(&'a self, method: &'a str, identity: &'a Identity, why: Why) -> Miss<'a> {
+        let (request, over_http) = (self.account.counts.requests, self.policy.over_http);
+        let is_consumed = matches!(why, Why::NoMatch(Some(at)) if self.consumption.times(at) > 0);
+        let (index, server) = (&self.index, &self.server);
+        let miss = Miss { index, request, server, method, identity, why, is_consumed, over_http, closest: None };
+        Miss { closest: miss.comparison(), ..miss }
+    }
+
+    /// Answers a request that no record can answer: with an error, or by the real server.
+    pub(super) fn miss(&mut self, id: &Id, method: &str, identity: &Identity, why: Why, out: &mut Out) {
+        let miss = self.explain(method, identity, why);
+        let reason = miss.reason();
+        if self.forwards() {
+            if let Some(detail) = self.policy.counts_forwarded.then(|| miss.detail()) {
+                self.account.miss(reason, detail);
+            }
+            return self.forward(&identity.fields, Some(reason), out);
+        }
         let detail = miss.detail();
-        let (answer, reason, log) = (miss.response(id, &detail), miss.reason(), miss.log());
-        tracing::warn!("{log}");
-        self.account.novel.keep(detail);
-        *self.account.misses.entry(reason).or_default() += 1;
-        self.note_missed(&identity.fields, reason);
-        answer
+        tracing::warn!("{}", miss.log());
+        out.answer(miss.response(id, &detail));
+        self.account.miss(reason, detail);
+        self.note(&identity.fields, "missed", Some(("reason", reason)));
     }
 
-    pub(super) fn explain<'a>(
-        &'a self,
-        index: &'a RecordIndex,
-        method: &'a str,
-        identity: &'a Identity,
-        why: Why,
-    ) -> Miss<'a> {
-        let (request, over_http) = (self.account.requests, self.policy.over_http);
-        let is_consumed = matches!(why, Why::NoMatch(Some(at)) if self.consumption.has_served(at));
-        let server = &self.server;
-        Miss { index, request, server, method, identity, why, is_consumed, over_http, closest: None }.compared()
+    /// Whether a request without a record goes to the real server.
+    pub(super) fn forwards(&self) -> bool {
+        self.policy.on_novel.forwards() && !self.upstream.is_batch
+    }
+
+    /// Forwards a request; `miss` is why no record answers it, where that counts.
+    pub(super) fn forward(&mut self, canonical: &Value, miss: Option<&'static str>, out: &mut Out) {
+        self.account.counts.forwarded += 1;
+        self.upstream.is_used = true;
+        let outcome = if self.policy.on_novel == OnNovel::Record { "recorded" } else { "forwarded" };
+        self.note(canonical, outcome, miss.map(|reason| ("reason", reason)));
+        out.steps.push(Step::Forward(out.stream));
+    }
+
+    /// Forwards what is no request, if the real server knows what it is about.
+    pub(super) fn forward_further(&self, out: &mut Out) {
+        if self.forwards() && self.upstream.is_used {
+            out.steps.push(Step::Forward(out.stream));
+        }
     }
 }
 

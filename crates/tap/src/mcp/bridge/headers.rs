@@ -7,6 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
 
 use super::message::Outgoing;
+use replay::mcp::named_in_headers;
 
 /// Names of tools' arguments that are repeated in headers, by the tool: the header's end and the argument.
 pub(super) type Annotated = HashMap<String, Vec<(String, String)>>;
@@ -17,12 +18,7 @@ pub(super) fn add(headers: &mut HeaderMap, outgoing: &Outgoing, version: &str, a
     put(headers, "mcp-protocol-version", version);
     put(headers, "mcp-method", method);
     let params = &outgoing.params;
-    let named = match method.as_str() {
-        "tools/call" | "prompts/get" => params.get("name"),
-        "resources/read" => params.get("uri"),
-        _ => None,
-    };
-    let Some(name) = named.and_then(Value::as_str) else { return };
+    let Some(name) = named_in_headers(method, params) else { return };
     put(headers, "mcp-name", name);
     let arguments = annotated.get(name).filter(|_| method == "tools/call").into_iter().flatten();
     for (header, argument) in arguments {

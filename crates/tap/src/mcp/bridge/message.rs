@@ -12,7 +12,6 @@ pub(in crate::mcp) struct Outgoing {
     pub(in crate::mcp) params: Value,
 }
 
-/// Kind of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::mcp) enum Kind {
     /// The request that opens a session; with its id, as JSON.

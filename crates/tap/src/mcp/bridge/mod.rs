@@ -20,7 +20,7 @@ use http::{HeaderName, HeaderValue};
 use http_body_util::Full;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
-    sync::mpsc::{Receiver, Sender as Queue, channel},
+    sync::mpsc::{Receiver, channel},
     task::{AbortHandle, JoinSet},
     time::timeout,
 };
@@ -29,13 +29,10 @@ use self::{
     message::{Kind, Outgoing},
     post::Post,
 };
-use super::{
-    AT_ONCE, McpTapEnd, McpTapError,
-    recording::{Copies, Recording, RecordingTarget},
-    sink::Copied,
-};
-use net::upstream::{EndpointUrl, Upstream, UpstreamOptions};
+use super::{AT_ONCE, McpTapEnd, McpTapError, RecordingTarget};
+use net::upstream::{BodyObserver, EndpointUrl, Upstream, UpstreamOptions};
 use replay::mcp::{Lines, MOST_BYTES, ReadLine, Sender};
+use replay::mcp_traffic::{End, ExchangeObserver, McpRecorder};
 
 /// Lines of the server that wait for the client.
 const MOST_LINES: usize = 64;
@@ -78,18 +75,18 @@ impl UrlTap {
         O: AsyncWrite + Send + Unpin + 'static,
     {
         let Self { url, headers, reach, target } = self;
-        let recording = Recording::start(target.open()?)?;
+        let cassette = target.cassette.clone();
+        let recorder = Arc::new(McpRecorder::of_connection(target.open()?)?);
         let (send, lines) = channel(MOST_LINES);
         let upstream: Upstream<Full<Bytes>> = Upstream::new(url.origin().clone(), &reach);
-        let writing = tokio::spawn(write(lines, output, recording.copies(Sender::Server)));
+        let writing = tokio::spawn(write(lines, output, recorder.side(Sender::Server)));
         let bridge = Bridge { post: Arc::new(Post::new(upstream, &url, headers, send)), tasks: JoinSet::new() };
-        bridge.run(input, recording.copies(Sender::Client), shutdown).await;
+        bridge.run(input, recorder.side(Sender::Client), shutdown).await;
         let _written = writing.await;
-        Ok(McpTapEnd { code: 0, recorded: recording.finish().await })
+        Ok(McpTapEnd { code: 0, recorded: recorder.finish_connection(cassette).await })
     }
 }
 
-/// A client's connection.
 struct Bridge {
     post: Arc<Post>,
     /// Everything that runs beside the client's input.
@@ -97,10 +94,15 @@ struct Bridge {
 }
 
 impl Bridge {
-    async fn run(mut self, input: impl AsyncRead + Unpin, copies: Copies, shutdown: impl Future<Output = ()>) {
+    async fn run(
+        mut self,
+        input: impl AsyncRead + Unpin,
+        observer: ExchangeObserver,
+        shutdown: impl Future<Output = ()>,
+    ) {
         tokio::pin!(shutdown);
         let is_asked_to_end = tokio::select! {
-            () = self.pass(input, copies) => false,
+            () = self.pass(input, observer) => false,
             () = &mut shutdown => true,
         };
         if !is_asked_to_end {
@@ -116,13 +118,16 @@ impl Bridge {
     }
 
     /// Takes the client's lines until there are no more.
-    async fn pass(&mut self, mut input: impl AsyncRead + Unpin, mut copies: Copies) {
+    async fn pass(&mut self, mut input: impl AsyncRead + Unpin, mut observer: ExchangeObserver) {
         let (mut lines, mut buffer, mut running) = (Lines::new(MOST_BYTES), vec![0; AT_ONCE], Running::new());
         loop {
             let count = input.read(&mut buffer).await.unwrap_or_default();
             let bytes = buffer.get(..count).unwrap_or_default();
             let read_lines = if count == 0 { lines.finish().into_iter().collect() } else { lines.push(bytes) };
-            copies.submit(if count == 0 { Copied::End } else { Copied::Bytes(bytes.into()) });
+            match count {
+                0 => observer.ended(End::Whole),
+                _ => observer.data(&Bytes::copy_from_slice(bytes)),
+            }
             for read_line in read_lines {
                 match read_line {
                     ReadLine::Line(line) => self.message(line, &mut running).await,
@@ -174,19 +179,12 @@ impl Bridge {
     }
 }
 
-/// Writes lines until there are no more.
-async fn write(mut lines: Receiver<Vec<u8>>, mut output: impl AsyncWrite + Unpin, mut copies: Copies) {
+async fn write(mut lines: Receiver<Vec<u8>>, mut output: impl AsyncWrite + Unpin, mut observer: ExchangeObserver) {
     let mut is_open = true;
     while let Some(line) = lines.recv().await {
-        copies.submit(Copied::Bytes(line.as_slice().into()));
+        let line = Bytes::from(line);
+        observer.data(&line);
         is_open = is_open && output.write_all(&line).await.is_ok() && output.flush().await.is_ok();
     }
-    copies.submit(Copied::End);
-}
-
-/// Sends a message of the server as a line: JSON has line ends between its tokens only.
-async fn send_line(queue: &Queue<Vec<u8>>, mut message: Vec<u8>) {
-    message.iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')).for_each(|byte| *byte = b' ');
-    message.push(b'\n');
-    let _client_left = queue.send(message).await;
+    observer.ended(End::Whole);
 }

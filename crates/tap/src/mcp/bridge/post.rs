@@ -1,40 +1,34 @@
 //! Posting of messages, and what becomes of the responses.
 
-use std::{
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
-    time::Duration,
+use std::sync::{
+    Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicBool, Ordering::Relaxed},
 };
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, uri::PathAndQuery};
-use http_body_util::{BodyExt, Full};
+use http_body_util::Full;
 use serde_json::{Value, json};
 use tokio::{sync::Notify, sync::mpsc::Sender as Queue};
 
 use super::{
     headers::{self, Annotated},
     message::{Kind, Outgoing},
-    send_line,
 };
-use net::{
-    server::media_type,
-    upstream::{EndpointUrl, Upstream, UpstreamBody, UpstreamError},
-};
-use replay::{mcp::MOST_BYTES, mcp_traffic::SESSION};
+use crate::mcp::as_line;
+use net::server::{NotWhole, media_type, receive_whole};
+use net::upstream::{EndpointUrl, Upstream, UpstreamBody, UpstreamError};
+use replay::mcp::MOST_BYTES;
+use replay::mcp_traffic::SESSION;
 
 /// Code of errors that HTTP, and no server, is the reason of (JSON-RPC's internal error).
-const INTERNAL: i64 = -32603;
+pub(super) const INTERNAL: i64 = -32603;
 
 /// Code that the official SDK has for a session that is gone.
 const SESSION_GONE: i64 = 32600;
 
-/// A response of the server.
 pub(super) type Received = Response<UpstreamBody<Full<Bytes>>>;
 
-/// The connection to a server.
 #[derive(Debug)]
 pub(super) struct Post {
     upstream: Upstream<Full<Bytes>>,
@@ -46,7 +40,6 @@ pub(super) struct Post {
     closed: Notify,
 }
 
-/// What is known of the session.
 #[derive(Debug, Clone, Default)]
 struct State {
     session: Option<HeaderValue>,
@@ -84,7 +77,6 @@ impl Post {
         self.is_closed.load(Relaxed)
     }
 
-    /// Waits until it is closed.
     pub(super) async fn until_closed(&self) {
         let closed = self.closed.notified();
         if !self.is_closed() {
@@ -102,7 +94,6 @@ impl Post {
         }
     }
 
-    /// Ends the session, where there is one.
     pub(super) async fn delete(&self) {
         if self.state().session.is_some() {
             let _any = self.upstream.send(self.bare(Method::DELETE)).await;
@@ -167,15 +158,21 @@ impl Post {
         if media_type(response.headers()) == "text/event-stream" && status.is_success() {
             return self.stream(outgoing, response.into_body()).await;
         }
-        let body = match whole(response.into_body()).await {
+        let body = match receive_whole(response.into_body(), MOST_BYTES).await {
             Ok(body) => body,
-            Err(why) => return self.fail(id, INTERNAL, why, status).await,
+            Err(why) => {
+                let why = match why {
+                    NotWhole::TooLarge => "the answer is too large",
+                    NotWhole::BrokeOff => "the server broke off in the middle of its answer",
+                };
+                return self.fail(id, INTERNAL, why, status).await;
+            }
         };
         let read: Option<Value> = serde_json::from_slice(&body).ok();
         let is_answer = read.as_ref().is_some_and(|body| has_id(body, id) || body.is_array());
         if is_answer {
             self.learn(outgoing, read.as_ref());
-            return send_line(&self.queue, body.to_vec()).await;
+            return self.pass(body.to_vec()).await;
         }
         let has_session = self.state().session.is_some();
         match read.as_ref().and_then(|body| body.get("error")).filter(|error| error.is_object()) {
@@ -216,9 +213,8 @@ impl Post {
         }
     }
 
-    /// Passes a message of the server on.
     pub(super) async fn pass(&self, message: Vec<u8>) {
-        send_line(&self.queue, message).await;
+        let _client_left = self.queue.send(as_line(message)).await;
     }
 
     /// Answers a request with an error of the bridge's own.
@@ -244,20 +240,3 @@ impl Post {
 pub(super) fn has_id(message: &Value, id: &str) -> bool {
     message.get("id").map(Value::to_string).as_deref() == Some(id)
 }
-
-/// Receives a body whole.
-async fn whole(mut body: UpstreamBody<Full<Bytes>>) -> Result<Vec<u8>, &'static str> {
-    let mut bytes = Vec::new();
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| "the server broke off in the middle of its answer")?;
-        let data = frame.data_ref().map(AsRef::as_ref).unwrap_or_default();
-        if bytes.len() + data.len() > MOST_BYTES {
-            return Err("the answer is too large");
-        }
-        bytes.extend_from_slice(data);
-    }
-    Ok(bytes)
-}
-
-/// The pause before a stream is opened again, where the server names none.
-pub(super) const RETRY: Duration = Duration::from_secs(1);

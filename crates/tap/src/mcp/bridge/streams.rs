@@ -10,16 +10,14 @@ use tokio::time::sleep;
 
 use super::{
     message::Outgoing,
-    post::{Post, RETRY, has_id},
+    post::{INTERNAL, Post, has_id},
 };
 use net::{server::media_type, upstream::UpstreamBody};
-use replay::{
-    mcp::{MOST_BYTES, ReadLine},
-    mcp_traffic::EventData,
-};
+use replay::mcp::{MOST_BYTES, ReadLine};
+use replay::mcp_traffic::EventData;
 
-/// Code of errors that HTTP, and no server, is the reason of.
-const INTERNAL: i64 = -32603;
+/// The pause before a stream is opened again, where the server names none.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// Attempts to open a stream again that bring nothing, after which it is given up.
 const ATTEMPTS: u32 = 5;
@@ -91,8 +89,7 @@ impl Post {
     ) -> bool {
         let mut is_answered = false;
         while let Some(Ok(frame)) = body.frame().await {
-            let data = frame.data_ref().map(AsRef::as_ref).unwrap_or_default();
-            for read_line in events.push(data) {
+            for read_line in events.push(frame.into_data().unwrap_or_default()) {
                 let ReadLine::Line(message) = read_line else {
                     tracing::warn!("a message of the server is too large and is not passed on");
                     continue;

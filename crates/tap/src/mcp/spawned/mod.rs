@@ -10,27 +10,33 @@
 
 mod process;
 mod routes;
-mod wire;
 
 use std::{
     collections::HashMap,
+    convert::Infallible,
     ffi::OsString,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Response, StatusCode, header, request::Parts};
-use serde_json::json;
-use tokio::{runtime::Handle, task::JoinHandle, time::timeout};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header, request::Parts};
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
+use serde_json::{Value, json};
+use tokio::{runtime::Handle, sync::mpsc::Receiver, task::JoinHandle, time::timeout};
 
-use self::{
-    process::Process,
-    wire::{accepted, error, method_not_allowed, stream, whole},
-};
+use self::process::Process;
 use super::bridge::message::{Kind, Outgoing};
-use net::server::ResponseBody;
-use replay::mcp_traffic::{SESSION, Traffic};
+use net::{
+    server::{ResponseBody, whole_body},
+    wire::encode_event,
+};
+use replay::{
+    account::http::whole,
+    mcp::error_response,
+    mcp_traffic::{McpRecorder, SESSION},
+};
 
 /// Processes at a time.
 const MOST_PROCESSES: usize = 100;
@@ -38,7 +44,8 @@ const MOST_PROCESSES: usize = 100;
 /// Longest wait for all processes at the end.
 const END_WITHIN: Duration = Duration::from_secs(3);
 
-/// Revisions that are served.
+const JSON: &str = "application/json";
+
 const VERSIONS: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
 
 /// An MCP server to start and record beside the engine.
@@ -50,13 +57,12 @@ pub struct McpCommand {
     pub command: Vec<OsString>,
 }
 
-/// A server and its processes.
 #[derive(Debug)]
 pub(super) struct Spawned {
     pub(super) server: McpCommand,
     /// Its place among all servers.
     place: usize,
-    traffic: Option<Arc<Traffic>>,
+    recorder: Option<Arc<McpRecorder>>,
     /// Processes outlive the connection that began them.
     runtime: Handle,
     sessions: Arc<Mutex<HashMap<String, Arc<Process>>>>,
@@ -65,12 +71,11 @@ pub(super) struct Spawned {
 
 impl Spawned {
     /// A server of which no process runs; has to be called on the runtime of its processes.
-    pub(super) fn new(server: McpCommand, place: usize, traffic: Option<Arc<Traffic>>) -> Self {
+    pub(super) fn new(server: McpCommand, place: usize, recorder: Option<Arc<McpRecorder>>) -> Self {
         let (sessions, tasks) = (Arc::default(), Mutex::default());
-        Self { server, place, traffic, runtime: Handle::current(), sessions, tasks }
+        Self { server, place, recorder, runtime: Handle::current(), sessions, tasks }
     }
 
-    /// Answers a request.
     pub(super) async fn answer(&self, parts: &Parts, body: Bytes) -> Response<ResponseBody> {
         let session =
             parts.headers.get(SESSION).map(|session| String::from_utf8_lossy(session.as_bytes()).into_owned());
@@ -85,7 +90,7 @@ impl Spawned {
             (&Method::DELETE, Some(session), Some(process)) => {
                 self.lock().remove(session);
                 process.close();
-                whole(StatusCode::OK, &json!({}))
+                whole(200, JSON, "{}")
             }
             (&Method::POST | &Method::GET | &Method::DELETE, Some(_), None) => {
                 error(StatusCode::NOT_FOUND, -32600, "there is no such session; begin with initialize", None)
@@ -93,11 +98,14 @@ impl Spawned {
             (&Method::GET | &Method::DELETE, None, _) => {
                 error(StatusCode::BAD_REQUEST, -32600, "the request names no session", None)
             }
-            _ => method_not_allowed(),
+            _ => {
+                let mut response = error(StatusCode::METHOD_NOT_ALLOWED, -32600, "use POST, GET or DELETE", None);
+                response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST, GET, DELETE"));
+                response
+            }
         }
     }
 
-    /// Begins a session.
     async fn open(&self, headers: &HeaderMap, body: Bytes) -> Response<ResponseBody> {
         let bad = |code, why, data| error(StatusCode::BAD_REQUEST, code, why, data);
         let Some(outgoing) = Outgoing::read(body.to_vec()) else { return bad(-32700, "the message is not JSON", None) };
@@ -128,8 +136,8 @@ impl Spawned {
 
     async fn start(&self, session: &str) -> Result<Arc<Process>, String> {
         let (name, command) = (self.server.name.clone(), self.server.command.clone());
-        let recording = self.traffic.as_ref().map(|traffic| traffic.lines(self.place));
-        let started = self.runtime.spawn(async move { process::start(&command, recording) }).await;
+        let observer = self.recorder.as_ref().map(|recorder| recorder.process(self.place));
+        let started = self.runtime.spawn(async move { process::start(&command, observer) }).await;
         let (process, running) = match started {
             Ok(Ok(started)) => started,
             Ok(Err(error)) => return Err(format!("the MCP server {name} cannot be started: {error}")),
@@ -147,7 +155,6 @@ impl Spawned {
         Ok(process)
     }
 
-    /// Ends all processes.
     pub(super) async fn end(&self) {
         let processes: Vec<Arc<Process>> = self.lock().drain().map(|(_, process)| process).collect();
         processes.iter().for_each(|process| process.close());
@@ -171,7 +178,11 @@ async fn post(process: &Process, headers: &HeaderMap, outgoing: Outgoing) -> Res
     let Some(id) = outgoing.id().map(str::to_owned) else {
         let is_message = outgoing.line.trim_ascii_start().starts_with(b"{");
         return match is_message && process.send(outgoing).await {
-            true => accepted(),
+            true => {
+                let mut accepted = Response::new(whole_body(Bytes::new()));
+                *accepted.status_mut() = StatusCode::ACCEPTED;
+                accepted
+            }
             false => error(StatusCode::BAD_REQUEST, -32600, "no message that a running server could take", None),
         };
     };
@@ -183,11 +194,32 @@ async fn post(process: &Process, headers: &HeaderMap, outgoing: Outgoing) -> Res
         return stream(messages);
     }
     match messages.recv().await {
-        Some(message) => wire::json(StatusCode::OK, message),
+        Some(message) => whole(200, JSON, message),
         None => {
-            let why = json!({"jsonrpc": "2.0", "id": serde_json::from_str::<serde_json::Value>(&id).unwrap_or_default(),
-                "error": {"code": -32603, "message": "the server ended without an answer"}});
-            whole(StatusCode::OK, &why)
+            let id = serde_json::from_str(&id).unwrap_or_default();
+            let message = error_response(id, -32603, "the server ended without an answer", None);
+            whole(200, JSON, message.to_string())
         }
     }
+}
+
+/// An error that answers no request.
+fn error(status: StatusCode, code: i64, why: &str, data: Option<Value>) -> Response<ResponseBody> {
+    let message = error_response(Value::Null, code, &format!("vllm-vcr: {why}"), data);
+    whole(status.as_u16(), JSON, message.to_string())
+}
+
+/// A stream of events, one for each message.
+fn stream(messages: Receiver<Bytes>) -> Response<ResponseBody> {
+    let events = futures_util::stream::unfold(messages, |mut messages| async {
+        let message = messages.recv().await?;
+        let event = encode_event(Some("message"), &String::from_utf8_lossy(&message));
+        Some((Ok::<_, Infallible>(Frame::data(event)), messages))
+    });
+    let body = StreamBody::new(events).map_err(|never| match never {}).boxed_unsync();
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    response
 }

@@ -3,7 +3,6 @@
 use std::{
     ffi::OsString,
     io,
-    process::Stdio,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -12,7 +11,7 @@ use bytes::Bytes;
 use serde_json::Value;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    process::{Child, ChildStdin, ChildStdout, Command},
+    process::{Child, ChildStdin, ChildStdout},
     sync::{
         Notify,
         mpsc::{Receiver, Sender as Queue, channel},
@@ -21,11 +20,9 @@ use tokio::{
 };
 
 use super::routes::Routes;
-use crate::mcp::{AT_ONCE, bridge::message::Outgoing};
-use replay::{
-    mcp::{Lines, MOST_BYTES, ReadLine, Sender},
-    mcp_traffic::LineCopies,
-};
+use crate::mcp::{AT_ONCE, as_line, bridge::message::Outgoing, spawn};
+use replay::mcp::{Lines, MOST_BYTES, ReadLine, Sender};
+use replay::mcp_traffic::ProcessObserver;
 
 /// Messages that wait for the server to read them.
 const MOST_QUEUED: usize = 64;
@@ -39,7 +36,7 @@ pub(super) struct Process {
     /// `None` once it is closed.
     input: Mutex<Option<Queue<Vec<u8>>>>,
     routes: Mutex<Routes>,
-    copies: Option<LineCopies>,
+    observer: Option<ProcessObserver>,
     closed: Notify,
 }
 
@@ -49,15 +46,12 @@ pub(super) struct Process {
 /// When it cannot be started.
 pub(super) fn start(
     command: &[OsString],
-    copies: Option<LineCopies>,
+    observer: Option<ProcessObserver>,
 ) -> io::Result<(Arc<Process>, impl Future<Output = ()> + Send + use<>)> {
-    let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-    let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
-    let mut child = command.spawn()?;
+    let mut child = spawn(command)?;
     let (send, lines) = channel(MOST_QUEUED);
     let input = Mutex::new(Some(send));
-    let process = Arc::new(Process { input, routes: Mutex::default(), copies, closed: Notify::new() });
+    let process = Arc::new(Process { input, routes: Mutex::default(), observer, closed: Notify::new() });
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
     let running = Arc::clone(&process);
     Ok((process, async move {
@@ -74,10 +68,8 @@ impl Process {
     /// Hands a message over that wants no answer; false where the process has ended.
     pub(super) async fn send(&self, outgoing: Outgoing) -> bool {
         let Some(input) = self.input().clone() else { return false };
-        let mut line = outgoing.line;
-        line.iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')).for_each(|byte| *byte = b' ');
-        line.push(b'\n');
-        self.copies.iter().for_each(|copies| copies.line(Sender::Client, &line));
+        let line = as_line(outgoing.line);
+        self.observer.iter().for_each(|observer| observer.line(Sender::Client, &line));
         input.send(line).await.is_ok()
     }
 
@@ -131,9 +123,8 @@ impl Process {
         }
     }
 
-    /// Passes a message of the server on.
     async fn message(&self, line: Vec<u8>) {
-        self.copies.iter().for_each(|copies| copies.line(Sender::Server, &line));
+        self.observer.iter().for_each(|observer| observer.line(Sender::Server, &line));
         let message = match serde_json::from_slice::<Value>(&line) {
             Ok(message) if message.is_object() => message,
             Ok(_) | Err(_) => {
@@ -155,7 +146,9 @@ impl Process {
     fn ended(&self) {
         let was_closed = self.input().take().is_none();
         self.routes().end();
-        self.copies.iter().for_each(|copies| copies.end(if was_closed { Sender::Client } else { Sender::Server }));
+        self.observer
+            .iter()
+            .for_each(|observer| observer.end(if was_closed { Sender::Client } else { Sender::Server }));
     }
 
     fn input(&self) -> MutexGuard<'_, Option<Queue<Vec<u8>>>> {

@@ -12,7 +12,6 @@ const MOST_QUEUED: usize = 64;
 /// Bytes of messages that wait for the stream of a GET; the oldest are dropped for later ones.
 const MOST_WAITING: usize = 4 << 20;
 
-/// Open streams of a session.
 #[derive(Debug, Default)]
 pub(super) struct Routes {
     next: u64,
@@ -84,7 +83,6 @@ impl Routes {
         }
     }
 
-    /// Closes all streams.
     pub(super) fn end(&mut self) {
         *self = Self { has_ended: true, ..Self::default() };
     }

@@ -1,22 +1,23 @@
-//! One HTTP exchange with an MCP server, as its recorder sees it.
+//! One source of messages, as the recorder sees it: an HTTP exchange with an MCP server, or a side of a connection over stdio.
 
+use bytes::Bytes;
 use http::{Method, StatusCode};
 use serde::{Deserialize, de::IgnoredAny};
 
-use super::{End, EventData, Form};
-use crate::mcp::{MOST_BYTES, ReadLine, Sender};
+use super::{End, EventData};
+use crate::mcp::{Lines, MOST_BYTES, ReadLine, Sender};
 
 /// Whose messages are put together.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Key {
-    /// A session of a server.
     Session(usize, Box<str>),
     /// Messages to a server that name no session.
     Shared(usize),
     /// The exchange that may begin a session.
     Opening(u64),
-    /// A session of a process.
     Process(u64),
+    /// The one connection over stdio.
+    Connection,
 }
 
 impl Key {
@@ -25,7 +26,7 @@ impl Key {
         match self {
             Self::Session(_, name) => name.to_string(),
             Self::Process(number) => format!("process {number}"),
-            Self::Shared(_) | Self::Opening(_) => String::new(),
+            Self::Shared(_) | Self::Opening(_) | Self::Connection => String::new(),
         }
     }
 }
@@ -41,13 +42,22 @@ pub(super) enum Fate {
     LeftOut,
 }
 
-/// An exchange that is not over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    Events,
+    Json,
+    /// It holds no message, or is compressed.
+    Other,
+}
+
 #[derive(Debug)]
-pub(super) struct HttpExchange {
+pub(super) struct Source {
     pub(super) key: Key,
     pub(super) server: usize,
+    /// The side that its bytes are of.
+    pub(super) sender: Sender,
     number: u64,
-    method: Method,
+    method: Option<Method>,
     status: StatusCode,
     content: Content,
     pub(super) is_lost: bool,
@@ -57,24 +67,32 @@ pub(super) struct HttpExchange {
 enum Content {
     Events(EventData),
     Json(Vec<u8>),
+    Lines(Lines),
     None,
 }
 
-impl HttpExchange {
-    pub(super) fn new(number: u64, key: Key, server: usize, method: Method) -> Self {
-        Self { key, server, number, method, status: StatusCode::OK, content: Content::None, is_lost: false }
+impl Source {
+    /// An HTTP exchange, whose response is still to come.
+    pub(super) fn exchange(number: u64, key: Key, server: usize, method: Method) -> Self {
+        let (sender, method, status) = (Sender::Server, Some(method), StatusCode::OK);
+        Self { key, server, sender, number, method, status, content: Content::None, is_lost: false }
+    }
+
+    pub(super) fn side(number: u64, sender: Sender) -> Self {
+        let content = Content::Lines(Lines::new(MOST_BYTES));
+        let (key, status) = (Key::Connection, StatusCode::OK);
+        Self { key, server: 0, sender, number, method: None, status, content, is_lost: false }
     }
 
     pub(super) fn is_posted(&self) -> bool {
-        self.method == Method::POST
+        self.method.as_ref() == Some(&Method::POST)
     }
 
-    /// The number that its server's messages have: none in a stream that is only listened to.
+    /// The number that its server's messages have: none in a stream that is only listened to, and over stdio.
     pub(super) fn of_messages(&self) -> Option<u64> {
         self.is_posted().then_some(self.number)
     }
 
-    /// Takes the head of the response.
     pub(super) fn answered(&mut self, status: StatusCode, form: Form) {
         self.status = status;
         self.content = match form {
@@ -84,34 +102,38 @@ impl HttpExchange {
         };
     }
 
-    /// Notes that something of it is missing.
+    /// Notes that something of it is missing: of lines the one that it was in, of an exchange all of it is lost.
     pub(super) fn lose(&mut self) {
-        (self.is_lost, self.content) = (true, Content::None);
+        match &mut self.content {
+            Content::Lines(lines) => lines.lose(),
+            Content::Events(_) | Content::Json(_) | Content::None => {
+                (self.is_lost, self.content) = (true, Content::None);
+            }
+        }
     }
 
-    /// Takes bytes of the response and gives the messages that end in them.
-    pub(super) fn push(&mut self, bytes: &[u8]) -> Vec<ReadLine> {
+    /// Takes bytes and gives the messages that end in them.
+    pub(super) fn push(&mut self, bytes: Bytes) -> Vec<ReadLine> {
         match &mut self.content {
             Content::Events(events) => return events.push(bytes),
-            Content::Json(body) if body.len() + bytes.len() <= MOST_BYTES => body.extend_from_slice(bytes),
+            Content::Lines(lines) => return lines.push(&bytes),
+            Content::Json(body) if body.len() + bytes.len() <= MOST_BYTES => body.extend_from_slice(&bytes),
             Content::Json(_) => self.lose(),
             Content::None => {}
         }
         Vec::new()
     }
 
-    /// Gives the message that is a whole response.
-    pub(super) fn finish(&mut self, end: End) -> Vec<ReadLine> {
-        match std::mem::replace(&mut self.content, Content::None) {
+    /// Gives the message that a whole source ended in.
+    pub(super) fn finish(&mut self, end: End) -> Option<ReadLine> {
+        match &mut self.content {
             Content::Json(body) if end == End::Whole => {
+                let body = std::mem::take(body);
                 let is_message = !body.trim_ascii().is_empty() && (!self.is_refusal() || has_id(&body));
-                is_message.then_some(ReadLine::Line(body)).into_iter().collect()
+                is_message.then_some(ReadLine::Line(body))
             }
-            content => {
-                // Whether it can be resumed is asked for later.
-                self.content = content;
-                Vec::new()
-            }
+            Content::Lines(lines) if end == End::Whole => lines.finish(),
+            Content::Events(_) | Content::Json(_) | Content::Lines(_) | Content::None => None,
         }
     }
 
@@ -127,9 +149,8 @@ impl HttpExchange {
         }
     }
 
-    /// Whether its session ends with it.
     pub(super) fn ends_session(&self, end: End) -> bool {
-        let is_deleted = self.method == Method::DELETE && end == End::Whole && self.status.is_success();
+        let is_deleted = self.method == Some(Method::DELETE) && end == End::Whole && self.status.is_success();
         let is_gone = self.is_posted() && self.status == StatusCode::NOT_FOUND && matches!(self.key, Key::Session(..));
         is_deleted || is_gone || matches!(self.key, Key::Opening(_))
     }

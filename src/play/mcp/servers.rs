@@ -36,16 +36,14 @@ use crate::{
     },
     replay::{
         account::http::{plain, put},
-        mcp::{Answered, Endpoint, Forward, Head, HttpSender, PARAMETER, Place, Reply, Servers},
+        mcp::{Answered, Endpoint, Forward, HttpSender, McpHeaders, PARAMETER, Reply, Servers, SessionKey},
+        mcp_traffic::SESSION,
         player::CassettePlayer,
     },
 };
 
 /// Path below which the servers are.
 const ROOT: &str = "/mcp/";
-
-/// The header that names a session.
-const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 
 /// Time after which a silent stream gets a comment.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -77,49 +75,32 @@ impl Replay for McpServers {
         let refusal = origin::check(&parts.headers, &parts.uri, &config.mcp_hosts, &config.server.cors.origins);
         let mut response = if let Err(why) = refusal {
             plain(StatusCode::FORBIDDEN, why).map(Body::new)
-        } else if servers.get(&name).is_none() {
-            unknown(&servers).map(Body::new)
-        } else if let Some(upstreams) = self.upstreams(&name) {
-            match read_body(body, config.body_limit).await {
-                Ok(body) => {
-                    let outgoing = Outgoing { server: &name, session: &session, parts: &parts, body };
-                    Box::pin(upstreams.pass(&outgoing)).await
-                }
-                Err(error) => ErrorResponse::from(error).into_response(),
-            }
+        } else if let Some(endpoint) = servers.get(&name) {
+            let (endpoint, session) = (Arc::clone(endpoint), session.clone());
+            let target = Target { endpoint, name, session, head: head(&parts.headers) };
+            Box::pin(self.method(target, &parts, body))
+                .await
+                .unwrap_or_else(|error| ErrorResponse::from(error).into_response())
         } else {
-            let target = Target { servers, name, session: session.clone(), head: head(&parts.headers) };
-            Box::pin(self.method(target, &parts, body)).await
+            unknown(&servers).map(Body::new)
         };
         let headers = response.headers_mut();
         put(headers, "x-vcr-session", &session);
         if parts.headers.contains_key(header::ORIGIN) {
-            headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("mcp-session-id"));
+            headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(SESSION));
         }
         ControlFlow::Break(response)
     }
 }
 
-/// A server and a request to it.
 #[derive(Debug)]
 struct Target {
-    servers: Arc<Servers>,
+    endpoint: Arc<Endpoint>,
     name: String,
     session: String,
-    head: Head,
+    head: McpHeaders,
 }
 
-impl Target {
-    fn endpoint(&self) -> Option<&Endpoint> {
-        self.servers.get(&self.name)
-    }
-
-    fn allowed(&self) -> &'static str {
-        self.endpoint().map_or("POST", |endpoint| endpoint.allowed(&self.head))
-    }
-}
-
-/// A response whose bytes are made.
 #[derive(Debug)]
 enum Ready {
     Whole { status: u16, body: Option<(String, Share)>, session: Option<String> },
@@ -127,7 +108,6 @@ enum Ready {
     Forward(Box<Forward>),
 }
 
-/// End of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
     /// After what is there.
@@ -144,44 +124,41 @@ impl McpServers {
         self.state.mcp_upstreams.as_ref().filter(|upstreams| upstreams.passes_all(name))
     }
 
-    async fn method(self, target: Target, parts: &Parts, body: Body) -> Response {
-        match parts.method {
-            Method::POST => match Box::pin(self.post(target, parts, body)).await {
-                Ok(response) => response,
-                Err(error) => ErrorResponse::from(error).into_response(),
-            },
+    async fn method(self, target: Target, parts: &Parts, body: Body) -> Result<Response, ApiError> {
+        if let Some(upstreams) = self.upstreams(&target.name) {
+            let body = read_body(body, self.state.config.body_limit).await?;
+            let outgoing = Outgoing { server: &target.name, session: &target.session, parts, body };
+            return Ok(Box::pin(upstreams.pass(&outgoing)).await);
+        }
+        Ok(match parts.method {
+            Method::POST => Box::pin(self.post(target, parts, body)).await?,
             Method::GET => self.listen(target),
             Method::DELETE => {
-                let (reply, deliveries, place) = match target.endpoint() {
-                    Some(endpoint) => endpoint.end(&target.head, &target.session),
-                    None => return not_allowed(&target),
-                };
+                let (reply, deliveries, place) = target.endpoint.end(&target.head, &target.session);
                 self.state.mcp.deliver(deliveries);
                 if let (Some(upstreams), Some(place)) = (&self.state.mcp_upstreams, place) {
                     upstreams.end(&target.name, place, parts);
                 }
-                self.whole_reply(&target, &reply)
+                whole_reply(&target, reply)
             }
             _ => not_allowed(&target),
-        }
+        })
     }
 
-    /// Answers a message of the client.
     async fn post(self, target: Target, parts: &Parts, body: Body) -> Result<Response, ApiError> {
         let body = read_body(body, self.state.config.body_limit).await?;
         let incoming = self.state.mcp.open();
         let stream = incoming.number();
-        let is_heavy = target.endpoint().is_some_and(Endpoint::is_heavy);
-        let weight = if is_heavy { body.len().max(INLINE_BYTES + 1) } else { body.len() };
+        let weight = if target.endpoint.is_heavy() { body.len().max(INLINE_BYTES + 1) } else { body.len() };
         let fresh = format!("{}{}", self.state.fresh_id(), self.state.fresh_id());
         let (target, state, player) = (Arc::new(target), Arc::clone(&self.state), Arc::clone(&self.player));
         let (of_work, message) = (Arc::clone(&target), body.clone());
         let (ready, place, deadline) = off_the_loop(weight, move || {
-            let endpoint = of_work.endpoint().ok_or_else(|| ApiError::internal("Internal server error"))?;
-            let sender = HttpSender { session: &of_work.session, fresh: &fresh, stream, now: state.mcp.now() };
-            let Answered { reply, deliveries, place, deadline, journal } = endpoint.post(&of_work.head, &body, &sender);
+            let Target { endpoint, session, head, .. } = &*of_work;
+            let sender = HttpSender { session, fresh: &fresh, stream, now: state.mcp.now() };
+            let Answered { reply, deliveries, place, deadline, journal } = endpoint.post(head, &body, &sender);
             state.mcp.deliver(deliveries);
-            player.note_mcp(&of_work.session, journal);
+            player.note_mcp(session, journal);
             Ok((ready(reply)?, place, deadline))
         })
         .await?;
@@ -210,14 +187,12 @@ impl McpServers {
         })
     }
 
-    /// Opens the stream of a GET.
     fn listen(&self, target: Target) -> Response {
         let incoming = self.state.mcp.open();
         let stream = incoming.number();
-        let Some(endpoint) = target.endpoint() else { return not_allowed(&target) };
-        let (place, messages, before) = match endpoint.listen(&target.head, &target.session, stream) {
+        let (place, messages, before) = match target.endpoint.listen(&target.head, &target.session, stream) {
             Ok(listening) => listening,
-            Err(reply) => return self.whole_reply(&target, &reply),
+            Err(reply) => return whole_reply(&target, reply),
         };
         self.state.mcp.deliver(before);
         let frames = messages.iter().map(event).collect();
@@ -228,24 +203,12 @@ impl McpServers {
         events(flow, None)
     }
 
-    fn whole_reply(&self, target: &Target, reply: &Reply) -> Response {
-        match reply {
-            Reply::Whole { status: 405, .. } => not_allowed(target),
-            Reply::Whole { status, body, .. } => {
-                whole(target, *status, body.as_ref().map(|body| (body.to_string(), Share::default())), None)
-            }
-            Reply::Events { .. } | Reply::Ended(_) | Reply::Forward(_) => not_allowed(target),
-        }
-    }
-
     /// Goes on without a reply of the client once it is due.
-    fn expire_at(&self, target: Arc<Target>, place: Place, deadline: Duration) {
+    fn expire_at(&self, target: Arc<Target>, place: SessionKey, deadline: Duration) {
         let state = Arc::clone(&self.state);
         tokio::spawn(async move {
             sleep_until(state.mcp.at(deadline)).await;
-            if let Some(endpoint) = target.endpoint() {
-                state.mcp.deliver(endpoint.expire(&place, state.mcp.now()));
-            }
+            state.mcp.deliver(target.endpoint.expire(&place, state.mcp.now()));
         });
     }
 }
@@ -277,7 +240,6 @@ fn ready(reply: Reply) -> Result<Ready, ApiError> {
     Ok(Ready::Events { frames, ending, session, share })
 }
 
-/// A stream of events on its way.
 #[derive(Debug)]
 struct Flow {
     frames: VecDeque<Bytes>,
@@ -289,7 +251,6 @@ struct Flow {
 }
 
 impl Flow {
-    /// The next frame.
     async fn next(mut self) -> Option<(Result<Frame<Bytes>, BodyError>, Self)> {
         let frame = match self.frames.pop_front() {
             Some(frame) => frame,
@@ -315,13 +276,13 @@ impl Flow {
 #[derive(Debug)]
 struct Closing {
     target: Arc<Target>,
-    place: Place,
+    place: SessionKey,
     stream: u64,
 }
 
 impl Drop for Closing {
     fn drop(&mut self) {
-        self.target.endpoint().into_iter().for_each(|endpoint| endpoint.closed(&self.place, self.stream));
+        self.target.endpoint.closed(&self.place, self.stream);
     }
 }
 
@@ -333,6 +294,16 @@ fn events(flow: Flow, session: Option<String>) -> Response {
     let nothing = stream::empty::<Bytes>();
     let head = events_of_type(StatusCode::OK, HeaderValue::from_static("text/event-stream"), nothing, extra);
     head.map(|_| Body::new(StreamBody::new(stream::unfold(flow, Flow::next))))
+}
+
+/// The response to a request that opens no stream.
+fn whole_reply(target: &Target, reply: Reply) -> Response {
+    match reply {
+        Reply::Whole { status, body, .. } => {
+            whole(target, status, body.map(|body| (body.to_string(), Share::default())), None)
+        }
+        Reply::Events { .. } | Reply::Ended(_) | Reply::Forward(_) => not_allowed(target),
+    }
 }
 
 fn whole(target: &Target, status: u16, body: Option<(String, Share)>, session: Option<String>) -> Response {
@@ -347,11 +318,12 @@ fn whole(target: &Target, status: u16, body: Option<(String, Share)>, session: O
 }
 
 fn session_header(session: Option<String>) -> Option<(HeaderName, HeaderValue)> {
-    Some((SESSION, HeaderValue::try_from(session?).ok()?))
+    Some((HeaderName::from_static(SESSION), HeaderValue::try_from(session?).ok()?))
 }
 
 fn not_allowed(target: &Target) -> Response {
-    let allow = HeaderMap::from_iter([(header::ALLOW, HeaderValue::from_static(target.allowed()))]);
+    let allow =
+        HeaderMap::from_iter([(header::ALLOW, HeaderValue::from_static(target.endpoint.allowed(&target.head)))]);
     empty_with(StatusCode::METHOD_NOT_ALLOWED, allow)
 }
 
@@ -360,7 +332,7 @@ fn unknown(servers: &Servers) -> http::Response<crate::net::server::ResponseBody
     plain(StatusCode::NOT_FOUND, &format!("no such MCP server was recorded: there is {}", names.join(", ")))
 }
 
-fn head(headers: &HeaderMap) -> Head {
+fn head(headers: &HeaderMap) -> McpHeaders {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let accept: Vec<&str> = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
     let parameters = headers.iter().filter_map(|(name, value)| {
@@ -368,9 +340,9 @@ fn head(headers: &HeaderMap) -> Head {
         Some((name.to_owned(), value.to_str().ok()?.to_owned()))
     });
     let parameters = parameters.collect();
-    Head {
+    McpHeaders {
         accept: (!accept.is_empty()).then(|| accept.join(", ")),
-        session: text("mcp-session-id"),
+        session: text(SESSION),
         version: text("mcp-protocol-version"),
         method: text("mcp-method"),
         name: text("mcp-name"),

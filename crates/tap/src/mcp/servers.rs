@@ -9,7 +9,6 @@
 use std::sync::Arc;
 
 use http::{HeaderMap, Request, Response, StatusCode, header, request::Parts, uri::Uri};
-use http_body::Body;
 use hyper::body::Incoming;
 
 use super::{McpCommand, McpRecorded, spawned::Spawned};
@@ -19,38 +18,35 @@ use crate::{
     proxy::Proxy,
     response::{broken_off, passed, refusal},
 };
-use net::upstream::{self, NamedEndpoint, Observed, Relayed, Upstream, UpstreamOptions};
+use net::upstream::{NamedEndpoint, NamedUpstream, Observed, Relayed, UpstreamOptions};
 use recording::cassette::CassetteError;
-use replay::{
-    mcp_traffic::{Copies, End, JournalNotes, Traffic},
-    player::CassettePlayer,
-};
+use replay::mcp_traffic::{End, ExchangeObserver, JournalNotes, McpRecorder};
+use replay::player::CassettePlayer;
 
 /// Path below which the servers are.
 const ROOT: &str = "/mcp/";
 
-/// The servers of a tap.
+/// Headers of a client that do not go on: a compressed response could not be read.
+const WITHHELD: [&str; 1] = ["accept-encoding"];
+
 #[derive(Debug)]
 pub(crate) struct McpServers {
-    sites: Vec<Site>,
+    called: Vec<NamedUpstream<Sent>>,
     /// Servers that are started, after the others.
     spawned: Arc<Vec<Spawned>>,
     /// `None` where nothing is recorded.
-    traffic: Option<Arc<Traffic>>,
+    recorder: Option<Arc<McpRecorder>>,
 }
 
 /// The server of a path.
 enum Found<'s, 'p> {
     /// It is called at its URL; with its place among all, and the rest of the path.
-    Called { place: usize, site: &'s Site, rest: &'p str },
-    /// It is started.
+    Called {
+        place: usize,
+        server: &'s NamedUpstream<Sent>,
+        rest: &'p str,
+    },
     Spawned(&'s Spawned),
-}
-
-#[derive(Debug)]
-struct Site {
-    server: NamedEndpoint,
-    upstream: Upstream<Sent>,
 }
 
 impl McpServers {
@@ -67,30 +63,27 @@ impl McpServers {
         let names: Vec<String> = names.cloned().collect();
         let is_observed = |player: &&Arc<CassettePlayer>| player.is_recording() || player.is_comparing();
         let player = player.filter(is_observed).filter(|_| !names.is_empty());
-        let start = |player| Traffic::start(names, Arc::clone(player), JournalNotes::Here);
-        let traffic = player.map(start).transpose()?.map(Arc::new);
-        let site = |server: NamedEndpoint| Site { upstream: Upstream::new(server.url.origin().clone(), reach), server };
-        let sites: Vec<Site> = servers.into_iter().map(site).collect();
+        let start = |player| McpRecorder::of_servers(names, Arc::clone(player), JournalNotes::Here);
+        let recorder = player.map(start).transpose()?.map(Arc::new);
+        let called: Vec<_> = servers.into_iter().map(|server| NamedUpstream::new(server, reach)).collect();
         let spawned =
-            (sites.len()..).zip(commands).map(|(place, command)| Spawned::new(command, place, traffic.clone()));
-        Ok(Self { sites, spawned: Arc::new(spawned.collect()), traffic })
+            (called.len()..).zip(commands).map(|(place, command)| Spawned::new(command, place, recorder.clone()));
+        Ok(Self { called, spawned: Arc::new(spawned.collect()), recorder })
     }
 
     /// Clones the servers with connections of their own.
     pub(crate) fn apart(&self) -> Self {
-        let site = |site: &Site| Site { upstream: site.upstream.with_own_connections(), server: site.server.clone() };
-        let sites = self.sites.iter().map(site).collect();
-        Self { sites, spawned: Arc::clone(&self.spawned), traffic: self.traffic.clone() }
+        let called = self.called.iter().map(NamedUpstream::with_own_connections).collect();
+        Self { called, spawned: Arc::clone(&self.spawned), recorder: self.recorder.clone() }
     }
 
-    /// Ends the servers that were started.
     pub(crate) async fn end(&self) {
         futures_util::future::join_all(self.spawned.iter().map(Spawned::end)).await;
     }
 
     /// Ends the recording; blocks until the records are handed over. `None` where nothing was recorded.
     pub(crate) fn finish(&self) -> Option<McpRecorded> {
-        self.traffic.as_ref()?.finish()
+        self.recorder.as_ref()?.finish()
     }
 
     /// Returns the server of a path, its place among all, and the rest of the path.
@@ -98,13 +91,14 @@ impl McpServers {
         let path = path.strip_prefix(ROOT)?;
         let (name, rest) = path.split_at(path.find('/').unwrap_or(path.len()));
         let spawned = || self.spawned.iter().find(|it| it.server.name == name && rest.is_empty()).map(Found::Spawned);
-        let called = self.sites.iter().position(|site| site.server.name == name);
-        let called = called.and_then(|place| Some(Found::Called { place, site: self.sites.get(place)?, rest }));
-        called.or_else(spawned)
+        let mut called = self.called.iter().enumerate();
+        let called = called.find(|(_, server)| server.endpoint.name == name);
+        called.map(|(place, server)| Found::Called { place, server, rest }).or_else(spawned)
     }
 
-    fn begin(&self, place: usize, parts: &Parts, body: Option<bytes::Bytes>) -> Copies {
-        self.traffic.as_ref().map_or_else(Copies::none, |traffic| traffic.begin(place, parts, body, traffic.place()))
+    fn begin(&self, place: usize, parts: &Parts, body: Option<bytes::Bytes>) -> ExchangeObserver {
+        let begin = |recorder: &Arc<McpRecorder>| recorder.begin(place, parts, body, recorder.place());
+        self.recorder.as_ref().map_or_else(ExchangeObserver::none, begin)
     }
 }
 
@@ -114,32 +108,26 @@ impl Proxy {
     /// # Errors
     /// With the request, where it is for none.
     pub(crate) async fn pass_mcp(&self, request: Request<Incoming>) -> Result<Response<ProxyBody>, Request<Incoming>> {
-        let (place, site, target) = match self.mcp.find(request.uri().path()) {
+        let (place, server, rest) = match self.mcp.find(request.uri().path()) {
             None => return Err(request),
             Some(_) if is_foreign_page(request.headers()) => {
                 let why = "vllm-vcr: a page of another host may not call MCP servers here";
                 return Ok(refusal(StatusCode::FORBIDDEN, why));
             }
             Some(Found::Spawned(spawned)) => return Ok(self.answer_by(spawned, request).await),
-            Some(Found::Called { place, site, rest }) => {
-                (place, site, site.server.url.target(rest, request.uri().query()))
-            }
+            Some(Found::Called { place, server, rest }) => (place, server, rest.to_owned()),
         };
         let (mut parts, body) = request.into_parts();
-        let (mut copies, body) = match gather(Relayed::untouched(body).within(self.idle), &self.shared.bodies).await {
+        let (mut observer, body) = match gather(Relayed::untouched(body).within(self.idle), &self.shared.bodies).await {
             Gathered::Whole(body) => (self.mcp.begin(place, &parts, Some(body.bytes.clone())), body.into_body()),
             Gathered::TooLarge(body) | Gathered::TooMuch(body) => (self.mcp.begin(place, &parts, None), body),
             Gathered::Broken(error) => return Ok(broken_off(&error)),
         };
-        parts.uri = Uri::from(target);
-        upstream::remove(&mut parts.headers, |name| name == header::ACCEPT_ENCODING);
-        for (name, value) in &site.server.headers {
-            parts.headers.insert(name, value.clone());
-        }
-        Ok(match site.upstream.send(Request::from_parts(parts, body)).await {
-            Ok(response) => observed(response, copies),
+        server.address(&mut parts, &rest, &WITHHELD);
+        Ok(match server.upstream.send(Request::from_parts(parts, body)).await {
+            Ok(response) => observed(response, observer),
             Err(error) => {
-                copies.ended(End::Unanswered);
+                observer.ended(End::Unanswered);
                 self.unanswered(&error)
             }
         })
@@ -160,15 +148,14 @@ impl Proxy {
     }
 }
 
-/// Passes a response on, with copies. Streams of MCP are idle for long: no limit of pauses holds for them.
-fn observed(response: Response<Received>, mut copies: Copies) -> Response<ProxyBody> {
-    copies.answered(response.status(), response.headers());
-    let has_no_bytes = response.headers().get(header::CONTENT_LENGTH).is_some_and(|length| length == "0");
-    if has_no_bytes || response.body().is_end_stream() {
-        copies.ended(End::Whole);
-        return passed(response, None);
+/// Passes a response on, with its observer. Streams of MCP are idle for long: no limit of pauses holds for them.
+fn observed(response: Response<Received>, mut observer: ExchangeObserver) -> Response<ProxyBody> {
+    observer.answered(response.status(), response.headers());
+    let (parts, body) = Observed::of(response, observer).into_parts();
+    match body {
+        Ok(body) => Response::from_parts(parts, ProxyBody::Mcp(Box::new(body))),
+        Err(body) => passed(Response::from_parts(parts, body), None),
     }
-    response.map(|body| ProxyBody::Mcp(Box::new(Observed::new(Relayed::untouched(body), copies))))
 }
 
 /// Whether a browser sent this for a page that is not of this machine.

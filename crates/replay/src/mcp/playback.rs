@@ -32,72 +32,51 @@ impl Subscriptions {
         self.recorded.extend(recorded.map(|recorded| (recorded, (own, stream))));
     }
 
-    /// Ends the one of a stream.
     pub(super) fn end(&mut self, stream: u64) {
         self.recorded.retain(|_, (_, of)| *of != stream);
         self.latest.take_if(|(_, of)| *of == stream);
     }
 }
 
-/// A record that is being sent.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(super) struct Playback {
     /// Its place in the recording; `None` where nothing was recorded.
     pub(super) at: Option<usize>,
-    /// The next of its events.
     next: usize,
-    /// The stream that brought the message.
     pub(super) stream: u64,
     /// The request that it answers; `None` for a notification.
     pub(super) caller: Option<Id>,
-    /// The era of that request.
     pub(super) era: Era,
-    /// The progress token of that request.
     token: Option<Value>,
     is_answered: bool,
     /// What stands in the messages in place of placeholders.
     values: Values,
 }
 
-/// What comes next of a record.
 #[derive(Debug, PartialEq)]
 pub(super) enum Next {
-    /// This message.
     Send(Value),
     /// This message, to the stream of a subscription.
     SendTo(u64, Value),
     /// A request to the client; its reply is waited for where one was recorded.
     Ask {
-        /// The message.
         message: Value,
-        /// The recorded reply.
         reply: Option<Map<String, Value>>,
-        /// The event's method.
         method: String,
     },
-    /// The server ended here.
     Ended,
-    /// Nothing.
     Nothing,
 }
 
-impl Turn {
-    pub(super) fn new(at: Option<usize>, (stream, caller): (u64, Option<Id>), params: &Value, era: Era) -> Self {
-        Self {
-            at,
-            next: 0,
-            stream,
-            caller,
-            era,
-            token: token_of(params).cloned(),
-            is_answered: false,
-            values: Values::default(),
-        }
-    }
-
-    /// The same, with these values in its messages.
-    pub(super) fn with(self, values: Values) -> Self {
-        Self { values, ..self }
+impl Playback {
+    pub(super) fn new(
+        at: Option<usize>,
+        (stream, caller): (u64, Option<Id>),
+        params: &Value,
+        era: Era,
+        values: Values,
+    ) -> Self {
+        Self { at, next: 0, stream, caller, era, token: token_of(params).cloned(), is_answered: false, values }
     }
 
     /// Whether what comes next does not belong to a request without its answer.

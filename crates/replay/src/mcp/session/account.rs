@@ -1,0 +1,135 @@
+//! The account of a connection: what was served, what was not recorded, what was recorded and not asked for; and the journal of its
+//! messages.
+
+use std::collections::HashSet;
+
+use serde_json::{Map, Value, json};
+
+use super::Session;
+use crate::account::{Change, Concern, DEFAULT_SESSION, JournalEntry, KeptMisses, LARGEST_BODY, Report, SessionReport};
+use recording::canonical::McpCall;
+
+const MOST_CHANGES: usize = 100;
+
+#[derive(Debug, Default)]
+pub(in crate::mcp) struct Account {
+    /// Counts of requests and of what they got; what depends on other sessions is not filled in.
+    pub(in crate::mcp) counts: SessionReport,
+    pub(in crate::mcp) novel: KeptMisses,
+    /// Replies of the client that are not as they were recorded.
+    pub(in crate::mcp) replies: Vec<Change>,
+    /// What became of each message since that was last taken, where it is kept.
+    journal: Option<Vec<JournalEntry>>,
+}
+
+impl Account {
+    pub(super) fn miss(&mut self, reason: &'static str, detail: Value) {
+        self.novel.keep(detail);
+        *self.counts.misses.entry(reason).or_default() += 1;
+    }
+
+    /// Counts an answer that is of another request, or made up, with the explanation.
+    pub(super) fn loose(&mut self, way: &'static str, detail: Value) {
+        self.novel.keep(detail);
+        *self.counts.loose.entry(way).or_default() += 1;
+    }
+
+    /// Notes a reply that is not as it was recorded.
+    pub(super) fn note_reply(&mut self, record: String, recorded: String, now: String) {
+        if self.replies.len() < MOST_CHANGES {
+            self.replies.push(Change { cassette: record, what: "the client's reply", recorded, now });
+        }
+    }
+
+    /// The account of the same client once what it was served is forgotten.
+    pub(super) fn rewound(&mut self) -> Self {
+        Self { journal: self.journal.take(), ..Self::default() }
+    }
+}
+
+impl Session {
+    /// The report so far.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        // The list is at the top of the report.
+        let session = SessionReport { novel: Vec::new(), ..self.session_report(&HashSet::new()) };
+        Report {
+            sessions: [(DEFAULT_SESSION.to_owned(), session)].into_iter().collect(),
+            environment: self.account.replies.clone(),
+            unused: self.index.unused(|at| self.consumption.times(at) > 0),
+            ..Report::default()
+        }
+    }
+
+    /// The report so far, for programs; requests that were not recorded are `novel`.
+    #[must_use]
+    pub fn report_json(&self, concerns: &[Concern]) -> Value {
+        let mut whole = self.report().json(concerns);
+        if let Some(fields) = whole.as_object_mut() {
+            fields.insert("server".to_owned(), self.server.as_str().into());
+            fields.insert("novel".to_owned(), json!(self.account.novel.list()));
+        }
+        whole
+    }
+
+    /// What was served and what was not, beside sessions that were served these records. A record without a group counts as unconsumed
+    /// where none of them was served it either; one of a group, where any of the group was served here.
+    #[must_use]
+    pub(in crate::mcp) fn session_report(&self, others: &HashSet<usize>) -> SessionReport {
+        let index = &self.index;
+        let countable = || index.records().iter().enumerate().filter(|(_, indexed)| indexed.counts());
+        let left: Vec<_> = countable().filter(|(at, _)| self.consumption.times(*at) == 0).collect();
+        let begun: HashSet<(&str, &str)> =
+            self.consumption.records().filter_map(|at| index.records().get(at)?.grouped()).collect();
+        let unconsumed = index.texts_without_secrets(left.iter().map(|(_, indexed)| indexed.described()));
+        let counting = left.iter().zip(&unconsumed).filter(|((at, indexed), _)| match indexed.grouped() {
+            None => self.account.counts.requests > 0 && !others.contains(at),
+            Some(group) => begun.contains(&group),
+        });
+        SessionReport {
+            records: countable().count(),
+            served: countable().count() - left.len(),
+            begun_unconsumed: counting.map(|(_, line)| line.clone()).collect(),
+            unserved: left.iter().filter(|(at, _)| !others.contains(at)).count(),
+            unconsumed,
+            novel: self.account.novel.list().to_vec(),
+            ..self.account.counts.clone()
+        }
+    }
+
+    /// The same, which keeps what becomes of each message until that is taken.
+    #[must_use]
+    pub(in crate::mcp) fn with_journal(mut self) -> Self {
+        self.account.journal = Some(Vec::new());
+        self
+    }
+
+    /// Takes what became of the messages since it was last taken; their sessions and times are not filled in.
+    pub(in crate::mcp) fn take_journal(&mut self) -> Vec<JournalEntry> {
+        self.account.journal.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Notes in the journal what became of a message, with the record or the reason by its name.
+    pub(super) fn note(&mut self, canonical: &Value, outcome: &'static str, why: Option<(&str, &str)>) {
+        let Some(journal) = &mut self.account.journal else { return };
+        let why = why.map(|(name, value)| (name.to_owned(), value.into())).into_iter().collect();
+        journal.push(journal_entry(&self.server, canonical, outcome, why));
+    }
+
+    /// Notes a message that this record answers, or is compared with.
+    pub(super) fn note_record(&mut self, canonical: &Value, outcome: &'static str, at: usize) {
+        let name = self.index.records().get(at).map(|indexed| indexed.name()).unwrap_or_default();
+        self.note(canonical, outcome, Some(("record", &name)));
+    }
+}
+
+/// An entry of a message to a server, without session and time.
+#[must_use]
+pub fn journal_entry(server: &str, canonical: &Value, outcome: &'static str, why: Map<String, Value>) -> JournalEntry {
+    let method = canonical.get("method").and_then(Value::as_str).unwrap_or_default();
+    let body = canonical.to_string();
+    let boundary = McpCall { server: server.to_owned(), method }.boundary(canonical);
+    let (request, body_bytes) = (format!("POST {}", McpCall::path(server)), body.len());
+    let body = (body_bytes <= LARGEST_BODY).then_some(body);
+    JournalEntry { request, boundary, body, body_bytes, outcome, why, ..JournalEntry::default() }
+}

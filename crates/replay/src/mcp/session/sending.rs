@@ -1,0 +1,141 @@
+//! Records on their way to the client: event by event, with values in place of placeholders, up to a reply of the client that is waited
+//! for; and how its replies differ from the recorded ones.
+
+use std::{sync::Arc, time::Duration};
+
+use serde_json::{Map, Value};
+
+use super::{MOST_ASKS, Out, Sent, Session, Step, Waiting};
+use crate::{
+    mcp::{
+        era::Era,
+        message::Id,
+        playback::{Next, Playback},
+        record_index::IndexedRecord,
+    },
+    miss::{edits, one},
+};
+use base::one_line::clipped;
+use recording::{canonical::differences, redaction::Values};
+
+impl Session {
+    /// Begins to send a record for a message, with the values that its placeholders stand for. Counts records that have some still.
+    pub(super) fn playback(
+        &mut self,
+        at: Option<usize>,
+        sender: (u64, Option<Id>),
+        (method, params): (&str, &Value),
+        era: Era,
+    ) -> Playback {
+        let values = at.map(|at| self.values(at, method, params)).unwrap_or_default();
+        Playback::new(at, sender, params, era, values)
+    }
+
+    fn values(&mut self, at: usize, method: &str, params: &Value) -> Values {
+        let Some(source) = self.index.records().get(at).map(IndexedRecord::source) else { return Values::default() };
+        let (plan, is_source) = (self.index.plans().of(source), self.index.plans().is_source(source));
+        if plan.is_none() && !is_source {
+            return Values::default();
+        }
+        let (_, seen) = self.index.redacted(method, params);
+        let values = plan.map(|plan| plan.values(&seen, &self.earlier)).unwrap_or_default();
+        self.account.counts.placeholders += u64::from(plan.is_some_and(|plan| plan.leaves_any(&values)));
+        if is_source {
+            self.earlier.insert(source, seen);
+        }
+        values
+    }
+
+    /// Sends what is next of a record, up to a reply that is waited for.
+    pub(super) fn go_on(&mut self, mut playback: Playback, now: Duration, out: &mut Out) {
+        let index = Arc::clone(&self.index);
+        let Some(indexed) = playback.at.and_then(|at| index.records().get(at)) else { return };
+        let method = indexed.record.method.as_str();
+        let version = (method == "initialize").then(|| self.version.clone());
+        let (era, stream) = (playback.era, playback.stream);
+        loop {
+            let is_unsolicited = playback.is_unsolicited();
+            let is_held = playback.is_held(&indexed.record);
+            let mut send = |message| out.steps.push(Step::Send(Sent { stream, message, is_unsolicited }));
+            let ask = Id::from(self.asks);
+            let change = |answer: &mut Map<String, Value>| {
+                era.convert(method, answer);
+                let result = answer.get_mut("result").and_then(Value::as_object_mut);
+                if let (Some(version), Some(result)) = (&version, result) {
+                    result.insert("protocolVersion".to_owned(), version.as_str().into());
+                }
+            };
+            match playback.next(&indexed.record, &ask, &mut self.subscriptions, change) {
+                Next::Send(message) => send(message),
+                Next::Ended => return out.steps.push(Step::End),
+                Next::SendTo(stream, message) => {
+                    out.steps.push(Step::Send(Sent { stream, message, is_unsolicited: false }));
+                }
+                Next::Nothing if is_held => return self.hold(stream, playback.caller),
+                Next::Nothing => return out.steps.push(Step::Done(stream)),
+                Next::Ask { message, reply, method } => {
+                    let id = self.asks;
+                    self.asks += 1;
+                    send(message);
+                    let Some(reply) = reply.filter(|_| self.waiting.len() < MOST_ASKS) else { continue };
+                    let until = now.saturating_add(self.policy.reply_within);
+                    self.waiting.insert(id, Waiting { playback, method, reply, until });
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The time at which a reply is no longer waited for.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Duration> {
+        // All wait equally long, and their ids count up.
+        self.waiting.values().next().map(|waiting| waiting.until)
+    }
+
+    /// Goes on without the replies that are due by now.
+    pub fn expire(&mut self, now: Duration) -> Vec<Step> {
+        let late = self.waiting.iter().take_while(|(_, waiting)| waiting.until <= now).map(|(id, _)| *id);
+        let late: Vec<u64> = late.collect();
+        let mut out = Out::new(0);
+        for id in late {
+            let Some(waiting) = self.waiting.remove(&id) else { continue };
+            self.note_reply(&waiting, None);
+            self.go_on(waiting.playback, now, &mut out);
+        }
+        out.steps
+    }
+
+    /// Takes a client's answer to a request of the server, and goes on with the record.
+    pub(super) fn reply(&mut self, id: Option<&Id>, answer: &Map<String, Value>, now: Duration, out: &mut Out) {
+        let waiting = id.and_then(|id| self.waiting.remove(&id.value().as_u64()?));
+        match waiting {
+            Some(waiting) => {
+                self.note_reply(&waiting, Some(answer));
+                self.go_on(waiting.playback, now, out);
+            }
+            None => self.forward_further(out),
+        }
+    }
+
+    fn note_reply(&mut self, waiting: &Waiting, answer: Option<&Map<String, Value>>) {
+        let recorded = self.index.without_secrets(waiting.reply.clone().into());
+        let received = answer.map(|answer| self.index.without_secrets(answer.clone().into()));
+        let now = match received {
+            None => "none".to_owned(),
+            Some(received) if received == recorded => return,
+            Some(received) => {
+                let found = differences(&recorded, &received);
+                let listed: Vec<String> = edits(&found).iter().take(3).map(one).collect();
+                format!("{} ({})", short(&received), listed.join("; "))
+            }
+        };
+        let indexed = waiting.playback.at.and_then(|at| self.index.records().get(at));
+        let name = format!("{} {}", indexed.map(|indexed| indexed.name()).unwrap_or_default(), waiting.method);
+        self.account.note_reply(name, short(&recorded), now);
+    }
+}
+
+fn short(value: &Value) -> String {
+    clipped(&value.to_string(), 200)
+}
