@@ -24,7 +24,7 @@ pub mod run;
 pub mod verdict;
 pub mod workload;
 
-pub use plan::{Arrivals, Load, Plan};
+pub use plan::{Arrivals, Load, Plan, Selection};
 pub use results::Results;
 pub use run::{Drive, DriveError, Driven, drive};
 pub use verdict::{Reason, Verdict};
