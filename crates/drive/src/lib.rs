@@ -17,10 +17,12 @@
 //!
 //! See docs/decisions/0115-the-load-client-sends-through-a-tap.md.
 
+pub mod check;
 pub mod plan;
 pub mod prompt;
 pub mod results;
 pub mod run;
+pub mod steady;
 pub mod verdict;
 pub mod workload;
 
