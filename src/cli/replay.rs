@@ -13,8 +13,8 @@ use super::{
 use crate::{
     base::stats::Summary,
     drive::{
-        Arrivals, Drive, DriveError, Load, Plan, Results, Verdict, Workload, WorkloadError, drive, prompt::Prompts,
-        results::ResultsReport,
+        Arrivals, Drive, DriveError, Load, Plan, Results, Selection, Verdict, Workload, WorkloadError, drive,
+        prompt::Prompts, results::ResultsReport,
     },
     net::{server, upstream::UpstreamOptions},
 };
@@ -35,10 +35,17 @@ pub(super) fn run(args: ReplayArgs) -> Result<ExitCode, Failure> {
     runtime::run(|shutdown| async move {
         server::raise_descriptor_limit();
         signals::outlive_file_limits();
-        let mut workload = Workload::read(&args.paths)?;
-        workload.requests.truncate(args.limit.map_or(usize::MAX, Into::into));
-        let plan = Plan::of(&workload, load(&args), args.max_think, args.seed);
-        output::note(&format!("{}: {} requests in {} sessions\n", workload.name, plan.requests(), plan.chains.len()));
+        let workload = Workload::read(&args.paths)?;
+        let selection = Selection {
+            limit: args.limit.map(Into::into),
+            sample: args.sample,
+            shard: args.shard,
+            duration: args.duration,
+            max_think: args.max_think,
+            seed: args.seed,
+        };
+        let plan = Plan::of(&workload, load(&args), &selection);
+        output::note(&format!("{}: {} requests in {} sessions\n", workload.name, plan.requests(), plan.sessions.len()));
         let (stop, stopped) = watch::channel(false);
         tokio::spawn(async move {
             shutdown.requested().await;
@@ -65,7 +72,8 @@ fn load(args: &ReplayArgs) -> Load {
     let arrivals = match args.arrivals {
         ArrivalsArg::Recorded => Arrivals::Recorded,
         ArrivalsArg::Constant => Arrivals::Constant(rate),
-        ArrivalsArg::Poisson => Arrivals::Poisson(rate),
+        ArrivalsArg::Poisson => Arrivals::Gamma(rate, 1.0),
+        ArrivalsArg::Gamma => Arrivals::Gamma(rate, args.burstiness),
         ArrivalsArg::Burst => Arrivals::Burst,
     };
     args.concurrency.map_or(Load::Open(arrivals, args.speed), |places| Load::Closed(places.get()))
@@ -85,6 +93,7 @@ fn setup(args: ReplayArgs) -> Result<Drive, Failure> {
         prompts: Prompts { models: args.model, cache_salt: args.cache_salt, headers },
         out: args.out,
         content: false,
+        duration: args.duration,
         threads: threads.unwrap_or(std::num::NonZeroUsize::MIN),
     })
 }

@@ -17,14 +17,16 @@
 //!
 //! See docs/decisions/0115-the-load-client-sends-through-a-tap.md.
 
+pub mod check;
 pub mod plan;
 pub mod prompt;
 pub mod results;
 pub mod run;
+pub mod steady;
 pub mod verdict;
 pub mod workload;
 
-pub use plan::{Arrivals, Load, Plan};
+pub use plan::{Arrivals, Load, Plan, Selection};
 pub use results::Results;
 pub use run::{Drive, DriveError, Driven, drive};
 pub use verdict::{Reason, Verdict};

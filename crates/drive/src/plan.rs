@@ -1,103 +1,177 @@
 //! When each request is sent.
+//!
+//! Requests of one session depend on each other: one that arrived after others of its session had ended waits for all of these, and then its recorded
+//! think time. One that arrived while others were on their way (a sub-agent beside its parent) is sent as long after the session's begin as
+//! it was recorded. So branches fork, overlap and join as they did.
 
 use std::time::Duration;
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
-use crate::workload::Workload;
+use crate::workload::{Workload, WorkloadRequest};
 
-/// How requests arrive that wait for no other.
+/// How sessions arrive.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Arrivals {
     /// When they arrived in the recording.
     Recorded,
     /// So many a second, in equal distances.
     Constant(f64),
-    /// So many a second, in exponential distances.
-    Poisson(f64),
+    /// So many a second, in distances of a gamma distribution of this shape: 1 is a Poisson process, less is burstier.
+    Gamma(f64, f64),
     /// All at once.
     Burst,
 }
 
-/// What decides when the next request is sent.
+/// What decides when the next session begins.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Load {
     /// Time: sessions begin when they arrive, so many times faster than they would, however slow the server is.
     Open(Arrivals, f64),
-    /// The server: so many sessions, or requests outside of sessions, are on their way at once.
+    /// The server: so many sessions are on their way at once.
     Closed(usize),
 }
 
-/// When one request is sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Start {
-    /// At this time from the start of the run.
-    At(Duration),
-    /// So long after the end of the turn before it.
-    After(Duration),
-    /// When a place is free.
-    Free,
+/// Which requests are sent.
+#[derive(Debug, Clone)]
+pub struct Selection {
+    /// The first so many requests.
+    pub limit: Option<usize>,
+    /// Share of the sessions, drawn by the seed.
+    pub sample: f64,
+    /// This part of so many, counted from 0: sessions are dealt in turn.
+    pub shard: (usize, usize),
+    /// Sessions that begin within this time.
+    pub duration: Option<Duration>,
+    /// Longest think time.
+    pub max_think: Option<Duration>,
+    /// Seed of all that is drawn.
+    pub seed: u64,
 }
 
-/// The requests of a run: chains, each sent one request after the other.
+impl Default for Selection {
+    fn default() -> Self {
+        Self { limit: None, sample: 1.0, shard: (0, 1), duration: None, max_think: None, seed: 0 }
+    }
+}
+
+/// When a request is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// So long after the begin of its session.
+    Since(Duration),
+    /// So long after the end of the turns that it waits for.
+    After(Duration),
+}
+
+/// A request of a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Turn {
+    /// Its index in the workload.
+    pub request: usize,
+    /// When it is sent.
+    pub start: Start,
+    /// The turns that it waits for, by their places in the session.
+    pub waits: Vec<usize>,
+}
+
+/// Requests that depend on each other.
+#[derive(Debug)]
+pub struct Session {
+    /// When it begins, from the start of the run; `None` for when a place is free.
+    pub begin: Option<Duration>,
+    /// Its requests in the order of their arrival.
+    pub turns: Vec<Turn>,
+}
+
+/// The requests of a run.
 #[derive(Debug)]
 pub struct Plan {
-    /// Chains in the order of their starts; each names its requests by their indices in the workload.
-    pub chains: Vec<Vec<(usize, Start)>>,
-    /// Chains that run at once; `None` for no limit.
+    /// In the order of their begins.
+    pub sessions: Vec<Session>,
+    /// Sessions that run at once; `None` for no limit.
     pub at_once: Option<usize>,
 }
 
 impl Plan {
-    /// Plans all requests of a workload. No think time is longer than `max_think`. The same seed draws the same arrivals.
+    /// Plans the selected requests of a workload. The same seed draws the same.
     #[must_use]
-    pub fn of(workload: &Workload, load: Load, max_think: Option<Duration>, seed: u64) -> Self {
-        let mut chains: Vec<Vec<(usize, Start)>> = Vec::new();
-        let mut chain_of = vec![0; workload.requests.len()];
-        let mut clock = ArrivalClock::new(load, seed);
-        for (index, request) in workload.requests.iter().enumerate() {
-            let before = request.after.and_then(|before| Some((before, workload.requests.get(before)?)));
-            let chain = match before {
-                Some((before, earlier)) => {
-                    let pause = request.at.saturating_sub(earlier.at + earlier.took());
-                    let think = scaled(pause, load).min(max_think.unwrap_or(Duration::MAX));
-                    let chain = chain_of.get(before).copied().unwrap_or_default();
-                    if let Some(turns) = chains.get_mut(chain) {
-                        turns.push((index, Start::After(think)));
-                    }
-                    chain
-                }
-                None => {
-                    chains.push(vec![(index, clock.next(request.at))]);
-                    chains.len() - 1
-                }
-            };
-            if let Some(own) = chain_of.get_mut(index) {
-                *own = chain;
+    pub fn of(workload: &Workload, load: Load, selection: &Selection) -> Self {
+        let mut members: Vec<Vec<usize>> = Vec::new();
+        for (index, request) in workload.requests.iter().enumerate().take(selection.limit.unwrap_or(usize::MAX)) {
+            if request.session >= members.len() {
+                members.resize(request.session + 1, Vec::new());
+            }
+            if let Some(own) = members.get_mut(request.session) {
+                own.push(index);
             }
         }
+        members.retain(|members| !members.is_empty());
+        let mut clock = ArrivalClock::new(load, selection.seed);
+        let mut drawn = StdRng::seed_from_u64(selection.seed ^ 1);
+        let mut sessions = Vec::new();
+        for (number, members) in members.iter().enumerate() {
+            let requests: Vec<&WorkloadRequest> = members.iter().filter_map(|at| workload.requests.get(*at)).collect();
+            let Some(first) = requests.first() else { continue };
+            let begin = clock.next(first.at);
+            let is_drawn = drawn.random::<f64>() < selection.sample;
+            let is_in_time = begin.is_none_or(|at| selection.duration.is_none_or(|limit| at < limit));
+            let (part, parts) = selection.shard;
+            if is_drawn && is_in_time && number % parts.max(1) == part {
+                let turns = turns(members, &requests, load, selection.max_think);
+                sessions.push(Session { begin, turns });
+            }
+        }
+        sessions.sort_by_key(|session| session.begin);
         let at_once = match load {
             Load::Closed(places) => Some(places),
             Load::Open(..) => None,
         };
-        Self { chains, at_once }
+        Self { sessions, at_once }
     }
 
     /// Number of requests.
     #[must_use]
     pub fn requests(&self) -> usize {
-        self.chains.iter().map(Vec::len).sum()
+        self.sessions.iter().map(|session| session.turns.len()).sum()
     }
 }
 
-fn scaled(pause: Duration, load: Load) -> Duration {
-    match load {
-        Load::Open(Arrivals::Recorded, speed) => pause.div_f64(speed),
-        Load::Open(..) | Load::Closed(_) => pause,
+fn turns(members: &[usize], requests: &[&WorkloadRequest], load: Load, max_think: Option<Duration>) -> Vec<Turn> {
+    let begin = requests.first().map_or(Duration::ZERO, |first| first.at);
+    let speed = match load {
+        Load::Open(Arrivals::Recorded, speed) => speed,
+        Load::Open(..) | Load::Closed(_) => 1.0,
+    };
+    let mut turns: Vec<Turn> = Vec::with_capacity(members.len());
+    for (own, request) in members.iter().zip(requests) {
+        let mut waits: Vec<usize> = Vec::new();
+        let mut last_end = None;
+        // What an awaited turn has waited for has ended too.
+        for (place, earlier) in requests.iter().enumerate().take(turns.len()).rev() {
+            let end = earlier.at + earlier.took();
+            let is_implied =
+                waits.iter().any(|later| turns.get(*later).is_some_and(|later| later.waits.contains(&place)));
+            if end <= request.at {
+                last_end = last_end.max(Some(end));
+                if !is_implied {
+                    waits.push(place);
+                }
+            }
+        }
+        let start = match last_end {
+            Some(end) => {
+                let think = (request.at - end).div_f64(speed);
+                Start::After(max_think.map_or(think, |most| think.min(most)))
+            }
+            None => Start::Since((request.at - begin).div_f64(speed)),
+        };
+        turns.push(Turn { request: *own, start, waits });
     }
+    turns
 }
 
-/// Draws the starts of chains.
+/// Draws the begins of sessions.
 struct ArrivalClock {
     load: Load,
     random: StdRng,
@@ -109,22 +183,126 @@ impl ArrivalClock {
         Self { load, random: StdRng::seed_from_u64(seed), at: Duration::ZERO }
     }
 
-    fn next(&mut self, recorded: Duration) -> Start {
+    /// The begin of the next session, which began at `recorded` when it was recorded.
+    fn next(&mut self, recorded: Duration) -> Option<Duration> {
         let (arrivals, speed) = match self.load {
             Load::Open(arrivals, speed) => (arrivals, speed),
-            Load::Closed(_) => return Start::Free,
+            Load::Closed(_) => return None,
         };
         let gap = match arrivals {
-            Arrivals::Recorded => return Start::At(recorded.div_f64(speed)),
-            Arrivals::Burst => Duration::ZERO,
-            Arrivals::Constant(rate) => Duration::from_secs_f64(1.0 / (rate * speed)),
-            Arrivals::Poisson(rate) => {
-                let uniform: f64 = self.random.random();
-                Duration::from_secs_f64(-(1.0 - uniform).ln() / (rate * speed))
-            }
+            Arrivals::Recorded => return Some(recorded.div_f64(speed)),
+            Arrivals::Burst => 0.0,
+            Arrivals::Constant(rate) => 1.0 / (rate * speed),
+            Arrivals::Gamma(rate, shape) => gamma(&mut self.random, shape) / (shape * rate * speed),
         };
         let at = self.at;
-        self.at += gap;
-        Start::At(at)
+        self.at += Duration::try_from_secs_f64(gap).unwrap_or_default();
+        Some(at)
+    }
+}
+
+/// Draws from a gamma distribution of scale 1 by the method of Marsaglia and Tsang (2000, "A simple method for generating gamma variables").
+fn gamma(random: &mut StdRng, shape: f64) -> f64 {
+    if shape < 1.0 {
+        let uniform: f64 = random.random();
+        return gamma(random, shape + 1.0) * (1.0 - uniform).powf(1.0 / shape);
+    }
+    let d = shape - 1.0 / 3.0;
+    let c = 1.0 / (9.0 * d).sqrt();
+    loop {
+        let normal = normal(random);
+        let v = (1.0 + c * normal).powi(3);
+        let uniform: f64 = 1.0 - random.random::<f64>();
+        if v > 0.0 && uniform.ln() < 0.5 * normal * normal + d - d * v + d * v.ln() {
+            return d * v;
+        }
+    }
+}
+
+/// Draws from the standard normal distribution (Box and Muller).
+fn normal(random: &mut StdRng) -> f64 {
+    let (radius, angle): (f64, f64) = (1.0 - random.random::<f64>(), random.random());
+    (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use recording::trace::Record;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// A workload of requests with (session, arrival, duration) in ms.
+    fn workload(requests: &[(usize, u32, u32)]) -> Workload {
+        let request = |(number, (session, at, took)): (usize, &(usize, u32, u32))| WorkloadRequest {
+            record: Record { e2e: Some(MS * *took), ..Record::default() },
+            number,
+            at: MS * *at,
+            session: *session,
+        };
+        Workload { requests: requests.iter().enumerate().map(request).collect(), ..Workload::default() }
+    }
+
+    fn plan(requests: &[(usize, u32, u32)], load: Load, selection: &Selection) -> Plan {
+        Plan::of(&workload(requests), load, selection)
+    }
+
+    #[test]
+    fn turns_wait_for_what_had_ended_and_branches_overlap() {
+        // A parent, two sub-agents of which the second begins while the first is on its way, and a turn after both.
+        let requests = [(0, 0, 100), (0, 150, 100), (0, 160, 200), (0, 400, 10)];
+        let plan = plan(&requests, Load::Open(Arrivals::Recorded, 1.0), &Selection::default());
+        let turns: Vec<_> = plan.sessions[0].turns.iter().map(|turn| (turn.start, turn.waits.clone())).collect();
+        assert_eq!(
+            turns,
+            [
+                (Start::Since(MS * 0), vec![]),
+                (Start::After(MS * 50), vec![0]),
+                (Start::After(MS * 60), vec![0]),
+                (Start::After(MS * 40), vec![2, 1]),
+            ]
+        );
+    }
+
+    #[test]
+    fn speed_scales_recorded_times_only_and_think_time_has_a_limit() {
+        let requests = [(0, 0, 100), (1, 300, 100), (0, 1100, 1)];
+        let selection = Selection { max_think: Some(MS * 400), ..Selection::default() };
+        let fast = plan(&requests, Load::Open(Arrivals::Recorded, 2.0), &selection);
+        assert_eq!(
+            fast.sessions.iter().map(|session| session.begin).collect::<Vec<_>>(),
+            [Some(MS * 0), Some(MS * 150)]
+        );
+        assert_eq!(fast.sessions[0].turns[1].start, Start::After(MS * 400));
+        let closed = plan(&requests, Load::Closed(3), &Selection::default());
+        assert_eq!((closed.at_once, closed.sessions[0].turns[1].start), (Some(3), Start::After(MS * 1000)));
+    }
+
+    #[test]
+    fn shards_are_whole_sessions_and_together_everything() {
+        let requests: Vec<_> = (0..100).map(|at| (usize::try_from(at).unwrap() % 40, at * 10, 5)).collect();
+        let sizes = (0..3).map(|part| {
+            let selection = Selection { shard: (part, 3), ..Selection::default() };
+            plan(&requests, Load::Closed(1), &selection).requests()
+        });
+        assert_eq!(sizes.sum::<usize>(), 100);
+        let selection = Selection { sample: 0.5, ..Selection::default() };
+        let half = plan(&requests, Load::Closed(1), &selection);
+        assert!((10..30).contains(&half.sessions.len()), "{}", half.sessions.len());
+        assert!(half.sessions.iter().all(|session| session.turns.len() >= 2));
+    }
+
+    #[test]
+    fn drawn_distances_have_the_rate_and_the_shape() {
+        for (shape, variation) in [(0.25, 2.0), (1.0, 1.0), (4.0, 0.5)] {
+            let requests: Vec<_> = (0..20_000).map(|at| (usize::try_from(at).unwrap(), 0, 1)).collect();
+            let plan = plan(&requests, Load::Open(Arrivals::Gamma(50.0, shape), 2.0), &Selection::default());
+            let begins: Vec<f64> = plan.sessions.iter().map(|session| session.begin.unwrap().as_secs_f64()).collect();
+            let gaps: Vec<f64> = begins.windows(2).map(|pair| pair[1] - pair[0]).collect();
+            let mean = gaps.iter().sum::<f64>() / 19_999.0;
+            let spread = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / 19_999.0;
+            assert!((mean - 0.01).abs() < 0.0005, "{shape}: {mean}");
+            assert!((spread.sqrt() / mean - variation).abs() < 0.1, "{shape}: {}", spread.sqrt() / mean);
+        }
     }
 }

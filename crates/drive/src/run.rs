@@ -1,7 +1,7 @@
 //! Sends the requests of a plan.
 //!
-//! Each worker is a thread with a runtime, connections and a timer of its own, and takes every nth chain. A chain is a task: it waits for the start of
-//! its next request, sends it, and reads the response to its end.
+//! Each worker is a thread with a runtime, connections and a timer of its own, and takes every nth session. A session is a task: it waits for the start
+//! of each of its requests, sends it, and reads the response to its end.
 
 use std::{
     io, iter,
@@ -14,8 +14,7 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
-use http::Request;
+use futures_util::future::join_all;
 use http_body_util::BodyExt;
 use net::{
     server::Workers,
@@ -25,7 +24,11 @@ use recording::trace::{CreateMode, Record};
 use replay::timing::Pacer;
 use tap::{Client, Config, Content, RecordHook, RecorderReport, Route, Setup, Tap, TapError};
 use text::prompt::BlockHash;
-use tokio::{sync::watch, task::JoinSet, time::Instant};
+use tokio::{
+    sync::{SetOnce, watch},
+    task::JoinSet,
+    time::Instant,
+};
 
 use crate::{
     plan::{Plan, Start},
@@ -40,7 +43,7 @@ const LEAD: Duration = Duration::from_millis(50);
 /// Configuration of a run.
 #[derive(Debug)]
 pub struct Drive {
-    /// The servers; requests go to them in turn, those of a chain to the same one.
+    /// The servers; requests go to them in turn, those of a session to the same one.
     pub targets: Vec<UpstreamUrl>,
     /// Connection options and timeouts.
     pub reach: UpstreamOptions,
@@ -52,6 +55,8 @@ pub struct Drive {
     pub out: Option<PathBuf>,
     /// Texts of responses are recorded.
     pub content: bool,
+    /// No session begins later than this after the start.
+    pub duration: Option<Duration>,
     /// Number of threads that send.
     pub threads: NonZeroUsize,
 }
@@ -89,7 +94,9 @@ struct Run {
     /// When each request was to be sent, in nanoseconds from the start.
     intended: Vec<AtomicU64>,
     sent: AtomicU64,
-    next_chain: AtomicUsize,
+    next_session: AtomicUsize,
+    /// No session begins after this.
+    until: Option<Instant>,
 }
 
 /// Sends a plan's requests and waits for their ends, or until `stopped` says so; what is on its way then is cut off and counts as cut.
@@ -107,12 +114,14 @@ pub async fn drive(
     let workers = Workers::start(drive.threads)?;
     let seen = Arc::new(OnceLock::new());
     let tap = Tap::start(setup(&drive, workload.block_size, hook(Arc::clone(&seen), results))?).await?;
+    let start = Instant::now() + LEAD;
     let run = Arc::new(Run {
+        until: drive.duration.map(|duration| start + duration),
         intended: iter::repeat_with(AtomicU64::default).take(workload.requests.len()).collect(),
         targets: drive.targets.len(),
-        start: Instant::now() + LEAD,
+        start,
         sent: AtomicU64::new(0),
-        next_chain: AtomicUsize::new(0),
+        next_session: AtomicUsize::new(0),
         prompts: drive.prompts,
         workload,
         plan,
@@ -190,56 +199,64 @@ struct Worker {
 }
 
 impl Worker {
-    /// Sends every nth chain at its time.
+    /// Begins every nth session at its time.
     async fn open_loop(self: Arc<Self>, number: usize, threads: usize) {
         let mut sending = JoinSet::new();
-        for chain in (number..self.run.plan.chains.len()).step_by(threads) {
-            let first = self.run.plan.chains.get(chain).and_then(|turns| turns.first());
-            if let Some((_, Start::At(at))) = first {
-                self.pacer.sleep_until(self.run.start + *at).await;
-            }
+        for (place, session) in self.run.plan.sessions.iter().enumerate().skip(number).step_by(threads) {
+            let begin = self.run.start + session.begin.unwrap_or_default();
+            self.pacer.sleep_until(begin).await;
             while sending.try_join_next().is_some() {}
-            sending.spawn(Arc::clone(&self).send_chain(chain));
+            sending.spawn(Arc::clone(&self).send_session(place, begin));
         }
         while sending.join_next().await.is_some() {}
     }
 
-    /// Sends one chain after the other, as long as there are any.
+    /// Sends one session after the other, as long as there are any and the time of the run is not over.
     async fn closed_loop(self: Arc<Self>) {
+        self.pacer.sleep_until(self.run.start).await;
         loop {
-            let chain = self.run.next_chain.fetch_add(1, Relaxed);
-            if chain >= self.run.plan.chains.len() {
+            let place = self.run.next_session.fetch_add(1, Relaxed);
+            let is_over = self.run.until.is_some_and(|until| Instant::now() >= until);
+            if is_over || place >= self.run.plan.sessions.len() {
                 return;
             }
-            Arc::clone(&self).send_chain(chain).await;
+            Arc::clone(&self).send_session(place, Instant::now()).await;
         }
     }
 
-    async fn send_chain(self: Arc<Self>, chain: usize) {
-        let Some(turns) = self.run.plan.chains.get(chain) else { return };
-        let mut ended = Instant::now().max(self.run.start);
-        for (turn, (index, start)) in turns.iter().enumerate() {
-            let due = match start {
-                Start::At(at) => self.run.start + *at,
-                Start::After(think) => ended + *think,
-                Start::Free => ended,
-            };
-            let outgoing = self.run.prompts.request(*index, chain, turn, &self.run.workload);
-            self.pacer.sleep_until(due).await;
-            self.send(chain, *index, due, outgoing).await;
-            ended = Instant::now();
-        }
+    /// Sends the turns of a session, each when those that it waits for have ended.
+    async fn send_session(self: Arc<Self>, place: usize, begin: Instant) {
+        let Some(session) = self.run.plan.sessions.get(place) else { return };
+        let ends: Vec<SetOnce<Instant>> = session.turns.iter().map(|_| SetOnce::new()).collect();
+        let turns = session.turns.iter().zip(&ends).enumerate().map(|(number, (turn, own))| {
+            let (worker, ends) = (&self, &ends);
+            async move {
+                let mut ended = begin;
+                for end in turn.waits.iter().filter_map(|earlier| ends.get(*earlier)) {
+                    ended = ended.max(*end.wait().await);
+                }
+                let due = match turn.start {
+                    Start::Since(offset) => begin + offset,
+                    Start::After(think) => ended + think,
+                };
+                worker.send(place, number, turn.request, due).await;
+                let _first = own.set(Instant::now());
+            }
+        });
+        join_all(turns).await;
     }
 
-    /// Sends one request and reads its response to the end, or to the token after which its client left.
-    async fn send(&self, chain: usize, index: usize, due: Instant, outgoing: Request<Bytes>) {
+    /// Sends one request when it is due and reads its response to the end, or to the token after which its client left.
+    async fn send(&self, session: usize, turn: usize, index: usize, due: Instant) {
         let run = &self.run;
+        let outgoing = run.prompts.request(index, session, turn, &run.workload);
+        self.pacer.sleep_until(due).await;
         if let Some(intended) = run.intended.get(index) {
             let at = due.saturating_duration_since(run.start).as_nanos();
             intended.store(u64::try_from(at).unwrap_or(u64::MAX), Relaxed);
         }
         run.sent.fetch_add(1, Relaxed);
-        let mut body = self.client.send(chain % run.targets, outgoing).await.into_body();
+        let mut body = self.client.send(session % run.targets, outgoing).await.into_body();
         let leaves_after = run.workload.requests.get(index).and_then(|request| request.leaves_after());
         while let Some(Ok(_)) = body.frame().await {
             if leaves_after.is_some_and(|tokens| body.tokens() >= tokens) {

@@ -29,8 +29,8 @@ pub struct WorkloadRequest {
     pub number: usize,
     /// Arrival from the first one of the recording; zero for all where none is recorded.
     pub at: Duration,
-    /// The request of the same session before this one, by its index.
-    pub after: Option<usize>,
+    /// Number of its session, counted in the order of their first requests.
+    pub session: usize,
 }
 
 /// A recording that cannot be driven.
@@ -72,7 +72,7 @@ impl Workload {
         if workload.requests.is_empty() {
             return Err(WorkloadError::Empty { path: workload.name });
         }
-        workload.link_turns();
+        workload.find_sessions();
         Ok(workload)
     }
 
@@ -90,19 +90,44 @@ impl Workload {
             return;
         }
         let at = record.arrival.unwrap_or_default();
-        self.requests.push(WorkloadRequest { at, number, record, after: None });
+        self.requests.push(WorkloadRequest { at, number, record, session: 0 });
     }
 
-    /// Counts arrivals from the first one, and links the turns of each session.
-    fn link_turns(&mut self) {
+    /// Counts arrivals from the first one, and finds the session of each request: the recorded one, else that of the request whose
+    /// prompt and answer its prompt goes on with, else one of its own.
+    fn find_sessions(&mut self) {
         let first = self.requests.first().map_or(Duration::ZERO, |request| request.at);
-        let mut last_of = HashMap::new();
-        for (index, request) in self.requests.iter_mut().enumerate() {
+        let mut named: HashMap<String, usize> = HashMap::new();
+        // The last full block of a prompt names all that is before it.
+        let mut by_last_block: HashMap<u64, Ended> = HashMap::new();
+        let mut sessions = 0;
+        for request in &mut self.requests {
             request.at -= first;
-            let session = request.record.session.clone();
-            request.after = session.and_then(|session| last_of.insert(session, index));
+            let blocks = &request.record.block_hashes;
+            let known = match &request.record.session {
+                Some(name) => named.get(name).copied(),
+                None => {
+                    let before = blocks.iter().rev().skip(1).find_map(|block| by_last_block.get(block));
+                    before.filter(|before| before.tokens <= request.record.prompt_tokens).map(|before| before.session)
+                }
+            };
+            request.session = known.unwrap_or(sessions);
+            sessions = sessions.max(request.session + 1);
+            if let Some(name) = &request.record.session {
+                named.entry(name.clone()).or_insert(request.session);
+            } else if let Some(last) = blocks.last() {
+                let tokens = request.record.prompt_tokens.saturating_add(request.record.output_tokens);
+                by_last_block.insert(*last, Ended { session: request.session, tokens });
+            }
         }
     }
+}
+
+/// A request that later ones may go on with.
+struct Ended {
+    session: usize,
+    /// Tokens of its prompt and its answer.
+    tokens: u32,
 }
 
 impl WorkloadRequest {

@@ -22,12 +22,15 @@ pub(in crate::cli) struct ReplayArgs {
     /// The server to drive; with several, sessions go to them in turn.
     #[arg(long, value_name = "URL", required = true)]
     pub(in crate::cli) target: Vec<UpstreamUrl>,
-    /// How requests arrive that wait for no other.
+    /// How sessions, and requests outside of sessions, arrive.
     #[arg(long, value_name = "KIND", default_value = "recorded", conflicts_with = "concurrency")]
     pub(in crate::cli) arrivals: ArrivalsArg,
     /// Sessions, and requests outside of sessions, that arrive a second.
-    #[arg(long, value_name = "N", required_if_eq_any([("arrivals", "constant"), ("arrivals", "poisson")]), conflicts_with = "concurrency", value_parser = positive)]
+    #[arg(long, value_name = "N", required_if_eq_any([("arrivals", "constant"), ("arrivals", "poisson"), ("arrivals", "gamma")]), conflicts_with = "concurrency", value_parser = positive)]
     pub(in crate::cli) rate: Option<f64>,
+    /// Shape of the gamma distribution: 1 is Poisson, less is burstier.
+    #[arg(long, value_name = "X", default_value = "0.5", conflicts_with = "concurrency", value_parser = positive)]
+    pub(in crate::cli) burstiness: f64,
     /// How many times faster than recorded, or than --rate, they arrive.
     #[arg(long, value_name = "X", default_value = "1", conflicts_with = "concurrency", value_parser = positive)]
     pub(in crate::cli) speed: f64,
@@ -40,7 +43,16 @@ pub(in crate::cli) struct ReplayArgs {
     /// Sends the first N requests only.
     #[arg(long, value_name = "N")]
     pub(in crate::cli) limit: Option<NonZeroUsize>,
-    /// Seed of arrivals that are drawn.
+    /// Sends this share of the sessions.
+    #[arg(long, value_name = "SHARE", default_value = "1", value_parser = positive)]
+    pub(in crate::cli) sample: f64,
+    /// Sends part I of N, counted from 0; sessions are dealt in turn.
+    #[arg(long, value_name = "I/N", default_value = "0/1", value_parser = shard)]
+    pub(in crate::cli) shard: (usize, usize),
+    /// Begins no session later than this after the start.
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(in crate::cli) duration: Option<Duration>,
+    /// Seed of what is drawn.
     #[arg(long, value_name = "N", default_value = "0")]
     pub(in crate::cli) seed: u64,
     /// Name of the model at the server; NAME=OTHER for requests of that recorded model.
@@ -81,6 +93,8 @@ pub(in crate::cli) enum ArrivalsArg {
     Constant,
     /// In exponential distances.
     Poisson,
+    /// In distances of a gamma distribution, see --burstiness.
+    Gamma,
     /// All at once.
     Burst,
 }
@@ -90,6 +104,13 @@ fn positive(text: &str) -> Result<f64, String> {
         .ok()
         .filter(|number: &f64| *number > 0.0 && number.is_finite())
         .ok_or_else(|| "not a number above 0".to_owned())
+}
+
+fn shard(text: &str) -> Result<(usize, usize), String> {
+    let parts = text.split_once('/').and_then(|(part, parts)| Some((part.parse().ok()?, parts.parse().ok()?)));
+    parts
+        .filter(|(part, parts)| part < parts)
+        .ok_or_else(|| "not a part: write I/N, such as 0/4 for the first of four".to_owned())
 }
 
 fn model(text: &str) -> Result<(String, String), String> {

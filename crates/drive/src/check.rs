@@ -1,0 +1,275 @@
+//! Compares what came back with what was recorded, and names what differs.
+
+use std::{collections::HashMap, fmt};
+
+use recording::trace::{FinishReason, Record};
+use serde::Serialize;
+
+use crate::workload::Workload;
+
+/// Differences that are kept in full; all are counted.
+const KEPT: usize = 100;
+
+/// A difference of one response from its record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Difference {
+    /// The number of the record.
+    pub request: usize,
+    /// What differs.
+    #[serde(flatten)]
+    pub what: What,
+}
+
+/// What differs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "difference", rename_all = "snake_case")]
+pub enum What {
+    /// The response of another request came.
+    AnotherResponse {
+        /// The number of that record.
+        of: usize,
+    },
+    /// Tokens are missing at this place.
+    TokensLost {
+        /// The place of the first one, from 0.
+        at: usize,
+        /// How many.
+        count: usize,
+    },
+    /// Tokens came that were not recorded, from this place on.
+    TokensAdded {
+        /// The place of the first one, from 0.
+        at: usize,
+        /// How many.
+        count: usize,
+    },
+    /// The recorded tokens came in another order.
+    TokensReordered {
+        /// The first place that differs.
+        at: usize,
+    },
+    /// Another token came.
+    TokensAltered {
+        /// The first place that differs.
+        at: usize,
+        /// The recorded token.
+        recorded: u32,
+        /// The token that came.
+        came: u32,
+    },
+    /// The tokens are the same, and came in other events.
+    Rechunked {
+        /// Events with tokens when it was recorded.
+        recorded: usize,
+        /// Events with tokens now.
+        came: usize,
+    },
+    /// Another reason for the end.
+    FinishReason {
+        /// The recorded one.
+        recorded: Option<FinishReason>,
+        /// The one that came.
+        came: Option<FinishReason>,
+    },
+    /// Another HTTP status.
+    Status {
+        /// The recorded one.
+        recorded: Option<u16>,
+        /// The one that came.
+        came: Option<u16>,
+    },
+    /// The server counts another number of tokens.
+    Usage {
+        /// Prompt and output tokens when it was recorded.
+        recorded: (u32, u32),
+        /// Prompt and output tokens now.
+        came: (u32, u32),
+    },
+    /// Another text.
+    Text {
+        /// The first byte that differs.
+        at: usize,
+    },
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "request {}: ", self.request)?;
+        match &self.what {
+            What::AnotherResponse { of } => write!(f, "the response of request {of} came"),
+            What::TokensLost { at, count } => write!(f, "{count} tokens are missing from token {at} on"),
+            What::TokensAdded { at, count } => write!(f, "{count} tokens more than recorded, from token {at} on"),
+            What::TokensReordered { at } => write!(f, "the tokens came in another order, from token {at} on"),
+            What::TokensAltered { at, recorded, came } => write!(f, "token {at} is {came}, recorded {recorded}"),
+            What::Rechunked { recorded, came } => write!(f, "its tokens came in {came} events, recorded {recorded}"),
+            What::FinishReason { recorded, came } => write!(f, "finish_reason {came:?}, recorded {recorded:?}"),
+            What::Status { recorded, came } => write!(f, "status {came:?}, recorded {recorded:?}"),
+            What::Usage { recorded, came } => {
+                let ((prompt, output), (old_prompt, old_output)) = (came, recorded);
+                write!(f, "usage of {prompt} and {output} tokens, recorded {old_prompt} and {old_output}")
+            }
+            What::Text { at } => write!(f, "its text differs from byte {at} on"),
+        }
+    }
+}
+
+/// Compares responses with a workload.
+#[derive(Debug, Default)]
+pub struct ContentCheck {
+    /// Which record has these tokens; the first of several.
+    by_tokens: HashMap<Vec<u32>, usize>,
+    /// Responses that were compared.
+    pub compared: u64,
+    /// Responses that differ.
+    pub differ: u64,
+    /// The first differences.
+    pub differences: Vec<Difference>,
+}
+
+impl ContentCheck {
+    /// Prepares to compare with the records of a workload.
+    #[must_use]
+    pub fn of(workload: &Workload) -> Self {
+        let mut check = Self::default();
+        for request in &workload.requests {
+            if let Some(ids) = &request.record.output_token_ids {
+                check.by_tokens.entry(ids.clone()).or_insert(request.number);
+            }
+        }
+        check
+    }
+
+    /// Compares a response with the record of this number.
+    pub fn compare(&mut self, number: usize, recorded: &Record, came: &Record) {
+        self.compared += 1;
+        let found = self.differences_of(recorded, came);
+        self.differ += u64::from(!found.is_empty());
+        let room = KEPT.saturating_sub(self.differences.len());
+        self.differences.extend(found.into_iter().take(room).map(|what| Difference { request: number, what }));
+    }
+
+    fn differences_of(&self, recorded: &Record, came: &Record) -> Vec<What> {
+        let mut found = Vec::new();
+        if recorded.status.is_some() && recorded.status != came.status {
+            return vec![What::Status { recorded: recorded.status, came: came.status }];
+        }
+        if recorded.finish_reason != came.finish_reason {
+            found.push(What::FinishReason { recorded: recorded.finish_reason, came: came.finish_reason });
+        }
+        let count = |record: &Record| (record.prompt_tokens, record.output_tokens);
+        match (&recorded.output_token_ids, &came.output_token_ids) {
+            (Some(old), Some(new)) => match self.tokens(old, new) {
+                Some(what) => found.push(what),
+                None => found.extend(rechunked(recorded, came)),
+            },
+            _ => found.extend(text(recorded, came)),
+        }
+        if count(recorded) != count(came) && found.is_empty() {
+            found.push(What::Usage { recorded: count(recorded), came: count(came) });
+        }
+        found
+    }
+
+    fn tokens(&self, recorded: &[u32], came: &[u32]) -> Option<What> {
+        let at = recorded.iter().zip(came).take_while(|(old, new)| old == new).count();
+        if at == recorded.len() && at == came.len() {
+            return None;
+        }
+        if let Some(of) = self.by_tokens.get(came).filter(|_| at == 0 && came.len() > 1) {
+            return Some(What::AnotherResponse { of: *of });
+        }
+        // What is the same at the end tells a loss from an alteration.
+        let rest = |ids: &[u32]| ids.get(at..).unwrap_or_default().to_vec();
+        let (old, new) = (rest(recorded), rest(came));
+        let same_end = old.iter().rev().zip(new.iter().rev()).take_while(|(old, new)| old == new).count();
+        if old.len() > new.len() && same_end == new.len() {
+            return Some(What::TokensLost { at, count: old.len() - new.len() });
+        }
+        if new.len() > old.len() && same_end == old.len() {
+            return Some(What::TokensAdded { at, count: new.len() - old.len() });
+        }
+        let sorted = |mut ids: Vec<u32>| {
+            ids.sort_unstable();
+            ids
+        };
+        match (old.first().copied(), new.first().copied()) {
+            (Some(first), Some(other)) if sorted(old.clone()) != sorted(new.clone()) => {
+                Some(What::TokensAltered { at, recorded: first, came: other })
+            }
+            _ => Some(What::TokensReordered { at }),
+        }
+    }
+}
+
+fn rechunked(recorded: &Record, came: &Record) -> Option<What> {
+    let sizes = |record: &Record| record.emissions().map(|chunk| chunk.tokens).collect::<Vec<_>>();
+    let (old, new) = (sizes(recorded), sizes(came));
+    let is_known = recorded.itl_summary.is_none() && recorded.stream != Some(false) && came.stream != Some(false);
+    (is_known && old != new).then_some(What::Rechunked { recorded: old.len(), came: new.len() })
+}
+
+fn text(recorded: &Record, came: &Record) -> Option<What> {
+    let (old, new) = (recorded.text.as_ref()?.concat(), came.text.as_ref()?.concat());
+    let at = old.bytes().zip(new.bytes()).take_while(|(old, new)| old == new).count();
+    (old != new).then_some(What::Text { at })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::WorkloadRequest;
+    use recording::trace::Chunk;
+
+    fn record(ids: &[u32]) -> Record {
+        let chunks = ids.iter().map(|_| Chunk { tokens: 1, ..Chunk::default() }).collect();
+        let output_tokens = u32::try_from(ids.len()).unwrap();
+        Record { output_tokens, chunks, output_token_ids: Some(ids.to_vec()), status: Some(200), ..Record::default() }
+    }
+
+    fn workload(records: &[&[u32]]) -> Workload {
+        let request = |(number, ids): (usize, &&[u32])| WorkloadRequest {
+            record: record(ids),
+            number,
+            at: std::time::Duration::ZERO,
+            session: number,
+        };
+        Workload { requests: records.iter().enumerate().map(request).collect(), ..Workload::default() }
+    }
+
+    #[test]
+    fn each_damage_has_its_name() {
+        let workload = workload(&[&[1, 2, 3, 4, 5], &[7, 8, 9]]);
+        for (came, what) in [
+            (&[1, 2, 4, 5][..], Some(What::TokensLost { at: 2, count: 1 })),
+            (&[1, 2, 3], Some(What::TokensLost { at: 3, count: 2 })),
+            (&[1, 2, 2, 3, 4, 5], Some(What::TokensAdded { at: 2, count: 1 })),
+            (&[1, 2, 9, 4, 5], Some(What::TokensAltered { at: 2, recorded: 3, came: 9 })),
+            (&[1, 3, 2, 4, 5], Some(What::TokensReordered { at: 1 })),
+            (&[7, 8, 9], Some(What::AnotherResponse { of: 1 })),
+            (&[1, 2, 3, 4, 5], None),
+        ] {
+            let mut check = ContentCheck::of(&workload);
+            check.compare(0, &workload.requests[0].record, &record(came));
+            let found: Vec<What> = check.differences.into_iter().map(|difference| difference.what).collect();
+            assert_eq!(found, what.into_iter().collect::<Vec<_>>(), "{came:?}");
+        }
+    }
+
+    #[test]
+    fn other_events_ends_and_counts_are_differences_too() {
+        let recorded = record(&[1, 2, 3]);
+        let mut merged = recorded.clone();
+        merged.chunks = vec![Chunk { tokens: 1, ..Chunk::default() }, Chunk { tokens: 2, ..Chunk::default() }];
+        let ended = Record { finish_reason: Some(FinishReason::Length), ..recorded.clone() };
+        let counted = Record { prompt_tokens: 9, ..recorded.clone() };
+        let refused = Record { status: Some(503), ..Record::default() };
+        for (came, what) in [
+            (merged, What::Rechunked { recorded: 3, came: 2 }),
+            (ended, What::FinishReason { recorded: None, came: Some(FinishReason::Length) }),
+            (counted, What::Usage { recorded: (0, 3), came: (9, 3) }),
+            (refused, What::Status { recorded: Some(200), came: Some(503) }),
+        ] {
+            assert_eq!(ContentCheck::default().differences_of(&recorded, &came), [what]);
+        }
+    }
+}
