@@ -144,6 +144,36 @@ impl fmt::Display for Finding {
     }
 }
 
+/// Bad lines that are kept; the others are counted.
+const NAMED_BAD_LINES: usize = 10;
+
+/// Lines that break a rule of the format, where the others are read all the same: how many, and the first defect of the first ones.
+///
+/// See docs/decisions/0010-one-bad-record-does-not-cost-a-trace.md.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct BadLines {
+    /// Number of bad lines.
+    pub count: u64,
+    /// The first ten.
+    pub first: Vec<Finding>,
+}
+
+impl BadLines {
+    /// Returns true if there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Adds the defect of one more line.
+    pub fn note(&mut self, finding: Finding) {
+        self.count += 1;
+        if self.first.len() < NAMED_BAD_LINES {
+            self.first.push(finding);
+        }
+    }
+}
+
 /// A defect before its line is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Defect {

@@ -10,9 +10,9 @@ use std::{
 use super::{
     BadLines, Meta, Progress, Sources, Store, TraceError, Warning,
     packed::Packed,
+    record_reader::RecordReader,
     several::{SourceFile, Timeline, hashed, spelled},
     source::{Lines, refuse_pipe},
-    walk::Walk,
 };
 use text::prompt::BlockHash;
 
@@ -123,12 +123,12 @@ impl Store {
     /// Adds the records of a file.
     fn add(&mut self, file: &SourceFile, timeline: &mut Timeline, progress: &Arc<Progress>) -> Result<(), TraceError> {
         refuse_pipe(&file.path)?;
-        let mut walk = Walk::<Packed>::start(Lines::open(&file.path, Arc::clone(progress))?)?.ahead()?;
+        let mut reader = RecordReader::<Packed>::start(Lines::open(&file.path, Arc::clone(progress))?)?.ahead()?;
         let mut loaded = LoadedFile { path: file.path.clone(), ..LoadedFile::default() };
         let nth = self.files.len();
         timeline.begin(file);
-        let (mut hashed, mut lost, mut last_arrival) = (named_hash(&walk.meta), 0, None);
-        while let Some((_, found)) = walk.next_sound(&mut loaded.bad_lines)? {
+        let (mut hashed, mut lost, mut last_arrival) = (named_hash(&reader.meta), 0, None);
+        while let Some((_, found)) = reader.next_sound(&mut loaded.bad_lines)? {
             if let Some(finding) = loaded.bad_lines.first.first().filter(|_| loaded.bad_lines.count > MOST_LOST) {
                 let (path, finding) = (file.path.clone(), finding.clone());
                 return Err(TraceError::TooManyBadLines { path, most: MOST_LOST, finding });
@@ -156,13 +156,13 @@ impl Store {
         }
         self.push_lost(&mut lost, last_arrival);
         self.check_hash(&file.path, hashed)?;
-        loaded.warnings = walk.warnings;
-        loaded.warnings.extend(self.missing_part(&walk.meta));
+        loaded.warnings = reader.warnings;
+        loaded.warnings.extend(self.missing_part(&reader.meta));
         if nth == 0 {
-            (self.meta, self.end) = (walk.meta, walk.end);
+            (self.meta, self.end) = (reader.meta, reader.end);
         } else {
-            self.meta.join(&walk.meta);
-            self.end = self.end.take().zip(walk.end).map(|(all, end)| all.and(&end));
+            self.meta.join(&reader.meta);
+            self.end = self.end.take().zip(reader.end).map(|(all, end)| all.and(&end));
         }
         self.files.push(loaded);
         Ok(())

@@ -9,9 +9,9 @@ use std::{io, time::Duration};
 
 use super::{
     Chunk, Record,
-    convert::{MOST_TOKENS, Spelled},
     error::Defect,
-    raw::{self, KEYS},
+    raw::{self, KEYS, Spelled},
+    rules::MOST_TOKENS,
     source::LONGEST_LINE,
 };
 

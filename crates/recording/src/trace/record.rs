@@ -1,11 +1,11 @@
 //! One choice of one request: what came out and when.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{ContentSource, Endpoint, ErrorResponse, Logprobs, PromptLogprobs, Response, Spelled};
+use super::{ContentSource, Endpoint, Logprobs, PromptLogprobs, Response, Spelled};
 
 /// One recorded choice of one request. A request with `n > 1` or several prompts makes several records that share a
 /// [`group`](Record::group).
@@ -152,6 +152,20 @@ pub enum Outcome {
     Cut,
 }
 
+/// Stands for a text of an error's body that was left out.
+pub const WITHHELD: &str = "(not recorded)";
+
+/// An error as its client got it, as far as it was recorded. Its status is the record's.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorResponse {
+    /// Headers that a client acts on, such as `retry-after`; names in small letters.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<String, String>,
+    /// The body, or the payload of the event that ended a stream; `None` where it was not recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub body: Option<String>,
+}
+
 /// Returns true if a response of this status and outcome was an error, or its stream ended in one.
 pub(super) fn is_error(status: Option<u16>, outcome: Option<Outcome>) -> bool {
     status.is_some_and(|status| status >= 400) || outcome == Some(Outcome::Error)
@@ -208,6 +222,22 @@ impl Record {
         let rest = (0..summarised).map(move |_| Chunk { gap, tokens: 1, step: None });
         self.chunks.iter().copied().chain(rest)
     }
+}
+
+/// Returns the key by which records are sorted, stably, into the order of their replay.
+#[must_use]
+pub fn replay_key(arrival: Option<Duration>) -> impl Ord {
+    (arrival.is_none(), arrival)
+}
+
+/// Indices of `records` (in file order) by arrival; equal arrivals keep their file order, and records without an
+/// arrival come last in file order. A record's place in this order is its index for both the recording and the
+/// replaying side.
+#[must_use]
+pub fn replay_order(records: &[Record]) -> Vec<usize> {
+    let mut order: Vec<(usize, &Record)> = records.iter().enumerate().collect();
+    order.sort_by_key(|(_, record)| replay_key(record.arrival));
+    order.into_iter().map(|(index, _)| index).collect()
 }
 
 /// Adds the texts of one place to those of their ranks.

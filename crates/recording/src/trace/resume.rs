@@ -10,11 +10,10 @@ use std::{
 
 use super::{
     CreateMode, Meta, Reader, TraceError, Writer,
-    create::{claim, open, private},
     gunzip::Gunzip,
+    output::{Output, Unit, claim, open, private},
     source::Packing,
     tail::{self, Repair, Survey},
-    unit::{Output, Unit},
     write::Before,
 };
 

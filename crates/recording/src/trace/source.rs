@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::closing::Tail;
 use super::gunzip::Gunzip;
-use super::members::{self, Members};
+use super::gzip_members::{self, GzipMembers};
 use super::{Progress, TraceError};
 
 const BUFFER: usize = 64 * 1024;
@@ -158,10 +158,10 @@ impl Lines {
             return Ok(self);
         }
         self.progress.has_size(found.len());
-        if self.packing == Packing::Plain || found.len() < members::WORTHWHILE {
+        if self.packing == Packing::Plain || found.len() < gzip_members::WORTHWHILE {
             return Ok(self);
         }
-        let members = File::open(&self.path).and_then(|file| Members::new(file, Arc::clone(&self.progress)));
+        let members = File::open(&self.path).and_then(|file| GzipMembers::new(file, Arc::clone(&self.progress)));
         let failed = |source| TraceError::Io { path: self.path.clone(), doing: "read", source };
         Ok(Self { input: Box::new(members.map_err(failed)?), ..self })
     }
@@ -233,6 +233,30 @@ impl Lines {
             }
             Packing::Gzip | Packing::Plain => TraceError::Io { path: self.path.clone(), doing: "read", source },
         }
+    }
+}
+
+/// Reader of the lines of other tools' files that are not blank.
+pub struct JsonLines(Lines);
+
+impl JsonLines {
+    /// Opens a file that ends in .jsonl, .json or .gz.
+    ///
+    /// # Errors
+    /// When it cannot be opened, or its name and content disagree.
+    pub fn open(path: &Path) -> Result<Self, TraceError> {
+        Lines::open(path, Arc::default()).map(Self)
+    }
+
+    /// The next line with its number, from 1; `None` at the end.
+    ///
+    /// # Errors
+    /// Damage, or an I/O error.
+    pub fn next_line(&mut self) -> Result<Option<(u64, &[u8])>, TraceError> {
+        Ok(match self.0.fetch(0)? {
+            Fetched::Whole | Fetched::Tail => Some((self.0.number(), self.0.line())),
+            Fetched::CutHere | Fetched::Over => None,
+        })
     }
 }
 

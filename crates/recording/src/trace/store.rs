@@ -18,8 +18,8 @@ use std::{
 
 use super::{
     End, LoadedFile, Meta, Trace,
-    kept::Kept,
     packed::{Example, Facts, Packed},
+    record_ref::RecordRef,
     replay_key,
 };
 
@@ -80,7 +80,7 @@ impl From<&Trace> for Store {
         let mut store = Self { meta: trace.meta.clone(), end: trace.end.clone(), ..Self::default() };
         let mut file = LoadedFile { warnings: trace.warnings.clone(), ..LoadedFile::default() };
         for record in &trace.records {
-            let packed = Packed::from(record);
+            let packed = Packed::from(record.clone());
             file.count(&packed);
             store.push(packed);
         }
@@ -115,22 +115,22 @@ impl Store {
 
     /// Returns one record.
     #[must_use]
-    pub fn get(&self, index: usize) -> Option<Kept<'_>> {
-        self.entries.get(index).map(|entry| Kept { store: self, entry })
+    pub fn get(&self, index: usize) -> Option<RecordRef<'_>> {
+        self.entries.get(index).map(|entry| RecordRef { store: self, entry })
     }
 
     /// Iterates over the records in order.
     #[must_use]
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = Kept<'_>> + Clone {
-        self.entries.iter().map(|entry| Kept { store: self, entry })
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = RecordRef<'_>> + Clone {
+        self.entries.iter().map(|entry| RecordRef { store: self, entry })
     }
 
     pub(super) fn push(&mut self, record: Packed) {
         self.example = self.example.take().or_else(|| record.example.map(|example| *example));
         let start = self.gaps.len();
-        self.long_gaps.extend(record.long_gaps.iter().map(|(at, gap)| (start + at, *gap)));
+        self.long_gaps.extend(record.gaps.long.iter().map(|(at, gap)| (start + at, *gap)));
         let entry = Entry {
-            chunks: append(&mut self.gaps, &record.gaps),
+            chunks: append(&mut self.gaps, &record.gaps.short),
             tokens: record.tokens.map(|counts| append(&mut self.tokens, &counts).start),
             ids: record.ids.map(|ids| append(&mut self.ids, &ids)),
             chain: self.push_chain(&record.chain),

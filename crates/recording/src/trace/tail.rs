@@ -11,12 +11,13 @@ use std::{
     time::Duration,
 };
 
-use flate2::{Decompress, FlushDecompress, Status};
 use serde::{Deserialize, de::IgnoredAny};
 
 use super::{
     End, closing,
-    members::may_be_header,
+    gunzip::{MemberState, inflate, new_member},
+    gzip_members::may_be_header,
+    raw::is_incomplete,
     source::{LONGEST_LINE, Packing},
 };
 use base::units::Millis;
@@ -28,8 +29,6 @@ const TRIES: usize = 64;
 const BUFFER: usize = 64 * 1024;
 /// Bytes of the shortest gzip header.
 const HEADER: usize = 10;
-/// The largest window that gzip knows, as a power of two.
-const WINDOW: u8 = 15;
 
 /// Tail of a file.
 #[derive(Debug, Default, Clone, PartialEq)]
@@ -162,27 +161,16 @@ fn member(
     buffer: &mut [u8],
     mut take: impl FnMut(&[u8]) -> io::Result<()>,
 ) -> io::Result<Option<u64>> {
-    let mut member = Decompress::new_gzip(WINDOW);
+    let mut member = new_member();
     loop {
-        let packed = input.fill_buf()?;
-        let is_over = packed.is_empty();
-        let (taken, made) = (member.total_in(), member.total_out());
-        let status = member.decompress(packed, buffer, FlushDecompress::None);
-        let made = size(member.total_out() - made);
-        input.consume(size(member.total_in() - taken));
+        let (made, state) = inflate(&mut member, input, buffer)?;
         take(buffer.get(..made).unwrap_or_default())?;
-        match status {
-            Ok(Status::StreamEnd) => return Ok(Some(member.total_in())),
-            Ok(Status::Ok | Status::BufError) if is_over && made == 0 => return Ok(None),
-            Ok(Status::Ok | Status::BufError) => {}
-            Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
+        match state? {
+            MemberState::Within => {}
+            MemberState::Ended => return Ok(Some(member.total_in())),
+            MemberState::Cut => return Ok(None),
         }
     }
-}
-
-/// Of a count that a buffer's length bounds.
-fn size(count: u64) -> usize {
-    usize::try_from(count).unwrap_or(usize::MAX)
 }
 
 /// Parts of a line that matter here.
@@ -195,7 +183,7 @@ struct Glance {
     e2e_ms: Option<f64>,
 }
 
-/// Walk through the lines of a tail, in whatever pieces they come.
+/// RecordReader through the lines of a tail, in whatever pieces they come.
 #[derive(Default)]
 struct Scan {
     survey: Survey,
@@ -262,7 +250,7 @@ impl Scan {
             return;
         }
         let text = self.line.trim_ascii();
-        self.is_cut = text.starts_with(b"{") && serde_json::from_slice::<IgnoredAny>(text).is_err();
+        self.is_cut = is_incomplete(text);
         if !self.is_cut {
             let before = self.good;
             self.take_line();

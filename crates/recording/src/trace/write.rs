@@ -13,12 +13,11 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::closing;
-use super::create::{CreateMode, is_removed, open};
 use super::mend;
+use super::output::{CreateMode, Output, Unit, is_removed, open};
 use super::resume;
 use super::shared_prompt::WrittenPrompt;
 use super::source::{Packing, is_standard};
-use super::unit::{Output, Unit};
 use super::{End, Meta, Record, TraceError};
 
 /// Writes one trace.

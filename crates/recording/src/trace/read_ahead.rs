@@ -10,8 +10,8 @@ use std::{
 use super::{
     TraceError,
     pipeline::Pipeline,
+    record_reader::{FromLine, Step},
     source::{Fetched, Lines},
-    walk::{FromLine, Step},
 };
 
 /// Bytes of lines that are handed over together.
@@ -23,13 +23,13 @@ const BATCH_LINES: usize = 4096;
 type Steps<R> = Vec<Result<Step<R>, TraceError>>;
 
 /// The steps of a file, made on other threads.
-pub(super) struct Ahead<R> {
+pub(super) struct ReadAhead<R> {
     path: PathBuf,
     batches: Pipeline<Steps<R>>,
     current: vec::IntoIter<Result<Step<R>, TraceError>>,
 }
 
-impl<R: FromLine> Ahead<R> {
+impl<R: FromLine> ReadAhead<R> {
     /// Starts to read what is left of `lines`.
     ///
     /// # Errors

@@ -1,23 +1,22 @@
 //! One record of a [`Store`], read from its arenas.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use super::{
-    Chunk, Logprobs, Outcome, PromptLogprobs, Record,
-    exchange::Exchange,
-    packed::LONG,
+    Chunk, Logprobs, Outcome, PromptLogprobs, Record, Response,
+    packed::{ByRequest, LONG},
     record::is_error,
     store::{Entry, Store},
 };
 
 /// One record of a [`Store`].
 #[derive(Debug, Clone, Copy)]
-pub struct Kept<'a> {
+pub struct RecordRef<'a> {
     pub(super) store: &'a Store,
     pub(super) entry: &'a Entry,
 }
 
-impl<'a> Kept<'a> {
+impl<'a> RecordRef<'a> {
     /// Returns the number of output tokens.
     #[must_use]
     pub fn output_tokens(&self) -> u32 {
@@ -127,41 +126,40 @@ impl<'a> Kept<'a> {
         serde_json::from_str(self.entry.prompt_logprobs.as_deref()?).ok()
     }
 
+    /// The response as the client got it, where it was recorded.
+    #[must_use]
+    pub fn response(&self) -> Option<&'a Arc<Response>> {
+        self.by_request()?.response.as_ref()
+    }
+
+    /// The path that was asked, where the record may be found by its request.
+    #[must_use]
+    pub fn path(&self) -> Option<&'a str> {
+        self.by_request()?.path.as_deref()
+    }
+
+    /// The canonical key of the request, likewise.
+    #[must_use]
+    pub fn request_key(&self) -> Option<&'a str> {
+        self.by_request()?.request_key.as_deref()
+    }
+
     /// Unpacks the record, without the fields that the store does not keep.
     #[must_use]
     pub fn record(&self) -> Record {
-        let facts = &self.entry.facts;
         Record {
-            prompt_tokens: facts.prompt_tokens,
-            cached_tokens: facts.cached_tokens,
-            output_tokens: facts.output_tokens,
             chunks: self.chunks(),
-            itl_summary: facts.itl_summary,
-            ttft_without_tokens: facts.ttft_without_tokens,
-            arrival: facts.arrival,
             block_hashes: self.chain().to_vec().into(),
-            prompt_hash: facts.prompt_hash,
             output_token_ids: self.ids().map(<[u32]>::to_vec),
-            finish_reason: facts.finish_reason,
-            stop_token: facts.stop_token,
-            group: self.group().map(str::to_owned),
-            choice: facts.choice,
             model: self.model().map(str::to_owned),
-            stream: facts.stream,
-            status: facts.status,
-            outcome: facts.outcome,
-            error: facts.error.as_deref().cloned(),
-            e2e: facts.e2e,
-            first_event: facts.first_event,
             logprobs: self.logprobs(),
             prompt_logprobs: self.prompt_logprobs(),
-            ..self.of_exchange()
+            ..self.entry.facts.record()
         }
     }
 
-    /// Returns the recorded response and the key by which it is matched.
-    pub(super) fn exchange(&self) -> Option<&'a Exchange> {
-        self.entry.facts.exchange.as_deref()
+    fn by_request(&self) -> Option<&'a ByRequest> {
+        self.entry.facts.by_request.as_deref()
     }
 
     fn chunks(&self) -> Vec<Chunk> {

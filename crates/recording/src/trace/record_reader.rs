@@ -1,4 +1,4 @@
-//! The walk through a trace, line by line: what may come where, whatever the records are made into.
+//! Reading a trace line by line: what may come where, whatever the records are made into.
 
 use std::path::Path;
 
@@ -6,10 +6,10 @@ use serde::{Deserialize, de::DeserializeOwned};
 
 use super::{
     BadLines, End, FORMAT, Meta, TraceError,
-    ahead::Ahead,
     closing::Tail,
     error::{Defect, Warning},
-    raw,
+    raw::{self, RawRecord, is_incomplete},
+    read_ahead::ReadAhead,
     shared_prompt::ReadPrompt,
     source::{Fetched, Lines},
 };
@@ -20,8 +20,14 @@ pub(super) trait FromLine: Sized + Send + 'static {
     type Prompt: Send + 'static;
 
     /// # Errors
+    /// As [`raw::parse`].
+    fn parse(line: &[u8]) -> Result<RawRecord, Vec<Defect>> {
+        raw::parse(line)
+    }
+
+    /// # Errors
     /// Every rule that the line breaks.
-    fn from_line(line: &[u8]) -> Result<Self, Vec<Defect>>;
+    fn of_line(raw: RawRecord) -> Result<Self, Vec<Defect>>;
 
     /// Its group and choice; `None` if it is alone.
     fn key(&self) -> Option<(&str, u32)>;
@@ -31,16 +37,13 @@ pub(super) trait FromLine: Sized + Send + 'static {
 
     /// Sets the hashes of its prompt.
     fn set_prompt(&mut self, prompt: &Self::Prompt);
-
-    /// Takes the choice whose hashes it shares, while it is read.
-    fn take_prompt_of(&mut self) -> Option<u32>;
 }
 
 /// An iterator over line numbers (from 1) and records.
 ///
 /// After a line's defect it goes on with the next line; after damage or an I/O error it is over. Warnings and the end line
 /// are complete once it is.
-pub(super) struct Walk<R: FromLine> {
+pub(super) struct RecordReader<R: FromLine> {
     source: Source<R>,
     /// The prompt that the next records may share.
     prompt: ReadPrompt<R::Prompt>,
@@ -61,14 +64,14 @@ pub(super) struct Walk<R: FromLine> {
 /// Source of steps.
 enum Source<R> {
     Lines(Lines),
-    Ahead(Ahead<R>),
+    ReadAhead(ReadAhead<R>),
 }
 
 impl<R: FromLine> Source<R> {
     fn path(&self) -> &Path {
         match self {
             Self::Lines(lines) => lines.path(),
-            Self::Ahead(ahead) => ahead.path(),
+            Self::ReadAhead(ahead) => ahead.path(),
         }
     }
 
@@ -78,7 +81,7 @@ impl<R: FromLine> Source<R> {
                 let fetched = lines.fetch(records)?;
                 Ok(Step::of(lines.number(), fetched, lines.line()))
             }
-            Self::Ahead(ahead) => ahead.next(records),
+            Self::ReadAhead(ahead) => ahead.next(records),
         }
     }
 }
@@ -117,7 +120,8 @@ impl<R: FromLine> Step<R> {
 enum Line<R> {
     Meta(Box<Meta>),
     End(End),
-    Record(Box<R>),
+    /// With the choice whose hashes it shares.
+    Record(Box<R>, Option<u32>),
 }
 
 #[derive(Deserialize)]
@@ -137,7 +141,11 @@ fn parse_line<R: FromLine>(line: &[u8]) -> Result<Line<R>, Vec<Defect>> {
     match first_key(line) {
         Some(b"meta") => typed::<MetaLine>("meta", line).map(|line| Line::Meta(Box::new(line.meta))),
         Some(b"end") => typed::<EndLine>("end", line).map(|line| Line::End(line.end)),
-        _ => R::from_line(line).map(|record| Line::Record(Box::new(record))),
+        _ => {
+            let raw = R::parse(line)?;
+            let prompt_of = raw.prompt_of;
+            R::of_line(raw).map(|record| Line::Record(Box::new(record), prompt_of))
+        }
     }
 }
 
@@ -153,16 +161,16 @@ fn first_key(line: &[u8]) -> Option<&[u8]> {
     rest.split(|byte| *byte == b'"').next()
 }
 
-impl<R: FromLine> Walk<R> {
+impl<R: FromLine> RecordReader<R> {
     /// Reads the meta.
     ///
     /// # Errors
     /// When the first line is defective.
     pub(super) fn start(lines: Lines) -> Result<Self, TraceError> {
-        let mut walk = Self::begin(lines)?;
-        match walk.defects.first() {
-            Some(_) => Err(walk.failure()),
-            None => Ok(walk),
+        let mut reader = Self::begin(lines)?;
+        match reader.defects.first() {
+            Some(_) => Err(reader.failure()),
+            None => Ok(reader),
         }
     }
 
@@ -172,19 +180,19 @@ impl<R: FromLine> Walk<R> {
     /// When the system has no threads left.
     pub(super) fn ahead(self) -> Result<Self, TraceError> {
         let source = match self.source {
-            Source::Lines(lines) => Source::Ahead(Ahead::start(lines)?),
-            ahead @ Source::Ahead(_) => ahead,
+            Source::Lines(lines) => Source::ReadAhead(ReadAhead::start(lines)?),
+            ahead @ Source::ReadAhead(_) => ahead,
         };
         Ok(Self { source, ..self })
     }
 
-    /// As [`start`](Walk::start), but a defective first line is noted and not an error.
+    /// As [`start`](RecordReader::start), but a defective first line is noted and not an error.
     pub(super) fn begin(mut lines: Lines) -> Result<Self, TraceError> {
         let fetched = lines.fetch(0)?;
         let first = Step::of(lines.number(), fetched, lines.line());
         let has_meta = first_key(lines.line()) == Some(b"meta");
         let closing = lines.closing();
-        let mut walk = Self {
+        let mut reader = Self {
             source: Source::Lines(lines),
             prompt: ReadPrompt::default(),
             number: 0,
@@ -198,17 +206,17 @@ impl<R: FromLine> Walk<R> {
             defects: Vec::new(),
         };
         if !has_meta {
-            walk.waiting = Some(first);
-            return Ok(walk);
+            reader.waiting = Some(first);
+            return Ok(reader);
         }
-        walk.number = first.number;
+        reader.number = first.number;
         match first.what {
-            What::Line { parsed: Ok(Line::Meta(meta)), .. } => walk.take_meta(*meta),
-            What::Line { parsed: Err(_), is_cut: true } => walk.cut(),
-            What::Line { parsed: Err(defects), .. } => walk.note(defects),
+            What::Line { parsed: Ok(Line::Meta(meta)), .. } => reader.take_meta(*meta),
+            What::Line { parsed: Err(_), is_cut: true } => reader.cut(),
+            What::Line { parsed: Err(defects), .. } => reader.note(defects),
             What::Line { .. } | What::CutHere | What::Over => {}
         }
-        Ok(walk)
+        Ok(reader)
     }
 
     /// Returns true if nothing is left: no line and no defect.
@@ -257,9 +265,9 @@ impl<R: FromLine> Walk<R> {
             self.note(vec![Defect::line("comes after the end line; nothing may follow it")]);
         }
         match parsed {
-            Ok(Line::Record(mut record)) => {
+            Ok(Line::Record(mut record, prompt_of)) => {
                 self.records += 1;
-                match self.prompt.complete(&mut *record) {
+                match self.prompt.complete(&mut *record, prompt_of) {
                     Ok(()) => return Some(*record),
                     Err(defect) => self.note(vec![defect]),
                 }
@@ -288,7 +296,7 @@ impl<R: FromLine> Walk<R> {
     /// record should be.
     ///
     /// # Errors
-    /// What ends the walk.
+    /// What ends the reading.
     pub(super) fn next_sound(&mut self, bad: &mut BadLines) -> Result<Option<(u64, Option<R>)>, TraceError> {
         loop {
             let before = self.records;
@@ -327,12 +335,7 @@ impl<R: FromLine> Walk<R> {
     }
 }
 
-/// Returns true if a last line without a newline is the beginning of an object.
-fn is_incomplete(line: &[u8]) -> bool {
-    line.starts_with(b"{") && serde_json::from_slice::<serde::de::IgnoredAny>(line).is_err()
-}
-
-impl<R: FromLine> Iterator for Walk<R> {
+impl<R: FromLine> Iterator for RecordReader<R> {
     type Item = Result<(u64, R), TraceError>;
 
     fn next(&mut self) -> Option<Self::Item> {
