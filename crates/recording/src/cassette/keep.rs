@@ -87,7 +87,6 @@ impl Keep {
     }
 }
 
-/// Takes token ids out of an event's data.
 fn strip_data(data: &mut Value) {
     match data {
         Value::String(text) => strip_text(text),
@@ -97,7 +96,6 @@ fn strip_data(data: &mut Value) {
     }
 }
 
-/// Takes token ids out of a text that is JSON.
 fn strip_text(text: &mut String) {
     if let Ok(mut value) = serde_json::from_str::<Value>(text)
         && strip(&mut value)

@@ -93,9 +93,6 @@ pub(super) fn new_member() -> Decompress {
 }
 
 /// Unpacks some bytes of a member. Returns how many they are, and the member's state after them, or its damage.
-///
-/// # Errors
-/// When `packed` cannot be read.
 pub(super) fn inflate(
     member: &mut Decompress,
     packed: &mut impl BufRead,
@@ -116,7 +113,6 @@ pub(super) fn inflate(
     Ok((made, state))
 }
 
-/// Of a count that a buffer's length bounds.
 fn size(count: u64) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
 }

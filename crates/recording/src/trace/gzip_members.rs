@@ -26,7 +26,6 @@ const MOST_UNPACKED: u64 = 64 << 20;
 const BUFFER: usize = 256 << 10;
 const HEADER: usize = 10;
 
-/// Reader of a gzip file's members.
 pub(super) struct GzipMembers {
     file: Arc<Mutex<File>>,
     progress: Arc<Progress>,
@@ -46,9 +45,6 @@ enum Block {
 
 impl GzipMembers {
     /// Of a whole file.
-    ///
-    /// # Errors
-    /// When the system has no threads left.
     pub(super) fn new(file: File, progress: Arc<Progress>) -> io::Result<Self> {
         let file = Arc::new(Mutex::new(file));
         let cutter = Cutter { input: SharedFile::new(&file, 0), at: 0, kept: Vec::new(), over: false };
@@ -176,7 +172,6 @@ pub(super) fn may_be_header(bytes: &[u8]) -> bool {
 struct SharedFile {
     file: Arc<Mutex<File>>,
     at: u64,
-    /// Progress of the load.
     progress: Option<Arc<Progress>>,
 }
 

@@ -58,7 +58,6 @@ impl Unit {
     }
 }
 
-/// The file or pipe that units are written to.
 pub(super) struct Output {
     to: Box<dyn Write + Send>,
     /// The file once more, to be looked at and cut; `None` where it is none.
@@ -84,9 +83,13 @@ impl Drop for Output {
 }
 
 impl Output {
-    /// Of a pipe or a file, which has `bytes` already.
-    pub(super) fn new(to: impl Write + Send + 'static, file: Option<File>, bytes: u64) -> Self {
-        Self { to: Box::new(to), file, bytes, is_broken: false }
+    pub(super) fn of_file(file: File, bytes: u64) -> Self {
+        let again = file.try_clone().ok();
+        Self { to: Box::new(file), file: again, bytes, is_broken: false }
+    }
+
+    pub(super) fn of_pipe(to: impl Write + Send + 'static) -> Self {
+        Self { to: Box::new(to), file: None, bytes: 0, is_broken: false }
     }
 
     /// Writes a unit, and hands it to the operating system.
@@ -98,8 +101,6 @@ impl Output {
         written
     }
 
-    /// # Errors
-    /// After a failed write.
     pub(super) fn check(&self) -> io::Result<()> {
         if self.is_broken { Err(io::Error::other("an earlier write failed")) } else { Ok(()) }
     }
@@ -112,7 +113,6 @@ impl Output {
         self.file.as_ref()
     }
 
-    /// Returns the length of a regular file.
     fn length(&self) -> Option<u64> {
         let found = self.file.as_ref()?.metadata().ok()?;
         found.is_file().then_some(found.len())
@@ -149,9 +149,6 @@ pub enum CreateMode {
 }
 
 /// Creates a file, or empties it, according to `mode`; readable by its owner only, and locked against other writers.
-///
-/// # Errors
-/// When it exists and may not, cannot be created, or another program writes it.
 pub(super) fn open(path: &Path, mode: CreateMode) -> Result<File, TraceError> {
     let mut options = OpenOptions::new();
     // A file that another program empties is written from its start again.
@@ -164,7 +161,7 @@ pub(super) fn open(path: &Path, mode: CreateMode) -> Result<File, TraceError> {
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let failed = |doing, source| TraceError::Io { path: path.to_owned(), doing, source };
     let file = options.open(path).and_then(private).map_err(|source| match source.kind() {
-        io::ErrorKind::AlreadyExists => TraceError::Exists { path: path.to_owned() },
+        io::ErrorKind::AlreadyExists => TraceError::Exists(path.to_owned()),
         _ => failed("create", source),
     })?;
     if file.metadata().is_ok_and(|found| found.is_file()) {
@@ -177,7 +174,7 @@ pub(super) fn open(path: &Path, mode: CreateMode) -> Result<File, TraceError> {
 /// Locks a file against other writers while it is open here. Does nothing on file systems without locks.
 pub(super) fn claim(path: &Path, file: &File) -> Result<(), TraceError> {
     match file.try_lock() {
-        Err(TryLockError::WouldBlock) => Err(TraceError::InUse { path: path.to_owned() }),
+        Err(TryLockError::WouldBlock) => Err(TraceError::InUse(path.to_owned())),
         Err(TryLockError::Error(_)) | Ok(()) => Ok(()),
     }
 }

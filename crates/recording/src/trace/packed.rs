@@ -7,7 +7,8 @@ use std::{sync::Arc, time::Duration};
 use serde_json::Value;
 
 use super::{
-    Endpoint, ErrorResponse, FinishReason, ItlSummary, Outcome, Record, Response, error::Defect, raw::RawRecord,
+    Endpoint, ErrorResponse, FinishReason, ItlSummary, Outcome, Record, RecordRef, Response, error::Defect,
+    raw::RawRecord,
 };
 use base::units::Millis;
 use text::prompt::media_block;
@@ -36,7 +37,6 @@ pub(super) struct Packed {
 /// Gaps between chunks, the TTFT first.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Gaps {
-    /// Nanoseconds.
     pub(super) short: Vec<u32>,
     /// The gaps that are [`LONG`], by their place.
     pub(super) long: Vec<(usize, Duration)>,
@@ -80,18 +80,15 @@ impl Example {
 
 /// Facts of which every record has one: those that a record has under the same name, and some more.
 macro_rules! facts {
-    ($($field:ident: $type:ty,)+) => {
+    ($($(#[$doc:meta])+ $field:ident: $type:ty,)+) => {
         #[derive(Debug, Clone, PartialEq)]
         pub(super) struct Facts {
             $(pub(super) $field: $type,)+
             pub(super) group: Option<Box<str>>,
             pub(super) error: Option<Box<ErrorResponse>>,
-            /// It has generated tokens.
             pub(super) generates: bool,
             pub(super) by_request: Option<Box<ByRequest>>,
-            /// Its prompt had media.
             pub(super) has_media: bool,
-            /// Its line was invalid.
             pub(super) is_lost: bool,
         }
 
@@ -124,24 +121,47 @@ macro_rules! facts {
                 }
             }
         }
+
+        impl RecordRef<'_> {
+            $($(#[$doc])+
+            #[must_use]
+            pub fn $field(&self) -> $type {
+                self.entry.facts.$field
+            })+
+        }
     };
 }
 
 facts! {
+    /// Returns the prompt's length in tokens.
     prompt_tokens: u32,
+    /// Returns the number of prompt tokens that the engine found in its prefix cache.
     cached_tokens: Option<u32>,
+    /// Returns the number of output tokens.
     output_tokens: u32,
+    /// Returns what stands for the gaps after the first chunk.
     itl_summary: Option<ItlSummary>,
+    /// Returns the TTFT of a record without chunks.
     ttft_without_tokens: Duration,
+    /// Returns the arrival, from the capture's zero.
     arrival: Option<Duration>,
+    /// Returns the time from the request to the last byte of the response.
     e2e: Option<Duration>,
+    /// Returns the time from the request to the first event of any kind.
     first_event: Option<Duration>,
+    /// Returns the chained hash of the whole prompt.
     prompt_hash: Option<u64>,
+    /// Returns the reason why generation ended.
     finish_reason: Option<FinishReason>,
+    /// Returns the stop token that ended the output.
     stop_token: Option<u32>,
+    /// Returns the choice's index in its request.
     choice: Option<u32>,
+    /// Returns true if the client asked for a stream.
     stream: Option<bool>,
+    /// Returns the HTTP status of the response.
     status: Option<u16>,
+    /// Returns the outcome of its exchange.
     outcome: Option<Outcome>,
 }
 
@@ -200,7 +220,6 @@ impl Packed {
     }
 }
 
-/// Logprobs as JSON.
 fn json<T: serde::Serialize>(value: Option<&T>) -> Option<Box<str>> {
     serde_json::to_string(value?).ok().map(String::into_boxed_str)
 }

@@ -21,7 +21,6 @@ use super::{
 };
 use base::units::Millis;
 
-/// `itl_ctx` of the public schema.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(super) struct RawContext {
     pub(super) num_running: Vec<u32>,
@@ -37,7 +36,6 @@ macro_rules! lines {
             pub(super) extra: Map<String, Value>,
         }
 
-        /// Every known key.
         pub(super) const KEYS: &[&str] = &[$(stringify!($key)),+];
 
         impl RawRecord {
@@ -169,7 +167,6 @@ mod optional {
     }
 }
 
-/// Milliseconds.
 mod time {
     use super::{Duration, Millis, duration};
 
@@ -319,9 +316,6 @@ pub(super) fn parse(line: &[u8]) -> Result<RawRecord, Vec<Defect>> {
 }
 
 /// As [`parse`], without the short way.
-///
-/// # Errors
-/// As [`parse`].
 pub(super) fn parse_at_length(line: &[u8]) -> Result<RawRecord, Vec<Defect>> {
     serde_json::from_slice(line).map_err(|error| match serde_json::from_slice::<Value>(line) {
         Err(broken) => vec![not_json(&broken)],
@@ -336,7 +330,6 @@ pub(super) fn parse_at_length(line: &[u8]) -> Result<RawRecord, Vec<Defect>> {
     })
 }
 
-/// The defect of a line that is not JSON.
 pub(super) fn not_json(error: &serde_json::Error) -> Defect {
     let text = error.to_string();
     let what = text.split(" at line ").next().unwrap_or(&text);

@@ -31,9 +31,6 @@ pub(super) struct ReadAhead<R> {
 
 impl<R: FromLine> ReadAhead<R> {
     /// Starts to read what is left of `lines`.
-    ///
-    /// # Errors
-    /// When the system has no threads left.
     pub(super) fn start(lines: Lines) -> Result<Self, TraceError> {
         let path = lines.path().to_owned();
         match Pipeline::start("trace-parse", Batches { lines, over: false }, parse) {
@@ -42,7 +39,6 @@ impl<R: FromLine> ReadAhead<R> {
         }
     }
 
-    /// The file, or a name that stands for it.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -64,16 +60,13 @@ impl<R: FromLine> ReadAhead<R> {
     }
 }
 
-/// Lines to parse.
 struct Batch {
     bytes: Vec<u8>,
     /// Number, kind and end of each line.
     lines: Vec<(u64, Fetched, usize)>,
-    /// Error that ended the lines.
     failure: Option<TraceError>,
 }
 
-/// The lines of a file in batches.
 struct Batches {
     lines: Lines,
     over: bool,

@@ -134,6 +134,34 @@ pub enum FinishReason {
     Repetition,
 }
 
+impl FinishReason {
+    /// Its name in a trace.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+            Self::Abort => "abort",
+            Self::Error => "error",
+            Self::Repetition => "repetition",
+        }
+    }
+
+    /// Reads the word of any API. A tool call is an end that the model chose.
+    #[must_use]
+    pub fn of_api(word: &str) -> Option<Self> {
+        Some(match word {
+            "stop" | "tool_calls" | "function_call" | "end_turn" | "stop_sequence" | "tool_use" | "completed"
+            | "eos_token" | "eos" | "word" => Self::Stop,
+            "length" | "max_tokens" | "incomplete" | "limit" => Self::Length,
+            "abort" | "cancelled" => Self::Abort,
+            "error" | "failed" => Self::Error,
+            "repetition" => Self::Repetition,
+            _ => return None,
+        })
+    }
+}
+
 /// Outcome of one exchange, as seen by the side that recorded it. Exactly one per record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

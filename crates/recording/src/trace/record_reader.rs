@@ -6,7 +6,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 
 use super::{
     BadLines, End, FORMAT, Meta, TraceError,
-    closing::Tail,
+    closing::LastBytes,
     error::{Defect, Warning},
     raw::{self, RawRecord, is_incomplete},
     read_ahead::ReadAhead,
@@ -19,14 +19,10 @@ pub(super) trait FromLine: Sized + Send + 'static {
     /// Hashes of a prompt, which choices of one request share.
     type Prompt: Send + 'static;
 
-    /// # Errors
-    /// As [`raw::parse`].
     fn parse(line: &[u8]) -> Result<RawRecord, Vec<Defect>> {
         raw::parse(line)
     }
 
-    /// # Errors
-    /// Every rule that the line breaks.
     fn of_line(raw: RawRecord) -> Result<Self, Vec<Defect>>;
 
     /// Its group and choice; `None` if it is alone.
@@ -35,7 +31,6 @@ pub(super) trait FromLine: Sized + Send + 'static {
     /// The hashes of its prompt; `None` if it has none.
     fn prompt(&self) -> Option<Self::Prompt>;
 
-    /// Sets the hashes of its prompt.
     fn set_prompt(&mut self, prompt: &Self::Prompt);
 }
 
@@ -47,7 +42,6 @@ pub(super) struct RecordReader<R: FromLine> {
     source: Source<R>,
     /// The prompt that the next records may share.
     prompt: ReadPrompt<R::Prompt>,
-    /// The line that was taken in last.
     number: u64,
     pub(super) meta: Meta,
     pub(super) end: Option<End>,
@@ -57,11 +51,10 @@ pub(super) struct RecordReader<R: FromLine> {
     waiting: Option<Step<R>>,
     over: bool,
     /// State of the capture's end; `None` for a plain file, which has no end marker.
-    closing: Option<Tail>,
+    closing: Option<LastBytes>,
     pub(super) defects: Vec<(u64, Defect)>,
 }
 
-/// Source of steps.
 enum Source<R> {
     Lines(Lines),
     ReadAhead(ReadAhead<R>),
@@ -136,7 +129,6 @@ struct EndLine {
     end: End,
 }
 
-/// Reads one line of any kind.
 fn parse_line<R: FromLine>(line: &[u8]) -> Result<Line<R>, Vec<Defect>> {
     match first_key(line) {
         Some(b"meta") => typed::<MetaLine>("meta", line).map(|line| Line::Meta(Box::new(line.meta))),
@@ -163,9 +155,6 @@ fn first_key(line: &[u8]) -> Option<&[u8]> {
 
 impl<R: FromLine> RecordReader<R> {
     /// Reads the meta.
-    ///
-    /// # Errors
-    /// When the first line is defective.
     pub(super) fn start(lines: Lines) -> Result<Self, TraceError> {
         let mut reader = Self::begin(lines)?;
         match reader.defects.first() {
@@ -175,9 +164,6 @@ impl<R: FromLine> RecordReader<R> {
     }
 
     /// Goes on with reading, unpacking and parsing on threads of their own; nothing else changes.
-    ///
-    /// # Errors
-    /// When the system has no threads left.
     pub(super) fn ahead(self) -> Result<Self, TraceError> {
         let source = match self.source {
             Source::Lines(lines) => Source::ReadAhead(ReadAhead::start(lines)?),
@@ -294,9 +280,6 @@ impl<R: FromLine> RecordReader<R> {
 
     /// The next record that keeps every rule, with its line; a line that breaks one is noted, and stands as `None` where a
     /// record should be.
-    ///
-    /// # Errors
-    /// What ends the reading.
     pub(super) fn next_sound(&mut self, bad: &mut BadLines) -> Result<Option<(u64, Option<R>)>, TraceError> {
         loop {
             let before = self.records;

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    Chunk, Logprobs, Outcome, PromptLogprobs, Record, Response,
+    Chunk, Logprobs, PromptLogprobs, Record, Response,
     packed::{ByRequest, LONG},
     record::is_error,
     store::{Entry, Store},
@@ -17,18 +17,6 @@ pub struct RecordRef<'a> {
 }
 
 impl<'a> RecordRef<'a> {
-    /// Returns the number of output tokens.
-    #[must_use]
-    pub fn output_tokens(&self) -> u32 {
-        self.entry.facts.output_tokens
-    }
-
-    /// Returns the prompt's length in tokens.
-    #[must_use]
-    pub fn prompt_tokens(&self) -> u32 {
-        self.entry.facts.prompt_tokens
-    }
-
     /// Returns the number of chunks.
     #[must_use]
     pub fn chunk_count(&self) -> usize {
@@ -54,22 +42,10 @@ impl<'a> RecordRef<'a> {
         self.store.hashes.get(self.entry.chain.clone()).unwrap_or_default()
     }
 
-    /// Returns the chained hash of the whole prompt.
-    #[must_use]
-    pub fn prompt_hash(&self) -> Option<u64> {
-        self.entry.facts.prompt_hash
-    }
-
     /// Returns the group that the choices of one request share.
     #[must_use]
     pub fn group(&self) -> Option<&'a str> {
         self.entry.facts.group.as_deref()
-    }
-
-    /// Returns the choice's index in its request.
-    #[must_use]
-    pub fn choice(&self) -> Option<u32> {
-        self.entry.facts.choice
     }
 
     /// Returns the model name of the request.
@@ -78,28 +54,10 @@ impl<'a> RecordRef<'a> {
         self.entry.model.as_deref()
     }
 
-    /// Returns the HTTP status of the response.
-    #[must_use]
-    pub fn status(&self) -> Option<u16> {
-        self.entry.facts.status
-    }
-
-    /// Returns true if the client asked for a stream.
-    #[must_use]
-    pub fn stream(&self) -> Option<bool> {
-        self.entry.facts.stream
-    }
-
     /// Returns true for an endpoint that generates tokens, unlike embeddings.
     #[must_use]
     pub fn generates(&self) -> bool {
         self.entry.facts.generates
-    }
-
-    /// Returns the outcome of its exchange.
-    #[must_use]
-    pub fn outcome(&self) -> Option<Outcome> {
-        self.entry.facts.outcome
     }
 
     /// Returns true for a placeholder of a record whose line was invalid.
@@ -111,7 +69,7 @@ impl<'a> RecordRef<'a> {
     /// Returns true if its response was an error, or its stream ended in one.
     #[must_use]
     pub fn is_error(&self) -> bool {
-        is_error(self.status(), self.entry.facts.outcome)
+        is_error(self.status(), self.outcome())
     }
 
     /// Returns the log probabilities of the output.

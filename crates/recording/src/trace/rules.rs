@@ -28,12 +28,10 @@ impl RawRecord {
         Ok(self.with_chunks(chunks, ttft_without_tokens))
     }
 
-    /// Zero where there is none.
     pub(super) fn ttft(&self) -> Duration {
         duration(self.ttft_ms)
     }
 
-    /// Milliseconds between chunks.
     pub(super) fn gaps(&self) -> &[f64] {
         self.itl_ms.as_deref().unwrap_or_default()
     }
@@ -70,7 +68,6 @@ impl RawRecord {
         })
     }
 
-    /// Every rule that the line breaks.
     pub(super) fn broken_rules(&self) -> Vec<Defect> {
         let mut defects = Vec::new();
         self.check_presence(&mut defects);

@@ -25,7 +25,6 @@ pub struct Sources {
     pub(super) files: Vec<SourceFile>,
 }
 
-/// One of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SourceFile {
     pub(super) path: PathBuf,
@@ -95,7 +94,6 @@ pub(super) struct Timeline {
 }
 
 impl Timeline {
-    /// The next file begins.
     pub(super) fn begin(&mut self, file: &SourceFile) {
         self.zero = file.zero.unwrap_or(self.end);
     }
@@ -169,7 +167,7 @@ fn stands_for(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
         .map_err(failed)?;
     found.retain(|path| is_trace(path) && path.is_file());
     found.sort_by_cached_key(|path| number_in(path));
-    if found.is_empty() { Err(TraceError::NoTraces { path: path.to_owned() }) } else { Ok(found) }
+    if found.is_empty() { Err(TraceError::NoTraces(path.to_owned())) } else { Ok(found) }
 }
 
 /// Returns true if a file in a directory is a trace by its name. Other JSON may lie beside traces.
@@ -240,7 +238,6 @@ pub(super) fn hashed(meta: &Meta) -> bool {
     meta.block_size.is_some() || meta.block_hash.is_some()
 }
 
-/// The name of a hash algorithm.
 pub(super) fn spelled(hash: BlockHash) -> String {
     serde_json::to_value(hash).ok().and_then(|name| name.as_str().map(str::to_owned)).unwrap_or_default()
 }

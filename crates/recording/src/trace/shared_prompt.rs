@@ -12,7 +12,6 @@ use super::{Record, error::Defect, packed::Packed, raw::RawRecord, record_reader
 /// Number of hashes from which they are not repeated.
 const LEAST: usize = 32;
 
-/// Hashes of a record's prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct PromptHashes {
     blocks: Arc<Vec<u64>>,
@@ -28,7 +27,6 @@ struct Last<P> {
     prompt: P,
 }
 
-/// Prompt that was written last.
 #[derive(Debug, Default)]
 pub(super) struct WrittenPrompt(Option<Last<PromptHashes>>);
 
@@ -58,7 +56,6 @@ impl WrittenPrompt {
     }
 }
 
-/// Prompt that was read last.
 #[derive(Debug)]
 pub(super) struct ReadPrompt<P>(Option<Last<P>>);
 
@@ -70,9 +67,6 @@ impl<P> Default for ReadPrompt<P> {
 
 impl<P> ReadPrompt<P> {
     /// Gives a record the hashes of the choice that it names, and remembers those of its own.
-    ///
-    /// # Errors
-    /// When that choice does not come before it.
     pub(super) fn complete<R: FromLine<Prompt = P>>(
         &mut self,
         record: &mut R,

@@ -48,7 +48,6 @@ pub struct Store {
     pub(super) hashed: Option<(PathBuf, String)>,
     /// Start and part number of the capture of the last file.
     pub(super) last_part: Option<(String, u64)>,
-    /// Several files are read.
     pub(super) of_several: bool,
 }
 
@@ -167,7 +166,6 @@ impl Store {
         added
     }
 
-    /// Returns the long gap at this place.
     pub(super) fn long_gap(&self, at: usize) -> Duration {
         let found = self.long_gaps.binary_search_by_key(&at, |(place, _)| *place).ok();
         found.and_then(|found| self.long_gaps.get(found)).map(|(_, gap)| *gap).unwrap_or_default()

@@ -30,20 +30,16 @@ const BUFFER: usize = 64 * 1024;
 /// Bytes of the shortest gzip header.
 const HEADER: usize = 10;
 
-/// Tail of a file.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub(super) struct Survey {
     /// Latest end of an answer in the tail.
     pub(super) last: Duration,
-    /// Records in the tail.
     pub(super) records: u64,
     /// The tail is the whole file, so that its records are all.
     pub(super) is_whole: bool,
-    /// The closing counts.
     pub(super) end: Option<End>,
     /// Change that the tail needs before something may follow it.
     pub(super) repair: Option<Repair>,
-    /// Lines of the tail that are no records.
     pub(super) bad_lines: u64,
 }
 
@@ -53,7 +49,6 @@ pub(super) struct Repair {
     pub(super) at: u64,
     pub(super) keep: u64,
     pub(super) needs_line_end: bool,
-    /// A line was cut.
     pub(super) is_cut: bool,
 }
 
@@ -73,10 +68,10 @@ pub(super) fn survey(mut file: &File, packing: Packing) -> io::Result<Survey> {
         if let Some(mut survey) = found {
             survey.is_whole = start == 0;
             if packing == Packing::Gzip && survey.end.is_none() {
-                file.seek(SeekFrom::Start(length.saturating_sub(closing::TAIL as u64)))?;
+                file.seek(SeekFrom::Start(length.saturating_sub(closing::MOST_BYTES as u64)))?;
                 let mut last = Vec::new();
                 file.read_to_end(&mut last)?;
-                survey.end = closing::Tail::of(&last).end();
+                survey.end = closing::LastBytes::of(&last).end();
             }
             return Ok(survey);
         }
@@ -173,7 +168,6 @@ fn member(
     }
 }
 
-/// Parts of a line that matter here.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Glance {
@@ -183,14 +177,13 @@ struct Glance {
     e2e_ms: Option<f64>,
 }
 
-/// RecordReader through the lines of a tail, in whatever pieces they come.
+/// Walk through the lines of a tail, in whatever pieces they come.
 #[derive(Default)]
 struct Scan {
     survey: Survey,
     line: Vec<u8>,
     /// The tail begins within a line.
     is_within: bool,
-    /// Bytes so far.
     position: u64,
     /// Bytes so far that may stay.
     good: u64,
