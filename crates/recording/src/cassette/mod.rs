@@ -57,7 +57,7 @@ pub use self::{
     names::shown_by_order,
     partial::rewrite,
     record::{Answer, Content, Echo, Fault, Record, SseEvent, ValueSource},
-    side::{Moment, Moments, Place, Run, Side, Tokens, last_run, read_file as read_beside, sidecar_of, timing_of},
+    side::{Moment, Moments, Run, Side, Tokens, last_run, read_file as read_beside, sidecar_of, timing_of},
     write::{emit, emit_expanded},
     writer::{CassetteWriter, RecordedExchange, WriteMode},
 };

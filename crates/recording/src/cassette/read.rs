@@ -11,8 +11,9 @@ use super::{
     fixture,
     header::{date, map, number, text, texts},
     json_added,
+    keep::Times,
     record::{Answer, Content, Echo, Fault, Record, SseEvent, ValueSource},
-    side::{Moment, Place, Side},
+    side::{Moment, Side},
 };
 use crate::{
     redaction::{NoPlaceholder, Placeholder},
@@ -151,7 +152,7 @@ fn timing(node: &Node) -> Result<Side, Wrong> {
     let time = |node: &Node, key| {
         node.value().as_f64().filter(|ms| (0.0..=LONGEST).contains(ms)).ok_or_else(|| wrong(node.line, key))
     };
-    let mut side = Side { place: Place::Inline, ..Side::default() };
+    let mut side = Side { times: Times::Inline, ..Side::default() };
     for entry in node.entries().ok_or_else(|| Wrong::at(node.line, "`timing` has to be a map"))? {
         let value = &entry.value;
         match entry.key.as_str() {

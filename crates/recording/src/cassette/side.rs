@@ -14,17 +14,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value, json, value::RawValue};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-use super::partial::{partial, write};
-
-/// Place of a record's times.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Place {
-    /// In the sidecar.
-    #[default]
-    Sidecar,
-    /// In the record: times only.
-    Inline,
-}
+use super::{
+    keep::Times,
+    partial::{partial, write},
+};
 
 /// Sidecar data of one record: a line of `timing.jsonl`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -52,7 +45,7 @@ pub struct Side {
     pub events: Moments,
     /// Place at which it is written.
     #[serde(skip)]
-    pub place: Place,
+    pub times: Times,
 }
 
 /// When an event came, in milliseconds from the request, its data, and its `event` field.
@@ -152,7 +145,7 @@ pub(super) fn read(cassette: &Path) -> io::Result<Sides> {
 
 /// The lines of records that have one, in order.
 pub(super) fn text<'a>(sides: impl Iterator<Item = &'a Side>) -> String {
-    let own = sides.filter(|side| side.place == Place::Sidecar);
+    let own = sides.filter(|side| side.times == Times::Sidecar);
     own.filter_map(|side| serde_json::to_string(side).ok()).map(|line| line + "\n").collect()
 }
 

@@ -23,7 +23,7 @@ pub(super) struct Threads {
 }
 
 /// A record's conversation, on its own route.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Chain {
     route: u128,
     progress: Progress,
@@ -51,12 +51,6 @@ impl Chain {
             }
             _ => Self::of(record),
         }
-    }
-}
-
-impl Clone for Chain {
-    fn clone(&self) -> Self {
-        Self { route: self.route, progress: self.progress.clone() }
     }
 }
 

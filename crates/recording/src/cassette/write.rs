@@ -10,11 +10,13 @@ use super::{
     echo::{conversation_of, echo, stand_alone},
     fixture,
     header::Header,
-    json_added, large,
+    json_added,
+    keep::Times,
+    large,
     message::{means_same, short_message},
     read::OF_CHOICE,
     record::{Answer, Content, Echo, Record, SseEvent},
-    side::{Moment, Place, Side},
+    side::{Moment, Side},
     threads::marked,
 };
 use crate::{
@@ -137,7 +139,7 @@ pub(super) fn record_text(out: &mut String, record: &Record, base: Option<&Recor
         json_added::shorten(&mut answer, &record.answer, &base.answer);
     }
     put("answer", fixture::short(&answer).filter(|_| record.is_fixture).unwrap_or_else(|| answer.into()));
-    if let Some(side) = record.side.as_ref().filter(|side| side.place == Place::Inline) {
+    if let Some(side) = record.side.as_ref().filter(|side| side.times == Times::Inline) {
         put("timing", timing(side));
     }
     large::put_beside(&mut fields, |text, part| !is_full && !record.holds_large && part.is_beside(text));

@@ -84,24 +84,6 @@ impl Store {
         }
     }
 
-    /// Compares how a file was hashed with the files before it: a file that names nothing and has hashes has the public ones.
-    fn check_hash(&mut self, path: &Path, hashed: Option<String>) -> Result<(), TraceError> {
-        let Some(value) = hashed else { return Ok(()) };
-        match &self.hashed {
-            Some((first, expected)) if *expected != value => Err(TraceError::Conflict {
-                first: first.clone(),
-                second: path.to_owned(),
-                field: "block_hash",
-                values: [expected.clone(), value],
-            }),
-            Some(_) => Ok(()),
-            None => {
-                self.hashed = Some((path.to_owned(), value));
-                Ok(())
-            }
-        }
-    }
-
     /// Notes which part of a capture a file is. A warning where parts between it and the one before are missing.
     fn missing_part(&mut self, meta: &Meta) -> Option<Warning> {
         let started = meta.started_at.clone()?;
@@ -147,7 +129,10 @@ impl Store {
             progress.has_records(self.len() as u64);
         }
         self.push_lost(&mut lost, last_arrival);
-        self.check_hash(&file.path, found_hash)?;
+        // A file that names no hash and has hashes has the public ones. No prompt could be found in two files that differ.
+        if let Some(hash) = found_hash {
+            self.agreement.add(&file.path, "block_hash", hash)?;
+        }
         loaded.warnings = reader.warnings;
         loaded.warnings.extend(self.missing_part(&reader.meta));
         if nth == 0 {

@@ -238,7 +238,7 @@ impl<I: Iterator<Item: Serialize> + Clone> Serialize for Each<I> {
     }
 }
 
-/// The step of the first chunk has no place in the public schema.
+/// What is written of the chunks: the step of the first one has no place in the public schema.
 impl Spelled<'_> {
     /// Returns true for a key that no other choice was written with.
     fn shows(&self, key: &str) -> bool {

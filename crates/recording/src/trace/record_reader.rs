@@ -82,30 +82,22 @@ impl<R: FromLine> Source<R> {
 /// Next step in a file, at the line `number`.
 pub(super) struct Step<R> {
     number: u64,
-    what: What<R>,
-}
-
-enum What<R> {
-    /// A line; `is_cut` when it is the last one and incomplete.
-    Line {
-        parsed: Result<Line<R>, Vec<Defect>>,
-        is_cut: bool,
-    },
-    /// The gzip data ended early, with no partial line.
-    CutHere,
-    Over,
+    /// `None` where no line is left.
+    parsed: Option<Result<Line<R>, Vec<Defect>>>,
+    /// The file ends here, in the middle of this line or of the gzip data.
+    is_cut: bool,
 }
 
 impl<R: FromLine> Step<R> {
     /// Parses what was fetched; `line` counts only where a line was.
     pub(super) fn of(number: u64, fetched: Fetched, line: &[u8]) -> Self {
-        let what = match fetched {
-            Fetched::Over => What::Over,
-            Fetched::CutHere => What::CutHere,
-            Fetched::Whole => What::Line { parsed: parse_line(line), is_cut: false },
-            Fetched::Tail => What::Line { parsed: parse_line(line), is_cut: is_incomplete(line) },
+        let (parsed, is_cut) = match fetched {
+            Fetched::Over => (None, false),
+            Fetched::CutHere => (None, true),
+            Fetched::Whole => (Some(parse_line(line)), false),
+            Fetched::Tail => (Some(parse_line(line)), is_incomplete(line)),
         };
-        Self { number, what }
+        Self { number, parsed, is_cut }
     }
 }
 
@@ -196,11 +188,11 @@ impl<R: FromLine> RecordReader<R> {
             return Ok(reader);
         }
         reader.number = first.number;
-        match first.what {
-            What::Line { parsed: Ok(Line::Meta(meta)), .. } => reader.take_meta(*meta),
-            What::Line { parsed: Err(_), is_cut: true } => reader.cut(),
-            What::Line { parsed: Err(defects), .. } => reader.note(defects),
-            What::Line { .. } | What::CutHere | What::Over => {}
+        match first.parsed {
+            Some(Ok(Line::Meta(meta))) => reader.take_meta(*meta),
+            Some(Err(_)) if first.is_cut => reader.cut(),
+            Some(Err(defects)) => reader.note(defects),
+            Some(Ok(_)) | None => {}
         }
         Ok(reader)
     }
@@ -304,11 +296,11 @@ impl<R: FromLine> RecordReader<R> {
                 None => self.source.next(self.records)?,
             };
             self.number = step.number;
-            match step.what {
-                What::Over => self.close(),
-                What::CutHere => self.cut(),
-                What::Line { parsed, is_cut } => {
-                    if let Some(record) = self.take_line(parsed, is_cut) {
+            match step.parsed {
+                None if step.is_cut => self.cut(),
+                None => self.close(),
+                Some(parsed) => {
+                    if let Some(record) = self.take_line(parsed, step.is_cut) {
                         return Ok(Some((self.number, record)));
                     }
                 }

@@ -11,7 +11,6 @@
 use std::{
     collections::{HashMap, HashSet},
     ops::Range,
-    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
@@ -21,6 +20,7 @@ use super::{
     packed::{Example, Facts, Packed},
     record_ref::RecordRef,
     replay_key,
+    several::Agreement,
 };
 
 /// A packed trace, in file order until [`sort`](Store::sort).
@@ -44,8 +44,7 @@ pub struct Store {
     pub(super) tokens: Vec<u32>,
     pub(super) hashes: Vec<u64>,
     seen: Seen,
-    /// The first file with block hashes, and how they were made.
-    pub(super) hashed: Option<(PathBuf, String)>,
+    pub(super) agreement: Agreement,
     /// Start and part number of the capture of the last file.
     pub(super) last_part: Option<(String, u64)>,
     pub(super) of_several: bool,
