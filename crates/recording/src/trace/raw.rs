@@ -28,7 +28,7 @@ pub(super) struct RawContext {
 }
 
 macro_rules! lines {
-    ($($key:ident: $type:ty => $codec:ident $($field:ident)?,)+) => {
+    ($($key:ident: $type:ty $(=> $field:ident)? $(= $shown:ident)?,)+) => {
         /// Every known key, `None` where the line lacks it or has null; the rest in `extra`.
         #[derive(Debug, Default)]
         pub(super) struct RawRecord {
@@ -60,7 +60,7 @@ macro_rules! lines {
             /// The record with these chunks, which are not read from the arrays here.
             pub(super) fn with_chunks(self, chunks: Vec<Chunk>, ttft_without_tokens: Duration) -> Record {
                 Record {
-                    $($($field: $codec::read(self.$key),)?)+
+                    $($($field: Field::<$type>::read(self.$key),)?)+
                     chunks,
                     ttft_without_tokens,
                     extra: self.extra,
@@ -71,7 +71,16 @@ macro_rules! lines {
         impl Serialize for Spelled<'_> {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 let mut map = serializer.serialize_map(None)?;
-                $(entry!(self, map, $key, $codec $($field)?);)+
+                $(
+                    $(if let Some(value) = Field::<$type>::shown(&self.record.$field)
+                        .filter(|_| self.shows(stringify!($key)))
+                    {
+                        map.serialize_entry(stringify!($key), &value)?;
+                    })?
+                    $(if let Some(value) = self.$shown() {
+                        map.serialize_entry(stringify!($key), &value)?;
+                    })?
+                )+
                 self.record.extra.iter().try_for_each(|(key, value)| map.serialize_entry(key, value))?;
                 map.end()
             }
@@ -90,130 +99,115 @@ macro_rules! lines {
     };
 }
 
-/// Writes a key: the value that the codec makes of the record's field, or of the record where it has no field of its own.
-macro_rules! entry {
-    ($spelled:ident, $map:ident, $key:ident, $codec:ident $field:ident) => {
-        if let Some(value) = $codec::shown(&$spelled.record.$field).filter(|_| $spelled.shows(stringify!($key))) {
-            $map.serialize_entry(stringify!($key), &value)?;
-        }
-    };
-    ($spelled:ident, $map:ident, $key:ident, $shown:ident) => {
-        if let Some(value) = $spelled.$shown() {
-            $map.serialize_entry(stringify!($key), &value)?;
-        }
-    };
-}
-
-// Public keys in the public order, then ours: `key: type => codec field`, or what makes a key of the chunks.
+// Public keys in the public order, then ours: `key: type => field`, or what makes a key of the chunks.
 lines! {
-    prompt_tokens: u32 => count prompt_tokens,
-    cached_tokens: u32 => optional cached_tokens,
-    output_tokens: u32 => count output_tokens,
-    ttft_ms: f64 => ttft,
-    itl_ms: Vec<f64> => gaps,
-    itl_tokens: Vec<u32> => chunk_sizes,
-    itl_summary: ItlSummary => optional itl_summary,
-    concurrency: u32 => optional concurrency,
-    arrival_ms: f64 => time arrival,
-    itl_ctx: RawContext => steps,
-    block_hashes: Vec<u64> => list block_hashes,
-    mm_hashes: Vec<String> => list mm_hashes,
-    output_token_ids: Vec<u32> => optional output_token_ids,
-    finish_reason: FinishReason => optional finish_reason,
-    prompt_hash: u64 => optional prompt_hash,
-    prompt_of: u32 => prompt_of,
-    stop_token: u32 => optional stop_token,
-    request_id: String => optional request_id,
-    group: String => optional group,
-    choice: u32 => optional choice,
-    endpoint: Endpoint => optional endpoint,
-    model: String => optional model,
-    stream: bool => optional stream,
-    status: u16 => optional status,
-    outcome: Outcome => optional outcome,
-    error: ErrorResponse => optional error,
-    request_key: String => optional request_key,
-    params: Map<String, Value> => fields params,
-    e2e_ms: f64 => time e2e,
-    first_event_ms: f64 => time first_event,
-    session: String => optional session,
-    request: Value => optional request,
-    text: Vec<String> => optional text,
-    events: Vec<String> => optional events,
-    logprobs: Logprobs => optional logprobs,
-    prompt_logprobs: PromptLogprobs => optional prompt_logprobs,
-    response: Response => shared response,
-    content_source: ContentSource => optional content_source,
+    prompt_tokens: u32 => prompt_tokens,
+    cached_tokens: u32 => cached_tokens,
+    output_tokens: u32 => output_tokens,
+    ttft_ms: f64 = ttft,
+    itl_ms: Vec<f64> = gaps,
+    itl_tokens: Vec<u32> = chunk_sizes,
+    itl_summary: ItlSummary => itl_summary,
+    concurrency: u32 => concurrency,
+    arrival_ms: f64 => arrival,
+    itl_ctx: RawContext = steps,
+    block_hashes: Vec<u64> => block_hashes,
+    mm_hashes: Vec<String> => mm_hashes,
+    output_token_ids: Vec<u32> => output_token_ids,
+    finish_reason: FinishReason => finish_reason,
+    prompt_hash: u64 => prompt_hash,
+    prompt_of: u32 = prompt_of,
+    stop_token: u32 => stop_token,
+    request_id: String => request_id,
+    group: String => group,
+    choice: u32 => choice,
+    endpoint: Endpoint => endpoint,
+    model: String => model,
+    stream: bool => stream,
+    status: u16 => status,
+    outcome: Outcome => outcome,
+    error: ErrorResponse => error,
+    request_key: String => request_key,
+    params: Map<String, Value> => params,
+    e2e_ms: f64 => e2e,
+    first_event_ms: f64 => first_event,
+    session: String => session,
+    request: Value => request,
+    text: Vec<String> => text,
+    events: Vec<String> => events,
+    logprobs: Logprobs => logprobs,
+    prompt_logprobs: PromptLogprobs => prompt_logprobs,
+    response: Response => response,
+    content_source: ContentSource => content_source,
 }
 
-/// A number that every line has.
-mod count {
-    pub(super) fn read(count: Option<u32>) -> u32 {
-        count.unwrap_or_default()
-    }
+/// A field of a record, of what a line has under its key.
+trait Field<L> {
+    fn read(line: Option<L>) -> Self;
 
-    pub(super) fn shown(count: &u32) -> Option<&u32> {
-        Some(count)
-    }
+    /// `None` is not written.
+    fn shown(&self) -> Option<impl Serialize>;
 }
 
-mod optional {
-    pub(super) fn read<T>(value: Option<T>) -> Option<T> {
-        value
+/// Every line has it.
+impl Field<Self> for u32 {
+    fn read(line: Option<Self>) -> Self {
+        line.unwrap_or_default()
     }
 
-    pub(super) fn shown<T>(value: &Option<T>) -> Option<&T> {
-        value.as_ref()
-    }
-}
-
-mod time {
-    use super::{Duration, Millis, duration};
-
-    pub(super) fn read(ms: Option<f64>) -> Option<Duration> {
-        ms.map(|ms| duration(Some(ms)))
-    }
-
-    pub(super) fn shown(time: &Option<Duration>) -> Option<f64> {
-        time.map(|time| Millis::from(time).0)
+    fn shown(&self) -> Option<impl Serialize> {
+        Some(*self)
     }
 }
 
-/// A list that choices share; not written where it is empty.
-mod list {
-    use super::Arc;
-
-    pub(super) fn read<T>(list: Option<Vec<T>>) -> Arc<Vec<T>> {
-        list.unwrap_or_default().into()
+impl<T: Serialize> Field<T> for Option<T> {
+    fn read(line: Self) -> Self {
+        line
     }
 
-    pub(super) fn shown<T>(list: &Arc<Vec<T>>) -> Option<&Vec<T>> {
-        Some(&**list).filter(|list| !list.is_empty())
+    fn shown(&self) -> Option<impl Serialize> {
+        self.as_ref()
     }
 }
 
-/// A map that is not written where it is empty.
-mod fields {
-    use super::{Map, Value};
-
-    pub(super) fn read(fields: Option<Map<String, Value>>) -> Map<String, Value> {
-        fields.unwrap_or_default()
+/// Milliseconds.
+impl Field<f64> for Option<Duration> {
+    fn read(line: Option<f64>) -> Self {
+        line.map(|ms| duration(Some(ms)))
     }
 
-    pub(super) fn shown(fields: &Map<String, Value>) -> Option<&Map<String, Value>> {
-        Some(fields).filter(|fields| !fields.is_empty())
+    fn shown(&self) -> Option<impl Serialize> {
+        self.map(|time| Millis::from(time).0)
     }
 }
 
-mod shared {
-    use super::Arc;
-
-    pub(super) fn read<T>(value: Option<T>) -> Option<Arc<T>> {
-        value.map(Arc::new)
+impl<T: Serialize> Field<Vec<T>> for Arc<Vec<T>> {
+    fn read(line: Option<Vec<T>>) -> Self {
+        line.unwrap_or_default().into()
     }
 
-    pub(super) fn shown<T>(value: &Option<Arc<T>>) -> Option<&T> {
-        value.as_deref()
+    fn shown(&self) -> Option<impl Serialize> {
+        Some(&**self).filter(|list| !list.is_empty())
+    }
+}
+
+impl Field<Self> for Map<String, Value> {
+    fn read(line: Option<Self>) -> Self {
+        line.unwrap_or_default()
+    }
+
+    fn shown(&self) -> Option<impl Serialize> {
+        Some(self).filter(|fields| !fields.is_empty())
+    }
+}
+
+impl<T: Serialize> Field<T> for Option<Arc<T>> {
+    fn read(line: Option<T>) -> Self {
+        line.map(Arc::new)
+    }
+
+    fn shown(&self) -> Option<impl Serialize> {
+        self.as_deref()
     }
 }
 
@@ -250,7 +244,7 @@ impl Spelled<'_> {
     }
 
     fn ttft(&self) -> Option<f64> {
-        time::shown(&Some(self.record.ttft().unwrap_or(self.record.ttft_without_tokens)))
+        Some(Millis::from(self.record.ttft().unwrap_or(self.record.ttft_without_tokens)).0)
     }
 
     fn gaps(&self) -> Option<impl Serialize> {
@@ -262,7 +256,7 @@ impl Spelled<'_> {
 
     fn chunk_sizes(&self) -> Option<impl Serialize> {
         let sizes = self.later().iter().map(|chunk| chunk.tokens);
-        sizes.clone().any(|tokens| tokens != 1).then(|| Each(sizes))
+        sizes.clone().any(|tokens| tokens != 1).then_some(Each(sizes))
     }
 
     fn steps(&self) -> Option<RawContext> {
