@@ -13,11 +13,9 @@ use serde::{
 };
 use serde_json::{Map, Value};
 
-use super::error::Defect;
-use super::scan::scan;
 use super::{
     Chunk, ContentSource, Endpoint, ErrorResponse, FinishReason, ItlSummary, Logprobs, Outcome, PromptLogprobs, Record,
-    Response, StepContext,
+    Response, StepContext, error::Defect, scan::scan,
 };
 use base::units::Millis;
 
