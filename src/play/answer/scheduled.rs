@@ -39,7 +39,7 @@ impl Answer {
         let run = engine.submit(planned, parameters)?;
         self.waiting.retain(|Reverse((_, _, index))| !run.has(*index));
         for (index, sequence) in self.sequences.iter_mut().enumerate() {
-            run.rank(index).into_iter().for_each(|rank| sequence.flight.run_on(&engine.metrics, rank));
+            run.rank(index).into_iter().for_each(|rank| sequence.metrics.run_on(&engine.metrics, rank));
         }
         self.run = Some(run);
         self.cache_block = block_size;
@@ -63,11 +63,11 @@ impl Answer {
                     let Some(sequence) = self.sequences.get_mut(index) else { continue };
                     if let Some(tokens) = run.arrive(index, emission.tokens, sequence.choice.needed()) {
                         sequence.choice.widen(tokens);
-                        if run.is_news(index, sequence.flight.is_scheduled()) {
-                            sequence.flight.schedule(run.scheduled(index));
+                        if run.is_news(index, sequence.metrics.is_scheduled()) {
+                            sequence.metrics.schedule(run.scheduled(index));
                         }
                         self.emitted.get_or_insert(index);
-                        let due = sequence.flight.due(emission.at);
+                        let due = sequence.metrics.due(emission.at);
                         self.waiting.push(Reverse((due, sequence.produced, index)));
                     }
                 }

@@ -28,7 +28,7 @@ use crate::{
         scheduler::{EngineCoreOutput, RequestId, ScheduledAs, Scheduler, SchedulerConfig},
         step_clock::StepWork,
     },
-    play::metrics::{RunningAdapter, StepCounts},
+    play::metrics::RunningAdapter,
 };
 
 /// Delay that later steps make up for; after a longer one the engine's time goes on from there.
@@ -280,9 +280,7 @@ impl Stepping {
         if let Some(kv_events) = &mut self.kv_events {
             kv_events.publish(&self.scheduler);
         }
-        let mut counts = StepCounts::of(self.scheduler.decisions());
-        (counts.computed, counts.generated) = (computed, generated);
-        self.rank.step(&counts, self.scheduler.decisions());
+        self.rank.step(self.scheduler.decisions(), computed, generated);
         self.rank.evicted(&self.scheduler.drain_evictions());
         self.wake_ups.wake();
     }
