@@ -22,14 +22,14 @@ impl Answer {
         if self.failed {
             return Ok(self);
         }
-        let (has_own_times, mut closing) = (engine.has_own_times, Duration::ZERO);
+        let (has_recorded_times, mut closing) = (engine.has_recorded_times, Duration::ZERO);
         let planned = self.sequences.iter_mut().map(|sequence| {
-            let times = if has_own_times { sequence.choice.times() } else { Vec::new() };
+            let times = if has_recorded_times { sequence.choice.times() } else { Vec::new() };
             if let (Some(end), Some(last)) = (sequence.choice.scheduled_end(), times.last()) {
                 closing = closing.max(end.saturating_sub(*last));
             }
             let burst_ends = if engine.speculates { sequence.choice.burst_ends() } else { Vec::new() };
-            let output = sequence.choice.plan(has_own_times);
+            let output = sequence.choice.plan(has_recorded_times);
             Planned { prompt: &sequence.prompt, output, times, burst_ends }
         });
         let planned: Vec<Planned<'_>> = planned.collect();

@@ -72,7 +72,7 @@ impl Engine {
 
     fn submit_recorded(&self, input: &EngineInput, timing: RecordedTiming<'_>) -> Result<RecordedRun, ApiError> {
         let plan = |(choice, (prompt, output)): (usize, (_, &[u32]))| {
-            let timed = if self.has_own_times { output.len() } else { 0 };
+            let timed = if self.has_recorded_times { output.len() } else { 0 };
             let times = timing.schedule.token_times(choice, timed);
             Planned { prompt, output: output.to_vec(), times, burst_ends: Vec::new() }
         };
@@ -90,7 +90,7 @@ impl Engine {
             concurrency: timing.concurrency,
             ..Parameters::default()
         };
-        let keeps_gaps = self.has_own_times;
+        let keeps_gaps = self.has_recorded_times;
         Ok(RecordedRun { run: self.submit(planned, &parameters)?, prompt_tokens, keeps_gaps, _share: share })
     }
 }
