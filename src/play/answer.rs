@@ -22,7 +22,7 @@ use crate::{
             parse::SequenceParser,
         },
         metrics::ChoiceMetrics,
-        request::budget::Share,
+        request::budget::MemoryReservation,
     },
     replay::delivery::{AbortedBy, TOGETHER},
 };
@@ -99,7 +99,7 @@ pub(super) struct Answer {
     /// The step that is being sent.
     step: Step,
     /// What it takes of the memory for answers.
-    pub(super) share: Share,
+    pub(super) memory: MemoryReservation,
     /// Its requests of a simulated engine, where there is one.
     run: Option<EngineRun>,
     /// The choice that the engine gave the first token, and the tokens of its blocks.
@@ -142,7 +142,7 @@ impl Answer {
             aborted: None,
             closed: false,
             step: Step::default(),
-            share: Share::default(),
+            memory: MemoryReservation::default(),
             run: None,
             emitted: None,
             cache_block: 0,
@@ -157,8 +157,8 @@ impl Answer {
     }
 
     /// Takes over what was counted for it before.
-    pub(super) fn with_share(mut self, share: Share) -> Self {
-        self.share = share;
+    pub(super) fn with_memory(mut self, memory: MemoryReservation) -> Self {
+        self.memory = memory;
         self
     }
 

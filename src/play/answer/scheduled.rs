@@ -34,7 +34,7 @@ impl Answer {
         });
         let planned: Vec<Planned<'_>> = planned.collect();
         self.closing = closing;
-        self.share.grow(bytes_of(&planned))?;
+        self.memory.try_reserve(bytes_of(&planned))?;
         let block_size = u32::try_from(engine.kv_cache.block_size).unwrap_or(u32::MAX);
         let run = engine.submit(planned, parameters)?;
         self.waiting.retain(|Reverse((_, _, index))| !run.has(*index));

@@ -6,7 +6,7 @@ use super::{Engine, EngineRun, Parameters, Planned, bytes_of};
 use crate::{
     api::ApiError,
     base::rate_limited_log::RateLimitedLog,
-    play::request::budget::Share,
+    play::request::budget::MemoryReservation,
     replay::player::{EngineInput, Generated},
     replay::timing::ResponseSchedule,
 };
@@ -23,7 +23,7 @@ pub(in super::super) struct RecordedRun {
     /// Whether what follows a token comes as long after it as recorded.
     pub(in super::super) keeps_gaps: bool,
     /// What they take of the memory for answers.
-    _share: Share,
+    _memory: MemoryReservation,
 }
 
 /// Times of a recorded response.
@@ -79,8 +79,8 @@ impl Engine {
         let planned: Vec<Planned<'_>> = input.choices().enumerate().map(plan).collect();
         let prompt_tokens =
             planned.iter().map(|choice| u32::try_from(choice.prompt.len()).unwrap_or(u32::MAX)).collect();
-        let mut share = Share::default();
-        share.grow(bytes_of(&planned))?;
+        let mut memory = MemoryReservation::default();
+        memory.try_reserve(bytes_of(&planned))?;
         let parameters = Parameters {
             priority: input.priority,
             cache_salt: input.cache_salt.clone(),
@@ -91,6 +91,6 @@ impl Engine {
             ..Parameters::default()
         };
         let keeps_gaps = self.has_recorded_times;
-        Ok(RecordedRun { run: self.submit(planned, &parameters)?, prompt_tokens, keeps_gaps, _share: share })
+        Ok(RecordedRun { run: self.submit(planned, &parameters)?, prompt_tokens, keeps_gaps, _memory: memory })
     }
 }

@@ -101,7 +101,7 @@ pub(in crate::play) fn plan(
         })
     };
     let rank = state.rank(rank).map_err(refused)?;
-    let share = budget::reserve(request, &prompts).map_err(refused)?;
+    let memory = budget::reserve(request, &prompts).map_err(refused)?;
     let rules = guided::rules(state, request).map_err(refused)?;
     check_thinking(state, request).map_err(refused)?;
     let parsed = ParsedBy::of(&state.model.parsers, request);
@@ -133,7 +133,7 @@ pub(in crate::play) fn plan(
     let cached = cache_use(state, request, &prompts, &chosen);
     let named = Named { id, model: asked.shown(state), at, cached, parsed };
     let records: Vec<usize> = chosen.iter().flat_map(|chosen| &chosen.records).copied().collect();
-    let mut answer = answer(state, request, prompts, chosen, &named).with_share(share);
+    let mut answer = answer(state, request, prompts, chosen, &named).with_memory(memory);
     if let Some(engine) = &state.engine {
         let parameters = Parameters {
             data_parallel_rank: rank,
