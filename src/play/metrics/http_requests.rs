@@ -155,8 +155,11 @@ impl HttpRequests {
 #[derive(Debug)]
 struct Series<const N: usize, T> {
     labels: [&'static str; N],
-    series: RwLock<Vec<([&'static str; N], Arc<T>, f64)>>,
+    series: RwLock<Vec<Entry<N, T>>>,
 }
+
+/// Values of the labels, what is counted, and since when, in seconds since 1970.
+type Entry<const N: usize, T> = ([&'static str; N], Arc<T>, f64);
 
 impl<const N: usize, T> Series<N, T> {
     fn of(labels: [&'static str; N]) -> Self {
@@ -164,7 +167,7 @@ impl<const N: usize, T> Series<N, T> {
     }
 
     fn get(&self, key: [&'static str; N], make: impl FnOnce() -> T) -> Arc<T> {
-        let find = |series: &[([&'static str; N], Arc<T>, f64)]| {
+        let find = |series: &[Entry<N, T>]| {
             series.iter().find(|(known, ..)| *known == key).map(|(_, found, _)| Arc::clone(found))
         };
         if let Some(found) = find(&self.series.read().unwrap_or_else(PoisonError::into_inner)) {
