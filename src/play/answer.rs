@@ -21,8 +21,8 @@ use crate::{
             logprobs::SequenceLogprobs,
             parse::SequenceParser,
         },
-        metrics::Flight,
-        request::budget::Share,
+        metrics::ChoiceMetrics,
+        request::budget::MemoryReservation,
     },
     replay::delivery::{AbortedBy, TOGETHER},
 };
@@ -47,7 +47,7 @@ pub(super) struct Sequence {
     pub(super) prompt_logprobs: Option<Arc<str>>,
     pub(super) produced: u32,
     pub(super) opened: bool,
-    pub(super) flight: Flight,
+    pub(super) metrics: ChoiceMetrics,
 }
 
 impl Sequence {
@@ -99,7 +99,7 @@ pub(super) struct Answer {
     /// The step that is being sent.
     step: Step,
     /// What it takes of the memory for answers.
-    pub(super) share: Share,
+    pub(super) memory: MemoryReservation,
     /// Its requests of a simulated engine, where there is one.
     run: Option<EngineRun>,
     /// The choice that the engine gave the first token, and the tokens of its blocks.
@@ -142,7 +142,7 @@ impl Answer {
             aborted: None,
             closed: false,
             step: Step::default(),
-            share: Share::default(),
+            memory: MemoryReservation::default(),
             run: None,
             emitted: None,
             cache_block: 0,
@@ -157,8 +157,8 @@ impl Answer {
     }
 
     /// Takes over what was counted for it before.
-    pub(super) fn with_share(mut self, share: Share) -> Self {
-        self.share = share;
+    pub(super) fn with_memory(mut self, memory: MemoryReservation) -> Self {
+        self.memory = memory;
         self
     }
 
@@ -233,7 +233,7 @@ impl Answer {
     /// Counts what was sent since the last call.
     pub(super) fn settle(&mut self) {
         for sequence in &mut self.sequences {
-            sequence.flight.settle();
+            sequence.metrics.settle();
         }
     }
 
@@ -244,21 +244,21 @@ impl Answer {
         let Some(sequence) = self.sequences.get_mut(index) else { return false };
         let run = self.run.as_mut().filter(|run| run.has(index));
         // The engine's times are those at which its steps end.
-        let now = if run.is_some() { sequence.flight.at(due) } else { now };
+        let now = if run.is_some() { sequence.metrics.at(due) } else { now };
         sequence.choice.step(step);
         if sequence.only_echoes {
             step.text.clear();
         }
         match &step.finish {
             Some(("abort", _)) if step.ids.is_empty() => match self.aborted {
-                Some(AbortedBy::Engine) => sequence.flight.end_before_first(now),
+                Some(AbortedBy::Engine) => sequence.metrics.end_before_first(now),
                 // Nothing comes from the engine for it.
                 Some(AbortedBy::Server) | None => {}
             },
-            _ => sequence.flight.step(u32::try_from(step.ids.len()).unwrap_or(u32::MAX), now),
+            _ => sequence.metrics.step(u32::try_from(step.ids.len()).unwrap_or(u32::MAX), now),
         }
         if let Some((reason, _)) = &step.finish {
-            sequence.flight.finish(reason, self.aborted);
+            sequence.metrics.finish(reason, self.aborted);
         }
         if step.finish.as_ref().is_some_and(|(reason, _)| *reason == "error") {
             self.failed = true;
@@ -359,7 +359,7 @@ impl Answer {
     /// Several choices have times of their own, which are not sent.
     fn times(&self) -> Option<RequestTimes> {
         match self.sequences.as_slice() {
-            [sequence] if self.parts.times => Some(sequence.flight.times()),
+            [sequence] if self.parts.times => Some(sequence.metrics.times()),
             _ => None,
         }
     }

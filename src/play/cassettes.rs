@@ -15,7 +15,7 @@ use crate::{
     net::server::{BodyError, RequestBody},
     play::{
         engine::RecordedTiming,
-        metrics::{Flights, Places},
+        metrics::{AdmissionPermit, ResponseMetrics},
         middleware::Replay,
         request::{
             extract::{ErrorResponse, clock},
@@ -52,9 +52,9 @@ impl Replay for Cassettes {
             request.extensions_mut().insert(Unanswered);
         }
         let request = request.map(|body| RequestBody::Boxed(body.map_err(BodyError::broken).boxed_unsync()));
-        let (decided, places) = match Box::pin(self.player.receive(request)).await {
+        let (decided, permit) = match Box::pin(self.player.receive(request)).await {
             Ok(received) => match self.admit(&received) {
-                Ok(places) => (Box::pin(received.decide()).await, places),
+                Ok(permit) => (Box::pin(received.decide()).await, permit),
                 Err(busy) => {
                     let refused = refusal(busy, received.endpoint());
                     return ControlFlow::Break(in_session(refused, Some(received.session())));
@@ -65,10 +65,10 @@ impl Replay for Cassettes {
         let Decided { decision, session, cassette_player } = decided;
         let response = match decision {
             Decision::Answer(response) => response.map(Body::new),
-            Decision::Replay(response) => Box::pin(self.deliver(*response, places, clock)).await,
+            Decision::Replay(response) => Box::pin(self.deliver(*response, permit, clock)).await,
             Decision::Pass(request) => return ControlFlow::Continue(request.map(Body::new)),
             Decision::Forward(forward) => {
-                drop(places);
+                drop(permit);
                 Box::pin(cassette_player.forward(*forward)).await.map(Body::new)
             }
         };
@@ -81,7 +81,7 @@ impl Cassettes {
     ///
     /// # Errors
     /// 503 where there is too little.
-    fn admit(&self, received: &Received) -> Result<Option<Places>, ApiError> {
+    fn admit(&self, received: &Received) -> Result<Option<AdmissionPermit>, ApiError> {
         let choices = received.choices();
         if choices == 0 {
             return Ok(None);
@@ -90,10 +90,10 @@ impl Cassettes {
     }
 
     /// Sends a response at its deadlines.
-    async fn deliver(&self, response: ReplayedResponse, places: Option<Places>, clock: Clock) -> Response {
+    async fn deliver(&self, response: ReplayedResponse, permit: Option<AdmissionPermit>, clock: Clock) -> Response {
         let state = &self.state;
-        let flights = match self.flights(&response, places) {
-            Ok(flights) => flights,
+        let metrics = match self.response_metrics(&response, permit) {
+            Ok(metrics) => metrics,
             Err(busy) => return refusal(busy, response.request.endpoint),
         };
         let request = &response.request;
@@ -101,20 +101,26 @@ impl Cassettes {
         let id = request.id.clone().unwrap_or_else(|| state.fresh_id());
         let gate = request.is_work.then(|| state.hold(engine_id(api, &id), response.choices())).flatten();
         let keep_alive = state.config.server.keep_alive;
-        response.deliver(clock, gate, keep_alive, flights).await.map(Body::new)
+        response.deliver(clock, gate, keep_alive, metrics).await.map(Body::new)
     }
 
     /// The choices of a response among the engine's counters, and in the simulated engine where there is one.
     ///
     /// # Errors
     /// 503 where the engine has no room for more, 400 where the response takes too much memory.
-    fn flights(&self, response: &ReplayedResponse, places: Option<Places>) -> Result<Flights, ApiError> {
+    fn response_metrics(
+        &self,
+        response: &ReplayedResponse,
+        permit: Option<AdmissionPermit>,
+    ) -> Result<ResponseMetrics, ApiError> {
         let state = &self.state;
-        let Some((places, generated)) = places.zip(response.generated.as_ref()) else { return Ok(Flights::default()) };
+        let Some((permit, generated)) = permit.zip(response.generated.as_ref()) else {
+            return Ok(ResponseMetrics::default());
+        };
         // A cassette does not say what else was there.
         let timing = RecordedTiming { schedule: response.schedule(), arrived: response.at, concurrency: 1 };
         let run = state.engine.as_ref().map(|engine| engine.run_recorded(generated, timing)).transpose()?.flatten();
-        Ok(Flights::of(&state.metrics, response.at, generated, places, run))
+        Ok(ResponseMetrics::of(&state.metrics, response.at, generated, permit, run))
     }
 }
 

@@ -13,7 +13,7 @@ use time::{OffsetDateTime, macros::format_description};
 use crate::{
     api::ApiError,
     net::server::{BodyError, NotWhole, receive_whole},
-    play::request::budget::Share,
+    play::request::budget::MemoryReservation,
 };
 
 pub(super) use axum::body::Body as ResponseBody;
@@ -52,16 +52,16 @@ pub(super) fn json(status: StatusCode, body: String, extra: HeaderMap) -> Respon
     full(status, Some(JSON), body.into(), extra)
 }
 
-/// A JSON answer that takes a share of the memory for answers until it is written.
-pub(super) fn held_json(body: String, share: Share, extra: HeaderMap) -> Response<ResponseBody> {
-    let body = if share.counts() { Bytes::from_owner(Held { body, _share: share }) } else { body.into() };
+/// A JSON answer that takes memory of that for answers until it is written.
+pub(super) fn held_json(body: String, memory: MemoryReservation, extra: HeaderMap) -> Response<ResponseBody> {
+    let body = if memory.counts() { Bytes::from_owner(Held { body, _memory: memory }) } else { body.into() };
     full(StatusCode::OK, Some(JSON), body, extra)
 }
 
 /// A body and what it takes.
 struct Held {
     body: String,
-    _share: Share,
+    _memory: MemoryReservation,
 }
 
 impl AsRef<[u8]> for Held {

@@ -132,8 +132,8 @@ pub(super) fn load(config: &Config) -> Result<Loaded, PlayError> {
     let (account, pace) = (Account::new(&matcher), TracePace::of(&records));
     let secrets = config.secrets.clone();
     let errors = RecordedErrors::of(&records);
-    let has_own_times = config.engine.as_ref().is_some_and(|engine| matches!(engine.times, EngineTimes::Recorded));
-    let concurrency = if has_own_times { concurrency::recorded(&records) } else { Vec::new() };
+    let has_recorded_times = config.engine.as_ref().is_some_and(|engine| matches!(engine.times, EngineTimes::Recorded));
+    let concurrency = if has_recorded_times { concurrency::recorded(&records) } else { Vec::new() };
     let replay = Replay { name, records, matcher, account, secrets, recordings, errors, hasher, pace, concurrency };
     let replay = Arc::new(replay);
     Ok(Loaded { replay: Some(replay), tokenizer, model, recorded_models, max_model_len })

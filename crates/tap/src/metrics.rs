@@ -4,13 +4,15 @@
 //! bytes pass, and enter their histograms when the recorder takes the exchange.
 
 use std::{
-    fmt::Write,
     sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
 
 use super::{counts::RecorderCounts, exchange::ObservedExchange, filter::Skipped};
-use base::stats::histogram::{Histogram, number};
+use base::stats::{
+    exposition::{ByLabel, Exposition, Family, Numbers, counter, counter_by, gauge, histogram, labelled, read},
+    histogram::Histogram,
+};
 use recording::{recorder::RecorderState, trace::Outcome};
 
 const SECONDS: [f64; 17] =
@@ -49,19 +51,13 @@ pub(super) struct Metrics {
 }
 
 /// Counters of one upstream.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct UpstreamCounts {
     url: String,
     /// Requests sent to it.
     sent: AtomicU64,
     /// Requests that it did not answer.
     failed: AtomicU64,
-}
-
-impl UpstreamCounts {
-    fn new(url: String) -> Self {
-        Self { url, sent: AtomicU64::new(0), failed: AtomicU64::new(0) }
-    }
 }
 
 /// Guard of a request whose body is being received; dropped before [`came`](Self::came), it counts the request as incomplete.
@@ -98,7 +94,7 @@ impl Metrics {
             requests: AtomicU64::new(0),
             upgraded: AtomicU64::new(0),
             informational_dropped: AtomicU64::new(0),
-            upstreams: names.into_iter().map(UpstreamCounts::new).collect(),
+            upstreams: names.into_iter().map(|url| UpstreamCounts { url, ..Default::default() }).collect(),
             places,
             skipped: Default::default(),
             outcomes: Default::default(),
@@ -180,129 +176,90 @@ impl Metrics {
 
     /// Renders all counters in Prometheus' text format.
     pub(super) fn page(&self) -> String {
-        let mut page = Page::default();
-        page.counter("vcr_requests", "Requests received.", &[("", &self.requests)]);
-        let by_upstream = |count: fn(&UpstreamCounts) -> &AtomicU64| {
-            self.upstreams.iter().map(move |upstream| (label("upstream", &upstream.url), count(upstream)))
-        };
-        page.labelled("vcr_upstream_requests", "Requests sent to an upstream.", by_upstream(|upstream| &upstream.sent));
-        page.labelled(
-            "vcr_upstream_failures",
-            "Requests that an upstream did not answer.",
-            by_upstream(|upstream| &upstream.failed),
-        );
-        let skipped = self.skipped.iter().zip(Skipped::NAMES).map(|(count, (_, name))| (label("reason", name), count));
-        page.labelled("vcr_requests_not_recorded", "Requests that are not recorded, by reason.", skipped);
-        let outcomes = self.outcomes.iter().zip(OUTCOMES).map(|(count, (_, name))| (label("outcome", name), count));
-        page.labelled("vcr_exchanges", "Recorded exchanges that ended, by outcome.", outcomes);
-        let choices = self.choices.iter().zip(OUTCOMES).map(|(count, (_, name))| (label("outcome", name), count));
-        page.labelled("vcr_choices", "Choices of recorded exchanges that ended: one record each.", choices);
-        page.counter("vcr_streams", "Recorded exchanges whose client asked for a stream.", &[("", &self.streams)]);
-        page.counter("vcr_upgrades", "Connections that became another protocol.", &[("", &self.upgraded)]);
-        page.counter(
-            "vcr_informational_dropped",
-            "Informational responses (1xx) dropped because their client did not read.",
-            &[("", &self.informational_dropped)],
-        );
-        page.gauge("vcr_exchanges_in_flight", "Recorded exchanges in progress.", self.in_flight.load(Relaxed).into());
-        page.histogram("vcr_time_to_first_token_seconds", "Request to first token, as the client saw it.", &self.ttft);
-        page.histogram(
-            "vcr_inter_token_latency_seconds",
-            "Gap between chunks of tokens, as the client saw it.",
-            &self.itl,
-        );
-        page.histogram("vcr_e2e_seconds", "Request to last byte, as the client saw it.", &self.e2e);
-        self.recorder_page(&mut page);
-        page.text
+        let mut page = Exposition::new(Numbers::Whole, 8192);
+        page.families(&FAMILIES, &[(&[], self)], None);
+        page.into_text()
     }
 
-    /// Renders the counters of the recorder.
-    fn recorder_page(&self, page: &mut Page) {
-        let recorder = &self.recorder;
-        page.gauge(
-            "vcr_recorder_queue_length",
-            "Exchanges that wait to be written.",
-            recorder.progress.queued() as u64,
-        );
-        page.gauge(
-            "vcr_recorder_queue_capacity",
-            "Exchanges that can wait.",
-            recorder.progress.capacity().items as u64,
-        );
-        let is_recording = recorder.progress.state() == RecorderState::Recording;
-        page.gauge("vcr_recording", "Whether a trace is being written.", is_recording.into());
-        page.counter("vcr_records_written", "Records safely written.", &[("", &recorder.written)]);
-        let dropped = [
-            (label("reason", "queue_full"), recorder.progress.queue_full()),
-            (label("reason", "queue_bytes"), recorder.progress.queue_bytes()),
-            (label("reason", "write_failed"), &recorder.write_failed),
-            (label("reason", "broken"), &recorder.broken),
-        ];
-        page.labelled("vcr_records_dropped", "Records that are missing, by reason.", dropped.into_iter());
-        page.counter(
-            "vcr_choices_left_out",
-            "Choices without a record, because their request has too many.",
-            &[("", &recorder.choices_left_out)],
-        );
-        page.counter("vcr_records_redacted", "Records in which a secret was redacted.", &[("", &recorder.redacted)]);
-        page.counter(
-            "vcr_exchanges_unsearched",
-            "Exchanges recorded without content: to search it for secrets would have taken too much work.",
-            &[("", &recorder.unsearched)],
-        );
-        page.counter(
-            "vcr_records_repaired",
-            "Records that broke a rule of the format: what broke it was left out.",
-            &[("", &recorder.repaired)],
-        );
-        page.counter(
-            "vcr_trace_emptied",
-            "Times that another program emptied the trace; it was begun again.",
-            &[("", &recorder.emptied)],
-        );
-        page.gauge("vcr_trace_files", "Trace files begun.", recorder.files.load(Relaxed).into());
+    fn by_upstream(&self, count: fn(&UpstreamCounts) -> &AtomicU64) -> ByLabel<'_> {
+        labelled(self.upstreams.iter().map(|upstream| (upstream.url.as_str(), read(count(upstream)))))
     }
 }
 
-fn label(name: &str, value: &str) -> String {
-    format!("{{{name}=\"{}\"}}", value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))
+/// Reads the counters of outcomes.
+fn by_outcome(counts: &[AtomicU64; OUTCOMES.len()]) -> ByLabel<'static> {
+    labelled(OUTCOMES.iter().zip(counts).map(|((_, name), count)| (*name, read(count))))
 }
 
-#[derive(Default)]
-struct Page {
-    text: String,
+#[allow(clippy::cast_precision_loss)] // numbers of exchanges
+fn size(count: usize) -> f64 {
+    count as f64
 }
 
-impl Page {
-    fn head(&mut self, name: &str, help: &str, kind: &str) {
-        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-    }
-
-    fn counter(&mut self, name: &str, help: &str, samples: &[(&str, &AtomicU64)]) {
-        self.labelled(name, help, samples.iter().map(|(label, count)| ((*label).to_owned(), *count)));
-    }
-
-    fn labelled<'a>(&mut self, name: &str, help: &str, samples: impl Iterator<Item = (String, &'a AtomicU64)>) {
-        self.head(&format!("{name}_total"), help, "counter");
-        for (label, count) in samples {
-            let _ = writeln!(self.text, "{name}_total{label} {}", count.load(Relaxed));
-        }
-    }
-
-    fn gauge(&mut self, name: &str, help: &str, value: u64) {
-        self.head(name, help, "gauge");
-        let _ = writeln!(self.text, "{name} {value}");
-    }
-
-    fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
-        self.head(name, help, "histogram");
-        for (bound, count) in histogram.cumulated() {
-            let _ = writeln!(self.text, "{name}_bucket{{le=\"{bound}\"}} {}", number(count));
-        }
-        let _ =
-            writeln!(self.text, "{name}_sum {}\n{name}_count {}", number(histogram.sum()), number(histogram.total()));
-    }
-}
+/// All families, in the order of the page.
+const FAMILIES: [Family<Metrics>; 24] = [
+    counter("vcr_requests", "Requests received.", |tap| read(&tap.requests)),
+    counter_by("vcr_upstream_requests", "Requests sent to an upstream.", "upstream", |tap| {
+        tap.by_upstream(|upstream| &upstream.sent)
+    }),
+    counter_by("vcr_upstream_failures", "Requests that an upstream did not answer.", "upstream", |tap| {
+        tap.by_upstream(|upstream| &upstream.failed)
+    }),
+    counter_by("vcr_requests_not_recorded", "Requests that are not recorded, by reason.", "reason", |tap| {
+        labelled(Skipped::NAMES.iter().zip(&tap.skipped).map(|((_, name), count)| (*name, read(count))))
+    }),
+    counter_by("vcr_exchanges", "Recorded exchanges that ended, by outcome.", "outcome", |tap| {
+        by_outcome(&tap.outcomes)
+    }),
+    counter_by("vcr_choices", "Choices of recorded exchanges that ended: one record each.", "outcome", |tap| {
+        by_outcome(&tap.choices)
+    }),
+    counter("vcr_streams", "Recorded exchanges whose client asked for a stream.", |tap| read(&tap.streams)),
+    counter("vcr_upgrades", "Connections that became another protocol.", |tap| read(&tap.upgraded)),
+    counter(
+        "vcr_informational_dropped",
+        "Informational responses (1xx) dropped because their client did not read.",
+        |tap| read(&tap.informational_dropped),
+    ),
+    gauge("vcr_exchanges_in_flight", "Recorded exchanges in progress.", |tap| tap.in_flight.load(Relaxed).into()),
+    histogram("vcr_time_to_first_token_seconds", "Request to first token, as the client saw it.", |tap| &tap.ttft),
+    histogram("vcr_inter_token_latency_seconds", "Gap between chunks of tokens, as the client saw it.", |tap| &tap.itl),
+    histogram("vcr_e2e_seconds", "Request to last byte, as the client saw it.", |tap| &tap.e2e),
+    gauge("vcr_recorder_queue_length", "Exchanges that wait to be written.", |tap| {
+        size(tap.recorder.progress.queued())
+    }),
+    gauge("vcr_recorder_queue_capacity", "Exchanges that can wait.", |tap| {
+        size(tap.recorder.progress.capacity().items)
+    }),
+    gauge("vcr_recording", "Whether a trace is being written.", |tap| {
+        f64::from(u8::from(tap.recorder.progress.state() == RecorderState::Recording))
+    }),
+    counter("vcr_records_written", "Records safely written.", |tap| read(&tap.recorder.written)),
+    counter_by("vcr_records_dropped", "Records that are missing, by reason.", "reason", |tap| {
+        labelled([
+            ("queue_full", read(tap.recorder.progress.queue_full())),
+            ("queue_bytes", read(tap.recorder.progress.queue_bytes())),
+            ("write_failed", read(&tap.recorder.write_failed)),
+            ("broken", read(&tap.recorder.broken)),
+        ])
+    }),
+    counter("vcr_choices_left_out", "Choices without a record, because their request has too many.", |tap| {
+        read(&tap.recorder.choices_left_out)
+    }),
+    counter("vcr_records_redacted", "Records in which a secret was redacted.", |tap| read(&tap.recorder.redacted)),
+    counter(
+        "vcr_exchanges_unsearched",
+        "Exchanges recorded without content: to search it for secrets would have taken too much work.",
+        |tap| read(&tap.recorder.unsearched),
+    ),
+    counter("vcr_records_repaired", "Records that broke a rule of the format: what broke it was left out.", |tap| {
+        read(&tap.recorder.repaired)
+    }),
+    counter("vcr_trace_emptied", "Times that another program emptied the trace; it was begun again.", |tap| {
+        read(&tap.recorder.emptied)
+    }),
+    gauge("vcr_trace_files", "Trace files begun.", |tap| tap.recorder.files.load(Relaxed).into()),
+];
 
 #[cfg(test)]
 mod tests {

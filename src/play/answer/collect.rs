@@ -13,7 +13,7 @@ use crate::{
     net::wire::EventBuffer,
     play::{
         answer::{Answer, Turn},
-        request::{admission::Hold, blocking::off_the_loop, budget::Share},
+        request::{admission::Hold, blocking::off_the_loop, budget::MemoryReservation},
     },
     replay::delivery::{AbortedBy, Deliverable, STEPS, TOGETHER, Wait, Waited, deadline},
 };
@@ -50,7 +50,7 @@ impl Deliverable for Answer {
 #[derive(Debug)]
 pub(in crate::play) struct Collected {
     pub(in crate::play) text: String,
-    pub(in crate::play) share: Share,
+    pub(in crate::play) memory: MemoryReservation,
 }
 
 /// The body of an answer that is no stream, at the deadline of its last token.
@@ -88,9 +88,9 @@ pub(in crate::play) async fn collect(
     if answer.has_failed() {
         return Err(ApiError::internal("Internal server error"));
     }
-    let share = std::mem::take(&mut answer.share);
-    let text = off_the_loop(share.bytes(), move || Ok(answer.body(&choices))).await?;
-    Ok(Collected { text, share })
+    let memory = std::mem::take(&mut answer.memory);
+    let text = off_the_loop(memory.bytes(), move || Ok(answer.body(&choices))).await?;
+    Ok(Collected { text, memory })
 }
 
 /// Keeps a step and what is due with it, as much as others can wait for; whether more is due.
@@ -110,6 +110,6 @@ fn keep(answer: &mut Answer, due: Duration, mut turn: Turn, choices: &mut [Answe
         }
     }
     answer.settle();
-    answer.share.grow(size)?;
+    answer.memory.try_reserve(size)?;
     Ok(goes_on)
 }

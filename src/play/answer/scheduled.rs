@@ -22,24 +22,24 @@ impl Answer {
         if self.failed {
             return Ok(self);
         }
-        let (has_own_times, mut closing) = (engine.has_own_times, Duration::ZERO);
+        let (has_recorded_times, mut closing) = (engine.has_recorded_times, Duration::ZERO);
         let planned = self.sequences.iter_mut().map(|sequence| {
-            let times = if has_own_times { sequence.choice.times() } else { Vec::new() };
+            let times = if has_recorded_times { sequence.choice.times() } else { Vec::new() };
             if let (Some(end), Some(last)) = (sequence.choice.scheduled_end(), times.last()) {
                 closing = closing.max(end.saturating_sub(*last));
             }
             let burst_ends = if engine.speculates { sequence.choice.burst_ends() } else { Vec::new() };
-            let output = sequence.choice.plan(has_own_times);
+            let output = sequence.choice.plan(has_recorded_times);
             Planned { prompt: &sequence.prompt, output, times, burst_ends }
         });
         let planned: Vec<Planned<'_>> = planned.collect();
         self.closing = closing;
-        self.share.grow(bytes_of(&planned))?;
+        self.memory.try_reserve(bytes_of(&planned))?;
         let block_size = u32::try_from(engine.kv_cache.block_size).unwrap_or(u32::MAX);
         let run = engine.submit(planned, parameters)?;
         self.waiting.retain(|Reverse((_, _, index))| !run.has(*index));
         for (index, sequence) in self.sequences.iter_mut().enumerate() {
-            run.rank(index).into_iter().for_each(|rank| sequence.flight.run_on(&engine.metrics, rank));
+            run.rank(index).into_iter().for_each(|rank| sequence.metrics.run_on(&engine.metrics, rank));
         }
         self.run = Some(run);
         self.cache_block = block_size;
@@ -63,11 +63,11 @@ impl Answer {
                     let Some(sequence) = self.sequences.get_mut(index) else { continue };
                     if let Some(tokens) = run.arrive(index, emission.tokens, sequence.choice.needed()) {
                         sequence.choice.widen(tokens);
-                        if run.is_news(index, sequence.flight.is_scheduled()) {
-                            sequence.flight.schedule(run.scheduled(index));
+                        if run.is_news(index, sequence.metrics.is_scheduled()) {
+                            sequence.metrics.schedule(run.scheduled(index));
                         }
                         self.emitted.get_or_insert(index);
-                        let due = sequence.flight.due(emission.at);
+                        let due = sequence.metrics.due(emission.at);
                         self.waiting.push(Reverse((due, sequence.produced, index)));
                     }
                 }

@@ -67,7 +67,7 @@ pub(in super::super) struct Resolved {
     pub(super) times: StepTimes,
     pub(super) time_scale: f64,
     /// Whether requests have steps of their own, by their recorded times.
-    pub(super) has_own_times: bool,
+    pub(super) has_recorded_times: bool,
     pub(super) kv_events: Option<KvEventsConfig>,
     pub(in super::super) kv_transfer: Option<KvTransferConfig>,
 }
@@ -108,8 +108,8 @@ impl EngineConfig {
             (EngineTimes::Recorded, _) => StepTimes::Instant,
             (EngineTimes::Trace(_), Some(pace)) => StepTimes::Knobs(Knobs::constant(pace.ttft, pace.gap)),
         };
-        let (time_scale, has_own_times) = (self.time_scale, matches!(self.times, EngineTimes::Recorded));
-        Ok(Resolved { scheduler, kv_cache, times, time_scale, has_own_times, kv_events, kv_transfer })
+        let (time_scale, has_recorded_times) = (self.time_scale, matches!(self.times, EngineTimes::Recorded));
+        Ok(Resolved { scheduler, kv_cache, times, time_scale, has_recorded_times, kv_events, kv_transfer })
     }
 }
 

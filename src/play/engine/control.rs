@@ -3,7 +3,7 @@
 use tokio::sync::oneshot;
 
 use super::{Engine, check::of, stepping::Stepping};
-use crate::engine::{own_times::OwnTimes, scheduler::PauseState};
+use crate::engine::{recorded_timings::RecordedTimings, scheduler::PauseState};
 
 /// What is to be done.
 #[derive(Debug, Clone, Copy)]
@@ -107,7 +107,7 @@ impl Stepping {
         let aborted = self.scheduler.abort_all();
         self.totals.aborted += of(aborted.len() + self.delayed.len());
         aborted.iter().for_each(|id| self.connector.iter_mut().for_each(|connector| connector.abort(*id)));
-        self.own_times.iter_mut().for_each(OwnTimes::clear);
+        self.recorded_timings.iter_mut().for_each(RecordedTimings::clear);
         let of_scheduler = aborted.iter().filter_map(|id| self.live.remove(id)).map(|live| live.outbox);
         let outboxes = of_scheduler.chain(self.delayed.drain(..).map(|arrived| arrived.outbox));
         outboxes.for_each(|outbox| outbox.close());

@@ -9,7 +9,7 @@ use super::{
     check::Snapshot,
     connector::{Notice, Transfer},
     control::{Control, Order},
-    own_stepping::Recorded,
+    request_stepping::Recorded,
     run::Outbox,
 };
 use crate::engine::scheduler::{Request, RequestId};

@@ -10,7 +10,7 @@
 //!
 //! Responses that are sent as they were recorded (of cassettes, and of a trace without token ids) pass through it too
 //! ([`recorded`]): their events come with the last of their tokens. Steps end for all requests together, or for each at its recorded
-//! times ([`own_stepping`]).
+//! times ([`request_stepping`]).
 //!
 //! See docs/decisions/0089-the-engine-steps-on-a-thread.md.
 
@@ -21,10 +21,10 @@ mod connector;
 mod control;
 mod inbox;
 mod kv_events;
-mod own_stepping;
 mod rank;
 mod recorded;
 mod relay;
+mod request_stepping;
 mod run;
 mod slowdown;
 mod stepping;
@@ -62,7 +62,7 @@ pub(super) use self::{
 use super::metrics::Metrics;
 use crate::engine::{
     kv_cache::KvCacheConfig,
-    own_times::OwnTimes,
+    recorded_timings::RecordedTimings,
     step_clock::{StepClock, TransferClock},
 };
 
@@ -82,7 +82,7 @@ pub(super) struct Engine {
     pub(super) metrics: Arc<Metrics>,
     pub(super) slowdown: Arc<Slowdown>,
     /// Whether requests are served at their recorded times.
-    pub(super) has_own_times: bool,
+    pub(super) has_recorded_times: bool,
     /// Whether steps may give a request several tokens.
     pub(super) speculates: bool,
 }
@@ -151,8 +151,8 @@ impl Engine {
         let (kv_cache, kv_events, side_channels) = (resolved.kv_cache.clone(), Vec::new(), Vec::new());
         // The ranks that have started end with it where another one cannot.
         let metrics = Arc::clone(metrics);
-        let has_own_times = resolved.has_own_times;
-        let speculates = resolved.scheduler.speculation.is_some() && !has_own_times;
+        let has_recorded_times = resolved.has_recorded_times;
+        let speculates = resolved.scheduler.speculation.is_some() && !has_recorded_times;
         let mut engine = Self {
             inboxes,
             balancer,
@@ -161,7 +161,7 @@ impl Engine {
             side_channels,
             metrics,
             slowdown,
-            has_own_times,
+            has_recorded_times,
             speculates,
         };
         for (number, seed) in (0..ranks).zip(seed..) {
@@ -172,9 +172,10 @@ impl Engine {
     }
 
     fn start_rank(&mut self, resolved: Resolved, rank: Rank, model: &str, seed: u64) -> Result<(), EngineError> {
-        let Resolved { mut scheduler, kv_cache, times, time_scale, has_own_times, kv_events, kv_transfer } = resolved;
+        let Resolved { mut scheduler, kv_cache, times, time_scale, has_recorded_times, kv_events, kv_transfer } =
+            resolved;
         // Recorded times are those of single tokens.
-        scheduler.speculation = scheduler.speculation.filter(|_| !has_own_times);
+        scheduler.speculation = scheduler.speculation.filter(|_| !has_recorded_times);
         scheduler.speculation.iter_mut().for_each(|speculation| speculation.seed = seed);
         let Some(inbox) = self.inboxes.get(rank.number) else { return Ok(()) };
         let slowdown = Arc::clone(&self.slowdown);
@@ -182,7 +183,7 @@ impl Engine {
         let (algorithm, block_size) = (kv_cache.prefix_caching_hash_algo, kv_cache.block_size);
         let number = u32::try_from(rank.number).unwrap_or(u32::MAX);
         let mut stepping = Stepping::new(scheduler, kv_cache, clock, Arc::clone(inbox), rank)?;
-        stepping.own_times = has_own_times.then(OwnTimes::default);
+        stepping.recorded_timings = has_recorded_times.then(RecordedTimings::default);
         if let Some(config) = kv_events {
             let config = config.of_rank(number);
             let (sender, kv_events) = kv_events::start(&config, model, algorithm)?;

@@ -10,7 +10,7 @@ use crate::{
         kv_cache::{Eviction, LoraRequest},
         scheduler::Decisions,
     },
-    play::metrics::{Metrics, RunningAdapter, Shown, StepCounts},
+    play::metrics::{Metrics, RunningAdapter, Shown},
 };
 
 /// One of a server's engines.
@@ -23,10 +23,9 @@ pub(super) struct Rank {
 }
 
 impl Rank {
-    /// Counts a step that has ended.
-    pub(super) fn step(&self, counts: &StepCounts, decisions: &Decisions) {
-        self.metrics.step(self.number, counts);
-        self.metrics.drafted(self.number, &decisions.spec_decoding);
+    /// Counts a step that has ended, with the tokens of prompts that were computed for first tokens in it, and of outputs.
+    pub(super) fn step(&self, decisions: &Decisions, computed: usize, generated: usize) {
+        self.metrics.step(self.number, decisions, computed, generated);
         if let Some(balancer) = &self.balancer {
             balancer.step(self.number, &decisions.stats, Instant::now());
         }

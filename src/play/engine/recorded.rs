@@ -6,7 +6,7 @@ use super::{Engine, EngineRun, Parameters, Planned, bytes_of};
 use crate::{
     api::ApiError,
     base::rate_limited_log::RateLimitedLog,
-    play::request::budget::Share,
+    play::request::budget::MemoryReservation,
     replay::player::{EngineInput, Generated},
     replay::timing::ResponseSchedule,
 };
@@ -23,7 +23,7 @@ pub(in super::super) struct RecordedRun {
     /// Whether what follows a token comes as long after it as recorded.
     pub(in super::super) keeps_gaps: bool,
     /// What they take of the memory for answers.
-    _share: Share,
+    _memory: MemoryReservation,
 }
 
 /// Times of a recorded response.
@@ -72,15 +72,15 @@ impl Engine {
 
     fn submit_recorded(&self, input: &EngineInput, timing: RecordedTiming<'_>) -> Result<RecordedRun, ApiError> {
         let plan = |(choice, (prompt, output)): (usize, (_, &[u32]))| {
-            let timed = if self.has_own_times { output.len() } else { 0 };
+            let timed = if self.has_recorded_times { output.len() } else { 0 };
             let times = timing.schedule.token_times(choice, timed);
             Planned { prompt, output: output.to_vec(), times, burst_ends: Vec::new() }
         };
         let planned: Vec<Planned<'_>> = input.choices().enumerate().map(plan).collect();
         let prompt_tokens =
             planned.iter().map(|choice| u32::try_from(choice.prompt.len()).unwrap_or(u32::MAX)).collect();
-        let mut share = Share::default();
-        share.grow(bytes_of(&planned))?;
+        let mut memory = MemoryReservation::default();
+        memory.try_reserve(bytes_of(&planned))?;
         let parameters = Parameters {
             priority: input.priority,
             cache_salt: input.cache_salt.clone(),
@@ -90,7 +90,7 @@ impl Engine {
             concurrency: timing.concurrency,
             ..Parameters::default()
         };
-        let keeps_gaps = self.has_own_times;
-        Ok(RecordedRun { run: self.submit(planned, &parameters)?, prompt_tokens, keeps_gaps, _share: share })
+        let keeps_gaps = self.has_recorded_times;
+        Ok(RecordedRun { run: self.submit(planned, &parameters)?, prompt_tokens, keeps_gaps, _memory: memory })
     }
 }

@@ -24,11 +24,11 @@ use super::{
 use crate::{
     engine::{
         kv_cache::{KvCacheConfig, LoraRequest},
-        own_times::OwnTimes,
+        recorded_timings::RecordedTimings,
         scheduler::{EngineCoreOutput, RequestId, ScheduledAs, Scheduler, SchedulerConfig},
         step_clock::StepWork,
     },
-    play::metrics::{RunningAdapter, StepCounts},
+    play::metrics::RunningAdapter,
 };
 
 /// Delay that later steps make up for; after a longer one the engine's time goes on from there.
@@ -55,7 +55,7 @@ pub(super) struct Stepping {
     /// The part of transfers between engines, where it has one.
     pub(super) connector: Option<Connector>,
     /// Recorded times, where requests have steps of their own.
-    pub(super) own_times: Option<OwnTimes>,
+    pub(super) recorded_timings: Option<RecordedTimings>,
     pub(super) totals: Totals,
     /// End of the last step, while steps follow each other.
     now: Option<Instant>,
@@ -116,7 +116,7 @@ impl Stepping {
             pausing: Vec::new(),
             kv_events: None,
             connector: None,
-            own_times: None,
+            recorded_timings: None,
             totals: Totals::default(),
             now: None,
             zero: Instant::now(),
@@ -128,19 +128,22 @@ impl Stepping {
         self.kv_events = Some(kv_events);
     }
 
-    /// Steps until the inbox is closed.
+    /// Steps until the inbox is closed: all requests together, or each for itself by its recorded times.
     pub(super) fn run(mut self) {
-        if self.own_times.is_some() {
-            return self.run_own_steps();
-        }
-        let mut is_idle = true;
-        let mut due = None;
+        let (mut is_idle, mut due) = (true, None);
         while self.inbox.take(&mut self.mail, is_idle, due).is_some() {
             self.receive();
-            let Some(worked) = self.step() else { return };
-            // Where nothing could be scheduled, nothing can be until something arrives or is aborted.
-            is_idle = !worked && self.delayed.is_empty();
-            due = self.connector.as_ref().and_then(Connector::deadline);
+            is_idle = if self.recorded_timings.is_some() {
+                self.step_requests();
+                true
+            } else {
+                let Some(worked) = self.step() else { return };
+                // Where nothing could be scheduled, nothing can be until something arrives or is aborted.
+                !worked && self.delayed.is_empty()
+            };
+            self.settle();
+            self.report();
+            due = self.next_end();
         }
     }
 
@@ -183,7 +186,7 @@ impl Stepping {
             if self.live.remove(&id).is_some() {
                 self.scheduler.abort(id);
                 self.totals.aborted += 1;
-                self.own_times.iter_mut().for_each(|times| times.forget(id));
+                self.recorded_timings.iter_mut().for_each(|times| times.forget(id));
                 self.connector.iter_mut().for_each(|connector| connector.abort(id));
             } else if let Some(at) = self.delayed.iter().position(|arrived| arrived.request.id == id) {
                 self.delayed.remove(at);
@@ -218,8 +221,6 @@ impl Stepping {
         self.now = (is_busy && self.scheduler.has_requests()).then_some(end);
         let given = self.give(|_| end);
         self.publish(given);
-        self.settle();
-        self.report();
         Some(is_busy)
     }
 
@@ -280,9 +281,7 @@ impl Stepping {
         if let Some(kv_events) = &mut self.kv_events {
             kv_events.publish(&self.scheduler);
         }
-        let mut counts = StepCounts::of(self.scheduler.decisions());
-        (counts.computed, counts.generated) = (computed, generated);
-        self.rank.step(&counts, self.scheduler.decisions());
+        self.rank.step(self.scheduler.decisions(), computed, generated);
         self.rank.evicted(&self.scheduler.drain_evictions());
         self.wake_ups.wake();
     }

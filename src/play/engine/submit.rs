@@ -8,7 +8,7 @@ use super::{
     Engine,
     connector::Transfer,
     inbox::Arrived,
-    own_stepping::Recorded,
+    request_stepping::Recorded,
     run::{EngineRun, Outbox, Submitted},
 };
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
     base::rate_limited_log::RateLimitedLog,
     engine::{
         kv_cache::LoraRequest,
-        own_times::RecordedTimes,
+        recorded_timings::RecordedTimes,
         scheduler::{FinishReason, KvTransfer, Request},
     },
 };
@@ -122,7 +122,7 @@ impl Engine {
             };
             let request = Request { kv_transfer: transfers.part(), burst_ends, ..parameters.request(prompt, output) };
             let (outbox, transfer) = (Arc::clone(&outbox), transfers.of_choice(choice));
-            let recorded = self.has_own_times.then(|| {
+            let recorded = self.has_recorded_times.then(|| {
                 let times = RecordedTimes { tokens: times, concurrency: parameters.concurrency };
                 Box::new(Recorded { arrived: parameters.arrived.unwrap_or(queued), times })
             });

@@ -29,7 +29,7 @@ use crate::{
         middleware::Replay,
         request::{
             blocking::{INLINE_BYTES, off_the_loop},
-            budget::Share,
+            budget::MemoryReservation,
             extract::ErrorResponse,
         },
         state::State,
@@ -103,8 +103,8 @@ struct Target {
 
 #[derive(Debug)]
 enum Ready {
-    Whole { status: u16, body: Option<(String, Share)>, session: Option<String> },
-    Events { frames: Vec<Bytes>, ending: Ending, session: Option<String>, share: Share },
+    Whole { status: u16, body: Option<(String, MemoryReservation)>, session: Option<String> },
+    Events { frames: Vec<Bytes>, ending: Ending, session: Option<String>, memory: MemoryReservation },
     Forward(Box<Forward>),
 }
 
@@ -175,12 +175,12 @@ impl McpServers {
                     None => not_allowed(&target),
                 }
             }
-            Ready::Events { frames, ending, session, share } => {
+            Ready::Events { frames, ending, session, memory } => {
                 let closing = place.map(|place| Closing { target, place, stream });
                 let incoming = (ending == Ending::Later).then_some(incoming);
                 let is_broken = ending == Ending::Broken;
                 events(
-                    Flow { frames: frames.into(), incoming, is_broken, sent: 0, _closing: closing, _share: share },
+                    Flow { frames: frames.into(), incoming, is_broken, sent: 0, _closing: closing, _memory: memory },
                     session,
                 )
             }
@@ -197,9 +197,9 @@ impl McpServers {
         self.state.mcp.deliver(before);
         let frames = messages.iter().map(event).collect();
         let closing = Some(Closing { target: Arc::new(target), place, stream });
-        let share = Share::default();
+        let memory = MemoryReservation::default();
         let flow =
-            Flow { frames, incoming: Some(incoming), is_broken: false, sent: 0, _closing: closing, _share: share };
+            Flow { frames, incoming: Some(incoming), is_broken: false, sent: 0, _closing: closing, _memory: memory };
         events(flow, None)
     }
 
@@ -218,12 +218,12 @@ impl McpServers {
 /// # Errors
 /// 503 where other responses took the memory that there is.
 fn ready(reply: Reply) -> Result<Ready, ApiError> {
-    let mut share = Share::default();
+    let mut memory = MemoryReservation::default();
     let (messages, ending, session) = match reply {
         Reply::Whole { status, body, session } => {
             let body = body.map(|body| body.to_string());
-            share.grow(body.as_ref().map_or(0, String::len))?;
-            return Ok(Ready::Whole { status, body: body.map(|body| (body, share)), session });
+            memory.try_reserve(body.as_ref().map_or(0, String::len))?;
+            return Ok(Ready::Whole { status, body: body.map(|body| (body, memory)), session });
         }
         Reply::Events { messages, is_open, session } => {
             (messages, if is_open { Ending::Later } else { Ending::Now }, session)
@@ -234,10 +234,10 @@ fn ready(reply: Reply) -> Result<Ready, ApiError> {
     let mut frames = Vec::with_capacity(messages.len());
     for message in messages {
         let frame = event(&message);
-        share.grow(frame.len())?;
+        memory.try_reserve(frame.len())?;
         frames.push(frame);
     }
-    Ok(Ready::Events { frames, ending, session, share })
+    Ok(Ready::Events { frames, ending, session, memory })
 }
 
 #[derive(Debug)]
@@ -247,7 +247,7 @@ struct Flow {
     is_broken: bool,
     sent: u64,
     _closing: Option<Closing>,
-    _share: Share,
+    _memory: MemoryReservation,
 }
 
 impl Flow {
@@ -300,18 +300,18 @@ fn events(flow: Flow, session: Option<String>) -> Response {
 fn whole_reply(target: &Target, reply: Reply) -> Response {
     match reply {
         Reply::Whole { status, body, .. } => {
-            whole(target, status, body.map(|body| (body.to_string(), Share::default())), None)
+            whole(target, status, body.map(|body| (body.to_string(), MemoryReservation::default())), None)
         }
         Reply::Events { .. } | Reply::Ended(_) | Reply::Forward(_) => not_allowed(target),
     }
 }
 
-fn whole(target: &Target, status: u16, body: Option<(String, Share)>, session: Option<String>) -> Response {
+fn whole(target: &Target, status: u16, body: Option<(String, MemoryReservation)>, session: Option<String>) -> Response {
     let extra = HeaderMap::from_iter(session_header(session));
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     match body {
         _ if status == StatusCode::METHOD_NOT_ALLOWED => not_allowed(target),
-        Some((body, share)) if status == StatusCode::OK => held_json(body, share, extra),
+        Some((body, memory)) if status == StatusCode::OK => held_json(body, memory, extra),
         Some((body, _)) => body_of_type(status, Some(HeaderValue::from_static("application/json")), body.into(), extra),
         None => empty_with(status, extra),
     }

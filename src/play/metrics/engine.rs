@@ -1,11 +1,11 @@
-//! The engine's counters of requests.
+//! An engine's counters, and the families that show them. A new family is a field here, and a row in the table at whose place vLLM has it.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::{
+use super::{drafts::DraftCounts, steps::Steps, transfers::KvTransfers};
+use crate::base::stats::{
+    exposition::{Family, counter, counter_by, gauge, gauge_by, histogram, labelled, read},
     histogram::{Histogram, float, one_two_five},
-    scheduled::Scheduled,
-    steps::Steps,
 };
 
 /// Ways to finish, in the engine's order.
@@ -29,11 +29,22 @@ const RESIDENCY: [f64; 21] = [
 ];
 const PREEMPTIONS: [f64; 7] = [1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0];
 
-/// Counters and distributions over all requests.
-#[derive(Debug)]
+/// Counters and distributions over all requests of an engine.
+#[derive(Debug, Default)]
 pub(super) struct EngineMetrics {
+    /// True where a simulated engine's scheduler sets the gauges, and counts its steps.
+    pub(super) is_scheduled: bool,
     pub(super) running: AtomicU64,
+    /// Requests that wait for capacity, and those that are deferred.
     pub(super) waiting: AtomicU64,
+    pub(super) deferred: AtomicU64,
+    /// Share of blocks in use, as the bits of a float.
+    pub(super) kv_cache_usage: AtomicU64,
+    pub(super) prefix_queries: AtomicU64,
+    pub(super) prefix_hits: AtomicU64,
+    pub(super) preemptions: AtomicU64,
+    /// Choices that did not pass through the simulated engine: those sent as they were recorded, or without tokens.
+    pub(super) others: AtomicU64,
     /// Choices that were admitted and have not ended.
     pub(super) admitted: AtomicU64,
     /// 0 awake, else one more than the level of sleep.
@@ -62,12 +73,14 @@ pub(super) struct EngineMetrics {
     pub(super) choices: Histogram,
     pub(super) max_tokens: Histogram,
     pub(super) computed: Histogram,
-    pub(super) preemptions: Histogram,
+    pub(super) request_preemptions: Histogram,
     pub(super) block_lifetime: Histogram,
     pub(super) block_idle: Histogram,
     pub(super) block_reuse_gap: Histogram,
-    /// Figures of the simulated engine, where there is one.
-    pub(super) scheduled: Option<Scheduled>,
+    /// Those of a KV connector, where there is one.
+    pub(super) transfers: Option<KvTransfers>,
+    /// Those of speculative decoding, where there is any.
+    pub(super) drafts: Option<DraftCounts>,
 }
 
 impl EngineMetrics {
@@ -76,16 +89,6 @@ impl EngineMetrics {
         let tokens = || Histogram::counts(one_two_five(max_model_len));
         let request = || Histogram::seconds(&REQUEST);
         Self {
-            running: AtomicU64::default(),
-            waiting: AtomicU64::default(),
-            admitted: AtomicU64::default(),
-            sleep: AtomicU64::default(),
-            rejected: AtomicU64::default(),
-            prompt_tokens: AtomicU64::default(),
-            cached_tokens: AtomicU64::default(),
-            external_tokens: AtomicU64::default(),
-            generation_tokens: AtomicU64::default(),
-            finished: Default::default(),
             first_token: Histogram::seconds(&FIRST_TOKEN),
             inter_token: Histogram::seconds(&TOKEN),
             per_token: Histogram::seconds(&TOKEN),
@@ -95,82 +98,225 @@ impl EngineMetrics {
             prefill: request(),
             decode: request(),
             step_tokens: Histogram::counts(STEP_TOKENS.to_vec()),
-            steps: Steps::default(),
             request_prompt: tokens(),
             request_generation: tokens(),
             longest_generation: tokens(),
             choices: Histogram::counts(one_two_five(20)),
             max_tokens: tokens(),
             computed: tokens(),
-            preemptions: Histogram::counts(PREEMPTIONS.to_vec()),
+            request_preemptions: Histogram::counts(PREEMPTIONS.to_vec()),
             block_lifetime: Histogram::seconds(&RESIDENCY),
             block_idle: Histogram::seconds(&RESIDENCY),
             block_reuse_gap: Histogram::seconds(&RESIDENCY),
-            scheduled: None,
+            ..Self::default()
         }
     }
 
-    /// The distribution of a family.
-    pub(super) fn histogram(&self, family: &str) -> Option<&Histogram> {
-        Some(match family {
-            "vllm:time_to_first_token_seconds" => &self.first_token,
-            "vllm:inter_token_latency_seconds" => &self.inter_token,
-            "vllm:request_time_per_output_token_seconds" => &self.per_token,
-            "vllm:e2e_request_latency_seconds" => &self.e2e,
-            "vllm:request_queue_time_seconds" => &self.queue,
-            "vllm:request_inference_time_seconds" => &self.inference,
-            "vllm:request_prefill_time_seconds" => &self.prefill,
-            "vllm:request_decode_time_seconds" => &self.decode,
-            "vllm:iteration_tokens_total" => &self.step_tokens,
-            "vllm:request_prompt_tokens" => &self.request_prompt,
-            "vllm:request_generation_tokens" => &self.request_generation,
-            "vllm:request_max_num_generation_tokens" => &self.longest_generation,
-            "vllm:request_params_n" => &self.choices,
-            "vllm:request_params_max_tokens" => &self.max_tokens,
-            "vllm:request_prefill_kv_computed_tokens" => &self.computed,
-            "vllm:request_num_preemptions" => &self.preemptions,
-            "vllm:kv_block_lifetime_seconds" => &self.block_lifetime,
-            "vllm:kv_block_idle_before_evict_seconds" => &self.block_idle,
-            "vllm:kv_block_reuse_gap_seconds" => &self.block_reuse_gap,
-            _ => return self.scheduled.as_ref()?.transfers.as_ref()?.histogram(family),
-        })
+    /// Queries and hits of the prefix cache: the scheduler's, else what was recorded of prompts.
+    fn prefix_cache(&self) -> (f64, f64) {
+        if self.is_scheduled {
+            (read(&self.prefix_queries), read(&self.prefix_hits))
+        } else {
+            (read(&self.prompt_tokens), read(&self.cached_tokens))
+        }
     }
 
-    /// The value of a sample that is no distribution; `None` where nothing is counted.
-    pub(super) fn value(&self, name: &str, labels: &str) -> Option<f64> {
-        if let Some(value) = self.scheduled.as_ref().and_then(|scheduled| scheduled.value(name, labels)) {
-            return Some(value);
-        }
-        let (cached, external) = (self.cached_tokens.load(Relaxed), self.external_tokens.load(Relaxed));
-        let prompt = self.prompt_tokens.load(Relaxed);
-        let source = |word: &str| labels.contains(&format!("source=\"{word}\""));
-        Some(float(match name {
-            "vllm:num_requests_running" => self.running.load(Relaxed),
-            "vllm:prefix_cache_queries_total" | "vllm:prompt_tokens_total" => prompt,
-            "vllm:prefix_cache_hits_total" | "vllm:prompt_tokens_cached_total" => cached,
-            "vllm:prompt_tokens_by_source_total" if source("local_compute") => prompt.saturating_sub(cached),
-            "vllm:prompt_tokens_by_source_total" if source("local_cache_hit") => cached.saturating_sub(external),
-            "vllm:prompt_tokens_by_source_total" if source("external_kv_transfer") => external,
-            "vllm:prompt_tokens_cached_by_source_total" if source("device") => cached,
-            "vllm:generation_tokens_total" => self.generation_tokens.load(Relaxed),
-            "vllm:admission_rejections_total" if labels.contains("\"max_num_queued_reqs\"") => {
-                self.rejected.load(Relaxed)
-            }
-            "vllm:engine_sleep_state" => {
-                let states = ["\"awake\"", "\"weights_offloaded\"", "\"discard_all\""];
-                let state = match self.sleep.load(Relaxed) {
-                    0 => Some(0),
-                    2 => Some(1),
-                    3 => Some(2),
-                    _ => None,
-                };
-                u64::from(state.and_then(|at| states.get(at)).is_some_and(|state| labels.contains(state)))
-            }
-            "vllm:request_success_total" => {
-                let at = REASONS.iter().position(|reason| labels.contains(&format!("finished_reason=\"{reason}\"")));
-                at.and_then(|at| self.finished.get(at))?.load(Relaxed)
-            }
-            _ => return None,
-        }))
+    /// A counter of the KV connector, where there is one.
+    fn of_connector(&self, counter: fn(&KvTransfers) -> &AtomicU64) -> f64 {
+        self.transfers.as_ref().map_or(0.0, |transfers| read(counter(transfers)))
     }
 }
+
+/// What this engine does not count.
+fn none(_: &EngineMetrics) -> f64 {
+    0.0
+}
+
+const KV_CACHE_USAGE: Family<EngineMetrics> =
+    gauge("vllm:kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.", |e| {
+        f64::from_bits(e.kv_cache_usage.load(Relaxed))
+    });
+const PREFIX_QUERIES: Family<EngineMetrics> =
+    counter("vllm:prefix_cache_queries", "Prefix cache queries, in terms of number of queried tokens.", |e| {
+        e.prefix_cache().0
+    });
+const PREFIX_HITS: Family<EngineMetrics> =
+    counter("vllm:prefix_cache_hits", "Prefix cache hits, in terms of number of cached tokens.", |e| {
+        e.prefix_cache().1
+    });
+const INTER_TOKEN: Family<EngineMetrics> =
+    histogram("vllm:inter_token_latency_seconds", "Histogram of inter-token latency in seconds.", |e| &e.inter_token);
+
+/// Families under the names that earlier versions of vLLM had for them.
+pub(super) const LEGACY: [Family<EngineMetrics>; 4] = [
+    KV_CACHE_USAGE.renamed("vllm:gpu_cache_usage_perc"),
+    PREFIX_QUERIES.renamed("vllm:gpu_prefix_cache_queries"),
+    PREFIX_HITS.renamed("vllm:gpu_prefix_cache_hits"),
+    INTER_TOKEN.renamed("vllm:time_per_output_token_seconds"),
+];
+
+/// Families before those about the loading of blocks.
+pub(super) const QUEUES: [Family<EngineMetrics>; 6] = [
+    counter(
+        "vllm:estimated_flops_per_gpu",
+        "Estimated number of floating point operations per GPU (for Model Flops Utilization calculations).",
+        none,
+    ),
+    counter(
+        "vllm:estimated_read_bytes_per_gpu",
+        "Estimated number of bytes read from memory per GPU (for Model Flops Utilization calculations).",
+        none,
+    ),
+    counter(
+        "vllm:estimated_write_bytes_per_gpu",
+        "Estimated number of bytes written to memory per GPU (for Model Flops Utilization calculations).",
+        none,
+    ),
+    gauge("vllm:num_requests_running", "Number of requests in model execution batches.", |e| read(&e.running)),
+    gauge("vllm:num_requests_waiting", "Number of requests waiting to be processed.", |e| {
+        read(&e.waiting) + read(&e.deferred)
+    }),
+    gauge_by(
+        "vllm:num_requests_waiting_by_reason",
+        "Number of waiting requests by reason. Reason labels: 'capacity' = waiting for scheduling capacity; \
+         'deferred' = deferred by transient constraints (LoRA budget, KV transfer, blocked status). Sum of all reasons \
+         equals vllm:num_requests_waiting.",
+        "reason",
+        |e| labelled([("capacity", read(&e.waiting)), ("deferred", read(&e.deferred))]),
+    ),
+];
+
+/// Families of what an engine has done.
+pub(super) const TOKENS: [Family<EngineMetrics>; 15] = [
+    gauge_by(
+        "vllm:engine_sleep_state",
+        "Engine sleep state; awake = 0 means engine is sleeping; awake = 1 means engine is awake; \
+         weights_offloaded = 1 means sleep level 1; discard_all = 1 means sleep level 2.",
+        "sleep_state",
+        |e| {
+            let is = |state: u64| f64::from(u8::from(e.sleep.load(Relaxed) == state));
+            labelled([("awake", is(0)), ("weights_offloaded", is(2)), ("discard_all", is(3))])
+        },
+    ),
+    KV_CACHE_USAGE,
+    PREFIX_QUERIES,
+    PREFIX_HITS,
+    counter(
+        "vllm:external_prefix_cache_queries",
+        "External prefix cache queries from KV connector cross-instance cache sharing, in terms of number of queried \
+         tokens.",
+        |e| e.of_connector(|transfers| &transfers.queries),
+    ),
+    counter(
+        "vllm:external_prefix_cache_hits",
+        "External prefix cache hits from KV connector cross-instance cache sharing, in terms of number of cached tokens.",
+        |e| e.of_connector(|transfers| &transfers.hits),
+    ),
+    counter("vllm:mm_cache_queries", "Multi-modal cache queries, in terms of number of queried items.", none),
+    counter("vllm:mm_cache_hits", "Multi-modal cache hits, in terms of number of cached items.", none),
+    counter("vllm:num_preemptions", "Cumulative number of preemption from the engine.", |e| read(&e.preemptions)),
+    counter("vllm:prompt_tokens", "Number of prefill tokens processed.", |e| read(&e.prompt_tokens)),
+    counter_by("vllm:prompt_tokens_by_source", "Number of prompt tokens by source.", "source", |e| {
+        let [prompt, cached, external] =
+            [&e.prompt_tokens, &e.cached_tokens, &e.external_tokens].map(|count| count.load(Relaxed));
+        labelled([
+            ("local_compute", float(prompt.saturating_sub(cached))),
+            ("local_cache_hit", float(cached.saturating_sub(external))),
+            ("external_kv_transfer", float(external)),
+        ])
+    }),
+    counter("vllm:prompt_tokens_cached", "Number of cached prompt tokens (local + external).", |e| {
+        read(&e.cached_tokens)
+    }),
+    counter_by(
+        "vllm:prompt_tokens_cached_by_source",
+        "Prefix-cache hit tokens by the cache tier that supplied them: device (local HBM), host (offloaded to DRAM), \
+         disk, p2p (transferred from another vLLM instance) or external_unspecified. Counted at admission; sums to \
+         vllm:prefix_cache_hits + vllm:external_prefix_cache_hits.",
+        "source",
+        |e| {
+            let hits = [
+                ("device", e.prefix_cache().1),
+                ("host", 0.0),
+                ("p2p", e.of_connector(|transfers| &transfers.hits)),
+                ("disk", 0.0),
+                ("external_unspecified", 0.0),
+            ];
+            labelled(hits)
+        },
+    ),
+    counter("vllm:generation_tokens", "Number of generation tokens processed.", |e| read(&e.generation_tokens)),
+    counter_by("vllm:request_success", "Count of successfully processed requests.", "finished_reason", |e| {
+        labelled(REASONS.iter().zip(&e.finished).map(|(reason, count)| (*reason, read(count))))
+    }),
+];
+
+/// The family of requests that no engine got.
+pub(super) const REJECTIONS: [Family<EngineMetrics>; 1] = [counter_by(
+    "vllm:admission_rejections",
+    "Number of admission attempts rejected by a queue limit, by reason.",
+    "reason",
+    |e| labelled([("max_num_queued_reqs", read(&e.rejected)), ("max_num_queued_tokens", 0.0)]),
+)];
+
+/// Families of requests that have ended.
+pub(super) const REQUESTS: [Family<EngineMetrics>; 16] = [
+    histogram("vllm:request_prompt_tokens", "Number of prefill tokens processed.", |e| &e.request_prompt),
+    histogram("vllm:request_generation_tokens", "Number of generation tokens processed.", |e| &e.request_generation),
+    histogram("vllm:iteration_tokens_total", "Histogram of number of tokens per engine_step.", |e| &e.step_tokens),
+    histogram(
+        "vllm:request_max_num_generation_tokens",
+        "Histogram of maximum number of requested generation tokens.",
+        |e| &e.longest_generation,
+    ),
+    histogram("vllm:request_params_n", "Histogram of the n request parameter.", |e| &e.choices),
+    histogram("vllm:request_params_max_tokens", "Histogram of the max_tokens request parameter.", |e| &e.max_tokens),
+    histogram("vllm:time_to_first_token_seconds", "Histogram of time to first token in seconds.", |e| &e.first_token),
+    INTER_TOKEN,
+    histogram(
+        "vllm:request_time_per_output_token_seconds",
+        "Histogram of time_per_output_token_seconds per request.",
+        |e| &e.per_token,
+    ),
+    histogram("vllm:e2e_request_latency_seconds", "Histogram of e2e request latency in seconds.", |e| &e.e2e),
+    histogram("vllm:request_queue_time_seconds", "Histogram of time spent in WAITING phase for request.", |e| &e.queue),
+    histogram("vllm:request_inference_time_seconds", "Histogram of time spent in RUNNING phase for request.", |e| {
+        &e.inference
+    }),
+    histogram("vllm:request_prefill_time_seconds", "Histogram of time spent in PREFILL phase for request.", |e| {
+        &e.prefill
+    }),
+    histogram("vllm:request_decode_time_seconds", "Histogram of time spent in DECODE phase for request.", |e| {
+        &e.decode
+    }),
+    histogram("vllm:request_num_preemptions", "Histogram of the number of times a request was preempted.", |e| {
+        &e.request_preemptions
+    }),
+    histogram(
+        "vllm:request_prefill_kv_computed_tokens",
+        "Histogram of new KV tokens computed during prefill (excluding cached tokens).",
+        |e| &e.computed,
+    ),
+];
+
+/// Families about single blocks of the cache.
+pub(super) const BLOCKS: [Family<EngineMetrics>; 3] = [
+    histogram(
+        "vllm:kv_block_lifetime_seconds",
+        "Histogram of KV cache block lifetime from allocation to eviction. Sampled metrics (controlled by \
+         --kv-cache-metrics-sample).",
+        |e| &e.block_lifetime,
+    ),
+    histogram(
+        "vllm:kv_block_idle_before_evict_seconds",
+        "Histogram of idle time before KV cache block eviction. Sampled metrics (controlled by \
+         --kv-cache-metrics-sample).",
+        |e| &e.block_idle,
+    ),
+    histogram(
+        "vllm:kv_block_reuse_gap_seconds",
+        "Histogram of time gaps between consecutive KV cache block accesses. Only the most recent accesses are \
+         recorded (ring buffer). Sampled metrics (controlled by --kv-cache-metrics-sample).",
+        |e| &e.block_reuse_gap,
+    ),
+];

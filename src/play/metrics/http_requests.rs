@@ -1,7 +1,6 @@
 //! HTTP requests by path, method and status, as the engine's server counts them.
 
 use std::{
-    fmt::Write,
     sync::{
         Arc, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -11,14 +10,20 @@ use std::{
 
 use http::Method;
 
-use super::{
-    histogram::{Histogram, float, number},
-    process::unix_time,
+use super::process::unix_time;
+use crate::{
+    api::endpoints::{Handler, Route, route},
+    base::stats::{
+        exposition::{Exposition, Family, Labels, histogram, read},
+        histogram::Histogram,
+    },
 };
-use crate::api::endpoints::{Handler, Route, route};
 
 /// Methods with a series of their own; others are counted together, so that clients cannot make up series.
 const METHODS: [&str; 9] = ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "TRACE", "QUERY"];
+
+/// Statuses by their first digit.
+const CLASSES: [&str; 10] = ["0xx", "1xx", "2xx", "3xx", "4xx", "5xx", "6xx", "7xx", "8xx", "9xx"];
 
 const FINE: [f64; 21] = [
     0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 7.5, 10.0, 30.0, 60.0,
@@ -63,10 +68,10 @@ pub(super) struct HttpRequest {
 pub(super) struct HttpRequests {
     pub(super) load: AtomicU64,
     fine: Histogram,
-    requests: Series<(&'static str, &'static str, u16), AtomicU64>,
-    request_bytes: Series<&'static str, Bytes>,
-    response_bytes: Series<&'static str, Bytes>,
-    took: Series<(&'static str, &'static str), Histogram>,
+    requests: Series<3, AtomicU64>,
+    request_bytes: Series<1, Bytes>,
+    response_bytes: Series<1, Bytes>,
+    took: Series<2, Histogram>,
 }
 
 #[derive(Debug, Default)]
@@ -80,85 +85,95 @@ impl Bytes {
         self.count.fetch_add(1, Relaxed);
         self.sum.fetch_add(bytes, Relaxed);
     }
+
+    fn append(&self, page: &mut Exposition, name: &str, labels: Labels<'_>) {
+        page.sample(&format!("{name}_count"), labels, read(&self.count));
+        page.sample(&format!("{name}_sum"), labels, read(&self.sum));
+    }
 }
+
+/// The family of all requests' times together.
+const FINE_TIMES: [Family<HttpRequests>; 1] = [histogram(
+    "http_request_duration_highr_seconds",
+    "Latency with many buckets but no API specific labels. Made for more accurate percentile calculations. ",
+    |requests| &requests.fine,
+)];
 
 impl Default for HttpRequests {
     fn default() -> Self {
         Self {
             load: AtomicU64::new(0),
             fine: Histogram::seconds(&FINE),
-            requests: Series::default(),
-            request_bytes: Series::default(),
-            response_bytes: Series::default(),
-            took: Series::default(),
+            requests: Series::of(["handler", "method", "status"]),
+            request_bytes: Series::of(["handler"]),
+            response_bytes: Series::of(["handler"]),
+            took: Series::of(["handler", "method"]),
         }
     }
 }
 
 impl HttpRequests {
-    pub(super) fn load(&self) -> u64 {
-        self.load.load(Relaxed)
+    pub(super) fn record(&self, request: &HttpRequest) {
+        let handler = request.handler;
+        let method = METHODS.iter().find(|known| **known == request.method.as_str()).copied().unwrap_or("other");
+        let class = CLASSES.get(usize::from(request.status / 100)).copied().unwrap_or("none");
+        self.requests.get([handler, method, class], AtomicU64::default).fetch_add(1, Relaxed);
+        self.request_bytes.get([handler], Bytes::default).add(request.request_bytes);
+        self.response_bytes.get([handler], Bytes::default).add(request.response_bytes);
+        self.took.get([handler, method], || Histogram::seconds(&COARSE)).time(request.took);
+        self.fine.time(request.took);
     }
 
-    pub(super) fn fine(&self) -> &Histogram {
-        &self.fine
-    }
-
-    pub(super) fn record(&self, visit: &HttpRequest) {
-        let handler = visit.handler;
-        let method = METHODS.iter().find(|known| **known == visit.method.as_str()).copied().unwrap_or("other");
-        self.requests.get((handler, method, visit.status / 100), AtomicU64::default).fetch_add(1, Relaxed);
-        self.request_bytes.get(handler, Bytes::default).add(visit.request_bytes);
-        self.response_bytes.get(handler, Bytes::default).add(visit.response_bytes);
-        self.took.get((handler, method), || Histogram::seconds(&COARSE)).time(visit.took);
-        self.fine.time(visit.took);
-    }
-
-    /// The samples of a family, one per line.
-    pub(super) fn write(&self, family: &str, page: &mut String) {
-        let requests = |page: &mut String, is_created: bool| {
-            self.requests.each(|(handler, method, class), count, since| {
-                let value = number(if is_created { since } else { float(count.load(Relaxed)) });
-                let labels = format!("{{handler=\"{handler}\",method=\"{method}\",status=\"{class}xx\"}}");
-                let _ = writeln!(page, "{family}{labels} {value}");
-            });
-        };
-        match family {
-            "http_requests_total" => requests(page, false),
-            "http_requests_created" => requests(page, true),
-            "http_request_size_bytes" => self.request_bytes.write_bytes(family, page),
-            "http_response_size_bytes" => self.response_bytes.write_bytes(family, page),
-            "http_request_size_bytes_created" => self.request_bytes.write_created(family, page),
-            "http_response_size_bytes_created" => self.response_bytes.write_created(family, page),
-            "http_request_duration_seconds" => self.took.write_times(family, page),
-            "http_request_duration_seconds_created" => self.took.each(|(handler, method), _, since| {
-                let labels = format!("{{handler=\"{handler}\",method=\"{method}\"}}");
-                let _ = writeln!(page, "{family}{labels} {}", number(since));
-            }),
-            _ => {}
+    /// Appends the families to a page; `since` is when counting began, in seconds since 1970.
+    pub(super) fn append(&self, page: &mut Exposition, since: f64) {
+        let help = "Total number of requests by method, status and handler.";
+        self.requests.append(page, ("http_requests", "_total"), "counter", help, |page, labels, count| {
+            page.sample("http_requests_total", labels, read(count));
+        });
+        let sizes = [
+            ("request", "incoming requests", &self.request_bytes),
+            ("response", "outgoing responses", &self.response_bytes),
+        ];
+        for (name, of, bytes) in sizes {
+            let name = format!("http_{name}_size_bytes");
+            let help = format!(
+                "Content length of {of} by handler. Only value of header is respected. Otherwise ignored. No percentile calculated. "
+            );
+            bytes.append(page, (&name, ""), "summary", &help, |page, labels, bytes| bytes.append(page, &name, labels));
         }
+        page.families(&FINE_TIMES, &[(&[], self)], Some(since));
+        let (name, help) = (
+            "http_request_duration_seconds",
+            "Latency with only few buckets by handler. Made to be only used if aggregation by handler is important. ",
+        );
+        self.took.append(page, (name, ""), "histogram", help, |page, labels, took| page.histogram(name, labels, took));
     }
 }
 
-/// One of a kind per key, in the order of their first use, with the time of that. A lock is written to only then.
+/// One of a kind for each combination of label values, in the order of their first use, with the time of that. A lock is written to only
+/// then.
 #[derive(Debug)]
-struct Series<K, T>(RwLock<Vec<(K, Arc<T>, f64)>>);
-
-impl<K, T> Default for Series<K, T> {
-    fn default() -> Self {
-        Self(RwLock::new(Vec::new()))
-    }
+struct Series<const N: usize, T> {
+    labels: [&'static str; N],
+    series: RwLock<Vec<Entry<N, T>>>,
 }
 
-impl<K: Copy + PartialEq, T> Series<K, T> {
-    fn get(&self, key: K, make: impl FnOnce() -> T) -> Arc<T> {
-        let find = |series: &[(K, Arc<T>, f64)]| {
+/// Values of the labels, what is counted, and since when, in seconds since 1970.
+type Entry<const N: usize, T> = ([&'static str; N], Arc<T>, f64);
+
+impl<const N: usize, T> Series<N, T> {
+    fn of(labels: [&'static str; N]) -> Self {
+        Self { labels, series: RwLock::new(Vec::new()) }
+    }
+
+    fn get(&self, key: [&'static str; N], make: impl FnOnce() -> T) -> Arc<T> {
+        let find = |series: &[Entry<N, T>]| {
             series.iter().find(|(known, ..)| *known == key).map(|(_, found, _)| Arc::clone(found))
         };
-        if let Some(found) = find(&self.0.read().unwrap_or_else(PoisonError::into_inner)) {
+        if let Some(found) = find(&self.series.read().unwrap_or_else(PoisonError::into_inner)) {
             return found;
         }
-        let mut series = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut series = self.series.write().unwrap_or_else(PoisonError::into_inner);
         find(&series).unwrap_or_else(|| {
             let made = Arc::new(make());
             series.push((key, Arc::clone(&made), unix_time()));
@@ -166,39 +181,26 @@ impl<K: Copy + PartialEq, T> Series<K, T> {
         })
     }
 
-    fn each(&self, mut see: impl FnMut(K, &T, f64)) {
-        for (key, value, since) in self.0.read().unwrap_or_else(PoisonError::into_inner).iter() {
-            see(*key, value, *since);
-        }
+    /// Appends a family, and the one of when each of its series began.
+    fn append(
+        &self,
+        page: &mut Exposition,
+        (name, suffix): (&str, &str),
+        kind: &str,
+        help: &str,
+        put: impl Fn(&mut Exposition, Labels<'_>, &T),
+    ) {
+        let series = self.series.read().unwrap_or_else(PoisonError::into_inner);
+        let labelled = || series.iter().map(|(key, value, since)| (zip(self.labels, *key), value, since));
+        page.family(&format!("{name}{suffix}"), kind, help);
+        labelled().for_each(|(labels, value, _)| put(page, &labels, value));
+        let created = format!("{name}_created");
+        page.family(&created, "gauge", help);
+        labelled().for_each(|(labels, _, since)| page.sample(&created, &labels, *since));
     }
 }
 
-impl Series<&'static str, Bytes> {
-    fn write_bytes(&self, family: &str, page: &mut String) {
-        self.each(|handler, bytes, _| {
-            let (count, sum) = (float(bytes.count.load(Relaxed)), float(bytes.sum.load(Relaxed)));
-            let _ = writeln!(page, "{family}_count{{handler=\"{handler}\"}} {}", number(count));
-            let _ = writeln!(page, "{family}_sum{{handler=\"{handler}\"}} {}", number(sum));
-        });
-    }
-
-    fn write_created(&self, family: &str, page: &mut String) {
-        self.each(|handler, _, since| {
-            let _ = writeln!(page, "{family}{{handler=\"{handler}\"}} {}", number(since));
-        });
-    }
-}
-
-impl Series<(&'static str, &'static str), Histogram> {
-    fn write_times(&self, family: &str, page: &mut String) {
-        self.each(|(handler, method), took, _| {
-            for (bound, count) in took.cumulated() {
-                let labels = format!("{{handler=\"{handler}\",le=\"{bound}\",method=\"{method}\"}}");
-                let _ = writeln!(page, "{family}_bucket{labels} {}", number(count));
-            }
-            let labels = format!("{{handler=\"{handler}\",method=\"{method}\"}}");
-            let _ = writeln!(page, "{family}_count{labels} {}", number(took.total()));
-            let _ = writeln!(page, "{family}_sum{labels} {}", number(took.sum()));
-        });
-    }
+fn zip<'a, const N: usize>(names: [&'a str; N], values: [&'a str; N]) -> [(&'a str, &'a str); N] {
+    let mut values = values.into_iter();
+    names.map(|name| (name, values.next().unwrap_or_default()))
 }

@@ -3,13 +3,10 @@
 //! As in vLLM 0.32.0 an adapter is there from the first token of a request until the end of its last one, under both labels, and
 //! each combination of labels keeps the time of the last step that had it.
 
-use std::{
-    fmt::Write,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Metrics, histogram::number, page::label, process::unix_time};
-use crate::engine::kv_cache::LoraRequest;
+use super::Metrics;
+use crate::{base::stats::exposition::Exposition, engine::kv_cache::LoraRequest};
 
 const NAME: &str = "vllm:lora_requests_info";
 
@@ -68,15 +65,13 @@ impl LoraRequestsInfo {
     }
 
     /// Appends the family to a page.
-    pub(super) fn append(&self, page: &mut String) {
-        let _ = writeln!(page, "# HELP {NAME} Running stats on lora requests.\n# TYPE {NAME} gauge");
+    pub(super) fn append(&self, page: &mut Exposition) {
+        page.family(NAME, "gauge", "Running stats on lora requests.");
+        let max_loras = self.max_loras.to_string();
         for (names, time) in &self.lock().shown {
-            let (max_loras, names) = (self.max_loras, label(names));
-            let _ = writeln!(
-                page,
-                "{NAME}{{max_lora=\"{max_loras}\",running_lora_adapters=\"{names}\",waiting_lora_adapters=\"{names}\"}} {}",
-                number(*time)
-            );
+            let labels =
+                [("max_lora", max_loras.as_str()), ("running_lora_adapters", names), ("waiting_lora_adapters", names)];
+            page.sample(NAME, &labels, *time);
         }
     }
 
@@ -105,11 +100,6 @@ impl Metrics {
         }
         Some(RunningAdapter { info: Arc::clone(info), lora: Arc::clone(lora) })
     }
-
-    /// Notes the end of a step for the adapters.
-    pub(super) fn step_of_adapters(&self) {
-        self.lora.iter().for_each(|lora| lora.step(unix_time()));
-    }
 }
 
 impl Drop for RunningAdapter {
@@ -129,15 +119,16 @@ impl Drop for RunningAdapter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::stats::exposition::Numbers;
 
     fn adapter(name: &str) -> Arc<LoraRequest> {
         Arc::new(LoraRequest { lora_int_id: 1, lora_name: name.to_owned(), lora_path: "/none".to_owned() })
     }
 
     fn lines(metrics: &Metrics) -> Vec<String> {
-        let mut page = String::new();
+        let mut page = Exposition::new(Numbers::Python, 0);
         metrics.lora.as_ref().unwrap().append(&mut page);
-        page.lines().skip(2).map(|line| line.replace("vllm:lora_requests_info", "")).collect()
+        page.into_text().lines().skip(2).map(|line| line.replace("vllm:lora_requests_info", "")).collect()
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! `/metrics`: the families of the engine's server, with this server's values.
 //!
-//! The families, their helps, labels and order are data (`families.txt`, as the engine shows them); counters are atomic, so
-//! that a token costs a few additions and no lock. Every choice counts as a request of its own, as in the engine.
+//! Each family is a row of a table ([`engine`], [`drafts`], [`transfers`], [`process`], [`vcr`]) beside the counters that it shows; [`page`] has
+//! the tables in the engine's order. Counters are atomic, so that a token costs a few additions and no lock. Every choice counts as a request of
+//! its own, as in the engine.
 //!
 //! With a simulated engine its scheduler sets the gauges and its steps are those that are counted ([`scheduled`]).
 //!
@@ -10,17 +11,15 @@
 //! (the cache's fill, preemptions, floating point operations, Python's garbage) stays zero. Cached tokens are the
 //! recorded ones. Answers from cassettes count too.
 
+mod choice;
 mod drafts;
 mod engine;
-mod flight;
-mod flights;
 mod http_requests;
-mod legacy;
 mod lora;
 mod page;
-mod places;
+mod permit;
 mod process;
-mod queued;
+mod response;
 mod scheduled;
 mod steps;
 mod tool_parser;
@@ -30,22 +29,20 @@ mod watched;
 
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
-use self::{engine::EngineMetrics, http_requests::HttpRequests, lora::LoraRequestsInfo, scheduled::Scheduled};
 pub(super) use self::{
-    flight::{Flight, Group},
-    flights::Flights,
-    legacy::append_legacy,
+    choice::{ChoiceMetrics, RequestMetrics},
     lora::RunningAdapter,
     page::{About, CONTENT_TYPE, MOUNTED_CONTENT_TYPE, page},
-    places::Places,
-    queued::Queued,
-    scheduled::{Shown, StepCounts},
+    permit::{AdmissionPermit, Queued},
+    response::ResponseMetrics,
+    scheduled::Shown,
     tool_parser::ToolParserCalls,
     transfers::Transferred,
-    vcr::append as append_own,
+    vcr::OwnCounts,
     watched::{NotServed, Watch},
 };
-use crate::{api::ApiError, base::stats::histogram};
+use self::{engine::EngineMetrics, http_requests::HttpRequests, lora::LoraRequestsInfo, process::unix_time};
+use crate::api::ApiError;
 
 /// Everything that is counted.
 #[derive(Debug)]
@@ -54,7 +51,7 @@ pub(super) struct Metrics {
     engine: Arc<EngineMetrics>,
     /// Of the other ranks of a simulated engine.
     others: Vec<Arc<EngineMetrics>>,
-    visits: HttpRequests,
+    http: HttpRequests,
     /// Where adapters are enabled.
     lora: Option<Arc<LoraRequestsInfo>>,
     /// Seconds since 1970.
@@ -62,12 +59,18 @@ pub(super) struct Metrics {
 }
 
 impl Metrics {
+    /// Counters that start now.
+    pub(super) fn new(max_model_len: u32) -> Self {
+        let engine = EngineMetrics::new(max_model_len).into();
+        Self { engine, others: Vec::new(), http: HttpRequests::default(), lora: None, started: unix_time() }
+    }
+
     /// Admits some choices of a prompt where no more than `most` will be in progress, however many come together.
     ///
     /// # Errors
     /// 503 where there are too many.
-    pub(super) fn admit(&self, choices: u32, most: Option<u32>) -> Result<Places, ApiError> {
-        Places::take(&self.engine, choices, most).ok_or_else(|| self.busy())
+    pub(super) fn admit(&self, choices: u32, most: Option<u32>) -> Result<AdmissionPermit, ApiError> {
+        AdmissionPermit::take(&self.engine, choices, most).ok_or_else(|| self.busy())
     }
 
     /// Counts a request that finds no room, and refuses it.
@@ -76,7 +79,7 @@ impl Metrics {
         ApiError::busy()
     }
 
-    /// Checks whether the engine sleeps, and how deep.
+    /// Sets whether the engine sleeps, and how deep.
     pub(super) fn set_sleep(&self, level: Option<u8>) {
         let level = level.map_or(0, |level| u64::from(level) + 1);
         self.each().for_each(|engine| engine.sleep.store(level, Relaxed));
@@ -84,10 +87,7 @@ impl Metrics {
 
     /// Choices that run now.
     pub(super) fn running(&self) -> u64 {
-        let running = |engine: &EngineMetrics| {
-            engine.scheduled.as_ref().map_or_else(|| engine.running.load(Relaxed), Scheduled::running)
-        };
-        self.each().map(|engine| running(engine)).sum()
+        self.each().map(|engine| engine.running.load(Relaxed)).sum()
     }
 
     /// Number of ranks.
@@ -107,6 +107,6 @@ impl Metrics {
 
     /// Requests in progress on the paths that the engine's `/load` looks at.
     pub(super) fn load(&self) -> u64 {
-        self.visits.load()
+        self.http.load.load(Relaxed)
     }
 }

@@ -1,15 +1,22 @@
-//! The page of `/metrics`, from the list of families.
+//! The page of `/metrics`: the tables of families in the engine's order.
 
-use std::fmt::Write;
+use std::sync::Arc;
 
 use super::{
-    Metrics,
-    drafts::DRAFT_POSITION,
-    histogram::number,
-    process::{Process, unix_time},
-    tool_parser::{ToolParserCalls, append as append_tool_parser},
+    Metrics, drafts,
+    engine::{self, EngineMetrics},
+    process::{self, Process},
+    tool_parser::{self, ToolParserCalls},
+    transfers,
+    vcr::{self, OwnCounts},
 };
-use crate::engine::kv_cache::KvCacheConfig;
+use crate::{
+    base::stats::{
+        exposition::{Exposition, Labels, Numbers},
+        histogram::{float, number},
+    },
+    engine::kv_cache::KvCacheConfig,
+};
 
 /// The page's type.
 pub(in super::super) const CONTENT_TYPE: &str = "text/plain; version=1.0.0; charset=utf-8";
@@ -17,13 +24,7 @@ pub(in super::super) const CONTENT_TYPE: &str = "text/plain; version=1.0.0; char
 /// The type of the page under paths that only start like its own.
 pub(in super::super) const MOUNTED_CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Every family with its help, its type and its samples without their values, in the engine's order.
-const FAMILIES: &str = include_str!("families.txt");
-
-/// Samples of facts that never change.
-const FACTS: [&str; 2] = ["python_info", "vllm:cache_config_info"];
-
-/// Values of the labels about the server.
+/// What the page says of the server, and what it shows.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct About<'a> {
     pub(in super::super) model: &'a str,
@@ -37,162 +38,109 @@ pub(in super::super) struct About<'a> {
     pub(in super::super) kv_cache_metrics: bool,
     /// The simulated engine's cache, where there is one.
     pub(in super::super) cache: Option<&'a KvCacheConfig>,
+    /// Runs of the tools' parser, on a server with one.
+    pub(in super::super) tool_calls: Option<&'a ToolParserCalls>,
+    /// True where families are there under their earlier names too.
+    pub(in super::super) legacy_metrics: bool,
+    /// What no engine counts, where it was asked for.
+    pub(in super::super) own: Option<OwnCounts<'a>>,
 }
 
-/// Comment before which the family of adapters stands.
-const AFTER_ADAPTERS: &str = "HELP vllm:cache_config_info ";
-
-/// Prefix of families about single blocks of the cache.
-const OF_BLOCKS: &str = "vllm:kv_block_";
+/// Bytes of a page without own families, and some room.
+const CAPACITY: usize = 96 * 1024;
 
 /// Reported number of blocks of the engine's cache.
 const BLOCKS: u32 = 16_384;
 
-impl About<'_> {
-    fn fill(&self, line: &str) -> String {
-        let blocks = self.cache.map_or(BLOCKS, |cache| cache.num_gpu_blocks);
-        let kv_tokens = u64::from(blocks) * u64::from(self.block_size);
-        let concurrency = super::histogram::float(kv_tokens) / f64::from(self.max_model_len.max(1));
-        let model = label(self.model);
-        let line = match self.cache {
-            Some(cache) => filled_by(cache, line),
-            None => line.to_owned(),
-        };
-        let overrides = if self.overrides_blocks { blocks.to_string() } else { "None".to_owned() };
-        line.replace("{block_size}", &self.block_size.to_string())
-            .replace("{block_size_given}", if self.is_block_size_given { "True" } else { "False" })
-            .replace("{blocks_override}", &overrides)
-            .replace("{kv_tokens}", &kv_tokens.to_string())
-            .replace("{kv_concurrency}", &number(concurrency))
-            .replace("{model}", &model)
-    }
-}
+const PYTHON: [(&str, &str); 5] =
+    [("implementation", "CPython"), ("major", "3"), ("minor", "11"), ("patchlevel", "7"), ("version", "3.11.7")];
 
-/// A line with the facts of an engine's cache.
-fn filled_by(cache: &KvCacheConfig, line: &str) -> String {
-    let KvCacheConfig { enable_prefix_caching, num_gpu_blocks, prefix_caching_hash_algo, .. } = cache;
-    let caches = if *enable_prefix_caching { "True" } else { "False" };
-    line.replace("enable_prefix_caching=\"True\"", &format!("enable_prefix_caching=\"{caches}\""))
-        .replace("num_gpu_blocks=\"16384\"", &format!("num_gpu_blocks=\"{num_gpu_blocks}\""))
-        .replace("hash_algo=\"sha256\"", &format!("hash_algo=\"{}\"", prefix_caching_hash_algo.name()))
-}
-
-/// A text as the value of a label.
-pub(super) fn label(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('\n', "\\n").replace('"', "\\\"")
-}
+/// Facts of every cache, beside those that [`About`] knows.
+const CACHE_CONFIG: &str = "_block_size_resolved=True cache_dtype=auto cache_hit_alignment_tokens=None \
+    enable_mamba_shared_prefix_checkpoint=False gpu_memory_utilization=0.92 hash_block_size=None is_attention_free=False \
+    kv_cache_dtype_skip_layers=[] kv_cache_layout=None kv_cache_memory_bytes=1073741824 kv_offloading_backend=native \
+    kv_offloading_size=None kv_sharing_fast_prefill=False mamba_block_size=None mamba_cache_dtype=auto \
+    mamba_cache_mode=none mamba_page_size_padded=None mamba_ssm_cache_dtype=float32 num_cpu_blocks=None \
+    prefix_cache_retention_interval=0 prefix_match_unit=None replayssm_buffer_len=16 skip_page_size_padded=None \
+    sliding_window=None swa_bounded_replay=True use_kda_recoverssm=False use_replayssm=False";
 
 /// The page as it is now.
 pub(in super::super) fn page(metrics: &Metrics, about: About<'_>) -> String {
-    let mut page = Page { text: String::with_capacity(2 * FAMILIES.len()), process: Process::now(), metrics, about };
     metrics.each().for_each(|engine| engine.steps.settle(&engine.step_tokens));
-    let of_engine = |line: &str| metrics.engine.shows_transfers(line) && metrics.engine.shows_drafts(line);
-    let is_shown = |line: &&str| (about.kv_cache_metrics || !line.contains(OF_BLOCKS)) && of_engine(line);
-    let mut family = Vec::new();
-    for line in FAMILIES.lines().filter(is_shown) {
-        let Some(comment) = line.strip_prefix("# ") else {
-            family.push(line);
-            continue;
-        };
-        page.family(&family);
-        family.clear();
-        if comment.starts_with(AFTER_ADAPTERS) {
-            metrics.lora.iter().for_each(|lora| lora.append(&mut page.text));
-        }
-        let _ = writeln!(page.text, "{line}");
-        if let Some(family) = comment.strip_prefix("TYPE ").and_then(|rest| rest.split(' ').next()) {
-            metrics.visits.write(family, &mut page.text);
-        }
+    let mut page = Exposition::new(Numbers::Python, CAPACITY);
+    let process = Process::now(metrics.started);
+    page.families(&process::GARBAGE, &[(&[], &process)], None);
+    page.family("python_info", "gauge", "Python platform information");
+    page.sample("python_info", &PYTHON, 1.0);
+    page.families(&process::FAMILIES, &[(&[], &process)], None);
+    let numbers: Vec<String> = (0..metrics.ranks()).map(|rank| rank.to_string()).collect();
+    let labels = |number| [("engine", number), ("model_name", about.model)];
+    let labels: Vec<_> = numbers.iter().map(|number| labels(number.as_str())).collect();
+    let ranks: Vec<_> = labels.iter().map(|labels| labels.as_slice()).zip(metrics.each().map(Arc::as_ref)).collect();
+    let created = Some(metrics.started);
+    let transfers = parts(&ranks, |engine| engine.transfers.as_ref());
+    page.families(&drafts::FAMILIES, &parts(&ranks, |engine| engine.drafts.as_ref()), created);
+    page.families(&transfers::FAMILIES, &transfers, created);
+    page.families(&engine::QUEUES, &ranks, created);
+    let consumers: Vec<_> = transfers.iter().copied().filter(|(_, transfers)| transfers.is_consumer).collect();
+    page.families(&transfers::FETCHES, &consumers, created);
+    page.families(&engine::TOKENS, &ranks, created);
+    page.families(&engine::REJECTIONS, &[(&[("model_name", about.model)], &metrics.engine)], created);
+    page.families(&engine::REQUESTS, &ranks, created);
+    if about.kv_cache_metrics {
+        page.families(&engine::BLOCKS, &ranks, created);
     }
-    page.family(&family);
-    page.text
+    metrics.lora.iter().for_each(|lora| lora.append(&mut page));
+    about.append_cache_config(&mut page, &numbers);
+    metrics.http.append(&mut page, metrics.started);
+    if let Some(calls) = about.tool_calls {
+        tool_parser::append(&mut page, calls, about.model, metrics.started);
+    }
+    if about.legacy_metrics {
+        page.families(&engine::LEGACY, &ranks, created);
+    }
+    if let Some(own) = about.own {
+        vcr::append(&mut page, own);
+    }
+    page.into_text()
 }
 
-/// A page that is written.
-struct Page<'a> {
-    text: String,
-    process: Process,
-    metrics: &'a Metrics,
-    about: About<'a>,
+/// Labels and state of the ranks that have a part.
+fn parts<'a, S>(
+    ranks: &[(Labels<'a>, &'a EngineMetrics)],
+    part: fn(&EngineMetrics) -> Option<&S>,
+) -> Vec<(Labels<'a>, &'a S)> {
+    ranks.iter().filter_map(|(labels, engine)| Some((*labels, part(engine)?))).collect()
 }
 
-/// Label of the first rank.
-const FIRST: &str = "engine=\"0\"";
-
-impl Page<'_> {
-    /// Writes the samples of a family: those of each rank together where they are a histogram, else each sample of all ranks.
-    fn family(&mut self, samples: &[&str]) {
-        let is_of_ranks = samples.first().is_some_and(|sample| sample.contains(FIRST));
-        let ranks = if is_of_ranks { self.metrics.ranks() } else { 1 };
-        if samples.first().is_some_and(|sample| name_of(sample).ends_with("_bucket")) {
-            for rank in 0..ranks {
-                samples.iter().for_each(|sample| self.sample(sample, rank));
-            }
-        } else {
-            for sample in samples {
-                (0..ranks).for_each(|rank| self.sample(sample, rank));
-            }
+impl About<'_> {
+    /// Appends the facts of each rank's cache.
+    fn append_cache_config(&self, page: &mut Exposition, ranks: &[String]) {
+        let python = |fact: bool| if fact { "True" } else { "False" };
+        let (caches, blocks, algorithm) = self.cache.map_or((true, BLOCKS, "sha256"), |cache| {
+            (cache.enable_prefix_caching, cache.num_gpu_blocks, cache.prefix_caching_hash_algo.name())
+        });
+        let kv_tokens = u64::from(blocks) * u64::from(self.block_size);
+        let concurrency = number(float(kv_tokens) / f64::from(self.max_model_len.max(1)));
+        let (block_size, kv_tokens, blocks) = (self.block_size.to_string(), kv_tokens.to_string(), blocks.to_string());
+        page.family("vllm:cache_config_info", "gauge", "Information of the LLMEngine CacheConfig");
+        for rank in ranks {
+            let mut labels: Vec<(&str, &str)> =
+                CACHE_CONFIG.split(' ').filter_map(|fact| fact.split_once('=')).collect();
+            labels.extend([
+                ("block_size", block_size.as_str()),
+                ("effective_attention_block_size", &block_size),
+                ("enable_prefix_caching", python(caches)),
+                ("engine", rank),
+                ("kv_cache_max_concurrency", &concurrency),
+                ("kv_cache_size_tokens", &kv_tokens),
+                ("num_gpu_blocks", &blocks),
+                ("num_gpu_blocks_override", if self.overrides_blocks { &blocks } else { "None" }),
+                ("prefix_caching_hash_algo", algorithm),
+                ("user_specified_block_size", python(self.is_block_size_given)),
+            ]);
+            labels.sort_unstable();
+            page.sample("vllm:cache_config_info", &labels, 1.0);
         }
-    }
-
-    fn sample(&mut self, line: &str, rank: usize) {
-        let mut sample = self.about.fill(line);
-        if rank > 0 {
-            sample = sample.replace(FIRST, &format!("engine=\"{rank}\""));
-        }
-        if line.contains(DRAFT_POSITION) {
-            return self.metrics.put_positions(&sample, rank, &mut self.text);
-        }
-        let name = name_of(line);
-        match name.strip_suffix("_bucket").and_then(|family| self.metrics.histogram(family, rank)) {
-            Some(histogram) => {
-                for (bound, count) in histogram.cumulated() {
-                    let _ = writeln!(self.text, "{} {}", sample.replace("{le}", &bound), number(count));
-                }
-            }
-            None => {
-                let value = self.metrics.value((name, line), rank, &self.process);
-                let _ = writeln!(self.text, "{sample} {}", number(value));
-            }
-        }
-    }
-}
-
-/// The name of a sample.
-fn name_of(line: &str) -> &str {
-    line.split('{').next().unwrap_or(line)
-}
-
-impl Metrics {
-    fn histogram(&self, family: &str, rank: usize) -> Option<&super::histogram::Histogram> {
-        if family == "http_request_duration_highr_seconds" {
-            return Some(self.visits.fine());
-        }
-        self.of_rank(rank).histogram(family)
-    }
-
-    fn value(&self, (name, labels): (&str, &str), rank: usize, process: &Process) -> f64 {
-        if name.ends_with("_created") || name == "process_start_time_seconds" {
-            return self.started;
-        }
-        if FACTS.contains(&name) {
-            return 1.0;
-        }
-        let of = |suffix: &str| name.strip_suffix(suffix).and_then(|family| self.histogram(family, rank));
-        let count = of("_count").map(|found| found.total());
-        let sum = || of("_sum").map(|found| found.sum());
-        let counted = || self.of_rank(rank).value(name, labels).or_else(|| process.value(name));
-        count.or_else(sum).or_else(counted).unwrap_or(0.0)
-    }
-
-    /// Appends how often the tools' parser ran, on a server with such a parser.
-    pub(in super::super) fn append_tool_parser(&self, page: &mut String, calls: &ToolParserCalls, model: &str) {
-        append_tool_parser(page, calls, &label(model), self.started);
-    }
-
-    /// Counters that start now.
-    pub(in super::super) fn new(max_model_len: u32) -> Self {
-        let engine = super::EngineMetrics::new(max_model_len).into();
-        Self { engine, others: Vec::new(), visits: super::HttpRequests::default(), lora: None, started: unix_time() }
     }
 }

@@ -1,8 +1,13 @@
-//! Figures of the operating system about this process; zeros where it has none.
+//! Figures of the operating system about this process, zeros where it has none, and those that Python would have.
 
 use std::{
     fs,
     time::{SystemTime, UNIX_EPOCH},
+};
+
+use crate::base::stats::{
+    exposition::{ByLabel, Family, counter, counter_by, gauge, labelled},
+    histogram::float,
 };
 
 /// Bytes of a page, and clock ticks of a second, on every Linux that this runs on.
@@ -14,14 +19,37 @@ const TICKS: f64 = 100.0;
 pub(super) struct Process {
     virtual_bytes: f64,
     resident_bytes: f64,
+    /// Seconds since 1970.
+    started: f64,
     cpu_seconds: f64,
     open_files: f64,
     most_files: f64,
 }
 
+/// Families of Python's garbage, of which there is none.
+pub(super) const GARBAGE: [Family<Process>; 3] = [
+    counter_by("python_gc_objects_collected", "Objects collected during gc", "generation", generations),
+    counter_by("python_gc_objects_uncollectable", "Uncollectable objects found during GC", "generation", generations),
+    counter_by("python_gc_collections", "Number of times this generation was collected", "generation", generations),
+];
+
+/// Families of the process.
+pub(super) const FAMILIES: [Family<Process>; 6] = [
+    gauge("process_virtual_memory_bytes", "Virtual memory size in bytes.", |p| p.virtual_bytes),
+    gauge("process_resident_memory_bytes", "Resident memory size in bytes.", |p| p.resident_bytes),
+    gauge("process_start_time_seconds", "Start time of the process since unix epoch in seconds.", |p| p.started),
+    counter("process_cpu_seconds", "Total user and system CPU time spent in seconds.", |p| p.cpu_seconds),
+    gauge("process_open_fds", "Number of open file descriptors.", |p| p.open_files),
+    gauge("process_max_fds", "Maximum number of open file descriptors.", |p| p.most_files),
+];
+
+fn generations(_: &Process) -> ByLabel<'_> {
+    labelled(["0", "1", "2"].map(|generation| (generation, 0.0)))
+}
+
 impl Process {
-    /// Reads them.
-    pub(super) fn now() -> Self {
+    /// Reads them; the process counts since `started`.
+    pub(super) fn now(started: f64) -> Self {
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
         // The fields after the name, which is in brackets and may hold anything; the first is the state, field 3.
         let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
@@ -33,22 +61,11 @@ impl Process {
         Self {
             virtual_bytes: field(23),
             resident_bytes: field(24) * PAGE,
+            started,
             cpu_seconds: (field(14) + field(15)) / TICKS,
-            open_files: super::histogram::float(u64::try_from(open).unwrap_or(0)),
+            open_files: float(u64::try_from(open).unwrap_or(0)),
             most_files: files.unwrap_or(0.0),
         }
-    }
-
-    /// The value of a sample.
-    pub(super) fn value(&self, name: &str) -> Option<f64> {
-        Some(match name {
-            "process_virtual_memory_bytes" => self.virtual_bytes,
-            "process_resident_memory_bytes" => self.resident_bytes,
-            "process_cpu_seconds_total" => self.cpu_seconds,
-            "process_open_fds" => self.open_files,
-            "process_max_fds" => self.most_files,
-            _ => return None,
-        })
     }
 }
 

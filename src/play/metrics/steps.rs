@@ -33,15 +33,15 @@ struct State {
 
 /// Position of a choice: it takes part in steps after this one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Taken(u64);
+pub(super) struct StepPosition(u64);
 
 impl Steps {
     /// A choice begins to run. While others run a step is on its way, which is too late for it.
-    pub(super) fn enter(&self) -> Taken {
+    pub(super) fn enter(&self) -> StepPosition {
         let mut state = self.lock();
         let on_its_way = u64::from(state.running > 0);
         state.running += 1;
-        Taken(state.count + on_its_way)
+        StepPosition(state.count + on_its_way)
     }
 
     /// A choice ends.
@@ -54,9 +54,9 @@ impl Steps {
     }
 
     /// A choice has parts of so many tokens, one in each of several steps, all sent at one time.
-    pub(super) fn take(&self, taken: &mut Taken, parts: &[u32], counted: &Histogram) {
+    pub(super) fn take(&self, position: &mut StepPosition, parts: &[u32], counted: &Histogram) {
         let mut state = self.lock();
-        let may = usize::try_from(state.count.saturating_sub(taken.0)).unwrap_or(usize::MAX).min(state.open.len());
+        let may = usize::try_from(state.count.saturating_sub(position.0)).unwrap_or(usize::MAX).min(state.open.len());
         let shared = may.min(parts.len());
         let first = state.open.len() - shared;
         for (step, tokens) in state.open.iter_mut().skip(first).zip(parts) {
@@ -65,7 +65,7 @@ impl Steps {
         let new = parts.get(shared..).unwrap_or_default();
         state.open.extend(new);
         state.count += u64::try_from(new.len()).unwrap_or(u64::MAX);
-        taken.0 = state.count;
+        position.0 = state.count;
         state.close(OPEN, counted);
     }
 
@@ -106,7 +106,7 @@ mod tests {
     fn choices_that_run_together_share_their_steps() {
         // Eight prompts of five tokens at once, twelve tokens each: an engine counts 13 steps, since the first runs alone at first.
         let together = counted(|steps, histogram| {
-            let mut choices: Vec<Taken> = (0..8).map(|_| steps.enter()).collect();
+            let mut choices: Vec<StepPosition> = (0..8).map(|_| steps.enter()).collect();
             for at in 0..12 {
                 choices.iter_mut().for_each(|choice| steps.take(choice, &[if at == 0 { 6 } else { 1 }], histogram));
             }
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(together, (13.0, 8.0 * 17.0));
         // All sent at once, one choice after the other.
         let at_once = counted(|steps, histogram| {
-            let choices: Vec<Taken> = (0..8).map(|_| steps.enter()).collect();
+            let choices: Vec<StepPosition> = (0..8).map(|_| steps.enter()).collect();
             let parts: Vec<u32> = (0..12).map(|at| if at == 0 { 6 } else { 1 }).collect();
             choices.into_iter().for_each(|mut choice| steps.take(&mut choice, &parts, histogram));
             (0..8).for_each(|_| steps.leave(histogram));

@@ -1,11 +1,8 @@
 //! Runs of the tools' parser: a family that there is on servers with such a parser, behind all others, as in the engine.
 
-use std::{
-    fmt::Write,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
-};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::histogram::{float, number};
+use crate::base::stats::exposition::{Exposition, read};
 
 const FAMILY: &str = "vllm:tool_call_parser_invocations";
 
@@ -32,17 +29,16 @@ impl ToolParserCalls {
 }
 
 /// Appends the family to a page; `since` is when counting began, in seconds since 1970.
-pub(super) fn append(page: &mut String, calls: &ToolParserCalls, model: &str, since: f64) {
-    for (name, kind) in [("total", "counter"), ("created", "gauge")] {
-        let _ = writeln!(page, "# HELP {FAMILY}_{name} {HELP}\n# TYPE {FAMILY}_{name} {kind}");
+pub(super) fn append(page: &mut Exposition, calls: &ToolParserCalls, model: &str, since: f64) {
+    for (suffix, kind) in [("total", "counter"), ("created", "gauge")] {
+        let name = format!("{FAMILY}_{suffix}");
+        page.family(&name, kind, HELP);
         for (mode, outcomes) in MODES.iter().zip(&calls.0) {
             for (outcome, requests) in OUTCOMES.iter().zip(outcomes) {
                 for (request, count) in REQUESTS.iter().zip(requests) {
-                    let value = number(if name == "created" { since } else { float(count.load(Relaxed)) });
-                    let _ = writeln!(
-                        page,
-                        "{FAMILY}_{name}{{mode=\"{mode}\",model_name=\"{model}\",outcome=\"{outcome}\",request_type=\"{request}\"}} {value}"
-                    );
+                    let labels =
+                        [("mode", *mode), ("model_name", model), ("outcome", *outcome), ("request_type", *request)];
+                    page.sample(&name, &labels, if suffix == "created" { since } else { read(count) });
                 }
             }
         }

@@ -7,20 +7,22 @@ use std::{
     time::Duration,
 };
 
-use super::{
-    Metrics,
-    engine::EngineMetrics,
-    histogram::{Histogram, float},
+use super::Metrics;
+use crate::{
+    base::stats::{
+        exposition::{Family, counter, gauge_by, histogram, labelled, read},
+        histogram::Histogram,
+    },
+    engine::scheduler::SchedulerStats,
+    play::engine::KvRole,
 };
-use crate::{engine::scheduler::SchedulerStats, play::engine::KvRole};
-
-/// Families that are there with a connector only, and one that is there with one that decodes.
-const OF_CONNECTOR: &str = "vllm:nixl_";
-const OF_CONSUMER: &str = "vllm:num_requests_kv_fetch_by_stage";
 
 const SECONDS: [f64; 13] = [0.001, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 5.0];
 const DESCRIPTORS: [f64; 14] =
     [10.0, 20.0, 30.0, 50.0, 75.0, 100.0, 200.0, 400.0, 1000.0, 2000.0, 4000.0, 10_000.0, 20_000.0, 50_000.0];
+
+/// Stages of waiting requests, in vLLM's order.
+const STAGES: [&str; 3] = ["waiting_to_start", "in_progress", "completed_waiting"];
 
 /// Of Llama 3.1 8B, with keys and values of BF16: 32 layers, each with 8 heads of 128 numbers.
 const BYTES_OF_TOKEN: usize = 2 * 32 * 8 * 128 * 2;
@@ -35,13 +37,13 @@ pub(in super::super) struct Transferred {
 }
 
 /// Counters of a connector.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct KvTransfers {
-    is_consumer: bool,
-    /// Waiting requests by stage, in the order of vLLM's.
-    stages: [AtomicU64; 3],
-    queries: AtomicU64,
-    hits: AtomicU64,
+    pub(super) is_consumer: bool,
+    /// Waiting requests by stage, in the order of [`STAGES`].
+    stages: [AtomicU64; STAGES.len()],
+    pub(super) queries: AtomicU64,
+    pub(super) hits: AtomicU64,
     took: Histogram,
     posted: Histogram,
     bytes: Histogram,
@@ -51,21 +53,66 @@ pub(super) struct KvTransfers {
     after_expiry: AtomicU64,
 }
 
+/// Families that are there with a connector only.
+pub(super) const FAMILIES: [Family<KvTransfers>; 8] = [
+    histogram("vllm:nixl_xfer_time_seconds", "Histogram of transfer duration for NIXL KV Cache transfers.", |t| {
+        &t.took
+    }),
+    histogram("vllm:nixl_post_time_seconds", "Histogram of transfer post time for NIXL KV Cache transfers.", |t| {
+        &t.posted
+    }),
+    histogram("vllm:nixl_bytes_transferred", "Histogram of bytes transferred per NIXL KV Cache transfers.", |t| {
+        &t.bytes
+    }),
+    histogram("vllm:nixl_num_descriptors", "Histogram of number of descriptors per NIXL  KV Cache transfers.", |t| {
+        &t.descriptors
+    }),
+    counter(
+        "vllm:nixl_num_failed_transfers",
+        "Number of failed NIXL KV Cache transfers, including handshake and notification failures. NOTE: KV expiry is \
+         tracked separately in vllm:nixl_num_kv_expired_reqs.",
+        |t| read(&t.failed_notices),
+    ),
+    counter(
+        "vllm:nixl_num_failed_notifications",
+        "Number of failed NIXL KV Cache notifications. Retained for compatibility; these failures are also included in \
+         vllm:nixl_num_failed_transfers.",
+        |t| read(&t.failed_notices),
+    ),
+    counter(
+        "vllm:nixl_num_kv_expired_reqs",
+        "Number of requests that had their KV expire. NOTE: This metric is tracked on the P instance.",
+        |t| read(&t.expired),
+    ),
+    counter(
+        "vllm:nixl_num_notifications_after_expiry",
+        "Number of completion notifications for requests that were no longer tracked, usually because their KV lease \
+         expired. The KV blocks may have been reused before the transfer finished. Counted per notification (one per \
+         remote rank), not per request.",
+        |t| read(&t.after_expiry),
+    ),
+];
+
+/// The family that is there with a connector that decodes.
+pub(super) const FETCHES: [Family<KvTransfers>; 1] = [gauge_by(
+    "vllm:num_requests_kv_fetch_by_stage",
+    "Number of waiting requests by async KV load stage. Stage labels: 'waiting_to_start' = needs an async KV load that \
+     has not started; 'in_progress' = load started and not yet reported finished; 'completed_waiting' = load finished, \
+     request not running yet.",
+    "stage",
+    |t| labelled(STAGES.iter().zip(&t.stages).map(|(stage, count)| (*stage, read(count)))),
+)];
+
 impl KvTransfers {
     pub(super) fn new(role: KvRole) -> Self {
         let powers = (1..25).step_by(2).map(|power| 2_f64.powi(10 + power)).collect();
         Self {
             is_consumer: role.is_consumer(),
-            stages: Default::default(),
-            queries: AtomicU64::default(),
-            hits: AtomicU64::default(),
             took: Histogram::seconds(SECONDS.get(1..).unwrap_or_default()),
             posted: Histogram::seconds(&SECONDS),
             bytes: Histogram::counts(powers),
             descriptors: Histogram::counts(DESCRIPTORS.to_vec()),
-            failed_notices: AtomicU64::default(),
-            expired: AtomicU64::default(),
-            after_expiry: AtomicU64::default(),
+            ..Self::default()
         }
     }
 
@@ -86,48 +133,11 @@ impl KvTransfers {
         self.bytes.count(of(tokens.saturating_mul(BYTES_OF_TOKEN)));
         self.descriptors.count(of(blocks.saturating_mul(DESCRIPTORS_OF_BLOCK)));
     }
-
-    /// The distribution of a family.
-    pub(super) fn histogram(&self, family: &str) -> Option<&Histogram> {
-        Some(match family {
-            "vllm:nixl_xfer_time_seconds" => &self.took,
-            "vllm:nixl_post_time_seconds" => &self.posted,
-            "vllm:nixl_bytes_transferred" => &self.bytes,
-            "vllm:nixl_num_descriptors" => &self.descriptors,
-            _ => return None,
-        })
-    }
-
-    /// The value of a sample of which the connector knows.
-    pub(super) fn value(&self, name: &str, labels: &str) -> Option<f64> {
-        let stages = ["waiting_to_start", "in_progress", "completed_waiting"];
-        let stage = || stages.iter().position(|stage| labels.contains(&format!("stage=\"{stage}\"")));
-        let counter = match name {
-            OF_CONSUMER => self.stages.get(stage()?)?,
-            "vllm:external_prefix_cache_queries_total" => &self.queries,
-            "vllm:external_prefix_cache_hits_total" => &self.hits,
-            "vllm:prompt_tokens_cached_by_source_total" if labels.contains("\"p2p\"") => &self.hits,
-            "vllm:nixl_num_failed_transfers_total" | "vllm:nixl_num_failed_notifications_total" => &self.failed_notices,
-            "vllm:nixl_num_kv_expired_reqs_total" => &self.expired,
-            "vllm:nixl_num_notifications_after_expiry_total" => &self.after_expiry,
-            _ => return None,
-        };
-        Some(float(counter.load(Relaxed)))
-    }
-}
-
-impl EngineMetrics {
-    /// Whether a line of the list of families is shown as far as connectors go.
-    pub(super) fn shows_transfers(&self, line: &str) -> bool {
-        let transfers = self.scheduled.as_ref().and_then(|scheduled| scheduled.transfers.as_ref());
-        (transfers.is_some() || !line.contains(OF_CONNECTOR))
-            && (transfers.is_some_and(|transfers| transfers.is_consumer) || !line.contains(OF_CONSUMER))
-    }
 }
 
 impl Metrics {
     fn transfers(&self) -> Option<&KvTransfers> {
-        self.engine.scheduled.as_ref()?.transfers.as_ref()
+        self.engine.transfers.as_ref()
     }
 
     /// Counts a transfer that has ended.

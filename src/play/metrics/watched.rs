@@ -61,7 +61,7 @@ impl Middleware for Watch {
         let endpoint = self.endpoint(request);
         let loads = endpoint.is_some_and(|endpoint| endpoint.is_load);
         if loads {
-            self.metrics.visits.load.fetch_add(1, Relaxed);
+            self.metrics.http.load.fetch_add(1, Relaxed);
         }
         ControlFlow::Continue(Guard {
             loads,
@@ -105,14 +105,14 @@ pub(in super::super) struct Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        let visits = &self.metrics.visits;
+        let http = &self.metrics.http;
         if self.loads {
-            visits.load.fetch_sub(1, Relaxed);
+            http.load.fetch_sub(1, Relaxed);
         }
         let (status, response_bytes) = self.answered.unwrap_or(LEFT);
         if let Some(handler) = self.handler {
             let (method, request_bytes, took) = (self.method.clone(), self.request_bytes, self.started.elapsed());
-            visits.record(&HttpRequest { handler, method, status, request_bytes, response_bytes, took });
+            http.record(&HttpRequest { handler, method, status, request_bytes, response_bytes, took });
         }
     }
 }

@@ -40,7 +40,7 @@ use crate::{
         State,
         engine::RecordedTiming,
         http::{body_of_type, error, events_of_type, read_body},
-        metrics::{Flights, Group},
+        metrics::{RequestMetrics, ResponseMetrics},
         request::{
             blocking::off_the_loop,
             extract::{clock, request_id_of, session},
@@ -142,7 +142,7 @@ enum Plan {
 
 /// A recorded response before any of it is due.
 struct Planned {
-    answer: RecordedResponse<Flights>,
+    answer: RecordedResponse<ResponseMetrics>,
     is_stream: bool,
     /// True where the engine's server comments a silent stream.
     has_comments: bool,
@@ -215,8 +215,9 @@ fn plan(state: &State, request: &Candidate) -> Result<Plan, ApiError> {
             let schedule = answer::schedule(&content, &record, &chunks, state.config.pacing);
             let concurrency = replay.concurrency(Some(selected.record));
             let timing = RecordedTiming { schedule: &schedule, arrived: request.at, concurrency };
-            let flights = flights(state, &simulated::Exchange { record: &record, response, request }, timing)?;
-            RecordedResponse::new(content, schedule, ResponseEnd::Complete, flights).by_tokens(&chunks)
+            let response_metrics =
+                response_metrics(state, &simulated::Exchange { record: &record, response, request }, timing)?;
+            RecordedResponse::new(content, schedule, ResponseEnd::Complete, response_metrics).by_tokens(&chunks)
         },
     })))
 }
@@ -300,20 +301,30 @@ fn headers(response: &Recorded, record: usize, by: MatchBy, session: Option<&Slo
 ///
 /// # Errors
 /// 503 where there is too little room.
-fn flights(state: &State, exchange: &simulated::Exchange<'_>, timing: RecordedTiming<'_>) -> Result<Flights, ApiError> {
+fn response_metrics(
+    state: &State,
+    exchange: &simulated::Exchange<'_>,
+    timing: RecordedTiming<'_>,
+) -> Result<ResponseMetrics, ApiError> {
     let record = exchange.record;
     if record.output_tokens == 0 || !record.endpoint.is_some_and(Endpoint::generates) {
-        return Ok(Flights::default());
+        return Ok(ResponseMetrics::default());
     }
-    let places = state.metrics.admit(1, state.config.server.max_queued)?;
+    let permit = state.metrics.admit(1, state.config.server.max_queued)?;
     let at = timing.arrived;
     if let Some(engine) = &state.engine {
         let generated = exchange.generated(state);
-        return Ok(Flights::of(&state.metrics, at, &generated, places, engine.run_recorded(&generated, timing)?));
+        return Ok(ResponseMetrics::of(
+            &state.metrics,
+            at,
+            &generated,
+            permit,
+            engine.run_recorded(&generated, timing)?,
+        ));
     }
-    let group = Group::new(&state.metrics, at, 1, places);
-    let flight = group.start(record.prompt_tokens, record.cached_tokens.unwrap_or(0), record.output_tokens);
-    Ok(Flights::one(flight, answer::finish(record)))
+    let request = RequestMetrics::new(&state.metrics, at, 1, permit);
+    let choice = request.start(record.prompt_tokens, record.cached_tokens.unwrap_or(0), record.output_tokens);
+    Ok(ResponseMetrics::one(choice, answer::finish(record)))
 }
 
 #[cfg(test)]

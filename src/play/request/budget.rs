@@ -42,25 +42,25 @@ struct Budget {
 
 static ANSWERS: Budget = Budget { of_one: OF_ONE, of_all: OF_ALL, taken: AtomicUsize::new(0) };
 
-/// What one answer takes; given back when it is dropped.
+/// Memory that one answer takes; given back when this is dropped.
 #[derive(Debug)]
-pub(in crate::play) struct Share {
+pub(in crate::play) struct MemoryReservation {
     from: &'static Budget,
     bytes: usize,
 }
 
-impl Default for Share {
+impl Default for MemoryReservation {
     fn default() -> Self {
         Self { from: &ANSWERS, bytes: 0 }
     }
 }
 
-impl Share {
+impl MemoryReservation {
     /// Takes more.
     ///
     /// # Errors
     /// 400 where it is too much for one answer, 503 where others took what there is.
-    pub(in crate::play) fn grow(&mut self, more: usize) -> Result<(), ApiError> {
+    pub(in crate::play) fn try_reserve(&mut self, more: usize) -> Result<(), ApiError> {
         let bytes = self.bytes.saturating_add(more);
         if bytes > self.from.of_one {
             return Err(too_large(self.from.of_one));
@@ -89,7 +89,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for MemoryReservation {
     fn drop(&mut self) {
         self.from.taken.fetch_sub(self.counted(), Relaxed);
     }
@@ -105,8 +105,8 @@ fn too_large(most: usize) -> ApiError {
 /// Takes what a request needs before the first token.
 ///
 /// # Errors
-/// 400 for too many choices or too many log probabilities of its prompts, and those of [`Share::grow`].
-pub(in crate::play) fn reserve(request: &GenerationRequest, prompts: &[Prompt]) -> Result<Share, ApiError> {
+/// 400 for too many choices or too many log probabilities of its prompts, and those of [`MemoryReservation::try_reserve`].
+pub(in crate::play) fn reserve(request: &GenerationRequest, prompts: &[Prompt]) -> Result<MemoryReservation, ApiError> {
     let choices = size(request.choices).saturating_mul(prompts.len());
     if choices > MOST_CHOICES {
         return Err(ApiError::bad_request(format!(
@@ -116,9 +116,9 @@ pub(in crate::play) fn reserve(request: &GenerationRequest, prompts: &[Prompt]) 
     }
     let tokens: usize = prompts.iter().map(|prompt| prompt.read.ids.len()).sum();
     let scored = request.logprobs.prompt.map_or(0, |others| tokens.saturating_mul(others.saturating_add(1)));
-    let mut share = Share::default();
-    share.grow(choices.saturating_mul(size_of::<Sequence>()).saturating_add(scored.saturating_mul(SCORED)))?;
-    Ok(share)
+    let mut memory = MemoryReservation::default();
+    memory.try_reserve(choices.saturating_mul(size_of::<Sequence>()).saturating_add(scored.saturating_mul(SCORED)))?;
+    Ok(memory)
 }
 
 /// Refuses an answer that is one body and certainly too large: one of so many tokens that nothing ends earlier.
@@ -154,16 +154,16 @@ mod tests {
     #[test]
     fn one_answer_has_its_limit_and_all_together_have_theirs() {
         let from = budget(100, 150);
-        let mut first = Share { from, bytes: 0 };
-        first.grow(FREE + 60).unwrap();
-        first.grow(40).unwrap();
-        assert_eq!(first.grow(1).unwrap_err().status, 400);
-        let mut second = Share { from, bytes: 0 };
-        second.grow(FREE + 50).unwrap();
-        assert_eq!(second.grow(1).unwrap_err().status, 503);
-        Share { from, bytes: 0 }.grow(FREE).unwrap();
+        let mut first = MemoryReservation { from, bytes: 0 };
+        first.try_reserve(FREE + 60).unwrap();
+        first.try_reserve(40).unwrap();
+        assert_eq!(first.try_reserve(1).unwrap_err().status, 400);
+        let mut second = MemoryReservation { from, bytes: 0 };
+        second.try_reserve(FREE + 50).unwrap();
+        assert_eq!(second.try_reserve(1).unwrap_err().status, 503);
+        MemoryReservation { from, bytes: 0 }.try_reserve(FREE).unwrap();
         drop(first);
-        second.grow(50).unwrap();
+        second.try_reserve(50).unwrap();
         drop(second);
         assert_eq!(from.taken.load(Relaxed), 0, "what was refused is not counted");
     }

@@ -14,7 +14,7 @@ use crate::{
     play::engine::Engine,
     play::http::{Json, empty, json as json_page, page as whole_page, streamed_page},
     play::load::adapters::Adapter,
-    play::metrics::{About, CONTENT_TYPE, MOUNTED_CONTENT_TYPE, append_legacy, append_own, page},
+    play::metrics::{About, CONTENT_TYPE, MOUNTED_CONTENT_TYPE, OwnCounts, page},
     play::{Player, State},
 };
 
@@ -31,13 +31,13 @@ pub(in crate::play) async fn version(extract::State(dialect): extract::State<&'s
     Json(json!({"version": dialect.version}).to_string())
 }
 
-/// `/v1/models`: every served name, and the adapters.
-/// Whether the server can answer: 503 once a simulated engine has ended by a defect, as where vLLM's has died.
+/// `/health`: whether the server can answer: 503 once a simulated engine has ended by a defect, as where vLLM's has died.
 pub(in crate::play) async fn health(extract::State(state): extract::State<Arc<State>>) -> Response {
     let is_dead = state.engine.as_ref().is_some_and(|engine| engine.is_dead());
     empty(if is_dead { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK })
 }
 
+/// `/v1/models`: every served name, and the adapters.
 pub(in crate::play) async fn models(extract::State(state): extract::State<Arc<State>>) -> Json {
     let created = unix_seconds();
     let card = |name: &str, root: &str, parent: Option<&str>, max_model_len: Option<u32>| {
@@ -79,27 +79,22 @@ pub(in crate::play) async fn mounted_metrics(extract::State(state): extract::Sta
 }
 
 fn metrics_page(state: &State) -> String {
+    let (model, engine) = (&state.model, state.config.engine.as_ref());
+    let kv_events = state.engine.as_ref().and_then(Engine::event_counts);
+    let own = OwnCounts { lateness: &state.lateness, replay: state.replay.as_deref(), kv_events: kv_events.as_ref() };
     let about = About {
-        model: state.model.first_name(),
+        model: model.first_name(),
         block_size: state.block_size(),
-        max_model_len: state.model.max_model_len,
+        max_model_len: model.max_model_len,
         is_block_size_given: state.config.block_size.is_some(),
-        overrides_blocks: state.config.engine.as_ref().is_some_and(|engine| engine.overrides_blocks),
+        overrides_blocks: engine.is_some_and(|engine| engine.overrides_blocks),
         kv_cache_metrics: state.config.server.kv_cache_metrics,
         cache: state.engine.as_ref().map(|engine| &engine.kv_cache),
+        tool_calls: model.parsers.formats.tools.is_some().then_some(&model.parsers.tool_calls),
+        legacy_metrics: engine.is_some_and(|engine| engine.legacy_metrics),
+        own: state.config.server.vcr_metrics.then_some(own),
     };
-    let mut page = page(&state.metrics, about);
-    if state.model.parsers.formats.tools.is_some() {
-        state.metrics.append_tool_parser(&mut page, &state.model.parsers.tool_calls, about.model);
-    }
-    if state.config.engine.as_ref().is_some_and(|engine| engine.legacy_metrics) {
-        append_legacy(&mut page);
-    }
-    if state.config.server.vcr_metrics {
-        let kv_events = state.engine.as_ref().and_then(Engine::event_counts);
-        append_own(&mut page, &state.lateness, state.replay.as_deref(), kv_events.as_ref());
-    }
-    page
+    page(&state.metrics, about)
 }
 
 /// `/vcr/engine`: the state of the simulated engine, and what of it does not add up.

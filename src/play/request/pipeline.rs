@@ -155,8 +155,8 @@ pub(in crate::play) async fn respond(started: Started) -> Result<Response, ApiEr
     if started.stream {
         Ok(events(started.into_events().map(|event| dialect.event(event)), extra))
     } else {
-        let Collected { text, share } = started.into_body().await?;
-        Ok(held_json(dialect.body(text), share, extra))
+        let Collected { text, memory } = started.into_body().await?;
+        Ok(held_json(dialect.body(text), memory, extra))
     }
 }
 

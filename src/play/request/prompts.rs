@@ -9,7 +9,7 @@ use crate::{
     play::{
         State,
         generate::generation,
-        metrics::Places,
+        metrics::AdmissionPermit,
         request::{
             blocking::{INLINE_BYTES, check_cancelled, off_the_loop},
             request_cache::Key,
@@ -24,7 +24,7 @@ use crate::{
 pub(in crate::play) struct Prompt {
     pub(in crate::play) read: PromptRead,
     /// Room of its choices in the server's queue.
-    pub(in crate::play) places: Places,
+    pub(in crate::play) permit: AdmissionPermit,
 }
 
 /// A prompt as it was read, the same for every client.
@@ -104,8 +104,8 @@ impl Known {
     fn again(&self, state: &State) -> Result<Judged, ApiError> {
         // Adapters come and go.
         state.check_model(self.request.model.as_deref())?;
-        let places = admitted(state, &self.request)?;
-        let prompts = self.prompts.iter().cloned().zip(places).map(|(read, places)| Prompt { read, places });
+        let permits = admitted(state, &self.request)?;
+        let prompts = self.prompts.iter().cloned().zip(permits).map(|(read, permit)| Prompt { read, permit });
         Ok(Judged { request: Arc::clone(&self.request), prompts: prompts.collect() })
     }
 }
@@ -182,7 +182,7 @@ pub(in crate::play) async fn prompts_of<T: Send + 'static>(
 ///
 /// # Errors
 /// 503 where there is too little.
-fn admitted(state: &State, request: &GenerationRequest) -> Result<Vec<Places>, ApiError> {
+fn admitted(state: &State, request: &GenerationRequest) -> Result<Vec<AdmissionPermit>, ApiError> {
     let admit = |_| state.metrics.admit(request.choices, state.config.server.max_queued);
     (0..request.prompts.count()).map(admit).collect()
 }
@@ -191,10 +191,10 @@ fn admitted(state: &State, request: &GenerationRequest) -> Result<Vec<Places>, A
 fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt>, ApiError> {
     state.check_model(request.model.as_deref())?;
     request.check_served(state.served())?;
-    let places = admitted(state, request)?;
+    let permits = admitted(state, request)?;
     let special = special(request.add_special_tokens);
     let is_first = Cell::new(true);
-    let judged = |mut ids: Arc<[u32]>, shown, echo, media: Option<MediaHashes>, places| {
+    let judged = |mut ids: Arc<[u32]>, shown, echo, media: Option<MediaHashes>, permit| {
         check_cancelled()?;
         if let Some(truncation) = request.truncation {
             let mut kept = ids.to_vec();
@@ -225,26 +225,26 @@ fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt
             let blocks = std::iter::once(media.first_block()).chain(hashes.blocks.iter().copied()).collect();
             Arc::new(PromptHashes { blocks, whole: Some(media.whole) })
         });
-        Ok(Prompt { read: PromptRead { ids, shown, echo, max_tokens, hashes, media }, places })
+        Ok(Prompt { read: PromptRead { ids, shown, echo, max_tokens, hashes, media }, permit })
     };
-    let chat_prompt = |(chat, places): (&ChatPrompt, Places)| {
+    let chat_prompt = |(chat, permit): (&ChatPrompt, AdmissionPermit)| {
         let (ids, text) = chat_ids(state, chat, special, request.truncation)?;
         let echo = last_words(state, &chat.messages)?;
         let replay = state.replay.as_ref().filter(|_| state.model.takes_media);
         let media = replay.and_then(|replay| replay.hasher.hash_media(&chat.messages));
-        judged(ids.into(), Shown::of_chat(state, request, chat, text)?, echo, media, places)
+        judged(ids.into(), Shown::of_chat(state, request, chat, text)?, echo, media, permit)
     };
     match &request.prompts {
-        Prompts::Chat(chat) => iter::once(chat).zip(places).map(chat_prompt).collect(),
-        Prompts::Batch(chats) => chats.iter().zip(places).map(chat_prompt).collect(),
+        Prompts::Chat(chat) => iter::once(chat).zip(permits).map(chat_prompt).collect(),
+        Prompts::Batch(chats) => chats.iter().zip(permits).map(chat_prompt).collect(),
         Prompts::Completion(inputs) => {
-            let read = |(input, places)| {
+            let read = |(input, permit)| {
                 let ids = prompt_ids(&state.model, input, special, request.truncation)?;
                 let text = if request.echo { Some(echoed_text(state, request, input)?.into()) } else { None };
                 let echo = Arc::clone(&ids);
-                judged(ids, Shown { text, ..Shown::default() }, echo, None, places)
+                judged(ids, Shown { text, ..Shown::default() }, echo, None, permit)
             };
-            inputs.iter().zip(places).map(read).collect()
+            inputs.iter().zip(permits).map(read).collect()
         }
     }
 }

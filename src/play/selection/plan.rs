@@ -24,7 +24,7 @@ use crate::{
             stop::StopStrings,
         },
         load::{adapters::Asked, config::DEFAULT_RANDOM_TOKENS},
-        metrics::Group,
+        metrics::RequestMetrics,
         recorded::{errors::RefusedRequest, failure::Failure},
         request::{
             blocking::check_cancelled,
@@ -101,7 +101,7 @@ pub(in crate::play) fn plan(
         })
     };
     let rank = state.rank(rank).map_err(refused)?;
-    let share = budget::reserve(request, &prompts).map_err(refused)?;
+    let memory = budget::reserve(request, &prompts).map_err(refused)?;
     let rules = guided::rules(state, request).map_err(refused)?;
     check_thinking(state, request).map_err(refused)?;
     let parsed = ParsedBy::of(&state.model.parsers, request);
@@ -133,7 +133,7 @@ pub(in crate::play) fn plan(
     let cached = cache_use(state, request, &prompts, &chosen);
     let named = Named { id, model: asked.shown(state), at, cached, parsed };
     let records: Vec<usize> = chosen.iter().flat_map(|chosen| &chosen.records).copied().collect();
-    let mut answer = answer(state, request, prompts, chosen, &named).with_share(share);
+    let mut answer = answer(state, request, prompts, chosen, &named).with_memory(memory);
     if let Some(engine) = &state.engine {
         let parameters = Parameters {
             data_parallel_rank: rank,
@@ -285,12 +285,12 @@ fn answer(
     let mut sequences = Vec::with_capacity(chosen.iter().map(|chosen| chosen.scripts.len()).sum());
     for (prompt, chosen) in prompts.into_iter().zip(chosen) {
         let prompt_tokens = prompt_tokens(&prompt, &chosen);
-        let Prompt { read: prompt, places } = prompt;
+        let Prompt { read: prompt, permit } = prompt;
         if request.api == Api::Chat {
             parts.prompt_text.clone_from(&prompt.shown.text);
         }
         let echo = prompt.shown.text.filter(|_| repeats_prompt);
-        let group = Group::new(&state.metrics, named.at, request.choices, places);
+        let request_metrics = RequestMetrics::new(&state.metrics, named.at, request.choices, permit);
         let positions: Arc<[Position]> = scorer.prompt(&prompt.ids, chosen.prompt_logprobs.as_ref()).into();
         let prompt_logprobs: Option<Arc<str>> = prompt_logprobs_json(&scorer, &positions).map(Into::into);
         let echoed = if repeats_prompt { positions } else { Arc::default() };
@@ -314,7 +314,7 @@ fn answer(
                 prompt_logprobs: prompt_logprobs.clone(),
                 produced: 0,
                 opened: false,
-                flight: group.start(prompt_tokens, chosen.cached, most_tokens(prompt.max_tokens)),
+                metrics: request_metrics.start(prompt_tokens, chosen.cached, most_tokens(prompt.max_tokens)),
             });
         }
     }

@@ -18,6 +18,13 @@ pub struct Histogram {
 
 const NANOS: f64 = 1e9;
 
+impl Default for Histogram {
+    /// One bucket for all counts.
+    fn default() -> Self {
+        Self::counts(Vec::new())
+    }
+}
+
 impl Histogram {
     /// Of durations, bounds in seconds.
     #[must_use]

@@ -17,10 +17,10 @@
 mod admission;
 mod config;
 mod decisions;
-mod own_steps;
 mod pause;
 mod request;
 mod request_queue;
+mod request_steps;
 mod requests;
 mod running;
 mod speculation;
@@ -144,7 +144,7 @@ impl Scheduler {
     /// Ends a request, wherever it is, and releases its blocks, those that it receives at the end of the transfer. Gives false where there is no such request.
     pub fn abort(&mut self, id: RequestId) -> bool {
         let Some(slot) = self.requests.slot(id) else { return false };
-        self.leave_own_step(slot);
+        self.leave_request_step(slot);
         match self.requests[slot].status {
             RequestStatus::Running => self.running.retain(|running| *running != slot),
             RequestStatus::Waiting | RequestStatus::Preempted | RequestStatus::WaitingForRemoteKvs => {

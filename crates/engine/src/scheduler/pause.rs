@@ -54,7 +54,7 @@ impl Scheduler {
 
     /// Takes the blocks of a request that runs no more and puts it back into the queue; it will be computed anew.
     pub(super) fn preempt(&mut self, slot: Slot) -> RequestId {
-        self.leave_own_step(slot);
+        self.leave_request_step(slot);
         let request = &mut self.requests[slot];
         self.kv_cache_manager.free(&mut request.sequence);
         request.status = super::request::RequestStatus::Preempted;

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use tokio::time::Instant;
 
-use super::{Flight, Group, Metrics, Places};
+use super::{AdmissionPermit, ChoiceMetrics, Metrics, RequestMetrics};
 use crate::{
     play::engine::{Next, RecordedRun},
     replay::{
@@ -17,9 +17,9 @@ use crate::{
     },
 };
 
-/// Choices on their way, none where no model generated the response.
+/// Choices of a response in progress, none where no model generated it.
 #[derive(Debug, Default)]
-pub(in super::super) struct Flights {
+pub(in super::super) struct ResponseMetrics {
     choices: Vec<Choice>,
     /// Their requests of the simulated engine.
     run: Option<RecordedRun>,
@@ -27,62 +27,62 @@ pub(in super::super) struct Flights {
     burst: Option<(EngineToken, u32)>,
 }
 
-/// A choice on its way and the word for its end.
+/// A choice in progress and the word for its end.
 #[derive(Debug)]
 struct Choice {
     /// `None` once it has ended.
-    flight: Option<Flight>,
+    metrics: Option<ChoiceMetrics>,
     finish: &'static str,
 }
 
-impl Flights {
+impl ResponseMetrics {
     /// The only choice of a response.
-    pub(in super::super) fn one(flight: Flight, finish: &'static str) -> Self {
-        Self { choices: vec![Choice { flight: Some(flight), finish }], run: None, burst: None }
+    pub(in super::super) fn one(metrics: ChoiceMetrics, finish: &'static str) -> Self {
+        Self { choices: vec![Choice { metrics: Some(metrics), finish }], run: None, burst: None }
     }
 
-    /// The choices of a recorded response to a request that came then and was admitted to these places. Where an engine runs them, it
+    /// The choices of a recorded response to a request that came then and was admitted with this permit. Where an engine runs them, it
     /// counts their prompts.
     pub(in super::super) fn of(
         metrics: &Metrics,
         at: Instant,
         generated: &Generated,
-        places: Places,
+        permit: AdmissionPermit,
         run: Option<RecordedRun>,
     ) -> Self {
         let Generated { prompt_tokens, cached_tokens, max_tokens, choices, .. } = generated;
-        let group = Group::new(metrics, at, u32::try_from(choices.len()).unwrap_or(u32::MAX), places);
+        let request = RequestMetrics::new(metrics, at, u32::try_from(choices.len()).unwrap_or(u32::MAX), permit);
         let choice = |(index, GeneratedChoice { tokens, finish }): (usize, &GeneratedChoice)| {
             let prompt = run.as_ref().map_or(*prompt_tokens, |run| run.prompt_tokens(index));
-            let mut flight = group.start(prompt, *cached_tokens, *max_tokens.max(tokens));
+            let mut counted = request.start(prompt, *cached_tokens, *max_tokens.max(tokens));
             if let Some(rank) = run.as_ref().and_then(|run| run.run.rank(index)) {
-                flight.run_on(metrics, rank);
+                counted.run_on(metrics, rank);
             }
-            Choice { flight: Some(flight), finish }
+            Choice { metrics: Some(counted), finish }
         };
         Self { choices: choices.iter().enumerate().map(choice).collect(), run, burst: None }
     }
 }
 
-impl TokenCounter for Flights {
+impl TokenCounter for ResponseMetrics {
     fn count(&mut self, TokensDue { due, choice, tokens }: TokensDue, now: Instant) {
-        if let Some(flight) = self.choices.get_mut(choice).and_then(|choice| choice.flight.as_mut()) {
+        if let Some(metrics) = self.choices.get_mut(choice).and_then(|choice| choice.metrics.as_mut()) {
             // The engine's times are those at which its steps end.
-            let now = if self.run.is_some() { flight.at(due) } else { now };
-            flight.step(tokens, now);
+            let now = if self.run.is_some() { metrics.at(due) } else { now };
+            metrics.step(tokens, now);
         }
     }
 
     fn settle(&mut self) {
-        self.choices.iter_mut().filter_map(|choice| choice.flight.as_mut()).for_each(Flight::settle);
+        self.choices.iter_mut().filter_map(|choice| choice.metrics.as_mut()).for_each(ChoiceMetrics::settle);
     }
 
     fn end(&mut self, aborted: Option<AbortedBy>) {
         self.run = None;
         self.burst = None;
-        for Choice { flight, finish } in &mut self.choices {
-            if let Some(mut flight) = flight.take() {
-                flight.finish(aborted.map_or(*finish, |_| "abort"), aborted);
+        for Choice { metrics, finish } in &mut self.choices {
+            if let Some(mut metrics) = metrics.take() {
+                metrics.finish(aborted.map_or(*finish, |_| "abort"), aborted);
             }
         }
     }
@@ -105,13 +105,13 @@ impl TokenCounter for Flights {
             let Poll::Ready(next) = run.poll_next(context) else { return Poll::Pending };
             let Next::Token(emission) = next else { return Poll::Ready(None) };
             let choice = usize::try_from(emission.choice).unwrap_or(usize::MAX);
-            let flight = self.choices.get_mut(choice).and_then(|choice| choice.flight.as_mut());
-            let Some(flight) = flight.filter(|_| run.arrive(choice, emission.tokens, 1).is_some()) else { continue };
-            if run.is_news(choice, flight.is_scheduled()) {
-                flight.schedule(run.scheduled(choice));
+            let metrics = self.choices.get_mut(choice).and_then(|choice| choice.metrics.as_mut());
+            let Some(metrics) = metrics.filter(|_| run.arrive(choice, emission.tokens, 1).is_some()) else { continue };
+            if run.is_news(choice, metrics.is_scheduled()) {
+                metrics.schedule(run.scheduled(choice));
             }
             run.finish_if_over(choice);
-            let token = EngineToken { choice, due: flight.due(emission.at) };
+            let token = EngineToken { choice, due: metrics.due(emission.at) };
             self.burst = (emission.tokens > 1).then_some((token, emission.tokens.saturating_sub(1)));
             return Poll::Ready(Some(token));
         }

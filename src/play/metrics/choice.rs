@@ -1,4 +1,4 @@
-//! One choice on its way, as the engine's counters see it.
+//! A request's choices in progress, as the engine's counters see them.
 
 use std::{
     sync::{
@@ -11,44 +11,47 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    Metrics, Places,
+    AdmissionPermit, Metrics,
     engine::{EngineMetrics, REASONS},
-    steps::Taken,
+    steps::StepPosition,
 };
 use crate::{api::RequestTimes, play::engine::Scheduled, replay::delivery::AbortedBy};
 
 /// The choices of one request and prompt.
 #[derive(Debug)]
-pub(in super::super) struct Group {
+pub(in super::super) struct RequestMetrics {
     engine: Arc<EngineMetrics>,
     arrived: Instant,
     choices: u32,
-    /// The choices' own, each given up when it ends.
-    places: Places,
+    /// Room for them, given up one by one as they end.
+    permit: AdmissionPermit,
     unfinished: AtomicU32,
     longest: AtomicU32,
 }
 
-impl Group {
-    /// A request for `choices` choices that arrived at that time and was admitted to these places.
-    pub(in super::super) fn new(metrics: &Metrics, arrived: Instant, choices: u32, places: Places) -> Arc<Self> {
+impl RequestMetrics {
+    /// A request for `choices` choices that arrived at that time and was admitted with this permit.
+    pub(in super::super) fn new(
+        metrics: &Metrics,
+        arrived: Instant,
+        choices: u32,
+        permit: AdmissionPermit,
+    ) -> Arc<Self> {
         let engine = Arc::clone(&metrics.engine);
         let unfinished = AtomicU32::new(choices);
-        Arc::new(Self { engine, arrived, choices, places, unfinished, longest: AtomicU32::new(0) })
+        Arc::new(Self { engine, arrived, choices, permit, unfinished, longest: AtomicU32::new(0) })
     }
 
     /// Starts one of the choices: tokens of its prompt, how many of them were cached, and how many it may produce.
-    pub(in super::super) fn start(self: &Arc<Self>, prompt: u32, cached: u32, max_tokens: u32) -> Flight {
-        let taken = match self.engine.scheduled {
-            Some(_) => Taken::default(),
-            None => {
-                self.engine.running.fetch_add(1, Relaxed);
-                self.engine.steps.enter()
-            }
-        };
+    pub(in super::super) fn start(self: &Arc<Self>, prompt: u32, cached: u32, max_tokens: u32) -> ChoiceMetrics {
+        let mut position = StepPosition::default();
+        if !self.engine.is_scheduled {
+            self.engine.running.fetch_add(1, Relaxed);
+            position = self.engine.steps.enter();
+        }
         let cached = cached.min(prompt);
-        Flight {
-            group: Arc::clone(self),
+        ChoiceMetrics {
+            request: Arc::clone(self),
             engine: Arc::clone(&self.engine),
             prompt,
             cached,
@@ -56,10 +59,10 @@ impl Group {
             first: None,
             last: self.arrived,
             produced: 0,
-            taken,
+            position,
             scheduled: None,
             parts: Vec::new(),
-            uncounted: Uncounted::default(),
+            at_once: StepsAtOnce::default(),
         }
     }
 
@@ -76,8 +79,8 @@ impl Group {
 /// A choice that runs until this is dropped. One that is dropped before its end, as when the client leaves, is counted
 /// under no way to finish.
 #[derive(Debug)]
-pub(in super::super) struct Flight {
-    group: Arc<Group>,
+pub(in super::super) struct ChoiceMetrics {
+    request: Arc<RequestMetrics>,
     /// Counters of the rank that runs it.
     engine: Arc<EngineMetrics>,
     prompt: u32,
@@ -86,23 +89,23 @@ pub(in super::super) struct Flight {
     first: Option<Instant>,
     last: Instant,
     produced: u32,
-    /// The steps of the engine that it took part in.
-    taken: Taken,
+    /// The engine's last step that it took part in.
+    position: StepPosition,
     /// Its parts in further ones, of tokens at one time.
     parts: Vec<u32>,
-    uncounted: Uncounted,
+    at_once: StepsAtOnce,
     /// What a simulated engine knows of it, from the first token on.
     scheduled: Option<Scheduled>,
 }
 
-/// Steps of equally many tokens that came with the one before them.
+/// Steps of equally many tokens that came with the one before them, before they are counted.
 #[derive(Debug, Default)]
-struct Uncounted {
+struct StepsAtOnce {
     steps: u64,
     tokens: u32,
 }
 
-impl Flight {
+impl ChoiceMetrics {
     /// Counts it at a rank of a simulated engine, before its first token.
     pub(in super::super) fn run_on(&mut self, metrics: &Metrics, rank: usize) {
         self.engine = Arc::clone(metrics.of_rank(rank));
@@ -121,23 +124,23 @@ impl Flight {
 
     /// The deadline at an instant.
     pub(in super::super) fn due(&self, at: Instant) -> Duration {
-        at - self.group.arrived
+        at - self.request.arrived
     }
 
     /// The instant of a deadline.
     pub(in super::super) fn at(&self, due: Duration) -> Instant {
-        self.group.arrived + due
+        self.request.arrived + due
     }
 
     /// A step of some tokens. Those at one time are counted together, at the latest by [`settle`](Self::settle).
     pub(in super::super) fn step(&mut self, tokens: u32, now: Instant) {
         self.produced = self.produced.saturating_add(tokens);
         if self.first.is_some() && now == self.last {
-            if self.uncounted.tokens != tokens {
+            if self.at_once.tokens != tokens {
                 self.settle();
-                self.uncounted.tokens = tokens;
+                self.at_once.tokens = tokens;
             }
-            self.uncounted.steps += 1;
+            self.at_once.steps += 1;
             self.parts.push(tokens);
             return;
         }
@@ -145,10 +148,10 @@ impl Flight {
         let engine = &self.engine;
         if self.first.is_none() {
             self.first = Some(now);
-            if let (Some(known), None) = (&engine.scheduled, &self.scheduled) {
-                known.count_other();
+            if engine.is_scheduled && self.scheduled.is_none() {
+                engine.others.fetch_add(1, Relaxed);
             }
-            engine.first_token.time(now - self.group.arrived);
+            engine.first_token.time(now - self.request.arrived);
             engine.prompt_tokens.fetch_add(u64::from(self.prompt), Relaxed);
             engine.cached_tokens.fetch_add(u64::from(self.cached), Relaxed);
             let external = self.scheduled.map_or(0, |scheduled| scheduled.external.min(self.cached));
@@ -164,37 +167,34 @@ impl Flight {
 
     /// An end before the first token that a simulated engine owed it: nothing of its prompt was computed.
     pub(in super::super) fn end_before_first(&mut self, now: Instant) {
-        if self.first.is_some() || self.scheduled.is_some() || self.engine.scheduled.is_none() {
+        if self.first.is_some() || self.scheduled.is_some() || !self.engine.is_scheduled {
             return self.step(0, now);
         }
         (self.first, self.last) = (Some(now), now);
-        self.engine.first_token.time(now - self.group.arrived);
+        self.engine.first_token.time(now - self.request.arrived);
     }
 
     /// Takes part in the engine's steps with the tokens that were sent at one time.
     fn settle_parts(&mut self) {
-        if !self.parts.is_empty() {
-            if self.engine.scheduled.is_some() {
-                // The engine has counted its steps.
-                return self.parts.clear();
-            }
-            let engine = &self.engine;
-            engine.steps.take(&mut self.taken, &self.parts, &engine.step_tokens);
-            self.parts.clear();
+        let engine = &self.engine;
+        // A simulated engine has counted its steps.
+        if !self.parts.is_empty() && !engine.is_scheduled {
+            engine.steps.take(&mut self.position, &self.parts, &engine.step_tokens);
         }
+        self.parts.clear();
     }
 
     /// Counts the steps that are not counted yet.
     pub(in super::super) fn settle(&mut self) {
         self.settle_parts();
-        let Uncounted { steps, tokens } = self.uncounted;
+        let StepsAtOnce { steps, tokens } = self.at_once;
         if steps == 0 {
             return;
         }
         let engine = &self.engine;
         engine.inter_token.time_all(Duration::ZERO, steps);
         engine.generation_tokens.fetch_add(u64::from(tokens) * steps, Relaxed);
-        self.uncounted.steps = 0;
+        self.at_once.steps = 0;
     }
 
     /// Its times so far.
@@ -203,7 +203,7 @@ impl Flight {
         let generation = self.last - first;
         match self.scheduled {
             Some(Scheduled { queued, prefill, .. }) => RequestTimes { queued, first_token: prefill, generation },
-            None => RequestTimes { queued: Duration::ZERO, first_token: first - self.group.arrived, generation },
+            None => RequestTimes { queued: Duration::ZERO, first_token: first - self.request.arrived, generation },
         }
     }
 
@@ -220,7 +220,7 @@ impl Flight {
             counter.fetch_add(1, Relaxed);
         }
         let RequestTimes { queued, first_token, generation } = self.times();
-        engine.e2e.time(self.last - self.group.arrived);
+        engine.e2e.time(self.last - self.request.arrived);
         engine.queue.time(queued);
         engine.inference.time(first_token + generation);
         engine.prefill.time(first_token);
@@ -230,18 +230,18 @@ impl Flight {
         engine.request_generation.count(self.produced);
         engine.max_tokens.count(self.max_tokens);
         engine.computed.count(self.prompt - self.cached);
-        engine.preemptions.count(self.scheduled.map_or(0, |scheduled| scheduled.preemptions));
-        self.group.finish(self.produced, engine);
+        engine.request_preemptions.count(self.scheduled.map_or(0, |scheduled| scheduled.preemptions));
+        self.request.finish(self.produced, engine);
     }
 }
 
-impl Drop for Flight {
+impl Drop for ChoiceMetrics {
     fn drop(&mut self) {
         self.settle();
-        if self.engine.scheduled.is_none() {
+        if !self.engine.is_scheduled {
             self.engine.steps.leave(&self.engine.step_tokens);
             self.engine.running.fetch_sub(1, Relaxed);
         }
-        self.group.places.give_up_one();
+        self.request.permit.give_up_one();
     }
 }

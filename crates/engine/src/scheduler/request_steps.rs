@@ -7,7 +7,7 @@ use super::{Decisions, EngineCoreOutput, RequestId, Scheduler, Slot};
 
 impl Scheduler {
     /// Begins a step of each request that can be scheduled and has none in progress.
-    pub fn begin_own_steps(&mut self) -> &Decisions {
+    pub fn begin_request_steps(&mut self) -> &Decisions {
         self.schedule();
         for at in 0..self.decisions.scheduled.len() {
             let Some(scheduled) = self.decisions.scheduled.get(at) else { break };
@@ -19,14 +19,14 @@ impl Scheduler {
     }
 
     /// Ends the steps of these requests, in this order, and gives what they sampled; a part of a prompt samples nothing.
-    pub fn end_own_steps(&mut self, ids: impl IntoIterator<Item = RequestId>) -> &[EngineCoreOutput] {
+    pub fn end_request_steps(&mut self, ids: impl IntoIterator<Item = RequestId>) -> &[EngineCoreOutput] {
         self.decisions.outputs.clear();
         let mut has_finished = false;
         for id in ids {
             let Some(slot) = self.requests.slot(id).filter(|slot| self.requests[*slot].tokens_in_step > 0) else {
                 continue;
             };
-            self.leave_own_step(slot);
+            self.leave_request_step(slot);
             has_finished |= self.output(slot);
         }
         self.forget_finished(has_finished);
@@ -40,7 +40,7 @@ impl Scheduler {
     }
 
     /// Gives back the tokens of a request's own step, if it has one.
-    pub(super) fn leave_own_step(&mut self, slot: Slot) {
+    pub(super) fn leave_request_step(&mut self, slot: Slot) {
         self.tokens_in_steps -= std::mem::take(&mut self.requests[slot].tokens_in_step);
     }
 }
@@ -63,12 +63,12 @@ mod tests {
     }
 
     fn begun(scheduler: &mut Scheduler) -> Vec<(u64, usize)> {
-        let scheduled = &scheduler.begin_own_steps().scheduled;
+        let scheduled = &scheduler.begin_request_steps().scheduled;
         scheduled.iter().map(|scheduled| (scheduled.request_id, scheduled.num_tokens)).collect()
     }
 
     fn ended(scheduler: &mut Scheduler, ids: &[u64]) -> Vec<(u64, bool)> {
-        let outputs = scheduler.end_own_steps(ids.iter().copied());
+        let outputs = scheduler.end_request_steps(ids.iter().copied());
         outputs.iter().map(|output| (output.request_id, output.finish_reason.is_some())).collect()
     }
 
@@ -115,8 +115,8 @@ mod tests {
         ended(&mut scheduler, &[1, 2]);
         let mut preempted = Vec::new();
         while preempted.is_empty() {
-            preempted.extend_from_slice(&scheduler.begin_own_steps().preempted);
-            scheduler.end_own_steps([1]);
+            preempted.extend_from_slice(&scheduler.begin_request_steps().preempted);
+            scheduler.end_request_steps([1]);
         }
         assert_eq!(preempted, [2]);
         assert_eq!((ended(&mut scheduler, &[2]), scheduler.tokens_in_steps), (vec![], 0));

@@ -8,7 +8,10 @@ use std::{collections::HashMap, time::Duration};
 use tokio::time::Instant;
 
 use super::{connector::Connector, stepping::Stepping};
-use crate::engine::{own_times::RecordedTimes, scheduler::RequestId};
+use crate::engine::{
+    recorded_timings::{RecordedTimes, RecordedTimings},
+    scheduler::RequestId,
+};
 
 /// Recorded times of a request that arrives.
 #[derive(Debug)]
@@ -19,37 +22,27 @@ pub(super) struct Recorded {
 }
 
 impl Stepping {
-    /// Steps until the inbox is closed.
-    pub(super) fn run_own_steps(mut self) {
-        let mut next = None;
-        while self.inbox.take(&mut self.mail, true, next).is_some() {
-            self.receive();
-            self.step_own();
-            next = self.next_end();
-        }
-    }
-
     /// When a step ends, or something of the connector is due.
-    fn next_end(&self) -> Option<Instant> {
-        let end = self.own_times.as_ref().and_then(|times| times.next_end()).map(|end| self.zero + end);
+    pub(super) fn next_end(&self) -> Option<Instant> {
+        let end = self.recorded_timings.as_ref().and_then(RecordedTimings::next_end).map(|end| self.zero + end);
         end.into_iter().chain(self.connector.as_ref().and_then(Connector::deadline)).min()
     }
 
     /// Notes the recorded times of a request that has reached the scheduler.
     pub(super) fn note_times(&mut self, id: RequestId, recorded: Option<Box<Recorded>>) {
-        let (Some(times), Some(recorded)) = (&mut self.own_times, recorded) else { return };
+        let (Some(times), Some(recorded)) = (&mut self.recorded_timings, recorded) else { return };
         let Recorded { arrived, times: of_request } = *recorded;
         times.arrive(id, arrived.saturating_duration_since(self.zero), of_request);
     }
 
     /// Hands out the tokens of steps that have ended, and begins steps of what can be scheduled then.
-    fn step_own(&mut self) {
+    pub(super) fn step_requests(&mut self) {
         let (zero, start) = (self.zero, Instant::now());
         let now = start.saturating_duration_since(zero);
-        let Some(times) = &mut self.own_times else { return };
+        let Some(times) = &mut self.recorded_timings else { return };
         self.scheduler.set_now(now);
         let ended = times.take_ended(now);
-        for output in self.scheduler.end_own_steps(ended.iter().map(|(id, _)| *id)) {
+        for output in self.scheduler.end_request_steps(ended.iter().map(|(id, _)| *id)) {
             times.sampled(output.request_id);
             if output.finish_reason.is_some() {
                 times.forget(output.request_id);
@@ -58,14 +51,12 @@ impl Stepping {
         let ends: HashMap<RequestId, Duration> = ended.into_iter().collect();
         let given = self.give(|id| zero + ends.get(&id).copied().unwrap_or(now));
         let (present, slower) = (self.scheduler.num_requests(), self.slower());
-        self.scheduler.begin_own_steps();
+        self.scheduler.begin_request_steps();
         self.begin(start);
         self.connector.iter_mut().for_each(|connector| connector.begin(&self.scheduler, start));
-        if let Some(times) = &mut self.own_times {
+        if let Some(times) = &mut self.recorded_timings {
             times.begin(now, self.scheduler.decisions(), present, slower);
         }
         self.publish(given);
-        self.settle();
-        self.report();
     }
 }

@@ -1,20 +1,20 @@
-//! Room for choices: taken before a request is read, given up choice by choice.
+//! Room for choices: taken before a request is read, given up choice by choice; and choices that are held up.
 
 use std::sync::{
     Arc,
     atomic::{AtomicU32, Ordering::Relaxed},
 };
 
-use super::engine::EngineMetrics;
+use super::{Metrics, engine::EngineMetrics};
 
 /// Room for some choices, taken until they end or this is dropped.
 #[derive(Debug)]
-pub(in super::super) struct Places {
+pub(in super::super) struct AdmissionPermit {
     engine: Arc<EngineMetrics>,
     left: AtomicU32,
 }
 
-impl Places {
+impl AdmissionPermit {
     /// Room for these choices, where no more than `most` are admitted with them.
     pub(super) fn take(engine: &Arc<EngineMetrics>, choices: u32, most: Option<u32>) -> Option<Self> {
         let most = most.map_or(u64::MAX, u64::from);
@@ -31,9 +31,32 @@ impl Places {
     }
 }
 
-impl Drop for Places {
+impl Drop for AdmissionPermit {
     fn drop(&mut self) {
         self.engine.admitted.fetch_sub(u64::from(*self.left.get_mut()), Relaxed);
+    }
+}
+
+/// Choices that are held up and do not count as running, until this is dropped.
+#[derive(Debug)]
+pub(in super::super) struct Queued {
+    engine: Arc<EngineMetrics>,
+    choices: u64,
+}
+
+impl Queued {
+    /// Some choices that have set out wait from now on.
+    pub(in super::super) fn new(metrics: &Metrics, choices: u32) -> Self {
+        // The scheduler of a simulated engine has gauges of its own.
+        let choices = if metrics.engine.is_scheduled { 0 } else { u64::from(choices) };
+        metrics.engine.running.fetch_sub(choices, Relaxed);
+        Self { engine: Arc::clone(&metrics.engine), choices }
+    }
+}
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        self.engine.running.fetch_add(self.choices, Relaxed);
     }
 }
 
@@ -42,7 +65,7 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::play::metrics::{Group, Metrics};
+    use crate::play::metrics::RequestMetrics;
 
     #[test]
     fn a_burst_does_not_overshoot() {
@@ -50,13 +73,13 @@ mod tests {
         let admitted = || {
             thread::scope(|scope| {
                 let threads: Vec<_> = (0..64).map(|_| scope.spawn(|| metrics.admit(1, Some(10)))).collect();
-                threads.into_iter().filter_map(|thread| thread.join().unwrap().ok()).collect::<Vec<Places>>()
+                threads.into_iter().filter_map(|thread| thread.join().unwrap().ok()).collect::<Vec<AdmissionPermit>>()
             })
         };
-        let places = admitted();
-        assert_eq!(places.len(), 10);
+        let permits = admitted();
+        assert_eq!(permits.len(), 10);
         assert_eq!(metrics.engine.rejected.load(Relaxed), 54);
-        drop(places);
+        drop(permits);
         assert_eq!(admitted().len(), 10);
         assert_eq!(metrics.engine.admitted.load(Relaxed), 0);
     }
@@ -65,12 +88,12 @@ mod tests {
     fn room_is_given_up_choice_by_choice() {
         let metrics = Metrics::new(4096);
         let admitted = || metrics.engine.admitted.load(Relaxed);
-        let places = metrics.admit(3, Some(3)).unwrap();
-        let group = Group::new(&metrics, tokio::time::Instant::now(), 3, places);
-        let flights = [group.start(1, 0, 1), group.start(1, 0, 1)];
-        drop(group);
+        let permit = metrics.admit(3, Some(3)).unwrap();
+        let request = RequestMetrics::new(&metrics, tokio::time::Instant::now(), 3, permit);
+        let choices = [request.start(1, 0, 1), request.start(1, 0, 1)];
+        drop(request);
         assert!(metrics.admit(1, Some(3)).is_err());
-        let [first, second] = flights;
+        let [first, second] = choices;
         drop(first);
         assert_eq!(admitted(), 2);
         // What never set out ends with the request.

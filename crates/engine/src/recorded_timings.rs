@@ -28,7 +28,7 @@ pub struct RecordedTimes {
 
 /// Steps of all requests of an engine.
 #[derive(Debug, Default)]
-pub struct OwnTimes {
+pub struct RecordedTimings {
     live: HashMap<RequestId, Live>,
     /// Ends of steps in progress.
     ends: BTreeSet<(Duration, RequestId)>,
@@ -55,7 +55,7 @@ struct Live {
     round: u64,
 }
 
-impl OwnTimes {
+impl RecordedTimings {
     /// Adds a request.
     pub fn arrive(&mut self, id: RequestId, arrival: Duration, recorded: RecordedTimes) {
         let (added, sampled, prefilled, round) = (Duration::ZERO, 0, 0, self.rounds);
@@ -122,7 +122,7 @@ impl OwnTimes {
     }
 }
 
-impl OwnTimes {
+impl RecordedTimings {
     fn note_present(&mut self, now: Duration, present: usize) {
         while self.present.pop_if(|(_, earlier)| *earlier <= present).is_some() {}
         self.present.push((now, present));
@@ -184,14 +184,14 @@ mod tests {
     fn served(config: SchedulerConfig, blocks: u32, requests: &[Recorded<'_>]) -> Vec<Vec<u128>> {
         let kv_cache = KvCacheConfig { num_gpu_blocks: blocks, ..KvCacheConfig::default() };
         let mut scheduler = Scheduler::new(config, kv_cache).unwrap();
-        let mut times = OwnTimes::default();
+        let mut times = RecordedTimings::default();
         let mut arrivals = requests.iter().zip(0_u64..).peekable();
         let mut tokens = vec![Vec::new(); requests.len()];
         loop {
             let arrival = arrivals.peek().map(|((at, ..), _)| *at * MS);
             let Some(now) = arrival.into_iter().chain(times.next_end()).min() else { break tokens };
             let ended = times.take_ended(now);
-            for output in scheduler.end_own_steps(ended.iter().map(|(id, _)| *id)) {
+            for output in scheduler.end_request_steps(ended.iter().map(|(id, _)| *id)) {
                 let id = output.request_id;
                 let (_, end) = ended.iter().find(|(ended, _)| *ended == id).unwrap();
                 let number = usize::try_from(id).unwrap();
@@ -211,7 +211,7 @@ mod tests {
                 times.arrive(id, *at * MS, RecordedTimes { tokens: dues, concurrency: *concurrency });
             }
             let present = scheduler.num_requests();
-            times.begin(now, scheduler.begin_own_steps(), present, 1.0);
+            times.begin(now, scheduler.begin_request_steps(), present, 1.0);
         }
     }
 
@@ -231,18 +231,18 @@ mod tests {
     #[test]
     fn a_caller_that_is_late_adds_nothing() {
         let mut scheduler = Scheduler::new(places(4), KvCacheConfig::default()).unwrap();
-        let mut times = OwnTimes::default();
+        let mut times = RecordedTimings::default();
         for id in 0..2 {
             let request = Request { id, prompt: vec![1; 20], output: vec![7; 2], ..Request::default() };
             scheduler.add_request(request).unwrap();
             times.arrive(id, Duration::ZERO, RecordedTimes { tokens: vec![5 * MS, 9 * MS], concurrency: 1 });
         }
         for (late, expected) in [(3, 5), (8, 9)] {
-            times.begin(late * MS, scheduler.begin_own_steps(), 2, 1.0);
+            times.begin(late * MS, scheduler.begin_request_steps(), 2, 1.0);
             assert_eq!(times.next_end(), Some(expected * MS));
             let ended = times.take_ended((expected + 3) * MS);
             assert_eq!(ended, [(0, expected * MS), (1, expected * MS)]);
-            scheduler.end_own_steps([0, 1]);
+            scheduler.end_request_steps([0, 1]);
             (0..2).for_each(|id| times.sampled(id));
         }
     }
