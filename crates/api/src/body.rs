@@ -18,15 +18,15 @@ impl Body<'_> {
 
     /// A whole number, cut to 64 bits.
     pub(super) fn int(&self, name: &str) -> Option<i64> {
-        self.whole(name).map(|whole| i64::try_from(whole).unwrap_or(if whole < 0 { i64::MIN } else { i64::MAX }))
+        self.whole(name).map(values::clamped)
     }
 
     pub(super) fn whole(&self, name: &str) -> Option<i128> {
-        self.get(name).and_then(|value| values::int(value, name).ok())
+        self.get(name).and_then(|value| values::int(value).ok())
     }
 
     pub(super) fn flag(&self, name: &str, absent: bool) -> bool {
-        self.get(name).and_then(|value| values::flag(value, name).ok()).unwrap_or(absent)
+        self.get(name).and_then(|value| values::flag(value).ok()).unwrap_or(absent)
     }
 
     pub(super) fn texts(&self, name: &str) -> Vec<String> {
@@ -57,6 +57,6 @@ impl Body<'_> {
 
 /// Ids beyond 32 bits become the largest, which no vocabulary has.
 pub(super) fn ids(items: &[Value]) -> Vec<u32> {
-    let id = |value: &Value| values::int(value, "").ok().map(|id| u32::try_from(id).unwrap_or(u32::MAX));
+    let id = |value: &Value| values::int(value).ok().map(|id| u32::try_from(id).unwrap_or(u32::MAX));
     items.iter().filter_map(id).collect()
 }

@@ -9,9 +9,8 @@ use serde_json::{Map, Value};
 
 use super::{
     error::ApiError,
-    fields::attributes,
+    issues::{Fault, Issues, Loc},
     json_tree::Reading,
-    values::{Issue, issues_error},
 };
 use net::wire::json_as_utf8;
 
@@ -58,12 +57,14 @@ pub(super) fn object(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
 pub(super) fn object_by(reading: &Reading, body: &[u8]) -> Result<Map<String, Value>, ApiError> {
     match read_by(reading, body)? {
         Some(Value::Object(map)) => Ok(map),
-        None | Some(Value::Null) => {
-            let missing = Issue::missing("body".to_owned(), 0);
-            Err(issues_error([Issue { input: "None".to_owned(), ..missing }]))
-        }
-        Some(other) => Err(issues_error([attributes(&other, "body")])),
+        None | Some(Value::Null) => Err(missing_body()),
+        Some(other) => Err(Issues::one(&Loc::BODY, Fault::NO_ATTRIBUTES, &other)),
     }
+}
+
+/// The error for a request that has to have a body.
+pub(super) fn missing_body() -> ApiError {
+    Issues::one(&Loc::BODY, Fault::MISSING, &Value::Null)
 }
 
 /// Constants that Python reads and others do not.
@@ -88,7 +89,7 @@ fn leniently(body: &[u8], reading: &Reading) -> Result<Value, ApiError> {
         if ["surrogate", "hex escape"].iter().any(|word| error.to_string().contains(word)) {
             return refused();
         }
-        located(text, &Fault { message: "Expecting value", at: 0 })
+        located(text, &DecodeError { message: "Expecting value", at: 0 })
     })
 }
 
@@ -100,7 +101,7 @@ pub(super) fn read_plainly(body: &[u8]) -> Result<Value, String> {
     let body = json_as_utf8(body);
     serde_json::from_slice(&body).map_err(|_| {
         let text = String::from_utf8_lossy(&body);
-        let fault = Scanner::new(&text).document().err().unwrap_or(Fault { message: "Expecting value", at: 0 });
+        let fault = Scanner::new(&text).document().err().unwrap_or(DecodeError { message: "Expecting value", at: 0 });
         let before = text.get(..fault.at).unwrap_or(&text);
         let (lines, line) = (before.matches('\n').count() + 1, before.rsplit('\n').next().unwrap_or_default());
         let column = line.chars().count() + 1;
@@ -108,20 +109,14 @@ pub(super) fn read_plainly(body: &[u8]) -> Result<Value, String> {
     })
 }
 
-fn located(text: &str, fault: &Fault) -> ApiError {
+fn located(text: &str, fault: &DecodeError) -> ApiError {
     let position = text.char_indices().take_while(|(at, _)| *at < fault.at).count();
-    issues_error([Issue {
-        kind: "json_invalid",
-        loc: format!("body.{position}"),
-        message: "JSON decode error".to_owned(),
-        input: "<dict of 0 items>".to_owned(),
-        context: Some(format!("'error': {}", super::python::repr(fault.message))),
-    }])
+    Issues::one(&Loc::BODY.item(position), Fault::NoJson(fault.message), &Value::Object(Map::new()))
 }
 
 /// Python's message, and the byte it is about.
 #[derive(Debug, PartialEq)]
-struct Fault {
+struct DecodeError {
     message: &'static str,
     at: usize,
 }
@@ -151,19 +146,19 @@ impl<'a> Scanner<'a> {
         while self.chars.next_if(|(_, c)| matches!(c, ' ' | '\t' | '\n' | '\r')).is_some() {}
     }
 
-    fn fault<T>(&mut self, message: &'static str) -> Result<T, Fault> {
+    fn fault<T>(&mut self, message: &'static str) -> Result<T, DecodeError> {
         let at = self.at();
-        Err(Fault { message, at })
+        Err(DecodeError { message, at })
     }
 
-    fn document(&mut self) -> Result<(), Fault> {
+    fn document(&mut self) -> Result<(), DecodeError> {
         self.blanks();
         self.value()?;
         self.blanks();
         if self.peek().is_some() { self.fault("Extra data") } else { Ok(()) }
     }
 
-    fn value(&mut self) -> Result<(), Fault> {
+    fn value(&mut self) -> Result<(), DecodeError> {
         self.depth += 1;
         if self.depth > DEPTH {
             return self.fault("Expecting value");
@@ -178,7 +173,7 @@ impl<'a> Scanner<'a> {
         read
     }
 
-    fn scalar(&mut self) -> Result<(), Fault> {
+    fn scalar(&mut self) -> Result<(), DecodeError> {
         let start = self.at();
         let rest = self.text.get(start..).unwrap_or_default();
         let constant = ["NaN", "Infinity", "-Infinity"].iter().find(|word| rest.starts_with(**word));
@@ -196,7 +191,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    fn string(&mut self) -> Result<(), Fault> {
+    fn string(&mut self) -> Result<(), DecodeError> {
         let start = self.at();
         self.chars.next();
         while let Some((at, c)) = self.chars.next() {
@@ -207,21 +202,21 @@ impl<'a> Scanner<'a> {
                     Some((_, 'u')) => {
                         for _ in 0..4 {
                             if self.chars.next_if(|(_, c)| c.is_ascii_hexdigit()).is_none() {
-                                return Err(Fault { message: "Invalid \\uXXXX escape", at: at + 1 });
+                                return Err(DecodeError { message: "Invalid \\uXXXX escape", at: at + 1 });
                             }
                         }
                     }
-                    Some(_) => return Err(Fault { message: "Invalid \\escape", at }),
+                    Some(_) => return Err(DecodeError { message: "Invalid \\escape", at }),
                     None => break,
                 },
-                c if u32::from(c) < 0x20 => return Err(Fault { message: "Invalid control character at", at }),
+                c if u32::from(c) < 0x20 => return Err(DecodeError { message: "Invalid control character at", at }),
                 _ => {}
             }
         }
-        Err(Fault { message: "Unterminated string starting at", at: start })
+        Err(DecodeError { message: "Unterminated string starting at", at: start })
     }
 
-    fn object(&mut self) -> Result<(), Fault> {
+    fn object(&mut self) -> Result<(), DecodeError> {
         self.chars.next();
         self.blanks();
         if self.chars.next_if(|(_, c)| *c == '}').is_some() {
@@ -244,7 +239,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    fn array(&mut self) -> Result<(), Fault> {
+    fn array(&mut self) -> Result<(), DecodeError> {
         self.chars.next();
         self.blanks();
         if self.chars.next_if(|(_, c)| *c == ']').is_some() {
@@ -259,7 +254,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// After a member: true at the closing bracket, false after a comma.
-    fn closes(&mut self, bracket: char) -> Result<bool, Fault> {
+    fn closes(&mut self, bracket: char) -> Result<bool, DecodeError> {
         self.blanks();
         match self.peek() {
             Some(c) if c == bracket => {
@@ -349,7 +344,7 @@ mod tests {
             ("\"a\nb\"", "Invalid control character at", 2),
             ("nope", "Expecting value", 0),
         ] {
-            assert_eq!(Scanner::new(text).document(), Err(Fault { message, at }), "{text}");
+            assert_eq!(Scanner::new(text).document(), Err(DecodeError { message, at }), "{text}");
         }
         assert_eq!(Scanner::new(r#" {"a": [1, -2.5e3, "x\u00e9", null, {}]} "#).document(), Ok(()));
     }

@@ -1,8 +1,8 @@
 //! The OpenAI-style API as vLLM 0.32 speaks it: requests read and judged, answers and errors as bytes.
 //!
 //! A request goes through vLLM's stages in vLLM's order, so that a body with two faults gets the error that the engine
-//! would give: `json` (is it JSON), `rules` (checks on the raw body), `fields` (one table: every field, its type and
-//! its range, with pydantic's words), then the model's name, the prompt's length and the sampling ranges (`sampling`).
+//! would give: `json` (is it JSON), `rules` (checks on the raw body), `fields` (tables of every field,
+//! its type and its range, which `schema` judges by; `issues` has pydantic's words), then the model's name, the prompt's length and the sampling ranges (`sampling`).
 //! Unknown fields are accepted.
 //!
 //! Limits: no HTTP here, and no tokens are counted here.
@@ -23,20 +23,18 @@ mod escape;
 mod event_options;
 mod fields;
 mod invocation;
+mod issues;
 mod json;
 mod json_tree;
 mod kv_transfer;
-mod lazy;
 mod logprobs;
 pub mod lora;
 mod max_tokens;
 mod messages;
-mod nested;
 mod python;
 mod query;
 mod request;
 mod request_metrics;
-mod response_format;
 pub mod responses;
 mod rules;
 mod sampling;

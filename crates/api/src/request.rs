@@ -12,17 +12,18 @@ use super::{
     conversation::{ChatPrompt, RequestTemplates, chat_prompt},
     error::ApiError,
     event_options::EventOptions,
-    fields, json,
+    fields,
+    issues::{Issues, Loc},
+    json,
     json_tree::Reading,
     kv_transfer::KvTransferParams,
     logprobs::LogprobsAsked,
-    messages, nested, rules,
+    messages, rules,
     sampling::Sampling,
     structured::{self, Constraint},
     tool_choice::{ToolParsing, ToolUse},
     truncation::Truncation,
     unserved::Unserved,
-    values,
     vocabulary::{VocabularyLimits, VocabularyUse},
 };
 
@@ -165,9 +166,7 @@ impl GenerationRequest {
     /// A broken rule, a field of another type.
     pub(super) fn of(api: Api, map: &Map<String, Value>) -> Result<Self, ApiError> {
         let request = Self::translated(api, map)?;
-        if let (Api::Chat, Some(Value::Array(messages))) = (api, map.get("messages")) {
-            messages::check_late(messages)?;
-        }
+        check_late(api, map)?;
         Ok(request)
     }
 
@@ -176,11 +175,10 @@ impl GenerationRequest {
     /// # Errors
     /// A broken rule, a field of another type.
     pub(super) fn translated(api: Api, map: &Map<String, Value>) -> Result<Self, ApiError> {
-        Self::check_rules(api, map)?;
-        let issues = fields::check(api, map);
-        if !issues.is_empty() {
-            return Err(issues.error());
-        }
+        rules::check(api, map)?;
+        let mut issues = Issues::new();
+        fields::check(api, map, &Loc::BODY, &mut issues);
+        issues.unless_any(())?;
         Self::of_fitting(api, map)
     }
 
@@ -189,13 +187,8 @@ impl GenerationRequest {
     /// # Errors
     /// A broken rule.
     pub(super) fn of_checked(api: Api, map: &Map<String, Value>) -> Result<Self, ApiError> {
-        Self::check_rules(api, map)?;
-        Self::of_fitting(api, map)
-    }
-
-    fn check_rules(api: Api, map: &Map<String, Value>) -> Result<(), ApiError> {
         rules::check(api, map)?;
-        nested::check(map)
+        Self::of_fitting(api, map)
     }
 
     fn of_fitting(api: Api, map: &Map<String, Value>) -> Result<Self, ApiError> {
@@ -203,15 +196,25 @@ impl GenerationRequest {
         Ok(Self::read(api, &Body(map)))
     }
 
-    /// Checks a body that stands within another: what does not fit the schema is left to that one to report.
+    /// Checks a body that stands within another, to which it adds what does not fit the schema; `None` then.
     ///
     /// # Errors
     /// A broken rule.
-    pub(super) fn within(api: Api, map: &Map<String, Value>) -> Result<Result<Self, values::Issues>, ApiError> {
+    pub(super) fn within(
+        api: Api,
+        map: &Map<String, Value>,
+        loc: &Loc<'_>,
+        issues: &mut Issues,
+    ) -> Result<Option<Self>, ApiError> {
         rules::check(api, map)?;
-        nested::check(map)?;
-        let issues = fields::check(api, map);
-        if issues.is_empty() { Self::of(api, map).map(Ok) } else { Ok(Err(issues)) }
+        let before = issues.count();
+        fields::check(api, map, loc, issues);
+        if issues.count() > before {
+            return Ok(None);
+        }
+        let request = Self::of_fitting(api, map)?;
+        check_late(api, map)?;
+        Ok(Some(request))
     }
 
     fn read(api: Api, body: &Body<'_>) -> Self {
@@ -370,9 +373,11 @@ impl GenerationRequest {
     }
 }
 
-/// Returns whether a flag that fits the schema is set.
-pub(super) fn is_set(value: &Value) -> bool {
-    values::flag(value, "").unwrap_or(false)
+fn check_late(api: Api, map: &Map<String, Value>) -> Result<(), ApiError> {
+    match (api, map.get("messages")) {
+        (Api::Chat, Some(Value::Array(messages))) => messages::check_late(messages),
+        _ => Ok(()),
+    }
 }
 
 fn max_tokens(api: Api, body: &Body<'_>) -> Option<(&'static str, i128)> {

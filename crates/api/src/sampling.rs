@@ -42,8 +42,8 @@ struct Beams;
 impl Sampling {
     pub(super) fn read(body: &Map<String, Value>, stop: &[String]) -> Self {
         let present = |name: &str| body.get(name).filter(|value| !value.is_null());
-        let float = |name: &str, or: f64| present(name).and_then(|value| values::float(value, "").ok()).unwrap_or(or);
-        let int = |name: &str| present(name).and_then(|value| values::int(value, "").ok());
+        let float = |name: &str, or: f64| present(name).and_then(|value| values::float(value).ok()).unwrap_or(or);
+        let int = |name: &str| present(name).and_then(|value| values::int(value).ok());
         let is_id = |key: &str| python::int(key).is_some();
         let words = present("bad_words").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
         let mut known = HashSet::new();
@@ -53,14 +53,14 @@ impl Sampling {
             presence_penalty: float("presence_penalty", 0.0),
             frequency_penalty: float("frequency_penalty", 0.0),
             repetition_penalty: float("repetition_penalty", 1.0),
-            temperature: present("temperature").and_then(|value| values::float(value, "").ok()),
+            temperature: present("temperature").and_then(|value| values::float(value).ok()),
             top_p: float("top_p", 1.0),
             top_k: int("top_k").unwrap_or(0),
             min_p: float("min_p", 0.0),
             min_tokens: int("min_tokens").unwrap_or(0),
             stop: stop.to_vec(),
             bad_words: words.filter(|word| known.insert(*word)).map(str::to_owned).collect(),
-            beams: present("use_beam_search").is_some_and(is_set).then_some(Beams),
+            beams: present("use_beam_search").is_some_and(values::is_set).then_some(Beams),
             bad_logit_keys: bias.into_iter().flatten().map(|(key, _)| key.clone()).filter(|key| !is_id(key)).collect(),
         }
     }
@@ -235,8 +235,4 @@ impl Sampling {
         }
         Ok(())
     }
-}
-
-fn is_set(value: &Value) -> bool {
-    values::flag(value, "").unwrap_or(false)
 }

@@ -58,10 +58,10 @@ struct Replay;
 impl VocabularyUse {
     pub(super) fn read(api: Api, body: &Map<String, Value>) -> Self {
         let present = |name: &str| body.get(name).filter(|value| !value.is_null());
-        let int = |name: &str| present(name).and_then(|value| values::int(value, "").ok());
+        let int = |name: &str| present(name).and_then(|value| values::int(value).ok());
         let ids = |name: &str| -> Option<Vec<i128>> {
             let items = present(name)?.as_array()?;
-            Some(items.iter().filter_map(|item| values::int(item, "").ok()).collect())
+            Some(items.iter().filter_map(|item| values::int(item).ok()).collect())
         };
         let logprob_token_ids = ids("logprob_token_ids").unwrap_or_default();
         let beside = match api {
@@ -81,9 +81,7 @@ impl VocabularyUse {
             biased: bias.into_iter().flatten().filter_map(|(key, _)| python::int(key)).collect(),
             stop_token_ids: ids("stop_token_ids").unwrap_or_default(),
             allowed_token_ids: ids("allowed_token_ids"),
-            beams: present("use_beam_search")
-                .is_some_and(|flag| values::flag(flag, "").unwrap_or(false))
-                .then(|| int("n").unwrap_or(1) * 2),
+            beams: present("use_beam_search").is_some_and(values::is_set).then(|| int("n").unwrap_or(1) * 2),
             prompt_beyond: present("prompt").and_then(beyond),
             replays: None,
         }
@@ -144,7 +142,7 @@ fn beyond(prompt: &Value) -> Option<i128> {
     let items = prompt.as_array()?.iter();
     let mut ids = items.filter_map(|item| match item {
         Value::Array(_) => beyond(item),
-        _ => values::int(item, "").ok().filter(|id| *id > i128::from(u32::MAX)),
+        _ => values::int(item).ok().filter(|id| *id > i128::from(u32::MAX)),
     });
     ids.next()
 }

@@ -4,17 +4,15 @@ use serde_json::{Map, Value};
 
 use super::params::SAMPLING_PARAMS;
 use crate::{
-    Api, ApiError, GenerationRequest, json, request,
+    Api, ApiError, GenerationRequest,
+    fields::STREAM_OPTIONS,
+    json,
     schema::{
-        Field, Kind,
+        Field, INT64, Kind,
         Need::{Nullable, Optional, Required},
-        Object, check,
+        Object, check_body,
     },
-};
-
-static STREAM_OPTIONS: Object = Object {
-    fields: &[Field("include_usage", Kind::Flag, Nullable), Field("continuous_usage_stats", Kind::Flag, Nullable)],
-    condition: None,
+    values,
 };
 
 static REQUEST: Object = Object {
@@ -26,9 +24,9 @@ static REQUEST: Object = Object {
         Field("return_token_ids", Kind::Flag, Nullable),
         Field("output_mode", Kind::OneOf(&["tokens", "text"]), Optional),
         Field("stream", Kind::Flag, Nullable),
-        Field("stream_options", Kind::Object(&STREAM_OPTIONS), Nullable),
+        Field("stream_options", STREAM_OPTIONS, Nullable),
         Field("cache_salt", Kind::SomeText, Nullable),
-        Field("priority", Kind::IntIn(i64::MIN as i128, i64::MAX as i128), Optional),
+        Field("priority", INT64, Optional),
         Field("kv_transfer_params", Kind::Dictionary, Nullable),
         Field("ec_transfer_params", Kind::Dictionary, Nullable),
     ],
@@ -39,7 +37,7 @@ static REQUEST: Object = Object {
 fn text_without_text(body: &Map<String, Value>) -> Option<String> {
     let is_text = body.get("output_mode").is_some_and(|mode| mode == "text");
     let detokenize = body.get("sampling_params").and_then(|params| params.get("detokenize"));
-    let has_text = detokenize.is_none_or(request::is_set);
+    let has_text = detokenize.is_none_or(values::is_set);
     (is_text && !has_text).then(|| "output_mode='text' requires sampling_params.detokenize to be true".to_owned())
 }
 
@@ -75,8 +73,7 @@ impl TokenRequest {
             let message = "Parameter 'cache_salt' must be a non-empty string if provided.";
             return Err(ApiError::parameter("cache_salt", message));
         }
-        let issues = check(&REQUEST, &body, "body");
-        if issues.is_empty() { Ok(Self { body }) } else { Err(issues.error()) }
+        check_body(&REQUEST, &body).map(|()| Self { body })
     }
 
     /// The completion request, which always asks for ids.
@@ -109,7 +106,7 @@ impl TokenRequest {
     }
 
     fn streams(&self) -> bool {
-        self.body.get("stream").is_some_and(request::is_set)
+        self.body.get("stream").is_some_and(values::is_set)
     }
 
     /// Content of the answer beside ids.
@@ -125,6 +122,6 @@ impl TokenRequest {
     /// Returns whether the answer repeats the prompt's ids.
     #[must_use]
     pub fn repeats_prompt(&self) -> bool {
-        self.body.get("return_token_ids").is_some_and(request::is_set)
+        self.body.get("return_token_ids").is_some_and(values::is_set)
     }
 }
