@@ -7,9 +7,13 @@ use super::{UsageEvents, python, values};
 /// A body that fits the schema: every value reads as its type, null and absent are one.
 pub(super) struct Body<'a>(pub(super) &'a Map<String, Value>);
 
-impl Body<'_> {
-    pub(super) fn get(&self, name: &str) -> Option<&Value> {
+impl<'a> Body<'a> {
+    pub(super) fn get(&self, name: &str) -> Option<&'a Value> {
         self.0.get(name).filter(|value| !value.is_null())
+    }
+
+    pub(super) fn object(&self, name: &str) -> Option<&'a Map<String, Value>> {
+        self.get(name).and_then(Value::as_object)
     }
 
     pub(super) fn text(&self, name: &str) -> Option<String> {
@@ -23,6 +27,10 @@ impl Body<'_> {
 
     pub(super) fn whole(&self, name: &str) -> Option<i128> {
         self.get(name).and_then(|value| values::int(value).ok())
+    }
+
+    pub(super) fn float(&self, name: &str) -> Option<f64> {
+        self.get(name).and_then(|value| values::float(value).ok())
     }
 
     pub(super) fn flag(&self, name: &str, absent: bool) -> bool {

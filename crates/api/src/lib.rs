@@ -29,7 +29,6 @@ mod json_tree;
 mod kv_transfer;
 mod logprobs;
 pub mod lora;
-mod max_tokens;
 mod messages;
 mod python;
 mod query;
@@ -84,9 +83,8 @@ pub use logprobs::{
     Digits, LogprobsAsked, Position, Scored, Spelling, WholeLogprobs, chat_logprobs, completion_logprobs,
     prompt_logprobs,
 };
-pub use max_tokens::MaxTokens;
 pub use query::Query;
-pub use request::{GenerationRequest, PromptInput, Prompts, Served};
+pub use request::{GenerationRequest, MaxTokens, PromptInput, Prompts, Served};
 pub use request_metrics::RequestTimes;
 pub use stream::{AnswerNames, Head, Opening, Piece, StopReason};
 pub use stream_end::{DONE, ends_response, ends_stream, is_last_event_type};

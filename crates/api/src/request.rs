@@ -2,6 +2,8 @@
 
 mod limits;
 
+pub use limits::MaxTokens;
+
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -258,8 +260,8 @@ impl GenerationRequest {
             most_unasked: None,
             takes_any_tools: false,
             unserved: Unserved::read(api, body),
-            vocabulary: VocabularyUse::read(api, body.0),
-            sampling: Sampling::read(body.0, &stop),
+            vocabulary: VocabularyUse::read(api, body),
+            sampling: Sampling::read(body, &stop),
             stop,
         }
     }
@@ -313,7 +315,7 @@ impl GenerationRequest {
             Prompts::Completion(prompts) if prompts.is_empty() => {
                 Err(ApiError::bad_request("You must pass at least one prompt"))
             }
-            Prompts::Completion(_) if self.stream && self.sampling.is_beam_search() => {
+            Prompts::Completion(_) if self.stream && self.sampling.is_beam_search => {
                 Err(ApiError::bad_request("Streaming is not currently supported with beam search"))
             }
             Prompts::Batch(_) | Prompts::Completion(_) => Ok(()),
@@ -323,7 +325,7 @@ impl GenerationRequest {
     /// Returns whether it asks for a beam search.
     #[must_use]
     pub fn is_beam_search(&self) -> bool {
-        self.sampling.is_beam_search()
+        self.sampling.is_beam_search
     }
 
     /// Returns whether the likeliest token is taken at each place, so that the same prompt has the same answer; `default` is the

@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::{Api, ApiError, conversation::template_kwargs, json, python, values};
+use crate::{Api, ApiError, body::Body, conversation::template_kwargs, json, python, values};
 
 /// Temperatures below this are none.
 const GREEDY: f64 = 1e-5;
@@ -246,24 +246,24 @@ impl RenderRequest {
         }
     }
 
-    fn list(&self, name: &str) -> Vec<Value> {
-        self.given(name).and_then(Value::as_array).cloned().unwrap_or_default()
+    fn given(&self, name: &str) -> Option<&Value> {
+        Body(&self.body).get(name)
     }
 
-    fn given(&self, name: &str) -> Option<&Value> {
-        self.body.get(name).filter(|value| !value.is_null())
+    fn list(&self, name: &str) -> Vec<Value> {
+        Body(&self.body).list(name).unwrap_or_default()
     }
 
     fn int(&self, name: &str) -> Option<i64> {
-        values::int(self.given(name)?).ok().and_then(|count| i64::try_from(count).ok())
+        Body(&self.body).whole(name).and_then(|count| i64::try_from(count).ok())
     }
 
     fn float(&self, name: &str, absent: f64) -> f64 {
-        self.given(name).and_then(|value| values::float(value).ok()).unwrap_or(absent)
+        Body(&self.body).float(name).unwrap_or(absent)
     }
 
     fn is_set(&self, name: &str, absent: bool) -> bool {
-        self.given(name).map_or(absent, values::is_set)
+        Body(&self.body).flag(name, absent)
     }
 
     /// A flag that is not what it is by itself.
