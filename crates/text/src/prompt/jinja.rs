@@ -30,9 +30,6 @@ const WIDTH_DIGITS: usize = 4;
 const ANY_FORMAT: &str = "format without limits";
 
 /// Builds an environment in which templates run as in transformers.
-///
-/// # Errors
-/// None that a test does not catch first.
 pub(super) fn environment() -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);

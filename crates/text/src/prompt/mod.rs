@@ -3,14 +3,12 @@
 //! Everything here is meant to give vLLM's ids and vLLM's text deltas exactly; deviations are in the documentation of
 //! modules. Nothing here logs: prompts are private.
 
-mod bytes;
 mod config;
 mod content_format;
 mod conversation;
 mod detokenizer;
 mod error;
 mod fast_load;
-mod fingerprint;
 mod hash;
 mod hub;
 mod ids_only;
@@ -18,7 +16,6 @@ mod jinja;
 mod key;
 mod locate;
 mod media;
-mod memory;
 mod permute;
 mod pieces;
 mod segments;
@@ -35,6 +32,7 @@ pub use conversation::Conversation;
 pub use detokenizer::Detokenizer;
 pub use error::PromptError;
 pub use hash::{BlockHash, BlockHasher, PromptHashes};
+pub use hub::Download;
 pub use key::{HashKey, HashKeyError};
 pub use media::{MediaHashes, may_hold_media, media_block};
 pub use permute::IdPermutation;
