@@ -39,7 +39,7 @@ pub fn batch_request(body: &[u8]) -> Result<GenerationRequest, ApiError> {
     let mut chats = Vec::with_capacity(conversations.len());
     for conversation in conversations {
         body.insert("messages".to_owned(), conversation);
-        let mut one = GenerationRequest::of(Api::Chat, &body)?;
+        let mut one = GenerationRequest::of(Api::Chat, body.clone())?;
         if let Prompts::Chat(chat) = std::mem::replace(&mut one.prompts, Prompts::Batch(Vec::new())) {
             chats.push(chat);
         }

@@ -248,9 +248,6 @@ impl Issues {
     }
 
     /// What was read, where nothing is wrong with it.
-    ///
-    /// # Errors
-    /// The engine's answer to what is wrong.
     pub(super) fn unless_any<T>(&self, read: T) -> Result<T, ApiError> {
         if self.is_empty() { Ok(read) } else { Err(self.error()) }
     }

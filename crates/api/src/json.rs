@@ -30,9 +30,6 @@ pub(super) fn read(body: &[u8]) -> Result<Option<Value>, ApiError> {
 }
 
 /// As [`read`], by a reading that bounds the values and may take the ids of a prompt apart.
-///
-/// # Errors
-/// Also for too many values.
 fn read_by(reading: &Reading, body: &[u8]) -> Result<Option<Value>, ApiError> {
     if body.is_empty() {
         return Ok(None);
@@ -47,17 +44,11 @@ fn read_by(reading: &Reading, body: &[u8]) -> Result<Option<Value>, ApiError> {
 }
 
 /// Reads a body that has to be an object.
-///
-/// # Errors
-/// Also for anything else.
 pub(super) fn object(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
     object_by(&Reading::new(false), body)
 }
 
 /// As [`object`], by a reading that may take the ids of a prompt apart.
-///
-/// # Errors
-/// The same.
 pub(super) fn object_by(reading: &Reading, body: &[u8]) -> Result<Map<String, Value>, ApiError> {
     match read_by(reading, body)? {
         Some(Value::Object(map)) => Ok(map),

@@ -22,7 +22,6 @@ mod error;
 mod escape;
 mod event_options;
 mod fields;
-mod invocation;
 mod issues;
 mod json;
 mod json_tree;
@@ -77,14 +76,13 @@ pub use conversation::{ChatPrompt, RequestTemplates, template_kwargs};
 pub use endpoints::Endpoint;
 pub use error::{ApiError, RecordedError};
 pub use event_options::EventOptions;
-pub use invocation::invocation;
 pub use kv_transfer::{KvTransferParams, RemotePrefill};
 pub use logprobs::{
     Digits, LogprobsAsked, Position, Scored, Spelling, WholeLogprobs, chat_logprobs, completion_logprobs,
     prompt_logprobs,
 };
 pub use query::Query;
-pub use request::{GenerationRequest, MaxTokens, PromptInput, Prompts, Served};
+pub use request::{GenerationRequest, MaxTokens, PromptInput, Prompts, Served, invocation};
 pub use request_metrics::RequestTimes;
 pub use stream::{AnswerNames, Head, Opening, Piece, StopReason};
 pub use stream_end::{DONE, ends_response, ends_stream, is_last_event_type};

@@ -145,9 +145,6 @@ const STRICT: &[(&str, Option<&str>)] = &[
 ];
 
 /// Reports faults of parts and tool calls that are read late, in a body whose messages fit.
-///
-/// # Errors
-/// The first message at fault.
 pub(super) fn check_late(messages: &[Value]) -> Result<(), ApiError> {
     messages.iter().filter_map(Value::as_object).try_for_each(|message| {
         // Such a message fits the last kind only, which the engine cannot render.

@@ -30,9 +30,6 @@ const COMPLETION: &[Rule] = &[
 ];
 
 /// Applies the rules in the engine's order.
-///
-/// # Errors
-/// The first rule that is broken.
 pub(super) fn check(api: Api, body: &Map<String, Value>) -> Result<(), ApiError> {
     let rules = match api {
         Api::Chat => CHAT,

@@ -37,7 +37,7 @@ pub(super) struct Sampling {
 }
 
 impl Sampling {
-    pub(super) fn read(body: &Body<'_>, stop: &[String]) -> Self {
+    pub(super) fn read(body: &Body<'_>) -> Self {
         let is_id = |key: &str| python::int(key).is_some();
         let words = body.get("bad_words").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
         let mut known = HashSet::new();
@@ -52,7 +52,7 @@ impl Sampling {
             top_k: body.whole("top_k").unwrap_or(0),
             min_p: body.float("min_p").unwrap_or(0.0),
             min_tokens: body.whole("min_tokens").unwrap_or(0),
-            stop: stop.to_vec(),
+            stop: body.texts("stop"),
             bad_words: words.filter(|word| known.insert(*word)).map(str::to_owned).collect(),
             is_beam_search: body.flag("use_beam_search", false),
             bad_logit_keys: bias.into_iter().flatten().map(|(key, _)| key.clone()).filter(|key| !is_id(key)).collect(),
@@ -60,9 +60,6 @@ impl Sampling {
     }
 
     /// Checks every range. `max_tokens` is what is left of the model's length, or less if the request asks for less.
-    ///
-    /// # Errors
-    /// The first parameter out of its range.
     pub(super) fn check(&self, max_tokens: i128) -> Result<(), ApiError> {
         if self.is_beam_search {
             return self.check_beams();

@@ -103,18 +103,12 @@ pub(super) const INT64: Kind = Kind::IntIn(i64::MIN as i128, i64::MAX as i128);
 pub(super) const NOT_NEGATIVE: Kind = Kind::IntIn(0, i128::MAX);
 
 /// Reads a body as an object that fits.
-///
-/// # Errors
-/// Not JSON, not an object, or with fields that do not fit.
 pub(super) fn read(object: &Object, body: &[u8]) -> Result<Map<String, Value>, ApiError> {
     let map = json::object(body)?;
     check_body(object, &map).map(|()| map)
 }
 
 /// Checks that a body fits.
-///
-/// # Errors
-/// Everything that does not.
 pub(super) fn check_body(object: &Object, map: &Map<String, Value>) -> Result<(), ApiError> {
     let mut issues = Issues::new();
     check(object, map, &Loc::BODY, &mut issues);
@@ -154,6 +148,10 @@ pub(super) fn check_fields(
     loc: &Loc<'_>,
     issues: &mut Issues,
 ) {
+    // A request has few of its fields: looking each of them up in the table is quicker than the other way round.
+    if fit(fields, map) {
+        return;
+    }
     for Field(name, kind, need) in fields {
         match map.get(*name) {
             None if matches!(need, Need::Required | Need::Present) => {
@@ -164,6 +162,18 @@ pub(super) fn check_fields(
             Some(value) => judge(kind, value, &loc.field(name), issues),
         }
     }
+}
+
+/// Returns whether nothing is wrong with these fields.
+fn fit(fields: &[Field], map: &Map<String, Value>) -> bool {
+    let is_there =
+        |Field(name, _, need): &Field| !matches!(need, Need::Required | Need::Present) || map.contains_key(*name);
+    let fits = |(key, value): (&String, &Value)| match fields.iter().find(|Field(name, ..)| name == key) {
+        Some(Field(_, _, Need::Nullable | Need::Present)) if value.is_null() => true,
+        Some(Field(_, kind, _)) => fits(kind, value),
+        None => true,
+    };
+    fields.iter().all(is_there) && map.iter().all(fits)
 }
 
 /// Adds everything in a value that is not of the kind.

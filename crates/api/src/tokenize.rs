@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::{
     body::Body,
-    conversation::{ChatPrompt, chat_prompt},
+    conversation::ChatPrompt,
     error::ApiError,
     fields,
     issues::{Issues, Loc},
@@ -46,7 +46,7 @@ impl TokenizeRequest {
     /// # Errors
     /// Not JSON, not an object, or fitting neither schema: the faults of both.
     pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
-        let map = match json::object(body) {
+        let mut map = match json::object(body) {
             Err(refused) if refused.message.contains("'model_attributes_type'") => {
                 return Err(twice(&refused));
             }
@@ -57,28 +57,26 @@ impl TokenizeRequest {
             let message = "Cannot set both `continue_final_message` and `add_generation_prompt` to True.";
             return Err(ApiError::bad_request(message));
         }
+        let is_chat = schema::takes(&CHAT, &map);
         let body = Body(&map);
-        let input = if schema::takes(&CHAT, &map) {
-            if let Some(Value::Array(messages)) = map.get("messages") {
-                messages::check_late(messages)?;
-            }
-            TokenizeInput::Chat(chat_prompt(&body))
-        } else {
-            let mut issues = Issues::new();
-            schema::check(&PROMPT, &map, &Loc::BODY, &mut issues);
-            if !issues.is_empty() {
-                schema::check(&CHAT, &map, &Loc::BODY, &mut issues);
-                return Err(issues.error());
-            }
-            TokenizeInput::Prompt(body.text("prompt").unwrap_or_default())
-        };
-        let is_chat = matches!(input, TokenizeInput::Chat(_));
-        Ok(Self {
+        let read = Self {
             model: body.text("model"),
             add_special_tokens: body.flag("add_special_tokens", !is_chat),
             return_token_strs: body.flag("return_token_strs", false),
-            input,
-        })
+            input: TokenizeInput::Prompt(body.text("prompt").unwrap_or_default()),
+        };
+        if is_chat {
+            if let Some(Value::Array(messages)) = map.get("messages") {
+                messages::check_late(messages)?;
+            }
+            return Ok(Self { input: TokenizeInput::Chat(ChatPrompt::take(&mut map)), ..read });
+        }
+        let mut issues = Issues::new();
+        schema::check(&PROMPT, &map, &Loc::BODY, &mut issues);
+        if !issues.is_empty() {
+            schema::check(&CHAT, &map, &Loc::BODY, &mut issues);
+        }
+        issues.unless_any(read)
     }
 }
 

@@ -38,7 +38,7 @@ impl ToolUse {
     /// Reads a body that the rules have passed. Tools without a choice are called as the model likes; an explicit null is
     /// no choice.
     pub(super) fn read(body: &Body<'_>) -> Self {
-        let has_tools = body.list("tools").is_some_and(|tools| !tools.is_empty());
+        let has_tools = body.get("tools").and_then(Value::as_array).is_some_and(|tools| !tools.is_empty());
         let choice = match body.0.get("tool_choice") {
             None if has_tools => ToolChoice::Auto,
             None | Some(Value::Null) => ToolChoice::None,

@@ -48,7 +48,7 @@ pub(super) struct VocabularyUse {
     /// The log probabilities that a search with beams asks for: two for each.
     beams: Option<i128>,
     /// True where the request names the tokens of its answer.
-    replays: bool,
+    pub(super) replays: bool,
 }
 
 impl VocabularyUse {
@@ -81,13 +81,6 @@ impl VocabularyUse {
         }
     }
 
-    /// Asks for tokens by their ids, which only an engine started for that gives.
-    pub(super) fn ask_for_replay(&mut self) {
-        self.replays = true;
-    }
-
-    /// # Errors
-    /// The first check that fails.
     pub(super) fn check(&self, limits: VocabularyLimits) -> Result<(), ApiError> {
         let vocabulary = limits.vocabulary;
         if let Some(asked) = self.beams {

@@ -60,7 +60,7 @@ impl MessagesRequest {
     /// # Errors
     /// The engine's error for a chat request that cannot be, or of changes to tools that there are not.
     pub fn chat(&self, system: SystemMessages) -> Result<GenerationRequest, ApiError> {
-        GenerationRequest::of(Api::Chat, &self.chat_body(system)?)
+        GenerationRequest::of(Api::Chat, self.chat_body(system)?)
     }
 
     /// The chat request, to be rendered.

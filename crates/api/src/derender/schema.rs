@@ -230,10 +230,6 @@ pub(super) fn member(api: Api, body: &Value) -> Result<Member, ApiError> {
     if issues.count() == before { Ok(Member::Chunk(as_chunk)) } else { Err(issues.error()) }
 }
 
-/// The request within.
-///
-/// # Errors
-/// A rule that it breaks.
 fn within(
     api: Api,
     map: &Map<String, Value>,

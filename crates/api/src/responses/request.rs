@@ -117,9 +117,9 @@ impl ResponsesRequest {
     }
 
     fn chat_request(&self, messages: Vec<Value>) -> Result<GenerationRequest, ApiError> {
-        let mut request = GenerationRequest::translated(Api::Chat, &self.chat_body(messages))?;
-        request.rename_max_tokens("max_output_tokens");
-        request.take_any_tools();
+        let mut request = GenerationRequest::translated(Api::Chat, self.chat_body(messages))?;
+        request.max_tokens = request.max_tokens.map(|(_, count)| ("max_output_tokens", count));
+        request.takes_any_tools = true;
         Ok(request)
     }
 

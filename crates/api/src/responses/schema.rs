@@ -111,9 +111,6 @@ pub(super) static REQUEST: Object = object(&[
 ]);
 
 /// Checks on the raw body, in the engine's order; a choice among no tools becomes `none`.
-///
-/// # Errors
-/// The first that fails.
 pub(super) fn before(body: &mut Map<String, Value>) -> Result<(), ApiError> {
     tool_choice(body)?;
     let is_grammar =

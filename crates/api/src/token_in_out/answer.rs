@@ -51,7 +51,7 @@ impl TokenEncoder {
         let prompt = std::mem::take(&mut self.repeats_prompt).then_some(piece.prompt_ids);
         out.put(head.event_size(), |out| {
             put_start(head, out);
-            match head.usage_events() {
+            match head.usage_events {
                 UsageEvents::EveryEvent => piece.usage.put_full(out, Api::Completions),
                 UsageEvents::None | UsageEvents::AtEnd => out.put("null"),
             }
@@ -81,9 +81,9 @@ impl TokenEncoder {
         out.put("{\"request_id\":");
         put_request_id(head, &mut out);
         out.put(",\"model\":");
-        put_escaped(&mut out, head.model());
+        put_escaped(&mut out, &head.model);
         out.put(",\"created\":");
-        out.put(itoa::Buffer::new().format(head.created()));
+        out.put(itoa::Buffer::new().format(head.created));
         out.put(",\"usage\":");
         usage.put_full(&mut out, Api::Completions);
         out.put(",\"prompt_logprobs\":null,\"prompt_token_id_logprobs\":null,\"prompt_token_ids\":");
@@ -151,6 +151,6 @@ fn put_start(head: &Head, out: &mut impl Out) {
 }
 
 fn put_request_id(head: &Head, out: &mut impl Out) {
-    let id = head.id();
+    let id = head.id.as_str();
     put_escaped(out, &["generate-tokens-", id.strip_prefix("cmpl-").unwrap_or(id)].concat());
 }

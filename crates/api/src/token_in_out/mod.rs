@@ -3,7 +3,6 @@
 //! Limits: text only; log probabilities, sampling masks and scores are not sent.
 
 mod answer;
-mod params;
 mod render;
 mod request;
 

@@ -2,18 +2,63 @@
 
 use serde_json::{Map, Value};
 
-use super::params::SAMPLING_PARAMS;
 use crate::{
     Api, ApiError, GenerationRequest,
-    fields::STREAM_OPTIONS,
+    fields::{REPETITION, STREAM_OPTIONS, STRUCTURED_OUTPUTS_PARAMS},
     json,
     schema::{
         Field, INT64, Kind,
         Need::{Nullable, Optional, Required},
-        Object, check_body,
+        Object, check_body, object,
     },
     values,
 };
+
+const IDS: Kind = Kind::List(&Kind::Int);
+
+/// The engine's `SamplingParams`, in the order of its fields; what else is there is passed over. `output_kind` and the ids of prompt
+/// log probabilities are not judged.
+static SAMPLING_PARAMS: Object = object(&[
+    Field("n", Kind::Int, Optional),
+    Field("presence_penalty", Kind::Float, Optional),
+    Field("frequency_penalty", Kind::Float, Optional),
+    Field("repetition_penalty", Kind::Float, Optional),
+    Field("temperature", Kind::Float, Optional),
+    Field("watermarking", Kind::Flag, Nullable),
+    Field("top_p", Kind::Float, Optional),
+    Field("top_k", Kind::Int, Optional),
+    Field("min_p", Kind::Float, Optional),
+    Field("seed", Kind::Int, Nullable),
+    Field("stop", Kind::AnyOf(&[Kind::Text, Kind::List(&Kind::Text)]), Nullable),
+    Field("stop_token_ids", IDS, Nullable),
+    Field("ignore_eos", Kind::Flag, Optional),
+    Field("max_tokens", Kind::Int, Nullable),
+    Field("min_tokens", Kind::Int, Optional),
+    Field("logprobs", Kind::Int, Nullable),
+    Field("prompt_logprobs", Kind::Int, Nullable),
+    Field("prompt_logprob_token_ids", Kind::Any, Nullable),
+    Field("prompt_logprob_start", Kind::Int, Nullable),
+    Field("logprob_token_ids", IDS, Nullable),
+    Field("flat_logprobs", Kind::Flag, Optional),
+    Field("detokenize", Kind::Flag, Optional),
+    Field("skip_special_tokens", Kind::Flag, Optional),
+    Field("spaces_between_special_tokens", Kind::Flag, Optional),
+    Field("include_stop_str_in_output", Kind::Flag, Optional),
+    Field("output_kind", Kind::Any, Optional),
+    Field("stream_interval", Kind::Int, Nullable),
+    Field("skip_clone", Kind::Flag, Optional),
+    Field("output_text_buffer_length", Kind::Int, Optional),
+    Field("structured_outputs", STRUCTURED_OUTPUTS_PARAMS, Nullable),
+    Field("logit_bias", Kind::ById(&Kind::Float), Nullable),
+    Field("allowed_token_ids", IDS, Nullable),
+    Field("extra_args", Kind::Dictionary, Nullable),
+    Field("bad_words", Kind::List(&Kind::Text), Nullable),
+    Field("skip_reading_prefix_cache", Kind::Flag, Nullable),
+    Field("thinking_token_budget", Kind::Int, Nullable),
+    Field("repetition_detection", REPETITION, Nullable),
+    Field("routed_experts_prompt_start", Kind::Int, Optional),
+    Field("trace_decode_token_ids", IDS, Nullable),
+]);
 
 static REQUEST: Object = Object {
     fields: &[
@@ -95,12 +140,13 @@ impl TokenRequest {
                 .extend(self.body.get("stream_options").map(|value| ("stream_options".to_owned(), value.clone())));
         }
         completion.insert("return_token_ids".to_owned(), true.into());
-        let mut request = GenerationRequest::of_checked(Api::Completions, &completion)?;
+        let mut request = GenerationRequest::of_checked(Api::Completions, completion)?;
         if params.get("max_tokens").is_none_or(Value::is_null) {
-            request.forget_max_tokens();
+            // All that is left of the model's length.
+            request.max_tokens = None;
         }
         if params.get("trace_decode_token_ids").is_some_and(|ids| ids.as_array().is_some_and(|ids| !ids.is_empty())) {
-            request.ask_for_replay();
+            request.vocabulary.replays = true;
         }
         Ok(request)
     }

@@ -24,7 +24,6 @@ pub(super) const TOKENS: [&str; 4] = [CALLS_START, CALLS_END, START, END];
 pub(super) enum Style {
     /// Type, name and a fenced block.
     Fenced,
-    /// Name and arguments.
     Bare,
 }
 

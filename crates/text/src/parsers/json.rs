@@ -7,7 +7,6 @@ use crate::python::{self, Build};
 /// About where Python gives up.
 pub(super) const DEEPEST: usize = 900;
 
-/// A JSON value.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Json {
     Null,

@@ -59,6 +59,13 @@ pub struct Formats {
     pub tools: Option<ToolFormat>,
 }
 
+impl Formats {
+    /// Returns true if the table-driven engine parses all of a response.
+    pub(super) fn is_engine(self) -> bool {
+        self.reasoning.is_none_or(ReasoningFormat::is_engine) && self.tools.is_none_or(ToolFormat::is_engine)
+    }
+}
+
 impl From<ReasoningFormat> for Formats {
     fn from(format: ReasoningFormat) -> Self {
         Self { reasoning: Some(format), tools: None }
@@ -168,83 +175,17 @@ const TOOLS: [(&str, ToolFormat); 12] = [
 ];
 
 /// vLLM 0.32's other reasoning parsers.
-const OTHER_REASONING: &[&str] = &[
-    "cohere_command3",
-    "cohere_command4",
-    "deepseek_v4",
-    "deepseek_v41",
-    "ernie45",
-    "gemma4",
-    "glm45",
-    "glm47",
-    "granite_thinking_parser",
-    "hf",
-    "hunyuan_a13b",
-    "hy_v3",
-    "hy_v4",
-    "inkling",
-    "k2_horizon",
-    "kimi_k2",
-    "kimi_k3",
-    "ling3",
-    "minicpmv",
-    "minimax_m2",
-    "minimax_m2_append_think",
-    "minimax_m3",
-    "muse_glimmer",
-    "nemotron_v3",
-    "olmo3",
-    "openai_gptoss",
-    "plamo3",
-    "poolside_v1",
-    "step3",
-];
+const OTHER_REASONING: &str = "cohere_command3 cohere_command4 deepseek_v4 deepseek_v41 ernie45 gemma4 glm45 glm47 \
+    granite_thinking_parser hf hunyuan_a13b hy_v3 hy_v4 inkling k2_horizon kimi_k2 kimi_k3 ling3 \
+    minicpmv minimax_m2 minimax_m2_append_think minimax_m3 muse_glimmer nemotron_v3 olmo3 openai_gptoss \
+    plamo3 poolside_v1 step3";
 
 /// vLLM 0.32's other tool-call parsers.
-const OTHER_TOOLS: &[&str] = &[
-    "apertus",
-    "cohere_command3",
-    "cohere_command4",
-    "deepseek_v32",
-    "deepseek_v4",
-    "deepseek_v41",
-    "dots",
-    "ernie45",
-    "functiongemma",
-    "gemma4",
-    "gigachat3",
-    "glm45",
-    "glm47",
-    "granite",
-    "granite-20b-fc",
-    "granite4",
-    "hf",
-    "hunyuan_a13b",
-    "hy_v3",
-    "hy_v4",
-    "inkling",
-    "internlm",
-    "jamba",
-    "k2_horizon",
-    "kimi_k2",
-    "kimi_k3",
-    "lfm2",
-    "ling3",
-    "llama4_pythonic",
-    "longcat",
-    "minicpm5",
-    "minimax_m2",
-    "minimax_m3",
-    "muse_glimmer",
-    "olmo3",
-    "openai",
-    "phi4_mini_json",
-    "plamo3",
-    "poolside_v1",
-    "pythonic",
-    "step3",
-    "xlam",
-];
+const OTHER_TOOLS: &str = "apertus cohere_command3 cohere_command4 deepseek_v32 deepseek_v4 deepseek_v41 dots ernie45 \
+    functiongemma gemma4 gigachat3 glm45 glm47 granite granite-20b-fc granite4 hf hunyuan_a13b hy_v3 \
+    hy_v4 inkling internlm jamba k2_horizon kimi_k2 kimi_k3 lfm2 ling3 llama4_pythonic longcat minicpm5 \
+    minimax_m2 minimax_m3 muse_glimmer olmo3 openai phi4_mini_json plamo3 poolside_v1 pythonic step3 \
+    xlam";
 
 impl ReasoningFormat {
     /// Returns true if the table-driven engine parses it.
@@ -281,13 +222,13 @@ impl std::str::FromStr for ToolFormat {
     }
 }
 
-fn named<T: Copy>(name: &str, kind: &'static str, known: &[(&str, T)], others: &[&str]) -> Result<T, UnknownParser> {
+fn named<T: Copy>(name: &str, kind: &'static str, known: &[(&str, T)], others: &str) -> Result<T, UnknownParser> {
     if let Some((_, format)) = known.iter().find(|(known, _)| *known == name) {
         return Ok(*format);
     }
     let known = known.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
     let name = name.to_owned();
-    if others.contains(&name.as_str()) {
+    if others.split(' ').any(|other| other == name) {
         return Err(UnknownParser::Unsupported { kind, name, known });
     }
     Err(UnknownParser::Unknown { kind, name, known })

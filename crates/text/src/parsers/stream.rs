@@ -2,7 +2,7 @@
 
 use super::{
     delta::{CallDelta, CallIds, Content, Delta},
-    names::{Parsing, ReasoningFormat, ToolFormat},
+    names::{Parsing, ToolFormat},
     reasoning::{Reasoning, ReasoningStep, Rules},
     required,
     tools::{self, Tools},
@@ -63,8 +63,7 @@ impl StreamParser {
             vocabulary: vocabulary.clone(),
             reasoning: rules.and_then(|rules| Reasoning::new(rules, vocabulary)),
             is_reasoning: rules.is_some_and(is_open),
-            is_engine: formats.reasoning.is_none_or(ReasoningFormat::is_engine)
-                && formats.tools.is_none_or(ToolFormat::is_engine),
+            is_engine: formats.is_engine(),
             ids: formats.tools.map_or(ids, |format| ids.of(format)),
             tools,
             choice: parsing.choice,

@@ -27,7 +27,6 @@ use grammar::State;
 use machine::{Event, Machine};
 use slots::Slots;
 
-/// Every table.
 pub(super) static GRAMMARS: [&Grammar; 6] = [&QWEN3, &MIMO, &STEP3P5, &SEED_OSS, &MISTRAL, &MISTRAL_PLAIN];
 
 /// The treatment of calls.
@@ -87,7 +86,6 @@ impl Engine {
         self.machine.reasoning_tokens
     }
 
-    /// A step's delta.
     pub(super) fn push(&mut self, text: &str, ids: &[u32], made: &mut CallIds) -> Option<Delta> {
         let events = self.machine.push(text, ids);
         let delta = self.delta(events, Finish::No, made);
