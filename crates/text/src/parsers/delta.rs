@@ -1,4 +1,4 @@
-//! Deltas, and how the engine writes them: keys in its order, and no others than it set.
+//! Parts of an answer: whole ones, and deltas as the engine writes them: keys in its order, and no others than it set.
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -97,6 +97,26 @@ impl Serialize for CalledFunction<'_> {
         }
         map.end()
     }
+}
+
+/// The parts of a whole answer.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Message {
+    /// The text.
+    pub content: Option<String>,
+    /// The reasoning.
+    pub reasoning: Option<String>,
+    /// The calls.
+    pub calls: Vec<Call>,
+}
+
+/// One call of a whole answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    /// The function's name.
+    pub name: String,
+    /// Its arguments as JSON text.
+    pub arguments: String,
 }
 
 /// Ids of tool calls: `chatcmpl-tool-` and 16 hexadecimal digits, the lower half of a random UUID; Mistral's are 9 letters

@@ -1,8 +1,6 @@
-//! The parsers by vLLM's names.
+//! The parsers by vLLM's names, and what a request sets for them.
 
 use std::sync::Arc;
-
-use super::{reasoning::Thinking, stream::ToolChoice};
 
 /// Format of reasoning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,6 +74,31 @@ impl From<ToolFormat> for Formats {
     fn from(format: ToolFormat) -> Self {
         Self { reasoning: None, tools: Some(format) }
     }
+}
+
+/// Thinking: set by the request (`enable_thinking`), or the format's default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Thinking {
+    /// It does.
+    #[default]
+    On,
+    /// It does not, and nothing is reasoning.
+    Off,
+}
+
+/// Tool choice of the request.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum ToolChoice {
+    /// Not at all: the text stays as it is.
+    #[default]
+    None,
+    /// As the model likes.
+    Auto,
+    /// At least one. Most formats read it as [`Self::Auto`]: the engine makes the model write calls in their own way. For
+    /// the others the text is a JSON array of calls.
+    Required,
+    /// This function. Most formats read it as [`Self::Auto`]; for the others all text is the function's arguments.
+    Named(String),
 }
 
 /// A function that the request offers.

@@ -1,33 +1,12 @@
 //! A whole answer's parts.
 
 use super::{
-    names::{Formats, Parsing, ToolFormat},
+    delta::{Call, Message},
+    names::{Formats, Parsing, ToolChoice, ToolFormat},
     reasoning::{ReasoningMarks, Rules},
-    required,
-    stream::ToolChoice,
-    tools,
+    required, tools,
     vocabulary::Vocabulary,
 };
-
-/// The parts of a whole answer.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Message {
-    /// The text.
-    pub content: Option<String>,
-    /// The reasoning.
-    pub reasoning: Option<String>,
-    /// The calls.
-    pub calls: Vec<Call>,
-}
-
-/// One call of a whole answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Call {
-    /// The function's name.
-    pub name: String,
-    /// Its arguments as JSON text.
-    pub arguments: String,
-}
 
 /// Takes a whole answer apart. Beside calls that the request forces the content may be empty, but is never absent.
 #[must_use]
