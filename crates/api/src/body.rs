@@ -4,12 +4,21 @@ use serde_json::{Map, Value};
 
 use super::{UsageEvents, python, values};
 
+/// Fields among which one is found without its hash.
+const FEW: usize = 16;
+
 /// A body that fits the schema: every value reads as its type, null and absent are one.
 pub(super) struct Body<'a>(pub(super) &'a Map<String, Value>);
 
 impl<'a> Body<'a> {
     pub(super) fn get(&self, name: &str) -> Option<&'a Value> {
-        self.0.get(name).filter(|value| !value.is_null())
+        // Most of the names that are asked for are not there. Comparing them with the few that are is quicker than a hash.
+        let found = if self.0.len() <= FEW {
+            self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| value)
+        } else {
+            self.0.get(name)
+        };
+        found.filter(|value| !value.is_null())
     }
 
     pub(super) fn object(&self, name: &str) -> Option<&'a Map<String, Value>> {

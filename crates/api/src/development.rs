@@ -27,15 +27,6 @@ pub enum PauseMode {
     Keep,
 }
 
-/// Choice whether the cache of running requests is given up too.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reset {
-    /// Only where nothing runs.
-    Idle,
-    /// In any case.
-    Forced,
-}
-
 /// Requests that are to end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Abort {
@@ -80,15 +71,15 @@ pub fn sleep(query: &Query) -> Result<(u8, PauseMode), ApiError> {
     issues.unless_any((level, mode))
 }
 
-/// `/reset_prefix_cache`
+/// `/reset_prefix_cache`: whether the cache of running requests is given up too.
 ///
 /// # Errors
 /// A parameter that does not fit.
-pub fn reset(query: &Query) -> Result<Reset, ApiError> {
+pub fn reset(query: &Query) -> Result<bool, ApiError> {
     let mut issues = Issues::new();
-    let forced = query.flag("reset_running_requests", false, &mut issues);
+    let is_forced = query.flag("reset_running_requests", false, &mut issues);
     query.flag("reset_external", false, &mut issues);
-    issues.unless_any(if forced { Reset::Forced } else { Reset::Idle })
+    issues.unless_any(is_forced)
 }
 
 /// `/get_world_size`: whether data parallel ranks count.

@@ -88,7 +88,7 @@ pub use stream::{AnswerNames, Head, Opening, Piece, StopReason};
 pub use stream_end::{DONE, ends_response, ends_stream, is_last_event_type};
 pub use structured::Constraint;
 pub use tokenize::{DetokenizeRequest, TokenizeInput, TokenizeRequest, TokenizeResponse};
-pub use tool_choice::{CallLimit, ToolParsing, ToolUse};
+pub use tool_choice::ToolUse;
 pub use truncation::{Side, Truncation};
 pub use usage::{CacheUse, CachedTokens, Usage};
 pub use vocabulary::VocabularyLimits;

@@ -23,7 +23,7 @@ use super::{
     messages, rules,
     sampling::Sampling,
     structured::{self, Constraint},
-    tool_choice::{ToolParsing, ToolUse},
+    tool_choice::ToolUse,
     truncation::Truncation,
     unserved::Unserved,
     vocabulary::{VocabularyLimits, VocabularyUse},
@@ -153,7 +153,7 @@ pub struct Served {
     /// True where requests may bring templates.
     pub templates: RequestTemplates,
     /// True where tool calls are found.
-    pub tools: ToolParsing,
+    pub finds_calls: bool,
     /// Prompt and output tokens that a request may have together.
     pub max_model_len: u32,
 }
@@ -252,9 +252,9 @@ impl GenerationRequest {
     /// # Errors
     /// 400 for one that does not fit. The model's name is judged before.
     pub fn check_served(&self, served: Served) -> Result<(), ApiError> {
-        let Served { templates, tools, max_model_len } = served;
+        let Served { templates, finds_calls, max_model_len } = served;
         if !self.takes_any_tools {
-            self.tools.check(tools)?;
+            self.tools.check(finds_calls)?;
         }
         if let Prompts::Chat(chat) = &self.prompts {
             chat.check_template(templates)?;

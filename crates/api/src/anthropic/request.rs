@@ -4,8 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::{blocks, schema};
 use crate::{
-    Api, ApiError, CallLimit, GenerationRequest, ToolParsing, schema::read, token_in_out::RenderRequest,
-    tool_choice::ToolUse, values,
+    Api, ApiError, GenerationRequest, schema::read, token_in_out::RenderRequest, tool_choice::ToolUse, values,
 };
 use text::parsers::ToolChoice;
 
@@ -132,7 +131,7 @@ impl MessagesRequest {
     ///
     /// # Errors
     /// 400 where that needs a parser that the server does not have.
-    pub fn check_choice(&self, parsing: ToolParsing) -> Result<(), ApiError> {
+    pub fn check_choice(&self, finds_calls: bool) -> Result<(), ApiError> {
         let choice = match self.given("tool_choice") {
             Some(choice) => match chat_choice(choice) {
                 Value::String(word) if word == "none" => ToolChoice::None,
@@ -143,7 +142,7 @@ impl MessagesRequest {
             None if self.given("tools").is_some() => ToolChoice::Auto,
             None => ToolChoice::None,
         };
-        ToolUse { choice, limit: CallLimit::All }.check(parsing)
+        ToolUse { choice, only_first: false }.check(finds_calls)
     }
 
     fn put_tools(&self, chat: &mut Map<String, Value>) -> Result<(), ApiError> {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{OutputMode, TokenRequest};
+use super::TokenRequest;
 use crate::{
     Api, UsageEvents,
     answer::AnswerChoice,
@@ -15,7 +15,8 @@ use net::wire::EventBuffer;
 /// Encoder of a token response.
 #[derive(Debug)]
 pub struct TokenEncoder {
-    mode: OutputMode,
+    /// True where choices have the text of their ids.
+    has_text: bool,
     repeats_prompt: bool,
     /// Tokens so far, by the choice.
     produced: HashMap<u32, usize>,
@@ -35,7 +36,7 @@ impl TokenEncoder {
     /// Encodes the response to this request.
     #[must_use]
     pub fn new(request: &TokenRequest) -> Self {
-        Self { mode: request.output_mode(), repeats_prompt: request.repeats_prompt(), produced: HashMap::new() }
+        Self { has_text: request.has_text(), repeats_prompt: request.repeats_prompt(), produced: HashMap::new() }
     }
 
     /// Appends the event of new tokens; none where there are none to show.
@@ -44,7 +45,7 @@ impl TokenEncoder {
         let produced = self.produced.entry(index).or_default();
         *produced += ids.map_or(0, <[u32]>::len);
         let end = finish.map(|_| *produced);
-        let is_silent = ids.is_none_or(<[u32]>::is_empty) && (self.mode == OutputMode::Tokens || text.is_empty());
+        let is_silent = ids.is_none_or(<[u32]>::is_empty) && (!self.has_text || text.is_empty());
         if is_silent && finish.is_none() {
             return;
         }
@@ -106,10 +107,8 @@ impl TokenEncoder {
 
     /// Appends the mode, and the beginning of the choices.
     fn put_mode(&self, out: &mut impl Out) {
-        out.put(match self.mode {
-            OutputMode::Tokens => ",\"output_mode\":\"tokens\",\"choices\":[",
-            OutputMode::Text => ",\"output_mode\":\"text\",\"choices\":[",
-        });
+        out.put(if self.has_text { ",\"output_mode\":\"text\"" } else { ",\"output_mode\":\"tokens\"" });
+        out.put(",\"choices\":[");
     }
 
     fn put_choice(&self, out: &mut impl Out, choice: &Choice<'_>) {
@@ -135,7 +134,7 @@ impl TokenEncoder {
             }
             None => out.put("null"),
         }
-        if self.mode == OutputMode::Text {
+        if self.has_text {
             out.put(",\"text\":");
             put_escaped(out, choice.text);
         }

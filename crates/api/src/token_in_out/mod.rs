@@ -9,5 +9,5 @@ mod request;
 pub use self::{
     answer::TokenEncoder,
     render::{RenderRequest, Rendered},
-    request::{OutputMode, TokenRequest},
+    request::TokenRequest,
 };

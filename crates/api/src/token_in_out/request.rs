@@ -92,15 +92,6 @@ fn not_negative(ids: &Value) -> Option<String> {
     ids.iter().any(is_negative).then(|| "token_ids must not contain negative values".to_owned())
 }
 
-/// Content of the answer beside ids.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OutputMode {
-    /// Nothing.
-    Tokens,
-    /// Their text.
-    Text,
-}
-
 /// A request to `/inference/v1/generate` whose body fits the schema.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenRequest {
@@ -130,14 +121,15 @@ impl TokenRequest {
         let known = |name: &str| SAMPLING_PARAMS.fields.iter().any(|Field(known, ..)| *known == name);
         let own = params.as_object().into_iter().flatten().filter(|(name, value)| known(name) && !value.is_null());
         let mut completion: Map<String, Value> = own.map(|(name, value)| (name.clone(), value.clone())).collect();
-        for (name, here) in
-            [("prompt", "token_ids"), ("model", "model"), ("stream", "stream"), ("request_id", "request_id")]
-        {
+        let mut put = |name: &str, here: &str| {
             completion.extend(self.body.get(here).map(|value| (name.to_owned(), value.clone())));
+        };
+        put("prompt", "token_ids");
+        for name in ["model", "stream", "request_id"] {
+            put(name, name);
         }
-        if self.streams() {
-            completion
-                .extend(self.body.get("stream_options").map(|value| ("stream_options".to_owned(), value.clone())));
+        if self.body.get("stream").is_some_and(values::is_set) {
+            put("stream_options", "stream_options");
         }
         completion.insert("return_token_ids".to_owned(), true.into());
         let mut request = GenerationRequest::of_checked(Api::Completions, completion)?;
@@ -151,18 +143,10 @@ impl TokenRequest {
         Ok(request)
     }
 
-    fn streams(&self) -> bool {
-        self.body.get("stream").is_some_and(values::is_set)
-    }
-
-    /// Content of the answer beside ids.
+    /// Returns whether the answer has the text of its ids.
     #[must_use]
-    pub fn output_mode(&self) -> OutputMode {
-        if self.body.get("output_mode").is_some_and(|mode| mode == "text") {
-            OutputMode::Text
-        } else {
-            OutputMode::Tokens
-        }
+    pub fn has_text(&self) -> bool {
+        self.body.get("output_mode").is_some_and(|mode| mode == "text")
     }
 
     /// Returns whether the answer repeats the prompt's ids.
