@@ -6,8 +6,11 @@
 
 use std::{error::Error, path::Path};
 
-use tokio::{net::TcpListener, sync::oneshot, task::spawn_blocking};
+use http::Request;
+use http_body_util::BodyExt;
+use tokio::{net::TcpListener, sync::oneshot};
 use vllm_vcr::{
+    net::upstream::{Upstream, UpstreamOptions},
     play::{Config, Player, Source, Synthetic, Unmatched},
     recording::cassette,
     replay::account::Concern,
@@ -28,14 +31,21 @@ async fn main() -> Result<(), Box<dyn Error>> {
     })?;
 
     let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let url = format!("http://{}/v1/chat/completions", listener.local_addr()?);
+    let url = format!("http://{}", listener.local_addr()?);
     let (stop, stopped) = oneshot::channel::<()>();
     let server = tokio::spawn(async move { player.serve(listener, async { drop(stopped.await) }).await });
 
     // Here a test runs its agent.
+    let client: Upstream<String> = Upstream::new(url.parse()?, &UpstreamOptions::default());
     let request = r#"{"model": "demo", "messages": [{"role": "user", "content": "What is the weather in London?"}]}"#;
-    let response = spawn_blocking(move || ureq::post(&url).content_type("application/json").send(request)).await??;
-    println!("{}", response.into_body().read_to_string()?);
+    let response = client
+        .send(
+            Request::post("/v1/chat/completions")
+                .header("content-type", "application/json")
+                .body(request.to_owned())?,
+        )
+        .await?;
+    println!("{}", String::from_utf8_lossy(&response.into_body().collect().await?.to_bytes()));
 
     drop(stop);
     server.await?;

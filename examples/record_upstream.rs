@@ -6,8 +6,10 @@
 
 use std::error::Error;
 
-use tokio::{net::TcpListener, sync::oneshot, task::spawn_blocking};
+use http::Request;
+use tokio::{net::TcpListener, sync::oneshot};
 use vllm_vcr::{
+    net::upstream::{Upstream, UpstreamOptions},
     recording::trace::{CreateMode, read},
     tap::{Config, Tap},
     text::prompt::BlockHash,
@@ -29,12 +31,15 @@ async fn main() -> Result<(), Box<dyn Error>> {
     })
     .await?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let url = format!("http://{}/v1/completions", listener.local_addr()?);
+    let url = format!("http://{}", listener.local_addr()?);
     let (stop, stopped) = oneshot::channel::<()>();
     let proxy = tokio::spawn(tap.serve(listener, async { drop(stopped.await) }));
 
+    let client: Upstream<String> = Upstream::new(url.parse()?, &UpstreamOptions::default());
     let request = r#"{"prompt": "Once upon a time", "max_tokens": 8}"#;
-    spawn_blocking(move || ureq::post(&url).content_type("application/json").send(request)).await??;
+    client
+        .send(Request::post("/v1/completions").header("content-type", "application/json").body(request.to_owned())?)
+        .await?;
 
     drop(stop);
     println!("{} requests forwarded", proxy.await??.forwarded);

@@ -6,8 +6,11 @@
 
 use std::error::Error;
 
-use tokio::{net::TcpListener, sync::oneshot, task::spawn_blocking};
+use http::Request;
+use http_body_util::BodyExt;
+use tokio::{net::TcpListener, sync::oneshot};
 use vllm_vcr::{
+    net::upstream::{Upstream, UpstreamOptions},
     play::{Config, Player},
     replay::timing::Pacing,
 };
@@ -16,16 +19,23 @@ use vllm_vcr::{
 async fn main() -> Result<(), Box<dyn Error>> {
     let player = Player::load(Config { pacing: Pacing::Instant, ..Config::default() })?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let url = format!("http://{}/v1/chat/completions", listener.local_addr()?);
+    let url = format!("http://{}", listener.local_addr()?);
     let (stop, stopped) = oneshot::channel::<()>();
     let server = tokio::spawn(async move {
         let shutdown = async { drop(stopped.await) };
         player.serve(listener, shutdown).await
     });
 
+    let client: Upstream<String> = Upstream::new(url.parse()?, &UpstreamOptions::default());
     let request = r#"{"messages": [{"role": "user", "content": "Why is the sky blue?"}]}"#;
-    let response = spawn_blocking(move || ureq::post(&url).content_type("application/json").send(request)).await??;
-    println!("{}", response.into_body().read_to_string()?);
+    let response = client
+        .send(
+            Request::post("/v1/chat/completions")
+                .header("content-type", "application/json")
+                .body(request.to_owned())?,
+        )
+        .await?;
+    println!("{}", String::from_utf8_lossy(&response.into_body().collect().await?.to_bytes()));
 
     drop(stop);
     server.await?;

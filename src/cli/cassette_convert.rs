@@ -9,6 +9,7 @@ use super::{
     output, secret_args,
 };
 use crate::{
+    play::load_tokenizer,
     recording::cassette::{self, CassetteError, Tokens, is_cassette},
     recording::trace::{CreateMode, End, Reader, TraceError, Writer},
     replay::player::{self, Refused},
@@ -20,7 +21,7 @@ use crate::{
 /// # Errors
 /// When a file cannot be read or written, or one of its records cannot be converted and is not to be left out.
 pub(super) fn run(args: &ConvertArgs) -> Result<ExitCode, Failure> {
-    let tokenizer = args.tokenizer.as_deref().map(Tokenizer::load).transpose()?;
+    let tokenizer = args.tokenizer.as_deref().map(load_tokenizer).transpose()?;
     if !is_cassette(&args.from) && is_cassette(&args.to) && cassette_import::takes(&args.from) {
         return cassette_import::run(args);
     }

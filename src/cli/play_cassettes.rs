@@ -17,10 +17,10 @@ use super::{
 };
 use crate::{
     net::upstream::{UpstreamOptions, UpstreamUrl},
-    play::Synthetic,
+    play::{Synthetic, load_tokenizer},
     recording::cassette::is_cassette,
     replay::player::{CassettePlayer, Environment, OnMiss, PROBE, tokenizer_name},
-    text::prompt::{SpecialTokens, Tokenizer},
+    text::prompt::SpecialTokens,
 };
 
 /// The cassettes that are played.
@@ -95,7 +95,7 @@ impl Played {
             None => Environment::default(),
         };
         if let (None, Some(tokenizer)) = (&now.tokenizer, tokenizer) {
-            let ids = Tokenizer::load(tokenizer)?.encode(PROBE, SpecialTokens::Skip)?;
+            let ids = load_tokenizer(tokenizer)?.encode(PROBE, SpecialTokens::Skip)?;
             now.tokenizer = Some(tokenizer_name(&ids));
         }
         cassette_player.compare(&now).iter().for_each(|change| output::note(&format!("drift: {change}\n")));

@@ -10,6 +10,7 @@ use super::{
 use crate::{
     net::server::{ClientCertificates, Tls, TlsFiles},
     net::upstream::{Authorities, UpstreamOptions, UpstreamUrl},
+    play::load_tokenizer,
     recording::redaction::RulesError,
     recording::trace::{CreateMode, Limits},
     tap::{Config, Content, Deployment, Filter, Route, Setup},
@@ -55,7 +56,7 @@ pub(super) fn door(args: &TapArgs) -> Result<Door, Failure> {
 /// When a file cannot be read or the arguments contradict each other.
 pub(super) fn setup(args: TapArgs) -> Result<Setup, Failure> {
     refuse_files_of_a_stream(&args)?;
-    let tokenizer = args.tokenizer.as_deref().map(Tokenizer::load).transpose()?;
+    let tokenizer = args.tokenizer.as_deref().map(load_tokenizer).transpose()?;
     let (upstream, routes) = upstreams(args.upstream)?;
     let hash_key = args.privacy.hash_key_file.as_deref().map(HashKey::read).transpose()?;
     let vocabulary = tokenizer.as_ref().map_or(LARGEST_VOCABULARY, Tokenizer::model_vocabulary);

@@ -26,7 +26,7 @@ use crate::{
         trace::{self, BadLines, LoadedFile, Meta, Progress, RecordRef, Sources, Store, TokenizerId, TraceError},
     },
     replay::matching::{Keys, MatchBy, Matcher, Rules},
-    text::prompt::{BlockHasher, Tokenizer},
+    text::prompt::{BlockHasher, PromptError, Tokenizer},
 };
 
 /// Tokens per hashed block where a trace has none.
@@ -306,6 +306,16 @@ fn other_tokenizer(trace: String, recorded: &TokenizerId, given: &Tokenizer) -> 
     }
 }
 
+/// Loads the tokenizer that `spec` names, and downloads it where it is one of the Hugging Face Hub that is not in the local cache:
+/// [`Tokenizer::load`]. Blocks.
+///
+/// # Errors
+/// Those of [`Tokenizer::load`].
+pub fn load_tokenizer(spec: &str) -> Result<Tokenizer, PromptError> {
+    const LARGEST_FILE: usize = 256 << 20;
+    Tokenizer::load(spec, &|url, token| net::download(url, token, LARGEST_FILE).map_err(|error| error.to_string()))
+}
+
 fn given(config: &Config, trace: Option<&Store>) -> Result<Option<Tokenizer>, PlayError> {
     Ok(match &config.tokenizer {
         TokenizerSource::BuiltIn => None,
@@ -314,7 +324,7 @@ fn given(config: &Config, trace: Option<&Store>) -> Result<Option<Tokenizer>, Pl
             let recorded = recorded.map_or(0, |id| id.saturating_add(1));
             Some(Tokenizer::ids_only(config.vocabulary.unwrap_or(DEFAULT_IDS).max(recorded))?)
         }
-        TokenizerSource::Spec(spec) => Some(Tokenizer::load(spec)?),
+        TokenizerSource::Spec(spec) => Some(load_tokenizer(spec)?),
         TokenizerSource::Loaded(tokenizer) => Some(tokenizer.clone()),
     })
 }

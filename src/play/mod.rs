@@ -75,6 +75,7 @@ pub use crate::{
         TokenizerSource, Unmatched,
     },
     play::load::example::Example,
+    play::load::load_tokenizer,
     play::load::options::{AnswerOptions, Fingerprint},
 };
 

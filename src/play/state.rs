@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
-    api::{ApiError, RequestTemplates, Served, ToolParsing, VocabularyLimits},
+    api::{ApiError, RequestTemplates, Served, VocabularyLimits},
     base::stats::Lateness,
     play::{
         Config, PlayError, Source, Synthetic, UnmatchedPace,
@@ -200,10 +200,9 @@ impl State {
 
     /// The limits that requests are validated with.
     pub(super) fn served(&self) -> Served {
-        let tools = self.model.parsers.formats.tools;
         Served {
             templates: self.config.request_templates,
-            tools: tools.map_or(ToolParsing::Unavailable, |_| ToolParsing::Available),
+            finds_calls: self.model.parsers.formats.tools.is_some(),
             max_model_len: self.model.max_model_len,
         }
     }

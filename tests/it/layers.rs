@@ -8,9 +8,10 @@ use std::path::Path;
 use crate::support::tree;
 
 /// Folders or files, and the modules of their crate that they may not name: those above them, and their neighbours in `src`.
-const ABOVE: [(&[&str], &[&str]); 13] = [
+const ABOVE: [(&[&str], &[&str]); 14] = [
     (&["src/play"], &["tap", "inspect", "cli"]),
     (&["src/inspect"], &["tap", "play", "cli"]),
+    (&["crates/text/src/python.rs"], &["prompt", "parsers"]),
     (&["crates/text/src/prompt"], &["parsers"]),
     (&["crates/engine/src/kv_cache"], &["kv_events", "scheduler", "step_clock", "offline"]),
     (&["crates/engine/src/scheduler", "crates/engine/src/kv_events"], &["step_clock", "offline"]),

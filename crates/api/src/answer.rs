@@ -53,7 +53,6 @@ impl AnswerChoice {
         Choice { role, parts: words.chain(calls).collect(), logprobs: None, finish_reason, stop }
     }
 
-    /// Reasoning and content.
     fn texts(&self) -> (Option<&str>, Option<&str>) {
         match &self.message {
             Some(message) => (message.reasoning.as_deref(), message.content.as_deref()),
@@ -113,7 +112,6 @@ pub(super) fn chat_body(head: &Head, choices: &[AnswerChoice], usage: &Usage, pr
     out
 }
 
-/// A completions answer.
 pub(super) fn completion_body(head: &Head, choices: &[AnswerChoice], usage: &Usage) -> String {
     let mut out = opened(head, choices);
     for (index, choice) in (0..).zip(choices) {
@@ -186,9 +184,9 @@ fn put_call(out: &mut impl Out, call: &MessageCall) {
 
 fn put_tail(out: &mut String, head: &Head, usage: &Usage) {
     out.put("],\"service_tier\":null,\"system_fingerprint\":");
-    out.put(head.fingerprint().unwrap_or("null"));
+    out.put(head.fingerprint.as_deref().unwrap_or("null"));
     out.put(",\"usage\":");
-    usage.put_full(out, head.api());
+    usage.put_full(out, head.api);
 }
 
 fn put_end(out: &mut String, transferred: Option<&AnswerChoice>, usage: &Usage) {

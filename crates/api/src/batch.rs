@@ -11,17 +11,14 @@ use super::{
     schema::{
         Field, Kind,
         Need::{Nullable, Required},
-        Object, check,
+        Object, check_body, object,
     },
 };
 
-static REQUEST: Object = Object {
-    fields: &[
-        Field("messages", Kind::SomeList(&Kind::SomeList(&Kind::Any)), Required),
-        Field("tool_choice", Kind::OneOf(&["none"]), Nullable),
-    ],
-    condition: None,
-};
+static REQUEST: Object = object(&[
+    Field("messages", Kind::SomeList(&Kind::SomeList(&Kind::Any)), Required),
+    Field("tool_choice", Kind::OneOf(&["none"]), Nullable),
+]);
 
 /// Reads a body.
 ///
@@ -30,10 +27,7 @@ static REQUEST: Object = Object {
 pub fn batch_request(body: &[u8]) -> Result<GenerationRequest, ApiError> {
     let mut body = json::object(body)?;
     before(&body)?;
-    let issues = check(&REQUEST, &body, "body");
-    if !issues.is_empty() {
-        return Err(issues.error());
-    }
+    check_body(&REQUEST, &body)?;
     for never in ["stream", "stream_options"] {
         body.remove(never);
     }
@@ -45,7 +39,7 @@ pub fn batch_request(body: &[u8]) -> Result<GenerationRequest, ApiError> {
     let mut chats = Vec::with_capacity(conversations.len());
     for conversation in conversations {
         body.insert("messages".to_owned(), conversation);
-        let mut one = GenerationRequest::of(Api::Chat, &body)?;
+        let mut one = GenerationRequest::of(Api::Chat, body.clone())?;
         if let Prompts::Chat(chat) = std::mem::replace(&mut one.prompts, Prompts::Batch(Vec::new())) {
             chats.push(chat);
         }

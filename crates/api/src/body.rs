@@ -4,12 +4,25 @@ use serde_json::{Map, Value};
 
 use super::{UsageEvents, python, values};
 
+/// Fields among which one is found without its hash.
+const FEW: usize = 16;
+
 /// A body that fits the schema: every value reads as its type, null and absent are one.
 pub(super) struct Body<'a>(pub(super) &'a Map<String, Value>);
 
-impl Body<'_> {
-    pub(super) fn get(&self, name: &str) -> Option<&Value> {
-        self.0.get(name).filter(|value| !value.is_null())
+impl<'a> Body<'a> {
+    pub(super) fn get(&self, name: &str) -> Option<&'a Value> {
+        // Most of the names that are asked for are not there. Comparing them with the few that are is quicker than a hash.
+        let found = if self.0.len() <= FEW {
+            self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| value)
+        } else {
+            self.0.get(name)
+        };
+        found.filter(|value| !value.is_null())
+    }
+
+    pub(super) fn object(&self, name: &str) -> Option<&'a Map<String, Value>> {
+        self.get(name).and_then(Value::as_object)
     }
 
     pub(super) fn text(&self, name: &str) -> Option<String> {
@@ -18,15 +31,19 @@ impl Body<'_> {
 
     /// A whole number, cut to 64 bits.
     pub(super) fn int(&self, name: &str) -> Option<i64> {
-        self.whole(name).map(|whole| i64::try_from(whole).unwrap_or(if whole < 0 { i64::MIN } else { i64::MAX }))
+        self.whole(name).map(values::clamped)
     }
 
     pub(super) fn whole(&self, name: &str) -> Option<i128> {
-        self.get(name).and_then(|value| values::int(value, name).ok())
+        self.get(name).and_then(|value| values::int(value).ok())
+    }
+
+    pub(super) fn float(&self, name: &str) -> Option<f64> {
+        self.get(name).and_then(|value| values::float(value).ok())
     }
 
     pub(super) fn flag(&self, name: &str, absent: bool) -> bool {
-        self.get(name).and_then(|value| values::flag(value, name).ok()).unwrap_or(absent)
+        self.get(name).and_then(|value| values::flag(value).ok()).unwrap_or(absent)
     }
 
     pub(super) fn texts(&self, name: &str) -> Vec<String> {
@@ -57,6 +74,6 @@ impl Body<'_> {
 
 /// Ids beyond 32 bits become the largest, which no vocabulary has.
 pub(super) fn ids(items: &[Value]) -> Vec<u32> {
-    let id = |value: &Value| values::int(value, "").ok().map(|id| u32::try_from(id).unwrap_or(u32::MAX));
+    let id = |value: &Value| values::int(value).ok().map(|id| u32::try_from(id).unwrap_or(u32::MAX));
     items.iter().filter_map(id).collect()
 }

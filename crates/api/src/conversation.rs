@@ -33,6 +33,26 @@ pub struct ChatPrompt {
 }
 
 impl ChatPrompt {
+    /// Takes the conversation out of a body that fits the schema.
+    pub(super) fn take(map: &mut Map<String, Value>) -> Self {
+        let [messages, tools, documents] = ["messages", "tools", "documents"].map(|name| match map.get_mut(name) {
+            Some(Value::Array(items)) => Some(std::mem::take(items)),
+            _ => None,
+        });
+        let body = Body(map);
+        let forwarded = body.get("kv_transfer_params").and_then(|params| params.get("prompt_token_ids"));
+        Self {
+            messages: messages.unwrap_or_default(),
+            tools: tools.filter(|tools| !tools.is_empty()),
+            documents,
+            add_generation_prompt: body.flag("add_generation_prompt", true),
+            continue_final_message: body.flag("continue_final_message", false),
+            template_kwargs: template_kwargs(body.0),
+            template: body.text("chat_template"),
+            token_ids: forwarded.and_then(Value::as_array).map(|items| ids(items)),
+        }
+    }
+
     /// The template that the request brings, in its own field or among the template's variables.
     #[must_use]
     pub fn own_template(&self) -> Option<&str> {
@@ -121,18 +141,4 @@ pub fn template_kwargs(body: &Map<String, Value>) -> Map<String, Value> {
         kwargs.insert("reasoning_effort".to_owned(), effort.into());
     }
     kwargs
-}
-
-pub(super) fn chat_prompt(body: &Body<'_>) -> ChatPrompt {
-    let forwarded = body.get("kv_transfer_params").and_then(|params| params.get("prompt_token_ids"));
-    ChatPrompt {
-        messages: body.list("messages").unwrap_or_default(),
-        tools: body.list("tools").filter(|tools| !tools.is_empty()),
-        documents: body.list("documents"),
-        add_generation_prompt: body.flag("add_generation_prompt", true),
-        continue_final_message: body.flag("continue_final_message", false),
-        template_kwargs: template_kwargs(body.0),
-        template: body.text("chat_template"),
-        token_ids: forwarded.and_then(Value::as_array).map(|items| ids(items)),
-    }
 }

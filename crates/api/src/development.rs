@@ -3,10 +3,16 @@
 use serde_json::{Map, Value};
 
 use super::{
+    body::Body,
     error::ApiError,
+    issues::{Issues, Loc},
     json, python,
-    query::{Query, literal_issue},
-    values::{Issue, Issues, issues_error, list, text},
+    query::Query,
+    schema::{
+        Field, Kind,
+        Need::{Nullable, Required},
+        check_fields,
+    },
 };
 
 /// Treatment of requests in progress when the engine pauses.
@@ -19,15 +25,6 @@ pub enum PauseMode {
     Wait,
     /// They are held like all others.
     Keep,
-}
-
-/// Choice whether the cache of running requests is given up too.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reset {
-    /// Only where nothing runs.
-    Idle,
-    /// In any case.
-    Forced,
 }
 
 /// Requests that are to end.
@@ -57,10 +54,10 @@ pub enum WeightCheck {
 /// # Errors
 /// A parameter that does not fit.
 pub fn pause(query: &Query) -> Result<(PauseMode, bool), ApiError> {
-    let mut issues = Issues::default();
+    let mut issues = Issues::new();
     let mode = mode(query, &mut issues);
     let clears = query.flag("clear_cache", true, &mut issues);
-    unless(&issues, (mode, clears))
+    issues.unless_any((mode, clears))
 }
 
 /// `/sleep`: how deep, from 0 to 2.
@@ -68,21 +65,21 @@ pub fn pause(query: &Query) -> Result<(PauseMode, bool), ApiError> {
 /// # Errors
 /// A parameter that does not fit.
 pub fn sleep(query: &Query) -> Result<(u8, PauseMode), ApiError> {
-    let mut issues = Issues::default();
+    let mut issues = Issues::new();
     let level = query.number("level", 2, &mut issues).unwrap_or(1);
     let mode = mode(query, &mut issues);
-    unless(&issues, (level, mode))
+    issues.unless_any((level, mode))
 }
 
-/// `/reset_prefix_cache`
+/// `/reset_prefix_cache`: whether the cache of running requests is given up too.
 ///
 /// # Errors
 /// A parameter that does not fit.
-pub fn reset(query: &Query) -> Result<Reset, ApiError> {
-    let mut issues = Issues::default();
-    let forced = query.flag("reset_running_requests", false, &mut issues);
+pub fn reset(query: &Query) -> Result<bool, ApiError> {
+    let mut issues = Issues::new();
+    let is_forced = query.flag("reset_running_requests", false, &mut issues);
     query.flag("reset_external", false, &mut issues);
-    unless(&issues, if forced { Reset::Forced } else { Reset::Idle })
+    issues.unless_any(is_forced)
 }
 
 /// `/get_world_size`: whether data parallel ranks count.
@@ -90,9 +87,9 @@ pub fn reset(query: &Query) -> Result<Reset, ApiError> {
 /// # Errors
 /// A parameter that does not fit.
 pub fn world_size(query: &Query) -> Result<bool, ApiError> {
-    let mut issues = Issues::default();
+    let mut issues = Issues::new();
     let counts_ranks = query.flag("include_dp", true, &mut issues);
-    unless(&issues, counts_ranks)
+    issues.unless_any(counts_ranks)
 }
 
 /// `/server_info`: whether its configuration is asked for as JSON instead of text.
@@ -100,9 +97,9 @@ pub fn world_size(query: &Query) -> Result<bool, ApiError> {
 /// # Errors
 /// A parameter that does not fit.
 pub fn server_info(query: &Query) -> Result<(), ApiError> {
-    let mut issues = Issues::default();
+    let mut issues = Issues::new();
     query.word("config_format", &["text", "json"], &mut issues);
-    unless(&issues, ())
+    issues.unless_any(())
 }
 
 /// `/collective_rpc`: the method that the workers are to call.
@@ -159,9 +156,8 @@ pub fn abort_tokens(body: &[u8]) -> Result<Vec<String>, ApiError> {
 /// # Errors
 /// A body that does not fit.
 pub fn new_version(body: &[u8]) -> Result<String, ApiError> {
-    let map = embedded(body)?;
-    let value = required(&map, "new_version")?;
-    text(value, "body.new_version").map(str::to_owned).map_err(one)
+    let map = embedded(&[Field("new_version", Kind::Text, Required)], body)?;
+    Ok(Body(&map).text("new_version").unwrap_or_default())
 }
 
 /// `/finish_weight_update`: the version that the weights have now, where it is given.
@@ -169,11 +165,8 @@ pub fn new_version(body: &[u8]) -> Result<String, ApiError> {
 /// # Errors
 /// A body that does not fit.
 pub fn finished_version(body: &[u8]) -> Result<Option<String>, ApiError> {
-    let map = embedded(body)?;
-    match map.get("weight_version").filter(|version| !version.is_null()) {
-        Some(version) => text(version, "body.weight_version").map(|version| Some(version.to_owned())).map_err(one),
-        None => Ok(None),
-    }
+    let map = embedded(&[Field("weight_version", Kind::Text, Nullable)], body)?;
+    Ok(Body(&map).text("weight_version"))
 }
 
 /// `/init_weight_transfer_engine`: an object under `init_info`.
@@ -181,8 +174,7 @@ pub fn finished_version(body: &[u8]) -> Result<Option<String>, ApiError> {
 /// # Errors
 /// A body that does not fit.
 pub fn init_info(body: &[u8]) -> Result<(), ApiError> {
-    let map = embedded(body)?;
-    dictionary(required(&map, "init_info")?, "body.init_info").map(|_| ()).map_err(one)
+    embedded(&[Field("init_info", Kind::Dictionary, Required)], body).map(drop)
 }
 
 /// `/update_weights`: an object or a list under `update_info`.
@@ -190,13 +182,8 @@ pub fn init_info(body: &[u8]) -> Result<(), ApiError> {
 /// # Errors
 /// A body that does not fit.
 pub fn update_info(body: &[u8]) -> Result<(), ApiError> {
-    let map = embedded(body)?;
-    let value = required(&map, "update_info")?;
-    let loc = "body.update_info";
-    match (dictionary(value, loc), list(value, loc)) {
-        (Err(no_object), Err(no_list)) => Err(issues_error([no_object, no_list])),
-        _ => Ok(()),
-    }
+    const UPDATE: Kind = Kind::AnyOf(&[Kind::Dictionary, Kind::List(&Kind::Any)]);
+    embedded(&[Field("update_info", UPDATE, Required)], body).map(drop)
 }
 
 /// `/scale_elastic_ep`: how many engines there are to be.
@@ -221,24 +208,9 @@ pub fn engines(body: &[u8]) -> Result<i64, ApiError> {
 /// # Errors
 /// A body that does not fit.
 pub fn weight_check(body: &[u8]) -> Result<WeightCheck, ApiError> {
-    const ACTIONS: [&str; 3] = ["checksum", "reset", "compare"];
-    let map = embedded(body)?;
-    let mut issues = Issues::default();
-    let action = match map.get("action") {
-        None => {
-            issues.push(missing("action"));
-            None
-        }
-        Some(action) => action.as_str().filter(|word| ACTIONS.contains(word)).or_else(|| {
-            issues.push(literal_issue(&ACTIONS, action, "body.action"));
-            None
-        }),
-    };
-    let baseline = map.get("baseline").filter(|baseline| !baseline.is_null());
-    let baseline = baseline.map(|baseline| dictionary(baseline, "body.baseline")).transpose();
-    let baseline = baseline.map_err(|issue| issues.push(issue)).ok().flatten();
-    unless(&issues, ())?;
-    match (action, baseline) {
+    const ACTION: Kind = Kind::OneOf(&["checksum", "reset", "compare"]);
+    let map = embedded(&[Field("action", ACTION, Required), Field("baseline", Kind::Dictionary, Nullable)], body)?;
+    match (map.get("action").and_then(Value::as_str), map.get("baseline").and_then(Value::as_object)) {
         (Some("reset"), _) => Ok(WeightCheck::Reset),
         (Some("compare"), Some(baseline)) => Ok(WeightCheck::Compare(baseline.clone())),
         (Some("compare"), None) => Err(refused("action='compare' requires a 'baseline' object")),
@@ -259,14 +231,6 @@ fn mode(query: &Query, issues: &mut Issues) -> PauseMode {
     }
 }
 
-fn unless<T>(issues: &Issues, read: T) -> Result<T, ApiError> {
-    if issues.is_empty() { Ok(read) } else { Err(issues.error()) }
-}
-
-fn one(issue: Issue) -> ApiError {
-    issues_error([issue])
-}
-
 fn plain_object(body: Value) -> Result<Map<String, Value>, ApiError> {
     match body {
         Value::Object(map) => Ok(map),
@@ -275,21 +239,12 @@ fn plain_object(body: Value) -> Result<Map<String, Value>, ApiError> {
 }
 
 /// The parameters of a body: none are there where it is empty or no object.
-fn embedded(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
-    Ok(json::read(body)?
-        .and_then(|body| if let Value::Object(map) = body { Some(map) } else { None })
-        .unwrap_or_default())
-}
-
-fn required<'a>(map: &'a Map<String, Value>, name: &str) -> Result<&'a Value, ApiError> {
-    map.get(name).ok_or_else(|| one(missing(name)))
-}
-
-/// A parameter that is missing; the rest is not reported.
-fn missing(name: &str) -> Issue {
-    Issue { input: "None".to_owned(), ..Issue::missing(format!("body.{name}"), 0) }
-}
-
-fn dictionary<'a>(value: &'a Value, loc: &str) -> Result<&'a Map<String, Value>, Issue> {
-    value.as_object().ok_or_else(|| Issue::new("dict_type", loc, "Input should be a valid dictionary", value))
+fn embedded(fields: &[Field], body: &[u8]) -> Result<Map<String, Value>, ApiError> {
+    let map = match json::read(body)? {
+        Some(Value::Object(map)) => map,
+        _ => Map::new(),
+    };
+    let mut issues = Issues::new();
+    check_fields(fields, &map, None, &Loc::BODY, &mut issues);
+    issues.unless_any(map)
 }

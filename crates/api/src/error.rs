@@ -32,55 +32,41 @@ pub struct RecordedError {
 }
 
 impl ApiError {
+    fn of(status: u16, kind: &'static str, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self { status, message, kind, param: None, code: None, detail: None, recorded: None }
+    }
+
     /// A check of the engine's own that failed: 400, `BadRequestError`.
     #[must_use]
     pub fn bad_request(message: impl Into<String>) -> Self {
-        Self {
-            status: 400,
-            message: message.into(),
-            kind: "BadRequestError",
-            param: None,
-            code: None,
-            detail: None,
-            recorded: None,
-        }
+        Self::of(400, "BadRequestError", message)
     }
 
     /// A check of one parameter that failed; the engine names it in the message too.
     #[must_use]
     pub fn parameter(name: &str, message: &str) -> Self {
-        let mut error = Self::bad_request(format!("{message} (parameter={name})"));
-        error.param = Some(name.to_owned());
-        error
+        let param = Some(name.to_owned());
+        Self { param, ..Self::bad_request(format!("{message} (parameter={name})")) }
     }
 
     /// As [`parameter`](Self::parameter), with the value that failed, as Python would print it.
     #[must_use]
     pub fn parameter_value(name: &str, message: &str, value: &str) -> Self {
-        let mut error = Self::bad_request(format!("{message} (parameter={name}, value={value})"));
-        error.param = Some(name.to_owned());
-        error
+        let param = Some(name.to_owned());
+        Self { param, ..Self::bad_request(format!("{message} (parameter={name}, value={value})")) }
     }
 
     /// The framework's error for a body that does not fit the schema: 400, `Bad Request`.
     #[must_use]
     pub fn framework(message: impl Into<String>, param: Option<String>) -> Self {
-        Self {
-            status: 400,
-            message: message.into(),
-            kind: "Bad Request",
-            param,
-            code: None,
-            detail: None,
-            recorded: None,
-        }
+        Self { param, ..Self::of(400, "Bad Request", message) }
     }
 
     /// A body that is not even text or that broke off, which the framework refuses in words of its own.
     #[must_use]
     pub fn unreadable() -> Self {
-        let message = "There was an error parsing the body".to_owned();
-        Self { status: 400, message, kind: "detail", param: None, code: None, detail: None, recorded: None }
+        Self::of(400, "detail", "There was an error parsing the body")
     }
 
     /// Returns whether the framework found it, before the request reached an endpoint.
@@ -98,113 +84,64 @@ impl ApiError {
     /// A request of the Responses family that its handler refuses.
     #[must_use]
     pub fn invalid_request(status: u16, message: impl Into<String>, param: &str) -> Self {
-        let (message, param) = (message.into(), Some(param.to_owned()));
-        Self { status, message, kind: "invalid_request_error", param, code: None, detail: None, recorded: None }
+        Self { param: Some(param.to_owned()), ..Self::of(status, "invalid_request_error", message) }
     }
 
     /// An endpoint of the engine that this server does not have: 501.
     #[must_use]
     pub fn not_implemented(message: impl Into<String>) -> Self {
-        Self {
-            status: 501,
-            message: message.into(),
-            kind: "NotImplementedError",
-            param: None,
-            code: None,
-            detail: None,
-            recorded: None,
-        }
+        Self::of(501, "NotImplementedError", message)
     }
 
     /// An endpoint that the server was not started with: 403.
     #[must_use]
     pub fn permission_denied(message: impl Into<String>) -> Self {
-        Self {
-            status: 403,
-            message: message.into(),
-            kind: "PermissionDeniedError",
-            param: None,
-            code: None,
-            detail: None,
-            recorded: None,
-        }
+        Self::of(403, "PermissionDeniedError", message)
     }
 
     /// A model that is not served: 404.
     #[must_use]
     pub fn unknown_model(name: &str, served: &[String]) -> Self {
-        Self {
-            status: 404,
-            message: format!("The model `{name}` does not exist. Valid aliases: {}.", served.join(", ")),
-            kind: "NotFoundError",
-            param: Some("model".to_owned()),
-            code: None,
-            detail: None,
-            recorded: None,
-        }
+        let message = format!("The model `{name}` does not exist. Valid aliases: {}.", served.join(", "));
+        Self { param: Some("model".to_owned()), ..Self::not_found(message) }
     }
 
     /// A body over the limit, in bytes: 413.
     #[must_use]
     pub fn too_large(limit: usize) -> Self {
-        Self {
-            status: 413,
-            message: format!("The request body is larger than {limit} bytes."),
-            kind: "Request Entity Too Large",
-            param: None,
-            code: None,
-            detail: None,
-            recorded: None,
-        }
+        Self::of(413, "Request Entity Too Large", format!("The request body is larger than {limit} bytes."))
     }
 
     /// No recorded answer for this request, for the reason that `code` names. SDKs do not retry 422.
     #[must_use]
     pub fn miss(status: u16, code: &'static str, message: impl Into<String>) -> Self {
-        Self {
-            status,
-            message: message.into(),
-            kind: "vcr_miss",
-            param: None,
-            code: Some(code),
-            detail: None,
-            recorded: None,
-        }
+        Self { code: Some(code), ..Self::of(status, "vcr_miss", message) }
     }
 
     /// Too many requests at a time: 503.
     #[must_use]
     pub fn busy() -> Self {
-        Self {
-            status: 503,
-            message: "The engine is currently busy and cannot accept new requests. Please try again later or on a \
-                      different instance."
-                .to_owned(),
-            kind: "Service Unavailable",
-            param: None,
-            code: None,
-            detail: None,
-            recorded: None,
-        }
+        let message = "The engine is currently busy and cannot accept new requests. Please try again later or on a \
+                       different instance.";
+        Self::of(503, "Service Unavailable", message)
     }
 
     /// A request about an adapter that makes no sense: 400, with the engine's own word for it.
     #[must_use]
     pub fn invalid_input(message: impl Into<String>) -> Self {
-        Self { kind: "InvalidUserInput", ..Self::bad_request(message) }
+        Self::of(400, "InvalidUserInput", message)
     }
 
     /// Something that is not there: 404.
     #[must_use]
     pub fn not_found(message: impl Into<String>) -> Self {
-        Self { status: 404, kind: "NotFoundError", ..Self::bad_request(message) }
+        Self::of(404, "NotFoundError", message)
     }
 
     /// An error that was recorded; the message and the kind are those where its body was not.
     #[must_use]
     pub fn recorded(status: u16, message: String, kind: &'static str, recorded: RecordedError) -> Self {
-        let recorded = Some(Box::new(recorded));
-        Self { status, message, kind, param: None, code: None, detail: None, recorded }
+        Self { recorded: Some(Box::new(recorded)), ..Self::of(status, kind, message) }
     }
 
     /// Returns whether it is sent as it is, in every family: it has a recorded body.
@@ -216,15 +153,7 @@ impl ApiError {
     /// A fault of the server itself: 500.
     #[must_use]
     pub fn internal(message: impl Into<String>) -> Self {
-        Self {
-            status: 500,
-            message: message.into(),
-            kind: "InternalServerError",
-            param: None,
-            code: None,
-            detail: None,
-            recorded: None,
-        }
+        Self::of(500, "InternalServerError", message)
     }
 
     /// The body: compact JSON with the engine's field order.

@@ -3,8 +3,8 @@
 //! Limits: texts are escaped as serde_json does it, which leaves everything beyond ASCII as it is.
 
 use bytes::{BufMut, BytesMut};
+use serde::Serialize;
 
-/// Destination of text.
 pub(super) trait Out {
     fn put(&mut self, text: &str);
 }
@@ -60,7 +60,12 @@ pub(super) fn put_ids(out: &mut impl Out, ids: Option<&[u32]>) {
     out.put("]");
 }
 
-/// Appends a number.
+/// Appends a value as JSON.
+#[expect(clippy::expect_used, reason = "a buffer takes all, and what is written has texts as keys")]
+pub(super) fn put_json(out: &mut BytesMut, value: &impl Serialize) {
+    serde_json::to_writer(out.writer(), value).expect("invariant: values of answers are JSON");
+}
+
 pub(super) fn put_number(out: &mut impl Out, number: u32) {
     out.put(itoa::Buffer::new().format(number));
 }

@@ -1,336 +1,313 @@
-//! The table of request fields: name, type, whether null is allowed. One row per field, in the schema's order, which is
-//! the order in which faults are reported.
+//! The fields of chat and completion requests as tables, in the order in which faults are reported.
 
 use serde_json::{Map, Value};
 
 use super::{
-    Api, messages, nested, python, response_format, schema, structured,
-    values::{Issue, Issues, flag, float, int, list, text},
+    Api,
+    issues::{Issues, Loc},
+    messages, python,
+    schema::{
+        Field, INT64, Kind, NOT_NEGATIVE,
+        Need::{Nullable, Optional, Required},
+        Object, check_fields, object,
+    },
 };
 
-/// The type of a field.
-#[derive(Debug, Clone, Copy)]
-enum Type {
-    Int,
-    /// A whole number in a range, both ends included.
-    IntIn(i128, i128),
-    Float,
-    Flag,
-    Text,
-    Ints,
-    Texts,
-    /// A text, or up to so many.
-    TextOrTexts(usize),
-    /// An object whose values are numbers.
-    Floats,
-    Object,
-    /// Text, ids, or lists of them.
-    Prompt,
-    Messages,
-    Nested(&'static schema::Kind),
-    StreamOptions,
-    ResponseFormat,
-    StructuredOutputs,
-    OneOf(&'static [&'static str]),
-}
-
-/// Values of a field besides its type.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Presence {
-    Required,
-    /// May be left out, but not null.
-    Optional,
-    Nullable,
-}
-
-use Presence::{Nullable, Optional, Required};
-
-struct Field(&'static str, Type, Presence);
-
-const MOST: i128 = i64::MAX as i128;
-const INT64: Type = Type::IntIn(i64::MIN as i128, MOST);
-const STOPS: usize = 4;
-
 const CHAT: &[Field] = &[
-    Field("messages", Type::Messages, Required),
-    Field("model", Type::Text, Nullable),
-    Field("frequency_penalty", Type::Float, Nullable),
-    Field("logit_bias", Type::Floats, Nullable),
-    Field("logprobs", Type::Flag, Nullable),
-    Field("top_logprobs", Type::Int, Nullable),
-    Field("max_tokens", Type::Int, Nullable),
-    Field("max_completion_tokens", Type::Int, Nullable),
-    Field("n", Type::Int, Nullable),
-    Field("presence_penalty", Type::Float, Nullable),
-    Field("response_format", Type::ResponseFormat, Nullable),
+    Field("messages", messages::MESSAGES, Required),
+    Field("model", Kind::Text, Nullable),
+    Field("frequency_penalty", Kind::Float, Nullable),
+    Field("logit_bias", Kind::DictionaryOf(&Kind::Float), Nullable),
+    Field("logprobs", Kind::Flag, Nullable),
+    Field("top_logprobs", Kind::Int, Nullable),
+    Field("max_tokens", Kind::Int, Nullable),
+    Field("max_completion_tokens", Kind::Int, Nullable),
+    Field("n", Kind::Int, Nullable),
+    Field("presence_penalty", Kind::Float, Nullable),
+    Field("response_format", RESPONSE_FORMAT, Nullable),
     Field("seed", INT64, Nullable),
-    Field("stop", Type::TextOrTexts(STOPS), Nullable),
-    Field("stream", Type::Flag, Nullable),
-    Field("stream_options", Type::StreamOptions, Nullable),
-    Field("temperature", Type::Float, Nullable),
-    Field("top_p", Type::Float, Nullable),
-    Field("tools", Type::Nested(&nested::TOOLS), Nullable),
-    Field("tool_choice", Type::Nested(&nested::TOOL_CHOICE), Nullable),
-    Field("reasoning_effort", Type::OneOf(&["none", "minimal", "low", "medium", "high", "xhigh", "max"]), Nullable),
-    Field("include_reasoning", Type::Flag, Optional),
-    Field("parallel_tool_calls", Type::Flag, Nullable),
-    Field("user", Type::Text, Nullable),
+    Field("stop", STOPS, Nullable),
+    Field("stream", Kind::Flag, Nullable),
+    Field("stream_options", STREAM_OPTIONS, Nullable),
+    Field("temperature", Kind::Float, Nullable),
+    Field("top_p", Kind::Float, Nullable),
+    Field("tools", TOOLS, Nullable),
+    Field("tool_choice", TOOL_CHOICE, Nullable),
+    Field("reasoning_effort", Kind::OneOf(&["none", "minimal", "low", "medium", "high", "xhigh", "max"]), Nullable),
+    Field("include_reasoning", Kind::Flag, Optional),
+    Field("parallel_tool_calls", Kind::Flag, Nullable),
+    Field("user", Kind::Text, Nullable),
 ];
 
 const CHAT_EXTRA: &[Field] = &[
-    Field("echo", Type::Flag, Optional),
-    Field("add_generation_prompt", Type::Flag, Optional),
-    Field("continue_final_message", Type::Flag, Optional),
-    Field("add_special_tokens", Type::Flag, Optional),
-    Field("documents", Type::Nested(&nested::DOCUMENTS), Nullable),
-    Field("chat_template", Type::Text, Nullable),
-    Field("chat_template_kwargs", Type::Object, Nullable),
-    Field("media_io_kwargs", Type::Nested(&nested::MEDIA), Nullable),
-    Field("mm_processor_kwargs", Type::Object, Nullable),
-    Field("structured_outputs", Type::StructuredOutputs, Nullable),
+    Field("echo", Kind::Flag, Optional),
+    Field("add_generation_prompt", Kind::Flag, Optional),
+    Field("continue_final_message", Kind::Flag, Optional),
+    Field("add_special_tokens", Kind::Flag, Optional),
+    Field("documents", DOCUMENTS, Nullable),
+    Field("chat_template", Kind::Text, Nullable),
+    Field("chat_template_kwargs", Kind::Dictionary, Nullable),
+    Field("media_io_kwargs", MEDIA, Nullable),
+    Field("mm_processor_kwargs", Kind::Dictionary, Nullable),
+    Field("structured_outputs", Kind::TypedDict(&STRUCTURED_OUTPUTS), Nullable),
     Field("priority", INT64, Optional),
-    Field("request_id", Type::Text, Optional),
-    Field("session_id", Type::Text, Nullable),
-    Field("return_tokens_as_token_ids", Type::Flag, Nullable),
-    Field("return_token_ids", Type::Flag, Nullable),
-    Field("routed_experts_prompt_start", Type::IntIn(0, i128::MAX), Optional),
-    Field("return_token_offsets", Type::Flag, Nullable),
-    Field("return_prompt_text", Type::Flag, Nullable),
-    Field("mm_payload", Type::OneOf(&["tensors", "none"]), Optional),
-    Field("return_mm_kwargs", Type::Flag, Nullable),
-    Field("kv_transfer_params", Type::Object, Nullable),
-    Field("ec_transfer_params", Type::Object, Nullable),
+    Field("request_id", Kind::Text, Optional),
+    Field("session_id", Kind::Text, Nullable),
+    Field("return_tokens_as_token_ids", Kind::Flag, Nullable),
+    Field("return_token_ids", Kind::Flag, Nullable),
+    Field("routed_experts_prompt_start", NOT_NEGATIVE, Optional),
+    Field("return_token_offsets", Kind::Flag, Nullable),
+    Field("return_prompt_text", Kind::Flag, Nullable),
+    Field("mm_payload", Kind::OneOf(&["tensors", "none"]), Optional),
+    Field("return_mm_kwargs", Kind::Flag, Nullable),
+    Field("kv_transfer_params", Kind::Dictionary, Nullable),
+    Field("ec_transfer_params", Kind::Dictionary, Nullable),
 ];
 
 const COMPLETION: &[Field] = &[
-    Field("model", Type::Text, Nullable),
-    Field("prompt", Type::Prompt, Nullable),
-    Field("echo", Type::Flag, Nullable),
-    Field("frequency_penalty", Type::Float, Nullable),
-    Field("logit_bias", Type::Floats, Nullable),
-    Field("logprobs", Type::Int, Nullable),
-    Field("max_tokens", Type::Int, Nullable),
-    Field("n", Type::Int, Optional),
-    Field("presence_penalty", Type::Float, Nullable),
+    Field("model", Kind::Text, Nullable),
+    Field("prompt", PROMPT, Nullable),
+    Field("echo", Kind::Flag, Nullable),
+    Field("frequency_penalty", Kind::Float, Nullable),
+    Field("logit_bias", Kind::DictionaryOf(&Kind::Float), Nullable),
+    Field("logprobs", Kind::Int, Nullable),
+    Field("max_tokens", Kind::Int, Nullable),
+    Field("n", Kind::Int, Optional),
+    Field("presence_penalty", Kind::Float, Nullable),
     Field("seed", INT64, Nullable),
-    Field("stop", Type::TextOrTexts(STOPS), Nullable),
-    Field("stream", Type::Flag, Nullable),
-    Field("stream_options", Type::StreamOptions, Nullable),
-    Field("suffix", Type::Text, Nullable),
-    Field("temperature", Type::Float, Nullable),
-    Field("top_p", Type::Float, Nullable),
-    Field("user", Type::Text, Nullable),
+    Field("stop", STOPS, Nullable),
+    Field("stream", Kind::Flag, Nullable),
+    Field("stream_options", STREAM_OPTIONS, Nullable),
+    Field("suffix", Kind::Text, Nullable),
+    Field("temperature", Kind::Float, Nullable),
+    Field("top_p", Kind::Float, Nullable),
+    Field("user", Kind::Text, Nullable),
 ];
 
 const SAMPLING: &[Field] = &[
-    Field("use_beam_search", Type::Flag, Optional),
-    Field("top_k", Type::Int, Nullable),
-    Field("min_p", Type::Float, Nullable),
-    Field("repetition_penalty", Type::Float, Nullable),
-    Field("watermarking", Type::Flag, Nullable),
-    Field("length_penalty", Type::Float, Optional),
-    Field("stop_token_ids", Type::Ints, Nullable),
-    Field("include_stop_str_in_output", Type::Flag, Optional),
-    Field("ignore_eos", Type::Flag, Optional),
-    Field("min_tokens", Type::Int, Optional),
-    Field("skip_special_tokens", Type::Flag, Optional),
-    Field("spaces_between_special_tokens", Type::Flag, Optional),
-    Field("truncate_prompt_tokens", Type::IntIn(-1, MOST), Nullable),
-    Field("truncation_side", Type::OneOf(&["left", "right"]), Nullable),
-    Field("allowed_token_ids", Type::Ints, Nullable),
-    Field("prompt_logprobs", Type::Int, Nullable),
-    Field("logprob_token_ids", Type::Ints, Nullable),
-    Field("bad_words", Type::Texts, Optional),
+    Field("use_beam_search", Kind::Flag, Optional),
+    Field("top_k", Kind::Int, Nullable),
+    Field("min_p", Kind::Float, Nullable),
+    Field("repetition_penalty", Kind::Float, Nullable),
+    Field("watermarking", Kind::Flag, Nullable),
+    Field("length_penalty", Kind::Float, Optional),
+    Field("stop_token_ids", IDS, Nullable),
+    Field("include_stop_str_in_output", Kind::Flag, Optional),
+    Field("ignore_eos", Kind::Flag, Optional),
+    Field("min_tokens", Kind::Int, Optional),
+    Field("skip_special_tokens", Kind::Flag, Optional),
+    Field("spaces_between_special_tokens", Kind::Flag, Optional),
+    Field("truncate_prompt_tokens", Kind::IntIn(-1, i64::MAX as i128), Nullable),
+    Field("truncation_side", Kind::OneOf(&["left", "right"]), Nullable),
+    Field("allowed_token_ids", IDS, Nullable),
+    Field("prompt_logprobs", Kind::Int, Nullable),
+    Field("logprob_token_ids", IDS, Nullable),
+    Field("bad_words", Kind::List(&Kind::Text), Optional),
 ];
 
 /// Fields that both endpoints have after their answers' shape.
 const EXTENSIONS: &[Field] = &[
-    Field("vllm_xargs", Type::Nested(&nested::XARGS), Nullable),
-    Field("repetition_detection", Type::Nested(&nested::REPETITION), Nullable),
-    Field("stream_interval", Type::IntIn(1, i128::MAX), Nullable),
+    Field("vllm_xargs", XARGS, Nullable),
+    Field("repetition_detection", REPETITION, Nullable),
+    Field("stream_interval", Kind::IntIn(1, i128::MAX), Nullable),
 ];
 
 const COMPLETION_EXTRA: &[Field] = &[
-    Field("prompt_embeds", Type::Nested(&nested::EMBEDS), Nullable),
-    Field("add_special_tokens", Type::Flag, Optional),
-    Field("response_format", Type::ResponseFormat, Nullable),
-    Field("structured_outputs", Type::StructuredOutputs, Nullable),
+    Field("prompt_embeds", EMBEDS, Nullable),
+    Field("add_special_tokens", Kind::Flag, Optional),
+    Field("response_format", RESPONSE_FORMAT, Nullable),
+    Field("structured_outputs", Kind::TypedDict(&STRUCTURED_OUTPUTS), Nullable),
     Field("priority", INT64, Optional),
-    Field("request_id", Type::Text, Optional),
-    Field("session_id", Type::Text, Nullable),
-    Field("return_tokens_as_token_ids", Type::Flag, Nullable),
-    Field("return_token_ids", Type::Flag, Nullable),
-    Field("routed_experts_prompt_start", Type::IntIn(0, i128::MAX), Optional),
-    Field("return_token_offsets", Type::Flag, Nullable),
-    Field("mm_payload", Type::OneOf(&["tensors", "none"]), Optional),
-    Field("return_mm_kwargs", Type::Flag, Nullable),
-    Field("kv_transfer_params", Type::Object, Nullable),
-    Field("ec_transfer_params", Type::Object, Nullable),
+    Field("request_id", Kind::Text, Optional),
+    Field("session_id", Kind::Text, Nullable),
+    Field("return_tokens_as_token_ids", Kind::Flag, Nullable),
+    Field("return_token_ids", Kind::Flag, Nullable),
+    Field("routed_experts_prompt_start", NOT_NEGATIVE, Optional),
+    Field("return_token_offsets", Kind::Flag, Nullable),
+    Field("mm_payload", Kind::OneOf(&["tensors", "none"]), Optional),
+    Field("return_mm_kwargs", Kind::Flag, Nullable),
+    Field("kv_transfer_params", Kind::Dictionary, Nullable),
+    Field("ec_transfer_params", Kind::Dictionary, Nullable),
 ];
 
-/// Everything in the body that does not fit the schema, in the schema's order.
-pub(super) fn check(api: Api, body: &Map<String, Value>) -> Issues {
+/// `tools`
+pub(super) const TOOLS: Kind = Kind::List(&Kind::Object(&TOOL));
+const TOOL: Object = object(&[
+    Field("type", Kind::OneOf(&["function"]), Optional),
+    Field("function", Kind::Object(&FUNCTION), Required),
+    Field("defer_loading", Kind::Flag, Nullable),
+]);
+const FUNCTION: Object = object(&[
+    Field("name", Kind::Text, Required),
+    Field("description", Kind::Text, Nullable),
+    Field("parameters", Kind::Dictionary, Nullable),
+    Field("strict", Kind::Flag, Nullable),
+    Field("defer_loading", Kind::Flag, Nullable),
+]);
+
+const TOOL_CHOICE: Kind = Kind::AnyOf(&[
+    Kind::OneOf(&["none"]),
+    Kind::OneOf(&["auto"]),
+    Kind::OneOf(&["required"]),
+    Kind::Object(&object(&[
+        Field("function", Kind::Object(&object(&[Field("name", Kind::Text, Required)])), Required),
+        Field("type", Kind::OneOf(&["function"]), Optional),
+    ])),
+]);
+
+/// Text, JSON or a JSON schema, or one of two kinds of structural tag. What is inside a schema or a tag is not judged here.
+const RESPONSE_FORMAT: Kind = Kind::AnyOf(&[
+    Kind::Object(&object(&[
+        Field("type", Kind::OneOf(&["text", "json_object", "json_schema"]), Required),
+        Field("json_schema", Kind::Object(&JSON_SCHEMA), Nullable),
+    ])),
+    Kind::Object(&object(&[
+        Field("type", Kind::OneOf(&["structural_tag"]), Required),
+        Field("format", Kind::Any, Required),
+    ])),
+    Kind::Object(&object(&[
+        Field("type", Kind::OneOf(&["structural_tag"]), Required),
+        Field("structures", Kind::List(&Kind::Any), Required),
+        Field("triggers", Kind::List(&Kind::Any), Required),
+    ])),
+]);
+const JSON_SCHEMA: Object = object(&[
+    Field("name", Kind::Text, Required),
+    Field("description", Kind::Text, Nullable),
+    Field("schema", Kind::Dictionary, Nullable),
+    Field("strict", Kind::Flag, Nullable),
+]);
+
+const STRUCTURED_OUTPUTS: Object =
+    object(&structured_outputs(Kind::AnyNamed(&[("str", Kind::Text), ("dict[any,any]", Kind::Dictionary)])));
+
+/// `structured_outputs` among sampling parameters.
+pub(super) const STRUCTURED_OUTPUTS_PARAMS: Kind = Kind::Dataclass(
+    "StructuredOutputsParams",
+    &object(&structured_outputs(Kind::AnyOf(&[Kind::Text, Kind::Dictionary]))),
+);
+
+const fn structured_outputs(json: Kind) -> [Field; 9] {
+    [
+        Field("json", json, Nullable),
+        Field("regex", Kind::Text, Nullable),
+        Field("choice", Kind::List(&Kind::Text), Nullable),
+        Field("grammar", Kind::Text, Nullable),
+        Field("json_object", Kind::Flag, Nullable),
+        Field("disable_any_whitespace", Kind::Flag, Optional),
+        Field("disable_additional_properties", Kind::Flag, Optional),
+        Field("whitespace_pattern", Kind::Text, Nullable),
+        Field("structural_tag", Kind::Text, Nullable),
+    ]
+}
+
+/// `stream_options`
+pub(super) const STREAM_OPTIONS: Kind = Kind::Object(&object(&[
+    Field("include_usage", Kind::Flag, Nullable),
+    Field("continuous_usage_stats", Kind::Flag, Nullable),
+]));
+
+/// `media_io_kwargs`
+pub(super) const MEDIA: Kind = Kind::DictionaryOf(&Kind::Dictionary);
+
+/// `repetition_detection`
+pub(super) const REPETITION: Kind = Kind::Dataclass(
+    "RepetitionDetectionParams",
+    &object(&[
+        Field("max_pattern_size", Kind::Int, Optional),
+        Field("min_pattern_size", Kind::Int, Optional),
+        Field("min_count", Kind::Int, Optional),
+    ]),
+);
+
+const XARGS: Kind = Kind::DictionaryOf(&Kind::AnyOf(&[
+    Kind::Text,
+    Kind::Int,
+    Kind::Float,
+    Kind::List(&Kind::AnyOf(&[Kind::Text, Kind::Int, Kind::Float])),
+]));
+
+const DOCUMENTS: Kind = Kind::List(&Kind::DictionaryOf(&Kind::Text));
+const EMBEDS: Kind = Kind::AnyOf(&[Kind::Bytes, Kind::List(&Kind::Bytes)]);
+const IDS: Kind = Kind::List(&Kind::Int);
+const PROMPT: Kind = Kind::AnyOf(&[
+    Kind::List(&NOT_NEGATIVE),
+    Kind::List(&Kind::List(&NOT_NEGATIVE)),
+    Kind::Text,
+    Kind::List(&Kind::Text),
+]);
+
+/// `stop`: a text, or up to four.
+pub(super) const STOPS: Kind = Kind::AnyOf(&[Kind::Text, Kind::ListUpTo(&Kind::Text, 4)]);
+
+/// Adds everything in the body that does not fit.
+pub(super) fn check(api: Api, body: &Map<String, Value>, loc: &Loc<'_>, issues: &mut Issues) {
     let tables = match api {
         Api::Chat => [CHAT, SAMPLING, CHAT_EXTRA, EXTENSIONS],
         Api::Completions => [COMPLETION, SAMPLING, COMPLETION_EXTRA, EXTENSIONS],
     };
-    let mut issues = Issues::default();
-    for Field(name, kind, presence) in tables.into_iter().flatten() {
-        let loc = format!("body.{name}");
-        match body.get(*name) {
-            None if *presence == Required => issues.push(Issue::missing(loc, keys(api, body))),
-            None => {}
-            Some(Value::Null) if *presence == Nullable => {}
-            Some(value) => judge(*kind, value, &loc, &mut issues),
-        }
-    }
-    issues
-}
-
-/// Keys of a body as the engine counts them: of a chat with tools it has chosen `tool_choice` before.
-fn keys(api: Api, body: &Map<String, Value>) -> usize {
+    // Of a chat with tools the engine has chosen `tool_choice` before, which is a key more.
     let is_chosen = api == Api::Chat && python::truthy(body.get("tools")) && !body.contains_key("tool_choice");
-    body.len() + usize::from(is_chosen)
+    let keys = Some(body.len() + usize::from(is_chosen));
+    tables.into_iter().for_each(|fields| check_fields(fields, body, keys, loc, issues));
 }
 
-fn judge(kind: Type, value: &Value, loc: &str, issues: &mut Issues) {
-    match kind {
-        Type::Int => issues.extend(int(value, loc).err()),
-        Type::IntIn(least, most) => issues.extend(int_in(value, loc, (least, most)).err()),
-        Type::Float => issues.extend(float(value, loc).err()),
-        Type::Flag => issues.extend(flag(value, loc).err()),
-        Type::Text => issues.extend(text(value, loc).err()),
-        Type::Ints => each(value, loc, issues, &|item| int(item, "").err()),
-        Type::Texts => each(value, loc, issues, &|item| text(item, "").err()),
-        Type::TextOrTexts(most) => text_or_texts(value, loc, most, issues),
-        Type::Floats => match value {
-            Value::Object(map) => {
-                issues.extend(map.iter().filter_map(|(key, value)| float(value, &format!("{loc}.{key}")).err()));
-            }
-            _ => issues.push(dictionary(value, loc)),
-        },
-        Type::Object => {
-            if !value.is_object() {
-                issues.push(dictionary(value, loc));
-            }
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::schema::judge;
+
+    fn faults(value: &Value) -> Vec<(String, String)> {
+        let mut issues = Issues::new();
+        judge(&RESPONSE_FORMAT, value, &Loc::Root("r"), &mut issues);
+        if issues.is_empty() {
+            return Vec::new();
         }
-        Type::Prompt => prompt(value, loc, issues),
-        Type::Messages => messages::check(value, loc, issues),
-        Type::Nested(kind) => schema::judge(kind, value, loc, issues),
-        Type::StreamOptions => stream_options(value, loc, issues),
-        Type::ResponseFormat => response_format::check(value, loc, issues),
-        Type::StructuredOutputs => structured::check(value, loc, issues),
-        Type::OneOf(words) => issues.extend(one_of(value, loc, words)),
+        let message = issues.error().message;
+        let part = |line: &str, key: &str| line.split(key).nth(1).unwrap().split('\'').nth(1).unwrap().to_owned();
+        message.lines().skip(1).map(|line| (part(line, "'type': "), part(line, "'loc': "))).collect()
     }
-}
 
-/// A value that had to be an object.
-pub(super) fn dictionary(value: &Value, loc: &str) -> Issue {
-    Issue::new("dict_type", loc, "Input should be a valid dictionary", value)
-}
-
-/// An object that is read into a schema of its own.
-pub(super) fn attributes(value: &Value, loc: &str) -> Issue {
-    let message = "Input should be a valid dictionary or object to extract fields from";
-    Issue::new("model_attributes_type", loc, message, value)
-}
-
-pub(super) fn int_in(value: &Value, loc: &str, (least, most): (i128, i128)) -> Result<i128, Issue> {
-    let whole = int(value, loc)?;
-    if whole > most {
-        let message = format!("Input should be less than or equal to {most}");
-        let mut issue = Issue::new("less_than_equal", loc, message, value);
-        issue.context = Some(format!("'le': {most}"));
-        return Err(issue);
-    }
-    if whole < least {
-        let message = format!("Input should be greater than or equal to {least}");
-        let mut issue = Issue::new("greater_than_equal", loc, message, value);
-        issue.context = Some(format!("'ge': {least}"));
-        return Err(issue);
-    }
-    Ok(whole)
-}
-
-fn each(value: &Value, loc: &str, issues: &mut Issues, judge: &dyn Fn(&Value) -> Option<Issue>) {
-    match list(value, loc) {
-        Ok(items) => {
-            for (at, item) in items.iter().enumerate() {
-                if let Some(issue) = judge(item) {
-                    issues.push_at(|| format!("{loc}.{at}"), issue);
-                }
-            }
+    /// The faults as pydantic gave them for the engine's own model.
+    #[test]
+    fn a_value_that_fits_no_branch_has_the_faults_of_all() {
+        let tags =
+            ["type literal_error", "format missing", "type literal_error", "structures missing", "triggers missing"];
+        for (value, first) in [
+            (json!({"type": "xml"}), vec!["type literal_error"]),
+            (json!({"type": "json_schema", "json_schema": 3}), vec!["json_schema model_attributes_type"]),
+            (json!({"type": "json_schema", "json_schema": {"schema": {}}}), vec!["json_schema.name missing"]),
+            (
+                json!({"type": "json_schema", "json_schema": {"name": "a", "schema": 3, "strict": "maybe"}}),
+                vec!["json_schema.schema dict_type", "json_schema.strict bool_parsing"],
+            ),
+            (
+                json!({"type": "text", "json_schema": {"name": 3, "description": 4}}),
+                vec!["json_schema.name string_type", "json_schema.description string_type"],
+            ),
+        ] {
+            let got: Vec<String> = faults(&value)
+                .into_iter()
+                .map(|(kind, loc)| format!("{} {kind}", loc.trim_start_matches("r.")))
+                .collect();
+            assert_eq!(got, [first, tags.to_vec()].concat(), "{value}");
         }
-        Err(issue) => issues.push(issue),
+        assert_eq!(faults(&json!("x")).len(), 3);
+        assert_eq!(faults(&json!({})).len(), 6);
     }
-}
 
-fn text_or_texts(value: &Value, loc: &str, most: usize, issues: &mut Issues) {
-    if value.is_string() {
-        return;
-    }
-    let mut faults = Issues::default();
-    each(value, loc, &mut faults, &|item| text(item, "").err());
-    if faults.is_empty() {
-        faults.extend(Issue::too_long(loc, most, value));
-    }
-    if !faults.is_empty() {
-        issues.extend(text(value, loc).err());
-        issues.append(faults);
-    }
-}
-
-pub(super) fn one_of(value: &Value, loc: &str, words: &[&str]) -> Option<Issue> {
-    if value.as_str().is_some_and(|word| words.contains(&word)) {
-        return None;
-    }
-    let quoted: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
-    let expected = match quoted.split_last() {
-        Some((last, rest)) if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
-        _ => quoted.concat(),
-    };
-    let mut issue = Issue::new("literal_error", loc, format!("Input should be {expected}"), value);
-    issue.context = Some(format!("'expected': {}", python::repr(&expected)));
-    Some(issue)
-}
-
-/// The four branches of a completion prompt, each with its faults, where none of them fits.
-fn prompt(value: &Value, loc: &str, issues: &mut Issues) {
-    let ids = |item: &Value| int_in(item, "", (0, i128::MAX)).err();
-    let fits = match value {
-        Value::String(_) => true,
-        Value::Array(items) => items.iter().all(|id| id.is_u64()) || items.iter().all(Value::is_string),
-        _ => false,
-    };
-    if fits {
-        return;
-    }
-    let mut branches: [Issues; 4] = Default::default();
-    let [as_ids, as_id_lists, as_text, as_texts] = &mut branches;
-    each(value, loc, as_ids, &ids);
-    match list(value, loc) {
-        Ok(items) => {
-            for (at, item) in items.iter().enumerate() {
-                each(item, &format!("{loc}.{at}"), as_id_lists, &ids);
-            }
-        }
-        Err(issue) => as_id_lists.push(issue),
-    }
-    as_text.extend(text(value, loc).err());
-    each(value, loc, as_texts, &|item| text(item, "").err());
-    if branches.iter().all(|faults| !faults.is_empty()) {
-        branches.into_iter().for_each(|faults| issues.append(faults));
-    }
-}
-
-fn stream_options(value: &Value, loc: &str, issues: &mut Issues) {
-    let Value::Object(map) = value else {
-        issues.push(attributes(value, loc));
-        return;
-    };
-    for name in ["include_usage", "continuous_usage_stats"] {
-        if let Some(value) = map.get(name).filter(|value| !value.is_null()) {
-            issues.extend(flag(value, &format!("{loc}.{name}")).err());
+    #[test]
+    fn a_value_that_fits_one_branch_has_none() {
+        for value in [
+            json!({"type": "text"}),
+            json!({"type": "json_object", "json_schema": null}),
+            json!({"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}, "strict": true}}),
+            json!({"type": "structural_tag", "format": {"type": "any_text"}}),
+            json!({"type": "structural_tag", "structures": [], "triggers": []}),
+        ] {
+            assert_eq!(faults(&value), [], "{value}");
         }
     }
 }

@@ -63,7 +63,6 @@ impl Reading {
     }
 }
 
-/// Any value.
 #[derive(Debug, Clone, Copy)]
 struct Tree<'r> {
     reading: &'r Reading,

@@ -1,8 +1,8 @@
 //! The OpenAI-style API as vLLM 0.32 speaks it: requests read and judged, answers and errors as bytes.
 //!
 //! A request goes through vLLM's stages in vLLM's order, so that a body with two faults gets the error that the engine
-//! would give: `json` (is it JSON), `rules` (checks on the raw body), `fields` (one table: every field, its type and
-//! its range, with pydantic's words), then the model's name, the prompt's length and the sampling ranges (`sampling`).
+//! would give: `json` (is it JSON), `rules` (checks on the raw body), `fields` (tables of every field,
+//! its type and its range, which `schema` judges by; `issues` has pydantic's words), then the model's name, the prompt's length and the sampling ranges (`sampling`).
 //! Unknown fields are accepted.
 //!
 //! Limits: no HTTP here, and no tokens are counted here.
@@ -22,21 +22,17 @@ mod error;
 mod escape;
 mod event_options;
 mod fields;
-mod invocation;
+mod issues;
 mod json;
 mod json_tree;
 mod kv_transfer;
-mod lazy;
 mod logprobs;
 pub mod lora;
-mod max_tokens;
 mod messages;
-mod nested;
 mod python;
 mod query;
 mod request;
 mod request_metrics;
-mod response_format;
 pub mod responses;
 mod rules;
 mod sampling;
@@ -80,21 +76,19 @@ pub use conversation::{ChatPrompt, RequestTemplates, template_kwargs};
 pub use endpoints::Endpoint;
 pub use error::{ApiError, RecordedError};
 pub use event_options::EventOptions;
-pub use invocation::invocation;
 pub use kv_transfer::{KvTransferParams, RemotePrefill};
 pub use logprobs::{
     Digits, LogprobsAsked, Position, Scored, Spelling, WholeLogprobs, chat_logprobs, completion_logprobs,
     prompt_logprobs,
 };
-pub use max_tokens::MaxTokens;
 pub use query::Query;
-pub use request::{GenerationRequest, PromptInput, Prompts, Served};
+pub use request::{GenerationRequest, MaxTokens, PromptInput, Prompts, Served, invocation};
 pub use request_metrics::RequestTimes;
 pub use stream::{AnswerNames, Head, Opening, Piece, StopReason};
 pub use stream_end::{DONE, ends_response, ends_stream, is_last_event_type};
 pub use structured::Constraint;
 pub use tokenize::{DetokenizeRequest, TokenizeInput, TokenizeRequest, TokenizeResponse};
-pub use tool_choice::{CallLimit, ToolParsing, ToolUse};
+pub use tool_choice::ToolUse;
 pub use truncation::{Side, Truncation};
 pub use usage::{CacheUse, CachedTokens, Usage};
 pub use vocabulary::VocabularyLimits;

@@ -6,7 +6,7 @@ use super::{
     schema::{
         self, Field, Kind,
         Need::{Nullable, Optional, Required},
-        Object,
+        Object, object,
     },
 };
 
@@ -28,20 +28,14 @@ pub struct UnloadAdapter {
     pub lora_name: String,
 }
 
-const LOAD: Object = Object {
-    fields: &[
-        Field("lora_name", Kind::Text, Required),
-        Field("lora_path", Kind::Text, Required),
-        Field("load_inplace", Kind::Flag, Optional),
-        Field("is_3d_lora_weight", Kind::Flag, Optional),
-    ],
-    condition: None,
-};
+const LOAD: Object = object(&[
+    Field("lora_name", Kind::Text, Required),
+    Field("lora_path", Kind::Text, Required),
+    Field("load_inplace", Kind::Flag, Optional),
+    Field("is_3d_lora_weight", Kind::Flag, Optional),
+]);
 
-const UNLOAD: Object = Object {
-    fields: &[Field("lora_name", Kind::Text, Required), Field("lora_int_id", Kind::Int, Nullable)],
-    condition: None,
-};
+const UNLOAD: Object = object(&[Field("lora_name", Kind::Text, Required), Field("lora_int_id", Kind::Int, Nullable)]);
 
 impl LoadAdapter {
     /// Reads a body.

@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
+pub(super) use text::python::repr_float as float;
+
 /// `repr` of a string: single quotes unless it holds some and no double ones.
 pub(super) fn repr(text: &str) -> String {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
@@ -27,28 +29,6 @@ pub(super) fn repr(text: &str) -> String {
     }
     out.push(quote);
     out
-}
-
-/// `str` of a float: the shortest digits that read back, always with a point or an exponent.
-pub(super) fn float(value: f64) -> String {
-    if value.is_nan() {
-        return "nan".to_owned();
-    }
-    // Of two equally short and equally close texts Python takes the even one, as ryu does and the standard library does not.
-    let mut buffer = ryu::Buffer::new();
-    let text = buffer.format(value);
-    if let Some((digits, exponent)) = text.split_once('e') {
-        return match exponent.strip_prefix('-') {
-            Some(exponent) => format!("{digits}e-{exponent:0>2}"),
-            None => format!("{digits}e+{exponent:0>2}"),
-        };
-    }
-    let sign = if text.starts_with('-') { "-" } else { "" };
-    match text.trim_start_matches('-').strip_prefix("0.0000").map(|digits| digits.split_at_checked(1)) {
-        Some(Some((first, ""))) => format!("{sign}{first}e-05"),
-        Some(Some((first, rest))) => format!("{sign}{first}.{rest}e-05"),
-        _ => text.to_owned(),
-    }
 }
 
 /// `str` of a scalar, `repr` of what is inside containers.
@@ -126,25 +106,6 @@ pub(super) fn truthy(value: Option<&Value>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn floats_look_like_pythons() {
-        for (value, text) in [
-            (3.5, "3.5"),
-            (-1.0, "-1.0"),
-            (0.0, "0.0"),
-            (1e-7, "1e-07"),
-            (1e22, "1e+22"),
-            (0.0001, "0.0001"),
-            (1e-5, "1e-05"),
-            (-0.000042, "-4.2e-05"),
-            (0.0, "0.0"),
-            (-0.0, "-0.0"),
-            (-11.931_228_637_695_312, "-11.931228637695312"),
-        ] {
-            assert_eq!(float(value), text);
-        }
-    }
 
     #[test]
     fn texts_are_numbers_as_python_reads_them() {

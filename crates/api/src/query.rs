@@ -2,7 +2,10 @@
 
 use serde_json::Value;
 
-use super::values::{Issue, Issues, flag, int};
+use super::{
+    issues::{Fault, Issues, Loc},
+    values::{clamped, flag, int, int_in, one_of},
+};
 use net::wire::percent_decoded;
 
 /// The parameters of a query, in their order.
@@ -36,61 +39,34 @@ impl Query {
 
     /// A true or false.
     pub(super) fn flag(&self, name: &str, default: bool, issues: &mut Issues) -> bool {
-        self.read(name, issues, |value, loc| flag(&value, loc)).unwrap_or(default)
+        self.read(name, issues, flag).unwrap_or(default)
     }
 
     /// A whole number from 0 up to `most`.
     pub(super) fn number(&self, name: &str, most: u8, issues: &mut Issues) -> Option<u8> {
-        self.read(name, issues, |value, loc| {
-            let number = int(&value, loc)?;
-            let bound = |kind, words: &str, key: &str, bound: u8| {
-                let message = format!("Input should be {words} than or equal to {bound}");
-                Issue { context: Some(format!("'{key}': {bound}")), ..Issue::new(kind, loc, message, &value) }
-            };
-            match u8::try_from(number) {
-                Ok(number) if number <= most => Ok(number),
-                _ if number < 0 => Err(bound("greater_than_equal", "greater", "ge", 0)),
-                _ => Err(bound("less_than_equal", "less", "le", most)),
-            }
-        })
+        let number = self.read(name, issues, |value| int_in(value, 0, i128::from(most)))?;
+        u8::try_from(number).ok()
     }
 
     /// A whole number of any size; one beyond 64 bits counts as the nearest.
     pub(super) fn integer(&self, name: &str, issues: &mut Issues) -> Option<i64> {
-        let clamped = |number: i128| i64::try_from(number).unwrap_or(if number < 0 { i64::MIN } else { i64::MAX });
-        self.read(name, issues, |value, loc| int(&value, loc)).map(clamped)
+        self.read(name, issues, int).map(clamped)
     }
 
     /// One of these words: which.
     pub(super) fn word(&self, name: &str, words: &[&str], issues: &mut Issues) -> Option<usize> {
-        self.read(name, issues, |value, loc| {
-            let found = value.as_str().and_then(|text| words.iter().position(|word| *word == text));
-            found.ok_or_else(|| literal_issue(words, &value, loc))
-        })
+        self.read(name, issues, |value| one_of(value, words))
     }
 
-    fn read<T>(
+    fn read<'f, T>(
         &self,
         name: &str,
         issues: &mut Issues,
-        read: impl FnOnce(Value, &str) -> Result<T, Issue>,
+        read: impl FnOnce(&Value) -> Result<T, Fault<'f>>,
     ) -> Option<T> {
-        let read = read(Value::from(self.last(name)?), &format!("query.{name}"));
-        read.map_err(|issue| issues.push(issue)).ok()
+        let value = Value::from(self.last(name)?);
+        issues.take(&Loc::Root("query").field(name), &value, read(&value))
     }
-}
-
-/// A value that is none of the words.
-pub(super) fn literal_issue(words: &[&str], value: &Value, loc: &str) -> Issue {
-    let quoted: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
-    let expected = match quoted.split_last() {
-        Some((last, [])) => last.clone(),
-        Some((last, rest)) => format!("{} or {last}", rest.join(", ")),
-        None => String::new(),
-    };
-    let message = format!("Input should be {expected}");
-    let context = Some(format!("'expected': {}", super::python::repr(&expected)));
-    Issue { context, ..Issue::new("literal_error", loc, message, value) }
 }
 
 #[cfg(test)]

@@ -32,7 +32,6 @@ impl RequestTimes {
         format!("{{{}}}", fields.collect::<Vec<_>>().join(","))
     }
 
-    /// As JSON.
     pub(super) fn json(&self, tokens: u32) -> Value {
         self.fields(tokens).into_iter().map(|(name, value)| (name, Value::from(value))).collect()
     }

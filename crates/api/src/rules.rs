@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{Api, error::ApiError, python, structured::invalid_tag};
+use super::{Api, error::ApiError, python, structured::invalid_tag, values};
 
 /// The most prompts of one completion.
 const MOST_PROMPTS: usize = 1024;
@@ -30,15 +30,15 @@ const COMPLETION: &[Rule] = &[
 ];
 
 /// Applies the rules in the engine's order.
-///
-/// # Errors
-/// The first rule that is broken.
 pub(super) fn check(api: Api, body: &Map<String, Value>) -> Result<(), ApiError> {
     let rules = match api {
         Api::Chat => CHAT,
         Api::Completions => COMPLETION,
     };
-    rules.iter().try_for_each(|rule| rule(body))
+    rules.iter().try_for_each(|rule| rule(body))?;
+    // Read with the schema, before anything else of it is looked at.
+    thinking_budget(body)?;
+    repetition(body)
 }
 
 /// The engine goes through the messages before it looks at their type.
@@ -322,6 +322,41 @@ fn prompt(body: &Map<String, Value>) -> Result<(), ApiError> {
     if is_empty && !has_embeds {
         let message = "Either prompt or prompt_embeds must be provided and non-empty.";
         return Err(ApiError::parameter("prompt", message));
+    }
+    Ok(())
+}
+
+fn thinking_budget(body: &Map<String, Value>) -> Result<(), ApiError> {
+    match body.get("thinking_token_budget") {
+        None | Some(Value::Null) => Ok(()),
+        Some(Value::Number(number)) if number.as_i128().is_some_and(|budget| budget >= -1) => Ok(()),
+        Some(Value::Number(number)) if number.as_f64().is_some_and(|budget| budget >= 1.8e19) => Ok(()),
+        Some(other) => Err(ApiError::parameter_value(
+            "thinking_token_budget",
+            "`thinking_token_budget` must be a non-negative integer or -1 for unlimited.",
+            &python::display(other),
+        )),
+    }
+}
+
+fn repetition(body: &Map<String, Value>) -> Result<(), ApiError> {
+    let Some(Value::Object(map)) = body.get("repetition_detection") else { return Ok(()) };
+    let size = |name: &str| map.get(name).map_or(Ok(0), values::int);
+    let (Ok(most), Ok(least), Ok(count)) = (size("max_pattern_size"), size("min_pattern_size"), size("min_count"))
+    else {
+        return Ok(());
+    };
+    if most < 0 || least < 0 || least > most {
+        return Err(ApiError::bad_request(
+            "max_pattern_size, min_pattern_size must be >=0, with min_pattern_size <= max_pattern_size. Set both to 0 \
+             to disable repetitive pattern detection.",
+        ));
+    }
+    if most > 0 && count < 2 {
+        return Err(ApiError::bad_request(
+            "min_count must be >= 2 to detect repetitive patterns in engine output. If you do not wish to detect \
+             repetitive patterns, set max_pattern_size to 0.",
+        ));
     }
     Ok(())
 }

@@ -3,9 +3,9 @@
 
 use std::collections::HashSet;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use super::{error::ApiError, python, values};
+use super::{body::Body, error::ApiError, python};
 
 /// Below this temperature nothing is drawn.
 const GREEDY: f64 = 1e-5;
@@ -32,45 +32,36 @@ pub(super) struct Sampling {
     /// Each once.
     bad_words: Vec<String>,
     bad_logit_keys: Vec<String>,
-    beams: Option<Beams>,
+    /// True where several answers are searched for at a time; most parameters have no meaning then, and are not looked at.
+    pub(super) is_beam_search: bool,
 }
 
-/// Several answers are searched for at a time; most parameters have no meaning then, and are not looked at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Beams;
-
 impl Sampling {
-    pub(super) fn read(body: &Map<String, Value>, stop: &[String]) -> Self {
-        let present = |name: &str| body.get(name).filter(|value| !value.is_null());
-        let float = |name: &str, or: f64| present(name).and_then(|value| values::float(value, "").ok()).unwrap_or(or);
-        let int = |name: &str| present(name).and_then(|value| values::int(value, "").ok());
+    pub(super) fn read(body: &Body<'_>) -> Self {
         let is_id = |key: &str| python::int(key).is_some();
-        let words = present("bad_words").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+        let words = body.get("bad_words").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
         let mut known = HashSet::new();
-        let bias = present("logit_bias").and_then(Value::as_object);
+        let bias = body.object("logit_bias");
         Self {
-            n: int("n").unwrap_or(1),
-            presence_penalty: float("presence_penalty", 0.0),
-            frequency_penalty: float("frequency_penalty", 0.0),
-            repetition_penalty: float("repetition_penalty", 1.0),
-            temperature: present("temperature").and_then(|value| values::float(value, "").ok()),
-            top_p: float("top_p", 1.0),
-            top_k: int("top_k").unwrap_or(0),
-            min_p: float("min_p", 0.0),
-            min_tokens: int("min_tokens").unwrap_or(0),
-            stop: stop.to_vec(),
+            n: body.whole("n").unwrap_or(1),
+            presence_penalty: body.float("presence_penalty").unwrap_or(0.0),
+            frequency_penalty: body.float("frequency_penalty").unwrap_or(0.0),
+            repetition_penalty: body.float("repetition_penalty").unwrap_or(1.0),
+            temperature: body.float("temperature"),
+            top_p: body.float("top_p").unwrap_or(1.0),
+            top_k: body.whole("top_k").unwrap_or(0),
+            min_p: body.float("min_p").unwrap_or(0.0),
+            min_tokens: body.whole("min_tokens").unwrap_or(0),
+            stop: body.texts("stop"),
             bad_words: words.filter(|word| known.insert(*word)).map(str::to_owned).collect(),
-            beams: present("use_beam_search").is_some_and(is_set).then_some(Beams),
+            is_beam_search: body.flag("use_beam_search", false),
             bad_logit_keys: bias.into_iter().flatten().map(|(key, _)| key.clone()).filter(|key| !is_id(key)).collect(),
         }
     }
 
     /// Checks every range. `max_tokens` is what is left of the model's length, or less if the request asks for less.
-    ///
-    /// # Errors
-    /// The first parameter out of its range.
     pub(super) fn check(&self, max_tokens: i128) -> Result<(), ApiError> {
-        if self.beams.is_some() {
+        if self.is_beam_search {
             return self.check_beams();
         }
         self.check_bias()?;
@@ -110,11 +101,6 @@ impl Sampling {
         self.check_temperature()
     }
 
-    /// Returns whether several answers are searched for at a time.
-    pub(super) fn is_beam_search(&self) -> bool {
-        self.beams.is_some()
-    }
-
     fn check_penalties(&self) -> Result<(), ApiError> {
         for (name, value) in
             [("presence_penalty", self.presence_penalty), ("frequency_penalty", self.frequency_penalty)]
@@ -135,7 +121,7 @@ impl Sampling {
 
     /// Returns whether the likeliest token is taken at each place; `default` is the temperature of a request that names none.
     pub(super) fn is_greedy(&self, default: f64) -> bool {
-        self.is_beam_search() || self.temperature.unwrap_or(default) < GREEDY
+        self.is_beam_search || self.temperature.unwrap_or(default) < GREEDY
     }
 
     fn check_temperature(&self) -> Result<(), ApiError> {
@@ -213,7 +199,7 @@ impl Sampling {
     /// # Errors
     /// 400 for a word without tokens, and for more words than the engine takes; those of `encode`.
     pub(super) fn check_words(&self, encode: impl Fn(&str) -> Result<Vec<u32>, ApiError>) -> Result<(), ApiError> {
-        let words = if self.is_beam_search() { &[] } else { self.bad_words.as_slice() };
+        let words = if self.is_beam_search { &[] } else { self.bad_words.as_slice() };
         let refused = |message: &str| Err(ApiError::parameter_value("bad_words", message, &python::texts(words)));
         let mut count = 0;
         for word in words {
@@ -235,8 +221,4 @@ impl Sampling {
         }
         Ok(())
     }
-}
-
-fn is_set(value: &Value) -> bool {
-    values::flag(value, "").unwrap_or(false)
 }

@@ -8,7 +8,7 @@ use bytes::BytesMut;
 
 use super::{
     Api, UsageEvents,
-    escape::{Out, escaped, put_escaped, put_escaped_or_null, put_ids, put_number},
+    escape::{Out, escaped, put_escaped, put_escaped_or_null, put_ids, put_json, put_number},
     usage::Usage,
 };
 use text::parsers::Delta;
@@ -23,14 +23,15 @@ pub(super) const DONE: &[u8] = b"data: [DONE]\n\n";
 /// Fields that are constant over one answer.
 #[derive(Debug, Clone)]
 pub struct Head {
-    api: Api,
-    usage_events: UsageEvents,
-    id: String,
-    model: String,
-    created: u64,
+    pub(super) api: Api,
+    pub(super) usage_events: UsageEvents,
+    pub(super) id: String,
+    pub(super) model: String,
+    pub(super) created: u64,
     /// All that comes before an event's choices, once a stream has begun.
     stream: OnceLock<String>,
-    fingerprint: Option<String>,
+    /// As JSON.
+    pub(super) fingerprint: Option<String>,
 }
 
 /// The names in an answer.
@@ -145,30 +146,6 @@ impl Head {
         self.put_start(out, object);
     }
 
-    pub(super) fn id(&self) -> &str {
-        &self.id
-    }
-
-    pub(super) fn model(&self) -> &str {
-        &self.model
-    }
-
-    pub(super) fn created(&self) -> u64 {
-        self.created
-    }
-
-    pub(super) fn usage_events(&self) -> UsageEvents {
-        self.usage_events
-    }
-
-    pub(super) fn fingerprint(&self) -> Option<&str> {
-        self.fingerprint.as_deref()
-    }
-
-    pub(super) fn api(&self) -> Api {
-        self.api
-    }
-
     /// Bytes of an event with little content.
     #[must_use]
     pub fn event_size(&self) -> usize {
@@ -266,7 +243,7 @@ fn put_chat(out: &mut BytesMut, piece: &Piece<'_>) {
     match piece.delta {
         Some(delta) => {
             out.put(",\"delta\":");
-            out.put(&delta.json().to_string());
+            put_json(out, delta);
         }
         None => {
             out.put(",\"delta\":{\"content\":");

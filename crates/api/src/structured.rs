@@ -7,13 +7,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{
-    error::ApiError,
-    fields::dictionary,
-    python,
-    request::is_set,
-    values::{Issue, Issues, flag, list, text},
-};
+use super::{error::ApiError, python, values::is_set};
 
 /// Greatest depth of objects and arrays in a schema.
 const DEEPEST_SCHEMA: usize = 64;
@@ -212,51 +206,6 @@ fn children(value: &Value) -> Vec<&Value> {
 /// The engine's answer to a structural tag that is none, in this field.
 pub(super) fn invalid_tag(field: &str) -> ApiError {
     ApiError::parameter(field, &format!("Invalid {field} structural_tag specification."))
-}
-
-/// Adds what is wrong with the types of `structured_outputs`.
-pub(super) fn check(value: &Value, loc: &str, issues: &mut Issues) {
-    match value {
-        Value::Object(map) => check_fields(map, loc, [".str", ".dict[any,any]"], issues),
-        _ => issues.push(dictionary(value, loc)),
-    }
-}
-
-/// Adds what is wrong with the types of its fields; `branches` are the ends of the places of what `json` may be.
-pub(super) fn check_fields(map: &Map<String, Value>, loc: &str, branches: [&str; 2], issues: &mut Issues) {
-    for name in KINDS.iter().chain(&["disable_any_whitespace", "disable_additional_properties"]) {
-        let Some(value) = map.get(*name) else { continue };
-        let at = format!("{loc}.{name}");
-        match *name {
-            "disable_any_whitespace" | "disable_additional_properties" => issues.extend(flag(value, &at).err()),
-            _ if value.is_null() => {}
-            "json_object" => issues.extend(flag(value, &at).err()),
-            "json" => json_faults(value, branches.map(|branch| format!("{at}{branch}")), issues),
-            "choice" => choice_faults(value, &at, issues),
-            _ => issues.extend(text(value, &at).err()),
-        }
-    }
-    for name in ["whitespace_pattern", "structural_tag"] {
-        let given = map.get(name).filter(|value| !value.is_null());
-        issues.extend(given.and_then(|value| text(value, &format!("{loc}.{name}")).err()));
-    }
-}
-
-fn json_faults(value: &Value, [as_text, as_object]: [String; 2], issues: &mut Issues) {
-    if let (false, Err(issue)) = (value.is_object(), text(value, &as_text)) {
-        issues.push(issue);
-        issues.push(dictionary(value, &as_object));
-    }
-}
-
-fn choice_faults(value: &Value, loc: &str, issues: &mut Issues) {
-    match list(value, loc) {
-        Ok(items) => {
-            let faults = |(at, item): (usize, &Value)| text(item, &format!("{loc}.{at}")).err();
-            issues.extend(items.iter().enumerate().filter_map(faults).collect::<Vec<Issue>>());
-        }
-        Err(issue) => issues.push(issue),
-    }
 }
 
 /// What an answer has to look like where the request forces calls, in Hermes' notation: one call of a named function, or

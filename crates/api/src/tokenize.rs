@@ -5,14 +5,15 @@ use serde_json::Value;
 
 use super::{
     body::Body,
-    conversation::{ChatPrompt, chat_prompt},
+    conversation::ChatPrompt,
     error::ApiError,
-    json::object,
-    messages, nested, python,
+    fields,
+    issues::{Issues, Loc},
+    json, messages, python,
     schema::{
         self, Field, Kind,
         Need::{Nullable, Optional, Required},
-        Object,
+        Object, object,
     },
     values,
 };
@@ -45,7 +46,7 @@ impl TokenizeRequest {
     /// # Errors
     /// Not JSON, not an object, or fitting neither schema: the faults of both.
     pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
-        let map = match object(body) {
+        let mut map = match json::object(body) {
             Err(refused) if refused.message.contains("'model_attributes_type'") => {
                 return Err(twice(&refused));
             }
@@ -56,27 +57,26 @@ impl TokenizeRequest {
             let message = "Cannot set both `continue_final_message` and `add_generation_prompt` to True.";
             return Err(ApiError::bad_request(message));
         }
-        let mut faults = schema::check(&PROMPT, &map, "body");
-        let of_chat = schema::check(&CHAT, &map, "body");
+        let is_chat = schema::takes(&CHAT, &map);
         let body = Body(&map);
-        let input = if of_chat.is_empty() {
-            if let Some(Value::Array(messages)) = map.get("messages") {
-                messages::check_late(messages)?;
-            }
-            TokenizeInput::Chat(chat_prompt(&body))
-        } else if faults.is_empty() {
-            TokenizeInput::Prompt(body.text("prompt").unwrap_or_default())
-        } else {
-            faults.append(of_chat);
-            return Err(faults.error());
-        };
-        let is_chat = matches!(input, TokenizeInput::Chat(_));
-        Ok(Self {
+        let read = Self {
             model: body.text("model"),
             add_special_tokens: body.flag("add_special_tokens", !is_chat),
             return_token_strs: body.flag("return_token_strs", false),
-            input,
-        })
+            input: TokenizeInput::Prompt(body.text("prompt").unwrap_or_default()),
+        };
+        if is_chat {
+            if let Some(Value::Array(messages)) = map.get("messages") {
+                messages::check_late(messages)?;
+            }
+            return Ok(Self { input: TokenizeInput::Chat(ChatPrompt::take(&mut map)), ..read });
+        }
+        let mut issues = Issues::new();
+        schema::check(&PROMPT, &map, &Loc::BODY, &mut issues);
+        if !issues.is_empty() {
+            schema::check(&CHAT, &map, &Loc::BODY, &mut issues);
+        }
+        issues.unless_any(read)
     }
 }
 
@@ -86,40 +86,31 @@ fn twice(refused: &ApiError) -> ApiError {
     ApiError::framework(format!("2 validation errors:\n{issue}\n{issue}"), refused.param.clone())
 }
 
-const PROMPT: Object = Object {
-    fields: &[
-        Field("model", Kind::Text, Nullable),
-        Field("prompt", Kind::Text, Required),
-        Field("add_special_tokens", Kind::Flag, Optional),
-        Field("return_token_strs", Kind::Flag, Nullable),
-    ],
-    condition: None,
-};
+const PROMPT: Object = object(&[
+    Field("model", Kind::Text, Nullable),
+    Field("prompt", Kind::Text, Required),
+    Field("add_special_tokens", Kind::Flag, Optional),
+    Field("return_token_strs", Kind::Flag, Nullable),
+]);
 
-const CHAT: Object = Object {
-    fields: &[
-        Field("model", Kind::Text, Nullable),
-        Field("messages", Kind::Messages, Required),
-        Field("add_generation_prompt", Kind::Flag, Optional),
-        Field("return_token_strs", Kind::Flag, Nullable),
-        Field("continue_final_message", Kind::Flag, Optional),
-        Field("add_special_tokens", Kind::Flag, Optional),
-        Field("chat_template", Kind::Text, Nullable),
-        Field("chat_template_kwargs", Kind::Dictionary, Nullable),
-        Field("media_io_kwargs", nested::MEDIA, Nullable),
-        Field("mm_processor_kwargs", Kind::Dictionary, Nullable),
-        Field("tools", nested::TOOLS, Nullable),
-    ],
-    condition: None,
-};
+const CHAT: Object = object(&[
+    Field("model", Kind::Text, Nullable),
+    Field("messages", messages::MESSAGES, Required),
+    Field("add_generation_prompt", Kind::Flag, Optional),
+    Field("return_token_strs", Kind::Flag, Nullable),
+    Field("continue_final_message", Kind::Flag, Optional),
+    Field("add_special_tokens", Kind::Flag, Optional),
+    Field("chat_template", Kind::Text, Nullable),
+    Field("chat_template_kwargs", Kind::Dictionary, Nullable),
+    Field("media_io_kwargs", fields::MEDIA, Nullable),
+    Field("mm_processor_kwargs", Kind::Dictionary, Nullable),
+    Field("tools", fields::TOOLS, Nullable),
+]);
 
-const TOKENS: Object = Object {
-    fields: &[
-        Field("model", Kind::Text, Nullable),
-        Field("tokens", Kind::List(&Kind::IntIn(0, i64::MAX as i128)), Required),
-    ],
-    condition: None,
-};
+const TOKENS: Object = object(&[
+    Field("model", Kind::Text, Nullable),
+    Field("tokens", Kind::List(&Kind::IntIn(0, i64::MAX as i128)), Required),
+]);
 
 /// The answer of `/tokenize`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -151,7 +142,7 @@ impl DetokenizeRequest {
     pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
         let map = schema::read(&TOKENS, body)?;
         let body = Body(&map);
-        let is_narrow = |id: &Value| values::int(id, "").is_ok_and(|id| u32::try_from(id).is_ok());
+        let is_narrow = |id: &Value| values::int(id).is_ok_and(|id| u32::try_from(id).is_ok());
         if !map.get("tokens").and_then(Value::as_array).is_none_or(|ids| ids.iter().all(is_narrow)) {
             return Err(ApiError::bad_request("number too large to fit in target type"));
         }

@@ -5,40 +5,20 @@ use serde_json::{Map, Value};
 use super::{body::Body, error::ApiError};
 use text::parsers::ToolChoice;
 
-/// Number of an answer's calls that are sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum CallLimit {
-    /// All.
-    #[default]
-    All,
-    /// The first (`parallel_tool_calls: false`).
-    First,
-}
-
-/// Choice whether the server takes tool calls out of the generated text (`--enable-auto-tool-choice` with a parser).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ToolParsing {
-    /// It does not.
-    #[default]
-    Unavailable,
-    /// It does.
-    Available,
-}
-
 /// Tool calls as a chat request asks for them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ToolUse {
     /// True where tools are called.
     pub choice: ToolChoice,
-    /// Number of calls that are sent.
-    pub limit: CallLimit,
+    /// True where no call but the first is sent (`parallel_tool_calls: false`).
+    pub only_first: bool,
 }
 
 impl ToolUse {
     /// Reads a body that the rules have passed. Tools without a choice are called as the model likes; an explicit null is
     /// no choice.
     pub(super) fn read(body: &Body<'_>) -> Self {
-        let has_tools = body.list("tools").is_some_and(|tools| !tools.is_empty());
+        let has_tools = body.get("tools").and_then(Value::as_array).is_some_and(|tools| !tools.is_empty());
         let choice = match body.0.get("tool_choice") {
             None if has_tools => ToolChoice::Auto,
             None | Some(Value::Null) => ToolChoice::None,
@@ -47,16 +27,16 @@ impl ToolUse {
             Some(word) if word == "required" => ToolChoice::Required,
             Some(_) => ToolChoice::None,
         };
-        let limit = if body.flag("parallel_tool_calls", true) { CallLimit::All } else { CallLimit::First };
-        Self { choice, limit }
+        Self { choice, only_first: !body.flag("parallel_tool_calls", true) }
     }
 
-    /// Checks that the server can do what the choice asks for.
+    /// Checks that the server can do what the choice asks for: whether it takes tool calls out of the generated text
+    /// (`--enable-auto-tool-choice` with a parser).
     ///
     /// # Errors
     /// 400 where that needs a parser that the server does not have.
-    pub(super) fn check(&self, parsing: ToolParsing) -> Result<(), ApiError> {
-        if parsing == ToolParsing::Available {
+    pub(super) fn check(&self, finds_calls: bool) -> Result<(), ApiError> {
+        if finds_calls {
             return Ok(());
         }
         let asked = match &self.choice {

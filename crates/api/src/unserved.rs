@@ -23,8 +23,6 @@ impl Unserved {
         }
     }
 
-    /// # Errors
-    /// The first field that is refused.
     pub(super) fn check(self) -> Result<(), ApiError> {
         if let Some(message) = self.suffix {
             let refused = ApiError::bad_request(message);

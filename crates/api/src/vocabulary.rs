@@ -3,9 +3,9 @@
 //!
 //! Deviation: where the model's vocabulary is not known, it is the tokenizer's; a model's may be padded to more.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use super::{Api, error::ApiError, python, values};
+use super::{Api, body::Body, error::ApiError, python, values};
 
 /// The most log probabilities per token that the engine gives by default.
 const MOST_LOGPROBS: i32 = 20;
@@ -48,54 +48,39 @@ pub(super) struct VocabularyUse {
     /// The log probabilities that a search with beams asks for: two for each.
     beams: Option<i128>,
     /// True where the request names the tokens of its answer.
-    replays: Option<Replay>,
+    pub(super) replays: bool,
 }
 
-/// A request names the tokens of its answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Replay;
-
 impl VocabularyUse {
-    pub(super) fn read(api: Api, body: &Map<String, Value>) -> Self {
-        let present = |name: &str| body.get(name).filter(|value| !value.is_null());
-        let int = |name: &str| present(name).and_then(|value| values::int(value, "").ok());
+    pub(super) fn read(api: Api, body: &Body<'_>) -> Self {
         let ids = |name: &str| -> Option<Vec<i128>> {
-            let items = present(name)?.as_array()?;
-            Some(items.iter().filter_map(|item| values::int(item, "").ok()).collect())
+            let items = body.get(name)?.as_array()?;
+            Some(items.iter().filter_map(|item| values::int(item).ok()).collect())
         };
         let logprob_token_ids = ids("logprob_token_ids").unwrap_or_default();
         let beside = match api {
-            Api::Chat => int("top_logprobs"),
-            Api::Completions => int("logprobs"),
+            Api::Chat => body.whole("top_logprobs"),
+            Api::Completions => body.whole("logprobs"),
         };
         let asked = match api {
             Api::Chat => beside.filter(|_| python::truthy(body.get("logprobs"))),
             Api::Completions => beside,
         };
         let echoed = beside.filter(|_| python::truthy(body.get("echo")));
-        let bias = present("logit_bias").and_then(Value::as_object);
+        let bias = body.object("logit_bias");
         Self {
             logprobs: asked.filter(|_| logprob_token_ids.is_empty()),
-            prompt_logprobs: int("prompt_logprobs").or(echoed),
+            prompt_logprobs: body.whole("prompt_logprobs").or(echoed),
             logprob_token_ids,
             biased: bias.into_iter().flatten().filter_map(|(key, _)| python::int(key)).collect(),
             stop_token_ids: ids("stop_token_ids").unwrap_or_default(),
             allowed_token_ids: ids("allowed_token_ids"),
-            beams: present("use_beam_search")
-                .is_some_and(|flag| values::flag(flag, "").unwrap_or(false))
-                .then(|| int("n").unwrap_or(1) * 2),
-            prompt_beyond: present("prompt").and_then(beyond),
-            replays: None,
+            beams: body.flag("use_beam_search", false).then(|| body.whole("n").unwrap_or(1) * 2),
+            prompt_beyond: body.get("prompt").and_then(beyond),
+            replays: false,
         }
     }
 
-    /// Asks for tokens by their ids, which only an engine started for that gives.
-    pub(super) fn ask_for_replay(&mut self) {
-        self.replays = Some(Replay);
-    }
-
-    /// # Errors
-    /// The first check that fails.
     pub(super) fn check(&self, limits: VocabularyLimits) -> Result<(), ApiError> {
         let vocabulary = limits.vocabulary;
         if let Some(asked) = self.beams {
@@ -117,13 +102,13 @@ impl VocabularyUse {
         if let Some(id) = self.prompt_beyond {
             return Err(ApiError::bad_request(format!("Token id {id} is out of vocabulary")));
         }
-        match self.replays {
-            None => Ok(()),
-            Some(Replay) => Err(ApiError::bad_request(
+        if self.replays {
+            return Err(ApiError::bad_request(
                 "trace_decode_token_ids is set but trace replay is not enabled. Start the engine with \
                  --enable-trace-replay to use it.",
-            )),
+            ));
         }
+        Ok(())
     }
 
     fn check_allowed(&self, vocabulary: u32) -> Result<(), ApiError> {
@@ -144,7 +129,7 @@ fn beyond(prompt: &Value) -> Option<i128> {
     let items = prompt.as_array()?.iter();
     let mut ids = items.filter_map(|item| match item {
         Value::Array(_) => beyond(item),
-        _ => values::int(item, "").ok().filter(|id| *id > i128::from(u32::MAX)),
+        _ => values::int(item).ok().filter(|id| *id > i128::from(u32::MAX)),
     });
     ids.next()
 }
@@ -189,7 +174,7 @@ mod tests {
     use super::*;
 
     fn refused(api: Api, body: &Value) -> Option<String> {
-        VocabularyUse::read(api, body.as_object().unwrap())
+        VocabularyUse::read(api, &Body(body.as_object().unwrap()))
             .check(VocabularyLimits::new(100))
             .err()
             .map(|error| error.message)

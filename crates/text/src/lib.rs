@@ -2,3 +2,4 @@
 
 pub mod parsers;
 pub mod prompt;
+pub mod python;

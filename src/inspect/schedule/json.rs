@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Write};
 
-use crate::text::prompt::{python_float, write_python_string};
+use crate::text::python::{json_float, write_string};
 
 /// Writes a list.
 pub(super) fn list<T>(out: &mut String, items: impl IntoIterator<Item = T>, mut item: impl FnMut(&mut String, T)) {
@@ -42,13 +42,13 @@ pub(super) fn number(out: &mut String, number: impl Display) {
 
 /// Writes a text.
 pub(super) fn text(out: &mut String, text: &str) {
-    write_python_string(text, true, out);
+    write_string(text, true, out);
 }
 
 /// Writes a share from 0 to 1, rounded to six places.
 pub(super) fn share(out: &mut String, share: f64) {
     // Formatting rounds the exact value, as Python's `round` does; a product would be rounded twice.
-    out.push_str(&python_float(format!("{share:.6}").parse().unwrap_or(share)));
+    out.push_str(&json_float(format!("{share:.6}").parse().unwrap_or(share)));
 }
 
 #[cfg(test)]

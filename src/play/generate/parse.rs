@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::{
-    api::{CallLimit, ChatPrompt, GenerationRequest, Message, MessageCall, Prompts, StopReason},
+    api::{ChatPrompt, GenerationRequest, Message, MessageCall, Prompts, StopReason},
     play::{generate::choice::Step, metrics::ToolParserCalls},
     text::{
         parsers::{
@@ -49,7 +49,7 @@ impl Parsers {
 pub(in crate::play) struct ParsedBy {
     parsers: Arc<Parsers>,
     parsing: Parsing,
-    limit: CallLimit,
+    only_first: bool,
     /// True where reasoning is sent.
     sends_reasoning: bool,
     streams: bool,
@@ -77,7 +77,7 @@ impl ParsedBy {
         Some(Self {
             parsers: Arc::clone(parsers),
             parsing,
-            limit: request.tools.limit,
+            only_first: request.tools.only_first,
             sends_reasoning: request.include_reasoning,
             streams: request.stream,
             is_response: request.is_response(),
@@ -138,7 +138,7 @@ impl ParsedBy {
 
     /// The delta's calls that the request asks for.
     pub(in crate::play) fn limited(&self, delta: &mut Delta) {
-        if self.limit == CallLimit::First {
+        if self.only_first {
             delta.calls.retain(|call| call.index == 0);
         }
     }
@@ -262,7 +262,7 @@ impl SequenceParser {
             ToolChoice::Required => self.by.call(finish),
             ToolChoice::Auto | ToolChoice::Named(_) | ToolChoice::None => {}
         }
-        let most = if self.by.limit == CallLimit::First { 1 } else { usize::MAX };
+        let most = if self.by.only_first { 1 } else { usize::MAX };
         let call = |call: parsers::Call| MessageCall { id: ids.make(), name: call.name, arguments: call.arguments };
         Some(Message {
             content: parts.content,

@@ -164,7 +164,7 @@ pub enum TokenizerSource {
     /// The one in the binary, where it is the trace's.
     #[default]
     BuiltIn,
-    /// A directory, a `tokenizer.json` or a Hub id, see [`Tokenizer::load`].
+    /// A directory, a `tokenizer.json` or a Hub id, see [`load_tokenizer`](crate::play::load_tokenizer).
     Spec(String),
     /// One that was loaded already.
     Loaded(Tokenizer),

@@ -90,7 +90,7 @@ fn counted(state: &State, request: &MessagesRequest) -> Result<String, ApiError>
 pub(in crate::play) fn chat_of(state: &State, request: &MessagesRequest) -> Result<GenerationRequest, ApiError> {
     let chat = request.chat(system_messages(&state.model, request))?;
     state.check_model(chat.model.as_deref())?;
-    request.check_choice(state.served().tools)?;
+    request.check_choice(state.served().finds_calls)?;
     Ok(chat)
 }
 

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use vllm_vcr::text::prompt::Tokenizer;
+use vllm_vcr::{play::load_tokenizer, text::prompt::Tokenizer};
 
 use super::tree::root;
 
@@ -22,7 +22,7 @@ pub(crate) fn llama3() -> Option<Tokenizer> {
 
 fn fetched(directory: &Path, name: &str, script: &str) -> Option<Tokenizer> {
     if directory.join("tokenizer.json").is_file() {
-        return Some(Tokenizer::load(&directory.display().to_string()).unwrap());
+        return Some(load_tokenizer(&directory.display().to_string()).unwrap());
     }
     let ci = env::var("CI").is_ok_and(|value| !value.is_empty());
     assert!(!ci, "no {name} tokenizer in {}: run {script}", directory.display());

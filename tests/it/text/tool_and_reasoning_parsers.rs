@@ -112,7 +112,7 @@ fn streams_get_the_engines_deltas() {
         let mut found = Vec::new();
         for (step, (text, ids)) in case.steps.iter().enumerate() {
             let finished = if step == last { Finished::Yes } else { Finished::No };
-            found.push(parser.push(text, ids, finished).map_or(Value::Null, |delta| masked(delta.json())));
+            found.push(parser.push(text, ids, finished).map_or(Value::Null, |delta| masked(json!(delta))));
         }
         let spelled = |deltas: &[Value]| deltas.iter().map(Value::to_string).collect::<Vec<_>>();
         let pairs = spelled(&found).into_iter().zip(spelled(&case.deltas));
@@ -167,7 +167,7 @@ fn streamed(case: &Case, head: &Head, vocabulary: &Vocabulary, steps: usize) -> 
     let mut found = Vec::new();
     for (at, (text, ids)) in case.steps.iter().take(steps).enumerate() {
         let finished = if at + 1 == steps { Finished::Yes } else { Finished::No };
-        found.push(parser.push(text, ids, finished).map_or(Value::Null, |delta| masked(delta.json())));
+        found.push(parser.push(text, ids, finished).map_or(Value::Null, |delta| masked(json!(delta))));
     }
     (found, parser.reasoning_tokens())
 }

@@ -17,7 +17,6 @@ pub struct Event {
 
 /// Destination of a stream's named events, whose data is JSON.
 pub(crate) trait EventSink {
-    /// Appends an event.
     fn put_event(&mut self, name: &'static str, data: &impl Serialize);
 }
 

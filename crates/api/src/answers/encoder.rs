@@ -53,7 +53,7 @@ impl Encoder {
         match &mut self.form {
             Form::Own => out.put(self.head.event_size(), |out| self.head.put_role(out, index, opening)),
             Form::FromChat(to) if index == 0 => {
-                to.start(self.head.id(), self.head.model(), Counts::from(&opening.usage), out);
+                to.start(&self.head.id, &self.head.model, Counts::from(&opening.usage), out);
             }
             Form::FromChat(_) | Form::Tokens(_) => {}
         }
@@ -79,7 +79,7 @@ impl Encoder {
 
     /// Ends the stream.
     pub fn end(&mut self, usage: &Usage, out: &mut EventBuffer) {
-        let counts = self.head.usage_events() != UsageEvents::None;
+        let counts = self.head.usage_events != UsageEvents::None;
         let size = self.head.event_size();
         match &mut self.form {
             Form::FromChat(to) => {
@@ -109,11 +109,11 @@ impl Encoder {
     #[must_use]
     pub fn body(&self, choices: &[AnswerChoice], usage: &Usage, prompt_text: Option<&str>) -> String {
         match &self.form {
-            Form::Own if self.head.api() == Api::Chat => chat_body(&self.head, choices, usage, prompt_text),
+            Form::Own if self.head.api == Api::Chat => chat_body(&self.head, choices, usage, prompt_text),
             Form::Own => completion_body(&self.head, choices, usage),
             Form::FromChat(to) => to.body(&WholeChat {
-                id: self.head.id(),
-                model: self.head.model(),
+                id: &self.head.id,
+                model: &self.head.model,
                 choice: choices.first().map(AnswerChoice::view).unwrap_or_default(),
                 counts: Counts::from(usage),
                 metrics: metrics(usage),

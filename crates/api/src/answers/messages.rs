@@ -152,7 +152,6 @@ impl MessageWriter {
         self.index += 1;
     }
 
-    /// Ends the message.
     pub(crate) fn end(&self, end: End<'_>, usage: Option<&Value>, out: &mut impl EventSink) {
         put(&Event { kind: "message_delta", delta: Some(Delta::End(end)), usage, ..Event::default() }, out);
         put(&Event { kind: "message_stop", ..Event::default() }, out);

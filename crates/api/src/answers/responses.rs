@@ -147,7 +147,6 @@ impl ResponseWriter {
         self.index += 1;
     }
 
-    /// Ends the response.
     pub(crate) fn end(&mut self, response: &Value, out: &mut impl EventSink) {
         self.put(Event { kind: COMPLETED, response: Some(response), ..Event::default() }, out);
     }

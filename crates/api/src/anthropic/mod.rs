@@ -3,7 +3,6 @@
 //! Reasoning and tool calls are where the chat answer has them. Limits: `thinking: disabled` always asks the chat
 //! template for no reasoning (the engine tries out whether the template listens, and asks for little where it does not).
 
-mod answer;
 mod blocks;
 mod request;
 mod schema;
@@ -12,7 +11,6 @@ mod stream;
 use serde_json::{Value, json};
 
 pub use self::{
-    answer::count_body,
     request::{MessagesRequest, SystemMessages},
     stream::MessageEncoder,
 };
@@ -25,6 +23,12 @@ use super::{
 #[must_use]
 pub fn error_body(error: &ApiError) -> String {
     json!({"type": "error", "error": {"type": error.kind, "message": error.message}}).to_string()
+}
+
+/// The body of a token count.
+#[must_use]
+pub fn count_body(tokens: usize) -> String {
+    json!({"input_tokens": tokens, "context_management": {"original_input_tokens": tokens}}).to_string()
 }
 
 /// Token counts: cached ones are separate where the server reports them at all.

@@ -4,8 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::{blocks, schema};
 use crate::{
-    Api, ApiError, CallLimit, GenerationRequest, ToolParsing, json, request, schema as nested,
-    token_in_out::RenderRequest, tool_choice::ToolUse,
+    Api, ApiError, GenerationRequest, schema::read, token_in_out::RenderRequest, tool_choice::ToolUse, values,
 };
 use text::parsers::ToolChoice;
 
@@ -30,7 +29,7 @@ impl MessagesRequest {
     /// # Errors
     /// The framework's error for a body that does not fit.
     pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
-        Self::read(body, &schema::REQUEST)
+        Ok(Self { body: read(&schema::REQUEST, body)? })
     }
 
     /// Reads the body of a request for a token count.
@@ -38,17 +37,11 @@ impl MessagesRequest {
     /// # Errors
     /// The framework's error for a body that does not fit.
     pub fn parse_count(body: &[u8]) -> Result<Self, ApiError> {
-        let mut read = Self::read(body, &schema::COUNT)?;
+        let mut body = read(&schema::COUNT, body)?;
         for generation_only in ["max_tokens", "stream", "stop_sequences", "temperature", "top_p", "top_k"] {
-            read.body.remove(generation_only);
+            body.remove(generation_only);
         }
-        Ok(read)
-    }
-
-    fn read(body: &[u8], schema: &nested::Object) -> Result<Self, ApiError> {
-        let body = json::object(body)?;
-        let issues = nested::check(schema, &body, "body");
-        if issues.is_empty() { Ok(Self { body }) } else { Err(issues.error()) }
+        Ok(Self { body })
     }
 
     /// Returns whether there are system messages among the messages.
@@ -66,7 +59,7 @@ impl MessagesRequest {
     /// # Errors
     /// The engine's error for a chat request that cannot be, or of changes to tools that there are not.
     pub fn chat(&self, system: SystemMessages) -> Result<GenerationRequest, ApiError> {
-        GenerationRequest::of(Api::Chat, &self.chat_body(system)?)
+        GenerationRequest::of(Api::Chat, self.chat_body(system)?)
     }
 
     /// The chat request, to be rendered.
@@ -95,7 +88,7 @@ impl MessagesRequest {
         if let Some(stop) = self.given("stop_sequences") {
             chat.insert("stop".to_owned(), stop.clone());
         }
-        let streams = self.given("stream").is_some_and(request::is_set);
+        let streams = self.given("stream").is_some_and(values::is_set);
         if streams {
             chat.insert("stream".to_owned(), true.into());
             let usage = json!({"include_usage": true, "continuous_usage_stats": true});
@@ -138,7 +131,7 @@ impl MessagesRequest {
     ///
     /// # Errors
     /// 400 where that needs a parser that the server does not have.
-    pub fn check_choice(&self, parsing: ToolParsing) -> Result<(), ApiError> {
+    pub fn check_choice(&self, finds_calls: bool) -> Result<(), ApiError> {
         let choice = match self.given("tool_choice") {
             Some(choice) => match chat_choice(choice) {
                 Value::String(word) if word == "none" => ToolChoice::None,
@@ -149,7 +142,7 @@ impl MessagesRequest {
             None if self.given("tools").is_some() => ToolChoice::Auto,
             None => ToolChoice::None,
         };
-        ToolUse { choice, limit: CallLimit::All }.check(parsing)
+        ToolUse { choice, only_first: false }.check(finds_calls)
     }
 
     fn put_tools(&self, chat: &mut Map<String, Value>) -> Result<(), ApiError> {
@@ -161,7 +154,7 @@ impl MessagesRequest {
             chat.insert("tool_choice".to_owned(), "auto".into());
             return Ok(());
         };
-        let parallel = !choice.get("disable_parallel_tool_use").is_some_and(request::is_set);
+        let parallel = !choice.get("disable_parallel_tool_use").is_some_and(values::is_set);
         chat.insert("parallel_tool_calls".to_owned(), parallel.into());
         chat.insert("tool_choice".to_owned(), chat_choice(choice));
         Ok(())

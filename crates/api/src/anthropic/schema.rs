@@ -4,8 +4,8 @@ use serde_json::{Map, Value};
 
 use crate::schema::{
     Field, Kind,
-    Need::{Nullable, Required},
-    Object,
+    Need::{Nullable, Optional, Required},
+    Object, object,
 };
 
 const BLOCK_TYPES: &[&str] = &[
@@ -23,20 +23,16 @@ const EFFORTS: &[&str] = &["low", "medium", "high", "xhigh", "max"];
 const DISPLAYS: &[&str] = &["summarized", "omitted", "updates"];
 const MOST_STOPS: usize = 4;
 
-static TOOL: Object = Object {
-    fields: &[
-        Field("name", Kind::Text, Required),
-        Field("description", Kind::Text, Nullable),
-        Field("input_schema", Kind::Dictionary, Required),
-        Field("strict", Kind::Flag, Nullable),
-        Field("defer_loading", Kind::Flag, Nullable),
-    ],
-    condition: None,
-};
+static TOOL: Object = object(&[
+    Field("name", Kind::Text, Required),
+    Field("description", Kind::Text, Nullable),
+    Field("input_schema", Kind::Dictionary, Required),
+    Field("strict", Kind::Flag, Nullable),
+    Field("defer_loading", Kind::Flag, Nullable),
+]);
 
-static TOOL_REFERENCE: Object = Object { fields: &[Field("name", Kind::Text, Required)], condition: None };
-static TOOL_DEFINITION: Object =
-    Object { fields: &[Field("definition", Kind::Object(&TOOL), Required)], condition: None };
+static TOOL_REFERENCE: Object = object(&[Field("name", Kind::Text, Required)]);
+static TOOL_DEFINITION: Object = object(&[Field("definition", Kind::Object(&TOOL), Required)]);
 const TOOL_CHANGE: Kind = Kind::Tagged(&[("tool_reference", &TOOL_REFERENCE), ("tool_definition", &TOOL_DEFINITION)]);
 
 static BLOCK: Object = Object {
@@ -48,7 +44,7 @@ static BLOCK: Object = Object {
         Field("tool_use_id", Kind::Text, Nullable),
         Field("name", Kind::Text, Nullable),
         Field("input", Kind::Dictionary, Nullable),
-        Field("content", Kind::TextOr(&Kind::List(&Kind::Dictionary)), Nullable),
+        Field("content", Kind::AnyOf(&[Kind::Text, Kind::List(&Kind::Dictionary)]), Nullable),
         Field("is_error", Kind::Flag, Nullable),
         Field("tool_name", Kind::Text, Nullable),
         Field("thinking", Kind::Text, Nullable),
@@ -59,7 +55,7 @@ static BLOCK: Object = Object {
     condition: Some(tool_change),
 };
 
-const CONTENT: Kind = Kind::TextOr(&Kind::List(&Kind::Object(&BLOCK)));
+const CONTENT: Kind = Kind::AnyOf(&[Kind::Text, Kind::List(&Kind::Object(&BLOCK))]);
 
 static MESSAGE: Object = Object {
     fields: &[
@@ -78,29 +74,18 @@ static TOOL_CHOICE: Object = Object {
     condition: Some(named_tool),
 };
 
-static FORMAT: Object = Object {
-    fields: &[
-        Field("schema", Kind::Dictionary, Nullable),
-        Field("type", Kind::OneOf(&["json_schema"]), crate::schema::Need::Optional),
-    ],
-    condition: None,
-};
+static FORMAT: Object =
+    object(&[Field("schema", Kind::Dictionary, Nullable), Field("type", Kind::OneOf(&["json_schema"]), Optional)]);
 
-static OUTPUT_CONFIG: Object = Object {
-    fields: &[Field("effort", Kind::OneOf(EFFORTS), Nullable), Field("format", Kind::Object(&FORMAT), Nullable)],
-    condition: None,
-};
+static OUTPUT_CONFIG: Object =
+    object(&[Field("effort", Kind::OneOf(EFFORTS), Nullable), Field("format", Kind::Object(&FORMAT), Nullable)]);
 
-static THINKING_ENABLED: Object = Object {
-    fields: &[
-        Field("budget_tokens", Kind::IntIn(1024, i128::MAX), Required),
-        Field("display", Kind::OneOf(DISPLAYS), Nullable),
-    ],
-    condition: None,
-};
-static THINKING_DISABLED: Object = Object { fields: &[], condition: None };
-static THINKING_ADAPTIVE: Object =
-    Object { fields: &[Field("display", Kind::OneOf(DISPLAYS), Nullable)], condition: None };
+static THINKING_ENABLED: Object = object(&[
+    Field("budget_tokens", Kind::IntIn(1024, i128::MAX), Required),
+    Field("display", Kind::OneOf(DISPLAYS), Nullable),
+]);
+static THINKING_DISABLED: Object = object(&[]);
+static THINKING_ADAPTIVE: Object = object(&[Field("display", Kind::OneOf(DISPLAYS), Nullable)]);
 const THINKING: Kind =
     Kind::Tagged(&[("enabled", &THINKING_ENABLED), ("disabled", &THINKING_DISABLED), ("adaptive", &THINKING_ADAPTIVE)]);
 
@@ -137,19 +122,16 @@ pub(super) static REQUEST: Object = Object {
 };
 
 /// A request to `/v1/messages/count_tokens`.
-pub(super) static COUNT: Object = Object {
-    fields: &[
-        Field("model", MODEL, Required),
-        Field("messages", MESSAGES, Required),
-        Field("output_config", Kind::Object(&OUTPUT_CONFIG), Nullable),
-        Field("system", SYSTEM, Nullable),
-        Field("thinking", THINKING, Nullable),
-        Field("tool_choice", Kind::Object(&TOOL_CHOICE), Nullable),
-        Field("tools", TOOLS, Nullable),
-        Field("chat_template_kwargs", Kind::Dictionary, Nullable),
-    ],
-    condition: None,
-};
+pub(super) static COUNT: Object = object(&[
+    Field("model", MODEL, Required),
+    Field("messages", MESSAGES, Required),
+    Field("output_config", Kind::Object(&OUTPUT_CONFIG), Nullable),
+    Field("system", SYSTEM, Nullable),
+    Field("thinking", THINKING, Nullable),
+    Field("tool_choice", Kind::Object(&TOOL_CHOICE), Nullable),
+    Field("tools", TOOLS, Nullable),
+    Field("chat_template_kwargs", Kind::Dictionary, Nullable),
+]);
 
 fn named_model(model: &Value) -> Option<String> {
     (model == "").then(|| "Model is required".to_owned())

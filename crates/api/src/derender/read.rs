@@ -129,7 +129,7 @@ impl StreamState {
             |name: &str| items(value.get(name)).iter().filter_map(Value::as_str).map(str::to_owned).collect::<Vec<_>>();
         let number = |name: &str| value.get(name).map_or(0, int);
         let numbers = |name: &str| ints(items(value.get(name)));
-        let flag = |name: &str| value.get(name).is_some_and(crate::request::is_set);
+        let flag = |name: &str| value.get(name).is_some_and(values::is_set);
         Self {
             tokens: texts("prev_tokens"),
             prefix: number("prefix_offset"),
@@ -165,12 +165,11 @@ pub(super) fn ints(items: &[Value]) -> Vec<i64> {
 }
 
 pub(super) fn int(value: &Value) -> i64 {
-    let whole = values::int(value, "").unwrap_or(0);
-    i64::try_from(whole).unwrap_or(if whole < 0 { i64::MIN } else { i64::MAX })
+    values::clamped(values::int(value).unwrap_or(0))
 }
 
 fn float(value: &Value) -> f64 {
-    values::float(value, "").unwrap_or(0.0)
+    values::float(value).unwrap_or(0.0)
 }
 
 /// By token id, with every key.

@@ -6,7 +6,7 @@ use super::{
     read::{Generated, StreamState, int, ints, items},
     schema::{Member, member},
 };
-use crate::{Api, ApiError, GenerationRequest, json, values};
+use crate::{Api, ApiError, GenerationRequest, json};
 
 /// Tokens that are to be made into text.
 #[derive(Debug, Clone, PartialEq)]
@@ -56,10 +56,7 @@ impl DerenderRequest {
     /// The engine's or the framework's error for a body that does not fit.
     pub fn parse(api: Api, body: &[u8]) -> Result<Self, ApiError> {
         let body = match json::read(body)? {
-            None | Some(Value::Null) => {
-                let missing = values::Issue::missing("body".to_owned(), 0);
-                return Err(values::issues_error([values::Issue { input: "None".to_owned(), ..missing }]));
-            }
+            None | Some(Value::Null) => return Err(json::missing_body()),
             Some(body) => body,
         };
         Ok(match member(api, &body)? {

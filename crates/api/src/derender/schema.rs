@@ -4,23 +4,16 @@ use serde_json::{Map, Value};
 
 use crate::{
     Api, ApiError, GenerationRequest,
-    fields::attributes,
+    issues::{Fault, Issues, Loc},
     schema::{
-        Field, Kind,
+        Field, Kind, NOT_NEGATIVE,
         Need::{Nullable, Optional, Required},
-        Object, broken, check,
+        Object, check, object,
     },
-    values::Issues,
 };
 
 /// Token strings that a state may carry.
 const WINDOW: usize = 1024;
-
-const NOT_NEGATIVE: Kind = Kind::IntIn(0, i128::MAX);
-
-const fn object(fields: &'static [Field]) -> Object {
-    Object { fields, condition: None }
-}
 
 static LOGPROB: Object = object(&[
     Field("token_id", Kind::Int, Required),
@@ -206,69 +199,53 @@ pub(super) enum Member {
     Chunk(Option<GenerationRequest>),
 }
 
-/// The field that holds the request that tokens were generated for.
-fn request_field(api: Api) -> &'static str {
-    match api {
-        Api::Chat => "chat_request",
-        Api::Completions => "completion_request",
-    }
-}
-
 /// Finds the kind that a body fits.
 ///
 /// # Errors
 /// The engine's error for a rule that the inner request breaks, and everything that fits neither kind.
 pub(super) fn member(api: Api, body: &Value) -> Result<Member, ApiError> {
+    let root = Loc::BODY;
     let (whole, chunk, object) = match api {
-        Api::Chat => ("body.DerenderChatRequest", "body.DerenderChatStreamRequest", &WHOLE_CHAT),
+        Api::Chat => (root.field("DerenderChatRequest"), root.field("DerenderChatStreamRequest"), &WHOLE_CHAT),
         // A kind with a condition has no name in a place.
-        Api::Completions => ("body", "body.DerenderCompletionStreamRequest", &WHOLE_COMPLETION),
+        Api::Completions => (root, root.field("DerenderCompletionStreamRequest"), &WHOLE_COMPLETION),
     };
+    let mut issues = Issues::new();
     let Value::Object(map) = body else {
-        let mut issues = Issues::default();
-        issues.extend([attributes(body, whole), attributes(body, chunk)]);
+        [whole, chunk].iter().for_each(|loc| issues.push(loc, Fault::NO_ATTRIBUTES, body));
         return Err(issues.error());
     };
-    let mut issues = check(object, map, whole);
-    let as_whole = within(api, map, whole, &mut issues)?;
-    if api == Api::Completions && issues.is_empty() {
-        issues.extend(other_count(map).map(|message| broken(&message, body, whole)));
+    check(object, map, &whole, &mut issues);
+    let as_whole = within(api, map, &whole, &mut issues)?;
+    let has_condition = api == Api::Completions && issues.is_empty();
+    if let Some(message) = has_condition.then(|| other_count(map)).flatten() {
+        issues.push_broken(&whole, &message, map);
     }
     if issues.is_empty() {
         return Ok(Member::Whole(as_whole));
     }
-    let mut of_chunk = check(&ONE_CHUNK, map, chunk);
-    let as_chunk = within(api, map, chunk, &mut of_chunk)?;
-    if of_chunk.is_empty() {
-        return Ok(Member::Chunk(as_chunk));
-    }
-    issues.append(of_chunk);
-    Err(issues.error())
+    let before = issues.count();
+    check(&ONE_CHUNK, map, &chunk, &mut issues);
+    let as_chunk = within(api, map, &chunk, &mut issues)?;
+    if issues.count() == before { Ok(Member::Chunk(as_chunk)) } else { Err(issues.error()) }
 }
 
-/// The request within.
-///
-/// # Errors
-/// A rule that it breaks.
 fn within(
     api: Api,
     map: &Map<String, Value>,
-    loc: &str,
+    loc: &Loc<'_>,
     issues: &mut Issues,
 ) -> Result<Option<GenerationRequest>, ApiError> {
-    let name = request_field(api);
-    let loc = format!("{loc}.{name}");
+    let name = match api {
+        Api::Chat => "chat_request",
+        Api::Completions => "completion_request",
+    };
+    let loc = loc.field(name);
     match map.get(name) {
         None | Some(Value::Null) => Ok(None),
-        Some(Value::Object(request)) => match GenerationRequest::within(api, request)? {
-            Ok(request) => Ok(Some(request)),
-            Err(faults) => {
-                issues.append(faults.of_part(&loc));
-                Ok(None)
-            }
-        },
+        Some(Value::Object(request)) => GenerationRequest::within(api, request, &loc, issues),
         Some(other) => {
-            issues.push(attributes(other, &loc));
+            issues.push(&loc, Fault::NO_ATTRIBUTES, other);
             Ok(None)
         }
     }

@@ -1,7 +1,27 @@
 //! Limits of a request's tokens.
 
 use super::GenerationRequest;
-use crate::{Api, ApiError, MaxTokens, structured};
+use crate::{Api, ApiError, structured};
+
+/// Most output tokens of a request; at least 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MaxTokens {
+    /// Set by the request.
+    Asked(u32),
+    /// Not set by the request: all that is left of the model's length.
+    Left(u32),
+}
+
+impl MaxTokens {
+    /// So many tokens less, where there are so many.
+    #[must_use]
+    pub fn less(self, tokens: u32) -> Self {
+        match self {
+            Self::Asked(most) => Self::Asked(most.saturating_sub(tokens)),
+            Self::Left(most) => Self::Left(most.saturating_sub(tokens)),
+        }
+    }
+}
 
 impl GenerationRequest {
     /// Checks a tokenized prompt's length and the sampling ranges; gives the most output tokens it may have. A request
@@ -35,7 +55,7 @@ impl GenerationRequest {
     #[must_use]
     pub fn only_echoes(&self) -> bool {
         let is_asked_for_none = self.max_tokens.is_some_and(|(_, count)| count == 0);
-        self.api == Api::Completions && self.echo && is_asked_for_none && !self.sampling.is_beam_search()
+        self.api == Api::Completions && self.echo && is_asked_for_none && !self.sampling.is_beam_search
     }
 
     /// Checks that a prompt, after everything else about it, leaves room for one output token.

@@ -35,7 +35,6 @@ const LEAST_TEMPERATURE: f64 = 0.01;
 pub(super) enum Status {
     /// Waiting for its turn in the background.
     Queued,
-    /// Being made.
     InProgress,
     /// Over.
     Completed,
@@ -44,7 +43,6 @@ pub(super) enum Status {
 }
 
 impl Status {
-    /// The API's word.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Queued => "queued",
@@ -63,7 +61,6 @@ impl Status {
 /// Tokens and times of a response.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Spent {
-    /// Prompt tokens.
     input: u32,
     output: u32,
     reasoning: u32,

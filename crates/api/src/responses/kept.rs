@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{ApiError, Query, answers::put, values::Issues};
+use crate::{ApiError, Query, answers::put, issues::Issues};
 
 /// The form in which a stored response is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,10 +20,10 @@ impl Retrieval {
     /// # Errors
     /// A number or a flag that is none.
     pub fn read(query: &Query) -> Result<Self, ApiError> {
-        let mut issues = Issues::default();
+        let mut issues = Issues::new();
         let from = query.integer("starting_after", &mut issues).map_or(0, |after| after.saturating_add(1));
         let is_stream = query.flag("stream", false, &mut issues);
-        if issues.is_empty() { Ok(Self { events_from: is_stream.then_some(from) }) } else { Err(issues.error()) }
+        issues.unless_any(Self { events_from: is_stream.then_some(from) })
     }
 }
 

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{items, schema};
-use crate::{Api, ApiError, GenerationRequest, json, request, schema as nested, token_in_out::RenderRequest, values};
+use crate::{Api, ApiError, GenerationRequest, json, schema::check_body, token_in_out::RenderRequest, values};
 
 /// Fields that are spelled alike in both requests.
 const PASSED_ON: &[&str] = &[
@@ -51,8 +51,7 @@ impl ResponsesRequest {
     pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
         let mut body = json::object(body)?;
         schema::before(&mut body)?;
-        let issues = nested::check(&schema::REQUEST, &body, "body");
-        if issues.is_empty() { Ok(Self { body }) } else { Err(issues.error()) }
+        check_body(&schema::REQUEST, &body).map(|()| Self { body })
     }
 
     /// Returns whether the response is to be made in the background.
@@ -118,9 +117,9 @@ impl ResponsesRequest {
     }
 
     fn chat_request(&self, messages: Vec<Value>) -> Result<GenerationRequest, ApiError> {
-        let mut request = GenerationRequest::translated(Api::Chat, &self.chat_body(messages))?;
-        request.rename_max_tokens("max_output_tokens");
-        request.take_any_tools();
+        let mut request = GenerationRequest::translated(Api::Chat, self.chat_body(messages))?;
+        request.max_tokens = request.max_tokens.map(|(_, count)| ("max_output_tokens", count));
+        request.takes_any_tools = true;
         Ok(request)
     }
 
@@ -208,12 +207,12 @@ impl ResponsesRequest {
     pub(super) fn is_set(&self, name: &str, absent: bool) -> bool {
         match self.body.get(name) {
             None => absent,
-            Some(value) => request::is_set(value),
+            Some(value) => values::is_set(value),
         }
     }
 
     pub(super) fn number(&self, name: &str, absent: f64) -> f64 {
-        self.given(name).and_then(|value| values::float(value, "").ok()).unwrap_or(absent)
+        self.given(name).and_then(|value| values::float(value).ok()).unwrap_or(absent)
     }
 }
 

@@ -3,15 +3,16 @@
 use serde_json::{Map, Value};
 
 use crate::{
-    ApiError, python,
+    ApiError,
+    fields::STOPS,
+    python,
     schema::{
-        Field, Kind,
+        Field, INT64, Kind,
         Need::{Nullable, Optional, Required},
-        Object,
+        Object, object,
     },
 };
 
-const INT64: Kind = Kind::IntIn(i64::MIN as i128, i64::MAX as i128);
 const INCLUDES: &[&str] = &[
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
@@ -23,29 +24,20 @@ const INCLUDES: &[&str] = &[
 const EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 const SUMMARIES: &[&str] = &["auto", "concise", "detailed"];
 
-static REASONING: Object = Object {
-    fields: &[
-        Field("context", Kind::OneOf(&["auto", "current_turn", "all_turns"]), Nullable),
-        Field("effort", Kind::OneOf(EFFORTS), Nullable),
-        Field("generate_summary", Kind::OneOf(SUMMARIES), Nullable),
-        Field("mode", Kind::Text, Nullable),
-        Field("summary", Kind::OneOf(SUMMARIES), Nullable),
-    ],
-    condition: None,
-};
+static REASONING: Object = object(&[
+    Field("context", Kind::OneOf(&["auto", "current_turn", "all_turns"]), Nullable),
+    Field("effort", Kind::OneOf(EFFORTS), Nullable),
+    Field("generate_summary", Kind::OneOf(SUMMARIES), Nullable),
+    Field("mode", Kind::Text, Nullable),
+    Field("summary", Kind::OneOf(SUMMARIES), Nullable),
+]);
 
-static FORMAT: Object = Object {
-    fields: &[Field("type", Kind::OneOf(&["text", "json_schema", "json_object"]), Required)],
-    condition: None,
-};
+static FORMAT: Object = object(&[Field("type", Kind::OneOf(&["text", "json_schema", "json_object"]), Required)]);
 
-static TEXT: Object = Object {
-    fields: &[
-        Field("format", Kind::Object(&FORMAT), Nullable),
-        Field("verbosity", Kind::OneOf(&["low", "medium", "high"]), Nullable),
-    ],
-    condition: None,
-};
+static TEXT: Object = object(&[
+    Field("format", Kind::Object(&FORMAT), Nullable),
+    Field("verbosity", Kind::OneOf(&["low", "medium", "high"]), Nullable),
+]);
 
 static TOOL: Object = Object { fields: &[Field("type", Kind::Text, Required)], condition: Some(named_function) };
 
@@ -69,62 +61,56 @@ fn message_or_typed(item: &Map<String, Value>) -> Option<String> {
 const ROLES: &[&str] = &["user", "assistant", "system", "developer"];
 
 /// A request to `/v1/responses`.
-pub(super) static REQUEST: Object = Object {
-    fields: &[
-        Field("background", Kind::Flag, Nullable),
-        Field("include", Kind::List(&Kind::OneOf(INCLUDES)), Nullable),
-        Field("input", Kind::TextOr(&Kind::List(&Kind::Object(&ITEM))), Required),
-        Field("instructions", Kind::Text, Nullable),
-        Field("max_output_tokens", Kind::Int, Nullable),
-        Field("max_tool_calls", Kind::Int, Nullable),
-        Field("metadata", Kind::DictionaryOf(&Kind::Text), Nullable),
-        Field("model", Kind::Text, Nullable),
-        Field("logit_bias", Kind::DictionaryOf(&Kind::Float), Nullable),
-        Field("parallel_tool_calls", Kind::Flag, Nullable),
-        Field("previous_response_id", Kind::Text, Nullable),
-        Field("reasoning", Kind::Object(&REASONING), Nullable),
-        Field("include_reasoning", Kind::Flag, Optional),
-        Field("service_tier", Kind::OneOf(&["auto", "default", "flex", "scale", "priority"]), Optional),
-        Field("store", Kind::Flag, Nullable),
-        Field("stream", Kind::Flag, Nullable),
-        Field("temperature", Kind::Float, Nullable),
-        Field("text", Kind::Object(&TEXT), Nullable),
-        Field("tool_choice", Kind::DictionaryOr(&Kind::OneOf(&["none", "auto", "required"])), Optional),
-        Field("tools", Kind::List(&Kind::Object(&TOOL)), Optional),
-        Field("top_logprobs", Kind::Int, Nullable),
-        Field("top_p", Kind::Float, Nullable),
-        Field("top_k", Kind::Int, Nullable),
-        Field("min_p", Kind::Float, Nullable),
-        Field("truncation", Kind::OneOf(&["auto", "disabled"]), Nullable),
-        Field("user", Kind::Text, Nullable),
-        Field("skip_special_tokens", Kind::Flag, Optional),
-        Field("include_stop_str_in_output", Kind::Flag, Optional),
-        Field("presence_penalty", Kind::FloatIn(-2, 2), Nullable),
-        Field("frequency_penalty", Kind::FloatIn(-2, 2), Nullable),
-        Field("prompt_cache_key", Kind::Text, Nullable),
-        Field("watermarking", Kind::Flag, Nullable),
-        Field("request_id", Kind::Text, Optional),
-        Field("session_id", Kind::Text, Nullable),
-        Field("priority", INT64, Optional),
-        Field("cache_salt", Kind::SomeText, Nullable),
-        Field("enable_response_messages", Kind::Flag, Optional),
-        Field("repetition_penalty", Kind::Float, Nullable),
-        Field("seed", INT64, Nullable),
-        Field("stop", Kind::TextOr(&Kind::ListUpTo(&Kind::Text, 4)), Nullable),
-        Field("stop_token_ids", Kind::List(&Kind::Int), Nullable),
-        Field("ignore_eos", Kind::Flag, Optional),
-        Field("vllm_xargs", Kind::Dictionary, Nullable),
-        Field("kv_transfer_params", Kind::Dictionary, Nullable),
-        Field("ec_transfer_params", Kind::Dictionary, Nullable),
-        Field("chat_template_kwargs", Kind::Dictionary, Nullable),
-    ],
-    condition: None,
-};
+pub(super) static REQUEST: Object = object(&[
+    Field("background", Kind::Flag, Nullable),
+    Field("include", Kind::List(&Kind::OneOf(INCLUDES)), Nullable),
+    Field("input", Kind::AnyOf(&[Kind::Text, Kind::List(&Kind::Object(&ITEM))]), Required),
+    Field("instructions", Kind::Text, Nullable),
+    Field("max_output_tokens", Kind::Int, Nullable),
+    Field("max_tool_calls", Kind::Int, Nullable),
+    Field("metadata", Kind::DictionaryOf(&Kind::Text), Nullable),
+    Field("model", Kind::Text, Nullable),
+    Field("logit_bias", Kind::DictionaryOf(&Kind::Float), Nullable),
+    Field("parallel_tool_calls", Kind::Flag, Nullable),
+    Field("previous_response_id", Kind::Text, Nullable),
+    Field("reasoning", Kind::Object(&REASONING), Nullable),
+    Field("include_reasoning", Kind::Flag, Optional),
+    Field("service_tier", Kind::OneOf(&["auto", "default", "flex", "scale", "priority"]), Optional),
+    Field("store", Kind::Flag, Nullable),
+    Field("stream", Kind::Flag, Nullable),
+    Field("temperature", Kind::Float, Nullable),
+    Field("text", Kind::Object(&TEXT), Nullable),
+    Field("tool_choice", Kind::DictionaryOr(&Kind::OneOf(&["none", "auto", "required"])), Optional),
+    Field("tools", Kind::List(&Kind::Object(&TOOL)), Optional),
+    Field("top_logprobs", Kind::Int, Nullable),
+    Field("top_p", Kind::Float, Nullable),
+    Field("top_k", Kind::Int, Nullable),
+    Field("min_p", Kind::Float, Nullable),
+    Field("truncation", Kind::OneOf(&["auto", "disabled"]), Nullable),
+    Field("user", Kind::Text, Nullable),
+    Field("skip_special_tokens", Kind::Flag, Optional),
+    Field("include_stop_str_in_output", Kind::Flag, Optional),
+    Field("presence_penalty", Kind::FloatIn(-2, 2), Nullable),
+    Field("frequency_penalty", Kind::FloatIn(-2, 2), Nullable),
+    Field("prompt_cache_key", Kind::Text, Nullable),
+    Field("watermarking", Kind::Flag, Nullable),
+    Field("request_id", Kind::Text, Optional),
+    Field("session_id", Kind::Text, Nullable),
+    Field("priority", INT64, Optional),
+    Field("cache_salt", Kind::SomeText, Nullable),
+    Field("enable_response_messages", Kind::Flag, Optional),
+    Field("repetition_penalty", Kind::Float, Nullable),
+    Field("seed", INT64, Nullable),
+    Field("stop", STOPS, Nullable),
+    Field("stop_token_ids", Kind::List(&Kind::Int), Nullable),
+    Field("ignore_eos", Kind::Flag, Optional),
+    Field("vllm_xargs", Kind::Dictionary, Nullable),
+    Field("kv_transfer_params", Kind::Dictionary, Nullable),
+    Field("ec_transfer_params", Kind::Dictionary, Nullable),
+    Field("chat_template_kwargs", Kind::Dictionary, Nullable),
+]);
 
 /// Checks on the raw body, in the engine's order; a choice among no tools becomes `none`.
-///
-/// # Errors
-/// The first that fails.
 pub(super) fn before(body: &mut Map<String, Value>) -> Result<(), ApiError> {
     tool_choice(body)?;
     let is_grammar =

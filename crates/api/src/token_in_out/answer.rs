@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{OutputMode, TokenRequest};
+use super::TokenRequest;
 use crate::{
     Api, UsageEvents,
     answer::AnswerChoice,
@@ -15,7 +15,8 @@ use net::wire::EventBuffer;
 /// Encoder of a token response.
 #[derive(Debug)]
 pub struct TokenEncoder {
-    mode: OutputMode,
+    /// True where choices have the text of their ids.
+    has_text: bool,
     repeats_prompt: bool,
     /// Tokens so far, by the choice.
     produced: HashMap<u32, usize>,
@@ -35,7 +36,7 @@ impl TokenEncoder {
     /// Encodes the response to this request.
     #[must_use]
     pub fn new(request: &TokenRequest) -> Self {
-        Self { mode: request.output_mode(), repeats_prompt: request.repeats_prompt(), produced: HashMap::new() }
+        Self { has_text: request.has_text(), repeats_prompt: request.repeats_prompt(), produced: HashMap::new() }
     }
 
     /// Appends the event of new tokens; none where there are none to show.
@@ -44,14 +45,14 @@ impl TokenEncoder {
         let produced = self.produced.entry(index).or_default();
         *produced += ids.map_or(0, <[u32]>::len);
         let end = finish.map(|_| *produced);
-        let is_silent = ids.is_none_or(<[u32]>::is_empty) && (self.mode == OutputMode::Tokens || text.is_empty());
+        let is_silent = ids.is_none_or(<[u32]>::is_empty) && (!self.has_text || text.is_empty());
         if is_silent && finish.is_none() {
             return;
         }
         let prompt = std::mem::take(&mut self.repeats_prompt).then_some(piece.prompt_ids);
         out.put(head.event_size(), |out| {
             put_start(head, out);
-            match head.usage_events() {
+            match head.usage_events {
                 UsageEvents::EveryEvent => piece.usage.put_full(out, Api::Completions),
                 UsageEvents::None | UsageEvents::AtEnd => out.put("null"),
             }
@@ -81,9 +82,9 @@ impl TokenEncoder {
         out.put("{\"request_id\":");
         put_request_id(head, &mut out);
         out.put(",\"model\":");
-        put_escaped(&mut out, head.model());
+        put_escaped(&mut out, &head.model);
         out.put(",\"created\":");
-        out.put(itoa::Buffer::new().format(head.created()));
+        out.put(itoa::Buffer::new().format(head.created));
         out.put(",\"usage\":");
         usage.put_full(&mut out, Api::Completions);
         out.put(",\"prompt_logprobs\":null,\"prompt_token_id_logprobs\":null,\"prompt_token_ids\":");
@@ -106,10 +107,8 @@ impl TokenEncoder {
 
     /// Appends the mode, and the beginning of the choices.
     fn put_mode(&self, out: &mut impl Out) {
-        out.put(match self.mode {
-            OutputMode::Tokens => ",\"output_mode\":\"tokens\",\"choices\":[",
-            OutputMode::Text => ",\"output_mode\":\"text\",\"choices\":[",
-        });
+        out.put(if self.has_text { ",\"output_mode\":\"text\"" } else { ",\"output_mode\":\"tokens\"" });
+        out.put(",\"choices\":[");
     }
 
     fn put_choice(&self, out: &mut impl Out, choice: &Choice<'_>) {
@@ -135,7 +134,7 @@ impl TokenEncoder {
             }
             None => out.put("null"),
         }
-        if self.mode == OutputMode::Text {
+        if self.has_text {
             out.put(",\"text\":");
             put_escaped(out, choice.text);
         }
@@ -151,6 +150,6 @@ fn put_start(head: &Head, out: &mut impl Out) {
 }
 
 fn put_request_id(head: &Head, out: &mut impl Out) {
-    let id = head.id();
+    let id = head.id.as_str();
     put_escaped(out, &["generate-tokens-", id.strip_prefix("cmpl-").unwrap_or(id)].concat());
 }

@@ -3,12 +3,11 @@
 //! Limits: text only; log probabilities, sampling masks and scores are not sent.
 
 mod answer;
-mod params;
 mod render;
 mod request;
 
 pub use self::{
     answer::TokenEncoder,
     render::{RenderRequest, Rendered},
-    request::{OutputMode, TokenRequest},
+    request::TokenRequest,
 };

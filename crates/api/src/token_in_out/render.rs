@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::{Api, ApiError, conversation::template_kwargs, json, python, request, values};
+use crate::{Api, ApiError, body::Body, conversation::template_kwargs, json, python, values};
 
 /// Temperatures below this are none.
 const GREEDY: f64 = 1e-5;
@@ -111,7 +111,7 @@ impl RenderRequest {
         let kwargs = self.reasoning_kwargs.as_ref().map(|kwargs| json!({"chat_template_kwargs": kwargs}));
         let transfer = |name: &str| self.given(name).filter(|_| self.family == Family::Responses);
         let options = self.given("stream_options").filter(is_rendered).map(|options| {
-            let flag = |name: &str, absent: bool| options.get(name).map_or(absent, request::is_set);
+            let flag = |name: &str, absent: bool| options.get(name).map_or(absent, values::is_set);
             json!({
                 "include_usage": flag("include_usage", true),
                 "continuous_usage_stats": flag("continuous_usage_stats", false),
@@ -185,7 +185,7 @@ impl RenderRequest {
         put(out, "output_text_buffer_length", Some(held_back).filter(|count| is_excluded && *count > 0));
         put(out, "structured_outputs", self.structured_outputs());
         let biased = |bias: &Map<String, Value>| -> Map<String, Value> {
-            let clamped = |value: &Value| values::float(value, "").unwrap_or(0.0).clamp(-100.0, 100.0).into();
+            let clamped = |value: &Value| values::float(value).unwrap_or(0.0).clamp(-100.0, 100.0).into();
             bias.iter().map(|(id, value)| (id.clone(), clamped(value))).collect()
         };
         put(out, "logit_bias", self.given("logit_bias").and_then(Value::as_object).map(biased));
@@ -228,7 +228,7 @@ impl RenderRequest {
         let mut params = given.unwrap_or_default();
         params.extend(asked.map(|(name, value)| (name.to_owned(), value)));
         let value = |name: &str| params.get(name).cloned().unwrap_or_default();
-        let flag = |name: &str| params.get(name).is_some_and(request::is_set);
+        let flag = |name: &str| params.get(name).is_some_and(values::is_set);
         Some(json!({
             "json": value("json"), "regex": value("regex"), "choice": value("choice"), "grammar": value("grammar"),
             "json_object": value("json_object"), "disable_any_whitespace": flag("disable_any_whitespace"),
@@ -246,24 +246,24 @@ impl RenderRequest {
         }
     }
 
-    fn list(&self, name: &str) -> Vec<Value> {
-        self.given(name).and_then(Value::as_array).cloned().unwrap_or_default()
+    fn given(&self, name: &str) -> Option<&Value> {
+        Body(&self.body).get(name)
     }
 
-    fn given(&self, name: &str) -> Option<&Value> {
-        self.body.get(name).filter(|value| !value.is_null())
+    fn list(&self, name: &str) -> Vec<Value> {
+        Body(&self.body).list(name).unwrap_or_default()
     }
 
     fn int(&self, name: &str) -> Option<i64> {
-        values::int(self.given(name)?, "").ok().and_then(|count| i64::try_from(count).ok())
+        Body(&self.body).whole(name).and_then(|count| i64::try_from(count).ok())
     }
 
     fn float(&self, name: &str, absent: f64) -> f64 {
-        self.given(name).and_then(|value| values::float(value, "").ok()).unwrap_or(absent)
+        Body(&self.body).float(name).unwrap_or(absent)
     }
 
     fn is_set(&self, name: &str, absent: bool) -> bool {
-        self.given(name).map_or(absent, request::is_set)
+        Body(&self.body).flag(name, absent)
     }
 
     /// A flag that is not what it is by itself.
@@ -273,7 +273,7 @@ impl RenderRequest {
 }
 
 fn repetition(asked: &Value) -> Value {
-    let int = |name: &str| asked.get(name).and_then(|value| values::int(value, "").ok()).unwrap_or(0);
+    let int = |name: &str| asked.get(name).and_then(|value| values::int(value).ok()).unwrap_or(0);
     json!({
         "max_pattern_size": int("max_pattern_size"), "min_pattern_size": int("min_pattern_size"),
         "min_count": int("min_count"),

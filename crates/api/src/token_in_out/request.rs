@@ -2,20 +2,63 @@
 
 use serde_json::{Map, Value};
 
-use super::params::SAMPLING_PARAMS;
 use crate::{
-    Api, ApiError, GenerationRequest, json, request,
+    Api, ApiError, GenerationRequest,
+    fields::{REPETITION, STREAM_OPTIONS, STRUCTURED_OUTPUTS_PARAMS},
+    json,
     schema::{
-        Field, Kind,
+        Field, INT64, Kind,
         Need::{Nullable, Optional, Required},
-        Object, check,
+        Object, check_body, object,
     },
+    values,
 };
 
-static STREAM_OPTIONS: Object = Object {
-    fields: &[Field("include_usage", Kind::Flag, Nullable), Field("continuous_usage_stats", Kind::Flag, Nullable)],
-    condition: None,
-};
+const IDS: Kind = Kind::List(&Kind::Int);
+
+/// The engine's `SamplingParams`, in the order of its fields; what else is there is passed over. `output_kind` and the ids of prompt
+/// log probabilities are not judged.
+static SAMPLING_PARAMS: Object = object(&[
+    Field("n", Kind::Int, Optional),
+    Field("presence_penalty", Kind::Float, Optional),
+    Field("frequency_penalty", Kind::Float, Optional),
+    Field("repetition_penalty", Kind::Float, Optional),
+    Field("temperature", Kind::Float, Optional),
+    Field("watermarking", Kind::Flag, Nullable),
+    Field("top_p", Kind::Float, Optional),
+    Field("top_k", Kind::Int, Optional),
+    Field("min_p", Kind::Float, Optional),
+    Field("seed", Kind::Int, Nullable),
+    Field("stop", Kind::AnyOf(&[Kind::Text, Kind::List(&Kind::Text)]), Nullable),
+    Field("stop_token_ids", IDS, Nullable),
+    Field("ignore_eos", Kind::Flag, Optional),
+    Field("max_tokens", Kind::Int, Nullable),
+    Field("min_tokens", Kind::Int, Optional),
+    Field("logprobs", Kind::Int, Nullable),
+    Field("prompt_logprobs", Kind::Int, Nullable),
+    Field("prompt_logprob_token_ids", Kind::Any, Nullable),
+    Field("prompt_logprob_start", Kind::Int, Nullable),
+    Field("logprob_token_ids", IDS, Nullable),
+    Field("flat_logprobs", Kind::Flag, Optional),
+    Field("detokenize", Kind::Flag, Optional),
+    Field("skip_special_tokens", Kind::Flag, Optional),
+    Field("spaces_between_special_tokens", Kind::Flag, Optional),
+    Field("include_stop_str_in_output", Kind::Flag, Optional),
+    Field("output_kind", Kind::Any, Optional),
+    Field("stream_interval", Kind::Int, Nullable),
+    Field("skip_clone", Kind::Flag, Optional),
+    Field("output_text_buffer_length", Kind::Int, Optional),
+    Field("structured_outputs", STRUCTURED_OUTPUTS_PARAMS, Nullable),
+    Field("logit_bias", Kind::ById(&Kind::Float), Nullable),
+    Field("allowed_token_ids", IDS, Nullable),
+    Field("extra_args", Kind::Dictionary, Nullable),
+    Field("bad_words", Kind::List(&Kind::Text), Nullable),
+    Field("skip_reading_prefix_cache", Kind::Flag, Nullable),
+    Field("thinking_token_budget", Kind::Int, Nullable),
+    Field("repetition_detection", REPETITION, Nullable),
+    Field("routed_experts_prompt_start", Kind::Int, Optional),
+    Field("trace_decode_token_ids", IDS, Nullable),
+]);
 
 static REQUEST: Object = Object {
     fields: &[
@@ -26,9 +69,9 @@ static REQUEST: Object = Object {
         Field("return_token_ids", Kind::Flag, Nullable),
         Field("output_mode", Kind::OneOf(&["tokens", "text"]), Optional),
         Field("stream", Kind::Flag, Nullable),
-        Field("stream_options", Kind::Object(&STREAM_OPTIONS), Nullable),
+        Field("stream_options", STREAM_OPTIONS, Nullable),
         Field("cache_salt", Kind::SomeText, Nullable),
-        Field("priority", Kind::IntIn(i64::MIN as i128, i64::MAX as i128), Optional),
+        Field("priority", INT64, Optional),
         Field("kv_transfer_params", Kind::Dictionary, Nullable),
         Field("ec_transfer_params", Kind::Dictionary, Nullable),
     ],
@@ -39,7 +82,7 @@ static REQUEST: Object = Object {
 fn text_without_text(body: &Map<String, Value>) -> Option<String> {
     let is_text = body.get("output_mode").is_some_and(|mode| mode == "text");
     let detokenize = body.get("sampling_params").and_then(|params| params.get("detokenize"));
-    let has_text = detokenize.is_none_or(request::is_set);
+    let has_text = detokenize.is_none_or(values::is_set);
     (is_text && !has_text).then(|| "output_mode='text' requires sampling_params.detokenize to be true".to_owned())
 }
 
@@ -47,15 +90,6 @@ fn not_negative(ids: &Value) -> Option<String> {
     let is_negative = |id: &Value| id.as_f64().is_some_and(|id| id < 0.0);
     let ids = ids.as_array()?;
     ids.iter().any(is_negative).then(|| "token_ids must not contain negative values".to_owned())
-}
-
-/// Content of the answer beside ids.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OutputMode {
-    /// Nothing.
-    Tokens,
-    /// Their text.
-    Text,
 }
 
 /// A request to `/inference/v1/generate` whose body fits the schema.
@@ -75,8 +109,7 @@ impl TokenRequest {
             let message = "Parameter 'cache_salt' must be a non-empty string if provided.";
             return Err(ApiError::parameter("cache_salt", message));
         }
-        let issues = check(&REQUEST, &body, "body");
-        if issues.is_empty() { Ok(Self { body }) } else { Err(issues.error()) }
+        check_body(&REQUEST, &body).map(|()| Self { body })
     }
 
     /// The completion request, which always asks for ids.
@@ -88,43 +121,37 @@ impl TokenRequest {
         let known = |name: &str| SAMPLING_PARAMS.fields.iter().any(|Field(known, ..)| *known == name);
         let own = params.as_object().into_iter().flatten().filter(|(name, value)| known(name) && !value.is_null());
         let mut completion: Map<String, Value> = own.map(|(name, value)| (name.clone(), value.clone())).collect();
-        for (name, here) in
-            [("prompt", "token_ids"), ("model", "model"), ("stream", "stream"), ("request_id", "request_id")]
-        {
+        let mut put = |name: &str, here: &str| {
             completion.extend(self.body.get(here).map(|value| (name.to_owned(), value.clone())));
+        };
+        put("prompt", "token_ids");
+        for name in ["model", "stream", "request_id"] {
+            put(name, name);
         }
-        if self.streams() {
-            completion
-                .extend(self.body.get("stream_options").map(|value| ("stream_options".to_owned(), value.clone())));
+        if self.body.get("stream").is_some_and(values::is_set) {
+            put("stream_options", "stream_options");
         }
         completion.insert("return_token_ids".to_owned(), true.into());
-        let mut request = GenerationRequest::of_checked(Api::Completions, &completion)?;
+        let mut request = GenerationRequest::of_checked(Api::Completions, completion)?;
         if params.get("max_tokens").is_none_or(Value::is_null) {
-            request.forget_max_tokens();
+            // All that is left of the model's length.
+            request.max_tokens = None;
         }
         if params.get("trace_decode_token_ids").is_some_and(|ids| ids.as_array().is_some_and(|ids| !ids.is_empty())) {
-            request.ask_for_replay();
+            request.vocabulary.replays = true;
         }
         Ok(request)
     }
 
-    fn streams(&self) -> bool {
-        self.body.get("stream").is_some_and(request::is_set)
-    }
-
-    /// Content of the answer beside ids.
+    /// Returns whether the answer has the text of its ids.
     #[must_use]
-    pub fn output_mode(&self) -> OutputMode {
-        if self.body.get("output_mode").is_some_and(|mode| mode == "text") {
-            OutputMode::Text
-        } else {
-            OutputMode::Tokens
-        }
+    pub fn has_text(&self) -> bool {
+        self.body.get("output_mode").is_some_and(|mode| mode == "text")
     }
 
     /// Returns whether the answer repeats the prompt's ids.
     #[must_use]
     pub fn repeats_prompt(&self) -> bool {
-        self.body.get("return_token_ids").is_some_and(request::is_set)
+        self.body.get("return_token_ids").is_some_and(values::is_set)
     }
 }

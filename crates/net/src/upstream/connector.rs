@@ -120,21 +120,30 @@ impl Connector {
 }
 
 fn tls(options: &UpstreamOptions) -> TlsConnector {
+    let mut config = client_config(options.authorities.as_ref());
+    config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).into();
+    TlsConnector::from(Arc::new(config))
+}
+
+/// TLS for HTTP/1.1, with Mozilla's root certificates.
+pub(crate) fn http1_tls() -> TlsConnector {
+    TlsConnector::from(Arc::new(client_config(None)))
+}
+
+fn client_config(authorities: Option<&Arc<Authorities>>) -> ClientConfig {
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
     let builder = match builder.with_safe_default_protocol_versions() {
         Ok(builder) => builder,
         Err(error) => unreachable!("ring speaks the default versions: {error}"),
     };
-    let builder = match &options.authorities {
+    let builder = match authorities {
         Some(authorities) => {
             let trusted: Arc<Pinned> = Arc::clone(&authorities.0);
             builder.dangerous().with_custom_certificate_verifier(trusted)
         }
         None => builder.with_root_certificates(RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() }),
     };
-    let mut config = builder.with_no_client_auth();
-    config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).into();
-    TlsConnector::from(Arc::new(config))
+    builder.with_no_client_auth()
 }
 
 impl Service<Uri> for Connector {

@@ -34,6 +34,7 @@ use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use serde_json::json;
 use tokio::time::timeout;
 
+pub(crate) use self::connector::http1_tls;
 pub use self::{
     body::{UpstreamBody, UpstreamBodyError},
     connector::{Authorities, AuthoritiesError},

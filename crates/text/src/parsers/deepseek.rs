@@ -4,20 +4,12 @@
 //! first one's end, and what it makes of a call's last step depends on how the step is cut. That is kept.
 
 use super::{
-    delta::{CallDelta, CallIds, Delta},
-    vocabulary::Vocabulary,
-    whole::Call,
+    delta::{Call, CallDelta, CallIds, Delta},
+    vocabulary::{CALLS_END, CALLS_START, END, START, Vocabulary},
 };
 
-const CALLS_START: &str = "<｜tool▁calls▁begin｜>";
-const CALLS_END: &str = "<｜tool▁calls▁end｜>";
-const START: &str = "<｜tool▁call▁begin｜>";
-const END: &str = "<｜tool▁call▁end｜>";
 const SEPARATOR: &str = "<｜tool▁sep｜>";
 const FENCE: &str = "```json\n";
-
-/// The tokens that are recognised by their ids.
-pub(super) const TOKENS: [&str; 4] = [CALLS_START, CALLS_END, START, END];
 
 /// Format of the calls: the older or the newer one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,6 @@
-//! Deltas, and how the engine writes them: keys in its order, and no others than it set.
+//! Parts of an answer: whole ones, and deltas as the engine writes them: keys in its order, and no others than it set.
 
-use serde_json::{Map, Value, json};
+use serde::ser::{Serialize, SerializeMap, Serializer};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::names::ToolFormat;
@@ -49,48 +49,74 @@ impl Delta {
     pub(super) fn text(text: impl Into<String>) -> Self {
         Self { content: Content::Text(text.into()), ..Self::default() }
     }
+}
 
-    /// The delta as the engine spells it.
-    #[must_use]
-    pub fn json(&self) -> Value {
-        let mut map = Map::new();
+impl Serialize for Delta {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
         match &self.content {
             Content::Unset => {}
-            Content::Null => drop(map.insert("content".to_owned(), Value::Null)),
-            Content::Text(text) => drop(map.insert("content".to_owned(), text.as_str().into())),
+            Content::Null => map.serialize_entry("content", &())?,
+            Content::Text(text) => map.serialize_entry("content", text)?,
         }
-        if let Some(reasoning) = &self.reasoning {
-            map.insert("reasoning".to_owned(), reasoning.as_str().into());
-        } else if self.is_reasoning_null {
-            map.insert("reasoning".to_owned(), Value::Null);
+        if self.reasoning.is_some() || self.is_reasoning_null {
+            map.serialize_entry("reasoning", &self.reasoning)?;
         }
         if !self.calls.is_empty() {
-            map.insert("tool_calls".to_owned(), self.calls.iter().map(CallDelta::json).collect());
+            map.serialize_entry("tool_calls", &self.calls)?;
         }
-        Value::Object(map)
+        map.end()
     }
 }
 
-impl CallDelta {
-    fn json(&self) -> Value {
-        let mut map = Map::new();
+impl Serialize for CallDelta {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
         if let Some(id) = &self.id {
-            map.insert("id".to_owned(), id.as_str().into());
-            map.insert("type".to_owned(), "function".into());
+            map.serialize_entry("id", id)?;
+            map.serialize_entry("type", "function")?;
         }
-        map.insert("index".to_owned(), self.index.into());
-        let mut function = Map::new();
-        if let Some(name) = &self.name {
-            function.insert("name".to_owned(), name.as_str().into());
-        } else if self.is_nameless {
-            function.insert("name".to_owned(), Value::Null);
-        }
-        if let Some(arguments) = &self.arguments {
-            function.insert("arguments".to_owned(), arguments.as_str().into());
-        }
-        map.insert("function".to_owned(), json!(function));
-        Value::Object(map)
+        map.serialize_entry("index", &self.index)?;
+        map.serialize_entry("function", &CalledFunction(self))?;
+        map.end()
     }
+}
+
+/// The `function` of a call.
+struct CalledFunction<'a>(&'a CallDelta);
+
+impl Serialize for CalledFunction<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let CallDelta { name, arguments, is_nameless, .. } = self.0;
+        let mut map = serializer.serialize_map(None)?;
+        if name.is_some() || *is_nameless {
+            map.serialize_entry("name", name)?;
+        }
+        if arguments.is_some() {
+            map.serialize_entry("arguments", arguments)?;
+        }
+        map.end()
+    }
+}
+
+/// The parts of a whole answer.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Message {
+    /// The text.
+    pub content: Option<String>,
+    /// The reasoning.
+    pub reasoning: Option<String>,
+    /// The calls.
+    pub calls: Vec<Call>,
+}
+
+/// One call of a whole answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    /// The function's name.
+    pub name: String,
+    /// Its arguments as JSON text.
+    pub arguments: String,
 }
 
 /// Ids of tool calls: `chatcmpl-tool-` and 16 hexadecimal digits, the lower half of a random UUID; Mistral's are 9 letters

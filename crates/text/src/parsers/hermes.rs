@@ -2,9 +2,8 @@
 //! far without reading the JSON, so a call whose arguments come first, or never end, streams as it does there.
 
 use super::{
-    delta::{CallDelta, CallIds, Content, Delta},
+    delta::{Call, CallDelta, CallIds, Content, Delta},
     json::Json,
-    whole::Call,
 };
 
 const START: &str = "<tool_call>";

@@ -1,15 +1,12 @@
-//! JSON as Python's `json` reads and writes it: integers of any size, `NaN`, duplicate keys where the last one wins.
+//! Values of JSON as Python's `json` reads and writes it, with integers of any size.
 //!
-//! Limits: halves of surrogate pairs become U+FFFD; text nested deeper than [`DEEPEST`] is no JSON.
+//! Limit: text nested deeper than [`DEEPEST`] is no JSON.
 
-use serde_json::json;
-
-use crate::prompt::python_json;
+use crate::python::{self, Build};
 
 /// About where Python gives up.
 pub(super) const DEEPEST: usize = 900;
 
-/// A JSON value.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Json {
     Null,
@@ -27,38 +24,45 @@ pub(super) enum Json {
 pub(super) struct NotJson;
 
 impl Json {
-    /// `json.loads`: a value, and white space around it.
+    /// `json.loads`
     pub(super) fn read(text: &str) -> Result<Self, NotJson> {
-        let (value, length) = Self::read_first(text.trim_start_matches(is_blank))?;
-        let rest = text.trim_start_matches(is_blank).get(length..).unwrap_or_default();
-        if rest.chars().all(is_blank) { Ok(value) } else { Err(NotJson) }
+        python::read(text, DEEPEST, &mut Tree).map_err(|_| NotJson)
     }
 
     /// `raw_decode`: the value that a text begins with, and its bytes.
     pub(super) fn read_first(text: &str) -> Result<(Self, usize), NotJson> {
-        let mut reader = Reader { text, at: 0, depth: 0 };
-        let value = reader.value()?;
-        Ok((value, reader.at))
+        python::read_first(text, DEEPEST, &mut Tree).map_err(|_| NotJson)
     }
 
     /// `json.dumps` without ASCII escapes.
     pub(super) fn write(&self) -> String {
+        let mut out = String::new();
+        self.put(&mut out);
+        out
+    }
+
+    fn put(&self, out: &mut String) {
         match self {
-            Self::Null => "null".to_owned(),
-            Self::Bool(value) => value.to_string(),
-            Self::Int(digits) => digits.clone(),
-            Self::Float(value) if value.is_nan() => "NaN".to_owned(),
-            Self::Float(value) if value.is_infinite() => if *value > 0.0 { "Infinity" } else { "-Infinity" }.to_owned(),
-            Self::Float(value) => python_json(&json!(value)),
-            Self::Text(text) => python_json(&json!(text)),
+            Self::Null => out.push_str("null"),
+            Self::Bool(value) => out.push_str(if *value { "true" } else { "false" }),
+            Self::Int(digits) => out.push_str(digits),
+            Self::Float(value) => out.push_str(&python::json_float(*value)),
+            Self::Text(text) => python::write_string(text, false, out),
             Self::List(items) => {
-                let items: Vec<String> = items.iter().map(Self::write).collect();
-                format!("[{}]", items.join(", "))
+                for (at, item) in items.iter().enumerate() {
+                    out.push_str(if at == 0 { "[" } else { ", " });
+                    item.put(out);
+                }
+                out.push_str(if items.is_empty() { "[]" } else { "]" });
             }
             Self::Object(members) => {
-                let member = |(key, value): &(String, Self)| format!("{}: {}", python_json(&json!(key)), value.write());
-                let members: Vec<String> = members.iter().map(member).collect();
-                format!("{{{}}}", members.join(", "))
+                for (at, (key, value)) in members.iter().enumerate() {
+                    out.push_str(if at == 0 { "{" } else { ", " });
+                    python::write_string(key, false, out);
+                    out.push_str(": ");
+                    value.put(out);
+                }
+                out.push_str(if members.is_empty() { "{}" } else { "}" });
             }
         }
     }
@@ -101,187 +105,48 @@ pub(super) fn set(members: &mut Vec<(String, Json)>, key: String, value: Json) {
     }
 }
 
-fn is_blank(c: char) -> bool {
-    matches!(c, ' ' | '\t' | '\n' | '\r')
-}
+/// Builder of a value.
+struct Tree;
 
-struct Reader<'a> {
-    text: &'a str,
-    at: usize,
-    depth: usize,
-}
+impl Build<'_> for Tree {
+    type Value = Json;
 
-impl Reader<'_> {
-    fn rest(&self) -> &str {
-        self.text.get(self.at..).unwrap_or_default()
-    }
-
-    fn take(&mut self, literal: &str) -> bool {
-        let found = self.rest().starts_with(literal);
-        self.at += if found { literal.len() } else { 0 };
-        found
-    }
-
-    fn skip_blanks(&mut self) {
-        let rest = self.rest();
-        self.at += rest.len() - rest.trim_start_matches(is_blank).len();
-    }
-
-    fn value(&mut self) -> Result<Json, NotJson> {
-        const WORDS: [(&str, Json); 6] = [
-            ("null", Json::Null),
-            ("true", Json::Bool(true)),
-            ("false", Json::Bool(false)),
-            ("NaN", Json::Float(f64::NAN)),
-            ("Infinity", Json::Float(f64::INFINITY)),
-            ("-Infinity", Json::Float(f64::NEG_INFINITY)),
-        ];
-        if let Some((_, value)) = WORDS.into_iter().find(|(word, _)| self.take(word)) {
-            return Ok(value);
-        }
-        match self.rest().chars().next() {
-            Some('"') => self.string().map(Json::Text),
-            Some(c @ ('[' | '{')) => {
-                self.depth += 1;
-                if self.depth > DEEPEST {
-                    return Err(NotJson);
-                }
-                let value = if c == '[' { self.list() } else { self.object() };
-                self.depth -= 1;
-                value
-            }
-            _ => self.number(),
+    fn scalar(&mut self, text: &str, _at: usize) -> Json {
+        match text {
+            "null" => Json::Null,
+            "true" => Json::Bool(true),
+            "false" => Json::Bool(false),
+            "NaN" => Json::Float(f64::NAN),
+            "Infinity" => Json::Float(f64::INFINITY),
+            "-Infinity" => Json::Float(f64::NEG_INFINITY),
+            "-0" => Json::Int("0".to_owned()),
+            number if number.contains(['.', 'e', 'E']) => Json::Float(number.parse().unwrap_or(f64::NAN)),
+            digits => Json::Int(digits.to_owned()),
         }
     }
 
-    fn list(&mut self) -> Result<Json, NotJson> {
-        self.at += 1;
-        let mut items = Vec::new();
-        self.skip_blanks();
-        if self.take("]") {
-            return Ok(Json::List(items));
-        }
-        loop {
-            self.skip_blanks();
-            items.push(self.value()?);
-            self.skip_blanks();
-            if self.take("]") {
-                return Ok(Json::List(items));
-            }
-            if !self.take(",") {
-                return Err(NotJson);
-            }
+    fn string(&mut self, raw: &str) -> Json {
+        Json::Text(python::unescaped(raw))
+    }
+
+    fn list(&mut self) -> Json {
+        Json::List(Vec::new())
+    }
+
+    fn object(&mut self) -> Json {
+        Json::Object(Vec::new())
+    }
+
+    fn push(&mut self, list: &mut Json, item: Json) {
+        if let Json::List(items) = list {
+            items.push(item);
         }
     }
 
-    fn object(&mut self) -> Result<Json, NotJson> {
-        self.at += 1;
-        let mut members = Vec::new();
-        self.skip_blanks();
-        if self.take("}") {
-            return Ok(Json::Object(members));
+    fn insert(&mut self, object: &mut Json, raw_key: &str, value: Json) {
+        if let Json::Object(members) = object {
+            set(members, python::unescaped(raw_key), value);
         }
-        loop {
-            self.skip_blanks();
-            if !self.rest().starts_with('"') {
-                return Err(NotJson);
-            }
-            let key = self.string()?;
-            self.skip_blanks();
-            if !self.take(":") {
-                return Err(NotJson);
-            }
-            self.skip_blanks();
-            let value = self.value()?;
-            set(&mut members, key, value);
-            self.skip_blanks();
-            if self.take("}") {
-                return Ok(Json::Object(members));
-            }
-            if !self.take(",") {
-                return Err(NotJson);
-            }
-        }
-    }
-
-    fn string(&mut self) -> Result<String, NotJson> {
-        self.at += 1;
-        let mut out = String::new();
-        loop {
-            let c = self.rest().chars().next().ok_or(NotJson)?;
-            self.at += c.len_utf8();
-            match c {
-                '"' => return Ok(out),
-                '\\' => out.push(self.escape()?),
-                c if c < ' ' => return Err(NotJson),
-                c => out.push(c),
-            }
-        }
-    }
-
-    fn escape(&mut self) -> Result<char, NotJson> {
-        let c = self.rest().chars().next().ok_or(NotJson)?;
-        self.at += c.len_utf8();
-        Ok(match c {
-            '"' | '\\' | '/' => c,
-            'b' => '\u{8}',
-            'f' => '\u{c}',
-            'n' => '\n',
-            'r' => '\r',
-            't' => '\t',
-            'u' => {
-                let first = self.unit()?;
-                let before = self.at;
-                if (0xd800..0xdc00).contains(&first) && self.take("\\u") {
-                    let second = self.unit()?;
-                    if let Some(Ok(pair)) = char::decode_utf16([first, second]).next() {
-                        return Ok(pair);
-                    }
-                    self.at = before;
-                }
-                char::from_u32(u32::from(first)).unwrap_or(char::REPLACEMENT_CHARACTER)
-            }
-            _ => return Err(NotJson),
-        })
-    }
-
-    fn unit(&mut self) -> Result<u16, NotJson> {
-        let digits = self.rest().get(..4).filter(|digits| digits.chars().all(|c| c.is_ascii_hexdigit()));
-        let unit = u16::from_str_radix(digits.ok_or(NotJson)?, 16).map_err(|_| NotJson)?;
-        self.at += 4;
-        Ok(unit)
-    }
-
-    /// `-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?`
-    fn number(&mut self) -> Result<Json, NotJson> {
-        let rest = self.rest();
-        let digits = |from: usize| rest.get(from..).unwrap_or_default().bytes().take_while(u8::is_ascii_digit).count();
-        let start = usize::from(rest.starts_with('-'));
-        let mut end = match digits(start) {
-            0 => return Err(NotJson),
-            _ if rest.get(start..).is_some_and(|rest| rest.starts_with('0')) => start + 1,
-            count => start + count,
-        };
-        let mut is_float = false;
-        if rest.get(end..).is_some_and(|rest| rest.starts_with('.')) && digits(end + 1) > 0 {
-            end += 1 + digits(end + 1);
-            is_float = true;
-        }
-        if let Some(exponent) = rest.get(end..).and_then(|rest| rest.strip_prefix(['e', 'E'])) {
-            let sign = usize::from(exponent.starts_with(['+', '-']));
-            if digits(end + 1 + sign) > 0 {
-                end += 1 + sign + digits(end + 1 + sign);
-                is_float = true;
-            }
-        }
-        let text = rest.get(..end).unwrap_or_default();
-        let value = if is_float {
-            Json::Float(text.parse().map_err(|_| NotJson)?)
-        } else {
-            Json::Int(if text == "-0" { "0" } else { text }.to_owned())
-        };
-        self.at += end;
-        Ok(value)
     }
 }
 

@@ -4,10 +4,9 @@
 //! JSON, and two bytes that are not `; `, silence it.
 
 use super::{
-    delta::{CallDelta, CallIds, Delta},
+    delta::{Call, CallDelta, CallIds, Delta},
     json::{self, Json},
     partial::{self, OpenStrings},
-    whole::Call,
 };
 
 const TAG: &str = "<|python_tag|>";

@@ -26,9 +26,9 @@ mod tools;
 mod vocabulary;
 mod whole;
 
-pub use delta::{CallDelta, CallIds, Content, Delta};
-pub use names::{Formats, Function, Parsing, ReasoningFormat, ToolFormat, UnknownParser};
-pub use reasoning::{ReasoningMarks, Thinking};
-pub use stream::{Finished, StreamParser, ToolChoice};
+pub use delta::{Call, CallDelta, CallIds, Content, Delta, Message};
+pub use names::{Formats, Function, Parsing, ReasoningFormat, Thinking, ToolChoice, ToolFormat, UnknownParser};
+pub use reasoning::ReasoningMarks;
+pub use stream::{Finished, StreamParser};
 pub use vocabulary::Vocabulary;
-pub use whole::{Call, Message, count_reasoning_tokens, is_reasoning_closed, reads_calls, reasoning_marks, whole};
+pub use whole::{count_reasoning_tokens, is_reasoning_closed, reads_calls, reasoning_marks, whole};

@@ -1,8 +1,6 @@
-//! The parsers by vLLM's names.
+//! The parsers by vLLM's names, and what a request sets for them.
 
 use std::sync::Arc;
-
-use super::{reasoning::Thinking, stream::ToolChoice};
 
 /// Format of reasoning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +57,13 @@ pub struct Formats {
     pub tools: Option<ToolFormat>,
 }
 
+impl Formats {
+    /// Returns true if the table-driven engine parses all of a response.
+    pub(super) fn is_engine(self) -> bool {
+        self.reasoning.is_none_or(ReasoningFormat::is_engine) && self.tools.is_none_or(ToolFormat::is_engine)
+    }
+}
+
 impl From<ReasoningFormat> for Formats {
     fn from(format: ReasoningFormat) -> Self {
         Self { reasoning: Some(format), tools: None }
@@ -69,6 +74,31 @@ impl From<ToolFormat> for Formats {
     fn from(format: ToolFormat) -> Self {
         Self { reasoning: None, tools: Some(format) }
     }
+}
+
+/// Thinking: set by the request (`enable_thinking`), or the format's default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Thinking {
+    /// It does.
+    #[default]
+    On,
+    /// It does not, and nothing is reasoning.
+    Off,
+}
+
+/// Tool choice of the request.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum ToolChoice {
+    /// Not at all: the text stays as it is.
+    #[default]
+    None,
+    /// As the model likes.
+    Auto,
+    /// At least one. Most formats read it as [`Self::Auto`]: the engine makes the model write calls in their own way. For
+    /// the others the text is a JSON array of calls.
+    Required,
+    /// This function. Most formats read it as [`Self::Auto`]; for the others all text is the function's arguments.
+    Named(String),
 }
 
 /// A function that the request offers.
@@ -168,83 +198,17 @@ const TOOLS: [(&str, ToolFormat); 12] = [
 ];
 
 /// vLLM 0.32's other reasoning parsers.
-const OTHER_REASONING: &[&str] = &[
-    "cohere_command3",
-    "cohere_command4",
-    "deepseek_v4",
-    "deepseek_v41",
-    "ernie45",
-    "gemma4",
-    "glm45",
-    "glm47",
-    "granite_thinking_parser",
-    "hf",
-    "hunyuan_a13b",
-    "hy_v3",
-    "hy_v4",
-    "inkling",
-    "k2_horizon",
-    "kimi_k2",
-    "kimi_k3",
-    "ling3",
-    "minicpmv",
-    "minimax_m2",
-    "minimax_m2_append_think",
-    "minimax_m3",
-    "muse_glimmer",
-    "nemotron_v3",
-    "olmo3",
-    "openai_gptoss",
-    "plamo3",
-    "poolside_v1",
-    "step3",
-];
+const OTHER_REASONING: &str = "cohere_command3 cohere_command4 deepseek_v4 deepseek_v41 ernie45 gemma4 glm45 glm47 \
+    granite_thinking_parser hf hunyuan_a13b hy_v3 hy_v4 inkling k2_horizon kimi_k2 kimi_k3 ling3 \
+    minicpmv minimax_m2 minimax_m2_append_think minimax_m3 muse_glimmer nemotron_v3 olmo3 openai_gptoss \
+    plamo3 poolside_v1 step3";
 
 /// vLLM 0.32's other tool-call parsers.
-const OTHER_TOOLS: &[&str] = &[
-    "apertus",
-    "cohere_command3",
-    "cohere_command4",
-    "deepseek_v32",
-    "deepseek_v4",
-    "deepseek_v41",
-    "dots",
-    "ernie45",
-    "functiongemma",
-    "gemma4",
-    "gigachat3",
-    "glm45",
-    "glm47",
-    "granite",
-    "granite-20b-fc",
-    "granite4",
-    "hf",
-    "hunyuan_a13b",
-    "hy_v3",
-    "hy_v4",
-    "inkling",
-    "internlm",
-    "jamba",
-    "k2_horizon",
-    "kimi_k2",
-    "kimi_k3",
-    "lfm2",
-    "ling3",
-    "llama4_pythonic",
-    "longcat",
-    "minicpm5",
-    "minimax_m2",
-    "minimax_m3",
-    "muse_glimmer",
-    "olmo3",
-    "openai",
-    "phi4_mini_json",
-    "plamo3",
-    "poolside_v1",
-    "pythonic",
-    "step3",
-    "xlam",
-];
+const OTHER_TOOLS: &str = "apertus cohere_command3 cohere_command4 deepseek_v32 deepseek_v4 deepseek_v41 dots ernie45 \
+    functiongemma gemma4 gigachat3 glm45 glm47 granite granite-20b-fc granite4 hf hunyuan_a13b hy_v3 \
+    hy_v4 inkling internlm jamba k2_horizon kimi_k2 kimi_k3 lfm2 ling3 llama4_pythonic longcat minicpm5 \
+    minimax_m2 minimax_m3 muse_glimmer olmo3 openai phi4_mini_json plamo3 poolside_v1 pythonic step3 \
+    xlam";
 
 impl ReasoningFormat {
     /// Returns true if the table-driven engine parses it.
@@ -281,13 +245,13 @@ impl std::str::FromStr for ToolFormat {
     }
 }
 
-fn named<T: Copy>(name: &str, kind: &'static str, known: &[(&str, T)], others: &[&str]) -> Result<T, UnknownParser> {
+fn named<T: Copy>(name: &str, kind: &'static str, known: &[(&str, T)], others: &str) -> Result<T, UnknownParser> {
     if let Some((_, format)) = known.iter().find(|(known, _)| *known == name) {
         return Ok(*format);
     }
     let known = known.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
     let name = name.to_owned();
-    if others.contains(&name.as_str()) {
+    if others.split(' ').any(|other| other == name) {
         return Err(UnknownParser::Unsupported { kind, name, known });
     }
     Err(UnknownParser::Unknown { kind, name, known })

@@ -25,7 +25,6 @@ pub(super) fn read(text: &str, strings: OpenStrings) -> Result<(Json, usize), No
     }
 }
 
-/// The text, completed.
 fn complete(text: &str, strings: OpenStrings) -> Result<String, NotJson> {
     let scan = Scan::new(text)?;
     let (head, tail) = match scan {

@@ -4,19 +4,9 @@ use super::{
     delta::{CallIds, Content, Delta},
     engine::{Duty, Engine, Grammar, MIMO, MISTRAL, MISTRAL_PLAIN, QWEN3, SEED_OSS, STEP3P5},
     granite::{self, Granite},
-    names::ReasoningFormat,
+    names::{ReasoningFormat, Thinking},
     vocabulary::Vocabulary,
 };
-
-/// Thinking: set by the request (`enable_thinking`), or the format's default.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Thinking {
-    /// It does.
-    #[default]
-    On,
-    /// It does not, and nothing is reasoning.
-    Off,
-}
 
 /// Marks around the reasoning of a response, for generating one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,9 +2,8 @@
 //! `name` and `parameters`, or the bare arguments of a function that is named.
 
 use super::{
-    delta::{CallDelta, CallIds, Delta},
+    delta::{Call, CallDelta, CallIds, Delta},
     json::Json,
-    whole::Call,
 };
 
 /// Position of an array's element in the text, in bytes.

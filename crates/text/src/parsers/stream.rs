@@ -2,27 +2,12 @@
 
 use super::{
     delta::{CallDelta, CallIds, Content, Delta},
-    names::{Parsing, ReasoningFormat, ToolFormat},
+    names::{Parsing, ToolChoice, ToolFormat},
     reasoning::{Reasoning, ReasoningStep, Rules},
     required,
     tools::{self, Tools},
     vocabulary::Vocabulary,
 };
-
-/// Tool choice of the request.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum ToolChoice {
-    /// Not at all: the text stays as it is.
-    #[default]
-    None,
-    /// As the model likes.
-    Auto,
-    /// At least one. Most formats read it as [`Self::Auto`]: the engine makes the model write calls in their own way. For
-    /// the others the text is a JSON array of calls.
-    Required,
-    /// This function. Most formats read it as [`Self::Auto`]; for the others all text is the function's arguments.
-    Named(String),
-}
 
 /// Position of a step: the last one or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,8 +48,7 @@ impl StreamParser {
             vocabulary: vocabulary.clone(),
             reasoning: rules.and_then(|rules| Reasoning::new(rules, vocabulary)),
             is_reasoning: rules.is_some_and(is_open),
-            is_engine: formats.reasoning.is_none_or(ReasoningFormat::is_engine)
-                && formats.tools.is_none_or(ToolFormat::is_engine),
+            is_engine: formats.is_engine(),
             ids: formats.tools.map_or(ids, |format| ids.of(format)),
             tools,
             choice: parsing.choice,

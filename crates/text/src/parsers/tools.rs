@@ -2,15 +2,13 @@
 
 use super::{
     deepseek::{Deepseek, Style},
-    delta::{CallIds, Content, Delta},
+    delta::{Call, CallIds, Content, Delta},
     engine::{Calls, Duty, Engine, Grammar, MIMO, QWEN3, SEED_OSS, STEP3P5},
     hermes::{self, Hermes},
     llama::{self, Llama},
-    names::{Parsing, ToolFormat},
+    names::{Parsing, ToolChoice, ToolFormat},
     reasoning,
-    stream::ToolChoice,
     vocabulary::Vocabulary,
-    whole::Call,
 };
 
 /// The calls of an answer on its way.

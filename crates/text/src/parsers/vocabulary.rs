@@ -1,11 +1,20 @@
 //! The tokens that mean something to a parser.
 
 use super::{
-    deepseek,
-    engine::{GRAMMARS, Grammar, Mark},
+    engine::{
+        grammar::{Grammar, Mark},
+        grammars::GRAMMARS,
+    },
     names::Formats,
 };
 use crate::prompt::Tokenizer;
+
+/// The tokens between which DeepSeek's calls stand.
+pub(super) const CALLS_START: &str = "<｜tool▁calls▁begin｜>";
+pub(super) const CALLS_END: &str = "<｜tool▁calls▁end｜>";
+pub(super) const START: &str = "<｜tool▁call▁begin｜>";
+pub(super) const END: &str = "<｜tool▁call▁end｜>";
+const DEEPSEEK: [&str; 4] = [CALLS_START, CALLS_END, START, END];
 
 /// The tokens that mean something to a parser, and the special ones.
 #[derive(Debug, Clone, Default)]
@@ -34,7 +43,7 @@ impl Vocabulary {
             literals.chain(grammar.turn_bounds.iter().copied())
         });
         let mut tokens = Vec::new();
-        for text in by_table.chain(deepseek::TOKENS) {
+        for text in by_table.chain(DEEPSEEK) {
             if let Some(id) = id_of(text).filter(|id| tokens.iter().all(|(known, _)| known != id)) {
                 tokens.push((id, text.to_owned()));
             }

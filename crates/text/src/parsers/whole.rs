@@ -1,33 +1,12 @@
 //! A whole answer's parts.
 
 use super::{
-    names::{Formats, Parsing, ReasoningFormat, ToolFormat},
+    delta::{Call, Message},
+    names::{Formats, Parsing, ToolChoice, ToolFormat},
     reasoning::{ReasoningMarks, Rules},
-    required,
-    stream::ToolChoice,
-    tools,
+    required, tools,
     vocabulary::Vocabulary,
 };
-
-/// The parts of a whole answer.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Message {
-    /// The text.
-    pub content: Option<String>,
-    /// The reasoning.
-    pub reasoning: Option<String>,
-    /// The calls.
-    pub calls: Vec<Call>,
-}
-
-/// One call of a whole answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Call {
-    /// The function's name.
-    pub name: String,
-    /// Its arguments as JSON text.
-    pub arguments: String,
-}
 
 /// Takes a whole answer apart. Beside calls that the request forces the content may be empty, but is never absent.
 #[must_use]
@@ -40,7 +19,7 @@ pub fn whole(parsing: &Parsing, vocabulary: &Vocabulary, text: &str) -> Message 
     let Some(format) = tools else { return Message { content, reasoning, calls: Vec::new() } };
     let is_forced = matches!(parsing.choice, ToolChoice::Required | ToolChoice::Named(_));
     let (calls, content) = match &parsing.choice {
-        ToolChoice::None if is_engine(parsing) => {
+        ToolChoice::None if parsing.formats.is_engine() => {
             let text = content.unwrap_or_default();
             (Vec::new(), tools::whole(format, parsing, vocabulary, &text).1)
         }
@@ -63,7 +42,7 @@ pub fn reads_calls(parsing: &Parsing) -> bool {
     parsing.formats.tools.is_some()
         && match &parsing.choice {
             ToolChoice::Auto => true,
-            ToolChoice::None => is_engine(parsing),
+            ToolChoice::None => parsing.formats.is_engine(),
             ToolChoice::Required | ToolChoice::Named(_) => !forces_json,
         }
 }
@@ -80,15 +59,9 @@ fn auto(
         (None, _) if parsing.choice != ToolChoice::Auto && content.as_deref().unwrap_or_default().trim().is_empty() => {
             (Vec::new(), None)
         }
-        (None, text) if is_engine(parsing) => (Vec::new(), text.filter(|text| !text.is_empty())),
+        (None, text) if parsing.formats.is_engine() => (Vec::new(), text.filter(|text| !text.is_empty())),
         (None, _) => (Vec::new(), content),
     }
-}
-
-/// Returns true if the table-driven engine parses all of a response.
-fn is_engine(parsing: &Parsing) -> bool {
-    let Formats { reasoning, tools } = parsing.formats;
-    reasoning.is_none_or(ReasoningFormat::is_engine) && tools.is_none_or(ToolFormat::is_engine)
 }
 
 /// Returns true if a prompt leaves the reasoning closed; `None` if no reasoning is parsed.

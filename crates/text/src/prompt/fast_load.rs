@@ -90,9 +90,6 @@ const ENTRY_BYTES: usize = 20;
 struct Merge(String, String);
 
 /// Reads a `tokenizer.json`.
-///
-/// # Errors
-/// The parser's or the tokenizer's words.
 pub(super) fn load(json: &[u8]) -> Result<Loaded, String> {
     let parts = serde_json::from_slice::<TokenizerJson<BpeJson>>(json).ok();
     match parts.and_then(|parts| Some((tables(&parts.model)?, parts))) {

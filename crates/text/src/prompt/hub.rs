@@ -6,11 +6,9 @@
 use std::{
     env, fs, io,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use serde::Deserialize;
-use ureq::{Agent, Body, http::Response};
 
 use super::PromptError;
 
@@ -23,16 +21,17 @@ const FILES: [&str; 6] = [
     "generation_config.json",
     "config.json",
 ];
-const LARGEST_FILE: u64 = 256 << 20;
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-const TIMEOUT: Duration = Duration::from_mins(5);
+
+/// Downloads an address with a bearer token, by whatever HTTP client a program has; `None` if nothing is there, or nothing for
+/// this token. The error is a message.
+pub type Download = dyn Fn(&str, Option<&str>) -> Result<Option<Vec<u8>>, String>;
 
 /// A Hub to fetch from, and the cache to fetch into.
-pub(super) struct Hub {
+pub(super) struct Hub<'a> {
     endpoint: String,
     token: Option<String>,
     cache: PathBuf,
-    agent: Agent,
+    download: &'a Download,
 }
 
 #[derive(Deserialize)]
@@ -40,19 +39,17 @@ struct Revision {
     sha: String,
 }
 
-impl Hub {
+impl<'a> Hub<'a> {
     /// The Hub by the environment's variables; `None` where they turn the network off.
-    pub(super) fn from_env(cache: Option<&Path>) -> Option<Self> {
+    pub(super) fn from_env(cache: Option<&Path>, download: &'a Download) -> Option<Self> {
         let set = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
         let offline = set("HF_HUB_OFFLINE").is_some_and(|value| is_yes(&value));
         let endpoint = set("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".to_owned());
-        if offline { None } else { Some(Self::at(&endpoint, set("HF_TOKEN"), cache?.to_owned())) }
+        if offline { None } else { Some(Self::at(&endpoint, set("HF_TOKEN"), cache?.to_owned(), download)) }
     }
 
-    fn at(endpoint: &str, token: Option<String>, cache: PathBuf) -> Self {
-        let timeouts = Agent::config_builder().timeout_connect(Some(CONNECT_TIMEOUT)).timeout_global(Some(TIMEOUT));
-        let agent = timeouts.http_status_as_error(false).build().into();
-        Self { endpoint: endpoint.trim_end_matches('/').to_owned(), token, cache, agent }
+    fn at(endpoint: &str, token: Option<String>, cache: PathBuf, download: &'a Download) -> Self {
+        Self { endpoint: endpoint.trim_end_matches('/').to_owned(), token, cache, download }
     }
 
     /// Fetches the files of `id` into the cache.
@@ -88,19 +85,8 @@ impl Hub {
 
     /// Downloads a path; `None` if nothing is there.
     fn get(&self, path: &str) -> Result<Option<Vec<u8>>, String> {
-        let mut request = self.agent.get(format!("{}{path}", self.endpoint));
-        if let Some(token) = &self.token {
-            request = request.header("authorization", format!("Bearer {token}"));
-        }
-        let mut response: Response<Body> = request.call().map_err(|error| error.to_string())?;
-        match response.status().as_u16() {
-            200 => {
-                let body = response.body_mut().with_config().limit(LARGEST_FILE).read_to_vec();
-                body.map(Some).map_err(|error| format!("{path}: {error}"))
-            }
-            401 | 403 | 404 => Ok(None),
-            status => Err(format!("{path}: status {status}")),
-        }
+        (self.download)(&format!("{}{path}", self.endpoint), self.token.as_deref())
+            .map_err(|error| format!("{path}: {error}"))
     }
 
     /// Puts files where `huggingface_hub` would. The reference comes last: until then the model counts as absent.
@@ -129,46 +115,34 @@ fn is_yes(value: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        io::{BufRead, BufReader, Write},
-        net::TcpListener,
-        thread,
-    };
-
     use super::*;
 
-    /// A Hub that knows these paths; it ends with the test.
-    fn hub(known: &'static [(&str, &str)], cache: &Path) -> Hub {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let endpoint = format!("http://{}/", listener.local_addr().unwrap());
-        thread::spawn(move || {
-            for stream in listener.incoming() {
-                let mut stream = stream.unwrap();
-                let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
-                let asked = lines.next().unwrap_or_default();
-                let has_token =
-                    lines.take_while(|line| !line.is_empty()).any(|line| line.ends_with("Bearer hf_secret"));
-                let path = asked.split(' ').nth(1).unwrap_or_default();
-                let found = known.iter().find(|(at, _)| *at == path && has_token).map(|(_, content)| *content);
-                let status = if found.is_some() { "200 OK" } else { "404 Not Found" };
-                let body = found.unwrap_or_default();
-                let length = body.len();
-                let _ =
-                    write!(stream, "HTTP/1.1 {status}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}");
-            }
-        });
-        Hub::at(&endpoint, Some("hf_secret".to_owned()), cache.to_owned())
+    const ENDPOINT: &str = "http://hub.example/";
+
+    /// The download of these paths, which only the token opens.
+    fn known(
+        paths: &'static [(&str, &str)],
+    ) -> impl Fn(&str, Option<&str>) -> Result<Option<Vec<u8>>, String> + 'static {
+        |url, token| {
+            let path = url.strip_prefix("http://hub.example").ok_or("another host")?;
+            let found = paths.iter().find(|(at, _)| *at == path && token == Some("hf_secret"));
+            Ok(found.map(|(_, content)| content.as_bytes().to_owned()))
+        }
+    }
+
+    fn hub<'a>(download: &'a Download, cache: &Path) -> Hub<'a> {
+        Hub::at(ENDPOINT, Some("hf_secret".to_owned()), cache.to_owned(), download)
     }
 
     #[test]
     fn files_come_into_the_cache() {
         let cache = tempfile::tempdir().unwrap();
-        let known = &[
+        let download = known(&[
             ("/api/models/org/name/revision/main", r#"{"sha":"abc123"}"#),
             ("/org/name/resolve/abc123/tokenizer.json", "{}"),
             ("/org/name/resolve/abc123/chat_template.jinja", "hi"),
-        ];
-        hub(known, cache.path()).fetch("org/name").unwrap();
+        ]);
+        hub(&download, cache.path()).fetch("org/name").unwrap();
         let model = cache.path().join("models--org--name");
         assert_eq!(fs::read_to_string(model.join("refs/main")).unwrap(), "abc123");
         assert_eq!(fs::read_to_string(model.join("snapshots/abc123/chat_template.jinja")).unwrap(), "hi");
@@ -178,11 +152,11 @@ mod tests {
     #[test]
     fn fetch_errors_do_not_contain_the_token() {
         let cache = tempfile::tempdir().unwrap();
-        let known = &[
+        let download = known(&[
             ("/api/models/no/file/revision/main", r#"{"sha":"abc"}"#),
             ("/api/models/bad/sha/revision/main", r#"{"sha":"../../etc"}"#),
-        ];
-        let hub = hub(known, cache.path());
+        ]);
+        let hub = hub(&download, cache.path());
         for (id, reason) in [
             ("no/model", "no such model"),
             ("no/file", "the model has no tokenizer.json"),
@@ -192,8 +166,10 @@ mod tests {
             assert!(error.contains(reason) && error.contains("--tokenizer DIR"), "{error}");
             assert!(!error.contains("hf_secret"), "{error}");
         }
-        let nowhere = Hub::at("http://127.0.0.1:1", None, cache.path().to_owned());
-        assert!(nowhere.fetch("a/b").unwrap_err().to_string().contains("cannot be fetched from http://127.0.0.1:1"));
+        let refused = |_: &str, _: Option<&str>| Err("connection refused".to_owned());
+        let nowhere = Hub::at("http://127.0.0.1:1", None, cache.path().to_owned(), &refused);
+        let error = nowhere.fetch("a/b").unwrap_err().to_string();
+        assert!(error.contains("cannot be fetched from http://127.0.0.1:1") && error.contains("refused"), "{error}");
         assert_eq!(fs::read_dir(cache.path()).unwrap().count(), 0);
     }
 }

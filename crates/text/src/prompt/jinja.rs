@@ -11,7 +11,11 @@ use minijinja_contrib::pycompat;
 use time::OffsetDateTime;
 use time::format_description::parse_strftime_owned;
 
-use super::{PromptError, python};
+use super::{
+    PromptError,
+    to_json::{as_float, to_json},
+};
+use crate::python::json_float;
 
 /// Instructions of a client's template: some hundred for each of ten thousand messages.
 const FUEL: u64 = 5_000_000;
@@ -26,19 +30,16 @@ const WIDTH_DIGITS: usize = 4;
 const ANY_FORMAT: &str = "format without limits";
 
 /// Builds an environment in which templates run as in transformers.
-///
-/// # Errors
-/// None that a test does not catch first.
 pub(super) fn environment() -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     environment.set_unknown_method_callback(pycompat::unknown_method_callback);
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-    environment.set_formatter(|out, state, value| match python::as_float(value) {
-        Some(float) => minijinja::escape_formatter(out, state, &Jinja::from(python::python_float(float))),
+    environment.set_formatter(|out, state, value| match as_float(value) {
+        Some(float) => minijinja::escape_formatter(out, state, &Jinja::from(json_float(float))),
         None => minijinja::escape_formatter(out, state, value),
     });
-    environment.add_filter("tojson", |value: &Jinja, options: Kwargs| python::to_json(value, &options));
+    environment.add_filter("tojson", |value: &Jinja, options: Kwargs| to_json(value, &options));
     environment.add_function("raise_exception", |reason: String| -> Result<Jinja, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, "").with_source(Raised(reason)))
     });

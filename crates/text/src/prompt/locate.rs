@@ -30,7 +30,7 @@ pub(super) struct Files {
 }
 
 /// Finds and reads the files that `spec` names; `cache` is the Hub cache to look in, `hub` fetches what is not there.
-pub(super) fn read(spec: &str, cache: Option<&Path>, hub: Option<&Hub>) -> Result<Files, PromptError> {
+pub(super) fn read(spec: &str, cache: Option<&Path>, hub: Option<&Hub<'_>>) -> Result<Files, PromptError> {
     let path = Path::new(spec);
     let (name, file) = if path.is_dir() {
         (directory_name(path), in_directory(path)?)
@@ -88,7 +88,7 @@ fn in_directory(directory: &Path) -> Result<PathBuf, PromptError> {
     if file.is_file() { Ok(file) } else { Err(PromptError::NoTokenizerJson { directory: directory.to_path_buf() }) }
 }
 
-fn from_hub(id: &str, cache: Option<&Path>, hub: Option<&Hub>) -> Result<PathBuf, PromptError> {
+fn from_hub(id: &str, cache: Option<&Path>, hub: Option<&Hub<'_>>) -> Result<PathBuf, PromptError> {
     let cached = in_hub_cache(id, cache);
     let Some(hub) = hub.filter(|_| cached.is_err()) else { return cached };
     hub.fetch(id)?;

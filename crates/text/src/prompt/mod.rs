@@ -3,14 +3,12 @@
 //! Everything here is meant to give vLLM's ids and vLLM's text deltas exactly; deviations are in the documentation of
 //! modules. Nothing here logs: prompts are private.
 
-mod bytes;
 mod config;
 mod content_format;
 mod conversation;
 mod detokenizer;
 mod error;
 mod fast_load;
-mod fingerprint;
 mod hash;
 mod hub;
 mod ids_only;
@@ -18,13 +16,12 @@ mod jinja;
 mod key;
 mod locate;
 mod media;
-mod memory;
 mod permute;
 mod pieces;
-mod python;
 mod segments;
 mod tables;
 mod template;
+mod to_json;
 mod token_bytes;
 mod token_text;
 mod tokenizer;
@@ -35,10 +32,10 @@ pub use conversation::Conversation;
 pub use detokenizer::Detokenizer;
 pub use error::PromptError;
 pub use hash::{BlockHash, BlockHasher, PromptHashes};
+pub use hub::Download;
 pub use key::{HashKey, HashKeyError};
 pub use media::{MediaHashes, may_hold_media, media_block};
 pub use permute::IdPermutation;
-pub use python::{python_float, python_json, write_python_string};
 pub use tables::KnownTokenizer;
 pub use template::ChatTemplate;
 pub use tokenizer::{SkipSpecial, SpecialTokens, Tokenizer, TokenizerParts};

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::{Arc, LazyLock, OnceLock};
 
 use serde_json::{Map, Value};
+use xxhash_rust::xxh3::Xxh3;
 
 use super::{ChatTemplate, fast_load::Loaded, segments::Segments, token_bytes::TokenBytes, words::Words};
 
@@ -53,6 +54,30 @@ impl Tables {
             }
         }
         Self { segments: Segments::of(&loaded.tokenizer), loaded, eos_ids }
+    }
+
+    /// One hash that names a vocabulary, as 16 hexadecimal digits: equal ones mean that ids mean the same. Hashed are the model's type,
+    /// its merges (BPE), every token in the order of its id, and the added tokens with their flags. How the JSON was laid out, and
+    /// the settings of the normaliser and the pre-tokenizer, are not part of it.
+    pub(super) fn fingerprint(&self) -> String {
+        let Loaded { tokenizer, id_count, rules, .. } = &self.loaded;
+        let mut hash = Xxh3::new();
+        hash.update(&rules.to_le_bytes());
+        for id in 0..*id_count {
+            if let Some(token) = tokenizer.id_to_token(id) {
+                hash.update(&id.to_le_bytes());
+                hash.update(token.as_bytes());
+                hash.update(&[0xff]);
+            }
+        }
+        let mut added: Vec<_> = tokenizer.get_added_vocabulary().get_added_tokens_decoder().iter().collect();
+        added.sort_by_key(|(id, _)| **id);
+        for (id, token) in added {
+            let flags = [token.special, token.normalized, token.lstrip, token.rstrip, token.single_word];
+            hash.update(&id.to_le_bytes());
+            hash.update(&flags.map(u8::from));
+        }
+        format!("{:016x}", hash.digest())
     }
 }
 

@@ -1,11 +1,13 @@
-//! The bytes that each token of a byte-level vocabulary stands for, so that a token's text costs no decoding.
+//! The bytes that each token stands for, so that a token's text costs no decoding.
 //!
 //! A byte-level decoder maps every letter of a token's spelling to a byte and takes a spelling with any other letter as
 //! it is; the text of ids is the lossy UTF-8 of all their bytes, one after the other.
 //!
 //! See docs/decisions/0021-no-escaped-text-per-record.md.
 
-use tokenizers::{DecoderWrapper, Tokenizer};
+use tokenizers::DecoderWrapper;
+
+use super::Tokenizer;
 
 /// The bytes of all tokens, in one piece.
 #[derive(Debug)]
@@ -19,7 +21,7 @@ pub(super) struct TokenBytes {
 
 impl TokenBytes {
     /// The bytes of a tokenizer's tokens; `None` where its decoder is of another kind.
-    pub(super) fn of(tokenizer: &Tokenizer, id_count: u32) -> Option<Self> {
+    pub(super) fn of(tokenizer: &tokenizers::Tokenizer, id_count: u32) -> Option<Self> {
         if !matches!(tokenizer.get_decoder(), Some(DecoderWrapper::ByteLevel(_))) {
             return None;
         }
@@ -52,6 +54,48 @@ impl TokenBytes {
     }
 }
 
+impl Tokenizer {
+    /// The bytes of every token by id; none for special tokens, for ids that no token has, and for spellings that stand
+    /// for no bytes. They are exact for byte-level vocabularies and for those of SentencePiece with byte fallback.
+    #[must_use]
+    pub fn token_bytes(&self) -> Vec<Vec<u8>> {
+        let tokenizer = self.inner().tokenizer();
+        let added = tokenizer.get_added_vocabulary().get_added_tokens_decoder();
+        let letters = letters();
+        let is_byte_level = tokenizer.get_decoder().is_some_and(is_byte_level);
+        let bytes = |id: u32| match added.get(&id) {
+            Some(token) if token.special => Vec::new(),
+            Some(token) => token.content.clone().into_bytes(),
+            None => {
+                let token = tokenizer.id_to_token(id).unwrap_or_default();
+                if is_byte_level {
+                    token.chars().map(|letter| byte_of(&letters, letter)).collect::<Option<_>>().unwrap_or_default()
+                } else {
+                    pieces(&token)
+                }
+            }
+        };
+        (0..self.vocab_size()).map(bytes).collect()
+    }
+}
+
+fn is_byte_level(decoder: &DecoderWrapper) -> bool {
+    match decoder {
+        DecoderWrapper::ByteLevel(_) => true,
+        DecoderWrapper::Sequence(parts) => parts.get_decoders().iter().any(is_byte_level),
+        _ => false,
+    }
+}
+
+/// A token of SentencePiece: `▁` is a space, `<0x0A>` a byte.
+fn pieces(token: &str) -> Vec<u8> {
+    let hex = token.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
+    match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+        Some(byte) => vec![byte],
+        None => token.replace('▁', " ").into_bytes(),
+    }
+}
+
 /// The bytes that letters stand for: printable ones of Latin-1 for themselves, the others by turns from U+0100 on.
 fn letters() -> Vec<Option<u8>> {
     let mut letters = vec![None; 512];
@@ -67,11 +111,14 @@ fn letters() -> Vec<Option<u8>> {
     letters
 }
 
+fn byte_of(letters: &[Option<u8>], letter: char) -> Option<u8> {
+    letters.get(usize::try_from(u32::from(letter)).ok()?).copied().flatten()
+}
+
 fn put(bytes: &mut Vec<u8>, token: &str, letters: &[Option<u8>]) {
     let start = bytes.len();
     for letter in token.chars() {
-        let at = usize::try_from(u32::from(letter)).unwrap_or(usize::MAX);
-        let Some(byte) = letters.get(at).copied().flatten() else {
+        let Some(byte) = byte_of(letters, letter) else {
             bytes.truncate(start);
             bytes.extend_from_slice(token.as_bytes());
             return;

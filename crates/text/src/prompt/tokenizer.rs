@@ -16,8 +16,7 @@ use super::detokenizer::Detokenizer;
 use super::{
     ChatTemplate, PromptError,
     fast_load::{self, Loaded},
-    fingerprint,
-    hub::Hub,
+    hub::{Download, Hub},
     ids_only, locate, pieces,
     tables::{Inner, KnownTokenizer, Tables},
     words::Words,
@@ -67,15 +66,15 @@ pub struct Tokenizer {
 
 impl Tokenizer {
     /// Loads the tokenizer that `spec` names: a directory, the path of a `tokenizer.json` (its siblings are used where
-    /// they are there), or a Hub id, which is looked up in the local Hub cache and fetched where it is not there, unless
+    /// they are there), or a Hub id, which is looked up in the local Hub cache and downloaded where it is not there, unless
     /// `HF_HUB_OFFLINE` is set. Blocks.
     ///
     /// # Errors
     /// One variant of [`PromptError`] per way this fails: no such path, no tokenizer in the directory, not on the Hub,
     /// unreadable, not a tokenizer, a broken configuration, a template that does not compile.
-    pub fn load(spec: &str) -> Result<Self, PromptError> {
+    pub fn load(spec: &str, download: &Download) -> Result<Self, PromptError> {
         let cache = locate::hub_cache();
-        let files = locate::read(spec, cache.as_deref(), Hub::from_env(cache.as_deref()).as_ref())?;
+        let files = locate::read(spec, cache.as_deref(), Hub::from_env(cache.as_deref(), download).as_ref())?;
         let parts = TokenizerParts {
             name: &files.name,
             tokenizer_json: &files.tokenizer,
@@ -186,10 +185,9 @@ impl Tokenizer {
     #[must_use]
     pub fn fingerprint(&self) -> &str {
         let inner = &*self.inner;
-        let compute = || fingerprint::fingerprint(inner.tokenizer(), inner.id_count(), inner.tables.loaded.rules);
         match inner.known {
             Some(known) => known.fingerprint,
-            None => inner.fingerprint.get_or_init(compute),
+            None => inner.fingerprint.get_or_init(|| inner.tables.fingerprint()),
         }
     }
 

@@ -22,7 +22,7 @@ use tokio::time::sleep as rest;
 use crate::{
     api::{
         ApiError, Query,
-        development::{self, Abort, PauseMode, Reset, WeightCheck},
+        development::{self, Abort, PauseMode, WeightCheck},
     },
     engine::scheduler::PauseState,
     play::{
@@ -165,10 +165,10 @@ async fn reset_prefix_cache(
     extract::State(state): extract::State<Arc<State>>,
     query: Query,
 ) -> Result<Response, ErrorResponse> {
-    let reset = development::reset(&query)?;
+    let is_forced = development::reset(&query)?;
     let is_reset = match &state.engine {
-        Some(engine) => engine.reset_prefix_cache(reset == Reset::Forced).await,
-        None => is_reset(&state.dev, &state.metrics, reset),
+        Some(engine) => engine.reset_prefix_cache(is_forced).await,
+        None => is_reset(&state.dev, &state.metrics, is_forced),
     };
     Ok(ok(&json!({"success": is_reset})))
 }
@@ -264,9 +264,9 @@ async fn finish_weight_update(OptionalJson(body): OptionalJson) -> Result<Respon
 }
 
 /// Checks whether the prefix cache could be reset: no running request holds a block of it.
-fn is_reset(dev: &Development, metrics: &Metrics, reset: Reset) -> bool {
+fn is_reset(dev: &Development, metrics: &Metrics, is_forced: bool) -> bool {
     // A pause that holds everything took the blocks from those who wait.
-    reset == Reset::Forced || dev.gate.pause() == Pause::All || metrics.running() == 0
+    is_forced || dev.gate.pause() == Pause::All || metrics.running() == 0
 }
 
 async fn pause_engine(state: &State, mode: PauseMode, clears: bool) {

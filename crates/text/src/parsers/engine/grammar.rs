@@ -43,7 +43,6 @@ pub(in crate::parsers) enum Emit {
     Argument,
 }
 
-/// Notation of arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::parsers) enum Arguments {
     /// `<parameter=name>value</parameter>`
@@ -62,7 +61,6 @@ pub(in crate::parsers) struct Literal {
     pub(in crate::parsers) by_id: bool,
 }
 
-/// A format.
 #[derive(Debug)]
 pub(in crate::parsers) struct Grammar {
     /// Initial state of responses.

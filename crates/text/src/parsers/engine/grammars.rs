@@ -122,3 +122,5 @@ pub(in crate::parsers) static MISTRAL_PLAIN: Grammar = Grammar {
     ],
     ..MISTRAL
 };
+
+pub(in crate::parsers) static GRAMMARS: [&Grammar; 6] = [&QWEN3, &MIMO, &STEP3P5, &SEED_OSS, &MISTRAL, &MISTRAL_PLAIN];

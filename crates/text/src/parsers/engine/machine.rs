@@ -25,7 +25,6 @@ pub(super) enum Event {
 pub(in crate::parsers) enum Duty {
     /// Reasoning; marks of calls stay text, though they end it.
     Reasoning,
-    /// Calls.
     Calls,
     /// Calls where nothing reads reasoning: its marks stay text.
     CallsAlone,
@@ -75,7 +74,6 @@ impl Machine {
         }
     }
 
-    /// Takes a step.
     pub(super) fn push(&mut self, text: &str, ids: &[u32]) -> Vec<Event> {
         self.knows_ids |= !ids.is_empty();
         let mut events = Vec::new();
@@ -107,7 +105,6 @@ impl Machine {
         events
     }
 
-    /// The answer's end.
     pub(super) fn finish(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
         let pending = std::mem::take(&mut self.pending);

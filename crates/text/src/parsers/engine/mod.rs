@@ -4,8 +4,8 @@
 //! change; those of a whole response, all at once.
 
 mod arguments;
-mod grammar;
-mod grammars;
+pub(super) mod grammar;
+pub(super) mod grammars;
 mod lexer;
 mod machine;
 mod schema;
@@ -18,17 +18,13 @@ pub(super) use grammars::{MIMO, MISTRAL, MISTRAL_PLAIN, QWEN3, SEED_OSS, STEP3P5
 pub(super) use machine::Duty;
 
 use super::{
-    delta::{CallIds, Content, Delta},
+    delta::{Call, CallIds, Content, Delta},
     names::Function,
     vocabulary::Vocabulary,
-    whole::Call,
 };
 use grammar::State;
 use machine::{Event, Machine};
 use slots::Slots;
-
-/// Every table.
-pub(super) static GRAMMARS: [&Grammar; 6] = [&QWEN3, &MIMO, &STEP3P5, &SEED_OSS, &MISTRAL, &MISTRAL_PLAIN];
 
 /// The treatment of calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,7 +83,6 @@ impl Engine {
         self.machine.reasoning_tokens
     }
 
-    /// A step's delta.
     pub(super) fn push(&mut self, text: &str, ids: &[u32], made: &mut CallIds) -> Option<Delta> {
         let events = self.machine.push(text, ids);
         let delta = self.delta(events, Finish::No, made);

@@ -11,10 +11,9 @@ use super::{
     schema,
 };
 use crate::parsers::{
-    delta::{CallDelta, CallIds},
+    delta::{Call, CallDelta, CallIds},
     json::Json,
     names::Function,
-    whole::Call,
 };
 
 #[derive(Debug)]
