@@ -23,7 +23,7 @@ use crate::{
     },
     recording::{
         redaction,
-        trace::{self, BadLines, Kept, LoadedFile, Meta, Progress, Sources, Store, TokenizerId, TraceError},
+        trace::{self, BadLines, LoadedFile, Meta, Progress, RecordRef, Sources, Store, TokenizerId, TraceError},
     },
     replay::matching::{Keys, MatchBy, Matcher, Rules},
     text::prompt::{BlockHasher, Tokenizer},
@@ -100,7 +100,7 @@ pub(super) fn load(config: &Config) -> Result<Loaded, PlayError> {
         }
         report_bad_lines(file, config)?;
     }
-    let is_left_out = |record: Kept<'_>| record.is_lost() || (!record.generates() && record.response().is_none());
+    let is_left_out = |record: RecordRef<'_>| record.is_lost() || (!record.generates() && record.response().is_none());
     if records.iter().all(is_left_out) {
         return Err(PlayError::Empty { trace: name });
     }

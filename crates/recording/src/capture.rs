@@ -67,7 +67,6 @@ pub struct Capture {
     /// An event came, perhaps one without data.
     has_events: bool,
     body: Option<Bytes>,
-    /// A body that grows.
     received: BytesMut,
     held: usize,
     is_lost: bool,
@@ -82,7 +81,6 @@ struct CapturedEvent {
 }
 
 impl CapturedEvent {
-    /// Converts it to the form that a record has.
     fn into_moment(self) -> Moment {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         Moment(Millis::from(self.at).0, Some(text(&self.data)), self.name.as_deref().map(text))

@@ -142,7 +142,6 @@ impl McpRecord {
     }
 }
 
-/// Bytes of a value, about.
 fn bytes_of(value: &Value) -> usize {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 8,
@@ -156,7 +155,6 @@ fn bytes_of_fields(fields: &Map<String, Value>) -> usize {
     fields.iter().map(|(name, value)| name.len() + bytes_of(value) + 4).sum::<usize>() + 2
 }
 
-/// The events of an answer.
 fn events(answer: &Answer) -> Result<Vec<McpEvent>, String> {
     let events = match &answer.content {
         Content::Empty => Vec::new(),
@@ -192,7 +190,6 @@ impl McpEvent {
         }
     }
 
-    /// The message as a file shows it.
     fn shown(&self) -> SseEvent {
         let message = |method: &str, params: &Value| {
             let mut fields = Map::new();

@@ -133,7 +133,7 @@ impl Assembler {
             {
                 Some(FinishReason::Error)
             }
-            _ => choice.finish_reason.as_deref().and_then(finish_reason),
+            _ => choice.finish_reason.as_deref().and_then(FinishReason::of_api),
         };
         let permuted = |id: u32| self.permutation.as_ref().map_or(id, |permutation| permutation.apply(id));
         record.stop_token = choice.stop_token.map(permuted);
@@ -210,19 +210,6 @@ impl ObservedExchange {
             None => self.ids_are_exact || !self.choices.iter().any(|choice| choice.parsed),
         }
     }
-}
-
-/// Maps an API's finish reason to a trace's. A tool call is an end that the model chose.
-fn finish_reason(reason: &str) -> Option<FinishReason> {
-    Some(match reason {
-        "stop" | "tool_calls" | "function_call" | "end_turn" | "stop_sequence" | "tool_use" | "completed"
-        | "eos_token" | "eos" | "word" => FinishReason::Stop,
-        "length" | "max_tokens" | "incomplete" | "limit" => FinishReason::Length,
-        "abort" | "cancelled" => FinishReason::Abort,
-        "error" | "failed" => FinishReason::Error,
-        "repetition" => FinishReason::Repetition,
-        _ => return None,
-    })
 }
 
 /// Brings pieces of text to the number of chunks: text without a chunk of its own joins the last one.

@@ -57,11 +57,5 @@ fn chunks_at(times: &[Duration], record: &Record) -> Vec<TokenChunk> {
 
 /// The engine's word for the end of a record; `abort` for one that was cut short.
 pub(super) fn finish(record: &Record) -> &'static str {
-    match record.finish_reason.or_else(|| missing_reason(record, u32::MAX)) {
-        Some(FinishReason::Stop) => "stop",
-        Some(FinishReason::Length) => "length",
-        Some(FinishReason::Error) => "error",
-        Some(FinishReason::Repetition) => "repetition",
-        Some(FinishReason::Abort) | None => "abort",
-    }
+    record.finish_reason.or_else(|| missing_reason(record, u32::MAX)).map_or("abort", FinishReason::name)
 }

@@ -22,7 +22,7 @@ use crate::{
     },
     recording::{
         canonical,
-        trace::{Kept, Store},
+        trace::{RecordRef, Store},
     },
     replay::matching::{Keys, MatchBy, Miss, MissReason, OnExhausted, Selection},
 };
@@ -135,7 +135,7 @@ impl Recordings {
     }
 
     /// Keys of a record, servable where its prompt or its index finds it.
-    pub(in super::super) fn keys<'a>(&self, record: usize, kept: Kept<'a>) -> Keys<'a> {
+    pub(in super::super) fn keys<'a>(&self, record: usize, kept: RecordRef<'a>) -> Keys<'a> {
         let keys = Keys::from(kept);
         Keys { servable: keys.servable && !self.response_of.contains_key(&record), ..keys }
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use crate::{
-    recording::trace::{Kept, Outcome, Store},
+    recording::trace::{Outcome, RecordRef, Store},
     replay::matching::MatchBy,
 };
 
@@ -37,7 +37,7 @@ fn unserved(trace: &str, records: &Store, served: &[bool]) -> Option<String> {
 }
 
 /// Why nothing can be served of a record.
-pub(in crate::play) fn reason(record: Kept<'_>) -> &'static str {
+pub(in crate::play) fn reason(record: RecordRef<'_>) -> &'static str {
     if record.is_lost() {
         return "whose line breaks a rule of the format";
     }
@@ -55,10 +55,10 @@ pub(in crate::play) fn reason(record: Kept<'_>) -> &'static str {
 
 /// Records of which only the length is known. The choices of a request may share one response.
 fn without_ids(trace: &str, records: &Store) -> Option<String> {
-    let with_response = |record: Kept<'_>| record.response().is_some();
+    let with_response = |record: RecordRef<'_>| record.response().is_some();
     let groups: HashSet<&str> =
         records.iter().filter(|record| with_response(*record)).filter_map(|record| record.group()).collect();
-    let has_content = |record: Kept<'_>| {
+    let has_content = |record: RecordRef<'_>| {
         with_response(record) || record.ids().is_some() || record.group().is_some_and(|group| groups.contains(group))
     };
     let without = count(records, |record| record.output_tokens() > 0 && !has_content(record))?;
@@ -75,7 +75,7 @@ pub(in crate::play) fn longest(records: &Store) -> u32 {
 
 /// Nothing can be found by its prompt, although it is looked for so.
 fn unmatchable(trace: &str, records: &Store, order: &[MatchBy]) -> Option<String> {
-    let has_hashes = |record: Kept<'_>| {
+    let has_hashes = |record: RecordRef<'_>| {
         record.prompt_hash().is_some() || !record.chain().is_empty() || record.request_key().is_some()
     };
     let is_by_prompt = MatchBy::any_by_prompt(order);
@@ -98,12 +98,12 @@ fn too_long(trace: &str, records: &Store, model_len: u32) -> Option<String> {
     ))
 }
 
-fn length(record: Kept<'_>) -> u32 {
+fn length(record: RecordRef<'_>) -> u32 {
     record.prompt_tokens().saturating_add(record.output_tokens())
 }
 
 /// Counts the records for which `is_so` holds; `None` where there is none.
-fn count(records: &Store, is_so: impl Fn(Kept<'_>) -> bool) -> Option<usize> {
+fn count(records: &Store, is_so: impl Fn(RecordRef<'_>) -> bool) -> Option<usize> {
     Some(records.iter().filter(|record| is_so(*record)).count()).filter(|count| *count > 0)
 }
 

@@ -19,7 +19,7 @@ use crate::{
         recorded::{errors, failure::Failure},
         selection::{account::Slot, miss::Explanation},
     },
-    recording::trace::{FinishReason, Kept, Outcome, PromptLogprobs, Record},
+    recording::trace::{FinishReason, Outcome, PromptLogprobs, Record, RecordRef},
     replay::{
         matching::{MatchBy, Miss, Query, Selection, WholePrompt},
         timing::Schedule,
@@ -196,7 +196,7 @@ fn described(selection: &Selection) -> String {
     text
 }
 
-fn script(state: &State, wanted: &Wanted<'_>, (kept, mut record): (Kept<'_>, Record), choice: usize) -> Script {
+fn script(state: &State, wanted: &Wanted<'_>, (kept, mut record): (RecordRef<'_>, Record), choice: usize) -> Script {
     let ids = record.output_token_ids.take();
     let last = ids.as_ref().and_then(|ids| ids.last().copied());
     let ids = match ids {

@@ -15,7 +15,6 @@ use super::{
     side::{make_folder, read_file, sidecar_of},
 };
 
-/// Prefix of file names.
 const PREFIX: &str = "sha256-";
 
 /// Bodies of more bytes are files of their own.
@@ -26,7 +25,6 @@ pub(super) fn name_of(bytes: &[u8]) -> Option<String> {
     (bytes.len() > LARGEST_INLINE).then(|| format!("{PREFIX}{}", digest(bytes)))
 }
 
-/// The name of a text that is a file of its own.
 pub(super) fn text_name(text: &str) -> String {
     format!("{PREFIX}{}", digest(text.as_bytes()))
 }
@@ -43,7 +41,6 @@ pub fn named_bytes(bytes: &[u8]) -> Value {
     json!({"bytes": bytes.len(), "sha256": digest(bytes)})
 }
 
-/// SHA-256 in hexadecimal digits.
 fn digest(bytes: &[u8]) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA256, bytes);
     digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
@@ -96,7 +93,7 @@ pub(super) fn write_new_blobs<'a>(
             match fs::symlink_metadata(&path) {
                 Ok(found) if found.is_file() => {}
                 Ok(_) => return read_file(cassette, &path).map(drop),
-                Err(_) => super::in_place::write(&path, bytes)?,
+                Err(_) => super::partial::write(&path, bytes)?,
             }
         }
     }

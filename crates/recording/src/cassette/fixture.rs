@@ -96,7 +96,6 @@ impl Fixture {
     }
 }
 
-/// The conditions under a key.
 fn of_key(key: &str, value: &Value) -> Result<Vec<Condition>, String> {
     let needs = |what: &str| format!("`match.{key}` has to be {what}");
     Ok(match key {
@@ -199,7 +198,6 @@ pub(super) fn read(record: &mut Record, node: &Node, shown: &Node) -> Result<(),
     Ok(())
 }
 
-/// Checks the templates of an answer.
 fn check_templates(node: &Node) -> Result<(), Wrong> {
     match &node.kind {
         Kind::Scalar(Value::String(text)) if template::is_template(text) => template::check(text).map_err(|error| {
@@ -219,7 +217,6 @@ pub(super) fn times(node: &Node) -> Result<u64, Wrong> {
         .ok_or_else(|| Wrong::at(node.line, "`times` has to be a number from 1 on, or always"))
 }
 
-/// How often a record may be served, as a file shows it.
 pub(super) fn shown_times(times: u64) -> Value {
     if times == u64::MAX { ALWAYS.into() } else { times.into() }
 }
@@ -234,7 +231,6 @@ pub(super) fn text_answer(text: &str) -> Answer {
 /// The keys of an answer that are fields of its message.
 pub(super) const OF_MESSAGE: [&str; 3] = ["content", "reasoning", "tool_calls"];
 
-/// The assistant's message with these fields.
 pub(super) fn message(mut fields: Map<String, Value>) -> Value {
     let mut message = Map::new();
     message.insert("role".to_owned(), "assistant".into());
@@ -243,7 +239,6 @@ pub(super) fn message(mut fields: Map<String, Value>) -> Value {
     message.into()
 }
 
-/// Makes a text of the message of a completion.
 pub(super) fn as_completion(record: &mut Record) {
     let Content::Choices { choices, .. } = &mut record.answer.content else { return };
     if record.path.split('?').next().map(Endpoint::of_path) != Some(Endpoint::Completions) {

@@ -51,14 +51,14 @@ impl Redact {
         let entries = node.entries().ok_or_else(|| Wrong::at(node.line, "`redact` has to be a map"))?;
         for entry in entries {
             let listed = texts(&entry.value, &entry.key)?;
-            match entry.key.as_str() {
-                "keys" => redact.keys = listed,
-                "patterns" => redact.patterns = listed,
-                "places" => redact.places = listed,
-                "shapes" => redact.shapes = listed,
-                "level" => redact.is_off = is_off(&entry.value)?,
-                key => {
-                    let why = format!("`{key}` is none of level, keys, patterns, places, shapes");
+            if entry.key == "level" {
+                redact.is_off = is_off(&entry.value)?;
+                continue;
+            }
+            match redact.lists().into_iter().find(|(name, _)| *name == entry.key) {
+                Some((_, list)) => *list = listed,
+                None => {
+                    let why = format!("`{}` is none of level, keys, patterns, places, shapes", entry.key);
                     return Err(Wrong::at(entry.line, why));
                 }
             }
@@ -69,12 +69,16 @@ impl Redact {
         }
     }
 
-    fn fields(&self) -> Map<String, Value> {
-        let lists =
-            [("shapes", &self.shapes), ("keys", &self.keys), ("patterns", &self.patterns), ("places", &self.places)];
-        let given = lists.into_iter().filter(|(_, list)| !list.is_empty());
+    /// The lists by their names, in the order in which they are written.
+    fn lists(&mut self) -> [(&'static str, &mut Vec<String>); 4] {
+        let Self { is_off: _, keys, patterns, places, shapes } = self;
+        [("shapes", shapes), ("keys", keys), ("patterns", patterns), ("places", places)]
+    }
+
+    fn fields(mut self) -> Map<String, Value> {
         let level = self.is_off.then(|| ("level".to_owned(), OFF.into()));
-        level.into_iter().chain(given.map(|(name, list)| (name.to_owned(), list.clone().into()))).collect()
+        let given = self.lists().into_iter().filter(|(_, list)| !list.is_empty());
+        level.into_iter().chain(given.map(|(name, list)| (name.to_owned(), std::mem::take(list).into()))).collect()
     }
 }
 
@@ -109,7 +113,7 @@ impl Header {
 
     /// The top of a cassette that replaces one with the top `old`: what people wrote there stays, and this is added.
     #[must_use]
-    pub fn over(self, old: Self) -> Self {
+    pub fn over(mut self, old: Self) -> Self {
         let mut all = Self { recorded: self.recorded, clock: old.clock.clone().or(self.clock), ..old };
         if !self.matching.is_empty() {
             all.matching = self.matching;
@@ -117,13 +121,11 @@ impl Header {
         add(&mut all.ignore, self.ignore);
         add(&mut all.scrub, self.scrub);
         add(&mut all.match_headers, self.match_headers);
-        let Redact { is_off, keys, patterns, places, shapes } = self.redact;
         // Secrets stay in what is recorded now only where that was chosen now.
-        all.redact.is_off = is_off;
-        add(&mut all.redact.keys, keys);
-        add(&mut all.redact.patterns, patterns);
-        add(&mut all.redact.places, places);
-        add(&mut all.redact.shapes, shapes);
+        all.redact.is_off = self.redact.is_off;
+        for ((_, list), (_, more)) in all.redact.lists().into_iter().zip(self.redact.lists()) {
+            add(list, std::mem::take(more));
+        }
         all.tag(&self.tags);
         all
     }
@@ -142,7 +144,7 @@ impl Header {
         put("ignore", self.ignore.clone().into(), true);
         put("scrub", self.scrub.clone().into(), true);
         put("match_headers", self.match_headers.clone().into(), false);
-        put("redact", self.redact.fields().into(), false);
+        put("redact", self.redact.clone().fields().into(), false);
         put("tags", self.tags.clone().into(), false);
         put("clock", self.clock.clone().into(), false);
         fields
@@ -160,7 +162,6 @@ fn is_off(node: &Node) -> Result<bool, Wrong> {
     }
 }
 
-/// Adds what is not there yet.
 fn add(list: &mut Vec<String>, more: Vec<String>) {
     for text in more {
         if !list.contains(&text) {
@@ -173,7 +174,6 @@ pub(super) fn text(node: &Node, key: &str) -> Result<String, Wrong> {
     node.text().map(str::to_owned).ok_or_else(|| Wrong::at(node.line, format!("`{key}` has to be text")))
 }
 
-/// A date as RFC 3339 has it.
 pub(super) fn date(node: &Node, key: &str) -> Result<String, Wrong> {
     let text = text(node, key)?;
     match OffsetDateTime::parse(&text, &Rfc3339) {

@@ -7,7 +7,6 @@ use serde_json::{Map, Value};
 
 use super::record::{Answer, Content};
 
-/// The key under which it stands.
 pub(super) const KEY: &str = "json+";
 
 /// Fields that are never taken from another answer.
@@ -41,7 +40,6 @@ pub(super) fn shorten(shown: &mut Map<String, Value>, answer: &Answer, base: &An
     }
 }
 
-/// Fills in what an answer takes from another one.
 pub(super) fn expand(answer: &mut Answer, base: &Answer) -> Result<(), String> {
     let Content::Json(Value::Object(added)) = &answer.content else {
         return Err(format!("`{KEY}` has to be a map"));

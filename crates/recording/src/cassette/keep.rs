@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::{
     record::{Answer, Content},
-    side::{Moment, Place, Side},
+    side::{Moment, Side},
 };
 
 /// Content to keep besides requests and responses.
@@ -47,7 +47,7 @@ impl Keep {
     /// Selects the values to keep that differ from run to run.
     pub(super) fn side(self, side: Side) -> Option<Side> {
         match self.times {
-            Times::Sidecar => Some(Side { place: Place::Sidecar, ..side }),
+            Times::Sidecar => Some(Side { times: Times::Sidecar, ..side }),
             // A copy of a record without times has none either.
             Times::Inline if side.recorded_at.is_none() && side.events.is_empty() && side.ms == 0.0 => None,
             Times::Inline => Some(Side {
@@ -56,7 +56,7 @@ impl Keep {
                 recorded_at: side.recorded_at,
                 ms: side.ms,
                 events: side.events.iter().map(|Moment(ms, ..)| Moment(*ms, None, None)).collect(),
-                place: Place::Inline,
+                times: Times::Inline,
                 ..Side::default()
             }),
             Times::None => None,
@@ -87,7 +87,6 @@ impl Keep {
     }
 }
 
-/// Takes token ids out of an event's data.
 fn strip_data(data: &mut Value) {
     match data {
         Value::String(text) => strip_text(text),
@@ -97,7 +96,6 @@ fn strip_data(data: &mut Value) {
     }
 }
 
-/// Takes token ids out of a text that is JSON.
 fn strip_text(text: &mut String) {
     if let Ok(mut value) = serde_json::from_str::<Value>(text)
         && strip(&mut value)

@@ -13,7 +13,6 @@ use serde_json::{Map, Value, json};
 use super::{blob, error::Wrong, record::Record};
 use crate::yaml::{Kind, Node};
 
-/// The key of a text that is a file of its own.
 pub(super) const KEY: &str = "$blob";
 
 /// Texts of more bytes are files of their own.

@@ -14,22 +14,17 @@
 //! added to it.
 
 mod blob;
-mod by_hand;
 mod call_ids;
 mod continued;
 mod echo;
 mod error;
 mod fixture;
 mod header;
-mod in_place;
 mod json_added;
 mod keep;
 mod large;
 mod load;
-mod marks;
-mod merge;
 mod message;
-mod moments;
 mod names;
 mod partial;
 #[cfg(test)]
@@ -40,14 +35,12 @@ mod record;
 mod rerecorded;
 #[cfg(test)]
 mod rerecorded_properties;
-mod runs;
 mod side;
 mod spool;
 pub mod template;
 #[cfg(test)]
 mod tests;
 mod threads;
-mod tokens;
 mod write;
 mod writer;
 
@@ -58,16 +51,13 @@ pub use self::{
     error::CassetteError,
     fixture::{Condition, Fixture, FixtureError},
     header::{Header, Redact},
-    in_place::rewrite,
     keep::{Keep, Times, TokenIds},
     load::{Cassette, is_cassette, load, parse, text_of},
     message::{call_of, short_message, wire_message},
-    moments::Moments,
     names::shown_by_order,
+    partial::rewrite,
     record::{Answer, Content, Echo, Fault, Record, SseEvent, ValueSource},
-    runs::{Run, last_run},
-    side::{Moment, Place, Side, read_file as read_beside, sidecar_of, timing_of},
-    tokens::Tokens,
+    side::{Moment, Moments, Run, Side, Tokens, last_run, read_file as read_beside, sidecar_of, timing_of},
     write::{emit, emit_expanded},
     writer::{CassetteWriter, RecordedExchange, WriteMode},
 };

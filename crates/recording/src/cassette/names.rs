@@ -16,7 +16,6 @@ use super::{
 };
 use crate::canonical::{renamed, visit_ids};
 
-/// Ids of the wire and the names that the file gives them.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     /// The conversation of each record: the place of its first one.
@@ -84,7 +83,6 @@ impl Names {
         self.responses.retain(|_, at| *at >= before);
     }
 
-    /// The conversation of the next record.
     fn begin(&self, record: &Record, base: Option<usize>) -> usize {
         let named = || self.responses.get(record.body.get("previous_response_id")?.as_str()?).copied();
         let conversation = base.or_else(named).and_then(|base| self.conversations.get(base).copied());
@@ -98,14 +96,15 @@ impl Names {
     }
 }
 
-/// The ids of a record, the request's first, each once.
 fn distinct_ids(body: &mut Value, answer: &mut Answer) -> Vec<String> {
     let (mut ids, mut seen) = (Vec::new(), HashSet::new());
-    visit(body, answer, &mut |id| {
+    let mut note = |id: &mut String| {
         if seen.insert(id.clone()) {
             ids.push(id.clone());
         }
-    });
+    };
+    visit_ids(body, &mut note);
+    for_answer(answer, &mut |part| visit_ids(part, &mut note));
     ids
 }
 
@@ -115,12 +114,10 @@ pub(super) fn rename(record: &mut Record, body: Value, names: &HashMap<String, S
     rename_answer(&mut record.answer, names);
 }
 
-/// Replaces the ids of an answer.
 pub(super) fn rename_answer(answer: &mut Answer, names: &HashMap<String, String>) {
     for_answer(answer, &mut |part| *part = renamed(std::mem::take(part), names));
 }
 
-/// The ids of an answer in order.
 pub(super) fn ids_of_answer(answer: &Answer) -> Vec<String> {
     let mut ids = Vec::new();
     for_answer(&mut answer.clone(), &mut |part| visit_ids(part, &mut |id| ids.push(id.clone())));
@@ -135,12 +132,6 @@ pub fn shown_by_order(record: &Record) -> Value {
     let names = ids.into_iter().zip(1..).map(|(id, number)| (id, format!("id_{number}"))).collect();
     rename_answer(&mut answer, &names);
     answer.shown()
-}
-
-/// Shows every id of a record, the request's first.
-fn visit(body: &mut Value, answer: &mut Answer, show: &mut dyn FnMut(&mut String)) {
-    visit_ids(body, show);
-    for_answer(answer, &mut |part| visit_ids(part, show));
 }
 
 /// Shows the parts of an answer that look like a body of messages.
@@ -167,7 +158,6 @@ fn is_short(id: &str) -> bool {
     })
 }
 
-/// The number of a name that was given here.
 fn number_of(name: &str) -> Option<usize> {
     name.strip_prefix("call_")?.parse().ok()
 }

@@ -1,18 +1,23 @@
 //! The file of a recording that is not finished, `NAME.yaml.partial`: a cassette too, which grows at its end.
 //!
 //! Records that are on the disk are not written again; what follows them is. A partial file that was left by a crash is never
-//! overwritten: the recording does not begin where it holds records, and one that cannot be read is put aside.
+//! overwritten: the recording does not begin where it holds records, and one that cannot be read is put aside. A finished one
+//! takes the cassette's place. Files are readable by their owner only.
 
 use std::{
     ffi::OsString,
-    fs::{self, File, TryLockError},
-    io::{self, Read, Seek, SeekFrom, Write},
+    fs::{self, File, OpenOptions, TryLockError},
+    io::{self, BufRead, Read, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
 };
 
-use super::{CassetteError, in_place::private, parse, spool::Spool};
+use super::{
+    Cassette, CassetteError, blob, parse,
+    side::{self, sidecar_of},
+    spool::Spool,
+    write::emit,
+};
 
-/// Returns the path of a partial file.
 pub(super) fn partial(path: &Path) -> PathBuf {
     with_end(path, ".partial".as_ref())
 }
@@ -44,9 +49,6 @@ pub(super) struct Partial {
 
 impl Partial {
     /// Takes the partial file of a cassette for one's own; `before` comes before its records.
-    ///
-    /// # Errors
-    /// When it cannot be created, is locked by another program, or holds records.
     pub(super) fn claim(path: &Path, before: String) -> Result<Self, CassetteError> {
         let own = partial(path);
         let io = |source| CassetteError::Io { path: own.clone(), source };
@@ -81,12 +83,10 @@ impl Partial {
         })
     }
 
-    /// Begins with another text.
     pub(super) fn begin(&mut self, before: String) {
         self.before = before;
     }
 
-    /// Returns the buffer of new records.
     pub(super) fn added(&mut self) -> &mut String {
         &mut self.added
     }
@@ -139,9 +139,6 @@ impl Partial {
 
     /// Begins anew with all records, where another program emptied, removed or replaced the file. What has its name now is
     /// kept under another one.
-    ///
-    /// # Errors
-    /// When the file cannot be created.
     pub(super) fn begin_anew(&mut self, cassette: &Path) -> Result<(), CassetteError> {
         let io = |source| CassetteError::Io { path: self.path.clone(), source };
         if !is_at(&self.file, &self.path) {
@@ -179,7 +176,6 @@ impl Partial {
         Ok(())
     }
 
-    /// Waits until the disk has all of it.
     pub(super) fn keep(&self) -> io::Result<()> {
         self.file.sync_all()
     }
@@ -216,6 +212,58 @@ fn is_at(_: &File, path: &Path) -> bool {
 fn aside(own: &Path) -> PathBuf {
     let names = (1_u32..).map(|number| with_end(own, format!(".{number}").as_ref()));
     names.into_iter().find(|name| fs::symlink_metadata(name).is_err()).unwrap_or_else(|| own.to_owned())
+}
+
+/// Writes a cassette and its sidecar in place of what is there; bodies that it does not have any more are removed.
+///
+/// # Errors
+/// When they cannot be written.
+pub fn rewrite(cassette: &Cassette) -> Result<(), CassetteError> {
+    let Cassette { path, header, records, tools, .. } = cassette;
+    let sides: String = side::text(records.iter().filter_map(|record| record.side.as_ref()));
+    let put = || -> io::Result<()> {
+        blob::write_blobs(path, records.iter())?;
+        write(&partial(path), emit(header, records, tools).as_bytes())?;
+        put_in_place(path, sides.as_bytes())?;
+        blob::remove_others(path, records)
+    };
+    put().map_err(|source| CassetteError::Io { path: path.clone(), source })
+}
+
+/// Puts a cassette that is written as its partial file in its place, and its sidecar before it; without times there is none.
+pub(super) fn put_in_place(path: &Path, mut sides: impl BufRead) -> io::Result<()> {
+    let timing = side::timing_of(path);
+    if !sides.fill_buf()?.is_empty() {
+        side::make_folder(path, &sidecar_of(path))?;
+        io::copy(&mut sides, &mut private().truncate(true).open(partial(&timing))?)?;
+        fs::rename(partial(&timing), timing)?;
+    } else if timing.exists() {
+        fs::remove_file(timing)?;
+    }
+    let partial = partial(path);
+    if !fs::symlink_metadata(&partial)?.is_file() {
+        let message = format!("{} is not a file any more; another program replaced it", partial.display());
+        return Err(io::Error::other(message));
+    }
+    fs::rename(partial, path)
+}
+
+/// Writes a file that only its owner can read.
+pub(super) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    private().truncate(true).open(path)?.write_all(bytes)
+}
+
+fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.create(true).write(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        // A link in the place of such a file would have another one overwritten, a pipe would hold up its writer.
+        let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+        options.mode(0o600).custom_flags(flags.bits().cast_signed());
+    }
+    options
 }
 
 #[cfg(test)]

@@ -11,8 +11,9 @@ use super::{
     fixture,
     header::{date, map, number, text, texts},
     json_added,
+    keep::Times,
     record::{Answer, Content, Echo, Fault, Record, SseEvent, ValueSource},
-    side::{Moment, Place, Side},
+    side::{Moment, Side},
 };
 use crate::{
     redaction::{NoPlaceholder, Placeholder},
@@ -26,7 +27,6 @@ const LONGEST: f64 = 366.0 * 86_400_000.0;
 pub(super) struct Written {
     pub(super) record: Record,
     pub(super) id: Option<u64>,
-    /// Unknown keys, with their lines.
     pub(super) unknown: Vec<(usize, String)>,
     /// The names of the request's and the answer's body in the sidecar, with their lines.
     pub(super) blobs: [Option<(usize, String)>; 2],
@@ -34,7 +34,6 @@ pub(super) struct Written {
     pub(super) json_added: Option<usize>,
 }
 
-/// Reads a record.
 pub(super) fn record(node: &Node) -> Result<Written, Wrong> {
     let entries = node.entries().ok_or_else(|| Wrong::at(node.line, "a record has to be a map"))?;
     let mut record =
@@ -89,7 +88,6 @@ pub(super) fn record(node: &Node) -> Result<Written, Wrong> {
     }
 }
 
-/// The name of a body that is a file of its own.
 fn blob_of(node: Option<&Node>) -> Result<Option<(usize, String)>, Wrong> {
     let named = node.and_then(|node| node.get("body_blob"));
     named.map(|named| text(named, "body_blob").map(|name| (named.line, name))).transpose()
@@ -100,7 +98,6 @@ fn numbers(node: &Node, key: &str) -> Result<Vec<u64>, Wrong> {
     items.iter().map(|item| number(item, key)).collect()
 }
 
-/// Reads where the values of placeholders stand.
 fn put_back(node: &Node) -> Result<Vec<(Placeholder, ValueSource)>, Wrong> {
     let entries = node.entries().ok_or_else(|| Wrong::at(node.line, "`put_back` has to be a map of placeholders"))?;
     let wrong = |line: usize, error: &dyn fmt::Display| Wrong::at(line, format!("`put_back`: {error}"));
@@ -150,13 +147,12 @@ fn headers(node: &Node) -> Result<Vec<(String, String)>, Wrong> {
 /// Fields of the only choice, which stand in the answer itself.
 pub(super) const OF_CHOICE: [&str; 6] = ["message", "text", "finish_reason", "stop_reason", "logprobs", "index"];
 
-/// Reads the times that a record shows itself.
 fn timing(node: &Node) -> Result<Side, Wrong> {
     let wrong = |line, key| Wrong::at(line, format!("`timing.{key}`: times are milliseconds, from 0 on"));
     let time = |node: &Node, key| {
         node.value().as_f64().filter(|ms| (0.0..=LONGEST).contains(ms)).ok_or_else(|| wrong(node.line, key))
     };
-    let mut side = Side { place: Place::Inline, ..Side::default() };
+    let mut side = Side { times: Times::Inline, ..Side::default() };
     for entry in node.entries().ok_or_else(|| Wrong::at(node.line, "`timing` has to be a map"))? {
         let value = &entry.value;
         match entry.key.as_str() {
@@ -173,7 +169,6 @@ fn timing(node: &Node) -> Result<Side, Wrong> {
     Ok(side)
 }
 
-/// Reads an answer.
 pub(super) fn answer(node: &Node, unknown: &mut Vec<(usize, String)>) -> Result<Answer, Wrong> {
     if let Some(text) = node.text() {
         return Ok(fixture::text_answer(text));
@@ -191,7 +186,10 @@ pub(super) fn answer(node: &Node, unknown: &mut Vec<(usize, String)>) -> Result<
             "headers" => answer.headers = headers(value)?,
             "fault" => fault = Some((value.line, text(value, "fault")?)),
             "after_events" => after_events = number(value, "after_events")?,
-            "choices" => choices = all_choices(value)?,
+            "choices" => {
+                let items = value.items().ok_or_else(|| Wrong::at(value.line, "`choices` has to be a list"))?;
+                choices = items.iter().map(|item| map(item, "choices")).collect::<Result<_, _>>()?;
+            }
             "usage" => usage = Some(value.value()).filter(|usage| !usage.is_null()),
             "json" | json_added::KEY => bodies.push(Content::Json(value.value())),
             "error" => bodies.push(Content::Json(serde_json::json!({"error": value.value()}))),
@@ -239,11 +237,6 @@ fn status(node: &Node) -> Result<u16, Wrong> {
     number
         .and_then(|number| u16::try_from(number).ok())
         .ok_or_else(|| Wrong::at(node.line, "`status` has to be the HTTP status of an answer, such as 200"))
-}
-
-fn all_choices(node: &Node) -> Result<Vec<Map<String, Value>>, Wrong> {
-    let items = node.items().ok_or_else(|| Wrong::at(node.line, "`choices` has to be a list"))?;
-    items.iter().map(|item| map(item, "choices")).collect()
 }
 
 fn events(node: &Node) -> Result<Vec<SseEvent>, Wrong> {

@@ -4,7 +4,6 @@ use std::collections::HashSet;
 
 use super::record::Record;
 
-/// The last records, with the number of those before them.
 #[derive(Debug)]
 pub(super) struct RecentRecords {
     list: Vec<Record>,
@@ -26,7 +25,6 @@ impl RecentRecords {
         self.list.push(record);
     }
 
-    /// Number of all records.
     pub(super) fn count(&self) -> usize {
         self.gone + self.list.len()
     }
@@ -44,12 +42,10 @@ impl RecentRecords {
         &mut self.list
     }
 
-    /// Those from a place on.
     pub(super) fn since(&self, place: usize) -> impl Iterator<Item = &Record> {
         self.list.iter().skip(place.saturating_sub(self.gone))
     }
 
-    /// As [`since`](Self::since), to be changed.
     pub(super) fn since_mut(&mut self, place: usize) -> impl Iterator<Item = &mut Record> {
         self.list.iter_mut().skip(place.saturating_sub(self.gone))
     }

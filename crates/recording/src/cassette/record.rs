@@ -320,12 +320,10 @@ fn is_question(message: &Value) -> bool {
     message.get("role").is_some_and(|role| role == "user") && message.get("content").is_some_and(has_text)
 }
 
-/// The beginning of a text in one line.
 fn excerpt(text: &str, most: usize) -> String {
     clipped(&text.replace('\n', " "), most)
 }
 
-/// Bytes that a value holds, about.
 fn memory(value: &Value) -> usize {
     /// A field's value, key, hash and place; a map has room for four, or twice as many.
     const FIELD: usize = size_of::<Value>() + size_of::<String>() + 3 * size_of::<usize>();

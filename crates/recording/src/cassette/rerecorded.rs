@@ -4,9 +4,11 @@
 //! A record that is the same as the old one stays as the file shows it, with its ids and its form; only its times are new. One
 //! whose request changed takes the place of the old record that is gone, where that stood next.
 //!
+//! Hand-written records of the file stay as a person wrote them, and no recorded request stands for them.
+//!
 //! Limits: of equal requests the first stays the first, since they are played in their order.
 //!
-//! See docs/decisions/0077-records-keep-their-places.md.
+//! See docs/decisions/0077-records-keep-their-places.md and docs/decisions/0083-hand-written-records.md.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -59,6 +61,12 @@ pub(super) fn arrange(header: &Header, old: &[Record], new: Vec<Record>) -> (Vec
     }
     let Arranging { numbers, mut done, .. } = arranging;
     (order.into_iter().filter_map(|at| done.get_mut(at)?.take()).collect(), numbers)
+}
+
+/// The hand-written ones of these records, with numbers from `next` on.
+pub(super) fn by_hand(old: &[Record], next: u64) -> Vec<Record> {
+    let fixtures = old.iter().filter(|record| record.is_fixture);
+    fixtures.zip(next..).map(|(record, id)| Record { id, ..record.clone() }).collect()
 }
 
 /// The rules by which a request is the one that the file had.
@@ -164,7 +172,6 @@ fn slots(old: &[Record], new: &[Record], bases: &[Option<usize>], partners: &[Op
     slots
 }
 
-/// The new records in the order of their places.
 fn order(slots: &[Slot]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..slots.len()).collect();
     order.sort_by_key(|at| slots.get(*at).map(|slot| (slot.end(), matches!(slot, Slot::Behind(_)))));
@@ -188,9 +195,7 @@ fn numbers(old: &[Record], new: &[Record], slots: &[Slot]) -> HashMap<u64, u64> 
     new.iter().zip(slots).map(|(record, slot)| (record.id, number(slot))).collect()
 }
 
-/// Records on their way to their places.
 struct Arranging {
-    /// New numbers.
     numbers: HashMap<u64, u64>,
     /// Numbers of what is in place, by those that it had.
     placed: HashMap<u64, u64>,
@@ -257,7 +262,6 @@ fn body_after(body: &SharedBody, from: usize) -> Value {
     left
 }
 
-/// The ids of a body in order, each once.
 fn ids_after(body: &SharedBody, from: usize) -> Vec<String> {
     let mut ids = Vec::new();
     visit_ids(&mut body_after(body, from), &mut |id| ids.push(id.clone()));

@@ -22,14 +22,12 @@ pub(super) struct Spool {
 }
 
 impl Spool {
-    /// An empty text beside this cassette.
     pub(super) fn beside(cassette: &Path) -> Self {
         let folder = cassette.parent().filter(|folder| !folder.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new(".")).to_owned();
         Self { folder, file: None, length: 0, pending: String::new() }
     }
 
-    /// Adds to it.
     pub(super) fn push(&mut self, text: &str) {
         self.pending.push_str(text);
         if let Err(error) = self.write() {
@@ -53,7 +51,6 @@ impl Spool {
         Ok(())
     }
 
-    /// Reads all of it.
     pub(super) fn reader(&mut self) -> io::Result<impl BufRead> {
         let written: Box<dyn Read> = match &mut self.file {
             Some(file) => {
@@ -65,7 +62,6 @@ impl Spool {
         Ok(BufReader::new(written).chain(self.pending.as_bytes()))
     }
 
-    /// Returns all of it.
     pub(super) fn text(&mut self) -> io::Result<String> {
         let mut text = String::new();
         self.reader()?.read_to_string(&mut text)?;

@@ -10,19 +10,20 @@ use super::{
     echo::{conversation_of, echo, stand_alone},
     fixture,
     header::Header,
-    json_added, large,
-    marks::marked,
+    json_added,
+    keep::Times,
+    large,
     message::{means_same, short_message},
     read::OF_CHOICE,
     record::{Answer, Content, Echo, Record, SseEvent},
-    side::{Moment, Place, Side},
+    side::{Moment, Side},
+    threads::marked,
 };
 use crate::{
     canonical,
     yaml::{self, Layout},
 };
 
-/// The first line of a file.
 const GREETING: &str = "# vllm-vcr cassette. Edit answers freely; editing a request changes what it matches.\n";
 
 /// A whole cassette: records that continue others (`like`) show what is new in them, and tools are shown once.
@@ -81,7 +82,6 @@ pub(super) fn top(header: &Header) -> String {
     out
 }
 
-/// The definitions of tools, after the records.
 pub(super) fn tools_text(out: &mut String, tools: &Map<String, Value>) {
     if !tools.is_empty() {
         out.push_str("tools:\n");
@@ -139,7 +139,7 @@ pub(super) fn record_text(out: &mut String, record: &Record, base: Option<&Recor
         json_added::shorten(&mut answer, &record.answer, &base.answer);
     }
     put("answer", fixture::short(&answer).filter(|_| record.is_fixture).unwrap_or_else(|| answer.into()));
-    if let Some(side) = record.side.as_ref().filter(|side| side.place == Place::Inline) {
+    if let Some(side) = record.side.as_ref().filter(|side| side.times == Times::Inline) {
         put("timing", timing(side));
     }
     large::put_beside(&mut fields, |text, part| !is_full && !record.holds_large && part.is_beside(text));
@@ -167,7 +167,6 @@ fn notes(record: &Record) -> Vec<(&'static str, Value)> {
     notes
 }
 
-/// The times of a record, as it shows them itself.
 fn timing(side: &Side) -> Value {
     let mut fields = Map::new();
     fields.extend(side.recorded_at.iter().map(|at| ("recorded_at".to_owned(), at.clone().into())));
@@ -249,7 +248,6 @@ fn headers(headers: &[(String, String)]) -> Value {
     map.into()
 }
 
-/// Tools by name, where they can be shown so.
 fn name_tools(mut body: Value, mut tools: Tools<'_>) -> Value {
     let listed = body.get_mut("tools").and_then(Value::as_array_mut);
     for tool in listed.map(Vec::as_mut_slice).unwrap_or_default() {
@@ -289,7 +287,6 @@ fn name_of(tool: &Value, tools: &mut Tools<'_>) -> Option<String> {
     None
 }
 
-/// The answer as a file shows it.
 pub(super) fn answer_fields(answer: &Answer) -> Map<String, Value> {
     let mut fields = Map::new();
     fields.insert("status".to_owned(), answer.status.into());

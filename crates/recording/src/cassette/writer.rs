@@ -19,21 +19,19 @@ use std::{
 use serde_json::{Map, Value};
 
 use super::{
-    Cassette, CassetteError, blob, by_hand,
+    Cassette, CassetteError, blob,
     continued::{Inherited, bases},
     header::Header,
-    in_place::put_in_place,
     keep::{Keep, Times, TokenIds},
     load,
     names::Names,
-    partial::{Partial, partial},
+    partial::{Partial, partial, put_in_place},
     recent::RecentRecords,
     record::{Echo, Record},
-    rerecorded, runs,
-    side::{self, Side},
+    rerecorded,
+    side::{self, Side, Tokens},
     spool::Spool,
     threads::{Chain, Threads, share},
-    tokens::Tokens,
     write::{Tools, emit, record_text, tools_text, top},
 };
 use crate::canonical::{Call, Rules};
@@ -100,7 +98,6 @@ pub struct CassetteWriter {
     next: u64,
     /// Numbers of the old file's records, where one of them is high.
     taken: BTreeSet<u64>,
-    /// Records of the old file.
     old: usize,
     /// Records whose bodies are on the disk.
     flushed: usize,
@@ -321,7 +318,6 @@ impl CassetteWriter {
         Ok(())
     }
 
-    /// Lets go of what the disk has.
     fn let_go(&mut self) {
         let written = std::mem::replace(&mut self.flushed, self.records.count());
         if self.keeps_places {
@@ -384,12 +380,13 @@ impl CassetteWriter {
             (WriteMode::Replace, None) => "once",
         };
         let is_noted = self.notes_runs && self.keep.times == Times::Sidecar && !is_same();
-        if is_noted { runs::note(&self.path, mode, self.records.count()) } else { Ok(()) }
+        if is_noted { side::note_run(&self.path, mode, self.records.count()) } else { Ok(()) }
     }
 
     /// Adds the hand-written records of the file that is replaced, if it can be read, behind the others.
     fn add_by_hand(&mut self) {
-        for record in by_hand::of_file(&self.path, self.next) {
+        let old = load(&self.path).map(|old| old.records).unwrap_or_default();
+        for record in rerecorded::by_hand(&old, self.next) {
             record_text(self.partial.added(), &record, None, Tools::Closed(&self.tools), self.indent);
             self.records.push(record);
             self.dirty = true;
@@ -400,7 +397,7 @@ impl CassetteWriter {
     fn arrange(&mut self) -> io::Result<HashMap<u64, u64>> {
         let Ok(old) = load(&self.path) else { return Ok(HashMap::new()) };
         let mut records = std::mem::take(self.records.list_mut());
-        records.extend(by_hand::numbered(&old.records, self.next));
+        records.extend(rerecorded::by_hand(&old.records, self.next));
         let (records, numbers) = rerecorded::arrange(&self.header, &old.records, records);
         blob::write_blobs(&self.path, records.iter())?;
         self.partial.replace(&emit(&self.header, &records, &Map::new()))?;

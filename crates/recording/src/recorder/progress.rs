@@ -33,9 +33,7 @@ pub struct Progress {
     capacity: Capacity,
     queued: AtomicUsize,
     bytes: AtomicUsize,
-    /// Records dropped because too many items waited.
     queue_full: AtomicU64,
-    /// Records dropped because what waited held too many bytes.
     queue_bytes: AtomicU64,
     /// Whether bytes were lacking last, and less than half of them are free since.
     lacks_bytes: AtomicBool,
@@ -61,7 +59,6 @@ pub enum RecorderState {
     Behind,
 }
 
-/// When the recorder's thread last went on.
 #[derive(Debug)]
 struct Pulse {
     zero: Instant,

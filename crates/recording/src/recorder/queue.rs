@@ -33,10 +33,8 @@ struct State<T> {
     is_closed: bool,
 }
 
-/// Result of taking a batch.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Taken {
-    /// A batch.
     Some,
     /// Nothing in time.
     Nothing,
@@ -45,7 +43,6 @@ pub(super) enum Taken {
 }
 
 impl<T> Queue<T> {
-    /// A queue of at most so many.
     pub(super) fn new(most: usize) -> Self {
         let state = State { waiting: Vec::new(), wake_at: 1, is_closed: false };
         Self { state: Mutex::new(state), awake: Condvar::new(), most }

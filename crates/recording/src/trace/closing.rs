@@ -19,7 +19,7 @@ use serde_json::Map;
 use super::End;
 
 /// Bytes of a file that are looked at; no closing member is as long.
-pub(super) const TAIL: usize = 4096;
+pub(super) const MOST_BYTES: usize = 4096;
 /// A gzip header with a comment and nothing else: no time, no flags of the compressor, no operating system.
 const HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0x10, 0, 0, 0, 0, 0, 255];
 /// The end of the comment, nothing compressed, its checksum and its length.
@@ -30,11 +30,10 @@ struct Comment {
     end: End,
 }
 
-/// The member that closes a file.
 pub(super) fn member(end: End) -> io::Result<Vec<u8>> {
     let mut comment = Comment { end };
     let mut text = serde_json::to_string(&comment)?;
-    if text.len() > TAIL / 2 {
+    if text.len() > MOST_BYTES / 2 {
         comment.end.extra = Map::new();
         text = serde_json::to_string(&comment)?;
     }
@@ -51,10 +50,9 @@ fn find(bytes: &[u8]) -> Option<End> {
 
 /// The last bytes of a packed input, known once it was read.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Tail(Arc<Mutex<Vec<u8>>>);
+pub(super) struct LastBytes(Arc<Mutex<Vec<u8>>>);
 
-impl Tail {
-    /// Of these bytes.
+impl LastBytes {
     pub(super) fn of(bytes: &[u8]) -> Self {
         let tail = Self::default();
         tail.follow(bytes);
@@ -62,23 +60,19 @@ impl Tail {
     }
 
     /// Of a file as it is now.
-    ///
-    /// # Errors
-    /// When it cannot be read.
     pub(super) fn of_file(path: &Path) -> io::Result<Self> {
         let mut file = File::open(path)?;
         let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(length.saturating_sub(TAIL as u64)))?;
-        let mut bytes = Vec::with_capacity(TAIL);
-        file.take(TAIL as u64).read_to_end(&mut bytes)?;
+        file.seek(SeekFrom::Start(length.saturating_sub(MOST_BYTES as u64)))?;
+        let mut bytes = Vec::with_capacity(MOST_BYTES);
+        file.take(MOST_BYTES as u64).read_to_end(&mut bytes)?;
         Ok(Self::of(&bytes))
     }
 
-    /// More bytes were read.
     pub(super) fn follow(&self, bytes: &[u8]) {
         let mut tail = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let added = bytes.get(bytes.len().saturating_sub(TAIL)..).unwrap_or_default();
-        let surplus = (tail.len() + added.len()).saturating_sub(TAIL);
+        let added = bytes.get(bytes.len().saturating_sub(MOST_BYTES)..).unwrap_or_default();
+        let surplus = (tail.len() + added.len()).saturating_sub(MOST_BYTES);
         tail.drain(..surplus);
         tail.extend_from_slice(added);
     }
@@ -108,24 +102,24 @@ mod tests {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
         encoder.write_all(&[b'x'; 9000]).unwrap();
         let mut bytes = encoder.finish().unwrap();
-        assert_eq!(Tail::of(&bytes).end(), None);
+        assert_eq!(LastBytes::of(&bytes).end(), None);
         bytes.extend(member(end()).unwrap());
         let mut unpacked = Vec::new();
         MultiGzDecoder::new(&*bytes).read_to_end(&mut unpacked).unwrap();
         assert_eq!(unpacked, [b'x'; 9000]);
-        let tail = Tail::default();
+        let tail = LastBytes::default();
         bytes.chunks(7).for_each(|piece| tail.follow(piece));
-        assert_eq!((tail.end(), Tail::of(&bytes).end()), (Some(end()), Some(end())));
+        assert_eq!((tail.end(), LastBytes::of(&bytes).end()), (Some(end()), Some(end())));
         for length in 0..bytes.len() {
-            assert_eq!(Tail::of(&bytes[..length]).end(), None, "{length}");
+            assert_eq!(LastBytes::of(&bytes[..length]).end(), None, "{length}");
         }
     }
 
     #[test]
     fn it_is_never_longer_than_what_is_looked_at() {
         let mut long = end();
-        long.extra.insert("x".to_owned(), "y".repeat(TAIL).into());
-        let found = Tail::of(&member(long).unwrap()).end();
+        long.extra.insert("x".to_owned(), "y".repeat(MOST_BYTES).into());
+        let found = LastBytes::of(&member(long).unwrap()).end();
         assert_eq!(found, Some(End { extra: Map::new(), ..end() }));
     }
 }

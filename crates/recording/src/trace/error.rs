@@ -28,23 +28,14 @@ pub enum TraceError {
         line: u64,
     },
     /// The file's name does not show which format it holds.
-    #[error("{path}: the name of a trace ends in .jsonl, .json or .gz; rename the file, or pipe it in as `-`", path = path.display())]
-    Suffix {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("{}: the name of a trace ends in .jsonl, .json or .gz; rename the file, or pipe it in as `-`", .0.display())]
+    Suffix(PathBuf),
     /// The name is that of gzip, the content is not.
-    #[error("{path}: the name ends in .gz, but the content is not gzip; rename it to end in .jsonl, or compress it", path = path.display())]
-    NotGzip {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("{}: the name ends in .gz, but the content is not gzip; rename it to end in .jsonl, or compress it", .0.display())]
+    NotGzip(PathBuf),
     /// The content is gzip, the name is not.
-    #[error("{path}: the content is gzip, but the name does not show it; rename it to end in .jsonl.gz, or unpack it", path = path.display())]
-    UnexpectedGzip {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("{}: the content is gzip, but the name does not show it; rename it to end in .jsonl.gz, or unpack it", .0.display())]
+    UnexpectedGzip(PathBuf),
     /// The gzip data is damaged (not merely cut short).
     #[error("{path}:{line}: the gzip data is damaged here ({source}); the {records} records before it are readable: unpack what is left with `gunzip -c` into a .jsonl file", path = path.display())]
     Corrupt {
@@ -76,29 +67,17 @@ pub enum TraceError {
         finding: Finding,
     },
     /// A pipe or a device, which may never end.
-    #[error("{path}: is no plain file; write it to one, or pipe it in as `-`", path = path.display())]
-    NoFile {
-        /// Its path.
-        path: PathBuf,
-    },
+    #[error("{}: is no plain file; write it to one, or pipe it in as `-`", .0.display())]
+    NoFile(PathBuf),
     /// The file to be created exists.
-    #[error("{path}: exists already; choose another name, or allow it to be replaced or appended to", path = path.display())]
-    Exists {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("{}: exists already; choose another name, or allow it to be replaced or appended to", .0.display())]
+    Exists(PathBuf),
     /// Another program writes the file.
-    #[error("{path}: another program is writing it; write to a file of its own", path = path.display())]
-    InUse {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("{}: another program is writing it; write to a file of its own", .0.display())]
+    InUse(PathBuf),
     /// A directory without traces.
-    #[error("{path}: no file in this directory ends in .jsonl or .jsonl.gz; name a trace, or a directory of traces", path = path.display())]
-    NoTraces {
-        /// The directory.
-        path: PathBuf,
-    },
+    #[error("{}: no file in this directory ends in .jsonl or .jsonl.gz; name a trace, or a directory of traces", .0.display())]
+    NoTraces(PathBuf),
     /// Two files that cannot be one trace.
     #[error(
         "{first} and {second} are no one trace: their {field} differs ({was} and {is}); read them apart",
@@ -140,6 +119,36 @@ impl fmt::Display for Finding {
         match &self.field {
             Some(field) => write!(f, "{}: {field}: {}", self.line, self.text),
             None => write!(f, "{}: {}", self.line, self.text),
+        }
+    }
+}
+
+/// Bad lines that are kept; the others are counted.
+const NAMED_BAD_LINES: usize = 10;
+
+/// Lines that break a rule of the format, where the others are read all the same: how many, and the first defect of the first ones.
+///
+/// See docs/decisions/0010-one-bad-record-does-not-cost-a-trace.md.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct BadLines {
+    /// Number of bad lines.
+    pub count: u64,
+    /// The first ten.
+    pub first: Vec<Finding>,
+}
+
+impl BadLines {
+    /// Returns true if there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Adds the defect of one more line.
+    pub fn note(&mut self, finding: Finding) {
+        self.count += 1;
+        if self.first.len() < NAMED_BAD_LINES {
+            self.first.push(finding);
         }
     }
 }

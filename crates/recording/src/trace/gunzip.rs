@@ -51,8 +51,8 @@ pub(super) struct Gunzip<R> {
 
 impl<R: BufRead> Gunzip<R> {
     pub(super) fn new(packed: R) -> Self {
-        let (member, buffer) = (Decompress::new_gzip(WINDOW), vec![0; BUFFER].into_boxed_slice());
-        Self { packed, member, is_within: true, buffer, given: 0, filled: 0, damage: None }
+        let buffer = vec![0; BUFFER].into_boxed_slice();
+        Self { packed, member: new_member(), is_within: true, buffer, given: 0, filled: 0, damage: None }
     }
 
     /// Unpacks some bytes into the buffer, none at the end of the data.
@@ -62,33 +62,57 @@ impl<R: BufRead> Gunzip<R> {
             if let Some(damage) = self.damage.take() {
                 return Err(damage);
             }
-            let packed = self.packed.fill_buf()?;
-            if packed.is_empty() && !self.is_within {
+            if !self.is_within && self.packed.fill_buf()?.is_empty() {
                 return Ok(());
             }
-            let is_over = packed.is_empty();
-            let (taken, made) = (self.member.total_in(), self.member.total_out());
-            let status = self.member.decompress(packed, &mut self.buffer, FlushDecompress::None);
-            self.filled = size(self.member.total_out() - made);
-            self.packed.consume(size(self.member.total_in() - taken));
-            self.is_within = true;
-            match status {
-                Ok(Status::StreamEnd) => {
-                    self.member = Decompress::new_gzip(WINDOW);
-                    self.is_within = false;
-                }
-                Ok(Status::Ok | Status::BufError) if is_over && self.filled == 0 => {
+            let (made, state) = inflate(&mut self.member, &mut self.packed, &mut self.buffer)?;
+            (self.filled, self.is_within) = (made, true);
+            match state {
+                Ok(MemberState::Within) => {}
+                Ok(MemberState::Ended) => (self.member, self.is_within) = (new_member(), false),
+                Ok(MemberState::Cut) => {
                     return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the gzip data ends inside a member"));
                 }
-                Ok(Status::Ok | Status::BufError) => {}
-                Err(error) => self.damage = Some(io::Error::new(io::ErrorKind::InvalidData, error)),
+                Err(damage) => self.damage = Some(damage),
             }
         }
         Ok(())
     }
 }
 
-/// Of a count that a buffer's length bounds.
+/// State of a gzip member after some bytes of it.
+pub(super) enum MemberState {
+    Within,
+    Ended,
+    /// The data ends inside it.
+    Cut,
+}
+
+pub(super) fn new_member() -> Decompress {
+    Decompress::new_gzip(WINDOW)
+}
+
+/// Unpacks some bytes of a member. Returns how many they are, and the member's state after them, or its damage.
+pub(super) fn inflate(
+    member: &mut Decompress,
+    packed: &mut impl BufRead,
+    into: &mut [u8],
+) -> io::Result<(usize, io::Result<MemberState>)> {
+    let bytes = packed.fill_buf()?;
+    let is_over = bytes.is_empty();
+    let (taken, made) = (member.total_in(), member.total_out());
+    let status = member.decompress(bytes, into, FlushDecompress::None);
+    let made = size(member.total_out() - made);
+    packed.consume(size(member.total_in() - taken));
+    let state = match status {
+        Ok(Status::StreamEnd) => Ok(MemberState::Ended),
+        Ok(Status::Ok | Status::BufError) if is_over && made == 0 => Ok(MemberState::Cut),
+        Ok(Status::Ok | Status::BufError) => Ok(MemberState::Within),
+        Err(error) => Err(io::Error::new(io::ErrorKind::InvalidData, error)),
+    };
+    Ok((made, state))
+}
+
 fn size(count: u64) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
 }

@@ -9,20 +9,24 @@ use proptest::{collection::vec, prelude::*, sample::select};
 use super::{
     BadLines, End, Meta, Record, TraceError, Warning,
     error::Defect,
-    load, members,
+    gzip_members, load,
     packed::Packed,
     raw,
+    record_reader::{FromLine, RecordReader},
     shared_prompt::PromptHashes,
     source::Lines,
-    walk::{FromLine, Walk},
 };
 
 /// A record as the plain way reads it.
 struct Plain(Record);
 
 impl FromLine for Plain {
-    fn from_line(line: &[u8]) -> Result<Self, Vec<Defect>> {
-        raw::parse_at_length(line)?.into_record().map(Self)
+    fn parse(line: &[u8]) -> Result<raw::RawRecord, Vec<Defect>> {
+        raw::parse_at_length(line)
+    }
+
+    fn of_line(raw: raw::RawRecord) -> Result<Self, Vec<Defect>> {
+        raw.into_record().map(Self)
     }
 
     type Prompt = PromptHashes;
@@ -38,10 +42,6 @@ impl FromLine for Plain {
     fn set_prompt(&mut self, prompt: &Self::Prompt) {
         self.0.set_prompt(prompt);
     }
-
-    fn take_prompt_of(&mut self) -> Option<u32> {
-        self.0.take_prompt_of()
-    }
 }
 
 /// Everything that is read of a file.
@@ -51,9 +51,9 @@ type Outcome = Result<Whole, String>;
 
 fn plainly(path: &Path) -> Result<Whole, TraceError> {
     let lines = Lines::of_bytes(&path.display().to_string(), fs::read(path).unwrap())?;
-    let mut walk = Walk::<Plain>::start(lines)?;
+    let mut reader = RecordReader::<Plain>::start(lines)?;
     let (mut records, mut bad) = (Vec::new(), BadLines::default());
-    while let Some((_, found)) = walk.next_sound(&mut bad)? {
+    while let Some((_, found)) = reader.next_sound(&mut bad)? {
         let Some(record) = found else { continue };
         records.push(kept(&record.0));
     }
@@ -61,7 +61,7 @@ fn plainly(path: &Path) -> Result<Whole, TraceError> {
         Some(finding) if records.is_empty() => {
             Err(TraceError::Line { path: path.to_owned(), finding: finding.clone() })
         }
-        _ => Ok((walk.meta, walk.end, walk.warnings, records, bad)),
+        _ => Ok((reader.meta, reader.end, reader.warnings, records, bad)),
     }
 }
 
@@ -110,8 +110,8 @@ fn both_agree_on_line(line: &[u8]) {
     let of = |raw: Result<raw::RawRecord, Vec<Defect>>| format!("{raw:?}");
     let line = line.trim_ascii();
     assert_eq!(of(raw::parse(line)), of(raw::parse_at_length(line)), "{}", String::from_utf8_lossy(line));
-    let plain = Plain::from_line(line).map(|record| Packed::from(&record.0));
-    assert_eq!(Packed::from_line(line), plain, "{}", String::from_utf8_lossy(line));
+    let plain = Plain::parse(line).and_then(Plain::of_line).map(|record| Packed::from(record.0));
+    assert_eq!(Packed::parse(line).and_then(Packed::of_line), plain, "{}", String::from_utf8_lossy(line));
 }
 
 fn number() -> impl Strategy<Value = String> {
@@ -292,7 +292,7 @@ fn large() -> (Vec<u8>, Vec<usize>) {
         state >> 16
     };
     let (mut all, mut starts) = (Vec::new(), Vec::new());
-    while all.len() as u64 <= members::WORTHWHILE {
+    while all.len() as u64 <= gzip_members::WORTHWHILE {
         let mut text = String::new();
         while text.len() < 1_200_000 {
             let hashes: Vec<u64> = (0..200).map(|_| number()).collect();

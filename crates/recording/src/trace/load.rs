@@ -10,9 +10,9 @@ use std::{
 use super::{
     BadLines, Meta, Progress, Sources, Store, TraceError, Warning,
     packed::Packed,
+    record_reader::RecordReader,
     several::{SourceFile, Timeline, hashed, spelled},
     source::{Lines, refuse_pipe},
-    walk::Walk,
 };
 use text::prompt::BlockHash;
 
@@ -76,37 +76,11 @@ pub fn load_all(sources: &Sources, progress: &Arc<Progress>) -> Result<Store, Tr
     Ok(store)
 }
 
-/// Returns the hash algorithm of a file's prompts from its meta: the field, and its value for people.
-fn named_hash(meta: &Meta) -> Option<(&'static str, String)> {
-    hashed(meta).then(|| ("block_hash", spelled(meta.block_hash.unwrap_or_default())))
-}
-
 impl Store {
     /// Adds what stands for lines that hold no sound record, so that the others keep their places.
     fn push_lost(&mut self, lost: &mut usize, arrival: Option<Duration>) {
         for _ in 0..std::mem::take(lost) {
             self.push(Packed::lost(arrival));
-        }
-    }
-
-    /// Compares how a file was hashed with the files before it: a file that names nothing and has hashes has the public ones.
-    ///
-    /// # Errors
-    /// When they differ: no prompt could be found in both.
-    fn check_hash(&mut self, path: &Path, hashed: Option<(&'static str, String)>) -> Result<(), TraceError> {
-        let Some((field, value)) = hashed else { return Ok(()) };
-        match &self.hashed {
-            Some((first, expected)) if *expected != value => Err(TraceError::Conflict {
-                first: first.clone(),
-                second: path.to_owned(),
-                field,
-                values: [expected.clone(), value],
-            }),
-            Some(_) => Ok(()),
-            None => {
-                self.hashed = Some((path.to_owned(), value));
-                Ok(())
-            }
         }
     }
 
@@ -120,15 +94,15 @@ impl Store {
         (is_of_several && part > last + 1).then_some(Warning::MissingParts { first: last + 1, last: part - 1 })
     }
 
-    /// Adds the records of a file.
     fn add(&mut self, file: &SourceFile, timeline: &mut Timeline, progress: &Arc<Progress>) -> Result<(), TraceError> {
         refuse_pipe(&file.path)?;
-        let mut walk = Walk::<Packed>::start(Lines::open(&file.path, Arc::clone(progress))?)?.ahead()?;
+        let mut reader = RecordReader::<Packed>::start(Lines::open(&file.path, Arc::clone(progress))?)?.ahead()?;
         let mut loaded = LoadedFile { path: file.path.clone(), ..LoadedFile::default() };
         let nth = self.files.len();
         timeline.begin(file);
-        let (mut hashed, mut lost, mut last_arrival) = (named_hash(&walk.meta), 0, None);
-        while let Some((_, found)) = walk.next_sound(&mut loaded.bad_lines)? {
+        let (mut found_hash, mut lost, mut last_arrival) =
+            (hashed(&reader.meta).then(|| spelled(reader.meta.block_hash.unwrap_or_default())), 0, None);
+        while let Some((_, found)) = reader.next_sound(&mut loaded.bad_lines)? {
             if let Some(finding) = loaded.bad_lines.first.first().filter(|_| loaded.bad_lines.count > MOST_LOST) {
                 let (path, finding) = (file.path.clone(), finding.clone());
                 return Err(TraceError::TooManyBadLines { path, most: MOST_LOST, finding });
@@ -140,8 +114,8 @@ impl Store {
             record.facts.arrival = timeline.place(record.facts.arrival, record.facts.e2e);
             self.push_lost(&mut lost, last_arrival.or(record.facts.arrival));
             last_arrival = record.facts.arrival;
-            if hashed.is_none() && (!record.chain.is_empty() || record.facts.prompt_hash.is_some()) {
-                hashed = Some(("block_hash", spelled(BlockHash::default())));
+            if found_hash.is_none() && (!record.chain.is_empty() || record.facts.prompt_hash.is_some()) {
+                found_hash = Some(spelled(BlockHash::default()));
             }
             if record.model.is_none() {
                 record.model.clone_from(&file.model);
@@ -155,14 +129,17 @@ impl Store {
             progress.has_records(self.len() as u64);
         }
         self.push_lost(&mut lost, last_arrival);
-        self.check_hash(&file.path, hashed)?;
-        loaded.warnings = walk.warnings;
-        loaded.warnings.extend(self.missing_part(&walk.meta));
+        // A file that names no hash and has hashes has the public ones. No prompt could be found in two files that differ.
+        if let Some(hash) = found_hash {
+            self.agreement.add(&file.path, "block_hash", hash)?;
+        }
+        loaded.warnings = reader.warnings;
+        loaded.warnings.extend(self.missing_part(&reader.meta));
         if nth == 0 {
-            (self.meta, self.end) = (walk.meta, walk.end);
+            (self.meta, self.end) = (reader.meta, reader.end);
         } else {
-            self.meta.join(&walk.meta);
-            self.end = self.end.take().zip(walk.end).map(|(all, end)| all.and(&end));
+            self.meta.join(&reader.meta);
+            self.end = self.end.take().zip(reader.end).map(|(all, end)| all.and(&end));
         }
         self.files.push(loaded);
         Ok(())

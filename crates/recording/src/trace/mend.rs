@@ -9,9 +9,9 @@ use std::{io, time::Duration};
 
 use super::{
     Chunk, Record,
-    convert::{MOST_TOKENS, Spelled},
     error::Defect,
-    raw::{self, KEYS},
+    raw::{self, KEYS, Spelled},
+    rules::MOST_TOKENS,
     source::LONGEST_LINE,
 };
 
@@ -22,9 +22,6 @@ const ROUNDS: usize = 24;
 
 /// Spells `record` as a line without its end, mended where the reader would refuse it; with `prompt_of` in place of its prompt's hashes. The defects that were mended come
 /// back, none for a sound record.
-///
-/// # Errors
-/// None that a test does not catch first.
 pub(super) fn spell(record: &Record, prompt_of: Option<u32>, line: &mut Vec<u8>) -> io::Result<Vec<String>> {
     let mut defects = attempt(record, prompt_of, line)?;
     if defects.is_empty() {
@@ -48,7 +45,6 @@ pub(super) fn spell(record: &Record, prompt_of: Option<u32>, line: &mut Vec<u8>)
     Err(io::Error::other(format!("a record cannot be written so that it can be read: {what}")))
 }
 
-/// The fields of defects, each once.
 fn fields(defects: &[Defect]) -> Vec<&'static str> {
     let mut fields: Vec<_> = defects.iter().map(|defect| defect.field.unwrap_or("content")).collect();
     fields.sort_unstable();
@@ -73,7 +69,6 @@ fn attempt(record: &Record, prompt_of: Option<u32>, line: &mut Vec<u8>) -> io::R
     Ok(raw::parse(line).map_or_else(|defects| defects, |raw| raw.broken_rules()))
 }
 
-/// Leaves out what breaks a rule.
 fn mend(record: &mut Record, field: Option<&'static str>) {
     match field {
         Some(

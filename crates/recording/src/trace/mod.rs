@@ -8,68 +8,58 @@
 //! Limits: this module knows bytes, fields and rules. It does not know which record answers a request
 //! (`replay::matching`) nor when a chunk is due (`replay::timing`).
 
-mod ahead;
-mod bad_lines;
-mod beside;
-mod check;
 mod closing;
-mod convert;
-mod create;
 mod error;
-mod error_response;
-mod exchange;
 mod gunzip;
+mod gzip_members;
 #[cfg(test)]
 mod hostile;
-mod json_lines;
-mod kept;
 mod load;
 mod logprobs;
-mod members;
 mod mend;
 mod meta;
-mod order;
+mod output;
 mod packed;
 mod parts;
 mod pipeline;
 mod progress;
 mod raw;
 mod read;
+mod read_ahead;
 mod record;
+mod record_reader;
+mod record_ref;
 mod response;
 mod resume;
+mod rules;
 mod scan;
 mod several;
 mod shared_prompt;
 mod source;
 mod store;
 mod tail;
-mod unit;
-mod walk;
 mod write;
 #[cfg(test)]
 mod write_tests;
 
 pub use api::Endpoint;
-pub use bad_lines::BadLines;
-pub use check::{Checked, check};
-pub use create::CreateMode;
-pub use error::{Finding, TraceError, Warning};
-pub use error_response::{ErrorResponse, WITHHELD};
+pub use error::{BadLines, Finding, TraceError, Warning};
 pub use gunzip::{gunzip, gunzip_within};
-pub use json_lines::JsonLines;
-pub use kept::Kept;
 pub use load::{LoadedFile, load, load_all};
 pub use logprobs::{Logprobs, PromptLogprobs, RankedLogprob, RankedLogprobs, Spelled, TokenLogprobs};
 pub use meta::{End, Meta, TokenizerId};
-pub use order::{replay_key, replay_order};
+pub use output::CreateMode;
 pub use packed::Example;
 pub use parts::{Limits, Parts};
 pub use progress::{Loaded, Progress};
-pub use read::{Reader, Trace, read, read_bytes};
-pub use record::{Chunk, FinishReason, ItlSummary, Outcome, Record, StepContext};
+pub use read::{Checked, Reader, Trace, check, read, read_bytes};
+pub use record::{
+    Chunk, ErrorResponse, FinishReason, ItlSummary, Outcome, Record, StepContext, WITHHELD, replay_key, replay_order,
+};
+pub use record_ref::RecordRef;
 pub use response::{ContentSource, Response, ResponseContent};
 pub use several::{Joined, Sources};
+pub use source::JsonLines;
 pub use store::Store;
 pub use write::Writer;
 

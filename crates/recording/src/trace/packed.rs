@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 use serde_json::Value;
 
 use super::{
-    Chunk, Endpoint, ErrorResponse, FinishReason, ItlSummary, Outcome, Record, error::Defect, exchange::Exchange,
+    Endpoint, ErrorResponse, FinishReason, ItlSummary, Outcome, Record, RecordRef, Response, error::Defect,
     raw::RawRecord,
 };
 use base::units::Millis;
@@ -19,17 +19,12 @@ pub(super) const LONG: u32 = u32::MAX;
 /// A record without what no replay needs.
 #[derive(Debug, PartialEq)]
 pub(super) struct Packed {
-    /// Nanoseconds, the TTFT first.
-    pub(super) gaps: Vec<u32>,
-    /// The gaps that are [`LONG`], by their place.
-    pub(super) long_gaps: Vec<(usize, Duration)>,
+    pub(super) gaps: Gaps,
     /// Tokens per chunk, where it is not always 1.
     pub(super) tokens: Option<Vec<u32>>,
     pub(super) ids: Option<Vec<u32>>,
     /// Shared by the choices of one request.
     pub(super) chain: Arc<[u64]>,
-    /// The choice whose chain it shares, until the line is read.
-    pub(super) prompt_of: Option<u32>,
     pub(super) model: Option<String>,
     /// As JSON: what is rarely there and rarely asked for stays packed.
     pub(super) logprobs: Option<Box<str>>,
@@ -37,6 +32,28 @@ pub(super) struct Packed {
     /// The request, where it was recorded and is short enough to be shown.
     pub(super) example: Option<Box<Example>>,
     pub(super) facts: Facts,
+}
+
+/// Gaps between chunks, the TTFT first.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Gaps {
+    pub(super) short: Vec<u32>,
+    /// The gaps that are [`LONG`], by their place.
+    pub(super) long: Vec<(usize, Duration)>,
+}
+
+impl Gaps {
+    fn of(nanos: impl ExactSizeIterator<Item = u64>, first: Option<u64>) -> Self {
+        let mut gaps = Self { short: Vec::with_capacity(1 + nanos.len()), long: Vec::new() };
+        for (at, nanos) in first.into_iter().chain(nanos).enumerate() {
+            let short = u32::try_from(nanos).unwrap_or(LONG);
+            if short == LONG {
+                gaps.long.push((at, Duration::from_nanos(nanos)));
+            }
+            gaps.short.push(short);
+        }
+        gaps
+    }
 }
 
 /// A recorded request that people can try.
@@ -61,51 +78,159 @@ impl Example {
     }
 }
 
-/// Facts of which every record has one.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Facts {
-    pub(super) prompt_tokens: u32,
-    pub(super) cached_tokens: Option<u32>,
-    pub(super) output_tokens: u32,
-    pub(super) itl_summary: Option<ItlSummary>,
-    pub(super) ttft_without_tokens: Duration,
-    pub(super) arrival: Option<Duration>,
-    pub(super) e2e: Option<Duration>,
-    pub(super) first_event: Option<Duration>,
-    pub(super) prompt_hash: Option<u64>,
-    pub(super) finish_reason: Option<FinishReason>,
-    pub(super) stop_token: Option<u32>,
-    pub(super) group: Option<Box<str>>,
-    pub(super) choice: Option<u32>,
-    pub(super) stream: Option<bool>,
-    pub(super) status: Option<u16>,
-    pub(super) outcome: Option<Outcome>,
-    pub(super) error: Option<Box<ErrorResponse>>,
-    /// It has generated tokens.
-    pub(super) generates: bool,
-    /// Content for a record that may be matched by its request.
-    pub(super) exchange: Option<Box<Exchange>>,
-    /// Its prompt had media.
-    pub(super) has_media: bool,
-    /// Its line was invalid.
-    pub(super) is_lost: bool,
+/// Facts of which every record has one: those that a record has under the same name, and some more.
+macro_rules! facts {
+    ($($(#[$doc:meta])+ $field:ident: $type:ty,)+) => {
+        #[derive(Debug, Clone, PartialEq)]
+        pub(super) struct Facts {
+            $(pub(super) $field: $type,)+
+            pub(super) group: Option<Box<str>>,
+            pub(super) error: Option<Box<ErrorResponse>>,
+            pub(super) generates: bool,
+            pub(super) by_request: Option<Box<ByRequest>>,
+            pub(super) has_media: bool,
+            pub(super) is_lost: bool,
+        }
+
+        impl Facts {
+            fn take(record: &mut Record) -> Self {
+                Self {
+                    by_request: ByRequest::take(record),
+                    group: record.group.take().map(String::into_boxed_str),
+                    error: record.error.take().map(Box::new),
+                    generates: record.endpoint.is_none_or(Endpoint::generates),
+                    has_media: !record.mm_hashes.is_empty(),
+                    is_lost: false,
+                    $($field: record.$field,)+
+                }
+            }
+
+            /// A record of the facts and nothing else.
+            pub(super) fn record(&self) -> Record {
+                let by_request = self.by_request.as_deref();
+                let text = |text: Option<&Box<str>>| text.map(|text| str::to_owned(text));
+                Record {
+                    $($field: self.$field,)+
+                    group: text(self.group.as_ref()),
+                    error: self.error.as_deref().cloned(),
+                    response: by_request.and_then(|content| content.response.clone()),
+                    endpoint: by_request.and_then(|content| content.endpoint),
+                    request_key: text(by_request.and_then(|content| content.request_key.as_ref())),
+                    request_id: text(by_request.and_then(|content| content.request_id.as_ref())),
+                    ..Record::default()
+                }
+            }
+        }
+
+        impl RecordRef<'_> {
+            $($(#[$doc])+
+            #[must_use]
+            pub fn $field(&self) -> $type {
+                self.entry.facts.$field
+            })+
+        }
+    };
 }
 
-/// Returns the block hashes by which a record is matched, after a hash of its media if that is known. Two prompts of equal
-/// text and different images share no block then.
-fn chain(mm_hashes: &[String], block_hashes: Vec<u64>) -> Arc<[u64]> {
-    match media_block(mm_hashes) {
-        Some(first) => std::iter::once(first).chain(block_hashes).collect(),
-        None => block_hashes.into(),
+facts! {
+    /// Returns the prompt's length in tokens.
+    prompt_tokens: u32,
+    /// Returns the number of prompt tokens that the engine found in its prefix cache.
+    cached_tokens: Option<u32>,
+    /// Returns the number of output tokens.
+    output_tokens: u32,
+    /// Returns what stands for the gaps after the first chunk.
+    itl_summary: Option<ItlSummary>,
+    /// Returns the TTFT of a record without chunks.
+    ttft_without_tokens: Duration,
+    /// Returns the arrival, from the capture's zero.
+    arrival: Option<Duration>,
+    /// Returns the time from the request to the last byte of the response.
+    e2e: Option<Duration>,
+    /// Returns the time from the request to the first event of any kind.
+    first_event: Option<Duration>,
+    /// Returns the chained hash of the whole prompt.
+    prompt_hash: Option<u64>,
+    /// Returns the reason why generation ended.
+    finish_reason: Option<FinishReason>,
+    /// Returns the stop token that ended the output.
+    stop_token: Option<u32>,
+    /// Returns the choice's index in its request.
+    choice: Option<u32>,
+    /// Returns true if the client asked for a stream.
+    stream: Option<bool>,
+    /// Returns the HTTP status of the response.
+    status: Option<u16>,
+    /// Returns the outcome of its exchange.
+    outcome: Option<Outcome>,
+}
+
+/// Content of a record that is matched by its request: a response, or nothing for an error, and what it is found by.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct ByRequest {
+    pub(super) response: Option<Arc<Response>>,
+    endpoint: Option<Endpoint>,
+    pub(super) path: Option<Box<str>>,
+    pub(super) request_key: Option<Box<str>>,
+    request_id: Option<Box<str>>,
+}
+
+impl ByRequest {
+    /// `None` where the record has neither a response nor an error with a key.
+    fn take(record: &mut Record) -> Option<Box<Self>> {
+        let is_found = record.is_error() && record.request_key.is_some();
+        (record.response.is_some() || is_found).then(|| {
+            Box::new(Self {
+                response: record.response.take(),
+                endpoint: record.endpoint,
+                path: record.path().map(Box::from),
+                request_key: record.request_key.take().map(String::into_boxed_str),
+                request_id: record.request_id.take().map(String::into_boxed_str),
+            })
+        })
     }
 }
 
 impl Packed {
     /// Creates a placeholder for a record whose line was invalid.
     pub(super) fn lost(arrival: Option<Duration>) -> Self {
-        let mut packed = Self::from(&Record { arrival, ..Record::default() });
+        let mut packed = Self::from(Record { arrival, ..Record::default() });
         packed.facts.is_lost = true;
         packed
+    }
+
+    /// Packs a record, whose chunks are given apart.
+    fn of(mut record: Record, gaps: Gaps, tokens: Option<Vec<u32>>) -> Self {
+        // Two prompts of equal text and different images share no block.
+        let chain = match media_block(&record.mm_hashes) {
+            Some(first) => std::iter::once(first).chain(record.block_hashes.iter().copied()).collect(),
+            None => record.block_hashes.as_slice().into(),
+        };
+        Self {
+            gaps,
+            tokens,
+            chain,
+            ids: record.output_token_ids.take(),
+            model: record.model.take(),
+            logprobs: json(record.logprobs.as_ref()),
+            prompt_logprobs: json(record.prompt_logprobs.as_ref()),
+            example: record.request.as_ref().and_then(|request| Example::of(record.endpoint, request)),
+            facts: Facts::take(&mut record),
+        }
+    }
+}
+
+fn json<T: serde::Serialize>(value: Option<&T>) -> Option<Box<str>> {
+    serde_json::to_string(value?).ok().map(String::into_boxed_str)
+}
+
+impl From<Record> for Packed {
+    fn from(mut record: Record) -> Self {
+        let chunks = std::mem::take(&mut record.chunks);
+        let gaps = chunks.iter().map(|chunk| u64::try_from(chunk.gap.as_nanos()).unwrap_or(u64::MAX));
+        let counts = chunks.iter().map(|chunk| chunk.tokens);
+        let tokens = counts.clone().any(|count| count != 1).then(|| counts.collect());
+        Self::of(record, Gaps::of(gaps, None), tokens)
     }
 }
 
@@ -114,61 +239,19 @@ impl RawRecord {
     ///
     /// # Errors
     /// Every rule that the line breaks.
-    pub(super) fn into_packed(mut self) -> Result<Packed, Vec<Defect>> {
+    pub(super) fn into_packed(self) -> Result<Packed, Vec<Defect>> {
         let defects = self.broken_rules();
         if !defects.is_empty() {
             return Err(defects);
         }
         let ttft = self.ttft();
-        let first = self.first_chunk();
-        let (gaps, long_gaps) = if first.is_some() { self.packed_gaps(ttft) } else { <_>::default() };
-        let tokens = first.and_then(|first| self.packed_tokens(first));
-        let duration = |ms: Option<f64>| ms.map(|ms| Millis(ms).duration().unwrap_or_default());
-        let exchange = Exchange::of(&mut self);
-        let facts = Facts {
-            prompt_tokens: self.prompt_tokens.unwrap_or(0),
-            cached_tokens: self.cached_tokens,
-            output_tokens: self.output_tokens.unwrap_or(0),
-            itl_summary: self.itl_summary,
-            ttft_without_tokens: if first.is_some() { Duration::ZERO } else { ttft },
-            arrival: duration(self.arrival_ms),
-            e2e: duration(self.e2e_ms),
-            first_event: duration(self.first_event_ms),
-            prompt_hash: self.prompt_hash,
-            finish_reason: self.finish_reason,
-            stop_token: self.stop_token,
-            group: self.group.map(String::into_boxed_str),
-            choice: self.choice,
-            stream: self.stream,
-            status: self.status,
-            outcome: self.outcome,
-            error: self.error.map(Box::new),
-            generates: self.endpoint.is_none_or(Endpoint::generates),
-            has_media: self.mm_hashes.as_ref().is_some_and(|hashes| !hashes.is_empty()),
-            is_lost: false,
-            exchange,
+        let Some(first) = self.first_chunk() else {
+            return Ok(Packed::of(self.with_chunks(Vec::new(), ttft), Gaps::default(), None));
         };
-        let example = self.request.as_ref().and_then(|request| Example::of(self.endpoint, request));
-        let chain = chain(self.mm_hashes.as_deref().unwrap_or_default(), self.block_hashes.unwrap_or_default());
-        let (ids, prompt_of, model) = (self.output_token_ids, self.prompt_of, self.model);
-        let (logprobs, prompt_logprobs) = (json(self.logprobs.as_ref()), json(self.prompt_logprobs.as_ref()));
-        Ok(Packed { gaps, long_gaps, tokens, ids, chain, prompt_of, model, logprobs, prompt_logprobs, example, facts })
-    }
-
-    fn packed_gaps(&self, ttft: Duration) -> (Vec<u32>, Vec<(usize, Duration)>) {
-        let later = self.gaps();
-        let mut gaps = Vec::with_capacity(1 + later.len());
-        let mut long_gaps = Vec::new();
-        let first = u64::try_from(ttft.as_nanos()).unwrap_or(u64::MAX);
-        let nanos = later.iter().map(|gap| Millis(*gap).nanos().unwrap_or_default());
-        for (at, nanos) in std::iter::once(first).chain(nanos).enumerate() {
-            let short = u32::try_from(nanos).unwrap_or(LONG);
-            if short == LONG {
-                long_gaps.push((at, Duration::from_nanos(nanos)));
-            }
-            gaps.push(short);
-        }
-        (gaps, long_gaps)
+        let nanos = self.gaps().iter().map(|gap| Millis(*gap).nanos().unwrap_or_default());
+        let gaps = Gaps::of(nanos, Some(u64::try_from(ttft.as_nanos()).unwrap_or(u64::MAX)));
+        let tokens = self.packed_tokens(first);
+        Ok(Packed::of(self.with_chunks(Vec::new(), Duration::ZERO), gaps, tokens))
     }
 
     fn packed_tokens(&self, first: u32) -> Option<Vec<u32>> {
@@ -178,55 +261,5 @@ impl RawRecord {
         }
         let spelled = later.iter().copied().chain(std::iter::repeat(1)).take(self.gaps().len());
         Some(std::iter::once(first).chain(spelled).collect())
-    }
-}
-
-/// A value as JSON.
-fn json<T: serde::Serialize>(value: Option<&T>) -> Option<Box<str>> {
-    serde_json::to_string(value?).ok().map(String::into_boxed_str)
-}
-
-impl From<&Record> for Packed {
-    fn from(record: &Record) -> Self {
-        let nanos = |chunk: &Chunk| u32::try_from(chunk.gap.as_nanos()).unwrap_or(LONG);
-        let gaps: Vec<u32> = record.chunks.iter().map(nanos).collect();
-        let long = gaps.iter().zip(&record.chunks).enumerate().filter(|(_, (nanos, _))| **nanos == LONG);
-        let long_gaps = long.map(|(at, (_, chunk))| (at, chunk.gap)).collect();
-        let counts = record.chunks.iter().map(|chunk| chunk.tokens);
-        Self {
-            gaps,
-            long_gaps,
-            tokens: counts.clone().any(|count| count != 1).then(|| counts.collect()),
-            ids: record.output_token_ids.clone(),
-            chain: chain(&record.mm_hashes, record.block_hashes.to_vec()),
-            prompt_of: None,
-            model: record.model.clone(),
-            logprobs: json(record.logprobs.as_ref()),
-            prompt_logprobs: json(record.prompt_logprobs.as_ref()),
-            example: record.request.as_ref().and_then(|request| Example::of(record.endpoint, request)),
-            facts: Facts {
-                prompt_tokens: record.prompt_tokens,
-                cached_tokens: record.cached_tokens,
-                output_tokens: record.output_tokens,
-                itl_summary: record.itl_summary,
-                ttft_without_tokens: record.ttft_without_tokens,
-                arrival: record.arrival,
-                e2e: record.e2e,
-                first_event: record.first_event,
-                prompt_hash: record.prompt_hash,
-                finish_reason: record.finish_reason,
-                stop_token: record.stop_token,
-                group: record.group.as_deref().map(Box::from),
-                choice: record.choice,
-                stream: record.stream,
-                status: record.status,
-                outcome: record.outcome,
-                error: record.error.clone().map(Box::new),
-                generates: record.endpoint.is_none_or(Endpoint::generates),
-                has_media: !record.mm_hashes.is_empty(),
-                is_lost: false,
-                exchange: Exchange::of_record(record),
-            },
-        }
     }
 }

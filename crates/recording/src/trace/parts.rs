@@ -46,7 +46,6 @@ pub struct Parts {
     limits: Limits,
     /// `None` once a write has failed, until the next file.
     open: Option<Part>,
-    /// Files begun, the first one included.
     count: u32,
     /// The last number that was used for a name.
     number: u32,

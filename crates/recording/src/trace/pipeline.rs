@@ -20,14 +20,10 @@ pub(super) struct Pipeline<T> {
     is_over: bool,
 }
 
-/// A job and where its result goes.
 type Ticket<J, T> = (J, SyncSender<T>);
 
 impl<T: Send + 'static> Pipeline<T> {
     /// Starts threads: the workers are called `name`.
-    ///
-    /// # Errors
-    /// When the system has no threads left.
     pub(super) fn start<J: Send + 'static>(
         name: &str,
         jobs: impl Iterator<Item = J> + Send + 'static,
@@ -46,9 +42,6 @@ impl<T: Send + 'static> Pipeline<T> {
     }
 
     /// The next result; `None` after the last one.
-    ///
-    /// # Errors
-    /// When a thread that worked on it is gone.
     pub(super) fn next(&mut self) -> io::Result<Option<T>> {
         if self.is_over {
             return Ok(None);

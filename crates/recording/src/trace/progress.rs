@@ -45,7 +45,6 @@ impl Progress {
         let _known = self.size.compare_exchange(0, bytes, Relaxed, Relaxed);
     }
 
-    /// Another file begins.
     pub(super) fn next_file(&self) {
         self.read_before.store(self.read.load(Relaxed), Relaxed);
         self.json_before.store(self.json.load(Relaxed), Relaxed);

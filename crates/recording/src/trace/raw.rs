@@ -1,48 +1,49 @@
 //! A record as its line spells it: typed fields, parallel arrays, nothing checked yet.
 //!
-//! One table names every key and its type. From it come the struct, the one-pass visitor (`#[serde(flatten)]` would
-//! buffer every line), and the slow second look that finds which field of a refused line is wrong.
+//! One table names every key, its type and the field of a [`Record`] that it stands for. From it come the struct, the
+//! one-pass visitor (`#[serde(flatten)]` would buffer every line), the record and the line that is written of it, and the
+//! slow second look that finds which field of a refused line is wrong.
 
-use std::borrow::Cow;
-use std::fmt;
+use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
-use serde::Deserialize;
-use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
+use serde::{
+    Deserialize, Serialize,
+    de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor},
+    ser::{SerializeMap, Serializer},
+};
 use serde_json::{Map, Value};
 
-use super::error::Defect;
-use super::scan::scan;
 use super::{
-    ContentSource, Endpoint, ErrorResponse, FinishReason, ItlSummary, Logprobs, Outcome, PromptLogprobs, Response,
+    Chunk, ContentSource, Endpoint, ErrorResponse, FinishReason, ItlSummary, Logprobs, Outcome, PromptLogprobs, Record,
+    Response, StepContext, error::Defect, scan::scan,
 };
+use base::units::Millis;
 
-/// `itl_ctx` of the public schema.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 pub(super) struct RawContext {
     pub(super) num_running: Vec<u32>,
     pub(super) prefill_tokens: Vec<u32>,
 }
 
-macro_rules! raw_record {
-    ($($field:ident : $type:ty),+ $(,)?) => {
+macro_rules! lines {
+    ($($key:ident: $type:ty $(=> $field:ident)? $(= $shown:ident)?,)+) => {
         /// Every known key, `None` where the line lacks it or has null; the rest in `extra`.
         #[derive(Debug, Default)]
         pub(super) struct RawRecord {
-            $(pub(super) $field: Option<$type>,)+
+            $(pub(super) $key: Option<$type>,)+
             pub(super) extra: Map<String, Value>,
         }
 
-        /// Every known key.
-        pub(super) const KEYS: &[&str] = &[$(stringify!($field)),+];
+        pub(super) const KEYS: &[&str] = &[$(stringify!($key)),+];
 
         impl RawRecord {
             fn read_field<'de, A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
                 match key {
-                    $(stringify!($field) => {
-                        if self.$field.is_some() {
-                            return Err(A::Error::duplicate_field(stringify!($field)));
+                    $(stringify!($key) => {
+                        if self.$key.is_some() {
+                            return Err(A::Error::duplicate_field(stringify!($key)));
                         }
-                        self.$field = map.next_value()?;
+                        self.$key = map.next_value()?;
                     })+
                     unknown => {
                         let value = map.next_value()?;
@@ -53,60 +54,220 @@ macro_rules! raw_record {
                 }
                 Ok(())
             }
+
+            /// The record with these chunks, which are not read from the arrays here.
+            pub(super) fn with_chunks(self, chunks: Vec<Chunk>, ttft_without_tokens: Duration) -> Record {
+                Record {
+                    $($($field: Field::<$type>::read(self.$key),)?)+
+                    chunks,
+                    ttft_without_tokens,
+                    extra: self.extra,
+                }
+            }
+        }
+
+        impl Serialize for Spelled<'_> {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                let mut map = serializer.serialize_map(None)?;
+                $(
+                    $(if let Some(value) = Field::<$type>::shown(&self.record.$field)
+                        .filter(|_| self.shows(stringify!($key)))
+                    {
+                        map.serialize_entry(stringify!($key), &value)?;
+                    })?
+                    $(if let Some(value) = self.$shown() {
+                        map.serialize_entry(stringify!($key), &value)?;
+                    })?
+                )+
+                self.record.extra.iter().try_for_each(|(key, value)| map.serialize_entry(key, value))?;
+                map.end()
+            }
         }
 
         /// Every field of a JSON object that does not hold what its key calls for.
         fn wrong_types(object: &Map<String, Value>) -> Vec<Defect> {
             let mut defects = Vec::new();
-            $(if let Some(value) = object.get(stringify!($field))
+            $(if let Some(value) = object.get(stringify!($key))
                 && let Err(error) = Option::<$type>::deserialize(value)
             {
-                defects.push(Defect::field(stringify!($field), error.to_string()));
+                defects.push(Defect::field(stringify!($key), error.to_string()));
             })+
             defects
         }
     };
 }
 
-raw_record! {
-    prompt_tokens: u32,
-    cached_tokens: u32,
-    output_tokens: u32,
-    ttft_ms: f64,
-    itl_ms: Vec<f64>,
-    itl_tokens: Vec<u32>,
-    itl_summary: ItlSummary,
-    concurrency: u32,
-    arrival_ms: f64,
-    itl_ctx: RawContext,
-    block_hashes: Vec<u64>,
-    mm_hashes: Vec<String>,
-    output_token_ids: Vec<u32>,
-    finish_reason: FinishReason,
-    prompt_hash: u64,
-    prompt_of: u32,
-    stop_token: u32,
-    request_id: String,
-    group: String,
-    choice: u32,
-    endpoint: Endpoint,
-    model: String,
-    stream: bool,
-    status: u16,
-    outcome: Outcome,
-    error: ErrorResponse,
-    request_key: String,
-    params: Map<String, Value>,
-    e2e_ms: f64,
-    first_event_ms: f64,
-    session: String,
-    request: Value,
-    text: Vec<String>,
-    events: Vec<String>,
-    logprobs: Logprobs,
-    prompt_logprobs: PromptLogprobs,
-    response: Response,
-    content_source: ContentSource,
+// Public keys in the public order, then ours: `key: type => field`, or what makes a key of the chunks.
+lines! {
+    prompt_tokens: u32 => prompt_tokens,
+    cached_tokens: u32 => cached_tokens,
+    output_tokens: u32 => output_tokens,
+    ttft_ms: f64 = ttft,
+    itl_ms: Vec<f64> = gaps,
+    itl_tokens: Vec<u32> = chunk_sizes,
+    itl_summary: ItlSummary => itl_summary,
+    concurrency: u32 => concurrency,
+    arrival_ms: f64 => arrival,
+    itl_ctx: RawContext = steps,
+    block_hashes: Vec<u64> => block_hashes,
+    mm_hashes: Vec<String> => mm_hashes,
+    output_token_ids: Vec<u32> => output_token_ids,
+    finish_reason: FinishReason => finish_reason,
+    prompt_hash: u64 => prompt_hash,
+    prompt_of: u32 = prompt_of,
+    stop_token: u32 => stop_token,
+    request_id: String => request_id,
+    group: String => group,
+    choice: u32 => choice,
+    endpoint: Endpoint => endpoint,
+    model: String => model,
+    stream: bool => stream,
+    status: u16 => status,
+    outcome: Outcome => outcome,
+    error: ErrorResponse => error,
+    request_key: String => request_key,
+    params: Map<String, Value> => params,
+    e2e_ms: f64 => e2e,
+    first_event_ms: f64 => first_event,
+    session: String => session,
+    request: Value => request,
+    text: Vec<String> => text,
+    events: Vec<String> => events,
+    logprobs: Logprobs => logprobs,
+    prompt_logprobs: PromptLogprobs => prompt_logprobs,
+    response: Response => response,
+    content_source: ContentSource => content_source,
+}
+
+/// A field of a record, of what a line has under its key.
+trait Field<L> {
+    fn read(line: Option<L>) -> Self;
+
+    /// `None` is not written.
+    fn shown(&self) -> Option<impl Serialize>;
+}
+
+/// Every line has it.
+impl Field<Self> for u32 {
+    fn read(line: Option<Self>) -> Self {
+        line.unwrap_or_default()
+    }
+
+    fn shown(&self) -> Option<impl Serialize> {
+        Some(*self)
+    }
+}
+
+impl<T: Serialize> Field<T> for Option<T> {
+    fn read(line: Self) -> Self {
+        line
+    }
+
+    fn shown(&self) -> Option<impl Serialize> {
+        self.as_ref()
+    }
+}
+
+/// Milliseconds.
+impl Field<f64> for Option<Duration> {
+    fn read(line: Option<f64>) -> Self {
+        line.map(|ms| duration(Some(ms)))
+    }
+
+    fn shown(&self) -> Option<impl Serialize> {
+        self.map(|time| Millis::from(time).0)
+    }
+}
+
+impl<T: Serialize> Field<Vec<T>> for Arc<Vec<T>> {
+    fn read(line: Option<Vec<T>>) -> Self {
+        line.unwrap_or_default().into()
+    }
+
+    fn shown(&self) -> Option<impl Serialize> {
+        Some(&**self).filter(|list| !list.is_empty())
+    }
+}
+
+impl Field<Self> for Map<String, Value> {
+    fn read(line: Option<Self>) -> Self {
+        line.unwrap_or_default()
+    }
+
+    fn shown(&self) -> Option<impl Serialize> {
+        Some(self).filter(|fields| !fields.is_empty())
+    }
+}
+
+impl<T: Serialize> Field<T> for Option<Arc<T>> {
+    fn read(line: Option<T>) -> Self {
+        line.map(Arc::new)
+    }
+
+    fn shown(&self) -> Option<impl Serialize> {
+        self.as_deref()
+    }
+}
+
+/// Returns the time of milliseconds that keep the rules; zero of none.
+pub(super) fn duration(ms: Option<f64>) -> Duration {
+    ms.and_then(|ms| Millis(ms).duration()).unwrap_or_default()
+}
+
+/// A record in the file's spelling.
+pub(super) struct Spelled<'a> {
+    pub(super) record: &'a Record,
+    /// The choice that was written with the hashes of its prompt.
+    pub(super) prompt_of: Option<u32>,
+}
+
+/// A sequence that is written as it is walked.
+struct Each<I>(I);
+
+impl<I: Iterator<Item: Serialize> + Clone> Serialize for Each<I> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.clone())
+    }
+}
+
+/// What is written of the chunks: the step of the first one has no place in the public schema.
+impl Spelled<'_> {
+    /// Returns true for a key that no other choice was written with.
+    fn shows(&self, key: &str) -> bool {
+        self.prompt_of.is_none() || !["block_hashes", "mm_hashes", "prompt_hash"].contains(&key)
+    }
+
+    fn later(&self) -> &[Chunk] {
+        self.record.chunks.get(1..).unwrap_or_default()
+    }
+
+    fn ttft(&self) -> Option<f64> {
+        Some(Millis::from(self.record.ttft().unwrap_or(self.record.ttft_without_tokens)).0)
+    }
+
+    fn gaps(&self) -> Option<impl Serialize> {
+        let later = self.later();
+        let summarised = self.record.itl_summary.is_some() && later.is_empty();
+        let is_shown = !summarised && (self.record.output_tokens > 1 || !later.is_empty());
+        is_shown.then(|| Each(later.iter().map(|chunk| Millis::from(chunk.gap).0)))
+    }
+
+    fn chunk_sizes(&self) -> Option<impl Serialize> {
+        let sizes = self.later().iter().map(|chunk| chunk.tokens);
+        sizes.clone().any(|tokens| tokens != 1).then_some(Each(sizes))
+    }
+
+    fn steps(&self) -> Option<RawContext> {
+        let steps: Vec<StepContext> = self.later().iter().map(|chunk| chunk.step).collect::<Option<_>>()?;
+        (!steps.is_empty()).then(|| RawContext {
+            num_running: steps.iter().map(|step| step.num_running).collect(),
+            prefill_tokens: steps.iter().map(|step| step.prefill_tokens).collect(),
+        })
+    }
+
+    fn prompt_of(&self) -> Option<u32> {
+        self.prompt_of
+    }
 }
 
 impl<'de> Deserialize<'de> for RawRecord {
@@ -147,9 +308,6 @@ pub(super) fn parse(line: &[u8]) -> Result<RawRecord, Vec<Defect>> {
 }
 
 /// As [`parse`], without the short way.
-///
-/// # Errors
-/// As [`parse`].
 pub(super) fn parse_at_length(line: &[u8]) -> Result<RawRecord, Vec<Defect>> {
     serde_json::from_slice(line).map_err(|error| match serde_json::from_slice::<Value>(line) {
         Err(broken) => vec![not_json(&broken)],
@@ -164,9 +322,13 @@ pub(super) fn parse_at_length(line: &[u8]) -> Result<RawRecord, Vec<Defect>> {
     })
 }
 
-/// The defect of a line that is not JSON.
 pub(super) fn not_json(error: &serde_json::Error) -> Defect {
     let text = error.to_string();
     let what = text.split(" at line ").next().unwrap_or(&text);
     Defect::line(format!("is not valid JSON at column {} ({what}); correct or delete the line", error.column()))
+}
+
+/// Returns true if a last line without a newline is the beginning of an object.
+pub(super) fn is_incomplete(line: &[u8]) -> bool {
+    line.starts_with(b"{") && serde_json::from_slice::<IgnoredAny>(line).is_err()
 }

@@ -1,12 +1,8 @@
-//! Reading a trace, record by record or whole.
+//! Reading a trace, record by record or whole, or only for its defects.
 
-use std::path::Path;
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
-use super::error::Warning;
-use super::source::Lines;
-use super::walk::Walk;
-use super::{BadLines, End, Meta, Record, TraceError};
+use super::{BadLines, End, Finding, Meta, Record, TraceError, Warning, record_reader::RecordReader, source::Lines};
 
 /// A whole trace.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -53,7 +49,7 @@ fn collect(mut reader: Reader) -> Result<Trace, TraceError> {
     for record in &mut reader {
         records.push(record?.1);
     }
-    let Walk { meta, end, warnings, .. } = reader.0;
+    let RecordReader { meta, end, warnings, .. } = reader.0;
     Ok(Trace { meta, records, end, warnings })
 }
 
@@ -61,7 +57,7 @@ fn collect(mut reader: Reader) -> Result<Trace, TraceError> {
 ///
 /// After a line's defect the iterator goes on with the next line; after damage or an I/O error it is over. Warnings
 /// and the end line are complete once the iterator is.
-pub struct Reader(Walk<Record>);
+pub struct Reader(RecordReader<Record>);
 
 impl Reader {
     /// Opens a trace and reads its meta; `-` is standard input.
@@ -69,7 +65,7 @@ impl Reader {
     /// # Errors
     /// When the file cannot be opened, its name and content disagree, or its first line is defective.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
-        Walk::start(Lines::open(path, Arc::default())?).map(Self)
+        RecordReader::start(Lines::open(path, Arc::default())?).map(Self)
     }
 
     /// As [`open`](Reader::open), over bytes; `name` stands for the file in messages.
@@ -77,7 +73,7 @@ impl Reader {
     /// # Errors
     /// When the first line is defective.
     pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Self, TraceError> {
-        Walk::start(Lines::of_bytes(name, bytes.to_vec())?).map(Self)
+        RecordReader::start(Lines::of_bytes(name, bytes.to_vec())?).map(Self)
     }
 
     /// The next record with its line (from 1), `None` at the end. Unlike the iterator it passes over lines that break a
@@ -119,5 +115,52 @@ impl Iterator for Reader {
 
     fn next(&mut self) -> Option<Self::Item> {
         self.0.next()
+    }
+}
+
+/// Defects that are kept; the others are counted.
+const NAMED: usize = 1000;
+
+/// Result of a check.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Checked {
+    /// Number of defects; none for a sound file.
+    pub count: u64,
+    /// The first thousand, in file order.
+    pub findings: Vec<Finding>,
+    /// Notes that are no defects, such as that the file was cut.
+    pub warnings: Vec<Warning>,
+}
+
+/// Reads a whole trace, lists what is wrong with it and counts the rest. A cut file is sound, with a warning.
+///
+/// # Errors
+/// When the file cannot be read to its end: it cannot be opened, its name and content disagree, or its gzip is damaged.
+pub fn check(path: &Path) -> Result<Checked, TraceError> {
+    let mut reader = RecordReader::<Record>::begin(Lines::open(path, Arc::default())?)?;
+    let (mut findings, mut count) = (Vec::new(), 0);
+    while reader.advance()?.is_some() || !reader.is_settled() {
+        for (line, defect) in reader.defects.drain(..) {
+            count += 1;
+            if findings.len() < NAMED {
+                findings.push(defect.at(line));
+            }
+        }
+    }
+    Ok(Checked { count, findings, warnings: reader.warnings })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_defects_are_named_and_all_are_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.jsonl");
+        std::fs::write(&path, "{\n".repeat(5000)).unwrap();
+        let checked = check(&path).unwrap();
+        assert_eq!((checked.count, checked.findings.len()), (5000, NAMED));
+        assert_eq!(checked.findings.last().map(|finding| finding.line), Some(1000));
     }
 }

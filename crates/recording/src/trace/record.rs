@@ -1,11 +1,11 @@
 //! One choice of one request: what came out and when.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{ContentSource, Endpoint, ErrorResponse, Logprobs, PromptLogprobs, Response, Spelled};
+use super::{ContentSource, Endpoint, Logprobs, PromptLogprobs, Response, Spelled};
 
 /// One recorded choice of one request. A request with `n > 1` or several prompts makes several records that share a
 /// [`group`](Record::group).
@@ -134,6 +134,34 @@ pub enum FinishReason {
     Repetition,
 }
 
+impl FinishReason {
+    /// Its name in a trace.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+            Self::Abort => "abort",
+            Self::Error => "error",
+            Self::Repetition => "repetition",
+        }
+    }
+
+    /// Reads the word of any API. A tool call is an end that the model chose.
+    #[must_use]
+    pub fn of_api(word: &str) -> Option<Self> {
+        Some(match word {
+            "stop" | "tool_calls" | "function_call" | "end_turn" | "stop_sequence" | "tool_use" | "completed"
+            | "eos_token" | "eos" | "word" => Self::Stop,
+            "length" | "max_tokens" | "incomplete" | "limit" => Self::Length,
+            "abort" | "cancelled" => Self::Abort,
+            "error" | "failed" => Self::Error,
+            "repetition" => Self::Repetition,
+            _ => return None,
+        })
+    }
+}
+
 /// Outcome of one exchange, as seen by the side that recorded it. Exactly one per record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -150,6 +178,20 @@ pub enum Outcome {
     TimedOut,
     /// The recorder was stopped while it ran.
     Cut,
+}
+
+/// Stands for a text of an error's body that was left out.
+pub const WITHHELD: &str = "(not recorded)";
+
+/// An error as its client got it, as far as it was recorded. Its status is the record's.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorResponse {
+    /// Headers that a client acts on, such as `retry-after`; names in small letters.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<String, String>,
+    /// The body, or the payload of the event that ended a stream; `None` where it was not recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub body: Option<String>,
 }
 
 /// Returns true if a response of this status and outcome was an error, or its stream ended in one.
@@ -208,6 +250,22 @@ impl Record {
         let rest = (0..summarised).map(move |_| Chunk { gap, tokens: 1, step: None });
         self.chunks.iter().copied().chain(rest)
     }
+}
+
+/// Returns the key by which records are sorted, stably, into the order of their replay.
+#[must_use]
+pub fn replay_key(arrival: Option<Duration>) -> impl Ord {
+    (arrival.is_none(), arrival)
+}
+
+/// Indices of `records` (in file order) by arrival; equal arrivals keep their file order, and records without an
+/// arrival come last in file order. A record's place in this order is its index for both the recording and the
+/// replaying side.
+#[must_use]
+pub fn replay_order(records: &[Record]) -> Vec<usize> {
+    let mut order: Vec<(usize, &Record)> = records.iter().enumerate().collect();
+    order.sort_by_key(|(_, record)| replay_key(record.arrival));
+    order.into_iter().map(|(index, _)| index).collect()
 }
 
 /// Adds the texts of one place to those of their ranks.

@@ -10,18 +10,14 @@ use std::{
 
 use super::{
     CreateMode, Meta, Reader, TraceError, Writer,
-    create::{claim, open, private},
     gunzip::Gunzip,
+    output::{Output, Unit, claim, open, private},
     source::Packing,
     tail::{self, Repair, Survey},
-    unit::{Output, Unit},
     write::Before,
 };
 
 /// Opens a trace to be appended to.
-///
-/// # Errors
-/// When it is no trace, does not fit to `meta`, is damaged, or another program writes it.
 pub(super) fn resume(path: &Path, meta: &Meta, packing: Packing) -> Result<Writer, TraceError> {
     let failed = |doing| move |source| TraceError::Io { path: path.to_owned(), doing, source };
     let file = OpenOptions::new().read(true).append(true).open(path).map_err(failed("open"))?;
@@ -34,8 +30,7 @@ pub(super) fn resume(path: &Path, meta: &Meta, packing: Packing) -> Result<Write
         None => file.metadata().map_err(failed("append to"))?.len(),
     };
     report(path, &found);
-    let again = file.try_clone().ok();
-    let mut writer = Writer::over(path, meta, packing, Output::new(file, again, length));
+    let mut writer = Writer::over(path, meta, packing, Output::of_file(file, length));
     if length == 0 {
         writer.write_meta()?;
     }

@@ -25,7 +25,6 @@ pub struct Sources {
     pub(super) files: Vec<SourceFile>,
 }
 
-/// One of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SourceFile {
     pub(super) path: PathBuf,
@@ -57,7 +56,11 @@ impl Sources {
             return Ok(Self::one(alone));
         }
         let metas = paths.iter().map(|path| meta_of(path)).collect::<Result<Vec<Meta>, TraceError>>()?;
-        refuse_conflicts(&paths, &metas)?;
+        let mut agreement = Agreement::default();
+        for (path, meta) in paths.iter().zip(&metas) {
+            let mut stated = shared(meta).into_iter().filter_map(|(field, value)| Some((field, value?)));
+            stated.try_for_each(|(field, value)| agreement.add(path, field, value))?;
+        }
         let starts: Vec<Option<OffsetDateTime>> = metas.iter().map(started_at).collect();
         let first = starts.iter().flatten().min().copied();
         let zero = |start: Option<OffsetDateTime>| Duration::try_from(start? - first?).ok();
@@ -95,7 +98,6 @@ pub(super) struct Timeline {
 }
 
 impl Timeline {
-    /// The next file begins.
     pub(super) fn begin(&mut self, file: &SourceFile) {
         self.zero = file.zero.unwrap_or(self.end);
     }
@@ -169,7 +171,7 @@ fn stands_for(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
         .map_err(failed)?;
     found.retain(|path| is_trace(path) && path.is_file());
     found.sort_by_cached_key(|path| number_in(path));
-    if found.is_empty() { Err(TraceError::NoTraces { path: path.to_owned() }) } else { Ok(found) }
+    if found.is_empty() { Err(TraceError::NoTraces(path.to_owned())) } else { Ok(found) }
 }
 
 /// Returns true if a file in a directory is a trace by its name. Other JSON may lie beside traces.
@@ -240,25 +242,32 @@ pub(super) fn hashed(meta: &Meta) -> bool {
     meta.block_size.is_some() || meta.block_hash.is_some()
 }
 
-/// The name of a hash algorithm.
 pub(super) fn spelled(hash: BlockHash) -> String {
     serde_json::to_value(hash).ok().and_then(|name| name.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
-fn refuse_conflicts(paths: &[PathBuf], metas: &[Meta]) -> Result<(), TraceError> {
-    let mut stated: Vec<(&'static str, &PathBuf, String)> = Vec::new();
-    for (path, meta) in paths.iter().zip(metas) {
-        for (field, value) in shared(meta) {
-            let Some(value) = value else { continue };
-            match stated.iter().find(|(known, ..)| *known == field) {
-                Some((_, first, expected)) if *expected != value => {
-                    let (first, second) = (first.to_path_buf(), path.clone());
-                    return Err(TraceError::Conflict { first, second, field, values: [expected.clone(), value] });
-                }
-                Some(_) => {}
-                None => stated.push((field, path, value)),
+/// Values that all files of one trace have to share, each with the first file that has it.
+#[derive(Debug, Default)]
+pub(super) struct Agreement(Vec<(&'static str, PathBuf, String)>);
+
+impl Agreement {
+    /// Adds the value of a file.
+    ///
+    /// # Errors
+    /// When an earlier file has another one.
+    pub(super) fn add(&mut self, path: &Path, field: &'static str, value: String) -> Result<(), TraceError> {
+        match self.0.iter().find(|(known, ..)| *known == field) {
+            Some((_, first, expected)) if *expected != value => Err(TraceError::Conflict {
+                first: first.clone(),
+                second: path.to_owned(),
+                field,
+                values: [expected.clone(), value],
+            }),
+            Some(_) => Ok(()),
+            None => {
+                self.0.push((field, path.to_owned(), value));
+                Ok(())
             }
         }
     }
-    Ok(())
 }

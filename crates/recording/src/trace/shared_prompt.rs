@@ -7,17 +7,11 @@
 
 use std::sync::Arc;
 
-use serde_json::Value;
-
-use super::{Record, error::Defect, packed::Packed, raw, walk::FromLine};
+use super::{Record, error::Defect, packed::Packed, raw::RawRecord, record_reader::FromLine};
 
 /// Number of hashes from which they are not repeated.
 const LEAST: usize = 32;
 
-/// The key that names the choice.
-pub(super) const PROMPT_OF: &str = "prompt_of";
-
-/// Hashes of a record's prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct PromptHashes {
     blocks: Arc<Vec<u64>>,
@@ -33,7 +27,6 @@ struct Last<P> {
     prompt: P,
 }
 
-/// Prompt that was written last.
 #[derive(Debug, Default)]
 pub(super) struct WrittenPrompt(Option<Last<PromptHashes>>);
 
@@ -63,7 +56,6 @@ impl WrittenPrompt {
     }
 }
 
-/// Prompt that was read last.
 #[derive(Debug)]
 pub(super) struct ReadPrompt<P>(Option<Last<P>>);
 
@@ -75,11 +67,12 @@ impl<P> Default for ReadPrompt<P> {
 
 impl<P> ReadPrompt<P> {
     /// Gives a record the hashes of the choice that it names, and remembers those of its own.
-    ///
-    /// # Errors
-    /// When that choice does not come before it.
-    pub(super) fn complete<R: FromLine<Prompt = P>>(&mut self, record: &mut R) -> Result<(), Defect> {
-        let Some(named) = record.take_prompt_of() else {
+    pub(super) fn complete<R: FromLine<Prompt = P>>(
+        &mut self,
+        record: &mut R,
+        prompt_of: Option<u32>,
+    ) -> Result<(), Defect> {
+        let Some(named) = prompt_of else {
             if let Some(((group, choice), prompt)) = record.key().zip(record.prompt()) {
                 self.0 = Some(Last { group: group.to_owned(), choice, prompt });
             }
@@ -93,17 +86,8 @@ impl<P> ReadPrompt<P> {
             }
             None => {
                 let text = format!("is {named}, but no record of this choice of its group comes before it");
-                Err(Defect::field(PROMPT_OF, text))
+                Err(Defect::field("prompt_of", text))
             }
-        }
-    }
-}
-
-impl Record {
-    /// Sets the choice whose hashes it shares, while it is read.
-    pub(super) fn set_prompt_of(&mut self, choice: Option<u32>) {
-        if let Some(choice) = choice {
-            self.extra.insert(PROMPT_OF.to_owned(), Value::from(choice));
         }
     }
 }
@@ -111,8 +95,8 @@ impl Record {
 impl FromLine for Record {
     type Prompt = PromptHashes;
 
-    fn from_line(line: &[u8]) -> Result<Self, Vec<Defect>> {
-        raw::parse(line)?.into_record()
+    fn of_line(raw: RawRecord) -> Result<Self, Vec<Defect>> {
+        raw.into_record()
     }
 
     fn key(&self) -> Option<(&str, u32)> {
@@ -130,11 +114,6 @@ impl FromLine for Record {
         self.mm_hashes = Arc::clone(&prompt.media);
         self.prompt_hash = prompt.whole;
     }
-
-    fn take_prompt_of(&mut self) -> Option<u32> {
-        let named = self.extra.shift_remove(PROMPT_OF)?;
-        named.as_u64().and_then(|named| u32::try_from(named).ok())
-    }
 }
 
 /// Packed hashes of a prompt, shared by the records that have them.
@@ -148,8 +127,8 @@ pub(super) struct PackedPrompt {
 impl FromLine for Packed {
     type Prompt = PackedPrompt;
 
-    fn from_line(line: &[u8]) -> Result<Self, Vec<Defect>> {
-        raw::parse(line)?.into_packed()
+    fn of_line(raw: RawRecord) -> Result<Self, Vec<Defect>> {
+        raw.into_packed()
     }
 
     fn key(&self) -> Option<(&str, u32)> {
@@ -165,10 +144,6 @@ impl FromLine for Packed {
     fn set_prompt(&mut self, prompt: &PackedPrompt) {
         self.chain = Arc::clone(&prompt.chain);
         (self.facts.has_media, self.facts.prompt_hash) = (prompt.has_media, prompt.whole);
-    }
-
-    fn take_prompt_of(&mut self) -> Option<u32> {
-        self.prompt_of.take()
     }
 }
 
@@ -246,7 +221,7 @@ mod tests {
         ];
         let (_folder, path) = written(&records);
         let text = fs::read_to_string(&path).unwrap();
-        let named: Vec<bool> = text.lines().skip(1).map(|line| line.contains(PROMPT_OF)).collect();
+        let named: Vec<bool> = text.lines().skip(1).map(|line| line.contains("prompt_of")).collect();
         let expected = [false, true, false, true, false, false, false, false, false, false, true];
         assert_eq!(named, expected, "{text}");
         assert_eq!(read(&path).unwrap().records, records);

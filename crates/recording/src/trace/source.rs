@@ -7,9 +7,9 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::closing::Tail;
+use super::closing::LastBytes;
 use super::gunzip::Gunzip;
-use super::members::{self, Members};
+use super::gzip_members::{self, GzipMembers};
 use super::{Progress, TraceError};
 
 const BUFFER: usize = 64 * 1024;
@@ -18,7 +18,6 @@ const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 pub(super) const LONGEST_LINE: u64 = 256 << 20;
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
-/// Packing of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Packing {
     Plain,
@@ -31,7 +30,7 @@ impl Packing {
         let name = path.file_name().map(|name| name.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
         match SUFFIXES.iter().find(|(suffix, _)| name.ends_with(suffix)) {
             Some((_, packing)) => Ok(*packing),
-            None => Err(TraceError::Suffix { path: path.to_owned() }),
+            None => Err(TraceError::Suffix(path.to_owned())),
         }
     }
 }
@@ -52,18 +51,14 @@ pub(super) fn split_suffix(name: &str) -> Option<(&str, &str)> {
     name.split_at_checked(name.len() - suffix.len())
 }
 
-/// Returns true if `path` stands for standard input or output.
 pub(super) fn is_standard(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
 /// Refuses a pipe or a device, which cannot be read twice and may never end; standard input is known to be one.
-///
-/// # Errors
-/// [`TraceError::NoFile`].
 pub(super) fn refuse_pipe(path: &Path) -> Result<(), TraceError> {
     let is_pipe = std::fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir());
-    if is_pipe && !is_standard(path) { Err(TraceError::NoFile { path: path.to_owned() }) } else { Ok(()) }
+    if is_pipe && !is_standard(path) { Err(TraceError::NoFile(path.to_owned())) } else { Ok(()) }
 }
 
 /// Lines with their numbers, from any source.
@@ -74,13 +69,11 @@ pub(super) struct Lines {
     buffer: Vec<u8>,
     number: u64,
     over: bool,
-    /// Bytes of all lines so far.
     bytes: u64,
     progress: Arc<Progress>,
-    tail: Tail,
+    tail: LastBytes,
 }
 
-/// Result of fetching the next line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fetched {
     /// A line that ended in a newline.
@@ -89,7 +82,6 @@ pub(super) enum Fetched {
     Tail,
     /// The gzip data ended early, with no partial line.
     CutHere,
-    /// Nothing is left.
     Over,
 }
 
@@ -97,7 +89,7 @@ impl Lines {
     /// Opens a file; `progress` follows how far it is read.
     pub(super) fn open(path: &Path, progress: Arc<Progress>) -> Result<Self, TraceError> {
         if is_standard(path) {
-            let tail = Tail::default();
+            let tail = LastBytes::default();
             let followed = Some(tail.clone());
             let input = Watched { input: io::stdin(), read: 0, progress: Arc::clone(&progress), followed };
             let input = BufReader::with_capacity(BUFFER, input);
@@ -110,7 +102,7 @@ impl Lines {
         }
         let promised = Packing::of(path)?;
         let file = File::open(path).map_err(failed)?;
-        let tail = if found.is_file() { Tail::of_file(path).map_err(failed)? } else { Tail::default() };
+        let tail = if found.is_file() { LastBytes::of_file(path).map_err(failed)? } else { LastBytes::default() };
         let followed = (!found.is_file()).then(|| tail.clone());
         let input = Watched { input: file, read: 0, progress: Arc::clone(&progress), followed };
         let input = BufReader::with_capacity(BUFFER, input);
@@ -119,7 +111,7 @@ impl Lines {
     }
 
     pub(super) fn of_bytes(name: &str, bytes: Vec<u8>) -> Result<Self, TraceError> {
-        let tail = Tail::of(&bytes);
+        let tail = LastBytes::of(&bytes);
         let lines = Self::sniff(PathBuf::from(name), Box::new(io::Cursor::new(bytes)), None, Arc::default())?;
         Ok(Self { tail, ..lines })
     }
@@ -137,8 +129,8 @@ impl Lines {
         let is_gzip = head == GZIP_MAGIC;
         let may_be_cut_gzip = GZIP_MAGIC.starts_with(&head);
         let packing = match promised {
-            Some(Packing::Gzip) if !may_be_cut_gzip => return Err(TraceError::NotGzip { path }),
-            Some(Packing::Plain) if is_gzip => return Err(TraceError::UnexpectedGzip { path }),
+            Some(Packing::Gzip) if !may_be_cut_gzip => return Err(TraceError::NotGzip(path)),
+            Some(Packing::Plain) if is_gzip => return Err(TraceError::UnexpectedGzip(path)),
             Some(promised) => promised,
             None if is_gzip => Packing::Gzip,
             None => Packing::Plain,
@@ -148,7 +140,7 @@ impl Lines {
             Packing::Plain => Box::new(whole),
             Packing::Gzip => Box::new(Gunzip::new(whole)),
         };
-        let (buffer, tail) = (Vec::new(), Tail::default());
+        let (buffer, tail) = (Vec::new(), LastBytes::default());
         Ok(Self { path, input, packing, buffer, number: 0, over: false, bytes: 0, progress, tail })
     }
 
@@ -158,21 +150,20 @@ impl Lines {
             return Ok(self);
         }
         self.progress.has_size(found.len());
-        if self.packing == Packing::Plain || found.len() < members::WORTHWHILE {
+        if self.packing == Packing::Plain || found.len() < gzip_members::WORTHWHILE {
             return Ok(self);
         }
-        let members = File::open(&self.path).and_then(|file| Members::new(file, Arc::clone(&self.progress)));
+        let members = File::open(&self.path).and_then(|file| GzipMembers::new(file, Arc::clone(&self.progress)));
         let failed = |source| TraceError::Io { path: self.path.clone(), doing: "read", source };
         Ok(Self { input: Box::new(members.map_err(failed)?), ..self })
     }
 
-    /// The file, or a name that stands for it.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
     /// Returns the state of a packed input's end, complete once it was read; `None` for a plain one.
-    pub(super) fn closing(&self) -> Option<Tail> {
+    pub(super) fn closing(&self) -> Option<LastBytes> {
         (self.packing == Packing::Gzip).then(|| self.tail.clone())
     }
 
@@ -204,7 +195,7 @@ impl Lines {
             self.progress.has_json(self.bytes);
             let cut = match read {
                 Ok(_) => false,
-                Err(error) if self.is_cut(&error) => true,
+                Err(error) if self.packing == Packing::Gzip && error.kind() == io::ErrorKind::UnexpectedEof => true,
                 Err(error) => {
                     self.over = true;
                     return Err(self.failure(error, records));
@@ -221,10 +212,6 @@ impl Lines {
         Ok(Fetched::Over)
     }
 
-    fn is_cut(&self, error: &io::Error) -> bool {
-        self.packing == Packing::Gzip && error.kind() == io::ErrorKind::UnexpectedEof
-    }
-
     fn failure(&self, source: io::Error, records: u64) -> TraceError {
         let damaged = matches!(source.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData);
         match self.packing {
@@ -236,12 +223,36 @@ impl Lines {
     }
 }
 
+/// Reader of the lines of other tools' files that are not blank.
+pub struct JsonLines(Lines);
+
+impl JsonLines {
+    /// Opens a file that ends in .jsonl, .json or .gz.
+    ///
+    /// # Errors
+    /// When it cannot be opened, or its name and content disagree.
+    pub fn open(path: &Path) -> Result<Self, TraceError> {
+        Lines::open(path, Arc::default()).map(Self)
+    }
+
+    /// The next line with its number, from 1; `None` at the end.
+    ///
+    /// # Errors
+    /// Damage, or an I/O error.
+    pub fn next_line(&mut self) -> Result<Option<(u64, &[u8])>, TraceError> {
+        Ok(match self.0.fetch(0)? {
+            Fetched::Whole | Fetched::Tail => Some((self.0.number(), self.0.line())),
+            Fetched::CutHere | Fetched::Over => None,
+        })
+    }
+}
+
 /// Counts the bytes that were read, and keeps the last one.
 struct Watched<R> {
     input: R,
     read: u64,
     progress: Arc<Progress>,
-    followed: Option<Tail>,
+    followed: Option<LastBytes>,
 }
 
 impl<R: Read> Read for Watched<R> {

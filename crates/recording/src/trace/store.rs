@@ -11,16 +11,16 @@
 use std::{
     collections::{HashMap, HashSet},
     ops::Range,
-    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
 
 use super::{
     End, LoadedFile, Meta, Trace,
-    kept::Kept,
     packed::{Example, Facts, Packed},
+    record_ref::RecordRef,
     replay_key,
+    several::Agreement,
 };
 
 /// A packed trace, in file order until [`sort`](Store::sort).
@@ -44,11 +44,9 @@ pub struct Store {
     pub(super) tokens: Vec<u32>,
     pub(super) hashes: Vec<u64>,
     seen: Seen,
-    /// The first file with block hashes, and how they were made.
-    pub(super) hashed: Option<(PathBuf, String)>,
+    pub(super) agreement: Agreement,
     /// Start and part number of the capture of the last file.
     pub(super) last_part: Option<(String, u64)>,
-    /// Several files are read.
     pub(super) of_several: bool,
 }
 
@@ -80,7 +78,7 @@ impl From<&Trace> for Store {
         let mut store = Self { meta: trace.meta.clone(), end: trace.end.clone(), ..Self::default() };
         let mut file = LoadedFile { warnings: trace.warnings.clone(), ..LoadedFile::default() };
         for record in &trace.records {
-            let packed = Packed::from(record);
+            let packed = Packed::from(record.clone());
             file.count(&packed);
             store.push(packed);
         }
@@ -115,22 +113,22 @@ impl Store {
 
     /// Returns one record.
     #[must_use]
-    pub fn get(&self, index: usize) -> Option<Kept<'_>> {
-        self.entries.get(index).map(|entry| Kept { store: self, entry })
+    pub fn get(&self, index: usize) -> Option<RecordRef<'_>> {
+        self.entries.get(index).map(|entry| RecordRef { store: self, entry })
     }
 
     /// Iterates over the records in order.
     #[must_use]
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = Kept<'_>> + Clone {
-        self.entries.iter().map(|entry| Kept { store: self, entry })
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = RecordRef<'_>> + Clone {
+        self.entries.iter().map(|entry| RecordRef { store: self, entry })
     }
 
     pub(super) fn push(&mut self, record: Packed) {
         self.example = self.example.take().or_else(|| record.example.map(|example| *example));
         let start = self.gaps.len();
-        self.long_gaps.extend(record.long_gaps.iter().map(|(at, gap)| (start + at, *gap)));
+        self.long_gaps.extend(record.gaps.long.iter().map(|(at, gap)| (start + at, *gap)));
         let entry = Entry {
-            chunks: append(&mut self.gaps, &record.gaps),
+            chunks: append(&mut self.gaps, &record.gaps.short),
             tokens: record.tokens.map(|counts| append(&mut self.tokens, &counts).start),
             ids: record.ids.map(|ids| append(&mut self.ids, &ids)),
             chain: self.push_chain(&record.chain),
@@ -167,7 +165,6 @@ impl Store {
         added
     }
 
-    /// Returns the long gap at this place.
     pub(super) fn long_gap(&self, at: usize) -> Duration {
         let found = self.long_gaps.binary_search_by_key(&at, |(place, _)| *place).ok();
         found.and_then(|found| self.long_gaps.get(found)).map(|(_, gap)| *gap).unwrap_or_default()

@@ -11,12 +11,13 @@ use std::{
     time::Duration,
 };
 
-use flate2::{Decompress, FlushDecompress, Status};
 use serde::{Deserialize, de::IgnoredAny};
 
 use super::{
     End, closing,
-    members::may_be_header,
+    gunzip::{MemberState, inflate, new_member},
+    gzip_members::may_be_header,
+    raw::is_incomplete,
     source::{LONGEST_LINE, Packing},
 };
 use base::units::Millis;
@@ -28,23 +29,17 @@ const TRIES: usize = 64;
 const BUFFER: usize = 64 * 1024;
 /// Bytes of the shortest gzip header.
 const HEADER: usize = 10;
-/// The largest window that gzip knows, as a power of two.
-const WINDOW: u8 = 15;
 
-/// Tail of a file.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub(super) struct Survey {
     /// Latest end of an answer in the tail.
     pub(super) last: Duration,
-    /// Records in the tail.
     pub(super) records: u64,
     /// The tail is the whole file, so that its records are all.
     pub(super) is_whole: bool,
-    /// The closing counts.
     pub(super) end: Option<End>,
     /// Change that the tail needs before something may follow it.
     pub(super) repair: Option<Repair>,
-    /// Lines of the tail that are no records.
     pub(super) bad_lines: u64,
 }
 
@@ -54,7 +49,6 @@ pub(super) struct Repair {
     pub(super) at: u64,
     pub(super) keep: u64,
     pub(super) needs_line_end: bool,
-    /// A line was cut.
     pub(super) is_cut: bool,
 }
 
@@ -74,10 +68,10 @@ pub(super) fn survey(mut file: &File, packing: Packing) -> io::Result<Survey> {
         if let Some(mut survey) = found {
             survey.is_whole = start == 0;
             if packing == Packing::Gzip && survey.end.is_none() {
-                file.seek(SeekFrom::Start(length.saturating_sub(closing::TAIL as u64)))?;
+                file.seek(SeekFrom::Start(length.saturating_sub(closing::MOST_BYTES as u64)))?;
                 let mut last = Vec::new();
                 file.read_to_end(&mut last)?;
-                survey.end = closing::Tail::of(&last).end();
+                survey.end = closing::LastBytes::of(&last).end();
             }
             return Ok(survey);
         }
@@ -162,30 +156,18 @@ fn member(
     buffer: &mut [u8],
     mut take: impl FnMut(&[u8]) -> io::Result<()>,
 ) -> io::Result<Option<u64>> {
-    let mut member = Decompress::new_gzip(WINDOW);
+    let mut member = new_member();
     loop {
-        let packed = input.fill_buf()?;
-        let is_over = packed.is_empty();
-        let (taken, made) = (member.total_in(), member.total_out());
-        let status = member.decompress(packed, buffer, FlushDecompress::None);
-        let made = size(member.total_out() - made);
-        input.consume(size(member.total_in() - taken));
+        let (made, state) = inflate(&mut member, input, buffer)?;
         take(buffer.get(..made).unwrap_or_default())?;
-        match status {
-            Ok(Status::StreamEnd) => return Ok(Some(member.total_in())),
-            Ok(Status::Ok | Status::BufError) if is_over && made == 0 => return Ok(None),
-            Ok(Status::Ok | Status::BufError) => {}
-            Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
+        match state? {
+            MemberState::Within => {}
+            MemberState::Ended => return Ok(Some(member.total_in())),
+            MemberState::Cut => return Ok(None),
         }
     }
 }
 
-/// Of a count that a buffer's length bounds.
-fn size(count: u64) -> usize {
-    usize::try_from(count).unwrap_or(usize::MAX)
-}
-
-/// Parts of a line that matter here.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Glance {
@@ -202,7 +184,6 @@ struct Scan {
     line: Vec<u8>,
     /// The tail begins within a line.
     is_within: bool,
-    /// Bytes so far.
     position: u64,
     /// Bytes so far that may stay.
     good: u64,
@@ -262,7 +243,7 @@ impl Scan {
             return;
         }
         let text = self.line.trim_ascii();
-        self.is_cut = text.starts_with(b"{") && serde_json::from_slice::<IgnoredAny>(text).is_err();
+        self.is_cut = is_incomplete(text);
         if !self.is_cut {
             let before = self.good;
             self.take_line();

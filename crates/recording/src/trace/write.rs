@@ -5,7 +5,6 @@
 //! A file that another program empties (`copytruncate`) is begun again with its first line.
 
 use std::fmt;
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,12 +12,11 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::closing;
-use super::create::{CreateMode, is_removed, open};
 use super::mend;
+use super::output::{CreateMode, Output, Unit, is_removed, open};
 use super::resume;
 use super::shared_prompt::WrittenPrompt;
 use super::source::{Packing, is_standard};
-use super::unit::{Output, Unit};
 use super::{End, Meta, Record, TraceError};
 
 /// Writes one trace.
@@ -28,7 +26,6 @@ pub struct Writer {
     output: Output,
     /// What was not written yet.
     unit: Unit,
-    /// Records in `unit`.
     waiting: u64,
     line: Vec<u8>,
     meta: Meta,
@@ -73,14 +70,14 @@ impl Writer {
     /// appended to and is damaged, no trace, or hashed otherwise than in `meta`.
     pub fn create(path: &Path, meta: &Meta, mode: CreateMode) -> Result<Self, TraceError> {
         if is_standard(path) {
-            let writer = Self::over(path, meta, Packing::Plain, Output::new(io::stdout(), None, 0));
+            let writer = Self::over(path, meta, Packing::Plain, Output::of_pipe(io::stdout()));
             return Ok(Self { meta_waits: true, ..writer });
         }
         let packing = Packing::of(path)?;
         if mode == CreateMode::Append && std::fs::metadata(path).is_ok_and(|found| found.len() > 0) {
             return resume::resume(path, meta, packing);
         }
-        let mut writer = Self::over_file(path, meta, packing, open(path, mode)?);
+        let mut writer = Self::over(path, meta, packing, Output::of_file(open(path, mode)?, 0));
         writer.write_meta()?;
         writer.flush()?;
         Ok(writer)
@@ -102,11 +99,6 @@ impl Writer {
             emptied: 0,
             prompt: WrittenPrompt::default(),
         }
-    }
-
-    fn over_file(path: &Path, meta: &Meta, packing: Packing, file: File) -> Self {
-        let again = file.try_clone().ok();
-        Self::over(path, meta, packing, Output::new(file, again, 0))
     }
 
     /// Goes on after what an earlier capture left.
@@ -135,7 +127,8 @@ impl Writer {
         };
         self.records += 1;
         self.waiting += 1;
-        self.put_line().map_err(|error| self.failure(error))?;
+        self.line.push(b'\n');
+        self.unit.push(&self.line).map_err(|error| self.failure(error))?;
         Ok(mended)
     }
 
@@ -285,22 +278,8 @@ impl Writer {
     }
 
     pub(super) fn write_meta(&mut self) -> Result<(), TraceError> {
-        let written = meta_line(&self.meta).and_then(|line| self.put(&line));
+        let written = meta_line(&self.meta).and_then(|line| self.unit.push(&line));
         written.map_err(|error| self.failure(error))
-    }
-
-    /// Writes the line that was spelled.
-    fn put_line(&mut self) -> io::Result<()> {
-        let mut line = std::mem::take(&mut self.line);
-        line.push(b'\n');
-        let written = self.put(&line);
-        self.line = line;
-        written
-    }
-
-    /// Writes whole lines.
-    pub(super) fn put(&mut self, lines: &[u8]) -> io::Result<()> {
-        self.unit.push(lines)
     }
 
     fn failure(&self, source: io::Error) -> TraceError {
@@ -308,7 +287,6 @@ impl Writer {
     }
 }
 
-/// Spells a first line.
 fn meta_line(meta: &Meta) -> io::Result<Vec<u8>> {
     #[derive(Serialize)]
     struct Line<'a> {

@@ -1,7 +1,7 @@
 //! What is matched: one prompt of a request, the keys of a record, and the records selected.
 
 use super::MatchBy;
-use recording::trace::{Endpoint, Kept, Record};
+use recording::trace::{Endpoint, Record, RecordRef};
 use text::prompt::PromptHashes;
 
 /// One prompt of a request, as it is matched.
@@ -77,8 +77,8 @@ impl<'a> From<&'a Record> for Keys<'a> {
     }
 }
 
-impl<'a> From<Kept<'a>> for Keys<'a> {
-    fn from(record: Kept<'a>) -> Self {
+impl<'a> From<RecordRef<'a>> for Keys<'a> {
+    fn from(record: RecordRef<'a>) -> Self {
         Self {
             servable: record.generates()
                 && record.response().is_none()

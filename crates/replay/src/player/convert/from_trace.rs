@@ -39,10 +39,10 @@ pub fn from_trace(
 ) -> Result<FromTrace, CassetteError> {
     let started = meta.started_at.as_deref().and_then(|text| OffsetDateTime::parse(text, &Rfc3339).ok());
     let (mut converted, mut done) = (Vec::new(), FromTrace::default());
-    for exchange in exchanges(records) {
-        match convert(&exchange, started, tokenizer) {
+    for (line, choices) in requests(records) {
+        match convert(&choices, started, tokenizer) {
             Ok(whole) => converted.push(whole),
-            Err(why) => done.refused.push(format!("line {}: {why}", exchange.line)),
+            Err(why) => done.refused.push(format!("line {line}: {why}")),
         }
     }
     if !done.refused.is_empty() && mode == Refused::Stop {
@@ -88,43 +88,36 @@ fn header(meta: &Meta) -> Header {
     Header { recorded, ..Header::default() }
 }
 
-/// The choices of one request.
-struct Exchange {
-    /// Of the first one.
-    line: u64,
-    choices: Vec<trace::Record>,
-}
-
-/// By arrival, the choices of a request together.
-fn exchanges(mut records: Vec<(u64, trace::Record)>) -> Vec<Exchange> {
+/// The records of each request by its arrival, in the order of their choices; with the line of the one that arrived first.
+fn requests(mut records: Vec<(u64, trace::Record)>) -> Vec<(u64, Vec<trace::Record>)> {
     records.sort_by_key(|(_, record)| replay_key(record.arrival));
-    let (mut exchanges, mut groups): (Vec<Exchange>, HashMap<String, usize>) = (Vec::new(), HashMap::new());
+    let (mut requests, mut groups) = (Vec::<(u64, Vec<_>)>::new(), HashMap::new());
     for (line, record) in records {
-        let known = record.group.as_ref().and_then(|group| groups.get(group)).copied();
-        match known.and_then(|at| exchanges.get_mut(at)) {
-            Some(exchange) => exchange.choices.push(record),
-            None => {
-                groups.extend(record.group.clone().map(|group| (group, exchanges.len())));
-                exchanges.push(Exchange { line, choices: vec![record] });
-            }
+        let at = match &record.group {
+            Some(group) => *groups.entry(group.clone()).or_insert(requests.len()),
+            None => requests.len(),
+        };
+        match requests.get_mut(at) {
+            Some((_, choices)) => choices.push(record),
+            None => requests.push((line, vec![record])),
         }
     }
-    exchanges.iter_mut().for_each(|exchange| exchange.choices.sort_by_key(|record| record.choice));
-    exchanges
+    requests.iter_mut().for_each(|(_, choices)| choices.sort_by_key(|record| record.choice));
+    requests
 }
 
-/// Converts an exchange; the error is why it cannot be.
+/// Converts the choices of a request; the error is why they cannot be.
 fn convert(
-    exchange: &Exchange,
+    choices: &[trace::Record],
     started: Option<OffsetDateTime>,
     tokenizer: Option<&Tokenizer>,
 ) -> Result<(RecordedExchange, Tokens), String> {
-    let first = exchange.choices.first().ok_or("there is no choice")?;
+    let first = choices.first().ok_or("there is no choice")?;
     let body = first.request.clone().ok_or("it holds no request; record with --record-requests")?;
-    let path = path_of(first).ok_or("it has no path")?;
+    let path = first.path().ok_or("it has no path")?.to_owned();
     let times = times(first);
     let end = first.e2e.map(millis).or(times.last().copied()).unwrap_or_default();
-    let (answer, head, data) = answer(exchange, &path, tokenizer)?;
+    let (answer, head, data) = answer(first, choices, &path, tokenizer)?;
     let recorded_at = started
         .zip(first.arrival)
         .map(|(start, arrival)| start + arrival + Duration::try_from_secs_f64(end / 1e3).unwrap_or_default());
@@ -143,17 +136,12 @@ fn convert(
     }
     let aborted = (first.outcome == Some(Outcome::ClientGone)).then_some(first.chunks.len() as u64);
     let record = Record { method: "POST".to_owned(), path, body: body.into(), answer, aborted, ..Record::default() };
-    let known: Vec<Vec<u32>> = exchange.choices.iter().filter_map(|record| record.output_token_ids.clone()).collect();
-    let output = if known.len() == exchange.choices.len() { known } else { Vec::new() };
+    let known: Vec<Vec<u32>> = choices.iter().filter_map(|record| record.output_token_ids.clone()).collect();
+    let output = if known.len() == choices.len() { known } else { Vec::new() };
     let tokens = Tokens { output, hashes: first.block_hashes.to_vec(), prompt: first.prompt_hash, ..Tokens::default() };
     Ok((RecordedExchange { record, side, is_retry: false }, tokens))
 }
 
-fn path_of(record: &trace::Record) -> Option<String> {
-    record.path().map(str::to_owned)
-}
-
-/// Returns when each chunk came, in milliseconds.
 fn times(record: &trace::Record) -> Vec<f64> {
     let sum = |at: &mut Duration, chunk: trace::Chunk| {
         *at += chunk.gap;
@@ -169,8 +157,12 @@ fn millis(time: Duration) -> f64 {
 type Answered = (Answer, Map<String, Value>, Vec<Moment>);
 
 /// The answer, what no two runs share of it, and its events where the trace has them.
-fn answer(exchange: &Exchange, path: &str, tokenizer: Option<&Tokenizer>) -> Result<Answered, String> {
-    let first = exchange.choices.first().ok_or("there is no choice")?;
+fn answer(
+    first: &trace::Record,
+    choices: &[trace::Record],
+    path: &str,
+    tokenizer: Option<&Tokenizer>,
+) -> Result<Answered, String> {
     let status = first.status.unwrap_or(200);
     let fault = (first.outcome == Some(Outcome::UpstreamFailed))
         .then_some(Fault::Reset { after_events: first.events.as_ref().map_or(0, Vec::len) });
@@ -180,11 +172,10 @@ fn answer(exchange: &Exchange, path: &str, tokenizer: Option<&Tokenizer>) -> Res
         return Ok((answer, Map::new(), Vec::new()));
     }
     if let Some(response) = &first.response {
-        let assembled = match &response.content {
+        let (assembled, moments) = match &response.content {
             ResponseContent::Events(events) => (assemble::events(path, events), events.clone()),
             ResponseContent::Body(body) => (assemble::body(path, status, body), Vec::new()),
         };
-        let (assembled, moments) = assembled;
         return Ok((with(assembled.content), assembled.head, moments));
     }
     if let Some(events) = &first.events {
@@ -210,15 +201,15 @@ fn answer(exchange: &Exchange, path: &str, tokenizer: Option<&Tokenizer>) -> Res
     if status >= 400 {
         return Err(format!("it was answered with status {status}, and the answer is not recorded"));
     }
-    let choice = |record: &trace::Record| {
+    let choice = |record: &trace::Record| -> Result<Map<String, Value>, String> {
         let text = text(record, tokenizer)?;
         let value = if name == "text" { json!(text) } else { json!({"role": "assistant", "content": text}) };
-        let finish = record.finish_reason.map(reason);
+        let finish = record.finish_reason.map(FinishReason::name);
         Ok([(name.to_owned(), value), ("finish_reason".to_owned(), json!(finish))].into_iter().collect())
     };
-    let choices: Vec<Map<String, Value>> = exchange.choices.iter().map(choice).collect::<Result<_, String>>()?;
-    let completion: u32 = exchange.choices.iter().map(|record| record.output_tokens).sum();
+    let completion: u32 = choices.iter().map(|record| record.output_tokens).sum();
     let usage = Some(json!({"prompt_tokens": first.prompt_tokens, "completion_tokens": completion}));
+    let choices = choices.iter().map(choice).collect::<Result<_, String>>()?;
     Ok((with(Content::Choices { choices, usage }), Map::new(), Vec::new()))
 }
 
@@ -230,16 +221,6 @@ fn text(record: &trace::Record, tokenizer: Option<&Tokenizer>) -> Result<String,
         }
         (None, Some(_), None) => Err("it holds ids and no text; --tokenizer DIR spells them".to_owned()),
         (None, None, _) => Err("it holds no text; record with --record-text or --record-tokens".to_owned()),
-    }
-}
-
-fn reason(reason: FinishReason) -> &'static str {
-    match reason {
-        FinishReason::Stop => "stop",
-        FinishReason::Length => "length",
-        FinishReason::Abort => "abort",
-        FinishReason::Error => "error",
-        FinishReason::Repetition => "repetition",
     }
 }
 

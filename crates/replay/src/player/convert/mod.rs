@@ -11,14 +11,5 @@ mod to_trace;
 pub use from_trace::{FromTrace, Refused, from_trace};
 pub use to_trace::{ToTrace, to_trace};
 
-use recording::trace::Endpoint;
-
 /// The key of a trace's record under which an answer stands as a cassette shows it.
 const ANSWER: &str = "answer";
-
-/// The key of a trace's record under which its path stands, where the endpoint does not imply it.
-const PATH: &str = "path";
-
-fn endpoint(path: &str) -> Endpoint {
-    Endpoint::of_path(path.split('?').next().unwrap_or_default())
-}

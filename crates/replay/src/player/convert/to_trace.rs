@@ -5,14 +5,15 @@ use std::{collections::BTreeMap, time::Duration};
 use serde_json::{Map, Value};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-use super::{ANSWER, PATH, endpoint};
+use super::ANSWER;
+use crate::player::recorder::route_of;
 use api::{
     answers::{Choice, added_text},
     template_kwargs,
 };
 use recording::{
     canonical,
-    cassette::{Answer, Cassette, Content, Fault, Moment, Record, Tokens},
+    cassette::{Answer, Cassette, Content, Moment, Record, Tokens},
     trace::{self, Chunk, Endpoint, ErrorResponse, FinishReason, Meta, Outcome, TokenizerId},
 };
 use text::prompt::{BlockHash, BlockHasher, PromptHashes, SpecialTokens, Tokenizer};
@@ -43,8 +44,8 @@ pub fn to_trace(cassette: &Cassette, tokens: &BTreeMap<u64, Tokens>, tokenizer: 
     let arrivals = arrivals(&cassette.records);
     for (record, arrival) in cassette.records.iter().zip(arrivals) {
         let known = tokens.get(&record.id).filter(|known| known.answer == record.answer.fingerprint());
-        let exchange = Exchange { record, known, tokenizer, hasher: &hasher };
-        match exchange.records(arrival) {
+        let conversion = Conversion { record, known, tokenizer, hasher: &hasher };
+        match conversion.records(arrival) {
             Ok(records) => made.records.extend(records),
             Err(why) => made.refused.push(format!("{}:{}: {why}", cassette.path.display(), record.line)),
         }
@@ -75,7 +76,6 @@ fn meta(cassette: &Cassette, tokenizer: Option<&Tokenizer>) -> Meta {
     }
 }
 
-/// Returns when a request came.
 fn began(record: &Record) -> Option<OffsetDateTime> {
     let side = record.side.as_ref()?;
     let end = OffsetDateTime::parse(side.recorded_at.as_deref()?, &Rfc3339).ok()?;
@@ -100,14 +100,14 @@ fn time_of(ms: f64) -> Duration {
 }
 
 /// One record on its way.
-struct Exchange<'a> {
+struct Conversion<'a> {
     record: &'a Record,
     known: Option<&'a Tokens>,
     tokenizer: Option<&'a Tokenizer>,
     hasher: &'a BlockHasher,
 }
 
-impl Exchange<'_> {
+impl Conversion<'_> {
     fn records(&self, arrival: Duration) -> Result<Vec<trace::Record>, String> {
         let record = self.record;
         if record.is_fixture {
@@ -119,19 +119,20 @@ impl Exchange<'_> {
         if record.raw.is_some() {
             return Err("its request is neither JSON nor text".to_owned());
         }
-        let endpoint = endpoint(&record.path);
+        let endpoint = Endpoint::of_path(route_of(&record.path));
         let base = self.base(endpoint, arrival)?;
+        let total = usage(&record.answer.content, &["completion_tokens", "output_tokens"]);
         let Content::Choices { choices, .. } = &record.answer.content else {
-            return Ok(vec![self.with_tokens(base, 0, output_tokens(&record.answer.content), None)?]);
+            return Ok(vec![self.with_tokens(base, 0, total, None)?]);
         };
-        let total = output_tokens(&record.answer.content);
         let many = choices.len();
         let share = |at: usize| {
-            let (share, rest) = (total? / u32::try_from(many).ok()?.max(1), total? % u32::try_from(many).ok()?.max(1));
-            Some(share + u32::from(u32::try_from(at).ok()? < rest))
+            let (total, many) = (total?, u32::try_from(many).ok()?.max(1));
+            Some(total / many + u32::from(u32::try_from(at).ok()? < total % many))
         };
         let one = |(at, choice): (usize, &Map<String, Value>)| {
-            let mut base = trace::Record { finish_reason: finish_reason(choice), ..base.clone() };
+            let finish = choice.get("finish_reason").and_then(Value::as_str);
+            let mut base = trace::Record { finish_reason: finish.and_then(FinishReason::of_api), ..base.clone() };
             if many > 1 {
                 base.group = Some(format!("record-{}", record.id));
                 base.choice = u32::try_from(at).ok();
@@ -141,7 +142,6 @@ impl Exchange<'_> {
         choices.iter().enumerate().map(one).collect()
     }
 
-    /// Returns what the choices of an answer share.
     fn base(&self, endpoint: Endpoint, arrival: Duration) -> Result<trace::Record, String> {
         let record = self.record;
         let (answer, body) = (&record.answer, record.body.value());
@@ -155,19 +155,14 @@ impl Exchange<'_> {
         };
         let counted = usage(&answer.content, &["prompt_tokens", "input_tokens"]);
         let counted = counted.or(prompt.as_ref().and_then(|ids| u32::try_from(ids.len()).ok()));
-        let needs = endpoint.generates() && answer.status < 400;
-        let prompt_tokens = match counted {
-            Some(count) => count,
-            None if needs => {
-                return Err("it has no token counts (`usage`); --tokenizer DIR counts the prompt".to_owned());
-            }
-            None => 0,
-        };
+        if counted.is_none() && self.generates(endpoint) {
+            return Err("it has no token counts (`usage`); --tokenizer DIR counts the prompt".to_owned());
+        }
         let e2e = record.side.as_ref().map_or(Duration::ZERO, |side| time_of(side.ms));
         let mut extra = Map::new();
         extra.insert(ANSWER.to_owned(), answer.shown());
         if endpoint == Endpoint::Other {
-            extra.insert(PATH.to_owned(), record.path.clone().into());
+            extra.insert("path".to_owned(), record.path.clone().into());
         }
         let error = (answer.status >= 400).then(|| error(answer));
         let key = canonical::request_key(&record.path, body.to_string().as_bytes());
@@ -175,7 +170,7 @@ impl Exchange<'_> {
         Ok(trace::Record {
             request_key: is_found_by_it.then(|| self.hasher.request_key(key.number())).flatten(),
             error,
-            prompt_tokens,
+            prompt_tokens: counted.unwrap_or(0),
             arrival: Some(arrival),
             block_hashes: hashes.blocks.into(),
             prompt_hash: hashes.whole,
@@ -185,9 +180,7 @@ impl Exchange<'_> {
             status: Some(answer.status),
             outcome: Some(match (record.aborted, answer.fault) {
                 (Some(_), _) => Outcome::ClientGone,
-                (None, Some(Fault::Reset { .. } | Fault::Truncate { .. } | Fault::Stall { .. })) => {
-                    Outcome::UpstreamFailed
-                }
+                (None, Some(_)) => Outcome::UpstreamFailed,
                 (None, None) if answer.status >= 400 => Outcome::Error,
                 (None, None) => Outcome::Finished,
             }),
@@ -198,6 +191,10 @@ impl Exchange<'_> {
         })
     }
 
+    fn generates(&self, endpoint: Endpoint) -> bool {
+        endpoint.generates() && self.record.answer.status < 400
+    }
+
     /// A choice with its chunks; `output` is how many tokens it has, where that is known.
     fn with_tokens(
         &self,
@@ -206,16 +203,15 @@ impl Exchange<'_> {
         output: Option<u32>,
         choice: Option<&Map<String, Value>>,
     ) -> Result<trace::Record, String> {
-        let generates = base.endpoint.is_some_and(Endpoint::generates) && self.record.answer.status < 400;
+        let generates = base.endpoint.is_some_and(|endpoint| self.generates(endpoint));
         let ids = self.known.and_then(|known| known.output.get(index)).cloned();
         let ids =
             ids.or_else(|| self.tokenizer?.encode(&Choice::read(choice?).plain_text()?, SpecialTokens::Skip).ok());
         let counted = ids.as_ref().and_then(|ids| u32::try_from(ids.len()).ok());
-        let output = match counted.or(output) {
-            Some(count) => count,
-            None if generates => return Err("it has no token counts (`usage`)".to_owned()),
-            None => 0,
-        };
+        if counted.or(output).is_none() && generates {
+            return Err("it has no token counts (`usage`)".to_owned());
+        }
+        let output = counted.or(output).unwrap_or(0);
         base.output_tokens = output;
         base.output_token_ids = ids.filter(|ids| !ids.is_empty());
         let pieces = self.pieces(index, choice);
@@ -299,19 +295,4 @@ fn usage(content: &Content, names: &[&str]) -> Option<u32> {
         Content::Empty | Content::Events(_) | Content::Text(_) | Content::Bytes(_) => return None,
     };
     names.iter().find_map(|name| usage.get(*name)?.as_u64()).and_then(|count| u32::try_from(count).ok())
-}
-
-fn output_tokens(content: &Content) -> Option<u32> {
-    usage(content, &["completion_tokens", "output_tokens"])
-}
-
-fn finish_reason(choice: &Map<String, Value>) -> Option<FinishReason> {
-    Some(match choice.get("finish_reason")?.as_str()? {
-        "stop" | "tool_calls" | "function_call" => FinishReason::Stop,
-        "length" => FinishReason::Length,
-        "abort" => FinishReason::Abort,
-        "error" => FinishReason::Error,
-        "repetition" => FinishReason::Repetition,
-        _ => return None,
-    })
 }

@@ -1,16 +1,18 @@
-//! What a trace's file is written in: whole lines, or whole gzip members.
+//! The file of a trace that is written: readable by its owner only, written by one program at a time, in whole lines or
+//! whole gzip members.
 //!
 //! So whatever moment a program is killed or the file emptied at, what follows stands at the start of a line or member.
 
 use std::{
     fmt,
-    fs::File,
+    fs::{File, Metadata, OpenOptions, TryLockError},
     io::{self, Write},
+    path::Path,
 };
 
 use flate2::{Compression, write::GzEncoder};
 
-use super::source::Packing;
+use super::{TraceError, source::Packing};
 
 /// A little less than what is usual: times are digits in no order, of which more work makes little less.
 const COMPRESSION: Compression = Compression::new(4);
@@ -56,7 +58,6 @@ impl Unit {
     }
 }
 
-/// The file or pipe that units are written to.
 pub(super) struct Output {
     to: Box<dyn Write + Send>,
     /// The file once more, to be looked at and cut; `None` where it is none.
@@ -82,9 +83,13 @@ impl Drop for Output {
 }
 
 impl Output {
-    /// Of a pipe or a file, which has `bytes` already.
-    pub(super) fn new(to: impl Write + Send + 'static, file: Option<File>, bytes: u64) -> Self {
-        Self { to: Box::new(to), file, bytes, is_broken: false }
+    pub(super) fn of_file(file: File, bytes: u64) -> Self {
+        let again = file.try_clone().ok();
+        Self { to: Box::new(file), file: again, bytes, is_broken: false }
+    }
+
+    pub(super) fn of_pipe(to: impl Write + Send + 'static) -> Self {
+        Self { to: Box::new(to), file: None, bytes: 0, is_broken: false }
     }
 
     /// Writes a unit, and hands it to the operating system.
@@ -96,8 +101,6 @@ impl Output {
         written
     }
 
-    /// # Errors
-    /// After a failed write.
     pub(super) fn check(&self) -> io::Result<()> {
         if self.is_broken { Err(io::Error::other("an earlier write failed")) } else { Ok(()) }
     }
@@ -110,7 +113,6 @@ impl Output {
         self.file.as_ref()
     }
 
-    /// Returns the length of a regular file.
     fn length(&self) -> Option<u64> {
         let found = self.file.as_ref()?.metadata().ok()?;
         found.is_file().then_some(found.len())
@@ -130,4 +132,76 @@ impl Output {
         self.bytes = length;
         Ok(true)
     }
+}
+
+/// Treatment of an existing file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CreateMode {
+    /// Refuse to touch it.
+    New,
+    /// Replace it.
+    Truncate,
+    /// Keep it, and go on after its complete records: only a cut tail is mended, nothing is copied. New arrivals follow
+    /// the last old answer.
+    Append,
+    /// Leave it and write to another one beside it: the first of `NAME.1.jsonl`, `NAME.2.jsonl`… that is free.
+    Next,
+}
+
+/// Creates a file, or empties it, according to `mode`; readable by its owner only, and locked against other writers.
+pub(super) fn open(path: &Path, mode: CreateMode) -> Result<File, TraceError> {
+    let mut options = OpenOptions::new();
+    // A file that another program empties is written from its start again.
+    options.append(true);
+    match mode {
+        CreateMode::New | CreateMode::Next => options.create_new(true),
+        CreateMode::Truncate | CreateMode::Append => options.create(true),
+    };
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let failed = |doing, source| TraceError::Io { path: path.to_owned(), doing, source };
+    let file = options.open(path).and_then(private).map_err(|source| match source.kind() {
+        io::ErrorKind::AlreadyExists => TraceError::Exists(path.to_owned()),
+        _ => failed("create", source),
+    })?;
+    if file.metadata().is_ok_and(|found| found.is_file()) {
+        claim(path, &file)?;
+        file.set_len(0).map_err(|source| failed("write", source))?;
+    }
+    Ok(file)
+}
+
+/// Locks a file against other writers while it is open here. Does nothing on file systems without locks.
+pub(super) fn claim(path: &Path, file: &File) -> Result<(), TraceError> {
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(TraceError::InUse(path.to_owned())),
+        Err(TryLockError::Error(_)) | Ok(()) => Ok(()),
+    }
+}
+
+/// A file that was there before may be open to others; what is written into it from now on is not.
+#[cfg(unix)]
+pub(super) fn private(file: File) -> io::Result<File> {
+    use std::os::unix::fs::PermissionsExt;
+    let known = file.metadata()?;
+    if known.is_file() && known.permissions().mode() & 0o077 != 0 {
+        file.set_permissions(PermissionsExt::from_mode(0o600))?;
+    }
+    Ok(file)
+}
+
+/// Returns true if a file has no name any more.
+#[cfg(unix)]
+pub(super) fn is_removed(found: &Metadata) -> bool {
+    found.is_file() && std::os::unix::fs::MetadataExt::nlink(found) == 0
+}
+
+#[cfg(not(unix))]
+pub(super) fn is_removed(_: &Metadata) -> bool {
+    false
+}
+
+#[cfg(not(unix))]
+pub(super) fn private(file: File) -> io::Result<File> {
+    Ok(file)
 }

@@ -1,4 +1,4 @@
-//! The walk through a trace, line by line: what may come where, whatever the records are made into.
+//! Reading a trace line by line: what may come where, whatever the records are made into.
 
 use std::path::Path;
 
@@ -6,10 +6,10 @@ use serde::{Deserialize, de::DeserializeOwned};
 
 use super::{
     BadLines, End, FORMAT, Meta, TraceError,
-    ahead::Ahead,
-    closing::Tail,
+    closing::LastBytes,
     error::{Defect, Warning},
-    raw,
+    raw::{self, RawRecord, is_incomplete},
+    read_ahead::ReadAhead,
     shared_prompt::ReadPrompt,
     source::{Fetched, Lines},
 };
@@ -19,9 +19,11 @@ pub(super) trait FromLine: Sized + Send + 'static {
     /// Hashes of a prompt, which choices of one request share.
     type Prompt: Send + 'static;
 
-    /// # Errors
-    /// Every rule that the line breaks.
-    fn from_line(line: &[u8]) -> Result<Self, Vec<Defect>>;
+    fn parse(line: &[u8]) -> Result<RawRecord, Vec<Defect>> {
+        raw::parse(line)
+    }
+
+    fn of_line(raw: RawRecord) -> Result<Self, Vec<Defect>>;
 
     /// Its group and choice; `None` if it is alone.
     fn key(&self) -> Option<(&str, u32)>;
@@ -29,22 +31,17 @@ pub(super) trait FromLine: Sized + Send + 'static {
     /// The hashes of its prompt; `None` if it has none.
     fn prompt(&self) -> Option<Self::Prompt>;
 
-    /// Sets the hashes of its prompt.
     fn set_prompt(&mut self, prompt: &Self::Prompt);
-
-    /// Takes the choice whose hashes it shares, while it is read.
-    fn take_prompt_of(&mut self) -> Option<u32>;
 }
 
 /// An iterator over line numbers (from 1) and records.
 ///
 /// After a line's defect it goes on with the next line; after damage or an I/O error it is over. Warnings and the end line
 /// are complete once it is.
-pub(super) struct Walk<R: FromLine> {
+pub(super) struct RecordReader<R: FromLine> {
     source: Source<R>,
     /// The prompt that the next records may share.
     prompt: ReadPrompt<R::Prompt>,
-    /// The line that was taken in last.
     number: u64,
     pub(super) meta: Meta,
     pub(super) end: Option<End>,
@@ -54,21 +51,20 @@ pub(super) struct Walk<R: FromLine> {
     waiting: Option<Step<R>>,
     over: bool,
     /// State of the capture's end; `None` for a plain file, which has no end marker.
-    closing: Option<Tail>,
+    closing: Option<LastBytes>,
     pub(super) defects: Vec<(u64, Defect)>,
 }
 
-/// Source of steps.
 enum Source<R> {
     Lines(Lines),
-    Ahead(Ahead<R>),
+    ReadAhead(ReadAhead<R>),
 }
 
 impl<R: FromLine> Source<R> {
     fn path(&self) -> &Path {
         match self {
             Self::Lines(lines) => lines.path(),
-            Self::Ahead(ahead) => ahead.path(),
+            Self::ReadAhead(ahead) => ahead.path(),
         }
     }
 
@@ -78,7 +74,7 @@ impl<R: FromLine> Source<R> {
                 let fetched = lines.fetch(records)?;
                 Ok(Step::of(lines.number(), fetched, lines.line()))
             }
-            Self::Ahead(ahead) => ahead.next(records),
+            Self::ReadAhead(ahead) => ahead.next(records),
         }
     }
 }
@@ -86,30 +82,22 @@ impl<R: FromLine> Source<R> {
 /// Next step in a file, at the line `number`.
 pub(super) struct Step<R> {
     number: u64,
-    what: What<R>,
-}
-
-enum What<R> {
-    /// A line; `is_cut` when it is the last one and incomplete.
-    Line {
-        parsed: Result<Line<R>, Vec<Defect>>,
-        is_cut: bool,
-    },
-    /// The gzip data ended early, with no partial line.
-    CutHere,
-    Over,
+    /// `None` where no line is left.
+    parsed: Option<Result<Line<R>, Vec<Defect>>>,
+    /// The file ends here, in the middle of this line or of the gzip data.
+    is_cut: bool,
 }
 
 impl<R: FromLine> Step<R> {
     /// Parses what was fetched; `line` counts only where a line was.
     pub(super) fn of(number: u64, fetched: Fetched, line: &[u8]) -> Self {
-        let what = match fetched {
-            Fetched::Over => What::Over,
-            Fetched::CutHere => What::CutHere,
-            Fetched::Whole => What::Line { parsed: parse_line(line), is_cut: false },
-            Fetched::Tail => What::Line { parsed: parse_line(line), is_cut: is_incomplete(line) },
+        let (parsed, is_cut) = match fetched {
+            Fetched::Over => (None, false),
+            Fetched::CutHere => (None, true),
+            Fetched::Whole => (Some(parse_line(line)), false),
+            Fetched::Tail => (Some(parse_line(line)), is_incomplete(line)),
         };
-        Self { number, what }
+        Self { number, parsed, is_cut }
     }
 }
 
@@ -117,7 +105,8 @@ impl<R: FromLine> Step<R> {
 enum Line<R> {
     Meta(Box<Meta>),
     End(End),
-    Record(Box<R>),
+    /// With the choice whose hashes it shares.
+    Record(Box<R>, Option<u32>),
 }
 
 #[derive(Deserialize)]
@@ -132,12 +121,15 @@ struct EndLine {
     end: End,
 }
 
-/// Reads one line of any kind.
 fn parse_line<R: FromLine>(line: &[u8]) -> Result<Line<R>, Vec<Defect>> {
     match first_key(line) {
         Some(b"meta") => typed::<MetaLine>("meta", line).map(|line| Line::Meta(Box::new(line.meta))),
         Some(b"end") => typed::<EndLine>("end", line).map(|line| Line::End(line.end)),
-        _ => R::from_line(line).map(|record| Line::Record(Box::new(record))),
+        _ => {
+            let raw = R::parse(line)?;
+            let prompt_of = raw.prompt_of;
+            R::of_line(raw).map(|record| Line::Record(Box::new(record), prompt_of))
+        }
     }
 }
 
@@ -153,38 +145,32 @@ fn first_key(line: &[u8]) -> Option<&[u8]> {
     rest.split(|byte| *byte == b'"').next()
 }
 
-impl<R: FromLine> Walk<R> {
+impl<R: FromLine> RecordReader<R> {
     /// Reads the meta.
-    ///
-    /// # Errors
-    /// When the first line is defective.
     pub(super) fn start(lines: Lines) -> Result<Self, TraceError> {
-        let mut walk = Self::begin(lines)?;
-        match walk.defects.first() {
-            Some(_) => Err(walk.failure()),
-            None => Ok(walk),
+        let mut reader = Self::begin(lines)?;
+        match reader.defects.first() {
+            Some(_) => Err(reader.failure()),
+            None => Ok(reader),
         }
     }
 
     /// Goes on with reading, unpacking and parsing on threads of their own; nothing else changes.
-    ///
-    /// # Errors
-    /// When the system has no threads left.
     pub(super) fn ahead(self) -> Result<Self, TraceError> {
         let source = match self.source {
-            Source::Lines(lines) => Source::Ahead(Ahead::start(lines)?),
-            ahead @ Source::Ahead(_) => ahead,
+            Source::Lines(lines) => Source::ReadAhead(ReadAhead::start(lines)?),
+            ahead @ Source::ReadAhead(_) => ahead,
         };
         Ok(Self { source, ..self })
     }
 
-    /// As [`start`](Walk::start), but a defective first line is noted and not an error.
+    /// As [`start`](RecordReader::start), but a defective first line is noted and not an error.
     pub(super) fn begin(mut lines: Lines) -> Result<Self, TraceError> {
         let fetched = lines.fetch(0)?;
         let first = Step::of(lines.number(), fetched, lines.line());
         let has_meta = first_key(lines.line()) == Some(b"meta");
         let closing = lines.closing();
-        let mut walk = Self {
+        let mut reader = Self {
             source: Source::Lines(lines),
             prompt: ReadPrompt::default(),
             number: 0,
@@ -198,17 +184,17 @@ impl<R: FromLine> Walk<R> {
             defects: Vec::new(),
         };
         if !has_meta {
-            walk.waiting = Some(first);
-            return Ok(walk);
+            reader.waiting = Some(first);
+            return Ok(reader);
         }
-        walk.number = first.number;
-        match first.what {
-            What::Line { parsed: Ok(Line::Meta(meta)), .. } => walk.take_meta(*meta),
-            What::Line { parsed: Err(_), is_cut: true } => walk.cut(),
-            What::Line { parsed: Err(defects), .. } => walk.note(defects),
-            What::Line { .. } | What::CutHere | What::Over => {}
+        reader.number = first.number;
+        match first.parsed {
+            Some(Ok(Line::Meta(meta))) => reader.take_meta(*meta),
+            Some(Err(_)) if first.is_cut => reader.cut(),
+            Some(Err(defects)) => reader.note(defects),
+            Some(Ok(_)) | None => {}
         }
-        Ok(walk)
+        Ok(reader)
     }
 
     /// Returns true if nothing is left: no line and no defect.
@@ -257,9 +243,9 @@ impl<R: FromLine> Walk<R> {
             self.note(vec![Defect::line("comes after the end line; nothing may follow it")]);
         }
         match parsed {
-            Ok(Line::Record(mut record)) => {
+            Ok(Line::Record(mut record, prompt_of)) => {
                 self.records += 1;
-                match self.prompt.complete(&mut *record) {
+                match self.prompt.complete(&mut *record, prompt_of) {
                     Ok(()) => return Some(*record),
                     Err(defect) => self.note(vec![defect]),
                 }
@@ -286,9 +272,6 @@ impl<R: FromLine> Walk<R> {
 
     /// The next record that keeps every rule, with its line; a line that breaks one is noted, and stands as `None` where a
     /// record should be.
-    ///
-    /// # Errors
-    /// What ends the walk.
     pub(super) fn next_sound(&mut self, bad: &mut BadLines) -> Result<Option<(u64, Option<R>)>, TraceError> {
         loop {
             let before = self.records;
@@ -313,11 +296,11 @@ impl<R: FromLine> Walk<R> {
                 None => self.source.next(self.records)?,
             };
             self.number = step.number;
-            match step.what {
-                What::Over => self.close(),
-                What::CutHere => self.cut(),
-                What::Line { parsed, is_cut } => {
-                    if let Some(record) = self.take_line(parsed, is_cut) {
+            match step.parsed {
+                None if step.is_cut => self.cut(),
+                None => self.close(),
+                Some(parsed) => {
+                    if let Some(record) = self.take_line(parsed, step.is_cut) {
                         return Ok(Some((self.number, record)));
                     }
                 }
@@ -327,12 +310,7 @@ impl<R: FromLine> Walk<R> {
     }
 }
 
-/// Returns true if a last line without a newline is the beginning of an object.
-fn is_incomplete(line: &[u8]) -> bool {
-    line.starts_with(b"{") && serde_json::from_slice::<serde::de::IgnoredAny>(line).is_err()
-}
-
-impl<R: FromLine> Iterator for Walk<R> {
+impl<R: FromLine> Iterator for RecordReader<R> {
     type Item = Result<(u64, R), TraceError>;
 
     fn next(&mut self) -> Option<Self::Item> {

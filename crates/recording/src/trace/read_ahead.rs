@@ -10,8 +10,8 @@ use std::{
 use super::{
     TraceError,
     pipeline::Pipeline,
+    record_reader::{FromLine, Step},
     source::{Fetched, Lines},
-    walk::{FromLine, Step},
 };
 
 /// Bytes of lines that are handed over together.
@@ -23,17 +23,14 @@ const BATCH_LINES: usize = 4096;
 type Steps<R> = Vec<Result<Step<R>, TraceError>>;
 
 /// The steps of a file, made on other threads.
-pub(super) struct Ahead<R> {
+pub(super) struct ReadAhead<R> {
     path: PathBuf,
     batches: Pipeline<Steps<R>>,
     current: vec::IntoIter<Result<Step<R>, TraceError>>,
 }
 
-impl<R: FromLine> Ahead<R> {
+impl<R: FromLine> ReadAhead<R> {
     /// Starts to read what is left of `lines`.
-    ///
-    /// # Errors
-    /// When the system has no threads left.
     pub(super) fn start(lines: Lines) -> Result<Self, TraceError> {
         let path = lines.path().to_owned();
         match Pipeline::start("trace-parse", Batches { lines, over: false }, parse) {
@@ -42,7 +39,6 @@ impl<R: FromLine> Ahead<R> {
         }
     }
 
-    /// The file, or a name that stands for it.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -64,16 +60,13 @@ impl<R: FromLine> Ahead<R> {
     }
 }
 
-/// Lines to parse.
 struct Batch {
     bytes: Vec<u8>,
     /// Number, kind and end of each line.
     lines: Vec<(u64, Fetched, usize)>,
-    /// Error that ended the lines.
     failure: Option<TraceError>,
 }
 
-/// The lines of a file in batches.
 struct Batches {
     lines: Lines,
     over: bool,

@@ -11,10 +11,11 @@
 use std::{
     fs::File,
     io::{self, BufRead, BufReader, Cursor, Read, Seek, SeekFrom},
+    iter,
     sync::{Arc, Mutex, PoisonError},
 };
 
-use super::{Progress, beside::Beside, gunzip::Gunzip, pipeline::Pipeline};
+use super::{Progress, gunzip::Gunzip, pipeline::Pipeline};
 
 /// A packed file of fewer bytes is not worth the threads.
 pub(super) const WORTHWHILE: u64 = 4 << 20;
@@ -25,85 +26,78 @@ const MOST_UNPACKED: u64 = 64 << 20;
 const BUFFER: usize = 256 << 10;
 const HEADER: usize = 10;
 
-/// Reader of a gzip file's members.
-pub(super) struct Members {
+pub(super) struct GzipMembers {
     file: Arc<Mutex<File>>,
     progress: Arc<Progress>,
-    unpacking: Unpacking,
+    blocks: Pipeline<Block>,
+    current: Cursor<Vec<u8>>,
 }
 
-enum Unpacking {
-    /// Piece by piece, ahead of the reader.
-    Ahead { pieces: Pipeline<(Piece, Option<Vec<u8>>)>, current: Cursor<Vec<u8>> },
-    /// The rest, in one go.
-    Rest(Beside),
+/// What the reader gets of a file at a time.
+enum Block {
+    /// Of a piece that ends here in the file.
+    Unpacked(Vec<u8>, u64),
+    /// Of the rest, after which comes its error.
+    Rest(io::Result<Vec<u8>>),
+    /// From here on the file cannot be cut.
+    RestFrom(u64),
 }
 
-/// Position of a piece in the file.
-#[derive(Debug, Clone, Copy)]
-struct Piece {
-    from: u64,
-    to: u64,
-}
-
-impl Members {
+impl GzipMembers {
     /// Of a whole file.
-    ///
-    /// # Errors
-    /// When the system has no threads left.
     pub(super) fn new(file: File, progress: Arc<Progress>) -> io::Result<Self> {
         let file = Arc::new(Mutex::new(file));
         let cutter = Cutter { input: SharedFile::new(&file, 0), at: 0, kept: Vec::new(), over: false };
-        let work = |(piece, packed): (Piece, Option<Vec<u8>>)| (piece, packed.and_then(|packed| unpack(&packed)));
-        let pieces = Pipeline::start("trace-unpack", cutter, work)?;
-        let unpacking = Unpacking::Ahead { pieces, current: Cursor::new(Vec::new()) };
-        Ok(Self { file, progress, unpacking })
+        let work = |Piece { from, packed }| match packed {
+            Some(packed) => unpack(&packed)
+                .map_or(Block::RestFrom(from), |unpacked| Block::Unpacked(unpacked, from + packed.len() as u64)),
+            None => Block::RestFrom(from),
+        };
+        let blocks = Pipeline::start("trace-unpack", cutter, work)?;
+        Ok(Self { file, progress, blocks, current: Cursor::default() })
     }
 
-    /// Gets more to read, where there is more.
-    fn advance(&mut self) -> io::Result<()> {
-        while let Unpacking::Ahead { pieces, current } = &mut self.unpacking
-            && current.fill_buf()?.is_empty()
-        {
-            match pieces.next()? {
-                None => return Ok(()),
-                Some((piece, Some(unpacked))) => {
-                    self.progress.has_read(piece.to);
-                    *current = Cursor::new(unpacked);
+    /// Starts to unpack the rest, on a thread of its own.
+    fn rest(&self, from: u64) -> io::Result<Pipeline<Block>> {
+        let rest = SharedFile { progress: Some(Arc::clone(&self.progress)), ..SharedFile::new(&self.file, from) };
+        let mut rest = Gunzip::new(BufReader::with_capacity(BUFFER, rest));
+        let mut is_over = false;
+        let next = move || {
+            let block = rest.fill_buf().map(<[u8]>::to_vec);
+            rest.consume(block.as_ref().map_or(0, Vec::len));
+            let was_over = std::mem::replace(&mut is_over, block.as_ref().map_or(true, Vec::is_empty));
+            (!was_over).then_some(block)
+        };
+        Pipeline::start("trace-unpack", iter::from_fn(next), Block::Rest)
+    }
+}
+
+impl BufRead for GzipMembers {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        while self.current.fill_buf()?.is_empty() {
+            match self.blocks.next()? {
+                None => break,
+                Some(Block::Unpacked(bytes, to)) => {
+                    self.progress.has_read(to);
+                    self.current = Cursor::new(bytes);
                 }
-                Some((piece, None)) => {
-                    let rest = SharedFile::new(&self.file, piece.from).watched(&self.progress);
-                    let rest = Gunzip::new(BufReader::with_capacity(BUFFER, rest));
-                    self.unpacking = Unpacking::Rest(Beside::new(rest)?);
-                }
+                Some(Block::Rest(bytes)) => self.current = Cursor::new(bytes?),
+                Some(Block::RestFrom(from)) => self.blocks = self.rest(from)?,
             }
         }
-        Ok(())
-    }
-
-    fn current(&mut self) -> &mut dyn BufRead {
-        match &mut self.unpacking {
-            Unpacking::Ahead { current, .. } => current,
-            Unpacking::Rest(rest) => rest,
-        }
-    }
-}
-
-impl Read for Members {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        self.advance()?;
-        self.current().read(into)
-    }
-}
-
-impl BufRead for Members {
-    fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        self.advance()?;
-        self.current().fill_buf()
+        self.current.fill_buf()
     }
 
     fn consume(&mut self, count: usize) {
-        self.current().consume(count);
+        self.current.consume(count);
+    }
+}
+
+impl Read for GzipMembers {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let read = self.fill_buf()?.read(into)?;
+        self.consume(read);
+        Ok(read)
     }
 }
 
@@ -114,7 +108,13 @@ fn unpack(packed: &[u8]) -> Option<Vec<u8>> {
     ((read as u64) < MOST_UNPACKED).then_some(unpacked)
 }
 
-/// Cuts a file where members seem to start. A piece without bytes stands for the rest, which it cannot cut.
+/// A part of a file, where it begins; without bytes it stands for the rest, which cannot be cut.
+struct Piece {
+    from: u64,
+    packed: Option<Vec<u8>>,
+}
+
+/// Cuts a file where members seem to start.
 struct Cutter {
     input: SharedFile,
     at: u64,
@@ -124,9 +124,9 @@ struct Cutter {
 }
 
 impl Iterator for Cutter {
-    type Item = (Piece, Option<Vec<u8>>);
+    type Item = Piece;
 
-    fn next(&mut self) -> Option<Self::Item> {
+    fn next(&mut self) -> Option<Piece> {
         if self.over {
             return None;
         }
@@ -137,7 +137,7 @@ impl Iterator for Cutter {
             Some(packed) => self.at += packed.len() as u64,
             None => self.over = true,
         }
-        Some((Piece { from, to: self.at }, packed))
+        Some(Piece { from, packed })
     }
 }
 
@@ -172,17 +172,12 @@ pub(super) fn may_be_header(bytes: &[u8]) -> bool {
 struct SharedFile {
     file: Arc<Mutex<File>>,
     at: u64,
-    /// Progress of the load.
     progress: Option<Arc<Progress>>,
 }
 
 impl SharedFile {
     fn new(file: &Arc<Mutex<File>>, at: u64) -> Self {
         Self { file: Arc::clone(file), at, progress: None }
-    }
-
-    fn watched(self, progress: &Arc<Progress>) -> Self {
-        Self { progress: Some(Arc::clone(progress)), ..self }
     }
 }
 
@@ -227,7 +222,7 @@ mod tests {
     fn both(packed: &[u8]) -> [(Vec<u8>, Option<String>); 2] {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(packed).unwrap();
-        let mut by_pieces = Members::new(file, Arc::default()).unwrap();
+        let mut by_pieces = GzipMembers::new(file, Arc::default()).unwrap();
         let mut in_one_go = Gunzip::new(packed);
         let inputs: [&mut dyn BufRead; 2] = [&mut by_pieces, &mut in_one_go];
         inputs.map(|input| {

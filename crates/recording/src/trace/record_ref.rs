@@ -1,35 +1,22 @@
 //! One record of a [`Store`], read from its arenas.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use super::{
-    Chunk, Logprobs, Outcome, PromptLogprobs, Record,
-    exchange::Exchange,
-    packed::LONG,
+    Chunk, Logprobs, PromptLogprobs, Record, Response,
+    packed::{ByRequest, LONG},
     record::is_error,
     store::{Entry, Store},
 };
 
 /// One record of a [`Store`].
 #[derive(Debug, Clone, Copy)]
-pub struct Kept<'a> {
+pub struct RecordRef<'a> {
     pub(super) store: &'a Store,
     pub(super) entry: &'a Entry,
 }
 
-impl<'a> Kept<'a> {
-    /// Returns the number of output tokens.
-    #[must_use]
-    pub fn output_tokens(&self) -> u32 {
-        self.entry.facts.output_tokens
-    }
-
-    /// Returns the prompt's length in tokens.
-    #[must_use]
-    pub fn prompt_tokens(&self) -> u32 {
-        self.entry.facts.prompt_tokens
-    }
-
+impl<'a> RecordRef<'a> {
     /// Returns the number of chunks.
     #[must_use]
     pub fn chunk_count(&self) -> usize {
@@ -55,22 +42,10 @@ impl<'a> Kept<'a> {
         self.store.hashes.get(self.entry.chain.clone()).unwrap_or_default()
     }
 
-    /// Returns the chained hash of the whole prompt.
-    #[must_use]
-    pub fn prompt_hash(&self) -> Option<u64> {
-        self.entry.facts.prompt_hash
-    }
-
     /// Returns the group that the choices of one request share.
     #[must_use]
     pub fn group(&self) -> Option<&'a str> {
         self.entry.facts.group.as_deref()
-    }
-
-    /// Returns the choice's index in its request.
-    #[must_use]
-    pub fn choice(&self) -> Option<u32> {
-        self.entry.facts.choice
     }
 
     /// Returns the model name of the request.
@@ -79,28 +54,10 @@ impl<'a> Kept<'a> {
         self.entry.model.as_deref()
     }
 
-    /// Returns the HTTP status of the response.
-    #[must_use]
-    pub fn status(&self) -> Option<u16> {
-        self.entry.facts.status
-    }
-
-    /// Returns true if the client asked for a stream.
-    #[must_use]
-    pub fn stream(&self) -> Option<bool> {
-        self.entry.facts.stream
-    }
-
     /// Returns true for an endpoint that generates tokens, unlike embeddings.
     #[must_use]
     pub fn generates(&self) -> bool {
         self.entry.facts.generates
-    }
-
-    /// Returns the outcome of its exchange.
-    #[must_use]
-    pub fn outcome(&self) -> Option<Outcome> {
-        self.entry.facts.outcome
     }
 
     /// Returns true for a placeholder of a record whose line was invalid.
@@ -112,7 +69,7 @@ impl<'a> Kept<'a> {
     /// Returns true if its response was an error, or its stream ended in one.
     #[must_use]
     pub fn is_error(&self) -> bool {
-        is_error(self.status(), self.entry.facts.outcome)
+        is_error(self.status(), self.outcome())
     }
 
     /// Returns the log probabilities of the output.
@@ -127,41 +84,40 @@ impl<'a> Kept<'a> {
         serde_json::from_str(self.entry.prompt_logprobs.as_deref()?).ok()
     }
 
+    /// The response as the client got it, where it was recorded.
+    #[must_use]
+    pub fn response(&self) -> Option<&'a Arc<Response>> {
+        self.by_request()?.response.as_ref()
+    }
+
+    /// The path that was asked, where the record may be found by its request.
+    #[must_use]
+    pub fn path(&self) -> Option<&'a str> {
+        self.by_request()?.path.as_deref()
+    }
+
+    /// The canonical key of the request, likewise.
+    #[must_use]
+    pub fn request_key(&self) -> Option<&'a str> {
+        self.by_request()?.request_key.as_deref()
+    }
+
     /// Unpacks the record, without the fields that the store does not keep.
     #[must_use]
     pub fn record(&self) -> Record {
-        let facts = &self.entry.facts;
         Record {
-            prompt_tokens: facts.prompt_tokens,
-            cached_tokens: facts.cached_tokens,
-            output_tokens: facts.output_tokens,
             chunks: self.chunks(),
-            itl_summary: facts.itl_summary,
-            ttft_without_tokens: facts.ttft_without_tokens,
-            arrival: facts.arrival,
             block_hashes: self.chain().to_vec().into(),
-            prompt_hash: facts.prompt_hash,
             output_token_ids: self.ids().map(<[u32]>::to_vec),
-            finish_reason: facts.finish_reason,
-            stop_token: facts.stop_token,
-            group: self.group().map(str::to_owned),
-            choice: facts.choice,
             model: self.model().map(str::to_owned),
-            stream: facts.stream,
-            status: facts.status,
-            outcome: facts.outcome,
-            error: facts.error.as_deref().cloned(),
-            e2e: facts.e2e,
-            first_event: facts.first_event,
             logprobs: self.logprobs(),
             prompt_logprobs: self.prompt_logprobs(),
-            ..self.of_exchange()
+            ..self.entry.facts.record()
         }
     }
 
-    /// Returns the recorded response and the key by which it is matched.
-    pub(super) fn exchange(&self) -> Option<&'a Exchange> {
-        self.entry.facts.exchange.as_deref()
+    fn by_request(&self) -> Option<&'a ByRequest> {
+        self.entry.facts.by_request.as_deref()
     }
 
     fn chunks(&self) -> Vec<Chunk> {
