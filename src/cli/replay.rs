@@ -19,6 +19,9 @@ use crate::{
     net::{server, upstream::UpstreamOptions},
 };
 
+/// Differences from the recording that are shown.
+const SHOWN: usize = 20;
+
 /// What is printed with `--json`.
 #[derive(Debug, Serialize)]
 struct Printed {
@@ -51,12 +54,12 @@ pub(super) fn run(args: ReplayArgs) -> Result<ExitCode, Failure> {
             shutdown.requested().await;
             let _ended = stop.send(true);
         });
-        let results = Arc::new(Results::default());
-        let allowed = args.max_errors;
-        let as_json = args.json;
+        let warmup = args.warmup.unwrap_or_default();
+        let results = Arc::new(Results::new(&workload, args.slo.unwrap_or_default(), warmup, args.check));
+        let (allowed, as_json, planned) = (args.max_errors, args.json, number(plan.requests()));
         let driven = drive(setup(args)?, Arc::new(workload), plan, Arc::clone(&results), stopped).await?;
         let results = results.report();
-        let verdict = Verdict::of(&results, driven.sent, allowed);
+        let verdict = Verdict::of(&results, &driven, planned, allowed);
         let code = if verdict.valid { ExitCode::SUCCESS } else { Exit::No.into() };
         if as_json {
             output::print_json(&Printed { version: env!("CARGO_PKG_VERSION"), verdict, results })?;
@@ -92,10 +95,14 @@ fn setup(args: ReplayArgs) -> Result<Drive, Failure> {
         idle: Some(args.timeout),
         prompts: Prompts { models: args.model, cache_salt: args.cache_salt, headers },
         out: args.out,
-        content: false,
+        content: args.check,
         duration: args.duration,
         threads: threads.unwrap_or(std::num::NonZeroUsize::MIN),
     })
+}
+
+fn number(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
 }
 
 fn text(verdict: &Verdict, results: &ResultsReport) -> String {
@@ -108,6 +115,9 @@ fn text(verdict: &Verdict, results: &ResultsReport) -> String {
     ];
     let counted = results.counted_by.iter().map(|(by, count)| format!("{count} by {}", by.name()));
     lines.push(format!("tokens     {} ({})", results.output_tokens, counted.collect::<Vec<_>>().join(", ")));
+    if let (Some(requests), Some(tokens)) = (results.goodput, results.token_goodput) {
+        lines.push(format!("goodput    {requests:.2} requests/s, {tokens:.1} tokens/s"));
+    }
     lines.push("ms                    mean      p50      p90      p99      max".to_owned());
     for (name, summary) in [
         ("late", results.late_ms),
@@ -120,6 +130,10 @@ fn text(verdict: &Verdict, results: &ResultsReport) -> String {
     ] {
         let Some(Summary { mean, p50, p90, p99, max, .. }) = summary else { continue };
         lines.push(format!("{name:16} {mean:9.2}{p50:9.2}{p90:9.2}{p99:9.2}{max:9.2}"));
+    }
+    if let Some(check) = &results.check {
+        lines.push(format!("check      {} of {} responses differ from the recording", check.differ, check.compared));
+        lines.extend(check.differences.iter().take(SHOWN).map(|difference| format!("  {difference}")));
     }
     lines.push(match verdict.valid {
         true => "valid".to_owned(),

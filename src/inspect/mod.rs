@@ -20,7 +20,7 @@ pub use schedule::{Workload, WorkloadError};
 pub use sharing::PrefixSharing;
 pub use simulate::{
     Answers, AnswersInPrompts, ArrivalSchedule, Balance, Goodput, Policy, ReplicaReport, SimulateError, SimulateReport,
-    Simulation, Slo, UnknownPolicy, simulate,
+    Simulation, UnknownPolicy, simulate,
 };
 pub use summary::{Breakdown, Counted, Latencies, SummaryReport, Tokens, summary};
 

@@ -8,12 +8,13 @@ use std::{
     num::NonZeroUsize,
     path::PathBuf,
     sync::{
-        Arc, OnceLock,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
+use base::stats::Durations;
 use futures_util::future::join_all;
 use http_body_util::BodyExt;
 use net::{
@@ -22,6 +23,7 @@ use net::{
 };
 use recording::trace::{CreateMode, Record};
 use replay::timing::Pacer;
+use rustix::time::{ClockId, clock_gettime};
 use tap::{Client, Config, Content, RecordHook, RecorderReport, Route, Setup, Tap, TapError};
 use text::prompt::BlockHash;
 use tokio::{
@@ -78,6 +80,14 @@ pub enum DriveError {
 /// How a run ended.
 #[derive(Debug)]
 pub struct Driven {
+    /// How late the threads that send woke up when they had nothing else to do.
+    pub lag: Durations,
+    /// Processor time, as a share of what the threads could have had.
+    pub cpu_share: f64,
+    /// How far the system's clock was set during the run.
+    pub clock_step: Duration,
+    /// It was stopped before all requests were sent.
+    pub stopped: bool,
     /// Requests that were sent.
     pub sent: u64,
     /// Counts of their records.
@@ -94,6 +104,7 @@ struct Run {
     /// When each request was to be sent, in nanoseconds from the start.
     intended: Vec<AtomicU64>,
     sent: AtomicU64,
+    lag: Mutex<Durations>,
     next_session: AtomicUsize,
     /// No session begins after this.
     until: Option<Instant>,
@@ -121,6 +132,7 @@ pub async fn drive(
         targets: drive.targets.len(),
         start,
         sent: AtomicU64::new(0),
+        lag: Mutex::default(),
         next_session: AtomicUsize::new(0),
         prompts: drive.prompts,
         workload,
@@ -128,8 +140,10 @@ pub async fn drive(
     });
     let _first = seen.set((Arc::clone(&run), run.start.saturating_duration_since(tap.zero())));
     let (mut sending, threads) = (JoinSet::new(), drive.threads.get());
+    let (mut probes, began) = (JoinSet::new(), Began::now());
     for (number, (handle, (client, pacer))) in (0..).zip(workers.in_each(|| (tap.client(), Pacer::precise()))) {
         let worker = Arc::new(Worker { run: Arc::clone(&run), client, pacer });
+        probes.spawn_on(Arc::clone(&worker).probe(), &handle);
         match at_once {
             None => drop(sending.spawn_on(worker.open_loop(number, threads), &handle)),
             Some(places) => (number..places).step_by(threads).for_each(|_| {
@@ -137,15 +151,19 @@ pub async fn drive(
             }),
         }
     }
-    tokio::select! {
-        () = async { while sending.join_next().await.is_some() {} } => {}
+    let was_stopped = tokio::select! {
+        () = async { while sending.join_next().await.is_some() {} } => false,
         _ = stopped.wait_for(|stopped| *stopped) => {
             tap.begin_cutting();
             sending.shutdown().await;
+            true
         }
-    }
+    };
+    let (cpu_share, clock_step) = began.until_now(threads);
+    probes.shutdown().await;
+    let lag = run.lag.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let recorder = tap.finish().await?.recorder;
-    Ok(Driven { sent: run.sent.load(Relaxed), recorder })
+    Ok(Driven { lag, cpu_share, clock_step, stopped: was_stopped, sent: run.sent.load(Relaxed), recorder })
 }
 
 /// Builds the tap that requests are sent through.
@@ -187,7 +205,7 @@ fn hook(run: Arc<OnceLock<(Arc<Run>, Duration)>>, results: Arc<Results>) -> Reco
         };
         let sent = record.arrival.unwrap_or_default().saturating_sub(*lead);
         let intended = Duration::from_nanos(intended.load(Relaxed));
-        results.add(index, &request.record, intended, sent, record);
+        results.add(index, request, intended, sent, record);
     }))
 }
 
@@ -198,7 +216,50 @@ struct Worker {
     pacer: Pacer,
 }
 
+/// Pause of a thread's check of its own punctuality.
+const PROBE: Duration = Duration::from_millis(20);
+
+/// The clocks at the start of a run.
+struct Began {
+    monotonic: Instant,
+    system: SystemTime,
+    processor: Duration,
+}
+
+impl Began {
+    fn now() -> Self {
+        Self { monotonic: Instant::now(), system: SystemTime::now(), processor: processor_time() }
+    }
+
+    /// Returns the share of these threads' time that was computed, and how far the system's clock was set.
+    fn until_now(&self, threads: usize) -> (f64, Duration) {
+        let now = Self::now();
+        let took = now.monotonic - self.monotonic;
+        let computed = now.processor.saturating_sub(self.processor).as_secs_f64();
+        let by_system = now.system.duration_since(self.system).unwrap_or_default();
+        #[expect(clippy::cast_precision_loss, reason = "a number of threads")]
+        let possible = took.as_secs_f64() * threads as f64;
+        (computed / possible.max(1e-9), by_system.abs_diff(took))
+    }
+}
+
+/// Processor time of this process so far.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
+}
+
 impl Worker {
+    /// Notes how late this thread wakes up, again and again. Requests alone would not show it where each waits for another.
+    async fn probe(self: Arc<Self>) {
+        loop {
+            let due = Instant::now() + PROBE;
+            self.pacer.sleep_until(due).await;
+            let late = Instant::now().saturating_duration_since(due);
+            self.run.lag.lock().unwrap_or_else(PoisonError::into_inner).record(late);
+        }
+    }
+
     /// Begins every nth session at its time.
     async fn open_loop(self: Arc<Self>, number: usize, threads: usize) {
         let mut sending = JoinSet::new();

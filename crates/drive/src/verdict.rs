@@ -4,10 +4,19 @@ use std::{fmt, time::Duration};
 
 use serde::Serialize;
 
-use crate::results::ResultsReport;
+use crate::{Driven, results::ResultsReport, steady::Change};
 
 /// Lateness of 1 % of the requests from which the client was too slow.
 const MAX_LATE: Duration = Duration::from_millis(10);
+
+/// Processor time of the threads that send, as a share, from which they are taken to be the bottleneck.
+const MAX_CPU_SHARE: f64 = 0.8;
+
+/// Step of the system's clock that counts.
+const MAX_CLOCK_STEP: Duration = Duration::from_millis(500);
+
+/// Share of the prompts that may have another length than recorded.
+const MAX_DRIFTED: f64 = 0.01;
 
 /// A run's validity.
 #[derive(Debug, Clone, Serialize)]
@@ -36,6 +45,47 @@ pub enum Reason {
         /// 99th percentile of the lateness, in milliseconds.
         p99_ms: f64,
     },
+    /// The threads that send could not run when they wanted to, or computed nearly all the time: the client was the bottleneck.
+    ClientBusy {
+        /// 99th percentile of how late they woke up, in milliseconds.
+        lag_p99_ms: f64,
+        /// Processor time as a share of what they could have had.
+        cpu_share: f64,
+    },
+    /// A latency changed within the run.
+    NotStationary {
+        /// Which one.
+        latency: String,
+        /// When, and from what to what.
+        #[serde(flatten)]
+        change: Change,
+    },
+    /// Prompts had other lengths than the recorded ones.
+    PromptsDrifted {
+        /// Requests with a prompt of another length.
+        requests: u64,
+        /// The largest difference, in tokens.
+        largest: i64,
+    },
+    /// What came back is not what was recorded.
+    ContentDiffers {
+        /// Responses that differ.
+        responses: u64,
+        /// Responses that were compared.
+        compared: u64,
+    },
+    /// The run was stopped before its end.
+    Stopped {
+        /// Requests that were to be sent.
+        planned: u64,
+        /// Requests that were sent.
+        sent: u64,
+    },
+    /// The system's clock was set during the run, so times of day in the results are wrong.
+    ClockStep {
+        /// By how much, in milliseconds.
+        by_ms: f64,
+    },
     /// Results are missing, because the client could not write them as fast as they came.
     ResultsLost {
         /// Requests without a result.
@@ -53,29 +103,75 @@ impl fmt::Display for Reason {
             Self::ClientLate { p99_ms } => {
                 write!(f, "the client was the bottleneck: 1 % of the requests were sent {p99_ms:.1} ms late or more")
             }
+            Self::ClientBusy { lag_p99_ms, cpu_share } => write!(
+                f,
+                "the client was the bottleneck: its threads computed {:.0} % of the time and woke up {lag_p99_ms:.1} ms late or more in 1 % of the cases",
+                cpu_share * 100.0
+            ),
+            Self::NotStationary { latency, change: Change { at_s, before_ms, after_ms } } => write!(
+                f,
+                "not stationary: the median {latency} went from {before_ms:.1} to {after_ms:.1} ms after {at_s:.1} s"
+            ),
+            Self::PromptsDrifted { requests, largest } => {
+                write!(f, "{requests} prompts had another length than recorded, by up to {largest} tokens")
+            }
+            Self::ContentDiffers { responses, compared } => {
+                write!(f, "{responses} of {compared} responses are not what was recorded")
+            }
+            Self::Stopped { planned, sent } => write!(f, "stopped after {sent} of {planned} requests"),
+            Self::ClockStep { by_ms } => write!(f, "the system's clock was set by {by_ms:.0} ms during the run"),
             Self::ResultsLost { requests } => write!(f, "the results of {requests} requests are missing"),
         }
     }
 }
 
 impl Verdict {
-    /// Judges a run of which `planned` requests were sent; of them at most this share may fail.
+    /// Judges a run of which `planned` requests were to be sent; of them at most this share may fail.
     #[must_use]
-    pub fn of(report: &ResultsReport, planned: u64, allowed: f64) -> Self {
+    pub fn of(report: &ResultsReport, driven: &Driven, planned: u64, allowed: f64) -> Self {
         let mut reasons = Vec::new();
-        #[expect(clippy::cast_precision_loss, reason = "counts of a run are far below 2^53")]
-        let share = report.failed as f64 / (report.requests as f64).max(1.0);
+        let share = share(report.failed, report.requests);
         if report.requests == report.failed {
             reasons.push(Reason::AllFailed);
         } else if share > allowed {
             reasons.push(Reason::Errors { share, allowed });
         }
-        if let Some(late) = report.late_ms.filter(|late| late.p99 > MAX_LATE.as_secs_f64() * 1000.0) {
+        if let Some(late) = report.late_ms.filter(|late| late.p99 > millis(MAX_LATE)) {
             reasons.push(Reason::ClientLate { p99_ms: late.p99 });
         }
-        if report.requests < planned {
-            reasons.push(Reason::ResultsLost { requests: planned - report.requests });
+        let lag_p99_ms = driven.lag.summary().map_or(0.0, |lag| lag.p99);
+        if lag_p99_ms > millis(MAX_LATE) || driven.cpu_share > MAX_CPU_SHARE {
+            reasons.push(Reason::ClientBusy { lag_p99_ms, cpu_share: driven.cpu_share });
+        }
+        let seen = report.requests + report.warmup;
+        if seen < driven.sent && !driven.stopped {
+            reasons.push(Reason::ResultsLost { requests: driven.sent - seen });
+        }
+        let changes = report.changes.iter();
+        reasons.extend(
+            changes.map(|(latency, change)| Reason::NotStationary { latency: latency.clone(), change: *change }),
+        );
+        if self::share(report.drifted_prompts, report.requests) > MAX_DRIFTED {
+            reasons.push(Reason::PromptsDrifted { requests: report.drifted_prompts, largest: report.largest_drift });
+        }
+        if let Some(check) = report.check.as_ref().filter(|check| check.differ > 0) {
+            reasons.push(Reason::ContentDiffers { responses: check.differ, compared: check.compared });
+        }
+        if driven.stopped {
+            reasons.push(Reason::Stopped { planned, sent: driven.sent });
+        }
+        if driven.clock_step > MAX_CLOCK_STEP {
+            reasons.push(Reason::ClockStep { by_ms: millis(driven.clock_step) });
         }
         Self { valid: reasons.is_empty(), reasons }
     }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts of a run are far below 2^53")]
+fn share(part: u64, whole: u64) -> f64 {
+    part as f64 / (whole as f64).max(1.0)
+}
+
+fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1000.0
 }

@@ -5,7 +5,7 @@ use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
 use clap::{Args, ValueEnum};
 use http::HeaderName;
 
-use crate::{base::units::parse_duration, net::upstream::UpstreamUrl};
+use crate::{base::units::parse_duration, net::upstream::UpstreamUrl, replay::meter::Slo};
 
 /// Send the requests of a recording at a server, when they were sent, and measure what comes back.
 ///
@@ -70,6 +70,15 @@ pub(in crate::cli) struct ReplayArgs {
     /// Longest wait for the head of a response, and for the next bytes of it.
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "10m")]
     pub(in crate::cli) timeout: Duration,
+    /// Limits of latencies; the report says how many requests and tokens a second keep them.
+    #[arg(long, value_name = "ttft=…,itl=…,tpot=…,e2e=…")]
+    pub(in crate::cli) slo: Option<Slo>,
+    /// Leaves requests out of the figures that were to be sent earlier than this.
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(in crate::cli) warmup: Option<Duration>,
+    /// Compares tokens, texts, ends and counts with the recording, for a server that plays it; a difference makes the run invalid.
+    #[arg(long)]
+    pub(in crate::cli) check: bool,
     /// Share of the requests that may fail in a valid run.
     #[arg(long, value_name = "SHARE", default_value = "0.01")]
     pub(in crate::cli) max_errors: f64,

@@ -7,7 +7,8 @@ use clap::Args;
 use super::{SteppingArgs, play::ModelLength, play::model_length, values::one_of};
 use crate::{
     base::units::{TimeScale, parse_duration},
-    inspect::{Answers, Policy, Slo},
+    inspect::{Answers, Policy},
+    replay::meter::Slo,
 };
 
 /// A trace, engines, and a router before them.

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 pub use self::{
     answers::{Answers, AnswersInPrompts},
-    report::{Goodput, ReplicaReport, SimulateReport, Slo},
+    report::{Goodput, ReplicaReport, SimulateReport},
     router::{Balance, Policy, UnknownPolicy},
     schedule::ArrivalSchedule,
 };
@@ -31,6 +31,7 @@ use crate::{
         step_clock::StepTimes,
     },
     recording::trace::TraceError,
+    replay::meter::Slo,
 };
 
 /// Engines, a router before them, and what counts as good.

@@ -2,7 +2,6 @@
 
 use std::{
     fmt::{self, Write},
-    str::FromStr,
     time::Duration,
 };
 
@@ -10,66 +9,23 @@ use serde::Serialize;
 
 use super::{AnswersInPrompts, ArrivalSchedule, Simulation, fleet::Live};
 use crate::{
-    base::{
-        stats::{Durations, Summary},
-        units::parse_duration,
-    },
+    base::stats::{Durations, Summary},
     engine::{
         offline::Begun,
         scheduler::{Decisions, PrefixCacheStats, SchedulerStats},
     },
+    replay::meter::Slo,
 };
 
 /// Longest latency that is measured; longer ones count as this.
 const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Limits of a request's latencies, such as `ttft=2s,itl=50ms`. A request that exceeds one of them is not good.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Slo {
-    /// Of the time to its first token.
-    pub ttft: Option<Duration>,
-    /// Of its longest gap between two tokens.
-    pub itl: Option<Duration>,
-    /// Of the mean of its gaps.
-    pub tpot: Option<Duration>,
-    /// Of the time to its last token.
-    pub e2e: Option<Duration>,
-}
-
-impl FromStr for Slo {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let mut slo = Self::default();
-        for part in text.split(',') {
-            let (name, limit) =
-                part.split_once('=').ok_or_else(|| format!("`{part}` has no `=`: write ttft=2s,itl=50ms"))?;
-            let place = match name.trim() {
-                "ttft" => &mut slo.ttft,
-                "itl" => &mut slo.itl,
-                "tpot" => &mut slo.tpot,
-                "e2e" => &mut slo.e2e,
-                other => return Err(format!("`{other}` is no latency: use ttft, itl, tpot or e2e")),
-            };
-            if place.replace(parse_duration(limit).map_err(|error| error.to_string())?).is_some() {
-                return Err(format!("{} is there twice", name.trim()));
-            }
-        }
-        Ok(slo)
-    }
-}
-
-impl Slo {
-    fn is_kept(&self, live: &Live) -> bool {
-        let within = |limit: Option<Duration>, time: Duration| limit.is_none_or(|limit| time <= limit);
-        within(self.ttft, live.first - live.arrival)
-            && within(self.itl, live.longest_gap)
-            && within(self.tpot, live.tpot().unwrap_or_default())
-            && within(self.e2e, live.last - live.arrival)
-    }
-}
-
 impl Live {
+    /// Its times in the order of [`Slo::is_kept`].
+    fn times(&self) -> [Option<Duration>; 4] {
+        [Some(self.first - self.arrival), Some(self.longest_gap), self.tpot(), Some(self.last - self.arrival)]
+    }
+
     /// The mean of its gaps; `None` for one token.
     fn tpot(&self) -> Option<Duration> {
         let gaps = self.tokens.checked_sub(1).filter(|gaps| *gaps > 0)?;
@@ -149,7 +105,7 @@ impl Measured {
         self.finished += 1;
         self.e2e.record(live.last - live.arrival);
         live.tpot().into_iter().for_each(|tpot| self.tpot.record(tpot));
-        if self.slo.is_some_and(|slo| slo.is_kept(live)) {
+        if self.slo.is_some_and(|slo| slo.is_kept(live.times())) {
             self.good += 1;
             self.good_tokens += u64::from(live.tokens);
         }

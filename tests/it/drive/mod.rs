@@ -1,3 +1,4 @@
 //! The load client, as a program before `play` and before servers of the tests' own.
 
 mod round_trip;
+mod verdicts;

@@ -14,6 +14,7 @@
 
 mod observe;
 mod response;
+mod slo;
 
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use recording::trace::Record;
 
 pub use observe::ChoiceMeter;
 pub use response::{chunks_of, event_data};
+pub use slo::Slo;
 
 /// Request sent to first token-bearing chunk; `None` when no token came or the answer was not streamed.
 #[must_use]
