@@ -7,12 +7,12 @@ use tokio::{
     time::timeout,
 };
 
-use super::{
-    args::{CassetteArgs, ModeArg},
-    failure::{Exit, Failure},
-    signals::Shutdown,
-};
 use crate::{
+    cli::{
+        failure::Failure,
+        player::args::{CassetteArgs, ModeArg},
+        runtime::Shutdown,
+    },
     replay::player::CassettePlayer,
     tap::{Route, Selector},
 };
@@ -22,18 +22,16 @@ const AFTER_INTERRUPT: Duration = Duration::from_secs(5);
 
 /// Environment variables of a wrapped command.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Environment<'a> {
-    /// The server's URL.
-    pub(super) root: &'a str,
+pub(in crate::cli) struct Environment<'a> {
+    pub(in crate::cli) root: &'a str,
     /// The key that the server asks for, if it does.
-    pub(super) key: Option<&'a str>,
-    /// What cassettes add.
-    pub(super) around: Around,
+    pub(in crate::cli) key: Option<&'a str>,
+    pub(in crate::cli) of_cassettes: CassetteVariables,
 }
 
 /// What cassettes add to a command's environment.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Around {
+pub(in crate::cli) struct CassetteVariables {
     /// The time of what is played.
     base_time: Option<String>,
     /// What is played and what is recorded.
@@ -44,9 +42,9 @@ pub(super) struct Around {
     upstreams: BTreeSet<String>,
 }
 
-impl Around {
+impl CassetteVariables {
     /// `named` are upstreams of which nothing may have been recorded yet.
-    pub(super) fn new(cassette_player: &CassettePlayer, args: &CassetteArgs, named: &[Route]) -> Self {
+    pub(in crate::cli) fn new(cassette_player: &CassettePlayer, args: &CassetteArgs, named: &[Route]) -> Self {
         let mut upstreams = cassette_player.upstreams();
         upstreams.extend(named.iter().filter_map(|route| match &route.selector {
             Some(Selector::Name(name)) => Some(name.clone()),
@@ -64,7 +62,7 @@ impl Around {
 impl Environment<'_> {
     /// Sets the variables of a command. A key that is set stays, unless the server asks for one.
     fn set(&self, child: &mut Command) {
-        let Self { root, key, around: Around { base_time, mode, allowed_hosts, upstreams } } = self;
+        let Self { root, key, of_cassettes: CassetteVariables { base_time, mode, allowed_hosts, upstreams } } = self;
         for name in ["OPENAI_BASE_URL", "OPENAI_API_BASE"] {
             child.env(name, format!("{root}/v1"));
         }
@@ -118,10 +116,7 @@ fn block_network(child: &mut Command, root: &str, allowed: &[String]) {
 }
 
 /// Refuses to block a command's calls through a server that speaks TLS: clients would have to trust it as their proxy.
-///
-/// # Errors
-/// Where both are asked for.
-pub(super) fn needs_plain_http(blocks: bool, has_tls: bool) -> Result<(), Failure> {
+pub(in crate::cli) fn needs_plain_http(blocks: bool, has_tls: bool) -> Result<(), Failure> {
     match blocks && has_tls {
         true => Err(Failure::usage("--block-network needs a server without TLS").hint("leave out --ssl-certfile")),
         false => Ok(()),
@@ -129,22 +124,16 @@ pub(super) fn needs_plain_http(blocks: bool, has_tls: bool) -> Result<(), Failur
 }
 
 /// Starts a command, if there is one, whose OpenAI and Anthropic clients talk to the server.
-///
-/// # Errors
-/// When it cannot be started.
-pub(super) fn start(command: &[String], environment: &Environment<'_>) -> Result<Option<Child>, Failure> {
+pub(in crate::cli) fn start(command: &[String], environment: &Environment<'_>) -> Result<Option<Child>, Failure> {
     let Some((program, arguments)) = command.split_first() else { return Ok(None) };
     let mut child = Command::new(program);
     child.args(arguments).kill_on_drop(true);
     environment.set(&mut child);
-    child.spawn().map(Some).map_err(|error| Failure::new(Exit::Environment, format!("cannot run {program}: {error}")))
+    child.spawn().map(Some).map_err(|error| Failure::environment(format!("cannot run {program}: {error}")))
 }
 
 /// The URL for the command's clients.
-///
-/// # Errors
-/// When there is a command and the server listens on a Unix socket.
-pub(super) fn needs_an_address(command: &[String], socket: Option<&Path>) -> Result<(), Failure> {
+pub(in crate::cli) fn needs_an_address(command: &[String], socket: Option<&Path>) -> Result<(), Failure> {
     match socket {
         Some(socket) if !command.is_empty() => {
             let message = format!("a command cannot be pointed at the socket {}", socket.display());
@@ -154,7 +143,6 @@ pub(super) fn needs_an_address(command: &[String], socket: Option<&Path>) -> Res
     }
 }
 
-/// Asks a command to end.
 fn terminate(child: &Child) {
     let id = child.id().and_then(|id| i32::try_from(id).ok()).and_then(rustix::process::Pid::from_raw);
     if let Some(id) = id {
@@ -172,7 +160,7 @@ fn code(status: ExitStatus) -> u8 {
 /// code, where there is one.
 ///
 /// A terminal sends Ctrl-C to the command too, which may want to print what it has: it gets a moment before it is asked to end.
-pub(super) async fn until(child: Option<&mut Child>, shutdown: Shutdown) -> Option<u8> {
+pub(in crate::cli) async fn until(child: Option<&mut Child>, shutdown: Shutdown) -> Option<u8> {
     let Some(child) = child else {
         shutdown.requested().await;
         return None;

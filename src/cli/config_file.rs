@@ -9,34 +9,27 @@
 
 use std::{ffi::OsString, fs, io, path::PathBuf};
 
-use clap::{Arg, ArgMatches, Command, parser::ValueSource};
+use clap::{
+    Arg, ArgMatches, Command,
+    builder::{BoolishValueParser, Resettable, TypedValueParser},
+    parser::ValueSource,
+};
 use toml::{Table, Value};
 
-use super::failure::{Exit, Failure};
+use crate::cli::failure::{Exit, Failure};
 
 /// A configuration file that cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ConfigError {
+pub(in crate::cli) enum ConfigError {
     /// It cannot be read.
     #[error("cannot read the configuration file {}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
     /// It is not TOML.
     #[error("{}: not valid TOML", path.display())]
-    Syntax {
-        /// The file.
-        path: PathBuf,
-        /// Position and reason.
-        source: Box<toml::de::Error>,
-    },
+    Syntax { path: PathBuf, source: Box<toml::de::Error> },
     /// A key is no flag, or its value is of a kind that no flag takes.
     #[error("{}: {reason}", path.display())]
     Key {
-        /// The file.
         path: PathBuf,
         /// The key and what is wrong with it.
         reason: String,
@@ -49,17 +42,40 @@ impl From<ConfigError> for Failure {
     }
 }
 
-/// The table of flags with the defaults of the file that `arguments` or the environment name, if they name one.
-///
-/// # Errors
-/// When the file cannot be read, is not TOML, or holds a key that is no flag.
-pub(super) fn apply(command: Command, arguments: &[OsString]) -> Result<Command, ConfigError> {
+/// The table of flags as the command line and the environment need it: with the defaults of the file that `arguments` or the environment name, if they name one.
+pub(in crate::cli) fn apply(command: Command, arguments: &[OsString]) -> Result<Command, ConfigError> {
     let Ok(matches) = command.clone().ignore_errors(true).try_get_matches_from(arguments) else { return Ok(command) };
-    let Some(path) = matches.get_one::<PathBuf>("config").cloned() else { return Ok(command) };
+    let command = match matches.get_one::<PathBuf>("config") {
+        Some(path) => with_file(command, &matches, path.clone())?,
+        None => command,
+    };
+    Ok(if is_engine(&command, &matches) { command.mut_subcommand("play", with_time_scale) } else { command })
+}
+
+/// Returns true if `play --engine` runs.
+fn is_engine(command: &Command, matches: &ArgMatches) -> bool {
+    let Some(typed) = matches.subcommand_matches("play") else { return false };
+    let play = command.find_subcommand("play").into_iter().flat_map(Command::get_arguments);
+    let of_file = play.filter(|arg| arg.get_id() == "engine").find_map(|arg| arg.get_default_values().first());
+    match typed.value_source("engine") {
+        Some(ValueSource::CommandLine | ValueSource::EnvVariable) => typed.get_flag("engine"),
+        // A line with a mistake has no defaults.
+        None => false,
+        Some(_) => of_file
+            .is_some_and(|value| BoolishValueParser::new().parse_ref(command, None, value).is_ok_and(|is_on| is_on)),
+    }
+}
+
+/// With `--engine`, `--time-scale` goes with every kind of times.
+fn with_time_scale(play: Command) -> Command {
+    play.mut_arg("time_scale", |arg| arg.conflicts_with(Resettable::<clap::Id>::Reset).conflicts_with("instant"))
+}
+
+fn with_file(command: Command, matches: &ArgMatches, path: PathBuf) -> Result<Command, ConfigError> {
     let text = fs::read_to_string(&path).map_err(|source| ConfigError::Read { path: path.clone(), source })?;
     let table =
         text.parse::<Table>().map_err(|source| ConfigError::Syntax { path: path.clone(), source: Box::new(source) })?;
-    with_defaults(command, &table, Some(&matches)).map_err(|reason| ConfigError::Key { path, reason })
+    with_defaults(command, &table, Some(matches)).map_err(|reason| ConfigError::Key { path, reason })
 }
 
 /// `matches` is what was typed for this command; `None` when another command runs, whose keys are only checked.
@@ -132,7 +148,8 @@ fn is_overruled(command: &Command, arg: &Arg, matches: &ArgMatches) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::command, *};
+    use super::*;
+    use crate::cli::command;
 
     fn parse(toml: &str, typed: &[&str]) -> Result<ArgMatches, String> {
         let file = tempfile::NamedTempFile::new().unwrap();

@@ -30,12 +30,12 @@ fn replace(text: &str, show: impl Fn(&mut String, char)) -> Cow<'_, str> {
 }
 
 /// Shows control characters as `\u{1b}`.
-pub(super) fn text(text: &str) -> Cow<'_, str> {
+pub(in crate::cli) fn text(text: &str) -> Cow<'_, str> {
     replace(text, |shown, char| shown.extend(char.escape_unicode()))
 }
 
 /// Shows control characters in the strings of JSON as `\u001b`, which stands for the same string.
-pub(super) fn json(json: &str) -> Cow<'_, str> {
+pub(in crate::cli) fn json(json: &str) -> Cow<'_, str> {
     replace(json, |shown, char| shown.push_str(&format!("\\u{:04x}", u32::from(char))))
 }
 
@@ -53,9 +53,8 @@ fn coloured(text: &str) -> String {
     shown
 }
 
-/// Form of log lines.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Lines {
+pub(in crate::cli) enum Lines {
     Plain,
     /// Text whose own escape characters were replaced before colours were added.
     Coloured,
@@ -64,9 +63,9 @@ pub(super) enum Lines {
 
 /// A writer of whole log lines, each in one write.
 #[derive(Debug)]
-pub(super) struct LogWriter<W> {
-    pub(super) output: W,
-    pub(super) lines: Lines,
+pub(in crate::cli) struct LogWriter<W> {
+    pub(in crate::cli) output: W,
+    pub(in crate::cli) lines: Lines,
 }
 
 impl<W: Write> Write for LogWriter<W> {

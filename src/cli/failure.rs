@@ -2,8 +2,7 @@
 
 use std::{error::Error, process::ExitCode};
 
-use super::output;
-use crate::{net::server::BindError, recording::trace::TraceError, text::prompt::PromptError};
+use crate::{cli::output, net::server::BindError, recording::trace::TraceError, text::prompt::PromptError};
 
 /// Exit code other than 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +45,18 @@ impl Failure {
         Self::new(Exit::Usage, error)
     }
 
+    /// Input data is missing or broken.
+    #[must_use]
+    pub(super) fn input(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::new(Exit::BadInput, error)
+    }
+
+    /// The environment does not allow it.
+    #[must_use]
+    pub(super) fn environment(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::new(Exit::Environment, error)
+    }
+
     /// The same failure with advice on what to do.
     #[must_use]
     pub fn hint(self, hint: impl Into<String>) -> Self {
@@ -53,13 +64,13 @@ impl Failure {
     }
 
     /// Writes the failure to stderr, and gives its exit code.
-    pub(super) fn report(&self) -> ExitCode {
+    pub(in crate::cli) fn report(&self) -> ExitCode {
         output::warn(&self.text());
         self.exit.into()
     }
 
     /// Formats the chain of causes; a cause that an error's own text ends with is not repeated.
-    pub(super) fn text(&self) -> String {
+    pub(in crate::cli) fn text(&self) -> String {
         let mut last = self.error.to_string();
         let mut text = format!("error: {last}\n");
         let mut cause = self.error.source();
@@ -81,7 +92,7 @@ impl Failure {
 impl From<BindError> for Failure {
     fn from(error: BindError) -> Self {
         let in_use = matches!(error, BindError::InUse { .. });
-        let failure = Self::new(Exit::Environment, error);
+        let failure = Self::environment(error);
         if in_use { failure.hint("choose another port, or port 0 for any free one") } else { failure }
     }
 }
@@ -89,13 +100,13 @@ impl From<BindError> for Failure {
 /// A trace that was to be read.
 impl From<TraceError> for Failure {
     fn from(error: TraceError) -> Self {
-        Self::new(Exit::BadInput, error)
+        Self::input(error)
     }
 }
 
 impl From<PromptError> for Failure {
     fn from(error: PromptError) -> Self {
-        Self::new(Exit::BadInput, error)
+        Self::input(error)
     }
 }
 

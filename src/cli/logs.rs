@@ -4,14 +4,14 @@ use std::io::{self, IsTerminal};
 
 use tracing_subscriber::EnvFilter;
 
-use super::{
+use crate::cli::{
     args::{Color, GlobalArgs, LogFormat},
     escape::{Lines, LogWriter},
     output,
 };
 
 /// Starts logging as asked. A second start in one process changes nothing.
-pub(super) fn start(global: &GlobalArgs) {
+pub(in crate::cli) fn start(global: &GlobalArgs) {
     if global.quiet > 0 {
         output::be_quiet();
     }

@@ -8,57 +8,25 @@
 //! [`run`] is the only boundary that reports a failure: once, on stderr, with its causes and a hint.
 
 mod args;
-mod cassette_admin;
-mod cassette_convert;
-mod cassette_diff;
-mod cassette_import;
-mod cassette_keep;
-mod cassette_lint;
-mod cassette_merge;
-mod cassette_new;
-mod cassette_prune;
-mod cassette_tools;
-mod cassettes;
+mod cassette;
 mod child;
-mod conclude;
 mod config_file;
 mod escape;
 mod failure;
+mod flags;
 mod inspect;
-mod inspect_simulate;
-mod loading;
 mod logs;
-mod matching;
-mod mcp_play;
-mod mcp_tap;
-mod mcp_tapped;
+mod mcp;
 mod output;
 mod pages;
 mod play;
-mod play_answers;
-mod play_cassettes;
-mod play_config;
-mod play_engine;
-mod play_fleet;
-mod play_greeting;
-mod play_kv_events;
-mod play_kv_transfer;
-mod play_lora;
-mod play_server;
-mod play_simulated;
-mod play_speculative;
-mod play_stats;
-mod play_synthetic;
-mod reference;
+mod player;
+mod redaction;
 mod replay;
 mod runtime;
-mod secret_args;
-mod signals;
-mod sources;
-mod stdio;
+mod stepping;
 mod tap;
-mod tap_cassette;
-mod tap_setup;
+mod values;
 mod vllm_flags;
 
 use std::{ffi::OsString, process::ExitCode};
@@ -68,12 +36,13 @@ use clap::{
     error::{ContextKind, ContextValue},
 };
 
-pub use args::command;
-pub use failure::{Exit, Failure};
+use crate::net::upstream::without_secrets;
 
 use args::{Cli, Command};
+use flags::Typed;
 
-use crate::net::upstream::without_secrets;
+pub use args::command;
+pub use failure::{Exit, Failure};
 
 /// Runs the program with `arguments` (the program's own name first) and returns how it ended.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -111,37 +80,42 @@ enum Stop {
 }
 
 fn parse(arguments: &[OsString]) -> Result<Cli, Stop> {
+    let command = command();
     let vllm_flags::Sorted { kept, passed_over } =
-        vllm_flags::sort(arguments).map_err(|error| Stop::Failed(Failure::new(Exit::Usage, error)))?;
+        vllm_flags::sort(&command, arguments).map_err(|error| Stop::Failed(Failure::new(Exit::Usage, error)))?;
     for flag in passed_over {
         output::note(&format!("--{flag} is vLLM's and has no effect here\n"));
     }
-    let arguments = kept.as_slice();
-    let command = config_file::apply(command(), arguments).map_err(|error| Stop::Failed(error.into()))?;
-    let command = play_simulated::with_time_scale(command, arguments);
-    let matches = command.try_get_matches_from(arguments).map_err(Stop::Clap)?;
+    let with_defaults = config_file::apply(command.clone(), &kept).map_err(|error| Stop::Failed(error.into()))?;
+    let matches = with_defaults.try_get_matches_from(kept).map_err(Stop::Clap)?;
     let mut cli = Cli::from_arg_matches(&matches).map_err(Stop::Clap)?;
-    if let Command::Play(args) = &mut cli.command {
-        sources::choose_folder(args);
+    let typed = matches.subcommand().and_then(|(name, matches)| Typed::new(&command, name, matches));
+    match (&mut cli.command, typed) {
+        (Command::Play(args), Some(typed)) => {
+            play::sources::choose_folder(args);
+            play::sources::check(args, &typed)
+        }
+        (Command::Tap(args), Some(typed)) => tap::check(args, &typed),
+        _ => Ok(()),
     }
-    if let (Command::Play(args), Some(typed)) = (&cli.command, matches.subcommand_matches("play")) {
-        sources::check(args, typed).map_err(Stop::Failed)?;
-    }
+    .map_err(Stop::Failed)?;
     Ok(cli)
 }
 
 fn dispatch(command: Command) -> Result<ExitCode, Failure> {
     match command {
-        Command::Completions { shell } => output::print(&String::from_utf8_lossy(&pages::completions(shell))),
-        Command::Man { command } => output::print(&String::from_utf8_lossy(&pages::man(&command)?)),
-        Command::Reference => output::print(&reference::markdown()),
+        Command::Completions { shell } => {
+            output::print(&String::from_utf8_lossy(&pages::completions(args::command(), shell)))
+        }
+        Command::Man { command } => output::print(&String::from_utf8_lossy(&pages::man(self::command(), &command)?)),
+        Command::Reference => output::print(&pages::markdown(args::command())),
         Command::Tap(args) => tap::run(*args),
         Command::Play(args) => play::run(*args),
         Command::Replay(args) => replay::run(*args),
-        Command::McpTap(args) => mcp_tap::run(*args),
-        Command::McpPlay(args) => mcp_play::run(*args),
+        Command::McpTap(args) => mcp::tap::run(*args),
+        Command::McpPlay(args) => mcp::play::run(*args),
         Command::Inspect { command } => inspect::run(command),
-        Command::Cassette { command } => cassette_tools::run(command),
+        Command::Cassette { command } => cassette::run(command),
     }
 }
 

@@ -10,10 +10,7 @@ use std::{
 
 use serde::Serialize;
 
-use super::{
-    escape,
-    failure::{Exit, Failure},
-};
+use crate::cli::{escape, failure::Failure};
 
 const ERASE_LINE: &str = "\r\x1b[2K";
 
@@ -21,32 +18,23 @@ const ERASE_LINE: &str = "\r\x1b[2K";
 static IS_QUIET: AtomicBool = AtomicBool::new(false);
 
 /// Leaves out notes from now on.
-pub(super) fn be_quiet() {
+pub(in crate::cli) fn be_quiet() {
     IS_QUIET.store(true, Relaxed);
 }
 
 /// Writes all of `text` to stdout.
-///
-/// # Errors
-/// When stdout cannot be written, as on a full disk; a closed pipe is no error.
-pub(super) fn print(text: &str) -> Result<ExitCode, Failure> {
+pub(in crate::cli) fn print(text: &str) -> Result<ExitCode, Failure> {
     write(escape::text(text).as_bytes())
 }
 
 /// Writes `value` as JSON to stdout.
-///
-/// # Errors
-/// As [`print`].
-pub(super) fn print_json(value: &impl Serialize) -> Result<ExitCode, Failure> {
-    let text = serde_json::to_string_pretty(value).map_err(|error| Failure::new(Exit::Environment, error))?;
+pub(in crate::cli) fn print_json(value: &impl Serialize) -> Result<ExitCode, Failure> {
+    let text = serde_json::to_string_pretty(value).map_err(Failure::environment)?;
     write(format!("{}\n", escape::json(&text)).as_bytes())
 }
 
 /// Writes to stdout what is too long to be kept, and has no control characters.
-///
-/// # Errors
-/// As [`print`].
-pub(super) fn stream(
+pub(in crate::cli) fn stream(
     write: impl FnOnce(&mut io::BufWriter<io::StdoutLock<'static>>) -> io::Result<()>,
 ) -> Result<ExitCode, Failure> {
     let mut stdout = io::BufWriter::new(io::stdout().lock());
@@ -61,31 +49,47 @@ fn write(bytes: &[u8]) -> Result<ExitCode, Failure> {
 fn ended(written: io::Result<()>) -> Result<ExitCode, Failure> {
     match written {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(Failure::new(Exit::Environment, format!("cannot write to stdout: {error}")))
+            Err(Failure::environment(format!("cannot write to stdout: {error}")))
         }
         _ => Ok(ExitCode::SUCCESS),
     }
 }
 
 /// Prints a note on stderr, unless it is quiet.
-pub(super) fn note(text: &str) {
+pub(in crate::cli) fn note(text: &str) {
     if !IS_QUIET.load(Relaxed) {
         warn(text);
     }
 }
 
 /// Prints what was done; where it is quiet, what stands below the first line: that is what went wrong.
-pub(super) fn summary(text: &str) {
+pub(in crate::cli) fn summary(text: &str) {
     let below = text.split_once('\n').map_or("", |(_, below)| below);
     warn(if IS_QUIET.load(Relaxed) { below } else { text });
 }
 
+/// Formats a line for each count that is not zero.
+pub(in crate::cli) fn counts(counts: &[(u64, &str)]) -> String {
+    counts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("  {count} {what}\n")).collect()
+}
+
 /// Prints on stderr what is wrong; a closed stderr is no failure.
-pub(super) fn warn(text: &str) {
+pub(in crate::cli) fn warn(text: &str) {
     let _closed = io::stderr().lock().write_all(escape::text(text).as_bytes());
 }
 
 /// Replaces the last line of a terminal's stderr.
-pub(super) fn replace_line(text: &str) {
+pub(in crate::cli) fn replace_line(text: &str) {
     let _closed = io::stderr().lock().write_all(format!("{ERASE_LINE}{}", escape::text(text)).as_bytes());
+}
+
+/// Quotes a word for a shell; recorded text may hold any character.
+pub(in crate::cli) fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// Quotes a word for a shell where it needs that.
+pub(in crate::cli) fn shell_word(word: &str) -> String {
+    let is_plain = |char: char| char.is_ascii_alphanumeric() || "-_./:=@%+,".contains(char);
+    if !word.is_empty() && word.chars().all(is_plain) { word.to_owned() } else { quoted(word) }
 }

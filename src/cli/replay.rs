@@ -1,23 +1,155 @@
-//! Runs `replay`: what was typed becomes a plan, and its figures are printed.
+//! `replay`: its flags, the plan that they describe, and its figures.
 
-use std::{process::ExitCode, sync::Arc, thread};
+use std::{num::NonZeroUsize, path::PathBuf, process::ExitCode, sync::Arc, thread, time::Duration};
 
+use clap::{Args, ValueEnum};
+use http::HeaderName;
 use serde::Serialize;
 use tokio::sync::watch;
 
-use super::{
-    args::{ArrivalsArg, ReplayArgs},
-    failure::{Exit, Failure},
-    output, runtime, signals,
-};
 use crate::{
-    base::stats::Summary,
+    base::{stats::Summary, units::parse_duration},
+    cli::{
+        failure::{Exit, Failure},
+        output, runtime,
+        values::Secret,
+    },
     drive::{
         Arrivals, Drive, DriveError, Load, Plan, Results, Selection, Verdict, Workload, WorkloadError, drive,
         prompt::Prompts, results::ResultsReport,
     },
-    net::{server, upstream::UpstreamOptions},
+    net::{
+        server,
+        upstream::{UpstreamOptions, UpstreamUrl},
+    },
+    replay::meter::Slo,
 };
+
+/// Send the requests of a recording at a server, when they were sent, and measure what comes back.
+///
+/// Sends recorded requests as they were; where a trace holds none, prompts of token ids with the recorded lengths and shared blocks. Prints the
+/// figures and whether they may be believed: exit code 1 where they may not.
+#[derive(Debug, Args)]
+#[command(after_long_help = "Examples:\n  vllm-vcr replay day.jsonl.gz --target http://localhost:8000\n  \
+                             vllm-vcr replay day.jsonl.gz --target http://localhost:8000 --arrivals poisson --rate 20 --out run.jsonl.gz\n  \
+                             vllm-vcr replay day.jsonl.gz --target http://localhost:8000 --concurrency 64 --json | jq .verdict")]
+pub(in crate::cli) struct ReplayArgs {
+    /// The traces: files, directories of them, the first file of a capture in several; - is stdin.
+    #[arg(value_name = "PATH", required = true)]
+    pub(in crate::cli) paths: Vec<PathBuf>,
+    /// The server to drive; with several, sessions go to them in turn.
+    #[arg(long, value_name = "URL", required = true)]
+    pub(in crate::cli) target: Vec<UpstreamUrl>,
+    /// How sessions, and requests outside of sessions, arrive.
+    #[arg(long, value_name = "KIND", default_value = "recorded", conflicts_with = "concurrency")]
+    pub(in crate::cli) arrivals: ArrivalsArg,
+    /// Sessions, and requests outside of sessions, that arrive a second.
+    #[arg(long, value_name = "N", required_if_eq_any([("arrivals", "constant"), ("arrivals", "poisson"), ("arrivals", "gamma")]), conflicts_with = "concurrency", value_parser = positive)]
+    pub(in crate::cli) rate: Option<f64>,
+    /// Shape of the gamma distribution: 1 is Poisson, less is burstier.
+    #[arg(long, value_name = "X", default_value = "0.5", conflicts_with = "concurrency", value_parser = positive)]
+    pub(in crate::cli) burstiness: f64,
+    /// How many times faster than recorded, or than --rate, they arrive.
+    #[arg(long, value_name = "X", default_value = "1", conflicts_with = "concurrency", value_parser = positive)]
+    pub(in crate::cli) speed: f64,
+    /// Sends the next one when one has ended, so that this many are on their way.
+    #[arg(long, value_name = "N")]
+    pub(in crate::cli) concurrency: Option<NonZeroUsize>,
+    /// Longest pause between the end of a turn and the next one.
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(in crate::cli) max_think: Option<Duration>,
+    /// Sends the first N requests only.
+    #[arg(long, value_name = "N")]
+    pub(in crate::cli) limit: Option<NonZeroUsize>,
+    /// Sends this share of the sessions.
+    #[arg(long, value_name = "SHARE", default_value = "1", value_parser = positive)]
+    pub(in crate::cli) sample: f64,
+    /// Sends part I of N, counted from 0; sessions are dealt in turn.
+    #[arg(long, value_name = "I/N", default_value = "0/1", value_parser = shard)]
+    pub(in crate::cli) shard: (usize, usize),
+    /// Begins no session later than this after the start.
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(in crate::cli) duration: Option<Duration>,
+    /// Seed of what is drawn.
+    #[arg(long, value_name = "N", default_value = "0")]
+    pub(in crate::cli) seed: u64,
+    /// Name of the model at the server; NAME=OTHER for requests of that recorded model.
+    #[arg(long, value_name = "[NAME=]OTHER", value_parser = model)]
+    pub(in crate::cli) model: Vec<(String, String)>,
+    /// Adds a header; {session}, {turn} and {index} stand for those of the request.
+    #[arg(long, value_name = "NAME: VALUE", value_parser = header)]
+    pub(in crate::cli) header: Vec<(HeaderName, String)>,
+    /// Sent as `Authorization: Bearer KEY`.
+    #[arg(long, value_name = "KEY", hide_env_values = true)]
+    pub(in crate::cli) api_key: Option<Secret>,
+    /// Sends `cache_salt` with this text, so that a server's prefix cache holds nothing from an earlier run.
+    #[arg(long, value_name = "TEXT")]
+    pub(in crate::cli) cache_salt: Option<String>,
+    /// Longest wait for the head of a response, and for the next bytes of it.
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "10m")]
+    pub(in crate::cli) timeout: Duration,
+    /// Limits of latencies; the report says how many requests and tokens a second keep them.
+    #[arg(long, value_name = "ttft=…,itl=…,tpot=…,e2e=…")]
+    pub(in crate::cli) slo: Option<Slo>,
+    /// Leaves requests out of the figures that were to be sent earlier than this.
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(in crate::cli) warmup: Option<Duration>,
+    /// Compares tokens, texts, ends and counts with the recording, for a server that plays it; a difference makes the run invalid.
+    #[arg(long)]
+    pub(in crate::cli) check: bool,
+    /// Share of the requests that may fail in a valid run.
+    #[arg(long, value_name = "SHARE", default_value = "0.01")]
+    pub(in crate::cli) max_errors: f64,
+    /// Threads that send; by default one for each core.
+    #[arg(long, value_name = "N")]
+    pub(in crate::cli) threads: Option<NonZeroUsize>,
+    /// Writes what came back as a trace.
+    #[arg(long, value_name = "FILE")]
+    pub(in crate::cli) out: Option<PathBuf>,
+    /// Prints one JSON object instead of text.
+    #[arg(long)]
+    pub(in crate::cli) json: bool,
+}
+
+/// How requests arrive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum ArrivalsArg {
+    /// When they did.
+    Recorded,
+    /// In equal distances.
+    Constant,
+    /// In exponential distances.
+    Poisson,
+    /// In distances of a gamma distribution, see --burstiness.
+    Gamma,
+    /// All at once.
+    Burst,
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|number: &f64| *number > 0.0 && number.is_finite())
+        .ok_or_else(|| "not a number above 0".to_owned())
+}
+
+fn shard(text: &str) -> Result<(usize, usize), String> {
+    let parts = text.split_once('/').and_then(|(part, parts)| Some((part.parse().ok()?, parts.parse().ok()?)));
+    parts
+        .filter(|(part, parts)| part < parts)
+        .ok_or_else(|| "not a part: write I/N, such as 0/4 for the first of four".to_owned())
+}
+
+fn model(text: &str) -> Result<(String, String), String> {
+    let (from, to) = text.split_once('=').unwrap_or(("", text));
+    if to.is_empty() { Err("it names no model".to_owned()) } else { Ok((from.to_owned(), to.to_owned())) }
+}
+
+fn header(text: &str) -> Result<(HeaderName, String), String> {
+    let (name, value) = text.split_once(':').ok_or("not a header: write 'NAME: VALUE'")?;
+    let name = name.trim().parse().map_err(|_| "not the name of a header".to_owned())?;
+    Ok((name, value.trim().to_owned()))
+}
 
 /// Differences from the recording that are shown.
 const SHOWN: usize = 20;
@@ -31,13 +163,10 @@ struct Printed {
 }
 
 /// Sends the requests and prints the figures; exit code 1 where they may not be believed.
-///
-/// # Errors
-/// When the recording cannot be read, or the results cannot be written.
-pub(super) fn run(args: ReplayArgs) -> Result<ExitCode, Failure> {
+pub(in crate::cli) fn run(args: ReplayArgs) -> Result<ExitCode, Failure> {
     runtime::run(|shutdown| async move {
         server::raise_descriptor_limit();
-        signals::outlive_file_limits();
+        runtime::outlive_file_limits();
         let workload = Workload::read(&args.paths)?;
         let selection = Selection {
             limit: args.limit.map(Into::into),
@@ -97,7 +226,7 @@ fn setup(args: ReplayArgs) -> Result<Drive, Failure> {
         out: args.out,
         content: args.check,
         duration: args.duration,
-        threads: threads.unwrap_or(std::num::NonZeroUsize::MIN),
+        threads: threads.unwrap_or(NonZeroUsize::MIN),
     })
 }
 
@@ -148,7 +277,7 @@ impl From<WorkloadError> for Failure {
     fn from(error: WorkloadError) -> Self {
         match error {
             WorkloadError::Trace(error) => error.into(),
-            error @ WorkloadError::Empty { .. } => Self::new(Exit::BadInput, error),
+            error @ WorkloadError::Empty { .. } => Self::input(error),
         }
     }
 }
@@ -157,7 +286,7 @@ impl From<DriveError> for Failure {
     fn from(error: DriveError) -> Self {
         match error {
             DriveError::Tap(error) => error.into(),
-            error @ (DriveError::Thread(_) | DriveError::NoTarget) => Self::new(Exit::Environment, error),
+            error @ (DriveError::Thread(_) | DriveError::NoTarget) => Self::environment(error),
         }
     }
 }

@@ -1,28 +1,97 @@
-//! Runs an asynchronous tool until it is done or a signal stops it.
+//! Runs an asynchronous tool until it is done or a signal stops it: the first SIGINT or SIGTERM asks the tool to finish, the second one
+//! ends the program at once.
 
-use std::{future::Future, process::ExitCode};
+use std::{fs, future::Future, io, os::fd::AsFd, process::ExitCode};
 
-use tokio::runtime::Builder;
-
-use super::{
-    failure::{Exit, Failure},
-    signals::{self, Shutdown},
+use tokio::{
+    fs::File,
+    runtime::Builder,
+    signal::unix::{Signal, SignalKind, signal},
+    sync::oneshot,
 };
 
-/// Runs `tool` on a runtime of its own. At a second signal its tasks are abandoned, which has its own exit code.
-///
-/// # Errors
-/// What the tool fails with; or that threads or signals cannot be had.
-pub(super) fn run<F>(tool: impl FnOnce(Shutdown) -> F) -> Result<ExitCode, Failure>
+use crate::cli::failure::Failure;
+
+/// Exit code of a program ended by SIGINT.
+const INTERRUPTED: u8 = 130;
+
+/// Exit code of a program ended by SIGTERM.
+const TERMINATED: u8 = 143;
+
+/// Runs `tool` on a runtime of its own, with a future that completes at the first signal. At a second signal its tasks are abandoned,
+/// which has its own exit code.
+pub(in crate::cli) fn run<F>(tool: impl FnOnce(Shutdown) -> F) -> Result<ExitCode, Failure>
 where
     F: Future<Output = Result<ExitCode, Failure>>,
 {
-    let system = |error| Failure::new(Exit::Environment, error);
+    let system = Failure::environment;
     let runtime = Builder::new_multi_thread().enable_all().build().map_err(system)?;
-    let ended = runtime.block_on(signals::run(tool));
+    let ended = runtime.block_on(async {
+        let mut signals = Signals::listen().map_err(system)?;
+        let (stop, stopped) = oneshot::channel();
+        let twice = async {
+            let first = signals.next().await;
+            tracing::info!("shutting down; a second signal ends at once");
+            let _tool_is_done = stop.send(first == INTERRUPTED);
+            signals.next().await
+        };
+        tokio::select! {
+            outcome = tool(Shutdown(stopped)) => outcome,
+            code = twice => Ok(code.into()),
+        }
+    });
     runtime.shutdown_background();
-    match ended.map_err(system)? {
-        Ok(outcome) => outcome,
-        Err(code) => Ok(code),
+    ended
+}
+
+/// A file that may not grow any more is a full disk, not the end: without a handler the system would end the program.
+pub(in crate::cli) fn outlive_file_limits() {
+    let too_large = SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
+    if let Err(error) = signal(too_large) {
+        tracing::debug!(%error, "a limit on file sizes would end the program");
     }
+}
+
+/// Completes at the first signal.
+#[derive(Debug)]
+pub(in crate::cli) struct Shutdown(oneshot::Receiver<bool>);
+
+impl Shutdown {
+    /// Waits for the signal; true for SIGINT, which Ctrl-C sends.
+    pub(in crate::cli) async fn by_interrupt(self) -> bool {
+        self.0.await.unwrap_or_default()
+    }
+
+    /// Waits for the signal.
+    pub(in crate::cli) async fn requested(self) {
+        self.by_interrupt().await;
+    }
+}
+
+struct Signals {
+    int: Signal,
+    term: Signal,
+}
+
+impl Signals {
+    fn listen() -> io::Result<Self> {
+        Ok(Self { int: signal(SignalKind::interrupt())?, term: signal(SignalKind::terminate())? })
+    }
+
+    /// The exit code that the next signal stands for.
+    async fn next(&mut self) -> u8 {
+        tokio::select! {
+            _ = self.int.recv() => INTERRUPTED,
+            _ = self.term.recv() => TERMINATED,
+        }
+    }
+}
+
+/// Opens standard input and output as streams of bytes.
+pub(in crate::cli) fn stdin_and_stdout() -> Result<(File, File), Failure> {
+    fn stream(standard: impl AsFd) -> io::Result<File> {
+        Ok(File::from_std(fs::File::from(standard.as_fd().try_clone_to_owned()?)))
+    }
+    let both = || -> io::Result<(File, File)> { Ok((stream(io::stdin())?, stream(io::stdout())?)) };
+    both().map_err(|error| Failure::environment(format!("cannot use stdin and stdout: {error}")))
 }

@@ -5,7 +5,7 @@ use std::{fmt, path::Path, sync::Arc};
 use serde::Serialize;
 
 use crate::{
-    base::one_line::one_line,
+    base::one_line::{clipped, one_line},
     recording::cassette::Moment,
     recording::redaction::{Find, Redactor, Rules},
     recording::trace::{BadLines, Meta, Reader, Record, Response, ResponseContent, TraceError},
@@ -210,9 +210,7 @@ impl Tally {
             let Some(content) = content else { continue };
             revealed.records += 1;
             if revealed.example.is_none() && !content.is_empty() {
-                let short: String = content.chars().take(60).collect();
-                let end = if short.len() < content.len() { "…" } else { "" };
-                revealed.example = Some(format!("{}{end}", short.escape_debug()));
+                revealed.example = Some(clipped(&content, 60).escape_debug().to_string());
             }
         }
     }

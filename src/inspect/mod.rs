@@ -13,6 +13,7 @@ mod simulate;
 mod summary;
 mod text;
 
+pub use crate::recording::trace::check;
 pub use audit::{AuditReport, Revealed, Secret, audit};
 pub use concurrency::Concurrency;
 pub use fit::{Figure, FitReport, InspectFitError, Predicted, Prediction, fit};
@@ -23,15 +24,3 @@ pub use simulate::{
     Simulation, UnknownPolicy, simulate,
 };
 pub use summary::{Breakdown, Counted, Latencies, SummaryReport, Tokens, summary};
-
-use std::path::Path;
-
-use crate::recording::trace::{self, Checked, TraceError};
-
-/// The rules that a trace breaks, the first thousand in file order, how many there are, and what else is worth knowing.
-///
-/// # Errors
-/// When the file cannot be read to its end.
-pub fn check(path: &Path) -> Result<Checked, TraceError> {
-    trace::check(path)
-}

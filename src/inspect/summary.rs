@@ -137,7 +137,6 @@ pub fn summary(sources: &Sources) -> Result<SummaryReport, TraceError> {
     }
 }
 
-/// Metadata of a file.
 struct Head {
     path: String,
     meta: Meta,

@@ -7,7 +7,7 @@
 
 use std::{collections::VecDeque, ffi::OsString};
 
-use super::args;
+use clap::Command;
 
 const TABLE: &str = include_str!("table.tsv");
 
@@ -34,15 +34,15 @@ enum Values {
 
 /// The command line without what is only vLLM's.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Sorted {
-    pub(super) kept: Vec<OsString>,
+pub(in crate::cli) struct Sorted {
+    pub(in crate::cli) kept: Vec<OsString>,
     /// Names of the flags that have no effect.
-    pub(super) passed_over: Vec<String>,
+    pub(in crate::cli) passed_over: Vec<String>,
 }
 
 /// Misuse of one of vLLM's flags.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Misused {
+pub(in crate::cli) enum Misused {
     /// It changes answers in a way that is not served.
     #[error("--{name} is vLLM's, but not served here: {reason}")]
     Refused { name: String, reason: &'static str },
@@ -52,13 +52,10 @@ pub(super) enum Misused {
 }
 
 /// Takes vLLM's own flags out of the arguments of `play`; those of other commands stay as they are.
-///
-/// # Errors
-/// The first flag that is refused, or that has no value where it needs one.
-pub(super) fn sort(arguments: &[OsString]) -> Result<Sorted, Misused> {
+pub(in crate::cli) fn sort(command: &Command, arguments: &[OsString]) -> Result<Sorted, Misused> {
     let mut sorted = Sorted { kept: Vec::with_capacity(arguments.len()), passed_over: Vec::new() };
     let mut rest: VecDeque<&OsString> = arguments.iter().collect();
-    let own = own_flags();
+    let own = own_flags(command);
     let mut in_play = false;
     while let Some(argument) = rest.pop_front() {
         let text = argument.to_str().unwrap_or_default();
@@ -89,7 +86,6 @@ pub(super) fn sort(arguments: &[OsString]) -> Result<Sorted, Misused> {
     Ok(sorted)
 }
 
-/// Result of reading an argument.
 enum Read {
     /// `play`'s own, or unknown.
     Kept,
@@ -139,9 +135,6 @@ fn read(text: &str, own: &[String]) -> Read {
 }
 
 /// The values that follow a flag.
-///
-/// # Errors
-/// There is no value where one is needed.
 fn taken(name: &str, values: Values, rest: &mut VecDeque<&OsString>) -> Result<Vec<String>, Misused> {
     let is_value = |argument: &&OsString| !argument.to_string_lossy().starts_with('-');
     let mut found = Vec::new();
@@ -172,10 +165,9 @@ fn first(row: &Row) -> &'static str {
 }
 
 /// The names of `play`'s own flags; those of one letter with their dash.
-fn own_flags() -> Vec<String> {
-    let command = args::command();
+fn own_flags(command: &Command) -> Vec<String> {
     let play = command.find_subcommand("play");
-    let flags = command.get_arguments().chain(play.into_iter().flat_map(clap::Command::get_arguments));
+    let flags = command.get_arguments().chain(play.into_iter().flat_map(Command::get_arguments));
     let names =
         |arg: &clap::Arg| [arg.get_long().map(str::to_owned), arg.get_short().map(|letter| format!("-{letter}"))];
     flags.flat_map(names).flatten().chain(["help".to_owned()]).collect()
@@ -211,7 +203,8 @@ mod tests {
 
     fn sorted(line: &str) -> Result<(String, String), String> {
         let arguments: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
-        let Sorted { kept, passed_over } = sort(&arguments).map_err(|refused| refused.to_string())?;
+        let Sorted { kept, passed_over } =
+            sort(&crate::cli::command(), &arguments).map_err(|refused| refused.to_string())?;
         let kept: Vec<String> = kept.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         Ok((kept.join(" "), passed_over.join(" ")))
     }

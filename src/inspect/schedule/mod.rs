@@ -3,7 +3,6 @@
 //! Workloads and steps have the form of those that vLLM's own scheduler is run on, so that the two can be compared line by
 //! line: [`Workload::read`] reads a file, [`Workload::write_steps`] writes a line of JSON for each step.
 
-mod json;
 mod steps;
 mod workload;
 

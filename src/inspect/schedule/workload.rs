@@ -48,12 +48,12 @@ pub enum WorkloadError {
         source: serde_json::Error,
     },
     /// The configuration contradicts itself.
-    #[error("{file}: config: {}", in_fields(source))]
+    #[error("{file}: config: {}", error.text(field))]
     Config {
         /// The file.
         file: String,
         /// What is wrong.
-        source: ConfigError,
+        error: ConfigError,
     },
     /// A value that cannot be.
     #[error("{file}: {place}: {reason}")]
@@ -94,7 +94,6 @@ struct Config {
     num_speculative_tokens: usize,
 }
 
-/// A request of a workload.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Arrival {
@@ -181,7 +180,7 @@ impl Workload {
         workload
             .scheduler()
             .check(&workload.kv_cache())
-            .map_err(|source| WorkloadError::Config { file: file.to_owned(), source })?;
+            .map_err(|error| WorkloadError::Config { file: file.to_owned(), error })?;
         workload.check().map_err(|(place, reason)| WorkloadError::Value { file: file.to_owned(), place, reason })?;
         Ok(workload)
     }
@@ -317,7 +316,6 @@ impl Prompt {
     }
 }
 
-/// Token ids from a seed.
 fn made(seed: i64, length: usize) -> impl Iterator<Item = u32> {
     (0..length as i128).map(move |k| remainder(i128::from(seed) * 7919 + k * 31 + (k * k) % 97, 50_000) + 100)
 }
@@ -327,9 +325,12 @@ fn remainder(number: i128, by: i128) -> u32 {
     u32::try_from(number.rem_euclid(by)).unwrap_or_default()
 }
 
-/// The error with the names of a workload's fields in place of the flags that set the same.
-fn in_fields(error: &ConfigError) -> String {
-    let text = error.to_string();
-    let named = |word: &str| word.strip_prefix("--").map_or_else(|| word.to_owned(), |flag| flag.replace('-', "_"));
-    text.split(' ').map(named).collect::<Vec<_>>().join(" ")
+/// The name that a workload has for a field of the scheduler or the cache.
+fn field(name: &str) -> String {
+    match name {
+        "num_gpu_blocks" => "num_blocks",
+        "enable_chunked_prefill" => "enable_chunked_prefill off",
+        name => name,
+    }
+    .to_owned()
 }

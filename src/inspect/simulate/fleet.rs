@@ -26,7 +26,6 @@ pub(super) struct Fleet<'a> {
     measured: Measured,
 }
 
-/// One of them.
 struct Replica {
     engine: OfflineEngine,
     /// By the engine's ids, which are used again.

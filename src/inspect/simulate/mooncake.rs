@@ -14,7 +14,6 @@ use super::{
 };
 use crate::{base::units::Millis, recording::trace::JsonLines};
 
-/// A line.
 #[derive(Deserialize)]
 struct Row {
     #[serde(alias = "created_time")]

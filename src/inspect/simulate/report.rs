@@ -33,7 +33,6 @@ impl Live {
     }
 }
 
-/// Measurements of all requests.
 pub(super) struct Measured {
     slo: Option<Slo>,
     ttft: Durations,
@@ -73,7 +72,6 @@ impl Measured {
         }
     }
 
-    /// A token of a request.
     pub(super) fn token(&mut self, now: Duration, live: &mut Live) {
         self.output_tokens += 1;
         live.tokens += 1;
@@ -93,14 +91,12 @@ impl Measured {
         live.last = now;
     }
 
-    /// A request's first token.
     pub(super) fn first(&mut self, live: &Live, cached: usize) {
         self.ttft.record(live.first - live.arrival);
         self.prompt_tokens += u64::from(live.prompt_tokens);
         self.cached_tokens += cached as u64;
     }
 
-    /// A request's last token.
     pub(super) fn finished(&mut self, live: &Live) {
         self.finished += 1;
         self.e2e.record(live.last - live.arrival);
@@ -156,7 +152,6 @@ impl Measured {
     }
 }
 
-/// Totals of one replica.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Totals {
     pub(super) requests: u64,
@@ -184,7 +179,6 @@ impl Totals {
         self.batch += f64::from(work.requests()) * duration.as_secs_f64();
     }
 
-    /// A step ends.
     pub(super) fn end(&mut self, stats: &SchedulerStats) {
         self.usage += stats.kv_cache_usage * self.duration.as_secs_f64();
         self.most_usage = self.most_usage.max(stats.kv_cache_usage);

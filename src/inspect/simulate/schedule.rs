@@ -41,7 +41,6 @@ pub struct ArrivalSchedule {
     blocks: Vec<u64>,
 }
 
-/// A request.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Arriving {
     /// From the first arrival.
@@ -81,7 +80,6 @@ impl ArrivalSchedule {
         Ok(schedule)
     }
 
-    /// A schedule without requests.
     pub(super) fn named(name: String, block_size: u32) -> Self {
         Self { name, block_size, ..Self::default() }
     }

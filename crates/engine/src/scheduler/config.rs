@@ -41,14 +41,14 @@ pub enum SchedulingPolicy {
     Priority,
 }
 
-/// A configuration that contradicts itself.
+/// A configuration that contradicts itself. It names fields of [`SchedulerConfig`] and [`KvCacheConfig`]; [`ConfigError::text`] has the
+/// names of a front.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}", self.text(str::to_owned))]
 pub enum ConfigError {
     /// A size that must not be 0 is.
-    #[error("{0} must be at least 1")]
     Zero(&'static str),
     /// Not every running request could have a token.
-    #[error("--max-num-batched-tokens ({tokens}) must be at least --max-num-seqs ({seqs})")]
     FewTokens {
         /// Of `max_num_batched_tokens`.
         tokens: usize,
@@ -56,9 +56,6 @@ pub enum ConfigError {
         seqs: usize,
     },
     /// The longest prompt would never be computed.
-    #[error(
-        "--max-num-batched-tokens ({tokens}) must be at least --max-model-len ({length}) with --no-enable-chunked-prefill"
-    )]
     ShortStep {
         /// Of `max_num_batched_tokens`.
         tokens: usize,
@@ -66,13 +63,34 @@ pub enum ConfigError {
         length: usize,
     },
     /// The limit of long prompts would limit none.
-    #[error("--long-prefill-token-threshold ({threshold}) must be at most --max-model-len ({length})")]
     HighThreshold {
         /// Of `long_prefill_token_threshold`.
         threshold: usize,
         /// Of `max_model_len`.
         length: usize,
     },
+}
+
+impl ConfigError {
+    /// The message with `name` of each field; that of `enable_chunked_prefill` is one for the field that is off.
+    #[must_use]
+    pub fn text(&self, name: impl Fn(&str) -> String) -> String {
+        let [tokens_name, length_name] = ["max_num_batched_tokens", "max_model_len"].map(&name);
+        match self {
+            Self::Zero(field) => format!("{} must be at least 1", name(field)),
+            Self::FewTokens { tokens, seqs } => {
+                format!("{tokens_name} ({tokens}) must be at least {} ({seqs})", name("max_num_seqs"))
+            }
+            Self::ShortStep { tokens, length } => format!(
+                "{tokens_name} ({tokens}) must be at least {length_name} ({length}) with {}",
+                name("enable_chunked_prefill")
+            ),
+            Self::HighThreshold { threshold, length } => {
+                let threshold_name = name("long_prefill_token_threshold");
+                format!("{threshold_name} ({threshold}) must be at most {length_name} ({length})")
+            }
+        }
+    }
 }
 
 impl Default for SchedulerConfig {
@@ -111,11 +129,11 @@ impl SchedulerConfig {
     pub fn check(&self, kv_cache: &KvCacheConfig) -> Result<(), ConfigError> {
         let (tokens, length) = (self.max_num_batched_tokens, self.max_model_len);
         let sizes = [
-            ("--max-num-seqs", self.max_num_seqs),
-            ("--max-num-batched-tokens", tokens),
-            ("--max-model-len", length),
-            ("--block-size", kv_cache.block_size),
-            ("--num-gpu-blocks-override", kv_cache.num_gpu_blocks as usize),
+            ("max_num_seqs", self.max_num_seqs),
+            ("max_num_batched_tokens", tokens),
+            ("max_model_len", length),
+            ("block_size", kv_cache.block_size),
+            ("num_gpu_blocks", kv_cache.num_gpu_blocks as usize),
         ];
         if let Some((name, _)) = sizes.iter().find(|(_, size)| *size == 0) {
             return Err(ConfigError::Zero(name));

@@ -1,0 +1,169 @@
+//! Everything that can be typed. What it means is decided by each tool's conversion, next to its arguments.
+
+use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum, builder::BoolishValueParser};
+
+use crate::cli::{
+    cassette::CassetteCommand,
+    flags::with_tags,
+    inspect::InspectCommand,
+    mcp::{play::McpPlayArgs, tap::McpTapArgs},
+    play::{self, args::PlayArgs},
+    replay::ReplayArgs,
+    tap::{self, args::TapArgs},
+};
+
+/// What an environment variable's name starts with; the flag's name follows in capitals.
+const ENV_PREFIX: &str = "VLLM_VCR_";
+
+const EXAMPLES: &str = "\
+Examples:
+  Serve the built-in trace and talk to it:
+    vllm-vcr play
+    curl localhost:8000/v1/chat/completions -H 'content-type: application/json' \\
+        -d '{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'
+
+  Record what a real engine streams, then play it without the engine:
+    vllm-vcr tap --upstream http://gpu-box:8000 --trace-out day.jsonl.gz --record-tokens
+    vllm-vcr play --replay-tokens day.jsonl.gz --tokenizer ./tokenizer
+
+  Record what an agent asks, then test it without the engine:
+    vllm-vcr tap --upstream http://gpu-box:8000 --cassette agent.yaml -- python agent.py
+    vllm-vcr play --cassette agent.yaml --strict -- python agent.py
+
+  See what a trace holds and whether it is sound:
+    vllm-vcr inspect summary day.jsonl.gz
+    vllm-vcr inspect check day.jsonl.gz
+
+Every flag can also be set by an environment variable (--time-scale is VLLM_VCR_TIME_SCALE)
+or in a TOML file given by --config. The command line wins over the environment, the
+environment over the file.
+
+Exit codes: 0 done, 1 the answer is no, 2 usage, 3 bad input data, 4 environment.";
+
+/// Record the token streams of a real LLM engine once and replay them for ever, without a GPU.
+#[derive(Debug, Parser)]
+#[command(name = "vllm-vcr", version, after_long_help = EXAMPLES, arg_required_else_help = true)]
+#[command(disable_help_subcommand = true)]
+pub(in crate::cli) struct Cli {
+    #[command(flatten)]
+    pub(in crate::cli) global: GlobalArgs,
+    #[command(subcommand)]
+    pub(in crate::cli) command: Command,
+}
+
+/// Flags of every command.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Global options")]
+pub(in crate::cli) struct GlobalArgs {
+    /// Reads flags from a TOML file: global ones at its top, a command's in a table of its name.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(in crate::cli) config: Option<std::path::PathBuf>,
+    /// Logs more; twice for everything.
+    #[arg(short, long, global = true, action = ArgAction::Count, conflicts_with = "quiet")]
+    pub(in crate::cli) verbose: u8,
+    /// Prints and logs warnings and errors only, neither greeting nor report; twice for errors only.
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub(in crate::cli) quiet: u8,
+    /// Logs what this filter lets through, such as `debug` or `vllm_vcr::tap=trace,warn`.
+    #[arg(long, global = true, value_name = "LEVEL", conflicts_with_all = ["verbose", "quiet"])]
+    pub(in crate::cli) log: Option<tracing_subscriber::EnvFilter>,
+    /// How log lines are written to stderr.
+    #[arg(long, global = true, value_name = "FORMAT", default_value = "text")]
+    pub(in crate::cli) log_format: LogFormat,
+    /// When to use colors.
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    pub(in crate::cli) color: Color,
+}
+
+/// How a log line looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// Whether output is colored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum Color {
+    /// When stderr is a terminal and NO_COLOR is not set.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// The commands; those without a word here are described at their arguments.
+#[derive(Debug, Subcommand)]
+pub(in crate::cli) enum Command {
+    Tap(Box<TapArgs>),
+    Play(Box<PlayArgs>),
+    Replay(Box<ReplayArgs>),
+    McpTap(Box<McpTapArgs>),
+    McpPlay(Box<McpPlayArgs>),
+    /// Read a trace.
+    #[command(arg_required_else_help = true)]
+    Inspect {
+        /// What to do with it.
+        #[command(subcommand)]
+        command: InspectCommand,
+    },
+    /// Check, write, compare or redact cassettes.
+    #[command(arg_required_else_help = true)]
+    Cassette {
+        /// What to do with them.
+        #[command(subcommand)]
+        command: CassetteCommand,
+    },
+    /// Print the completions for a shell.
+    #[command(after_long_help = "Example:\n  vllm-vcr completions bash > /etc/bash_completion.d/vllm-vcr")]
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Print the man page, of the program or of one command.
+    #[command(after_long_help = "Examples:\n  vllm-vcr man | man -l -\n  vllm-vcr man play | man -l -")]
+    Man {
+        /// The command, such as `play` or `inspect check`.
+        command: Vec<String>,
+    },
+    /// Print the reference of every command in Markdown.
+    #[command(hide = true)]
+    Reference,
+}
+
+/// The whole table of commands and flags, every flag with its environment variable.
+#[must_use]
+pub fn command() -> clap::Command {
+    with_environment(Cli::command())
+}
+
+fn with_environment(command: clap::Command) -> clap::Command {
+    let tags = play::sources::tags().chain(tap::TAGS.iter().copied());
+    with_tags(command, tags).mut_args(with_variable).mut_subcommands(with_environment)
+}
+
+fn with_variable(arg: clap::Arg) -> clap::Arg {
+    let Some(long) = arg.get_long() else { return arg };
+    let variable = format!("{ENV_PREFIX}{}", long.to_ascii_uppercase().replace('-', "_"));
+    let arg = arg.env(variable).hide_env(true);
+    match arg.get_action() {
+        ArgAction::SetTrue => arg.value_parser(BoolishValueParser::new()),
+        _ => arg,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_flag_has_a_variable() {
+        let command = command();
+        let play = command.find_subcommand("play").unwrap();
+        let scale = play.get_arguments().find(|arg| arg.get_long() == Some("time-scale")).unwrap();
+        assert_eq!(scale.get_env().unwrap(), "VLLM_VCR_TIME_SCALE");
+    }
+}

@@ -1,0 +1,182 @@
+//! `cassette convert`: a trace of a cassette, a cassette of a trace or of the log of another tool.
+
+use std::{
+    fs,
+    io::Read,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use clap::Args;
+
+use crate::{
+    cli::{
+        failure::{Exit, Failure},
+        mcp::servers::{self, server_name},
+        output,
+        redaction::{self, RedactionArgs},
+    },
+    recording::{
+        cassette::{self, CassetteError, CassetteWriter, Header, Tokens, WriteMode, is_cassette},
+        trace::{CreateMode, End, Reader, TraceError, Writer},
+    },
+    replay::{
+        mcp::{Imported, Unrecorded, import, is_log},
+        player::{self, Refused, redact_exchange},
+    },
+    text::prompt::Tokenizer,
+};
+
+/// What is to be made of what.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ConvertArgs {
+    /// A cassette, .yaml, or a trace, .jsonl or .jsonl.gz; or the log of an MCP connection: .jsonl of mcp-cassette, .json that MCP Inspector
+    /// exports.
+    #[arg(value_name = "FROM")]
+    pub(in crate::cli) from: PathBuf,
+    /// The other one; it must not exist.
+    #[arg(value_name = "TO")]
+    pub(in crate::cli) to: PathBuf,
+    /// The MCP server's name in the cassette. Without it, the name of the log.
+    #[arg(long, value_name = "NAME", value_parser = server_name)]
+    pub(in crate::cli) name: Option<String>,
+    /// Tokenizer directory: spells ids where a trace has no text; counts and hashes the prompts of a cassette.
+    #[arg(long, value_name = "DIR")]
+    pub(in crate::cli) tokenizer: Option<String>,
+    /// Leaves out what cannot be converted; without it nothing is written then.
+    #[arg(long)]
+    pub(in crate::cli) skip: bool,
+    #[command(flatten)]
+    pub(in crate::cli) redaction: RedactionArgs,
+}
+
+/// Converts in the direction that the names of the files give.
+pub(in crate::cli) fn run(args: &ConvertArgs) -> Result<ExitCode, Failure> {
+    let tokenizer = args.tokenizer.as_deref().map(Tokenizer::load).transpose()?;
+    if !is_cassette(&args.from) && is_cassette(&args.to) && is_log_file(&args.from) {
+        return from_log(args);
+    }
+    match (is_cassette(&args.from), is_cassette(&args.to)) {
+        (true, false) if is_trace(&args.to) => to_trace(args, tokenizer.as_ref()),
+        (false, true) if is_trace(&args.from) => from_trace(args, tokenizer.as_ref()),
+        _ => Err(Failure::usage(
+            "one of the two has to be a cassette (.yaml), the other one a trace (.jsonl, .jsonl.gz); or the first one a log of an MCP connection (.jsonl of mcp-cassette, .json of MCP Inspector)",
+        )),
+    }
+}
+
+fn is_trace(path: &Path) -> bool {
+    let name = path.to_string_lossy();
+    name.ends_with(".jsonl") || name.ends_with(".jsonl.gz") || name == "-"
+}
+
+fn to_trace(args: &ConvertArgs, tokenizer: Option<&Tokenizer>) -> Result<ExitCode, Failure> {
+    let cassette = cassette::load(&args.from)?;
+    cassette.warnings.iter().for_each(|warning| output::note(&format!("{warning}\n")));
+    let io = |source| Failure::from(CassetteError::Io { path: args.from.clone(), source });
+    let made = player::to_trace(&cassette, &Tokens::read(&args.from).map_err(io)?, tokenizer);
+    refuse(args, &made.refused)?;
+    if made.records.is_empty() {
+        return Ok(nothing_written(args));
+    }
+    let mut writer = Writer::create(&args.to, &made.meta, CreateMode::New)?;
+    for (at, record) in made.records.iter().enumerate() {
+        for defect in writer.append(record)? {
+            output::note(&format!("record {}: repaired: {defect}\n", at + 1));
+        }
+    }
+    let records = writer.records();
+    writer.finish(End { records, ..End::default() })?;
+    concluded(args, records, made.refused.len())
+}
+
+fn from_trace(args: &ConvertArgs, tokenizer: Option<&Tokenizer>) -> Result<ExitCode, Failure> {
+    if args.to.exists() {
+        return Err(Failure::usage(format!("{} exists", args.to.display())));
+    }
+    let mut reader = Reader::open(&args.from)?;
+    let records = (&mut reader).collect::<Result<Vec<_>, TraceError>>()?;
+    reader.warnings().iter().for_each(|warning| output::note(&format!("{warning}\n")));
+    let rules = redaction::rules(&args.redaction)?;
+    let refused = if args.skip { Refused::LeaveOut } else { Refused::Stop };
+    let made = player::from_trace((reader.meta(), records), &rules, tokenizer, (&args.to, refused))?;
+    let named: Vec<String> = made.refused.iter().map(|why| format!("{}, {why}", args.from.display())).collect();
+    refuse(args, &named)?;
+    if made.records == 0 {
+        return Ok(nothing_written(args));
+    }
+    concluded(args, made.records as u64, named.len())
+}
+
+fn refuse(args: &ConvertArgs, refused: &[String]) -> Result<(), Failure> {
+    let listed = refused.iter().take(20).map(String::as_str).collect::<Vec<_>>().join("\n  ");
+    let what = format!("{} records cannot be converted:\n  {listed}", refused.len());
+    if refused.is_empty() {
+        return Ok(());
+    }
+    if args.skip {
+        output::note(&format!("{what}\n"));
+        return Ok(());
+    }
+    Err(Failure::input(what).hint("leave them out with --skip"))
+}
+
+/// Notes that there is no record to write, which is a no.
+fn nothing_written(args: &ConvertArgs) -> ExitCode {
+    let (from, to) = (args.from.display(), args.to.display());
+    output::note(&format!("error: nothing of {from} was converted: {to} is not written\n"));
+    Exit::No.into()
+}
+
+fn concluded(args: &ConvertArgs, records: u64, skipped: usize) -> Result<ExitCode, Failure> {
+    let left_out = if skipped > 0 { format!(", {skipped} left out") } else { String::new() };
+    output::note(&format!("{}: {records} records{left_out}\n", args.to.display()));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Bytes from the beginning of a file by which a log is recognised.
+const HEAD: u64 = 64 << 10;
+
+/// Returns true for the log of an MCP connection that another tool wrote.
+fn is_log_file(path: &Path) -> bool {
+    let name = path.to_string_lossy();
+    let mut head = Vec::new();
+    let is_read = fs::File::open(path).and_then(|file| file.take(HEAD).read_to_end(&mut head)).is_ok();
+    let is_named = name.ends_with(".json") || name.ends_with(".jsonl");
+    is_named && is_read && is_log(&String::from_utf8_lossy(&head))
+}
+
+fn from_log(args: &ConvertArgs) -> Result<ExitCode, Failure> {
+    if args.to.exists() {
+        return Err(Failure::usage(format!("{} exists", args.to.display())));
+    }
+    let from = args.from.display();
+    let rules = redaction::rules(&args.redaction)?;
+    let text = fs::read_to_string(&args.from).map_err(|error| Failure::input(format!("{from}: {error}")))?;
+    let imported = import(&text, &servers::name(args.name.as_deref(), &args.from)?);
+    let Imported { exchanges, left_out, unrecorded } =
+        imported.map_err(|error| Failure::input(format!("{from}, {error}")))?;
+    if exchanges.is_empty() {
+        output::note(&format!("error: {from} holds no message of a client: {} is not written\n", args.to.display()));
+        return Ok(Exit::No.into());
+    }
+    let mut writer = CassetteWriter::create(&args.to, &Header::default(), WriteMode::Replace)?;
+    let mut unsearched = 0;
+    for mut exchange in exchanges {
+        if redact_exchange(&rules, &mut exchange) {
+            writer.add(exchange);
+        } else {
+            unsearched += 1;
+        }
+    }
+    let records = writer.finish()?;
+    output::note(&format!("{}: {records} records\n", args.to.display()));
+    let Unrecorded { unreadable, unmatched, early } = unrecorded;
+    output::note(&output::counts(&[
+        (left_out + unreadable, "entries were no messages and are left out"),
+        (unmatched, "responses had no request and are left out"),
+        (early, "messages of the server came before the client's first and are left out"),
+        (unsearched, "exchanges are left out: too much work to search them for secrets"),
+    ]));
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,202 @@
+//! `cassette diff`: records of equal requests are compared, what is left in the order of its boundary.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use clap::{Args, ValueEnum};
+use serde_json::Value;
+
+use crate::{
+    base::one_line::{clipped, one_line},
+    cli::{
+        cassette::lint::{self, Identified},
+        failure::{Exit, Failure},
+        output,
+    },
+    recording::{
+        canonical::{Difference, Identity, Key, Rules, differences},
+        cassette::{self, Record, shown_by_order},
+        mcp::McpRecord,
+    },
+    replay::mcp::{ParamRules, tool_changes},
+};
+
+/// Two cassettes.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct DiffArgs {
+    /// The old one.
+    #[arg(value_name = "OLD")]
+    pub(in crate::cli) old: PathBuf,
+    /// The new one.
+    #[arg(value_name = "NEW")]
+    pub(in crate::cli) new: PathBuf,
+    /// What is compared.
+    #[arg(long = "type", value_name = "WHAT", default_value = "run")]
+    pub(in crate::cli) what: DiffWhat,
+}
+
+/// What is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum DiffWhat {
+    /// Requests and answers.
+    Run,
+    /// Requests.
+    Prompt,
+    /// Answers.
+    Output,
+    /// The tools of requests.
+    Tools,
+}
+
+/// Prints the differences of two cassettes.
+pub(in crate::cli) fn run(args: &DiffArgs) -> Result<ExitCode, Failure> {
+    let (old, new) = (Side::load(&args.old)?, Side::load(&args.new)?);
+    let mut report = String::new();
+    for (old, new) in pairs(&old, &new) {
+        let found = match (old, new) {
+            (Some(old), Some(new)) => differing(old, new, args.what),
+            (Some(old), None) => vec![format!("only in {}: {}", args.old.display(), old.0.summary())],
+            (None, Some(new)) => vec![format!("only in {}: {}", args.new.display(), new.0.summary())],
+            (None, None) => Vec::new(),
+        };
+        if let (Some(old), Some(new), false) = (old, new, found.is_empty()) {
+            let (a, b) = (args.old.display(), args.new.display());
+            let summary = new.0.summary();
+            report.push_str(&format!("{a}:{} -> {b}:{} {}\n", old.0.line, new.0.line, one_line(&summary)));
+        }
+        found.iter().for_each(|line| report.push_str(&format!("  {}\n", one_line(line))));
+    }
+    output::print(&report)?;
+    Ok(if report.is_empty() { ExitCode::SUCCESS } else { Exit::No.into() })
+}
+
+/// A record and what is compared of its request.
+struct Known(Record, Compared);
+
+/// What is compared of a request.
+enum Compared {
+    Http(Identified),
+    /// A message to an MCP server.
+    Mcp(McpRecord, Identity),
+}
+
+impl Known {
+    fn new(record: Record, identified: Identified) -> Self {
+        let compared = match McpRecord::read(&record) {
+            Some(Ok(mcp)) => {
+                let identity = ParamRules::default().identify(&mcp.server, &mcp.method, &mcp.params);
+                Compared::Mcp(mcp, identity)
+            }
+            Some(Err(_)) | None => Compared::Http(identified),
+        };
+        Self(record, compared)
+    }
+
+    fn identity(&self) -> &Identity {
+        match &self.1 {
+            Compared::Http(identified) => &identified.identity,
+            Compared::Mcp(_, identity) => identity,
+        }
+    }
+
+    /// Records of one boundary are compared where no other is left that is equal.
+    fn boundary(&self) -> String {
+        let named = |identity: &Identity| identity.fields.pointer("/params/name").map(Value::to_string);
+        match &self.1 {
+            Compared::Http(identified) => identified.identity.boundary.clone(),
+            Compared::Mcp(_, identity) => format!("{} {}", identity.route, named(identity).unwrap_or_default()),
+        }
+    }
+}
+
+struct Side(Vec<Known>);
+
+impl Side {
+    fn load(path: &Path) -> Result<Self, Failure> {
+        let records = cassette::load(path)?.records;
+        let identified = lint::identified(&Rules::default(), &records);
+        Ok(Self(
+            records.into_iter().zip(identified).map(|(record, identified)| Known::new(record, identified)).collect(),
+        ))
+    }
+}
+
+fn pairs<'a>(old: &'a Side, new: &'a Side) -> Vec<(Option<&'a Known>, Option<&'a Known>)> {
+    let mut by_key: HashMap<Key, VecDeque<usize>> = HashMap::new();
+    old.0.iter().enumerate().for_each(|(at, known)| by_key.entry(known.identity().key).or_default().push_back(at));
+    let mut partner: Vec<Option<usize>> =
+        new.0.iter().map(|known| by_key.get_mut(&known.identity().key).and_then(VecDeque::pop_front)).collect();
+    let mut left: Vec<usize> = by_key.into_values().flatten().collect();
+    left.sort_unstable();
+    let mut by_boundary: HashMap<String, VecDeque<usize>> = HashMap::new();
+    for at in left {
+        let boundary = old.0.get(at).map(Known::boundary).unwrap_or_default();
+        by_boundary.entry(boundary).or_default().push_back(at);
+    }
+    for (known, partner) in new.0.iter().zip(&mut partner).filter(|(_, partner)| partner.is_none()) {
+        *partner = by_boundary.get_mut(&known.boundary()).and_then(VecDeque::pop_front);
+    }
+    let mut left: Vec<usize> = by_boundary.into_values().flatten().collect();
+    left.sort_unstable();
+    let paired = new.0.iter().zip(partner).map(|(known, partner)| (partner.and_then(|at| old.0.get(at)), Some(known)));
+    paired.chain(left.into_iter().map(|at| (old.0.get(at), None))).collect()
+}
+
+fn differing(old: &Known, new: &Known, what: DiffWhat) -> Vec<String> {
+    let tools = |known: &Known| known.0.body.get("tools").cloned().unwrap_or_default();
+    let prompt = || line("request", requests(old, new));
+    let output = || match (&old.1, &new.1) {
+        (Compared::Mcp(old, _), Compared::Mcp(new, _)) if new.method == "tools/list" => listed(old, new),
+        _ => line("answer", answers(&old.0, &new.0)),
+    };
+    match what {
+        DiffWhat::Run => [prompt(), output()].concat(),
+        DiffWhat::Prompt => prompt(),
+        DiffWhat::Output => output(),
+        DiffWhat::Tools => match (&old.1, &new.1) {
+            (Compared::Mcp(old, _), Compared::Mcp(new, _)) if new.method == "tools/list" => listed(old, new),
+            _ => line("tools", differences(&tools(old), &tools(new))),
+        },
+    }
+}
+
+fn line(kind: &str, found: Vec<Difference>) -> Vec<String> {
+    let value =
+        |value: Option<Value>| value.map_or_else(|| "nothing".to_owned(), |value| clipped(&value.to_string(), 120));
+    let line = |it: Difference| format!("{kind} {}: {} -> {}", it.path, value(it.recorded), value(it.received));
+    found.into_iter().map(line).collect()
+}
+
+/// The differences of two requests; equal keys are equal requests.
+fn requests(old: &Known, new: &Known) -> Vec<Difference> {
+    match (&old.1, &new.1) {
+        _ if old.identity().key == new.identity().key => Vec::new(),
+        (Compared::Http(old), Compared::Http(new)) => differences(&old.identity.body(), &new.identity.body()),
+        (Compared::Mcp(_, old), Compared::Mcp(_, new)) => differences(&old.fields, &new.fields),
+        (Compared::Http(_), Compared::Mcp(..)) | (Compared::Mcp(..), Compared::Http(_)) => {
+            differences(&old.0.body.value(), &new.0.body.value())
+        }
+    }
+}
+
+/// The changes of the tools that two servers list, and what else differs in their answers.
+fn listed(old: &McpRecord, new: &McpRecord) -> Vec<String> {
+    let result =
+        |record: &McpRecord| record.answer().and_then(|answer| answer.get("result")).cloned().unwrap_or_default();
+    let (mut old, mut new) = (result(old), result(new));
+    let changes = tool_changes(&old, &new);
+    let changes = changes.into_iter().map(|change| format!("tool {}: {change}", change.tool));
+    for result in [&mut old, &mut new] {
+        result.as_object_mut().into_iter().for_each(|fields| drop(fields.shift_remove("tools")));
+    }
+    changes.chain(line("answer", differences(&old, &new))).collect()
+}
+
+/// The differences of two answers, in which the names of ids do not count.
+fn answers(old: &Record, new: &Record) -> Vec<Difference> {
+    let found = differences(&old.answer.shown(), &new.answer.shown());
+    if found.is_empty() { found } else { differences(&shown_by_order(old), &shown_by_order(new)) }
+}

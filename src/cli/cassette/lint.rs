@@ -1,0 +1,74 @@
+//! Remarks on a cassette that are no errors.
+
+use std::collections::HashMap;
+
+use crate::recording::{
+    canonical::{Call, Identity, Progress, Rules, Start, volatile_text},
+    cassette::{Cassette, Inherited, Record, bases},
+};
+
+/// Each with file and line: records that are never played, requests that are equal, texts that will be others the next time.
+pub(in crate::cli) fn notes(cassette: &Cassette) -> Vec<String> {
+    let rules = Rules {
+        ignored: cassette.header.ignore.iter().filter_map(|path| path.parse().ok()).collect(),
+        scrubs: cassette.header.scrub.iter().filter_map(|edit| edit.parse().ok()).collect(),
+        ..Rules::default()
+    };
+    let (mut notes, mut first) = (Vec::new(), HashMap::new());
+    for (record, identified) in cassette.records.iter().zip(identified(&rules, &cassette.records)) {
+        let mut note = |what: String| notes.push(format!("{}:{}: {what}", cassette.path.display(), record.line));
+        if record.plays_partly() {
+            note(format!("record {} is partial: it is played up to where its client left", record.id));
+        } else if record.aborted.is_some() {
+            note(format!("record {} is never played: its client left", record.id));
+            continue;
+        }
+        let Identified { identity, known } = identified;
+        match first.get(&identity.key) {
+            Some((_, Some(_))) if record.is_fixture => {}
+            Some((earlier, None)) if record.is_fixture => note(format!(
+                "record {} is never played: record {earlier} has the same `match`, and no `times`",
+                record.id
+            )),
+            Some((earlier, _)) => {
+                note(format!("record {} asks the same as record {earlier}; they are played in this order", record.id))
+            }
+            None => drop(first.insert(identity.key, (record.id, record.times))),
+        }
+        if record.is_fixture {
+            continue;
+        }
+        if let Some(found) = volatile_text(&identity.body_after(known)) {
+            note(format!(
+                "record {} asks with `{found}`, which may be another text the next time (scrub, ignore)",
+                record.id
+            ));
+        }
+    }
+    notes
+}
+
+/// A record's request in canonical form.
+#[derive(Debug)]
+pub(in crate::cli) struct Identified {
+    pub(in crate::cli) identity: Identity,
+    /// Number of links of its chain that it shares with the record that it continues.
+    pub(in crate::cli) known: usize,
+}
+
+/// The requests of records in canonical form; what they have in common is worked out once.
+pub(in crate::cli) fn identified(rules: &Rules, records: &[Record]) -> Vec<Identified> {
+    let mut begun: Inherited<(Progress, usize)> = Inherited::new(&bases(records));
+    let one = |(at, record): (usize, &Record)| {
+        let before = begun.of(at).and_then(|(base, begun)| Some((records.get(base)?.body.messages()?, begun)));
+        let known = before.as_ref().map_or(0, |(_, (_, links))| *links);
+        let start = before.map(|(messages, (progress, _))| Start { messages, progress });
+        let Record { method, path, headers, .. } = record;
+        let (identity, progress) =
+            rules.identify_after(&Call { method, path, headers, body: &record.compared() }, start);
+        let links = identity.chain.len();
+        progress.into_iter().for_each(|progress| begun.keep(at, (progress, links)));
+        Identified { identity, known }
+    };
+    records.iter().enumerate().map(one).collect()
+}

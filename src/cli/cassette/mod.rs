@@ -1,0 +1,287 @@
+//! `cassette`: its arguments, and the tools that make, check, write, redact and merge cassettes.
+
+mod convert;
+mod diff;
+mod lint;
+mod prune;
+
+use std::{
+    fs::{self, OpenOptions},
+    io::{ErrorKind, Write},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use clap::{Args, Subcommand};
+
+use crate::{
+    base::one_line::one_line,
+    cli::{
+        failure::{Exit, Failure},
+        output::{self, shell_word},
+        player::{files as files_of, once},
+        redaction::{self, RedactionArgs, shown},
+    },
+    recording::cassette::{self, Cassette, CassetteError, Run, Tokens, is_cassette},
+    replay::player,
+};
+
+/// What to do with a cassette.
+#[derive(Debug, Subcommand)]
+pub(in crate::cli) enum CassetteCommand {
+    /// Write a cassette to begin with, for answers that are written by hand.
+    #[command(after_long_help = "Example:\n  vllm-vcr cassette new fixtures.yaml")]
+    New(NewArgs),
+    /// Check a cassette: that it can be read, that nothing in it is passed over, that it holds no secrets.
+    #[command(after_long_help = "Example:\n  vllm-vcr cassette validate agent.yaml")]
+    Validate(ValidateArgs),
+    /// Write a cassette as the recorder would; comments are lost.
+    #[command(
+        after_long_help = "Examples:\n  vllm-vcr cassette fmt agent.yaml\n  vllm-vcr cassette fmt --check agent.yaml"
+    )]
+    Fmt(FmtArgs),
+    /// Compare two cassettes; exit 1 if they differ.
+    #[command(after_long_help = "Example:\n  vllm-vcr cassette diff old.yaml new.yaml --type output")]
+    Diff(diff::DiffArgs),
+    /// Take the secrets out of a cassette and its sidecar.
+    #[command(after_long_help = "Example:\n  vllm-vcr cassette redact agent.yaml --redact-key x-tenant")]
+    Redact(RedactArgs),
+    /// Put cassettes together in a new one, one behind the other: records get new numbers, and keep their times and token ids.
+    #[command(after_long_help = "Example:\n  vllm-vcr cassette merge weather.yaml news.yaml -o agent.yaml")]
+    Merge(MergeArgs),
+    /// Remove the records that no run used, by the report of a run of all tests; comments are lost.
+    #[command(
+        after_long_help = "Examples:\n  vllm-vcr play --cassette agent.yaml --report report.json -- pytest\n  vllm-vcr cassette prune agent.yaml --unused report.json\n  curl -s localhost:8000/vcr/report | vllm-vcr cassette prune agent.yaml --unused -"
+    )]
+    Prune(prune::PruneArgs),
+    /// Make a trace of a cassette, or a cassette of a trace.
+    #[command(
+        after_long_help = "Examples:\n  vllm-vcr cassette convert agent.yaml agent.jsonl.gz\n  vllm-vcr cassette convert day.jsonl.gz day.yaml --tokenizer ./tokenizer"
+    )]
+    Convert(convert::ConvertArgs),
+}
+
+/// A cassette to begin with.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct NewArgs {
+    /// The file; it must not exist.
+    #[arg(value_name = "FILE")]
+    pub(in crate::cli) file: PathBuf,
+}
+
+/// Cassettes to check.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ValidateArgs {
+    /// The cassettes.
+    #[arg(value_name = "FILE", required = true)]
+    pub(in crate::cli) files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(in crate::cli) redaction: RedactionArgs,
+}
+
+/// Cassettes to write again.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct FmtArgs {
+    /// The cassettes.
+    #[arg(value_name = "FILE", required = true)]
+    pub(in crate::cli) files: Vec<PathBuf>,
+    /// Changes nothing; exits with 1 if something would change.
+    #[arg(long)]
+    pub(in crate::cli) check: bool,
+    /// Writes every request in full.
+    #[arg(long)]
+    pub(in crate::cli) expand: bool,
+}
+
+/// A cassette to take secrets out of.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct RedactArgs {
+    /// The cassettes.
+    #[arg(value_name = "FILE", required = true)]
+    pub(in crate::cli) files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(in crate::cli) redaction: RedactionArgs,
+}
+
+/// Cassettes to put together.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct MergeArgs {
+    /// The cassettes, or folders of them.
+    #[arg(value_name = "FILE", required = true)]
+    pub(in crate::cli) files: Vec<PathBuf>,
+    /// The new cassette; it must not exist.
+    #[arg(short, long, value_name = "FILE")]
+    pub(in crate::cli) output: PathBuf,
+}
+
+pub(in crate::cli) fn run(command: CassetteCommand) -> Result<ExitCode, Failure> {
+    match command {
+        CassetteCommand::New(args) => new(&args),
+        CassetteCommand::Validate(args) => validate(&args),
+        CassetteCommand::Fmt(args) => fmt(&args),
+        CassetteCommand::Diff(args) => diff::run(&args),
+        CassetteCommand::Redact(args) => redact(&args),
+        CassetteCommand::Merge(args) => merge(&args),
+        CassetteCommand::Prune(args) => prune::run(&args),
+        CassetteCommand::Convert(args) => convert::run(&args),
+    }
+}
+
+/// The files of all paths; a folder stands for its cassettes.
+fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
+    files_of(paths, &|_| "name cassettes, or the folder that they are in".to_owned())
+}
+
+/// Exits with [`Exit::BadInput`] for secrets, with [`Exit::No`] for what has no effect.
+fn validate(args: &ValidateArgs) -> Result<ExitCode, Failure> {
+    let rules = redaction::rules(&args.redaction)?;
+    let (mut report, mut warned, mut leaking) = (String::new(), false, false);
+    for file in &files(&args.files)? {
+        let cassette = cassette::load(file)?;
+        player::check_top(&cassette)?;
+        let secrets = player::secrets(&player::secrets_of_top(&rules, &cassette)?, &cassette);
+        // That a record was edited is no mistake.
+        let warnings = cassette.warnings.iter().filter(|warning| !warning.contains(" was edited: "));
+        let warnings: Vec<&String> = warnings.collect();
+        warned |= !warnings.is_empty();
+        leaking |= !secrets.is_empty();
+        warnings.into_iter().for_each(|warning| report.push_str(&format!("{}\n", one_line(&shown(warning)))));
+        secrets.iter().for_each(|secret| report.push_str(&format!("secret: {}\n", one_line(secret))));
+        let notes = lint::notes(&cassette).into_iter().chain(player::not_put_back(&cassette));
+        notes.for_each(|note| report.push_str(&format!("note: {}\n", one_line(&shown(&note)))));
+        report.push_str(&format!("{}: {} records\n", file.display(), cassette.records.len()));
+        report.push_str(&origin(file, &cassette));
+    }
+    output::print(&report)?;
+    Ok(match (leaking, warned) {
+        (true, _) => Exit::BadInput.into(),
+        (false, true) => Exit::No.into(),
+        (false, false) => ExitCode::SUCCESS,
+    })
+}
+
+/// The run that recorded a cassette last, and its tags, as far as they are known.
+fn origin(file: &Path, cassette: &Cassette) -> String {
+    let run = cassette::last_run(file);
+    let run = run.map(|Run { run_id, created, mode }| format!("recorded {created}, run_id {run_id}, mode {mode}"));
+    let tags =
+        Some(cassette.header.tags.join(", ")).filter(|tags| !tags.is_empty()).map(|tags| format!("tags: {tags}"));
+    let known: Vec<String> = run.into_iter().chain(tags).collect();
+    if known.is_empty() { String::new() } else { format!("  {}\n", one_line(&shown(&known.join("; ")))) }
+}
+
+fn fmt(args: &FmtArgs) -> Result<ExitCode, Failure> {
+    let mut changes = false;
+    for file in &files(&args.files)? {
+        let io = |source| Failure::from(CassetteError::Io { path: file.clone(), source });
+        let old = cassette::text_of(file)?;
+        let Cassette { header, records, tools, .. } = cassette::parse(file, &old)?;
+        let new = match args.expand {
+            true => cassette::emit_expanded(&header, &records),
+            false => cassette::emit(&header, &records, &tools),
+        };
+        if new == old {
+            continue;
+        }
+        changes = true;
+        if args.check {
+            output::print(&format!("{} would change\n", file.display()))?;
+        } else {
+            cassette::write_blobs(file, records.iter()).map_err(io)?;
+            fs::write(file, new).map_err(io)?;
+        }
+    }
+    Ok(if args.check && changes { Exit::No.into() } else { ExitCode::SUCCESS })
+}
+
+fn redact(args: &RedactArgs) -> Result<ExitCode, Failure> {
+    let (rules, mut left) = (redaction::rules(&args.redaction)?, Vec::new());
+    for file in &files(&args.files)? {
+        let mut cassette = cassette::load(file)?;
+        let rules = player::secrets_of_top(&rules, &cassette)?;
+        let found = player::secrets(&rules, &cassette).len();
+        let changed = player::redact_cassette(&rules, &mut cassette);
+        if found > 0 || !changed.is_empty() {
+            forget_tokens(file, &changed)?;
+            cassette::rewrite(&cassette)?;
+        }
+        let (held, records) = (changed.len(), cassette.records.len());
+        output::note(&format!("{}: {held} of {records} records held secrets ({found} in all)\n", file.display()));
+        left.extend(player::secrets(&rules, &cassette::load(file)?));
+    }
+    if left.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    Err(Failure::input(format!("these could not be taken out:\n  {}", left.join("\n  "))))
+}
+
+/// Ids of tokens spell what was redacted.
+fn forget_tokens(file: &Path, records: &[u64]) -> Result<(), Failure> {
+    let io = |source| Failure::from(CassetteError::Io { path: file.to_owned(), source });
+    let mut tokens = Tokens::read(file).map_err(io)?;
+    records.iter().for_each(|id| drop(tokens.remove(id)));
+    Tokens::write(file, &tokens.into_values().collect::<Vec<_>>()).map_err(io)
+}
+
+const TEMPLATE: &str = include_str!("template.yaml");
+
+fn new(args: &NewArgs) -> Result<ExitCode, Failure> {
+    let path = &args.file;
+    if !is_cassette(path) {
+        return Err(Failure::usage(format!("{} is no name of a cassette: it ends with .yaml", path.display())));
+    }
+    let name = shell_word(&path.to_string_lossy());
+    let write = || {
+        path.parent().map_or(Ok(()), fs::create_dir_all)?;
+        OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(path)?
+            .write_all(TEMPLATE.replace("FILE", &name).as_bytes())
+    };
+    write().map_err(|source| match source.kind() {
+        ErrorKind::AlreadyExists => Failure::usage(format!("{} exists", path.display())),
+        _ => Failure::environment(CassetteError::Io { path: path.clone(), source }),
+    })?;
+    output::note(&format!("{} is written; play it: vllm-vcr play --cassette {name}\n", path.display()));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the records of all cassettes to one, in the order of the cassettes.
+fn merge(args: &MergeArgs) -> Result<ExitCode, Failure> {
+    let to = &args.output;
+    if to.exists() {
+        return Err(Failure::usage(format!("{} exists", to.display())).hint("name a new file: -o FILE"));
+    }
+    let files = files(&args.files)?;
+    once(&files)?;
+    let io = |source| Failure::from(CassetteError::Io { path: to.clone(), source });
+    let mut whole: Option<Cassette> = None;
+    let mut tokens = Vec::new();
+    for file in &files {
+        let mut cassette = cassette::load(file)?;
+        let mut own = Tokens::read(file).map_err(io)?;
+        match &mut whole {
+            None => {
+                cassette.path.clone_from(to);
+                whole = Some(cassette);
+            }
+            Some(whole) => {
+                let numbers = whole.append(cassette).map_err(|entry| {
+                    let message = format!("{}: `{entry}` at its top is another one than before", file.display());
+                    Failure::input(message).hint("make it the same in both files")
+                })?;
+                own.iter_mut().for_each(|(id, tokens)| tokens.id = numbers.get(id).copied().unwrap_or(*id));
+            }
+        }
+        tokens.extend(own.into_values());
+    }
+    let Some(whole) = whole else { return Ok(ExitCode::SUCCESS) };
+    if let Some(folder) = to.parent() {
+        fs::create_dir_all(folder).map_err(io)?;
+    }
+    cassette::rewrite(&whole)?;
+    Tokens::write(to, &tokens).map_err(io)?;
+    output::note(&format!("{}: {} records of {} cassettes\n", to.display(), whole.records.len(), files.len()));
+    Ok(ExitCode::SUCCESS)
+}

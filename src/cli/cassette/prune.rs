@@ -1,0 +1,130 @@
+//! `cassette prune`: removes the records that no session of a run was served.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use clap::Args;
+use serde_json::Value;
+
+use crate::{
+    cli::{
+        failure::{Exit, Failure},
+        output,
+    },
+    recording::cassette::{self, Cassette, CassetteError, Record, Tokens},
+};
+
+/// Cassettes to take unused records out of.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct PruneArgs {
+    /// The cassettes.
+    #[arg(value_name = "FILE", required = true)]
+    pub(in crate::cli) files: Vec<PathBuf>,
+    /// The report of the run, as --report or /vcr/report writes it; - for stdin.
+    #[arg(long, value_name = "REPORT", required = true)]
+    pub(in crate::cli) unused: PathBuf,
+    /// Changes nothing; exits with 1 if something would be removed.
+    #[arg(long)]
+    pub(in crate::cli) check: bool,
+}
+
+/// An unused record, as a report names it.
+struct Unused {
+    cassette: String,
+    record: u64,
+    line: u64,
+    request: String,
+}
+
+/// Removes from each cassette the records that the report lists as unused.
+pub(in crate::cli) fn run(args: &PruneArgs) -> Result<ExitCode, Failure> {
+    let unused = read(&args.unused)?;
+    let mut changes = false;
+    for file in &args.files {
+        let mut cassette = cassette::load(file)?;
+        let all = cassette.records.len();
+        let ids = ids(&unused, file, &cassette.records)?;
+        let removed = with_retries(ids, &cassette.records);
+        if removed.len() == all && all > 0 {
+            let message = format!("{}: none of its {all} records was used in that run", file.display());
+            return Err(Failure::input(message).hint("delete the file if that is meant"));
+        }
+        changes |= !removed.is_empty();
+        let word = if args.check { "would be removed" } else { "removed" };
+        output::print(&format!("{}: {} of {all} records {word}\n", file.display(), removed.len()))?;
+        for record in cassette.records.iter().filter(|record| removed.contains(&record.id)) {
+            output::print(&format!("  #{} (line {}) {}\n", record.id, record.line, record.summary()))?;
+        }
+        if !args.check && !removed.is_empty() {
+            remove(&mut cassette, &removed)?;
+        }
+    }
+    Ok(if args.check && changes { Exit::No.into() } else { ExitCode::SUCCESS })
+}
+
+/// Reads the unused records of a report, from a file or from stdin (`-`).
+fn read(report: &Path) -> Result<Vec<Unused>, Failure> {
+    let wrong = |why: &str| Failure::input(format!("{}: {why}", report.display()));
+    let text = if report == Path::new("-") { io::read_to_string(io::stdin()) } else { fs::read_to_string(report) };
+    let text = text.map_err(|error| wrong(&error.to_string()))?;
+    let parsed: Value = serde_json::from_str(&text).map_err(|error| wrong(&format!("this is no JSON: {error}")))?;
+    let listed = parsed.get("unused").and_then(Value::as_array).ok_or_else(|| {
+        wrong("there is no `unused` in it").hint("it has to be what --report FILE wrote, or what /vcr/report answered")
+    })?;
+    let one = |entry: &Value| {
+        let text = |name: &str| entry.get(name).and_then(Value::as_str).map(str::to_owned);
+        let number = |name: &str| entry.get(name).and_then(Value::as_u64);
+        let (cassette, request) = (text("cassette")?, text("request")?);
+        Some(Unused { cassette, record: number("record")?, line: number("line")?, request })
+    };
+    listed.iter().map(|entry| one(entry).ok_or_else(|| wrong("an entry of `unused` is none"))).collect()
+}
+
+/// The ids of a file's unused records, which have to be as they were in that run.
+fn ids(unused: &[Unused], file: &Path, records: &[Record]) -> Result<BTreeSet<u64>, Failure> {
+    let by_id: BTreeMap<u64, &Record> = records.iter().map(|record| (record.id, record)).collect();
+    let mut ids = BTreeSet::new();
+    for entry in unused.iter().filter(|entry| is_same(Path::new(&entry.cassette), file)) {
+        let record = by_id.get(&entry.record);
+        let is_it = record.is_some_and(|it| it.line as u64 == entry.line && it.summary() == entry.request);
+        if !is_it {
+            let message = format!("{}: record {} is not as it was in that run", file.display(), entry.record);
+            return Err(Failure::input(message).hint("run the tests again, and take the new report"));
+        }
+        ids.insert(entry.record);
+    }
+    Ok(ids)
+}
+
+/// Returns true if two paths name one file; that of the report may be from another folder.
+fn is_same(reported: &Path, file: &Path) -> bool {
+    match (fs::canonicalize(reported), fs::canonicalize(file)) {
+        (Ok(reported), Ok(file)) => reported == file,
+        _ => reported.ends_with(file) || file.ends_with(reported),
+    }
+}
+
+/// Adds the further tries of the records that go: they would be played in their place.
+fn with_retries(mut ids: BTreeSet<u64>, records: &[Record]) -> BTreeSet<u64> {
+    let tries = records.iter().filter(|record| record.retry_of.is_some_and(|first| ids.contains(&first)));
+    let tries: Vec<u64> = tries.map(|record| record.id).collect();
+    ids.extend(tries);
+    ids
+}
+
+/// Writes a cassette without some of its records, and its sidecar without theirs. Records that continue them are written in full.
+fn remove(cassette: &mut Cassette, removed: &BTreeSet<u64>) -> Result<(), Failure> {
+    let path = cassette.path.clone();
+    let io = |source| Failure::from(CassetteError::Io { path: path.clone(), source });
+    cassette.records.retain(|record| !removed.contains(&record.id));
+    // Those that are still used are defined again.
+    cassette.tools.clear();
+    let mut tokens = Tokens::read(&path).map_err(io)?;
+    tokens.retain(|id, _| !removed.contains(id));
+    cassette::rewrite(cassette)?;
+    Tokens::write(&path, &tokens.into_values().collect::<Vec<_>>()).map_err(io)
+}

@@ -1,0 +1,201 @@
+//! `inspect`: its arguments, and what was found in a trace, or decided for a workload, as text or as JSON.
+
+pub(in crate::cli) mod simulate;
+
+use std::{num::NonZeroU32, path::PathBuf, process::ExitCode};
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use crate::{
+    base::one_line::one_line,
+    cli::{
+        failure::{Exit, Failure},
+        inspect::simulate::SimulateArgs,
+        output,
+        redaction::{self, RedactionArgs},
+        stepping::in_flags,
+    },
+    inspect::{self, InspectFitError, Predicted, Workload},
+    recording::trace::{Checked, Finding, Sources, Warning},
+};
+
+/// What to do with a trace.
+#[derive(Debug, Subcommand)]
+pub(in crate::cli) enum InspectCommand {
+    /// Count, and give percentiles of tokens and latencies.
+    #[command(after_long_help = "Examples:\n  vllm-vcr inspect summary day.jsonl.gz\n  \
+                                 vllm-vcr inspect summary monday.jsonl.gz tuesday.jsonl.gz --json | jq .")]
+    Summary(InspectArgs),
+    /// Check every rule of the format; list what breaks one, and exit 1 if anything does.
+    #[command(after_long_help = "Examples:\n  vllm-vcr inspect check day.jsonl.gz\n  \
+                                 zcat day.jsonl.gz | vllm-vcr inspect check -")]
+    Check(InspectArgs),
+    /// Show what the trace reveals to its readers; list what looks like a secret, and exit 1 if anything does.
+    #[command(after_long_help = "Examples:\n  vllm-vcr inspect audit day.jsonl.gz\n  \
+                                 vllm-vcr inspect audit day.jsonl.gz --redact-pattern 'case=case-[0-9]+'")]
+    Audit(AuditArgs),
+    /// Run the simulated engine's scheduler on a workload; print each step as vLLM's own scheduler decides it.
+    #[command(after_long_help = "Examples:\n  vllm-vcr inspect schedule workload.json > steps.jsonl\n  \
+                                 vllm-vcr inspect schedule workload.json | jq -c '[.step, .running, .waiting, .usage]'")]
+    Schedule(ScheduleArgs),
+    /// Fit a model of an engine's step times to traces; print it with its errors.
+    #[command(after_long_help = "Examples:\n  vllm-vcr inspect fit low.jsonl.gz\n  \
+                                 vllm-vcr inspect fit low.jsonl.gz --predict high.jsonl.gz --max-num-seqs 64")]
+    Fit(FitArgs),
+    /// Run the requests of a trace through simulated engines behind a router, under a clock that only counts; print their latencies.
+    #[command(
+        after_long_help = "Examples:\n  vllm-vcr inspect simulate day.jsonl.gz --replicas 4 --router prefix --slo ttft=2s,itl=50ms\n  \
+                                 vllm-vcr inspect simulate toolagent_trace.jsonl --replicas 8 --router round_robin --latency-profile h100x4-70b\n  \
+                                 vllm-vcr inspect simulate day.jsonl.gz --latency-trace day.jsonl.gz --speed 3 --json | jq .ttft_ms"
+    )]
+    Simulate(Box<SimulateArgs>),
+}
+
+/// Traces to fit, and one to predict.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct FitArgs {
+    /// The traces: files, directories of them, the first file of a capture in several; - is stdin.
+    #[arg(value_name = "PATH", required = true)]
+    pub(in crate::cli) paths: Vec<PathBuf>,
+    /// Runs the requests of this trace through a simulated engine with the fitted times, and compares their latencies with the recorded
+    /// ones.
+    #[arg(long, value_name = "FILE")]
+    pub(in crate::cli) predict: Option<PathBuf>,
+    /// Requests that the predicted engine runs at once.
+    #[arg(long, value_name = "N", default_value = "256", requires = "predict")]
+    pub(in crate::cli) max_num_seqs: NonZeroU32,
+    /// Tokens of one of its steps.
+    #[arg(long, value_name = "N", default_value = "2048", requires = "predict")]
+    pub(in crate::cli) max_num_batched_tokens: NonZeroU32,
+    /// Blocks of its KV cache.
+    #[arg(long, value_name = "N", default_value = "16384", requires = "predict")]
+    pub(in crate::cli) num_gpu_blocks_override: NonZeroU32,
+    /// Seed of the times that are drawn.
+    #[arg(long, value_name = "N", default_value = "0", requires = "predict")]
+    pub(in crate::cli) seed: u64,
+    /// Prints one JSON object instead of text.
+    #[arg(long)]
+    pub(in crate::cli) json: bool,
+}
+
+/// A workload for the scheduler.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ScheduleArgs {
+    /// The workload, JSON: a configuration and requests with the steps before which they arrive; - is stdin.
+    #[arg(value_name = "WORKLOAD.json")]
+    pub(in crate::cli) workload: PathBuf,
+}
+
+/// A trace and what counts as a secret.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct AuditArgs {
+    /// The trace; - is stdin.
+    #[arg(value_name = "FILE")]
+    pub(in crate::cli) file: PathBuf,
+    /// Prints one JSON object instead of text.
+    #[arg(long)]
+    pub(in crate::cli) json: bool,
+    #[command(flatten)]
+    pub(in crate::cli) redaction: RedactionArgs,
+}
+
+/// Traces and how to print what was found.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct InspectArgs {
+    /// The traces: files, directories of them, the first file of a capture in several; - is stdin.
+    #[arg(value_name = "PATH", required = true)]
+    pub(in crate::cli) paths: Vec<PathBuf>,
+    /// Prints one JSON object instead of text.
+    #[arg(long)]
+    pub(in crate::cli) json: bool,
+}
+
+pub(in crate::cli) fn run(command: InspectCommand) -> Result<ExitCode, Failure> {
+    match command {
+        InspectCommand::Summary(args) => summary(&args),
+        InspectCommand::Check(args) => check(&args),
+        InspectCommand::Audit(args) => audit(&args),
+        InspectCommand::Schedule(args) => schedule(&args),
+        InspectCommand::Fit(args) => fit(&args),
+        InspectCommand::Simulate(args) => simulate::run(&args),
+    }
+}
+
+/// Exits with [`Exit::No`] when something looks like a secret, or could not be looked into.
+fn audit(args: &AuditArgs) -> Result<ExitCode, Failure> {
+    let report = inspect::audit(&args.file, &redaction::rules_of_audit(&args.redaction)?)?;
+    let printed = if args.json { output::print_json(&report) } else { output::print(&report.to_string()) };
+    printed?;
+    Ok(if report.secrets_found == 0 && report.bad_lines.is_empty() { ExitCode::SUCCESS } else { Exit::No.into() })
+}
+
+fn schedule(args: &ScheduleArgs) -> Result<ExitCode, Failure> {
+    let workload = Workload::read(&args.workload).map_err(Failure::input)?;
+    output::stream(|out| workload.write_steps(out))
+}
+
+fn fit(args: &FitArgs) -> Result<ExitCode, Failure> {
+    let size = |count: std::num::NonZeroU32| usize::try_from(count.get()).unwrap_or(usize::MAX);
+    let wanted = args.predict.as_ref().map(|path| Predicted {
+        path: path.clone(),
+        max_num_seqs: size(args.max_num_seqs),
+        max_num_batched_tokens: size(args.max_num_batched_tokens),
+        num_gpu_blocks: args.num_gpu_blocks_override.get(),
+        seed: args.seed,
+    });
+    let report = inspect::fit(&Sources::gather(&args.paths)?, wanted.as_ref()).map_err(|error| match error {
+        InspectFitError::Engine(error) => Failure::input(in_flags(&error)),
+        error => Failure::input(error),
+    })?;
+    if args.json { output::print_json(&report) } else { output::print(&report.to_string()) }
+}
+
+fn summary(args: &InspectArgs) -> Result<ExitCode, Failure> {
+    let report = inspect::summary(&Sources::gather(&args.paths)?)?;
+    if args.json { output::print_json(&report) } else { output::print(&report.to_string()) }
+}
+
+/// Exits with [`Exit::No`] when a rule is broken.
+fn check(args: &InspectArgs) -> Result<ExitCode, Failure> {
+    let sources = Sources::gather(&args.paths)?;
+    let mut reports = Vec::new();
+    for path in sources.paths() {
+        let Checked { count, findings, warnings } = inspect::check(path)?;
+        let warnings = warnings.iter().map(Warning::to_string).collect();
+        reports.push(Report { file: path.display().to_string(), count, findings, warnings });
+    }
+    let is_sound = reports.iter().all(|report| report.findings.is_empty());
+    match reports.as_slice() {
+        [alone] if args.json => output::print_json(alone),
+        all if args.json => output::print_json(&all),
+        all => output::print(&all.iter().map(Report::text).collect::<String>()),
+    }?;
+    Ok(if is_sound { ExitCode::SUCCESS } else { Exit::No.into() })
+}
+
+/// Result of a check, as JSON.
+#[derive(Serialize)]
+struct Report {
+    file: String,
+    /// Number of defects, of which `findings` has the first.
+    count: u64,
+    findings: Vec<Finding>,
+    warnings: Vec<String>,
+}
+
+impl Report {
+    fn text(&self) -> String {
+        let findings =
+            self.findings.iter().map(|finding| format!("{}:{}\n", self.file, one_line(&finding.to_string())));
+        let warnings = self.warnings.iter().map(|warning| format!("{}: warning: {}\n", self.file, one_line(warning)));
+        let rest = self.count.saturating_sub(self.findings.len() as u64);
+        let last = match self.count {
+            0 => format!("{}: sound\n", self.file),
+            1 => "1 defect\n".to_owned(),
+            many if rest > 0 => format!("{many} defects, of which {rest} are not shown\n"),
+            many => format!("{many} defects\n"),
+        };
+        findings.chain(warnings).chain([last]).collect()
+    }
+}

@@ -1,0 +1,173 @@
+//! `inspect simulate`: its arguments, the simulation that they describe, and its report.
+
+use std::{num::NonZeroU32, path::PathBuf, process::ExitCode, time::Duration};
+
+use clap::Args;
+
+use crate::{
+    base::units::{TimeScale, parse_duration},
+    cli::{
+        failure::Failure,
+        output,
+        stepping::{self, ModelLength, OwnTimes, SteppingArgs, count, model_length},
+        values::{one_of, share},
+    },
+    engine::{
+        kv_cache::KvCacheConfig,
+        scheduler::SchedulerConfig,
+        step_clock::{PROFILES, StepTimes},
+    },
+    inspect::{self, Answers, ArrivalSchedule, Balance, Policy, SimulateError, Simulation},
+    replay::meter::Slo,
+};
+
+/// A trace, engines, and a router before them.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct SimulateArgs {
+    /// The traces: files, directories of them, the first file of a capture in several; - is stdin. Or one file of requests with
+    /// `timestamp`, `input_length`, `output_length` and `hash_ids`, as Mooncake has them.
+    #[arg(value_name = "PATH", required = true)]
+    pub(in crate::cli) paths: Vec<PathBuf>,
+    /// Number of engines.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(in crate::cli) replicas: u32,
+    /// Which replica a request goes to: each in turn (round_robin), the one with the fewest requests in flight (least_loaded), of two that
+    /// are drawn the one with fewer (least_request, as Envoy's), the same for a session or a first block (consistent_hash), the one that
+    /// had the longest prefix before (prefix, as vllm-router's cache_aware), or any (random).
+    #[arg(long, value_name = "POLICY", default_value = "round_robin")]
+    pub(in crate::cli) router: Policy,
+    /// Share of a prompt that `prefix` follows; where less of it went anywhere before, it goes to the least loaded.
+    #[arg(long, value_name = "SHARE", default_value = "0.3", value_parser = share("a share from 0 to 1 is needed, such as 0.3"))]
+    pub(in crate::cli) cache_threshold: f64,
+    /// `prefix` takes the least loaded where one replica has more than so many requests more than another,
+    #[arg(long, value_name = "N", default_value = "64")]
+    pub(in crate::cli) balance_abs_threshold: u32,
+    /// and more than so many times as many.
+    #[arg(long, value_name = "X", default_value = "1.5", value_parser = factor)]
+    pub(in crate::cli) balance_rel_threshold: f64,
+    /// How many times faster than recorded requests arrive.
+    #[arg(long, value_name = "X", default_value = "1")]
+    pub(in crate::cli) speed: TimeScale,
+    /// Limits of a good request: ttft, itl (its longest gap), tpot (its mean gap) and e2e, such as ttft=2s,itl=50ms.
+    #[arg(long, value_name = "LIMITS")]
+    pub(in crate::cli) slo: Option<Slo>,
+    /// An answer in the prompt of the next turn, where the trace's cached tokens do not show it.
+    #[arg(long, value_name = "TOKENS", default_value = "verbatim", value_parser = one_of::<Answers>())]
+    pub(in crate::cli) answers: Answers,
+    /// Seed of the times that are drawn, and of --router random and least_request.
+    #[arg(long, value_name = "N", default_value = "0")]
+    pub(in crate::cli) seed: u64,
+    /// Tokens of a block of `hash_ids`.
+    #[arg(long, value_name = "N", default_value = "512", value_parser = count)]
+    pub(in crate::cli) hash_block_size: NonZeroU32,
+    /// Prints one JSON object instead of text.
+    #[arg(long)]
+    pub(in crate::cli) json: bool,
+    /// Tokens per block of the prefix cache; without it, the trace's. One must be a multiple of the other.
+    #[arg(long, value_name = "N", help_heading = "Simulated engine", value_parser = count)]
+    pub(in crate::cli) block_size: Option<NonZeroU32>,
+    /// Longest prompt plus output in tokens; longer requests are refused, or end there. Without it, what fits the cache.
+    #[arg(long, value_name = "N", help_heading = "Simulated engine", value_parser = model_length)]
+    pub(in crate::cli) max_model_len: Option<ModelLength>,
+    /// Requests that an engine may have; more are refused.
+    #[arg(long, value_name = "N", help_heading = "Simulated engine")]
+    pub(in crate::cli) max_num_queued_reqs: Option<u32>,
+    /// Steps take no time.
+    #[arg(long, help_heading = "Simulated engine", conflicts_with_all = ["time_to_first_token", "inter_token_latency"])]
+    pub(in crate::cli) instant: bool,
+    /// How many times faster than these times steps are.
+    #[arg(long, value_name = "X", help_heading = "Simulated engine", conflicts_with = "instant")]
+    pub(in crate::cli) time_scale: Option<TimeScale>,
+    /// Time of a step with a prefill.
+    #[arg(long, value_name = "DURATION", help_heading = "Simulated engine", value_parser = parse_duration)]
+    pub(in crate::cli) time_to_first_token: Option<Duration>,
+    /// Time of a step with decodes only.
+    #[arg(long, value_name = "DURATION", help_heading = "Simulated engine", value_parser = parse_duration)]
+    pub(in crate::cli) inter_token_latency: Option<Duration>,
+    /// Time of a request outside of the engine: in the router, in the server's front end and on the way. A --latency-trace has it already.
+    #[arg(long, value_name = "DURATION", default_value = "0", value_parser = parse_duration, conflicts_with = "latency_trace")]
+    pub(in crate::cli) front_end_time: Duration,
+    #[command(flatten)]
+    pub(in crate::cli) stepping: SteppingArgs,
+}
+
+fn factor(text: &str) -> Result<f64, String> {
+    let factor = text.parse().ok().filter(|factor| (1.0..=1e6).contains(factor));
+    factor.ok_or_else(|| "a factor from 1 on is needed, such as 1.5".to_owned())
+}
+
+/// Tokens that the cache holds by default, whatever its blocks are: 16384 blocks of 16.
+const CACHED_TOKENS: usize = 262_144;
+
+pub(in crate::cli) fn run(args: &SimulateArgs) -> Result<ExitCode, Failure> {
+    let schedule = ArrivalSchedule::read(&args.paths, args.hash_block_size.get(), args.answers).map_err(failure)?;
+    let report = inspect::simulate(&schedule, &simulation(args, &schedule)?).map_err(failure)?;
+    if args.json { output::print_json(&report) } else { output::print(&report.to_string()) }
+}
+
+fn simulation(args: &SimulateArgs, schedule: &ArrivalSchedule) -> Result<Simulation, Failure> {
+    let theirs = usize::try_from(schedule.block_size).unwrap_or(usize::MAX).max(1);
+    let block_size = args.block_size.map_or(theirs, stepping::size);
+    let usual = u32::try_from((CACHED_TOKENS / block_size).max(2)).unwrap_or(u32::MAX);
+    let kv_cache = KvCacheConfig { block_size, ..stepping::kv_cache(&args.stepping, usual) };
+    let own = OwnTimes {
+        instant: args.instant,
+        time_to_first_token: args.time_to_first_token,
+        inter_token_latency: args.inter_token_latency,
+    };
+    let [profile, ..] = PROFILES;
+    Ok(Simulation {
+        replicas: usize::try_from(args.replicas).unwrap_or(usize::MAX),
+        policy: policy(args),
+        scheduler: scheduler(args, &kv_cache)?,
+        kv_cache,
+        times: stepping::times(&args.stepping, &own)?.unwrap_or(StepTimes::Profile(profile)),
+        time_scale: args.time_scale.map_or(1.0, TimeScale::factor),
+        front_end: args.front_end_time,
+        speed: args.speed.factor(),
+        slo: args.slo,
+        seed: args.seed,
+    })
+}
+
+fn policy(args: &SimulateArgs) -> Policy {
+    match args.router {
+        Policy::Prefix(_) => Policy::Prefix(Balance {
+            cache_threshold: args.cache_threshold,
+            abs_threshold: args.balance_abs_threshold,
+            rel_threshold: args.balance_rel_threshold,
+        }),
+        other => other,
+    }
+}
+
+/// The limits of a step. No request may be longer than the cache, for it would never run.
+fn scheduler(args: &SimulateArgs, kv_cache: &KvCacheConfig) -> Result<SchedulerConfig, Failure> {
+    let blocks = usize::try_from(kv_cache.num_gpu_blocks.saturating_sub(1)).unwrap_or(usize::MAX);
+    let fits = blocks.saturating_mul(kv_cache.block_size);
+    let asked = args.max_model_len.and_then(|length| length.0).map(stepping::size);
+    if let Some(asked) = asked.filter(|asked| *asked > fits) {
+        let message = format!("--max-model-len {asked} does not fit the KV cache of {fits} tokens");
+        return Err(Failure::usage(message).hint("give it more blocks with --num-gpu-blocks-override, or leave it out"));
+    }
+    let scheduler = SchedulerConfig {
+        max_model_len: asked.unwrap_or(fits),
+        max_num_queued_reqs: args.max_num_queued_reqs.and_then(|most| usize::try_from(most).ok()),
+        ..stepping::scheduler(&args.stepping)
+    };
+    let max_num_batched_tokens = args.stepping.max_num_batched_tokens.map(stepping::size);
+    let max_num_batched_tokens = max_num_batched_tokens.unwrap_or_else(|| scheduler.usual_batched_tokens());
+    Ok(SchedulerConfig { max_num_batched_tokens, ..scheduler })
+}
+
+fn failure(error: SimulateError) -> Failure {
+    match error {
+        SimulateError::Trace(error) => error.into(),
+        SimulateError::NoArrivals { .. } => {
+            Failure::input(error).hint("a trace that the tap wrote has `arrival_ms` in its records")
+        }
+        SimulateError::Line { .. } => Failure::input(error),
+        SimulateError::Engine(error) => Failure::usage(stepping::in_flags(&error)),
+        SimulateError::BlockSize { .. } => Failure::usage(error.to_string()),
+    }
+}

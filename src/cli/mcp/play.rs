@@ -1,0 +1,228 @@
+//! `mcp-play`: its arguments, and the answers to an MCP client over stdio from cassettes.
+
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use clap::Args;
+
+use crate::{
+    base::units::parse_duration,
+    cli::{
+        failure::Failure,
+        mcp::servers::server_name,
+        output,
+        player::conclude,
+        redaction::{self, RedactionArgs, shown},
+        runtime,
+        values::{FlagValue, one_of},
+    },
+    play::mcp::{McpEnd, play_stdio},
+    recording::{
+        canonical::{FieldPath, Scrub},
+        cassette::{self, Cassette, CassetteError, Record},
+        redaction::Rules,
+    },
+    replay::{
+        account::Concern,
+        mcp::{McpRecordError, OnNovel, OnUsedUp, ParamRules, Policy, RecordIndex, Session, servers},
+        player::{check_top, secrets, secrets_of_top, value_plans},
+    },
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  Answer from a cassette, without the server:
+    vllm-vcr mcp-play --cassette time.yaml
+
+  Refuse whatever was not recorded, and what is sent more often than it was; keep the report:
+    vllm-vcr mcp-play --cassette time.yaml --strict --report report.json";
+
+/// Answer an MCP client over stdio from a cassette, without the server.
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(in crate::cli) struct McpPlayArgs {
+    /// A cassette to play; of several the records of the server are played as one.
+    #[arg(long, value_name = "FILE", required = true)]
+    pub(in crate::cli) cassette: Vec<PathBuf>,
+    /// The server to be. Without it, the only one that was recorded.
+    #[arg(long, value_name = "NAME", value_parser = server_name)]
+    pub(in crate::cli) server: Option<String>,
+    /// What a request gets that was not recorded: an error, from tools a made-up text (stub) or a null
+    /// result (null), or the answer to a similar call (closest).
+    #[arg(long, value_name = "WHAT", default_value = "error", value_parser = on_novel)]
+    pub(in crate::cli) on_miss: OnNovel,
+    /// What a request gets that is sent more often than it was recorded. Without it the last one again, under --strict an error.
+    #[arg(long, value_name = "WHAT", value_parser = one_of::<OnUsedUp>())]
+    pub(in crate::cli) on_exhausted: Option<OnUsedUp>,
+    /// Refuses what was not recorded and what is sent more often than it was. Misses, loose matches and unconsumed records end the
+    /// program with 1, unless --fail-on names others.
+    #[arg(long)]
+    pub(in crate::cli) strict: bool,
+    /// A field of requests that does not count, such as $.params.arguments.now.
+    #[arg(long, value_name = "PLACE")]
+    pub(in crate::cli) ignore: Vec<FieldPath>,
+    /// An edit of every text before it is compared: s/PATTERN/REPLACEMENT/.
+    #[arg(long, value_name = "EDIT")]
+    pub(in crate::cli) scrub: Vec<Scrub>,
+    /// Counts entries of _meta too, but those of the protocol, of progress and of traces.
+    #[arg(long)]
+    pub(in crate::cli) match_meta: bool,
+    /// How long the client's reply to a request of the server is waited for.
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = parse_duration)]
+    pub(in crate::cli) reply_within: Duration,
+    /// Values of placeholders that no request has, a line for each: email:1 = jane@example.org. They are put into what is played.
+    #[arg(long, value_name = "FILE")]
+    pub(in crate::cli) secrets: Option<PathBuf>,
+    /// Plays a cassette that holds secrets.
+    #[arg(long)]
+    pub(in crate::cli) allow_secrets: bool,
+    /// What ends the program with 1: miss, unconsumed, unconsumed=all, exhausted, loose, drift (replies of the
+    /// client), placeholder (an answer with one, since no value was known).
+    #[arg(long, value_name = "WHAT", value_delimiter = ',')]
+    pub(in crate::cli) fail_on: Vec<Concern>,
+    /// Writes the report here too, as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub(in crate::cli) report: Option<PathBuf>,
+    #[command(flatten)]
+    pub(in crate::cli) redaction: RedactionArgs,
+}
+
+impl From<McpRecordError> for Failure {
+    fn from(error: McpRecordError) -> Self {
+        Self::input(shown(&error.to_string()))
+    }
+}
+
+/// Answers until the client closes its end.
+pub(in crate::cli) fn run(args: McpPlayArgs) -> Result<ExitCode, Failure> {
+    args.report.as_deref().map_or(Ok(()), conclude::writable)?;
+    let cassettes = args.cassette.iter().map(|path| load(path)).collect::<Result<Vec<_>, _>>()?;
+    let supplied = redaction::supplied(args.secrets.as_deref(), &args.redaction)?;
+    let mut rules = redaction::rules(&args.redaction)?;
+    for cassette in &cassettes {
+        rules = supplied.rules(secrets_of_top(&rules, cassette)?, cassette);
+    }
+    let server = server(&args, &cassettes)?;
+    let is_played = |record: &Record| record.mcp_call().is_some_and(|call| call.server == server);
+    let (plans, warnings) = value_plans(&cassettes, &supplied, is_played);
+    warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    let searched = || cassettes.iter().filter(|cassette| !cassette.header.redact.is_off);
+    let search = || searched().flat_map(|cassette| secrets(&rules, cassette)).collect::<Vec<String>>();
+    let (index, found) = thread::scope(|scope| {
+        let searching = (!args.allow_secrets).then(|| scope.spawn(search));
+        let index = record_index(&args, &cassettes, &server, rules.clone());
+        // A thread that ended badly has its work done here.
+        let found = searching.map(|searching| searching.join().unwrap_or_else(|_| search()));
+        (index, found.unwrap_or_default())
+    });
+    refuse_secrets(&found)?;
+    let index = index?.putting_back(Arc::new(plans));
+    let on_used_up = if args.strict { OnUsedUp::Error } else { OnUsedUp::Last };
+    let policy = Policy {
+        on_novel: args.on_miss,
+        on_used_up: args.on_exhausted.unwrap_or(on_used_up),
+        reply_within: args.reply_within,
+        counts_forwarded: true,
+        over_http: false,
+    };
+    let records = index.records().len();
+    let mut session = Session::new(Arc::new(index), &server, policy);
+    output::note(&format!("mcp-play: {server}, {records} records\n"));
+    runtime::run(|shutdown| async move {
+        let (input, output) = runtime::stdin_and_stdout()?;
+        let ended = play_stdio(&mut session, input, output, shutdown.requested()).await;
+        let ended = ended.map_err(|error| Failure::environment(format!("cannot read stdin: {error}")))?;
+        if ended == McpEnd::AsRecorded {
+            output::note("the recorded server ended here\n");
+        }
+        conclude_with(&args, &session)
+    })
+}
+
+fn load(path: &Path) -> Result<Cassette, Failure> {
+    let cassette = cassette::load(path).map_err(|error: CassetteError| {
+        let hint = format!("record it: vllm-vcr mcp-tap --cassette {} -- COMMAND", path.display());
+        if path.exists() { error.into() } else { Failure::from(error).hint(hint) }
+    })?;
+    check_top(&cassette)?;
+    cassette.warnings.iter().for_each(|warning| tracing::warn!("{}", shown(warning)));
+    Ok(cassette)
+}
+
+/// A cassette that is committed is published.
+fn refuse_secrets(found: &[String]) -> Result<(), Failure> {
+    if found.is_empty() {
+        return Ok(());
+    }
+    let listed: Vec<&str> = found.iter().take(20).map(String::as_str).collect();
+    let message = format!("there are {} secrets in what is to be played:\n  {}", found.len(), listed.join("\n  "));
+    let hint = "take them out with `vllm-vcr cassette redact FILE`, or play them with --allow-secrets";
+    Err(Failure::input(message).hint(hint))
+}
+
+/// The server to be: the one that was typed, or the only one.
+fn server(args: &McpPlayArgs, cassettes: &[Cassette]) -> Result<String, Failure> {
+    let mut known: Vec<String> = cassettes.iter().flat_map(|cassette| servers(&cassette.records)).collect();
+    known.sort();
+    known.dedup();
+    match (&args.server, known.as_slice()) {
+        (Some(server), known) if known.contains(server) => Ok(server.clone()),
+        (None, [one]) => Ok(one.clone()),
+        (_, []) => {
+            let hint = "record it: vllm-vcr mcp-tap --cassette FILE -- COMMAND";
+            Err(Failure::input("there are no records of an MCP server").hint(hint))
+        }
+        (Some(server), known) => {
+            let message = format!("there are no records of the server {server}");
+            Err(Failure::input(message).hint(format!("recorded: {}", known.join(", "))))
+        }
+        (None, known) => {
+            Err(Failure::usage("several servers were recorded").hint(format!("choose --server {}", known.join(", "))))
+        }
+    }
+}
+
+fn record_index(
+    args: &McpPlayArgs,
+    cassettes: &[Cassette],
+    server: &str,
+    secrets: Rules,
+) -> Result<RecordIndex, Failure> {
+    let mut rules =
+        ParamRules { ignored: args.ignore.clone(), scrubs: args.scrub.clone(), counts_meta: args.match_meta };
+    for header in cassettes.iter().map(|cassette| &cassette.header) {
+        // They were read before.
+        rules.ignored.extend(header.ignore.iter().filter_map(|place| place.parse().ok()));
+        rules.scrubs.extend(header.scrub.iter().filter_map(|edit| edit.parse().ok()));
+    }
+    let mut index = RecordIndex::new(server, rules, secrets);
+    for (at, cassette) in cassettes.iter().enumerate() {
+        index.add((at, &cassette.path.display().to_string()), &cassette.records)?;
+    }
+    Ok(index)
+}
+
+/// Prints the report and writes it; the exit code.
+fn conclude_with(args: &McpPlayArgs, session: &Session) -> Result<ExitCode, Failure> {
+    let concerns = conclude::concerns(&args.fail_on, args.strict);
+    let report = session.report();
+    output::note(&report.text());
+    conclude::write_report(args.report.as_deref(), || session.report_json(&concerns))?;
+    Ok(conclude::outcome(&report, &concerns).exit_code(None))
+}
+
+/// Reads what a request gets that was not recorded, where no server can be asked.
+fn on_novel(typed: &str) -> Result<OnNovel, String> {
+    match OnNovel::named(typed) {
+        Some(found) if found.forwards() => Err(format!(
+            "mcp-play reaches no server; over HTTP: vllm-vcr play --cassette FILE --mcp-on-miss {typed} --mcp-upstream NAME=URL"
+        )),
+        Some(found) => Ok(found),
+        None => Err(format!("invalid variant: {typed}")),
+    }
+}

@@ -1,0 +1,328 @@
+//! Flags of `tap` and `play` about MCP servers, and what they mean.
+
+use std::{borrow::Cow, path::Path, time::Duration};
+
+use clap::Args;
+use http::{HeaderName, HeaderValue};
+
+use crate::{
+    base::units::parse_duration,
+    cli::{
+        failure::Failure,
+        output,
+        player::args::ModeArg,
+        redaction::RedactionArgs,
+        values::{Secret, one_of},
+    },
+    net::upstream::{EndpointUrl, NamedEndpoint, UrlError},
+    recording::canonical::is_server_name,
+    replay::{
+        matching::requests::OnExhausted,
+        mcp::{OnNovel, OnUsedUp, Policy},
+        player::Config,
+    },
+    tap::{McpCommand, McpRecorded},
+};
+
+/// MCP servers beside the model.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "MCP")]
+pub(in crate::cli) struct McpTappedArgs {
+    /// Records an MCP server over HTTP too, in the same cassette: it is at /mcp/NAME. Such as time=http://localhost:9000/mcp.
+    #[arg(long, value_name = "NAME=URL", value_parser = named_url)]
+    pub(in crate::cli) mcp: Vec<(String, EndpointUrl)>,
+    /// Records an MCP server over stdio too: it is at /mcp/NAME, and the command is run for each session of a client. Such as
+    /// 'files=npx -y @modelcontextprotocol/server-filesystem /tmp'; quotes and backslashes mean what they do in a shell.
+    #[arg(long, value_name = "NAME=COMMAND", value_parser = named_command)]
+    pub(in crate::cli) mcp_stdio: Vec<McpCommand>,
+    /// A header of every request to the MCP servers, in place of the client's: 'Authorization: Bearer TOKEN'. With NAME= before it, to one
+    /// of them. It is not recorded. Other users can read arguments: prefer VLLM_VCR_UPSTREAM_HEADER.
+    #[arg(long, value_name = "HEADER", hide_default_value = true)]
+    pub(in crate::cli) upstream_header: Vec<Secret>,
+}
+
+pub(in crate::cli) fn named_url(typed: &str) -> Result<(String, EndpointUrl), String> {
+    let (name, url) = typed.split_once('=').ok_or("write it as NAME=URL, such as time=http://localhost:9000/mcp")?;
+    Ok((server_name(name)?, url.parse().map_err(|error: UrlError| error.to_string())?))
+}
+
+fn named_command(typed: &str) -> Result<McpCommand, String> {
+    let form = "write it as 'NAME=COMMAND ARGUMENT…', such as 'time=uvx mcp-server-time'";
+    let (name, command) = typed.split_once('=').ok_or(form)?;
+    let command = words(command)?;
+    if command.is_empty() {
+        return Err(form.to_owned());
+    }
+    Ok(McpCommand { name: server_name(name)?, command: command.into_iter().map(Into::into).collect() })
+}
+
+/// Cuts a command into words as a shell does, without its variables and patterns.
+fn words(command: &str) -> Result<Vec<String>, String> {
+    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+    let mut letters = command.chars();
+    while let Some(letter) = letters.next() {
+        let escapes = letter == '\\' && quote != Some('\'');
+        match quote {
+            Some(open) if letter == open => quote = None,
+            None if letter == '"' || letter == '\'' => {
+                quote = Some(letter);
+                word.get_or_insert_default();
+            }
+            None if letter.is_whitespace() => words.extend(word.take()),
+            _ if escapes => word.get_or_insert_default().extend(letters.next()),
+            _ => word.get_or_insert_default().push(letter),
+        }
+    }
+    match quote {
+        Some(open) => Err(format!("a {open} is not closed")),
+        None => {
+            words.extend(word);
+            Ok(words)
+        }
+    }
+}
+
+/// How the MCP servers of cassettes are played, at /mcp/NAME.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "MCP servers")]
+pub(in crate::cli) struct McpServersArgs {
+    /// What a request to an MCP server gets that was not recorded.
+    #[arg(long, value_name = "WHAT", default_value = "error", value_parser = one_of::<OnNovel>())]
+    pub(in crate::cli) mcp_on_miss: OnNovel,
+    /// The real MCP server of a name, over streamable HTTP, for --mcp-on-miss upstream and record and for the modes that go upstream. Such as
+    /// time=http://localhost:9000/mcp.
+    #[arg(long, value_name = "NAME=URL", value_parser = named_url)]
+    pub(in crate::cli) mcp_upstream: Vec<(String, EndpointUrl)>,
+    /// A header of every request to the real MCP servers, in place of the client's: 'Authorization: Bearer TOKEN'. With NAME= before it, to one
+    /// of them. It is not recorded. Other users can read arguments: prefer VLLM_VCR_UPSTREAM_HEADER.
+    #[arg(long, value_name = "HEADER", hide_default_value = true)]
+    pub(in crate::cli) upstream_header: Vec<Secret>,
+    /// Counts entries of _meta too, but those of the protocol, of progress and of traces.
+    #[arg(long)]
+    pub(in crate::cli) mcp_match_meta: bool,
+    /// How long the client's reply to a request of an MCP server is waited for.
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = parse_duration)]
+    pub(in crate::cli) mcp_reply_within: Duration,
+    /// A name with a dot under which clients reach the MCP servers, or * for any. Other names than addresses and names without a
+    /// dot are refused: they may be those of web pages.
+    #[arg(long, value_name = "NAME")]
+    pub(in crate::cli) mcp_host: Vec<String>,
+}
+
+impl McpServersArgs {
+    /// Puts them into the configuration of a player; requests that are sent more often than recorded get what others get, and without
+    /// a flag the last record again, or an error where it is strict.
+    pub(in crate::cli) fn configure(
+        &self,
+        config: &mut Config,
+        upstreams: Vec<NamedEndpoint>,
+        on_exhausted: Option<OnExhausted>,
+    ) {
+        let on_used_up = match on_exhausted {
+            Some(OnExhausted::Error) => OnUsedUp::Error,
+            Some(OnExhausted::Last | OnExhausted::Cycle) => OnUsedUp::Last,
+            // A further request is a new one, where the real server can answer it.
+            None if !self.mcp_upstream.is_empty() => OnUsedUp::Error,
+            None => OnUsedUp::Last,
+        };
+        let (on_novel, reply_within) = (self.mcp_on_miss, self.mcp_reply_within);
+        config.mcp = Policy { on_novel, on_used_up, reply_within, counts_forwarded: true, over_http: true };
+        config.mcp_match_meta = self.mcp_match_meta;
+        config.mcp_names = upstreams.iter().map(|upstream| upstream.name.clone()).collect();
+        config.mcp_upstreams = upstreams;
+    }
+}
+
+/// Bytes of the shortest value of a header that is a secret: shorter ones are ordinary words.
+const SHORTEST_SECRET: usize = 8;
+
+/// A header for all servers, or for that of this name.
+struct UpstreamHeader {
+    server: Option<String>,
+    name: HeaderName,
+    value: HeaderValue,
+}
+
+pub(in crate::cli) fn servers(args: &McpTappedArgs) -> Result<Vec<NamedEndpoint>, Failure> {
+    let servers = endpoints("--mcp", &args.mcp, &args.upstream_header)?;
+    let names = args.mcp_stdio.iter().map(|server| &server.name);
+    match names.enumerate().find(|(at, name)| is_named_before(args, *at, name)).map(|(_, name)| name) {
+        Some(name) => Err(Failure::usage(format!("--mcp-stdio {name}: there is another server of this name"))),
+        None => Ok(servers),
+    }
+}
+
+/// Reads the servers that a flag names, and their headers.
+pub(in crate::cli) fn endpoints(
+    flag: &str,
+    named: &[(String, EndpointUrl)],
+    headers: &[Secret],
+) -> Result<Vec<NamedEndpoint>, Failure> {
+    let headers = headers.iter().map(header).collect::<Result<Vec<_>, _>>()?;
+    let mut servers: Vec<NamedEndpoint> = Vec::new();
+    for (name, url) in named {
+        if servers.iter().any(|server| server.name == *name) {
+            return Err(Failure::usage(format!("{flag} {name}: there is another server of this name")));
+        }
+        let own = headers.iter().filter(|header| header.server.as_ref().is_none_or(|of| of == name));
+        let headers = own.map(|header| (header.name.clone(), header.value.clone())).collect();
+        servers.push(NamedEndpoint { name: name.clone(), url: url.clone(), headers });
+    }
+    let is_known = |name: &String| servers.iter().any(|server| server.name == *name);
+    match headers.iter().filter_map(|header| header.server.as_ref()).find(|name| !is_known(name)) {
+        Some(name) => Err(Failure::usage(format!("--upstream-header {name}=…: no {flag} server has this name"))),
+        None if servers.is_empty() && !headers.is_empty() => {
+            Err(Failure::usage("--upstream-header is for MCP servers, and there is none")
+                .hint(format!("name one: {flag} NAME=URL")))
+        }
+        None => Ok(servers),
+    }
+}
+
+fn is_named_before(args: &McpTappedArgs, at: usize, name: &str) -> bool {
+    args.mcp.iter().any(|(other, _)| other == name) || args.mcp_stdio.iter().take(at).any(|other| other.name == name)
+}
+
+pub(in crate::cli) fn headers(typed: &[Secret]) -> Result<Vec<(HeaderName, HeaderValue)>, Failure> {
+    let one = |typed| {
+        let UpstreamHeader { server, name, value } = header(typed)?;
+        match server {
+            Some(_) => Err(wrong()),
+            None => Ok((name, value)),
+        }
+    };
+    typed.iter().map(one).collect()
+}
+
+fn wrong() -> Failure {
+    Failure::usage("--upstream-header is not `Name: value`").hint("such as 'Authorization: Bearer TOKEN'")
+}
+
+/// Reads `Name: value` or `server=Name: value`. What is wrong is not shown, since it may be a secret.
+fn header(typed: &Secret) -> Result<UpstreamHeader, Failure> {
+    let (name, value) = typed.0.split_once(':').ok_or_else(wrong)?;
+    let (server, name) = name.split_once('=').map_or((None, name), |(server, name)| (Some(server.to_owned()), name));
+    let name = name.trim().parse().map_err(|_| wrong())?;
+    let mut value: HeaderValue = value.trim().parse().map_err(|_| wrong())?;
+    value.set_sensitive(true);
+    Ok(UpstreamHeader { server, name, value })
+}
+
+/// Makes the values of headers secrets wherever they stand, such as in the result of a tool that shows its request.
+pub(in crate::cli) fn hide_headers(typed: &[Secret], redaction: &mut RedactionArgs) {
+    for header in typed {
+        let Some((name, value)) = header.0.split_once(':') else { continue };
+        let name = name.rsplit('=').next().unwrap_or_default().trim();
+        // `Bearer TOKEN`: the token is the secret.
+        let value = value.trim().rsplit(' ').next().unwrap_or_default();
+        if value.len() >= SHORTEST_SECRET {
+            redaction.literals.push((name.to_owned(), value.to_owned()));
+        }
+    }
+}
+
+/// Refuses modes in which what servers answer is neither recorded nor passed on.
+pub(in crate::cli) fn refuse_mode(args: &McpTappedArgs, mode: Option<ModeArg>, is_there: bool) -> Result<(), Failure> {
+    let plays = mode == Some(ModeArg::None) || (mode == Some(ModeArg::Once) && is_there);
+    if (args.mcp.is_empty() && args.mcp_stdio.is_empty()) || !plays {
+        return Ok(());
+    }
+    Err(Failure::usage("--mcp and --mcp-stdio record servers, and nothing is recorded in this mode").hint(
+        "choose --mode all or new-episodes; what answers from a cassette and asks these servers for the rest is \
+             vllm-vcr play --cassette FILE --mcp-on-miss upstream --mcp-upstream NAME=URL",
+    ))
+}
+
+/// Formats what was not recorded of messages to MCP servers, and why; nothing where all of it was.
+pub(in crate::cli) fn missing(recorded: &McpRecorded) -> String {
+    let text = missing_lines(recorded);
+    if text.is_empty() { text } else { format!("of messages to MCP servers:\n{text}") }
+}
+
+/// Formats what was recorded, and what was not and why.
+pub(in crate::cli) fn text(recorded: &McpRecorded) -> String {
+    format!("recorded {} messages of the client\n{}", recorded.records, missing_lines(recorded))
+}
+
+fn missing_lines(recorded: &McpRecorded) -> String {
+    let McpRecorded { records: _, unsearched, gaps, refused, unrecorded } = recorded;
+    output::counts(&[
+        (*refused, "messages were refused by the server over HTTP, or did not reach it, and are not recorded"),
+        (unrecorded.unreadable, "lines were no messages and are not recorded"),
+        (unrecorded.unmatched, "responses had no request and are not recorded"),
+        (unrecorded.early, "messages of the server came before the client's first and are not recorded"),
+        (*gaps, "times the recorder could not keep up, or a message was too large: messages are missing"),
+        (*unsearched, "exchanges not recorded: too much work to search them for secrets"),
+    ])
+}
+
+/// The server's name in a cassette: the one that was typed, else that of a file.
+pub(in crate::cli) fn name(typed: Option<&str>, file: &Path) -> Result<String, Failure> {
+    let of_file = || file.file_stem().unwrap_or_default().to_string_lossy();
+    let name = typed.map_or_else(of_file, Cow::Borrowed);
+    if is_server_name(&name) {
+        return Ok(name.into_owned());
+    }
+    Err(Failure::usage(format!("`{}` cannot name a server", name.escape_debug())).hint("give it one: --name NAME"))
+}
+
+pub(in crate::cli) fn server_name(typed: &str) -> Result<String, String> {
+    if is_server_name(typed) {
+        Ok(typed.to_owned())
+    } else {
+        Err("a server's name is 1 to 100 letters, digits, - _ and .".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_cut_as_in_a_shell() {
+        for (command, expected) in [
+            ("uvx mcp-server-time", &["uvx", "mcp-server-time"][..]),
+            (" a  'b c'\t\"d \\\" e\"f\\ g '' ", &["a", "b c", "d \" ef g", ""]),
+            ("a='x\\y'", &["a=x\\y"]),
+            ("", &[]),
+        ] {
+            assert_eq!(words(command).unwrap(), expected, "{command}");
+        }
+        assert!(words("a 'b").is_err() && named_command("x= ").is_err() && named_command("a/b=c").is_err());
+    }
+
+    fn args(servers: &[&str], headers: &[&str]) -> McpTappedArgs {
+        let server = |name: &&str| ((*name).to_owned(), format!("http://h/{name}").parse().unwrap());
+        McpTappedArgs {
+            mcp: servers.iter().map(server).collect(),
+            mcp_stdio: Vec::new(),
+            upstream_header: headers.iter().map(|header| Secret((*header).to_owned())).collect(),
+        }
+    }
+
+    #[test]
+    fn headers_are_for_all_servers_or_for_one() {
+        let servers = servers(&args(&["a", "b"], &["X-One: 1", "b=Authorization: Bearer t0ken:x"])).unwrap();
+        let headers = |at: usize| {
+            let list = &servers[at].headers;
+            list.iter().map(|(name, value)| format!("{name}={}", value.to_str().unwrap())).collect::<Vec<_>>()
+        };
+        assert_eq!(headers(0), ["x-one=1"]);
+        assert_eq!(headers(1), ["x-one=1", "authorization=Bearer t0ken:x"]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_without_values() {
+        for (names, header, expected) in [
+            (&["a"][..], "hidden", "is not `Name: value`"),
+            (&["a"], "b c: hidden", "is not `Name: value`"),
+            (&["a"], "x: hid\u{7f}den", "is not `Name: value`"),
+            (&["a"], "b=x: hidden", "--upstream-header b=…"),
+            (&[], "x: hidden", "there is none"),
+            (&["a", "a"], "x: hidden", "--mcp a"),
+        ] {
+            let error = servers(&args(names, &[header])).unwrap_err().text();
+            assert!(error.contains(expected) && !error.contains("hidden"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! `mcp-tap`: its arguments, and the recording of an MCP server for a client over stdio.
+
+use std::{ffi::OsString, path::PathBuf, process::ExitCode, sync::Arc};
+
+use clap::{Args, ValueEnum};
+use http::{HeaderName, HeaderValue};
+use serde_json::Map;
+
+use crate::{
+    cli::{
+        failure::Failure,
+        mcp::servers::{self, server_name},
+        output,
+        player::conclude,
+        redaction::{self, RedactWhat, RedactionArgs},
+        runtime,
+        values::Secret,
+    },
+    net::upstream::{Authorities, EndpointUrl, UpstreamOptions},
+    recording::cassette::{self, CassetteError, Header, WriteMode},
+    tap::mcp::{McpTapError, RecordingTarget, StdioTap, UrlTap},
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  Record what a client and a server say to each other; the client starts this in place of the server:
+    vllm-vcr mcp-tap --cassette time.yaml -- uvx mcp-server-time
+
+  Record a server over HTTP for a client over stdio:
+    vllm-vcr mcp-tap --cassette docs.yaml --url https://docs.example/mcp
+
+  The first in the configuration of a client:
+    {\"mcpServers\": {\"time\": {\"command\": \"vllm-vcr\",
+      \"args\": [\"mcp-tap\", \"--cassette\", \"/home/me/time.yaml\", \"--\", \"uvx\", \"mcp-server-time\"]}}}";
+
+/// Record an MCP server for a client over stdio: bytes pass unchanged both ways, and every message goes into a cassette. The server is
+/// one that a command starts, or one over HTTP.
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(in crate::cli) struct McpTapArgs {
+    /// The cassette to write, .yaml.
+    #[arg(long, value_name = "FILE")]
+    pub(in crate::cli) cassette: PathBuf,
+    /// The server's name in the cassette. Without it, the name of the cassette.
+    #[arg(long, value_name = "NAME", value_parser = server_name)]
+    pub(in crate::cli) name: Option<String>,
+    /// What becomes of a cassette that exists: it is replaced (all), or records are added to it (new-episodes).
+    #[arg(long, value_name = "MODE")]
+    pub(in crate::cli) mode: Option<McpMode>,
+    #[command(flatten)]
+    pub(in crate::cli) redaction: RedactionArgs,
+    /// The URL of a server over streamable HTTP, in place of a command.
+    #[arg(long, value_name = "URL", conflicts_with = "command")]
+    pub(in crate::cli) url: Option<EndpointUrl>,
+    /// A header of every request to that URL, such as 'Authorization: Bearer TOKEN'. It is not recorded. Other users can read
+    /// arguments: prefer VLLM_VCR_UPSTREAM_HEADER.
+    #[arg(long, value_name = "HEADER", requires = "url", hide_default_value = true)]
+    pub(in crate::cli) upstream_header: Vec<Secret>,
+    /// Who signs the certificate of that URL, or the certificate itself, a PEM file; without it, the authorities that browsers trust.
+    #[arg(long, value_name = "FILE", requires = "url")]
+    pub(in crate::cli) upstream_ca: Option<PathBuf>,
+    /// The command that starts the server.
+    #[arg(last = true, value_name = "COMMAND", required_unless_present = "url")]
+    pub(in crate::cli) command: Vec<OsString>,
+}
+
+/// Treatment of a cassette that exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum McpMode {
+    /// Records everything anew.
+    #[value(alias = "record")]
+    All,
+    /// Adds to what was recorded.
+    #[value(alias = "new_episodes")]
+    NewEpisodes,
+}
+
+impl From<McpTapError> for Failure {
+    fn from(error: McpTapError) -> Self {
+        match error {
+            McpTapError::Cassette(error) => error.into(),
+            McpTapError::Command { .. } => Self::environment(error),
+        }
+    }
+}
+
+/// Runs a server behind the tap, or calls one; ends with the server's exit code.
+pub(in crate::cli) fn run(mut args: McpTapArgs) -> Result<ExitCode, Failure> {
+    servers::hide_headers(&args.upstream_header, &mut args.redaction);
+    let secrets = redaction::rules(&args.redaction)?;
+    let mode = mode(&args)?;
+    let what = RedactWhat::of(&args.redaction)?;
+    let is_off = what.is_off;
+    let target = RecordingTarget {
+        server: servers::name(args.name.as_deref(), &args.cassette)?,
+        header: header(&args, mode, &what),
+        cassette: args.cassette.clone(),
+        mode,
+        secrets,
+    };
+    let url = args.url.clone().map(|url| url_tap(&args, url)).transpose()?;
+    runtime::run(|shutdown| async move {
+        runtime::outlive_file_limits();
+        let (input, output) = runtime::stdin_and_stdout()?;
+        let ended = match url {
+            None => StdioTap { command: args.command, target }.run(input, output, shutdown.requested()).await?,
+            Some((url, headers, reach)) => {
+                UrlTap { url, headers, reach, target }.run(input, output, shutdown.requested()).await?
+            }
+        };
+        let recorded = ended.recorded.map_err(|error: CassetteError| {
+            let hint =
+                format!("what was recorded is in {}.partial, as far as it could be written", args.cassette.display());
+            Failure::environment(error).hint(hint)
+        });
+        match recorded {
+            Ok(recorded) => {
+                let unredacted = if is_off { conclude::unredacted_text(&args.cassette) } else { String::new() };
+                output::summary(&(servers::text(&recorded) + &unredacted));
+            }
+            // The server's own failure is shown first.
+            Err(failure) if ended.code == 0 => return Err(failure),
+            Err(failure) => drop(failure.report()),
+        }
+        Ok(ended.code.into())
+    })
+}
+
+type Called = (EndpointUrl, Vec<(HeaderName, HeaderValue)>, UpstreamOptions);
+
+/// The server to call, and how.
+fn url_tap(args: &McpTapArgs, url: EndpointUrl) -> Result<Called, Failure> {
+    let authorities = args.upstream_ca.as_deref().map(Authorities::read).transpose();
+    let authorities = authorities.map_err(Failure::input)?.map(Arc::new);
+    Ok((url, servers::headers(&args.upstream_header)?, UpstreamOptions { authorities, ..UpstreamOptions::default() }))
+}
+
+fn mode(args: &McpTapArgs) -> Result<WriteMode, Failure> {
+    match args.mode {
+        None if args.cassette.exists() => {
+            let message = format!("{} exists", args.cassette.display());
+            Err(Failure::usage(message).hint("choose --mode all (replaces it) or new-episodes (adds to it)"))
+        }
+        None | Some(McpMode::All) => Ok(WriteMode::Replace),
+        Some(McpMode::NewEpisodes) => Ok(WriteMode::Append),
+    }
+}
+
+/// The top of a new cassette; what people wrote into one that is replaced stays.
+fn header(args: &McpTapArgs, mode: WriteMode, what: &RedactWhat) -> Header {
+    let old =
+        (mode == WriteMode::Replace && args.cassette.exists()).then(|| cassette::load(&args.cassette).ok()).flatten();
+    if let Some(old) = &old {
+        output::note(&format!("{}: {} records will be replaced\n", args.cassette.display(), old.records.len()));
+    }
+    let mut header = old.map(|old| old.header).unwrap_or_default();
+    header.recorded = Map::new();
+    header.recorded.insert("by".to_owned(), concat!("vllm-vcr ", env!("CARGO_PKG_VERSION")).into());
+    let redact = &mut header.redact;
+    redact.is_off = what.is_off;
+    for (list, typed) in [
+        (&mut redact.keys, &args.redaction.redact_key),
+        (&mut redact.patterns, &args.redaction.redact_pattern),
+        (&mut redact.places, &what.places),
+        (&mut redact.shapes, &what.shapes),
+    ] {
+        list.extend(typed.iter().filter(|text| !list.contains(text)).cloned().collect::<Vec<_>>());
+    }
+    header
+}

@@ -1,0 +1,107 @@
+//! The cassettes of `play`: which are played, and how they differ from what runs now.
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use crate::{
+    cli::{
+        child,
+        failure::Failure,
+        mcp::servers,
+        output,
+        play::{args::PlayArgs, config, model},
+        player::{
+            self, PlayerSettings,
+            admin::{self, AdminApi, AdminAt},
+            args::CassetteArgs,
+        },
+    },
+    net::upstream::{UpstreamOptions, UpstreamUrl},
+    play::{Synthetic, load_tokenizer},
+    recording::cassette::is_cassette,
+    replay::player::{CassettePlayer, Environment, OnMiss, PROBE, tokenizer_name},
+    text::prompt::SpecialTokens,
+};
+
+/// The cassettes that are played.
+pub(in crate::cli) struct Played {
+    pub(in crate::cli) cassette_player: Arc<CassettePlayer>,
+    upstream: Option<UpstreamUrl>,
+    /// The tokenizer that was asked for.
+    tokenizer: Option<String>,
+}
+
+impl Played {
+    /// Sets the server's address, which calls of the wrapped command may have, and the URL that messages of misses name.
+    pub(in crate::cli) fn serves_at(&self, own: SocketAddr, root: &str, admin: &AdminAt, admin_api: Option<&AdminApi>) {
+        admin::name(&self.cassette_player, admin, admin_api, root);
+        self.cassette_player.network_block().into_iter().for_each(|block| block.serves_at(own));
+    }
+
+    /// Builds what the cassettes add to the command's environment.
+    pub(in crate::cli) fn command_variables(&self, args: &CassetteArgs) -> child::CassetteVariables {
+        child::CassetteVariables::new(&self.cassette_player, args, &[])
+    }
+
+    /// Takes what names a cassette out of the arguments; `None` where nothing does.
+    pub(in crate::cli) fn new(args: &mut PlayArgs, admin: &AdminAt) -> Result<Option<Self>, Failure> {
+        let mut paths = std::mem::take(&mut args.cassette);
+        paths.extend(args.replay_tokens.extract_if(.., |path| is_cassette(path)));
+        let named = args.answers.model_tag.take_if(|tag| is_cassette(Path::new(tag)));
+        paths.extend(named.map(PathBuf::from));
+        if paths.is_empty() {
+            player::refuse_recording_flags(&args.cassettes)?;
+            return Ok(None);
+        }
+        if args.cassettes.matching.is_empty() && args.replay_tokens.is_empty() {
+            args.cassettes.matching.extend(args.replay_match.map(Into::into));
+        }
+        let has_more = !args.replay_tokens.is_empty() || args.synthetic.is_some();
+        let on_miss = if has_more && !args.strict { OnMiss::Random } else { OnMiss::Error };
+        servers::hide_headers(&args.mcp.upstream_header, &mut args.redaction);
+        let settings = PlayerSettings {
+            paths: &paths,
+            upstream: args.upstream.clone(),
+            pacing: config::pacing(args),
+            on_miss,
+            is_strict: args.strict,
+            min_match: args.min_match.unwrap_or_default(),
+            admin,
+            redaction: &args.redaction,
+            reach: UpstreamOptions::default(),
+            environment: Environment::default(),
+            mcp: Some(&args.mcp),
+            mcp_names: &[],
+        };
+        let cassette_player = player::cassette_player(&args.cassettes, settings)?;
+        if args.served_model_name.is_empty() && !has_more {
+            args.served_model_name = cassette_player.models();
+        }
+        if !has_more {
+            args.synthetic = Some(Synthetic::Random);
+        }
+        Ok(Some(Self {
+            cassette_player,
+            upstream: args.upstream.clone(),
+            tokenizer: args.tokenizer.clone().filter(|spec| spec != model::NO_TOKENIZER),
+        }))
+    }
+
+    /// Prints what differs from the recording.
+    pub(in crate::cli) async fn begin(played: Option<&Self>) -> Result<(), Failure> {
+        let Some(Self { cassette_player, upstream, tokenizer }) = played else { return Ok(()) };
+        let mut now = match upstream {
+            Some(upstream) => Environment::at(upstream, &UpstreamOptions::default()).await,
+            None => Environment::default(),
+        };
+        if let (None, Some(tokenizer)) = (&now.tokenizer, tokenizer) {
+            let ids = load_tokenizer(tokenizer)?.encode(PROBE, SpecialTokens::Skip)?;
+            now.tokenizer = Some(tokenizer_name(&ids));
+        }
+        cassette_player.compare(&now).iter().for_each(|change| output::note(&format!("drift: {change}\n")));
+        Ok(())
+    }
+}

@@ -1,0 +1,118 @@
+//! `play --engine`: its flags, and the configuration of the simulated engine.
+
+use std::{env, num::NonZeroU32, path::PathBuf};
+
+use clap::Args;
+
+use crate::{
+    base::units::TimeScale,
+    cli::{
+        failure::Failure,
+        output,
+        play::{args::PlayArgs, kv_events, kv_transfer, speculative},
+        stepping::{self, KNOBS, OwnTimes, SteppingArgs, size},
+        values::host_and_port,
+    },
+    engine::{
+        kv_cache::KvCacheConfig,
+        scheduler::SchedulerConfig,
+        step_clock::{PROFILES, StepTimes},
+    },
+    play::{EngineConfig, EngineTimes, LoraConfig},
+};
+
+/// The simulated engine.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Simulated engine")]
+pub(in crate::cli) struct SimulatedArgs {
+    /// Answers through a simulated engine: vLLM's scheduler and KV cache decide in which step each token comes, so requests wait, share
+    /// steps and find their prefixes cached as in vLLM. Contents stay those of the source. The flags below count with it only.
+    #[arg(long, group = "@any")]
+    pub(in crate::cli) engine: bool,
+    #[command(flatten)]
+    pub(in crate::cli) stepping: SteppingArgs,
+    /// Serves each request at its recorded times, as without --engine; the engine adds what it waits for a place, for blocks and for the
+    /// tokens of a step where more requests are there than when it was recorded.
+    #[arg(long, group = "@times", group = "@engine", conflicts_with_all = ["instant", "pace", "latency_trace", "latency_profile"], conflicts_with_all = KNOBS)]
+    pub(in crate::cli) latency_recorded: bool,
+    /// Shows at /metrics the names of earlier versions of vLLM too.
+    #[arg(long, group = "@engine")]
+    pub(in crate::cli) legacy_metrics: bool,
+    /// Number of engines, each on a port of its own from --port on, with its own cache and metrics. They answer from the same records.
+    #[arg(long, value_name = "N", group = "@engine", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(in crate::cli) replicas: u32,
+    /// Addresses of replicas in place of --replicas, --host and --port: HOST:PORT,HOST:PORT. Each is one; port 0 takes a free one.
+    #[arg(long, value_name = "ADDRESSES", group = "@engine", value_delimiter = ',', value_parser = host_and_port, conflicts_with_all = ["replicas", "host", "port", "uds"])]
+    pub(in crate::cli) replica_addresses: Vec<String>,
+    /// Engines behind each server, each with its own queue, cache and metrics; a request goes to the one with the least load, or to that of
+    /// its header X-data-parallel-rank. -dp N means the same.
+    #[arg(long, value_name = "N", group = "@vllm_engine", default_value = "1", value_parser = ranks)]
+    pub(in crate::cli) data_parallel_size: NonZeroU32,
+    /// What happens to the replicas, a YAML list of events: {at: 30s, replica: 2, do: die}, {at: 60s, replica: 2, do: start},
+    /// {at: 40s, replica: 1, slower: 3}. Replicas are numbered from 0, times are from the start of the server.
+    #[arg(long, value_name = "FILE", group = "@engine")]
+    pub(in crate::cli) script: Option<PathBuf>,
+}
+
+impl SimulatedArgs {
+    pub(in crate::cli) fn replicas(&self) -> u32 {
+        let addresses = u32::try_from(self.replica_addresses.len()).unwrap_or(u32::MAX);
+        if addresses > 0 { addresses } else { self.replicas }
+    }
+
+    /// Engines of all replicas.
+    pub(in crate::cli) fn engines(&self) -> u32 {
+        self.replicas().saturating_mul(self.data_parallel_size.get())
+    }
+}
+
+fn ranks(text: &str) -> Result<NonZeroU32, String> {
+    let ranks = text.parse().ok().filter(|ranks: &NonZeroU32| ranks.get() <= 256);
+    ranks.ok_or_else(|| "a number from 1 to 256 is needed".to_owned())
+}
+
+/// Blocks of the cache by default, as many as /metrics shows without an engine.
+const BLOCKS: u32 = 16_384;
+
+/// Reads the configuration of the engine, with places for these adapters; `None` without one.
+pub(in crate::cli) fn config(args: &PlayArgs, lora: Option<&LoraConfig>) -> Result<Option<EngineConfig>, Failure> {
+    let simulated = &args.simulated;
+    if !simulated.engine {
+        return Ok(None);
+    }
+    let stepping = &simulated.stepping;
+    let own = OwnTimes {
+        instant: args.instant,
+        time_to_first_token: args.time_to_first_token,
+        inter_token_latency: args.inter_token_latency,
+    };
+    let times = match simulated.latency_recorded {
+        true => EngineTimes::Recorded,
+        false => {
+            let [profile, ..] = PROFILES;
+            let usual = || EngineTimes::Trace(StepTimes::Profile(profile));
+            stepping::times(stepping, &own)?.map_or_else(usual, EngineTimes::Given)
+        }
+    };
+    let kv_cache_metrics_sample = args.server.kv_cache_metrics.then_some(args.server.kv_cache_metrics_sample);
+    let kv_cache = KvCacheConfig { kv_cache_metrics_sample, ..stepping::kv_cache(stepping, BLOCKS) };
+    let kv_events = kv_events::config(&args.kv_events)?;
+    if kv_events.is_some() && !kv_cache.enable_prefix_caching {
+        output::note("KV events are enabled, and there will be none: --no-enable-prefix-caching caches nothing\n");
+    }
+    Ok(Some(EngineConfig {
+        kv_transfer: kv_transfer::config(&args.kv_transfer, &|name| env::var(name).ok(), simulated.engines())?,
+        kv_events,
+        scheduler: SchedulerConfig {
+            speculation: speculative::config(&args.speculative)?,
+            max_loras: lora.map_or(0, |lora| lora.max_loras),
+            ..stepping::scheduler(stepping)
+        },
+        max_num_batched_tokens: stepping.max_num_batched_tokens.map(size),
+        kv_cache,
+        overrides_blocks: stepping.num_gpu_blocks_override.is_some(),
+        times,
+        time_scale: args.time_scale.map_or(1.0, TimeScale::factor),
+        legacy_metrics: simulated.legacy_metrics,
+    }))
+}

@@ -1,0 +1,144 @@
+//! `play`: from its arguments to a running server, and its greeting.
+
+pub(in crate::cli) mod args;
+mod cassettes;
+mod config;
+mod engine;
+mod fleet;
+mod greeting;
+mod kv_events;
+mod kv_transfer;
+mod loading;
+mod lora;
+mod model;
+mod server;
+pub(in crate::cli) mod sources;
+mod speculative;
+mod stats;
+
+use std::{net::SocketAddr, path::Path, process::ExitCode, sync::Arc};
+
+use crate::{
+    cli::{
+        child,
+        failure::Failure,
+        mcp::servers as mcp_servers,
+        output,
+        play::{
+            args::PlayArgs,
+            cassettes::Played,
+            fleet::FleetPlan,
+            greeting::{brief, reachable},
+        },
+        player::{
+            admin::{self, AdminAt},
+            conclude,
+        },
+        runtime,
+        stepping::in_flags,
+    },
+    net::server::{self as http, Listener},
+    play::{Config, EngineError, PlayError, Player},
+    replay::account::Concern,
+    text::prompt::HashKey,
+};
+
+/// Serves until a signal, or the end of the wrapped command.
+pub(in crate::cli) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
+    let address = args.address();
+    child::needs_an_address(&args.cassettes.command, args.server.uds.as_deref())?;
+    child::needs_plain_http(args.cassettes.block_network, args.server.ssl_certfile.is_some())?;
+    config::choose_pace(&mut args);
+    let (admin_at, concerns) = (admin_at(&args)?, concerns(&args));
+    let played = Played::new(&mut args, &admin_at)?;
+    let mut fleet = FleetPlan::of(&args)?;
+    let command = std::mem::take(&mut args.cassettes.command);
+    let uds = args.server.uds.clone();
+    let key = args.server.keys().into_iter().next();
+    let tls = args.server.tls().map_err(Failure::input)?;
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let cassette_player = played.as_ref().map(|played| Arc::clone(&played.cassette_player));
+    let (cassettes, stats) = (args.cassettes.clone(), args.stats_json.clone());
+    let hash_key = args.hash_key_file.as_deref().map(HashKey::read).transpose()?;
+    cassettes.report.as_deref().map_or(Ok(()), conclude::writable)?;
+    let config = Config { hash_key, cassette_player, admin: admin_at.beside(), ..config::config(args)? };
+    let progress = Arc::clone(&config.progress);
+    let player = loading::watched(&progress, || Player::load(config))?;
+    http::raise_descriptor_limit();
+    runtime::run(|shutdown| async move {
+        runtime::outlive_file_limits();
+        let admin_api = match player.ledger() {
+            Some(ledger) => admin::answer(&admin_at, || ledger).await?,
+            None => None,
+        };
+        let mut child = None;
+        let listener = match &uds {
+            Some(path) => bind_unix(path).await?,
+            None => {
+                let listener = http::bind(&address).await?;
+                let local = listener.local_addr().map_err(Failure::environment)?;
+                fleet.bind_others(local).await?;
+                greet(&command, scheme, local, &player);
+                fleet.announce();
+                let root = format!("{scheme}://{}", reachable(local));
+                played.iter().for_each(|played| played.serves_at(local, &root, &admin_at, admin_api.as_ref()));
+                let of_cassettes =
+                    played.as_ref().map(|played| played.command_variables(&cassettes)).unwrap_or_default();
+                child = child::start(&command, &child::Environment { root: &root, key: key.as_deref(), of_cassettes })?;
+                Listener::from(listener)
+            }
+        };
+        let listener = match tls {
+            Some(tls) => listener.with_tls(tls),
+            None => listener,
+        };
+        Played::begin(played.as_ref()).await?;
+        admin::announce(admin_api.as_ref());
+        let mut code = None;
+        let stop = async { code = child::until(child.as_mut(), shutdown).await };
+        let drained = fleet.serve(&player, listener, stop).await?;
+        conclude::note_cut(drained.cut);
+        player.finish_mcp().iter().for_each(|recorded| output::warn(&mcp_servers::missing(recorded)));
+        stats::end(command.is_empty(), stats.as_deref(), player.lateness())?;
+        let cassette_player = played.as_ref().map(|played| &*played.cassette_player);
+        let ended = conclude::ended(cassette_player, player.ledger().as_deref(), &cassettes, &concerns)?;
+        Ok(ended.exit_code(code))
+    })
+}
+
+/// Prints where the server is. Beside what a command prints, the address and the source are enough.
+fn greet(command: &[String], scheme: &str, local: SocketAddr, player: &Player) {
+    let text = if command.is_empty() { greeting::greeting } else { brief };
+    output::note(&text(scheme, local, &player.serving()));
+}
+
+/// Binds the socket of the file system, where one was named.
+async fn bind_unix(path: &Path) -> Result<Listener, Failure> {
+    let listener = http::bind_unix(path).await?;
+    output::note(&format!("play on unix:{}\n", path.display()));
+    Ok(Listener::from(listener))
+}
+
+fn admin_at(args: &PlayArgs) -> Result<AdminAt, Failure> {
+    // Only this machine can reach a Unix socket.
+    let address = if args.server.uds.is_some() { "localhost:0".to_owned() } else { args.address() };
+    admin::at(&args.cassettes, args.admin_listen.as_deref(), &address)
+}
+
+/// Reads the events that end the program with 1. The built-in trace is for trying things out, so its unconsumed records are no failure.
+fn concerns(args: &PlayArgs) -> Vec<Concern> {
+    let mut concerns = conclude::concerns(&args.cassettes.fail_on, args.strict);
+    if args.cassettes.fail_on.is_empty() && sources::of(args) == [sources::Kind::BuiltIn] {
+        concerns.retain(|concern| *concern != Concern::Unconsumed);
+    }
+    concerns
+}
+
+impl From<PlayError> for Failure {
+    fn from(error: PlayError) -> Self {
+        match error {
+            PlayError::Engine(EngineError::Scheduler(error)) => Self::input(format!("--engine: {}", in_flags(&error))),
+            error => Self::input(error),
+        }
+    }
+}

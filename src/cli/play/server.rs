@@ -1,0 +1,180 @@
+//! Flags of `play` about the server around the model, under vLLM's names, and what they and vLLM's own environment variables mean.
+
+use std::{
+    env,
+    num::{NonZeroU32, NonZeroUsize},
+    path::PathBuf,
+    str::FromStr,
+    time::Duration,
+};
+
+use clap::Args;
+
+use crate::{
+    base::units::parse_duration,
+    cli::values::Secret,
+    net::server::{ClientCertificates, Tls, TlsError, TlsFiles},
+    play::{ApiKeys, Cors, ServerOptions},
+};
+
+/// How the server is reached and who may call.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Server")]
+pub(in crate::cli) struct ServerArgs {
+    /// A key that clients have to send as `Authorization: Bearer KEY`, for paths under /v1, /v2, /inference and /cohere;
+    /// several are accepted. Without it, VLLM_API_KEY. Other users can read arguments: prefer the variable.
+    #[arg(long, value_name = "KEY", num_args = 1.., hide_default_value = true)]
+    pub(in crate::cli) api_key: Vec<Secret>,
+    /// Origins of web pages that may call, a JSON list; ["*"] for all.
+    #[arg(long, value_name = "JSON", default_value = "[]")]
+    pub(in crate::cli) allowed_origins: JsonList,
+    /// Methods that such pages may use, a JSON list.
+    #[arg(long, value_name = "JSON", default_value = r#"["*"]"#)]
+    pub(in crate::cli) allowed_methods: JsonList,
+    /// Headers that such pages may send, a JSON list.
+    #[arg(long, value_name = "JSON", default_value = r#"["*"]"#)]
+    pub(in crate::cli) allowed_headers: JsonList,
+    /// Lets such pages send credentials.
+    #[arg(long)]
+    pub(in crate::cli) allow_credentials: bool,
+    /// Answers 503 for this long after its start, as a server that loads its model; /health is what tells.
+    #[arg(long, value_name = "DURATION", default_value = "0", value_parser = parse_duration)]
+    pub(in crate::cli) startup_duration: Duration,
+    /// Listens on this Unix socket instead of --host and --port.
+    #[arg(long, value_name = "PATH")]
+    pub(in crate::cli) uds: Option<PathBuf>,
+    /// Serves HTTPS with this certificate, a PEM file with its chain.
+    #[arg(long, value_name = "FILE")]
+    pub(in crate::cli) ssl_certfile: Option<PathBuf>,
+    /// The certificate's private key, a PEM file; without it, in the certificate's file.
+    #[arg(long, value_name = "FILE", requires = "ssl_certfile")]
+    pub(in crate::cli) ssl_keyfile: Option<PathBuf>,
+    /// Who signs the certificates of clients, a PEM file.
+    #[arg(long, value_name = "FILE", requires = "ssl_certfile")]
+    pub(in crate::cli) ssl_ca_certs: Option<PathBuf>,
+    /// Whether clients need a certificate: 0 no, 1 one that is shown has to be good, 2 yes.
+    #[arg(long, value_name = "N", default_value = "0", value_parser = clap::value_parser!(u8).range(0..=2))]
+    pub(in crate::cli) ssl_cert_reqs: u8,
+    /// Reads the certificate's files again when they changed.
+    #[arg(long, requires = "ssl_certfile")]
+    pub(in crate::cli) enable_ssl_refresh: bool,
+    /// The path under which a proxy shows this server, such as /llm.
+    #[arg(long, value_name = "PATH", default_value = "")]
+    pub(in crate::cli) root_path: String,
+    /// Leaves out /openapi.json, /docs and /redoc.
+    #[arg(long)]
+    pub(in crate::cli) disable_fastapi_docs: bool,
+    /// Shows at /load how many requests are in progress.
+    #[arg(long)]
+    pub(in crate::cli) enable_server_load_tracking: bool,
+    /// Sends usage on every event of every stream, asked for or not.
+    #[arg(long, group = "@answers")]
+    pub(in crate::cli) enable_force_include_usage: bool,
+    /// Sends a comment whenever a stream was silent for so many seconds; 0 sends none.
+    #[arg(long, value_name = "SECONDS", default_value = "0")]
+    pub(in crate::cli) sse_keep_alive_interval: u32,
+    /// Shows at /metrics the families about single blocks of the cache; they move with --engine.
+    #[arg(long)]
+    pub(in crate::cli) kv_cache_metrics: bool,
+    /// Share of the blocks that --kv-cache-metrics watches, above 0 and up to 1.
+    #[arg(long, value_name = "SHARE", default_value = "0.01", value_parser = positive_share)]
+    pub(in crate::cli) kv_cache_metrics_sample: f64,
+    /// Threads that serve connections; without it, one for each core. Half of them keep better time where the clients run
+    /// on the same machine.
+    #[arg(long, value_name = "N")]
+    pub(in crate::cli) threads: Option<NonZeroUsize>,
+    /// Shows at /metrics, after the engine's families, how late events left.
+    #[arg(long)]
+    pub(in crate::cli) vcr_metrics: bool,
+    /// Serves /tokenizer_info, the tokenizer's configuration.
+    #[arg(long)]
+    pub(in crate::cli) enable_tokenizer_info_endpoint: bool,
+    /// Refuses a request with 503 where more than so many would be in progress; each of its choices counts.
+    #[arg(long, value_name = "N")]
+    pub(in crate::cli) max_num_queued_reqs: Option<u32>,
+}
+
+fn positive_share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| *share > 0.0 && *share <= 1.0);
+    share.ok_or_else(|| "a share above 0 and up to 1 is needed, such as 0.01".to_owned())
+}
+
+/// Strings in JSON, as vLLM takes lists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::cli) struct JsonList(pub(in crate::cli) Vec<String>);
+
+impl FromStr for JsonList {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let list = serde_json::from_str(text).map(Self);
+        list.map_err(|_| r#"a JSON list of strings is needed, such as ["https://example.org"]"#.to_owned())
+    }
+}
+
+impl ServerArgs {
+    /// TLS, where a certificate was named.
+    pub(in crate::cli) fn tls(&self) -> Result<Option<Tls>, TlsError> {
+        let Some(certificate) = self.ssl_certfile.clone() else { return Ok(None) };
+        let files = TlsFiles {
+            certificate,
+            key: self.ssl_keyfile.clone(),
+            authorities: self.ssl_ca_certs.clone(),
+            clients: match self.ssl_cert_reqs {
+                0 => ClientCertificates::None,
+                1 => ClientCertificates::Optional,
+                _ => ClientCertificates::Required,
+            },
+            refresh: self.enable_ssl_refresh,
+        };
+        Tls::load(files).map(Some)
+    }
+
+    /// The keys that clients may send, in their order; none where no key is needed.
+    pub(in crate::cli) fn keys(&self) -> Vec<String> {
+        let keys: Vec<String> = if self.api_key.is_empty() {
+            env::var("VLLM_API_KEY").into_iter().collect()
+        } else {
+            self.api_key.iter().map(|secret| secret.0.clone()).collect()
+        };
+        keys.into_iter().filter(|key| !key.is_empty()).collect()
+    }
+}
+
+impl From<ServerArgs> for ServerOptions {
+    /// vLLM's variables count where nothing was typed.
+    fn from(args: ServerArgs) -> Self {
+        Self {
+            api_keys: ApiKeys::new(args.keys()),
+            cors: Cors {
+                origins: args.allowed_origins.0,
+                methods: args.allowed_methods.0,
+                headers: args.allowed_headers.0,
+                credentials: args.allow_credentials,
+            },
+            root_path: args.root_path,
+            load_tracking: args.enable_server_load_tracking,
+            force_usage: args.enable_force_include_usage,
+            keep_alive: NonZeroU32::new(args.sse_keep_alive_interval)
+                .map(|seconds| Duration::from_secs(seconds.get().into())),
+            max_queued: args.max_num_queued_reqs,
+            idle: env::var("VLLM_HTTP_TIMEOUT_KEEP_ALIVE")
+                .ok()
+                .and_then(|idle| idle.trim().parse().ok())
+                .map(Duration::from_secs),
+            dev_mode: is_set("VLLM_SERVER_DEV_MODE"),
+            runtime_lora_updating: is_set("VLLM_ALLOW_RUNTIME_LORA_UPDATING"),
+            kv_cache_metrics: args.kv_cache_metrics,
+            vcr_metrics: args.vcr_metrics,
+            tokenizer_info: args.enable_tokenizer_info_endpoint,
+            no_docs: args.disable_fastapi_docs,
+            responses_store: is_set("VLLM_ENABLE_RESPONSES_API_STORE"),
+            startup: args.startup_duration,
+        }
+    }
+}
+
+/// vLLM asks for a number other than zero.
+fn is_set(variable: &str) -> bool {
+    env::var(variable).is_ok_and(|value| value.trim().parse::<i64>().is_ok_and(|number| number != 0))
+}

@@ -1,0 +1,299 @@
+//! Flags of `play` by the kind of source they apply to, and by whether there is an engine.
+//!
+//! A flag that would do nothing is refused with the reason, or named in a note where it may matter for some requests. Which flags these are
+//! is said by their tags ([`flags`](crate::cli::flags)); a flag of `play` without a tag that has a row here fails a test.
+
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+
+use clap::{Arg, Command};
+
+use crate::{
+    cli::{
+        failure::Failure,
+        flags::{Typed, name_of, tags_of},
+        output,
+        play::{args::PlayArgs, config},
+        player::{
+            args::DEFAULT_FOLDER,
+            files,
+            matching::{self, OF_TRACE},
+        },
+    },
+    play::Synthetic,
+    recording::cassette::is_cassette,
+    replay::{matching::MatchBy, player::OnMiss},
+};
+
+use Effect::{Full, Nothing, Rest, Values};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::cli) enum Kind {
+    BuiltIn,
+    Trace,
+    Synthetic,
+    Cassette,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::BuiltIn => "the built-in trace",
+            Self::Trace => "a trace",
+            Self::Synthetic => "synthetic tokens",
+            Self::Cassette => "a cassette",
+        }
+    }
+}
+
+/// Effect of a flag on a kind of source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Effect {
+    /// As its help describes.
+    Full,
+    /// Something for requests that the source does not answer; the reason is shown.
+    Rest(&'static str),
+    /// Something with these values only, for this reason.
+    Values(&'static [&'static str], &'static str),
+    /// Nothing, for this reason.
+    Nothing(&'static str),
+}
+
+/// Tags, and structs of arguments, with what their flags do for each kind: the built-in trace, a trace, synthetic tokens, a cassette. A
+/// flag's tag wins over its struct, and of several the one that is first here.
+const TABLE: &[(&[&str], [Effect; 4])] = &[
+    (&["@any", "ServerArgs", "EngineArgs", "AnswerArgs", "KvEventsArgs"], [Full; 4]),
+    (&["@answers", "LoraArgs"], [Full, Full, Full, ANSWERED]),
+    (&["@times"], [Full, Full, NO_TIMES, Full]),
+    (&["KvTransferArgs"], [Full, Full, Full, NO_TRANSFER]),
+    (&["SyntheticArgs"], [Full, Full, Full, OWN_LENGTH]),
+    (&["@soundness"], [SOUND, Full, NO_RECORDS, OF_TRACES]),
+    (&["@apis"], [ANY_API, ANY_API, NO_RECORDS, Full]),
+    (&["@medians"], [Full, Full, OWN_PACE, NO_MEDIANS]),
+    (&["@records", "RedactionArgs"], [Full, Full, NO_RECORDS, Full]),
+    (&["@hashes"], [NO_KEY, Full, NO_RECORDS, NOT_HASHED]),
+    (&["@account"], [Full, Full, NO_ACCOUNT, Full]),
+    (&["McpServersArgs"], [NO_SERVERS, NO_SERVERS, NO_SERVERS, Full]),
+    (&["@misses"], [OWN_MISSES, OWN_MISSES, NO_RECORDS, Full]),
+    (&["@concerns"], [OWN_CONCERNS, OWN_CONCERNS, NO_RECORDS, Full]),
+    (&["@mode"], [PLAYED, PLAYED, PLAYED, Full]),
+    (&["@new_ids"], [NEW_IDS, NEW_IDS, NEW_IDS, Full]),
+    (&["@tries"], [EACH_TRY, EACH_TRY, NO_RECORDS, Full]),
+    (&["@ways"], [TRACE_WAYS, TRACE_WAYS, NO_RECORDS, Full]),
+    (&["@comparison"], [HASHED, HASHED, NO_RECORDS, Full]),
+    (&["@upstreams"], [NO_UPSTREAM, NO_UPSTREAM, NO_UPSTREAM, Full]),
+    (&["@recording"], [NOT_RECORDED, NOT_RECORDED, NOT_RECORDED, Full]),
+    (&["@search"], [NOT_SEARCHED, NOT_SEARCHED, NO_RECORDS, Full]),
+    (&["@placeholders"], [NOT_PUT_BACK, NOT_PUT_BACK, NO_RECORDS, Full]),
+    (&["@network"], [CALLS_PASS, CALLS_PASS, CALLS_PASS, Full]),
+    (&["@engine", "@vllm_engine"], [Full; 4]),
+];
+
+const NO_RECORDS: Effect = Nothing("made-up tokens have no records");
+const ANSWERED: Effect = Rest("what is recorded is answered as it was recorded");
+const OWN_LENGTH: Effect = Rest("what is recorded has its own length");
+const SOUND: Effect = Nothing("all its records are sound");
+const OF_TRACES: Effect = Nothing("it is about traces");
+const OWN_PACE: Effect = Nothing("--time-to-first-token and --inter-token-latency set when they are sent");
+const NO_MEDIANS: Effect = Nothing("it has no median times");
+const NO_KEY: Effect = Nothing("its prompts are hashed without a key");
+const NOT_HASHED: Effect = Nothing("its requests are not hashed; --match chooses how they are matched");
+const NO_ACCOUNT: Effect = Nothing("made-up tokens have no records to give an account of");
+const NO_SERVERS: Effect = Nothing("only cassettes have records of MCP servers");
+const NO_TIMES: Effect = Nothing("made-up tokens have no recorded times");
+const NO_TRANSFER: Effect = Rest("what is recorded is computed where it is asked for");
+const OWN_MISSES: Effect =
+    Values(&["error", "random"], "a request without a record gets an error or random tokens, and goes nowhere else");
+const OWN_CONCERNS: Effect = Values(
+    &["miss", "unconsumed", "unconsumed=all", "exhausted", "loose"],
+    "drift is found where a cassette names the server that was recorded",
+);
+const PLAYED: Effect = Values(&["none"], "it is only played; record with `vllm-vcr tap`, or into a cassette");
+const NEW_IDS: Effect = Values(&["fresh"], "answers always have new ids");
+const EACH_TRY: Effect = Values(&["consume"], "each try of a request takes the next record");
+const TRACE_WAYS: Effect = Values(OF_TRACE, "it has no requests to compare");
+const NOT_PUT_BACK: Effect = Nothing("placeholders of traces are served as they are");
+const ANY_API: Effect = Nothing("its records answer requests to every API");
+const HASHED: Effect = Nothing("its prompts are compared by their hashes, of which nothing can be left out");
+const NO_UPSTREAM: Effect = Nothing("nothing goes upstream; play a cassette for that");
+const NOT_RECORDED: Effect = Nothing("it chooses what a recording keeps, and nothing is recorded");
+const CALLS_PASS: Effect = Nothing("calls to other servers are refused and counted for a cassette");
+const NOT_SEARCHED: Effect = Nothing("it is not searched for secrets; `vllm-vcr inspect audit` does that");
+
+/// Flags that no server has without an engine.
+const OF_ENGINE: &[&str] = &["@engine", "KvEventsArgs", "KvTransferArgs"];
+
+/// Flags that change nothing without an engine, as vLLM's do without a model.
+const OF_VLLMS_ENGINE: &[&str] = &["@vllm_engine"];
+
+pub(in crate::cli) fn tags() -> impl Iterator<Item = &'static str> {
+    TABLE.iter().flat_map(|(tags, _)| *tags).copied()
+}
+
+/// Returns the effect of a flag on a kind; `None` if none of its tags is in the table.
+fn effect(play: &Command, flag: &Arg, kind: Kind) -> Option<Effect> {
+    let tags: Vec<&str> = tags_of(play, flag).collect();
+    let row = |is_own: bool| {
+        let is_tag = |tag: &&str| tag.starts_with('@') == is_own && tags.contains(tag);
+        TABLE.iter().find(|(rows, _)| rows.iter().any(is_tag))
+    };
+    let (_, [built_in, trace, synthetic, cassette]) = row(true).or_else(|| row(false))?;
+    Some(match kind {
+        Kind::BuiltIn => *built_in,
+        Kind::Trace => *trace,
+        Kind::Synthetic => *synthetic,
+        Kind::Cassette => *cassette,
+    })
+}
+
+/// Lists the kinds that are served: a cassette and the source for its misses, or one other kind.
+pub(in crate::cli) fn of(args: &PlayArgs) -> Vec<Kind> {
+    let is_named = args.answers.model_tag.as_deref().is_some_and(|tag| is_cassette(tag.as_ref()));
+    let tokens = &args.replay_tokens;
+    let has_cassette = !args.cassette.is_empty() || is_named || tokens.iter().any(|path| is_cassette(path));
+    let mut kinds = Vec::new();
+    kinds.extend(has_cassette.then_some(Kind::Cassette));
+    kinds.extend(tokens.iter().any(|path| !is_cassette(path)).then_some(Kind::Trace));
+    kinds.extend(args.synthetic.map(|_| Kind::Synthetic));
+    if kinds.is_empty() { vec![Kind::BuiltIn] } else { kinds }
+}
+
+/// Takes the cassettes of the usual folder where no source is named.
+pub(in crate::cli) fn choose_folder(args: &mut PlayArgs) {
+    let folder = Path::new(DEFAULT_FOLDER);
+    let has_any = || files(&[folder.to_path_buf()], &|_| String::new()).is_ok();
+    if of(args) == [Kind::BuiltIn] && folder.is_dir() && has_any() {
+        args.cassette.push(folder.to_path_buf());
+    }
+}
+
+/// Refuses flags that would do nothing, and names those that do so only for some requests.
+pub(in crate::cli) fn check(args: &PlayArgs, typed: &Typed<'_>) -> Result<(), Failure> {
+    refuse_trace_as_model(args)?;
+    check_engine(args, typed)?;
+    let kinds = of(args);
+    for flag in typed.command.get_arguments().filter(|flag| typed.is_given(flag)) {
+        if let Some(note) = check_flag(flag, typed, &kinds)? {
+            output::note(&format!("{note}\n"));
+        }
+    }
+    check_together(args, typed, &kinds)
+}
+
+/// Refuses flags of the engine without it, and names those of vLLM that have no effect.
+fn check_engine(args: &PlayArgs, typed: &Typed<'_>) -> Result<(), Failure> {
+    let given = |tags| typed.tagged(tags).filter(|flag| typed.is_typed(flag.get_id().as_str())).map(name_of);
+    if !args.lora.enable_lora {
+        given(&["LoraArgs"]).for_each(|name| output::note(&format!("--{name} has no effect without --enable-lora\n")));
+    }
+    if args.simulated.engine {
+        return Ok(());
+    }
+    if let Some(name) = given(OF_ENGINE).next() {
+        let message = format!("--{name} is about a simulated engine, and there is none");
+        return Err(Failure::usage(message).hint("add --engine, or leave it out"));
+    }
+    given(OF_VLLMS_ENGINE).for_each(|name| output::note(&format!("--{name} has no effect without --engine\n")));
+    if args.server.kv_cache_metrics {
+        output::note("--kv-cache-metrics shows families that stay zero without --engine\n");
+    }
+    Ok(())
+}
+
+fn check_flag(flag: &Arg, typed: &Typed<'_>, kinds: &[Kind]) -> Result<Option<String>, Failure> {
+    let (name, values) = (name_of(flag), typed.values(flag));
+    let mut message = None;
+    for kind in kinds {
+        let kind_name = kind.name();
+        let reason = match effect(&typed.command, flag, *kind).unwrap_or(Full) {
+            Full => return Ok(None),
+            Rest(reason) => {
+                return Ok(Some(format!("--{name} has no effect on the records of {kind_name}: {reason}")));
+            }
+            Values(known, _) if values.iter().all(|value| known.contains(&value.as_str())) => return Ok(None),
+            Values(known, reason) => format!("{reason} ({})", known.join(", ")),
+            Nothing(reason) => reason.to_owned(),
+        };
+        message.get_or_insert(format!("--{name} has no effect on {kind_name}: {reason}"));
+    }
+    match message {
+        Some(message) => Err(Failure::usage(message).hint("leave it out")),
+        None => Ok(None),
+    }
+}
+
+/// Refuses a trace as a positional argument, which is a model or a cassette; a trace has a flag of its own.
+fn refuse_trace_as_model(args: &PlayArgs) -> Result<(), Failure> {
+    let Some(tag) = args.answers.model_tag.as_deref().filter(|tag| !is_cassette(tag.as_ref())) else { return Ok(()) };
+    let has_suffix = [".jsonl", ".jsonl.gz", ".json.gz"].iter().any(|suffix| tag.ends_with(suffix));
+    if has_suffix || Path::new(tag).is_file() {
+        let message = format!("`{tag}` stands where the model's name does, and is a file");
+        return Err(Failure::usage(message).hint(format!("to play it, use --replay-tokens {tag}")));
+    }
+    Ok(())
+}
+
+/// Flags that refine something that other flags switch off.
+fn check_together(args: &PlayArgs, typed: &Typed<'_>, kinds: &[Kind]) -> Result<(), Failure> {
+    if args.made_up.reasoning_share.is_some() && args.reasoning_parser.is_none() && !kinds.contains(&Kind::Cassette) {
+        let message = "--reasoning-share has no effect: without --reasoning-parser no answer has reasoning";
+        return Err(Failure::usage(message).hint("add --reasoning-parser, or leave it out"));
+    }
+    let makes_up = args.cassettes.on_miss.is_none_or(|chosen| chosen == OnMiss::Random);
+    if kinds.contains(&Kind::Cassette) && args.synthetic.is_some() && (args.strict || !makes_up) {
+        let message = "--synthetic has no effect: a request without a record does not get made-up tokens";
+        return Err(Failure::usage(message).hint("leave it out, or use --on-miss random"));
+    }
+    check_ways(args, kinds)?;
+    let made_up = typed.tagged(&["SyntheticArgs"]).find(|flag| typed.is_given(flag));
+    if let (Some(flag), Some(Synthetic::Echo)) = (made_up, args.synthetic) {
+        let message = format!("--{} is about random answers, and --synthetic echo makes none", name_of(flag));
+        return Err(Failure::usage(message).hint("leave one of the two out"));
+    }
+    let is_trace = |kind: &Kind| matches!(kind, Kind::BuiltIn | Kind::Trace);
+    if !kinds.iter().all(is_trace) {
+        return Ok(());
+    }
+    if !config::refuses_misses(args)
+        && let Some(id) = ["miss_status", "miss_detail"].into_iter().find(|id| typed.is_typed(id))
+    {
+        let name = id.replace('_', "-");
+        let message = format!("--{name} is about errors, and a request without a record gets random tokens");
+        return Err(Failure::usage(message).hint("add --on-miss error or --strict, or leave it out"));
+    }
+    if config::refuses_misses(args) && typed.is_typed("unmatched_pace") {
+        let message = "--unmatched-pace is about made-up tokens, and a request without a record gets an error";
+        return Err(Failure::usage(message).hint("leave it out, or use --on-miss random"));
+    }
+    Ok(())
+}
+
+/// Flags about ways that `--match` does not have.
+fn check_ways(args: &PlayArgs, kinds: &[Kind]) -> Result<(), Failure> {
+    if let (Some(_), false, [_]) = (args.replay_match, args.cassettes.matching.is_empty(), kinds) {
+        let message = "--replay-match is the short form of --match, and both are given";
+        return Err(Failure::usage(message).hint("leave --replay-match out"));
+    }
+    if let Some(way) = args.replay_match.filter(|way| kinds.contains(&Kind::Trace) && !way.is_of_trace()) {
+        let message = format!("--replay-match {} has no effect on a trace: it has no requests to compare", way.name());
+        let hint = format!("it is the trace's way ({}); --match is the cassette's", matching::OF_TRACE.join(", "));
+        return Err(Failure::usage(message).hint(hint));
+    }
+    let ways = matching::of_trace(&args.cassettes.matching, args.replay_match);
+    let by_index = ways == [MatchBy::Index];
+    let by_prefix = ways.iter().any(|way| matches!(way, MatchBy::Auto | MatchBy::Prefix));
+    let useless = [
+        ("min-match", args.min_match.is_some() && !by_prefix),
+        ("on-exhausted", args.cassettes.on_exhausted.is_some() && by_index),
+    ];
+    match useless.into_iter().find(|(_, is_useless)| *is_useless && *kinds == [Kind::Trace]) {
+        Some((name, _)) => {
+            let chain: Vec<&str> = ways.iter().map(|way| way.name()).collect();
+            let message = format!("--{name} is about matches by prefix, and --match {} finds none", chain.join(","));
+            Err(Failure::usage(message).hint("leave it out, or use --match auto or prefix"))
+        }
+        None => Ok(()),
+    }
+}

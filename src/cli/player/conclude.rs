@@ -1,0 +1,192 @@
+//! The report at the end of a replay, and whether it is a failure.
+
+use std::{fs, io, path::Path, process::ExitCode};
+
+use serde_json::Value;
+
+use crate::{
+    base::one_line::one_line,
+    cli::{
+        failure::{Exit, Failure},
+        output,
+        player::args::CassetteArgs,
+        redaction,
+    },
+    recording::cassette::CassetteError,
+    replay::{
+        account::{Concern, Ledger, Report},
+        player::{CassettePlayer, RecordReport},
+    },
+};
+
+/// Reads the events that end the program with 1: those of `--fail-on`, else those of `--strict`.
+pub(in crate::cli) fn concerns(fail_on: &[Concern], is_strict: bool) -> Vec<Concern> {
+    if fail_on.is_empty() && is_strict {
+        return vec![Concern::Miss, Concern::Unconsumed, Concern::Loose, Concern::Blocked];
+    }
+    fail_on.to_vec()
+}
+
+/// Prints the report of a replay; returns whether it is a failure.
+pub(in crate::cli) fn ended(
+    cassette_player: Option<&CassettePlayer>,
+    account: Option<&dyn Ledger>,
+    args: &CassetteArgs,
+    concerns: &[Concern],
+) -> Result<Ended, Failure> {
+    cassette_player.into_iter().for_each(CassettePlayer::finish_comparing);
+    let Some(report) = account.map(|account| account.report(None)) else { return Ok(Ended::Well) };
+    match cassette_player {
+        Some(cassette_player) => cassettes(cassette_player, &report, args, concerns),
+        None => trace(&report, args, concerns),
+    }
+}
+
+/// Closes the recording and prints the report; returns whether it is a failure.
+pub(in crate::cli) fn cassettes(
+    cassette_player: &CassettePlayer,
+    report: &Report,
+    args: &CassetteArgs,
+    concerns: &[Concern],
+) -> Result<Ended, Failure> {
+    let recorded = cassette_player.finish();
+    // What was dropped last is known by now.
+    let report = &Report { not_recorded: cassette_player.report(None).not_recorded, ..report.clone() };
+    if !cassette_player.is_empty() || !cassette_player.mcp().is_empty() || report.behind.is_some() {
+        output::note(&report.text());
+    } else if report.passed > 0 {
+        output::note(&(report.passed_text() + &report.blocked_text()));
+    } else {
+        output::note(&report.blocked_text());
+    }
+    write_report(args.report.as_deref(), || report.json(concerns))?;
+    let kept = |error: CassetteError| match error {
+        CassetteError::Io { ref path, .. } => {
+            let hint = format!("what was recorded is in {}.partial, as far as it could be written", path.display());
+            Failure::environment(error).hint(hint)
+        }
+        error => error.into(),
+    };
+    let recorded = recorded.map_err(kept)?;
+    recorded.iter().for_each(|recorded| output::summary(&recorded_text(recorded)));
+    let outcome = outcome(report, concerns);
+    match recorded.filter(RecordReport::lost_all).and_then(|recorded| recorded.not_written) {
+        Some(path) => {
+            let is_there = if path.exists() { "stays as it was" } else { "is not written" };
+            output::warn(&format!("error: none of the requests was recorded: {} {is_there}\n", path.display()));
+            Ok(Ended::Unrecorded)
+        }
+        None => Ok(outcome),
+    }
+}
+
+/// Formats what was recorded, and what was not and why.
+fn recorded_text(recorded: &RecordReport) -> String {
+    let sessions = match recorded.sessions {
+        0 => String::new(),
+        count => format!(" ({count} sessions with cassettes of their own)"),
+    };
+    let of_mcp = match recorded.of_mcp {
+        0 => String::new(),
+        count => format!(", {count} of them messages to MCP servers"),
+    };
+    let mut text = format!("recorded {} interactions{of_mcp}{sessions}\n", recorded.recorded);
+    let why = recorded.unanswered_why.as_deref().map(redaction::shown).unwrap_or_default();
+    text.push_str(&output::counts(&[
+        (recorded.unanswered, format!("requests were not answered and not recorded: {why}").as_str()),
+        (recorded.partial, "records are partial: their clients left; they are played up to there (--complete-within)"),
+        (recorded.skipped, "failed answers were not recorded (--record-errors all)"),
+        (recorded.queue_full, "exchanges dropped: the recorder could not keep up"),
+        (recorded.queue_bytes, "exchanges dropped: those that waited for the recorder held too many bytes"),
+        (recorded.unreadable, "exchanges not recorded: their answers were compressed or too large"),
+        (recorded.unsearched, "exchanges not recorded: too much work to search them for secrets"),
+        (recorded.broken, "exchanges dropped: their records could not be made"),
+    ]));
+    if !recorded.redacted.is_empty() {
+        let count: u64 = recorded.redacted.values().sum();
+        let kinds: Vec<String> = recorded.redacted.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+        text.push_str(&format!("  {count} values were redacted: {}\n", one_line(&kinds.join(", "))));
+    }
+    recorded.unredacted.iter().for_each(|path| text.push_str(&unredacted_text(path)));
+    text
+}
+
+/// Formats what to do with a recording that holds secrets by choice.
+pub(in crate::cli) fn unredacted_text(path: &Path) -> String {
+    let path = path.display();
+    format!(
+        "  secrets stay in {path} (--redact off): keep it private; it is played where its top has `redact: {{level: off}}`. To take them \
+         out: vllm-vcr cassette redact {path}\n"
+    )
+}
+
+/// Prints how a trace was played; returns whether it is a failure.
+pub(in crate::cli) fn trace(report: &Report, args: &CassetteArgs, concerns: &[Concern]) -> Result<Ended, Failure> {
+    if report.was_used() || !concerns.is_empty() {
+        output::note(&report.text());
+    }
+    write_report(args.report.as_deref(), || report.json(concerns))?;
+    Ok(outcome(report, concerns))
+}
+
+/// Writes a report where it was asked for, as JSON.
+pub(in crate::cli) fn write_report(path: Option<&Path>, report: impl FnOnce() -> Value) -> Result<(), Failure> {
+    let Some(path) = path else { return Ok(()) };
+    fs::write(path, report().to_string() + "\n").map_err(|error| no_report(path, &error))
+}
+
+/// What helps where only some tests of a cassette ran.
+const UNCONSUMED: &str = "  where only some tests ran: give each test a cassette of its own (sessions and --cassette FOLDER/), or its \
+    records a `group`; what has not begun does not count then\n";
+
+/// Names the concerns of which a report has any; returns whether that is a failure.
+pub(in crate::cli) fn outcome(report: &Report, concerns: &[Concern]) -> Ended {
+    let failing = report.failing(concerns);
+    for concern in &failing {
+        output::warn(&format!("failed: {}\n", concern.name()));
+    }
+    if failing.contains(&Concern::Unconsumed) && !report.unused.is_empty() {
+        output::note(UNCONSUMED);
+    }
+    if failing.is_empty() { Ended::Well } else { Ended::Failing }
+}
+
+/// End of a run with a cassette player.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::cli) enum Ended {
+    Well,
+    Failing,
+    /// There were exchanges to record, and none of them was.
+    Unrecorded,
+}
+
+impl Ended {
+    /// Returns the exit code beside that of the command that ran, which wins where it failed.
+    pub(in crate::cli) fn exit_code(self, command: Option<u8>) -> ExitCode {
+        match (command, self) {
+            (Some(code), _) if code != 0 => code.into(),
+            (_, Self::Failing) => Exit::No.into(),
+            (_, Self::Unrecorded) => Exit::Environment.into(),
+            (_, Self::Well) => ExitCode::SUCCESS,
+        }
+    }
+}
+
+/// Prints how many connections were cut at the drain's deadline, if any were.
+pub(in crate::cli) fn note_cut(cut: usize) {
+    if cut > 0 {
+        output::warn(&format!("{cut} connections cut at the drain's deadline\n"));
+    }
+}
+
+/// Tries at the start to write the file that is written at the end.
+pub(in crate::cli) fn writable(path: &Path) -> Result<(), Failure> {
+    let is_new = !path.exists();
+    let opened = fs::OpenOptions::new().create(true).append(true).open(path);
+    let tried = opened.and_then(|_| if is_new { fs::remove_file(path) } else { Ok(()) });
+    tried.map_err(|error| no_report(path, &error))
+}
+
+fn no_report(path: &Path, error: &io::Error) -> Failure {
+    Failure::environment(format!("cannot write {}: {error}", path.display()))
+}

@@ -1,0 +1,402 @@
+//! The cassette player of `play` and `tap`: its flags, and what they mean.
+
+pub(in crate::cli) mod admin;
+pub(in crate::cli) mod args;
+pub(in crate::cli) mod conclude;
+pub(in crate::cli) mod matching;
+
+use std::{
+    collections::HashSet,
+    fs,
+    io::ErrorKind::NotFound,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use serde_json::Map;
+
+use crate::{
+    cli::{
+        failure::{Exit, Failure},
+        mcp::servers::{self, McpServersArgs},
+        output::{self, shell_word},
+        player::{
+            admin::AdminAt,
+            args::{CassetteArgs, ModeArg},
+        },
+        redaction::{self, RedactWhat, RedactionArgs, shown},
+    },
+    net::upstream::{NamedEndpoint, UpstreamOptions, UpstreamUrl},
+    recording::{
+        canonical::{self, Volatile},
+        cassette::{self, Cassette, CassetteError, Header, Keep, Redact, WriteMode, is_cassette},
+        redaction::Redactor,
+    },
+    replay::{
+        matching::{
+            MinMatch,
+            requests::{AfterExhausted, OnExhausted, Policy},
+        },
+        mcp::OnNovel,
+        player::{
+            COMPLETE_WITHIN, CassettePlayer, CassettePlayerError, Config, Environment, HeaderRulesError, Mode, OnMiss,
+            Output, RecordErrors, Secrets, Selection, Timeline,
+        },
+        timing::Pacing,
+    },
+};
+
+/// Settings of a player besides its flags.
+pub(in crate::cli) struct PlayerSettings<'a> {
+    /// The cassettes, files or directories.
+    pub(in crate::cli) paths: &'a [PathBuf],
+    pub(in crate::cli) upstream: Option<UpstreamUrl>,
+    pub(in crate::cli) reach: UpstreamOptions,
+    pub(in crate::cli) pacing: Pacing,
+    /// Default treatment of a miss.
+    pub(in crate::cli) on_miss: OnMiss,
+    /// Whether misses, unconsumed records and loose matches are failures.
+    pub(in crate::cli) is_strict: bool,
+    /// Least that a record found by prefix has to share.
+    pub(in crate::cli) min_match: MinMatch,
+    /// Address of `/vcr/…`.
+    pub(in crate::cli) admin: &'a AdminAt,
+    pub(in crate::cli) redaction: &'a RedactionArgs,
+    /// The server that is recorded, where it is known.
+    pub(in crate::cli) environment: Environment,
+    /// How MCP servers are played, where they are.
+    pub(in crate::cli) mcp: Option<&'a McpServersArgs>,
+    /// Names of MCP servers that are there beside those that were recorded.
+    pub(in crate::cli) mcp_names: &'a [String],
+}
+
+impl From<CassetteError> for Failure {
+    fn from(error: CassetteError) -> Self {
+        let exit = match &error {
+            CassetteError::Wrong { .. } => Exit::BadInput,
+            CassetteError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => Exit::BadInput,
+            CassetteError::Io { .. } | CassetteError::Busy { .. } | CassetteError::Unfinished { .. } => {
+                Exit::Environment
+            }
+        };
+        match &error {
+            // It may quote what is wrong.
+            CassetteError::Wrong { .. } => Self::new(exit, shown(&error.to_string())),
+            _ => Self::new(exit, error),
+        }
+    }
+}
+
+impl From<HeaderRulesError> for Failure {
+    fn from(error: HeaderRulesError) -> Self {
+        Self::input(shown(&error.to_string()))
+    }
+}
+
+impl From<CassettePlayerError> for Failure {
+    fn from(error: CassettePlayerError) -> Self {
+        match error {
+            // Those that are played were read before: this one is to be written.
+            CassettePlayerError::Cassette(error @ CassetteError::Io { .. }) => Self::environment(error),
+            CassettePlayerError::Cassette(error) => error.into(),
+            CassettePlayerError::Mcp(error) => error.into(),
+            // A cassette that is committed is published.
+            CassettePlayerError::Secrets(_) => Self::input(error)
+                .hint("take them out with `vllm-vcr cassette redact FILE`, or play them with --allow-secrets"),
+        }
+    }
+}
+
+pub(in crate::cli) fn cassette_player(
+    args: &CassetteArgs,
+    settings: PlayerSettings<'_>,
+) -> Result<Arc<CassettePlayer>, Failure> {
+    let how = how_to_record(args, &settings);
+    let files = files(settings.paths, &how)?;
+    once(&files)?;
+    args.report.as_deref().map_or(Ok(()), conclude::writable)?;
+    let on_miss = args.on_miss.unwrap_or(settings.on_miss);
+    let selection = selection(args);
+    let mcp = settings.mcp.map(mcp_upstreams).transpose()?.unwrap_or_default();
+    let records_misses =
+        on_miss == OnMiss::Record || settings.mcp.is_some_and(|mcp| mcp.mcp_on_miss == OnNovel::Record);
+    let (mode, write) = recording(args.mode.unwrap_or(ModeArg::None), &files, records_misses, &selection)?;
+    let leaves = mode != Mode::Replay || matches!(on_miss, OnMiss::Upstream | OnMiss::Record) || !args.live.is_empty();
+    can_leave((leaves, mode, &selection), settings.upstream.is_some() || !mcp.is_empty())?;
+    let records = write.is_some() || args.mode == Some(ModeArg::Once);
+    let sessions_record = settings.upstream.is_some() && *settings.admin != AdminAt::Nowhere;
+    if !(records || sessions_record) {
+        refuse_recording_flags(args)?;
+    }
+    let plays = matches!(mode, Mode::Replay | Mode::NewEpisodes | Mode::Compare) || selection != Selection::None;
+    let cassettes = if plays { load(&files, mode, &how)? } else { Vec::new() };
+    let old = cassettes.first().map(|cassette| cassette.header.clone()).or_else(|| replaced(mode, &files));
+    let timeline = if selection == Selection::None { Timeline::New } else { Timeline::Full };
+    let what = RedactWhat::of(settings.redaction)?;
+    let top = || header(args, (settings.redaction, &what), old, &settings.environment);
+    tags(args, settings.redaction, write.as_ref())?;
+    let output = write.map(|(path, mode)| Output { path, header: top(), mode, timeline });
+    let policy = policy(args, &cassettes, settings.is_strict, settings.min_match)?;
+    let config = Config {
+        matching: policy,
+        match_command: matching::exec_command(&args.matching)?,
+        rules: rules(args),
+        mode,
+        selection,
+        on_miss,
+        miss_status: args.miss_status,
+        miss_detail: args.miss_detail,
+        upstream: settings.upstream,
+        reach: settings.reach,
+        output,
+        keep: Keep { times: args.timing.unwrap_or_default(), tokens: args.tokens.unwrap_or_default() },
+        record_errors: args.record_errors,
+        tags: args.tag.clone(),
+        complete_within: args.complete_within.unwrap_or(COMPLETE_WITHIN),
+        pacing: settings.pacing,
+        ids: args.ids,
+        admin: settings.admin.beside(),
+        sessions_overwrite: args.admin_overwrite,
+        session_folder: None,
+        secrets: redaction::rules(settings.redaction)?,
+        supplied: redaction::supplied(args.secrets.as_deref(), settings.redaction)?,
+        leaks: if args.allow_secrets { Secrets::Allowed } else { Secrets::Refused },
+        body_limit: crate::play::DEFAULT_BODY_LIMIT,
+        cross_api: args.cross_api,
+        network_block: args.block_network.then(Arc::default),
+        cassettes,
+        mcp_names: settings.mcp_names.to_vec(),
+        brief_misses: !args.command.is_empty(),
+        ..Config::default()
+    };
+    let used_up = on_exhausted(args, settings.is_strict);
+    made(config, settings.mcp.map(|args| (args, mcp)), used_up)
+}
+
+/// Refuses requests that are to go upstream where they cannot.
+fn can_leave((leaves, mode, selection): (bool, Mode, &Selection), has_upstream: bool) -> Result<(), Failure> {
+    if mode == Mode::Compare && *selection != Selection::None {
+        return Err(Failure::usage("--mode compare sends every request upstream: leave out --live and --frozen"));
+    }
+    if leaves && !has_upstream {
+        return Err(Failure::usage("requests are to go upstream, but there is none; name it with --upstream URL"));
+    }
+    Ok(())
+}
+
+/// Makes the player of a configuration, with what is typed about MCP servers and the rules of the cassettes' headers.
+fn made(
+    mut config: Config,
+    mcp: Option<(&McpServersArgs, Vec<NamedEndpoint>)>,
+    used_up: Option<OnExhausted>,
+) -> Result<Arc<CassettePlayer>, Failure> {
+    mcp.into_iter().for_each(|(args, upstreams)| args.configure(&mut config, upstreams, used_up));
+    config.heed_tops()?;
+    Ok(CassettePlayer::new(config)?)
+}
+
+fn mcp_upstreams(args: &McpServersArgs) -> Result<Vec<NamedEndpoint>, Failure> {
+    let upstreams = servers::endpoints("--mcp-upstream", &args.mcp_upstream, &args.upstream_header)?;
+    if args.mcp_on_miss.forwards() && upstreams.is_empty() {
+        let message = "--mcp-on-miss upstream and record need the real servers, and none is named";
+        return Err(Failure::usage(message).hint("name each: --mcp-upstream NAME=URL"));
+    }
+    Ok(upstreams)
+}
+
+/// The top of a cassette that is about to be replaced: what people wrote there stays.
+fn replaced(mode: Mode, files: &[PathBuf]) -> Option<Header> {
+    let path = files.first().filter(|path| mode == Mode::Record && path.exists())?;
+    let old = cassette::load(path).ok();
+    let records = old.as_ref().map(|old| old.records.as_slice()).unwrap_or_default();
+    let fixtures = records.iter().filter(|record| record.is_fixture).count();
+    let stay = if fixtures > 0 { format!(", {fixtures} with `match` stay") } else { String::new() };
+    let count = records.len() - fixtures;
+    output::note(&format!("{}: {count} records will be replaced{stay}\n", path.display()));
+    old.map(|old| old.header)
+}
+
+/// Refuses tags that hold secrets, or that the file has no place for.
+fn tags(args: &CassetteArgs, redaction: &RedactionArgs, write: Option<&(PathBuf, WriteMode)>) -> Result<(), Failure> {
+    let rules = redaction::rules(redaction)?;
+    if args.tag.iter().any(|tag| Redactor::new(&rules).text(tag).is_some()) {
+        return Err(Failure::usage("--tag holds a secret: it would stand in the cassette"));
+    }
+    match write {
+        Some((path, WriteMode::Append)) if !args.tag.is_empty() && path.exists() => {
+            let message = format!("--tag: what is added to {} leaves its top as it is", path.display());
+            Err(Failure::usage(message).hint("write `tags: [...]` there, or record it anew with --mode all"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Decides what is played and recorded, and the file that is written.
+fn recording(
+    asked: ModeArg,
+    files: &[PathBuf],
+    records_misses: bool,
+    selection: &Selection,
+) -> Result<(Mode, Option<(PathBuf, WriteMode)>), Failure> {
+    let one = || match files {
+        [one] => Ok(one.clone()),
+        _ => Err(Failure::usage("what is recorded goes into one cassette: name one file")),
+    };
+    let (mode, write) = match asked {
+        ModeArg::None => (Mode::Replay, None),
+        ModeArg::Live => (Mode::Live, None),
+        ModeArg::Compare => (Mode::Compare, None),
+        ModeArg::Once if one()?.exists() => (Mode::Replay, None),
+        ModeArg::Once | ModeArg::All => (Mode::Record, Some((one()?, WriteMode::Replace))),
+        ModeArg::NewEpisodes => (Mode::NewEpisodes, Some((one()?, WriteMode::Append))),
+    };
+    let write = match (selection, records_misses, write) {
+        (Selection::None, true, None) => Some((one()?, WriteMode::Append)),
+        (Selection::None, _, write) => write,
+        _ => Some((one()?.with_extension("derived.yaml"), WriteMode::Replace)),
+    };
+    Ok((mode, write))
+}
+
+/// The files of all paths; a directory stands for its cassettes, by name.
+pub(in crate::cli) fn files(paths: &[PathBuf], how: &dyn Fn(&Path) -> String) -> Result<Vec<PathBuf>, Failure> {
+    let mut files = Vec::new();
+    for path in paths {
+        if !path.is_dir() {
+            files.push(path.clone());
+            continue;
+        }
+        let io = |source| Failure::from(CassetteError::Io { path: path.clone(), source });
+        let entries = fs::read_dir(path).map_err(io)?.collect::<Result<Vec<_>, _>>().map_err(io)?;
+        let mut found: Vec<PathBuf> =
+            entries.into_iter().map(|entry| entry.path()).filter(|path| is_cassette(path)).collect();
+        found.sort();
+        if found.is_empty() {
+            let nothing = format!("{} holds no cassettes (*.yaml)", path.display());
+            return Err(Failure::input(nothing).hint(how(path)));
+        }
+        files.extend(found);
+    }
+    Ok(files)
+}
+
+/// A file that is played twice would have each of its records twice.
+pub(in crate::cli) fn once(files: &[PathBuf]) -> Result<(), Failure> {
+    let mut known = HashSet::new();
+    let same = files.iter().find(|file| !known.insert(fs::canonicalize(file).unwrap_or_else(|_| file.to_path_buf())));
+    same.map_or(Ok(()), |file| Err(Failure::usage(format!("{} is named twice", file.display()))))
+}
+
+/// Reads the cassettes; where one is missing, the hint is how to record it.
+fn load(files: &[PathBuf], mode: Mode, how: &dyn Fn(&Path) -> String) -> Result<Vec<Cassette>, Failure> {
+    let wanted = files.iter().filter(|path| mode != Mode::NewEpisodes || path.exists());
+    let mut cassettes = Vec::new();
+    for path in wanted {
+        let cassette = cassette::load(path).map_err(|error| match &error {
+            CassetteError::Io { source, .. } if source.kind() == NotFound && !path.exists() => {
+                Failure::from(error).hint(how(path))
+            }
+            _ => error.into(),
+        })?;
+        cassette.warnings.iter().for_each(|warning| tracing::warn!("{}", shown(warning)));
+        cassettes.push(cassette);
+    }
+    Ok(cassettes)
+}
+
+/// Formats the command that records a cassette, with the command that was typed.
+fn how_to_record(args: &CassetteArgs, settings: &PlayerSettings<'_>) -> impl Fn(&Path) -> String + use<> {
+    let upstream = settings.upstream.as_ref().map_or_else(|| "http://localhost:8000".to_owned(), ToString::to_string);
+    let command: Vec<String> = args.command.iter().map(|word| shell_word(word)).collect();
+    let command = if command.is_empty() { "COMMAND".to_owned() } else { command.join(" ") };
+    move |path| {
+        let file = if is_cassette(path) { path.to_owned() } else { path.join("NAME.yaml") };
+        let file = shell_word(&file.to_string_lossy());
+        shown(&format!("record it: vllm-vcr tap --upstream {upstream} --cassette {file} -- {command}"))
+    }
+}
+
+/// The top of a new cassette: what was typed, beside what an old one holds.
+fn header(
+    args: &CassetteArgs,
+    (redaction, what): (&RedactionArgs, &RedactWhat),
+    old: Option<Header>,
+    now: &Environment,
+) -> Header {
+    let mut recorded = Map::new();
+    recorded.insert("by".to_owned(), concat!("vllm-vcr ", env!("CARGO_PKG_VERSION")).into());
+    recorded.extend(now.fields());
+    let typed = Header {
+        recorded,
+        matching: matching::header_names(&args.matching),
+        ignore: args.ignore.iter().map(ToString::to_string).collect(),
+        scrub: args.scrub.iter().map(ToString::to_string).collect(),
+        match_headers: args.match_header.clone(),
+        redact: Redact {
+            is_off: what.is_off,
+            keys: redaction.redact_key.clone(),
+            patterns: redaction.redact_pattern.clone(),
+            places: what.places.clone(),
+            shapes: what.shapes.clone(),
+        },
+        tags: args.tag.clone(),
+        clock: None,
+    };
+    typed.over(old.unwrap_or_default())
+}
+
+fn selection(args: &CassetteArgs) -> Selection {
+    match (args.live.is_empty(), args.frozen.is_empty()) {
+        (false, _) => Selection::Live(args.live.clone()),
+        (true, false) => Selection::Frozen(args.frozen.clone()),
+        (true, true) => Selection::None,
+    }
+}
+
+fn rules(args: &CassetteArgs) -> canonical::Rules {
+    canonical::Rules {
+        ignored: args.ignore.clone(),
+        scrubs: args.scrub.clone(),
+        headers: args.match_header.iter().map(|name| name.to_ascii_lowercase()).collect(),
+        ignored_parameters: args.ignore_query.clone(),
+        volatile: if args.no_default_ignores { Volatile::Kept } else { Volatile::Ignored },
+        form: args.canonical,
+        joins_texts: false,
+        counts_tool_descriptions: false,
+    }
+}
+
+fn policy(
+    args: &CassetteArgs,
+    cassettes: &[Cassette],
+    is_strict: bool,
+    min_match: MinMatch,
+) -> Result<Policy, Failure> {
+    Ok(Policy {
+        chain: matching::of_cassettes(&args.matching, cassettes)?,
+        min_match,
+        on_exhausted: on_exhausted(args, is_strict),
+        after_exhausted: if args.loose_after_exhausted { AfterExhausted::Looser } else { AfterExhausted::Stop },
+        retries: args.retries,
+        custom: None,
+    })
+}
+
+/// Reads the treatment of exhausted records, if a flag sets it.
+pub(in crate::cli) fn on_exhausted(args: &CassetteArgs, strict: bool) -> Option<OnExhausted> {
+    args.on_exhausted.or(strict.then_some(OnExhausted::Error))
+}
+
+/// Refuses flags about what a recording keeps, for a run that records nothing.
+pub(in crate::cli) fn refuse_recording_flags(args: &CassetteArgs) -> Result<(), Failure> {
+    let typed = [
+        ("--timing", args.timing.is_some()),
+        ("--tokens", args.tokens.is_some()),
+        ("--tag", !args.tag.is_empty()),
+        ("--complete-within", args.complete_within.is_some()),
+        ("--record-errors", args.record_errors == RecordErrors::All),
+    ];
+    let Some((flag, _)) = typed.iter().find(|(_, is_typed)| *is_typed) else { return Ok(()) };
+    Err(Failure::usage(format!("{flag} chooses what a recording keeps, and nothing is recorded"))
+        .hint("leave it out, or record into a cassette: --mode once, new-episodes or all"))
+}

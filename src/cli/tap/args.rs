@@ -1,0 +1,239 @@
+//! Arguments of `tap`.
+
+use std::{
+    num::{NonZeroU32, NonZeroU64, NonZeroUsize},
+    path::PathBuf,
+    time::Duration,
+};
+
+use clap::{Args, builder::NonEmptyStringValueParser};
+
+use crate::{
+    base::units::{UnitError, parse_duration, parse_size},
+    cli::{
+        mcp::servers::McpTappedArgs,
+        player::args::{CassetteArgs, DEFAULT_FOLDER},
+        redaction::RedactionArgs,
+        values::{host_and_port, one_of, share},
+    },
+    tap::Route,
+    text::prompt::BlockHash,
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  Record shapes and timing (no text, no token ids):
+    vllm-vcr tap --upstream http://localhost:8000 --trace-out day.jsonl.gz
+
+  Record what was answered too, as token ids where it can, so that play serves the same:
+    vllm-vcr tap --upstream http://localhost:8000 --trace-out day.jsonl.gz --record-tokens
+
+  Leave it in front of production: hourly files, a tenth of the requests, counts for Prometheus:
+    vllm-vcr tap --upstream http://localhost:8000 --trace-out /var/log/vcr/day.jsonl.gz --next --rotate-every 60m \\
+        --sample 0.1 --admin-listen 127.0.0.1:9100 --start-anyway
+
+  Then send requests to the tap instead of the engine:
+    curl localhost:8001/v1/models";
+
+/// Proxy requests to a real engine and record what it streams.
+///
+/// Every method and path is forwarded. Clients receive the bytes that they would have received without the tap, and no
+/// request waits for the recorder or fails because of it. Stop it with Ctrl-C: requests in flight are finished and the
+/// trace is closed; a second Ctrl-C ends at once. SIGHUP begins a new trace file.
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(in crate::cli) struct TapArgs {
+    /// The server to record, such as http://localhost:8000; https://, h2c:// and unix:/path too. Further ones get the requests
+    /// of a path (/v1/embeddings=URL), of a model (model:qwen*=URL), or into a cassette those that name it (anthropic=URL): whose URL
+    /// begins with /vcr/u/anthropic.
+    #[arg(long, value_name = "URL", required = true)]
+    pub(in crate::cli) upstream: Vec<Route>,
+    /// Where to listen; port 0 takes a free one. Without it 127.0.0.1:8001, and a free port for a command.
+    #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port)]
+    pub(in crate::cli) listen: Option<String>,
+    /// The trace to write: FILE.jsonl, FILE.jsonl.gz, or - for stdout; or the cassette, FILE.yaml; or the folder of the cassettes of
+    /// sessions, FOLDER/, whose other requests go into default.yaml (--mode once, if no other is chosen).
+    #[arg(long, value_name = "FILE", visible_alias = "cassette", default_value = DEFAULT_FOLDER)]
+    pub(in crate::cli) trace_out: PathBuf,
+    /// Records the ids of output tokens, and responses that no ids stand for; needed to play the same answers back.
+    #[arg(long)]
+    pub(in crate::cli) record_tokens: bool,
+    /// Tokenizer directory, for hashing the prompts of engines that do not send token ids.
+    #[arg(long, group = "@traces", value_name = "DIR")]
+    pub(in crate::cli) tokenizer: Option<String>,
+    /// Prompt tokens per hashed block.
+    #[arg(long, group = "@traces", value_name = "N", default_value = "16")]
+    pub(in crate::cli) block_size: NonZeroU32,
+    /// Hash algorithm of prompt blocks; fnv1a-64 is the one that other readers of the format know.
+    #[arg(long, group = "@traces", value_name = "ALGORITHM", default_value = "xxh3-64", conflicts_with = "hash_key_file", value_parser = one_of::<BlockHash>())]
+    pub(in crate::cli) block_hash: BlockHash,
+    /// Adds to the trace if it exists.
+    #[arg(long, group = "@files", conflicts_with = "overwrite")]
+    pub(in crate::cli) append: bool,
+    /// Replaces the trace if it exists.
+    #[arg(long, group = "@files")]
+    pub(in crate::cli) overwrite: bool,
+    /// How long requests in flight may go on after Ctrl-C.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
+    pub(in crate::cli) drain_timeout: Duration,
+    #[command(flatten)]
+    pub(in crate::cli) files: FileArgs,
+    #[command(flatten)]
+    pub(in crate::cli) deployment: DeploymentArgs,
+    #[command(flatten)]
+    pub(in crate::cli) selection: SelectionArgs,
+    #[command(flatten)]
+    pub(in crate::cli) privacy: PrivacyArgs,
+    #[command(flatten)]
+    pub(in crate::cli) network: NetworkArgs,
+    #[command(flatten)]
+    pub(in crate::cli) mcp: McpTappedArgs,
+    #[command(flatten)]
+    pub(in crate::cli) cassettes: CassetteArgs,
+}
+
+impl TapArgs {
+    /// The address to bind.
+    pub(in crate::cli) fn address(&self) -> String {
+        let usual = if self.cassettes.command.is_empty() { "127.0.0.1:8001" } else { "127.0.0.1:0" };
+        self.listen.clone().unwrap_or_else(|| usual.to_owned())
+    }
+}
+
+/// The trace's files.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Trace files")]
+pub(in crate::cli) struct FileArgs {
+    /// Leaves a trace that exists and writes to the next free name: NAME.1.jsonl.gz, NAME.2.jsonl.gz and so on.
+    #[arg(long, group = "@files", conflicts_with_all = ["append", "overwrite"])]
+    pub(in crate::cli) next: bool,
+    /// Begins a new file when this one has so many bytes, such as 500MB.
+    #[arg(long, group = "@files", value_name = "SIZE", value_parser = parse_size)]
+    pub(in crate::cli) rotate_size: Option<u64>,
+    /// Begins a new file when this one is so old, such as 60m.
+    #[arg(long, group = "@files", value_name = "DURATION", value_parser = some_time)]
+    pub(in crate::cli) rotate_every: Option<Duration>,
+    /// Begins a new file when this one has so many records.
+    #[arg(long, group = "@files", value_name = "N")]
+    pub(in crate::cli) rotate_records: Option<NonZeroU64>,
+    /// Starts also when the trace cannot be written yet, as on a full disk, and records once it can.
+    #[arg(long)]
+    pub(in crate::cli) start_anyway: bool,
+}
+
+/// How the engine was started, for the trace's first line: the engine reports only some of it.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "The engine, for the trace's first line")]
+pub(in crate::cli) struct DeploymentArgs {
+    /// The accelerator that the engine runs on, such as H100.
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    pub(in crate::cli) gpu: Option<String>,
+    /// The engine's --tensor-parallel-size.
+    #[arg(long, value_name = "N", visible_alias = "tp")]
+    pub(in crate::cli) tensor_parallel_size: Option<NonZeroU32>,
+    /// The engine's --max-num-seqs.
+    #[arg(long, value_name = "N")]
+    pub(in crate::cli) max_num_seqs: Option<NonZeroU32>,
+}
+
+/// What is recorded. Everything is forwarded.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Selection")]
+pub(in crate::cli) struct SelectionArgs {
+    /// Records this share of the requests, such as 0.1.
+    #[arg(long, value_name = "SHARE", value_parser = sampled)]
+    pub(in crate::cli) sample: Option<f64>,
+    /// Records these paths only; a * at the end stands for any end.
+    #[arg(long, value_name = "PATH", value_parser = path)]
+    pub(in crate::cli) only_path: Vec<String>,
+    /// Records requests for these models only; a * at the end stands for any end.
+    #[arg(long, value_name = "MODEL", value_parser = NonEmptyStringValueParser::new())]
+    pub(in crate::cli) only_model: Vec<String>,
+    /// Asks the engine for nothing that its clients do not ask for: no token ids, no usage.
+    #[arg(long)]
+    pub(in crate::cli) ask_nothing: bool,
+}
+
+/// How much of the texts a trace keeps.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Privacy")]
+pub(in crate::cli) struct PrivacyArgs {
+    /// Hashes prompts with the key in this file (16 bytes or more), so that a guess cannot be checked without it.
+    #[arg(long, group = "@traces", value_name = "FILE")]
+    pub(in crate::cli) hash_key_file: Option<PathBuf>,
+    /// Records output ids in another order, which the key decides: equal ids stay equal, but spell nothing.
+    #[arg(long, group = "@traces", requires = "hash_key_file", requires = "record_tokens")]
+    pub(in crate::cli) permute_ids: bool,
+    /// Records the words of every chunk, with secrets redacted.
+    #[arg(long, group = "@traces")]
+    pub(in crate::cli) record_text: bool,
+    /// Records the bodies of requests, with secrets redacted.
+    #[arg(long, group = "@traces")]
+    pub(in crate::cli) record_requests: bool,
+    /// Records the log probabilities that clients ask for, of outputs and prompts; they spell the tokens.
+    #[arg(long, group = "@traces", requires = "record_tokens", conflicts_with = "permute_ids")]
+    pub(in crate::cli) record_logprobs: bool,
+    #[command(flatten)]
+    pub(in crate::cli) redaction: RedactionArgs,
+}
+
+/// Connections.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Network")]
+pub(in crate::cli) struct NetworkArgs {
+    /// Shows counts at /metrics and health at /health here; of a cassette, /vcr/... .
+    #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port)]
+    pub(in crate::cli) admin_listen: Option<String>,
+    /// Listens on this Unix socket instead.
+    #[arg(long, value_name = "PATH", conflicts_with = "listen")]
+    pub(in crate::cli) uds: Option<PathBuf>,
+    /// Serves HTTPS with this certificate, a PEM file with its chain.
+    #[arg(long, value_name = "FILE")]
+    pub(in crate::cli) ssl_certfile: Option<PathBuf>,
+    /// The certificate's private key, a PEM file; without it, in the certificate's file.
+    #[arg(long, value_name = "FILE", requires = "ssl_certfile")]
+    pub(in crate::cli) ssl_keyfile: Option<PathBuf>,
+    /// Listens on other addresses than this machine's own without TLS: who is on the way reads everything.
+    #[arg(long)]
+    pub(in crate::cli) allow_remote_record: bool,
+    /// Who signs the certificates of https upstreams, or an upstream's own certificate, a PEM file; without it, the
+    /// authorities that browsers trust.
+    #[arg(long, value_name = "FILE")]
+    pub(in crate::cli) upstream_ca: Option<PathBuf>,
+    /// Gives up on an upstream that does not take a connection for so long.
+    #[arg(long, value_name = "DURATION", value_parser = some_time)]
+    pub(in crate::cli) connect_timeout: Option<Duration>,
+    /// Gives up on an upstream that does not begin its answer for so long.
+    #[arg(long, value_name = "DURATION", value_parser = some_time)]
+    pub(in crate::cli) answer_timeout: Option<Duration>,
+    /// Gives up on a request or an answer that pauses for so long.
+    #[arg(long, value_name = "DURATION", value_parser = some_time)]
+    pub(in crate::cli) idle_timeout: Option<Duration>,
+    /// Threads that serve connections; without it, one for each core.
+    #[arg(long, value_name = "N")]
+    pub(in crate::cli) threads: Option<NonZeroUsize>,
+}
+
+/// A path as requests have it.
+fn path(typed: &str) -> Result<String, String> {
+    match typed.strip_prefix('*') {
+        Some("") => Ok(typed.to_owned()),
+        _ if typed.contains('?') => Err("a path has no query: leave out what begins with `?`".to_owned()),
+        _ if typed.starts_with('/') => Ok(typed.to_owned()),
+        _ => Err(format!("no request has such a path: write it as `/{}`", typed.trim_start_matches('*'))),
+    }
+}
+
+/// A duration that is not zero: nothing could ever be in time for that.
+fn some_time(typed: &str) -> Result<Duration, String> {
+    let duration = parse_duration(typed).map_err(|error: UnitError| error.to_string())?;
+    if duration.is_zero() {
+        Err("zero would end everything at once; leave the flag out for no limit".to_owned())
+    } else {
+        Ok(duration)
+    }
+}
+
+fn sampled(typed: &str) -> Result<f64, String> {
+    share("")(typed).map_err(|_| format!("`{typed}` is not a share from 0 to 1, such as 0.1"))
+}

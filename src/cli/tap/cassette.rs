@@ -1,0 +1,151 @@
+//! `tap` where what is recorded is a cassette.
+//!
+//! Limits: what belongs to traces is refused here (rotation, hashes, text without requests).
+
+use std::{process::ExitCode, sync::Arc};
+
+use crate::{
+    cli::{
+        child,
+        failure::Failure,
+        mcp::servers,
+        output,
+        player::{
+            self, PlayerSettings,
+            admin::{self, AdminAt},
+            args::{CassetteArgs, ModeArg},
+            conclude::{self, Ended},
+        },
+        runtime,
+        tap::{args::TapArgs, open, refuse_circle, refuse_remote, setup},
+    },
+    replay::{
+        account::Ledger,
+        matching::MinMatch,
+        player::{CassettePlayer, Environment, OnMiss},
+        timing::Pacing,
+    },
+    tap::{Report, Setup, Tap},
+};
+
+/// Proxies, plays and records in the chosen mode, until a signal or until the command ends.
+pub(in crate::cli) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
+    prepare(&mut args)?;
+    let listen = setup::listen(&args)?;
+    child::needs_an_address(&args.cassettes.command, args.network.uds.as_deref())?;
+    child::needs_plain_http(args.cassettes.block_network, args.network.ssl_certfile.is_some())?;
+    let local = args.network.uds.is_some().then(|| "localhost:0".to_owned());
+    let address = local.unwrap_or_else(|| args.address());
+    let admin = admin::at(&args.cassettes, args.network.admin_listen.as_deref(), &address)?;
+    let cassettes = args.cassettes.clone();
+    let command = std::mem::take(&mut args.cassettes.command);
+    let redaction = args.privacy.redaction.clone();
+    let mut setup = setup::setup(args)?;
+    setup.amends &= setup.config.record_tokens;
+    runtime::run(|shutdown| async move {
+        runtime::outlive_file_limits();
+        let is_remote_allowed = listen.remote_is_allowed;
+        let (listener, at) = open(listen).await?;
+        if let (AdminAt::Listener(address, _), false) = (&admin, is_remote_allowed) {
+            refuse_remote("--admin-listen", address).await?;
+        }
+        refuse_circle(&at, &setup).await?;
+        let (config, reach) = (setup.config.clone(), setup.reach.clone());
+        let compared_servers = compared_servers(&setup, cassettes.mode);
+        let environment = Environment::at(&config.upstream, &reach).await;
+        let settings = PlayerSettings {
+            paths: std::slice::from_ref(&config.trace_out),
+            upstream: Some(config.upstream.clone()),
+            reach,
+            pacing: Pacing::default(),
+            on_miss: OnMiss::Error,
+            is_strict: false,
+            min_match: MinMatch::default(),
+            admin: &admin,
+            redaction: &redaction,
+            environment: environment.clone(),
+            mcp: None,
+            mcp_names: &compared_servers,
+        };
+        let cassette_player = player::cassette_player(&cassettes, settings)?;
+        cassette_player.compare(&environment).iter().for_each(|change| output::note(&format!("drift: {change}\n")));
+        let admin_api = admin::answer(&admin, || Arc::clone(&cassette_player) as Arc<dyn Ledger>).await?;
+        admin::announce(admin_api.as_ref());
+        admin::name(&cassette_player, &admin, admin_api.as_ref(), &at);
+        let further = further(&setup);
+        let of_cassettes = child::CassetteVariables::new(&cassette_player, &cassettes, &setup.routes);
+        let tap = Tap::start_player(setup, Arc::clone(&cassette_player)).await?;
+        let (upstream, file) = (&config.upstream, config.trace_out.display());
+        output::note(&format!("tap on {at} -> {upstream}{further}\ncassette {file}; Ctrl-C ends it\n"));
+        let own = at.strip_prefix("http://").and_then(|own| own.parse().ok());
+        own.zip(cassette_player.network_block()).into_iter().for_each(|(own, block)| block.serves_at(own));
+        let environment = child::Environment { root: &at, key: None, of_cassettes };
+        let mut child = child::start(&command, &environment)?;
+        let mut code = None;
+        let stop = async { code = child::until(child.as_mut(), shutdown).await };
+        let drained = tap.serve(listener, stop).await?;
+        note_end(&drained);
+        Ok(close(cassette_player, cassettes).await?.exit_code(code))
+    })
+}
+
+/// Checks and completes what was typed.
+fn prepare(args: &mut TapArgs) -> Result<(), Failure> {
+    choose_mode(args)?;
+    servers::refuse_mode(&args.mcp, args.cassettes.mode, args.trace_out.exists())?;
+    servers::hide_headers(&args.mcp.upstream_header, &mut args.privacy.redaction);
+    Ok(())
+}
+
+/// Closes the recording, on a thread that may block: a second signal ends the caller's task, and so the program.
+async fn close(cassette_player: Arc<CassettePlayer>, cassettes: CassetteArgs) -> Result<Ended, Failure> {
+    let closing = tokio::task::spawn_blocking(move || {
+        cassette_player.finish_comparing();
+        let concerns = conclude::concerns(&cassettes.fail_on, false);
+        conclude::cassettes(&cassette_player, &cassette_player.report(None), &cassettes, &concerns)
+    });
+    closing.await.map_err(Failure::environment)?
+}
+
+/// Prints what happened at the end.
+fn note_end(report: &Report) {
+    conclude::note_cut(report.cut);
+    report.mcp.iter().for_each(|recorded| output::warn(&servers::missing(recorded)));
+}
+
+/// The MCP servers, where their answers are compared with recorded ones.
+fn compared_servers(setup: &Setup, mode: Option<ModeArg>) -> Vec<String> {
+    let called = setup.mcp.iter().map(|server| &server.name);
+    let names = called.chain(setup.mcp_commands.iter().map(|server| &server.name));
+    names.filter(|_| mode == Some(ModeArg::Compare)).cloned().collect()
+}
+
+/// Formats what the tap is in front of besides the upstream.
+fn further(setup: &Setup) -> String {
+    let servers = setup.mcp.iter().map(|server| format!(", /mcp/{}={}", server.name, server.url));
+    let commands = setup.mcp_commands.iter().map(|server| format!(", /mcp/{}", server.name));
+    setup.routes.iter().map(|route| format!(", {route}")).chain(servers).chain(commands).collect()
+}
+
+/// Takes a folder for the cassette `default.yaml` in it: sessions record theirs beside it, and what is there is played.
+pub(in crate::cli) fn choose_file(args: &mut TapArgs) {
+    let is_folder = args.trace_out.is_dir() || args.trace_out.as_os_str().as_encoded_bytes().ends_with(b"/");
+    if is_folder {
+        args.trace_out.push("default.yaml");
+        if !(args.overwrite || args.append) {
+            args.cassettes.mode.get_or_insert(ModeArg::Once);
+        }
+    }
+}
+
+/// Chooses the mode where none was typed: a new file is recorded, one that is there needs a choice.
+fn choose_mode(args: &mut TapArgs) -> Result<(), Failure> {
+    if args.cassettes.mode.is_none() {
+        if args.trace_out.exists() && !args.overwrite && !args.append {
+            let message = format!("{} exists", args.trace_out.display());
+            return Err(Failure::usage(message).hint("choose --mode once, new-episodes, all or none"));
+        }
+        args.cassettes.mode = Some(if args.append { ModeArg::NewEpisodes } else { ModeArg::All });
+    }
+    Ok(())
+}

@@ -1,0 +1,247 @@
+//! Runs `tap`: what was typed becomes its configuration, and its report goes to stderr.
+
+pub(in crate::cli) mod args;
+pub(in crate::cli) mod cassette;
+pub(in crate::cli) mod setup;
+
+use std::{net::SocketAddr, process::ExitCode};
+
+use clap::Arg;
+use tokio::{
+    net::lookup_host,
+    signal::unix::{SignalKind, signal},
+    sync::oneshot,
+};
+
+use crate::{
+    cli::{
+        child,
+        failure::Failure,
+        flags::{Typed, name_of},
+        output, runtime,
+        tap::{args::TapArgs, setup::ListenSetup},
+    },
+    net::server::{self, Listener},
+    recording::{cassette::is_cassette, trace::TraceError},
+    replay::player::OnMiss,
+    tap::{Handle, Report, Selector, Setup, Tap, TapError},
+};
+
+/// Proxies and records until a signal.
+pub(in crate::cli) fn run(args: TapArgs) -> Result<ExitCode, Failure> {
+    if is_cassette(&args.trace_out) {
+        return cassette::run(args);
+    }
+    let command = args.cassettes.command.clone();
+    child::needs_an_address(&command, args.network.uds.as_deref())?;
+    let listen = setup::listen(&args)?;
+    let (admin, admin_may_be_remote) = (args.network.admin_listen.clone(), args.network.allow_remote_record);
+    let setup = setup::setup(args)?;
+    refuse_names(&setup)?;
+    runtime::run(|shutdown| async move {
+        server::raise_descriptor_limit();
+        runtime::outlive_file_limits();
+        let (listener, at) = open(listen).await?;
+        refuse_circle(&at, &setup).await?;
+        let admin = match &admin {
+            Some(address) => {
+                if !admin_may_be_remote {
+                    refuse_remote("--admin-listen", address).await?;
+                }
+                Some(server::bind(address).await?)
+            }
+            None => None,
+        };
+        let greeting = greeting(&at, &setup);
+        let tap = Tap::start(setup).await?;
+        output::note(&greeting);
+        let (stop, stopped) = oneshot::channel::<()>();
+        if let Some(listener) = admin {
+            let address = listener.local_addr().map_err(Failure::environment)?;
+            output::note(&format!("counts at http://{address}/metrics\n"));
+            tokio::spawn(tap.handle().serve(listener, async {
+                let _ended = stopped.await;
+            }));
+        }
+        tokio::spawn(rotate_at_hangup(tap.handle()));
+        let environment = child::Environment { root: &at, ..child::Environment::default() };
+        let mut child = child::start(&command, &environment)?;
+        let mut code = None;
+        let report = tap.serve(listener, async { code = child::until(child.as_mut(), shutdown).await }).await?;
+        drop(stop);
+        output::summary(&exit_summary(&report));
+        match report.recorder.write_error {
+            Some(error) if report.recorder.is_failing => {
+                let lost = report.recorder.write_failed;
+                Err(Failure::environment(format!("{lost} records could not be written: {error}")))
+            }
+            _ => Ok(code.map_or(ExitCode::SUCCESS, ExitCode::from)),
+        }
+    })
+}
+
+pub(in crate::cli) async fn open(listen: ListenSetup) -> Result<(Listener, String), Failure> {
+    let (listener, at) = match (&listen.socket, &listen.tls) {
+        (Some(path), _) => (Listener::from(server::bind_unix(path).await?), format!("unix:{}", path.display())),
+        (None, tls) => {
+            if tls.is_none() && !listen.remote_is_allowed {
+                refuse_remote("--listen", &listen.address).await?;
+            }
+            let listener = server::bind(&listen.address).await?;
+            let address = listener.local_addr().map_err(Failure::environment)?;
+            let scheme = if tls.is_some() { "https" } else { "http" };
+            (Listener::from(listener), format!("{scheme}://{address}"))
+        }
+    };
+    let listener = listener.with_http2();
+    match listen.tls {
+        Some(tls) => Ok((listener.with_tls(tls), at)),
+        None => Ok((listener, at)),
+    }
+}
+
+/// A trace does not tell upstreams apart.
+fn refuse_names(setup: &Setup) -> Result<(), Failure> {
+    match setup.routes.iter().find(|route| matches!(route.selector, Some(Selector::Name(_)))) {
+        Some(route) => {
+            Err(Failure::usage(format!("--upstream {route}: only what is recorded into a cassette names its upstream"))
+                .hint("name a path or a model, or record a cassette: --cassette FILE.yaml"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Tags of flags that mean something for traces only, and for those that are files only.
+pub(in crate::cli) const TAGS: &[&str] = &["@traces", "@files"];
+
+/// Chooses the file of a folder, and refuses flags that mean nothing for what is recorded.
+pub(in crate::cli) fn check(args: &mut TapArgs, typed: &Typed<'_>) -> Result<(), Failure> {
+    cassette::choose_file(args);
+    let file = args.trace_out.display();
+    let is_cassette = is_cassette(&args.trace_out);
+    if is_cassette && args.cassettes.on_miss == Some(OnMiss::Random) {
+        let hint = "play does: vllm-vcr play --cassette FILE";
+        return Err(Failure::usage("--on-miss random: tap makes nothing up").hint(hint));
+    }
+    let (tags, recorded, hint): (&[&str], _, _) = if is_cassette {
+        let hint = "leave it out, or record a trace: --trace-out FILE.jsonl.gz";
+        (&["@traces", "FileArgs"], format!("a cassette ({file})"), hint)
+    } else {
+        let hint = "leave it out, or record a cassette: --cassette FILE.yaml";
+        (&["CassetteArgs", "McpTappedArgs"], format!("a trace ({file})"), hint)
+    };
+    let flags = typed.tagged(tags).filter(|flag| flag.get_long().is_some() && typed.is_changed(flag));
+    // Of a switch with two values, the other one means nothing.
+    let value = |flag: &Arg| match flag.get_possible_values().len() {
+        2 if !is_cassette && !flag.get_default_values().is_empty() => format!(" {}", typed.values(flag).concat()),
+        _ => String::new(),
+    };
+    let names: Vec<String> = flags.map(|flag| format!("--{}{}", name_of(flag), value(flag))).collect();
+    if !names.is_empty() {
+        return Err(Failure::usage(format!("{} means nothing for {recorded}", names.join(", "))).hint(hint));
+    }
+    // Standard output is one stream: it is not rotated, and nothing is there before.
+    match typed.tagged(&["@files"]).find(|flag| typed.is_changed(flag)) {
+        Some(flag) if args.trace_out.as_os_str() == "-" => {
+            let message = format!("--{} means nothing for standard output (--trace-out -)", name_of(flag));
+            Err(Failure::usage(message))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A tap before itself would send every request round and round.
+pub(in crate::cli) async fn refuse_circle(at: &str, setup: &Setup) -> Result<(), Failure> {
+    let Some(own) = at.split_once("://").and_then(|(_, address)| address.parse::<SocketAddr>().ok()) else {
+        return Ok(());
+    };
+    for upstream in std::iter::once(&setup.config.upstream).chain(setup.routes.iter().map(|route| &route.upstream)) {
+        let Some(address) = upstream.tcp_address().filter(|(_, port)| *port == own.port()) else { continue };
+        let Ok(mut found) = lookup_host(address).await else { continue };
+        if found.any(|found| found.ip() == own.ip() || (own.ip().is_unspecified() && found.ip().is_loopback())) {
+            return Err(Failure::usage(format!("--upstream {upstream} is where the tap itself listens"))
+                .hint("name the engine's port with --upstream, and another one with --listen"));
+        }
+    }
+    Ok(())
+}
+
+/// Prompts and credentials do not go over a network unencrypted unless a flag allows it; nor do counts, which name upstreams.
+pub(in crate::cli) async fn refuse_remote(flag: &str, address: &str) -> Result<(), Failure> {
+    let Ok(resolved) = lookup_host(address).await else { return Ok(()) };
+    match resolved.map(|address: SocketAddr| address.ip()).find(|ip| !ip.is_loopback()) {
+        None => Ok(()),
+        Some(ip) => {
+            let hint = match flag {
+                "--listen" => "add --ssl-certfile, or --allow-remote-record where the network is your own",
+                _ => "add --allow-remote-record where the network is your own",
+            };
+            Err(Failure::usage(format!("{flag} {address} is reached from other machines ({ip}), without TLS"))
+                .hint(hint))
+        }
+    }
+}
+
+async fn rotate_at_hangup(tap: Handle) {
+    let Ok(mut hangups) = signal(SignalKind::hangup()) else { return };
+    while hangups.recv().await.is_some() {
+        tap.rotate();
+    }
+}
+
+fn greeting(at: &str, setup: &Setup) -> String {
+    let (upstream, trace) = (&setup.config.upstream, setup.config.trace_out.display());
+    let further: String = setup.routes.iter().map(|route| format!(", {route}")).collect();
+    let mut kept = vec![if setup.config.record_tokens { "token ids" } else { "no token ids" }];
+    kept.extend(setup.content.text.then_some("text"));
+    kept.extend(setup.content.requests.then_some("requests"));
+    kept.extend(setup.content.logprobs.then_some("log probabilities"));
+    let kept = if kept == ["no token ids"] {
+        "shapes and timing only, no token ids".to_owned()
+    } else {
+        format!("with {}", kept.join(", "))
+    };
+    format!("tap on {at} -> {upstream}{further}\nrecording to {trace} ({kept}); Ctrl-C ends it\n")
+}
+
+fn exit_summary(report: &Report) -> String {
+    let recorder = &report.recorder;
+    let mut text = format!("forwarded {} requests, wrote {} records\n", report.forwarded, recorder.written);
+    text.push_str(&output::counts(&[
+        (recorder.queue_full, "records dropped: the recorder could not keep up"),
+        (recorder.queue_bytes, "records dropped: the exchanges that waited for the recorder held too many bytes"),
+        (recorder.write_failed, "records dropped: the trace could not be written"),
+        (recorder.broken, "records dropped: they could not be made"),
+        (recorder.hashes_skipped, "exchanges recorded without block hashes: too many long prompts waited"),
+        (recorder.content_skipped, "exchanges recorded without their content: too long, or too much at a time"),
+        (recorder.unsearched, "exchanges recorded without their content: too much work to search it for secrets"),
+        (recorder.ids_incomplete, "exchanges recorded without ids: the engine did not send all of them"),
+        (recorder.repaired, "records repaired: they broke a rule of the format, and what broke it was left out"),
+        (recorder.choices_left_out, "choices without a record: their requests had too many"),
+        (recorder.redacted, "records with secrets redacted"),
+        (recorder.emptied, "times another program emptied the trace: what was in it is gone, and it was begun again"),
+        (report.informational_dropped, "informational responses (1xx) dropped: their clients did not read"),
+        (report.cut as u64, "connections cut at the drain's deadline"),
+    ]));
+    if let Some(error) = recorder.write_error.as_ref().filter(|_| !recorder.is_failing) {
+        text.push_str(&format!("  recording went on after: {error}\n"));
+    }
+    if recorder.files > 1 {
+        text.push_str(&format!("  in {} files\n", recorder.files));
+    }
+    text
+}
+
+impl From<TapError> for Failure {
+    fn from(error: TapError) -> Self {
+        match &error {
+            TapError::Trace(TraceError::Exists { .. }) => Self::usage(error)
+                .hint("add to it with --append, replace it with --overwrite, or go on beside it with --next"),
+            TapError::Trace(TraceError::Suffix { .. }) => Self::usage(error),
+            TapError::Trace(TraceError::Io { .. } | TraceError::InUse { .. }) | TapError::Recorder(_) => {
+                Self::environment(error)
+            }
+            TapError::Trace(_) => Self::input(error),
+        }
+    }
+}

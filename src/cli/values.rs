@@ -1,0 +1,184 @@
+//! The values of flags that choose one variant of a type of the layers below, which do not see clap.
+//!
+//! See docs/decisions/0043-flag-values.md.
+
+use std::{fmt, str::FromStr};
+
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+
+use crate::{
+    engine::{
+        kv_cache::HashAlgorithm,
+        kv_events::{EventEncoding, EventHashes},
+        scheduler::SchedulingPolicy,
+    },
+    inspect::Answers,
+    play::{Synthetic, UnmatchedPace},
+    recording::{
+        canonical::Form,
+        cassette::{Times, TokenIds},
+    },
+    replay::{
+        matching::requests::{OnExhausted, Retries},
+        mcp::{OnNovel, OnUsedUp},
+        player::{Ids, MissDetail, OnMiss, RecordErrors},
+    },
+    text::prompt::BlockHash,
+};
+
+/// A type whose variants are the values of a flag. It stands for clap's `ValueEnum`, which only the crate of the type could implement.
+pub(in crate::cli) trait FlagValue: Clone + Send + Sync + 'static {
+    const VARIANTS: &[Self];
+
+    /// Value and help; `None` for a variant that no flag may choose.
+    fn value(&self) -> Option<(&'static str, &'static str)>;
+
+    fn named(value: &str) -> Option<Self> {
+        let is_named = |variant: &&Self| variant.value().is_some_and(|(own, _)| own == value);
+        Self::VARIANTS.iter().find(is_named).cloned()
+    }
+}
+
+/// Reads the value of a flag that chooses a variant of `T`.
+pub(in crate::cli) fn one_of<T: FlagValue>() -> impl TypedValueParser<Value = T> {
+    let values = T::VARIANTS.iter().filter_map(T::value);
+    PossibleValuesParser::new(values.map(|(value, help)| PossibleValue::new(value).help(help)))
+        .try_map(|typed| T::named(&typed).ok_or("not one of the values"))
+}
+
+/// Implements [`FlagValue`]: each variant with its value and its help; those behind `-` have no value.
+macro_rules! values {
+    ($($type:ty { $($variant:ident $value:literal $help:literal,)+ $(- $hidden:ident)? })+) => {$(
+        impl FlagValue for $type {
+            const VARIANTS: &[Self] = &[$(Self::$variant),+];
+
+            fn value(&self) -> Option<(&'static str, &'static str)> {
+                match self {
+                    $(Self::$variant => Some(($value, $help)),)+
+                    $(Self::$hidden => None,)?
+                }
+            }
+        }
+    )+};
+}
+
+/// Reads a share from 0 to 1; `needed` is the message for what is none.
+pub(in crate::cli) fn share(needed: &'static str) -> impl Fn(&str) -> Result<f64, String> + Clone {
+    move |text| text.parse().ok().filter(|share| (0.0..=1.0).contains(share)).ok_or_else(|| needed.to_owned())
+}
+
+values! {
+    SchedulingPolicy {
+        Fcfs "fcfs" "First come, first served",
+        Priority "priority" "The lowest priority first, and of equal ones the oldest",
+    }
+    HashAlgorithm {
+        Sha256 "sha256" "SHA-256 of pickled tokens",
+        Sha256Cbor "sha256_cbor" "SHA-256 of tokens in CBOR",
+        Xxhash "xxhash" "XXH3, 128 bits, of pickled tokens",
+        XxhashCbor "xxhash_cbor" "XXH3, 128 bits, of tokens in CBOR",
+    }
+    EventEncoding {
+        Map "map" "A map of its fields, as vLLM 0.32",
+        Array "array" "An array of its values, as earlier versions",
+    }
+    EventHashes {
+        Int "int" "A number, its last 8 bytes",
+        Bytes "bytes" "All of its bytes",
+    }
+    BlockHash {
+        Xxh3_64 "xxh3-64" "About ten times faster",
+        Fnv1a64 "fnv1a-64" "The public one",
+        - SipHash24
+    }
+    Answers {
+        Verbatim "verbatim" "The tokens that were sampled",
+        Changed "changed" "Others, as where its text is tokenized anew or a template leaves reasoning out",
+    }
+    Form {
+        Even "even" "What means the same is the same",
+        Strict "strict" "Field by field",
+    }
+    Ids {
+        Recorded "recorded" "As recorded",
+        Fresh "fresh" "New ones",
+    }
+    MissDetail {
+        Brief "brief" "The message and the first differences; both requests are at /vcr/misses/N",
+        Full "full" "Both requests and all their differences",
+        Summary "summary" "The message",
+        None "none" "That it is one",
+    }
+    OnExhausted {
+        Error "error" "An error",
+        Last "last" "The last one again",
+        Cycle "cycle" "From the first one again",
+    }
+    OnMiss {
+        Error "error" "An error that names the closest record",
+        Random "random" "What play makes up",
+        Stub "stub" "A short text that names the request",
+        Upstream "upstream" "The upstream's answer",
+        Record "record" "The upstream's answer, which is added to the cassette",
+    }
+    OnNovel {
+        Error "error" "An error that names the closest record",
+        Stub "stub" "A short text that names the call, from tools only",
+        Null "null" "A result that is null, from tools only",
+        Closest "closest" "The answer to a similar call of the same tool",
+        Upstream "upstream" "The real server's answer",
+        Record "record" "The real server's answer, which is added to the cassette",
+    }
+    OnUsedUp {
+        Error "error" "An error",
+        Last "last" "The last one again",
+    }
+    RecordErrors {
+        Lasting "lasting" "Those that would be the same the next time",
+        All "all" "All of them",
+    }
+    Retries {
+        Reserve "reserve" "The record that was served before",
+        Consume "consume" "The next one",
+    }
+    Synthetic {
+        Random "random" "Seeded random tokens",
+        Echo "echo" "The prompt's own tokens, once; with ignore_eos over and over",
+    }
+    Times {
+        Sidecar "sidecar" "Beside the cassette",
+        Inline "inline" "In its records",
+        None "none" "Nowhere",
+    }
+    TokenIds {
+        Sidecar "sidecar" "As the engine sent them",
+        None "none" "Nowhere",
+    }
+    UnmatchedPace {
+        Trace "trace" "The first after the trace's median TTFT, each further one after its median gap",
+        Instant "instant" "At once",
+    }
+}
+
+/// Text that is never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub(in crate::cli) struct Secret(pub(in crate::cli) String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Secret")
+    }
+}
+
+impl FromStr for Secret {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Self(text.to_owned()))
+    }
+}
+
+pub(in crate::cli) fn host_and_port(typed: &str) -> Result<String, String> {
+    let is_address = typed.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+    if is_address { Ok(typed.to_owned()) } else { Err(format!("`{typed}` is not HOST:PORT, such as 127.0.0.1:8001")) }
+}
