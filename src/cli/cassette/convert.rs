@@ -16,6 +16,7 @@ use crate::{
         output,
         redaction::{self, RedactionArgs},
     },
+    play::load_tokenizer,
     recording::{
         cassette::{self, CassetteError, CassetteWriter, Header, Tokens, WriteMode, is_cassette},
         trace::{CreateMode, End, Reader, TraceError, Writer},
@@ -52,7 +53,7 @@ pub(in crate::cli) struct ConvertArgs {
 
 /// Converts in the direction that the names of the files give.
 pub(in crate::cli) fn run(args: &ConvertArgs) -> Result<ExitCode, Failure> {
-    let tokenizer = args.tokenizer.as_deref().map(Tokenizer::load).transpose()?;
+    let tokenizer = args.tokenizer.as_deref().map(load_tokenizer).transpose()?;
     if !is_cassette(&args.from) && is_cassette(&args.to) && is_log_file(&args.from) {
         return from_log(args);
     }
