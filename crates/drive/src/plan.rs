@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(
             turns,
             [
-                (Start::Since(MS * 0), vec![]),
+                (Start::Since(Duration::ZERO), vec![]),
                 (Start::After(MS * 50), vec![0]),
                 (Start::After(MS * 60), vec![0]),
                 (Start::After(MS * 40), vec![2, 1]),
@@ -271,7 +271,7 @@ mod tests {
         let fast = plan(&requests, Load::Open(Arrivals::Recorded, 2.0), &selection);
         assert_eq!(
             fast.sessions.iter().map(|session| session.begin).collect::<Vec<_>>(),
-            [Some(MS * 0), Some(MS * 150)]
+            [Some(Duration::ZERO), Some(MS * 150)]
         );
         assert_eq!(fast.sessions[0].turns[1].start, Start::After(MS * 400));
         let closed = plan(&requests, Load::Closed(3), &Selection::default());

@@ -2,7 +2,7 @@
 
 use std::{
     io::{Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     thread,
     time::Duration,
 };
@@ -43,6 +43,8 @@ fn pass(number: usize, mut client: TcpStream, server: SocketAddr, damage: &dyn F
         }
     }
     let _left = client.write_all(&damage(number, response));
+    // The other thread has the connections too.
+    let _closed = (client.shutdown(Shutdown::Both), server.shutdown(Shutdown::Both));
 }
 
 fn is_whole(response: &[u8]) -> bool {
@@ -88,7 +90,7 @@ fn trace(outputs: &[&[u32]]) -> Trace {
 fn drive(trace: &Trace, target: SocketAddr, flags: &[&str]) -> Value {
     let target = format!("http://{target}");
     let path = &trace.file;
-    let mut arguments = vec!["replay", path.to_str().unwrap(), "--target", &target, "--json"];
+    let mut arguments = vec!["replay", path.to_str().unwrap(), "--target", &target, "--json", "--timeout", "20s"];
     arguments.extend(flags);
     let output = vcr(&arguments);
     serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)))
