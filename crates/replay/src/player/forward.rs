@@ -1,6 +1,8 @@
 //! Requests that go upstream. `play` forwards them here and copies their responses for the recorder, the client's bytes first and as
 //! they came; the tap forwards them itself.
 
+pub(in crate::player) mod completion;
+
 use std::{convert::Infallible, sync::Arc};
 
 use bytes::Bytes;
@@ -12,18 +14,18 @@ use serde_json::Value;
 use tokio::time::Instant;
 use tower_service::Service;
 
-use super::{
-    CassettePlayer, Completed, Config, Selection,
-    forwarding::Plan,
-    recorder::PendingExchange,
-    request::{IncomingRequest, upstream_header},
-};
 use crate::{
     account::{
         self, Admin, Ledger,
         http::{plain, put},
     },
     matching::requests::Retry,
+    player::{
+        CassettePlayer, Completed, Config, Selection,
+        config::forwarding::Plan,
+        receive::request::{IncomingRequest, upstream_header},
+        record::recorder::PendingExchange,
+    },
 };
 use base::rate_limited_log::RateLimitedLog;
 use net::{

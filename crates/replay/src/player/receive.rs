@@ -1,21 +1,26 @@
 //! Reading of a request: its session, whether the player answers it at all, its body.
 
+pub(in crate::player) mod body;
+pub(in crate::player) mod request;
+
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 use http::{Method, Request, StatusCode, header, request::Parts};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::{
-    CassettePlayer, Config, Decided, Decision, Unanswered,
-    answering::Received,
-    forwarding::Forwarding,
-    request::{IncomingRequest, upstream_header},
-};
-use crate::account::{
-    DEFAULT_SESSION,
-    http::{plain, read},
-    session_of, upstream_of,
+use crate::{
+    account::{
+        DEFAULT_SESSION,
+        http::{plain, read},
+        session_of, upstream_of,
+    },
+    player::{
+        CassettePlayer, Config, Decided, Decision, Unanswered,
+        config::forwarding::Forwarding,
+        decide::Received,
+        receive::request::{IncomingRequest, upstream_header},
+    },
 };
 use api::endpoints::route;
 use net::{server::RequestBody, wire::percent_decoded};

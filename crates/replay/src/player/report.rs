@@ -1,12 +1,21 @@
 //! What was served, what was not.
 
+pub(in crate::player) mod environment;
+pub(in crate::player) mod groups;
+pub(in crate::player) mod journal;
+pub(in crate::player) mod ledger;
+pub(in crate::player) mod recorded;
+pub(in crate::player) mod tools;
+
 use std::{
     collections::{BTreeMap, HashSet},
     sync::{MutexGuard, PoisonError, atomic::Ordering::Relaxed},
 };
 
-use super::{CassettePlayer, SessionState, groups::Scope};
-use crate::account::{DEFAULT_SESSION, EarlierReports, Report, SessionReport, UnusedRecord};
+use crate::{
+    account::{DEFAULT_SESSION, EarlierReports, Report, SessionReport, UnusedRecord},
+    player::{CassettePlayer, SessionState, report::groups::Scope},
+};
 
 /// Account of sessions that were ended, opened anew or reset.
 #[derive(Debug, Default)]

@@ -6,17 +6,18 @@
 mod advice;
 mod comparison;
 mod message;
+pub(in crate::player) mod on_miss;
 pub(super) mod pages;
 
 use http::Response;
 use serde_json::{Map, Value, json};
 
 use self::{advice::advice, comparison::compared, message::Facts};
-use super::{CassettePlayer, Config, request::IncomingRequest};
 use crate::{
     account::http::{put, whole},
     matching::requests::Lookup,
     miss::{FOR_CLIENTS, FOR_LOG, edits, named},
+    player::{CassettePlayer, Config, receive::request::IncomingRequest},
 };
 use base::one_line::clipped;
 use net::server::ResponseBody;
