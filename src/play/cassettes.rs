@@ -27,7 +27,7 @@ use crate::{
     },
     replay::{
         delivery::Clock,
-        player::{CassettePlayer, Decided, Decision, Received, ReplayedResponse, Unanswered},
+        player::{CassettePlayer, Decided, Decision, Generated, Received, ReplayedResponse, Unanswered},
     },
 };
 
@@ -92,7 +92,13 @@ impl Cassettes {
     /// Sends a response at its deadlines.
     async fn deliver(&self, response: ReplayedResponse, places: Option<Places>, clock: Clock) -> Response {
         let state = &self.state;
-        let flights = match self.flights(&response, places) {
+        // A cassette does not say what else was there.
+        let timing = RecordedTiming { schedule: response.schedule(), arrived: response.at, concurrency: 1 };
+        let flights = match places.zip(response.generated.as_ref()) {
+            Some((places, generated)) => flights(state, places, generated, timing),
+            None => Ok(Flights::default()),
+        };
+        let flights = match flights {
             Ok(flights) => flights,
             Err(busy) => return refusal(busy, response.request.endpoint),
         };
@@ -103,19 +109,21 @@ impl Cassettes {
         let keep_alive = state.config.server.keep_alive;
         response.deliver(clock, gate, keep_alive, flights).await.map(Body::new)
     }
+}
 
-    /// The choices of a response among the engine's counters, and in the simulated engine where there is one.
-    ///
-    /// # Errors
-    /// 503 where the engine has no room for more, 400 where the response takes too much memory.
-    fn flights(&self, response: &ReplayedResponse, places: Option<Places>) -> Result<Flights, ApiError> {
-        let state = &self.state;
-        let Some((places, generated)) = places.zip(response.generated.as_ref()) else { return Ok(Flights::default()) };
-        // A cassette does not say what else was there.
-        let timing = RecordedTiming { schedule: response.schedule(), arrived: response.at, concurrency: 1 };
-        let run = state.engine.as_ref().map(|engine| engine.run_recorded(generated, timing)).transpose()?.flatten();
-        Ok(Flights::of(&state.metrics, response.at, generated, places, run))
-    }
+/// The choices of a recorded response among the engine's counters, and in the simulated engine where there is one.
+///
+/// # Errors
+/// 503 where the engine has no room for more, 400 where the response takes too much memory.
+pub(super) fn flights(
+    state: &State,
+    places: Places,
+    generated: &Generated,
+    timing: RecordedTiming<'_>,
+) -> Result<Flights, ApiError> {
+    let at = timing.arrived;
+    let run = state.engine.as_ref().map(|engine| engine.run_recorded(generated, timing)).transpose()?.flatten();
+    Ok(Flights::of(&state.metrics, at, generated, places, run))
 }
 
 /// A refusal in the words of the request's family.

@@ -36,11 +36,6 @@ struct Choice {
 }
 
 impl Flights {
-    /// The only choice of a response.
-    pub(in super::super) fn one(flight: Flight, finish: &'static str) -> Self {
-        Self { choices: vec![Choice { flight: Some(flight), finish }], run: None, burst: None }
-    }
-
     /// The choices of a recorded response to a request that came then and was admitted to these places. Where an engine runs them, it
     /// counts their prompts.
     pub(in super::super) fn of(

@@ -13,11 +13,9 @@
 
 mod answer;
 pub(super) mod errors;
-pub(super) mod failure;
 pub(super) mod logprobs;
 mod refresh;
 pub(super) mod responses;
-mod simulated;
 
 use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
@@ -38,9 +36,10 @@ use crate::{
     net::wire::{encode_event, json_as_utf8},
     play::{
         State,
+        cassettes::flights,
         engine::RecordedTiming,
         http::{body_of_type, error, events_of_type, read_body},
-        metrics::{Flights, Group},
+        metrics::Flights,
         request::{
             blocking::off_the_loop,
             extract::{clock, request_id_of, session},
@@ -56,7 +55,7 @@ use crate::{
     replay::{
         delivery::{Clock, RecordedContent, RecordedResponse, ResponseEnd, Wait, class_of, stream_of},
         matching::MatchBy,
-        player::{OtherForm, other_form},
+        player::other_form,
     },
 };
 
@@ -215,7 +214,13 @@ fn plan(state: &State, request: &Candidate) -> Result<Plan, ApiError> {
             let schedule = answer::schedule(&content, &record, &chunks, state.config.pacing);
             let concurrency = replay.concurrency(Some(selected.record));
             let timing = RecordedTiming { schedule: &schedule, arrived: request.at, concurrency };
-            let flights = flights(state, &simulated::Exchange { record: &record, response, request }, timing)?;
+            let flights = match record.output_tokens > 0 && record.endpoint.is_some_and(Endpoint::generates) {
+                true => {
+                    let places = state.metrics.admit(1, state.config.server.max_queued)?;
+                    flights(state, places, &answer::generated(state, &record, response, request), timing)?
+                }
+                false => Flights::default(),
+            };
             RecordedResponse::new(content, schedule, ResponseEnd::Complete, flights).by_tokens(&chunks)
         },
     })))
@@ -243,12 +248,10 @@ fn content(
     if !generates || is_error || is_same_request || wants_stream == is_stream {
         return Ok(as_recorded(response, refresh));
     }
-    let ms = Millis::from(record.e2e.unwrap_or_default()).0;
-    let mut renewed = |bytes: &Bytes| Bytes::from(refresh.apply(&String::from_utf8_lossy(bytes)));
-    match other_form(request.target(), &request.body, response, ms) {
-        Some(OtherForm::Body(body)) => Ok(RecordedContent::Body(renewed(&body))),
-        Some(OtherForm::Events(events)) => {
-            Ok(RecordedContent::Events(events.iter().map(|(ms, event)| (time(*ms), renewed(event))).collect()))
+    match other_form(request.target(), &request.body, response, record.e2e.unwrap_or_default()) {
+        Some(mut content) => {
+            content.change(|part| Some(refresh.apply(&String::from_utf8_lossy(part))));
+            Ok(content)
         }
         // The same request once got a stream without asking for it.
         None if is_stream => Ok(as_recorded(response, refresh)),
@@ -294,26 +297,6 @@ fn headers(response: &Recorded, record: usize, by: MatchBy, session: Option<&Slo
         HeaderValue::from_static(if by == MatchBy::Index { "index" } else { "request" }),
     );
     headers
-}
-
-/// The request among the engine's counters, where tokens were generated for it, and in the simulated engine where there is one.
-///
-/// # Errors
-/// 503 where there is too little room.
-fn flights(state: &State, exchange: &simulated::Exchange<'_>, timing: RecordedTiming<'_>) -> Result<Flights, ApiError> {
-    let record = exchange.record;
-    if record.output_tokens == 0 || !record.endpoint.is_some_and(Endpoint::generates) {
-        return Ok(Flights::default());
-    }
-    let places = state.metrics.admit(1, state.config.server.max_queued)?;
-    let at = timing.arrived;
-    if let Some(engine) = &state.engine {
-        let generated = exchange.generated(state);
-        return Ok(Flights::of(&state.metrics, at, &generated, places, engine.run_recorded(&generated, timing)?));
-    }
-    let group = Group::new(&state.metrics, at, 1, places);
-    let flight = group.start(record.prompt_tokens, record.cached_tokens.unwrap_or(0), record.output_tokens);
-    Ok(Flights::one(flight, answer::finish(record)))
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ use crate::{
         },
         load::{adapters::Asked, config::DEFAULT_RANDOM_TOKENS},
         metrics::Group,
-        recorded::{errors::RefusedRequest, failure::Failure},
+        recorded::errors::{Failure, RefusedRequest},
         request::{
             blocking::check_cancelled,
             budget, info,

@@ -16,7 +16,7 @@ use crate::{
             synthetic::{in_place_of, made_up},
         },
         load::{Replay, config::Unmatched},
-        recorded::{errors, failure::Failure},
+        recorded::errors::{self, Failure},
         selection::{account::Slot, miss::Explanation},
     },
     recording::trace::{FinishReason, Outcome, PromptLogprobs, Record, RecordRef},

@@ -1,6 +1,5 @@
 //! The decision for a request that was read: forward it, serve a record, or miss.
 
-pub(in crate::player) mod chosen;
 pub(in crate::player) mod cross;
 pub(in crate::player) mod fixtures;
 pub(in crate::player) mod later_names;
@@ -16,16 +15,15 @@ use crate::{
     account::http::plain,
     matching::requests::{Again, Found, Lookup, LookupRequest},
     player::{
-        CassettePlayer, Decided, Decision,
+        CassettePlayer, Decided, Decision, SessionState,
         answer::{
             content,
-            failure::FailureDelivery,
             fresh_ids::Renaming,
-            response::{ReplayedResponse, Served},
+            response::{FailureDelivery, ReplayedResponse, Served},
         },
         config::forwarding::{Forwarding, Frozen, Plan},
         decide::cross::Family,
-        receive::request::IncomingRequest,
+        receive::IncomingRequest,
         record::recorder::route_of,
     },
 };
@@ -129,19 +127,17 @@ impl CassettePlayer {
     }
 
     pub(in crate::player) fn select(&self, asked: &IncomingRequest) -> Lookup {
-        let lookup_request = lookup_request(asked);
-        let mut sessions = self.lock();
-        let state = sessions.entry(asked.session.clone()).or_default();
-        state.session.select(&self.index, &self.config.matching, &lookup_request)
+        let (index, matching) = (&self.index, &self.config.matching);
+        self.in_session(&asked.session, |state| state.session.select(index, matching, &lookup_request(asked)))
     }
 
     /// The record of a chat for a request of another family, as the chat that it stands for.
     fn select_chat(&self, asked: &IncomingRequest) -> Option<(IncomingRequest, Family, Found)> {
         let (index, rules) = self.across.as_ref()?;
         let (chat, family) = cross::as_chat(asked, &self.config, rules)?;
-        let mut sessions = self.lock();
-        let state = sessions.entry(asked.session.clone()).or_default();
-        match state.session.select_also(index, &self.config.matching, &lookup_request(&chat)) {
+        let select =
+            |state: &mut SessionState| state.session.select_also(index, &self.config.matching, &lookup_request(&chat));
+        match self.in_session(&asked.session, select) {
             Lookup::Found(found) => Some((chat, family, found)),
             Lookup::Exhausted { .. } | Lookup::Nothing => None,
         }

@@ -23,7 +23,7 @@ use crate::{
     player::{
         CassettePlayer, Completed, Config, Selection,
         config::forwarding::Plan,
-        receive::request::{IncomingRequest, upstream_header},
+        receive::{IncomingRequest, upstream_header},
         record::recorder::PendingExchange,
     },
 };
@@ -57,7 +57,7 @@ pub struct Forward {
 impl CassettePlayer {
     /// A request that goes upstream, and is recorded where it is to be.
     pub(super) fn begin_forward(&self, asked: IncomingRequest, plan: Plan, at: Instant) -> Forward {
-        self.lock().entry(asked.session.clone()).or_default().forwarded += 1;
+        self.in_session(&asked.session, |state| state.forwarded += 1);
         let recorder = self.recorder.as_ref().filter(|_| plan == Plan::Record);
         let pending = recorder.map(|recorder| recorder.begin(request_of(&asked), at));
         let pending = pending.or_else(|| self.begin_comparison(&asked, at));

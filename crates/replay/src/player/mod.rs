@@ -37,10 +37,10 @@ use http::{Request, Response};
 
 pub use crate::player::{
     answer::{
+        content::other_form,
         engine_input::{EngineExchange, EngineInput, response_texts},
         fresh_ids::Ids,
         generated::{Generated, GeneratedChoice},
-        other_form::{OtherForm, other_form},
         put_back::{SuppliedSecrets, SuppliedSecretsError, not_put_back, value_plans},
         response::ReplayedResponse,
     },
@@ -73,12 +73,12 @@ use crate::{
     matching::requests::{CassetteIndex, Session},
     mcp::Servers,
     player::{
-        answer::token_counts::Counter,
+        answer::generated::Counter,
         decide::fixtures::Fixtures,
         index::Ready,
-        miss::pages::Pages,
+        miss::Pages,
         record::{compare::Comparisons, recorder::CassetteRecorder},
-        report::{Earlier, groups::Groups},
+        report::{Earlier, Groups},
     },
     timing::Pacer,
     values::{EarlierValues, ValuePlans},
@@ -363,5 +363,14 @@ impl CassettePlayer {
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, SessionState>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes a session, which begins where there is none.
+    fn in_session<T>(&self, name: &str, change: impl FnOnce(&mut SessionState) -> T) -> T {
+        let mut sessions = self.lock();
+        match sessions.get_mut(name) {
+            Some(state) => change(state),
+            None => change(sessions.entry(name.to_owned()).or_default()),
+        }
     }
 }

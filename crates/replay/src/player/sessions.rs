@@ -1,7 +1,5 @@
 //! Sessions with cassettes of their own: a cassette_player inside the cassette_player, which plays and records for one session.
 
-pub(in crate::player) mod recordings;
-
 use std::{
     path::{Component, Path, PathBuf},
     sync::Arc,

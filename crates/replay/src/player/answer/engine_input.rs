@@ -13,7 +13,7 @@
 use serde_json::Value;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-use crate::player::{answer::token_counts::texts_of, record::assemble};
+use crate::player::{answer::generated::texts_of, record::assemble};
 use api::{
     Endpoint, EventOptions,
     answers::Answer,

@@ -9,6 +9,7 @@ use std::{
 
 use serde_json::Value;
 
+use crate::delivery::RecordedContent;
 use api::Endpoint;
 use recording::{
     canonical::visit_ids,
@@ -60,14 +61,15 @@ impl Renaming {
         }
     }
 
-    /// The answer, or a part of it, with the new ids.
-    pub(in crate::player) fn apply(&self, text: &[u8]) -> Option<Vec<u8>> {
+    /// Puts the new ids into an answer.
+    pub(in crate::player) fn rename(&self, content: &mut RecordedContent) {
         if self.0.is_empty() {
-            return None;
+            return;
         }
-        let text = std::str::from_utf8(text).ok()?;
-        let renamed = self.0.iter().fold(text.to_owned(), |text, (old, new)| text.replace(old, new));
-        Some(renamed.into_bytes())
+        content.change(|part| {
+            let text = std::str::from_utf8(part).ok()?;
+            Some(self.0.iter().fold(text.to_owned(), |text, (old, new)| text.replace(old, new)))
+        });
     }
 }
 

@@ -17,7 +17,7 @@ pub use self::supplied::{SuppliedSecrets, SuppliedSecretsError};
 use crate::{
     player::{
         CassettePlayer,
-        receive::request::IncomingRequest,
+        receive::IncomingRequest,
         secrets::{note, note_all, placeholders_of, put_into},
     },
     values::{EarlierValues, RecordKey, ValuePlan, ValuePlans},
@@ -185,8 +185,7 @@ impl CassettePlayer {
     /// Keeps the values of a request that later answers of its session have.
     pub(in crate::player) fn keep_values(&self, asked: &IncomingRequest, record: usize) {
         if let Some(key) = self.key_of(record).filter(|key| self.put_back.is_source(*key)) {
-            let mut sessions = self.lock();
-            sessions.entry(asked.session.clone()).or_default().values.insert(key, asked.seen.clone());
+            self.in_session(&asked.session, |state| state.values.insert(key, asked.seen.clone()));
         }
     }
 
@@ -205,7 +204,7 @@ impl CassettePlayer {
         };
         let values = plan.values(&asked.seen, &earlier);
         if plan.leaves_any(&values) {
-            self.lock().entry(asked.session.clone()).or_default().placeholders += 1;
+            self.in_session(&asked.session, |state| state.placeholders += 1);
         }
         restored(record, &values)
     }

@@ -1,9 +1,10 @@
 //! The response of a record: its status and headers, and its content with deadlines.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
+use http_body::Body;
 use http_body_util::{BodyExt, StreamBody};
 use serde_json::json;
 use tokio::time::Instant;
@@ -13,25 +14,26 @@ use crate::{
     delivery::{Clock, Gate, RecordedContent, RecordedResponse, ResponseEnd, TokenCounter, Wait, class_of, frames_of},
     meter::{chunks_of, event_data},
     player::{
+        CassettePlayer,
         answer::{
-            content::Reply,
-            failure::FailureDelivery,
+            content::{EVENTS, Reply, time},
             fresh_ids::Renaming,
-            generated::{self, Generated},
-            token_counts::Counter,
+            generated::{self, Counter, Generated},
         },
-        receive::request::IncomingRequest,
+        receive::IncomingRequest,
         record::assemble,
     },
     timing::{Pacing, ResponseSchedule, TokenChunk},
 };
 use api::{Endpoint, answers::Answer, endpoints::route};
-use base::units::Millis;
-use net::server::{ResponseBody, whole_body};
-use recording::cassette::{self, Content, Fault, Moment, Record};
-
-/// The type of an event stream.
-const EVENTS: &str = "text/event-stream; charset=utf-8";
+use net::{
+    server::{BodyError, ResponseBody, whole_body},
+    upstream::{BodyObserver, Observed, Relayed},
+};
+use recording::{
+    canonical::Key,
+    cassette::{self, Content, Fault, Moment, Record},
+};
 
 /// Headers of how this server sends a body, whatever was written by hand.
 const IS_OF_THE_SERVER: [&str; 5] = ["content-length", "transfer-encoding", "connection", "keep-alive", "upgrade"];
@@ -106,24 +108,24 @@ impl Served<'_> {
         let mut generated = generated::of(record, self.asked, self.counter);
         let totals: Vec<u32> = generated.iter().flat_map(|it| &it.choices).map(|choice| choice.tokens).collect();
         let mut announced = None;
-        let (content, schedule, chunks, content_type) = match reply.renamed(renaming) {
-            Reply::Events(events) => {
-                let events: Vec<(Duration, Bytes)> =
-                    events.into_iter().map(|event| (time(event.ms), event.bytes)).collect();
+        let Reply { mut content, content_type, end: complete } = reply;
+        renaming.rename(&mut content);
+        let (schedule, chunks) = match &mut content {
+            RecordedContent::Events(events) => {
                 let times: Vec<Duration> = events.iter().map(|(at, _)| *at).collect();
                 let chunks = chunks_of(events.iter().map(|(at, event)| (*at, event_data(event))), &totals);
                 let schedule = ResponseSchedule::stream(&times, &chunks, self.pacing);
-                (RecordedContent::Events(events), schedule, chunks, EVENTS)
+                (schedule, chunks)
             }
-            Reply::Body { ms, content_type, mut bytes } => {
+            RecordedContent::Body(bytes) => {
                 let schedule =
-                    ResponseSchedule::body(time(ms), &streamed_chunks(record, &totals), &totals, self.pacing);
+                    ResponseSchedule::body(complete, &streamed_chunks(record, &totals), &totals, self.pacing);
                 if let Some(Fault::Truncate { .. }) = fault {
                     announced = Some(bytes.len());
                     // Half of what is announced, and the connection breaks.
                     bytes.truncate(bytes.len() / 2);
                 }
-                (RecordedContent::Body(bytes), schedule, Vec::new(), content_type)
+                (schedule, Vec::new())
             }
         };
         if let (Some(fault), RecordedContent::Events(_), Some(generated)) = (fault, &content, &mut generated) {
@@ -173,10 +175,6 @@ fn end(fault: Option<Fault>, content: &RecordedContent) -> ResponseEnd {
         (Some(Fault::Truncate { .. }), RecordedContent::Events(_)) => ResponseEnd::Cut,
         (Some(Fault::Stall { .. }), _) => ResponseEnd::Silent,
     }
-}
-
-fn time(ms: f64) -> Duration {
-    Millis(ms).duration().unwrap_or_default()
 }
 
 impl ReplayedResponse {
@@ -285,4 +283,43 @@ pub(in crate::player) fn stub(asked: &IncomingRequest) -> Record {
     let content = assemble::choices(path, &stub).unwrap_or(Content::Json(stub));
     let answer = cassette::Answer { status: 200, content, ..cassette::Answer::default() };
     Record { body: asked.body.clone(), answer, ..Record::default() }
+}
+
+/// Observer of the delivery of a failure. One that is dropped before the end leaves no mark: its client did not get it.
+#[derive(Debug)]
+pub(in crate::player) struct FailureDelivery {
+    cassette_player: Arc<CassettePlayer>,
+    session: String,
+    key: Key,
+    record: usize,
+}
+
+impl FailureDelivery {
+    pub(in crate::player) fn new(
+        cassette_player: &Arc<CassettePlayer>,
+        asked: &IncomingRequest,
+        record: usize,
+    ) -> Self {
+        let (cassette_player, session) = (Arc::clone(cassette_player), asked.session.clone());
+        Self { cassette_player, session, key: asked.identity.key, record }
+    }
+
+    /// Watches the response; one that stalls never ends, and an empty body is never polled.
+    pub(in crate::player) fn watch(mut self, response: Response<ResponseBody>, stalls: bool) -> Response<ResponseBody> {
+        if stalls || response.body().is_end_stream() {
+            self.end(None);
+            return response;
+        }
+        response.map(|body| Observed::new(Relayed::untouched(body), self).boxed_unsync())
+    }
+}
+
+impl BodyObserver for FailureDelivery {
+    fn data(&mut self, _: &Bytes) {}
+
+    fn end(&mut self, _: Option<&BodyError>) {
+        if let Some(state) = self.cassette_player.lock().get_mut(&self.session) {
+            state.session.failed(self.key, self.record);
+        }
+    }
 }

@@ -6,7 +6,7 @@
 //!
 //! Limits: a response that continues a stored one (`previous_response_id`) is not compared; bodies that were packed are not either.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::Uri;
@@ -15,10 +15,10 @@ use serde_json::{Map, Value, json};
 use crate::player::{
     Config,
     answer::{
-        content::{self, Reply, Timed},
-        token_counts::Counter,
+        content::{self, Reply, time},
+        generated::Counter,
     },
-    receive::request::IncomingRequest,
+    receive::IncomingRequest,
     secrets,
 };
 use api::{
@@ -59,17 +59,10 @@ pub(in crate::player) fn as_chat(
     config: &Config,
     rules: &Rules,
 ) -> Option<(IncomingRequest, Family)> {
-    let (mut chat, family) = match Endpoint::of_path(asked.path()) {
-        Endpoint::Messages => {
-            (MessagesRequest::parse(&asked.bytes).ok()?.chat_body(SystemMessages::Inline).ok()?, Family::Message)
-        }
-        Endpoint::Responses => {
-            let request = ResponsesRequest::parse(&asked.bytes).ok().filter(|request| request.previous().is_none())?;
-            let chat = request.chat_body(request.messages(Vec::new()).ok()?);
-            (chat, Family::Response(Arc::new(request)))
-        }
-        Endpoint::Chat | Endpoint::Completions | Endpoint::Embeddings | Endpoint::Other => return None,
-    };
+    let (mut chat, family) = chat_of(asked)?;
+    if matches!(&family, Family::Response(request) if request.previous().is_some()) {
+        return None;
+    }
     if chat.get("response_format").is_some_and(|format| *format == json!({"type": "text"})) {
         chat.shift_remove("response_format");
     }
@@ -84,18 +77,24 @@ pub(in crate::player) fn is_written_as_chat(record: &Record, asked: &IncomingReq
 
 /// The same for an answer that was written as a chat's for any family: whatever the request continues.
 pub(in crate::player) fn stands_for(asked: &IncomingRequest, config: &Config) -> Option<(IncomingRequest, Family)> {
-    let (chat, family) = match Endpoint::of_path(asked.path()) {
+    let (chat, family) = chat_of(asked)?;
+    Some((asked_as(asked, chat, config, &config.rules), family))
+}
+
+/// The body of the chat that a request of another family is to the engine.
+fn chat_of(asked: &IncomingRequest) -> Option<(Map<String, Value>, Family)> {
+    match Endpoint::of_path(asked.path()) {
         Endpoint::Messages => {
-            (MessagesRequest::parse(&asked.bytes).ok()?.chat_body(SystemMessages::Inline).ok()?, Family::Message)
+            let request = MessagesRequest::parse(&asked.bytes).ok()?;
+            Some((request.chat_body(SystemMessages::Inline).ok()?, Family::Message))
         }
         Endpoint::Responses => {
             let request = ResponsesRequest::parse(&asked.bytes).ok()?;
             let chat = request.chat_body(request.messages(Vec::new()).ok()?);
-            (chat, Family::Response(Arc::new(request)))
+            Some((chat, Family::Response(Arc::new(request))))
         }
-        Endpoint::Chat | Endpoint::Completions | Endpoint::Embeddings | Endpoint::Other => return None,
-    };
-    Some((asked_as(asked, chat, config, &config.rules), family))
+        Endpoint::Chat | Endpoint::Completions | Endpoint::Embeddings | Endpoint::Other => None,
+    }
 }
 
 fn asked_as(asked: &IncomingRequest, chat: Map<String, Value>, config: &Config, rules: &Rules) -> IncomingRequest {
@@ -130,14 +129,14 @@ impl Family {
     /// Encodes the answer of a chat's record as one of this family.
     pub(in crate::player) fn answer(&self, record: &Record, chat: &IncomingRequest, counter: &Counter) -> Reply {
         if let Some(events) = content::events(record, chat, counter) {
-            return Reply::Events(self.events(&events));
+            return Reply::stream(self.events(&events));
         }
-        let whole = content::reply(record, chat, counter);
-        let Reply::Body { ms, content_type, bytes } = whole else { return whole };
-        let text = String::from_utf8_lossy(&bytes);
-        let own = if record.answer.status < 400 { self.body(&text) } else { self.error(&text) };
-        let bytes = own.map_or_else(|| bytes.clone(), Bytes::from);
-        Reply::Body { ms, content_type, bytes }
+        let mut reply = content::reply(record, chat, counter);
+        reply.content.change(|body| {
+            let text = String::from_utf8_lossy(body);
+            if record.answer.status < 400 { self.body(&text) } else { self.error(&text) }
+        });
+        reply
     }
 
     fn body(&self, chat: &str) -> Option<String> {
@@ -166,7 +165,7 @@ impl Family {
     }
 
     /// Encodes the events of a chat as those of this family, each when the original one is due; the opening ones come with the first.
-    fn events(&self, events: &[Event]) -> Vec<Timed> {
+    fn events(&self, events: &[Event]) -> Vec<(Duration, Bytes)> {
         let json = |event: &Event| serde_json::from_str::<Value>(&event.data).unwrap_or_default();
         // A message has the prompt's tokens in its first event, a chat in one of its last two.
         let prompt = events.iter().rev().take(2).find_map(|event| Counts::read(json(event).get("usage")?).prompt);
@@ -176,7 +175,7 @@ impl Family {
         let mut all = Vec::with_capacity(events.len());
         for Event { ms, data, .. } in events {
             chat.read(data, &mut out);
-            all.extend(out.by_ref().map(|bytes| Timed { ms: *ms, bytes }));
+            all.extend(out.by_ref().map(|bytes| (time(*ms), bytes)));
         }
         all
     }

@@ -13,7 +13,7 @@ use tokio::task::spawn_blocking;
 
 use crate::{
     matching::requests::Lookup,
-    player::{CassettePlayer, receive::request::IncomingRequest},
+    player::{CassettePlayer, receive::IncomingRequest},
 };
 use recording::redaction::{has_placeholder, placeholders};
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::{
     miss::{Advice, Comparison, edits, in_shell, only_flags},
-    player::{CassettePlayer, config::forwarding::Selection, miss::Reason, receive::request::IncomingRequest},
+    player::{CassettePlayer, config::forwarding::Selection, miss::Reason, receive::IncomingRequest},
 };
 
 /// Characters of a path in a command.

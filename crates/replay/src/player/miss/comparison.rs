@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::{
     matching::requests::RequestMatch,
     miss::{Comparison, RecordPlace},
-    player::{CassettePlayer, receive::request::IncomingRequest, secrets},
+    player::{CassettePlayer, receive::IncomingRequest, secrets},
 };
 use recording::{
     canonical::{Difference, Identity, Operation, differences},

@@ -3,7 +3,7 @@
 use crate::{
     matching::requests::Lookup,
     miss::{Advice, Comparison, Edit, Explanation, NAME, SHORT, summary},
-    player::{CassettePlayer, miss::Reason, receive::request::IncomingRequest},
+    player::{CassettePlayer, miss::Reason, receive::IncomingRequest},
 };
 use base::one_line::clipped;
 

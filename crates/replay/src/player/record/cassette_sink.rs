@@ -7,9 +7,9 @@
 
 use std::{
     borrow::Cow,
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, atomic::Ordering::Relaxed},
+    sync::Arc,
     time::Duration,
 };
 
@@ -25,16 +25,16 @@ use crate::{
             record_report::RecordCounts,
             recorder::{Arrivals, route_of},
         },
-        secrets::{self, EarlierValues, Redacted},
+        secrets::{self, AnsweredValues, Redacted},
     },
 };
 use base::{rate_limited_log::RateLimitedLog, units::Millis};
 use net::wire::recorded_json_as_utf8;
 use recording::{
-    cassette::{Answer, CassetteError, CassetteWriter, Content, Fault, Record, RecordedExchange, Side},
+    cassette::{Answer, CassetteError, CassetteWriter, Content, Fault, Record, RecordedExchange, Side, ValueSource},
     exchange::{Exchange, ExchangeRequest},
     recorder::{Progress, Sink},
-    redaction::Rules,
+    redaction::{Placeholder, Rules, Seen},
     trace::{Outcome, ResponseContent},
 };
 
@@ -168,15 +168,16 @@ impl CassetteSink {
             }
             self.waiting_bytes -= waiting.weight;
             let Waiting { mut recorded, output_ids, session, redacted, .. } = waiting;
-            if recorded.record.aborted.is_some() {
-                self.counts.partial.fetch_add(1, Relaxed);
-            }
+            let (is_partial, of_mcp) = (recorded.record.aborted.is_some(), is_of_mcp(&recorded.record));
             self.earlier.name_in(&mut recorded.record, &session, &redacted.answered);
-            self.counts.of_mcp.fetch_add(usize::from(is_of_mcp(&recorded.record)), Relaxed);
             let id = self.writer.add_with_ids(recorded, output_ids);
             self.earlier.add(id, &session, &redacted.asked);
-            self.counts.redacted.add(&redacted.all);
-            self.counts.recorded.fetch_add(1, Relaxed);
+            self.counts.add_redacted(&redacted.all);
+            self.counts.note(|report| {
+                report.partial += u64::from(is_partial);
+                report.of_mcp += usize::from(of_mcp);
+                report.recorded += 1;
+            });
         }
     }
 }
@@ -231,15 +232,15 @@ impl Sink for CassetteSink {
             Ok(Err(NotRecorded::Compared)) => {}
             Ok(Err(NotRecorded::Unsearched)) => {
                 tracing::warn!("an exchange is not recorded: to search it for secrets would take too much work");
-                self.counts.unsearched.fetch_add(1, Relaxed);
+                self.counts.note(|report| report.unsearched += 1);
             }
             Ok(Err(NotRecorded::Status(status))) => {
                 tracing::warn!("an answer with status {status} is not recorded (--record-errors all records it)");
-                self.counts.skipped.fetch_add(1, Relaxed);
+                self.counts.note(|report| report.skipped += 1);
             }
             Err(_) => {
                 tracing::error!("an exchange could not be recorded; please report this");
-                self.counts.broken.fetch_add(1, Relaxed);
+                self.counts.note(|report| report.broken += 1);
             }
         }
     }
@@ -260,8 +261,9 @@ impl Sink for CassetteSink {
 
     fn finish(mut self) -> Result<(), CassetteError> {
         self.write(|_, _| true);
+        let path = self.writer.path().to_owned();
         let records = self.writer.finish()?;
-        self.counts.is_not_written.store(records == 0, Relaxed);
+        self.counts.note(|report| report.not_written = (records == 0).then_some(path));
         Ok(())
     }
 }
@@ -317,4 +319,80 @@ fn millis(duration: std::time::Duration) -> f64 {
 
 fn rounded(ms: f64) -> f64 {
     (ms * 1e3).round() / 1e3
+}
+
+/// Bytes of values that are remembered; further ones are not.
+const MOST_BYTES: usize = 16 << 20;
+
+/// A session and a value.
+type ValueKey = (Box<str>, Box<str>);
+
+/// Values in the requests of each session, with the first record that has them.
+#[derive(Default)]
+pub(in crate::player) struct EarlierValues {
+    of: HashMap<ValueKey, (u64, Placeholder)>,
+    bytes: usize,
+}
+
+impl std::fmt::Debug for EarlierValues {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "EarlierValues({})", self.of.len())
+    }
+}
+
+impl EarlierValues {
+    /// Notes in a record where the values of its answer stand that are in an earlier request of its session.
+    pub(in crate::player) fn name_in(&self, record: &mut Record, session: &str, answered: &AnsweredValues) {
+        for (placeholder, value) in answered.0.iter() {
+            if let Some((id, source)) = self.of.get(&(session.into(), value.clone())) {
+                let source = ValueSource { placeholder: source.clone(), record: Some(*id) };
+                record.put_back.push((placeholder.clone(), source));
+            }
+        }
+    }
+
+    /// Remembers the values of a record's request.
+    pub(in crate::player) fn add(&mut self, id: u64, session: &str, asked: &Seen) {
+        for (placeholder, value) in asked.values() {
+            let key: ValueKey = (session.into(), value.into());
+            let bytes = session.len() + value.len() + size_of::<(ValueKey, u64, Placeholder)>();
+            if self.bytes + bytes <= MOST_BYTES && !self.of.contains_key(&key) {
+                self.bytes += bytes;
+                self.of.insert(key, (id, placeholder));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::player::record::cassette_sink::*;
+    use recording::redaction::{Redactor, Rules};
+
+    #[test]
+    fn values_are_known_in_their_session_and_bounded() {
+        let rules = Rules::all();
+        let mut redactor = Redactor::new(&rules);
+        drop(redactor.text("jane@example.org"));
+        let mut earlier = EarlierValues::default();
+        earlier.add(7, "a", &redactor.seen());
+        earlier.add(8, "a", &redactor.seen());
+        let placeholder: Placeholder = "email:3".parse().unwrap();
+        let answered = AnsweredValues(vec![(placeholder.clone(), "jane@example.org".into())]);
+        let named = |session: &str| {
+            let mut record = Record::default();
+            earlier.name_in(&mut record, session, &answered);
+            record.put_back
+        };
+        assert_eq!(named("a"), [(placeholder, "email:1 of 7".parse().unwrap())]);
+        assert_eq!(named("b"), []);
+        let large = format!("{}@example.org", "a".repeat(1 << 20));
+        let mut full = EarlierValues::default();
+        for at in 0..20 {
+            let mut redactor = Redactor::new(&rules);
+            drop(redactor.text(&format!("{at}{large}")));
+            full.add(at, "a", &redactor.seen());
+        }
+        assert!(full.bytes <= MOST_BYTES && full.of.len() == 15, "{}", full.of.len());
+    }
 }

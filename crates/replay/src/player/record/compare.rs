@@ -23,7 +23,7 @@ use crate::{
         CassettePlayer, Output, Timeline,
         forward::request_of,
         miss::Reason,
-        receive::request::IncomingRequest,
+        receive::IncomingRequest,
         record::{
             cassette_sink::{CassetteSink, Entry, EntryContent, record_of},
             recorder::{CassetteRecorder, PendingExchange},

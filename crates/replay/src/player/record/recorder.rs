@@ -3,8 +3,6 @@
 //! A request never waits for the disk: an exchange that ended goes into the queue of a [`Recorder`], whose thread encodes, redacts
 //! and writes it ([`CassetteSink`]). What does not fit into the queue is dropped and counted.
 
-mod place;
-
 use std::{
     collections::BTreeSet,
     path::PathBuf,
@@ -15,9 +13,8 @@ use std::{
 use bytes::Bytes;
 use tokio::time::Instant;
 
-pub use self::place::RecordPlace;
 use crate::player::{
-    Output, Timeline,
+    CassettePlayer, Output, Timeline,
     forward::completion::Completions,
     record::{
         cassette_sink::{CassetteSink, Entry, EntryContent},
@@ -238,21 +235,10 @@ impl<S: Sink<Item = Entry>> CassetteRecorder<S> {
     /// Returns what was recorded so far.
     pub(in crate::player) fn report(&self) -> RecordReport {
         RecordReport {
-            recorded: self.counts.recorded.load(Relaxed),
-            of_mcp: self.counts.of_mcp.load(Relaxed),
-            sessions: 0,
-            skipped: self.counts.skipped.load(Relaxed),
             queue_full: self.progress.queue_full().load(Relaxed),
             queue_bytes: self.progress.queue_bytes().load(Relaxed),
-            unreadable: self.counts.unreadable.load(Relaxed),
-            unsearched: self.counts.unsearched.load(Relaxed),
-            broken: self.counts.broken.load(Relaxed),
-            partial: self.counts.partial.load(Relaxed),
-            redacted: self.counts.redacted.by_kind(),
             unredacted: self.is_unredacted.then(|| self.path.clone()),
-            unanswered: self.counts.unanswered.load(Relaxed),
-            unanswered_why: self.counts.unanswered_why.get().cloned(),
-            not_written: self.counts.is_not_written.load(Relaxed).then(|| self.path.clone()),
+            ..self.counts.report()
         }
     }
 
@@ -311,15 +297,16 @@ impl<S: Sink<Item = Entry>> PendingExchange<S> {
     pub(in crate::player) fn give_up(&self, why: &str) -> bool {
         let ExchangeRequest { method, target, .. } = &self.request;
         tracing::warn!("the answer to {method} {} {why} and is not recorded", route_of(target));
-        self.ticket.recorder.counts.unreadable.fetch_add(1, Relaxed);
+        self.ticket.recorder.counts.note(|report| report.unreadable += 1);
         false
     }
 
     /// Counts an exchange that is not recorded because the upstream did not answer its request.
     pub fn unanswered(self, error: &UpstreamError) {
-        let counts = &self.ticket.recorder.counts;
-        counts.unanswered.fetch_add(1, Relaxed);
-        counts.unanswered_why.get_or_init(|| format!("{error}: {}", error.cause()));
+        self.ticket.recorder.counts.note(|report| {
+            report.unanswered += 1;
+            report.unanswered_why.get_or_insert_with(|| format!("{error}: {}", error.cause()));
+        });
         if let Some(with) = self.with {
             self.ticket.submit(EntryContent::Compared(None, with), 0);
         }
@@ -351,6 +338,29 @@ impl<S: Sink<Item = Entry>> PendingExchange<S> {
 /// A path without its query.
 pub(in crate::player) fn route_of(path: &str) -> &str {
     path.split('?').next().unwrap_or_default()
+}
+
+/// Place of one exchange among the records, taken when its request came. Dropped unfilled, it holds nothing up any more.
+#[derive(Debug)]
+pub struct RecordPlace(Ticket<ExchangeSink>);
+
+impl RecordPlace {
+    /// Submits the exchange; `weight` is the bytes that it holds.
+    pub fn fill(self, recorded: RecordedExchange, weight: usize) {
+        self.0.submit(EntryContent::Replayed(Box::new(recorded)), weight);
+    }
+}
+
+impl CassettePlayer {
+    /// Returns whether anything is recorded.
+    pub fn is_recording(&self) -> bool {
+        self.recorder.is_some()
+    }
+
+    /// Takes the next place in the cassette that is written; `None` where none is.
+    pub fn place(&self) -> Option<RecordPlace> {
+        self.recorder.as_ref().map(|recorder| RecordPlace(recorder.ticket()))
+    }
 }
 
 #[cfg(test)]

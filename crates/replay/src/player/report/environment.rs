@@ -1,6 +1,6 @@
 //! The server that was recorded, and whether it is still the same: its engine, its models, its tokenizer.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use http::{HeaderValue, Method, Request, Uri, header};
 use http_body_util::{BodyExt, Limited};
@@ -13,7 +13,10 @@ use net::{
     server::RequestBody,
     upstream::{Upstream, UpstreamOptions, UpstreamUrl},
 };
-use recording::cassette::{Cassette, Header};
+use recording::{
+    canonical::{SharedBody, UPSTREAM_HEADER, split_upstream},
+    cassette::{Cassette, Header, Record},
+};
 
 /// Timeout of each request about a server.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -140,6 +143,43 @@ async fn ask(upstream: &Upstream<RequestBody>, path: &'static str, body: Option<
     }
     let body = timeout(PATIENCE, Limited::new(response.into_body(), LARGEST).collect()).await.ok()?.ok()?;
     serde_json::from_slice(&body.to_bytes()).ok()
+}
+
+/// Longest request that is shown as an example, in bytes.
+const LONGEST_EXAMPLE: usize = 1000;
+
+impl CassettePlayer {
+    /// The models that were recorded.
+    #[must_use]
+    pub fn models(&self) -> Vec<String> {
+        let names = self.index.boundaries().into_iter().filter_map(|boundary| boundary.strip_prefix("llm:"));
+        let names = names.map(|name| split_upstream(name).0).filter(|name| !name.is_empty()).map(str::to_owned);
+        let mut known = BTreeSet::new();
+        names.chain(self.fixtures.models()).filter(|name| known.insert(name.clone())).collect()
+    }
+
+    /// The names of upstreams that were recorded.
+    #[must_use]
+    pub fn upstreams(&self) -> BTreeSet<String> {
+        let headers = self.records.iter().flat_map(|(_, record)| &record.headers);
+        headers.filter(|(name, _)| name == UPSTREAM_HEADER).map(|(_, upstream)| upstream.clone()).collect()
+    }
+
+    /// Path and body of the first recorded request of a model that is short enough to be tried by hand, else of one that a hand-written
+    /// record answers.
+    #[must_use]
+    pub fn example(&self) -> Option<(String, Value)> {
+        let is_short = |body: &SharedBody| body.fields().is_object() && body.to_string().len() <= LONGEST_EXAMPLE;
+        let is_fit = |(at, (_, record)): &(usize, &(usize, Record))| {
+            self.index.is_servable(*at)
+                && record.method == "POST"
+                && record.path.starts_with("/v1/")
+                && is_short(&record.body)
+        };
+        let found = self.records.iter().enumerate().find(is_fit);
+        let recorded = found.map(|(_, (_, record))| (record.path.clone(), record.body.value()));
+        recorded.or_else(|| self.fixtures.example(&self.records))
+    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     account::ToolDrift,
-    player::{CassettePlayer, receive::request::IncomingRequest, secrets},
+    player::{CassettePlayer, receive::IncomingRequest, secrets},
 };
 use base::one_line::clipped;
 use recording::{
@@ -49,9 +49,8 @@ impl CassettePlayer {
         tools.extend(record.body.get("tools").map(|recorded| ("tools".to_owned(), recorded.clone())));
         let recorded =
             secrets::shown_body(&mut Redactor::new(&self.config.secrets), &Value::from(tools).into(), None).0;
-        let mut sessions = self.lock();
-        let state = sessions.entry(asked.session.clone()).or_default();
-        note(&mut state.tools, recorded.get("tools"), asked.shown.get("tools"));
+        let (recorded, sent) = (recorded.get("tools"), asked.shown.get("tools"));
+        self.in_session(&asked.session, |state| note(&mut state.tools, recorded, sent));
     }
 }
 
