@@ -21,19 +21,23 @@ use super::{
 };
 use crate::{
     net::upstream::{NamedEndpoint, UpstreamOptions, UpstreamUrl},
-    recording::canonical::{self, Volatile},
-    recording::cassette::{self, Cassette, CassetteError, Header, Redact, WriteMode, is_cassette},
-    recording::redaction::{Redactor, Rules},
-    replay::matching::{
-        MinMatch,
-        requests::{AfterExhausted, OnExhausted, Policy},
+    recording::{
+        canonical::{self, Volatile},
+        cassette::{self, Cassette, CassetteError, Header, Redact, WriteMode, is_cassette},
+        redaction::{Redactor, Rules},
     },
-    replay::mcp::OnNovel,
-    replay::player::{
-        COMPLETE_WITHIN, CassettePlayer, CassettePlayerError, Config, Environment, HeaderRulesError, Mode, OnMiss,
-        Output, Secrets, Selection, Timeline,
+    replay::{
+        matching::{
+            MinMatch,
+            requests::{AfterExhausted, OnExhausted, Policy},
+        },
+        mcp::OnNovel,
+        player::{
+            COMPLETE_WITHIN, CassettePlayer, CassettePlayerError, Config, Environment, HeaderRulesError, Mode, OnMiss,
+            Output, Secrets, Selection, Timeline,
+        },
+        timing::Pacing,
     },
-    replay::timing::Pacing,
 };
 
 /// Settings of a player besides its flags.
@@ -187,7 +191,7 @@ fn made(
     used_up: Option<OnExhausted>,
 ) -> Result<Arc<CassettePlayer>, Failure> {
     mcp.into_iter().for_each(|(args, upstreams)| args.configure(&mut config, upstreams, used_up));
-    config.heed_tops()?;
+    config.apply_header_rules()?;
     Ok(CassettePlayer::new(config)?)
 }
 

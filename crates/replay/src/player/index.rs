@@ -50,7 +50,7 @@ fn listed(found: &[String]) -> String {
 }
 
 /// A record's identity and secrets.
-struct Known {
+struct SearchedRecord {
     identity: Identity,
     /// As it is compared with requests of other families.
     across: Option<Identity>,
@@ -59,7 +59,7 @@ struct Known {
 }
 
 /// Everything that can be played.
-pub(in crate::player) struct Ready {
+pub(in crate::player) struct PlayableRecords {
     pub(in crate::player) index: CassetteIndex,
     /// The same records as chats for other families, where those are answered.
     pub(in crate::player) across: Option<(CassetteIndex, Rules)>,
@@ -72,12 +72,15 @@ pub(in crate::player) struct Ready {
 }
 
 /// Moves the records out of the cassettes and makes their index.
-pub(in crate::player) fn ready(config: &mut Config, put_back: &Arc<ValuePlans>) -> Result<Ready, CassettePlayerError> {
+pub(in crate::player) fn playable(
+    config: &mut Config,
+    put_back: &Arc<ValuePlans>,
+) -> Result<PlayableRecords, CassettePlayerError> {
     let (mcp, leaks) = mcp::take(config, put_back)?;
     let cassettes = config.cassettes.iter().enumerate();
     let across = config.cross_api.then(|| cross::rules(&config.rules));
     let look = Look { config, across: across.as_ref() };
-    let all: Vec<Known> = cassettes.flat_map(|(at, cassette)| look.at(at, &cassette.records)).collect();
+    let all: Vec<SearchedRecord> = cassettes.flat_map(|(at, cassette)| look.at(at, &cassette.records)).collect();
     let mut across = across.map(|rules| (CassetteIndex::default(), rules));
     let mut records: Vec<(usize, Record)> = Vec::new();
     for (at, cassette) in config.cassettes.iter_mut().enumerate() {
@@ -103,7 +106,7 @@ pub(in crate::player) fn ready(config: &mut Config, put_back: &Arc<ValuePlans>) 
     let searched = config.cassettes.iter().filter(|cassette| config.refuses_secrets_of(cassette));
     searched.for_each(|cassette| around(&config.secrets, cassette, &mut found));
     if found.is_empty() {
-        Ok(Ready { index, across, records, edited, mcp })
+        Ok(PlayableRecords { index, across, records, edited, mcp })
     } else {
         Err(CassettePlayerError::Secrets(found.iter().map(Leak::to_string).collect()))
     }
@@ -160,7 +163,7 @@ struct Begun {
 impl Look<'_> {
     /// Looks at the records of a cassette. Those that continue each other are looked at one after the other, and what they have in
     /// common only once.
-    fn at(self, cassette: usize, records: &[Record]) -> Vec<Known> {
+    fn at(self, cassette: usize, records: &[Record]) -> Vec<SearchedRecord> {
         let bases = bases(records);
         let threads = thread::available_parallelism().map_or(1, NonZero::get);
         let shares = shares(&bases, threads.min(records.len() / FEWEST + 1));
@@ -176,7 +179,7 @@ impl Look<'_> {
             }
             known
         };
-        let mut known: Vec<(usize, Known)> = thread::scope(|scope| {
+        let mut known: Vec<(usize, SearchedRecord)> = thread::scope(|scope| {
             let working: Vec<_> = shares.iter().map(|some| (some, scope.spawn(|| of_some(some)))).collect();
             // A thread that ended badly has its share done here.
             working.into_iter().flat_map(|(some, work)| work.join().unwrap_or_else(|_| of_some(some))).collect()
@@ -191,7 +194,7 @@ impl Look<'_> {
         redactor: &mut Redactor<'_>,
         (cassette, record): (usize, &Record),
         before: Option<(&SharedList<Value>, Begun)>,
-    ) -> (Known, Begun) {
+    ) -> (SearchedRecord, Begun) {
         let (config, Record { method, headers, .. }) = (self.config, record);
         redactor.begin_another();
         let (earlier, begun) = before.unzip();
@@ -213,6 +216,9 @@ impl Look<'_> {
         let secrets = refused.map(|cassette| secrets::found_in(redactor, record, &cassette.path)).unwrap_or_default();
         let is_edited = record.side.is_some() && !record.is_as_recorded();
         let messages = body.messages().cloned().unwrap_or_default();
-        (Known { identity, across, secrets, is_edited }, Begun { searched, messages, canonical, across: of_across })
+        (
+            SearchedRecord { identity, across, secrets, is_edited },
+            Begun { searched, messages, canonical, across: of_across },
+        )
     }
 }

@@ -75,7 +75,7 @@ use crate::{
     player::{
         answer::generated::Counter,
         decide::fixtures::Fixtures,
-        index::Ready,
+        index::PlayableRecords,
         miss::Pages,
         record::{compare::Comparisons, recorder::CassetteRecorder},
         report::{Earlier, Groups},
@@ -212,7 +212,7 @@ impl CassettePlayer {
         let (put_back, warnings) = value_plans(&config.cassettes, &config.supplied, |_| true);
         warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
         let put_back = Arc::new(put_back);
-        let Ready { index, across, records, edited, mcp } = index::ready(&mut config, &put_back)?;
+        let PlayableRecords { index, across, records, edited, mcp } = index::playable(&mut config, &put_back)?;
         let secrets = &config.secrets;
         let begin = |output| {
             CassetteRecorder::create(output, config.keep, config.record_errors, secrets.clone())

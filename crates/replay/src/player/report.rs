@@ -263,7 +263,13 @@ fn served(name: &str, state: &SessionState) -> HashSet<usize> {
     }
 }
 
-/// The group of each record.
+/// The group of each record, by which it is decided which unconsumed records count.
+///
+/// A group is what a record's `group` names, which the records that go on from it (`like`) share; the records of a cassette without
+/// one are a group too. A group has begun in a session once one of its records was served there. What a test that did not run left is
+/// no failure, so that groups that have not begun do not count.
+///
+/// See docs/decisions/0063-unconsumed-records-of-what-has-begun.md.
 #[derive(Debug, Default)]
 pub(in crate::player) struct Groups {
     of: Vec<usize>,

@@ -191,7 +191,8 @@ const BYTES_PER_TOKEN: usize = 4;
 /// Tokens of a message beside its text: its role and its borders.
 const AROUND_MESSAGE: usize = 4;
 
-/// Counter of tokens, by a tokenizer once there is one.
+/// Counter of the tokens of an answer that was recorded or written without their numbers: by the model's tokenizer once there is one, else
+/// an estimate of four bytes of text a token, and four tokens around each message.
 #[derive(Debug, Default)]
 pub(in crate::player) struct Counter {
     tokenizer: OnceLock<Tokenizer>,

@@ -34,7 +34,7 @@ impl Config {
     ///
     /// # Errors
     /// When one of them holds a rule that cannot be used.
-    pub fn heed_tops(&mut self) -> Result<(), HeaderRulesError> {
+    pub fn apply_header_rules(&mut self) -> Result<(), HeaderRulesError> {
         for cassette in &self.cassettes {
             compare(&mut self.rules, cassette)?;
             self.secrets = secrets(&self.secrets, cassette)?;

@@ -32,7 +32,7 @@ pub(in crate::player) fn body(path: &str, status: u16, bytes: &[u8]) -> Assemble
         return Assembled::default();
     }
     match exact(bytes) {
-        Some(value) => json(path, status, even(path, value)),
+        Some(value) => json(path, status, without_made_up(path, value)),
         None => Assembled { content: raw(bytes), head: Map::new() },
     }
 }
@@ -56,23 +56,23 @@ fn raw(bytes: &[u8]) -> Content {
 }
 
 /// A list of models without what engines make up each time they are asked.
-fn even(path: &str, mut value: Value) -> Value {
+fn without_made_up(path: &str, mut value: Value) -> Value {
     if path != "/v1/models" && !path.starts_with("/v1/models/") {
         return value;
     }
-    let even_times = |fields: &mut Map<String, Value>| {
+    let zero_times = |fields: &mut Map<String, Value>| {
         fields.get_mut("created").filter(|created| created.is_number()).into_iter().for_each(|it| *it = 0.into());
     };
-    let even_model = |model: &mut Value| {
-        model.as_object_mut().into_iter().for_each(even_times);
+    let zero_model = |model: &mut Value| {
+        model.as_object_mut().into_iter().for_each(zero_times);
         let permissions = model.get_mut("permission").and_then(Value::as_array_mut).into_iter().flatten();
         for permission in permissions.filter_map(Value::as_object_mut) {
-            even_times(permission);
+            zero_times(permission);
             permission.get_mut("id").filter(|id| id.is_string()).into_iter().for_each(|id| *id = "modelperm-0".into());
         }
     };
-    even_model(&mut value);
-    value.get_mut("data").and_then(Value::as_array_mut).into_iter().flatten().for_each(even_model);
+    zero_model(&mut value);
+    value.get_mut("data").and_then(Value::as_array_mut).into_iter().flatten().for_each(zero_model);
     value
 }
 

@@ -137,7 +137,7 @@ impl Found {
     fn between(recorded: &Answer, now: &Answer) -> Self {
         let shown = |answer: &Answer| {
             let mut shown = answer.shown();
-            even(&mut shown);
+            drop_fields_of_one_run(&mut shown);
             shown
         };
         let found = differences(&shown(recorded), &shown(now));
@@ -154,13 +154,16 @@ impl Found {
 }
 
 /// Takes out what no two runs share; arguments of tools stay as they are.
-fn even(value: &mut Value) {
+fn drop_fields_of_one_run(value: &mut Value) {
     match value {
         Value::Object(fields) => {
             fields.retain(|name, _| !OF_ONE_RUN.contains(&name.as_str()));
-            fields.iter_mut().filter(|(name, _)| !ARGUMENTS.contains(&name.as_str())).for_each(|(_, it)| even(it));
+            fields
+                .iter_mut()
+                .filter(|(name, _)| !ARGUMENTS.contains(&name.as_str()))
+                .for_each(|(_, it)| drop_fields_of_one_run(it));
         }
-        Value::Array(items) => items.iter_mut().for_each(even),
+        Value::Array(items) => items.iter_mut().for_each(drop_fields_of_one_run),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }

@@ -79,7 +79,8 @@ const INDICES: [&str; 3] = ["index", "output_index", "content_index"];
 /// Fields whose texts are pieces of JSON.
 const JSON: [&str; 3] = ["arguments", "partial_json", "delta"];
 
-/// Places by number; the whole event is 0.
+/// Places of texts in events by number. What has an index of its own (choices, calls, blocks) is a place of its own, so that pieces that
+/// come by turns are joined with their own. The whole event is 0.
 #[derive(Debug, Default)]
 pub(super) struct Places {
     steps: HashMap<(usize, Step), usize>,
