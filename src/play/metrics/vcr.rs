@@ -8,7 +8,7 @@ use super::histogram::{float, number};
 use crate::{
     base::stats::{Lateness, StreamClass},
     net::server::refused_connections,
-    play::{engine::EventCounts, load::Replay},
+    play::{engine::EventCounts, load::LoadedTrace},
 };
 
 /// Bounds of lateness, in microseconds.
@@ -19,7 +19,7 @@ const MICROS: [u64; 14] =
 pub(in super::super) fn append(
     page: &mut String,
     lateness: &Lateness,
-    replay: Option<&Replay>,
+    replay: Option<&LoadedTrace>,
     kv_events: Option<&EventCounts>,
 ) {
     replay.into_iter().for_each(|replay| matching(page, replay));
@@ -57,7 +57,7 @@ fn kv_event_batches(page: &mut String, counts: &EventCounts) {
 }
 
 /// Appends the families about matched and missed prompts.
-fn matching(page: &mut String, replay: &Replay) {
+fn matching(page: &mut String, replay: &LoadedTrace) {
     let totals = replay.account.totals();
     let families = [
         (

@@ -14,12 +14,12 @@ use crate::{
     api::{ApiError, RecordedError},
     play::{
         State,
-        load::Replay,
+        load::LoadedTrace,
         recorded::responses::RequestKey,
         request::blocking::off_the_loop,
         selection::{
-            account::Slot,
-            select::{Chosen, headers_of},
+            account::TraceSession,
+            select::{PromptScripts, headers_of},
         },
     },
     recording::trace::{Record, Store, WITHHELD},
@@ -72,7 +72,7 @@ pub(in super::super) async fn errors_of(
 
 /// Selects one of a request's errors and consumes it; `None` where other records come first, or there are no errors.
 pub(in super::super) fn select(
-    replay: &Replay,
+    replay: &LoadedTrace,
     session: &Consumption,
     query: &Query<'_>,
     errors: &[usize],
@@ -98,7 +98,7 @@ pub(in super::super) fn select(
     Some(record.map(|record| consumed(replay, session, record, MatchBy::Prefix)).ok_or(exhausted))
 }
 
-fn consumed(replay: &Replay, session: &Consumption, record: usize, by: MatchBy) -> Selection {
+fn consumed(replay: &LoadedTrace, session: &Consumption, record: usize, by: MatchBy) -> Selection {
     let again = !replay.matcher.consume(session, record);
     let whole = by == MatchBy::Prefix;
     Selection { records: vec![record], by, matched_blocks: 0, total_blocks: 0, whole, again }
@@ -108,7 +108,7 @@ fn consumed(replay: &Replay, session: &Consumption, record: usize, by: MatchBy) 
 pub(in super::super) struct RefusedRequest<'a> {
     pub(in super::super) error: ApiError,
     pub(in super::super) request_id: Option<&'a str>,
-    pub(in super::super) session: Option<&'a Slot>,
+    pub(in super::super) session: Option<&'a TraceSession>,
     /// Its recorded errors, in replay order.
     pub(in super::super) errors: &'a [usize],
 }
@@ -132,7 +132,11 @@ impl RefusedRequest<'_> {
         else {
             return own;
         };
-        let chosen = Chosen { by: error_match(&selection).to_owned(), records: selection.records, ..Chosen::default() };
+        let chosen = PromptScripts {
+            by: error_match(&selection).to_owned(),
+            records: selection.records,
+            ..PromptScripts::default()
+        };
         let due = failure.due;
         let mut error = failure.into_error(&headers_of(&[chosen], self.session));
         if record.status == Some(self.error.status) && !is_worded(&record) {
@@ -142,7 +146,7 @@ impl RefusedRequest<'_> {
         (error, due)
     }
 
-    fn select(&self, replay: &Replay, session: &Consumption) -> Option<Selection> {
+    fn select(&self, replay: &LoadedTrace, session: &Consumption) -> Option<Selection> {
         let is_error = |record: usize| {
             replay.records.get(record).and_then(|kept| kept.status()).is_some_and(|status| status >= 400)
         };

@@ -46,7 +46,7 @@ use crate::{
             info,
         },
         routes,
-        selection::account::Slot,
+        selection::account::TraceSession,
     },
     recording::{
         cassette::Moment,
@@ -98,7 +98,7 @@ struct Candidate {
     uri: Uri,
     body: Bytes,
     is_served: bool,
-    session: Option<Arc<Slot>>,
+    session: Option<Arc<TraceSession>>,
     at: Instant,
 }
 
@@ -281,7 +281,7 @@ fn time(ms: f64) -> Duration {
     Millis(ms).duration().unwrap_or_default()
 }
 
-fn headers(response: &Recorded, record: usize, by: MatchBy, session: Option<&Slot>) -> HeaderMap {
+fn headers(response: &Recorded, record: usize, by: MatchBy, session: Option<&TraceSession>) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for (name, value) in response.headers.iter().filter(|(name, _)| name != header::CONTENT_TYPE.as_str()) {
         if let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), HeaderValue::from_str(value)) {
@@ -289,7 +289,7 @@ fn headers(response: &Recorded, record: usize, by: MatchBy, session: Option<&Slo
         }
     }
     headers.insert(HeaderName::from_static("x-vcr-record"), HeaderValue::from(record));
-    if let Some(Ok(name)) = session.and_then(Slot::name).map(HeaderValue::from_str) {
+    if let Some(Ok(name)) = session.and_then(TraceSession::name).map(HeaderValue::from_str) {
         headers.insert(HeaderName::from_static("x-vcr-session"), name);
     }
     headers.insert(
