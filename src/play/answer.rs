@@ -1,6 +1,5 @@
 //! An answer on its way: its choices, interleaved by when they are due, as events or as one body.
 
-mod body;
 pub(in crate::play) mod collect;
 mod scheduled;
 

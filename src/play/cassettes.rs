@@ -27,7 +27,7 @@ use crate::{
     },
     replay::{
         delivery::Clock,
-        player::{CassettePlayer, Decided, Decision, Received, ReplayedResponse, Unanswered},
+        player::{CassettePlayer, Decided, Decision, Generated, Received, ReplayedResponse, Unanswered},
     },
 };
 
@@ -92,7 +92,13 @@ impl Cassettes {
     /// Sends a response at its deadlines.
     async fn deliver(&self, response: ReplayedResponse, permit: Option<AdmissionPermit>, clock: Clock) -> Response {
         let state = &self.state;
-        let metrics = match self.response_metrics(&response, permit) {
+        // A cassette does not say what else was there.
+        let timing = RecordedTiming { schedule: response.schedule(), arrived: response.at, concurrency: 1 };
+        let metrics = match permit.zip(response.generated.as_ref()) {
+            Some((permit, generated)) => response_metrics(state, permit, generated, timing),
+            None => Ok(ResponseMetrics::default()),
+        };
+        let metrics = match metrics {
             Ok(metrics) => metrics,
             Err(busy) => return refusal(busy, response.request.endpoint),
         };
@@ -103,25 +109,21 @@ impl Cassettes {
         let keep_alive = state.config.server.keep_alive;
         response.deliver(clock, gate, keep_alive, metrics).await.map(Body::new)
     }
+}
 
-    /// The choices of a response among the engine's counters, and in the simulated engine where there is one.
-    ///
-    /// # Errors
-    /// 503 where the engine has no room for more, 400 where the response takes too much memory.
-    fn response_metrics(
-        &self,
-        response: &ReplayedResponse,
-        permit: Option<AdmissionPermit>,
-    ) -> Result<ResponseMetrics, ApiError> {
-        let state = &self.state;
-        let Some((permit, generated)) = permit.zip(response.generated.as_ref()) else {
-            return Ok(ResponseMetrics::default());
-        };
-        // A cassette does not say what else was there.
-        let timing = RecordedTiming { schedule: response.schedule(), arrived: response.at, concurrency: 1 };
-        let run = state.engine.as_ref().map(|engine| engine.run_recorded(generated, timing)).transpose()?.flatten();
-        Ok(ResponseMetrics::of(&state.metrics, response.at, generated, permit, run))
-    }
+/// The choices of a recorded response among the engine's counters, and in the simulated engine where there is one.
+///
+/// # Errors
+/// 503 where the engine has no room for more, 400 where the response takes too much memory.
+pub(super) fn response_metrics(
+    state: &State,
+    permit: AdmissionPermit,
+    generated: &Generated,
+    timing: RecordedTiming<'_>,
+) -> Result<ResponseMetrics, ApiError> {
+    let at = timing.arrived;
+    let run = state.engine.as_ref().map(|engine| engine.run_recorded(generated, timing)).transpose()?.flatten();
+    Ok(ResponseMetrics::of(&state.metrics, at, generated, permit, run))
 }
 
 /// A refusal in the words of the request's family.

@@ -5,7 +5,6 @@ pub(in crate::play) mod builtin;
 pub(in crate::play) mod config;
 pub(in crate::play) mod example;
 pub(in crate::play) mod model;
-pub(in crate::play) mod options;
 
 use std::{cmp::Reverse, collections::BTreeMap, num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
 
@@ -19,7 +18,7 @@ use crate::{
         generate::pace::TracePace,
         recorded::{errors::RecordedErrors, responses::Recordings},
         request::concurrency,
-        selection::{account::Account, advice},
+        selection::{account::TraceLedger, advice},
     },
     recording::{
         redaction,
@@ -37,13 +36,13 @@ const LONG_LOAD: Duration = Duration::from_secs(1);
 
 /// Recorded streams, ready to be found.
 #[derive(Debug)]
-pub(super) struct Replay {
+pub(super) struct LoadedTrace {
     /// Name of the trace in messages.
     pub(super) name: String,
     /// In replay order.
     pub(super) records: Store,
     pub(super) matcher: Matcher,
-    pub(super) account: Account,
+    pub(super) account: TraceLedger,
     /// Responses that no token ids stand for.
     pub(super) recordings: Recordings,
     /// Errors that are found by their requests.
@@ -57,7 +56,7 @@ pub(super) struct Replay {
     concurrency: Vec<u32>,
 }
 
-impl Replay {
+impl LoadedTrace {
     /// The most requests that were there while a record was answered, itself too; 1 where that is unknown.
     pub(super) fn concurrency(&self, record: Option<usize>) -> u32 {
         record.and_then(|record| self.concurrency.get(record)).copied().unwrap_or(1)
@@ -71,7 +70,7 @@ impl Replay {
 
 /// Everything that was loaded.
 pub(super) struct Loaded {
-    pub(super) replay: Option<Arc<Replay>>,
+    pub(super) replay: Option<Arc<LoadedTrace>>,
     pub(super) tokenizer: Tokenizer,
     pub(super) model: String,
     /// The models that recorded requests asked, the most asked first.
@@ -129,12 +128,13 @@ pub(super) fn load(config: &Config) -> Result<Loaded, PlayError> {
         tracing::warn!("{warning}");
     }
     records.forget_chains();
-    let (account, pace) = (Account::new(&matcher), TracePace::of(&records));
+    let (account, pace) = (TraceLedger::new(&matcher), TracePace::of(&records));
     let secrets = config.secrets.clone();
     let errors = RecordedErrors::of(&records);
     let has_recorded_times = config.engine.as_ref().is_some_and(|engine| matches!(engine.times, EngineTimes::Recorded));
     let concurrency = if has_recorded_times { concurrency::recorded(&records) } else { Vec::new() };
-    let replay = Replay { name, records, matcher, account, secrets, recordings, errors, hasher, pace, concurrency };
+    let replay =
+        LoadedTrace { name, records, matcher, account, secrets, recordings, errors, hasher, pace, concurrency };
     let replay = Arc::new(replay);
     Ok(Loaded { replay: Some(replay), tokenizer, model, recorded_models, max_model_len })
 }

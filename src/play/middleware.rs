@@ -33,24 +33,24 @@ pub(super) trait Middleware {
 
 /// The layer of a [`Middleware`].
 #[derive(Debug, Clone)]
-pub(super) struct Around<M>(pub(super) M);
+pub(super) struct Layered<M>(pub(super) M);
 
-impl<M: Clone, S> Layer<S> for Around<M> {
-    type Service = Surrounded<M, S>;
+impl<M: Clone, S> Layer<S> for Layered<M> {
+    type Service = LayeredService<M, S>;
 
-    fn layer(&self, inner: S) -> Surrounded<M, S> {
-        Surrounded { middleware: self.0.clone(), inner }
+    fn layer(&self, inner: S) -> LayeredService<M, S> {
+        LayeredService { middleware: self.0.clone(), inner }
     }
 }
 
 /// A service behind a [`Middleware`].
 #[derive(Debug, Clone)]
-pub(super) struct Surrounded<M, S> {
+pub(super) struct LayeredService<M, S> {
     middleware: M,
     inner: S,
 }
 
-impl<M, S> Service<Request> for Surrounded<M, S>
+impl<M, S> Service<Request> for LayeredService<M, S>
 where
     M: Middleware,
     S: Service<Request, Response = Response, Error = Infallible, Future: Unpin>,
@@ -71,7 +71,7 @@ where
     }
 }
 
-/// The future response of a [`Surrounded`] service.
+/// The future response of a [`LayeredService`] service.
 pub(super) enum Answering<M: Middleware, F> {
     /// The middleware answered; `None` once it is taken.
     Answered(Option<Response>),

@@ -51,32 +51,32 @@ use ::http::Request;
 use hyper::body::Incoming;
 
 use self::state::State;
+pub use crate::play::{
+    dialect::VllmVersion,
+    engine::{EngineConfig, EngineError, EngineTimes, KvEventsConfig, KvEventsError, KvRole, KvTransferConfig},
+    error::PlayError,
+    fleet::{Fleet, Script, ScriptError},
+    front::{ApiKeys, Cors, ServerOptions},
+    generate::{
+        generation::{GenerationConfig, GenerationSource},
+        pace::UnmatchedPace,
+        synthetic::SyntheticOptions,
+    },
+    load::{
+        adapters::{LoraConfig, LoraModule},
+        config::{
+            AnswerOptions, Config, DEFAULT_BODY_LIMIT, DEFAULT_IDS, DEFAULT_MODEL_LEN, DEFAULT_RANDOM_TOKENS,
+            Fingerprint, Source, Synthetic, TokenizerSource, Unmatched,
+        },
+        example::Example,
+        load_tokenizer,
+    },
+};
 use crate::{
     base::stats::Lateness,
     net::server::{self, DrainReport, Listener, Peer, Workers},
-    replay::account::Ledger,
-    replay::delivery::Clock,
-    replay::mcp_traffic::McpRecorded,
-    replay::timing::Pacer,
+    replay::{account::Ledger, delivery::Clock, mcp_traffic::McpRecorded, timing::Pacer},
     text::prompt::Tokenizer,
-};
-pub use crate::{
-    play::dialect::VllmVersion,
-    play::engine::{EngineConfig, EngineError, EngineTimes, KvEventsConfig, KvEventsError, KvRole, KvTransferConfig},
-    play::error::PlayError,
-    play::fleet::{Fleet, Script, ScriptError},
-    play::front::{ApiKeys, Cors, ServerOptions},
-    play::generate::generation::{GenerationConfig, GenerationSource},
-    play::generate::pace::UnmatchedPace,
-    play::generate::synthetic::SyntheticOptions,
-    play::load::adapters::{LoraConfig, LoraModule},
-    play::load::config::{
-        Config, DEFAULT_BODY_LIMIT, DEFAULT_IDS, DEFAULT_MODEL_LEN, DEFAULT_RANDOM_TOKENS, Source, Synthetic,
-        TokenizerSource, Unmatched,
-    },
-    play::load::example::Example,
-    play::load::load_tokenizer,
-    play::load::options::{AnswerOptions, Fingerprint},
 };
 
 /// A loaded replay server; [`Config`] has an example.

@@ -23,12 +23,12 @@ use crate::{
         Player,
         cassettes::Cassettes,
         dialect::{Dialect, Reword},
-        front::path::{SentPath, other_ending},
+        front::{SentPath, other_ending},
         http::{empty_with, json},
         load::adapters,
         mcp::McpServers,
         metrics::{NotServed, Watch},
-        middleware::{Around, Before},
+        middleware::{Before, Layered},
         rare::{
             derender, dev, pages,
             render::{self, Family},
@@ -166,7 +166,7 @@ pub(super) fn router(player: &Player) -> Router {
     let Endpoints { mut router, paths, dialect } = endpoints(player);
     router = router.fallback(unserved);
     if dialect.rewords() {
-        router = router.layer(Around(Reword(dialect)));
+        router = router.layer(Layered(Reword(dialect)));
     }
     if state.replay.as_ref().is_some_and(|replay| !replay.recordings.all().is_empty()) {
         router = router.layer(Before(RecordedResponses(Arc::clone(state))));
@@ -183,7 +183,7 @@ pub(super) fn router(player: &Player) -> Router {
     if let (Some(ledger), Admin::Here(access)) = (state.ledger(), &state.config.admin) {
         router = router.merge(account::router(ledger, access.clone()));
     }
-    router.layer(Around(Watch::new(&state.metrics, &paths)))
+    router.layer(Layered(Watch::new(&state.metrics, &paths)))
 }
 
 /// Checks whether an endpoint serves the path of a request, by whatever method.

@@ -19,12 +19,16 @@ use crate::{
     play::{
         Config, PlayError, Source, Synthetic, UnmatchedPace,
         engine::{Engine, EngineConfig, Slowdown},
-        generate::{drawing_pool::DrawingPool, samples::Samples},
-        load::{Loaded, Replay, adapters::Adapters, model::Model},
+        generate::samples::Samples,
+        load::{Loaded, LoadedTrace, adapters::Adapters, model::Model},
         mcp,
         metrics::Metrics,
         rare::{dev::Development, response_store::Kept},
-        request::{blocking::INLINE_BYTES, info, request_cache::RequestCache},
+        request::{
+            blocking::{DrawingPool, INLINE_BYTES},
+            info,
+            request_cache::RequestCache,
+        },
         selection::arrival_order::Turns,
     },
     replay::{
@@ -40,7 +44,7 @@ pub(super) struct State {
     pub(super) model: Arc<Model>,
     pub(super) adapters: Adapters,
     /// `None` for synthetic tokens.
-    pub(super) replay: Option<Arc<Replay>>,
+    pub(super) replay: Option<Arc<LoadedTrace>>,
     /// Those of a server without a trace; with one each session has its own.
     pub(super) samples: Samples,
     pub(super) work: Work,
@@ -63,7 +67,7 @@ pub(super) struct State {
 
 /// One of several servers, and what it shares with the others beside records and model.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct ReplicaContext {
     pub(super) replica: u32,
     pub(super) slowdown: Arc<Slowdown>,
     pub(super) lateness: Arc<Lateness>,
@@ -85,7 +89,7 @@ impl State {
     pub(super) fn new(config: Config, loaded: Loaded) -> Result<Self, PlayError> {
         let replay = loaded.replay.clone();
         let model = Arc::new(Model::new(&config, loaded)?);
-        let place = Place { replica: 0, slowdown: Arc::default(), lateness: Arc::default() };
+        let place = ReplicaContext { replica: 0, slowdown: Arc::default(), lateness: Arc::default() };
         Self::of(config, model, replay, place)
     }
 
@@ -96,8 +100,8 @@ impl State {
     pub(super) fn of(
         config: Config,
         model: Arc<Model>,
-        replay: Option<Arc<Replay>>,
-        place: Place,
+        replay: Option<Arc<LoadedTrace>>,
+        place: ReplicaContext,
     ) -> Result<Self, PlayError> {
         let length = model.max_model_len;
         let ranks = config.data_parallel_size;
@@ -106,7 +110,7 @@ impl State {
             None => Metrics::new(length),
         };
         let metrics = Arc::new(metrics.with_adapters(config.lora.as_ref().map(|lora| lora.max_loras)));
-        let Place { replica, slowdown, lateness } = place;
+        let ReplicaContext { replica, slowdown, lateness } = place;
         let start = |engine: &EngineConfig| {
             let name = model.first_name().to_owned();
             let pace = replay.as_ref().and_then(|replay| replay.pace);
@@ -257,7 +261,7 @@ impl State {
 }
 
 /// Tokens per block of the prefix cache: as configured, or as in the trace.
-pub(super) fn block_size(config: &Config, replay: Option<&Replay>) -> u32 {
+pub(super) fn block_size(config: &Config, replay: Option<&LoadedTrace>) -> u32 {
     let traced = || u32::try_from(replay?.hasher.block_size()).ok();
     config.block_size.map(NonZeroU32::get).or_else(traced).unwrap_or(info::DEFAULT_BLOCK_SIZE)
 }

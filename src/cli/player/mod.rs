@@ -191,7 +191,7 @@ fn made(
     used_up: Option<OnExhausted>,
 ) -> Result<Arc<CassettePlayer>, Failure> {
     mcp.into_iter().for_each(|(args, upstreams)| args.configure(&mut config, upstreams, used_up));
-    config.heed_tops()?;
+    config.apply_header_rules()?;
     Ok(CassettePlayer::new(config)?)
 }
 

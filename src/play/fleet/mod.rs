@@ -27,8 +27,8 @@ use crate::{
     play::{
         Config, PlayError, Player,
         engine::{Engine, Slowdown},
-        load::{Replay, model::Model},
-        state::{Place, State},
+        load::{LoadedTrace, model::Model},
+        state::{ReplicaContext, State},
     },
 };
 
@@ -54,7 +54,7 @@ struct Replica {
 struct Origin {
     config: Config,
     model: Arc<Model>,
-    replay: Option<Arc<Replay>>,
+    replay: Option<Arc<LoadedTrace>>,
     lateness: Arc<Lateness>,
 }
 
@@ -70,7 +70,8 @@ impl Origin {
     /// # Errors
     /// When the engine cannot start.
     fn server(&self, number: u32, slowdown: &Arc<Slowdown>) -> Result<Player, PlayError> {
-        let place = Place { replica: number, slowdown: Arc::clone(slowdown), lateness: Arc::clone(&self.lateness) };
+        let place =
+            ReplicaContext { replica: number, slowdown: Arc::clone(slowdown), lateness: Arc::clone(&self.lateness) };
         let mut config = self.config.clone();
         let ranks = config.data_parallel_size.get();
         let kv_events = config.engine.as_mut().and_then(|engine| engine.kv_events.as_mut());

@@ -10,11 +10,8 @@ use axum::{extract::Request, response::Response};
 use http::{HeaderMap, Method, StatusCode, header};
 use subtle::{Choice, ConstantTimeEq};
 
-use super::{
-    super::{http::json, middleware::Middleware},
-    path::below,
-};
-use crate::net::wire::percent_decoded;
+use super::super::{http::json, middleware::Middleware};
+use crate::{net::wire::percent_decoded, play::front::below};
 
 /// Prefixes of paths that need a key.
 const GUARDED: [&str; 4] = ["/v1", "/v2", "/inference", "/cohere"];

@@ -5,28 +5,31 @@
 
 mod auth;
 mod cors;
-pub(super) mod path;
-mod starting;
 mod uvicorn;
 
 use std::{convert::Infallible, ops::ControlFlow, sync::Arc, time::Duration};
 
 use axum::{body::Body, extract::Request, response::Response};
-use http::{HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, uri::PathAndQuery};
 use hyper::body::Incoming;
 use tower::{Service, ServiceBuilder, util::MapRequestLayer};
 
 pub(super) use self::uvicorn::connection_options;
 pub use self::{auth::ApiKeys, cors::Cors};
-use super::{
-    Player, State,
-    middleware::{Around, Middleware},
-    routes,
+use crate::{
+    net::wire::percent_decoded,
+    play::{
+        Player, State,
+        http::{empty, json as json_page},
+        middleware::{Layered, Middleware},
+        routes,
+    },
+    replay::{
+        account::{self, NetworkBlock},
+        delivery::Clock,
+    },
 };
-use crate::replay::{
-    account::{self, NetworkBlock},
-    delivery::Clock,
-};
+use serde_json::json;
 
 /// Options of the server around the model, as vLLM's flags of the same names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -72,18 +75,18 @@ pub(super) fn app(
     let state = &player.state;
     let options = &state.config.server;
     let root: Arc<str> = options.root_path.as_str().into();
-    let request_id = state.config.request_id_headers.then(|| Around(AddRequestId(Arc::clone(state))));
+    let request_id = state.config.request_id_headers.then(|| Layered(AddRequestId(Arc::clone(state))));
     let has_sessions = state.config.cassette_player.is_some() || state.replay.is_some();
     let sessions = has_sessions.then(|| MapRequestLayer::new(entered));
-    let starting = (!options.startup.is_zero()).then(|| Around(starting::Starting(Arc::clone(state))));
+    let starting = (!options.startup.is_zero()).then(|| Layered(Starting(Arc::clone(state))));
     let keys = (!options.api_keys.is_empty()).then(|| Arc::new(options.api_keys.clone()));
-    let keys = keys.map(|keys| Around(auth::RequireKey { keys, root: Arc::clone(&root) }));
+    let keys = keys.map(|keys| Layered(auth::RequireKey { keys, root: Arc::clone(&root) }));
     ServiceBuilder::new()
         .option_layer(request_id)
         .option_layer(sessions)
         .option_layer(keys)
-        .layer(Around(cors::Share(Arc::new(options.cors.clone()))))
-        .map_request(move |request: Request| path::rewrite(request, &root))
+        .layer(Layered(cors::Share(Arc::new(options.cors.clone()))))
+        .map_request(move |request: Request| rewrite(request, &root))
         .option_layer(starting)
         .service(routes::router(player))
 }
@@ -133,5 +136,96 @@ impl Middleware for AddRequestId {
     fn after(id: Self::Kept, mut response: Response) -> Response {
         response.headers_mut().extend(id);
         response
+    }
+}
+
+/// The middleware that refuses until the server is ready.
+#[derive(Debug, Clone)]
+pub(super) struct Starting(pub(super) Arc<State>);
+
+impl Middleware for Starting {
+    type Kept = ();
+
+    fn before(&self, request: &mut Request) -> ControlFlow<Response, ()> {
+        let path = request.uri().path();
+        if self.0.is_ready() || path.starts_with("/vcr/") || path.starts_with("/metrics") {
+            return ControlFlow::Continue(());
+        }
+        let status = StatusCode::SERVICE_UNAVAILABLE;
+        if ["/health", "/ping"].contains(&path) {
+            return ControlFlow::Break(empty(status));
+        }
+        let message = "The model is still being loaded (--startup-duration).";
+        let error = json!({"message": message, "type": "Service Unavailable", "param": null, "code": 503});
+        ControlFlow::Break(json_page(status, json!({"error": error}).to_string(), HeaderMap::new()))
+    }
+
+    fn after((): (), response: Response) -> Response {
+        response
+    }
+}
+
+/// The path after the prefix as text, for the check of API keys.
+pub(super) fn below<'a>(path: &'a str, root: &str) -> &'a str {
+    path.strip_prefix(root).unwrap_or(path)
+}
+
+/// The path after the prefix where a path segment ends there, for the routes.
+fn route<'a>(path: &'a str, root: &str) -> &'a str {
+    match path.strip_prefix(root) {
+        Some(rest) if rest.is_empty() || rest.starts_with('/') => rest,
+        _ => path,
+    }
+}
+
+/// In the extensions of a request whose path was rewritten: the decoded path as it was sent.
+#[derive(Debug, Clone)]
+pub(in super::super) struct SentPath(pub(in super::super) String);
+
+/// Gives the request the path of its route.
+pub(super) fn rewrite<B>(mut request: Request<B>, root: &str) -> Request<B> {
+    let is_same = route(&percent_decoded(request.uri().path()), root) == request.uri().path();
+    if is_same {
+        return request;
+    }
+    let sent = percent_decoded(request.uri().path()).into_owned();
+    let path = route(&sent, root);
+    if !path.contains(['?', '#', '%']) {
+        let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
+        let mut parts = request.uri().clone().into_parts();
+        parts.path_and_query = format!("{path}{query}").parse::<PathAndQuery>().ok();
+        if let Some(uri) = parts.path_and_query.is_some().then(|| Uri::from_parts(parts).ok()).flatten() {
+            *request.uri_mut() = uri;
+        }
+    }
+    request.extensions_mut().insert(SentPath(sent));
+    request
+}
+
+/// The path with its last `/` taken away or, where it has none, added.
+pub(in super::super) fn other_ending(path: &str) -> String {
+    path.strip_suffix('/').map_or_else(|| format!("{path}/"), str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::play::front::*;
+
+    #[test]
+    fn the_guard_takes_the_prefix_as_text_the_routes_as_segments() {
+        assert_eq!((below("/api/v1", "/api"), route("/api/v1", "/api")), ("/v1", "/v1"));
+        assert_eq!((below("/apiv1", "/api"), route("/apiv1", "/api")), ("v1", "/apiv1"));
+        assert_eq!((below("/v1", "/api"), route("/v1", "/api")), ("/v1", "/v1"));
+        assert_eq!((below("/v1", ""), route("/v1", "")), ("/v1", "/v1"));
+    }
+
+    #[test]
+    fn a_rewritten_request_keeps_its_query_and_its_authority() {
+        for (uri, path) in
+            [("/api/%761/x?a=%20", "/v1/x?a=%20"), ("http://h/api/x", "http://h/x"), ("/a%3Fb", "/a%3Fb")]
+        {
+            let request = rewrite(Request::builder().uri(uri).body(()).unwrap(), "/api");
+            assert_eq!(request.uri().to_string(), path);
+        }
     }
 }

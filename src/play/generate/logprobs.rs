@@ -239,7 +239,8 @@ impl SequenceLogprobs {
         id: u32,
         context: &[u32],
     ) -> Position {
-        let asked = recorded_logprobs::Asked { api: self.api, logprobs: &self.scorer.asked, top: recorded_values.top };
+        let asked =
+            recorded_logprobs::LogprobsQuery { api: self.api, logprobs: &self.scorer.asked, top: recorded_values.top };
         recorded_logprobs::position(&asked, token, id, context, &self.scorer.tokenizer)
     }
 

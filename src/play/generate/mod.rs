@@ -1,7 +1,6 @@
 //! From tokens to text: choices, detokenizing, stops, parsers, log probabilities, made-up tokens.
 
 pub(in crate::play) mod choice;
-pub(in crate::play) mod drawing_pool;
 pub(in crate::play) mod generation;
 pub(in crate::play) mod guided;
 pub(in crate::play) mod logprobs;

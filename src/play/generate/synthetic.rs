@@ -20,7 +20,7 @@ use crate::{
             guided,
         },
         load::config::{DEFAULT_RANDOM_TOKENS, Synthetic},
-        selection::select::{Chosen, Wanted},
+        selection::select::{PromptQuery, PromptScripts},
     },
     replay::timing::Schedule,
     text::prompt::SpecialTokens,
@@ -48,7 +48,7 @@ impl Default for SyntheticOptions {
 }
 
 /// Tokens that no engine made: due one by one at a fixed or the trace's pace, or all at once.
-pub(in crate::play) fn made_up(state: &State, wanted: &Wanted<'_>) -> Chosen {
+pub(in crate::play) fn made_up(state: &State, wanted: &PromptQuery<'_>) -> PromptScripts {
     let synthetic = state.synthetic();
     let request = request_key(wanted, sample(state, wanted));
     let script = |choice: usize| {
@@ -65,11 +65,11 @@ pub(in crate::play) fn made_up(state: &State, wanted: &Wanted<'_>) -> Chosen {
         Synthetic::Echo => "echo",
     };
     let scripts = (0..wanted.choices).map(script).collect();
-    Chosen { scripts, by: by.to_owned(), ..Chosen::default() }
+    PromptScripts { scripts, by: by.to_owned(), ..PromptScripts::default() }
 }
 
 /// Random tokens in the place of recorded ones that are not known; the same whenever the record is served for a prompt.
-pub(in crate::play) fn in_place_of(state: &State, wanted: &Wanted<'_>, choice: usize, count: usize) -> Tokens {
+pub(in crate::play) fn in_place_of(state: &State, wanted: &PromptQuery<'_>, choice: usize, count: usize) -> Tokens {
     let choice = u32::try_from(choice).unwrap_or(u32::MAX);
     let key = Key { seed: state.config.seed, request: request_key(wanted, 0), choice };
     Tokens::MadeUp(MadeUpText::new(RandomTokens::new(key, state.model.tokenizer.words()), None, count))
@@ -77,7 +77,7 @@ pub(in crate::play) fn in_place_of(state: &State, wanted: &Wanted<'_>, choice: u
 
 /// The same server seed, request seed, prompt, sample and choice give the same tokens, whatever else the server does. A
 /// greedy request has no seed.
-fn request_key(wanted: &Wanted<'_>, sample: u32) -> u64 {
+fn request_key(wanted: &PromptQuery<'_>, sample: u32) -> u64 {
     let mut hash = Xxh3Default::new();
     for id in wanted.prompt {
         hash.update(&id.to_le_bytes());
@@ -90,7 +90,7 @@ fn request_key(wanted: &Wanted<'_>, sample: u32) -> u64 {
 }
 
 /// Which of a prompt's answers it is: another one each time, where the request samples and has no seed.
-fn sample(state: &State, wanted: &Wanted<'_>) -> u32 {
+fn sample(state: &State, wanted: &PromptQuery<'_>) -> u32 {
     if wanted.is_greedy || wanted.seed.is_some() {
         return 0;
     }
@@ -105,7 +105,7 @@ fn sample(state: &State, wanted: &Wanted<'_>) -> u32 {
 }
 
 /// Text that conforms to the request's rules, or words.
-fn random(state: &State, wanted: &Wanted<'_>, key: Key) -> (Tokens, Finish) {
+fn random(state: &State, wanted: &PromptQuery<'_>, key: Key) -> (Tokens, Finish) {
     let marks = Marks::of(state, wanted);
     let around = marks.as_ref().map_or(0, Marks::len);
     let (least, most) = (wanted.min_tokens.saturating_sub(around), wanted.max_tokens.less(around));
@@ -129,7 +129,7 @@ fn random(state: &State, wanted: &Wanted<'_>, key: Key) -> (Tokens, Finish) {
 }
 
 /// Chooses the length of a random answer and the reason of its end: by itself, or at its limit.
-fn length(state: &State, wanted: &Wanted<'_>, key: Key) -> (usize, &'static str) {
+fn length(state: &State, wanted: &PromptQuery<'_>, key: Key) -> (usize, &'static str) {
     let options = &state.config.synthetic;
     let (limit, is_asked) = match wanted.max_tokens {
         MaxTokens::Asked(most) => (most, true),
@@ -165,7 +165,7 @@ struct Marks {
 
 impl Marks {
     /// The marks of an answer that is parsed.
-    fn of(state: &State, wanted: &Wanted<'_>) -> Option<Self> {
+    fn of(state: &State, wanted: &PromptQuery<'_>) -> Option<Self> {
         let marks = wanted.parsed?.reasoning_marks(wanted.prompt)?;
         let ids = |text: &str| match state.model.tokenizer.token_id(text) {
             Some(id) => vec![id],
@@ -199,7 +199,7 @@ impl Marks {
 }
 
 /// The prompt's tokens once; with `ignore_eos`, again and again until `max_tokens`.
-fn echo(wanted: &Wanted<'_>) -> (Tokens, Finish) {
+fn echo(wanted: &PromptQuery<'_>) -> (Tokens, Finish) {
     let (MaxTokens::Asked(most) | MaxTokens::Left(most)) = wanted.max_tokens;
     let is_bounded = matches!(wanted.max_tokens, MaxTokens::Asked(_));
     let repeats = wanted.ignore_eos && is_bounded;

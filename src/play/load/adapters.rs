@@ -73,7 +73,7 @@ pub(in crate::play) struct Adapter {
 
 /// The model that a request asks for.
 #[derive(Debug)]
-pub(in crate::play) struct Asked<'a> {
+pub(in crate::play) struct RequestedModel<'a> {
     pub(in crate::play) adapter: Option<Adapter>,
     /// Its name as the request has it.
     name: Option<&'a str>,
@@ -81,7 +81,7 @@ pub(in crate::play) struct Asked<'a> {
     pub(in crate::play) recorded: Option<&'a str>,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> RequestedModel<'a> {
     /// The model of this name. An adapter without records has those of its model.
     pub(in crate::play) fn of(state: &'a State, name: Option<&'a str>) -> Self {
         let adapter = name.and_then(|name| state.adapters.find(name));

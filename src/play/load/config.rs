@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use crate::{
     api::{RequestTemplates, Spelling},
     play::{
-        AnswerOptions, EngineConfig, LoraConfig, ServerOptions, SyntheticOptions, UnmatchedPace, VllmVersion,
+        EngineConfig, LoraConfig, ServerOptions, SyntheticOptions, UnmatchedPace, VllmVersion,
         generate::generation::GenerationConfig,
     },
     recording::{
@@ -253,6 +253,38 @@ impl Default for Config {
             mcp_hosts: Vec::new(),
             admin: Admin::Off,
             progress: Arc::default(),
+        }
+    }
+}
+
+/// Optional parts of answers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AnswerOptions {
+    /// True where an answer of one choice has its times.
+    pub request_metrics: bool,
+    /// The value of `system_fingerprint`.
+    pub fingerprint: Fingerprint,
+    /// The engine's model: a Hub id or a directory. Without it, that of the trace or the tokenizer.
+    pub model: Option<String>,
+}
+
+/// The value of `system_fingerprint` (vLLM's `--fingerprint-mode`).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Fingerprint {
+    /// The engine's version, and a hash that is the same for the same tokenizer and seed. One engine alone has no
+    /// parallelism to report, so the engine's modes `full` and `hash` are both this.
+    #[default]
+    Hash,
+    /// This text, or nothing.
+    Custom(Option<String>),
+}
+
+impl Fingerprint {
+    /// The text; `None` where there is to be none.
+    pub(in crate::play) fn text(&self, version: &str, hash: u64) -> Option<String> {
+        match self {
+            Self::Hash => Some(format!("vllm-{version}-{:08x}", hash >> 32)),
+            Self::Custom(text) => text.clone(),
         }
     }
 }

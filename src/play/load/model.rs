@@ -1,6 +1,9 @@
 //! The model that is served, as far as a server without weights has one: names, tokenizer, template, defaults, parsers.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    path::Path,
+    sync::{Arc, OnceLock},
+};
 
 use serde_json::{Map, Value};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -11,9 +14,9 @@ use crate::{
         Config, PlayError,
         generate::{generation::SamplingDefaults, parse::Parsers},
         load::Loaded,
-        request::{info, template},
+        request::info,
     },
-    text::prompt::{ChatTemplate, SpecialTokens, Tokenizer},
+    text::prompt::{ChatTemplate, PromptError, SpecialTokens, Tokenizer},
 };
 
 /// A model without weights.
@@ -66,7 +69,7 @@ impl Model {
             root,
             max_model_len,
             takes_media: config.multimodal || has_media,
-            own_template: own_template.map(|given| template::load(given, &tokenizer)).transpose()?,
+            own_template: own_template.map(|given| template_of(given, &tokenizer)).transpose()?,
             sampling: SamplingDefaults::load(&config.generation, &tokenizer)?,
             generation: config.generation.given(&tokenizer)?,
             parsers: Arc::new(Parsers::new(config.parsers, &tokenizer)),
@@ -97,5 +100,40 @@ impl Model {
     #[allow(clippy::expect_used)] // an empty name would be a wrong answer
     pub(in crate::play) fn first_name(&self) -> &str {
         self.names.first().expect("invariant: a player serves at least one model")
+    }
+}
+
+/// Compiles the value of `--chat-template`: the file of that name, or else the template itself, which differs from the name
+/// of a missing file by a brace or a line feed in it.
+///
+/// # Errors
+/// A file that is not there or cannot be read, or a template that does not compile.
+fn template_of(given: &str, tokenizer: &Tokenizer) -> Result<ChatTemplate, PlayError> {
+    let path = Path::new(given);
+    let is_inline = given.contains(['{', '}', '\n']) && !path.is_file();
+    let source = if is_inline {
+        given.to_owned()
+    } else {
+        let unreadable = |source| PromptError::Unreadable { path: path.to_owned(), source };
+        std::fs::read_to_string(path).map_err(unreadable)?
+    };
+    Ok(tokenizer.other_chat_template(&source)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::play::Player;
+    use crate::play::load::model::*;
+
+    #[test]
+    fn a_file_wins_over_its_name_and_a_missing_one_is_named() {
+        let tokenizer = Player::builtin_tokenizer().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("{chat}.jinja");
+        std::fs::write(&path, "{{ messages[0].content }}").unwrap();
+        assert!(template_of(&path.display().to_string(), &tokenizer).is_ok());
+        assert!(template_of("{{ messages[0].content }}", &tokenizer).is_ok());
+        assert!(template_of("{% for", &tokenizer).unwrap_err().to_string().contains("does not compile"));
+        assert!(template_of("no/such.jinja", &tokenizer).unwrap_err().to_string().contains("no/such.jinja"));
     }
 }

@@ -36,11 +36,6 @@ struct Choice {
 }
 
 impl ResponseMetrics {
-    /// The only choice of a response.
-    pub(in super::super) fn one(metrics: ChoiceMetrics, finish: &'static str) -> Self {
-        Self { choices: vec![Choice { metrics: Some(metrics), finish }], run: None, burst: None }
-    }
-
     /// The choices of a recorded response to a request that came then and was admitted with this permit. Where an engine runs them, it
     /// counts their prompts.
     pub(in super::super) fn of(

@@ -11,14 +11,14 @@ use crate::{
         histogram::{float, number},
     },
     net::server::refused_connections,
-    play::{engine::EventCounts, load::Replay, selection::account::Totals},
+    play::{engine::EventCounts, load::LoadedTrace, selection::account::Totals},
 };
 
 /// What is counted beside the engine's metrics.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct OwnCounts<'a> {
     pub(in super::super) lateness: &'a Lateness,
-    pub(in super::super) replay: Option<&'a Replay>,
+    pub(in super::super) replay: Option<&'a LoadedTrace>,
     pub(in super::super) kv_events: Option<&'a EventCounts>,
 }
 

@@ -1,13 +1,20 @@
-//! The deadlines of a trace's recorded response.
+//! The deadlines of a trace's recorded response, and its tokens as a simulated engine computes them.
 
 use std::time::Duration;
 
+use serde_json::Value;
+
+use super::Candidate;
 use crate::{
-    play::selection::select::missing_reason,
-    recording::trace::{Chunk, FinishReason, Record},
-    replay::delivery::RecordedContent,
-    replay::meter::{chunks_of, event_data},
-    replay::timing::{Pacing, ResponseSchedule, TokenChunk},
+    net::wire::json_as_utf8,
+    play::{State, selection::select::missing_reason},
+    recording::trace::{Chunk, FinishReason, Record, Response},
+    replay::{
+        delivery::RecordedContent,
+        meter::{chunks_of, event_data},
+        player::{EngineExchange, EngineInput, Generated, GeneratedChoice, response_texts},
+        timing::{Pacing, ResponseSchedule, TokenChunk},
+    },
 };
 
 /// Finds the chunks of a content. Those of a stream are those of the record; those of a body that is sent as a stream are found in
@@ -56,6 +63,34 @@ fn chunks_at(times: &[Duration], record: &Record) -> Vec<TokenChunk> {
 }
 
 /// The engine's word for the end of a record; `abort` for one that was cut short.
-pub(super) fn finish(record: &Record) -> &'static str {
+fn finish(record: &Record) -> &'static str {
     record.finish_reason.or_else(|| missing_reason(record, u32::MAX)).map_or("abort", FinishReason::name)
+}
+
+/// The counts of a response, with its token ids where an engine is simulated. The choices of a request are one request of the engine, with
+/// the tokens of the first.
+pub(super) fn generated(state: &State, record: &Record, response: &Response, request: &Candidate) -> Generated {
+    Generated {
+        prompt_tokens: record.prompt_tokens,
+        cached_tokens: record.cached_tokens.unwrap_or(0),
+        max_tokens: record.output_tokens,
+        choices: vec![GeneratedChoice { tokens: record.output_tokens, finish: finish(record) }],
+        engine_input: state.engine.as_ref().and_then(|_| engine_input(state, record, response, request)),
+    }
+}
+
+fn engine_input(state: &State, record: &Record, response: &Response, request: &Candidate) -> Option<EngineInput> {
+    let body: Value = serde_json::from_slice(&json_as_utf8(&request.body)).unwrap_or_default();
+    let path = request.uri.path();
+    let exchange = EngineExchange {
+        path,
+        bytes: &request.body,
+        body: &body,
+        session: request.headers.get("x-session-id").and_then(|value| value.to_str().ok()),
+        prompt_tokens: record.prompt_tokens,
+        outputs: vec![(record.output_tokens, response_texts(path, response).concat())],
+    };
+    let model = &state.model;
+    let tokenizer = Some(&model.tokenizer).filter(|tokenizer| !tokenizer.is_ids_only());
+    EngineInput::of(&exchange, tokenizer, model.max_model_len)
 }

@@ -8,21 +8,25 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
 
 use crate::{
     api::{ApiError, RecordedError},
     play::{
         State,
-        load::Replay,
-        recorded::{failure::Failure, responses::RequestKey},
+        load::LoadedTrace,
+        recorded::responses::RequestKey,
         request::blocking::off_the_loop,
         selection::{
-            account::Slot,
-            select::{Chosen, headers_of},
+            account::TraceSession,
+            select::{PromptScripts, headers_of},
         },
     },
     recording::trace::{Record, Store, WITHHELD},
-    replay::matching::{Consumption, MatchBy, Miss, MissReason, OnExhausted, Query, Selection, WholePrompt},
+    replay::{
+        matching::{Consumption, MatchBy, Miss, MissReason, OnExhausted, Query, Selection, WholePrompt},
+        timing::Pacing,
+    },
 };
 
 /// The errors of a trace by the keys of their requests.
@@ -68,7 +72,7 @@ pub(in super::super) async fn errors_of(
 
 /// Selects one of a request's errors and consumes it; `None` where other records come first, or there are no errors.
 pub(in super::super) fn select(
-    replay: &Replay,
+    replay: &LoadedTrace,
     session: &Consumption,
     query: &Query<'_>,
     errors: &[usize],
@@ -94,7 +98,7 @@ pub(in super::super) fn select(
     Some(record.map(|record| consumed(replay, session, record, MatchBy::Prefix)).ok_or(exhausted))
 }
 
-fn consumed(replay: &Replay, session: &Consumption, record: usize, by: MatchBy) -> Selection {
+fn consumed(replay: &LoadedTrace, session: &Consumption, record: usize, by: MatchBy) -> Selection {
     let again = !replay.matcher.consume(session, record);
     let whole = by == MatchBy::Prefix;
     Selection { records: vec![record], by, matched_blocks: 0, total_blocks: 0, whole, again }
@@ -104,7 +108,7 @@ fn consumed(replay: &Replay, session: &Consumption, record: usize, by: MatchBy) 
 pub(in super::super) struct RefusedRequest<'a> {
     pub(in super::super) error: ApiError,
     pub(in super::super) request_id: Option<&'a str>,
-    pub(in super::super) session: Option<&'a Slot>,
+    pub(in super::super) session: Option<&'a TraceSession>,
     /// Its recorded errors, in replay order.
     pub(in super::super) errors: &'a [usize],
 }
@@ -128,7 +132,11 @@ impl RefusedRequest<'_> {
         else {
             return own;
         };
-        let chosen = Chosen { by: error_match(&selection).to_owned(), records: selection.records, ..Chosen::default() };
+        let chosen = PromptScripts {
+            by: error_match(&selection).to_owned(),
+            records: selection.records,
+            ..PromptScripts::default()
+        };
         let due = failure.due;
         let mut error = failure.into_error(&headers_of(&[chosen], self.session));
         if record.status == Some(self.error.status) && !is_worded(&record) {
@@ -138,7 +146,7 @@ impl RefusedRequest<'_> {
         (error, due)
     }
 
-    fn select(&self, replay: &Replay, session: &Consumption) -> Option<Selection> {
+    fn select(&self, replay: &LoadedTrace, session: &Consumption) -> Option<Selection> {
         let is_error = |record: usize| {
             replay.records.get(record).and_then(|kept| kept.status()).is_some_and(|status| status >= 400)
         };
@@ -171,4 +179,51 @@ pub(in super::super) fn error_match(selection: &Selection) -> &'static str {
 fn is_worded(record: &Record) -> bool {
     let body = record.error.as_ref().and_then(|error| error.body.as_deref());
     body.is_some_and(|body| !body.contains(WITHHELD))
+}
+
+/// An error that was recorded instead of an answer.
+#[derive(Debug)]
+pub(in super::super) struct Failure {
+    /// When it was complete, from the request's arrival.
+    pub(in super::super) due: Duration,
+    error: ApiError,
+}
+
+impl Failure {
+    /// The error that `record` is, unless it is an answer.
+    pub(in super::super) fn of(record: &Record, pacing: Pacing) -> Option<Self> {
+        let status = record.status.filter(|status| *status >= 400)?;
+        let due = match pacing {
+            Pacing::Recorded { scale } => scale.apply(record.e2e.unwrap_or(record.ttft_without_tokens)),
+            Pacing::Fixed { ttft, .. } => ttft,
+            Pacing::Instant => Duration::ZERO,
+        };
+        let recorded = record.error.clone().unwrap_or_default();
+        let recorded = RecordedError { headers: recorded.headers.into_iter().collect(), body: recorded.body };
+        let (message, kind) = (format!("Recorded error {status}; its message was not recorded."), kind(status));
+        Some(Self { due, error: ApiError::recorded(status, message, kind, recorded) })
+    }
+
+    /// Makes it the client's error, with the headers about its origin.
+    pub(in super::super) fn into_error(self, origin: &HeaderMap) -> ApiError {
+        let mut error = self.error;
+        if let Some(recorded) = &mut error.recorded {
+            let named = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
+                Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned()))
+            };
+            recorded.headers.extend(origin.iter().filter_map(named));
+        }
+        error
+    }
+}
+
+/// The engine's class of errors of a status.
+fn kind(status: u16) -> &'static str {
+    match status {
+        400 => "BadRequestError",
+        404 => "NotFoundError",
+        500 => "InternalServerError",
+        501 => "NotImplementedError",
+        _ => StatusCode::from_u16(status).ok().and_then(|status| status.canonical_reason()).unwrap_or("Error"),
+    }
 }

@@ -12,7 +12,7 @@ use crate::{
 
 /// The request, and the number of ranks of which everything was recorded.
 #[derive(Debug)]
-pub(in super::super) struct Asked<'a> {
+pub(in super::super) struct LogprobsQuery<'a> {
     pub(in super::super) api: Api,
     pub(in super::super) logprobs: &'a LogprobsAsked,
     pub(in super::super) top: u32,
@@ -43,7 +43,7 @@ pub(in super::super) fn is_enough(recorded: &Logprobs, api: Api, asked: &Logprob
 
 /// A recorded token after its context.
 pub(in super::super) fn position(
-    asked: &Asked<'_>,
+    asked: &LogprobsQuery<'_>,
     recorded: &TokenLogprobs,
     id: u32,
     context: &[u32],
@@ -64,7 +64,7 @@ pub(in super::super) fn position(
 }
 
 /// Counts the others among the ranks that are asked for: one fewer where the token itself is.
-fn others(asked: &Asked<'_>, recorded: &TokenLogprobs, own: f64) -> usize {
+fn others(asked: &LogprobsQuery<'_>, recorded: &TokenLogprobs, own: f64) -> usize {
     let ranks = ranks(asked.api, asked.logprobs);
     let top = usize::try_from(asked.top).unwrap_or(usize::MAX);
     if asked.api == Api::Chat || ranks >= top || !asked.logprobs.token_ids.is_empty() {

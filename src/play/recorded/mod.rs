@@ -13,11 +13,9 @@
 
 mod answer;
 pub(super) mod errors;
-pub(super) mod failure;
 pub(super) mod logprobs;
 mod refresh;
 pub(super) mod responses;
-mod simulated;
 
 use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
@@ -38,16 +36,17 @@ use crate::{
     net::wire::{encode_event, json_as_utf8},
     play::{
         State,
+        cassettes::response_metrics,
         engine::RecordedTiming,
         http::{body_of_type, error, events_of_type, read_body},
-        metrics::{RequestMetrics, ResponseMetrics},
+        metrics::ResponseMetrics,
         request::{
             blocking::off_the_loop,
             extract::{clock, request_id_of, session},
             info,
         },
         routes,
-        selection::account::Slot,
+        selection::account::TraceSession,
     },
     recording::{
         cassette::Moment,
@@ -56,7 +55,7 @@ use crate::{
     replay::{
         delivery::{Clock, RecordedContent, RecordedResponse, ResponseEnd, Wait, class_of, stream_of},
         matching::MatchBy,
-        player::{OtherForm, other_form},
+        player::other_form,
     },
 };
 
@@ -99,7 +98,7 @@ struct Candidate {
     uri: Uri,
     body: Bytes,
     is_served: bool,
-    session: Option<Arc<Slot>>,
+    session: Option<Arc<TraceSession>>,
     at: Instant,
 }
 
@@ -215,9 +214,14 @@ fn plan(state: &State, request: &Candidate) -> Result<Plan, ApiError> {
             let schedule = answer::schedule(&content, &record, &chunks, state.config.pacing);
             let concurrency = replay.concurrency(Some(selected.record));
             let timing = RecordedTiming { schedule: &schedule, arrived: request.at, concurrency };
-            let response_metrics =
-                response_metrics(state, &simulated::Exchange { record: &record, response, request }, timing)?;
-            RecordedResponse::new(content, schedule, ResponseEnd::Complete, response_metrics).by_tokens(&chunks)
+            let metrics = match record.output_tokens > 0 && record.endpoint.is_some_and(Endpoint::generates) {
+                true => {
+                    let permit = state.metrics.admit(1, state.config.server.max_queued)?;
+                    response_metrics(state, permit, &answer::generated(state, &record, response, request), timing)?
+                }
+                false => ResponseMetrics::default(),
+            };
+            RecordedResponse::new(content, schedule, ResponseEnd::Complete, metrics).by_tokens(&chunks)
         },
     })))
 }
@@ -244,12 +248,10 @@ fn content(
     if !generates || is_error || is_same_request || wants_stream == is_stream {
         return Ok(as_recorded(response, refresh));
     }
-    let ms = Millis::from(record.e2e.unwrap_or_default()).0;
-    let mut renewed = |bytes: &Bytes| Bytes::from(refresh.apply(&String::from_utf8_lossy(bytes)));
-    match other_form(request.target(), &request.body, response, ms) {
-        Some(OtherForm::Body(body)) => Ok(RecordedContent::Body(renewed(&body))),
-        Some(OtherForm::Events(events)) => {
-            Ok(RecordedContent::Events(events.iter().map(|(ms, event)| (time(*ms), renewed(event))).collect()))
+    match other_form(request.target(), &request.body, response, record.e2e.unwrap_or_default()) {
+        Some(mut content) => {
+            content.change(|part| Some(refresh.apply(&String::from_utf8_lossy(part))));
+            Ok(content)
         }
         // The same request once got a stream without asking for it.
         None if is_stream => Ok(as_recorded(response, refresh)),
@@ -279,7 +281,7 @@ fn time(ms: f64) -> Duration {
     Millis(ms).duration().unwrap_or_default()
 }
 
-fn headers(response: &Recorded, record: usize, by: MatchBy, session: Option<&Slot>) -> HeaderMap {
+fn headers(response: &Recorded, record: usize, by: MatchBy, session: Option<&TraceSession>) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for (name, value) in response.headers.iter().filter(|(name, _)| name != header::CONTENT_TYPE.as_str()) {
         if let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), HeaderValue::from_str(value)) {
@@ -287,7 +289,7 @@ fn headers(response: &Recorded, record: usize, by: MatchBy, session: Option<&Slo
         }
     }
     headers.insert(HeaderName::from_static("x-vcr-record"), HeaderValue::from(record));
-    if let Some(Ok(name)) = session.and_then(Slot::name).map(HeaderValue::from_str) {
+    if let Some(Ok(name)) = session.and_then(TraceSession::name).map(HeaderValue::from_str) {
         headers.insert(HeaderName::from_static("x-vcr-session"), name);
     }
     headers.insert(
@@ -295,36 +297,6 @@ fn headers(response: &Recorded, record: usize, by: MatchBy, session: Option<&Slo
         HeaderValue::from_static(if by == MatchBy::Index { "index" } else { "request" }),
     );
     headers
-}
-
-/// The request among the engine's counters, where tokens were generated for it, and in the simulated engine where there is one.
-///
-/// # Errors
-/// 503 where there is too little room.
-fn response_metrics(
-    state: &State,
-    exchange: &simulated::Exchange<'_>,
-    timing: RecordedTiming<'_>,
-) -> Result<ResponseMetrics, ApiError> {
-    let record = exchange.record;
-    if record.output_tokens == 0 || !record.endpoint.is_some_and(Endpoint::generates) {
-        return Ok(ResponseMetrics::default());
-    }
-    let permit = state.metrics.admit(1, state.config.server.max_queued)?;
-    let at = timing.arrived;
-    if let Some(engine) = &state.engine {
-        let generated = exchange.generated(state);
-        return Ok(ResponseMetrics::of(
-            &state.metrics,
-            at,
-            &generated,
-            permit,
-            engine.run_recorded(&generated, timing)?,
-        ));
-    }
-    let request = RequestMetrics::new(&state.metrics, at, 1, permit);
-    let choice = request.start(record.prompt_tokens, record.cached_tokens.unwrap_or(0), record.output_tokens);
-    Ok(ResponseMetrics::one(choice, answer::finish(record)))
 }
 
 #[cfg(test)]

@@ -16,9 +16,9 @@ use crate::{
     api::ApiError,
     play::{
         Source, State,
-        load::{Replay, config::Unmatched},
+        load::{LoadedTrace, config::Unmatched},
         request::extract,
-        selection::{account::Slot, miss::Explanation},
+        selection::{account::TraceSession, miss::Explanation},
     },
     recording::{
         canonical,
@@ -206,7 +206,7 @@ impl Recordings {
 pub(in super::super) struct RequestKey(Option<String>);
 
 impl RequestKey {
-    pub(in super::super) fn new(replay: &Replay, target: &str, body: &[u8]) -> Self {
+    pub(in super::super) fn new(replay: &LoadedTrace, target: &str, body: &[u8]) -> Self {
         Self(replay.hasher.request_key(canonical::request_key(target, body).number()))
     }
 
@@ -225,7 +225,7 @@ pub(in super::super) struct SelectedResponse {
 
 impl SelectedResponse {
     /// Counts it as found.
-    pub(in super::super) fn count(self, slot: &Slot) {
+    pub(in super::super) fn count(self, slot: &TraceSession) {
         let Self { record, by, again } = self;
         let whole = by == MatchBy::Prefix;
         let selection = Selection { records: vec![record], by, matched_blocks: 0, total_blocks: 0, whole, again };
@@ -236,8 +236,8 @@ impl SelectedResponse {
     pub(in super::super) fn miss(
         self,
         state: &State,
-        replay: &Replay,
-        slot: &Slot,
+        replay: &LoadedTrace,
+        slot: &TraceSession,
         path: &str,
         message: String,
     ) -> ApiError {
@@ -263,8 +263,8 @@ pub(in super::super) struct ResponseQuery<'a> {
 /// A miss, where nothing else can.
 pub(in super::super) fn found(
     state: &State,
-    replay: &Replay,
-    slot: &Slot,
+    replay: &LoadedTrace,
+    slot: &TraceSession,
     query: &ResponseQuery<'_>,
 ) -> Result<Option<SelectedResponse>, ApiError> {
     let ResponseQuery { path, is_served, request_id, key, wants_stream } = *query;
@@ -302,7 +302,14 @@ pub(in super::super) fn found(
 }
 
 /// The error of a request that has no recorded response; it is counted.
-fn missed(state: &State, replay: &Replay, slot: &Slot, path: &str, reason: MissReason, message: String) -> ApiError {
+fn missed(
+    state: &State,
+    replay: &LoadedTrace,
+    slot: &TraceSession,
+    path: &str,
+    reason: MissReason,
+    message: String,
+) -> ApiError {
     let explanation = Explanation::of_response(replay, path, reason, message);
     slot.with(|session| {
         session.count(&Err(Miss { reason, nearest: None, total_blocks: 0 }));

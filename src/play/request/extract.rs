@@ -22,7 +22,7 @@ use crate::{
         rare::{dev::Development, response_store::Kept, variants},
         recorded::{errors::errors_of, responses::RequestKey},
         request::pipeline::Arrival,
-        selection::account::Slot,
+        selection::account::TraceSession,
     },
     replay::{account::session_of, delivery::Clock},
 };
@@ -174,7 +174,7 @@ pub(in crate::play) fn session(
     state: &State,
     extensions: &Extensions,
     headers: &HeaderMap,
-) -> Result<Option<Arc<Slot>>, ApiError> {
+) -> Result<Option<Arc<TraceSession>>, ApiError> {
     let Some(replay) = &state.replay else { return Ok(None) };
     let name = session_of(extensions, headers, &replay.secrets);
     let Some(name) = name.map_err(|wrong| ApiError::bad_request(wrong.to_string()))? else { return Ok(None) };

@@ -11,5 +11,4 @@ pub(in crate::play) mod pipeline;
 pub(in crate::play) mod prompts;
 pub(in crate::play) mod request_cache;
 pub(in crate::play) mod responses;
-pub(in crate::play) mod template;
 pub(in crate::play) mod tokens;

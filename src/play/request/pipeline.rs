@@ -43,11 +43,11 @@ use crate::{
             admission::Hold,
             blocking::off_the_loop,
             extract::{ErrorResponse, rank_of, request_id_of},
-            prompts::{Judged, judged, judged_or_known},
+            prompts::{ValidatedRequest, cached_or_validated, validated},
         },
         routes,
         selection::{
-            account::Slot,
+            account::TraceSession,
             plan::{Failing, Origin, Plan, Planned, plan, weight_of},
         },
     },
@@ -77,7 +77,7 @@ pub(in crate::play) struct Arrival {
     pub(in crate::play) headers: HeaderMap,
     pub(in crate::play) body: Bytes,
     /// The session of the trace whose records it consumes; `None` for the default one.
-    pub(in crate::play) session: Option<Arc<Slot>>,
+    pub(in crate::play) session: Option<Arc<TraceSession>>,
     /// The recorded errors of the same request, in replay order.
     pub(in crate::play) errors: Vec<usize>,
     /// When its body was complete: the zero of every deadline.
@@ -138,11 +138,11 @@ pub(in crate::play) async fn generate(
         }
         Ok((request, ()))
     };
-    let judged = match judged_or_known(&state, api, arrival.body.clone(), read).await {
-        Ok(judged) => judged,
+    let validated = match cached_or_validated(&state, api, arrival.body.clone(), read).await {
+        Ok(validated) => validated,
         Err(refused) => return Err(arrival.refused(&state, refused).await.into()),
     };
-    Ok(respond(begin(&state, arrival, judged).await?).await?)
+    Ok(respond(begin(&state, arrival, validated).await?).await?)
 }
 
 /// Sends an answer in the words of its own family.
@@ -170,20 +170,20 @@ pub(in crate::play) async fn start<T: Send + 'static>(
     arrival: Arrival,
     read: impl FnOnce(&State, &[u8]) -> Result<(GenerationRequest, T), ApiError> + Send + 'static,
 ) -> Result<(Started, T), ApiError> {
-    let (judged, rest) = match judged(state, arrival.body.clone(), read).await {
-        Ok(judged) => judged,
+    let (validated, rest) = match validated(state, arrival.body.clone(), read).await {
+        Ok(validated) => validated,
         Err(refused) => return Err(arrival.refused(state, refused).await),
     };
-    Ok((begin(state, arrival, judged).await?, rest))
+    Ok((begin(state, arrival, validated).await?, rest))
 }
 
 /// Matches a request once and makes its answer ready.
 ///
 /// # Errors
 /// The engine's last checks, and a miss where those are errors.
-async fn begin(state: &Arc<State>, arrival: Arrival, judged: Judged) -> Result<Started, ApiError> {
+async fn begin(state: &Arc<State>, arrival: Arrival, validated: ValidatedRequest) -> Result<Started, ApiError> {
     let Arrival { headers, session, errors, at, clock, .. } = arrival;
-    let Judged { request, prompts } = judged;
+    let ValidatedRequest { request, prompts } = validated;
     let session_id = headers.get("x-session-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
     let rank = rank_of(&headers);
     let sent_id = request_id_of(&headers).map(str::to_owned);

@@ -73,19 +73,19 @@ impl Shown {
 
 /// The request and its prompts.
 #[derive(Debug)]
-pub(in crate::play) struct Judged {
+pub(in crate::play) struct ValidatedRequest {
     pub(in crate::play) request: Arc<GenerationRequest>,
     pub(in crate::play) prompts: Vec<Prompt>,
 }
 
 /// A request that was read once and accepted.
 #[derive(Debug)]
-pub(in crate::play) struct Known {
+pub(in crate::play) struct CachedRequest {
     request: Arc<GenerationRequest>,
     prompts: Vec<PromptRead>,
 }
 
-impl Known {
+impl CachedRequest {
     pub(in crate::play) fn new(request: impl Into<Arc<GenerationRequest>>, prompts: Vec<PromptRead>) -> Self {
         Self { request: request.into(), prompts }
     }
@@ -101,12 +101,12 @@ impl Known {
     }
 
     /// The request once more, where the server has room for it.
-    fn again(&self, state: &State) -> Result<Judged, ApiError> {
+    fn again(&self, state: &State) -> Result<ValidatedRequest, ApiError> {
         // Adapters come and go.
         state.check_model(self.request.model.as_deref())?;
         let permits = admitted(state, &self.request)?;
         let prompts = self.prompts.iter().cloned().zip(permits).map(|(read, permit)| Prompt { read, permit });
-        Ok(Judged { request: Arc::clone(&self.request), prompts: prompts.collect() })
+        Ok(ValidatedRequest { request: Arc::clone(&self.request), prompts: prompts.collect() })
     }
 }
 
@@ -115,30 +115,31 @@ impl Known {
 ///
 /// # Errors
 /// Everything that the engine refuses before the first byte.
-pub(in crate::play) async fn judged_or_known(
+pub(in crate::play) async fn cached_or_validated(
     state: &Arc<State>,
     api: Api,
     body: Bytes,
     read: impl FnOnce(&State, &[u8]) -> Result<(GenerationRequest, ()), ApiError> + Send + 'static,
-) -> Result<Judged, ApiError> {
+) -> Result<ValidatedRequest, ApiError> {
     let key = state.work.memo.key(api, &body);
     if let Some(known) = state.work.memo.recall(key, &body) {
         return known.again(state);
     }
-    let (judged, ()) = judged(state, body.clone(), read).await?;
-    remember(state, key, &body, &judged);
-    Ok(judged)
+    let (validated, ()) = validated(state, body.clone(), read).await?;
+    remember(state, key, &body, &validated);
+    Ok(validated)
 }
 
-fn remember(state: &State, key: Key, body: &[u8], judged: &Judged) {
-    let Judged { request, prompts } = judged;
+fn remember(state: &State, key: Key, body: &[u8], validated: &ValidatedRequest) {
+    let ValidatedRequest { request, prompts } = validated;
     let depends_on_time = match &request.prompts {
         Prompts::Chat(chat) => !is_timeless(&state.model, chat),
         Prompts::Batch(_) => true,
         Prompts::Completion(_) => false,
     };
     if !depends_on_time {
-        let known = || Known::new(Arc::clone(request), prompts.iter().map(|prompt| prompt.read.clone()).collect());
+        let known =
+            || CachedRequest::new(Arc::clone(request), prompts.iter().map(|prompt| prompt.read.clone()).collect());
         state.work.memo.keep(key, body, known);
     }
 }
@@ -147,18 +148,18 @@ fn remember(state: &State, key: Key, body: &[u8], judged: &Judged) {
 ///
 /// # Errors
 /// Everything that the engine refuses before the first byte.
-pub(in crate::play) async fn judged<T: Send + 'static>(
+pub(in crate::play) async fn validated<T: Send + 'static>(
     state: &Arc<State>,
     body: Bytes,
     read: impl FnOnce(&State, &[u8]) -> Result<(GenerationRequest, T), ApiError> + Send + 'static,
-) -> Result<(Judged, T), ApiError> {
+) -> Result<(ValidatedRequest, T), ApiError> {
     let reader = Arc::clone(state);
     let size = state.weight_of(body.len());
     let work = move || {
         let (mut request, rest) = read(&reader, &body)?;
         generation::take_defaults(&reader, &mut request);
         let prompts = read_prompts(&reader, &request)?;
-        Ok((Judged { request: Arc::new(request), prompts }, rest))
+        Ok((ValidatedRequest { request: Arc::new(request), prompts }, rest))
     };
     let _turn = if size <= INLINE_BYTES { Some(state.work.turns.next().await) } else { None };
     off_the_loop(size, work).await
@@ -173,7 +174,7 @@ pub(in crate::play) async fn prompts_of<T: Send + 'static>(
     body: Bytes,
     read: impl FnOnce(&State, &[u8]) -> Result<(GenerationRequest, T), ApiError> + Send + 'static,
 ) -> Result<(Option<String>, Vec<(Arc<[u32]>, u32)>, T), ApiError> {
-    let (Judged { request, prompts }, rest) = judged(state, body, read).await?;
+    let (ValidatedRequest { request, prompts }, rest) = validated(state, body, read).await?;
     let prompts = prompts.into_iter().map(|Prompt { read, .. }| (read.ids, most_tokens(read.max_tokens)));
     Ok((request.request_id.clone(), prompts.collect(), rest))
 }
@@ -194,7 +195,7 @@ fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt
     let permits = admitted(state, request)?;
     let special = special(request.add_special_tokens);
     let is_first = Cell::new(true);
-    let judged = |mut ids: Arc<[u32]>, shown, echo, media: Option<MediaHashes>, permit| {
+    let validated = |mut ids: Arc<[u32]>, shown, echo, media: Option<MediaHashes>, permit| {
         check_cancelled()?;
         if let Some(truncation) = request.truncation {
             let mut kept = ids.to_vec();
@@ -232,7 +233,7 @@ fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt
         let echo = last_words(state, &chat.messages)?;
         let replay = state.replay.as_ref().filter(|_| state.model.takes_media);
         let media = replay.and_then(|replay| replay.hasher.hash_media(&chat.messages));
-        judged(ids.into(), Shown::of_chat(state, request, chat, text)?, echo, media, permit)
+        validated(ids.into(), Shown::of_chat(state, request, chat, text)?, echo, media, permit)
     };
     match &request.prompts {
         Prompts::Chat(chat) => iter::once(chat).zip(permits).map(chat_prompt).collect(),
@@ -242,7 +243,7 @@ fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt
                 let ids = prompt_ids(&state.model, input, special, request.truncation)?;
                 let text = if request.echo { Some(echoed_text(state, request, input)?.into()) } else { None };
                 let echo = Arc::clone(&ids);
-                judged(ids, Shown { text, ..Shown::default() }, echo, None, permit)
+                validated(ids, Shown { text, ..Shown::default() }, echo, None, permit)
             };
             inputs.iter().zip(permits).map(read).collect()
         }

@@ -21,7 +21,7 @@ use std::{
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::{api::Api, base::bounded_cache::BoundedCache, play::request::prompts::Known};
+use crate::{api::Api, base::bounded_cache::BoundedCache, play::request::prompts::CachedRequest};
 
 /// Most bytes that remembered requests take, by their estimated size.
 const BYTES: usize = 16 << 20;
@@ -48,7 +48,7 @@ pub(in crate::play) struct Key(u64);
 #[derive(Debug)]
 struct Entry {
     body: Bytes,
-    known: Arc<Known>,
+    known: Arc<CachedRequest>,
 }
 
 impl RequestCache {
@@ -71,14 +71,14 @@ impl RequestCache {
     }
 
     /// Finds the request that was read from this body.
-    pub(in crate::play) fn recall(&self, key: Key, body: &[u8]) -> Option<Arc<Known>> {
+    pub(in crate::play) fn recall(&self, key: Key, body: &[u8]) -> Option<Arc<CachedRequest>> {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = entries.get(&key)?;
         (entry.body == body).then(|| Arc::clone(&entry.known))
     }
 
     /// Keeps what was read from a body that came before.
-    pub(in crate::play) fn keep(&self, key: Key, body: &[u8], known: impl FnOnce() -> Known) {
+    pub(in crate::play) fn keep(&self, key: Key, body: &[u8], known: impl FnOnce() -> CachedRequest) {
         let slot = usize::try_from(key.0).unwrap_or_default() % SEEN;
         let came_before = self.seen.get(slot).is_some_and(|seen| seen.swap(key.0, Relaxed) == key.0);
         if !came_before {
@@ -118,9 +118,9 @@ impl Hasher for Hashed {
 mod tests {
     use super::*;
 
-    fn known() -> Known {
+    fn known() -> CachedRequest {
         let body = br#"{"messages":[{"role":"user","content":"hi"}]}"#;
-        Known::new(crate::api::GenerationRequest::parse(Api::Chat, body).unwrap(), Vec::new())
+        CachedRequest::new(crate::api::GenerationRequest::parse(Api::Chat, body).unwrap(), Vec::new())
     }
 
     fn keep(memo: &RequestCache, body: &str) -> Key {

@@ -21,7 +21,7 @@ use serde_json::Value;
 use crate::{
     play::{
         generate::samples::{self, Samples},
-        load::Replay,
+        load::LoadedTrace,
         recorded::responses::ServedResponses,
     },
     recording::redaction::Redactor,
@@ -42,9 +42,9 @@ const SHARES: [(u64, &str); 4] = [(25, "under 25%"), (50, "25% to 50%"), (75, "5
 
 /// The sessions of a trace.
 #[derive(Debug)]
-pub(in crate::play) struct Account {
-    default: Arc<Slot>,
-    named: RwLock<BTreeMap<String, Arc<Slot>>>,
+pub(in crate::play) struct TraceLedger {
+    default: Arc<TraceSession>,
+    named: RwLock<BTreeMap<String, Arc<TraceSession>>>,
     most: usize,
     /// Counts of sessions that were reset or ended.
     past: Mutex<Totals>,
@@ -54,7 +54,7 @@ pub(in crate::play) struct Account {
 
 /// One session, which can be reset.
 #[derive(Debug)]
-pub(in crate::play) struct Slot {
+pub(in crate::play) struct TraceSession {
     name: Option<String>,
     session: RwLock<Session>,
 }
@@ -119,12 +119,12 @@ impl Totals {
     }
 }
 
-impl Account {
+impl TraceLedger {
     pub(in crate::play) fn new(matcher: &Matcher) -> Self {
         let bytes = matcher.session_bytes() + samples::SESSION_BYTES;
         let most = (SESSION_BYTES / bytes).clamp(1, MOST_SESSIONS);
         Self {
-            default: Arc::new(Slot::new(None, matcher)),
+            default: Arc::new(TraceSession::new(None, matcher)),
             named: RwLock::default(),
             most,
             past: Mutex::default(),
@@ -133,23 +133,23 @@ impl Account {
     }
 
     /// The session of requests that name none.
-    pub(in crate::play) fn default_session(&self) -> &Arc<Slot> {
+    pub(in crate::play) fn default_session(&self) -> &Arc<TraceSession> {
         &self.default
     }
 
     /// All sessions by their names.
-    fn all(&self) -> Vec<(String, Arc<Slot>)> {
+    fn all(&self) -> Vec<(String, Arc<TraceSession>)> {
         let named = self.named.read().unwrap_or_else(PoisonError::into_inner);
         let named = named.iter().map(|(name, slot)| (name.clone(), Arc::clone(slot)));
         std::iter::once((DEFAULT_SESSION.to_owned(), Arc::clone(&self.default))).chain(named).collect()
     }
 
-    fn some(&self, session: Option<&str>) -> Vec<(String, Arc<Slot>)> {
+    fn some(&self, session: Option<&str>) -> Vec<(String, Arc<TraceSession>)> {
         self.all().into_iter().filter(|(name, _)| session.is_none_or(|session| session == name)).collect()
     }
 
     /// Resets a session.
-    fn reset(&self, slot: &Slot, matcher: &Matcher) {
+    fn reset(&self, slot: &TraceSession, matcher: &Matcher) {
         let fresh = Session::new(slot.name(), matcher);
         let before = std::mem::replace(&mut *slot.session.write().unwrap_or_else(PoisonError::into_inner), fresh);
         let totals = before.totals();
@@ -177,7 +177,7 @@ impl Account {
     ///
     /// # Errors
     /// When there are too many.
-    pub(in crate::play) fn named(&self, name: &str, matcher: &Matcher) -> Result<Arc<Slot>, TooManySessions> {
+    pub(in crate::play) fn named(&self, name: &str, matcher: &Matcher) -> Result<Arc<TraceSession>, TooManySessions> {
         let known = self.named.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned();
         if let Some(known) = known {
             return Ok(known);
@@ -186,11 +186,11 @@ impl Account {
         if !named.contains_key(name) && named.len() >= self.most {
             return Err(TooManySessions(self.most));
         }
-        Ok(Arc::clone(named.entry(name.to_owned()).or_insert_with(|| Arc::new(Slot::new(Some(name), matcher)))))
+        Ok(Arc::clone(named.entry(name.to_owned()).or_insert_with(|| Arc::new(TraceSession::new(Some(name), matcher)))))
     }
 }
 
-impl Slot {
+impl TraceSession {
     fn new(name: Option<&str>, matcher: &Matcher) -> Self {
         Self { name: name.map(str::to_owned), session: RwLock::new(Session::new(name, matcher)) }
     }
@@ -304,11 +304,12 @@ impl Counts {
     }
 }
 
-impl Ledger for Replay {
+impl Ledger for LoadedTrace {
     fn report(&self, session: Option<&str>) -> Report {
-        let of_slot = |(name, slot): (String, Arc<Slot>)| (name, slot.with(|session| self.session_report(session)));
+        let of_slot =
+            |(name, slot): (String, Arc<TraceSession>)| (name, slot.with(|session| self.session_report(session)));
         // A default session that was never used is not shown.
-        let is_shown = |(name, slot): &(String, Arc<Slot>)| {
+        let is_shown = |(name, slot): &(String, Arc<TraceSession>)| {
             session.is_some() || name != DEFAULT_SESSION || slot.with(|it| it.totals().prompts > 0)
         };
         let mut sessions: BTreeMap<String, SessionReport> =

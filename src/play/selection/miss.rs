@@ -8,8 +8,8 @@ use crate::{
     api::ApiError,
     play::{
         State,
-        load::Replay,
-        selection::{account::Slot, advice, select::Wanted},
+        load::LoadedTrace,
+        selection::{account::TraceSession, advice, select::PromptQuery},
     },
     recording::redaction::Redactor,
     replay::{
@@ -33,11 +33,11 @@ pub(in crate::play) struct Explanation {
 }
 
 impl Explanation {
-    pub(in crate::play) fn new(state: &State, replay: &Replay, wanted: &Wanted<'_>, miss: &Miss) -> Self {
+    pub(in crate::play) fn new(state: &State, replay: &LoadedTrace, wanted: &PromptQuery<'_>, miss: &Miss) -> Self {
         let block = replay.hasher.block_size();
         let is_by_prompt = MatchBy::any_by_prompt(&replay.matcher.rules().order);
         let mut lines = vec![opening(replay, miss)];
-        let mut detail = json!({"reason": miss.reason.name(), "trace": replay.name, "session": wanted.session.and_then(Slot::name).unwrap_or(DEFAULT_SESSION),
+        let mut detail = json!({"reason": miss.reason.name(), "trace": replay.name, "session": wanted.session.and_then(TraceSession::name).unwrap_or(DEFAULT_SESSION),
             "blocks": miss.total_blocks, "prompt_tokens": wanted.prompt.len(),
             "match": replay.matcher.rules().order.iter().map(|by| by.name()).collect::<Vec<_>>(),
             "min_match": replay.matcher.rules().least.to_string()});
@@ -83,7 +83,7 @@ impl Explanation {
     }
 
     /// The explanation of a request that has no recorded response.
-    pub(in crate::play) fn of_response(replay: &Replay, path: &str, reason: MissReason, message: String) -> Self {
+    pub(in crate::play) fn of_response(replay: &LoadedTrace, path: &str, reason: MissReason, message: String) -> Self {
         let detail = json!({"reason": reason.name(), "trace": replay.name, "path": path,
             "match": replay.matcher.rules().order.iter().map(|by| by.name()).collect::<Vec<_>>()});
         Self { reason: reason.name(), message, detail }
@@ -111,7 +111,7 @@ impl Explanation {
     }
 }
 
-fn opening(replay: &Replay, miss: &Miss) -> String {
+fn opening(replay: &LoadedTrace, miss: &Miss) -> String {
     match miss.reason {
         MissReason::NoMatch => format!("No recorded answer matched this request ({}).", replay.describe()),
         MissReason::Exhausted => {
@@ -120,7 +120,7 @@ fn opening(replay: &Replay, miss: &Miss) -> String {
     }
 }
 
-fn next_step(replay: &Replay, wanted: &Wanted<'_>, miss: &Miss) -> String {
+fn next_step(replay: &LoadedTrace, wanted: &PromptQuery<'_>, miss: &Miss) -> String {
     let rules = replay.matcher.rules();
     let by_index = rules.order.contains(&MatchBy::Index);
     let named = replay.matcher.index_of(wanted.request_id).filter(|_| miss.reason == MissReason::NoMatch);

@@ -23,17 +23,17 @@ use crate::{
             parse::{ParsedBy, SequenceParser},
             stop::StopStrings,
         },
-        load::{adapters::Asked, config::DEFAULT_RANDOM_TOKENS},
+        load::{adapters::RequestedModel, config::DEFAULT_RANDOM_TOKENS},
         metrics::RequestMetrics,
-        recorded::{errors::RefusedRequest, failure::Failure},
+        recorded::errors::{Failure, RefusedRequest},
         request::{
             blocking::check_cancelled,
             budget, info,
             prompts::{Prompt, most_tokens},
         },
         selection::{
-            account::Slot,
-            select::{Chosen, Wanted, choose, headers_of},
+            account::TraceSession,
+            select::{PromptQuery, PromptScripts, headers_of, scripts_of},
         },
     },
     replay::timing::Pacing,
@@ -77,7 +77,7 @@ pub(in crate::play) struct Origin {
     pub(in crate::play) session_id: Option<String>,
     /// The data parallel rank of the header.
     pub(in crate::play) rank: Option<i128>,
-    pub(in crate::play) session: Option<Arc<Slot>>,
+    pub(in crate::play) session: Option<Arc<TraceSession>>,
     pub(in crate::play) errors: Vec<usize>,
     pub(in crate::play) at: Instant,
 }
@@ -106,7 +106,7 @@ pub(in crate::play) fn plan(
     check_thinking(state, request).map_err(refused)?;
     let parsed = ParsedBy::of(&state.model.parsers, request);
     let is_greedy = request.is_greedy(state.model.sampling.temperature);
-    let asked = Asked::of(state, request.model.as_deref());
+    let asked = RequestedModel::of(state, request.model.as_deref());
     let mut chosen = Vec::with_capacity(prompts.len());
     for (at, prompt) in prompts.iter().enumerate() {
         check_cancelled()?;
@@ -117,8 +117,8 @@ pub(in crate::play) fn plan(
         let errors = if at == 0 { errors.as_slice() } else { &[] };
         let takes_any_model = state.takes_any_model(asked.recorded);
         let wanted =
-            Wanted { rules, parsed, is_greedy, choices_before, model, takes_any_model, session, errors, ..wanted };
-        chosen.push(choose(state, &wanted)?);
+            PromptQuery { rules, parsed, is_greedy, choices_before, model, takes_any_model, session, errors, ..wanted };
+        chosen.push(scripts_of(state, &wanted)?);
     }
     let max_tokens = prompts.last().map_or(0, |prompt| most_tokens(prompt.read.max_tokens));
     let headers = headers_of(&chosen, session.as_deref());
@@ -153,7 +153,7 @@ fn parameters(
     request: &GenerationRequest,
     id: &str,
     session_id: Option<&str>,
-    asked: &Asked<'_>,
+    asked: &RequestedModel<'_>,
 ) -> Parameters {
     Parameters {
         priority: request.priority,
@@ -169,13 +169,13 @@ fn parameters(
 }
 
 /// How many tokens the choices of a prompt have at most.
-fn tokens_of(chosen: &Chosen, prompt: &Prompt) -> usize {
+fn tokens_of(chosen: &PromptScripts, prompt: &Prompt) -> usize {
     let most = usize::try_from(most_tokens(prompt.read.max_tokens)).unwrap_or(usize::MAX);
     chosen.scripts.iter().map(|script| script.ids.len().min(most)).sum()
 }
 
 /// Origin of a stream's deadlines; made-up tokens have none of their own.
-fn class_of(state: &State, chosen: &[Chosen]) -> StreamClass {
+fn class_of(state: &State, chosen: &[PromptScripts]) -> StreamClass {
     let is_recorded = chosen.iter().any(|chosen| !chosen.records.is_empty());
     match if is_recorded { state.config.pacing } else { state.made_up_pacing() } {
         Pacing::Fixed { .. } => StreamClass::Fixed,
@@ -228,9 +228,9 @@ pub(in crate::play) fn weight_of(request: &GenerationRequest, prompts: &[Prompt]
         .fold(stop, usize::saturating_add)
 }
 
-fn wanted<'a>(request: &'a GenerationRequest, request_id: Option<&'a str>, prompt: &'a Prompt) -> Wanted<'a> {
+fn wanted<'a>(request: &'a GenerationRequest, request_id: Option<&'a str>, prompt: &'a Prompt) -> PromptQuery<'a> {
     let prompt = &prompt.read;
-    Wanted {
+    PromptQuery {
         request_id,
         model: "",
         takes_any_model: false,
@@ -267,7 +267,7 @@ fn answer(
     state: &State,
     request: &GenerationRequest,
     prompts: Vec<Prompt>,
-    chosen: Vec<Chosen>,
+    chosen: Vec<PromptScripts>,
     named: &Named<'_>,
 ) -> Answer {
     let names = AnswerNames { id: &named.id, model: named.model, fingerprint: state.model.fingerprint.as_deref() };
@@ -325,7 +325,7 @@ fn answer(
 fn parts(
     state: &State,
     request: &GenerationRequest,
-    chosen: &[Chosen],
+    chosen: &[PromptScripts],
     prompt_tokens: u32,
     cached: CacheUse,
 ) -> AnswerParts {
@@ -345,12 +345,12 @@ fn parts(
 }
 
 /// Tokens of a prompt: of one with media as many as were recorded.
-fn prompt_tokens(prompt: &Prompt, chosen: &Chosen) -> u32 {
+fn prompt_tokens(prompt: &Prompt, chosen: &PromptScripts) -> u32 {
     chosen.prompt_tokens.unwrap_or_else(|| u32::try_from(prompt.read.ids.len()).unwrap_or(u32::MAX))
 }
 
 /// Use of the prefix cache: the most that one of the prompts found there.
-fn cache_use(state: &State, request: &GenerationRequest, prompts: &[Prompt], chosen: &[Chosen]) -> CacheUse {
+fn cache_use(state: &State, request: &GenerationRequest, prompts: &[Prompt], chosen: &[PromptScripts]) -> CacheUse {
     // The engine computes a prompt anew for its log probabilities.
     let reads = request.logprobs.prompt.is_none();
     let found = chosen.iter().filter(|_| reads).map(|chosen| chosen.cached).max().unwrap_or(0);

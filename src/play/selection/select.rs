@@ -15,9 +15,9 @@ use crate::{
             parse::ParsedBy,
             synthetic::{in_place_of, made_up},
         },
-        load::{Replay, config::Unmatched},
-        recorded::{errors, failure::Failure},
-        selection::{account::Slot, miss::Explanation},
+        load::{LoadedTrace, config::Unmatched},
+        recorded::errors::{self, Failure},
+        selection::{account::TraceSession, miss::Explanation},
     },
     recording::trace::{FinishReason, Outcome, PromptLogprobs, Record, RecordRef},
     replay::{
@@ -29,7 +29,7 @@ use crate::{
 
 /// A prompt that looks for its records, with the parameters of its request.
 #[derive(Debug)]
-pub(in crate::play) struct Wanted<'a> {
+pub(in crate::play) struct PromptQuery<'a> {
     pub(in crate::play) request_id: Option<&'a str>,
     /// The model that is asked.
     pub(in crate::play) model: &'a str,
@@ -38,7 +38,7 @@ pub(in crate::play) struct Wanted<'a> {
     /// Choices of the request's prompts before this one.
     pub(in crate::play) choices_before: usize,
     /// Whose records are consumed.
-    pub(in crate::play) session: Option<&'a Slot>,
+    pub(in crate::play) session: Option<&'a TraceSession>,
     /// The recorded errors of its request, in replay order.
     pub(in crate::play) errors: &'a [usize],
     pub(in crate::play) prompt: &'a [u32],
@@ -66,7 +66,7 @@ pub(in crate::play) struct Wanted<'a> {
 
 /// Scripts of one prompt's choices, and their origin.
 #[derive(Debug, Default)]
-pub(in crate::play) struct Chosen {
+pub(in crate::play) struct PromptScripts {
     /// One per choice.
     pub(in crate::play) scripts: Vec<Script>,
     /// The error that was recorded instead of an answer.
@@ -89,7 +89,7 @@ pub(in crate::play) struct Chosen {
 ///
 /// # Errors
 /// 422 where no record matches and none may be made up.
-pub(in crate::play) fn choose(state: &State, wanted: &Wanted<'_>) -> Result<Chosen, ApiError> {
+pub(in crate::play) fn scripts_of(state: &State, wanted: &PromptQuery<'_>) -> Result<PromptScripts, ApiError> {
     let Some(replay) = &state.replay else { return Ok(made_up(state, wanted)) };
     let query = Query {
         request_id: wanted.request_id,
@@ -108,7 +108,7 @@ pub(in crate::play) fn choose(state: &State, wanted: &Wanted<'_>) -> Result<Chos
     match error {
         Some(Ok(selection)) => {
             let by = errors::error_match(&selection).to_owned();
-            return Ok(Chosen { by, ..recorded(state, wanted, selection) });
+            return Ok(PromptScripts { by, ..recorded(state, wanted, selection) });
         }
         Some(Err(miss)) => return missed(state, replay, wanted, &miss),
         None => {}
@@ -127,7 +127,7 @@ pub(in crate::play) fn choose(state: &State, wanted: &Wanted<'_>) -> Result<Chos
 }
 
 /// The model of which the whole prompt was recorded, one with a record that was not served yet first.
-fn model_of_prompt<'a>(state: &'a State, session: &Slot, query: &Query<'_>) -> Option<&'a str> {
+fn model_of_prompt<'a>(state: &'a State, session: &TraceSession, query: &Query<'_>) -> Option<&'a str> {
     let replay = state.replay.as_ref()?;
     let found = |model: &&'a str| {
         let query = Query { model: Some(model), ..*query };
@@ -140,7 +140,12 @@ fn model_of_prompt<'a>(state: &'a State, session: &Slot, query: &Query<'_>) -> O
 }
 
 /// Answers a prompt without a record: made-up tokens or an error.
-fn missed(state: &State, replay: &Replay, wanted: &Wanted<'_>, miss: &Miss) -> Result<Chosen, ApiError> {
+fn missed(
+    state: &State,
+    replay: &LoadedTrace,
+    wanted: &PromptQuery<'_>,
+    miss: &Miss,
+) -> Result<PromptScripts, ApiError> {
     let explain = || Explanation::new(state, replay, wanted, miss);
     let session = wanted.session.unwrap_or(replay.account.default_session());
     match state.config.unmatched {
@@ -157,8 +162,8 @@ fn missed(state: &State, replay: &Replay, wanted: &Wanted<'_>, miss: &Miss) -> R
     }
 }
 
-fn recorded(state: &State, wanted: &Wanted<'_>, selection: Selection) -> Chosen {
-    let mut chosen = Chosen { by: described(&selection), ..Chosen::default() };
+fn recorded(state: &State, wanted: &PromptQuery<'_>, selection: Selection) -> PromptScripts {
+    let mut chosen = PromptScripts { by: described(&selection), ..PromptScripts::default() };
     // A record that was found by its index, or that shares a prefix only, may have had a longer prompt.
     let mut prompt_tokens = u32::try_from(wanted.prompt.len()).unwrap_or(u32::MAX);
     for (choice, index) in selection.records.iter().cycle().take(wanted.choices).enumerate() {
@@ -196,7 +201,12 @@ fn described(selection: &Selection) -> String {
     text
 }
 
-fn script(state: &State, wanted: &Wanted<'_>, (kept, mut record): (RecordRef<'_>, Record), choice: usize) -> Script {
+fn script(
+    state: &State,
+    wanted: &PromptQuery<'_>,
+    (kept, mut record): (RecordRef<'_>, Record),
+    choice: usize,
+) -> Script {
     let ids = record.output_token_ids.take();
     let last = ids.as_ref().and_then(|ids| ids.last().copied());
     let ids = match ids {
@@ -241,7 +251,7 @@ pub(in crate::play) fn missing_reason(record: &Record, max_tokens: u32) -> Optio
 }
 
 /// Headers about the origin of an answer.
-pub(in crate::play) fn headers_of(chosen: &[Chosen], session: Option<&Slot>) -> HeaderMap {
+pub(in crate::play) fn headers_of(chosen: &[PromptScripts], session: Option<&TraceSession>) -> HeaderMap {
     let records: Vec<String> = chosen.iter().flat_map(|chosen| &chosen.records).map(usize::to_string).collect();
     let mut headers = HeaderMap::new();
     if let (false, Ok(value)) = (records.is_empty(), HeaderValue::from_str(&records.join(","))) {
@@ -250,7 +260,7 @@ pub(in crate::play) fn headers_of(chosen: &[Chosen], session: Option<&Slot>) -> 
     if let Some(Ok(by)) = chosen.first().map(|chosen| HeaderValue::from_str(&chosen.by)) {
         headers.insert(HeaderName::from_static("x-vcr-match"), by);
     }
-    if let Some(Ok(name)) = session.and_then(Slot::name).map(HeaderValue::from_str) {
+    if let Some(Ok(name)) = session.and_then(TraceSession::name).map(HeaderValue::from_str) {
         headers.insert(HeaderName::from_static("x-vcr-session"), name);
     }
     headers

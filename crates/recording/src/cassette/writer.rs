@@ -106,6 +106,12 @@ pub struct CassetteWriter {
 }
 
 impl CassetteWriter {
+    /// The file that is written.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Begins, in a folder that is created where it is not there. `header` is the top of a file that is written anew.
     ///
     /// # Errors

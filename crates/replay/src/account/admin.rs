@@ -88,12 +88,12 @@ pub fn router(ledger: Arc<dyn Ledger>, access: Access) -> Router {
 type Answer = Response<ResponseBody>;
 
 /// The session that a request is about, all of them without one, and its body: a JSON object, or null for none.
-struct Asked {
+struct AdminRequest {
     session: Option<String>,
     body: Value,
 }
 
-impl FromRequest<Desk> for Asked {
+impl FromRequest<Desk> for AdminRequest {
     type Rejection = Answer;
 
     async fn from_request(request: Request, Desk { ledger, access }: &Desk) -> Result<Self, Answer> {
@@ -118,7 +118,7 @@ impl FromRequest<Desk> for Asked {
     }
 }
 
-impl Asked {
+impl AdminRequest {
     fn session(&self) -> Option<&str> {
         self.session.as_deref()
     }
@@ -132,35 +132,35 @@ fn value_of(text: &str) -> Value {
     }
 }
 
-async fn report(State(ledger): State<Arc<dyn Ledger>>, asked: Asked) -> Answer {
+async fn report(State(ledger): State<Arc<dyn Ledger>>, asked: AdminRequest) -> Answer {
     ok(&ledger.report(asked.session()).json(&[]))
 }
 
-async fn unconsumed(State(ledger): State<Arc<dyn Ledger>>, asked: Asked) -> Answer {
+async fn unconsumed(State(ledger): State<Arc<dyn Ledger>>, asked: AdminRequest) -> Answer {
     ok(&ledger.report(asked.session()).unconsumed().into())
 }
 
-async fn misses(State(ledger): State<Arc<dyn Ledger>>, asked: Asked) -> Answer {
+async fn misses(State(ledger): State<Arc<dyn Ledger>>, asked: AdminRequest) -> Answer {
     ok(&ledger.misses(asked.session()).into())
 }
 
-async fn miss(State(ledger): State<Arc<dyn Ledger>>, Path(number): Path<String>, _: Asked) -> Answer {
+async fn miss(State(ledger): State<Arc<dyn Ledger>>, Path(number): Path<String>, _: AdminRequest) -> Answer {
     let found = number.parse::<u64>().ok().and_then(|number| ledger.miss(number));
     found.map_or_else(|| error(StatusCode::NOT_FOUND, "no such miss"), |miss| ok(&miss))
 }
 
-async fn requests(State(ledger): State<Arc<dyn Ledger>>, asked: Asked) -> Answer {
+async fn requests(State(ledger): State<Arc<dyn Ledger>>, asked: AdminRequest) -> Answer {
     ok(&ledger.requests(asked.session()).into())
 }
 
 /// The time of the recording, also in seconds since 1970 for programs that freeze their clock there.
-async fn clock(State(ledger): State<Arc<dyn Ledger>>, asked: Asked) -> Answer {
+async fn clock(State(ledger): State<Arc<dyn Ledger>>, asked: AdminRequest) -> Answer {
     let base_time = ledger.clock(asked.session());
     let parsed = base_time.as_deref().and_then(|time| OffsetDateTime::parse(time, &Rfc3339).ok());
     ok(&json!({"base_time": base_time, "unix": parsed.map(OffsetDateTime::unix_timestamp)}))
 }
 
-async fn verify(State(ledger): State<Arc<dyn Ledger>>, asked: Asked) -> Answer {
+async fn verify(State(ledger): State<Arc<dyn Ledger>>, asked: AdminRequest) -> Answer {
     let named = asked.body.get("fail_on").and_then(Value::as_array);
     let concerns: Result<Vec<Concern>, UnknownConcern> = match named {
         None => Ok(vec![Concern::Miss, Concern::Unconsumed]),
@@ -175,7 +175,7 @@ async fn verify(State(ledger): State<Arc<dyn Ledger>>, asked: Asked) -> Answer {
     whole(status, "application/json", report.json(&concerns).to_string())
 }
 
-async fn reset(State(ledger): State<Arc<dyn Ledger>>, asked: Asked) -> Answer {
+async fn reset(State(ledger): State<Arc<dyn Ledger>>, asked: AdminRequest) -> Answer {
     let session = asked.session();
     if session.is_none() && asked.body.as_object().is_some_and(|body| !body.is_empty()) {
         return error(
@@ -187,21 +187,21 @@ async fn reset(State(ledger): State<Arc<dyn Ledger>>, asked: Asked) -> Answer {
     ok(&json!({"reset": session.map_or(json!("all"), Value::from)}))
 }
 
-async fn records(State(ledger): State<Arc<dyn Ledger>>, asked: Asked) -> Answer {
+async fn records(State(ledger): State<Arc<dyn Ledger>>, asked: AdminRequest) -> Answer {
     ok(&ledger.records(asked.session()).into())
 }
 
-async fn record(State(ledger): State<Arc<dyn Ledger>>, Path(index): Path<String>, asked: Asked) -> Answer {
+async fn record(State(ledger): State<Arc<dyn Ledger>>, Path(index): Path<String>, asked: AdminRequest) -> Answer {
     let found = index.parse::<usize>().ok().and_then(|index| ledger.record(index, asked.session()));
     found.map_or_else(|| error(StatusCode::NOT_FOUND, "no such record"), |record| ok(&record))
 }
 
-async fn sessions(State(ledger): State<Arc<dyn Ledger>>, _: Asked) -> Answer {
+async fn sessions(State(ledger): State<Arc<dyn Ledger>>, _: AdminRequest) -> Answer {
     ok(&ledger.sessions().iter().map(|name| shown_session(name)).collect())
 }
 
 /// Opens a session; its files are read on a thread where they hold up no request.
-async fn open(State(ledger): State<Arc<dyn Ledger>>, asked: Asked) -> Answer {
+async fn open(State(ledger): State<Arc<dyn Ledger>>, asked: AdminRequest) -> Answer {
     let opening = Arc::clone(&ledger);
     match tokio::task::spawn_blocking(move || opening.open(&asked.body)).await {
         Ok(Ok(name)) => whole(201, "application/json", shown_session(&name).to_string()),
@@ -210,7 +210,7 @@ async fn open(State(ledger): State<Arc<dyn Ledger>>, asked: Asked) -> Answer {
     }
 }
 
-async fn end(State(ledger): State<Arc<dyn Ledger>>, Path(name): Path<String>, _: Asked) -> Answer {
+async fn end(State(ledger): State<Arc<dyn Ledger>>, Path(name): Path<String>, _: AdminRequest) -> Answer {
     let report = ledger.report(Some(&name));
     let ending = Arc::clone(&ledger);
     match tokio::task::spawn_blocking(move || ending.end(&name)).await {
@@ -221,7 +221,7 @@ async fn end(State(ledger): State<Arc<dyn Ledger>>, Path(name): Path<String>, _:
     }
 }
 
-async fn unknown(_: Asked) -> Answer {
+async fn unknown(_: AdminRequest) -> Answer {
     error(
         StatusCode::NOT_FOUND,
         "no such question: report, verify, unconsumed, misses, requests, records, sessions, reset, clock",

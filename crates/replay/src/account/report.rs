@@ -4,7 +4,8 @@ use std::{collections::BTreeMap, fmt};
 
 use serde_json::{Value, json};
 
-use super::{Concern, ToolDrift, compared::Compared};
+use super::{Concern, ToolDrift};
+use crate::account::tool_drift::Compared;
 use base::one_line::one_line;
 
 /// Report of all sessions.
@@ -182,29 +183,19 @@ impl SessionReport {
     /// For programs.
     #[must_use]
     pub fn json(&self) -> Value {
-        let mut report = json!({"records": self.records, "requests": self.requests, "served": self.served,
+        let report = json!({"records": self.records, "requests": self.requests, "served": self.served,
             "unconsumed": self.unconsumed, "begun_unconsumed": self.begun_unconsumed, "misses": self.misses, "loose": self.loose, "again": self.again,
             "forwarded": self.forwarded, "tools": self.tools.json()});
-        if let (Some(compared), Some(fields)) = (&self.compared, report.as_object_mut()) {
-            fields.insert("compared".to_owned(), compared.json());
-        }
-        if let (1.., Some(fields)) = (self.by_hand, report.as_object_mut()) {
-            fields.insert("by_hand".to_owned(), self.by_hand.into());
-        }
-        if let (1.., Some(fields)) = (self.placeholders, report.as_object_mut()) {
-            fields.insert("placeholders".to_owned(), self.placeholders.into());
-        }
-        if let (Some(matching), Some(fields)) = (&self.matching, report.as_object_mut()) {
-            fields.insert("matches".to_owned(), matching.json());
-        }
-        if let (false, Some(fields)) = (self.novel.is_empty(), report.as_object_mut()) {
-            fields.insert("novel".to_owned(), self.novel.clone().into());
-        }
-        report
+        let further = [
+            ("compared", self.compared.as_ref().map(Compared::json)),
+            ("by_hand", (self.by_hand > 0).then(|| self.by_hand.into())),
+            ("placeholders", (self.placeholders > 0).then(|| self.placeholders.into())),
+            ("matches", self.matching.as_ref().map(Matching::json)),
+            ("novel", (!self.novel.is_empty()).then(|| self.novel.clone().into())),
+        ];
+        extended(report, further)
     }
-}
 
-impl SessionReport {
     /// For people.
     fn text(&self, title: &str) -> String {
         let mut text =
@@ -217,14 +208,13 @@ impl SessionReport {
             text.push_str(&format!("  {what}: {}\n", counts(of)));
         }
         self.compared.iter().for_each(|compared| text.push_str(&compared.text()));
-        if self.by_hand > 0 {
-            text.push_str(&format!("  answered by hand-written records: {}\n", self.by_hand));
-        }
-        if self.forwarded > 0 {
-            text.push_str(&format!("  forwarded: {}\n", self.forwarded));
-        }
-        if self.placeholders > 0 {
-            text.push_str(&format!("  answers with placeholders: {}\n", self.placeholders));
+        let counted = [
+            ("answered by hand-written records", self.by_hand as u64),
+            ("forwarded", self.forwarded),
+            ("answers with placeholders", self.placeholders),
+        ];
+        for (what, count) in counted.into_iter().filter(|(_, count)| *count > 0) {
+            text.push_str(&format!("  {what}: {count}\n"));
         }
         text.push_str(&self.tools.text());
         // What comes after a miss is not asked for any more.
@@ -260,6 +250,14 @@ impl Matching {
         }
         text
     }
+}
+
+/// Adds the fields that have a value.
+fn extended(mut report: Value, further: impl IntoIterator<Item = (&'static str, Option<Value>)>) -> Value {
+    if let Some(fields) = report.as_object_mut() {
+        fields.extend(further.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
+    }
+    report
 }
 
 fn counts(counts: &BTreeMap<&'static str, u64>) -> String {
@@ -308,25 +306,17 @@ impl Report {
             sessions.iter().map(|(name, session)| (name.clone(), session.json())).collect()
         };
         let failing: Vec<&str> = self.failing(concerns).into_iter().map(Concern::name).collect();
-        let mut report = json!({"sessions": of(&self.sessions), "edited": self.edited,
+        let report = json!({"sessions": of(&self.sessions), "edited": self.edited,
             "unused": self.unused.iter().map(UnusedRecord::json).collect::<Vec<_>>(), "passed": self.passed, "failing": failing,
             "environment": self.environment.iter().map(Change::json).collect::<Vec<_>>()});
-        if let (false, Some(fields)) = (self.earlier.is_empty(), report.as_object_mut()) {
-            fields.insert("earlier".to_owned(), of(&self.earlier).into());
-        }
-        if let (true, Some(fields)) = (self.ended > 0, report.as_object_mut()) {
-            fields.insert("ended".to_owned(), self.ended.into());
-        }
-        if let (Some(missing), Some(fields)) = (self.not_recorded, report.as_object_mut()) {
-            fields.insert("not_recorded".to_owned(), missing.into());
-        }
-        if let (false, Some(fields)) = (self.blocked.is_empty(), report.as_object_mut()) {
-            fields.insert("blocked".to_owned(), json!(self.blocked));
-        }
-        if let (Some(behind), Some(fields)) = (&self.behind, report.as_object_mut()) {
-            fields.insert("trace".to_owned(), behind.json(concerns));
-        }
-        report
+        let further = [
+            ("earlier", (!self.earlier.is_empty()).then(|| of(&self.earlier).into())),
+            ("ended", (self.ended > 0).then(|| self.ended.into())),
+            ("not_recorded", self.not_recorded.map(Value::from)),
+            ("blocked", (!self.blocked.is_empty()).then(|| json!(self.blocked))),
+            ("trace", self.behind.as_ref().map(|behind| behind.json(concerns))),
+        ];
+        extended(report, further)
     }
 
     /// Describes [`passed`](Self::passed) requests.
@@ -367,5 +357,68 @@ impl Report {
         }
         text.push_str(&self.blocked_text());
         text
+    }
+}
+
+/// Maximum number of names.
+const MOST: usize = 1000;
+
+/// Maximum number of unconsumed records of each.
+const MOST_LINES: usize = 100;
+
+/// The name of what comes after them, which no session can have.
+const OTHERS: &str = "other sessions";
+
+/// Reports of sessions that were ended, opened anew or reset, by their names: what failed in them stays a failure. The first names have
+/// one each, what comes after them is one report; of each the first unconsumed records are kept.
+#[derive(Debug, Default)]
+pub struct EarlierReports(BTreeMap<String, SessionReport>);
+
+impl EarlierReports {
+    /// Keeps what failed in a session. One in which nothing did leaves nothing.
+    pub fn keep(&mut self, name: &str, mut report: SessionReport) {
+        if !report.has_failures() {
+            return;
+        }
+        report.unconsumed.clone_from(&report.begun_unconsumed);
+        let has_room = self.0.len() < MOST || self.0.contains_key(name);
+        let kept = self.0.entry(if has_room { name } else { OTHERS }.to_owned()).or_default();
+        kept.add(report);
+        kept.unconsumed.truncate(MOST_LINES);
+        kept.begun_unconsumed.truncate(MOST_LINES);
+        kept.novel.truncate(MOST_LINES);
+    }
+
+    /// The reports so far.
+    #[must_use]
+    pub fn reports(&self) -> BTreeMap<String, SessionReport> {
+        self.0.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::account::report::*;
+
+    fn missed() -> SessionReport {
+        SessionReport { misses: BTreeMap::from([("no_match", 1)]), ..SessionReport::default() }
+    }
+
+    #[test]
+    fn reports_are_added_up_and_bounded() {
+        let mut earlier = EarlierReports::default();
+        earlier.keep("fine", SessionReport { requests: 7, ..SessionReport::default() });
+        assert!(earlier.reports().is_empty());
+        (0..MOST).for_each(|number| earlier.keep(&number.to_string(), missed()));
+        let many = vec!["record".to_owned(); 2 * MOST_LINES];
+        for name in ["7", "7", "beyond", "further"] {
+            earlier.keep(name, SessionReport { begun_unconsumed: many.clone(), ..missed() });
+        }
+        let reports = earlier.reports();
+        assert_eq!(
+            (reports.len(), reports["7"].misses["no_match"], reports[OTHERS].misses["no_match"]),
+            (MOST + 1, 3, 2)
+        );
+        assert_eq!(reports["7"].begun_unconsumed.len(), MOST_LINES);
     }
 }

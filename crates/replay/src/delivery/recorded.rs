@@ -23,6 +23,17 @@ pub enum RecordedContent {
     Body(Bytes),
 }
 
+impl RecordedContent {
+    /// Replaces the body, or each event, by what is given for it.
+    pub fn change(&mut self, mut with: impl FnMut(&[u8]) -> Option<String>) {
+        let mut change = |part: &mut Bytes| with(part).into_iter().for_each(|changed| *part = changed.into());
+        match self {
+            Self::Events(events) => events.iter_mut().for_each(|(_, event)| change(event)),
+            Self::Body(body) => change(body),
+        }
+    }
+}
+
 /// End of a response after its last event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResponseEnd {

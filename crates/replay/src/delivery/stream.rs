@@ -143,7 +143,7 @@ impl<A: Deliverable + Send, G: Gate> Delivery<A, G> {
                 }
             }
             let (due, turn) = self.response.next_due()?;
-            match apart(sent, self.wait.until(deadline(self.zero, due), comment)).await {
+            match after_written(sent, self.wait.until(deadline(self.zero, due), comment)).await {
                 Waited::Due(at) => {
                     self.latest = at;
                     self.send(due, turn);
@@ -181,7 +181,7 @@ impl<A: Deliverable + Send, G: Gate> Delivery<A, G> {
 }
 
 /// Waits. What is due at once although something was sent before waits until that is written.
-async fn apart(was_sent: bool, wait: impl Future<Output = Waited>) -> Waited {
+async fn after_written(was_sent: bool, wait: impl Future<Output = Waited>) -> Waited {
     let mut wait = pin!(wait);
     match poll_fn(|context| Poll::Ready(wait.as_mut().poll(context))).await {
         Poll::Ready(waited) => {

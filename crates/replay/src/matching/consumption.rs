@@ -65,7 +65,7 @@ pub struct Consumption {
 
 /// Records that may be taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(super) enum Candidates {
     /// Those that were not served yet.
     Fresh,
     /// All of them.
@@ -111,10 +111,10 @@ impl Consumption {
     }
 
     /// Takes the first in replay order of the least served records at `positions`.
-    pub(super) fn take_least(&self, positions: &Range<usize>, wanted: Wanted) -> Option<u32> {
+    pub(super) fn take_least(&self, positions: &Range<usize>, wanted: Candidates) -> Option<u32> {
         loop {
             let least = self.least_of(positions);
-            if least == NONE || (wanted == Wanted::Fresh && least >= ONCE) {
+            if least == NONE || (wanted == Candidates::Fresh && least >= ONCE) {
                 return None;
             }
             #[allow(clippy::cast_possible_truncation)] // the upper half is its count
@@ -191,12 +191,13 @@ mod tests {
             for start in 0..leaves {
                 let consumption = Consumption::new(&places);
                 let range = start..leaves;
-                let taken: Vec<u32> = std::iter::from_fn(|| consumption.take_least(&range, Wanted::Fresh)).collect();
+                let taken: Vec<u32> =
+                    std::iter::from_fn(|| consumption.take_least(&range, Candidates::Fresh)).collect();
                 let mut expected = order[start..].to_vec();
                 expected.sort_unstable();
                 assert_eq!(taken, expected);
                 assert_eq!(consumption.consumed(), expected.len());
-                let round = |_| consumption.take_least(&range, Wanted::Any).unwrap();
+                let round = |_| consumption.take_least(&range, Candidates::Any).unwrap();
                 assert_eq!((0..expected.len()).map(round).collect::<Vec<u32>>(), expected, "a second round");
                 assert_eq!(consumption.times(expected[0] as usize), 2);
             }

@@ -13,7 +13,6 @@
 
 mod consumption;
 mod family;
-mod miss;
 mod query;
 pub mod requests;
 mod rules;
@@ -23,10 +22,10 @@ mod trie;
 
 use std::ops::Range;
 
+pub use crate::matching::query::{Miss, MissReason, Nearest};
 pub use consumption::Consumption;
-use consumption::{Places, Wanted};
+use consumption::{Candidates, Places};
 use family::Families;
-pub use miss::{Miss, MissReason, Nearest};
 pub use query::{Keys, Query, Selection, WholePrompt};
 pub use rules::{MatchBy, MinMatch, MinMatchError, OnExhausted, Rules};
 use trie::{Builder, Found, Prompt, Trie};
@@ -231,7 +230,7 @@ impl Matcher {
     ) -> Option<(Choices, bool)> {
         let mut choices = Choices::of(query);
         while choices.missing > 0 {
-            let Some(record) = session.take_least(positions, Wanted::Fresh) else { break };
+            let Some(record) = session.take_least(positions, Candidates::Fresh) else { break };
             self.add_family(session, record, &mut choices, |fresh| fresh);
         }
         if !choices.records.is_empty() {
@@ -245,7 +244,7 @@ impl Matcher {
             }
             OnExhausted::Cycle => {
                 while choices.missing > 0 {
-                    let record = session.take_least(positions, Wanted::Any)?;
+                    let record = session.take_least(positions, Candidates::Any)?;
                     self.add_family(session, record, &mut choices, |_| true);
                 }
             }

@@ -5,7 +5,6 @@ mod advice;
 mod comparison;
 mod edit;
 mod message;
-mod turns;
 
 pub(crate) use self::{
     advice::{Advice, in_shell, only_flags},

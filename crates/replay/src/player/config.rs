@@ -1,5 +1,8 @@
 //! Configuration of a cassette player.
 
+pub(in crate::player) mod forwarding;
+pub(in crate::player) mod header_rules;
+
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use super::{Ids, MatchCommand, MissDetail, Mode, OnMiss, RecordErrors, Selection, SuppliedSecrets};

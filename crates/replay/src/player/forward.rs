@@ -1,6 +1,8 @@
 //! Requests that go upstream. `play` forwards them here and copies their responses for the recorder, the client's bytes first and as
 //! they came; the tap forwards them itself.
 
+pub(in crate::player) mod completion;
+
 use std::{convert::Infallible, sync::Arc};
 
 use bytes::Bytes;
@@ -12,18 +14,18 @@ use serde_json::Value;
 use tokio::time::Instant;
 use tower_service::Service;
 
-use super::{
-    CassettePlayer, Completed, Config, Selection,
-    forwarding::Plan,
-    recorder::PendingExchange,
-    request::{IncomingRequest, upstream_header},
-};
 use crate::{
     account::{
         self, Admin, Ledger,
         http::{plain, put},
     },
     matching::requests::Retry,
+    player::{
+        CassettePlayer, Completed, Config, Selection,
+        config::forwarding::Plan,
+        receive::{IncomingRequest, upstream_header},
+        record::recorder::PendingExchange,
+    },
 };
 use base::rate_limited_log::RateLimitedLog;
 use net::{
@@ -55,7 +57,7 @@ pub struct Forward {
 impl CassettePlayer {
     /// A request that goes upstream, and is recorded where it is to be.
     pub(super) fn begin_forward(&self, asked: IncomingRequest, plan: Plan, at: Instant) -> Forward {
-        self.lock().entry(asked.session.clone()).or_default().forwarded += 1;
+        self.in_session(&asked.session, |state| state.forwarded += 1);
         let recorder = self.recorder.as_ref().filter(|_| plan == Plan::Record);
         let pending = recorder.map(|recorder| recorder.begin(request_of(&asked), at));
         let pending = pending.or_else(|| self.begin_comparison(&asked, at));

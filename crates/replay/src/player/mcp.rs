@@ -6,16 +6,16 @@ use http::{HeaderMap, StatusCode};
 use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
 
-use super::{
-    CassettePlayer, CassettePlayerError, Config, Mode, RecordPlace, Secrets, SessionState,
-    compare::compared,
-    receive::MOST_SESSIONS,
-    secrets::{self, Leak},
-};
 use crate::{
     account::{DEFAULT_SESSION, JournalEntry, Report, SessionReport, http::plain, session_of, upstream_of},
     mcp::{OnNovel, ParamRules, Policy, RecordIndex, Servers, is_of_mcp, journal_entry},
     values::ValuePlans,
+};
+use crate::{
+    player::receive::MOST_SESSIONS,
+    player::record::compare::compared,
+    player::secrets::{self, Leak},
+    player::{CassettePlayer, CassettePlayerError, Config, Mode, RecordPlace, Secrets, SessionState},
 };
 use net::{
     server::ResponseBody,

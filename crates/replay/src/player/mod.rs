@@ -10,50 +10,19 @@
 //! Limits: bodies are held in memory. A conversation in the Messages or Responses family that was recorded as one body is
 //! streamed in a few events.
 
-mod admin;
-mod answering;
-mod assemble;
-mod body;
-mod cassette_sink;
-mod chosen;
-mod compare;
-mod completion;
+mod answer;
 mod config;
 mod convert;
-mod cross;
-mod encode;
-mod engine_input;
-mod environment;
-mod failure;
-mod fixtures;
+mod decide;
 mod forward;
-mod forwarding;
-mod fresh_ids;
-mod generated;
-mod groups;
-mod header_rules;
-mod journal;
-mod later_names;
-mod match_command;
+mod index;
 mod mcp;
 mod miss;
-mod on_miss;
-mod other_form;
-mod put_back;
-mod ready;
 mod receive;
-mod record_report;
-mod recorded;
-mod recorder;
+mod record;
 mod report;
-mod request;
-mod response;
 mod secrets;
-mod serve;
-mod session_recordings;
 mod sessions;
-mod token_counts;
-mod tools;
 
 use std::{
     collections::BTreeMap,
@@ -66,33 +35,36 @@ use std::{
 
 use http::{Request, Response};
 
-pub use self::{
-    answering::Received,
-    completion::{Completed, CompletedBody, Completions},
-    forward::Forward,
-    recorder::{PendingExchange, RecordPlace},
-    response::ReplayedResponse,
-};
-use self::{
-    compare::Comparisons, fixtures::Fixtures, groups::Groups, miss::pages::Pages, ready::Ready,
-    recorder::CassetteRecorder, report::Earlier, token_counts::Counter,
-};
-pub use self::{
-    config::{COMPLETE_WITHIN, Config, Output, REPLY_WITHIN, Secrets, Timeline},
+pub use crate::player::{
+    answer::{
+        content::other_form,
+        engine_input::{EngineExchange, EngineInput, response_texts},
+        fresh_ids::Ids,
+        generated::{Generated, GeneratedChoice},
+        put_back::{SuppliedSecrets, SuppliedSecretsError, not_put_back, value_plans},
+        response::ReplayedResponse,
+    },
+    config::{
+        COMPLETE_WITHIN, Config, Output, REPLY_WITHIN, Secrets, Timeline,
+        forwarding::{Mode, OnMiss, Selection, SelectionError, Selector},
+        header_rules::{HeaderRulesError, check_top, secrets as secrets_of_top, ways},
+    },
     convert::{FromTrace, Refused, ToTrace, from_trace, to_trace},
-    engine_input::{EngineExchange, EngineInput, response_texts},
-    environment::{Environment, PROBE, tokenizer_name},
-    forwarding::{Mode, OnMiss, Selection, SelectionError, Selector},
-    fresh_ids::Ids,
-    generated::{Generated, GeneratedChoice},
-    header_rules::{HeaderRulesError, check_top, secrets as secrets_of_top, ways},
-    match_command::{MatchCommand, PATIENCE},
+    decide::{
+        Received,
+        match_command::{MatchCommand, PATIENCE},
+    },
+    forward::{
+        Forward,
+        completion::{Completed, CompletedBody, Completions},
+    },
+    index::CassettePlayerError,
     miss::MissDetail,
-    other_form::{OtherForm, other_form},
-    put_back::{SuppliedSecrets, SuppliedSecretsError, not_put_back, value_plans},
-    ready::CassettePlayerError,
-    record_report::RecordReport,
-    recorder::RecordErrors,
+    record::{
+        record_report::RecordReport,
+        recorder::{PendingExchange, RecordErrors, RecordPlace},
+    },
+    report::environment::{Environment, PROBE, tokenizer_name},
     secrets::{redact_cassette, redact_exchange, redact_response, secrets},
 };
 use crate::{
@@ -100,6 +72,14 @@ use crate::{
     delivery::Clock,
     matching::requests::{CassetteIndex, Session},
     mcp::Servers,
+    player::{
+        answer::generated::Counter,
+        decide::fixtures::Fixtures,
+        index::PlayableRecords,
+        miss::Pages,
+        record::{compare::Comparisons, recorder::CassetteRecorder},
+        report::{Earlier, Groups},
+    },
     timing::Pacer,
     values::{EarlierValues, ValuePlans},
 };
@@ -232,7 +212,7 @@ impl CassettePlayer {
         let (put_back, warnings) = value_plans(&config.cassettes, &config.supplied, |_| true);
         warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
         let put_back = Arc::new(put_back);
-        let Ready { index, across, records, edited, mcp } = ready::ready(&mut config, &put_back)?;
+        let PlayableRecords { index, across, records, edited, mcp } = index::playable(&mut config, &put_back)?;
         let secrets = &config.secrets;
         let begin = |output| {
             CassetteRecorder::create(output, config.keep, config.record_errors, secrets.clone())
@@ -383,5 +363,14 @@ impl CassettePlayer {
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, SessionState>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes a session, which begins where there is none.
+    fn in_session<T>(&self, name: &str, change: impl FnOnce(&mut SessionState) -> T) -> T {
+        let mut sessions = self.lock();
+        match sessions.get_mut(name) {
+            Some(state) => change(state),
+            None => change(sessions.entry(name.to_owned()).or_default()),
+        }
     }
 }

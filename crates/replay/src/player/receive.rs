@@ -1,27 +1,34 @@
 //! Reading of a request: its session, whether the player answers it at all, its body.
 
+pub(in crate::player) mod body;
+
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
-use http::{Method, Request, StatusCode, header, request::Parts};
+use bytes::Bytes;
+use http::{Extensions, HeaderMap, Method, Request, StatusCode, header, request::Parts, uri::PathAndQuery};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::{
-    CassettePlayer, Config, Decided, Decision, Unanswered,
-    answering::Received,
-    forwarding::Forwarding,
-    request::{IncomingRequest, upstream_header},
-};
-use crate::account::{
-    DEFAULT_SESSION,
-    http::{plain, read},
-    session_of, upstream_of,
+use crate::{
+    account::{
+        DEFAULT_SESSION,
+        http::{plain, read},
+        session_of, upstream_of,
+    },
+    matching::requests::Retry,
+    player::{
+        CassettePlayer, Config, Decided, Decision, Unanswered,
+        config::forwarding::Forwarding,
+        decide::{Received, later_names::NamedSecret},
+        receive::body::Body,
+        secrets,
+    },
 };
 use api::endpoints::route;
 use net::{server::RequestBody, wire::percent_decoded};
 use recording::{
-    canonical::{boundary, upstream_suffix},
-    redaction::Redactor,
+    canonical::{Call, Identity, SharedBody, UPSTREAM_HEADER, boundary, upstream_suffix},
+    redaction::{Redactor, Seen},
 };
 
 /// Maximum number of sessions: any request may name a new one.
@@ -89,4 +96,108 @@ impl CassettePlayer {
         let has = |path: &str| self.index.has_route(method.as_str(), &format!("{path}{upstream}"));
         has(path) || Redactor::new(&self.config.secrets).text(path).is_some_and(|shown| has(&shown))
     }
+}
+
+/// A request that was read.
+#[derive(Debug)]
+pub(in crate::player) struct IncomingRequest {
+    pub(in crate::player) parts: Parts,
+    pub(in crate::player) bytes: Bytes,
+    /// JSON where it is, else text; null for none.
+    pub(in crate::player) body: SharedBody,
+    /// The body where it is neither.
+    pub(in crate::player) raw: Option<Vec<u8>>,
+    /// The body without its secrets, bytes by their name.
+    pub(in crate::player) shown: SharedBody,
+    /// Its secrets, with the placeholders that stand for them.
+    pub(in crate::player) seen: Seen,
+    /// The headers that count, without their secrets.
+    pub(in crate::player) counted: Vec<(String, String)>,
+    pub(in crate::player) session: String,
+    pub(in crate::player) identity: Identity,
+}
+
+impl IncomingRequest {
+    pub(in crate::player) fn new(parts: Parts, bytes: Bytes, session: String, config: &Config) -> Self {
+        Self::knowing(&[], (parts, bytes), session, config)
+    }
+
+    /// The same request, in which these values are secrets too.
+    pub(in crate::player) fn with_secrets(&self, secrets: &[NamedSecret], config: &Config) -> Self {
+        Self::knowing(secrets, (self.parts.clone(), self.bytes.clone()), self.session.clone(), config)
+    }
+
+    fn knowing(known: &[NamedSecret], (parts, bytes): (Parts, Bytes), session: String, config: &Config) -> Self {
+        let rules = &config.rules;
+        let Body { value: body, raw } = Body::read(&parts.headers, &bytes, config.body_limit);
+        let mut headers = texts(&parts.headers, |name| rules.headers.iter().any(|counted| counted == name));
+        headers.extend(upstream_header(&parts.extensions));
+        let path = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
+        let mut redactor = Redactor::new(&config.secrets);
+        known.iter().for_each(|(kind, value)| redactor.learn_value(value, kind));
+        let body = SharedBody::from(body);
+        secrets::learn_request(&mut redactor, path, &headers);
+        let (shown, _) = secrets::shown_body(&mut redactor, &body, None);
+        let path = secrets::shown_path(&mut redactor, path);
+        let shown = raw.as_deref().map_or(shown, |raw| secrets::shown_bytes(&mut redactor, raw).into());
+        let counted = secrets::headers_by(&mut redactor, headers);
+        let call = Call { method: parts.method.as_str(), path: &path, headers: &counted, body: &shown };
+        let identity = rules.identify(&call);
+        Self { identity, parts, bytes, body, raw, shown, seen: redactor.seen(), counted, session }
+    }
+
+    pub(in crate::player) fn header(&self, name: &str) -> Option<&str> {
+        self.parts.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+
+    pub(in crate::player) fn path(&self) -> &str {
+        self.parts.uri.path()
+    }
+
+    /// Path and query.
+    pub(in crate::player) fn target(&self) -> &str {
+        self.parts.uri.path_and_query().map_or("/", PathAndQuery::as_str)
+    }
+
+    pub(in crate::player) fn streams(&self) -> bool {
+        self.body.get("stream") == Some(&Value::Bool(true))
+    }
+
+    pub(in crate::player) fn wants_usage(&self) -> bool {
+        wants_usage(&self.body)
+    }
+
+    /// The id that its client gave it, in a header or in the body.
+    pub(in crate::player) fn request_id(&self) -> Option<&str> {
+        self.header("x-request-id").or_else(|| self.body.get("request_id").and_then(Value::as_str))
+    }
+
+    pub(in crate::player) fn retry(&self) -> Retry {
+        let count = self.header("x-stainless-retry-count").and_then(|count| count.parse::<u32>().ok());
+        if count.is_some_and(|count| count > 0) { Retry::Again } else { Retry::First }
+    }
+
+    /// The request as it came.
+    pub(in crate::player) fn into_request(self) -> Request<RequestBody> {
+        Request::from_parts(self.parts, RequestBody::Read(Some(self.bytes)))
+    }
+}
+
+/// The upstream that a request names, as the header by which it counts.
+pub(in crate::player) fn upstream_header(extensions: &Extensions) -> Option<(String, String)> {
+    let named = upstream_of(extensions).ok().flatten()?;
+    Some((UPSTREAM_HEADER.to_owned(), named.to_owned()))
+}
+
+/// Returns whether a stream is to end with token counts.
+pub(in crate::player) fn wants_usage(body: &SharedBody) -> bool {
+    body.get("stream_options").and_then(|options| options.get("include_usage")) == Some(&Value::Bool(true))
+}
+
+/// Headers by name, those that are wanted.
+pub(in crate::player) fn texts(headers: &HeaderMap, wanted: impl Fn(&str) -> bool) -> Vec<(String, String)> {
+    let wanted = headers.iter().filter(|(name, _)| wanted(name.as_str()));
+    wanted
+        .map(|(name, value)| (name.as_str().to_owned(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
+        .collect()
 }

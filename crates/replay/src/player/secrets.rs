@@ -1,29 +1,26 @@
 //! Secrets in what is recorded, compared and shown.
 
-mod earlier;
 mod events;
 mod lint;
-mod places;
 mod response;
 mod restore;
 mod spelled;
-mod whole;
 
 use std::{collections::HashMap, fmt};
 
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
-pub(super) use self::{
-    earlier::EarlierValues,
-    lint::{Leak, around, found_in},
-    restore::{note, note_all, placeholders_of, put_into},
-};
 use self::{
     events::{finds_across, redact_events},
     spelled::redact_body,
 };
-pub use self::{lint::secrets, response::redact_response, whole::redact_cassette};
+pub use self::{lint::secrets, response::redact_response};
+pub(super) use self::{
+    lint::{Leak, around, found_in},
+    restore::{note, note_all, placeholders_of, put_into},
+};
+pub use crate::player::secrets::response::redact_cassette;
 use net::wire::percent_decoded;
 use recording::{
     canonical::{SharedBody, SharedList},
@@ -48,7 +45,7 @@ pub(super) struct Redacted {
 
 /// Values that an answer has and its request does not, with their placeholders. They are secrets: none is shown by `{:?}`.
 #[derive(Default)]
-pub(super) struct AnsweredValues(Vec<(Placeholder, Box<str>)>);
+pub(super) struct AnsweredValues(pub(super) Vec<(Placeholder, Box<str>)>);
 
 impl fmt::Debug for AnsweredValues {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -140,7 +140,7 @@ impl CassettePlayer {
         let named = Some(named).filter(|named| !named.is_empty());
         config.matching.chain = ways.or(named).unwrap_or(config.matching.chain);
         if file.is_some() {
-            config.heed_tops()?;
+            config.apply_header_rules()?;
             config.session_folder = Some(self.shown_folder().to_owned());
         }
         Ok(config)

@@ -4,11 +4,11 @@ use serde_json::{Value, json};
 
 use super::Session;
 use crate::{
-    play::load::Replay,
+    play::load::LoadedTrace,
     replay::account::{DEFAULT_SESSION, SessionReport, ToolDrift},
 };
 
-impl Replay {
+impl LoadedTrace {
     /// Counts the records that can be served.
     pub(in crate::play) fn served_records(&self) -> usize {
         self.matcher.servable().len() + self.recordings.all().len()

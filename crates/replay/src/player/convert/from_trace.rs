@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::ANSWER;
-use crate::player::{assemble, cassette_sink::is_usual, secrets};
+use crate::{player::record::assemble, player::record::cassette_sink::is_usual, player::secrets};
 use recording::{
     cassette::{
         Answer, CassetteError, CassetteWriter, Content, Fault, Header, Moment, Record, RecordedExchange, Side, Tokens,

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::ANSWER;
-use crate::player::recorder::route_of;
+use crate::player::record::recorder::route_of;
 use api::{
     answers::{Choice, added_text},
     template_kwargs,

@@ -2,11 +2,10 @@
 
 use std::path::Path;
 
-use super::{
-    super::{CassettePlayer, forwarding::Selection, request::IncomingRequest},
-    Reason,
+use crate::{
+    miss::{Advice, Comparison, edits, in_shell, only_flags},
+    player::{CassettePlayer, config::forwarding::Selection, miss::Reason, receive::IncomingRequest},
 };
-use crate::miss::{Advice, Comparison, edits, in_shell, only_flags};
 
 /// Characters of a path in a command.
 const LONGEST: usize = 200;

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::super::{CassettePlayer, request::IncomingRequest, secrets};
 use crate::{
     matching::requests::RequestMatch,
     miss::{Comparison, RecordPlace},
+    player::{CassettePlayer, receive::IncomingRequest, secrets},
 };
 use recording::{
     canonical::{Difference, Identity, Operation, differences},

@@ -1,12 +1,9 @@
 //! Facts of a cassette and a request in the message of a miss.
 
-use super::{
-    super::{CassettePlayer, request::IncomingRequest},
-    Reason,
-};
 use crate::{
     matching::requests::Lookup,
     miss::{Advice, Comparison, Edit, Explanation, NAME, SHORT, summary},
+    player::{CassettePlayer, miss::Reason, receive::IncomingRequest},
 };
 use base::one_line::clipped;
 

@@ -6,17 +6,32 @@
 mod advice;
 mod comparison;
 mod message;
-pub(super) mod pages;
 
-use http::Response;
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+use http::{Response, StatusCode};
 use serde_json::{Map, Value, json};
+use tokio::time::Instant;
 
 use self::{advice::advice, comparison::compared, message::Facts};
-use super::{CassettePlayer, Config, request::IncomingRequest};
 use crate::{
-    account::http::{put, whole},
+    account::http::{plain, put, whole},
     matching::requests::Lookup,
     miss::{FOR_CLIENTS, FOR_LOG, edits, named},
+    player::{
+        CassettePlayer, Config, Decision, Mode,
+        answer::{
+            content::reply,
+            fresh_ids::Renaming,
+            response::{Served, stub},
+        },
+        config::forwarding::{self, Plan},
+        receive::IncomingRequest,
+        report::journal::MissCause,
+    },
 };
 use base::one_line::clipped;
 use net::server::ResponseBody;
@@ -112,11 +127,6 @@ impl Miss {
             |at: &usize| player.index.identity(*at).is_some_and(|it| it.boundary == asked.identity.boundary);
         let closest = near.first().copied().filter(is_of_boundary);
         Self { reason, path: asked.path().to_owned(), message, log, param, detail, closest }
-    }
-
-    /// Returns the name of its reason.
-    pub(super) fn reason(&self) -> &'static str {
-        self.reason.name()
     }
 
     /// Returns the message for the log, or its first line.
@@ -223,4 +233,110 @@ pub(super) fn brief(mut body: Value) -> Value {
         }
     }
     body
+}
+
+/// Numbers of misses, and the address of `/vcr/…`, shared by a player and those of its sessions.
+#[derive(Debug, Default)]
+pub(in super::super) struct Pages {
+    last: AtomicU64,
+    root: OnceLock<String>,
+}
+
+impl Pages {
+    /// Sets the URL of the server that answers `/vcr/…`.
+    pub(in super::super) fn are_at(&self, root: &str) {
+        // A player is served at one address; the first one stays.
+        let _set = self.root.set(root.to_owned());
+    }
+
+    /// Returns the number of the next miss, and its page's URL where one is known.
+    pub(in super::super) fn next(&self) -> (u64, Option<String>) {
+        let number = self.last.fetch_add(1, Relaxed) + 1;
+        (number, self.root.get().map(|root| format!("{root}/vcr/misses/{number}")))
+    }
+}
+
+impl CassettePlayer {
+    /// Handles a request without a record.
+    pub(in crate::player) async fn missed(
+        self: &Arc<Self>,
+        asked: IncomingRequest,
+        lookup: Lookup,
+        (plan, frozen): (Plan, forwarding::Frozen),
+        at: Instant,
+    ) -> Decision {
+        let reason = match &lookup {
+            Lookup::Exhausted { .. } => Reason::Exhausted,
+            _ if frozen == forwarding::Frozen::Yes => Reason::Frozen,
+            _ if !self.index.knows(&asked.identity.boundary) && !self.has_fixture_for(&asked) => Reason::NoRecords,
+            Lookup::Nothing | Lookup::Found(_) => Reason::NoMatch,
+        };
+        match plan {
+            Plan::Refuse => Decision::Answer(self.refuse(asked, reason, lookup).await),
+            Plan::MakeUp => {
+                self.count_miss(&asked, reason);
+                let mut request = asked.into_request();
+                request.extensions_mut().insert(MissCause(reason.name(), None));
+                Decision::Pass(request)
+            }
+            Plan::Stub => {
+                self.count_miss(&asked, reason);
+                let (record, pacing) = (&stub(&asked), self.config.pacing);
+                let served = Served { record, asked: &asked, counter: &self.counter, pacing, at };
+                let mut response = served.response(reply(record, &asked, &self.counter), &Renaming::default());
+                response.put("x-vcr-match", "stub");
+                Decision::Replay(Box::new(response))
+            }
+            Plan::Forward | Plan::Record => {
+                // Under new-episodes a new request is no miss.
+                if self.config.mode == Mode::Replay {
+                    self.count_miss(&asked, reason);
+                }
+                let mut forward = self.begin_forward(asked, plan, at);
+                forward.request.extensions_mut().insert(MissCause(reason.name(), None));
+                Decision::Forward(Box::new(forward))
+            }
+        }
+    }
+
+    /// Explains a miss. Looking for the closest record takes milliseconds that no other request should wait for.
+    async fn refuse(
+        self: &Arc<Self>,
+        asked: IncomingRequest,
+        reason: Reason,
+        lookup: Lookup,
+    ) -> Response<ResponseBody> {
+        let cassette_player = Arc::clone(self);
+        let explained = tokio::task::spawn_blocking(move || cassette_player.explain(&asked, reason, &lookup));
+        let failed = |_| plain(StatusCode::INTERNAL_SERVER_ERROR, "the miss could not be explained");
+        explained.await.unwrap_or_else(failed)
+    }
+
+    fn explain(&self, asked: &IncomingRequest, reason: Reason, lookup: &Lookup) -> Response<ResponseBody> {
+        let keeps = self.in_session(&asked.session, |state| state.misses.has_room());
+        let (number, address) = self.pages().next();
+        let miss = Miss::new(self, asked, (reason, lookup), (number, address.as_deref().filter(|_| keeps)));
+        tracing::warn!("{}", miss.log(self.config.brief_misses));
+        miss.closest.into_iter().for_each(|closest| self.note_tools(asked, closest));
+        self.answer_miss(asked, &miss, Some(number).filter(|_| keeps))
+    }
+
+    /// Counts and keeps a miss, and answers with it; `number` is that of its page, where it has one.
+    pub(in crate::player) fn answer_miss(
+        &self,
+        asked: &IncomingRequest,
+        miss: &Miss,
+        number: Option<u64>,
+    ) -> Response<ResponseBody> {
+        self.count_miss(asked, miss.reason);
+        let body = miss.body();
+        self.in_session(&asked.session, |state| state.misses.keep(body));
+        let mut response = miss.response(&self.config);
+        response.extensions_mut().insert(MissCause(miss.reason.name(), number));
+        response
+    }
+
+    pub(in crate::player) fn count_miss(&self, asked: &IncomingRequest, reason: Reason) {
+        self.in_session(&asked.session, |state| *state.missed.entry(reason.name()).or_default() += 1);
+    }
 }

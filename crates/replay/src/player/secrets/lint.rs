@@ -14,7 +14,7 @@ use std::{
 use serde_json::Value;
 
 use super::{finds_across, finds_in_copy, headers_by, learn_rest, redact_answer, shown_body, shown_path};
-use crate::player::{assemble, recorder::route_of};
+use crate::player::record::{assemble, recorder::route_of};
 use recording::{
     cassette::{Answer, Cassette, Inherited, Moment, Record, Side, bases, other_blobs_of, read_beside, timing_of},
     redaction::{Find, Redactor, Rules},

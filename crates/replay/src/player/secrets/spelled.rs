@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use serde_json::{Map, Value};
 
-use super::places::{Places, Step};
+use crate::player::secrets::events::{Places, Step};
 use recording::redaction::Redactor;
 
 /// Fields whose values name tokens one by one.

@@ -2,7 +2,7 @@ use proptest::{prelude::*, test_runner::FileFailurePersistence};
 use serde_json::json;
 
 use super::*;
-use crate::player::assemble;
+use crate::player::record::assemble;
 use recording::cassette::{Answer, CassetteWriter, Header, RecordedExchange, WriteMode};
 
 /// Secrets, and the part of each that must be nowhere.

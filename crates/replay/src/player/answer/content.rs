@@ -1,0 +1,309 @@
+//! The content of a record's response, in the form that its request asks for: a stream or one body, with token counts and the fields
+//! that no two runs share.
+
+use std::{borrow::Cow, time::Duration};
+
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+
+use crate::{
+    delivery::RecordedContent,
+    player::{
+        answer::{fresh_ids::made_up, generated::Counter},
+        receive::{IncomingRequest, wants_usage},
+        record::assemble,
+    },
+};
+use api::{
+    Endpoint,
+    answers::{Answer, Cut, Event},
+};
+use base::units::Millis;
+use net::wire::{encode_event, json_as_utf8};
+use recording::{
+    canonical::SharedBody,
+    cassette::{self, Content, Moment, Record, Side, wire_message},
+    trace::{Response, ResponseContent},
+};
+
+/// The type of an event stream.
+pub(in crate::player) const EVENTS: &str = "text/event-stream; charset=utf-8";
+
+/// The content of a response, with its type.
+pub(in crate::player) struct Reply {
+    pub(in crate::player) content: RecordedContent,
+    pub(in crate::player) content_type: &'static str,
+    /// When a body is complete.
+    pub(in crate::player) end: Duration,
+}
+
+impl Reply {
+    pub(in crate::player) fn stream(events: Vec<(Duration, Bytes)>) -> Self {
+        Self { content: RecordedContent::Events(events), content_type: EVENTS, end: Duration::ZERO }
+    }
+}
+
+/// The time of an event, and the event as it is on the wire.
+fn encoded(Event { ms, name, data }: Event) -> (Duration, Bytes) {
+    (time(ms), encode_event(name.as_deref(), &data))
+}
+
+/// A recorded time; zero for one that no clock can have.
+pub(in crate::player) fn time(ms: f64) -> Duration {
+    Millis(ms).duration().unwrap_or_default()
+}
+
+/// Builds the content of a response to a request; token counts that the record lacks are computed.
+pub(in crate::player) fn reply(record: &Record, asked: &IncomingRequest, counter: &Counter) -> Reply {
+    if let Some(events) = events(record, asked, counter) {
+        return Reply::stream(events.into_iter().map(encoded).collect());
+    }
+    let end = time(record.side.as_ref().map_or(0.0, |side| side.ms));
+    let (content_type, bytes) = match &record.answer.content {
+        Content::Choices { .. } | Content::Json(_) => {
+            let side = record.side.as_ref().filter(|_| record.is_as_recorded());
+            let recorded = side.and_then(|side| side.body.clone());
+            let answer = || answer(record, asked, counter).map(Answer::into_body);
+            let encoded = || answer().or_else(|| plain_json(record)).unwrap_or_default().to_string();
+            ("application/json", Bytes::from(recorded.unwrap_or_else(encoded)))
+        }
+        Content::Text(text) => ("text/plain; charset=utf-8", Bytes::from(text.clone())),
+        Content::Bytes(bytes) => ("application/octet-stream", Bytes::from(bytes.clone())),
+        Content::Empty | Content::Events(_) => ("application/json", Bytes::new()),
+    };
+    Reply { content: RecordedContent::Body(bytes), content_type, end }
+}
+
+/// Returns the events of a record that is served as a stream; `None` for one that is served as a body.
+pub(in crate::player) fn events(record: &Record, asked: &IncomingRequest, counter: &Counter) -> Option<Vec<Event>> {
+    let verbatim = record.side.as_ref().filter(|_| record.is_as_recorded());
+    let events = verbatim.map(|side| &*side.events).filter(|events| is_whole(events));
+    let answer = || answer(record, asked, counter);
+    match (&record.answer.content, events) {
+        (Content::Events(_), Some(events)) => Some(events.iter().map(recorded).collect()),
+        (Content::Events(listed), None) => {
+            let times = record.side.as_ref().map(|side| &*side.events).unwrap_or_default();
+            let time = |at: usize| times.get(at).or(times.last()).map_or(0.0, |Moment(ms, ..)| *ms);
+            let event = |(at, event): (usize, &cassette::SseEvent)| Event {
+                ms: time(at),
+                name: event.name.clone(),
+                data: event.data.as_str().map_or_else(|| event.data.to_string(), str::to_owned),
+            };
+            Some(listed.iter().enumerate().map(event).collect())
+        }
+        _ if !asked.streams() => None,
+        (Content::Choices { .. }, Some(events)) => Some(as_asked(record, events, asked, answer)),
+        (Content::Json(_), Some(events)) if record.answer.status < 400 => Some(events.iter().map(recorded).collect()),
+        (Content::Choices { .. } | Content::Json(_), _) => Some(answer()?.events(&cut(record, asked))),
+        (Content::Text(_) | Content::Bytes(_) | Content::Empty, _) => None,
+    }
+}
+
+/// Returns the JSON of a record that is no answer of a model.
+fn plain_json(record: &Record) -> Option<Value> {
+    match &record.answer.content {
+        Content::Json(value) => Some(with_head(value, record.side.as_ref())),
+        _ => None,
+    }
+}
+
+/// Returns whether every event has its data.
+fn is_whole(events: &[Moment]) -> bool {
+    !events.is_empty() && events.iter().all(|Moment(_, data, _)| data.is_some())
+}
+
+fn recorded(Moment(ms, data, name): &Moment) -> Event {
+    Event { ms: *ms, name: name.clone(), data: data.clone().unwrap_or_default() }
+}
+
+/// Returns a recorded chat or completions stream, with token counts exactly where they are asked for.
+fn as_asked(
+    record: &Record,
+    events: &[Moment],
+    asked: &IncomingRequest,
+    answer: impl Fn() -> Option<Answer>,
+) -> Vec<Event> {
+    let (had, wants) = (wants_usage(&record.body), asked.wants_usage());
+    let is_usage = |data: &str| {
+        let event = serde_json::from_str::<Value>(data).unwrap_or_default();
+        event.get("choices").and_then(Value::as_array).is_some_and(Vec::is_empty)
+            && event.get("usage").is_some_and(Value::is_object)
+    };
+    let mut served: Vec<Event> = Vec::with_capacity(events.len() + 1);
+    for event in events {
+        let data = event.1.as_deref().unwrap_or_default();
+        if had && !wants && is_usage(data) {
+            continue;
+        }
+        if let (true, false, "[DONE]") = (wants, had, data) {
+            served.extend(answer().map(|answer| Event {
+                ms: event.0,
+                name: None,
+                data: answer.usage_event().to_string(),
+            }));
+        }
+        served.push(recorded(event));
+    }
+    served
+}
+
+/// Encodes a body that was recorded as a stream, and a stream as one body. `end` is when the body was complete, the time of all its events.
+/// `None` where the endpoint of this path has no such form, or numbers would lose digits.
+#[must_use]
+pub fn other_form(path: &str, body: &[u8], response: &Response, end: Duration) -> Option<RecordedContent> {
+    let request = SharedBody::from(serde_json::from_slice::<Value>(&json_as_utf8(body)).ok()?);
+    let path = path.split('?').next().unwrap_or_default();
+    let endpoint = Endpoint::of_path(path);
+    let (answer, is_stream) = match &response.content {
+        ResponseContent::Events(events) => (Answer::accumulate(endpoint, &assemble::data(events)?)?, true),
+        ResponseContent::Body(body) => (Answer::read(endpoint, assemble::exact(body)?)?, false),
+    };
+    let answer = Counter::default().filled_answer(endpoint, answer, &request);
+    if is_stream {
+        return Some(RecordedContent::Body(answer.into_body().to_string().into()));
+    }
+    let cut = Cut { times: Vec::new(), end: 0.0, usage: wants_usage(&request) };
+    let events = answer.events(&cut).into_iter().map(|event| (end, encoded(event).1));
+    Some(RecordedContent::Events(events.collect()))
+}
+
+/// The whole answer of a record; `None` where it is none: an error, or anything else than generated text.
+fn answer(record: &Record, asked: &IncomingRequest, counter: &Counter) -> Option<Answer> {
+    match &record.answer.content {
+        Content::Choices { choices, usage } => {
+            let is_chat = choices.iter().any(|choice| choice.contains_key("message"));
+            let endpoint = if is_chat { Endpoint::Chat } else { Endpoint::Completions };
+            let choices = &*ended(record, choices);
+            let usage = counter.filled(usage.as_ref(), &asked.body, choices);
+            Answer::read(endpoint, body(endpoint, record, asked, (choices, usage)))
+        }
+        Content::Json(value) if record.answer.status < 400 => {
+            let endpoint = Endpoint::of_path(asked.path());
+            if endpoint.has_choices() {
+                return None;
+            }
+            let whole = with_own_head(with_head(value, record.side.as_ref()), endpoint, record, asked);
+            let answer = Answer::read(endpoint, whole)?;
+            Some(counter.filled_answer(endpoint, answer, &asked.body))
+        }
+        Content::Json(_) | Content::Empty | Content::Events(_) | Content::Text(_) | Content::Bytes(_) => None,
+    }
+}
+
+/// The choices with the reason of their end, where a record written by hand lacks it.
+fn ended<'a>(record: &Record, choices: &'a [Map<String, Value>]) -> Cow<'a, [Map<String, Value>]> {
+    let is_missing = |choice: &Map<String, Value>| !choice.contains_key("finish_reason");
+    let is_by_hand = record.side.is_none() && record.answer.status < 400;
+    if !is_by_hand || !choices.iter().any(is_missing) {
+        return Cow::Borrowed(choices);
+    }
+    let mut ended = choices.to_vec();
+    for choice in ended.iter_mut().filter(|choice| is_missing(choice)) {
+        let calls = choice.get("message").and_then(|message| message.get("tool_calls")?.as_array());
+        let reason = if calls.is_some_and(|calls| !calls.is_empty()) { "tool_calls" } else { "stop" };
+        choice.insert("finish_reason".to_owned(), reason.into());
+    }
+    Cow::Owned(ended)
+}
+
+/// A body of choices.
+fn body(
+    endpoint: Endpoint,
+    record: &Record,
+    asked: &IncomingRequest,
+    (choices, usage): (&[Map<String, Value>], Value),
+) -> Value {
+    let known = |name: &str| record.side.as_ref().and_then(|side| side.head.get(name)).cloned();
+    let object = if endpoint == Endpoint::Chat { "chat.completion" } else { "text_completion" };
+    let mut body = json!({
+        "id": known("id").unwrap_or_else(|| made_up(record, asked.path()).into()),
+        "object": object,
+        "created": known("created").unwrap_or_else(|| 0.into()),
+        "model": known("model").or_else(|| asked.body.get("model").cloned()),
+        "choices": choices.iter().enumerate().map(choice).collect::<Vec<_>>(),
+    });
+    if let Some(fields) = body.as_object_mut() {
+        fields.extend(known("system_fingerprint").map(|fingerprint| ("system_fingerprint".to_owned(), fingerprint)));
+        fields.insert("usage".to_owned(), usage);
+    }
+    body
+}
+
+fn choice((index, choice): (usize, &Map<String, Value>)) -> Value {
+    let mut whole = Map::new();
+    whole.insert("index".to_owned(), index.into());
+    for (name, value) in choice.iter().filter(|(name, _)| name.as_str() != "index") {
+        let value = if name == "message" { wire_message(value) } else { value.clone() };
+        whole.insert(name.clone(), value);
+    }
+    whole.entry("logprobs").or_insert(Value::Null);
+    Value::Object(whole)
+}
+
+/// The answer with the fields that no two runs share.
+fn with_head(value: &Value, side: Option<&Side>) -> Value {
+    let (Some(fields), Some(side)) = (value.as_object(), side) else { return value.clone() };
+    let head = side.head.iter().filter(|(name, _)| !fields.contains_key(*name));
+    let mut whole: Map<String, Value> = head.map(|(name, value)| (name.clone(), value.clone())).collect();
+    whole.extend(fields.clone());
+    Value::Object(whole)
+}
+
+/// A message or response with the fields at its top that it was recorded without.
+fn with_own_head(value: Value, endpoint: Endpoint, record: &Record, asked: &IncomingRequest) -> Value {
+    let own: &[&str] = match endpoint {
+        Endpoint::Messages => &["id", "model"],
+        Endpoint::Responses => &["id", "created_at", "model"],
+        Endpoint::Chat | Endpoint::Completions | Endpoint::Embeddings | Endpoint::Other => &[],
+    };
+    let Value::Object(fields) = value else { return value };
+    let missing = own.iter().filter(|name| !fields.contains_key(**name)).map(|name| {
+        let value = match *name {
+            "id" => made_up(record, asked.path()).into(),
+            "model" => asked.body.get("model").cloned().unwrap_or_default(),
+            _ => 0.into(),
+        };
+        ((*name).to_owned(), value)
+    });
+    let mut whole: Map<String, Value> = missing.collect();
+    whole.extend(fields);
+    whole.into()
+}
+
+/// Returns how the answer is cut for a stream: into as many events as it came in, at their times.
+fn cut(record: &Record, asked: &IncomingRequest) -> Cut {
+    let side = record.side.as_ref();
+    Cut {
+        times: side.iter().flat_map(|side| &side.events).map(|Moment(ms, ..)| *ms).collect(),
+        end: side.map_or(0.0, |side| side.ms),
+        usage: asked.wants_usage(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::player::answer::content::*;
+    use recording::cassette::Moment;
+
+    #[test]
+    fn a_message_is_written_in_either_form() {
+        let whole = br#"{"id":"msg_1","type":"message","role":"assistant","model":"m","content":[{"type":"text","text":"One two."}],"stop_reason":"end_turn","stop_sequence":null,"usage":{"input_tokens":1,"output_tokens":2}}"#;
+        let response = Response { content: ResponseContent::Body(whole.to_vec()), ..Response::default() };
+        let end = Duration::from_millis(7);
+        let other_form = |path: &str, body: &[u8], response: &Response| other_form(path, body, response, end);
+        let Some(RecordedContent::Events(events)) = other_form("/v1/messages", br#"{"stream":true}"#, &response) else {
+            panic!("no events")
+        };
+        assert!(events.iter().all(|(at, _)| *at == end));
+        let moments = events.iter().map(|(_, bytes)| {
+            let text = String::from_utf8(bytes.to_vec()).unwrap();
+            Moment(7.0, text.lines().find_map(|line| line.strip_prefix("data: ")).map(str::to_owned), None)
+        });
+        let response = Response { content: ResponseContent::Events(moments.collect()), ..Response::default() };
+        let Some(RecordedContent::Body(body)) = other_form("/v1/messages", b"{}", &response) else { panic!("no body") };
+        let text = |bytes: &[u8]| serde_json::from_slice::<serde_json::Value>(bytes).unwrap()["content"].clone();
+        assert_eq!(text(&body), text(whole));
+        let odd = Response { content: ResponseContent::Body(b"{\"data\":[]}".to_vec()), ..Response::default() };
+        assert_eq!(other_form("/v1/embeddings", br#"{"stream":true}"#, &odd), None);
+    }
+}

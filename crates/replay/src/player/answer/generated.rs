@@ -1,0 +1,357 @@
+//! Token counts of a response from a record, by which it is paced and counted.
+
+use std::sync::OnceLock;
+
+use serde_json::{Map, Value, json};
+
+use crate::{
+    player::{
+        answer::engine_input::{EngineExchange, EngineInput},
+        receive::IncomingRequest,
+    },
+    timing::TokenChunk,
+};
+use api::{
+    Endpoint,
+    answers::{Answer, Choice, Counts, Observation, added_text},
+    template_kwargs,
+};
+use recording::{
+    canonical::SharedBody,
+    cassette::{Content, Record, SseEvent, wire_message},
+};
+use text::prompt::{SpecialTokens, Tokenizer};
+
+/// The most choices of a stream that makes up no answer.
+const MOST_CHOICES: usize = 1000;
+
+/// Token counts of a model's response.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Generated {
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// How many of them were found in the prefix cache.
+    pub cached_tokens: u32,
+    /// The most tokens that a choice could have had; 0 where the request does not say.
+    pub max_tokens: u32,
+    /// The choices in order.
+    pub choices: Vec<GeneratedChoice>,
+    /// The same for a simulated engine; `None` without one, and where it is too long for it.
+    pub engine_input: Option<EngineInput>,
+}
+
+/// One choice of an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GeneratedChoice {
+    /// Its tokens.
+    pub tokens: u32,
+    /// Why it ended, in the engine's words.
+    pub finish: &'static str,
+}
+
+/// What a record says of its answer.
+struct Answered {
+    counts: Counts,
+    finishes: Vec<&'static str>,
+    /// Of the choices, where they are wanted.
+    texts: Vec<String>,
+}
+
+/// Returns the counts of an answer; `None` for an error, and for what is not generated.
+pub(in crate::player) fn of(record: &Record, asked: &IncomingRequest, counter: &Counter) -> Option<Generated> {
+    let endpoint = Endpoint::of_path(asked.path());
+    if record.answer.status >= 400 || !endpoint.generates() {
+        return None;
+    }
+    let Answered { counts, finishes, texts } = answered(record, endpoint, asked, counter)?;
+    let most = ["max_completion_tokens", "max_tokens", "max_output_tokens"];
+    let most = most.iter().find_map(|name| asked.body.get(name)?.as_u64()).map_or(0, short);
+    let mut generated = Generated {
+        prompt_tokens: counts.prompt.unwrap_or(0),
+        cached_tokens: counts.cached.unwrap_or(0),
+        max_tokens: most,
+        choices: shared(counts.completion.unwrap_or(0), finishes),
+        engine_input: None,
+    };
+    if counter.makes_engine_inputs() {
+        generated.engine_input = generated.engine_input(texts, asked, counter);
+    }
+    Some(generated)
+}
+
+fn answered(record: &Record, endpoint: Endpoint, asked: &IncomingRequest, counter: &Counter) -> Option<Answered> {
+    let word = |finish: Option<&str>| match finish {
+        None if record.aborted.is_some() => "abort",
+        finish => word(finish),
+    };
+    let has_texts = counter.makes_engine_inputs();
+    Some(match &record.answer.content {
+        Content::Choices { choices, usage } => {
+            let finish = |choice: &Map<String, Value>| word(Choice::read(choice).finish_reason);
+            let text = |choice: &Map<String, Value>| match choice.get("message").map(wire_message) {
+                Some(message) => Choice::read(&Map::from_iter([("message".to_owned(), message)])).text(),
+                None => Choice::read(choice).text(),
+            };
+            Answered {
+                counts: Counts::read(&counter.filled(usage.as_ref(), &asked.body, choices)),
+                finishes: choices.iter().map(finish).collect(),
+                texts: choices.iter().filter(|_| has_texts).map(text).collect(),
+            }
+        }
+        Content::Json(Value::Object(answer)) => {
+            let choices = Choice::all(endpoint, answer);
+            let usage = counter.filled_usage(endpoint, answer, &asked.body).unwrap_or_default();
+            Answered {
+                counts: Counts::read(&usage),
+                finishes: choices.iter().map(|choice| word(choice.finish_reason)).collect(),
+                texts: choices.iter().filter(|_| has_texts).map(Choice::text).collect(),
+            }
+        }
+        Content::Events(events) if has_texts => streamed(events, counter)?,
+        Content::Json(_) | Content::Empty | Content::Events(_) | Content::Text(_) | Content::Bytes(_) => return None,
+    })
+}
+
+/// Counts of a stream that makes up no answer, as one that failed in its middle; `None` where it has no text.
+fn streamed(events: &[SseEvent], counter: &Counter) -> Option<Answered> {
+    let (mut counts, mut texts) = (Counts::default(), Vec::<String>::new());
+    for SseEvent { data, .. } in events {
+        if let Some(usage) = data.get("usage").filter(|usage| usage.is_object()) {
+            counts = Counts::read(usage);
+        }
+        let choice = Observation::read(data.to_string().as_bytes()).map(|observed| observed.choice);
+        let Some(choice) = choice.filter(|choice| *choice < MOST_CHOICES) else { continue };
+        if texts.len() <= choice {
+            texts.resize(choice + 1, String::new());
+        }
+        let added = added_text(data, choice).unwrap_or_default();
+        texts.get_mut(choice).into_iter().for_each(|text| text.push_str(&added));
+    }
+    let counted = texts.iter().map(|text| u32::try_from(counter.text(text)).unwrap_or(u32::MAX));
+    let completion = counts.completion.unwrap_or_else(|| counted.fold(0, u32::saturating_add));
+    counts.completion = Some(completion);
+    let finishes = texts.iter().map(|_| "error").collect();
+    (completion > 0 && !texts.is_empty()).then_some(Answered { counts, finishes, texts })
+}
+
+impl Generated {
+    /// Lets an engine compute the tokens of so many events only, and at least one.
+    pub(in crate::player) fn break_off(&mut self, chunks: &[TokenChunk], events: usize) {
+        let Some(EngineInput { outputs, .. }) = &mut self.engine_input else { return };
+        for (choice, output) in outputs.iter_mut().enumerate() {
+            let shown = chunks.iter().filter(|chunk| chunk.choice == choice && chunk.event < events);
+            let tokens = shown.map(|chunk| usize::try_from(chunk.tokens).unwrap_or(usize::MAX));
+            let fewest = usize::from(choice == 0);
+            output.truncate(tokens.fold(0, usize::saturating_add).max(fewest));
+        }
+    }
+
+    /// Token ids of its prompts and choices.
+    fn engine_input(&self, texts: Vec<String>, asked: &IncomingRequest, counter: &Counter) -> Option<EngineInput> {
+        let body = asked.body.value();
+        counter.engine_input(&EngineExchange {
+            path: asked.path(),
+            bytes: &asked.bytes,
+            body: &body,
+            session: asked.header("x-session-id"),
+            prompt_tokens: self.prompt_tokens,
+            outputs: self.choices.iter().map(|choice| choice.tokens).zip(texts).collect(),
+        })
+    }
+}
+
+fn short(count: u64) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+/// The tokens of an answer as those of its choices, which cannot be separated.
+fn shared(tokens: u32, finishes: Vec<&'static str>) -> Vec<GeneratedChoice> {
+    let many = short(finishes.len() as u64).max(1);
+    let share = |(at, finish): (u32, &'static str)| GeneratedChoice {
+        tokens: tokens / many + u32::from(at < tokens % many),
+        finish,
+    };
+    (0..).zip(finishes).map(share).collect()
+}
+
+/// The engine's word for the end of an answer.
+fn word(finish: Option<&str>) -> &'static str {
+    match finish {
+        Some("length" | "max_tokens" | "incomplete") => "length",
+        Some("abort") => "abort",
+        Some("error" | "failed") => "error",
+        Some("repetition") => "repetition",
+        _ => "stop",
+    }
+}
+
+/// Bytes of text that count as one token.
+const BYTES_PER_TOKEN: usize = 4;
+
+/// Tokens of a message beside its text: its role and its borders.
+const AROUND_MESSAGE: usize = 4;
+
+/// Counter of the tokens of an answer that was recorded or written without their numbers: by the model's tokenizer once there is one, else
+/// an estimate of four bytes of text a token, and four tokens around each message.
+#[derive(Debug, Default)]
+pub(in crate::player) struct Counter {
+    tokenizer: OnceLock<Tokenizer>,
+    /// The most tokens of a request of the simulated engine that responses pass through, where there is one.
+    most_tokens: OnceLock<u32>,
+}
+
+impl Counter {
+    /// Counts with the model's tokenizer from now on.
+    pub(in crate::player) fn with(&self, tokenizer: Tokenizer) {
+        // The first one stays.
+        let _known = self.tokenizer.set(tokenizer);
+    }
+
+    /// Lets another one count as this one does.
+    pub(in crate::player) fn share_with(&self, other: &Self) {
+        self.tokenizer.get().cloned().into_iter().for_each(|tokenizer| other.with(tokenizer));
+        self.most_tokens.get().into_iter().for_each(|most| other.make_engine_inputs(*most));
+    }
+
+    /// Makes token ids of requests and responses too from now on, for an engine whose requests have so many tokens at the most.
+    pub(in crate::player) fn make_engine_inputs(&self, most: u32) {
+        let _known = self.most_tokens.set(most);
+    }
+
+    /// Returns true if token ids are made.
+    pub(in crate::player) fn makes_engine_inputs(&self) -> bool {
+        self.most_tokens.get().is_some()
+    }
+
+    /// The token ids of an exchange, where they are wanted and it is not too long.
+    pub(in crate::player) fn engine_input(&self, exchange: &EngineExchange<'_>) -> Option<EngineInput> {
+        EngineInput::of(exchange, self.tokenizer.get(), *self.most_tokens.get()?)
+    }
+
+    /// The token counts of a chat or completions answer, as far as they are known, with the missing ones counted.
+    pub(in crate::player) fn filled(
+        &self,
+        usage: Option<&Value>,
+        request: &SharedBody,
+        choices: &[Map<String, Value>],
+    ) -> Value {
+        let text = |choice: &Map<String, Value>| match choice.get("message").map(wire_message) {
+            Some(message) => Choice::read(&Map::from_iter([("message".to_owned(), message)])).text(),
+            None => Choice::read(choice).text(),
+        };
+        self.filled_choices(usage, request, || choices.iter().map(text).collect())
+    }
+
+    fn filled_choices(&self, usage: Option<&Value>, request: &SharedBody, texts: impl Fn() -> Vec<String>) -> Value {
+        let known = |name: &str| usage.and_then(|usage| usage.get(name)).and_then(Value::as_u64);
+        let prompt = known("prompt_tokens").unwrap_or_else(|| whole(self.prompt(request)));
+        let completion = known("completion_tokens");
+        let completion = completion.unwrap_or_else(|| texts().iter().map(|text| whole(self.text(text))).sum());
+        let mut filled = usage.and_then(Value::as_object).cloned().unwrap_or_default();
+        filled.entry("prompt_tokens").or_insert(prompt.into());
+        filled.entry("completion_tokens").or_insert(completion.into());
+        filled.entry("total_tokens").or_insert((prompt + completion).into());
+        filled.into()
+    }
+
+    /// An answer with token counts, where it has none.
+    pub(in crate::player) fn filled_answer(
+        &self,
+        endpoint: Endpoint,
+        mut answer: Answer,
+        request: &SharedBody,
+    ) -> Answer {
+        if let Some(usage) = self.filled_usage(endpoint, answer.fields(), request) {
+            answer.set_usage(usage);
+        }
+        answer
+    }
+
+    /// The token counts of an answer, those that it has or else counted ones.
+    pub(in crate::player) fn filled_usage(
+        &self,
+        endpoint: Endpoint,
+        answer: &Map<String, Value>,
+        request: &SharedBody,
+    ) -> Option<Value> {
+        let known = answer.get("usage").filter(|usage| !usage.is_null());
+        let choices = || Choice::all(endpoint, answer);
+        let texts = || choices().iter().map(Choice::text).collect::<Vec<_>>();
+        if endpoint.has_choices() {
+            return Some(self.filled_choices(known, request, texts));
+        }
+        if known.is_some() || !endpoint.generates() {
+            return known.cloned();
+        }
+        let (input, output) = (whole(self.prompt(request)), whole(self.text(&texts().concat())));
+        Some(match endpoint {
+            Endpoint::Responses => json!({"input_tokens": input, "input_tokens_details": {"cached_tokens": 0},
+                "output_tokens": output, "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": input + output}),
+            _ => json!({"input_tokens": input, "output_tokens": output}),
+        })
+    }
+
+    fn prompt(&self, request: &SharedBody) -> usize {
+        let body = request.value();
+        let exact = self.tokenizer.get().zip(body.as_object()).and_then(|(tokenizer, body)| match body.get("prompt") {
+            Some(prompt) => tokenizer.ids_of_completion(prompt),
+            None => tokenizer.ids_of_chat(body, &template_kwargs(body)),
+        });
+        if let Some(ids) = exact {
+            return ids.len();
+        }
+        let conversation = ["system", "instructions", "messages", "input", "prompt", "tools"];
+        let parts = conversation.iter().filter_map(|name| body.get(*name));
+        parts.map(|part| estimate(&texts_of(part)) + AROUND_MESSAGE * part.as_array().map_or(0, Vec::len)).sum()
+    }
+
+    pub(in crate::player) fn text(&self, text: &str) -> usize {
+        let exact = self.tokenizer.get().and_then(|tokenizer| tokenizer.encode(text, SpecialTokens::Skip).ok());
+        exact.map_or_else(|| estimate(text), |ids| ids.len())
+    }
+}
+
+fn estimate(text: &str) -> usize {
+    text.len().div_ceil(BYTES_PER_TOKEN)
+}
+
+fn whole(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}
+
+/// All texts of a value one after the other, those under `type`, `role` and ids left out.
+pub(in crate::player) fn texts_of(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(items) => items.iter().map(texts_of).collect(),
+        Value::Object(fields) => {
+            let names = ["type", "role", "id", "tool_call_id", "call_id", "tool_use_id", "status", "signature"];
+            let texts = fields.iter().filter(|(name, _)| !names.contains(&name.as_str()));
+            texts.map(|(_, value)| texts_of(value)).collect()
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::player::answer::generated::*;
+
+    #[test]
+    fn what_is_not_known_is_estimated_and_what_is_known_stays() {
+        let request = SharedBody::from(json!({"model": "m", "messages": [
+            {"role": "user", "content": "0123456789"}, {"role": "user", "content": [{"type": "text", "text": "01"}]}]}));
+        let choice = json!({"message": {"role": "assistant", "content": "01234567"}, "finish_reason": "stop"});
+        let choices = [choice.as_object().unwrap().clone()];
+        let counter = Counter::default();
+        let all = counter.filled(None, &request, &choices);
+        assert_eq!(all, json!({"prompt_tokens": 11, "completion_tokens": 2, "total_tokens": 13}));
+        let known = counter.filled(Some(&json!({"completion_tokens": 7})), &request, &choices);
+        assert_eq!(known, json!({"completion_tokens": 7, "prompt_tokens": 11, "total_tokens": 18}));
+        let message = json!({"type": "message", "content": [{"type": "text", "text": "01234567"}]});
+        let message = Answer::read(Endpoint::Messages, message).unwrap();
+        let filled = counter.filled_answer(Endpoint::Messages, message, &request);
+        assert_eq!(filled.fields()["usage"], json!({"input_tokens": 11, "output_tokens": 2}));
+        assert_eq!(counter.filled_answer(Endpoint::Messages, filled.clone(), &SharedBody::default()), filled);
+    }
+}

@@ -1,0 +1,240 @@
+//! Values in place of the placeholders that a cassette has for secrets, so that an agent does what it did when it was recorded.
+//!
+//! Where each value comes from is found when the cassette is loaded: the request that the record answers, where the record's own has
+//! the placeholder; an earlier request of the session, where the record names it (`put_back`); or what the user
+//! [supplies](SuppliedSecrets). Records without placeholders have no entry and are served as before. Limits: bodies of bytes stay as they are.
+//!
+//! See docs/decisions/0074-values-are-put-back.md.
+
+mod supplied;
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
+
+pub use self::supplied::{SuppliedSecrets, SuppliedSecretsError};
+use crate::{
+    player::{
+        CassettePlayer,
+        receive::IncomingRequest,
+        secrets::{note, note_all, placeholders_of, put_into},
+    },
+    values::{EarlierValues, RecordKey, ValuePlan, ValuePlans},
+};
+use recording::{
+    cassette::{Cassette, Content, Inherited, Moment, Record, ValueSource, bases},
+    redaction::{Placeholder, Values},
+};
+
+/// Placeholders that a warning names each; others are counted.
+const MOST_NAMED: usize = 20;
+
+/// The placeholders of a request, shared with those that continue it.
+type Held = Arc<BTreeSet<Placeholder>>;
+
+/// Finds where the placeholders in the answers of these cassettes have their values; with a warning for each that has none. Only records
+/// that are played count.
+#[must_use]
+pub fn value_plans(
+    cassettes: &[Cassette],
+    supplied: &SuppliedSecrets,
+    is_played: impl Fn(&Record) -> bool,
+) -> (ValuePlans, Vec<String>) {
+    let (mut plans, mut warnings) = (ValuePlans::default(), Vec::new());
+    for (at, cassette) in cassettes.iter().enumerate().filter(|(_, cassette)| !kinds(cassette).is_empty()) {
+        let requests = Requests { cassette: at, records: &cassette.records, held: held(&cassette.records) };
+        let places: HashMap<u64, usize> = cassette.records.iter().enumerate().map(|(at, it)| (it.id, at)).collect();
+        let mut unknown = Vec::new();
+        for (place, record) in cassette.records.iter().enumerate().filter(|(_, record)| is_played(record)) {
+            let placeholders = placeholders_of(&record.answer);
+            if placeholders.is_empty() {
+                continue;
+            }
+            let mut plan = ValuePlan { bytes: size_of_answer(record), ..ValuePlan::default() };
+            let mut values = Vec::new();
+            for placeholder in &placeholders {
+                let is_planned = requests.plan(&mut plan, (record, place), placeholder, &places);
+                let value = supplied.value(&cassette.path, record.id, placeholder);
+                match value {
+                    None if !is_planned => unknown.push((record, placeholder.clone())),
+                    value => values.extend(value.map(|value| (placeholder.clone(), value))),
+                }
+            }
+            (plan.supplied, plan.placeholders) = (values.into_iter().collect(), placeholders);
+            plans.add(RecordKey { cassette: at, record: record.id }, plan);
+        }
+        warnings.extend(warnings_of(cassette, &unknown));
+    }
+    (plans, warnings)
+}
+
+fn warnings_of(cassette: &Cassette, unknown: &[(&Record, Placeholder)]) -> Vec<String> {
+    let file = cassette.path.display();
+    let name = cassette.path.file_name().unwrap_or_default().to_string_lossy();
+    let warning = |(record, placeholder): &(&Record, Placeholder)| {
+        let (line, id, short) = (record.line, record.id, placeholder.short());
+        let variable = supplied::variable(placeholder);
+        format!(
+            "{file}:{line}: record {id}: {placeholder} is served as it is, since no request has its value; give it with --secrets FILE \
+             (a line `{name}#{id} {short} = VALUE`) or {variable}"
+        )
+    };
+    let mut warnings: Vec<String> = unknown.iter().take(MOST_NAMED).map(warning).collect();
+    if let Some(more) = unknown.len().checked_sub(MOST_NAMED).filter(|more| *more > 0) {
+        warnings.push(format!("{file}: {more} more placeholders are served as they are"));
+    }
+    warnings
+}
+
+/// The requests of a cassette and their placeholders.
+struct Requests<'a> {
+    cassette: usize,
+    records: &'a [Record],
+    held: Vec<Held>,
+}
+
+impl Requests<'_> {
+    /// Adds where the value of a placeholder stands to a record's plan; false where no request has it.
+    fn plan(
+        &self,
+        plan: &mut ValuePlan,
+        (record, at): (&Record, usize),
+        placeholder: &Placeholder,
+        places: &HashMap<u64, usize>,
+    ) -> bool {
+        let has =
+            |at: usize, placeholder: &Placeholder| self.held.get(at).is_some_and(|held| held.contains(placeholder));
+        let named = record.put_back.iter().find(|(named, _)| named == placeholder).map(|(_, source)| source);
+        match named {
+            Some(ValueSource { placeholder: source, record: None }) if has(at, source) => {
+                plan.asked.push((placeholder.clone(), source.clone()));
+            }
+            Some(ValueSource { placeholder: source, record: Some(id) }) => {
+                let is_asked =
+                    |earlier: &usize| *earlier < at && has(*earlier, source) && self.share_sessions(*earlier, at);
+                if places.get(id).is_none_or(|earlier| !is_asked(earlier)) {
+                    return false;
+                }
+                let earlier = RecordKey { cassette: self.cassette, record: *id };
+                plan.earlier.push((placeholder.clone(), earlier, source.clone()));
+            }
+            None if has(at, placeholder) => plan.asked.push((placeholder.clone(), placeholder.clone())),
+            Some(_) | None => return false,
+        }
+        true
+    }
+
+    /// Whether requests of both records come to the same sessions: each MCP server has its own, beside those of the models.
+    fn share_sessions(&self, one: usize, other: usize) -> bool {
+        let server = |at: usize| self.records.get(at)?.mcp_call().map(|call| call.server);
+        server(one) == server(other)
+    }
+}
+
+/// The placeholders of a cassette that are served as they are where no value is supplied, each with its file and line.
+#[must_use]
+pub fn not_put_back(cassette: &Cassette) -> Vec<String> {
+    value_plans(std::slice::from_ref(cassette), &SuppliedSecrets::default(), |_| true).1
+}
+
+/// The kinds of the placeholders in a cassette, those that events cut into pieces too.
+pub(in crate::player) fn kinds(cassette: &Cassette) -> BTreeSet<Arc<str>> {
+    let in_events = |record: &&Record| matches!(record.answer.content, Content::Events(_));
+    let cut = cassette.records.iter().filter(in_events).flat_map(|record| placeholders_of(&record.answer));
+    cassette.placeholders.iter().cloned().chain(cut.map(|placeholder| placeholder.kind)).collect()
+}
+
+/// The placeholders of each record's request; what a conversation repeats is read once.
+fn held(records: &[Record]) -> Vec<Held> {
+    let bases = bases(records);
+    let mut begun: Inherited<Held> = Inherited::new(&bases);
+    let of_record = |(at, record): (usize, &Record)| {
+        let (earlier, mut in_messages) = match begun.of(at) {
+            Some((base, held)) => {
+                (records.get(base).and_then(|base| base.body.messages()).map_or(0, |it| it.len()), held)
+            }
+            None => (0, Held::default()),
+        };
+        let mut found = BTreeSet::new();
+        let messages = record.body.messages().map(|messages| messages.after(earlier)).unwrap_or_default();
+        messages.into_iter().for_each(|message| note_all(message, &mut found));
+        add(&mut in_messages, found);
+        begun.keep(at, Arc::clone(&in_messages));
+        let mut around = BTreeSet::new();
+        note_all(record.body.fields(), &mut around);
+        note(&record.path, &mut around);
+        record.headers.iter().for_each(|(_, value)| note(value, &mut around));
+        add(&mut in_messages, around);
+        in_messages
+    };
+    records.iter().enumerate().map(of_record).collect()
+}
+
+fn add(held: &mut Held, found: BTreeSet<Placeholder>) {
+    if !found.is_subset(held) {
+        Arc::make_mut(held).extend(found);
+    }
+}
+
+fn size_of_answer(record: &Record) -> usize {
+    record.answer.shown().to_string().len()
+}
+
+impl CassettePlayer {
+    /// Keeps the values of a request that later answers of its session have.
+    pub(in crate::player) fn keep_values(&self, asked: &IncomingRequest, record: usize) {
+        if let Some(key) = self.key_of(record).filter(|key| self.put_back.is_source(*key)) {
+            self.in_session(&asked.session, |state| state.values.insert(key, asked.seen.clone()));
+        }
+    }
+
+    /// Returns the size of a record's answer where values are put into it, in bytes.
+    pub(in crate::player) fn size_with_values(&self, record: usize) -> usize {
+        self.plan_of(record).map_or(0, |plan| plan.bytes)
+    }
+
+    /// Returns the record with values in place of its placeholders; `None` where it has none that are known. Counts answers that have
+    /// placeholders still.
+    pub(in crate::player) fn with_values(&self, at: usize, record: &Record, asked: &IncomingRequest) -> Option<Record> {
+        let plan = self.plan_of(at)?;
+        let earlier = match plan.earlier.is_empty() {
+            true => EarlierValues::new(),
+            false => self.lock().get(&asked.session).map(|state| state.values.clone()).unwrap_or_default(),
+        };
+        let values = plan.values(&asked.seen, &earlier);
+        if plan.leaves_any(&values) {
+            self.in_session(&asked.session, |state| state.placeholders += 1);
+        }
+        restored(record, &values)
+    }
+
+    fn plan_of(&self, record: usize) -> Option<&Arc<ValuePlan>> {
+        self.put_back.of(self.key_of(record)?)
+    }
+
+    fn key_of(&self, record: usize) -> Option<RecordKey> {
+        let (cassette, record) = self.records.get(record)?;
+        Some(RecordKey { cassette: *cassette, record: record.id })
+    }
+}
+
+/// The record with these values. Copies of its answer are left out: they have the placeholders.
+fn restored(record: &Record, values: &Values) -> Option<Record> {
+    if values.is_empty() {
+        return None;
+    }
+    let mut restored = record.clone();
+    if !put_into(values, &mut restored.answer) {
+        return None;
+    }
+    let is_as_recorded = record.is_as_recorded();
+    if let Some(side) = &mut restored.side {
+        side.body = None;
+        side.events.iter_mut().for_each(|Moment(_, data, _)| *data = None);
+        if is_as_recorded {
+            side.answer = restored.answer.fingerprint();
+        }
+    }
+    Some(restored)
+}

@@ -1,0 +1,319 @@
+//! Whether a request may go upstream: decided before matching, so that it does not depend on which records are consumed.
+
+use std::{fmt, str::FromStr};
+
+use crate::account::is_upstream_name;
+use net::wire::{is_unambiguous_path, percent_decoded};
+use recording::canonical::split_upstream;
+
+/// Mode of a player: what is played and what is recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Records answer; nothing is recorded. Also `once` where there is a cassette.
+    Replay,
+    /// Records answer, everything else goes upstream and is added.
+    NewEpisodes,
+    /// Everything goes upstream and is recorded. Also `once` where there is no cassette.
+    Record,
+    /// Everything goes upstream and nothing is recorded.
+    Live,
+    /// Everything goes upstream, and the answers are compared with the recorded ones.
+    Compare,
+}
+
+impl Mode {
+    /// Its name in messages.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Replay => "none",
+            Self::NewEpisodes => "new-episodes",
+            Self::Record => "all",
+            Self::Live => "live",
+            Self::Compare => "compare",
+        }
+    }
+
+    /// Returns whether requests without a record go upstream.
+    pub(in crate::player) fn records(self) -> bool {
+        self != Self::Replay
+    }
+}
+
+/// Response to a request without a record where only records answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnMiss {
+    /// An error that explains itself.
+    Error,
+    /// What the server around the player makes up.
+    Random,
+    /// A short text that names the request.
+    Stub,
+    /// The upstream's answer.
+    Upstream,
+    /// The upstream's answer, which is recorded.
+    Record,
+}
+
+/// Requests, by what they talk to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Selector {
+    /// All of them.
+    Any,
+    /// Those to a path.
+    Path(String),
+    /// Those to the upstream of this name.
+    Upstream(String),
+    /// A boundary, or all that start so.
+    Boundary {
+        /// `llm:qwen3-8b`, or what stands before a `*`.
+        name: String,
+        /// Whether others that start so count too.
+        extent: Extent,
+    },
+}
+
+/// Extent of a boundary's name that a selector names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// All of it.
+    Whole,
+    /// Its start.
+    Start,
+}
+
+/// A text that selects nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SelectionError {
+    /// It is no selector.
+    #[error(
+        "`{0}` selects no requests: write llm, llm:MODEL, http, http:POST /path, path:/v1/embeddings, upstream:NAME or *; a * may stand at the end"
+    )]
+    Form(String),
+    /// It names requests that no server here receives.
+    #[error(
+        "`{0}` selects no requests: an agent runs its tools itself, and its requests to a model are selected by llm:MODEL; \
+         a tool's own HTTP requests by path:/... or http:POST /..."
+    )]
+    Tool(String),
+}
+
+impl FromStr for Selector {
+    type Err = SelectionError;
+
+    fn from_str(text: &str) -> Result<Self, SelectionError> {
+        let boundary = |name: &str, extent| Self::Boundary { name: name.to_owned(), extent };
+        Ok(match (text, text.strip_suffix('*'), text.strip_prefix("path:")) {
+            ("*", ..) => Self::Any,
+            ("llm" | "http", ..) => boundary(&format!("{text}:"), Extent::Start),
+            _ if let Some(name) = text.strip_prefix("upstream:").filter(|name| is_upstream_name(name)) => {
+                Self::Upstream(name.to_owned())
+            }
+            (_, _, Some(path)) if path.starts_with('/') => Self::Path(path.to_owned()),
+            (_, start, None) if text.split_once(':').is_some_and(|(kind, name)| names_requests(kind, name)) => {
+                start.map_or_else(|| boundary(text, Extent::Whole), |start| boundary(start, Extent::Start))
+            }
+            _ if ["tool", "mcp"].contains(&text.split(':').next().unwrap_or_default()) => {
+                return Err(SelectionError::Tool(text.to_owned()));
+            }
+            _ => return Err(SelectionError::Form(text.to_owned())),
+        })
+    }
+}
+
+/// Returns whether a boundary may have this kind and name: a model, or a method and a path.
+fn names_requests(kind: &str, name: &str) -> bool {
+    let is_method = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_uppercase());
+    match kind {
+        "llm" => !name.is_empty(),
+        "http" => match name.split_once(' ') {
+            Some((method, path)) => is_method(method) && (path.starts_with('/') || path == "*"),
+            None => name.strip_suffix('*').is_some_and(|start| start.is_empty() || is_method(start)),
+        },
+        _ => false,
+    }
+}
+
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Any => f.write_str("*"),
+            Self::Path(path) => write!(f, "path:{path}"),
+            Self::Upstream(name) => write!(f, "upstream:{name}"),
+            Self::Boundary { name, extent: Extent::Whole } => f.write_str(name),
+            Self::Boundary { name, extent: Extent::Start } => write!(f, "{name}*"),
+        }
+    }
+}
+
+impl Selector {
+    fn selects(&self, boundary: &str, path: &str) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Path(selected) => selected == path,
+            Self::Boundary { name, extent: Extent::Whole } => name == boundary || name == split_upstream(boundary).0,
+            Self::Upstream(name) => split_upstream(boundary).1 == Some(name.as_str()),
+            Self::Boundary { name, extent: Extent::Start } => boundary.starts_with(name.as_str()),
+        }
+    }
+}
+
+/// Requests that are an exception to the mode.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Selection {
+    /// None.
+    #[default]
+    None,
+    /// These go upstream, all others do not.
+    Live(Vec<Selector>),
+    /// These do not go upstream.
+    Frozen(Vec<Selector>),
+}
+
+/// Whether a request is kept from going upstream by a selection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::player) enum Frozen {
+    Yes,
+    No,
+}
+
+/// Whether a request leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::player) enum Forwarding {
+    /// At once.
+    Now(Plan),
+    /// Only where no record answers, and then so.
+    OnMiss { plan: Plan, frozen: Frozen },
+}
+
+/// Handling of a request that no record answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::player) enum Plan {
+    Refuse,
+    MakeUp,
+    Stub,
+    Forward,
+    Record,
+}
+
+impl Selection {
+    /// Returns whether a request does not go upstream, whatever the mode. A path that the upstream may read as another one may be one of them.
+    pub(in crate::player) fn freezes(&self, boundary: &str, path: &str) -> bool {
+        let Self::Frozen(selectors) = self else { return false };
+        let plain = percent_decoded(path);
+        !is_unambiguous_path(path) || selectors.iter().any(|selector| selector.selects(boundary, &plain))
+    }
+
+    /// The decision. A path that the upstream may read as another one is no exception that may leave, and one that may not.
+    pub(in crate::player) fn decide(&self, mode: Mode, on_miss: OnMiss, boundary: &str, path: &str) -> Forwarding {
+        let plain = percent_decoded(path);
+        let selects = |selectors: &[Selector]| selectors.iter().any(|selector| selector.selects(boundary, &plain));
+        match self {
+            Self::Live(selectors) if selects(selectors) => return Forwarding::Now(Plan::Record),
+            Self::Live(_) => return Forwarding::OnMiss { plan: Plan::Refuse, frozen: Frozen::Yes },
+            Self::Frozen(_) if self.freezes(boundary, path) => {
+                return Forwarding::OnMiss { plan: Plan::Refuse, frozen: Frozen::Yes };
+            }
+            Self::Frozen(_) | Self::None => {}
+        }
+        match mode {
+            Mode::Record => Forwarding::Now(Plan::Record),
+            Mode::Live | Mode::Compare => Forwarding::Now(Plan::Forward),
+            Mode::NewEpisodes => Forwarding::OnMiss { plan: Plan::Record, frozen: Frozen::No },
+            Mode::Replay => Forwarding::OnMiss { plan: on_miss_plan(on_miss), frozen: Frozen::No },
+        }
+    }
+}
+
+fn on_miss_plan(on_miss: OnMiss) -> Plan {
+    match on_miss {
+        OnMiss::Error => Plan::Refuse,
+        OnMiss::Random => Plan::MakeUp,
+        OnMiss::Stub => Plan::Stub,
+        OnMiss::Upstream => Plan::Forward,
+        OnMiss::Record => Plan::Record,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MODES: [Mode; 5] = [Mode::Replay, Mode::NewEpisodes, Mode::Record, Mode::Live, Mode::Compare];
+    const MISSES: [OnMiss; 5] = [OnMiss::Error, OnMiss::Random, OnMiss::Stub, OnMiss::Upstream, OnMiss::Record];
+
+    #[test]
+    fn every_combination_is_decided() {
+        let chat: Vec<Selector> = vec!["llm:m".parse().unwrap()];
+        for mode in MODES {
+            for on_miss in MISSES {
+                let unselected = Selection::None.decide(mode, on_miss, "llm:m", "/x");
+                let expected = match mode {
+                    Mode::Record => Forwarding::Now(Plan::Record),
+                    Mode::Live | Mode::Compare => Forwarding::Now(Plan::Forward),
+                    Mode::NewEpisodes => Forwarding::OnMiss { plan: Plan::Record, frozen: Frozen::No },
+                    Mode::Replay => Forwarding::OnMiss { plan: on_miss_plan(on_miss), frozen: Frozen::No },
+                };
+                assert_eq!(unselected, expected, "{mode:?} {on_miss:?}");
+                let frozen = Forwarding::OnMiss { plan: Plan::Refuse, frozen: Frozen::Yes };
+                assert_eq!(Selection::Frozen(chat.clone()).decide(mode, on_miss, "llm:m", "/x"), frozen);
+                assert_eq!(Selection::Frozen(chat.clone()).decide(mode, on_miss, "llm:n", "/x"), expected);
+                assert_eq!(
+                    Selection::Live(chat.clone()).decide(mode, on_miss, "llm:m", "/x"),
+                    Forwarding::Now(Plan::Record)
+                );
+                assert_eq!(Selection::Live(chat.clone()).decide(mode, on_miss, "llm:n", "/x"), frozen);
+            }
+        }
+    }
+
+    #[test]
+    fn a_path_that_hides_another_is_frozen() {
+        let frozen = Selection::Frozen(vec!["path:/v1/embeddings".parse().unwrap()]);
+        let of = |path| frozen.decide(Mode::Record, OnMiss::Error, "http:POST /x", path);
+        assert_eq!(of("/v1/other"), Forwarding::Now(Plan::Record));
+        for path in
+            ["/v1/embeddings", "/v1/%65mbeddings", "//v1/embeddings", "/x/../v1/embeddings", "/x/..%2fv1/embeddings"]
+        {
+            assert_eq!(of(path), Forwarding::OnMiss { plan: Plan::Refuse, frozen: Frozen::Yes }, "{path}");
+        }
+    }
+
+    #[test]
+    fn selectors_name_boundaries() {
+        for (text, boundary, selects) in [
+            ("*", "http:GET /x", true),
+            ("llm", "llm:m", true),
+            ("llm", "http:POST /x", false),
+            ("llm:m", "llm:m2", false),
+            ("llm:m*", "llm:m2", true),
+            ("path:/x", "llm:m", true),
+            ("path:/y", "llm:m", false),
+            ("http:POST /x", "http:POST /x", true),
+            ("http:POST*", "http:POST /x", true),
+            ("llm:m", "llm:m @a", true),
+            ("llm:m @a", "llm:m", false),
+            ("upstream:a", "llm:m @a", true),
+            ("upstream:a", "llm:m @ab", false),
+            ("upstream:a", "llm:m", false),
+        ] {
+            assert_eq!(text.parse::<Selector>().unwrap().selects(boundary, "/x"), selects, "{text} {boundary}");
+        }
+        for text in [
+            "",
+            "gpt",
+            "llm:",
+            "path:x",
+            "x:y",
+            "tool",
+            "tool:x",
+            "mcp:y",
+            "http:x",
+            "http:POST x",
+            "upstream:",
+            "upstream:a b",
+        ] {
+            assert!(text.parse::<Selector>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! The decision for a request that was read: forward it, serve a record, or miss.
+
+pub(in crate::player) mod cross;
+pub(in crate::player) mod fixtures;
+pub(in crate::player) mod later_names;
+pub(in crate::player) mod match_command;
+
+use std::sync::{Arc, atomic::Ordering::Relaxed};
+
+use http::StatusCode;
+use serde_json::Value;
+use tokio::{task::spawn_blocking, time::Instant};
+
+use crate::{
+    account::http::plain,
+    matching::requests::{Again, Found, Lookup, LookupRequest},
+    player::{
+        CassettePlayer, Decided, Decision, SessionState,
+        answer::{
+            content,
+            fresh_ids::Renaming,
+            response::{FailureDelivery, ReplayedResponse, Served},
+        },
+        config::forwarding::{Forwarding, Frozen, Plan},
+        decide::cross::Family,
+        receive::IncomingRequest,
+        record::recorder::route_of,
+    },
+};
+use api::Endpoint;
+use recording::cassette::{Moment, Record};
+
+/// Largest recorded stream whose response is made where its request is, in bytes; others are made on a thread of their own.
+const INLINE: usize = 64 * 1024;
+
+/// A request that was read, before its record is looked for.
+#[derive(Debug)]
+pub struct Received {
+    pub(in crate::player) asked: IncomingRequest,
+    /// When its body was complete: the zero of every deadline.
+    pub(in crate::player) at: Instant,
+    /// The player of its session.
+    pub(in crate::player) cassette_player: Arc<CassettePlayer>,
+}
+
+impl Received {
+    /// Counts the choices that an engine would generate for it; 0 where it is no such request, or goes upstream in any case.
+    pub fn choices(&self) -> u32 {
+        let asked = &self.asked;
+        let goes_upstream = matches!(self.cassette_player.leaves(asked), Forwarding::Now(_));
+        if goes_upstream || !Endpoint::of_path(asked.path()).generates() {
+            return 0;
+        }
+        let of_each = asked.body.get("n").and_then(Value::as_u64).unwrap_or(1).max(1);
+        let prompts = match asked.body.get("prompt").and_then(Value::as_array) {
+            Some(prompts) if prompts.first().is_some_and(|prompt| !prompt.is_number()) => prompts.len(),
+            _ => 1,
+        };
+        u32::try_from(of_each.saturating_mul(prompts as u64)).unwrap_or(u32::MAX)
+    }
+
+    /// The endpoint that it is for.
+    pub fn endpoint(&self) -> Endpoint {
+        Endpoint::of_path(self.asked.path())
+    }
+
+    /// Its session.
+    pub fn session(&self) -> &str {
+        &self.asked.session
+    }
+
+    /// Decides what is to become of it: a record answers it, it goes upstream, or it is passed on.
+    pub async fn decide(self) -> Decided {
+        let Self { asked, at, cassette_player } = self;
+        let session = Some(asked.session.clone());
+        let entry = cassette_player.begin_entry(&asked);
+        let decision = cassette_player.decide_read(asked, at).await;
+        cassette_player.end_entry(entry, &decision);
+        Decided { decision, session, cassette_player }
+    }
+}
+
+impl CassettePlayer {
+    fn leaves(&self, asked: &IncomingRequest) -> Forwarding {
+        self.config.selection.decide(self.config.mode, self.config.on_miss, &asked.identity.boundary, asked.path())
+    }
+
+    /// Decides what is to become of a request that was read.
+    async fn decide_read(self: &Arc<Self>, asked: IncomingRequest, at: Instant) -> Decision {
+        match self.leaves(&asked) {
+            Forwarding::Now(plan) => Decision::Forward(Box::new(self.begin_forward(asked, plan, at))),
+            Forwarding::OnMiss { plan, frozen } => {
+                let lookup = self.select(&asked);
+                let (asked, lookup) = match self.or_named_later(asked, lookup).await {
+                    Ok(looked_up) => looked_up,
+                    Err(why) => return Decision::Answer(plain(StatusCode::INTERNAL_SERVER_ERROR, why)),
+                };
+                match self.or_chosen(asked, lookup).await {
+                    Ok((asked, lookup)) => self.decide_looked_up(asked, lookup, (plan, frozen), at).await,
+                    Err(response) => Decision::Answer(*response),
+                }
+            }
+        }
+    }
+
+    /// Decides what is to become of a request whose record was looked for.
+    async fn decide_looked_up(
+        self: &Arc<Self>,
+        asked: IncomingRequest,
+        lookup: Lookup,
+        (plan, frozen): (Plan, Frozen),
+        at: Instant,
+    ) -> Decision {
+        if let Lookup::Found(found) = lookup {
+            return self.replay(asked, None, found, at).await;
+        }
+        // Only what has no records of its own is looked up as a chat.
+        let chat = if lookup == Lookup::Nothing { self.select_chat(&asked) } else { None };
+        match chat {
+            Some((chat, family, found)) => self.replay(chat, Some(family), found, at).await,
+            None if self.tries_fixtures(&lookup) => match self.by_hand(asked, at).await {
+                Ok(decision) => decision,
+                Err(asked) => self.missed(*asked, lookup, (plan, frozen), at).await,
+            },
+            None => self.missed(asked, lookup, (plan, frozen), at).await,
+        }
+    }
+
+    pub(in crate::player) fn select(&self, asked: &IncomingRequest) -> Lookup {
+        let (index, matching) = (&self.index, &self.config.matching);
+        self.in_session(&asked.session, |state| state.session.select(index, matching, &lookup_request(asked)))
+    }
+
+    /// The record of a chat for a request of another family, as the chat that it stands for.
+    fn select_chat(&self, asked: &IncomingRequest) -> Option<(IncomingRequest, Family, Found)> {
+        let (index, rules) = self.across.as_ref()?;
+        let (chat, family) = cross::as_chat(asked, &self.config, rules)?;
+        let select =
+            |state: &mut SessionState| state.session.select_also(index, &self.config.matching, &lookup_request(&chat));
+        match self.in_session(&asked.session, select) {
+            Lookup::Found(found) => Some((chat, family, found)),
+            Lookup::Exhausted { .. } | Lookup::Nothing => None,
+        }
+    }
+
+    /// Answers with a record, in the words of another family where one asked.
+    async fn replay(
+        self: &Arc<Self>,
+        asked: IncomingRequest,
+        family: Option<Family>,
+        found: Found,
+        at: Instant,
+    ) -> Decision {
+        let Some((_, record)) = self.records.get(found.record) else {
+            return Decision::Answer(plain(StatusCode::INTERNAL_SERVER_ERROR, "no such record"));
+        };
+        if let Some(recorder) = &self.recorder {
+            recorder.copy(record);
+        }
+        self.used.get(found.record).into_iter().for_each(|used| used.store(true, Relaxed));
+        self.note_tools(&asked, found.record);
+        let (asked, family) = match family {
+            None if cross::is_written_as_chat(record, &asked) => match cross::stands_for(&asked, &self.config) {
+                // Placeholders are those of the request as it came.
+                Some((chat, family)) => (IncomingRequest { seen: asked.seen, ..chat }, Some(family)),
+                None => (asked, None),
+            },
+            family => (asked, family),
+        };
+        self.keep_values(&asked, found.record);
+        let renaming = Renaming::next(self.config.ids, &self.fresh_ids, record, asked.path());
+        if self.weight(record, &asked).max(self.size_with_values(found.record)) <= INLINE {
+            return Decision::Replay(Box::new(self.response(record, &asked, family.as_ref(), &renaming, &found, at)));
+        }
+        let player = Arc::clone(self);
+        let made = spawn_blocking(move || {
+            let (_, record) = player.records.get(found.record)?;
+            Some(Box::new(player.response(record, &asked, family.as_ref(), &renaming, &found, at)))
+        });
+        match made.await {
+            Ok(Some(response)) => Decision::Replay(response),
+            Ok(None) | Err(_) => Decision::Answer(plain(StatusCode::INTERNAL_SERVER_ERROR, "the response failed")),
+        }
+    }
+
+    /// Bytes that are read to make a response: those of a recorded stream, and where token ids are made those of the request, which are
+    /// unknown of one that stands for another.
+    fn weight(&self, record: &Record, asked: &IncomingRequest) -> usize {
+        let of_request = if asked.bytes.is_empty() { usize::MAX } else { asked.bytes.len() };
+        if self.counter.makes_engine_inputs() { size(record).max(of_request) } else { size(record) }
+    }
+
+    pub(in crate::player) fn response(
+        self: &Arc<Self>,
+        record: &Record,
+        asked: &IncomingRequest,
+        family: Option<&Family>,
+        renaming: &Renaming,
+        found: &Found,
+        at: Instant,
+    ) -> ReplayedResponse {
+        let with_values = self.with_values(found.record, record, asked);
+        let record = with_values.as_ref().unwrap_or(record);
+        let broken_off = record.plays_partly().then(|| record.broken_off());
+        let played = broken_off.as_ref().unwrap_or(record);
+        let served = Served { record: played, asked, counter: &self.counter, pacing: self.config.pacing, at };
+        let reply = match family {
+            Some(family) => family.answer(record, asked, &self.counter),
+            None => content::reply(record, asked, &self.counter),
+        };
+        let mut response = served.response(reply, renaming);
+        if let Some(family) = family {
+            response.request.endpoint = family.endpoint();
+        }
+        if record.has_failed() {
+            response.failure = Some(FailureDelivery::new(self, asked, found.record));
+        }
+        // An answer that was written as a chat's for this family is its own.
+        let own = Endpoint::of_path(route_of(&record.path));
+        let across = family.filter(|family| family.endpoint() != own).map_or("", |_| ";cross-api");
+        let again = match found.again {
+            Again::Fresh => "",
+            Again::Retry => ";retry",
+            Again::Exhausted => ";again",
+        };
+        response.put("x-vcr-record", &self.name_of(found.record));
+        response.put("x-vcr-match", &format!("{}{across}{again}", found.by));
+        response
+    }
+}
+
+/// The size of a recorded stream, in bytes.
+fn size(record: &Record) -> usize {
+    let events = record.side.as_ref().map(|side| &*side.events).unwrap_or_default();
+    events.iter().map(|Moment(_, data, _)| data.as_ref().map_or(0, String::len)).sum()
+}
+
+/// A request that looks for its record.
+pub(in crate::player) fn lookup_request(asked: &IncomingRequest) -> LookupRequest<'_> {
+    LookupRequest {
+        identity: &asked.identity,
+        request_id: asked.request_id(),
+        retry: asked.retry(),
+        idempotency_key: asked.header("idempotency-key"),
+    }
+}

@@ -1,0 +1,398 @@
+//! The sink of a cassette: makes records of exchanges, redacts them and writes them in the order of their requests.
+//!
+//! An exchange waits here for those that came before it and have not ended. What has waited for seconds is written at the end of the
+//! partial file meanwhile, and again in its place. Limits: where more waits than may, the first of them is written out of order.
+//!
+//! See docs/decisions/0073-what-waits-is-on-the-disk.md.
+
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, HashMap},
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use crate::{
+    mcp::is_of_mcp,
+    player::{
+        RecordErrors,
+        record::{
+            assemble,
+            compare::ComparedWith,
+            record_report::RecordCounts,
+            recorder::{Arrivals, route_of},
+        },
+        secrets::{self, AnsweredValues, Redacted},
+    },
+};
+use base::{rate_limited_log::RateLimitedLog, units::Millis};
+use net::wire::recorded_json_as_utf8;
+use recording::{
+    cassette::{Answer, CassetteError, CassetteWriter, Content, Fault, Record, RecordedExchange, Side, ValueSource},
+    exchange::{Exchange, ExchangeRequest},
+    recorder::{Progress, Sink},
+    redaction::{Placeholder, Rules, Seen},
+    trace::{Outcome, ResponseContent},
+};
+
+/// Bytes of exchanges that may wait for earlier ones.
+const MOST_WAITING: usize = 256 << 20;
+
+/// An exchange that waits longer is written before those that it waits for; so often at most.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// So many times as long as it takes to write what waits, nothing of it is written.
+const PAUSE: u32 = 10;
+
+/// An exchange and its place among the records.
+#[derive(Debug)]
+pub struct Entry {
+    pub(in crate::player) number: u64,
+    /// Bytes that it holds.
+    pub(in crate::player) weight: usize,
+    pub(in crate::player) content: EntryContent,
+}
+
+/// Content of an entry.
+#[derive(Debug)]
+pub(crate) enum EntryContent {
+    Exchange(Box<Exchange>),
+    /// A record that was replayed.
+    Replayed(Box<RecordedExchange>),
+    /// An exchange that is compared with a recorded answer; `None` where the upstream did not answer.
+    Compared(Option<Box<Exchange>>, Box<ComparedWith>),
+}
+
+/// Writer of a cassette.
+#[derive(Debug)]
+pub struct CassetteSink {
+    writer: CassetteWriter,
+    secrets: Rules,
+    errors: RecordErrors,
+    arrivals: Arc<Arrivals>,
+    counts: Arc<RecordCounts>,
+    progress: Arc<Progress>,
+    /// Everything before it was in the queue when the batch was taken.
+    first_open: u64,
+    /// What waits for earlier exchanges.
+    waiting: BTreeMap<u64, Waiting>,
+    waiting_bytes: usize,
+    /// When what waits may be written again, and how many records and bytes of it were written.
+    next_waiting: Instant,
+    written_waiting: (usize, usize),
+    /// Values in the requests of what was written.
+    earlier: EarlierValues,
+    failing: RateLimitedLog,
+}
+
+/// Why an exchange is not recorded.
+enum NotRecorded {
+    Status(u16),
+    /// To search it for secrets takes more work than it may.
+    Unsearched,
+    /// It is compared.
+    Compared,
+}
+
+/// A record that waits for earlier ones.
+#[derive(Debug)]
+struct Waiting {
+    since: Instant,
+    weight: usize,
+    recorded: RecordedExchange,
+    output_ids: Vec<Vec<u32>>,
+    session: String,
+    redacted: Redacted,
+}
+
+impl CassetteSink {
+    /// Writes what is submitted by these arrivals.
+    pub(in crate::player) fn new(
+        writer: CassetteWriter,
+        secrets: Rules,
+        errors: RecordErrors,
+        (arrivals, counts, progress): (Arc<Arrivals>, Arc<RecordCounts>, Arc<Progress>),
+    ) -> Self {
+        let (waiting, failing) = (BTreeMap::new(), RateLimitedLog::default());
+        Self {
+            writer,
+            secrets,
+            errors,
+            arrivals,
+            counts,
+            progress,
+            first_open: 0,
+            waiting,
+            waiting_bytes: 0,
+            next_waiting: Instant::now(),
+            written_waiting: (0, 0),
+            earlier: EarlierValues::default(),
+            failing,
+        }
+    }
+
+    /// Lets time pass for what waits.
+    #[cfg(test)]
+    pub(in crate::player) fn let_pass(&mut self, time: Duration) {
+        self.waiting.values_mut().for_each(|waiting| waiting.since -= time);
+        self.next_waiting -= time;
+    }
+
+    /// Brings the partial file up to date, with what has waited for too long.
+    fn bring(&mut self) -> Result<(), CassetteError> {
+        let now = Instant::now();
+        if !self.waiting.values().any(|waiting| now.duration_since(waiting.since) >= PATIENCE) {
+            return self.writer.flush();
+        }
+        let waiting = (self.waiting.len(), self.waiting_bytes);
+        if now < self.next_waiting || (waiting == self.written_waiting && self.writer.is_intact()) {
+            return Ok(());
+        }
+        let written = self.writer.flush_with(self.waiting.values().map(|waiting| &waiting.recorded));
+        self.next_waiting = Instant::now() + PATIENCE.max(now.elapsed() * PAUSE);
+        if written.is_ok() {
+            self.written_waiting = waiting;
+        }
+        written
+    }
+
+    /// Writes what waits for nothing any more.
+    fn write(&mut self, mut may_go: impl FnMut(u64, usize) -> bool) {
+        while let Some((number, waiting)) = self.waiting.pop_first() {
+            if !may_go(number, self.waiting_bytes) {
+                self.waiting.insert(number, waiting);
+                return;
+            }
+            self.waiting_bytes -= waiting.weight;
+            let Waiting { mut recorded, output_ids, session, redacted, .. } = waiting;
+            let (is_partial, of_mcp) = (recorded.record.aborted.is_some(), is_of_mcp(&recorded.record));
+            self.earlier.name_in(&mut recorded.record, &session, &redacted.answered);
+            let id = self.writer.add_with_ids(recorded, output_ids);
+            self.earlier.add(id, &session, &redacted.asked);
+            self.counts.add_redacted(&redacted.all);
+            self.counts.note(|report| {
+                report.partial += u64::from(is_partial);
+                report.of_mcp += usize::from(of_mcp);
+                report.recorded += 1;
+            });
+        }
+    }
+}
+
+impl Sink for CassetteSink {
+    type Item = Entry;
+    type Ending = Result<(), CassetteError>;
+
+    fn weight(entry: &Entry) -> usize {
+        entry.weight
+    }
+
+    fn begin_batch(&mut self) {
+        self.first_open = self.arrivals.first_open();
+    }
+
+    fn record(&mut self, entry: Entry) {
+        let Entry { number, weight, content } = entry;
+        let errors = self.errors;
+        let made = catch_unwind(AssertUnwindSafe(|| {
+            let (mut recorded, output_ids, session) = match content {
+                EntryContent::Exchange(mut exchange) => {
+                    let output_ids = std::mem::take(&mut exchange.output_ids);
+                    let session = std::mem::take(&mut exchange.request.session);
+                    (record_of(*exchange), output_ids, session)
+                }
+                EntryContent::Replayed(mut recorded) => {
+                    // Records have other ids in this file.
+                    recorded.record.put_back.retain(|(_, source)| source.record.is_none());
+                    (*recorded, Vec::new(), String::new())
+                }
+                // Only the sink that compares is sent any.
+                EntryContent::Compared(..) => return Err(NotRecorded::Compared),
+            };
+            if !errors.includes(recorded.record.answer.status) {
+                return Err(NotRecorded::Status(recorded.record.answer.status));
+            }
+            let redact = || secrets::redact(&self.secrets, &mut recorded.record, &mut recorded.side);
+            let redacted = self.progress.searching(redact);
+            if redacted.is_unsearched {
+                return Err(NotRecorded::Unsearched);
+            }
+            // Ids spell what was redacted.
+            let output_ids = if redacted.had_any { Vec::new() } else { output_ids };
+            Ok(Waiting { since: Instant::now(), weight, recorded, output_ids, session, redacted })
+        }));
+        match made {
+            Ok(Ok(waiting)) => {
+                self.waiting_bytes += weight;
+                self.waiting.insert(number, waiting);
+            }
+            Ok(Err(NotRecorded::Compared)) => {}
+            Ok(Err(NotRecorded::Unsearched)) => {
+                tracing::warn!("an exchange is not recorded: to search it for secrets would take too much work");
+                self.counts.note(|report| report.unsearched += 1);
+            }
+            Ok(Err(NotRecorded::Status(status))) => {
+                tracing::warn!("an answer with status {status} is not recorded (--record-errors all records it)");
+                self.counts.note(|report| report.skipped += 1);
+            }
+            Err(_) => {
+                tracing::error!("an exchange could not be recorded; please report this");
+                self.counts.note(|report| report.broken += 1);
+            }
+        }
+    }
+
+    fn end_batch(&mut self) {
+        let first_open = self.first_open;
+        self.write(|number, waiting| number < first_open || waiting > MOST_WAITING);
+    }
+
+    fn flush(&mut self) {
+        if let Err(error) = self.bring()
+            && self.failing.due().is_some()
+        {
+            let cause = std::error::Error::source(&error).map(ToString::to_string);
+            tracing::warn!(cause, "{error}: requests are answered, what was recorded waits to be written");
+        }
+    }
+
+    fn finish(mut self) -> Result<(), CassetteError> {
+        self.write(|_, _| true);
+        let path = self.writer.path().to_owned();
+        let records = self.writer.finish()?;
+        self.counts.note(|report| report.not_written = (records == 0).then_some(path));
+        Ok(())
+    }
+}
+
+/// Makes a record of an exchange.
+pub(in crate::player) fn record_of(exchange: Exchange) -> RecordedExchange {
+    let Exchange { request, mut response, timing, outcome, output_ids: _ } = exchange;
+    let ExchangeRequest { method, target, headers, body, raw, is_retry, size: _, session: _ } = request;
+    let mut side = Side { ms: millis(timing.e2e), recorded_at: timing.recorded_at, ..Side::default() };
+    let path = route_of(&target);
+    let copy = response.capture.take_response();
+    let (assembled, events) = match copy.content {
+        ResponseContent::Events(mut events) => {
+            events.iter_mut().for_each(|event| event.0 = rounded(event.0));
+            let (assembled, count) = (assemble::events(path, &events), events.len());
+            side.events = events.into();
+            (assembled, count)
+        }
+        ResponseContent::Body(bytes) => {
+            // JSON in another encoding is the same JSON.
+            let bytes = match recorded_json_as_utf8(&bytes) {
+                Cow::Owned(json) => json,
+                Cow::Borrowed(_) => bytes,
+            };
+            let assembled = assemble::body(path, response.status, &bytes);
+            if matches!(assembled.content, Content::Choices { .. } | Content::Json(_)) {
+                side.body = String::from_utf8(bytes).ok();
+            }
+            (assembled, 0)
+        }
+    };
+    side.head = assembled.head;
+    // JSON is shown as text where it could not be shown as itself, and is JSON still.
+    let is_text = matches!(assembled.content, Content::Text(_) | Content::Bytes(_));
+    let kept = copy.headers.into_iter().filter(|(name, value)| is_text || !is_usual(name, value)).collect();
+    let is_broken = matches!(outcome, Outcome::UpstreamFailed | Outcome::TimedOut);
+    let fault = is_broken.then_some(Fault::Reset { after_events: events });
+    let aborted = matches!(outcome, Outcome::ClientGone | Outcome::Cut).then_some(events as u64);
+    let answer = Answer { status: response.status, headers: kept, content: assembled.content, fault };
+    let record = Record { method, path: target, headers, body, raw, aborted, answer, ..Record::default() };
+    RecordedExchange { record, side, is_retry }
+}
+
+/// A header that most responses have.
+pub(in crate::player) fn is_usual(name: &str, value: &str) -> bool {
+    name == "content-type" && (value == "application/json" || value.starts_with("text/event-stream"))
+}
+
+/// Milliseconds, to the microsecond.
+fn millis(duration: std::time::Duration) -> f64 {
+    rounded(Millis::from(duration).0)
+}
+
+fn rounded(ms: f64) -> f64 {
+    (ms * 1e3).round() / 1e3
+}
+
+/// Bytes of values that are remembered; further ones are not.
+const MOST_BYTES: usize = 16 << 20;
+
+/// A session and a value.
+type ValueKey = (Box<str>, Box<str>);
+
+/// Values in the requests of each session, with the first record that has them.
+#[derive(Default)]
+pub(in crate::player) struct EarlierValues {
+    of: HashMap<ValueKey, (u64, Placeholder)>,
+    bytes: usize,
+}
+
+impl std::fmt::Debug for EarlierValues {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "EarlierValues({})", self.of.len())
+    }
+}
+
+impl EarlierValues {
+    /// Notes in a record where the values of its answer stand that are in an earlier request of its session.
+    pub(in crate::player) fn name_in(&self, record: &mut Record, session: &str, answered: &AnsweredValues) {
+        for (placeholder, value) in answered.0.iter() {
+            if let Some((id, source)) = self.of.get(&(session.into(), value.clone())) {
+                let source = ValueSource { placeholder: source.clone(), record: Some(*id) };
+                record.put_back.push((placeholder.clone(), source));
+            }
+        }
+    }
+
+    /// Remembers the values of a record's request.
+    pub(in crate::player) fn add(&mut self, id: u64, session: &str, asked: &Seen) {
+        for (placeholder, value) in asked.values() {
+            let key: ValueKey = (session.into(), value.into());
+            let bytes = session.len() + value.len() + size_of::<(ValueKey, u64, Placeholder)>();
+            if self.bytes + bytes <= MOST_BYTES && !self.of.contains_key(&key) {
+                self.bytes += bytes;
+                self.of.insert(key, (id, placeholder));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::player::record::cassette_sink::*;
+    use recording::redaction::{Redactor, Rules};
+
+    #[test]
+    fn values_are_known_in_their_session_and_bounded() {
+        let rules = Rules::all();
+        let mut redactor = Redactor::new(&rules);
+        drop(redactor.text("jane@example.org"));
+        let mut earlier = EarlierValues::default();
+        earlier.add(7, "a", &redactor.seen());
+        earlier.add(8, "a", &redactor.seen());
+        let placeholder: Placeholder = "email:3".parse().unwrap();
+        let answered = AnsweredValues(vec![(placeholder.clone(), "jane@example.org".into())]);
+        let named = |session: &str| {
+            let mut record = Record::default();
+            earlier.name_in(&mut record, session, &answered);
+            record.put_back
+        };
+        assert_eq!(named("a"), [(placeholder, "email:1 of 7".parse().unwrap())]);
+        assert_eq!(named("b"), []);
+        let large = format!("{}@example.org", "a".repeat(1 << 20));
+        let mut full = EarlierValues::default();
+        for at in 0..20 {
+            let mut redactor = Redactor::new(&rules);
+            drop(redactor.text(&format!("{at}{large}")));
+            full.add(at, "a", &redactor.seen());
+        }
+        assert!(full.bytes <= MOST_BYTES && full.of.len() == 15, "{}", full.of.len());
+    }
+}

@@ -1,0 +1,370 @@
+//! The upstream's answers, compared with the recorded ones (`--mode compare`).
+//!
+//! An exchange is copied as for a recording, and compared on a thread of its own. What no two runs share does not count: ids, times, token
+//! counts, log probabilities, headers. A difference is one of text where a text or a number is another one, else one of structure.
+//!
+//! Limits: an answer whose client left before its end is not compared. Requests that only hand-written records would answer are new ones.
+//!
+//! See docs/decisions/0085-comparing-is-recording-into-a-report.md.
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering::Relaxed},
+};
+
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::{
+    account::Compared,
+    matching::requests::Lookup,
+    player::{
+        CassettePlayer, Output, Timeline,
+        forward::request_of,
+        miss::Reason,
+        receive::IncomingRequest,
+        record::{
+            cassette_sink::{CassetteSink, Entry, EntryContent, record_of},
+            recorder::{CassetteRecorder, PendingExchange},
+        },
+        secrets,
+    },
+};
+use base::one_line::clipped;
+use recording::{
+    canonical::{Difference, Operation, differences},
+    cassette::{Answer, CassetteError, Header, WriteMode},
+    exchange::Exchange,
+    recorder::Sink,
+    redaction::Rules,
+    trace::Outcome,
+};
+
+/// Maximum number of answers whose differences are kept for each session, and of differences of one answer.
+const MOST_CHANGED: usize = 100;
+const MOST_DIFFERENCES: usize = 5;
+
+/// Characters that are shown of a value.
+const SHORT: usize = 60;
+
+/// Fields that no two runs share.
+const OF_ONE_RUN: [&str; 13] = [
+    "id",
+    "call_id",
+    "item_id",
+    "tool_call_id",
+    "created",
+    "created_at",
+    "completed_at",
+    "system_fingerprint",
+    "usage",
+    "logprobs",
+    "headers",
+    "service_tier",
+    "progressToken",
+];
+
+/// Fields whose texts are names of the API or of tools.
+const OF_STRUCTURE: [&str; 8] = ["finish_reason", "stop_reason", "status", "role", "type", "name", "object", "model"];
+
+/// Fields that hold a tool's arguments, whose names are the tool's own.
+const ARGUMENTS: [&str; 2] = ["arguments", "input"];
+
+/// The recorded answer with which another one is compared.
+#[derive(Debug)]
+pub(crate) struct ComparedWith {
+    session: String,
+    /// The record's name, file and line.
+    record: String,
+    answer: Answer,
+}
+
+impl ComparedWith {
+    pub(in crate::player) fn record(&self) -> &str {
+        &self.record
+    }
+}
+
+/// What was compared, by the session.
+#[derive(Debug, Default)]
+pub(in crate::player) struct Comparisons(Mutex<BTreeMap<String, Compared>>);
+
+impl Comparisons {
+    /// Returns what was compared in a session.
+    pub(in crate::player) fn of(&self, session: &str) -> Option<Compared> {
+        self.lock().get(session).cloned()
+    }
+
+    /// Forgets what was compared in a session.
+    pub(in crate::player) fn forget(&self, session: &str) {
+        self.lock().remove(session);
+    }
+
+    fn add(&self, with: &ComparedWith, found: &Found) {
+        let mut all = self.lock();
+        let compared = all.entry(with.session.clone()).or_default();
+        compared.answers += 1;
+        compared.structure += u64::from(found.structure);
+        compared.text += u64::from(found.text);
+        if !found.lines.is_empty() && compared.changes.len() < MOST_CHANGED {
+            compared.changes.push(format!("{}: {}", with.record, found.lines.join("; ")));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Compared>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Differences of two answers.
+#[derive(Debug, Default, PartialEq)]
+struct Found {
+    /// Whether there are any of structure.
+    structure: bool,
+    /// Whether there are any of text.
+    text: bool,
+    /// The first of them, those of structure before all others.
+    lines: Vec<String>,
+}
+
+impl Found {
+    fn structure(line: &str) -> Self {
+        Self { structure: true, text: false, lines: vec![format!("structure: {line}")] }
+    }
+
+    /// Compares an answer with the recorded one.
+    fn between(recorded: &Answer, now: &Answer) -> Self {
+        let shown = |answer: &Answer| {
+            let mut shown = answer.shown();
+            drop_fields_of_one_run(&mut shown);
+            shown
+        };
+        let found = differences(&shown(recorded), &shown(now));
+        // An answer that was written by hand may leave out why it ended.
+        let counts = |it: &&Difference| !(it.operation == Operation::Add && it.path == "$.finish_reason");
+        let (texts, structures): (Vec<&Difference>, Vec<&Difference>) =
+            found.iter().filter(counts).partition(|it| is_text(it));
+        let all = || structures.iter().map(|it| line("structure", it)).chain(texts.iter().map(|it| line("text", it)));
+        let left = (texts.len() + structures.len()).saturating_sub(MOST_DIFFERENCES);
+        let more = (left > 0).then(|| format!("and {left} more"));
+        let lines = all().take(MOST_DIFFERENCES).chain(more).collect();
+        Self { structure: !structures.is_empty(), text: !texts.is_empty(), lines }
+    }
+}
+
+/// Takes out what no two runs share; arguments of tools stay as they are.
+fn drop_fields_of_one_run(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|name, _| !OF_ONE_RUN.contains(&name.as_str()));
+            fields
+                .iter_mut()
+                .filter(|(name, _)| !ARGUMENTS.contains(&name.as_str()))
+                .for_each(|(_, it)| drop_fields_of_one_run(it));
+        }
+        Value::Array(items) => items.iter_mut().for_each(drop_fields_of_one_run),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// A difference as a report shows it.
+fn line(kind: &str, difference: &Difference) -> String {
+    let Difference { path, operation, recorded, received, .. } = difference;
+    let value = |value: &Option<Value>| value.as_ref().map(short).unwrap_or_default();
+    let what = match operation {
+        Operation::Add => format!("{path} was not recorded: {}", value(received)),
+        Operation::Remove => format!("{path} is missing, recorded {}", value(recorded)),
+        Operation::Replace => format!("{path} is {}, recorded {}", value(received), value(recorded)),
+    };
+    format!("{kind}: {what}")
+}
+
+fn is_text(difference: &Difference) -> bool {
+    let same_kind = match (&difference.recorded, &difference.received) {
+        (Some(Value::String(_)), Some(Value::String(_))) | (Some(Value::Bool(_)), Some(Value::Bool(_))) => true,
+        (Some(Value::Number(_)), Some(Value::Number(_))) => true,
+        _ => return false,
+    };
+    let is_argument = ARGUMENTS.iter().any(|name| difference.path.contains(&format!(".{name}.")));
+    let name = difference.path.rsplit('.').next().unwrap_or_default();
+    same_kind && (is_argument || !OF_STRUCTURE.contains(&name))
+}
+
+/// A value in a few characters.
+fn short(value: &Value) -> String {
+    let text = value.as_str().map_or_else(|| value.to_string(), |text| format!("'{}'", text.replace('\n', "\\n")));
+    clipped(&text, SHORT)
+}
+
+/// Compares an answer with the recorded one; `record` is the record's name.
+pub(in crate::player) fn compared(record: &str, recorded: &Answer, now: &Answer) -> Compared {
+    let found = Found::between(recorded, now);
+    let line = (!found.lines.is_empty()).then(|| format!("{record}: {}", found.lines.join("; ")));
+    Compared {
+        answers: 1,
+        structure: u64::from(found.structure),
+        text: u64::from(found.text),
+        changes: line.into_iter().collect(),
+    }
+}
+
+/// Compares answers that were received.
+#[derive(Debug)]
+pub struct CompareSink {
+    secrets: Rules,
+    comparisons: Arc<Comparisons>,
+}
+
+impl CompareSink {
+    fn compare(&self, exchange: Option<Box<Exchange>>, with: &ComparedWith) {
+        let Some(exchange) = exchange else {
+            self.comparisons.add(with, &Found::structure("the upstream did not answer"));
+            return;
+        };
+        if matches!(exchange.outcome, Outcome::ClientGone | Outcome::Cut) {
+            return;
+        }
+        let mut recorded = record_of(*exchange);
+        // Reports show what differs, and records hold no secrets.
+        secrets::redact(&self.secrets, &mut recorded.record, &mut recorded.side);
+        self.comparisons.add(with, &Found::between(&with.answer, &recorded.record.answer));
+    }
+}
+
+/// What becomes of exchanges: they are recorded or compared.
+#[derive(Debug)]
+pub enum ExchangeSink {
+    Cassette(Box<CassetteSink>),
+    Compare(CompareSink),
+}
+
+impl Sink for ExchangeSink {
+    type Item = Entry;
+    type Ending = Result<(), CassetteError>;
+
+    fn weight(entry: &Entry) -> usize {
+        CassetteSink::weight(entry)
+    }
+
+    fn begin_batch(&mut self) {
+        if let Self::Cassette(sink) = self {
+            sink.begin_batch();
+        }
+    }
+
+    fn record(&mut self, entry: Entry) {
+        match (self, entry.content) {
+            (Self::Compare(sink), EntryContent::Compared(exchange, with)) => sink.compare(exchange, &with),
+            (Self::Compare(_), _) => {}
+            (Self::Cassette(sink), content) => sink.record(Entry { content, ..entry }),
+        }
+    }
+
+    fn end_batch(&mut self) {
+        if let Self::Cassette(sink) = self {
+            sink.end_batch();
+        }
+    }
+
+    fn flush(&mut self) {
+        if let Self::Cassette(sink) = self {
+            sink.flush();
+        }
+    }
+
+    fn finish(self) -> Result<(), CassetteError> {
+        match self {
+            Self::Cassette(sink) => sink.finish(),
+            Self::Compare(_) => Ok(()),
+        }
+    }
+}
+
+impl CassetteRecorder {
+    /// Starts the thread that compares.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub(in crate::player) fn comparing(secrets: Rules, comparisons: Arc<Comparisons>) -> Result<Self, CassetteError> {
+        let (path, mode) = (PathBuf::from("the comparison"), WriteMode::Replace);
+        let output = Output { path, header: Header::default(), mode, timeline: Timeline::New };
+        Self::start_with(ExchangeSink::Compare(CompareSink { secrets, comparisons }), &output)
+    }
+}
+
+impl CassettePlayer {
+    /// Finds the record of a request whose answer comes from upstream, and begins the comparison. A request without a record is a miss.
+    pub(in crate::player) fn begin_comparison(&self, asked: &IncomingRequest, at: Instant) -> Option<PendingExchange> {
+        let comparer = self.comparer.as_ref()?;
+        let found = match self.select(asked) {
+            Lookup::Found(found) => found,
+            Lookup::Exhausted { .. } => {
+                self.count_miss(asked, Reason::Exhausted);
+                return None;
+            }
+            Lookup::Nothing => {
+                self.count_miss(asked, Reason::NoMatch);
+                return None;
+            }
+        };
+        let (_, record) = self.records.get(found.record)?;
+        self.used.get(found.record).into_iter().for_each(|used| used.store(true, Relaxed));
+        let with = ComparedWith {
+            session: asked.session.clone(),
+            record: format!("{} (line {})", self.name_of(found.record), record.line),
+            answer: record.answer.clone(),
+        };
+        Some(comparer.begin(request_of(asked), at).compared_with(with))
+    }
+
+    /// Waits until everything is compared, so that the report has it.
+    pub fn finish_comparing(&self) {
+        self.own_players().iter().for_each(|own| own.finish_comparing());
+        if let Some(Err(error)) = self.comparer.as_ref().map(|comparer| comparer.finish()) {
+            tracing::warn!("{error}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn found(recorded: Value, now: Value) -> Vec<String> {
+        let answer = |shown: Value| Answer::from_shown(&shown).unwrap();
+        Found::between(&answer(recorded), &answer(now)).lines
+    }
+
+    #[test]
+    fn what_no_two_runs_share_is_no_difference() {
+        let message = |id: &str, tokens: u64| {
+            json!({"message": {"role": "assistant", "content": null, "tool_calls": [{"id": id, "name": "f", "arguments": {"id": 1}}]},
+                "finish_reason": "tool_calls", "usage": {"completion_tokens": tokens}})
+        };
+        assert!(found(message("a", 1), message("b", 2)).is_empty());
+    }
+
+    #[test]
+    fn texts_and_structures_are_told_apart() {
+        let call = |name: &str, arguments: Value| json!({"message": {"role": "assistant", "content": null, "tool_calls": [{"id": "x", "name": name, "arguments": arguments}]}});
+        let text = |text: &str, finish: &str| json!({"message": {"role": "assistant", "content": text}, "finish_reason": finish});
+        assert_eq!(
+            found(text("a", "stop"), text("b", "length")),
+            ["structure: $.finish_reason is 'length', recorded 'stop'", "text: $.message.content is 'b', recorded 'a'"]
+        );
+        assert_eq!(
+            found(call("f", json!({"name": "a", "id": 1})), call("f", json!({"name": "b", "id": 2}))),
+            [
+                "text: $.message.tool_calls[0].arguments.name is 'b', recorded 'a'",
+                "text: $.message.tool_calls[0].arguments.id is 2, recorded 1"
+            ]
+        );
+        let other = found(call("f", json!({})), call("g", json!({"a": 1})));
+        assert!(other.len() == 2 && other.iter().all(|line| line.starts_with("structure: ")), "{other:?}");
+        let none = found(text("a", "stop"), json!({"status": 500, "error": {"message": "x"}}));
+        assert!(none.iter().all(|line| line.starts_with("structure: ")) && none.len() >= 3, "{none:?}");
+    }
+}

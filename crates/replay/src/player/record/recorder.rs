@@ -1,0 +1,367 @@
+//! The recorder of a cassette: exchanges in the order in which their requests came, whatever order their responses end in.
+//!
+//! A request never waits for the disk: an exchange that ended goes into the queue of a [`Recorder`], whose thread encodes, redacts
+//! and writes it ([`CassetteSink`]). What does not fit into the queue is dropped and counted.
+
+use std::{
+    collections::BTreeSet,
+    path::PathBuf,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, atomic::Ordering::Relaxed},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use crate::player::{
+    CassettePlayer, Output, Timeline,
+    forward::completion::Completions,
+    record::{
+        cassette_sink::{CassetteSink, Entry, EntryContent},
+        compare::{ComparedWith, ExchangeSink},
+        record_report::{RecordCounts, RecordReport},
+    },
+};
+use net::upstream::UpstreamError;
+use recording::{
+    capture::{Capture, CaptureLimits, Captures},
+    cassette::{CassetteError, CassetteWriter, Keep, Record, RecordedExchange},
+    exchange::{Exchange, ExchangeRequest, ExchangeResponse, Timing},
+    recorder::{Capacity, Progress, Recorder, Refused, Sink},
+    redaction::Rules,
+    trace::Outcome,
+};
+
+/// Bytes of what waits to be written.
+const QUEUE_BYTES: usize = 512 << 20;
+
+/// Bounds of copies of responses: those that pass, and those that wait to be written.
+const COPIES: CaptureLimits = CaptureLimits { each: 256 << 20, together: 1 << 30 };
+
+/// How long the end of a session waits for exchanges that have not ended.
+const OPEN_AT_THE_END: Duration = Duration::from_secs(5);
+
+/// Failed responses that are recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RecordErrors {
+    /// Those that would be the same the next time: 4xx, but no refused key, no time limit, no conflict and no busy server.
+    #[default]
+    Lasting,
+    /// All of them.
+    All,
+}
+
+impl RecordErrors {
+    /// Returns whether responses with this status are recorded.
+    pub(in crate::player) fn includes(self, status: u16) -> bool {
+        let is_passing = [401, 403, 408, 409, 425, 429].contains(&status) || status >= 500;
+        self == Self::All || !is_passing
+    }
+}
+
+/// Recorder of one cassette. The sink is another one in tests only.
+#[derive(Debug)]
+pub(crate) struct CassetteRecorder<S: Sink<Item = Entry> = ExchangeSink> {
+    recorder: Recorder<S>,
+    progress: Arc<Progress>,
+    arrivals: Arc<Arrivals>,
+    captures: Arc<Captures>,
+    completions: Arc<Completions>,
+    counts: Arc<RecordCounts>,
+    path: PathBuf,
+    timeline: Timeline,
+    /// Whether secrets stay in it by choice.
+    is_unredacted: bool,
+}
+
+/// Requests whose exchanges have not ended, in the order in which they came.
+#[derive(Debug, Default)]
+pub(in crate::player) struct Arrivals {
+    state: Mutex<ArrivalState>,
+    one_ended: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct ArrivalState {
+    next: u64,
+    open: BTreeSet<u64>,
+}
+
+impl Arrivals {
+    fn begin(&self) -> u64 {
+        let mut state = self.lock();
+        let number = state.next;
+        state.next += 1;
+        state.open.insert(number);
+        number
+    }
+
+    fn end(&self, number: u64) {
+        self.lock().open.remove(&number);
+        self.one_ended.notify_all();
+    }
+
+    /// Waits until all have ended, or for so long. Blocks.
+    fn wait(&self, most: Duration) {
+        let waited = self.one_ended.wait_timeout_while(self.lock(), most, |state| !state.open.is_empty());
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// The first number that may still be submitted: all before it are in the queue, written or not recorded.
+    pub(in crate::player) fn first_open(&self) -> u64 {
+        let state = self.lock();
+        state.open.first().copied().unwrap_or(state.next)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ArrivalState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The place of one exchange among the records.
+#[derive(Debug)]
+struct Ticket<S: Sink<Item = Entry>> {
+    recorder: Arc<CassetteRecorder<S>>,
+    number: u64,
+}
+
+/// An exchange whose response has not ended.
+#[derive(Debug)]
+pub struct PendingExchange<S: Sink<Item = Entry> = ExchangeSink> {
+    ticket: Ticket<S>,
+    request: ExchangeRequest,
+    at: Instant,
+    /// The response's status, once it is known.
+    pub status: u16,
+    /// The recorded answer with which its response is compared, where it is not recorded.
+    with: Option<Box<ComparedWith>>,
+}
+
+impl CassetteRecorder {
+    /// Creates the cassette and starts the thread that writes it.
+    ///
+    /// # Errors
+    /// When the cassette cannot be written.
+    pub(in crate::player) fn create(
+        output: &Output,
+        keep: Keep,
+        errors: RecordErrors,
+        secrets: Rules,
+    ) -> Result<Self, CassetteError> {
+        let writer = CassetteWriter::create(&output.path, &output.header, output.mode)?.keeping(keep).noting_runs();
+        let writer = if output.timeline == Timeline::New { writer.keeping_places() } else { writer };
+        let (arrivals, counts): (Arc<Arrivals>, Arc<RecordCounts>) = Default::default();
+        let progress = Arc::new(Progress::new(Capacity { bytes: QUEUE_BYTES, ..Capacity::default() }));
+        let shared = (Arc::clone(&arrivals), Arc::clone(&counts), Arc::clone(&progress));
+        let sink = CassetteSink::new(writer, secrets, errors, shared);
+        Self::start(ExchangeSink::Cassette(Box::new(sink)), arrivals, (counts, progress), output)
+    }
+
+    /// The same, with responses received to their end within this time after their clients have left.
+    #[must_use]
+    pub(in crate::player) fn completing(self, within: Duration) -> Self {
+        Self { completions: Arc::new(Completions::new(within)), ..self }
+    }
+
+    /// The completions of responses whose clients leave.
+    pub(in crate::player) fn completions(&self) -> &Completions {
+        &self.completions
+    }
+
+    /// Submits a record that was replayed, where everything is written that is served.
+    pub(in crate::player) fn copy(self: &Arc<Self>, record: &Record) {
+        if self.timeline == Timeline::Full {
+            let side = record.side.clone().filter(|_| record.is_as_recorded()).unwrap_or_default();
+            let weight = side.body.as_ref().map_or(0, String::len);
+            let record = Record { like: None, side: None, ..record.clone() };
+            let content = EntryContent::Replayed(Box::new(RecordedExchange { record, side, is_retry: false }));
+            self.ticket().submit(content, weight);
+        }
+    }
+
+    /// Waits for exchanges whose responses have not ended, as those that a client has read and the server has not seen to be whole.
+    /// Blocks.
+    pub(in crate::player) fn wait_for_open(&self) {
+        self.arrivals.wait(OPEN_AT_THE_END);
+    }
+
+    /// Writes everything, and puts the cassette in place.
+    ///
+    /// # Errors
+    /// When it cannot be written, or the disk does not answer.
+    pub(in crate::player) fn finish(&self) -> Result<RecordReport, CassetteError> {
+        match self.recorder.finish() {
+            Ok(ending) => ending.unwrap_or(Ok(()))?,
+            Err(error) => {
+                let source = std::io::Error::other(error);
+                return Err(CassetteError::Io { path: self.path.clone(), source });
+            }
+        }
+        Ok(self.report())
+    }
+}
+
+impl<S: Sink<Item = Entry>> CassetteRecorder<S> {
+    /// Starts the thread of a sink that needs none of the recorder's counts.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub(in crate::player) fn start_with(sink: S, output: &Output) -> Result<Self, CassetteError> {
+        let progress = Arc::new(Progress::new(Capacity { bytes: QUEUE_BYTES, ..Capacity::default() }));
+        Self::start(sink, Arc::default(), (Arc::default(), progress), output)
+    }
+
+    fn start(
+        sink: S,
+        arrivals: Arc<Arrivals>,
+        (counts, progress): (Arc<RecordCounts>, Arc<Progress>),
+        output: &Output,
+    ) -> Result<Self, CassetteError> {
+        progress.set_open(true);
+        let path = output.path.clone();
+        let recorder = Recorder::start(sink, Arc::clone(&progress))
+            .map_err(|source| CassetteError::Io { path: path.clone(), source })?;
+        let captures = Arc::new(Captures::new(COPIES));
+        let completions = Arc::new(Completions::new(Duration::ZERO));
+        let (timeline, is_unredacted) = (output.timeline, output.header.redact.is_off);
+        Ok(Self { recorder, progress, arrivals, captures, completions, counts, path, timeline, is_unredacted })
+    }
+
+    /// Begins an exchange, at the place of its request.
+    pub(in crate::player) fn begin(self: &Arc<Self>, request: ExchangeRequest, at: Instant) -> PendingExchange<S> {
+        PendingExchange { ticket: self.ticket(), request, at, status: 0, with: None }
+    }
+
+    /// Returns what was recorded so far.
+    pub(in crate::player) fn report(&self) -> RecordReport {
+        RecordReport {
+            queue_full: self.progress.queue_full().load(Relaxed),
+            queue_bytes: self.progress.queue_bytes().load(Relaxed),
+            unredacted: self.is_unredacted.then(|| self.path.clone()),
+            ..self.counts.report()
+        }
+    }
+
+    fn ticket(self: &Arc<Self>) -> Ticket<S> {
+        Ticket { recorder: Arc::clone(self), number: self.arrivals.begin() }
+    }
+}
+
+impl<S: Sink<Item = Entry>> Ticket<S> {
+    fn submit(self, content: EntryContent, weight: usize) {
+        let entry = Entry { number: self.number, weight, content };
+        if let Err(Refused { reason, .. }) = self.recorder.recorder.submit(entry) {
+            self.recorder.recorder.drop_records(1, reason);
+        }
+    }
+}
+
+impl<S: Sink<Item = Entry>> Drop for Ticket<S> {
+    fn drop(&mut self) {
+        // What was submitted is in the queue by now, so that the sink may go on to what came after it.
+        self.recorder.arrivals.end(self.number);
+    }
+}
+
+impl<S: Sink<Item = Entry>> PendingExchange<S> {
+    /// The same, to be compared in place of being recorded.
+    #[must_use]
+    pub(in crate::player) fn compared_with(self, with: ComparedWith) -> Self {
+        Self { with: Some(Box::new(with)), ..self }
+    }
+
+    /// The record with whose answer it is compared.
+    pub(in crate::player) fn compared_record(&self) -> Option<&str> {
+        self.with.as_ref().map(|with| with.record())
+    }
+
+    /// Time since the request came.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        self.at.elapsed()
+    }
+
+    /// A copy of its response, of which nothing has come yet.
+    #[must_use]
+    pub fn capture(&self) -> Capture {
+        Capture::new(Arc::clone(&self.ticket.recorder.captures), String::new(), Bytes::new())
+    }
+
+    /// The completions of responses whose clients leave.
+    #[must_use]
+    pub fn completions(&self) -> Arc<Completions> {
+        Arc::clone(&self.ticket.recorder.completions)
+    }
+
+    /// Counts an exchange whose response cannot be recorded; false.
+    pub(in crate::player) fn give_up(&self, why: &str) -> bool {
+        let ExchangeRequest { method, target, .. } = &self.request;
+        tracing::warn!("the answer to {method} {} {why} and is not recorded", route_of(target));
+        self.ticket.recorder.counts.note(|report| report.unreadable += 1);
+        false
+    }
+
+    /// Counts an exchange that is not recorded because the upstream did not answer its request.
+    pub fn unanswered(self, error: &UpstreamError) {
+        self.ticket.recorder.counts.note(|report| {
+            report.unanswered += 1;
+            report.unanswered_why.get_or_insert_with(|| format!("{error}: {}", error.cause()));
+        });
+        if let Some(with) = self.with {
+            self.ticket.submit(EntryContent::Compared(None, with), 0);
+        }
+    }
+
+    /// Submits the exchange, which ends now; with the ids of every choice, where they are known.
+    pub fn end(self, capture: Capture, output_ids: Vec<Vec<u32>>, outcome: Outcome) {
+        if capture.is_lost() {
+            self.give_up("is compressed or too large");
+            return;
+        }
+        let exchange = Exchange {
+            timing: Timing::ending_now(self.at.elapsed()),
+            request: self.request,
+            response: ExchangeResponse { status: self.status, capture },
+            output_ids,
+            outcome,
+        };
+        let weight = exchange.size();
+        let exchange = Box::new(exchange);
+        let content = match self.with {
+            Some(with) => EntryContent::Compared(Some(exchange), with),
+            None => EntryContent::Exchange(exchange),
+        };
+        self.ticket.submit(content, weight);
+    }
+}
+
+/// A path without its query.
+pub(in crate::player) fn route_of(path: &str) -> &str {
+    path.split('?').next().unwrap_or_default()
+}
+
+/// Place of one exchange among the records, taken when its request came. Dropped unfilled, it holds nothing up any more.
+#[derive(Debug)]
+pub struct RecordPlace(Ticket<ExchangeSink>);
+
+impl RecordPlace {
+    /// Submits the exchange; `weight` is the bytes that it holds.
+    pub fn fill(self, recorded: RecordedExchange, weight: usize) {
+        self.0.submit(EntryContent::Replayed(Box::new(recorded)), weight);
+    }
+}
+
+impl CassettePlayer {
+    /// Returns whether anything is recorded.
+    pub fn is_recording(&self) -> bool {
+        self.recorder.is_some()
+    }
+
+    /// Takes the next place in the cassette that is written; `None` where none is.
+    pub fn place(&self) -> Option<RecordPlace> {
+        self.recorder.as_ref().map(|recorder| RecordPlace(recorder.ticket()))
+    }
+}
+
+#[cfg(test)]
+mod tests;

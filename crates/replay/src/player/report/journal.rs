@@ -1,0 +1,96 @@
+//! What becomes of each request, for the [`Journal`].
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+use time::OffsetDateTime;
+
+use crate::{
+    account::{Journal, JournalEntry, LARGEST_BODY},
+    player::{CassettePlayer, Decision, receive::IncomingRequest},
+};
+
+/// Reason in the extensions of a request, or of its response, for which no record answered it; with its number where it is kept.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::player) struct MissCause(pub(in crate::player) &'static str, pub(in crate::player) Option<u64>);
+
+impl MissCause {
+    fn fields(&self) -> impl Iterator<Item = (String, Value)> {
+        let Self(reason, number) = *self;
+        let page = number.map(|number| ("miss".to_owned(), format!("/vcr/misses/{number}").into()));
+        [Some(("reason".to_owned(), reason.into())), page].into_iter().flatten()
+    }
+}
+
+/// A request whose outcome is not known.
+#[derive(Debug)]
+pub(in crate::player) struct Begun {
+    number: u64,
+    entry: JournalEntry,
+}
+
+impl CassettePlayer {
+    /// The journal of this player, and of those of its sessions.
+    pub(in crate::player) fn journal(&self) -> &Arc<Journal> {
+        self.journal.get_or_init(Arc::default)
+    }
+
+    /// Begins the entry of a request.
+    pub(in crate::player) fn begin_entry(&self, asked: &IncomingRequest) -> Begun {
+        let body_bytes = asked.bytes.len();
+        let is_kept = body_bytes > 0 && body_bytes <= LARGEST_BODY;
+        let entry = JournalEntry {
+            at: Some(OffsetDateTime::now_utc()),
+            session: asked.session.clone(),
+            request: asked.identity.route.clone(),
+            boundary: asked.identity.boundary.clone(),
+            body: is_kept.then(|| asked.shown.to_string()),
+            body_bytes,
+            ..JournalEntry::default()
+        };
+        Begun { number: self.journal().begin(), entry }
+    }
+
+    /// Keeps the entry of a request whose outcome is decided.
+    pub(in crate::player) fn end_entry(&self, begun: Begun, decision: &Decision) {
+        let (outcome, why) = outcome(decision);
+        self.journal().keep(begun.number, JournalEntry { outcome, why, ..begun.entry });
+    }
+}
+
+fn outcome(decision: &Decision) -> (&'static str, Map<String, Value>) {
+    let mut why = Map::new();
+    let mut put = |name: &str, value: Value| drop(why.insert(name.to_owned(), value));
+    let outcome = match decision {
+        Decision::Answer(response) => {
+            let cause = response.extensions().get::<MissCause>();
+            put("status", response.status().as_u16().into());
+            why.extend(cause.into_iter().flat_map(MissCause::fields));
+            if cause.is_some() { "missed" } else { "refused" }
+        }
+        Decision::Replay(response) => {
+            let texts = [("record", "x-vcr-record"), ("match", "x-vcr-match")];
+            let known = texts.into_iter().filter_map(|(name, header)| Some((name, response.own(header)?)));
+            known.for_each(|(name, text)| put(name, text.into()));
+            put("status", response.status().into());
+            if response.own("x-vcr-record").is_some() { "replayed" } else { "stubbed" }
+        }
+        Decision::Forward(forward) => {
+            why.extend(forward.request.extensions().get().into_iter().flat_map(MissCause::fields));
+            let compared = forward.pending.as_ref().map(|pending| pending.compared_record());
+            if let Some(Some(record)) = compared {
+                why.insert("record".to_owned(), record.into());
+            }
+            match compared {
+                Some(Some(_)) => "compared",
+                Some(None) => "recorded",
+                None => "forwarded",
+            }
+        }
+        Decision::Pass(request) => {
+            why.extend(request.extensions().get().into_iter().flat_map(MissCause::fields));
+            "passed"
+        }
+    };
+    (outcome, why)
+}
