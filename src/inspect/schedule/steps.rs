@@ -36,13 +36,10 @@ impl Workload {
                 }
                 arrived += 1;
             }
-            while let Some((at, request)) = aborts.get(aborted).filter(|(at, _)| *at <= now) {
-                // One whose step has passed, or is before its arrival, aborts nothing.
-                if *at == now {
-                    scheduler.abort(*request as RequestId);
-                }
-                aborted += 1;
-            }
+            // One whose step has passed, or is before its arrival, aborts nothing.
+            let due = aborts.get(aborted..).unwrap_or_default().iter().take_while(|(at, _)| *at <= now);
+            aborted += due.clone().count();
+            scheduler.abort_requests(due.filter(|(at, _)| *at == now).map(|(_, request)| *request as RequestId));
             line.clear();
             self.write_step(step, &mut scheduler, &mut line);
             out.write_all(line.as_bytes())?;

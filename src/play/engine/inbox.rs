@@ -1,6 +1,9 @@
 //! Between the threads of connections and that of the engine: what arrives, and what is aborted.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+};
 
 use tokio::{sync::oneshot, time::Instant};
 
@@ -46,7 +49,9 @@ pub(super) struct Inbox {
 
 #[derive(Debug, Default)]
 struct State {
-    arrivals: Vec<Arrived>,
+    /// In the order of their ids.
+    arrivals: VecDeque<Arrived>,
+    /// Those of requests in `arrivals` stay until these are taken.
     aborts: Vec<RequestId>,
     asked: Vec<oneshot::Sender<Snapshot>>,
     orders: Vec<Order>,
@@ -62,12 +67,22 @@ impl State {
         let is_empty = self.arrivals.is_empty() && self.aborts.is_empty() && self.asked.is_empty();
         !(is_empty && self.orders.is_empty() && self.notices.is_empty())
     }
+
+    /// Takes the aborts of requests that were taken. No abort is taken before its request: it would find none, and the request would
+    /// then run to its end with nobody waiting for it.
+    fn take_aborts(&mut self, aborts: &mut Vec<RequestId>) {
+        aborts.clear();
+        match self.arrivals.front().map(|arrived| arrived.request.id) {
+            Some(first) => aborts.extend(self.aborts.extract_if(.., |id| *id < first)),
+            None => std::mem::swap(aborts, &mut self.aborts),
+        }
+    }
 }
 
 /// What came since the last step.
 #[derive(Debug, Default)]
 pub(super) struct Mail {
-    pub(super) arrivals: Vec<Arrived>,
+    pub(super) arrivals: VecDeque<Arrived>,
     pub(super) aborts: Vec<RequestId>,
     /// Who asked for a snapshot.
     pub(super) asked: Vec<oneshot::Sender<Snapshot>>,
@@ -89,7 +104,7 @@ impl Inbox {
             arrived.request.id = state.next_id;
             state.next_id += 1;
         }
-        state.arrivals.append(&mut arrivals);
+        state.arrivals.extend(arrivals);
         self.wake(&mut state);
         Some(first)
     }
@@ -163,24 +178,21 @@ impl Inbox {
             return None;
         }
         mail.arrivals.clear();
-        mail.aborts.clear();
         mail.asked.append(&mut state.asked);
         mail.orders.append(&mut state.orders);
         mail.notices.append(&mut state.notices);
-        if is_idle && state.arrivals.len() > 1 {
-            let others = state.arrivals.split_off(1);
-            mail.arrivals.extend(std::mem::replace(&mut state.arrivals, others));
+        if is_idle {
+            mail.arrivals.extend(state.arrivals.pop_front());
         } else {
             std::mem::swap(&mut mail.arrivals, &mut state.arrivals);
         }
-        std::mem::swap(&mut mail.aborts, &mut state.aborts);
+        state.take_aborts(&mut mail.aborts);
         Some(())
     }
 
     /// Takes the aborts only.
     pub(super) fn take_aborts(&self, aborts: &mut Vec<RequestId>) {
-        aborts.clear();
-        std::mem::swap(aborts, &mut self.lock().aborts);
+        self.lock().take_aborts(aborts);
     }
 
     /// Waits for an instant; `None` where the engine is closed before.
@@ -236,11 +248,29 @@ mod tests {
         let mut mail = Mail::default();
         let ids = |mail: &Mail| mail.arrivals.iter().map(|arrived| arrived.request.id).collect::<Vec<_>>();
         inbox.take(&mut mail, true, None).unwrap();
-        assert_eq!((ids(&mail), &mail.aborts), (vec![0], &vec![1, 7]), "an idle engine begins with the first");
+        assert_eq!((ids(&mail), &mail.aborts), (vec![0], &vec![]), "an idle engine begins with the first");
         inbox.take(&mut mail, false, None).unwrap();
-        assert_eq!((ids(&mail), &mail.aborts), (vec![1, 2, 3, 4], &vec![]));
+        assert_eq!((ids(&mail), &mail.aborts), (vec![1, 2, 3, 4], &vec![1, 7]));
         inbox.take(&mut mail, false, None).unwrap();
         assert!(mail.arrivals.is_empty() && mail.aborts.is_empty());
+    }
+
+    #[test]
+    fn no_abort_is_taken_before_its_request() {
+        let (inbox, mut mail) = (Inbox::default(), Mail::default());
+        inbox.submit(arrived(2));
+        inbox.take(&mut mail, false, None).unwrap();
+        // In the middle of a step one request leaves that runs, and two that have come since.
+        inbox.submit(arrived(3));
+        inbox.abort([2, 0, 4]);
+        inbox.take_aborts(&mut mail.aborts);
+        assert_eq!(mail.aborts, [0]);
+        let mut aborted = Vec::new();
+        for is_idle in [true, false] {
+            inbox.take(&mut mail, is_idle, None).unwrap();
+            aborted.push((mail.arrivals.len(), mail.aborts.clone()));
+        }
+        assert_eq!(aborted, [(1, vec![2]), (2, vec![4])]);
     }
 
     #[test]

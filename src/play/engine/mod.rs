@@ -226,6 +226,7 @@ impl Engine {
         let sum = |all: EventCounts, rank: EventCounts| EventCounts {
             published: all.published + rank.published,
             dropped: all.dropped + rank.dropped,
+            disconnected: all.disconnected + rank.disconnected,
             ..all
         };
         self.kv_events.iter().map(KvEvents::counts).reduce(sum)

@@ -182,19 +182,27 @@ impl Stepping {
     }
 
     fn abort(&mut self) {
-        for id in self.mail.aborts.drain(..) {
-            if self.live.remove(&id).is_some() {
-                self.scheduler.abort(id);
-                self.totals.aborted += 1;
-                self.recorded_timings.iter_mut().for_each(|times| times.forget(id));
-                self.connector.iter_mut().for_each(|connector| connector.abort(id));
-            } else if let Some(at) = self.delayed.iter().position(|arrived| arrived.request.id == id) {
-                self.delayed.remove(at);
-                self.totals.aborted += 1;
-            } else {
-                self.totals.ended_late += 1;
+        let mut aborts = std::mem::take(&mut self.mail.aborts);
+        let mut others = HashSet::new();
+        aborts.retain(|id| {
+            let is_live = self.live.remove(id).is_some();
+            if !is_live {
+                others.insert(*id);
             }
+            is_live
+        });
+        self.scheduler.abort_requests(aborts.iter().copied());
+        for id in aborts.iter().copied() {
+            self.recorded_timings.iter_mut().for_each(|times| times.forget(id));
+            self.connector.iter_mut().for_each(|connector| connector.abort(id));
         }
+        let delayed = self.delayed.len();
+        if !others.is_empty() {
+            self.delayed.retain(|arrived| !others.contains(&arrived.request.id));
+        }
+        let before_first_step = delayed - self.delayed.len();
+        self.totals.aborted += of(aborts.len() + before_first_step);
+        self.totals.ended_late += of(others.len() - before_first_step);
     }
 
     /// Takes one step; whether it computed anything. `None` once the inbox is closed.

@@ -51,12 +51,15 @@ const REPLAY: [Family<ReplayCounts>; 7] = [
     gauge("vcr_sessions", "Sessions.", |counts| float(counts.sessions as u64)),
 ];
 
-const KV_EVENTS: [Family<EventCounts>; 2] = [
+const KV_EVENTS: [Family<EventCounts>; 3] = [
     counter("vcr_kv_event_batches", "Batches of KV events that were queued to be published.", |counts| {
         float(counts.published)
     }),
     counter("vcr_kv_event_batches_dropped", "Batches of KV events that did not fit the queue.", |counts| {
         float(counts.dropped)
+    }),
+    counter("vcr_kv_event_peers_disconnected", "Peers that did not read KV events.", |counts| {
+        float(counts.disconnected)
     }),
 ];
 

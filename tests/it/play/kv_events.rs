@@ -155,6 +155,7 @@ async fn the_last_batches_are_replayed_from_any_number() {
     let page = client::send(server.address, &get("/metrics")).await.text();
     assert!(page.contains("\nvcr_kv_event_batches_total 12.0\n"), "{page}");
     assert!(page.contains("\nvcr_kv_event_batches_dropped_total 0.0\n"), "{page}");
+    assert!(page.contains("\nvcr_kv_event_peers_disconnected_total 0.0\n"), "{page}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -376,6 +377,38 @@ async fn a_peer_that_announces_endless_frames_is_left_and_others_are_served() {
     subscriber.cache.replay(&replay).await;
     subscriber.cache.take(seq, &payload);
     assert!(subscriber.cache.len() > 0);
+}
+
+/// What a DEALER sends first.
+const DEALER: &[u8] = b"\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_do_not_read_what_is_replayed_delay_nobody() {
+    let server = start(simulated(300, events())).await;
+    let (endpoint, replay, _) = published(&server).await;
+    for number in 0..60 {
+        cached(&server, &(number..number + 240).collect::<Vec<_>>(), 1).await;
+    }
+    let mut subscriber = Subscriber::of(&endpoint).await;
+    let port = replay.rsplit_once(':').unwrap().1;
+    let mut silent = Vec::new();
+    for _ in 0..5 {
+        let mut client = TcpStream::connect(format!("127.0.0.1:{port}")).await.unwrap();
+        let greeting = [b"\xff\0\0\0\0\0\0\0\0\x7f\x03\0NULL".as_slice(), &[0; 48]].concat();
+        let requests = b"\x01\0\0\x08\0\0\0\0\0\0\0\0".repeat(200);
+        client.write_all(&[&greeting, DEALER, &requests].concat()).await.unwrap();
+        silent.push(client);
+    }
+    sleep(SOON).await;
+    for is_closed in [false, true] {
+        if is_closed {
+            silent.clear();
+        }
+        let first = until_subscribed(&server, &mut subscriber).await.0;
+        let last = replayed(&replay, first).await;
+        assert_eq!(last.first().map(|(seq, _)| *seq), Some(first), "closed: {is_closed}");
+        while subscriber.next(SOON).await.is_some() {}
+    }
 }
 
 #[tokio::test]

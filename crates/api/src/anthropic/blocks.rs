@@ -1,5 +1,7 @@
 //! Messages made of content blocks as chat messages, and tools as chat tools.
 
+use std::collections::HashMap;
+
 use serde_json::{Map, Value, json};
 
 use super::SystemMessages;
@@ -179,45 +181,69 @@ pub(super) fn tools(declared: Option<&Value>, messages: &[Value]) -> Result<Opti
     if changes.is_empty() && declared.is_none() {
         return Ok(None);
     }
-    let mut tools: Vec<(String, Value)> = Vec::new();
+    let mut tools = Tools::default();
     for tool in declared.and_then(Value::as_array).into_iter().flatten() {
-        put_tool(&mut tools, tool);
+        tools.put(tool);
     }
     for change in changes {
-        apply(&mut tools, change)?;
+        tools.apply(change)?;
     }
-    Ok(Some(tools.iter().map(|(_, tool)| chat_tool(tool)).collect()))
+    Ok(Some(tools.in_order.iter().flatten().map(chat_tool).collect()))
 }
 
-fn put_tool(tools: &mut Vec<(String, Value)>, tool: &Value) {
-    let name = tool["name"].as_str().unwrap_or_default();
-    match tools.iter_mut().find(|(known, _)| known == name) {
-        Some((_, known)) => *known = tool.clone(),
-        None => tools.push((name.to_owned(), tool.clone())),
+/// Tools by name, in the order in which they were declared.
+#[derive(Default)]
+struct Tools<'a> {
+    /// `None` in the place of one that was removed, so that the others keep theirs.
+    in_order: Vec<Option<Tool<'a>>>,
+    places: HashMap<&'a str, usize>,
+}
+
+#[derive(Clone, Copy)]
+struct Tool<'a> {
+    declared: &'a Value,
+    /// Whether it was added by a change, which takes `defer_loading` back.
+    is_loaded: bool,
+}
+
+impl<'a> Tools<'a> {
+    fn put(&mut self, declared: &'a Value) {
+        let name = declared["name"].as_str().unwrap_or_default();
+        let tool = Some(Tool { declared, is_loaded: false });
+        match self.places.get(name).and_then(|place| self.in_order.get_mut(*place)) {
+            Some(known) => *known = tool,
+            None => {
+                self.places.insert(name, self.in_order.len());
+                self.in_order.push(tool);
+            }
+        }
+    }
+
+    fn apply(&mut self, change: &'a Value) -> Result<(), ApiError> {
+        let tool = &change["tool"];
+        if tool["type"] == "tool_definition" {
+            self.put(&tool["definition"]);
+            return Ok(());
+        }
+        let name = tool["name"].as_str().unwrap_or_default();
+        let Some(known) = self.places.get(name).and_then(|place| self.in_order.get_mut(*place)) else {
+            let kind = change["type"].as_str().unwrap_or_default();
+            let name = python::repr(name);
+            return Err(ApiError::bad_request(format!(
+                "{kind} references tool {name}, which is not declared in tools"
+            )));
+        };
+        if change["type"] == "tool_removal" {
+            *known = None;
+            self.places.remove(name);
+        } else {
+            known.iter_mut().for_each(|tool| tool.is_loaded = true);
+        }
+        Ok(())
     }
 }
 
-fn apply(tools: &mut Vec<(String, Value)>, change: &Value) -> Result<(), ApiError> {
-    let tool = &change["tool"];
-    if tool["type"] == "tool_definition" {
-        put_tool(tools, &tool["definition"]);
-        return Ok(());
-    }
-    let name = tool["name"].as_str().unwrap_or_default();
-    let Some(at) = tools.iter().position(|(known, _)| known == name) else {
-        let kind = change["type"].as_str().unwrap_or_default();
-        let name = python::repr(name);
-        return Err(ApiError::bad_request(format!("{kind} references tool {name}, which is not declared in tools")));
-    };
-    if change["type"] == "tool_removal" {
-        tools.remove(at);
-    } else if let Some((_, known)) = tools.get_mut(at) {
-        put(known, "defer_loading", Value::Null);
-    }
-    Ok(())
-}
-
-fn chat_tool(tool: &Value) -> Value {
+fn chat_tool(Tool { declared: tool, is_loaded }: &Tool<'_>) -> Value {
     let mut schema = tool["input_schema"].clone();
     if let Value::Object(schema) = &mut schema {
         schema.entry("type").or_insert_with(|| "object".into());
@@ -225,8 +251,43 @@ fn chat_tool(tool: &Value) -> Value {
     let mut function = Map::from_iter([("name".to_owned(), tool["name"].clone())]);
     function.insert("description".to_owned(), tool["description"].clone());
     function.insert("parameters".to_owned(), schema);
-    for name in ["strict", "defer_loading"] {
+    for name in ["strict", "defer_loading"].into_iter().filter(|name| *name == "strict" || !is_loaded) {
         function.extend(tool.get(name).filter(|value| !value.is_null()).map(|value| (name.to_owned(), value.clone())));
     }
     json!({"type": "function", "function": function})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tools_stay_in_their_places_and_one_that_is_declared_again_after_its_removal_is_the_last() {
+        let tool = |name: &str, more: Value| json!({"name": name, "input_schema": {}, "defer_loading": more});
+        let declared =
+            json!([tool("a", json!(true)), tool("b", json!(true)), tool("a", json!(false)), tool("c", json!(true))]);
+        let change = |kind: &str, tool: Value| json!({"type": kind, "tool": tool});
+        let reference = |name: &str| json!({"type": "tool_reference", "name": name});
+        let definition = |name: &str| json!({"type": "tool_definition", "definition": tool(name, Value::Null)});
+        let changes = json!([{"role": "user", "content": [
+            change("tool_addition", reference("b")),
+            change("tool_removal", reference("a")),
+            change("tool_addition", definition("a")),
+            change("tool_addition", definition("d")),
+        ]}]);
+        let listed = |messages: &Value| -> Vec<(String, Value)> {
+            let tools = tools(Some(&declared), messages.as_array().unwrap()).unwrap().unwrap();
+            let functions = tools.iter().map(|tool| &tool["function"]);
+            functions.map(|tool| (tool["name"].as_str().unwrap().to_owned(), tool["defer_loading"].clone())).collect()
+        };
+        let named = |name: &str, deferred: Value| (name.to_owned(), deferred);
+        assert_eq!(listed(&json!([])), [named("a", json!(false)), named("b", json!(true)), named("c", json!(true))]);
+        let after =
+            [named("b", Value::Null), named("c", json!(true)), named("a", Value::Null), named("d", Value::Null)];
+        assert_eq!(listed(&changes), after);
+        let gone =
+            json!([{"content": [change("tool_removal", reference("c")), change("tool_addition", reference("c"))]}]);
+        let error = tools(Some(&declared), gone.as_array().unwrap()).unwrap_err();
+        assert_eq!(error.message, "tool_addition references tool 'c', which is not declared in tools");
+    }
 }

@@ -115,9 +115,7 @@ impl Scheduler {
                 self.decisions.rejected.push((id, rejection));
             }
         }
-        for id in aborts {
-            self.abort(*id);
-        }
+        self.abort_requests(aborts.iter().copied());
         self.schedule();
         self.update_from_output()
     }
@@ -141,25 +139,36 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Ends a request, wherever it is, and releases its blocks, those that it receives at the end of the transfer. Gives false where there is no such request.
+    /// Ends a request as [`Scheduler::abort_requests`] does. Gives false where there is no such request.
     pub fn abort(&mut self, id: RequestId) -> bool {
-        let Some(slot) = self.requests.slot(id) else { return false };
-        self.leave_request_step(slot);
-        match self.requests[slot].status {
-            RequestStatus::Running => self.running.retain(|running| *running != slot),
-            RequestStatus::Waiting | RequestStatus::Preempted | RequestStatus::WaitingForRemoteKvs => {
-                self.waiting.remove(slot);
-                self.kv_holding.remove(slot);
+        self.abort_requests([id]) > 0
+    }
+
+    /// Ends requests, wherever they are, and releases their blocks in this order; those of one that receives at the end of its transfer.
+    /// Gives the number of those that there were. Each queue is gone through once, however many leave it.
+    pub fn abort_requests(&mut self, ids: impl IntoIterator<Item = RequestId>) -> usize {
+        let (mut of_running, mut of_waiting) = (0, 0);
+        for id in ids {
+            let Some(slot) = self.requests.slot(id) else { continue };
+            self.leave_request_step(slot);
+            if self.requests[slot].status == RequestStatus::Running {
+                of_running += 1;
+            } else {
+                of_waiting += 1;
                 self.set_deferred(slot, false);
             }
-            RequestStatus::Finished => {}
+            if self.is_receiving(slot) {
+                self.hold(slot);
+            } else {
+                self.finish(slot);
+            }
         }
-        if self.is_receiving(slot) {
-            self.hold(slot);
-        } else {
-            self.finish(slot);
+        self.forget_finished(of_running > 0);
+        if of_waiting > 0 {
+            self.waiting.forget_finished(&self.requests);
+            self.kv_holding.forget_finished(&self.requests);
         }
-        true
+        of_running + of_waiting
     }
 
     /// Decides which tokens this step computes, and allocates their blocks.
@@ -251,5 +260,47 @@ impl Scheduler {
     fn hold(&mut self, slot: Slot) {
         self.set_fetch_stage(slot, None);
         self.requests.hold(slot);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two requests run, six wait and one receives; some of each are aborted, by `abort`, and the next steps shown.
+    fn after_aborts(policy: SchedulingPolicy, abort: impl Fn(&mut Scheduler, &[RequestId])) -> Vec<String> {
+        let config = SchedulerConfig { max_num_seqs: 3, policy, kv_connector: true, ..SchedulerConfig::default() };
+        let kv_cache = KvCacheConfig { num_gpu_blocks: 30, enable_kv_cache_events: true, ..KvCacheConfig::default() };
+        let mut scheduler = Scheduler::new(config, kv_cache).unwrap();
+        let request = |id: u32| Request {
+            id: id.into(),
+            prompt: (id * 100..id * 100 + 40).collect(),
+            output: vec![7; 5],
+            priority: i64::from(id % 3),
+            kv_transfer: KvTransfer { sends: false, receives: id == 1 },
+            ..Request::default()
+        };
+        scheduler.step((1..=9).map(request), &[]);
+        abort(&mut scheduler, &[9, 2, 1, 4, 77, 5, 4]);
+        let step = |_| {
+            let decisions = format!("{:?}", scheduler.step([], &[]));
+            decisions + &format!("{:?}", scheduler.events().collect::<Vec<_>>())
+        };
+        (0..12).map(step).collect()
+    }
+
+    #[test]
+    fn requests_that_are_aborted_together_leave_as_one_after_the_other() {
+        for policy in [SchedulingPolicy::Fcfs, SchedulingPolicy::Priority] {
+            let together = after_aborts(policy, |scheduler, ids| {
+                assert_eq!(scheduler.abort_requests(ids.iter().copied()), 5);
+            });
+            let single = after_aborts(policy, |scheduler, ids| {
+                ids.iter().for_each(|id| {
+                    scheduler.abort(*id);
+                });
+            });
+            assert_eq!(together, single);
+        }
     }
 }

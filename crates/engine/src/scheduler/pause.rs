@@ -46,9 +46,7 @@ impl Scheduler {
     /// Ends all requests, and gives their ids.
     pub fn abort_all(&mut self) -> Vec<RequestId> {
         let ids = self.requests.ids();
-        ids.iter().for_each(|id| {
-            self.abort(*id);
-        });
+        self.abort_requests(ids.iter().copied());
         ids
     }
 

@@ -71,10 +71,11 @@ impl RequestQueue {
         }
     }
 
-    pub(super) fn remove(&mut self, slot: Slot) {
+    /// Takes out requests that have ended while they waited.
+    pub(super) fn forget_finished(&mut self, requests: &Requests) {
         match self {
-            Self::Fcfs(queue) => queue.retain(|waiting| *waiting != slot),
-            Self::Priority(heap) => heap.retain(|Reverse((.., waiting))| *waiting != slot),
+            Self::Fcfs(queue) => queue.retain(|slot| !requests[*slot].is_finished()),
+            Self::Priority(heap) => heap.retain(|Reverse((.., slot))| !requests[*slot].is_finished()),
         }
     }
 }

@@ -3,7 +3,10 @@
 //!
 //! Limits: items are only added at the end. Going through a list takes a vector of references as long as the list.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt::{self, Write as _},
+    sync::Arc,
+};
 
 use serde_json::{Map, Value};
 
@@ -266,6 +269,13 @@ impl SharedBody {
         self.messages().map_or_else(input, SharedList::last)
     }
 
+    /// Returns true if its JSON has at most so many bytes; no more than those of a longer one are looked at, nor its messages.
+    #[must_use]
+    pub fn is_at_most(&self, bytes: usize) -> bool {
+        // A message takes two bytes at least, with the comma before the next one.
+        self.messages.len() <= bytes / 2 && write!(Room(bytes), "{self}").is_ok()
+    }
+
     /// The whole body.
     #[must_use]
     pub fn value(&self) -> Value {
@@ -289,6 +299,16 @@ impl SharedBody {
             }
         }
         (before, after)
+    }
+}
+
+/// Writer of nothing, with room for so many bytes.
+struct Room(usize);
+
+impl fmt::Write for Room {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0 = self.0.checked_sub(text.len()).ok_or(fmt::Error)?;
+        Ok(())
     }
 }
 
@@ -367,6 +387,8 @@ mod tests {
         ] {
             let shared = SharedBody::from(body.clone());
             assert_eq!((shared.value().to_string(), shared.to_string()), (body.to_string(), body.to_string()));
+            let bytes = body.to_string().len();
+            assert_eq!((shared.is_at_most(bytes), shared.is_at_most(bytes - 1)), (true, false), "{body}");
         }
         let mut body = SharedBody::from(json!({"model": "m"})).with_messages([json!(1)].into_iter().collect());
         assert_eq!((body.value(), body.get("messages")), (json!({"model": "m", "messages": [1]}), None));

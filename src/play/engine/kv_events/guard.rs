@@ -1,32 +1,31 @@
 //! Connections from outside, held to what a subscriber has to say.
 //!
-//! The library reserves memory for frames as long as a peer announces them: a few bytes would end the program. So its sockets listen on this
-//! machine only, and what they are reached through is here: peers' bytes are passed on frame by frame, answers as they are.
+//! The library reserves memory for frames as long as a peer announces them: a few bytes would end the program. So its socket listens on this
+//! machine only, and what it is reached through is here: peers' bytes are passed on frame by frame, what is published as it is.
 //! For a subscriber that does not read, the library keeps 100,000 messages of any length. So what is published is taken from it at once and
 //! waits here, in bytes that are counted; who is too far behind is left, comes again, and sees a gap in the numbers.
 //!
-//! Limits: who is on this machine reaches the sockets themselves. Replayed batches wait in the library.
+//! Limits: who is on this machine reaches the socket itself.
 //!
 //! See docs/decisions/0099-peers-of-zeromq-are-bounded.md.
 
 use std::{
     io,
     net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
+    sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
 };
 
 use bytes::BytesMut;
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, copy},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpListener, TcpStream},
     select,
     sync::Semaphore,
     time::timeout,
 };
+
+use super::Shared;
 
 /// Bytes of a message that a peer may send, over all of its frames: a topic, a number, a greeting.
 const MOST_BYTES: u64 = 64 << 10;
@@ -49,28 +48,22 @@ const FREE: usize = 1 << 20;
 /// Bytes that are taken from the library in one go.
 const PORTION: usize = 64 << 10;
 
-/// Time for a greeting.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Time for a greeting, and for a client of replayed batches to read some of them.
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Length of a greeting.
-const GREETING: usize = 64;
+pub(super) const GREETING: usize = 64;
 
-/// Bits of a frame's first byte: more frames follow; its length takes 8 bytes.
-const MORE: u8 = 1;
+/// Bits of a frame's first byte: more frames follow; its length takes 8 bytes; it is a command.
+pub(super) const MORE: u8 = 1;
 const LONG: u8 = 2;
+pub(super) const COMMAND: u8 = 4;
 
-/// What happens to bytes that a peer does not read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unread {
-    /// They wait in the library.
-    Stays,
-    /// They wait here, and a peer for which many wait is left.
-    Waits,
-}
-
-/// Passes connections on for ever.
-pub(super) async fn serve(listener: TcpListener, to: SocketAddr, unread: Unread) {
-    let waiting = (unread == Unread::Waits).then(Arc::<AtomicUsize>::default);
+/// Serves each connection for ever, a limited number at once.
+pub(super) async fn serve<S>(listener: TcpListener, connection: impl Fn(TcpStream) -> S)
+where
+    S: Future<Output = io::Result<()>> + Send + 'static,
+{
     let places = Arc::new(Semaphore::new(MOST_PEERS));
     loop {
         let Ok((peer, _)) = listener.accept().await else {
@@ -79,9 +72,9 @@ pub(super) async fn serve(listener: TcpListener, to: SocketAddr, unread: Unread)
             continue;
         };
         let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
-        let waiting = waiting.clone();
+        let served = connection(peer);
         tokio::spawn(async move {
-            if let Err(error) = pass(peer, to, waiting).await {
+            if let Err(error) = served.await {
                 tracing::debug!(%error, "a connection for KV events ends");
             }
             drop(place);
@@ -89,55 +82,55 @@ pub(super) async fn serve(listener: TcpListener, to: SocketAddr, unread: Unread)
     }
 }
 
-/// Passes one connection on until either side ends it.
-async fn pass(mut peer: TcpStream, to: SocketAddr, in_all: Option<Arc<AtomicUsize>>) -> io::Result<()> {
+/// Passes a subscriber's connection on to the library's socket until either side ends it.
+pub(super) async fn pass(mut peer: TcpStream, to: SocketAddr, shared: Arc<Shared>) -> io::Result<()> {
     let mut socket = TcpStream::connect(to).await?;
     peer.set_nodelay(true)?;
     socket.set_nodelay(true)?;
-    let (mut from_peer, mut to_peer) = peer.split();
+    let (from_peer, mut to_peer) = peer.split();
     let (mut from_socket, mut to_socket) = socket.split();
     select! {
-        ended = frames(&mut from_peer, &mut to_socket) => ended,
-        ended = answers(&mut from_socket, &mut to_peer, in_all) => ended,
+        ended = requests(from_peer, &mut to_socket) => ended,
+        ended = published(&mut from_socket, &mut to_peer, shared) => ended,
     }
 }
 
 /// Bytes that wait for a subscriber, counted among those of all.
 struct Waiting {
     bytes: BytesMut,
-    in_all: Arc<AtomicUsize>,
+    shared: Arc<Shared>,
 }
 
 impl Waiting {
     fn add(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
-        self.in_all.fetch_add(bytes.len(), Relaxed);
+        self.shared.waiting_bytes.fetch_add(bytes.len(), Relaxed);
     }
 
     /// An error where they are too many.
     fn check(&self) -> io::Result<()> {
-        let (own, all) = (self.bytes.len(), self.in_all.load(Relaxed));
+        let (own, all) = (self.bytes.len(), self.shared.waiting_bytes.load(Relaxed));
         if own <= FREE || (own <= MOST_WAITING && all <= MOST_WAITING_IN_ALL) {
             return Ok(());
         }
+        self.shared.disconnected.fetch_add(1, Relaxed);
         Err(io::Error::other(format!("{own} bytes wait for a subscriber that does not read them, {all} for all")))
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.in_all.fetch_sub(self.bytes.len(), Relaxed);
+        self.shared.waiting_bytes.fetch_sub(self.bytes.len(), Relaxed);
     }
 }
 
-/// Passes on what the library sends. With a count of what waits for all peers, what the peer does not read waits here.
-async fn answers(
+/// Passes on what the library publishes; what the peer does not read waits here.
+async fn published(
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
-    in_all: Option<Arc<AtomicUsize>>,
+    shared: Arc<Shared>,
 ) -> io::Result<()> {
-    let Some(in_all) = in_all else { return copy(from, to).await.map(|_| ()) };
-    let mut waiting = Waiting { bytes: BytesMut::new(), in_all };
+    let mut waiting = Waiting { bytes: BytesMut::new(), shared };
     let mut portion = vec![0; PORTION];
     loop {
         waiting.check()?;
@@ -147,41 +140,82 @@ async fn answers(
                 count => waiting.add(portion.get(..count).unwrap_or_default()),
             },
             written = to.write_buf(&mut waiting.bytes), if !waiting.bytes.is_empty() => {
-                waiting.in_all.fetch_sub(written?, Relaxed);
+                waiting.shared.waiting_bytes.fetch_sub(written?, Relaxed);
             }
         }
     }
 }
 
 /// Passes a greeting and frames on, as long as they are short.
-async fn frames(from: &mut (impl AsyncRead + Unpin), to: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
-    let mut greeting = [0; GREETING];
-    timeout(PATIENCE, from.read_exact(&mut greeting)).await??;
-    to.write_all(&greeting).await?;
-    let (mut of_message, mut in_all) = (0_u64, 0_u64);
-    let mut frame = Vec::new();
+async fn requests(from: impl AsyncRead + Unpin, to: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
+    let mut frames = Frames::new(from);
+    to.write_all(&frames.greeting().await?).await?;
+    let mut bytes = Vec::new();
     loop {
-        let flags = from.read_u8().await?;
-        let length = if flags & LONG == 0 { u64::from(from.read_u8().await?) } else { from.read_u64().await? };
+        let flags = frames.next().await?;
+        bytes.clear();
+        put_frame(&mut bytes, flags, frames.body.len());
+        bytes.extend_from_slice(&frames.body);
+        to.write_all(&bytes).await?;
+    }
+}
+
+/// Appends what stands before a frame of so many bytes.
+pub(super) fn put_frame(bytes: &mut Vec<u8>, flags: u8, length: usize) {
+    match u8::try_from(length) {
+        Ok(short) => bytes.extend([flags & !LONG, short]),
+        Err(_) => {
+            bytes.push(flags | LONG);
+            bytes.extend((length as u64).to_be_bytes());
+        }
+    }
+}
+
+/// Reader of a peer's frames, as long as they are short.
+pub(super) struct Frames<R> {
+    from: R,
+    of_message: u64,
+    in_all: u64,
+    /// The last frame, without what stands before it.
+    pub(super) body: Vec<u8>,
+}
+
+impl<R: AsyncRead + Unpin> Frames<R> {
+    pub(super) fn new(from: R) -> Self {
+        Self { from, of_message: 0, in_all: 0, body: Vec::new() }
+    }
+
+    /// Reads the greeting, before all frames.
+    ///
+    /// # Errors
+    /// Where none comes.
+    pub(super) async fn greeting(&mut self) -> io::Result<[u8; GREETING]> {
+        let mut greeting = [0; GREETING];
+        timeout(PATIENCE, self.from.read_exact(&mut greeting)).await??;
+        Ok(greeting)
+    }
+
+    /// Reads the next frame, and gives its flags.
+    ///
+    /// # Errors
+    /// Where the peer is gone, or sends too much.
+    pub(super) async fn next(&mut self) -> io::Result<u8> {
+        let flags = self.from.read_u8().await?;
+        let length =
+            if flags & LONG == 0 { u64::from(self.from.read_u8().await?) } else { self.from.read_u64().await? };
         // A frame takes memory for itself too.
         let cost = length.saturating_add(32);
-        of_message = of_message.saturating_add(cost);
-        in_all = in_all.saturating_add(cost);
-        if of_message > MOST_BYTES || in_all > MOST_IN_ALL {
+        self.of_message = self.of_message.saturating_add(cost);
+        self.in_all = self.in_all.saturating_add(cost);
+        if self.of_message > MOST_BYTES || self.in_all > MOST_IN_ALL {
             return Err(io::Error::other("a peer sends more than a subscriber has to say"));
         }
         if flags & MORE == 0 {
-            of_message = 0;
+            self.of_message = 0;
         }
-        frame.clear();
-        frame.push(flags);
-        if flags & LONG == 0 {
-            frame.push(u8::try_from(length).unwrap_or(u8::MAX));
-        } else {
-            frame.extend_from_slice(&length.to_be_bytes());
-        }
-        (&mut *from).take(length).read_to_end(&mut frame).await?;
-        to.write_all(&frame).await?;
+        self.body.clear();
+        (&mut self.from).take(length).read_to_end(&mut self.body).await?;
+        if self.body.len() as u64 == length { Ok(flags) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
 }
 
@@ -191,7 +225,7 @@ mod tests {
 
     async fn passed(sent: &[u8]) -> (Vec<u8>, io::ErrorKind) {
         let mut out = Vec::new();
-        let ended = frames(&mut &*sent, &mut out).await;
+        let ended = requests(sent, &mut out).await;
         (out, ended.unwrap_err().kind())
     }
 
@@ -218,35 +252,36 @@ mod tests {
 
     #[tokio::test]
     async fn a_subscriber_that_does_not_read_is_left_and_gives_its_bytes_back() {
-        let all = Arc::<AtomicUsize>::default();
+        let shared = Arc::<Shared>::default();
         let (mut library, mut inside) = tokio::io::duplex(PORTION);
         let (mut outside, subscriber) = tokio::io::duplex(PORTION);
-        let counted = Arc::clone(&all);
-        let passing = tokio::spawn(async move { answers(&mut inside, &mut outside, Some(counted)).await });
+        let counted = Arc::clone(&shared);
+        let passing = tokio::spawn(async move { published(&mut inside, &mut outside, counted).await });
         let batch = vec![7; PORTION];
-        let mut published = 0;
+        let mut written = 0;
         while library.write_all(&batch).await.is_ok() {
-            published += batch.len();
-            assert!(published <= MOST_WAITING + 16 * PORTION, "nobody has read anything");
+            written += batch.len();
+            assert!(written <= MOST_WAITING + 16 * PORTION, "nobody has read anything");
         }
-        assert!(published >= MOST_WAITING, "{published}");
+        assert!(written >= MOST_WAITING, "{written}");
         assert_eq!(passing.await.unwrap().unwrap_err().kind(), io::ErrorKind::Other);
-        assert_eq!(all.load(Relaxed), 0);
+        assert_eq!((shared.waiting_bytes.load(Relaxed), shared.disconnected.load(Relaxed)), (0, 1));
         drop(subscriber);
     }
 
     #[tokio::test]
     async fn what_waits_arrives_in_order_and_little_may_wait_however_much_does_elsewhere() {
-        let all = Arc::new(AtomicUsize::new(MOST_WAITING_IN_ALL + 1));
+        let shared = Arc::<Shared>::default();
+        shared.waiting_bytes.store(MOST_WAITING_IN_ALL + 1, Relaxed);
         let sent: Vec<u8> = (0..FREE / 2).map(|at| u8::try_from(at % 251).unwrap()).collect();
         let (mut outside, mut subscriber) = tokio::io::duplex(PORTION);
         let source = sent.clone();
-        let counted = Arc::clone(&all);
-        let passing = tokio::spawn(async move { answers(&mut source.as_slice(), &mut outside, Some(counted)).await });
+        let counted = Arc::clone(&shared);
+        let passing = tokio::spawn(async move { published(&mut source.as_slice(), &mut outside, counted).await });
         let mut arrived = Vec::new();
         subscriber.read_to_end(&mut arrived).await.unwrap();
         passing.await.unwrap().unwrap();
         assert!(arrived == sent);
-        assert_eq!(all.load(Relaxed), MOST_WAITING_IN_ALL + 1);
+        assert_eq!(shared.waiting_bytes.load(Relaxed), MOST_WAITING_IN_ALL + 1);
     }
 }

@@ -5,7 +5,8 @@
 //! queued, and keeps the last batches for those who missed some ([`replay`]).
 //!
 //! Limits: `tcp://` only. `hwm` cannot be set: for each subscriber 64 MiB wait, and for all together 256 MiB; one that is further behind
-//! is disconnected ([`guard`]). Queued and kept batches take at most [`MOST_BYTES`] each.
+//! is disconnected ([`guard`]), as is a client of replayed batches that reads none for 10 seconds. Queued and kept batches take at most
+//! [`MOST_BYTES`] each.
 //!
 //! See docs/decisions/0098-kv-events-over-zeromq.md.
 
@@ -45,8 +46,11 @@ struct Batch {
 #[derive(Debug, Default)]
 struct Shared {
     queued_bytes: AtomicUsize,
+    /// Bytes that wait for subscribers.
+    waiting_bytes: AtomicUsize,
     published: AtomicU64,
     dropped: AtomicU64,
+    disconnected: AtomicU64,
     /// Once the server's address is known.
     topic: OnceLock<Bytes>,
 }
@@ -98,6 +102,8 @@ pub(in crate::play) struct EventCounts {
     pub(in crate::play) published: u64,
     /// Batches that did not fit the queue.
     pub(in crate::play) dropped: u64,
+    /// Subscribers and clients of replayed batches that were disconnected because they did not read.
+    pub(in crate::play) disconnected: u64,
 }
 
 /// Starts a publisher for an engine that hashes with an algorithm.
@@ -159,6 +165,7 @@ impl KvEvents {
             replay_endpoint: self.replay_endpoint.clone(),
             published: self.shared.published.load(Relaxed),
             dropped: self.shared.dropped.load(Relaxed),
+            disconnected: self.shared.disconnected.load(Relaxed),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The publisher's thread: a PUB socket for batches, and a ROUTER for those who missed some.
+//! The publisher's thread: a PUB socket for batches, and a listener for those who missed some.
 
 use std::{
     net::Ipv4Addr,
@@ -8,11 +8,12 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use futures_util::StreamExt;
 use tokio::{net::TcpListener, runtime, select, sync::mpsc, time::sleep};
-use zeromq::{PubSocket, RouterSocket, Socket, SocketEvent, SocketOptions, SocketSend};
+use zeromq::{PubSocket, Socket, SocketEvent, SocketOptions, SocketSend, ZmqMessage};
 
-use super::{Batch, KvEventsConfig, KvEventsError, Shared, endpoint::Endpoint, guard, guard::Unread, replay};
+use super::{Batch, KvEventsConfig, KvEventsError, Shared, endpoint::Endpoint, guard, replay};
 
 /// Time after which a connection is tried anew, so that a subscriber that begins late is found soon.
 const RETRY: Duration = Duration::from_secs(2);
@@ -77,32 +78,55 @@ async fn open(
     let mut socket = PubSocket::with_options(options);
     let mut bound = Bound { events: events.address(), replay: None };
     if events.is_listened_on() {
-        bound.events = listen(&mut socket, &bound.events, Unread::Waits).await?;
+        let (listener, endpoint) = listen(&bound.events).await?;
+        bound.events = endpoint;
+        serve_subscribers(&mut socket, listener, &shared).await?;
     }
     let mut kept = None;
     if let Some(endpoint) = replay {
-        let mut router = RouterSocket::new();
-        bound.replay = Some(listen(&mut router, &endpoint.address(), Unread::Stays).await?);
+        let (listener, endpoint) = listen(&endpoint.address()).await?;
+        bound.replay = Some(endpoint);
         let batches = Arc::new(replay::Kept::new(buffer_steps));
-        tokio::spawn(replay::answer(router, Arc::clone(&batches), Arc::clone(&shared)));
+        serve_replays(listener, Arc::clone(&batches), Arc::clone(&shared));
         kept = Some(batches);
     }
     let peer = (!events.is_listened_on()).then(|| events.address());
     Ok((Publisher { socket, peer, batches, kept, shared }, bound))
 }
 
-/// Listens on an endpoint for a socket; the endpoint with its port.
-async fn listen(socket: &mut impl Socket, endpoint: &str, unread: Unread) -> Result<String, KvEventsError> {
-    let failed = |error: String| KvEventsError::Bind { endpoint: endpoint.to_owned(), error };
+/// Listens on an endpoint; gives it with its port.
+async fn listen(endpoint: &str) -> Result<(TcpListener, String), KvEventsError> {
+    let failed =
+        |error: std::io::Error| KvEventsError::Bind { endpoint: endpoint.to_owned(), error: error.to_string() };
     let (host, _) = endpoint.rsplit_once(':').unwrap_or((endpoint, ""));
-    let address = endpoint.trim_start_matches("tcp://");
-    let listener = TcpListener::bind(address).await.map_err(|error| failed(error.to_string()))?;
-    let port = listener.local_addr().map_err(|error| failed(error.to_string()))?.port();
+    let listener = TcpListener::bind(endpoint.trim_start_matches("tcp://")).await.map_err(failed)?;
+    let port = listener.local_addr().map_err(failed)?.port();
+    Ok((listener, format!("{host}:{port}")))
+}
+
+/// Connects subscribers with the library's socket, which only this machine reaches.
+async fn serve_subscribers(
+    socket: &mut PubSocket,
+    listener: TcpListener,
+    shared: &Arc<Shared>,
+) -> Result<(), KvEventsError> {
     let inside = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let to = inside.local_addr()?;
-    socket.bind_listener(inside).await.map_err(|error| failed(error.to_string()))?;
-    tokio::spawn(guard::serve(listener, to, unread));
-    Ok(format!("{host}:{port}"))
+    socket.bind_listener(inside).await.map_err(std::io::Error::other)?;
+    let shared = Arc::clone(shared);
+    tokio::spawn(guard::serve(listener, move |peer| guard::pass(peer, to, Arc::clone(&shared))));
+    Ok(())
+}
+
+fn serve_replays(listener: TcpListener, kept: Arc<replay::Kept>, shared: Arc<Shared>) {
+    tokio::spawn(guard::serve(listener, move |client| {
+        let (kept, shared) = (Arc::clone(&kept), Arc::clone(&shared));
+        async move {
+            client.set_nodelay(true)?;
+            let (from, to) = client.into_split();
+            replay::answer(from, to, kept, shared).await
+        }
+    }));
 }
 
 impl Publisher {
@@ -143,8 +167,9 @@ impl Publisher {
 
     async fn publish(&mut self, batch: Batch) {
         keep(self.kept.as_deref(), &self.shared, &batch);
-        let topic = self.shared.topic.get().cloned().unwrap_or_default();
-        let message = replay::message(&[], [topic, replay::number_of(batch.seq), batch.payload]);
+        let mut message = ZmqMessage::from(self.shared.topic.get().cloned().unwrap_or_default());
+        message.push_back(Bytes::copy_from_slice(&batch.seq.to_be_bytes()));
+        message.push_back(batch.payload);
         if let Err(error) = self.socket.send(message).await {
             tracing::debug!(%error, "KV events are not sent");
         }

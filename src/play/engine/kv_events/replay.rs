@@ -1,25 +1,36 @@
 //! Batches that subscribers missed: the last ones are kept, and sent again on request.
 //!
-//! A request is `[identity, "", first sequence number]`, of 8 big-endian bytes. The answer is all kept batches from there on, each as
-//! `[identity, "", topic, sequence number, payload]`, and an end with the number -1 and no payload.
+//! A request is `["", first sequence number]`, of 8 big-endian bytes. The answer is all batches that are kept from there on, each as
+//! `["", topic, sequence number, payload]`, and an end with the number -1 and no payload.
+//!
+//! This is the ROUTER's side of ZMTP 3.0 with the mechanism NULL, on connections of its own: one request of a client is read at a time and
+//! answered batch by batch as the client reads, so that nothing waits for one that does not, and nobody waits with it.
+//!
+//! See docs/decisions/0099-peers-of-zeromq-are-bounded.md.
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, PoisonError},
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering::Relaxed},
     time::Duration,
 };
 
-use bytes::Bytes;
-use tokio::time::timeout;
-use zeromq::{RouterSocket, SocketRecv, SocketSend, ZmqMessage};
+use bytes::{Buf, Bytes};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt},
+    time::timeout,
+};
 
-use super::{Batch, MOST_BYTES, Shared};
+use super::{
+    Batch, MOST_BYTES, Shared,
+    guard::{COMMAND, Frames, GREETING, MORE, PATIENCE, put_frame},
+};
 
 /// Sequence number after the last batch of an answer.
 const END: [u8; 8] = (-1_i64).to_be_bytes();
 
-/// Time that a client has to take a message.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Command that ends the handshake.
+const READY: &[u8] = b"\x05READY\x0bSocket-Type\0\0\0\x06ROUTER";
 
 /// The last batches.
 #[derive(Debug)]
@@ -30,6 +41,7 @@ pub(super) struct Kept {
 
 #[derive(Debug, Default)]
 struct Batches {
+    /// In the order of their numbers.
     queue: VecDeque<Batch>,
     bytes: usize,
 }
@@ -42,7 +54,7 @@ impl Kept {
 
     /// Adds the newest one.
     pub(super) fn add(&self, batch: Batch) {
-        let mut batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut batches = self.lock();
         batches.bytes += batch.payload.len();
         batches.queue.push_back(batch);
         while batches.queue.len() > self.most || batches.bytes > MOST_BYTES {
@@ -51,46 +63,117 @@ impl Kept {
         }
     }
 
-    /// Those from a sequence number on.
-    fn from(&self, first: u64) -> Vec<Batch> {
-        let batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
-        batches.queue.iter().filter(|batch| batch.seq >= first).cloned().collect()
+    /// The first one from a sequence number on.
+    fn from(&self, first: u64) -> Option<Batch> {
+        let batches = self.lock();
+        let at = batches.queue.partition_point(|batch| batch.seq < first);
+        batches.queue.get(at).cloned()
+    }
+
+    /// The number of the newest one.
+    fn last(&self) -> Option<u64> {
+        self.lock().queue.back().map(|batch| batch.seq)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Batches> {
+        self.batches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Answers requests for ever. A client that takes nothing gets no more, and delays others until then.
-pub(super) async fn answer(socket: RouterSocket, kept: Arc<Kept>, shared: Arc<Shared>) {
-    let (mut replies, mut requests) = socket.split();
-    while let Ok(request) = requests.recv().await {
-        let [client, delimiter, first] = request.into_vec().try_into().unwrap_or_default();
-        let Some(first) = number(&first).filter(|_| !client.is_empty() && delimiter.is_empty()) else {
+/// Answers the requests of one client until it is gone, or does not read.
+pub(super) async fn answer(
+    from: impl AsyncRead + Unpin,
+    to: impl AsyncWrite + Unpin,
+    kept: Arc<Kept>,
+    shared: Arc<Shared>,
+) -> io::Result<()> {
+    let mut frames = Frames::new(from);
+    let mut client = Client { to, shared: &shared, patience: PATIENCE };
+    client.write(&greeting()[..]).await?;
+    is_spoken(&frames.greeting().await?)?;
+    let mut ready = Vec::new();
+    put_frame(&mut ready, COMMAND, READY.len());
+    ready.extend_from_slice(READY);
+    client.write(&ready[..]).await?;
+    loop {
+        let Some(first) = request(&mut frames).await? else {
             tracing::debug!("a request for KV events is no request");
             continue;
         };
         let topic = shared.topic.get().cloned().unwrap_or_default();
-        let batches = kept.from(first).into_iter();
-        let replayed = batches.map(|Batch { seq, payload }| [topic.clone(), number_of(seq), payload]);
-        for frames in replayed.chain([[Bytes::new(), Bytes::from_static(&END), Bytes::new()]]) {
-            let message = message(&[client.clone(), Bytes::new()], frames);
-            if !matches!(timeout(PATIENCE, replies.send(message)).await, Ok(Ok(()))) {
-                tracing::debug!("a client of replayed KV events is gone");
-                break;
-            }
+        // Batches that come meanwhile are not part of the answer, which has an end so.
+        let last = kept.last();
+        let mut next = kept.from(first);
+        while let Some(Batch { seq, payload }) = next.filter(|batch| last.is_some_and(|last| batch.seq <= last)) {
+            client.send(&topic, seq.to_be_bytes(), payload).await?;
+            next = kept.from(seq.saturating_add(1));
+        }
+        client.send(&[], END, Bytes::new()).await?;
+    }
+}
+
+/// A greeting of ZMTP 3.0.
+fn greeting() -> [u8; GREETING] {
+    let mut greeting = [0; GREETING];
+    let spoken = [0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0x7f, 3, 0].into_iter().chain(*b"NULL");
+    greeting.iter_mut().zip(spoken).for_each(|(byte, spoken)| *byte = spoken);
+    greeting
+}
+
+/// Checks whether a greeting is that of ZMTP 3.0 or later, without authentication.
+fn is_spoken(greeting: &[u8; GREETING]) -> io::Result<()> {
+    match greeting {
+        [0xff, _, _, _, _, _, _, _, _, 0x7f, 3..=u8::MAX, _, b'N', b'U', b'L', b'L', 0, ..] => Ok(()),
+        _ => Err(io::Error::other("a client does not speak ZMTP 3 without authentication")),
+    }
+}
+
+/// Reads the next message; the number that it requests, `None` where it is no request. Commands are passed over.
+async fn request(frames: &mut Frames<impl AsyncRead + Unpin>) -> io::Result<Option<u64>> {
+    let (mut count, mut has_delimiter) = (0_usize, false);
+    loop {
+        let flags = frames.next().await?;
+        if flags & COMMAND != 0 {
+            continue;
+        }
+        count = count.saturating_add(1);
+        has_delimiter |= count == 1 && frames.body.is_empty();
+        if flags & MORE == 0 {
+            return Ok(number(&frames.body).filter(|_| count == 2 && has_delimiter));
         }
     }
 }
 
-/// The message of an envelope and the frames of a batch.
-pub(super) fn message(envelope: &[Bytes], frames: [Bytes; 3]) -> ZmqMessage {
-    let mut frames = envelope.iter().cloned().chain(frames);
-    let mut message = ZmqMessage::from(frames.next().unwrap_or_default());
-    frames.for_each(|frame| message.push_back(frame));
-    message
+/// A client's connection, with the time that it has to read.
+struct Client<'a, W> {
+    to: W,
+    shared: &'a Shared,
+    patience: Duration,
 }
 
-/// The frame of a sequence number.
-pub(super) fn number_of(seq: u64) -> Bytes {
-    Bytes::copy_from_slice(&seq.to_be_bytes())
+impl<W: AsyncWrite + Unpin> Client<'_, W> {
+    async fn send(&mut self, topic: &[u8], seq: [u8; 8], payload: Bytes) -> io::Result<()> {
+        let mut head = Vec::new();
+        for frame in [&[], topic, &seq] {
+            put_frame(&mut head, MORE, frame.len());
+            head.extend_from_slice(frame);
+        }
+        put_frame(&mut head, 0, payload.len());
+        self.write(Bytes::from(head).chain(payload)).await
+    }
+
+    async fn write(&mut self, mut bytes: impl Buf) -> io::Result<()> {
+        while bytes.has_remaining() {
+            let Ok(written) = timeout(self.patience, self.to.write_buf(&mut bytes)).await else {
+                self.shared.disconnected.fetch_add(1, Relaxed);
+                return Err(io::Error::other("a client of replayed KV events does not read them"));
+            };
+            if written? == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A number of any length, big-endian; `None` beyond 64 bits.
@@ -106,12 +189,12 @@ mod tests {
     fn the_last_batches_are_kept() {
         let kept = Kept::new(3);
         (0..5).for_each(|seq| kept.add(Batch { seq, payload: Bytes::from_static(b"x") }));
-        let from = |first| kept.from(first).iter().map(|batch| batch.seq).collect::<Vec<_>>();
-        assert_eq!((from(0), from(3), from(9)), (vec![2, 3, 4], vec![3, 4], vec![]));
-        assert_eq!(kept.batches.lock().unwrap().bytes, 3);
+        let from = |first| kept.from(first).map(|batch| batch.seq);
+        assert_eq!((from(0), from(3), from(4), from(5)), (Some(2), Some(3), Some(4), None));
+        assert_eq!((kept.last(), kept.lock().bytes), (Some(4), 3));
         let none = Kept::new(0);
         none.add(Batch { seq: 0, payload: Bytes::new() });
-        assert!(none.from(0).is_empty());
+        assert!(none.from(0).is_none() && none.last().is_none());
     }
 
     #[test]
@@ -119,6 +202,65 @@ mod tests {
         assert_eq!(number(b""), Some(0));
         assert_eq!(number(&[0, 0, 0, 0, 0, 0, 0, 0, 1, 2]), Some(258));
         assert_eq!(number(&[1, 0, 0, 0, 0, 0, 0, 0, 0]), None);
-        assert_eq!(number(&number_of(u64::MAX)), Some(u64::MAX));
+        assert_eq!(number(&u64::MAX.to_be_bytes()), Some(u64::MAX));
+    }
+
+    /// A greeting and some requests for all batches, as a DEALER sends them.
+    fn requests(count: usize) -> Vec<u8> {
+        let request = b"\x01\x00\x00\x08\0\0\0\0\0\0\0\0";
+        let ready = b"\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06DEALER";
+        [greeting().as_slice(), ready, &request.repeat(count)].concat()
+    }
+
+    fn kept(count: u64) -> Arc<Kept> {
+        let kept = Kept::new(1000);
+        (0..count).for_each(|seq| kept.add(Batch { seq, payload: Bytes::from(vec![7; 300]) }));
+        Arc::new(kept)
+    }
+
+    #[tokio::test]
+    async fn each_request_is_answered_whole_and_what_is_none_is_passed_over() {
+        let (shared, mut out) = (Arc::<Shared>::default(), Vec::new());
+        shared.topic.set(Bytes::from_static(b"kv")).unwrap();
+        let sent = [requests(0).as_slice(), b"\x00\x08\0\0\0\0\0\0\0\0\x01\0\0\x01\x02\x01\0\0\x01\x09"].concat();
+        let gone = answer(sent.as_slice(), &mut out, kept(4), shared).await.unwrap_err();
+        assert_eq!(gone.kind(), io::ErrorKind::UnexpectedEof);
+        let mut expected = [greeting().as_slice(), &[COMMAND, u8::try_from(READY.len()).unwrap()], READY].concat();
+        for seq in [2, 3] {
+            expected.extend(*b"\x01\0\x01\x02kv\x01\x08\0\0\0\0\0\0\0");
+            expected.extend([seq, 2, 0, 0, 0, 0, 0, 0, 1, 44]);
+            expected.extend([7; 300]);
+        }
+        let end = b"\x01\0\x01\0\x01\x08\xff\xff\xff\xff\xff\xff\xff\xff\0\0";
+        expected.extend(end.repeat(2));
+        assert!(out == expected, "{out:?}");
+    }
+
+    #[tokio::test]
+    async fn a_client_that_does_not_read_is_left_and_counted() {
+        let (shared, (own, _client)) = (Shared::default(), tokio::io::duplex(4096));
+        let mut client = Client { to: own, shared: &shared, patience: Duration::from_millis(10) };
+        let ended = client.send(b"kv", [0; 8], Bytes::from(vec![7; 5000])).await;
+        assert!(ended.unwrap_err().to_string().contains("does not read"));
+        assert_eq!(shared.disconnected.load(Relaxed), 1);
+    }
+
+    #[tokio::test]
+    async fn no_more_requests_are_read_than_are_answered() {
+        let (own, mut client) = tokio::io::duplex(4096);
+        let (from, to) = tokio::io::split(own);
+        let answering = tokio::spawn(answer(from, to, kept(10), Arc::default()));
+        let sent = requests(10_000);
+        let written = timeout(Duration::from_millis(100), client.write_all(&sent)).await;
+        assert!(written.is_err(), "the rest waits for the client, which reads nothing");
+        answering.abort();
+    }
+
+    #[tokio::test]
+    async fn who_does_not_speak_the_protocol_is_left() {
+        for wrong in [b"GET / HTTP/1.1".repeat(5), [&greeting()[..10], &[1; 54]].concat(), vec![0; GREETING]] {
+            let ended = answer(wrong.as_slice(), &mut Vec::new(), kept(1), Arc::default()).await;
+            assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::Other);
+        }
     }
 }

@@ -169,7 +169,7 @@ impl CassettePlayer {
     /// record answers.
     #[must_use]
     pub fn example(&self) -> Option<(String, Value)> {
-        let is_short = |body: &SharedBody| body.fields().is_object() && body.to_string().len() <= LONGEST_EXAMPLE;
+        let is_short = |body: &SharedBody| body.fields().is_object() && body.is_at_most(LONGEST_EXAMPLE);
         let is_fit = |(at, (_, record)): &(usize, &(usize, Record))| {
             self.index.is_servable(*at)
                 && record.method == "POST"
