@@ -14,6 +14,7 @@
 mod consumption;
 mod family;
 mod miss;
+pub(crate) mod named_later;
 mod query;
 pub mod requests;
 mod rules;

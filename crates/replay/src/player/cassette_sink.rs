@@ -29,7 +29,7 @@ use recording::{
     cassette::{Answer, CassetteError, CassetteWriter, Content, Fault, Record, RecordedExchange, Side},
     exchange::{Exchange, ExchangeRequest},
     recorder::{Progress, Sink},
-    redaction::Rules,
+    redaction::{NamedValues, Rules},
     trace::{Outcome, ResponseContent},
 };
 
@@ -80,6 +80,8 @@ pub struct CassetteSink {
     written_waiting: (usize, usize),
     /// Values in the requests of what was written.
     earlier: EarlierValues,
+    /// Secrets that names show in what was written.
+    named: NamedValues,
     failing: RateLimitedLog,
 }
 
@@ -125,6 +127,7 @@ impl CassetteSink {
             next_waiting: Instant::now(),
             written_waiting: (0, 0),
             earlier: EarlierValues::default(),
+            named: NamedValues::default(),
             failing,
         }
     }
@@ -171,6 +174,7 @@ impl CassetteSink {
             let id = self.writer.add_with_ids(recorded, output_ids);
             self.earlier.add(id, &session, &redacted.asked);
             self.counts.redacted.add(&redacted.all);
+            self.named.add(&redacted.all);
             self.counts.recorded.fetch_add(1, Relaxed);
         }
     }
@@ -255,6 +259,10 @@ impl Sink for CassetteSink {
 
     fn finish(mut self) -> Result<(), CassetteError> {
         self.write(|_, _| true);
+        if !self.named.is_empty() {
+            let (writer, secrets, named) = (&mut self.writer, &self.secrets, &self.named);
+            self.progress.searching(|| writer.mend(|whole| secrets::redact_named(secrets, named, whole)))?;
+        }
         let records = self.writer.finish()?;
         self.counts.is_not_written.store(records == 0, Relaxed);
         Ok(())

@@ -93,7 +93,7 @@ pub use self::{
     ready::CassettePlayerError,
     record_report::RecordReport,
     recorder::RecordErrors,
-    secrets::{redact_cassette, redact_exchange, redact_response, secrets},
+    secrets::{redact_cassette, redact_exchange, redact_named, redact_response, secrets},
 };
 use crate::{
     account::{Change, Journal, KeptMisses, NetworkBlock, ToolDrift, http::put},

@@ -23,7 +23,7 @@ use api::endpoints::CHAT;
 use recording::{
     canonical::{Call, Identity, Progress, Rules, SharedList, Start},
     cassette::{CassetteError, Inherited, Record, bases, shares},
-    redaction::Redactor,
+    redaction::{Redactor, Seen},
 };
 
 /// Fewer records are not worth a thread.
@@ -99,7 +99,7 @@ pub(super) fn ready(config: &mut Config, put_back: &Arc<ValuePlans>) -> Result<R
         index.push(known.identity, servable);
     }
     let searched = config.cassettes.iter().filter(|cassette| config.refuses_secrets_of(cassette));
-    searched.for_each(|cassette| around(&config.secrets, cassette, &mut found));
+    searched.for_each(|cassette| around((&config.secrets, &Seen::default()), cassette, &mut found));
     if found.is_empty() {
         Ok(Ready { index, across, records, edited, mcp })
     } else {

@@ -4,8 +4,11 @@ use bytes::Bytes;
 use http::{Extensions, HeaderMap, Request, request::Parts, uri::PathAndQuery};
 use serde_json::Value;
 
-use super::{Config, body::Body, later_names::NamedSecret, secrets};
-use crate::{account::upstream_of, matching::requests::Retry};
+use super::{Config, body::Body, secrets};
+use crate::{
+    account::upstream_of,
+    matching::{named_later::NamedSecret, requests::Retry},
+};
 use net::server::RequestBody;
 use recording::{
     canonical::{Call, Identity, SharedBody, UPSTREAM_HEADER},
@@ -48,7 +51,7 @@ impl IncomingRequest {
         headers.extend(upstream_header(&parts.extensions));
         let path = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
         let mut redactor = Redactor::new(&config.secrets);
-        known.iter().for_each(|(kind, value)| redactor.learn_value(value, kind));
+        known.iter().for_each(|(placeholder, value)| redactor.learn_placed(value, placeholder));
         let body = SharedBody::from(body);
         secrets::learn_request(&mut redactor, path, &headers);
         let (shown, _) = secrets::shown_body(&mut redactor, &body, None);

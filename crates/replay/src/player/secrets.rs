@@ -23,7 +23,11 @@ use self::{
     events::{finds_across, redact_events},
     spelled::redact_body,
 };
-pub use self::{lint::secrets, response::redact_response, whole::redact_cassette};
+pub use self::{
+    lint::secrets,
+    response::redact_response,
+    whole::{redact_cassette, redact_named},
+};
 use net::wire::percent_decoded;
 use recording::{
     canonical::{SharedBody, SharedList},
@@ -108,10 +112,12 @@ fn redact_request_rest(redactor: &mut Redactor<'_>, record: &mut Record) {
     record.headers = headers_by(redactor, std::mem::take(&mut record.headers));
 }
 
-/// Takes the secrets out of an exchange; false where it took too much work to search all of it, so that it must not be kept.
+/// Takes the secrets out of an exchange, and returns them; `None` where it took too much work to search all of it, so that it must not
+/// be kept.
 #[must_use]
-pub fn redact_exchange(rules: &Rules, exchange: &mut RecordedExchange) -> bool {
-    !redact(rules, &mut exchange.record, &mut exchange.side).is_unsearched
+pub fn redact_exchange(rules: &Rules, exchange: &mut RecordedExchange) -> Option<Seen> {
+    let redacted = redact(rules, &mut exchange.record, &mut exchange.side);
+    (!redacted.is_unsearched).then_some(redacted.all)
 }
 
 /// Notes the secrets that a record names outside of its request's body.
