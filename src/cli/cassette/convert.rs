@@ -19,11 +19,12 @@ use crate::{
     play::load_tokenizer,
     recording::{
         cassette::{self, CassetteError, CassetteWriter, Header, Tokens, WriteMode, is_cassette},
+        redaction::NamedValues,
         trace::{CreateMode, End, Reader, TraceError, Writer},
     },
     replay::{
         mcp::{Imported, Unrecorded, import, is_log},
-        player::{self, Refused, redact_exchange},
+        player::{self, Refused, redact_exchange, redact_named},
     },
     text::prompt::Tokenizer,
 };
@@ -162,13 +163,17 @@ fn from_log(args: &ConvertArgs) -> Result<ExitCode, Failure> {
         return Ok(Exit::No.into());
     }
     let mut writer = CassetteWriter::create(&args.to, &Header::default(), WriteMode::Replace)?;
-    let mut unsearched = 0;
+    let (mut unsearched, mut named) = (0, NamedValues::default());
     for mut exchange in exchanges {
-        if redact_exchange(&rules, &mut exchange) {
+        if let Some(seen) = redact_exchange(&rules, &mut exchange) {
+            named.add(&seen);
             writer.add(exchange);
         } else {
             unsearched += 1;
         }
+    }
+    if !named.is_empty() {
+        writer.mend(|whole| redact_named(&rules, &named, whole))?;
     }
     let records = writer.finish()?;
     output::note(&format!("{}: {records} records\n", args.to.display()));

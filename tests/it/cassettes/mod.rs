@@ -31,6 +31,7 @@ mod matching;
 mod miss_messages;
 mod misses;
 mod modes;
+mod named_elsewhere;
 mod network_block;
 mod odd_requests;
 mod other_families;

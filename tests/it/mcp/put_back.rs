@@ -83,6 +83,28 @@ async fn a_model_beside_a_server_is_put_back_what_the_agent_passes_to_a_tool() {
     assert!(code == 0 && !notes.contains("served as it is") && !notes.contains("placeholder"), "{notes}");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_before_the_one_that_names_its_secret_is_found_too() {
+    let (llm, real, shelf) = (mailer().await, echo().await, Shelf::empty());
+    let url = format!("shop=http://{}/mcp", real.address);
+    let calls = |secret: &str| [json!({"query": format!("for {secret} !")}), json!({"password": secret, "n": 1})];
+    let tap = shelf.tap(&llm, &["--mcp", &url]);
+    let client = begun(&tap).await;
+    for (at, arguments) in (1..).zip(calls("hunter2-xyz")) {
+        client.call(at, "find", &arguments).await;
+    }
+    assert_eq!(tap.stop().0, 0);
+    assert!(!shelf.text().contains("hunter2"), "{}", shelf.text());
+    let play = shelf.play(&["--strict"]);
+    let client = begun(&play).await;
+    for (at, arguments) in (1..).zip(calls("another-7-word")) {
+        let answer = client.call(at, "find", &arguments).await.json();
+        assert_eq!(answer["result"]["content"][0]["text"], json!(arguments.to_string()), "{answer}");
+    }
+    let (code, notes) = play.stop();
+    assert_eq!(code, 0, "{notes}");
+}
+
 /// A record of a tool's call.
 fn called(arguments: &Value, answer: &Value) -> String {
     let params = json!({"name": "find", "arguments": arguments});

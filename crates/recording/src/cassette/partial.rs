@@ -172,7 +172,9 @@ impl Partial {
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
         fs::rename(whole, &self.path)?;
-        self.file = file;
+        (self.file, self.before, self.is_begun) = (file, text.to_owned(), true);
+        self.end = text.len() as u64;
+        (self.length, self.written, self.added) = (Some(self.end), Spool::beside(&self.path), String::new());
         Ok(())
     }
 

@@ -25,6 +25,11 @@ impl RecentRecords {
         self.list.push(record);
     }
 
+    /// Puts all records in place of the last ones.
+    pub(super) fn set(&mut self, records: Vec<Record>) {
+        *self = Self { list: records, ..Self::of(self.most) };
+    }
+
     pub(super) fn count(&self) -> usize {
         self.gone + self.list.len()
     }

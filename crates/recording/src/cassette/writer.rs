@@ -25,6 +25,7 @@ use super::{
     keep::{Keep, Times, TokenIds},
     load,
     names::Names,
+    parse,
     partial::{Partial, partial, put_in_place},
     recent::RecentRecords,
     record::{Echo, Record},
@@ -103,6 +104,8 @@ pub struct CassetteWriter {
     flushed: usize,
     /// Places in memory of the messages whose large texts are there.
     seen: HashSet<usize>,
+    /// Records that were changed after they were written.
+    mended: BTreeSet<u64>,
 }
 
 impl CassetteWriter {
@@ -146,6 +149,7 @@ impl CassetteWriter {
             old: 0,
             flushed: 0,
             seen: HashSet::new(),
+            mended: BTreeSet::new(),
         };
         if mode == WriteMode::Append && path.exists() {
             let old = load(path)?;
@@ -345,6 +349,63 @@ impl CassetteWriter {
         self.partial.is_intact()
     }
 
+    /// Lets `change` change all records and the definitions of tools before the file is put in place; it returns the numbers of the
+    /// records that it changed. Ids of tokens of these are dropped. The whole recording is in memory meanwhile.
+    ///
+    /// # Errors
+    /// When the partial file cannot be read or written.
+    pub fn mend(&mut self, change: impl FnOnce(&mut Cassette) -> Vec<u64>) -> Result<(), CassetteError> {
+        if self.records.count() == 0 {
+            return Ok(());
+        }
+        if std::mem::take(&mut self.keeps_by_hand) && !self.keeps_places {
+            self.add_by_hand();
+        }
+        self.flush()?;
+        let mut whole = self.whole()?;
+        self.mended = change(&mut whole).into_iter().collect();
+        if self.keeps_places || !self.mended.is_empty() {
+            self.put_mended(whole).map_err(|source| self.io(source))?;
+        }
+        Ok(())
+    }
+
+    /// Everything that was recorded.
+    fn whole(&mut self) -> Result<Cassette, CassetteError> {
+        if self.keeps_places {
+            let (records, tools) = (std::mem::take(self.records.list_mut()), self.tools.clone());
+            return Ok(Cassette {
+                path: self.path.clone(),
+                header: self.header.clone(),
+                records,
+                tools,
+                ..Cassette::default()
+            });
+        }
+        let text = fs::read_to_string(partial(&self.path)).map_err(|source| self.io(source))?;
+        let mut whole = parse(&self.path, &text)?;
+        let lines = self.sides.text().map_err(|source| self.io(source))?;
+        let lines = self.old_sides.split(|byte| *byte == b'\n').chain(lines.as_bytes().split(|byte| *byte == b'\n'));
+        let sides = lines.filter_map(|line| serde_json::from_slice::<Side>(line).ok()).map(|side| (side.id, side));
+        let mut sides: HashMap<u64, Side> = sides.collect();
+        for record in &mut whole.records {
+            let beside = sides.remove(&record.id);
+            record.side = record.side.take().or(beside);
+        }
+        Ok(whole)
+    }
+
+    /// Takes changed records, in place of what was written.
+    fn put_mended(&mut self, whole: Cassette) -> io::Result<()> {
+        if !self.mended.is_empty() {
+            blob::write_blobs(&self.path, whole.records.iter())?;
+            self.partial.replace(&emit(&whole.header, &whole.records, &whole.tools))?;
+        }
+        (self.old_sides, self.sides) = (Vec::new(), Spool::beside(&self.path));
+        self.records.set(whole.records);
+        Ok(())
+    }
+
     /// Puts the file and its sidecar in place; returns the number of records. A file without records is not written, and an old file is
     /// not replaced by one.
     ///
@@ -371,6 +432,9 @@ impl CassetteWriter {
         let sides = side::text(self.records.list().iter().filter_map(|record| record.side.as_ref()));
         self.partial.keep()?;
         put_in_place(&self.path, self.old_sides.as_slice().chain(self.sides.reader()?).chain(sides.as_bytes()))?;
+        if !self.mended.is_empty() {
+            blob::remove_others(&self.path, self.records.list())?;
+        }
         // Those of the file that was here are no longer meant to be known.
         let forgets = self.keep.tokens == TokenIds::None && self.mode == WriteMode::Replace;
         if forgets { Tokens::write(&self.path, &[]) } else { self.put_tokens(&numbers) }?;
@@ -413,14 +477,16 @@ impl CassetteWriter {
 
     /// Writes what is known of tokens, beside what the sidecar of a continued cassette knows.
     fn put_tokens(&mut self, numbers: &HashMap<u64, u64>) -> io::Result<()> {
-        let new = Tokens::of_lines(&self.tokens.text()?);
-        if new.is_empty() {
+        let mut new = Tokens::of_lines(&self.tokens.text()?);
+        new.retain(|id, _| !self.mended.contains(id));
+        if new.is_empty() && self.mended.is_empty() {
             return Ok(());
         }
         let mut known = match self.mode {
             WriteMode::Append => Tokens::read(&self.path)?,
             WriteMode::Replace => BTreeMap::new(),
         };
+        known.retain(|id, _| !self.mended.contains(id));
         for (id, tokens) in new {
             let id = numbers.get(&id).copied().unwrap_or(id);
             known.insert(id, Tokens { id, ..tokens });

@@ -32,6 +32,8 @@ pub(super) struct Known {
     lengths: HashMap<u64, u64>,
     /// First eight bytes that may be in the table.
     filter: Vec<u64>,
+    /// Values that were added.
+    count: usize,
 }
 
 #[derive(Debug, Clone)]
@@ -50,9 +52,19 @@ impl Known {
         self.lengths.is_empty()
     }
 
-    /// Number of values.
+    /// Number of values that were added.
     pub(super) fn len(&self) -> usize {
-        self.short.len() + self.long.values().map(|long| long.tails.len()).sum::<usize>()
+        self.count
+    }
+
+    /// All values with their kinds, in no order; of many long ones with the same beginning none.
+    pub(super) fn values(&self) -> impl Iterator<Item = (String, &Arc<str>)> {
+        let short = self.short.iter().map(|(value, kind)| (value.to_vec(), kind));
+        let long = self
+            .long
+            .iter()
+            .flat_map(|(head, long)| long.tails.iter().map(move |tail| ([&**head, &**tail].concat(), &long.kind)));
+        short.chain(long).filter_map(|(value, kind)| Some((String::from_utf8(value).ok()?, kind)))
     }
 
     /// Whether a value is worth looking for: long enough, one word, and not known yet.
@@ -76,6 +88,7 @@ impl Known {
     pub(super) fn add(&mut self, value: &str, kind: &Arc<str>) {
         let value = value.as_bytes();
         let Some(first) = first_eight(value) else { return };
+        self.count += 1;
         match value.split_at_checked(HEAD) {
             None | Some((_, [])) => drop(self.short.insert(value.into(), Arc::clone(kind))),
             Some((head, tail)) => {

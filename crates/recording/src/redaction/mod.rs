@@ -19,6 +19,7 @@
 mod built_in;
 mod edits;
 mod known;
+mod named_values;
 mod names;
 mod path;
 mod patterns;
@@ -31,6 +32,7 @@ mod scan;
 mod trail;
 
 pub use super::field_path::PathError;
+pub use named_values::NamedValues;
 pub use patterns::{Shape, shapes};
 pub use placeholder::{NoPlaceholder, Placeholder, has_placeholder, placeholders};
 pub use redactor::{Checkpoint, Find, Redactor, Seen};

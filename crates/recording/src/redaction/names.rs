@@ -174,11 +174,18 @@ pub(super) fn is_bare(name: &str) -> bool {
     normal(name) == "token"
 }
 
-/// Log probabilities name tokens `token`, and usage counts them under many names.
+/// Log probabilities name tokens `token`, usage counts them under many names, and schemas say which fields need which others.
 pub(super) fn exempts(name: &str) -> bool {
     matches!(
         name,
-        "logprobs" | "top_logprobs" | "prompt_logprobs" | "completion_probabilities" | "top_probs" | "probs" | "usage"
+        "logprobs"
+            | "top_logprobs"
+            | "prompt_logprobs"
+            | "completion_probabilities"
+            | "top_probs"
+            | "probs"
+            | "usage"
+            | "dependentRequired"
     )
 }
 

@@ -42,6 +42,8 @@ const UNSEARCHED: &str = "unsearched";
 #[derive(Debug)]
 pub struct Redactor<'a> {
     rules: &'a Rules,
+    /// What is known at the beginning of each record.
+    start: Seen,
     seen: Seen,
     finds: Vec<Find>,
     found: u64,
@@ -69,7 +71,7 @@ struct Secrets {
     /// The number of each secret of a kind.
     numbers: HashMap<Arc<str>, Numbers>,
     /// Secrets found by their names.
-    known: Known,
+    known: Arc<Known>,
 }
 
 impl fmt::Debug for Secrets {
@@ -87,6 +89,22 @@ struct Numbers {
 }
 
 impl Seen {
+    /// Secrets that names show, with their kinds, in no order.
+    pub(super) fn named(&self) -> impl Iterator<Item = (String, &Arc<str>)> {
+        self.0.known.values()
+    }
+
+    /// Nothing but secrets that names show.
+    pub(super) fn of_named<'v>(values: impl Iterator<Item = (&'v str, &'v Arc<str>)>) -> Self {
+        let mut known = Known::default();
+        values
+            .filter(|(value, _)| known.wants(value))
+            .collect::<Vec<_>>()
+            .into_iter()
+            .for_each(|(value, kind)| known.add(value, kind));
+        Self(Arc::new(Secrets { known: Arc::new(known), ..Secrets::default() }))
+    }
+
     /// The secrets that have numbers, with their placeholders, in no order.
     pub fn values(&self) -> impl Iterator<Item = (Placeholder, &str)> {
         self.0.numbers.iter().flat_map(|(kind, numbers)| {
@@ -124,7 +142,13 @@ impl<'a> Redactor<'a> {
     #[must_use]
     pub fn new(rules: &'a Rules) -> Self {
         let (seen, finds, clean) = (Seen::default(), Vec::new(), HashSet::new());
-        Self { rules, seen, finds, found: 0, clean, work: 0, budget: BUDGET }
+        Self { rules, start: seen.clone(), seen, finds, found: 0, clean, work: 0, budget: BUDGET }
+    }
+
+    /// The same, which knows these values at the beginning of each record.
+    #[must_use]
+    pub fn knowing(self, named: &Seen) -> Self {
+        Self { start: named.clone(), seen: named.clone(), ..self }
     }
 
     /// The same with another budget, in bytes of work.
@@ -135,7 +159,7 @@ impl<'a> Redactor<'a> {
 
     /// Begins another record; it still knows in which texts there is nothing, as conversations repeat theirs.
     pub fn begin_another(&mut self) {
-        self.seen = Seen::default();
+        self.seen = self.start.clone();
         self.finds.clear();
         (self.found, self.work) = (0, 0);
     }
@@ -195,18 +219,26 @@ impl<'a> Redactor<'a> {
         }
     }
 
-    /// Number of secrets that were found by their names.
+    /// Number of secrets that were found by their names in this record.
     #[must_use]
     pub fn known(&self) -> usize {
-        self.seen.0.known.len()
+        self.seen.0.known.len() - self.start.0.known.len()
     }
 
     /// Notes a secret of a kind, to be found in whatever is redacted after.
     pub fn learn_value(&mut self, value: &str, kind: &Arc<str>) {
         if self.seen.0.known.wants(value) {
             self.work += (value.len() as u64) * 2 + EACH;
-            Arc::make_mut(&mut self.seen.0).known.add(value, kind);
+            Arc::make_mut(&mut Arc::make_mut(&mut self.seen.0).known).add(value, kind);
         }
+    }
+
+    /// Notes a secret and the placeholder that is to stand for it.
+    pub fn learn_placed(&mut self, value: &str, placeholder: &Placeholder) {
+        self.learn_value(value, &placeholder.kind);
+        let numbers = Arc::make_mut(&mut self.seen.0).numbers.entry(Arc::clone(&placeholder.kind)).or_default();
+        numbers.of.insert(value.into(), placeholder.number);
+        numbers.last = numbers.last.max(placeholder.number);
     }
 
     /// Plain text without its secrets; `None` where it has none.
@@ -298,7 +330,7 @@ impl<'a> Redactor<'a> {
             return if is_done { Vec::new() } else { vec![(0..text.len(), Arc::from(UNSEARCHED))] };
         }
         self.work += EACH;
-        let may_be_clean = text.len() >= SHORTEST_REMEMBERED && self.seen.0.known.is_empty();
+        let may_be_clean = text.len() >= SHORTEST_REMEMBERED && self.known() == 0;
         let hash = if may_be_clean { xxh3_64(text.as_bytes()) } else { 0 };
         if may_be_clean && self.clean.contains(&hash) {
             self.work += text.len() as u64;

@@ -297,14 +297,21 @@ fn after_escape(text: &str, span: Range<usize>) -> Option<Range<usize>> {
     }
 }
 
-/// Takes out what stands within placeholders that an earlier redaction left.
+/// Takes out what an earlier redaction left: what stands within placeholders, and what begins with one that stands for all of it.
 fn leave_placeholders(text: &str, found: &mut Vec<Candidate>) {
     let left: Vec<Range<usize>> = placeholder::all(text).collect();
-    let is_within = |span: &Range<usize>| {
+    found.retain(|(span, _, kind)| {
         let before = left.get(..left.partition_point(|own| own.start <= span.start)).unwrap_or_default();
-        before.last().is_some_and(|own| span.end <= own.end)
-    };
-    found.retain(|(span, ..)| !is_within(span));
+        let Some(own) = before.last().filter(|own| span.start < own.end) else { return true };
+        let after = text.get(own.end.min(span.end)..span.end).unwrap_or_default();
+        let is_own = || {
+            text.get(own.start + PLACEHOLDER.len()..)
+                .is_some_and(|inside| inside.strip_prefix(&**kind).is_some_and(|rest| rest.starts_with([':', ']'])))
+        };
+        // An expression that ends at a space takes in what closes the text in JSON or YAML: quotes, commas, further fields.
+        let is_left = !after.contains(char::is_alphanumeric) || (is_own() && !after.starts_with(char::is_alphanumeric));
+        !is_left
+    });
 }
 
 fn named(name: &str) -> Result<&str, RulesError> {
@@ -359,6 +366,23 @@ mod tests {
         assert!(found(r"def f():\n\n@app.route('/')\n\t@pytest.mark.slow").is_empty());
         assert_eq!(found(r"to:\nnina@example.com"), ["nina@example.com"]);
         assert_eq!(found("n@example.com"), ["n@example.com"]);
+    }
+
+    #[test]
+    fn a_pattern_does_not_find_the_placeholders_that_it_left() {
+        let rules = Rules::none().pattern("pw", r"pw (\S+)").unwrap();
+        let found = |text: &str| {
+            let spans = rules.spans(text, &Known::default()).found;
+            spans.into_iter().map(|(span, _)| text[span].to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(found(r#"with pw hunter2."}"#), [r#"hunter2."}"#]);
+        for left in [r#"pw [REDACTED:pw:1]"}"#, r#"pw [REDACTED:pw:1]","more":"x"}"#, r#"pw [REDACTED:password:2].'}"#]
+        {
+            assert!(found(left).is_empty(), "{left}");
+        }
+        for more in ["pw [REDACTED:pw:1]rest", "pw [REDACTED:email:1]:rest", "pw a[REDACTED:pw:1]"] {
+            assert_eq!(found(more).len(), 1, "{more}");
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@
 
 mod consumption;
 mod family;
+pub(crate) mod named_later;
 mod query;
 pub mod requests;
 mod rules;

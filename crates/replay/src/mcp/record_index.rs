@@ -1,20 +1,23 @@
 //! The records of one server, found by method and canonical parameters.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use serde_json::{Value, json};
 
 use super::params::{ParamRules, is_by_method};
 use crate::{
     account::UnusedRecord,
-    matching::requests::{CassetteIndex, Servable},
+    matching::{
+        named_later::{MOST, NamedSecret, named_by_record},
+        requests::{CassetteIndex, Servable},
+    },
     values::{RecordKey, ValuePlans},
 };
 use recording::{
     canonical::{Identity, Key, McpCall},
     cassette::Record,
     mcp::McpRecord,
-    redaction::{Redactor, Rules, Seen},
+    redaction::{Redactor, Rules, Seen, has_placeholder},
 };
 
 /// A record and its place.
@@ -72,6 +75,8 @@ pub struct RecordIndex {
     records: Vec<IndexedRecord>,
     /// What counts of their requests, by the same places.
     requests: CassetteIndex,
+    /// Whether any request has secrets that were taken out.
+    has_placeholders: bool,
     rules: ParamRules,
     secrets: Rules,
     plans: Arc<ValuePlans>,
@@ -121,7 +126,9 @@ impl RecordIndex {
 
     /// Adds a record of its server in a cassette, which has this place and name.
     pub(super) fn push(&mut self, (cassette, file): (usize, &Arc<str>), source: &Record, record: McpRecord) {
-        self.requests.push(self.identify(&record.method, &record.params), Servable::Yes);
+        let (identity, _) = self.identify_knowing(&[], &record.method, &record.params);
+        self.has_placeholders = self.has_placeholders || has_placeholder(&record.params.to_string());
+        self.requests.push(identity, Servable::Yes);
         let group = source.group.as_deref().map(Into::into);
         let (id, line, file) = (source.id, source.line, Arc::clone(file));
         let indexed = IndexedRecord { record, id, cassette, line, file, group };
@@ -153,21 +160,37 @@ impl RecordIndex {
     /// What counts of a request, without its secrets.
     #[must_use]
     pub fn identify(&self, method: &str, params: &Value) -> Identity {
-        let (shown, _) = self.redacted(method, params);
-        self.rules.identify(&self.server, method, &shown)
+        self.identify_with_secrets(method, params).0
     }
 
-    /// Parameters without their secrets, as a record of them would have them, and the secrets.
-    pub(super) fn redacted(&self, method: &str, params: &Value) -> (Value, Seen) {
+    /// What counts of a request, and its secrets: those too that only its record shows.
+    pub(super) fn identify_with_secrets(&self, method: &str, params: &Value) -> (Identity, Seen) {
+        let (identity, seen) = self.identify_knowing(&[], method, params);
+        if !self.has_placeholders || !self.of_key(identity.key).is_empty() {
+            return (identity, seen);
+        }
+        let body = identity.body();
+        let near = self.requests.closest(&identity, &HashSet::new(), MOST);
+        let recorded = near.into_iter().filter_map(|at| self.requests.identity(at));
+        let named =
+            recorded.filter_map(|recorded| named_by_record(&recorded.body(), &body, &seen)).find_map(|secrets| {
+                let named = self.identify_knowing(&secrets, method, params);
+                (!self.of_key(named.0.key).is_empty()).then_some(named)
+            });
+        named.unwrap_or((identity, seen))
+    }
+
+    fn identify_knowing(&self, known: &[NamedSecret], method: &str, params: &Value) -> (Identity, Seen) {
         // Secrets are numbered over the whole body of a record, and found by their places in it.
         let mut body = json!({"method": method, "params": params});
         let mut redactor = Redactor::new(&self.secrets);
+        known.iter().for_each(|(placeholder, value)| redactor.learn_placed(value, placeholder));
         let shown = if redactor.json(&mut body) {
             body.get_mut("params").map(Value::take).unwrap_or_default()
         } else {
             params.clone()
         };
-        (shown, redactor.seen())
+        (self.rules.identify(&self.server, method, &shown), redactor.seen())
     }
 
     /// A value without its secrets.

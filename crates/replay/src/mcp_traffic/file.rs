@@ -5,11 +5,14 @@
 
 use std::{error::Error, path::PathBuf};
 
-use crate::{mcp::FinishedExchange, player::redact_exchange};
+use crate::{
+    mcp::FinishedExchange,
+    player::{redact_exchange, redact_named},
+};
 use base::rate_limited_log::RateLimitedLog;
 use recording::{
     cassette::{CassetteError, CassetteWriter, Header, RecordedExchange, WriteMode},
-    redaction::Rules,
+    redaction::{NamedValues, Rules},
 };
 
 /// Where a connection is recorded.
@@ -49,6 +52,8 @@ pub struct OpenedCassette {
 pub(super) struct RecordFile {
     writer: CassetteWriter,
     secrets: Rules,
+    /// Secrets that names show in what was written.
+    named: NamedValues,
     /// Something came since the partial file was written.
     pub(super) has_news: bool,
     failing: RateLimitedLog,
@@ -56,20 +61,26 @@ pub(super) struct RecordFile {
 
 impl From<OpenedCassette> for RecordFile {
     fn from(OpenedCassette { writer, target }: OpenedCassette) -> Self {
-        Self { writer, secrets: target.secrets, has_news: false, failing: RateLimitedLog::default() }
+        Self {
+            writer,
+            secrets: target.secrets,
+            named: NamedValues::default(),
+            has_news: false,
+            failing: RateLimitedLog::default(),
+        }
     }
 }
 
 impl RecordFile {
     /// Adds an exchange; false where it took too much work to search it for secrets.
     pub(super) fn add(&mut self, mut exchange: RecordedExchange) -> bool {
-        let is_searched = redact_exchange(&self.secrets, &mut exchange);
-        if is_searched {
-            self.writer.add(exchange);
-        } else {
+        let Some(seen) = redact_exchange(&self.secrets, &mut exchange) else {
             tracing::warn!("an exchange is not recorded: to search it for secrets would take too much work");
-        }
-        is_searched
+            return false;
+        };
+        self.named.add(&seen);
+        self.writer.add(exchange);
+        true
     }
 
     /// Writes what was added, and what has not ended yet.
@@ -78,7 +89,7 @@ impl RecordFile {
             return;
         }
         let mut open = unfinished();
-        open.retain_mut(|made| redact_exchange(&self.secrets, &mut made.exchange));
+        open.retain_mut(|made| redact_exchange(&self.secrets, &mut made.exchange).is_some());
         if let Err(error) = self.writer.flush_with(open.iter().map(|made| &made.exchange))
             && self.failing.due().is_some()
         {
@@ -87,7 +98,10 @@ impl RecordFile {
         }
     }
 
-    pub(super) fn finish(self) -> Result<(), CassetteError> {
+    pub(super) fn finish(mut self) -> Result<(), CassetteError> {
+        if !self.named.is_empty() {
+            self.writer.mend(|whole| redact_named(&self.secrets, &self.named, whole))?;
+        }
         self.writer.finish().map(drop)
     }
 }

@@ -25,7 +25,7 @@ use api::endpoints::CHAT;
 use recording::{
     canonical::{Call, Identity, Progress, Rules, SharedList, Start},
     cassette::{CassetteError, Inherited, Record, bases, shares},
-    redaction::Redactor,
+    redaction::{Redactor, Seen},
 };
 
 /// Fewer records are not worth a thread.
@@ -104,7 +104,7 @@ pub(in crate::player) fn playable(
         index.push(known.identity, servable);
     }
     let searched = config.cassettes.iter().filter(|cassette| config.refuses_secrets_of(cassette));
-    searched.for_each(|cassette| around(&config.secrets, cassette, &mut found));
+    searched.for_each(|cassette| around((&config.secrets, &Seen::default()), cassette, &mut found));
     if found.is_empty() {
         Ok(PlayableRecords { index, across, records, edited, mcp })
     } else {

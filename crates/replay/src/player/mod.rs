@@ -65,7 +65,7 @@ pub use crate::player::{
         recorder::{PendingExchange, RecordErrors, RecordPlace},
     },
     report::environment::{Environment, PROBE, tokenizer_name},
-    secrets::{redact_cassette, redact_exchange, redact_response, secrets},
+    secrets::{redact_cassette, redact_exchange, redact_named, redact_response, secrets},
 };
 use crate::{
     account::{Change, Journal, KeptMisses, NetworkBlock, ToolDrift, http::put},

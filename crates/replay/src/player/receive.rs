@@ -15,13 +15,10 @@ use crate::{
         http::{plain, read},
         session_of, upstream_of,
     },
-    matching::requests::Retry,
+    matching::{named_later::NamedSecret, requests::Retry},
     player::{
-        CassettePlayer, Config, Decided, Decision, Unanswered,
-        config::forwarding::Forwarding,
-        decide::{Received, later_names::NamedSecret},
-        receive::body::Body,
-        secrets,
+        CassettePlayer, Config, Decided, Decision, Unanswered, config::forwarding::Forwarding, decide::Received,
+        receive::body::Body, secrets,
     },
 };
 use api::endpoints::route;
@@ -134,7 +131,7 @@ impl IncomingRequest {
         headers.extend(upstream_header(&parts.extensions));
         let path = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
         let mut redactor = Redactor::new(&config.secrets);
-        known.iter().for_each(|(kind, value)| redactor.learn_value(value, kind));
+        known.iter().for_each(|(placeholder, value)| redactor.learn_placed(value, placeholder));
         let body = SharedBody::from(body);
         secrets::learn_request(&mut redactor, path, &headers);
         let (shown, _) = secrets::shown_body(&mut redactor, &body, None);

@@ -5,6 +5,7 @@ mod lint;
 mod response;
 mod restore;
 mod spelled;
+mod whole;
 
 use std::{collections::HashMap, fmt};
 
@@ -15,12 +16,15 @@ use self::{
     events::{finds_across, redact_events},
     spelled::redact_body,
 };
-pub use self::{lint::secrets, response::redact_response};
+pub use self::{
+    lint::secrets,
+    response::redact_response,
+    whole::{redact_cassette, redact_named},
+};
 pub(super) use self::{
     lint::{Leak, around, found_in},
     restore::{note, note_all, placeholders_of, put_into},
 };
-pub use crate::player::secrets::response::redact_cassette;
 use net::wire::percent_decoded;
 use recording::{
     canonical::{SharedBody, SharedList},
@@ -105,10 +109,12 @@ fn redact_request_rest(redactor: &mut Redactor<'_>, record: &mut Record) {
     record.headers = headers_by(redactor, std::mem::take(&mut record.headers));
 }
 
-/// Takes the secrets out of an exchange; false where it took too much work to search all of it, so that it must not be kept.
+/// Takes the secrets out of an exchange, and returns them; `None` where it took too much work to search all of it, so that it must not
+/// be kept.
 #[must_use]
-pub fn redact_exchange(rules: &Rules, exchange: &mut RecordedExchange) -> bool {
-    !redact(rules, &mut exchange.record, &mut exchange.side).is_unsearched
+pub fn redact_exchange(rules: &Rules, exchange: &mut RecordedExchange) -> Option<Seen> {
+    let redacted = redact(rules, &mut exchange.record, &mut exchange.side);
+    (!redacted.is_unsearched).then_some(redacted.all)
 }
 
 /// Notes the secrets that a record names outside of its request's body.

@@ -37,7 +37,7 @@ impl Session {
         if plan.is_none() && !is_source {
             return Values::default();
         }
-        let (_, seen) = self.index.redacted(method, params);
+        let (_, seen) = self.index.identify_with_secrets(method, params);
         let values = plan.map(|plan| plan.values(&seen, &self.earlier)).unwrap_or_default();
         self.account.counts.placeholders += u64::from(plan.is_some_and(|plan| plan.leaves_any(&values)));
         if is_source {

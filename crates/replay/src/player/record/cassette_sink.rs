@@ -34,7 +34,7 @@ use recording::{
     cassette::{Answer, CassetteError, CassetteWriter, Content, Fault, Record, RecordedExchange, Side, ValueSource},
     exchange::{Exchange, ExchangeRequest},
     recorder::{Progress, Sink},
-    redaction::{Placeholder, Rules, Seen},
+    redaction::{NamedValues, Placeholder, Rules, Seen},
     trace::{Outcome, ResponseContent},
 };
 
@@ -85,6 +85,8 @@ pub struct CassetteSink {
     written_waiting: (usize, usize),
     /// Values in the requests of what was written.
     earlier: EarlierValues,
+    /// Secrets that names show in what was written.
+    named: NamedValues,
     failing: RateLimitedLog,
 }
 
@@ -130,6 +132,7 @@ impl CassetteSink {
             next_waiting: Instant::now(),
             written_waiting: (0, 0),
             earlier: EarlierValues::default(),
+            named: NamedValues::default(),
             failing,
         }
     }
@@ -173,6 +176,7 @@ impl CassetteSink {
             let id = self.writer.add_with_ids(recorded, output_ids);
             self.earlier.add(id, &session, &redacted.asked);
             self.counts.add_redacted(&redacted.all);
+            self.named.add(&redacted.all);
             self.counts.note(|report| {
                 report.partial += u64::from(is_partial);
                 report.of_mcp += usize::from(of_mcp);
@@ -261,6 +265,10 @@ impl Sink for CassetteSink {
 
     fn finish(mut self) -> Result<(), CassetteError> {
         self.write(|_, _| true);
+        if !self.named.is_empty() {
+            let (writer, secrets, named) = (&mut self.writer, &self.secrets, &self.named);
+            self.progress.searching(|| writer.mend(|whole| secrets::redact_named(secrets, named, whole)))?;
+        }
         let path = self.writer.path().to_owned();
         let records = self.writer.finish()?;
         self.counts.note(|report| report.not_written = (records == 0).then_some(path));

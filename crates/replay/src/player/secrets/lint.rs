@@ -13,11 +13,14 @@ use std::{
 
 use serde_json::Value;
 
-use super::{finds_across, finds_in_copy, headers_by, learn_rest, redact_answer, shown_body, shown_path};
+use super::{
+    finds_across, finds_in_copy, headers_by, learn_rest, redact_answer, shown_body, shown_path,
+    whole::{named_in, redact_tools},
+};
 use crate::player::record::{assemble, recorder::route_of};
 use recording::{
     cassette::{Answer, Cassette, Inherited, Moment, Record, Side, bases, other_blobs_of, read_beside, timing_of},
-    redaction::{Find, Redactor, Rules},
+    redaction::{Find, Redactor, Rules, Seen},
 };
 
 /// Digits that a number of any kind may have by chance.
@@ -48,11 +51,13 @@ impl fmt::Display for Leak {
     }
 }
 
-/// The secrets that a cassette holds, each as `file:line: what`; its sidecar too. One in a message is named once, where the message
+/// The secrets that a cassette holds, each as `file:line: what`; its sidecar too. What a name shows to be one is one in all of it. One in a message is named once, where the message
 /// stands, however many requests repeat it.
 #[must_use]
 pub fn secrets(rules: &Rules, cassette: &Cassette) -> Vec<String> {
-    let (mut redactor, mut begun) = (Redactor::new(rules), Inherited::new(&bases(&cassette.records)));
+    let named = named_in(rules, cassette).seen();
+    let mut redactor = Redactor::new(rules).knowing(&named);
+    let mut begun = Inherited::new(&bases(&cassette.records));
     let of_record = |(at, record): (usize, &Record)| {
         redactor.begin_another();
         learn_rest(&mut redactor, record);
@@ -65,8 +70,8 @@ pub fn secrets(rules: &Rules, cassette: &Cassette) -> Vec<String> {
         found_in(&mut redactor, record, &cassette.path)
     };
     let mut found: Vec<Leak> = cassette.records.iter().enumerate().flat_map(of_record).collect();
-    around(rules, cassette, &mut found);
-    beside(rules, cassette, &mut found);
+    around((rules, &named), cassette, &mut found);
+    beside((rules, &named), cassette, &mut found);
     found.iter().map(Leak::to_string).collect()
 }
 
@@ -105,8 +110,8 @@ pub(super) fn search_side(redactor: &mut Redactor<'_>, path: &str, side: &Side) 
 }
 
 /// Adds the secrets that are in a file beside its records.
-pub(in crate::player) fn around(rules: &Rules, cassette: &Cassette, found: &mut Vec<Leak>) {
-    let mut redactor = Redactor::new(rules);
+pub(in crate::player) fn around((rules, named): (&Rules, &Seen), cassette: &Cassette, found: &mut Vec<Leak>) {
+    let mut redactor = Redactor::new(rules).knowing(named);
     let mut known = known_of(found);
     let mut add = |line: usize, finds: Vec<Find>| {
         let leak = |find| Leak { file: cassette.path.clone(), line: Some(line), find };
@@ -129,10 +134,10 @@ pub(in crate::player) fn around(rules: &Rules, cassette: &Cassette, found: &mut 
     }
     // Values that are secrets by their names.
     redactor.begin_another();
-    for (key, fields) in [("recorded", &cassette.header.recorded), ("tools", &cassette.tools)] {
-        redactor.json(&mut Value::Object(fields.clone()));
-        add(cassette.line_of(key, None), redactor.take_finds());
-    }
+    redactor.fields(&mut cassette.header.recorded.clone());
+    add(cassette.line_of("recorded", None), redactor.take_finds());
+    redact_tools(&mut redactor, &mut cassette.tools.clone());
+    add(cassette.line_of("tools", None), redactor.take_finds());
 }
 
 /// A line with spaces for what is escaped in it: the `n` of a line break belongs to no word.
@@ -150,8 +155,8 @@ fn unescaped(line: &str) -> Cow<'_, str> {
 }
 
 /// Adds what a cassette's sidecar holds, record or not.
-fn beside(rules: &Rules, cassette: &Cassette, found: &mut Vec<Leak>) {
-    let mut redactor = Redactor::new(rules);
+fn beside((rules, named): (&Rules, &Seen), cassette: &Cassette, found: &mut Vec<Leak>) {
+    let mut redactor = Redactor::new(rules).knowing(named);
     let mut known = known_of(found);
     let timing = timing_of(&cassette.path);
     let bytes = read_beside(&cassette.path, &timing).unwrap_or_default();

@@ -1,0 +1,129 @@
+//! Takes the secrets out of a cassette: what `cassette redact` writes.
+
+use serde_json::{Map, Value};
+
+use super::{
+    AnsweredValues, Searched, learn_messages, learn_rest, lint::search_side, name_sources, redact_request_rest,
+    redact_rest, redact_texts, shown_body,
+};
+use crate::player::record::cassette_sink::EarlierValues;
+use recording::{
+    canonical::SharedList,
+    cassette::{Cassette, Inherited, Moment, Record, Side, bases},
+    redaction::{NamedValues, Redactor, Rules, Seen},
+};
+
+/// The cassette without its secrets. The numbers of the records that held some.
+pub fn redact_cassette(rules: &Rules, cassette: &mut Cassette) -> Vec<u64> {
+    let named = named_in(rules, cassette).seen();
+    let mut redactor = Redactor::new(rules).knowing(&named);
+    let header = &mut cassette.header;
+    header.redact.is_off = false;
+    redact_texts(&mut redactor, header.ignore.iter_mut().chain(&mut header.scrub).chain(&mut header.match_headers));
+    redact_texts(&mut redactor, header.matching.iter_mut().chain(&mut header.clock));
+    redactor.fields(&mut header.recorded);
+    redact_records(rules, &named, cassette)
+}
+
+/// As [`redact_cassette`], of the records and the definitions of tools, which were searched without what others name. A recording does
+/// so at its end, with all that its records name.
+pub fn redact_named(rules: &Rules, named: &NamedValues, cassette: &mut Cassette) -> Vec<u64> {
+    redact_records(rules, &named.seen(), cassette)
+}
+
+/// The secrets that names show anywhere in a cassette. Messages that a request repeats are read once.
+pub(super) fn named_in(rules: &Rules, cassette: &Cassette) -> NamedValues {
+    let (mut redactor, mut named) = (Redactor::new(rules), NamedValues::default());
+    redactor.learn_fields(&cassette.header.recorded);
+    cassette.tools.values().for_each(|definition| redactor.learn(definition));
+    named.add(&redactor.seen());
+    for (record, base) in cassette.records.iter().zip(bases(&cassette.records)) {
+        redactor.begin_another();
+        learn_rest(&mut redactor, record);
+        match (record.body.messages(), record.body.list()) {
+            (Some(messages), Some(list)) => {
+                let earlier = base.and_then(|base| cassette.records.get(base)?.body.messages());
+                let from = earlier.filter(|earlier| messages.since(earlier).is_some()).map_or(0, SharedList::len);
+                let (before, after) = record.body.around_messages();
+                redactor.learn_fields(&before);
+                learn_messages(&mut redactor, (list, messages), from);
+                redactor.learn_fields(&after);
+            }
+            _ => redactor.learn(record.body.fields()),
+        }
+        named.add(&redactor.seen());
+    }
+    named
+}
+
+/// Takes the secrets out of the definitions of tools. What a tool is called says nothing of its schema.
+pub(super) fn redact_tools(redactor: &mut Redactor<'_>, tools: &mut Map<String, Value>) {
+    for (name, mut definition) in std::mem::take(tools) {
+        redactor.json(&mut definition);
+        tools.insert(redactor.text(&name).unwrap_or(name), definition);
+    }
+}
+
+fn redact_records(rules: &Rules, named: &Seen, cassette: &mut Cassette) -> Vec<u64> {
+    redact_tools(&mut Redactor::new(rules).knowing(named), &mut cassette.tools);
+    let mut values = EarlierValues::default();
+    let mut begun: Inherited<(SharedList<Value>, Searched)> = Inherited::new(&bases(&cassette.records));
+    let mut changed = Vec::new();
+    for (at, record) in cassette.records.iter_mut().enumerate() {
+        let earlier = begun.of(at).map(|(_, earlier)| earlier);
+        let messages = record.body.messages().cloned().unwrap_or_default();
+        let redacted = redact_record(rules, named, record, earlier);
+        // Requests to a server have sessions of their own.
+        let session = record.mcp_call().map(|call| call.server).unwrap_or_default();
+        if !record.is_fixture {
+            values.name_in(record, &session, &redacted.answered);
+            values.add(record.id, &session, &redacted.asked);
+        }
+        begun.keep(at, (messages, redacted.searched));
+        let is_changed = redacted.is_changed;
+        changed.extend(is_changed.then_some(record.id));
+    }
+    changed
+}
+
+struct RedactedRecord {
+    is_changed: bool,
+    searched: Searched,
+    asked: Seen,
+    answered: AnsweredValues,
+}
+
+/// Takes the secrets out of a record that continues the earlier messages.
+fn redact_record(
+    rules: &Rules,
+    named: &Seen,
+    record: &mut Record,
+    earlier: Option<(SharedList<Value>, Searched)>,
+) -> RedactedRecord {
+    let mut side = record.side.take().unwrap_or_default();
+    let (had, was_recorded) = (side != Side::default(), side.answer == record.answer.fingerprint());
+    // The text from before an edit was not searched with the answer.
+    let mut stale = Redactor::new(rules).knowing(named);
+    if had && !was_recorded {
+        search_side(&mut stale, &record.path, &side);
+    }
+    if stale.found_any() {
+        (side.body, side.ids) = (None, side.ids.into_iter().filter(|(_, id)| stale.text(id).is_none()).collect());
+        side.events.iter_mut().for_each(|Moment(_, data, _)| *data = None);
+    }
+    let mut redactor = Redactor::new(rules).knowing(named);
+    learn_rest(&mut redactor, record);
+    let (messages, known) = earlier.unzip();
+    let (body, searched) = shown_body(&mut redactor, &record.body, messages.as_ref().zip(known));
+    record.body = body;
+    redact_request_rest(&mut redactor, record);
+    let asked = redactor.seen();
+    // What earlier messages held may be spelled by the events of this record too.
+    let is_changed = redact_rest(&mut redactor, record, &mut side, searched.has_any) || stale.found_any();
+    let answered = name_sources(record, &asked, &redactor.seen());
+    if is_changed && was_recorded {
+        side.answer = record.answer.fingerprint();
+    }
+    record.side = had.then_some(side);
+    RedactedRecord { is_changed, searched, asked, answered }
+}
