@@ -5,6 +5,7 @@
 //! per record is its arrival, its duration and its block hashes.
 
 mod audit;
+mod compare;
 mod concurrency;
 mod fit;
 mod schedule;
@@ -15,6 +16,7 @@ mod text;
 
 pub use crate::recording::trace::check;
 pub use audit::{AuditReport, Revealed, Secret, audit};
+pub use compare::{Compared, Comparison, Gate, GateResult, compare};
 pub use concurrency::Concurrency;
 pub use fit::{Figure, FitReport, InspectFitError, Predicted, Prediction, fit};
 pub use schedule::{Workload, WorkloadError};

@@ -71,6 +71,22 @@ pub fn change(values: &[(Duration, Duration)]) -> Option<Change> {
 /// Returns the interval of a quantile of values in the order of their times; `None` where there are too few of them for it.
 #[must_use]
 pub fn interval(values: &[Duration], share: f64, seed: u64) -> Option<Interval> {
+    let quantiles = resampled(values, share, seed)?;
+    Some(Interval { low: millis(quantile(&quantiles, 0.025)?), high: millis(quantile(&quantiles, 0.975)?) })
+}
+
+/// Returns the interval of how much larger a quantile of `later` is than that of `earlier`; `None` where there are too few of either.
+#[must_use]
+pub fn interval_of_difference(earlier: &[Duration], later: &[Duration], share: f64, seed: u64) -> Option<Interval> {
+    let (earlier, later) = (resampled(earlier, share, seed)?, resampled(later, share, seed ^ 1)?);
+    let mut differences: Vec<f64> = earlier.iter().zip(&later).map(|(old, new)| millis(*new) - millis(*old)).collect();
+    differences.sort_by(f64::total_cmp);
+    let (low, high) = (differences.get(RESAMPLES / 40)?, differences.get(RESAMPLES - 1 - RESAMPLES / 40)?);
+    Some(Interval { low: *low, high: *high })
+}
+
+/// Quantiles of resamples that are put together of blocks of the values.
+fn resampled(values: &[Duration], share: f64, seed: u64) -> Option<Vec<Duration>> {
     let count = values.len();
     // Ten values have to be beyond the quantile.
     if count < FEWEST || float(count) * (1.0 - share) < 10.0 {
@@ -88,7 +104,7 @@ pub fn interval(values: &[Duration], share: f64, seed: u64) -> Option<Interval> 
         resampled.truncate(count);
         quantiles.extend(quantile(&resampled, share));
     }
-    Some(Interval { low: millis(quantile(&quantiles, 0.025)?), high: millis(quantile(&quantiles, 0.975)?) })
+    Some(quantiles)
 }
 
 /// The smallest value that at least this share of them does not exceed.
@@ -167,5 +183,18 @@ mod tests {
         });
         assert!(holds.count() >= 88);
         assert_eq!(interval(&[MS; 100], 0.999, 0), None, "p99.9 of a hundred");
+    }
+
+    #[test]
+    fn a_difference_is_shown_where_there_is_one_and_not_else() {
+        let values = |seed, slower| run(seed, 400, slower).into_iter().map(|(_, value)| value).collect::<Vec<_>>();
+        let holds_zero = |earlier: &[Duration], later: &[Duration]| {
+            let interval = interval_of_difference(earlier, later, 0.5, 7).unwrap();
+            interval.low <= 0.0 && interval.high >= 0.0
+        };
+        let same = (0..20).filter(|seed| holds_zero(&values(*seed, 1.0), &values(seed + 100, 1.0))).count();
+        assert!(same >= 18, "{same} of 20 runs against themselves");
+        let slower: Vec<Duration> = values(3, 1.0).into_iter().map(|value| value.mul_f64(1.2)).collect();
+        assert!(!holds_zero(&values(4, 1.0), &slower));
     }
 }

@@ -1,5 +1,6 @@
 //! `inspect`: its arguments, and what was found in a trace, or decided for a workload, as text or as JSON.
 
+mod compare;
 pub(in crate::cli) mod simulate;
 
 use std::{num::NonZeroU32, path::PathBuf, process::ExitCode};
@@ -50,6 +51,10 @@ pub(in crate::cli) enum InspectCommand {
                                  vllm-vcr inspect simulate day.jsonl.gz --latency-trace day.jsonl.gz --speed 3 --json | jq .ttft_ms"
     )]
     Simulate(Box<SimulateArgs>),
+    /// Compare two traces: what changed, how sure that is, and whether a gate lets it pass.
+    #[command(after_long_help = "Examples:\n  vllm-vcr inspect compare monday.jsonl.gz tuesday.jsonl.gz\n  \
+                                 vllm-vcr inspect compare before.jsonl.gz after.jsonl.gz --gate gate.toml --markdown change.md")]
+    Compare(compare::CompareArgs),
 }
 
 /// Traces to fit, and one to predict.
@@ -119,6 +124,7 @@ pub(in crate::cli) fn run(command: InspectCommand) -> Result<ExitCode, Failure> 
         InspectCommand::Schedule(args) => schedule(&args),
         InspectCommand::Fit(args) => fit(&args),
         InspectCommand::Simulate(args) => simulate::run(&args),
+        InspectCommand::Compare(args) => compare::run(&args),
     }
 }
 

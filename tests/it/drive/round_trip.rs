@@ -43,6 +43,38 @@ fn tokens_come_back_by_their_ids_and_the_result_is_a_trace() {
 }
 
 #[test]
+fn a_run_is_compared_with_its_recording_and_a_gate_decides() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let server = Running::start(&["play", "--port", "0", "--instant"]);
+    let run = path("run.jsonl");
+    drive(&server, &["--arrivals", "burst", "--out", &run]);
+    let trace = tree::root().join(TRACE).to_str().unwrap().to_owned();
+    for (gate, code, said) in [
+        (
+            "[output_tokens_mean]\nmax_increase = '0%'\nmax_decrease = '0%'\n[e2e_p50]\nmax_increase = '5%'\n",
+            0,
+            "e2e_p50",
+        ),
+        ("[e2e_p50]\nmax_decrease = '50%'\n", 1, "it fell by"),
+        ("[goodness]\nmin = '1'\n", 1, "there is no such metric"),
+        ("[e2e_p50]\nmost = '1'\n", 3, "gate.toml: "),
+    ] {
+        std::fs::write(path("gate.toml"), gate).unwrap();
+        let (gate, junit, table) = (path("gate.toml"), path("gate.xml"), path("table.md"));
+        let written = ["--gate", &gate, "--junit", &junit, "--markdown", &table];
+        let output = vcr(&[&["inspect", "compare", &trace, &run][..], &written].concat());
+        let printed = [output.stdout, output.stderr].concat();
+        let printed = String::from_utf8(printed).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{printed}");
+        assert!(printed.contains(said), "{said}: {printed}");
+        let failures = format!("failures=\"{}\"", u8::from(code == 1));
+        assert!(code == 3 || std::fs::read_to_string(&junit).unwrap().contains(&failures));
+        assert!(code == 3 || std::fs::read_to_string(&table).unwrap().contains("| ttft_p99 | "));
+    }
+}
+
+#[test]
 fn a_closed_loop_sends_everything_once() {
     let server = Running::start(&["play", "--instant", "--port", "0"]);
     let (code, printed) = drive(&server, &["--concurrency", "3"]);

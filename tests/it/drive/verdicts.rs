@@ -128,11 +128,12 @@ fn damage_of_a_stream_is_named_with_its_request_and_place() {
     assert_eq!(altered["results"]["check"]["differences"], named);
     let counting = proxy(server.address, |_, whole| {
         let (head, events) = events(&whole);
-        let altered = events.iter().map(|event| event.replace("\"prompt_tokens\":5", "\"prompt_tokens\":6"));
+        let altered = events.iter().map(|event| event.replace("\"completion_tokens\":4", "\"completion_tokens\":5"));
         response(&head, &altered.collect::<Vec<_>>())
     });
     let counted = drive(&trace, counting, &["--check", "--concurrency", "1"]);
-    assert_eq!(counted["results"]["check"]["differences"][0]["request"], 1, "{counted:#}");
+    let named = json!([{"request": 1, "difference": "usage", "recorded": [5, 4], "came": [5, 5]}]);
+    assert_eq!(counted["results"]["check"]["differences"], named);
 }
 
 #[test]
