@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use super::{CHAT, Running, Shelf, chat, engine, read, vcr};
+use super::{CHAT, Running, Shelf, chat, engine, read, record, said, tape, vcr};
 
 /// One that JSON escapes, another one of the same user, and one that is named in a request of its own.
 const PASSWORDS: [&str; 2] = ["Tr0ub4dor\"and\\3", "c0rrect-h0rse\"9"];
@@ -73,8 +73,8 @@ async fn a_recording_has_no_secret_that_a_later_request_names() {
     for (password, pin) in [(PASSWORDS[0], PIN), (PASSWORDS[1], "pin-1234-5678")] {
         let play = shelf.play(&["--strict"]);
         ask(&play, password, pin).await;
-        let (code, said) = play.stop();
-        assert!(code == 0 && !said.contains(pin), "{said}");
+        let (code, notes) = play.stop();
+        assert!(code == 0 && !notes.contains(pin), "{notes}");
     }
 }
 
@@ -112,9 +112,9 @@ async fn the_tools_search_a_whole_file() {
     let text = shelf.text();
     assert!(text.contains("Tr0ub4dor") && text.contains(PIN), "{text}");
     let validated = vcr(&["cassette", "validate", shelf.name()]);
-    let said = String::from_utf8_lossy(&validated.stdout).into_owned();
+    let leaks = String::from_utf8_lossy(&validated.stdout).into_owned();
     let line = 1 + text.lines().position(|line| line.contains("- id: 0")).unwrap();
-    assert!(said.contains(&format!("tape.yaml:{line}: password")), "{said}");
+    assert!(leaks.contains(&format!("tape.yaml:{line}: password")), "{leaks}");
     assert_eq!(vcr(&["cassette", "redact", shelf.name()]).status.code(), Some(0));
     assert_clean(&shelf);
     let play = shelf.play(&["--strict"]);
@@ -139,7 +139,7 @@ async fn the_name_of_a_tool_makes_no_secret_of_its_schema() {
     assert_eq!(tap.send(CHAT, &body).await.status, 200);
     tap.stop();
     let text = shelf.text();
-    assert!(!text.contains("REDACTED") && text.contains("\n  reset_password: "), "{text}");
+    assert!(!text.contains("REDACTED") && text.contains("\n  reset_password:\n"), "{text}");
     assert_eq!(vcr(&["cassette", "validate", shelf.name()]).status.code(), Some(0));
     let play = shelf.play(&["--strict"]);
     assert_eq!(play.send(CHAT, &body).await.status, 200);
@@ -168,8 +168,33 @@ async fn a_pattern_that_ends_at_a_space_leaves_a_cassette_that_can_be_played() {
         let answer = play.send(CHAT, body).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
     }
-    let (code, said) = play.stop();
-    assert_eq!(code, 0, "{said}\n{}", shelf.text());
+    let (code, notes) = play.stop();
+    assert_eq!(code, 0, "{notes}\n{}", shelf.text());
     let validated = vcr(&["cassette", "validate", shelf.name(), pattern[0], pattern[1]]);
     assert_eq!(validated.status.code(), Some(0), "{}", String::from_utf8_lossy(&validated.stdout));
+}
+
+#[tokio::test]
+async fn a_supplied_value_is_found_under_every_kind_that_records_have_for_it() {
+    let key = "sk-live-9f8e7d6c5b4a39281706f5e4d3c2b1a0";
+    let fetch = |key: &str| format!("fetch https://a-host-with-a-name.x.example/?api_key={key}");
+    let shelf = Shelf::with(&tape(&[
+        record(&["make one"], &json!({ "api_key": key }).to_string()),
+        record(&[&fetch(key)], "fetched"),
+    ]));
+    assert_eq!(vcr(&["cassette", "redact", shelf.name()]).status.code(), Some(0));
+    let text = shelf.text();
+    assert!(text.contains("[REDACTED:apikey:1]") && text.contains("[REDACTED:api_key:1]"), "{text}");
+    let supplied = shelf.folder.path().join("values");
+    fs::write(&supplied, format!("apikey:1 = {key}\n")).unwrap();
+    let play = shelf.play(&["--secrets", supplied.to_str().unwrap()]);
+    assert_eq!(said(&play.send(CHAT, &chat(&["make one"])).await), json!({ "api_key": key }).to_string());
+    let answer = play.send(CHAT, &chat(&[&fetch(key)])).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    // One that is too short to be looked for: both texts are shown where they differ, and how to say that it is the same.
+    let missed = play.send(CHAT, &chat(&[&fetch("short")])).await.text();
+    for part in ["y=[REDACTED:assigned:1]", "y=[REDACTED:api_key:1]", "--secrets FILE", "#1 api_key:1 = VALUE"] {
+        assert!(missed.contains(part), "{part}: {missed}");
+    }
+    play.stop();
 }

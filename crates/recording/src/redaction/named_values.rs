@@ -1,6 +1,8 @@
 //! Secrets that names show anywhere in a recording, to be found in all of it: a prompt spells a password that a later call names.
 //!
 //! Limits: a value that may be a word of the language is found in its own record only, and so are values beyond [`MOST_BYTES`].
+//!
+//! See docs/decisions/0116-named-values-count-in-the-whole-recording.md.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 

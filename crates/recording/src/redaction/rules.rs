@@ -26,6 +26,7 @@ pub struct Rules {
     enabled: u64,
     patterns: Vec<(Arc<str>, Regex)>,
     literals: Vec<(Arc<str>, String)>,
+    supplied: Vec<(Arc<str>, String)>,
     places: Vec<FieldPath>,
 }
 
@@ -80,6 +81,8 @@ enum By {
     Shape,
     GenericShape,
     Name,
+    /// It was supplied: a recording that did not know it has what it found otherwise.
+    Supplied,
 }
 
 /// A secret that was found: others may overlap it.
@@ -107,6 +110,7 @@ impl Rules {
             enabled: 0,
             patterns: Vec::new(),
             literals: Vec::new(),
+            supplied: Vec::new(),
             places: Vec::new(),
         }
     }
@@ -173,10 +177,16 @@ impl Rules {
     /// # Errors
     /// When the value is shorter than 4 bytes or its name cannot stand in a placeholder.
     pub fn literal(mut self, name: &str, value: &str) -> Result<Self, RulesError> {
-        if value.len() < SHORTEST_LITERAL {
-            return Err(RulesError::Short(name.to_owned()));
-        }
-        self.literals.push((named(name)?.into(), value.to_owned()));
+        self.literals.push(literal(name, value)?);
+        Ok(self)
+    }
+
+    /// As [`literal`](Self::literal), where nothing else is found: what other rules find keeps its kind and its extent.
+    ///
+    /// # Errors
+    /// As those of [`literal`](Self::literal).
+    pub fn supplied(mut self, name: &str, value: &str) -> Result<Self, RulesError> {
+        self.supplied.push(literal(name, value)?);
         Ok(self)
     }
 
@@ -217,7 +227,8 @@ impl Rules {
 
     /// Whether a number may be a secret: a card's, or one that was named or described.
     pub(super) fn may_be_secret(&self, number: &str) -> bool {
-        let is_searched = number.len() >= SHORTEST_CARD || !self.literals.is_empty() || !self.patterns.is_empty();
+        let is_described = !(self.literals.is_empty() && self.supplied.is_empty() && self.patterns.is_empty());
+        let is_searched = number.len() >= SHORTEST_CARD || is_described;
         is_searched && number.bytes().all(|byte| byte.is_ascii_digit())
     }
 
@@ -233,6 +244,13 @@ impl Rules {
             let (further, more) = self.found(&decoded.text, known);
             work += more;
             found.extend(further.into_iter().map(|(span, by, kind)| (decoded.original(&span), by, kind)));
+        }
+        if !self.supplied.is_empty() {
+            let others: Vec<Range<usize>> =
+                found.iter().filter(|(_, by, _)| *by != By::Supplied).map(|(span, ..)| span.clone()).collect();
+            let overlaps =
+                |span: &Range<usize>| others.iter().any(|other| other.start < span.end && span.start < other.end);
+            found.retain(|(span, by, _)| *by != By::Supplied || !overlaps(span));
         }
         found.sort_by_key(|(span, by, _)| (span.start, std::cmp::Reverse(span.end), *by));
         let mut merged: Vec<(Range<usize>, Arc<str>)> = Vec::new();
@@ -250,9 +268,11 @@ impl Rules {
         let (spans, compared) = known.spans(text);
         let mut found: Vec<Candidate> =
             spans.into_iter().map(|(span, kind)| (span, By::Name, Arc::clone(kind))).collect();
-        for (kind, value) in &self.literals {
-            let parts = text.match_indices(value);
-            found.extend(parts.map(|(at, part)| (at..at + part.len(), By::Shape, Arc::clone(kind))));
+        for (literals, by) in [(&self.literals, By::Shape), (&self.supplied, By::Supplied)] {
+            for (kind, value) in literals {
+                let parts = text.match_indices(value);
+                found.extend(parts.map(|(at, part)| (at..at + part.len(), by, Arc::clone(kind))));
+            }
         }
         let tried = self.find_built_in(text, &mut found);
         for (kind, regex) in &self.patterns {
@@ -261,7 +281,7 @@ impl Rules {
         if !found.is_empty() {
             leave_placeholders(text, &mut found);
         }
-        let passes = 1 + tried + self.patterns.len() + self.literals.len();
+        let passes = 1 + tried + self.patterns.len() + self.literals.len() + self.supplied.len();
         (found, (text.len() * passes) as u64 + compared * 64)
     }
 
@@ -312,6 +332,13 @@ fn leave_placeholders(text: &str, found: &mut Vec<Candidate>) {
         let is_left = !after.contains(char::is_alphanumeric) || (is_own() && !after.starts_with(char::is_alphanumeric));
         !is_left
     });
+}
+
+fn literal(name: &str, value: &str) -> Result<(Arc<str>, String), RulesError> {
+    if value.len() < SHORTEST_LITERAL {
+        return Err(RulesError::Short(name.to_owned()));
+    }
+    Ok((named(name)?.into(), value.to_owned()))
 }
 
 fn named(name: &str) -> Result<&str, RulesError> {
@@ -383,6 +410,23 @@ mod tests {
         for more in ["pw [REDACTED:pw:1]rest", "pw [REDACTED:email:1]:rest", "pw a[REDACTED:pw:1]"] {
             assert_eq!(found(more).len(), 1, "{more}");
         }
+    }
+
+    #[test]
+    fn what_is_supplied_has_the_kind_that_other_rules_give_it() {
+        let rules = Rules::default().supplied("apikey", "sk-live-9f8e7d6c5b4a39281706f5e4d3c2b1a0").unwrap();
+        let found = |text: &str| {
+            let spans = rules.spans(text, &Known::default()).found;
+            spans.into_iter().map(|(_, kind)| kind.to_string()).collect::<Vec<_>>()
+        };
+        let plain = Rules::default();
+        let url = "https://x.example/?api_key=sk-live-9f8e7d6c5b4a39281706f5e4d3c2b1a0&n=1";
+        let without = plain.spans(url, &Known::default()).found;
+        assert!(without.len() == 1 && &*without[0].1 != "apikey", "{without:?}");
+        assert_eq!(rules.spans(url, &Known::default()).found, without);
+        let rules = Rules::none().supplied("pin", "12-34-56").unwrap();
+        assert_eq!(rules.spans("it is 12-34-56", &Known::default()).found, [(6..14, "pin".into())]);
+        assert_eq!(found("nothing"), Vec::<String>::new());
     }
 
     #[test]

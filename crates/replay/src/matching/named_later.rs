@@ -24,7 +24,8 @@ pub(crate) fn named_by_record(recorded: &Value, asked: &Value, seen: &Seen) -> O
     if !collect(recorded, asked, &mut found) || found.is_empty() {
         return None;
     }
-    // Those that the request names have other numbers where the record names more before them.
+    // Those that the request names have other numbers where the record names more before them, and other kinds where it names them
+    // otherwise.
     for (_, value) in &mut found {
         if let Ok(own) = value.parse::<Placeholder>() {
             *value = seen.of_kind(&own.kind).find(|(number, _)| *number == own.number)?.1.to_owned();
@@ -65,8 +66,7 @@ fn collect_text(recorded: &str, asked: &str, found: &mut Vec<NamedSecret>) -> bo
         let Some((value, left)) = at.and_then(|at| rest.split_at_checked(at)) else { return false };
         if value != recorded.get(span.clone()).unwrap_or_default() {
             let is_value = !value.is_empty() && value.len() <= LONGEST && !value.contains(char::is_whitespace);
-            let is_other = value.parse::<Placeholder>().is_ok_and(|own| own.kind == placeholder.kind);
-            if !is_value || (has_placeholder(value) && !is_other) {
+            if !is_value || (has_placeholder(value) && value.parse::<Placeholder>().is_err()) {
                 return false;
             }
             found.push((placeholder.clone(), value.to_owned()));
@@ -102,6 +102,7 @@ mod tests {
             ("it is [REDACTED:password:1].", "it is .", None),
             ("[REDACTED:pin:1]", "[REDACTED:pin:2]", None),
             ("[REDACTED:pin:1] [REDACTED:pin:2]", "1234 [REDACTED:pin:1]", Some("pin:1=1234,pin:2=hunter2hunter2")),
+            ("[REDACTED:key:1]", "[REDACTED:pin:1]", Some("key:1=hunter2hunter2")),
             ("[REDACTED:pin:1] [REDACTED:pin:2]", "1234 [REDACTED:email:1]", None),
             ("[REDACTED:pin:1]", "[REDACTED:pin:1]", None),
             ("it is here", "it is there", None),

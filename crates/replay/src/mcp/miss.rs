@@ -167,6 +167,7 @@ impl Miss<'_> {
                 if is_alike && only_flags(edits) {
                     advice.by_flags(edits);
                 }
+                found.filter(|_| is_alike).into_iter().for_each(|found| advice.by_secrets(found, edits));
                 advice.add("rerecord", format!("If intended, record it: {}", self.command()));
                 if is_alike {
                     advice.by_flags(edits);

@@ -1,6 +1,12 @@
 //! What helps against a miss: each cause of a difference has its own remedy.
 
-use super::edit::{Cause, Edit};
+use std::ops::Range;
+
+use super::{
+    comparison::Comparison,
+    edit::{Cause, Edit},
+};
+use recording::{canonical::Difference, redaction::placeholders};
 
 /// Longest command that is shown; a part of one would be another command.
 const LONGEST: usize = 200;
@@ -38,6 +44,24 @@ impl Advice {
         advice.add("on_exhausted", "Serve the last one again with --on-exhausted last".to_owned());
         advice.add("rerecord", format!("record the extra call: {record}"));
         advice
+    }
+
+    /// Adds how to supply the first secret for which the record has a placeholder and the request has something else.
+    pub(crate) fn by_secrets(&mut self, found: &Comparison, edits: &[Edit<'_>]) {
+        let missing = edits.iter().find_map(|edit| {
+            let Difference { recorded, received, .. } = edit.difference;
+            let (recorded, received) = (recorded.as_ref()?.as_str()?, received.as_ref()?.as_str()?);
+            let is_missing =
+                |(span, _): &(Range<usize>, _)| !recorded.get(span.clone()).is_some_and(|it| received.contains(it));
+            placeholders(recorded).find(is_missing)
+        });
+        if let Some((_, placeholder)) = missing {
+            let (name, short) = (&found.name, placeholder.short());
+            self.add(
+                "secrets",
+                format!("If it is the same secret, name it: --secrets FILE with {name} {short} = VALUE"),
+            );
+        }
     }
 
     /// Adds the flags that make edits count no more.

@@ -109,17 +109,26 @@ impl Edit<'_> {
 
     /// The first character that differs, where the edit is in a text.
     pub(crate) fn at(&self) -> Option<usize> {
+        Some(self.ranges.as_ref()?.0.start + self.same_at_the_start()?)
+    }
+
+    /// Characters that are the same at the start of the edit, where that is in a text.
+    fn same_at_the_start(&self) -> Option<usize> {
         let (recorded, received) = self.ranges.as_ref()?;
         let text = |value: &Option<Value>, range: &Range<usize>| {
             value.as_ref().and_then(Value::as_str).map(|text| cut(text, range).to_owned())
         };
         let (a, b) = (text(&self.difference.recorded, recorded)?, text(&self.difference.received, received)?);
-        Some(recorded.start + a.chars().zip(b.chars()).take_while(|(a, b)| a == b).count())
+        Some(a.chars().zip(b.chars()).take_while(|(a, b)| a == b).count())
     }
 
     /// The recorded and the received value in so many characters each.
     pub(crate) fn values(&self, most: usize) -> (String, String) {
-        let (a, b) = self.ranges.clone().map_or((None, None), |(a, b)| (Some(a), Some(b)));
+        let (mut a, mut b) = self.ranges.clone().unzip();
+        // A long word may be the same up to where its excerpt ends.
+        if let Some(same) = self.same_at_the_start().filter(|same| same + BEFORE > most) {
+            a.iter_mut().chain(&mut b).for_each(|range| range.start += same);
+        }
         (excerpt(&self.difference.recorded, a, most), excerpt(&self.difference.received, b, most))
     }
 }

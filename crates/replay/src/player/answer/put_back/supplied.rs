@@ -110,7 +110,7 @@ impl SuppliedSecrets {
             literals.extend(of_kind.map(|(_, value)| (Arc::clone(kind), Arc::clone(value))));
         }
         for (kind, value) in literals {
-            rules = rules.clone().literal(&kind, &value).unwrap_or(rules);
+            rules = rules.clone().supplied(&kind, &value).unwrap_or(rules);
         }
         rules
     }
