@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crate::{
+    base::bounded_read,
     play::PlayError,
     text::prompt::{ChatTemplate, PromptError, Tokenizer},
 };
@@ -19,7 +20,7 @@ pub(in crate::play) fn load(given: &str, tokenizer: &Tokenizer) -> Result<ChatTe
         given.to_owned()
     } else {
         let unreadable = |source| PromptError::Unreadable { path: path.to_owned(), source };
-        std::fs::read_to_string(path).map_err(unreadable)?
+        bounded_read::read_text(path).map_err(unreadable)?
     };
     Ok(tokenizer.other_chat_template(&source)?)
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde_json::{Map, Value, json};
 
 use super::SystemMessages;
-use crate::{ApiError, answers::put, python};
+use crate::{ApiError, python};
 
 /// Beginning of a line that a client adds for its own accounting.
 const BILLING: &str = "x-anthropic-billing-header";
