@@ -7,7 +7,7 @@
 //!
 //! See docs/decisions/0012-configuration-values-become-defaults.md.
 
-use std::{ffi::OsString, fs, io, path::PathBuf};
+use std::{ffi::OsString, io, path::PathBuf};
 
 use clap::{
     Arg, ArgMatches, Command,
@@ -16,7 +16,10 @@ use clap::{
 };
 use toml::{Table, Value};
 
-use crate::cli::failure::{Exit, Failure};
+use crate::{
+    base::bounded_read,
+    cli::failure::{Exit, Failure},
+};
 
 /// A configuration file that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -72,7 +75,7 @@ fn with_time_scale(play: Command) -> Command {
 }
 
 fn with_file(command: Command, matches: &ArgMatches, path: PathBuf) -> Result<Command, ConfigError> {
-    let text = fs::read_to_string(&path).map_err(|source| ConfigError::Read { path: path.clone(), source })?;
+    let text = bounded_read::read_text(&path).map_err(|source| ConfigError::Read { path: path.clone(), source })?;
     let table =
         text.parse::<Table>().map_err(|source| ConfigError::Syntax { path: path.clone(), source: Box::new(source) })?;
     with_defaults(command, &table, Some(matches)).map_err(|reason| ConfigError::Key { path, reason })
@@ -153,7 +156,7 @@ mod tests {
 
     fn parse(toml: &str, typed: &[&str]) -> Result<ArgMatches, String> {
         let file = tempfile::NamedTempFile::new().unwrap();
-        fs::write(file.path(), toml).unwrap();
+        std::fs::write(file.path(), toml).unwrap();
         let mut arguments: Vec<OsString> = vec!["vllm-vcr".into(), "--config".into(), file.path().into()];
         arguments.extend(typed.iter().map(OsString::from));
         let command = apply(command(), &arguments).map_err(|error| error.to_string())?;

@@ -2,7 +2,13 @@
 
 use std::{error::Error, process::ExitCode};
 
-use crate::{cli::output, net::server::BindError, recording::trace::TraceError, text::prompt::PromptError};
+use crate::{
+    base::one_line::clipped, cli::output, net::server::BindError, recording::trace::TraceError,
+    text::prompt::PromptError,
+};
+
+/// Characters of a line that are printed: it may repeat what a file holds, of any length.
+const MOST_SHOWN: usize = 2000;
 
 /// Exit code other than 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,7 +91,11 @@ impl Failure {
         if let Some(hint) = &self.hint {
             text.push_str(&format!("hint: {hint}\n"));
         }
-        text
+        let shown = text.split_inclusive('\n').map(|line| match line.strip_suffix('\n') {
+            Some(line) => clipped(line, MOST_SHOWN) + "\n",
+            None => clipped(line, MOST_SHOWN),
+        });
+        shown.collect()
     }
 }
 
@@ -122,5 +132,7 @@ mod tests {
         let failure = Failure::from(BindError::Other { address: "h:1".into(), source }).hint("try h:2");
         assert_eq!(failure.text(), "error: cannot listen on h:1\n  caused by: no such interface\nhint: try h:2\n");
         assert_eq!(failure.exit, Exit::Environment);
+        let long = Failure::input(format!("{}\nsecond", "k".repeat(5_000_000))).text();
+        assert_eq!((long.len(), long.ends_with("k…\nsecond\n")), (MOST_SHOWN + "…\nsecond\n".len(), true));
     }
 }

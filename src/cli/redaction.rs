@@ -2,11 +2,12 @@
 //!
 //! See docs/decisions/0075-personal-data-is-redacted-on-demand.md.
 
-use std::{env, fs, path::Path};
+use std::{env, path::Path};
 
 use clap::Args;
 
 use crate::{
+    base::bounded_read,
     cli::failure::Failure,
     recording::redaction::{Redactor, Rules, shapes},
     replay::player::SuppliedSecrets,
@@ -107,7 +108,7 @@ fn rules_of(args: &RedactionArgs, what: &RedactWhat) -> Result<Rules, Failure> {
 pub(in crate::cli) fn supplied(file: Option<&Path>, args: &RedactionArgs) -> Result<SuppliedSecrets, Failure> {
     let supplied = match file {
         Some(file) => {
-            let text = fs::read_to_string(file)
+            let text = bounded_read::read_text(file)
                 .map_err(|error| Failure::input(format!("--secrets {}: {error}", file.display())))?;
             SuppliedSecrets::parse(file, &text).map_err(Failure::input)?
         }

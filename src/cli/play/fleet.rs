@@ -8,6 +8,7 @@ use std::{
 };
 
 use crate::{
+    base::bounded_read,
     cli::{
         failure::Failure,
         output,
@@ -52,7 +53,7 @@ impl FleetPlan {
             None => Script::default(),
             Some(path) => {
                 let failed = |error: std::io::Error| Failure::input(format!("cannot read {}: {error}", path.display()));
-                let text = std::fs::read_to_string(path).map_err(failed)?;
+                let text = bounded_read::read_text(path).map_err(failed)?;
                 Script::parse(&text, replicas)
                     .map_err(|error| Failure::input(format!("{}:{}: {}", path.display(), error.line, error.message)))?
             }

@@ -3,7 +3,7 @@
 //! An adapter changes no content. With a simulated engine it takes a place of the scheduler (`--max-loras`), is part of block
 //! hashes, and is named by KV events and `vllm:lora_requests_info`. Each server of several has its own.
 //!
-//! Limits: there are no weights, so no file has to exist at an adapter's path, and loading takes no time. What vLLM finds by
+//! Limits: a name has at most 4,096 bytes and no control characters. There are no weights, so no file has to exist at an adapter's path, and loading takes no time. What vLLM finds by
 //! plugins is not found.
 //!
 //! See docs/decisions/0100-adapters-are-names-with-places.md.
@@ -26,6 +26,9 @@ use crate::{
         request::extract::{ErrorResponse, JsonBody},
     },
 };
+
+/// Bytes of an adapter's name and of its path: the name is in `/metrics` and KV events.
+const MOST_NAME: usize = 4096;
 
 /// Configuration of adapters, by the names of vLLM's flags.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -159,6 +162,11 @@ impl Adapters {
         let LoadAdapter { lora_name, lora_path, load_inplace } = request;
         if lora_name.is_empty() || lora_path.is_empty() {
             return Err(ApiError::invalid_input("Both 'lora_name' and 'lora_path' must be provided."));
+        }
+        if lora_name.len() > MOST_NAME || lora_path.len() > MOST_NAME || lora_name.contains(char::is_control) {
+            return Err(ApiError::invalid_input(format!(
+                "'lora_name' and 'lora_path' may have at most {MOST_NAME} bytes, and a name no control characters."
+            )));
         }
         if model.names.contains(&lora_name) {
             let message = format!("The lora adapter '{lora_name}' conflicts with a served base model.");

@@ -115,7 +115,7 @@ fn template_of(given: &str, tokenizer: &Tokenizer) -> Result<ChatTemplate, PlayE
         given.to_owned()
     } else {
         let unreadable = |source| PromptError::Unreadable { path: path.to_owned(), source };
-        std::fs::read_to_string(path).map_err(unreadable)?
+        base::bounded_read::read_text(path).map_err(unreadable)?
     };
     Ok(tokenizer.other_chat_template(&source)?)
 }

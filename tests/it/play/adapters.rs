@@ -304,6 +304,10 @@ async fn flags_of_adapters_are_vllms() {
     let server = Running::start_with(&arguments, &[("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "1")]);
     let answer = server.send(LOAD, &json!({"lora_name": "a", "lora_path": "/l/a"})).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
+    for (name, path) in [("a\u{1b}[2J", "/l/a"), (&*"a".repeat(4097), "/l/a"), ("b", &*"/".repeat(4097))] {
+        let refused = server.send(LOAD, &json!({"lora_name": name, "lora_path": path})).await;
+        assert!(refused.status == 400 && refused.text().contains("at most 4096 bytes"), "{}", refused.text());
+    }
     let models = server.get("/v1/models").await;
     let names: Vec<&Value> = models["data"].as_array().unwrap().iter().map(|card| &card["id"]).collect();
     assert_eq!(names, [&json!("m"), &json!("sql"), &json!("py"), &json!("a")]);

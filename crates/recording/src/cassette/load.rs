@@ -9,6 +9,7 @@ use std::{
     thread,
 };
 
+use base::bounded_read;
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -29,6 +30,9 @@ use crate::{
     redaction::placeholders,
     yaml::{self, Entry, Kind, Node},
 };
+
+/// The most bytes of a cassette's text, and of its times.
+pub(super) const MOST_BYTES: u64 = 1 << 30;
 
 /// A cassette that was read.
 #[derive(Debug, Clone, Default)]
@@ -118,7 +122,7 @@ pub fn text_of(path: &Path) -> Result<String, CassetteError> {
         // A pipe would never end, nor would a device.
         return Err(io(io::Error::new(io::ErrorKind::InvalidInput, "it is no plain file; write it to one")));
     }
-    let bytes = fs::read(path).map_err(io)?;
+    let bytes = bounded_read::read(path, MOST_BYTES).map_err(io)?;
     String::from_utf8(bytes).map_err(|error| no_text(path, &error))
 }
 

@@ -10,12 +10,14 @@ use std::{
     sync::OnceLock,
 };
 
+use base::bounded_read;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value, json, value::RawValue};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::{
     keep::Times,
+    load::MOST_BYTES,
     partial::{partial, write},
 };
 
@@ -84,7 +86,7 @@ pub fn read_file(cassette: &Path, path: &Path) -> io::Result<Vec<u8>> {
         check_folder(folder)?;
     }
     match fs::symlink_metadata(path)? {
-        found if found.is_file() => fs::read(path),
+        found if found.is_file() => bounded_read::read(path, MOST_BYTES),
         _ => Err(no_plain(path, "file")),
     }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use base::one_line::clipped;
 use serde::Serialize;
 
 /// Error of reading or writing a trace. The message names the file and, if there is one, the line.
@@ -103,6 +104,9 @@ pub enum TraceError {
     },
 }
 
+/// Characters of a defect that are kept: the library repeats what it did not expect, of any length.
+const MOST_SHOWN: usize = 2000;
+
 /// One defect of one line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
@@ -170,7 +174,7 @@ impl Defect {
     }
 
     pub(super) fn at(self, line: u64) -> Finding {
-        Finding { line, field: self.field.map(str::to_owned), text: self.text }
+        Finding { line, field: self.field.map(str::to_owned), text: clipped(&self.text, MOST_SHOWN) }
     }
 }
 
