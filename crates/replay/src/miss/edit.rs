@@ -10,6 +10,9 @@ use recording::canonical::{Difference, Operation, VolatileShape, text_edits, vol
 /// Characters before an edit that are shown with it.
 const BEFORE: usize = 20;
 
+/// Characters of what differs that are shown at least.
+const FEWEST: usize = 2;
+
 /// One edit.
 pub(crate) struct Edit<'a> {
     pub(crate) difference: &'a Difference,
@@ -126,7 +129,7 @@ impl Edit<'_> {
     pub(crate) fn values(&self, most: usize) -> (String, String) {
         let (mut a, mut b) = self.ranges.clone().unzip();
         // A long word may be the same up to where its excerpt ends.
-        if let Some(same) = self.same_at_the_start().filter(|same| same + BEFORE > most) {
+        if let Some(same) = self.same_at_the_start().filter(|same| same + BEFORE.min(most / 3) + FEWEST > most) {
             a.iter_mut().chain(&mut b).for_each(|range| range.start += same);
         }
         (excerpt(&self.difference.recorded, a, most), excerpt(&self.difference.received, b, most))
