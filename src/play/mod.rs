@@ -74,7 +74,7 @@ pub use crate::play::{
 };
 use crate::{
     base::stats::Lateness,
-    net::server::{self, DrainReport, Listener, Peer, Workers},
+    net::server::{self, DrainReport, Listener, Peer, UntilStopping, Workers},
     replay::{account::Ledger, delivery::Clock, mcp_traffic::McpRecorded, timing::Pacer},
     text::prompt::Tokenizer,
 };
@@ -164,6 +164,7 @@ impl Player {
                     request.extensions_mut().insert(peer.informational);
                 }
                 let clock = Clock { pacer: pacer.clone(), lateness: peer.lateness };
+                let request = request.map(|body| UntilStopping::new(body, peer.stopping));
                 front::answer(app.clone(), clock, block.clone(), request)
             }
         };

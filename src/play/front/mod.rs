@@ -17,7 +17,7 @@ use tower::{Service, ServiceBuilder, util::MapRequestLayer};
 pub(super) use self::uvicorn::connection_options;
 pub use self::{auth::ApiKeys, cors::Cors};
 use crate::{
-    net::wire::percent_decoded,
+    net::{server::UntilStopping, wire::percent_decoded},
     play::{
         Player, State,
         http::{empty, json as json_page},
@@ -96,7 +96,7 @@ pub(super) async fn answer<A>(
     mut app: A,
     clock: Clock,
     block: Option<Arc<NetworkBlock>>,
-    mut request: hyper::Request<Incoming>,
+    mut request: hyper::Request<UntilStopping<Incoming>>,
 ) -> Response
 where
     A: Service<Request, Response = Response, Error = Infallible>,

@@ -4,10 +4,15 @@ use std::time::Duration;
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    net::{TcpListener, TcpStream},
+    sync::oneshot,
     time::{Instant, timeout},
 };
-use vllm_vcr::{play::ServerOptions, recording::trace::FinishReason, replay::matching::MatchBy};
+use vllm_vcr::{
+    play::{Config, Player, ServerOptions},
+    recording::trace::FinishReason,
+    replay::matching::MatchBy,
+};
 
 use crate::support::play_server::{Server, config, record, start};
 
@@ -114,4 +119,27 @@ async fn redirects_and_other_pages_have_the_engines_headers() {
     let upgrade = b"GET /version HTTP/1.1\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n";
     let (answer, closed) = say(&server, upgrade).await;
     assert!(answer.starts_with("HTTP/1.1 403 Forbidden\r\n") && closed, "{answer}");
+}
+
+#[tokio::test]
+async fn a_request_that_was_not_sent_whole_delays_no_shutdown() {
+    let player = Player::load(Config {
+        drain: Duration::from_secs(3600),
+        ..config(&[MatchBy::Next], vec![record(&[20], Duration::ZERO, FinishReason::Stop)])
+    })
+    .unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let served = tokio::spawn(async move { player.serve(listener, async { drop(stopped.await) }).await });
+    let head = "POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\nexpect: 100-continue\r\n";
+    client.write_all(format!("{head}content-length: 1000\r\n\r\n").as_bytes()).await.unwrap();
+    // The server asks for the body once it waits for it.
+    let mut asked = [0; 25];
+    client.read_exact(&mut asked).await.unwrap();
+    assert!(asked.starts_with(b"HTTP/1.1 100"));
+    client.write_all(b"{").await.unwrap();
+    stop.send(()).unwrap();
+    let report = timeout(Duration::from_secs(20), served).await.expect("nobody waits for the rest").unwrap();
+    assert_eq!(report.cut, 0);
 }

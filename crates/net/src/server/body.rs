@@ -11,6 +11,7 @@ use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
+use tokio::sync::watch;
 
 /// Reasons for which a body ends early; the connection is then closed in the middle of it.
 #[derive(Debug, thiserror::Error)]
@@ -80,6 +81,56 @@ pub async fn receive_whole<B: Body<Data = Bytes> + Unpin>(mut body: B, most: usi
         }
     }
     Ok(if rest.is_empty() { first } else { rest.freeze() })
+}
+
+/// Sign that the server is shutting down.
+#[derive(Debug, Clone)]
+pub struct Stopping(pub(super) watch::Receiver<()>);
+
+impl Stopping {
+    /// Ends once it is.
+    async fn begun(mut self) {
+        // Dropped by the server, which has nothing else to say.
+        let _stopped = self.0.changed().await;
+    }
+}
+
+/// The body of a request that ends early when the server is shutting down and the rest has not come: a request that was not sent whole is
+/// none in flight.
+pub struct UntilStopping<B> {
+    body: B,
+    stopping: Stopping,
+    /// The wait for it, from the first time on that nothing has come.
+    begun: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+}
+
+impl<B> UntilStopping<B> {
+    /// Wraps a body.
+    pub fn new(body: B, stopping: Stopping) -> Self {
+        Self { body, stopping, begun: None }
+    }
+}
+
+impl<B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin> Body for UntilStopping<B> {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let Self { body, stopping, begun } = self.get_mut();
+        if let Poll::Ready(frame) = Pin::new(body).poll_frame(context) {
+            return Poll::Ready(frame.map(|frame| frame.map_err(BodyError::broken)));
+        }
+        let begun = begun.get_or_insert_with(|| Box::pin(stopping.clone().begun()));
+        begun.as_mut().poll(context).map(|()| Some(Err(BodyError::Aborted("the server is shutting down"))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 /// The body of a request: as it arrives, or read already.

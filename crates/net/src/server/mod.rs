@@ -39,7 +39,7 @@ use tokio::{
 };
 
 pub use self::{
-    body::{BodyError, NotWhole, RequestBody, ResponseBody, receive_whole, whole_body},
+    body::{BodyError, NotWhole, RequestBody, ResponseBody, Stopping, UntilStopping, receive_whole, whole_body},
     connection_options::ConnectionOptions,
     descriptors::raise_descriptor_limit,
     informational::Informational,
@@ -86,6 +86,8 @@ pub struct Peer {
     pub lateness: LatenessTracker,
     /// Sends informational responses; HTTP/1.1 only.
     pub informational: Informational,
+    /// Says when the server shuts down.
+    pub stopping: Stopping,
 }
 
 /// A body of responses.
@@ -359,8 +361,12 @@ async fn serve<I, S, B>(
     S: ClientService<B>,
     B: OutgoingBody,
 {
-    let client =
-        Peer { address: peer, lateness: context.lateness.clone(), informational: context.informational.clone() };
+    let client = Peer {
+        address: peer,
+        lateness: context.lateness.clone(),
+        informational: context.informational.clone(),
+        stopping: Stopping(stopped.clone()),
+    };
     let service = move |request| service(request, client.clone());
     if let Err(error) = connection::serve(stream, context, service, stopped).await {
         tracing::debug!(%peer, %error, "the connection ended early");

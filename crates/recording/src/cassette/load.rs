@@ -9,7 +9,7 @@ use std::{
     thread,
 };
 
-use base::bounded_read;
+use base::{bounded_read, one_line::clipped};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -234,6 +234,7 @@ fn fill(cassette: &mut Cassette, items: &[Node], large: &HashSet<usize>, room: &
             return Err(Wrong::at(item.line, format!("there are two records with the id {}", record.id)));
         }
         for (line, key) in unknown {
+            let key = clipped(&key, 80);
             let warning = format!("{}:{line}: `{key}` is not known and has no effect", cassette.path.display());
             cassette.warnings.push(warning);
         }
