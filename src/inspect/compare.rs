@@ -1,25 +1,49 @@
 //! Two traces side by side: what changed from one to the other, how sure that is, and whether a gate lets it pass.
 //!
-//! A latency is said to have changed only where the interval of its difference excludes zero ([`steady`]).
+//! A metric is said to be better or worse only where the interval of its difference excludes zero ([`steady`]).
 //!
-//! Limits: the latencies of all requests are in memory, of gaps between tokens at most [`MOST_GAPS`], evenly picked.
+//! Limits: the times and counts of all requests are in memory, of gaps between tokens at most [`MOST_GAPS`], evenly picked.
 
-use std::{collections::BTreeMap, path::Path, time::Duration};
+use std::{path::Path, time::Duration};
 
-use serde::{Deserialize, Serialize};
+use serde::{Serialize, Serializer};
 
 use crate::{
-    base::units::parse_duration,
-    drive::steady::{self, Interval},
-    recording::trace::{BadLines, Joined, Outcome, Record, Sources, TraceError},
+    drive::steady::{self, Grouped, Interval, Ratio},
+    inspect::{Gate, GateResult},
+    recording::trace::{BadLines, Joined, Outcome, Record, Sources, TraceError, Warning, replay_key},
     replay::meter,
 };
 
 /// Gaps between tokens that are compared, of each trace.
-const MOST_GAPS: usize = 50_000;
+const MOST_GAPS: usize = 100_000;
+
+/// Parts of a run for its throughput.
+const PARTS: u32 = 100;
 
 /// Quantiles that are compared.
 const QUANTILES: [(&str, f64); 3] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99)];
+
+/// Metrics of which quantiles are compared.
+const DISTRIBUTIONS: [(&str, Unit, Good); 5] = [
+    ("ttft", Unit::Ms, Good::Less),
+    ("itl", Unit::Ms, Good::Less),
+    ("tpot", Unit::Ms, Good::Less),
+    ("e2e", Unit::Ms, Good::Less),
+    ("output_tokens", Unit::Tokens, Good::Neither),
+];
+
+/// Metrics that are sums by sums.
+const RATIOS: [(&str, Unit, Good); 5] = [
+    ("output_tokens_mean", Unit::Tokens, Good::Neither),
+    ("cached_share", Unit::Share, Good::More),
+    ("error_share", Unit::Share, Good::Less),
+    ("request_throughput", Unit::PerSecond, Good::More),
+    ("output_throughput", Unit::PerSecond, Good::More),
+];
+
+/// Name of the number of requests, which has no interval.
+const REQUESTS: &str = "requests";
 
 /// Two traces side by side.
 #[derive(Debug, Clone, Serialize)]
@@ -28,77 +52,89 @@ pub struct Comparison {
     pub a: String,
     /// The later one.
     pub b: String,
-    /// The metrics, by name.
-    pub metrics: BTreeMap<String, Compared>,
+    /// What is wrong with the files, such as that one was cut.
+    pub warnings: Vec<String>,
+    /// The metrics with their names, in the order of a report.
+    #[serde(serialize_with = "by_name")]
+    pub metrics: Vec<(String, Compared)>,
     /// What a gate said; empty without one.
     pub gate: Vec<GateResult>,
 }
 
-/// One metric of both traces. Times are in milliseconds.
-#[derive(Debug, Clone, Serialize)]
+fn by_name<S: Serializer>(metrics: &[(String, Compared)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(metrics.iter().map(|(name, compared)| (name, compared)))
+}
+
+/// One metric of both traces.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Compared {
+    /// Unit of the values and of the interval.
+    pub unit: Unit,
     /// In the earlier trace; `None` where it has none.
     pub a: Option<f64>,
     /// In the later one.
     pub b: Option<f64>,
-    /// Change in percent of `a`.
+    /// Change in percent of `a`; `None` where that is zero.
     pub change_percent: Option<f64>,
-    /// The difference lies in here with a probability of 95 %; of quantiles with enough values only.
+    /// The difference lies in here with a probability of 95 %; `None` where there are too few values.
     pub interval: Option<Interval>,
-    /// The interval excludes zero.
-    pub has_changed: Option<bool>,
+    /// What the interval shows.
+    pub judgement: Option<Judgement>,
 }
 
-/// Result of a rule of a gate.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct GateResult {
-    /// The metric.
-    pub metric: String,
-    /// Why it does not pass; `None` where it does.
-    pub failure: Option<String>,
+/// Unit of a metric.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// Milliseconds.
+    Ms,
+    /// Tokens.
+    Tokens,
+    /// A number between 0 and 1.
+    Share,
+    /// Requests, or tokens, a second.
+    PerSecond,
+    /// Requests.
+    Requests,
 }
 
-/// Limits by metric, as in a file.
-#[derive(Debug, Default)]
-pub struct Gate(BTreeMap<String, Limits>);
-
-/// Limits of one metric. Times as `500ms`, shares and changes as `10%` or `0.1`.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Limits {
-    max: Option<String>,
-    min: Option<String>,
-    max_increase: Option<String>,
-    max_decrease: Option<String>,
+/// What an interval shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Judgement {
+    /// It excludes zero, on the good side.
+    Better,
+    /// It excludes zero, on the other side.
+    Worse,
+    /// It excludes zero, for a metric of which neither more nor less is good.
+    Other,
+    /// It holds zero.
+    NoChange,
 }
 
-/// Values of one trace.
-#[derive(Debug, Default)]
-struct Values {
-    latencies: BTreeMap<&'static str, Vec<Duration>>,
-    figures: BTreeMap<&'static str, f64>,
+/// The side of zero on which a difference is good.
+#[derive(Debug, Clone, Copy)]
+enum Good {
+    Less,
+    More,
+    Neither,
 }
 
-/// Compares a trace with an earlier one.
-///
-/// # Errors
-/// When a file cannot be read.
-pub fn compare(a: &Path, b: &Path, gate: &Gate) -> Result<Comparison, TraceError> {
-    let (earlier, later) = (Values::read(a)?, Values::read(b)?);
-    let mut metrics = BTreeMap::new();
-    for (name, values) in &earlier.latencies {
-        let others = later.latencies.get(name).map(Vec::as_slice).unwrap_or_default();
-        for (quantile, share) in QUANTILES {
-            let of = |values: &[Duration]| steady::quantile(values, share).map(|value| value.as_secs_f64() * 1000.0);
-            let interval = steady::interval_of_difference(values, others, share, 0);
-            metrics.insert(format!("{name}_{quantile}"), Compared::of(of(values), of(others), interval));
-        }
+impl Compared {
+    fn of(unit: Unit, good: Good, (a, b): (Option<f64>, Option<f64>), interval: Option<Interval>) -> Self {
+        let change = |(a, b): (f64, f64)| match a {
+            0.0 => (b == 0.0).then_some(0.0),
+            a => Some((b - a) / a * 100.0),
+        };
+        let judge = |Interval { low, high }| match good {
+            _ if low <= 0.0 && high >= 0.0 => Judgement::NoChange,
+            Good::Neither => Judgement::Other,
+            Good::Less if high < 0.0 => Judgement::Better,
+            Good::More if low > 0.0 => Judgement::Better,
+            Good::Less | Good::More => Judgement::Worse,
+        };
+        Self { unit, a, b, change_percent: a.zip(b).and_then(change), interval, judgement: interval.map(judge) }
     }
-    for (name, figure) in &earlier.figures {
-        metrics.insert((*name).to_owned(), Compared::of(Some(*figure), later.figures.get(name).copied(), None));
-    }
-    let gate = gate.0.iter().map(|(metric, limits)| limits.judge(metric, metrics.get(metric))).collect();
-    Ok(Comparison { a: a.display().to_string(), b: b.display().to_string(), metrics, gate })
 }
 
 impl Comparison {
@@ -109,192 +145,345 @@ impl Comparison {
     }
 }
 
-impl Compared {
-    fn of(a: Option<f64>, b: Option<f64>, interval: Option<Interval>) -> Self {
-        let change = |a: f64, b: f64| (a != 0.0).then(|| (b - a) / a * 100.0);
-        let change_percent = a.zip(b).and_then(|(a, b)| change(a, b));
-        let has_changed = interval.map(|interval| interval.low > 0.0 || interval.high < 0.0);
-        Self { a, b, change_percent, interval, has_changed }
-    }
+/// Compares a trace with an earlier one.
+///
+/// # Errors
+/// When a file cannot be read to its end, or no line at all of one is a sound record; a file that was cut is no error.
+pub fn compare(a: &Path, b: &Path, gate: &Gate) -> Result<Comparison, TraceError> {
+    let (earlier, later) = (Run::read(a)?, Run::read(b)?);
+    let metrics = metrics(&earlier, &later);
+    let gate = gate.judge(&metrics);
+    let warnings = [earlier.warnings, later.warnings].concat();
+    Ok(Comparison { a: a.display().to_string(), b: b.display().to_string(), warnings, metrics, gate })
 }
 
-impl Gate {
-    /// Reads a gate: a table for each metric with `max`, `min`, `max_increase` or `max_decrease`.
-    ///
-    /// # Errors
-    /// With the line, where the text is no such TOML or a limit cannot be read.
-    pub fn read(text: &str) -> Result<Self, String> {
-        let gate: BTreeMap<String, Limits> = toml::from_str(text).map_err(|error| error.to_string())?;
-        for (metric, limits) in &gate {
-            let Limits { max, min, max_increase, max_decrease } = limits;
-            let given: Vec<&String> = [max, min, max_increase, max_decrease].into_iter().flatten().collect();
-            if given.is_empty() {
-                return Err(format!("[{metric}] has no limit: write max, min, max_increase or max_decrease"));
-            }
-            if let Some(wrong) = given.into_iter().find(|text| limit(text).is_none()) {
-                return Err(format!("[{metric}] `{wrong}` is no limit: write 500ms, 10% or a number, as text"));
-            }
+fn metrics(earlier: &Run, later: &Run) -> Vec<(String, Compared)> {
+    let mut metrics = Vec::new();
+    let distributions = earlier.distributions().into_iter().zip(later.distributions());
+    for ((name, unit, good), (a, b)) in DISTRIBUTIONS.into_iter().zip(distributions) {
+        let shares = QUANTILES.map(|(_, share)| share);
+        let resampled = a.resampled(&shares, 0).into_iter().zip(b.resampled(&shares, 1));
+        for ((quantile, share), (old, new)) in QUANTILES.into_iter().zip(resampled) {
+            let values = (a.quantile(share), b.quantile(share));
+            let interval = steady::interval_of_difference(&old, &new);
+            metrics.push((format!("{name}_{quantile}"), Compared::of(unit, good, values, interval)));
         }
-        Ok(Self(gate))
     }
+    for ((name, unit, good), (a, b)) in RATIOS.into_iter().zip(earlier.ratios().into_iter().zip(later.ratios())) {
+        let interval = steady::interval_of_difference(&a.resampled(0), &b.resampled(1));
+        metrics.push((name.to_owned(), Compared::of(unit, good, (a.value(), b.value()), interval)));
+    }
+    let counts = (Some(earlier.count()), Some(later.count()));
+    metrics.push((REQUESTS.to_owned(), Compared::of(Unit::Requests, Good::Neither, counts, None)));
+    metrics
 }
 
-impl Limits {
-    /// A metric that is not there fails: nothing shows that it is within its limits.
-    fn judge(&self, metric: &str, compared: Option<&Compared>) -> GateResult {
-        let failure = match compared {
-            None => Some("there is no such metric".to_owned()),
-            Some(Compared { b: None, .. }) => Some("the later trace has no values of it".to_owned()),
-            Some(Compared { a, b: Some(b), change_percent, .. }) => {
-                let above = |limit: &Option<String>, value: f64| self::parsed(limit).filter(|most| value > *most);
-                let max = above(&self.max, *b).map(|most| format!("{b:.3} is above {most}"));
-                let min =
-                    self::parsed(&self.min).filter(|least| *b < *least).map(|least| format!("{b:.3} is below {least}"));
-                let needs_a = (self.max_increase.is_some() || self.max_decrease.is_some()) && a.is_none();
-                let lacks = needs_a.then(|| "the earlier trace has no values of it".to_owned());
-                let percent = change_percent.unwrap_or_default() / 100.0;
-                let rise = above(&self.max_increase, percent).map(|most| changed("rose", percent, most));
-                let fall = above(&self.max_decrease, -percent).map(|most| changed("fell", -percent, most));
-                max.or(min).or(lacks).or(rise).or(fall)
-            }
+/// Returns the unit of a metric; `None` where there is no such metric.
+pub(super) fn unit_of(metric: &str) -> Option<Unit> {
+    let figures = RATIOS.into_iter().chain([(REQUESTS, Unit::Requests, Good::Neither)]);
+    let figure = figures.into_iter().find(|(name, ..)| *name == metric);
+    let quantile = || {
+        let (metric, quantile) = metric.rsplit_once('_')?;
+        QUANTILES.iter().find(|(name, _)| *name == quantile)?;
+        DISTRIBUTIONS.into_iter().find(|(name, ..)| *name == metric)
+    };
+    figure.or_else(quantile).map(|(_, unit, _)| unit)
+}
+
+/// What is compared of one trace.
+#[derive(Debug, Default)]
+struct Run {
+    /// Records by their arrivals; of the choices of a request each.
+    choices: Vec<Choice>,
+    gaps: Gaps,
+    warnings: Vec<String>,
+}
+
+/// What is compared of one record.
+#[derive(Debug, Clone, Copy)]
+struct Choice {
+    /// Its place in the file.
+    place: usize,
+    /// It is the first of its request.
+    is_first: bool,
+    arrival: Option<Duration>,
+    ttft: Option<Duration>,
+    tpot: Option<Duration>,
+    e2e: Option<Duration>,
+    prompt_tokens: u32,
+    cached_tokens: Option<u32>,
+    output_tokens: u32,
+    end: End,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Good,
+    Failed,
+    /// Neither the server's success nor its failure: the client left, or the recorder was stopped.
+    Neither,
+}
+
+impl Choice {
+    fn of(record: &Record, place: usize) -> Self {
+        let end = match record.outcome {
+            _ if record.is_error() => End::Failed,
+            None | Some(Outcome::Finished) => End::Good,
+            Some(Outcome::Error | Outcome::UpstreamFailed | Outcome::TimedOut) => End::Failed,
+            Some(Outcome::ClientGone | Outcome::Cut) => End::Neither,
         };
-        GateResult { metric: metric.to_owned(), failure }
+        Self {
+            place,
+            is_first: record.choice.unwrap_or_default() == 0,
+            arrival: record.arrival,
+            ttft: meter::ttft(record),
+            tpot: meter::tpot(record),
+            e2e: meter::e2e(record),
+            prompt_tokens: record.prompt_tokens,
+            cached_tokens: record.cached_tokens,
+            output_tokens: record.output_tokens,
+            end,
+        }
     }
 }
 
-fn changed(verb: &str, by: f64, most: f64) -> String {
-    format!("it {verb} by {:.1} %, and may by {:.1} %", by * 100.0, most * 100.0)
-}
-
-fn parsed(text: &Option<String>) -> Option<f64> {
-    text.as_deref().and_then(limit)
-}
-
-/// Milliseconds of a duration, the share of a percentage, or a number.
-fn limit(text: &str) -> Option<f64> {
-    if let Some(percent) = text.strip_suffix('%') {
-        return percent.trim().parse().ok().map(|percent: f64| percent / 100.0);
-    }
-    let number = text.parse().ok();
-    number.or_else(|| Some(parse_duration(text).ok()?.as_secs_f64() * 1000.0))
-}
-
-impl Values {
+impl Run {
     fn read(path: &Path) -> Result<Self, TraceError> {
         let sources = Sources::gather(&[path.to_owned()])?;
-        let mut joined = Joined::of(&sources);
-        let mut counted = Counted::default();
-        let mut values = Self::default();
-        while let Some((_, mut reader)) = joined.next_file()? {
+        let (mut joined, mut run) = (Joined::of(&sources), Self::default());
+        let mut first_bad = None;
+        while let Some((path, mut reader)) = joined.next_file()? {
+            let path = path.to_owned();
             let mut bad_lines = BadLines::default();
             while let Some((_, mut record)) = reader.next_sound(&mut bad_lines)? {
                 joined.place(&mut record);
-                values.add(&record, &mut counted);
+                run.add(&record);
+            }
+            let named = |text: String| format!("{}: {text}", path.display());
+            run.warnings.extend(reader.warnings().iter().map(Warning::to_string).map(named));
+            if let Some(finding) = bad_lines.first.first() {
+                let left_out = format!("{} bad lines are left out, the first is line {finding}", bad_lines.count);
+                run.warnings.push(named(left_out));
+                first_bad.get_or_insert_with(|| TraceError::Line { path, finding: finding.clone() });
             }
         }
-        if let Some(gaps) = values.latencies.get_mut("itl") {
-            let every = gaps.len().div_ceil(MOST_GAPS).max(1);
-            *gaps = gaps.iter().copied().step_by(every).collect();
+        if let Some(error) = first_bad.filter(|_| run.choices.is_empty()) {
+            return Err(error);
         }
-        values.figures = counted.figures();
-        Ok(values)
+        run.choices.sort_by_key(|choice| replay_key(choice.arrival));
+        Ok(run)
     }
 
-    fn add(&mut self, record: &Record, counted: &mut Counted) {
-        counted.add(record);
-        if record.is_error() || record.outcome.is_some_and(|outcome| outcome != Outcome::Finished) {
-            return;
-        }
-        let single = [("ttft", meter::ttft(record)), ("tpot", meter::tpot(record)), ("e2e", meter::e2e(record))];
-        for (name, value) in single {
-            self.latencies.entry(name).or_default().extend(value);
-        }
-        self.latencies.entry("itl").or_default().extend(meter::itl(record));
-    }
-}
-
-/// Counts of one trace.
-#[derive(Debug, Default)]
-struct Counted {
-    records: u32,
-    failed: u32,
-    prompt_tokens: f64,
-    cached_tokens: f64,
-    output_tokens: f64,
-    first: Option<Duration>,
-    last: Duration,
-}
-
-impl Counted {
     fn add(&mut self, record: &Record) {
-        self.records += 1;
-        let is_good = !record.is_error() && record.outcome.is_none_or(|outcome| outcome == Outcome::Finished);
-        self.failed += u32::from(!is_good);
-        self.prompt_tokens += f64::from(record.prompt_tokens);
-        self.cached_tokens += f64::from(record.cached_tokens.unwrap_or_default());
-        self.output_tokens += f64::from(record.output_tokens);
-        if let Some(arrival) = record.arrival {
-            self.first = Some(self.first.map_or(arrival, |first| first.min(arrival)));
-            self.last = self.last.max(arrival + meter::e2e(record).unwrap_or_default());
+        let choice = Choice::of(record, self.choices.len());
+        if choice.end == End::Good {
+            meter::itl(record).for_each(|gap| self.gaps.add(choice.place, gap));
+        }
+        self.choices.push(choice);
+    }
+
+    /// The values of [`DISTRIBUTIONS`], of the records that ended well.
+    fn distributions(&self) -> [Grouped; 5] {
+        let good = || self.choices.iter().enumerate().filter(|(_, choice)| choice.end == End::Good);
+        let of = |value: fn(&Choice) -> Option<Duration>| {
+            Grouped::new(good().filter_map(|(place, choice)| Some((place, millis(value(choice)?)))))
+        };
+        let tokens = Grouped::new(good().map(|(place, choice)| (place, f64::from(choice.output_tokens))));
+        let itl = self.gaps.by_place(&self.choices);
+        [of(|choice| choice.ttft), itl, of(|choice| choice.tpot), of(|choice| choice.e2e), tokens]
+    }
+
+    /// The sums of [`RATIOS`].
+    fn ratios(&self) -> [Ratio; 5] {
+        let good = self.choices.iter().filter(|choice| choice.end == End::Good);
+        let tokens = Ratio::new(good.map(|choice| (f64::from(choice.output_tokens), 1.0)));
+        // The engine does not say of every request what it found in its cache.
+        let cached = self.requests().filter_map(|choice| Some((choice.cached_tokens?, choice.prompt_tokens)));
+        let cached = Ratio::new(cached.map(|(cached, prompt)| (f64::from(cached), f64::from(prompt))));
+        let failed = Ratio::new(self.requests().map(|choice| (f64::from(u8::from(choice.end == End::Failed)), 1.0)));
+        let [request_throughput, output_throughput] = self.throughput();
+        [tokens, cached, failed, request_throughput, output_throughput]
+    }
+
+    fn requests(&self) -> impl Iterator<Item = &Choice> {
+        self.choices.iter().filter(|choice| choice.is_first)
+    }
+
+    /// Requests that ended well, and all output tokens, by the seconds of each part of the run: counted where their responses ended.
+    fn throughput(&self) -> [Ratio; 2] {
+        let ends = || {
+            self.choices.iter().filter_map(|choice| Some((choice, choice.arrival? + choice.e2e.unwrap_or_default())))
+        };
+        let begin = self.choices.iter().filter_map(|choice| choice.arrival).min().unwrap_or_default();
+        let span = ends().map(|(_, end)| end).max().unwrap_or_default().saturating_sub(begin).as_secs_f64();
+        // Parts need requests: of fewer of them one figure without an interval is made.
+        let parts = if ends().count() < PARTS as usize { 1 } else { PARTS };
+        let seconds = span / f64::from(parts);
+        let mut counts = vec![(0.0, 0.0); parts as usize];
+        for (choice, end) in ends() {
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of the run")]
+            let part = ((end.saturating_sub(begin).as_secs_f64() / seconds) as usize).min(counts.len() - 1);
+            if let Some((requests, tokens)) = counts.get_mut(part) {
+                *requests += f64::from(u8::from(choice.is_first && choice.end == End::Good));
+                *tokens += f64::from(choice.output_tokens);
+            }
+        }
+        [
+            Ratio::new(counts.iter().map(|(requests, _)| (*requests, seconds))),
+            Ratio::new(counts.iter().map(|(_, tokens)| (*tokens, seconds))),
+        ]
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "counts of a trace are far below 2^53")]
+    fn count(&self) -> f64 {
+        self.requests().count() as f64
+    }
+}
+
+/// Gaps between tokens, of each so many-th one.
+#[derive(Debug)]
+struct Gaps {
+    kept: Vec<(usize, Duration)>,
+    every: usize,
+    seen: usize,
+}
+
+impl Default for Gaps {
+    fn default() -> Self {
+        Self { kept: Vec::new(), every: 1, seen: 0 }
+    }
+}
+
+impl Gaps {
+    /// Adds a gap of the record at this place of the file.
+    fn add(&mut self, place: usize, gap: Duration) {
+        if self.seen.is_multiple_of(self.every) {
+            self.kept.push((place, gap));
+        }
+        self.seen += 1;
+        if self.kept.len() > MOST_GAPS {
+            self.kept = self.kept.iter().copied().step_by(2).collect();
+            self.every *= 2;
         }
     }
 
-    fn figures(&self) -> BTreeMap<&'static str, f64> {
-        let records = f64::from(self.records.max(1));
-        let seconds = self.last.saturating_sub(self.first.unwrap_or_default()).as_secs_f64();
-        let mut figures = BTreeMap::from([
-            ("requests", f64::from(self.records)),
-            ("error_share", f64::from(self.failed) / records),
-            ("output_tokens_mean", self.output_tokens / records),
-        ]);
-        if self.prompt_tokens > 0.0 {
-            figures.insert("cached_share", self.cached_tokens / self.prompt_tokens);
+    /// The gaps by the place of their record among the sorted ones.
+    fn by_place(&self, sorted: &[Choice]) -> Grouped {
+        let mut places = vec![0; sorted.len()];
+        for (place, choice) in sorted.iter().enumerate() {
+            if let Some(own) = places.get_mut(choice.place) {
+                *own = place;
+            }
         }
-        if seconds > 0.0 {
-            figures.insert("request_throughput", f64::from(self.records - self.failed) / seconds);
-            figures.insert("output_throughput", self.output_tokens / seconds);
-        }
-        figures
+        let placed = |(place, gap): &(usize, Duration)| Some((*places.get(*place)?, millis(*gap)));
+        Grouped::new(self.kept.iter().filter_map(placed))
     }
+}
+
+fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1000.0
 }
 
 #[cfg(test)]
 mod tests {
+    use rand::{RngExt, SeedableRng, rngs::StdRng};
+
     use super::*;
+    use crate::recording::trace::Chunk;
 
-    fn compared(a: Option<f64>, b: Option<f64>) -> Compared {
-        Compared::of(a, b, None)
-    }
+    const MS: Duration = Duration::from_millis(1);
 
-    #[test]
-    fn a_gate_names_what_is_over_its_limit() {
-        let gate =
-            Gate::read("[ttft_p99]\nmax_increase = '10%'\nmax = '500ms'\n[request_throughput]\nmin = '9.5'\n").unwrap();
-        let judge = |metric: &str, (a, b)| gate.0[metric].judge(metric, Some(&compared(a, b))).failure;
-        assert_eq!(judge("ttft_p99", (Some(100.0), Some(109.0))), None);
-        let slower = judge("ttft_p99", (Some(100.0), Some(120.0)));
-        assert_eq!(slower.as_deref(), Some("it rose by 20.0 %, and may by 10.0 %"));
-        assert_eq!(judge("ttft_p99", (Some(499.0), Some(501.0))).as_deref(), Some("501.000 is above 500"));
-        assert_eq!(judge("request_throughput", (None, Some(9.0))).as_deref(), Some("9.000 is below 9.5"));
-    }
-
-    #[test]
-    fn a_metric_that_is_missing_fails() {
-        let gate = Gate::read("[ttft_p99]\nmax_increase = '10%'").unwrap();
-        for missing in [None, Some(compared(Some(1.0), None)), Some(compared(None, Some(1.0)))] {
-            assert!(gate.0["ttft_p99"].judge("ttft_p99", missing.as_ref()).failure.is_some(), "{missing:?}");
+    /// A run with noise of a factor of two in its latencies and in the distances of its arrivals.
+    fn run(seed: u64, slower: f64) -> Run {
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut noise = |usual: u32| (MS * usual).mul_f64(0.7 + 0.7 * random.random::<f64>());
+        let (mut run, mut arrival) = (Run::default(), Duration::ZERO);
+        for number in 0..1200 {
+            arrival += noise(10);
+            let (ttft, gap) = (noise(50).mul_f64(slower), noise(10));
+            let chunk = |gap| Chunk { gap, tokens: 1, step: None };
+            let chunks: Vec<Chunk> = [ttft].into_iter().chain([gap; 9]).map(chunk).collect();
+            let is_error = noise(100) < MS * 75;
+            run.add(&Record {
+                prompt_tokens: 100,
+                cached_tokens: Some(number % 64),
+                output_tokens: 10,
+                chunks,
+                arrival: Some(arrival),
+                status: is_error.then_some(500),
+                ..Record::default()
+            });
         }
+        run
+    }
+
+    fn compared(metrics: &[(String, Compared)], name: &str) -> Compared {
+        metrics.iter().find(|(metric, _)| metric == name).unwrap().1
     }
 
     #[test]
-    fn a_gate_that_cannot_be_read_says_where() {
-        for (text, part) in [
-            ("[ttft_p99]\nmaximum = '1s'", "maximum"),
-            ("[ttft_p99]", "has no limit"),
-            ("[ttft_p99]\nmax = 'soon'", "`soon` is no limit"),
-            ("ttft_p99 = 4", "ttft_p99"),
-        ] {
-            assert!(Gate::read(text).unwrap_err().contains(part), "{text}");
+    fn a_run_against_another_one_of_the_same_shows_no_change() {
+        let mut same = std::collections::BTreeMap::new();
+        for seed in 0..20 {
+            for (name, compared) in metrics(&run(seed, 1.0), &run(seed + 100, 1.0)) {
+                let Some(judgement) = compared.judgement else { continue };
+                *same.entry(name).or_insert(0) += i32::from(judgement == Judgement::NoChange);
+            }
         }
+        assert_eq!(same.len(), 20, "{same:?}");
+        assert!(same.values().all(|same| *same >= 18), "{same:?}");
+    }
+
+    #[test]
+    fn a_doubled_ttft_is_found_and_nothing_else_changed() {
+        let (fast, slow) = (run(1, 1.0), run(1, 2.0));
+        for (earlier, later, judgement) in [(&fast, &slow, Judgement::Worse), (&slow, &fast, Judgement::Better)] {
+            let metrics = metrics(earlier, later);
+            for quantile in ["ttft_p50", "ttft_p90", "ttft_p99"] {
+                assert_eq!(compared(&metrics, quantile).judgement, Some(judgement), "{metrics:?}");
+            }
+            for name in ["itl_p50", "tpot_p90", "error_share", "cached_share", "request_throughput"] {
+                assert_eq!(compared(&metrics, name).judgement, Some(Judgement::NoChange), "{name}: {metrics:?}");
+            }
+        }
+        let change = compared(&metrics(&fast, &slow), "ttft_p50").change_percent.unwrap();
+        assert!((change - 100.0).abs() < 1.0, "{change}");
+    }
+
+    #[test]
+    fn what_is_good_depends_on_the_metric() {
+        let judged =
+            |good, low, high| Compared::of(Unit::Ms, good, (None, None), Some(Interval { low, high })).judgement;
+        assert_eq!(judged(Good::Less, 1.0, 2.0), Some(Judgement::Worse));
+        assert_eq!(judged(Good::More, 1.0, 2.0), Some(Judgement::Better));
+        assert_eq!(judged(Good::More, -2.0, -1.0), Some(Judgement::Worse));
+        assert_eq!(judged(Good::Neither, -2.0, -1.0), Some(Judgement::Other));
+        assert_eq!(judged(Good::Less, 0.0, 2.0), Some(Judgement::NoChange));
+    }
+
+    #[test]
+    fn what_a_trace_does_not_hold_has_no_value() {
+        let mut run = Run::default();
+        for outcome in [Outcome::Finished, Outcome::ClientGone, Outcome::TimedOut, Outcome::Cut] {
+            run.add(&Record { outcome: Some(outcome), prompt_tokens: 9, output_tokens: 4, ..Record::default() });
+        }
+        run.add(&Record { choice: Some(1), prompt_tokens: 9, ..Record::default() });
+        let metrics = metrics(&run, &run);
+        for name in ["ttft_p50", "itl_p50", "e2e_p99", "cached_share", "request_throughput"] {
+            assert_eq!(compared(&metrics, name).b, None, "{name}");
+        }
+        assert_eq!(compared(&metrics, "error_share").b, Some(0.25), "of requests, of which two others were left");
+        assert_eq!(compared(&metrics, "requests").b, Some(4.0));
+        assert!(metrics.iter().all(|(name, compared)| unit_of(name) == Some(compared.unit)));
+        assert_eq!([unit_of("ttft"), unit_of("ttft_p95"), unit_of("error_share_p50"), unit_of("")], [None; 4]);
+    }
+
+    #[test]
+    fn gaps_in_memory_are_bounded_and_evenly_picked() {
+        let mut gaps = Gaps::default();
+        (0..1_000_000_u32).for_each(|number| gaps.add(0, MS * number));
+        assert!((MOST_GAPS / 2..=MOST_GAPS).contains(&gaps.kept.len()), "{}", gaps.kept.len());
+        let distances: Vec<Duration> = gaps.kept.windows(2).map(|two| two[1].1 - two[0].1).collect();
+        assert!(distances.iter().all(|distance| *distance == MS * u32::try_from(gaps.every).unwrap()));
     }
 }

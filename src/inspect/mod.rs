@@ -8,6 +8,7 @@ mod audit;
 mod compare;
 mod concurrency;
 mod fit;
+mod gate;
 mod schedule;
 mod sharing;
 mod simulate;
@@ -16,9 +17,10 @@ mod text;
 
 pub use crate::recording::trace::check;
 pub use audit::{AuditReport, Revealed, Secret, audit};
-pub use compare::{Compared, Comparison, Gate, GateResult, compare};
+pub use compare::{Compared, Comparison, Judgement, Unit, compare};
 pub use concurrency::Concurrency;
 pub use fit::{Figure, FitReport, InspectFitError, Predicted, Prediction, fit};
+pub use gate::{Gate, GateResult};
 pub use schedule::{Workload, WorkloadError};
 pub use sharing::PrefixSharing;
 pub use simulate::{

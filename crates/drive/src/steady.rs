@@ -31,7 +31,7 @@ pub struct Change {
     pub after_ms: f64,
 }
 
-/// Bounds between which a quantile lies with a probability of 95 %, in milliseconds.
+/// Bounds between which a figure lies with a probability of 95 %, in its unit: of latencies milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Interval {
     /// The lower bound.
@@ -71,40 +71,142 @@ pub fn change(values: &[(Duration, Duration)]) -> Option<Change> {
 /// Returns the interval of a quantile of values in the order of their times; `None` where there are too few of them for it.
 #[must_use]
 pub fn interval(values: &[Duration], share: f64, seed: u64) -> Option<Interval> {
-    let quantiles = resampled(values, share, seed)?;
-    Some(Interval { low: millis(quantile(&quantiles, 0.025)?), high: millis(quantile(&quantiles, 0.975)?) })
+    let values = Grouped::new(values.iter().map(|value| millis(*value)).enumerate());
+    values.resampled(&[share], seed).first().and_then(|quantiles| bounds(quantiles))
 }
 
-/// Returns the interval of how much larger a quantile of `later` is than that of `earlier`; `None` where there are too few of either.
+/// Returns the interval of how much larger a figure of one run is than that of an earlier one, from the figures of their resamples; `None` where
+/// either has none.
 #[must_use]
-pub fn interval_of_difference(earlier: &[Duration], later: &[Duration], share: f64, seed: u64) -> Option<Interval> {
-    let (earlier, later) = (resampled(earlier, share, seed)?, resampled(later, share, seed ^ 1)?);
-    let mut differences: Vec<f64> = earlier.iter().zip(&later).map(|(old, new)| millis(*new) - millis(*old)).collect();
-    differences.sort_by(f64::total_cmp);
-    let (low, high) = (differences.get(RESAMPLES / 40)?, differences.get(RESAMPLES - 1 - RESAMPLES / 40)?);
+pub fn interval_of_difference(earlier: &[f64], later: &[f64]) -> Option<Interval> {
+    bounds(&earlier.iter().zip(later).map(|(old, new)| new - old).collect::<Vec<_>>())
+}
+
+/// The middle 95 % of the figures of resamples.
+fn bounds(figures: &[f64]) -> Option<Interval> {
+    let mut figures = figures.to_vec();
+    figures.sort_by(f64::total_cmp);
+    let beyond = figures.len() / 40;
+    let (low, high) = (figures.get(beyond)?, figures.iter().rev().nth(beyond)?);
     Some(Interval { low: *low, high: *high })
 }
 
-/// Quantiles of resamples that are put together of blocks of the values.
-fn resampled(values: &[Duration], share: f64, seed: u64) -> Option<Vec<Duration>> {
-    let count = values.len();
-    // Ten values have to be beyond the quantile.
-    if count < FEWEST || float(count) * (1.0 - share) < 10.0 {
-        return None;
-    }
-    let length = count.isqrt().isqrt().max(1) * 2;
+/// Computes a figure of each resample, from how often each of the `count` neighbours is in it. Blocks of neighbours are drawn.
+fn resample<T>(count: usize, seed: u64, mut figure: impl FnMut(&[u32]) -> T) -> Vec<T> {
+    let length = (count.isqrt().isqrt().max(1) * 2).min(count);
     let mut random = StdRng::seed_from_u64(seed);
-    let mut quantiles: Vec<Duration> = Vec::with_capacity(RESAMPLES);
-    for _ in 0..RESAMPLES {
-        let mut resampled = Vec::with_capacity(count + length);
-        while resampled.len() < count {
-            let from = random.random_range(0..=count - length.min(count));
-            resampled.extend(values.iter().skip(from).take(length));
+    let mut one = || {
+        let mut drawn = vec![0; count];
+        let mut left = count;
+        while left > 0 {
+            let from = random.random_range(0..=count - length);
+            let taken = length.min(left);
+            drawn.iter_mut().skip(from).take(taken).for_each(|times| *times += 1);
+            left -= taken;
         }
-        resampled.truncate(count);
-        quantiles.extend(quantile(&resampled, share));
+        figure(&drawn)
+    };
+    (0..RESAMPLES).map(|_| one()).collect()
+}
+
+/// Values by the request that they are of: one has a TTFT, and a gap for each of its tokens but the first. Whole requests are resampled, because the
+/// gaps of one are alike.
+#[derive(Debug, Clone, Default)]
+pub struct Grouped {
+    /// Values with the numbers of their requests, sorted by value.
+    sorted: Vec<(usize, f64)>,
+    requests: usize,
+}
+
+impl Grouped {
+    /// Takes values, each with the place of its request in the order of their times. A place without values is no request.
+    #[must_use]
+    pub fn new(values: impl IntoIterator<Item = (usize, f64)>) -> Self {
+        let mut sorted: Vec<(usize, f64)> = values.into_iter().collect();
+        sorted.sort_by_key(|(place, _)| *place);
+        let mut requests = 0;
+        for request in sorted.chunk_by_mut(|(one, _), (other, _)| one == other) {
+            request.iter_mut().for_each(|(place, _)| *place = requests);
+            requests += 1;
+        }
+        sorted.sort_by(|(_, one), (_, other)| one.total_cmp(other));
+        Self { sorted, requests }
     }
-    Some(quantiles)
+
+    /// Returns the smallest value that at least this share of them does not exceed.
+    #[must_use]
+    pub fn quantile(&self, share: f64) -> Option<f64> {
+        self.quantiles(&[share], |_| 1).pop()
+    }
+
+    /// Returns these quantiles, the shares ascending, of values of which each counts as often as its request.
+    fn quantiles(&self, shares: &[f64], times: impl Fn(usize) -> u32) -> Vec<f64> {
+        let total: f64 = self.sorted.iter().map(|(request, _)| f64::from(times(*request))).sum();
+        let mut wanted = shares.iter().map(|share| (total * share).ceil().max(1.0)).peekable();
+        let mut quantiles = Vec::with_capacity(shares.len());
+        let mut sum = 0.0;
+        for (request, value) in &self.sorted {
+            sum += f64::from(times(*request));
+            while wanted.next_if(|place| sum >= *place).is_some() {
+                quantiles.push(*value);
+            }
+        }
+        quantiles
+    }
+
+    /// Returns, for each of the shares in ascending order, that quantile of every resample; none where there are too few values for it.
+    #[must_use]
+    pub fn resampled(&self, shares: &[f64], seed: u64) -> Vec<Vec<f64>> {
+        // Ten values have to be beyond a quantile.
+        let is_known = |share: f64| self.requests >= FEWEST && float(self.sorted.len()) * (1.0 - share) >= 10.0;
+        let known: Vec<f64> = shares.iter().copied().filter(|share| is_known(*share)).collect();
+        let mut resampled = vec![Vec::new(); shares.len()];
+        if known.is_empty() {
+            return resampled;
+        }
+        let of = |drawn: &[u32]| self.quantiles(&known, |request| drawn.get(request).copied().unwrap_or_default());
+        for quantiles in resample(self.requests, seed, of) {
+            resampled.iter_mut().zip(quantiles).for_each(|(all, quantile)| all.push(quantile));
+        }
+        resampled
+    }
+}
+
+/// A sum divided by another one, of parts in the order of their times: failed requests by requests, tokens by seconds.
+#[derive(Debug, Clone, Default)]
+pub struct Ratio(Vec<(f64, f64)>);
+
+impl Ratio {
+    /// Takes what each part adds to both sums.
+    #[must_use]
+    pub fn new(parts: impl IntoIterator<Item = (f64, f64)>) -> Self {
+        Self(parts.into_iter().collect())
+    }
+
+    /// Returns the ratio; `None` where the divisor is zero.
+    #[must_use]
+    pub fn value(&self) -> Option<f64> {
+        self.weighted(|_| 1)
+    }
+
+    fn weighted(&self, times: impl Fn(usize) -> u32) -> Option<f64> {
+        let add = |(above, below), (place, part): (usize, &(f64, f64))| {
+            let times = f64::from(times(place));
+            (above + part.0 * times, below + part.1 * times)
+        };
+        let (above, below) = self.0.iter().enumerate().fold((0.0, 0.0), add);
+        (below > 0.0).then_some(above / below)
+    }
+
+    /// Returns the ratio of every resample; none where there are too few parts.
+    #[must_use]
+    pub fn resampled(&self, seed: u64) -> Vec<f64> {
+        if self.0.len() < FEWEST {
+            return Vec::new();
+        }
+        let of = |drawn: &[u32]| self.weighted(|place| drawn.get(place).copied().unwrap_or_default());
+        resample(self.0.len(), seed, of).into_iter().flatten().collect()
+    }
 }
 
 /// The smallest value that at least this share of them does not exceed.
@@ -185,16 +287,55 @@ mod tests {
         assert_eq!(interval(&[MS; 100], 0.999, 0), None, "p99.9 of a hundred");
     }
 
+    fn singles(seed: u64, slower: f64) -> Grouped {
+        Grouped::new(run(seed, 400, 1.0).iter().map(|(_, value)| millis(*value) * slower).enumerate())
+    }
+
     #[test]
     fn a_difference_is_shown_where_there_is_one_and_not_else() {
-        let values = |seed, slower| run(seed, 400, slower).into_iter().map(|(_, value)| value).collect::<Vec<_>>();
-        let holds_zero = |earlier: &[Duration], later: &[Duration]| {
-            let interval = interval_of_difference(earlier, later, 0.5, 7).unwrap();
+        let holds_zero = |earlier: &Grouped, later: &Grouped| {
+            let (earlier, later) = (earlier.resampled(&[0.5], 7), later.resampled(&[0.5], 6));
+            let interval = interval_of_difference(&earlier[0], &later[0]).unwrap();
             interval.low <= 0.0 && interval.high >= 0.0
         };
-        let same = (0..20).filter(|seed| holds_zero(&values(*seed, 1.0), &values(seed + 100, 1.0))).count();
+        let same = (0..20).filter(|seed| holds_zero(&singles(*seed, 1.0), &singles(seed + 100, 1.0))).count();
         assert!(same >= 18, "{same} of 20 runs against themselves");
-        let slower: Vec<Duration> = values(3, 1.0).into_iter().map(|value| value.mul_f64(1.2)).collect();
-        assert!(!holds_zero(&values(4, 1.0), &slower));
+        assert!(!holds_zero(&singles(4, 1.0), &singles(3, 1.2)));
+    }
+
+    #[test]
+    fn values_of_one_request_are_resampled_together() {
+        let width = |per_request: usize| {
+            let mut random = StdRng::seed_from_u64(5);
+            let levels: Vec<f64> = (0..2000 / per_request).map(|_| 1.0 + random.random::<f64>()).collect();
+            let values = (0..2000).map(|number| (number / per_request, levels[number / per_request]));
+            let interval = bounds(&Grouped::new(values).resampled(&[0.5], 0)[0]).unwrap();
+            interval.high - interval.low
+        };
+        // 50 levels say less about their median than 2,000 do.
+        assert!(width(40) > width(1) * 3.0, "{} {}", width(40), width(1));
+    }
+
+    #[test]
+    fn quantiles_are_those_of_the_values() {
+        let values = Grouped::new([(3, 4.0), (0, 1.0), (3, 2.0), (9, 3.0)]);
+        assert_eq!([0.0, 0.25, 0.5, 0.9, 1.0].map(|share| values.quantile(share)), [1.0, 1.0, 2.0, 4.0, 4.0].map(Some));
+        assert_eq!(values.requests, 3);
+        assert_eq!(Grouped::default().quantile(0.5), None);
+        assert!(values.resampled(&[0.5, 0.9], 0).iter().all(Vec::is_empty), "too few");
+        let many = singles(1, 1.0).resampled(&[0.5, 0.99], 0);
+        assert_eq!((many[0].len(), many[1].len()), (RESAMPLES, 0), "four are beyond the 99th percentile of 400");
+    }
+
+    #[test]
+    fn a_ratio_has_an_interval_too() {
+        let ratio = |every: u32| Ratio::new((0..500).map(|number| (f64::from(u8::from(number % every == 0)), 1.0)));
+        assert_eq!(ratio(10).value(), Some(0.1));
+        let difference =
+            |one, other| interval_of_difference(&ratio(one).resampled(0), &ratio(other).resampled(1)).unwrap();
+        let (same, other) = (difference(10, 10), difference(10, 5));
+        assert!(same.low <= 0.0 && same.high >= 0.0, "{same:?}");
+        assert!(other.low > 0.0 && other.low < 0.1 && other.high > 0.1, "{other:?}");
+        assert_eq!(Ratio::new([(1.0, 0.0)]).value(), None);
     }
 }

@@ -5,11 +5,14 @@ use std::{fs, path::PathBuf, process::ExitCode};
 use clap::Args;
 
 use crate::{
+    base::one_line::one_line,
     cli::{
+        escape,
         failure::{Exit, Failure},
         output,
     },
-    inspect::{Compared, Comparison, Gate, compare},
+    drive::steady::Interval,
+    inspect::{Compared, Comparison, Gate, GateResult, Judgement, Unit, compare},
 };
 
 /// Two traces, and what may differ between them.
@@ -57,61 +60,84 @@ pub(super) fn run(args: &CompareArgs) -> Result<ExitCode, Failure> {
     Ok(if comparison.passes() { ExitCode::SUCCESS } else { Exit::No.into() })
 }
 
-/// The cells of a row: name, both values, change, interval and whether it has changed.
+/// The cells of a row: name, both values, change, interval and what it shows.
 fn cells(name: &str, compared: &Compared) -> [String; 6] {
-    let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"));
-    let change = compared.change_percent.map_or_else(String::new, |change| format!("{change:+.1} %"));
-    let interval = compared.interval.map_or_else(String::new, |at| format!("{:+.2} … {:+.2}", at.low, at.high));
-    let changed = match compared.has_changed {
-        Some(true) if compared.interval.is_some_and(|at| at.low > 0.0) => "slower",
-        Some(true) => "faster",
-        Some(false) => "no change shown",
-        None => "",
+    let (factor, unit) = match compared.unit {
+        Unit::Ms => (1.0, " ms"),
+        Unit::Share => (100.0, " %"),
+        Unit::PerSecond => (1.0, " /s"),
+        Unit::Tokens | Unit::Requests => (1.0, ""),
     };
-    [name.to_owned(), number(compared.a), number(compared.b), change, interval, changed.to_owned()]
+    let value =
+        |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{:.2}{unit}", value * factor));
+    let change = compared.change_percent.map_or_else(String::new, |change| format!("{change:+.1} %"));
+    let interval = compared.interval.map_or_else(String::new, |Interval { low, high }| {
+        format!("{:+.2} … {:+.2}{unit}", low * factor, high * factor)
+    });
+    let shows = compared.judgement.map_or("", |judgement| match judgement {
+        Judgement::Better => "better",
+        Judgement::Worse => "worse",
+        Judgement::Other => "changed",
+        Judgement::NoChange => "no change shown",
+    });
+    [name.to_owned(), value(compared.a), value(compared.b), change, interval, shows.to_owned()]
 }
 
 fn text(comparison: &Comparison) -> String {
-    let mut lines = vec![format!("{:20}{:>12}{:>12}{:>11}  95 % of the difference", "", "A", "B", "change")];
+    let mut lines: Vec<String> =
+        comparison.warnings.iter().map(|warning| format!("warning: {}", one_line(warning))).collect();
+    lines.push(
+        format!("{:20}{:>14}{:>14}{:>11}  {:27}", "", "A", "B", "change", "95 % of the difference")
+            .trim_end()
+            .to_owned(),
+    );
     for (name, compared) in &comparison.metrics {
-        let [name, a, b, change, interval, changed] = cells(name, compared);
-        lines.push(format!("{name:20}{a:>12}{b:>12}{change:>11}  {interval:22}{changed}").trim_end().to_owned());
+        let [name, a, b, change, interval, shows] = cells(name, compared);
+        lines.push(format!("{name:20}{a:>14}{b:>14}{change:>11}  {interval:27}{shows}").trim_end().to_owned());
     }
-    for result in &comparison.gate {
-        let said = result.failure.as_deref().unwrap_or("within its limits");
-        lines.push(format!("gate {}: {said}", result.metric));
-    }
+    lines.extend(comparison.gate.iter().map(|result| format!("gate {}: {}", one_line(&result.metric), said(result))));
     lines.join("\n") + "\n"
 }
 
+fn said(result: &GateResult) -> &str {
+    result.failure.as_deref().unwrap_or("within its limits")
+}
+
+/// A table, and a list of what the gate said.
 fn markdown(comparison: &Comparison) -> String {
     let mut lines = vec![
         "| metric | A | B | change | 95 % of the difference | |".to_owned(),
-        "|---|---|---|---|---|---|".to_owned(),
+        "|---|--:|--:|--:|---|---|".to_owned(),
     ];
-    lines
-        .extend(comparison.metrics.iter().map(|(name, compared)| format!("| {} |", cells(name, compared).join(" | "))));
-    for result in comparison.gate.iter().filter(|result| result.failure.is_some()) {
-        lines.push(format!("\n**{}**: {}", result.metric, result.failure.as_deref().unwrap_or_default()));
+    let row = |(name, compared): &(String, Compared)| format!("| {} |", cells(name, compared).join(" | "));
+    lines.extend(comparison.metrics.iter().map(row));
+    if !(comparison.gate.is_empty() && comparison.warnings.is_empty()) {
+        lines.push(String::new());
     }
-    lines.join("\n") + "\n"
+    lines.extend(comparison.gate.iter().map(|result| {
+        let passes = if result.failure.is_none() { "pass" } else { "**fail**" };
+        format!("- {passes} `{}`: {}", one_line(&result.metric), said(result))
+    }));
+    lines.extend(comparison.warnings.iter().map(|warning| format!("- warning: {}", one_line(warning))));
+    escape::text(&(lines.join("\n") + "\n")).into_owned()
 }
 
 fn junit(comparison: &Comparison) -> String {
-    let escaped = |text: &str| text.replace('&', "&amp;").replace('<', "&lt;").replace('"', "&quot;");
-    let cases = comparison.gate.iter().map(|result| match &result.failure {
-        None => format!("  <testcase name=\"{}\"/>\n", escaped(&result.metric)),
-        Some(failure) => {
-            format!(
-                "  <testcase name=\"{}\"><failure message=\"{}\"/></testcase>\n",
-                escaped(&result.metric),
-                escaped(failure)
-            )
-        }
-    });
+    // XML has no way to write most control characters.
+    let escaped = |text: &str| {
+        let text = escape::text(text).replace('&', "&amp;").replace('<', "&lt;").replace('"', "&quot;");
+        text.replace('\n', "&#10;")
+    };
+    let case = |result: &GateResult| {
+        let name = escaped(&result.metric);
+        let failure = result.failure.as_ref().map(|failure| format!("<failure message=\"{}\"/>", escaped(failure)));
+        format!(
+            "  <testcase classname=\"vllm-vcr inspect compare\" name=\"{name}\">{}</testcase>\n",
+            failure.unwrap_or_default()
+        )
+    };
     let failures = comparison.gate.iter().filter(|result| result.failure.is_some()).count();
-    let cases: String = cases.collect();
-    let tests = comparison.gate.len();
+    let (tests, cases) = (comparison.gate.len(), comparison.gate.iter().map(case).collect::<String>());
     format!(
         "<testsuite name=\"vllm-vcr inspect compare\" tests=\"{tests}\" failures=\"{failures}\">\n{cases}</testsuite>\n"
     )
