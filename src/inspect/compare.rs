@@ -282,21 +282,21 @@ impl Run {
         self.choices.push(choice);
     }
 
-    /// The values of [`DISTRIBUTIONS`], of the records that ended well.
+    /// The values of [`DISTRIBUTIONS`]: latencies of the records that ended well, tokens of all.
     fn distributions(&self) -> [Grouped; 5] {
         let good = || self.choices.iter().enumerate().filter(|(_, choice)| choice.end == End::Good);
         let of = |value: fn(&Choice) -> Option<Duration>| {
             Grouped::new(good().filter_map(|(place, choice)| Some((place, millis(value(choice)?)))))
         };
-        let tokens = Grouped::new(good().map(|(place, choice)| (place, f64::from(choice.output_tokens))));
+        let all = self.choices.iter().enumerate();
+        let tokens = Grouped::new(all.map(|(place, choice)| (place, f64::from(choice.output_tokens))));
         let itl = self.gaps.by_place(&self.choices);
         [of(|choice| choice.ttft), itl, of(|choice| choice.tpot), of(|choice| choice.e2e), tokens]
     }
 
     /// The sums of [`RATIOS`].
     fn ratios(&self) -> [Ratio; 5] {
-        let good = self.choices.iter().filter(|choice| choice.end == End::Good);
-        let tokens = Ratio::new(good.map(|choice| (f64::from(choice.output_tokens), 1.0)));
+        let tokens = Ratio::new(self.choices.iter().map(|choice| (f64::from(choice.output_tokens), 1.0)));
         // The engine does not say of every request what it found in its cache.
         let cached = self.requests().filter_map(|choice| Some((choice.cached_tokens?, choice.prompt_tokens)));
         let cached = Ratio::new(cached.map(|(cached, prompt)| (f64::from(cached), f64::from(prompt))));

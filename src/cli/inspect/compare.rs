@@ -87,13 +87,13 @@ fn text(comparison: &Comparison) -> String {
     let mut lines: Vec<String> =
         comparison.warnings.iter().map(|warning| format!("warning: {}", one_line(warning))).collect();
     lines.push(
-        format!("{:20}{:>14}{:>14}{:>11}  {:27}", "", "A", "B", "change", "95 % of the difference")
+        format!("{:20}{:>14}{:>14}{:>12}  {:27}", "", "A", "B", "change", "95 % of the difference")
             .trim_end()
             .to_owned(),
     );
     for (name, compared) in &comparison.metrics {
         let [name, a, b, change, interval, shows] = cells(name, compared);
-        lines.push(format!("{name:20}{a:>14}{b:>14}{change:>11}  {interval:27}{shows}").trim_end().to_owned());
+        lines.push(format!("{name:20}{a:>14} {b:>13} {change:>11}  {interval:27}{shows}").trim_end().to_owned());
     }
     lines.extend(comparison.gate.iter().map(|result| format!("gate {}: {}", one_line(&result.metric), said(result))));
     lines.join("\n") + "\n"

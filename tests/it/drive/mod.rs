@@ -1,4 +1,5 @@
 //! The load client, as a program before `play` and before servers of the tests' own.
 
+mod compare;
 mod round_trip;
 mod verdicts;
