@@ -68,8 +68,10 @@ fn cells(name: &str, compared: &Compared) -> [String; 6] {
         Unit::PerSecond => (1.0, " /s"),
         Unit::Tokens | Unit::Requests => (1.0, ""),
     };
-    let value =
-        |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{:.2}{unit}", value * factor));
+    let decimals = if compared.unit == Unit::Requests { 0 } else { 2 };
+    let value = |value: Option<f64>| {
+        value.map_or_else(|| "-".to_owned(), |value| format!("{:.decimals$}{unit}", value * factor))
+    };
     let change = compared.change_percent.map_or_else(String::new, |change| format!("{change:+.1} %"));
     let interval = compared.interval.map_or_else(String::new, |Interval { low, high }| {
         format!("{:+.2} … {:+.2}{unit}", low * factor, high * factor)

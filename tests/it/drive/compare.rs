@@ -9,7 +9,7 @@ use crate::support::{running::vcr, traces::Trace};
 /// Two hundred requests with TTFTs of 20 to 29 ms, times `slower`; every twentieth failed.
 fn trace(slower: f64) -> Trace {
     let line = |number: u32| {
-        let (ttft, failed) = (f64::from(20 + number * 7 % 10) * slower, number % 20 == 0);
+        let (ttft, failed) = (f64::from(20 + number * 7 % 10) * slower, number.is_multiple_of(20));
         json!({"prompt_tokens": 100, "cached_tokens": number % 50, "output_tokens": 3, "ttft_ms": ttft,
             "itl_ms": [5.0, 6.0], "e2e_ms": ttft + 12.0, "arrival_ms": number * 50, "endpoint": "completions",
             "stream": true, "finish_reason": "length", "status": if failed { 500 } else { 200 },
