@@ -2,7 +2,10 @@
 
 use std::path::PathBuf;
 
-use crate::support::tree;
+use crate::support::{
+    running::{Running, vcr},
+    tree,
+};
 
 #[test]
 fn every_shown_command_parses() {
@@ -28,6 +31,45 @@ fn the_readme_has_two_setup_commands() {
     for command in ["cargo run --release -- play", "cargo test"] {
         assert!(readme.lines().any(|line| line.trim() == command), "{command}");
     }
+}
+
+/// Record, simulate, drive, compare: the four lines, with free ports for their own and without a tokenizer's folder.
+#[test]
+fn the_round_trip_runs() {
+    let readme = tree::read("README.md");
+    let all = commands(&readme);
+    let end = all.iter().position(|words| words.iter().any(|word| word == "compare")).unwrap();
+    let [tap, play, replay, compare] = all.get(end - 3..=end).unwrap() else { panic!("{all:?}") };
+    let folder = tempfile::tempdir().unwrap();
+    let typed = |line: &[String], server: &str| -> Vec<String> {
+        let of_the_test = |word: &String| match word.as_str() {
+            "127.0.0.1:8001" => "127.0.0.1:0".to_owned(),
+            "8002" => "0".to_owned(),
+            "./tokenizer" => "none".to_owned(),
+            word if word.starts_with("http://localhost:") => format!("http://{server}"),
+            word if word.ends_with(".jsonl.gz") => folder.path().join(word).to_str().unwrap().to_owned(),
+            word => word.to_owned(),
+        };
+        line.iter().skip(1).map(of_the_test).collect()
+    };
+    let start = |line: &[String]| Running::start(&line.iter().map(String::as_str).collect::<Vec<_>>());
+    let end = |line: &[String]| vcr(&line.iter().map(String::as_str).collect::<Vec<_>>());
+    let engine = Running::start(&["play", "--port", "0", "--instant"]);
+    let tap = start(&typed(tap, &engine.address.to_string()));
+    let builtin = tree::root().join("traces/builtin.jsonl.gz");
+    let target = format!("http://{}", tap.address);
+    vcr(&["replay", builtin.to_str().unwrap(), "--target", &target, "--arrivals", "burst"]);
+    let (code, said) = tap.stop();
+    assert_eq!(code, 0, "{said}");
+    let play = start(&typed(play, ""));
+    let driven = end(&typed(replay, &play.address.to_string()));
+    let printed = String::from_utf8(driven.stdout).unwrap();
+    assert!(printed.contains("19 sent and ended, 0 failed"), "{printed}{}", String::from_utf8_lossy(&driven.stderr));
+    let compared = end(&typed(compare, ""));
+    let printed = String::from_utf8(compared.stdout).unwrap();
+    let of = |metric: &str| printed.lines().find(|line| line.starts_with(metric)).unwrap().split_whitespace();
+    assert_eq!(of("output_tokens_mean").nth(1), of("output_tokens_mean").nth(2), "{printed}");
+    assert!(of("ttft_p50").count() > 3, "{printed}");
 }
 
 /// The argument lists of every `vllm-vcr …` and `cargo run … -- …` in `sh` fences.
