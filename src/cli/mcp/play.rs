@@ -126,6 +126,7 @@ pub(in crate::cli) fn run(args: McpPlayArgs) -> Result<ExitCode, Failure> {
     let policy = Policy {
         on_novel: args.on_miss,
         on_used_up: args.on_exhausted.unwrap_or(on_used_up),
+        repeats_lists: args.on_exhausted != Some(OnUsedUp::Error),
         reply_within: args.reply_within,
         counts_forwarded: true,
         over_http: false,

@@ -111,22 +111,24 @@ pub(in crate::cli) struct McpServersArgs {
 
 impl McpServersArgs {
     /// Puts them into the configuration of a player; requests that are sent more often than recorded get what others get, and without
-    /// a flag the last record again, or an error where it is strict.
+    /// a flag the last record again, or an error where it is strict, but for lists.
     pub(in crate::cli) fn configure(
         &self,
         config: &mut Config,
         upstreams: Vec<NamedEndpoint>,
-        on_exhausted: Option<OnExhausted>,
+        (on_exhausted, is_strict): (Option<OnExhausted>, bool),
     ) {
         let on_used_up = match on_exhausted {
             Some(OnExhausted::Error) => OnUsedUp::Error,
             Some(OnExhausted::Last | OnExhausted::Cycle) => OnUsedUp::Last,
             // A further request is a new one, where the real server can answer it.
-            None if !self.mcp_upstream.is_empty() => OnUsedUp::Error,
+            None if is_strict || !self.mcp_upstream.is_empty() => OnUsedUp::Error,
             None => OnUsedUp::Last,
         };
+        let repeats_lists = on_exhausted != Some(OnExhausted::Error);
         let (on_novel, reply_within) = (self.mcp_on_miss, self.mcp_reply_within);
-        config.mcp = Policy { on_novel, on_used_up, reply_within, counts_forwarded: true, over_http: true };
+        config.mcp =
+            Policy { on_novel, on_used_up, repeats_lists, reply_within, counts_forwarded: true, over_http: true };
         config.mcp_match_meta = self.mcp_match_meta;
         config.mcp_names = upstreams.iter().map(|upstream| upstream.name.clone()).collect();
         config.mcp_upstreams = upstreams;

@@ -169,8 +169,7 @@ pub(in crate::cli) fn cassette_player(
         brief_misses: !args.command.is_empty(),
         ..Config::default()
     };
-    let used_up = on_exhausted(args, settings.is_strict);
-    made(config, settings.mcp.map(|args| (args, mcp)), used_up)
+    made(config, settings.mcp.map(|args| (args, mcp)), (args.on_exhausted, settings.is_strict))
 }
 
 /// Refuses requests that are to go upstream where they cannot.
@@ -188,7 +187,7 @@ fn can_leave((leaves, mode, selection): (bool, Mode, &Selection), has_upstream: 
 fn made(
     mut config: Config,
     mcp: Option<(&McpServersArgs, Vec<NamedEndpoint>)>,
-    used_up: Option<OnExhausted>,
+    used_up: (Option<OnExhausted>, bool),
 ) -> Result<Arc<CassettePlayer>, Failure> {
     mcp.into_iter().for_each(|(args, upstreams)| args.configure(&mut config, upstreams, used_up));
     config.apply_header_rules()?;

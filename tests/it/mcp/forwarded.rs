@@ -168,7 +168,7 @@ async fn a_server_without_any_record_is_recorded_whole() {
         "DELETE  s-1",
     ];
     assert_eq!(received(&real), names);
-    let play = shelf.play(&["--strict", "--fail-on", "miss,unconsumed=all"]);
+    let play = shelf.play(&["--strict", "--on-exhausted", "error", "--fail-on", "miss,unconsumed=all"]);
     let client = Client::begun(&play, "2025-06-18").await;
     for _ in 0..2 {
         assert_eq!(client.ask(json!(2), "tools/list", &json!({})).await.json()["result"]["tools"][0]["name"], "buy");

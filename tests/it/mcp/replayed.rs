@@ -39,11 +39,13 @@ fn case_4_two_requests_of_one_id_at_one_time_are_both_answered() {
 
 #[test]
 fn case_5_equal_requests_are_answered_in_order_and_then_by_policy() {
-    for (flags, third) in [
-        (&[][..], None),
-        (&["--strict"], Some(41000)),
-        (&["--on-exhausted", "error"], Some(41000)),
-        (&["--strict", "--on-exhausted", "last"], None),
+    let again = "served again: 1 exhausted";
+    for (flags, third, expected) in [
+        (&[][..], None, again),
+        // Libraries of clients ask for lists by themselves.
+        (&["--strict"], None, "misses: 1 exhausted"),
+        (&["--on-exhausted", "error"], Some(41000), "misses: 2 exhausted"),
+        (&["--strict", "--on-exhausted", "last"], None, again),
     ] {
         let shop = Shelf::with(SERVER);
         let mut play = Server::play(&shop, flags);
@@ -55,9 +57,29 @@ fn case_5_equal_requests_are_answered_in_order_and_then_by_policy() {
             None => assert_eq!(last["result"]["tools"].as_array().unwrap().len(), 2),
             Some(expected) => assert_eq!(code(&last), expected),
         }
+        // Other requests follow the policy.
+        if expected != again {
+            let mut read = || play.ask(json!(3), "resources/read", &json!({"uri": "shop://é/list"}));
+            assert_eq!((read()["result"].is_object(), code(&read())), (true, 41000));
+        }
         let notes = play.end().2;
-        let expected = if third.is_some() { "misses: 1 exhausted" } else { "served again: 1 exhausted" };
         assert!(notes.contains(expected), "{notes}");
+    }
+}
+
+#[test]
+fn a_list_that_is_asked_for_less_or_more_often_than_recorded_is_no_failure() {
+    for times in [1, 2, 5] {
+        let shop = Shelf::with(SERVER);
+        let mut play = Server::play(&shop, &["--strict", "--fail-on", "miss,unconsumed,exhausted,loose"]);
+        for id in 0..times {
+            assert!(play.ask(json!(id), "tools/list", &json!({}))["result"].is_object());
+        }
+        play.call(json!(7), "sell", &json!({"what": "tea"}));
+        play.ask(json!(8), "resources/read", &json!({"uri": "shop://é/list"}));
+        assert_eq!(play.call(json!(9), "buy", &json!({"what": "tea", "many": 2}))["method"], "elicitation/create");
+        let (_, exit, notes) = play.end();
+        assert_eq!(exit, 0, "{notes}");
     }
 }
 

@@ -254,7 +254,7 @@ async fn a_reply_that_does_not_come_is_not_waited_for() {
 #[tokio::test]
 async fn case_18_two_sessions_at_once_are_independent() {
     let shop = Shelf::with(&silent());
-    let play = shop.play(&["--strict"]);
+    let play = shop.play(&["--strict", "--on-exhausted", "error"]);
     let (one, other) = tokio::join!(Client::begun(&play, "2025-06-18"), Client::begun(&play, "2025-11-25"));
     assert_ne!(one.session, other.session);
     let list = async |client: &Client<'_>| {

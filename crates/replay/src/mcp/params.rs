@@ -16,6 +16,9 @@ const PROTOCOL: &str = "io.modelcontextprotocol/";
 /// Methods whose requests are equal whatever their parameters.
 const BY_METHOD: [&str; 4] = ["initialize", "server/discover", "ping", "logging/setLevel"];
 
+/// Requests for lists, which libraries of clients send by themselves: before calls, and after the first call of a tool that they do not know.
+const LISTS: [&str; 4] = ["tools/list", "resources/list", "resources/templates/list", "prompts/list"];
+
 /// Requests that a client may send. One that is not recorded is a miss; other methods do not exist.
 const KNOWN: [&str; 15] = [
     "tools/call",
@@ -50,6 +53,12 @@ pub struct ParamRules {
 #[must_use]
 pub(super) fn is_by_method(method: &str) -> bool {
     BY_METHOD.contains(&method)
+}
+
+/// Returns whether a request is for a list, which may come more or less often than it was recorded.
+#[must_use]
+pub(super) fn is_list(method: &str) -> bool {
+    LISTS.contains(&method)
 }
 
 /// Returns whether a client may send requests of this method.

@@ -45,6 +45,8 @@ pub struct Policy {
     pub on_novel: OnNovel,
     /// What a request gets that was recorded less often.
     pub on_used_up: OnUsedUp,
+    /// Whether lists, such as that of the tools, are answered however often they are asked for.
+    pub repeats_lists: bool,
     /// Longest wait for a reply of the client.
     pub reply_within: Duration,
     /// Whether a request that is forwarded is a miss all the same, as where a cassette is replayed and not added to.

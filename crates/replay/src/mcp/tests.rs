@@ -11,6 +11,7 @@ use recording::{cassette::parse, redaction::Rules};
 const STRICT: Policy = Policy {
     on_novel: OnNovel::Error,
     on_used_up: OnUsedUp::Error,
+    repeats_lists: false,
     reply_within: Duration::from_secs(60),
     counts_forwarded: true,
     over_http: false,

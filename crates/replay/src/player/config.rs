@@ -126,7 +126,12 @@ impl Default for Config {
             cross_api: false,
             mcp_names: Vec::new(),
             mcp_upstreams: Vec::new(),
-            mcp: mcp::Policy { on_used_up: mcp::OnUsedUp::Last, reply_within: REPLY_WITHIN, ..mcp::Policy::default() },
+            mcp: mcp::Policy {
+                on_used_up: mcp::OnUsedUp::Last,
+                repeats_lists: true,
+                reply_within: REPLY_WITHIN,
+                ..mcp::Policy::default()
+            },
             mcp_match_meta: false,
             network_block: None,
             brief_misses: false,

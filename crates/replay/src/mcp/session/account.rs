@@ -83,6 +83,7 @@ impl Session {
             self.consumption.records().filter_map(|at| index.records().get(at)?.grouped()).collect();
         let unconsumed = index.texts_without_secrets(left.iter().map(|(_, indexed)| indexed.described()));
         let counting = left.iter().zip(&unconsumed).filter(|((at, indexed), _)| match indexed.grouped() {
+            _ if self.was_listed(*at, &indexed.record.method) => false,
             None => self.account.counts.requests > 0 && !others.contains(at),
             Some(group) => begun.contains(&group),
         });
@@ -95,6 +96,13 @@ impl Session {
             novel: self.account.novel.list().to_vec(),
             ..self.account.counts.clone()
         }
+    }
+
+    /// Whether a record is of a list that was served from another record of it.
+    fn was_listed(&self, at: usize, method: &str) -> bool {
+        let key = self.index.requests().identity(at).map(|identity| identity.key);
+        let equal = key.filter(|_| self.repeats(method)).map(|key| self.index.of_key(key));
+        equal.into_iter().flatten().any(|at| self.consumption.times(*at) > 0)
     }
 
     /// The same, which keeps what becomes of each message until that is taken.

@@ -17,6 +17,7 @@ use crate::mcp::{
     era::Era,
     message::Id,
     miss::{Miss, Why},
+    params::is_list,
     policy::{OnNovel, OnUsedUp},
     record_index::RecordIndex,
 };
@@ -47,9 +48,10 @@ impl Session {
             return Some(at);
         }
         // A task is asked after until it is done, however often that was.
-        let repeats = self.policy.on_used_up == OnUsedUp::Last || method == "tasks/get";
+        let is_again = self.policy.on_used_up == OnUsedUp::Last || method == "tasks/get";
+        let repeats = is_again || self.repeats(method);
         if let Some(last) = self.index.of_key(identity.key).last() {
-            if repeats {
+            if is_again {
                 *self.account.counts.again.entry("exhausted").or_default() += 1;
             }
             return repeats.then_some(*last);
@@ -61,6 +63,11 @@ impl Session {
         let detail = self.explain(method, identity, Why::NoMatch(Some(at))).detail();
         self.account.loose("closest", detail);
         Some(at)
+    }
+
+    /// Whether requests of a method are answered however often they come.
+    pub(super) fn repeats(&self, method: &str) -> bool {
+        self.policy.repeats_lists && is_list(method)
     }
 
     /// The record of the same method that is closest to a request.
