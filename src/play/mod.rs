@@ -173,11 +173,10 @@ impl Player {
         self.state.engine.iter().for_each(|engine| engine.serves_at(listener.local_addr()));
         let listener = listener.with_lateness(Arc::clone(&self.state.lateness));
         let workers = Workers::new(self.state.config.threads);
-        let streams = Arc::clone(&self.state.mcp);
+        let mcp = self.state.mcp.clone();
         let shutdown = async move {
             shutdown.await;
-            // They would go on until their clients leave.
-            streams.end();
+            mcp.iter().for_each(|service| service.end_streams());
         };
         let drained = server::run_on(&workers, listener, make, shutdown, self.state.config.drain).await;
         if let Some(cassette_player) = &self.state.config.cassette_player {
@@ -196,7 +195,7 @@ impl Player {
     /// are handed over. `None` where there are none.
     #[must_use]
     pub fn finish_mcp(&self) -> Option<McpRecorded> {
-        self.state.mcp_upstreams.as_ref()?.finish()
+        self.state.mcp.as_ref()?.finish()
     }
 
     /// Lateness of the events that left so far.

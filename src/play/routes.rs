@@ -172,9 +172,10 @@ pub(super) fn router(player: &Player) -> Router {
         router = router.layer(Before(RecordedResponses(Arc::clone(state))));
     }
     if let Some(player) = &state.config.cassette_player {
-        let (player, state) = (Arc::clone(player), Arc::clone(state));
-        router = router.layer(Before(Cassettes { player: Arc::clone(&player), state: Arc::clone(&state) }));
-        router = router.layer(Before(McpServers { player, state }));
+        router = router.layer(Before(Cassettes { player: Arc::clone(player), state: Arc::clone(state) }));
+    }
+    if let Some(service) = &state.mcp {
+        router = router.layer(Before(McpServers(Arc::clone(service))));
     }
     let mut router = router.with_state(player.clone());
     if let (Some(_), Admin::Here(access)) = (&state.engine, &state.config.admin) {

@@ -21,7 +21,7 @@ use crate::{
         engine::{Engine, EngineConfig, Slowdown},
         generate::samples::Samples,
         load::{Loaded, LoadedTrace, adapters::Adapters, model::Model},
-        mcp,
+        mcp::{McpAccess, McpService},
         metrics::Metrics,
         rare::{dev::Development, response_store::Kept},
         request::{
@@ -55,10 +55,8 @@ pub(super) struct State {
     pub(super) kept: Option<Arc<Kept>>,
     /// The simulated engine that answers pass through, where there is one.
     pub(super) engine: Option<Engine>,
-    /// The open streams of MCP servers.
-    pub(super) mcp: Arc<mcp::Streams>,
-    /// The real MCP servers, where requests may go there.
-    pub(super) mcp_upstreams: Option<Arc<mcp::Upstreams>>,
+    /// The MCP servers of its cassettes; `None` where it has none.
+    pub(super) mcp: Option<Arc<McpService>>,
     /// Ids and seeds that were given out, from a random number on.
     given_out: AtomicU64,
     /// When it is ready, from when it serves on.
@@ -123,7 +121,12 @@ impl State {
             config.cassette_player.iter().for_each(|player| player.make_engine_inputs(length));
         }
         let adapters = Adapters::new(config.lora.as_ref(), config.server.runtime_lora_updating, &model)?;
-        let mcp_upstreams = config.cassette_player.as_ref().map_or(Ok(None), mcp::Upstreams::start);
+        let access = McpAccess {
+            hosts: config.mcp_hosts.clone(),
+            origins: config.server.cors.origins.clone(),
+            body_limit: config.body_limit,
+        };
+        let mcp = config.cassette_player.as_ref().map(|player| McpService::start(player, access)).transpose();
         Ok(Self {
             engine: config.engine.as_ref().map(start).transpose()?,
             metrics,
@@ -135,8 +138,7 @@ impl State {
             lateness,
             dev: Arc::new(Development::new()),
             kept: config.server.responses_store.then(Arc::default),
-            mcp: Arc::default(),
-            mcp_upstreams: mcp_upstreams?.map(Arc::new),
+            mcp: mcp?.map(Arc::new),
             given_out: AtomicU64::new(random()),
             ready: OnceLock::new(),
             config,

@@ -197,6 +197,7 @@ impl Tap {
             let proxy = Arc::clone(&proxy);
             async move {
                 shutdown.await;
+                proxy.mcp.end_streams();
                 tokio::spawn(async move {
                     sleep(drain.saturating_sub(CUT_MARGIN)).await;
                     proxy.begin_cutting();

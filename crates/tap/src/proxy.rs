@@ -98,8 +98,9 @@ impl Proxy {
             Some(_) => None,
             None => Some(TraceRecorder::start(recorder, Arc::clone(&metrics))?),
         };
-        let mcp = McpServers::start((setup.mcp, setup.mcp_commands), &setup.reach, player.as_ref())
-            .map_err(|error| TapError::Recorder(error.to_string()))?;
+        let mcp =
+            McpServers::start((setup.mcp, setup.mcp_commands), &setup.reach, (player.as_ref(), setup.mcp_playback))
+                .map_err(|error| TapError::Recorder(error.to_string()))?;
         Ok(Self {
             sites,
             mcp,
@@ -168,6 +169,11 @@ impl Proxy {
         if let Some(recorder) = &self.shared.recorder {
             recorder.rotate();
         }
+    }
+
+    /// Returns the player of the cassette; `None` for a trace.
+    pub(super) fn cassette_player(&self) -> Option<&Arc<CassettePlayer>> {
+        self.player.as_ref().map(|player| &player.cassette_player)
     }
 
     /// Ends the recording of MCP servers; blocks until their records are handed over.

@@ -5,7 +5,11 @@ use std::{fmt, num::NonZeroUsize, path::PathBuf, str::FromStr, time::Duration};
 use serde_json::json;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-use super::{Filter, RecordHook, filter::fits, mcp::McpCommand};
+use super::{
+    Filter, RecordHook,
+    filter::fits,
+    mcp::{McpCommand, SharedPlayback},
+};
 use net::upstream::{NamedEndpoint, UpstreamOptions, UpstreamUrl, UrlError};
 use recording::{
     recorder::Capacity,
@@ -69,6 +73,8 @@ pub struct Setup {
     pub mcp: Vec<NamedEndpoint>,
     /// The same, which are started for each session of a client.
     pub mcp_commands: Vec<McpCommand>,
+    /// What answers in place of these servers, where a cassette is played.
+    pub mcp_playback: SharedPlayback,
     /// Sees each record before it is written.
     pub hook: Option<RecordHook>,
     /// Records go to the hook only, and to no file.
@@ -131,6 +137,7 @@ impl From<Config> for Setup {
             permutation: None,
             mcp: Vec::new(),
             mcp_commands: Vec::new(),
+            mcp_playback: None,
             hook: None,
             discards: false,
             threads: None,

@@ -10,7 +10,7 @@ use crate::{
     cli::{
         failure::Failure,
         output,
-        player::args::ModeArg,
+        player::args::{DEFAULT_FILE, ModeArg},
         redaction::RedactionArgs,
         values::{Secret, one_of},
     },
@@ -118,13 +118,8 @@ impl McpServersArgs {
         upstreams: Vec<NamedEndpoint>,
         (on_exhausted, is_strict): (Option<OnExhausted>, bool),
     ) {
-        let on_used_up = match on_exhausted {
-            Some(OnExhausted::Error) => OnUsedUp::Error,
-            Some(OnExhausted::Last | OnExhausted::Cycle) => OnUsedUp::Last,
-            // A further request is a new one, where the real server can answer it.
-            None if is_strict || !self.mcp_upstream.is_empty() => OnUsedUp::Error,
-            None => OnUsedUp::Last,
-        };
+        // A further request is a new one, where the real server can answer it.
+        let on_used_up = on_used_up(on_exhausted, is_strict || !self.mcp_upstream.is_empty());
         let repeats_lists = on_exhausted != Some(OnExhausted::Error);
         let (on_novel, reply_within) = (self.mcp_on_miss, self.mcp_reply_within);
         config.mcp =
@@ -132,6 +127,16 @@ impl McpServersArgs {
         config.mcp_match_meta = self.mcp_match_meta;
         config.mcp_names = upstreams.iter().map(|upstream| upstream.name.clone()).collect();
         config.mcp_upstreams = upstreams;
+    }
+}
+
+/// What requests get that are sent more often than they were recorded; without a flag an error where that is usual, or the last record.
+pub(in crate::cli) fn on_used_up(typed: Option<OnExhausted>, is_error: bool) -> OnUsedUp {
+    match typed {
+        Some(OnExhausted::Error) => OnUsedUp::Error,
+        Some(OnExhausted::Last | OnExhausted::Cycle) => OnUsedUp::Last,
+        None if is_error => OnUsedUp::Error,
+        None => OnUsedUp::Last,
     }
 }
 
@@ -223,9 +228,10 @@ pub(in crate::cli) fn hide_headers(typed: &[Secret], redaction: &mut RedactionAr
     }
 }
 
-/// Refuses modes in which what servers answer is neither recorded nor passed on.
-pub(in crate::cli) fn refuse_mode(args: &McpTappedArgs, mode: Option<ModeArg>, is_there: bool) -> Result<(), Failure> {
-    let plays = mode == Some(ModeArg::None) || (mode == Some(ModeArg::Once) && is_there);
+/// Refuses modes in which what servers answer is neither recorded nor passed on. A folder's sessions may record.
+pub(in crate::cli) fn refuse_mode(args: &McpTappedArgs, mode: Option<ModeArg>, file: &Path) -> Result<(), Failure> {
+    let is_once = mode == Some(ModeArg::Once) && file.exists() && !file.ends_with(DEFAULT_FILE);
+    let plays = mode == Some(ModeArg::None) || is_once;
     if (args.mcp.is_empty() && args.mcp_stdio.is_empty()) || !plays {
         return Ok(());
     }

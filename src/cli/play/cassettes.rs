@@ -14,7 +14,7 @@ use crate::{
         output,
         play::{args::PlayArgs, config, model},
         player::{
-            self, PlayerSettings,
+            self, PlayerSettings, TappedServers,
             admin::{self, AdminApi, AdminAt},
             args::CassetteArgs,
         },
@@ -74,7 +74,7 @@ impl Played {
             reach: UpstreamOptions::default(),
             environment: Environment::default(),
             mcp: Some(&args.mcp),
-            mcp_names: &[],
+            tapped: TappedServers::default(),
         };
         let cassette_player = player::cassette_player(&args.cassettes, settings)?;
         if args.served_model_name.is_empty() && !has_more {

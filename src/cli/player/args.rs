@@ -21,6 +21,9 @@ use crate::{
     },
 };
 
+/// The cassette in a folder of sessions that other requests go into.
+pub(in crate::cli) const DEFAULT_FILE: &str = "default.yaml";
+
 /// The folder of cassettes that `tap` records into, and that `play` plays where it is there, if nothing is said.
 pub(in crate::cli) const DEFAULT_FOLDER: &str = "cassettes/";
 

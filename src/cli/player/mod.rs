@@ -38,6 +38,7 @@ use crate::{
             requests::{AfterExhausted, OnExhausted, Policy},
         },
         mcp::OnNovel,
+        mcp_traffic::StartedServer,
         player::{
             COMPLETE_WITHIN, CassettePlayer, CassettePlayerError, Config, Environment, HeaderRulesError, Mode, OnMiss,
             Output, RecordErrors, Secrets, Selection, Timeline,
@@ -66,8 +67,37 @@ pub(in crate::cli) struct PlayerSettings<'a> {
     pub(in crate::cli) environment: Environment,
     /// How MCP servers are played, where they are.
     pub(in crate::cli) mcp: Option<&'a McpServersArgs>,
-    /// Names of MCP servers that are there beside those that were recorded.
-    pub(in crate::cli) mcp_names: &'a [String],
+    /// The real MCP servers behind a tap.
+    pub(in crate::cli) tapped: TappedServers,
+}
+
+/// The real MCP servers behind a tap: those at a URL, and those that it starts.
+#[derive(Default)]
+pub(in crate::cli) struct TappedServers {
+    pub(in crate::cli) called: Vec<NamedEndpoint>,
+    pub(in crate::cli) started: Vec<Arc<dyn StartedServer>>,
+}
+
+impl TappedServers {
+    /// Puts them into the configuration of a player: what it has no record for goes there.
+    fn configure(self, config: &mut Config, typed: Option<OnExhausted>) {
+        let on_novel = match config.on_miss {
+            OnMiss::Upstream => OnNovel::Upstream,
+            OnMiss::Record => OnNovel::Record,
+            OnMiss::Error | OnMiss::Random | OnMiss::Stub => OnNovel::Error,
+        };
+        let forwards = config.mode == Mode::NewEpisodes || on_novel.forwards();
+        let policy = &mut config.mcp;
+        (policy.on_novel, policy.on_used_up) = (on_novel, servers::on_used_up(typed, forwards));
+        (policy.repeats_lists, policy.over_http) = (typed != Some(OnExhausted::Error), true);
+        let called = self.called.iter().map(|server| server.name.clone());
+        let started = self.started.iter().map(|server| server.name().to_owned());
+        // A recording has its servers beside the player, until a session plays what it recorded.
+        if !matches!(config.mode, Mode::Record | Mode::Live) {
+            config.mcp_names = called.chain(started).collect();
+        }
+        (config.mcp_upstreams, config.mcp_started) = (self.called, self.started);
+    }
 }
 
 impl From<CassetteError> for Failure {
@@ -137,7 +167,7 @@ pub(in crate::cli) fn cassette_player(
     tags(args, settings.redaction, write.as_ref())?;
     let output = write.map(|(path, mode)| Output { path, header: top(), mode, timeline });
     let policy = policy(args, &cassettes, settings.is_strict, settings.min_match)?;
-    let config = Config {
+    let mut config = Config {
         matching: policy,
         match_command: matching::exec_command(&args.matching)?,
         rules: rules(args),
@@ -165,11 +195,15 @@ pub(in crate::cli) fn cassette_player(
         cross_api: args.cross_api,
         network_block: args.block_network.then(Arc::default),
         cassettes,
-        mcp_names: settings.mcp_names.to_vec(),
         brief_misses: !args.command.is_empty(),
         ..Config::default()
     };
-    made(config, settings.mcp.map(|args| (args, mcp)), (args.on_exhausted, settings.is_strict))
+    match settings.mcp {
+        Some(servers) => servers.configure(&mut config, mcp, (args.on_exhausted, settings.is_strict)),
+        None => settings.tapped.configure(&mut config, args.on_exhausted),
+    }
+    config.apply_header_rules()?;
+    Ok(CassettePlayer::new(config)?)
 }
 
 /// Refuses requests that are to go upstream where they cannot.
@@ -181,17 +215,6 @@ fn can_leave((leaves, mode, selection): (bool, Mode, &Selection), has_upstream: 
         return Err(Failure::usage("requests are to go upstream, but there is none; name it with --upstream URL"));
     }
     Ok(())
-}
-
-/// Makes the player of a configuration, with what is typed about MCP servers and the rules of the cassettes' headers.
-fn made(
-    mut config: Config,
-    mcp: Option<(&McpServersArgs, Vec<NamedEndpoint>)>,
-    used_up: (Option<OnExhausted>, bool),
-) -> Result<Arc<CassettePlayer>, Failure> {
-    mcp.into_iter().for_each(|(args, upstreams)| args.configure(&mut config, upstreams, used_up));
-    config.apply_header_rules()?;
-    Ok(CassettePlayer::new(config)?)
 }
 
 fn mcp_upstreams(args: &McpServersArgs) -> Result<Vec<NamedEndpoint>, Failure> {

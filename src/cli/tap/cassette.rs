@@ -11,13 +11,13 @@ use crate::{
         mcp::servers,
         output,
         player::{
-            self, PlayerSettings,
+            self, PlayerSettings, TappedServers,
             admin::{self, AdminAt},
-            args::{CassetteArgs, ModeArg},
+            args::{CassetteArgs, DEFAULT_FILE, ModeArg},
             conclude::{self, Ended},
         },
         runtime,
-        tap::{args::TapArgs, open, refuse_circle, refuse_remote, setup},
+        tap::{args::TapArgs, open, playback::McpPlayed, refuse_circle, refuse_remote, setup},
     },
     replay::{
         account::Ledger,
@@ -25,7 +25,7 @@ use crate::{
         player::{CassettePlayer, Environment, OnMiss},
         timing::Pacing,
     },
-    tap::{Report, Setup, Tap},
+    tap::{Report, Setup, Tap, mcp::stand_for},
 };
 
 /// Proxies, plays and records in the chosen mode, until a signal or until the command ends.
@@ -51,7 +51,7 @@ pub(in crate::cli) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
         }
         refuse_circle(&at, &setup).await?;
         let (config, reach) = (setup.config.clone(), setup.reach.clone());
-        let compared_servers = compared_servers(&setup, cassettes.mode);
+        let started = stand_for(&setup.mcp_commands);
         let environment = Environment::at(&config.upstream, &reach).await;
         let settings = PlayerSettings {
             paths: std::slice::from_ref(&config.trace_out),
@@ -65,9 +65,10 @@ pub(in crate::cli) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
             redaction: &redaction,
             environment: environment.clone(),
             mcp: None,
-            mcp_names: &compared_servers,
+            tapped: TappedServers { called: setup.mcp.clone(), started: started.clone() },
         };
         let cassette_player = player::cassette_player(&cassettes, settings)?;
+        setup.mcp_playback = Some(Arc::new(McpPlayed::start(&cassette_player, started)?));
         cassette_player.compare(&environment).iter().for_each(|change| output::note(&format!("drift: {change}\n")));
         let admin_api = admin::answer(&admin, || Arc::clone(&cassette_player) as Arc<dyn Ledger>).await?;
         admin::announce(admin_api.as_ref());
@@ -92,7 +93,7 @@ pub(in crate::cli) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
 /// Checks and completes what was typed.
 fn prepare(args: &mut TapArgs) -> Result<(), Failure> {
     choose_mode(args)?;
-    servers::refuse_mode(&args.mcp, args.cassettes.mode, args.trace_out.exists())?;
+    servers::refuse_mode(&args.mcp, args.cassettes.mode, &args.trace_out)?;
     servers::hide_headers(&args.mcp.upstream_header, &mut args.privacy.redaction);
     Ok(())
 }
@@ -113,13 +114,6 @@ fn note_end(report: &Report) {
     report.mcp.iter().for_each(|recorded| output::warn(&servers::missing(recorded)));
 }
 
-/// The MCP servers, where their answers are compared with recorded ones.
-fn compared_servers(setup: &Setup, mode: Option<ModeArg>) -> Vec<String> {
-    let called = setup.mcp.iter().map(|server| &server.name);
-    let names = called.chain(setup.mcp_commands.iter().map(|server| &server.name));
-    names.filter(|_| mode == Some(ModeArg::Compare)).cloned().collect()
-}
-
 /// Formats what the tap is in front of besides the upstream.
 fn further(setup: &Setup) -> String {
     let servers = setup.mcp.iter().map(|server| format!(", /mcp/{}={}", server.name, server.url));
@@ -131,7 +125,7 @@ fn further(setup: &Setup) -> String {
 pub(in crate::cli) fn choose_file(args: &mut TapArgs) {
     let is_folder = args.trace_out.is_dir() || args.trace_out.as_os_str().as_encoded_bytes().ends_with(b"/");
     if is_folder {
-        args.trace_out.push("default.yaml");
+        args.trace_out.push(DEFAULT_FILE);
         if !(args.overwrite || args.append) {
             args.cassettes.mode.get_or_insert(ModeArg::Once);
         }

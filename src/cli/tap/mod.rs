@@ -2,6 +2,7 @@
 
 pub(in crate::cli) mod args;
 pub(in crate::cli) mod cassette;
+mod playback;
 pub(in crate::cli) mod setup;
 
 use std::{net::SocketAddr, process::ExitCode};

@@ -7,5 +7,8 @@ mod stdio;
 mod streams;
 mod upstreams;
 
-pub use self::stdio::{McpEnd, play_stdio};
-pub(super) use self::{servers::McpServers, streams::Streams, upstreams::Upstreams};
+pub(super) use self::servers::McpServers;
+pub use self::{
+    servers::{McpAccess, McpService},
+    stdio::{McpEnd, play_stdio},
+};

@@ -3,16 +3,15 @@
 use std::time::Duration;
 
 use axum::{body::Body, response::Response};
-use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, header};
-use http_body_util::{BodyExt, Full};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, header, request::Parts};
+use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::{super::http::body_of_type, upstreams::RealServer};
 use crate::{
-    net::server::{media_type, receive_whole},
-    net::upstream::{UpstreamBody, UpstreamError},
+    net::server::{ResponseBody, media_type, receive_whole},
+    net::upstream::UpstreamError,
     replay::mcp::{ReadLine, error_response},
     replay::mcp_traffic::{EventData, SESSION},
 };
@@ -88,9 +87,7 @@ async fn negotiate(server: &RealServer, opening: &Value, headers: &HeaderMap) ->
     let params = if opening.is_null() { json!({}) } else { opening.clone() };
     let initialize = json!({"jsonrpc": "2.0", "id": OPENING, "method": "initialize", "params": params});
     let response = server
-        .named
-        .upstream
-        .send(posted(server, headers, &initialize, &Opened::default()))
+        .send(posted(server, headers, &Opened::default()), initialize.to_string().into())
         .await
         .map_err(Failed::Unanswered)?;
     if !response.status().is_success() {
@@ -108,13 +105,14 @@ async fn negotiate(server: &RealServer, opening: &Value, headers: &HeaderMap) ->
     let version = version.and_then(|version| version.parse().ok());
     let opened = Opened { is_open: true, session, version };
     let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
-    let request = posted(server, headers, &initialized, &opened);
-    let response = server.named.upstream.send(request).await.map_err(Failed::Unanswered)?;
+    let request = posted(server, headers, &opened);
+    let response = server.send(request, initialized.to_string().into()).await.map_err(Failed::Unanswered)?;
     drop(receive_whole(response.into_body(), MOST_BYTES).await);
     Ok(opened)
 }
 
-fn posted(server: &RealServer, headers: &HeaderMap, message: &Value, opened: &Opened) -> Request<Full<Bytes>> {
+/// The head of a message of our own.
+fn posted(server: &RealServer, headers: &HeaderMap, opened: &Opened) -> Parts {
     let (mut parts, ()) = Request::new(()).into_parts();
     (parts.method, parts.headers) = (Method::POST, headers.clone());
     let mut parts = server.in_session(&parts, &Opened::default());
@@ -122,10 +120,10 @@ fn posted(server: &RealServer, headers: &HeaderMap, message: &Value, opened: &Op
     parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     parts.headers.insert(header::ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
     opened.put_into(&mut parts.headers);
-    Request::from_parts(parts, Full::from(message.to_string()))
+    parts
 }
 
-async fn answer(mut body: UpstreamBody<Full<Bytes>>, is_stream: bool) -> Option<Value> {
+async fn answer(mut body: ResponseBody, is_stream: bool) -> Option<Value> {
     let is_it = |message: &Value| message.get("id").and_then(Value::as_str) == Some(OPENING);
     if !is_stream {
         return serde_json::from_slice(&receive_whole(body, MOST_BYTES).await.ok()?).ok().filter(is_it);

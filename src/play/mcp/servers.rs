@@ -23,7 +23,7 @@ use crate::{
         mcp::{
             origin,
             stdio::{MOST_PAUSES, PAUSE},
-            streams::{Incoming, event},
+            streams::{Incoming, Streams, event},
             upstreams::{Outgoing, Upstreams},
         },
         middleware::Replay,
@@ -32,12 +32,12 @@ use crate::{
             budget::MemoryReservation,
             extract::ErrorResponse,
         },
-        state::State,
     },
+    recording::cassette::CassetteError,
     replay::{
         account::http::{plain, put},
         mcp::{Answered, Endpoint, Forward, HttpSender, McpHeaders, PARAMETER, Reply, Servers, SessionKey},
-        mcp_traffic::SESSION,
+        mcp_traffic::{McpRecorded, SESSION},
         player::CassettePlayer,
     },
 };
@@ -48,12 +48,53 @@ const ROOT: &str = "/mcp/";
 /// Time after which a silent stream gets a comment.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// The MCP servers of a server's cassettes.
-#[derive(Debug, Clone)]
-pub(in crate::play) struct McpServers {
-    pub(in crate::play) player: Arc<CassettePlayer>,
-    pub(in crate::play) state: Arc<State>,
+/// The MCP servers of cassettes, over HTTP.
+#[derive(Debug)]
+pub struct McpService {
+    player: Arc<CassettePlayer>,
+    /// The open streams.
+    streams: Arc<Streams>,
+    /// The real servers, where requests may go there.
+    upstreams: Option<Arc<Upstreams>>,
+    access: McpAccess,
 }
+
+/// Who may call MCP servers, and with how much.
+#[derive(Debug, Clone, Default)]
+pub struct McpAccess {
+    /// Names with a dot under which they are served.
+    pub hosts: Vec<String>,
+    /// Web pages of other machines that may call them.
+    pub origins: Vec<String>,
+    /// Bytes of a message at most.
+    pub body_limit: usize,
+}
+
+impl McpService {
+    /// Serves the MCP servers of a player.
+    ///
+    /// # Errors
+    /// When the recorder of what goes to the real servers cannot be started.
+    pub fn start(player: &Arc<CassettePlayer>, access: McpAccess) -> Result<Self, CassetteError> {
+        let upstreams = Upstreams::start(player)?.map(Arc::new);
+        Ok(Self { player: Arc::clone(player), streams: Arc::default(), upstreams, access })
+    }
+
+    /// Ends all streams, which would go on until their clients leave.
+    pub fn end_streams(&self) {
+        self.streams.end();
+    }
+
+    /// Ends the recording of real servers; blocks until their records are handed over. `None` where there are none.
+    #[must_use]
+    pub fn finish(&self) -> Option<McpRecorded> {
+        self.upstreams.as_ref()?.finish()
+    }
+}
+
+/// The same, before the models.
+#[derive(Debug, Clone)]
+pub(in crate::play) struct McpServers(pub(in crate::play) Arc<McpService>);
 
 impl Replay for McpServers {
     fn takes(&self, request: &Request) -> bool {
@@ -61,35 +102,7 @@ impl Replay for McpServers {
     }
 
     async fn answer(self, request: Request) -> ControlFlow<Response, Request> {
-        let (parts, body) = request.into_parts();
-        let (session, servers) = match self.player.enter_mcp(&parts.extensions, &parts.headers) {
-            Ok(entered) => entered,
-            Err(refused) => return ControlFlow::Break((*refused).map(Body::new)),
-        };
-        if servers.is_empty() {
-            return ControlFlow::Continue(Request::from_parts(parts, body));
-        }
-        let name = parts.uri.path().strip_prefix(ROOT).unwrap_or_default();
-        let name = percent_decoded(name.strip_suffix('/').unwrap_or(name)).into_owned();
-        let config = &self.state.config;
-        let refusal = origin::check(&parts.headers, &parts.uri, &config.mcp_hosts, &config.server.cors.origins);
-        let mut response = if let Err(why) = refusal {
-            plain(StatusCode::FORBIDDEN, why).map(Body::new)
-        } else if let Some(endpoint) = servers.get(&name) {
-            let (endpoint, session) = (Arc::clone(endpoint), session.clone());
-            let target = Target { endpoint, name, session, head: head(&parts.headers) };
-            Box::pin(self.method(target, &parts, body))
-                .await
-                .unwrap_or_else(|error| ErrorResponse::from(error).into_response())
-        } else {
-            unknown(&servers).map(Body::new)
-        };
-        let headers = response.headers_mut();
-        put(headers, "x-vcr-session", &session);
-        if parts.headers.contains_key(header::ORIGIN) {
-            headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(SESSION));
-        }
-        ControlFlow::Break(response)
+        self.0.answer(request).await
     }
 }
 
@@ -118,15 +131,50 @@ enum Ending {
     Broken,
 }
 
-impl McpServers {
+impl McpService {
+    /// Answers a request to a path below `/mcp/`; gives it back where there is no server at all.
+    pub async fn answer(self: Arc<Self>, request: Request) -> ControlFlow<Response, Request> {
+        let (parts, body) = request.into_parts();
+        let (session, servers) = match self.player.enter_mcp(&parts.extensions, &parts.headers) {
+            Ok(entered) => entered,
+            Err(refused) => return ControlFlow::Break((*refused).map(Body::new)),
+        };
+        if servers.is_empty() {
+            return ControlFlow::Continue(Request::from_parts(parts, body));
+        }
+        let name = parts.uri.path().strip_prefix(ROOT).unwrap_or_default();
+        let name = percent_decoded(name.strip_suffix('/').unwrap_or(name)).into_owned();
+        let McpAccess { hosts, origins, .. } = &self.access;
+        let refusal = origin::check(&parts.headers, &parts.uri, hosts, origins);
+        let mut response = if let Err(why) = refusal {
+            plain(StatusCode::FORBIDDEN, why).map(Body::new)
+        } else if let Some(endpoint) = servers.get(&name) {
+            let (endpoint, session) = (Arc::clone(endpoint), session.clone());
+            let target = Target { endpoint, name, session, head: head(&parts.headers) };
+            Box::pin(self.method(target, &parts, body))
+                .await
+                .unwrap_or_else(|error| ErrorResponse::from(error).into_response())
+        } else {
+            unknown(&servers).map(Body::new)
+        };
+        let headers = response.headers_mut();
+        put(headers, "x-vcr-session", &session);
+        if parts.headers.contains_key(header::ORIGIN) {
+            headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(SESSION));
+        }
+        ControlFlow::Break(response)
+    }
+}
+
+impl McpService {
     /// The real servers, where all messages to the one of this name go there.
     fn upstreams(&self, name: &str) -> Option<&Arc<Upstreams>> {
-        self.state.mcp_upstreams.as_ref().filter(|upstreams| upstreams.passes_all(name))
+        self.upstreams.as_ref().filter(|upstreams| upstreams.passes_all(name))
     }
 
-    async fn method(self, target: Target, parts: &Parts, body: Body) -> Result<Response, ApiError> {
+    async fn method(&self, target: Target, parts: &Parts, body: Body) -> Result<Response, ApiError> {
         if let Some(upstreams) = self.upstreams(&target.name) {
-            let body = read_body(body, self.state.config.body_limit).await?;
+            let body = read_body(body, self.access.body_limit).await?;
             let outgoing = Outgoing { server: &target.name, session: &target.session, parts, body };
             return Ok(Box::pin(upstreams.pass(&outgoing)).await);
         }
@@ -135,8 +183,8 @@ impl McpServers {
             Method::GET => self.listen(target),
             Method::DELETE => {
                 let (reply, deliveries, place) = target.endpoint.end(&target.head, &target.session);
-                self.state.mcp.deliver(deliveries);
-                if let (Some(upstreams), Some(place)) = (&self.state.mcp_upstreams, place) {
+                self.streams.deliver(deliveries);
+                if let (Some(upstreams), Some(place)) = (&self.upstreams, place) {
                     upstreams.end(&target.name, place, parts);
                 }
                 whole_reply(&target, reply)
@@ -145,19 +193,19 @@ impl McpServers {
         })
     }
 
-    async fn post(self, target: Target, parts: &Parts, body: Body) -> Result<Response, ApiError> {
-        let body = read_body(body, self.state.config.body_limit).await?;
-        let incoming = self.state.mcp.open();
+    async fn post(&self, target: Target, parts: &Parts, body: Body) -> Result<Response, ApiError> {
+        let body = read_body(body, self.access.body_limit).await?;
+        let incoming = self.streams.open();
         let stream = incoming.number();
         let weight = if target.endpoint.is_heavy() { body.len().max(INLINE_BYTES + 1) } else { body.len() };
-        let fresh = format!("{}{}", self.state.fresh_id(), self.state.fresh_id());
-        let (target, state, player) = (Arc::new(target), Arc::clone(&self.state), Arc::clone(&self.player));
+        let fresh = format!("{:032x}", rand::random::<u128>());
+        let (target, streams, player) = (Arc::new(target), Arc::clone(&self.streams), Arc::clone(&self.player));
         let (of_work, message) = (Arc::clone(&target), body.clone());
         let (ready, place, deadline) = off_the_loop(weight, move || {
             let Target { endpoint, session, head, .. } = &*of_work;
-            let sender = HttpSender { session, fresh: &fresh, stream, now: state.mcp.now() };
+            let sender = HttpSender { session, fresh: &fresh, stream, now: streams.now() };
             let Answered { reply, deliveries, place, deadline, journal } = endpoint.post(head, &body, &sender);
-            state.mcp.deliver(deliveries);
+            streams.deliver(deliveries);
             player.note_mcp(session, journal);
             Ok((ready(reply)?, place, deadline))
         })
@@ -170,7 +218,7 @@ impl McpServers {
             Ready::Forward(forward) => {
                 let Target { name: server, session, .. } = &*target;
                 let outgoing = Outgoing { server, session, parts, body: message };
-                match &self.state.mcp_upstreams {
+                match &self.upstreams {
                     Some(upstreams) => Box::pin(upstreams.forward(&outgoing, &forward, place.as_ref())).await,
                     None => not_allowed(&target),
                 }
@@ -188,13 +236,13 @@ impl McpServers {
     }
 
     fn listen(&self, target: Target) -> Response {
-        let incoming = self.state.mcp.open();
+        let incoming = self.streams.open();
         let stream = incoming.number();
         let (place, messages, before) = match target.endpoint.listen(&target.head, &target.session, stream) {
             Ok(listening) => listening,
             Err(reply) => return whole_reply(&target, reply),
         };
-        self.state.mcp.deliver(before);
+        self.streams.deliver(before);
         let frames = messages.iter().map(event).collect();
         let closing = Some(Closing { target: Arc::new(target), place, stream });
         let memory = MemoryReservation::default();
@@ -205,10 +253,10 @@ impl McpServers {
 
     /// Goes on without a reply of the client once it is due.
     fn expire_at(&self, target: Arc<Target>, place: SessionKey, deadline: Duration) {
-        let state = Arc::clone(&self.state);
+        let streams = Arc::clone(&self.streams);
         tokio::spawn(async move {
-            sleep_until(state.mcp.at(deadline)).await;
-            state.mcp.deliver(target.endpoint.expire(&place, state.mcp.now()));
+            sleep_until(streams.at(deadline)).await;
+            streams.deliver(target.endpoint.expire(&place, streams.now()));
         });
     }
 }

@@ -24,7 +24,7 @@ use crate::replay::mcp::Delivery;
 const MOST_WAITING: usize = 8 << 20;
 
 #[derive(Debug)]
-pub(in crate::play) struct Streams {
+pub(super) struct Streams {
     began: Instant,
     next: AtomicU64,
     /// `None` once the server ends.
@@ -104,7 +104,7 @@ impl Streams {
     }
 
     /// Ends all streams, and those that are opened later.
-    pub(in crate::play) fn end(&self) {
+    pub(super) fn end(&self) {
         drop(self.lock().take());
     }
 

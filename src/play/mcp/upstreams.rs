@@ -16,18 +16,18 @@ use std::{
 use axum::{body::Body, response::Response};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, StatusCode, request::Parts};
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
 use serde_json::Value;
 use tokio::sync::Mutex as AsyncMutex;
 
 use super::opening::{Failed, Opened, open};
 use crate::{
     base::bounded_cache::BoundedCache,
-    net::server::receive_whole,
-    net::upstream::{BodyObserver, NamedEndpoint, NamedUpstream, Observed, UpstreamBody},
+    net::server::{ResponseBody, receive_whole},
+    net::upstream::{BodyObserver, NamedEndpoint, NamedUpstream, Observed, UpstreamError, remove},
     recording::cassette::CassetteError,
     replay::mcp::{Forward, SessionKey},
-    replay::mcp_traffic::{End, ExchangeObserver, JournalNotes, McpRecorded, McpRecorder, SESSION},
+    replay::mcp_traffic::{End, ExchangeObserver, JournalNotes, McpRecorded, McpRecorder, SESSION, StartedServer},
     replay::player::{CassettePlayer, RecordPlace},
 };
 
@@ -46,13 +46,13 @@ const WITHHELD_OF_SESSION: [&str; 6] = {
     [account, encoding, length, expect, SESSION, "last-event-id"]
 };
 
-type Received = Response<UpstreamBody<Full<Bytes>>>;
+type Received = http::Response<ResponseBody>;
 
 /// A session of a client, and the session at the real server.
 type Slots = BoundedCache<SessionKey, Arc<AsyncMutex<Opened>>, RandomState>;
 
 #[derive(Debug)]
-pub(in crate::play) struct Upstreams {
+pub(super) struct Upstreams {
     servers: Vec<RealServer>,
     recorder: Arc<McpRecorder>,
     player: Arc<CassettePlayer>,
@@ -61,8 +61,16 @@ pub(in crate::play) struct Upstreams {
 #[derive(Debug)]
 pub(super) struct RealServer {
     place: usize,
-    pub(super) named: NamedUpstream<Full<Bytes>>,
+    reached: Reached,
     slots: Mutex<Slots>,
+}
+
+/// How a real server is reached.
+#[derive(Debug)]
+enum Reached {
+    Called(NamedUpstream<Full<Bytes>>),
+    /// By this process, which starts it.
+    Started(Arc<dyn StartedServer>),
 }
 
 pub(super) struct Outgoing<'a> {
@@ -79,24 +87,23 @@ impl Upstreams {
     ///
     /// # Errors
     /// When the recorder cannot be started.
-    pub(in crate::play) fn start(player: &Arc<CassettePlayer>) -> Result<Option<Self>, CassetteError> {
-        let endpoints = player.mcp_upstreams();
-        if endpoints.is_empty() {
+    pub(super) fn start(player: &Arc<CassettePlayer>) -> Result<Option<Self>, CassetteError> {
+        let called = |endpoint: &_| Reached::Called(NamedUpstream::new(NamedEndpoint::clone(endpoint), player.reach()));
+        let called = player.mcp_upstreams().iter().map(called);
+        let started = player.mcp_started().iter().map(|server| Reached::Started(Arc::clone(server)));
+        let slots = || Mutex::new(BoundedCache::new(MOST_SESSIONS, 1));
+        let server = |(place, reached)| RealServer { place, reached, slots: slots() };
+        let servers: Vec<RealServer> = called.chain(started).enumerate().map(server).collect();
+        if servers.is_empty() {
             return Ok(None);
         }
-        let server = |(place, endpoint): (usize, &_)| RealServer {
-            place,
-            named: NamedUpstream::new(NamedEndpoint::clone(endpoint), player.reach()),
-            slots: Mutex::new(BoundedCache::new(MOST_SESSIONS, 1)),
-        };
-        let names = endpoints.iter().map(|endpoint| endpoint.name.clone()).collect();
-        let servers = endpoints.iter().enumerate().map(server).collect();
+        let names = servers.iter().map(|server| server.name().to_owned()).collect();
         let recorder = Arc::new(McpRecorder::of_servers(names, Arc::clone(player), JournalNotes::Elsewhere)?);
         Ok(Some(Self { servers, recorder, player: Arc::clone(player) }))
     }
 
     /// Ends the recording; blocks until the records are handed over.
-    pub(in crate::play) fn finish(&self) -> Option<McpRecorded> {
+    pub(super) fn finish(&self) -> Option<McpRecorded> {
         self.recorder.finish()
     }
 
@@ -186,7 +193,7 @@ impl Upstreams {
     ) -> Result<(Received, ExchangeObserver), Failed> {
         let begin = |place| self.recorder.begin(server.place, &parts, Some(body.clone()), place);
         let mut observer = observed.map_or_else(ExchangeObserver::none, begin);
-        match server.named.upstream.send(Request::from_parts(parts, Full::new(body.clone()))).await {
+        match server.send(parts, body.clone()).await {
             Ok(response) => {
                 observer.answered(response.status(), response.headers());
                 Ok((response, observer))
@@ -211,7 +218,7 @@ impl Upstreams {
                 let is_recording = upstreams.player.is_recording();
                 let begin = || upstreams.recorder.begin(at, &parts, None, None);
                 let mut observer = if is_recording { begin() } else { ExchangeObserver::none() };
-                if let Ok(response) = server.named.upstream.send(Request::from_parts(parts, Full::default())).await {
+                if let Ok(response) = server.send(parts, Bytes::new()).await {
                     observer.answered(response.status(), response.headers());
                 }
                 observer.ended(End::Whole);
@@ -220,16 +227,37 @@ impl Upstreams {
     }
 
     fn server(&self, name: &str) -> Option<&RealServer> {
-        self.servers.iter().find(|server| server.named.endpoint.name == name)
+        self.servers.iter().find(|server| server.name() == name)
     }
 }
 
 impl RealServer {
+    fn name(&self) -> &str {
+        match &self.reached {
+            Reached::Called(named) => &named.endpoint.name,
+            Reached::Started(server) => server.name(),
+        }
+    }
+
+    /// Sends a message; a server that is started answers always.
+    pub(super) async fn send(&self, parts: Parts, body: Bytes) -> Result<Received, UpstreamError> {
+        match &self.reached {
+            Reached::Called(named) => {
+                let response = named.upstream.send(Request::from_parts(parts, Full::new(body))).await?;
+                Ok(response.map(|body| body.map_err(Into::into).boxed_unsync()))
+            }
+            Reached::Started(server) => Ok(server.answer(&parts, body).await),
+        }
+    }
+
     /// The head of a client's request as it goes to the real server.
     fn head(&self, client: &Parts, withheld: &[&str]) -> Parts {
         let (mut parts, ()) = Request::new(()).into_parts();
         (parts.method, parts.uri, parts.headers) = (client.method.clone(), client.uri.clone(), client.headers.clone());
-        self.named.address(&mut parts, "", withheld);
+        match &self.reached {
+            Reached::Called(named) => named.address(&mut parts, "", withheld),
+            Reached::Started(_) => remove(&mut parts.headers, |name| withheld.contains(&name.as_str())),
+        }
         parts
     }
 

@@ -17,6 +17,7 @@ mod served;
 mod served_modern;
 mod served_report;
 mod spawned;
+mod tapped;
 mod wire;
 
 use std::{

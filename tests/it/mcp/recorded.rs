@@ -76,13 +76,25 @@ fn a_cassette_that_exists_is_not_written_without_a_word() {
     assert_eq!((code, tape.text().as_str()), (2, SERVER));
     assert!(notes.contains("--mode all"), "{notes}");
     let mut tap = Server::tap(&tape, &shop, &["--mode", "new-episodes"]);
-    tap.ask(json!(1), "resources/read", &json!({"uri": "shop://é/list"}));
+    // The first one is there; the second one is new.
+    for id in 1..3 {
+        tap.ask(json!(id), "resources/read", &json!({"uri": "shop://é/list"}));
+    }
     assert_eq!(tap.end().1, 0);
     assert!(tape.text().starts_with(SERVER) && tape.text().matches("resources/read").count() == 2, "{}", tape.text());
     let mut tap = Server::tap(&tape, &shop, &["--mode", "all"]);
     open(&mut tap, "2025-06-18", "agent");
     tap.end();
     assert!(!tape.text().contains("tools/call"), "{}", tape.text());
+}
+
+#[test]
+fn an_unchanged_client_adds_nothing_to_a_cassette() {
+    let (shop, tape) = (Shelf::with(SERVER), Shelf::with(SERVER));
+    let mut tap = Server::tap(&tape, &shop, &["--mode", "new-episodes"]);
+    shopping(&mut tap, ids(1), &json!(1));
+    let (_, code, notes) = tap.end();
+    assert_eq!((code, tape.text().as_str()), (0, SERVER), "{notes}");
 }
 
 #[test]

@@ -24,6 +24,9 @@ pub const EXHAUSTED: i64 = 41000;
 /// Records that an error lists.
 const MOST: usize = 20;
 
+/// Characters of a path in a command.
+const LONGEST_PATH: usize = 50;
+
 /// Characters of a request in an error.
 const LONGEST: usize = 200;
 
@@ -178,7 +181,12 @@ impl Miss<'_> {
     }
 
     fn command(&self) -> String {
-        let file = self.file().and_then(|file| Some(in_shell(&Path::new(&file).file_name()?.to_string_lossy())));
+        if let Some(command) = self.index.command() {
+            return command.to_owned();
+        }
+        let file = self.record(0).map(|first| Path::new(&*first.file)).filter(|_| self.file().is_some());
+        let short = |path: &Path| Some(in_shell(&path.to_string_lossy())).filter(|name| name.len() <= LONGEST_PATH);
+        let file = file.and_then(|file| short(file).or_else(|| short(Path::new(file.file_name()?))));
         let file = file.unwrap_or_else(|| "FILE".to_owned());
         if self.over_http {
             let server = in_shell(self.server);

@@ -22,6 +22,7 @@ mod session;
 mod tests;
 mod tool_changes;
 
+pub(crate) use self::params::{is_by_method, is_list};
 pub use self::{
     endpoint::{
         Answered, Delivery, Endpoint, Forward, HttpSender, McpHeaders, PARAMETER, Reply, SessionKey, named_in_headers,

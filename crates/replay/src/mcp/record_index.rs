@@ -80,6 +80,8 @@ pub struct RecordIndex {
     rules: ParamRules,
     secrets: Rules,
     plans: Arc<ValuePlans>,
+    /// The command that records what is missing, where it is of more than this server.
+    command: Option<Arc<str>>,
     bytes: usize,
 }
 
@@ -103,6 +105,17 @@ impl RecordIndex {
     #[must_use]
     pub fn putting_back(self, plans: Arc<ValuePlans>) -> Self {
         Self { plans, ..self }
+    }
+
+    /// The same, whose misses name the command that records what is missing, where there is one.
+    #[must_use]
+    pub fn recorded_by(self, command: Option<Arc<str>>) -> Self {
+        Self { command, ..self }
+    }
+
+    /// The command that records what is missing.
+    pub(super) fn command(&self) -> Option<&str> {
+        self.command.as_deref()
     }
 
     /// The plans by which values are put back.

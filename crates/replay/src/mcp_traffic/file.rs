@@ -6,12 +6,14 @@
 use std::{error::Error, path::PathBuf};
 
 use crate::{
-    mcp::FinishedExchange,
+    matching::requests::Consumption,
+    mcp::{FinishedExchange, ParamRules, RecordIndex, is_by_method, is_list},
     player::{redact_exchange, redact_named},
 };
 use base::rate_limited_log::RateLimitedLog;
 use recording::{
-    cassette::{CassetteError, CassetteWriter, Header, RecordedExchange, WriteMode},
+    cassette::{CassetteError, CassetteWriter, Header, Record, RecordedExchange, WriteMode, load},
+    mcp::McpRecord,
     redaction::{NamedValues, Rules},
 };
 
@@ -36,8 +38,45 @@ impl RecordingTarget {
     /// # Errors
     /// When it cannot be written.
     pub fn open(self) -> Result<OpenedCassette, CassetteError> {
+        let known = (self.mode == WriteMode::Append && self.cassette.exists()).then(|| self.known()).transpose()?;
         let writer = CassetteWriter::create(&self.cassette, &self.header, self.mode)?;
-        Ok(OpenedCassette { writer, target: self })
+        Ok(OpenedCassette { writer, known, target: self })
+    }
+
+    /// Reads what the cassette has.
+    fn known(&self) -> Result<KnownRecords, CassetteError> {
+        let cassette = load(&self.cassette)?;
+        let rules = ParamRules {
+            // What cannot be read is named where the cassette is played.
+            ignored: cassette.header.ignore.iter().filter_map(|place| place.parse().ok()).collect(),
+            scrubs: cassette.header.scrub.iter().filter_map(|edit| edit.parse().ok()).collect(),
+            counts_meta: false,
+        };
+        let mut index = RecordIndex::new(&self.server, rules, self.secrets.clone());
+        // A record that is none of MCP answers nothing here.
+        drop(index.add((0, ""), &cassette.records));
+        Ok(KnownRecords { index, consumption: Consumption::default() })
+    }
+}
+
+/// Records of a cassette that is added to, which are not recorded again.
+#[derive(Debug)]
+struct KnownRecords {
+    index: RecordIndex,
+    consumption: Consumption,
+}
+
+impl KnownRecords {
+    /// Whether a message is there already: one that was made before, in this connection's order, or any of a handshake or a list.
+    fn take(&mut self, record: &Record) -> bool {
+        let Some(Ok(McpRecord { method, params, .. })) = McpRecord::read(record) else { return false };
+        let identity = self.index.identify(&method, &params);
+        if is_by_method(&method) || is_list(&method) {
+            return !self.index.of_key(identity.key).is_empty();
+        }
+        let fresh = self.consumption.first_fresh(self.index.requests(), identity.key);
+        fresh.into_iter().for_each(|at| self.consumption.add(at, 0));
+        fresh.is_some()
     }
 }
 
@@ -45,12 +84,14 @@ impl RecordingTarget {
 #[derive(Debug)]
 pub struct OpenedCassette {
     writer: CassetteWriter,
+    known: Option<KnownRecords>,
     pub(super) target: RecordingTarget,
 }
 
 #[derive(Debug)]
 pub(super) struct RecordFile {
     writer: CassetteWriter,
+    known: Option<KnownRecords>,
     secrets: Rules,
     /// Secrets that names show in what was written.
     named: NamedValues,
@@ -60,9 +101,10 @@ pub(super) struct RecordFile {
 }
 
 impl From<OpenedCassette> for RecordFile {
-    fn from(OpenedCassette { writer, target }: OpenedCassette) -> Self {
+    fn from(OpenedCassette { writer, known, target }: OpenedCassette) -> Self {
         Self {
             writer,
+            known,
             secrets: target.secrets,
             named: NamedValues::default(),
             has_news: false,
@@ -71,16 +113,22 @@ impl From<OpenedCassette> for RecordFile {
     }
 }
 
+/// Whether an exchange was added.
+pub(super) struct IsAdded(pub(super) bool);
+
 impl RecordFile {
-    /// Adds an exchange; false where it took too much work to search it for secrets.
-    pub(super) fn add(&mut self, mut exchange: RecordedExchange) -> bool {
+    /// Adds an exchange, unless it is there; `None` where it took too much work to search it for secrets.
+    pub(super) fn add(&mut self, mut exchange: RecordedExchange) -> Option<IsAdded> {
         let Some(seen) = redact_exchange(&self.secrets, &mut exchange) else {
             tracing::warn!("an exchange is not recorded: to search it for secrets would take too much work");
-            return false;
+            return None;
         };
+        if self.known.as_mut().is_some_and(|known| known.take(&exchange.record)) {
+            return Some(IsAdded(false));
+        }
         self.named.add(&seen);
         self.writer.add(exchange);
-        true
+        Some(IsAdded(true))
     }
 
     /// Writes what was added, and what has not ended yet.

@@ -11,7 +11,7 @@ mod source;
 
 use std::{
     error::Error,
-    io,
+    fmt, io,
     path::PathBuf,
     sync::{
         Arc, OnceLock,
@@ -20,7 +20,8 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, StatusCode, header, request::Parts};
+use futures_util::future::BoxFuture;
+use http::{HeaderMap, Method, Response, StatusCode, header, request::Parts};
 use time::OffsetDateTime;
 use tokio::time::Instant;
 
@@ -37,7 +38,7 @@ use crate::{
     player::{CassettePlayer, RecordPlace},
 };
 use net::{
-    server::{BodyError, media_type},
+    server::{BodyError, ResponseBody, media_type},
     upstream::BodyObserver,
 };
 use recording::{
@@ -47,6 +48,18 @@ use recording::{
 
 /// Header that names a session of the protocol's revisions up to 2025-11-25.
 pub const SESSION: &str = "mcp-session-id";
+
+/// An MCP server that a program in this process stands for: it is called without a connection.
+pub trait StartedServer: fmt::Debug + Send + Sync {
+    /// Its name: its place is `/mcp/NAME`.
+    fn name(&self) -> &str;
+
+    /// Answers a request over HTTP.
+    fn answer<'a>(&'a self, parts: &'a Parts, body: Bytes) -> BoxFuture<'a, Response<ResponseBody>>;
+
+    /// Ends the processes of all its sessions.
+    fn end(&self) -> BoxFuture<'_, ()>;
+}
 
 /// Counts of a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -61,6 +74,25 @@ pub struct McpRecorded {
     pub refused: u64,
     /// What could not be recorded for other reasons.
     pub unrecorded: Unrecorded,
+}
+
+impl McpRecorded {
+    /// The counts of two recordings together.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        let Unrecorded { unreadable, unmatched, early } = other.unrecorded;
+        Self {
+            records: self.records + other.records,
+            unsearched: self.unsearched + other.unsearched,
+            gaps: self.gaps + other.gaps,
+            refused: self.refused + other.refused,
+            unrecorded: Unrecorded {
+                unreadable: self.unrecorded.unreadable + unreadable,
+                unmatched: self.unrecorded.unmatched + unmatched,
+                early: self.unrecorded.early + early,
+            },
+        }
+    }
 }
 
 /// Who notes recorded messages in the journal.
@@ -109,10 +141,10 @@ enum Step {
     Ended(End),
     /// A line of a client, which is an exchange then, or of a process.
     Line(Box<ProcessLine>),
-    /// A process has ended; that is what this side did.
+    /// A process has ended; that is what this side did. Without one it never ran, and its client has an error.
     Closed {
         process: u64,
-        by: Sender,
+        by: Option<Sender>,
     },
 }
 
@@ -278,7 +310,12 @@ impl ProcessObserver {
 
     /// Takes the end of the process.
     pub fn end(&self, by: Sender) {
-        self.submit(self.process, Step::Closed { process: self.process, by });
+        self.submit(self.process, Step::Closed { process: self.process, by: Some(by) });
+    }
+
+    /// Takes the end of a process that never ran: its lines are not recorded.
+    pub fn abandon(&self) {
+        self.submit(self.process, Step::Closed { process: self.process, by: None });
     }
 
     fn submit(&self, number: u64, step: Step) {

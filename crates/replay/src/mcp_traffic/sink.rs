@@ -102,7 +102,8 @@ impl McpSink {
             Step::Lost => self.sources.get_mut(&number).into_iter().for_each(Source::lose),
             Step::Ended(end) => self.ended(number, at, end),
             Step::Line(line) => self.process_line(number, at, *line),
-            Step::Closed { process, by } => self.close(&Key::Process(process), by),
+            Step::Closed { process, by: Some(by) } => self.close(&Key::Process(process), by),
+            Step::Closed { process, by: None } => self.abandon(&Key::Process(process)),
         }
     }
 
@@ -243,6 +244,15 @@ impl McpSink {
         all.early += early;
     }
 
+    /// Ends a session of which nothing is recorded.
+    fn abandon(&mut self, key: &Key) {
+        let Some(mut session) = self.sessions.remove(key) else { return };
+        for left_out in session.observer.finish(Sender::Server) {
+            left_out.http_exchange.and_then(|number| self.places.remove(&number));
+            self.recorded.refused += 1;
+        }
+    }
+
     fn fill(&mut self, key: &Key, FinishedExchange { http_exchange, weight, exchange }: FinishedExchange) {
         let reserved = http_exchange.and_then(|number| self.places.remove(&number)).map(|reserved| reserved.place);
         let is_recorded = match &mut self.records {
@@ -258,8 +268,8 @@ impl McpSink {
             }
             Records::File(file) => {
                 let is_added = file.add(exchange);
-                self.recorded.unsearched += u64::from(!is_added);
-                is_added
+                self.recorded.unsearched += u64::from(is_added.is_none());
+                is_added.is_some_and(|added| added.0)
             }
         };
         self.recorded.records += u64::from(is_recorded);

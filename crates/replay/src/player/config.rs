@@ -10,6 +10,7 @@ use crate::{
     account::{Admin, NetworkBlock},
     matching::requests::Policy,
     mcp,
+    mcp_traffic::StartedServer,
     timing::Pacing,
 };
 use net::upstream::{NamedEndpoint, UpstreamOptions, UpstreamUrl};
@@ -84,6 +85,8 @@ pub struct Config {
     pub mcp_names: Vec<String>,
     /// The real MCP servers, where requests to them may leave.
     pub mcp_upstreams: Vec<NamedEndpoint>,
+    /// The same, which are started for each session of a client.
+    pub mcp_started: Vec<Arc<dyn StartedServer>>,
     /// What requests to MCP servers get that have no record, or none left.
     pub mcp: mcp::Policy,
     /// Whether entries of `_meta` that are not the protocol's count in them.
@@ -126,6 +129,7 @@ impl Default for Config {
             cross_api: false,
             mcp_names: Vec::new(),
             mcp_upstreams: Vec::new(),
+            mcp_started: Vec::new(),
             mcp: mcp::Policy {
                 on_used_up: mcp::OnUsedUp::Last,
                 repeats_lists: true,

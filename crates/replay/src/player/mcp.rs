@@ -8,10 +8,12 @@ use time::OffsetDateTime;
 
 use crate::{
     account::{DEFAULT_SESSION, JournalEntry, Report, SessionReport, http::plain, session_of, upstream_of},
-    mcp::{OnNovel, ParamRules, Policy, RecordIndex, Servers, is_of_mcp, journal_entry},
+    mcp::{OnNovel, ParamRules, Policy, RecordIndex, Servers, is_of_mcp, journal_entry, servers},
+    mcp_traffic::StartedServer,
     values::ValuePlans,
 };
 use crate::{
+    player::miss::advice::recording,
     player::receive::MOST_SESSIONS,
     player::record::compare::compared,
     player::secrets::{self, Leak},
@@ -36,10 +38,12 @@ pub(super) fn take(
     let rules = ParamRules { ignored, scrubs, counts_meta: config.mcp_match_meta };
     let policy = policy(config);
     let played: &Config = config;
+    let command = command(played);
     let (servers, found) = thread::scope(|scope| {
         let searching = (played.leaks == Secrets::Refused).then(|| scope.spawn(|| leaks(played)));
         let new = |name: &str| {
-            RecordIndex::new(name, rules.clone(), played.secrets.clone()).putting_back(Arc::clone(put_back))
+            let index = RecordIndex::new(name, rules.clone(), played.secrets.clone());
+            index.putting_back(Arc::clone(put_back)).recorded_by(command.clone())
         };
         let servers = Servers::new((&played.cassettes, &played.mcp_names), new, policy);
         // A thread that ended badly has its work done here.
@@ -50,11 +54,28 @@ pub(super) fn take(
     Ok((servers?, found))
 }
 
+/// The command that records what is missing beside the models' records; `None` where there are none, and the servers are alone.
+fn command(config: &Config) -> Option<Arc<str>> {
+    let mut all = config.cassettes.iter().flat_map(|cassette| &cassette.records);
+    if all.all(is_of_mcp) && config.session_folder.is_none() {
+        return None;
+    }
+    let mut names: Vec<String> = config.cassettes.iter().flat_map(|cassette| servers(&cassette.records)).collect();
+    names.sort();
+    names.dedup();
+    let path = match config.cassettes.as_slice() {
+        [one] => Some(one.path.as_path()),
+        _ => None,
+    };
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    Some(recording(config, path, &names).into())
+}
+
 /// What requests without a record get in this mode.
 fn policy(config: &Config) -> Policy {
     let asked = config.mcp.on_novel;
     let on_novel = match config.mode {
-        _ if config.mcp_upstreams.is_empty() => asked,
+        _ if config.mcp_upstreams.is_empty() && config.mcp_started.is_empty() => asked,
         Mode::Replay if asked == OnNovel::Record && config.output.is_none() => OnNovel::Upstream,
         Mode::Replay => asked,
         Mode::NewEpisodes | Mode::Record => OnNovel::Record,
@@ -94,6 +115,28 @@ impl CassettePlayer {
     #[must_use]
     pub fn mcp_upstreams(&self) -> &[NamedEndpoint] {
         &self.config.mcp_upstreams
+    }
+
+    /// The real servers that are started for requests that may go there.
+    #[must_use]
+    pub fn mcp_started(&self) -> &[Arc<dyn StartedServer>] {
+        &self.config.mcp_started
+    }
+
+    /// Returns whether messages of a session to MCP servers are answered from records; others go to the real servers.
+    ///
+    /// # Errors
+    /// With the response, where no session can have the name.
+    pub fn plays_mcp(
+        &self,
+        extensions: &http::Extensions,
+        headers: &HeaderMap,
+    ) -> Result<bool, Box<http::Response<ResponseBody>>> {
+        let session = session_of(extensions, headers, &self.config.secrets);
+        let session = session.map_err(|wrong| Box::new(plain(StatusCode::BAD_REQUEST, &wrong.to_string())))?;
+        let own = session.and_then(|session| self.lock().get(&session).and_then(|state| state.own.clone()));
+        let (mode, servers) = own.as_ref().map_or((self.config.mode, &self.mcp), |own| (own.config.mode, &own.mcp));
+        Ok(matches!(mode, Mode::Replay | Mode::NewEpisodes) && !(servers.is_empty() && self.mcp.is_empty()))
     }
 
     /// How the real servers are reached.

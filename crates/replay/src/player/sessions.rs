@@ -135,6 +135,10 @@ impl CassettePlayer {
             return Err(SessionError::Missing { file: asked.unwrap_or_default().to_owned(), folder });
         }
         config.cassettes = self.cassettes_of(file.as_deref(), config.mode)?;
+        if matches!(config.mode, Mode::Replay | Mode::NewEpisodes) {
+            let called = config.mcp_upstreams.iter().map(|server| server.name.clone());
+            config.mcp_names = called.chain(config.mcp_started.iter().map(|server| server.name().to_owned())).collect();
+        }
         let named = config.cassettes.iter().filter(|_| file.is_some()).map(super::ways);
         let named = named.collect::<Result<Vec<_>, _>>()?.concat();
         let named = Some(named).filter(|named| !named.is_empty());

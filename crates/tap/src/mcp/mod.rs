@@ -6,12 +6,20 @@ mod servers;
 mod spawned;
 mod stdio;
 
-use std::{ffi::OsString, io, process::Stdio};
+use std::{ffi::OsString, fmt, io, process::Stdio, sync::Arc};
 
+use futures_util::future::BoxFuture;
+use http::{Request, Response};
+use hyper::body::Incoming;
 use tokio::process::{Child, Command};
 
 pub(super) use self::servers::McpServers;
-pub use self::{bridge::UrlTap, spawned::McpCommand, stdio::StdioTap};
+pub use self::{
+    bridge::UrlTap,
+    spawned::{McpCommand, stand_for},
+    stdio::StdioTap,
+};
+use net::server::ResponseBody;
 use recording::cassette::CassetteError;
 pub use replay::mcp_traffic::{McpRecorded, RecordingTarget};
 
@@ -23,6 +31,24 @@ fn spawn(command: &[OsString]) -> io::Result<Child> {
     let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     Command::new(program).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn()
 }
+
+/// What answers requests to MCP servers from a cassette, where that is played; it reaches the real servers by itself.
+pub trait McpPlayback: fmt::Debug + Send + Sync {
+    /// Answers a request to a path below `/mcp/`.
+    fn answer(&self, request: Request<Incoming>) -> BoxFuture<'static, Response<ResponseBody>>;
+
+    /// Ends its streams, which would go on until their clients leave.
+    fn end_streams(&self);
+
+    /// Ends the processes of the servers that were started.
+    fn end(&self) -> BoxFuture<'_, ()>;
+
+    /// Ends the recording; blocks until the records are handed over. `None` where nothing was recorded.
+    fn finish(&self) -> Option<McpRecorded>;
+}
+
+/// The playback of a tap, where it plays.
+pub type SharedPlayback = Option<Arc<dyn McpPlayback>>;
 
 /// Makes a line of a message: JSON has line ends between its tokens only.
 fn as_line(mut message: Vec<u8>) -> Vec<u8> {

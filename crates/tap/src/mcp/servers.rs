@@ -8,10 +8,11 @@
 
 use std::sync::Arc;
 
+use futures_util::future::{join, join_all};
 use http::{HeaderMap, Request, Response, StatusCode, header, request::Parts, uri::Uri};
 use hyper::body::Incoming;
 
-use super::{McpCommand, McpRecorded, spawned::Spawned};
+use super::{McpCommand, McpRecorded, SharedPlayback, spawned::Spawned};
 use crate::{
     body::{ProxyBody, Received, Sent},
     gather::{Gathered, gather},
@@ -20,7 +21,7 @@ use crate::{
 };
 use net::upstream::{NamedEndpoint, NamedUpstream, Observed, Relayed, UpstreamOptions};
 use recording::cassette::CassetteError;
-use replay::mcp_traffic::{End, ExchangeObserver, JournalNotes, McpRecorder};
+use replay::mcp_traffic::{End, ExchangeObserver, JournalNotes, McpRecorder, SESSION};
 use replay::player::CassettePlayer;
 
 /// Path below which the servers are.
@@ -36,6 +37,8 @@ pub(crate) struct McpServers {
     spawned: Arc<Vec<Spawned>>,
     /// `None` where nothing is recorded.
     recorder: Option<Arc<McpRecorder>>,
+    /// What answers in their place, where a cassette is played.
+    playback: SharedPlayback,
 }
 
 /// The server of a path.
@@ -57,7 +60,7 @@ impl McpServers {
     pub(crate) fn start(
         (servers, commands): (Vec<NamedEndpoint>, Vec<McpCommand>),
         reach: &UpstreamOptions,
-        player: Option<&Arc<CassettePlayer>>,
+        (player, playback): (Option<&Arc<CassettePlayer>>, SharedPlayback),
     ) -> Result<Self, CassetteError> {
         let names = servers.iter().map(|server| &server.name).chain(commands.iter().map(|command| &command.name));
         let names: Vec<String> = names.cloned().collect();
@@ -68,22 +71,30 @@ impl McpServers {
         let called: Vec<_> = servers.into_iter().map(|server| NamedUpstream::new(server, reach)).collect();
         let spawned =
             (called.len()..).zip(commands).map(|(place, command)| Spawned::new(command, place, recorder.clone()));
-        Ok(Self { called, spawned: Arc::new(spawned.collect()), recorder })
+        Ok(Self { called, spawned: Arc::new(spawned.collect()), recorder, playback })
     }
 
     /// Clones the servers with connections of their own.
     pub(crate) fn apart(&self) -> Self {
         let called = self.called.iter().map(NamedUpstream::with_own_connections).collect();
-        Self { called, spawned: Arc::clone(&self.spawned), recorder: self.recorder.clone() }
+        let (spawned, recorder) = (Arc::clone(&self.spawned), self.recorder.clone());
+        Self { called, spawned, recorder, playback: self.playback.clone() }
     }
 
     pub(crate) async fn end(&self) {
-        futures_util::future::join_all(self.spawned.iter().map(Spawned::end)).await;
+        let playback = self.playback.iter().map(|playback| playback.end());
+        join(join_all(self.spawned.iter().map(Spawned::end)), join_all(playback)).await;
+    }
+
+    pub(crate) fn end_streams(&self) {
+        self.playback.iter().for_each(|playback| playback.end_streams());
     }
 
     /// Ends the recording; blocks until the records are handed over. `None` where nothing was recorded.
     pub(crate) fn finish(&self) -> Option<McpRecorded> {
-        self.recorder.as_ref()?.finish()
+        let own = self.recorder.as_ref().and_then(|recorder| recorder.finish());
+        let played = self.playback.as_ref().and_then(|playback| playback.finish());
+        own.into_iter().chain(played).reduce(McpRecorded::and)
     }
 
     /// Returns the server of a path, its place among all, and the rest of the path.
@@ -94,6 +105,20 @@ impl McpServers {
         let mut called = self.called.iter().enumerate();
         let called = called.find(|(_, server)| server.endpoint.name == name);
         called.map(|(place, server)| Found::Called { place, server, rest }).or_else(spawned)
+    }
+
+    /// The names of all servers.
+    fn names(&self) -> impl Iterator<Item = &str> {
+        let called = self.called.iter().map(|server| server.endpoint.name.as_str());
+        called.chain(self.spawned.iter().map(|server| server.server.name.as_str()))
+    }
+
+    /// The response to a request for a server that is not there: the engine behind the tap is none.
+    fn unknown(&self) -> Response<ProxyBody> {
+        let known: Vec<String> = self.names().map(|name| format!("{ROOT}{name}")).collect();
+        let message =
+            format!("vllm-vcr: there is no such MCP server, but {}; name it with --mcp NAME=URL", known.join(", "));
+        refusal(StatusCode::NOT_FOUND, &message)
     }
 
     fn begin(&self, place: usize, parts: &Parts, body: Option<bytes::Bytes>) -> ExchangeObserver {
@@ -108,7 +133,20 @@ impl Proxy {
     /// # Errors
     /// With the request, where it is for none.
     pub(crate) async fn pass_mcp(&self, request: Request<Incoming>) -> Result<Response<ProxyBody>, Request<Incoming>> {
+        if !request.uri().path().starts_with(ROOT) {
+            return Err(request);
+        }
+        if let (Some(playback), Some(player)) = (&self.mcp.playback, self.cassette_player()) {
+            match player.plays_mcp(request.extensions(), request.headers()) {
+                Ok(true) => {
+                    return Ok(playback.answer(request).await.map(|body| ProxyBody::Played(Box::new(body))));
+                }
+                Ok(false) => {}
+                Err(refused) => return Ok(refused.map(|body| ProxyBody::Played(Box::new(body)))),
+            }
+        }
         let (place, server, rest) = match self.mcp.find(request.uri().path()) {
+            None if self.mcp.names().next().is_some() && is_of_mcp(request.headers()) => return Ok(self.mcp.unknown()),
             None => return Err(request),
             Some(_) if is_foreign_page(request.headers()) => {
                 let why = "vllm-vcr: a page of another host may not call MCP servers here";
@@ -156,6 +194,14 @@ fn observed(response: Response<Received>, mut observer: ExchangeObserver) -> Res
         Ok(body) => Response::from_parts(parts, ProxyBody::Mcp(Box::new(body))),
         Err(body) => passed(Response::from_parts(parts, body), None),
     }
+}
+
+/// Whether a client of MCP sent this: it takes both kinds of answers, or names the protocol. Other requests are the engine's.
+fn is_of_mcp(headers: &HeaderMap) -> bool {
+    let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|accept| accept.to_str().ok());
+    let accepted = accepted.collect::<Vec<_>>().join(",");
+    let takes_both = accepted.contains("application/json") && accepted.contains("text/event-stream");
+    takes_both || headers.contains_key(SESSION) || headers.contains_key("mcp-protocol-version")
 }
 
 /// Whether a browser sent this for a page that is not of this machine.

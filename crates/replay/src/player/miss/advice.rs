@@ -1,14 +1,17 @@
 //! What helps against a miss of a cassette: each remedy leads to a run that `--strict` accepts.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::{
     miss::{Advice, Comparison, edits, in_shell, only_flags},
-    player::{CassettePlayer, config::forwarding::Selection, miss::Reason, receive::IncomingRequest},
+    player::{CassettePlayer, Config, config::forwarding::Selection, miss::Reason, receive::IncomingRequest},
 };
 
 /// Characters of a path in a command.
 const LONGEST: usize = 200;
+
+/// Bytes of a command, which stands after a few words in a line of advice.
+const LONGEST_COMMAND: usize = 174;
 
 /// Lists what helps against a miss.
 pub(super) fn advice(
@@ -63,18 +66,44 @@ fn live(player: &CassettePlayer, asked: &IncomingRequest) -> String {
 
 /// The command that records what is missing, and what to do before it. The path is in the line of the closest record.
 fn record(player: &CassettePlayer) -> String {
-    let path = match player.config.cassettes.as_slice() {
+    let config = &player.config;
+    let path = match config.cassettes.as_slice() {
         [one] => Some(&one.path),
         _ => None,
     };
+    recording(config, path.map(PathBuf::as_path), &player.mcp.names().collect::<Vec<_>>())
+}
+
+/// Formats the command that records what is missing in a cassette with these MCP servers.
+pub(in crate::player) fn recording(config: &Config, path: Option<&Path>, servers: &[&str]) -> String {
     let short = |path: &Path, most: usize| Some(in_shell(&path.to_string_lossy())).filter(|name| name.len() <= most);
-    if let Some(folder) = &player.config.session_folder {
-        let file = path.and_then(|path| short(path.strip_prefix(folder).unwrap_or(path.as_path()), LONGEST / 3));
+    if let Some(folder) = &config.session_folder {
+        let file = path.and_then(|path| short(path.strip_prefix(folder).unwrap_or(path), LONGEST / 3));
         let (file, folder) = (file.unwrap_or_else(|| "its cassette".to_owned()), short(&folder.join(""), LONGEST / 5));
         let folder = folder.unwrap_or_else(|| "FOLDER/".to_owned());
-        return format!("delete {file} and run vllm-vcr tap --cassette {folder} --upstream URL -- COMMAND");
+        let command = format!("delete {file} and run vllm-vcr tap --cassette {folder} --upstream URL");
+        return tapped(config, servers, &command, " -- COMMAND");
     }
-    let name = path.and_then(|path| short(Path::new(path.file_name()?), LONGEST / 4));
+    let name =
+        path.and_then(|path| short(path, LONGEST / 4).or_else(|| short(Path::new(path.file_name()?), LONGEST / 4)));
     let name = name.unwrap_or_else(|| "FILE".to_owned());
-    format!("vllm-vcr tap --mode new-episodes --upstream URL --cassette {name}")
+    tapped(config, servers, &format!("vllm-vcr tap --mode new-episodes --upstream URL --cassette {name}"), "")
+}
+
+/// Adds the flags with which a tap is in front of MCP servers, and what to do where one is a program: records do not say so.
+fn tapped(config: &Config, servers: &[&str], command: &str, end: &str) -> String {
+    let (mut flags, mut programs) = (String::new(), "");
+    for server in servers {
+        if config.mcp_started.iter().any(|started| started.name() == *server) {
+            flags.push_str(&format!(" --mcp-stdio '{server}=COMMAND'"));
+            continue;
+        }
+        flags.push_str(&format!(" --mcp {server}=URL"));
+        if !config.mcp_upstreams.iter().any(|called| called.name == *server) {
+            programs = " (a program: --mcp-stdio 'NAME=COMMAND')";
+        }
+    }
+    let ways = [format!("{flags}{end}{programs}"), format!("{flags}{end}"), format!(" --mcp NAME=URL …{end}")];
+    let fitting = ways.iter().find(|way| command.len() + way.len() <= LONGEST_COMMAND);
+    format!("{command}{}", fitting.or(ways.last()).map(String::as_str).unwrap_or_default())
 }

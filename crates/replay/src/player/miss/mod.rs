@@ -3,7 +3,7 @@
 //! The status is 422 and no retry is asked for: client libraries repeat 408, 409, 429 and what the server is at fault for, and
 //! agents read meanings into 400 and 404.
 
-mod advice;
+pub(in crate::player) mod advice;
 mod comparison;
 mod message;
 

@@ -15,11 +15,13 @@ use std::{
     collections::HashMap,
     convert::Infallible,
     ffi::OsString,
+    io,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header, request::Parts};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
@@ -35,7 +37,7 @@ use net::{
 use replay::{
     account::http::whole,
     mcp::error_response,
-    mcp_traffic::{McpRecorder, SESSION},
+    mcp_traffic::{McpRecorder, SESSION, StartedServer},
 };
 
 /// Processes at a time.
@@ -69,6 +71,27 @@ pub(super) struct Spawned {
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
+/// Makes servers of commands, which are started for each session; has to be called on the runtime of their processes.
+#[must_use]
+pub fn stand_for(commands: &[McpCommand]) -> Vec<Arc<dyn StartedServer>> {
+    let stand = |command: &McpCommand| Arc::new(Spawned::new(command.clone(), 0, None)) as Arc<dyn StartedServer>;
+    commands.iter().map(stand).collect()
+}
+
+impl StartedServer for Spawned {
+    fn name(&self) -> &str {
+        &self.server.name
+    }
+
+    fn answer<'a>(&'a self, parts: &'a Parts, body: Bytes) -> BoxFuture<'a, Response<ResponseBody>> {
+        Box::pin(Spawned::answer(self, parts, body))
+    }
+
+    fn end(&self) -> BoxFuture<'_, ()> {
+        Box::pin(Spawned::end(self))
+    }
+}
+
 impl Spawned {
     /// A server of which no process runs; has to be called on the runtime of its processes.
     pub(super) fn new(server: McpCommand, place: usize, recorder: Option<Arc<McpRecorder>>) -> Self {
@@ -86,7 +109,7 @@ impl Spawned {
                 Some(outgoing) => post(&process, &parts.headers, outgoing).await,
                 None => error(StatusCode::BAD_REQUEST, -32700, "the message is not JSON", None),
             },
-            (&Method::GET, _, Some(process)) => stream(process.listen().await),
+            (&Method::GET, _, Some(process)) => stream(None, process.listen().await),
             (&Method::DELETE, Some(session), Some(process)) => {
                 self.lock().remove(session);
                 process.close();
@@ -127,7 +150,16 @@ impl Spawned {
                 return error(StatusCode::BAD_GATEWAY, -32603, &why, None);
             }
         };
-        let mut response = post(&process, headers, outgoing).await;
+        let takes_events = takes_events(headers);
+        let first = match process.ask(outgoing, takes_events).await {
+            Some(mut messages) => messages.recv().await.map(|first| (first, messages)),
+            None => None,
+        };
+        let Some((first, messages)) = first else {
+            let why = format!("{} ended before it answered `initialize`{}", self.shown(), process.status());
+            return error(StatusCode::BAD_GATEWAY, -32603, &why, None);
+        };
+        let mut response = if takes_events { stream(Some(first), messages) } else { whole(200, JSON, first) };
         response
             .headers_mut()
             .extend(session.parse().ok().map(|session| (header::HeaderName::from_static(SESSION), session)));
@@ -135,14 +167,11 @@ impl Spawned {
     }
 
     async fn start(&self, session: &str) -> Result<Arc<Process>, String> {
-        let (name, command) = (self.server.name.clone(), self.server.command.clone());
+        let (shown, command) = (self.shown(), self.server.command.clone());
         let observer = self.recorder.as_ref().map(|recorder| recorder.process(self.place));
-        let started = self.runtime.spawn(async move { process::start(&command, observer) }).await;
-        let (process, running) = match started {
-            Ok(Ok(started)) => started,
-            Ok(Err(error)) => return Err(format!("the MCP server {name} cannot be started: {error}")),
-            Err(error) => return Err(format!("the MCP server {name} cannot be started: {error}")),
-        };
+        let started = self.runtime.spawn(async move { process::start(&command, shown, observer) }).await;
+        let started = started.map_err(io::Error::from).flatten();
+        let (process, running) = started.map_err(|error| format!("{} cannot be started: {error}", self.shown()))?;
         self.lock().insert(session.to_owned(), Arc::clone(&process));
         let (sessions, session) = (Arc::clone(&self.sessions), session.to_owned());
         let task = self.runtime.spawn(async move {
@@ -153,6 +182,12 @@ impl Spawned {
         tasks.retain(|task| !task.is_finished());
         tasks.push(task);
         Ok(process)
+    }
+
+    /// The server in messages: its name, its flag and its program.
+    fn shown(&self) -> String {
+        let program = self.server.command.first().map(|program| program.to_string_lossy()).unwrap_or_default();
+        format!("the MCP server {} (--mcp-stdio, {program})", self.server.name)
     }
 
     pub(super) async fn end(&self) {
@@ -169,12 +204,6 @@ impl Spawned {
 
 /// Hands a message to a process and answers with what comes back.
 async fn post(process: &Process, headers: &HeaderMap, outgoing: Outgoing) -> Response<ResponseBody> {
-    let takes = |kind: &str| {
-        let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|accept| accept.to_str().ok());
-        accepted
-            .flat_map(|accept| accept.split(','))
-            .any(|one| one.split(';').next().unwrap_or_default().trim() == kind)
-    };
     let Some(id) = outgoing.id().map(str::to_owned) else {
         let is_message = outgoing.line.trim_ascii_start().starts_with(b"{");
         return match is_message && process.send(outgoing).await {
@@ -186,12 +215,12 @@ async fn post(process: &Process, headers: &HeaderMap, outgoing: Outgoing) -> Res
             false => error(StatusCode::BAD_REQUEST, -32600, "no message that a running server could take", None),
         };
     };
-    let takes_events = takes("text/event-stream") || takes("*/*");
+    let takes_events = takes_events(headers);
     let Some(mut messages) = process.ask(outgoing, takes_events).await else {
         return error(StatusCode::NOT_FOUND, -32600, "the server has ended; begin with initialize", None);
     };
     if takes_events {
-        return stream(messages);
+        return stream(None, messages);
     }
     match messages.recv().await {
         Some(message) => whole(200, JSON, message),
@@ -203,18 +232,28 @@ async fn post(process: &Process, headers: &HeaderMap, outgoing: Outgoing) -> Res
     }
 }
 
+/// Whether a client takes a stream of events.
+fn takes_events(headers: &HeaderMap) -> bool {
+    let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|accept| accept.to_str().ok());
+    let mut kinds = accepted.flat_map(|accept| accept.split(','));
+    kinds.any(|kind| matches!(kind.split(';').next().unwrap_or_default().trim(), "text/event-stream" | "*/*"))
+}
+
 /// An error that answers no request.
 fn error(status: StatusCode, code: i64, why: &str, data: Option<Value>) -> Response<ResponseBody> {
     let message = error_response(Value::Null, code, &format!("vllm-vcr: {why}"), data);
     whole(status.as_u16(), JSON, message.to_string())
 }
 
-/// A stream of events, one for each message.
-fn stream(messages: Receiver<Bytes>) -> Response<ResponseBody> {
-    let events = futures_util::stream::unfold(messages, |mut messages| async {
-        let message = messages.recv().await?;
+/// A stream of events, one for each message; the first one may be there.
+fn stream(first: Option<Bytes>, messages: Receiver<Bytes>) -> Response<ResponseBody> {
+    let events = futures_util::stream::unfold((first, messages), |(mut first, mut messages)| async move {
+        let message = match first.take() {
+            Some(first) => first,
+            None => messages.recv().await?,
+        };
         let event = encode_event(Some("message"), &String::from_utf8_lossy(&message));
-        Some((Ok::<_, Infallible>(Frame::data(event)), messages))
+        Some((Ok::<_, Infallible>(Frame::data(event)), (first, messages)))
     });
     let body = StreamBody::new(events).map_err(|never| match never {}).boxed_unsync();
     let mut response = Response::new(body);

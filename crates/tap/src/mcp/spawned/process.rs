@@ -3,7 +3,11 @@
 use std::{
     ffi::OsString,
     io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    process::ExitStatus,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -33,6 +37,11 @@ const END_WITHIN: Duration = Duration::from_secs(1);
 /// A process, as its session sees it.
 #[derive(Debug)]
 pub(super) struct Process {
+    /// The server in messages.
+    shown: String,
+    /// What the process ended with, once that is known.
+    status: OnceLock<ExitStatus>,
+    has_answered: AtomicBool,
     /// `None` once it is closed.
     input: Mutex<Option<Queue<Vec<u8>>>>,
     routes: Mutex<Routes>,
@@ -46,12 +55,15 @@ pub(super) struct Process {
 /// When it cannot be started.
 pub(super) fn start(
     command: &[OsString],
+    shown: String,
     observer: Option<ProcessObserver>,
 ) -> io::Result<(Arc<Process>, impl Future<Output = ()> + Send + use<>)> {
     let mut child = spawn(command)?;
     let (send, lines) = channel(MOST_QUEUED);
     let input = Mutex::new(Some(send));
-    let process = Arc::new(Process { input, routes: Mutex::default(), observer, closed: Notify::new() });
+    let (status, has_answered) = (OnceLock::new(), AtomicBool::new(false));
+    let (routes, closed) = (Mutex::default(), Notify::new());
+    let process = Arc::new(Process { shown, status, has_answered, input, routes, observer, closed });
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
     let running = Arc::clone(&process);
     Ok((process, async move {
@@ -118,13 +130,16 @@ impl Process {
             () = reading => {}
             () = closing => {}
         }
-        if timeout(END_WITHIN, child.wait()).await.is_err() {
-            let _gone = child.kill().await;
+        match timeout(END_WITHIN, child.wait()).await {
+            Ok(Ok(status)) => drop(self.status.set(status)),
+            Ok(Err(_)) => {}
+            Err(_) => drop(child.kill().await),
         }
     }
 
     async fn message(&self, line: Vec<u8>) {
         self.observer.iter().for_each(|observer| observer.line(Sender::Server, &line));
+        self.has_answered.store(true, Relaxed);
         let message = match serde_json::from_slice::<Value>(&line) {
             Ok(message) if message.is_object() => message,
             Ok(_) | Err(_) => {
@@ -145,10 +160,21 @@ impl Process {
 
     fn ended(&self) {
         let was_closed = self.input().take().is_none();
+        if !was_closed {
+            tracing::warn!("{} ended by itself{}", self.shown, self.status());
+        }
+        self.observer.iter().for_each(|observer| match was_closed {
+            true => observer.end(Sender::Client),
+            false if self.has_answered.load(Relaxed) => observer.end(Sender::Server),
+            // A server that never ran is none that could be replayed.
+            false => observer.abandon(),
+        });
         self.routes().end();
-        self.observer
-            .iter()
-            .for_each(|observer| observer.end(if was_closed { Sender::Client } else { Sender::Server }));
+    }
+
+    /// What it ended with, as the end of a sentence; nothing where that is not known.
+    pub(super) fn status(&self) -> String {
+        self.status.get().map(|status| format!(": {status}")).unwrap_or_default()
     }
 
     fn input(&self) -> MutexGuard<'_, Option<Queue<Vec<u8>>>> {
