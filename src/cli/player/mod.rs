@@ -38,10 +38,9 @@ use crate::{
             requests::{AfterExhausted, OnExhausted, Policy},
         },
         mcp::OnNovel,
-        mcp_traffic::StartedServer,
         player::{
             COMPLETE_WITHIN, CassettePlayer, CassettePlayerError, Config, Environment, HeaderRulesError, Mode, OnMiss,
-            Output, RecordErrors, Secrets, Selection, Timeline,
+            Output, RecordErrors, Secrets, Selection, StartedServer, Timeline,
         },
         timing::Pacing,
     },

@@ -1,19 +1,24 @@
 //! The MCP servers of a cassette that `tap` plays, with the real ones behind them.
+//!
+//! See docs/decisions/0117-a-tap-plays-mcp-servers.md.
 
-use std::{ops::ControlFlow, sync::Arc};
+use std::sync::Arc;
 
-use axum::body::Body;
 use futures_util::future::{BoxFuture, FutureExt, join_all};
-use http::{Request, Response, StatusCode};
-use http_body_util::BodyExt;
-use hyper::body::Incoming;
+use http::Response;
 
 use crate::{
-    net::server::{BodyError, ResponseBody},
-    play::{DEFAULT_BODY_LIMIT, mcp::McpAccess, mcp::McpService},
+    net::server::ResponseBody,
+    play::{
+        DEFAULT_BODY_LIMIT,
+        mcp::{McpAccess, McpService},
+    },
     recording::cassette::CassetteError,
-    replay::{account::http::plain, mcp_traffic::StartedServer, player::CassettePlayer},
-    tap::{McpRecorded, mcp::McpPlayback},
+    replay::player::{CassettePlayer, StartedServer},
+    tap::{
+        McpRecorded,
+        mcp::{McpPlayback, McpRequest},
+    },
 };
 
 #[derive(Debug)]
@@ -37,15 +42,8 @@ impl McpPlayed {
 }
 
 impl McpPlayback for McpPlayed {
-    fn answer(&self, request: Request<Incoming>) -> BoxFuture<'static, Response<ResponseBody>> {
-        let service = Arc::clone(&self.service);
-        let answer = async move {
-            match service.answer(request.map(Body::new)).await {
-                ControlFlow::Break(response) => response.map(|body| body.map_err(BodyError::broken).boxed_unsync()),
-                ControlFlow::Continue(_) => plain(StatusCode::NOT_FOUND, "no MCP server was recorded"),
-            }
-        };
-        answer.boxed()
+    fn answer(&self, request: McpRequest) -> BoxFuture<'static, Response<ResponseBody>> {
+        Arc::clone(&self.service).play(request)
     }
 
     fn end_streams(&self) {

@@ -9,15 +9,22 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use futures_util::stream;
+use futures_util::{
+    future::{BoxFuture, FutureExt},
+    stream,
+};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header, request::Parts};
 use http_body::Frame;
-use http_body_util::StreamBody;
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::Incoming as IncomingBody;
 use tokio::time::{sleep, sleep_until, timeout};
 
 use crate::{
     api::ApiError,
-    net::{server::BodyError, wire::percent_decoded},
+    net::{
+        server::{BodyError, ResponseBody},
+        wire::percent_decoded,
+    },
     play::{
         http::{body_of_type, empty_with, events_of_type, held_json, read_body},
         mcp::{
@@ -78,6 +85,20 @@ impl McpService {
     pub fn start(player: &Arc<CassettePlayer>, access: McpAccess) -> Result<Self, CassetteError> {
         let upstreams = Upstreams::start(player)?.map(Arc::new);
         Ok(Self { player: Arc::clone(player), streams: Arc::default(), upstreams, access })
+    }
+
+    /// Answers a request to a path below `/mcp/`, without a server around this one.
+    pub fn play(
+        self: Arc<Self>,
+        request: http::Request<IncomingBody>,
+    ) -> BoxFuture<'static, http::Response<ResponseBody>> {
+        let answer = async move {
+            match self.answer(request.map(Body::new)).await {
+                ControlFlow::Break(response) => response.map(|body| body.map_err(BodyError::broken).boxed_unsync()),
+                ControlFlow::Continue(_) => plain(StatusCode::NOT_FOUND, "no MCP server was recorded"),
+            }
+        };
+        answer.boxed()
     }
 
     /// Ends all streams, which would go on until their clients leave.

@@ -27,8 +27,8 @@ use crate::{
     net::upstream::{BodyObserver, NamedEndpoint, NamedUpstream, Observed, UpstreamError, remove},
     recording::cassette::CassetteError,
     replay::mcp::{Forward, SessionKey},
-    replay::mcp_traffic::{End, ExchangeObserver, JournalNotes, McpRecorded, McpRecorder, SESSION, StartedServer},
-    replay::player::{CassettePlayer, RecordPlace},
+    replay::mcp_traffic::{End, ExchangeObserver, JournalNotes, McpRecorded, McpRecorder, SESSION},
+    replay::player::{CassettePlayer, RecordPlace, StartedServer},
 };
 
 /// Sessions of one real server that are remembered.

@@ -314,3 +314,51 @@ async fn a_long_place_keeps_the_name_at_its_end() {
     let (message, _) = missed(&play, &of(json!({"city": deep}), true)).await;
     assert!(message.contains("tools[0]") && message.len() <= 620, "{message}");
 }
+
+#[tokio::test]
+async fn tools_in_another_order_are_one_difference() {
+    let of = |names: [&str; 3], temperature: f64| {
+        let tool =
+            |name: &&str| json!({"type": "function", "function": {"name": name, "parameters": {"type": "object"}}});
+        let tools: Vec<Value> = names.iter().map(tool).collect();
+        json!({"model": "m", "temperature": temperature, "messages": [{"role": "user", "content": "Weather?"}], "tools": tools})
+    };
+    let shelf = Shelf::with(&tape(&[recorded(&of(["a", "b", "c"], 0.0))]));
+    let play = shelf.play(&[]);
+    let (message, _) = missed(&play, &of(["c", "a", "b"], 0.0)).await;
+    assert!(
+        message.starts_with("No recorded interaction matched: only the order of tools differs (tape.yaml#0)"),
+        "{message}"
+    );
+    assert!(message.contains("recorded 'a, b, c' received 'c, a, b'"), "{message}");
+    let (message, _) = missed(&play, &of(["c", "a", "b"], 0.5)).await;
+    assert!(message.contains("temperature") && message.contains("the order of tools"), "{message}");
+    assert!(!message.contains("only the order") && !message.contains("tools[0]"), "{message}");
+}
+
+#[tokio::test]
+async fn a_result_of_a_tool_that_missed_is_named_as_the_cause() {
+    let of = |result: &str| {
+        let call = json!({"id": "call_1", "type": "function", "function": {"name": "forecast", "arguments": "{}"}});
+        json!({"model": "m", "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Weather in Oslo?"},
+            {"role": "assistant", "content": null, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "call_1", "content": result}]})
+    };
+    let shelf = Shelf::with(&tape(&[recorded(&of("Oslo: sunny for 3 days"))]));
+    let play = shelf.play(&[]);
+    let error = "error: MCPError No recorded interaction matched: params.arguments.city is 'Rome', recorded 'Oslo' (agent.yaml#8).";
+    let (message, body) = missed(&play, &of(error)).await;
+    let first = message.lines().next().unwrap();
+    assert!(
+        first.contains("messages[3].content is 'error: MCPError")
+            && first.contains("It follows from the call of a tool that missed before"),
+        "{first}"
+    );
+    assert_eq!(body["error"]["vcr"]["hints"][0], "earlier_miss");
+    // Any other result is about the same too.
+    let (message, _) = missed(&play, &of("quota exceeded")).await;
+    assert!(
+        message.starts_with("No recorded interaction matched: messages[3].content is 'quota exceeded'"),
+        "{message}"
+    );
+}

@@ -16,6 +16,7 @@ mod replayed;
 mod served;
 mod served_modern;
 mod served_report;
+mod session_per_call;
 mod spawned;
 mod tapped;
 mod wire;

@@ -248,6 +248,13 @@ impl RecordIndex {
         self.records.iter().find(|indexed| indexed.record.method == method)
     }
 
+    /// How many sessions were recorded, as their `initialize` shows; at least one.
+    #[must_use]
+    pub fn sessions(&self) -> u64 {
+        let begun = self.records.iter().filter(|indexed| indexed.record.method == "initialize").count();
+        begun.max(1) as u64
+    }
+
     /// Whether the beginning of a connection was recorded.
     #[must_use]
     pub fn has_handshake(&self) -> bool {

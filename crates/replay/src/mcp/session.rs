@@ -12,7 +12,11 @@ mod sending;
 mod streams;
 mod unmatched;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use serde_json::{Map, Value, json};
 
@@ -31,6 +35,7 @@ use super::{
     record_index::RecordIndex,
 };
 use crate::{matching::requests::Consumption, values::EarlierValues};
+use recording::canonical::Key;
 
 const WITH_BATCHES: &str = "2025-03-26";
 
@@ -79,6 +84,9 @@ impl Out {
     }
 }
 
+/// Consumption of connections that go on where the ones before them ended, as the recorded ones did.
+pub(super) type Round = Arc<Mutex<Consumption>>;
+
 /// One connection.
 #[derive(Debug)]
 pub struct Session {
@@ -86,6 +94,8 @@ pub struct Session {
     server: String,
     policy: Policy,
     pub(super) consumption: Consumption,
+    /// What it consumes together with other connections, where several were recorded.
+    round: Option<Round>,
     pub(super) account: Account,
     /// Records that wait for a reply, by the id of the request to the client, with the time at which they go on without.
     waiting: BTreeMap<u64, Waiting>,
@@ -122,6 +132,7 @@ impl Session {
             server,
             policy,
             consumption,
+            round: None,
             account,
             waiting,
             asks,
@@ -131,6 +142,23 @@ impl Session {
             upstream: Upstream::default(),
             earlier: EarlierValues::new(),
         }
+    }
+
+    /// The same, which consumes records together with others.
+    #[must_use]
+    pub(super) fn of_round(self, round: Option<Round>) -> Self {
+        Self { round, ..self }
+    }
+
+    /// The first record of a key that was not consumed yet.
+    fn fresh(&mut self, key: Key) -> Option<usize> {
+        let requests = self.index.requests();
+        let Some(round) = &self.round else { return self.consumption.first_fresh(requests, key) };
+        // Connections at once get different records.
+        let mut round = round.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = round.first_fresh(requests, key)?;
+        round.add(at, 0);
+        Some(at)
     }
 
     /// Takes a line of the client; `now` is the time since any fixed moment.
@@ -258,7 +286,7 @@ impl Session {
     /// A notification is followed by what followed it when it was recorded, once for each record.
     fn notification(&mut self, method: &str, params: &Value, now: Duration, out: &mut Out) {
         let identity = self.index.identify(method, params);
-        match self.consumption.first_fresh(self.index.requests(), identity.key) {
+        match self.fresh(identity.key) {
             Some(at) => {
                 self.consumption.add(at, 0);
                 self.note_record(&identity.fields, "replayed", at);

@@ -11,7 +11,7 @@ mod source;
 
 use std::{
     error::Error,
-    fmt, io,
+    io,
     path::PathBuf,
     sync::{
         Arc, OnceLock,
@@ -20,8 +20,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures_util::future::BoxFuture;
-use http::{HeaderMap, Method, Response, StatusCode, header, request::Parts};
+use http::{HeaderMap, Method, StatusCode, header, request::Parts};
 use time::OffsetDateTime;
 use tokio::time::Instant;
 
@@ -38,7 +37,7 @@ use crate::{
     player::{CassettePlayer, RecordPlace},
 };
 use net::{
-    server::{BodyError, ResponseBody, media_type},
+    server::{BodyError, media_type},
     upstream::BodyObserver,
 };
 use recording::{
@@ -48,18 +47,6 @@ use recording::{
 
 /// Header that names a session of the protocol's revisions up to 2025-11-25.
 pub const SESSION: &str = "mcp-session-id";
-
-/// An MCP server that a program in this process stands for: it is called without a connection.
-pub trait StartedServer: fmt::Debug + Send + Sync {
-    /// Its name: its place is `/mcp/NAME`.
-    fn name(&self) -> &str;
-
-    /// Answers a request over HTTP.
-    fn answer<'a>(&'a self, parts: &'a Parts, body: Bytes) -> BoxFuture<'a, Response<ResponseBody>>;
-
-    /// Ends the processes of all its sessions.
-    fn end(&self) -> BoxFuture<'_, ()>;
-}
 
 /// Counts of a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

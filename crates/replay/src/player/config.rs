@@ -3,17 +3,23 @@
 pub(in crate::player) mod forwarding;
 pub(in crate::player) mod header_rules;
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::{Response, request::Parts};
 
 use super::{Ids, MatchCommand, MissDetail, Mode, OnMiss, RecordErrors, Selection, SuppliedSecrets};
 use crate::{
     account::{Admin, NetworkBlock},
     matching::requests::Policy,
     mcp,
-    mcp_traffic::StartedServer,
     timing::Pacing,
 };
-use net::upstream::{NamedEndpoint, UpstreamOptions, UpstreamUrl};
+use net::{
+    server::ResponseBody,
+    upstream::{NamedEndpoint, UpstreamOptions, UpstreamUrl},
+};
 use recording::{
     canonical::Rules,
     cassette::{Cassette, Header, Keep, WriteMode},
@@ -148,6 +154,18 @@ impl Config {
     pub(super) fn refuses_secrets_of(&self, cassette: &Cassette) -> bool {
         self.leaks == Secrets::Refused && !cassette.header.redact.is_off
     }
+}
+
+/// An MCP server that something in this process stands for: it is called without a connection.
+pub trait StartedServer: fmt::Debug + Send + Sync {
+    /// Its name: its place is `/mcp/NAME`.
+    fn name(&self) -> &str;
+
+    /// Answers a request over HTTP.
+    fn answer<'a>(&'a self, parts: &'a Parts, body: Bytes) -> BoxFuture<'a, Response<ResponseBody>>;
+
+    /// Ends the processes of all its sessions.
+    fn end(&self) -> BoxFuture<'_, ()>;
 }
 
 /// Handling of cassettes that hold secrets.

@@ -9,7 +9,6 @@ use time::OffsetDateTime;
 use crate::{
     account::{DEFAULT_SESSION, JournalEntry, Report, SessionReport, http::plain, session_of, upstream_of},
     mcp::{OnNovel, ParamRules, Policy, RecordIndex, Servers, is_of_mcp, journal_entry, servers},
-    mcp_traffic::StartedServer,
     values::ValuePlans,
 };
 use crate::{
@@ -17,7 +16,7 @@ use crate::{
     player::receive::MOST_SESSIONS,
     player::record::compare::compared,
     player::secrets::{self, Leak},
-    player::{CassettePlayer, CassettePlayerError, Config, Mode, RecordPlace, Secrets, SessionState},
+    player::{CassettePlayer, CassettePlayerError, Config, Mode, RecordPlace, Secrets, SessionState, StartedServer},
 };
 use net::{
     server::ResponseBody,

@@ -45,7 +45,7 @@ pub use crate::player::{
         response::ReplayedResponse,
     },
     config::{
-        COMPLETE_WITHIN, Config, Output, REPLY_WITHIN, Secrets, Timeline,
+        COMPLETE_WITHIN, Config, Output, REPLY_WITHIN, Secrets, StartedServer, Timeline,
         forwarding::{Mode, OnMiss, Selection, SelectionError, Selector},
         header_rules::{HeaderRulesError, check_top, secrets as secrets_of_top, ways},
     },

@@ -32,10 +32,13 @@ fn spawn(command: &[OsString]) -> io::Result<Child> {
     Command::new(program).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn()
 }
 
+/// A request to a path below `/mcp/`.
+pub type McpRequest = Request<Incoming>;
+
 /// What answers requests to MCP servers from a cassette, where that is played; it reaches the real servers by itself.
 pub trait McpPlayback: fmt::Debug + Send + Sync {
-    /// Answers a request to a path below `/mcp/`.
-    fn answer(&self, request: Request<Incoming>) -> BoxFuture<'static, Response<ResponseBody>>;
+    /// Answers a request.
+    fn answer(&self, request: McpRequest) -> BoxFuture<'static, Response<ResponseBody>>;
 
     /// Ends its streams, which would go on until their clients leave.
     fn end_streams(&self);

@@ -2,8 +2,10 @@
 
 use std::{cmp::Reverse, collections::HashSet};
 
+use serde_json::Value;
+
 use super::{CassetteIndex, likeness::Likeness};
-use recording::canonical::{Identity, leaves};
+use recording::canonical::{ChainLink, Identity, leaves};
 
 /// Maximum number of records compared field by field.
 const COMPARED: usize = 24;
@@ -59,7 +61,8 @@ impl CassetteIndex {
         let shared = self.conversations.shared(identity, &self.boundaries());
         let shared = shared.get(&record).copied().unwrap_or(0);
         self.identity(record).is_some_and(|other| {
-            differs_by_turns(other, identity, shared) || Likeness::new(identity).is_alike(other, shared)
+            let is_near = differs_by_turns(other, identity, shared) || differs_by_results(other, identity, shared);
+            is_near || Likeness::new(identity).is_alike(other, shared)
         })
     }
 }
@@ -70,6 +73,31 @@ fn differs_by_turns(recorded: &Identity, received: &Identity, shared: usize) -> 
     let rest = a.len().min(b.len()).saturating_sub(shared);
     let mut last = a.backward().zip(b.backward()).take(rest);
     a.len() != b.len() && (1..=LAST).contains(&rest) && last.all(|(a, b)| a.value.is_some() && a.value == b.value)
+}
+
+/// Returns whether two conversations have the same messages but for results of tools, whatever these hold.
+fn differs_by_results(recorded: &Identity, received: &Identity, shared: usize) -> bool {
+    let (a, b) = (&recorded.chain, &received.chain);
+    let rest = a.len().saturating_sub(shared);
+    let is_alike = |(a, b): (&ChainLink, &ChainLink)| {
+        let both = a.value.as_ref().zip(b.value.as_ref());
+        both.is_some_and(|(a, b)| a == b || is_result(a) && is_result(b))
+    };
+    a.len() == b.len()
+        && (1..=LAST).contains(&rest)
+        && shared > 0
+        && a.backward().zip(b.backward()).take(rest).all(is_alike)
+}
+
+/// Whether a message has the result of a tool and nothing else.
+fn is_result(message: &Value) -> bool {
+    let is = |value: &Value, name: &str, expected: &[&str]| {
+        value.get(name).and_then(Value::as_str).is_some_and(|value| expected.contains(&value))
+    };
+    let parts = message.get("content").and_then(Value::as_array);
+    is(message, "role", &["tool", "function"])
+        || is(message, "type", &["function_call_output"])
+        || parts.is_some_and(|parts| !parts.is_empty() && parts.iter().all(|part| is(part, "type", &["tool_result"])))
 }
 
 /// Method and path, query aside.

@@ -16,7 +16,7 @@ use crate::{
     mcp::{
         policy::Policy,
         record_index::RecordIndex,
-        session::{Session, Step},
+        session::{Round, Session, Step},
     },
 };
 
@@ -147,6 +147,10 @@ pub(in crate::mcp) struct Sessions {
     entries: BTreeMap<SessionKey, Entry>,
     /// How many began in each session of the account.
     begun: BTreeMap<String, u64>,
+    /// How many were recorded: so many of a session of the account consume records together, one after the other or at once.
+    recorded: u64,
+    /// Those that do so now, and how many they are.
+    rounds: BTreeMap<String, (u64, Round)>,
     tick: u64,
     bytes: usize,
     earlier: EarlierReports,
@@ -157,6 +161,8 @@ pub(in crate::mcp) struct Sessions {
 impl Sessions {
     pub(super) fn new(index: Arc<RecordIndex>, server: &str, policy: Policy) -> Self {
         Self {
+            recorded: index.sessions(),
+            rounds: BTreeMap::new(),
             index,
             server: server.to_owned(),
             policy,
@@ -182,14 +188,26 @@ impl Sessions {
         }
         let count = self.begun.entry(session.to_owned()).or_default();
         *count += 1;
-        let new = Session::new(Arc::clone(&self.index), &self.server, self.policy).with_journal();
+        let number = *count;
+        let round = (self.recorded > 1 && !key.is_modern()).then(|| self.round(session));
+        let new = Session::new(Arc::clone(&self.index), &self.server, self.policy).with_journal().of_round(round);
         let connection = Connection::new(new, key.is_modern());
         let bytes = connection.bytes();
-        let (number, used) = (*count, self.tick);
+        let used = self.tick;
         let connection = Arc::new(Mutex::new(connection));
         let entry = Entry { connection, session: session.to_owned(), number, used, bytes, is_closed: false };
         self.entries.insert(key, entry);
         self.bytes += bytes;
+    }
+
+    /// The round of the next session: the one that runs, until it has as many sessions as were recorded.
+    fn round(&mut self, session: &str) -> Round {
+        let (count, round) = self.rounds.entry(session.to_owned()).or_default();
+        if *count == self.recorded {
+            (*count, *round) = (0, Round::default());
+        }
+        *count += 1;
+        Arc::clone(round)
     }
 
     pub(super) fn connection(&self, key: &SessionKey) -> Option<Arc<Mutex<Connection>>> {
@@ -257,6 +275,8 @@ impl Sessions {
             connection.session.rewind();
         }
         self.entries.retain(|_, entry| !entry.is_closed);
+        // Sessions that are open go on together; what begins now begins anew.
+        self.rounds.retain(|name, _| session.is_some_and(|session| session != name));
         self.bytes = self.entries.values().map(|entry| entry.bytes).sum();
         if session.is_none() {
             self.served.clear();
@@ -269,6 +289,7 @@ impl Sessions {
         let ended: Vec<SessionKey> = ended.collect();
         self.forget(&ended);
         self.begun.remove(session);
+        self.rounds.remove(session);
     }
 
     /// How often each record was served in a session of the account.

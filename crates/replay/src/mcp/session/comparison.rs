@@ -24,7 +24,7 @@ impl Session {
         let found = if is_handshake {
             index.of_key(identity.key).first().copied()
         } else {
-            let fresh = self.consumption.first_fresh(index.requests(), identity.key);
+            let fresh = self.fresh(identity.key);
             fresh.or_else(|| index.of_key(identity.key).last().copied().filter(|_| self.repeats(method)))
         };
         let is_request = !method.starts_with("notifications/");

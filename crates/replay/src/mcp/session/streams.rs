@@ -1,13 +1,19 @@
 //! Streams that a connection has open: requests that are not answered, subscriptions, and those that end early.
 
-use std::{mem::take, sync::Arc};
+use std::{
+    mem::take,
+    sync::{Arc, PoisonError},
+};
 
 use serde_json::{Value, json};
 
 use super::{MOST_ASKS, Out, Sent, Session, Step};
-use crate::mcp::{
-    message::{Id, call},
-    playback::SUBSCRIPTION,
+use crate::{
+    matching::requests::Consumption,
+    mcp::{
+        message::{Id, call},
+        playback::SUBSCRIPTION,
+    },
 };
 
 impl Session {
@@ -28,8 +34,11 @@ impl Session {
     /// Forgets what was served and what waits; the negotiated version stays.
     pub(in crate::mcp) fn rewind(&mut self) {
         let fresh = Self::new(Arc::clone(&self.index), &self.server, self.policy);
-        let (version, upstream) = (take(&mut self.version), take(&mut self.upstream));
-        *self = Self { version, asks: self.asks, upstream, account: self.account.rewound(), ..fresh };
+        let (version, upstream, round) = (take(&mut self.version), take(&mut self.upstream), self.round.take());
+        if let Some(round) = &round {
+            *round.lock().unwrap_or_else(PoisonError::into_inner) = Consumption::default();
+        }
+        *self = Self { version, asks: self.asks, upstream, round, account: self.account.rewound(), ..fresh };
     }
 
     /// Ends what is sent for a request that the client cancelled; without an id, of all.

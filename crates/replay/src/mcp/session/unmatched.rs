@@ -44,7 +44,7 @@ impl Session {
     }
 
     pub(super) fn choose(&mut self, method: &str, identity: &Identity) -> Option<usize> {
-        if let Some(at) = self.consumption.first_fresh(self.index.requests(), identity.key) {
+        if let Some(at) = self.fresh(identity.key) {
             return Some(at);
         }
         // A task is asked after until it is done, however often that was.

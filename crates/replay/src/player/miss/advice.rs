@@ -2,10 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
+
 use crate::{
     miss::{Advice, Comparison, edits, in_shell, only_flags},
     player::{CassettePlayer, Config, config::forwarding::Selection, miss::Reason, receive::IncomingRequest},
 };
+
+/// What the message of a miss begins with.
+const HEADLINE: &str = "No recorded interaction";
 
 /// Characters of a path in a command.
 const LONGEST: usize = 200;
@@ -29,6 +34,12 @@ pub(super) fn advice(
     }
     let edits = found.filter(|_| asked.raw.is_none()).map(|found| edits(&found.differences)).unwrap_or_default();
     let is_alike = found.is_some_and(|found| found.is_alike);
+    if found.is_some_and(follows_a_miss) {
+        advice.add(
+            "earlier_miss",
+            "It follows from the call of a tool that missed before: mend that one first".to_owned(),
+        );
+    }
     // Where flags are all that is needed, they come first.
     let only_flags = only_flags(&edits) && reason == Reason::NoMatch;
     if only_flags && is_alike {
@@ -50,6 +61,12 @@ pub(super) fn advice(
         advice.add("prune", "remove records that no run uses: vllm-vcr cassette prune".to_owned());
     }
     advice
+}
+
+/// Whether the request has the message of another miss where the record has something else.
+fn follows_a_miss(found: &Comparison) -> bool {
+    let has = |value: &Option<Value>| value.as_ref().is_some_and(|value| value.to_string().contains(HEADLINE));
+    found.differences.iter().any(|difference| has(&difference.received) && !has(&difference.recorded))
 }
 
 /// The flag with which a request goes upstream.

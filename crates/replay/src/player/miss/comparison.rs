@@ -31,6 +31,7 @@ pub(super) fn compared(
         false => (identity.body(), asked.identity.body()),
     };
     let mut found = differences(&recorded, &received);
+    reordered_tools(&recorded, &received, &mut found);
     found.extend(queries(query_of(&identity.route), query_of(&asked.identity.route)));
     if is_exact {
         found.extend(order(found.is_empty(), identity, &asked.identity));
@@ -54,6 +55,37 @@ fn compares_exactly(chain: &[RequestMatch]) -> bool {
 /// The body of a record as it was sent, without secrets.
 fn as_it_came(player: &CassettePlayer, record: &Record) -> Value {
     secrets::shown_body(&mut Redactor::new(&player.config.secrets), &record.compared(), None).0.value()
+}
+
+/// Makes the differences of tools that are the same in another order one.
+fn reordered_tools(recorded: &Value, received: &Value, found: &mut Vec<Difference>) {
+    for field in ["tools", "functions"] {
+        let of = |body: &Value| body.get(field).and_then(Value::as_array).cloned();
+        let (Some(a), Some(b)) = (of(recorded), of(received)) else { continue };
+        let sorted = |list: &[Value]| {
+            let mut texts: Vec<String> = list.iter().map(Value::to_string).collect();
+            texts.sort_unstable();
+            texts
+        };
+        if a == b || a.len() != b.len() || sorted(&a) != sorted(&b) {
+            continue;
+        }
+        let names = |list: &[Value]| {
+            let name = |tool: &Value| tool.pointer("/function/name").or_else(|| tool.get("name")).cloned();
+            let names = list.iter().filter_map(name).filter_map(|name| name.as_str().map(str::to_owned));
+            Some(Value::from(names.collect::<Vec<_>>().join(", ")))
+        };
+        let within = format!("$.{field}[");
+        found.retain(|difference| !difference.path.starts_with(&within));
+        let only = if found.is_empty() { "only " } else { "" };
+        found.push(Difference {
+            path: format!("{only}the order of {field}"),
+            operation: Operation::Replace,
+            recorded: names(&a),
+            received: names(&b),
+            at: None,
+        });
+    }
 }
 
 /// Bodies that are equal as JSON are spelled in another way.

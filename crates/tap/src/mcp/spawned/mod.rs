@@ -37,7 +37,8 @@ use net::{
 use replay::{
     account::http::whole,
     mcp::error_response,
-    mcp_traffic::{McpRecorder, SESSION, StartedServer},
+    mcp_traffic::{McpRecorder, SESSION},
+    player::StartedServer,
 };
 
 /// Processes at a time.
