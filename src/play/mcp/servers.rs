@@ -206,7 +206,7 @@ impl McpService {
                 let (reply, deliveries, place) = target.endpoint.end(&target.head, &target.session);
                 self.streams.deliver(deliveries);
                 if let (Some(upstreams), Some(place)) = (&self.upstreams, place) {
-                    upstreams.end(&target.name, place, parts);
+                    upstreams.end((&target.name, &target.session), place, parts);
                 }
                 whole_reply(&target, reply)
             }

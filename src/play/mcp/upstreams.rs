@@ -146,7 +146,7 @@ impl Upstreams {
         let send = async |opened: &Opened| {
             let place = forward.is_recorded.then(|| self.player.place_in(outgoing.session)).flatten();
             let parts = server.in_session(outgoing.parts, opened);
-            self.send(server, parts, &outgoing.body, place.map(Some)).await
+            self.send((server, outgoing.session), parts, &outgoing.body, place.map(Some)).await
         };
         let (mut response, mut observer) = send(&opened).await?;
         if let (Some((opening, place)), StatusCode::NOT_FOUND) = (opening, response.status())
@@ -177,7 +177,7 @@ impl Upstreams {
             return Failed::Unknown.response(outgoing.server, None);
         };
         let parts = server.head(outgoing.parts, &WITHHELD);
-        match self.send(server, parts, &outgoing.body, Some(None)).await {
+        match self.send((server, outgoing.session), parts, &outgoing.body, Some(None)).await {
             Ok((response, observer)) => observed(response, observer),
             Err(failed) => failed.response(outgoing.server, id_of(&outgoing.body).as_ref()),
         }
@@ -186,12 +186,12 @@ impl Upstreams {
     /// Sends a message, which is observed where it has `observed`, the place of its record.
     async fn send(
         &self,
-        server: &RealServer,
+        (server, session): (&RealServer, &str),
         parts: Parts,
         body: &Bytes,
         observed: Option<Option<RecordPlace>>,
     ) -> Result<(Received, ExchangeObserver), Failed> {
-        let begin = |place| self.recorder.begin(server.place, &parts, Some(body.clone()), place);
+        let begin = |place| self.recorder.begin((session, server.place), &parts, Some(body.clone()), place);
         let mut observer = observed.map_or_else(ExchangeObserver::none, begin);
         match server.send(parts, body.clone()).await {
             Ok(response) => {
@@ -206,17 +206,17 @@ impl Upstreams {
     }
 
     /// Ends the session at the real server, if there is one.
-    pub(super) fn end(self: &Arc<Self>, server: &str, place: SessionKey, parts: &Parts) {
+    pub(super) fn end(self: &Arc<Self>, (server, session): (&str, &str), place: SessionKey, parts: &Parts) {
         let Some(RealServer { place: at, .. }) = self.server(server) else { return };
-        let (upstreams, parts, at) = (Arc::clone(self), parts.clone(), *at);
+        let (upstreams, session, parts, at) = (Arc::clone(self), session.to_owned(), parts.clone(), *at);
         tokio::spawn(async move {
             let Some(server) = upstreams.servers.get(at) else { return };
             let opened = std::mem::take(&mut *server.slot(&place).lock().await);
             if opened.session.is_some() {
                 let parts = server.in_session(&parts, &opened);
                 // The recorder need not wait for further messages of the session.
-                let is_recording = upstreams.player.is_recording();
-                let begin = || upstreams.recorder.begin(at, &parts, None, None);
+                let is_recording = upstreams.recorder.observes(&session);
+                let begin = || upstreams.recorder.begin((&session, at), &parts, None, None);
                 let mut observer = if is_recording { begin() } else { ExchangeObserver::none() };
                 if let Ok(response) = server.send(parts, Bytes::new()).await {
                     observer.answered(response.status(), response.headers());

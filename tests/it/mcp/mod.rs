@@ -10,6 +10,7 @@ mod forwarded;
 mod hostile;
 mod http;
 mod imported;
+mod per_test;
 mod put_back;
 mod recorded;
 mod replayed;

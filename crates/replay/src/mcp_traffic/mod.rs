@@ -16,7 +16,9 @@ use std::{
     sync::{
         Arc, OnceLock,
         atomic::{AtomicU64, Ordering::Relaxed},
+        mpsc::{SyncSender, sync_channel},
     },
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -47,6 +49,9 @@ use recording::{
 
 /// Header that names a session of the protocol's revisions up to 2025-11-25.
 pub const SESSION: &str = "mcp-session-id";
+
+/// Longest wait for what was recorded for a session that ends.
+const HAND_OVER_WITHIN: Duration = Duration::from_secs(5);
 
 /// Counts of a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -94,7 +99,7 @@ pub enum JournalNotes {
 /// The recorder of what clients and MCP servers exchange.
 #[derive(Debug)]
 pub struct McpRecorder {
-    recorder: Recorder<McpSink>,
+    recorder: Arc<Recorder<McpSink>>,
     /// `None` where one connection has a cassette of its own.
     player: Option<Arc<CassettePlayer>>,
     began: Instant,
@@ -130,14 +135,19 @@ enum Step {
     Line(Box<ProcessLine>),
     /// A process has ended; that is what this side did. Without one it never ran, and its client has an error.
     Closed {
+        account: Box<str>,
         process: u64,
         by: Option<Sender>,
     },
+    /// This session of the account ends: what was recorded for it is handed over, and then the sender is dropped.
+    AccountEnded(Box<str>, SyncSender<()>),
 }
 
 /// A line that passed between a session and its process.
 #[derive(Debug)]
 struct ProcessLine {
+    /// The session of the account.
+    account: Box<str>,
     /// The server's place among all.
     server: usize,
     process: u64,
@@ -148,6 +158,8 @@ struct ProcessLine {
 
 #[derive(Debug)]
 struct ClientRequest {
+    /// The session of the account.
+    account: Box<str>,
     /// The server's place among all.
     server: usize,
     method: Method,
@@ -181,7 +193,19 @@ impl McpRecorder {
         notes: JournalNotes,
     ) -> Result<Self, CassetteError> {
         let records = Records::Player { player: Arc::clone(&player), notes };
-        Self::start(servers, records, Some(player)).map_err(|source| CassetteError::Io { path: "mcp".into(), source })
+        let started = Self::start(servers, records, Some(Arc::clone(&player)))
+            .map_err(|source| CassetteError::Io { path: "mcp".into(), source })?;
+        let recorder = Arc::downgrade(&started.recorder);
+        player.before_sessions_end(Box::new(move |session| {
+            let Some(recorder) = recorder.upgrade() else { return };
+            let (done, ended) = sync_channel(1);
+            let step = ExchangeStep { number: 0, at: 0.0, step: Step::AccountEnded(session.into(), done) };
+            if recorder.submit(step).is_ok() {
+                // The sender is dropped once everything before it was handed over.
+                let _late = ended.recv_timeout(HAND_OVER_WITHIN);
+            }
+        }));
+        Ok(started)
     }
 
     /// Starts to record one connection over stdio in a cassette of its own.
@@ -199,25 +223,31 @@ impl McpRecorder {
         let sink = McpSink::new(servers, records, (OffsetDateTime::now_utc(), began));
         let progress = Arc::new(Progress::default());
         progress.set_open(true);
-        let recorder = Recorder::start(sink, progress)?;
+        let recorder = Arc::new(Recorder::start(sink, progress)?);
         let (next, gaps) = (AtomicU64::new(0), AtomicU64::new(0));
         Ok(Self { recorder, player, began, next, gaps, ended: OnceLock::new() })
     }
 
-    /// The next place among all that is recorded; `None` where nothing is.
-    pub fn place(&self) -> Option<RecordPlace> {
-        self.player.as_ref()?.place()
+    /// The next place in the cassette of a session of the account; `None` where nothing of it is recorded.
+    pub fn place(&self, account: &str) -> Option<RecordPlace> {
+        self.player.as_ref()?.place_in(account)
     }
 
-    /// Begins an exchange at this place; without a body where it was too large.
+    /// Whether messages of a session of the account are recorded or compared.
+    pub fn observes(&self, account: &str) -> bool {
+        self.player.as_ref().is_some_and(|player| player.observes_mcp(account))
+    }
+
+    /// Begins an exchange of a session of the account, with a server, at this place; without a body where it was too large.
     pub fn begin(
         self: &Arc<Self>,
-        server: usize,
+        (account, server): (&str, usize),
         parts: &Parts,
         body: Option<Bytes>,
         place: Option<RecordPlace>,
     ) -> ExchangeObserver {
         let request = ClientRequest {
+            account: account.into(),
             server,
             method: parts.method.clone(),
             session: session_of(&parts.headers),
@@ -240,9 +270,13 @@ impl McpRecorder {
         observer
     }
 
-    /// Begins to copy the lines of a process of a server.
-    pub fn process(self: &Arc<Self>, server: usize) -> ProcessObserver {
-        ProcessObserver { recorder: Arc::clone(self), server, process: self.next.fetch_add(1, Relaxed) }
+    /// Begins to copy the lines of a process of a server, for a session of the account; `None` where nothing of it is recorded.
+    pub fn process(self: &Arc<Self>, (account, server): (&str, usize)) -> Option<ProcessObserver> {
+        let observer = || {
+            let (recorder, process) = (Arc::clone(self), self.next.fetch_add(1, Relaxed));
+            ProcessObserver { recorder, account: account.into(), server, process }
+        };
+        self.observes(account).then(observer)
     }
 
     /// Ends the recording; blocks until everything was handed over. `None` where answers are compared and not recorded, or nothing came.
@@ -250,7 +284,7 @@ impl McpRecorder {
         let ended = self.recorder.finish().ok().flatten().and_then(Result::ok);
         let mut recorded = *self.ended.get_or_init(|| ended.unwrap_or_default());
         recorded.gaps += self.gaps.load(Relaxed);
-        let is_recording = self.player.as_ref().is_some_and(|player| player.is_recording());
+        let is_recording = recorded.records > 0 || self.player.as_ref().is_some_and(|player| player.is_recording());
         (is_recording && self.next.load(Relaxed) > 0).then_some(recorded)
     }
 
@@ -281,6 +315,7 @@ impl McpRecorder {
 #[derive(Debug)]
 pub struct ProcessObserver {
     recorder: Arc<McpRecorder>,
+    account: Box<str>,
     server: usize,
     process: u64,
 }
@@ -288,21 +323,21 @@ pub struct ProcessObserver {
 impl ProcessObserver {
     /// Takes a line before it goes on.
     pub fn line(&self, sender: Sender, line: &[u8]) {
-        let Self { recorder, server, process } = self;
-        let place = if sender == Sender::Client { recorder.place() } else { None };
-        let line =
-            ProcessLine { server: *server, process: *process, sender, line: Bytes::copy_from_slice(line), place };
+        let Self { recorder, account, server, process } = self;
+        let place = if sender == Sender::Client { recorder.place(account) } else { None };
+        let (account, line) = (account.clone(), Bytes::copy_from_slice(line));
+        let line = ProcessLine { account, server: *server, process: *process, sender, line, place };
         self.submit(recorder.next.fetch_add(1, Relaxed), Step::Line(Box::new(line)));
     }
 
     /// Takes the end of the process.
     pub fn end(&self, by: Sender) {
-        self.submit(self.process, Step::Closed { process: self.process, by: Some(by) });
+        self.submit(self.process, Step::Closed { account: self.account.clone(), process: self.process, by: Some(by) });
     }
 
     /// Takes the end of a process that never ran: its lines are not recorded.
     pub fn abandon(&self) {
-        self.submit(self.process, Step::Closed { process: self.process, by: None });
+        self.submit(self.process, Step::Closed { account: self.account.clone(), process: self.process, by: None });
     }
 
     fn submit(&self, number: u64, step: Step) {

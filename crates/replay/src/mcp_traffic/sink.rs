@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use super::{
     ClientRequest, End, ExchangeStep, JournalNotes, McpRecorded, ProcessLine, Step,
     file::RecordFile,
-    source::{Fate, Form, Key, Source},
+    source::{Fate, Form, Key, Of, Source},
 };
 use crate::{
     mcp::{FinishedExchange, MessageOrigin, Observer, ReadLine, Sender, Unrecorded, method_of},
@@ -102,18 +102,28 @@ impl McpSink {
             Step::Lost => self.sources.get_mut(&number).into_iter().for_each(Source::lose),
             Step::Ended(end) => self.ended(number, at, end),
             Step::Line(line) => self.process_line(number, at, *line),
-            Step::Closed { process, by: Some(by) } => self.close(&Key::Process(process), by),
-            Step::Closed { process, by: None } => self.abandon(&Key::Process(process)),
+            Step::Closed { account, process, by } => {
+                let key = Key { account, of: Of::Process(process) };
+                match by {
+                    Some(by) => self.close(&key, by),
+                    None => self.abandon(&key),
+                }
+            }
+            Step::AccountEnded(account, _done) => {
+                let keys: Vec<Key> = self.sessions.keys().filter(|key| key.account == account).cloned().collect();
+                keys.iter().for_each(|key| self.close(key, Sender::Client));
+            }
         }
     }
 
     fn request(&mut self, number: u64, at: f64, request: ClientRequest) {
-        let ClientRequest { server, method, session, body, place } = request;
-        let key = match session {
-            Some(session) => Key::Session(server, session),
-            None if body.as_deref().and_then(method_of).as_deref() == Some("initialize") => Key::Opening(number),
-            None => Key::Shared(server),
+        let ClientRequest { account, server, method, session, body, place } = request;
+        let of = match session {
+            Some(session) => Of::Session(server, session),
+            None if body.as_deref().and_then(method_of).as_deref() == Some("initialize") => Of::Opening(number),
+            None => Of::Shared(server),
         };
+        let key = Key { account, of };
         let mut source = Source::exchange(number, key.clone(), server, method);
         match body.filter(|_| source.is_posted()) {
             Some(body) => {
@@ -139,10 +149,10 @@ impl McpSink {
     fn answered(&mut self, number: u64, status: StatusCode, session: Option<Box<str>>, form: Form) {
         let Some(source) = self.sources.get_mut(&number) else { return };
         source.answered(status, form);
-        if let (Key::Opening(_), Some(name)) = (&source.key, session)
+        if let (Of::Opening(_), Some(name)) = (&source.key.of, session)
             && let Some(opened) = self.sessions.remove(&source.key)
         {
-            source.key = Key::Session(source.server, name);
+            source.key.of = Of::Session(source.server, name);
             self.sessions.insert(source.key.clone(), opened);
         }
     }
@@ -167,8 +177,8 @@ impl McpSink {
         let last = self.sources.get_mut(&number).and_then(|source| source.finish(end));
         self.messages(number, at, last);
         let Some(source) = self.sources.remove(&number) else { return };
-        if source.key == Key::Connection && end == End::Whole {
-            self.session(Key::Connection, source.server, at).left.get_or_insert(source.sender);
+        if source.key.of == Of::Connection && end == End::Whole {
+            self.session(source.key.clone(), source.server, at).left.get_or_insert(source.sender);
         }
         if let Some(ObservedSession { observer, .. }) =
             self.sessions.get_mut(&source.key).filter(|_| source.is_posted())
@@ -196,8 +206,8 @@ impl McpSink {
     }
 
     fn process_line(&mut self, number: u64, at: f64, passed: ProcessLine) {
-        let ProcessLine { server, process, sender, line, place } = passed;
-        let key = Key::Process(process);
+        let ProcessLine { account, server, process, sender, line, place } = passed;
+        let key = Key { account, of: Of::Process(process) };
         let http_exchange = (sender == Sender::Client).then_some(number);
         let begun =
             self.session(key.clone(), server, at).observer.line(MessageOrigin { sender, http_exchange, at }, &line);
@@ -256,14 +266,14 @@ impl McpSink {
     fn fill(&mut self, key: &Key, FinishedExchange { http_exchange, weight, exchange }: FinishedExchange) {
         let reserved = http_exchange.and_then(|number| self.places.remove(&number)).map(|reserved| reserved.place);
         let is_recorded = match &mut self.records {
-            Records::Player { player, .. } if player.is_comparing() => {
+            Records::Player { player, .. } if reserved.is_none() && player.is_comparing() => {
                 return player.compare_mcp(&key.name(), exchange);
             }
             Records::Player { player, notes } => {
                 if *notes == JournalNotes::Here {
                     player.note_recorded_mcp(&exchange);
                 }
-                let place = reserved.or_else(|| player.place());
+                let place = reserved.or_else(|| player.place_in(&key.account));
                 place.map(|place| place.fill(exchange, weight)).is_some()
             }
             Records::File(file) => {
@@ -285,7 +295,8 @@ impl Sink for McpSink {
             Step::Request(request) => request.body.as_ref().map_or(0, bytes::Bytes::len),
             Step::Bytes(bytes) => bytes.len(),
             Step::Line(line) => line.line.len(),
-            Step::Answered { .. } | Step::Side(_) | Step::Lost | Step::Ended(_) | Step::Closed { .. } => 0,
+            Step::Answered { .. } | Step::Side(_) | Step::Lost => 0,
+            Step::Ended(_) | Step::Closed { .. } | Step::AccountEnded(..) => 0,
         }
     }
 

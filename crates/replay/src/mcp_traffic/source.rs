@@ -5,11 +5,22 @@ use http::{Method, StatusCode};
 use serde::{Deserialize, de::IgnoredAny};
 
 use super::{End, EventData};
-use crate::mcp::{Lines, MOST_BYTES, ReadLine, Sender};
+use crate::{
+    account::DEFAULT_SESSION,
+    mcp::{Lines, MOST_BYTES, ReadLine, Sender},
+};
 
 /// Whose messages are put together.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) enum Key {
+pub(super) struct Key {
+    /// The session of the account in whose cassette they are recorded.
+    pub(super) account: Box<str>,
+    pub(super) of: Of,
+}
+
+/// What tells messages of a session of the account apart.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Of {
     Session(usize, Box<str>),
     /// Messages to a server that name no session.
     Shared(usize),
@@ -21,12 +32,17 @@ pub(super) enum Key {
 }
 
 impl Key {
+    /// The one connection over stdio.
+    pub(super) fn connection() -> Self {
+        Self { account: DEFAULT_SESSION.into(), of: Of::Connection }
+    }
+
     /// Its name beside those of other sessions of the server; what is put together without a session has none.
     pub(super) fn name(&self) -> String {
-        match self {
-            Self::Session(_, name) => name.to_string(),
-            Self::Process(number) => format!("process {number}"),
-            Self::Shared(_) | Self::Opening(_) | Self::Connection => String::new(),
+        match &self.of {
+            Of::Session(_, name) => name.to_string(),
+            Of::Process(number) => format!("process {number}"),
+            Of::Shared(_) | Of::Opening(_) | Of::Connection => String::new(),
         }
     }
 }
@@ -80,7 +96,7 @@ impl Source {
 
     pub(super) fn side(number: u64, sender: Sender) -> Self {
         let content = Content::Lines(Lines::new(MOST_BYTES));
-        let (key, status) = (Key::Connection, StatusCode::OK);
+        let (key, status) = (Key::connection(), StatusCode::OK);
         Self { key, server: 0, sender, number, method: None, status, content, is_lost: false }
     }
 
@@ -151,8 +167,9 @@ impl Source {
 
     pub(super) fn ends_session(&self, end: End) -> bool {
         let is_deleted = self.method == Some(Method::DELETE) && end == End::Whole && self.status.is_success();
-        let is_gone = self.is_posted() && self.status == StatusCode::NOT_FOUND && matches!(self.key, Key::Session(..));
-        is_deleted || is_gone || matches!(self.key, Key::Opening(_))
+        let is_gone =
+            self.is_posted() && self.status == StatusCode::NOT_FOUND && matches!(self.key.of, Of::Session(..));
+        is_deleted || is_gone || matches!(self.key.of, Of::Opening(_))
     }
 
     fn is_refusal(&self) -> bool {

@@ -1,6 +1,10 @@
 //! MCP servers beside the models: their records are taken out of the cassettes, and their sessions belong to the account's.
 
-use std::{sync::Arc, thread};
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    thread,
+};
 
 use http::{HeaderMap, StatusCode};
 use serde_json::{Map, Value, json};
@@ -27,6 +31,19 @@ use recording::{
     mcp::{Broken, McpRecord},
     redaction::Redactor,
 };
+
+/// What hands over what was recorded for a session.
+pub(super) type HandOver = Box<dyn Fn(&str) + Send + Sync>;
+
+/// Those of all recorders of MCP servers.
+#[derive(Default)]
+pub(super) struct HandOvers(Mutex<Vec<HandOver>>);
+
+impl fmt::Debug for HandOvers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HandOvers")
+    }
+}
 
 /// Takes the records of MCP out of the cassettes: their servers, and the secrets in them.
 pub(super) fn take(
@@ -123,19 +140,32 @@ impl CassettePlayer {
     }
 
     /// Returns whether messages of a session to MCP servers are answered from records; others go to the real servers.
-    ///
-    /// # Errors
-    /// With the response, where no session can have the name.
-    pub fn plays_mcp(
-        &self,
-        extensions: &http::Extensions,
-        headers: &HeaderMap,
-    ) -> Result<bool, Box<http::Response<ResponseBody>>> {
-        let session = session_of(extensions, headers, &self.config.secrets);
-        let session = session.map_err(|wrong| Box::new(plain(StatusCode::BAD_REQUEST, &wrong.to_string())))?;
-        let own = session.and_then(|session| self.lock().get(&session).and_then(|state| state.own.clone()));
+    #[must_use]
+    pub fn plays_mcp(&self, session: &str) -> bool {
+        let own = self.own_of(session);
         let (mode, servers) = own.as_ref().map_or((self.config.mode, &self.mcp), |own| (own.config.mode, &own.mcp));
-        Ok(matches!(mode, Mode::Replay | Mode::NewEpisodes) && !(servers.is_empty() && self.mcp.is_empty()))
+        matches!(mode, Mode::Replay | Mode::NewEpisodes) && !(servers.is_empty() && self.mcp.is_empty())
+    }
+
+    /// Returns whether messages of a session to MCP servers are recorded, or compared.
+    #[must_use]
+    pub fn observes_mcp(&self, session: &str) -> bool {
+        self.own_of(session).map_or_else(|| self.is_recording() || self.is_comparing(), |own| own.is_recording())
+    }
+
+    /// Has this called before a session ends, so that what was recorded for it is in its cassette.
+    pub fn before_sessions_end(&self, hand_over: Box<dyn Fn(&str) + Send + Sync>) {
+        self.hand_over.0.lock().unwrap_or_else(PoisonError::into_inner).push(hand_over);
+    }
+
+    /// Has what was recorded of MCP servers handed over to the cassette of a session.
+    pub(super) fn hand_over_mcp(&self, session: &str) {
+        let hand_over = self.hand_over.0.lock().unwrap_or_else(PoisonError::into_inner);
+        hand_over.iter().for_each(|hand_over| hand_over(session));
+    }
+
+    fn own_of(&self, session: &str) -> Option<Arc<Self>> {
+        self.lock().get(session).and_then(|state| state.own.clone())
     }
 
     /// How the real servers are reached.
@@ -150,8 +180,7 @@ impl CassettePlayer {
 
     /// Takes the next place in the cassette that is written for a session; `None` where none is.
     pub fn place_in(&self, session: &str) -> Option<RecordPlace> {
-        let own = self.lock().get(session).and_then(|state| state.own.clone());
-        own.map_or_else(|| self.place(), |own| own.place())
+        self.own_of(session).map_or_else(|| self.place(), |own| own.place())
     }
 
     /// Compares what a real server answered in one of its sessions with the record.

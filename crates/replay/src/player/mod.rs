@@ -119,6 +119,8 @@ pub struct CassettePlayer {
     groups: Groups,
     /// The servers of MCP, which are played by their own sessions.
     mcp: Arc<Servers>,
+    /// What hands records of MCP servers over before a session ends.
+    hand_over: mcp::HandOvers,
     fixtures: Fixtures,
     put_back: Arc<ValuePlans>,
     earlier: Mutex<Earlier>,
@@ -236,6 +238,7 @@ impl CassettePlayer {
             fixtures: Fixtures::new(&records),
             put_back,
             mcp: Arc::new(mcp),
+            hand_over: mcp::HandOvers::default(),
             earlier: Mutex::default(),
             records,
             sessions: Mutex::default(),

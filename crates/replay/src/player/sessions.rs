@@ -72,6 +72,7 @@ impl CassettePlayer {
                 Some(own)
             }
         };
+        self.hand_over_mcp(&name);
         let has_own_cassette = own.is_some() && text(asked, "cassette")?.is_some();
         let state = SessionState { own, has_own_cassette, ..SessionState::default() };
         let before = self.lock().insert(name.clone(), state);
@@ -85,6 +86,7 @@ impl CassettePlayer {
 
     /// Ends a session; false where there is none of that name.
     pub(super) fn end_session(&self, name: &str) -> Result<bool, SessionError> {
+        self.hand_over_mcp(name);
         let state = self.lock().remove(name);
         // What was compared last is part of the session's report.
         state.iter().filter_map(|state| state.own.as_ref()).for_each(|own| own.finish_comparing());

@@ -21,14 +21,15 @@ use crate::{
 };
 use net::upstream::{NamedEndpoint, NamedUpstream, Observed, Relayed, UpstreamOptions};
 use recording::cassette::CassetteError;
+use replay::account::DEFAULT_SESSION;
 use replay::mcp_traffic::{End, ExchangeObserver, JournalNotes, McpRecorder, SESSION};
 use replay::player::CassettePlayer;
 
 /// Path below which the servers are.
 const ROOT: &str = "/mcp/";
 
-/// Headers of a client that do not go on: a compressed response could not be read.
-const WITHHELD: [&str; 1] = ["accept-encoding"];
+/// Headers of a client that do not go on: a compressed response could not be read, and its session is one here.
+const WITHHELD: [&str; 2] = ["accept-encoding", "x-vcr-session"];
 
 #[derive(Debug)]
 pub(crate) struct McpServers {
@@ -64,8 +65,8 @@ impl McpServers {
     ) -> Result<Self, CassetteError> {
         let names = servers.iter().map(|server| &server.name).chain(commands.iter().map(|command| &command.name));
         let names: Vec<String> = names.cloned().collect();
-        let is_observed = |player: &&Arc<CassettePlayer>| player.is_recording() || player.is_comparing();
-        let player = player.filter(is_observed).filter(|_| !names.is_empty());
+        // Sessions may record where the tap itself does not.
+        let player = player.filter(|_| !names.is_empty());
         let start = |player| McpRecorder::of_servers(names, Arc::clone(player), JournalNotes::Here);
         let recorder = player.map(start).transpose()?.map(Arc::new);
         let called: Vec<_> = servers.into_iter().map(|server| NamedUpstream::new(server, reach)).collect();
@@ -121,9 +122,12 @@ impl McpServers {
         refusal(StatusCode::NOT_FOUND, &message)
     }
 
-    fn begin(&self, place: usize, parts: &Parts, body: Option<bytes::Bytes>) -> ExchangeObserver {
-        let begin = |recorder: &Arc<McpRecorder>| recorder.begin(place, parts, body, recorder.place());
-        self.recorder.as_ref().map_or_else(ExchangeObserver::none, begin)
+    /// Begins to observe an exchange of a session of the account.
+    fn begin(&self, (account, place): (&str, usize), parts: &Parts, body: Option<bytes::Bytes>) -> ExchangeObserver {
+        let begin =
+            |recorder: &Arc<McpRecorder>| recorder.begin((account, place), parts, body, recorder.place(account));
+        let recorder = self.recorder.as_ref().filter(|recorder| recorder.observes(account));
+        recorder.map_or_else(ExchangeObserver::none, begin)
     }
 }
 
@@ -136,14 +140,14 @@ impl Proxy {
         if !request.uri().path().starts_with(ROOT) {
             return Err(request);
         }
-        if let (Some(playback), Some(player)) = (&self.mcp.playback, self.cassette_player()) {
-            match player.plays_mcp(request.extensions(), request.headers()) {
-                Ok(true) => {
-                    return Ok(playback.answer(request).await.map(|body| ProxyBody::Played(Box::new(body))));
-                }
-                Ok(false) => {}
-                Err(refused) => return Ok(refused.map(|body| ProxyBody::Played(Box::new(body)))),
-            }
+        let entered = self.cassette_player().map(|player| player.enter_mcp(request.extensions(), request.headers()));
+        let account = match entered.transpose() {
+            Ok(entered) => entered.map_or_else(|| DEFAULT_SESSION.to_owned(), |(session, _)| session),
+            Err(refused) => return Ok(refused.map(|body| ProxyBody::Played(Box::new(body)))),
+        };
+        let player = self.cassette_player().filter(|player| player.plays_mcp(&account));
+        if let Some(playback) = self.mcp.playback.as_ref().filter(|_| player.is_some()) {
+            return Ok(playback.answer(request).await.map(|body| ProxyBody::Played(Box::new(body))));
         }
         let (place, server, rest) = match self.mcp.find(request.uri().path()) {
             None if self.mcp.names().next().is_some() && is_of_mcp(request.headers()) => return Ok(self.mcp.unknown()),
@@ -152,13 +156,17 @@ impl Proxy {
                 let why = "vllm-vcr: a page of another host may not call MCP servers here";
                 return Ok(refusal(StatusCode::FORBIDDEN, why));
             }
-            Some(Found::Spawned(spawned)) => return Ok(self.answer_by(spawned, request).await),
+            Some(Found::Spawned(spawned)) => return Ok(self.answer_by(spawned, &account, request).await),
             Some(Found::Called { place, server, rest }) => (place, server, rest.to_owned()),
         };
         let (mut parts, body) = request.into_parts();
         let (mut observer, body) = match gather(Relayed::untouched(body).within(self.idle), &self.shared.bodies).await {
-            Gathered::Whole(body) => (self.mcp.begin(place, &parts, Some(body.bytes.clone())), body.into_body()),
-            Gathered::TooLarge(body) | Gathered::TooMuch(body) => (self.mcp.begin(place, &parts, None), body),
+            Gathered::Whole(body) => {
+                (self.mcp.begin((&account, place), &parts, Some(body.bytes.clone())), body.into_body())
+            }
+            Gathered::TooLarge(body) | Gathered::TooMuch(body) => {
+                (self.mcp.begin((&account, place), &parts, None), body)
+            }
             Gathered::Broken(error) => return Ok(broken_off(&error)),
         };
         server.address(&mut parts, &rest, &WITHHELD);
@@ -172,11 +180,11 @@ impl Proxy {
     }
 
     /// Answers a request by a server that is started.
-    async fn answer_by(&self, spawned: &Spawned, request: Request<Incoming>) -> Response<ProxyBody> {
+    async fn answer_by(&self, spawned: &Spawned, account: &str, request: Request<Incoming>) -> Response<ProxyBody> {
         let (parts, body) = request.into_parts();
         match gather(Relayed::untouched(body).within(self.idle), &self.shared.bodies).await {
             Gathered::Whole(body) => {
-                spawned.answer(&parts, body.bytes).await.map(|body| ProxyBody::Played(Box::new(body)))
+                spawned.answer(&parts, body.bytes, account).await.map(|body| ProxyBody::Played(Box::new(body)))
             }
             Gathered::TooLarge(_) | Gathered::TooMuch(_) => {
                 refusal(StatusCode::PAYLOAD_TOO_LARGE, "vllm-vcr: the message is too large")

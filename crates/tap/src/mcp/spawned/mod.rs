@@ -35,7 +35,7 @@ use net::{
     wire::encode_event,
 };
 use replay::{
-    account::http::whole,
+    account::{DEFAULT_SESSION, http::whole},
     mcp::error_response,
     mcp_traffic::{McpRecorder, SESSION},
     player::StartedServer,
@@ -85,7 +85,8 @@ impl StartedServer for Spawned {
     }
 
     fn answer<'a>(&'a self, parts: &'a Parts, body: Bytes) -> BoxFuture<'a, Response<ResponseBody>> {
-        Box::pin(Spawned::answer(self, parts, body))
+        // What forwards the message observes it.
+        Box::pin(Spawned::answer(self, parts, body, DEFAULT_SESSION))
     }
 
     fn end(&self) -> BoxFuture<'_, ()> {
@@ -100,12 +101,12 @@ impl Spawned {
         Self { server, place, recorder, runtime: Handle::current(), sessions, tasks }
     }
 
-    pub(super) async fn answer(&self, parts: &Parts, body: Bytes) -> Response<ResponseBody> {
+    pub(super) async fn answer(&self, parts: &Parts, body: Bytes, account: &str) -> Response<ResponseBody> {
         let session =
             parts.headers.get(SESSION).map(|session| String::from_utf8_lossy(session.as_bytes()).into_owned());
         let process = session.as_ref().and_then(|session| self.lock().get(session).cloned());
         match (&parts.method, &session, process) {
-            (&Method::POST, None, _) => self.open(&parts.headers, body).await,
+            (&Method::POST, None, _) => self.open(&parts.headers, body, account).await,
             (&Method::POST, _, Some(process)) => match Outgoing::read(body.to_vec()) {
                 Some(outgoing) => post(&process, &parts.headers, outgoing).await,
                 None => error(StatusCode::BAD_REQUEST, -32700, "the message is not JSON", None),
@@ -130,7 +131,7 @@ impl Spawned {
         }
     }
 
-    async fn open(&self, headers: &HeaderMap, body: Bytes) -> Response<ResponseBody> {
+    async fn open(&self, headers: &HeaderMap, body: Bytes, account: &str) -> Response<ResponseBody> {
         let bad = |code, why, data| error(StatusCode::BAD_REQUEST, code, why, data);
         let Some(outgoing) = Outgoing::read(body.to_vec()) else { return bad(-32700, "the message is not JSON", None) };
         if let Some(version) = outgoing.version() {
@@ -144,7 +145,7 @@ impl Spawned {
             return error(StatusCode::SERVICE_UNAVAILABLE, -32603, "too many sessions of this server are open", None);
         }
         let session = format!("{:032x}", rand::random::<u128>());
-        let process = match self.start(&session).await {
+        let process = match self.start(&session, account).await {
             Ok(process) => process,
             Err(why) => {
                 tracing::error!("{why}");
@@ -167,9 +168,9 @@ impl Spawned {
         response
     }
 
-    async fn start(&self, session: &str) -> Result<Arc<Process>, String> {
+    async fn start(&self, session: &str, account: &str) -> Result<Arc<Process>, String> {
         let (shown, command) = (self.shown(), self.server.command.clone());
-        let observer = self.recorder.as_ref().map(|recorder| recorder.process(self.place));
+        let observer = self.recorder.as_ref().and_then(|recorder| recorder.process((account, self.place)));
         let started = self.runtime.spawn(async move { process::start(&command, shown, observer) }).await;
         let started = started.map_err(io::Error::from).flatten();
         let (process, running) = started.map_err(|error| format!("{} cannot be started: {error}", self.shown()))?;
