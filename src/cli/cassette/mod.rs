@@ -22,7 +22,10 @@ use crate::{
         player::{files as files_of, once},
         redaction::{self, RedactionArgs, shown},
     },
-    recording::cassette::{self, Cassette, CassetteError, Run, Tokens, is_cassette},
+    recording::{
+        cassette::{self, Cassette, CassetteError, Run, Tokens, is_cassette},
+        redaction::Rules,
+    },
     replay::player,
 };
 
@@ -132,32 +135,54 @@ fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     files_of(paths, &|_| "name cassettes, or the folder that they are in".to_owned())
 }
 
-/// Exits with [`Exit::BadInput`] for secrets, with [`Exit::No`] for what has no effect.
+/// What is wrong with cassettes.
+#[derive(Debug, Clone, Copy, Default)]
+struct Wrong {
+    has_secrets: bool,
+    has_warnings: bool,
+}
+
+/// Exits with [`Exit::BadInput`] for secrets, with [`Exit::No`] for what has no effect. Of several files all are checked, also where
+/// one of them cannot be read.
 fn validate(args: &ValidateArgs) -> Result<ExitCode, Failure> {
     let rules = redaction::rules(&args.redaction)?;
-    let (mut report, mut warned, mut leaking) = (String::new(), false, false);
-    for file in &files(&args.files)? {
-        let cassette = cassette::load(file)?;
-        player::check_top(&cassette)?;
-        let secrets = player::secrets(&player::secrets_of_top(&rules, &cassette)?, &cassette);
-        // That a record was edited is no mistake.
-        let warnings = cassette.warnings.iter().filter(|warning| !warning.contains(" was edited: "));
-        let warnings: Vec<&String> = warnings.collect();
-        warned |= !warnings.is_empty();
-        leaking |= !secrets.is_empty();
-        warnings.into_iter().for_each(|warning| report.push_str(&format!("{}\n", one_line(&shown(warning)))));
-        secrets.iter().for_each(|secret| report.push_str(&format!("secret: {}\n", one_line(secret))));
-        let notes = lint::notes(&cassette).into_iter().chain(player::not_put_back(&cassette));
-        notes.for_each(|note| report.push_str(&format!("note: {}\n", one_line(&shown(&note)))));
-        report.push_str(&format!("{}: {} records\n", file.display(), cassette.records.len()));
-        report.push_str(&origin(file, &cassette));
+    let files = files(&args.files)?;
+    let (mut all, mut unreadable) = (Wrong::default(), None);
+    for file in &files {
+        match validate_one(file, &rules) {
+            Ok((report, wrong)) => {
+                output::print(&report)?;
+                all.has_secrets |= wrong.has_secrets;
+                all.has_warnings |= wrong.has_warnings;
+            }
+            Err(failure) if files.len() == 1 => return Err(failure),
+            Err(failure) => unreadable = Some(failure.report()),
+        }
     }
-    output::print(&report)?;
-    Ok(match (leaking, warned) {
-        (true, _) => Exit::BadInput.into(),
-        (false, true) => Exit::No.into(),
-        (false, false) => ExitCode::SUCCESS,
+    Ok(match (unreadable, all) {
+        (Some(code), _) => code,
+        (None, Wrong { has_secrets: true, .. }) => Exit::BadInput.into(),
+        (None, Wrong { has_warnings: true, .. }) => Exit::No.into(),
+        (None, _) => ExitCode::SUCCESS,
     })
+}
+
+fn validate_one(file: &Path, rules: &Rules) -> Result<(String, Wrong), Failure> {
+    let cassette = cassette::load(file)?;
+    player::check_top(&cassette)?;
+    let mut report = String::new();
+    let secrets = player::secrets(&player::secrets_of_top(rules, &cassette)?, &cassette);
+    // That a record was edited is no mistake.
+    let warnings: Vec<&String> =
+        cassette.warnings.iter().filter(|warning| !warning.contains(" was edited: ")).collect();
+    let wrong = Wrong { has_secrets: !secrets.is_empty(), has_warnings: !warnings.is_empty() };
+    warnings.into_iter().for_each(|warning| report.push_str(&format!("{}\n", one_line(&shown(warning)))));
+    secrets.iter().for_each(|secret| report.push_str(&format!("secret: {}\n", one_line(secret))));
+    let notes = lint::notes(&cassette).into_iter().chain(player::not_put_back(&cassette));
+    notes.for_each(|note| report.push_str(&format!("note: {}\n", one_line(&shown(&note)))));
+    report.push_str(&format!("{}: {} records\n", file.display(), cassette.records.len()));
+    report.push_str(&origin(file, &cassette));
+    Ok((report, wrong))
 }
 
 /// The run that recorded a cassette last, and its tags, as far as they are known.

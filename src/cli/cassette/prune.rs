@@ -11,12 +11,16 @@ use clap::Args;
 use serde_json::Value;
 
 use crate::{
+    base::one_line::one_line,
     cli::{
         failure::{Exit, Failure},
         output,
     },
     recording::cassette::{self, Cassette, CassetteError, Record, Tokens},
 };
+
+/// Files of a report that a note names.
+const MOST_NAMED: usize = 5;
 
 /// Cassettes to take unused records out of.
 #[derive(Debug, Args)]
@@ -56,6 +60,7 @@ pub(in crate::cli) fn run(args: &PruneArgs) -> Result<ExitCode, Failure> {
         changes |= !removed.is_empty();
         let word = if args.check { "would be removed" } else { "removed" };
         output::print(&format!("{}: {} of {all} records {word}\n", file.display(), removed.len()))?;
+        output::print(&elsewhere(&unused, file))?;
         for record in cassette.records.iter().filter(|record| removed.contains(&record.id)) {
             output::print(&format!("  #{} (line {}) {}\n", record.id, record.line, record.summary()))?;
         }
@@ -106,6 +111,21 @@ fn is_same(reported: &Path, file: &Path) -> bool {
         (Ok(reported), Ok(file)) => reported == file,
         _ => reported.ends_with(file) || file.ends_with(reported),
     }
+}
+
+/// Says which files a report names where it has nothing of this one: the run may have played it at another path.
+fn elsewhere(unused: &[Unused], file: &Path) -> String {
+    let named: BTreeSet<&str> = unused.iter().map(|entry| entry.cassette.as_str()).collect();
+    if named.is_empty() || named.iter().any(|named| is_same(Path::new(named), file)) {
+        return String::new();
+    }
+    let (shown, more) = (named.iter().take(MOST_NAMED), named.len().saturating_sub(MOST_NAMED));
+    let shown: Vec<_> = shown.map(|named| one_line(named)).collect();
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!(
+        "  the report has no unused record of this file, but of {}{more}: prune what that run played\n",
+        shown.join(", ")
+    )
 }
 
 /// Adds the further tries of the records that go: they would be played in their place.

@@ -110,7 +110,7 @@ pub(in crate::cli) fn run(args: McpPlayArgs) -> Result<ExitCode, Failure> {
     let server = server(&args, &cassettes)?;
     let is_played = |record: &Record| record.mcp_call().is_some_and(|call| call.server == server);
     let (plans, warnings) = value_plans(&cassettes, &supplied, is_played);
-    warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    warnings.iter().chain(&supplied.unmatched(&cassettes)).for_each(|warning| tracing::warn!("{warning}"));
     let searched = || cassettes.iter().filter(|cassette| !cassette.header.redact.is_off);
     let search = || searched().flat_map(|cassette| secrets(&rules, cassette)).collect::<Vec<String>>();
     let (index, found) = thread::scope(|scope| {

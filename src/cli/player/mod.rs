@@ -202,6 +202,7 @@ pub(in crate::cli) fn cassette_player(
         None => settings.tapped.configure(&mut config, args.on_exhausted),
     }
     config.apply_header_rules()?;
+    config.supplied.unmatched(&config.cassettes).iter().for_each(|warning| tracing::warn!("{warning}"));
     Ok(CassettePlayer::new(config)?)
 }
 

@@ -225,9 +225,10 @@ impl McpService {
         let (ready, place, deadline) = off_the_loop(weight, move || {
             let Target { endpoint, session, head, .. } = &*of_work;
             let sender = HttpSender { session, fresh: &fresh, stream, now: streams.now() };
-            let Answered { reply, deliveries, place, deadline, journal } = endpoint.post(head, &body, &sender);
+            let Answered { reply, deliveries, place, deadline, journal, served } = endpoint.post(head, &body, &sender);
             streams.deliver(deliveries);
             player.note_mcp(session, journal);
+            player.copy_mcp(served.into_iter().filter_map(|at| endpoint.record(at)));
             Ok((ready(reply)?, place, deadline))
         })
         .await?;

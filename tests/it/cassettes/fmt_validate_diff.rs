@@ -27,6 +27,18 @@ fn fmt_writes_what_the_recorder_would() {
 }
 
 #[test]
+fn validate_goes_on_after_a_file_that_cannot_be_read() {
+    let shelf = Shelf::with("vcr: 1\nrecords: [\n");
+    std::fs::write(shelf.folder.path().join("after.yaml"), tape(&[record(&["a"], "A")])).unwrap();
+    std::fs::write(shelf.folder.path().join("zebra.yaml"), tape(&[record(&["a"], "A")])).unwrap();
+    let (code, said) = ran(&["cassette", "validate", shelf.folder.path().to_str().unwrap()]);
+    assert_eq!(code, 3, "{said}");
+    for part in ["tape.yaml:", "after.yaml: 1 records", "zebra.yaml: 1 records"] {
+        assert!(said.contains(part), "{said}");
+    }
+}
+
+#[test]
 fn validate_finds_what_has_no_effect() {
     let shelf = Shelf::with(&tape(&[record(&["a"], "A")]));
     assert_eq!(ran(&["cassette", "validate", shelf.name()]).0, 0);

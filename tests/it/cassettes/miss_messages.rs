@@ -255,6 +255,13 @@ async fn what_a_session_that_ended_used_is_used() {
     let output = vcr(&["cassette", "prune", own.to_str().unwrap(), "--unused", file.to_str().unwrap()]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.code() == Some(3) && said.contains("none of its 2 records was used"), "{said}");
+    // A copy at another path is none that the run played.
+    let copy = shelf.folder.path().join("copy.yaml");
+    std::fs::copy(&own, &copy).unwrap();
+    let output = vcr(&["cassette", "prune", copy.to_str().unwrap(), "--unused", file.to_str().unwrap()]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && said.contains("copy.yaml: 0 of 2 records removed"), "{said}");
+    assert!(said.contains(&format!("no unused record of this file, but of {}: ", own.display())), "{said}");
 }
 
 #[test]

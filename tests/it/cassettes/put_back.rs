@@ -100,6 +100,9 @@ async fn a_secret_that_only_the_answer_names_is_one_in_the_request_too() {
         let two_words = play.send(path, &unnamed(path, stream, "no password")).await;
         assert_eq!(two_words.status, 422, "{}", two_words.text());
     }
+    // One that is compared twice is one request.
+    let sessions = play.get("/vcr/report").await["sessions"].clone();
+    assert_eq!(sessions["s14"]["requests"], json!(all().count()), "{sessions}");
 }
 
 #[tokio::test]
@@ -269,6 +272,19 @@ async fn what_no_request_has_is_named_once_at_load_and_can_be_supplied() {
     assert!(missed.status == 422 && !missed.text().contains("bob"), "{}", missed.text());
     let warned = play.stop().1;
     assert!(!warned.contains("is served as it is") && !warned.contains("bob"), "{warned}");
+    assert!(!warned.contains("--secrets"), "{warned}");
+
+    // Lines that no record has the placeholder of are named; those for records of other files may be for other runs.
+    std::fs::write(
+        &values,
+        "email:2 = a@b.org\nother:1 = hunter22\ntape.yaml#7 email:2 = hunter33\nelse.yaml#0 email:2 = c@d.org\n",
+    )
+    .unwrap();
+    let warned = shelf.play(&["--secrets", values.to_str().unwrap()]).stop().1;
+    let of = |line: usize| warned.matches(&format!("values.txt:{line}: ")).count();
+    assert_eq!([of(1), of(2), of(3), of(4)], [0, 1, 1, 0], "{warned}");
+    assert!(warned.contains("values.txt:2: no record has this placeholder") && !warned.contains("hunter"), "{warned}");
+    assert!(warned.contains("values.txt:3: that record does not have this placeholder"), "{warned}");
 }
 
 #[tokio::test]

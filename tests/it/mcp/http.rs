@@ -210,8 +210,8 @@ async fn what_ends_early_is_marked() {
     let request = Request { method: "POST", path: "/mcp/shop", headers: Vec::new(), body: body.into_bytes() };
     let mut stream = client::open(tap.address, &request).await;
     let mut seen = Vec::new();
-    // A chunk may cut any word, so the first sign of the event is enough.
-    while !String::from_utf8_lossy(&seen).contains("data:") {
+    // An event counts once the tap has all of it.
+    while !client::body_so_far(&seen).ends_with(b"\n\n") {
         assert!(stream.read_buf(&mut seen).await.unwrap() > 0);
     }
     drop(stream);

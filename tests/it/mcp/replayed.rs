@@ -109,6 +109,15 @@ fn novel_calls_get_what_the_policy_says() {
     let mut stub = Server::play(&shop, &["--on-miss", "stub"]);
     let answer = stub.call(json!(1), "sell", &json!({"what": "coffee"}));
     assert!(answer["result"]["content"][0]["text"].as_str().unwrap().starts_with("<novel: sell#"), "{answer}");
+    assert_eq!(answer["result"].get("structuredContent"), None, "{answer}");
+    // Clients refuse a result that is not as the tool's list promises.
+    let schema =
+        "{name: sell, outputSchema: {type: object, required: [left], properties: {left: {type: integer, minimum: 3}}}}";
+    let promising = Shelf::with(&SERVER.replace("{name: sell}]", &format!("{schema}]")));
+    let mut stub = Server::play(&promising, &["--on-miss", "stub"]);
+    let answer = stub.call(json!(1), "sell", &json!({"what": "coffee"}));
+    assert!(answer["result"]["structuredContent"]["left"].as_i64().unwrap() >= 3, "{answer}");
+    assert!(answer["result"]["content"][0]["text"].as_str().unwrap().starts_with("<novel: sell#"), "{answer}");
     let mut closest = Server::play(&shop, &["--on-miss", "closest", "--fail-on", "loose"]);
     assert_eq!(code(&closest.call(json!(1), "sell", &json!({"what": "coffee"}))), -32602);
     assert_eq!(code(&closest.call(json!(2), "steal", &json!({"what": "tea"}))), 40400);

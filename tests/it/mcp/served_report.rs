@@ -10,6 +10,7 @@ use crate::support::{
     CHAT,
     cassettes::{chat, record, said, tape},
     client,
+    engine::engine,
 };
 
 /// A cassette with a model and the shop.
@@ -45,6 +46,49 @@ async fn case_17_a_skipped_call_fails_the_run_beside_the_models() {
         assert_eq!(notes.contains("unconsumed: ") && notes.contains("shop tools/call buy"), !buys, "{notes}");
         assert!(notes.contains("session default: 1 requests, 1 of 1 records served"), "{notes}");
     }
+}
+
+#[tokio::test]
+async fn what_is_not_asked_for_after_a_miss_is_no_failure_in_the_clients_other_sessions() {
+    let both = both();
+    for (session, fails) in [("/mcp/shop", false), ("/vcr/s/other/mcp/shop", true)] {
+        let report = both.folder.path().join("report.json");
+        let play = both.play(&["--fail-on", "miss,unconsumed", "--report", report.to_str().unwrap()]);
+        let agent = Client { path: session, ..Client::new(&play) }.begin("2025-06-18").await;
+        shopping(&agent, false).await;
+        let missed = play.send(CHAT, &chat(&["hello?"])).await;
+        assert_eq!(missed.status, 422);
+        let (exit, notes) = play.stop();
+        assert!(exit == 1 && notes.contains("failed: miss"), "{notes}");
+        assert_eq!(notes.contains("failed: unconsumed"), fails, "{notes}");
+        assert_eq!(notes.contains("  unconsumed: "), fails, "{notes}");
+        let report: Value = serde_json::from_str(&crate::support::read(&report)).unwrap();
+        assert_eq!(report["failing"], if fails { json!(["miss", "unconsumed"]) } else { json!(["miss"]) });
+        let novel = &report["sessions"]["default"]["novel"][0];
+        assert_eq!((&novel["reason"], &novel["closest"]["record"]), (&json!("no_match"), &json!(0)), "{report}");
+        assert!(novel["message"].as_str().unwrap().starts_with("No recorded interaction"), "{novel}");
+        assert_eq!((&novel["diffs_total"], &novel["received"]), (&json!(1), &Value::Null), "{novel}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_served_beside_a_live_model_can_be_played() {
+    let (both, engine) = (both(), engine().await);
+    let url = format!("http://{}", engine.address);
+    let play = both.play(&["--live", "llm", "--upstream", &url]);
+    let agent = Client::begun(&play, "2025-06-18").await;
+    shopping(&agent, true).await;
+    let live = said(&play.send(CHAT, &chat(&["hello"])).await);
+    let (_, notes) = play.stop();
+    assert!(notes.contains("session default: 1 requests, 0 of 1 records served\n  forwarded: 1\n"), "{notes}");
+
+    let derived = Shelf::with(&crate::support::read(&both.folder.path().join("tape.derived.yaml")));
+    let play = derived.play(&["--strict"]);
+    let agent = Client::begun(&play, "2025-06-18").await;
+    shopping(&agent, true).await;
+    assert_eq!(said(&play.send(CHAT, &chat(&["hello"])).await), live);
+    let (exit, notes) = play.stop();
+    assert_eq!(exit, 0, "{notes}{}", derived.text());
 }
 
 #[tokio::test]

@@ -102,17 +102,33 @@ fn parse(raw: &[u8]) -> Answer {
     answer
 }
 
-fn chunks(mut rest: &[u8]) -> Vec<Vec<u8>> {
+fn chunks(rest: &[u8]) -> Vec<Vec<u8>> {
+    let (chunks, is_cut) = whole_chunks(rest);
+    assert!(!is_cut, "a chunk was cut");
+    chunks
+}
+
+/// The chunks that are there as a whole, and whether one was cut.
+fn whole_chunks(mut rest: &[u8]) -> (Vec<Vec<u8>>, bool) {
     let mut chunks = Vec::new();
     while let Some(line) = rest.windows(2).position(|window| window == b"\r\n") {
         let size = usize::from_str_radix(std::str::from_utf8(&rest[..line]).unwrap(), 16).unwrap();
         if size == 0 {
             break;
         }
+        if rest.len() < line + 4 + size {
+            return (chunks, true);
+        }
         chunks.push(rest[line + 2..line + 2 + size].to_vec());
         rest = &rest[line + 4 + size..];
     }
-    chunks
+    (chunks, false)
+}
+
+/// The body of a chunked answer of which this was read, as far as its chunks are there.
+pub(crate) fn body_so_far(raw: &[u8]) -> Vec<u8> {
+    let head = raw.windows(4).position(|window| window == b"\r\n\r\n");
+    head.map(|head| whole_chunks(&raw[head + 4..]).0.concat()).unwrap_or_default()
 }
 
 /// Reads until a text was read.

@@ -1,5 +1,7 @@
 //! The draw of one text, token by token.
 
+use std::time::Duration;
+
 use llguidance::TokenParser;
 use rand::{Rng, RngExt, rngs::Xoshiro256PlusPlus};
 use tokio::time::Instant;
@@ -30,6 +32,14 @@ pub struct Room {
     pub most: usize,
     /// When it is given up.
     pub until: Instant,
+}
+
+impl Room {
+    /// At most so many tokens, drawn within this time from now on.
+    #[must_use]
+    pub fn within(most: usize, longest: Duration) -> Self {
+        Self { least: 0, most, until: Instant::now() + longest }
+    }
 }
 
 /// That there was no time for a text.

@@ -1,6 +1,9 @@
 //! What was served, what was not, and whether that is a failure.
 
-use std::{collections::BTreeMap, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use serde_json::{Value, json};
 
@@ -57,7 +60,7 @@ impl UnusedRecord {
 pub struct SessionReport {
     /// Records that could have been served.
     pub records: usize,
-    /// Requests that looked for one.
+    /// Requests that looked for one, and those that went upstream by choice where others are played.
     pub requests: u64,
     /// Records that were served.
     pub served: usize,
@@ -85,8 +88,10 @@ pub struct SessionReport {
     pub matching: Option<Matching>,
     /// Answers that were compared with recorded ones, where that is the mode.
     pub compared: Option<Compared>,
-    /// Requests of MCP that were not recorded, each with the closest record and the differences.
+    /// Requests that were not recorded, each with the closest record and the differences.
     pub novel: Vec<Value>,
+    /// Whether another session of the same client had a miss, as that of its model beside those of its tools.
+    pub is_beside_miss: bool,
 }
 
 /// Counts of the ways by which prompts found their records in a trace.
@@ -136,8 +141,8 @@ impl SessionReport {
     pub fn failing(&self, concerns: &[Concern]) -> Vec<Concern> {
         let is_so = |concern: &Concern| match concern {
             Concern::Miss => !self.misses.is_empty(),
-            Concern::Unconsumed => !self.begun_unconsumed.is_empty() && self.misses.is_empty(),
-            Concern::UnconsumedAll => self.unserved > 0 && self.misses.is_empty(),
+            Concern::Unconsumed => !self.begun_unconsumed.is_empty() && !self.is_cut_short(),
+            Concern::UnconsumedAll => self.unserved > 0 && !self.is_cut_short(),
             Concern::Exhausted => self.again.contains_key("exhausted"),
             Concern::Loose => !self.loose.is_empty(),
             Concern::Drift => !self.tools.is_empty() || self.compared.as_ref().is_some_and(|it| it.structure > 0),
@@ -146,6 +151,11 @@ impl SessionReport {
             Concern::Placeholder => self.placeholders > 0,
         };
         concerns.iter().copied().filter(is_so).collect()
+    }
+
+    /// Returns whether its client had a miss: what comes after one is not asked for any more.
+    fn is_cut_short(&self) -> bool {
+        !self.misses.is_empty() || self.is_beside_miss
     }
 
     /// Returns whether anything in it may be a failure by itself, whatever other sessions were served.
@@ -217,8 +227,7 @@ impl SessionReport {
             text.push_str(&format!("  {what}: {count}\n"));
         }
         text.push_str(&self.tools.text());
-        // What comes after a miss is not asked for any more.
-        let shown = if self.misses.is_empty() { 20 } else { 0 };
+        let shown = if self.is_cut_short() { 0 } else { 20 };
         for record in self.begun_unconsumed.iter().take(shown) {
             text.push_str(&format!("  unconsumed: {}\n", one_line(record)));
         }
@@ -265,6 +274,17 @@ fn counts(counts: &BTreeMap<&'static str, u64>) -> String {
 }
 
 impl Report {
+    /// Notes which sessions are beside one of the same client that had a miss; `client` gives the client of a session's name.
+    pub(crate) fn note_misses_beside(&mut self, client: impl Fn(&str) -> &str) {
+        for sessions in [&mut self.sessions, &mut self.earlier] {
+            let missed = sessions.iter().filter(|(_, session)| !session.misses.is_empty());
+            let missed: BTreeSet<String> = missed.map(|(name, _)| client(name).to_owned()).collect();
+            for (name, session) in sessions.iter_mut() {
+                session.is_beside_miss = missed.contains(client(name));
+            }
+        }
+    }
+
     /// The report without sessions that were ended, opened anew or reset.
     #[must_use]
     pub fn of_now(self) -> Self {
@@ -366,13 +386,19 @@ const MOST: usize = 1000;
 /// Maximum number of unconsumed records of each.
 const MOST_LINES: usize = 100;
 
+/// Bytes of the requests without a record of all of them, as JSON.
+const NOVEL_BYTES: usize = 4 << 20;
+
 /// The name of what comes after them, which no session can have.
 const OTHERS: &str = "other sessions";
 
 /// Reports of sessions that were ended, opened anew or reset, by their names: what failed in them stays a failure. The first names have
 /// one each, what comes after them is one report; of each the first unconsumed records are kept.
 #[derive(Debug, Default)]
-pub struct EarlierReports(BTreeMap<String, SessionReport>);
+pub struct EarlierReports {
+    kept: BTreeMap<String, SessionReport>,
+    novel_bytes: usize,
+}
 
 impl EarlierReports {
     /// Keeps what failed in a session. One in which nothing did leaves nothing.
@@ -381,18 +407,24 @@ impl EarlierReports {
             return;
         }
         report.unconsumed.clone_from(&report.begun_unconsumed);
-        let has_room = self.0.len() < MOST || self.0.contains_key(name);
-        let kept = self.0.entry(if has_room { name } else { OTHERS }.to_owned()).or_default();
+        report.novel.truncate(MOST_LINES);
+        report.novel.retain(|novel| {
+            let bytes = novel.to_string().len();
+            let has_room = self.novel_bytes + bytes <= NOVEL_BYTES;
+            self.novel_bytes += if has_room { bytes } else { 0 };
+            has_room
+        });
+        let has_room = self.kept.len() < MOST || self.kept.contains_key(name);
+        let kept = self.kept.entry(if has_room { name } else { OTHERS }.to_owned()).or_default();
         kept.add(report);
         kept.unconsumed.truncate(MOST_LINES);
         kept.begun_unconsumed.truncate(MOST_LINES);
-        kept.novel.truncate(MOST_LINES);
     }
 
     /// The reports so far.
     #[must_use]
     pub fn reports(&self) -> BTreeMap<String, SessionReport> {
-        self.0.clone()
+        self.kept.clone()
     }
 }
 

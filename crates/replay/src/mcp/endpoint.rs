@@ -21,6 +21,7 @@ use std::{
 
 use serde_json::{Value, json};
 
+pub(crate) use self::sessions::account_session;
 pub use self::{
     checks::{McpHeaders, named_in_headers},
     parameters::PREFIX as PARAMETER,
@@ -40,7 +41,7 @@ use super::{
     record_index::{IndexedRecord, RecordIndex},
 };
 use crate::account::{Compared, DEFAULT_SESSION, JournalEntry};
-use recording::{canonical::McpCall, mcp::McpRecord};
+use recording::{canonical::McpCall, cassette::Record, mcp::McpRecord};
 
 /// Recorded bytes from which on a request is too much work for a thread that serves connections.
 const HEAVY: usize = 1 << 20;
@@ -71,11 +72,13 @@ pub struct Answered {
     pub deadline: Option<Duration>,
     /// What became of its messages, without session and time.
     pub journal: Vec<JournalEntry>,
+    /// The records that answered its messages, by their places in the index.
+    pub served: Vec<usize>,
 }
 
 impl From<Reply> for Answered {
     fn from(reply: Reply) -> Self {
-        Self { reply, deliveries: Vec::new(), place: None, deadline: None, journal: Vec::new() }
+        Self { reply, deliveries: Vec::new(), place: None, deadline: None, journal: Vec::new(), served: Vec::new() }
     }
 }
 
@@ -106,10 +109,17 @@ impl Endpoint {
         self.index.records().len()
     }
 
+    /// A record as cassettes have it, by its place.
+    #[must_use]
+    pub fn record(&self, at: usize) -> Option<Record> {
+        self.index.records().get(at).map(|indexed| indexed.record.clone().record())
+    }
+
     /// Whether finding and writing its records may be much work, whatever the request.
     #[must_use]
     pub fn is_heavy(&self) -> bool {
-        self.index.bytes() > HEAVY
+        // What is made up may be drawn by a schema.
+        self.index.bytes() > HEAVY || self.policy.on_novel == OnNovel::Stub
     }
 
     /// Answers a POST.
@@ -125,7 +135,7 @@ impl Endpoint {
         };
         let Some(connection) = self.lock().connection(&key) else { return no_session().into() };
         let (mut own, mut deliveries) = (Own::default(), Vec::new());
-        let (deadline, bytes, opening, journal) = {
+        let (deadline, bytes, opening, (journal, served)) = {
             let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
             let asked = connection.session.asks;
             let steps = connection.session.take(sender.stream, Ok(line), sender.now);
@@ -146,7 +156,7 @@ impl Endpoint {
             }
             None => own.reply(head, (is_request, is_modern), session),
         };
-        Answered { reply, deliveries, place: Some(key), deadline, journal }
+        Answered { reply, deliveries, place: Some(key), deadline, journal, served }
     }
 
     /// Opens the stream of a GET: its MCP session, the messages that wait for it, and the end of the one before.
@@ -250,7 +260,7 @@ impl Endpoint {
         let Some(connection) = connection else { return Vec::new() };
         let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
         connection.session.compare(record, compare);
-        connection.session.take_journal()
+        connection.session.take_journal().0
     }
 
     /// The MCP session of a message, and whether it begins with it.

@@ -18,11 +18,15 @@ mod policy;
 mod record_index;
 mod servers;
 mod session;
+mod stub;
 #[cfg(test)]
 mod tests;
 mod tool_changes;
 
-pub(crate) use self::params::{is_by_method, is_list};
+pub(crate) use self::{
+    endpoint::account_session,
+    params::{is_by_method, is_list},
+};
 pub use self::{
     endpoint::{
         Answered, Delivery, Endpoint, Forward, HttpSender, McpHeaders, PARAMETER, Reply, SessionKey, named_in_headers,

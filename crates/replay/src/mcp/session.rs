@@ -22,7 +22,7 @@ use serde_json::{Map, Value, json};
 
 pub use self::account::journal_entry;
 use self::{
-    account::Account,
+    account::{Account, REPLAYED},
     unmatched::{FIRST_ASK, Upstream},
 };
 use super::{
@@ -250,7 +250,7 @@ impl Session {
             let recorded = self.index.of_key(identity.key).first().copied();
             let playback = self.playback(recorded, (out.stream, Some(id)), (method, params), era);
             match recorded {
-                Some(at) => self.note_record(canonical, "replayed", at),
+                Some(at) => self.note_record(canonical, REPLAYED, at),
                 None => self.note(canonical, "stubbed", None),
             }
             return self.handshake(playback, method, params, (now, out));
@@ -267,7 +267,7 @@ impl Session {
             }
             (Some(at), None) => {
                 self.consumption.add(at, self.account.counts.requests);
-                self.note_record(canonical, "replayed", at);
+                self.note_record(canonical, REPLAYED, at);
                 let playback = self.playback(Some(at), (out.stream, Some(id)), (method, params), era);
                 self.go_on(playback, now, out);
             }
@@ -289,7 +289,7 @@ impl Session {
         match self.fresh(identity.key) {
             Some(at) => {
                 self.consumption.add(at, 0);
-                self.note_record(&identity.fields, "replayed", at);
+                self.note_record(&identity.fields, REPLAYED, at);
                 let playback = self.playback(Some(at), (out.stream, None), (method, params), Era::Legacy);
                 self.go_on(playback, now, out);
             }

@@ -15,7 +15,7 @@ use crate::{
     account::http::plain,
     matching::requests::{Again, Found, Lookup, LookupRequest},
     player::{
-        CassettePlayer, Decided, Decision, SessionState,
+        CassettePlayer, Decided, Decision, Selection, SessionState,
         answer::{
             content,
             fresh_ids::Renaming,
@@ -88,7 +88,12 @@ impl CassettePlayer {
     /// Decides what is to become of a request that was read.
     async fn decide_read(self: &Arc<Self>, asked: IncomingRequest, at: Instant) -> Decision {
         match self.leaves(&asked) {
-            Forwarding::Now(plan) => Decision::Forward(Box::new(self.begin_forward(asked, plan, at))),
+            Forwarding::Now(plan) => {
+                if self.config.selection != Selection::None {
+                    self.in_session(&asked.session, |state| state.live += 1);
+                }
+                Decision::Forward(Box::new(self.begin_forward(asked, plan, at)))
+            }
             Forwarding::OnMiss { plan, frozen } => {
                 let lookup = self.select(&asked);
                 let (asked, lookup) = match self.or_named_later(asked, lookup).await {

@@ -12,7 +12,7 @@ use time::OffsetDateTime;
 
 use crate::{
     account::{DEFAULT_SESSION, JournalEntry, Report, SessionReport, http::plain, session_of, upstream_of},
-    mcp::{OnNovel, ParamRules, Policy, RecordIndex, Servers, is_of_mcp, journal_entry, servers},
+    mcp::{OnNovel, ParamRules, Policy, RecordIndex, Servers, account_session, is_of_mcp, journal_entry, servers},
     values::ValuePlans,
 };
 use crate::{
@@ -217,6 +217,12 @@ impl CassettePlayer {
         }
     }
 
+    /// Copies records of MCP servers that answered, where everything is written that is served.
+    pub fn copy_mcp(&self, records: impl IntoIterator<Item = Record>) {
+        let Some(recorder) = &self.recorder else { return };
+        records.into_iter().for_each(|record| recorder.copy(&record));
+    }
+
     /// The session of the account that a request to an MCP server belongs to, and the servers there.
     ///
     /// # Errors
@@ -255,6 +261,7 @@ impl CassettePlayer {
             own.add_to(&mut report, Some(&name));
         }
         self.mcp.add_to(&mut report, session);
+        report.note_misses_beside(account_session);
         report
     }
 

@@ -157,6 +157,8 @@ struct SessionState {
     misses: KeptMisses,
     missed: BTreeMap<&'static str, u64>,
     forwarded: u64,
+    /// Those of them that a selection sent there before a record was looked for.
+    live: u64,
     /// Values of requests that later answers have, by the records that answered them.
     values: EarlierValues,
     /// Answers that were served with placeholders.

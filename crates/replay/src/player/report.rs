@@ -12,7 +12,7 @@ use std::{
 
 use crate::{
     account::{DEFAULT_SESSION, EarlierReports, Report, SessionReport, UnusedRecord},
-    player::{CassettePlayer, SessionState},
+    player::{CassettePlayer, SessionState, miss::explained},
 };
 use recording::cassette::Record;
 
@@ -194,7 +194,7 @@ impl CassettePlayer {
         };
         SessionReport {
             records: servable().count(),
-            requests: state.session.requests(),
+            requests: state.session.requests() + state.live,
             served: state.session.consumed(),
             begun_unconsumed: begun_unconsumed.map(|at| self.line_of(*at)).collect(),
             unconsumed: unconsumed.iter().map(|at| self.line_of(*at)).collect(),
@@ -208,7 +208,8 @@ impl CassettePlayer {
             tools: state.tools.clone(),
             matching: None,
             compared: None,
-            novel: Vec::new(),
+            novel: state.misses.list().iter().cloned().filter_map(explained).collect(),
+            is_beside_miss: false,
         }
     }
 

@@ -48,6 +48,7 @@ impl LoadedTrace {
             matching: Some(totals.matching),
             compared: None,
             novel: Vec::new(),
+            is_beside_miss: false,
         }
     }
 

@@ -137,6 +137,11 @@ fn name(session: &str, server: &str, number: u64) -> String {
     format!("{before}mcp:{server}{after}")
 }
 
+/// The session of the account that a session in reports belongs to, by its [name].
+pub(crate) fn account_session(name: &str) -> &str {
+    if name.starts_with("mcp:") { DEFAULT_SESSION } else { name.split('/').next().unwrap_or(name) }
+}
+
 #[derive(Debug)]
 pub(in crate::mcp) struct Sessions {
     index: Arc<RecordIndex>,

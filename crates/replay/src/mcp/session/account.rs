@@ -11,6 +11,9 @@ use recording::canonical::McpCall;
 
 const MOST_CHANGES: usize = 100;
 
+/// The outcome of messages that a record answers.
+pub(super) const REPLAYED: &str = "replayed";
+
 #[derive(Debug, Default)]
 pub(in crate::mcp) struct Account {
     /// Counts of requests and of what they got; what depends on other sessions is not filled in.
@@ -20,6 +23,8 @@ pub(in crate::mcp) struct Account {
     pub(in crate::mcp) replies: Vec<Change>,
     /// What became of each message since that was last taken, where it is kept.
     journal: Option<Vec<JournalEntry>>,
+    /// The records that answered messages since then.
+    served: Vec<usize>,
 }
 
 impl Account {
@@ -112,9 +117,11 @@ impl Session {
         self
     }
 
-    /// Takes what became of the messages since it was last taken; their sessions and times are not filled in.
-    pub(in crate::mcp) fn take_journal(&mut self) -> Vec<JournalEntry> {
-        self.account.journal.as_mut().map(std::mem::take).unwrap_or_default()
+    /// Takes what became of the messages since it was last taken, without sessions and times, and the places of the records that
+    /// answered.
+    pub(in crate::mcp) fn take_journal(&mut self) -> (Vec<JournalEntry>, Vec<usize>) {
+        let journal = self.account.journal.as_mut().map(std::mem::take).unwrap_or_default();
+        (journal, std::mem::take(&mut self.account.served))
     }
 
     /// Notes in the journal what became of a message, with the record or the reason by its name.
@@ -126,6 +133,9 @@ impl Session {
 
     /// Notes a message that this record answers, or is compared with.
     pub(super) fn note_record(&mut self, canonical: &Value, outcome: &'static str, at: usize) {
+        if outcome == REPLAYED && self.account.journal.is_some() {
+            self.account.served.push(at);
+        }
         let name = self.index.records().get(at).map(|indexed| indexed.name()).unwrap_or_default();
         self.note(canonical, outcome, Some(("record", &name)));
     }

@@ -10,7 +10,7 @@
 
 use std::collections::HashSet;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::{Out, Session, Step, made_up};
 use crate::mcp::{
@@ -20,6 +20,7 @@ use crate::mcp::{
     params::is_list,
     policy::{OnNovel, OnUsedUp},
     record_index::RecordIndex,
+    stub,
 };
 use recording::canonical::Identity;
 
@@ -79,7 +80,8 @@ impl Session {
     /// Answers a request for which there is no record, or none left.
     pub(super) fn unmatched(&mut self, id: &Id, (era, method): (Era, &str), identity: &Identity, out: &mut Out) {
         let is_novel = self.index.of_key(identity.key).is_empty();
-        let made = made_in_place(self.policy.on_novel, method, identity).filter(|_| is_novel);
+        let made = || made_in_place((&self.index, self.policy.on_novel), method, identity);
+        let made = if is_novel { made() } else { None };
         if let Some((way, result)) = made {
             let detail = self.explain(method, identity, Why::NoMatch(self.nearest(identity))).detail();
             self.account.loose(way, detail);
@@ -174,15 +176,14 @@ fn argument_names(identity: &Identity) -> HashSet<&String> {
 }
 
 /// The result of a tool that was not recorded, where one is made up, and the name of that in reports; `None` for other methods.
-fn made_in_place(on_novel: OnNovel, method: &str, identity: &Identity) -> Option<(&'static str, Value)> {
+fn made_in_place(
+    (index, on_novel): (&RecordIndex, OnNovel),
+    method: &str,
+    identity: &Identity,
+) -> Option<(&'static str, Value)> {
     let tool = name_of(identity).filter(|_| method == "tools/call")?;
     match on_novel {
-        OnNovel::Stub => {
-            let key = identity.key.to_string();
-            let short: String = key.chars().rev().take(6).collect();
-            let text = format!("<novel: {tool}#{short}>");
-            Some(("stub", json!({"content": [{"type": "text", "text": text}], "isError": false})))
-        }
+        OnNovel::Stub => Some(("stub", stub::result(index, tool, &identity.key.to_string()))),
         OnNovel::Null => Some(("null", Value::Null)),
         OnNovel::Error | OnNovel::Closest | OnNovel::Upstream | OnNovel::Record => None,
     }

@@ -138,6 +138,15 @@ pub fn not_put_back(cassette: &Cassette) -> Vec<String> {
     value_plans(std::slice::from_ref(cassette), &SuppliedSecrets::default(), |_| true).1
 }
 
+/// All placeholders of a cassette's records, of their requests and their answers.
+fn placeholders(cassette: &Cassette) -> impl Iterator<Item = (u64, Placeholder)> {
+    cassette.records.iter().zip(held(&cassette.records)).flat_map(|(record, held)| {
+        let mut found = placeholders_of(&record.answer);
+        found.extend(held.iter().cloned());
+        found.into_iter().map(|placeholder| (record.id, placeholder))
+    })
+}
+
 /// The kinds of the placeholders in a cassette, those that events cut into pieces too.
 pub(in crate::player) fn kinds(cassette: &Cassette) -> BTreeSet<Arc<str>> {
     let in_events = |record: &&Record| matches!(record.answer.content, Content::Events(_));

@@ -15,7 +15,7 @@ use crate::{
         named_later::{MOST, named_by_record},
         requests::Lookup,
     },
-    player::{CassettePlayer, receive::IncomingRequest},
+    player::{CassettePlayer, SessionState, decide::lookup_request, receive::IncomingRequest},
 };
 
 impl CassettePlayer {
@@ -47,7 +47,10 @@ impl CassettePlayer {
         let recorded = near.into_iter().filter_map(|at| self.index.identity(at));
         recorded.filter_map(|recorded| named_by_record(&recorded.body(), &body, &asked.seen)).find_map(|secrets| {
             let named = asked.with_secrets(&secrets, &self.config);
-            let lookup = self.select(&named);
+            let (index, matching) = (&self.index, &self.config.matching);
+            let select = |state: &mut SessionState| state.session.select_also(index, matching, &lookup_request(&named));
+            // It is the request that was looked for before, and counts once.
+            let lookup = self.in_session(&asked.session, select);
             matches!(lookup, Lookup::Found(_)).then_some((named, lookup))
         })
     }

@@ -235,6 +235,15 @@ pub(super) fn brief(mut body: Value) -> Value {
     body
 }
 
+/// What a report has of an error: the first line of its message, the closest record and the first differences.
+pub(super) fn explained(body: Value) -> Option<Value> {
+    let mut error = brief(body).get_mut("error")?.take();
+    let message = error.get("message")?.as_str()?.lines().next().unwrap_or_default().to_owned();
+    let mut detail = error.get_mut("vcr")?.take();
+    detail.as_object_mut()?.insert("message".to_owned(), message.into());
+    Some(detail)
+}
+
 /// Numbers of misses, and the address of `/vcr/…`, shared by a player and those of its sessions.
 #[derive(Debug, Default)]
 pub(in super::super) struct Pages {

@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-use super::kinds;
+use super::{kinds, placeholders};
 use recording::{
     cassette::Cassette,
     redaction::{NoPlaceholder, Placeholder, Rules},
@@ -34,6 +34,9 @@ type OneRecord = Option<(String, u64)>;
 /// Values of placeholders. They are secrets: none is shown by `{:?}`.
 #[derive(Clone, Default)]
 pub struct SuppliedSecrets {
+    path: PathBuf,
+    /// The line of each value in the file.
+    lines: HashMap<(OneRecord, Placeholder), usize>,
     of_file: HashMap<(OneRecord, Placeholder), Arc<str>>,
     of_variables: HashMap<String, Arc<str>>,
 }
@@ -64,7 +67,7 @@ impl SuppliedSecrets {
             }
             of_file.insert(name, value);
         }
-        Ok(Self { of_file, of_variables: HashMap::new() })
+        Ok(Self { path: path.to_owned(), lines, of_file, of_variables: HashMap::new() })
     }
 
     /// The same, with the variables of an environment that are named after placeholders; others have no effect.
@@ -86,10 +89,40 @@ impl SuppliedSecrets {
         if self.of_file.is_empty() && self.of_variables.is_empty() {
             return None;
         }
-        let file = cassette.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let here = self.of_file.get(&(Some((file, record)), placeholder.clone()));
+        let here = self.of_file.get(&(Some((file_name(cassette), record)), placeholder.clone()));
         let any = here.or_else(|| self.of_file.get(&(None, placeholder.clone())));
         any.or_else(|| self.of_variables.get(&variable(placeholder))).map(|value| Box::from(&**value))
+    }
+
+    /// Warnings of the lines whose placeholders none of these cassettes has, or not in the record that the line names. Lines for
+    /// records of other files are left out.
+    #[must_use]
+    pub fn unmatched(&self, cassettes: &[Cassette]) -> Vec<String> {
+        if self.of_file.is_empty() {
+            return Vec::new();
+        }
+        let mut known: BTreeSet<(OneRecord, Placeholder)> = BTreeSet::new();
+        let name = |cassette: &Cassette| file_name(&cassette.path);
+        for cassette in cassettes {
+            for (record, placeholder) in placeholders(cassette) {
+                known.insert((Some((name(cassette), record)), placeholder.clone()));
+                known.insert((None, placeholder));
+            }
+        }
+        let is_of_others = |named: &OneRecord| {
+            named.as_ref().is_some_and(|(file, _)| !cassettes.iter().any(|cassette| name(cassette) == *file))
+        };
+        let unmatched = self.lines.iter().filter(|(entry, _)| !known.contains(entry) && !is_of_others(&entry.0));
+        let mut unmatched: Vec<(usize, bool)> = unmatched.map(|(entry, line)| (*line, entry.0.is_some())).collect();
+        unmatched.sort_unstable();
+        let warning = |(line, is_named): (usize, bool)| {
+            let which = if is_named { "that record does not have" } else { "no record has" };
+            format!(
+                "--secrets {}:{line}: {which} this placeholder, so that its value is put nowhere",
+                self.path.display()
+            )
+        };
+        unmatched.into_iter().map(warning).collect()
     }
 
     /// The rules, by which these values are secrets too, of the kinds that their placeholders have. Values that are too short to be
@@ -114,6 +147,10 @@ impl SuppliedSecrets {
         }
         rules
     }
+}
+
+fn file_name(cassette: &Path) -> String {
+    cassette.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 /// Reads a line: a name, `=` and a value.
