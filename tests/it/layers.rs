@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::support::tree;
 
 /// Folders or files, and the modules of their crate that they may not name: those above them, and their neighbours in `src`.
-const ABOVE: [(&[&str], &[&str]); 14] = [
+const ABOVE: [(&[&str], &[&str]); 15] = [
     (&["src/play"], &["tap", "inspect", "cli"]),
     (&["src/inspect"], &["tap", "play", "cli"]),
     (&["crates/text/src/python.rs"], &["prompt", "parsers"]),
@@ -16,6 +16,21 @@ const ABOVE: [(&[&str], &[&str]); 14] = [
     (&["crates/engine/src/kv_cache"], &["kv_events", "scheduler", "step_clock", "offline"]),
     (&["crates/engine/src/scheduler", "crates/engine/src/kv_events"], &["step_clock", "offline"]),
     (&["crates/engine/src/step_clock"], &["offline"]),
+    (
+        &["crates/recording/src/children.rs"],
+        &[
+            "yaml",
+            "field_path",
+            "redaction",
+            "canonical",
+            "recorder",
+            "trace",
+            "cassette",
+            "capture",
+            "mcp",
+            "exchange",
+        ],
+    ),
     (
         &["crates/recording/src/yaml", "crates/recording/src/field_path.rs"],
         &["redaction", "canonical", "recorder", "trace", "cassette", "capture", "mcp", "exchange"],

@@ -7,6 +7,8 @@ use std::{fmt, str::FromStr};
 
 use serde_json::Value;
 
+use crate::children::children;
+
 /// A place, or several.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldPath {
@@ -51,11 +53,7 @@ fn find<'v>(steps: &[Step], value: &'v Value, found: &mut Vec<&'v Value>) {
         Step::AnyItem => value.as_array().into_iter().flatten().for_each(|child| find(rest, child, found)),
         Step::Anywhere => {
             find(rest, value, found);
-            match value {
-                Value::Array(items) => items.iter().for_each(|child| find(steps, child, found)),
-                Value::Object(map) => map.values().for_each(|child| find(steps, child, found)),
-                Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
-            }
+            children(value).for_each(|(_, child)| find(steps, child, found));
         }
     }
 }

@@ -3,6 +3,7 @@
 pub mod canonical;
 pub mod capture;
 pub mod cassette;
+pub mod children;
 pub mod exchange;
 mod field_path;
 pub mod mcp;

@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Number, Value};
 
+use crate::children::children_mut;
+
 /// The largest integer up to which every integer is a float.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
@@ -51,18 +53,14 @@ fn append(scalar: &(impl serde::Serialize + ?Sized), out: &mut Vec<u8>) {
 
 /// 1.0 becomes 1.
 pub(super) fn even_numbers(value: &mut Value) {
-    match value {
-        Value::Number(number) => {
-            let float = number.as_f64().filter(|float| number.is_f64() && float.fract() == 0.0 && float.abs() < EXACT);
-            #[allow(clippy::cast_possible_truncation)] // it is an integer in range
-            if let Some(float) = float {
-                *number = Number::from(float as i64);
-            }
+    if let Value::Number(number) = value {
+        let float = number.as_f64().filter(|float| number.is_f64() && float.fract() == 0.0 && float.abs() < EXACT);
+        #[allow(clippy::cast_possible_truncation)] // it is an integer in range
+        if let Some(float) = float {
+            *number = Number::from(float as i64);
         }
-        Value::Array(items) => items.iter_mut().for_each(even_numbers),
-        Value::Object(map) => map.values_mut().for_each(even_numbers),
-        Value::Null | Value::Bool(_) | Value::String(_) => {}
     }
+    children_mut(value).for_each(|(_, value)| even_numbers(value));
 }
 
 /// Drops nulls, and switches that are at their defaults. Schemas stay as they are.
@@ -81,17 +79,12 @@ pub(super) fn drop_neutral(body: &mut Value) {
 
 /// Drops fields that are null, in schemas not.
 pub(super) fn drop_nulls(value: &mut Value) {
-    match value {
-        Value::Array(items) => items.iter_mut().for_each(drop_nulls),
-        Value::Object(map) => {
-            map.retain(|_, value| !value.is_null());
-            let schemas = ["parameters", "input_schema", "inputSchema", "outputSchema", "schema", "guided_json"];
-            map.iter_mut()
-                .filter(|(name, _)| !schemas.contains(&name.as_str()))
-                .for_each(|(_, value)| drop_nulls(value));
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    const SCHEMAS: [&str; 6] = ["parameters", "input_schema", "inputSchema", "outputSchema", "schema", "guided_json"];
+    if let Value::Object(fields) = value {
+        fields.retain(|_, value| !value.is_null());
     }
+    let is_schema = |name: Option<&str>| name.is_some_and(|name| SCHEMAS.contains(&name));
+    children_mut(value).filter(|(name, _)| !is_schema(*name)).for_each(|(_, value)| drop_nulls(value));
 }
 
 /// Reduces a message with an explicit type, or with texts in parts, to its role and its text.

@@ -2,7 +2,10 @@
 
 use serde_json::Value;
 
-use super::super::field_path::{FieldPath, Step};
+use crate::{
+    children::children_mut,
+    field_path::{FieldPath, Step},
+};
 
 impl FieldPath {
     /// Removes what is at this place; nothing happens where nothing is.
@@ -38,7 +41,7 @@ fn remove(steps: &[Step], value: &mut Value) {
         ([], _) => {}
         ([Step::Anywhere, rest @ ..], value) => {
             remove(rest, value);
-            children(value).for_each(|child| remove(steps, child));
+            children_mut(value).for_each(|(_, child)| remove(steps, child));
         }
         ([Step::Key(name)], Value::Object(map)) => {
             map.shift_remove(name);
@@ -56,17 +59,9 @@ fn remove(steps: &[Step], value: &mut Value) {
         }
         ([Step::AnyKey, rest @ ..], value @ Value::Object(_))
         | ([Step::AnyItem, rest @ ..], value @ Value::Array(_)) => {
-            children(value).for_each(|child| remove(rest, child));
+            children_mut(value).for_each(|(_, child)| remove(rest, child));
         }
         _ => {}
-    }
-}
-
-fn children(value: &mut Value) -> Box<dyn Iterator<Item = &mut Value> + '_> {
-    match value {
-        Value::Array(items) => Box::new(items.iter_mut()),
-        Value::Object(map) => Box::new(map.values_mut()),
-        _ => Box::new(std::iter::empty()),
     }
 }
 

@@ -5,6 +5,8 @@ use std::{fmt, str::FromStr};
 use regex::{Regex, RegexBuilder};
 use serde_json::Value;
 
+use crate::children::children_mut;
+
 /// One edit; every occurrence is replaced.
 #[derive(Debug, Clone)]
 pub struct Scrub {
@@ -76,14 +78,12 @@ impl fmt::Display for Scrub {
 impl Scrub {
     /// Edits every text of a value; keys stay.
     pub fn apply(&self, value: &mut Value) {
-        match value {
-            Value::String(text) if self.pattern.is_match(text) => {
-                *text = self.pattern.replace_all(text, self.replacement.as_str()).into_owned();
-            }
-            Value::Array(items) => items.iter_mut().for_each(|item| self.apply(item)),
-            Value::Object(map) => map.values_mut().for_each(|value| self.apply(value)),
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        if let Value::String(text) = value
+            && self.pattern.is_match(text)
+        {
+            *text = self.pattern.replace_all(text, self.replacement.as_str()).into_owned();
         }
+        children_mut(value).for_each(|(_, value)| self.apply(value));
     }
 }
 

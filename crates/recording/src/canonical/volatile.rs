@@ -5,6 +5,8 @@ use std::sync::LazyLock;
 use regex::{NoExpand, Regex};
 use serde_json::Value;
 
+use crate::children::children;
+
 /// A form of text that differs from run to run.
 #[derive(Debug)]
 pub struct VolatileShape {
@@ -53,12 +55,8 @@ pub fn volatile_text(value: &Value) -> Option<&str> {
         let found = noted.filter_map(|shape| Some(shape.pattern.as_ref()?.find(text)?.range()));
         found.min_by_key(|range| range.start)
     };
-    match value {
-        Value::String(text) => first(text).and_then(|range| text.get(range)),
-        Value::Array(items) => items.iter().find_map(volatile_text),
-        Value::Object(map) => map.values().find_map(volatile_text),
-        Value::Null | Value::Bool(_) | Value::Number(_) => None,
-    }
+    let own = value.as_str().and_then(|text| text.get(first(text)?));
+    own.or_else(|| children(value).find_map(|(_, value)| volatile_text(value)))
 }
 
 /// The form of text by which two edited passages differ, where they differ by nothing else.

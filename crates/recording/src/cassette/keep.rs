@@ -2,12 +2,13 @@
 //!
 //! Limits: token ids that a client sends (a prompt of ids), and those that are all of an answer (`/tokenize`), stay.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::{
     record::{Answer, Content},
     side::{Moment, Side},
 };
+use crate::children::{as_value, children, children_mut};
 
 /// Content to keep besides requests and responses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -71,7 +72,7 @@ impl Keep {
         match &mut answer.content {
             Content::Choices { choices, .. } => {
                 for choice in choices {
-                    strip_map(choice);
+                    as_value(choice, strip);
                 }
             }
             Content::Json(value) => {
@@ -81,7 +82,7 @@ impl Keep {
             Content::Text(text) => strip_text(text),
             Content::Empty | Content::Bytes(_) => {}
         }
-        strip_map(&mut side.head);
+        as_value(&mut side.head, strip);
         let events = side.events.iter_mut().filter_map(|Moment(_, data, _)| data.as_mut());
         side.body.iter_mut().chain(events).for_each(strip_text);
     }
@@ -106,20 +107,15 @@ fn strip_text(text: &mut String) {
 
 /// Takes token ids out; returns whether there were any.
 fn strip(value: &mut Value) -> bool {
-    match value {
-        Value::Object(fields) => strip_map(fields),
-        Value::Array(items) => items.iter_mut().map(strip).filter(|found| *found).count() > 0,
-        _ => false,
+    let mut found = false;
+    if let Value::Object(fields) = value {
+        let before = fields.len();
+        fields.retain(|name, value| !OF_IDS.contains(&name.as_str()) || value.is_null());
+        found = fields.len() < before;
     }
-}
-
-fn strip_map(fields: &mut Map<String, Value>) -> bool {
-    let before = fields.len();
-    fields.retain(|name, value| !OF_IDS.contains(&name.as_str()) || value.is_null());
-    let mut found = fields.len() < before;
-    for (name, value) in fields.iter_mut() {
+    for (name, value) in children_mut(value) {
         // What `return_tokens_as_token_ids` makes of the words.
-        if name == "logprobs" && names_ids(value) {
+        if name == Some("logprobs") && names_ids(value) {
             *value = Value::Null;
             found = true;
         }
@@ -133,12 +129,8 @@ fn names_ids(value: &Value) -> bool {
     let is_id = |text: &str| {
         text.strip_prefix("token_id:").is_some_and(|id| !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit()))
     };
-    match value {
-        Value::String(text) => is_id(text),
-        Value::Array(items) => items.iter().any(names_ids),
-        Value::Object(fields) => fields.iter().any(|(name, value)| is_id(name) || names_ids(value)),
-        _ => false,
-    }
+    let is_one = |name: Option<&str>| name.is_some_and(is_id);
+    is_one(value.as_str()) || children(value).any(|(name, value)| is_one(name) || names_ids(value))
 }
 
 #[cfg(test)]

@@ -11,7 +11,10 @@ use std::{borrow::Cow, collections::HashSet, path::Path};
 use serde_json::{Map, Value, json};
 
 use super::{blob, error::Wrong, record::Record};
-use crate::yaml::{Kind, Node};
+use crate::{
+    children::{children, children_mut},
+    yaml::{Kind, Node},
+};
 
 pub(super) const KEY: &str = "$blob";
 
@@ -45,17 +48,16 @@ pub(super) fn put_beside(fields: &mut Map<String, Value>, is_beside: impl Fn(&st
 }
 
 fn replace(value: &mut Value, is_beside: &dyn Fn(&str) -> bool) {
+    children_mut(value).for_each(|(_, value)| replace(value, is_beside));
     match value {
         Value::String(text) if is_beside(text) => *value = json!({KEY: blob::text_name(text)}),
-        Value::Array(items) => items.iter_mut().for_each(|item| replace(item, is_beside)),
         Value::Object(map) => {
-            map.values_mut().for_each(|value| replace(value, is_beside));
             let escaped = map.keys().next().filter(|key| map.len() == 1 && is_key(key)).map(|key| format!("${key}"));
             if let Some(key) = escaped {
                 *map = std::mem::take(map).into_iter().map(|(_, value)| (key.clone(), value)).collect();
             }
         }
-        Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        Value::Array(_) | Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
 
@@ -86,12 +88,8 @@ pub(super) fn texts<'r>(record: &'r Record, seen: &mut HashSet<usize>) -> Vec<Co
 }
 
 fn find<'v>(value: &'v Value, part: Part, found: &mut Vec<&'v str>) {
-    match value {
-        Value::String(text) => found.extend(Some(text.as_str()).filter(|text| part.is_beside(text))),
-        Value::Array(items) => items.iter().for_each(|item| find(item, part, found)),
-        Value::Object(map) => map.values().for_each(|value| find(value, part, found)),
-        Value::Null | Value::Bool(_) | Value::Number(_) => {}
-    }
+    found.extend(value.as_str().filter(|text| part.is_beside(text)));
+    children(value).for_each(|(_, value)| find(value, part, found));
 }
 
 /// Returns true if a record, as it was read, has a large text in it.

@@ -11,7 +11,8 @@
 //! [`Values`] are put back in place of placeholders.
 //!
 //! Limits: pure functions, no input or output. A secret without a known name or shape is not found, nor one in images,
-//! compressed data or base64, nor one percent-encoded twice. Names count for everything under them but for `token`, which
+//! compressed data or base64, nor one percent-encoded twice. A `pw` is read in text only: as a name in JSON it may
+//! be a power. Names count for everything under them but for `token`, which
 //! counts for the value right under it, or in a list under it: `{"token":{"id":7}}` is no secret. In JSON schemas
 //! (`properties`) names count for values and defaults, not for descriptions. The log probabilities' `token` and everything
 //! under `usage` are exempt from names.

@@ -5,6 +5,8 @@
 
 use std::sync::{Arc, LazyLock};
 
+use super::percent::is_unseen;
+
 /// The longest name of a kind in placeholders, in bytes.
 const LONGEST_KIND: usize = 40;
 
@@ -204,9 +206,9 @@ fn capped(kind: &str) -> Arc<str> {
     Arc::from(kind.get(from.unwrap_or_default()..).unwrap_or_default())
 }
 
-/// A name in lower case without `-`, `_` and spaces.
+/// A name in lower case without `-`, `_`, spaces and what is not seen.
 pub(super) fn normal(name: &str) -> String {
-    name.chars().filter(|c| !matches!(c, '-' | '_' | ' ')).flat_map(char::to_lowercase).collect()
+    name.chars().filter(|c| !(matches!(c, '-' | '_' | ' ') || is_unseen(*c))).flat_map(char::to_lowercase).collect()
 }
 
 /// Whether a character can stand in a kind.
@@ -219,7 +221,8 @@ fn words(name: &str) -> Vec<String> {
     // Of a long name the end is enough.
     let from = (name.len().saturating_sub(LONGEST_END)..name.len()).find(|at| name.is_char_boundary(*at));
     let mut words = vec![String::new()];
-    let mut chars = name.get(from.unwrap_or_default()..).unwrap_or_default().chars().peekable();
+    let mut chars =
+        name.get(from.unwrap_or_default()..).unwrap_or_default().chars().filter(|c| !is_unseen(*c)).peekable();
     let mut before = ' ';
     while let Some(c) = chars.next() {
         let is_start = c.is_uppercase()
@@ -272,6 +275,7 @@ mod tests {
             assert!(!may_have_a_root(name), "{name}");
         }
         assert!(is_secret("to\u{212a}en"), "its letters are those of `token` in lower case");
+        assert!(is_secret("pass\u{200b}word") && is_secret("db_pass\u{2060}word_2") && !is_secret("\u{200b}content"));
     }
 
     #[test]

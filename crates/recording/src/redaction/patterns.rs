@@ -71,6 +71,15 @@ fn is_credible(text: &str, span: &Range<usize>) -> bool {
     value.len() >= 6 && !value.starts_with(['$', '<', '%', '{', '*', '(']) && (is_mixed || is_odd)
 }
 
+/// Whether it has many letters and digits in a row with several of each, as names of models, versions and times do not.
+fn is_random(text: &str, span: &Range<usize>) -> bool {
+    let mut runs = text.get(span.clone()).unwrap_or_default().split(|c: char| !c.is_ascii_alphanumeric());
+    runs.any(|run| {
+        let digits = run.bytes().filter(u8::is_ascii_digit).count();
+        run.len() >= 16 && digits >= 3 && run.len() - digits >= 3
+    })
+}
+
 /// Whether what stands between a user and a host in a URL is more than a port with a path.
 fn is_no_port(text: &str, span: &Range<usize>) -> bool {
     let value = text.get(span.clone()).unwrap_or_default();
@@ -276,15 +285,15 @@ pub(super) const BUILT_IN: &[Pattern] = &[
     pattern(
         "assigned",
         "`GITHUB_TOKEN=…`, `password: …` and other names of secrets in text, where the value is more than a word",
-        &["token", "secret", "passw", "passphrase", "pwd", "key", "dsn", "credential", "cvv", "cvc", "_pass", "connection"],
-        r#"(?i)(?:(?:(?:api|access|account|signing|encryption|master|private|shared|auth|subscription|storage|service)[_-]?keys?|[a-z0-9]+[_-]token|secrets?(?:[_-]?(?:access[_-]?)?key)?|passw(?:or)?ds?|passphrases?|\bpwd|_pwd|_pass|\bdsn|_dsn|credentials?|\bcvv2?|\bcvc2?|connection[_-]?string)\s*[=:：＝]|\btoken\s*[=＝])\s*["'`]?([^\s"'`&,;\[\]<>(){}|]*[A-Za-z0-9=+/~@#$^*_-])"#,
+        &["token", "secret", "passw", "kennwort", "passphrase", "pwd", "key", "dsn", "credential", "cvv", "cvc", "_pass", "connection"],
+        r#"(?i)(?:(?:(?:api|access|account|signing|encryption|master|private|shared|auth|subscription|storage|service)[_-]?keys?|[a-z0-9]+[_-]token|secrets?(?:[_-]?(?:access[_-]?)?key)?|passw(?:or)?ds?|passwort|kennwort|passphrases?|\bpwd|_pwd|_pass|\bdsn|_dsn|credentials?|\bcvv2?|\bcvc2?|connection[_-]?string)\s*[=:：＝]|\btoken\s*[=＝])\s*["'`]?([^\s"'`&,;\[\]<>(){}|]*[A-Za-z0-9=+/~@#$^*_-])"#,
     )
     .only(is_credible),
     pattern(
         "assigned",
-        "quoted values after quoted names of secrets, in text that is no JSON",
-        &["secret", "passw", "passphrase", "key", "dsn", "credential", "token"],
-        r#"(?i)["'](?:[a-z0-9_-]*[_-])?(?:(?:api|access|account|signing|encryption|master|private)[_-]?key|(?:api|access|auth|refresh|session|bot)[_-]?token|secret|passw(?:or)?d|passphrase|dsn)["']\s*:\s*["']([^"'\s,:{}\[\]\\][^"'\s\\\[]{5,200})["']"#,
+        "quoted values after quoted names of secrets in text, as in `\"pw\": \"…\"`",
+        &["secret", "passw", "passphrase", "key", "dsn", "credential", "token", "pw\"", "pw'"],
+        r#"(?i)["'](?:[a-z0-9_-]*[_-])?(?:(?:api|access|account|signing|encryption|master|private)[_-]?key|(?:api|access|auth|refresh|session|bot)[_-]?token|secret|passw(?:or)?d|passwort|passphrase|pw|dsn)["']\s*:\s*["']([^"'\s,:{}\[\]\\][^"'\s\\\[]{5,200})["']"#,
     )
     .only(is_credible),
     pattern(
@@ -294,6 +303,20 @@ pub(super) const BUILT_IN: &[Pattern] = &[
         r#"(?i)(?:\bsshpass[ \t]+-p|--(?:[a-z0-9]+-)*(?:(?:api|access|secret|account|auth|private)-?key|secret|passw(?:or)?d|passphrase|pwd|token|credentials?))[ \t]+["']?([^\s"'`&;<>|()]*[A-Za-z0-9=+/~@#$^*_!-])"#,
     )
     .only(is_credible),
+    pattern(
+        "assigned",
+        "`mysql -p…` and the like, without a space",
+        &["mysql", "mariadb"],
+        r#"\b(?:mysql|mysqldump|mysqladmin|mariadb|mariadb-dump)\b[^\r\n|;]{0,400}?[ \t]-p["']?([^\s"'`&;<>|()-][^\s"'`&;<>|()]*[A-Za-z0-9=+/~@#$^*_!-])"#,
+    )
+    .only(is_credible),
+    pattern(
+        "assigned",
+        "`token: …` in text, where the value is long and random",
+        &["token"],
+        r#"(?i)(?:^|[^a-z0-9_.-])token\s*[:：]\s*["'`]?([a-z0-9_~+/=.-]{16,})"#,
+    )
+    .only(is_random),
     pattern(
         "basic",
         "`curl -u user:…` and `--user`, `--proxy-user`",

@@ -1,4 +1,4 @@
-//! Text in which characters are written as `%40`, as in paths and queries.
+//! Text as it reads: characters that are written as `%40`, as in paths and queries, and characters of no width, which part a word unseen.
 
 use std::ops::Range;
 
@@ -11,10 +11,10 @@ pub(super) struct Decoded {
 }
 
 impl Decoded {
-    /// Reads a text; `None` where nothing in it is written so. Printable ASCII only: no secret has its shape by anything else.
+    /// Reads a text; `None` where it reads as it is written. Printable ASCII only: no secret has its shape by anything else.
     pub(super) fn of(text: &str) -> Option<Self> {
-        let mut signs = text.match_indices('%').map(|(at, _)| at);
-        let first = signs.find(|at| encoded(text.as_bytes(), *at).is_some())?;
+        let mut signs = memchr::memchr3_iter(b'%', UNSEEN_FIRST[0], UNSEEN_FIRST[1], text.as_bytes());
+        let first = signs.find(|at| encoded(text.as_bytes(), *at).is_some() || unseen(text, *at).is_some())?;
         let mut decoded = Self { text: String::with_capacity(text.len()), starts: Vec::with_capacity(text.len() + 1) };
         decoded.put(0, text.get(..first).unwrap_or_default());
         let mut at = first;
@@ -26,6 +26,10 @@ impl Decoded {
                 continue;
             }
             let length = rest.chars().next().map_or(1, char::len_utf8);
+            if unseen(text, at).is_some() {
+                at += length;
+                continue;
+            }
             decoded.put(at, rest.get(..length).unwrap_or_default());
             at += length;
         }
@@ -43,6 +47,19 @@ impl Decoded {
         let place = |at: usize| self.starts.get(at).or(self.starts.last()).copied().unwrap_or_default();
         place(span.start)..place(span.end)
     }
+}
+
+/// The first bytes of characters that are not seen.
+const UNSEEN_FIRST: [u8; 2] = [0xe2, 0xef];
+
+/// Whether a character has no width: zero-width spaces and joiners, word joiners, byte order marks.
+pub(super) fn is_unseen(c: char) -> bool {
+    matches!(c, '\u{200b}'..='\u{200d}' | '\u{2060}' | '\u{feff}')
+}
+
+/// The character at this place, where it is not seen.
+fn unseen(text: &str, at: usize) -> Option<char> {
+    text.get(at..)?.chars().next().filter(|c| is_unseen(*c))
 }
 
 /// The character that is written at this place.
@@ -65,6 +82,16 @@ mod tests {
         let at = decoded.text.find("jane@x.org").unwrap();
         assert_eq!(&raw[decoded.original(&(at..at + 10))], "jane%40x.org");
         assert_eq!(decoded.original(&(0..decoded.text.len())), 0..raw.len());
+    }
+
+    #[test]
+    fn what_is_not_seen_is_left_out() {
+        let raw = "\u{feff}a “pass\u{200b}word” %40";
+        let decoded = Decoded::of(raw).unwrap();
+        assert_eq!(decoded.text, "a “password” @");
+        let at = decoded.text.find("password").unwrap();
+        assert_eq!(&raw[decoded.original(&(at..at + 8))], "pass\u{200b}word");
+        assert!(Decoded::of("“é” — 日本").is_none());
     }
 
     #[test]

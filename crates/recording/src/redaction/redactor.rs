@@ -14,6 +14,7 @@ use std::{
 use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_64;
 
+use self::json::Action;
 use super::{
     Placeholder, Rules,
     edits::{Edit, apply, apply_to_pieces, elided, narrowed},
@@ -208,7 +209,7 @@ impl<'a> Redactor<'a> {
     /// Notes the secrets that JSON text names, to be found in whatever is redacted after, without their names too.
     pub fn learn_text(&mut self, text: &str) {
         if json::looks_like_json(text) {
-            self.learn_json(text, 0);
+            self.visit_text(Action::Learn, text, 0);
         }
     }
 
@@ -260,8 +261,8 @@ impl<'a> Redactor<'a> {
     /// is searched too.
     #[must_use]
     pub fn json_text(&mut self, text: &str) -> Option<String> {
-        self.learn_json(text, 0);
-        let edits = self.json_edits(text, 0);
+        self.visit_text(Action::Learn, text, 0);
+        let edits = self.visit_text(Action::Replace, text, 0);
         let clean = (!edits.is_empty()).then(|| apply(text, &edits));
         // Placeholders may be many times what they stand for: they are not searched again.
         if self.spans(&elided(text, &edits)).is_empty() {
@@ -275,8 +276,9 @@ impl<'a> Redactor<'a> {
     /// As [`pieces`](Self::pieces), for JSON text that was cut into pieces, as a tool call's arguments are.
     pub fn json_pieces(&mut self, pieces: &mut [String]) -> bool {
         let whole = pieces.concat();
-        self.learn_json(&whole, 0);
-        let edits: Vec<Edit> = self.json_edits(&whole, 0).into_iter().map(|edit| narrowed(&whole, edit)).collect();
+        self.visit_text(Action::Learn, &whole, 0);
+        let edits = self.visit_text(Action::Replace, &whole, 0);
+        let edits: Vec<Edit> = edits.into_iter().map(|edit| narrowed(&whole, edit)).collect();
         apply_to_pieces(pieces, &edits);
         // What is no JSON after all, or stands between its strings.
         self.pieces(pieces) || !edits.is_empty()

@@ -14,6 +14,7 @@ use super::{
     scan::{Scalar, leaves},
     trail::Trail,
 };
+use crate::children::{as_value, children_mut, rename};
 
 /// How deep JSON in strings of JSON is followed, as redaction does.
 const DEEPEST_NESTING: u8 = 4;
@@ -71,23 +72,21 @@ impl Values {
 
     /// Puts values into the texts of a JSON value, and into the names of its fields. True where there were any.
     pub fn json(&self, value: &mut Value) -> bool {
+        let any = self.texts(value);
+        let renamed = |name: &str| self.text(name).unwrap_or_else(|| name.to_owned());
+        rename(value, &mut |name| has_placeholder(name).then(|| renamed(name))) || any
+    }
+
+    fn texts(&self, value: &mut Value) -> bool {
         match value {
             Value::String(text) => self.text(text).map(|with| *text = with).is_some(),
-            Value::Array(items) => items.iter_mut().filter_map(|item| self.json(item).then_some(())).count() > 0,
-            Value::Object(fields) => self.fields(fields),
-            Value::Null | Value::Bool(_) | Value::Number(_) => false,
+            value => children_mut(value).fold(false, |any, (_, value)| self.texts(value) || any),
         }
     }
 
     /// As [`json`](Self::json), of the fields of an object.
     pub fn fields(&self, fields: &mut Map<String, Value>) -> bool {
-        let any = fields.values_mut().filter_map(|value| self.json(value).then_some(())).count() > 0;
-        if !fields.keys().any(|name| has_placeholder(name)) {
-            return any;
-        }
-        let old = std::mem::take(fields).into_iter();
-        *fields = old.map(|(name, value)| (self.text(&name).unwrap_or(name), value)).collect();
-        true
+        as_value(fields, |value| self.json(value))
     }
 
     fn edits(&self, text: &str) -> Vec<Edit> {

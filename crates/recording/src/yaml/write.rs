@@ -5,6 +5,7 @@ use std::fmt::Write;
 use serde_json::{Map, Value};
 
 use super::plain::{Place, fits_block, quoted, scalar};
+use crate::children::children;
 
 /// A map or list stands on one line where it ends before this column.
 const WIDTH: usize = 110;
@@ -128,20 +129,13 @@ fn is_small(value: &Value) -> bool {
 }
 
 fn depth(value: &Value) -> usize {
-    match value {
-        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
-        Value::Object(map) => 1 + map.values().map(depth).max().unwrap_or(0),
-        _ => 0,
-    }
+    let below = children(value).map(|(_, value)| depth(value)).max().unwrap_or(0);
+    if value.is_array() || value.is_object() { 1 + below } else { 0 }
 }
 
 fn has_lines(value: &Value) -> bool {
-    match value {
-        Value::String(text) => text.contains('\n'),
-        Value::Array(items) => items.iter().any(has_lines),
-        Value::Object(map) => map.iter().any(|(key, value)| key.len() > LONGEST_KEY || has_lines(value)),
-        _ => false,
-    }
+    value.as_str().is_some_and(|text| text.contains('\n'))
+        || children(value).any(|(key, value)| key.is_some_and(|key| key.len() > LONGEST_KEY) || has_lines(value))
 }
 
 /// A value on one line.

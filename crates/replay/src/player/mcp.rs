@@ -27,7 +27,7 @@ use net::{
     upstream::{NamedEndpoint, UpstreamOptions},
 };
 use recording::{
-    cassette::{Record, RecordedExchange},
+    cassette::RecordedExchange,
     mcp::{Broken, McpRecord},
     redaction::Redactor,
 };
@@ -104,13 +104,8 @@ fn leaks(config: &Config) -> Vec<Leak> {
     let mut redactor = Redactor::new(&config.secrets);
     let mut found = Vec::new();
     for cassette in config.cassettes.iter().filter(|cassette| config.refuses_secrets_of(cassette)) {
-        let mut of_record = |record: &Record| {
-            redactor.begin_another();
-            secrets::learn_rest(&mut redactor, record);
-            drop(secrets::shown_body(&mut redactor, &record.body, None));
-            secrets::found_in(&mut redactor, record, &cassette.path)
-        };
-        found.extend(cassette.records.iter().filter(|record| is_of_mcp(record)).flat_map(&mut of_record));
+        let records = cassette.records.iter().filter(|record| is_of_mcp(record));
+        found.extend(records.flat_map(|record| secrets::leaks_of(&mut redactor, record, None, &cassette.path).1));
     }
     found
 }

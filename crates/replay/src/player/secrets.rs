@@ -22,13 +22,14 @@ pub use self::{
     whole::{redact_cassette, redact_named},
 };
 pub(super) use self::{
-    lint::{Leak, around, found_in},
+    lint::{Leak, around, found_in, leaks_of},
     restore::{note, note_all, placeholders_of, put_into},
 };
 use net::wire::percent_decoded;
 use recording::{
     canonical::{SharedBody, SharedList},
-    cassette::{Content, Moment, Record, RecordedExchange, Side, ValueSource, named_bytes},
+    cassette::{Answer, Content, Moment, Record, RecordedExchange, Side, ValueSource, named_bytes},
+    children::as_value,
     redaction::{Placeholder, Redactor, Rules, Seen},
 };
 
@@ -45,6 +46,8 @@ pub(super) struct Redacted {
     pub(super) answered: AnsweredValues,
     /// All values.
     pub(super) all: Seen,
+    /// How far the messages of its request were searched.
+    pub(super) searched: Searched,
 }
 
 /// Values that an answer has and its request does not, with their placeholders. They are secrets: none is shown by `{:?}`.
@@ -60,15 +63,22 @@ impl fmt::Debug for AnsweredValues {
 /// Takes the secrets out of a record. Where there were any, what else could spell them goes too: bytes as they came, and the data of
 /// events, of which the times stay. What any part of it names as a secret is found in all of them.
 pub(super) fn redact(rules: &Rules, record: &mut Record, side: &mut Side) -> Redacted {
-    let mut redactor = Redactor::new(rules);
-    learn_rest(&mut redactor, record);
-    record.body = shown_body(&mut redactor, &record.body, None).0;
-    redact_request_rest(&mut redactor, record);
+    redact_after(&mut Redactor::new(rules), (record, side), None)
+}
+
+/// As [`redact`], of a record that goes on from messages which were searched before.
+pub(super) fn redact_after(
+    redactor: &mut Redactor<'_>,
+    (record, side): (&mut Record, &mut Side),
+    earlier: Option<(&SharedList<Value>, Searched)>,
+) -> Redacted {
+    let searched = redact_request(redactor, record, earlier);
     let asked = redactor.seen();
-    let had_any = redact_rest(&mut redactor, record, side, false);
+    // What earlier messages held may be spelled by the events of this record too.
+    let had_any = redact_rest(redactor, record, side, searched.has_any);
     let all = redactor.seen();
     let answered = name_sources(record, &asked, &all);
-    Redacted { had_any, is_unsearched: redactor.is_exhausted(), asked, answered, all }
+    Redacted { had_any, is_unsearched: redactor.is_exhausted(), asked, answered, all, searched }
 }
 
 /// Notes in a record which placeholders of its answer stand for a value that its request has under another one: a key that is
@@ -102,11 +112,19 @@ fn name_sources(record: &mut Record, asked: &Seen, all: &Seen) -> AnsweredValues
     AnsweredValues(left)
 }
 
-/// Takes the secrets out of what a request has besides its body.
-fn redact_request_rest(redactor: &mut Redactor<'_>, record: &mut Record) {
+/// Learns what a record names, and takes the secrets out of its request.
+fn redact_request(
+    redactor: &mut Redactor<'_>,
+    record: &mut Record,
+    earlier: Option<(&SharedList<Value>, Searched)>,
+) -> Searched {
+    learn_rest(redactor, record);
+    let (body, searched) = shown_body(redactor, &record.body, earlier);
+    record.body = body;
     record.raw.iter_mut().for_each(|raw| redact_bytes(redactor, raw));
-    redact_path(redactor, &mut record.path);
+    record.path = shown_path(redactor, &record.path);
     record.headers = headers_by(redactor, std::mem::take(&mut record.headers));
+    searched
 }
 
 /// Takes the secrets out of an exchange, and returns them; `None` where it took too much work to search all of it, so that it must not
@@ -143,7 +161,7 @@ pub(super) fn learn_request(redactor: &mut Redactor<'_>, path: &str, headers: &[
 
 /// Takes the secrets out of all of a record but its request, which may have held some.
 fn redact_rest(redactor: &mut Redactor<'_>, record: &mut Record, side: &mut Side, held: bool) -> bool {
-    redact_answer(redactor, record);
+    redact_answer(redactor, &mut record.answer);
     redact_texts(redactor, &mut record.tags);
     redactor.fields(&mut side.head);
     // What the parts say together was searched above; a copy may say more.
@@ -179,29 +197,22 @@ fn redact_texts<'t>(redactor: &mut Redactor<'_>, texts: impl IntoIterator<Item =
     }
 }
 
-fn redact_answer(redactor: &mut Redactor<'_>, record: &mut Record) {
-    record.answer.headers = headers_by(redactor, std::mem::take(&mut record.answer.headers));
-    match &mut record.answer.content {
+fn redact_answer(redactor: &mut Redactor<'_>, answer: &mut Answer) {
+    answer.headers = headers_by(redactor, std::mem::take(&mut answer.headers));
+    match &mut answer.content {
         Content::Choices { choices, .. } => {
-            choices.iter_mut().for_each(|choice| redact_choice(redactor, choice));
+            for choice in choices {
+                as_value(choice, |whole| redact_body(redactor, whole));
+                if choice.get("logprobs").is_some_and(Value::is_null) {
+                    choice.shift_remove("logprobs");
+                }
+            }
         }
         Content::Json(value) => drop(redact_body(redactor, value)),
-        Content::Text(text) => *text = redactor.text(text).unwrap_or_else(|| std::mem::take(text)),
+        Content::Text(text) => redact_texts(redactor, [text]),
         Content::Events(events) => redact_events(redactor, events),
         Content::Bytes(bytes) => redact_bytes(redactor, bytes),
         Content::Empty => {}
-    }
-}
-
-/// Takes the secrets out of a choice, and its log probabilities where there were any.
-fn redact_choice(redactor: &mut Redactor<'_>, choice: &mut Map<String, Value>) {
-    let mut whole = Value::Object(std::mem::take(choice));
-    redact_body(redactor, &mut whole);
-    if let Value::Object(fields) = whole {
-        *choice = fields;
-    }
-    if choice.get("logprobs").is_some_and(Value::is_null) {
-        choice.shift_remove("logprobs");
     }
 }
 
@@ -217,27 +228,21 @@ fn redact_bytes(redactor: &mut Redactor<'_>, bytes: &mut Vec<u8>) {
     redactor.bytes(bytes).into_iter().for_each(|redacted| *bytes = redacted);
 }
 
-/// A path with its query.
-fn redact_path(redactor: &mut Redactor<'_>, path: &mut String) {
-    if let Some((route, query)) = path.split_once('?') {
-        let pairs = query.split('&').map(|pair| match pair.split_once('=') {
-            Some((name, value)) => match redactor.parameter(&percent_decoded(name), &percent_decoded(value)) {
-                Some(redacted) => format!("{name}={redacted}"),
-                None => pair.to_owned(),
-            },
-            _ => pair.to_owned(),
-        });
-        *path = format!("{route}?{}", pairs.collect::<Vec<_>>().join("&"));
-    }
-    let redacted = redactor.text(&percent_decoded(path));
-    redacted.into_iter().for_each(|redacted| *path = redacted);
-}
-
-/// A path as it is compared and shown.
+/// A path with its query as it is compared and shown.
 pub(super) fn shown_path(redactor: &mut Redactor<'_>, path: &str) -> String {
-    let mut path = path.to_owned();
-    redact_path(redactor, &mut path);
-    path
+    let mut of_pair = |pair: &str| match pair.split_once('=') {
+        Some((name, value)) => redactor
+            .parameter(&percent_decoded(name), &percent_decoded(value))
+            .map_or_else(|| pair.to_owned(), |clean| format!("{name}={clean}")),
+        None => pair.to_owned(),
+    };
+    let path = match path.split_once('?') {
+        Some((route, query)) => {
+            format!("{route}?{}", query.split('&').map(&mut of_pair).collect::<Vec<_>>().join("&"))
+        }
+        None => path.to_owned(),
+    };
+    redactor.text(&percent_decoded(&path)).unwrap_or(path)
 }
 
 /// How far a conversation was searched for secrets; requests that continue it go on from there.
@@ -263,22 +268,15 @@ pub(super) fn shown_body(
         return (if has_any { whole.into() } else { body.clone() }, Searched { has_any, ..Searched::default() });
     };
     let (mut before, mut after) = body.around_messages();
-    let start = start.filter(|(earlier, _)| messages.since(earlier).is_some());
-    let mut goes_on = None;
-    if let Some((earlier, searched)) = start
-        && goes_on_from(redactor, (&before, &after), (list, messages), earlier, &searched)
-    {
-        goes_on = Some((earlier, searched));
-    }
-    let nothing = SharedList::default();
-    let found_before = if goes_on.is_none() {
-        redactor.learn_fields(&before);
-        learn_messages(redactor, (list, messages), 0);
-        redactor.learn_fields(&after);
+    let goes_on = start.filter(|(earlier, searched)| {
+        messages.since(earlier).is_some()
+            && goes_on_from(redactor, (&before, &after), (list, messages), (*earlier, searched))
+    });
+    let found_before = goes_on.is_none() && {
+        learn_body(redactor, (&before, &after), (list, messages), 0);
         redactor.fields(&mut before)
-    } else {
-        false
     };
+    let nothing = SharedList::default();
     let (earlier, mut searched) = goes_on.unwrap_or((&nothing, Searched::default()));
     let found = search_messages(redactor, (list, messages), earlier, &mut searched);
     searched.seen = redactor.seen();
@@ -299,13 +297,10 @@ fn goes_on_from(
     redactor: &mut Redactor<'_>,
     (before, after): (&Map<String, Value>, &Map<String, Value>),
     (list, messages): (&str, &SharedList<Value>),
-    earlier: &SharedList<Value>,
-    searched: &Searched,
+    (earlier, searched): (&SharedList<Value>, &Searched),
 ) -> bool {
     let start = redactor.checkpoint();
-    redactor.learn_fields(before);
-    learn_messages(redactor, (list, messages), earlier.len());
-    redactor.learn_fields(after);
+    learn_body(redactor, (before, after), (list, messages), earlier.len());
     if redactor.known() > 0 {
         redactor.restore(start);
         return false;
@@ -318,10 +313,18 @@ fn goes_on_from(
     !found
 }
 
-fn learn_messages(redactor: &mut Redactor<'_>, (list, messages): (&str, &SharedList<Value>), from: usize) {
+/// Notes the secrets that a body names, in the messages from this one on.
+fn learn_body(
+    redactor: &mut Redactor<'_>,
+    (before, after): (&Map<String, Value>, &Map<String, Value>),
+    (list, messages): (&str, &SharedList<Value>),
+    from: usize,
+) {
+    redactor.learn_fields(before);
     for (at, message) in messages.after(from).into_iter().enumerate() {
         redactor.learn_item(list, from + at, message);
     }
+    redactor.learn_fields(after);
 }
 
 /// Searches the messages after the earlier ones and adds them to those that are shown. True where anything was found in them.

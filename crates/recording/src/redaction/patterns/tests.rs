@@ -149,6 +149,8 @@ fn further_samples() -> Vec<Sample> {
         sample("`GITHUB_TOKEN=…`", "DEPLOY_TOKEN: ", mix(8), near("DEPLOY_TOKEN: required")),
         sample("quoted values", "say 'api_key': '", mix(8), near("say 'api_key': 'required'")),
         sample("`--password …`", "deploy --db-password ", mix(8), near("deploy --password required")),
+        sample("`mysql -p…`", "mysql -u root -p", mix(8), near("mysql -u root -p shop2024")),
+        sample("`token: …`", "Token: ", mix(16), near("token: Qwen2.5-72B-Instruct-GPTQ-Int4")),
         sample("`curl -u user:…`", "curl -su 'x' --user \"bob:", mix(8), near("curl -u bob https://x.example")),
         sample("passwords in `.netrc`", "machine x login bob password ", mix(8), near("login now password now")),
         sample("`password&quot;", "password&quot;: &quot;", mix(8), near("password&quot;: &quot;required")),
@@ -281,6 +283,44 @@ fn names_of_secrets_are_read_on_command_lines_in_pages_and_in_prose() {
         "the secret is practice. 10,000 hours",
         "Tom &amp; Jerry: a key&nbsp;of 5",
         "login first, password later",
+    ] {
+        assert_eq!(clean(kept), kept);
+    }
+}
+
+#[test]
+fn names_of_secrets_are_read_in_other_words_and_behind_characters_that_are_not_seen() {
+    let rules = Rules::default();
+    let clean = |text: &str| Redactor::new(&rules).text(text).unwrap_or_else(|| text.to_owned());
+    let secret = mix(16);
+    for before in [
+        "Das Passwort: ",
+        "Kennwort: \"",
+        "{\"user\": \"bob\", \"pw\": \"",
+        "{'db_pw': '",
+        "mysqldump --host=db -uroot -p'",
+        "mariadb -h db -p",
+        "access token: ",
+        "Token：",
+        "pass\u{200b}word: ",
+        "api\u{2060}_\u{feff}key=",
+        "the pass\u{200d}word is ",
+    ] {
+        let text = format!("{before}{secret}\" now");
+        assert!(!clean(&text).contains(&secret), "{}", clean(&text));
+    }
+    let hidden = format!("password: {}\u{200b}{}", mix(8), mix(8));
+    assert_eq!(clean(&hidden), "password: [REDACTED:assigned:1]");
+    for kept in [
+        "Das Passwort: siehe unten, das Kennwort: dort",
+        "{\"pw\": \"required\", \"pw\": 12.5, \"pwm\": \"abc12345\"}",
+        "mysql -p shop2024 -P3306 --protocol=tcp8",
+        "mysqld -pidfile99 | ps -p12345x",
+        "token: 4096, token: cl100k_base, next token: electroencephalography",
+        "token: 2026-11-24T12:00:00.000001, token: 1234567890123456789",
+        "next-page-token: CiAKGjBpNDd2Nmp2Zml2cXRwYjBpOXA",
+        "token: \u{200b}hello",
+        "\u{1f468}\u{200d}\u{1f469}\u{200d}\u{1f467} a family, \u{feff}no secret",
     ] {
         assert_eq!(clean(kept), kept);
     }

@@ -1,168 +1,195 @@
-//! JSON, as values and as text: each scalar is looked at once, with the kind of secret by its path.
+//! JSON, as values and as text: one visit of its scalars, which learns or replaces, looks at each once with the kind of secret by its path.
 
-use std::sync::Arc;
+use std::{iter::Peekable, sync::Arc, vec::IntoIter};
 
 use serde_json::{Map, Value};
 
 use super::{EACH, Redactor, is_placeholder};
-use crate::redaction::{
-    edits::{Edit, apply},
-    scan::{Scalar, Step, leaves},
-    trail::Trail,
+use crate::{
+    children::{as_value, children, children_mut, rename},
+    redaction::{
+        edits::{Edit, apply},
+        scan::{Scalar, Step, leaves},
+        trail::Trail,
+    },
 };
 
 /// How deep JSON in strings of JSON is followed.
 const DEEPEST_NESTING: u8 = 4;
+
+/// What a visit does with scalars.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Action {
+    /// Notes those that names show to be secrets.
+    Learn,
+    /// Finds those that are to be replaced.
+    Replace,
+}
+
+/// Scalars of a value by their number in it, each with what it becomes.
+#[derive(Debug, Default)]
+struct Replacements {
+    scalars: usize,
+    found: Vec<(usize, String)>,
+}
+
+impl Replacements {
+    /// Notes what the next scalar becomes; `None` where it stays.
+    fn push(&mut self, with: Option<String>) {
+        self.found.extend(with.map(|with| (self.scalars, with)));
+        self.scalars += 1;
+    }
+
+    /// Puts them into their value. True where there are any.
+    fn put(self, value: &mut Value) -> bool {
+        let any = !self.found.is_empty();
+        if any {
+            put(value, &mut 0, &mut self.found.into_iter().peekable());
+        }
+        any
+    }
+}
+
+fn put(value: &mut Value, at: &mut usize, found: &mut Peekable<IntoIter<(usize, String)>>) {
+    if value.is_array() || value.is_object() {
+        return children_mut(value).for_each(|(_, value)| put(value, at, found));
+    }
+    if let Some((_, with)) = found.next_if(|(place, _)| place == at) {
+        *value = Value::String(with);
+    }
+    *at += 1;
+}
+
+/// The steps to an item of a list that is a field of a body.
+fn item_steps(list: &str, index: usize) -> [Step<'static>; 2] {
+    [Step::Key(Some(list.to_owned().into())), Step::Index(index)]
+}
 
 impl Redactor<'_> {
     /// Redacts a JSON value in place, names of fields too. True where anything was found. What it names as a secret is found
     /// anywhere in it.
     pub fn json(&mut self, value: &mut Value) -> bool {
         self.learn(value);
-        let found = self.walk(value, &mut Trail::new(self.rules, []));
-        self.names(value) || found
+        self.replace(value, Trail::new(self.rules, []))
     }
 
     /// Redacts one item of a list that is a field of a body, as [`json`](Self::json) does within the whole body.
     pub fn item(&mut self, list: &str, index: usize, item: &mut Value) -> bool {
-        let steps = [Step::Key(Some(list.to_owned().into())), Step::Index(index)];
-        let found = self.walk(item, &mut Trail::new(self.rules, steps));
-        self.names(item) || found
+        self.replace(item, Trail::new(self.rules, item_steps(list, index)))
     }
 
     /// Redacts the fields of an object in place. True where anything was found.
     pub fn fields(&mut self, fields: &mut Map<String, Value>) -> bool {
-        let mut whole = Value::Object(std::mem::take(fields));
-        let found = self.json(&mut whole);
-        if let Value::Object(whole) = whole {
-            *fields = whole;
-        }
-        found
+        as_value(fields, |value| self.json(value))
     }
 
     /// Notes the secrets that a value names, to be found in whatever is redacted after, without their names too.
     pub fn learn(&mut self, value: &Value) {
-        self.learn_within(value, &mut Trail::new(self.rules, []));
+        self.visit(Action::Learn, value, &mut Trail::new(self.rules, []), &mut Replacements::default());
     }
 
     /// As [`learn`](Self::learn), of the fields of an object.
     pub fn learn_fields(&mut self, fields: &Map<String, Value>) {
-        let mut trail = Trail::new(self.rules, []);
-        self.learn_each(fields, &mut trail);
-    }
-
-    fn learn_each<'v>(&mut self, fields: &'v Map<String, Value>, trail: &mut Trail<'_, 'v>) {
-        let pair = trail.kind_of_pair(fields);
-        for (name, value) in fields {
-            trail.enter_field(Step::Key(Some(name.into())), pair.as_ref());
-            self.learn_within(value, trail);
-            trail.leave();
-        }
+        self.visit_fields(Action::Learn, fields, &mut Trail::new(self.rules, []), &mut Replacements::default());
     }
 
     /// As [`learn`](Self::learn), of one item of a list that is a field of a body.
     pub fn learn_item(&mut self, list: &str, index: usize, item: &Value) {
-        let steps = [Step::Key(Some(list.to_owned().into())), Step::Index(index)];
-        self.learn_within(item, &mut Trail::new(self.rules, steps));
+        let mut trail = Trail::new(self.rules, item_steps(list, index));
+        self.visit(Action::Learn, item, &mut trail, &mut Replacements::default());
     }
 
-    fn learn_within<'v>(&mut self, value: &'v Value, trail: &mut Trail<'_, 'v>) {
+    fn replace(&mut self, value: &mut Value, trail: Trail<'_, 'static>) -> bool {
+        let (mut trail, mut with) = (trail, Replacements::default());
+        self.visit(Action::Replace, value, &mut trail, &mut with);
+        let found = with.put(value);
+        self.names(value) || found
+    }
+
+    /// Does something with each scalar of a value.
+    fn visit<'v>(&mut self, action: Action, value: &'v Value, trail: &mut Trail<'_, 'v>, with: &mut Replacements) {
         match value {
-            Value::String(text) => self.learn_scalar(text, trail.kind().cloned(), 0),
-            Value::Number(number) if trail.kind().is_some() => {
-                self.learn_scalar(&number.to_string(), trail.kind().cloned(), 0);
-            }
-            Value::Array(items) => {
-                trail.enter(Step::Index(0));
-                for item in items {
-                    self.learn_within(item, trail);
-                    trail.next();
-                }
-                trail.leave();
-            }
-            Value::Object(fields) => self.learn_each(fields, trail),
-            Value::Null | Value::Bool(_) | Value::Number(_) => {}
-        }
-    }
-
-    pub(super) fn learn_json(&mut self, text: &str, nesting: u8) {
-        if self.is_exhausted() {
-            return;
-        }
-        self.work += text.len() as u64;
-        leaves(text, Trail::new(self.rules, []), |trail, leaf| {
-            let kind = trail.kind().cloned();
-            match &leaf.value {
-                Scalar::Number(number) if kind.is_some() => self.learn_scalar(number, kind, nesting),
-                Scalar::Number(_) => {}
-                // A value that is cut is found by what is there of it.
-                Scalar::Text { decoded, .. } => self.learn_scalar(decoded, kind, nesting),
-            }
-        });
-    }
-
-    fn learn_scalar(&mut self, text: &str, kind: Option<Arc<str>>, nesting: u8) {
-        self.work += EACH;
-        match kind {
-            Some(kind) if !is_placeholder(text) => self.learn_value(text, &kind),
-            Some(_) => {}
-            None if nesting < DEEPEST_NESTING && looks_like_json(text) => self.learn_json(text, nesting + 1),
-            None => {}
-        }
-    }
-
-    fn walk<'v>(&mut self, value: &'v mut Value, trail: &mut Trail<'_, 'v>) -> bool {
-        let mut found = false;
-        match value {
-            Value::Null | Value::Bool(_) => {}
+            Value::Null | Value::Bool(_) => with.push(None),
             Value::Number(number) => {
-                if trail.kind().is_some() || !number.is_f64() {
-                    let with = self.number(&number.to_string(), trail);
-                    found = with.is_some();
-                    with.into_iter().for_each(|with| *value = Value::String(with));
-                }
+                let is_looked_at = trail.kind().is_some() || (action == Action::Replace && !number.is_f64());
+                let text = is_looked_at.then(|| number.to_string());
+                with.push(text.and_then(|text| self.scalar(action, &Scalar::Number(&text), trail, 0)));
             }
             Value::String(text) => {
-                let with = self.string(text, trail, 0);
-                found = with.is_some();
-                with.into_iter().for_each(|with| *text = with);
+                let scalar = Scalar::Text { decoded: text.into(), is_cut: false };
+                with.push(self.scalar(action, &scalar, trail, 0));
             }
             Value::Array(items) => {
                 trail.enter(Step::Index(0));
                 for item in items {
-                    found |= self.walk(item, trail);
+                    self.visit(action, item, trail, with);
                     trail.next();
                 }
                 trail.leave();
             }
-            Value::Object(fields) => {
-                let pair = trail.kind_of_pair(fields);
-                for (name, value) in fields {
-                    trail.enter_field(Step::Key(Some(name.into())), pair.as_ref());
-                    found |= self.walk(value, trail);
-                    trail.leave();
-                }
-            }
+            Value::Object(fields) => self.visit_fields(action, fields, trail, with),
         }
-        found
     }
 
-    pub(super) fn json_edits(&mut self, text: &str, nesting: u8) -> Vec<Edit> {
+    fn visit_fields<'v>(
+        &mut self,
+        action: Action,
+        fields: &'v Map<String, Value>,
+        trail: &mut Trail<'_, 'v>,
+        with: &mut Replacements,
+    ) {
+        let pair = trail.kind_of_pair(fields);
+        for (name, value) in fields {
+            trail.enter_field(Step::Key(Some(name.into())), pair.as_ref());
+            self.visit(action, value, trail, with);
+            trail.leave();
+        }
+    }
+
+    /// Does something with each scalar of JSON text; the edits that it needs.
+    pub(super) fn visit_text(&mut self, action: Action, text: &str, nesting: u8) -> Vec<Edit> {
         let mut edits = Vec::new();
-        leaves(text, Trail::new(self.rules, []), |trail, leaf| {
-            let (with, is_cut) = match &leaf.value {
-                Scalar::Number(number) => (self.number(number, trail), false),
-                Scalar::Text { decoded, is_cut } => (self.string(decoded, trail, nesting), *is_cut),
-            };
-            if let Some(with) = with {
-                let mut quoted = Value::String(with).to_string();
-                if is_cut {
-                    quoted.pop();
-                }
-                edits.push((leaf.span, quoted));
+        if action == Action::Learn {
+            if self.is_exhausted() {
+                return edits;
             }
+            self.work += text.len() as u64;
+        }
+        leaves(text, Trail::new(self.rules, []), |trail, leaf| {
+            let Some(with) = self.scalar(action, &leaf.value, trail, nesting) else { return };
+            let mut quoted = Value::String(with).to_string();
+            if matches!(leaf.value, Scalar::Text { is_cut: true, .. }) {
+                quoted.pop();
+            }
+            edits.push((leaf.span, quoted));
         });
         edits
+    }
+
+    /// What a scalar becomes; `None` where it stays, or is learned.
+    fn scalar(&mut self, action: Action, scalar: &Scalar<'_>, trail: &Trail<'_, '_>, nesting: u8) -> Option<String> {
+        let kind = trail.kind();
+        match (action, scalar) {
+            (Action::Replace, Scalar::Number(number)) => return self.number(number, trail),
+            (Action::Replace, Scalar::Text { decoded, .. }) => return self.string(decoded, trail, nesting),
+            (Action::Learn, Scalar::Number(number)) if kind.is_some() => self.learn_scalar(number, kind, nesting),
+            (Action::Learn, Scalar::Number(_)) => {}
+            // A value that is cut is found by what is there of it.
+            (Action::Learn, Scalar::Text { decoded, .. }) => self.learn_scalar(decoded, kind, nesting),
+        }
+        None
+    }
+
+    fn learn_scalar(&mut self, text: &str, kind: Option<&Arc<str>>, nesting: u8) {
+        self.work += EACH;
+        match kind {
+            Some(_) if is_placeholder(text) => {}
+            Some(kind) => self.learn_value(text, kind),
+            None if nesting < DEEPEST_NESTING && looks_like_json(text) => {
+                self.visit_text(Action::Learn, text, nesting + 1);
+            }
+            None => {}
+        }
     }
 
     /// What a number becomes; `None` where it stays.
@@ -186,7 +213,7 @@ impl Redactor<'_> {
             return (!stays).then(|| self.placeholder(kind, text, &mut || trail.spelled()));
         }
         let inner = (nesting < DEEPEST_NESTING && looks_like_json(text))
-            .then(|| self.json_edits(text, nesting + 1))
+            .then(|| self.visit_text(Action::Replace, text, nesting + 1))
             .filter(|edits| !edits.is_empty())
             .map(|edits| apply(text, &edits));
         let left = inner.as_deref().unwrap_or(text);
@@ -202,39 +229,15 @@ impl Redactor<'_> {
         if self.rules.takes_texts_as_one() && self.spans(&all).is_empty() {
             return false;
         }
-        self.rename(value)
-    }
-
-    fn rename(&mut self, value: &mut Value) -> bool {
-        match value {
-            Value::Array(items) => items.iter_mut().filter_map(|item| self.rename(item).then_some(())).count() > 0,
-            Value::Object(fields) => {
-                let found = fields.values_mut().filter_map(|value| self.rename(value).then_some(())).count() > 0;
-                let clean: Vec<Option<String>> = fields.keys().map(|name| self.text(name)).collect();
-                if clean.iter().all(Option::is_none) {
-                    return found;
-                }
-                let old = std::mem::take(fields).into_iter().zip(clean);
-                *fields = old.map(|((name, value), clean)| (clean.unwrap_or(name), value)).collect();
-                true
-            }
-            _ => false,
-        }
+        rename(value, &mut |name| self.text(name))
     }
 }
 
 /// Appends the names of all fields, a line each.
 fn put_names(value: &Value, all: &mut String) {
-    match value {
-        Value::Array(items) => items.iter().for_each(|item| put_names(item, all)),
-        Value::Object(fields) => {
-            for (name, value) in fields {
-                all.push_str(name);
-                all.push('\n');
-                put_names(value, all);
-            }
-        }
-        _ => {}
+    for (name, value) in children(value) {
+        name.into_iter().for_each(|name| all.extend([name, "\n"]));
+        put_names(value, all);
     }
 }
 

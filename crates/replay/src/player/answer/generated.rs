@@ -19,6 +19,7 @@ use api::{
 use recording::{
     canonical::SharedBody,
     cassette::{Content, Record, SseEvent, wire_message},
+    children::children,
 };
 use text::prompt::{SpecialTokens, Tokenizer};
 
@@ -321,16 +322,12 @@ fn whole(count: usize) -> u64 {
 
 /// All texts of a value one after the other, those under `type`, `role` and ids left out.
 pub(in crate::player) fn texts_of(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        Value::Array(items) => items.iter().map(texts_of).collect(),
-        Value::Object(fields) => {
-            let names = ["type", "role", "id", "tool_call_id", "call_id", "tool_use_id", "status", "signature"];
-            let texts = fields.iter().filter(|(name, _)| !names.contains(&name.as_str()));
-            texts.map(|(_, value)| texts_of(value)).collect()
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) => String::new(),
+    const LEFT_OUT: [&str; 8] = ["type", "role", "id", "tool_call_id", "call_id", "tool_use_id", "status", "signature"];
+    if let Some(text) = value.as_str() {
+        return text.to_owned();
     }
+    let is_left_out = |name: Option<&str>| name.is_some_and(|name| LEFT_OUT.contains(&name));
+    children(value).filter(|(name, _)| !is_left_out(*name)).map(|(_, value)| texts_of(value)).collect()
 }
 
 #[cfg(test)]

@@ -361,7 +361,10 @@ impl EarlierValues {
 
     /// Remembers the values of a record's request.
     pub(in crate::player) fn add(&mut self, id: u64, session: &str, asked: &Seen) {
-        for (placeholder, value) in asked.values() {
+        // Of several placeholders for one value the first by its name, whatever order the values come in.
+        let mut values: Vec<(Placeholder, &str)> = asked.values().collect();
+        values.sort_unstable();
+        for (placeholder, value) in values {
             let key: ValueKey = (session.into(), value.into());
             let bytes = session.len() + value.len() + size_of::<(ValueKey, u64, Placeholder)>();
             if self.bytes + bytes <= MOST_BYTES && !self.of.contains_key(&key) {
@@ -394,6 +397,14 @@ mod tests {
         };
         assert_eq!(named("a"), [(placeholder, "email:1 of 7".parse().unwrap())]);
         assert_eq!(named("b"), []);
+        let mut of_many = Redactor::new(&rules);
+        for name in ["token", "secret", "password", "api_key", "dsn", "cvv"] {
+            assert!(of_many.header(name, "dishwasher-42").is_some());
+        }
+        let mut earlier = EarlierValues::default();
+        earlier.add(7, "a", &of_many.seen());
+        let source = earlier.of.values().next().map(|(_, source)| source.short());
+        assert_eq!(source.as_deref(), Some("api_key:1"), "the first of several by its name");
         let large = format!("{}@example.org", "a".repeat(1 << 20));
         let mut full = EarlierValues::default();
         for at in 0..20 {

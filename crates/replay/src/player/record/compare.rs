@@ -35,6 +35,7 @@ use base::one_line::clipped;
 use recording::{
     canonical::{Difference, Operation, differences},
     cassette::{Answer, CassetteError, Header, WriteMode},
+    children::children_mut,
     exchange::Exchange,
     recorder::Sink,
     redaction::Rules,
@@ -155,17 +156,11 @@ impl Found {
 
 /// Takes out what no two runs share; arguments of tools stay as they are.
 fn drop_fields_of_one_run(value: &mut Value) {
-    match value {
-        Value::Object(fields) => {
-            fields.retain(|name, _| !OF_ONE_RUN.contains(&name.as_str()));
-            fields
-                .iter_mut()
-                .filter(|(name, _)| !ARGUMENTS.contains(&name.as_str()))
-                .for_each(|(_, it)| drop_fields_of_one_run(it));
-        }
-        Value::Array(items) => items.iter_mut().for_each(drop_fields_of_one_run),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    if let Value::Object(fields) = value {
+        fields.retain(|name, _| !OF_ONE_RUN.contains(&name.as_str()));
     }
+    let is_arguments = |name: Option<&str>| name.is_some_and(|name| ARGUMENTS.contains(&name));
+    children_mut(value).filter(|(name, _)| !is_arguments(*name)).for_each(|(_, value)| drop_fields_of_one_run(value));
 }
 
 /// A difference as a report shows it.

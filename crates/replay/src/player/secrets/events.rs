@@ -13,7 +13,7 @@ use super::{
     redact_texts,
     spelled::{has_tokens, leave_out_spelled, leave_out_tokens},
 };
-use recording::{cassette::SseEvent, redaction::Redactor};
+use recording::{cassette::SseEvent, children::children_mut, redaction::Redactor};
 
 /// Takes the secrets out of events: the texts at each place of them are searched as one, and then each for itself.
 pub(super) fn redact_events(redactor: &mut Redactor<'_>, events: &mut [SseEvent]) {
@@ -27,13 +27,10 @@ pub(super) fn redact_events(redactor: &mut Redactor<'_>, events: &mut [SseEvent]
         redactor.pieces(texts);
     }
     redact_texts(redactor, events.iter_mut().filter_map(|event| event.name.as_mut()));
-    let mut redacted: HashMap<usize, _> = texts.into_iter().map(|(place, texts)| (place, texts.into_iter())).collect();
-    for event in events.iter_mut() {
-        let before = has_tokens(&event.data).then(|| event.data.clone());
-        places.texts_of(&mut event.data, 0, &mut |place, text| {
-            let next = redacted.get_mut(&place).and_then(Iterator::next);
-            next.into_iter().for_each(|next| *text = next);
-        });
+    let before: Vec<Option<Value>> =
+        events.iter().map(|event| has_tokens(&event.data).then(|| event.data.clone())).collect();
+    places.put(texts, events);
+    for (event, before) in events.iter_mut().zip(before) {
         // Not before: the start of a key over several events would be taken for all of it.
         redactor.json(&mut event.data);
         if before.is_some_and(|before| before != event.data) {
@@ -64,11 +61,14 @@ pub(super) fn finds_across<'d>(redactor: &mut Redactor<'_>, data: impl Iterator<
     found
 }
 
+/// Texts by their places, in their order.
+pub(super) type Texts = BTreeMap<usize, Vec<String>>;
+
 /// The texts at each place, in their order.
-pub(super) fn texts_of<'v>(data: impl Iterator<Item = &'v mut Value>) -> (Places, BTreeMap<usize, Vec<String>>) {
-    let (mut places, mut texts): (Places, BTreeMap<usize, Vec<String>>) = Default::default();
+pub(super) fn texts_of<'v>(data: impl Iterator<Item = &'v mut Value>) -> (Places, Texts) {
+    let (mut places, mut texts) = (Places::default(), Texts::new());
     for data in data {
-        places.texts_of(data, 0, &mut |place, text| texts.entry(place).or_default().push(text.clone()));
+        places.texts_of(data, &mut |place, text| texts.entry(place).or_default().push(text.clone()));
     }
     (places, texts)
 }
@@ -86,6 +86,9 @@ pub(super) struct Places {
     steps: HashMap<(usize, Step), usize>,
     pub(super) are_json: HashSet<usize>,
 }
+
+/// What a visit does with a value at a place, which has a name where it is a field.
+type Show<'s> = &'s mut dyn FnMut(&mut Places, (usize, Option<&str>), &mut Value) -> bool;
 
 /// A step from one place to the next.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -107,30 +110,52 @@ impl Places {
     }
 
     /// The place of an object, by its indices.
-    pub(super) fn object(&mut self, place: usize, fields: &Map<String, Value>) -> usize {
+    fn object(&mut self, place: usize, fields: &Map<String, Value>) -> usize {
         let indices = INDICES.iter().filter_map(|name| fields.get(*name)?.as_u64());
         indices.fold(place, |place, index| self.step(place, Step::Index(index)))
     }
 
+    /// Shows the data of an event and every value in it with its place and its name; goes into those for which `show` returns true.
+    pub(super) fn visit(&mut self, data: &mut Value, show: Show<'_>) {
+        self.visit_at((0, None), data, show);
+    }
+
+    fn visit_at(&mut self, (place, name): (usize, Option<&str>), value: &mut Value, show: Show<'_>) {
+        if !show(self, (place, name), value) {
+            return;
+        }
+        let place = match value {
+            Value::Array(_) => self.step(place, Step::Item),
+            Value::Object(fields) => self.object(place, fields),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => place,
+        };
+        for (name, value) in children_mut(value) {
+            let place = name.map_or(place, |name| self.step(place, Step::Field(name.into())));
+            self.visit_at((place, name), value, show);
+        }
+    }
+
     /// Shows every text with its place.
-    pub(super) fn texts_of(&mut self, value: &mut Value, place: usize, show: &mut dyn FnMut(usize, &mut String)) {
-        match value {
-            Value::String(text) => show(place, text),
-            Value::Array(items) => {
-                let place = self.step(place, Step::Item);
-                items.iter_mut().for_each(|item| self.texts_of(item, place, show));
+    fn texts_of(&mut self, data: &mut Value, each: &mut dyn FnMut(usize, &mut String)) {
+        self.visit(data, &mut |places, (place, name), value| {
+            if name.is_some_and(|name| JSON.iter().any(|end| name.ends_with(end))) {
+                places.are_json.insert(place);
             }
-            Value::Object(map) => {
-                let place = self.object(place, map);
-                for (name, value) in map {
-                    let place = self.step(place, Step::Field(name.as_str().into()));
-                    if JSON.iter().any(|end| name.ends_with(end)) {
-                        self.are_json.insert(place);
-                    }
-                    self.texts_of(value, place, show);
-                }
+            if let Value::String(text) = value {
+                each(place, text);
             }
-            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+            true
+        });
+    }
+
+    /// Puts texts back into the events that they are of.
+    pub(super) fn put(&mut self, texts: Texts, events: &mut [SseEvent]) {
+        let mut left: HashMap<usize, _> = texts.into_iter().map(|(place, texts)| (place, texts.into_iter())).collect();
+        for event in events {
+            self.texts_of(&mut event.data, &mut |place, text| {
+                let next = left.get_mut(&place).and_then(Iterator::next);
+                next.into_iter().for_each(|next| *text = next);
+            });
         }
     }
 }

@@ -14,11 +14,12 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    finds_across, finds_in_copy, headers_by, learn_rest, redact_answer, shown_body, shown_path,
+    Searched, finds_across, finds_in_copy, redact_answer, redact_request,
     whole::{named_in, redact_tools},
 };
 use crate::player::record::{assemble, recorder::route_of};
 use recording::{
+    canonical::SharedList,
     cassette::{Answer, Cassette, Inherited, Moment, Record, Side, bases, other_blobs_of, read_beside, timing_of},
     redaction::{Find, Redactor, Rules, Seen},
 };
@@ -59,15 +60,11 @@ pub fn secrets(rules: &Rules, cassette: &Cassette) -> Vec<String> {
     let mut redactor = Redactor::new(rules).knowing(&named);
     let mut begun = Inherited::new(&bases(&cassette.records));
     let of_record = |(at, record): (usize, &Record)| {
-        redactor.begin_another();
-        learn_rest(&mut redactor, record);
         let earlier =
             begun.of(at).and_then(|(base, begun)| Some((cassette.records.get(base)?.body.messages()?, begun)));
-        begun.keep(at, shown_body(&mut redactor, &record.body, earlier).1);
-        shown_path(&mut redactor, &record.path);
-        record.raw.iter().for_each(|raw| drop(redactor.bytes(raw)));
-        headers_by(&mut redactor, record.headers.clone());
-        found_in(&mut redactor, record, &cassette.path)
+        let (searched, leaks) = leaks_of(&mut redactor, record, earlier, &cassette.path);
+        begun.keep(at, searched);
+        leaks
     };
     let mut found: Vec<Leak> = cassette.records.iter().enumerate().flat_map(of_record).collect();
     around((rules, &named), cassette, &mut found);
@@ -75,9 +72,21 @@ pub fn secrets(rules: &Rules, cassette: &Cassette) -> Vec<String> {
     found.iter().map(Leak::to_string).collect()
 }
 
+/// Secrets of a record that goes on from messages which were searched before, and how far its own are.
+pub(in crate::player) fn leaks_of(
+    redactor: &mut Redactor<'_>,
+    record: &Record,
+    earlier: Option<(&SharedList<Value>, Searched)>,
+    file: &Path,
+) -> (Searched, Vec<Leak>) {
+    redactor.begin_another();
+    let searched = redact_request(redactor, &mut Record { side: None, ..record.clone() }, earlier);
+    (searched, found_in(redactor, record, file))
+}
+
 /// Takes what a redactor found in a record's request, and searches the rest of the record.
 pub(in crate::player) fn found_in(redactor: &mut Redactor<'_>, record: &Record, file: &Path) -> Vec<Leak> {
-    search(redactor, &record.answer);
+    redact_answer(redactor, &mut record.answer.clone());
     record.tags.iter().for_each(|tag| drop(redactor.text(tag)));
     let leak = |find| Leak { file: file.to_owned(), line: Some(record.line), find };
     let mut leaks: Vec<Leak> = redactor.take_finds().into_iter().map(leak).collect();
@@ -91,16 +100,12 @@ pub(in crate::player) fn found_in(redactor: &mut Redactor<'_>, record: &Record, 
     leaks
 }
 
-fn search(redactor: &mut Redactor<'_>, answer: &Answer) {
-    redact_answer(redactor, &mut Record { answer: answer.clone(), ..Record::default() });
-}
-
 /// Searches a sidecar's entry of a record: secrets may be cut over several events.
 pub(super) fn search_side(redactor: &mut Redactor<'_>, path: &str, side: &Side) {
     let with_data: Vec<Moment> = side.events.iter().filter(|Moment(_, data, _)| data.is_some()).cloned().collect();
     if !with_data.is_empty() {
         let content = assemble::events(route_of(path), &with_data).content;
-        search(redactor, &Answer { content, ..Answer::default() });
+        redact_answer(redactor, &mut Answer { content, ..Answer::default() });
         finds_across(redactor, with_data.iter().filter_map(|Moment(_, data, _)| data.as_deref()));
     }
     side.body.iter().for_each(|body| drop(redactor.json_text(body)));
@@ -113,10 +118,8 @@ pub(super) fn search_side(redactor: &mut Redactor<'_>, path: &str, side: &Side) 
 pub(in crate::player) fn around((rules, named): (&Rules, &Seen), cassette: &Cassette, found: &mut Vec<Leak>) {
     let mut redactor = Redactor::new(rules).knowing(named);
     let mut known = known_of(found);
-    let mut add = |line: usize, finds: Vec<Find>| {
-        let leak = |find| Leak { file: cassette.path.clone(), line: Some(line), find };
-        merge(found, &mut known, finds.into_iter().map(leak));
-    };
+    let mut add =
+        |line: usize, finds: Vec<Find>| merge((&mut *found, &mut known), (cassette.path.as_path(), Some(line)), finds);
     let text = fs::read_to_string(&cassette.path).unwrap_or_default();
     // A rule may well find itself.
     let (built_in, mut is_rule) = (Rules::default(), false);
@@ -173,15 +176,13 @@ fn beside((rules, named): (&Rules, &Seen), cassette: &Cassette, found: &mut Vec<
             }
             Err(_) => drop(redactor.text(&unescaped(line))),
         }
-        let finds = redactor.take_finds();
-        merge(found, &mut known, finds.into_iter().map(|find| Leak { file: timing.clone(), line: Some(at + 1), find }));
+        merge((&mut *found, &mut known), (timing.as_path(), Some(at + 1)), redactor.take_finds());
     }
     // Texts were searched in their records.
     for blob in other_blobs_of(&cassette.path, &cassette.records) {
         redactor.begin_another();
         drop(read_beside(&cassette.path, &blob).map(|bytes| redactor.bytes(&bytes)));
-        let finds = redactor.take_finds();
-        merge(found, &mut known, finds.into_iter().map(|find| Leak { file: blob.clone(), line: None, find }));
+        merge((&mut *found, &mut known), (blob.as_path(), None), redactor.take_finds());
     }
 }
 
@@ -192,9 +193,10 @@ fn known_of(found: &[Leak]) -> KnownLeaks {
     found.iter().map(Leak::name).collect()
 }
 
-/// Adds those that were not known before.
-fn merge(found: &mut Vec<Leak>, known: &mut KnownLeaks, more: impl Iterator<Item = Leak>) {
-    let new: Vec<Leak> = more.filter(|leak| !known.contains(&leak.name())).collect();
+/// Adds what was found at a place and was not known before.
+fn merge((found, known): (&mut Vec<Leak>, &mut KnownLeaks), (file, line): (&Path, Option<usize>), finds: Vec<Find>) {
+    let new = finds.into_iter().map(|find| Leak { file: file.to_owned(), line, find });
+    let new: Vec<Leak> = new.filter(|leak| !known.contains(&leak.name())).collect();
     known.extend(new.iter().map(Leak::name));
     found.extend(new);
 }

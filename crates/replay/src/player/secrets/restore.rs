@@ -1,12 +1,13 @@
 //! Placeholders in the answer of a record, and values in place of them.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use serde_json::Value;
 
 use super::events::texts_of;
 use recording::{
     cassette::{Answer, Content, SseEvent},
+    children::children,
     redaction::{Placeholder, Values, has_placeholder, placeholders},
 };
 
@@ -16,7 +17,10 @@ pub(in crate::player) fn placeholders_of(answer: &Answer) -> BTreeSet<Placeholde
     answer.headers.iter().for_each(|(_, value)| note(value, &mut found));
     match &answer.content {
         Content::Choices { choices, .. } => {
-            choices.iter().flatten().for_each(|(name, value)| note_field(name, value, &mut found));
+            for (name, value) in choices.iter().flatten() {
+                note(name, &mut found);
+                note_all(value, &mut found);
+            }
         }
         Content::Json(value) => note_all(value, &mut found),
         Content::Text(text) => note(text, &mut found),
@@ -32,17 +36,11 @@ pub(in crate::player) fn placeholders_of(answer: &Answer) -> BTreeSet<Placeholde
 
 /// Adds the placeholders in the texts of a value, and in the names of its fields.
 pub(in crate::player) fn note_all(value: &Value, found: &mut BTreeSet<Placeholder>) {
-    match value {
-        Value::String(text) => note(text, found),
-        Value::Array(items) => items.iter().for_each(|item| note_all(item, found)),
-        Value::Object(fields) => fields.iter().for_each(|(name, value)| note_field(name, value, found)),
-        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    value.as_str().into_iter().for_each(|text| note(text, found));
+    for (name, value) in children(value) {
+        name.into_iter().for_each(|name| note(name, found));
+        note_all(value, found);
     }
-}
-
-fn note_field(name: &str, value: &Value, found: &mut BTreeSet<Placeholder>) {
-    note(name, found);
-    note_all(value, found);
 }
 
 /// Adds the placeholders of a text.
@@ -75,13 +73,7 @@ fn put_into_events(values: &Values, events: &mut [SseEvent]) -> bool {
     let (mut places, mut texts) = texts_of(events.iter_mut().map(|event| &mut event.data));
     let any = texts.values_mut().filter_map(|texts| values.pieces(texts).then_some(())).count() > 0;
     if any {
-        let mut left: HashMap<usize, _> = texts.into_iter().map(|(place, texts)| (place, texts.into_iter())).collect();
-        for event in events.iter_mut() {
-            places.texts_of(&mut event.data, 0, &mut |place, text| {
-                let next = left.get_mut(&place).and_then(Iterator::next);
-                next.into_iter().for_each(|next| *text = next);
-            });
-        }
+        places.put(texts, events);
     }
     any
 }

@@ -10,7 +10,10 @@ use std::collections::{BTreeMap, HashSet};
 use serde_json::{Map, Value};
 
 use crate::player::secrets::events::{Places, Step};
-use recording::redaction::Redactor;
+use recording::{
+    children::{children, children_mut},
+    redaction::Redactor,
+};
 
 /// Fields whose values name tokens one by one.
 const OF_TOKENS: [&str; 13] = [
@@ -35,40 +38,41 @@ const OF_IDS: [&str; 3] = ["token_ids", "prompt_token_ids", "output_ids"];
 /// A field whose list is the bytes of a token.
 const BYTES: &str = "bytes";
 
-/// Texts of the tokens of lists, each of one kind and rank in the order of the tokens.
+/// Texts of the tokens of lists, each of one kind and rank in the order of the tokens, by their places: the list of each column, and its text in bytes.
 #[derive(Debug, Default)]
-struct Columns {
-    places: Places,
-    /// The list of each column, and its text in bytes.
-    columns: BTreeMap<usize, (usize, Vec<u8>)>,
-}
+struct Columns(BTreeMap<usize, (usize, Vec<u8>)>);
 
 /// Whether a value has a list of tokens, or ids.
 pub(super) fn has_tokens(value: &Value) -> bool {
-    match value {
-        Value::Array(items) => items.iter().any(has_tokens),
-        Value::Object(fields) => fields.iter().any(|(name, value)| is_of_tokens(name, value) || has_tokens(value)),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
-    }
+    children(value).any(|(name, value)| is_of_tokens(name, value) || has_tokens(value))
 }
 
-fn is_of_tokens(name: &str, value: &Value) -> bool {
-    (OF_TOKENS.contains(&name) || OF_IDS.contains(&name)) && (value.is_array() || value.is_object())
+fn is_of_tokens(name: Option<&str>, value: &Value) -> bool {
+    name.is_some_and(|name| OF_TOKENS.contains(&name) || OF_IDS.contains(&name))
+        && (value.is_array() || value.is_object())
 }
 
 /// Leaves out the lists of these values that spell a secret: of the events of a stream each list as a whole. True where one did.
 pub(super) fn leave_out_spelled(redactor: &mut Redactor<'_>, values: &mut [&mut Value]) -> bool {
-    let mut columns = Columns::default();
+    let (mut places, mut columns) = (Places::default(), Columns::default());
     for value in values.iter_mut() {
-        columns.lists_of(value, 0, &mut |columns, place, list| columns.add(list, (place, place), 0));
+        places.visit(value, &mut |places, (place, name), value| {
+            let is_list = is_of_tokens(name, value);
+            if is_list {
+                columns.add(places, value, (place, place), 0);
+            }
+            !is_list
+        });
     }
     let found = columns.found(redactor);
     if !found.is_empty() {
         for value in values.iter_mut() {
-            columns.lists_of(value, 0, &mut |_, place, list| {
-                if found.contains(&place) {
-                    *list = Value::Null;
+            places.visit(value, &mut |_, (place, name), value| {
+                let is_list = is_of_tokens(name, value);
+                if is_list && found.contains(&place) {
+                    *value = Value::Null;
                 }
+                !is_list
             });
         }
     }
@@ -77,18 +81,12 @@ pub(super) fn leave_out_spelled(redactor: &mut Redactor<'_>, values: &mut [&mut 
 
 /// Leaves out all lists of tokens and all ids.
 pub(super) fn leave_out_tokens(value: &mut Value) {
-    match value {
-        Value::Array(items) => items.iter_mut().for_each(leave_out_tokens),
-        Value::Object(fields) => {
-            for (name, value) in fields {
-                if is_of_tokens(name, value) {
-                    *value = Value::Null;
-                } else {
-                    leave_out_tokens(value);
-                }
-            }
+    for (name, value) in children_mut(value) {
+        if is_of_tokens(name, value) {
+            *value = Value::Null;
+        } else {
+            leave_out_tokens(value);
         }
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
 
@@ -122,53 +120,37 @@ fn leave_out_changed(before: &Value, after: &mut Value) {
 }
 
 impl Columns {
-    /// Shows every list with its place.
-    fn lists_of(&mut self, value: &mut Value, place: usize, show: &mut dyn FnMut(&mut Self, usize, &mut Value)) {
-        match value {
-            Value::Array(items) => {
-                let place = self.places.step(place, Step::Item);
-                items.iter_mut().for_each(|item| self.lists_of(item, place, show));
-            }
-            Value::Object(fields) => {
-                let place = self.places.object(place, fields);
-                for (name, value) in fields {
-                    let place = self.places.step(place, Step::Field(name.as_str().into()));
-                    if is_of_tokens(name, value) {
-                        show(self, place, value);
-                    } else {
-                        self.lists_of(value, place, show);
-                    }
-                }
-            }
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
-        }
-    }
-
     /// Adds the texts of a value, which is below so many lists, to the columns of its list.
-    fn add(&mut self, value: &Value, (list, place): (usize, usize), depth: usize) {
+    fn add(&mut self, places: &mut Places, value: &Value, (list, place): (usize, usize), depth: usize) {
         match value {
             Value::String(text) => self.push((list, place), text.as_bytes()),
             Value::Array(items) => {
                 for (rank, item) in items.iter().enumerate() {
                     // The first list is that of the tokens, one in it that of a token's candidates.
                     let step = if depth == 0 { Step::Item } else { Step::Rank(rank) };
-                    let place = self.places.step(place, step);
-                    self.add(item, (list, place), depth + 1);
+                    let place = places.step(place, step);
+                    self.add(places, item, (list, place), depth + 1);
                 }
             }
-            Value::Object(fields) => self.add_fields(fields, (list, place), depth),
+            Value::Object(fields) => self.add_fields(places, fields, (list, place), depth),
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
         }
     }
 
-    fn add_fields(&mut self, fields: &Map<String, Value>, (list, place): (usize, usize), depth: usize) {
+    fn add_fields(
+        &mut self,
+        places: &mut Places,
+        fields: &Map<String, Value>,
+        (list, place): (usize, usize),
+        depth: usize,
+    ) {
         // Candidates by their texts, each with a number, or by their ids, each with an object.
         let is_by_text = fields.values().all(|value| value.is_number() || value.is_null());
         let is_by_id = fields.values().all(Value::is_object);
         for (rank, (name, value)) in fields.iter().enumerate() {
             let is_named = depth == 0 || !(is_by_text || is_by_id);
             let step = if is_named { Step::Field(name.as_str().into()) } else { Step::Rank(rank) };
-            let place = self.places.step(place, step);
+            let place = places.step(place, step);
             if is_by_text && !is_named {
                 self.push((list, place), name.as_bytes());
             }
@@ -178,19 +160,19 @@ impl Columns {
                     let bytes: Vec<u8> = bytes.iter().filter_map(byte).collect();
                     self.push((list, place), &bytes);
                 }
-                value => self.add(value, (list, place), depth),
+                value => self.add(places, value, (list, place), depth),
             }
         }
     }
 
     fn push(&mut self, (list, place): (usize, usize), text: &[u8]) {
-        self.columns.entry(place).or_insert_with(|| (list, Vec::new())).1.extend_from_slice(text);
+        self.0.entry(place).or_insert_with(|| (list, Vec::new())).1.extend_from_slice(text);
     }
 
     /// Returns the lists that spell a secret.
-    fn found(&mut self, redactor: &mut Redactor<'_>) -> HashSet<usize> {
+    fn found(self, redactor: &mut Redactor<'_>) -> HashSet<usize> {
         let mut found = HashSet::new();
-        for (list, text) in std::mem::take(&mut self.columns).into_values() {
+        for (list, text) in self.0.into_values() {
             if redactor.json_pieces(&mut [String::from_utf8_lossy(&text).into_owned()]) {
                 found.insert(list);
             }

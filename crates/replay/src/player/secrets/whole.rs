@@ -2,10 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{
-    AnsweredValues, Searched, learn_messages, learn_rest, lint::search_side, name_sources, redact_request_rest,
-    redact_rest, redact_texts, shown_body,
-};
+use super::{Redacted, Searched, learn_body, learn_rest, lint::search_side, redact_after, redact_texts};
 use crate::player::record::cassette_sink::EarlierValues;
 use recording::{
     canonical::SharedList,
@@ -45,9 +42,7 @@ pub(super) fn named_in(rules: &Rules, cassette: &Cassette) -> NamedValues {
                 let earlier = base.and_then(|base| cassette.records.get(base)?.body.messages());
                 let from = earlier.filter(|earlier| messages.since(earlier).is_some()).map_or(0, SharedList::len);
                 let (before, after) = record.body.around_messages();
-                redactor.learn_fields(&before);
-                learn_messages(&mut redactor, (list, messages), from);
-                redactor.learn_fields(&after);
+                learn_body(&mut redactor, (&before, &after), (list, messages), from);
             }
             _ => redactor.learn(record.body.fields()),
         }
@@ -80,17 +75,9 @@ fn redact_records(rules: &Rules, named: &Seen, cassette: &mut Cassette) -> Vec<u
             values.add(record.id, &session, &redacted.asked);
         }
         begun.keep(at, (messages, redacted.searched));
-        let is_changed = redacted.is_changed;
-        changed.extend(is_changed.then_some(record.id));
+        changed.extend(redacted.had_any.then_some(record.id));
     }
     changed
-}
-
-struct RedactedRecord {
-    is_changed: bool,
-    searched: Searched,
-    asked: Seen,
-    answered: AnsweredValues,
 }
 
 /// Takes the secrets out of a record that continues the earlier messages.
@@ -99,7 +86,7 @@ fn redact_record(
     named: &Seen,
     record: &mut Record,
     earlier: Option<(SharedList<Value>, Searched)>,
-) -> RedactedRecord {
+) -> Redacted {
     let mut side = record.side.take().unwrap_or_default();
     let (had, was_recorded) = (side != Side::default(), side.answer == record.answer.fingerprint());
     // The text from before an edit was not searched with the answer.
@@ -112,18 +99,12 @@ fn redact_record(
         side.events.iter_mut().for_each(|Moment(_, data, _)| *data = None);
     }
     let mut redactor = Redactor::new(rules).knowing(named);
-    learn_rest(&mut redactor, record);
     let (messages, known) = earlier.unzip();
-    let (body, searched) = shown_body(&mut redactor, &record.body, messages.as_ref().zip(known));
-    record.body = body;
-    redact_request_rest(&mut redactor, record);
-    let asked = redactor.seen();
-    // What earlier messages held may be spelled by the events of this record too.
-    let is_changed = redact_rest(&mut redactor, record, &mut side, searched.has_any) || stale.found_any();
-    let answered = name_sources(record, &asked, &redactor.seen());
-    if is_changed && was_recorded {
+    let mut redacted = redact_after(&mut redactor, (record, &mut side), messages.as_ref().zip(known));
+    redacted.had_any |= stale.found_any();
+    if redacted.had_any && was_recorded {
         side.answer = record.answer.fingerprint();
     }
     record.side = had.then_some(side);
-    RedactedRecord { is_changed, searched, asked, answered }
+    redacted
 }
