@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::support::tree;
 
 /// Folders or files, and the modules of their crate that they may not name: those above them, and their neighbours in `src`.
-const ABOVE: [(&[&str], &[&str]); 14] = [
+const ABOVE: [(&[&str], &[&str]); 15] = [
     (&["src/play"], &["tap", "inspect", "cli"]),
     (&["src/inspect"], &["tap", "play", "cli"]),
     (&["crates/text/src/python.rs"], &["prompt", "parsers"]),
@@ -24,7 +24,8 @@ const ABOVE: [(&[&str], &[&str]); 14] = [
         &["crates/recording/src/redaction", "crates/recording/src/canonical", "crates/recording/src/recorder"],
         &["trace", "cassette", "capture", "mcp", "exchange"],
     ),
-    (&["crates/recording/src/trace", "crates/recording/src/cassette"], &["capture", "mcp", "exchange"]),
+    (&["crates/recording/src/trace", "crates/recording/src/cassette"], &["capture", "mcp", "exchange", "formats"]),
+    (&["crates/recording/src/formats"], &["capture", "mcp", "exchange", "cassette", "recorder"]),
     (
         &[
             "crates/replay/src/matching",

@@ -5,6 +5,7 @@ pub mod capture;
 pub mod cassette;
 pub mod exchange;
 mod field_path;
+pub mod formats;
 pub mod mcp;
 pub mod recorder;
 pub mod redaction;
