@@ -3,7 +3,10 @@
 use std::{error::Error, process::ExitCode};
 
 use crate::{
-    base::one_line::clipped, cli::output, net::server::BindError, recording::trace::TraceError,
+    base::one_line::clipped,
+    cli::output,
+    net::server::BindError,
+    recording::{formats::FormatError, trace::TraceError},
     text::prompt::PromptError,
 };
 
@@ -111,6 +114,18 @@ impl From<BindError> for Failure {
 impl From<TraceError> for Failure {
     fn from(error: TraceError) -> Self {
         Self::input(error)
+    }
+}
+
+/// Requests that were to be read or written.
+impl From<FormatError> for Failure {
+    fn from(error: FormatError) -> Self {
+        match error {
+            FormatError::Trace(error) => error.into(),
+            FormatError::NotWritten { .. } => Self::usage(error),
+            FormatError::Temporary { .. } => Self::environment(error),
+            error => Self::input(error),
+        }
     }
 }
 

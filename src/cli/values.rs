@@ -17,6 +17,7 @@ use crate::{
     recording::{
         canonical::Form,
         cassette::{Times, TokenIds},
+        formats::Kind,
     },
     replay::{
         matching::requests::{OnExhausted, Retries},
@@ -68,6 +69,16 @@ pub(in crate::cli) fn share(needed: &'static str) -> impl Fn(&str) -> Result<f64
 }
 
 values! {
+    Kind {
+        Trace "trace" "A trace of this program",
+        Mooncake "mooncake" "A row for each request: Mooncake, AIPerf's mooncake_trace, Dynamo's replay rows; times in milliseconds, blocks of 512 tokens",
+        VllmTimedTrace "vllm-timed-trace" "The same rows for vllm bench serve; times in seconds, blocks of 16 tokens",
+        Weka "weka" "An object for each conversation of an agent and its sub-agents: Weka, AgentX",
+        Dynamo "dynamo" "Events of Dynamo's request trace",
+        AiperfSingleTurn "aiperf-single-turn" "AIPerf's single_turn",
+        AiperfMultiTurn "aiperf-multi-turn" "AIPerf's multi_turn",
+        ShareGpt "sharegpt" "An object for each conversation with the texts of both sides",
+    }
     SchedulingPolicy {
         Fcfs "fcfs" "First come, first served",
         Priority "priority" "The lowest priority first, and of equal ones the oldest",

@@ -7,6 +7,7 @@
 mod audit;
 mod compare;
 mod concurrency;
+mod convert;
 mod fit;
 mod gate;
 mod schedule;
@@ -19,6 +20,7 @@ pub use crate::recording::trace::check;
 pub use audit::{AuditReport, Revealed, Secret, audit};
 pub use compare::{Compared, Comparison, Judgement, Unit, compare};
 pub use concurrency::Concurrency;
+pub use convert::{ConvertReport, IdealHits, NamedFile, convert};
 pub use fit::{Figure, FitReport, InspectFitError, Predicted, Prediction, fit};
 pub use gate::{Gate, GateResult};
 pub use schedule::{Workload, WorkloadError};

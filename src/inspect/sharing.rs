@@ -29,23 +29,79 @@ pub(super) struct Prompt {
     pub(super) whole: Option<u64>,
 }
 
+/// Blocks of the prompts before. Each names its whole prefix, so that whatever the order of the prompts, all blocks are hits but
+/// the first of each.
+#[derive(Debug)]
+pub(super) struct KnownBlocks {
+    seen: HashSet<u64>,
+    /// Distinct blocks that are kept; of more, one in `2^skipped_bits` is, drawn by its hash (adaptive sampling: Flajolet 1990, "On adaptive
+    /// sampling"). With 2^21 of them kept the error is about 0.1 %.
+    most: usize,
+    skipped_bits: u32,
+    blocks: u64,
+}
+
+impl KnownBlocks {
+    /// Keeps so many at the most, and counts the others by an estimate.
+    pub(super) fn bounded(most: usize) -> Self {
+        Self { seen: HashSet::new(), most: most.max(1), skipped_bits: 0, blocks: 0 }
+    }
+
+    /// Length of the longest prefix of these blocks that came before; exact while nothing is estimated.
+    fn prefix(&self, blocks: &[u64]) -> usize {
+        blocks.iter().take_while(|hash| self.seen.contains(*hash)).count()
+    }
+
+    /// Adds the blocks of a prompt.
+    pub(super) fn insert(&mut self, blocks: &[u64]) {
+        self.blocks += blocks.len() as u64;
+        for block in blocks {
+            if is_drawn(*block, self.skipped_bits) && self.seen.insert(*block) && self.seen.len() > self.most {
+                self.skipped_bits += 1;
+                let bits = self.skipped_bits;
+                self.seen.retain(|block| is_drawn(*block, bits));
+            }
+        }
+    }
+
+    /// Number of blocks, each time that one came.
+    pub(super) fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    pub(super) fn is_estimated(&self) -> bool {
+        self.skipped_bits > 0
+    }
+
+    /// Share of the blocks that had come before; `None` without blocks.
+    #[allow(clippy::cast_precision_loss)] // a ratio for people
+    pub(super) fn repeated(&self) -> Option<f64> {
+        let distinct = self.seen.len() as f64 * f64::from(self.skipped_bits).exp2();
+        (self.blocks > 0).then(|| (1.0 - distinct / self.blocks as f64).max(0.0))
+    }
+}
+
+/// Draws one block in `2^bits`; the factor spreads hashes that are small numbers.
+fn is_drawn(block: u64, bits: u32) -> bool {
+    bits == 0 || block.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - bits.min(63)) == 0
+}
+
 /// Walks prompts in replay order.
 #[allow(clippy::cast_precision_loss)] // a ratio for people
 pub(super) fn measure<'a>(prompts: impl Iterator<Item = &'a Prompt>) -> PrefixSharing {
     let mut sharing = PrefixSharing::default();
-    let (mut seen, mut whole, mut firsts) = (HashSet::new(), HashSet::new(), HashSet::new());
+    let (mut known, mut whole, mut firsts) = (KnownBlocks::bounded(usize::MAX), HashSet::new(), HashSet::new());
     // Lists that several prompts share are walked once: a line of a file may name a list of any length.
     let mut walked = HashSet::new();
     for prompt in prompts {
         let is_new = walked.insert(Arc::as_ptr(&prompt.blocks));
-        let is_known = |hash: &&u64| seen.contains(*hash);
-        let chain = if is_new { prompt.blocks.iter().take_while(is_known).count() } else { prompt.blocks.len() } as u64;
+        let chain = if is_new { known.prefix(&prompt.blocks) } else { prompt.blocks.len() } as u64;
         sharing.blocks += prompt.blocks.len() as u64;
         sharing.shared_blocks += chain;
         sharing.deepest_shared_chain = sharing.deepest_shared_chain.max(chain);
         if is_new {
             firsts.extend(prompt.blocks.first().copied());
-            seen.extend(prompt.blocks.iter().copied());
+            known.insert(&prompt.blocks);
         }
         if let Some(hash) = prompt.whole.or(prompt.blocks.last().copied()) {
             sharing.duplicate_prompts += u64::from(!whole.insert((prompt.tokens, hash)));
@@ -69,6 +125,22 @@ mod tests {
         assert_eq!((sharing.blocks, sharing.shared_blocks, sharing.deepest_shared_chain), (10, 5, 3));
         assert_eq!((sharing.distinct_first_blocks, sharing.duplicate_prompts), (2, 1));
         assert_eq!(measure([].iter()).shared_ratio, None);
+    }
+
+    #[test]
+    fn more_blocks_than_are_kept_are_estimated() {
+        // 300,000 different blocks, each of which comes twice, first small numbers and then any.
+        for spread in [1, 0x1234_5678_9abc_def1] {
+            let (mut exact, mut bounded) = (KnownBlocks::bounded(usize::MAX), KnownBlocks::bounded(1 << 14));
+            for number in 0..600_000_u64 {
+                let block = (number % 300_000).wrapping_mul(spread);
+                exact.insert(&[block]);
+                bounded.insert(&[block]);
+            }
+            assert_eq!((exact.repeated(), exact.is_estimated()), (Some(0.5), false));
+            assert!(bounded.is_estimated() && bounded.seen.len() <= 1 << 14);
+            assert!((bounded.repeated().unwrap() - 0.5).abs() < 0.02, "{:?}", bounded.repeated());
+        }
     }
 
     #[test]

@@ -39,7 +39,8 @@ const ABOVE: [(&[&str], &[&str]); 15] = [
         &["crates/recording/src/redaction", "crates/recording/src/canonical", "crates/recording/src/recorder"],
         &["trace", "cassette", "capture", "mcp", "exchange"],
     ),
-    (&["crates/recording/src/trace", "crates/recording/src/cassette"], &["capture", "mcp", "exchange"]),
+    (&["crates/recording/src/trace", "crates/recording/src/cassette"], &["capture", "mcp", "exchange", "formats"]),
+    (&["crates/recording/src/formats"], &["capture", "mcp", "exchange", "cassette", "recorder"]),
     (
         &[
             "crates/replay/src/matching",

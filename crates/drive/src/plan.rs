@@ -2,9 +2,15 @@
 //!
 //! Requests of one session depend on each other: one that arrived after others of its session had ended waits for all of these, and then its recorded
 //! think time. One that arrived while others were on their way (a sub-agent beside its parent) is sent as long after the session's begin as
-//! it was recorded. So branches fork, overlap and join as they did.
+//! it was recorded. So branches fork, overlap and join as they did. The turns of a sub-agent that the recording names wait for its own
+//! only, the first one for the root agent's, and the root's turns for all. Where a recording does not have the ends of turns, but how long their client waited, these pauses count; where it has neither, each
+//! is sent when it arrived.
 
-use std::time::Duration;
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BinaryHeap},
+    time::Duration,
+};
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
@@ -143,32 +149,97 @@ fn turns(members: &[usize], requests: &[&WorkloadRequest], load: Load, max_think
         Load::Open(Arrivals::Recorded, speed) => speed,
         Load::Open(..) | Load::Closed(_) => 1.0,
     };
+    let mut ended = Ended::default();
     let mut turns: Vec<Turn> = Vec::with_capacity(members.len());
-    for (own, request) in members.iter().zip(requests) {
-        let mut waits: Vec<usize> = Vec::new();
-        let mut last_end = None;
-        // What an awaited turn has waited for has ended too.
-        for (place, earlier) in requests.iter().enumerate().take(turns.len()).rev() {
-            let end = earlier.at + earlier.took();
-            let is_implied =
-                waits.iter().any(|later| turns.get(*later).is_some_and(|later| later.waits.contains(&place)));
-            if end <= request.at {
-                last_end = last_end.max(Some(end));
-                if !is_implied {
-                    waits.push(place);
-                }
-            }
-        }
-        let start = match last_end {
-            Some(end) => {
-                let think = (request.at - end).div_f64(speed);
+    for (place, (own, request)) in members.iter().zip(requests).enumerate() {
+        let (agent, think) = (request.record.agent(), request.record.think());
+        ended.advance(request.at, think.is_some());
+        let (last_end, waits) = ended.before(agent);
+        let start = match (last_end, think) {
+            (Some(_), Some(think)) => Some(think),
+            (Some(end), None) => Some(request.at.saturating_sub(end)),
+            (None, _) => None,
+        };
+        let start = match start {
+            Some(think) => {
+                let think = think.div_f64(speed);
                 Start::After(max_think.map_or(think, |most| think.min(most)))
             }
             None => Start::Since((request.at - begin).div_f64(speed)),
         };
         turns.push(Turn { request: *own, start, waits });
+        ended.running.push(Reverse(Running { end: request.at + request.took(), start: request.at, place, agent }));
     }
     turns
+}
+
+/// A turn that was sent.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Running<'a> {
+    /// When it ended; its start where that is not known.
+    end: Duration,
+    start: Duration,
+    place: usize,
+    agent: Option<&'a str>,
+}
+
+/// Most turns that another one waits for by itself: those that ended last.
+const MOST_WAITS: usize = 256;
+
+/// The turns that had ended, without those that one need not wait for by itself: what an awaited turn has waited for has ended too.
+#[derive(Default)]
+struct Ended<'a> {
+    running: BinaryHeap<Reverse<Running<'a>>>,
+    /// Of each agent, in the order of their ends: for its own turns, and the root's for the first turn of a sub-agent.
+    own: BTreeMap<Option<&'a str>, Vec<Running<'a>>>,
+    /// Of all agents: for the root's turns, which join them.
+    all: Vec<Running<'a>>,
+    /// Turns of which the end is not known: they end for those only that say how long they waited.
+    endless: Vec<Running<'a>>,
+}
+
+impl<'a> Ended<'a> {
+    /// Goes on to a time; `knows_pause` for a turn that says how long it waited after the turns before.
+    fn advance(&mut self, at: Duration, knows_pause: bool) {
+        while let Some(Reverse(first)) = self.running.pop() {
+            if first.end > at {
+                self.running.push(Reverse(first));
+                break;
+            }
+            if first.end == first.start {
+                self.endless.push(first);
+            } else {
+                self.end(first);
+            }
+        }
+        if knows_pause {
+            std::mem::take(&mut self.endless).into_iter().for_each(|turn| self.end(turn));
+        }
+    }
+
+    fn end(&mut self, turn: Running<'a>) {
+        add(self.own.entry(turn.agent).or_default(), turn, |_| true);
+        // A turn of the root waited for all, one of a sub-agent for its own.
+        add(&mut self.all, turn, |known| turn.agent.is_none() || known.agent == turn.agent);
+    }
+
+    /// The turns that an agent's next one waits for, and when the last of them ended.
+    fn before(&self, agent: Option<&str>) -> (Option<Duration>, Vec<usize>) {
+        let waits: &[Running] = match agent {
+            None => &self.all,
+            Some(_) => self.own.get(&agent).or(self.own.get(&None)).map_or(&[], Vec::as_slice),
+        };
+        (waits.last().map(|turn| turn.end), waits.iter().rev().map(|turn| turn.place).collect())
+    }
+}
+
+/// Adds a turn that ended after these; of those that it may have waited for, the ones that had ended when it began are no longer needed.
+fn add<'a>(known: &mut Vec<Running<'a>>, turn: Running<'a>, waited_for: impl Fn(&Running<'a>) -> bool) {
+    known.retain(|known| known.end > turn.start || !waited_for(known));
+    if known.len() >= MOST_WAITS {
+        known.remove(0);
+    }
+    known.push(turn);
 }
 
 /// Draws the begins of sessions.
@@ -262,6 +333,50 @@ mod tests {
                 (Start::After(MS * 40), vec![2, 1]),
             ]
         );
+    }
+
+    #[test]
+    fn sub_agents_wait_for_their_own_turns_and_are_joined() {
+        // The root, two sub-agents of two turns each, and the root again.
+        let mut workload = workload(&[(0, 0, 10), (0, 20, 50), (0, 21, 10), (0, 40, 100), (0, 80, 10), (0, 200, 5)]);
+        for (place, agent) in [(1, "a"), (2, "b"), (3, "b"), (4, "a")] {
+            workload.requests[place].record.extra.insert("agent".to_owned(), agent.into());
+        }
+        let plan = Plan::of(&workload, Load::Closed(1), &Selection::default());
+        let turns: Vec<_> = plan.sessions[0].turns.iter().map(|turn| (turn.start, turn.waits.clone())).collect();
+        assert_eq!(
+            turns,
+            [
+                (Start::Since(Duration::ZERO), vec![]),
+                (Start::After(MS * 10), vec![0]),
+                (Start::After(MS * 11), vec![0]),
+                (Start::After(MS * 9), vec![2]),
+                (Start::After(MS * 10), vec![1]),
+                (Start::After(MS * 60), vec![3, 4, 0]),
+            ]
+        );
+    }
+
+    #[test]
+    fn without_ends_the_recorded_pauses_or_the_arrivals_count() {
+        let mut workload = workload(&[(0, 0, 0), (0, 100, 0), (0, 300, 0)]);
+        let plan = |workload: &Workload| {
+            let plan = Plan::of(workload, Load::Open(Arrivals::Recorded, 2.0), &Selection::default());
+            plan.sessions[0].turns.iter().map(|turn| (turn.start, turn.waits.clone())).collect::<Vec<_>>()
+        };
+        let since = |at| (Start::Since(MS * at), vec![]);
+        assert_eq!(plan(&workload), [since(0), since(50), since(150)]);
+        for place in [1, 2] {
+            workload.requests[place].record.extra.insert("think_ms".to_owned(), 40.into());
+        }
+        assert_eq!(plan(&workload), [since(0), (Start::After(MS * 20), vec![0]), (Start::After(MS * 20), vec![1])]);
+    }
+
+    #[test]
+    fn a_session_of_many_turns_is_planned_in_no_time() {
+        let requests: Vec<_> = (0..100_000).map(|at| (0, at * 10, 5)).collect();
+        let plan = plan(&requests, Load::Closed(1), &Selection::default());
+        assert!(plan.sessions[0].turns.iter().skip(1).all(|turn| turn.waits == [turn.request - 1]));
     }
 
     #[test]

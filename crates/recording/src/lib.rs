@@ -6,6 +6,7 @@ pub mod cassette;
 pub mod children;
 pub mod exchange;
 mod field_path;
+pub mod formats;
 pub mod mcp;
 pub mod recorder;
 pub mod redaction;

@@ -1,6 +1,7 @@
 //! `inspect`: its arguments, and what was found in a trace, or decided for a workload, as text or as JSON.
 
 mod compare;
+mod convert;
 pub(in crate::cli) mod simulate;
 
 use std::{num::NonZeroU32, path::PathBuf, process::ExitCode};
@@ -55,6 +56,11 @@ pub(in crate::cli) enum InspectCommand {
     #[command(after_long_help = "Examples:\n  vllm-vcr inspect compare monday.jsonl.gz tuesday.jsonl.gz\n  \
                                  vllm-vcr inspect compare before.jsonl.gz after.jsonl.gz --gate gate.toml --markdown change.md")]
     Compare(compare::CompareArgs),
+    /// Convert requests between this program's traces and the files of other tools; print what prompts shared before and after.
+    #[command(after_long_help = "Examples:\n  vllm-vcr inspect convert conversation_trace.jsonl -o day.jsonl.gz\n  \
+                                 vllm-vcr inspect convert agents.json --from weka -o agents.jsonl\n  \
+                                 vllm-vcr inspect convert day.jsonl.gz -o day.mooncake.jsonl")]
+    Convert(convert::ConvertArgs),
 }
 
 /// Traces to fit, and one to predict.
@@ -125,6 +131,7 @@ pub(in crate::cli) fn run(command: InspectCommand) -> Result<ExitCode, Failure> 
         InspectCommand::Fit(args) => fit(&args),
         InspectCommand::Simulate(args) => simulate::run(&args),
         InspectCommand::Compare(args) => compare::run(&args),
+        InspectCommand::Convert(args) => convert::run(&args),
     }
 }
 

@@ -24,8 +24,8 @@ use crate::{
 /// A trace, engines, and a router before them.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct SimulateArgs {
-    /// The traces: files, directories of them, the first file of a capture in several; - is stdin. Or one file of requests with
-    /// `timestamp`, `input_length`, `output_length` and `hash_ids`, as Mooncake has them.
+    /// The traces: files, directories of them, the first file of a capture in several; - is stdin. Or one file of requests of
+    /// another tool, as `inspect convert` reads them, such as Mooncake's.
     #[arg(value_name = "PATH", required = true)]
     pub(in crate::cli) paths: Vec<PathBuf>,
     /// Number of engines.
@@ -166,7 +166,7 @@ fn failure(error: SimulateError) -> Failure {
         SimulateError::NoArrivals { .. } => {
             Failure::input(error).hint("a trace that the tap wrote has `arrival_ms` in its records")
         }
-        SimulateError::Line { .. } => Failure::input(error),
+        SimulateError::Format(error) => error.into(),
         SimulateError::Engine(error) => Failure::usage(stepping::in_flags(&error)),
         SimulateError::BlockSize { .. } => Failure::usage(error.to_string()),
     }

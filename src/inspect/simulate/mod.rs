@@ -11,7 +11,6 @@
 
 mod answers;
 mod fleet;
-mod mooncake;
 mod report;
 mod router;
 mod schedule;
@@ -30,7 +29,7 @@ use crate::{
         scheduler::{ConfigError, SchedulerConfig},
         step_clock::StepTimes,
     },
-    recording::trace::TraceError,
+    recording::{formats::FormatError, trace::TraceError},
     replay::meter::Slo,
 };
 
@@ -65,16 +64,9 @@ pub enum SimulateError {
     /// It cannot be read.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// A line of a file of requests is none.
-    #[error("{path}:{line}: {reason}")]
-    Line {
-        /// The file.
-        path: String,
-        /// Its line, from 1.
-        line: u64,
-        /// What is wrong.
-        reason: String,
-    },
+    /// A file of requests of another tool cannot be read.
+    #[error(transparent)]
+    Format(#[from] FormatError),
     /// No request is known by when it arrived.
     #[error("{path}: no record has an arrival, a prompt and an output")]
     NoArrivals {

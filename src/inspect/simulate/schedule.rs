@@ -1,6 +1,6 @@
 //! Requests of a trace as a simulated engine needs them: when each arrives, how long it is, and which blocks it shares.
 //!
-//! Sources are traces of this program, and JSON Lines of requests with `hash_ids` ([`mooncake`](super::mooncake)). Both name
+//! Sources are traces of this program, and files of requests of other tools ([`formats`]). Both name
 //! whole prefixes: two prompts share a block where they have the same number at the same place.
 
 use std::{
@@ -15,11 +15,13 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 use super::{
     SimulateError,
     answers::{Answers, AnswersInPrompts, greatest_common_divisor},
-    mooncake,
 };
 use crate::{
     engine::kv_cache::BlockHash,
-    recording::trace::{BadLines, Joined, JsonLines, Record, Sources},
+    recording::{
+        formats::{self, Kind, ReadOptions},
+        trace::{BadLines, Joined, Record, Sources},
+    },
 };
 
 /// Tokens of a block of a trace that names no size.
@@ -67,7 +69,10 @@ impl ArrivalSchedule {
     /// When a file cannot be read, or no record has an arrival.
     pub fn read(paths: &[PathBuf], hash_block_size: u32, answers: Answers) -> Result<Self, SimulateError> {
         let mut schedule = match paths {
-            [path] if is_mooncake(path)? => mooncake::read(path, hash_block_size)?,
+            [path] => match formats::kind_of(path).unwrap_or(Kind::Trace) {
+                Kind::Trace => Self::of_traces(paths)?,
+                kind => Self::of_requests(path, kind, hash_block_size)?,
+            },
             paths => Self::of_traces(paths)?,
         };
         if schedule.requests.is_empty() {
@@ -80,8 +85,21 @@ impl ArrivalSchedule {
         Ok(schedule)
     }
 
-    pub(super) fn named(name: String, block_size: u32) -> Self {
-        Self { name, block_size, ..Self::default() }
+    /// Reads a file of another tool, whose rows have blocks of so many tokens.
+    fn of_requests(path: &Path, kind: Kind, hash_block_size: u32) -> Result<Self, SimulateError> {
+        let block_size = (kind == Kind::Mooncake).then_some(hash_block_size);
+        let options = ReadOptions { kind: Some(kind), block_size, ..ReadOptions::default() };
+        let mut schedule = Self { name: path.display().to_string(), ..Self::default() };
+        let mut blocks = Vec::new();
+        formats::read(path, &options, &mut |head, record| {
+            schedule.block_size = head.block_size();
+            blocks.clear();
+            blocks.extend_from_slice(&record.block_hashes);
+            blocks.extend(head.tail_of(&record));
+            schedule.add_record(&record, &blocks);
+            Ok(())
+        })?;
+        Ok(schedule)
     }
 
     fn of_traces(paths: &[PathBuf]) -> Result<Self, SimulateError> {
@@ -93,7 +111,7 @@ impl ArrivalSchedule {
             let mut bad_lines = BadLines::default();
             while let Some((_, mut record)) = reader.next_sound(&mut bad_lines)? {
                 joined.place(&mut record);
-                schedule.add_record(&record);
+                schedule.add_record(&record, &record.block_hashes);
             }
             schedule.left_out += bad_lines.count;
         }
@@ -101,7 +119,7 @@ impl ArrivalSchedule {
         Ok(schedule)
     }
 
-    fn add_record(&mut self, record: &Record) {
+    fn add_record(&mut self, record: &Record, blocks: &[u64]) {
         match record.arrival {
             Some(at) => {
                 let (prompt_tokens, output_tokens) = (record.prompt_tokens, record.output_tokens);
@@ -109,7 +127,7 @@ impl ArrivalSchedule {
                 let cached_tokens = record.cached_tokens;
                 let request =
                     Arriving { at, prompt_tokens, output_tokens, cached_tokens, session, ..Arriving::default() };
-                self.add(request, &record.block_hashes);
+                self.add(request, blocks);
             }
             None => self.left_out += 1,
         }
@@ -239,15 +257,6 @@ struct After {
     request: usize,
     at: usize,
     is_one: bool,
-}
-
-/// Checks whether a file holds requests with `input_length`, which no record of a trace has. Standard input holds a trace.
-fn is_mooncake(path: &Path) -> Result<bool, SimulateError> {
-    if path.as_os_str() == "-" || path.is_dir() {
-        return Ok(false);
-    }
-    let mut lines = JsonLines::open(path)?;
-    Ok(lines.next_line()?.is_some_and(|(_, line)| mooncake::is_request(line)))
 }
 
 /// A number that no other block of any request has.

@@ -1,6 +1,7 @@
 //! The trace codec, through its public face.
 
 mod bad_lines;
+mod inspect_convert;
 mod inspect_fit;
 mod inspect_simulate;
 mod inspect_summary;

@@ -14,6 +14,8 @@ mod gunzip;
 mod gzip_members;
 #[cfg(test)]
 mod hostile;
+mod json_values;
+mod json_writer;
 mod load;
 mod logprobs;
 mod mend;
@@ -45,6 +47,8 @@ mod write_tests;
 pub use api::Endpoint;
 pub use error::{BadLines, Finding, TraceError, Warning};
 pub use gunzip::{gunzip, gunzip_within};
+pub use json_values::JsonValues;
+pub use json_writer::JsonWriter;
 pub use load::{LoadedFile, load, load_all};
 pub use logprobs::{Logprobs, PromptLogprobs, RankedLogprob, RankedLogprobs, Spelled, TokenLogprobs};
 pub use meta::{End, Meta, TokenizerId};
@@ -54,7 +58,8 @@ pub use parts::{Limits, Parts};
 pub use progress::{Loaded, Progress};
 pub use read::{Checked, Reader, Trace, check, read, read_bytes};
 pub use record::{
-    Chunk, ErrorResponse, FinishReason, ItlSummary, Outcome, Record, StepContext, WITHHELD, replay_key, replay_order,
+    AGENT, Chunk, ErrorResponse, FinishReason, ItlSummary, Outcome, Record, StepContext, THINK_MS, WITHHELD,
+    replay_key, replay_order,
 };
 pub use record_ref::RecordRef;
 pub use response::{ContentSource, Response, ResponseContent};
@@ -62,6 +67,16 @@ pub use several::{Joined, Sources};
 pub use source::JsonLines;
 pub use store::Store;
 pub use write::Writer;
+
+/// Spells a record as a line without its end, by itself; what the reader would refuse is left out.
+pub(crate) fn to_line(record: &Record, line: &mut Vec<u8>) -> std::io::Result<()> {
+    mend::spell(record, None, line).map(drop)
+}
+
+/// Reads a line that [`to_line`] spelled; `None` for any that is no record.
+pub(crate) fn of_line(line: &[u8]) -> Option<Record> {
+    raw::parse(line).ok()?.into_record().ok()
+}
 
 /// The version of this project's additions to the public schema that is written here.
 pub const FORMAT: u32 = 1;

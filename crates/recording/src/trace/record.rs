@@ -180,6 +180,11 @@ pub enum Outcome {
     Cut,
 }
 
+/// Key of [`Record::think`].
+pub const THINK_MS: &str = "think_ms";
+/// Key of [`Record::agent`].
+pub const AGENT: &str = "agent";
+
 /// Stands for a text of an error's body that was left out.
 pub const WITHHELD: &str = "(not recorded)";
 
@@ -211,6 +216,18 @@ impl Record {
     pub fn path(&self) -> Option<&str> {
         let other = self.extra.get("path").and_then(Value::as_str);
         other.or_else(|| self.endpoint?.path())
+    }
+
+    /// Time between the end of the turns before it and its arrival, where the recording has this and not when those ended.
+    #[must_use]
+    pub fn think(&self) -> Option<Duration> {
+        base::units::Millis(self.extra.get(THINK_MS)?.as_f64()?).duration()
+    }
+
+    /// Name of the sub-agent of its session that sent it; `None` for the agent that the session is of.
+    #[must_use]
+    pub fn agent(&self) -> Option<&str> {
+        self.extra.get(AGENT)?.as_str()
     }
 
     /// Texts of the tokens that have log probabilities, of the output and of the prompt: the tokens one after the other, and then those

@@ -212,6 +212,49 @@ impl Lines {
         Ok(Fetched::Over)
     }
 
+    /// Skips blank text, and returns the first byte after it without taking it; `None` at the end.
+    pub(super) fn peek(&mut self) -> Result<Option<u8>, TraceError> {
+        loop {
+            let chunk = self.chunk()?;
+            let is_blank = |byte: &&u8| byte.is_ascii_whitespace() || BOM.contains(byte);
+            let blank = chunk.iter().take_while(is_blank).count();
+            let newlines = chunk.iter().take(blank).filter(|byte| **byte == b'\n').count() as u64;
+            let (next, is_end) = (chunk.get(blank).copied(), chunk.is_empty());
+            self.consume(blank);
+            self.number += newlines;
+            if next.is_some() || is_end {
+                return Ok(next);
+            }
+        }
+    }
+
+    /// Puts the line that was fetched last back, to be read as bytes.
+    pub(super) fn unread_line(&mut self) {
+        let line = io::Cursor::new(std::mem::take(&mut self.buffer));
+        let rest = std::mem::replace(&mut self.input, Box::new(io::empty()));
+        self.input = Box::new(line.chain(rest));
+        (self.number, self.over) = (self.number.saturating_sub(1), false);
+    }
+
+    /// The next bytes, which are not taken yet; none at the end, also of gzip data that ends early.
+    pub(super) fn chunk(&mut self) -> Result<&[u8], TraceError> {
+        let is_cut = |error: &io::Error| self.packing == Packing::Gzip && error.kind() == io::ErrorKind::UnexpectedEof;
+        // The borrow of what came must end before an error can be made of it.
+        match self.input.fill_buf() {
+            Ok(_) => {}
+            Err(error) if is_cut(&error) => return Ok(&[]),
+            Err(error) => return Err(self.failure(error, 0)),
+        }
+        self.input.fill_buf().map_err(|source| TraceError::Io { path: self.path.clone(), doing: "read", source })
+    }
+
+    /// Takes bytes of a [`chunk`](Lines::chunk).
+    pub(super) fn consume(&mut self, bytes: usize) {
+        self.input.consume(bytes);
+        self.bytes += bytes as u64;
+        self.progress.has_json(self.bytes);
+    }
+
     fn failure(&self, source: io::Error, records: u64) -> TraceError {
         let damaged = matches!(source.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData);
         match self.packing {

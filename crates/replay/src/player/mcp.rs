@@ -27,7 +27,7 @@ use net::{
     upstream::{NamedEndpoint, UpstreamOptions},
 };
 use recording::{
-    cassette::RecordedExchange,
+    cassette::{Record, RecordedExchange},
     mcp::{Broken, McpRecord},
     redaction::Redactor,
 };

@@ -1,0 +1,111 @@
+//! Which program's format a file has.
+
+use std::{fmt, path::Path};
+
+use super::fields::Fields;
+
+/// A format of files of requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A trace of this program.
+    Trace,
+    /// A row for each request: Mooncake, AIPerf's `mooncake_trace`, Dynamo's replay rows. Times in milliseconds, blocks of 512 tokens.
+    Mooncake,
+    /// The same rows for `vllm bench serve --dataset-name timed_trace`. Times in seconds, blocks of 16 tokens.
+    VllmTimedTrace,
+    /// An object for each conversation with the requests of an agent and its sub-agents: Weka, AgentX.
+    Weka,
+    /// Events of Dynamo's request trace.
+    Dynamo,
+    /// AIPerf's `single_turn`: a text for each request.
+    AiperfSingleTurn,
+    /// AIPerf's `multi_turn`: the users' texts of each conversation.
+    AiperfMultiTurn,
+    /// An object for each conversation with the texts of both sides.
+    ShareGpt,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Trace,
+        Self::Mooncake,
+        Self::VllmTimedTrace,
+        Self::Weka,
+        Self::Dynamo,
+        Self::AiperfSingleTurn,
+        Self::AiperfMultiTurn,
+        Self::ShareGpt,
+    ];
+
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Trace => "trace",
+            Self::Mooncake => "mooncake",
+            Self::VllmTimedTrace => "vllm-timed-trace",
+            Self::Weka => "weka",
+            Self::Dynamo => "dynamo",
+            Self::AiperfSingleTurn => "aiperf-single-turn",
+            Self::AiperfMultiTurn => "aiperf-multi-turn",
+            Self::ShareGpt => "sharegpt",
+        }
+    }
+
+    /// Tokens of a block where neither the file nor the user says it.
+    #[must_use]
+    pub fn usual_block_size(self) -> u32 {
+        match self {
+            Self::Mooncake => 512,
+            Self::Weka | Self::Dynamo => 64,
+            Self::Trace | Self::VllmTimedTrace | Self::AiperfSingleTurn | Self::AiperfMultiTurn | Self::ShareGpt => 16,
+        }
+    }
+
+    /// Returns whether a last block that is not full has a hash too.
+    #[must_use]
+    pub fn has_tails(self) -> bool {
+        matches!(self, Self::Mooncake | Self::VllmTimedTrace | Self::Dynamo)
+    }
+
+    /// The format that a name promises: `NAME.weka.jsonl.gz`, any other one a trace.
+    #[must_use]
+    pub fn of_name(path: &Path) -> Self {
+        let name = path.file_name().map(|name| name.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
+        let stem = name.trim_end_matches(".gz").trim_end_matches(".jsonl").trim_end_matches(".json");
+        let ending = stem.rsplit_once('.').map(|(_, ending)| ending);
+        Self::ALL.into_iter().find(|kind| ending == Some(kind.name())).unwrap_or(Self::Trace)
+    }
+
+    /// The format that only its objects have; `None` where it could be several or none.
+    pub(super) fn of_object(fields: &Fields) -> Option<Self> {
+        let has = |names: &[&str]| names.iter().any(|name| fields.has(name));
+        if has(&["meta", "prompt_tokens", "ttft_ms"]) {
+            return Some(Self::Trace);
+        }
+        if has(&["requests"]) || (has(&["in"]) && has(&["out"])) {
+            return Some(Self::Weka);
+        }
+        if has(&["event", "event_type", "schema"]) {
+            return Some(Self::Dynamo);
+        }
+        if has(&["turns"]) {
+            return Some(Self::AiperfMultiTurn);
+        }
+        if has(&["conversations"]) {
+            return Some(Self::ShareGpt);
+        }
+        let is_row = has(&["input_length", "input_tokens", "hash_ids", "text_input", "payload"]);
+        if is_row || (has(&["messages"]) && has(&["timestamp", "delay", "session_id", "output_length"])) {
+            return Some(Self::Mooncake);
+        }
+        has(&["text", "texts"]).then_some(Self::AiperfSingleTurn)
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

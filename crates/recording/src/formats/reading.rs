@@ -1,0 +1,222 @@
+//! Reads any of the formats, request by request.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+use text::prompt::Tokenizer;
+
+use super::{FormatError, Kind, Losses, chats, dynamo, fields::Fields, rows, weka};
+use crate::trace::{BadLines, FORMAT, Joined, JsonValues, Meta, Record, Sources};
+
+/// How a file is read.
+#[derive(Debug, Default)]
+pub struct ReadOptions {
+    /// Its format; `None` for what its first object shows.
+    pub kind: Option<Kind>,
+    /// Tokens of a block of its hashes, where the file does not say it; `None` for the format's usual size.
+    pub block_size: Option<u32>,
+    /// Counts and hashes texts.
+    pub tokenizer: Option<Tokenizer>,
+}
+
+/// What is known of a file's requests together.
+#[derive(Debug, Clone)]
+pub struct Head {
+    /// The format.
+    pub kind: Kind,
+    /// The first line of a trace of them.
+    pub meta: Meta,
+}
+
+impl Head {
+    /// Tokens of a block.
+    #[must_use]
+    pub fn block_size(&self) -> u32 {
+        self.meta.block_size.filter(|size| *size > 0).unwrap_or_else(|| self.kind.usual_block_size())
+    }
+
+    /// The hash of a prompt's last block where that is not full and the file has one of it.
+    #[must_use]
+    pub fn tail_of(&self, record: &Record) -> Option<u64> {
+        let is_full = record.prompt_tokens.is_multiple_of(self.block_size());
+        record.prompt_hash.filter(|_| self.kind.has_tails() && !is_full)
+    }
+}
+
+/// Takes requests.
+pub(super) type Each<'a> = &'a mut dyn FnMut(&Head, Record) -> Result<(), FormatError>;
+
+/// Reads a file and hands each request to `each`, in the order of the file; returns what was left out.
+///
+/// # Errors
+/// When the file cannot be read, its format is not clear, an object is no request of it, or there is none; or what `each` returned.
+pub fn read(
+    path: &Path,
+    options: &ReadOptions,
+    each: &mut dyn FnMut(&Head, Record) -> Result<(), FormatError>,
+) -> Result<(Kind, Losses), FormatError> {
+    let kind = match options.kind {
+        Some(kind) => kind,
+        None => kind_of(path)?,
+    };
+    let mut reading = Reading::new(path, kind, options, each);
+    match kind {
+        Kind::Trace => reading.trace(path)?,
+        Kind::Mooncake => reading.objects(path, &mut rows::Rows::of(1.0))?,
+        Kind::VllmTimedTrace => reading.objects(path, &mut rows::Rows::of(1000.0))?,
+        Kind::Weka => reading.objects(path, &mut weka::Conversations::default())?,
+        Kind::Dynamo => reading.objects(path, &mut dynamo::Events::default())?,
+        Kind::AiperfSingleTurn => reading.objects(path, &mut chats::SingleTurns)?,
+        Kind::AiperfMultiTurn => reading.objects(path, &mut chats::MultiTurns)?,
+        Kind::ShareGpt => reading.objects(path, &mut chats::Conversations)?,
+    }
+    if reading.requests == 0 {
+        return Err(FormatError::Empty { path: reading.name });
+    }
+    Ok((kind, reading.losses))
+}
+
+/// Finds out a file's format by its first object.
+///
+/// # Errors
+/// When it cannot be read, or could be of several formats or none.
+pub fn kind_of(path: &Path) -> Result<Kind, FormatError> {
+    let name = path.display().to_string();
+    if path.as_os_str() == "-" {
+        return Err(FormatError::Unclear { path: "<stdin>".to_owned(), line: 1, fields: "any fields".to_owned() });
+    }
+    if path.is_dir() {
+        return Ok(Kind::Trace);
+    }
+    let mut values = JsonValues::open(path)?;
+    let Some((line, text)) = values.next_value()? else { return Err(FormatError::Empty { path: name }) };
+    let fields = Fields::parse(text).map_err(|reason| FormatError::Line { path: name.clone(), line, reason })?;
+    Kind::of_object(&fields).ok_or_else(|| FormatError::Unclear { path: name, line, fields: fields.names() })
+}
+
+/// A format of one object after the other.
+pub(super) trait Objects {
+    /// Takes an object. An error says what is wrong with it.
+    fn object(&mut self, fields: Fields, reading: &mut Reading) -> Result<(), Wrong>;
+
+    /// Takes the end of the file.
+    fn end(&mut self, _reading: &mut Reading) -> Result<(), Wrong> {
+        Ok(())
+    }
+}
+
+/// Why an object was not taken.
+#[derive(Debug)]
+pub(super) enum Wrong {
+    /// What is wrong with it.
+    Object(String),
+    /// What whoever takes the requests could not do.
+    Taker(FormatError),
+}
+
+impl From<String> for Wrong {
+    fn from(reason: String) -> Self {
+        Self::Object(reason)
+    }
+}
+
+/// A file that is read.
+pub(super) struct Reading<'a> {
+    name: String,
+    options: &'a ReadOptions,
+    head: Head,
+    each: Each<'a>,
+    requests: u64,
+    /// Number of the object, from 1.
+    pub(super) objects: u64,
+    pub(super) losses: Losses,
+}
+
+impl<'a> Reading<'a> {
+    fn new(path: &Path, kind: Kind, options: &'a ReadOptions, each: Each<'a>) -> Self {
+        let mut extra = Map::new();
+        extra.insert("source".to_owned(), json!(kind.name()));
+        // Dynamo's times count from the Unix epoch.
+        let started_at = (kind == Kind::Dynamo).then(|| "1970-01-01T00:00:00Z".to_owned());
+        let meta = Meta { format: Some(FORMAT), started_at, extra, ..Meta::default() };
+        let name = path.display().to_string();
+        Self { name, options, head: Head { kind, meta }, each, requests: 0, objects: 0, losses: Losses::default() }
+    }
+
+    pub(super) fn tokenizer(&self) -> Option<&'a Tokenizer> {
+        self.options.tokenizer.as_ref()
+    }
+
+    pub(super) fn meta(&mut self) -> &mut Meta {
+        &mut self.head.meta
+    }
+
+    /// The size of the file's blocks, of which an object may say another one than was known so far: that is refused.
+    pub(super) fn block_size(&mut self, said: Option<u32>, field: &str) -> Result<u32, String> {
+        let given = said.or(self.options.block_size);
+        match (self.head.meta.block_size, given) {
+            (Some(known), Some(given)) if known != given => Err(format!(
+                "`{field}` is {given}, but {known} before; a trace has blocks of one size: convert the rest apart"
+            )),
+            (Some(known), _) => Ok(known),
+            (None, Some(0)) => Err(format!("`{field}` is 0; a block has tokens")),
+            (None, given) => {
+                let size = given.unwrap_or_else(|| self.head.kind.usual_block_size());
+                self.head.meta.block_size = Some(size);
+                Ok(size)
+            }
+        }
+    }
+
+    pub(super) fn emit(&mut self, record: Record) -> Result<(), Wrong> {
+        self.requests += 1;
+        (self.each)(&self.head, record).map_err(Wrong::Taker)
+    }
+
+    fn objects(&mut self, path: &Path, format: &mut dyn Objects) -> Result<(), FormatError> {
+        let mut values = JsonValues::open(path)?;
+        let mut last = 1;
+        while let Some((line, text)) = values.next_value()? {
+            last = line;
+            self.objects += 1;
+            let fields = Fields::parse(text).map_err(Wrong::Object);
+            let taken = fields.and_then(|fields| format.object(fields, self));
+            taken.map_err(|wrong| self.failure(wrong, line))?;
+        }
+        format.end(self).map_err(|wrong| self.failure(wrong, last))
+    }
+
+    fn failure(&self, wrong: Wrong, line: u64) -> FormatError {
+        match wrong {
+            Wrong::Object(reason) => FormatError::Line { path: self.name.clone(), line, reason },
+            Wrong::Taker(error) => error,
+        }
+    }
+
+    fn trace(&mut self, path: &Path) -> Result<(), FormatError> {
+        let sources = Sources::gather(&[PathBuf::from(path)])?;
+        let (mut joined, mut is_first) = (Joined::of(&sources), true);
+        while let Some((_, mut reader)) = joined.next_file()? {
+            if std::mem::take(&mut is_first) {
+                self.head.meta = reader.meta().clone();
+            }
+            let mut bad = BadLines::default();
+            while let Some((_, mut record)) = reader.next_sound(&mut bad)? {
+                joined.place(&mut record);
+                self.requests += 1;
+                (self.each)(&self.head, record)?;
+            }
+            self.losses.add("lines that break a rule of the format", bad.count);
+        }
+        Ok(())
+    }
+}
+
+/// A record's parameters that shape an answer, as a body has them.
+pub(super) fn limits(body: &mut Map<String, Value>, output_tokens: Option<u32>) {
+    body.insert("stream".to_owned(), json!(true));
+    if let Some(tokens) = output_tokens.filter(|tokens| *tokens > 0) {
+        body.insert("max_tokens".to_owned(), json!(tokens));
+        body.insert("ignore_eos".to_owned(), json!(true));
+    }
+}

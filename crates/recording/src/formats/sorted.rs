@@ -1,0 +1,198 @@
+//! Records in another order than they come, of any number: what does not fit in memory goes through a temporary file.
+//!
+//! Runs of 128 MiB of lines are sorted, written to the file, and merged at the end (external merge sort). A run needs 64 KiB while it is merged.
+
+use std::{
+    cmp::Reverse,
+    collections::BinaryHeap,
+    fs::File,
+    io::{self, Read, Seek, SeekFrom, Write},
+    path::{Path, PathBuf},
+};
+
+use super::FormatError;
+use crate::trace::{Record, of_line, to_line};
+
+/// Bytes of a run.
+const RUN: usize = 128 << 20;
+/// Bytes of a run that are read at once.
+const PIECE: usize = 64 << 10;
+/// Bytes that an entry takes beside its line.
+const ENTRY: usize = 64;
+
+/// What records are sorted by; equal ones keep their order.
+pub(super) type Key = (u64, u64);
+
+/// A line with its key and its place among all.
+type Entry = (Key, u64, Vec<u8>);
+
+/// Records that are being collected.
+pub(super) struct Sorted {
+    folder: PathBuf,
+    entries: Vec<Entry>,
+    bytes: usize,
+    count: u64,
+    most: usize,
+    file: Option<File>,
+    /// First and last byte of each run.
+    runs: Vec<(u64, u64)>,
+    line: Vec<u8>,
+}
+
+impl Sorted {
+    /// Records that go through a file in this folder where they are many.
+    pub(super) fn in_folder(folder: &Path) -> Self {
+        let folder = folder.to_owned();
+        Self {
+            folder,
+            entries: Vec::new(),
+            bytes: 0,
+            count: 0,
+            most: RUN,
+            file: None,
+            runs: Vec::new(),
+            line: Vec::new(),
+        }
+    }
+
+    pub(super) fn push(&mut self, key: Key, record: &Record) -> Result<(), FormatError> {
+        to_line(record, &mut self.line).map_err(|source| self.failure(source))?;
+        self.bytes += self.line.len() + ENTRY;
+        self.entries.push((key, self.count, self.line.clone()));
+        self.count += 1;
+        if self.bytes < self.most { Ok(()) } else { self.spill().map_err(|source| self.failure(source)) }
+    }
+
+    fn failure(&self, source: io::Error) -> FormatError {
+        FormatError::Temporary { folder: self.folder.display().to_string(), source }
+    }
+
+    fn spill(&mut self) -> io::Result<()> {
+        let mut file = match self.file.take() {
+            Some(file) => file,
+            None => tempfile::tempfile_in(&self.folder)?,
+        };
+        let begin = file.seek(SeekFrom::End(0))?;
+        self.entries.sort_unstable();
+        let mut out = io::BufWriter::with_capacity(PIECE, &file);
+        for ((first, second), place, line) in self.entries.drain(..) {
+            for number in [first, second, place, line.len() as u64] {
+                out.write_all(&number.to_le_bytes())?;
+            }
+            out.write_all(&line)?;
+        }
+        out.flush()?;
+        drop(out);
+        self.runs.push((begin, file.stream_position()?));
+        self.file = Some(file);
+        self.bytes = 0;
+        Ok(())
+    }
+
+    /// Hands out all records in the order of their keys.
+    pub(super) fn drain(mut self, each: &mut dyn FnMut(Record) -> Result<(), FormatError>) -> Result<(), FormatError> {
+        let folder = self.folder.clone();
+        let failure = |source| FormatError::Temporary { folder: folder.display().to_string(), source };
+        let mut take = |line: &[u8]| match of_line(line) {
+            Some(record) => each(record),
+            None => Err(failure(io::Error::other("a line came back damaged"))),
+        };
+        self.entries.sort_unstable();
+        let mut runs: Vec<Run> = self.runs.iter().map(|(begin, end)| Run::new(*begin, *end)).collect();
+        let mut own = std::mem::take(&mut self.entries).into_iter();
+        let mut heads: BinaryHeap<Reverse<(Entry, usize)>> = BinaryHeap::new();
+        // The entries in memory are one more run.
+        let in_memory = runs.len();
+        let mut next = |run: usize| match (runs.get_mut(run), &mut self.file) {
+            (Some(run), Some(file)) => run.next(file),
+            _ => Ok(own.next()),
+        };
+        for run in 0..=in_memory {
+            heads.extend(next(run).map_err(failure)?.map(|entry| Reverse((entry, run))));
+        }
+        while let Some(Reverse(((_, _, line), run))) = heads.pop() {
+            take(&line)?;
+            heads.extend(next(run).map_err(failure)?.map(|entry| Reverse((entry, run))));
+        }
+        Ok(())
+    }
+}
+
+/// A run that is read again.
+struct Run {
+    /// The next byte of the file that was not read.
+    next: u64,
+    end: u64,
+    /// Bytes that were read, and how many of them were handed out.
+    buffer: Vec<u8>,
+    taken: usize,
+}
+
+impl Run {
+    fn new(begin: u64, end: u64) -> Self {
+        Self { next: begin, end, buffer: Vec::new(), taken: 0 }
+    }
+
+    fn next(&mut self, file: &mut File) -> io::Result<Option<Entry>> {
+        if self.taken == self.buffer.len() && self.next == self.end {
+            return Ok(None);
+        }
+        let mut numbers = [0_u64; 4];
+        for number in &mut numbers {
+            let bytes = self.bytes(8, file)?;
+            *number = bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        }
+        let [first, second, place, length] = numbers;
+        let length = usize::try_from(length).map_err(io::Error::other)?;
+        Ok(Some(((first, second), place, self.bytes(length, file)?.to_vec())))
+    }
+
+    fn bytes(&mut self, count: usize, file: &mut File) -> io::Result<&[u8]> {
+        while self.buffer.len() - self.taken < count {
+            self.buffer.drain(..self.taken);
+            self.taken = 0;
+            let left = self.end - self.next;
+            let more = u64::try_from(PIECE.max(count - self.buffer.len())).unwrap_or(u64::MAX).min(left);
+            file.seek(SeekFrom::Start(self.next))?;
+            let read = Read::by_ref(file).take(more).read_to_end(&mut self.buffer)?;
+            if read == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            self.next += read as u64;
+        }
+        let from = self.taken;
+        self.taken += count;
+        self.buffer.get(from..self.taken).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_come_back_in_order_through_files_of_any_number_of_runs() {
+        let folder = tempfile::tempdir().unwrap();
+        for most in [1, 3_000, usize::MAX] {
+            let mut sorted = Sorted { most, ..Sorted::in_folder(folder.path()) };
+            for number in 0..500_u32 {
+                let blocks: Vec<u64> = (0..u64::from(number % 40)).collect();
+                let record = Record { prompt_tokens: number, block_hashes: blocks.into(), ..Record::default() };
+                sorted.push((u64::from(number * 7919 % 50), u64::from(number % 3)), &record).unwrap();
+            }
+            assert_eq!(sorted.runs.len() > 10, most < 4_000, "{most}");
+            let mut found = Vec::new();
+            sorted
+                .drain(&mut |record| {
+                    assert_eq!(record.block_hashes.len() as u32, record.prompt_tokens % 40);
+                    found.push(record.prompt_tokens);
+                    Ok(())
+                })
+                .unwrap();
+            let mut expected: Vec<u32> = (0..500).collect();
+            expected.sort_by_key(|number| (number * 7919 % 50, number % 3));
+            assert_eq!(found, expected, "{most}");
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+}

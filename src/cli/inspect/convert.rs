@@ -1,0 +1,61 @@
+//! `inspect convert`: its arguments, and what the conversion kept.
+
+use std::{num::NonZeroU32, path::PathBuf, process::ExitCode};
+
+use clap::Args;
+
+use crate::{
+    cli::{failure::Failure, output, stepping::count, values::one_of},
+    inspect,
+    play::load_tokenizer,
+    recording::formats::{Kind, ReadOptions, Target},
+};
+
+/// A file of requests, and the one that is made of it.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ConvertArgs {
+    /// The file: .jsonl or .json, packed or not; - is stdin.
+    #[arg(value_name = "IN")]
+    pub(in crate::cli) input: PathBuf,
+    /// The file to write, .jsonl or .jsonl.gz, which must not exist; - is stdout.
+    #[arg(long, short, value_name = "OUT")]
+    pub(in crate::cli) output: PathBuf,
+    /// Format of IN. Without it, what its first object shows.
+    #[arg(long, value_name = "KIND", value_parser = one_of::<Kind>())]
+    pub(in crate::cli) from: Option<Kind>,
+    /// Format of OUT: trace, mooncake, weka or dynamo. Without it, what its name shows (NAME.weka.jsonl), else a trace.
+    #[arg(long, value_name = "KIND", value_parser = one_of::<Kind>())]
+    pub(in crate::cli) to: Option<Kind>,
+    /// Tokens of a block of IN, where it does not say it itself.
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub(in crate::cli) hash_block_size: Option<NonZeroU32>,
+    /// Tokens of a block of OUT. Without it, those of IN; 512 for mooncake and 64 for weka.
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub(in crate::cli) block_size: Option<NonZeroU32>,
+    /// Tokenizer directory: counts and hashes the texts of IN.
+    #[arg(long, value_name = "DIR")]
+    pub(in crate::cli) tokenizer: Option<String>,
+    /// Prints one JSON object instead of text.
+    #[arg(long)]
+    pub(in crate::cli) json: bool,
+}
+
+/// Prints what was kept, on stderr where the requests go to stdout.
+pub(in crate::cli) fn run(args: &ConvertArgs) -> Result<ExitCode, Failure> {
+    let tokenizer = args.tokenizer.as_deref().map(load_tokenizer).transpose()?;
+    let options = ReadOptions { kind: args.from, block_size: args.hash_block_size.map(NonZeroU32::get), tokenizer };
+    let target = Target {
+        path: args.output.clone(),
+        kind: args.to.unwrap_or_else(|| Kind::of_name(&args.output)),
+        block_size: args.block_size.map(NonZeroU32::get),
+    };
+    let report = inspect::convert(&args.input, &options, &target)?;
+    match args.output.as_os_str() == "-" {
+        true => {
+            output::note(&report.to_string());
+            Ok(ExitCode::SUCCESS)
+        }
+        false if args.json => output::print_json(&report),
+        false => output::print(&report.to_string()),
+    }
+}
