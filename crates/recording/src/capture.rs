@@ -1,8 +1,10 @@
 //! A copy of a response as the client gets it, made while it passes.
 //!
-//! Copies are bounded, each and all together: one that would exceed them is given up, and its recorder counts that.
+//! Copies are bounded, each in what was sent and all together in what they hold: one that would exceed that is given up, and its recorder counts it.
 //!
 //! See docs/decisions/0027-copies-only-while-needed.md.
+
+mod events;
 
 use std::{
     sync::{
@@ -15,13 +17,13 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 
-use crate::{
-    cassette::Moment,
-    trace::{Response, ResponseContent},
-};
+use self::events::CapturedEvents;
+use crate::trace::{Response, ResponseContent};
 use api::ends_stream;
-use base::units::Millis;
-use net::wire::{Event, SseSplitter};
+use net::wire::{SseSplitter, event_data, event_name};
+
+/// Bytes by which what a copy may hold grows, at the least: all copies count them together.
+const RESERVED: usize = 2 << 10;
 
 /// Bytes of a response that are held although token ids may stand for it.
 const SHORT: usize = 16 << 10;
@@ -33,9 +35,9 @@ const KEPT_STARTS: [&str; 3] = ["x-ratelimit-", "openai-", "mcp-"];
 /// Bounds of copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CaptureLimits {
-    /// Bytes of one copy.
+    /// Bytes of one response and its request.
     pub each: usize,
-    /// Bytes of all copies at a time.
+    /// Bytes that all copies hold at a time.
     pub together: usize,
 }
 
@@ -63,28 +65,16 @@ pub struct Capture {
     headers: Vec<(String, String)>,
     /// Splits the events of a stream that is not split elsewhere.
     splitter: Option<SseSplitter>,
-    events: Vec<CapturedEvent>,
+    events: CapturedEvents,
     /// An event came, perhaps one without data.
     has_events: bool,
     body: Option<Bytes>,
     received: BytesMut,
-    held: usize,
+    /// Bytes of the response and its request, what an event takes beside its own included.
+    sent: usize,
+    /// Bytes that all copies count for it.
+    reserved: usize,
     is_lost: bool,
-}
-
-/// An event of a stream that has data, apart from its framing.
-#[derive(Debug)]
-struct CapturedEvent {
-    at: Duration,
-    name: Option<Box<[u8]>>,
-    data: Box<[u8]>,
-}
-
-impl CapturedEvent {
-    fn into_moment(self) -> Moment {
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Moment(Millis::from(self.at).0, Some(text(&self.data)), self.name.as_deref().map(text))
-    }
 }
 
 impl Capture {
@@ -96,15 +86,17 @@ impl Capture {
             request: (target, Bytes::new()),
             headers: Vec::new(),
             splitter: None,
-            events: Vec::new(),
+            events: CapturedEvents::default(),
             has_events: false,
             body: None,
             received: BytesMut::new(),
-            held: 0,
+            sent: 0,
+            reserved: 0,
             is_lost: false,
         };
-        if capture.has_room(body.len()) {
+        if capture.is_short_enough(body.len()) {
             capture.request.1 = body;
+            capture.reserve();
         }
         capture
     }
@@ -129,38 +121,39 @@ impl Capture {
     /// Returns true if the copy is longer than what is kept if token ids may stand for it.
     #[must_use]
     pub fn is_long(&self) -> bool {
-        self.held.saturating_sub(self.request.1.len()) > SHORT
+        self.sent.saturating_sub(self.request.1.len()) > SHORT
     }
 
     /// Copies an event that was sent to the client. Comments and empty lines are no part of a record.
-    pub fn event(&mut self, event: &Event, at: Duration) {
+    pub fn event(&mut self, raw: &[u8], at: Duration) {
         self.has_events = true;
-        let Some(data) = event.data() else { return };
-        if self.has_room(event.raw.len() + size_of::<CapturedEvent>()) {
-            // Slices of what was received would hold all of it.
-            let (name, data) = (event.name().map(Box::from), Box::from(data));
-            self.events.push(CapturedEvent { at, name, data });
+        let Some(data) = event_data(raw) else { return };
+        if self.is_short_enough(raw.len() + CapturedEvents::EACH) {
+            self.events.push(at, event_name(raw), &data);
+            self.reserve();
         }
     }
 
     /// Copies the whole body that was sent to the client.
     pub fn body(&mut self, body: Bytes) {
-        if self.has_room(body.len()) {
+        if self.is_short_enough(body.len()) {
             self.body = Some(body);
+            self.reserve();
         }
     }
 
     /// Copies bytes that are sent to the client: the next part of a body, or of a stream.
     pub fn received(&mut self, bytes: &Bytes, at: Duration) {
         let Some(mut splitter) = self.splitter.take() else {
-            if self.has_room(bytes.len()) {
+            if self.is_short_enough(bytes.len()) {
                 self.received.extend_from_slice(bytes);
+                self.reserve();
             }
             return;
         };
         splitter.push(bytes.clone());
         while let Some(event) = splitter.next_event() {
-            self.event(&event, at);
+            self.event(&event.raw, at);
         }
         if splitter.pending_len() > self.all.limits.each {
             self.lose();
@@ -171,26 +164,37 @@ impl Capture {
     /// Gives the copy up.
     pub fn lose(&mut self) {
         self.is_lost = true;
-        (self.events, self.body, self.request.1) = (Vec::new(), None, Bytes::new());
+        (self.events, self.body, self.request.1) = (CapturedEvents::default(), None, Bytes::new());
         self.received = BytesMut::new();
     }
 
-    fn has_room(&mut self, more: usize) -> bool {
-        if self.is_lost {
-            return false;
-        }
-        let together = self.all.bytes.fetch_add(more, Relaxed) + more;
-        self.held += more;
-        if self.held > self.all.limits.each || together > self.all.limits.together {
+    /// Counts so many bytes more. False if the copy is given up.
+    fn is_short_enough(&mut self, more: usize) -> bool {
+        self.sent += more;
+        if self.sent > self.all.limits.each && !self.is_lost {
             self.lose();
         }
         !self.is_lost
     }
 
+    /// Counts what it holds among all copies; gives it up where that is too much.
+    fn reserve(&mut self) {
+        let parts = [self.request.1.len(), self.body.as_ref().map_or(0, Bytes::len), self.received.len()];
+        let lacking = (parts.iter().sum::<usize>() + self.events.used()).saturating_sub(self.reserved);
+        if lacking > 0 {
+            let more = if self.events.used() == 0 { lacking } else { lacking.max(RESERVED) };
+            self.reserved += more;
+            if self.all.bytes.fetch_add(more, Relaxed) + more > self.all.limits.together {
+                self.lose();
+            }
+        }
+    }
+
     /// Bytes that it holds.
     #[must_use]
     pub fn size(&self) -> usize {
-        if self.is_lost { 0 } else { self.held }
+        let parts = [self.request.1.len(), self.body.as_ref().map_or(0, Bytes::len), self.received.len()];
+        parts.iter().sum::<usize>() + self.events.heap()
     }
 
     /// Returns true if it was given up.
@@ -202,7 +206,7 @@ impl Capture {
     /// Returns true if the last event so far is the last one of its stream.
     #[must_use]
     pub fn is_whole_stream(&self) -> bool {
-        self.events.last().is_some_and(|event| ends_stream(&event.data))
+        self.events.last().is_some_and(|data| ends_stream(&data))
     }
 
     /// Path with query, and body of the request; `None` where they were given up.
@@ -227,7 +231,7 @@ impl Capture {
             None if self.splitter.is_none() && !self.has_events => {
                 ResponseContent::Body(std::mem::take(&mut self.received).into())
             }
-            None => ResponseContent::Events(self.events.drain(..).map(CapturedEvent::into_moment).collect()),
+            None => ResponseContent::Events(std::mem::take(&mut self.events).moments()),
         };
         Response { headers, content }
     }
@@ -235,35 +239,35 @@ impl Capture {
 
 impl Drop for Capture {
     fn drop(&mut self) {
-        self.all.bytes.fetch_sub(self.held, Relaxed);
+        self.all.bytes.fetch_sub(self.reserved, Relaxed);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cassette::Moment;
 
     #[test]
     fn copies_are_bounded_each_and_together() {
         let all = Arc::new(Captures::new(CaptureLimits { each: 1 << 20, together: 1 << 24 }));
         let capture = || Capture::new(Arc::clone(&all), "/x".to_owned(), Bytes::from_static(b"{}"));
         let mut one = capture();
-        let event = |raw: &'static [u8]| Event { raw: Bytes::from_static(raw) };
-        one.event(&event(b"event: a\ndata: 1\n\n"), Duration::from_millis(3));
-        one.event(&event(b": a comment\n\n"), Duration::from_millis(4));
+        one.event(b"event: a\ndata: 1\n\n", Duration::from_millis(3));
+        one.event(b": a comment\n\n", Duration::from_millis(4));
         let response = one.response().unwrap();
         let events = vec![Moment(3.0, Some("1".to_owned()), Some("a".to_owned()))];
         assert_eq!(response.content, ResponseContent::Events(events));
         let mut empty = capture();
-        (0..1_000_000).for_each(|_| empty.event(&event(b":\n\n"), Duration::ZERO));
-        assert_eq!((empty.events.capacity(), empty.size()), (0, 2), "comments are not kept");
+        (0..1_000_000).for_each(|_| empty.event(b":\n\n", Duration::ZERO));
+        assert_eq!((empty.events.heap(), empty.size()), (0, 2), "comments are not kept");
         assert_eq!(empty.response().unwrap().content, ResponseContent::Events(Vec::new()));
         let mut short = capture();
-        (0..100_000).for_each(|_| short.event(&event(b"data\n\n"), Duration::ZERO));
+        (0..100_000).for_each(|_| short.event(b"data\n\n", Duration::ZERO));
         assert!(short.is_lost(), "an event takes more memory than its bytes");
         let mut large = capture();
         large.body(Bytes::from(vec![0; (1 << 20) + 1]));
-        large.event(&event(b"data: 1\n\n"), Duration::ZERO);
+        large.event(b"data: 1\n\n", Duration::ZERO);
         assert_eq!((large.response(), large.request()), (None, None));
         drop((one, large, empty, short));
         assert_eq!(all.bytes.load(Relaxed), 0);

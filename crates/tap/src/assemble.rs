@@ -101,13 +101,8 @@ impl Assembler {
         extra
     }
 
-    pub(super) fn with_choice(
-        &self,
-        mut record: Record,
-        choice: ObservedChoice,
-        trusted: bool,
-        counted: Option<u32>,
-    ) -> Record {
+    /// Adds what is of one choice.
+    pub(super) fn add_choice(&self, record: &mut Record, choice: ObservedChoice, trusted: bool, counted: Option<u32>) {
         let ids = choice.ids.filter(|_| trusted);
         record.output_tokens = ids
             .as_ref()
@@ -142,7 +137,6 @@ impl Assembler {
         if self.content.text {
             record.text = Some(distributed(choice.text, record.chunks.len()));
         }
-        record
     }
 
     /// Tokenizes the prompt, for engines that do not return its ids.

@@ -126,15 +126,17 @@ impl Exchange {
     pub(super) fn capture(&mut self) -> Option<&mut Capture> {
         let observed = self.observed.as_deref_mut()?;
         let is_long = observed.capture.as_ref()?.is_long();
-        let stand_for_it = self.cassette.is_none()
+        // The engine's count comes at the end only. So a short copy is kept until then, and any copy if this
+        // engine's count has differed from its ids before.
+        let is_due = observed.done || (is_long && !self.capabilities.miscounts());
+        let stand_for_it = is_due
+            && self.cassette.is_none()
             && self.capabilities.ids_are_exact()
             && !observed.facts.exceeds_ids
             && observed.facts.is_made_of_ids()
             && observed.choices.any_has_ids()
             && !observed.is_miscounted();
-        // The engine's count comes at the end only. So a short copy is kept until then, and any copy if this
-        // engine's count has differed from its ids before.
-        if stand_for_it && (observed.done || (is_long && !self.capabilities.miscounts())) {
+        if stand_for_it {
             observed.capture = None;
         }
         observed.capture.as_deref_mut()

@@ -44,6 +44,7 @@ mod facts;
 mod filter;
 mod forward;
 mod gather;
+mod gathered_output;
 mod logprobs;
 pub mod mcp;
 mod metrics;

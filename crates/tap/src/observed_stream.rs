@@ -1,14 +1,13 @@
 //! Stream of events that is observed, and restored, while it passes.
 
 use std::{
-    collections::VecDeque,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http_body::{Body, Frame};
 
 use super::{
@@ -17,6 +16,7 @@ use super::{
     capabilities::{Capabilities, Fingerprint},
     event::StreamEvent,
     exchange::Exchange,
+    gathered_output::GatheredOutput,
     other_apis::ApiEvent,
     pattern::Pattern,
     restore::{Restored, restore_event},
@@ -49,11 +49,19 @@ pub(super) struct ObservedStream {
     /// `None` once an event was too long: the rest passes undecoded.
     splitter: Option<SseSplitter>,
     /// Restored events that wait to be sent.
-    ready: VecDeque<Bytes>,
-    /// Trailers or an upstream's error, delivered after the events.
-    last: Option<Result<Frame<Bytes>, BodyError>>,
+    ready: GatheredOutput,
+    /// Delivered after the events; `None` while more may come.
+    last: Option<Last>,
     /// The server was given a chance to write the events before an error.
     is_flushed: bool,
+}
+
+/// What follows the events.
+#[derive(Debug)]
+enum Last {
+    Trailers(Frame<Bytes>),
+    Error(BodyError),
+    End,
 }
 
 impl ObservedStream {
@@ -74,7 +82,7 @@ impl ObservedStream {
             fingerprint,
             patterns: Vec::new(),
             splitter,
-            ready: VecDeque::new(),
+            ready: GatheredOutput::default(),
             last: None,
             is_flushed: false,
         }
@@ -90,36 +98,19 @@ impl ObservedStream {
     fn received(&mut self, bytes: Bytes) {
         let at = self.exchange.elapsed();
         let Some(mut splitter) = self.splitter.take() else {
-            self.ready.push_back(bytes);
+            self.ready.push(bytes);
             return;
         };
         if self.added.any() {
             splitter.push(bytes);
         } else {
             splitter.push(bytes.clone());
-            self.ready.push_back(bytes);
+            self.ready.push(bytes);
         }
-        let mut without_data = BytesMut::new();
         while let Some(event) = splitter.next_event() {
             let restored = self.observe(&event, at);
-            if let Some(capture) = self.exchange.capture() {
-                match &restored {
-                    Restored::Kept => capture.event(&event, at),
-                    Restored::Edited(raw) => capture.event(&Event { raw: raw.clone() }, at),
-                    Restored::Dropped => {}
-                }
-            }
-            match restored {
-                _ if !self.added.any() => {}
-                Restored::Kept if !event.raw.starts_with(b"data") && event.data().is_none() => {
-                    without_data.extend_from_slice(&event.raw);
-                }
-                Restored::Kept => self.pass(&mut without_data, event.raw),
-                Restored::Edited(bytes) => self.pass(&mut without_data, bytes),
-                Restored::Dropped => {}
-            }
+            self.pass(event.raw, restored, at);
         }
-        self.pass(&mut without_data, Bytes::new());
         if splitter.pending_len() <= MAX_EVENT_BYTES {
             self.splitter = Some(splitter);
             return;
@@ -129,14 +120,28 @@ impl ObservedStream {
             capture.lose();
         }
         if self.added.any() {
-            self.ready.push_back(splitter.take_rest());
+            self.ready.push(splitter.take_rest());
         }
     }
 
-    /// Passes an event on, after those without data before it, which go as one: an engine may send millions.
-    fn pass(&mut self, without_data: &mut BytesMut, event: Bytes) {
-        let before = without_data.split().freeze();
-        self.ready.extend([before, event].into_iter().filter(|bytes| !bytes.is_empty()));
+    /// Copies an event as it was restored, and passes it on where it did not pass with all that was received.
+    fn pass(&mut self, raw: Bytes, restored: Restored, at: Duration) {
+        let passes = self.added.any();
+        let capture = self.exchange.capture();
+        let raw = match restored {
+            Restored::Dropped => return,
+            Restored::Kept => raw,
+            Restored::Edited(raw) => raw,
+            Restored::Nulled(list) => {
+                let sent = self.ready.push_nulled(&raw, list);
+                capture.into_iter().for_each(|capture| capture.event(sent, at));
+                return;
+            }
+        };
+        capture.into_iter().for_each(|capture| capture.event(&raw, at));
+        if passes {
+            self.ready.push(raw);
+        }
     }
 
     /// Observes one event and decides what the client gets of it.
@@ -176,9 +181,7 @@ impl ObservedStream {
         // Most events of a stream take this path, which needs no JSON parser.
         let (index, hit) = self.patterns.iter().find_map(|pattern| Some((pattern.index, pattern.hit(raw)?)))?;
         self.exchange.observed()?.observe_match(index, &hit, at);
-        let Some((_, list)) = hit.ids.filter(|_| self.added.ids) else { return Some(Restored::Kept) };
-        let (before, after) = (raw.get(..list.start)?, raw.get(list.end..)?);
-        Some(Restored::Edited(Bytes::from([before, b"null", after].concat())))
+        Some(hit.ids.filter(|_| self.added.ids).map_or(Restored::Kept, |(_, list)| Restored::Nulled(list)))
     }
 
     fn learn(&self, event: &StreamEvent<'_>, client_wants_usage: bool) {
@@ -198,9 +201,29 @@ impl ObservedStream {
         }
     }
 
-    fn rest(&mut self) -> Option<Bytes> {
-        let rest = self.splitter.take()?.take_rest();
-        (self.added.any() && !rest.is_empty()).then_some(rest)
+    /// Takes a frame of the upstream, its error or its end.
+    fn take_frame(&mut self, frame: Option<Result<Frame<Bytes>, BodyError>>) {
+        match frame.map(|frame| frame.map(Frame::into_data)) {
+            Some(Ok(Ok(bytes))) => self.received(bytes),
+            Some(Ok(Err(trailers))) => self.last = Some(Last::Trailers(trailers)),
+            Some(Err(error)) => {
+                tracing::debug!(%error, "the upstream broke off in the middle of a stream");
+                self.exchange.end(outcome_of(&error));
+                self.pass_rest();
+                self.last = Some(Last::Error(error));
+            }
+            None => {
+                self.exchange.end_of_answer();
+                self.pass_rest();
+                self.last = Some(Last::End);
+            }
+        }
+    }
+
+    fn pass_rest(&mut self) {
+        if let Some(mut splitter) = self.splitter.take().filter(|_| self.added.any()) {
+            self.ready.push(splitter.take_rest());
+        }
     }
 }
 
@@ -215,36 +238,28 @@ impl Body for ObservedStream {
     type Error = BodyError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        loop {
-            if let Some(bytes) = self.ready.pop_front() {
-                return Poll::Ready(Some(Ok(Frame::data(bytes))));
+        // What has arrived is passed on together: a frame costs more than the copy of an event.
+        while !self.ready.is_full() && self.last.is_none() {
+            match Pin::new(&mut self.upstream).poll_frame(cx) {
+                Poll::Ready(frame) => self.take_frame(frame),
+                Poll::Pending if self.ready.is_empty() => return Poll::Pending,
+                Poll::Pending => break,
             }
-            if let Some(last) = self.last.take() {
-                if last.is_err() && !std::mem::replace(&mut self.is_flushed, true) {
-                    // The server writes its buffer when a body is pending but not after an error, so the events before it would be lost.
-                    self.last = Some(last);
-                    cx.waker().wake_by_ref();
-                    return Poll::Pending;
-                }
-                return Poll::Ready(Some(last));
+        }
+        if let Some(bytes) = self.ready.take() {
+            return Poll::Ready(Some(Ok(Frame::data(bytes))));
+        }
+        match self.last.take() {
+            Some(Last::Trailers(trailers)) => Poll::Ready(Some(Ok(trailers))),
+            Some(Last::Error(error)) if !std::mem::replace(&mut self.is_flushed, true) => {
+                // The server writes its buffer when a body is pending but not after an error, so the events before it would be lost.
+                self.last = Some(Last::Error(error));
+                cx.waker().wake_by_ref();
+                Poll::Pending
             }
-            match std::task::ready!(Pin::new(&mut self.upstream).poll_frame(cx)) {
-                Some(Ok(frame)) => match frame.into_data() {
-                    Ok(bytes) => self.received(bytes),
-                    Err(trailers) => self.last = Some(Ok(trailers)),
-                },
-                Some(Err(error)) => {
-                    tracing::debug!(%error, "the upstream broke off in the middle of a stream");
-                    self.exchange.end(outcome_of(&error));
-                    let rest = self.rest();
-                    self.ready.extend(rest);
-                    self.last = Some(Err(error));
-                }
-                None => {
-                    self.exchange.end_of_answer();
-                    let Some(rest) = self.rest() else { return Poll::Ready(None) };
-                    self.ready.push_back(rest);
-                }
+            last => {
+                self.last = Some(Last::End);
+                Poll::Ready(if let Some(Last::Error(error)) = last { Some(Err(error)) } else { None })
             }
         }
     }

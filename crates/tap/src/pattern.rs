@@ -1,12 +1,15 @@
 //! Events of a stream that differ from an earlier one in their words and ids only, which is nearly all of them: they are
 //! compared instead of parsed.
 //!
-//! Limits: text with escapes, lists of ids with spaces and everything else that is not plain is left to the parser.
+//! Limits: text with escapes, lists of ids with spaces or of more than 16, and everything else that is not plain is left to the parser.
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 
 use super::event::{ChunkKind, StreamEvent};
 use net::wire::span_in;
+
+/// Maximum number of ids of an event that is recognised.
+const MAX_IDS: usize = 16;
 
 /// Bytes of an event around its text and its ids.
 #[derive(Debug, PartialEq, Eq)]
@@ -29,7 +32,30 @@ pub(super) struct Hit<'a> {
     pub(super) text: &'a str,
     pub(super) weight: usize,
     /// The ids, and the span of their list in the event.
-    pub(super) ids: Option<(Vec<u32>, Range<usize>)>,
+    pub(super) ids: Option<(FewIds, Range<usize>)>,
+}
+
+/// Token ids of an event, which are seldom more than one or two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct FewIds {
+    ids: [u32; MAX_IDS],
+    count: usize,
+}
+
+impl Deref for FewIds {
+    type Target = [u32];
+
+    fn deref(&self) -> &[u32] {
+        self.ids.get(..self.count).unwrap_or_default()
+    }
+}
+
+impl FewIds {
+    fn push(&mut self, id: u32) -> Option<()> {
+        *self.ids.get_mut(self.count)? = id;
+        self.count += 1;
+        Some(())
+    }
 }
 
 impl Pattern {
@@ -84,15 +110,16 @@ impl Pattern {
     }
 }
 
-/// Reads a list like `[1,23]`, written without a space.
-fn plain_list(list: &[u8]) -> Option<Vec<u32>> {
-    let inner = std::str::from_utf8(list.strip_prefix(b"[")?.strip_suffix(b"]")?).ok()?;
-    let number = |digits: &str| {
-        let is_plain =
-            digits.bytes().all(|byte| byte.is_ascii_digit()) && (digits.len() == 1 || !digits.starts_with('0'));
-        is_plain.then(|| digits.parse().ok()).flatten()
-    };
-    inner.split(',').map(number).collect()
+/// Reads a list like `[1,23]`, written without a space; `None` for a long one.
+fn plain_list(list: &[u8]) -> Option<FewIds> {
+    let mut ids = FewIds::default();
+    for digits in list.strip_prefix(b"[")?.strip_suffix(b"]")?.split(|byte| *byte == b',') {
+        let is_plain = digits.first().is_some_and(|first| *first != b'0') || digits == b"0";
+        let digit = |byte: &u8| byte.is_ascii_digit().then(|| u32::from(byte - b'0'));
+        let id = digits.iter().try_fold(0_u32, |id, byte| id.checked_mul(10)?.checked_add(digit(byte)?))?;
+        ids.push(is_plain.then_some(id)?)?;
+    }
+    Some(ids)
 }
 
 #[cfg(test)]
@@ -128,13 +155,16 @@ data:{"choices":[{"delta":{"role":"assistant","content":"WORDS"},"token_ids":IDS
         for shape in SHAPES {
             let first = event(shape, "Hello", "[7]");
             let pattern = Pattern::of(&first, &StreamEvent::read(payload(&first)).unwrap()).unwrap();
-            for (text, list) in [("Hello", "[7]"), (" wörld \u{2028}", "[1,22,4294967295]"), ("{}", "[0]")] {
+            let sixteen = format!("{:?}", [7; 16]).replace(' ', "");
+            for (text, list) in
+                [("Hello", "[7]"), (" wörld \u{2028}", "[1,22,4294967295]"), ("{}", "[0]"), ("a", &*sixteen)]
+            {
                 let raw = event(shape, text, list);
                 let hit = pattern.hit(&raw).unwrap();
                 let parsed = StreamEvent::read(payload(&raw)).unwrap();
                 let choice = &parsed.choices[0];
                 assert_eq!((vec![(PLAIN, hit.text.to_owned())], hit.weight), (choice.texts(), choice.weight()));
-                assert_eq!(hit.ids.as_ref().map(|(ids, _)| ids.clone()), ids(choice.token_ids));
+                assert_eq!(hit.ids.as_ref().map(|(ids, _)| ids.to_vec()), ids(choice.token_ids));
                 assert!(hit.ids.is_none_or(|(_, span)| &raw[span] == list.as_bytes()));
                 assert_eq!((pattern.index, choice.finish_reason.as_deref()), (choice.index, None));
             }
@@ -158,6 +188,7 @@ data:{"choices":[{"delta":{"role":"assistant","content":"WORDS"},"token_ids":IDS
             ("a", "[+1]"),
             ("a", "[1,]"),
             ("a", "[1],\"token_ids\":[1]"),
+            ("a", "[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]"),
         ] {
             assert_eq!(pattern.hit(&event(shape, text, list)), None, "{text} {list}");
         }

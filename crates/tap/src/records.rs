@@ -146,12 +146,12 @@ impl Iterator for Records<'_> {
         self.add_prompt(&mut record, choice.prompt_ids.take());
         let counted = self.counted.or(scored.map(|scored| scored.output));
         if self.has_choices {
-            record = self.assembler.with_choice(record, choice, self.trusted, counted);
+            self.assembler.add_choice(&mut record, choice, self.trusted, counted);
         }
         if let Some(prompt) = scored.and_then(|scored| scored.prompt).filter(|_| record.prompt_tokens == 0) {
             record.prompt_tokens = prompt;
         }
-        let mut record = with_logprobs(record, logprobs, &self.requested);
+        add_logprobs(&mut record, logprobs, &self.requested);
         if let Some(first) = self.first.take() {
             self.add_first(&mut record, first);
         }
@@ -198,13 +198,12 @@ impl Records<'_> {
 }
 
 /// Adds log probabilities to a record.
-fn with_logprobs(mut record: Record, seen: ObservedLogprobs, requested: &RequestedLogprobs) -> Record {
+fn add_logprobs(record: &mut Record, seen: ObservedLogprobs, requested: &RequestedLogprobs) {
     let RecordedLogprobs { output, prompt, is_dropped } = seen.record(record.output_tokens, requested);
     (record.logprobs, record.prompt_logprobs) = (output, prompt);
     if is_dropped {
         record.extra.insert("logprobs_dropped".to_owned(), json!(true));
     }
-    record
 }
 
 /// Converts a request's body for the record: JSON if it is JSON, else text.

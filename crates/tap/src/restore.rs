@@ -5,6 +5,8 @@
 //! stay on the event that repeats it, where the engine returns them unrequested. Added usage: the usage event is dropped,
 //! and `system_fingerprint`, which moved to it, goes back to the last event of each choice.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
@@ -24,6 +26,8 @@ pub(super) enum Restored {
     Dropped,
     /// Replaced by these bytes.
     Edited(Bytes),
+    /// As it is, but for a list of ids at this place, which is `null`.
+    Nulled(Range<usize>),
 }
 
 /// Restores one event of a stream; `parsed` is its payload.
@@ -107,6 +111,7 @@ mod tests {
         match restore_event(&event, &data, &parsed, added, fingerprint) {
             Restored::Kept => Some(payload.to_owned()),
             Restored::Dropped => None,
+            Restored::Nulled(list) => panic!("events are recognised elsewhere: {list:?}"),
             Restored::Edited(bytes) => {
                 let text = String::from_utf8(bytes.to_vec()).unwrap();
                 Some(text.strip_prefix("data: ").unwrap().strip_suffix("\n\n").unwrap().to_owned())

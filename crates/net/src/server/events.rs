@@ -32,6 +32,8 @@ const WRITE_SIZE: usize = 64 * 1024;
 /// Capacity in bytes above which a buffer is freed while a stream waits.
 const KEPT_CAPACITY: usize = 1024;
 
+const HEX: &[u8; 16] = b"0123456789ABCDEF";
+
 /// The end of a stream.
 #[derive(Debug)]
 pub(super) enum Sent {
@@ -143,10 +145,17 @@ fn chunk(out: &mut BytesMut, data: impl Buf) {
     // An empty chunk would end the body.
     if data.has_remaining() {
         out.reserve(data.remaining() + 20);
-        let _ = write!(out, "{:X}\r\n", data.remaining());
+        put_hex(out, data.remaining());
+        out.put_slice(b"\r\n");
         out.put(data);
         out.put_slice(b"\r\n");
     }
+}
+
+/// Writes a number in hexadecimal digits, without the machinery of formats, which costs as much as an event.
+fn put_hex(out: &mut BytesMut, number: usize) {
+    let digits = (usize::BITS - number.leading_zeros()).div_ceil(4).max(1);
+    out.extend((0..digits).rev().filter_map(|place| HEX.get((number >> (4 * place)) & 0xf)));
 }
 
 /// Encodes the head of a response as hyper does.
@@ -208,6 +217,15 @@ mod tests {
 
     const HEAD: &str =
         "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ndate: then\r\ntransfer-encoding: chunked\r\n\r\n";
+
+    #[test]
+    fn sizes_are_hexadecimal() {
+        for size in [0, 1, 0xf, 0x10, 0xff, 0x100, 0xabc0, 0x12_3456, usize::MAX] {
+            let mut out = BytesMut::new();
+            put_hex(&mut out, size);
+            assert_eq!(out, format!("{size:X}"));
+        }
+    }
 
     #[tokio::test]
     async fn chunks_are_framed_however_small_the_pipe_is() {

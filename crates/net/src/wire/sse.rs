@@ -119,24 +119,16 @@ fn ends_standard_line(before: &[u8], end: Option<&u8>) -> bool {
 }
 
 impl Event {
-    /// Returns the payload: the `data` lines, joined by line feeds. `None` for comments and events without data.
+    /// Returns the payload, as [`event_data`] does.
     #[must_use]
     pub fn data(&self) -> Option<Cow<'_, [u8]>> {
-        let mut lines = self.values(b"data");
-        let first = lines.next()?;
-        let Some(second) = lines.next() else { return Some(Cow::Borrowed(first)) };
-        let mut joined = [first, b"\n", second].concat();
-        for line in lines {
-            joined.push(b'\n');
-            joined.extend_from_slice(line);
-        }
-        Some(Cow::Owned(joined))
+        event_data(&self.raw)
     }
 
     /// Returns the event's name.
     #[must_use]
     pub fn name(&self) -> Option<&[u8]> {
-        self.values(b"event").last()
+        event_name(&self.raw)
     }
 
     /// Returns whether the payload is the `[DONE]` that ends OpenAI streams.
@@ -154,15 +146,38 @@ impl Event {
             (name, value.strip_prefix(b" ").unwrap_or(value))
         })
     }
+}
 
-    fn values<'a>(&'a self, name: &'static [u8]) -> impl Iterator<Item = &'a [u8]> {
-        self.raw.split(|byte| *byte == b'\n').filter_map(move |line| {
-            let line = line.strip_suffix(b"\r").unwrap_or(line);
-            let rest = line.strip_prefix(name)?;
-            let value = if rest.is_empty() { rest } else { rest.strip_prefix(b":")? };
-            Some(value.strip_prefix(b" ").unwrap_or(value))
-        })
+/// Returns the payload of an event: the `data` lines, joined by line feeds. `None` for comments and events without data.
+#[must_use]
+pub fn event_data(raw: &[u8]) -> Option<Cow<'_, [u8]>> {
+    let mut lines = values(raw, b"data");
+    let first = lines.next()?;
+    let Some(second) = lines.next() else { return Some(Cow::Borrowed(first)) };
+    let mut joined = [first, b"\n", second].concat();
+    for line in lines {
+        joined.push(b'\n');
+        joined.extend_from_slice(line);
     }
+    Some(Cow::Owned(joined))
+}
+
+/// Returns an event's name.
+#[must_use]
+pub fn event_name(raw: &[u8]) -> Option<&[u8]> {
+    values(raw, b"event").last()
+}
+
+fn values<'a>(raw: &'a [u8], name: &'static [u8]) -> impl Iterator<Item = &'a [u8]> {
+    let mut from = 0;
+    let ends = memchr::memchr_iter(b'\n', raw).chain([raw.len()]);
+    let lines = ends.filter_map(move |end| raw.get(std::mem::replace(&mut from, end + 1)..end));
+    lines.filter_map(move |line| {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let rest = line.strip_prefix(name)?;
+        let value = if rest.is_empty() { rest } else { rest.strip_prefix(b":")? };
+        Some(value.strip_prefix(b" ").unwrap_or(value))
+    })
 }
 
 /// Encodes an event; each line of its data becomes a `data` field.

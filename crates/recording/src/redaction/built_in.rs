@@ -86,6 +86,14 @@ impl BuiltIn {
         self.patterns.iter().enumerate().filter(move |(at, _)| bits & (1_u64 << at) != 0).map(|(_, compiled)| compiled)
     }
 
+    /// Returns true if it is certain that none of these patterns matches a text, nor any text that is this one over and over, in which
+    /// it stands for a kilobyte or more: what has no sign is short.
+    pub(super) fn has_no_trace(&self, text: &str, enabled: u64) -> bool {
+        let possible = self.possible(text) & enabled;
+        let mut unsigned = self.chosen(possible & self.always);
+        possible & !self.always == 0 && unsigned.all(|it| it.regex().is_some_and(|regex| !regex.is_match(text)))
+    }
+
     /// The patterns that a text can match: a bit for each.
     pub(super) fn possible(&self, text: &str) -> u64 {
         let all = all();
@@ -112,5 +120,32 @@ mod tests {
         assert_eq!(built_in.chosen(all()).count(), BUILT_IN.len());
         assert!(BUILT_IN.len() < 64 && built_in.signs.is_some());
         assert_eq!((secrets() | personal(ALL), secrets() & personal(ALL)), (all(), 0));
+    }
+
+    #[test]
+    fn what_has_no_sign_is_short_and_in_one_piece() {
+        // Without escapes and classes, an expression has no sign of what repeats without end, and none matches a zero byte.
+        let simple = Regex::new(r"\\[^sSwWdD]|\[[^\]^]+\]").unwrap();
+        let counts = Regex::new(r"\{[0-9]+(?:,[0-9]+)?\}").unwrap();
+        let built_in = BuiltIn::shared();
+        for Compiled { pattern, .. } in built_in.chosen(built_in.always) {
+            let rest = simple.replace_all(pattern.regex, "");
+            let rest = counts.replace_all(&rest, "");
+            assert!(!rest.contains(['*', '+', '{', '[', '.', '\\']), "{}: {rest}", pattern.name);
+        }
+    }
+
+    #[test]
+    fn only_what_can_hold_nothing_has_no_trace() {
+        let built_in = BuiltIn::shared();
+        for (text, expected) in [
+            ("chat.completion.chunk ".repeat(60), true),
+            ("a word".to_owned(), true),
+            ("4111111111111112".to_owned(), false),
+            ("sk-".to_owned(), false),
+        ] {
+            assert_eq!(built_in.has_no_trace(&text, secrets()), expected, "{text}");
+        }
+        assert!(!built_in.has_no_trace("555-123-4567", all()) && built_in.has_no_trace("555-123-4567", secrets()));
     }
 }

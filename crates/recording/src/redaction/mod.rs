@@ -36,6 +36,6 @@ pub use super::field_path::PathError;
 pub use named_values::NamedValues;
 pub use patterns::{Shape, shapes};
 pub use placeholder::{NoPlaceholder, Placeholder, has_placeholder, placeholders};
-pub use redactor::{Checkpoint, Find, Redactor, Seen};
+pub use redactor::{Checkpoint, Find, Redactor, Seen, looks_like_json};
 pub use restore::Values;
 pub use rules::{Rules, RulesError};

@@ -4,6 +4,8 @@
 
 mod json;
 
+pub use json::looks_like_json;
+
 use std::{
     collections::{HashMap, HashSet},
     fmt,
@@ -20,12 +22,18 @@ use super::{
     edits::{Edit, apply, apply_to_pieces, elided, narrowed},
     known::Known,
     names,
-    placeholder::{PLACEHOLDER, placeholders},
+    placeholder::{PLACEHOLDER, has_placeholder, placeholders},
     trail::Trail,
 };
 
 /// Shorter texts, in bytes, are searched again.
 const SHORTEST_REMEMBERED: usize = 64;
+
+/// What no shape without a sign has in it: pieces between which it stands are searched as one text.
+const APART: &str = "\0";
+
+/// Bytes of a text that repeats itself in which whatever has no sign is found, if it is found at all.
+const PERIODIC: usize = 1024;
 
 /// Bytes of work that one record may take: each byte counts once for each expression that is tried on it.
 const BUDGET: u64 = 2 << 30;
@@ -204,6 +212,28 @@ impl<'a> Redactor<'a> {
     #[must_use]
     pub fn is_exhausted(&self) -> bool {
         self.work > self.budget
+    }
+
+    /// Whether it is certain that these pieces of text hold nothing, each for itself.
+    #[must_use]
+    pub fn finds_nothing_in<'t>(&mut self, pieces: impl Iterator<Item = &'t str> + Clone) -> bool {
+        let mut joined = String::new();
+        pieces.clone().for_each(|piece| joined.extend([piece, APART]));
+        self.work += joined.len() as u64;
+        self.has_no_trace(&joined) || pieces.into_iter().all(|piece| self.spans(piece).is_empty())
+    }
+
+    /// Whether it is certain that a text that stands so many times, without anything between, holds nothing.
+    #[must_use]
+    pub fn finds_nothing_in_repeated(&mut self, text: &str, count: usize) -> bool {
+        let enough = PERIODIC.div_ceil(text.len().max(1)) + 1;
+        let some = text.repeat(count.min(enough));
+        self.work += some.len() as u64;
+        (count > enough && self.has_no_trace(&some)) || self.spans(&text.repeat(count)).is_empty()
+    }
+
+    fn has_no_trace(&self, text: &str) -> bool {
+        self.seen.0.known.is_empty() && !has_placeholder(text) && self.rules.has_no_trace(text)
     }
 
     /// Notes the secrets that JSON text names, to be found in whatever is redacted after, without their names too.

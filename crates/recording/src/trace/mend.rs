@@ -10,7 +10,7 @@ use std::{io, time::Duration};
 use super::{
     Chunk, Record,
     error::Defect,
-    raw::{self, KEYS, Spelled},
+    raw::{self, KEYS, Part, Spelled},
     rules::MOST_TOKENS,
     source::LONGEST_LINE,
 };
@@ -62,11 +62,38 @@ fn drop_ambiguous(record: &mut Record) -> bool {
 /// Spells a record; what the reader would find wrong with it.
 fn attempt(record: &Record, prompt_of: Option<u32>, line: &mut Vec<u8>) -> io::Result<Vec<Defect>> {
     line.clear();
-    serde_json::to_writer(&mut *line, &Spelled { record, prompt_of })?;
-    if line.len() as u64 + 1 >= LONGEST_LINE {
-        return Ok(vec![Defect::line("is longer than any reader takes")]);
+    // A sound response breaks no rule, and to read it again would be most of the work.
+    let Some(response) = record.response.as_deref().filter(|response| response.is_sound()) else {
+        serde_json::to_writer(&mut *line, &Spelled { record, prompt_of, part: Part::Whole })?;
+        return Ok(if is_long(line) { vec![too_long()] } else { broken_rules(line) });
+    };
+    serde_json::to_writer(&mut *line, &Spelled { record, prompt_of, part: Part::BeforeResponse })?;
+    line.pop();
+    let before = line.len();
+    let rest = serde_json::to_vec(&Spelled { record, prompt_of, part: Part::AfterResponse })?;
+    let rest = [if rest.len() > 2 { &b","[..] } else { b"" }, rest.get(1..).unwrap_or_default()].concat();
+    line.extend_from_slice(&rest);
+    let defects = if is_long(line) { vec![too_long()] } else { broken_rules(line) };
+    if !defects.is_empty() {
+        return Ok(defects);
     }
-    Ok(raw::parse(line).map_or_else(|defects| defects, |raw| raw.broken_rules()))
+    line.truncate(before);
+    line.extend_from_slice(b",\"response\":");
+    serde_json::to_writer(&mut *line, response)?;
+    line.extend_from_slice(&rest);
+    Ok(if is_long(line) { vec![too_long()] } else { Vec::new() })
+}
+
+fn broken_rules(line: &[u8]) -> Vec<Defect> {
+    raw::parse(line).map_or_else(|defects| defects, |raw| raw.broken_rules())
+}
+
+fn is_long(line: &[u8]) -> bool {
+    line.len() as u64 + 1 >= LONGEST_LINE
+}
+
+fn too_long() -> Defect {
+    Defect::line("is longer than any reader takes")
 }
 
 fn mend(record: &mut Record, field: Option<&'static str>) {
@@ -150,8 +177,16 @@ mod tests {
     use proptest::{collection::vec, option, prelude::*, sample::select};
     use serde_json::{Map, Value, json};
 
+    use std::sync::Arc;
+
     use super::*;
-    use crate::trace::{Endpoint, FinishReason, ItlSummary, Logprobs, Outcome, StepContext, TokenLogprobs};
+    use crate::{
+        cassette::Moment,
+        trace::{
+            ContentSource, Endpoint, FinishReason, ItlSummary, Logprobs, Outcome, Response, ResponseContent,
+            StepContext, TokenLogprobs,
+        },
+    };
 
     fn durations() -> impl Strategy<Value = Duration> {
         prop_oneof![
@@ -299,6 +334,32 @@ mod tests {
         let deep = Record { request: Some(deep(130)), endpoint: Some(Endpoint::Chat), ..streamed(&[1, 1], 2) };
         let read = repaired(&Record { params: json!({"n": 1}).as_object().unwrap().clone(), ..deep }).0;
         assert_eq!((read.request, read.params.len(), read.endpoint), (None, 1, Some(Endpoint::Chat)));
+    }
+
+    #[test]
+    fn a_line_has_its_response_where_the_keys_have_it() {
+        let moment = |ms, data: &str| Moment(ms, Some(data.to_owned()), None);
+        for content in [
+            ResponseContent::Events(vec![moment(1.25, "{\"a\":\"\u{1}\"}"), moment(2.0, "[DONE]")]),
+            ResponseContent::Body(vec![0xff, b'"']),
+            ResponseContent::Events(vec![moment(-1.0, "")]),
+        ] {
+            let source = Some(ContentSource::Events);
+            let response = Some(Arc::new(Response { content, ..Response::default() }));
+            for (extra, content_source) in [(json!({"x": {"response": 0}}), source), (json!({}), None)] {
+                let extra = extra.as_object().unwrap().clone();
+                let record = Record { response: response.clone(), content_source, extra, ..streamed(&[1, 1], 2) };
+                let mut line = Vec::new();
+                let defects = spell(&record, None, &mut line).unwrap();
+                if defects.is_empty() {
+                    let whole = Spelled { record: &record, prompt_of: None, part: Part::Whole };
+                    assert_eq!(line, serde_json::to_vec(&whole).unwrap());
+                    assert_eq!(read_back(&line).unwrap(), record);
+                } else {
+                    assert!(!record.response.unwrap().is_sound());
+                }
+            }
+        }
     }
 
     #[test]

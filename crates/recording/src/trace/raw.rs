@@ -70,16 +70,20 @@ macro_rules! lines {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 let mut map = serializer.serialize_map(None)?;
                 $(
-                    $(if let Some(value) = Field::<$type>::shown(&self.record.$field)
-                        .filter(|_| self.shows(stringify!($key)))
+                    $(if self.shows(stringify!($key))
+                        && let Some(value) = Field::<$type>::shown(&self.record.$field)
                     {
                         map.serialize_entry(stringify!($key), &value)?;
                     })?
-                    $(if let Some(value) = self.$shown() {
+                    $(if self.shows(stringify!($key))
+                        && let Some(value) = self.$shown()
+                    {
                         map.serialize_entry(stringify!($key), &value)?;
                     })?
                 )+
-                self.record.extra.iter().try_for_each(|(key, value)| map.serialize_entry(key, value))?;
+                if self.part != Part::BeforeResponse {
+                    self.record.extra.iter().try_for_each(|(key, value)| map.serialize_entry(key, value))?;
+                }
                 map.end()
             }
         }
@@ -219,6 +223,17 @@ pub(super) struct Spelled<'a> {
     pub(super) record: &'a Record,
     /// The choice that was written with the hashes of its prompt.
     pub(super) prompt_of: Option<u32>,
+    pub(super) part: Part,
+}
+
+/// Part of a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    Whole,
+    /// The keys before the response.
+    BeforeResponse,
+    /// Those after it.
+    AfterResponse,
 }
 
 /// A sequence that is written as it is walked.
@@ -232,9 +247,14 @@ impl<I: Iterator<Item: Serialize> + Clone> Serialize for Each<I> {
 
 /// What is written of the chunks: the step of the first one has no place in the public schema.
 impl Spelled<'_> {
-    /// Returns true for a key that no other choice was written with.
+    /// Returns true for a key of this part that no other choice was written with.
     fn shows(&self, key: &str) -> bool {
-        self.prompt_of.is_none() || !["block_hashes", "mm_hashes", "prompt_hash"].contains(&key)
+        let is_of_part = match self.part {
+            Part::Whole => true,
+            Part::BeforeResponse => !["response", "content_source"].contains(&key),
+            Part::AfterResponse => key == "content_source",
+        };
+        is_of_part && (self.prompt_of.is_none() || !["block_hashes", "mm_hashes", "prompt_hash"].contains(&key))
     }
 
     fn later(&self) -> &[Chunk] {

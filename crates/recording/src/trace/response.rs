@@ -56,6 +56,16 @@ impl Response {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
+    /// Returns true if it is read as it is written.
+    pub(super) fn is_sound(&self) -> bool {
+        match &self.content {
+            ResponseContent::Events(events) => {
+                events.iter().all(|Moment(ms, data, _)| *ms >= 0.0 && ms.is_finite() && data.is_some())
+            }
+            ResponseContent::Body(_) => true,
+        }
+    }
+
     /// The record's value for the source of its content.
     #[must_use]
     pub fn source(&self) -> ContentSource {

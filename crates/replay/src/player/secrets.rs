@@ -1,5 +1,6 @@
 //! Secrets in what is recorded, compared and shown.
 
+mod alike;
 mod events;
 mod lint;
 mod response;

@@ -241,6 +241,8 @@ fn put_names(value: &Value, all: &mut String) {
     }
 }
 
-pub(super) fn looks_like_json(text: &str) -> bool {
+/// Whether a text is searched as JSON where it is a string in JSON.
+#[must_use]
+pub fn looks_like_json(text: &str) -> bool {
     matches!(text.trim_start().as_bytes().first(), Some(b'{' | b'['))
 }

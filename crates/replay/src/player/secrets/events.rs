@@ -13,7 +13,11 @@ use super::{
     redact_texts,
     spelled::{has_tokens, leave_out_spelled, leave_out_tokens},
 };
-use recording::{cassette::SseEvent, children::children_mut, redaction::Redactor};
+use recording::{
+    cassette::{Moment, SseEvent},
+    children::children_mut,
+    redaction::Redactor,
+};
 
 /// Takes the secrets out of events: the texts at each place of them are searched as one, and then each for itself.
 pub(super) fn redact_events(redactor: &mut Redactor<'_>, events: &mut [SseEvent]) {
@@ -39,13 +43,19 @@ pub(super) fn redact_events(redactor: &mut Redactor<'_>, events: &mut [SseEvent]
     }
 }
 
+/// An event, its data as JSON where it is.
+pub(super) fn event_of(Moment(_, data, name): &Moment) -> SseEvent {
+    SseEvent { name: name.clone(), data: value_of(data.as_deref().unwrap_or_default()) }
+}
+
+fn value_of(data: &str) -> Value {
+    let parsed = serde_json::from_str::<Value>(data).ok().filter(|value| value.is_object() || value.is_array());
+    parsed.unwrap_or_else(|| Value::from(data))
+}
+
 /// Whether the data of events spell a secret together.
 pub(super) fn finds_across<'d>(redactor: &mut Redactor<'_>, data: impl Iterator<Item = &'d str>) -> bool {
-    let value = |data: &str| {
-        let parsed = serde_json::from_str::<Value>(data).ok().filter(|value| value.is_object() || value.is_array());
-        parsed.unwrap_or_else(|| Value::from(data))
-    };
-    let mut data: Vec<Value> = data.map(value).collect();
+    let mut data: Vec<Value> = data.map(value_of).collect();
     data.iter().for_each(|data| redactor.learn(data));
     let mut found = leave_out_spelled(redactor, &mut data.iter_mut().collect::<Vec<_>>());
     // The tokens of lists were searched by their ranks.

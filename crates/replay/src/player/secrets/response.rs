@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{redact_body, redact_events, spelled::has_tokens};
+use super::{alike::finds_nothing, events::event_of, redact_body, redact_events, spelled::has_tokens};
 use net::wire::recorded_json_as_utf8;
 use recording::{
     cassette::{Moment, SseEvent},
@@ -42,12 +42,11 @@ fn clean_body(redactor: &mut Redactor<'_>, body: &[u8]) -> Option<Vec<u8>> {
 }
 
 fn redact_moments(redactor: &mut Redactor<'_>, moments: &mut [Moment]) -> bool {
-    let event = |Moment(_, data, name): &Moment| {
-        let data = data.clone().unwrap_or_default();
-        let parsed = serde_json::from_str::<Value>(&data).ok().filter(|value| value.is_object() || value.is_array());
-        SseEvent { name: name.clone(), data: parsed.unwrap_or(Value::String(data)) }
-    };
-    let before: Vec<SseEvent> = moments.iter().map(event).collect();
+    !finds_nothing(redactor, moments) && redact_each(redactor, moments)
+}
+
+fn redact_each(redactor: &mut Redactor<'_>, moments: &mut [Moment]) -> bool {
+    let before: Vec<SseEvent> = moments.iter().map(event_of).collect();
     let mut after = before.clone();
     redact_events(redactor, &mut after);
     let mut found = false;
@@ -87,5 +86,68 @@ mod tests {
         let mut body = Response { content: ResponseContent::Body(b"{\"a\": 1}".to_vec()), ..Response::default() };
         assert!(!redact_response(&mut Redactor::new(&rules), &mut body));
         assert_eq!(body.content, ResponseContent::Body(b"{\"a\": 1}".to_vec()));
+    }
+
+    /// An event with this text: of one of two choices, in several shapes.
+    fn moment((choice, shape, text): (usize, usize, &str)) -> Moment {
+        let text = serde_json::to_string(text).unwrap();
+        let id = ["chatcmpl-1", "mistral", "4111", "\u{0}"][shape % 4];
+        let data = match shape {
+            0..=3 => {
+                format!(r#"{{"id":"{id}","choices":[{{"index":{choice},"delta":{{"content":{text}}}}}],"model":"m"}}"#)
+            }
+            4 => format!(
+                r#"{{"choices":[{{"index":{choice},"delta":{{"tool_calls":[{{"function":{{"arguments":{text}}}}}]}}}}]}}"#
+            ),
+            5 => format!(r#"{{"choices":[{{"text":{text}}},{{"text":"x"}}]}}"#),
+            6 => format!(r#"{{"password":{{"content":{text}}}}}"#),
+            7 => format!(r#"{{"name":{text},"value":"hunter2hunter2","content":"c"}}"#),
+            _ => text.trim_matches('"').to_owned(),
+        };
+        Moment(1.0, Some(data), (shape == 1).then(|| "message".to_owned()))
+    }
+
+    fn both(rules: &Rules, mut moments: Vec<Moment>) -> bool {
+        let (mut quick, mut slow) = (Redactor::new(rules), Redactor::new(rules));
+        let is_clean = finds_nothing(&mut quick, &moments);
+        let before = moments.clone();
+        assert!(!(is_clean && redact_each(&mut slow, &mut moments)), "{before:#?}\n{moments:#?}");
+        assert!(!is_clean || before == moments);
+        is_clean
+    }
+
+    #[test]
+    fn most_streams_are_found_to_hold_nothing_at_once() {
+        let rules = Rules::default();
+        let texts = ["Hello", " world", ",\n\"so\" ", "é", " [", "1]", " key", " is", " 7"];
+        for shape in [0, 1, 4] {
+            let turns = (0..60).map(|at| moment((at % 2, shape, texts[at % texts.len()])));
+            assert!(both(&rules, turns.chain([Moment(2.0, Some("[DONE]".to_owned()), None)]).collect()), "{shape}");
+        }
+        for (shape, text) in [(5, "word"), (6, "word"), (7, "password")] {
+            assert!(!both(&rules, (0..60).map(|_| moment((0, shape, text))).collect()), "{shape}");
+        }
+        // An id of four digits that all events repeat may be a card's number to a search of all of them.
+        for count in 1..30 {
+            both(&rules, (0..count).map(|_| moment((0, 2, "word"))).collect());
+        }
+    }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig { failure_persistence: None, ..proptest::prelude::ProptestConfig::with_cases(400) })]
+        #[test]
+        fn what_is_found_to_hold_nothing_holds_nothing(
+            shapes in proptest::collection::vec(0_usize..9, 1..3),
+            parts in proptest::collection::vec((0_usize..2, 0_usize..8, 0_usize..22), 1..40),
+        ) {
+            const TEXTS: [&str; 22] = [
+                "ghp_abcdefghijklm", "nopqrstuvwxyz0123456789", " ", "{\"password\":\"", "hunter2hunter2", "\"}", "x", "\n", "%67", "hp_",
+                "[REDACTED:", "email:1]", "4111", "1111", "-", "jane@example", ".org", "pass", "word", "=", "\u{0}", "",
+            ];
+            let of = |(choice, shape, text): (usize, usize, usize)| moment((choice, shapes[usize::from(shape == 0) % shapes.len()], TEXTS[text]));
+            let moments: Vec<Moment> = parts.into_iter().map(of).collect();
+            both(&Rules::all(), moments.clone());
+            both(&Rules::default().pattern("own", "^pass|x$").unwrap().literal("word", "hp_x").unwrap(), moments);
+        }
     }
 }
