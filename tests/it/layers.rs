@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::support::tree;
 
 /// Folders or files, and the modules of their crate that they may not name: those above them, and their neighbours in `src`.
-const ABOVE: [(&[&str], &[&str]); 15] = [
+const ABOVE: [(&[&str], &[&str]); 16] = [
     (&["src/play"], &["tap", "inspect", "cli"]),
     (&["src/inspect"], &["tap", "play", "cli"]),
     (&["crates/text/src/python.rs"], &["prompt", "parsers"]),
@@ -29,6 +29,7 @@ const ABOVE: [(&[&str], &[&str]); 15] = [
             "capture",
             "mcp",
             "exchange",
+            "formats",
         ],
     ),
     (

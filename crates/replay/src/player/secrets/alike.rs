@@ -94,7 +94,7 @@ impl<'m> Alike<'m> {
         }
         let mut event = event_of(moment);
         let mut texts = Vec::new();
-        self.places.texts_of(&mut event.data, 0, &mut |place, text| texts.push((place, text.clone())));
+        self.places.texts_of(&mut event.data, &mut |place, text| texts.push((place, text.clone())));
         // What comes at a place is searched in its order: later texts there follow this event's.
         let shapes = &self.shapes;
         self.open
@@ -121,7 +121,7 @@ impl<'m> Alike<'m> {
         for shape in &self.shapes {
             let Some(event) = self.events.get_mut(shape.event) else { return false };
             let mut at = 0;
-            Places::default().texts_of(&mut event.data, 0, &mut |_, text| {
+            Places::default().texts_of(&mut event.data, &mut |_, text| {
                 if at == shape.nth {
                     shape.joined.clone_into(text);
                 }

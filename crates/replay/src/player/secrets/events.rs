@@ -146,7 +146,7 @@ impl Places {
     }
 
     /// Shows every text with its place.
-    fn texts_of(&mut self, data: &mut Value, each: &mut dyn FnMut(usize, &mut String)) {
+    pub(super) fn texts_of(&mut self, data: &mut Value, each: &mut dyn FnMut(usize, &mut String)) {
         self.visit(data, &mut |places, (place, name), value| {
             if name.is_some_and(|name| JSON.iter().any(|end| name.ends_with(end))) {
                 places.are_json.insert(place);
