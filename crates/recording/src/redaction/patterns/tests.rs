@@ -318,7 +318,7 @@ fn names_of_secrets_are_read_in_other_words_and_behind_characters_that_are_not_s
         "mysqld -pidfile99 | ps -p12345x",
         "token: 4096, token: cl100k_base, next token: electroencephalography",
         "token: 2026-11-24T12:00:00.000001, token: 1234567890123456789",
-        "next-page-token: CiAKGjBpNDd2Nmp2Zml2cXRwYjBpOXA",
+        "page.token: CiAKGjBpNDd2Nmp2Zml2cXRwYjBpOXA",
         "token: \u{200b}hello",
         "\u{1f468}\u{200d}\u{1f469}\u{200d}\u{1f467} a family, \u{feff}no secret",
     ] {
