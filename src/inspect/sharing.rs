@@ -39,13 +39,14 @@ pub(super) fn measure<'a>(prompts: impl Iterator<Item = &'a Prompt>) -> PrefixSh
     for prompt in prompts {
         let is_new = walked.insert(Arc::as_ptr(&prompt.blocks));
         let is_known = |hash: &&u64| seen.contains(*hash);
-        let chain = if is_new { prompt.blocks.iter().take_while(is_known).count() } else { prompt.blocks.len() } as u64;
+        let known = if is_new { prompt.blocks.iter().take_while(is_known).count() } else { prompt.blocks.len() };
+        let chain = known as u64;
         sharing.blocks += prompt.blocks.len() as u64;
         sharing.shared_blocks += chain;
         sharing.deepest_shared_chain = sharing.deepest_shared_chain.max(chain);
         if is_new {
             firsts.extend(prompt.blocks.first().copied());
-            seen.extend(prompt.blocks.iter().copied());
+            seen.extend(prompt.blocks.iter().skip(known).copied());
         }
         if let Some(hash) = prompt.whole.or(prompt.blocks.last().copied()) {
             sharing.duplicate_prompts += u64::from(!whole.insert((prompt.tokens, hash)));
