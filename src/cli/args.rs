@@ -3,6 +3,7 @@
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum, builder::BoolishValueParser};
 
 use crate::cli::{
+    build,
     cassette::CassetteCommand,
     flags::with_tags,
     inspect::InspectCommand,
@@ -42,7 +43,7 @@ Exit codes: 0 done, 1 the answer is no, 2 usage, 3 bad input data, 4 environment
 
 /// Record the token streams of a real LLM engine once and replay them for ever, without a GPU.
 #[derive(Debug, Parser)]
-#[command(name = "vllm-vcr", version, after_long_help = EXAMPLES, arg_required_else_help = true)]
+#[command(name = "vllm-vcr", version, long_version = build::LONG_VERSION, after_long_help = EXAMPLES, arg_required_else_help = true)]
 #[command(disable_help_subcommand = true)]
 pub(in crate::cli) struct Cli {
     #[command(flatten)]

@@ -8,6 +8,7 @@
 //! [`run`] is the only boundary that reports a failure: once, on stderr, with its causes and a hint.
 
 mod args;
+mod build;
 mod cassette;
 mod child;
 mod config_file;
@@ -15,12 +16,14 @@ mod escape;
 mod failure;
 mod flags;
 mod inspect;
+mod loading;
 mod logs;
 mod mcp;
 mod output;
 mod pages;
 mod play;
 mod player;
+mod progress;
 mod redaction;
 mod replay;
 mod runtime;

@@ -22,6 +22,11 @@ pub(in crate::cli) fn be_quiet() {
     IS_QUIET.store(true, Relaxed);
 }
 
+/// Returns true if notes are left out.
+pub(in crate::cli) fn is_quiet() -> bool {
+    IS_QUIET.load(Relaxed)
+}
+
 /// Writes all of `text` to stdout.
 pub(in crate::cli) fn print(text: &str) -> Result<ExitCode, Failure> {
     write(escape::text(text).as_bytes())

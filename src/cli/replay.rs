@@ -1,5 +1,7 @@
 //! `replay`: its flags, the plan that they describe, and its figures.
 
+mod outputs;
+
 use std::{num::NonZeroUsize, path::PathBuf, process::ExitCode, sync::Arc, thread, time::Duration};
 
 use clap::{Args, ValueEnum};
@@ -10,13 +12,14 @@ use tokio::sync::watch;
 use crate::{
     base::{stats::Summary, units::parse_duration},
     cli::{
+        build,
         failure::{Exit, Failure},
         output, runtime,
         values::Secret,
     },
     drive::{
         Arrivals, Drive, DriveError, Load, Plan, Results, Selection, Verdict, Workload, WorkloadError, drive,
-        prompt::Prompts, results::ResultsReport,
+        peers::PeerReport, prompt::Prompts, results::ResultsReport,
     },
     net::{
         server,
@@ -24,6 +27,8 @@ use crate::{
     },
     replay::meter::Slo,
 };
+
+use outputs::{OutputArgs, Saves};
 
 /// Send the requests of a recording at a server, when they were sent, and measure what comes back.
 ///
@@ -109,6 +114,8 @@ pub(in crate::cli) struct ReplayArgs {
     /// Prints one JSON object instead of text.
     #[arg(long)]
     pub(in crate::cli) json: bool,
+    #[command(flatten)]
+    pub(in crate::cli) outputs: OutputArgs,
 }
 
 /// How requests arrive.
@@ -158,8 +165,11 @@ const SHOWN: usize = 20;
 #[derive(Debug, Serialize)]
 struct Printed {
     version: &'static str,
+    commit: &'static str,
     verdict: Verdict,
     results: ResultsReport,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    printed_as: Vec<PeerReport>,
 }
 
 /// Sends the requests and prints the figures; exit code 1 where they may not be believed.
@@ -178,6 +188,7 @@ pub(in crate::cli) fn run(args: ReplayArgs) -> Result<ExitCode, Failure> {
         };
         let plan = Plan::of(&workload, load(&args), &selection);
         output::note(&format!("{}: {} requests in {} sessions\n", workload.name, plan.requests(), plan.sessions.len()));
+        let outputs = Saves::open(&args.outputs, &args, &workload)?;
         let (stop, stopped) = watch::channel(false);
         tokio::spawn(async move {
             shutdown.requested().await;
@@ -186,14 +197,21 @@ pub(in crate::cli) fn run(args: ReplayArgs) -> Result<ExitCode, Failure> {
         let warmup = args.warmup.unwrap_or_default();
         let results = Arc::new(Results::new(&workload, args.slo.unwrap_or_default(), warmup, args.check));
         let (allowed, as_json, planned) = (args.max_errors, args.json, number(plan.requests()));
+        let progress = outputs::progress(Arc::clone(&results), planned);
         let driven = drive(setup(args)?, Arc::new(workload), plan, Arc::clone(&results), stopped).await?;
+        drop(progress);
+        let (measured, run) = (results.measured(), Arc::clone(&results));
         let results = results.report();
         let verdict = Verdict::of(&results, &driven, planned, allowed);
         let code = if verdict.valid { ExitCode::SUCCESS } else { Exit::No.into() };
+        let printed_as = outputs.printed_as(&measured);
+        let printed = Printed { version: build::VERSION, commit: build::COMMIT, verdict, results, printed_as };
+        outputs.save(&printed, &run, &measured)?;
         if as_json {
-            output::print_json(&Printed { version: env!("CARGO_PKG_VERSION"), verdict, results })?;
+            output::print_json(&printed)?;
         } else {
-            output::print(&text(&verdict, &results))?;
+            let peers: String = printed.printed_as.iter().map(outputs::text).collect();
+            output::print(&(text(&printed.verdict, &printed.results) + &peers))?;
         }
         Ok(code)
     })
@@ -224,6 +242,7 @@ fn setup(args: ReplayArgs) -> Result<Drive, Failure> {
         idle: Some(args.timeout),
         prompts: Prompts { models: args.model, cache_salt: args.cache_salt, headers },
         out: args.out,
+        commit: Some(build::COMMIT.to_owned()),
         content: args.check,
         duration: args.duration,
         threads: threads.unwrap_or(NonZeroUsize::MIN),
@@ -243,7 +262,8 @@ fn text(verdict: &Verdict, results: &ResultsReport) -> String {
         format!("throughput {:.2} requests/s, {:.1} tokens/s", results.request_throughput, results.output_throughput),
     ];
     let counted = results.counted_by.iter().map(|(by, count)| format!("{count} by {}", by.name()));
-    lines.push(format!("tokens     {} ({})", results.output_tokens, counted.collect::<Vec<_>>().join(", ")));
+    let per_event = results.tokens_per_event.map_or(String::new(), |tokens| format!("; {tokens:.2} an event"));
+    lines.push(format!("tokens     {} ({}{per_event})", results.output_tokens, counted.collect::<Vec<_>>().join(", ")));
     if let (Some(requests), Some(tokens)) = (results.goodput, results.token_goodput) {
         lines.push(format!("goodput    {requests:.2} requests/s, {tokens:.1} tokens/s"));
     }
@@ -252,7 +272,8 @@ fn text(verdict: &Verdict, results: &ResultsReport) -> String {
         ("late", results.late_ms),
         ("TTFT", results.ttft_ms),
         ("TTFT, intended", results.ttft_intended_ms),
-        ("ITL", results.itl_ms),
+        (if results.has_exact_itl() { "ITL" } else { "ITL, estimated" }, results.itl_ms),
+        ("chunk gap", results.chunk_gap_ms.filter(|_| results.tokens_per_event.is_some_and(|tokens| tokens > 1.0))),
         ("TPOT", results.tpot_ms),
         ("E2E", results.e2e_ms),
         ("E2E, intended", results.e2e_intended_ms),

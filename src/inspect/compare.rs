@@ -12,7 +12,7 @@ use crate::{
     drive::steady::{self, Grouped, Interval, Ratio},
     inspect::{Gate, GateResult},
     recording::trace::{BadLines, Joined, Outcome, Record, Sources, TraceError, Warning, replay_key},
-    replay::meter,
+    replay::meter::{self, TokenGaps},
 };
 
 /// Gaps between tokens that are compared, of each trace.
@@ -277,7 +277,7 @@ impl Run {
     fn add(&mut self, record: &Record) {
         let choice = Choice::of(record, self.choices.len());
         if choice.end == End::Good {
-            meter::itl(record).for_each(|gap| self.gaps.add(choice.place, gap));
+            meter::itl(record).for_each(|gaps| self.gaps.add(choice.place, gaps));
         }
         self.choices.push(choice);
     }
@@ -355,15 +355,18 @@ impl Default for Gaps {
 }
 
 impl Gaps {
-    /// Adds a gap of the record at this place of the file.
-    fn add(&mut self, place: usize, gap: Duration) {
-        if self.seen.is_multiple_of(self.every) {
-            self.kept.push((place, gap));
-        }
-        self.seen += 1;
-        if self.kept.len() > MOST_GAPS {
-            self.kept = self.kept.iter().copied().step_by(2).collect();
-            self.every *= 2;
+    /// Adds gaps of the record at this place of the file.
+    fn add(&mut self, place: usize, gaps: TokenGaps) {
+        let until = self.seen + usize::try_from(gaps.tokens).unwrap_or(usize::MAX);
+        while self.seen < until {
+            if self.seen.is_multiple_of(self.every) {
+                self.kept.push((place, gaps.each));
+            }
+            self.seen = until.min(self.seen.saturating_add(1).next_multiple_of(self.every));
+            if self.kept.len() > MOST_GAPS {
+                self.kept = self.kept.iter().copied().step_by(2).collect();
+                self.every *= 2;
+            }
         }
     }
 
@@ -481,7 +484,7 @@ mod tests {
     #[test]
     fn gaps_in_memory_are_bounded_and_evenly_picked() {
         let mut gaps = Gaps::default();
-        (0..1_000_000_u32).for_each(|number| gaps.add(0, MS * number));
+        (0..1_000_000_u32).for_each(|number| gaps.add(0, TokenGaps { each: MS * number, tokens: 1 }));
         assert!((MOST_GAPS / 2..=MOST_GAPS).contains(&gaps.kept.len()), "{}", gaps.kept.len());
         let distances: Vec<Duration> = gaps.kept.windows(2).map(|two| two[1].1 - two[0].1).collect();
         assert!(distances.iter().all(|distance| *distance == MS * u32::try_from(gaps.every).unwrap()));

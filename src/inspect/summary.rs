@@ -1,6 +1,8 @@
 //! Traces in figures.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -9,7 +11,10 @@ use super::sharing::Prompt;
 use super::{Concurrency, PrefixSharing, concurrency, sharing};
 use crate::base::stats::{Counts, Durations, Summary};
 use crate::base::units::Millis;
-use crate::recording::trace::{BadLines, End, Joined, Meta, Record, Sources, TraceError, Warning, replay_key};
+use crate::recording::trace::{
+    BadLines, End, Endpoint, FinishReason, Joined, Meta, Outcome, Progress, Record, Sources, TraceError, Warning,
+    replay_key,
+};
 use crate::replay::meter;
 
 /// Summary of a trace. [`Display`](std::fmt::Display) formats it for people.
@@ -105,26 +110,29 @@ pub struct Latencies {
     pub first_event: Option<Summary>,
     /// Request to first token.
     pub ttft: Option<Summary>,
-    /// Gap between token-bearing chunks.
+    /// Gap between tokens.
     pub itl: Option<Summary>,
+    /// Gap between token-bearing chunks, however many tokens they hold.
+    pub chunk_gap: Option<Summary>,
     /// Mean time per token after the first.
     pub tpot: Option<Summary>,
     /// Request to last byte.
     pub e2e: Option<Summary>,
 }
 
-/// Reads traces and sums them up as one.
+/// Reads traces and sums them up as one; `progress` follows.
 ///
 /// # Errors
 /// When a file cannot be read to its end, or no line at all is a sound record; a file that was cut is no error.
-pub fn summary(sources: &Sources) -> Result<SummaryReport, TraceError> {
-    let (mut joined, mut tally) = (Joined::of(sources), Tally::default());
+pub fn summary(sources: &Sources, progress: &Arc<Progress>) -> Result<SummaryReport, TraceError> {
+    let (mut joined, mut tally) = (Joined::ahead(sources, progress), Tally::default());
     let mut heads: Vec<Head> = Vec::new();
     while let Some((path, mut reader)) = joined.next_file()? {
         let mut bad_lines = BadLines::default();
         while let Some((_, mut record)) = reader.next_sound(&mut bad_lines)? {
             joined.place(&mut record);
             tally.add(record);
+            progress.has_records(tally.records);
         }
         let warnings = reader.warnings().iter().map(Warning::to_string).collect();
         let (meta, end) = (reader.meta().clone(), reader.end().cloned());
@@ -180,18 +188,58 @@ impl Head {
 struct Tally {
     records: u64,
     requests: u64,
-    by: Breakdown,
+    by: Features,
     carrying: Counted,
     tokens: [Counts; 3],
-    times: [Durations; 5],
+    times: [Durations; 6],
     prompts: Vec<(Option<Duration>, Prompt)>,
     intervals: Vec<(Duration, Duration)>,
+}
+
+/// Records by feature, each by its own type: to spell one for each record would take longer than to read it.
+#[derive(Default)]
+struct Features {
+    endpoint: HashMap<Option<Endpoint>, u64>,
+    model: HashMap<Option<String>, u64>,
+    outcome: HashMap<Option<Outcome>, u64>,
+    finish_reason: HashMap<Option<FinishReason>, u64>,
+    status: HashMap<Option<u16>, u64>,
+    stream: HashMap<Option<bool>, u64>,
+}
+
+impl Features {
+    fn count(&mut self, record: &Record) {
+        count(&mut self.endpoint, &record.endpoint);
+        count(&mut self.model, &record.model);
+        count(&mut self.outcome, &record.outcome);
+        count(&mut self.finish_reason, &record.finish_reason);
+        count(&mut self.status, &record.status);
+        count(&mut self.stream, &record.stream);
+    }
+
+    fn breakdown(self) -> Breakdown {
+        Breakdown {
+            endpoint: spelled(self.endpoint),
+            model: spelled(self.model),
+            outcome: spelled(self.outcome),
+            finish_reason: spelled(self.finish_reason),
+            status: spelled(self.status),
+            stream: spelled(self.stream),
+        }
+    }
+}
+
+fn count<K: Clone + Eq + Hash>(counts: &mut HashMap<Option<K>, u64>, key: &Option<K>) {
+    match counts.get_mut(key) {
+        Some(count) => *count += 1,
+        None => drop(counts.insert(key.clone(), 1)),
+    }
 }
 
 impl Tally {
     fn add(&mut self, record: Record) {
         self.records += 1;
-        self.count_features(&record);
+        self.by.count(&record);
         self.count_carried(&record);
         self.time(&record);
         let [prompt, output, cached] = &mut self.tokens;
@@ -211,19 +259,6 @@ impl Tally {
         }
     }
 
-    fn count_features(&mut self, record: &Record) {
-        for (map, key) in [
-            (&mut self.by.endpoint, spelled(record.endpoint.as_ref())),
-            (&mut self.by.model, spelled(record.model.as_ref())),
-            (&mut self.by.outcome, spelled(record.outcome.as_ref())),
-            (&mut self.by.finish_reason, spelled(record.finish_reason.as_ref())),
-            (&mut self.by.status, spelled(record.status.as_ref())),
-            (&mut self.by.stream, spelled(record.stream.as_ref())),
-        ] {
-            *map.entry(key).or_default() += 1;
-        }
-    }
-
     fn count_carried(&mut self, record: &Record) {
         let carrying = &mut self.carrying;
         carrying.output_token_ids += u64::from(record.output_token_ids.is_some());
@@ -237,10 +272,11 @@ impl Tally {
     }
 
     fn time(&mut self, record: &Record) {
-        let [first_event, ttft, itl, tpot, e2e] = &mut self.times;
+        let [first_event, ttft, itl, chunk_gap, tpot, e2e] = &mut self.times;
         meter::first_event(record).into_iter().for_each(|time| first_event.record(time));
         meter::ttft(record).into_iter().for_each(|time| ttft.record(time));
-        meter::itl(record).for_each(|gap| itl.record(gap));
+        meter::itl(record).for_each(|gaps| itl.record_many(gaps.each, gaps.tokens));
+        meter::chunk_gaps(record).for_each(|gap| chunk_gap.record(gap));
         meter::tpot(record).into_iter().for_each(|time| tpot.record(time));
         meter::e2e(record).into_iter().for_each(|time| e2e.record(time));
     }
@@ -249,7 +285,7 @@ impl Tally {
         let Head { path, meta, end, warnings, bad_lines } = Head::all(heads);
         self.prompts.sort_by_key(|(arrival, _)| replay_key(*arrival));
         let [prompt, output, cached] = &self.tokens;
-        let [first_event, ttft, itl, tpot, e2e] = self.times.each_ref().map(Durations::summary);
+        let [first_event, ttft, itl, chunk_gap, tpot, e2e] = self.times.each_ref().map(Durations::summary);
         SummaryReport {
             path,
             meta,
@@ -260,7 +296,7 @@ impl Tally {
             requests: self.requests,
             duration_ms: span(&self.intervals),
             arrival_rate: arrival_rate(&self.intervals),
-            by: self.by,
+            by: self.by.breakdown(),
             tokens: Tokens {
                 prompt_total: prompt.total(),
                 output_total: output.total(),
@@ -269,7 +305,7 @@ impl Tally {
                 output: output.summary(),
                 cached: cached.summary(),
             },
-            latencies: Latencies { first_event, ttft, itl, tpot, e2e },
+            latencies: Latencies { first_event, ttft, itl, chunk_gap, tpot, e2e },
             sharing: (self.carrying.block_hashes > 0)
                 .then(|| sharing::measure(self.prompts.iter().map(|(_, prompt)| prompt))),
             carrying: self.carrying,
@@ -278,13 +314,18 @@ impl Tally {
     }
 }
 
-/// A value in the file's spelling.
-fn spelled<T: Serialize>(value: Option<&T>) -> String {
-    match value.map(serde_json::to_value) {
-        Some(Ok(serde_json::Value::String(text))) => text,
-        Some(Ok(other)) => other.to_string(),
-        Some(Err(_)) | None => "unknown".to_owned(),
+/// Counts of values in the file's spelling.
+fn spelled<K: Serialize>(counts: HashMap<Option<K>, u64>) -> BTreeMap<String, u64> {
+    let mut spelled = BTreeMap::new();
+    for (value, count) in counts {
+        let name = match value.map(serde_json::to_value) {
+            Some(Ok(serde_json::Value::String(text))) => text,
+            Some(Ok(other)) => other.to_string(),
+            Some(Err(_)) | None => "unknown".to_owned(),
+        };
+        *spelled.entry(name).or_default() += count;
     }
+    spelled
 }
 
 fn span(intervals: &[(Duration, Duration)]) -> Option<f64> {

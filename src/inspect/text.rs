@@ -102,13 +102,19 @@ impl SummaryReport {
     fn write_latencies(&self, f: &mut Formatter<'_>) -> fmt::Result {
         columns(f, "latency", "count")?;
         let times = &self.latencies;
+        // Without chunks of several tokens it would repeat the ITL.
+        let chunk_gap = times.chunk_gap.filter(|gap| times.itl.is_some_and(|itl| itl.count != gap.count));
         for (name, summary) in [
             ("first event", &times.first_event),
             ("TTFT", &times.ttft),
             ("ITL", &times.itl),
+            ("chunk gap", &chunk_gap),
             ("TPOT", &times.tpot),
             ("E2E", &times.e2e),
         ] {
+            if name == "chunk gap" && summary.is_none() {
+                continue;
+            }
             let count = summary.map_or(0, |summary| summary.count);
             row(f, name, &count.to_string(), summary.as_ref(), time)?;
         }

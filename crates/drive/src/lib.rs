@@ -18,6 +18,9 @@
 //! See docs/decisions/0115-the-load-client-sends-through-a-tap.md.
 
 pub mod check;
+mod distribution;
+pub mod export;
+pub mod peers;
 pub mod plan;
 pub mod prompt;
 pub mod results;
@@ -26,6 +29,7 @@ pub mod steady;
 pub mod verdict;
 pub mod workload;
 
+pub use peers::{Peer, PeerReport};
 pub use plan::{Arrivals, Load, Plan, Selection};
 pub use results::Results;
 pub use run::{Drive, DriveError, Driven, drive};

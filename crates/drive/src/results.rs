@@ -7,13 +7,16 @@ use std::{
 };
 
 use base::stats::{Durations, Summary};
-use recording::trace::{ContentSource, Outcome, Record};
+use recording::trace::{ContentSource, Endpoint, Outcome, Record};
 use replay::meter::{self, Slo};
 use serde::Serialize;
 use serde_json::json;
+use tap::{CONTINUOUS_USAGE, COUNTED_BY, MISCOUNTED_IDS};
 
 use crate::{
     check::{ContentCheck, Difference},
+    export::Latencies,
+    peers::Measured,
     steady::{self, Change, Interval},
     workload::{Workload, WorkloadRequest},
 };
@@ -24,6 +27,8 @@ use crate::{
 pub enum CountedBy {
     /// The server named each token's id.
     TokenIds,
+    /// The server counted with every event (`continuous_usage_stats`).
+    ContinuousUsage,
     /// The server's count at the end, spread over the events by the text that they carry.
     Usage,
     /// Events that carry text.
@@ -31,11 +36,30 @@ pub enum CountedBy {
 }
 
 impl CountedBy {
+    /// Returns how the tokens of a record of a tap were counted.
+    #[must_use]
+    pub fn of(record: &Record) -> Self {
+        let counted_by = record.extra.get(COUNTED_BY).and_then(serde_json::Value::as_str);
+        match (&record.output_token_ids, record.content_source) {
+            (Some(_), None | Some(ContentSource::Engine)) => Self::TokenIds,
+            _ if counted_by == Some(CONTINUOUS_USAGE) => Self::ContinuousUsage,
+            _ if record.prompt_tokens > 0 => Self::Usage,
+            _ => Self::Events,
+        }
+    }
+
+    /// Returns true if the number of tokens of each event is the server's own, so that ITL is exact.
+    #[must_use]
+    pub fn is_exact(self) -> bool {
+        matches!(self, Self::TokenIds | Self::ContinuousUsage)
+    }
+
     /// Its name in words.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::TokenIds => "token ids",
+            Self::ContinuousUsage => "continuous usage",
             Self::Usage => "usage",
             Self::Events => "events",
         }
@@ -54,37 +78,54 @@ pub struct Results {
 #[derive(Debug, Default)]
 struct Figures {
     samples: Vec<Sample>,
+    failed: u64,
     warmup: u64,
     check: Option<ContentCheck>,
     by_outcome: BTreeMap<String, u64>,
     by_status: BTreeMap<u16, u64>,
     counted_by: BTreeMap<CountedBy, u64>,
     output_tokens: u64,
+    streamed_tokens: u64,
     events: u64,
     late: Durations,
     ttft: Durations,
     ttft_intended: Durations,
     itl: Durations,
+    chunk_gaps: Durations,
     tpot: Durations,
     e2e: Durations,
     e2e_intended: Durations,
 }
 
 /// One request.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Sample {
     /// Its index in the workload.
     pub request: usize,
+    /// Its number in the recording.
+    pub number: usize,
     /// When it was to be sent, and when it was, from the start of the run.
     pub intended: Duration,
     /// When it was sent.
     pub sent: Duration,
     /// From sent to the first token.
     pub ttft: Option<Duration>,
+    /// From sent to the first event of any kind.
+    pub first_event: Option<Duration>,
+    /// From sent to the last event with tokens.
+    pub last_token: Option<Duration>,
     /// From sent to the end.
     pub e2e: Duration,
     /// Tokens that came.
     pub output_tokens: u32,
+    /// Events with tokens.
+    pub chunks: u32,
+    /// Tokens of the prompt: by the server's count, else as recorded.
+    pub prompt_tokens: u32,
+    /// It was a chat, whose stream begins with an event for the role.
+    pub is_chat: bool,
+    /// HTTP status of its response; 0 where there was none.
+    pub status: u16,
     /// Prompt tokens by the server's count, less the recorded ones; `None` where it gave none.
     pub prompt_drift: Option<i64>,
     /// Per output token after the first.
@@ -130,8 +171,10 @@ pub struct ResultsReport {
     pub ttft_ms: Option<Summary>,
     /// From when it was to be sent to the first token.
     pub ttft_intended_ms: Option<Summary>,
-    /// Between events that carry tokens.
+    /// Between tokens; exact where [`CountedBy::is_exact`].
     pub itl_ms: Option<Summary>,
+    /// Between events that carry tokens, however many.
+    pub chunk_gap_ms: Option<Summary>,
     /// Per output token after the first.
     pub tpot_ms: Option<Summary>,
     /// From sent to the end.
@@ -150,6 +193,21 @@ pub struct ResultsReport {
     pub steady: Option<SteadyPart>,
     /// The comparison with the recording, where it was asked for.
     pub check: Option<CheckReport>,
+}
+
+/// The state of a run that goes on: counts, medians and 99th percentiles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Live {
+    /// Requests that ended, those of the warm-up too.
+    pub ended: u64,
+    /// Those that did not end as they should; of the warm-up none.
+    pub failed: u64,
+    /// From sent to the first token.
+    pub ttft: Option<(Duration, Duration)>,
+    /// Between tokens.
+    pub itl: Option<(Duration, Duration)>,
+    /// From when a request was to be sent to when it was.
+    pub late: Option<(Duration, Duration)>,
 }
 
 /// The longer part of a run that changed.
@@ -176,6 +234,14 @@ pub struct CheckReport {
     pub differences: Vec<Difference>,
 }
 
+impl ResultsReport {
+    /// Returns true if every response said how many tokens each of its events has.
+    #[must_use]
+    pub fn has_exact_itl(&self) -> bool {
+        self.counted_by.keys().all(|by| by.is_exact())
+    }
+}
+
 impl Results {
     /// Results of a workload with limits for its latencies; compared with its records if `checks` says so.
     #[must_use]
@@ -198,6 +264,8 @@ impl Results {
         record: &mut Record,
     ) {
         record.extra.insert("intended_ms".to_owned(), json!(millis(intended)));
+        let miscounted: Option<Vec<u32>> =
+            record.extra.shift_remove(MISCOUNTED_IDS).and_then(|ids| serde_json::from_value(ids).ok());
         let (number, recorded) = (recorded.number, &recorded.record);
         if record.choice.is_some_and(|choice| choice > 0) {
             return self.lock().add_tokens(record);
@@ -206,16 +274,23 @@ impl Results {
         let is_good = record.outcome == Some(Outcome::Finished) && !record.is_error();
         let counted = record.prompt_tokens > 0;
         let (ttft, tpot) = (meter::ttft(record), meter::tpot(record));
-        let times = [ttft, meter::itl(record).max(), tpot, meter::e2e(record)];
+        let times = [ttft, meter::itl(record).map(|gaps| gaps.each).max(), tpot, meter::e2e(record)];
         let sample = Sample {
             request,
+            number,
             intended,
             sent,
             ttft,
             tpot,
             keeps_slo: is_good && self.slo.is_kept(times),
+            first_event: meter::first_event(record),
+            last_token: ttft.map(|ttft| meter::chunk_gaps(record).fold(ttft, Duration::saturating_add)),
             e2e: record.e2e.unwrap_or_default(),
             output_tokens: record.output_tokens,
+            chunks: u32::try_from(record.chunks.len()).unwrap_or(u32::MAX),
+            prompt_tokens: if counted { record.prompt_tokens } else { recorded.prompt_tokens },
+            is_chat: record.endpoint == Some(Endpoint::Chat),
+            status: record.status.unwrap_or_default(),
             prompt_drift: counted.then(|| i64::from(record.prompt_tokens) - i64::from(recorded.prompt_tokens)),
             is_good,
         };
@@ -225,7 +300,7 @@ impl Results {
             return;
         }
         if let Some(check) = &mut figures.check {
-            check.compare(number, recorded, record);
+            check.compare(number, recorded, record, miscounted.as_deref());
         }
         figures.late.record(late);
         let outcome = record.outcome.and_then(|outcome| serde_json::to_value(outcome).ok());
@@ -233,6 +308,7 @@ impl Results {
         *figures.by_outcome.entry(outcome).or_default() += 1;
         *figures.by_status.entry(record.status.unwrap_or_default()).or_default() += 1;
         figures.samples.push(sample);
+        figures.failed += u64::from(!is_good);
         if is_good {
             figures.add_latencies(record, late);
         }
@@ -245,13 +321,58 @@ impl Results {
         self.lock().samples.clone()
     }
 
+    /// Returns its state; cheap enough to be asked for several times a second.
+    #[must_use]
+    pub fn live(&self) -> Live {
+        let figures = self.lock();
+        let quantiles = |times: &Durations| times.quantile(0.5).zip(times.quantile(0.99));
+        Live {
+            ended: figures.warmup + count(figures.samples.iter()),
+            failed: figures.failed,
+            ttft: quantiles(&figures.ttft),
+            itl: quantiles(&figures.itl),
+            late: quantiles(&figures.late),
+        }
+    }
+
+    /// Returns the distributions of its latencies.
+    #[must_use]
+    pub fn latencies(&self) -> Latencies {
+        let figures = self.lock();
+        let named = [
+            ("late", &figures.late),
+            ("ttft", &figures.ttft),
+            ("ttft_intended", &figures.ttft_intended),
+            ("itl", &figures.itl),
+            ("chunk_gap", &figures.chunk_gaps),
+            ("tpot", &figures.tpot),
+            ("e2e", &figures.e2e),
+            ("e2e_intended", &figures.e2e_intended),
+        ];
+        Latencies(named.map(|(name, durations)| (name, durations.clone())).into())
+    }
+
+    /// Returns what other load clients make their figures of.
+    #[must_use]
+    pub fn measured(&self) -> Measured {
+        let figures = self.lock();
+        let (begin, end) = figures.span();
+        let good: Vec<Sample> = figures.samples.iter().filter(|sample| sample.is_good).copied().collect();
+        Measured {
+            failed: count(figures.samples.iter()) - count(good.iter()),
+            good,
+            duration: end.saturating_sub(begin),
+            chunk_gaps: figures.chunk_gaps.clone(),
+            itl: figures.itl.clone(),
+        }
+    }
+
     /// Returns the figures so far.
     #[must_use]
     pub fn report(&self) -> ResultsReport {
         let figures = self.lock();
         let samples = &figures.samples;
-        let begin = samples.iter().map(|sample| sample.sent).min().unwrap_or_default();
-        let end = samples.iter().map(|sample| sample.sent + sample.e2e).max().unwrap_or_default();
+        let (begin, end) = figures.span();
         let duration_s = end.saturating_sub(begin).as_secs_f64();
         let per_second = |count: u64| if duration_s > 0.0 { float(count) / duration_s } else { 0.0 };
         let failed = count(samples.iter().filter(|sample| !sample.is_good));
@@ -281,11 +402,12 @@ impl Results {
             request_throughput: per_second(count(samples.iter()) - failed),
             output_throughput: per_second(figures.output_tokens),
             output_tokens: figures.output_tokens,
-            tokens_per_event: (figures.events > 0).then(|| float(figures.output_tokens) / float(figures.events)),
+            tokens_per_event: (figures.events > 0).then(|| float(figures.streamed_tokens) / float(figures.events)),
             late_ms: figures.late.summary(),
             ttft_ms: figures.ttft.summary(),
             ttft_intended_ms: figures.ttft_intended.summary(),
             itl_ms: figures.itl.summary(),
+            chunk_gap_ms: figures.chunk_gaps.summary(),
             tpot_ms: figures.tpot.summary(),
             e2e_ms: figures.e2e.summary(),
             e2e_intended_ms: figures.e2e_intended.summary(),
@@ -296,6 +418,13 @@ impl Results {
 }
 
 impl Figures {
+    /// When the first request was sent and the last one ended.
+    fn span(&self) -> (Duration, Duration) {
+        let begin = self.samples.iter().map(|sample| sample.sent).min().unwrap_or_default();
+        let end = self.samples.iter().map(|sample| sample.sent + sample.e2e).max().unwrap_or_default();
+        (begin, end)
+    }
+
     fn add_latencies(&mut self, record: &Record, late: Duration) {
         if let Some(ttft) = meter::ttft(record) {
             self.ttft.record(ttft);
@@ -315,15 +444,15 @@ impl Figures {
         if record.output_tokens == 0 {
             return;
         }
-        let counted_by = match (&record.output_token_ids, record.content_source) {
-            (Some(_), None | Some(ContentSource::Engine)) => CountedBy::TokenIds,
-            _ if record.prompt_tokens > 0 => CountedBy::Usage,
-            _ => CountedBy::Events,
-        };
-        *self.counted_by.entry(counted_by).or_default() += 1;
-        self.events += count(record.emissions());
+        *self.counted_by.entry(CountedBy::of(record)).or_default() += 1;
+        // A whole response has no events.
+        if record.stream != Some(false) {
+            self.events += count(record.emissions());
+            self.streamed_tokens += u64::from(record.output_tokens);
+        }
         if record.outcome == Some(Outcome::Finished) {
-            meter::itl(record).for_each(|gap| self.itl.record(gap));
+            meter::itl(record).for_each(|gaps| self.itl.record_many(gaps.each, gaps.tokens));
+            meter::chunk_gaps(record).for_each(|gap| self.chunk_gaps.record(gap));
         }
     }
 }

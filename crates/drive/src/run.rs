@@ -55,6 +55,8 @@ pub struct Drive {
     pub prompts: Prompts,
     /// The trace to write; `None` for none.
     pub out: Option<PathBuf>,
+    /// Commit that this program was built from, for the trace.
+    pub commit: Option<String>,
     /// Texts of responses are recorded.
     pub content: bool,
     /// No session begins later than this after the start.
@@ -187,6 +189,8 @@ fn setup(drive: &Drive, block_size: u32, hook: RecordHook) -> Result<Setup, Driv
         reach: drive.reach.clone(),
         idle: drive.idle,
         content,
+        commit: drive.commit.clone(),
+        counts_tokens: true,
         hook: Some(hook),
         discards: drive.out.is_none(),
         ..Setup::from(config)

@@ -2,7 +2,8 @@
 //!
 //! `return_token_ids` makes the engine return the ids of the prompt and of every chunk. `stream_options.include_usage`
 //! makes it count them at the end of a stream, with the number of cached prompt tokens; it also moves
-//! `system_fingerprint`, so it is added only once that is known (see `capabilities`).
+//! `system_fingerprint`, so it is added only once that is known (see `capabilities`). `stream_options.continuous_usage_stats` makes it count
+//! them with every event: only where a client of this program has no use for the bytes (`Setup::counts_tokens`).
 //!
 //! Not amended: a completion that echoes a prompt which is not text, because with `return_token_ids` the engine leaves the
 //! echo out (see `echo`); a body that is not a plain JSON object, or one without fields, which no engine takes; anything the
@@ -16,10 +17,7 @@ use std::{collections::VecDeque, sync::Arc};
 use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode, header, request::Parts};
 
-use super::{
-    body::Sent, capabilities::Capabilities, echo::EchoedPrompts, request::RequestFields,
-    response::update_content_length,
-};
+use super::{body::Sent, echo::EchoedPrompts, request::RequestFields, response::update_content_length};
 use net::{
     upstream::{self, Relayed},
     wire::{Edits, span_in},
@@ -32,6 +30,8 @@ pub(super) struct Added {
     pub(super) ids: bool,
     /// `stream_options.include_usage`.
     pub(super) usage: bool,
+    /// `stream_options.continuous_usage_stats`.
+    pub(super) continuous: bool,
     /// Prompts that the engine does not echo because ids are requested.
     pub(super) echo: Option<Arc<EchoedPrompts>>,
 }
@@ -44,23 +44,91 @@ impl Added {
     }
 }
 
+/// Fields that an upstream's requests are to have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Wanted {
+    pub(super) ids: bool,
+    pub(super) usage: WantedUsage,
+}
+
+/// Counts that an upstream's streams are to have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum WantedUsage {
+    /// As the client asks for it.
+    #[default]
+    AsRequested,
+    /// At the end.
+    AtEnd,
+    /// With every event, and at the end.
+    Continuous,
+}
+
+impl WantedUsage {
+    /// The value of `stream_options`.
+    fn options(self) -> Option<&'static str> {
+        match self {
+            Self::AsRequested => None,
+            Self::AtEnd => Some("{\"include_usage\":true}"),
+            Self::Continuous => Some("{\"include_usage\":true,\"continuous_usage_stats\":true}"),
+        }
+    }
+
+    /// Returns true if these valid stream options leave out what is wanted.
+    fn lacks(self, options: &str) -> bool {
+        let is_set = |value: Option<&serde_json::Value>| {
+            !matches!(value, None | Some(serde_json::Value::Null | serde_json::Value::Bool(false)))
+        };
+        match serde_json::from_str(options) {
+            Ok(serde_json::Value::Null) => true,
+            Ok(serde_json::Value::Object(options)) => {
+                let lacks_usage = !is_set(options.get("include_usage"));
+                let lacks_counts = self == Self::Continuous && !is_set(options.get("continuous_usage_stats"));
+                (lacks_usage || lacks_counts)
+                    && options.keys().all(|key| key == "include_usage" || key == "continuous_usage_stats")
+            }
+            _ => false,
+        }
+    }
+}
+
+/// A request that may be amended.
+#[derive(Debug)]
+pub(super) struct Amendable<'a> {
+    body: Bytes,
+    /// `None` where it has to stay as it is.
+    requested: Option<&'a RequestFields<'a>>,
+}
+
+impl<'a> Amendable<'a> {
+    /// A body and its fields, which are slices of it.
+    pub(super) fn new(body: &Bytes, requested: Option<&'a RequestFields<'a>>) -> Self {
+        Self { body: body.clone(), requested }
+    }
+
+    /// Builds the pieces of the body with what is wanted; `None` if it is to be sent as it is.
+    pub(super) fn amend(&self, wanted: Option<Wanted>) -> Option<(VecDeque<Bytes>, Added)> {
+        amend(&self.body, self.requested?, wanted?)
+    }
+
+    /// Returns true for a request for a stream.
+    pub(super) fn streams(&self) -> bool {
+        self.requested.is_some_and(RequestFields::streams)
+    }
+}
+
 /// Builds the pieces of the amended body, which share the client's bytes; `None` if the client's own body is to be sent.
 #[must_use]
-pub(super) fn amend(
-    body: &Bytes,
-    requested: &RequestFields<'_>,
-    capabilities: &Capabilities,
-) -> Option<(VecDeque<Bytes>, Added)> {
-    if !capabilities.accepts_amendments() || has_no_fields(body) {
+fn amend(body: &Bytes, requested: &RequestFields<'_>, wanted: Wanted) -> Option<(VecDeque<Bytes>, Added)> {
+    if has_no_fields(body) {
         return None;
     }
     let mut edits = Edits::default();
     let mut inserted = String::new();
     let mut added = Added::default();
-    let repeats_prompt = requested.echoes() && requested.prompt().is_some();
+    let repeats_prompt = wanted.ids && requested.echoes() && requested.prompt().is_some();
     let echo = if repeats_prompt { EchoedPrompts::of(requested).map(Arc::new) } else { None };
     match requested.return_token_ids.map(|value| (value, value.get())) {
-        _ if repeats_prompt && echo.is_none() => {}
+        _ if !wanted.ids || (repeats_prompt && echo.is_none()) => {}
         None => {
             inserted.push_str(",\"return_token_ids\":true");
             added.ids = true;
@@ -71,18 +139,20 @@ pub(super) fn amend(
         }
         Some(_) => {}
     }
-    if requested.streams() && capabilities.usage_may_be_added() {
-        match requested.stream_options.map(|value| (value, wants_no_usage(value.get()))) {
+    if let Some(options) = wanted.usage.options().filter(|_| requested.streams()) {
+        match requested.stream_options {
             None => {
-                inserted.push_str(",\"stream_options\":{\"include_usage\":true}");
+                inserted.push_str(",\"stream_options\":");
+                inserted.push_str(options);
                 added.usage = true;
             }
-            Some((value, true)) => {
-                edits.replace(span_in(body, value.get().as_bytes())?, "{\"include_usage\":true}");
+            Some(value) if wanted.usage.lacks(value.get()) => {
+                edits.replace(span_in(body, value.get().as_bytes())?, options);
                 added.usage = true;
             }
-            Some((_, false)) => {}
+            Some(_) => {}
         }
+        added.continuous = added.usage && wanted.usage == WantedUsage::Continuous;
     }
     if !inserted.is_empty() {
         let end = body.iter().rposition(|byte| *byte == b'}')?;
@@ -96,20 +166,6 @@ pub(super) fn amend(
 fn has_no_fields(body: &[u8]) -> bool {
     let inside = body.trim_ascii().strip_prefix(b"{").and_then(|rest| rest.strip_suffix(b"}"));
     inside.is_some_and(|inside| inside.trim_ascii().is_empty())
-}
-
-/// Returns true if valid stream options leave usage out.
-fn wants_no_usage(options: &str) -> bool {
-    match serde_json::from_str(options) {
-        Ok(serde_json::Value::Null) => true,
-        Ok(serde_json::Value::Object(options)) => match options.get("include_usage") {
-            None | Some(serde_json::Value::Null | serde_json::Value::Bool(false)) => {
-                options.keys().all(|key| key == "include_usage" || key == "continuous_usage_stats")
-            }
-            Some(_) => false,
-        },
-        _ => false,
-    }
 }
 
 /// Returns true if headers have a digest or signature of the body, which must not be changed then.
@@ -151,16 +207,17 @@ pub(super) fn is_refusal(status: StatusCode) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::capabilities::Capabilities;
 
     fn amended(body: &str, capabilities: &Capabilities) -> Option<(String, Added)> {
         let body = Bytes::copy_from_slice(body.as_bytes());
         let requested = RequestFields::read(&body).unwrap();
-        let amended = amend(&body, &requested, capabilities);
+        let amended = capabilities.wanted().and_then(|wanted| amend(&body, &requested, wanted));
         amended.map(|(pieces, added)| (String::from_utf8(Vec::from(pieces).concat()).unwrap(), added))
     }
 
-    const IDS: Added = Added { ids: true, usage: false, echo: None };
-    const BOTH: Added = Added { ids: true, usage: true, echo: None };
+    const IDS: Added = Added { ids: true, usage: false, continuous: false, echo: None };
+    const BOTH: Added = Added { usage: true, ..IDS };
 
     #[test]
     fn ids_are_requested_and_every_other_byte_stays() {
@@ -189,7 +246,7 @@ mod tests {
     fn the_amended_body_shares_the_bytes_of_the_clients() {
         let body = Bytes::from(format!("{{\"model\":\"m\",\"prompt\":\"{}\"}}", "a".repeat(1 << 20)));
         let requested = RequestFields::read(&body).unwrap();
-        let (pieces, _) = amend(&body, &requested, &Capabilities::default()).unwrap();
+        let (pieces, _) = amend(&body, &requested, Wanted { ids: true, ..Wanted::default() }).unwrap();
         let own = |piece: &&Bytes| span_in(&body, piece).is_none();
         let copied: usize = pieces.iter().filter(own).map(Bytes::len).sum();
         assert_eq!(copied, ",\"return_token_ids\":true".len());
@@ -226,6 +283,30 @@ mod tests {
             IDS
         );
         assert_eq!(amended(r#"{"stream":true,"stream_options":"x"}"#, &capabilities).unwrap().1, IDS);
+    }
+
+    #[test]
+    fn counts_with_every_event_are_requested_where_they_are_wanted() {
+        let wanted = Wanted { ids: false, usage: WantedUsage::Continuous };
+        let options = r#""stream_options":{"include_usage":true,"continuous_usage_stats":true}"#;
+        for (body, sent) in [
+            (r#"{"stream":true}"#, Some(format!(r#"{{"stream":true,{options}}}"#))),
+            (
+                r#"{"stream_options":{"include_usage":true},"stream":true}"#,
+                Some(format!(r#"{{{options},"stream":true}}"#)),
+            ),
+            (r#"{"stream":true,"stream_options":{"include_usage":true,"other":1}}"#, None),
+            (r#"{"stream":false}"#, None),
+            (&format!(r#"{{"stream":true,{options}}}"#), None),
+        ] {
+            let body = Bytes::copy_from_slice(body.as_bytes());
+            let amended = amend(&body, &RequestFields::read(&body).unwrap(), wanted);
+            let text = |pieces: VecDeque<Bytes>| String::from_utf8(Vec::from(pieces).concat()).unwrap();
+            assert!(
+                amended.iter().all(|(_, added)| *added == Added { usage: true, continuous: true, ..Added::default() })
+            );
+            assert_eq!(amended.map(|(pieces, _)| text(pieces)), sent);
+        }
     }
 
     #[test]

@@ -22,6 +22,15 @@ use recording::{
 };
 use text::prompt::{BlockHasher, IdPermutation, Tokenizer};
 
+/// The field of a record that says how its tokens were counted where no ids show it.
+pub const COUNTED_BY: &str = "counted_by";
+
+/// Its value where the engine's count came with every event (`continuous_usage_stats`).
+pub const CONTINUOUS_USAGE: &str = "continuous_usage";
+
+/// The field of a record with token ids that are not as many as the engine counted, only with [`Setup::counts_tokens`](super::Setup::counts_tokens).
+pub const MISCOUNTED_IDS: &str = "miscounted_token_ids";
+
 /// Settings for making records.
 #[derive(Debug)]
 pub(super) struct Assembler {
@@ -30,6 +39,8 @@ pub(super) struct Assembler {
     pub(super) tokenizer: Option<Tokenizer>,
     pub(super) content: Content,
     pub(super) permutation: Option<IdPermutation>,
+    /// Ids that are not as many as the engine counted are kept beside the others.
+    pub(super) keeps_miscounted_ids: bool,
 }
 
 impl Assembler {
@@ -103,16 +114,25 @@ impl Assembler {
 
     /// Adds what is of one choice.
     pub(super) fn add_choice(&self, record: &mut Record, choice: ObservedChoice, trusted: bool, counted: Option<u32>) {
-        let ids = choice.ids.filter(|_| trusted);
-        record.output_tokens = ids
-            .as_ref()
-            .map(|ids| u32::try_from(ids.len()).unwrap_or(u32::MAX))
-            .or(counted)
-            .unwrap_or_else(|| choice.meter.tokens());
+        let (ids, miscounted) = if trusted { (choice.ids, None) } else { (None, choice.ids) };
+        if let Some(ids) = miscounted.filter(|_| self.keeps_miscounted_ids) {
+            record.extra.insert(MISCOUNTED_IDS.to_owned(), json!(ids));
+        }
+        record.output_tokens =
+            ids.as_ref().map(|ids| u32::try_from(ids.len()).unwrap_or(u32::MAX)).or(counted).unwrap_or_else(|| {
+                match choice.counts.is_doubtful() {
+                    true => u32::try_from(choice.meter.len()).unwrap_or(u32::MAX),
+                    false => choice.meter.tokens(),
+                }
+            });
         if record.stream == Some(true) {
-            record.chunks = match &ids {
-                Some(_) => choice.meter.into_chunks(),
-                None => choice.meter.into_chunks_of(record.output_tokens),
+            let by_event = choice.counts.total(counted).filter(|_| ids.is_none());
+            if by_event.is_some() {
+                record.extra.insert(COUNTED_BY.to_owned(), json!(CONTINUOUS_USAGE));
+            }
+            record.chunks = match ids.is_some() || by_event.is_some() {
+                true => choice.meter.into_chunks(),
+                false => choice.meter.into_chunks_of(record.output_tokens),
             };
         } else {
             // A whole response does not show when its tokens came; they are recorded as one chunk at its end.

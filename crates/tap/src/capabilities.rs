@@ -12,7 +12,10 @@ use std::{
 
 use tokio::sync::Notify;
 
-use super::facts::Facts;
+use super::{
+    amend::{Wanted, WantedUsage},
+    facts::Facts,
+};
 
 /// Number of successive responses without ids after which the tap stops requesting them.
 const MAX_RESPONSES_WITHOUT_IDS: u32 = 3;
@@ -21,6 +24,13 @@ const MAX_RESPONSES_WITHOUT_IDS: u32 = 3;
 #[derive(Debug, Default)]
 pub(super) struct Capabilities {
     is_never_amended: bool,
+    /// Tokens are to be counted in the best way that the upstream knows; nobody wants its bytes as they were.
+    counts_tokens: bool,
+    /// An upstream whose tokens are counted accepted what was added.
+    has_accepted: AtomicBool,
+    /// It named ids.
+    named_ids: AtomicBool,
+    refused: Mutex<Refused>,
     refuses: AtomicBool,
     /// Number of successive complete responses that had no ids although they were requested.
     missing_choices: AtomicU32,
@@ -31,6 +41,18 @@ pub(super) struct Capabilities {
     facts: Mutex<EngineFacts>,
     inquiry_ended: Condvar,
     is_wanted: Notify,
+}
+
+/// What an upstream whose tokens are counted refused, until it accepted a request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Refused {
+    #[default]
+    Nothing,
+    Ids,
+    /// Ids, and counts with every event.
+    Continuous,
+    /// These, and counts at the end.
+    Usage,
 }
 
 /// State of the inquiry after an engine's version, models and settings.
@@ -59,6 +81,60 @@ impl Capabilities {
         Self { is_never_amended: true, refuses: AtomicBool::new(true), ..Self::default() }
     }
 
+    /// Capabilities of an upstream whose tokens are to be counted as well as it can.
+    pub(super) fn counting() -> Self {
+        Self { counts_tokens: true, ..Self::default() }
+    }
+
+    /// Returns the fields that a request is to have; `None` if it is to be sent as it is.
+    pub(super) fn wanted(&self) -> Option<Wanted> {
+        if self.counts_tokens {
+            return self.wanted_after(*self.refused.lock().unwrap_or_else(PoisonError::into_inner));
+        }
+        let usage = if self.usage_may_be_added() { WantedUsage::AtEnd } else { WantedUsage::AsRequested };
+        self.accepts_amendments().then_some(Wanted { ids: true, usage })
+    }
+
+    /// Returns the fields that a request is to have after the upstream refused one with these; `None` if it is to be sent as it is.
+    pub(super) fn wanted_instead(&self, of: Wanted) -> Option<Wanted> {
+        // What it accepted before is not the reason.
+        if !self.counts_tokens || self.has_accepted.load(Ordering::Relaxed) {
+            return None;
+        }
+        let refused = match of {
+            Wanted { ids: true, .. } => Refused::Ids,
+            Wanted { usage: WantedUsage::Continuous, .. } => Refused::Continuous,
+            Wanted { .. } => Refused::Usage,
+        };
+        self.wanted_after(refused)
+    }
+
+    fn wanted_after(&self, refused: Refused) -> Option<Wanted> {
+        let ids =
+            refused == Refused::Nothing && self.missing_choices.load(Ordering::Relaxed) < MAX_RESPONSES_WITHOUT_IDS;
+        let usage = match refused {
+            Refused::Nothing | Refused::Ids if ids && self.named_ids.load(Ordering::Relaxed) => WantedUsage::AtEnd,
+            Refused::Nothing | Refused::Ids => WantedUsage::Continuous,
+            Refused::Continuous => WantedUsage::AtEnd,
+            Refused::Usage => return None,
+        };
+        Some(Wanted { ids, usage })
+    }
+
+    /// Notes that the upstream accepted a request with these fields; `None` for one as the client sent it, after refusals.
+    pub(super) fn accepted(&self, wanted: Option<Wanted>) {
+        if !self.counts_tokens || self.has_accepted.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let refused = match wanted {
+            Some(Wanted { ids: true, .. }) => Refused::Nothing,
+            Some(Wanted { usage: WantedUsage::Continuous, .. }) => Refused::Ids,
+            Some(_) => Refused::Continuous,
+            None => Refused::Usage,
+        };
+        *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = refused;
+    }
+
     /// Returns true unless the upstream is known to refuse or to ignore added fields.
     pub(super) fn accepts_amendments(&self) -> bool {
         !self.refuses.load(Ordering::Relaxed)
@@ -68,6 +144,7 @@ impl Capabilities {
     /// Notes whether a complete response had the requested ids. One without them may be an exception, several are not.
     pub(super) fn observe_response(&self, named_ids: bool) {
         if named_ids {
+            self.named_ids.store(true, Ordering::Relaxed);
             self.missing_choices.store(0, Ordering::Relaxed);
         } else if self.missing_choices.fetch_add(1, Ordering::Relaxed) + 1 == MAX_RESPONSES_WITHOUT_IDS {
             tracing::info!("the upstream returns no token ids: they are not requested any more");
@@ -99,6 +176,8 @@ impl Capabilities {
     pub(super) fn forget(&self) {
         if !self.is_never_amended {
             self.refuses.store(false, Ordering::Relaxed);
+            self.has_accepted.store(false, Ordering::Relaxed);
+            *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Refused::Nothing;
             self.missing_choices.store(0, Ordering::Relaxed);
         }
     }
@@ -203,6 +282,34 @@ mod tests {
         }
         capabilities.observe_response(false);
         assert!(!capabilities.accepts_amendments() && !Capabilities::never_amended().accepts_amendments());
+    }
+
+    #[test]
+    fn tokens_are_counted_in_the_best_way_that_is_accepted() {
+        let want = |ids, usage| Some(Wanted { ids, usage });
+        let capabilities = Capabilities::counting();
+        let mut tried = vec![capabilities.wanted()];
+        while let Some(Some(refused)) = tried.last().copied() {
+            tried.push(capabilities.wanted_instead(refused));
+        }
+        let (continuous, at_end) = (want(false, WantedUsage::Continuous), want(false, WantedUsage::AtEnd));
+        assert_eq!(tried, [want(true, WantedUsage::Continuous), continuous, at_end, None]);
+        for accepted in tried {
+            let capabilities = Capabilities::counting();
+            capabilities.accepted(accepted);
+            assert_eq!(capabilities.wanted(), accepted);
+            // A later refusal has another reason.
+            assert_eq!(accepted.and_then(|accepted| capabilities.wanted_instead(accepted)), None);
+        }
+    }
+
+    #[test]
+    fn counts_with_every_event_are_wanted_where_no_ids_come() {
+        let (naming, silent) = (Capabilities::counting(), Capabilities::counting());
+        naming.observe_response(true);
+        assert_eq!(naming.wanted(), Some(Wanted { ids: true, usage: WantedUsage::AtEnd }));
+        (0..MAX_RESPONSES_WITHOUT_IDS).for_each(|_| silent.observe_response(false));
+        assert_eq!(silent.wanted(), Some(Wanted { ids: false, usage: WantedUsage::Continuous }));
     }
 
     #[test]

@@ -106,6 +106,11 @@ impl<'a> StreamEvent<'a> {
         is_object(payload).then(|| serde_json::from_slice(payload).ok()).flatten()
     }
 
+    /// Returns the engine's count of output tokens so far, of the only choice of this event.
+    pub(super) fn tokens_so_far(&self) -> Option<u32> {
+        self.usage.filter(|_| self.choices.len() == 1).map(|usage| usage.completion_tokens)
+    }
+
     /// Returns true for the event that only carries usage, after all choices have finished.
     pub(super) fn is_usage_only(&self) -> bool {
         self.choices.is_empty() && self.usage.is_some()

@@ -251,9 +251,9 @@ impl ObservedExchange {
             self.refusal.get_or_insert_with(|| Refusal::of_event(error.get()));
         }
         self.observe_common_fields(event);
-        let (keeps, echo) = (self.keeps, self.facts.repeats_message);
+        let (keeps, echo, so_far) = (self.keeps, self.facts.repeats_message, event.tokens_so_far());
         for part in &event.choices {
-            self.choices.observe(part.index, echo, |choice| choice.observe_delta(part, at, keeps));
+            self.choices.observe(part.index, echo, |choice| choice.observe_delta(part, so_far, at, keeps));
         }
     }
 

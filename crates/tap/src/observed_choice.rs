@@ -35,15 +35,59 @@ pub(super) struct ObservedChoice {
     pub(super) channels: Channels,
     /// Log probabilities, if they are recorded.
     pub(super) logprobs: ObservedLogprobs,
+    /// The engine's count with every event.
+    pub(super) counts: ContinuousCount,
     /// Number of output tokens with log probabilities in a whole response.
     pub(super) scored: Option<u32>,
     /// Number of prompt tokens with log probabilities in a whole response.
     pub(super) scored_prompt: Option<u32>,
 }
 
+/// An engine's count of a choice's tokens that comes with every event (`continuous_usage_stats`).
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct ContinuousCount {
+    so_far: u32,
+    /// An event had text and no count, or a count below the one before.
+    is_broken: bool,
+}
+
+impl ContinuousCount {
+    /// Returns the tokens that an event adds to those before it, with the count up to it; an event with text and without a count has one.
+    fn add(&mut self, so_far: Option<u32>, has_text: bool) -> u32 {
+        let added = so_far.map(|so_far| so_far.checked_sub(self.so_far));
+        self.is_broken |= match added {
+            Some(added) => added.is_none(),
+            None => has_text,
+        };
+        self.so_far = so_far.unwrap_or(self.so_far);
+        if self.is_broken { u32::from(has_text) } else { added.flatten().unwrap_or(0) }
+    }
+
+    /// Marks the counts as not those of this choice.
+    pub(super) fn distrust(&mut self) {
+        self.is_broken = true;
+    }
+
+    /// Returns the count so far.
+    pub(super) fn so_far(&self) -> u32 {
+        self.so_far
+    }
+
+    /// Returns true if there are counts that cannot be relied on.
+    pub(super) fn is_doubtful(&self) -> bool {
+        self.is_broken && self.so_far > 0
+    }
+
+    /// Returns the number of tokens if each event that brought any was counted, and the sum is the engine's own, if there is one.
+    pub(super) fn total(&self, at_end: Option<u32>) -> Option<u32> {
+        let is_whole = !self.is_broken && self.so_far > 0 && at_end.is_none_or(|at_end| at_end == self.so_far);
+        is_whole.then_some(self.so_far)
+    }
+}
+
 impl ObservedChoice {
-    /// Adds a delta that arrived `at`.
-    pub(super) fn observe_delta(&mut self, part: &Choice<'_>, at: Duration, keeps: KeptContent) {
+    /// Adds a delta that arrived `at`, with the engine's count of output tokens up to it.
+    pub(super) fn observe_delta(&mut self, part: &Choice<'_>, so_far: Option<u32>, at: Duration, keeps: KeptContent) {
         if part.prompt_token_ids.is_some() {
             self.prompt_ids = ids(part.prompt_token_ids);
         }
@@ -66,8 +110,7 @@ impl ObservedChoice {
                 self.meter.chunk(at, u32::try_from(named.len()).unwrap_or(u32::MAX), part.weight());
                 self.ids.get_or_insert_default().extend(named);
             }
-            None if kind.has_text => self.meter.chunk(at, 1, part.weight()),
-            None => {}
+            None => self.meter.chunk(at, self.counts.add(so_far, kind.has_text), part.weight()),
         }
         if keeps.text {
             self.push_texts(part.texts());
@@ -81,7 +124,8 @@ impl ObservedChoice {
                 self.meter.chunk(at, u32::try_from(named.len()).unwrap_or(u32::MAX), hit.weight);
                 self.ids.get_or_insert_default().extend_from_slice(named);
             }
-            None => self.meter.chunk(at, 1, hit.weight),
+            // Events with a count have no pattern.
+            None => self.meter.chunk(at, self.counts.add(None, true), hit.weight),
         }
         if keeps.text {
             self.push_texts([(PLAIN, hit.text.to_owned())]);

@@ -10,7 +10,7 @@ use hyper::body::Incoming;
 
 use super::{
     Filter, RecorderReport, Setup, TapError,
-    amend::{Added, amend, amended_request, is_refusal, is_signed},
+    amend::{Added, Amendable, amended_request, is_refusal, is_signed},
     assemble::Assembler,
     body::{ProxyBody, Received, Sent},
     cassette::Player,
@@ -82,6 +82,7 @@ impl Proxy {
             tokenizer: config.tokenizer,
             content: setup.content,
             permutation: setup.permutation,
+            keeps_miscounted_ids: setup.counts_tokens,
         };
         let recorder = RecorderConfig {
             path: config.trace_out,
@@ -288,10 +289,6 @@ impl Proxy {
         facts.media = chat.and_then(|requested| requested.media(&self.hasher));
         let is_plain = read == body.bytes && body.trailers.is_none();
         let may_be_amended = facts.may_be_amended() && is_plain && !is_signed(&parts.headers);
-        let amended = requested
-            .as_ref()
-            .filter(|_| may_be_amended)
-            .and_then(|requested| amend(&body.bytes, requested, &site.capabilities));
         let kept = self.keeps_bodies.then(|| read.clone());
         let mut exchange = Exchange::begin(Arc::clone(&self.shared), Arc::clone(&site.capabilities), facts, kept);
         exchange.keep_request(parts.uri.path_and_query(), &read);
@@ -300,29 +297,48 @@ impl Proxy {
         } else {
             exchange.copy(parts.uri.path_and_query().map_or("/", PathAndQuery::as_str), &read);
         }
-        let (mut added, mut own, mut request) = match amended {
-            Some((amended, added)) => {
-                let request = amended_request(&parts, amended);
-                (added, Some((parts, body)), request)
+        let amendable = Amendable::new(&body.bytes, requested.as_ref().filter(|_| may_be_amended));
+        let (response, added) = self.send_amended(site, &mut exchange, (parts, body), &amendable).await;
+        self.respond(site, response, exchange, added).await
+    }
+
+    /// Sends a request with the fields that the upstream is to be asked for. Where it refuses them the request is sent again with fewer, at last as the
+    /// client wrote it.
+    async fn send_amended(
+        &self,
+        site: &UpstreamSite,
+        exchange: &mut Exchange,
+        (parts, body): (Parts, ReceivedBody),
+        amendable: &Amendable<'_>,
+    ) -> (Result<Response<Received>, UpstreamError>, Added) {
+        let capabilities = &site.capabilities;
+        let (mut wanted, mut own, mut was_refused) = (capabilities.wanted(), (parts, body), false);
+        let (response, added) = loop {
+            let (parts, body) = own;
+            let Some((amended, added)) = amendable.amend(wanted) else {
+                break (self.send(site, body.into_request(parts)).await, Added::default());
+            };
+            let response = self.send(site, amended_request(&parts, amended)).await;
+            if !response.as_ref().is_ok_and(|response| is_refusal(response.status())) {
+                break (response, added);
             }
-            None => (Added::default(), None, body.into_request(parts)),
-        };
-        let mut was_refused = false;
-        let response = loop {
-            let response = self.send(site, request).await;
-            let is_refused = response.as_ref().is_ok_and(|response| is_refusal(response.status()));
-            let Some((parts, whole)) = own.take().filter(|_| is_refused) else { break response };
             exchange.restart();
-            (was_refused, added, request) = (true, Added::default(), whole.into_request(parts));
+            was_refused = true;
+            wanted = wanted.and_then(|wanted| capabilities.wanted_instead(wanted));
+            own = (parts, body);
         };
         if added.ids {
             exchange.set_ids_requested();
         }
-        let is_taken = was_refused && response.as_ref().is_ok_and(|response| response.status().is_success());
-        if is_taken && site.capabilities.refused_amendments() {
-            tracing::info!(upstream = %site.upstream.url(), "the upstream refuses return_token_ids: {}", self.fallback());
+        if response.as_ref().is_ok_and(|response| response.status().is_success()) {
+            if amendable.streams() {
+                capabilities.accepted(wanted);
+            }
+            if was_refused && !added.any() && capabilities.refused_amendments() {
+                tracing::info!(upstream = %site.upstream.url(), "the upstream refuses return_token_ids: {}", self.fallback());
+            }
         }
-        self.respond(site, response, exchange, added).await
+        (response, added)
     }
 
     /// Handles a request whose body did not arrive whole: a timeout is recorded, a request that its client abandoned is not.

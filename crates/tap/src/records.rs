@@ -89,6 +89,11 @@ impl Assembler {
         let mut choices = observed.choices.take();
         choices.extend(missing.into_iter().map(|index| ObservedChoice { index, ..ObservedChoice::default() }));
         choices.sort_by_key(|choice| choice.index);
+        // Counts of events may be those of all choices together.
+        let by_event: u64 = choices.iter().map(|choice| u64::from(choice.counts.so_far())).sum();
+        if observed.usage.is_some_and(|usage| u64::from(usage.completion_tokens) != by_event) {
+            choices.iter_mut().for_each(|choice| choice.counts.distrust());
+        }
         let alone = choices.len() == 1;
         let keeps_content = self.content.text || self.content.requests;
         let error = observed.refusal.take().map(|refusal| refusal.into_response(keeps_content));

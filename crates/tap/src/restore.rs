@@ -3,7 +3,7 @@
 //! Added ids: `token_ids` and `prompt_token_ids` go back to `null` (the keys are there either way),
 //! events that exist only to carry ids are dropped, and a completion that repeats its prompt does so again; the prompt's ids
 //! stay on the event that repeats it, where the engine returns them unrequested. Added usage: the usage event is dropped,
-//! and `system_fingerprint`, which moved to it, goes back to the last event of each choice.
+//! and `system_fingerprint`, which moved to it, goes back to the last event of each choice. Added counts of every event become `null`.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use super::{
     capabilities::Fingerprint,
     event::{Choice, StreamEvent},
 };
-use net::wire::{Edits, Event, span_in};
+use net::wire::{Edits, Event, RawObject, span_in};
 
 /// Result of restoring one event.
 #[derive(Debug, PartialEq, Eq)]
@@ -45,6 +45,10 @@ pub(super) fn restore_event(
         return Restored::Dropped;
     }
     let mut edits = Edits::default();
+    if added.continuous && parsed.usage.is_some() {
+        let usage = RawObject::read(payload).and_then(|fields| span_in(payload, fields.get("usage")?.get().as_bytes()));
+        usage.into_iter().for_each(|span| edits.replace(span, "null"));
+    }
     if added.ids {
         repeat_prompts(&mut edits, payload, parsed, added);
         forget_ids(&mut edits, payload, parsed, added);
@@ -119,7 +123,7 @@ mod tests {
         }
     }
 
-    const BOTH: &Added = &Added { ids: true, usage: true, echo: None };
+    const BOTH: &Added = &Added { ids: true, usage: true, continuous: false, echo: None };
 
     #[test]
     fn ids_go_back_to_null() {
@@ -160,6 +164,15 @@ mod tests {
             Some(format!("{},\"system_fingerprint\":\"vllm-1\"}}", &finish[..finish.len() - 1]))
         );
         assert_eq!(restored(finish, BOTH, Some(&Fingerprint::Absent)), Some(finish.to_owned()));
+    }
+
+    #[test]
+    fn counts_of_every_event_go() {
+        let event = |usage: &str| format!(r#"{{"choices":[{{"delta":{{"content":"x"}}}}],"usage":{usage}}}"#);
+        let added = Added { usage: true, continuous: true, ..Added::default() };
+        let counted = event(r#"{"prompt_tokens":1,"completion_tokens":2}"#);
+        assert_eq!(restored(&counted, &added, None), Some(event("null")));
+        assert_eq!(restored(&counted, &Added { continuous: false, ..added }, None), Some(counted));
     }
 
     #[test]

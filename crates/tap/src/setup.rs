@@ -61,6 +61,9 @@ pub struct Setup {
     pub start_without_file: bool,
     /// Requests are amended with `return_token_ids` and `include_usage`, whose effects are removed from responses.
     pub amends: bool,
+    /// Tokens are counted in the best way that an upstream knows: by their ids, else by `continuous_usage_stats`, else by its count at the end.
+    /// What is added for it is not wholly removed from responses, so it is for clients of this program only.
+    pub counts_tokens: bool,
     /// Content that is recorded.
     pub content: Content,
     /// Flags that the engine was started with.
@@ -79,6 +82,8 @@ pub struct Setup {
     pub hook: Option<RecordHook>,
     /// Records go to the hook only, and to no file.
     pub discards: bool,
+    /// Commit that this program was built from, for the trace's first line; `None` to leave it out.
+    pub commit: Option<String>,
     /// Number of own threads that serve connections; `None` for the runtime that the tap is started on.
     pub threads: Option<NonZeroUsize>,
 }
@@ -109,6 +114,7 @@ impl Setup {
         ] {
             meta.extra.extend(value.map(|value| (key.to_owned(), value)));
         }
+        meta.extra.extend(self.commit.as_ref().map(|commit| ("recorder_commit".to_owned(), json!(commit))));
         if let Some(share) = self.filter.sample {
             meta.extra.insert("sample".to_owned(), json!(share));
         }
@@ -131,6 +137,7 @@ impl From<Config> for Setup {
             disk_timeout: Capacity::default().disk_timeout,
             start_without_file: false,
             amends: true,
+            counts_tokens: false,
             content: Content::default(),
             deployment: Deployment::default(),
             hash_key: None,
@@ -140,6 +147,7 @@ impl From<Config> for Setup {
             mcp_playback: None,
             hook: None,
             discards: false,
+            commit: None,
             threads: None,
         }
     }

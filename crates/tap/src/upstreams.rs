@@ -37,7 +37,11 @@ impl Upstreams {
         let main = Route { selector: None, upstream: setup.config.upstream.clone() };
         let site = |place: usize, route: &Route| UpstreamSite {
             upstream: Upstream::new(route.upstream.clone(), &setup.reach),
-            capabilities: Arc::new(if setup.amends { Capabilities::default() } else { Capabilities::never_amended() }),
+            capabilities: Arc::new(match () {
+                () if !setup.amends => Capabilities::never_amended(),
+                () if setup.counts_tokens => Capabilities::counting(),
+                () => Capabilities::default(),
+            }),
             place,
             selector: route.selector.clone(),
         };

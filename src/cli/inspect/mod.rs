@@ -4,7 +4,7 @@ mod compare;
 mod convert;
 pub(in crate::cli) mod simulate;
 
-use std::{num::NonZeroU32, path::PathBuf, process::ExitCode};
+use std::{num::NonZeroU32, path::PathBuf, process::ExitCode, sync::Arc};
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -14,7 +14,7 @@ use crate::{
     cli::{
         failure::{Exit, Failure},
         inspect::simulate::SimulateArgs,
-        output,
+        loading, output,
         redaction::{self, RedactionArgs},
         stepping::in_flags,
     },
@@ -165,7 +165,8 @@ fn fit(args: &FitArgs) -> Result<ExitCode, Failure> {
 }
 
 fn summary(args: &InspectArgs) -> Result<ExitCode, Failure> {
-    let report = inspect::summary(&Sources::gather(&args.paths)?)?;
+    let (sources, progress) = (Sources::gather(&args.paths)?, Arc::default());
+    let report = loading::watched(&progress, || inspect::summary(&sources, &progress))?;
     if args.json { output::print_json(&report) } else { output::print(&report.to_string()) }
 }
 

@@ -8,7 +8,6 @@ mod fleet;
 mod greeting;
 mod kv_events;
 mod kv_transfer;
-mod loading;
 mod lora;
 mod model;
 mod server;
@@ -22,6 +21,7 @@ use crate::{
     cli::{
         child,
         failure::Failure,
+        loading,
         mcp::servers as mcp_servers,
         output,
         play::{

@@ -4,6 +4,7 @@ use std::{path::PathBuf, sync::Arc, thread};
 
 use crate::{
     cli::{
+        build,
         failure::Failure,
         mcp::servers,
         redaction,
@@ -106,6 +107,7 @@ pub(in crate::cli) fn setup(args: TapArgs) -> Result<Setup, Failure> {
         },
         hash_key,
         permutation,
+        commit: Some(build::COMMIT.to_owned()),
         threads: args.network.threads.or_else(|| thread::available_parallelism().ok()),
         ..Setup::from(config)
     })

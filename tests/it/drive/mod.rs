@@ -2,5 +2,7 @@
 
 mod compare;
 mod converted;
+mod counting;
+mod outputs;
 mod round_trip;
 mod verdicts;

@@ -11,7 +11,7 @@ use crate::support::traces::{own_shapes, upstream};
 #[test]
 fn every_public_shape_can_be_summed_up() {
     for path in upstream().into_iter().chain(own_shapes()) {
-        let report = inspect::summary(&Sources::one(&path)).unwrap();
+        let report = inspect::summary(&Sources::one(&path), &std::sync::Arc::default()).unwrap();
         assert!(report.records > 0 && report.tokens.output_total > 0);
         let text = report.to_string();
         assert!(text.contains("TTFT") && text.contains("finish reason"), "{text}");
@@ -30,7 +30,7 @@ fn figures_are_those_of_the_file() {
         r#"{"prompt_tokens":40,"output_tokens":1,"ttft_ms":25.0,"arrival_ms":25,"block_hashes":[1,2],"prompt_hash":5}"#,
     ];
     std::fs::write(&path, lines.join("\n")).unwrap();
-    let report = inspect::summary(&Sources::one(&path)).unwrap();
+    let report = inspect::summary(&Sources::one(&path), &std::sync::Arc::default()).unwrap();
     assert_eq!((report.records, report.requests, report.duration_ms), (2, 2, Some(50.0)));
     assert_eq!(report.arrival_rate, Some(40.0));
     assert_eq!(report.concurrency.as_ref().unwrap().max, 2);
@@ -57,7 +57,7 @@ fn recorded_line_feeds_begin_no_line_of_a_summary_or_an_audit() {
         r#"{"prompt_tokens":4,"output_tokens":1,"ttft_ms":20.0,"model":"m\nforged by model","request":{"a\nforged by key":{"password":"hunter2x"}}}"#,
     ];
     std::fs::write(&path, lines.join("\n") + "\n").unwrap();
-    let summary = inspect::summary(&Sources::one(&path)).unwrap().to_string();
+    let summary = inspect::summary(&Sources::one(&path), &std::sync::Arc::default()).unwrap().to_string();
     let audit = inspect::audit(&path, &Rules::default()).unwrap();
     assert_eq!(audit.secrets_found, 1);
     for text in [summary, audit.to_string()] {

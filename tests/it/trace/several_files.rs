@@ -54,7 +54,11 @@ fn files_are_placed_by_their_clocks_and_else_follow_one_another() {
     let store = load(&["late.jsonl", "early.json.gz", "public.gz"].map(path)).unwrap();
     assert_eq!(order(&store), [(3, 100), (1, 9500), (4, 9700), (2, 10_000), (5, 10_057)]);
     assert_eq!(store.files.iter().map(|file| file.records).collect::<Vec<_>>(), [2, 2, 1]);
-    let report = inspect::summary(&Sources::gather(&["late.jsonl", "early.json.gz"].map(path)).unwrap()).unwrap();
+    let report = inspect::summary(
+        &Sources::gather(&["late.jsonl", "early.json.gz"].map(path)).unwrap(),
+        &std::sync::Arc::default(),
+    )
+    .unwrap();
     assert_eq!((report.records, report.duration_ms), (4, Some(9950.0)));
     assert!(report.path.ends_with("early.json.gz") && report.path.contains("late.jsonl, "), "{}", report.path);
 }
@@ -179,7 +183,7 @@ fn groups_of_two_captures_stay_apart_and_a_bad_record_costs_itself_only() {
         matches!(refused, PlayError::Trace(_)) && refused.to_string().contains("b.jsonl:3: itl_ms: the chunks after"),
         "{refused}"
     );
-    let report = inspect::summary(&Sources::one(&path("b.jsonl"))).unwrap();
+    let report = inspect::summary(&Sources::one(&path("b.jsonl")), &std::sync::Arc::default()).unwrap();
     assert_eq!((report.records, report.bad_lines.count), (1, 1));
     assert!(report.to_string().contains("bad line        3: itl_ms: "), "{report}");
     assert_eq!(inspect::check(&path("b.jsonl")).unwrap().findings.len(), 1);

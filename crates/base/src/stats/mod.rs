@@ -6,6 +6,7 @@
 
 pub mod exposition;
 pub mod histogram;
+pub mod interval_log;
 
 mod lateness;
 
@@ -79,6 +80,13 @@ impl Durations {
     #[must_use]
     pub fn at_most(&self, duration: Duration) -> u64 {
         self.0.histogram.count_between(0, u64::try_from(duration.as_micros()).unwrap_or(u64::MAX))
+    }
+
+    /// Returns the duration that this share (0 to 1) is no longer than, with three digits of precision; `None` when nothing was recorded.
+    #[must_use]
+    pub fn quantile(&self, share: f64) -> Option<Duration> {
+        let Values { histogram, min, max, .. } = &self.0;
+        (!histogram.is_empty()).then(|| Duration::from_micros(histogram.value_at_quantile(share).clamp(*min, *max)))
     }
 
     /// Their sum.

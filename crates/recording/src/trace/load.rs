@@ -1,7 +1,6 @@
 //! Loading files into a [`Store`].
 
 use std::{
-    fs::Metadata,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -56,11 +55,7 @@ pub fn load(path: &Path, progress: &Arc<Progress>) -> Result<Store, TraceError> 
 /// # Errors
 /// As [`load`], for the first file that has any.
 pub fn load_all(sources: &Sources, progress: &Arc<Progress>) -> Result<Store, TraceError> {
-    let sizes =
-        sources.paths().map(|path| std::fs::metadata(path).ok().filter(Metadata::is_file).map(|found| found.len()));
-    if let Some(size) = sizes.sum::<Option<u64>>().filter(|_| sources.files.len() > 1) {
-        progress.has_size(size);
-    }
+    sources.announce_size(progress);
     let (mut store, mut timeline) = (Store::default(), Timeline::default());
     store.of_several = sources.files.len() > 1;
     for file in &sources.files {

@@ -59,7 +59,8 @@ impl Progress {
         self.json.store(self.json_before.load(Relaxed) + bytes, Relaxed);
     }
 
-    pub(super) fn has_records(&self, count: u64) {
+    /// Notes how many records were read so far.
+    pub fn has_records(&self, count: u64) {
         self.records.store(count, Relaxed);
     }
 }

@@ -2,7 +2,9 @@
 
 use std::{path::Path, sync::Arc};
 
-use super::{BadLines, End, Finding, Meta, Record, TraceError, Warning, record_reader::RecordReader, source::Lines};
+use super::{
+    BadLines, End, Finding, Meta, Progress, Record, TraceError, Warning, record_reader::RecordReader, source::Lines,
+};
 
 /// A whole trace.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -66,6 +68,15 @@ impl Reader {
     /// When the file cannot be opened, its name and content disagree, or its first line is defective.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
         RecordReader::start(Lines::open(path, Arc::default())?).map(Self)
+    }
+
+    /// As [`open`](Reader::open); reading, unpacking and parsing go on in threads of their own, and `progress` follows.
+    ///
+    /// # Errors
+    /// As [`open`](Reader::open), or when no thread can be started.
+    pub fn open_ahead(path: &Path, progress: &Arc<Progress>) -> Result<Self, TraceError> {
+        progress.next_file();
+        RecordReader::start(Lines::open(path, Arc::clone(progress))?)?.ahead().map(Self)
     }
 
     /// As [`open`](Reader::open), over bytes; `name` stands for the file in messages.

@@ -8,13 +8,14 @@ use std::{
     collections::HashSet,
     fs,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::{
-    Meta, Reader, Record, TraceError,
+    Meta, Progress, Reader, Record, TraceError,
     source::{is_standard, refuse_pipe, split_suffix},
 };
 use text::prompt::BlockHash;
@@ -77,6 +78,15 @@ impl Sources {
         self.files.iter().map(|file| file.path.as_path())
     }
 
+    /// Notes the size of all files together, if there are several and it is known.
+    pub(super) fn announce_size(&self, progress: &Progress) {
+        let sizes =
+            self.paths().map(|path| fs::metadata(path).ok().filter(fs::Metadata::is_file).map(|found| found.len()));
+        if let Some(size) = sizes.sum::<Option<u64>>().filter(|_| self.files.len() > 1) {
+            progress.has_size(size);
+        }
+    }
+
     /// The files in a few words.
     #[must_use]
     pub fn name(&self) -> String {
@@ -114,13 +124,22 @@ impl Timeline {
 pub struct Joined<'a> {
     sources: std::slice::Iter<'a, SourceFile>,
     timeline: Timeline,
+    /// Files are read ahead on threads, followed by it.
+    progress: Option<Arc<Progress>>,
 }
 
 impl<'a> Joined<'a> {
     /// Of these files.
     #[must_use]
     pub fn of(sources: &'a Sources) -> Self {
-        Self { sources: sources.files.iter(), timeline: Timeline::default() }
+        Self { sources: sources.files.iter(), timeline: Timeline::default(), progress: None }
+    }
+
+    /// Of these files, read ahead on threads of their own; `progress` follows.
+    #[must_use]
+    pub fn ahead(sources: &'a Sources, progress: &Arc<Progress>) -> Self {
+        sources.announce_size(progress);
+        Self { progress: Some(Arc::clone(progress)), ..Self::of(sources) }
     }
 
     /// Opens the next file; `None` after the last one.
@@ -130,7 +149,11 @@ impl<'a> Joined<'a> {
     pub fn next_file(&mut self) -> Result<Option<(&'a Path, Reader)>, TraceError> {
         let Some(file) = self.sources.next() else { return Ok(None) };
         self.timeline.begin(file);
-        Reader::open(&file.path).map(|reader| Some((file.path.as_path(), reader)))
+        let reader = match &self.progress {
+            Some(progress) => Reader::open_ahead(&file.path, progress),
+            None => Reader::open(&file.path),
+        };
+        reader.map(|reader| Some((file.path.as_path(), reader)))
     }
 
     /// Puts a record of the current file on the common clock.

@@ -3,6 +3,7 @@ use http::HeaderMap;
 use super::*;
 use crate::{
     Content,
+    assemble::{CONTINUOUS_USAGE, COUNTED_BY},
     event::StreamEvent,
     request::{RequestFacts, RequestFields, RequestTarget},
 };
@@ -11,7 +12,14 @@ use text::prompt::{BlockHash, BlockHasher};
 
 fn assembler() -> Assembler {
     let hasher = BlockHasher::new(BlockHash::Xxh3_64, 16);
-    Assembler { hasher, record_tokens: true, tokenizer: None, content: Content::default(), permutation: None }
+    Assembler {
+        hasher,
+        record_tokens: true,
+        tokenizer: None,
+        content: Content::default(),
+        permutation: None,
+        keeps_miscounted_ids: false,
+    }
 }
 
 /// An exchange that ended in an error of the engine.
@@ -108,4 +116,77 @@ fn an_exchange_weighs_what_it_holds() {
     assert!(observed.weigh() > 1 << 20);
     let with_body = observed.weigh();
     assert!(observed.drop_body() && observed.weigh() + (1 << 20) == with_body && !observed.drop_body());
+}
+
+/// The record of a completion whose tokens came 10 ms apart, this many an event, with ids or with the engine's count in each event.
+fn streamed(per_event: u32, has_ids: bool, at_end: Option<u32>) -> Record {
+    let mut observed = refused(r#"{"model":"m","prompt":"x","stream":true}"#, None);
+    (observed.status, observed.outcome) = (Some(200), Some(Outcome::Finished));
+    for so_far in (per_event..=64).step_by(per_event as usize) {
+        let mut event = json!({"choices": [{"index": 0, "text": "word"}]});
+        if has_ids {
+            event["choices"][0]["token_ids"] = json!((so_far - per_event..so_far).collect::<Vec<u32>>());
+        } else {
+            event["usage"] = json!({"prompt_tokens": 5, "completion_tokens": so_far});
+        }
+        let payload = event.to_string();
+        let event = StreamEvent::read(payload.as_bytes()).unwrap();
+        observed.observe_event(&event, std::time::Duration::from_millis(40 + 10 * u64::from(so_far)));
+    }
+    let at_end = at_end
+        .map(|count| json!({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": count}}).to_string());
+    if let Some(event) = at_end.as_ref().and_then(|payload| StreamEvent::read(payload.as_bytes())) {
+        observed.observe_event(&event, std::time::Duration::from_millis(700));
+    }
+    observed.observe_done();
+    observed.e2e = std::time::Duration::from_millis(680);
+    assembler().records(observed).next().unwrap().record
+}
+
+#[test]
+fn events_of_any_size_have_the_same_figures_by_ids_and_by_continuous_usage() {
+    use replay::meter::{itl, tpot, ttft};
+    const MS: std::time::Duration = std::time::Duration::from_millis(1);
+    for per_event in [1, 2, 8] {
+        let (by_ids, by_usage) = (streamed(per_event, true, Some(64)), streamed(per_event, false, Some(64)));
+        assert_eq!(by_usage.chunks, by_ids.chunks);
+        assert_eq!(by_usage.extra.get(COUNTED_BY), Some(&json!(CONTINUOUS_USAGE)));
+        assert_eq!(by_ids.extra.get(COUNTED_BY), None);
+        for record in [by_ids, by_usage] {
+            assert_eq!(record.output_tokens, 64);
+            assert!(itl(&record).all(|gaps| gaps.each == MS * 10 && gaps.tokens == per_event));
+            assert_eq!((tpot(&record), ttft(&record)), (Some(MS * 10), Some(MS * (40 + 10 * per_event))));
+        }
+    }
+}
+
+#[test]
+fn a_count_with_every_event_that_is_not_the_one_at_the_end_is_not_believed() {
+    let record = streamed(8, false, Some(63));
+    assert_eq!((record.output_tokens, record.extra.get(COUNTED_BY)), (63, None));
+    assert_eq!(record.chunks.iter().map(|chunk| chunk.tokens).sum::<u32>(), 63);
+    assert_eq!(streamed(8, false, None).extra.get(COUNTED_BY), Some(&json!(CONTINUOUS_USAGE)));
+}
+
+#[test]
+fn counts_of_several_choices_together_are_not_those_of_each() {
+    for (counts, at_end, chunks) in
+        [([2, 3, 4, 8], 12, [vec![2, 2], vec![3, 5]]), ([2, 5, 9, 12], 12, [vec![1, 1], vec![1, 1]])]
+    {
+        let mut observed = refused(r#"{"model":"m","prompt":"x","stream":true,"n":2}"#, None);
+        (observed.status, observed.outcome) = (Some(200), Some(Outcome::Finished));
+        let events = (0..).zip(counts).map(|(number, so_far)| {
+            json!({"choices": [{"index": number % 2, "text": "word"}], "usage": {"prompt_tokens": 5, "completion_tokens": so_far}})
+        });
+        let last = json!({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": at_end}});
+        for event in events.chain([last]) {
+            let payload = event.to_string();
+            let event = StreamEvent::read(payload.as_bytes()).unwrap();
+            observed.observe_event(&event, std::time::Duration::from_millis(10));
+        }
+        let assembler = assembler();
+        let records = assembler.records(observed).map(|redacted| redacted.record);
+        let tokens = records.map(|record| record.chunks.iter().map(|chunk| chunk.tokens).collect::<Vec<_>>());
+        assert_eq!(tokens.collect::<Vec<_>>(), chunks, "{counts:?}");
+    }
 }

@@ -1,47 +1,17 @@
-//! The progress of a long load, as a line on a terminal's stderr.
+//! The progress of reading traces, as a line on a terminal's stderr.
 
-use std::{
-    fmt::Write,
-    io::{self, IsTerminal},
-    sync::mpsc::{RecvTimeoutError, channel},
-    thread,
-    time::Duration,
-};
-
-use tokio::time::Instant;
+use std::{fmt::Write, sync::Arc, time::Duration};
 
 use crate::{
-    cli::output,
+    cli::progress::ProgressLine,
     recording::trace::{Loaded, Progress},
 };
 
-/// A load that takes no longer is not worth a line.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// Between two states of the line.
-const STEP: Duration = Duration::from_millis(200);
-
 /// Runs `load`, and shows its progress on a terminal.
-pub(in crate::cli) fn watched<T>(progress: &Progress, load: impl FnOnce() -> T) -> T {
-    if !io::stderr().is_terminal() || std::env::var_os("TERM").is_some_and(|terminal| terminal == "dumb") {
-        return load();
-    }
-    thread::scope(|scope| {
-        let (running, over) = channel::<()>();
-        scope.spawn(move || {
-            let start = Instant::now();
-            let mut wait = PATIENCE;
-            while over.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
-                wait = STEP;
-                output::replace_line(&line(&progress.now(), start.elapsed()));
-            }
-            if wait == STEP {
-                output::replace_line("");
-            }
-        });
-        let loaded = load();
-        drop(running);
-        loaded
-    })
+pub(in crate::cli) fn watched<T>(progress: &Arc<Progress>, load: impl FnOnce() -> T) -> T {
+    let progress = Arc::clone(progress);
+    let _shown = ProgressLine::on_terminal(move |elapsed| line(&progress.now(), elapsed));
+    load()
 }
 
 /// Formats the progress after this time, shorter than any terminal is wide.

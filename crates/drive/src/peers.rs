@@ -1,0 +1,136 @@
+//! One run in the figures of other load clients: under their names, by their formulas.
+//!
+//! | | TTFT | between tokens | latency ends | quantiles |
+//! |---|---|---|---|---|
+//! | `vllm bench serve` | first event with a choice (in chats the role) | every gap between events, pooled; TPOT (latency − TTFT) / (tokens − 1) | last event with a choice | interpolated |
+//! | guidellm | first event with tokens | (last − first token) / (tokens − 1), weighted by tokens − 1; TPOT (last token − start) / tokens, weighted by tokens | end of the stream | nearest rank of the weights |
+//! | aiperf | first event with content | (latency − TTFT) / (tokens − 1); gaps between events pooled (ICL) | last event with content | interpolated |
+//! | genai-bench | first event with content | TPOT (latency − TTFT) / (tokens − 1), left out where latency − TTFT is below 1 ms | the event with the usage | interpolated |
+//! | inference-perf | first token | gaps between tokens, pooled, 0 within an event; TPOT (last − first token) / (tokens − 1); NTPOT latency / tokens | end of the stream | interpolated |
+//!
+//! Sources: `vllm/benchmarks/serve.py` and `lib/endpoint_request_func.py` of vllm-project/vllm; `schemas/request_stats.py`, `schemas/statistics.py` and
+//! `benchmark/schemas/metrics.py` of vllm-project/guidellm; `metrics/types` of ai-dynamo/aiperf; `metrics/request_metrics_collector.py` and
+//! `aggregated_metrics_collector.py` of sgl-project/genai-bench; `reportgen/base.py` of kubernetes-sigs/inference-perf.
+//!
+//! Limits: quantiles of pooled gaps have three digits. Of events without text or tokens only the first is known, so a last event that has a finish reason alone
+//! ends no latency, nor is it a gap. Durations are from the first request to the last end; vLLM's own includes what it does before and after. Of a request with
+//! several choices the first one counts.
+
+mod figures;
+
+use std::time::Duration;
+
+use base::stats::Durations;
+use serde::{Serialize, Serializer, ser::SerializeMap};
+
+use crate::results::Sample;
+
+/// A load client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Peer {
+    /// `vllm bench serve`.
+    Vllm,
+    /// guidellm.
+    Guidellm,
+    /// aiperf.
+    Aiperf,
+    /// genai-bench.
+    GenaiBench,
+    /// inference-perf.
+    InferencePerf,
+}
+
+impl Peer {
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Vllm => "vllm bench serve",
+            Self::Guidellm => "guidellm",
+            Self::Aiperf => "aiperf",
+            Self::GenaiBench => "genai-bench",
+            Self::InferencePerf => "inference-perf",
+        }
+    }
+}
+
+/// What their figures are made of.
+#[derive(Debug, Clone)]
+pub struct Measured {
+    /// Requests that ended well.
+    pub good: Vec<Sample>,
+    /// Requests that did not.
+    pub failed: u64,
+    /// From the first request to the last end.
+    pub duration: Duration,
+    /// Gaps between events with tokens, of all responses.
+    pub chunk_gaps: Durations,
+    /// Gaps between tokens, of all responses.
+    pub itl: Durations,
+}
+
+/// A run in the figures of a load client.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PeerReport {
+    /// The client.
+    pub tool: Peer,
+    /// Its figures.
+    pub figures: Figures,
+}
+
+/// Figures in the order in which they are shown.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Figures(pub Vec<(&'static str, Figure)>);
+
+/// One figure, in the tool's own unit.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Figure {
+    /// A number.
+    One(f64),
+    /// A distribution, by the tool's names for its statistics.
+    Statistics(Statistics),
+}
+
+/// Statistics of a distribution, by their names.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Statistics(pub Vec<(&'static str, f64)>);
+
+impl PeerReport {
+    /// The figures that this client would print of a run.
+    #[must_use]
+    pub fn of(tool: Peer, run: &Measured) -> Self {
+        let figures = match tool {
+            Peer::Vllm => figures::vllm(run),
+            Peer::Guidellm => figures::guidellm(run),
+            Peer::Aiperf => figures::aiperf(run),
+            Peer::GenaiBench => figures::genai_bench(run),
+            Peer::InferencePerf => figures::inference_perf(run),
+        };
+        Self { tool, figures: Figures(figures) }
+    }
+}
+
+impl Serialize for Figures {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        named(&self.0, serializer)
+    }
+}
+
+impl Serialize for Statistics {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        named(&self.0, serializer)
+    }
+}
+
+fn named<S: Serializer>(values: &[(&'static str, impl Serialize)], serializer: S) -> Result<S::Ok, S::Error> {
+    let mut map = serializer.serialize_map(Some(values.len()))?;
+    for (name, value) in values {
+        map.serialize_entry(name, value)?;
+    }
+    map.end()
+}
+
+#[cfg(test)]
+mod tests;

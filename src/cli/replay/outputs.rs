@@ -1,0 +1,248 @@
+//! What `replay` shows while it runs, and where its figures go besides: files, and the words of other load clients.
+
+use std::{
+    ffi::OsStr,
+    fmt::Write as _,
+    fs::File,
+    io::{self, BufWriter, Write},
+    path::PathBuf,
+    str::FromStr,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use clap::{Args, ValueEnum};
+use serde_json::json;
+
+use super::{Printed, ReplayArgs};
+use crate::{
+    cli::{build, failure::Failure, progress::ProgressLine},
+    drive::{
+        Peer, PeerReport, Results, Workload,
+        export::{self, Run},
+        peers::{Figure, Measured, Statistics},
+        results::Live,
+    },
+    recording::yaml::{self, Layout},
+};
+
+/// Where figures go besides standard output.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct OutputArgs {
+    /// Shows the run in the figures of another load client too: its names, its formulas.
+    #[arg(long, value_name = "TOOL", value_delimiter = ',')]
+    pub(in crate::cli) print_as: Vec<PeerArg>,
+    /// Saves the run: as JSON (.json), a table of requests (.csv), a log of HdrHistogram (.hlog), or a Benchmark Report of llm-d (.yaml).
+    #[arg(long, value_name = "FILE")]
+    pub(in crate::cli) save: Vec<SavePath>,
+}
+
+/// A load client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum PeerArg {
+    /// `vllm bench serve`.
+    Vllm,
+    /// guidellm.
+    Guidellm,
+    /// aiperf.
+    Aiperf,
+    /// genai-bench.
+    GenaiBench,
+    /// inference-perf.
+    InferencePerf,
+}
+
+impl From<PeerArg> for Peer {
+    fn from(tool: PeerArg) -> Self {
+        match tool {
+            PeerArg::Vllm => Self::Vllm,
+            PeerArg::Guidellm => Self::Guidellm,
+            PeerArg::Aiperf => Self::Aiperf,
+            PeerArg::GenaiBench => Self::GenaiBench,
+            PeerArg::InferencePerf => Self::InferencePerf,
+        }
+    }
+}
+
+/// A file to save to, and its format.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::cli) struct SavePath {
+    path: PathBuf,
+    format: Format,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Json,
+    Csv,
+    Histograms,
+    BenchmarkReport,
+}
+
+impl FromStr for SavePath {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let path = PathBuf::from(text);
+        let format = match path.extension().and_then(OsStr::to_str) {
+            Some("json") => Format::Json,
+            Some("csv") => Format::Csv,
+            Some("hlog") => Format::Histograms,
+            Some("yaml" | "yml") => Format::BenchmarkReport,
+            _ => return Err("its ending names no format: use .json, .csv, .hlog or .yaml"),
+        };
+        Ok(Self { path, format })
+    }
+}
+
+/// Files that are open, so that no run is lost for a name that cannot be written, and what they say of the run.
+#[derive(Debug)]
+pub(super) struct Saves {
+    files: Vec<(SavePath, File)>,
+    print_as: Vec<Peer>,
+    run: Run,
+}
+
+impl Saves {
+    /// Creates the files; one that exists is not overwritten.
+    pub(super) fn open(outputs: &OutputArgs, args: &ReplayArgs, workload: &Workload) -> Result<Self, Failure> {
+        let create = |save: &SavePath| {
+            let file = File::options().write(true).create_new(true).open(&save.path);
+            let failed = |error: io::Error| Failure::environment(format!("--save {}: {error}", save.path.display()));
+            Ok((save.clone(), file.map_err(failed)?))
+        };
+        let run = Run {
+            uid: uuid(rand::random()),
+            began: SystemTime::now(),
+            version: build::VERSION.to_owned(),
+            concurrency: args.concurrency.map(Into::into),
+            rate: args.rate.map(|rate| rate * args.speed),
+            made_up: workload.requests.iter().any(|request| request.record.request.is_none()),
+            native: json!({}),
+        };
+        let files = outputs.save.iter().map(create).collect::<Result<_, Failure>>()?;
+        Ok(Self { files, print_as: outputs.print_as.iter().map(|tool| (*tool).into()).collect(), run })
+    }
+
+    /// The figures of the other load clients.
+    pub(super) fn printed_as(&self, measured: &Measured) -> Vec<PeerReport> {
+        self.print_as.iter().map(|tool| PeerReport::of(*tool, measured)).collect()
+    }
+
+    /// Writes the files.
+    pub(super) fn save(mut self, printed: &Printed, results: &Results, measured: &Measured) -> Result<(), Failure> {
+        let native =
+            json!({"commit": printed.commit, "verdict": printed.verdict, "counted_by": printed.results.counted_by});
+        let run = Run { native, ..self.run.clone() };
+        while let Some((SavePath { path, format }, file)) = self.files.pop() {
+            let mut out = BufWriter::new(file);
+            let written = match format {
+                Format::Json => serde_json::to_writer_pretty(&mut out, printed).map_err(Into::into),
+                Format::Csv => export::csv(&mut out, &results.samples()),
+                Format::Histograms => results.latencies().write(&mut out, run.began, measured.duration),
+                Format::BenchmarkReport => {
+                    let mut text = String::new();
+                    yaml::write(&mut text, &export::benchmark_report(&run, measured), 0, Layout::Block);
+                    out.write_all(text.as_bytes())
+                }
+            };
+            let failed = |error| Failure::environment(format!("--save {}: {error}", path.display()));
+            written.and_then(|()| out.flush()).map_err(failed)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Saves {
+    /// Removes what nothing was written to.
+    fn drop(&mut self) {
+        for (save, _) in &self.files {
+            let _gone = std::fs::remove_file(&save.path);
+        }
+    }
+}
+
+/// A random id as a UUID, version 4.
+fn uuid(random: u128) -> String {
+    let bits = random & !(0xf << 76 | 0x3 << 62) | 0x4 << 76 | 0x2 << 62;
+    let hex = format!("{bits:032x}");
+    let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| hex.get(part).unwrap_or_default());
+    parts.join("-")
+}
+
+/// Shows how a run of so many requests goes on, until it is dropped.
+pub(super) fn progress(results: Arc<Results>, planned: u64) -> ProgressLine {
+    ProgressLine::anywhere(move |elapsed| line(&results.live(), planned, elapsed))
+}
+
+/// Formats the state of a run, shorter than any terminal is wide: medians and 99th percentiles in milliseconds.
+fn line(live: &Live, planned: u64, elapsed: Duration) -> String {
+    const WIDTH: u64 = 10;
+    let ended = live.ended.min(planned);
+    let full = ended * WIDTH / planned.max(1);
+    let bar: String = (0..WIDTH).map(|place| if place < full { '#' } else { '.' }).collect();
+    let mut text = format!("[{bar}] {}/{planned} {:.0}s {} failed", live.ended, elapsed.as_secs_f64(), live.failed);
+    for (name, quantiles) in [("TTFT", live.ttft), ("ITL", live.itl), ("late", live.late)] {
+        if let Some((median, high)) = quantiles {
+            let _ = write!(text, " {name} {:.1}/{:.1}", millis(median), millis(high));
+        }
+    }
+    text
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1000.0
+}
+
+/// Formats the figures of a load client.
+pub(super) fn text(report: &PeerReport) -> String {
+    let mut text = format!("\nas {}:\n", report.tool.name());
+    for (name, figure) in &report.figures.0 {
+        let values = match figure {
+            Figure::One(value) => format!("{value:.3}"),
+            Figure::Statistics(Statistics(values)) => {
+                let values: Vec<String> = values.iter().map(|(name, value)| format!("{name} {value:.3}")).collect();
+                values.join("  ")
+            }
+        };
+        let _ = writeln!(text, "{name:40} {values}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ending_of_a_file_is_its_format() {
+        let format = |text: &str| text.parse::<SavePath>().map(|save| save.format);
+        assert_eq!(format("a.json"), Ok(Format::Json));
+        assert_eq!(format("x/b.hlog"), Ok(Format::Histograms));
+        assert_eq!((format("b.yml"), format("c.csv")), (Ok(Format::BenchmarkReport), Ok(Format::Csv)));
+        assert!(["json", "a.txt", "", "a.JSON.gz"].into_iter().all(|text| format(text).is_err()));
+    }
+
+    #[test]
+    fn ids_are_uuids_of_version_4() {
+        assert_eq!(uuid(0), "00000000-0000-4000-8000-000000000000");
+        assert_eq!(uuid(u128::MAX), "ffffffff-ffff-4fff-bfff-ffffffffffff");
+    }
+
+    #[test]
+    fn the_line_fits_on_a_terminal() {
+        const MS: Duration = Duration::from_millis(1);
+        let live = Live {
+            ended: 5200,
+            failed: 17,
+            ttft: Some((MS * 51, MS * 2300)),
+            itl: Some((MS * 10, MS * 130)),
+            late: Some((MS, MS * 2)),
+        };
+        let shown = line(&live, 10_000, Duration::from_secs(612));
+        assert_eq!(shown, "[#####.....] 5200/10000 612s 17 failed TTFT 51.0/2300.0 ITL 10.0/130.0 late 1.0/2.0");
+        assert!(shown.len() <= 85);
+        let none = Live { ended: 0, failed: 0, ttft: None, itl: None, late: None };
+        assert_eq!(line(&none, 0, Duration::ZERO), "[..........] 0/0 0s 0 failed");
+    }
+}
