@@ -121,7 +121,7 @@ pub(in crate::cli) fn supplied(file: Option<&Path>, args: &RedactionArgs) -> Res
 }
 
 /// What counts as a secret.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Redaction")]
 pub(in crate::cli) struct RedactionArgs {
     /// Redacts values under this name, in JSON and headers; /REGEX/ is tried on names as they are spelled.

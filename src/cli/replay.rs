@@ -1,8 +1,16 @@
 //! `replay`: its flags, the plan that they describe, and its figures.
 
+mod inputs;
 mod outputs;
 
-use std::{num::NonZeroUsize, path::PathBuf, process::ExitCode, sync::Arc, thread, time::Duration};
+use std::{
+    num::NonZeroUsize,
+    path::PathBuf,
+    process::ExitCode,
+    sync::Arc,
+    thread,
+    time::{Duration, SystemTime},
+};
 
 use clap::{Args, ValueEnum};
 use http::HeaderName;
@@ -18,13 +26,14 @@ use crate::{
         values::Secret,
     },
     drive::{
-        Arrivals, Drive, DriveError, Load, Plan, Results, Selection, Verdict, Workload, WorkloadError, drive,
-        peers::PeerReport, prompt::Prompts, results::ResultsReport,
+        Arrivals, Drive, DriveError, History, Load, Plan, Results, Selection, Texts, Verdict, WorkloadError,
+        drift::DriftReport, drive, history::HistoryCounts, peers::PeerReport, prompt::Prompts, results::ResultsReport,
     },
     net::{
         server,
-        upstream::{UpstreamOptions, UpstreamUrl},
+        upstream::{Authorities, UpstreamOptions, UpstreamUrl},
     },
+    recording::redaction::Rules,
     replay::meter::Slo,
 };
 
@@ -39,12 +48,20 @@ use outputs::{OutputArgs, Saves};
                              vllm-vcr replay day.jsonl.gz --target http://localhost:8000 --arrivals poisson --rate 20 --out run.jsonl.gz\n  \
                              vllm-vcr replay day.jsonl.gz --target http://localhost:8000 --concurrency 64 --json | jq .verdict")]
 pub(in crate::cli) struct ReplayArgs {
-    /// The traces: files, directories of them, the first file of a capture in several; - is stdin.
+    /// The traces: files, directories of them, the first file of a capture in several; - is stdin. Or cassettes, and folders of them.
     #[arg(value_name = "PATH", required = true)]
     pub(in crate::cli) paths: Vec<PathBuf>,
-    /// The server to drive; with several, sessions go to them in turn.
+    /// Values of placeholders in cassettes, a line for each: email:1 = jane@example.org. They are put into what is sent.
+    #[arg(long, value_name = "FILE")]
+    pub(in crate::cli) secrets: Option<PathBuf>,
+    /// The server to drive: http://HOST, https://HOST, h2c://HOST (HTTP/2 without TLS) or unix:SOCKET; with several, sessions go to
+    /// them in turn.
     #[arg(long, value_name = "URL", required = true)]
     pub(in crate::cli) target: Vec<UpstreamUrl>,
+    /// Who signs the certificates of https targets, or a target's own certificate, a PEM file; without it, the authorities that browsers
+    /// trust.
+    #[arg(long, value_name = "FILE")]
+    pub(in crate::cli) target_ca: Option<PathBuf>,
     /// How sessions, and requests outside of sessions, arrive.
     #[arg(long, value_name = "KIND", default_value = "recorded", conflicts_with = "concurrency")]
     pub(in crate::cli) arrivals: ArrivalsArg,
@@ -87,7 +104,22 @@ pub(in crate::cli) struct ReplayArgs {
     /// Sent as `Authorization: Bearer KEY`.
     #[arg(long, value_name = "KEY", hide_env_values = true)]
     pub(in crate::cli) api_key: Option<Secret>,
-    /// Sends `cache_salt` with this text, so that a server's prefix cache holds nothing from an earlier run.
+    /// Prompts of requests that were not recorded: token ids for /v1/completions, or words for the endpoint that was asked.
+    #[arg(long, value_name = "FORM", default_value = "ids")]
+    pub(in crate::cli) prompt_as: PromptArg,
+    /// Tokenizer of the model, by which prompts of words get their lengths. Without it the server is asked before the run.
+    #[arg(long, value_name = "DIR")]
+    pub(in crate::cli) tokenizer: Option<String>,
+    /// What later turns of a conversation repeat: the recorded answers, or those of this run.
+    #[arg(long, value_name = "WHICH", default_value = "recorded")]
+    pub(in crate::cli) history: HistoryArg,
+    /// Sends before the run what servers would have in their caches: the beginning of each session's first prompt.
+    #[arg(long)]
+    pub(in crate::cli) prime: bool,
+    /// Starts the run at this time, RFC 3339 or seconds since 1970, as it is on all machines that take part.
+    #[arg(long, value_name = "TIME", value_parser = inputs::time)]
+    pub(in crate::cli) start_at: Option<SystemTime>,
+    /// Sends `cache_salt` with this text, so that a server's prefix cache holds nothing from an earlier run; run is a new one for each run.
     #[arg(long, value_name = "TEXT")]
     pub(in crate::cli) cache_salt: Option<String>,
     /// Longest wait for the head of a response, and for the next bytes of it.
@@ -133,6 +165,24 @@ pub(in crate::cli) enum ArrivalsArg {
     Burst,
 }
 
+/// Form of prompts that are made up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum PromptArg {
+    /// Token ids.
+    Ids,
+    /// Words.
+    Text,
+}
+
+/// Answers that later turns repeat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum HistoryArg {
+    /// The recorded ones.
+    Recorded,
+    /// Those of this run.
+    Live,
+}
+
 fn positive(text: &str) -> Result<f64, String> {
     text.parse()
         .ok()
@@ -167,6 +217,8 @@ struct Printed {
     version: &'static str,
     commit: &'static str,
     verdict: Verdict,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    history: Option<HistoryCounts>,
     results: ResultsReport,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     printed_as: Vec<PeerReport>,
@@ -177,7 +229,7 @@ pub(in crate::cli) fn run(args: ReplayArgs) -> Result<ExitCode, Failure> {
     runtime::run(|shutdown| async move {
         server::raise_descriptor_limit();
         runtime::outlive_file_limits();
-        let workload = Workload::read(&args.paths)?;
+        let workload = inputs::workload(&args)?;
         let selection = Selection {
             limit: args.limit.map(Into::into),
             sample: args.sample,
@@ -187,7 +239,7 @@ pub(in crate::cli) fn run(args: ReplayArgs) -> Result<ExitCode, Failure> {
             seed: args.seed,
         };
         let plan = Plan::of(&workload, load(&args), &selection);
-        output::note(&format!("{}: {} requests in {} sessions\n", workload.name, plan.requests(), plan.sessions.len()));
+        inputs::describe(&workload, &plan);
         let outputs = Saves::open(&args.outputs, &args, &workload)?;
         let (stop, stopped) = watch::channel(false);
         tokio::spawn(async move {
@@ -197,21 +249,32 @@ pub(in crate::cli) fn run(args: ReplayArgs) -> Result<ExitCode, Failure> {
         let warmup = args.warmup.unwrap_or_default();
         let results = Arc::new(Results::new(&workload, args.slo.unwrap_or_default(), warmup, args.check));
         let (allowed, as_json, planned) = (args.max_errors, args.json, number(plan.requests()));
+        let tokenizer = inputs::tokenizer(&args)?;
+        let primes = args.prime;
+        let mut setup = setup(args)?;
+        setup.rules = workload.rules.clone();
+        inputs::before(&mut setup, &workload, &plan, (tokenizer.as_ref(), primes)).await?;
         let progress = outputs::progress(Arc::clone(&results), planned);
-        let driven = drive(setup(args)?, Arc::new(workload), plan, Arc::clone(&results), stopped).await?;
+        let driven = drive(setup, Arc::new(workload), plan, Arc::clone(&results), stopped).await?;
         drop(progress);
         let (measured, run) = (results.measured(), Arc::clone(&results));
+        let history = Some(driven.history).filter(|counts| *counts != HistoryCounts::default());
         let results = results.report();
         let verdict = Verdict::of(&results, &driven, planned, allowed);
         let code = if verdict.valid { ExitCode::SUCCESS } else { Exit::No.into() };
         let printed_as = outputs.printed_as(&measured);
-        let printed = Printed { version: build::VERSION, commit: build::COMMIT, verdict, results, printed_as };
+        let printed = Printed { version: build::VERSION, commit: build::COMMIT, verdict, history, results, printed_as };
         outputs.save(&printed, &run, &measured)?;
         if as_json {
             output::print_json(&printed)?;
         } else {
+            let repeated = history.map(|HistoryCounts { live, recorded }| {
+                format!(
+                    "history    {live} answers of this run were repeated, {recorded} recorded ones in place of others\n"
+                )
+            });
             let peers: String = printed.printed_as.iter().map(outputs::text).collect();
-            output::print(&(text(&printed.verdict, &printed.results) + &peers))?;
+            output::print(&(repeated.unwrap_or_default() + &text(&printed.verdict, &printed.results) + &peers))?;
         }
         Ok(code)
     })
@@ -234,16 +297,29 @@ fn setup(args: ReplayArgs) -> Result<Drive, Failure> {
     if let Some(key) = &args.api_key {
         headers.push((http::header::AUTHORIZATION, format!("Bearer {}", key.0)));
     }
-    let reach = UpstreamOptions { response_timeout: Some(args.timeout), ..UpstreamOptions::default() };
+    let authorities = args.target_ca.as_deref().map(Authorities::read).transpose();
+    let reach = UpstreamOptions {
+        response_timeout: Some(args.timeout),
+        authorities: authorities.map_err(Failure::input)?.map(Arc::new),
+        ..UpstreamOptions::default()
+    };
+    let texts = (args.prompt_as == PromptArg::Text).then(Texts::default);
+    let history = match args.history {
+        HistoryArg::Recorded => History::Recorded,
+        HistoryArg::Live => History::Live,
+    };
     let threads = args.threads.or_else(|| thread::available_parallelism().ok());
     Ok(Drive {
         targets: args.target,
         reach,
         idle: Some(args.timeout),
-        prompts: Prompts { models: args.model, cache_salt: args.cache_salt, headers },
+        prompts: Prompts { models: args.model, cache_salt: args.cache_salt.map(inputs::salt), headers, texts },
+        history,
+        start_at: args.start_at,
         out: args.out,
         commit: Some(build::COMMIT.to_owned()),
         content: args.check,
+        rules: Rules::default(),
         duration: args.duration,
         threads: threads.unwrap_or(NonZeroUsize::MIN),
     })
@@ -266,6 +342,10 @@ fn text(verdict: &Verdict, results: &ResultsReport) -> String {
     lines.push(format!("tokens     {} ({}{per_event})", results.output_tokens, counted.collect::<Vec<_>>().join(", ")));
     if let (Some(requests), Some(tokens)) = (results.goodput, results.token_goodput) {
         lines.push(format!("goodput    {requests:.2} requests/s, {tokens:.1} tokens/s"));
+    }
+    if let Some(drift) = results.drift.filter(|drift| drift.largest != 0) {
+        let DriftReport { prompts, median, p99, largest, .. } = drift;
+        lines.push(format!("drift      median {median:+}, p99 {p99}, largest {largest:+} tokens of {prompts} prompts"));
     }
     lines.push("ms                    mean      p50      p90      p99      max".to_owned());
     for (name, summary) in [
@@ -298,6 +378,7 @@ impl From<WorkloadError> for Failure {
     fn from(error: WorkloadError) -> Self {
         match error {
             WorkloadError::Trace(error) => error.into(),
+            WorkloadError::Cassette(error) => error.into(),
             error @ WorkloadError::Empty { .. } => Self::input(error),
         }
     }
@@ -307,7 +388,10 @@ impl From<DriveError> for Failure {
     fn from(error: DriveError) -> Self {
         match error {
             DriveError::Tap(error) => error.into(),
-            error @ (DriveError::Thread(_) | DriveError::NoTarget) => Self::environment(error),
+            error @ (DriveError::StartIsOver(_) | DriveError::NoTemplate) => Self::usage(error.to_string()),
+            error @ (DriveError::Thread(_) | DriveError::NoTarget | DriveError::NoLength { .. }) => {
+                Self::environment(error)
+            }
         }
     }
 }

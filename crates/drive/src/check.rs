@@ -2,8 +2,9 @@
 
 use std::{collections::HashMap, fmt};
 
-use recording::trace::{FinishReason, Record};
+use recording::trace::{FinishReason, Record, USAGE_OUTPUT_TOKENS, USAGE_PROMPT_TOKENS};
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::workload::Workload;
 
@@ -139,16 +140,16 @@ impl ContentCheck {
         check
     }
 
-    /// Compares a response with the record of this number. Ids that the server named are `miscounted` where it counts another number of tokens.
-    pub fn compare(&mut self, number: usize, recorded: &Record, came: &Record, miscounted: Option<&[u32]>) {
+    /// Compares a response with the record of this number.
+    pub fn compare(&mut self, number: usize, recorded: &Record, came: &Record) {
         self.compared += 1;
-        let found = self.differences_of(recorded, came, miscounted);
+        let found = self.differences_of(recorded, came);
         self.differ += u64::from(!found.is_empty());
         let room = KEPT.saturating_sub(self.differences.len());
         self.differences.extend(found.into_iter().take(room).map(|what| Difference { request: number, what }));
     }
 
-    fn differences_of(&self, recorded: &Record, came: &Record, miscounted: Option<&[u32]>) -> Vec<What> {
+    fn differences_of(&self, recorded: &Record, came: &Record) -> Vec<What> {
         let mut found = Vec::new();
         if recorded.status.is_some() && recorded.status != came.status {
             return vec![What::Status { recorded: recorded.status, came: came.status }];
@@ -156,17 +157,18 @@ impl ContentCheck {
         if recorded.finish_reason != came.finish_reason {
             found.push(What::FinishReason { recorded: recorded.finish_reason, came: came.finish_reason });
         }
-        let count = |record: &Record| (record.prompt_tokens, record.output_tokens);
-        let ids = came.output_token_ids.as_deref().or(miscounted);
-        match (&recorded.output_token_ids, ids) {
+        let output_tokens = |record: &Record| usage(record, USAGE_OUTPUT_TOKENS).unwrap_or(record.output_tokens);
+        let count = |record: &Record| (prompt_tokens(record), output_tokens(record));
+        match (&recorded.output_token_ids, &came.output_token_ids) {
             (Some(old), Some(new)) => match self.tokens(old, new) {
                 Some(what) => found.push(what),
-                // Chunks of a response whose tokens are miscounted are by that count.
-                None => found.extend(rechunked(recorded, came).filter(|_| miscounted.is_none())),
+                None => found.extend(rechunked(recorded, came)),
             },
             _ => found.extend(text(recorded, came)),
         }
-        if count(recorded) != count(came) && found.is_empty() {
+        // A recording without a count of the prompt has none of the output: its events were counted.
+        let is_counted = recorded.prompt_tokens > 0;
+        if is_counted && count(recorded) != count(came) && found.is_empty() {
             found.push(What::Usage { recorded: count(recorded), came: count(came) });
         }
         found
@@ -203,6 +205,16 @@ impl ContentCheck {
     }
 }
 
+/// Returns the server's own count of a prompt's tokens, also where it named another number of ids.
+pub(crate) fn prompt_tokens(record: &Record) -> u32 {
+    usage(record, USAGE_PROMPT_TOKENS).unwrap_or(record.prompt_tokens)
+}
+
+fn usage(record: &Record, name: &str) -> Option<u32> {
+    let counted = record.extra.get(name).and_then(Value::as_u64);
+    counted.and_then(|counted| u32::try_from(counted).ok())
+}
+
 fn rechunked(recorded: &Record, came: &Record) -> Option<What> {
     let sizes = |record: &Record| record.emissions().map(|chunk| chunk.tokens).collect::<Vec<_>>();
     let (old, new) = (sizes(recorded), sizes(came));
@@ -225,7 +237,8 @@ mod tests {
     fn record(ids: &[u32]) -> Record {
         let chunks = ids.iter().map(|_| Chunk { tokens: 1, ..Chunk::default() }).collect();
         let output_tokens = u32::try_from(ids.len()).unwrap();
-        Record { output_tokens, chunks, output_token_ids: Some(ids.to_vec()), status: Some(200), ..Record::default() }
+        let output_token_ids = Some(ids.to_vec());
+        Record { prompt_tokens: 7, output_tokens, chunks, output_token_ids, status: Some(200), ..Record::default() }
     }
 
     fn workload(records: &[&[u32]]) -> Workload {
@@ -251,7 +264,7 @@ mod tests {
             (&[1, 2, 3, 4, 5], None),
         ] {
             let mut check = ContentCheck::of(&workload);
-            check.compare(0, &workload.requests[0].record, &record(came), None);
+            check.compare(0, &workload.requests[0].record, &record(came));
             let found: Vec<What> = check.differences.into_iter().map(|difference| difference.what).collect();
             assert_eq!(found, what.into_iter().collect::<Vec<_>>(), "{came:?}");
         }
@@ -264,14 +277,20 @@ mod tests {
         merged.chunks = vec![Chunk { tokens: 1, ..Chunk::default() }, Chunk { tokens: 2, ..Chunk::default() }];
         let ended = Record { finish_reason: Some(FinishReason::Length), ..recorded.clone() };
         let counted = Record { prompt_tokens: 9, ..recorded.clone() };
+        let mut renamed = recorded.clone();
+        renamed.extra.insert(USAGE_PROMPT_TOKENS.to_owned(), 8.into());
+        let mut recounted = recorded.clone();
+        recounted.extra.insert(USAGE_OUTPUT_TOKENS.to_owned(), 4.into());
         let refused = Record { status: Some(503), ..Record::default() };
         for (came, what) in [
             (merged, What::Rechunked { recorded: 3, came: 2 }),
             (ended, What::FinishReason { recorded: None, came: Some(FinishReason::Length) }),
-            (counted, What::Usage { recorded: (0, 3), came: (9, 3) }),
+            (counted, What::Usage { recorded: (7, 3), came: (9, 3) }),
+            (renamed, What::Usage { recorded: (7, 3), came: (8, 3) }),
+            (recounted, What::Usage { recorded: (7, 3), came: (7, 4) }),
             (refused, What::Status { recorded: Some(200), came: Some(503) }),
         ] {
-            assert_eq!(ContentCheck::default().differences_of(&recorded, &came, None), [what]);
+            assert_eq!(ContentCheck::default().differences_of(&recorded, &came), [what]);
         }
     }
 }

@@ -1,10 +1,12 @@
 //! The load client: sends the requests of a recording at servers when they were sent, and measures what comes back.
 //!
 //! One request, in order:
-//! - [`workload`] reads it from a trace, with its arrival, its session and what came back when it was recorded.
+//! - [`workload`] reads it from a trace, [`cassettes`] from a cassette, with its arrival, its session and what came back when it was recorded.
 //! - [`plan`] decides when it is sent: at a time of its own (open loop), when a place is free (closed loop), or its recorded think time after
 //!   the turn before it has ended.
-//! - [`prompt`] makes its body: the recorded one, or a prompt of token ids with the same length and the same shared blocks.
+//! - [`prompt`] makes its body: the recorded one, with [the answers of this run](history) in place of recorded ones where that is wanted, or a prompt of
+//!   token ids or of [`text`] with the same length and the same shared blocks.
+//! - [`before`] sends what comes before the run: prefixes to prime caches with, prompts by which lengths are measured.
 //! - [`run`] waits for that time and sends it through a [`tap`]: the tap asks for token ids, observes the response and makes a record of it as it does
 //!   for any client, so that results are a trace and a token is counted in one way everywhere.
 //! - [`results`] gets that record on the recorder's thread, with the intended start of its request, and adds it to the figures; [`verdict`] says
@@ -17,21 +19,28 @@
 //!
 //! See docs/decisions/0115-the-load-client-sends-through-a-tap.md.
 
+pub mod before;
+pub mod cassettes;
 pub mod check;
 mod distribution;
+pub mod drift;
 pub mod export;
+pub mod history;
 pub mod peers;
 pub mod plan;
 pub mod prompt;
 pub mod results;
 pub mod run;
 pub mod steady;
+pub mod text;
 pub mod verdict;
 pub mod workload;
 
+pub use history::History;
 pub use peers::{Peer, PeerReport};
 pub use plan::{Arrivals, Load, Plan, Selection};
 pub use results::Results;
 pub use run::{Drive, DriveError, Driven, drive};
+pub use text::Texts;
 pub use verdict::{Reason, Verdict};
 pub use workload::{Workload, WorkloadError};

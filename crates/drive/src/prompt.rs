@@ -2,21 +2,26 @@
 //!
 //! A recorded body is sent as it was, with the model's name mapped. Where a recording has none, the prompt is a list of token ids of
 //! `/v1/completions`: equal block hashes become equal ids and different ones different ids, so that the server's prefix cache sees the recorded
-//! sharing, and the rest of the prompt is ids of its own up to the recorded length.
+//! sharing, and the rest of the prompt is ids of its own up to the recorded length. Or, for servers that take no ids, it is [text](crate::text) of
+//! the recorded endpoint.
 //!
 //! Limits: what the ids say is noise, and the output is as long as it was because `ignore_eos` and `max_tokens` make it so.
+
+use std::borrow::Cow;
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Request, header};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
-use serde_json::{Map, Value, json};
+use serde::{Serialize, Serializer, ser::SerializeMap};
+use serde_json::{Value, json};
 
 use recording::trace::Record;
 
-use crate::workload::{Workload, WorkloadRequest};
-
-/// The path that takes prompts of token ids.
-const COMPLETIONS: &str = "/v1/completions";
+use crate::{
+    history::Conversation,
+    text::{TextEndpoint, Texts},
+    workload::{Workload, WorkloadRequest},
+};
 
 /// Ids that made-up prompts are drawn from: small enough for any vocabulary, and without special tokens, which come first or last.
 const IDS: std::ops::Range<u32> = 1000..30000;
@@ -33,29 +38,81 @@ pub struct Prompts {
     pub cache_salt: Option<String>,
     /// Headers of every request; `{session}`, `{turn}` and `{index}` stand for those of the request.
     pub headers: Vec<(HeaderName, String)>,
+    /// Makes prompts of text where no request is recorded; `None` for token ids.
+    pub texts: Option<Texts>,
+}
+
+/// Which request of a run one is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    /// Its index in the workload.
+    pub(crate) index: usize,
+    /// Its session's place in the plan.
+    pub(crate) chain: usize,
+    /// Its place in the session.
+    pub(crate) turn: usize,
+}
+
+/// A body with other values of some fields. A long conversation is written once, and not copied before.
+struct WithFields<'a> {
+    body: &'a Value,
+    over: [(&'a str, Option<&'a str>); 2],
+}
+
+impl Serialize for WithFields<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        let of = |name: &str| self.over.iter().find(|(own, _)| *own == name).and_then(|(_, value)| *value);
+        for (name, value) in self.body.as_object().into_iter().flatten() {
+            match of(name) {
+                Some(value) => map.serialize_entry(name, value)?,
+                None => map.serialize_entry(name, value)?,
+            }
+        }
+        for (name, value) in self.over {
+            if let Some(value) = value.filter(|_| self.body.get(name).is_none()) {
+                map.serialize_entry(name, value)?;
+            }
+        }
+        map.end()
+    }
 }
 
 impl Prompts {
     /// Makes the request with this index: turn `turn` of a chain.
     #[must_use]
     pub fn request(&self, index: usize, chain: usize, turn: usize, workload: &Workload) -> Request<Bytes> {
+        self.request_in(Place { index, chain, turn }, workload, None)
+    }
+
+    /// The same, of a conversation that goes on with what was answered in this run.
+    pub(crate) fn request_in(
+        &self,
+        Place { index, chain, turn }: Place,
+        workload: &Workload,
+        conversation: Option<&Conversation<'_>>,
+    ) -> Request<Bytes> {
         let Some(WorkloadRequest { record, number, .. }) = workload.requests.get(index) else {
             return Request::default();
         };
         let recorded = record.request.as_ref().filter(|request| request.is_object());
-        let (path, mut body) = match recorded {
-            Some(request) => (record.path().unwrap_or("/v1/chat/completions"), request.clone()),
-            None => (COMPLETIONS, rebuilt(index, record, workload.block_size)),
+        let path_of_record = record.path().unwrap_or("/v1/chat/completions");
+        let (path, body) = match (recorded, conversation) {
+            (Some(request), None) => (path_of_record, Cow::Borrowed(request)),
+            (Some(request), Some(conversation)) => {
+                let mut request = request.clone();
+                conversation.continued(&mut request);
+                (path_of_record, Cow::Owned(request))
+            }
+            (None, _) => {
+                let (path, body) = self.rebuilt(index, record, workload.block_size);
+                (path, Cow::Owned(body))
+            }
         };
-        if let Value::Object(fields) = &mut body {
-            if let Some(model) = self.model(record.model.as_deref()) {
-                fields.insert("model".to_owned(), json!(model));
-            }
-            if let Some(salt) = &self.cache_salt {
-                fields.insert("cache_salt".to_owned(), json!(salt));
-            }
-        }
-        let mut request = Request::new(Bytes::from(body.to_string()));
+        let model = self.model(record.model.as_deref());
+        let over = [("model", model), ("cache_salt", self.cache_salt.as_deref())];
+        let body = serde_json::to_vec(&WithFields { body: &body, over }).unwrap_or_default();
+        let mut request = Request::new(Bytes::from(body));
         *request.method_mut() = Method::POST;
         *request.uri_mut() = path.parse().unwrap_or_default();
         let session = record.session.clone().unwrap_or_else(|| chain.to_string());
@@ -72,21 +129,32 @@ impl Prompts {
         request
     }
 
-    fn model<'a>(&'a self, recorded: Option<&'a str>) -> Option<&'a str> {
+    pub(crate) fn model<'a>(&'a self, recorded: Option<&'a str>) -> Option<&'a str> {
         let named = |name: &str| self.models.iter().find(|(from, _)| from == name).map(|(_, to)| to.as_str());
         recorded.and_then(named).or_else(|| named("")).or(recorded)
     }
-}
 
-fn rebuilt(index: usize, record: &Record, block_size: u32) -> Value {
-    let mut fields = Map::new();
-    fields.insert("prompt".to_owned(), json!(prompt_ids(index, record, block_size)));
-    let kept = record.params.iter().filter(|(name, _)| is_of_completions(name));
-    fields.extend(kept.map(|(name, value)| (name.clone(), value.clone())));
-    fields.insert("max_tokens".to_owned(), json!(record.output_tokens.max(1)));
-    fields.insert("ignore_eos".to_owned(), json!(true));
-    fields.insert("stream".to_owned(), json!(record.stream != Some(false)));
-    Value::Object(fields)
+    /// Makes the path and the body of a request that was not recorded.
+    fn rebuilt(&self, index: usize, record: &Record, block_size: u32) -> (&'static str, Value) {
+        let (output, stream) = (record.output_tokens.max(1), record.stream != Some(false));
+        let (endpoint, mut fields) = match &self.texts {
+            Some(texts) => {
+                let endpoint = TextEndpoint::of(record);
+                let model = self.model(record.model.as_deref()).unwrap_or_default();
+                let own = u64::try_from(index).unwrap_or(u64::MAX);
+                let text = texts.prompt(record, block_size, model, own);
+                (endpoint, endpoint.body(&text, output, stream))
+            }
+            None => {
+                let mut fields = TextEndpoint::Completions.body("", output, stream);
+                fields.insert("prompt".to_owned(), json!(prompt_ids(index, record, block_size)));
+                (TextEndpoint::Completions, fields)
+            }
+        };
+        let kept = record.params.iter().filter(|(name, _)| is_taken(name, endpoint));
+        fields.extend(kept.map(|(name, value)| (name.clone(), value.clone())));
+        (endpoint.path(), Value::Object(fields))
+    }
 }
 
 /// Ids of a prompt: each full block by its hash, the rest by the whole prompt's hash, else by the request's index.
@@ -104,7 +172,28 @@ fn prompt_ids(index: usize, record: &Record, block_size: u32) -> Vec<u32> {
     ids
 }
 
-/// Parameters of any request that a completion takes too.
-fn is_of_completions(name: &str) -> bool {
-    matches!(name, "temperature" | "top_p" | "top_k" | "n" | "presence_penalty" | "frequency_penalty" | "seed")
+/// Parameters of any request that a rebuilt one takes too.
+fn is_taken(name: &str, endpoint: TextEndpoint) -> bool {
+    match name {
+        "temperature" | "top_p" | "top_k" => true,
+        "n" | "presence_penalty" | "frequency_penalty" | "seed" => {
+            matches!(endpoint, TextEndpoint::Chat | TextEndpoint::Completions)
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_fields_take_the_place_of_recorded_ones_or_follow() {
+        let body = json!({"model": "recorded", "messages": [1.5, "é", null], "stream": true});
+        let over = [("model", Some("served")), ("cache_salt", Some("s"))];
+        let text = serde_json::to_string(&WithFields { body: &body, over }).unwrap();
+        assert_eq!(text, r#"{"model":"served","messages":[1.5,"é",null],"stream":true,"cache_salt":"s"}"#);
+        let over = [("model", None), ("cache_salt", None)];
+        assert_eq!(serde_json::to_string(&WithFields { body: &body, over }).unwrap(), body.to_string());
+    }
 }

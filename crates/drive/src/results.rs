@@ -11,10 +11,11 @@ use recording::trace::{ContentSource, Endpoint, Outcome, Record};
 use replay::meter::{self, Slo};
 use serde::Serialize;
 use serde_json::json;
-use tap::{CONTINUOUS_USAGE, COUNTED_BY, MISCOUNTED_IDS};
+use tap::{CONTINUOUS_USAGE, COUNTED_BY};
 
 use crate::{
-    check::{ContentCheck, Difference},
+    check::{self, ContentCheck, Difference},
+    drift::{DriftReport, Drifts},
     export::Latencies,
     peers::Measured,
     steady::{self, Change, Interval},
@@ -84,6 +85,7 @@ struct Figures {
     by_outcome: BTreeMap<String, u64>,
     by_status: BTreeMap<u16, u64>,
     counted_by: BTreeMap<CountedBy, u64>,
+    drifts: Drifts,
     output_tokens: u64,
     streamed_tokens: u64,
     events: u64,
@@ -126,7 +128,7 @@ pub struct Sample {
     pub is_chat: bool,
     /// HTTP status of its response; 0 where there was none.
     pub status: u16,
-    /// Prompt tokens by the server's count, less the recorded ones; `None` where it gave none.
+    /// Prompt tokens by the server's count, less the recorded ones; `None` where it gave none, or none is recorded.
     pub prompt_drift: Option<i64>,
     /// Per output token after the first.
     pub tpot: Option<Duration>,
@@ -181,10 +183,12 @@ pub struct ResultsReport {
     pub e2e_ms: Option<Summary>,
     /// From when it was to be sent to the end.
     pub e2e_intended_ms: Option<Summary>,
-    /// Requests whose prompt had another length than recorded, by the server's count, and the sum of the differences.
+    /// Requests whose prompt had another length than recorded, by the server's count.
     pub drifted_prompts: u64,
     /// Largest difference of a prompt's length, in tokens.
     pub largest_drift: i64,
+    /// The differences of all prompts; `None` where none can be known.
+    pub drift: Option<DriftReport>,
     /// Intervals of quantiles, as `ttft_p99`; those for which there are too few requests are left out.
     pub intervals_ms: BTreeMap<String, Interval>,
     /// Changes within the run, by the latency that changed.
@@ -264,15 +268,16 @@ impl Results {
         record: &mut Record,
     ) {
         record.extra.insert("intended_ms".to_owned(), json!(millis(intended)));
-        let miscounted: Option<Vec<u32>> =
-            record.extra.shift_remove(MISCOUNTED_IDS).and_then(|ids| serde_json::from_value(ids).ok());
         let (number, recorded) = (recorded.number, &recorded.record);
         if record.choice.is_some_and(|choice| choice > 0) {
-            return self.lock().add_tokens(record);
+            if intended >= self.warmup {
+                self.lock().add_tokens(record);
+            }
+            return;
         }
         let late = sent.saturating_sub(intended);
         let is_good = record.outcome == Some(Outcome::Finished) && !record.is_error();
-        let counted = record.prompt_tokens > 0;
+        let counted = check::prompt_tokens(record);
         let (ttft, tpot) = (meter::ttft(record), meter::tpot(record));
         let times = [ttft, meter::itl(record).map(|gaps| gaps.each).max(), tpot, meter::e2e(record)];
         let sample = Sample {
@@ -288,10 +293,11 @@ impl Results {
             e2e: record.e2e.unwrap_or_default(),
             output_tokens: record.output_tokens,
             chunks: u32::try_from(record.chunks.len()).unwrap_or(u32::MAX),
-            prompt_tokens: if counted { record.prompt_tokens } else { recorded.prompt_tokens },
+            prompt_tokens: if counted > 0 { counted } else { recorded.prompt_tokens },
             is_chat: record.endpoint == Some(Endpoint::Chat),
             status: record.status.unwrap_or_default(),
-            prompt_drift: counted.then(|| i64::from(record.prompt_tokens) - i64::from(recorded.prompt_tokens)),
+            prompt_drift: (counted > 0 && recorded.prompt_tokens > 0)
+                .then(|| i64::from(counted) - i64::from(recorded.prompt_tokens)),
             is_good,
         };
         let mut figures = self.lock();
@@ -300,13 +306,16 @@ impl Results {
             return;
         }
         if let Some(check) = &mut figures.check {
-            check.compare(number, recorded, record, miscounted.as_deref());
+            check.compare(number, recorded, record);
         }
         figures.late.record(late);
         let outcome = record.outcome.and_then(|outcome| serde_json::to_value(outcome).ok());
         let outcome = outcome.and_then(|outcome| outcome.as_str().map(str::to_owned)).unwrap_or_default();
         *figures.by_outcome.entry(outcome).or_default() += 1;
         *figures.by_status.entry(record.status.unwrap_or_default()).or_default() += 1;
+        if is_good {
+            figures.drifts.add(counted, recorded.prompt_tokens);
+        }
         figures.samples.push(sample);
         figures.failed += u64::from(!is_good);
         if is_good {
@@ -411,6 +420,7 @@ impl Results {
             tpot_ms: figures.tpot.summary(),
             e2e_ms: figures.e2e.summary(),
             e2e_intended_ms: figures.e2e_intended.summary(),
+            drift: figures.drifts.report(),
             drifted_prompts: count(drifts()),
             largest_drift: drifts().max_by_key(|drift| drift.abs()).unwrap_or_default(),
         }

@@ -16,12 +16,16 @@ use std::{
 
 use base::stats::Durations;
 use futures_util::future::join_all;
+use http::header;
 use http_body_util::BodyExt;
 use net::{
     server::Workers,
     upstream::{UpstreamOptions, UpstreamUrl},
 };
-use recording::trace::{CreateMode, Record};
+use recording::{
+    redaction::Rules,
+    trace::{CreateMode, Record},
+};
 use replay::timing::Pacer;
 use rustix::time::{ClockId, clock_gettime};
 use tap::{Client, Config, Content, RecordHook, RecorderReport, Route, Setup, Tap, TapError};
@@ -33,10 +37,11 @@ use tokio::{
 };
 
 use crate::{
+    history::{Collected, Conversation, History, HistoryCounts},
     plan::{Plan, Start},
-    prompt::{Prompts, REQUEST_ID},
+    prompt::{Place, Prompts, REQUEST_ID},
     results::Results,
-    workload::Workload,
+    workload::{Workload, WorkloadRequest},
 };
 
 /// Time between the plan and the first request, in which the workers begin.
@@ -59,10 +64,16 @@ pub struct Drive {
     pub commit: Option<String>,
     /// Texts of responses are recorded.
     pub content: bool,
+    /// What is a secret in these texts.
+    pub rules: Rules,
     /// No session begins later than this after the start.
     pub duration: Option<Duration>,
     /// Number of threads that send.
     pub threads: NonZeroUsize,
+    /// What later turns of a session repeat of earlier ones.
+    pub history: History,
+    /// When the run starts; `None` for at once.
+    pub start_at: Option<SystemTime>,
 }
 
 /// A run that could not be made.
@@ -77,6 +88,24 @@ pub enum DriveError {
     /// No server is named.
     #[error("no target: name the server to drive")]
     NoTarget,
+    /// The time at which the run was to start is over.
+    #[error("the run was to start {} ms ago: name a time that leaves all machines the time to get ready", .0.as_millis())]
+    StartIsOver(Duration),
+    /// The tokenizer does not say how a chat becomes tokens.
+    #[error(
+        "the tokenizer has no template for chats: name one with a chat template, or none, so that the server is asked"
+    )]
+    NoTemplate,
+    /// The server does not say how many tokens a prompt has.
+    #[error(
+        "{path} of the first target answered with status {status} and without a count of the prompt (`usage`), so the lengths of prompts of text cannot be measured: name its tokenizer with --tokenizer, or send token ids"
+    )]
+    NoLength {
+        /// The endpoint.
+        path: &'static str,
+        /// What it answered; 0 for nothing.
+        status: u16,
+    },
 }
 
 /// How a run ended.
@@ -92,6 +121,8 @@ pub struct Driven {
     pub stopped: bool,
     /// Requests that were sent.
     pub sent: u64,
+    /// Answers that later turns repeated.
+    pub history: HistoryCounts,
     /// Counts of their records.
     pub recorder: RecorderReport,
 }
@@ -101,6 +132,8 @@ struct Run {
     workload: Arc<Workload>,
     plan: Plan,
     prompts: Prompts,
+    history: History,
+    repeated: Mutex<HistoryCounts>,
     targets: usize,
     start: Instant,
     /// When each request was to be sent, in nanoseconds from the start.
@@ -126,8 +159,13 @@ pub async fn drive(
     let at_once = plan.at_once;
     let workers = Workers::start(drive.threads)?;
     let seen = Arc::new(OnceLock::new());
-    let tap = Tap::start(setup(&drive, workload.block_size, hook(Arc::clone(&seen), results))?).await?;
-    let start = Instant::now() + LEAD;
+    let tap =
+        Tap::start(setup(&drive, workload.block_size, hook(Arc::clone(&seen), results), drive.out.clone())?).await?;
+    let start = start(drive.start_at)?;
+    tokio::select! {
+        () = tokio::time::sleep_until(start - LEAD) => {}
+        _ = stopped.wait_for(|stopped| *stopped) => {}
+    }
     let run = Arc::new(Run {
         until: drive.duration.map(|duration| start + duration),
         intended: iter::repeat_with(AtomicU64::default).take(workload.requests.len()).collect(),
@@ -137,6 +175,8 @@ pub async fn drive(
         lag: Mutex::default(),
         next_session: AtomicUsize::new(0),
         prompts: drive.prompts,
+        history: drive.history,
+        repeated: Mutex::default(),
         workload,
         plan,
     });
@@ -165,15 +205,29 @@ pub async fn drive(
     probes.shutdown().await;
     let lag = run.lag.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let recorder = tap.finish().await?.recorder;
-    Ok(Driven { lag, cpu_share, clock_step, stopped: was_stopped, sent: run.sent.load(Relaxed), recorder })
+    let history = *run.repeated.lock().unwrap_or_else(PoisonError::into_inner);
+    Ok(Driven { lag, cpu_share, clock_step, stopped: was_stopped, sent: run.sent.load(Relaxed), history, recorder })
+}
+
+/// Returns when the run starts.
+fn start(at: Option<SystemTime>) -> Result<Instant, DriveError> {
+    let Some(at) = at else { return Ok(Instant::now() + LEAD) };
+    let wait = at.duration_since(SystemTime::now()).map_err(|over| DriveError::StartIsOver(over.duration()))?;
+    Ok(Instant::now() + wait)
 }
 
 /// Builds the tap that requests are sent through.
-fn setup(drive: &Drive, block_size: u32, hook: RecordHook) -> Result<Setup, DriveError> {
+pub(crate) fn setup(
+    drive: &Drive,
+    block_size: u32,
+    hook: RecordHook,
+    out: Option<PathBuf>,
+) -> Result<Setup, DriveError> {
+    let discards = out.is_none();
     let (first, others) = drive.targets.split_first().ok_or(DriveError::NoTarget)?;
     let config = Config {
         upstream: first.clone(),
-        trace_out: drive.out.clone().unwrap_or_default(),
+        trace_out: out.unwrap_or_default(),
         create: CreateMode::New,
         record_tokens: true,
         tokenizer: None,
@@ -183,7 +237,8 @@ fn setup(drive: &Drive, block_size: u32, hook: RecordHook) -> Result<Setup, Driv
     };
     // Their upstreams are chosen by index; a selector that no request fits keeps them from anything else.
     let routes = others.iter().map(|upstream| Route { selector: None, upstream: upstream.clone() }).collect();
-    let content = Content { text: drive.content, ..Content::default() };
+    let (text, rules) = (drive.content, drive.rules.clone());
+    let content = Content { text, incomplete_ids: drive.content, rules, ..Content::default() };
     let setup = Setup {
         routes,
         reach: drive.reach.clone(),
@@ -192,7 +247,7 @@ fn setup(drive: &Drive, block_size: u32, hook: RecordHook) -> Result<Setup, Driv
         commit: drive.commit.clone(),
         counts_tokens: true,
         hook: Some(hook),
-        discards: drive.out.is_none(),
+        discards,
         ..Setup::from(config)
     };
     Ok(setup)
@@ -293,8 +348,10 @@ impl Worker {
     async fn send_session(self: Arc<Self>, place: usize, begin: Instant) {
         let Some(session) = self.run.plan.sessions.get(place) else { return };
         let ends: Vec<SetOnce<Instant>> = session.turns.iter().map(|_| SetOnce::new()).collect();
+        let requests = session.turns.iter().filter_map(|turn| self.run.workload.requests.get(turn.request));
+        let conversation = Conversation::begin(self.run.history, requests.map(|request| &request.record));
         let turns = session.turns.iter().zip(&ends).enumerate().map(|(number, (turn, own))| {
-            let (worker, ends) = (&self, &ends);
+            let (worker, ends, conversation) = (&self, &ends, conversation.as_ref());
             async move {
                 let mut ended = begin;
                 for end in turn.waits.iter().filter_map(|earlier| ends.get(*earlier)) {
@@ -304,29 +361,46 @@ impl Worker {
                     Start::Since(offset) => begin + offset,
                     Start::After(think) => ended + think,
                 };
-                worker.send(place, number, turn.request, due).await;
-                let _first = own.set(Instant::now());
+                let place = Place { index: turn.request, chain: place, turn: number };
+                let _first = own.set(worker.send(place, due, conversation).await);
             }
         });
         join_all(turns).await;
+        if let Some(counts) = conversation.map(Conversation::counts) {
+            self.run.repeated.lock().unwrap_or_else(PoisonError::into_inner).add(counts);
+        }
     }
 
-    /// Sends one request when it is due and reads its response to the end, or to the token after which its client left.
-    async fn send(&self, session: usize, turn: usize, index: usize, due: Instant) {
-        let run = &self.run;
-        let outgoing = run.prompts.request(index, session, turn, &run.workload);
+    /// Sends one request when it is due and reads its response to the end, or to the token after which its client left. Returns when that
+    /// was.
+    async fn send<'a>(&'a self, place: Place, due: Instant, conversation: Option<&Conversation<'a>>) -> Instant {
+        let (run, index) = (&self.run, place.index);
+        let outgoing = run.prompts.request_in(place, &run.workload, conversation);
         self.pacer.sleep_until(due).await;
         if let Some(intended) = run.intended.get(index) {
             let at = due.saturating_duration_since(run.start).as_nanos();
             intended.store(u64::try_from(at).unwrap_or(u64::MAX), Relaxed);
         }
         run.sent.fetch_add(1, Relaxed);
-        let mut body = self.client.send(session % run.targets, outgoing).await.into_body();
-        let leaves_after = run.workload.requests.get(index).and_then(|request| request.leaves_after());
-        while let Some(Ok(_)) = body.frame().await {
+        let response = self.client.send(place.chain % run.targets, outgoing).await;
+        let content_type = response.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let is_stream = content_type.is_some_and(|kind| kind.starts_with("text/event-stream"));
+        let (mut body, mut collected) = (response.into_body(), Collected::default());
+        let request = run.workload.requests.get(index);
+        let leaves_after = request.and_then(WorkloadRequest::leaves_after);
+        while let Some(Ok(frame)) = body.frame().await {
+            if let (Some(_), Ok(bytes)) = (conversation, frame.into_data()) {
+                collected.add(bytes);
+            }
             if leaves_after.is_some_and(|tokens| body.tokens() >= tokens) {
-                return;
+                break;
             }
         }
+        drop(body);
+        let ended = Instant::now();
+        if let (Some(conversation), Some(request)) = (conversation, request) {
+            conversation.end(&request.record, collected.whole(), is_stream);
+        }
+        ended
     }
 }

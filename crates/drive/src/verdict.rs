@@ -15,7 +15,7 @@ const MAX_CPU_SHARE: f64 = 0.8;
 /// Step of the system's clock that counts.
 const MAX_CLOCK_STEP: Duration = Duration::from_millis(500);
 
-/// Share of the prompts that may have another length than recorded.
+/// Share of the prompts of which more than 1 % may be missing or too much.
 const MAX_DRIFTED: f64 = 0.01;
 
 /// A run's validity.
@@ -62,7 +62,7 @@ pub enum Reason {
     },
     /// Prompts had other lengths than the recorded ones.
     PromptsDrifted {
-        /// Requests with a prompt of another length.
+        /// Requests of whose prompt more than 1 % was missing or too much.
         requests: u64,
         /// The largest difference, in tokens.
         largest: i64,
@@ -113,7 +113,10 @@ impl fmt::Display for Reason {
                 "not stationary: the median {latency} went from {before_ms:.1} to {after_ms:.1} ms after {at_s:.1} s"
             ),
             Self::PromptsDrifted { requests, largest } => {
-                write!(f, "{requests} prompts had another length than recorded, by up to {largest} tokens")
+                write!(
+                    f,
+                    "{requests} prompts were more than 1 % longer or shorter than recorded, by up to {largest} tokens"
+                )
             }
             Self::ContentDiffers { responses, compared } => {
                 write!(f, "{responses} of {compared} responses are not what was recorded")
@@ -151,8 +154,8 @@ impl Verdict {
         reasons.extend(
             changes.map(|(latency, change)| Reason::NotStationary { latency: latency.clone(), change: *change }),
         );
-        if self::share(report.drifted_prompts, report.requests) > MAX_DRIFTED {
-            reasons.push(Reason::PromptsDrifted { requests: report.drifted_prompts, largest: report.largest_drift });
+        if let Some(drift) = report.drift.filter(|drift| self::share(drift.off, drift.prompts) > MAX_DRIFTED) {
+            reasons.push(Reason::PromptsDrifted { requests: drift.off, largest: drift.largest });
         }
         if let Some(check) = report.check.as_ref().filter(|check| check.differ > 0) {
             reasons.push(Reason::ContentDiffers { responses: check.differ, compared: check.compared });

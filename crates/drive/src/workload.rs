@@ -1,8 +1,18 @@
 //! The requests of a recording, in the order of their arrival.
 
-use std::{collections::HashMap, path::PathBuf, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
-use recording::trace::{BadLines, Joined, Outcome, Record, Sources, TraceError, replay_key};
+use recording::{
+    cassette::CassetteError,
+    redaction::Rules,
+    trace::{BadLines, Joined, Outcome, Record, Sources, TraceError, replay_key},
+};
+use serde_json::{Map, Value};
 
 /// Tokens of a block of a trace that names no size.
 const BLOCK_SIZE: u32 = 16;
@@ -14,8 +24,12 @@ pub struct Workload {
     pub name: String,
     /// Prompt tokens of a hashed block.
     pub block_size: u32,
-    /// Records that are no requests of their own to send: further choices of one, or of other endpoints without a body.
-    pub left_out: u64,
+    /// Records that are not sent, by what they are.
+    pub left_out: BTreeMap<&'static str, u64>,
+    /// What counts as a secret: values that were put in place of placeholders too.
+    pub rules: Rules,
+    /// What else a user should know of the files, each with its file and line.
+    pub notes: Vec<String>,
     /// The requests.
     pub requests: Vec<WorkloadRequest>,
 }
@@ -39,6 +53,9 @@ pub enum WorkloadError {
     /// It cannot be read.
     #[error(transparent)]
     Trace(#[from] TraceError),
+    /// A cassette cannot be read.
+    #[error(transparent)]
+    Cassette(#[from] CassetteError),
     /// It holds no request.
     #[error("{path}: no record is a request that can be sent")]
     Empty {
@@ -48,32 +65,58 @@ pub enum WorkloadError {
 }
 
 impl Workload {
-    /// Reads the traces that paths stand for.
+    /// Reads the traces that paths stand for. What was answered is kept only where it will be compared: most of a record's memory is
+    /// the times and the tokens of its answer.
     ///
     /// # Errors
     /// When a file cannot be read, or holds no request.
-    pub fn read(paths: &[PathBuf]) -> Result<Self, WorkloadError> {
+    pub fn read(paths: &[PathBuf], keeps_answers: bool) -> Result<Self, WorkloadError> {
         let sources = Sources::gather(paths)?;
         let mut workload = Self { name: sources.name(), ..Self::default() };
-        let mut records = Vec::new();
         let (mut joined, mut block_size) = (Joined::of(&sources), None);
         while let Some((_, mut reader)) = joined.next_file()? {
             block_size = block_size.or(reader.meta().block_size);
             let mut bad_lines = BadLines::default();
             while let Some((_, mut record)) = reader.next_sound(&mut bad_lines)? {
                 joined.place(&mut record);
-                records.push(record);
+                if !keeps_answers {
+                    forget_answer(&mut record);
+                }
+                workload.push(record);
             }
-            workload.left_out += bad_lines.count;
+            workload.leave_out("lines that are no sound record", bad_lines.count);
         }
-        workload.block_size = block_size.filter(|size| *size > 0).unwrap_or(BLOCK_SIZE);
-        records.sort_by_key(|record| replay_key(record.arrival));
-        (0..).zip(records).for_each(|(number, record)| workload.add(number, record));
-        if workload.requests.is_empty() {
-            return Err(WorkloadError::Empty { path: workload.name });
+        workload.in_order(block_size)
+    }
+
+    /// Adds a record, in any order.
+    pub(crate) fn push(&mut self, record: Record) {
+        let at = record.arrival.unwrap_or_default();
+        self.requests.push(WorkloadRequest { at, number: 0, record, session: 0 });
+    }
+
+    /// Puts what was added into its order, leaves out what is not sent, and finds the sessions. There is one copy of the records at a time.
+    pub(crate) fn in_order(mut self, block_size: Option<u32>) -> Result<Self, WorkloadError> {
+        self.block_size = block_size.filter(|size| *size > 0).unwrap_or(BLOCK_SIZE);
+        self.requests.sort_by_key(|request| replay_key(request.record.arrival));
+        (0..).zip(&mut self.requests).for_each(|(number, request)| request.number = number);
+        let mut without_body = 0;
+        self.requests.retain(|WorkloadRequest { record, .. }| {
+            // One request makes all choices of its group.
+            if record.group.is_some() && record.choice.is_some_and(|choice| choice > 0) {
+                return false;
+            }
+            let generates = record.endpoint.is_none_or(|endpoint| endpoint.generates());
+            let is_sent = record.request.as_ref().map_or(generates, Value::is_object);
+            without_body += u64::from(!is_sent);
+            is_sent
+        });
+        self.leave_out("requests that are not recorded, of endpoints that take no prompt", without_body);
+        if self.requests.is_empty() {
+            return Err(WorkloadError::Empty { path: self.name });
         }
-        workload.find_sessions();
-        Ok(workload)
+        self.find_sessions();
+        Ok(self)
     }
 
     /// Returns the index of the request with this number.
@@ -82,15 +125,12 @@ impl Workload {
         self.requests.binary_search_by_key(&number, |request| request.number).ok()
     }
 
-    fn add(&mut self, number: usize, record: Record) {
-        let is_further_choice = record.group.is_some() && record.choice.is_some_and(|choice| choice > 0);
-        let can_be_made = record.request.is_some() || record.endpoint.is_none_or(|endpoint| endpoint.generates());
-        if is_further_choice || !can_be_made {
-            self.left_out += 1;
-            return;
+    /// Counts records that are not sent.
+    pub(crate) fn leave_out(&mut self, what: &'static str, count: impl TryInto<u64>) {
+        let count = count.try_into().unwrap_or(u64::MAX);
+        if count > 0 {
+            *self.left_out.entry(what).or_default() += count;
         }
-        let at = record.arrival.unwrap_or_default();
-        self.requests.push(WorkloadRequest { at, number, record, session: 0 });
     }
 
     /// Counts arrivals from the first one, and finds the session of each request: the recorded one, else that of the request whose
@@ -120,6 +160,18 @@ impl Workload {
                 by_last_block.insert(*last, Ended { session: request.session, tokens });
             }
         }
+    }
+}
+
+/// Drops what is not needed to send a request and to say when the next one is due.
+fn forget_answer(record: &mut Record) {
+    record.e2e = replay::meter::e2e(record);
+    (record.chunks, record.itl_summary, record.output_token_ids) = (Vec::new(), None, None);
+    (record.text, record.events, record.response, record.error) = (None, None, None, None);
+    (record.logprobs, record.prompt_logprobs, record.request_key) = (None, None, None);
+    record.mm_hashes = Arc::default();
+    if record.request.is_some() {
+        record.params = Map::new();
     }
 }
 

@@ -28,9 +28,6 @@ pub const COUNTED_BY: &str = "counted_by";
 /// Its value where the engine's count came with every event (`continuous_usage_stats`).
 pub const CONTINUOUS_USAGE: &str = "continuous_usage";
 
-/// The field of a record with token ids that are not as many as the engine counted, only with [`Setup::counts_tokens`](super::Setup::counts_tokens).
-pub const MISCOUNTED_IDS: &str = "miscounted_token_ids";
-
 /// Settings for making records.
 #[derive(Debug)]
 pub(super) struct Assembler {
@@ -39,8 +36,6 @@ pub(super) struct Assembler {
     pub(super) tokenizer: Option<Tokenizer>,
     pub(super) content: Content,
     pub(super) permutation: Option<IdPermutation>,
-    /// Ids that are not as many as the engine counted are kept beside the others.
-    pub(super) keeps_miscounted_ids: bool,
 }
 
 impl Assembler {
@@ -114,10 +109,7 @@ impl Assembler {
 
     /// Adds what is of one choice.
     pub(super) fn add_choice(&self, record: &mut Record, choice: ObservedChoice, trusted: bool, counted: Option<u32>) {
-        let (ids, miscounted) = if trusted { (choice.ids, None) } else { (None, choice.ids) };
-        if let Some(ids) = miscounted.filter(|_| self.keeps_miscounted_ids) {
-            record.extra.insert(MISCOUNTED_IDS.to_owned(), json!(ids));
-        }
+        let ids = choice.ids.filter(|_| trusted);
         record.output_tokens =
             ids.as_ref().map(|ids| u32::try_from(ids.len()).unwrap_or(u32::MAX)).or(counted).unwrap_or_else(|| {
                 match choice.counts.is_doubtful() {

@@ -78,7 +78,7 @@ use recording::trace::TraceError;
 use replay::player::CassettePlayer;
 
 pub use admin::Handle;
-pub use assemble::{CONTINUOUS_USAGE, COUNTED_BY, MISCOUNTED_IDS};
+pub use assemble::{CONTINUOUS_USAGE, COUNTED_BY};
 pub use client::{Client, ClientBody, RecordHook};
 pub use filter::Filter;
 pub use mcp::{McpCommand, McpRecorded};

@@ -82,7 +82,6 @@ impl Proxy {
             tokenizer: config.tokenizer,
             content: setup.content,
             permutation: setup.permutation,
-            keeps_miscounted_ids: setup.counts_tokens,
         };
         let recorder = RecorderConfig {
             path: config.trace_out,

@@ -18,7 +18,7 @@ use super::{
 };
 use recording::{
     capture::Capture,
-    trace::{ErrorResponse, Outcome, Record},
+    trace::{ErrorResponse, Outcome, Record, USAGE_OUTPUT_TOKENS, USAGE_PROMPT_TOKENS},
 };
 use text::prompt::PromptHashes;
 
@@ -72,17 +72,20 @@ struct First {
 struct Prompt {
     ids: Vec<u32>,
     hashes: PromptHashes,
+    /// The engine or the client named the ids; else a tokenizer made them.
+    is_named: bool,
 }
 
 impl Assembler {
     /// Begins the records of an exchange: one for each choice, missing ones included; one without tokens if there was no choice.
     pub(super) fn records(&self, mut observed: ObservedExchange) -> Records<'_> {
-        let complete = observed.ids_are_complete();
+        let any_has_ids = observed.choices.any_has_ids();
+        let complete = observed.ids_are_complete() || self.content.incomplete_ids && any_has_ids;
         let exceeds_ids = observed.facts.exceeds_ids;
         let trusted = complete && !(exceeds_ids && observed.capture.is_some());
         let stand_for_it = trusted && observed.facts.is_made_of_ids() && !observed.choices.is_empty();
         let capture = observed.capture.take().filter(|_| !stand_for_it);
-        let ids_dropped = !complete && observed.choices.any_has_ids();
+        let ids_dropped = !complete && any_has_ids;
         let scored = observed.scored();
         let choices_left_out = observed.choices_left_out();
         let missing: Vec<u32> = observed.missing_choices().collect();
@@ -99,7 +102,9 @@ impl Assembler {
         let error = observed.refusal.take().map(|refusal| refusal.into_response(keeps_content));
         let frame = self.frame(&observed, choices.len());
         let sent_ids = observed.facts.prompt_ids.take();
-        let prompt_ids = observed.prompt_ids.take().or(sent_ids).or_else(|| self.own_prompt_ids(&observed));
+        let named = observed.prompt_ids.take().or(sent_ids);
+        let is_named = named.is_some();
+        let prompt_ids = named.or_else(|| self.own_prompt_ids(&observed));
         // Other APIs report usage cumulatively: only at the end it counts all tokens.
         let is_counted = observed.facts.has_choices() || observed.outcome == Some(Outcome::Finished);
         let first = First {
@@ -123,7 +128,7 @@ impl Assembler {
             frame,
             choices: choices.into_iter(),
             has_choices,
-            prompt: prompt_ids.map(|ids| self.prompt(ids)),
+            prompt: prompt_ids.map(|ids| self.prompt(ids, is_named)),
             own_prompt: None,
             scored,
             counted: observed.usage.filter(|_| alone && is_counted).map(|usage| usage.completion_tokens),
@@ -134,8 +139,8 @@ impl Assembler {
         }
     }
 
-    fn prompt(&self, ids: Vec<u32>) -> Prompt {
-        Prompt { hashes: self.hasher.hash(&ids), ids }
+    fn prompt(&self, ids: Vec<u32>, is_named: bool) -> Prompt {
+        Prompt { hashes: self.hasher.hash(&ids), ids, is_named }
     }
 }
 
@@ -152,6 +157,11 @@ impl Iterator for Records<'_> {
         let counted = self.counted.or(scored.map(|scored| scored.output));
         if self.has_choices {
             self.assembler.add_choice(&mut record, choice, self.trusted, counted);
+            let differs =
+                record.output_token_ids.is_some() && counted.is_some_and(|count| count != record.output_tokens);
+            if differs && self.assembler.content.incomplete_ids {
+                record.extra.insert(USAGE_OUTPUT_TOKENS.to_owned(), json!(counted));
+            }
         }
         if let Some(prompt) = scored.and_then(|scored| scored.prompt).filter(|_| record.prompt_tokens == 0) {
             record.prompt_tokens = prompt;
@@ -175,11 +185,15 @@ impl Records<'_> {
     fn add_prompt(&mut self, record: &mut Record, own: Option<Vec<u32>>) {
         let prompt = match own {
             Some(own) if self.own_prompt.as_ref().is_some_and(|last| last.ids == own) => self.own_prompt.as_ref(),
-            Some(own) => Some(&*self.own_prompt.insert(self.assembler.prompt(own))),
+            Some(own) => Some(&*self.own_prompt.insert(self.assembler.prompt(own, true))),
             None => self.prompt.as_ref(),
         };
-        let Some(Prompt { ids, hashes }) = prompt else { return };
-        record.prompt_tokens = u32::try_from(ids.len()).unwrap_or(u32::MAX);
+        let Some(Prompt { ids, hashes, is_named }) = prompt else { return };
+        let counted = std::mem::replace(&mut record.prompt_tokens, u32::try_from(ids.len()).unwrap_or(u32::MAX));
+        // Only something between the engine and here makes the two differ.
+        if *is_named && counted > 0 && counted != record.prompt_tokens {
+            record.extra.insert(USAGE_PROMPT_TOKENS.to_owned(), json!(counted));
+        }
         record.block_hashes = hashes.blocks.clone().into();
         // With media the hash is of the request's parts: a reader of the request cannot know the ids the engine made of an image.
         record.prompt_hash = record.prompt_hash.or(hashes.whole);

@@ -173,6 +173,8 @@ pub struct Content {
     pub requests: bool,
     /// Log probabilities of outputs and prompts, where clients asked for them.
     pub logprobs: bool,
+    /// Token ids also where the engine counted another number of them: what is missing is to be found.
+    pub incomplete_ids: bool,
     /// Rules for what is a secret.
     pub rules: Rules,
 }

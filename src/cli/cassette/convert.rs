@@ -24,7 +24,7 @@ use crate::{
     },
     replay::{
         mcp::{Imported, Unrecorded, import, is_log},
-        player::{self, Refused, redact_exchange, redact_named},
+        player::{self, Counts, Refused, redact_exchange, redact_named},
     },
     text::prompt::Tokenizer,
 };
@@ -76,7 +76,7 @@ fn to_trace(args: &ConvertArgs, tokenizer: Option<&Tokenizer>) -> Result<ExitCod
     let cassette = cassette::load(&args.from)?;
     cassette.warnings.iter().for_each(|warning| output::note(&format!("{warning}\n")));
     let io = |source| Failure::from(CassetteError::Io { path: args.from.clone(), source });
-    let made = player::to_trace(&cassette, &Tokens::read(&args.from).map_err(io)?, tokenizer);
+    let made = player::to_trace(&cassette, &Tokens::read(&args.from).map_err(io)?, tokenizer, Counts::Needed);
     refuse(args, &made.refused)?;
     if made.records.is_empty() {
         return Ok(nothing_written(args));

@@ -118,6 +118,7 @@ fn content(args: &PrivacyArgs) -> Result<Content, Failure> {
         text: args.record_text,
         requests: args.record_requests,
         logprobs: args.record_logprobs,
+        incomplete_ids: false,
         rules: redaction::rules(&args.redaction)?,
     })
 }

@@ -134,6 +134,16 @@ fn damage_of_a_stream_is_named_with_its_request_and_place() {
     let counted = drive(&trace, counting, &["--check", "--concurrency", "1"]);
     let named = json!([{"request": 1, "difference": "usage", "recorded": [5, 4], "came": [5, 5]}]);
     assert_eq!(counted["results"]["check"]["differences"], named);
+    // The ids of the prompt are named too, and are as many as before.
+    let counting = proxy(server.address, |_, whole| {
+        let (head, events) = events(&whole);
+        let altered = events.iter().map(|event| event.replace("\"prompt_tokens\":4", "\"prompt_tokens\":9"));
+        response(&head, &altered.collect::<Vec<_>>())
+    });
+    let counted = drive(&trace, counting, &["--check", "--concurrency", "1"]);
+    let named = json!([{"request": 0, "difference": "usage", "recorded": [4, 5], "came": [9, 5]}]);
+    assert_eq!(counted["results"]["check"]["differences"], named);
+    assert_eq!(counted["results"]["drifted_prompts"], 1);
 }
 
 #[test]

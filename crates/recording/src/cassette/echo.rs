@@ -31,6 +31,29 @@ pub(super) fn echo(answer: &Answer, how: Echo) -> Option<Vec<Value>> {
     }
 }
 
+/// Returns the messages or items in which a client repeats a model's response, in the form in which it repeated an earlier one. `None`
+/// if it has no such form.
+#[must_use]
+pub fn repeated_like(answer: &Answer, earlier: &[Value]) -> Option<Vec<Value>> {
+    let has = |name: &str| earlier.iter().any(|item| item.get(name).is_some());
+    let parts = || earlier.iter().filter_map(|item| list(item, "content")).flatten();
+    let is_text = earlier.iter().all(|item| item.get("content").is_some_and(Value::is_string));
+    let is_chat = matches!(answer.content, Content::Choices { .. });
+    let is_message = matches!(&answer.content, Content::Json(value) if value.get("content").is_some());
+    let with_reasoning = match is_chat {
+        true => earlier.iter().filter_map(Value::as_object).flatten().any(|(name, _)| name.starts_with("reasoning")),
+        false => earlier.iter().chain(parts()).any(|part| is_of(&["reasoning", "thinking", "redacted_thinking"], part)),
+    };
+    let how = match (with_reasoning, is_chat) {
+        (true, _) => Echo::Whole,
+        (false, true) => Echo::Plain,
+        (false, false) if is_text && !has("type") => Echo::Text,
+        (false, false) if is_message || has("id") || has("status") => Echo::Plain,
+        (false, false) => Echo::Bare,
+    };
+    echo(answer, how).or_else(|| echo(answer, Echo::Plain))
+}
+
 /// The conversation of a request, and the field that it is in; an `input` that is a text is one item.
 pub(super) fn conversation_of(body: &SharedBody) -> Option<(&'static str, SharedList<Value>)> {
     if let (Some(list), Some(messages)) = (body.list(), body.messages()) {

@@ -48,6 +48,7 @@ pub use self::{
     blob::{named_bytes, other_blobs_of, write_blobs},
     call_ids::name_calls,
     continued::{Inherited, bases, shares},
+    echo::repeated_like,
     error::CassetteError,
     fixture::{Condition, Fixture, FixtureError},
     header::{Header, Redact},

@@ -94,7 +94,7 @@ impl Store {
         let mut reader = RecordReader::<Packed>::start(Lines::open(&file.path, Arc::clone(progress))?)?.ahead()?;
         let mut loaded = LoadedFile { path: file.path.clone(), ..LoadedFile::default() };
         let nth = self.files.len();
-        timeline.begin(file);
+        timeline.begin(file.zero);
         let (mut found_hash, mut lost, mut last_arrival) =
             (hashed(&reader.meta).then(|| spelled(reader.meta.block_hash.unwrap_or_default())), 0, None);
         while let Some((_, found)) = reader.next_sound(&mut loaded.bad_lines)? {

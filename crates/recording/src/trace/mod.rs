@@ -58,12 +58,12 @@ pub use parts::{Limits, Parts};
 pub use progress::{Loaded, Progress};
 pub use read::{Checked, Reader, Trace, check, read, read_bytes};
 pub use record::{
-    AGENT, Chunk, ErrorResponse, FinishReason, ItlSummary, Outcome, Record, StepContext, THINK_MS, WITHHELD,
-    replay_key, replay_order,
+    AGENT, Chunk, ErrorResponse, FinishReason, ItlSummary, Outcome, Record, StepContext, THINK_MS, USAGE_OUTPUT_TOKENS,
+    USAGE_PROMPT_TOKENS, WITHHELD, replay_key, replay_order,
 };
 pub use record_ref::RecordRef;
 pub use response::{ContentSource, Response, ResponseContent};
-pub use several::{Joined, Sources};
+pub use several::{Joined, Sources, Timeline, zeros};
 pub use source::JsonLines;
 pub use store::Store;
 pub use write::Writer;

@@ -185,6 +185,12 @@ pub const THINK_MS: &str = "think_ms";
 /// Key of [`Record::agent`].
 pub const AGENT: &str = "agent";
 
+/// The key under which a record has the prompt tokens that `usage` counts, where as many ids were not named.
+pub const USAGE_PROMPT_TOKENS: &str = "usage_prompt_tokens";
+
+/// The same of the output, in results of a run that is compared with its recording.
+pub const USAGE_OUTPUT_TOKENS: &str = "usage_output_tokens";
+
 /// Stands for a text of an error's body that was left out.
 pub const WITHHELD: &str = "(not recorded)";
 

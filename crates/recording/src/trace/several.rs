@@ -62,13 +62,11 @@ impl Sources {
             let mut stated = shared(meta).into_iter().filter_map(|(field, value)| Some((field, value?)));
             stated.try_for_each(|(field, value)| agreement.add(path, field, value))?;
         }
-        let starts: Vec<Option<OffsetDateTime>> = metas.iter().map(started_at).collect();
-        let first = starts.iter().flatten().min().copied();
-        let zero = |start: Option<OffsetDateTime>| Duration::try_from(start? - first?).ok();
+        let zeros = zeros(&metas);
         let differ = metas.iter().any(|meta| meta.model != metas.first().and_then(|first| first.model.clone()));
         let models = metas.into_iter().map(|meta| meta.model.filter(|_| differ));
-        let files = paths.into_iter().zip(starts).zip(models);
-        let files = files.map(|((path, start), model)| SourceFile { path, zero: zero(start), model });
+        let files = paths.into_iter().zip(zeros).zip(models);
+        let files = files.map(|((path, zero), model)| SourceFile { path, zero, model });
         Ok(Self { files: files.collect() })
     }
 
@@ -100,20 +98,29 @@ impl Sources {
     }
 }
 
+/// When each file began, from the beginning of the earliest; `None` for those that say no time.
+#[must_use]
+pub fn zeros(metas: &[Meta]) -> Vec<Option<Duration>> {
+    let starts: Vec<Option<OffsetDateTime>> = metas.iter().map(started_at).collect();
+    let first = starts.iter().flatten().min().copied();
+    starts.into_iter().map(|start| Duration::try_from(start? - first?).ok()).collect()
+}
+
 /// Timeline of the records of successive files.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Timeline {
+pub struct Timeline {
     end: Duration,
     zero: Duration,
 }
 
 impl Timeline {
-    pub(super) fn begin(&mut self, file: &SourceFile) {
-        self.zero = file.zero.unwrap_or(self.end);
+    /// Begins a file at this [time](zeros), else where the ones before it end.
+    pub fn begin(&mut self, zero: Option<Duration>) {
+        self.zero = zero.unwrap_or(self.end);
     }
 
-    /// A record's arrival on the common clock.
-    pub(super) fn place(&mut self, arrival: Option<Duration>, e2e: Option<Duration>) -> Option<Duration> {
+    /// Returns a record's arrival on the common clock.
+    pub fn place(&mut self, arrival: Option<Duration>, e2e: Option<Duration>) -> Option<Duration> {
         let arrival = self.zero.saturating_add(arrival?);
         self.end = self.end.max(arrival.saturating_add(e2e.unwrap_or_default()));
         Some(arrival)
@@ -148,7 +155,7 @@ impl<'a> Joined<'a> {
     /// As [`Reader::open`].
     pub fn next_file(&mut self) -> Result<Option<(&'a Path, Reader)>, TraceError> {
         let Some(file) = self.sources.next() else { return Ok(None) };
-        self.timeline.begin(file);
+        self.timeline.begin(file.zero);
         let reader = match &self.progress {
             Some(progress) => Reader::open_ahead(&file.path, progress),
             None => Reader::open(&file.path),

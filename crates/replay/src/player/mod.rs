@@ -41,7 +41,7 @@ pub use crate::player::{
         engine_input::{EngineExchange, EngineInput, response_texts},
         fresh_ids::Ids,
         generated::{Generated, GeneratedChoice},
-        put_back::{SuppliedSecrets, SuppliedSecretsError, not_put_back, value_plans},
+        put_back::{SuppliedSecrets, SuppliedSecretsError, not_put_back, restore_requests, value_plans},
         response::ReplayedResponse,
     },
     config::{
@@ -49,7 +49,7 @@ pub use crate::player::{
         forwarding::{Mode, OnMiss, Selection, SelectionError, Selector},
         header_rules::{HeaderRulesError, check_top, secrets as secrets_of_top, ways},
     },
-    convert::{FromTrace, Refused, ToTrace, from_trace, to_trace},
+    convert::{Counts, FromTrace, Refused, ToTrace, from_trace, to_trace},
     decide::{
         Received,
         match_command::{MatchCommand, PATIENCE},

@@ -12,14 +12,7 @@ use text::prompt::{BlockHash, BlockHasher};
 
 fn assembler() -> Assembler {
     let hasher = BlockHasher::new(BlockHash::Xxh3_64, 16);
-    Assembler {
-        hasher,
-        record_tokens: true,
-        tokenizer: None,
-        content: Content::default(),
-        permutation: None,
-        keeps_miscounted_ids: false,
-    }
+    Assembler { hasher, record_tokens: true, tokenizer: None, content: Content::default(), permutation: None }
 }
 
 /// An exchange that ended in an error of the engine.

@@ -26,6 +26,7 @@ use recording::{
     cassette::{Cassette, Content, Inherited, Moment, Record, ValueSource, bases},
     redaction::{Placeholder, Values},
 };
+use serde_json::Value;
 
 /// Placeholders that a warning names each; others are counted.
 const MOST_NAMED: usize = 20;
@@ -64,25 +65,48 @@ pub fn value_plans(
             (plan.supplied, plan.placeholders) = (values.into_iter().collect(), placeholders);
             plans.add(RecordKey { cassette: at, record: record.id }, plan);
         }
-        warnings.extend(warnings_of(cassette, &unknown));
+        warnings.extend(warnings_of(cassette, &unknown, "served as it is, since no request has its value"));
     }
     (plans, warnings)
 }
 
-fn warnings_of(cassette: &Cassette, unknown: &[(&Record, Placeholder)]) -> Vec<String> {
+/// Puts supplied values into requests that are sent again, each with the place of its record. A warning for each placeholder that
+/// stays.
+pub fn restore_requests<'a>(
+    cassette: &Cassette,
+    requests: impl Iterator<Item = (usize, &'a mut Value)>,
+    supplied: &SuppliedSecrets,
+) -> Vec<String> {
+    let mut unknown = Vec::new();
+    for (record, request) in requests.filter_map(|(at, request)| Some((cassette.records.get(at)?, request))) {
+        let mut found = BTreeSet::new();
+        note_all(request, &mut found);
+        let mut values = Values::default();
+        for placeholder in found {
+            match supplied.value(&cassette.path, record.id, &placeholder) {
+                Some(value) => values.insert(placeholder, &value),
+                None => unknown.push((record, placeholder)),
+            }
+        }
+        values.json(request);
+    }
+    warnings_of(cassette, &unknown, "sent as it is")
+}
+
+fn warnings_of(cassette: &Cassette, unknown: &[(&Record, Placeholder)], what: &str) -> Vec<String> {
     let file = cassette.path.display();
     let name = cassette.path.file_name().unwrap_or_default().to_string_lossy();
     let warning = |(record, placeholder): &(&Record, Placeholder)| {
         let (line, id, short) = (record.line, record.id, placeholder.short());
         let variable = supplied::variable(placeholder);
         format!(
-            "{file}:{line}: record {id}: {placeholder} is served as it is, since no request has its value; give it with --secrets FILE \
+            "{file}:{line}: record {id}: {placeholder} is {what}; give it with --secrets FILE \
              (a line `{name}#{id} {short} = VALUE`) or {variable}"
         )
     };
     let mut warnings: Vec<String> = unknown.iter().take(MOST_NAMED).map(warning).collect();
     if let Some(more) = unknown.len().checked_sub(MOST_NAMED).filter(|more| *more > 0) {
-        warnings.push(format!("{file}: {more} more placeholders are served as they are"));
+        warnings.push(format!("{file}: {more} more placeholders stay as they are"));
     }
     warnings
 }

@@ -28,25 +28,44 @@ pub struct ToTrace {
     pub meta: Meta,
     /// Its records.
     pub records: Vec<trace::Record>,
+    /// The place in the cassette of what each of them was made of.
+    pub origins: Vec<usize>,
     /// Records of the cassette that a trace cannot hold, each with its line and why.
     pub refused: Vec<String>,
+}
+
+/// What becomes of a record without token counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Counts {
+    /// It is refused: a trace that is kept says how many tokens there were.
+    Needed,
+    /// Its prompt has 0 tokens, and its output as many as events with text.
+    WhereKnown,
 }
 
 /// Makes a trace of a cassette and what is known of its tokens; with a tokenizer, prompts are counted and hashed, and answers
 /// that are plain text have ids.
 #[must_use]
-pub fn to_trace(cassette: &Cassette, tokens: &BTreeMap<u64, Tokens>, tokenizer: Option<&Tokenizer>) -> ToTrace {
+pub fn to_trace(
+    cassette: &Cassette,
+    tokens: &BTreeMap<u64, Tokens>,
+    tokenizer: Option<&Tokenizer>,
+    counts: Counts,
+) -> ToTrace {
     let mut made = ToTrace { meta: meta(cassette, tokenizer), ..ToTrace::default() };
     let hasher = BlockHasher::new(
         made.meta.block_hash.unwrap_or(BlockHash::Xxh3_64),
         made.meta.block_size.unwrap_or(BLOCK_SIZE),
     );
     let arrivals = arrivals(&cassette.records);
-    for (record, arrival) in cassette.records.iter().zip(arrivals) {
+    for (at, (record, arrival)) in cassette.records.iter().zip(arrivals).enumerate() {
         let known = tokens.get(&record.id).filter(|known| known.answer == record.answer.fingerprint());
-        let conversion = Conversion { record, known, tokenizer, hasher: &hasher };
+        let conversion = Conversion { record, known, tokenizer, hasher: &hasher, counts };
         match conversion.records(arrival) {
-            Ok(records) => made.records.extend(records),
+            Ok(records) => {
+                made.origins.extend(records.iter().map(|_| at));
+                made.records.extend(records);
+            }
             Err(why) => made.refused.push(format!("{}:{}: {why}", cassette.path.display(), record.line)),
         }
     }
@@ -105,6 +124,7 @@ struct Conversion<'a> {
     known: Option<&'a Tokens>,
     tokenizer: Option<&'a Tokenizer>,
     hasher: &'a BlockHasher,
+    counts: Counts,
 }
 
 impl Conversion<'_> {
@@ -155,7 +175,7 @@ impl Conversion<'_> {
         };
         let counted = usage(&answer.content, &["prompt_tokens", "input_tokens"]);
         let counted = counted.or(prompt.as_ref().and_then(|ids| u32::try_from(ids.len()).ok()));
-        if counted.is_none() && self.generates(endpoint) {
+        if counted.is_none() && self.needs_counts(endpoint) {
             return Err("it has no token counts (`usage`); --tokenizer DIR counts the prompt".to_owned());
         }
         let e2e = record.side.as_ref().map_or(Duration::ZERO, |side| time_of(side.ms));
@@ -191,6 +211,10 @@ impl Conversion<'_> {
         })
     }
 
+    fn needs_counts(&self, endpoint: Endpoint) -> bool {
+        self.counts == Counts::Needed && self.generates(endpoint)
+    }
+
     fn generates(&self, endpoint: Endpoint) -> bool {
         endpoint.generates() && self.record.answer.status < 400
     }
@@ -208,13 +232,17 @@ impl Conversion<'_> {
         let ids =
             ids.or_else(|| self.tokenizer?.encode(&Choice::read(choice?).plain_text()?, SpecialTokens::Skip).ok());
         let counted = ids.as_ref().and_then(|ids| u32::try_from(ids.len()).ok());
-        if counted.or(output).is_none() && generates {
+        if counted.or(output).is_none() && base.endpoint.is_some_and(|endpoint| self.needs_counts(endpoint)) {
             return Err("it has no token counts (`usage`)".to_owned());
         }
-        let output = counted.or(output).unwrap_or(0);
+        let pieces = self.pieces(index, choice);
+        let events = || {
+            let with_text = pieces.iter().filter(|(_, text)| generates && !text.is_empty());
+            u32::try_from(with_text.count()).unwrap_or(u32::MAX)
+        };
+        let output = counted.or(output).unwrap_or_else(events);
         base.output_tokens = output;
         base.output_token_ids = ids.filter(|ids| !ids.is_empty());
-        let pieces = self.pieces(index, choice);
         base.ttft_without_tokens = base.e2e.unwrap_or_default();
         base.first_event = pieces.first().map(|(at, _)| *at);
         let (chunks, text) = chunks(&pieces, output);

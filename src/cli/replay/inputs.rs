@@ -1,0 +1,112 @@
+//! What `replay` reads, traces or cassettes, and what it sends before the run.
+
+use std::{
+    fs,
+    path::Path,
+    time::{Duration, SystemTime},
+};
+
+use ::time::{OffsetDateTime, format_description::well_known::Rfc3339};
+
+use super::{PromptArg, ReplayArgs};
+use crate::{
+    cli::{
+        failure::Failure,
+        output,
+        player::{files, once},
+        redaction::{self, RedactionArgs, shown},
+    },
+    drive::{Drive, Plan, Workload, before},
+    play::load_tokenizer,
+    recording::cassette::is_cassette,
+    text::prompt::Tokenizer,
+};
+
+/// Reads a time: RFC 3339, or seconds since 1970.
+pub(super) fn time(text: &str) -> Result<SystemTime, String> {
+    let seconds = || Some(SystemTime::UNIX_EPOCH + Duration::try_from_secs_f64(text.parse().ok()?).ok()?);
+    let dated = || Some(SystemTime::from(OffsetDateTime::parse(text, &Rfc3339).ok()?));
+    let time = seconds().or_else(dated);
+    time.ok_or_else(|| "not a time: write 2026-01-31T12:00:00Z, or seconds since 1970".to_owned())
+}
+
+/// The text of a cache salt; that of `run` is a new one, and is shown.
+pub(super) fn salt(typed: String) -> String {
+    if typed != "run" {
+        return typed;
+    }
+    let salt = format!("{:016x}", rand::random::<u64>());
+    output::note(&format!("cache salt {salt}: another run with --cache-salt {salt} finds what this one leaves\n"));
+    salt
+}
+
+/// Reads the tokenizer, if one is named.
+pub(super) fn tokenizer(args: &ReplayArgs) -> Result<Option<Tokenizer>, Failure> {
+    if args.tokenizer.is_some() && args.prompt_as != PromptArg::Text {
+        return Err(Failure::usage("--tokenizer is for prompts of words: add --prompt-as text"));
+    }
+    Ok(args.tokenizer.as_deref().map(load_tokenizer).transpose()?)
+}
+
+/// Sends what comes before the run: prompts by which lengths are measured, and prefixes.
+pub(super) async fn before(
+    drive: &mut Drive,
+    workload: &Workload,
+    plan: &Plan,
+    (tokenizer, primes): (Option<&Tokenizer>, bool),
+) -> Result<(), Failure> {
+    let lengths = before::measure_lengths(drive, workload, tokenizer).await?;
+    lengths.iter().for_each(|line| output::note(&format!("{line}\n")));
+    if primes {
+        let (sent, failed) = before::prime(drive, workload, plan).await?;
+        output::note(&format!("primed with {sent} requests, of which {failed} failed\n"));
+    }
+    Ok(())
+}
+
+/// Reads the named traces or cassettes.
+pub(super) fn workload(args: &ReplayArgs) -> Result<Workload, Failure> {
+    let (mut cassettes, mut traces) = (false, false);
+    for path in &args.paths {
+        let (one, other) = kinds(path);
+        (cassettes, traces) = (cassettes || one, traces || other);
+    }
+    if cassettes && traces {
+        return Err(Failure::usage("traces and cassettes are driven one kind at a time: name the files of one kind"));
+    }
+    if !cassettes && args.secrets.is_some() {
+        return Err(Failure::usage("--secrets is for cassettes: traces have no placeholders that are put back"));
+    }
+    if !cassettes {
+        return Ok(Workload::read(&args.paths, args.check)?);
+    }
+    let files = files(&args.paths, &|_| "name cassettes, or the folder that they are in".to_owned())?;
+    once(&files)?;
+    let supplied = redaction::supplied(args.secrets.as_deref(), &RedactionArgs::default())?;
+    Ok(Workload::read_cassettes(&files, &supplied)?)
+}
+
+/// Whether a path stands for cassettes, and whether for traces. What is no folder and no cassette is read as a trace, which says what is wrong.
+fn kinds(path: &Path) -> (bool, bool) {
+    if !path.is_dir() {
+        return (is_cassette(path), !is_cassette(path));
+    }
+    let entries = fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
+    let (mut cassettes, mut traces) = (false, false);
+    for path in entries {
+        let name = path.to_string_lossy().to_ascii_lowercase();
+        cassettes |= is_cassette(&path);
+        traces |= name.ends_with(".jsonl") || name.ends_with(".jsonl.gz");
+    }
+    (cassettes, traces || !cassettes)
+}
+
+/// Says what will be sent, and what will not.
+pub(super) fn describe(workload: &Workload, plan: &Plan) {
+    let (requests, sessions) = (plan.requests(), plan.sessions.len());
+    output::note(&format!("{}: {requests} requests in {sessions} sessions\n", workload.name));
+    let left_out: Vec<(u64, String)> =
+        workload.left_out.iter().map(|(what, count)| (*count, format!("left out: {what}"))).collect();
+    output::note(&output::counts(&left_out.iter().map(|(count, what)| (*count, what.as_str())).collect::<Vec<_>>()));
+    workload.notes.iter().for_each(|note| output::note(&format!("{}\n", shown(note))));
+}
