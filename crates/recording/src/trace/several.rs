@@ -23,6 +23,8 @@ use text::prompt::BlockHash;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sources {
     pub(super) files: Vec<SourceFile>,
+    /// When the earliest began, where there are several and any says it.
+    started_at: Option<OffsetDateTime>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,7 +40,8 @@ impl Sources {
     /// One file as it is; `-` is standard input.
     #[must_use]
     pub fn one(path: &Path) -> Self {
-        Self { files: vec![SourceFile { path: path.to_owned(), zero: Some(Duration::ZERO), model: None }] }
+        let file = SourceFile { path: path.to_owned(), zero: Some(Duration::ZERO), model: None };
+        Self { files: vec![file], started_at: None }
     }
 
     /// The files that paths stand for, each once.
@@ -68,13 +71,19 @@ impl Sources {
         let models = metas.into_iter().map(|meta| meta.model.filter(|_| differ));
         let files = paths.into_iter().zip(starts).zip(models);
         let files = files.map(|((path, start), model)| SourceFile { path, zero: zero(start), model });
-        Ok(Self { files: files.collect() })
+        Ok(Self { files: files.collect(), started_at: first })
     }
 
     /// The files, in the order in which they are read.
     #[must_use]
     pub fn paths(&self) -> impl ExactSizeIterator<Item = &Path> {
         self.files.iter().map(|file| file.path.as_path())
+    }
+
+    /// When the earliest of several files began, RFC 3339; `None` for one, and where none says it.
+    #[must_use]
+    pub fn started_at(&self) -> Option<String> {
+        self.started_at?.format(&Rfc3339).ok()
     }
 
     /// The files in a few words.
