@@ -1,5 +1,9 @@
 //! `replay`: its flags, the plan that they describe, and its figures.
 
+mod calibration;
+mod find_max;
+mod server_side;
+
 use std::{num::NonZeroUsize, path::PathBuf, process::ExitCode, sync::Arc, thread, time::Duration};
 
 use clap::{Args, ValueEnum};
@@ -7,6 +11,7 @@ use http::HeaderName;
 use serde::Serialize;
 use tokio::sync::watch;
 
+use self::server_side::ServerSide;
 use crate::{
     base::{stats::Summary, units::parse_duration},
     cli::{
@@ -15,8 +20,10 @@ use crate::{
         values::Secret,
     },
     drive::{
-        Arrivals, Drive, DriveError, Load, Plan, Results, Selection, Verdict, Workload, WorkloadError, drive,
-        prompt::Prompts, results::ResultsReport,
+        Arrivals, Ceiling, Drive, DriveError, Load, Plan, Results, Selection, Verdict, Workload, WorkloadError, drive,
+        find_max::{Climb, Search},
+        prompt::Prompts,
+        results::ResultsReport,
     },
     net::{
         server,
@@ -64,7 +71,7 @@ pub(in crate::cli) struct ReplayArgs {
     /// Sends this share of the sessions.
     #[arg(long, value_name = "SHARE", default_value = "1", value_parser = positive)]
     pub(in crate::cli) sample: f64,
-    /// Sends part I of N, counted from 0; sessions are dealt in turn.
+    /// Sends part I of N, counted from 0; sessions are dealt in turn. --rate and --concurrency are those of all parts together.
     #[arg(long, value_name = "I/N", default_value = "0/1", value_parser = shard)]
     pub(in crate::cli) shard: (usize, usize),
     /// Begins no session later than this after the start.
@@ -100,6 +107,14 @@ pub(in crate::cli) struct ReplayArgs {
     /// Share of the requests that may fail in a valid run.
     #[arg(long, value_name = "SHARE", default_value = "0.01")]
     pub(in crate::cli) max_errors: f64,
+    /// Measures first what this client reaches at a server of its own that answers at once, for some seconds; a run above 80 % of that is not valid.
+    #[arg(long)]
+    pub(in crate::cli) calibrate: bool,
+    /// Reads /metrics of this server every second, of several too; the report has its queue, batch and cache beside what the client saw.
+    #[arg(long, value_name = "URL", value_parser = server_side::page, conflicts_with = "find_max")]
+    pub(in crate::cli) scrape: Vec<UpstreamUrl>,
+    #[command(flatten)]
+    pub(in crate::cli) search: find_max::FindMaxArgs,
     /// Threads that send; by default one for each core.
     #[arg(long, value_name = "N")]
     pub(in crate::cli) threads: Option<NonZeroUsize>,
@@ -159,7 +174,13 @@ const SHOWN: usize = 20;
 struct Printed {
     version: &'static str,
     verdict: Verdict,
+    /// What the client reaches at a server that answers at once, where that was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ceiling: Option<Ceiling>,
     results: ResultsReport,
+    /// What the servers say, where --scrape asked for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    server_side: Option<ServerSide>,
 }
 
 /// Sends the requests and prints the figures; exit code 1 where they may not be believed.
@@ -176,30 +197,48 @@ pub(in crate::cli) fn run(args: ReplayArgs) -> Result<ExitCode, Failure> {
             max_think: args.max_think,
             seed: args.seed,
         };
-        let plan = Plan::of(&workload, load(&args), &selection);
+        let plan = Plan::of(&workload, load(&args)?, &selection);
         output::note(&format!("{}: {} requests in {} sessions\n", workload.name, plan.requests(), plan.sessions.len()));
         let (stop, stopped) = watch::channel(false);
         tokio::spawn(async move {
             shutdown.requested().await;
             let _ended = stop.send(true);
         });
-        let warmup = args.warmup.unwrap_or_default();
-        let results = Arc::new(Results::new(&workload, args.slo.unwrap_or_default(), warmup, args.check));
-        let (allowed, as_json, planned) = (args.max_errors, args.json, number(plan.requests()));
-        let driven = drive(setup(args)?, Arc::new(workload), plan, Arc::clone(&results), stopped).await?;
-        let results = results.report();
-        let verdict = Verdict::of(&results, &driven, planned, allowed);
-        let code = if verdict.valid { ExitCode::SUCCESS } else { Exit::No.into() };
-        if as_json {
-            output::print_json(&Printed { version: env!("CARGO_PKG_VERSION"), verdict, results })?;
-        } else {
-            output::print(&text(&verdict, &results))?;
+        let (warmup, slo, allowed, as_json) =
+            (args.warmup.unwrap_or_default(), args.slo.unwrap_or_default(), args.max_errors, args.json);
+        let results = Arc::new(Results::new(&workload, slo, warmup, args.check));
+        let search = Search { most: args.search.max_concurrency.get(), length: args.search.rung, slo, allowed };
+        let (planned, calibrates, finds_max) = (number(plan.requests()), args.calibrate, args.search.find_max);
+        let pages = args.scrape.clone();
+        let configuration = setup(args)?;
+        let ceiling = match calibrates {
+            true => calibration::ceiling(&configuration, &workload, &plan, stopped.clone()).await?,
+            false => None,
+        };
+        let workload = Arc::new(workload);
+        if finds_max {
+            return find_max::run(Climb { search, configuration, workload, selection, stopped }, ceiling, as_json)
+                .await;
         }
-        Ok(code)
+        let watches = server_side::begin(&pages).await;
+        let driven = drive(configuration, Arc::clone(&workload), plan, Arc::clone(&results), stopped).await?;
+        let report = results.report();
+        let server_side = server_side::end(watches, driven.start, &workload, &results, &report).await;
+        let verdict =
+            Verdict::of(&report, &driven, planned, allowed).with(ceiling.and_then(|ceiling| ceiling.reason(&report)));
+        Printed { version: env!("CARGO_PKG_VERSION"), verdict, ceiling, results: report, server_side }.print(as_json)
     })
 }
 
-fn load(args: &ReplayArgs) -> Load {
+impl Printed {
+    fn print(&self, as_json: bool) -> Result<ExitCode, Failure> {
+        let code = if self.verdict.valid { ExitCode::SUCCESS } else { Exit::No.into() };
+        if as_json { output::print_json(self) } else { output::print(&text(self)) }?;
+        Ok(code)
+    }
+}
+
+fn load(args: &ReplayArgs) -> Result<Load, Failure> {
     let rate = args.rate.unwrap_or(1.0);
     let arrivals = match args.arrivals {
         ArrivalsArg::Recorded => Arrivals::Recorded,
@@ -208,7 +247,20 @@ fn load(args: &ReplayArgs) -> Load {
         ArrivalsArg::Gamma => Arrivals::Gamma(rate, args.burstiness),
         ArrivalsArg::Burst => Arrivals::Burst,
     };
-    args.concurrency.map_or(Load::Open(arrivals, args.speed), |places| Load::Closed(places.get()))
+    let Some(places) = args.concurrency.map(NonZeroUsize::get) else { return Ok(Load::Open(arrivals, args.speed)) };
+    let (part, parts) = args.shard;
+    match share_of(places, part, parts) {
+        0 => {
+            let message = format!("--concurrency {places} is less than the {parts} parts of --shard");
+            Err(Failure::usage(message).hint("it is the concurrency of all parts together; make fewer parts"))
+        }
+        own => Ok(Load::Closed(own)),
+    }
+}
+
+/// What part `part` of so many has of a number of places that are all parts' together.
+fn share_of(places: usize, part: usize, parts: usize) -> usize {
+    places / parts + usize::from(part < places % parts)
 }
 
 fn setup(args: ReplayArgs) -> Result<Drive, Failure> {
@@ -234,7 +286,7 @@ fn number(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
 
-fn text(verdict: &Verdict, results: &ResultsReport) -> String {
+fn text(Printed { verdict, ceiling, results, server_side, .. }: &Printed) -> String {
     let mut lines = vec![
         format!(
             "requests   {} sent and ended, {} failed, in {:.1} s",
@@ -246,6 +298,13 @@ fn text(verdict: &Verdict, results: &ResultsReport) -> String {
     lines.push(format!("tokens     {} ({})", results.output_tokens, counted.collect::<Vec<_>>().join(", ")));
     if let (Some(requests), Some(tokens)) = (results.goodput, results.token_goodput) {
         lines.push(format!("goodput    {requests:.2} requests/s, {tokens:.1} tokens/s"));
+    }
+    if let Some(ceiling) = ceiling {
+        let reached = ceiling.reached(results.request_throughput, results.output_throughput) * 100.0;
+        let Ceiling { requests_per_s, tokens_per_s } = *ceiling;
+        lines.push(format!(
+            "ceiling    {requests_per_s:.2} requests/s, {tokens_per_s:.1} tokens/s by this client, {reached:.0} % reached"
+        ));
     }
     lines.push("ms                    mean      p50      p90      p99      max".to_owned());
     for (name, summary) in [
@@ -260,17 +319,18 @@ fn text(verdict: &Verdict, results: &ResultsReport) -> String {
         let Some(Summary { mean, p50, p90, p99, max, .. }) = summary else { continue };
         lines.push(format!("{name:16} {mean:9.2}{p50:9.2}{p90:9.2}{p99:9.2}{max:9.2}"));
     }
+    lines.extend(server_side.iter().flat_map(ServerSide::lines));
     if let Some(check) = &results.check {
         lines.push(format!("check      {} of {} responses differ from the recording", check.differ, check.compared));
         lines.extend(check.differences.iter().take(SHOWN).map(|difference| format!("  {difference}")));
     }
-    lines.push(match verdict.valid {
-        true => "valid".to_owned(),
-        false => {
-            format!("not valid: {}", verdict.reasons.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
-        }
-    });
+    lines.push(judged(verdict));
     lines.join("\n") + "\n"
+}
+
+fn judged(verdict: &Verdict) -> String {
+    let reasons = || verdict.reasons.iter().map(ToString::to_string).collect::<Vec<_>>();
+    if verdict.valid { "valid".to_owned() } else { format!("not valid: {}", reasons().join("; ")) }
 }
 
 impl From<WorkloadError> for Failure {
@@ -287,6 +347,20 @@ impl From<DriveError> for Failure {
         match error {
             DriveError::Tap(error) => error.into(),
             error @ (DriveError::Thread(_) | DriveError::NoTarget) => Self::environment(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_have_all_places_together() {
+        for (places, parts) in [(10, 4), (4, 4), (3, 4), (1, 1), (1000, 7)] {
+            let own: Vec<usize> = (0..parts).map(|part| share_of(places, part, parts)).collect();
+            assert_eq!(own.iter().sum::<usize>(), places, "{own:?}");
+            assert!(own.iter().max().unwrap() - own.iter().min().unwrap() <= 1, "{own:?}");
         }
     }
 }

@@ -60,6 +60,9 @@ struct Figures {
     by_status: BTreeMap<u16, u64>,
     counted_by: BTreeMap<CountedBy, u64>,
     output_tokens: u64,
+    /// Of the requests whose cached tokens the server counts: these, and their prompt tokens.
+    cached_tokens: u64,
+    counted_prompt_tokens: u64,
     events: u64,
     late: Durations,
     ttft: Durations,
@@ -122,6 +125,8 @@ pub struct ResultsReport {
     pub token_goodput: Option<f64>,
     /// All output tokens.
     pub output_tokens: u64,
+    /// Share of the prompt tokens that the server had in its cache, of the requests for which it says it (`cached_tokens`).
+    pub cached_share: Option<f64>,
     /// Output tokens of an event that carries any, on average.
     pub tokens_per_event: Option<f64>,
     /// From when a request was to be sent to when it was.
@@ -233,6 +238,10 @@ impl Results {
         *figures.by_outcome.entry(outcome).or_default() += 1;
         *figures.by_status.entry(record.status.unwrap_or_default()).or_default() += 1;
         figures.samples.push(sample);
+        if let Some(cached) = record.cached_tokens.filter(|_| counted) {
+            figures.cached_tokens += u64::from(cached);
+            figures.counted_prompt_tokens += u64::from(record.prompt_tokens);
+        }
         if is_good {
             figures.add_latencies(record, late);
         }
@@ -281,6 +290,8 @@ impl Results {
             request_throughput: per_second(count(samples.iter()) - failed),
             output_throughput: per_second(figures.output_tokens),
             output_tokens: figures.output_tokens,
+            cached_share: (figures.counted_prompt_tokens > 0)
+                .then(|| float(figures.cached_tokens) / float(figures.counted_prompt_tokens)),
             tokens_per_event: (figures.events > 0).then(|| float(figures.output_tokens) / float(figures.events)),
             late_ms: figures.late.summary(),
             ttft_ms: figures.ttft.summary(),
