@@ -1,7 +1,10 @@
 //! `replay`: its flags, the plan that they describe, and its figures.
 
+mod calibration;
+mod find_max;
 mod inputs;
 mod outputs;
+mod server_side;
 
 use std::{
     num::NonZeroUsize,
@@ -17,6 +20,7 @@ use http::HeaderName;
 use serde::Serialize;
 use tokio::sync::watch;
 
+use self::server_side::ServerSide;
 use crate::{
     base::{stats::Summary, units::parse_duration},
     cli::{
@@ -26,8 +30,14 @@ use crate::{
         values::Secret,
     },
     drive::{
-        Arrivals, Drive, DriveError, History, Load, Plan, Results, Selection, Texts, Verdict, WorkloadError,
-        drift::DriftReport, drive, history::HistoryCounts, peers::PeerReport, prompt::Prompts, results::ResultsReport,
+        Arrivals, Ceiling, Drive, DriveError, History, Load, Plan, Results, Selection, Texts, Verdict, WorkloadError,
+        drift::DriftReport,
+        drive,
+        find_max::{Climb, Search},
+        history::HistoryCounts,
+        peers::PeerReport,
+        prompt::Prompts,
+        results::ResultsReport,
     },
     net::{
         server,
@@ -86,7 +96,7 @@ pub(in crate::cli) struct ReplayArgs {
     /// Sends this share of the sessions.
     #[arg(long, value_name = "SHARE", default_value = "1", value_parser = positive)]
     pub(in crate::cli) sample: f64,
-    /// Sends part I of N, counted from 0; sessions are dealt in turn.
+    /// Sends part I of N, counted from 0; sessions are dealt in turn. --rate and --concurrency are those of all parts together.
     #[arg(long, value_name = "I/N", default_value = "0/1", value_parser = shard)]
     pub(in crate::cli) shard: (usize, usize),
     /// Begins no session later than this after the start.
@@ -137,6 +147,14 @@ pub(in crate::cli) struct ReplayArgs {
     /// Share of the requests that may fail in a valid run.
     #[arg(long, value_name = "SHARE", default_value = "0.01")]
     pub(in crate::cli) max_errors: f64,
+    /// Measures first what this client reaches at a server of its own that answers at once, for some seconds; a run above 80 % of that is not valid.
+    #[arg(long)]
+    pub(in crate::cli) calibrate: bool,
+    /// Reads /metrics of this server every second, of several too; the report has its queue, batch and cache beside what the client saw.
+    #[arg(long, value_name = "URL", value_parser = server_side::page, conflicts_with = "find_max")]
+    pub(in crate::cli) scrape: Vec<UpstreamUrl>,
+    #[command(flatten)]
+    pub(in crate::cli) search: find_max::FindMaxArgs,
     /// Threads that send; by default one for each core.
     #[arg(long, value_name = "N")]
     pub(in crate::cli) threads: Option<NonZeroUsize>,
@@ -217,9 +235,15 @@ struct Printed {
     version: &'static str,
     commit: &'static str,
     verdict: Verdict,
+    /// What the client reaches at a server that answers at once, where that was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ceiling: Option<Ceiling>,
     #[serde(skip_serializing_if = "Option::is_none")]
     history: Option<HistoryCounts>,
     results: ResultsReport,
+    /// What the servers say, where --scrape asked for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    server_side: Option<ServerSide>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     printed_as: Vec<PeerReport>,
 }
@@ -238,7 +262,7 @@ pub(in crate::cli) fn run(args: ReplayArgs) -> Result<ExitCode, Failure> {
             max_think: args.max_think,
             seed: args.seed,
         };
-        let plan = Plan::of(&workload, load(&args), &selection);
+        let plan = Plan::of(&workload, load(&args)?, &selection);
         inputs::describe(&workload, &plan);
         let outputs = Saves::open(&args.outputs, &args, &workload)?;
         let (stop, stopped) = watch::channel(false);
@@ -246,41 +270,56 @@ pub(in crate::cli) fn run(args: ReplayArgs) -> Result<ExitCode, Failure> {
             shutdown.requested().await;
             let _ended = stop.send(true);
         });
-        let warmup = args.warmup.unwrap_or_default();
-        let results = Arc::new(Results::new(&workload, args.slo.unwrap_or_default(), warmup, args.check));
-        let (allowed, as_json, planned) = (args.max_errors, args.json, number(plan.requests()));
-        let tokenizer = inputs::tokenizer(&args)?;
-        let primes = args.prime;
-        let mut setup = setup(args)?;
-        setup.rules = workload.rules.clone();
-        inputs::before(&mut setup, &workload, &plan, (tokenizer.as_ref(), primes)).await?;
-        let progress = outputs::progress(Arc::clone(&results), planned);
-        let driven = drive(setup, Arc::new(workload), plan, Arc::clone(&results), stopped).await?;
-        drop(progress);
-        let (measured, run) = (results.measured(), Arc::clone(&results));
-        let history = Some(driven.history).filter(|counts| *counts != HistoryCounts::default());
-        let results = results.report();
-        let verdict = Verdict::of(&results, &driven, planned, allowed);
-        let code = if verdict.valid { ExitCode::SUCCESS } else { Exit::No.into() };
-        let printed_as = outputs.printed_as(&measured);
-        let printed = Printed { version: build::VERSION, commit: build::COMMIT, verdict, history, results, printed_as };
-        outputs.save(&printed, &run, &measured)?;
-        if as_json {
-            output::print_json(&printed)?;
-        } else {
-            let repeated = history.map(|HistoryCounts { live, recorded }| {
-                format!(
-                    "history    {live} answers of this run were repeated, {recorded} recorded ones in place of others\n"
-                )
-            });
-            let peers: String = printed.printed_as.iter().map(outputs::text).collect();
-            output::print(&(repeated.unwrap_or_default() + &text(&printed.verdict, &printed.results) + &peers))?;
+        let (warmup, slo, allowed, as_json) =
+            (args.warmup.unwrap_or_default(), args.slo.unwrap_or_default(), args.max_errors, args.json);
+        let results = Arc::new(Results::new(&workload, slo, warmup, args.check));
+        let search = Search { most: args.search.max_concurrency.get(), length: args.search.rung, slo, allowed };
+        let (planned, calibrates, finds_max) = (number(plan.requests()), args.calibrate, args.search.find_max);
+        let (pages, primes, tokenizer) = (args.scrape.clone(), args.prime, inputs::tokenizer(&args)?);
+        let mut configuration = setup(args)?;
+        configuration.rules = workload.rules.clone();
+        let ceiling = match calibrates {
+            true => calibration::ceiling(&configuration, &workload, &plan, stopped.clone()).await?,
+            false => None,
+        };
+        inputs::before(&mut configuration, &workload, &plan, (tokenizer.as_ref(), primes)).await?;
+        let workload = Arc::new(workload);
+        if finds_max {
+            return find_max::run(Climb { search, configuration, workload, selection, stopped }, ceiling, as_json)
+                .await;
         }
-        Ok(code)
+        let watches = server_side::begin(&pages).await;
+        let progress = outputs::progress(Arc::clone(&results), planned);
+        let driven = drive(configuration, Arc::clone(&workload), plan, Arc::clone(&results), stopped).await?;
+        drop(progress);
+        let (measured, report) = (results.measured(), results.report());
+        let server_side = server_side::end(watches, driven.start, &workload, &results, &report).await;
+        let verdict =
+            Verdict::of(&report, &driven, planned, allowed).with(ceiling.and_then(|ceiling| ceiling.reason(&report)));
+        let printed = Printed {
+            version: build::VERSION,
+            commit: build::COMMIT,
+            verdict,
+            ceiling,
+            history: Some(driven.history).filter(|counts| *counts != HistoryCounts::default()),
+            results: report,
+            server_side,
+            printed_as: outputs.printed_as(&measured),
+        };
+        outputs.save(&printed, &results, &measured)?;
+        printed.print(as_json)
     })
 }
 
-fn load(args: &ReplayArgs) -> Load {
+impl Printed {
+    fn print(&self, as_json: bool) -> Result<ExitCode, Failure> {
+        let code = if self.verdict.valid { ExitCode::SUCCESS } else { Exit::No.into() };
+        if as_json { output::print_json(self) } else { output::print(&text(self)) }?;
+        Ok(code)
+    }
+}
+
+fn load(args: &ReplayArgs) -> Result<Load, Failure> {
     let rate = args.rate.unwrap_or(1.0);
     let arrivals = match args.arrivals {
         ArrivalsArg::Recorded => Arrivals::Recorded,
@@ -289,7 +328,20 @@ fn load(args: &ReplayArgs) -> Load {
         ArrivalsArg::Gamma => Arrivals::Gamma(rate, args.burstiness),
         ArrivalsArg::Burst => Arrivals::Burst,
     };
-    args.concurrency.map_or(Load::Open(arrivals, args.speed), |places| Load::Closed(places.get()))
+    let Some(places) = args.concurrency.map(NonZeroUsize::get) else { return Ok(Load::Open(arrivals, args.speed)) };
+    let (part, parts) = args.shard;
+    match share_of(places, part, parts) {
+        0 => {
+            let message = format!("--concurrency {places} is less than the {parts} parts of --shard");
+            Err(Failure::usage(message).hint("it is the concurrency of all parts together; make fewer parts"))
+        }
+        own => Ok(Load::Closed(own)),
+    }
+}
+
+/// What part `part` of so many has of a number of places that are all parts' together.
+fn share_of(places: usize, part: usize, parts: usize) -> usize {
+    places / parts + usize::from(part < places % parts)
 }
 
 fn setup(args: ReplayArgs) -> Result<Drive, Failure> {
@@ -329,14 +381,18 @@ fn number(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
 
-fn text(verdict: &Verdict, results: &ResultsReport) -> String {
-    let mut lines = vec![
+fn text(Printed { verdict, ceiling, history, results, server_side, printed_as, .. }: &Printed) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    lines.extend(history.map(|HistoryCounts { live, recorded }| {
+        format!("history    {live} answers of this run were repeated, {recorded} recorded ones in place of others")
+    }));
+    lines.extend([
         format!(
             "requests   {} sent and ended, {} failed, in {:.1} s",
             results.requests, results.failed, results.duration_s
         ),
         format!("throughput {:.2} requests/s, {:.1} tokens/s", results.request_throughput, results.output_throughput),
-    ];
+    ]);
     let counted = results.counted_by.iter().map(|(by, count)| format!("{count} by {}", by.name()));
     let per_event = results.tokens_per_event.map_or(String::new(), |tokens| format!("; {tokens:.2} an event"));
     lines.push(format!("tokens     {} ({}{per_event})", results.output_tokens, counted.collect::<Vec<_>>().join(", ")));
@@ -346,6 +402,13 @@ fn text(verdict: &Verdict, results: &ResultsReport) -> String {
     if let Some(drift) = results.drift.filter(|drift| drift.largest != 0) {
         let DriftReport { prompts, median, p99, largest, .. } = drift;
         lines.push(format!("drift      median {median:+}, p99 {p99}, largest {largest:+} tokens of {prompts} prompts"));
+    }
+    if let Some(ceiling) = ceiling {
+        let reached = ceiling.reached(results.request_throughput, results.output_throughput) * 100.0;
+        let Ceiling { requests_per_s, tokens_per_s } = *ceiling;
+        lines.push(format!(
+            "ceiling    {requests_per_s:.2} requests/s, {tokens_per_s:.1} tokens/s by this client, {reached:.0} % reached"
+        ));
     }
     lines.push("ms                    mean      p50      p90      p99      max".to_owned());
     for (name, summary) in [
@@ -361,17 +424,19 @@ fn text(verdict: &Verdict, results: &ResultsReport) -> String {
         let Some(Summary { mean, p50, p90, p99, max, .. }) = summary else { continue };
         lines.push(format!("{name:16} {mean:9.2}{p50:9.2}{p90:9.2}{p99:9.2}{max:9.2}"));
     }
+    lines.extend(server_side.iter().flat_map(ServerSide::lines));
     if let Some(check) = &results.check {
         lines.push(format!("check      {} of {} responses differ from the recording", check.differ, check.compared));
         lines.extend(check.differences.iter().take(SHOWN).map(|difference| format!("  {difference}")));
     }
-    lines.push(match verdict.valid {
-        true => "valid".to_owned(),
-        false => {
-            format!("not valid: {}", verdict.reasons.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
-        }
-    });
-    lines.join("\n") + "\n"
+    lines.push(judged(verdict));
+    let peers: String = printed_as.iter().map(outputs::text).collect();
+    lines.join("\n") + "\n" + &peers
+}
+
+fn judged(verdict: &Verdict) -> String {
+    let reasons = || verdict.reasons.iter().map(ToString::to_string).collect::<Vec<_>>();
+    if verdict.valid { "valid".to_owned() } else { format!("not valid: {}", reasons().join("; ")) }
 }
 
 impl From<WorkloadError> for Failure {
@@ -392,6 +457,20 @@ impl From<DriveError> for Failure {
             error @ (DriveError::Thread(_) | DriveError::NoTarget | DriveError::NoLength { .. }) => {
                 Self::environment(error)
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_have_all_places_together() {
+        for (places, parts) in [(10, 4), (4, 4), (3, 4), (1, 1), (1000, 7)] {
+            let own: Vec<usize> = (0..parts).map(|part| share_of(places, part, parts)).collect();
+            assert_eq!(own.iter().sum::<usize>(), places, "{own:?}");
+            assert!(own.iter().max().unwrap() - own.iter().min().unwrap() <= 1, "{own:?}");
         }
     }
 }

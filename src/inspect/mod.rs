@@ -10,6 +10,7 @@ mod concurrency;
 mod convert;
 mod fit;
 mod gate;
+mod merge;
 mod schedule;
 mod sharing;
 mod simulate;
@@ -23,6 +24,7 @@ pub use concurrency::Concurrency;
 pub use convert::{ConvertReport, IdealHits, NamedFile, convert};
 pub use fit::{Figure, FitReport, InspectFitError, Predicted, Prediction, fit};
 pub use gate::{Gate, GateResult};
+pub use merge::{MergeError, merge};
 pub use schedule::{Workload, WorkloadError};
 pub use sharing::PrefixSharing;
 pub use simulate::{

@@ -12,6 +12,8 @@
 //! - [`results`] gets that record on the recorder's thread, with the intended start of its request, and adds it to the figures; [`verdict`] says
 //!   whether they may be believed.
 //!
+//! Before a run, [`calibrate`] finds what this client itself reaches. [`find_max`] makes run after run to find what the server reaches.
+//!
 //! Times: a latency is counted from when the request was sent and, beside it, from when it was to be sent, so that a server that stalls the client is
 //! not flattered. What TTFT, ITL, TPOT and E2E mean is defined in [`replay::meter`].
 //!
@@ -20,22 +22,28 @@
 //! See docs/decisions/0115-the-load-client-sends-through-a-tap.md.
 
 pub mod before;
+pub mod calibrate;
 pub mod cassettes;
 pub mod check;
 mod distribution;
 pub mod drift;
 pub mod export;
+pub mod find_max;
 pub mod history;
 pub mod peers;
 pub mod plan;
 pub mod prompt;
 pub mod results;
 pub mod run;
+pub mod rung;
+pub mod scrape;
 pub mod steady;
 pub mod text;
+pub mod timeline;
 pub mod verdict;
 pub mod workload;
 
+pub use calibrate::{Ceiling, calibrate};
 pub use history::History;
 pub use peers::{Peer, PeerReport};
 pub use plan::{Arrivals, Load, Plan, Selection};

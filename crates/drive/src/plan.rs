@@ -97,6 +97,8 @@ pub struct Plan {
     pub sessions: Vec<Session>,
     /// Sessions that run at once; `None` for no limit.
     pub at_once: Option<usize>,
+    /// A closed loop begins with the first session again after the last one, until its time is over or it is stopped.
+    pub repeats: bool,
 }
 
 impl Plan {
@@ -133,7 +135,14 @@ impl Plan {
             Load::Closed(places) => Some(places),
             Load::Open(..) => None,
         };
-        Self { sessions, at_once }
+        Self { sessions, at_once, repeats: false }
+    }
+
+    /// Returns the place of the session that is begun after `number` others; `None` after the last one.
+    #[must_use]
+    pub fn place(&self, number: usize) -> Option<usize> {
+        let place = if self.repeats { number.checked_rem(self.sessions.len())? } else { number };
+        (place < self.sessions.len()).then_some(place)
     }
 
     /// Number of requests.

@@ -88,6 +88,9 @@ struct Figures {
     drifts: Drifts,
     output_tokens: u64,
     streamed_tokens: u64,
+    /// Of the requests whose cached tokens the server counts: these, and their prompt tokens.
+    cached_tokens: u64,
+    counted_prompt_tokens: u64,
     events: u64,
     late: Durations,
     ttft: Durations,
@@ -165,6 +168,8 @@ pub struct ResultsReport {
     pub token_goodput: Option<f64>,
     /// All output tokens.
     pub output_tokens: u64,
+    /// Share of the prompt tokens that the server had in its cache, of the requests for which it says it (`cached_tokens`).
+    pub cached_share: Option<f64>,
     /// Output tokens of an event that carries any, on average.
     pub tokens_per_event: Option<f64>,
     /// From when a request was to be sent to when it was.
@@ -318,6 +323,10 @@ impl Results {
         }
         figures.samples.push(sample);
         figures.failed += u64::from(!is_good);
+        if let Some(cached) = record.cached_tokens.filter(|_| counted > 0) {
+            figures.cached_tokens += u64::from(cached);
+            figures.counted_prompt_tokens += u64::from(counted);
+        }
         if is_good {
             figures.add_latencies(record, late);
         }
@@ -412,6 +421,8 @@ impl Results {
             output_throughput: per_second(figures.output_tokens),
             output_tokens: figures.output_tokens,
             tokens_per_event: (figures.events > 0).then(|| float(figures.streamed_tokens) / float(figures.events)),
+            cached_share: (figures.counted_prompt_tokens > 0)
+                .then(|| float(figures.cached_tokens) / float(figures.counted_prompt_tokens)),
             late_ms: figures.late.summary(),
             ttft_ms: figures.ttft.summary(),
             ttft_intended_ms: figures.ttft_intended.summary(),

@@ -48,7 +48,7 @@ use crate::{
 const LEAD: Duration = Duration::from_millis(50);
 
 /// Configuration of a run.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Drive {
     /// The servers; requests go to them in turn, those of a session to the same one.
     pub targets: Vec<UpstreamUrl>,
@@ -115,6 +115,12 @@ pub struct Driven {
     pub lag: Durations,
     /// Processor time, as a share of what the threads could have had.
     pub cpu_share: f64,
+    /// Its start: the zero of all times of its results.
+    pub start: Instant,
+    /// Processor time of this process.
+    pub cpu: Duration,
+    /// Time from the first thread's start to the last one's end.
+    pub took: Duration,
     /// How far the system's clock was set during the run.
     pub clock_step: Duration,
     /// It was stopped before all requests were sent.
@@ -201,12 +207,14 @@ pub async fn drive(
             true
         }
     };
-    let (cpu_share, clock_step) = began.until_now(threads);
+    let Spent { cpu, took, clock_step } = began.until_now();
+    let cpu_share = share(cpu, took, threads);
     probes.shutdown().await;
     let lag = run.lag.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let recorder = tap.finish().await?.recorder;
     let history = *run.repeated.lock().unwrap_or_else(PoisonError::into_inner);
-    Ok(Driven { lag, cpu_share, clock_step, stopped: was_stopped, sent: run.sent.load(Relaxed), history, recorder })
+    let sent = run.sent.load(Relaxed);
+    Ok(Driven { lag, start, cpu_share, cpu, took, clock_step, stopped: was_stopped, sent, history, recorder })
 }
 
 /// Returns when the run starts.
@@ -290,16 +298,28 @@ impl Began {
         Self { monotonic: Instant::now(), system: SystemTime::now(), processor: processor_time() }
     }
 
-    /// Returns the share of these threads' time that was computed, and how far the system's clock was set.
-    fn until_now(&self, threads: usize) -> (f64, Duration) {
+    /// Returns what passed since then.
+    fn until_now(&self) -> Spent {
         let now = Self::now();
         let took = now.monotonic - self.monotonic;
-        let computed = now.processor.saturating_sub(self.processor).as_secs_f64();
         let by_system = now.system.duration_since(self.system).unwrap_or_default();
-        #[expect(clippy::cast_precision_loss, reason = "a number of threads")]
-        let possible = took.as_secs_f64() * threads as f64;
-        (computed / possible.max(1e-9), by_system.abs_diff(took))
+        Spent { cpu: now.processor.saturating_sub(self.processor), took, clock_step: by_system.abs_diff(took) }
     }
+}
+
+/// What passed during a run.
+struct Spent {
+    cpu: Duration,
+    took: Duration,
+    /// How far the system's clock was set.
+    clock_step: Duration,
+}
+
+/// The share of what so many threads could have computed in this time.
+fn share(cpu: Duration, took: Duration, threads: usize) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "a number of threads")]
+    let possible = took.as_secs_f64() * threads as f64;
+    cpu.as_secs_f64() / possible.max(1e-9)
 }
 
 /// Processor time of this process so far.
@@ -335,11 +355,9 @@ impl Worker {
     async fn closed_loop(self: Arc<Self>) {
         self.pacer.sleep_until(self.run.start).await;
         loop {
-            let place = self.run.next_session.fetch_add(1, Relaxed);
+            let number = self.run.next_session.fetch_add(1, Relaxed);
             let is_over = self.run.until.is_some_and(|until| Instant::now() >= until);
-            if is_over || place >= self.run.plan.sessions.len() {
-                return;
-            }
+            let Some(place) = self.run.plan.place(number).filter(|_| !is_over) else { return };
             Arc::clone(&self).send_session(place, Instant::now()).await;
         }
     }

@@ -83,7 +83,7 @@ pub fn interval_of_difference(earlier: &[f64], later: &[f64]) -> Option<Interval
 }
 
 /// The middle 95 % of the figures of resamples.
-fn bounds(figures: &[f64]) -> Option<Interval> {
+pub(crate) fn bounds(figures: &[f64]) -> Option<Interval> {
     let mut figures = figures.to_vec();
     figures.sort_by(f64::total_cmp);
     let beyond = figures.len() / 40;

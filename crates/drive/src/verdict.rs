@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use serde::Serialize;
 
-use crate::{Driven, results::ResultsReport, steady::Change};
+use crate::{Driven, calibrate::Ceiling, results::ResultsReport, steady::Change};
 
 /// Lateness of 1 % of the requests from which the client was too slow.
 const MAX_LATE: Duration = Duration::from_millis(10);
@@ -51,6 +51,21 @@ pub enum Reason {
         lag_p99_ms: f64,
         /// Processor time as a share of what they could have had.
         cpu_share: f64,
+    },
+    /// The run came close to what this client reaches at a server that answers at once.
+    ClientBound {
+        /// Share of that.
+        share: f64,
+        /// What it reaches.
+        #[serde(flatten)]
+        ceiling: Ceiling,
+    },
+    /// At a concurrency there were more or fewer requests on their way than that.
+    LittlesLaw {
+        /// The concurrency.
+        concurrency: usize,
+        /// Throughput times mean end-to-end latency.
+        in_flight: f64,
     },
     /// A latency changed within the run.
     NotStationary {
@@ -107,6 +122,15 @@ impl fmt::Display for Reason {
                 f,
                 "the client was the bottleneck: its threads computed {:.0} % of the time and woke up {lag_p99_ms:.1} ms late or more in 1 % of the cases",
                 cpu_share * 100.0
+            ),
+            Self::ClientBound { share, ceiling: Ceiling { requests_per_s, tokens_per_s } } => write!(
+                f,
+                "the client was the bottleneck: {:.0} % of the {requests_per_s:.1} requests/s and {tokens_per_s:.1} tokens/s that it reaches at a server that answers at once",
+                share * 100.0
+            ),
+            Self::LittlesLaw { concurrency, in_flight } => write!(
+                f,
+                "at a concurrency of {concurrency}, throughput times mean latency is {in_flight:.1}: places were empty, or sessions have pauses or branches"
             ),
             Self::NotStationary { latency, change: Change { at_s, before_ms, after_ms } } => write!(
                 f,
@@ -167,6 +191,13 @@ impl Verdict {
             reasons.push(Reason::ClockStep { by_ms: millis(driven.clock_step) });
         }
         Self { valid: reasons.is_empty(), reasons }
+    }
+
+    /// Adds a reason.
+    #[must_use]
+    pub fn with(mut self, reason: Option<Reason>) -> Self {
+        self.reasons.extend(reason);
+        Self { valid: self.reasons.is_empty(), ..self }
     }
 }
 

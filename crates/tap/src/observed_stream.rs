@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame};
 
 use super::{
@@ -16,8 +16,8 @@ use super::{
     capabilities::{Capabilities, Fingerprint},
     event::StreamEvent,
     exchange::Exchange,
-    gathered_output::GatheredOutput,
     other_apis::ApiEvent,
+    output_frames::OutputFrames,
     pattern::Pattern,
     restore::{Restored, restore_event},
 };
@@ -25,7 +25,7 @@ use api::DONE;
 use net::{
     server::BodyError,
     upstream::Relayed,
-    wire::{Event, SseSplitter},
+    wire::{Event, SseSplitter, event_data},
 };
 use recording::exchange::outcome_of;
 use replay::player::CompletedBody;
@@ -49,19 +49,11 @@ pub(super) struct ObservedStream {
     /// `None` once an event was too long: the rest passes undecoded.
     splitter: Option<SseSplitter>,
     /// Restored events that wait to be sent.
-    ready: GatheredOutput,
-    /// Delivered after the events; `None` while more may come.
-    last: Option<Last>,
+    ready: OutputFrames,
+    /// Trailers or an upstream's error, delivered after the events.
+    last: Option<Result<Frame<Bytes>, BodyError>>,
     /// The server was given a chance to write the events before an error.
     is_flushed: bool,
-}
-
-/// What follows the events.
-#[derive(Debug)]
-enum Last {
-    Trailers(Frame<Bytes>),
-    Error(BodyError),
-    End,
 }
 
 impl ObservedStream {
@@ -82,7 +74,7 @@ impl ObservedStream {
             fingerprint,
             patterns: Vec::new(),
             splitter,
-            ready: GatheredOutput::default(),
+            ready: OutputFrames::default(),
             last: None,
             is_flushed: false,
         }
@@ -107,10 +99,34 @@ impl ObservedStream {
             splitter.push(bytes.clone());
             self.ready.push(bytes);
         }
+        let mut without_data = BytesMut::new();
         while let Some(event) = splitter.next_event() {
             let restored = self.observe(&event, at);
-            self.pass(event.raw, restored, at);
+            let capture = self.exchange.capture();
+            let raw = match restored {
+                Restored::Kept => event.raw,
+                Restored::Edited(raw) => raw,
+                Restored::Nulled(list) => {
+                    self.ready.push(without_data.split().freeze());
+                    let sent = self.ready.push_nulled(&event.raw, list);
+                    capture.into_iter().for_each(|capture| capture.event(sent, at));
+                    continue;
+                }
+                Restored::Dropped => continue,
+            };
+            capture.into_iter().for_each(|capture| capture.event(&raw, at));
+            if !self.added.any() {
+                continue;
+            }
+            // Those without data go as one: an engine may send millions.
+            if !raw.starts_with(b"data") && event_data(&raw).is_none() {
+                without_data.extend_from_slice(&raw);
+            } else {
+                self.ready.push(without_data.split().freeze());
+                self.ready.push(raw);
+            }
         }
+        self.ready.push(without_data.freeze());
         if splitter.pending_len() <= MAX_EVENT_BYTES {
             self.splitter = Some(splitter);
             return;
@@ -121,26 +137,6 @@ impl ObservedStream {
         }
         if self.added.any() {
             self.ready.push(splitter.take_rest());
-        }
-    }
-
-    /// Copies an event as it was restored, and passes it on where it did not pass with all that was received.
-    fn pass(&mut self, raw: Bytes, restored: Restored, at: Duration) {
-        let passes = self.added.any();
-        let capture = self.exchange.capture();
-        let raw = match restored {
-            Restored::Dropped => return,
-            Restored::Kept => raw,
-            Restored::Edited(raw) => raw,
-            Restored::Nulled(list) => {
-                let sent = self.ready.push_nulled(&raw, list);
-                capture.into_iter().for_each(|capture| capture.event(sent, at));
-                return;
-            }
-        };
-        capture.into_iter().for_each(|capture| capture.event(&raw, at));
-        if passes {
-            self.ready.push(raw);
         }
     }
 
@@ -201,29 +197,9 @@ impl ObservedStream {
         }
     }
 
-    /// Takes a frame of the upstream, its error or its end.
-    fn take_frame(&mut self, frame: Option<Result<Frame<Bytes>, BodyError>>) {
-        match frame.map(|frame| frame.map(Frame::into_data)) {
-            Some(Ok(Ok(bytes))) => self.received(bytes),
-            Some(Ok(Err(trailers))) => self.last = Some(Last::Trailers(trailers)),
-            Some(Err(error)) => {
-                tracing::debug!(%error, "the upstream broke off in the middle of a stream");
-                self.exchange.end(outcome_of(&error));
-                self.pass_rest();
-                self.last = Some(Last::Error(error));
-            }
-            None => {
-                self.exchange.end_of_answer();
-                self.pass_rest();
-                self.last = Some(Last::End);
-            }
-        }
-    }
-
-    fn pass_rest(&mut self) {
-        if let Some(mut splitter) = self.splitter.take().filter(|_| self.added.any()) {
-            self.ready.push(splitter.take_rest());
-        }
+    fn rest(&mut self) -> Option<Bytes> {
+        let rest = self.splitter.take()?.take_rest();
+        (self.added.any() && !rest.is_empty()).then_some(rest)
     }
 }
 
@@ -238,28 +214,40 @@ impl Body for ObservedStream {
     type Error = BodyError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        // What has arrived is passed on together: a frame costs more than the copy of an event.
-        while !self.ready.is_full() && self.last.is_none() {
-            match Pin::new(&mut self.upstream).poll_frame(cx) {
-                Poll::Ready(frame) => self.take_frame(frame),
-                Poll::Pending if self.ready.is_empty() => return Poll::Pending,
-                Poll::Pending => break,
+        loop {
+            if let Some(bytes) = self.ready.take() {
+                return Poll::Ready(Some(Ok(Frame::data(bytes))));
             }
-        }
-        if let Some(bytes) = self.ready.take() {
-            return Poll::Ready(Some(Ok(Frame::data(bytes))));
-        }
-        match self.last.take() {
-            Some(Last::Trailers(trailers)) => Poll::Ready(Some(Ok(trailers))),
-            Some(Last::Error(error)) if !std::mem::replace(&mut self.is_flushed, true) => {
-                // The server writes its buffer when a body is pending but not after an error, so the events before it would be lost.
-                self.last = Some(Last::Error(error));
-                cx.waker().wake_by_ref();
-                Poll::Pending
+            if let Some(last) = self.last.take() {
+                if last.is_err() && !std::mem::replace(&mut self.is_flushed, true) {
+                    // The server writes its buffer when a body is pending but not after an error, so the events before it would be lost.
+                    self.last = Some(last);
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                return Poll::Ready(Some(last));
             }
-            last => {
-                self.last = Some(Last::End);
-                Poll::Ready(if let Some(Last::Error(error)) = last { Some(Err(error)) } else { None })
+            let Poll::Ready(frame) = Pin::new(&mut self.upstream).poll_frame(cx) else {
+                self.ready.free();
+                return Poll::Pending;
+            };
+            match frame {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(bytes) => self.received(bytes),
+                    Err(trailers) => self.last = Some(Ok(trailers)),
+                },
+                Some(Err(error)) => {
+                    tracing::debug!(%error, "the upstream broke off in the middle of a stream");
+                    self.exchange.end(outcome_of(&error));
+                    let rest = self.rest().unwrap_or_default();
+                    self.ready.push(rest);
+                    self.last = Some(Err(error));
+                }
+                None => {
+                    self.exchange.end_of_answer();
+                    let Some(rest) = self.rest() else { return Poll::Ready(None) };
+                    self.ready.push(rest);
+                }
             }
         }
     }

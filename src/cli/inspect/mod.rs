@@ -2,6 +2,7 @@
 
 mod compare;
 mod convert;
+mod merge;
 pub(in crate::cli) mod simulate;
 
 use std::{num::NonZeroU32, path::PathBuf, process::ExitCode, sync::Arc};
@@ -61,6 +62,10 @@ pub(in crate::cli) enum InspectCommand {
                                  vllm-vcr inspect convert agents.json --from weka -o agents.jsonl\n  \
                                  vllm-vcr inspect convert day.jsonl.gz -o day.mooncake.jsonl")]
     Convert(convert::ConvertArgs),
+    /// Make one trace of several, such as those of the parts of a load, on one clock; print the figures of the whole.
+    #[command(after_long_help = "Examples:\n  vllm-vcr inspect merge shard-*.jsonl.gz -o whole.jsonl.gz\n  \
+                                 vllm-vcr inspect merge shards/ -o whole.jsonl.gz --json | jq .latencies.ttft")]
+    Merge(merge::MergeArgs),
 }
 
 /// Traces to fit, and one to predict.
@@ -132,6 +137,7 @@ pub(in crate::cli) fn run(command: InspectCommand) -> Result<ExitCode, Failure> 
         InspectCommand::Simulate(args) => simulate::run(&args),
         InspectCommand::Compare(args) => compare::run(&args),
         InspectCommand::Convert(args) => convert::run(&args),
+        InspectCommand::Merge(args) => merge::run(&args),
     }
 }
 

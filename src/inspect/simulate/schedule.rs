@@ -7,6 +7,7 @@ use std::{
     collections::hash_map::{Entry, HashMap},
     ops::Range,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -18,6 +19,7 @@ use super::{
 };
 use crate::{
     engine::kv_cache::BlockHash,
+    inspect::sharing::{self, Prompt},
     recording::{
         formats::{self, Kind, ReadOptions},
         trace::{BadLines, Joined, Record, Sources},
@@ -68,21 +70,55 @@ impl ArrivalSchedule {
     /// # Errors
     /// When a file cannot be read, or no record has an arrival.
     pub fn read(paths: &[PathBuf], hash_block_size: u32, answers: Answers) -> Result<Self, SimulateError> {
-        let mut schedule = match paths {
+        let schedule = match paths {
             [path] => match formats::kind_of(path).unwrap_or(Kind::Trace) {
                 Kind::Trace => Self::of_traces(paths)?,
                 kind => Self::of_requests(path, kind, hash_block_size)?,
             },
             paths => Self::of_traces(paths)?,
         };
-        if schedule.requests.is_empty() {
-            return Err(SimulateError::NoArrivals { path: schedule.name });
+        schedule.completed(answers)
+    }
+
+    /// Takes requests of records in memory, each at an arrival of its own.
+    ///
+    /// # Errors
+    /// When none has a prompt and an output.
+    pub fn of_records<'a>(
+        name: String,
+        block_size: u32,
+        records: impl IntoIterator<Item = (Duration, &'a Record)>,
+    ) -> Result<Self, SimulateError> {
+        let mut schedule = Self { name, block_size: block_size.max(1), ..Self::default() };
+        records.into_iter().for_each(|(at, record)| schedule.add_record(Some(at), record, &record.block_hashes));
+        schedule.completed(Answers::Verbatim)
+    }
+
+    /// Sorts the requests, and finds which prompts go on with which answers.
+    fn completed(mut self, answers: Answers) -> Result<Self, SimulateError> {
+        if self.requests.is_empty() {
+            return Err(SimulateError::NoArrivals { path: self.name });
         }
-        schedule.requests.sort_by_key(|request| request.at);
-        let first = schedule.requests.first().map_or(Duration::ZERO, |request| request.at);
-        schedule.requests.iter_mut().for_each(|request| request.at -= first);
-        schedule.find_continuations(answers);
-        Ok(schedule)
+        self.requests.sort_by_key(|request| request.at);
+        let first = self.requests.first().map_or(Duration::ZERO, |request| request.at);
+        self.requests.iter_mut().for_each(|request| request.at -= first);
+        self.find_continuations(answers);
+        Ok(self)
+    }
+
+    /// Returns the share of the prompt tokens that a cache without a limit would have had: whole blocks that an earlier prompt had too.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "tokens are far below 2^53")]
+    pub fn ideal_hit_rate(&self) -> f64 {
+        let prompt = |request: &Arriving| Prompt {
+            blocks: Arc::new(self.full_blocks(request).to_vec()),
+            tokens: request.prompt_tokens,
+            whole: None,
+        };
+        let prompts: Vec<Prompt> = self.requests.iter().map(prompt).collect();
+        let shared = sharing::measure(prompts.iter()).shared_blocks * u64::from(self.block_size);
+        let tokens: u64 = self.requests.iter().map(|request| u64::from(request.prompt_tokens)).sum();
+        shared as f64 / (tokens as f64).max(1.0)
     }
 
     /// Reads a file of another tool, whose rows have blocks of so many tokens.
@@ -96,7 +132,7 @@ impl ArrivalSchedule {
             blocks.clear();
             blocks.extend_from_slice(&record.block_hashes);
             blocks.extend(head.tail_of(&record));
-            schedule.add_record(&record, &blocks);
+            schedule.add_record(record.arrival, &record, &blocks);
             Ok(())
         })?;
         Ok(schedule)
@@ -111,7 +147,7 @@ impl ArrivalSchedule {
             let mut bad_lines = BadLines::default();
             while let Some((_, mut record)) = reader.next_sound(&mut bad_lines)? {
                 joined.place(&mut record);
-                schedule.add_record(&record, &record.block_hashes);
+                schedule.add_record(record.arrival, &record, &record.block_hashes);
             }
             schedule.left_out += bad_lines.count;
         }
@@ -119,8 +155,8 @@ impl ArrivalSchedule {
         Ok(schedule)
     }
 
-    fn add_record(&mut self, record: &Record, blocks: &[u64]) {
-        match record.arrival {
+    fn add_record(&mut self, arrival: Option<Duration>, record: &Record, blocks: &[u64]) {
+        match arrival {
             Some(at) => {
                 let (prompt_tokens, output_tokens) = (record.prompt_tokens, record.output_tokens);
                 let session = record.session.as_ref().map(|session| xxh3_64(session.as_bytes()));

@@ -1,5 +1,6 @@
 //! The load client, as a program before `play` and before servers of the tests' own.
 
+mod capacity;
 mod cassettes;
 mod compare;
 mod conversations;
@@ -8,6 +9,8 @@ mod counting;
 mod outputs;
 mod prompts;
 mod round_trip;
+mod scale_out;
 mod server;
+mod server_side;
 mod targets;
 mod verdicts;

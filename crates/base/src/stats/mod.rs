@@ -2,11 +2,12 @@
 //!
 //! A thin face over hdrhistogram: 3 significant digits for quantiles, exact minimum, mean and maximum. Limits: a
 //! histogram takes about 200 kB whatever it holds. [`histogram`] holds the kind that Prometheus reads, which is a few
-//! hundred bytes and may be added to from anywhere, [`exposition`] writes pages for it.
+//! hundred bytes and may be added to from anywhere, [`exposition`] writes pages for it, [`scraped`] reads those of others.
 
 pub mod exposition;
 pub mod histogram;
 pub mod interval_log;
+pub mod scraped;
 
 mod lateness;
 

@@ -24,6 +24,8 @@ use text::prompt::BlockHash;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sources {
     pub(super) files: Vec<SourceFile>,
+    /// When the earliest began, where there are several and any says it.
+    started_at: Option<OffsetDateTime>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,7 +41,8 @@ impl Sources {
     /// One file as it is; `-` is standard input.
     #[must_use]
     pub fn one(path: &Path) -> Self {
-        Self { files: vec![SourceFile { path: path.to_owned(), zero: Some(Duration::ZERO), model: None }] }
+        let file = SourceFile { path: path.to_owned(), zero: Some(Duration::ZERO), model: None };
+        Self { files: vec![file], started_at: None }
     }
 
     /// The files that paths stand for, each once.
@@ -63,11 +66,12 @@ impl Sources {
             stated.try_for_each(|(field, value)| agreement.add(path, field, value))?;
         }
         let zeros = zeros(&metas);
+        let started_at = metas.iter().filter_map(started_at).min();
         let differ = metas.iter().any(|meta| meta.model != metas.first().and_then(|first| first.model.clone()));
         let models = metas.into_iter().map(|meta| meta.model.filter(|_| differ));
         let files = paths.into_iter().zip(zeros).zip(models);
         let files = files.map(|((path, zero), model)| SourceFile { path, zero, model });
-        Ok(Self { files: files.collect() })
+        Ok(Self { files: files.collect(), started_at })
     }
 
     /// The files, in the order in which they are read.
@@ -83,6 +87,12 @@ impl Sources {
         if let Some(size) = sizes.sum::<Option<u64>>().filter(|_| self.files.len() > 1) {
             progress.has_size(size);
         }
+    }
+
+    /// When the earliest of several files began, RFC 3339; `None` for one, and where none says it.
+    #[must_use]
+    pub fn started_at(&self) -> Option<String> {
+        self.started_at?.format(&Rfc3339).ok()
     }
 
     /// The files in a few words.

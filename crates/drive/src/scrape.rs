@@ -1,0 +1,280 @@
+//! What servers say of themselves during a run: their `/metrics`, read every second.
+//!
+//! Names are vLLM's (`vllm/v1/metrics/loggers.py`), those of version 0 too. The samples of the engines of one server are added up, of shares the mean is taken.
+//!
+//! Limits: a page is read up to 8 MiB, and a server has five seconds for it; of long runs every second point is left out, again and again.
+
+use std::{sync::Arc, time::Duration};
+
+use base::stats::scraped;
+use bytes::Bytes;
+use http::Request;
+use http_body_util::{BodyExt, Empty, Limited};
+use net::upstream::{Upstream, UpstreamOptions, UpstreamUrl};
+use serde::Serialize;
+use tokio::{
+    sync::{Mutex, Notify},
+    task::JoinHandle,
+    time::{Instant, sleep_until, timeout},
+};
+
+/// Distance of points at first.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// Points that are kept of a server.
+const MOST_POINTS: usize = 3600;
+
+/// Bytes of a page.
+const MOST_BYTES: usize = 8 * 1024 * 1024;
+
+/// Time for a page.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A server at one moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct ServerPoint {
+    /// When, in seconds from the start of the run.
+    pub at_s: f64,
+    /// Requests in its queue.
+    pub waiting: Option<f64>,
+    /// Requests in its batch.
+    pub running: Option<f64>,
+    /// Share of its KV cache that is used.
+    pub kv_cache_usage: Option<f64>,
+    /// Tokens that its prefix cache was asked for, from its start on.
+    pub prefix_cache_queries: Option<f64>,
+    /// Tokens of these that it had.
+    pub prefix_cache_hits: Option<f64>,
+}
+
+/// A server during a run.
+#[derive(Debug, Clone, Serialize)]
+pub struct ServerReport {
+    /// Where its page is.
+    pub url: String,
+    /// Pages that could not be read.
+    pub failures: u64,
+    /// Why, of the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+    /// Requests whose time to the first token it measured in the run.
+    pub ttft_count: Option<f64>,
+    /// Their mean time to the first token, by the server, in milliseconds.
+    pub ttft_mean_ms: Option<f64>,
+    /// Share of the tokens that its prefix cache was asked for in the run, and had.
+    pub prefix_cache_hit_rate: Option<f64>,
+    /// Tokens that it was asked for.
+    pub prefix_cache_queries: Option<f64>,
+    /// Blocks of its KV cache, all its engines together.
+    pub num_gpu_blocks: Option<u64>,
+    /// Tokens of a block.
+    pub block_size: Option<u32>,
+    /// The points, a second apart or, of long runs, two, four…
+    pub points: Vec<ServerPoint>,
+}
+
+/// What is read from a page.
+#[derive(Debug, Clone, Copy, Default)]
+struct Page {
+    point: ServerPoint,
+    ttft_sum: Option<f64>,
+    ttft_count: Option<f64>,
+    num_gpu_blocks: Option<u64>,
+    block_size: Option<u32>,
+}
+
+impl Page {
+    fn read(text: &str) -> Self {
+        let any = |names: [&str; 2], of: fn(&str, &str) -> Option<f64>| names.iter().find_map(|name| of(text, name));
+        let configurations = || scraped::samples(text).filter(|sample| sample.name == "vllm:cache_config_info");
+        let blocks = configurations().filter_map(|sample| sample.label("num_gpu_blocks")?.parse::<u64>().ok());
+        Self {
+            point: ServerPoint {
+                at_s: 0.0,
+                waiting: scraped::sum(text, "vllm:num_requests_waiting"),
+                running: scraped::sum(text, "vllm:num_requests_running"),
+                kv_cache_usage: any(["vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"], scraped::mean),
+                prefix_cache_queries: any(
+                    ["vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"],
+                    scraped::sum,
+                ),
+                prefix_cache_hits: any(
+                    ["vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"],
+                    scraped::sum,
+                ),
+            },
+            ttft_sum: scraped::sum(text, "vllm:time_to_first_token_seconds_sum"),
+            ttft_count: scraped::sum(text, "vllm:time_to_first_token_seconds_count"),
+            num_gpu_blocks: blocks.reduce(u64::saturating_add),
+            block_size: configurations().find_map(|sample| sample.label("block_size")?.parse().ok()),
+        }
+    }
+}
+
+/// A server that is watched until it is dropped.
+#[derive(Debug)]
+pub struct Watch {
+    url: String,
+    seen: Arc<Mutex<Seen>>,
+    finish: Arc<Notify>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    pages: Vec<(Instant, Page)>,
+    /// The last page, which may be none of the points.
+    last: Option<(Instant, Page)>,
+    failures: u64,
+    failure: Option<String>,
+}
+
+impl Watch {
+    /// Begins to read `/metrics` below this URL every second, at once for the first time; returns when that page is there, or is not.
+    pub async fn begin(url: UpstreamUrl, options: &UpstreamOptions) -> Self {
+        let (name, seen, finish) = (url.to_string(), Arc::<Mutex<Seen>>::default(), Arc::<Notify>::default());
+        let upstream = Upstream::new(url, options);
+        seen.lock().await.add(page(&upstream).await);
+        let watching = watch(upstream, Arc::clone(&seen), Arc::clone(&finish));
+        Self { url: name, seen, finish, task: tokio::spawn(watching) }
+    }
+
+    /// Reads the last page and returns what was seen; times count from `start`.
+    pub async fn end(mut self, start: Instant) -> ServerReport {
+        self.finish.notify_one();
+        let _ended = (&mut self.task).await;
+        let seen = self.seen.lock().await;
+        let (first, last) = (seen.pages.first(), seen.last.as_ref());
+        let delta = |of: fn(&Page) -> Option<f64>| {
+            let (before, after) = (of(&first?.1)?, of(&last?.1)?);
+            // A server that began anew counts from zero.
+            Some(if after >= before { after - before } else { after })
+        };
+        let ratio = |above: Option<f64>, below: Option<f64>| {
+            let (above, below) = (above?, below?);
+            (below > 0.0).then(|| above / below)
+        };
+        let queries = delta(|page| page.point.prefix_cache_queries);
+        let ttft_count = delta(|page| page.ttft_count);
+        let point = |(at, page): &(Instant, Page)| {
+            let at_s =
+                at.saturating_duration_since(start).as_secs_f64() - start.saturating_duration_since(*at).as_secs_f64();
+            ServerPoint { at_s, ..page.point }
+        };
+        ServerReport {
+            url: self.url.clone(),
+            failures: seen.failures,
+            failure: seen.failure.clone(),
+            ttft_count,
+            ttft_mean_ms: ratio(delta(|page| page.ttft_sum), ttft_count).map(|seconds| seconds * 1e3),
+            prefix_cache_hit_rate: ratio(delta(|page| page.point.prefix_cache_hits), queries),
+            prefix_cache_queries: queries,
+            num_gpu_blocks: last.and_then(|(_, page)| page.num_gpu_blocks),
+            block_size: last.and_then(|(_, page)| page.block_size),
+            points: seen.pages.iter().map(point).collect(),
+        }
+    }
+}
+
+async fn watch(upstream: Upstream<Empty<Bytes>>, seen: Arc<Mutex<Seen>>, finish: Arc<Notify>) {
+    let (mut next, mut period) = (Instant::now(), PERIOD);
+    loop {
+        next = (next + period).max(Instant::now());
+        let is_last = tokio::select! {
+            () = sleep_until(next) => false,
+            () = finish.notified() => true,
+        };
+        let page = page(&upstream).await;
+        let mut seen = seen.lock().await;
+        seen.add(page);
+        if is_last {
+            return;
+        }
+        if seen.thin() {
+            period *= 2;
+        }
+    }
+}
+
+/// Reads a page, or says why there is none.
+async fn page(upstream: &Upstream<Empty<Bytes>>) -> Result<(Instant, Page), String> {
+    let reading = async {
+        let request = Request::get("/metrics").body(Empty::new()).map_err(|error| error.to_string())?;
+        let response = upstream.send(request).await.map_err(|error| error.cause())?;
+        if !response.status().is_success() {
+            return Err(format!("status {}", response.status().as_u16()));
+        }
+        let at = Instant::now();
+        let body = Limited::new(response.into_body(), MOST_BYTES).collect().await.map_err(|error| error.to_string())?;
+        Ok((at, Page::read(&String::from_utf8_lossy(&body.to_bytes()))))
+    };
+    timeout(PATIENCE, reading).await.unwrap_or_else(|_| Err(format!("no page within {PATIENCE:?}")))
+}
+
+impl Seen {
+    fn add(&mut self, page: Result<(Instant, Page), String>) {
+        match page {
+            Ok(page) => {
+                self.pages.push(page);
+                self.last = Some(page);
+            }
+            Err(failure) => {
+                self.failures += 1;
+                self.failure = Some(failure);
+            }
+        }
+    }
+
+    /// Leaves out every second point where there are too many; returns whether there were.
+    fn thin(&mut self) -> bool {
+        let are_many = self.pages.len() >= MOST_POINTS;
+        if are_many {
+            let mut number = 0_usize;
+            self.pages.retain(|_| {
+                number += 1;
+                number % 2 == 1
+            });
+        }
+        are_many
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = "vllm:num_requests_waiting{engine=\"0\"} 3\nvllm:num_requests_waiting{engine=\"1\"} 4\n\
+        vllm:num_requests_running 2\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.5\nvllm:kv_cache_usage_perc{engine=\"1\"} 0.7\n\
+        vllm:prefix_cache_queries_total 100\nvllm:prefix_cache_hits_total 40\nvllm:time_to_first_token_seconds_sum 1.5\n\
+        vllm:time_to_first_token_seconds_count 3\nvllm:time_to_first_token_seconds_bucket{le=\"1.0\"} 3\n\
+        vllm:cache_config_info{block_size=\"16\",engine=\"0\",num_gpu_blocks=\"100\"} 1\n\
+        vllm:cache_config_info{block_size=\"16\",engine=\"1\",num_gpu_blocks=\"200\"} 1\n";
+
+    #[test]
+    fn a_page_of_two_engines_is_one_server() {
+        let page = Page::read(PAGE);
+        let point = page.point;
+        assert_eq!((point.waiting, point.running, point.kv_cache_usage), (Some(7.0), Some(2.0), Some(0.6)));
+        assert_eq!((point.prefix_cache_queries, point.prefix_cache_hits), (Some(100.0), Some(40.0)));
+        assert_eq!((page.ttft_sum, page.ttft_count), (Some(1.5), Some(3.0)));
+        assert_eq!((page.num_gpu_blocks, page.block_size), (Some(300), Some(16)));
+        let old = Page::read("vllm:gpu_cache_usage_perc 0.25\nvllm:gpu_prefix_cache_hits_total 1\n").point;
+        assert_eq!((old.kv_cache_usage, old.prefix_cache_hits, old.waiting), (Some(0.25), Some(1.0), None));
+    }
+
+    #[test]
+    fn points_of_a_long_run_are_thinned_out() {
+        let mut seen = Seen::default();
+        let page = Page::read(PAGE);
+        (0..MOST_POINTS).for_each(|_| seen.add(Ok((Instant::now(), page))));
+        assert!(seen.thin() && seen.pages.len() == MOST_POINTS / 2 && !seen.thin());
+        seen.add(Err("no".to_owned()));
+        assert_eq!((seen.failures, seen.failure.as_deref()), (1, Some("no")));
+    }
+}
