@@ -51,7 +51,7 @@ records:
 #[test]
 fn what_a_cassette_holds_is_sent_and_comes_back() {
     let shelf = Shelf::with(ALL);
-    let server = shelf.play(&[]);
+    let server = shelf.play(&["--on-exhausted", "last"]);
     let (printed, said) = drive(&shelf.file, &server, &["--check", "--arrivals", "burst"]);
     assert_eq!(printed["results"]["check"], json!({"compared": 5, "differ": 0, "differences": []}), "{said}");
     assert_eq!(printed["results"]["by_status"], json!({"200": 5}), "{said}");
