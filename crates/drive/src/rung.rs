@@ -82,8 +82,9 @@ impl Rung {
             ttft_p99_ms: ttft(0.99),
             in_flight: request_throughput * e2e_mean,
             slo_share: (!inside.is_empty()).then(|| float(kept().count()) / float(inside.len())),
-            goodput: Some(kept().map(|(share, _)| share).sum::<f64>() / seconds),
-            token_goodput: Some(good_tokens / seconds),
+            // The sum of nothing is -0.
+            goodput: Some((kept().map(|(share, _)| share).sum::<f64>() + 0.0) / seconds),
+            token_goodput: Some((good_tokens + 0.0) / seconds),
             resampled,
         }
     }

@@ -97,7 +97,8 @@ fn text(found: &Found, verdict: &Verdict) -> String {
         _ => format!("most       {:.1} tokens/s at a concurrency of {}", rung.output_throughput, rung.concurrency),
     }));
     lines.push(format!("ended      {}", ended(found.ended)));
-    lines.push(super::judged(verdict));
+    let is_only_stopped = found.ended == Ended::Stopped && verdict.reasons.is_empty();
+    lines.push(if is_only_stopped { "not valid: stopped".to_owned() } else { super::judged(verdict) });
     lines.join("\n") + "\n"
 }
 
