@@ -9,6 +9,7 @@ mod compare;
 mod concurrency;
 mod fit;
 mod gate;
+mod report;
 mod schedule;
 mod sharing;
 mod simulate;
@@ -21,6 +22,10 @@ pub use compare::{Compared, Comparison, Judgement, Unit, compare};
 pub use concurrency::Concurrency;
 pub use fit::{Figure, FitReport, InspectFitError, Predicted, Prediction, fit};
 pub use gate::{Gate, GateResult};
+pub use report::{
+    Curves, FailedRequests, FailureKind, MOST_RUNS, OverTime, PrefixTree, Report, ReportError, Response, RunReport,
+    SharedPrefix, TokenRate, report,
+};
 pub use schedule::{Workload, WorkloadError};
 pub use sharing::PrefixSharing;
 pub use simulate::{

@@ -1,6 +1,7 @@
 //! `inspect`: its arguments, and what was found in a trace, or decided for a workload, as text or as JSON.
 
 mod compare;
+mod report;
 pub(in crate::cli) mod simulate;
 
 use std::{num::NonZeroU32, path::PathBuf, process::ExitCode};
@@ -55,6 +56,10 @@ pub(in crate::cli) enum InspectCommand {
     #[command(after_long_help = "Examples:\n  vllm-vcr inspect compare monday.jsonl.gz tuesday.jsonl.gz\n  \
                                  vllm-vcr inspect compare before.jsonl.gz after.jsonl.gz --gate gate.toml --markdown change.md")]
     Compare(compare::CompareArgs),
+    /// Write a page of traces: curves, tables and comparisons in one HTML file.
+    #[command(after_long_help = "Examples:\n  vllm-vcr inspect report day.jsonl.gz -o day.html\n  \
+                                 vllm-vcr inspect report before.jsonl.gz after.jsonl.gz -o change.html")]
+    Report(report::ReportArgs),
 }
 
 /// Traces to fit, and one to predict.
@@ -125,6 +130,7 @@ pub(in crate::cli) fn run(command: InspectCommand) -> Result<ExitCode, Failure> 
         InspectCommand::Fit(args) => fit(&args),
         InspectCommand::Simulate(args) => simulate::run(&args),
         InspectCommand::Compare(args) => compare::run(&args),
+        InspectCommand::Report(args) => report::run(&args),
     }
 }
 
