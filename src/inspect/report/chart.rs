@@ -13,7 +13,7 @@ use super::{
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 340.0;
 const LEFT: f64 = 70.0;
-const RIGHT: f64 = 14.0;
+const RIGHT: f64 = 28.0;
 const TOP: f64 = 10.0;
 const BOTTOM: f64 = 46.0;
 

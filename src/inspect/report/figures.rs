@@ -32,26 +32,29 @@ pub(super) enum Format {
 
 impl Format {
     pub(super) fn text(self, value: f64) -> String {
-        let signed = |text: String| if value < 0.0 { format!("−{text}") } else { text };
-        match self {
-            Self::Millis => signed(time(value.abs())),
-            Self::Seconds => signed(time(value.abs() * 1000.0)),
-            Self::Share => format!("{:.2} %", value * 100.0),
-            Self::Change => format!("{value:+.1} %"),
-            Self::Count => grouped(value),
-            Self::Decimal => format!("{value:.2}"),
-            Self::PerSecond => format!("{value:.2} /s"),
+        let size = value.abs();
+        let text = match self {
+            Self::Millis => time(size),
+            Self::Seconds => time(size * 1000.0),
+            Self::Share => format!("{:.2} %", size * 100.0),
+            Self::Change => format!("{size:.1} %"),
+            Self::Count => grouped(size),
+            Self::Decimal => format!("{size:.2}"),
+            Self::PerSecond => format!("{size:.2} /s"),
+        };
+        // What is rounded to zero has no sign.
+        match text.contains(|char| ('1'..='9').contains(&char)) {
+            true if value < 0.0 => format!("−{text}"),
+            true if self == Self::Change => format!("+{text}"),
+            _ => text,
         }
     }
 }
 
-/// A whole number in groups of three digits, with narrow spaces between them.
+/// A whole number from zero up in groups of three digits, with narrow spaces between them.
 fn grouped(value: f64) -> String {
-    let digits = format!("{:.0}", value.abs());
+    let digits = format!("{value:.0}");
     let mut text = String::with_capacity(digits.len() * 2);
-    if value < 0.0 {
-        text.push('−');
-    }
     for (place, digit) in digits.chars().enumerate() {
         if place > 0 && (digits.len() - place).is_multiple_of(3) {
             text.push('\u{202f}');
@@ -162,9 +165,7 @@ mod tests {
         assert!(shown("share", Format::Share).contains(">5.00 %<"));
         assert!(shown("missing", Format::Share).contains(">–<"));
         assert_eq!(Format::Millis.text(-12.0), "−12.00 ms");
-        assert_eq!(
-            (grouped(0.0), grouped(100.0), grouped(-1000.0)),
-            ("0".into(), "100".into(), "−1\u{202f}000".into())
-        );
+        assert_eq!([0.0, 100.0, -1000.0].map(|value| Format::Count.text(value)), ["0", "100", "−1\u{202f}000"]);
+        assert_eq!([0.04, -0.04, 2.5].map(|value| Format::Change.text(value)), ["0.0 %", "0.0 %", "+2.5 %"]);
     }
 }

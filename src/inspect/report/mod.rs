@@ -112,12 +112,12 @@ pub struct Curves {
 }
 
 impl Curves {
-    fn of<T>(runs: T, points: impl Fn(&T, fn(&Summarised) -> &Durations) -> Vec<[f64; 2]>) -> Self {
+    fn of<T>(runs: &T, points: impl Fn(&T, fn(&Summarised) -> &Durations) -> Vec<[f64; 2]>) -> Self {
         Self {
-            ttft: points(&runs, |run| &run.ttft),
-            itl: points(&runs, |run| &run.itl),
-            tpot: points(&runs, |run| &run.tpot),
-            e2e: points(&runs, |run| &run.e2e),
+            ttft: points(runs, |run| &run.ttft),
+            itl: points(runs, |run| &run.itl),
+            tpot: points(runs, |run| &run.tpot),
+            e2e: points(runs, |run| &run.e2e),
         }
     }
 }
@@ -141,7 +141,7 @@ pub fn report(paths: &[PathBuf]) -> Result<Report, ReportError> {
         _ => None,
     };
     let quantiles = match summarised.as_slice() {
-        [a, b] => Some(Curves::of((a, b), |(a, b), latency| quantiles(latency(a), latency(b)))),
+        [a, b] => Some(Curves::of(&(a, b), |(a, b), latency| quantiles(latency(a), latency(b)))),
         _ => None,
     };
     Ok(Report { version: env!("CARGO_PKG_VERSION"), runs, comparison, quantiles })

@@ -10,7 +10,7 @@ use crate::{base::units::Millis, drive::steady, recording::trace::Record, replay
 const GROUPS: usize = 120;
 
 /// Buckets of a rate that are shown, at most.
-const BUCKETS: u64 = 240;
+const BUCKETS: u64 = 120;
 
 /// Buckets that are counted while the length of the run is unknown, at most.
 const MOST_BUCKETS: usize = 4096;
@@ -39,7 +39,7 @@ pub struct TokenRate {
     pub from_s: f64,
     /// Width of a bucket in milliseconds.
     pub bucket_ms: f64,
-    /// Output tokens per second in each bucket, 240 buckets at most.
+    /// Output tokens per second in each bucket, 120 buckets at most.
     pub series: Vec<f64>,
 }
 
@@ -169,7 +169,7 @@ mod tests {
             assert!(buckets.tokens.len() <= MOST_BUCKETS, "{}", buckets.tokens.len());
             let rate = buckets.rate(MS * 5000).unwrap();
             assert!((total(&rate) - 12_000.0).abs() < 1e-6, "{rate:?}");
-            assert!((60..=240).contains(&rate.series.len()), "{}", rate.series.len());
+            assert!((60..=120).contains(&rate.series.len()), "{}", rate.series.len());
             assert!(rate.from_s <= 0.02 && rate.from_s > -rate.bucket_ms / 1000.0, "{rate:?}");
         }
         assert_eq!(TokenBuckets::default().rate(MS), None);
@@ -183,7 +183,7 @@ mod tests {
         buckets.add(&long);
         let rate = buckets.rate(Duration::ZERO).unwrap();
         assert!((total(&rate) / f64::from(u32::MAX) - 1.0).abs() < 1e-9, "{rate:?}");
-        assert!(rate.series.len() > 100, "{}", rate.series.len());
+        assert!(rate.series.len() > 50, "{}", rate.series.len());
     }
 
     #[test]
@@ -192,7 +192,7 @@ mod tests {
         buckets.add(&Record { arrival: Some(Duration::MAX), ..record(0, &[1]) });
         buckets.add(&record(0, &[1]));
         let rate = buckets.rate(Duration::ZERO).unwrap();
-        assert!(rate.series.len() <= 240 && rate.series.iter().all(|value| value.is_finite()), "{rate:?}");
+        assert!(rate.series.len() <= 120 && rate.series.iter().all(|value| value.is_finite()), "{rate:?}");
     }
 
     #[test]

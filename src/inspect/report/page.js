@@ -104,6 +104,7 @@
       slider.value = Math.round((place.x - x.from) / (x.to - x.from) * 200);
       show();
     });
+    output.textContent = 'Values: move over the chart, or move the slider.';
     chart.append(slider, output);
   });
 

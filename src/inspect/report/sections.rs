@@ -113,8 +113,6 @@ fn run_titles(runs: usize, alone: &'static str) -> impl Iterator<Item = String> 
 /// Warnings, totals, distributions, the comparison, and records by feature.
 pub(super) fn overview(figures: &Figures) -> String {
     let runs = figures.count("/runs");
-    let mut html = warnings(figures);
-    html.push_str(&comparison(figures));
     let mut totals = Table::new("Traces", std::iter::once(String::new()).chain(run_titles(runs, "Value")));
     for (title, pointer, format) in TOTALS {
         let cells: Vec<Cell> = (0..runs).map(|run| cell(figures, &format!("/runs/{run}{pointer}"), format)).collect();
@@ -123,16 +121,19 @@ pub(super) fn overview(figures: &Figures) -> String {
         }
     }
     let latencies = [("First event", "first_event")].into_iter().chain(LATENCIES.map(|(name, title)| (title, name)));
-    html.push_str(&distributions(
-        figures,
-        "Latencies of all responses",
-        "/summary/latencies",
-        latencies,
-        Format::Millis,
-    ));
+    let latencies =
+        distributions(figures, "Latencies of all responses", "/summary/latencies", latencies, Format::Millis);
     let tokens = [("Prompt", "prompt"), ("Cached", "cached"), ("Output", "output")];
-    html.push_str(&distributions(figures, "Tokens", "/summary/tokens", tokens, Format::Count));
-    html + &totals.html() + &features(figures)
+    let tokens = distributions(figures, "Tokens", "/summary/tokens", tokens, Format::Count);
+    warnings(figures)
+        + &comparison(figures)
+        + &beside(&[latencies, tokens])
+        + &beside(&[totals.html(), features(figures)])
+}
+
+/// Tables side by side, where there is room.
+fn beside(tables: &[String]) -> String {
+    format!("<div class=\"beside\">\n{}</div>\n", tables.concat())
 }
 
 fn warnings(figures: &Figures) -> String {
@@ -350,7 +351,7 @@ fn prefixes_of(figures: &Figures, run: usize) -> String {
         let hash = figures.name(&format!("{place}/shared/{at}/hash"));
         table.row([hash].into_iter().chain(["prompts", "length", "own_blocks", "reused_blocks"].map(number)));
     }
-    super::tree::html(figures, &place) + &totals.html() + &table.html()
+    super::tree::html(figures, &place) + &beside(&[totals.html(), table.html()])
 }
 
 /// The slowest responses of each run.

@@ -44,15 +44,15 @@ impl Table {
             format!("<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{caption}\">\n<table");
         html.push_str(if self.is_sortable { " class=\"sortable\">" } else { ">" });
         let _ = write!(html, "<caption>{caption}</caption>\n<thead><tr>");
-        for (place, title) in self.head.iter().enumerate() {
-            let is_number = self.rows.iter().any(|row| row.get(place).is_some_and(|cell| cell.is_number));
-            let _ = write!(html, "<th scope=\"col\"{}>{}</th>", class(is_number), escaped(title));
+        let has_numbers = |place| self.rows.iter().any(|row| row.get(place).is_some_and(|cell: &Cell| cell.is_number));
+        let classes: Vec<&str> = (0..self.head.len()).map(|place| class(has_numbers(place))).collect();
+        for (title, class) in self.head.iter().zip(&classes) {
+            let _ = write!(html, "<th scope=\"col\"{class}>{}</th>", escaped(title));
         }
         html.push_str("</tr></thead>\n<tbody>\n");
         for row in &self.rows {
             html.push_str("<tr>");
-            for (place, Cell { html: cell, is_number }) in row.iter().enumerate() {
-                let class = class(*is_number);
+            for (place, (Cell { html: cell, .. }, class)) in row.iter().zip(&classes).enumerate() {
                 let _ = match place {
                     0 => write!(html, "<th scope=\"row\"{class}>{cell}</th>"),
                     _ => write!(html, "<td{class}>{cell}</td>"),
