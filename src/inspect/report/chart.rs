@@ -12,7 +12,7 @@ use super::{
 /// Size of a chart and the margins of its plot, in units of the drawing.
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 340.0;
-const LEFT: f64 = 70.0;
+const LEFT: f64 = 76.0;
 const RIGHT: f64 = 28.0;
 const TOP: f64 = 10.0;
 const BOTTOM: f64 = 46.0;
