@@ -1,43 +1,8 @@
-//! Control characters in what is printed: they are shown (`\u{1b}`), so that recorded text cannot command a terminal.
-//!
-//! Limits: line feeds and tabs stay, and so do characters that are only invisible.
+//! Control characters in what is printed and logged are [shown](crate::base::control_characters), so that recorded text cannot command a terminal.
 
-use std::{
-    borrow::Cow,
-    io::{self, Write},
-};
+use std::io::{self, Write};
 
-/// Returns true for what a terminal obeys or what changes the order of the characters around it: C0 (but for line feed and tab), DEL, C1,
-/// line separators and bidi controls.
-fn is_control(char: char) -> bool {
-    match char {
-        '\n' | '\t' => false,
-        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => true,
-        _ => char.is_control(),
-    }
-}
-
-/// Replaces each control character by what `show` makes of it.
-fn replace(text: &str, show: impl Fn(&mut String, char)) -> Cow<'_, str> {
-    if !text.contains(is_control) {
-        return Cow::Borrowed(text);
-    }
-    let mut shown = String::with_capacity(text.len() + 64);
-    for char in text.chars() {
-        if is_control(char) { show(&mut shown, char) } else { shown.push(char) }
-    }
-    Cow::Owned(shown)
-}
-
-/// Shows control characters as `\u{1b}`.
-pub(in crate::cli) fn text(text: &str) -> Cow<'_, str> {
-    replace(text, |shown, char| shown.extend(char.escape_unicode()))
-}
-
-/// Shows control characters in the strings of JSON as `\u001b`, which stands for the same string.
-pub(in crate::cli) fn json(json: &str) -> Cow<'_, str> {
-    replace(json, |shown, char| shown.push_str(&format!("\\u{:04x}", u32::from(char))))
-}
+pub(in crate::cli) use crate::base::control_characters::{shown as text, shown_in_json as json};
 
 /// Shows control characters, but keeps the colours that are between `\x1b[` and `m`.
 fn coloured(text: &str) -> String {
@@ -87,25 +52,6 @@ impl<W: Write> Write for LogWriter<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const HOSTILE: &str = "a\x1b]0;owned\x07\r\u{9b}2J\u{202e}b\u{2066}\u{7f}\u{8}\u{200f}\u{2028}é\n\tz";
-
-    #[test]
-    fn what_commands_a_terminal_is_shown() {
-        let shown =
-            r"a\u{1b}]0;owned\u{7}\u{d}\u{9b}2J\u{202e}b\u{2066}\u{7f}\u{8}\u{200f}\u{2028}é".to_owned() + "\n\tz";
-        assert_eq!(text(HOSTILE), shown);
-        assert!(matches!(text("plain\n\té 你"), Cow::Borrowed(_)));
-    }
-
-    #[test]
-    fn json_stays_the_same_json() {
-        let value = serde_json::json!({"text": HOSTILE});
-        let printed = serde_json::to_string_pretty(&value).unwrap();
-        let shown = json(&printed);
-        assert!(printed.contains(is_control) && !shown.contains(is_control), "{shown}");
-        assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), value);
-    }
 
     #[test]
     fn log_lines_keep_colours_and_nothing_else() {

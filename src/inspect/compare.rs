@@ -216,22 +216,28 @@ struct Choice {
     end: End,
 }
 
+/// How a response ended, as a comparison counts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
+pub(super) enum End {
     Good,
     Failed,
     /// Neither the server's success nor its failure: the client left, or the recorder was stopped.
     Neither,
 }
 
+impl End {
+    pub(super) fn of(record: &Record) -> Self {
+        match record.outcome {
+            _ if record.is_error() => Self::Failed,
+            None | Some(Outcome::Finished) => Self::Good,
+            Some(Outcome::Error | Outcome::UpstreamFailed | Outcome::TimedOut) => Self::Failed,
+            Some(Outcome::ClientGone | Outcome::Cut) => Self::Neither,
+        }
+    }
+}
+
 impl Choice {
     fn of(record: &Record, place: usize) -> Self {
-        let end = match record.outcome {
-            _ if record.is_error() => End::Failed,
-            None | Some(Outcome::Finished) => End::Good,
-            Some(Outcome::Error | Outcome::UpstreamFailed | Outcome::TimedOut) => End::Failed,
-            Some(Outcome::ClientGone | Outcome::Cut) => End::Neither,
-        };
         Self {
             place,
             is_first: record.choice.unwrap_or_default() == 0,
@@ -242,7 +248,7 @@ impl Choice {
             prompt_tokens: record.prompt_tokens,
             cached_tokens: record.cached_tokens,
             output_tokens: record.output_tokens,
-            end,
+            end: End::of(record),
         }
     }
 }

@@ -11,6 +11,7 @@ mod convert;
 mod fit;
 mod gate;
 mod merge;
+mod report;
 mod schedule;
 mod sharing;
 mod simulate;
@@ -25,6 +26,10 @@ pub use convert::{ConvertReport, IdealHits, NamedFile, convert};
 pub use fit::{Figure, FitReport, InspectFitError, Predicted, Prediction, fit};
 pub use gate::{Gate, GateResult};
 pub use merge::{MergeError, merge};
+pub use report::{
+    Curves, FailedRequests, FailureKind, MOST_RUNS, OverTime, PrefixTree, Report, ReportError, Response, RunReport,
+    SharedPrefix, TokenRate, report,
+};
 pub use schedule::{Workload, WorkloadError};
 pub use sharing::PrefixSharing;
 pub use simulate::{

@@ -125,12 +125,32 @@ pub struct Latencies {
 /// # Errors
 /// When a file cannot be read to its end, or no line at all is a sound record; a file that was cut is no error.
 pub fn summary(sources: &Sources, progress: &Arc<Progress>) -> Result<SummaryReport, TraceError> {
+    summary_with(sources, progress, |_| ()).map(|(report, _)| report)
+}
+
+/// What the figures of a summary are of, for further figures of the same values.
+pub(super) struct Summarised {
+    pub(super) ttft: Durations,
+    pub(super) itl: Durations,
+    pub(super) tpot: Durations,
+    pub(super) e2e: Durations,
+    /// In replay order.
+    pub(super) prompts: Vec<(Option<Duration>, Prompt)>,
+}
+
+/// Sums traces up as one, and shows each record to `each`, on the clock of all files.
+pub(super) fn summary_with(
+    sources: &Sources,
+    progress: &Arc<Progress>,
+    mut each: impl FnMut(&Record),
+) -> Result<(SummaryReport, Summarised), TraceError> {
     let (mut joined, mut tally) = (Joined::ahead(sources, progress), Tally::default());
     let mut heads: Vec<Head> = Vec::new();
     while let Some((path, mut reader)) = joined.next_file()? {
         let mut bad_lines = BadLines::default();
         while let Some((_, mut record)) = reader.next_sound(&mut bad_lines)? {
             joined.place(&mut record);
+            each(&record);
             tally.add(record);
             progress.has_records(tally.records);
         }
@@ -281,12 +301,12 @@ impl Tally {
         meter::e2e(record).into_iter().for_each(|time| e2e.record(time));
     }
 
-    fn report(mut self, heads: Vec<Head>) -> SummaryReport {
+    fn report(mut self, heads: Vec<Head>) -> (SummaryReport, Summarised) {
         let Head { path, meta, end, warnings, bad_lines } = Head::all(heads);
         self.prompts.sort_by_key(|(arrival, _)| replay_key(*arrival));
         let [prompt, output, cached] = &self.tokens;
         let [first_event, ttft, itl, chunk_gap, tpot, e2e] = self.times.each_ref().map(Durations::summary);
-        SummaryReport {
+        let report = SummaryReport {
             path,
             meta,
             end,
@@ -310,7 +330,9 @@ impl Tally {
                 .then(|| sharing::measure(self.prompts.iter().map(|(_, prompt)| prompt))),
             carrying: self.carrying,
             concurrency: concurrency::measure(&self.intervals),
-        }
+        };
+        let [_, ttft, itl, .., tpot, e2e] = self.times;
+        (report, Summarised { ttft, itl, tpot, e2e, prompts: self.prompts })
     }
 }
 

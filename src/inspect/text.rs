@@ -153,7 +153,7 @@ fn row(
 }
 
 /// Milliseconds in the unit that suits them.
-fn time(ms: f64) -> String {
+pub(super) fn time(ms: f64) -> String {
     match ms {
         ms if ms < 1.0 => format!("{:.0} µs", ms * 1e3),
         ms if ms < 1e3 => format!("{ms:.2} ms"),

@@ -108,6 +108,6 @@ fn of_gaps(gaps: &Durations, statistic: Statistic) -> Option<f64> {
         Statistic::Deviation => None,
         Statistic::Least => Some(summary.min),
         Statistic::Most => Some(summary.max),
-        Statistic::Quantile(share) => gaps.quantile(share).map(|gap| gap.as_secs_f64() * 1000.0),
+        Statistic::Quantile(share) => gaps.quantile(share),
     }
 }

@@ -205,18 +205,18 @@ pub struct ResultsReport {
 }
 
 /// The state of a run that goes on: counts, medians and 99th percentiles.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Live {
     /// Requests that ended, those of the warm-up too.
     pub ended: u64,
     /// Those that did not end as they should; of the warm-up none.
     pub failed: u64,
-    /// From sent to the first token.
-    pub ttft: Option<(Duration, Duration)>,
+    /// From sent to the first token: median and 99th percentile, in milliseconds; those below likewise.
+    pub ttft: Option<(f64, f64)>,
     /// Between tokens.
-    pub itl: Option<(Duration, Duration)>,
+    pub itl: Option<(f64, f64)>,
     /// From when a request was to be sent to when it was.
-    pub late: Option<(Duration, Duration)>,
+    pub late: Option<(f64, f64)>,
 }
 
 /// The longer part of a run that changed.

@@ -3,6 +3,7 @@
 mod compare;
 mod convert;
 mod merge;
+mod report;
 pub(in crate::cli) mod simulate;
 
 use std::{num::NonZeroU32, path::PathBuf, process::ExitCode, sync::Arc};
@@ -66,6 +67,10 @@ pub(in crate::cli) enum InspectCommand {
     #[command(after_long_help = "Examples:\n  vllm-vcr inspect merge shard-*.jsonl.gz -o whole.jsonl.gz\n  \
                                  vllm-vcr inspect merge shards/ -o whole.jsonl.gz --json | jq .latencies.ttft")]
     Merge(merge::MergeArgs),
+    /// Write a page of traces: curves, tables and comparisons in one HTML file.
+    #[command(after_long_help = "Examples:\n  vllm-vcr inspect report day.jsonl.gz -o day.html\n  \
+                                 vllm-vcr inspect report before.jsonl.gz after.jsonl.gz -o change.html")]
+    Report(report::ReportArgs),
 }
 
 /// Traces to fit, and one to predict.
@@ -138,6 +143,7 @@ pub(in crate::cli) fn run(command: InspectCommand) -> Result<ExitCode, Failure> 
         InspectCommand::Compare(args) => compare::run(&args),
         InspectCommand::Convert(args) => convert::run(&args),
         InspectCommand::Merge(args) => merge::run(&args),
+        InspectCommand::Report(args) => report::run(&args),
     }
 }
 

@@ -8,6 +8,7 @@ mod converted;
 mod counting;
 mod outputs;
 mod prompts;
+mod report;
 mod round_trip;
 mod scale_out;
 mod server;

@@ -83,13 +83,6 @@ impl Durations {
         self.0.histogram.count_between(0, u64::try_from(duration.as_micros()).unwrap_or(u64::MAX))
     }
 
-    /// Returns the duration that this share (0 to 1) is no longer than, with three digits of precision; `None` when nothing was recorded.
-    #[must_use]
-    pub fn quantile(&self, share: f64) -> Option<Duration> {
-        let Values { histogram, min, max, .. } = &self.0;
-        (!histogram.is_empty()).then(|| Duration::from_micros(histogram.value_at_quantile(share).clamp(*min, *max)))
-    }
-
     /// Their sum.
     #[must_use]
     pub fn total(&self) -> Duration {
@@ -106,6 +99,13 @@ impl Durations {
     #[must_use]
     pub fn summary(&self) -> Option<Summary> {
         self.0.summary(1000.0)
+    }
+
+    /// Returns the milliseconds that this share of the durations does not exceed, as [`summary`](Self::summary) has them; `None` when nothing was
+    /// recorded.
+    #[must_use]
+    pub fn quantile(&self, share: f64) -> Option<f64> {
+        (!self.0.histogram.is_empty()).then(|| self.0.quantile(share, 1000.0))
     }
 }
 
@@ -168,9 +168,14 @@ impl Values {
     }
 
     #[allow(clippy::cast_precision_loss)] // figures for people; exact below 2^53
+    fn quantile(&self, share: f64, divisor: f64) -> f64 {
+        self.histogram.value_at_quantile(share).clamp(self.min, self.max) as f64 / divisor
+    }
+
+    #[allow(clippy::cast_precision_loss)] // figures for people; exact below 2^53
     fn summary(&self, divisor: f64) -> Option<Summary> {
         let count = self.histogram.len();
-        let quantile = |q| self.histogram.value_at_quantile(q).clamp(self.min, self.max) as f64 / divisor;
+        let quantile = |share| self.quantile(share, divisor);
         (count > 0).then(|| Summary {
             count,
             min: self.min as f64 / divisor,
@@ -191,11 +196,12 @@ mod tests {
     #[test]
     fn quantiles_have_three_digits_and_the_ends_are_exact() {
         let mut durations = Durations::default();
-        assert_eq!(durations.summary(), None);
+        assert_eq!((durations.summary(), durations.quantile(0.5)), (None, None));
         for millis in 1..=1000 {
             durations.record(Duration::from_millis(millis));
         }
         let summary = durations.summary().unwrap();
+        assert_eq!((durations.quantile(0.9), durations.quantile(1.0)), (Some(summary.p90), Some(1000.0)));
         assert_eq!((summary.count, summary.min, summary.mean, summary.max), (1000, 1.0, 500.5, 1000.0));
         for (value, exact) in [(summary.p50, 500.0), (summary.p90, 900.0), (summary.p99, 990.0), (summary.p999, 999.0)]
         {
