@@ -8,6 +8,7 @@ use super::server::Server;
 use crate::support::{
     cassettes::Shelf,
     running::{Running, vcr},
+    tree,
 };
 
 /// Drives a cassette at a server; the printed object and what was said beside it.
@@ -38,6 +39,14 @@ records:
 - like: 2
   body: {messages+: [{role: tool, tool_call_id: call_1, content: seen}]}
   answer: {message: {role: assistant, reasoning: hm, content: done}, finish_reason: stop}
+- request: POST /v1/responses
+  body: {model: m, input: ask}
+  answer: {json: {object: response, status: completed, output: [{type: message, role: assistant, content: [{type: output_text, text: yes}]}],
+    usage: {input_tokens: 4, output_tokens: 2, total_tokens: 6}}}
+- request: POST /v1/messages
+  body: {model: m, max_tokens: 9, messages: [{role: user, content: ask}]}
+  answer: {json: {type: message, role: assistant, content: [{type: text, text: yes}], stop_reason: end_turn,
+    usage: {input_tokens: 4, output_tokens: 2}}}
 - request: POST /tokenize
   body: {model: m, prompt: ab}
   answer: {json: {count: 2, tokens: [1, 2]}}
@@ -53,16 +62,33 @@ fn what_a_cassette_holds_is_sent_and_comes_back() {
     let shelf = Shelf::with(ALL);
     let server = shelf.play(&["--on-exhausted", "last"]);
     let (printed, said) = drive(&shelf.file, &server, &["--check", "--arrivals", "burst"]);
-    assert_eq!(printed["results"]["check"], json!({"compared": 5, "differ": 0, "differences": []}), "{said}");
-    assert_eq!(printed["results"]["by_status"], json!({"200": 5}), "{said}");
-    assert!(said.contains("5 requests in 3 sessions"), "{said}");
+    assert_eq!(printed["results"]["check"], json!({"compared": 7, "differ": 0, "differences": []}), "{said}");
+    assert_eq!(printed["results"]["by_status"], json!({"200": 7}), "{said}");
+    assert!(said.contains("7 requests in 5 sessions"), "{said}");
     assert!(said.contains("1 left out: messages to MCP servers"), "{said}");
     assert!(said.contains("1 left out: hand-written records"), "{said}");
     // Another answer than the recorded one is seen.
+    let played = Shelf::with(ALL);
+    let server = played.play(&[]);
     fs::write(&shelf.file, ALL.replace("second", "altered").replace("content: done", "content: gone")).unwrap();
     let (printed, said) = drive(&shelf.file, &server, &["--check", "--arrivals", "burst"]);
     assert_eq!(printed["results"]["check"]["differ"], 2, "{said}");
     assert_eq!(printed["verdict"]["valid"], false);
+}
+
+#[test]
+fn recorded_tool_calls_and_reasoning_come_back_as_they_were() {
+    for name in ["streamed", "whole"] {
+        let file = tree::root().join(format!("tests/cassettes/real/{name}.yaml"));
+        let server = Running::start(&["play", "--port", "0", "--instant", "--cassette", file.to_str().unwrap()]);
+        let (printed, said) = drive(&file, &server, &["--check", "--arrivals", "burst"]);
+        assert_eq!(
+            printed["results"]["check"],
+            json!({"compared": 3, "differ": 0, "differences": []}),
+            "{name}: {said}"
+        );
+        assert!(said.contains("3 requests in 1 sessions"), "{said}");
+    }
 }
 
 #[test]

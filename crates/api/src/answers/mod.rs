@@ -29,7 +29,7 @@ pub use self::{
     from_chat::{ChatStep, ChatStream, FromChat, WholeChat},
     observe::Observation,
     responses::completed,
-    view::{Call, Choice, Part, added_text},
+    view::{Call, Choice, Part, added_text, added_text_without_names},
 };
 use super::Endpoint;
 

@@ -103,6 +103,16 @@ impl<'a> Choice<'a> {
         texts.collect()
     }
 
+    /// The same without the names of calls, as records of observed streams have it.
+    #[must_use]
+    pub fn text_without_names(&self) -> String {
+        let texts = self.parts.iter().map(|part| match part {
+            Part::Words(_, text) => Cow::Borrowed(*text),
+            Part::Call(call) => Cow::Borrowed(&*call.arguments),
+        });
+        texts.collect()
+    }
+
     /// The text, where there is nothing but plain text.
     #[must_use]
     pub fn plain_text(&self) -> Option<String> {
@@ -162,12 +172,22 @@ fn output(content: &Value) -> Option<Part<'_>> {
 /// The text that an event of a stream adds to a choice, with names and arguments of calls; `None` where that is nothing.
 #[must_use]
 pub fn added_text(event: &Value, choice: usize) -> Option<String> {
-    let text = match event.get("choices").and_then(Value::as_array) {
+    added(event, choice, |choice| choice.text())
+}
+
+/// The same without the names of calls.
+#[must_use]
+pub fn added_text_without_names(event: &Value, choice: usize) -> Option<String> {
+    added(event, choice, |choice| choice.text_without_names())
+}
+
+fn added(event: &Value, choice: usize, text: fn(&Choice<'_>) -> String) -> Option<String> {
+    let added = match event.get("choices").and_then(Value::as_array) {
         Some(choices) => {
             let is_of = |part: &&Value| part.get("index").and_then(Value::as_u64).is_none_or(|at| at == choice as u64);
             let part = choices.iter().find(is_of)?;
             match part.get("delta") {
-                Some(delta) => Choice::read(&Map::from_iter([("message".to_owned(), delta.clone())])).text(),
+                Some(delta) => text(&Choice::read(&Map::from_iter([("message".to_owned(), delta.clone())]))),
                 None => part.get("text")?.as_str()?.to_owned(),
             }
         }
@@ -181,5 +201,5 @@ pub fn added_text(event: &Value, choice: usize) -> Option<String> {
             _ => return None,
         },
     };
-    Some(text).filter(|text| !text.is_empty())
+    Some(added).filter(|text| !text.is_empty())
 }

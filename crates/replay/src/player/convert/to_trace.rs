@@ -8,12 +8,12 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use super::ANSWER;
 use crate::player::record::recorder::route_of;
 use api::{
-    answers::{Choice, added_text},
+    answers::{Choice, added_text, added_text_without_names},
     template_kwargs,
 };
 use recording::{
     canonical,
-    cassette::{Answer, Cassette, Content, Moment, Record, Tokens},
+    cassette::{Answer, Cassette, Content, Moment, Record, Tokens, wire_message},
     trace::{self, Chunk, Endpoint, ErrorResponse, FinishReason, Meta, Outcome, TokenizerId},
 };
 use text::prompt::{BlockHash, BlockHasher, PromptHashes, SpecialTokens, Tokenizer};
@@ -39,7 +39,8 @@ pub struct ToTrace {
 pub enum Counts {
     /// It is refused: a trace that is kept says how many tokens there were.
     Needed,
-    /// Its prompt has 0 tokens, and its output as many as events with text.
+    /// Its prompt has 0 tokens, and its output as many as events with text. Texts are those that a tap records, for a comparison:
+    /// of calls the arguments only.
     WhereKnown,
 }
 
@@ -143,7 +144,8 @@ impl Conversion<'_> {
         let base = self.base(endpoint, arrival)?;
         let total = usage(&record.answer.content, &["completion_tokens", "output_tokens"]);
         let Content::Choices { choices, .. } = &record.answer.content else {
-            return Ok(vec![self.with_tokens(base, 0, total, None)?]);
+            let finish_reason = end_of(&record.answer.content).filter(|_| self.counts == Counts::WhereKnown);
+            return Ok(vec![self.with_tokens(trace::Record { finish_reason, ..base }, 0, total, None)?]);
         };
         let many = choices.len();
         let share = |at: usize| {
@@ -246,7 +248,9 @@ impl Conversion<'_> {
         base.ttft_without_tokens = base.e2e.unwrap_or_default();
         base.first_event = pieces.first().map(|(at, _)| *at);
         let (chunks, text) = chunks(&pieces, output);
-        (base.chunks, base.text) = (chunks, Some(text).filter(|_| generates && output > 0));
+        // Where nothing is known of the text there is nothing to compare with.
+        let is_known = self.counts == Counts::Needed || text.iter().any(|text| !text.is_empty());
+        (base.chunks, base.text) = (chunks, Some(text).filter(|_| generates && output > 0 && is_known));
         Ok(base)
     }
 
@@ -254,14 +258,22 @@ impl Conversion<'_> {
     fn pieces(&self, index: usize, choice: Option<&Map<String, Value>>) -> Vec<(Duration, String)> {
         let side = self.record.side.as_ref();
         let events = side.filter(|_| self.record.is_as_recorded()).map(|side| &*side.events).unwrap_or_default();
+        let added: fn(&Value, usize) -> Option<String> = match self.counts {
+            Counts::Needed => added_text,
+            Counts::WhereKnown => added_text_without_names,
+        };
         let piece = |Moment(ms, data, _): &Moment| {
-            Some((time_of(*ms), added_text(&serde_json::from_str(data.as_deref()?).ok()?, index)?))
+            Some((time_of(*ms), added(&serde_json::from_str(data.as_deref()?).ok()?, index)?))
         };
         let pieces: Vec<(Duration, String)> = events.iter().filter_map(piece).collect();
         if !pieces.is_empty() {
             return pieces;
         }
-        let whole = choice.and_then(|choice| Choice::read(choice).plain_text()).unwrap_or_default();
+        let text = |choice: &Map<String, Value>| match self.counts {
+            Counts::Needed => Choice::read(choice).plain_text(),
+            Counts::WhereKnown => Some(Choice::read(&on_the_wire(choice)).text_without_names()),
+        };
+        let whole = choice.and_then(text).unwrap_or_default();
         let times: Vec<f64> = side.into_iter().flat_map(|side| &side.events).map(|Moment(ms, ..)| *ms).collect();
         // The role before them, the end of the choice and of the stream after them.
         match times.get(1..times.len().saturating_sub(2)).filter(|times| !times.is_empty()) {
@@ -283,6 +295,20 @@ impl Conversion<'_> {
             Endpoint::Responses | Endpoint::Messages | Endpoint::Embeddings | Endpoint::Other => None,
         }
     }
+}
+
+/// A choice with its message as it is on the wire.
+fn on_the_wire(choice: &Map<String, Value>) -> Map<String, Value> {
+    let mut choice = choice.clone();
+    choice.get_mut("message").into_iter().for_each(|message| *message = wire_message(message));
+    choice
+}
+
+/// Why a response or a message ended.
+fn end_of(content: &Content) -> Option<FinishReason> {
+    let Content::Json(value) = content else { return None };
+    let reason = value.get("stop_reason").or_else(|| value.get("status"))?;
+    FinishReason::of_api(reason.as_str()?)
 }
 
 /// An error as its client got it, as far as it is text.
