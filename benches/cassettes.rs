@@ -24,14 +24,15 @@ use serde_json::{Map, Value, json};
 use tokio::{net::TcpStream, runtime::Builder, sync::oneshot, time::Instant};
 use vllm_vcr::{
     net::server,
-    recording::canonical::{Call, Rules},
+    recording::canonical::{CanonicalRules, RequestParts},
     recording::cassette::{
-        self, Answer, CassetteWriter, Content, Header, Moment, Record, RecordedExchange, Side, WriteMode,
+        self, AnswerContent, CassetteRecord, CassetteWriter, Header, Moment, RecordedAnswer, RecordedExchange, Sidecar,
+        WriteMode,
     },
     recording::redaction,
     replay::account::{self, Access, Admin},
-    replay::matching::requests::{CassetteIndex, LookupRequest, Policy, Retry, Servable, Session},
-    replay::player::{CassettePlayer, Config, Outcome, RecordErrors},
+    replay::matching::requests::{CassetteIndex, LookupRequest, MatchPolicy, RequestSession, Retry, Servable},
+    replay::player::{CassettePlayer, PlayerConfig, PlayerOutcome, RecordErrors},
     replay::timing::{Pacer, Pacing},
 };
 
@@ -75,14 +76,15 @@ fn chain(file: &Path) -> Value {
     let load = start.elapsed().as_secs_f64();
     let resident = shared::memory("VmRSS:") - before;
     let emitted = best_of_3(|| cassette::emit(&loaded.header, &loaded.records, &loaded.tools));
-    let searched = best_of_3(|| vllm_vcr::replay::player::secrets(&redaction::Rules::default(), &loaded));
-    let redacted =
-        best_of_3(|| vllm_vcr::replay::player::redact_cassette(&redaction::Rules::default(), &mut loaded.clone()));
+    let searched = best_of_3(|| vllm_vcr::replay::player::secrets(&redaction::RedactionRules::default(), &loaded));
+    let redacted = best_of_3(|| {
+        vllm_vcr::replay::player::redact_cassette(&redaction::RedactionRules::default(), &mut loaded.clone())
+    });
     let ready = best_of_3(|| cassette_player(file));
     let longest = loaded.records.last().unwrap().body.value();
     let identified = best_of_3(|| {
         let body = longest.clone().into();
-        Rules::default().identify(&Call { method: "POST", path: PATH, headers: &[], body: &body })
+        CanonicalRules::default().identify(&RequestParts { method: "POST", path: PATH, headers: &[], body: &body })
     });
     let kept = cassette_player(file);
     json!({
@@ -129,12 +131,13 @@ fn best_of_3<T>(make: impl Fn() -> T) -> Duration {
 /// Finding a record without a server: the identity of a parsed request, and its selection.
 fn matching(file: &Path) -> Value {
     let records = cassette::load(file).unwrap().records;
-    let (rules, mut tape) = (Rules::default(), CassetteIndex::default());
+    let (rules, mut tape) = (CanonicalRules::default(), CassetteIndex::default());
     // As a request comes: nothing of it is in memory yet.
-    let identify = |body: Value| rules.identify(&Call { method: "POST", path: PATH, headers: &[], body: &body.into() });
+    let identify =
+        |body: Value| rules.identify(&RequestParts { method: "POST", path: PATH, headers: &[], body: &body.into() });
     records.iter().for_each(|record| tape.push(identify(record.body.value()), Servable::Yes));
-    let policy = Policy::default();
-    let mut session = Session::default();
+    let policy = MatchPolicy::default();
+    let mut session = RequestSession::default();
     let mut taken: Vec<Duration> = Vec::new();
     for at in 0..records.len() {
         let body = records[(at * 7919) % records.len()].body.value();
@@ -165,8 +168,8 @@ fn serving(file: &Path) -> Value {
                 async move {
                     account::enter(&mut request);
                     match cassette_player.answer(request.map(server::RequestBody::Live), &pacer).await {
-                        Outcome::Answered(response) => response,
-                        Outcome::Passed(_) => panic!("every request is the player's"),
+                        PlayerOutcome::Answered(response) => response,
+                        PlayerOutcome::Passed(_) => panic!("every request is the player's"),
                     }
                 }
             };
@@ -219,13 +222,13 @@ fn quantiles(mut taken: Vec<Duration>) -> Value {
 }
 
 fn cassette_player(file: &Path) -> Arc<CassettePlayer> {
-    let config = Config {
+    let config = PlayerConfig {
         cassettes: vec![cassette::load(file).unwrap()],
         record_errors: RecordErrors::All,
         pacing: Pacing::Instant,
         admin: Admin::Here(Access::default()),
         body_limit: 1 << 24,
-        ..Config::default()
+        ..PlayerConfig::default()
     };
     CassettePlayer::new(config).unwrap()
 }
@@ -245,13 +248,14 @@ fn episode(agent: usize, turn: usize) -> RecordedExchange {
     let choice = json!({"message": {"role": "assistant", "content": said}, "finish_reason": "stop"});
     let choices: Vec<Map<String, Value>> = choice.as_object().cloned().into_iter().collect();
     let usage = Some(json!({"prompt_tokens": 700 + turn * 100, "completion_tokens": 80}));
-    let answer = Answer { status: 200, content: Content::Choices { choices, usage }, ..Answer::default() };
-    let record = Record {
+    let answer =
+        RecordedAnswer { status: 200, content: AnswerContent::Choices { choices, usage }, ..RecordedAnswer::default() };
+    let record = CassetteRecord {
         method: "POST".into(),
         path: PATH.into(),
         body: body(agent, turn, "").into(),
         answer,
-        ..Record::default()
+        ..CassetteRecord::default()
     };
     let event = |(at, piece): (usize, &str)| {
         let delta = json!({"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m",
@@ -259,7 +263,7 @@ fn episode(agent: usize, turn: usize) -> RecordedExchange {
         Moment(20.0 + at as f64 * 5.0, Some(delta.to_string()), None)
     };
     let events = said.split_inclusive(' ').enumerate().map(event).collect();
-    RecordedExchange { record, side: Side { ms: 300.0, events, ..Side::default() }, is_retry: false }
+    RecordedExchange { record, side: Sidecar { ms: 300.0, events, ..Sidecar::default() }, is_retry: false }
 }
 
 /// The request of one turn: everything that was said before, and a question with something at its end.

@@ -11,7 +11,7 @@ use bytes::BytesMut;
 use serde_json::json;
 use tokio::time::Instant;
 use vllm_vcr::{
-    api::{AnswerNames, Api, Head, Piece, UsageEvents},
+    api::{AnswerHead, AnswerNames, Api, ChoiceChunk, UsageEvents},
     play::Player,
     text::prompt::{SkipSpecial, Tokenizer},
 };
@@ -63,10 +63,10 @@ fn detokenize(tokenizer: &Tokenizer, ids: &[u32]) {
 
 fn events(api: Api, texts: &[String]) {
     let names = AnswerNames { id: "0123456789abcdef", model: "HuggingFaceTB/SmolLM2-135M-Instruct", fingerprint: None };
-    let head = Head::new(api, &names, 1_795_000_000, UsageEvents::None);
+    let head = AnswerHead::new(api, &names, 1_795_000_000, UsageEvents::None);
     let mut out = BytesMut::with_capacity(2 * FRAME);
     for text in texts {
-        head.put_piece(&mut out, &Piece { text, ..Piece::default() });
+        head.put_piece(&mut out, &ChoiceChunk { text, ..ChoiceChunk::default() });
         if out.len() > FRAME {
             black_box(&out);
             out.clear();

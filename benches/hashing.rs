@@ -9,7 +9,7 @@ mod shared;
 use std::hint::black_box;
 
 use serde_json::json;
-use vllm_vcr::text::prompt::{BlockHash, BlockHasher};
+use vllm_vcr::text::prompt::{BlockHashAlgorithm, BlockHasher};
 
 const TOKENS: u64 = 128_000;
 const ROUNDS: usize = 50;
@@ -17,7 +17,7 @@ const ROUNDS: usize = 50;
 fn main() {
     let ids: Vec<u32> = (0..TOKENS).map(|at| shared::mixed(at) as u32 % 150_000).collect();
     let mut figures = Vec::new();
-    for algorithm in [BlockHash::Fnv1a64, BlockHash::Xxh3_64] {
+    for algorithm in [BlockHashAlgorithm::Fnv1a64, BlockHashAlgorithm::Xxh3_64] {
         for block_size in [16, 64] {
             let hasher = BlockHasher::new(algorithm, block_size);
             let took = shared::best_of(ROUNDS, || drop(black_box(hasher.hash(&ids))));

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use vllm_vcr::{
     recording::trace::{Chunk, Record},
-    replay::matching::{MatchBy, Matcher, Rules},
+    replay::matching::{MatchBy, MatchRules, Matcher},
     text::prompt::PromptHashes,
 };
 
@@ -26,7 +26,7 @@ fn main() {
 fn measure(duplicates: u64, has_whole: bool) -> Value {
     let records: Vec<Record> = (0..RECORDS).map(|at| record(at * 7919 % RECORDS / duplicates, has_whole)).collect();
     let (before, start) = (shared::memory("VmRSS:"), Instant::now());
-    let matcher = Matcher::new(&records, Rules::by(&[MatchBy::Prefix]));
+    let matcher = Matcher::new(&records, MatchRules::by(&[MatchBy::Prefix]));
     let (build, index) = (start.elapsed().as_secs_f64(), shared::memory("VmRSS:") - before);
     let (exact, shared) = shared::matches(&matcher, RECORDS / duplicates * shared::DUPLICATES);
     json!({

@@ -29,8 +29,8 @@ use serde_json::{Map, Value, json};
 use shared::{BARE, cpu_seconds, memory, option};
 use tokio::time::Instant;
 use vllm_vcr::{
-    recording::trace::{self, Progress},
-    replay::matching::{MatchBy, Matcher, Rules},
+    recording::trace::{self, LoadProgress},
+    replay::matching::{MatchBy, MatchRules, Matcher},
 };
 
 const MEMBER: usize = 8 << 20;
@@ -108,12 +108,12 @@ fn measure(way: &str, path: &Path) -> Value {
 }
 
 fn measure_store(path: &Path) -> Value {
-    let (before, start, progress) = (memory("VmRSS:"), Instant::now(), Arc::new(Progress::default()));
+    let (before, start, progress) = (memory("VmRSS:"), Instant::now(), Arc::new(LoadProgress::default()));
     let mut store = trace::load(path, &progress).unwrap();
     let (load, cpu) = (start.elapsed().as_secs_f64(), cpu_seconds());
     let (loaded, peak) = (memory("VmRSS:") - before, memory("VmHWM:") - before);
     let start = Instant::now();
-    let matcher = Matcher::new(store.iter(), Rules::by(&[MatchBy::Prefix]));
+    let matcher = Matcher::new(store.iter(), MatchRules::by(&[MatchBy::Prefix]));
     let (build, index) = (start.elapsed().as_secs_f64(), memory("VmRSS:") - before - loaded);
     store.forget_chains();
     let (records, megabytes) = (store.len() as u64, progress.now().json as f64 / 1e6);

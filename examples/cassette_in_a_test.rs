@@ -21,7 +21,7 @@ use vllm_vcr::{
 async fn main() -> Result<(), Box<dyn Error>> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/weather.yaml");
     let cassettes = vec![cassette::load(&file)?];
-    let cassette_player = CassettePlayer::new(player::Config { cassettes, ..player::Config::default() })?;
+    let cassette_player = CassettePlayer::new(player::PlayerConfig { cassettes, ..player::PlayerConfig::default() })?;
     let (source, unmatched) = (Source::Synthetic(Synthetic::Random), Unmatched::Refuse);
     let player = Player::load(Config {
         cassette_player: Some(cassette_player.clone()),

@@ -13,7 +13,7 @@ use vllm_vcr::{
     net::upstream::{Upstream, UpstreamOptions},
     play::{Config, Player, Source, Synthetic},
     recording::{canonical::Identity, cassette},
-    replay::matching::requests::{CustomMatch, Policy, RequestMatch},
+    replay::matching::requests::{CustomMatch, MatchPolicy, RequestMatch},
     replay::player::{self, CassettePlayer},
 };
 
@@ -27,11 +27,11 @@ fn last_message(request: &Identity) -> Option<String> {
 async fn main() -> Result<(), Box<dyn Error>> {
     let same_question = CustomMatch::new(|recorded, received| last_message(recorded) == last_message(received));
     let chain = vec![RequestMatch::Canonical, RequestMatch::Custom];
-    let matching = Policy { chain, custom: Some(same_question), ..Policy::default() };
+    let matching = MatchPolicy { chain, custom: Some(same_question), ..MatchPolicy::default() };
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/weather.yaml");
     let cassettes = vec![cassette::load(&file)?];
     let cassette_player =
-        Some(CassettePlayer::new(player::Config { cassettes, matching, ..player::Config::default() })?);
+        Some(CassettePlayer::new(player::PlayerConfig { cassettes, matching, ..player::PlayerConfig::default() })?);
     let player =
         Player::load(Config { cassette_player, source: Source::Synthetic(Synthetic::Random), ..Config::default() })?;
 

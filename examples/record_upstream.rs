@@ -11,21 +11,21 @@ use tokio::{net::TcpListener, sync::oneshot};
 use vllm_vcr::{
     net::upstream::{Upstream, UpstreamOptions},
     recording::trace::{CreateMode, read},
-    tap::{Config, Tap},
-    text::prompt::BlockHash,
+    tap::{Tap, TapConfig},
+    text::prompt::BlockHashAlgorithm,
 };
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let upstream = std::env::args().nth(1).ok_or("the server's URL is missing")?;
     let trace_out = std::env::temp_dir().join(format!("record-upstream-{}.jsonl", std::process::id()));
-    let tap = Tap::start(Config {
+    let tap = Tap::start(TapConfig {
         upstream: upstream.parse()?,
         trace_out: trace_out.clone(),
         create: CreateMode::New,
         record_tokens: true,
         tokenizer: None,
-        block_hash: BlockHash::Xxh3_64,
+        block_hash: BlockHashAlgorithm::Xxh3_64,
         block_size: 16,
         drain: std::time::Duration::from_secs(5),
     })

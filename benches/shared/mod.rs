@@ -7,7 +7,7 @@ use std::{fs, io::Write, time::Duration};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use vllm_vcr::{
-    replay::matching::{Matcher, Query},
+    replay::matching::{MatchQuery, Matcher},
     text::prompt::PromptHashes,
 };
 
@@ -131,7 +131,7 @@ fn times(matcher: &Matcher, prompt: impl Fn(u64) -> PromptHashes) -> Value {
     let select = |at| {
         let hashes = prompt(at);
         let start = Instant::now();
-        let query = Query { request_id: None, hashes: &hashes, choices: 1, choices_before: 0, model: None };
+        let query = MatchQuery { request_id: None, hashes: &hashes, choices: 1, choices_before: 0, model: None };
         let selection = matcher.select(&session, &query);
         let took = start.elapsed();
         assert!(selection.is_ok());

@@ -14,7 +14,7 @@ use crate::{
         runtime::Shutdown,
     },
     replay::player::CassettePlayer,
-    tap::{Route, Selector},
+    tap::{UpstreamRoute, UpstreamSelector},
 };
 
 /// How long a command may take to end after Ctrl-C before it is asked to.
@@ -22,7 +22,7 @@ const AFTER_INTERRUPT: Duration = Duration::from_secs(5);
 
 /// Environment variables of a wrapped command.
 #[derive(Debug, Clone, Default)]
-pub(in crate::cli) struct Environment<'a> {
+pub(in crate::cli) struct ChildEnvironment<'a> {
     pub(in crate::cli) root: &'a str,
     /// The key that the server asks for, if it does.
     pub(in crate::cli) key: Option<&'a str>,
@@ -44,11 +44,11 @@ pub(in crate::cli) struct CassetteVariables {
 
 impl CassetteVariables {
     /// `named` are upstreams of which nothing may have been recorded yet.
-    pub(in crate::cli) fn new(cassette_player: &CassettePlayer, args: &CassetteArgs, named: &[Route]) -> Self {
+    pub(in crate::cli) fn new(cassette_player: &CassettePlayer, args: &CassetteArgs, named: &[UpstreamRoute]) -> Self {
         let mut upstreams = cassette_player.upstreams();
         upstreams.extend(named.iter().filter_map(|route| match &route.selector {
-            Some(Selector::Name(name)) => Some(name.clone()),
-            Some(Selector::Path(_) | Selector::Model(_)) | None => None,
+            Some(UpstreamSelector::Name(name)) => Some(name.clone()),
+            Some(UpstreamSelector::Path(_) | UpstreamSelector::Model(_)) | None => None,
         }));
         Self {
             upstreams,
@@ -59,7 +59,7 @@ impl CassetteVariables {
     }
 }
 
-impl Environment<'_> {
+impl ChildEnvironment<'_> {
     /// Sets the variables of a command. A key that is set stays, unless the server asks for one.
     fn set(&self, child: &mut Command) {
         let Self { root, key, of_cassettes: CassetteVariables { base_time, mode, allowed_hosts, upstreams } } = self;
@@ -124,7 +124,7 @@ pub(in crate::cli) fn needs_plain_http(blocks: bool, has_tls: bool) -> Result<()
 }
 
 /// Starts a command, if there is one, whose OpenAI and Anthropic clients talk to the server.
-pub(in crate::cli) fn start(command: &[String], environment: &Environment<'_>) -> Result<Option<Child>, Failure> {
+pub(in crate::cli) fn start(command: &[String], environment: &ChildEnvironment<'_>) -> Result<Option<Child>, Failure> {
     let Some((program, arguments)) = command.split_first() else { return Ok(None) };
     let mut child = Command::new(program);
     child.args(arguments).kill_on_drop(true);

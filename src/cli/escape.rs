@@ -19,7 +19,7 @@ fn coloured(text: &str) -> String {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(in crate::cli) enum Lines {
+pub(in crate::cli) enum LineStyle {
     Plain,
     /// Text whose own escape characters were replaced before colours were added.
     Coloured,
@@ -30,16 +30,16 @@ pub(in crate::cli) enum Lines {
 #[derive(Debug)]
 pub(in crate::cli) struct LogWriter<W> {
     pub(in crate::cli) output: W,
-    pub(in crate::cli) lines: Lines,
+    pub(in crate::cli) lines: LineStyle,
 }
 
 impl<W: Write> Write for LogWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let line = String::from_utf8_lossy(bytes);
         match self.lines {
-            Lines::Plain => self.output.write_all(text(&line).as_bytes())?,
-            Lines::Coloured => self.output.write_all(coloured(&line).as_bytes())?,
-            Lines::Json => self.output.write_all(json(&line).as_bytes())?,
+            LineStyle::Plain => self.output.write_all(text(&line).as_bytes())?,
+            LineStyle::Coloured => self.output.write_all(coloured(&line).as_bytes())?,
+            LineStyle::Json => self.output.write_all(json(&line).as_bytes())?,
         }
         Ok(bytes.len())
     }
@@ -62,8 +62,8 @@ mod tests {
         };
         let line = "\x1b[33m WARN\x1b[0m \x1b[2J\x1b[31\u{202e}m\r\x1b\n";
         let shown = "\x1b[33m WARN\x1b[0m \\u{1b}[2J\\u{1b}[31\\u{202e}m\\u{d}\\u{1b}\n";
-        assert_eq!(logged(Lines::Coloured, line), shown);
-        assert_eq!(logged(Lines::Plain, "\x1b[33mW\n"), "\\u{1b}[33mW\n");
-        assert_eq!(logged(Lines::Json, "{\"a\":\"\u{9b}\"}\n"), "{\"a\":\"\\u009b\"}\n");
+        assert_eq!(logged(LineStyle::Coloured, line), shown);
+        assert_eq!(logged(LineStyle::Plain, "\x1b[33mW\n"), "\\u{1b}[33mW\n");
+        assert_eq!(logged(LineStyle::Json, "{\"a\":\"\u{9b}\"}\n"), "{\"a\":\"\\u009b\"}\n");
     }
 }

@@ -4,11 +4,11 @@ use std::{fmt::Write, sync::Arc, time::Duration};
 
 use crate::{
     cli::progress::ProgressLine,
-    recording::trace::{Loaded, Progress},
+    recording::trace::{LoadCounts, LoadProgress},
 };
 
 /// Runs `load`, and shows its progress on a terminal.
-pub(in crate::cli) fn watched<T>(progress: &Arc<Progress>, load: impl FnOnce() -> T) -> T {
+pub(in crate::cli) fn watched<T>(progress: &Arc<LoadProgress>, load: impl FnOnce() -> T) -> T {
     let progress = Arc::clone(progress);
     let _shown = ProgressLine::on_terminal(move |elapsed| line(&progress.now(), elapsed));
     load()
@@ -16,7 +16,7 @@ pub(in crate::cli) fn watched<T>(progress: &Arc<Progress>, load: impl FnOnce() -
 
 /// Formats the progress after this time, shorter than any terminal is wide.
 #[allow(clippy::cast_precision_loss)] // for people
-fn line(loaded: &Loaded, elapsed: Duration) -> String {
+fn line(loaded: &LoadCounts, elapsed: Duration) -> String {
     let rate = loaded.json as f64 / 1e6 / elapsed.as_secs_f64();
     let mut text = format!("loading: {} records, {rate:.0} MB/s", loaded.records);
     if let Some(size) = loaded.size.filter(|_| loaded.read > 0) {
@@ -33,10 +33,10 @@ mod tests {
 
     #[test]
     fn the_line_has_what_is_known() {
-        let loaded = Loaded { size: Some(2_000_000_000), read: 500_000_000, json: 1_200_000_000, records: 250_000 };
+        let loaded = LoadCounts { size: Some(2_000_000_000), read: 500_000_000, json: 1_200_000_000, records: 250_000 };
         let elapsed = Duration::from_secs(2);
         assert_eq!(line(&loaded, elapsed), "loading: 250000 records, 600 MB/s, 25 %, 6 s left");
-        assert_eq!(line(&Loaded { size: None, ..loaded }, elapsed), "loading: 250000 records, 600 MB/s");
-        assert_eq!(line(&Loaded { size: Some(9), ..Loaded::default() }, elapsed), "loading: 0 records, 0 MB/s");
+        assert_eq!(line(&LoadCounts { size: None, ..loaded }, elapsed), "loading: 250000 records, 600 MB/s");
+        assert_eq!(line(&LoadCounts { size: Some(9), ..LoadCounts::default() }, elapsed), "loading: 0 records, 0 MB/s");
     }
 }

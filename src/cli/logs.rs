@@ -6,7 +6,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::cli::{
     args::{Color, GlobalArgs, LogFormat},
-    escape::{Lines, LogWriter},
+    escape::{LineStyle, LogWriter},
     output,
 };
 
@@ -17,9 +17,9 @@ pub(in crate::cli) fn start(global: &GlobalArgs) {
     }
     let is_coloured = wants_color(global.color);
     let lines = match global.log_format {
-        LogFormat::Json => Lines::Json,
-        LogFormat::Text if is_coloured => Lines::Coloured,
-        LogFormat::Text => Lines::Plain,
+        LogFormat::Json => LineStyle::Json,
+        LogFormat::Text if is_coloured => LineStyle::Coloured,
+        LogFormat::Text => LineStyle::Plain,
     };
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter(global))

@@ -9,7 +9,7 @@ use clap::Args;
 use crate::{
     base::bounded_read,
     cli::failure::Failure,
-    recording::redaction::{Redactor, Rules, shapes},
+    recording::redaction::{RedactionRules, Redactor, shapes},
     replay::player::SuppliedSecrets,
 };
 
@@ -63,12 +63,12 @@ impl RedactWhat {
 }
 
 /// The built-in rules and those that were typed.
-pub(in crate::cli) fn rules(args: &RedactionArgs) -> Result<Rules, Failure> {
+pub(in crate::cli) fn rules(args: &RedactionArgs) -> Result<RedactionRules, Failure> {
     rules_of(args, &RedactWhat::of(args)?)
 }
 
 /// The rules of what shows what a file reveals: personal data too, where nothing else was typed.
-pub(in crate::cli) fn rules_of_audit(args: &RedactionArgs) -> Result<Rules, Failure> {
+pub(in crate::cli) fn rules_of_audit(args: &RedactionArgs) -> Result<RedactionRules, Failure> {
     let mut what = RedactWhat::of(args)?;
     if !what.has_level && what.shapes.is_empty() {
         what.shapes.push("all".to_owned());
@@ -76,8 +76,8 @@ pub(in crate::cli) fn rules_of_audit(args: &RedactionArgs) -> Result<Rules, Fail
     rules_of(args, &what)
 }
 
-fn rules_of(args: &RedactionArgs, what: &RedactWhat) -> Result<Rules, Failure> {
-    let mut rules = if what.is_off { Rules::none() } else { Rules::default() };
+fn rules_of(args: &RedactionArgs, what: &RedactWhat) -> Result<RedactionRules, Failure> {
+    let mut rules = if what.is_off { RedactionRules::none() } else { RedactionRules::default() };
     for shape in &what.shapes {
         rules = rules.shape(shape)?;
     }
@@ -145,5 +145,5 @@ pub(in crate::cli) struct RedactionArgs {
 
 /// Text from a cassette with its secrets redacted, for people.
 pub(in crate::cli) fn shown(text: &str) -> String {
-    Redactor::new(&Rules::default()).text(text).unwrap_or_else(|| text.to_owned())
+    Redactor::new(&RedactionRules::default()).text(text).unwrap_or_else(|| text.to_owned())
 }

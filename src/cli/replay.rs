@@ -30,7 +30,8 @@ use crate::{
         values::Secret,
     },
     drive::{
-        Arrivals, Ceiling, Drive, DriveError, History, Load, Plan, Results, Selection, Texts, Verdict, WorkloadError,
+        Arrivals, Ceiling, Drive, DriveError, History, Load, Plan, PromptTexts, Results, Selection, Verdict,
+        WorkloadError,
         drift::DriftReport,
         drive,
         find_max::{Climb, Search},
@@ -43,7 +44,7 @@ use crate::{
         server,
         upstream::{Authorities, UpstreamOptions, UpstreamUrl},
     },
-    recording::redaction::Rules,
+    recording::redaction::RedactionRules,
     replay::meter::Slo,
 };
 
@@ -355,7 +356,7 @@ fn setup(args: ReplayArgs) -> Result<Drive, Failure> {
         authorities: authorities.map_err(Failure::input)?.map(Arc::new),
         ..UpstreamOptions::default()
     };
-    let texts = (args.prompt_as == PromptArg::Text).then(Texts::default);
+    let texts = (args.prompt_as == PromptArg::Text).then(PromptTexts::default);
     let history = match args.history {
         HistoryArg::Recorded => History::Recorded,
         HistoryArg::Live => History::Live,
@@ -371,7 +372,7 @@ fn setup(args: ReplayArgs) -> Result<Drive, Failure> {
         out: args.out,
         commit: Some(build::COMMIT.to_owned()),
         content: args.check,
-        rules: Rules::default(),
+        rules: RedactionRules::default(),
         duration: args.duration,
         threads: threads.unwrap_or(NonZeroUsize::MIN),
     })

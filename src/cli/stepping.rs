@@ -9,7 +9,7 @@ use crate::{
     cli::{failure::Failure, output, values::one_of},
     engine::{
         kv_cache::{HashAlgorithm, KvCacheConfig},
-        scheduler::{ConfigError, SchedulerConfig, SchedulingPolicy},
+        scheduler::{SchedulerConfig, SchedulerConfigError, SchedulingPolicy},
         step_clock::{Knobs, Profile, Spread, StepFit, StepTimes},
     },
     recording::trace::Sources,
@@ -231,7 +231,7 @@ fn knobs(args: &SteppingArgs, own: &OwnTimes) -> Option<Knobs> {
 }
 
 /// An error of the engine's configuration with the flags that set its fields.
-pub(in crate::cli) fn in_flags(error: &ConfigError) -> String {
+pub(in crate::cli) fn in_flags(error: &SchedulerConfigError) -> String {
     error.text(|field| match field {
         "num_gpu_blocks" => "--num-gpu-blocks-override".to_owned(),
         "enable_chunked_prefill" => "--no-enable-chunked-prefill".to_owned(),

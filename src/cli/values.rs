@@ -15,16 +15,16 @@ use crate::{
     inspect::Answers,
     play::{Synthetic, UnmatchedPace},
     recording::{
-        canonical::Form,
+        canonical::Normalisation,
         cassette::{Times, TokenIds},
-        formats::Kind,
+        formats::TraceFormat,
     },
     replay::{
         matching::requests::{OnExhausted, Retries},
         mcp::{OnNovel, OnUsedUp},
         player::{Ids, MissDetail, OnMiss, RecordErrors},
     },
-    text::prompt::BlockHash,
+    text::prompt::BlockHashAlgorithm,
 };
 
 /// A type whose variants are the values of a flag. It stands for clap's `ValueEnum`, which only the crate of the type could implement.
@@ -69,7 +69,7 @@ pub(in crate::cli) fn share(needed: &'static str) -> impl Fn(&str) -> Result<f64
 }
 
 values! {
-    Kind {
+    TraceFormat {
         Trace "trace" "A trace of this program",
         Mooncake "mooncake" "A row for each request: Mooncake, AIPerf's mooncake_trace, Dynamo's replay rows; times in milliseconds, blocks of 512 tokens",
         VllmTimedTrace "vllm-timed-trace" "The same rows for vllm bench serve; times in seconds, blocks of 16 tokens",
@@ -97,7 +97,7 @@ values! {
         Int "int" "A number, its last 8 bytes",
         Bytes "bytes" "All of its bytes",
     }
-    BlockHash {
+    BlockHashAlgorithm {
         Xxh3_64 "xxh3-64" "About ten times faster",
         Fnv1a64 "fnv1a-64" "The public one",
         - SipHash24
@@ -106,7 +106,7 @@ values! {
         Verbatim "verbatim" "The tokens that were sampled",
         Changed "changed" "Others, as where its text is tokenized anew or a template leaves reasoning out",
     }
-    Form {
+    Normalisation {
         Even "even" "What means the same is the same",
         Strict "strict" "Field by field",
     }

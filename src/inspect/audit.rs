@@ -7,8 +7,8 @@ use serde::Serialize;
 use crate::{
     base::one_line::{clipped, one_line},
     recording::cassette::Moment,
-    recording::redaction::{Find, Redactor, Rules},
-    recording::trace::{BadLines, Meta, Reader, Record, Response, ResponseContent, TraceError},
+    recording::redaction::{Find, RedactionRules, Redactor},
+    recording::trace::{BadLines, Meta, Record, Response, ResponseContent, TraceError, TraceReader},
     replay::player::redact_response,
 };
 
@@ -27,7 +27,7 @@ pub struct AuditReport {
     /// Kinds of content in the records, the harmless first.
     pub reveals: Vec<Revealed>,
     /// Secrets that were found, the first hundred.
-    pub secrets: Vec<Secret>,
+    pub secrets: Vec<SecretFinding>,
     /// Number of secrets found.
     pub secrets_found: u64,
 }
@@ -47,7 +47,7 @@ pub struct Revealed {
 
 /// Something that looks like a secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Secret {
+pub struct SecretFinding {
     /// The line it is in, from 1.
     pub line: u64,
     /// The field, and the place in its JSON.
@@ -62,9 +62,9 @@ pub struct Secret {
 ///
 /// # Errors
 /// When the file cannot be read to its end; a file that was cut is no error.
-pub fn audit(path: &Path, rules: &Rules) -> Result<AuditReport, TraceError> {
-    let mut reader = Reader::open(path)?;
-    let mut tally = Tally::of(reader.meta());
+pub fn audit(path: &Path, rules: &RedactionRules) -> Result<AuditReport, TraceError> {
+    let mut reader = TraceReader::open(path)?;
+    let mut tally = AuditTally::of(reader.meta());
     let mut report = AuditReport {
         path: path.display().to_string(),
         records: 0,
@@ -81,7 +81,7 @@ pub fn audit(path: &Path, rules: &Rules) -> Result<AuditReport, TraceError> {
             report.secrets_found += 1;
             if report.secrets.len() < LISTED {
                 let place = format!("{field}{}", find.place.strip_prefix('$').unwrap_or(&find.place));
-                report.secrets.push(Secret { line, place, kind: find.kind, example: find.example });
+                report.secrets.push(SecretFinding { line, place, kind: find.kind, example: find.example });
             }
         }
     }
@@ -90,7 +90,7 @@ pub fn audit(path: &Path, rules: &Rules) -> Result<AuditReport, TraceError> {
 }
 
 /// Redacts a record, so that none of it is shown, and gives every secret with the field it was in.
-fn redact(record: &mut Record, rules: &Rules) -> Vec<(&'static str, Find)> {
+fn redact(record: &mut Record, rules: &RedactionRules) -> Vec<(&'static str, Find)> {
     let mut redactor = Redactor::new(rules);
     let mut found = Vec::new();
     let mut note = |redactor: &mut Redactor<'_>, field: &'static str| {
@@ -150,9 +150,9 @@ fn redact(record: &mut Record, rules: &Rules) -> Vec<(&'static str, Find)> {
     found
 }
 
-struct Tally([Revealed; 14]);
+struct AuditTally([Revealed; 14]);
 
-impl Tally {
+impl AuditTally {
     fn of(meta: &Meta) -> Self {
         let hashes = if meta.hash_key_id.is_some() {
             ("keyed block hashes", "which prompts share a beginning; a guess needs the key to be checked")
@@ -254,7 +254,7 @@ impl fmt::Display for AuditReport {
         }
         writeln!(f, "{} secrets found", self.secrets_found)?;
         for secret in &self.secrets {
-            let Secret { line, place, kind, example } = secret;
+            let SecretFinding { line, place, kind, example } = secret;
             writeln!(f, "  {}:{line}: {}: {kind}: {}", self.path, one_line(place), one_line(example))?;
         }
         let more = self.secrets_found.saturating_sub(self.secrets.len() as u64);

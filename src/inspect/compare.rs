@@ -10,7 +10,7 @@ use serde::{Serialize, Serializer};
 
 use crate::{
     drive::steady::{self, Grouped, Interval, Ratio},
-    inspect::{Gate, GateResult},
+    inspect::{GateResult, MetricGate},
     recording::trace::{BadLines, Joined, Outcome, Record, Sources, TraceError, Warning, replay_key},
     replay::meter::{self, TokenGaps},
 };
@@ -25,21 +25,21 @@ const PARTS: u32 = 100;
 const QUANTILES: [(&str, f64); 3] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99)];
 
 /// Metrics of which quantiles are compared.
-const DISTRIBUTIONS: [(&str, Unit, Good); 5] = [
-    ("ttft", Unit::Ms, Good::Less),
-    ("itl", Unit::Ms, Good::Less),
-    ("tpot", Unit::Ms, Good::Less),
-    ("e2e", Unit::Ms, Good::Less),
-    ("output_tokens", Unit::Tokens, Good::Neither),
+const DISTRIBUTIONS: [(&str, MetricUnit, Good); 5] = [
+    ("ttft", MetricUnit::Ms, Good::Less),
+    ("itl", MetricUnit::Ms, Good::Less),
+    ("tpot", MetricUnit::Ms, Good::Less),
+    ("e2e", MetricUnit::Ms, Good::Less),
+    ("output_tokens", MetricUnit::Tokens, Good::Neither),
 ];
 
 /// Metrics that are sums by sums.
-const RATIOS: [(&str, Unit, Good); 5] = [
-    ("output_tokens_mean", Unit::Tokens, Good::Neither),
-    ("cached_share", Unit::Share, Good::More),
-    ("error_share", Unit::Share, Good::Less),
-    ("request_throughput", Unit::PerSecond, Good::More),
-    ("output_throughput", Unit::PerSecond, Good::More),
+const RATIOS: [(&str, MetricUnit, Good); 5] = [
+    ("output_tokens_mean", MetricUnit::Tokens, Good::Neither),
+    ("cached_share", MetricUnit::Share, Good::More),
+    ("error_share", MetricUnit::Share, Good::Less),
+    ("request_throughput", MetricUnit::PerSecond, Good::More),
+    ("output_throughput", MetricUnit::PerSecond, Good::More),
 ];
 
 /// Name of the number of requests, which has no interval.
@@ -47,7 +47,7 @@ const REQUESTS: &str = "requests";
 
 /// Two traces side by side.
 #[derive(Debug, Clone, Serialize)]
-pub struct Comparison {
+pub struct TraceComparison {
     /// The file names.
     pub a: String,
     /// The later one.
@@ -56,20 +56,20 @@ pub struct Comparison {
     pub warnings: Vec<String>,
     /// The metrics with their names, in the order of a report.
     #[serde(serialize_with = "by_name")]
-    pub metrics: Vec<(String, Compared)>,
+    pub metrics: Vec<(String, ComparedMetric)>,
     /// What a gate said; empty without one.
     pub gate: Vec<GateResult>,
 }
 
-fn by_name<S: Serializer>(metrics: &[(String, Compared)], serializer: S) -> Result<S::Ok, S::Error> {
+fn by_name<S: Serializer>(metrics: &[(String, ComparedMetric)], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(metrics.iter().map(|(name, compared)| (name, compared)))
 }
 
 /// One metric of both traces.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Compared {
+pub struct ComparedMetric {
     /// Unit of the values and of the interval.
-    pub unit: Unit,
+    pub unit: MetricUnit,
     /// In the earlier trace; `None` where it has none.
     pub a: Option<f64>,
     /// In the later one.
@@ -85,7 +85,7 @@ pub struct Compared {
 /// Unit of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Unit {
+pub enum MetricUnit {
     /// Milliseconds.
     Ms,
     /// Tokens.
@@ -120,8 +120,8 @@ enum Good {
     Neither,
 }
 
-impl Compared {
-    fn of(unit: Unit, good: Good, (a, b): (Option<f64>, Option<f64>), interval: Option<Interval>) -> Self {
+impl ComparedMetric {
+    fn of(unit: MetricUnit, good: Good, (a, b): (Option<f64>, Option<f64>), interval: Option<Interval>) -> Self {
         let change = |(a, b): (f64, f64)| match a {
             0.0 => (b == 0.0).then_some(0.0),
             a => Some((b - a) / a * 100.0),
@@ -137,7 +137,7 @@ impl Compared {
     }
 }
 
-impl Comparison {
+impl TraceComparison {
     /// Returns true if no rule of the gate failed.
     #[must_use]
     pub fn passes(&self) -> bool {
@@ -149,15 +149,15 @@ impl Comparison {
 ///
 /// # Errors
 /// When a file cannot be read to its end, or no line at all of one is a sound record; a file that was cut is no error.
-pub fn compare(a: &Path, b: &Path, gate: &Gate) -> Result<Comparison, TraceError> {
-    let (earlier, later) = (Run::read(a)?, Run::read(b)?);
+pub fn compare(a: &Path, b: &Path, gate: &MetricGate) -> Result<TraceComparison, TraceError> {
+    let (earlier, later) = (ComparedTrace::read(a)?, ComparedTrace::read(b)?);
     let metrics = metrics(&earlier, &later);
     let gate = gate.judge(&metrics);
     let warnings = [earlier.warnings, later.warnings].concat();
-    Ok(Comparison { a: a.display().to_string(), b: b.display().to_string(), warnings, metrics, gate })
+    Ok(TraceComparison { a: a.display().to_string(), b: b.display().to_string(), warnings, metrics, gate })
 }
 
-fn metrics(earlier: &Run, later: &Run) -> Vec<(String, Compared)> {
+fn metrics(earlier: &ComparedTrace, later: &ComparedTrace) -> Vec<(String, ComparedMetric)> {
     let mut metrics = Vec::new();
     let distributions = earlier.distributions().into_iter().zip(later.distributions());
     for ((name, unit, good), (a, b)) in DISTRIBUTIONS.into_iter().zip(distributions) {
@@ -166,21 +166,21 @@ fn metrics(earlier: &Run, later: &Run) -> Vec<(String, Compared)> {
         for ((quantile, share), (old, new)) in QUANTILES.into_iter().zip(resampled) {
             let values = (a.quantile(share), b.quantile(share));
             let interval = steady::interval_of_difference(&old, &new);
-            metrics.push((format!("{name}_{quantile}"), Compared::of(unit, good, values, interval)));
+            metrics.push((format!("{name}_{quantile}"), ComparedMetric::of(unit, good, values, interval)));
         }
     }
     for ((name, unit, good), (a, b)) in RATIOS.into_iter().zip(earlier.ratios().into_iter().zip(later.ratios())) {
         let interval = steady::interval_of_difference(&a.resampled(0), &b.resampled(1));
-        metrics.push((name.to_owned(), Compared::of(unit, good, (a.value(), b.value()), interval)));
+        metrics.push((name.to_owned(), ComparedMetric::of(unit, good, (a.value(), b.value()), interval)));
     }
     let counts = (Some(earlier.count()), Some(later.count()));
-    metrics.push((REQUESTS.to_owned(), Compared::of(Unit::Requests, Good::Neither, counts, None)));
+    metrics.push((REQUESTS.to_owned(), ComparedMetric::of(MetricUnit::Requests, Good::Neither, counts, None)));
     metrics
 }
 
 /// Returns the unit of a metric; `None` where there is no such metric.
-pub(super) fn unit_of(metric: &str) -> Option<Unit> {
-    let figures = RATIOS.into_iter().chain([(REQUESTS, Unit::Requests, Good::Neither)]);
+pub(super) fn unit_of(metric: &str) -> Option<MetricUnit> {
+    let figures = RATIOS.into_iter().chain([(REQUESTS, MetricUnit::Requests, Good::Neither)]);
     let figure = figures.into_iter().find(|(name, ..)| *name == metric);
     let quantile = || {
         let (metric, quantile) = metric.rsplit_once('_')?;
@@ -192,16 +192,16 @@ pub(super) fn unit_of(metric: &str) -> Option<Unit> {
 
 /// What is compared of one trace.
 #[derive(Debug, Default)]
-struct Run {
+struct ComparedTrace {
     /// Records by their arrivals; of the choices of a request each.
-    choices: Vec<Choice>,
-    gaps: Gaps,
+    choices: Vec<ComparedChoice>,
+    gaps: SampledGaps,
     warnings: Vec<String>,
 }
 
 /// What is compared of one record.
 #[derive(Debug, Clone, Copy)]
-struct Choice {
+struct ComparedChoice {
     /// Its place in the file.
     place: usize,
     /// It is the first of its request.
@@ -213,19 +213,19 @@ struct Choice {
     prompt_tokens: u32,
     cached_tokens: Option<u32>,
     output_tokens: u32,
-    end: End,
+    end: ChoiceOutcome,
 }
 
 /// How a response ended, as a comparison counts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum ChoiceOutcome {
     Good,
     Failed,
     /// Neither the server's success nor its failure: the client left, or the recorder was stopped.
     Neither,
 }
 
-impl End {
+impl ChoiceOutcome {
     pub(super) fn of(record: &Record) -> Self {
         match record.outcome {
             _ if record.is_error() => Self::Failed,
@@ -236,7 +236,7 @@ impl End {
     }
 }
 
-impl Choice {
+impl ComparedChoice {
     fn of(record: &Record, place: usize) -> Self {
         Self {
             place,
@@ -248,12 +248,12 @@ impl Choice {
             prompt_tokens: record.prompt_tokens,
             cached_tokens: record.cached_tokens,
             output_tokens: record.output_tokens,
-            end: End::of(record),
+            end: ChoiceOutcome::of(record),
         }
     }
 }
 
-impl Run {
+impl ComparedTrace {
     fn read(path: &Path) -> Result<Self, TraceError> {
         let sources = Sources::gather(&[path.to_owned()])?;
         let (mut joined, mut run) = (Joined::of(&sources), Self::default());
@@ -281,8 +281,8 @@ impl Run {
     }
 
     fn add(&mut self, record: &Record) {
-        let choice = Choice::of(record, self.choices.len());
-        if choice.end == End::Good {
+        let choice = ComparedChoice::of(record, self.choices.len());
+        if choice.end == ChoiceOutcome::Good {
             meter::itl(record).for_each(|gaps| self.gaps.add(choice.place, gaps));
         }
         self.choices.push(choice);
@@ -290,8 +290,8 @@ impl Run {
 
     /// The values of [`DISTRIBUTIONS`]: latencies of the records that ended well, tokens of all.
     fn distributions(&self) -> [Grouped; 5] {
-        let good = || self.choices.iter().enumerate().filter(|(_, choice)| choice.end == End::Good);
-        let of = |value: fn(&Choice) -> Option<Duration>| {
+        let good = || self.choices.iter().enumerate().filter(|(_, choice)| choice.end == ChoiceOutcome::Good);
+        let of = |value: fn(&ComparedChoice) -> Option<Duration>| {
             Grouped::new(good().filter_map(|(place, choice)| Some((place, millis(value(choice)?)))))
         };
         let all = self.choices.iter().enumerate();
@@ -306,12 +306,13 @@ impl Run {
         // The engine does not say of every request what it found in its cache.
         let cached = self.requests().filter_map(|choice| Some((choice.cached_tokens?, choice.prompt_tokens)));
         let cached = Ratio::new(cached.map(|(cached, prompt)| (f64::from(cached), f64::from(prompt))));
-        let failed = Ratio::new(self.requests().map(|choice| (f64::from(u8::from(choice.end == End::Failed)), 1.0)));
+        let failed =
+            Ratio::new(self.requests().map(|choice| (f64::from(u8::from(choice.end == ChoiceOutcome::Failed)), 1.0)));
         let [request_throughput, output_throughput] = self.throughput();
         [tokens, cached, failed, request_throughput, output_throughput]
     }
 
-    fn requests(&self) -> impl Iterator<Item = &Choice> {
+    fn requests(&self) -> impl Iterator<Item = &ComparedChoice> {
         self.choices.iter().filter(|choice| choice.is_first)
     }
 
@@ -330,7 +331,7 @@ impl Run {
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of the run")]
             let part = ((end.saturating_sub(begin).as_secs_f64() / seconds) as usize).min(counts.len() - 1);
             if let Some((requests, tokens)) = counts.get_mut(part) {
-                *requests += f64::from(u8::from(choice.is_first && choice.end == End::Good));
+                *requests += f64::from(u8::from(choice.is_first && choice.end == ChoiceOutcome::Good));
                 *tokens += f64::from(choice.output_tokens);
             }
         }
@@ -348,19 +349,19 @@ impl Run {
 
 /// Gaps between tokens, of each so many-th one.
 #[derive(Debug)]
-struct Gaps {
+struct SampledGaps {
     kept: Vec<(usize, Duration)>,
     every: usize,
     seen: usize,
 }
 
-impl Default for Gaps {
+impl Default for SampledGaps {
     fn default() -> Self {
         Self { kept: Vec::new(), every: 1, seen: 0 }
     }
 }
 
-impl Gaps {
+impl SampledGaps {
     /// Adds gaps of the record at this place of the file.
     fn add(&mut self, place: usize, gaps: TokenGaps) {
         let until = self.seen + usize::try_from(gaps.tokens).unwrap_or(usize::MAX);
@@ -377,7 +378,7 @@ impl Gaps {
     }
 
     /// The gaps by the place of their record among the sorted ones.
-    fn by_place(&self, sorted: &[Choice]) -> Grouped {
+    fn by_place(&self, sorted: &[ComparedChoice]) -> Grouped {
         let mut places = vec![0; sorted.len()];
         for (place, choice) in sorted.iter().enumerate() {
             if let Some(own) = places.get_mut(choice.place) {
@@ -403,10 +404,10 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     /// A run with noise of a factor of two in its latencies and in the distances of its arrivals.
-    fn run(seed: u64, slower: f64) -> Run {
+    fn run(seed: u64, slower: f64) -> ComparedTrace {
         let mut random = StdRng::seed_from_u64(seed);
         let mut noise = |usual: u32| (MS * usual).mul_f64(0.7 + 0.7 * random.random::<f64>());
-        let (mut run, mut arrival) = (Run::default(), Duration::ZERO);
+        let (mut run, mut arrival) = (ComparedTrace::default(), Duration::ZERO);
         for number in 0..1200 {
             arrival += noise(10);
             let (ttft, gap) = (noise(50).mul_f64(slower), noise(10));
@@ -426,7 +427,7 @@ mod tests {
         run
     }
 
-    fn compared(metrics: &[(String, Compared)], name: &str) -> Compared {
+    fn compared(metrics: &[(String, ComparedMetric)], name: &str) -> ComparedMetric {
         metrics.iter().find(|(metric, _)| metric == name).unwrap().1
     }
 
@@ -461,8 +462,9 @@ mod tests {
 
     #[test]
     fn what_is_good_depends_on_the_metric() {
-        let judged =
-            |good, low, high| Compared::of(Unit::Ms, good, (None, None), Some(Interval { low, high })).judgement;
+        let judged = |good, low, high| {
+            ComparedMetric::of(MetricUnit::Ms, good, (None, None), Some(Interval { low, high })).judgement
+        };
         assert_eq!(judged(Good::Less, 1.0, 2.0), Some(Judgement::Worse));
         assert_eq!(judged(Good::More, 1.0, 2.0), Some(Judgement::Better));
         assert_eq!(judged(Good::More, -2.0, -1.0), Some(Judgement::Worse));
@@ -472,7 +474,7 @@ mod tests {
 
     #[test]
     fn what_a_trace_does_not_hold_has_no_value() {
-        let mut run = Run::default();
+        let mut run = ComparedTrace::default();
         for outcome in [Outcome::Finished, Outcome::ClientGone, Outcome::TimedOut, Outcome::Cut] {
             run.add(&Record { outcome: Some(outcome), prompt_tokens: 9, output_tokens: 4, ..Record::default() });
         }
@@ -489,7 +491,7 @@ mod tests {
 
     #[test]
     fn gaps_in_memory_are_bounded_and_evenly_picked() {
-        let mut gaps = Gaps::default();
+        let mut gaps = SampledGaps::default();
         (0..1_000_000_u32).for_each(|number| gaps.add(0, TokenGaps { each: MS * number, tokens: 1 }));
         assert!((MOST_GAPS / 2..=MOST_GAPS).contains(&gaps.kept.len()), "{}", gaps.kept.len());
         let distances: Vec<Duration> = gaps.kept.windows(2).map(|two| two[1].1 - two[0].1).collect();

@@ -13,7 +13,7 @@ use super::sharing::KnownBlocks;
 use crate::{
     base::one_line::one_line,
     recording::{
-        formats::{self, FormatError, Head, Losses, ReadOptions, RequestWriter, Target},
+        formats::{self, ConversionTarget, FormatError, Head, Losses, ReadOptions, RequestWriter},
         trace::Record,
     },
 };
@@ -64,8 +64,8 @@ pub struct IdealHits {
 ///
 /// # Errors
 /// When one cannot be read, or the other not written.
-pub fn convert(path: &Path, options: &ReadOptions, target: &Target) -> Result<ConvertReport, FormatError> {
-    let mut conversion = Conversion::of(target);
+pub fn convert(path: &Path, options: &ReadOptions, target: &ConversionTarget) -> Result<ConvertReport, FormatError> {
+    let mut conversion = TraceConversion::of(target);
     let read = formats::read(path, options, &mut |head, record| conversion.take(head, record));
     let written = read.and_then(|(kind, lost)| Ok((kind, lost, conversion.finish()?)));
     if written.is_err() && conversion.has_begun && target.path.is_file() {
@@ -74,7 +74,7 @@ pub fn convert(path: &Path, options: &ReadOptions, target: &Target) -> Result<Co
     let (kind, mut lost, more) = written?;
     lost.join(&more);
     let named = |path: &Path, format| NamedFile { path: path.display().to_string(), format };
-    let Conversion { requests, sizes, before, after, .. } = conversion;
+    let TraceConversion { requests, sizes, before, after, .. } = conversion;
     Ok(ConvertReport {
         from: named(path, kind.name()),
         to: named(&target.path, target.kind.name()),
@@ -86,8 +86,8 @@ pub fn convert(path: &Path, options: &ReadOptions, target: &Target) -> Result<Co
 }
 
 /// A conversion on its way.
-struct Conversion<'a> {
-    target: &'a Target,
+struct TraceConversion<'a> {
+    target: &'a ConversionTarget,
     writer: Option<RequestWriter>,
     /// The file was created here.
     has_begun: bool,
@@ -98,8 +98,8 @@ struct Conversion<'a> {
     blocks: Vec<u64>,
 }
 
-impl<'a> Conversion<'a> {
-    fn of(target: &'a Target) -> Self {
+impl<'a> TraceConversion<'a> {
+    fn of(target: &'a ConversionTarget) -> Self {
         let known = || KnownBlocks::bounded(COUNTED_BLOCKS);
         let (before, after) = (known(), known());
         Self { target, writer: None, has_begun: false, requests: 0, sizes: (0, 0), before, after, blocks: Vec::new() }

@@ -7,8 +7,8 @@ use serde::Serialize;
 use crate::{
     engine::{
         kv_cache::KvCacheConfig,
-        offline::{self, Job, Timeline},
-        scheduler::{ConfigError, Request, Scheduler, SchedulerConfig},
+        offline::{self, Job, RequestTimeline},
+        scheduler::{Request, Scheduler, SchedulerConfig, SchedulerConfigError},
         step_clock::{FitError, StepClock, StepFit, StepTimes},
     },
     recording::trace::{Record, Sources, TraceError},
@@ -99,7 +99,7 @@ pub enum InspectFitError {
     },
     /// The predicted engine's limits contradict each other.
     #[error(transparent)]
-    Engine(#[from] ConfigError),
+    Engine(#[from] SchedulerConfigError),
     /// There is nothing to compare with.
     #[error("{0}: no record has an arrival and tokens")]
     NoArrivals(String),
@@ -150,8 +150,8 @@ fn predict(fit: &StepFit, predicted: &Predicted) -> Result<Prediction, InspectFi
     let kv_cache = KvCacheConfig { block_size, num_gpu_blocks: predicted.num_gpu_blocks, ..KvCacheConfig::default() };
     let clock = StepClock::new(StepTimes::Fitted(fit.clone()), 1.0, predicted.seed);
     let timelines = offline::run(jobs, Scheduler::new(config, kv_cache)?, clock);
-    let recorded: Vec<Timeline> = records.iter().map(recorded).collect();
-    let pairs: Vec<(&Timeline, &Timeline)> =
+    let recorded: Vec<RequestTimeline> = records.iter().map(recorded).collect();
+    let pairs: Vec<(&RequestTimeline, &RequestTimeline)> =
         recorded.iter().zip(&timelines).filter(|(_, timeline)| !timeline.tokens.is_empty()).collect();
     Ok(Prediction { path, requests: pairs.len(), figures: figures(&pairs) })
 }
@@ -171,21 +171,21 @@ fn job(record: &Record, number: u32, block_size: usize) -> Job {
 }
 
 /// The times of a record's tokens.
-fn recorded(record: &Record) -> Timeline {
+fn recorded(record: &Record) -> RequestTimeline {
     let mut at = Duration::ZERO;
     let mut tokens = Vec::new();
     for chunk in record.emissions() {
         at += chunk.gap;
         tokens.extend((0..chunk.tokens).map(|_| at));
     }
-    Timeline { tokens, cached_tokens: 0 }
+    RequestTimeline { tokens, cached_tokens: 0 }
 }
 
-fn figures(pairs: &[(&Timeline, &Timeline)]) -> Vec<Figure> {
-    let (recorded, predicted): (Vec<&Timeline>, Vec<&Timeline>) = pairs.iter().copied().unzip();
-    let (recorded, predicted) = (Latencies::of(&recorded), Latencies::of(&predicted));
+fn figures(pairs: &[(&RequestTimeline, &RequestTimeline)]) -> Vec<Figure> {
+    let (recorded, predicted): (Vec<&RequestTimeline>, Vec<&RequestTimeline>) = pairs.iter().copied().unzip();
+    let (recorded, predicted) = (FitLatencies::of(&recorded), FitLatencies::of(&predicted));
     let figure =
-        |name, of: fn(&Latencies) -> f64| Figure { name, recorded_ms: of(&recorded), predicted_ms: of(&predicted) };
+        |name, of: fn(&FitLatencies) -> f64| Figure { name, recorded_ms: of(&recorded), predicted_ms: of(&predicted) };
     vec![
         figure("TTFT p50", |latencies| share(&latencies.ttft, 0.5)),
         figure("TTFT p90", |latencies| share(&latencies.ttft, 0.9)),
@@ -196,14 +196,14 @@ fn figures(pairs: &[(&Timeline, &Timeline)]) -> Vec<Figure> {
 }
 
 /// Latencies in milliseconds, in order.
-struct Latencies {
+struct FitLatencies {
     ttft: Vec<f64>,
     itl: Vec<f64>,
     e2e: Vec<f64>,
 }
 
-impl Latencies {
-    fn of(timelines: &[&Timeline]) -> Self {
+impl FitLatencies {
+    fn of(timelines: &[&RequestTimeline]) -> Self {
         let millis = |time: Duration| time.as_secs_f64() * 1e3;
         let sorted = |mut values: Vec<f64>| {
             values.sort_by(f64::total_cmp);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Compared, Unit, compare::unit_of};
+use super::{ComparedMetric, MetricUnit, compare::unit_of};
 use crate::base::units::parse_duration;
 
 /// Result of a rule of a gate.
@@ -18,11 +18,11 @@ pub struct GateResult {
 
 /// Limits by metric, as in a file.
 #[derive(Debug, Default)]
-pub struct Gate(BTreeMap<String, Limits>);
+pub struct MetricGate(BTreeMap<String, MetricLimits>);
 
 /// Limits of one metric in its unit; of changes, in shares of the earlier value.
 #[derive(Debug, Clone, Copy, Default)]
-struct Limits {
+struct MetricLimits {
     max: Option<f64>,
     min: Option<f64>,
     max_increase: Option<f64>,
@@ -32,7 +32,7 @@ struct Limits {
 /// Limits of one metric as they are written.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct WrittenLimits {
     max: Option<Limit>,
     min: Option<Limit>,
     max_increase: Option<Limit>,
@@ -46,25 +46,25 @@ enum Limit {
     Text(String),
 }
 
-impl Gate {
+impl MetricGate {
     /// Reads a gate: a table for each metric with `max`, `min`, `max_increase` or `max_decrease`.
     ///
     /// # Errors
     /// With the line or the field, where the text is no such TOML or a limit cannot be read.
     pub fn read(text: &str) -> Result<Self, String> {
-        let written: BTreeMap<String, Written> = toml::from_str(text).map_err(|error| error.to_string())?;
+        let written: BTreeMap<String, WrittenLimits> = toml::from_str(text).map_err(|error| error.to_string())?;
         if written.is_empty() {
             return Err("it has no table: write one for each metric, such as [ttft_p99]".to_owned());
         }
-        let read = |(metric, written): (String, Written)| {
-            let limits = Limits::read(&metric, &written)?;
+        let read = |(metric, written): (String, WrittenLimits)| {
+            let limits = MetricLimits::read(&metric, &written)?;
             Ok((metric, limits))
         };
         Ok(Self(written.into_iter().map(read).collect::<Result<_, String>>()?))
     }
 
     /// Judges the metrics by the rules; a metric that is not there fails, for nothing shows that it is within its limits.
-    pub(super) fn judge(&self, metrics: &[(String, Compared)]) -> Vec<GateResult> {
+    pub(super) fn judge(&self, metrics: &[(String, ComparedMetric)]) -> Vec<GateResult> {
         let judged = self.0.iter().map(|(metric, limits)| {
             let compared = metrics.iter().find(|(name, _)| name == metric);
             let failure = match compared {
@@ -77,14 +77,14 @@ impl Gate {
     }
 }
 
-impl Limits {
-    fn read(metric: &str, written: &Written) -> Result<Self, String> {
+impl MetricLimits {
+    fn read(metric: &str, written: &WrittenLimits) -> Result<Self, String> {
         let unit = unit_of(metric);
         let field = |name: &str, limit: &Option<Limit>, read: &dyn Fn(&Limit) -> Result<f64, String>| {
             let read = |limit| read(limit).map_err(|wrong| format!("[{metric}] {name}: {wrong}"));
             limit.as_ref().map(read).transpose()
         };
-        let Written { max, min, max_increase, max_decrease } = written;
+        let WrittenLimits { max, min, max_increase, max_decrease } = written;
         let limits = Self {
             max: field("max", max, &|limit| limit.in_unit(unit))?,
             min: field("min", min, &|limit| limit.in_unit(unit))?,
@@ -103,8 +103,8 @@ impl Limits {
     }
 
     /// Returns why the metric is not within the limits.
-    fn failure(self, compared: &Compared) -> Option<String> {
-        let Compared { unit, a, b, .. } = *compared;
+    fn failure(self, compared: &ComparedMetric) -> Option<String> {
+        let ComparedMetric { unit, a, b, .. } = *compared;
         let Some(b) = b else { return Some("the later trace has no values of it".to_owned()) };
         if let Some(max) = self.max.filter(|max| b > *max) {
             return Some(format!("{} is above {}", shown(unit, b), shown(unit, max)));
@@ -129,17 +129,17 @@ impl Limits {
 
 impl Limit {
     /// Reads it as a value of a metric; of one that does not exist, in whatever unit.
-    fn in_unit(&self, unit: Option<Unit>) -> Result<f64, String> {
+    fn in_unit(&self, unit: Option<MetricUnit>) -> Result<f64, String> {
         let time = |text: &str| Some(parse_duration(text).ok()?.as_secs_f64() * 1000.0);
         let share = |text: &str| percent(text).or_else(|| number(text)).filter(|share| *share <= 1.0);
         let (expected, value) = match (unit, self) {
-            (Some(Unit::Ms), Self::Number(value)) => ("a time: write \"500ms\"", is_amount(*value)),
-            (Some(Unit::Ms), Self::Text(text)) => ("a time: write \"500ms\"", time(text)),
-            (Some(Unit::Share), Self::Number(value)) => {
+            (Some(MetricUnit::Ms), Self::Number(value)) => ("a time: write \"500ms\"", is_amount(*value)),
+            (Some(MetricUnit::Ms), Self::Text(text)) => ("a time: write \"500ms\"", time(text)),
+            (Some(MetricUnit::Share), Self::Number(value)) => {
                 ("a share: write \"10%\" or 0.1", is_amount(*value).filter(|share| *share <= 1.0))
             }
-            (Some(Unit::Share), Self::Text(text)) => ("a share: write \"10%\" or 0.1", share(text)),
-            (Some(Unit::Tokens | Unit::PerSecond | Unit::Requests), Self::Text(text)) => {
+            (Some(MetricUnit::Share), Self::Text(text)) => ("a share: write \"10%\" or 0.1", share(text)),
+            (Some(MetricUnit::Tokens | MetricUnit::PerSecond | MetricUnit::Requests), Self::Text(text)) => {
                 ("a number that is not negative", number(text))
             }
             (_, Self::Number(value)) => ("a number that is not negative", is_amount(*value)),
@@ -180,13 +180,13 @@ fn is_amount(value: f64) -> Option<f64> {
 }
 
 /// A value with its unit.
-fn shown(unit: Unit, value: f64) -> String {
+fn shown(unit: MetricUnit, value: f64) -> String {
     match unit {
-        Unit::Ms => format!("{value:.2} ms"),
-        Unit::Share => format!("{:.2} %", value * 100.0),
-        Unit::Tokens => format!("{value:.2} tokens"),
-        Unit::PerSecond => format!("{value:.2} a second"),
-        Unit::Requests => format!("{value} requests"),
+        MetricUnit::Ms => format!("{value:.2} ms"),
+        MetricUnit::Share => format!("{:.2} %", value * 100.0),
+        MetricUnit::Tokens => format!("{value:.2} tokens"),
+        MetricUnit::PerSecond => format!("{value:.2} a second"),
+        MetricUnit::Requests => format!("{value} requests"),
     }
 }
 
@@ -194,9 +194,9 @@ fn shown(unit: Unit, value: f64) -> String {
 mod tests {
     use super::*;
 
-    fn judged(gate: &str, unit: Unit, a: Option<f64>, b: Option<f64>) -> Option<String> {
-        let gate = Gate::read(gate).unwrap();
-        let compared = Compared { unit, a, b, change_percent: None, interval: None, judgement: None };
+    fn judged(gate: &str, unit: MetricUnit, a: Option<f64>, b: Option<f64>) -> Option<String> {
+        let gate = MetricGate::read(gate).unwrap();
+        let compared = ComparedMetric { unit, a, b, change_percent: None, interval: None, judgement: None };
         let metrics: Vec<_> = gate.0.keys().map(|metric| (metric.clone(), compared)).collect();
         gate.judge(&metrics)[0].failure.clone()
     }
@@ -204,39 +204,39 @@ mod tests {
     #[test]
     fn a_gate_names_what_is_over_its_limit() {
         for (gate, unit, a, b, failure) in [
-            ("[ttft_p99]\nmax_increase = '10%'", Unit::Ms, 100.0, 109.0, None),
+            ("[ttft_p99]\nmax_increase = '10%'", MetricUnit::Ms, 100.0, 109.0, None),
             (
                 "[ttft_p99]\nmax_increase = '10%'",
-                Unit::Ms,
+                MetricUnit::Ms,
                 100.0,
                 120.0,
                 Some("it rose by 20.0 %, to 120.00 ms, and may by 10.0 %"),
             ),
-            ("[ttft_p99]\nmax = '0.5s'", Unit::Ms, 499.0, 501.0, Some("501.00 ms is above 500.00 ms")),
-            ("[ttft_p99]\nmax = 500", Unit::Ms, 501.0, 499.0, None),
+            ("[ttft_p99]\nmax = '0.5s'", MetricUnit::Ms, 499.0, 501.0, Some("501.00 ms is above 500.00 ms")),
+            ("[ttft_p99]\nmax = 500", MetricUnit::Ms, 501.0, 499.0, None),
             (
                 "[request_throughput]\nmin = 9.5",
-                Unit::PerSecond,
+                MetricUnit::PerSecond,
                 0.0,
                 9.0,
                 Some("9.00 a second is below 9.50 a second"),
             ),
             (
                 "[request_throughput]\nmax_decrease = '5%'",
-                Unit::PerSecond,
+                MetricUnit::PerSecond,
                 10.0,
                 9.0,
                 Some("it fell by 10.0 %, to 9.00 a second, and may by 5.0 %"),
             ),
-            ("[error_share]\nmax = '1%'", Unit::Share, 0.0, 0.02, Some("2.00 % is above 1.00 %")),
+            ("[error_share]\nmax = '1%'", MetricUnit::Share, 0.0, 0.02, Some("2.00 % is above 1.00 %")),
             (
                 "[error_share]\nmax_increase = '10%'",
-                Unit::Share,
+                MetricUnit::Share,
                 0.0,
                 0.02,
                 Some("it rose from 0, to 2.00 %, and may by 10.0 %"),
             ),
-            ("[error_share]\nmax_increase = '0%'", Unit::Share, 0.0, 0.0, None),
+            ("[error_share]\nmax_increase = '0%'", MetricUnit::Share, 0.0, 0.0, None),
         ] {
             assert_eq!(judged(gate, unit, Some(a), Some(b)).as_deref(), failure, "{gate}: {a} {b}");
         }
@@ -245,10 +245,10 @@ mod tests {
     #[test]
     fn a_metric_that_is_missing_fails() {
         let gate = "[ttft_p99]\nmax_increase = '10%'";
-        assert!(judged(gate, Unit::Ms, Some(1.0), None).is_some());
-        assert!(judged(gate, Unit::Ms, None, Some(1.0)).is_some());
-        assert_eq!(judged("[ttft_p99]\nmax = '10ms'", Unit::Ms, None, Some(1.0)), None, "needs no earlier value");
-        let unknown = Gate::read("[goodness]\nmin = '1s'").unwrap().judge(&[]);
+        assert!(judged(gate, MetricUnit::Ms, Some(1.0), None).is_some());
+        assert!(judged(gate, MetricUnit::Ms, None, Some(1.0)).is_some());
+        assert_eq!(judged("[ttft_p99]\nmax = '10ms'", MetricUnit::Ms, None, Some(1.0)), None, "needs no earlier value");
+        let unknown = MetricGate::read("[goodness]\nmin = '1s'").unwrap().judge(&[]);
         assert_eq!(unknown[0].failure.as_deref(), Some("there is no such metric"));
     }
 
@@ -272,7 +272,7 @@ mod tests {
             ("[goodness]\nmin = 'much'", "[goodness] min: `much` is not a limit"),
             ("ttft_p99 = 4", "ttft_p99"),
         ] {
-            let error = Gate::read(text).unwrap_err();
+            let error = MetricGate::read(text).unwrap_err();
             assert!(error.contains(part), "{text}: {error}");
         }
     }

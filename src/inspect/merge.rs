@@ -9,7 +9,9 @@ use std::{
 };
 
 use super::{SummaryReport, summary};
-use crate::recording::trace::{BadLines, CreateMode, End, Joined, Meta, Progress, Sources, TraceError, Writer};
+use crate::recording::trace::{
+    BadLines, CaptureEnd, CreateMode, Joined, LoadProgress, Meta, Sources, TraceError, TraceWriter,
+};
 
 /// Records between two flushes.
 const FLUSH_AFTER: u64 = 4096;
@@ -29,9 +31,9 @@ pub enum MergeError {
 ///
 /// # Errors
 /// When a trace cannot be read or does not say when it began, or the new one exists or cannot be written.
-pub fn merge(sources: &Sources, out: &Path, progress: &Arc<Progress>) -> Result<SummaryReport, MergeError> {
+pub fn merge(sources: &Sources, out: &Path, progress: &Arc<LoadProgress>) -> Result<SummaryReport, MergeError> {
     let (meta, end) = heads(sources)?;
-    let mut writer = Writer::create(out, &meta, CreateMode::New)?;
+    let mut writer = TraceWriter::create(out, &meta, CreateMode::New)?;
     let mut joined = Joined::of(sources);
     let mut unflushed = 0;
     while let Some((path, mut reader)) = joined.next_file()? {
@@ -53,9 +55,9 @@ pub fn merge(sources: &Sources, out: &Path, progress: &Arc<Progress>) -> Result<
 }
 
 /// What the files say in common: all metadata, with the earliest start, and the counts of all.
-fn heads(sources: &Sources) -> Result<(Meta, End), MergeError> {
+fn heads(sources: &Sources) -> Result<(Meta, CaptureEnd), MergeError> {
     let mut all: Option<Meta> = None;
-    let mut end = End::default();
+    let mut end = CaptureEnd::default();
     let mut joined = Joined::of(sources);
     while let Some((path, mut reader)) = joined.next_file()? {
         let meta = reader.meta().clone();

@@ -19,21 +19,21 @@ mod summary;
 mod text;
 
 pub use crate::recording::trace::check;
-pub use audit::{AuditReport, Revealed, Secret, audit};
-pub use compare::{Compared, Comparison, Judgement, Unit, compare};
+pub use audit::{AuditReport, Revealed, SecretFinding, audit};
+pub use compare::{ComparedMetric, Judgement, MetricUnit, TraceComparison, compare};
 pub use concurrency::Concurrency;
 pub use convert::{ConvertReport, IdealHits, NamedFile, convert};
 pub use fit::{Figure, FitReport, InspectFitError, Predicted, Prediction, fit};
-pub use gate::{Gate, GateResult};
+pub use gate::{GateResult, MetricGate};
 pub use merge::{MergeError, merge};
 pub use report::{
-    Curves, FailedRequests, FailureKind, MOST_RUNS, OverTime, PrefixTree, Report, ReportError, Response, RunReport,
-    SharedPrefix, TokenRate, report,
+    Curves, FailedRequests, FailureKind, MOST_RUNS, OverTime, PrefixTree, ReportError, RunReport, SharedPrefix,
+    SlowResponse, TokenRate, TraceReport, report,
 };
-pub use schedule::{Workload, WorkloadError};
+pub use schedule::{ScheduleWorkload, ScheduleWorkloadError};
 pub use sharing::PrefixSharing;
 pub use simulate::{
-    Answers, AnswersInPrompts, ArrivalSchedule, Balance, Goodput, Policy, ReplicaReport, SimulateError, SimulateReport,
-    Simulation, UnknownPolicy, simulate,
+    Answers, AnswersInPrompts, ArrivalSchedule, Balance, Goodput, ReplicaReport, RouterPolicy, SimulateError,
+    SimulateReport, Simulation, UnknownPolicy, simulate,
 };
-pub use summary::{Breakdown, Counted, Latencies, SummaryReport, Tokens, summary};
+pub use summary::{Breakdown, FieldCounts, LatencySummary, SummaryReport, TokenSummary, summary};

@@ -23,7 +23,7 @@ pub struct PrefixSharing {
 
 /// One prompt: its block hashes and what identifies the whole prompt.
 #[derive(Debug, Clone)]
-pub(super) struct Prompt {
+pub(super) struct PromptBlocks {
     pub(super) blocks: Arc<Vec<u64>>,
     pub(super) tokens: u32,
     pub(super) whole: Option<u64>,
@@ -88,7 +88,7 @@ fn is_drawn(block: u64, bits: u32) -> bool {
 
 /// Walks prompts in replay order.
 #[allow(clippy::cast_precision_loss)] // a ratio for people
-pub(super) fn measure<'a>(prompts: impl Iterator<Item = &'a Prompt>) -> PrefixSharing {
+pub(super) fn measure<'a>(prompts: impl Iterator<Item = &'a PromptBlocks>) -> PrefixSharing {
     let mut sharing = PrefixSharing::default();
     let (mut known, mut whole, mut firsts) = (KnownBlocks::bounded(usize::MAX), HashSet::new(), HashSet::new());
     // Lists that several prompts share are walked once: a line of a file may name a list of any length.
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn sharing_counts_leading_blocks_that_came_before() {
-        let prompt = |blocks: &[u64], whole| Prompt { blocks: Arc::new(blocks.to_vec()), tokens: 50, whole };
+        let prompt = |blocks: &[u64], whole| PromptBlocks { blocks: Arc::new(blocks.to_vec()), tokens: 50, whole };
         let prompts =
             [prompt(&[1, 2, 3], Some(9)), prompt(&[1, 2, 4], Some(8)), prompt(&[7], None), prompt(&[1, 2, 3], Some(9))];
         let sharing = measure(prompts.iter());
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn a_list_that_many_lines_name_is_walked_once() {
         let blocks = Arc::new((0..1 << 20).collect());
-        let first = Prompt { blocks, tokens: 50, whole: None };
+        let first = PromptBlocks { blocks, tokens: 50, whole: None };
         // A million million hashes, were each prompt walked.
         let sharing = measure(std::iter::repeat_n(&first, 1_000_000));
         assert_eq!((sharing.blocks, sharing.shared_blocks), (1_000_000 << 20, 999_999 << 20));

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::sharing::Prompt;
+use super::sharing::PromptBlocks;
 use super::{Concurrency, PrefixSharing, concurrency, sharing};
-use crate::base::stats::{Counts, Durations, Summary};
+use crate::base::stats::{CountDistribution, Durations, Summary};
 use crate::base::units::Millis;
 use crate::recording::trace::{
-    BadLines, End, Endpoint, FinishReason, Joined, Meta, Outcome, Progress, Record, Sources, TraceError, Warning,
-    replay_key,
+    BadLines, CaptureEnd, Endpoint, FinishReason, Joined, LoadProgress, Meta, Outcome, Record, Sources, TraceError,
+    Warning, replay_key,
 };
 use crate::replay::meter;
 
@@ -25,7 +25,7 @@ pub struct SummaryReport {
     /// The first line, of several files what they agree on.
     pub meta: Meta,
     /// Counts from the end of the capture.
-    pub end: Option<End>,
+    pub end: Option<CaptureEnd>,
     /// Warnings, such as that the file was cut.
     pub warnings: Vec<String>,
     /// Lines that break a rule of the format; they are in no other figure.
@@ -41,11 +41,11 @@ pub struct SummaryReport {
     /// Records by their features.
     pub by: Breakdown,
     /// Numbers of records by their content.
-    pub carrying: Counted,
+    pub carrying: FieldCounts,
     /// Token counts.
-    pub tokens: Tokens,
+    pub tokens: TokenSummary,
     /// Times, in milliseconds.
-    pub latencies: Latencies,
+    pub latencies: LatencySummary,
     /// Prefix sharing; `None` when no record has block hashes.
     pub sharing: Option<PrefixSharing>,
     /// Requests in flight; `None` without arrivals.
@@ -71,7 +71,7 @@ pub struct Breakdown {
 
 /// Numbers of records by their content.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Counted {
+pub struct FieldCounts {
     /// Output token ids.
     pub output_token_ids: u64,
     /// Prompt block hashes.
@@ -88,7 +88,7 @@ pub struct Counted {
 
 /// Token counts per record; prompt tokens and cached tokens once per request.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Tokens {
+pub struct TokenSummary {
     /// All prompt tokens.
     pub prompt_total: u64,
     /// All output tokens.
@@ -105,7 +105,7 @@ pub struct Tokens {
 
 /// Latencies in milliseconds, as [`crate::replay::meter`] defines them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Latencies {
+pub struct LatencySummary {
     /// Request to first event.
     pub first_event: Option<Summary>,
     /// Request to first token.
@@ -124,7 +124,7 @@ pub struct Latencies {
 ///
 /// # Errors
 /// When a file cannot be read to its end, or no line at all is a sound record; a file that was cut is no error.
-pub fn summary(sources: &Sources, progress: &Arc<Progress>) -> Result<SummaryReport, TraceError> {
+pub fn summary(sources: &Sources, progress: &Arc<LoadProgress>) -> Result<SummaryReport, TraceError> {
     summary_with(sources, progress, |_| ()).map(|(report, _)| report)
 }
 
@@ -135,17 +135,17 @@ pub(super) struct Summarised {
     pub(super) tpot: Durations,
     pub(super) e2e: Durations,
     /// In replay order.
-    pub(super) prompts: Vec<(Option<Duration>, Prompt)>,
+    pub(super) prompts: Vec<(Option<Duration>, PromptBlocks)>,
 }
 
 /// Sums traces up as one, and shows each record to `each`, on the clock of all files.
 pub(super) fn summary_with(
     sources: &Sources,
-    progress: &Arc<Progress>,
+    progress: &Arc<LoadProgress>,
     mut each: impl FnMut(&Record),
 ) -> Result<(SummaryReport, Summarised), TraceError> {
-    let (mut joined, mut tally) = (Joined::ahead(sources, progress), Tally::default());
-    let mut heads: Vec<Head> = Vec::new();
+    let (mut joined, mut tally) = (Joined::ahead(sources, progress), RecordTally::default());
+    let mut heads: Vec<TraceHead> = Vec::new();
     while let Some((path, mut reader)) = joined.next_file()? {
         let mut bad_lines = BadLines::default();
         while let Some((_, mut record)) = reader.next_sound(&mut bad_lines)? {
@@ -156,7 +156,7 @@ pub(super) fn summary_with(
         }
         let warnings = reader.warnings().iter().map(Warning::to_string).collect();
         let (meta, end) = (reader.meta().clone(), reader.end().cloned());
-        heads.push(Head { path: path.display().to_string(), meta, end, warnings, bad_lines });
+        heads.push(TraceHead { path: path.display().to_string(), meta, end, warnings, bad_lines });
     }
     let bad = heads.iter().find_map(|head| Some((&head.path, head.bad_lines.first.first()?)));
     match bad.filter(|_| tally.records == 0) {
@@ -165,15 +165,15 @@ pub(super) fn summary_with(
     }
 }
 
-struct Head {
+struct TraceHead {
     path: String,
     meta: Meta,
-    end: Option<End>,
+    end: Option<CaptureEnd>,
     warnings: Vec<String>,
     bad_lines: BadLines,
 }
 
-impl Head {
+impl TraceHead {
     /// Merges the heads of several files; each warning names its file then.
     fn all(heads: Vec<Self>) -> Self {
         let names = heads.len() > 1;
@@ -205,20 +205,20 @@ impl Head {
 }
 
 #[derive(Default)]
-struct Tally {
+struct RecordTally {
     records: u64,
     requests: u64,
-    by: Features,
-    carrying: Counted,
-    tokens: [Counts; 3],
+    by: FeatureCounts,
+    carrying: FieldCounts,
+    tokens: [CountDistribution; 3],
     times: [Durations; 6],
-    prompts: Vec<(Option<Duration>, Prompt)>,
+    prompts: Vec<(Option<Duration>, PromptBlocks)>,
     intervals: Vec<(Duration, Duration)>,
 }
 
 /// Records by feature, each by its own type: to spell one for each record would take longer than to read it.
 #[derive(Default)]
-struct Features {
+struct FeatureCounts {
     endpoint: HashMap<Option<Endpoint>, u64>,
     model: HashMap<Option<String>, u64>,
     outcome: HashMap<Option<Outcome>, u64>,
@@ -227,7 +227,7 @@ struct Features {
     stream: HashMap<Option<bool>, u64>,
 }
 
-impl Features {
+impl FeatureCounts {
     fn count(&mut self, record: &Record) {
         count(&mut self.endpoint, &record.endpoint);
         count(&mut self.model, &record.model);
@@ -256,7 +256,7 @@ fn count<K: Clone + Eq + Hash>(counts: &mut HashMap<Option<K>, u64>, key: &Optio
     }
 }
 
-impl Tally {
+impl RecordTally {
     fn add(&mut self, record: Record) {
         self.records += 1;
         self.by.count(&record);
@@ -275,7 +275,7 @@ impl Tally {
         }
         if !record.block_hashes.is_empty() || record.prompt_hash.is_some() {
             let Record { block_hashes: blocks, prompt_tokens: tokens, prompt_hash: whole, .. } = record;
-            self.prompts.push((record.arrival, Prompt { blocks, tokens, whole }));
+            self.prompts.push((record.arrival, PromptBlocks { blocks, tokens, whole }));
         }
     }
 
@@ -301,8 +301,8 @@ impl Tally {
         meter::e2e(record).into_iter().for_each(|time| e2e.record(time));
     }
 
-    fn report(mut self, heads: Vec<Head>) -> (SummaryReport, Summarised) {
-        let Head { path, meta, end, warnings, bad_lines } = Head::all(heads);
+    fn report(mut self, heads: Vec<TraceHead>) -> (SummaryReport, Summarised) {
+        let TraceHead { path, meta, end, warnings, bad_lines } = TraceHead::all(heads);
         self.prompts.sort_by_key(|(arrival, _)| replay_key(*arrival));
         let [prompt, output, cached] = &self.tokens;
         let [first_event, ttft, itl, chunk_gap, tpot, e2e] = self.times.each_ref().map(Durations::summary);
@@ -317,7 +317,7 @@ impl Tally {
             duration_ms: span(&self.intervals),
             arrival_rate: arrival_rate(&self.intervals),
             by: self.by.breakdown(),
-            tokens: Tokens {
+            tokens: TokenSummary {
                 prompt_total: prompt.total(),
                 output_total: output.total(),
                 cached_total: cached.total(),
@@ -325,7 +325,7 @@ impl Tally {
                 output: output.summary(),
                 cached: cached.summary(),
             },
-            latencies: Latencies { first_event, ttft, itl, chunk_gap, tpot, e2e },
+            latencies: LatencySummary { first_event, ttft, itl, chunk_gap, tpot, e2e },
             sharing: (self.carrying.block_hashes > 0)
                 .then(|| sharing::measure(self.prompts.iter().map(|(_, prompt)| prompt))),
             carrying: self.carrying,

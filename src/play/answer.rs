@@ -9,14 +9,14 @@ use tokio::time::Instant;
 
 use crate::{
     api::{
-        CachedTokens, Opening, Piece, RequestTimes, StopReason, Usage,
-        answers::{Encoder, Form},
+        CachedTokens, ChoiceChunk, Opening, RequestTimes, StopReason, Usage,
+        answers::{Encoder, ResponseForm},
     },
     net::wire::EventBuffer,
     play::{
         engine::EngineRun,
         generate::{
-            choice::{Choice, Step},
+            choice::{ChoiceStep, OpenChoice},
             logprobs::SequenceLogprobs,
             parse::SequenceParser,
         },
@@ -28,8 +28,8 @@ use crate::{
 
 /// A choice with the parts of the answer about its prompt.
 #[derive(Debug)]
-pub(super) struct Sequence {
-    pub(super) choice: Choice,
+pub(super) struct AnswerSequence {
+    pub(super) choice: OpenChoice,
     pub(super) prompt: Arc<[u32]>,
     pub(super) prompt_tokens: u32,
     /// Text of the prompt, where a completion is to repeat it.
@@ -49,7 +49,7 @@ pub(super) struct Sequence {
     pub(super) metrics: ChoiceMetrics,
 }
 
-impl Sequence {
+impl AnswerSequence {
     /// Checks whether data about single tokens would reveal hidden text.
     fn hides_tokens(&self) -> bool {
         self.parser.as_ref().is_some_and(SequenceParser::hides_tokens)
@@ -81,10 +81,10 @@ pub(super) struct AnswerParts {
 
 /// All choices of an answer.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct AnswerStream {
     encoder: Encoder,
     parts: AnswerParts,
-    sequences: Vec<Sequence>,
+    sequences: Vec<AnswerSequence>,
     /// Choices that go on: when, after how many tokens, and which.
     waiting: BinaryHeap<Reverse<(Duration, u32, usize)>>,
     /// Events before the first token that were made: the roles of all choices, then what each repeats.
@@ -96,7 +96,7 @@ pub(super) struct Answer {
     /// True where the end was sent.
     closed: bool,
     /// The step that is being sent.
-    step: Step,
+    step: ChoiceStep,
     /// What it takes of the memory for answers.
     pub(super) memory: MemoryReservation,
     /// Its requests of a simulated engine, where there is one.
@@ -111,21 +111,21 @@ pub(super) struct Answer {
 
 /// Next step of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum AnswerStep {
     /// The next step of this choice.
     Step(usize),
     /// The end of the answer.
     Close,
 }
 
-impl Answer {
+impl AnswerStream {
     /// Checks whether the engine failed in the middle.
     pub(super) fn has_failed(&self) -> bool {
         self.failed
     }
 
-    pub(super) fn new(encoder: Encoder, parts: AnswerParts, sequences: Vec<Sequence>) -> Self {
-        let due = |(index, sequence): (usize, &Sequence)| {
+    pub(super) fn new(encoder: Encoder, parts: AnswerParts, sequences: Vec<AnswerSequence>) -> Self {
+        let due = |(index, sequence): (usize, &AnswerSequence)| {
             Some(Reverse((sequence.choice.next_due()?, sequence.produced, index)))
         };
         // An engine that failed before the first token has not sent the role either.
@@ -140,7 +140,7 @@ impl Answer {
             failed,
             aborted: None,
             closed: false,
-            step: Step::default(),
+            step: ChoiceStep::default(),
             memory: MemoryReservation::default(),
             run: None,
             emitted: None,
@@ -151,7 +151,7 @@ impl Answer {
     }
 
     /// Encodes it in another form than its own.
-    pub(super) fn set_form(&mut self, form: Form) {
+    pub(super) fn set_form(&mut self, form: ResponseForm) {
         self.encoder.set_form(form);
     }
 
@@ -162,20 +162,20 @@ impl Answer {
     }
 
     /// The next step and its deadline; `None` once all is sent. Choices whose steps are due together alternate.
-    pub(super) fn next_due(&self) -> Option<(Duration, Turn)> {
+    pub(super) fn next_due(&self) -> Option<(Duration, AnswerStep)> {
         if self.closed {
             return None;
         }
         if self.failed {
-            return Some((self.end(), Turn::Close));
+            return Some((self.end(), AnswerStep::Close));
         }
         if let Some(Reverse((due, _, index))) = self.waiting.peek() {
-            return Some((*due, Turn::Step(*index)));
+            return Some((*due, AnswerStep::Step(*index)));
         }
         if self.awaits() {
-            return Some((Duration::MAX, Turn::Close));
+            return Some((Duration::MAX, AnswerStep::Close));
         }
-        Some((self.end(), Turn::Close))
+        Some((self.end(), AnswerStep::Close))
     }
 
     /// End of the answer, where that was later than its last token.
@@ -205,19 +205,19 @@ impl Answer {
     }
 
     /// Makes a step or the end into events. Where there is much before the first token, only some of that.
-    pub(super) fn advance(&mut self, turn: Turn, now: Instant, events: &mut EventBuffer) {
+    pub(super) fn advance(&mut self, turn: AnswerStep, now: Instant, events: &mut EventBuffer) {
         if !self.open(events) {
             return;
         }
         match turn {
-            Turn::Step(index) => {
+            AnswerStep::Step(index) => {
                 let mut step = std::mem::take(&mut self.step);
                 if self.step(index, now, &mut step) {
                     self.put_event(index, &mut step, events);
                 }
                 self.step = step;
             }
-            Turn::Close => {
+            AnswerStep::Close => {
                 self.closed = true;
                 if self.failed {
                     self.encoder.fail(self.parts.failing_event.as_deref(), events);
@@ -237,7 +237,7 @@ impl Answer {
     }
 
     /// Steps the choice that [`next_due`](Self::next_due) named, if there is such a one.
-    fn step(&mut self, index: usize, now: Instant, step: &mut Step) -> bool {
+    fn step(&mut self, index: usize, now: Instant, step: &mut ChoiceStep) -> bool {
         let due = self.waiting.pop().map_or(Duration::ZERO, |Reverse((due, ..))| due);
         self.latest = self.latest.max(due);
         let Some(sequence) = self.sequences.get_mut(index) else { return false };
@@ -304,7 +304,7 @@ impl Answer {
     }
 
     /// Appends the event of a step; none where a parser holds its text back and its tokens were not asked for.
-    fn put_event(&mut self, index: usize, step: &mut Step, events: &mut EventBuffer) {
+    fn put_event(&mut self, index: usize, step: &mut ChoiceStep, events: &mut EventBuffer) {
         let echoed = self.echo(index);
         let Some(sequence) = self.sequences.get_mut(index) else { return };
         let was_opened = std::mem::replace(&mut sequence.opened, true);
@@ -321,7 +321,7 @@ impl Answer {
             return;
         }
         let has_prompt = !was_opened && (echoed.is_some() || self.parts.token_ids);
-        let piece = Piece {
+        let piece = ChoiceChunk {
             index: u32::try_from(index).unwrap_or(u32::MAX),
             text,
             delta: parsed.as_ref(),
@@ -350,7 +350,7 @@ impl Answer {
             prompt: self.parts.prompt_tokens,
             completion,
             cached: self.cached(is_body),
-            reasoning: self.sequences.iter().filter_map(Sequence::reasoning_tokens).reduce(u32::saturating_add),
+            reasoning: self.sequences.iter().filter_map(AnswerSequence::reasoning_tokens).reduce(u32::saturating_add),
             times: self.times(),
         }
     }

@@ -23,11 +23,11 @@ use crate::{
         },
         routes,
         selection::plan::engine_id,
-        state::State,
+        state::ServerState,
     },
     replay::{
         delivery::Clock,
-        player::{CassettePlayer, Decided, Decision, Generated, Received, ReplayedResponse, Unanswered},
+        player::{CassettePlayer, Decided, Decision, Generated, ReceivedRequest, ReplayedResponse, Unanswered},
     },
 };
 
@@ -35,7 +35,7 @@ use crate::{
 #[derive(Debug, Clone)]
 pub(super) struct Cassettes {
     pub(super) player: Arc<CassettePlayer>,
-    pub(super) state: Arc<State>,
+    pub(super) state: Arc<ServerState>,
 }
 
 impl Replay for Cassettes {
@@ -81,7 +81,7 @@ impl Cassettes {
     ///
     /// # Errors
     /// 503 where there is too little.
-    fn admit(&self, received: &Received) -> Result<Option<AdmissionPermit>, ApiError> {
+    fn admit(&self, received: &ReceivedRequest) -> Result<Option<AdmissionPermit>, ApiError> {
         let choices = received.choices();
         if choices == 0 {
             return Ok(None);
@@ -116,7 +116,7 @@ impl Cassettes {
 /// # Errors
 /// 503 where the engine has no room for more, 400 where the response takes too much memory.
 pub(super) fn response_metrics(
-    state: &State,
+    state: &ServerState,
     permit: AdmissionPermit,
     generated: &Generated,
     timing: RecordedTiming<'_>,

@@ -24,7 +24,7 @@ pub enum VllmVersion {
 
 /// One thing that is other in an object.
 #[derive(Debug, Clone, Copy)]
-enum Edit {
+enum DialectEdit {
     /// The field is not there.
     Drop(&'static str),
     /// The field is not there where it is null.
@@ -39,21 +39,21 @@ enum Edit {
     NullAtEnd(&'static str),
 }
 
-use Edit::{Drop, DropIfNull, EmptyListBefore, Null, NullAtEnd, NullIfZero};
+use DialectEdit::{Drop, DropIfNull, EmptyListBefore, Null, NullAtEnd, NullIfZero};
 
 /// An edit and the object that it is made in: keys from the outside, `*` for each item of a list.
-type Row = (&'static [&'static str], Edit);
+type DialectRow = (&'static [&'static str], DialectEdit);
 
 /// Differences of a version from the newest.
 #[derive(Debug)]
 pub(super) struct Dialect {
     pub(super) version: &'static str,
-    chat_body: &'static [Row],
-    chat_event: &'static [Row],
-    completion_body: &'static [Row],
-    completion_event: &'static [Row],
+    chat_body: &'static [DialectRow],
+    chat_event: &'static [DialectRow],
+    completion_body: &'static [DialectRow],
+    completion_event: &'static [DialectRow],
     /// The event of usage alone, which has no choices.
-    usage_event: &'static [Row],
+    usage_event: &'static [DialectRow],
     /// From where on an error's message is left out.
     cut_messages: &'static [&'static str],
     /// Paths that are not there.
@@ -217,11 +217,11 @@ impl Middleware for Reword {
     }
 }
 
-fn edit_all(answer: &mut Value, rows: &[Row]) {
+fn edit_all(answer: &mut Value, rows: &[DialectRow]) {
     rows.iter().for_each(|(path, edit)| edit_at(answer, path, *edit));
 }
 
-fn edit_at(value: &mut Value, path: &[&str], edit: Edit) {
+fn edit_at(value: &mut Value, path: &[&str], edit: DialectEdit) {
     match (path.split_first(), value) {
         (None, Value::Object(map)) => apply(map, edit),
         (Some((&"*", rest)), Value::Array(items)) => items.iter_mut().for_each(|item| edit_at(item, rest, edit)),
@@ -234,7 +234,7 @@ fn edit_at(value: &mut Value, path: &[&str], edit: Edit) {
     }
 }
 
-fn apply(map: &mut Map<String, Value>, edit: Edit) {
+fn apply(map: &mut Map<String, Value>, edit: DialectEdit) {
     match edit {
         Drop(name) => drop(map.shift_remove(name)),
         DropIfNull(name) => {

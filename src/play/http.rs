@@ -39,9 +39,9 @@ pub(super) async fn read_body(body: ResponseBody, limit: usize) -> Result<Bytes,
 }
 
 /// The text of a JSON answer.
-pub(super) struct Json(pub(super) String);
+pub(super) struct JsonText(pub(super) String);
 
-impl IntoResponse for Json {
+impl IntoResponse for JsonText {
     fn into_response(self) -> Response<ResponseBody> {
         json(StatusCode::OK, self.0, HeaderMap::new())
     }
@@ -54,17 +54,17 @@ pub(super) fn json(status: StatusCode, body: String, extra: HeaderMap) -> Respon
 
 /// A JSON answer that takes memory of that for answers until it is written.
 pub(super) fn held_json(body: String, memory: MemoryReservation, extra: HeaderMap) -> Response<ResponseBody> {
-    let body = if memory.counts() { Bytes::from_owner(Held { body, _memory: memory }) } else { body.into() };
+    let body = if memory.counts() { Bytes::from_owner(ReservedBody { body, _memory: memory }) } else { body.into() };
     full(StatusCode::OK, Some(JSON), body, extra)
 }
 
 /// A body and what it takes.
-struct Held {
+struct ReservedBody {
     body: String,
     _memory: MemoryReservation,
 }
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for ReservedBody {
     fn as_ref(&self) -> &[u8] {
         self.body.as_bytes()
     }

@@ -22,9 +22,9 @@ use crate::{
     },
     recording::{
         redaction,
-        trace::{self, BadLines, LoadedFile, Meta, Progress, RecordRef, Sources, Store, TokenizerId, TraceError},
+        trace::{self, BadLines, LoadProgress, LoadedFile, Meta, RecordRef, Sources, Store, TokenizerId, TraceError},
     },
-    replay::matching::{Keys, MatchBy, Matcher, Rules},
+    replay::matching::{Keys, MatchBy, MatchRules, Matcher},
     text::prompt::{BlockHasher, PromptError, Tokenizer},
 };
 
@@ -48,7 +48,7 @@ pub(super) struct LoadedTrace {
     /// Errors that are found by their requests.
     pub(super) errors: RecordedErrors,
     /// Patterns of secrets, which are not shown of requests and names.
-    pub(super) secrets: redaction::Rules,
+    pub(super) secrets: redaction::RedactionRules,
     pub(super) hasher: BlockHasher,
     /// The middle of its times; `None` where it has none.
     pub(super) pace: Option<TracePace>,
@@ -69,7 +69,7 @@ impl LoadedTrace {
 }
 
 /// Everything that was loaded.
-pub(super) struct Loaded {
+pub(super) struct LoadedSources {
     pub(super) replay: Option<Arc<LoadedTrace>>,
     pub(super) tokenizer: Tokenizer,
     pub(super) model: String,
@@ -83,7 +83,7 @@ pub(super) struct Loaded {
 ///
 /// # Errors
 /// A trace or tokenizer that cannot be read, or that do not belong together.
-pub(super) fn load(config: &Config) -> Result<Loaded, PlayError> {
+pub(super) fn load(config: &Config) -> Result<LoadedSources, PlayError> {
     let (name, mut records) = match &config.source {
         Source::Synthetic(_) => return without_trace(config),
         Source::BuiltIn => (builtin::TRACE_NAME.to_owned(), Store::from(&builtin::trace()?)),
@@ -136,14 +136,14 @@ pub(super) fn load(config: &Config) -> Result<Loaded, PlayError> {
     let replay =
         LoadedTrace { name, records, matcher, account, secrets, recordings, errors, hasher, pace, concurrency };
     let replay = Arc::new(replay);
-    Ok(Loaded { replay: Some(replay), tokenizer, model, recorded_models, max_model_len })
+    Ok(LoadedSources { replay: Some(replay), tokenizer, model, recorded_models, max_model_len })
 }
 
 /// Loads a server that makes all tokens up.
 ///
 /// # Errors
 /// A tokenizer that cannot be read, and lengths of a trace that there is not.
-fn without_trace(config: &Config) -> Result<Loaded, PlayError> {
+fn without_trace(config: &Config) -> Result<LoadedSources, PlayError> {
     if config.synthetic.output_tokens == Some(OutputTokens::Trace) {
         return Err(PlayError::NoLengths);
     }
@@ -154,7 +154,7 @@ fn without_trace(config: &Config) -> Result<Loaded, PlayError> {
     let tokenizer = for_model(tokenizer, config);
     let max_model_len = model_length(config, None, || DEFAULT_MODEL_LEN);
     let (model, recorded_models) = (tokenizer.name().to_owned(), Vec::new());
-    Ok(Loaded { replay: None, model, recorded_models, tokenizer, max_model_len })
+    Ok(LoadedSources { replay: None, model, recorded_models, tokenizer, max_model_len })
 }
 
 /// Prompt and output tokens that a request may have together: as configured, or as many as are usual and fit an engine's cache.
@@ -170,10 +170,10 @@ fn model_length(config: &Config, traced_block: Option<u32>, usual: impl FnOnce()
 }
 
 /// Rules of matching. Models count where several were recorded and are served under their recorded names.
-fn rules(config: &Config, recorded_models: &[String]) -> Rules {
+fn rules(config: &Config, recorded_models: &[String]) -> MatchRules {
     let is_recorded = |name: &String| recorded_models.contains(name);
     let by_model = recorded_models.len() > 1 && config.served_model_names.iter().all(is_recorded);
-    Rules {
+    MatchRules {
         order: config.order.clone(),
         least: config.min_match,
         on_exhausted: config.on_exhausted,
@@ -208,7 +208,7 @@ fn report_bad_lines(file: &LoadedFile, config: &Config) -> Result<(), TraceError
     Ok(())
 }
 
-fn load_files(sources: &Sources, progress: &Arc<Progress>) -> Result<Store, TraceError> {
+fn load_files(sources: &Sources, progress: &Arc<LoadProgress>) -> Result<Store, TraceError> {
     let start = Instant::now();
     let records = trace::load_all(sources, progress)?;
     let (took, json) = (start.elapsed(), progress.now().json);

@@ -112,9 +112,9 @@ pub(super) trait Replay: Clone + Send + 'static {
 
 /// The layer of a [`Replay`].
 #[derive(Debug, Clone)]
-pub(super) struct Before<R>(pub(super) R);
+pub(super) struct ReplayLayer<R>(pub(super) R);
 
-impl<R: Clone, S> Layer<S> for Before<R> {
+impl<R: Clone, S> Layer<S> for ReplayLayer<R> {
     type Service = Replaying<R, S>;
 
     fn layer(&self, inner: S) -> Replaying<R, S> {

@@ -50,12 +50,12 @@ use std::{future::Future, sync::Arc};
 use ::http::Request;
 use hyper::body::Incoming;
 
-use self::state::State;
+use self::state::ServerState;
 pub use crate::play::{
     dialect::VllmVersion,
     engine::{EngineConfig, EngineError, EngineTimes, KvEventsConfig, KvEventsError, KvRole, KvTransferConfig},
     error::PlayError,
-    fleet::{Fleet, Script, ScriptError},
+    fleet::{Fleet, FleetScript, ScriptError},
     front::{ApiKeys, Cors, ServerOptions},
     generate::{
         generation::{GenerationConfig, GenerationSource},
@@ -68,7 +68,7 @@ pub use crate::play::{
             AnswerOptions, Config, DEFAULT_BODY_LIMIT, DEFAULT_IDS, DEFAULT_MODEL_LEN, DEFAULT_RANDOM_TOKENS,
             Fingerprint, Source, Synthetic, TokenizerSource, Unmatched,
         },
-        example::Example,
+        example::ExampleRequest,
         load_tokenizer,
     },
 };
@@ -82,7 +82,7 @@ use crate::{
 /// A loaded replay server; [`Config`] has an example.
 #[derive(Debug, Clone)]
 pub struct Player {
-    state: Arc<State>,
+    state: Arc<ServerState>,
 }
 
 /// Contents of a player, for a start-up message.
@@ -103,7 +103,7 @@ pub struct Serving {
     /// Records of MCP servers in cassettes, by the name of the server.
     pub mcp: Vec<(String, usize)>,
     /// A request that a record answers, or any where tokens are made up; `None` where none is known.
-    pub example: Option<Example>,
+    pub example: Option<ExampleRequest>,
 }
 
 impl Player {
@@ -122,7 +122,7 @@ impl Player {
         if let Some(cassette_player) = config.cassette_player.as_ref().filter(|_| is_of_model) {
             cassette_player.count_with(loaded.tokenizer.clone());
         }
-        Ok(Self { state: Arc::new(State::new(config, loaded)?) })
+        Ok(Self { state: Arc::new(ServerState::new(config, loaded)?) })
     }
 
     /// The tokenizer in the binary.
@@ -145,7 +145,7 @@ impl Player {
             tokenizer: self.state.model.tokenizer.name().to_owned(),
             cassettes: cassette_player.map(|cassette_player| cassette_player.len()),
             mcp: cassette_player.map(|cassette_player| cassette_player.mcp().counts()).unwrap_or_default(),
-            example: Example::of(&self.state),
+            example: ExampleRequest::of(&self.state),
         }
     }
 

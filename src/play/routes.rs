@@ -26,12 +26,12 @@ use crate::{
         front::{SentPath, other_ending},
         http::{empty_with, json},
         load::adapters,
-        mcp::McpServers,
+        mcp::RecordedMcpServers,
         metrics::{NotServed, Watch},
-        middleware::{Before, Layered},
+        middleware::{Layered, ReplayLayer},
         rare::{
             derender, dev, pages,
-            render::{self, Family},
+            render::{self, RequestFamily},
             tokenizer_info, variants,
         },
         recorded::responses::count_unserved,
@@ -120,13 +120,17 @@ fn endpoints(player: &Player) -> Endpoints {
         .serve("/inference/v1/generate", variants::tokens)
         .serve("/inference/v1/abort_requests", dev::abort_tokens)
         .serve("/v1/chat/completions/render", |state, enabled, body| {
-            render::answer(state, enabled, body, Family::Of(Api::Chat))
+            render::answer(state, enabled, body, RequestFamily::Of(Api::Chat))
         })
         .serve("/v1/completions/render", |state, enabled, body| {
-            render::answer(state, enabled, body, Family::Of(Api::Completions))
+            render::answer(state, enabled, body, RequestFamily::Of(Api::Completions))
         })
-        .serve("/v1/messages/render", |state, enabled, body| render::answer(state, enabled, body, Family::Messages))
-        .serve("/v1/responses/render", |state, enabled, body| render::answer(state, enabled, body, Family::Responses))
+        .serve("/v1/messages/render", |state, enabled, body| {
+            render::answer(state, enabled, body, RequestFamily::Messages)
+        })
+        .serve("/v1/responses/render", |state, enabled, body| {
+            render::answer(state, enabled, body, RequestFamily::Responses)
+        })
         .serve("/v1/chat/completions/derender", |state, enabled, body| {
             derender::answer(state, enabled, body, Api::Chat)
         })
@@ -169,13 +173,13 @@ pub(super) fn router(player: &Player) -> Router {
         router = router.layer(Layered(Reword(dialect)));
     }
     if state.replay.as_ref().is_some_and(|replay| !replay.recordings.all().is_empty()) {
-        router = router.layer(Before(RecordedResponses(Arc::clone(state))));
+        router = router.layer(ReplayLayer(RecordedResponses(Arc::clone(state))));
     }
     if let Some(player) = &state.config.cassette_player {
-        router = router.layer(Before(Cassettes { player: Arc::clone(player), state: Arc::clone(state) }));
+        router = router.layer(ReplayLayer(Cassettes { player: Arc::clone(player), state: Arc::clone(state) }));
     }
     if let Some(service) = &state.mcp {
-        router = router.layer(Before(McpServers(Arc::clone(service))));
+        router = router.layer(ReplayLayer(RecordedMcpServers(Arc::clone(service))));
     }
     let mut router = router.with_state(player.clone());
     if let (Some(_), Admin::Here(access)) = (&state.engine, &state.config.admin) {

@@ -14,16 +14,16 @@ use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
-    api::{ApiError, RequestTemplates, Served, VocabularyLimits},
+    api::{ApiError, RequestTemplates, ServerProfile, VocabularyLimits},
     base::stats::Lateness,
     play::{
         Config, PlayError, Source, Synthetic, UnmatchedPace,
         engine::{Engine, EngineConfig, Slowdown},
         generate::samples::Samples,
-        load::{Loaded, LoadedTrace, adapters::Adapters, model::Model},
+        load::{LoadedSources, LoadedTrace, adapters::Adapters, model::Model},
         mcp::{McpAccess, McpService},
         metrics::Metrics,
-        rare::{dev::Development, response_store::Kept},
+        rare::{dev::Development, response_store::StoredResponses},
         request::{
             blocking::{DrawingPool, INLINE_BYTES},
             info,
@@ -39,7 +39,7 @@ use crate::{
 
 /// State that all requests share; nothing in it is locked across a wait.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct ServerState {
     pub(super) config: Config,
     pub(super) model: Arc<Model>,
     pub(super) adapters: Adapters,
@@ -52,7 +52,7 @@ pub(super) struct State {
     pub(super) lateness: Arc<Lateness>,
     pub(super) dev: Arc<Development>,
     /// The responses that are kept, where they are.
-    pub(super) kept: Option<Arc<Kept>>,
+    pub(super) kept: Option<Arc<StoredResponses>>,
     /// The simulated engine that answers pass through, where there is one.
     pub(super) engine: Option<Engine>,
     /// The MCP servers of its cassettes; `None` where it has none.
@@ -79,12 +79,12 @@ pub(super) struct Work {
     pub(super) memo: RequestCache,
 }
 
-impl State {
+impl ServerState {
     /// The state of a server before its first request.
     ///
     /// # Errors
     /// A chat template or a configuration of generation that cannot be read.
-    pub(super) fn new(config: Config, loaded: Loaded) -> Result<Self, PlayError> {
+    pub(super) fn new(config: Config, loaded: LoadedSources) -> Result<Self, PlayError> {
         let replay = loaded.replay.clone();
         let model = Arc::new(Model::new(&config, loaded)?);
         let place = ReplicaContext { replica: 0, slowdown: Arc::default(), lateness: Arc::default() };
@@ -205,8 +205,8 @@ impl State {
     }
 
     /// The limits that requests are validated with.
-    pub(super) fn served(&self) -> Served {
-        Served {
+    pub(super) fn served(&self) -> ServerProfile {
+        ServerProfile {
             templates: self.config.request_templates,
             finds_calls: self.model.parsers.formats.tools.is_some(),
             max_model_len: self.model.max_model_len,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use vllm_vcr::recording::redaction::{Shape, shapes};
+use vllm_vcr::recording::redaction::{SecretShape, shapes};
 
 const PAGE: &str = "docs/src/reference/secrets.md";
 
@@ -17,7 +17,7 @@ Names of fields, headers and parameters are in [Privacy](../guides/privacy.md#re
 
 #[test]
 fn the_page_of_secrets_is_current() {
-    let rows = shapes().map(|Shape { kind, what, is_personal }| {
+    let rows = shapes().map(|SecretShape { kind, what, is_personal }| {
         let flag = if is_personal {
             format!("`--redact all` or `--redact {kind}`")
         } else {

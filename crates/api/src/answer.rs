@@ -3,9 +3,9 @@
 use std::{borrow::Cow, sync::Arc};
 
 use super::{
-    answers::{Call, Choice, Part, words::Words},
-    escape::{Out, put_escaped, put_escaped_or_null, put_ids, put_number},
-    stream::{Head, StopReason, put_reason},
+    answers::{CallView, ChoicePart, ChoiceView, words::TextKind},
+    escape::{EscapeOutput, put_escaped, put_escaped_or_null, put_ids, put_number},
+    stream::{AnswerHead, StopReason, put_reason},
     usage::Usage,
 };
 
@@ -17,7 +17,7 @@ pub struct AnswerChoice {
     /// Role of the speaker in a chat; `None` for the assistant.
     pub role: Option<Arc<str>>,
     /// A chat's text taken apart, where the server parses it.
-    pub message: Option<Message>,
+    pub message: Option<AnswerMessage>,
     /// Why it ended.
     pub finish: String,
     /// The stop string or token that ended it.
@@ -36,21 +36,21 @@ pub struct AnswerChoice {
 
 impl AnswerChoice {
     /// The choice of a chat, as a reader of its body would have it.
-    pub(super) fn view(&self) -> Choice<'_> {
+    pub(super) fn view(&self) -> ChoiceView<'_> {
         let (reasoning, content) = self.texts();
-        let texts = [(Words::Reasoning, reasoning.unwrap_or_default()), (Words::Text, content.unwrap_or_default())];
+        let texts =
+            [(TextKind::Reasoning, reasoning.unwrap_or_default()), (TextKind::Text, content.unwrap_or_default())];
         let words = texts.into_iter().filter(|(_, text)| !text.is_empty());
-        let words = words.map(|(words, text)| Part::Words(words, text));
-        let calls = self
-            .calls()
-            .iter()
-            .map(|call| Part::Call(Call { id: &call.id, name: &call.name, arguments: Cow::Borrowed(&call.arguments) }));
+        let words = words.map(|(words, text)| ChoicePart::Words(words, text));
+        let calls = self.calls().iter().map(|call| {
+            ChoicePart::Call(CallView { id: &call.id, name: &call.name, arguments: Cow::Borrowed(&call.arguments) })
+        });
         let stop = match &self.stop_reason {
             StopReason::Text(stop) => Some(stop.as_str()),
             StopReason::Unnamed | StopReason::Token(_) => None,
         };
         let (role, finish_reason) = (self.role.as_deref(), Some(self.finish.as_str()));
-        Choice { role, parts: words.chain(calls).collect(), logprobs: None, finish_reason, stop }
+        ChoiceView { role, parts: words.chain(calls).collect(), logprobs: None, finish_reason, stop }
     }
 
     fn texts(&self) -> (Option<&str>, Option<&str>) {
@@ -67,7 +67,7 @@ impl AnswerChoice {
 
 /// The parts of a chat answer's text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Message {
+pub struct AnswerMessage {
     /// The content.
     pub content: Option<String>,
     /// The reasoning.
@@ -91,7 +91,12 @@ pub struct MessageCall {
 const REST: usize = 768;
 
 /// A chat answer. `prompt_text` where the client asked for it.
-pub(super) fn chat_body(head: &Head, choices: &[AnswerChoice], usage: &Usage, prompt_text: Option<&str>) -> String {
+pub(super) fn chat_body(
+    head: &AnswerHead,
+    choices: &[AnswerChoice],
+    usage: &Usage,
+    prompt_text: Option<&str>,
+) -> String {
     let mut out = opened(head, choices);
     for (index, choice) in (0..).zip(choices) {
         open_choice(&mut out, index);
@@ -112,7 +117,7 @@ pub(super) fn chat_body(head: &Head, choices: &[AnswerChoice], usage: &Usage, pr
     out
 }
 
-pub(super) fn completion_body(head: &Head, choices: &[AnswerChoice], usage: &Usage) -> String {
+pub(super) fn completion_body(head: &AnswerHead, choices: &[AnswerChoice], usage: &Usage) -> String {
     let mut out = opened(head, choices);
     for (index, choice) in (0..).zip(choices) {
         open_choice(&mut out, index);
@@ -130,7 +135,7 @@ pub(super) fn completion_body(head: &Head, choices: &[AnswerChoice], usage: &Usa
     out
 }
 
-fn opened(head: &Head, choices: &[AnswerChoice]) -> String {
+fn opened(head: &AnswerHead, choices: &[AnswerChoice]) -> String {
     let texts: usize = choices.iter().map(|choice| choice.text.len()).sum();
     let mut out = String::with_capacity(head.event_size() + texts + REST);
     head.put_full(&mut out);
@@ -155,7 +160,7 @@ fn put_choice(out: &mut String, choice: &AnswerChoice) {
 }
 
 /// Appends the message of a chat's choice.
-pub(super) fn put_message(out: &mut impl Out, choice: &AnswerChoice) {
+pub(super) fn put_message(out: &mut impl EscapeOutput, choice: &AnswerChoice) {
     let (reasoning, content) = choice.texts();
     out.put("{\"role\":");
     put_escaped(out, choice.role.as_deref().unwrap_or("assistant"));
@@ -172,7 +177,7 @@ pub(super) fn put_message(out: &mut impl Out, choice: &AnswerChoice) {
     out.put("}");
 }
 
-fn put_call(out: &mut impl Out, call: &MessageCall) {
+fn put_call(out: &mut impl EscapeOutput, call: &MessageCall) {
     out.put("{\"id\":");
     put_escaped(out, &call.id);
     out.put(",\"type\":\"function\",\"function\":{\"name\":");
@@ -182,7 +187,7 @@ fn put_call(out: &mut impl Out, call: &MessageCall) {
     out.put("}}");
 }
 
-fn put_tail(out: &mut String, head: &Head, usage: &Usage) {
+fn put_tail(out: &mut String, head: &AnswerHead, usage: &Usage) {
     out.put("],\"service_tier\":null,\"system_fingerprint\":");
     out.put(head.fingerprint.as_deref().unwrap_or("null"));
     out.put(",\"usage\":");

@@ -5,7 +5,7 @@
 use serde_json::{Map, Value};
 
 use super::{
-    Api, ApiError, GenerationRequest, Prompts,
+    Api, ApiError, GenerationInput, GenerationRequest,
     answers::put,
     json, python,
     schema::{
@@ -40,13 +40,13 @@ pub fn batch_request(body: &[u8]) -> Result<GenerationRequest, ApiError> {
     for conversation in conversations {
         body.insert("messages".to_owned(), conversation);
         let mut one = GenerationRequest::of(Api::Chat, body.clone())?;
-        if let Prompts::Chat(chat) = std::mem::replace(&mut one.prompts, Prompts::Batch(Vec::new())) {
+        if let GenerationInput::Chat(chat) = std::mem::replace(&mut one.prompts, GenerationInput::Batch(Vec::new())) {
             chats.push(chat);
         }
         whole = whole.or(Some(one));
     }
     let mut whole = whole.ok_or_else(|| ApiError::internal("Internal server error"))?;
-    whole.prompts = Prompts::Batch(chats);
+    whole.prompts = GenerationInput::Batch(chats);
     Ok(whole)
 }
 

@@ -8,9 +8,9 @@ use super::{UsageEvents, python, values};
 const FEW: usize = 16;
 
 /// A body that fits the schema: every value reads as its type, null and absent are one.
-pub(super) struct Body<'a>(pub(super) &'a Map<String, Value>);
+pub(super) struct ValidBody<'a>(pub(super) &'a Map<String, Value>);
 
-impl<'a> Body<'a> {
+impl<'a> ValidBody<'a> {
     pub(super) fn get(&self, name: &str) -> Option<&'a Value> {
         // Most of the names that are asked for are not there. Comparing them with the few that are is quicker than a hash.
         let found = if self.0.len() <= FEW {

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::{
-    body::{Body, ids},
+    body::{ValidBody, ids},
     error::ApiError,
     python,
 };
@@ -39,7 +39,7 @@ impl ChatPrompt {
             Some(Value::Array(items)) => Some(std::mem::take(items)),
             _ => None,
         });
-        let body = Body(map);
+        let body = ValidBody(map);
         let forwarded = body.get("kv_transfer_params").and_then(|params| params.get("prompt_token_ids"));
         Self {
             messages: messages.unwrap_or_default(),

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::{
-    body::Body,
+    body::ValidBody,
     error::ApiError,
     issues::{Issues, Loc},
     json, python,
@@ -157,7 +157,7 @@ pub fn abort_tokens(body: &[u8]) -> Result<Vec<String>, ApiError> {
 /// A body that does not fit.
 pub fn new_version(body: &[u8]) -> Result<String, ApiError> {
     let map = embedded(&[Field("new_version", Kind::Text, Required)], body)?;
-    Ok(Body(&map).text("new_version").unwrap_or_default())
+    Ok(ValidBody(&map).text("new_version").unwrap_or_default())
 }
 
 /// `/finish_weight_update`: the version that the weights have now, where it is given.
@@ -166,7 +166,7 @@ pub fn new_version(body: &[u8]) -> Result<String, ApiError> {
 /// A body that does not fit.
 pub fn finished_version(body: &[u8]) -> Result<Option<String>, ApiError> {
     let map = embedded(&[Field("weight_version", Kind::Text, Nullable)], body)?;
-    Ok(Body(&map).text("weight_version"))
+    Ok(ValidBody(&map).text("weight_version"))
 }
 
 /// `/init_weight_transfer_engine`: an object under `init_info`.

@@ -5,24 +5,24 @@
 use bytes::{BufMut, BytesMut};
 use serde::Serialize;
 
-pub(super) trait Out {
+pub(super) trait EscapeOutput {
     fn put(&mut self, text: &str);
 }
 
-impl Out for BytesMut {
+impl EscapeOutput for BytesMut {
     fn put(&mut self, text: &str) {
         self.put_slice(text.as_bytes());
     }
 }
 
-impl Out for String {
+impl EscapeOutput for String {
     fn put(&mut self, text: &str) {
         self.push_str(text);
     }
 }
 
 /// Appends a text with its quotes. Most texts have nothing to escape and are copied.
-pub(super) fn put_escaped(out: &mut impl Out, text: &str) {
+pub(super) fn put_escaped(out: &mut impl EscapeOutput, text: &str) {
     if text.bytes().all(is_plain) {
         out.put("\"");
         out.put(text);
@@ -40,7 +40,7 @@ pub(super) fn escaped(text: &str) -> String {
 }
 
 /// Appends a text, or null.
-pub(super) fn put_escaped_or_null(out: &mut impl Out, text: Option<&str>) {
+pub(super) fn put_escaped_or_null(out: &mut impl EscapeOutput, text: Option<&str>) {
     match text {
         Some(text) => put_escaped(out, text),
         None => out.put("null"),
@@ -48,7 +48,7 @@ pub(super) fn put_escaped_or_null(out: &mut impl Out, text: Option<&str>) {
 }
 
 /// Appends a list of ids, or null.
-pub(super) fn put_ids(out: &mut impl Out, ids: Option<&[u32]>) {
+pub(super) fn put_ids(out: &mut impl EscapeOutput, ids: Option<&[u32]>) {
     let Some(ids) = ids else { return out.put("null") };
     out.put("[");
     for (at, id) in ids.iter().enumerate() {
@@ -66,7 +66,7 @@ pub(super) fn put_json(out: &mut BytesMut, value: &impl Serialize) {
     serde_json::to_writer(out.writer(), value).expect("invariant: values of answers are JSON");
 }
 
-pub(super) fn put_number(out: &mut impl Out, number: u32) {
+pub(super) fn put_number(out: &mut impl EscapeOutput, number: u32) {
     out.put(itoa::Buffer::new().format(number));
 }
 

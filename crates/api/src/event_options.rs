@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::body::Body;
+use super::body::ValidBody;
 
 /// Options of KV events.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -18,10 +18,10 @@ impl EventOptions {
     /// Reads a body that was not checked.
     #[must_use]
     pub fn of_body(body: &Map<String, Value>) -> Self {
-        Self::read(&Body(body))
+        Self::read(&ValidBody(body))
     }
 
-    pub(super) fn read(body: &Body<'_>) -> Self {
+    pub(super) fn read(body: &ValidBody<'_>) -> Self {
         let extra = |name: &str| body.get("vllm_xargs")?.get(name)?.as_str().map(str::to_owned);
         Self {
             session_id: body.get("session_id").and_then(Value::as_str).map(str::to_owned),
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn the_body_names_its_session_before_the_header_and_the_arguments() {
-        let read = |body: Value| EventOptions::read(&Body(body.as_object().unwrap()));
+        let read = |body: Value| EventOptions::read(&ValidBody(body.as_object().unwrap()));
         let all = read(json!({"session_id": "a", "vllm_xargs": {"session_id": "c", "kv_cache_report_mode": "full"}}));
         assert_eq!((all.session_id(Some("b")).as_deref(), all.reports_cached_blocks), (Some("a"), true));
         let extra = read(json!({"session_id": "", "vllm_xargs": {"session_id": "c", "kv_cache_report_mode": 1}}));

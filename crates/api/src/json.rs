@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::{
     error::ApiError,
     issues::{Fault, Issues, Loc},
-    json_tree::Reading,
+    json_tree::TreeReading,
 };
 use net::wire::json_as_utf8;
 use text::python::{self, Build, SyntaxError};
@@ -26,11 +26,11 @@ const UNKNOWN: SyntaxError = SyntaxError { message: "Expecting value", at: 0 };
 /// # Errors
 /// When it is not JSON, with the position in characters.
 pub(super) fn read(body: &[u8]) -> Result<Option<Value>, ApiError> {
-    read_by(&Reading::new(false), body)
+    read_by(&TreeReading::new(false), body)
 }
 
 /// As [`read`], by a reading that bounds the values and may take the ids of a prompt apart.
-fn read_by(reading: &Reading, body: &[u8]) -> Result<Option<Value>, ApiError> {
+fn read_by(reading: &TreeReading, body: &[u8]) -> Result<Option<Value>, ApiError> {
     if body.is_empty() {
         return Ok(None);
     }
@@ -45,11 +45,11 @@ fn read_by(reading: &Reading, body: &[u8]) -> Result<Option<Value>, ApiError> {
 
 /// Reads a body that has to be an object.
 pub(super) fn object(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
-    object_by(&Reading::new(false), body)
+    object_by(&TreeReading::new(false), body)
 }
 
 /// As [`object`], by a reading that may take the ids of a prompt apart.
-pub(super) fn object_by(reading: &Reading, body: &[u8]) -> Result<Map<String, Value>, ApiError> {
+pub(super) fn object_by(reading: &TreeReading, body: &[u8]) -> Result<Map<String, Value>, ApiError> {
     match read_by(reading, body)? {
         Some(Value::Object(map)) => Ok(map),
         None | Some(Value::Null) => Err(missing_body()),
@@ -63,7 +63,7 @@ pub(super) fn missing_body() -> ApiError {
 }
 
 /// Constants that Python reads and others do not.
-fn leniently(body: &[u8], reading: &Reading) -> Result<Value, ApiError> {
+fn leniently(body: &[u8], reading: &TreeReading) -> Result<Value, ApiError> {
     let text = std::str::from_utf8(body).map_err(|_| ApiError::unreadable())?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut constants = Constants::default();

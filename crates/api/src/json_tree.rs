@@ -20,14 +20,14 @@ const OBJECT: usize = 6;
 
 /// What was found beside the tree of values.
 #[derive(Debug)]
-pub(super) struct Reading {
+pub(super) struct TreeReading {
     left: Cell<usize>,
     /// Ids of the prompts, where `prompt` is a list of ids or of such lists.
     ids: RefCell<Option<Vec<Arc<[u32]>>>>,
     takes_ids: bool,
 }
 
-impl Reading {
+impl TreeReading {
     pub(super) fn new(takes_ids: bool) -> Self {
         Self::of(MOST_VALUES, takes_ids)
     }
@@ -39,7 +39,7 @@ impl Reading {
     /// Reads a text. Where ids are taken, a list of one id stands for those of the field `prompt`, or an empty list for each of its lists.
     pub(super) fn read(&self, text: &[u8]) -> serde_json::Result<Value> {
         let mut reader = serde_json::Deserializer::from_slice(text);
-        let value = Tree { reading: self, is_top: self.takes_ids }.deserialize(&mut reader)?;
+        let value = TreeBuilder { reading: self, is_top: self.takes_ids }.deserialize(&mut reader)?;
         reader.end().map(|()| value)
     }
 
@@ -64,13 +64,13 @@ impl Reading {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Tree<'r> {
-    reading: &'r Reading,
+struct TreeBuilder<'r> {
+    reading: &'r TreeReading,
     /// True for the body itself, where ids are taken from it.
     is_top: bool,
 }
 
-impl<'de> DeserializeSeed<'de> for Tree<'_> {
+impl<'de> DeserializeSeed<'de> for TreeBuilder<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<Value, D::Error> {
@@ -79,7 +79,7 @@ impl<'de> DeserializeSeed<'de> for Tree<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Tree<'_> {
+impl<'de> Visitor<'de> for TreeBuilder<'_> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -123,12 +123,12 @@ impl<'de> Visitor<'de> for Tree<'_> {
         let mut map = Map::new();
         while let Some(name) = fields.next_key::<String>()? {
             let value = if self.is_top && name == "prompt" {
-                let prompt = fields.next_value_seed(Prompt(self.reading))?;
+                let prompt = fields.next_value_seed(PromptSeed(self.reading))?;
                 let (value, ids) = prompt.apart(self.reading)?;
                 *self.reading.ids.borrow_mut() = ids;
                 value
             } else {
-                fields.next_value_seed(Tree { is_top: false, ..self })?
+                fields.next_value_seed(TreeBuilder { is_top: false, ..self })?
             };
             map.insert(name, value);
         }
@@ -137,25 +137,29 @@ impl<'de> Visitor<'de> for Tree<'_> {
 }
 
 /// The rest of a list whose first items were read.
-fn values<'de, A: SeqAccess<'de>>(reading: &Reading, mut read: Vec<Value>, mut items: A) -> Result<Value, A::Error> {
-    while let Some(item) = items.next_element_seed(Tree { reading, is_top: false })? {
+fn values<'de, A: SeqAccess<'de>>(
+    reading: &TreeReading,
+    mut read: Vec<Value>,
+    mut items: A,
+) -> Result<Value, A::Error> {
+    while let Some(item) = items.next_element_seed(TreeBuilder { reading, is_top: false })? {
         read.push(item);
     }
     Ok(read.into())
 }
 
 /// A prompt, or an item of one.
-enum Item {
+enum PromptItem {
     Id(u32),
     Ids(Vec<u32>),
     Lists(Vec<Arc<[u32]>>),
     Other(Value),
 }
 
-impl Item {
+impl PromptItem {
     /// The value that stands for a prompt, and its ids.
     #[allow(clippy::type_complexity)] // a value, and what it stands for
-    fn apart<E: Error>(self, reading: &Reading) -> Result<(Value, Option<Vec<Arc<[u32]>>>), E> {
+    fn apart<E: Error>(self, reading: &TreeReading) -> Result<(Value, Option<Vec<Arc<[u32]>>>), E> {
         Ok(match self {
             Self::Ids(ids) if !ids.is_empty() => (vec![0].into(), Some(vec![ids.into()])),
             Self::Lists(lists) => (vec![Value::Array(Vec::new()); lists.len()].into(), Some(lists)),
@@ -163,7 +167,7 @@ impl Item {
         })
     }
 
-    fn value<E: Error>(self, reading: &Reading) -> Result<Value, E> {
+    fn value<E: Error>(self, reading: &TreeReading) -> Result<Value, E> {
         Ok(match self {
             Self::Id(id) => id.into(),
             Self::Ids(ids) => {
@@ -181,87 +185,87 @@ impl Item {
 }
 
 /// Reads an item; lists of ids within lists of lists are no such lists.
-struct Prompt<'r>(&'r Reading);
+struct PromptSeed<'r>(&'r TreeReading);
 
-impl<'de> DeserializeSeed<'de> for Prompt<'_> {
-    type Value = Item;
+impl<'de> DeserializeSeed<'de> for PromptSeed<'_> {
+    type Value = PromptItem;
 
-    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<Item, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<PromptItem, D::Error> {
         reader.deserialize_any(self)
     }
 }
 
-impl<'de> Prompt<'_> {
-    fn other<E: Error>(self, read: impl FnOnce(Tree<'_>) -> Result<Value, E>) -> Result<Item, E> {
+impl<'de> PromptSeed<'_> {
+    fn other<E: Error>(self, read: impl FnOnce(TreeBuilder<'_>) -> Result<Value, E>) -> Result<PromptItem, E> {
         self.0.count(1)?;
-        read(Tree { reading: self.0, is_top: false }).map(Item::Other)
+        read(TreeBuilder { reading: self.0, is_top: false }).map(PromptItem::Other)
     }
 
     /// A list of which the first items are values; `next` is one that was read after them.
-    fn mixed<A: SeqAccess<'de>>(self, first: Item, next: Item, items: A) -> Result<Item, A::Error> {
+    fn mixed<A: SeqAccess<'de>>(self, first: PromptItem, next: PromptItem, items: A) -> Result<PromptItem, A::Error> {
         let mut read = match first.value(self.0)? {
             Value::Array(read) => read,
             other => vec![other],
         };
         read.push(next.value(self.0)?);
-        values(self.0, read, items).map(Item::Other)
+        values(self.0, read, items).map(PromptItem::Other)
     }
 }
 
-impl<'de> Visitor<'de> for Prompt<'_> {
-    type Value = Item;
+impl<'de> Visitor<'de> for PromptSeed<'_> {
+    type Value = PromptItem;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("any JSON value")
     }
 
-    fn visit_unit<E: Error>(self) -> Result<Item, E> {
+    fn visit_unit<E: Error>(self) -> Result<PromptItem, E> {
         self.other(|tree| tree.visit_unit())
     }
 
-    fn visit_bool<E: Error>(self, flag: bool) -> Result<Item, E> {
+    fn visit_bool<E: Error>(self, flag: bool) -> Result<PromptItem, E> {
         self.other(|tree| tree.visit_bool(flag))
     }
 
-    fn visit_i64<E: Error>(self, number: i64) -> Result<Item, E> {
+    fn visit_i64<E: Error>(self, number: i64) -> Result<PromptItem, E> {
         self.other(|tree| tree.visit_i64(number))
     }
 
-    fn visit_u64<E: Error>(self, number: u64) -> Result<Item, E> {
+    fn visit_u64<E: Error>(self, number: u64) -> Result<PromptItem, E> {
         match u32::try_from(number) {
-            Ok(id) => Ok(Item::Id(id)),
+            Ok(id) => Ok(PromptItem::Id(id)),
             Err(_) => self.other(|tree| tree.visit_u64(number)),
         }
     }
 
-    fn visit_f64<E: Error>(self, number: f64) -> Result<Item, E> {
+    fn visit_f64<E: Error>(self, number: f64) -> Result<PromptItem, E> {
         self.other(|tree| tree.visit_f64(number))
     }
 
-    fn visit_str<E: Error>(self, text: &str) -> Result<Item, E> {
+    fn visit_str<E: Error>(self, text: &str) -> Result<PromptItem, E> {
         self.other(|tree| tree.visit_str(text))
     }
 
-    fn visit_string<E: Error>(self, text: String) -> Result<Item, E> {
+    fn visit_string<E: Error>(self, text: String) -> Result<PromptItem, E> {
         self.other(|tree| tree.visit_string(text))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<Item, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<PromptItem, A::Error> {
         self.other(|tree| tree.visit_map(fields))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Item, A::Error> {
-        let mut read = Item::Ids(Vec::new());
-        while let Some(item) = items.next_element_seed(Prompt(self.0))? {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<PromptItem, A::Error> {
+        let mut read = PromptItem::Ids(Vec::new());
+        while let Some(item) = items.next_element_seed(PromptSeed(self.0))? {
             match (&mut read, item) {
-                (Item::Ids(ids), Item::Id(id)) => ids.push(id),
-                (Item::Lists(lists), Item::Ids(ids)) => {
+                (PromptItem::Ids(ids), PromptItem::Id(id)) => ids.push(id),
+                (PromptItem::Lists(lists), PromptItem::Ids(ids)) => {
                     self.0.count(1)?;
                     lists.push(ids.into());
                 }
-                (Item::Ids(none), Item::Ids(ids)) if none.is_empty() => {
+                (PromptItem::Ids(none), PromptItem::Ids(ids)) if none.is_empty() => {
                     self.0.count(1)?;
-                    read = Item::Lists(vec![ids.into()]);
+                    read = PromptItem::Lists(vec![ids.into()]);
                 }
                 (_, item) => return self.mixed(read, item, items),
             }
@@ -277,14 +281,14 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> (Value, Option<Vec<Arc<[u32]>>>) {
-        let reading = Reading::new(true);
+        let reading = TreeReading::new(true);
         let value = reading.read(text.as_bytes()).unwrap();
         (value, reading.into_ids())
     }
 
     #[test]
     fn ids_of_a_prompt_are_no_values() {
-        let reading = Reading::of(10, true);
+        let reading = TreeReading::of(10, true);
         let many = format!(r#"{{"prompt": [{}1], "n": 1}}"#, "1,".repeat(100_000));
         assert_eq!(reading.read(many.as_bytes()).unwrap(), json!({"prompt": [0], "n": 1}));
         assert_eq!(reading.into_ids().unwrap()[0].len(), 100_001);
@@ -292,7 +296,7 @@ mod tests {
         assert_eq!(value, json!({"prompt": [[], [], []]}));
         assert_eq!(ids.unwrap(), [vec![1, 2], vec![], vec![u32::MAX]].map(Arc::from));
         let lists = format!(r#"{{"prompt": [{}[]]}}"#, "[],".repeat(100));
-        assert!(Reading::of(50, true).read(lists.as_bytes()).is_err(), "lists are values");
+        assert!(TreeReading::of(50, true).read(lists.as_bytes()).is_err(), "lists are values");
     }
 
     #[test]
@@ -318,7 +322,7 @@ mod tests {
         assert_eq!(read(twice), (json!({"prompt": "x"}), None));
         let list = json!([1, {"prompt": [1]}]);
         assert_eq!(read(&list.to_string()), (list, None));
-        let chat = Reading::new(false);
+        let chat = TreeReading::new(false);
         assert_eq!(chat.read(br#"{"prompt": [1, 2]}"#).unwrap(), json!({"prompt": [1, 2]}));
     }
 
@@ -330,11 +334,11 @@ mod tests {
             (r#"{"prompt": [1, 2, "x"]}"#, 9),
             (r#"{"prompt": [[1, 2], [3], {}]}"#, 17),
         ] {
-            let reading = Reading::of(most + 1, true);
+            let reading = TreeReading::of(most + 1, true);
             assert!(reading.read(text.as_bytes()).is_ok() && reading.too_many().is_none(), "{text}");
-            let reading = Reading::of(most - 1, true);
+            let reading = TreeReading::of(most - 1, true);
             assert!(reading.read(text.as_bytes()).is_err() && reading.too_many().is_some(), "{text}");
         }
-        assert!(Reading::new(true).read(b"[1] x").is_err());
+        assert!(TreeReading::new(true).read(b"[1] x").is_err());
     }
 }

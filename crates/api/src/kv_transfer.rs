@@ -6,7 +6,7 @@
 
 use serde_json::Value;
 
-use super::{body::Body, python::truthy};
+use super::{body::ValidBody, python::truthy};
 
 /// Most bytes of a name or an id.
 const LONGEST: usize = 1024;
@@ -41,7 +41,7 @@ pub struct RemotePrefill {
 }
 
 impl KvTransferParams {
-    pub(super) fn read(body: &Body<'_>) -> Option<Self> {
+    pub(super) fn read(body: &ValidBody<'_>) -> Option<Self> {
         let params = body.get("kv_transfer_params")?.as_object().filter(|params| !params.is_empty())?;
         let field = |name: &str| params.get(name);
         let (sends, receives) = (truthy(field("do_remote_decode")), truthy(field("do_remote_prefill")));
@@ -80,7 +80,7 @@ mod tests {
 
     fn read(params: &Value) -> Option<KvTransferParams> {
         let body = json!({"kv_transfer_params": params});
-        KvTransferParams::read(&Body(body.as_object().unwrap()))
+        KvTransferParams::read(&ValidBody(body.as_object().unwrap()))
     }
 
     #[test]

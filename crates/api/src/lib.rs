@@ -70,7 +70,7 @@ pub enum UsageEvents {
     EveryEvent,
 }
 
-pub use answer::{AnswerChoice, Message, MessageCall};
+pub use answer::{AnswerChoice, AnswerMessage, MessageCall};
 pub use batch::{batch_body, batch_request};
 pub use conversation::{ChatPrompt, RequestTemplates, template_kwargs};
 pub use endpoints::Endpoint;
@@ -78,17 +78,17 @@ pub use error::{ApiError, RecordedError};
 pub use event_options::EventOptions;
 pub use kv_transfer::{KvTransferParams, RemotePrefill};
 pub use logprobs::{
-    Digits, LogprobsAsked, Position, Scored, Spelling, WholeLogprobs, chat_logprobs, completion_logprobs,
+    CandidateToken, Digits, LogprobsAsked, Position, Spelling, WholeLogprobs, chat_logprobs, completion_logprobs,
     prompt_logprobs,
 };
 pub use query::Query;
-pub use request::{GenerationRequest, MaxTokens, PromptInput, Prompts, Served, invocation};
+pub use request::{GenerationInput, GenerationRequest, MaxTokens, PromptInput, ServerProfile, invocation};
 pub use request_metrics::RequestTimes;
-pub use stream::{AnswerNames, Head, Opening, Piece, StopReason};
+pub use stream::{AnswerHead, AnswerNames, ChoiceChunk, Opening, StopReason};
 pub use stream_end::{DONE, ends_response, ends_stream, is_last_event_type};
 pub use structured::Constraint;
 pub use tokenize::{DetokenizeRequest, TokenizeInput, TokenizeRequest, TokenizeResponse};
 pub use tool_choice::ToolUse;
-pub use truncation::{Side, Truncation};
+pub use truncation::{Truncation, TruncationSide};
 pub use usage::{CacheUse, CachedTokens, Usage};
 pub use vocabulary::VocabularyLimits;

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 
 use super::{
     Api,
-    body::Body,
+    body::ValidBody,
     escape::{put_escaped, put_number},
     python,
 };
@@ -42,7 +42,7 @@ pub enum Spelling {
 
 impl LogprobsAsked {
     /// `-1`, the whole vocabulary, is refused before it is counted.
-    pub(super) fn read(api: Api, body: &Body<'_>) -> Self {
+    pub(super) fn read(api: Api, body: &ValidBody<'_>) -> Self {
         let count = |name: &str| body.int(name).map(|count| usize::try_from(count).unwrap_or(0));
         let (sample, beside) = match api {
             Api::Chat => {
@@ -82,7 +82,7 @@ impl Digits {
 
 /// A token that could have been, and how likely it was.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Scored {
+pub struct CandidateToken {
     /// Its id.
     pub id: u32,
     /// Its text; empty where it only completes a character later.
@@ -93,7 +93,7 @@ pub struct Scored {
     pub rank: u32,
 }
 
-impl Scored {
+impl CandidateToken {
     fn spelled(&self, spelling: Spelling) -> Cow<'_, str> {
         match spelling {
             Spelling::Text => Cow::Borrowed(&self.text),
@@ -114,7 +114,7 @@ pub struct Position {
     /// Its text.
     pub text: String,
     /// The token first, then the others; empty at a prompt's first token, of which nothing is known.
-    pub scored: Vec<Scored>,
+    pub scored: Vec<CandidateToken>,
 }
 
 /// The log probabilities of a chat at these positions.
@@ -131,7 +131,7 @@ pub fn chat_logprobs(positions: &[Position], asked: &LogprobsAsked, digits: Digi
 fn put_chat_position(out: &mut String, position: &Position, asked: &LogprobsAsked, digits: Digits) {
     let taken = position.scored.first();
     let token = taken.map_or(Cow::Borrowed(position.text.as_str()), |taken| taken.spelled(asked.spelling));
-    let value = taken.map_or(LEAST, Scored::value);
+    let value = taken.map_or(LEAST, CandidateToken::value);
     put_token(out, (&token, value), position.text.as_bytes(), digits);
     out.push_str(",\"top_logprobs\":[");
     for (at, scored) in position.scored.iter().take(shown_count(asked, 0)).enumerate() {
@@ -312,7 +312,7 @@ mod tests {
     fn position(id: u32, text: &str, scored: &[(u32, &str, f32, u32)]) -> Position {
         let scored = scored
             .iter()
-            .map(|(id, text, logprob, rank)| Scored {
+            .map(|(id, text, logprob, rank)| CandidateToken {
                 id: *id,
                 text: (*text).to_owned(),
                 logprob: f64::from(*logprob),

@@ -1,7 +1,7 @@
 //! Requests that load and unload LoRA adapters, judged in the engine's words.
 
 use super::{
-    body::Body,
+    body::ValidBody,
     error::ApiError,
     schema::{
         self, Field, Kind,
@@ -44,7 +44,7 @@ impl LoadAdapter {
     /// Not JSON, not an object, or with fields of other types.
     pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
         let map = schema::read(&LOAD, body)?;
-        let body = Body(&map);
+        let body = ValidBody(&map);
         let text = |name: &str| body.text(name).unwrap_or_default();
         let load_inplace = body.flag("load_inplace", false);
         Ok(Self { lora_name: text("lora_name"), lora_path: text("lora_path"), load_inplace })
@@ -58,6 +58,6 @@ impl UnloadAdapter {
     /// Not JSON, not an object, or with fields of other types.
     pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
         let map = schema::read(&UNLOAD, body)?;
-        Ok(Self { lora_name: Body(&map).text("lora_name").unwrap_or_default() })
+        Ok(Self { lora_name: ValidBody(&map).text("lora_name").unwrap_or_default() })
     }
 }

@@ -10,14 +10,14 @@ use serde_json::{Map, Value};
 
 use super::{
     Api, UsageEvents,
-    body::{Body, ids},
+    body::{ValidBody, ids},
     conversation::{ChatPrompt, RequestTemplates},
     error::ApiError,
     event_options::EventOptions,
     fields,
     issues::{Issues, Loc},
     json,
-    json_tree::Reading,
+    json_tree::TreeReading,
     kv_transfer::KvTransferParams,
     logprobs::LogprobsAsked,
     messages, rules,
@@ -41,7 +41,7 @@ macro_rules! request {
         pub struct $name { $($(#[$field_meta])* $visibility $field: $type,)* }
 
         impl $name {
-            fn read($api: Api, $body: &Body<'_>) -> Self {
+            fn read($api: Api, $body: &ValidBody<'_>) -> Self {
                 Self { $($field: $read,)* }
             }
         }
@@ -57,7 +57,7 @@ request! {
         /// The model that was asked for; the engine takes its own where none is named.
         pub model: Option<String> = body.text("model"),
         /// Input to continue.
-        pub prompts: Prompts = Prompts::Completion(Vec::new()),
+        pub prompts: GenerationInput = GenerationInput::Completion(Vec::new()),
         /// Choices per prompt.
         pub choices: u32 = body.int("n").and_then(|n| u32::try_from(n).ok()).unwrap_or(1),
         /// Output tokens before end-of-sequence, stop tokens and stop strings count.
@@ -126,7 +126,7 @@ request! {
 
 /// Input to continue.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Prompts {
+pub enum GenerationInput {
     /// A conversation.
     Chat(ChatPrompt),
     /// Several conversations, a choice for each.
@@ -135,7 +135,7 @@ pub enum Prompts {
     Completion(Vec<PromptInput>),
 }
 
-impl Prompts {
+impl GenerationInput {
     /// Returns their number.
     #[must_use]
     pub fn count(&self) -> usize {
@@ -149,7 +149,7 @@ impl Prompts {
 
 /// The server that a request is judged for.
 #[derive(Debug, Clone, Copy)]
-pub struct Served {
+pub struct ServerProfile {
     /// True where requests may bring templates.
     pub templates: RequestTemplates,
     /// True where tool calls are found.
@@ -173,10 +173,10 @@ impl GenerationRequest {
     /// # Errors
     /// What the engine would answer: not JSON, not an object, a broken rule, a field of another type.
     pub fn parse(api: Api, body: &[u8]) -> Result<Self, ApiError> {
-        let reading = Reading::new(api == Api::Completions);
+        let reading = TreeReading::new(api == Api::Completions);
         let mut request = Self::of(api, json::object_by(&reading, body)?)?;
         if let Some(prompts) = reading.into_ids() {
-            request.prompts = Prompts::Completion(prompts.into_iter().map(PromptInput::Ids).collect());
+            request.prompts = GenerationInput::Completion(prompts.into_iter().map(PromptInput::Ids).collect());
         }
         Ok(request)
     }
@@ -232,10 +232,10 @@ impl GenerationRequest {
     }
 
     fn take(api: Api, mut map: Map<String, Value>) -> Self {
-        let mut request = Self::read(api, &Body(&map));
+        let mut request = Self::read(api, &ValidBody(&map));
         request.prompts = match api {
-            Api::Chat => Prompts::Chat(ChatPrompt::take(&mut map)),
-            Api::Completions => Prompts::Completion(completion_prompts(map.get_mut("prompt").map(Value::take))),
+            Api::Chat => GenerationInput::Chat(ChatPrompt::take(&mut map)),
+            Api::Completions => GenerationInput::Completion(completion_prompts(map.get_mut("prompt").map(Value::take))),
         };
         request
     }
@@ -251,12 +251,12 @@ impl GenerationRequest {
     ///
     /// # Errors
     /// 400 for one that does not fit. The model's name is judged before.
-    pub fn check_served(&self, served: Served) -> Result<(), ApiError> {
-        let Served { templates, finds_calls, max_model_len } = served;
+    pub fn check_served(&self, served: ServerProfile) -> Result<(), ApiError> {
+        let ServerProfile { templates, finds_calls, max_model_len } = served;
         if !self.takes_any_tools {
             self.tools.check(finds_calls)?;
         }
-        if let Prompts::Chat(chat) = &self.prompts {
+        if let GenerationInput::Chat(chat) = &self.prompts {
             chat.check_template(templates)?;
         }
         if let Some((name, count)) = self.max_tokens.filter(|(_, count)| *count > i128::from(max_model_len)) {
@@ -268,14 +268,14 @@ impl GenerationRequest {
         self.truncation.map_or(Ok(()), |truncation| truncation.check(max_model_len))?;
         self.unserved.check()?;
         match &self.prompts {
-            Prompts::Chat(chat) => chat.check_conversation(),
-            Prompts::Completion(prompts) if prompts.is_empty() => {
+            GenerationInput::Chat(chat) => chat.check_conversation(),
+            GenerationInput::Completion(prompts) if prompts.is_empty() => {
                 Err(ApiError::bad_request("You must pass at least one prompt"))
             }
-            Prompts::Completion(_) if self.stream && self.sampling.is_beam_search => {
+            GenerationInput::Completion(_) if self.stream && self.sampling.is_beam_search => {
                 Err(ApiError::bad_request("Streaming is not currently supported with beam search"))
             }
-            Prompts::Batch(_) | Prompts::Completion(_) => Ok(()),
+            GenerationInput::Batch(_) | GenerationInput::Completion(_) => Ok(()),
         }
     }
 
@@ -339,7 +339,7 @@ fn check_late(api: Api, map: &Map<String, Value>) -> Result<(), ApiError> {
     }
 }
 
-fn max_tokens(api: Api, body: &Body<'_>) -> Option<(&'static str, i128)> {
+fn max_tokens(api: Api, body: &ValidBody<'_>) -> Option<(&'static str, i128)> {
     match api {
         Api::Chat => ["max_completion_tokens", "max_tokens"]
             .into_iter()

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::{body::Body, error::ApiError, python};
+use super::{body::ValidBody, error::ApiError, python};
 
 /// Below this temperature nothing is drawn.
 const GREEDY: f64 = 1e-5;
@@ -37,7 +37,7 @@ pub(super) struct Sampling {
 }
 
 impl Sampling {
-    pub(super) fn read(body: &Body<'_>) -> Self {
+    pub(super) fn read(body: &ValidBody<'_>) -> Self {
         let is_id = |key: &str| python::int(key).is_some();
         let words = body.get("bad_words").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
         let mut known = HashSet::new();

@@ -69,13 +69,13 @@ pub(super) enum Kind {
 }
 
 /// Finds what is wrong with an object whose fields fit.
-type Condition = fn(&Map<String, Value>) -> Option<String>;
+type ObjectCondition = fn(&Map<String, Value>) -> Option<String>;
 
 /// The fields of an object and a condition on the whole.
 #[derive(Debug)]
 pub(super) struct Object {
     pub(super) fields: &'static [Field],
-    pub(super) condition: Option<Condition>,
+    pub(super) condition: Option<ObjectCondition>,
 }
 
 /// An object on the whole of which there is no condition.

@@ -8,7 +8,7 @@ use bytes::BytesMut;
 
 use super::{
     Api, UsageEvents,
-    escape::{Out, escaped, put_escaped, put_escaped_or_null, put_ids, put_json, put_number},
+    escape::{EscapeOutput, escaped, put_escaped, put_escaped_or_null, put_ids, put_json, put_number},
     usage::Usage,
 };
 use text::parsers::Delta;
@@ -22,7 +22,7 @@ pub(super) const DONE: &[u8] = b"data: [DONE]\n\n";
 
 /// Fields that are constant over one answer.
 #[derive(Debug, Clone)]
-pub struct Head {
+pub struct AnswerHead {
     pub(super) api: Api,
     pub(super) usage_events: UsageEvents,
     pub(super) id: String,
@@ -59,7 +59,7 @@ pub enum StopReason {
 
 /// One event's worth of one choice.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Piece<'a> {
+pub struct ChoiceChunk<'a> {
     /// Index of the choice.
     pub index: u32,
     /// New text; may be empty.
@@ -91,7 +91,7 @@ pub struct Opening<'a> {
     pub usage: Usage,
 }
 
-impl Head {
+impl AnswerHead {
     /// The head of an answer that was `created` that many seconds after 1970.
     #[must_use]
     pub fn new(api: Api, names: &AnswerNames<'_>, created: u64, usage_events: UsageEvents) -> Self {
@@ -125,7 +125,7 @@ impl Head {
         })
     }
 
-    fn put_start(&self, out: &mut impl Out, object: &str) {
+    fn put_start(&self, out: &mut impl EscapeOutput, object: &str) {
         out.put("{\"id\":");
         put_escaped(out, &self.id);
         out.put(",\"object\":\"");
@@ -138,7 +138,7 @@ impl Head {
     }
 
     /// Appends all that comes before a body's choices.
-    pub(super) fn put_full(&self, out: &mut impl Out) {
+    pub(super) fn put_full(&self, out: &mut impl EscapeOutput) {
         let object = match self.api {
             Api::Chat => "chat.completion",
             Api::Completions => "text_completion",
@@ -180,7 +180,7 @@ impl Head {
     }
 
     /// Appends an event that carries tokens.
-    pub fn put_piece(&self, out: &mut BytesMut, piece: &Piece<'_>) {
+    pub fn put_piece(&self, out: &mut BytesMut, piece: &ChoiceChunk<'_>) {
         self.open(out, piece.index);
         match self.api {
             Api::Chat => put_chat(out, piece),
@@ -239,7 +239,7 @@ impl Head {
     }
 }
 
-fn put_chat(out: &mut BytesMut, piece: &Piece<'_>) {
+fn put_chat(out: &mut BytesMut, piece: &ChoiceChunk<'_>) {
     match piece.delta {
         Some(delta) => {
             out.put(",\"delta\":");
@@ -260,7 +260,7 @@ fn put_chat(out: &mut BytesMut, piece: &Piece<'_>) {
     out.put("}]");
 }
 
-fn put_completion(out: &mut BytesMut, piece: &Piece<'_>) {
+fn put_completion(out: &mut BytesMut, piece: &ChoiceChunk<'_>) {
     out.put(",\"text\":");
     put_escaped(out, piece.text);
     put_finish(out, piece, "null,\"stop_reason\":null");
@@ -272,7 +272,7 @@ fn put_completion(out: &mut BytesMut, piece: &Piece<'_>) {
 }
 
 /// Writes log probabilities and the end of a choice; `unfinished` where it goes on.
-fn put_finish(out: &mut BytesMut, piece: &Piece<'_>, unfinished: &str) {
+fn put_finish(out: &mut BytesMut, piece: &ChoiceChunk<'_>, unfinished: &str) {
     out.put(",\"logprobs\":");
     out.put(piece.logprobs.unwrap_or("null"));
     out.put(",\"finish_reason\":");
@@ -286,7 +286,7 @@ fn put_finish(out: &mut BytesMut, piece: &Piece<'_>, unfinished: &str) {
     }
 }
 
-pub(super) fn put_reason(out: &mut impl Out, reason: &StopReason) {
+pub(super) fn put_reason(out: &mut impl EscapeOutput, reason: &StopReason) {
     match reason {
         StopReason::Unnamed => out.put("null"),
         StopReason::Text(text) => put_escaped(out, text),

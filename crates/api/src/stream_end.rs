@@ -23,12 +23,12 @@ pub fn ends_response(kind: &str) -> bool {
 #[must_use]
 pub fn ends_stream(data: &[u8]) -> bool {
     #[derive(Deserialize)]
-    struct Typed<'a> {
+    struct TypedEvent<'a> {
         #[serde(rename = "type", borrow)]
         kind: Cow<'a, str>,
     }
     data == DONE.as_bytes()
-        || serde_json::from_slice::<Typed<'_>>(data).is_ok_and(|event| is_last_event_type(&event.kind))
+        || serde_json::from_slice::<TypedEvent<'_>>(data).is_ok_and(|event| is_last_event_type(&event.kind))
 }
 
 #[cfg(test)]

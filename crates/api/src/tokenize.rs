@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{
-    body::Body,
+    body::ValidBody,
     conversation::ChatPrompt,
     error::ApiError,
     fields,
@@ -58,7 +58,7 @@ impl TokenizeRequest {
             return Err(ApiError::bad_request(message));
         }
         let is_chat = schema::takes(&CHAT, &map);
-        let body = Body(&map);
+        let body = ValidBody(&map);
         let read = Self {
             model: body.text("model"),
             add_special_tokens: body.flag("add_special_tokens", !is_chat),
@@ -141,7 +141,7 @@ impl DetokenizeRequest {
     /// Not JSON, not an object, or not with a list `tokens` of ids; ids of more than 32 bits.
     pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
         let map = schema::read(&TOKENS, body)?;
-        let body = Body(&map);
+        let body = ValidBody(&map);
         let is_narrow = |id: &Value| values::int(id).is_ok_and(|id| u32::try_from(id).is_ok());
         if !map.get("tokens").and_then(Value::as_array).is_none_or(|ids| ids.iter().all(is_narrow)) {
             return Err(ApiError::bad_request("number too large to fit in target type"));

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{body::Body, error::ApiError};
+use super::{body::ValidBody, error::ApiError};
 use text::parsers::ToolChoice;
 
 /// Tool calls as a chat request asks for them.
@@ -17,7 +17,7 @@ pub struct ToolUse {
 impl ToolUse {
     /// Reads a body that the rules have passed. Tools without a choice are called as the model likes; an explicit null is
     /// no choice.
-    pub(super) fn read(body: &Body<'_>) -> Self {
+    pub(super) fn read(body: &ValidBody<'_>) -> Self {
         let has_tools = body.get("tools").and_then(Value::as_array).is_some_and(|tools| !tools.is_empty());
         let choice = match body.0.get("tool_choice") {
             None if has_tools => ToolChoice::Auto,

@@ -2,11 +2,11 @@
 //!
 //! Deviation: special tokens that the tokenizer puts around a prompt are cut like any others.
 
-use super::{body::Body, error::ApiError};
+use super::{body::ValidBody, error::ApiError};
 
 /// The side that is cut off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
+pub enum TruncationSide {
     /// The last tokens are kept: the engine's default.
     Left,
     /// The first tokens are kept.
@@ -19,18 +19,18 @@ pub struct Truncation {
     /// Tokens to keep; `None` for as many as fit (`-1`).
     most: Option<i64>,
     /// The side the request named.
-    named: Option<Side>,
+    named: Option<TruncationSide>,
     /// True where one token is left for an answer where as many are kept as fit.
     leaves_room: bool,
 }
 
 impl Truncation {
     /// `None` where nothing is to be cut.
-    pub(super) fn read(body: &Body<'_>, asked_tokens: Option<i128>) -> Option<Self> {
+    pub(super) fn read(body: &ValidBody<'_>, asked_tokens: Option<i128>) -> Option<Self> {
         let most = body.int("truncate_prompt_tokens")?;
         let named = match body.text("truncation_side").as_deref() {
-            Some("left") => Some(Side::Left),
-            Some("right") => Some(Side::Right),
+            Some("left") => Some(TruncationSide::Left),
+            Some("right") => Some(TruncationSide::Right),
             _ => None,
         };
         let leaves_room = asked_tokens.is_some_and(|asked| asked != 0);
@@ -54,8 +54,8 @@ impl Truncation {
         let cut = |chars: usize| text.char_indices().nth(chars).map_or(text.len(), |(at, _)| at);
         match self.named {
             None => text,
-            Some(Side::Right) => text.get(..cut(most_chars)).unwrap_or(text),
-            Some(Side::Left) => {
+            Some(TruncationSide::Right) => text.get(..cut(most_chars)).unwrap_or(text),
+            Some(TruncationSide::Left) => {
                 let skipped = text.chars().count().saturating_sub(most_chars);
                 text.get(cut(skipped)..).unwrap_or(text)
             }
@@ -66,9 +66,9 @@ impl Truncation {
     pub fn apply(self, ids: &mut Vec<u32>, max_model_len: u32) {
         let room = i64::from(max_model_len).saturating_sub(i64::from(self.leaves_room)).max(0);
         let kept = usize::try_from(self.most.unwrap_or(room)).unwrap_or(usize::MAX);
-        match self.named.unwrap_or(Side::Left) {
-            Side::Left => drop(ids.drain(..ids.len().saturating_sub(kept))),
-            Side::Right => ids.truncate(kept),
+        match self.named.unwrap_or(TruncationSide::Left) {
+            TruncationSide::Left => drop(ids.drain(..ids.len().saturating_sub(kept))),
+            TruncationSide::Right => ids.truncate(kept),
         }
     }
 }
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     fn truncation(body: &Value, asked: Option<i128>) -> Option<Truncation> {
-        Truncation::read(&Body(body.as_object().unwrap()), asked)
+        Truncation::read(&ValidBody(body.as_object().unwrap()), asked)
     }
 
     #[test]

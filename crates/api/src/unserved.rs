@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Api, body::Body, error::ApiError};
+use super::{Api, body::ValidBody, error::ApiError};
 
 /// Fields that are refused once the model is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub(super) struct Unserved {
 }
 
 impl Unserved {
-    pub(super) fn read(api: Api, body: &Body<'_>) -> Self {
+    pub(super) fn read(api: Api, body: &ValidBody<'_>) -> Self {
         let is_empty = |value: &Value| value.as_array().is_some_and(Vec::is_empty) || value == "";
         Self {
             suffix: (api == Api::Completions && body.get("suffix").is_some()).then(|| suffix_refusal(body)),
@@ -44,7 +44,7 @@ impl Unserved {
 }
 
 /// Why the engine refuses a `suffix`, in its order (`vllm/renderers/online_renderer.py`); no model here renders one.
-fn suffix_refusal(body: &Body<'_>) -> &'static str {
+fn suffix_refusal(body: &ValidBody<'_>) -> &'static str {
     if body.flag("echo", false) {
         return "Echo is unsupported with suffix.";
     }

@@ -2,7 +2,7 @@
 
 use super::{
     Api, RequestTimes,
-    escape::{Out, put_number},
+    escape::{EscapeOutput, put_number},
 };
 
 /// Cached prompt tokens that the server reports.
@@ -40,7 +40,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    fn put_counts(&self, out: &mut impl Out) {
+    fn put_counts(&self, out: &mut impl EscapeOutput) {
         out.put("\"prompt_tokens\":");
         put_number(out, self.prompt);
         out.put(",\"total_tokens\":");
@@ -49,7 +49,7 @@ impl Usage {
         put_number(out, self.completion);
     }
 
-    fn put_output_details(&self, out: &mut impl Out) {
+    fn put_output_details(&self, out: &mut impl EscapeOutput) {
         let Some(tokens) = self.reasoning else { return out.put("null") };
         out.put("{\"reasoning_tokens\":");
         put_number(out, tokens);
@@ -57,14 +57,14 @@ impl Usage {
     }
 
     /// The times on the last event of a stream, with what comes before them.
-    pub(super) fn put_closing_times(&self, out: &mut impl Out) {
+    pub(super) fn put_closing_times(&self, out: &mut impl EscapeOutput) {
         let Some(times) = self.times else { return };
         out.put(",\"metrics\":");
         out.put(&times.closing(self.completion));
     }
 
     /// The times in a full body.
-    pub(super) fn put_full_times(&self, out: &mut impl Out) {
+    pub(super) fn put_full_times(&self, out: &mut impl EscapeOutput) {
         match self.times {
             Some(times) => out.put(&times.full(self.completion)),
             None => out.put("null"),
@@ -72,7 +72,7 @@ impl Usage {
     }
 
     /// On every event of a stream that asked for it.
-    pub(super) fn put_continuous(&self, out: &mut impl Out, api: Api) {
+    pub(super) fn put_continuous(&self, out: &mut impl EscapeOutput, api: Api) {
         out.put("{");
         self.put_counts(out);
         if api == Api::Chat {
@@ -83,7 +83,7 @@ impl Usage {
     }
 
     /// On the last event of a stream; nulls are left out.
-    pub(super) fn put_closing(&self, out: &mut impl Out, api: Api) {
+    pub(super) fn put_closing(&self, out: &mut impl EscapeOutput, api: Api) {
         out.put("{");
         self.put_counts(out);
         if let CachedTokens::Reported(CacheUse { found, created }) = self.cached {
@@ -103,7 +103,7 @@ impl Usage {
     }
 
     /// In a full body; every null is there.
-    pub(super) fn put_full(&self, out: &mut impl Out, api: Api) {
+    pub(super) fn put_full(&self, out: &mut impl EscapeOutput, api: Api) {
         out.put("{");
         self.put_counts(out);
         out.put(",\"prompt_tokens_details\":");

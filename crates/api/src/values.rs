@@ -7,12 +7,12 @@ use super::{issues::Fault, python};
 /// Whole numbers are smaller: 2^127.
 const LARGEST_WHOLE: f64 = 170_141_183_460_469_231_731_687_303_715_884_105_728.0;
 
-type Read<T> = Result<T, Fault<'static>>;
+type ValueResult<T> = Result<T, Fault<'static>>;
 
 /// A value as a whole number: numbers without a fraction, texts that spell one, true and false.
 ///
 /// Deviation: beyond 64 bits the digits are those of the nearest double.
-pub(super) fn int(value: &Value) -> Read<i128> {
+pub(super) fn int(value: &Value) -> ValueResult<i128> {
     match value {
         Value::Bool(flag) => Ok(i128::from(*flag)),
         Value::Number(number) => match (number.as_i128(), number.as_f64()) {
@@ -53,7 +53,7 @@ fn whole(text: &str) -> Option<i128> {
 }
 
 /// A value as a whole number in a range, both ends included.
-pub(super) fn int_in(value: &Value, least: i128, most: i128) -> Read<i128> {
+pub(super) fn int_in(value: &Value, least: i128, most: i128) -> ValueResult<i128> {
     match int(value)? {
         whole if whole > most => Err(Fault::AtMost(most)),
         whole if whole < least => Err(Fault::AtLeast(least)),
@@ -62,7 +62,7 @@ pub(super) fn int_in(value: &Value, least: i128, most: i128) -> Read<i128> {
 }
 
 /// A value as a number.
-pub(super) fn float(value: &Value) -> Read<f64> {
+pub(super) fn float(value: &Value) -> ValueResult<f64> {
     match value {
         Value::Bool(flag) => Ok(f64::from(u8::from(*flag))),
         Value::Number(number) => Ok(number.as_f64().unwrap_or(f64::INFINITY)),
@@ -74,7 +74,7 @@ pub(super) fn float(value: &Value) -> Read<f64> {
 }
 
 /// A value as a number in a range, both ends included.
-pub(super) fn float_in(value: &Value, least: i32, most: i32) -> Read<f64> {
+pub(super) fn float_in(value: &Value, least: i32, most: i32) -> ValueResult<f64> {
     match float(value)? {
         number if number > f64::from(most) => Err(Fault::AtMostFloat(most)),
         number if number < f64::from(least) => Err(Fault::AtLeastFloat(least)),
@@ -83,7 +83,7 @@ pub(super) fn float_in(value: &Value, least: i32, most: i32) -> Read<f64> {
 }
 
 /// A value as true or false.
-pub(super) fn flag(value: &Value) -> Read<bool> {
+pub(super) fn flag(value: &Value) -> ValueResult<bool> {
     const NO_FLAG: Fault<'_> = Fault::Plain("bool_type", "Input should be a valid boolean");
     let read = match value {
         Value::Bool(flag) => Some(*flag),
@@ -109,12 +109,12 @@ pub(super) fn is_set(value: &Value) -> bool {
 }
 
 /// A value as text.
-pub(super) fn text(value: &Value) -> Read<&str> {
+pub(super) fn text(value: &Value) -> ValueResult<&str> {
     value.as_str().ok_or(Fault::Plain("string_type", "Input should be a valid string"))
 }
 
 /// A value as a list.
-pub(super) fn list(value: &Value) -> Read<&[Value]> {
+pub(super) fn list(value: &Value) -> ValueResult<&[Value]> {
     match value {
         Value::Array(items) => Ok(items),
         _ => Err(Fault::Plain("list_type", "Input should be a valid list")),

@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-use super::{Api, body::Body, error::ApiError, python, values};
+use super::{Api, body::ValidBody, error::ApiError, python, values};
 
 /// The most log probabilities per token that the engine gives by default.
 const MOST_LOGPROBS: i32 = 20;
@@ -52,7 +52,7 @@ pub(super) struct VocabularyUse {
 }
 
 impl VocabularyUse {
-    pub(super) fn read(api: Api, body: &Body<'_>) -> Self {
+    pub(super) fn read(api: Api, body: &ValidBody<'_>) -> Self {
         let ids = |name: &str| -> Option<Vec<i128>> {
             let items = body.get(name)?.as_array()?;
             Some(items.iter().filter_map(|item| values::int(item).ok()).collect())
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     fn refused(api: Api, body: &Value) -> Option<String> {
-        VocabularyUse::read(api, &Body(body.as_object().unwrap()))
+        VocabularyUse::read(api, &ValidBody(body.as_object().unwrap()))
             .check(VocabularyLimits::new(100))
             .err()
             .map(|error| error.message)

@@ -15,13 +15,13 @@ use std::{
 pub struct BoundedCache<K, V, S> {
     limit: usize,
     largest: usize,
-    young: HashMap<K, Entry<V>, S>,
+    young: HashMap<K, CachedValue<V>, S>,
     young_bytes: usize,
-    old: HashMap<K, Entry<V>, S>,
+    old: HashMap<K, CachedValue<V>, S>,
 }
 
 #[derive(Debug)]
-struct Entry<V> {
+struct CachedValue<V> {
     value: V,
     bytes: usize,
 }
@@ -37,7 +37,7 @@ impl<K: Eq + Hash + Clone, V, S: BuildHasher + Default> BoundedCache<K, V, S> {
     /// Looks up a key and moves its entry to the young generation.
     pub fn get(&mut self, key: &K) -> Option<&V> {
         if !self.young.contains_key(key) {
-            let Entry { value, bytes } = self.old.remove(key)?;
+            let CachedValue { value, bytes } = self.old.remove(key)?;
             self.insert(key.clone(), value, bytes);
         }
         self.young.get(key).map(|entry| &entry.value)
@@ -52,7 +52,7 @@ impl<K: Eq + Hash + Clone, V, S: BuildHasher + Default> BoundedCache<K, V, S> {
             self.old = std::mem::take(&mut self.young);
             self.young_bytes = 0;
         }
-        let before = self.young.insert(key, Entry { value, bytes }).map_or(0, |before| before.bytes);
+        let before = self.young.insert(key, CachedValue { value, bytes }).map_or(0, |before| before.bytes);
         self.young_bytes = self.young_bytes + bytes - before;
     }
 

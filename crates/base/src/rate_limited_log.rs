@@ -13,11 +13,11 @@ const APART: Duration = Duration::from_secs(10);
 /// Rate limit of one kind of log line.
 #[derive(Debug, Default)]
 pub struct RateLimitedLog {
-    state: Mutex<State>,
+    state: Mutex<Suppression>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Suppression {
     /// When a line was last written.
     last: Option<Instant>,
     /// Lines that were suppressed since.
@@ -28,7 +28,7 @@ impl RateLimitedLog {
     /// Creates a limit of which no line was written yet.
     #[must_use]
     pub const fn new() -> Self {
-        Self { state: Mutex::new(State { last: None, suppressed: 0 }) }
+        Self { state: Mutex::new(Suppression { last: None, suppressed: 0 }) }
     }
 
     /// Returns the number of lines suppressed since the last one where another one is due; `None` where none is.
@@ -42,7 +42,8 @@ impl RateLimitedLog {
             state.suppressed += 1;
             return None;
         }
-        let State { suppressed, .. } = std::mem::replace(&mut *state, State { last: Some(now), suppressed: 0 });
+        let Suppression { suppressed, .. } =
+            std::mem::replace(&mut *state, Suppression { last: Some(now), suppressed: 0 });
         Some(suppressed)
     }
 }

@@ -24,7 +24,7 @@ use crate::{
     plan::Plan,
     prompt::Place,
     run::{Drive, DriveError, setup},
-    text::{Length, MEASURED, TextEndpoint, Texts},
+    text::{Length, MEASURED, PromptTexts, TextEndpoint},
     workload::{Workload, WorkloadRequest},
 };
 
@@ -70,7 +70,7 @@ pub async fn measure_lengths(
 
 async fn ask_length(
     drive: &Drive,
-    texts: &Texts,
+    texts: &PromptTexts,
     endpoint: TextEndpoint,
     record: &Record,
 ) -> Result<Length, DriveError> {

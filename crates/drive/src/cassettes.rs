@@ -9,8 +9,8 @@ use std::{
 };
 
 use recording::{
-    cassette::{self, Cassette, CassetteError, Tokens, bases},
-    trace::{Timeline, zeros},
+    cassette::{self, Cassette, CassetteError, RecordTokens, bases},
+    trace::{JoinedTimeline, zeros},
 };
 use replay::player::{Counts, SuppliedSecrets, ToTrace, restore_requests, to_trace};
 
@@ -31,7 +31,7 @@ impl Workload {
         let made = paths.iter().map(|path| workload.convert(path, supplied)).collect::<Result<Vec<_>, _>>()?;
         let metas: Vec<_> = made.iter().map(|made| made.meta.clone()).collect();
         let block_size = metas.iter().find_map(|meta| meta.block_size);
-        let mut timeline = Timeline::default();
+        let mut timeline = JoinedTimeline::default();
         for (made, zero) in made.into_iter().zip(zeros(&metas)) {
             timeline.begin(zero);
             for mut record in made.records {
@@ -53,7 +53,7 @@ impl Workload {
         cassette.records.retain(|record| !record.is_fixture);
         self.leave_out("hand-written records (`match`), which hold no request", all - cassette.records.len());
         let io = |source| CassetteError::Io { path: path.to_owned(), source };
-        let mut made = to_trace(&cassette, &Tokens::read(path).map_err(io)?, None, Counts::WhereKnown);
+        let mut made = to_trace(&cassette, &RecordTokens::read(path).map_err(io)?, None, Counts::WhereKnown);
         self.leave_out("records that are no posted JSON", made.refused.len());
         let requests = made.records.iter_mut().zip(&made.origins);
         let requests = requests.filter_map(|(record, at)| Some((*at, record.request.as_mut()?)));

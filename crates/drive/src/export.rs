@@ -11,7 +11,7 @@ use base::stats::{Durations, interval_log};
 
 use crate::results::Sample;
 
-pub use benchmark_report::{Run, benchmark_report};
+pub use benchmark_report::{BenchmarkRun, benchmark_report};
 
 /// Columns of the table of requests; times in milliseconds.
 const COLUMNS: &str = "request,intended_ms,sent_ms,first_event_ms,ttft_ms,last_token_ms,e2e_ms,tpot_ms,prompt_tokens,output_tokens,events,status,good,keeps_slo";

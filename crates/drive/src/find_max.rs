@@ -54,7 +54,7 @@ pub struct Search {
 /// Why no further rung was climbed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ended {
+pub enum ClimbEnd {
     /// Throughput does not rise any more.
     Saturated,
     /// The limits are broken.
@@ -71,9 +71,9 @@ pub enum Ended {
 
 /// What was found.
 #[derive(Debug, Clone, Serialize)]
-pub struct Found {
+pub struct FoundMax {
     /// Why it ended.
-    pub ended: Ended,
+    pub ended: ClimbEnd,
     /// The lowest concurrency with the highest throughput, as far as intervals tell; `None` where throughput rose to the end.
     pub knee: Option<usize>,
     /// The highest concurrency at which the limits were kept; `None` where they never were, or there are none.
@@ -104,7 +104,7 @@ impl Climb {
     ///
     /// # Errors
     /// When the requests of a rung cannot be sent.
-    pub async fn run(&self, mut each: impl FnMut(&Rung)) -> Result<(Found, Vec<Reason>), DriveError> {
+    pub async fn run(&self, mut each: impl FnMut(&Rung)) -> Result<(FoundMax, Vec<Reason>), DriveError> {
         let (mut rungs, mut reasons, mut done) = (Vec::new(), Vec::new(), 0);
         let ended = loop {
             let concurrency = match self.search.next(&rungs) {
@@ -124,13 +124,13 @@ impl Climb {
             rungs.push(rung);
             rungs.sort_by_key(|rung: &Rung| rung.concurrency);
             if *self.stopped.borrow() {
-                break Ended::Stopped;
+                break ClimbEnd::Stopped;
             }
             if failed {
-                break Ended::Failed;
+                break ClimbEnd::Failed;
             }
         };
-        Ok((Found::of(rungs, ended, self.search.slo != Slo::default()), reasons))
+        Ok((FoundMax::of(rungs, ended, self.search.slo != Slo::default()), reasons))
     }
 
     /// Climbs one rung; returns it, reasons not to believe it, and the number of requests that were sent.
@@ -169,20 +169,20 @@ impl Search {
     }
 
     /// Returns the next concurrency after these rungs, in ascending order, or why there is none.
-    fn next(&self, rungs: &[Rung]) -> Result<usize, Ended> {
+    fn next(&self, rungs: &[Rung]) -> Result<usize, ClimbEnd> {
         let Some(top) = rungs.last() else { return Ok(1) };
         let bend = Bend::of(rungs);
         let ended = match &bend {
-            Some(bend) if bend.is_broken => Ended::SloBroken,
-            Some(_) => Ended::Saturated,
-            None if top.concurrency >= self.most => return Err(Ended::MostConcurrency),
-            None => Ended::MostRungs,
+            Some(bend) if bend.is_broken => ClimbEnd::SloBroken,
+            Some(_) => ClimbEnd::Saturated,
+            None if top.concurrency >= self.most => return Err(ClimbEnd::MostConcurrency),
+            None => ClimbEnd::MostRungs,
         };
         let next = match bend {
             Some(bend) => bend.between(rungs).ok_or(ended)?,
             None => top.concurrency.saturating_mul(FACTOR).min(self.most),
         };
-        if rungs.len() < MOST_RUNGS { Ok(next) } else { Err(Ended::MostRungs) }
+        if rungs.len() < MOST_RUNGS { Ok(next) } else { Err(ClimbEnd::MostRungs) }
     }
 }
 
@@ -261,9 +261,9 @@ fn rises(lower: &Rung, higher: &Rung) -> bool {
     is_outside && higher.output_throughput > lower.output_throughput * LEAST_GAIN
 }
 
-impl Found {
+impl FoundMax {
     /// Sums up rungs in ascending order.
-    fn of(mut rungs: Vec<Rung>, ended: Ended, has_slo: bool) -> Self {
+    fn of(mut rungs: Vec<Rung>, ended: ClimbEnd, has_slo: bool) -> Self {
         if !has_slo {
             rungs.iter_mut().for_each(Rung::forget_slo);
         }
@@ -303,7 +303,7 @@ mod tests {
     use super::*;
 
     /// Climbs at a server of which throughput and share of good requests are known.
-    fn climb(throughput: impl Fn(f64) -> f64, share: impl Fn(f64) -> f64, has_slo: bool) -> Found {
+    fn climb(throughput: impl Fn(f64) -> f64, share: impl Fn(f64) -> f64, has_slo: bool) -> FoundMax {
         let slo = if has_slo { "ttft=1s".parse().unwrap() } else { Slo::default() };
         let search = Search { most: 4096, length: Duration::from_secs(1), slo, allowed: 0.0 };
         let mut rungs: Vec<Rung> = Vec::new();
@@ -318,7 +318,7 @@ mod tests {
                 Err(ended) => break ended,
             }
         };
-        Found::of(rungs, ended, has_slo)
+        FoundMax::of(rungs, ended, has_slo)
     }
 
     #[test]
@@ -327,7 +327,7 @@ mod tests {
             let found = climb(|at| at.min(knee) * 10.0, |_| 1.0, false);
             let at = float(found.knee.unwrap());
             assert!((at - knee).abs() <= (knee * 0.05).max(1.0), "{knee}: {at} {:?}", found.ended);
-            assert!(found.rungs.len() <= 10 && found.ended == Ended::Saturated, "{knee}: {found:?}");
+            assert!(found.rungs.len() <= 10 && found.ended == ClimbEnd::Saturated, "{knee}: {found:?}");
         }
     }
 
@@ -340,16 +340,16 @@ mod tests {
         let found = climb(|at| at.min(40.0) - (at - 40.0).max(0.0) * 0.03, |_| 1.0, false);
         assert!((38..=42).contains(&found.knee.unwrap()), "{found:?}");
         let found = climb(|at| at, |_| 1.0, false);
-        assert_eq!((found.ended, found.knee, found.rungs.len()), (Ended::MostConcurrency, None, 7));
+        assert_eq!((found.ended, found.knee, found.rungs.len()), (ClimbEnd::MostConcurrency, None, 7));
     }
 
     #[test]
     fn broken_limits_end_the_ladder_before_saturation() {
         let found = climb(|at| at.min(500.0), |at| if at > 50.0 { 0.2 } else { 0.99 }, true);
-        assert_eq!((found.ended, found.knee), (Ended::SloBroken, None));
+        assert_eq!((found.ended, found.knee), (ClimbEnd::SloBroken, None));
         assert!((48..=50).contains(&found.slo_concurrency.unwrap()), "{found:?}");
         assert_eq!(found.best, found.slo_concurrency);
         let found = climb(|at| at, |_| 0.0, true);
-        assert_eq!((found.ended, found.slo_concurrency, found.rungs.len()), (Ended::SloBroken, None, 1));
+        assert_eq!((found.ended, found.slo_concurrency, found.rungs.len()), (ClimbEnd::SloBroken, None, 1));
     }
 }

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use net::wire::SseSplitter;
 use recording::{
     canonical::renamed,
-    cassette::{self, Content, call_of, repeated_like},
+    cassette::{self, AnswerContent, call_of, repeated_like},
     trace::{Endpoint, Record},
 };
 use serde::Serialize;
@@ -57,25 +57,25 @@ impl HistoryCounts {
 
 /// A turn that has ended.
 #[derive(Debug)]
-struct Ended<'a> {
+struct EndedTurn<'a> {
     record: &'a Record,
     answer: Option<answers::Answer>,
 }
 
 /// What was answered so far in a session.
 #[derive(Debug)]
-pub(crate) struct Conversation<'a> {
+pub(crate) struct DrivenConversation<'a> {
     history: History,
     state: Mutex<State<'a>>,
 }
 
 #[derive(Debug, Default)]
 struct State<'a> {
-    ended: Vec<Ended<'a>>,
+    ended: Vec<EndedTurn<'a>>,
     counts: HistoryCounts,
 }
 
-impl<'a> Conversation<'a> {
+impl<'a> DrivenConversation<'a> {
     /// Begins a session with these records; `None` where no turn needs what another one was answered.
     pub(crate) fn begin(history: History, records: impl Iterator<Item = &'a Record>) -> Option<Self> {
         let requests: Vec<&Value> = records.filter_map(|record| record.request.as_ref()).collect();
@@ -88,7 +88,7 @@ impl<'a> Conversation<'a> {
     pub(crate) fn end(&self, record: &'a Record, body: &[Bytes], is_stream: bool) {
         let endpoint = record.endpoint.unwrap_or(Endpoint::Chat);
         let answer = read(endpoint, body, is_stream);
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).ended.push(Ended { record, answer });
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).ended.push(EndedTurn { record, answer });
     }
 
     /// Puts what was answered so far into a request.
@@ -204,17 +204,17 @@ fn call_ids(items: &[Value]) -> Vec<String> {
 }
 
 /// The answer as a cassette has it.
-fn shown(answer: &answers::Answer) -> cassette::Answer {
+fn shown(answer: &answers::Answer) -> cassette::RecordedAnswer {
     let fields = answer.fields();
     let message = fields.get("choices").and_then(|choices| choices.get(0)?.get("message"));
     let content = match message {
-        Some(message) => Content::Choices {
+        Some(message) => AnswerContent::Choices {
             choices: vec![[("message".to_owned(), message.clone())].into_iter().collect()],
             usage: None,
         },
-        None => Content::Json(fields.clone().into()),
+        None => AnswerContent::Json(fields.clone().into()),
     };
-    cassette::Answer { status: 200, content, ..cassette::Answer::default() }
+    cassette::RecordedAnswer { status: 200, content, ..cassette::RecordedAnswer::default() }
 }
 
 /// Reads the answer in a body; `None` where there is none, such as in an error.
@@ -234,12 +234,12 @@ fn read(endpoint: Endpoint, body: &[Bytes], is_stream: bool) -> Option<answers::
 
 /// The bytes of a body, up to a limit.
 #[derive(Debug, Default)]
-pub(crate) struct Collected {
+pub(crate) struct CollectedBytes {
     bytes: Vec<Bytes>,
     length: usize,
 }
 
-impl Collected {
+impl CollectedBytes {
     pub(crate) fn add(&mut self, bytes: Bytes) {
         self.length += bytes.len();
         if self.length <= MOST_BYTES {

@@ -45,10 +45,10 @@ pub mod workload;
 
 pub use calibrate::{Ceiling, calibrate};
 pub use history::History;
-pub use peers::{Peer, PeerReport};
+pub use peers::{LoadClient, PeerReport};
 pub use plan::{Arrivals, Load, Plan, Selection};
 pub use results::Results;
 pub use run::{Drive, DriveError, Driven, drive};
-pub use text::Texts;
+pub use text::PromptTexts;
 pub use verdict::{Reason, Verdict};
 pub use workload::{Workload, WorkloadError};

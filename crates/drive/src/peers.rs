@@ -28,7 +28,7 @@ use crate::results::Sample;
 /// A load client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Peer {
+pub enum LoadClient {
     /// `vllm bench serve`.
     Vllm,
     /// guidellm.
@@ -41,7 +41,7 @@ pub enum Peer {
     InferencePerf,
 }
 
-impl Peer {
+impl LoadClient {
     /// Its name.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -74,19 +74,19 @@ pub struct Measured {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PeerReport {
     /// The client.
-    pub tool: Peer,
+    pub tool: LoadClient,
     /// Its figures.
-    pub figures: Figures,
+    pub figures: ClientFigures,
 }
 
 /// Figures in the order in which they are shown.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Figures(pub Vec<(&'static str, Figure)>);
+pub struct ClientFigures(pub Vec<(&'static str, ClientFigure)>);
 
 /// One figure, in the tool's own unit.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
-pub enum Figure {
+pub enum ClientFigure {
     /// A number.
     One(f64),
     /// A distribution, by the tool's names for its statistics.
@@ -100,19 +100,19 @@ pub struct Statistics(pub Vec<(&'static str, f64)>);
 impl PeerReport {
     /// The figures that this client would print of a run.
     #[must_use]
-    pub fn of(tool: Peer, run: &Measured) -> Self {
+    pub fn of(tool: LoadClient, run: &Measured) -> Self {
         let figures = match tool {
-            Peer::Vllm => figures::vllm(run),
-            Peer::Guidellm => figures::guidellm(run),
-            Peer::Aiperf => figures::aiperf(run),
-            Peer::GenaiBench => figures::genai_bench(run),
-            Peer::InferencePerf => figures::inference_perf(run),
+            LoadClient::Vllm => figures::vllm(run),
+            LoadClient::Guidellm => figures::guidellm(run),
+            LoadClient::Aiperf => figures::aiperf(run),
+            LoadClient::GenaiBench => figures::genai_bench(run),
+            LoadClient::InferencePerf => figures::inference_perf(run),
         };
-        Self { tool, figures: Figures(figures) }
+        Self { tool, figures: ClientFigures(figures) }
     }
 }
 
-impl Serialize for Figures {
+impl Serialize for ClientFigures {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         named(&self.0, serializer)
     }

@@ -158,7 +158,7 @@ fn turns(members: &[usize], requests: &[&WorkloadRequest], load: Load, max_think
         Load::Open(Arrivals::Recorded, speed) => speed,
         Load::Open(..) | Load::Closed(_) => 1.0,
     };
-    let mut ended = Ended::default();
+    let mut ended = EndedTurns::default();
     let mut turns: Vec<Turn> = Vec::with_capacity(members.len());
     for (place, (own, request)) in members.iter().zip(requests).enumerate() {
         let (agent, think) = (request.record.agent(), request.record.think());
@@ -197,7 +197,7 @@ const MOST_WAITS: usize = 256;
 
 /// The turns that had ended, without those that one need not wait for by itself: what an awaited turn has waited for has ended too.
 #[derive(Default)]
-struct Ended<'a> {
+struct EndedTurns<'a> {
     running: BinaryHeap<Reverse<Running<'a>>>,
     /// Of each agent, in the order of their ends: for its own turns, and the root's for the first turn of a sub-agent.
     own: BTreeMap<Option<&'a str>, Vec<Running<'a>>>,
@@ -207,7 +207,7 @@ struct Ended<'a> {
     endless: Vec<Running<'a>>,
 }
 
-impl<'a> Ended<'a> {
+impl<'a> EndedTurns<'a> {
     /// Goes on to a time; `knows_pause` for a turn that says how long it waited after the turns before.
     fn advance(&mut self, at: Duration, knows_pause: bool) {
         while let Some(Reverse(first)) = self.running.pop() {

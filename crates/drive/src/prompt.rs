@@ -18,8 +18,8 @@ use serde_json::{Value, json};
 use recording::trace::Record;
 
 use crate::{
-    history::Conversation,
-    text::{TextEndpoint, Texts},
+    history::DrivenConversation,
+    text::{PromptTexts, TextEndpoint},
     workload::{Workload, WorkloadRequest},
 };
 
@@ -39,7 +39,7 @@ pub struct Prompts {
     /// Headers of every request; `{session}`, `{turn}` and `{index}` stand for those of the request.
     pub headers: Vec<(HeaderName, String)>,
     /// Makes prompts of text where no request is recorded; `None` for token ids.
-    pub texts: Option<Texts>,
+    pub texts: Option<PromptTexts>,
 }
 
 /// Which request of a run one is.
@@ -90,7 +90,7 @@ impl Prompts {
         &self,
         Place { index, chain, turn }: Place,
         workload: &Workload,
-        conversation: Option<&Conversation<'_>>,
+        conversation: Option<&DrivenConversation<'_>>,
     ) -> Request<Bytes> {
         let Some(WorkloadRequest { record, number, .. }) = workload.requests.get(index) else {
             return Request::default();

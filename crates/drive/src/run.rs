@@ -23,13 +23,13 @@ use net::{
     upstream::{UpstreamOptions, UpstreamUrl},
 };
 use recording::{
-    redaction::Rules,
+    redaction::RedactionRules,
     trace::{CreateMode, Record},
 };
 use replay::timing::Pacer;
 use rustix::time::{ClockId, clock_gettime};
-use tap::{Client, Config, Content, RecordHook, RecorderReport, Route, Setup, Tap, TapError};
-use text::prompt::BlockHash;
+use tap::{Client, ContentRecording, RecordHook, RecorderReport, Setup, Tap, TapConfig, TapError, UpstreamRoute};
+use text::prompt::BlockHashAlgorithm;
 use tokio::{
     sync::{SetOnce, watch},
     task::JoinSet,
@@ -37,7 +37,7 @@ use tokio::{
 };
 
 use crate::{
-    history::{Collected, Conversation, History, HistoryCounts},
+    history::{CollectedBytes, DrivenConversation, History, HistoryCounts},
     plan::{Plan, Start},
     prompt::{Place, Prompts, REQUEST_ID},
     results::Results,
@@ -65,7 +65,7 @@ pub struct Drive {
     /// Texts of responses are recorded.
     pub content: bool,
     /// What is a secret in these texts.
-    pub rules: Rules,
+    pub rules: RedactionRules,
     /// No session begins later than this after the start.
     pub duration: Option<Duration>,
     /// Number of threads that send.
@@ -134,7 +134,7 @@ pub struct Driven {
 }
 
 /// What all workers share.
-struct Run {
+struct DrivenRun {
     workload: Arc<Workload>,
     plan: Plan,
     prompts: Prompts,
@@ -172,7 +172,7 @@ pub async fn drive(
         () = tokio::time::sleep_until(start - LEAD) => {}
         _ = stopped.wait_for(|stopped| *stopped) => {}
     }
-    let run = Arc::new(Run {
+    let run = Arc::new(DrivenRun {
         until: drive.duration.map(|duration| start + duration),
         intended: iter::repeat_with(AtomicU64::default).take(workload.requests.len()).collect(),
         targets: drive.targets.len(),
@@ -207,7 +207,7 @@ pub async fn drive(
             true
         }
     };
-    let Spent { cpu, took, clock_step } = began.until_now();
+    let ProcessorSpent { cpu, took, clock_step } = began.until_now();
     let cpu_share = share(cpu, took, threads);
     probes.shutdown().await;
     let lag = run.lag.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -233,20 +233,20 @@ pub(crate) fn setup(
 ) -> Result<Setup, DriveError> {
     let discards = out.is_none();
     let (first, others) = drive.targets.split_first().ok_or(DriveError::NoTarget)?;
-    let config = Config {
+    let config = TapConfig {
         upstream: first.clone(),
         trace_out: out.unwrap_or_default(),
         create: CreateMode::New,
         record_tokens: true,
         tokenizer: None,
-        block_hash: BlockHash::Xxh3_64,
+        block_hash: BlockHashAlgorithm::Xxh3_64,
         block_size,
         drain: Duration::ZERO,
     };
     // Their upstreams are chosen by index; a selector that no request fits keeps them from anything else.
-    let routes = others.iter().map(|upstream| Route { selector: None, upstream: upstream.clone() }).collect();
+    let routes = others.iter().map(|upstream| UpstreamRoute { selector: None, upstream: upstream.clone() }).collect();
     let (text, rules) = (drive.content, drive.rules.clone());
-    let content = Content { text, incomplete_ids: drive.content, rules, ..Content::default() };
+    let content = ContentRecording { text, incomplete_ids: drive.content, rules, ..ContentRecording::default() };
     let setup = Setup {
         routes,
         reach: drive.reach.clone(),
@@ -262,7 +262,7 @@ pub(crate) fn setup(
 }
 
 /// The hook that adds records to the results, once the run is known: with it comes the time from the zero of the tap to its start.
-fn hook(run: Arc<OnceLock<(Arc<Run>, Duration)>>, results: Arc<Results>) -> RecordHook {
+fn hook(run: Arc<OnceLock<(Arc<DrivenRun>, Duration)>>, results: Arc<Results>) -> RecordHook {
     RecordHook(Arc::new(move |record: &mut Record| {
         let Some((run, lead)) = run.get() else { return };
         let number = record.request_id.as_deref().and_then(|id| id.strip_prefix(REQUEST_ID)?.parse::<usize>().ok());
@@ -278,7 +278,7 @@ fn hook(run: Arc<OnceLock<(Arc<Run>, Duration)>>, results: Arc<Results>) -> Reco
 
 /// One thread that sends.
 struct Worker {
-    run: Arc<Run>,
+    run: Arc<DrivenRun>,
     client: Client,
     pacer: Pacer,
 }
@@ -299,16 +299,16 @@ impl Began {
     }
 
     /// Returns what passed since then.
-    fn until_now(&self) -> Spent {
+    fn until_now(&self) -> ProcessorSpent {
         let now = Self::now();
         let took = now.monotonic - self.monotonic;
         let by_system = now.system.duration_since(self.system).unwrap_or_default();
-        Spent { cpu: now.processor.saturating_sub(self.processor), took, clock_step: by_system.abs_diff(took) }
+        ProcessorSpent { cpu: now.processor.saturating_sub(self.processor), took, clock_step: by_system.abs_diff(took) }
     }
 }
 
 /// What passed during a run.
-struct Spent {
+struct ProcessorSpent {
     cpu: Duration,
     took: Duration,
     /// How far the system's clock was set.
@@ -367,7 +367,7 @@ impl Worker {
         let Some(session) = self.run.plan.sessions.get(place) else { return };
         let ends: Vec<SetOnce<Instant>> = session.turns.iter().map(|_| SetOnce::new()).collect();
         let requests = session.turns.iter().filter_map(|turn| self.run.workload.requests.get(turn.request));
-        let conversation = Conversation::begin(self.run.history, requests.map(|request| &request.record));
+        let conversation = DrivenConversation::begin(self.run.history, requests.map(|request| &request.record));
         let turns = session.turns.iter().zip(&ends).enumerate().map(|(number, (turn, own))| {
             let (worker, ends, conversation) = (&self, &ends, conversation.as_ref());
             async move {
@@ -384,14 +384,14 @@ impl Worker {
             }
         });
         join_all(turns).await;
-        if let Some(counts) = conversation.map(Conversation::counts) {
+        if let Some(counts) = conversation.map(DrivenConversation::counts) {
             self.run.repeated.lock().unwrap_or_else(PoisonError::into_inner).add(counts);
         }
     }
 
     /// Sends one request when it is due and reads its response to the end, or to the token after which its client left. Returns when that
     /// was.
-    async fn send<'a>(&'a self, place: Place, due: Instant, conversation: Option<&Conversation<'a>>) -> Instant {
+    async fn send<'a>(&'a self, place: Place, due: Instant, conversation: Option<&DrivenConversation<'a>>) -> Instant {
         let (run, index) = (&self.run, place.index);
         let outgoing = run.prompts.request_in(place, &run.workload, conversation);
         self.pacer.sleep_until(due).await;
@@ -403,7 +403,7 @@ impl Worker {
         let response = self.client.send(place.chain % run.targets, outgoing).await;
         let content_type = response.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let is_stream = content_type.is_some_and(|kind| kind.starts_with("text/event-stream"));
-        let (mut body, mut collected) = (response.into_body(), Collected::default());
+        let (mut body, mut collected) = (response.into_body(), CollectedBytes::default());
         let request = run.workload.requests.get(index);
         let leaves_after = request.and_then(WorkloadRequest::leaves_after);
         while let Some(Ok(frame)) = body.frame().await {

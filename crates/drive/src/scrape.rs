@@ -113,21 +113,21 @@ impl Page {
 
 /// A server that is watched until it is dropped.
 #[derive(Debug)]
-pub struct Watch {
+pub struct PageWatch {
     url: String,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<ScrapedPages>>,
     finish: Arc<Notify>,
     task: JoinHandle<()>,
 }
 
-impl Drop for Watch {
+impl Drop for PageWatch {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
 #[derive(Debug, Default)]
-struct Seen {
+struct ScrapedPages {
     pages: Vec<(Instant, Page)>,
     /// The last page, which may be none of the points.
     last: Option<(Instant, Page)>,
@@ -135,10 +135,10 @@ struct Seen {
     failure: Option<String>,
 }
 
-impl Watch {
+impl PageWatch {
     /// Begins to read `/metrics` below this URL every second, at once for the first time; returns when that page is there, or is not.
     pub async fn begin(url: UpstreamUrl, options: &UpstreamOptions) -> Self {
-        let (name, seen, finish) = (url.to_string(), Arc::<Mutex<Seen>>::default(), Arc::<Notify>::default());
+        let (name, seen, finish) = (url.to_string(), Arc::<Mutex<ScrapedPages>>::default(), Arc::<Notify>::default());
         let upstream = Upstream::new(url, options);
         seen.lock().await.add(page(&upstream).await);
         let watching = watch(upstream, Arc::clone(&seen), Arc::clone(&finish));
@@ -182,7 +182,7 @@ impl Watch {
     }
 }
 
-async fn watch(upstream: Upstream<Empty<Bytes>>, seen: Arc<Mutex<Seen>>, finish: Arc<Notify>) {
+async fn watch(upstream: Upstream<Empty<Bytes>>, seen: Arc<Mutex<ScrapedPages>>, finish: Arc<Notify>) {
     let (mut next, mut period) = (Instant::now(), PERIOD);
     loop {
         next = (next + period).max(Instant::now());
@@ -217,7 +217,7 @@ async fn page(upstream: &Upstream<Empty<Bytes>>) -> Result<(Instant, Page), Stri
     timeout(PATIENCE, reading).await.unwrap_or_else(|_| Err(format!("no page within {PATIENCE:?}")))
 }
 
-impl Seen {
+impl ScrapedPages {
     fn add(&mut self, page: Result<(Instant, Page), String>) {
         match page {
             Ok(page) => {
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn points_of_a_long_run_are_thinned_out() {
-        let mut seen = Seen::default();
+        let mut seen = ScrapedPages::default();
         let page = Page::read(PAGE);
         (0..MOST_POINTS).for_each(|_| seen.add(Ok((Instant::now(), page))));
         assert!(seen.thin() && seen.pages.len() == MOST_POINTS / 2 && !seen.thin());

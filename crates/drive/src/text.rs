@@ -115,20 +115,20 @@ impl Length {
 
 /// Makes prompts of text.
 #[derive(Debug, Clone)]
-pub struct Texts {
+pub struct PromptTexts {
     /// Each with the space before it.
     words: Vec<String>,
     /// By the endpoint and the name of the model at the server.
     lengths: BTreeMap<(TextEndpoint, String), Length>,
 }
 
-impl Default for Texts {
+impl Default for PromptTexts {
     fn default() -> Self {
         Self { words: WORDS.split_whitespace().map(|word| format!(" {word}")).collect(), lengths: BTreeMap::new() }
     }
 }
 
-impl Texts {
+impl PromptTexts {
     /// Notes how long prompts are at an endpoint.
     pub fn set_length(&mut self, endpoint: TextEndpoint, model: &str, length: Length) {
         self.lengths.insert((endpoint, model.to_owned()), length);
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn equal_blocks_are_equal_text_and_lengths_follow_the_measure() {
-        let mut texts = Texts::default();
+        let mut texts = PromptTexts::default();
         for (fixed, per_word) in [(0.0, 1.0), (7.0, 1.0), (11.0, 1.5)] {
             texts.set_length(TextEndpoint::Completions, "m", Length { fixed, per_word });
             let one = texts.prompt(&record(70, &[1, 2, 3, 4], 9), 16, "m", 0);
@@ -239,7 +239,7 @@ mod tests {
     fn a_length_is_measured_by_two_prompts() {
         assert_eq!(Length::measured([16 + 9, 272 + 9]), Some(Length { fixed: 9.0, per_word: 1.0 }));
         assert_eq!(Length::measured([20, 20]), None);
-        let [few, many] = MEASURED.map(|words| Texts::default().measuring(words).split(' ').count());
+        let [few, many] = MEASURED.map(|words| PromptTexts::default().measuring(words).split(' ').count());
         assert_eq!((few, many), (16, 272));
     }
 }

@@ -9,7 +9,7 @@ use std::{
 
 use recording::{
     cassette::CassetteError,
-    redaction::Rules,
+    redaction::RedactionRules,
     trace::{BadLines, Joined, Outcome, Record, Sources, TraceError, replay_key},
 };
 use serde_json::{Map, Value};
@@ -27,7 +27,7 @@ pub struct Workload {
     /// Records that are not sent, by what they are.
     pub left_out: BTreeMap<&'static str, u64>,
     /// What counts as a secret: values that were put in place of placeholders too.
-    pub rules: Rules,
+    pub rules: RedactionRules,
     /// What else a user should know of the files, each with its file and line.
     pub notes: Vec<String>,
     /// The requests.
@@ -139,7 +139,7 @@ impl Workload {
         let first = self.requests.first().map_or(Duration::ZERO, |request| request.at);
         let mut named: HashMap<String, usize> = HashMap::new();
         // The last full block of a prompt names all that is before it.
-        let mut by_last_block: HashMap<u64, Ended> = HashMap::new();
+        let mut by_last_block: HashMap<u64, EndedRequest> = HashMap::new();
         let mut sessions = 0;
         for request in &mut self.requests {
             request.at -= first;
@@ -157,7 +157,7 @@ impl Workload {
                 named.entry(name.clone()).or_insert(request.session);
             } else if let Some(last) = blocks.last() {
                 let tokens = request.record.prompt_tokens.saturating_add(request.record.output_tokens);
-                by_last_block.insert(*last, Ended { session: request.session, tokens });
+                by_last_block.insert(*last, EndedRequest { session: request.session, tokens });
             }
         }
     }
@@ -176,7 +176,7 @@ fn forget_answer(record: &mut Record) {
 }
 
 /// A request that later ones may go on with.
-struct Ended {
+struct EndedRequest {
     session: usize,
     /// Tokens of its prompt and its answer.
     tokens: u32,

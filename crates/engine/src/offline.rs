@@ -25,7 +25,7 @@ pub struct OfflineEngine {
 
 /// A step that began.
 #[derive(Debug, Clone, Copy)]
-pub struct Begun {
+pub struct BegunStep {
     /// What it computes.
     pub work: StepWork,
     /// How long it takes.
@@ -58,7 +58,7 @@ impl OfflineEngine {
     }
 
     /// Begins the next step with what has arrived until now; `None` where there is nothing to compute.
-    pub fn begin_step(&mut self, now: Duration) -> Option<Begun> {
+    pub fn begin_step(&mut self, now: Duration) -> Option<BegunStep> {
         self.refused.clear();
         while let Some((_, request)) = self.delayed.pop_front_if(|(due, _)| *due <= now) {
             if let Err(refused) = self.scheduler.add_request(request) {
@@ -73,7 +73,7 @@ impl OfflineEngine {
         }
         let duration = self.clock.duration(&work);
         self.end = Some(now + duration);
-        Some(Begun { work, duration })
+        Some(BegunStep { work, duration })
     }
 
     /// The decisions of the last step that began or ended.
@@ -100,7 +100,7 @@ pub struct Job {
 
 /// What became of a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Timeline {
+pub struct RequestTimeline {
     /// When each of its tokens came, from its arrival; none of a request that was refused.
     pub tokens: Vec<Duration>,
     /// Tokens of its prompt that were found in the cache.
@@ -111,9 +111,9 @@ pub struct Timeline {
 ///
 /// Limits: a request that the cache never has room for has no tokens.
 #[must_use]
-pub fn run(jobs: Vec<Job>, scheduler: Scheduler, clock: StepClock) -> Vec<Timeline> {
+pub fn run(jobs: Vec<Job>, scheduler: Scheduler, clock: StepClock) -> Vec<RequestTimeline> {
     let arrivals: Vec<Duration> = jobs.iter().map(|job| job.arrival).collect();
-    let mut timelines = vec![Timeline::default(); jobs.len()];
+    let mut timelines = vec![RequestTimeline::default(); jobs.len()];
     let mut jobs: Vec<Job> = jobs.into_iter().zip(0..).map(|(job, id)| with_id(job, id)).collect();
     jobs.sort_by_key(|job| job.arrival);
     let mut engine = OfflineEngine::new(scheduler, clock);
@@ -153,7 +153,7 @@ mod tests {
         Job { arrival: MS * arrival, request }
     }
 
-    fn runs(jobs: Vec<Job>, max_num_seqs: usize) -> Vec<Timeline> {
+    fn runs(jobs: Vec<Job>, max_num_seqs: usize) -> Vec<RequestTimeline> {
         let config = SchedulerConfig { max_num_seqs, ..SchedulerConfig::default() };
         let scheduler = Scheduler::new(config, KvCacheConfig::default()).unwrap();
         run(jobs, scheduler, StepClock::new(StepTimes::Knobs(Knobs::constant(50 * MS, 10 * MS)), 1.0, 0))

@@ -29,7 +29,7 @@ pub struct RecordedTimes {
 /// Steps of all requests of an engine.
 #[derive(Debug, Default)]
 pub struct RecordedTimings {
-    live: HashMap<RequestId, Live>,
+    live: HashMap<RequestId, TimedRequest>,
     /// Ends of steps in progress.
     ends: BTreeSet<(Duration, RequestId)>,
     /// Requests that were there from a time on: the most of them first, and behind each what came later and was less.
@@ -40,7 +40,7 @@ pub struct RecordedTimings {
 
 /// A request that has not ended.
 #[derive(Debug)]
-struct Live {
+struct TimedRequest {
     recorded: RecordedTimes,
     arrival: Duration,
     /// What waiting has added.
@@ -59,7 +59,7 @@ impl RecordedTimings {
     /// Adds a request.
     pub fn arrive(&mut self, id: RequestId, arrival: Duration, recorded: RecordedTimes) {
         let (added, sampled, prefilled, round) = (Duration::ZERO, 0, 0, self.rounds);
-        self.live.insert(id, Live { recorded, arrival, added, sampled, prefilled, end: arrival, round });
+        self.live.insert(id, TimedRequest { recorded, arrival, added, sampled, prefilled, end: arrival, round });
     }
 
     /// Forgets a request that has ended or is aborted.
@@ -129,7 +129,7 @@ impl RecordedTimings {
     }
 }
 
-impl Live {
+impl TimedRequest {
     /// Begins a step; `present` is the most requests that were there since its last one.
     fn begin(&mut self, now: Duration, scheduled: &ScheduledRequest, present: usize, slower: f64) {
         let waited = now.saturating_sub(self.end);

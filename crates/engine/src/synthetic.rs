@@ -7,11 +7,11 @@ use std::sync::Arc;
 use rand::{RngExt, SeedableRng, rngs::Xoshiro256PlusPlus};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use text::prompt::Words;
+use text::prompt::WordTokens;
 
 /// Key of one response's ids: equal keys give equal ids, whatever else the server does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Key {
+pub struct SyntheticKey {
     /// The server's seed.
     pub seed: u64,
     /// The request: its own `seed` field, its ordinal, or a hash of its prompt.
@@ -20,7 +20,7 @@ pub struct Key {
     pub choice: u32,
 }
 
-impl Key {
+impl SyntheticKey {
     /// The random numbers of this answer.
     pub(super) fn generator(self) -> Xoshiro256PlusPlus {
         let mut bytes = [0; 12];
@@ -41,14 +41,14 @@ impl Key {
 #[derive(Debug, Clone)]
 pub struct RandomTokens {
     generator: Xoshiro256PlusPlus,
-    words: Arc<Words>,
+    words: Arc<WordTokens>,
     begins: bool,
 }
 
 impl RandomTokens {
     /// Draws from [`Tokenizer::words`](text::prompt::Tokenizer::words).
     #[must_use]
-    pub fn new(key: Key, words: Arc<Words>) -> Self {
+    pub fn new(key: SyntheticKey, words: Arc<WordTokens>) -> Self {
         Self { generator: key.generator(), words, begins: true }
     }
 
@@ -71,7 +71,7 @@ impl Iterator for RandomTokens {
 
 /// Reasoning at the beginning of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reasoning {
+pub struct SyntheticReasoning {
     /// Tokens before it.
     pub open: Vec<u32>,
     /// Number of tokens.
@@ -80,7 +80,7 @@ pub struct Reasoning {
     pub close: Vec<u32>,
 }
 
-impl Reasoning {
+impl SyntheticReasoning {
     /// All tokens: the reasoning, and what follows it.
     #[must_use]
     pub fn before(self, words: RandomTokens, rest: Vec<u32>) -> Vec<u32> {
@@ -93,14 +93,14 @@ impl Reasoning {
 pub struct MadeUpText {
     words: RandomTokens,
     /// Most texts have none.
-    reasoning: Option<Box<Reasoning>>,
+    reasoning: Option<Box<SyntheticReasoning>>,
     count: usize,
 }
 
 impl MadeUpText {
     /// A text of `count` tokens, its reasoning and the marks around that included; none of an empty vocabulary.
     #[must_use]
-    pub fn new(words: RandomTokens, reasoning: Option<Reasoning>, count: usize) -> Self {
+    pub fn new(words: RandomTokens, reasoning: Option<SyntheticReasoning>, count: usize) -> Self {
         let count = if words.is_empty() { 0 } else { count };
         Self { words, reasoning: reasoning.map(Box::new), count }
     }
@@ -127,7 +127,9 @@ impl MadeUpText {
         if at >= self.count {
             return None;
         }
-        let Some(Reasoning { open, tokens, close }) = self.reasoning.as_deref() else { return self.words.next() };
+        let Some(SyntheticReasoning { open, tokens, close }) = self.reasoning.as_deref() else {
+            return self.words.next();
+        };
         if let Some(id) = open.get(at) {
             return Some(*id);
         }
@@ -148,17 +150,22 @@ mod tests {
 
     use super::*;
 
-    const KEY: Key = Key { seed: 7, request: 1, choice: 0 };
+    const KEY: SyntheticKey = SyntheticKey { seed: 7, request: 1, choice: 0 };
 
-    fn ids(key: Key) -> Vec<u32> {
-        let words = Words { first: (0..100).collect(), next: (100..200).collect() };
+    fn ids(key: SyntheticKey) -> Vec<u32> {
+        let words = WordTokens { first: (0..100).collect(), next: (100..200).collect() };
         RandomTokens::new(key, words.into()).take(64).collect()
     }
 
     #[test]
     fn equal_keys_give_equal_ids_and_each_part_of_a_key_counts() {
         assert_eq!(ids(KEY), ids(KEY));
-        let keys = [KEY, Key { seed: 8, ..KEY }, Key { request: 2, ..KEY }, Key { choice: 1, ..KEY }];
+        let keys = [
+            KEY,
+            SyntheticKey { seed: 8, ..KEY },
+            SyntheticKey { request: 2, ..KEY },
+            SyntheticKey { choice: 1, ..KEY },
+        ];
         assert_eq!(keys.map(ids).iter().collect::<HashSet<_>>().len(), keys.len());
     }
 
@@ -173,7 +180,7 @@ mod tests {
 
     #[test]
     fn random_ids_are_drawn_from_the_whole_list_and_no_other() {
-        let words = Words { first: vec![1], next: vec![3, 5, 8] };
+        let words = WordTokens { first: vec![1], next: vec![3, 5, 8] };
         let mut drawn = RandomTokens::new(KEY, words.into());
         assert_eq!(drawn.next(), Some(1));
         assert_eq!(drawn.take(200).collect::<HashSet<_>>(), HashSet::from([3, 5, 8]));
@@ -183,8 +190,8 @@ mod tests {
 
     #[test]
     fn reasoning_stands_between_its_marks_and_a_text_begins_behind_it() {
-        let words = RandomTokens::new(KEY, Words { first: vec![1], next: vec![2] }.into());
-        let reasoning = Reasoning { open: vec![10], tokens: 2, close: vec![20, 21] };
+        let words = RandomTokens::new(KEY, WordTokens { first: vec![1], next: vec![2] }.into());
+        let reasoning = SyntheticReasoning { open: vec![10], tokens: 2, close: vec![20, 21] };
         let all = |mut text: MadeUpText| (0..).map_while(|at| text.token(at)).collect::<Vec<_>>();
         let text = MadeUpText::new(words.clone(), Some(reasoning.clone()), 8);
         assert_eq!((text.len(), all(text)), (8, vec![10, 1, 2, 20, 21, 1, 2, 2]));

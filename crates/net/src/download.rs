@@ -73,7 +73,7 @@ impl DownloadError {
 /// # Errors
 /// For an answer other than a file, 401, 403 and 404.
 pub fn download(url: &str, bearer: Option<&str>, most_bytes: usize) -> Result<Option<Vec<u8>>, DownloadError> {
-    let proxy = Proxy::from_env();
+    let proxy = HttpProxy::from_env();
     let fetched = || -> Result<Option<Vec<u8>>, DownloadError> {
         let runtime = Builder::new_current_thread().enable_all().build().map_err(DownloadError::broken)?;
         let fetched = timeout(TIMEOUT, fetch(url, bearer, most_bytes, proxy.as_ref()));
@@ -87,7 +87,7 @@ async fn fetch(
     url: &str,
     mut bearer: Option<&str>,
     most_bytes: usize,
-    proxy: Option<&Proxy>,
+    proxy: Option<&HttpProxy>,
 ) -> Result<Option<Vec<u8>>, DownloadError> {
     let mut url = url.to_owned();
     for _ in 0..=MOST_REDIRECTS {
@@ -124,7 +124,7 @@ fn resolved(base: &Uri, location: &str) -> String {
     }
 }
 
-async fn send(uri: &Uri, bearer: Option<&str>, proxy: Option<&Proxy>) -> Result<Response<Incoming>, DownloadError> {
+async fn send(uri: &Uri, bearer: Option<&str>, proxy: Option<&HttpProxy>) -> Result<Response<Incoming>, DownloadError> {
     let connected = timeout(CONNECT_TIMEOUT, connect(uri, proxy.filter(|proxy| !proxy.spares(uri))));
     let stream = connected.await.map_err(|_| DownloadError::TimedOut(CONNECT_TIMEOUT))??;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(DownloadError::broken)?;
@@ -140,11 +140,11 @@ async fn send(uri: &Uri, bearer: Option<&str>, proxy: Option<&Proxy>) -> Result<
     sender.send_request(request).await.map_err(DownloadError::broken)
 }
 
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for S {}
 
-async fn connect(uri: &Uri, proxy: Option<&Proxy>) -> Result<Box<dyn Stream>, DownloadError> {
+async fn connect(uri: &Uri, proxy: Option<&HttpProxy>) -> Result<Box<dyn ByteStream>, DownloadError> {
     let (host, port, is_tls) = address(uri).ok_or_else(|| DownloadError::BadAddress(uri.to_string()))?;
     let stream = match proxy {
         Some(proxy) => proxy.tunnel(host, port).await?,
@@ -164,21 +164,21 @@ fn address(uri: &Uri) -> Option<(&str, u16, bool)> {
     Some((host, uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 }), is_tls))
 }
 
-async fn encrypted(stream: Box<dyn Stream>, host: &str) -> Result<Box<dyn Stream>, DownloadError> {
+async fn encrypted(stream: Box<dyn ByteStream>, host: &str) -> Result<Box<dyn ByteStream>, DownloadError> {
     let name = ServerName::try_from(host.to_owned()).map_err(DownloadError::broken)?;
     Ok(Box::new(http1_tls().connect(name, stream).await.map_err(DownloadError::broken)?))
 }
 
 /// A proxy, and the hosts that are reached without it.
 #[derive(Debug)]
-struct Proxy {
+struct HttpProxy {
     uri: Uri,
     /// The value of `proxy-authorization`.
     authorization: Option<String>,
     spared: Vec<String>,
 }
 
-impl Proxy {
+impl HttpProxy {
     fn from_env() -> Option<Self> {
         let either = |name: &str| env::var(name).or_else(|_| env::var(name.to_lowercase())).ok();
         let spared = either("NO_PROXY").unwrap_or_default();
@@ -214,11 +214,11 @@ impl Proxy {
         })
     }
 
-    async fn tunnel(&self, host: &str, port: u16) -> Result<Box<dyn Stream>, DownloadError> {
+    async fn tunnel(&self, host: &str, port: u16) -> Result<Box<dyn ByteStream>, DownloadError> {
         let no_address = || DownloadError::BadAddress(self.uri.to_string());
         let (proxy, proxy_port, is_tls) = address(&self.uri).ok_or_else(no_address)?;
         let opened = TcpStream::connect((proxy, proxy_port)).await.map_err(DownloadError::broken)?;
-        let mut stream: Box<dyn Stream> = Box::new(opened);
+        let mut stream: Box<dyn ByteStream> = Box::new(opened);
         if is_tls {
             stream = encrypted(stream, proxy).await?;
         }
@@ -239,7 +239,7 @@ impl Proxy {
 }
 
 /// Reads the head of a response byte by byte: what follows is the tunnel's.
-async fn head(stream: &mut Box<dyn Stream>) -> io::Result<String> {
+async fn head(stream: &mut Box<dyn ByteStream>) -> io::Result<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") && head.len() < MOST_HEAD {
         head.push(stream.read_u8().await?);
@@ -263,7 +263,7 @@ mod tests {
         let heads = Arc::clone(&received);
         tokio::spawn(async move {
             for response in responses {
-                let mut stream: Box<dyn Stream> = Box::new(listener.accept().await.unwrap().0);
+                let mut stream: Box<dyn ByteStream> = Box::new(listener.accept().await.unwrap().0);
                 loop {
                     let head = head(&mut stream).await.unwrap();
                     let is_tunnel = head.starts_with("CONNECT");
@@ -319,7 +319,7 @@ mod tests {
     #[tokio::test]
     async fn a_proxy_tunnels_unless_it_is_not_for_the_host() {
         let (at, heads) = server(vec![response("200 OK", "", "tunnelled")]).await;
-        let proxy = Proxy::new(&format!("us%65r:pass@{at}"), "localhost,.internal,*.corp,10.*").unwrap();
+        let proxy = HttpProxy::new(&format!("us%65r:pass@{at}"), "localhost,.internal,*.corp,10.*").unwrap();
         let got = fetch("http://hub.example/x", None, 100, Some(&proxy)).await.unwrap();
         assert_eq!(got.as_deref(), Some(&b"tunnelled"[..]));
         let heads = heads.lock().unwrap().concat();
@@ -330,7 +330,7 @@ mod tests {
             assert!(spares(host), "{host}");
         }
         assert!(!spares("internal") && !spares("localhost.com"));
-        assert!(Proxy::new("socks5://x", "").is_none());
+        assert!(HttpProxy::new("socks5://x", "").is_none());
     }
 
     #[test]

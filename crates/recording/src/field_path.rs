@@ -13,11 +13,11 @@ use crate::children::children;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldPath {
     text: String,
-    pub(super) steps: Vec<Step>,
+    pub(super) steps: Vec<PathStep>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum PathStep {
     Key(String),
     AnyKey,
     Item(usize),
@@ -41,17 +41,19 @@ impl FieldPath {
     }
 }
 
-fn find<'v>(steps: &[Step], value: &'v Value, found: &mut Vec<&'v Value>) {
+fn find<'v>(steps: &[PathStep], value: &'v Value, found: &mut Vec<&'v Value>) {
     let Some((step, rest)) = steps.split_first() else {
         found.push(value);
         return;
     };
     match step {
-        Step::Key(name) => value.get(name).into_iter().for_each(|child| find(rest, child, found)),
-        Step::Item(at) => value.get(*at).into_iter().for_each(|child| find(rest, child, found)),
-        Step::AnyKey => value.as_object().into_iter().flat_map(|map| map.values()).for_each(|it| find(rest, it, found)),
-        Step::AnyItem => value.as_array().into_iter().flatten().for_each(|child| find(rest, child, found)),
-        Step::Anywhere => {
+        PathStep::Key(name) => value.get(name).into_iter().for_each(|child| find(rest, child, found)),
+        PathStep::Item(at) => value.get(*at).into_iter().for_each(|child| find(rest, child, found)),
+        PathStep::AnyKey => {
+            value.as_object().into_iter().flat_map(|map| map.values()).for_each(|it| find(rest, it, found))
+        }
+        PathStep::AnyItem => value.as_array().into_iter().flatten().for_each(|child| find(rest, child, found)),
+        PathStep::Anywhere => {
             find(rest, value, found);
             children(value).for_each(|(_, child)| find(steps, child, found));
         }
@@ -64,33 +66,33 @@ impl FromStr for FieldPath {
     fn from_str(text: &str) -> Result<Self, PathError> {
         let fail = || PathError(text.to_owned());
         let (mut steps, mut rest) = match (text.strip_prefix("**"), text.strip_prefix('$')) {
-            (Some(rest), _) => (vec![Step::Anywhere], rest),
+            (Some(rest), _) => (vec![PathStep::Anywhere], rest),
             (None, Some(rest)) => (Vec::new(), rest),
             (None, None) => return Err(fail()),
         };
         while !rest.is_empty() {
             // The second of two points belongs to the name behind it.
-            if rest.starts_with("..") && steps.last() != Some(&Step::Anywhere) {
-                steps.push(Step::Anywhere);
+            if rest.starts_with("..") && steps.last() != Some(&PathStep::Anywhere) {
+                steps.push(PathStep::Anywhere);
                 rest = rest.get(1..).unwrap_or_default();
             }
             let (step, after) = step(rest).ok_or_else(fail)?;
             steps.push(step);
             rest = after;
         }
-        let names_something = steps.iter().any(|step| *step != Step::Anywhere);
+        let names_something = steps.iter().any(|step| *step != PathStep::Anywhere);
         if names_something { Ok(Self { text: text.to_owned(), steps }) } else { Err(fail()) }
     }
 }
 
-fn step(rest: &str) -> Option<(Step, &str)> {
+fn step(rest: &str) -> Option<(PathStep, &str)> {
     if let Some(rest) = rest.strip_prefix('[') {
         let (inside, after) = rest.split_once(']')?;
         let quoted = |quote| inside.strip_prefix(quote).and_then(|inside| inside.strip_suffix(quote));
         let step = match (inside, quoted('\'').or_else(|| quoted('"'))) {
-            ("*", _) => Step::AnyItem,
-            (_, Some(name)) => Step::Key(name.to_owned()),
-            (number, None) => Step::Item(number.parse().ok()?),
+            ("*", _) => PathStep::AnyItem,
+            (_, Some(name)) => PathStep::Key(name.to_owned()),
+            (number, None) => PathStep::Item(number.parse().ok()?),
         };
         return Some((step, after));
     }
@@ -99,8 +101,8 @@ fn step(rest: &str) -> Option<(Step, &str)> {
     let (name, after) = rest.split_at(end);
     match name {
         "" => None,
-        "*" => Some((Step::AnyKey, after)),
-        name => Some((Step::Key(name.to_owned()), after)),
+        "*" => Some((PathStep::AnyKey, after)),
+        name => Some((PathStep::Key(name.to_owned()), after)),
     }
 }
 
@@ -114,17 +116,17 @@ impl fmt::Display for FieldPath {
 mod tests {
     use super::*;
 
-    fn steps(text: &str) -> Vec<Step> {
+    fn steps(text: &str) -> Vec<PathStep> {
         text.parse::<FieldPath>().unwrap().steps
     }
 
     #[test]
     fn any_depth_is_written_in_two_ways_and_stands_anywhere() {
-        let key = |name: &str| Step::Key(name.to_owned());
-        assert_eq!(steps("**.user"), [Step::Anywhere, key("user")]);
+        let key = |name: &str| PathStep::Key(name.to_owned());
+        assert_eq!(steps("**.user"), [PathStep::Anywhere, key("user")]);
         assert_eq!(steps("$..user"), steps("**.user"));
-        assert_eq!(steps("$.a..b[0]"), [key("a"), Step::Anywhere, key("b"), Step::Item(0)]);
-        assert_eq!(steps("$['a.b'][\"c\"].*[*]"), [key("a.b"), key("c"), Step::AnyKey, Step::AnyItem]);
+        assert_eq!(steps("$.a..b[0]"), [key("a"), PathStep::Anywhere, key("b"), PathStep::Item(0)]);
+        assert_eq!(steps("$['a.b'][\"c\"].*[*]"), [key("a.b"), key("c"), PathStep::AnyKey, PathStep::AnyItem]);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     canonical::{McpCall, mcp_summary},
-    cassette::{Answer, Content, Fault, Record, SseEvent},
+    cassette::{AnswerContent, CassetteRecord, RecordedAnswer, SseEvent, TransportFault},
 };
 
 /// One recorded message of a client with its consequences.
@@ -66,7 +66,7 @@ impl McpRecord {
     ///
     /// # Errors
     /// When its answer is none of an MCP server; the text gives the reason.
-    pub fn read(record: &Record) -> Option<Result<Self, String>> {
+    pub fn read(record: &CassetteRecord) -> Option<Result<Self, String>> {
         let body = record.body.fields();
         let call = record.mcp_call()?;
         let (server, method) = (call.server, call.method.to_owned());
@@ -81,7 +81,7 @@ impl McpRecord {
 
     /// The record as a cassette has it, without its number.
     #[must_use]
-    pub fn record(&self) -> Record {
+    pub fn record(&self) -> CassetteRecord {
         let mut body = Map::new();
         body.insert("method".to_owned(), self.method.clone().into());
         // Parameters without any entry are none.
@@ -91,19 +91,24 @@ impl McpRecord {
         let count = self.events.len();
         let is_answered = self.answer().is_some();
         let content = match self.events.as_slice() {
-            [] => Content::Empty,
-            [McpEvent::Answer(answer)] => Content::Json(answer.clone().into()),
-            events => Content::Events(events.iter().map(McpEvent::shown).collect()),
+            [] => AnswerContent::Empty,
+            [McpEvent::Answer(answer)] => AnswerContent::Json(answer.clone().into()),
+            events => AnswerContent::Events(events.iter().map(McpEvent::shown).collect()),
         };
-        let fault = (self.broken == Some(Broken::ServerEnded)).then_some(Fault::Reset { after_events: count });
+        let fault = (self.broken == Some(Broken::ServerEnded)).then_some(TransportFault::Reset { after_events: count });
         let is_notification = !is_answered && self.broken.is_none();
-        Record {
+        CassetteRecord {
             method: "POST".to_owned(),
             path: McpCall::path(&self.server),
             body: Value::Object(body).into(),
             aborted: (self.broken == Some(Broken::Cancelled)).then_some(count as u64),
-            answer: Answer { status: if is_notification { 202 } else { 200 }, content, fault, ..Answer::default() },
-            ..Record::default()
+            answer: RecordedAnswer {
+                status: if is_notification { 202 } else { 200 },
+                content,
+                fault,
+                ..RecordedAnswer::default()
+            },
+            ..CassetteRecord::default()
         }
     }
 
@@ -155,12 +160,14 @@ fn bytes_of_fields(fields: &Map<String, Value>) -> usize {
     fields.iter().map(|(name, value)| name.len() + bytes_of(value) + 4).sum::<usize>() + 2
 }
 
-fn events(answer: &Answer) -> Result<Vec<McpEvent>, String> {
+fn events(answer: &RecordedAnswer) -> Result<Vec<McpEvent>, String> {
     let events = match &answer.content {
-        Content::Empty => Vec::new(),
-        Content::Json(value) => vec![McpEvent::read(value)?],
-        Content::Events(events) => events.iter().map(|event| McpEvent::read(&event.data)).collect::<Result<_, _>>()?,
-        Content::Choices { .. } | Content::Text(_) | Content::Bytes(_) => {
+        AnswerContent::Empty => Vec::new(),
+        AnswerContent::Json(value) => vec![McpEvent::read(value)?],
+        AnswerContent::Events(events) => {
+            events.iter().map(|event| McpEvent::read(&event.data)).collect::<Result<_, _>>()?
+        }
+        AnswerContent::Choices { .. } | AnswerContent::Text(_) | AnswerContent::Bytes(_) => {
             return Err("the answer of an MCP server is `json: {result: …}`, `error` or `events`".to_owned());
         }
     };
@@ -268,17 +275,20 @@ mod tests {
     #[test]
     fn answers_of_other_forms_are_refused() {
         for (content, expected) in [
-            (Content::Json(json!({"content": []})), "has a `result`"),
-            (Content::Text("x".to_owned()), "is `json: {result: …}`"),
-            (Content::Events(vec![answer(json!({"result": 1})).shown(), answer(json!({"error": 1})).shown()]), "not 2"),
-            (Content::Events(vec![SseEvent { name: None, data: json!({"method": "x", "reply": 1}) }]), "`reply`"),
+            (AnswerContent::Json(json!({"content": []})), "has a `result`"),
+            (AnswerContent::Text("x".to_owned()), "is `json: {result: …}`"),
+            (
+                AnswerContent::Events(vec![answer(json!({"result": 1})).shown(), answer(json!({"error": 1})).shown()]),
+                "not 2",
+            ),
+            (AnswerContent::Events(vec![SseEvent { name: None, data: json!({"method": "x", "reply": 1}) }]), "`reply`"),
         ] {
             let mut record = call(Vec::new(), None).record();
             record.answer.content = content;
             let error = McpRecord::read(&record).unwrap().unwrap_err();
             assert!(error.contains(expected), "{error}");
         }
-        assert_eq!(McpRecord::read(&Record::default()), None);
+        assert_eq!(McpRecord::read(&CassetteRecord::default()), None);
     }
 
     #[test]

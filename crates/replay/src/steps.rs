@@ -6,7 +6,7 @@
 //!
 //! Limits: tokens that came together tell nothing of their steps; times are those at which chunks were seen.
 
-use engine::step_clock::{Measured, StepWork};
+use engine::step_clock::{MeasuredStep, StepWork};
 use recording::trace::{BadLines, Joined, Record, Sources, TraceError};
 
 /// Records that are looked at, from the first on.
@@ -20,7 +20,7 @@ const MOST_STEPS: usize = 65_536;
 const APART: (f64, f64) = (0.008, 0.4);
 
 /// A record as a stream of tokens, times in seconds from the trace's zero.
-struct Stream {
+struct TokenStream {
     arrival: f64,
     first: f64,
     last: f64,
@@ -53,19 +53,19 @@ pub fn streamed(sources: &Sources) -> Result<(Vec<Record>, Option<u32>), TraceEr
 
 /// Measures the steps in records.
 #[must_use]
-pub fn measured(records: &[Record]) -> Vec<Measured> {
-    let streams: Vec<Stream> = records.iter().filter_map(Stream::of).collect();
+pub fn measured(records: &[Record]) -> Vec<MeasuredStep> {
+    let streams: Vec<TokenStream> = records.iter().filter_map(TokenStream::of).collect();
     let others = Others::of(&streams);
     let gaps: usize = records.iter().map(|record| record.chunks.len()).sum();
     let every = gaps.div_ceil(MOST_STEPS).max(1);
-    let mut measured: Vec<Measured> =
+    let mut measured: Vec<MeasuredStep> =
         records.iter().flat_map(|record| of_gaps(record, &others)).step_by(every).collect();
     measured.extend(streams.iter().filter_map(|stream| others.alone(stream)));
     measured
 }
 
 /// The steps behind a record's gaps after its first token.
-fn of_gaps<'a>(record: &'a Record, others: &'a Others) -> impl Iterator<Item = Measured> + 'a {
+fn of_gaps<'a>(record: &'a Record, others: &'a Others) -> impl Iterator<Item = MeasuredStep> + 'a {
     let mut at = record.arrival.unwrap_or_default().as_secs_f64();
     let mut produced = 0_u32;
     record.chunks.iter().enumerate().filter_map(move |(number, chunk)| {
@@ -88,11 +88,11 @@ fn of_gaps<'a>(record: &'a Record, others: &'a Others) -> impl Iterator<Item = M
             (None, Some(_)) => others.work(from, from + seconds),
             (None, None) => return None,
         };
-        Some(Measured { work, seconds, is_request: false })
+        Some(MeasuredStep { work, seconds, is_request: false })
     })
 }
 
-impl Stream {
+impl TokenStream {
     fn of(record: &Record) -> Option<Self> {
         let arrival = record.arrival?.as_secs_f64();
         let first = arrival + record.ttft()?.as_secs_f64();
@@ -114,7 +114,7 @@ struct Others {
 }
 
 impl Others {
-    fn of(streams: &[Stream]) -> Self {
+    fn of(streams: &[TokenStream]) -> Self {
         let mut changes = Vec::with_capacity(2 * streams.len());
         for stream in streams.iter().filter(|stream| stream.last > stream.first) {
             let per_second = stream.output / (stream.last - stream.first);
@@ -177,7 +177,7 @@ impl Others {
     }
 
     /// The prefill of a request that was alone until its first token.
-    fn alone(&self, stream: &Stream) -> Option<Measured> {
+    fn alone(&self, stream: &TokenStream) -> Option<MeasuredStep> {
         let seconds = stream.first - stream.arrival;
         let (decoding, _) = self.decoding(stream.arrival);
         let (others, _) = self.prefilled(stream.arrival - f64::EPSILON, stream.first);
@@ -189,7 +189,7 @@ impl Others {
             return None;
         }
         let work = StepWork { prefills: 1, prefill_tokens: stream.computed, prefill_share: 1.0, ..StepWork::default() };
-        Some(Measured { work, seconds, is_request: true })
+        Some(MeasuredStep { work, seconds, is_request: true })
     }
 }
 
@@ -215,8 +215,8 @@ mod tests {
 
     fn steps(records: &[Record]) -> Vec<(u32, u32, u32, f64, bool)> {
         let measured = measured(records);
-        let millis = |step: &Measured| (step.seconds * 1000.0).round();
-        let plain = |step: &Measured| {
+        let millis = |step: &MeasuredStep| (step.seconds * 1000.0).round();
+        let plain = |step: &MeasuredStep| {
             (step.work.decodes, step.work.prefills, step.work.prefill_tokens, millis(step), step.is_request)
         };
         measured.iter().map(plain).collect()

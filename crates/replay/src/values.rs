@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use recording::redaction::{Placeholder, Seen, Values};
+use recording::redaction::{Placeholder, PlaceholderValues, SeenSecrets};
 
 /// A record among those of some cassettes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -21,7 +21,7 @@ pub struct RecordKey {
 }
 
 /// Values of requests that records answered, by the records.
-pub type EarlierValues = HashMap<RecordKey, Seen>;
+pub type EarlierValues = HashMap<RecordKey, SeenSecrets>;
 
 /// Where the values of one record's placeholders come from.
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ pub struct ValuePlan {
     /// Those with a value in the request that an earlier record answered, each with the placeholder that it has there.
     pub earlier: Vec<(Placeholder, RecordKey, Placeholder)>,
     /// Values that the user supplied.
-    pub supplied: Values,
+    pub supplied: PlaceholderValues,
     /// Size of the answer in bytes.
     pub bytes: usize,
 }
@@ -41,7 +41,7 @@ pub struct ValuePlan {
 impl ValuePlan {
     /// The values for a request with these values, in a session with those earlier ones.
     #[must_use]
-    pub fn values(&self, asked: &Seen, earlier: &EarlierValues) -> Values {
+    pub fn values(&self, asked: &SeenSecrets, earlier: &EarlierValues) -> PlaceholderValues {
         let mut values = self.supplied.clone();
         let mut wanted: HashMap<RecordKey, Vec<(&Placeholder, &Placeholder)>> = HashMap::new();
         for (placeholder, source, there) in &self.earlier {
@@ -57,13 +57,13 @@ impl ValuePlan {
 
     /// Whether a placeholder is served as it is, since these values have none for it.
     #[must_use]
-    pub fn leaves_any(&self, values: &Values) -> bool {
+    pub fn leaves_any(&self, values: &PlaceholderValues) -> bool {
         self.placeholders.iter().any(|placeholder| !values.has(placeholder))
     }
 }
 
 /// Adds the values that a request has, by the placeholders of an answer.
-fn take(values: &mut Values, seen: &Seen, wanted: &[(&Placeholder, &Placeholder)]) {
+fn take(values: &mut PlaceholderValues, seen: &SeenSecrets, wanted: &[(&Placeholder, &Placeholder)]) {
     let kinds: BTreeSet<&str> = wanted.iter().map(|(_, there)| &*there.kind).collect();
     let known: HashMap<(&str, usize), &str> = kinds
         .into_iter()

@@ -17,7 +17,7 @@ use std::{collections::VecDeque, sync::Arc};
 use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode, header, request::Parts};
 
-use super::{body::Sent, echo::EchoedPrompts, request::RequestFields, response::update_content_length};
+use super::{body::SentBody, echo::EchoedPrompts, request::RequestFields, response::update_content_length};
 use net::{
     upstream::{self, Relayed},
     wire::{Edits, span_in},
@@ -186,7 +186,7 @@ pub(super) fn is_signed(headers: &HeaderMap) -> bool {
 }
 
 /// Builds the amended request, without `accept-encoding`: a compressed response could not be decoded.
-pub(super) fn amended_request(parts: &Parts, body: VecDeque<Bytes>) -> Request<Sent> {
+pub(super) fn amended_request(parts: &Parts, body: VecDeque<Bytes>) -> Request<SentBody> {
     let mut parts = parts.clone();
     upstream::remove(&mut parts.headers, |name| name == header::ACCEPT_ENCODING);
     update_content_length(&mut parts.headers, body.iter().map(Bytes::len).sum());

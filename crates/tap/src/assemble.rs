@@ -9,7 +9,7 @@ use std::{collections::HashMap, sync::Arc};
 use serde_json::{Map, Value, json};
 
 use super::{
-    Content,
+    ContentRecording,
     exchange::ObservedExchange,
     observed_choice::ObservedChoice,
     retokenize::{prompt_ids, with_ids},
@@ -34,7 +34,7 @@ pub(super) struct Assembler {
     pub(super) hasher: BlockHasher,
     pub(super) record_tokens: bool,
     pub(super) tokenizer: Option<Tokenizer>,
-    pub(super) content: Content,
+    pub(super) content: ContentRecording,
     pub(super) permutation: Option<IdPermutation>,
 }
 
@@ -172,7 +172,7 @@ impl Assembler {
 
 /// Number of tokens of one choice that have log probabilities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Scored {
+pub(super) struct ScoredTokens {
     pub(super) output: u32,
     pub(super) prompt: Option<u32>,
 }
@@ -180,17 +180,17 @@ pub(super) struct Scored {
 impl ObservedExchange {
     /// Counts the tokens of each choice of a whole response by their log probabilities; empty unless the sum over all
     /// choices is the engine's count.
-    pub(super) fn scored(&self) -> HashMap<u32, Scored> {
+    pub(super) fn scored(&self) -> HashMap<u32, ScoredTokens> {
         let Some(usage) = self.usage.filter(|_| self.choices.len() > 1 && !self.facts.stream) else {
             return HashMap::new();
         };
         let count = |choice: &ObservedChoice| {
             let repeated = if self.facts.logprobs.echoes { choice.scored_prompt? } else { 0 };
             let output = choice.scored?.checked_sub(repeated)?;
-            Some((choice.index, Scored { output, prompt: choice.scored_prompt }))
+            Some((choice.index, ScoredTokens { output, prompt: choice.scored_prompt }))
         };
-        let mut counts: HashMap<u32, Scored> = self.choices.iter().filter_map(count).collect();
-        let sum = |of: &dyn Fn(&Scored) -> u32| counts.values().map(|scored| u64::from(of(scored))).sum::<u64>();
+        let mut counts: HashMap<u32, ScoredTokens> = self.choices.iter().filter_map(count).collect();
+        let sum = |of: &dyn Fn(&ScoredTokens) -> u32| counts.values().map(|scored| u64::from(of(scored))).sum::<u64>();
         if counts.len() != self.choices.len() || sum(&|scored| scored.output) != u64::from(usage.completion_tokens) {
             return HashMap::new();
         }

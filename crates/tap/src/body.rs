@@ -11,7 +11,7 @@ use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
-use super::{exchange::Exchange, observed_stream::ObservedStream, other_apis::ApiEvent, refusal::Refusal};
+use super::{exchange::OpenExchange, observed_stream::ObservedStream, other_apis::ApiEvent, refusal::Refusal};
 use net::{
     server::{BodyError, RequestBody, ResponseBody},
     upstream::{BodyObserver, Observed, Relayed, UpstreamBody},
@@ -29,13 +29,13 @@ const MAX_COPY: usize = 16 << 20;
 const MAX_COPY_FOR_CASSETTE: usize = 256 << 20;
 
 /// A request's body on its way to the upstream.
-pub(super) type Sent = Relayed<Incoming>;
+pub(super) type SentBody = Relayed<Incoming>;
 
 /// A response's body from the upstream.
-pub(super) type Received = UpstreamBody<Sent>;
+pub(super) type TapResponseBody = UpstreamBody<SentBody>;
 
 /// Builds the body of a request that the player does not answer.
-pub(super) fn unread_body(body: RequestBody, idle: Option<Duration>) -> Sent {
+pub(super) fn unread_body(body: RequestBody, idle: Option<Duration>) -> SentBody {
     match body {
         RequestBody::Live(body) => Relayed::untouched(body).within(idle),
         RequestBody::Read(bytes) => Relayed::whole(bytes.unwrap_or_default()),
@@ -50,15 +50,15 @@ pub(super) enum ProxyBody {
     /// Empty, with `content-length: 0`.
     Empty,
     /// Not recorded.
-    Passed(Relayed<Received>),
+    Passed(Relayed<TapResponseBody>),
     /// Recorded without its content (errors, unknown formats); its end is the exchange's end.
-    Timed(Observed<Received, Timed>),
+    Timed(Observed<TapResponseBody, Timed>),
     /// Decoded from a copy once it has passed.
-    Copied(Box<Completed<Observed<Received, Copied>>>),
+    Copied(Box<Completed<Observed<TapResponseBody, Copied>>>),
     /// A stream whose events are observed.
     ObservedStream(Box<Completed<ObservedStream>>),
     /// A response of an MCP server.
-    Mcp(Box<Observed<Received, ExchangeObserver>>),
+    Mcp(Box<Observed<TapResponseBody, ExchangeObserver>>),
     /// A recorded response of the player.
     Played(Box<ResponseBody>),
 }
@@ -66,13 +66,13 @@ pub(super) enum ProxyBody {
 /// Observer of a response that is not decoded.
 #[derive(Debug)]
 pub(super) struct Timed {
-    exchange: Exchange,
+    exchange: OpenExchange,
     /// The error to record, if the response is one.
     refusal: Option<Box<Refusal>>,
 }
 
 impl Timed {
-    pub(super) fn new(exchange: Exchange, refusal: Option<Refusal>) -> Self {
+    pub(super) fn new(exchange: OpenExchange, refusal: Option<Refusal>) -> Self {
         Self { exchange, refusal: refusal.map(Box::new) }
     }
 }
@@ -98,7 +98,7 @@ impl BodyObserver for Timed {
 /// Observer of a response that is copied.
 #[derive(Debug)]
 pub(super) struct Copied {
-    exchange: Exchange,
+    exchange: OpenExchange,
     /// The copy is decoded as the JSON of another API.
     is_decoded: bool,
     copy: BytesMut,
@@ -111,7 +111,7 @@ pub(super) struct Copied {
 }
 
 impl Copied {
-    pub(super) fn new(exchange: Exchange) -> Self {
+    pub(super) fn new(exchange: OpenExchange) -> Self {
         let limit = if exchange.is_for_cassette() { MAX_COPY_FOR_CASSETTE } else { MAX_COPY };
         Self { exchange, is_decoded: false, copy: BytesMut::new(), limit, is_cut: false, refusal: None }
     }

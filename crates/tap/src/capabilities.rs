@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 use super::{
     amend::{Wanted, WantedUsage},
-    facts::Facts,
+    facts::EngineSettings,
 };
 
 /// Number of successive responses without ids after which the tap stops requesting them.
@@ -37,7 +37,7 @@ pub(super) struct Capabilities {
     /// The engine's token count once differed from the number of ids.
     miscounts: AtomicBool,
     forced_usage: AtomicBool,
-    fingerprint: Mutex<Option<Fingerprint>>,
+    fingerprint: Mutex<Option<StreamFingerprint>>,
     facts: Mutex<EngineFacts>,
     inquiry_ended: Condvar,
     is_wanted: Notify,
@@ -63,12 +63,12 @@ enum EngineFacts {
     Pending,
     /// The engine answers without a version.
     Unavailable,
-    Known(Facts),
+    Known(EngineSettings),
 }
 
 /// `system_fingerprint` on the last event of a stream without usage.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Fingerprint {
+pub(super) enum StreamFingerprint {
     /// The key is not there.
     Absent,
     /// This text.
@@ -184,7 +184,7 @@ impl Capabilities {
 
     /// Notes the fingerprint on the last event of a stream without usage.
     pub(super) fn observe_fingerprint(&self, fingerprint: Option<&str>) {
-        let seen = fingerprint.map_or(Fingerprint::Absent, |text| Fingerprint::Is(text.to_owned()));
+        let seen = fingerprint.map_or(StreamFingerprint::Absent, |text| StreamFingerprint::Is(text.to_owned()));
         *self.fingerprint.lock().unwrap_or_else(PoisonError::into_inner) = Some(seen);
     }
 
@@ -192,7 +192,7 @@ impl Capabilities {
     /// last event, the upstream has changed and the known one is dropped.
     pub(super) fn compare_fingerprint(&self, seen: Option<&str>) {
         let mut known = self.fingerprint.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(Fingerprint::Is(text)) = known.as_ref()
+        if let Some(StreamFingerprint::Is(text)) = known.as_ref()
             && Some(text.as_str()) != seen
         {
             tracing::warn!("the upstream's system_fingerprint changed; was it restarted?");
@@ -206,12 +206,12 @@ impl Capabilities {
     }
 
     /// Returns the fingerprint of streams without usage, once one was observed.
-    pub(super) fn fingerprint(&self) -> Option<Fingerprint> {
+    pub(super) fn fingerprint(&self) -> Option<StreamFingerprint> {
         self.fingerprint.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns the engine's version, models and settings, once it answered with them.
-    pub(super) fn facts(&self) -> Option<Facts> {
+    pub(super) fn facts(&self) -> Option<EngineSettings> {
         match &*self.engine_facts() {
             EngineFacts::Known(facts) => Some(facts.clone()),
             EngineFacts::Pending | EngineFacts::Unavailable => None,
@@ -224,7 +224,7 @@ impl Capabilities {
     }
 
     /// Sets the engine's answer to the inquiry.
-    pub(super) fn set_facts(&self, facts: Option<Facts>) {
+    pub(super) fn set_facts(&self, facts: Option<EngineSettings>) {
         *self.engine_facts() = facts.map_or(EngineFacts::Unavailable, EngineFacts::Known);
         self.inquiry_ended.notify_all();
     }
@@ -249,7 +249,7 @@ impl Capabilities {
     /// tool or reasoning parser buffers.
     pub(super) fn ids_are_exact(&self) -> bool {
         let facts = self.engine_facts();
-        let EngineFacts::Known(Facts { version, .. }) = &*facts else { return false };
+        let EngineFacts::Known(EngineSettings { version, .. }) = &*facts else { return false };
         let mut numbers = version.split('.').map(|part| part.parse::<u32>().ok());
         match (numbers.next().flatten(), numbers.next().flatten()) {
             (Some(0), Some(minor)) => minor >= 20,
@@ -318,7 +318,7 @@ mod tests {
             [("0.32.0", true), ("0.19.1", false), ("1.2", true), ("0.20.0rc1", true), ("dev", false)]
         {
             let capabilities = Capabilities::default();
-            capabilities.set_facts(Some(Facts { version: version.to_owned(), ..Facts::default() }));
+            capabilities.set_facts(Some(EngineSettings { version: version.to_owned(), ..EngineSettings::default() }));
             assert_eq!(capabilities.ids_are_exact(), exact, "{version}");
         }
     }

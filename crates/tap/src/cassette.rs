@@ -10,7 +10,7 @@ use hyper::body::Incoming;
 
 use super::{
     body::{ProxyBody, unread_body},
-    exchange::{Exchange, ObservedExchange},
+    exchange::{ObservedExchange, OpenExchange},
     filter::Skipped,
     gather::ReceivedBody,
     observed_choice::ObservedChoice,
@@ -30,12 +30,12 @@ use replay::{
 
 /// Cassette player and the clock of its responses, whose lateness is not measured here.
 #[derive(Debug)]
-pub(super) struct Player {
+pub(super) struct TapPlayer {
     pub(super) cassette_player: Arc<CassettePlayer>,
     clock: Clock,
 }
 
-impl Player {
+impl TapPlayer {
     pub(super) fn new(cassette_player: Arc<CassettePlayer>) -> Self {
         Self { cassette_player, clock: Clock { pacer: Pacer::precise(), lateness: LatenessTracker::default() } }
     }
@@ -53,7 +53,7 @@ impl Player {
 
 impl Proxy {
     /// Replays a request from the player's records, or forwards it and records it there.
-    pub(super) async fn play(&self, player: &Player, mut request: Request<Incoming>) -> Response<ProxyBody> {
+    pub(super) async fn play(&self, player: &TapPlayer, mut request: Request<Incoming>) -> Response<ProxyBody> {
         account::enter(&mut request);
         let request = match player.cassette_player.administer(request).await {
             Ok(response) => return response.map(|body| ProxyBody::Played(Box::new(body))),
@@ -121,7 +121,7 @@ impl Proxy {
     }
 }
 
-impl Exchange {
+impl OpenExchange {
     /// Records the exchange in a cassette, with a copy of its response.
     pub(super) fn record_in(&mut self, pending: PendingExchange) {
         if let Some(observed) = self.observed.as_mut() {

@@ -14,11 +14,11 @@ pub(super) type ChannelText = (u64, String);
 /// The channels of a text: runs of bytes, one after the other.
 #[derive(Debug, Default)]
 pub(super) struct Channels {
-    runs: Vec<Run>,
+    runs: Vec<ByteRun>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Run {
+struct ByteRun {
     channel: u64,
     bytes: usize,
 }
@@ -37,13 +37,13 @@ impl Channels {
         match self.runs.last_mut() {
             _ if bytes == 0 => {}
             Some(last) if last.channel == channel => last.bytes += bytes,
-            _ => self.runs.push(Run { channel, bytes }),
+            _ => self.runs.push(ByteRun { channel, bytes }),
         }
     }
 
     /// Returns the bytes that it holds beside its own size.
     pub(super) fn heap(&self) -> usize {
-        self.runs.capacity() * size_of::<Run>()
+        self.runs.capacity() * size_of::<ByteRun>()
     }
 
     /// Returns the text of each channel.
@@ -73,13 +73,13 @@ impl Channels {
         let mut run = runs.next();
         for (at, mut rest) in text.iter().map(String::as_str).enumerate() {
             while !rest.is_empty() {
-                let Run { channel, bytes } = run.unwrap_or(Run { channel: PLAIN, bytes: rest.len() });
+                let ByteRun { channel, bytes } = run.unwrap_or(ByteRun { channel: PLAIN, bytes: rest.len() });
                 let (piece, after) = rest.split_at_checked(bytes).unwrap_or((rest, ""));
                 split.pieces.entry(channel).or_default().push(piece.to_owned());
                 split.order.push((at, channel));
                 run = match bytes.saturating_sub(piece.len()) {
                     0 => runs.next(),
-                    bytes => Some(Run { channel, bytes }),
+                    bytes => Some(ByteRun { channel, bytes }),
                 };
                 rest = after;
             }

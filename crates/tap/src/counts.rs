@@ -8,13 +8,13 @@ use std::{
     time::Duration,
 };
 
-use recording::recorder::{Capacity, Progress};
+use recording::recorder::{Capacity, RecorderProgress};
 
 /// Counters of the recorder. Drops are counted in records: a request has one for each choice.
 #[derive(Debug, Default)]
 pub(super) struct RecorderCounts {
     /// State of its queue and of its file.
-    pub(super) progress: Arc<Progress>,
+    pub(super) progress: Arc<RecorderProgress>,
     /// Records that were flushed to the operating system.
     pub(super) written: AtomicU64,
     pub(super) write_failed: AtomicU64,
@@ -36,7 +36,7 @@ pub(super) struct RecorderCounts {
 impl RecorderCounts {
     /// Creates the counters of a recorder that waits so long for its disk at the end.
     pub(super) fn new(disk_timeout: Duration) -> Self {
-        let progress = Progress::new(Capacity { disk_timeout, ..Capacity::default() });
+        let progress = RecorderProgress::new(Capacity { disk_timeout, ..Capacity::default() });
         Self { progress: Arc::new(progress), ..Self::default() }
     }
 

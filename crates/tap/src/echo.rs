@@ -49,12 +49,12 @@ pub(super) fn repeats_last_message(body: &[u8]) -> bool {
     #[derive(Deserialize)]
     struct Chat<'a> {
         #[serde(borrow, default)]
-        messages: Vec<Message<'a>>,
+        messages: Vec<EchoMessage<'a>>,
         #[serde(default)]
         add_generation_prompt: Option<bool>,
     }
     #[derive(Deserialize)]
-    struct Message<'a> {
+    struct EchoMessage<'a> {
         #[serde(default)]
         role: String,
         #[serde(borrow, default)]

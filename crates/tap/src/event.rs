@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::channels::{ChannelText, PLAIN};
-use api::answers::words::{CALLS, OF_MESSAGE, Words};
+use api::answers::words::{CALLS, OF_MESSAGE, TextKind};
 use net::wire::RawObject;
 
 /// The channel of the first tool call's arguments; those of a `function_call` are in the one before.
@@ -21,9 +21,9 @@ pub(super) struct StreamEvent<'a> {
     #[serde(default, borrow)]
     pub(super) request_id: Option<Cow<'a, str>>,
     #[serde(default, borrow)]
-    pub(super) choices: Vec<Choice<'a>>,
+    pub(super) choices: Vec<EventChoice<'a>>,
     #[serde(default)]
-    pub(super) usage: Option<Usage>,
+    pub(super) usage: Option<EngineUsage>,
     #[serde(default, borrow)]
     pub(super) prompt_token_ids: Option<&'a RawValue>,
     #[serde(default, borrow)]
@@ -36,7 +36,7 @@ pub(super) struct StreamEvent<'a> {
 
 /// One choice of an event, or of a whole answer.
 #[derive(Debug, Deserialize)]
-pub(super) struct Choice<'a> {
+pub(super) struct EventChoice<'a> {
     #[serde(default)]
     pub(super) index: u32,
     #[serde(default, borrow)]
@@ -72,7 +72,7 @@ pub(super) struct ChunkKind {
 
 /// The engine's own count of tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-pub(super) struct Usage {
+pub(super) struct EngineUsage {
     #[serde(default)]
     pub(super) prompt_tokens: u32,
     #[serde(default)]
@@ -87,7 +87,7 @@ struct PromptDetails {
     cached_tokens: Option<u32>,
 }
 
-impl Usage {
+impl EngineUsage {
     /// Creates counts; `cached` are the prompt tokens found in the prefix cache, if known.
     pub(super) fn of(prompt_tokens: u32, completion_tokens: u32, cached: Option<u32>) -> Self {
         let prompt_tokens_details = cached.map(|cached| PromptDetails { cached_tokens: Some(cached) });
@@ -117,7 +117,7 @@ impl<'a> StreamEvent<'a> {
     }
 }
 
-impl<'a> Choice<'a> {
+impl<'a> EventChoice<'a> {
     /// Returns the kind of this chunk.
     pub(super) fn kind(&self) -> ChunkKind {
         let Some(delta) = self.message_delta() else {
@@ -131,8 +131,8 @@ impl<'a> Choice<'a> {
         }
     }
 
-    fn message_delta(&self) -> Option<Delta<'_>> {
-        self.delta.or(self.message).and_then(Delta::read)
+    fn message_delta(&self) -> Option<ChunkDelta<'_>> {
+        self.delta.or(self.message).and_then(ChunkDelta::read)
     }
 
     /// Returns true if it has metadata only: an engine sends such an event only because ids were requested.
@@ -143,7 +143,7 @@ impl<'a> Choice<'a> {
     /// Returns the plain text as JSON: a chat's content, or a completion's text.
     pub(super) fn content(&self) -> Option<&'a RawValue> {
         match self.delta {
-            Some(delta) => Delta::read(delta)?.content(),
+            Some(delta) => ChunkDelta::read(delta)?.content(),
             None => self.text,
         }
     }
@@ -170,9 +170,9 @@ impl<'a> Choice<'a> {
 }
 
 /// Delta of a chat chunk, or a whole message.
-struct Delta<'a>(RawObject<'a>);
+struct ChunkDelta<'a>(RawObject<'a>);
 
-impl<'a> Delta<'a> {
+impl<'a> ChunkDelta<'a> {
     fn read(json: &'a RawValue) -> Option<Self> {
         RawObject::read(json.get().as_bytes()).map(Self)
     }
@@ -190,14 +190,14 @@ impl<'a> Delta<'a> {
     }
 
     fn is_from_parser(&self) -> bool {
-        let reasoning = OF_MESSAGE.iter().filter(|(_, words)| *words == Words::Reasoning).map(|(name, _)| *name);
+        let reasoning = OF_MESSAGE.iter().filter(|(_, words)| *words == TextKind::Reasoning).map(|(name, _)| *name);
         reasoning.chain(CALLS).any(|name| is_nonempty(self.0.get(name)))
     }
 
     /// Returns all texts, then the arguments of calls.
     fn texts(&self) -> Vec<ChannelText> {
         let plain = OF_MESSAGE.iter().zip(1..).filter_map(|((name, words), channel)| {
-            let channel = if *words == Words::Text { PLAIN } else { channel };
+            let channel = if *words == TextKind::Text { PLAIN } else { channel };
             Some((channel, self.0.value::<String>(name)?))
         });
         let arguments = |call: &RawObject<'_>| call.value::<String>("arguments");

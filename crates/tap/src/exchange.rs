@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::{
     capabilities::Capabilities,
-    event::{StreamEvent, Usage, ids},
+    event::{EngineUsage, StreamEvent, ids},
     gather::Bodies,
     observed_choices::ObservedChoices,
     other_apis::ApiEvent,
@@ -29,7 +29,7 @@ use replay::player::PendingExchange;
 
 /// An exchange in progress.
 #[derive(Debug)]
-pub(super) struct Exchange {
+pub(super) struct OpenExchange {
     shared: Arc<SharedState>,
     pub(super) capabilities: Arc<Capabilities>,
     started: Instant,
@@ -53,7 +53,7 @@ pub(super) struct ObservedExchange {
     pub(super) first_event: Option<Duration>,
     /// The response's id.
     pub(super) answer_id: Option<String>,
-    pub(super) usage: Option<Usage>,
+    pub(super) usage: Option<EngineUsage>,
     pub(super) prompt_ids: Option<Vec<u32>>,
     pub(super) choices: ObservedChoices,
     /// The engine is known to return every token id.
@@ -77,7 +77,7 @@ pub(super) struct ObservedExchange {
     unread: bool,
 }
 
-impl Exchange {
+impl OpenExchange {
     /// Begins an exchange when its whole request was received and is about to be forwarded.
     pub(super) fn begin(
         shared: Arc<SharedState>,
@@ -227,7 +227,7 @@ impl Exchange {
     }
 }
 
-impl Drop for Exchange {
+impl Drop for OpenExchange {
     fn drop(&mut self) {
         if self.observed.is_none() {
             return;
@@ -278,7 +278,7 @@ impl ObservedExchange {
             let known = self.usage.map_or(0, |known| known.prompt_tokens);
             let cached = usage.cached_tokens().or_else(|| self.usage.and_then(|known| known.cached_tokens()));
             let prompt = if usage.prompt_tokens == 0 { known } else { usage.prompt_tokens };
-            self.usage = Some(Usage::of(prompt, usage.completion_tokens, cached));
+            self.usage = Some(EngineUsage::of(prompt, usage.completion_tokens, cached));
         }
         if event.text.is_none() && event.token_ids.is_none() && event.finish_reason.is_none() {
             return;

@@ -8,7 +8,7 @@ use http::{HeaderValue, Method, Request, Uri, header};
 use http_body_util::{BodyExt, Limited};
 use serde_json::{Map, Value, json};
 
-use super::body::Sent;
+use super::body::SentBody;
 use net::upstream::{Relayed, Upstream, UpstreamError};
 use recording::trace::Meta;
 
@@ -27,7 +27,7 @@ const CACHE_SETTINGS: [&str; 6] = [
 
 /// Version, models and settings of an engine, from its own endpoints.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(super) struct Facts {
+pub(super) struct EngineSettings {
     pub(super) version: String,
     /// Names of its models, the base model first.
     pub(super) models: Vec<String>,
@@ -35,12 +35,12 @@ pub(super) struct Facts {
     pub(super) cache: Map<String, Value>,
 }
 
-impl Facts {
+impl EngineSettings {
     /// Requests the facts of an upstream; `None` if it answers without a version.
     ///
     /// # Errors
     /// When it cannot be reached.
-    pub(super) async fn of(upstream: &Upstream<Sent>) -> Result<Option<Self>, UpstreamError> {
+    pub(super) async fn of(upstream: &Upstream<SentBody>) -> Result<Option<Self>, UpstreamError> {
         let answer = json_of(&ask(upstream, "/version").await?);
         let Some(version) = answer.get("version").and_then(Value::as_str).map(str::to_owned) else { return Ok(None) };
         let mut facts = Self { version, ..Self::default() };
@@ -81,7 +81,7 @@ impl Facts {
     }
 }
 
-async fn ask(upstream: &Upstream<Sent>, path: &'static str) -> Result<Bytes, UpstreamError> {
+async fn ask(upstream: &Upstream<SentBody>, path: &'static str) -> Result<Bytes, UpstreamError> {
     let mut request = Request::new(Relayed::whole(Bytes::new()));
     *request.method_mut() = Method::GET;
     *request.uri_mut() = Uri::from_static(path);
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn answers_become_meta() {
-        let mut facts = Facts { version: "0.32.0".to_owned(), ..Facts::default() };
+        let mut facts = EngineSettings { version: "0.32.0".to_owned(), ..EngineSettings::default() };
         facts.take_models(&json!({"data": [
             {"id": "adapter", "parent": "m", "max_model_len": 1},
             {"id": "m", "parent": null, "max_model_len": 4096},
@@ -140,7 +140,7 @@ mod tests {
     fn missing_answers_leave_no_keys() {
         assert!(cache_settings("vllm:cache_config_info").is_empty() && json_of(b"<html>").is_null());
         let mut meta = Meta::default();
-        Facts { version: "1".to_owned(), ..Facts::default() }.complete(&mut meta);
+        EngineSettings { version: "1".to_owned(), ..EngineSettings::default() }.complete(&mut meta);
         assert!(meta.model.is_none() && meta.extra.is_empty());
     }
 }

@@ -6,7 +6,7 @@ use http::{Method, Request, Response, request::Parts};
 use hyper::body::Incoming;
 
 use super::{
-    body::{ProxyBody, Received, Sent},
+    body::{ProxyBody, SentBody, TapResponseBody},
     gather::{Gathered, gather},
     proxy::Proxy,
     request::RequestFields,
@@ -23,7 +23,7 @@ use replay::account::UpstreamName;
 
 impl Proxy {
     /// Forwards a request that is not recorded. Its body is received whole first if the model selects the upstream.
-    pub(super) async fn pass(&self, request: Request<Sent>) -> Response<ProxyBody> {
+    pub(super) async fn pass(&self, request: Request<SentBody>) -> Response<ProxyBody> {
         let path = request.uri().path();
         let is_open = self.sites.of_path(path).is_none() && request.extensions().get::<UpstreamName>().is_none();
         let by_model = self.sites.are_by_model() && request.method() == Method::POST && is_open;
@@ -44,7 +44,7 @@ impl Proxy {
     }
 
     /// Forwards a request that is not recorded to this upstream.
-    pub(super) async fn pass_to(&self, site: &UpstreamSite, request: Request<Sent>) -> Response<ProxyBody> {
+    pub(super) async fn pass_to(&self, site: &UpstreamSite, request: Request<SentBody>) -> Response<ProxyBody> {
         match self.send(site, request).await {
             Ok(response) => passed(response, self.idle),
             Err(error) => self.unanswered(&error),
@@ -70,8 +70,8 @@ impl Proxy {
     pub(super) async fn send(
         &self,
         site: &UpstreamSite,
-        request: Request<Sent>,
-    ) -> Result<Response<Received>, UpstreamError> {
+        request: Request<SentBody>,
+    ) -> Result<Response<TapResponseBody>, UpstreamError> {
         self.metrics.sent(site.place);
         let sent = site.upstream.send(request).await;
         if let Err(error) = &sent {

@@ -10,7 +10,7 @@ use http::{HeaderMap, Request, request::Parts};
 use http_body_util::BodyExt;
 use hyper::body::Body;
 
-use super::body::Sent;
+use super::body::SentBody;
 use net::{server::BodyError, upstream::Relayed};
 
 /// Maximum size of a request's or JSON response's body that is decoded, in bytes; a longer one passes as it comes.
@@ -38,12 +38,12 @@ impl Bodies {
 
 /// Bytes that one body has of [`Bodies`]; given back when it is dropped.
 #[derive(Debug)]
-struct Reserved {
+struct ReservedBytes {
     bodies: Arc<Bodies>,
     bytes: usize,
 }
 
-impl Reserved {
+impl ReservedBytes {
     /// Reserves more; false if there is no room. The bytes count either way, because they are there.
     fn grow(&mut self, more: usize) -> bool {
         self.bytes += more;
@@ -51,19 +51,19 @@ impl Reserved {
     }
 }
 
-impl Drop for Reserved {
+impl Drop for ReservedBytes {
     fn drop(&mut self) {
         self.bodies.held.fetch_sub(self.bytes, Relaxed);
     }
 }
 
 /// A body with its reservation.
-struct Held {
+struct GatheredBody {
     bytes: Bytes,
-    _reserved: Reserved,
+    _reserved: ReservedBytes,
 }
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for GatheredBody {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -78,7 +78,7 @@ pub(super) struct ReceivedBody {
 
 impl ReceivedBody {
     /// Returns the request that a client sent, with its body unchanged.
-    pub(super) fn into_request(self, parts: Parts) -> Request<Sent> {
+    pub(super) fn into_request(self, parts: Parts) -> Request<SentBody> {
         Request::from_parts(parts, self.into_body())
     }
 
@@ -109,7 +109,7 @@ where
         return Gathered::TooLarge(body);
     }
     let (mut gathered, mut trailers) = (BytesMut::new(), None);
-    let mut reserved = Reserved { bodies: Arc::clone(bodies), bytes: 0 };
+    let mut reserved = ReservedBytes { bodies: Arc::clone(bodies), bytes: 0 };
     while let Some(frame) = body.frame().await {
         let data = match frame.map(http_body::Frame::into_data) {
             Ok(Ok(data)) => data,
@@ -145,8 +145,8 @@ fn frozen(gathered: BytesMut) -> Bytes {
 }
 
 /// Bytes that give their reservation back with their last clone.
-fn held(bytes: Bytes, reserved: Reserved) -> Bytes {
-    Bytes::from_owner(Held { bytes, _reserved: reserved })
+fn held(bytes: Bytes, reserved: ReservedBytes) -> Bytes {
+    Bytes::from_owner(GatheredBody { bytes, _reserved: reserved })
 }
 
 #[cfg(test)]

@@ -83,11 +83,11 @@ pub use client::{Client, ClientBody, RecordHook};
 pub use filter::Filter;
 pub use mcp::{McpCommand, McpRecorded};
 pub use recorder::RecorderReport;
-pub use setup::{Config, Content, Deployment, Route, Selector, Setup};
+pub use setup::{ContentRecording, Deployment, Setup, TapConfig, UpstreamRoute, UpstreamSelector};
 
 /// Counts of a tap that has ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct TapReport {
     /// Requests that were forwarded, recorded ones included.
     pub forwarded: u64,
     /// Counts of the recorded ones.
@@ -120,10 +120,10 @@ const CUT_MARGIN: Duration = Duration::from_millis(5);
 /// use std::time::Duration;
 /// use recording::trace::CreateMode;
 /// use text::prompt::BlockHash;
-/// use vllm_vcr_tap::{Config, Tap};
+/// use vllm_vcr_tap::{Tap, TapConfig};
 ///
 /// # async fn record() -> Result<(), Box<dyn std::error::Error>> {
-/// let tap = Tap::start(Config {
+/// let tap = Tap::start(TapConfig {
 ///     upstream: "http://localhost:8000".parse()?,
 ///     trace_out: "day.jsonl.gz".into(),
 ///     create: CreateMode::New,
@@ -184,7 +184,7 @@ impl Tap {
         self,
         listener: impl Into<Listener>,
         shutdown: impl Future<Output = ()>,
-    ) -> Result<Report, TapError> {
+    ) -> Result<TapReport, TapError> {
         let Self { proxy, drain, threads } = self;
         proxy.learn_facts();
         let make = || {
@@ -214,17 +214,17 @@ impl Tap {
     ///
     /// # Errors
     /// When the recorder failed.
-    pub async fn finish(self) -> Result<Report, TapError> {
+    pub async fn finish(self) -> Result<TapReport, TapError> {
         Self::ended(self.proxy, 0).await
     }
 
-    async fn ended(proxy: Arc<proxy::Proxy>, cut: usize) -> Result<Report, TapError> {
+    async fn ended(proxy: Arc<proxy::Proxy>, cut: usize) -> Result<TapReport, TapError> {
         proxy.completed().await;
         proxy.mcp.end().await;
         let (forwarded, informational_dropped) = (proxy.forwarded(), proxy.informational_dropped());
         let finish = move || (proxy.finish_mcp(), proxy.finish());
         let (mcp, recorder) =
             tokio::task::spawn_blocking(finish).await.map_err(|error| TapError::Recorder(error.to_string()))?;
-        Ok(Report { forwarded, recorder: recorder?, informational_dropped, cut, mcp })
+        Ok(TapReport { forwarded, recorder: recorder?, informational_dropped, cut, mcp })
     }
 }

@@ -10,7 +10,9 @@ use std::{
 
 use super::{counts::RecorderCounts, exchange::ObservedExchange, filter::Skipped};
 use base::stats::{
-    exposition::{ByLabel, Exposition, Family, Numbers, counter, counter_by, gauge, histogram, labelled, read},
+    exposition::{
+        ByLabel, Exposition, MetricFamily, NumberFormat, counter, counter_by, gauge, histogram, labelled, read,
+    },
     histogram::Histogram,
 };
 use recording::{recorder::RecorderState, trace::Outcome};
@@ -29,7 +31,7 @@ const OUTCOMES: [(Outcome, &str); 6] = [
 
 /// Counters of the tap.
 #[derive(Debug)]
-pub(super) struct Metrics {
+pub(super) struct TapMetrics {
     pub(super) requests: AtomicU64,
     pub(super) upgraded: AtomicU64,
     /// One for each distinct URL.
@@ -62,7 +64,7 @@ struct UpstreamCounts {
 
 /// Guard of a request whose body is being received; dropped before [`came`](Self::came), it counts the request as incomplete.
 #[derive(Debug)]
-pub(super) struct Awaited<'m>(Option<&'m Metrics>);
+pub(super) struct Awaited<'m>(Option<&'m TapMetrics>);
 
 impl Awaited<'_> {
     /// Ends the guard: the body was received, or its request is counted elsewhere.
@@ -79,7 +81,7 @@ impl Drop for Awaited<'_> {
     }
 }
 
-impl Metrics {
+impl TapMetrics {
     /// Creates counters for these upstreams, by place, and those of a recorder that waits so long for its disk.
     pub(super) fn new(upstreams: Vec<String>, disk_timeout: Duration) -> Self {
         let mut names: Vec<String> = Vec::new();
@@ -176,7 +178,7 @@ impl Metrics {
 
     /// Renders all counters in Prometheus' text format.
     pub(super) fn page(&self) -> String {
-        let mut page = Exposition::new(Numbers::Whole, 8192);
+        let mut page = Exposition::new(NumberFormat::Whole, 8192);
         page.families(&FAMILIES, &[(&[], self)], None);
         page.into_text()
     }
@@ -197,7 +199,7 @@ fn size(count: usize) -> f64 {
 }
 
 /// All families, in the order of the page.
-const FAMILIES: [Family<Metrics>; 24] = [
+const FAMILIES: [MetricFamily<TapMetrics>; 24] = [
     counter("vcr_requests", "Requests received.", |tap| read(&tap.requests)),
     counter_by("vcr_upstream_requests", "Requests sent to an upstream.", "upstream", |tap| {
         tap.by_upstream(|upstream| &upstream.sent)
@@ -267,7 +269,7 @@ mod tests {
 
     #[test]
     fn the_page_is_what_prometheus_reads() {
-        let metrics = Metrics::new(vec!["http://a\"b".to_owned()], Duration::ZERO);
+        let metrics = TapMetrics::new(vec!["http://a\"b".to_owned()], Duration::ZERO);
         metrics.sent(0);
         metrics.skip(Skipped::Sample);
         let page = metrics.page();
@@ -277,7 +279,7 @@ mod tests {
             assert!(page.contains(&format!("vcr_records_dropped_total{{reason=\"{reason}\"}} 0\n")), "{page}");
         }
         let upstreams = ["http://a", "http://b", "http://a"].map(str::to_owned).to_vec();
-        let twice = Metrics::new(upstreams, Duration::ZERO);
+        let twice = TapMetrics::new(upstreams, Duration::ZERO);
         twice.sent(0);
         twice.sent(2);
         let page_of_two = twice.page();

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use super::{
     channels::{ChannelText, Channels, PLAIN},
-    event::{Choice, ids},
+    event::{EventChoice, ids},
     logprobs::ObservedLogprobs,
     other_apis::ApiEvent,
     pattern::Hit,
@@ -87,7 +87,13 @@ impl ContinuousCount {
 
 impl ObservedChoice {
     /// Adds a delta that arrived `at`, with the engine's count of output tokens up to it.
-    pub(super) fn observe_delta(&mut self, part: &Choice<'_>, so_far: Option<u32>, at: Duration, keeps: KeptContent) {
+    pub(super) fn observe_delta(
+        &mut self,
+        part: &EventChoice<'_>,
+        so_far: Option<u32>,
+        at: Duration,
+        keeps: KeptContent,
+    ) {
         if part.prompt_token_ids.is_some() {
             self.prompt_ids = ids(part.prompt_token_ids);
         }
@@ -172,7 +178,7 @@ impl ObservedChoice {
     /// Adds a choice of a whole response, with the log probabilities of its prompt and the number of tokens that the engine counted.
     pub(super) fn observe_response(
         &mut self,
-        part: &Choice<'_>,
+        part: &EventChoice<'_>,
         prompt_logprobs: Option<&RawValue>,
         counted: Option<u32>,
         at: Duration,
@@ -203,7 +209,7 @@ impl ObservedChoice {
         self.meter.heap() + ids(&self.ids) + ids(&self.prompt_ids) + text + reason + self.logprobs.heap()
     }
 
-    fn observe_finish_reason(&mut self, part: &Choice<'_>) {
+    fn observe_finish_reason(&mut self, part: &EventChoice<'_>) {
         if let Some(reason) = &part.finish_reason {
             self.finish_reason = Some(reason.as_ref().to_owned());
             self.stop_token = part.stop_token();

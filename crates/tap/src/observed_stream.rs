@@ -12,20 +12,20 @@ use http_body::{Body, Frame};
 
 use super::{
     amend::Added,
-    body::Received,
-    capabilities::{Capabilities, Fingerprint},
+    body::TapResponseBody,
+    capabilities::{Capabilities, StreamFingerprint},
     event::StreamEvent,
-    exchange::Exchange,
+    exchange::OpenExchange,
     other_apis::ApiEvent,
     output_frames::OutputFrames,
-    pattern::Pattern,
+    pattern::EventPattern,
     restore::{Restored, restore_event},
 };
 use api::DONE;
 use net::{
     server::BodyError,
     upstream::Relayed,
-    wire::{Event, SseSplitter, event_data},
+    wire::{RawEvent, SseSplitter, event_data},
 };
 use recording::exchange::outcome_of;
 use replay::player::CompletedBody;
@@ -39,13 +39,13 @@ const MAX_PATTERNS: usize = 8;
 /// A stream of events that is looked at, and restored, while it passes.
 #[derive(Debug)]
 pub(super) struct ObservedStream {
-    upstream: Relayed<Received>,
-    exchange: Exchange,
+    upstream: Relayed<TapResponseBody>,
+    exchange: OpenExchange,
     capabilities: Arc<Capabilities>,
     added: Added,
-    fingerprint: Option<Fingerprint>,
+    fingerprint: Option<StreamFingerprint>,
     /// Pattern of each choice's last plain event, which most events after it fit.
-    patterns: Vec<Pattern>,
+    patterns: Vec<EventPattern>,
     /// `None` once an event was too long: the rest passes undecoded.
     splitter: Option<SseSplitter>,
     /// Restored events that wait to be sent.
@@ -59,8 +59,8 @@ pub(super) struct ObservedStream {
 impl ObservedStream {
     /// Observes `upstream`, the response to a request amended by `added`.
     pub(super) fn new(
-        upstream: Relayed<Received>,
-        exchange: Exchange,
+        upstream: Relayed<TapResponseBody>,
+        exchange: OpenExchange,
         added: Added,
         capabilities: Arc<Capabilities>,
     ) -> Self {
@@ -141,7 +141,7 @@ impl ObservedStream {
     }
 
     /// Observes one event and decides what the client gets of it.
-    fn observe(&mut self, event: &Event, at: Duration) -> Restored {
+    fn observe(&mut self, event: &RawEvent, at: Duration) -> Restored {
         if let Some(restored) = self.recognise(&event.raw, at) {
             return restored;
         }
@@ -159,7 +159,7 @@ impl ObservedStream {
         }
         let Some(parsed) = StreamEvent::read(&payload) else { return Restored::Kept };
         observed.observe_event(&parsed, at);
-        if let Some(pattern) = Pattern::of(&event.raw, &parsed) {
+        if let Some(pattern) = EventPattern::of(&event.raw, &parsed) {
             let has_room = self.patterns.len() < MAX_PATTERNS;
             match self.patterns.iter_mut().find(|known| known.index == pattern.index) {
                 Some(known) => *known = pattern,

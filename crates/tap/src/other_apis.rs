@@ -7,10 +7,10 @@
 use serde_json::value::RawValue;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::event::{Usage, ids, is_nonempty};
+use super::event::{EngineUsage, ids, is_nonempty};
 use api::{
     answers::{
-        Counts,
+        TokenCounts,
         words::{DELTA, ELSEWHERE},
     },
     ends_response, is_last_event_type,
@@ -28,7 +28,7 @@ pub(super) struct ApiEvent {
     /// Ids of the new tokens; `None` if the event has none.
     pub(super) token_ids: Option<Vec<u32>>,
     pub(super) finish_reason: Option<String>,
-    pub(super) usage: Option<Usage>,
+    pub(super) usage: Option<EngineUsage>,
     /// The response is complete.
     pub(super) done: bool,
     pub(super) error: bool,
@@ -123,7 +123,7 @@ impl ApiEvent {
         if let Some(details) = details {
             self.finish_reason = details.value("finish_reason");
             let count = |name: &str| details.value(name).unwrap_or(0);
-            self.usage = Some(Usage::of(count("input_length"), count("generated_tokens"), None));
+            self.usage = Some(EngineUsage::of(count("input_length"), count("generated_tokens"), None));
         }
     }
 
@@ -131,7 +131,8 @@ impl ApiEvent {
         let Some(info) = RawObject::read(info.get().as_bytes()) else { return };
         self.id = info.value("id");
         let count = |name: &str| info.value(name).unwrap_or(0);
-        self.usage = Some(Usage::of(count("prompt_tokens"), count("completion_tokens"), info.value("cached_tokens")));
+        self.usage =
+            Some(EngineUsage::of(count("prompt_tokens"), count("completion_tokens"), info.value("cached_tokens")));
         self.finish_reason = info.object("finish_reason").and_then(|reason| reason.value("type"));
         self.done = self.finish_reason.is_some();
     }
@@ -143,7 +144,7 @@ impl ApiEvent {
         if self.done {
             self.finish_reason = fields.value("stop_type");
             let (prompt, output) = (fields.value("tokens_evaluated").unwrap_or(0), fields.value("tokens_predicted"));
-            self.usage = output.map(|output| Usage::of(prompt, output, None));
+            self.usage = output.map(|output| EngineUsage::of(prompt, output, None));
         }
     }
 }
@@ -160,9 +161,9 @@ fn text_json(text: Option<&RawValue>) -> Option<String> {
 }
 
 /// Token counts under either API's names.
-fn usage(fields: &RawObject<'_>) -> Option<Usage> {
-    let Counts { prompt, cached, completion, .. } = fields.value("usage")?;
-    Some(Usage::of(prompt.unwrap_or(0), completion.unwrap_or(0), cached))
+fn usage(fields: &RawObject<'_>) -> Option<EngineUsage> {
+    let TokenCounts { prompt, cached, completion, .. } = fields.value("usage")?;
+    Some(EngineUsage::of(prompt.unwrap_or(0), completion.unwrap_or(0), cached))
 }
 
 #[cfg(test)]
@@ -178,7 +179,7 @@ mod tests {
         let start = event(
             r#"{"type":"message_start","message":{"id":"msg_1","usage":{"input_tokens":9,"cache_read_input_tokens":4,"output_tokens":1}}}"#,
         );
-        assert_eq!((start.id.as_deref(), start.usage), (Some("msg_1"), Some(Usage::of(13, 1, Some(4)))));
+        assert_eq!((start.id.as_deref(), start.usage), (Some("msg_1"), Some(EngineUsage::of(13, 1, Some(4)))));
         let delta = event(r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"Hi"}}"#);
         assert_eq!((delta.text.as_deref(), delta.done), (Some("\"Hi\""), false));
         let end = event(r#"{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":7}}"#);
@@ -204,7 +205,7 @@ mod tests {
         let end = event(
             r#"{"type":"response.completed","response":{"id":"resp_1","status":"completed","usage":{"input_tokens":3,"output_tokens":5,"input_tokens_details":{"cached_tokens":2}}}}"#,
         );
-        assert_eq!((end.done, end.usage), (true, Some(Usage::of(3, 5, Some(2)))));
+        assert_eq!((end.done, end.usage), (true, Some(EngineUsage::of(3, 5, Some(2)))));
         let whole = event(
             r#"{"object":"response","id":"r","status":"incomplete","output":[{"type":"message"}],"usage":{"input_tokens":1,"output_tokens":2}}"#,
         );
@@ -222,22 +223,22 @@ mod tests {
         );
         assert_eq!(
             (last.done, last.finish_reason.as_deref(), last.usage),
-            (true, Some("eos_token"), Some(Usage::of(5, 2, None)))
+            (true, Some("eos_token"), Some(EngineUsage::of(5, 2, None)))
         );
         let llama = event(r#"{"content":" a","stop":false,"id_slot":0,"tokens":[7],"tokens_predicted":1}"#);
         assert_eq!((llama.token_ids, llama.done), (Some(vec![7]), false));
         let end = event(r#"{"content":"","stop":true,"stop_type":"limit","tokens_predicted":8,"tokens_evaluated":3}"#);
-        assert_eq!((end.done, end.usage), (true, Some(Usage::of(3, 8, None))));
+        assert_eq!((end.done, end.usage), (true, Some(EngineUsage::of(3, 8, None))));
         let sglang = event(
             r#"{"text":"ab","meta_info":{"id":"x","prompt_tokens":4,"completion_tokens":2,"cached_tokens":1,"finish_reason":{"type":"stop","matched":2}}}"#,
         );
-        assert_eq!((sglang.done, sglang.usage), (true, Some(Usage::of(4, 2, Some(1)))));
+        assert_eq!((sglang.done, sglang.usage), (true, Some(EngineUsage::of(4, 2, Some(1)))));
     }
 
     #[test]
     fn other_json_has_no_content() {
         assert_eq!(ApiEvent::read(b"[1]"), None);
-        assert_eq!(event(r#"{"data":[],"usage":{"prompt_tokens":8}}"#).usage, Some(Usage::of(8, 0, None)));
+        assert_eq!(event(r#"{"data":[],"usage":{"prompt_tokens":8}}"#).usage, Some(EngineUsage::of(8, 0, None)));
         assert_eq!(event(r#"{"type":"ping"}"#), ApiEvent::default());
     }
 }

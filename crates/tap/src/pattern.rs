@@ -13,7 +13,7 @@ const MAX_IDS: usize = 16;
 
 /// Bytes of an event around its text and its ids.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Pattern {
+pub(super) struct EventPattern {
     /// Index of the choice.
     pub(super) index: u32,
     /// Bytes up to the text, with the quote before it.
@@ -58,7 +58,7 @@ impl FewIds {
     }
 }
 
-impl Pattern {
+impl EventPattern {
     /// Makes the pattern of an event that was read from `raw`; `None` if it has more than text and ids.
     pub(super) fn of(raw: &[u8], event: &StreamEvent<'_>) -> Option<Self> {
         let [choice] = event.choices.as_slice() else { return None };
@@ -154,7 +154,7 @@ data:{"choices":[{"delta":{"role":"assistant","content":"WORDS"},"token_ids":IDS
     fn a_fitting_event_reads_as_the_parser_reads_it() {
         for shape in SHAPES {
             let first = event(shape, "Hello", "[7]");
-            let pattern = Pattern::of(&first, &StreamEvent::read(payload(&first)).unwrap()).unwrap();
+            let pattern = EventPattern::of(&first, &StreamEvent::read(payload(&first)).unwrap()).unwrap();
             let sixteen = format!("{:?}", [7; 16]).replace(' ', "");
             for (text, list) in
                 [("Hello", "[7]"), (" wörld \u{2028}", "[1,22,4294967295]"), ("{}", "[0]"), ("a", &*sixteen)]
@@ -175,7 +175,7 @@ data:{"choices":[{"delta":{"role":"assistant","content":"WORDS"},"token_ids":IDS
     fn other_events_are_left_to_the_parser() {
         let shape = SHAPES[0];
         let first = event(shape, "Hello", "[7]");
-        let pattern = Pattern::of(&first, &StreamEvent::read(payload(&first)).unwrap()).unwrap();
+        let pattern = EventPattern::of(&first, &StreamEvent::read(payload(&first)).unwrap()).unwrap();
         for (text, list) in [
             ("", "[7]"),
             ("a\\n", "[7]"),
@@ -213,7 +213,7 @@ data:{"choices":[{"delta":{"role":"assistant","content":"WORDS"},"token_ids":IDS
             r#"{"choices":[]}"#,
         ] {
             assert_eq!(
-                Pattern::of(payload.as_bytes(), &StreamEvent::read(payload.as_bytes()).unwrap()),
+                EventPattern::of(payload.as_bytes(), &StreamEvent::read(payload.as_bytes()).unwrap()),
                 None,
                 "{payload}"
             );

@@ -12,13 +12,13 @@ use super::{
     Filter, RecorderReport, Setup, TapError,
     amend::{Added, Amendable, amended_request, is_refusal, is_signed},
     assemble::Assembler,
-    body::{ProxyBody, Received, Sent},
-    cassette::Player,
-    exchange::Exchange,
+    body::{ProxyBody, SentBody, TapResponseBody},
+    cassette::TapPlayer,
+    exchange::OpenExchange,
     filter::Skipped,
     gather::{Gathered, ReceivedBody, gather},
     mcp::{McpRecorded, McpServers},
-    metrics::Metrics,
+    metrics::TapMetrics,
     recorder::{RecorderConfig, TraceRecorder},
     request::{RequestFacts, RequestFields, RequestTarget},
     response::{broken_off, recorded, refusal},
@@ -47,10 +47,10 @@ pub(super) struct Proxy {
     pub(super) shared: Arc<SharedState>,
     pub(super) keeps_bodies: bool,
     hasher: BlockHasher,
-    pub(super) metrics: Arc<Metrics>,
+    pub(super) metrics: Arc<TapMetrics>,
     pub(super) failing: Arc<RateLimitedLog>,
     /// Player of the cassette that is recorded; `None` for a trace.
-    player: Option<Player>,
+    player: Option<TapPlayer>,
     /// MCP servers beside the engine.
     pub(super) mcp: McpServers,
 }
@@ -62,7 +62,7 @@ impl Proxy {
         let sites = Upstreams::new(&setup);
         futures_util::future::join_all(sites.all().map(UpstreamSite::ask_facts)).await;
         let upstreams = sites.all().map(|site| site.upstream.url().to_string()).collect();
-        let metrics = Arc::new(Metrics::new(upstreams, setup.disk_timeout));
+        let metrics = Arc::new(TapMetrics::new(upstreams, setup.disk_timeout));
         let engine = Arc::clone(&sites.main().capabilities);
         let mut meta = setup.meta();
         if let Some(facts) = engine.facts() {
@@ -111,7 +111,7 @@ impl Proxy {
             hasher,
             metrics,
             failing: Arc::default(),
-            player: player.map(Player::new),
+            player: player.map(TapPlayer::new),
         })
     }
 
@@ -127,7 +127,7 @@ impl Proxy {
             hasher: self.hasher.clone(),
             metrics: Arc::clone(&self.metrics),
             failing: Arc::clone(&self.failing),
-            player: self.player.as_ref().map(|player| Player::new(Arc::clone(&player.cassette_player))),
+            player: self.player.as_ref().map(|player| TapPlayer::new(Arc::clone(&player.cassette_player))),
         }
     }
 
@@ -160,7 +160,7 @@ impl Proxy {
     }
 
     /// Returns the counters.
-    pub(super) fn metrics(&self) -> &Metrics {
+    pub(super) fn metrics(&self) -> &TapMetrics {
         &self.metrics
     }
 
@@ -289,7 +289,7 @@ impl Proxy {
         let is_plain = read == body.bytes && body.trailers.is_none();
         let may_be_amended = facts.may_be_amended() && is_plain && !is_signed(&parts.headers);
         let kept = self.keeps_bodies.then(|| read.clone());
-        let mut exchange = Exchange::begin(Arc::clone(&self.shared), Arc::clone(&site.capabilities), facts, kept);
+        let mut exchange = OpenExchange::begin(Arc::clone(&self.shared), Arc::clone(&site.capabilities), facts, kept);
         exchange.keep_request(parts.uri.path_and_query(), &read);
         if let Some(pending) = pending {
             exchange.record_in(pending);
@@ -306,10 +306,10 @@ impl Proxy {
     async fn send_amended(
         &self,
         site: &UpstreamSite,
-        exchange: &mut Exchange,
+        exchange: &mut OpenExchange,
         (parts, body): (Parts, ReceivedBody),
         amendable: &Amendable<'_>,
-    ) -> (Result<Response<Received>, UpstreamError>, Added) {
+    ) -> (Result<Response<TapResponseBody>, UpstreamError>, Added) {
         let capabilities = &site.capabilities;
         let (mut wanted, mut own, mut was_refused) = (capabilities.wanted(), (parts, body), false);
         let (response, added) = loop {
@@ -346,14 +346,14 @@ impl Proxy {
             return self.metrics.skip(Skipped::Incomplete);
         }
         let capabilities = Arc::clone(&self.sites.main().capabilities);
-        let mut exchange = Exchange::begin(Arc::clone(&self.shared), capabilities, facts, None);
+        let mut exchange = OpenExchange::begin(Arc::clone(&self.shared), capabilities, facts, None);
         exchange.status(StatusCode::REQUEST_TIMEOUT.as_u16());
         exchange.end(Outcome::TimedOut);
     }
 
-    async fn record_unread(&self, facts: RequestFacts, request: Request<Sent>) -> Response<ProxyBody> {
+    async fn record_unread(&self, facts: RequestFacts, request: Request<SentBody>) -> Response<ProxyBody> {
         let site = self.sites.of(request.uri().path(), None);
-        let exchange = Exchange::begin(Arc::clone(&self.shared), Arc::clone(&site.capabilities), facts, None);
+        let exchange = OpenExchange::begin(Arc::clone(&self.shared), Arc::clone(&site.capabilities), facts, None);
         let response = self.send(site, request).await;
         self.respond(site, response, exchange, Added::default()).await
     }
@@ -362,8 +362,8 @@ impl Proxy {
     async fn respond(
         &self,
         site: &UpstreamSite,
-        response: Result<Response<Received>, UpstreamError>,
-        mut exchange: Exchange,
+        response: Result<Response<TapResponseBody>, UpstreamError>,
+        mut exchange: OpenExchange,
         added: Added,
     ) -> Response<ProxyBody> {
         match response {

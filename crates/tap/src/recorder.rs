@@ -18,12 +18,12 @@ use super::{
     capabilities::Capabilities,
     counts::RecorderCounts,
     exchange::ObservedExchange,
-    metrics::Metrics,
+    metrics::TapMetrics,
     trace_sink::{Ending, TraceSink},
 };
 use recording::{
-    recorder::{Recorder, RecorderError, Refused, RefusedReason},
-    trace::{CreateMode, Limits, Meta, Parts, TraceError},
+    recorder::{Recorder, RecorderError, RefusedItem, RefusedReason},
+    trace::{CreateMode, Meta, RotationLimits, TraceError, TraceParts},
 };
 
 /// Counts of a finished recording.
@@ -67,7 +67,7 @@ pub struct RecorderReport {
 #[derive(Debug)]
 pub(super) struct TraceRecorder {
     recorder: Recorder<TraceSink>,
-    metrics: Arc<Metrics>,
+    metrics: Arc<TapMetrics>,
     rotate: Arc<AtomicBool>,
 }
 
@@ -76,7 +76,7 @@ pub(super) struct TraceRecorder {
 pub(super) struct RecorderConfig {
     pub(super) path: PathBuf,
     pub(super) create: CreateMode,
-    pub(super) limits: Limits,
+    pub(super) limits: RotationLimits,
     pub(super) start_without_file: bool,
     pub(super) meta: Meta,
     /// Capabilities of the default upstream, whose facts the first line has.
@@ -92,17 +92,17 @@ impl TraceRecorder {
     ///
     /// # Errors
     /// When the trace cannot be created or the thread cannot be started.
-    pub(super) fn start(config: RecorderConfig, metrics: Arc<Metrics>) -> Result<Self, TapError> {
+    pub(super) fn start(config: RecorderConfig, metrics: Arc<TapMetrics>) -> Result<Self, TapError> {
         let mut error = None;
         let created = match config.discards {
-            true => Ok(Parts::later(&config.path, config.meta.clone(), config.limits)),
-            false => Parts::create(&config.path, config.meta.clone(), config.create, config.limits),
+            true => Ok(TraceParts::later(&config.path, config.meta.clone(), config.limits)),
+            false => TraceParts::create(&config.path, config.meta.clone(), config.create, config.limits),
         };
         let parts = match created {
             Err(failed @ TraceError::Io { .. }) if config.start_without_file => {
                 tracing::error!(error = %failed, "the trace cannot be written: requests are forwarded, nothing is recorded yet");
                 error = Some(failed.to_string());
-                Parts::later(&config.path, config.meta, config.limits)
+                TraceParts::later(&config.path, config.meta, config.limits)
             }
             created => created?,
         };
@@ -122,17 +122,17 @@ impl TraceRecorder {
         observed.weight = observed.weigh();
         let counts = &self.metrics.recorder;
         let mut submitted = self.recorder.submit(observed);
-        if let Err(Refused { mut item, reason: RefusedReason::Bytes }) = submitted {
+        if let Err(RefusedItem { mut item, reason: RefusedReason::Bytes }) = submitted {
             counts.hashes_skipped.fetch_add(item.drop_body().into(), Relaxed);
             item.weight = item.weigh();
             submitted = self.recorder.submit(item);
         }
-        if let Err(Refused { mut item, reason: RefusedReason::Bytes }) = submitted {
+        if let Err(RefusedItem { mut item, reason: RefusedReason::Bytes }) = submitted {
             item.drop_content();
             item.weight = item.weigh();
             submitted = self.recorder.submit(item);
         }
-        if let Err(Refused { item, reason }) = submitted {
+        if let Err(RefusedItem { item, reason }) = submitted {
             self.recorder.drop_records(item.records(), reason);
         }
     }

@@ -10,7 +10,7 @@ use http::uri::PathAndQuery;
 use serde_json::{Value, json};
 
 use super::{
-    assemble::{Assembler, Scored},
+    assemble::{Assembler, ScoredTokens},
     exchange::ObservedExchange,
     logprobs::{ObservedLogprobs, RecordedLogprobs, RequestedLogprobs},
     observed_choice::ObservedChoice,
@@ -18,12 +18,12 @@ use super::{
 };
 use recording::{
     capture::Capture,
-    trace::{ErrorResponse, Outcome, Record, USAGE_OUTPUT_TOKENS, USAGE_PROMPT_TOKENS},
+    trace::{Outcome, Record, RecordedErrorResponse, USAGE_OUTPUT_TOKENS, USAGE_PROMPT_TOKENS},
 };
 use text::prompt::PromptHashes;
 
 /// Records of one exchange in the order of their choices.
-pub(super) struct Records<'a> {
+pub(super) struct ExchangeRecords<'a> {
     assembler: &'a Assembler,
     redactor: RecordRedactor<'a>,
     /// What all records have in common.
@@ -34,11 +34,11 @@ pub(super) struct Records<'a> {
     /// The response has choices; without any there is one record of the exchange.
     has_choices: bool,
     /// Prompt of the choices that name none of their own.
-    prompt: Option<Prompt>,
+    prompt: Option<HashedPrompt>,
     /// Prompt of the last choice that named its own.
-    own_prompt: Option<Prompt>,
+    own_prompt: Option<HashedPrompt>,
     /// Token counts of the choices by their log probabilities.
-    scored: HashMap<u32, Scored>,
+    scored: HashMap<u32, ScoredTokens>,
     /// The engine's count of output tokens, if it is that of the only choice.
     counted: Option<u32>,
     /// The observed ids are recorded.
@@ -51,7 +51,7 @@ pub(super) struct Records<'a> {
 }
 
 /// A record, redacted.
-pub(super) struct Redacted {
+pub(super) struct SecretlessRecord {
     pub(super) record: Record,
     /// A secret was found in it.
     pub(super) had_secret: bool,
@@ -59,7 +59,7 @@ pub(super) struct Redacted {
 
 /// What one record has for all choices of its exchange.
 struct First {
-    error: Option<ErrorResponse>,
+    error: Option<RecordedErrorResponse>,
     request: Option<Value>,
     keyed: Option<(PathAndQuery, Bytes)>,
     capture: Option<Box<Capture>>,
@@ -69,7 +69,7 @@ struct First {
 }
 
 /// A prompt's ids and their hashes.
-struct Prompt {
+struct HashedPrompt {
     ids: Vec<u32>,
     hashes: PromptHashes,
     /// The engine or the client named the ids; else a tokenizer made them.
@@ -78,7 +78,7 @@ struct Prompt {
 
 impl Assembler {
     /// Begins the records of an exchange: one for each choice, missing ones included; one without tokens if there was no choice.
-    pub(super) fn records(&self, mut observed: ObservedExchange) -> Records<'_> {
+    pub(super) fn records(&self, mut observed: ObservedExchange) -> ExchangeRecords<'_> {
         let any_has_ids = observed.choices.any_has_ids();
         let complete = observed.ids_are_complete() || self.content.incomplete_ids && any_has_ids;
         let exceeds_ids = observed.facts.exceeds_ids;
@@ -121,7 +121,7 @@ impl Assembler {
         }
         let mut redactor = RecordRedactor::new(&self.content.rules);
         redactor.learn_choices(&choices);
-        Records {
+        ExchangeRecords {
             redactor,
             content_skipped: first.capture.as_ref().is_some_and(|capture| capture.request().is_none()),
             first: Some(first),
@@ -139,15 +139,15 @@ impl Assembler {
         }
     }
 
-    fn prompt(&self, ids: Vec<u32>, is_named: bool) -> Prompt {
-        Prompt { hashes: self.hasher.hash(&ids), ids, is_named }
+    fn prompt(&self, ids: Vec<u32>, is_named: bool) -> HashedPrompt {
+        HashedPrompt { hashes: self.hasher.hash(&ids), ids, is_named }
     }
 }
 
-impl Iterator for Records<'_> {
-    type Item = Redacted;
+impl Iterator for ExchangeRecords<'_> {
+    type Item = SecretlessRecord;
 
-    fn next(&mut self) -> Option<Redacted> {
+    fn next(&mut self) -> Option<SecretlessRecord> {
         let mut choice = self.choices.next()?;
         let logprobs = std::mem::take(&mut choice.logprobs);
         let channels = std::mem::take(&mut choice.channels);
@@ -171,11 +171,11 @@ impl Iterator for Records<'_> {
             self.add_first(&mut record, first);
         }
         let had_secret = self.redactor.redact(&mut record, &channels);
-        Some(Redacted { record, had_secret })
+        Some(SecretlessRecord { record, had_secret })
     }
 }
 
-impl Records<'_> {
+impl ExchangeRecords<'_> {
     /// Returns true if the search for secrets took more work than it may, so that records have no content.
     pub(super) fn is_unsearched(&self) -> bool {
         self.redactor.is_exhausted()
@@ -188,7 +188,7 @@ impl Records<'_> {
             Some(own) => Some(&*self.own_prompt.insert(self.assembler.prompt(own, true))),
             None => self.prompt.as_ref(),
         };
-        let Some(Prompt { ids, hashes, is_named }) = prompt else { return };
+        let Some(HashedPrompt { ids, hashes, is_named }) = prompt else { return };
         let counted = std::mem::replace(&mut record.prompt_tokens, u32::try_from(ids.len()).unwrap_or(u32::MAX));
         // Only something between the engine and here makes the two differ.
         if *is_named && counted > 0 && counted != record.prompt_tokens {

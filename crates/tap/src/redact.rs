@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::{channels::Channels, observed_choice::ObservedChoice};
 use recording::{
-    redaction::{Redactor, Rules},
-    trace::{ErrorResponse, Record, ResponseContent},
+    redaction::{RedactionRules, Redactor},
+    trace::{Record, RecordedErrorResponse, ResponseContent},
 };
 use replay::player::redact_response;
 
@@ -19,7 +19,7 @@ pub(super) struct RecordRedactor<'a> {
 }
 
 impl<'a> RecordRedactor<'a> {
-    pub(super) fn new(rules: &'a Rules) -> Self {
+    pub(super) fn new(rules: &'a RedactionRules) -> Self {
         Self { redactor: Redactor::new(rules), request_had_any: false }
     }
 
@@ -113,7 +113,7 @@ fn leave_out_hashes(record: &mut Record) {
 }
 
 /// Redacts the headers and the body of an error. True where anything was found.
-fn redact_error(error: &mut ErrorResponse, redactor: &mut Redactor<'_>) -> bool {
+fn redact_error(error: &mut RecordedErrorResponse, redactor: &mut Redactor<'_>) -> bool {
     let mut any = false;
     for (name, value) in &mut error.headers {
         any |= redactor.header(name, value).map(|clean| *value = clean).is_some();
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn what_one_choice_names_is_found_in_the_records_of_others() {
-        let rules = Rules::default();
+        let rules = RedactionRules::default();
         let texts = [["use dishwasher-42"], [r#"{"password":"dishwasher-42"}"#]];
         let choices = texts.map(|text| ObservedChoice { text: text.map(str::to_owned).into(), ..Default::default() });
         let mut redactor = RecordRedactor::new(&rules);
@@ -154,7 +154,7 @@ mod tests {
         let tokens = vec![TokenLogprobs::default()];
         let logprobs = Some(Logprobs { tokens, ..Logprobs::default() });
         let mut record = Record { text: Some(text), output_token_ids: Some(vec![1]), logprobs, ..Record::default() };
-        let rules = Rules::default();
+        let rules = RedactionRules::default();
         assert!(RecordRedactor::new(&rules).redact(&mut record, &channels));
         assert_eq!(record.text.unwrap().concat(), "[REDACTED:github_token:1][REDACTED:github_token:2]");
         assert_eq!((record.output_token_ids, record.logprobs), (None, None));
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn beyond_the_budget_records_have_no_content_and_say_so() {
-        let rules = Rules::default();
+        let rules = RedactionRules::default();
         let mut redactor =
             RecordRedactor { redactor: Redactor::new(&rules).within(10_000), ..RecordRedactor::new(&rules) };
         let request = Some(json!({"messages": ["harmless words ".repeat(1000), "more"]}));

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use http::{HeaderMap, header};
 use serde_json::{Map, Value};
 
-use recording::trace::{ErrorResponse, WITHHELD};
+use recording::trace::{RecordedErrorResponse, WITHHELD};
 
 /// The largest body that is kept, in bytes.
 const LARGEST: usize = 16 << 10;
@@ -111,10 +111,10 @@ impl Refusal {
     }
 
     /// Converts it for the record.
-    pub(super) fn into_response(self, keeps_content: bool) -> ErrorResponse {
+    pub(super) fn into_response(self, keeps_content: bool) -> RecordedErrorResponse {
         let body = String::from_utf8(self.body).ok().filter(|body| !body.is_empty());
         let body = body.and_then(|body| if keeps_content { Some(body) } else { without_content(&body) });
-        ErrorResponse { headers: self.headers, body }
+        RecordedErrorResponse { headers: self.headers, body }
     }
 }
 

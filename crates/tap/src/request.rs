@@ -73,13 +73,13 @@ pub(super) struct RequestFields<'a> {
 
 impl<'de: 'a, 'a> Deserialize<'de> for RequestFields<'a> {
     fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Self, D::Error> {
-        json.deserialize_map(Reading(PhantomData))
+        json.deserialize_map(FieldsSeed(PhantomData))
     }
 }
 
-struct Reading<'a>(PhantomData<RequestFields<'a>>);
+struct FieldsSeed<'a>(PhantomData<RequestFields<'a>>);
 
-impl<'de: 'a, 'a> Visitor<'de> for Reading<'a> {
+impl<'de: 'a, 'a> Visitor<'de> for FieldsSeed<'a> {
     type Value = RequestFields<'a>;
 
     fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -88,10 +88,10 @@ impl<'de: 'a, 'a> Visitor<'de> for Reading<'a> {
 
     fn visit_map<M: MapAccess<'de>>(self, mut fields: M) -> Result<RequestFields<'a>, M::Error> {
         #[derive(Deserialize)]
-        struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+        struct MemberName<'a>(#[serde(borrow)] Cow<'a, str>);
         let mut requested = RequestFields::default();
         let mut has_model = false;
-        while let Some(Name(name)) = fields.next_key::<Name<'_>>()? {
+        while let Some(MemberName(name)) = fields.next_key::<MemberName<'_>>()? {
             let param = RECORDED_PARAMS.iter().position(|known| *known == name);
             let slot = match name.as_ref() {
                 "model" if !has_model => {
@@ -384,8 +384,8 @@ impl RequestFacts {
 /// Reads the recorded parameters of a body that [`RequestFields`] cannot read.
 fn recorded_params(body: &[u8]) -> Map<String, Value> {
     #[derive(Deserialize)]
-    struct Fields<'a>(#[serde(borrow)] std::collections::HashMap<std::borrow::Cow<'a, str>, &'a RawValue>);
-    let Ok(Fields(fields)) = serde_json::from_slice::<Fields<'_>>(body) else { return Map::new() };
+    struct RawFields<'a>(#[serde(borrow)] std::collections::HashMap<std::borrow::Cow<'a, str>, &'a RawValue>);
+    let Ok(RawFields(fields)) = serde_json::from_slice::<RawFields<'_>>(body) else { return Map::new() };
     RECORDED_PARAMS.iter().filter_map(|name| recorded_param(name, fields.get(*name)?)).collect()
 }
 

@@ -8,10 +8,10 @@ use hyper::body::Body;
 
 use super::{
     amend::Added,
-    body::{Copied, ProxyBody, Received, Timed},
+    body::{Copied, ProxyBody, TapResponseBody, Timed},
     capabilities::Capabilities,
     event::StreamEvent,
-    exchange::Exchange,
+    exchange::OpenExchange,
     gather::{Gathered, ReceivedBody, gather},
     observed_stream::ObservedStream,
     refusal::Refusal,
@@ -25,7 +25,7 @@ use recording::trace::{Endpoint, Outcome};
 use replay::player::Completed;
 
 /// Passes a response on unobserved. With a body to poll, the server would write `content-length: 0` after the other headers.
-pub(super) fn passed(response: Response<Received>, idle: Option<Duration>) -> Response<ProxyBody> {
+pub(super) fn passed(response: Response<TapResponseBody>, idle: Option<Duration>) -> Response<ProxyBody> {
     let is_empty = response.headers().get(header::CONTENT_LENGTH).is_some_and(|length| length == "0");
     response.map(
         |body| {
@@ -36,8 +36,8 @@ pub(super) fn passed(response: Response<Received>, idle: Option<Duration>) -> Re
 
 /// Passes the response of a recorded exchange on.
 pub(super) async fn recorded(
-    response: Response<Received>,
-    mut exchange: Exchange,
+    response: Response<TapResponseBody>,
+    mut exchange: OpenExchange,
     added: Added,
     capabilities: Arc<Capabilities>,
     idle: Option<Duration>,
@@ -61,33 +61,37 @@ pub(super) async fn recorded(
         return passed(response, idle);
     }
     let is_success = response.status().is_success();
-    let kind = if is_readable { kind(response.headers()) } else { Kind::Unreadable };
+    let kind = if is_readable { kind(response.headers()) } else { ResponseKind::Unreadable };
     let response = response.map(|body| Relayed::untouched(body).within(idle));
     match kind {
-        Kind::Events => response.map(|body| stream(body, exchange, added, capabilities)),
-        Kind::Json if is_success && is_gathered(&mut exchange, &added) => whole_answer(response, exchange, added).await,
-        Kind::Json if is_success => response.map(|body| copied(body, Copied::new(exchange).decoded())),
-        Kind::Json | Kind::Other if exchange.capture().is_some() => {
+        ResponseKind::Events => response.map(|body| stream(body, exchange, added, capabilities)),
+        ResponseKind::Json if is_success && is_gathered(&mut exchange, &added) => {
+            whole_answer(response, exchange, added).await
+        }
+        ResponseKind::Json if is_success => response.map(|body| copied(body, Copied::new(exchange).decoded())),
+        ResponseKind::Json | ResponseKind::Other if exchange.capture().is_some() => {
             response.map(|body| copied(body, Copied::new(exchange).refused_as(refusal)))
         }
-        Kind::Json | Kind::Other | Kind::Unreadable => response.map(|body| unread(body, exchange, refusal)),
+        ResponseKind::Json | ResponseKind::Other | ResponseKind::Unreadable => {
+            response.map(|body| unread(body, exchange, refusal))
+        }
     }
 }
 
 /// Checks whether the exchange is one of an endpoint that generates.
-fn generates(exchange: &mut Exchange) -> bool {
+fn generates(exchange: &mut OpenExchange) -> bool {
     exchange.observed().is_some_and(|observed| observed.facts.endpoint.is_some_and(Endpoint::generates))
 }
 
 /// Checks whether a successful JSON response is received whole before it is passed on. A cassette records the body as it came;
 /// if nothing has to be restored, it passes piece by piece.
-fn is_gathered(exchange: &mut Exchange, added: &Added) -> bool {
+fn is_gathered(exchange: &mut OpenExchange, added: &Added) -> bool {
     let has_choices = exchange.observed().is_some_and(|observed| observed.facts.has_choices());
     has_choices && (added.any() || !exchange.is_for_cassette())
 }
 
 /// Ends an exchange whose response has no body.
-fn end_without_body(mut exchange: Exchange, refusal: Option<Refusal>) {
+fn end_without_body(mut exchange: OpenExchange, refusal: Option<Refusal>) {
     if let Some(capture) = exchange.capture() {
         capture.body(Bytes::new());
     }
@@ -99,7 +103,12 @@ fn end_without_body(mut exchange: Exchange, refusal: Option<Refusal>) {
 }
 
 /// Builds the body of a stream of events, each observed as it passes.
-fn stream(body: Relayed<Received>, mut exchange: Exchange, added: Added, capabilities: Arc<Capabilities>) -> ProxyBody {
+fn stream(
+    body: Relayed<TapResponseBody>,
+    mut exchange: OpenExchange,
+    added: Added,
+    capabilities: Arc<Capabilities>,
+) -> ProxyBody {
     exchange.streams();
     if !generates(&mut exchange) {
         exchange.unread();
@@ -110,13 +119,13 @@ fn stream(body: Relayed<Received>, mut exchange: Exchange, added: Added, capabil
 }
 
 /// Builds a body that is copied as it passes.
-fn copied(body: Relayed<Received>, copied: Copied) -> ProxyBody {
+fn copied(body: Relayed<TapResponseBody>, copied: Copied) -> ProxyBody {
     let completions = copied.completions();
     ProxyBody::Copied(Box::new(Completed::new(Observed::new(body, copied), completions)))
 }
 
 /// Builds a body of which only the times are recorded, and the error if it is one.
-fn unread(body: Relayed<Received>, mut exchange: Exchange, refusal: Option<Refusal>) -> ProxyBody {
+fn unread(body: Relayed<TapResponseBody>, mut exchange: OpenExchange, refusal: Option<Refusal>) -> ProxyBody {
     exchange.unread();
     ProxyBody::Timed(Observed::new(body, Timed::new(exchange, refusal)))
 }
@@ -124,8 +133,8 @@ fn unread(body: Relayed<Received>, mut exchange: Exchange, refusal: Option<Refus
 /// Receives a JSON response whole, because the ids can be taken out and `content-length` corrected only then. One over the
 /// limit passes with its ids.
 async fn whole_answer(
-    response: Response<Relayed<Received>>,
-    mut exchange: Exchange,
+    response: Response<Relayed<TapResponseBody>>,
+    mut exchange: OpenExchange,
     added: Added,
 ) -> Response<ProxyBody> {
     let (mut parts, body) = response.into_parts();
@@ -168,7 +177,7 @@ async fn whole_answer(
     Response::from_parts(parts, ProxyBody::Passed(Relayed::whole(bytes).with_trailers(trailers)))
 }
 
-enum Kind {
+enum ResponseKind {
     Events,
     Json,
     Other,
@@ -176,11 +185,11 @@ enum Kind {
     Unreadable,
 }
 
-fn kind(headers: &HeaderMap) -> Kind {
+fn kind(headers: &HeaderMap) -> ResponseKind {
     match media_type(headers) {
-        "text/event-stream" => Kind::Events,
-        "application/json" => Kind::Json,
-        _ => Kind::Other,
+        "text/event-stream" => ResponseKind::Events,
+        "application/json" => ResponseKind::Json,
+        _ => ResponseKind::Other,
     }
 }
 

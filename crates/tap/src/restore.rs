@@ -12,10 +12,10 @@ use serde_json::value::RawValue;
 
 use super::{
     amend::Added,
-    capabilities::Fingerprint,
-    event::{Choice, StreamEvent},
+    capabilities::StreamFingerprint,
+    event::{EventChoice, StreamEvent},
 };
-use net::wire::{Edits, Event, RawObject, span_in};
+use net::wire::{Edits, RawEvent, RawObject, span_in};
 
 /// Result of restoring one event.
 #[derive(Debug, PartialEq, Eq)]
@@ -32,16 +32,16 @@ pub(super) enum Restored {
 
 /// Restores one event of a stream; `parsed` is its payload.
 pub(super) fn restore_event(
-    event: &Event,
+    event: &RawEvent,
     payload: &[u8],
     parsed: &StreamEvent<'_>,
     added: &Added,
-    fingerprint: Option<&Fingerprint>,
+    fingerprint: Option<&StreamFingerprint>,
 ) -> Restored {
     if added.usage && parsed.is_usage_only() {
         return Restored::Dropped;
     }
-    if added.ids && !parsed.choices.is_empty() && parsed.choices.iter().all(Choice::is_only_ids) {
+    if added.ids && !parsed.choices.is_empty() && parsed.choices.iter().all(EventChoice::is_only_ids) {
         return Restored::Dropped;
     }
     let mut edits = Edits::default();
@@ -54,7 +54,7 @@ pub(super) fn restore_event(
         forget_ids(&mut edits, payload, parsed, added);
     }
     if added.usage
-        && let Some(Fingerprint::Is(text)) = fingerprint
+        && let Some(StreamFingerprint::Is(text)) = fingerprint
         && parsed.choices.iter().any(|choice| choice.finish_reason.is_some())
         && let Some(end) = payload.iter().rposition(|byte| *byte == b'}')
     {
@@ -108,8 +108,8 @@ fn forget_ids(edits: &mut Edits, payload: &[u8], parsed: &StreamEvent<'_>, added
 mod tests {
     use super::*;
 
-    fn restored(payload: &str, added: &Added, fingerprint: Option<&Fingerprint>) -> Option<String> {
-        let event = Event { raw: Bytes::from(format!("data: {payload}\n\n")) };
+    fn restored(payload: &str, added: &Added, fingerprint: Option<&StreamFingerprint>) -> Option<String> {
+        let event = RawEvent { raw: Bytes::from(format!("data: {payload}\n\n")) };
         let data = event.data().unwrap();
         let parsed = StreamEvent::read(&data).unwrap();
         match restore_event(&event, &data, &parsed, added, fingerprint) {
@@ -158,12 +158,12 @@ mod tests {
     fn usage_goes_and_the_fingerprint_comes_back() {
         assert_eq!(restored(r#"{"choices":[],"usage":{"prompt_tokens":1}}"#, BOTH, None), None);
         let finish = r#"{"choices":[{"delta":{"content":"x"},"finish_reason":"stop","token_ids":null}]}"#;
-        let known = Fingerprint::Is("vllm-1".to_owned());
+        let known = StreamFingerprint::Is("vllm-1".to_owned());
         assert_eq!(
             restored(finish, BOTH, Some(&known)),
             Some(format!("{},\"system_fingerprint\":\"vllm-1\"}}", &finish[..finish.len() - 1]))
         );
-        assert_eq!(restored(finish, BOTH, Some(&Fingerprint::Absent)), Some(finish.to_owned()));
+        assert_eq!(restored(finish, BOTH, Some(&StreamFingerprint::Absent)), Some(finish.to_owned()));
     }
 
     #[test]

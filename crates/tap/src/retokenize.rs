@@ -7,7 +7,7 @@
 use serde_json::Value;
 
 use api::{
-    Prompts,
+    GenerationInput,
     anthropic::{MessagesRequest, SystemMessages},
     responses::ResponsesRequest,
 };
@@ -30,7 +30,7 @@ pub(super) fn prompt_ids(tokenizer: &Tokenizer, endpoint: Endpoint, body: &[u8])
         }
         Endpoint::Chat | Endpoint::Completions | Endpoint::Embeddings | Endpoint::Other => return None,
     };
-    let Prompts::Chat(chat) = &request.prompts else { return None };
+    let GenerationInput::Chat(chat) = &request.prompts else { return None };
     let conversation = Conversation {
         messages: &chat.messages,
         tools: chat.tools.as_deref(),

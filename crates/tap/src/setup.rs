@@ -1,4 +1,4 @@
-//! Configuration of a tap: required values ([`Config`]) and optional ones ([`Setup`]).
+//! Configuration of a tap: required values ([`TapConfig`]) and optional ones ([`Setup`]).
 
 use std::{fmt, num::NonZeroUsize, path::PathBuf, str::FromStr, time::Duration};
 
@@ -13,15 +13,15 @@ use super::{
 use net::upstream::{NamedEndpoint, UpstreamOptions, UpstreamUrl, UrlError};
 use recording::{
     recorder::Capacity,
-    redaction::Rules,
-    trace::{CreateMode, Limits, Meta, TokenizerId},
+    redaction::RedactionRules,
+    trace::{CreateMode, Meta, RotationLimits, TokenizerId},
 };
 use replay::account::is_upstream_name;
-use text::prompt::{BlockHash, HashKey, IdPermutation, Tokenizer};
+use text::prompt::{BlockHashAlgorithm, HashKey, IdPermutation, Tokenizer};
 
 /// Required configuration of a tap.
 #[derive(Debug, Clone)]
-pub struct Config {
+pub struct TapConfig {
     /// The server to record.
     pub upstream: UpstreamUrl,
     /// The trace to write (`-` is stdout).
@@ -33,7 +33,7 @@ pub struct Config {
     /// Tokenizer for the prompts of engines that do not return their ids; `None` leaves such records without hashes.
     pub tokenizer: Option<Tokenizer>,
     /// Hash algorithm of prompt blocks; with a [`hash_key`](Setup::hash_key) the keyed one is used instead.
-    pub block_hash: BlockHash,
+    pub block_hash: BlockHashAlgorithm,
     /// Prompt tokens per hashed block.
     pub block_size: u32,
     /// Longest time that requests in flight may go on after shutdown begins.
@@ -44,9 +44,9 @@ pub struct Config {
 #[derive(Debug, Clone)]
 pub struct Setup {
     /// Required configuration.
-    pub config: Config,
+    pub config: TapConfig,
     /// Upstreams of some paths or models; all other requests go to the configuration's.
-    pub routes: Vec<Route>,
+    pub routes: Vec<UpstreamRoute>,
     /// Connection options and timeouts of upstreams.
     pub reach: UpstreamOptions,
     /// Longest pause of a body, in either direction; `None` for no limit.
@@ -54,7 +54,7 @@ pub struct Setup {
     /// Selection of recorded requests.
     pub filter: Filter,
     /// Limits at which a trace file is full and the next one begins.
-    pub limits: Limits,
+    pub limits: RotationLimits,
     /// Longest wait at the end for a disk that does not answer; after half of it the recording counts as stalled.
     pub disk_timeout: Duration,
     /// The tap starts even if the trace cannot be written: it forwards, and records once it can. Otherwise it fails.
@@ -65,7 +65,7 @@ pub struct Setup {
     /// What is added for it is not wholly removed from responses, so it is for clients of this program only.
     pub counts_tokens: bool,
     /// Content that is recorded.
-    pub content: Content,
+    pub content: ContentRecording,
     /// Flags that the engine was started with.
     pub deployment: Deployment,
     /// Key of block hashes, without which they cannot be compared with those of guessed prompts.
@@ -95,7 +95,7 @@ impl Setup {
         let mut meta = Meta {
             format: Some(recording::trace::FORMAT),
             block_size: Some(config.block_size),
-            block_hash: Some(if self.hash_key.is_some() { BlockHash::SipHash24 } else { config.block_hash }),
+            block_hash: Some(if self.hash_key.is_some() { BlockHashAlgorithm::SipHash24 } else { config.block_hash }),
             hash_key_id: self.hash_key.as_ref().map(HashKey::id),
             tokenizer: config.tokenizer.as_ref().map(|tokenizer| TokenizerId {
                 name: tokenizer.name().to_owned(),
@@ -125,20 +125,20 @@ impl Setup {
     }
 }
 
-impl From<Config> for Setup {
-    fn from(config: Config) -> Self {
+impl From<TapConfig> for Setup {
+    fn from(config: TapConfig) -> Self {
         Self {
             config,
             routes: Vec::new(),
             reach: UpstreamOptions::default(),
             idle: None,
             filter: Filter::default(),
-            limits: Limits::default(),
+            limits: RotationLimits::default(),
             disk_timeout: Capacity::default().disk_timeout,
             start_without_file: false,
             amends: true,
             counts_tokens: false,
-            content: Content::default(),
+            content: ContentRecording::default(),
             deployment: Deployment::default(),
             hash_key: None,
             permutation: None,
@@ -166,7 +166,7 @@ pub struct Deployment {
 
 /// Content that is recorded, with its secrets redacted.
 #[derive(Debug, Clone, Default)]
-pub struct Content {
+pub struct ContentRecording {
     /// Text of every chunk.
     pub text: bool,
     /// Bodies of requests.
@@ -176,12 +176,12 @@ pub struct Content {
     /// Token ids also where the engine counted another number of them: what is missing is to be found.
     pub incomplete_ids: bool,
     /// Rules for what is a secret.
-    pub rules: Rules,
+    pub rules: RedactionRules,
 }
 
 /// Selector of the requests that go to an upstream.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Selector {
+pub enum UpstreamSelector {
     /// Requests whose path begins with this, up to the end of a segment.
     Path(String),
     /// Requests for this model; a trailing `*` stands for any end.
@@ -192,14 +192,14 @@ pub enum Selector {
 
 /// An upstream with the selector of its requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Route {
+pub struct UpstreamRoute {
     /// Its requests; `None` for the default upstream.
-    pub selector: Option<Selector>,
+    pub selector: Option<UpstreamSelector>,
     /// Its URL.
     pub upstream: UpstreamUrl,
 }
 
-impl Selector {
+impl UpstreamSelector {
     /// Returns the length of this prefix if the path is under it; `None` if not, or for a model's selector.
     pub(super) fn takes_path(&self, path: &str) -> Option<usize> {
         let Self::Path(prefix) = self else { return None };
@@ -214,7 +214,7 @@ impl Selector {
     }
 }
 
-impl FromStr for Route {
+impl FromStr for UpstreamRoute {
     type Err = UrlError;
 
     /// `URL`, `/path=URL`, `model:NAME=URL` or `NAME=URL`.
@@ -227,20 +227,20 @@ impl FromStr for Route {
         };
         let selector = match selector.strip_prefix("model:") {
             Some("") => return Err(UrlError::of(text, "it names no model; write model:NAME=URL")),
-            Some(model) => Selector::Model(model.to_owned()),
-            None if is_named => Selector::Name(selector.to_owned()),
-            None => Selector::Path(selector.to_owned()),
+            Some(model) => UpstreamSelector::Model(model.to_owned()),
+            None if is_named => UpstreamSelector::Name(selector.to_owned()),
+            None => UpstreamSelector::Path(selector.to_owned()),
         };
         Ok(Self { selector: Some(selector), upstream: url.parse()? })
     }
 }
 
-impl fmt::Display for Route {
+impl fmt::Display for UpstreamRoute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.selector {
-            Some(Selector::Path(path)) => write!(f, "{path}={}", self.upstream),
-            Some(Selector::Name(name)) => write!(f, "{name}={}", self.upstream),
-            Some(Selector::Model(model)) => write!(f, "model:{model}={}", self.upstream),
+            Some(UpstreamSelector::Path(path)) => write!(f, "{path}={}", self.upstream),
+            Some(UpstreamSelector::Name(name)) => write!(f, "{name}={}", self.upstream),
+            Some(UpstreamSelector::Model(model)) => write!(f, "model:{model}={}", self.upstream),
             None => self.upstream.fmt(f),
         }
     }
@@ -253,18 +253,18 @@ mod tests {
     #[test]
     fn routes_are_written_as_they_are_read() {
         for text in ["http://h:1", "/v1/embeddings=http://h:2/e", "model:qwen*=unix:/run/q", "openai-2=https://h/v"] {
-            assert_eq!(text.parse::<Route>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<UpstreamRoute>().unwrap().to_string(), text);
         }
         for text in ["model:x=nonsense", "model:=http://h:1", "/v1=model:x=http://h:1"] {
-            assert!(text.parse::<Route>().is_err(), "{text}");
+            assert!(text.parse::<UpstreamRoute>().is_err(), "{text}");
         }
     }
 
     #[test]
     fn selectors_take_whole_segments_and_models() {
-        let path = Selector::Path("/v1/emb".to_owned());
+        let path = UpstreamSelector::Path("/v1/emb".to_owned());
         assert_eq!((path.takes_path("/v1/emb/x"), path.takes_path("/v1/embeddings")), (Some(7), None));
-        let model = Selector::Model("qwen*".to_owned());
+        let model = UpstreamSelector::Model("qwen*".to_owned());
         assert_eq!((model.takes_model("qwen3"), model.takes_model("llama")), (Some(5), None));
         assert_eq!((model.takes_path("/qwen"), path.takes_model("/v1/emb")), (None, None));
     }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::{
     exchange::ObservedExchange,
     gather::{Bodies, MAX_BODIES},
-    metrics::Metrics,
+    metrics::TapMetrics,
     recorder::TraceRecorder,
 };
 use recording::capture::{CaptureLimits, Captures};
@@ -23,7 +23,7 @@ const COPIES: CaptureLimits = CaptureLimits { each: 16 << 20, together: 256 << 2
 pub(super) struct SharedState {
     /// `None` where exchanges are recorded in a cassette.
     pub(super) recorder: Option<TraceRecorder>,
-    pub(super) metrics: Arc<Metrics>,
+    pub(super) metrics: Arc<TapMetrics>,
     /// Zero of the trace's arrival times.
     pub(super) zero: Instant,
     /// Content of responses that is kept.
@@ -36,7 +36,7 @@ pub(super) struct SharedState {
 }
 
 impl SharedState {
-    pub(super) fn new(recorder: Option<TraceRecorder>, metrics: Arc<Metrics>, keeps: KeptContent) -> Self {
+    pub(super) fn new(recorder: Option<TraceRecorder>, metrics: Arc<TapMetrics>, keeps: KeptContent) -> Self {
         let (captures, cutting) = (Arc::new(Captures::new(COPIES)), AtomicBool::new(false));
         let bodies = Arc::new(Bodies::new(MAX_BODIES));
         Self { recorder, metrics, zero: Instant::now(), keeps, captures, bodies, cutting }

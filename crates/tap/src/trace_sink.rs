@@ -22,13 +22,13 @@ use super::{
     capabilities::Capabilities,
     counts::RecorderCounts,
     exchange::ObservedExchange,
-    metrics::Metrics,
-    records::{Records, Redacted},
+    metrics::TapMetrics,
+    records::{ExchangeRecords, SecretlessRecord},
 };
 use base::rate_limited_log::RateLimitedLog;
 use recording::{
     recorder::Sink,
-    trace::{End, Parts, Record, TraceError},
+    trace::{CaptureEnd, Record, TraceError, TraceParts},
 };
 
 /// Longest wait of the first record for the engine's version, models and settings.
@@ -44,13 +44,13 @@ const RECORDS_PER_BEAT: u64 = 256;
 /// Writer of a trace.
 #[derive(Debug)]
 pub(super) struct TraceSink {
-    parts: Parts,
+    parts: TraceParts,
     assembler: Arc<Assembler>,
     engine: Arc<Capabilities>,
     /// The first line of files has the engine's facts.
     meta_is_complete: bool,
     has_waited: bool,
-    metrics: Arc<Metrics>,
+    metrics: Arc<TapMetrics>,
     /// The next record goes to a new file.
     rotate: Arc<AtomicBool>,
     /// Number of records written since the last flush.
@@ -82,11 +82,11 @@ pub(super) struct Ending {
 impl TraceSink {
     /// Creates a sink that writes to `parts`; `error` is the reason if no file could be opened yet.
     pub(super) fn new(
-        parts: Parts,
+        parts: TraceParts,
         error: Option<String>,
         assembler: Assembler,
         engine: Arc<Capabilities>,
-        metrics: Arc<Metrics>,
+        metrics: Arc<TapMetrics>,
         rotate: Arc<AtomicBool>,
     ) -> Self {
         let (failing, repairing) = (RateLimitedLog::default(), RateLimitedLog::default());
@@ -150,8 +150,10 @@ impl TraceSink {
             tracing::debug!("an answer's token ids are incomplete; its record has none");
         }
         counts.content_skipped.fetch_add(records.content_skipped.into(), Relaxed);
-        let next = |records: &mut Records<'_>| counts.progress.searching(|| records.next());
-        while let Some(Redacted { mut record, had_secret }) = catch_unwind(AssertUnwindSafe(|| next(&mut records)))? {
+        let next = |records: &mut ExchangeRecords<'_>| counts.progress.searching(|| records.next());
+        while let Some(SecretlessRecord { mut record, had_secret }) =
+            catch_unwind(AssertUnwindSafe(|| next(&mut records)))?
+        {
             counts.redacted.fetch_add(had_secret.into(), Relaxed);
             if let Some(RecordHook(hook)) = &self.hook {
                 hook(&mut record);
@@ -282,7 +284,8 @@ impl TraceSink {
             }
         }
         let dropped = counts.dropped();
-        match self.parts.close(End { records: 0, dropped: dropped.saturating_sub(self.reported_dropped), extra }) {
+        match self.parts.close(CaptureEnd { records: 0, dropped: dropped.saturating_sub(self.reported_dropped), extra })
+        {
             Ok(()) => {
                 self.reported_dropped = dropped;
                 self.count_written();

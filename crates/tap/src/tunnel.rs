@@ -4,11 +4,11 @@ use http::{Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::io::copy_bidirectional;
 
-use super::body::Received;
+use super::body::TapResponseBody;
 use net::server::Upgrade;
 
 /// Joins both sides if the upstream switched protocols; true if it did.
-pub(super) fn join(response: &mut Response<Received>) -> bool {
+pub(super) fn join(response: &mut Response<TapResponseBody>) -> bool {
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
         return false;
     }

@@ -5,7 +5,9 @@ use std::{sync::Arc, time::Duration};
 use http::Extensions;
 use tokio::time::timeout;
 
-use super::{Route, Selector, Setup, body::Sent, capabilities::Capabilities, facts::Facts};
+use super::{
+    Setup, UpstreamRoute, UpstreamSelector, body::SentBody, capabilities::Capabilities, facts::EngineSettings,
+};
 use net::upstream::Upstream;
 use replay::account::upstream_of;
 
@@ -17,11 +19,11 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// One upstream and its capabilities.
 #[derive(Debug)]
 pub(super) struct UpstreamSite {
-    pub(super) upstream: Upstream<Sent>,
+    pub(super) upstream: Upstream<SentBody>,
     pub(super) capabilities: Arc<Capabilities>,
     /// Its index among the upstreams.
     pub(super) place: usize,
-    selector: Option<Selector>,
+    selector: Option<UpstreamSelector>,
 }
 
 /// All upstreams of a tap.
@@ -34,8 +36,8 @@ pub(super) struct Upstreams {
 
 impl Upstreams {
     pub(super) fn new(setup: &Setup) -> Self {
-        let main = Route { selector: None, upstream: setup.config.upstream.clone() };
-        let site = |place: usize, route: &Route| UpstreamSite {
+        let main = UpstreamRoute { selector: None, upstream: setup.config.upstream.clone() };
+        let site = |place: usize, route: &UpstreamRoute| UpstreamSite {
             upstream: Upstream::new(route.upstream.clone(), &setup.reach),
             capabilities: Arc::new(match () {
                 () if !setup.amends => Capabilities::never_amended(),
@@ -46,7 +48,7 @@ impl Upstreams {
             selector: route.selector.clone(),
         };
         let further: Vec<UpstreamSite> = (1..).zip(&setup.routes).map(|(place, route)| site(place, route)).collect();
-        let by_model = further.iter().any(|site| matches!(site.selector, Some(Selector::Model(_))));
+        let by_model = further.iter().any(|site| matches!(site.selector, Some(UpstreamSelector::Model(_))));
         Self { main: site(0, &main), further, by_model }
     }
 
@@ -91,13 +93,13 @@ impl Upstreams {
     /// The names of those that have one.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.further.iter().filter_map(|site| match &site.selector {
-            Some(Selector::Name(name)) => Some(name.as_str()),
-            Some(Selector::Path(_) | Selector::Model(_)) | None => None,
+            Some(UpstreamSelector::Name(name)) => Some(name.as_str()),
+            Some(UpstreamSelector::Path(_) | UpstreamSelector::Model(_)) | None => None,
         })
     }
 
     fn named(&self, name: &str) -> Option<&UpstreamSite> {
-        self.further.iter().find(|site| matches!(&site.selector, Some(Selector::Name(known)) if known == name))
+        self.further.iter().find(|site| matches!(&site.selector, Some(UpstreamSelector::Name(known)) if known == name))
     }
 
     /// Finds the upstream of a request: by its path, else by its model, else the default one.
@@ -105,7 +107,7 @@ impl Upstreams {
         self.of_path(path).or_else(|| self.longest(|selector| selector.takes_model(model?))).unwrap_or(&self.main)
     }
 
-    fn longest(&self, takes: impl Fn(&Selector) -> Option<usize>) -> Option<&UpstreamSite> {
+    fn longest(&self, takes: impl Fn(&UpstreamSelector) -> Option<usize>) -> Option<&UpstreamSite> {
         let fitting = self.further.iter().filter_map(|site| Some((takes(site.selector.as_ref()?)?, site)));
         fitting.max_by_key(|(length, _)| *length).map(|(_, site)| site)
     }
@@ -123,7 +125,7 @@ impl UpstreamSite {
 
     /// Requests the engine's version, models and settings once, with a timeout.
     pub(super) async fn ask_facts(&self) {
-        if let Ok(Ok(facts)) = timeout(PATIENCE, Facts::of(&self.upstream)).await {
+        if let Ok(Ok(facts)) = timeout(PATIENCE, EngineSettings::of(&self.upstream)).await {
             self.capabilities.set_facts(facts);
         }
     }
@@ -136,7 +138,7 @@ impl UpstreamSite {
         let (upstream, capabilities) = (self.upstream.clone(), Arc::clone(&self.capabilities));
         tokio::spawn(async move {
             for _ in 0..TRIES {
-                match timeout(PATIENCE, Facts::of(&upstream)).await {
+                match timeout(PATIENCE, EngineSettings::of(&upstream)).await {
                     Ok(Ok(facts)) => return capabilities.set_facts(facts),
                     Ok(Err(_)) | Err(_) => {
                         let _hurried = timeout(PAUSE, capabilities.is_wanted()).await;

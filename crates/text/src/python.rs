@@ -36,7 +36,7 @@ pub trait Build<'a> {
 /// # Errors
 /// Python's, with its place.
 pub fn read<'a, B: Build<'a>>(text: &'a str, deepest: usize, build: &mut B) -> Result<B::Value, SyntaxError> {
-    let mut reader = Reader { text, at: 0, depth: 0, deepest, build };
+    let mut reader = PythonReader { text, at: 0, depth: 0, deepest, build };
     reader.skip_blanks();
     let value = reader.value()?;
     reader.skip_blanks();
@@ -52,11 +52,11 @@ pub fn read_first<'a, B: Build<'a>>(
     deepest: usize,
     build: &mut B,
 ) -> Result<(B::Value, usize), SyntaxError> {
-    let mut reader = Reader { text, at: 0, depth: 0, deepest, build };
+    let mut reader = PythonReader { text, at: 0, depth: 0, deepest, build };
     reader.value().map(|value| (value, reader.at))
 }
 
-struct Reader<'a, 'b, B> {
+struct PythonReader<'a, 'b, B> {
     text: &'a str,
     at: usize,
     depth: usize,
@@ -64,7 +64,7 @@ struct Reader<'a, 'b, B> {
     build: &'b mut B,
 }
 
-impl<'a, B: Build<'a>> Reader<'a, '_, B> {
+impl<'a, B: Build<'a>> PythonReader<'a, '_, B> {
     fn rest(&self) -> &'a str {
         self.text.get(self.at..).unwrap_or_default()
     }

@@ -18,13 +18,13 @@ use crate::{
     },
     play::load_tokenizer,
     recording::{
-        cassette::{self, CassetteError, CassetteWriter, Header, Tokens, WriteMode, is_cassette},
+        cassette::{self, CassetteError, CassetteWriter, Header, RecordTokens, WriteMode, is_cassette},
         redaction::NamedValues,
-        trace::{CreateMode, End, Reader, TraceError, Writer},
+        trace::{CaptureEnd, CreateMode, TraceError, TraceReader, TraceWriter},
     },
     replay::{
         mcp::{Imported, Unrecorded, import, is_log},
-        player::{self, Counts, Refused, redact_exchange, redact_named},
+        player::{self, Counts, UnconvertibleRecords, redact_exchange, redact_named},
     },
     text::prompt::Tokenizer,
 };
@@ -76,19 +76,19 @@ fn to_trace(args: &ConvertArgs, tokenizer: Option<&Tokenizer>) -> Result<ExitCod
     let cassette = cassette::load(&args.from)?;
     cassette.warnings.iter().for_each(|warning| output::note(&format!("{warning}\n")));
     let io = |source| Failure::from(CassetteError::Io { path: args.from.clone(), source });
-    let made = player::to_trace(&cassette, &Tokens::read(&args.from).map_err(io)?, tokenizer, Counts::Needed);
+    let made = player::to_trace(&cassette, &RecordTokens::read(&args.from).map_err(io)?, tokenizer, Counts::Needed);
     refuse(args, &made.refused)?;
     if made.records.is_empty() {
         return Ok(nothing_written(args));
     }
-    let mut writer = Writer::create(&args.to, &made.meta, CreateMode::New)?;
+    let mut writer = TraceWriter::create(&args.to, &made.meta, CreateMode::New)?;
     for (at, record) in made.records.iter().enumerate() {
         for defect in writer.append(record)? {
             output::note(&format!("record {}: repaired: {defect}\n", at + 1));
         }
     }
     let records = writer.records();
-    writer.finish(End { records, ..End::default() })?;
+    writer.finish(CaptureEnd { records, ..CaptureEnd::default() })?;
     concluded(args, records, made.refused.len())
 }
 
@@ -96,11 +96,11 @@ fn from_trace(args: &ConvertArgs, tokenizer: Option<&Tokenizer>) -> Result<ExitC
     if args.to.exists() {
         return Err(Failure::usage(format!("{} exists", args.to.display())));
     }
-    let mut reader = Reader::open(&args.from)?;
+    let mut reader = TraceReader::open(&args.from)?;
     let records = (&mut reader).collect::<Result<Vec<_>, TraceError>>()?;
     reader.warnings().iter().for_each(|warning| output::note(&format!("{warning}\n")));
     let rules = redaction::rules(&args.redaction)?;
-    let refused = if args.skip { Refused::LeaveOut } else { Refused::Stop };
+    let refused = if args.skip { UnconvertibleRecords::LeaveOut } else { UnconvertibleRecords::Stop };
     let made = player::from_trace((reader.meta(), records), &rules, tokenizer, (&args.to, refused))?;
     let named: Vec<String> = made.refused.iter().map(|why| format!("{}, {why}", args.from.display())).collect();
     refuse(args, &named)?;

@@ -17,8 +17,8 @@ use crate::{
         output,
     },
     recording::{
-        canonical::{Difference, Identity, Key, Rules, differences},
-        cassette::{self, Record, shown_by_order},
+        canonical::{BodyDifference, CanonicalKey, CanonicalRules, Identity, differences},
+        cassette::{self, CassetteRecord, shown_by_order},
         mcp::McpRecord,
     },
     replay::mcp::{ParamRules, tool_changes},
@@ -53,7 +53,7 @@ pub(in crate::cli) enum DiffWhat {
 
 /// Prints the differences of two cassettes.
 pub(in crate::cli) fn run(args: &DiffArgs) -> Result<ExitCode, Failure> {
-    let (old, new) = (Side::load(&args.old)?, Side::load(&args.new)?);
+    let (old, new) = (DiffSide::load(&args.old)?, DiffSide::load(&args.new)?);
     let mut report = String::new();
     for (old, new) in pairs(&old, &new) {
         let found = match (old, new) {
@@ -74,31 +74,31 @@ pub(in crate::cli) fn run(args: &DiffArgs) -> Result<ExitCode, Failure> {
 }
 
 /// A record and what is compared of its request.
-struct Known(Record, Compared);
+struct DiffRecord(CassetteRecord, ComparedRequest);
 
 /// What is compared of a request.
-enum Compared {
+enum ComparedRequest {
     Http(Identified),
     /// A message to an MCP server.
     Mcp(McpRecord, Identity),
 }
 
-impl Known {
-    fn new(record: Record, identified: Identified) -> Self {
+impl DiffRecord {
+    fn new(record: CassetteRecord, identified: Identified) -> Self {
         let compared = match McpRecord::read(&record) {
             Some(Ok(mcp)) => {
                 let identity = ParamRules::default().identify(&mcp.server, &mcp.method, &mcp.params);
-                Compared::Mcp(mcp, identity)
+                ComparedRequest::Mcp(mcp, identity)
             }
-            Some(Err(_)) | None => Compared::Http(identified),
+            Some(Err(_)) | None => ComparedRequest::Http(identified),
         };
         Self(record, compared)
     }
 
     fn identity(&self) -> &Identity {
         match &self.1 {
-            Compared::Http(identified) => &identified.identity,
-            Compared::Mcp(_, identity) => identity,
+            ComparedRequest::Http(identified) => &identified.identity,
+            ComparedRequest::Mcp(_, identity) => identity,
         }
     }
 
@@ -106,26 +106,30 @@ impl Known {
     fn boundary(&self) -> String {
         let named = |identity: &Identity| identity.fields.pointer("/params/name").map(Value::to_string);
         match &self.1 {
-            Compared::Http(identified) => identified.identity.boundary.clone(),
-            Compared::Mcp(_, identity) => format!("{} {}", identity.route, named(identity).unwrap_or_default()),
+            ComparedRequest::Http(identified) => identified.identity.boundary.clone(),
+            ComparedRequest::Mcp(_, identity) => format!("{} {}", identity.route, named(identity).unwrap_or_default()),
         }
     }
 }
 
-struct Side(Vec<Known>);
+struct DiffSide(Vec<DiffRecord>);
 
-impl Side {
+impl DiffSide {
     fn load(path: &Path) -> Result<Self, Failure> {
         let records = cassette::load(path)?.records;
-        let identified = lint::identified(&Rules::default(), &records);
+        let identified = lint::identified(&CanonicalRules::default(), &records);
         Ok(Self(
-            records.into_iter().zip(identified).map(|(record, identified)| Known::new(record, identified)).collect(),
+            records
+                .into_iter()
+                .zip(identified)
+                .map(|(record, identified)| DiffRecord::new(record, identified))
+                .collect(),
         ))
     }
 }
 
-fn pairs<'a>(old: &'a Side, new: &'a Side) -> Vec<(Option<&'a Known>, Option<&'a Known>)> {
-    let mut by_key: HashMap<Key, VecDeque<usize>> = HashMap::new();
+fn pairs<'a>(old: &'a DiffSide, new: &'a DiffSide) -> Vec<(Option<&'a DiffRecord>, Option<&'a DiffRecord>)> {
+    let mut by_key: HashMap<CanonicalKey, VecDeque<usize>> = HashMap::new();
     old.0.iter().enumerate().for_each(|(at, known)| by_key.entry(known.identity().key).or_default().push_back(at));
     let mut partner: Vec<Option<usize>> =
         new.0.iter().map(|known| by_key.get_mut(&known.identity().key).and_then(VecDeque::pop_front)).collect();
@@ -133,7 +137,7 @@ fn pairs<'a>(old: &'a Side, new: &'a Side) -> Vec<(Option<&'a Known>, Option<&'a
     left.sort_unstable();
     let mut by_boundary: HashMap<String, VecDeque<usize>> = HashMap::new();
     for at in left {
-        let boundary = old.0.get(at).map(Known::boundary).unwrap_or_default();
+        let boundary = old.0.get(at).map(DiffRecord::boundary).unwrap_or_default();
         by_boundary.entry(boundary).or_default().push_back(at);
     }
     for (known, partner) in new.0.iter().zip(&mut partner).filter(|(_, partner)| partner.is_none()) {
@@ -145,11 +149,11 @@ fn pairs<'a>(old: &'a Side, new: &'a Side) -> Vec<(Option<&'a Known>, Option<&'a
     paired.chain(left.into_iter().map(|at| (old.0.get(at), None))).collect()
 }
 
-fn differing(old: &Known, new: &Known, what: DiffWhat) -> Vec<String> {
-    let tools = |known: &Known| known.0.body.get("tools").cloned().unwrap_or_default();
+fn differing(old: &DiffRecord, new: &DiffRecord, what: DiffWhat) -> Vec<String> {
+    let tools = |known: &DiffRecord| known.0.body.get("tools").cloned().unwrap_or_default();
     let prompt = || line("request", requests(old, new));
     let output = || match (&old.1, &new.1) {
-        (Compared::Mcp(old, _), Compared::Mcp(new, _)) if new.method == "tools/list" => listed(old, new),
+        (ComparedRequest::Mcp(old, _), ComparedRequest::Mcp(new, _)) if new.method == "tools/list" => listed(old, new),
         _ => line("answer", answers(&old.0, &new.0)),
     };
     match what {
@@ -157,26 +161,30 @@ fn differing(old: &Known, new: &Known, what: DiffWhat) -> Vec<String> {
         DiffWhat::Prompt => prompt(),
         DiffWhat::Output => output(),
         DiffWhat::Tools => match (&old.1, &new.1) {
-            (Compared::Mcp(old, _), Compared::Mcp(new, _)) if new.method == "tools/list" => listed(old, new),
+            (ComparedRequest::Mcp(old, _), ComparedRequest::Mcp(new, _)) if new.method == "tools/list" => {
+                listed(old, new)
+            }
             _ => line("tools", differences(&tools(old), &tools(new))),
         },
     }
 }
 
-fn line(kind: &str, found: Vec<Difference>) -> Vec<String> {
+fn line(kind: &str, found: Vec<BodyDifference>) -> Vec<String> {
     let value =
         |value: Option<Value>| value.map_or_else(|| "nothing".to_owned(), |value| clipped(&value.to_string(), 120));
-    let line = |it: Difference| format!("{kind} {}: {} -> {}", it.path, value(it.recorded), value(it.received));
+    let line = |it: BodyDifference| format!("{kind} {}: {} -> {}", it.path, value(it.recorded), value(it.received));
     found.into_iter().map(line).collect()
 }
 
 /// The differences of two requests; equal keys are equal requests.
-fn requests(old: &Known, new: &Known) -> Vec<Difference> {
+fn requests(old: &DiffRecord, new: &DiffRecord) -> Vec<BodyDifference> {
     match (&old.1, &new.1) {
         _ if old.identity().key == new.identity().key => Vec::new(),
-        (Compared::Http(old), Compared::Http(new)) => differences(&old.identity.body(), &new.identity.body()),
-        (Compared::Mcp(_, old), Compared::Mcp(_, new)) => differences(&old.fields, &new.fields),
-        (Compared::Http(_), Compared::Mcp(..)) | (Compared::Mcp(..), Compared::Http(_)) => {
+        (ComparedRequest::Http(old), ComparedRequest::Http(new)) => {
+            differences(&old.identity.body(), &new.identity.body())
+        }
+        (ComparedRequest::Mcp(_, old), ComparedRequest::Mcp(_, new)) => differences(&old.fields, &new.fields),
+        (ComparedRequest::Http(_), ComparedRequest::Mcp(..)) | (ComparedRequest::Mcp(..), ComparedRequest::Http(_)) => {
             differences(&old.0.body.value(), &new.0.body.value())
         }
     }
@@ -196,7 +204,7 @@ fn listed(old: &McpRecord, new: &McpRecord) -> Vec<String> {
 }
 
 /// The differences of two answers, in which the names of ids do not count.
-fn answers(old: &Record, new: &Record) -> Vec<Difference> {
+fn answers(old: &CassetteRecord, new: &CassetteRecord) -> Vec<BodyDifference> {
     let found = differences(&old.answer.shown(), &new.answer.shown());
     if found.is_empty() { found } else { differences(&shown_by_order(old), &shown_by_order(new)) }
 }

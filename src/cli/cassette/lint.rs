@@ -3,16 +3,16 @@
 use std::collections::HashMap;
 
 use crate::recording::{
-    canonical::{Call, Identity, Progress, Rules, Start, volatile_text},
-    cassette::{Cassette, Inherited, Record, bases},
+    canonical::{CanonicalProgress, CanonicalRules, ConversationStart, Identity, RequestParts, volatile_text},
+    cassette::{Cassette, CassetteRecord, Inherited, bases},
 };
 
 /// Each with file and line: records that are never played, requests that are equal, texts that will be others the next time.
 pub(in crate::cli) fn notes(cassette: &Cassette) -> Vec<String> {
-    let rules = Rules {
+    let rules = CanonicalRules {
         ignored: cassette.header.ignore.iter().filter_map(|path| path.parse().ok()).collect(),
         scrubs: cassette.header.scrub.iter().filter_map(|edit| edit.parse().ok()).collect(),
-        ..Rules::default()
+        ..CanonicalRules::default()
     };
     let (mut notes, mut first) = (Vec::new(), HashMap::new());
     for (record, identified) in cassette.records.iter().zip(identified(&rules, &cassette.records)) {
@@ -57,15 +57,15 @@ pub(in crate::cli) struct Identified {
 }
 
 /// The requests of records in canonical form; what they have in common is worked out once.
-pub(in crate::cli) fn identified(rules: &Rules, records: &[Record]) -> Vec<Identified> {
-    let mut begun: Inherited<(Progress, usize)> = Inherited::new(&bases(records));
-    let one = |(at, record): (usize, &Record)| {
+pub(in crate::cli) fn identified(rules: &CanonicalRules, records: &[CassetteRecord]) -> Vec<Identified> {
+    let mut begun: Inherited<(CanonicalProgress, usize)> = Inherited::new(&bases(records));
+    let one = |(at, record): (usize, &CassetteRecord)| {
         let before = begun.of(at).and_then(|(base, begun)| Some((records.get(base)?.body.messages()?, begun)));
         let known = before.as_ref().map_or(0, |(_, (_, links))| *links);
-        let start = before.map(|(messages, (progress, _))| Start { messages, progress });
-        let Record { method, path, headers, .. } = record;
+        let start = before.map(|(messages, (progress, _))| ConversationStart { messages, progress });
+        let CassetteRecord { method, path, headers, .. } = record;
         let (identity, progress) =
-            rules.identify_after(&Call { method, path, headers, body: &record.compared() }, start);
+            rules.identify_after(&RequestParts { method, path, headers, body: &record.compared() }, start);
         let links = identity.chain.len();
         progress.into_iter().for_each(|progress| begun.keep(at, (progress, links)));
         Identified { identity, known }

@@ -23,8 +23,8 @@ use crate::{
         redaction::{self, RedactionArgs, shown},
     },
     recording::{
-        cassette::{self, Cassette, CassetteError, Run, Tokens, is_cassette},
-        redaction::Rules,
+        cassette::{self, Cassette, CassetteError, RecordTokens, RecordingRun, is_cassette},
+        redaction::RedactionRules,
     },
     replay::player,
 };
@@ -137,7 +137,7 @@ fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
 
 /// What is wrong with cassettes.
 #[derive(Debug, Clone, Copy, Default)]
-struct Wrong {
+struct CassetteFaults {
     has_secrets: bool,
     has_warnings: bool,
 }
@@ -147,7 +147,7 @@ struct Wrong {
 fn validate(args: &ValidateArgs) -> Result<ExitCode, Failure> {
     let rules = redaction::rules(&args.redaction)?;
     let files = files(&args.files)?;
-    let (mut all, mut unreadable) = (Wrong::default(), None);
+    let (mut all, mut unreadable) = (CassetteFaults::default(), None);
     for file in &files {
         match validate_one(file, &rules) {
             Ok((report, wrong)) => {
@@ -161,13 +161,13 @@ fn validate(args: &ValidateArgs) -> Result<ExitCode, Failure> {
     }
     Ok(match (unreadable, all) {
         (Some(code), _) => code,
-        (None, Wrong { has_secrets: true, .. }) => Exit::BadInput.into(),
-        (None, Wrong { has_warnings: true, .. }) => Exit::No.into(),
+        (None, CassetteFaults { has_secrets: true, .. }) => Exit::BadInput.into(),
+        (None, CassetteFaults { has_warnings: true, .. }) => Exit::No.into(),
         (None, _) => ExitCode::SUCCESS,
     })
 }
 
-fn validate_one(file: &Path, rules: &Rules) -> Result<(String, Wrong), Failure> {
+fn validate_one(file: &Path, rules: &RedactionRules) -> Result<(String, CassetteFaults), Failure> {
     let cassette = cassette::load(file)?;
     player::check_top(&cassette)?;
     let mut report = String::new();
@@ -175,7 +175,7 @@ fn validate_one(file: &Path, rules: &Rules) -> Result<(String, Wrong), Failure> 
     // That a record was edited is no mistake.
     let warnings: Vec<&String> =
         cassette.warnings.iter().filter(|warning| !warning.contains(" was edited: ")).collect();
-    let wrong = Wrong { has_secrets: !secrets.is_empty(), has_warnings: !warnings.is_empty() };
+    let wrong = CassetteFaults { has_secrets: !secrets.is_empty(), has_warnings: !warnings.is_empty() };
     warnings.into_iter().for_each(|warning| report.push_str(&format!("{}\n", one_line(&shown(warning)))));
     secrets.iter().for_each(|secret| report.push_str(&format!("secret: {}\n", one_line(secret))));
     let notes = lint::notes(&cassette).into_iter().chain(player::not_put_back(&cassette));
@@ -188,7 +188,8 @@ fn validate_one(file: &Path, rules: &Rules) -> Result<(String, Wrong), Failure> 
 /// The run that recorded a cassette last, and its tags, as far as they are known.
 fn origin(file: &Path, cassette: &Cassette) -> String {
     let run = cassette::last_run(file);
-    let run = run.map(|Run { run_id, created, mode }| format!("recorded {created}, run_id {run_id}, mode {mode}"));
+    let run =
+        run.map(|RecordingRun { run_id, created, mode }| format!("recorded {created}, run_id {run_id}, mode {mode}"));
     let tags =
         Some(cassette.header.tags.join(", ")).filter(|tags| !tags.is_empty()).map(|tags| format!("tags: {tags}"));
     let known: Vec<String> = run.into_iter().chain(tags).collect();
@@ -243,9 +244,9 @@ fn redact(args: &RedactArgs) -> Result<ExitCode, Failure> {
 /// Ids of tokens spell what was redacted.
 fn forget_tokens(file: &Path, records: &[u64]) -> Result<(), Failure> {
     let io = |source| Failure::from(CassetteError::Io { path: file.to_owned(), source });
-    let mut tokens = Tokens::read(file).map_err(io)?;
+    let mut tokens = RecordTokens::read(file).map_err(io)?;
     records.iter().for_each(|id| drop(tokens.remove(id)));
-    Tokens::write(file, &tokens.into_values().collect::<Vec<_>>()).map_err(io)
+    RecordTokens::write(file, &tokens.into_values().collect::<Vec<_>>()).map_err(io)
 }
 
 const TEMPLATE: &str = include_str!("template.yaml");
@@ -285,7 +286,7 @@ fn merge(args: &MergeArgs) -> Result<ExitCode, Failure> {
     let mut tokens = Vec::new();
     for file in &files {
         let mut cassette = cassette::load(file)?;
-        let mut own = Tokens::read(file).map_err(io)?;
+        let mut own = RecordTokens::read(file).map_err(io)?;
         match &mut whole {
             None => {
                 cassette.path.clone_from(to);
@@ -306,7 +307,7 @@ fn merge(args: &MergeArgs) -> Result<ExitCode, Failure> {
         fs::create_dir_all(folder).map_err(io)?;
     }
     cassette::rewrite(&whole)?;
-    Tokens::write(to, &tokens).map_err(io)?;
+    RecordTokens::write(to, &tokens).map_err(io)?;
     output::note(&format!("{}: {} records of {} cassettes\n", to.display(), whole.records.len(), files.len()));
     Ok(ExitCode::SUCCESS)
 }

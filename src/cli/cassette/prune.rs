@@ -16,7 +16,7 @@ use crate::{
         failure::{Exit, Failure},
         output,
     },
-    recording::cassette::{self, Cassette, CassetteError, Record, Tokens},
+    recording::cassette::{self, Cassette, CassetteError, CassetteRecord, RecordTokens},
 };
 
 /// Files of a report that a note names.
@@ -90,8 +90,8 @@ fn read(report: &Path) -> Result<Vec<Unused>, Failure> {
 }
 
 /// The ids of a file's unused records, which have to be as they were in that run.
-fn ids(unused: &[Unused], file: &Path, records: &[Record]) -> Result<BTreeSet<u64>, Failure> {
-    let by_id: BTreeMap<u64, &Record> = records.iter().map(|record| (record.id, record)).collect();
+fn ids(unused: &[Unused], file: &Path, records: &[CassetteRecord]) -> Result<BTreeSet<u64>, Failure> {
+    let by_id: BTreeMap<u64, &CassetteRecord> = records.iter().map(|record| (record.id, record)).collect();
     let mut ids = BTreeSet::new();
     for entry in unused.iter().filter(|entry| is_same(Path::new(&entry.cassette), file)) {
         let record = by_id.get(&entry.record);
@@ -129,7 +129,7 @@ fn elsewhere(unused: &[Unused], file: &Path) -> String {
 }
 
 /// Adds the further tries of the records that go: they would be played in their place.
-fn with_retries(mut ids: BTreeSet<u64>, records: &[Record]) -> BTreeSet<u64> {
+fn with_retries(mut ids: BTreeSet<u64>, records: &[CassetteRecord]) -> BTreeSet<u64> {
     let tries = records.iter().filter(|record| record.retry_of.is_some_and(|first| ids.contains(&first)));
     let tries: Vec<u64> = tries.map(|record| record.id).collect();
     ids.extend(tries);
@@ -143,8 +143,8 @@ fn remove(cassette: &mut Cassette, removed: &BTreeSet<u64>) -> Result<(), Failur
     cassette.records.retain(|record| !removed.contains(&record.id));
     // Those that are still used are defined again.
     cassette.tools.clear();
-    let mut tokens = Tokens::read(&path).map_err(io)?;
+    let mut tokens = RecordTokens::read(&path).map_err(io)?;
     tokens.retain(|id, _| !removed.contains(id));
     cassette::rewrite(cassette)?;
-    Tokens::write(&path, &tokens.into_values().collect::<Vec<_>>()).map_err(io)
+    RecordTokens::write(&path, &tokens.into_values().collect::<Vec<_>>()).map_err(io)
 }

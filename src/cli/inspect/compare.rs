@@ -12,7 +12,7 @@ use crate::{
         output,
     },
     drive::steady::Interval,
-    inspect::{Compared, Comparison, Gate, GateResult, Judgement, Unit, compare},
+    inspect::{ComparedMetric, GateResult, Judgement, MetricGate, MetricUnit, TraceComparison, compare},
 };
 
 /// Two traces, and what may differ between them.
@@ -41,10 +41,10 @@ pub(in crate::cli) struct CompareArgs {
 /// Compares the traces; exit code 1 where the gate does not let the later one pass.
 pub(super) fn run(args: &CompareArgs) -> Result<ExitCode, Failure> {
     let gate = match &args.gate {
-        None => Gate::default(),
+        None => MetricGate::default(),
         Some(path) => {
             let named = |error: String| Failure::input(format!("{}: {error}", path.display()));
-            Gate::read(&fs::read_to_string(path).map_err(|error| named(error.to_string()))?).map_err(named)?
+            MetricGate::read(&fs::read_to_string(path).map_err(|error| named(error.to_string()))?).map_err(named)?
         }
     };
     let comparison = compare(&args.a, &args.b, &gate)?;
@@ -61,14 +61,14 @@ pub(super) fn run(args: &CompareArgs) -> Result<ExitCode, Failure> {
 }
 
 /// The cells of a row: name, both values, change, interval and what it shows.
-fn cells(name: &str, compared: &Compared) -> [String; 6] {
+fn cells(name: &str, compared: &ComparedMetric) -> [String; 6] {
     let (factor, unit) = match compared.unit {
-        Unit::Ms => (1.0, " ms"),
-        Unit::Share => (100.0, " %"),
-        Unit::PerSecond => (1.0, " /s"),
-        Unit::Tokens | Unit::Requests => (1.0, ""),
+        MetricUnit::Ms => (1.0, " ms"),
+        MetricUnit::Share => (100.0, " %"),
+        MetricUnit::PerSecond => (1.0, " /s"),
+        MetricUnit::Tokens | MetricUnit::Requests => (1.0, ""),
     };
-    let decimals = if compared.unit == Unit::Requests { 0 } else { 2 };
+    let decimals = if compared.unit == MetricUnit::Requests { 0 } else { 2 };
     let value = |value: Option<f64>| {
         value.map_or_else(|| "-".to_owned(), |value| format!("{:.decimals$}{unit}", value * factor))
     };
@@ -85,7 +85,7 @@ fn cells(name: &str, compared: &Compared) -> [String; 6] {
     [name.to_owned(), value(compared.a), value(compared.b), change, interval, shows.to_owned()]
 }
 
-fn text(comparison: &Comparison) -> String {
+fn text(comparison: &TraceComparison) -> String {
     let mut lines: Vec<String> =
         comparison.warnings.iter().map(|warning| format!("warning: {}", one_line(warning))).collect();
     lines.push(
@@ -106,12 +106,12 @@ fn said(result: &GateResult) -> &str {
 }
 
 /// A table, and a list of what the gate said.
-fn markdown(comparison: &Comparison) -> String {
+fn markdown(comparison: &TraceComparison) -> String {
     let mut lines = vec![
         "| metric | A | B | change | 95 % of the difference | |".to_owned(),
         "|---|--:|--:|--:|---|---|".to_owned(),
     ];
-    let row = |(name, compared): &(String, Compared)| format!("| {} |", cells(name, compared).join(" | "));
+    let row = |(name, compared): &(String, ComparedMetric)| format!("| {} |", cells(name, compared).join(" | "));
     lines.extend(comparison.metrics.iter().map(row));
     if !(comparison.gate.is_empty() && comparison.warnings.is_empty()) {
         lines.push(String::new());
@@ -124,7 +124,7 @@ fn markdown(comparison: &Comparison) -> String {
     escape::text(&(lines.join("\n") + "\n")).into_owned()
 }
 
-fn junit(comparison: &Comparison) -> String {
+fn junit(comparison: &TraceComparison) -> String {
     // XML has no way to write most control characters.
     let escaped = |text: &str| {
         let text = escape::text(text).replace('&', "&amp;").replace('<', "&lt;").replace('"', "&quot;");

@@ -8,12 +8,12 @@ use crate::{
     cli::{failure::Failure, output, stepping::count, values::one_of},
     inspect,
     play::load_tokenizer,
-    recording::formats::{Kind, ReadOptions, Target},
+    recording::formats::{ConversionTarget, ReadOptions, TraceFormat},
 };
 
 /// A file of requests, and the one that is made of it.
 #[derive(Debug, Args)]
-pub(in crate::cli) struct ConvertArgs {
+pub(in crate::cli) struct TraceConvertArgs {
     /// The file: .jsonl or .json, packed or not; - is stdin.
     #[arg(value_name = "IN")]
     pub(in crate::cli) input: PathBuf,
@@ -21,11 +21,11 @@ pub(in crate::cli) struct ConvertArgs {
     #[arg(long, short, value_name = "OUT")]
     pub(in crate::cli) output: PathBuf,
     /// Format of IN. Without it, what its first object shows.
-    #[arg(long, value_name = "KIND", value_parser = one_of::<Kind>())]
-    pub(in crate::cli) from: Option<Kind>,
+    #[arg(long, value_name = "KIND", value_parser = one_of::<TraceFormat>())]
+    pub(in crate::cli) from: Option<TraceFormat>,
     /// Format of OUT: trace, mooncake, weka or dynamo. Without it, what its name shows (NAME.weka.jsonl), else a trace.
-    #[arg(long, value_name = "KIND", value_parser = one_of::<Kind>())]
-    pub(in crate::cli) to: Option<Kind>,
+    #[arg(long, value_name = "KIND", value_parser = one_of::<TraceFormat>())]
+    pub(in crate::cli) to: Option<TraceFormat>,
     /// Tokens of a block of IN, where it does not say it itself.
     #[arg(long, value_name = "N", value_parser = count)]
     pub(in crate::cli) hash_block_size: Option<NonZeroU32>,
@@ -41,12 +41,12 @@ pub(in crate::cli) struct ConvertArgs {
 }
 
 /// Prints what was kept, on stderr where the requests go to stdout.
-pub(in crate::cli) fn run(args: &ConvertArgs) -> Result<ExitCode, Failure> {
+pub(in crate::cli) fn run(args: &TraceConvertArgs) -> Result<ExitCode, Failure> {
     let tokenizer = args.tokenizer.as_deref().map(load_tokenizer).transpose()?;
     let options = ReadOptions { kind: args.from, block_size: args.hash_block_size.map(NonZeroU32::get), tokenizer };
-    let target = Target {
+    let target = ConversionTarget {
         path: args.output.clone(),
-        kind: args.to.unwrap_or_else(|| Kind::of_name(&args.output)),
+        kind: args.to.unwrap_or_else(|| TraceFormat::of_name(&args.output)),
         block_size: args.block_size.map(NonZeroU32::get),
     };
     let report = inspect::convert(&args.input, &options, &target)?;

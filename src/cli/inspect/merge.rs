@@ -12,7 +12,7 @@ use crate::{
 
 /// Traces that become one.
 #[derive(Debug, Args)]
-pub(in crate::cli) struct MergeArgs {
+pub(in crate::cli) struct TraceMergeArgs {
     /// The traces: files, directories of them, the first file of a capture in several.
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
@@ -24,7 +24,7 @@ pub(in crate::cli) struct MergeArgs {
     json: bool,
 }
 
-pub(super) fn run(args: &MergeArgs) -> Result<ExitCode, Failure> {
+pub(super) fn run(args: &TraceMergeArgs) -> Result<ExitCode, Failure> {
     let (sources, progress) = (Sources::gather(&args.paths)?, Arc::default());
     let merged = loading::watched(&progress, || inspect::merge(&sources, &args.out, &progress));
     let report = merged.map_err(|error| match error {

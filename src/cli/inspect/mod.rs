@@ -20,7 +20,7 @@ use crate::{
         redaction::{self, RedactionArgs},
         stepping::in_flags,
     },
-    inspect::{self, InspectFitError, Predicted, Workload},
+    inspect::{self, InspectFitError, Predicted, ScheduleWorkload},
     recording::trace::{Checked, Finding, Sources, Warning},
 };
 
@@ -62,11 +62,11 @@ pub(in crate::cli) enum InspectCommand {
     #[command(after_long_help = "Examples:\n  vllm-vcr inspect convert conversation_trace.jsonl -o day.jsonl.gz\n  \
                                  vllm-vcr inspect convert agents.json --from weka -o agents.jsonl\n  \
                                  vllm-vcr inspect convert day.jsonl.gz -o day.mooncake.jsonl")]
-    Convert(convert::ConvertArgs),
+    Convert(convert::TraceConvertArgs),
     /// Make one trace of several, such as those of the parts of a load, on one clock; print the figures of the whole.
     #[command(after_long_help = "Examples:\n  vllm-vcr inspect merge shard-*.jsonl.gz -o whole.jsonl.gz\n  \
                                  vllm-vcr inspect merge shards/ -o whole.jsonl.gz --json | jq .latencies.ttft")]
-    Merge(merge::MergeArgs),
+    Merge(merge::TraceMergeArgs),
     /// Write a page of traces: curves, tables and comparisons in one HTML file.
     #[command(after_long_help = "Examples:\n  vllm-vcr inspect report day.jsonl.gz -o day.html\n  \
                                  vllm-vcr inspect report before.jsonl.gz after.jsonl.gz -o change.html")]
@@ -156,7 +156,7 @@ fn audit(args: &AuditArgs) -> Result<ExitCode, Failure> {
 }
 
 fn schedule(args: &ScheduleArgs) -> Result<ExitCode, Failure> {
-    let workload = Workload::read(&args.workload).map_err(Failure::input)?;
+    let workload = ScheduleWorkload::read(&args.workload).map_err(Failure::input)?;
     output::stream(|out| workload.write_steps(out))
 }
 
@@ -189,20 +189,20 @@ fn check(args: &InspectArgs) -> Result<ExitCode, Failure> {
     for path in sources.paths() {
         let Checked { count, findings, warnings } = inspect::check(path)?;
         let warnings = warnings.iter().map(Warning::to_string).collect();
-        reports.push(Report { file: path.display().to_string(), count, findings, warnings });
+        reports.push(FindingsReport { file: path.display().to_string(), count, findings, warnings });
     }
     let is_sound = reports.iter().all(|report| report.findings.is_empty());
     match reports.as_slice() {
         [alone] if args.json => output::print_json(alone),
         all if args.json => output::print_json(&all),
-        all => output::print(&all.iter().map(Report::text).collect::<String>()),
+        all => output::print(&all.iter().map(FindingsReport::text).collect::<String>()),
     }?;
     Ok(if is_sound { ExitCode::SUCCESS } else { Exit::No.into() })
 }
 
 /// Result of a check, as JSON.
 #[derive(Serialize)]
-struct Report {
+struct FindingsReport {
     file: String,
     /// Number of defects, of which `findings` has the first.
     count: u64,
@@ -210,7 +210,7 @@ struct Report {
     warnings: Vec<String>,
 }
 
-impl Report {
+impl FindingsReport {
     fn text(&self) -> String {
         let findings =
             self.findings.iter().map(|finding| format!("{}:{}\n", self.file, one_line(&finding.to_string())));

@@ -17,7 +17,7 @@ use crate::{
         scheduler::SchedulerConfig,
         step_clock::{PROFILES, StepTimes},
     },
-    inspect::{self, Answers, ArrivalSchedule, Balance, Policy, SimulateError, Simulation},
+    inspect::{self, Answers, ArrivalSchedule, Balance, RouterPolicy, SimulateError, Simulation},
     replay::meter::Slo,
 };
 
@@ -35,7 +35,7 @@ pub(in crate::cli) struct SimulateArgs {
     /// are drawn the one with fewer (least_request, as Envoy's), the same for a session or a first block (consistent_hash), the one that
     /// had the longest prefix before (prefix, as vllm-router's cache_aware), or any (random).
     #[arg(long, value_name = "POLICY", default_value = "round_robin")]
-    pub(in crate::cli) router: Policy,
+    pub(in crate::cli) router: RouterPolicy,
     /// Share of a prompt that `prefix` follows; where less of it went anywhere before, it goes to the least loaded.
     #[arg(long, value_name = "SHARE", default_value = "0.3", value_parser = share("a share from 0 to 1 is needed, such as 0.3"))]
     pub(in crate::cli) cache_threshold: f64,
@@ -130,9 +130,9 @@ fn simulation(args: &SimulateArgs, schedule: &ArrivalSchedule) -> Result<Simulat
     })
 }
 
-fn policy(args: &SimulateArgs) -> Policy {
+fn policy(args: &SimulateArgs) -> RouterPolicy {
     match args.router {
-        Policy::Prefix(_) => Policy::Prefix(Balance {
+        RouterPolicy::Prefix(_) => RouterPolicy::Prefix(Balance {
             cache_threshold: args.cache_threshold,
             abs_threshold: args.balance_abs_threshold,
             rel_threshold: args.balance_rel_threshold,

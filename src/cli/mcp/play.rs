@@ -24,12 +24,12 @@ use crate::{
     play::mcp::{McpEnd, play_stdio},
     recording::{
         canonical::{FieldPath, Scrub},
-        cassette::{self, Cassette, CassetteError, Record},
-        redaction::Rules,
+        cassette::{self, Cassette, CassetteError, CassetteRecord},
+        redaction::RedactionRules,
     },
     replay::{
         account::Concern,
-        mcp::{McpRecordError, OnNovel, OnUsedUp, ParamRules, Policy, RecordIndex, Session, servers},
+        mcp::{McpPolicy, McpRecordError, McpSession, OnNovel, OnUsedUp, ParamRules, RecordIndex, servers},
         player::{check_top, secrets, secrets_of_top, value_plans},
     },
 };
@@ -108,7 +108,7 @@ pub(in crate::cli) fn run(args: McpPlayArgs) -> Result<ExitCode, Failure> {
         rules = supplied.rules(secrets_of_top(&rules, cassette)?, cassette);
     }
     let server = server(&args, &cassettes)?;
-    let is_played = |record: &Record| record.mcp_call().is_some_and(|call| call.server == server);
+    let is_played = |record: &CassetteRecord| record.mcp_call().is_some_and(|call| call.server == server);
     let (plans, warnings) = value_plans(&cassettes, &supplied, is_played);
     warnings.iter().chain(&supplied.unmatched(&cassettes)).for_each(|warning| tracing::warn!("{warning}"));
     let searched = || cassettes.iter().filter(|cassette| !cassette.header.redact.is_off);
@@ -123,7 +123,7 @@ pub(in crate::cli) fn run(args: McpPlayArgs) -> Result<ExitCode, Failure> {
     refuse_secrets(&found)?;
     let index = index?.putting_back(Arc::new(plans));
     let on_used_up = if args.strict { OnUsedUp::Error } else { OnUsedUp::Last };
-    let policy = Policy {
+    let policy = McpPolicy {
         on_novel: args.on_miss,
         on_used_up: args.on_exhausted.unwrap_or(on_used_up),
         repeats_lists: args.on_exhausted != Some(OnUsedUp::Error),
@@ -132,7 +132,7 @@ pub(in crate::cli) fn run(args: McpPlayArgs) -> Result<ExitCode, Failure> {
         over_http: false,
     };
     let records = index.records().len();
-    let mut session = Session::new(Arc::new(index), &server, policy);
+    let mut session = McpSession::new(Arc::new(index), &server, policy);
     output::note(&format!("mcp-play: {server}, {records} records\n"));
     runtime::run(|shutdown| async move {
         let (input, output) = runtime::stdin_and_stdout()?;
@@ -192,7 +192,7 @@ fn record_index(
     args: &McpPlayArgs,
     cassettes: &[Cassette],
     server: &str,
-    secrets: Rules,
+    secrets: RedactionRules,
 ) -> Result<RecordIndex, Failure> {
     let mut rules =
         ParamRules { ignored: args.ignore.clone(), scrubs: args.scrub.clone(), counts_meta: args.match_meta };
@@ -209,7 +209,7 @@ fn record_index(
 }
 
 /// Prints the report and writes it; the exit code.
-fn conclude_with(args: &McpPlayArgs, session: &Session) -> Result<ExitCode, Failure> {
+fn conclude_with(args: &McpPlayArgs, session: &McpSession) -> Result<ExitCode, Failure> {
     let concerns = conclude::concerns(&args.fail_on, args.strict);
     let report = session.report();
     output::note(&report.text());

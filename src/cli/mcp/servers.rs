@@ -18,8 +18,8 @@ use crate::{
     recording::canonical::is_server_name,
     replay::{
         matching::requests::OnExhausted,
-        mcp::{OnNovel, OnUsedUp, Policy},
-        player::Config,
+        mcp::{McpPolicy, OnNovel, OnUsedUp},
+        player::PlayerConfig,
     },
     tap::{McpCommand, McpRecorded},
 };
@@ -114,7 +114,7 @@ impl McpServersArgs {
     /// a flag the last record again, or an error where it is strict, but for lists.
     pub(in crate::cli) fn configure(
         &self,
-        config: &mut Config,
+        config: &mut PlayerConfig,
         upstreams: Vec<NamedEndpoint>,
         (on_exhausted, is_strict): (Option<OnExhausted>, bool),
     ) {
@@ -123,7 +123,7 @@ impl McpServersArgs {
         let repeats_lists = on_exhausted != Some(OnExhausted::Error);
         let (on_novel, reply_within) = (self.mcp_on_miss, self.mcp_reply_within);
         config.mcp =
-            Policy { on_novel, on_used_up, repeats_lists, reply_within, counts_forwarded: true, over_http: true };
+            McpPolicy { on_novel, on_used_up, repeats_lists, reply_within, counts_forwarded: true, over_http: true };
         config.mcp_match_meta = self.mcp_match_meta;
         config.mcp_names = upstreams.iter().map(|upstream| upstream.name.clone()).collect();
         config.mcp_upstreams = upstreams;

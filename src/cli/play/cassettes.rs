@@ -22,7 +22,7 @@ use crate::{
     net::upstream::{UpstreamOptions, UpstreamUrl},
     play::{Synthetic, load_tokenizer},
     recording::cassette::is_cassette,
-    replay::player::{CassettePlayer, Environment, OnMiss, PROBE, tokenizer_name},
+    replay::player::{CassettePlayer, OnMiss, PROBE, ServerEnvironment, tokenizer_name},
     text::prompt::SpecialTokens,
 };
 
@@ -72,7 +72,7 @@ impl Played {
             admin,
             redaction: &args.redaction,
             reach: UpstreamOptions::default(),
-            environment: Environment::default(),
+            environment: ServerEnvironment::default(),
             mcp: Some(&args.mcp),
             tapped: TappedServers::default(),
         };
@@ -94,8 +94,8 @@ impl Played {
     pub(in crate::cli) async fn begin(played: Option<&Self>) -> Result<(), Failure> {
         let Some(Self { cassette_player, upstream, tokenizer }) = played else { return Ok(()) };
         let mut now = match upstream {
-            Some(upstream) => Environment::at(upstream, &UpstreamOptions::default()).await,
-            None => Environment::default(),
+            Some(upstream) => ServerEnvironment::at(upstream, &UpstreamOptions::default()).await,
+            None => ServerEnvironment::default(),
         };
         if let (None, Some(tokenizer)) = (&now.tokenizer, tokenizer) {
             let ids = load_tokenizer(tokenizer)?.encode(PROBE, SpecialTokens::Skip)?;

@@ -103,7 +103,7 @@ pub(in crate::cli) fn choose_pace(args: &mut PlayArgs) {
         || args.time_scale.is_some()
         || args.time_to_first_token.is_some()
         || args.inter_token_latency.is_some();
-    if !is_typed && !args.cassettes.command.is_empty() && sources::of(args).contains(&sources::Kind::Cassette) {
+    if !is_typed && !args.cassettes.command.is_empty() && sources::of(args).contains(&sources::SourceKind::Cassette) {
         args.pace = Some(PaceArg::Instant);
     }
 }

@@ -15,14 +15,14 @@ use crate::{
         play::{args::PlayArgs, sources},
     },
     net::server::{self, DrainReport, Listener},
-    play::{Fleet, Player, Script},
+    play::{Fleet, FleetScript, Player},
 };
 
 /// Replicas, what happens to them, and the listeners of all but the first.
 #[derive(Debug)]
 pub(in crate::cli) struct FleetPlan {
     replicas: u32,
-    script: Script,
+    script: FleetScript,
     /// Where each listens; none where they take ports after the first one's.
     addresses: Vec<String>,
     /// Whether each takes a free port.
@@ -42,7 +42,7 @@ impl FleetPlan {
         let refused = [
             (args.server.uds.is_some(), "--uds: replicas have ports"),
             (args.server.ssl_certfile.is_some(), "--ssl-certfile: replicas speak HTTP"),
-            (sources::of(args).contains(&sources::Kind::Cassette), "a cassette, which no engine answers"),
+            (sources::of(args).contains(&sources::SourceKind::Cassette), "a cassette, which no engine answers"),
         ];
         if (replicas > 1 || simulated.script.is_some())
             && let Some((_, what)) = refused.iter().find(|(is_given, _)| *is_given)
@@ -50,11 +50,11 @@ impl FleetPlan {
             return Err(Failure::usage(format!("{flag} does not go with {what}")).hint("leave one of them out"));
         }
         let script = match &simulated.script {
-            None => Script::default(),
+            None => FleetScript::default(),
             Some(path) => {
                 let failed = |error: std::io::Error| Failure::input(format!("cannot read {}: {error}", path.display()));
                 let text = bounded_read::read_text(path).map_err(failed)?;
-                Script::parse(&text, replicas)
+                FleetScript::parse(&text, replicas)
                     .map_err(|error| Failure::input(format!("{}:{}: {}", path.display(), error.line, error.message)))?
             }
         };

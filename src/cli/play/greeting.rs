@@ -4,7 +4,7 @@ use std::{fmt::Write, net::SocketAddr};
 
 use crate::{
     cli::{escape, output::quoted},
-    play::{Example, Serving},
+    play::{ExampleRequest, Serving},
 };
 
 /// Formats the server's address and its source.
@@ -40,7 +40,7 @@ fn count(serving: &Serving) -> String {
     if records == all_records { format!("{records} records") } else { format!("{records} of {all_records} records") }
 }
 
-fn trial(root: &str, example: &Example) -> String {
+fn trial(root: &str, example: &ExampleRequest) -> String {
     let id = example
         .request_id
         .as_ref()
@@ -69,7 +69,7 @@ mod tests {
             tokenizer: "t".to_owned(),
             cassettes: None,
             mcp: Vec::new(),
-            example: Some(Example {
+            example: Some(ExampleRequest {
                 path: "/v1/completions".to_owned(),
                 request_id: Some("replay-3".to_owned()),
                 body: serde_json::json!({"prompt": "it's"}),
@@ -80,7 +80,7 @@ mod tests {
         let command = "curl -N http://localhost:8123/v1/completions -H 'x-request-id: replay-3' -H \
                        'content-type: application/json' -d '{\"prompt\":\"it'\\''s\"}'";
         assert!(text.contains(command), "{text}");
-        let hostile = Example {
+        let hostile = ExampleRequest {
             path: "/v1/completions".to_owned(),
             request_id: Some("a'; b".to_owned()),
             body: serde_json::json!({"prompt": "\u{202e}\u{9b}2J"}),

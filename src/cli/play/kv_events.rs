@@ -41,7 +41,7 @@ pub(in crate::cli) struct KvEventsArgs {
 #[serde(default, deny_unknown_fields)]
 pub(in crate::cli) struct KvEventsFields {
     pub(in crate::cli) enable_kv_cache_events: bool,
-    pub(in crate::cli) publisher: Option<Publisher>,
+    pub(in crate::cli) publisher: Option<PublisherKind>,
     pub(in crate::cli) endpoint: Option<String>,
     pub(in crate::cli) replay_endpoint: Option<String>,
     pub(in crate::cli) buffer_steps: Option<usize>,
@@ -52,7 +52,7 @@ pub(in crate::cli) struct KvEventsFields {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(in crate::cli) enum Publisher {
+pub(in crate::cli) enum PublisherKind {
     /// Nowhere.
     Null,
     /// Over ZeroMQ.
@@ -86,12 +86,12 @@ pub(in crate::cli) fn config(args: &KvEventsArgs) -> Result<Option<KvEventsConfi
             let message = format!("--kv-events-{name} is about KV events, and they are not enabled");
             return Err(Failure::usage(message).hint("add --enable-kv-cache-events, or leave it out"));
         }
-        if publisher == Some(Publisher::Zmq) {
+        if publisher == Some(PublisherKind::Zmq) {
             output::note("--kv-events-config: nothing is published without \"enable_kv_cache_events\": true\n");
         }
         return Ok(None);
     }
-    if publisher == Some(Publisher::Null) {
+    if publisher == Some(PublisherKind::Null) {
         return Ok(None);
     }
     if hwm.is_some_and(|hwm| hwm != HIGH_WATER_MARK) {

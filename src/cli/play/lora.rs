@@ -32,7 +32,7 @@ pub(in crate::cli) struct LoraArgs {
 /// vLLM's fields of an adapter.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Fields {
+struct LoraFields {
     name: String,
     path: String,
     base_model_name: Option<String>,
@@ -48,7 +48,7 @@ fn module(text: &str) -> Result<LoraModule, String> {
     let wrong = |error| {
         format!("NAME=PATH is needed, or JSON such as {{\"name\":\"sql\",\"path\":\"/adapters/sql\"}}: {error}")
     };
-    let Fields { name, path, base_model_name, .. } = serde_json::from_str(text).map_err(wrong)?;
+    let LoraFields { name, path, base_model_name, .. } = serde_json::from_str(text).map_err(wrong)?;
     Ok(LoraModule { name, path, base_model_name })
 }
 

@@ -19,7 +19,7 @@ use std::{net::SocketAddr, path::Path, process::ExitCode, sync::Arc};
 
 use crate::{
     cli::{
-        child,
+        child::{self, ChildEnvironment},
         failure::Failure,
         loading,
         mcp::servers as mcp_servers,
@@ -84,7 +84,8 @@ pub(in crate::cli) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
                 played.iter().for_each(|played| played.serves_at(local, &root, &admin_at, admin_api.as_ref()));
                 let of_cassettes =
                     played.as_ref().map(|played| played.command_variables(&cassettes)).unwrap_or_default();
-                child = child::start(&command, &child::Environment { root: &root, key: key.as_deref(), of_cassettes })?;
+                let environment = ChildEnvironment { root: &root, key: key.as_deref(), of_cassettes };
+                child = child::start(&command, &environment)?;
                 Listener::from(listener)
             }
         };
@@ -128,7 +129,7 @@ fn admin_at(args: &PlayArgs) -> Result<AdminAt, Failure> {
 /// Reads the events that end the program with 1. The built-in trace is for trying things out, so its unconsumed records are no failure.
 fn concerns(args: &PlayArgs) -> Vec<Concern> {
     let mut concerns = conclude::concerns(&args.cassettes.fail_on, args.strict);
-    if args.cassettes.fail_on.is_empty() && sources::of(args) == [sources::Kind::BuiltIn] {
+    if args.cassettes.fail_on.is_empty() && sources::of(args) == [sources::SourceKind::BuiltIn] {
         concerns.retain(|concern| *concern != Concern::Unconsumed);
     }
     concerns

@@ -11,7 +11,7 @@ use crate::{
         values::{Secret, one_of},
     },
     recording::{
-        canonical::{FieldPath, Form, Scrub},
+        canonical::{FieldPath, Normalisation, Scrub},
         cassette::{Times, TokenIds},
     },
     replay::{
@@ -49,8 +49,8 @@ pub(in crate::cli) struct CassetteArgs {
     #[arg(long, group = "@comparison")]
     pub(in crate::cli) no_default_ignores: bool,
     /// Compares bodies field by field as they are, without evening out nulls, neutral values and arguments.
-    #[arg(long, group = "@comparison", value_name = "FORM", default_value = "even", value_parser = one_of::<Form>())]
-    pub(in crate::cli) canonical: Form,
+    #[arg(long, group = "@comparison", value_name = "FORM", default_value = "even", value_parser = one_of::<Normalisation>())]
+    pub(in crate::cli) canonical: Normalisation,
     /// An edit of every text before it is compared: s/PATTERN/REPLACEMENT/.
     #[arg(long, group = "@comparison", value_name = "EDIT")]
     pub(in crate::cli) scrub: Vec<Scrub>,

@@ -33,9 +33,9 @@ pub(in crate::cli) fn ended(
     account: Option<&dyn Ledger>,
     args: &CassetteArgs,
     concerns: &[Concern],
-) -> Result<Ended, Failure> {
+) -> Result<PlayerEnd, Failure> {
     cassette_player.into_iter().for_each(CassettePlayer::finish_comparing);
-    let Some(report) = account.map(|account| account.report(None)) else { return Ok(Ended::Well) };
+    let Some(report) = account.map(|account| account.report(None)) else { return Ok(PlayerEnd::Well) };
     match cassette_player {
         Some(cassette_player) => cassettes(cassette_player, &report, args, concerns),
         None => trace(&report, args, concerns),
@@ -48,7 +48,7 @@ pub(in crate::cli) fn cassettes(
     report: &Report,
     args: &CassetteArgs,
     concerns: &[Concern],
-) -> Result<Ended, Failure> {
+) -> Result<PlayerEnd, Failure> {
     let recorded = cassette_player.finish();
     // What was dropped last is known by now.
     let report = &Report { not_recorded: cassette_player.report(None).not_recorded, ..report.clone() };
@@ -74,7 +74,7 @@ pub(in crate::cli) fn cassettes(
         Some(path) => {
             let is_there = if path.exists() { "stays as it was" } else { "is not written" };
             output::warn(&format!("error: none of the requests was recorded: {} {is_there}\n", path.display()));
-            Ok(Ended::Unrecorded)
+            Ok(PlayerEnd::Unrecorded)
         }
         None => Ok(outcome),
     }
@@ -121,7 +121,7 @@ pub(in crate::cli) fn unredacted_text(path: &Path) -> String {
 }
 
 /// Prints how a trace was played; returns whether it is a failure.
-pub(in crate::cli) fn trace(report: &Report, args: &CassetteArgs, concerns: &[Concern]) -> Result<Ended, Failure> {
+pub(in crate::cli) fn trace(report: &Report, args: &CassetteArgs, concerns: &[Concern]) -> Result<PlayerEnd, Failure> {
     if report.was_used() || !concerns.is_empty() {
         output::note(&report.text());
     }
@@ -140,7 +140,7 @@ const UNCONSUMED: &str = "  where only some tests ran: give each test a cassette
     records a `group`; what has not begun does not count then\n";
 
 /// Names the concerns of which a report has any; returns whether that is a failure.
-pub(in crate::cli) fn outcome(report: &Report, concerns: &[Concern]) -> Ended {
+pub(in crate::cli) fn outcome(report: &Report, concerns: &[Concern]) -> PlayerEnd {
     let failing = report.failing(concerns);
     for concern in &failing {
         output::warn(&format!("failed: {}\n", concern.name()));
@@ -148,19 +148,19 @@ pub(in crate::cli) fn outcome(report: &Report, concerns: &[Concern]) -> Ended {
     if failing.contains(&Concern::Unconsumed) && !report.unused.is_empty() {
         output::note(UNCONSUMED);
     }
-    if failing.is_empty() { Ended::Well } else { Ended::Failing }
+    if failing.is_empty() { PlayerEnd::Well } else { PlayerEnd::Failing }
 }
 
 /// End of a run with a cassette player.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::cli) enum Ended {
+pub(in crate::cli) enum PlayerEnd {
     Well,
     Failing,
     /// There were exchanges to record, and none of them was.
     Unrecorded,
 }
 
-impl Ended {
+impl PlayerEnd {
     /// Returns the exit code beside that of the command that ran, which wins where it failed.
     pub(in crate::cli) fn exit_code(self, command: Option<u8>) -> ExitCode {
         match (command, self) {

@@ -35,12 +35,13 @@ use crate::{
     replay::{
         matching::{
             MinMatch,
-            requests::{AfterExhausted, OnExhausted, Policy},
+            requests::{AfterExhausted, MatchPolicy, OnExhausted},
         },
         mcp::OnNovel,
         player::{
-            COMPLETE_WITHIN, CassettePlayer, CassettePlayerError, Config, Environment, HeaderRulesError, Mode, OnMiss,
-            Output, RecordErrors, Secrets, Selection, StartedServer, Timeline,
+            COMPLETE_WITHIN, CassetteOutput, CassettePlayer, CassettePlayerError, HeaderRulesError, Mode,
+            ModeExceptions, OnMiss, PlayerConfig, RecordErrors, SecretHandling, ServerEnvironment, StartedServer,
+            WrittenTimeline,
         },
         timing::Pacing,
     },
@@ -63,7 +64,7 @@ pub(in crate::cli) struct PlayerSettings<'a> {
     pub(in crate::cli) admin: &'a AdminAt,
     pub(in crate::cli) redaction: &'a RedactionArgs,
     /// The server that is recorded, where it is known.
-    pub(in crate::cli) environment: Environment,
+    pub(in crate::cli) environment: ServerEnvironment,
     /// How MCP servers are played, where they are.
     pub(in crate::cli) mcp: Option<&'a McpServersArgs>,
     /// The real MCP servers behind a tap.
@@ -79,7 +80,7 @@ pub(in crate::cli) struct TappedServers {
 
 impl TappedServers {
     /// Puts them into the configuration of a player: what it has no record for goes there.
-    fn configure(self, config: &mut Config, typed: Option<OnExhausted>) {
+    fn configure(self, config: &mut PlayerConfig, typed: Option<OnExhausted>) {
         let on_novel = match config.on_miss {
             OnMiss::Upstream => OnNovel::Upstream,
             OnMiss::Record => OnNovel::Record,
@@ -157,16 +158,16 @@ pub(in crate::cli) fn cassette_player(
     if !(records || sessions_record) {
         refuse_recording_flags(args)?;
     }
-    let plays = matches!(mode, Mode::Replay | Mode::NewEpisodes | Mode::Compare) || selection != Selection::None;
+    let plays = matches!(mode, Mode::Replay | Mode::NewEpisodes | Mode::Compare) || selection != ModeExceptions::None;
     let cassettes = if plays { load(&files, mode, &how)? } else { Vec::new() };
     let old = cassettes.first().map(|cassette| cassette.header.clone()).or_else(|| replaced(mode, &files));
-    let timeline = if selection == Selection::None { Timeline::New } else { Timeline::Full };
+    let timeline = if selection == ModeExceptions::None { WrittenTimeline::New } else { WrittenTimeline::Full };
     let what = RedactWhat::of(settings.redaction)?;
     let top = || header(args, (settings.redaction, &what), old, &settings.environment);
     tags(args, settings.redaction, write.as_ref())?;
-    let output = write.map(|(path, mode)| Output { path, header: top(), mode, timeline });
+    let output = write.map(|(path, mode)| CassetteOutput { path, header: top(), mode, timeline });
     let policy = policy(args, &cassettes, settings.is_strict, settings.min_match)?;
-    let mut config = Config {
+    let mut config = PlayerConfig {
         matching: policy,
         match_command: matching::exec_command(&args.matching)?,
         rules: rules(args),
@@ -189,13 +190,13 @@ pub(in crate::cli) fn cassette_player(
         session_folder: None,
         secrets: redaction::rules(settings.redaction)?,
         supplied: redaction::supplied(args.secrets.as_deref(), settings.redaction)?,
-        leaks: if args.allow_secrets { Secrets::Allowed } else { Secrets::Refused },
+        leaks: if args.allow_secrets { SecretHandling::Allowed } else { SecretHandling::Refused },
         body_limit: crate::play::DEFAULT_BODY_LIMIT,
         cross_api: args.cross_api,
         network_block: args.block_network.then(Arc::default),
         cassettes,
         brief_misses: !args.command.is_empty(),
-        ..Config::default()
+        ..PlayerConfig::default()
     };
     match settings.mcp {
         Some(servers) => servers.configure(&mut config, mcp, (args.on_exhausted, settings.is_strict)),
@@ -207,8 +208,8 @@ pub(in crate::cli) fn cassette_player(
 }
 
 /// Refuses requests that are to go upstream where they cannot.
-fn can_leave((leaves, mode, selection): (bool, Mode, &Selection), has_upstream: bool) -> Result<(), Failure> {
-    if mode == Mode::Compare && *selection != Selection::None {
+fn can_leave((leaves, mode, selection): (bool, Mode, &ModeExceptions), has_upstream: bool) -> Result<(), Failure> {
+    if mode == Mode::Compare && *selection != ModeExceptions::None {
         return Err(Failure::usage("--mode compare sends every request upstream: leave out --live and --frozen"));
     }
     if leaves && !has_upstream {
@@ -258,7 +259,7 @@ fn recording(
     asked: ModeArg,
     files: &[PathBuf],
     records_misses: bool,
-    selection: &Selection,
+    selection: &ModeExceptions,
 ) -> Result<(Mode, Option<(PathBuf, WriteMode)>), Failure> {
     let one = || match files {
         [one] => Ok(one.clone()),
@@ -273,8 +274,8 @@ fn recording(
         ModeArg::NewEpisodes => (Mode::NewEpisodes, Some((one()?, WriteMode::Append))),
     };
     let write = match (selection, records_misses, write) {
-        (Selection::None, true, None) => Some((one()?, WriteMode::Append)),
-        (Selection::None, _, write) => write,
+        (ModeExceptions::None, true, None) => Some((one()?, WriteMode::Append)),
+        (ModeExceptions::None, _, write) => write,
         _ => Some((one()?.with_extension("derived.yaml"), WriteMode::Replace)),
     };
     Ok((mode, write))
@@ -343,7 +344,7 @@ fn header(
     args: &CassetteArgs,
     (redaction, what): (&RedactionArgs, &RedactWhat),
     old: Option<Header>,
-    now: &Environment,
+    now: &ServerEnvironment,
 ) -> Header {
     let mut recorded = Map::new();
     recorded.insert("by".to_owned(), concat!("vllm-vcr ", env!("CARGO_PKG_VERSION")).into());
@@ -367,16 +368,16 @@ fn header(
     typed.over(old.unwrap_or_default())
 }
 
-fn selection(args: &CassetteArgs) -> Selection {
+fn selection(args: &CassetteArgs) -> ModeExceptions {
     match (args.live.is_empty(), args.frozen.is_empty()) {
-        (false, _) => Selection::Live(args.live.clone()),
-        (true, false) => Selection::Frozen(args.frozen.clone()),
-        (true, true) => Selection::None,
+        (false, _) => ModeExceptions::Live(args.live.clone()),
+        (true, false) => ModeExceptions::Frozen(args.frozen.clone()),
+        (true, true) => ModeExceptions::None,
     }
 }
 
-fn rules(args: &CassetteArgs) -> canonical::Rules {
-    canonical::Rules {
+fn rules(args: &CassetteArgs) -> canonical::CanonicalRules {
+    canonical::CanonicalRules {
         ignored: args.ignore.clone(),
         scrubs: args.scrub.clone(),
         headers: args.match_header.iter().map(|name| name.to_ascii_lowercase()).collect(),
@@ -393,8 +394,8 @@ fn policy(
     cassettes: &[Cassette],
     is_strict: bool,
     min_match: MinMatch,
-) -> Result<Policy, Failure> {
-    Ok(Policy {
+) -> Result<MatchPolicy, Failure> {
+    Ok(MatchPolicy {
         chain: matching::of_cassettes(&args.matching, cassettes)?,
         min_match,
         on_exhausted: on_exhausted(args, is_strict),

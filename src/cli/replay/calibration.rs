@@ -26,7 +26,7 @@ use crate::{
     },
     net::upstream::UpstreamOptions,
     play::{Config, Player, Source, Synthetic, TokenizerSource},
-    recording::redaction::Rules,
+    recording::redaction::RedactionRules,
     replay::timing::Pacing,
     text::prompt::Tokenizer,
 };
@@ -56,7 +56,7 @@ pub(super) async fn ceiling(
         duration: None,
         commit: None,
         history: History::Recorded,
-        rules: Rules::default(),
+        rules: RedactionRules::default(),
         start_at: None,
         threads: run.threads,
     };

@@ -13,7 +13,7 @@ use crate::{
     },
     drive::{
         Ceiling, Verdict,
-        find_max::{Climb, Ended, Found},
+        find_max::{Climb, ClimbEnd, FoundMax},
         rung::Rung,
     },
 };
@@ -35,12 +35,12 @@ pub(in crate::cli) struct FindMaxArgs {
 
 /// What is printed with `--json`.
 #[derive(Debug, Serialize)]
-struct Printed {
+struct PrintedSearch {
     version: &'static str,
     verdict: Verdict,
     #[serde(skip_serializing_if = "Option::is_none")]
     ceiling: Option<Ceiling>,
-    find_max: Found,
+    find_max: FoundMax,
 }
 
 /// Climbs and prints the rungs; exit code 1 where they may not be believed.
@@ -50,10 +50,10 @@ pub(super) async fn run(mut climb: Climb, ceiling: Option<Ceiling>, as_json: boo
     output::note(&format!("{HEAD}\n"));
     let (found, mut reasons) = climb.run(|rung| output::note(&format!("{}\n", row(rung)))).await?;
     reasons.extend(ceiling.and_then(|ceiling| found.client_bound(ceiling)));
-    let verdict = Verdict { valid: reasons.is_empty() && found.ended != Ended::Stopped, reasons };
+    let verdict = Verdict { valid: reasons.is_empty() && found.ended != ClimbEnd::Stopped, reasons };
     let code = if verdict.valid { ExitCode::SUCCESS } else { Exit::No.into() };
     if as_json {
-        output::print_json(&Printed { version: env!("CARGO_PKG_VERSION"), verdict, ceiling, find_max: found })?;
+        output::print_json(&PrintedSearch { version: env!("CARGO_PKG_VERSION"), verdict, ceiling, find_max: found })?;
     } else {
         output::print(&text(&found, &verdict))?;
     }
@@ -81,7 +81,7 @@ fn row(rung: &Rung) -> String {
     )
 }
 
-fn text(found: &Found, verdict: &Verdict) -> String {
+fn text(found: &FoundMax, verdict: &Verdict) -> String {
     let mut lines = vec![HEAD.to_owned()];
     lines.extend(found.rungs.iter().map(row));
     lines.extend(found.knee.map(|knee| format!("knee       at a concurrency of {knee}: more do not raise throughput")));
@@ -97,18 +97,18 @@ fn text(found: &Found, verdict: &Verdict) -> String {
         _ => format!("most       {:.1} tokens/s at a concurrency of {}", rung.output_throughput, rung.concurrency),
     }));
     lines.push(format!("ended      {}", ended(found.ended)));
-    let is_only_stopped = found.ended == Ended::Stopped && verdict.reasons.is_empty();
+    let is_only_stopped = found.ended == ClimbEnd::Stopped && verdict.reasons.is_empty();
     lines.push(if is_only_stopped { "not valid: stopped".to_owned() } else { super::judged(verdict) });
     lines.join("\n") + "\n"
 }
 
-fn ended(ended: Ended) -> &'static str {
+fn ended(ended: ClimbEnd) -> &'static str {
     match ended {
-        Ended::Saturated => "throughput does not rise any more",
-        Ended::SloBroken => "the limits of --slo are broken",
-        Ended::MostConcurrency => "throughput still rose at --max-concurrency",
-        Ended::MostRungs => "ten rungs: the bend may be anywhere between the last ones",
-        Ended::Failed => "every request failed",
-        Ended::Stopped => "stopped",
+        ClimbEnd::Saturated => "throughput does not rise any more",
+        ClimbEnd::SloBroken => "the limits of --slo are broken",
+        ClimbEnd::MostConcurrency => "throughput still rose at --max-concurrency",
+        ClimbEnd::MostRungs => "ten rungs: the bend may be anywhere between the last ones",
+        ClimbEnd::Failed => "every request failed",
+        ClimbEnd::Stopped => "stopped",
     }
 }

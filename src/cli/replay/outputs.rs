@@ -18,9 +18,9 @@ use super::{Printed, ReplayArgs};
 use crate::{
     cli::{build, failure::Failure, progress::ProgressLine},
     drive::{
-        Peer, PeerReport, Results, Workload,
-        export::{self, Run},
-        peers::{Figure, Measured, Statistics},
+        LoadClient, PeerReport, Results, Workload,
+        export::{self, BenchmarkRun},
+        peers::{ClientFigure, Measured, Statistics},
         results::Live,
     },
     recording::yaml::{self, Layout},
@@ -52,7 +52,7 @@ pub(in crate::cli) enum PeerArg {
     InferencePerf,
 }
 
-impl From<PeerArg> for Peer {
+impl From<PeerArg> for LoadClient {
     fn from(tool: PeerArg) -> Self {
         match tool {
             PeerArg::Vllm => Self::Vllm,
@@ -68,11 +68,11 @@ impl From<PeerArg> for Peer {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::cli) struct SavePath {
     path: PathBuf,
-    format: Format,
+    format: SaveFormat,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Format {
+enum SaveFormat {
     Json,
     Csv,
     Histograms,
@@ -85,10 +85,10 @@ impl FromStr for SavePath {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let path = PathBuf::from(text);
         let format = match path.extension().and_then(OsStr::to_str) {
-            Some("json") => Format::Json,
-            Some("csv") => Format::Csv,
-            Some("hlog") => Format::Histograms,
-            Some("yaml" | "yml") => Format::BenchmarkReport,
+            Some("json") => SaveFormat::Json,
+            Some("csv") => SaveFormat::Csv,
+            Some("hlog") => SaveFormat::Histograms,
+            Some("yaml" | "yml") => SaveFormat::BenchmarkReport,
             _ => return Err("its ending names no format: use .json, .csv, .hlog or .yaml"),
         };
         Ok(Self { path, format })
@@ -99,8 +99,8 @@ impl FromStr for SavePath {
 #[derive(Debug)]
 pub(super) struct Saves {
     files: Vec<(SavePath, File)>,
-    print_as: Vec<Peer>,
-    run: Run,
+    print_as: Vec<LoadClient>,
+    run: BenchmarkRun,
 }
 
 impl Saves {
@@ -111,7 +111,7 @@ impl Saves {
             let failed = |error: io::Error| Failure::environment(format!("--save {}: {error}", save.path.display()));
             Ok((save.clone(), file.map_err(failed)?))
         };
-        let run = Run {
+        let run = BenchmarkRun {
             uid: uuid(rand::random()),
             began: SystemTime::now(),
             version: build::VERSION.to_owned(),
@@ -133,14 +133,14 @@ impl Saves {
     pub(super) fn save(mut self, printed: &Printed, results: &Results, measured: &Measured) -> Result<(), Failure> {
         let native =
             json!({"commit": printed.commit, "verdict": printed.verdict, "counted_by": printed.results.counted_by});
-        let run = Run { native, ..self.run.clone() };
+        let run = BenchmarkRun { native, ..self.run.clone() };
         while let Some((SavePath { path, format }, file)) = self.files.pop() {
             let mut out = BufWriter::new(file);
             let written = match format {
-                Format::Json => serde_json::to_writer_pretty(&mut out, printed).map_err(Into::into),
-                Format::Csv => export::csv(&mut out, &results.samples()),
-                Format::Histograms => results.latencies().write(&mut out, run.began, measured.duration),
-                Format::BenchmarkReport => {
+                SaveFormat::Json => serde_json::to_writer_pretty(&mut out, printed).map_err(Into::into),
+                SaveFormat::Csv => export::csv(&mut out, &results.samples()),
+                SaveFormat::Histograms => results.latencies().write(&mut out, run.began, measured.duration),
+                SaveFormat::BenchmarkReport => {
                     let mut text = String::new();
                     yaml::write(&mut text, &export::benchmark_report(&run, measured), 0, Layout::Block);
                     out.write_all(text.as_bytes())
@@ -195,8 +195,8 @@ pub(super) fn text(report: &PeerReport) -> String {
     let mut text = format!("\nas {}:\n", report.tool.name());
     for (name, figure) in &report.figures.0 {
         let values = match figure {
-            Figure::One(value) => format!("{value:.3}"),
-            Figure::Statistics(Statistics(values)) => {
+            ClientFigure::One(value) => format!("{value:.3}"),
+            ClientFigure::Statistics(Statistics(values)) => {
                 let values: Vec<String> = values.iter().map(|(name, value)| format!("{name} {value:.3}")).collect();
                 values.join("  ")
             }
@@ -213,9 +213,9 @@ mod tests {
     #[test]
     fn the_ending_of_a_file_is_its_format() {
         let format = |text: &str| text.parse::<SavePath>().map(|save| save.format);
-        assert_eq!(format("a.json"), Ok(Format::Json));
-        assert_eq!(format("x/b.hlog"), Ok(Format::Histograms));
-        assert_eq!((format("b.yml"), format("c.csv")), (Ok(Format::BenchmarkReport), Ok(Format::Csv)));
+        assert_eq!(format("a.json"), Ok(SaveFormat::Json));
+        assert_eq!(format("x/b.hlog"), Ok(SaveFormat::Histograms));
+        assert_eq!((format("b.yml"), format("c.csv")), (Ok(SaveFormat::BenchmarkReport), Ok(SaveFormat::Csv)));
         assert!(["json", "a.txt", "", "a.JSON.gz"].into_iter().all(|text| format(text).is_err()));
     }
 

@@ -9,7 +9,7 @@ use crate::{
     drive::{
         Results, Workload,
         results::ResultsReport,
-        scrape::{ServerReport, Watch},
+        scrape::{PageWatch, ServerReport},
         timeline::{self, ClientPoint},
     },
     engine::{
@@ -17,7 +17,7 @@ use crate::{
         scheduler::SchedulerConfig,
         step_clock::{PROFILES, StepTimes},
     },
-    inspect::{self, ArrivalSchedule, Policy, Simulation},
+    inspect::{self, ArrivalSchedule, RouterPolicy, Simulation},
     net::upstream::{UpstreamOptions, UpstreamUrl},
 };
 
@@ -51,17 +51,17 @@ pub(super) fn page(text: &str) -> Result<UpstreamUrl, String> {
 }
 
 /// Begins to watch the servers.
-pub(super) async fn begin(pages: &[UpstreamUrl]) -> Vec<Watch> {
+pub(super) async fn begin(pages: &[UpstreamUrl]) -> Vec<PageWatch> {
     let mut watches = Vec::new();
     for page in pages {
-        watches.push(Watch::begin(page.clone(), &UpstreamOptions::default()).await);
+        watches.push(PageWatch::begin(page.clone(), &UpstreamOptions::default()).await);
     }
     watches
 }
 
 /// Ends it; `None` where there are none.
 pub(super) async fn end(
-    watches: Vec<Watch>,
+    watches: Vec<PageWatch>,
     start: Instant,
     workload: &Workload,
     results: &Results,
@@ -103,7 +103,7 @@ fn simulated(schedule: &ArrivalSchedule, servers: &[ServerReport]) -> Option<f64
     let scheduler = SchedulerConfig { max_model_len: blocks.saturating_mul(block_size), ..SchedulerConfig::default() };
     let simulation = Simulation {
         replicas: servers.len(),
-        policy: Policy::RoundRobin,
+        policy: RouterPolicy::RoundRobin,
         scheduler: SchedulerConfig { max_num_batched_tokens: scheduler.usual_batched_tokens(), ..scheduler },
         kv_cache: KvCacheConfig { block_size, num_gpu_blocks, ..KvCacheConfig::default() },
         times: StepTimes::Profile(profile),

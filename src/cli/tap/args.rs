@@ -16,8 +16,8 @@ use crate::{
         redaction::RedactionArgs,
         values::{host_and_port, one_of, share},
     },
-    tap::Route,
-    text::prompt::BlockHash,
+    tap::UpstreamRoute,
+    text::prompt::BlockHashAlgorithm,
 };
 
 const EXAMPLES: &str = "\
@@ -47,7 +47,7 @@ pub(in crate::cli) struct TapArgs {
     /// of a path (/v1/embeddings=URL), of a model (model:qwen*=URL), or into a cassette those that name it (anthropic=URL): whose URL
     /// begins with /vcr/u/anthropic.
     #[arg(long, value_name = "URL", required = true)]
-    pub(in crate::cli) upstream: Vec<Route>,
+    pub(in crate::cli) upstream: Vec<UpstreamRoute>,
     /// Where to listen; port 0 takes a free one. Without it 127.0.0.1:8001, and a free port for a command.
     #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port)]
     pub(in crate::cli) listen: Option<String>,
@@ -65,8 +65,8 @@ pub(in crate::cli) struct TapArgs {
     #[arg(long, group = "@traces", value_name = "N", default_value = "16")]
     pub(in crate::cli) block_size: NonZeroU32,
     /// Hash algorithm of prompt blocks; fnv1a-64 is the one that other readers of the format know.
-    #[arg(long, group = "@traces", value_name = "ALGORITHM", default_value = "xxh3-64", conflicts_with = "hash_key_file", value_parser = one_of::<BlockHash>())]
-    pub(in crate::cli) block_hash: BlockHash,
+    #[arg(long, group = "@traces", value_name = "ALGORITHM", default_value = "xxh3-64", conflicts_with = "hash_key_file", value_parser = one_of::<BlockHashAlgorithm>())]
+    pub(in crate::cli) block_hash: BlockHashAlgorithm,
     /// Adds to the trace if it exists.
     #[arg(long, group = "@files", conflicts_with = "overwrite")]
     pub(in crate::cli) append: bool,

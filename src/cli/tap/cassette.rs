@@ -14,7 +14,7 @@ use crate::{
             self, PlayerSettings, TappedServers,
             admin::{self, AdminAt},
             args::{CassetteArgs, DEFAULT_FILE, ModeArg},
-            conclude::{self, Ended},
+            conclude::{self, PlayerEnd},
         },
         runtime,
         tap::{args::TapArgs, open, playback::McpPlayed, refuse_circle, refuse_remote, setup},
@@ -22,10 +22,10 @@ use crate::{
     replay::{
         account::Ledger,
         matching::MinMatch,
-        player::{CassettePlayer, Environment, OnMiss},
+        player::{CassettePlayer, OnMiss, ServerEnvironment},
         timing::Pacing,
     },
-    tap::{Report, Setup, Tap, mcp::stand_for},
+    tap::{Setup, Tap, TapReport, mcp::stand_for},
 };
 
 /// Proxies, plays and records in the chosen mode, until a signal or until the command ends.
@@ -52,7 +52,7 @@ pub(in crate::cli) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
         refuse_circle(&at, &setup).await?;
         let (config, reach) = (setup.config.clone(), setup.reach.clone());
         let started = stand_for(&setup.mcp_commands);
-        let environment = Environment::at(&config.upstream, &reach).await;
+        let environment = ServerEnvironment::at(&config.upstream, &reach).await;
         let settings = PlayerSettings {
             paths: std::slice::from_ref(&config.trace_out),
             upstream: Some(config.upstream.clone()),
@@ -80,7 +80,7 @@ pub(in crate::cli) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
         output::note(&format!("tap on {at} -> {upstream}{further}\ncassette {file}; Ctrl-C ends it\n"));
         let own = at.strip_prefix("http://").and_then(|own| own.parse().ok());
         own.zip(cassette_player.network_block()).into_iter().for_each(|(own, block)| block.serves_at(own));
-        let environment = child::Environment { root: &at, key: None, of_cassettes };
+        let environment = child::ChildEnvironment { root: &at, key: None, of_cassettes };
         let mut child = child::start(&command, &environment)?;
         let mut code = None;
         let stop = async { code = child::until(child.as_mut(), shutdown).await };
@@ -99,7 +99,7 @@ fn prepare(args: &mut TapArgs) -> Result<(), Failure> {
 }
 
 /// Closes the recording, on a thread that may block: a second signal ends the caller's task, and so the program.
-async fn close(cassette_player: Arc<CassettePlayer>, cassettes: CassetteArgs) -> Result<Ended, Failure> {
+async fn close(cassette_player: Arc<CassettePlayer>, cassettes: CassetteArgs) -> Result<PlayerEnd, Failure> {
     let closing = tokio::task::spawn_blocking(move || {
         cassette_player.finish_comparing();
         let concerns = conclude::concerns(&cassettes.fail_on, false);
@@ -109,7 +109,7 @@ async fn close(cassette_player: Arc<CassettePlayer>, cassettes: CassetteArgs) ->
 }
 
 /// Prints what happened at the end.
-fn note_end(report: &Report) {
+fn note_end(report: &TapReport) {
     conclude::note_cut(report.cut);
     report.mcp.iter().for_each(|recorded| output::warn(&servers::missing(recorded)));
 }

@@ -25,7 +25,7 @@ use crate::{
     net::server::{self, Listener},
     recording::{cassette::is_cassette, trace::TraceError},
     replay::player::OnMiss,
-    tap::{Handle, Report, Selector, Setup, Tap, TapError},
+    tap::{Handle, Setup, Tap, TapError, TapReport, UpstreamSelector},
 };
 
 /// Proxies and records until a signal.
@@ -65,7 +65,7 @@ pub(in crate::cli) fn run(args: TapArgs) -> Result<ExitCode, Failure> {
             }));
         }
         tokio::spawn(rotate_at_hangup(tap.handle()));
-        let environment = child::Environment { root: &at, ..child::Environment::default() };
+        let environment = child::ChildEnvironment { root: &at, ..child::ChildEnvironment::default() };
         let mut child = child::start(&command, &environment)?;
         let mut code = None;
         let report = tap.serve(listener, async { code = child::until(child.as_mut(), shutdown).await }).await?;
@@ -103,7 +103,7 @@ pub(in crate::cli) async fn open(listen: ListenSetup) -> Result<(Listener, Strin
 
 /// A trace does not tell upstreams apart.
 fn refuse_names(setup: &Setup) -> Result<(), Failure> {
-    match setup.routes.iter().find(|route| matches!(route.selector, Some(Selector::Name(_)))) {
+    match setup.routes.iter().find(|route| matches!(route.selector, Some(UpstreamSelector::Name(_)))) {
         Some(route) => {
             Err(Failure::usage(format!("--upstream {route}: only what is recorded into a cassette names its upstream"))
                 .hint("name a path or a model, or record a cassette: --cassette FILE.yaml"))
@@ -205,7 +205,7 @@ fn greeting(at: &str, setup: &Setup) -> String {
     format!("tap on {at} -> {upstream}{further}\nrecording to {trace} ({kept}); Ctrl-C ends it\n")
 }
 
-fn exit_summary(report: &Report) -> String {
+fn exit_summary(report: &TapReport) -> String {
     let recorder = &report.recorder;
     let mut text = format!("forwarded {} requests, wrote {} records\n", report.forwarded, recorder.written);
     text.push_str(&output::counts(&[

@@ -17,9 +17,9 @@ use crate::{
     play::load_tokenizer,
     recording::{
         redaction::RulesError,
-        trace::{CreateMode, Limits},
+        trace::{CreateMode, RotationLimits},
     },
-    tap::{Config, Content, Deployment, Filter, Route, Setup},
+    tap::{ContentRecording, Deployment, Filter, Setup, TapConfig, UpstreamRoute},
     text::prompt::{HashKey, HashKeyError, IdPermutation, Tokenizer},
 };
 
@@ -62,7 +62,7 @@ pub(in crate::cli) fn setup(args: TapArgs) -> Result<Setup, Failure> {
     let permutation =
         hash_key.clone().filter(|_| args.privacy.permute_ids).map(|key| IdPermutation::new(key, vocabulary));
     let authorities = args.network.upstream_ca.as_deref().map(Authorities::read).transpose();
-    let config = Config {
+    let config = TapConfig {
         upstream,
         trace_out: args.trace_out,
         create: match (args.append, args.overwrite, args.files.next) {
@@ -90,7 +90,7 @@ pub(in crate::cli) fn setup(args: TapArgs) -> Result<Setup, Failure> {
             paths: args.selection.only_path,
             models: args.selection.only_model,
         },
-        limits: Limits {
+        limits: RotationLimits {
             bytes: args.files.rotate_size,
             age: args.files.rotate_every,
             records: args.files.rotate_records.map(std::num::NonZeroU64::get),
@@ -113,8 +113,8 @@ pub(in crate::cli) fn setup(args: TapArgs) -> Result<Setup, Failure> {
     })
 }
 
-fn content(args: &PrivacyArgs) -> Result<Content, Failure> {
-    Ok(Content {
+fn content(args: &PrivacyArgs) -> Result<ContentRecording, Failure> {
+    Ok(ContentRecording {
         text: args.record_text,
         requests: args.record_requests,
         logprobs: args.record_logprobs,
@@ -124,7 +124,7 @@ fn content(args: &PrivacyArgs) -> Result<Content, Failure> {
 }
 
 /// The upstream of all other requests, and those of some.
-fn upstreams(typed: Vec<Route>) -> Result<(UpstreamUrl, Vec<Route>), Failure> {
+fn upstreams(typed: Vec<UpstreamRoute>) -> Result<(UpstreamUrl, Vec<UpstreamRoute>), Failure> {
     let (main, further): (Vec<_>, Vec<_>) = typed.into_iter().partition(|route| route.selector.is_none());
     for (at, route) in further.iter().enumerate() {
         if further.iter().take(at).any(|earlier| earlier.selector == route.selector) {
@@ -133,7 +133,7 @@ fn upstreams(typed: Vec<Route>) -> Result<(UpstreamUrl, Vec<Route>), Failure> {
                 .hint("a tap does not spread requests over engines; name each path and model once"));
         }
     }
-    match <[Route; 1]>::try_from(main) {
+    match <[UpstreamRoute; 1]>::try_from(main) {
         Ok([main]) => Ok((main.upstream, further)),
         Err(several) => Err(Failure::usage(format!(
             "--upstream: {} of them have neither path, model nor name; one has to, for all other requests",

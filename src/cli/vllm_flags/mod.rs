@@ -13,10 +13,10 @@ const TABLE: &str = include_str!("table.tsv");
 
 /// A row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Row {
+struct FlagRow {
     /// The name, and others, separated by commas; those of one dash with it.
     names: &'static str,
-    values: Values,
+    values: ValueCount,
     refused: bool,
     /// Values with which a refused flag means nothing new.
     harmless: &'static str,
@@ -25,7 +25,7 @@ struct Row {
 
 /// Number of values that a flag takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Values {
+enum ValueCount {
     None,
     One,
     Optional,
@@ -69,10 +69,10 @@ pub(in crate::cli) fn sort(command: &Command, arguments: &[OsString]) -> Result<
             continue;
         }
         match read(text, &own) {
-            Read::Kept => sorted.kept.push(argument.clone()),
-            Read::Respelled(text) => sorted.kept.push(text.into()),
-            Read::Off(name) => sorted.passed_over.push(name),
-            Read::Theirs { name, row, value } => {
+            ReadFlag::Kept => sorted.kept.push(argument.clone()),
+            ReadFlag::Respelled(text) => sorted.kept.push(text.into()),
+            ReadFlag::Off(name) => sorted.passed_over.push(name),
+            ReadFlag::Theirs { name, row, value } => {
                 let values = if value.is_some() { Vec::new() } else { taken(&name, row.values, &mut rest)? };
                 let mut values = value.into_iter().chain(values);
                 let is_harmless = values.all(|value| row.harmless.split(',').any(|word| word == value));
@@ -86,7 +86,7 @@ pub(in crate::cli) fn sort(command: &Command, arguments: &[OsString]) -> Result<
     Ok(sorted)
 }
 
-enum Read {
+enum ReadFlag {
     /// `play`'s own, or unknown.
     Kept,
     /// `play`'s own, spelled with `_`.
@@ -94,53 +94,53 @@ enum Read {
     /// A flag that is off here.
     Off(String),
     /// vLLM's.
-    Theirs { name: String, row: &'static Row, value: Option<String> },
+    Theirs { name: String, row: &'static FlagRow, value: Option<String> },
 }
 
-fn read(text: &str, own: &[String]) -> Read {
+fn read(text: &str, own: &[String]) -> ReadFlag {
     let (flag, value) = text.split_once('=').map_or((text, None), |(flag, value)| (flag, Some(value.to_owned())));
     let Some(long) = flag.strip_prefix("--") else {
         if own.iter().any(|own| own == flag) {
-            return Read::Kept;
+            return ReadFlag::Kept;
         }
         let known = || rows().iter().find(|row| row.names.split(',').any(|name| name == flag));
         return match known() {
             // -dp 2
             Some(row) if own.iter().any(|own| own == first(row)) => {
-                Read::Respelled(text.replacen(flag, &format!("--{}", first(row)), 1))
+                ReadFlag::Respelled(text.replacen(flag, &format!("--{}", first(row)), 1))
             }
-            Some(row) => Read::Theirs { name: first(row).to_owned(), row, value },
+            Some(row) => ReadFlag::Theirs { name: first(row).to_owned(), row, value },
             // -O3, -O.level=3
             None if flag.starts_with("-O.") || (flag.len() == 3 && flag.starts_with("-O")) => {
-                Read::Off("optimization-level".to_owned())
+                ReadFlag::Off("optimization-level".to_owned())
             }
-            None => Read::Kept,
+            None => ReadFlag::Kept,
         };
     };
     let name = long.replace('_', "-");
     let is_own = |name: &str| own.iter().any(|own| own == name);
     if is_own(&name) {
         let respelled = || text.replacen(long, &name, 1);
-        return if name == long { Read::Kept } else { Read::Respelled(respelled()) };
+        return if name == long { ReadFlag::Kept } else { ReadFlag::Respelled(respelled()) };
     }
     let positive = name.strip_prefix("no-").unwrap_or(&name);
     // --compilation-config.level=3
     let stem = positive.split('.').next().unwrap_or(positive);
     match rows().iter().find(|row| row.names.split(',').any(|known| known == stem)) {
-        Some(_) if positive != name => Read::Off(name),
-        Some(row) => Read::Theirs { name, row, value },
-        None if is_own(positive) => Read::Off(name),
-        None => Read::Kept,
+        Some(_) if positive != name => ReadFlag::Off(name),
+        Some(row) => ReadFlag::Theirs { name, row, value },
+        None if is_own(positive) => ReadFlag::Off(name),
+        None => ReadFlag::Kept,
     }
 }
 
 /// The values that follow a flag.
-fn taken(name: &str, values: Values, rest: &mut VecDeque<&OsString>) -> Result<Vec<String>, Misused> {
+fn taken(name: &str, values: ValueCount, rest: &mut VecDeque<&OsString>) -> Result<Vec<String>, Misused> {
     let is_value = |argument: &&OsString| !argument.to_string_lossy().starts_with('-');
     let mut found = Vec::new();
     let most = match values {
-        Values::None => 0,
-        Values::One => {
+        ValueCount::None => 0,
+        ValueCount::One => {
             let next = rest.pop_front().map(|next| next.to_string_lossy().into_owned());
             let no_value = |next: Option<String>| {
                 let next = next.unwrap_or_else(|| "nothing".to_owned());
@@ -151,8 +151,8 @@ fn taken(name: &str, values: Values, rest: &mut VecDeque<&OsString>) -> Result<V
                 next => Err(no_value(next)),
             };
         }
-        Values::Optional => 1,
-        Values::Several => usize::MAX,
+        ValueCount::Optional => 1,
+        ValueCount::Several => usize::MAX,
     };
     while found.len() < most && rest.front().is_some_and(is_value) {
         found.extend(rest.pop_front().map(|value| value.to_string_lossy().into_owned()));
@@ -160,7 +160,7 @@ fn taken(name: &str, values: Values, rest: &mut VecDeque<&OsString>) -> Result<V
     Ok(found)
 }
 
-fn first(row: &Row) -> &'static str {
+fn first(row: &FlagRow) -> &'static str {
     row.names.split(',').next().unwrap_or_default()
 }
 
@@ -173,22 +173,22 @@ fn own_flags(command: &Command) -> Vec<String> {
     flags.flat_map(names).flatten().chain(["help".to_owned()]).collect()
 }
 
-fn rows() -> &'static [Row] {
-    static ROWS: std::sync::LazyLock<Vec<Row>> =
+fn rows() -> &'static [FlagRow] {
+    static ROWS: std::sync::LazyLock<Vec<FlagRow>> =
         std::sync::LazyLock::new(|| TABLE.split('\n').filter(|line| !line.starts_with('#')).filter_map(row).collect());
     &ROWS
 }
 
-fn row(line: &'static str) -> Option<Row> {
+fn row(line: &'static str) -> Option<FlagRow> {
     let mut columns = line.split('\t');
     let names = columns.next()?;
     let values = match columns.next()? {
-        "0" => Values::None,
-        "?" => Values::Optional,
-        "+" => Values::Several,
-        _ => Values::One,
+        "0" => ValueCount::None,
+        "?" => ValueCount::Optional,
+        "+" => ValueCount::Several,
+        _ => ValueCount::One,
     };
-    Some(Row {
+    Some(FlagRow {
         names,
         values,
         refused: columns.next()? == "refused",

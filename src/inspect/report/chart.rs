@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use super::{
-    figures::{Figures, Format},
+    figures::{Format, PageFigures},
     html::escaped,
 };
 
@@ -30,7 +30,7 @@ pub(super) struct Axis {
 
 /// How values are drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mark {
+pub(super) enum ChartMark {
     Line,
     Dots,
     /// Each value holds from its place to the next one.
@@ -39,11 +39,11 @@ pub(super) enum Mark {
 
 /// Values of one run.
 #[derive(Debug)]
-pub(super) struct Series {
+pub(super) struct ChartSeries {
     pub(super) name: String,
     /// Number of the run, for the colour.
     pub(super) run: usize,
-    pub(super) mark: Mark,
+    pub(super) mark: ChartMark,
     /// Where they are in the JSON.
     pub(super) pointer: String,
 }
@@ -54,15 +54,15 @@ pub(super) struct Chart {
     pub(super) title: String,
     pub(super) x: Axis,
     pub(super) y: Axis,
-    pub(super) series: Vec<Series>,
+    pub(super) series: Vec<ChartSeries>,
     /// Both axes have one scale, and a line shows where values are equal.
     pub(super) has_diagonal: bool,
 }
 
 impl Chart {
     /// The chart as HTML; nothing where there are no values.
-    pub(super) fn html(&self, figures: &Figures) -> String {
-        let drawn: Vec<(&Series, Vec<(f64, f64)>)> = self
+    pub(super) fn html(&self, figures: &PageFigures) -> String {
+        let drawn: Vec<(&ChartSeries, Vec<(f64, f64)>)> = self
             .series
             .iter()
             .map(|series| (series, values(figures, &series.pointer)))
@@ -95,7 +95,7 @@ impl Chart {
         }
         for (series, points) in &drawn {
             let path = path(points, series.mark, &x, &y);
-            let dots = if series.mark == Mark::Dots { " dots" } else { "" };
+            let dots = if series.mark == ChartMark::Dots { " dots" } else { "" };
             let (run, name, pointer) = (series.run, escaped(&series.name), escaped(&series.pointer));
             let _ = writeln!(
                 svg,
@@ -106,7 +106,7 @@ impl Chart {
     }
 
     /// What a chart shows, for those who do not see it.
-    fn description(&self, drawn: &[(&Series, Vec<(f64, f64)>)]) -> String {
+    fn description(&self, drawn: &[(&ChartSeries, Vec<(f64, f64)>)]) -> String {
         let mut text = format!("Across: {}. Upward: {}.", self.x.title, self.y.title);
         for (series, points) in drawn {
             let (low, high) = extent(points.iter().map(|(_, y)| *y));
@@ -154,9 +154,9 @@ impl Chart {
 }
 
 /// The sample of a series' colour and line.
-fn key(series: &Series) -> String {
-    let (run, dots) = (series.run, if series.mark == Mark::Dots { " dots" } else { "" });
-    let line = if series.mark == Mark::Dots { "M6 5h0M18 5h0" } else { "M0 5h24" };
+fn key(series: &ChartSeries) -> String {
+    let (run, dots) = (series.run, if series.mark == ChartMark::Dots { " dots" } else { "" });
+    let line = if series.mark == ChartMark::Dots { "M6 5h0M18 5h0" } else { "M0 5h24" };
     format!(
         "<span class=\"key\"><svg viewBox=\"0 0 24 10\" aria-hidden=\"true\"><path class=\"series run{run}{dots}\" d=\"{line}\"/></svg>{}</span>",
         escaped(&series.name)
@@ -164,7 +164,7 @@ fn key(series: &Series) -> String {
 }
 
 /// Points of a list of pairs, or of buckets: of these the beginning in seconds and the value, and the end of the last one.
-fn values(figures: &Figures, pointer: &str) -> Vec<(f64, f64)> {
+fn values(figures: &PageFigures, pointer: &str) -> Vec<(f64, f64)> {
     let points = figures.points(pointer);
     if !points.is_empty() {
         return points;
@@ -282,15 +282,15 @@ fn label(value: f64, format: Format) -> String {
     }
 }
 
-fn path(points: &[(f64, f64)], mark: Mark, x: &Scale, y: &Scale) -> String {
+fn path(points: &[(f64, f64)], mark: ChartMark, x: &Scale, y: &Scale) -> String {
     let mut path = String::with_capacity(points.len() * 12);
     for (place, (across, up)) in points.iter().enumerate() {
         let (across, up) = (x.at(*across), y.at(*up));
         let _ = match mark {
-            Mark::Dots => write!(path, "M{across:.1} {up:.1}h0"),
+            ChartMark::Dots => write!(path, "M{across:.1} {up:.1}h0"),
             _ if place == 0 => write!(path, "M{across:.1} {up:.1}"),
-            Mark::Line => write!(path, "L{across:.1} {up:.1}"),
-            Mark::Steps => write!(path, "H{across:.1}V{up:.1}"),
+            ChartMark::Line => write!(path, "L{across:.1} {up:.1}"),
+            ChartMark::Steps => write!(path, "H{across:.1}V{up:.1}"),
         };
     }
     path
@@ -321,8 +321,9 @@ mod tests {
     #[test]
     fn a_chart_without_values_is_none() {
         let figures =
-            Figures::of(&serde_json::json!({"a": [], "b": {"bucket_ms": 500.0, "series": [1.0, 3.0]}})).unwrap();
-        let series = |pointer: &str| Series { name: "A".into(), run: 0, mark: Mark::Steps, pointer: pointer.into() };
+            PageFigures::of(&serde_json::json!({"a": [], "b": {"bucket_ms": 500.0, "series": [1.0, 3.0]}})).unwrap();
+        let series =
+            |pointer: &str| ChartSeries { name: "A".into(), run: 0, mark: ChartMark::Steps, pointer: pointer.into() };
         let chart = |pointer| Chart {
             title: "t".into(),
             x: COUNT,

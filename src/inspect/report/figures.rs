@@ -84,9 +84,9 @@ impl Cell {
 
 /// The JSON of a report.
 #[derive(Debug)]
-pub(super) struct Figures(Value);
+pub(super) struct PageFigures(Value);
 
-impl Figures {
+impl PageFigures {
     pub(super) fn of(report: &impl Serialize) -> serde_json::Result<Self> {
         serde_json::to_value(report).map(Self)
     }
@@ -156,7 +156,8 @@ mod tests {
     #[test]
     fn numbers_are_shown_for_people_and_kept_for_programs() {
         let figures =
-            Figures::of(&serde_json::json!({"a/b": {"ttft": 1234.5678, "count": 1_234_567, "share": 0.05}})).unwrap();
+            PageFigures::of(&serde_json::json!({"a/b": {"ttft": 1234.5678, "count": 1_234_567, "share": 0.05}}))
+                .unwrap();
         let pointer = format!("/{}/ttft", token("a/b"));
         let cell = figures.number(&pointer, Format::Millis);
         assert_eq!(cell.html, "<data value=\"1234.5678\" data-figure=\"/a~1b/ttft\">1.23 s</data>");

@@ -31,17 +31,17 @@ use self::{
 use crate::{
     base::stats::{Durations, Summary},
     inspect::{
-        Comparison, Gate, SummaryReport, compare,
+        MetricGate, SummaryReport, TraceComparison, compare,
         summary::{Summarised, summary_with},
     },
-    recording::trace::{Progress, Record, Sources, TraceError},
+    recording::trace::{LoadProgress, Record, Sources, TraceError},
     replay::meter,
 };
 
 pub use self::{
     over_time::{OverTime, TokenRate},
     prefixes::{PrefixTree, SharedPrefix},
-    responses::{FailedRequests, FailureKind, Response},
+    responses::{FailedRequests, FailureKind, SlowResponse},
 };
 
 /// Traces that a report shows side by side, at most.
@@ -65,13 +65,13 @@ pub enum ReportError {
 
 /// Figures of one or more traces. [`html`](Report::html) makes a page of them.
 #[derive(Debug, Clone, Serialize)]
-pub struct Report {
+pub struct TraceReport {
     /// Version of the program.
     pub version: &'static str,
     /// The traces, in the order in which they were named.
     pub runs: Vec<RunReport>,
     /// The second trace compared with the first one, as [`compare`](super::compare()) makes it; `None` unless there are two.
-    pub comparison: Option<Comparison>,
+    pub comparison: Option<TraceComparison>,
     /// The same quantiles of both traces, `[first, second]` in milliseconds; `None` unless there are two.
     pub quantiles: Option<Curves>,
 }
@@ -92,9 +92,9 @@ pub struct RunReport {
     /// Prefixes that prompts share; `None` without block hashes.
     pub prefixes: Option<PrefixTree>,
     /// Responses with the largest E2E, the slowest first.
-    pub slowest_e2e: Vec<Response>,
+    pub slowest_e2e: Vec<SlowResponse>,
     /// Responses with the largest TTFT, the slowest first.
-    pub slowest_ttft: Vec<Response>,
+    pub slowest_ttft: Vec<SlowResponse>,
     /// Requests that failed.
     pub failed: FailedRequests,
 }
@@ -127,7 +127,7 @@ impl Curves {
 ///
 /// # Errors
 /// When there are too many traces, one cannot be read to its end or no line at all of it is a sound record; a file that was cut is no error.
-pub fn report(paths: &[PathBuf], progress: &Arc<Progress>) -> Result<Report, ReportError> {
+pub fn report(paths: &[PathBuf], progress: &Arc<LoadProgress>) -> Result<TraceReport, ReportError> {
     if paths.len() > MOST_RUNS {
         return Err(ReportError::TooMany(paths.len()));
     }
@@ -138,17 +138,17 @@ pub fn report(paths: &[PathBuf], progress: &Arc<Progress>) -> Result<Report, Rep
     let (runs, summarised): (Vec<RunReport>, Vec<Summarised>) =
         paths.iter().map(|path| run(path, progress)).collect::<Result<Vec<_>, TraceError>>()?.into_iter().unzip();
     let comparison = match paths {
-        [a, b] => Some(compare(a, b, &Gate::default())?),
+        [a, b] => Some(compare(a, b, &MetricGate::default())?),
         _ => None,
     };
     let quantiles = match summarised.as_slice() {
         [a, b] => Some(Curves::of(&(a, b), |(a, b), latency| quantiles(latency(a), latency(b)))),
         _ => None,
     };
-    Ok(Report { version: env!("CARGO_PKG_VERSION"), runs, comparison, quantiles })
+    Ok(TraceReport { version: env!("CARGO_PKG_VERSION"), runs, comparison, quantiles })
 }
 
-fn run(path: &Path, progress: &Arc<Progress>) -> Result<(RunReport, Summarised), TraceError> {
+fn run(path: &Path, progress: &Arc<LoadProgress>) -> Result<(RunReport, Summarised), TraceError> {
     let mut seen = Seen::default();
     let (summary, mut summarised) =
         summary_with(&Sources::gather(&[path.to_owned()])?, progress, |record| seen.add(record))?;

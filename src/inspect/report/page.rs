@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use super::{
-    Report,
-    figures::Figures,
+    TraceReport,
+    figures::PageFigures,
     html::{escaped, policy_source, script_json},
     sections::{self, letter},
 };
@@ -13,7 +13,7 @@ const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
 /// Makes the text of a section.
-type Section = fn(&Figures) -> String;
+type Section = fn(&PageFigures) -> String;
 
 /// Sections: their ids, titles and contents.
 const SECTIONS: [(&str, &str, Section); 6] = [
@@ -25,13 +25,13 @@ const SECTIONS: [(&str, &str, Section); 6] = [
     ("errors", "Errors", sections::errors),
 ];
 
-impl Report {
+impl TraceReport {
     /// The report as an HTML page that needs no other file.
     ///
     /// # Errors
     /// When a figure has no place in JSON.
     pub fn html(&self) -> serde_json::Result<String> {
-        let figures = Figures::of(self)?;
+        let figures = PageFigures::of(self)?;
         let names: Vec<String> = self.runs.iter().map(|run| escaped(&run.name)).collect();
         let title = names.join(", ");
         let mut page = format!(

@@ -8,7 +8,7 @@ use std::{
 
 use serde::Serialize;
 
-use crate::inspect::sharing::Prompt;
+use crate::inspect::sharing::PromptBlocks;
 
 /// Prefixes of a tree, at most.
 const MOST: usize = 200;
@@ -54,7 +54,7 @@ struct Block {
 
 impl PrefixTree {
     /// The tree of prompts.
-    pub(in crate::inspect) fn of<'a>(prompts: impl Iterator<Item = &'a Prompt>) -> Self {
+    pub(in crate::inspect) fn of<'a>(prompts: impl Iterator<Item = &'a PromptBlocks>) -> Self {
         // As in sharing: a list that several prompts share is walked once.
         let mut places = HashMap::new();
         let mut lists: Vec<(&Arc<Vec<u64>>, u64)> = Vec::new();
@@ -154,8 +154,8 @@ mod tests {
     use super::*;
     use crate::inspect::sharing;
 
-    fn prompt(blocks: &[u64]) -> Prompt {
-        Prompt { blocks: Arc::new(blocks.to_vec()), tokens: 50, whole: None }
+    fn prompt(blocks: &[u64]) -> PromptBlocks {
+        PromptBlocks { blocks: Arc::new(blocks.to_vec()), tokens: 50, whole: None }
     }
 
     #[test]
@@ -180,7 +180,7 @@ mod tests {
                 })
                 .collect::<Vec<_>>()
         };
-        let prompts: Vec<Prompt> = (0..300).map(|_| prompt(&chain())).collect();
+        let prompts: Vec<PromptBlocks> = (0..300).map(|_| prompt(&chain())).collect();
         let tree = PrefixTree::of(prompts.iter());
         let reused: u64 = tree.shared.iter().map(|shared| shared.reused_blocks).sum();
         assert!(!tree.has_more && reused > 0);
@@ -195,7 +195,7 @@ mod tests {
         let list = prompt(&(0..1 << 20).collect::<Vec<_>>());
         let tree = PrefixTree::of(std::iter::repeat_n(&list, 1_000_000));
         assert_eq!((tree.prompts, tree.shared.len(), tree.shared[0].length), (1_000_000, 1, 1 << 20));
-        let many: Vec<Prompt> = (0..1000).map(|number| prompt(&[number / 2])).collect();
+        let many: Vec<PromptBlocks> = (0..1000).map(|number| prompt(&[number / 2])).collect();
         let tree = PrefixTree::of(many.iter());
         assert_eq!((tree.shared.len(), tree.has_more), (MOST, true));
     }

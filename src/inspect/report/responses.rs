@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::{
     base::{one_line::clipped, units::Millis},
-    inspect::compare::End,
+    inspect::compare::ChoiceOutcome,
     recording::trace::Record,
     replay::meter,
 };
@@ -25,7 +25,7 @@ const MESSAGE: usize = 400;
 
 /// One response: what it was and how long it took. `None` stands for what the trace does not say.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Response {
+pub struct SlowResponse {
     /// Arrival, in seconds from the first one.
     pub at_s: Option<f64>,
     /// Request id; names have at most 200 characters.
@@ -60,7 +60,7 @@ pub struct Response {
     pub error: Option<String>,
 }
 
-impl Response {
+impl SlowResponse {
     fn of(record: &Record) -> Self {
         let millis = |duration: Duration| Millis::from(duration).0;
         let name = |name: &Option<String>| name.as_ref().map(|name| clipped(name, NAME));
@@ -99,7 +99,7 @@ fn spelled(value: Option<impl Serialize>) -> Option<String> {
 
 /// The responses that took longest.
 #[derive(Debug, Default)]
-pub(super) struct Slowest(Vec<(Duration, Response)>);
+pub(super) struct Slowest(Vec<(Duration, SlowResponse)>);
 
 impl Slowest {
     /// Adds a response that took so long.
@@ -109,12 +109,12 @@ impl Slowest {
             return;
         }
         let place = self.0.partition_point(|(longer, _)| *longer >= took);
-        self.0.insert(place, (took, Response::of(record)));
+        self.0.insert(place, (took, SlowResponse::of(record)));
         self.0.truncate(MOST);
     }
 
     /// The responses of a run that began then, the slowest first.
-    pub(super) fn responses(self, begin: Duration) -> Vec<Response> {
+    pub(super) fn responses(self, begin: Duration) -> Vec<SlowResponse> {
         self.0.into_iter().map(|(_, response)| response.from(begin)).collect()
     }
 }
@@ -127,7 +127,7 @@ pub struct FailedRequests {
     /// The same by status and outcome, the most frequent first.
     pub by_kind: Vec<FailureKind>,
     /// The first of them in the order of the file, 50 at most.
-    pub first: Vec<Response>,
+    pub first: Vec<SlowResponse>,
 }
 
 /// Failed requests of one status and outcome.
@@ -145,18 +145,18 @@ pub struct FailureKind {
 pub(super) struct Failures {
     count: u64,
     by_kind: BTreeMap<(Option<u16>, Option<String>), u64>,
-    first: Vec<Response>,
+    first: Vec<SlowResponse>,
 }
 
 impl Failures {
     pub(super) fn add(&mut self, record: &Record) {
-        if record.choice.unwrap_or_default() > 0 || End::of(record) != End::Failed {
+        if record.choice.unwrap_or_default() > 0 || ChoiceOutcome::of(record) != ChoiceOutcome::Failed {
             return;
         }
         self.count += 1;
         *self.by_kind.entry((record.status, spelled(record.outcome))).or_default() += 1;
         if self.first.len() < MOST_FAILED {
-            self.first.push(Response::of(record));
+            self.first.push(SlowResponse::of(record));
         }
     }
 
@@ -173,7 +173,7 @@ impl Failures {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recording::trace::{ErrorResponse, Outcome};
+    use crate::recording::trace::{Outcome, RecordedErrorResponse};
 
     #[test]
     fn the_slowest_responses_are_kept_in_order() {
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn failures_are_requests_and_bounded() {
         let mut failures = Failures::default();
-        let error = Some(ErrorResponse { body: Some("x".repeat(10_000)), ..ErrorResponse::default() });
+        let error = Some(RecordedErrorResponse { body: Some("x".repeat(10_000)), ..RecordedErrorResponse::default() });
         for _ in 0..70 {
             failures.add(&Record { status: Some(500), error: error.clone(), ..Record::default() });
         }

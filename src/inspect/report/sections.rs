@@ -5,8 +5,8 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use super::{
-    chart::{Axis, Chart, Mark, Series},
-    figures::{Cell, Figures, Format, token},
+    chart::{Axis, Chart, ChartMark, ChartSeries},
+    figures::{Cell, Format, PageFigures, token},
     html::escaped,
     tables::{Column, Table},
 };
@@ -89,7 +89,7 @@ pub(super) fn letter(run: usize) -> char {
     ('A'..='Z').nth(run).unwrap_or('?')
 }
 
-fn cell(figures: &Figures, pointer: &str, format: Option<Format>) -> Cell {
+fn cell(figures: &PageFigures, pointer: &str, format: Option<Format>) -> Cell {
     match format {
         Some(format) => figures.number(pointer, format),
         None => figures.name(pointer),
@@ -97,7 +97,7 @@ fn cell(figures: &Figures, pointer: &str, format: Option<Format>) -> Cell {
 }
 
 /// The heading of what belongs to one run; nothing where it is the only one.
-fn heading(figures: &Figures, run: usize) -> String {
+fn heading(figures: &PageFigures, run: usize) -> String {
     if figures.count("/runs") < 2 {
         return String::new();
     }
@@ -111,7 +111,7 @@ fn run_titles(runs: usize, alone: &'static str) -> impl Iterator<Item = String> 
 }
 
 /// Warnings, totals, distributions, the comparison, and records by feature.
-pub(super) fn overview(figures: &Figures) -> String {
+pub(super) fn overview(figures: &PageFigures) -> String {
     let runs = figures.count("/runs");
     let mut totals = Table::new("Traces", std::iter::once(String::new()).chain(run_titles(runs, "Value")));
     for (title, pointer, format) in TOTALS {
@@ -136,7 +136,7 @@ fn beside(tables: &[String]) -> String {
     format!("<div class=\"beside\">\n{}</div>\n", tables.concat())
 }
 
-fn warnings(figures: &Figures) -> String {
+fn warnings(figures: &PageFigures) -> String {
     let lists = (0..figures.count("/runs")).map(|run| format!("/runs/{run}/summary/warnings"));
     let mut items = String::new();
     for (run, list) in lists.enumerate() {
@@ -148,7 +148,7 @@ fn warnings(figures: &Figures) -> String {
 }
 
 fn distributions<'a>(
-    figures: &Figures,
+    figures: &PageFigures,
     caption: &str,
     below: &str,
     rows: impl IntoIterator<Item = (&'a str, &'a str)>,
@@ -173,7 +173,7 @@ fn distributions<'a>(
     table.html()
 }
 
-fn comparison(figures: &Figures) -> String {
+fn comparison(figures: &PageFigures) -> String {
     let Value::Object(metrics) = figures.at("/comparison/metrics") else { return String::new() };
     let head = ["", "A", "B", "Change", "Difference, from", "to (95 %)", ""];
     let mut table = Table::new("B compared with A: responses that ended well", head);
@@ -211,7 +211,7 @@ fn comparison(figures: &Figures) -> String {
 }
 
 /// Records by endpoint, model and so on: the most frequent values of any run.
-fn features(figures: &Figures) -> String {
+fn features(figures: &PageFigures) -> String {
     let runs = figures.count("/runs");
     let mut table = Table::new(
         "Records by feature",
@@ -249,7 +249,7 @@ fn features(figures: &Figures) -> String {
 }
 
 /// Survival curves, and quantiles of two runs against each other.
-pub(super) fn latencies(figures: &Figures) -> String {
+pub(super) fn latencies(figures: &PageFigures) -> String {
     let time = |title| Axis { title, format: Format::Millis, is_log: true };
     let mut charts = Vec::new();
     for (name, title) in LATENCIES {
@@ -257,7 +257,7 @@ pub(super) fn latencies(figures: &Figures) -> String {
             title: format!("{title}: share of the values that are larger"),
             x: time("Time"),
             y: Axis { title: "Share that is larger", format: Format::Share, is_log: true },
-            series: per_run(figures, Mark::Line, &format!("/survival/{name}")),
+            series: per_run(figures, ChartMark::Line, &format!("/survival/{name}")),
             has_diagonal: false,
         });
     }
@@ -267,7 +267,7 @@ pub(super) fn latencies(figures: &Figures) -> String {
             title: format!("{title}: quantiles of B against A (Q–Q)"),
             x: time("A"),
             y: time("B"),
-            series: vec![Series { name: "Quantiles".to_owned(), run: 1, mark: Mark::Dots, pointer }],
+            series: vec![ChartSeries { name: "Quantiles".to_owned(), run: 1, mark: ChartMark::Dots, pointer }],
             has_diagonal: true,
         });
     }
@@ -282,10 +282,10 @@ pub(super) fn latencies(figures: &Figures) -> String {
 }
 
 /// TTFT, tokens and requests in the course of the runs.
-pub(super) fn over_time(figures: &Figures) -> String {
-    let mut ttft = per_run(figures, Mark::Line, "/ttft_over_time/p50");
+pub(super) fn over_time(figures: &PageFigures) -> String {
+    let mut ttft = per_run(figures, ChartMark::Line, "/ttft_over_time/p50");
     ttft.iter_mut().for_each(|series| series.name = format!("{} median", series.name).trim().to_owned());
-    let mut largest = per_run(figures, Mark::Dots, "/ttft_over_time/max");
+    let mut largest = per_run(figures, ChartMark::Dots, "/ttft_over_time/max");
     largest.iter_mut().for_each(|series| series.name = format!("{} largest", series.name).trim().to_owned());
     ttft.append(&mut largest);
     let y = |title, format, is_log| Axis { title, format, is_log };
@@ -295,35 +295,35 @@ pub(super) fn over_time(figures: &Figures) -> String {
         chart(
             "Output tokens per second",
             y("Tokens per second", Format::Count, false),
-            per_run(figures, Mark::Steps, "/output_tokens_per_s"),
+            per_run(figures, ChartMark::Steps, "/output_tokens_per_s"),
         ),
         chart(
             "Requests at once",
             y("Requests", Format::Decimal, false),
-            per_run(figures, Mark::Steps, "/summary/concurrency"),
+            per_run(figures, ChartMark::Steps, "/summary/concurrency"),
         ),
     ];
     let html = grid(figures, &charts);
     if html.is_empty() { "<p class=\"nothing\">The traces have no arrival times.</p>\n".to_owned() } else { html }
 }
 
-fn per_run(figures: &Figures, mark: Mark, below: &str) -> Vec<Series> {
+fn per_run(figures: &PageFigures, mark: ChartMark, below: &str) -> Vec<ChartSeries> {
     let runs = figures.count("/runs");
     let name = |run| if runs < 2 { String::new() } else { letter(run).to_string() };
-    (0..runs).map(|run| Series { name: name(run), run, mark, pointer: format!("/runs/{run}{below}") }).collect()
+    (0..runs).map(|run| ChartSeries { name: name(run), run, mark, pointer: format!("/runs/{run}{below}") }).collect()
 }
 
-fn grid(figures: &Figures, charts: &[Chart]) -> String {
+fn grid(figures: &PageFigures, charts: &[Chart]) -> String {
     let charts: String = charts.iter().map(|chart| chart.html(figures)).collect();
     if charts.is_empty() { charts } else { format!("<div class=\"charts\">\n{charts}</div>\n") }
 }
 
 /// Prefixes that prompts share, of each run.
-pub(super) fn prefixes(figures: &Figures) -> String {
+pub(super) fn prefixes(figures: &PageFigures) -> String {
     (0..figures.count("/runs")).map(|run| heading(figures, run) + &prefixes_of(figures, run)).collect()
 }
 
-fn prefixes_of(figures: &Figures, run: usize) -> String {
+fn prefixes_of(figures: &PageFigures, run: usize) -> String {
     let place = format!("/runs/{run}/prefixes");
     if figures.at(&place).is_null() {
         return "<p class=\"nothing\">The trace has no block hashes.</p>\n".to_owned();
@@ -355,7 +355,7 @@ fn prefixes_of(figures: &Figures, run: usize) -> String {
 }
 
 /// The slowest responses of each run.
-pub(super) fn slowest(figures: &Figures) -> String {
+pub(super) fn slowest(figures: &PageFigures) -> String {
     let mut html = String::new();
     for run in 0..figures.count("/runs") {
         html.push_str(&heading(figures, run));
@@ -366,7 +366,7 @@ pub(super) fn slowest(figures: &Figures) -> String {
     html
 }
 
-fn responses(figures: &Figures, caption: &str, list: &str, columns: &[Column]) -> String {
+fn responses(figures: &PageFigures, caption: &str, list: &str, columns: &[Column]) -> String {
     let count = figures.count(list);
     let is_known = |name: &str| (0..count).any(|at| !figures.at(&format!("{list}/{at}/{name}")).is_null());
     let known: Vec<&Column> = columns.iter().filter(|(_, name, _)| is_known(name)).collect();
@@ -380,7 +380,7 @@ fn responses(figures: &Figures, caption: &str, list: &str, columns: &[Column]) -
 }
 
 /// Requests of each run that failed.
-pub(super) fn errors(figures: &Figures) -> String {
+pub(super) fn errors(figures: &PageFigures) -> String {
     let mut html = String::new();
     for run in 0..figures.count("/runs") {
         html.push_str(&heading(figures, run));

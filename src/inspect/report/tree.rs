@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use super::{
-    figures::{Figures, Format},
+    figures::{Format, PageFigures},
     html::escaped,
 };
 
@@ -30,7 +30,7 @@ struct Drawn {
 }
 
 /// The tree at a pointer; nothing where no prompts share a prefix.
-pub(super) fn html(figures: &Figures, place: &str) -> String {
+pub(super) fn html(figures: &PageFigures, place: &str) -> String {
     let shared = figures.at(&format!("{place}/shared")).as_array().map_or(&[][..], Vec::as_slice);
     let number = |value: &Value, name: &str| value.get(name).and_then(Value::as_f64).unwrap_or_default();
     let prompts = figures.at(&format!("{place}/prompts")).as_f64().unwrap_or_default();

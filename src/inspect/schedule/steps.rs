@@ -5,7 +5,7 @@ use std::{
     io::{self, Write},
 };
 
-use super::{Workload, workload::Arrival};
+use super::{ScheduleWorkload, workload::ScheduledArrival};
 use crate::{
     engine::{
         kv_cache::{BlockStored, KvCacheEvent},
@@ -14,7 +14,7 @@ use crate::{
     text::python::{json_float, write_string},
 };
 
-impl Workload {
+impl ScheduleWorkload {
     /// Runs the workload and writes a line of JSON for each step that scheduled, finished or changed something.
     ///
     /// # Errors
@@ -117,7 +117,7 @@ impl Workload {
     /// The id of a request in the workload.
     fn name(&self, id: RequestId) -> &str {
         let arrival = usize::try_from(id).ok().and_then(|at| self.requests.get(at));
-        arrival.map_or("", |Arrival { id, .. }| id)
+        arrival.map_or("", |ScheduledArrival { id, .. }| id)
     }
 }
 

@@ -6,7 +6,9 @@ use serde::Deserialize;
 
 use crate::engine::{
     kv_cache::{HashAlgorithm, KvCacheConfig, LoraRequest},
-    scheduler::{ConfigError, FinishReason, Request, RequestId, SchedulerConfig, SchedulingPolicy, Speculation},
+    scheduler::{
+        Request, RequestId, SchedulerConfig, SchedulerConfigError, SchedulerFinishReason, SchedulingPolicy, Speculation,
+    },
 };
 
 /// Tokens of all requests of a workload.
@@ -20,17 +22,17 @@ const MAX_STEPS: u64 = 100_000;
 
 /// A workload that was read and can be run.
 #[derive(Debug)]
-pub struct Workload {
-    config: Config,
+pub struct ScheduleWorkload {
+    config: WorkloadConfig,
     /// In the order of their arrival.
-    pub(super) requests: Vec<Arrival>,
+    pub(super) requests: Vec<ScheduledArrival>,
     /// Steps after which a run ends even if requests are left.
     pub(super) max_steps: u64,
 }
 
 /// Reason why a workload cannot be run.
 #[derive(Debug, thiserror::Error)]
-pub enum WorkloadError {
+pub enum ScheduleWorkloadError {
     /// The file cannot be read.
     #[error("cannot read {file}: {source}")]
     Read {
@@ -53,7 +55,7 @@ pub enum WorkloadError {
         /// The file.
         file: String,
         /// What is wrong.
-        error: ConfigError,
+        error: SchedulerConfigError,
     },
     /// A value that cannot be.
     #[error("{file}: {place}: {reason}")]
@@ -71,14 +73,14 @@ pub enum WorkloadError {
 #[serde(deny_unknown_fields)]
 struct File {
     #[serde(default)]
-    config: Config,
-    requests: Vec<Arrival>,
+    config: WorkloadConfig,
+    requests: Vec<ScheduledArrival>,
     max_steps: Option<u64>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Config {
+struct WorkloadConfig {
     max_num_seqs: usize,
     max_num_batched_tokens: usize,
     max_model_len: usize,
@@ -96,14 +98,14 @@ struct Config {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Arrival {
+pub(super) struct ScheduledArrival {
     pub(super) id: String,
     /// The step before which it arrives.
     #[serde(default)]
     pub(super) step: i64,
     /// The step before which it is aborted.
     pub(super) abort_step: Option<i64>,
-    prompt: Prompt,
+    prompt: WorkloadPrompt,
     max_tokens: usize,
     output: Option<Vec<u32>>,
     seed: Option<i64>,
@@ -124,7 +126,7 @@ pub(super) struct Arrival {
     deny_unknown_fields,
     expecting = "a list of token ids, or {\"seed\": S, \"len\": N, \"prefix\": [[seed, length], …]}"
 )]
-enum Prompt {
+enum WorkloadPrompt {
     Ids(Vec<u32>),
     Made {
         seed: i64,
@@ -134,7 +136,7 @@ enum Prompt {
     },
 }
 
-impl Default for Config {
+impl Default for WorkloadConfig {
     fn default() -> Self {
         Self {
             max_num_seqs: 8,
@@ -154,12 +156,12 @@ impl Default for Config {
     }
 }
 
-impl Workload {
+impl ScheduleWorkload {
     /// Reads a workload; `-` is stdin.
     ///
     /// # Errors
     /// When the file cannot be read, or vLLM would not run what it holds.
-    pub fn read(path: &Path) -> Result<Self, WorkloadError> {
+    pub fn read(path: &Path) -> Result<Self, ScheduleWorkloadError> {
         let file = path.display().to_string();
         let mut text = Vec::new();
         let read = match file.as_str() {
@@ -168,20 +170,24 @@ impl Workload {
         };
         match read {
             Ok(()) => Self::parse(&text, &file),
-            Err(source) => Err(WorkloadError::Read { file, source }),
+            Err(source) => Err(ScheduleWorkloadError::Read { file, source }),
         }
     }
 
-    fn parse(text: &[u8], file: &str) -> Result<Self, WorkloadError> {
-        let json = |source| WorkloadError::Json { file: file.to_owned(), source };
+    fn parse(text: &[u8], file: &str) -> Result<Self, ScheduleWorkloadError> {
+        let json = |source| ScheduleWorkloadError::Json { file: file.to_owned(), source };
         let File { config, mut requests, max_steps } = serde_json::from_slice(text).map_err(json)?;
         requests.sort_by_key(|request| request.step);
         let workload = Self { config, requests, max_steps: max_steps.unwrap_or(MAX_STEPS) };
         workload
             .scheduler()
             .check(&workload.kv_cache())
-            .map_err(|error| WorkloadError::Config { file: file.to_owned(), error })?;
-        workload.check().map_err(|(place, reason)| WorkloadError::Value { file: file.to_owned(), place, reason })?;
+            .map_err(|error| ScheduleWorkloadError::Config { file: file.to_owned(), error })?;
+        workload.check().map_err(|(place, reason)| ScheduleWorkloadError::Value {
+            file: file.to_owned(),
+            place,
+            reason,
+        })?;
         Ok(workload)
     }
 
@@ -267,7 +273,7 @@ impl Workload {
             id: at as RequestId,
             prompt: arrival.prompt.ids(),
             output: arrival.output(at, arrival.planned(self.config.max_model_len)),
-            ends_with: Some(FinishReason::Length),
+            ends_with: Some(SchedulerFinishReason::Length),
             stop_token_ids: arrival.stop_token_ids.clone().unwrap_or_default(),
             priority: arrival.priority,
             cache_salt: arrival.cache_salt.clone(),
@@ -281,7 +287,7 @@ impl Workload {
     }
 }
 
-impl Arrival {
+impl ScheduledArrival {
     /// Tokens that it samples at most.
     fn planned(&self, max_model_len: usize) -> usize {
         self.max_tokens.min(max_model_len.saturating_sub(self.prompt.len()))
@@ -297,7 +303,7 @@ impl Arrival {
     }
 }
 
-impl Prompt {
+impl WorkloadPrompt {
     fn len(&self) -> usize {
         match self {
             Self::Ids(ids) => ids.len(),

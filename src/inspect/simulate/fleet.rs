@@ -4,39 +4,39 @@ use std::time::Duration;
 
 use super::{
     SimulateError, Simulation,
-    report::{Measured, SimulateReport, Totals},
-    router::{Prompt, Router},
+    report::{FleetMeasurements, ReplicaTotals, SimulateReport},
+    router::{RoutedPrompt, Router},
     schedule::ArrivalSchedule,
 };
 use crate::engine::{
-    kv_cache::Counted,
+    kv_cache::CountedSequence,
     offline::OfflineEngine,
     scheduler::{Request, Scheduler},
     step_clock::StepClock,
 };
 
 /// Engines with the requests that they have.
-pub(super) struct Fleet<'a> {
+pub(super) struct SimulatedFleet<'a> {
     schedule: &'a ArrivalSchedule,
     simulation: &'a Simulation,
     router: Router,
-    replicas: Vec<Replica>,
+    replicas: Vec<SimulatedReplica>,
     /// Requests that each replica has.
     in_flight: Vec<u32>,
-    measured: Measured,
+    measured: FleetMeasurements,
 }
 
-struct Replica {
+struct SimulatedReplica {
     engine: OfflineEngine,
     /// By the engine's ids, which are used again.
-    live: Vec<Live>,
+    live: Vec<LiveRequest>,
     vacant: Vec<usize>,
-    totals: Totals,
+    totals: ReplicaTotals,
 }
 
 /// A request that has not ended.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Live {
+pub(super) struct LiveRequest {
     pub(super) arrival: Duration,
     pub(super) prompt_tokens: u32,
     /// Tokens so far, and when the first and the last one came.
@@ -46,7 +46,7 @@ pub(super) struct Live {
     pub(super) longest_gap: Duration,
 }
 
-impl<'a> Fleet<'a> {
+impl<'a> SimulatedFleet<'a> {
     /// Engines without requests.
     ///
     /// # Errors
@@ -56,16 +56,16 @@ impl<'a> Fleet<'a> {
         let replicas = (0..simulation.replicas.max(1)).zip(*seed..).map(|(_, seed)| {
             let scheduler = Scheduler::new(scheduler.clone(), kv_cache.clone())?;
             let engine = OfflineEngine::new(scheduler, StepClock::new(times.clone(), *time_scale, seed));
-            Ok(Replica { engine, live: Vec::new(), vacant: Vec::new(), totals: Totals::default() })
+            Ok(SimulatedReplica { engine, live: Vec::new(), vacant: Vec::new(), totals: ReplicaTotals::default() })
         });
-        let replicas = replicas.collect::<Result<Vec<Replica>, SimulateError>>()?;
+        let replicas = replicas.collect::<Result<Vec<SimulatedReplica>, SimulateError>>()?;
         Ok(Self {
             schedule,
             simulation,
             router: Router::new(simulation.policy, *seed),
             in_flight: vec![0; replicas.len()],
             replicas,
-            measured: Measured::new(simulation.slo),
+            measured: FleetMeasurements::new(simulation.slo),
         })
     }
 
@@ -85,7 +85,7 @@ impl<'a> Fleet<'a> {
                 break;
             }
         }
-        let totals: Vec<Totals> = self.replicas.into_iter().map(|replica| replica.totals).collect();
+        let totals: Vec<ReplicaTotals> = self.replicas.into_iter().map(|replica| replica.totals).collect();
         self.measured.report(self.schedule, self.simulation, &totals)
     }
 
@@ -101,14 +101,14 @@ impl<'a> Fleet<'a> {
         let Some(arriving) = self.schedule.requests.get(number) else { return };
         let (tokens, block_size) = (arriving.prompt_tokens, self.schedule.block_size);
         let (blocks, key) = (self.schedule.prompt_blocks(arriving), self.schedule.key(number));
-        let prompt = Prompt { blocks, tokens, block_size, key };
+        let prompt = RoutedPrompt { blocks, tokens, block_size, key };
         let chosen = self.router.choose(prompt, &self.in_flight);
         let (Some(replica), Some(in_flight)) = (self.replicas.get_mut(chosen), self.in_flight.get_mut(chosen)) else {
             return;
         };
         *in_flight += 1;
         replica.totals.requests += 1;
-        let live = Live { arrival: now, prompt_tokens: tokens, ..Live::default() };
+        let live = LiveRequest { arrival: now, prompt_tokens: tokens, ..LiveRequest::default() };
         let id = replica.enter(live);
         let size = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);
         let kv_cache = &self.simulation.kv_cache;
@@ -118,7 +118,7 @@ impl<'a> Fleet<'a> {
             false => Vec::new(),
         };
         let counted =
-            Counted { prompt_tokens: size(tokens), output_tokens: size(arriving.output_tokens), block_hashes };
+            CountedSequence { prompt_tokens: size(tokens), output_tokens: size(arriving.output_tokens), block_hashes };
         let request = Request { id: id as u64, counted: Some(counted), ..Request::default() };
         replica.engine.submit(now + self.simulation.front_end, request);
     }
@@ -128,7 +128,7 @@ impl<'a> Fleet<'a> {
         let (Some(replica), Some(in_flight)) = (self.replicas.get_mut(number), self.in_flight.get_mut(number)) else {
             return;
         };
-        let Replica { engine, live, vacant, totals } = replica;
+        let SimulatedReplica { engine, live, vacant, totals } = replica;
         if let Some(decisions) = engine.end_step() {
             totals.end(&decisions.stats);
             for output in &decisions.outputs {
@@ -156,9 +156,9 @@ impl<'a> Fleet<'a> {
     }
 }
 
-impl Replica {
+impl SimulatedReplica {
     /// Gives a request an id of the engine.
-    fn enter(&mut self, live: Live) -> usize {
+    fn enter(&mut self, live: LiveRequest) -> usize {
         if let Some((id, place)) = self.vacant.pop().and_then(|id| Some((id, self.live.get_mut(id)?))) {
             *place = live;
             return id;

@@ -1,6 +1,6 @@
 //! Runs the requests of a trace through simulated engines behind a router, under a clock that only counts.
 //!
-//! An [`ArrivalSchedule`] has the requests without their tokens; [`simulate`] gives each to a replica ([`Policy`]) when it arrives, steps the
+//! An [`ArrivalSchedule`] has the requests without their tokens; [`simulate`] gives each to a replica ([`RouterPolicy`]) when it arrives, steps the
 //! replicas in the order of their events, and measures what a client would. The same schedule, simulation and seed give
 //! the same report.
 //!
@@ -20,13 +20,13 @@ use std::time::Duration;
 pub use self::{
     answers::{Answers, AnswersInPrompts},
     report::{Goodput, ReplicaReport, SimulateReport},
-    router::{Balance, Policy, UnknownPolicy},
+    router::{Balance, RouterPolicy, UnknownPolicy},
     schedule::ArrivalSchedule,
 };
 use crate::{
     engine::{
         kv_cache::KvCacheConfig,
-        scheduler::{ConfigError, SchedulerConfig},
+        scheduler::{SchedulerConfig, SchedulerConfigError},
         step_clock::StepTimes,
     },
     recording::{formats::FormatError, trace::TraceError},
@@ -39,7 +39,7 @@ pub struct Simulation {
     /// Number of engines, at least one.
     pub replicas: usize,
     /// The router.
-    pub policy: Policy,
+    pub policy: RouterPolicy,
     /// Limits of each engine's steps.
     pub scheduler: SchedulerConfig,
     /// The cache of each.
@@ -75,7 +75,7 @@ pub enum SimulateError {
     },
     /// The engine's limits contradict each other.
     #[error(transparent)]
-    Engine(#[from] ConfigError),
+    Engine(#[from] SchedulerConfigError),
     /// Blocks of the engine are not made of blocks of the trace, nor the other way round.
     #[error(
         "--block-size {block_size} and the trace's blocks of {theirs} tokens do not go together: one must be a multiple of the other"
@@ -98,5 +98,5 @@ pub fn simulate(schedule: &ArrivalSchedule, simulation: &Simulation) -> Result<S
     if !block_size.is_multiple_of(other) && !other.is_multiple_of(block_size) {
         return Err(SimulateError::BlockSize { block_size, theirs });
     }
-    Ok(fleet::Fleet::new(schedule, simulation)?.run())
+    Ok(fleet::SimulatedFleet::new(schedule, simulation)?.run())
 }

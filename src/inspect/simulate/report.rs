@@ -7,11 +7,11 @@ use std::{
 
 use serde::Serialize;
 
-use super::{AnswersInPrompts, ArrivalSchedule, Simulation, fleet::Live};
+use super::{AnswersInPrompts, ArrivalSchedule, Simulation, fleet::LiveRequest};
 use crate::{
     base::stats::{Durations, Summary},
     engine::{
-        offline::Begun,
+        offline::BegunStep,
         scheduler::{Decisions, PrefixCacheStats, SchedulerStats},
     },
     replay::meter::Slo,
@@ -20,7 +20,7 @@ use crate::{
 /// Longest latency that is measured; longer ones count as this.
 const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
 
-impl Live {
+impl LiveRequest {
     /// Its times in the order of [`Slo::is_kept`].
     fn times(&self) -> [Option<Duration>; 4] {
         [Some(self.first - self.arrival), Some(self.longest_gap), self.tpot(), Some(self.last - self.arrival)]
@@ -33,7 +33,7 @@ impl Live {
     }
 }
 
-pub(super) struct Measured {
+pub(super) struct FleetMeasurements {
     slo: Option<Slo>,
     ttft: Durations,
     itl: Durations,
@@ -51,7 +51,7 @@ pub(super) struct Measured {
     end: Duration,
 }
 
-impl Measured {
+impl FleetMeasurements {
     pub(super) fn new(slo: Option<Slo>) -> Self {
         let empty = || Durations::up_to(LONGEST);
         Self {
@@ -72,7 +72,7 @@ impl Measured {
         }
     }
 
-    pub(super) fn token(&mut self, now: Duration, live: &mut Live) {
+    pub(super) fn token(&mut self, now: Duration, live: &mut LiveRequest) {
         self.output_tokens += 1;
         live.tokens += 1;
         if live.tokens == 1 {
@@ -91,13 +91,13 @@ impl Measured {
         live.last = now;
     }
 
-    pub(super) fn first(&mut self, live: &Live, cached: usize) {
+    pub(super) fn first(&mut self, live: &LiveRequest, cached: usize) {
         self.ttft.record(live.first - live.arrival);
         self.prompt_tokens += u64::from(live.prompt_tokens);
         self.cached_tokens += cached as u64;
     }
 
-    pub(super) fn finished(&mut self, live: &Live) {
+    pub(super) fn finished(&mut self, live: &LiveRequest) {
         self.finished += 1;
         self.e2e.record(live.last - live.arrival);
         live.tpot().into_iter().for_each(|tpot| self.tpot.record(tpot));
@@ -115,7 +115,7 @@ impl Measured {
         mut self,
         schedule: &ArrivalSchedule,
         simulation: &Simulation,
-        totals: &[Totals],
+        totals: &[ReplicaTotals],
     ) -> SimulateReport {
         self.itl.record_many(self.gap.0, self.gap.1);
         let seconds = self.end.as_secs_f64();
@@ -153,7 +153,7 @@ impl Measured {
 }
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Totals {
+pub(super) struct ReplicaTotals {
     pub(super) requests: u64,
     steps: u64,
     preemptions: u64,
@@ -168,11 +168,11 @@ pub(super) struct Totals {
     cache: PrefixCacheStats,
 }
 
-impl Totals {
+impl ReplicaTotals {
     /// A step begins, or does not.
-    pub(super) fn begin(&mut self, begun: Option<&Begun>, decisions: &Decisions) {
+    pub(super) fn begin(&mut self, begun: Option<&BegunStep>, decisions: &Decisions) {
         self.preemptions += decisions.preempted.len() as u64;
-        let Some(Begun { work, duration }) = begun else { return };
+        let Some(BegunStep { work, duration }) = begun else { return };
         self.steps += 1;
         self.duration = *duration;
         self.busy += *duration;

@@ -1,12 +1,12 @@
 //! Routers: which replica a request goes to.
 //!
-//! [`Policy::Prefix`] is the `cache_aware` policy of vllm-router 0.1.17: a tree of the prompts that it has sent, and where; while the
+//! [`RouterPolicy::Prefix`] is the `cache_aware` policy of vllm-router 0.1.17: a tree of the prompts that it has sent, and where; while the
 //! replicas are in balance a prompt goes where most of it went before, if that is enough of it, else where the fewest requests are
 //! in flight. It does not know what engines have evicted. Deviations: it compares blocks where the original compares tokens, and where
 //! several replicas have had the same prefix, the last one counts.
 //!
-//! [`Policy::LeastRequest`] is Envoy's least request balancer with its default of two choices: two hosts are drawn, perhaps the same one
-//! twice, and the first counts where both have equally many. [`Policy::ConsistentHash`] is a rendezvous hash, which spreads keys as evenly as
+//! [`RouterPolicy::LeastRequest`] is Envoy's least request balancer with its default of two choices: two hosts are drawn, perhaps the same one
+//! twice, and the first counts where both have equally many. [`RouterPolicy::ConsistentHash`] is a rendezvous hash, which spreads keys as evenly as
 //! Envoy's Maglev does; no replica comes or goes here, so that a ring would differ in its evenness only.
 
 use std::{collections::HashMap, str::FromStr};
@@ -18,7 +18,7 @@ use crate::base::hash_is_key::BuildHashIsKey;
 
 /// Way to choose a replica.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Policy {
+pub enum RouterPolicy {
     /// Each in turn.
     RoundRobin,
     /// The one with the fewest requests in flight; the first of several.
@@ -33,7 +33,7 @@ pub enum Policy {
     Random,
 }
 
-/// Thresholds of [`Policy::Prefix`].
+/// Thresholds of [`RouterPolicy::Prefix`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Balance {
     /// Share of a prompt that must have gone somewhere before, from 0 to 1.
@@ -55,7 +55,7 @@ impl Default for Balance {
 #[error("`{0}` is no router: use round_robin, least_loaded, least_request, consistent_hash, prefix or random")]
 pub struct UnknownPolicy(String);
 
-impl FromStr for Policy {
+impl FromStr for RouterPolicy {
     type Err = UnknownPolicy;
 
     fn from_str(name: &str) -> Result<Self, UnknownPolicy> {
@@ -71,7 +71,7 @@ impl FromStr for Policy {
     }
 }
 
-impl Policy {
+impl RouterPolicy {
     /// Its name.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -88,7 +88,7 @@ impl Policy {
 
 /// A prompt as a router sees it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Prompt<'a> {
+pub(super) struct RoutedPrompt<'a> {
     /// Numbers of its blocks, each for all of the prompt up to there.
     pub(super) blocks: &'a [u64],
     pub(super) tokens: u32,
@@ -100,7 +100,7 @@ pub(super) struct Prompt<'a> {
 /// A policy with what it remembers.
 #[derive(Debug)]
 pub(super) struct Router {
-    policy: Policy,
+    policy: RouterPolicy,
     turn: usize,
     generator: Xoshiro256PlusPlus,
     /// Where the prompt up to a block went last.
@@ -108,29 +108,29 @@ pub(super) struct Router {
 }
 
 impl Router {
-    pub(super) fn new(policy: Policy, seed: u64) -> Self {
+    pub(super) fn new(policy: RouterPolicy, seed: u64) -> Self {
         Self { policy, turn: 0, generator: Xoshiro256PlusPlus::seed_from_u64(seed), sent: HashMap::default() }
     }
 
     /// Chooses among replicas by the requests that each has in flight; there is at least one.
-    pub(super) fn choose(&mut self, prompt: Prompt<'_>, in_flight: &[u32]) -> usize {
+    pub(super) fn choose(&mut self, prompt: RoutedPrompt<'_>, in_flight: &[u32]) -> usize {
         match self.policy {
-            Policy::RoundRobin => {
+            RouterPolicy::RoundRobin => {
                 self.turn = (self.turn + 1) % in_flight.len();
                 (self.turn + in_flight.len() - 1) % in_flight.len()
             }
-            Policy::LeastLoaded => least(in_flight),
-            Policy::LeastRequest => {
+            RouterPolicy::LeastLoaded => least(in_flight),
+            RouterPolicy::LeastRequest => {
                 let [first, second] = [(); 2].map(|()| self.generator.random_range(0..in_flight.len()));
                 if in_flight.get(second) < in_flight.get(first) { second } else { first }
             }
-            Policy::ConsistentHash => by_hash(prompt.key, in_flight.len()),
-            Policy::Prefix(balance) => self.by_prefix(balance, prompt, in_flight),
-            Policy::Random => self.generator.random_range(0..in_flight.len()),
+            RouterPolicy::ConsistentHash => by_hash(prompt.key, in_flight.len()),
+            RouterPolicy::Prefix(balance) => self.by_prefix(balance, prompt, in_flight),
+            RouterPolicy::Random => self.generator.random_range(0..in_flight.len()),
         }
     }
 
-    fn by_prefix(&mut self, balance: Balance, prompt: Prompt<'_>, in_flight: &[u32]) -> usize {
+    fn by_prefix(&mut self, balance: Balance, prompt: RoutedPrompt<'_>, in_flight: &[u32]) -> usize {
         let fewest = in_flight.iter().min().copied().unwrap_or(0);
         let most = in_flight.iter().max().copied().unwrap_or(0);
         let is_balanced =
@@ -162,12 +162,12 @@ fn least(in_flight: &[u32]) -> usize {
 mod tests {
     use super::*;
 
-    fn prompt(blocks: &[u64]) -> Prompt<'_> {
+    fn prompt(blocks: &[u64]) -> RoutedPrompt<'_> {
         let key = blocks.first().copied().unwrap_or_default();
-        Prompt { blocks, tokens: 16 * u32::try_from(blocks.len()).unwrap(), block_size: 16, key }
+        RoutedPrompt { blocks, tokens: 16 * u32::try_from(blocks.len()).unwrap(), block_size: 16, key }
     }
 
-    fn chosen(policy: Policy, requests: &[(&[u64], &[u32])]) -> Vec<usize> {
+    fn chosen(policy: RouterPolicy, requests: &[(&[u64], &[u32])]) -> Vec<usize> {
         let mut router = Router::new(policy, 7);
         requests.iter().map(|(blocks, in_flight)| router.choose(prompt(blocks), in_flight)).collect()
     }
@@ -175,23 +175,23 @@ mod tests {
     #[test]
     fn each_in_turn_and_the_least_loaded() {
         let any: (&[u64], &[u32]) = (&[1], &[0, 0, 0]);
-        assert_eq!(chosen(Policy::RoundRobin, &[any; 5]), [0, 1, 2, 0, 1]);
+        assert_eq!(chosen(RouterPolicy::RoundRobin, &[any; 5]), [0, 1, 2, 0, 1]);
         let loads: [(&[u64], &[u32]); 3] = [(&[1], &[2, 1, 3]), (&[1], &[2, 2, 2]), (&[1], &[9, 8, 0])];
-        assert_eq!(chosen(Policy::LeastLoaded, &loads), [1, 0, 2]);
-        let drawn = chosen(Policy::Random, &[any; 200]);
+        assert_eq!(chosen(RouterPolicy::LeastLoaded, &loads), [1, 0, 2]);
+        let drawn = chosen(RouterPolicy::Random, &[any; 200]);
         assert!((0..3).all(|replica| drawn.iter().filter(|chosen| **chosen == replica).count() > 30), "{drawn:?}");
-        assert_eq!(drawn, chosen(Policy::Random, &[any; 200]));
+        assert_eq!(drawn, chosen(RouterPolicy::Random, &[any; 200]));
     }
 
     #[test]
     fn of_two_drawn_replicas_the_one_with_fewer_requests_is_chosen() {
         let busy: (&[u64], &[u32]) = (&[1], &[9, 0, 9, 9]);
-        let drawn = chosen(Policy::LeastRequest, &[busy; 4000]);
+        let drawn = chosen(RouterPolicy::LeastRequest, &[busy; 4000]);
         // Neither of the two draws is the second replica in 9 of 16 cases.
         let idle = drawn.iter().filter(|chosen| **chosen == 1).count();
         assert!((1600..1900).contains(&idle), "{idle}");
         let any: (&[u64], &[u32]) = (&[1], &[2, 2, 2, 2]);
-        let drawn = chosen(Policy::LeastRequest, &[any; 4000]);
+        let drawn = chosen(RouterPolicy::LeastRequest, &[any; 4000]);
         assert!((0..4).all(|replica| drawn.iter().filter(|chosen| **chosen == replica).count() > 900), "{drawn:?}");
     }
 
@@ -200,17 +200,17 @@ mod tests {
         let keys: Vec<[u64; 1]> = (0..4000).map(|key| [key]).collect();
         let requests =
             |in_flight| keys.iter().map(|key| (key.as_slice(), in_flight)).collect::<Vec<(&[u64], &[u32])>>();
-        let drawn = chosen(Policy::ConsistentHash, &requests(&[0, 0, 0, 0]));
-        assert_eq!(drawn, chosen(Policy::ConsistentHash, &requests(&[9, 0, 3, 0])));
+        let drawn = chosen(RouterPolicy::ConsistentHash, &requests(&[0, 0, 0, 0]));
+        assert_eq!(drawn, chosen(RouterPolicy::ConsistentHash, &requests(&[9, 0, 3, 0])));
         assert!((0..4).all(|replica| drawn.iter().filter(|chosen| **chosen == replica).count() > 900), "{drawn:?}");
         // One replica more takes keys of others, and moves none between them.
-        let grown = chosen(Policy::ConsistentHash, &requests(&[0; 5]));
+        let grown = chosen(RouterPolicy::ConsistentHash, &requests(&[0; 5]));
         assert!(drawn.iter().zip(&grown).all(|(before, after)| before == after || *after == 4));
     }
 
     #[test]
     fn a_prompt_goes_where_enough_of_it_went_before() {
-        let policy = Policy::Prefix(Balance { cache_threshold: 0.5, abs_threshold: 2, rel_threshold: 1.5 });
+        let policy = RouterPolicy::Prefix(Balance { cache_threshold: 0.5, abs_threshold: 2, rel_threshold: 1.5 });
         let requests: [(&[u64], &[u32]); 5] = [
             (&[1, 2], &[1, 0]),
             (&[1, 2, 3], &[0, 1]),

@@ -19,9 +19,9 @@ use super::{
 };
 use crate::{
     engine::kv_cache::BlockHash,
-    inspect::sharing::{self, Prompt},
+    inspect::sharing::{self, PromptBlocks},
     recording::{
-        formats::{self, Kind, ReadOptions},
+        formats::{self, ReadOptions, TraceFormat},
         trace::{BadLines, Joined, Record, Sources},
     },
 };
@@ -71,8 +71,8 @@ impl ArrivalSchedule {
     /// When a file cannot be read, or no record has an arrival.
     pub fn read(paths: &[PathBuf], hash_block_size: u32, answers: Answers) -> Result<Self, SimulateError> {
         let schedule = match paths {
-            [path] => match formats::kind_of(path).unwrap_or(Kind::Trace) {
-                Kind::Trace => Self::of_traces(paths)?,
+            [path] => match formats::kind_of(path).unwrap_or(TraceFormat::Trace) {
+                TraceFormat::Trace => Self::of_traces(paths)?,
                 kind => Self::of_requests(path, kind, hash_block_size)?,
             },
             paths => Self::of_traces(paths)?,
@@ -110,20 +110,20 @@ impl ArrivalSchedule {
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "tokens are far below 2^53")]
     pub fn ideal_hit_rate(&self) -> f64 {
-        let prompt = |request: &Arriving| Prompt {
+        let prompt = |request: &Arriving| PromptBlocks {
             blocks: Arc::new(self.full_blocks(request).to_vec()),
             tokens: request.prompt_tokens,
             whole: None,
         };
-        let prompts: Vec<Prompt> = self.requests.iter().map(prompt).collect();
+        let prompts: Vec<PromptBlocks> = self.requests.iter().map(prompt).collect();
         let shared = sharing::measure(prompts.iter()).shared_blocks * u64::from(self.block_size);
         let tokens: u64 = self.requests.iter().map(|request| u64::from(request.prompt_tokens)).sum();
         shared as f64 / (tokens as f64).max(1.0)
     }
 
     /// Reads a file of another tool, whose rows have blocks of so many tokens.
-    fn of_requests(path: &Path, kind: Kind, hash_block_size: u32) -> Result<Self, SimulateError> {
-        let block_size = (kind == Kind::Mooncake).then_some(hash_block_size);
+    fn of_requests(path: &Path, kind: TraceFormat, hash_block_size: u32) -> Result<Self, SimulateError> {
+        let block_size = (kind == TraceFormat::Mooncake).then_some(hash_block_size);
         let options = ReadOptions { kind: Some(kind), block_size, ..ReadOptions::default() };
         let mut schedule = Self { name: path.display().to_string(), ..Self::default() };
         let mut blocks = Vec::new();

@@ -12,17 +12,17 @@ use crate::{
     api::{AnswerChoice, ApiError},
     net::wire::EventBuffer,
     play::{
-        answer::{Answer, Step, Turn},
+        answer::{AnswerStep, AnswerStream, ChoiceStep},
         generate::logprobs::SequenceLogprobs,
         request::{admission::Hold, blocking::off_the_loop, budget::MemoryReservation},
     },
     replay::delivery::{AbortedBy, Deliverable, STEPS, TOGETHER, Wait, Waited, deadline},
 };
 
-impl Deliverable for Answer {
-    type Turn = Turn;
+impl Deliverable for AnswerStream {
+    type Turn = AnswerStep;
 
-    fn next_due(&self) -> Option<(Duration, Turn)> {
+    fn next_due(&self) -> Option<(Duration, AnswerStep)> {
         self.next_due()
     }
 
@@ -34,7 +34,7 @@ impl Deliverable for Answer {
         self.poll_step(context)
     }
 
-    fn advance(&mut self, turn: Turn, now: Instant, events: &mut EventBuffer) {
+    fn advance(&mut self, turn: AnswerStep, now: Instant, events: &mut EventBuffer) {
         self.advance(turn, now, events);
     }
 
@@ -59,7 +59,7 @@ pub(in crate::play) struct Collected {
 /// # Errors
 /// 500 where the record ended in a failure of the engine, 400 and 503 where the answer takes too much.
 pub(in crate::play) async fn collect(
-    mut answer: Answer,
+    mut answer: AnswerStream,
     zero: Instant,
     mut wait: Wait<Hold>,
 ) -> Result<Collected, ApiError> {
@@ -98,7 +98,12 @@ pub(in crate::play) async fn collect(
 ///
 /// # Errors
 /// 400 and 503 where the answer takes too much.
-fn keep(answer: &mut Answer, due: Duration, mut turn: Turn, choices: &mut [AnswerChoice]) -> Result<bool, ApiError> {
+fn keep(
+    answer: &mut AnswerStream,
+    due: Duration,
+    mut turn: AnswerStep,
+    choices: &mut [AnswerChoice],
+) -> Result<bool, ApiError> {
     let (now, mut size, mut goes_on) = (Instant::now(), 0_usize, true);
     for _ in 0..STEPS {
         size += answer.collect(turn, now, choices);
@@ -115,10 +120,10 @@ fn keep(answer: &mut Answer, due: Duration, mut turn: Turn, choices: &mut [Answe
     Ok(goes_on)
 }
 
-impl Answer {
+impl AnswerStream {
     /// Steps a choice for an answer that is one body, and returns how many bytes it added.
-    pub(in super::super) fn collect(&mut self, turn: Turn, now: Instant, into: &mut [AnswerChoice]) -> usize {
-        let Turn::Step(index) = turn else {
+    pub(in super::super) fn collect(&mut self, turn: AnswerStep, now: Instant, into: &mut [AnswerChoice]) -> usize {
+        let AnswerStep::Step(index) = turn else {
             self.closed = true;
             return 0;
         };
@@ -129,7 +134,7 @@ impl Answer {
         size
     }
 
-    fn keep(&mut self, index: usize, step: &mut Step, into: &mut [AnswerChoice]) -> usize {
+    fn keep(&mut self, index: usize, step: &mut ChoiceStep, into: &mut [AnswerChoice]) -> usize {
         let echoed = self.echo(index);
         let with_ids = self.parts.token_ids;
         let (Some(sequence), Some(choice)) = (self.sequences.get_mut(index), into.get_mut(index)) else { return 0 };

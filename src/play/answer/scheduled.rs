@@ -6,19 +6,23 @@ use std::{
     time::Duration,
 };
 
-use super::Answer;
+use super::AnswerStream;
 use crate::{
     api::{ApiError, CacheUse, CachedTokens},
-    play::engine::{Engine, Next, Parameters, Planned, bytes_of},
+    play::engine::{Engine, NextEmission, PlannedChoice, RequestParameters, bytes_of},
     replay::delivery::AbortedBy,
 };
 
-impl Answer {
+impl AnswerStream {
     /// Submits the choices to an engine; those without tokens stay due at once.
     ///
     /// # Errors
     /// 503 where the engine has no room for more, 400 where the answer takes too much memory.
-    pub(in super::super) fn submit(mut self, engine: &Engine, parameters: &Parameters) -> Result<Self, ApiError> {
+    pub(in super::super) fn submit(
+        mut self,
+        engine: &Engine,
+        parameters: &RequestParameters,
+    ) -> Result<Self, ApiError> {
         if self.failed {
             return Ok(self);
         }
@@ -30,9 +34,9 @@ impl Answer {
             }
             let burst_ends = if engine.speculates { sequence.choice.burst_ends() } else { Vec::new() };
             let output = sequence.choice.plan(has_recorded_times);
-            Planned { prompt: &sequence.prompt, output, times, burst_ends }
+            PlannedChoice { prompt: &sequence.prompt, output, times, burst_ends }
         });
-        let planned: Vec<Planned<'_>> = planned.collect();
+        let planned: Vec<PlannedChoice<'_>> = planned.collect();
         self.closing = closing;
         self.memory.try_reserve(bytes_of(&planned))?;
         let block_size = u32::try_from(engine.kv_cache.block_size).unwrap_or(u32::MAX);
@@ -57,8 +61,8 @@ impl Answer {
             let Some(run) = self.run.as_mut() else { break };
             let Poll::Ready(next) = run.poll_next(context) else { return Poll::Pending };
             match next {
-                Next::Closed => self.abort(AbortedBy::Engine),
-                Next::Token(emission) => {
+                NextEmission::Closed => self.abort(AbortedBy::Engine),
+                NextEmission::Token(emission) => {
                     let index = usize::try_from(emission.choice).unwrap_or(usize::MAX);
                     let Some(sequence) = self.sequences.get_mut(index) else { continue };
                     if let Some(tokens) = run.arrive(index, emission.tokens, sequence.choice.needed()) {

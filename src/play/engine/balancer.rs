@@ -21,18 +21,18 @@ const INTERVAL: Duration = Duration::from_millis(100);
 
 /// Chooser of ranks.
 #[derive(Debug)]
-pub(super) struct Balancer(Mutex<State>);
+pub(super) struct Balancer(Mutex<BalancerState>);
 
 #[derive(Debug)]
-struct State {
+struct BalancerState {
     /// The rank that is looked at first.
     start: usize,
     /// Requests of each rank that have not ended.
     in_flight: Vec<u32>,
     /// Figures of the ranks' last steps.
-    stepped: Vec<Load>,
+    stepped: Vec<RankLoad>,
     /// Those that came last, with the requests sent since.
-    known: Vec<Load>,
+    known: Vec<RankLoad>,
     /// Whether steps have ended since.
     is_changed: bool,
     /// When they came.
@@ -41,7 +41,7 @@ struct State {
 
 /// Load of a rank.
 #[derive(Debug, Clone, Copy, Default)]
-struct Load {
+struct RankLoad {
     waiting: f64,
     running: f64,
     kv_cache_usage: f64,
@@ -54,7 +54,7 @@ pub(super) struct InFlight {
     rank: usize,
 }
 
-impl State {
+impl BalancerState {
     /// Takes over the figures of the last steps when it is time.
     fn update(&mut self, now: Instant) {
         let is_due = self.came.is_none_or(|came| now.saturating_duration_since(came) >= INTERVAL);
@@ -66,7 +66,7 @@ impl State {
     }
 
     fn score(&self, rank: usize) -> f64 {
-        let Load { waiting, running, kv_cache_usage } = self.known.get(rank).copied().unwrap_or_default();
+        let RankLoad { waiting, running, kv_cache_usage } = self.known.get(rank).copied().unwrap_or_default();
         let in_flight = self.in_flight.get(rank).copied().map_or(0.0, f64::from);
         in_flight.max(waiting + running) + waiting * 6.0 * (kv_cache_usage - 0.5).max(0.0)
     }
@@ -90,9 +90,9 @@ impl State {
 
 impl Balancer {
     pub(super) fn new(ranks: usize) -> Arc<Self> {
-        let loads = || vec![Load::default(); ranks];
+        let loads = || vec![RankLoad::default(); ranks];
         let (stepped, known) = (loads(), loads());
-        Arc::new(Self(Mutex::new(State {
+        Arc::new(Self(Mutex::new(BalancerState {
             start: 0,
             in_flight: vec![0; ranks],
             stepped,
@@ -119,7 +119,7 @@ impl Balancer {
         let mut state = self.lock();
         // Those of the steps before, if they were due meanwhile.
         state.update(now);
-        let load = Load {
+        let load = RankLoad {
             waiting: stats.num_waiting_reqs as f64,
             running: stats.num_running_reqs as f64,
             kv_cache_usage: stats.kv_cache_usage,
@@ -131,7 +131,7 @@ impl Balancer {
         state.update(now);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, BalancerState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

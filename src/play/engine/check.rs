@@ -3,11 +3,11 @@
 use serde::Serialize;
 
 use super::{Engine, EventCounts, kv_events::KvEvents};
-use crate::{engine::scheduler::SchedulerStats, play::metrics::Shown};
+use crate::{engine::scheduler::SchedulerStats, play::metrics::ShownValues};
 
 /// Totals since the engine started.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
-pub(super) struct Totals {
+pub(super) struct EngineTotals {
     /// Requests that were submitted.
     pub(super) submitted: u64,
     /// Requests that ended by themselves.
@@ -26,7 +26,7 @@ pub(super) struct Totals {
 /// State of the engine between two steps.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(in super::super) struct Snapshot {
-    pub(super) totals: Totals,
+    pub(super) totals: EngineTotals,
     /// Requests that run, wait, and have not reached the scheduler.
     pub(super) running: u64,
     pub(super) waiting: u64,
@@ -38,7 +38,7 @@ pub(in super::super) struct Snapshot {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) kv_events: Option<EventCounts>,
     /// Values of `/metrics`.
-    pub(super) shown: Shown,
+    pub(super) shown: ShownValues,
     /// Sums that are not what they should be; none in an engine that is sound.
     pub(super) differences: Vec<String>,
     /// Those of the ranks, where there are several. The rest is their sum then.
@@ -46,7 +46,7 @@ pub(in super::super) struct Snapshot {
     pub(super) ranks: Vec<Self>,
 }
 
-impl Totals {
+impl EngineTotals {
     fn sum(all: Self, rank: &Self) -> Self {
         Self {
             submitted: all.submitted + rank.submitted,
@@ -65,7 +65,7 @@ impl Snapshot {
     fn sum(ranks: Vec<Self>) -> Self {
         let mut all = Self::default();
         for (number, rank) in ranks.iter().enumerate() {
-            all.totals = Totals::sum(all.totals, &rank.totals);
+            all.totals = EngineTotals::sum(all.totals, &rank.totals);
             all.running += rank.running;
             all.waiting += rank.waiting;
             all.delayed += rank.delayed;
@@ -79,7 +79,7 @@ impl Snapshot {
 
     /// Compares everything.
     pub(super) fn compared(mut self, stats: &SchedulerStats) -> Self {
-        let Totals { submitted, finished, aborted, ended_late, prompt_tokens, cached_tokens, generated_tokens } =
+        let EngineTotals { submitted, finished, aborted, ended_late, prompt_tokens, cached_tokens, generated_tokens } =
             self.totals;
         let here = self.running + self.waiting + self.delayed;
         let shown = self.shown;

@@ -12,7 +12,7 @@ use super::{
     check::Snapshot,
     connector::{Notice, Transfer},
     control::{Control, Order},
-    request_stepping::Recorded,
+    request_stepping::RecordedArrival,
     run::Outbox,
 };
 use crate::engine::scheduler::{Request, RequestId};
@@ -33,7 +33,7 @@ pub(super) struct Arrived {
     /// When it was submitted.
     pub(super) queued: Instant,
     /// Its recorded times, where it is served at them.
-    pub(super) recorded: Option<Box<Recorded>>,
+    pub(super) recorded: Option<Box<RecordedArrival>>,
     /// Its part in transfers between engines, where it has one.
     pub(super) transfer: Option<Box<Transfer>>,
     /// Its place among the requests of its rank, where there are several ranks.
@@ -43,12 +43,12 @@ pub(super) struct Arrived {
 /// A bounded queue of arrivals, with the aborts, of which there are no more than there were arrivals.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
-    state: Mutex<State>,
+    state: Mutex<InboxState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct InboxState {
     /// In the order of their ids.
     arrivals: VecDeque<Arrived>,
     /// Those of requests in `arrivals` stay until these are taken.
@@ -62,7 +62,7 @@ struct State {
     is_idle: bool,
 }
 
-impl State {
+impl InboxState {
     fn has_mail(&self) -> bool {
         let is_empty = self.arrivals.is_empty() && self.aborts.is_empty() && self.asked.is_empty();
         !(is_empty && self.orders.is_empty() && self.notices.is_empty())
@@ -211,13 +211,13 @@ impl Inbox {
         }
     }
 
-    fn wake(&self, state: &mut MutexGuard<'_, State>) {
+    fn wake(&self, state: &mut MutexGuard<'_, InboxState>) {
         if std::mem::take(&mut state.is_idle) {
             self.changed.notify_all();
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, InboxState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -40,7 +40,7 @@ use std::{
 use self::{
     balancer::Balancer,
     config::Resolved,
-    connector::{Connector, SideChannel},
+    connector::{KvConnector, SideChannel},
     inbox::Inbox,
     kv_events::KvEvents,
     rank::Rank,
@@ -55,9 +55,9 @@ pub use self::{
 pub(super) use self::{
     kv_events::EventCounts,
     recorded::{RecordedRun, RecordedTiming},
-    run::{EngineRun, Next, Scheduled},
+    run::{EngineRun, NextEmission, Scheduled},
     slowdown::Slowdown,
-    submit::{Parameters, Planned, bytes_of},
+    submit::{PlannedChoice, RequestParameters, bytes_of},
 };
 use super::metrics::Metrics;
 use crate::engine::{
@@ -92,7 +92,7 @@ pub(super) struct Engine {
 pub enum EngineError {
     /// The scheduler refuses it.
     #[error("--engine: {0}")]
-    Scheduler(#[from] crate::engine::scheduler::ConfigError),
+    Scheduler(#[from] crate::engine::scheduler::SchedulerConfigError),
     /// The longest request would never be computed.
     #[error(
         "--engine: a request of --max-model-len {max_model_len} tokens does not fit the KV cache of {tokens} tokens \
@@ -196,7 +196,7 @@ impl Engine {
             let channel = Arc::new(open.map_err(|source| EngineError::SideChannel { host, port, source })?);
             let clock = TransferClock::new(config.times, time_scale, seed);
             let (of_engine, metrics) = (Arc::clone(&channel), Arc::clone(&self.metrics));
-            stepping.connector = Some(Connector::new(&config, clock, of_engine, metrics, block_size));
+            stepping.connector = Some(KvConnector::new(&config, clock, of_engine, metrics, block_size));
             self.side_channels.push(channel);
         }
         let spawned = thread::Builder::new().name("engine".to_owned()).spawn(move || stepping.run());

@@ -10,7 +10,7 @@ use crate::{
         kv_cache::{Eviction, LoraRequest},
         scheduler::Decisions,
     },
-    play::metrics::{Metrics, RunningAdapter, Shown},
+    play::metrics::{Metrics, RunningAdapter, ShownValues},
 };
 
 /// One of a server's engines.
@@ -42,7 +42,7 @@ impl Rank {
     }
 
     /// Values that `/metrics` shows of it.
-    pub(super) fn shown(&self) -> Shown {
+    pub(super) fn shown(&self) -> ShownValues {
         self.metrics.shown(self.number)
     }
 }

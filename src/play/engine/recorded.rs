@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use super::{Engine, EngineRun, Parameters, Planned, bytes_of};
+use super::{Engine, EngineRun, PlannedChoice, RequestParameters, bytes_of};
 use crate::{
     api::ApiError,
     base::rate_limited_log::RateLimitedLog,
@@ -74,21 +74,21 @@ impl Engine {
         let plan = |(choice, (prompt, output)): (usize, (_, &[u32]))| {
             let timed = if self.has_recorded_times { output.len() } else { 0 };
             let times = timing.schedule.token_times(choice, timed);
-            Planned { prompt, output: output.to_vec(), times, burst_ends: Vec::new() }
+            PlannedChoice { prompt, output: output.to_vec(), times, burst_ends: Vec::new() }
         };
-        let planned: Vec<Planned<'_>> = input.choices().enumerate().map(plan).collect();
+        let planned: Vec<PlannedChoice<'_>> = input.choices().enumerate().map(plan).collect();
         let prompt_tokens =
             planned.iter().map(|choice| u32::try_from(choice.prompt.len()).unwrap_or(u32::MAX)).collect();
         let mut memory = MemoryReservation::default();
         memory.try_reserve(bytes_of(&planned))?;
-        let parameters = Parameters {
+        let parameters = RequestParameters {
             priority: input.priority,
             cache_salt: input.cache_salt.clone(),
             session_id: input.session_id.clone(),
             reports_cached_blocks: input.reports_cached_blocks,
             arrived: Some(timing.arrived),
             concurrency: timing.concurrency,
-            ..Parameters::default()
+            ..RequestParameters::default()
         };
         let keeps_gaps = self.has_recorded_times;
         Ok(RecordedRun { run: self.submit(planned, &parameters)?, prompt_tokens, keeps_gaps, _memory: memory })

@@ -16,10 +16,10 @@ use tokio::runtime::Handle;
 
 /// The answers of one thread that are to be woken.
 #[derive(Debug, Default)]
-pub(super) struct Relay(Mutex<Waiting>);
+pub(super) struct Relay(Mutex<RelayWakers>);
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct RelayWakers {
     wakers: Vec<Waker>,
     /// That of the relay's task.
     own: Option<Waker>,
@@ -54,21 +54,21 @@ impl Relay {
             }
             let handle = Handle::try_current().ok()?;
             let relay = Arc::new(Self::default());
-            handle.spawn(pass_on(Ended(Arc::clone(&relay))));
+            handle.spawn(pass_on(EndOnDrop(Arc::clone(&relay))));
             *known = Some(Arc::clone(&relay));
             Some(relay)
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, RelayWakers> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Ends a relay when its task is dropped.
-struct Ended(Arc<Relay>);
+struct EndOnDrop(Arc<Relay>);
 
-impl Drop for Ended {
+impl Drop for EndOnDrop {
     fn drop(&mut self) {
         let left = {
             let mut waiting = self.0.lock();
@@ -80,7 +80,7 @@ impl Drop for Ended {
 }
 
 /// The relay's task: wakes whatever the engine gives it.
-async fn pass_on(relay: Ended) {
+async fn pass_on(relay: EndOnDrop) {
     let mut woken = Vec::new();
     poll_fn(|context| {
         {

@@ -7,7 +7,7 @@ use std::{collections::HashMap, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{connector::Connector, stepping::Stepping};
+use super::{connector::KvConnector, stepping::Stepping};
 use crate::engine::{
     recorded_timings::{RecordedTimes, RecordedTimings},
     scheduler::RequestId,
@@ -15,7 +15,7 @@ use crate::engine::{
 
 /// Recorded times of a request that arrives.
 #[derive(Debug)]
-pub(super) struct Recorded {
+pub(super) struct RecordedArrival {
     /// The zero of its times.
     pub(super) arrived: Instant,
     pub(super) times: RecordedTimes,
@@ -25,13 +25,13 @@ impl Stepping {
     /// When a step ends, or something of the connector is due.
     pub(super) fn next_end(&self) -> Option<Instant> {
         let end = self.recorded_timings.as_ref().and_then(RecordedTimings::next_end).map(|end| self.zero + end);
-        end.into_iter().chain(self.connector.as_ref().and_then(Connector::deadline)).min()
+        end.into_iter().chain(self.connector.as_ref().and_then(KvConnector::deadline)).min()
     }
 
     /// Notes the recorded times of a request that has reached the scheduler.
-    pub(super) fn note_times(&mut self, id: RequestId, recorded: Option<Box<Recorded>>) {
+    pub(super) fn note_times(&mut self, id: RequestId, recorded: Option<Box<RecordedArrival>>) {
         let (Some(times), Some(recorded)) = (&mut self.recorded_timings, recorded) else { return };
-        let Recorded { arrived, times: of_request } = *recorded;
+        let RecordedArrival { arrived, times: of_request } = *recorded;
         times.arrive(id, arrived.saturating_duration_since(self.zero), of_request);
     }
 

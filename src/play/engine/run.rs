@@ -37,10 +37,10 @@ pub(in super::super) struct Scheduled {
 
 /// Ends of steps that an answer has not taken yet.
 #[derive(Debug)]
-pub(super) struct Outbox(Mutex<Outgoing>);
+pub(super) struct Outbox(Mutex<OutboxState>);
 
 #[derive(Debug)]
-struct Outgoing {
+struct OutboxState {
     emissions: VecDeque<Emission>,
     scheduled: Vec<Scheduled>,
     /// Where the blocks of choices are kept, as JSON; empty without any.
@@ -54,7 +54,7 @@ impl Outbox {
     pub(super) fn new(choices: usize) -> Self {
         let scheduled = vec![Scheduled::default(); choices];
         let (emissions, kept) = (VecDeque::new(), HashMap::new());
-        Self(Mutex::new(Outgoing { emissions, scheduled, kept, sleeper: None, is_closed: false }))
+        Self(Mutex::new(OutboxState { emissions, scheduled, kept, sleeper: None, is_closed: false }))
     }
 
     /// Adds the token of a choice; who waits for it is to be woken.
@@ -81,7 +81,7 @@ impl Outbox {
         sleeper.into_iter().for_each(|sleeper| sleeper.waker.wake());
     }
 
-    fn lock(&self) -> MutexGuard<'_, Outgoing> {
+    fn lock(&self) -> MutexGuard<'_, OutboxState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -94,7 +94,7 @@ pub(in super::super) struct EngineRun {
     inboxes: Arc<[Arc<Inbox>]>,
     /// Emissions that were taken and not used yet.
     taken: VecDeque<Emission>,
-    choices: Vec<Choice>,
+    choices: Vec<RunningChoice>,
     live: usize,
     /// Tokens of the prompt that were cached in the engine that computed it.
     pub(in super::super) remote_cached: Option<u32>,
@@ -109,7 +109,7 @@ pub(super) struct Submitted {
 
 /// A choice of the answer.
 #[derive(Debug, Clone, Copy, Default)]
-struct Choice {
+struct RunningChoice {
     /// Its request; `None` once it has ended, and for a choice without tokens.
     request: Option<Submitted>,
     /// Tokens that came since its last step.
@@ -121,7 +121,7 @@ struct Choice {
 
 /// End of a wait for the next step of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in super::super) enum Next {
+pub(in super::super) enum NextEmission {
     /// Tokens came.
     Token(Emission),
     /// Nothing more comes.
@@ -131,8 +131,10 @@ pub(in super::super) enum Next {
 impl EngineRun {
     /// Choices of so many tokens each, before any is submitted.
     pub(super) fn new(outbox: Arc<Outbox>, inboxes: Arc<[Arc<Inbox>]>, tokens: &[usize]) -> Self {
-        let choices =
-            tokens.iter().map(|left| Choice { request: None, arrived: 0, left: *left, planned: *left }).collect();
+        let choices = tokens
+            .iter()
+            .map(|left| RunningChoice { request: None, arrived: 0, left: *left, planned: *left })
+            .collect();
         Self { outbox, inboxes, taken: VecDeque::new(), choices, live: 0, remote_cached: None }
     }
 
@@ -160,12 +162,12 @@ impl EngineRun {
     }
 
     /// Polls for the next token of any choice.
-    pub(in super::super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Next> {
+    pub(in super::super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<NextEmission> {
         if self.taken.is_empty() {
             let mut outgoing = self.outbox.lock();
             if outgoing.emissions.is_empty() {
                 if outgoing.is_closed {
-                    return Poll::Ready(Next::Closed);
+                    return Poll::Ready(NextEmission::Closed);
                 }
                 if !outgoing.sleeper.as_ref().is_some_and(|sleeper| sleeper.waker.will_wake(context.waker())) {
                     outgoing.sleeper = Some(Sleeper::here(context.waker()));
@@ -174,7 +176,7 @@ impl EngineRun {
             }
             std::mem::swap(&mut self.taken, &mut outgoing.emissions);
         }
-        self.taken.pop_front().map_or(Poll::Pending, |emission| Poll::Ready(Next::Token(emission)))
+        self.taken.pop_front().map_or(Poll::Pending, |emission| Poll::Ready(NextEmission::Token(emission)))
     }
 
     /// Counts tokens of a choice; how many there are, once they are as many as its next step needs.
@@ -279,7 +281,7 @@ mod tests {
             outbox.push(Emission { choice, tokens: 1, at }, Scheduled { cached: choice + 16, ..Scheduled::default() });
         }
         let mut came = Vec::new();
-        while let Poll::Ready(Next::Token(emission)) = run.poll_next(&mut noop()) {
+        while let Poll::Ready(NextEmission::Token(emission)) = run.poll_next(&mut noop()) {
             let choice = usize::try_from(emission.choice).unwrap();
             came.push((choice, run.arrive(choice, emission.tokens, 2)));
         }
@@ -304,7 +306,7 @@ mod tests {
         let (mut run, outbox, _inbox) = run(&[4]);
         assert!(run.poll_next(&mut noop()).is_pending());
         outbox.close();
-        assert_eq!(run.poll_next(&mut noop()), Poll::Ready(Next::Closed));
+        assert_eq!(run.poll_next(&mut noop()), Poll::Ready(NextEmission::Closed));
         assert_eq!((run.cancel(), run.is_live()), (vec![0], false));
     }
 }

@@ -11,8 +11,8 @@ use tokio::time::Instant;
 use super::{
     EngineError,
     balancer::InFlight,
-    check::{Snapshot, Totals, of},
-    connector::Connector,
+    check::{EngineTotals, Snapshot, of},
+    connector::KvConnector,
     control::Pausing,
     inbox::{Arrived, Inbox, Mail},
     kv_events::EventSender,
@@ -41,7 +41,7 @@ pub(super) struct Stepping {
     clock: PacedClock,
     pub(super) inbox: Arc<Inbox>,
     rank: Rank,
-    pub(super) live: HashMap<RequestId, Live>,
+    pub(super) live: HashMap<RequestId, SteppedRequest>,
     pub(super) mail: Mail,
     /// Requests before their first step, in the order of their arrival.
     pub(super) delayed: VecDeque<Arrived>,
@@ -53,10 +53,10 @@ pub(super) struct Stepping {
     /// Where events about the cache go.
     kv_events: Option<EventSender>,
     /// The part of transfers between engines, where it has one.
-    pub(super) connector: Option<Connector>,
+    pub(super) connector: Option<KvConnector>,
     /// Recorded times, where requests have steps of their own.
     pub(super) recorded_timings: Option<RecordedTimings>,
-    pub(super) totals: Totals,
+    pub(super) totals: EngineTotals,
     /// End of the last step, while steps follow each other.
     now: Option<Instant>,
     /// Zero of the times that evictions are measured by.
@@ -74,7 +74,7 @@ pub(super) struct Given {
 
 /// A request of the scheduler.
 #[derive(Debug)]
-pub(super) struct Live {
+pub(super) struct SteppedRequest {
     pub(super) outbox: Arc<Outbox>,
     choice: u32,
     prompt_tokens: usize,
@@ -117,7 +117,7 @@ impl Stepping {
             kv_events: None,
             connector: None,
             recorded_timings: None,
-            totals: Totals::default(),
+            totals: EngineTotals::default(),
             now: None,
             zero: Instant::now(),
         })
@@ -162,8 +162,8 @@ impl Stepping {
             let (id, prompt_tokens, lora) = (request.id, request.prompt.len(), request.lora.clone());
             match self.scheduler.add_request(request) {
                 Ok(()) => {
-                    let live = Live::new(outbox, choice, prompt_tokens, queued);
-                    self.live.insert(id, Live { lora, _in_flight: in_flight, ..live });
+                    let live = SteppedRequest::new(outbox, choice, prompt_tokens, queued);
+                    self.live.insert(id, SteppedRequest { lora, _in_flight: in_flight, ..live });
                     self.note_times(id, recorded);
                     if let (Some(connector), Some(transfer)) = (&mut self.connector, transfer) {
                         connector.arrive(id, *transfer, now);
@@ -335,7 +335,7 @@ impl Stepping {
     }
 }
 
-impl Live {
+impl SteppedRequest {
     fn new(outbox: Arc<Outbox>, choice: u32, prompt_tokens: usize, queued: Instant) -> Self {
         let scheduled = Scheduled::default();
         let (lora, running, _in_flight) = (None, None, None);

@@ -8,7 +8,7 @@ use super::{
     Engine,
     connector::Transfer,
     inbox::Arrived,
-    request_stepping::Recorded,
+    request_stepping::RecordedArrival,
     run::{EngineRun, Outbox, Submitted},
 };
 use crate::{
@@ -17,13 +17,13 @@ use crate::{
     engine::{
         kv_cache::LoraRequest,
         recorded_timings::RecordedTimes,
-        scheduler::{FinishReason, KvTransfer, Request},
+        scheduler::{KvTransfer, Request, SchedulerFinishReason},
     },
 };
 
 /// A choice as the engine runs it.
 #[derive(Debug)]
-pub(in super::super) struct Planned<'a> {
+pub(in super::super) struct PlannedChoice<'a> {
     pub(in super::super) prompt: &'a [u32],
     /// Its tokens, unless a text ends it earlier; none for a choice that the engine does not run.
     pub(in super::super) output: Vec<u32>,
@@ -35,7 +35,7 @@ pub(in super::super) struct Planned<'a> {
 
 /// Parameters of a request that the scheduler looks at.
 #[derive(Debug, Clone, Default)]
-pub(in super::super) struct Parameters {
+pub(in super::super) struct RequestParameters {
     pub(in super::super) priority: i64,
     pub(in super::super) cache_salt: Option<String>,
     pub(in super::super) session_id: Option<String>,
@@ -54,12 +54,12 @@ pub(in super::super) struct Parameters {
     pub(in super::super) data_parallel_rank: Option<usize>,
 }
 
-impl Parameters {
+impl RequestParameters {
     fn request(&self, prompt: &[u32], output: Vec<u32>) -> Request {
         Request {
             prompt: prompt.to_vec(),
             output,
-            ends_with: Some(FinishReason::Stop),
+            ends_with: Some(SchedulerFinishReason::Stop),
             priority: self.priority,
             cache_salt: self.cache_salt.clone(),
             session_id: self.session_id.clone(),
@@ -77,8 +77,8 @@ const OF_OUTPUT: usize = 30;
 const OF_TIME: usize = size_of::<Duration>();
 
 /// Bytes that the engine keeps of the choices.
-pub(in super::super) fn bytes_of(planned: &[Planned<'_>]) -> usize {
-    let of_choice = |choice: &Planned<'_>| {
+pub(in super::super) fn bytes_of(planned: &[PlannedChoice<'_>]) -> usize {
+    let of_choice = |choice: &PlannedChoice<'_>| {
         let output =
             choice.output.len().saturating_mul(OF_OUTPUT).saturating_add(choice.times.len().saturating_mul(OF_TIME));
         choice.prompt.len().saturating_mul(OF_PROMPT).saturating_add(output)
@@ -101,15 +101,15 @@ impl Engine {
     /// 503 where too many requests wait for the next step, 500 where the engine has ended.
     pub(in super::super) fn submit(
         &self,
-        planned: Vec<Planned<'_>>,
-        parameters: &Parameters,
+        planned: Vec<PlannedChoice<'_>>,
+        parameters: &RequestParameters,
     ) -> Result<EngineRun, ApiError> {
         let queued = Instant::now();
         let outbox = Arc::new(Outbox::new(planned.len()));
         let tokens: Vec<usize> = planned.iter().map(|choice| choice.output.len()).collect();
         let transfers = self.transfers_of(parameters);
         let mut arrivals: Vec<Vec<Arrived>> = self.inboxes.iter().map(|_| Vec::new()).collect();
-        for (Planned { prompt, output, times, burst_ends }, choice) in planned.into_iter().zip(0..) {
+        for (PlannedChoice { prompt, output, times, burst_ends }, choice) in planned.into_iter().zip(0..) {
             if output.is_empty() {
                 continue;
             }
@@ -124,7 +124,7 @@ impl Engine {
             let (outbox, transfer) = (Arc::clone(&outbox), transfers.of_choice(choice));
             let recorded = self.has_recorded_times.then(|| {
                 let times = RecordedTimes { tokens: times, concurrency: parameters.concurrency };
-                Box::new(Recorded { arrived: parameters.arrived.unwrap_or(queued), times })
+                Box::new(RecordedArrival { arrived: parameters.arrived.unwrap_or(queued), times })
             });
             let arrived = Arrived { request, outbox, choice, queued, recorded, transfer, in_flight };
             if let Some(of_rank) = arrivals.get_mut(rank) {
@@ -147,7 +147,7 @@ impl Engine {
     }
 
     /// What a request asks of the connector; nothing without one, as in vLLM.
-    fn transfers_of<'a>(&self, parameters: &'a Parameters) -> Transfers<'a> {
+    fn transfers_of<'a>(&self, parameters: &'a RequestParameters) -> Transfers<'a> {
         let params = parameters.kv_transfer.as_ref();
         if self.side_channels.is_empty() {
             ignored(params.is_some(), "there is no KV connector (--kv-transfer-config)");

@@ -19,8 +19,8 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use self::script::{Change, Event};
-pub use self::script::{Script, ScriptError};
+pub use self::script::{FleetScript, ScriptError};
+use self::script::{ReplicaChange, ScriptEvent};
 use crate::{
     base::stats::Lateness,
     net::server::{self, DrainReport, Listener},
@@ -28,7 +28,7 @@ use crate::{
         Config, PlayError, Player,
         engine::{Engine, Slowdown},
         load::{LoadedTrace, model::Model},
-        state::{ReplicaContext, State},
+        state::{ReplicaContext, ServerState},
     },
 };
 
@@ -36,7 +36,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Fleet {
     replicas: Vec<Replica>,
-    script: Script,
+    script: FleetScript,
 }
 
 /// One of them, alive or dead.
@@ -46,21 +46,21 @@ struct Replica {
     /// The server that starts.
     player: Player,
     slowdown: Arc<Slowdown>,
-    origin: Arc<Origin>,
+    origin: Arc<ServerParts>,
 }
 
 /// What servers are made of: all that they share.
 #[derive(Debug)]
-struct Origin {
+struct ServerParts {
     config: Config,
     model: Arc<Model>,
     replay: Option<Arc<LoadedTrace>>,
     lateness: Arc<Lateness>,
 }
 
-impl Origin {
+impl ServerParts {
     fn of(player: &Player) -> Self {
-        let State { config, model, replay, lateness, .. } = &*player.state;
+        let ServerState { config, model, replay, lateness, .. } = &*player.state;
         let (model, replay, lateness) = (Arc::clone(model), replay.clone(), Arc::clone(lateness));
         Self { config: config.clone(), model, replay, lateness }
     }
@@ -76,7 +76,7 @@ impl Origin {
         let ranks = config.data_parallel_size.get();
         let kv_events = config.engine.as_mut().and_then(|engine| engine.kv_events.as_mut());
         kv_events.into_iter().for_each(|kv_events| kv_events.port_offset = number.saturating_mul(ranks));
-        let state = State::of(config, Arc::clone(&self.model), self.replay.clone(), place)?;
+        let state = ServerState::of(config, Arc::clone(&self.model), self.replay.clone(), place)?;
         Ok(Player { state: Arc::new(state) })
     }
 }
@@ -95,8 +95,8 @@ impl Fleet {
     ///
     /// # Errors
     /// When an engine cannot start.
-    pub fn new(first: Player, replicas: u32, script: Script) -> Result<Self, PlayError> {
-        let origin = Arc::new(Origin::of(&first));
+    pub fn new(first: Player, replicas: u32, script: FleetScript) -> Result<Self, PlayError> {
+        let origin = Arc::new(ServerParts::of(&first));
         let others = (1..replicas).map(|number| {
             let slowdown = Arc::<Slowdown>::default();
             let player = origin.server(number, &slowdown)?;
@@ -146,13 +146,13 @@ impl Fleet {
 }
 
 /// Lets an event happen.
-fn apply(event: &Event, lives: &[watch::Sender<Life>], slowdowns: &[Arc<Slowdown>]) {
+fn apply(event: &ScriptEvent, lives: &[watch::Sender<Life>], slowdowns: &[Arc<Slowdown>]) {
     tracing::warn!("{event}");
     let life = lives.get(event.replica);
     match event.change {
-        Change::Die => life.map(|life| life.send_replace(Life::Dead)),
-        Change::Start => life.map(|life| life.send_replace(Life::Alive)),
-        Change::Slower(factor) => {
+        ReplicaChange::Die => life.map(|life| life.send_replace(Life::Dead)),
+        ReplicaChange::Start => life.map(|life| life.send_replace(Life::Alive)),
+        ReplicaChange::Slower(factor) => {
             slowdowns.iter().skip(event.replica).take(1).for_each(|slowdown| slowdown.set(factor));
             None
         }
@@ -194,7 +194,7 @@ impl Replica {
 
 /// A new server on the same port; `None` where there is none to be had.
 async fn again(
-    origin: &Origin,
+    origin: &ServerParts,
     number: u32,
     address: SocketAddr,
     slowdown: &Arc<Slowdown>,

@@ -7,7 +7,7 @@ use std::{fmt, time::Duration};
 
 use crate::{
     base::units::parse_duration,
-    recording::yaml::{self, Node, YamlError},
+    recording::yaml::{self, YamlError, YamlNode},
 };
 
 /// Largest factor of a slow replica.
@@ -15,22 +15,22 @@ const SLOWEST: f64 = 1000.0;
 
 /// Events in the order of their times.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Script {
-    pub(super) events: Vec<Event>,
+pub struct FleetScript {
+    pub(super) events: Vec<ScriptEvent>,
 }
 
 /// One of them.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Event {
+pub(super) struct ScriptEvent {
     /// From the start of the server.
     pub(super) at: Duration,
     pub(super) replica: usize,
-    pub(super) change: Change,
+    pub(super) change: ReplicaChange,
 }
 
 /// Change of a replica.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Change {
+pub(super) enum ReplicaChange {
     /// Connections are cut, and the port refuses new ones.
     Die,
     /// It is there again, with an empty cache.
@@ -49,20 +49,20 @@ pub struct ScriptError {
     pub message: String,
 }
 
-impl fmt::Display for Event {
+impl fmt::Display for ScriptEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { at, replica, change } = self;
         match change {
-            Change::Die => write!(f, "replica {replica} died at {:.1} s", at.as_secs_f64()),
-            Change::Start => write!(f, "replica {replica} started at {:.1} s", at.as_secs_f64()),
-            Change::Slower(factor) => {
+            ReplicaChange::Die => write!(f, "replica {replica} died at {:.1} s", at.as_secs_f64()),
+            ReplicaChange::Start => write!(f, "replica {replica} started at {:.1} s", at.as_secs_f64()),
+            ReplicaChange::Slower(factor) => {
                 write!(f, "replica {replica} takes {factor} times as long from {:.1} s", at.as_secs_f64())
             }
         }
     }
 }
 
-impl Script {
+impl FleetScript {
     /// Reads a script for so many replicas.
     ///
     /// # Errors
@@ -77,22 +77,22 @@ impl Script {
         }
         events.sort_by_key(|(event, _)| event.at);
         let mut is_dead = vec![false; usize::try_from(replicas).unwrap_or(usize::MAX)];
-        for (Event { replica, change, .. }, line) in &events {
+        for (ScriptEvent { replica, change, .. }, line) in &events {
             let Some(is_dead) = is_dead.get_mut(*replica) else { continue };
             let message = match (change, *is_dead) {
-                (Change::Die, true) => format!("replica {replica} is dead by then"),
-                (Change::Start, false) => {
+                (ReplicaChange::Die, true) => format!("replica {replica} is dead by then"),
+                (ReplicaChange::Start, false) => {
                     format!("replica {replica} runs then: it starts by itself, and again after `do: die`")
                 }
-                (Change::Die, false) => {
+                (ReplicaChange::Die, false) => {
                     *is_dead = true;
                     continue;
                 }
-                (Change::Start, true) => {
+                (ReplicaChange::Start, true) => {
                     *is_dead = false;
                     continue;
                 }
-                (Change::Slower(_), _) => continue,
+                (ReplicaChange::Slower(_), _) => continue,
             };
             return Err(ScriptError { line: *line, message });
         }
@@ -106,7 +106,7 @@ impl Script {
     }
 }
 
-fn event(item: &Node, replicas: u32) -> Result<Event, ScriptError> {
+fn event(item: &YamlNode, replicas: u32) -> Result<ScriptEvent, ScriptError> {
     let entries = item.entries().ok_or_else(|| wrong(item, "an event has `at`, `replica`, and `do` or `slower`"))?;
     if let Some(unknown) = entries.iter().find(|entry| !["at", "replica", "do", "slower"].contains(&entry.key.as_str()))
     {
@@ -122,27 +122,27 @@ fn event(item: &Node, replicas: u32) -> Result<Event, ScriptError> {
         let last = replicas.saturating_sub(1);
         wrong(replica, &format!("`replica` is a number from 0 to {last} with --replicas {replicas}"))
     })?;
-    Ok(Event { at: time, replica: number, change: change(item)? })
+    Ok(ScriptEvent { at: time, replica: number, change: change(item)? })
 }
 
-fn change(item: &Node) -> Result<Change, ScriptError> {
+fn change(item: &YamlNode) -> Result<ReplicaChange, ScriptError> {
     match (item.get("do"), item.get("slower")) {
         (Some(what), None) => match what.text() {
-            Some("die") => Ok(Change::Die),
-            Some("start") => Ok(Change::Start),
+            Some("die") => Ok(ReplicaChange::Die),
+            Some("start") => Ok(ReplicaChange::Start),
             _ => Err(wrong(what, "`do` is `die` or `start`")),
         },
         (None, Some(factor)) => {
             let value = factor.value().as_f64().filter(|factor| *factor > 0.0 && *factor <= SLOWEST);
             value
-                .map(Change::Slower)
+                .map(ReplicaChange::Slower)
                 .ok_or_else(|| wrong(factor, "`slower` is a factor above 0 and up to 1000, such as 3; 1 ends it"))
         }
         _ => Err(wrong(item, "an event has either `do` or `slower`")),
     }
 }
 
-fn wrong(node: &Node, message: &str) -> ScriptError {
+fn wrong(node: &YamlNode, message: &str) -> ScriptError {
     ScriptError { line: node.line, message: message.to_owned() }
 }
 
@@ -161,10 +161,13 @@ mod tests {
 
     #[test]
     fn events_are_in_the_order_of_their_times() {
-        let script = Script::parse(LIFE, 3).unwrap();
-        let found: Vec<(u64, usize, Change)> =
+        let script = FleetScript::parse(LIFE, 3).unwrap();
+        let found: Vec<(u64, usize, ReplicaChange)> =
             script.events.iter().map(|event| (event.at.as_secs(), event.replica, event.change)).collect();
-        assert_eq!(found, [(30, 2, Change::Die), (40, 1, Change::Slower(3.0)), (60, 2, Change::Start)]);
+        assert_eq!(
+            found,
+            [(30, 2, ReplicaChange::Die), (40, 1, ReplicaChange::Slower(3.0)), (60, 2, ReplicaChange::Start)]
+        );
     }
 
     #[test]
@@ -186,7 +189,7 @@ mod tests {
             ("- {at: 1s, replica: 0, do: die}\n- {at: 2s, replica: 0, do: die}", 2, "is dead by then"),
             ("- {at: 1s", 2, "while parsing"),
         ] {
-            let error = Script::parse(text, 3).unwrap_err();
+            let error = FleetScript::parse(text, 3).unwrap_err();
             assert_eq!((error.line, error.message.contains(part)), (line, true), "{text}: {error}");
         }
     }

@@ -19,7 +19,7 @@ pub use self::{auth::ApiKeys, cors::Cors};
 use crate::{
     net::{server::UntilStopping, wire::percent_decoded},
     play::{
-        Player, State,
+        Player, ServerState,
         http::{empty, json as json_page},
         middleware::{Layered, Middleware},
         routes,
@@ -124,7 +124,7 @@ fn entered(mut request: Request) -> Request {
 
 /// The middleware that adds a request's id to its answer.
 #[derive(Debug, Clone)]
-struct AddRequestId(Arc<State>);
+struct AddRequestId(Arc<ServerState>);
 
 impl Middleware for AddRequestId {
     type Kept = Option<(HeaderName, HeaderValue)>;
@@ -141,7 +141,7 @@ impl Middleware for AddRequestId {
 
 /// The middleware that refuses until the server is ready.
 #[derive(Debug, Clone)]
-pub(super) struct Starting(pub(super) Arc<State>);
+pub(super) struct Starting(pub(super) Arc<ServerState>);
 
 impl Middleware for Starting {
     type Kept = ();

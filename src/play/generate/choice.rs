@@ -13,7 +13,7 @@ use crate::{
 
 /// End of a choice when nothing in the request ends it earlier.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::play) struct Finish {
+pub(in crate::play) struct ChoiceFinish {
     /// The API's word.
     pub(in crate::play) reason: &'static str,
     /// Its details.
@@ -24,7 +24,7 @@ pub(in crate::play) struct Finish {
 
 /// The tokens of a choice in order.
 #[derive(Debug, Clone)]
-pub(in crate::play) enum Tokens {
+pub(in crate::play) enum ChoiceTokens {
     /// These.
     Known(Vec<u32>),
     /// Random ones, each made when it is needed.
@@ -33,7 +33,7 @@ pub(in crate::play) enum Tokens {
     Repeated { ids: Arc<[u32]>, count: usize },
 }
 
-impl Tokens {
+impl ChoiceTokens {
     pub(in crate::play) fn len(&self) -> usize {
         match self {
             Self::Known(ids) => ids.len(),
@@ -62,20 +62,20 @@ impl Tokens {
 
 /// Tokens of a choice, with their deadlines and end.
 #[derive(Debug)]
-pub(in crate::play) struct Script {
+pub(in crate::play) struct ChoiceScript {
     /// All tokens, `max_tokens` not yet applied.
-    pub(in crate::play) ids: Tokens,
+    pub(in crate::play) ids: ChoiceTokens,
     /// When they are due; together as many as `ids`, or as many as `max_tokens` leaves of them.
     pub(in crate::play) schedule: Schedule,
     /// Their end.
-    pub(in crate::play) finish: Finish,
+    pub(in crate::play) finish: ChoiceFinish,
     /// Their recorded log probabilities, where the request asks for some.
     pub(in crate::play) logprobs: Option<Arc<Logprobs>>,
 }
 
 /// The request's conditions for the end of its output.
 #[derive(Debug, Clone)]
-pub(in crate::play) struct Limits {
+pub(in crate::play) struct OutputLimits {
     pub(in crate::play) max_tokens: u32,
     pub(in crate::play) min_tokens: u32,
     /// In order.
@@ -88,10 +88,10 @@ pub(in crate::play) struct Limits {
 
 /// A choice on its way.
 #[derive(Debug)]
-pub(in crate::play) struct Choice {
-    script: Script,
+pub(in crate::play) struct OpenChoice {
+    script: ChoiceScript,
     next: Option<Due>,
-    limits: Limits,
+    limits: OutputLimits,
     detokenizer: Detokenizer,
     output: OutputText,
     produced: usize,
@@ -100,7 +100,7 @@ pub(in crate::play) struct Choice {
 
 /// One step's worth of a choice; used again for the next one.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(in crate::play) struct Step {
+pub(in crate::play) struct ChoiceStep {
     /// New text; may be empty.
     pub(in crate::play) text: String,
     /// New tokens, one that ended the choice included.
@@ -109,10 +109,10 @@ pub(in crate::play) struct Step {
     pub(in crate::play) finish: Option<(&'static str, StopReason)>,
 }
 
-impl Choice {
+impl OpenChoice {
     pub(in crate::play) fn new(
-        mut script: Script,
-        limits: Limits,
+        mut script: ChoiceScript,
+        limits: OutputLimits,
         detokenizer: Detokenizer,
         output: OutputText,
     ) -> Self {
@@ -200,7 +200,8 @@ impl Choice {
     /// Ends the choice with its next step, which adds no text.
     pub(in crate::play) fn abort(&mut self) {
         self.script.ids.truncate(self.produced);
-        self.script.finish = Finish { reason: "abort", stop_reason: StopReason::Unnamed, hides_last_token: false };
+        self.script.finish =
+            ChoiceFinish { reason: "abort", stop_reason: StopReason::Unnamed, hides_last_token: false };
         self.next = None;
     }
 
@@ -210,10 +211,10 @@ impl Choice {
     }
 
     /// The next step, written over another one. After the last one there is nothing to call for.
-    pub(in crate::play) fn step(&mut self, step: &mut Step) {
+    pub(in crate::play) fn step(&mut self, step: &mut ChoiceStep) {
         let tokens = self.next.map_or(0, |next| next.tokens);
         self.next = self.gather();
-        let Step { text, ids, finish } = step;
+        let ChoiceStep { text, ids, finish } = step;
         text.clear();
         ids.clear();
         let mut end = None;
@@ -227,7 +228,7 @@ impl Choice {
             }
         }
         if end.is_none() && (self.next.is_none() || self.produced >= self.script.ids.len()) {
-            end = Some(Finish { hides_last_token: false, ..self.script.finish.clone() });
+            end = Some(ChoiceFinish { hides_last_token: false, ..self.script.finish.clone() });
         }
         let hides_last = end.as_ref().is_some_and(|end| end.hides_last_token);
         *finish = end.map(|end| (end.reason, end.stop_reason));
@@ -256,20 +257,23 @@ impl Choice {
     }
 
     /// Checks whether the last one of so many tokens ends the choice, as the engine looks for it: stop tokens before length.
-    fn end_after(&self, id: u32, count: usize) -> Option<Finish> {
+    fn end_after(&self, id: u32, count: usize) -> Option<ChoiceFinish> {
         let produced = u32::try_from(count).unwrap_or(u32::MAX);
         let is_last = count == self.script.ids.len();
         if is_last && self.script.finish.hides_last_token {
-            return Some(Finish { hides_last_token: !self.limits.shows_stop_token, ..self.script.finish.clone() });
+            return Some(ChoiceFinish {
+                hides_last_token: !self.limits.shows_stop_token,
+                ..self.script.finish.clone()
+            });
         }
         if produced >= self.limits.min_tokens && self.limits.stop_token_ids.binary_search(&id).is_ok() {
             let (stop_reason, hides_last_token) = (StopReason::Token(id), !self.limits.shows_stop_token);
-            return Some(Finish { reason: "stop", stop_reason, hides_last_token });
+            return Some(ChoiceFinish { reason: "stop", stop_reason, hides_last_token });
         }
         if is_last {
             return Some(self.script.finish.clone());
         }
-        (produced >= self.limits.max_tokens).then_some(Finish {
+        (produced >= self.limits.max_tokens).then_some(ChoiceFinish {
             reason: "length",
             stop_reason: StopReason::Unnamed,
             hides_last_token: false,
@@ -301,7 +305,7 @@ mod tests {
     use super::*;
 
     fn repeated<const N: usize>(ids: [u32; N], count: usize) -> Vec<u32> {
-        let mut tokens = Tokens::Repeated { ids: Arc::new(ids), count };
+        let mut tokens = ChoiceTokens::Repeated { ids: Arc::new(ids), count };
         (0..).map_while(|at| tokens.take(at)).collect()
     }
 
@@ -309,6 +313,6 @@ mod tests {
     fn repeated_tokens_stop_at_their_count_or_start_over() {
         assert_eq!(repeated([1, 2, 3], 3), [1, 2, 3]);
         assert_eq!(repeated([1, 2, 3], 7), [1, 2, 3, 1, 2, 3, 1]);
-        assert_eq!(Tokens::Repeated { ids: Arc::new([]), count: 1 }.take(0), None);
+        assert_eq!(ChoiceTokens::Repeated { ids: Arc::new([]), count: 1 }.take(0), None);
     }
 }

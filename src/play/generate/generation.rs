@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     api::{GenerationRequest, Spelling},
-    play::{PlayError, State},
+    play::{PlayError, ServerState},
     text::prompt::Tokenizer,
 };
 
@@ -82,7 +82,7 @@ impl GenerationConfig {
 }
 
 /// The server's defaults where a request sets nothing.
-pub(in crate::play) fn take_defaults(state: &State, request: &mut GenerationRequest) {
+pub(in crate::play) fn take_defaults(state: &ServerState, request: &mut GenerationRequest) {
     if let Some(most) = state.model.sampling.max_tokens {
         request.limit_tokens(most);
     }

@@ -15,10 +15,10 @@ use crate::{
     api::{ApiError, Constraint, GenerationRequest, MaxTokens, StopReason},
     base::cancellation::is_cancelled,
     engine::{
-        guided::{Ended, GuideError, Room, check},
-        synthetic::Key,
+        guided::{DrawLimits, GuideError, TextEnd, check},
+        synthetic::SyntheticKey,
     },
-    play::{State, generate::choice::Finish, request::blocking::check_cancelled},
+    play::{ServerState, generate::choice::ChoiceFinish, request::blocking::check_cancelled},
     text::parsers::ToolFormat,
 };
 
@@ -30,13 +30,13 @@ const LONGEST: Duration = Duration::from_secs(10);
 
 /// Constraints of the texts of an answer.
 #[derive(Debug)]
-pub(in crate::play) struct Rules {
+pub(in crate::play) struct GuidedRules {
     constraint: Constraint,
     /// Microseconds that its texts took so far.
     taken: AtomicU64,
 }
 
-impl Rules {
+impl GuidedRules {
     /// Time that is left for its texts.
     fn time_left(&self) -> Duration {
         LONGEST.saturating_sub(Duration::from_micros(self.taken.load(Relaxed)))
@@ -53,7 +53,10 @@ impl Rules {
 ///
 /// # Errors
 /// 400 for what the engine refuses.
-pub(in crate::play) fn rules(state: &State, request: &GenerationRequest) -> Result<Option<Rules>, ApiError> {
+pub(in crate::play) fn rules(
+    state: &ServerState,
+    request: &GenerationRequest,
+) -> Result<Option<GuidedRules>, ApiError> {
     let formats = state.model.parsers.formats;
     let forced = request.forced_calls.clone().filter(|_| formats.tools == Some(ToolFormat::Hermes));
     let asked = match forced {
@@ -68,17 +71,17 @@ pub(in crate::play) fn rules(state: &State, request: &GenerationRequest) -> Resu
         Err(GuideError::Refused(message)) => return Err(ApiError::bad_request(message)),
         Err(GuideError::Tag(_)) => return Err(request.invalid_tag()),
     }
-    Ok(Some(Rules { constraint, taken: AtomicU64::new(0) }))
+    Ok(Some(GuidedRules { constraint, taken: AtomicU64::new(0) }))
 }
 
 /// Tokens of a text that conforms, and how they finish; `None` where there can be none.
 pub(in crate::play) fn conforming(
-    state: &State,
-    rules: &Rules,
-    key: Key,
+    state: &ServerState,
+    rules: &GuidedRules,
+    key: SyntheticKey,
     least: u32,
     most: MaxTokens,
-) -> Option<(Vec<u32>, Finish)> {
+) -> Option<(Vec<u32>, ChoiceFinish)> {
     if state.model.tokenizer.is_ids_only() {
         return None;
     }
@@ -89,15 +92,15 @@ pub(in crate::play) fn conforming(
     let size = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);
     let _turn = state.work.drawing.turn();
     let begins = Instant::now();
-    let room = Room { least: size(least), most: size(most), until: begins + rules.time_left() };
+    let room = DrawLimits { least: size(least), most: size(most), until: begins + rules.time_left() };
     let made =
         state.model.guide().as_ref().map_err(Clone::clone).and_then(|guide| guide.draw(&rules.constraint, key, room));
     rules.took(begins.elapsed());
     match made {
         Ok(made) => {
-            let reason = if made.ended == Ended::Cut { "length" } else { "stop" };
-            let hides_last_token = made.ended == Ended::WithToken;
-            Some((made.ids, Finish { reason, stop_reason: StopReason::Unnamed, hides_last_token }))
+            let reason = if made.ended == TextEnd::Cut { "length" } else { "stop" };
+            let hides_last_token = made.ended == TextEnd::WithToken;
+            Some((made.ids, ChoiceFinish { reason, stop_reason: StopReason::Unnamed, hides_last_token }))
         }
         // It is for no one.
         Err(_) if is_cancelled() => None,

@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
     api::{
-        Api, Digits, GenerationRequest, LogprobsAsked, Position, Scored, WholeLogprobs, chat_logprobs,
+        Api, CandidateToken, Digits, GenerationRequest, LogprobsAsked, Position, WholeLogprobs, chat_logprobs,
         completion_logprobs, prompt_logprobs as prompt_json,
     },
     play::recorded::logprobs as recorded_logprobs,
@@ -76,9 +76,9 @@ impl Scorer {
     }
 
     /// The token first, then so many of the likeliest by rank, then those that were named.
-    fn scored(&self, id: u32, context: &[u32], key: u64, others: usize, named: &[u32]) -> Vec<Scored> {
-        let place = Place::new(xxh3_64_with_seed(&key.to_le_bytes(), self.seed));
-        let mut scored: Vec<Scored> = Vec::with_capacity(others + named.len() + 1);
+    fn scored(&self, id: u32, context: &[u32], key: u64, others: usize, named: &[u32]) -> Vec<CandidateToken> {
+        let place = RankDistribution::new(xxh3_64_with_seed(&key.to_le_bytes(), self.seed));
+        let mut scored: Vec<CandidateToken> = Vec::with_capacity(others + named.len() + 1);
         let mut put = |id: u32, rank: u32, logprob: f32| {
             // Alternatives are few. Named ids differ, so they can repeat but the first.
             let repeats = match named.is_empty() {
@@ -86,7 +86,7 @@ impl Scorer {
                 false => scored.first().is_some_and(|first| first.id == id),
             };
             if !repeats {
-                scored.push(Scored {
+                scored.push(CandidateToken {
                     id,
                     text: self.tokenizer.token_text(id, context),
                     logprob: f64::from(logprob),
@@ -111,7 +111,7 @@ impl Scorer {
     }
 
     /// The next alternative of a place: an ordinary token other than its own.
-    fn other(&self, place: &Place, draw: &mut u64, own: u32) -> Option<u32> {
+    fn other(&self, place: &RankDistribution, draw: &mut u64, own: u32) -> Option<u32> {
         let ordinary = self.tokenizer.ordinary_ids();
         let count = u64::try_from(ordinary.len()).ok().filter(|count| *count > 1)?;
         // Consecutive draws are far apart and never meet before the vocabulary is used up.
@@ -147,13 +147,13 @@ fn part(steps: u64, of: u64) -> f32 {
 
 /// Distribution of probability over one place: each rank takes the same share of what the ranks before it left.
 #[derive(Debug)]
-struct Place {
+struct RankDistribution {
     hash: u64,
     rank: u32,
     share: f32,
 }
 
-impl Place {
+impl RankDistribution {
     fn new(hash: u64) -> Self {
         // 3 of 4 tokens are the likeliest of their place, 1 of 5 is the second, few are the third or fourth.
         let rank = match hash % 256 {

@@ -7,13 +7,13 @@
 
 use std::sync::Arc;
 
-use crate::play::generate::stop::{Progress, StopStrings};
+use crate::play::generate::stop::{StopProgress, StopStrings};
 
 /// Text that was made and not yet sent.
 #[derive(Debug)]
 pub(in crate::play) struct OutputText {
     stop: Arc<StopStrings>,
-    progress: Progress,
+    progress: StopProgress,
     /// True where a stop string stays in the text.
     keeps_stop: bool,
     min_tokens: usize,
@@ -40,7 +40,7 @@ impl OutputText {
     pub(in crate::play) fn new(stop: Arc<StopStrings>, keeps_stop: bool, min_tokens: u32) -> Self {
         let held_chars = if keeps_stop { 0 } else { stop.longest.saturating_sub(1) };
         let min_tokens = usize::try_from(min_tokens).unwrap_or(usize::MAX);
-        let (progress, text) = (Progress::default(), String::new());
+        let (progress, text) = (StopProgress::default(), String::new());
         Self { stop, progress, keeps_stop, min_tokens, held_chars, text, sent: 0, unsent_chars: 0, tokens: 0 }
     }
 

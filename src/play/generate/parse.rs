@@ -5,11 +5,11 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::{
-    api::{ChatPrompt, GenerationRequest, Message, MessageCall, Prompts, StopReason},
-    play::{generate::choice::Step, metrics::ToolParserCalls},
+    api::{AnswerMessage, ChatPrompt, GenerationInput, GenerationRequest, MessageCall, StopReason},
+    play::{generate::choice::ChoiceStep, metrics::ToolParserCalls},
     text::{
         parsers::{
-            self, CallIds, Content, Delta, Finished, Formats, Function, Parsing, ReasoningFormat, ReasoningMarks,
+            self, CallIds, Delta, DeltaContent, Finished, Formats, Function, Parsing, ReasoningFormat, ReasoningMarks,
             StreamParser, Thinking, ToolChoice, Vocabulary, count_reasoning_tokens, reads_calls, whole,
         },
         prompt::Tokenizer,
@@ -20,7 +20,7 @@ use crate::{
 const TOOL_CALLS: &str = "tool_calls";
 
 /// Why a step was the last one: the API's word, and its details.
-type Finish = (&'static str, StopReason);
+type StepFinish = (&'static str, StopReason);
 
 /// The parsers of a server.
 #[derive(Debug)]
@@ -64,9 +64,9 @@ impl ParsedBy {
             return None;
         }
         let chat = match &request.prompts {
-            Prompts::Completion(_) => return None,
-            Prompts::Chat(chat) => chat,
-            Prompts::Batch(chats) => chats.first()?,
+            GenerationInput::Completion(_) => return None,
+            GenerationInput::Chat(chat) => chat,
+            GenerationInput::Batch(chats) => chats.first()?,
         };
         let parsing = Parsing {
             formats,
@@ -90,7 +90,7 @@ impl ParsedBy {
     }
 
     /// Makes a stop that a called tool is the reason of into one; a function that the request named is none.
-    fn call(&self, finish: &mut Option<Finish>) {
+    fn call(&self, finish: &mut Option<StepFinish>) {
         if let Some((reason, _)) = finish.as_mut().filter(|(reason, _)| *reason == "stop" && !self.is_named()) {
             *reason = TOOL_CALLS;
         }
@@ -122,9 +122,9 @@ impl ParsedBy {
     }
 
     /// The parts of a whole text.
-    pub(in crate::play) fn parts(&self, text: &str) -> parsers::Message {
+    pub(in crate::play) fn parts(&self, text: &str) -> parsers::ParsedMessage {
         let parts = whole(&self.parsing, &self.parsers.vocabulary, text);
-        parsers::Message { reasoning: parts.reasoning.filter(|_| self.sends_reasoning), ..parts }
+        parsers::ParsedMessage { reasoning: parts.reasoning.filter(|_| self.sends_reasoning), ..parts }
     }
 
     /// A stream's delta as the request asks for it; `None` where nothing of it is left.
@@ -132,7 +132,7 @@ impl ParsedBy {
         if self.sends_reasoning {
             return Some(delta);
         }
-        let has_content = matches!(&delta.content, Content::Text(text) if !text.is_empty());
+        let has_content = matches!(&delta.content, DeltaContent::Text(text) if !text.is_empty());
         (has_content || !delta.calls.is_empty()).then_some(Delta { reasoning: None, ..delta })
     }
 
@@ -161,9 +161,9 @@ impl ParsedBy {
     /// The parser of one choice. `seed` makes the ids of its calls.
     pub(in crate::play) fn start(&self, prompt: &[u32], seed: u64) -> SequenceParser {
         let mode = if self.streams {
-            Mode::Stream { stream: Box::new(self.stream(prompt, seed)), has_called: false }
+            ParseMode::Stream { stream: Box::new(self.stream(prompt, seed)), has_called: false }
         } else {
-            Mode::Whole { output: Vec::new(), reasoning: 0, ids: self.ids(seed) }
+            ParseMode::Whole { output: Vec::new(), reasoning: 0, ids: self.ids(seed) }
         };
         SequenceParser { by: self.clone(), mode }
     }
@@ -196,11 +196,11 @@ fn functions(chat: &ChatPrompt) -> Arc<[Function]> {
 #[derive(Debug)]
 pub(in crate::play) struct SequenceParser {
     by: ParsedBy,
-    mode: Mode,
+    mode: ParseMode,
 }
 
 #[derive(Debug)]
-enum Mode {
+enum ParseMode {
     Stream { stream: Box<StreamParser>, has_called: bool },
     Whole { output: Vec<u32>, reasoning: usize, ids: CallIds },
 }
@@ -215,15 +215,15 @@ impl SequenceParser {
     pub(in crate::play) fn reasoning_tokens(&self) -> Option<u32> {
         self.by.parsing.formats.reasoning?;
         let tokens = match &self.mode {
-            Mode::Stream { stream, .. } => stream.reasoning_tokens(),
-            Mode::Whole { reasoning, .. } => *reasoning,
+            ParseMode::Stream { stream, .. } => stream.reasoning_tokens(),
+            ParseMode::Whole { reasoning, .. } => *reasoning,
         };
         Some(u32::try_from(tokens).unwrap_or(u32::MAX))
     }
 
     /// The delta of a step of a stream, where it has one; the step's finish reason is made the API's.
-    pub(in crate::play) fn event(&mut self, step: &mut Step) -> Option<Delta> {
-        let Mode::Stream { stream, has_called } = &mut self.mode else { return None };
+    pub(in crate::play) fn event(&mut self, step: &mut ChoiceStep) -> Option<Delta> {
+        let ParseMode::Stream { stream, has_called } = &mut self.mode else { return None };
         let finished = if step.finish.is_some() { Finished::Yes } else { Finished::No };
         let mut delta = stream.push(&step.text, &step.ids, finished);
         stream.found_calls().into_iter().for_each(|found| self.by.count(found));
@@ -240,14 +240,14 @@ impl SequenceParser {
 
     /// Keeps the tokens of a step of a whole answer.
     pub(in crate::play) fn keep(&mut self, ids: &[u32]) {
-        if let Mode::Whole { output, .. } = &mut self.mode {
+        if let ParseMode::Whole { output, .. } = &mut self.mode {
             output.extend_from_slice(ids);
         }
     }
 
     /// The parts of a whole answer's text; its finish reason is made the API's.
-    pub(in crate::play) fn message(&mut self, text: &str, finish: &mut Option<Finish>) -> Option<Message> {
-        let Mode::Whole { output, reasoning, ids } = &mut self.mode else { return None };
+    pub(in crate::play) fn message(&mut self, text: &str, finish: &mut Option<StepFinish>) -> Option<AnswerMessage> {
+        let ParseMode::Whole { output, reasoning, ids } = &mut self.mode else { return None };
         let (parsing, vocabulary) = (&self.by.parsing, &self.by.parsers.vocabulary);
         *reasoning = count_reasoning_tokens(parsing, vocabulary, output);
         let parts = whole(parsing, vocabulary, text);
@@ -263,8 +263,9 @@ impl SequenceParser {
             ToolChoice::Auto | ToolChoice::Named(_) | ToolChoice::None => {}
         }
         let most = if self.by.only_first { 1 } else { usize::MAX };
-        let call = |call: parsers::Call| MessageCall { id: ids.make(), name: call.name, arguments: call.arguments };
-        Some(Message {
+        let call =
+            |call: parsers::ParsedCall| MessageCall { id: ids.make(), name: call.name, arguments: call.arguments };
+        Some(AnswerMessage {
             content: parts.content,
             reasoning: parts.reasoning.filter(|_| self.by.sends_reasoning),
             calls: parts.calls.into_iter().take(most).map(call).collect(),

@@ -14,14 +14,14 @@ const NONE: u32 = u32::MAX;
 pub(in crate::play) struct StopStrings {
     strings: Vec<Arc<str>>,
     /// The first one is the root.
-    nodes: Vec<Node>,
+    nodes: Vec<StopNode>,
     /// Characters of the longest string.
     pub(in crate::play) longest: usize,
 }
 
 /// A prefix of some strings.
 #[derive(Debug, Clone)]
-struct Node {
+struct StopNode {
     /// The last byte of the prefix.
     byte: u8,
     /// The prefixes that are one byte longer are a list.
@@ -33,7 +33,7 @@ struct Node {
     ends: u32,
 }
 
-impl Node {
+impl StopNode {
     fn of(byte: u8) -> Self {
         Self { byte, first_child: NONE, next_sibling: NONE, suffix: 0, ends: NONE }
     }
@@ -41,14 +41,14 @@ impl Node {
 
 /// How much of a stop string the text ends with.
 #[derive(Debug, Clone, Copy, Default)]
-pub(in crate::play) struct Progress(u32);
+pub(in crate::play) struct StopProgress(u32);
 
 impl StopStrings {
     /// The automaton of some strings; empty ones are never found.
     pub(in crate::play) fn new(strings: &[String]) -> Self {
         let longest = strings.iter().map(|string| string.chars().count()).max().unwrap_or(0);
         let strings: Vec<Arc<str>> = strings.iter().map(|string| string.as_str().into()).collect();
-        let mut made = Self { strings, nodes: vec![Node::of(0)], longest };
+        let mut made = Self { strings, nodes: vec![StopNode::of(0)], longest };
         for at in 0..made.strings.len() {
             made.add(at);
         }
@@ -61,17 +61,17 @@ impl StopStrings {
     }
 
     /// Takes the next byte of the text, and gives the stop string that it completes: the one that was listed first.
-    pub(in crate::play) fn next(&self, progress: &mut Progress, byte: u8) -> Option<&Arc<str>> {
+    pub(in crate::play) fn next(&self, progress: &mut StopProgress, byte: u8) -> Option<&Arc<str>> {
         progress.0 = self.step(progress.0, byte);
         let ends = self.node(progress.0)?.ends;
         self.strings.get(usize::try_from(ends).ok()?)
     }
 
-    fn node(&self, at: u32) -> Option<&Node> {
+    fn node(&self, at: u32) -> Option<&StopNode> {
         self.nodes.get(usize::try_from(at).ok()?)
     }
 
-    fn node_mut(&mut self, at: u32) -> Option<&mut Node> {
+    fn node_mut(&mut self, at: u32) -> Option<&mut StopNode> {
         self.nodes.get_mut(usize::try_from(at).ok()?)
     }
 
@@ -115,7 +115,7 @@ impl StopStrings {
 
     fn put_child(&mut self, at: u32, byte: u8) -> u32 {
         let made = u32::try_from(self.nodes.len()).unwrap_or(NONE);
-        let mut node = Node::of(byte);
+        let mut node = StopNode::of(byte);
         if let Some(parent) = self.node_mut(at) {
             node.next_sibling = std::mem::replace(&mut parent.first_child, made);
         }
@@ -127,8 +127,8 @@ impl StopStrings {
     fn link(&mut self) {
         let mut open = VecDeque::from([0]);
         while let Some(at) = open.pop_front() {
-            let Some(Node { suffix, first_child: mut child, .. }) = self.node(at).cloned() else { continue };
-            while let Some(Node { byte, next_sibling, .. }) = self.node(child).cloned() {
+            let Some(StopNode { suffix, first_child: mut child, .. }) = self.node(at).cloned() else { continue };
+            while let Some(StopNode { byte, next_sibling, .. }) = self.node(child).cloned() {
                 let link = if at == 0 { 0 } else { self.step(suffix, byte) };
                 let inherited = self.node(link).map_or(NONE, |node| node.ends);
                 if let Some(node) = self.node_mut(child) {
@@ -149,7 +149,7 @@ mod tests {
     fn found(strings: &[&str], text: &str) -> Vec<(usize, String)> {
         let strings: Vec<String> = strings.iter().map(|string| (*string).to_owned()).collect();
         let stop = StopStrings::new(&strings);
-        let mut progress = Progress::default();
+        let mut progress = StopProgress::default();
         let ends = text.bytes().enumerate().map(|(at, byte)| (at + 1, stop.next(&mut progress, byte)));
         ends.filter_map(|(end, found)| Some((end, found?.to_string()))).collect()
     }
@@ -184,6 +184,6 @@ mod tests {
         let nested: Vec<String> = (1..200).map(|length| "a".repeat(length)).chain(["a".repeat(100_000)]).collect();
         let stop = StopStrings::new(&nested);
         assert_eq!(stop.nodes.len(), 100_001, "what strings share is there once");
-        assert!(size_of::<Node>() <= 20, "{}", size_of::<Node>());
+        assert!(size_of::<StopNode>() <= 20, "{}", size_of::<StopNode>());
     }
 }

@@ -11,12 +11,12 @@ use crate::{
     api::{MaxTokens, StopReason},
     engine::{
         OutputTokens,
-        synthetic::{Key, MadeUpText, RandomTokens, Reasoning},
+        synthetic::{MadeUpText, RandomTokens, SyntheticKey, SyntheticReasoning},
     },
     play::{
-        State,
+        ServerState,
         generate::{
-            choice::{Finish, Script, Tokens},
+            choice::{ChoiceFinish, ChoiceScript, ChoiceTokens},
             guided,
         },
         load::config::{DEFAULT_RANDOM_TOKENS, Synthetic},
@@ -48,17 +48,17 @@ impl Default for SyntheticOptions {
 }
 
 /// Tokens that no engine made: due one by one at a fixed or the trace's pace, or all at once.
-pub(in crate::play) fn made_up(state: &State, wanted: &PromptQuery<'_>) -> PromptScripts {
+pub(in crate::play) fn made_up(state: &ServerState, wanted: &PromptQuery<'_>) -> PromptScripts {
     let synthetic = state.synthetic();
     let request = request_key(wanted, sample(state, wanted));
     let script = |choice: usize| {
-        let key = Key { seed: state.config.seed, request, choice: u32::try_from(choice).unwrap_or(u32::MAX) };
+        let key = SyntheticKey { seed: state.config.seed, request, choice: u32::try_from(choice).unwrap_or(u32::MAX) };
         let (ids, finish) = match synthetic {
             Synthetic::Random => random(state, wanted, key),
             Synthetic::Echo => echo(wanted),
         };
         let schedule = Schedule::uniform(u32::try_from(ids.len()).ok(), state.made_up_pacing());
-        Script { ids, schedule, finish, logprobs: None }
+        ChoiceScript { ids, schedule, finish, logprobs: None }
     };
     let by = match synthetic {
         Synthetic::Random => "random",
@@ -69,10 +69,15 @@ pub(in crate::play) fn made_up(state: &State, wanted: &PromptQuery<'_>) -> Promp
 }
 
 /// Random tokens in the place of recorded ones that are not known; the same whenever the record is served for a prompt.
-pub(in crate::play) fn in_place_of(state: &State, wanted: &PromptQuery<'_>, choice: usize, count: usize) -> Tokens {
+pub(in crate::play) fn in_place_of(
+    state: &ServerState,
+    wanted: &PromptQuery<'_>,
+    choice: usize,
+    count: usize,
+) -> ChoiceTokens {
     let choice = u32::try_from(choice).unwrap_or(u32::MAX);
-    let key = Key { seed: state.config.seed, request: request_key(wanted, 0), choice };
-    Tokens::MadeUp(MadeUpText::new(RandomTokens::new(key, state.model.tokenizer.words()), None, count))
+    let key = SyntheticKey { seed: state.config.seed, request: request_key(wanted, 0), choice };
+    ChoiceTokens::MadeUp(MadeUpText::new(RandomTokens::new(key, state.model.tokenizer.words()), None, count))
 }
 
 /// The same server seed, request seed, prompt, sample and choice give the same tokens, whatever else the server does. A
@@ -90,7 +95,7 @@ fn request_key(wanted: &PromptQuery<'_>, sample: u32) -> u64 {
 }
 
 /// Which of a prompt's answers it is: another one each time, where the request samples and has no seed.
-fn sample(state: &State, wanted: &PromptQuery<'_>) -> u32 {
+fn sample(state: &ServerState, wanted: &PromptQuery<'_>) -> u32 {
     if wanted.is_greedy || wanted.seed.is_some() {
         return 0;
     }
@@ -105,9 +110,9 @@ fn sample(state: &State, wanted: &PromptQuery<'_>) -> u32 {
 }
 
 /// Text that conforms to the request's rules, or words.
-fn random(state: &State, wanted: &PromptQuery<'_>, key: Key) -> (Tokens, Finish) {
-    let marks = Marks::of(state, wanted);
-    let around = marks.as_ref().map_or(0, Marks::len);
+fn random(state: &ServerState, wanted: &PromptQuery<'_>, key: SyntheticKey) -> (ChoiceTokens, ChoiceFinish) {
+    let marks = ReasoningTokens::of(state, wanted);
+    let around = marks.as_ref().map_or(0, ReasoningTokens::len);
     let (least, most) = (wanted.min_tokens.saturating_sub(around), wanted.max_tokens.less(around));
     let conforming = wanted.rules.and_then(|rules| guided::conforming(state, rules, key, least, most));
     let words = RandomTokens::new(key, state.model.tokenizer.words());
@@ -120,16 +125,16 @@ fn random(state: &State, wanted: &PromptQuery<'_>, key: Key) -> (Tokens, Finish)
             Some(marks) => marks.around(thought).before(words, ids),
             None => ids,
         };
-        return (Tokens::Known(known), finish);
+        return (ChoiceTokens::Known(known), finish);
     }
     let (count, reason) = length(state, wanted, key);
     let thought = marks.and_then(|marks| marks.within(count, state.config.synthetic.reasoning_share));
     let text = MadeUpText::new(words, thought, count);
-    (Tokens::MadeUp(text), Finish { reason, stop_reason: StopReason::Unnamed, hides_last_token: false })
+    (ChoiceTokens::MadeUp(text), ChoiceFinish { reason, stop_reason: StopReason::Unnamed, hides_last_token: false })
 }
 
 /// Chooses the length of a random answer and the reason of its end: by itself, or at its limit.
-fn length(state: &State, wanted: &PromptQuery<'_>, key: Key) -> (usize, &'static str) {
+fn length(state: &ServerState, wanted: &PromptQuery<'_>, key: SyntheticKey) -> (usize, &'static str) {
     let options = &state.config.synthetic;
     let (limit, is_asked) = match wanted.max_tokens {
         MaxTokens::Asked(most) => (most, true),
@@ -156,16 +161,16 @@ fn length(state: &State, wanted: &PromptQuery<'_>, key: Key) -> (usize, &'static
 }
 
 /// Tokens around the reasoning of an answer.
-struct Marks {
+struct ReasoningTokens {
     open: Vec<u32>,
     close: Vec<u32>,
     may_reason: bool,
     budget: usize,
 }
 
-impl Marks {
+impl ReasoningTokens {
     /// The marks of an answer that is parsed.
-    fn of(state: &State, wanted: &PromptQuery<'_>) -> Option<Self> {
+    fn of(state: &ServerState, wanted: &PromptQuery<'_>) -> Option<Self> {
         let marks = wanted.parsed?.reasoning_marks(wanted.prompt)?;
         let ids = |text: &str| match state.model.tokenizer.token_id(text) {
             Some(id) => vec![id],
@@ -180,34 +185,34 @@ impl Marks {
     }
 
     /// Reasoning of so many tokens, where there may be so much.
-    fn around(self, tokens: usize) -> Reasoning {
+    fn around(self, tokens: usize) -> SyntheticReasoning {
         let tokens = if self.may_reason { tokens.min(self.budget) } else { 0 };
-        Reasoning { open: self.open, tokens, close: self.close }
+        SyntheticReasoning { open: self.open, tokens, close: self.close }
     }
 
     /// Reasoning in an answer of so many tokens, one of which at least is left for what follows; `None` where there is no
     /// room, or where all of it is reasoning.
-    fn within(self, count: usize, share: f64) -> Option<Reasoning> {
+    fn within(self, count: usize, share: f64) -> Option<SyntheticReasoning> {
         let around = self.open.len() + self.close.len();
         let free = count.checked_sub(around + 1)?;
         if share >= 1.0 && self.may_reason && self.budget >= count {
             let (open, tokens) = (self.open, usize::MAX);
-            return Some(Reasoning { open, tokens, close: Vec::new() });
+            return Some(SyntheticReasoning { open, tokens, close: Vec::new() });
         }
         Some(self.around(part(free + 1, share).min(free)))
     }
 }
 
 /// The prompt's tokens once; with `ignore_eos`, again and again until `max_tokens`.
-fn echo(wanted: &PromptQuery<'_>) -> (Tokens, Finish) {
+fn echo(wanted: &PromptQuery<'_>) -> (ChoiceTokens, ChoiceFinish) {
     let (MaxTokens::Asked(most) | MaxTokens::Left(most)) = wanted.max_tokens;
     let is_bounded = matches!(wanted.max_tokens, MaxTokens::Asked(_));
     let repeats = wanted.ignore_eos && is_bounded;
     let count = if repeats { size(most) } else { wanted.echo.len().min(size(most)) };
     let count = if wanted.echo.is_empty() { 0 } else { count };
     let reason = if !repeats && wanted.echo.len() <= size(most) { "stop" } else { "length" };
-    let ids = Tokens::Repeated { ids: Arc::clone(wanted.echo), count };
-    (ids, Finish { reason, stop_reason: StopReason::Unnamed, hides_last_token: false })
+    let ids = ChoiceTokens::Repeated { ids: Arc::clone(wanted.echo), count };
+    (ids, ChoiceFinish { reason, stop_reason: StopReason::Unnamed, hides_last_token: false })
 }
 
 fn size(count: u32) -> usize {

@@ -20,7 +20,7 @@ use crate::{
     },
     engine::kv_cache::LoraRequest,
     play::{
-        PlayError, State,
+        PlayError, ServerState,
         http::untyped,
         load::model::Model,
         request::extract::{ErrorResponse, JsonBody},
@@ -56,12 +56,12 @@ pub(in crate::play) struct Adapters {
     is_enabled: bool,
     /// Whether clients may load and unload some.
     is_open: bool,
-    state: RwLock<Loaded>,
+    state: RwLock<LoadedAdapters>,
 }
 
 /// Those that are loaded, in the order of their loading, and how many ids were given out.
 #[derive(Debug, Default)]
-struct Loaded {
+struct LoadedAdapters {
     adapters: Vec<Adapter>,
     ids: u32,
 }
@@ -86,7 +86,7 @@ pub(in crate::play) struct RequestedModel<'a> {
 
 impl<'a> RequestedModel<'a> {
     /// The model of this name. An adapter without records has those of its model.
-    pub(in crate::play) fn of(state: &'a State, name: Option<&'a str>) -> Self {
+    pub(in crate::play) fn of(state: &'a ServerState, name: Option<&'a str>) -> Self {
         let adapter = name.and_then(|name| state.adapters.find(name));
         let model = &state.model;
         let recorded = match &adapter {
@@ -101,12 +101,12 @@ impl<'a> RequestedModel<'a> {
     }
 
     /// The name that answers show.
-    pub(in crate::play) fn shown(&self, state: &'a State) -> &'a str {
+    pub(in crate::play) fn shown(&self, state: &'a ServerState) -> &'a str {
         self.name.filter(|_| self.adapter.is_some()).unwrap_or_else(|| state.asked_model(self.name))
     }
 }
 
-impl Loaded {
+impl LoadedAdapters {
     fn next_id(&mut self) -> u32 {
         self.ids = self.ids.saturating_add(1);
         self.ids
@@ -153,7 +153,7 @@ impl Adapters {
             return Ok(());
         }
         if self.is_open {
-            self.change(Loaded::next_id);
+            self.change(LoadedAdapters::next_id);
         }
         Err(ApiError::unknown_model(name, models))
     }
@@ -211,11 +211,11 @@ impl Adapters {
         })
     }
 
-    fn loaded(&self) -> RwLockReadGuard<'_, Loaded> {
+    fn loaded(&self) -> RwLockReadGuard<'_, LoadedAdapters> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut Loaded) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut LoadedAdapters) -> T) -> T {
         change(&mut self.state.write().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -228,7 +228,7 @@ fn not_enabled() -> ApiError {
     )
 }
 
-impl State {
+impl ServerState {
     /// Checks the name of a model in a request: of the model or of an adapter. One without a name is right.
     ///
     /// # Errors
@@ -247,7 +247,7 @@ impl State {
 /// # Errors
 /// A body that does not fit, a name that is taken, and a server without adapters.
 pub(in crate::play) async fn load(
-    extract::State(state): extract::State<Arc<State>>,
+    extract::State(state): extract::State<Arc<ServerState>>,
     JsonBody { bytes, .. }: JsonBody,
 ) -> Result<Response, ErrorResponse> {
     let request = LoadAdapter::parse(&bytes)?;
@@ -259,7 +259,7 @@ pub(in crate::play) async fn load(
 /// # Errors
 /// A body that does not fit, and 404 for a name that is no adapter's.
 pub(in crate::play) async fn unload(
-    extract::State(state): extract::State<Arc<State>>,
+    extract::State(state): extract::State<Arc<ServerState>>,
     JsonBody { bytes, .. }: JsonBody,
 ) -> Result<Response, ErrorResponse> {
     Ok(done(state.adapters.unload(UnloadAdapter::parse(&bytes)?)?))

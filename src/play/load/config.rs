@@ -17,7 +17,7 @@ use crate::{
     },
     recording::{
         redaction,
-        trace::{Progress, Trace},
+        trace::{LoadProgress, Trace},
     },
     replay::{
         account::Admin,
@@ -70,7 +70,7 @@ pub struct Config {
     /// Detail of a miss.
     pub miss_detail: MissDetail,
     /// Patterns of secrets, which are not shown of requests without a record.
-    pub secrets: redaction::Rules,
+    pub secrets: redaction::RedactionRules,
     /// When the tokens are due that a request without a record gets.
     pub unmatched_pace: UnmatchedPace,
     /// Options of random answers.
@@ -137,7 +137,7 @@ pub struct Config {
     /// True where questions about the account are answered, `/vcr/…`.
     pub admin: Admin,
     /// Progress of the load of a trace file.
-    pub progress: Arc<Progress>,
+    pub progress: Arc<LoadProgress>,
 }
 
 /// Where the recorded streams come from.
@@ -219,7 +219,7 @@ impl Default for Config {
             unmatched: Unmatched::default(),
             miss_status: 422,
             miss_detail: MissDetail::default(),
-            secrets: redaction::Rules::default(),
+            secrets: redaction::RedactionRules::default(),
             unmatched_pace: UnmatchedPace::default(),
             synthetic: SyntheticOptions::default(),
             tokenizer: TokenizerSource::BuiltIn,

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::{
-    play::{Source, State},
+    play::{ServerState, Source},
     replay::matching::MatchBy,
 };
 
@@ -12,7 +12,7 @@ const BUILT_IN: &str = "Explain in two or three sentences why the sky is blue.";
 
 /// A request that people can try.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Example {
+pub struct ExampleRequest {
     /// Where it goes.
     pub path: String,
     /// The request id that names its record, where its prompt does not.
@@ -21,9 +21,9 @@ pub struct Example {
     pub body: Value,
 }
 
-impl Example {
+impl ExampleRequest {
     /// A request that was recorded; else one that names a record by its number; any where tokens are made up.
-    pub(in crate::play) fn of(state: &State) -> Option<Self> {
+    pub(in crate::play) fn of(state: &ServerState) -> Option<Self> {
         if let Some(cassette_player) = &state.config.cassette_player {
             return cassette_player.example().map(|(path, body)| Self { path, request_id: None, body });
         }
@@ -54,7 +54,7 @@ impl Example {
     }
 }
 
-fn chat(content: &str) -> Example {
+fn chat(content: &str) -> ExampleRequest {
     let body = json!({"messages": [{"role": "user", "content": content}], "stream": true});
-    Example { path: "/v1/chat/completions".to_owned(), request_id: None, body }
+    ExampleRequest { path: "/v1/chat/completions".to_owned(), request_id: None, body }
 }

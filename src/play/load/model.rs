@@ -13,7 +13,7 @@ use crate::{
     play::{
         Config, PlayError,
         generate::{generation::SamplingDefaults, parse::Parsers},
-        load::Loaded,
+        load::LoadedSources,
         request::info,
     },
     text::prompt::{ChatTemplate, PromptError, SpecialTokens, Tokenizer},
@@ -49,8 +49,8 @@ impl Model {
     ///
     /// # Errors
     /// A chat template or a configuration of generation that cannot be read.
-    pub(in crate::play) fn new(config: &Config, loaded: Loaded) -> Result<Self, PlayError> {
-        let Loaded { replay, tokenizer, model, recorded_models, max_model_len } = loaded;
+    pub(in crate::play) fn new(config: &Config, loaded: LoadedSources) -> Result<Self, PlayError> {
+        let LoadedSources { replay, tokenizer, model, recorded_models, max_model_len } = loaded;
         let root = config.answers.model.clone().unwrap_or(model);
         let is_adapter =
             |name: &String| config.lora.iter().flat_map(|lora| &lora.lora_modules).any(|adapter| adapter.name == *name);

@@ -7,7 +7,7 @@ mod stdio;
 mod streams;
 mod upstreams;
 
-pub(super) use self::servers::McpServers;
+pub(super) use self::servers::RecordedMcpServers;
 pub use self::{
     servers::{McpAccess, McpService},
     stdio::{McpEnd, play_stdio},

@@ -1,5 +1,5 @@
 //! MCP servers over streamable HTTP, at `/mcp/NAME`: requests in, responses and streams of events out. What is in them is decided by
-//! [`Endpoint`](crate::replay::mcp::Endpoint).
+//! [`McpEndpoint`](crate::replay::mcp::Endpoint).
 
 use std::{collections::VecDeque, ops::ControlFlow, sync::Arc, time::Duration};
 
@@ -31,7 +31,7 @@ use crate::{
             origin,
             stdio::{MOST_PAUSES, PAUSE},
             streams::{Incoming, Streams, event},
-            upstreams::{Outgoing, Upstreams},
+            upstreams::{RealRequest, RealServers},
         },
         middleware::Replay,
         request::{
@@ -43,7 +43,10 @@ use crate::{
     recording::cassette::CassetteError,
     replay::{
         account::http::{plain, put},
-        mcp::{Answered, Endpoint, Forward, HttpSender, McpHeaders, PARAMETER, Reply, Servers, SessionKey},
+        mcp::{
+            EndpointAnswer, EndpointReply, HttpSender, McpEndpoint, McpForward, McpHeaders, PARAMETER, Servers,
+            SessionKey,
+        },
         mcp_traffic::{McpRecorded, SESSION},
         player::CassettePlayer,
     },
@@ -62,7 +65,7 @@ pub struct McpService {
     /// The open streams.
     streams: Arc<Streams>,
     /// The real servers, where requests may go there.
-    upstreams: Option<Arc<Upstreams>>,
+    upstreams: Option<Arc<RealServers>>,
     access: McpAccess,
 }
 
@@ -83,7 +86,7 @@ impl McpService {
     /// # Errors
     /// When the recorder of what goes to the real servers cannot be started.
     pub fn start(player: &Arc<CassettePlayer>, access: McpAccess) -> Result<Self, CassetteError> {
-        let upstreams = Upstreams::start(player)?.map(Arc::new);
+        let upstreams = RealServers::start(player)?.map(Arc::new);
         Ok(Self { player: Arc::clone(player), streams: Arc::default(), upstreams, access })
     }
 
@@ -115,9 +118,9 @@ impl McpService {
 
 /// The same, before the models.
 #[derive(Debug, Clone)]
-pub(in crate::play) struct McpServers(pub(in crate::play) Arc<McpService>);
+pub(in crate::play) struct RecordedMcpServers(pub(in crate::play) Arc<McpService>);
 
-impl Replay for McpServers {
+impl Replay for RecordedMcpServers {
     fn takes(&self, request: &Request) -> bool {
         request.uri().path().starts_with(ROOT)
     }
@@ -129,7 +132,7 @@ impl Replay for McpServers {
 
 #[derive(Debug)]
 struct Target {
-    endpoint: Arc<Endpoint>,
+    endpoint: Arc<McpEndpoint>,
     name: String,
     session: String,
     head: McpHeaders,
@@ -138,12 +141,12 @@ struct Target {
 #[derive(Debug)]
 enum Ready {
     Whole { status: u16, body: Option<(String, MemoryReservation)>, session: Option<String> },
-    Events { frames: Vec<Bytes>, ending: Ending, session: Option<String>, memory: MemoryReservation },
-    Forward(Box<Forward>),
+    Events { frames: Vec<Bytes>, ending: StreamEnding, session: Option<String>, memory: MemoryReservation },
+    Forward(Box<McpForward>),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ending {
+enum StreamEnding {
     /// After what is there.
     Now,
     /// When the session says so.
@@ -189,14 +192,14 @@ impl McpService {
 
 impl McpService {
     /// The real servers, where all messages to the one of this name go there.
-    fn upstreams(&self, name: &str) -> Option<&Arc<Upstreams>> {
+    fn upstreams(&self, name: &str) -> Option<&Arc<RealServers>> {
         self.upstreams.as_ref().filter(|upstreams| upstreams.passes_all(name))
     }
 
     async fn method(&self, target: Target, parts: &Parts, body: Body) -> Result<Response, ApiError> {
         if let Some(upstreams) = self.upstreams(&target.name) {
             let body = read_body(body, self.access.body_limit).await?;
-            let outgoing = Outgoing { server: &target.name, session: &target.session, parts, body };
+            let outgoing = RealRequest { server: &target.name, session: &target.session, parts, body };
             return Ok(Box::pin(upstreams.pass(&outgoing)).await);
         }
         Ok(match parts.method {
@@ -225,7 +228,8 @@ impl McpService {
         let (ready, place, deadline) = off_the_loop(weight, move || {
             let Target { endpoint, session, head, .. } = &*of_work;
             let sender = HttpSender { session, fresh: &fresh, stream, now: streams.now() };
-            let Answered { reply, deliveries, place, deadline, journal, served } = endpoint.post(head, &body, &sender);
+            let EndpointAnswer { reply, deliveries, place, deadline, journal, served } =
+                endpoint.post(head, &body, &sender);
             streams.deliver(deliveries);
             player.note_mcp(session, journal);
             player.copy_mcp(served.into_iter().filter_map(|at| endpoint.record(at)));
@@ -239,7 +243,7 @@ impl McpService {
             Ready::Whole { status, body, session } => whole(&target, status, body, session),
             Ready::Forward(forward) => {
                 let Target { name: server, session, .. } = &*target;
-                let outgoing = Outgoing { server, session, parts, body: message };
+                let outgoing = RealRequest { server, session, parts, body: message };
                 match &self.upstreams {
                     Some(upstreams) => Box::pin(upstreams.forward(&outgoing, &forward, place.as_ref())).await,
                     None => not_allowed(&target),
@@ -247,8 +251,8 @@ impl McpService {
             }
             Ready::Events { frames, ending, session, memory } => {
                 let closing = place.map(|place| Closing { target, place, stream });
-                let incoming = (ending == Ending::Later).then_some(incoming);
-                let is_broken = ending == Ending::Broken;
+                let incoming = (ending == StreamEnding::Later).then_some(incoming);
+                let is_broken = ending == StreamEnding::Broken;
                 events(
                     Flow { frames: frames.into(), incoming, is_broken, sent: 0, _closing: closing, _memory: memory },
                     session,
@@ -287,19 +291,19 @@ impl McpService {
 ///
 /// # Errors
 /// 503 where other responses took the memory that there is.
-fn ready(reply: Reply) -> Result<Ready, ApiError> {
+fn ready(reply: EndpointReply) -> Result<Ready, ApiError> {
     let mut memory = MemoryReservation::default();
     let (messages, ending, session) = match reply {
-        Reply::Whole { status, body, session } => {
+        EndpointReply::Whole { status, body, session } => {
             let body = body.map(|body| body.to_string());
             memory.try_reserve(body.as_ref().map_or(0, String::len))?;
             return Ok(Ready::Whole { status, body: body.map(|body| (body, memory)), session });
         }
-        Reply::Events { messages, is_open, session } => {
-            (messages, if is_open { Ending::Later } else { Ending::Now }, session)
+        EndpointReply::Events { messages, is_open, session } => {
+            (messages, if is_open { StreamEnding::Later } else { StreamEnding::Now }, session)
         }
-        Reply::Ended(messages) => (messages, Ending::Broken, None),
-        Reply::Forward(forward) => return Ok(Ready::Forward(forward)),
+        EndpointReply::Ended(messages) => (messages, StreamEnding::Broken, None),
+        EndpointReply::Forward(forward) => return Ok(Ready::Forward(forward)),
     };
     let mut frames = Vec::with_capacity(messages.len());
     for message in messages {
@@ -367,12 +371,12 @@ fn events(flow: Flow, session: Option<String>) -> Response {
 }
 
 /// The response to a request that opens no stream.
-fn whole_reply(target: &Target, reply: Reply) -> Response {
+fn whole_reply(target: &Target, reply: EndpointReply) -> Response {
     match reply {
-        Reply::Whole { status, body, .. } => {
+        EndpointReply::Whole { status, body, .. } => {
             whole(target, status, body.map(|body| (body.to_string(), MemoryReservation::default())), None)
         }
-        Reply::Events { .. } | Reply::Ended(_) | Reply::Forward(_) => not_allowed(target),
+        EndpointReply::Events { .. } | EndpointReply::Ended(_) | EndpointReply::Forward(_) => not_allowed(target),
     }
 }
 

@@ -7,7 +7,7 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-use crate::replay::mcp::{Lines, MOST_BYTES, ReadLine, Session, Step};
+use crate::replay::mcp::{LineSplitter, MOST_BYTES, McpSession, ReadLine, SessionStep};
 
 /// Bytes that are read at once.
 const AT_ONCE: usize = 64 << 10;
@@ -35,12 +35,12 @@ pub enum McpEnd {
 /// # Errors
 /// When the client's messages cannot be read. One that does not take answers any more has closed the connection.
 pub async fn play_stdio(
-    session: &mut Session,
+    session: &mut McpSession,
     mut input: impl AsyncRead + Unpin,
     mut output: impl AsyncWrite + Unpin,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<McpEnd> {
-    let (began, mut lines, mut buffer) = (Instant::now(), Lines::new(MOST_BYTES), vec![0; AT_ONCE]);
+    let (began, mut lines, mut buffer) = (Instant::now(), LineSplitter::new(MOST_BYTES), vec![0; AT_ONCE]);
     tokio::pin!(shutdown);
     loop {
         let deadline = began + session.next_deadline().unwrap_or(NEVER);
@@ -67,7 +67,7 @@ pub async fn play_stdio(
 
 /// Answers lines one by one; gives the end, where it came to one.
 async fn answer(
-    session: &mut Session,
+    session: &mut McpSession,
     read_lines: Vec<ReadLine>,
     now: Duration,
     output: &mut (impl AsyncWrite + Unpin),
@@ -84,13 +84,13 @@ async fn answer(
     None
 }
 
-async fn send(steps: Vec<Step>, output: &mut (impl AsyncWrite + Unpin)) -> Option<McpEnd> {
+async fn send(steps: Vec<SessionStep>, output: &mut (impl AsyncWrite + Unpin)) -> Option<McpEnd> {
     for (at, step) in (0_u64..).zip(steps) {
         let sent = match step {
-            Step::Send(sent) => sent,
+            SessionStep::Send(sent) => sent,
             // Nothing is forwarded over stdio.
-            Step::Done(_) | Step::Forward(_) => continue,
-            Step::End => return Some(McpEnd::AsRecorded),
+            SessionStep::Done(_) | SessionStep::Forward(_) => continue,
+            SessionStep::End => return Some(McpEnd::AsRecorded),
         };
         if (1..MOST_PAUSES).contains(&at) {
             sleep(PAUSE).await;

@@ -18,7 +18,7 @@ use tokio::{
     time::Instant,
 };
 
-use crate::replay::mcp::Delivery;
+use crate::replay::mcp::StreamMessage;
 
 /// Bytes that wait on one stream, beside a message that is larger than that.
 const MOST_WAITING: usize = 8 << 20;
@@ -94,11 +94,11 @@ impl Streams {
     }
 
     /// Sends messages to streams and ends streams; what is for a stream that is closed is gone.
-    pub(super) fn deliver(&self, deliveries: Vec<Delivery>) {
+    pub(super) fn deliver(&self, deliveries: Vec<StreamMessage>) {
         for delivery in deliveries {
             match delivery {
-                Delivery::Message(stream, message) => self.send(stream, event(&message)),
-                Delivery::End(stream) => self.close(stream),
+                StreamMessage::Message(stream, message) => self.send(stream, event(&message)),
+                StreamMessage::End(stream) => self.close(stream),
             }
         }
     }
@@ -143,7 +143,7 @@ mod tests {
         let mut unread = streams.open();
         let message = json!("x".repeat(1 << 20));
         for _ in 0..1000 {
-            streams.deliver(vec![Delivery::Message(unread.number(), message.clone())]);
+            streams.deliver(vec![StreamMessage::Message(unread.number(), message.clone())]);
         }
         let mut bytes = 0;
         while let Some(frame) = unread.next().await {
@@ -158,7 +158,11 @@ mod tests {
         let mut stream = streams.open();
         let message = json!("x".repeat(MOST_WAITING));
         let number = stream.number();
-        streams.deliver(vec![Delivery::Message(number, message), Delivery::End(number), Delivery::End(number)]);
+        streams.deliver(vec![
+            StreamMessage::Message(number, message),
+            StreamMessage::End(number),
+            StreamMessage::End(number),
+        ]);
         assert!(stream.next().await.is_some_and(|frame| frame.len() > MOST_WAITING));
         assert_eq!(stream.next().await, None);
         let mut other = streams.open();

@@ -26,8 +26,8 @@ use crate::{
     net::server::{ResponseBody, receive_whole},
     net::upstream::{BodyObserver, NamedEndpoint, NamedUpstream, Observed, UpstreamError, remove},
     recording::cassette::CassetteError,
-    replay::mcp::{Forward, SessionKey},
-    replay::mcp_traffic::{End, ExchangeObserver, JournalNotes, McpRecorded, McpRecorder, SESSION},
+    replay::mcp::{McpForward, SessionKey},
+    replay::mcp_traffic::{ExchangeEnd, ExchangeObserver, JournalNotes, McpRecorded, McpRecorder, SESSION},
     replay::player::{CassettePlayer, RecordPlace, StartedServer},
 };
 
@@ -46,13 +46,13 @@ const WITHHELD_OF_SESSION: [&str; 6] = {
     [account, encoding, length, expect, SESSION, "last-event-id"]
 };
 
-type Received = http::Response<ResponseBody>;
+type ServerResponse = http::Response<ResponseBody>;
 
 /// A session of a client, and the session at the real server.
-type Slots = BoundedCache<SessionKey, Arc<AsyncMutex<Opened>>, RandomState>;
+type RealSessions = BoundedCache<SessionKey, Arc<AsyncMutex<Opened>>, RandomState>;
 
 #[derive(Debug)]
-pub(super) struct Upstreams {
+pub(super) struct RealServers {
     servers: Vec<RealServer>,
     recorder: Arc<McpRecorder>,
     player: Arc<CassettePlayer>,
@@ -62,7 +62,7 @@ pub(super) struct Upstreams {
 pub(super) struct RealServer {
     place: usize,
     reached: Reached,
-    slots: Mutex<Slots>,
+    slots: Mutex<RealSessions>,
 }
 
 /// How a real server is reached.
@@ -73,7 +73,7 @@ enum Reached {
     Started(Arc<dyn StartedServer>),
 }
 
-pub(super) struct Outgoing<'a> {
+pub(super) struct RealRequest<'a> {
     pub(super) server: &'a str,
     /// The session of the account.
     pub(super) session: &'a str,
@@ -82,7 +82,7 @@ pub(super) struct Outgoing<'a> {
     pub(super) body: Bytes,
 }
 
-impl Upstreams {
+impl RealServers {
     /// The servers of a player; `None` where there are none.
     ///
     /// # Errors
@@ -115,8 +115,8 @@ impl Upstreams {
     /// Forwards a message that no record answers; an error is the answer to its request.
     pub(super) async fn forward(
         &self,
-        outgoing: &Outgoing<'_>,
-        forward: &Forward,
+        outgoing: &RealRequest<'_>,
+        forward: &McpForward,
         place: Option<&SessionKey>,
     ) -> Response {
         let Some(server) = self.server(outgoing.server) else {
@@ -134,8 +134,8 @@ impl Upstreams {
     async fn answer(
         &self,
         server: &RealServer,
-        outgoing: &Outgoing<'_>,
-        forward: &Forward,
+        outgoing: &RealRequest<'_>,
+        forward: &McpForward,
         place: Option<&SessionKey>,
     ) -> Result<Response, Failed> {
         let opening = forward.opening.as_ref().zip(place);
@@ -153,7 +153,7 @@ impl Upstreams {
             && opened.session.is_some()
         {
             // The server has forgotten the session.
-            observer.ended(End::Whole);
+            observer.ended(ExchangeEnd::Whole);
             server.forget(place, &opened).await;
             let opened = server.opened(place, opening, &outgoing.parts.headers).await?;
             (response, observer) = send(&opened).await?;
@@ -172,7 +172,7 @@ impl Upstreams {
     }
 
     /// Forwards a message as it is, whatever is recorded, so that its answer can be compared.
-    pub(super) async fn pass(&self, outgoing: &Outgoing<'_>) -> Response {
+    pub(super) async fn pass(&self, outgoing: &RealRequest<'_>) -> Response {
         let Some(server) = self.server(outgoing.server) else {
             return Failed::Unknown.response(outgoing.server, None);
         };
@@ -190,7 +190,7 @@ impl Upstreams {
         parts: Parts,
         body: &Bytes,
         observed: Option<Option<RecordPlace>>,
-    ) -> Result<(Received, ExchangeObserver), Failed> {
+    ) -> Result<(ServerResponse, ExchangeObserver), Failed> {
         let begin = |place| self.recorder.begin((session, server.place), &parts, Some(body.clone()), place);
         let mut observer = observed.map_or_else(ExchangeObserver::none, begin);
         match server.send(parts, body.clone()).await {
@@ -199,7 +199,7 @@ impl Upstreams {
                 Ok((response, observer))
             }
             Err(error) => {
-                observer.ended(End::Unanswered);
+                observer.ended(ExchangeEnd::Unanswered);
                 Err(Failed::Unanswered(error))
             }
         }
@@ -221,7 +221,7 @@ impl Upstreams {
                 if let Ok(response) = server.send(parts, Bytes::new()).await {
                     observer.answered(response.status(), response.headers());
                 }
-                observer.ended(End::Whole);
+                observer.ended(ExchangeEnd::Whole);
             }
         });
     }
@@ -240,7 +240,7 @@ impl RealServer {
     }
 
     /// Sends a message; a server that is started answers always.
-    pub(super) async fn send(&self, parts: Parts, body: Bytes) -> Result<Received, UpstreamError> {
+    pub(super) async fn send(&self, parts: Parts, body: Bytes) -> Result<ServerResponse, UpstreamError> {
         match &self.reached {
             Reached::Called(named) => {
                 let response = named.upstream.send(Request::from_parts(parts, Full::new(body))).await?;
@@ -305,16 +305,20 @@ impl RealServer {
 }
 
 /// Passes a response on, with its observer. Streams of MCP are idle for long: no limit of pauses holds for them.
-fn observed(response: Received, observer: ExchangeObserver) -> Response {
+fn observed(response: ServerResponse, observer: ExchangeObserver) -> Response {
     Observed::of(response, observer).map(|body| body.map_or_else(|_| Body::empty(), Body::new))
 }
 
 /// Passes a refusal on that answers the request; any other one is a failure of ours to the client, whose session here is well.
-async fn refused(response: Received, mut observer: ExchangeObserver, forward: &Forward) -> Result<Response, Failed> {
+async fn refused(
+    response: ServerResponse,
+    mut observer: ExchangeObserver,
+    forward: &McpForward,
+) -> Result<Response, Failed> {
     let (parts, body) = response.into_parts();
     let body = receive_whole(body, MOST_REFUSAL).await.unwrap_or_default();
     observer.data(&body);
-    observer.ended(End::Whole);
+    observer.ended(ExchangeEnd::Whole);
     let is_answer = forward.id.is_some() && id_of(&body) == forward.id;
     if !is_answer {
         return Err(Failed::Refused(parts.status));

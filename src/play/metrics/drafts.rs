@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::{
-    base::stats::exposition::{Family, counter, counter_by, labelled, read},
+    base::stats::exposition::{MetricFamily, counter, counter_by, labelled, read},
     engine::scheduler::{SpecDecodingStats, Speculation},
 };
 
@@ -18,7 +18,7 @@ pub(super) struct DraftCounts {
 }
 
 /// Families that are there with speculative decoding only.
-pub(super) const FAMILIES: [Family<DraftCounts>; 4] = [
+pub(super) const FAMILIES: [MetricFamily<DraftCounts>; 4] = [
     counter("vllm:spec_decode_num_drafts", "Number of spec decoding drafts.", |counts| read(&counts.drafts)),
     counter("vllm:spec_decode_num_draft_tokens", "Number of draft tokens.", |counts| read(&counts.drafted)),
     counter("vllm:spec_decode_num_accepted_tokens", "Number of accepted tokens.", |counts| read(&counts.accepted)),

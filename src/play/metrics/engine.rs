@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::{drafts::DraftCounts, steps::Steps, transfers::KvTransfers};
+use super::{drafts::DraftCounts, steps::EngineSteps, transfers::KvTransfers};
 use crate::base::stats::{
-    exposition::{Family, counter, counter_by, gauge, gauge_by, histogram, labelled, read},
+    exposition::{MetricFamily, counter, counter_by, gauge, gauge_by, histogram, labelled, read},
     histogram::{Histogram, float, one_two_five},
 };
 
@@ -66,7 +66,7 @@ pub(super) struct EngineMetrics {
     pub(super) decode: Histogram,
     pub(super) step_tokens: Histogram,
     /// The steps that are counted there.
-    pub(super) steps: Steps,
+    pub(super) steps: EngineSteps,
     pub(super) request_prompt: Histogram,
     pub(super) request_generation: Histogram,
     pub(super) longest_generation: Histogram,
@@ -132,23 +132,23 @@ fn none(_: &EngineMetrics) -> f64 {
     0.0
 }
 
-const KV_CACHE_USAGE: Family<EngineMetrics> =
+const KV_CACHE_USAGE: MetricFamily<EngineMetrics> =
     gauge("vllm:kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.", |e| {
         f64::from_bits(e.kv_cache_usage.load(Relaxed))
     });
-const PREFIX_QUERIES: Family<EngineMetrics> =
+const PREFIX_QUERIES: MetricFamily<EngineMetrics> =
     counter("vllm:prefix_cache_queries", "Prefix cache queries, in terms of number of queried tokens.", |e| {
         e.prefix_cache().0
     });
-const PREFIX_HITS: Family<EngineMetrics> =
+const PREFIX_HITS: MetricFamily<EngineMetrics> =
     counter("vllm:prefix_cache_hits", "Prefix cache hits, in terms of number of cached tokens.", |e| {
         e.prefix_cache().1
     });
-const INTER_TOKEN: Family<EngineMetrics> =
+const INTER_TOKEN: MetricFamily<EngineMetrics> =
     histogram("vllm:inter_token_latency_seconds", "Histogram of inter-token latency in seconds.", |e| &e.inter_token);
 
 /// Families under the names that earlier versions of vLLM had for them.
-pub(super) const LEGACY: [Family<EngineMetrics>; 4] = [
+pub(super) const LEGACY: [MetricFamily<EngineMetrics>; 4] = [
     KV_CACHE_USAGE.renamed("vllm:gpu_cache_usage_perc"),
     PREFIX_QUERIES.renamed("vllm:gpu_prefix_cache_queries"),
     PREFIX_HITS.renamed("vllm:gpu_prefix_cache_hits"),
@@ -156,7 +156,7 @@ pub(super) const LEGACY: [Family<EngineMetrics>; 4] = [
 ];
 
 /// Families before those about the loading of blocks.
-pub(super) const QUEUES: [Family<EngineMetrics>; 6] = [
+pub(super) const QUEUES: [MetricFamily<EngineMetrics>; 6] = [
     counter(
         "vllm:estimated_flops_per_gpu",
         "Estimated number of floating point operations per GPU (for Model Flops Utilization calculations).",
@@ -187,7 +187,7 @@ pub(super) const QUEUES: [Family<EngineMetrics>; 6] = [
 ];
 
 /// Families of what an engine has done.
-pub(super) const TOKENS: [Family<EngineMetrics>; 15] = [
+pub(super) const TOKENS: [MetricFamily<EngineMetrics>; 15] = [
     gauge_by(
         "vllm:engine_sleep_state",
         "Engine sleep state; awake = 0 means engine is sleeping; awake = 1 means engine is awake; \
@@ -252,7 +252,7 @@ pub(super) const TOKENS: [Family<EngineMetrics>; 15] = [
 ];
 
 /// The family of requests that no engine got.
-pub(super) const REJECTIONS: [Family<EngineMetrics>; 1] = [counter_by(
+pub(super) const REJECTIONS: [MetricFamily<EngineMetrics>; 1] = [counter_by(
     "vllm:admission_rejections",
     "Number of admission attempts rejected by a queue limit, by reason.",
     "reason",
@@ -260,7 +260,7 @@ pub(super) const REJECTIONS: [Family<EngineMetrics>; 1] = [counter_by(
 )];
 
 /// Families of requests that have ended.
-pub(super) const REQUESTS: [Family<EngineMetrics>; 16] = [
+pub(super) const REQUESTS: [MetricFamily<EngineMetrics>; 16] = [
     histogram("vllm:request_prompt_tokens", "Number of prefill tokens processed.", |e| &e.request_prompt),
     histogram("vllm:request_generation_tokens", "Number of generation tokens processed.", |e| &e.request_generation),
     histogram("vllm:iteration_tokens_total", "Histogram of number of tokens per engine_step.", |e| &e.step_tokens),
@@ -300,7 +300,7 @@ pub(super) const REQUESTS: [Family<EngineMetrics>; 16] = [
 ];
 
 /// Families about single blocks of the cache.
-pub(super) const BLOCKS: [Family<EngineMetrics>; 3] = [
+pub(super) const BLOCKS: [MetricFamily<EngineMetrics>; 3] = [
     histogram(
         "vllm:kv_block_lifetime_seconds",
         "Histogram of KV cache block lifetime from allocation to eviction. Sampled metrics (controlled by \

@@ -14,7 +14,7 @@ use super::process::unix_time;
 use crate::{
     api::endpoints::{Handler, Route, route},
     base::stats::{
-        exposition::{Exposition, Family, Labels, histogram, read},
+        exposition::{Exposition, Labels, MetricFamily, histogram, read},
         histogram::Histogram,
     },
 };
@@ -93,7 +93,7 @@ impl Bytes {
 }
 
 /// The family of all requests' times together.
-const FINE_TIMES: [Family<HttpRequests>; 1] = [histogram(
+const FINE_TIMES: [MetricFamily<HttpRequests>; 1] = [histogram(
     "http_request_duration_highr_seconds",
     "Latency with many buckets but no API specific labels. Made for more accurate percentile calculations. ",
     |requests| &requests.fine,
@@ -155,11 +155,11 @@ impl HttpRequests {
 #[derive(Debug)]
 struct Series<const N: usize, T> {
     labels: [&'static str; N],
-    series: RwLock<Vec<Entry<N, T>>>,
+    series: RwLock<Vec<LabelledEntry<N, T>>>,
 }
 
 /// Values of the labels, what is counted, and since when, in seconds since 1970.
-type Entry<const N: usize, T> = ([&'static str; N], Arc<T>, f64);
+type LabelledEntry<const N: usize, T> = ([&'static str; N], Arc<T>, f64);
 
 impl<const N: usize, T> Series<N, T> {
     fn of(labels: [&'static str; N]) -> Self {
@@ -167,7 +167,7 @@ impl<const N: usize, T> Series<N, T> {
     }
 
     fn get(&self, key: [&'static str; N], make: impl FnOnce() -> T) -> Arc<T> {
-        let find = |series: &[Entry<N, T>]| {
+        let find = |series: &[LabelledEntry<N, T>]| {
             series.iter().find(|(known, ..)| *known == key).map(|(_, found, _)| Arc::clone(found))
         };
         if let Some(found) = find(&self.series.read().unwrap_or_else(PoisonError::into_inner)) {

@@ -17,11 +17,11 @@ const MOST: usize = 1000;
 #[derive(Debug)]
 pub(super) struct LoraRequestsInfo {
     max_loras: usize,
-    state: Mutex<State>,
+    state: Mutex<LoraState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct LoraState {
     /// Requests of each adapter, in the order in which the adapters came.
     running: Vec<(Arc<LoraRequest>, u64)>,
     /// Whether the names have changed since the last step.
@@ -37,7 +37,7 @@ pub(in super::super) struct RunningAdapter {
     lora: Arc<LoraRequest>,
 }
 
-impl State {
+impl LoraState {
     fn position(&self, lora: &LoraRequest) -> Option<usize> {
         self.running.iter().position(|(running, _)| running.lora_name == lora.lora_name)
     }
@@ -45,7 +45,7 @@ impl State {
 
 impl LoraRequestsInfo {
     pub(super) fn new(max_loras: usize) -> Arc<Self> {
-        Arc::new(Self { max_loras, state: Mutex::new(State { is_changed: true, ..State::default() }) })
+        Arc::new(Self { max_loras, state: Mutex::new(LoraState { is_changed: true, ..LoraState::default() }) })
     }
 
     /// Notes the end of a step at a time in seconds since 1970.
@@ -75,7 +75,7 @@ impl LoraRequestsInfo {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, LoraState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -119,14 +119,14 @@ impl Drop for RunningAdapter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::stats::exposition::Numbers;
+    use crate::base::stats::exposition::NumberFormat;
 
     fn adapter(name: &str) -> Arc<LoraRequest> {
         Arc::new(LoraRequest { lora_int_id: 1, lora_name: name.to_owned(), lora_path: "/none".to_owned() })
     }
 
     fn lines(metrics: &Metrics) -> Vec<String> {
-        let mut page = Exposition::new(Numbers::Python, 0);
+        let mut page = Exposition::new(NumberFormat::Python, 0);
         metrics.lora.as_ref().unwrap().append(&mut page);
         page.into_text().lines().skip(2).map(|line| line.replace("vllm:lora_requests_info", "")).collect()
     }

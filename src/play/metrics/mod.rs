@@ -35,7 +35,7 @@ pub(super) use self::{
     page::{About, CONTENT_TYPE, MOUNTED_CONTENT_TYPE, page},
     permit::{AdmissionPermit, Queued},
     response::ResponseMetrics,
-    scheduled::Shown,
+    scheduled::ShownValues,
     tool_parser::ToolParserCalls,
     transfers::Transferred,
     vcr::OwnCounts,

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use super::{
     Metrics, drafts,
     engine::{self, EngineMetrics},
-    process::{self, Process},
+    process::{self, ProcessFigures},
     tool_parser::{self, ToolParserCalls},
     transfers,
     vcr::{self, OwnCounts},
 };
 use crate::{
     base::stats::{
-        exposition::{Exposition, Labels, Numbers},
+        exposition::{Exposition, Labels, NumberFormat},
         histogram::{float, number},
     },
     engine::kv_cache::KvCacheConfig,
@@ -67,8 +67,8 @@ const CACHE_CONFIG: &str = "_block_size_resolved=True cache_dtype=auto cache_hit
 /// The page as it is now.
 pub(in super::super) fn page(metrics: &Metrics, about: About<'_>) -> String {
     metrics.each().for_each(|engine| engine.steps.settle(&engine.step_tokens));
-    let mut page = Exposition::new(Numbers::Python, CAPACITY);
-    let process = Process::now(metrics.started);
+    let mut page = Exposition::new(NumberFormat::Python, CAPACITY);
+    let process = ProcessFigures::now(metrics.started);
     page.families(&process::GARBAGE, &[(&[], &process)], None);
     page.family("python_info", "gauge", "Python platform information");
     page.sample("python_info", &PYTHON, 1.0);

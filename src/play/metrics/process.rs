@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::base::stats::{
-    exposition::{ByLabel, Family, counter, counter_by, gauge, labelled},
+    exposition::{ByLabel, MetricFamily, counter, counter_by, gauge, labelled},
     histogram::float,
 };
 
@@ -16,7 +16,7 @@ const TICKS: f64 = 100.0;
 
 /// Figures of the process, at one moment.
 #[derive(Debug, Default)]
-pub(super) struct Process {
+pub(super) struct ProcessFigures {
     virtual_bytes: f64,
     resident_bytes: f64,
     /// Seconds since 1970.
@@ -27,14 +27,14 @@ pub(super) struct Process {
 }
 
 /// Families of Python's garbage, of which there is none.
-pub(super) const GARBAGE: [Family<Process>; 3] = [
+pub(super) const GARBAGE: [MetricFamily<ProcessFigures>; 3] = [
     counter_by("python_gc_objects_collected", "Objects collected during gc", "generation", generations),
     counter_by("python_gc_objects_uncollectable", "Uncollectable objects found during GC", "generation", generations),
     counter_by("python_gc_collections", "Number of times this generation was collected", "generation", generations),
 ];
 
 /// Families of the process.
-pub(super) const FAMILIES: [Family<Process>; 6] = [
+pub(super) const FAMILIES: [MetricFamily<ProcessFigures>; 6] = [
     gauge("process_virtual_memory_bytes", "Virtual memory size in bytes.", |p| p.virtual_bytes),
     gauge("process_resident_memory_bytes", "Resident memory size in bytes.", |p| p.resident_bytes),
     gauge("process_start_time_seconds", "Start time of the process since unix epoch in seconds.", |p| p.started),
@@ -43,11 +43,11 @@ pub(super) const FAMILIES: [Family<Process>; 6] = [
     gauge("process_max_fds", "Maximum number of open file descriptors.", |p| p.most_files),
 ];
 
-fn generations(_: &Process) -> ByLabel<'_> {
+fn generations(_: &ProcessFigures) -> ByLabel<'_> {
     labelled(["0", "1", "2"].map(|generation| (generation, 0.0)))
 }
 
-impl Process {
+impl ProcessFigures {
     /// Reads them; the process counts since `started`.
     pub(super) fn now(started: f64) -> Self {
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::{AdmissionPermit, ChoiceMetrics, Metrics, RequestMetrics};
 use crate::{
-    play::engine::{Next, RecordedRun},
+    play::engine::{NextEmission, RecordedRun},
     replay::{
         delivery::{AbortedBy, EngineToken, TokenCounter},
         player::{Generated, GeneratedChoice},
@@ -20,7 +20,7 @@ use crate::{
 /// Choices of a response in progress, none where no model generated it.
 #[derive(Debug, Default)]
 pub(in super::super) struct ResponseMetrics {
-    choices: Vec<Choice>,
+    choices: Vec<MeteredChoice>,
     /// Their requests of the simulated engine.
     run: Option<RecordedRun>,
     /// Further tokens of the engine's last step, and how many.
@@ -29,7 +29,7 @@ pub(in super::super) struct ResponseMetrics {
 
 /// A choice in progress and the word for its end.
 #[derive(Debug)]
-struct Choice {
+struct MeteredChoice {
     /// `None` once it has ended.
     metrics: Option<ChoiceMetrics>,
     finish: &'static str,
@@ -53,7 +53,7 @@ impl ResponseMetrics {
             if let Some(rank) = run.as_ref().and_then(|run| run.run.rank(index)) {
                 counted.run_on(metrics, rank);
             }
-            Choice { metrics: Some(counted), finish }
+            MeteredChoice { metrics: Some(counted), finish }
         };
         Self { choices: choices.iter().enumerate().map(choice).collect(), run, burst: None }
     }
@@ -75,7 +75,7 @@ impl TokenCounter for ResponseMetrics {
     fn end(&mut self, aborted: Option<AbortedBy>) {
         self.run = None;
         self.burst = None;
-        for Choice { metrics, finish } in &mut self.choices {
+        for MeteredChoice { metrics, finish } in &mut self.choices {
             if let Some(mut metrics) = metrics.take() {
                 metrics.finish(aborted.map_or(*finish, |_| "abort"), aborted);
             }
@@ -98,7 +98,7 @@ impl TokenCounter for ResponseMetrics {
         let Some(RecordedRun { run, .. }) = &mut self.run else { return Poll::Ready(None) };
         loop {
             let Poll::Ready(next) = run.poll_next(context) else { return Poll::Pending };
-            let Next::Token(emission) = next else { return Poll::Ready(None) };
+            let NextEmission::Token(emission) = next else { return Poll::Ready(None) };
             let choice = usize::try_from(emission.choice).unwrap_or(usize::MAX);
             let metrics = self.choices.get_mut(choice).and_then(|choice| choice.metrics.as_mut());
             let Some(metrics) = metrics.filter(|_| run.arrive(choice, emission.tokens, 1).is_some()) else { continue };

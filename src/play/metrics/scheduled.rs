@@ -15,7 +15,7 @@ use crate::{
 
 /// Values that `/metrics` shows.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
-pub(in super::super) struct Shown {
+pub(in super::super) struct ShownValues {
     pub(in super::super) running: u64,
     pub(in super::super) waiting: u64,
     pub(in super::super) prompt_tokens: u64,
@@ -27,7 +27,7 @@ pub(in super::super) struct Shown {
     pub(in super::super) others: u64,
 }
 
-impl Shown {
+impl ShownValues {
     /// The sum with another rank's.
     pub(in super::super) fn with(self, rank: &Self) -> Self {
         Self {
@@ -56,9 +56,9 @@ impl Metrics {
     }
 
     /// Values that are shown of a rank now.
-    pub(in super::super) fn shown(&self, rank: usize) -> Shown {
+    pub(in super::super) fn shown(&self, rank: usize) -> ShownValues {
         let engine = self.of_rank(rank);
-        Shown {
+        ShownValues {
             running: engine.running.load(Relaxed),
             waiting: engine.waiting.load(Relaxed) + engine.deferred.load(Relaxed),
             prompt_tokens: engine.prompt_tokens.load(Relaxed),

@@ -19,10 +19,10 @@ const OPEN: usize = 4096;
 
 /// The steps of an engine.
 #[derive(Debug, Default)]
-pub(super) struct Steps(Mutex<State>);
+pub(super) struct EngineSteps(Mutex<StepsState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct StepsState {
     /// Choices that run.
     running: u32,
     /// Steps so far.
@@ -35,7 +35,7 @@ struct State {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct StepPosition(u64);
 
-impl Steps {
+impl EngineSteps {
     /// A choice begins to run. While others run a step is on its way, which is too late for it.
     pub(super) fn enter(&self) -> StepPosition {
         let mut state = self.lock();
@@ -74,12 +74,12 @@ impl Steps {
         self.lock().close(0, counted);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, StepsState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl StepsState {
     /// Counts all steps but the last so many.
     fn close(&mut self, keep: usize, counted: &Histogram) {
         let old = self.open.len().saturating_sub(keep);
@@ -95,8 +95,8 @@ mod tests {
         Histogram::counts(vec![1.0, 8.0])
     }
 
-    fn counted(run: impl FnOnce(&Steps, &Histogram)) -> (f64, f64) {
-        let (steps, histogram) = (Steps::default(), histogram());
+    fn counted(run: impl FnOnce(&EngineSteps, &Histogram)) -> (f64, f64) {
+        let (steps, histogram) = (EngineSteps::default(), histogram());
         run(&steps, &histogram);
         steps.settle(&histogram);
         (histogram.total(), histogram.sum())
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn what_was_looked_at_stays_as_it_is() {
-        let (steps, histogram) = (Steps::default(), histogram());
+        let (steps, histogram) = (EngineSteps::default(), histogram());
         let (mut one, mut other) = (steps.enter(), steps.enter());
         steps.take(&mut one, &[1; 5000], &histogram);
         assert_eq!(histogram.total(), 904.0);

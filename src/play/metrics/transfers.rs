@@ -10,7 +10,7 @@ use std::{
 use super::Metrics;
 use crate::{
     base::stats::{
-        exposition::{Family, counter, gauge_by, histogram, labelled, read},
+        exposition::{MetricFamily, counter, gauge_by, histogram, labelled, read},
         histogram::Histogram,
     },
     engine::scheduler::SchedulerStats,
@@ -54,7 +54,7 @@ pub(super) struct KvTransfers {
 }
 
 /// Families that are there with a connector only.
-pub(super) const FAMILIES: [Family<KvTransfers>; 8] = [
+pub(super) const FAMILIES: [MetricFamily<KvTransfers>; 8] = [
     histogram("vllm:nixl_xfer_time_seconds", "Histogram of transfer duration for NIXL KV Cache transfers.", |t| {
         &t.took
     }),
@@ -94,7 +94,7 @@ pub(super) const FAMILIES: [Family<KvTransfers>; 8] = [
 ];
 
 /// The family that is there with a connector that decodes.
-pub(super) const FETCHES: [Family<KvTransfers>; 1] = [gauge_by(
+pub(super) const FETCHES: [MetricFamily<KvTransfers>; 1] = [gauge_by(
     "vllm:num_requests_kv_fetch_by_stage",
     "Number of waiting requests by async KV load stage. Stage labels: 'waiting_to_start' = needs an async KV load that \
      has not started; 'in_progress' = load started and not yet reported finished; 'completed_waiting' = load finished, \

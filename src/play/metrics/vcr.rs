@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use crate::{
     base::stats::{
         Lateness, StreamClass,
-        exposition::{ByLabel, Exposition, Family, counter, counter_by, gauge, labelled},
+        exposition::{ByLabel, Exposition, MetricFamily, counter, counter_by, gauge, labelled},
         histogram::{float, number},
     },
     net::server::refused_connections,
-    play::{engine::EventCounts, load::LoadedTrace, selection::account::Totals},
+    play::{engine::EventCounts, load::LoadedTrace, selection::account::SessionTotals},
 };
 
 /// What is counted beside the engine's metrics.
@@ -24,13 +24,13 @@ pub(in super::super) struct OwnCounts<'a> {
 
 /// Counts of a trace that is replayed.
 struct ReplayCounts {
-    totals: Totals,
+    totals: SessionTotals,
     records: usize,
     consumed: usize,
     sessions: usize,
 }
 
-const REPLAY: [Family<ReplayCounts>; 7] = [
+const REPLAY: [MetricFamily<ReplayCounts>; 7] = [
     counter_by("vcr_prompts_matched", "Prompts that found a record, by the way that found it.", "by", |counts| {
         by_name(&counts.totals.matching.found)
     }),
@@ -51,7 +51,7 @@ const REPLAY: [Family<ReplayCounts>; 7] = [
     gauge("vcr_sessions", "Sessions.", |counts| float(counts.sessions as u64)),
 ];
 
-const KV_EVENTS: [Family<EventCounts>; 3] = [
+const KV_EVENTS: [MetricFamily<EventCounts>; 3] = [
     counter("vcr_kv_event_batches", "Batches of KV events that were queued to be published.", |counts| {
         float(counts.published)
     }),
@@ -63,7 +63,7 @@ const KV_EVENTS: [Family<EventCounts>; 3] = [
     }),
 ];
 
-const OTHERS: [Family<Lateness>; 2] = [
+const OTHERS: [MetricFamily<Lateness>; 2] = [
     counter_by(
         "vcr_event_early",
         "Events that left before their deadline, by what the pacer rounds.",

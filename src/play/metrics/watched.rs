@@ -31,12 +31,12 @@ pub(in super::super) struct NotServed;
 #[derive(Debug, Clone)]
 pub(in super::super) struct Watch {
     metrics: Arc<Metrics>,
-    endpoints: Arc<[Counted]>,
+    endpoints: Arc<[CountedEndpoint]>,
 }
 
 /// Label of an endpoint, and the counters of its requests.
 #[derive(Debug, Clone, Copy)]
-struct Counted {
+struct CountedEndpoint {
     path: &'static str,
     handler: Option<&'static str>,
     is_load: bool,
@@ -44,11 +44,12 @@ struct Counted {
 
 impl Watch {
     pub(in super::super) fn new(metrics: &Arc<Metrics>, paths: &[&'static str]) -> Self {
-        let counted = |path: &&'static str| Counted { path, handler: handler(Some(path)), is_load: is_load(path) };
+        let counted =
+            |path: &&'static str| CountedEndpoint { path, handler: handler(Some(path)), is_load: is_load(path) };
         Self { metrics: Arc::clone(metrics), endpoints: paths.iter().map(counted).collect() }
     }
 
-    fn endpoint(&self, request: &Request) -> Option<&Counted> {
+    fn endpoint(&self, request: &Request) -> Option<&CountedEndpoint> {
         let matched = request.extensions().get::<MatchedPath>()?.as_str();
         self.endpoints.iter().find(|endpoint| endpoint.path == matched)
     }
@@ -79,7 +80,7 @@ impl Middleware for Watch {
             guard.handler = Some(NONE);
         }
         guard.answered = Some((response.status().as_u16(), length(response.headers())));
-        response.map(|body| ResponseBody::new(Watched { body, _guard: guard }))
+        response.map(|body| ResponseBody::new(CountedBody { body, _guard: guard }))
     }
 }
 
@@ -118,12 +119,12 @@ impl Drop for Guard {
 }
 
 /// A body that counts when it is over.
-struct Watched {
+struct CountedBody {
     body: ResponseBody,
     _guard: Guard,
 }
 
-impl Body for Watched {
+impl Body for CountedBody {
     type Data = Bytes;
     type Error = axum::Error;
 

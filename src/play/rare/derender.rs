@@ -11,18 +11,18 @@ use serde_json::Value;
 
 use crate::{
     api::{
-        Api, ApiError, GenerationRequest, Message, MessageCall,
+        AnswerMessage, Api, ApiError, GenerationRequest, MessageCall,
         derender::{
-            self, Bounds, ChatContent, DerenderChunk, DerenderHead, DerenderRequest, DerenderWhole, Generated,
-            GeneratedChoice, ScoredToken, StreamState, TokenLogprob, chat_choice, chat_chunk_choice, chat_derendered,
+            self, Bounds, ChatContent, DerenderChunk, DerenderHead, DerenderRequest, DerenderWhole, ScoredToken,
+            StreamState, TokenAnswer, TokenAnswerChoice, TokenLogprob, chat_choice, chat_chunk_choice, chat_derendered,
             chat_tokens, check_chunk, check_whole, completion_choice, completion_chunk_choice, completion_derendered,
             completion_tokens, delta,
         },
     },
     play::{
-        State,
+        ServerState,
         generate::parse::ParsedBy,
-        http::Json,
+        http::JsonText,
         request::{
             blocking::off_the_loop,
             extract::{ErrorResponse, JsonBody, ScaleOutEnabled},
@@ -31,7 +31,7 @@ use crate::{
         },
     },
     text::{
-        parsers::{Content, Delta, Finished, StreamParser},
+        parsers::{Delta, DeltaContent, Finished, StreamParser},
         prompt::{DecodeWindow, SkipSpecial},
     },
 };
@@ -47,11 +47,11 @@ const TAIL: usize = 7;
 /// # Errors
 /// A request that the engine refuses: a body that does not fit, a model that is not served, more than it takes, tokens that are none.
 pub(in super::super) async fn answer(
-    extract::State(state): extract::State<Arc<State>>,
+    extract::State(state): extract::State<Arc<ServerState>>,
     _: ScaleOutEnabled,
     JsonBody { bytes, .. }: JsonBody,
     api: Api,
-) -> Result<Json, ErrorResponse> {
+) -> Result<JsonText, ErrorResponse> {
     let derendered = off_the_loop(bytes.len(), move || {
         let request = DerenderRequest::parse(api, &bytes)?;
         state.check_model(request.model())?;
@@ -64,7 +64,7 @@ pub(in super::super) async fn answer(
                 Derenderer::new(&state, api, chunk.request.take(), model).chunk(*chunk)
             }
         };
-        answer.map(|answer| Json(answer.to_string()))
+        answer.map(|answer| JsonText(answer.to_string()))
     })
     .await?;
     Ok(derendered)
@@ -72,7 +72,7 @@ pub(in super::super) async fn answer(
 
 /// Makes text of the tokens of one request.
 struct Derenderer<'a> {
-    state: &'a State,
+    state: &'a ServerState,
     api: Api,
     model: String,
     request: Option<GenerationRequest>,
@@ -81,7 +81,7 @@ struct Derenderer<'a> {
 }
 
 impl<'a> Derenderer<'a> {
-    fn new(state: &'a State, api: Api, request: Option<GenerationRequest>, model: String) -> Self {
+    fn new(state: &'a ServerState, api: Api, request: Option<GenerationRequest>, model: String) -> Self {
         let chat = request.as_ref().filter(|_| api == Api::Chat);
         let by = chat.and_then(|request| ParsedBy::of(&state.model.parsers, request));
         Self { state, api, model, request, by }
@@ -114,7 +114,7 @@ impl<'a> Derenderer<'a> {
         asked && self.by.as_ref().is_none_or(ParsedBy::sends_reasoning)
     }
 
-    fn head<'b>(&'b self, answer: &'b Generated) -> DerenderHead<'b> {
+    fn head<'b>(&'b self, answer: &'b TokenAnswer) -> DerenderHead<'b> {
         let id = answer.id.as_deref().unwrap_or_default();
         DerenderHead { id, model: &self.model, created: info::unix_seconds() }
     }
@@ -143,8 +143,8 @@ impl<'a> Derenderer<'a> {
 
     fn choice(
         &self,
-        answer: &Generated,
-        choice: &GeneratedChoice,
+        answer: &TokenAnswer,
+        choice: &TokenAnswerChoice,
         mut window: DecodeWindow,
         at: usize,
     ) -> Result<Value, ApiError> {
@@ -171,10 +171,10 @@ impl<'a> Derenderer<'a> {
     }
 
     /// The parts of a chat's text. Its calls have ids without a prefix here.
-    fn message(&self, by: &ParsedBy, text: &str) -> Message {
+    fn message(&self, by: &ParsedBy, text: &str) -> AnswerMessage {
         let parts = by.parts(text);
         let calls = parts.calls.into_iter();
-        Message {
+        AnswerMessage {
             content: if by.is_forced() { Some(parts.content.unwrap_or_default()) } else { parts.content },
             reasoning: parts.reasoning,
             calls: calls
@@ -227,7 +227,7 @@ impl<'a> Derenderer<'a> {
                 completion_chunk_choice(choice, &text, &logprobs)
             }
             Api::Chat => {
-                let content = if text.is_empty() { Content::Null } else { Content::Text(text) };
+                let content = if text.is_empty() { DeltaContent::Null } else { DeltaContent::Text(text) };
                 let delta = delta(&Delta { content, ..Delta::default() }, role(&mut state));
                 let ids = choice.ids.as_deref().filter(|_| self.sends_ids());
                 chat_chunk_choice(choice, &delta, &logprobs, (choice.finish.as_deref(), ids))
@@ -262,7 +262,7 @@ impl<'a> Derenderer<'a> {
         &self,
         by: &ParsedBy,
         parser: &mut StreamParser,
-        choice: &GeneratedChoice,
+        choice: &TokenAnswerChoice,
         window: &mut DecodeWindow,
     ) -> Result<Delta, ApiError> {
         let ids = choice.ids.as_deref().unwrap_or_default();
@@ -277,7 +277,7 @@ impl<'a> Derenderer<'a> {
     fn parsed_choice(
         &self,
         by: &ParsedBy,
-        choice: &GeneratedChoice,
+        choice: &TokenAnswerChoice,
         mut added: Delta,
         state: &mut StreamState,
     ) -> Value {
@@ -314,7 +314,7 @@ impl<'a> Derenderer<'a> {
     }
 
     /// The log probabilities of a choice's tokens after these, which begin so many characters from the start.
-    fn logprobs(&self, choice: &GeneratedChoice, before: &[i64], start: i64) -> Result<Value, ApiError> {
+    fn logprobs(&self, choice: &TokenAnswerChoice, before: &[i64], start: i64) -> Result<Value, ApiError> {
         let Some(content) = &choice.logprobs else { return Ok(Value::Null) };
         let content = content.as_ref().map(|content| self.scored(content, before)).transpose()?;
         Ok(match self.api {

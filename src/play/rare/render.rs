@@ -15,9 +15,9 @@ use crate::{
         token_in_out::{RenderRequest, Rendered},
     },
     play::{
-        State,
+        ServerState,
         generate::parse::ParsedBy,
-        http::Json,
+        http::JsonText,
         request::{
             extract::{ErrorResponse, JsonBody, ScaleOutEnabled, request_id_of},
             messages::{chat_of, system_messages},
@@ -28,14 +28,14 @@ use crate::{
 
 /// Endpoint family of the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in super::super) enum Family {
+pub(in super::super) enum RequestFamily {
     Of(Api),
     Messages,
     Responses,
 }
 
 /// A request that was read, beside its prompts.
-struct Read {
+struct ReadRequest {
     request: RenderRequest,
     /// The id of a response.
     id: Option<String>,
@@ -48,11 +48,11 @@ struct Read {
 /// # Errors
 /// As of the request itself, and a prompt without tokens.
 pub(in super::super) async fn answer(
-    extract::State(state): extract::State<Arc<State>>,
+    extract::State(state): extract::State<Arc<ServerState>>,
     _: ScaleOutEnabled,
     JsonBody { headers, bytes: body }: JsonBody,
-    family: Family,
-) -> Result<Json, ErrorResponse> {
+    family: RequestFamily,
+) -> Result<JsonText, ErrorResponse> {
     let (asked_id, prompts, read) = prompts_of(&state, body, move |state, body| family.read(state, body)).await?;
     let id = request_id_of(&headers).map(str::to_owned).or(asked_id).unwrap_or_else(|| state.fresh_id());
     if prompts.iter().any(|(ids, _)| ids.is_empty()) {
@@ -63,8 +63,8 @@ pub(in super::super) async fn answer(
     let rendered = prompts.iter().enumerate().map(|(at, (ids, max_tokens))| {
         let id = match (family, &read.id) {
             (_, Some(id)) => id.clone(),
-            (Family::Of(Api::Completions), None) if is_one => format!("cmpl-{id}"),
-            (Family::Of(Api::Completions), None) => format!("cmpl-{id}-{at}"),
+            (RequestFamily::Of(Api::Completions), None) if is_one => format!("cmpl-{id}"),
+            (RequestFamily::Of(Api::Completions), None) => format!("cmpl-{id}-{at}"),
             _ => format!("chatcmpl-{id}"),
         };
         let rendered = Rendered { id: &id, ids, max_tokens: *max_tokens, defaults };
@@ -76,15 +76,15 @@ pub(in super::super) async fn answer(
     });
     let rendered: Vec<Value> = rendered.collect();
     let body = match (family, rendered.as_slice()) {
-        (Family::Of(Api::Completions), _) => Value::Array(rendered).to_string(),
+        (RequestFamily::Of(Api::Completions), _) => Value::Array(rendered).to_string(),
         (_, [one]) => one.to_string(),
         _ => Value::Array(rendered).to_string(),
     };
-    Ok(Json(body))
+    Ok(JsonText(body))
 }
 
-impl Family {
-    fn read(self, state: &State, body: &[u8]) -> Result<(GenerationRequest, Read), ApiError> {
+impl RequestFamily {
+    fn read(self, state: &ServerState, body: &[u8]) -> Result<(GenerationRequest, ReadRequest), ApiError> {
         let mut id = None;
         let (request, rendered) = match self {
             Self::Of(api) => {
@@ -117,11 +117,11 @@ impl Family {
             None => rendered,
         };
         let sends_reasoning = request.include_reasoning;
-        Ok((request, Read { request: rendered, id, by, sends_reasoning }))
+        Ok((request, ReadRequest { request: rendered, id, by, sends_reasoning }))
     }
 
     /// Checks whether the answer begins behind the reasoning; `None` where the response leaves it open.
-    fn reasoning_ended(self, read: &Read, prompt: &[u32]) -> Option<bool> {
+    fn reasoning_ended(self, read: &ReadRequest, prompt: &[u32]) -> Option<bool> {
         match self {
             Self::Of(Api::Completions) | Self::Responses => None,
             Self::Of(Api::Chat) | Self::Messages if !read.sends_reasoning => Some(true),

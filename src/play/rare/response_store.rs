@@ -28,16 +28,16 @@ const MOST_BYTES: usize = 64 * 1024 * 1024;
 
 /// The events of a response in the background, as far as they were sent.
 #[derive(Debug, Default)]
-struct Log {
+struct EventLog {
     events: Vec<Bytes>,
     is_over: bool,
 }
 
 /// Writes a response's events down. Those who read them end when this is dropped.
 #[derive(Debug)]
-pub(in super::super) struct LogWriter(watch::Sender<Log>);
+pub(in super::super) struct EventLogWriter(watch::Sender<EventLog>);
 
-impl LogWriter {
+impl EventLogWriter {
     pub(in super::super) fn new() -> Self {
         Self(watch::Sender::default())
     }
@@ -53,26 +53,26 @@ impl LogWriter {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Progress {
+enum ResponseProgress {
     Queued,
     Over,
     Cancelled,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct StoredResponse {
     body: String,
     messages: Arc<[Value]>,
     /// Bytes of the messages as JSON.
     messages_size: usize,
-    progress: Progress,
-    events: Option<watch::Receiver<Log>>,
+    progress: ResponseProgress,
+    events: Option<watch::Receiver<EventLog>>,
     task: Option<AbortHandle>,
 }
 
-impl Entry {
+impl StoredResponse {
     fn size(&self) -> usize {
-        let logged = self.events.as_ref().filter(|_| self.progress != Progress::Queued);
+        let logged = self.events.as_ref().filter(|_| self.progress != ResponseProgress::Queued);
         let logged = logged.map_or(0, |events| events.borrow().events.iter().map(Bytes::len).sum());
         self.body.len() + self.messages_size + logged
     }
@@ -80,18 +80,18 @@ impl Entry {
 
 /// The responses of a server.
 #[derive(Debug, Default)]
-pub(in super::super) struct Kept(Mutex<Inside>);
+pub(in super::super) struct StoredResponses(Mutex<StoreState>);
 
 #[derive(Debug, Default)]
-struct Inside {
-    entries: HashMap<String, (usize, Entry)>,
+struct StoreState {
+    entries: HashMap<String, (usize, StoredResponse)>,
     /// Oldest first.
     order: VecDeque<String>,
     bytes: usize,
 }
 
-impl Inside {
-    fn put(&mut self, id: &str, entry: Entry) {
+impl StoreState {
+    fn put(&mut self, id: &str, entry: StoredResponse) {
         self.remove(id);
         let size = entry.size();
         self.bytes += size;
@@ -103,20 +103,20 @@ impl Inside {
         }
     }
 
-    fn remove(&mut self, id: &str) -> Option<Entry> {
+    fn remove(&mut self, id: &str) -> Option<StoredResponse> {
         self.order.retain(|known| known != id);
         self.forget(id)
     }
 
-    fn forget(&mut self, id: &str) -> Option<Entry> {
+    fn forget(&mut self, id: &str) -> Option<StoredResponse> {
         let (size, entry) = self.entries.remove(id)?;
         self.bytes -= size;
         Some(entry)
     }
 }
 
-impl Kept {
-    fn inside(&self) -> MutexGuard<'_, Inside> {
+impl StoredResponses {
+    fn inside(&self) -> MutexGuard<'_, StoreState> {
         // Nothing panics while it is held, and its content is whole between any two statements.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -181,8 +181,8 @@ impl Kept {
     /// Names what makes a response, so that it can be ended.
     pub(in super::super) fn made_by(&self, id: &str, task: AbortHandle) {
         match self.inside().entries.get_mut(id) {
-            Some((_, entry)) if entry.progress == Progress::Queued => entry.task = Some(task),
-            Some((_, entry)) if entry.progress == Progress::Cancelled => task.abort(),
+            Some((_, entry)) if entry.progress == ResponseProgress::Queued => entry.task = Some(task),
+            Some((_, entry)) if entry.progress == ResponseProgress::Cancelled => task.abort(),
             Some(_) | None => {}
         }
     }
@@ -194,7 +194,7 @@ impl Kept {
     pub(in super::super) fn cancel(&self, id: &str) -> Result<String, ApiError> {
         let mut inside = self.inside();
         let (_, entry) = inside.entries.get_mut(id).ok_or_else(|| not_found(id))?;
-        if entry.progress != Progress::Queued {
+        if entry.progress != ResponseProgress::Queued {
             return Err(not_cancellable());
         }
         if let Some(task) = entry.task.take() {
@@ -202,7 +202,7 @@ impl Kept {
         }
         let Some(mut entry) = inside.remove(id) else { return Err(not_found(id)) };
         entry.body = cancelled(&entry.body);
-        entry.progress = Progress::Cancelled;
+        entry.progress = ResponseProgress::Cancelled;
         let body = entry.body.clone();
         inside.put(id, entry);
         Ok(body)
@@ -212,38 +212,40 @@ impl Kept {
 /// A response that will be kept.
 #[derive(Debug, Clone)]
 pub(in super::super) struct ResponseStore {
-    kept: Arc<Kept>,
+    kept: Arc<StoredResponses>,
     id: String,
     messages: Arc<[Value]>,
 }
 
 impl ResponseStore {
-    pub(in super::super) fn new(kept: &Arc<Kept>, id: &str, messages: Vec<Value>) -> Self {
+    pub(in super::super) fn new(kept: &Arc<StoredResponses>, id: &str, messages: Vec<Value>) -> Self {
         Self { kept: Arc::clone(kept), id: id.to_owned(), messages: messages.into() }
     }
 
-    fn entry(&self, body: String, progress: Progress) -> Entry {
+    fn entry(&self, body: String, progress: ResponseProgress) -> StoredResponse {
         let messages_size = self.messages.iter().map(|message| message.to_string().len()).sum();
         let messages = Arc::clone(&self.messages);
-        Entry { body, messages, messages_size, progress, events: None, task: None }
+        StoredResponse { body, messages, messages_size, progress, events: None, task: None }
     }
 
     /// Keeps a response that is over, unless it was cancelled.
     pub(in super::super) fn keep(&self, body: String) {
-        let mut entry = self.entry(body, Progress::Over);
+        let mut entry = self.entry(body, ResponseProgress::Over);
         let mut inside = self.kept.inside();
         match inside.entries.get(&self.id) {
-            Some((_, earlier)) if earlier.progress == Progress::Cancelled => return,
-            Some((_, earlier)) if earlier.progress == Progress::Queued => entry.events.clone_from(&earlier.events),
+            Some((_, earlier)) if earlier.progress == ResponseProgress::Cancelled => return,
+            Some((_, earlier)) if earlier.progress == ResponseProgress::Queued => {
+                entry.events.clone_from(&earlier.events)
+            }
             Some(_) | None => {}
         }
         inside.put(&self.id, entry);
     }
 
     /// Keeps a response that is about to be made in the background.
-    pub(in super::super) fn queue(&self, body: String, events: Option<&LogWriter>) {
+    pub(in super::super) fn queue(&self, body: String, events: Option<&EventLogWriter>) {
         let events = events.map(|log| log.0.subscribe());
-        let entry = Entry { events, ..self.entry(body, Progress::Queued) };
+        let entry = StoredResponse { events, ..self.entry(body, ResponseProgress::Queued) };
         self.kept.inside().put(&self.id, entry);
     }
 }
@@ -255,13 +257,13 @@ mod tests {
 
     use super::*;
 
-    fn keeper(kept: &Arc<Kept>, id: &str) -> ResponseStore {
+    fn keeper(kept: &Arc<StoredResponses>, id: &str) -> ResponseStore {
         ResponseStore::new(kept, id, vec![json!({"role": "user", "content": "Hi"})])
     }
 
     #[test]
     fn the_oldest_are_forgotten() {
-        let kept = Arc::new(Kept::default());
+        let kept = Arc::new(StoredResponses::default());
         for number in 0..=MOST_RESPONSES {
             keeper(&kept, &number.to_string()).keep("{}".to_owned());
         }
@@ -280,7 +282,7 @@ mod tests {
 
     #[test]
     fn what_was_cancelled_stays_so() {
-        let kept = Arc::new(Kept::default());
+        let kept = Arc::new(StoredResponses::default());
         let keeper = keeper(&kept, "r");
         keeper.queue(r#"{"status":"queued"}"#.to_owned(), None);
         assert_eq!(kept.cancel("r").unwrap(), r#"{"status":"cancelled"}"#);
@@ -291,8 +293,8 @@ mod tests {
 
     #[tokio::test]
     async fn events_are_read_from_any_place() {
-        let kept = Arc::new(Kept::default());
-        let log = LogWriter::new();
+        let kept = Arc::new(StoredResponses::default());
+        let log = EventLogWriter::new();
         keeper(&kept, "r").queue("{}".to_owned(), Some(&log));
         for event in ["a", "b", "c"] {
             log.write(Bytes::from(event));
@@ -306,8 +308,8 @@ mod tests {
 
     #[tokio::test]
     async fn readers_end_with_the_writer() {
-        let kept = Arc::new(Kept::default());
-        let log = LogWriter::new();
+        let kept = Arc::new(StoredResponses::default());
+        let log = EventLogWriter::new();
         keeper(&kept, "r").queue("{}".to_owned(), Some(&log));
         log.write(Bytes::from("a"));
         let events = kept.events("r", 0).unwrap();

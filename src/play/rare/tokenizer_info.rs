@@ -9,7 +9,7 @@ use axum::extract;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    play::{http::Json, load::model::Model},
+    play::{http::JsonText, load::model::Model},
     text::prompt::ChatTemplate,
 };
 
@@ -27,10 +27,10 @@ const LEFT_OUT: [&str; 6] = [
 ];
 
 /// `/tokenizer_info`
-pub(in super::super) async fn answer(extract::State(model): extract::State<Arc<Model>>) -> Json {
+pub(in super::super) async fn answer(extract::State(model): extract::State<Arc<Model>>) -> JsonText {
     let template = model.chat_template().and_then(ChatTemplate::source);
     let is_local = Path::new(&model.root).is_absolute() || Path::new(&model.root).is_dir();
-    Json(Value::Object(info(model.tokenizer.config(), template, &model.root, is_local)).to_string())
+    JsonText(Value::Object(info(model.tokenizer.config(), template, &model.root, is_local)).to_string())
 }
 
 fn info(config: &Map<String, Value>, template: Option<&str>, root: &str, is_local: bool) -> Map<String, Value> {

@@ -8,12 +8,12 @@ use http::StatusCode;
 use crate::{
     api::{
         ApiError,
-        answers::Form,
+        answers::ResponseForm,
         batch_body, batch_request, invocation,
         token_in_out::{TokenEncoder, TokenRequest},
     },
     play::{
-        State,
+        ServerState,
         http::json,
         request::{
             extract::{ErrorResponse, JsonBody, ScaleOutEnabled},
@@ -22,7 +22,7 @@ use crate::{
     },
 };
 
-type Answered = Result<Response, ErrorResponse>;
+type VariantAnswer = Result<Response, ErrorResponse>;
 
 /// The error of a server without scale-out endpoints.
 pub(in super::super) fn scale_out_disabled() -> ApiError {
@@ -43,7 +43,10 @@ pub(in super::super) async fn unserved(_: JsonBody) -> ErrorResponse {
 ///
 /// # Errors
 /// As a chat request, and what a batch cannot have.
-pub(in super::super) async fn batch(extract::State(state): extract::State<Arc<State>>, arrival: Arrival) -> Answered {
+pub(in super::super) async fn batch(
+    extract::State(state): extract::State<Arc<ServerState>>,
+    arrival: Arrival,
+) -> VariantAnswer {
     let (started, ()) = start(&state, arrival, |_, body| Ok((batch_request(body)?, ()))).await?;
     let extra = started.headers.clone();
     let body = batch_body(&started.into_body().await?.text).map_err(|error| ApiError::internal(error.to_string()))?;
@@ -54,7 +57,10 @@ pub(in super::super) async fn batch(extract::State(state): extract::State<Arc<St
 ///
 /// # Errors
 /// As the family that the body is of, or that it is of none.
-pub(in super::super) async fn invoke(extract::State(state): extract::State<Arc<State>>, arrival: Arrival) -> Answered {
+pub(in super::super) async fn invoke(
+    extract::State(state): extract::State<Arc<ServerState>>,
+    arrival: Arrival,
+) -> VariantAnswer {
     let (started, ()) = start(&state, arrival, |_, body| Ok((invocation(body)?, ()))).await?;
     Ok(respond(started).await?)
 }
@@ -64,14 +70,14 @@ pub(in super::super) async fn invoke(extract::State(state): extract::State<Arc<S
 /// # Errors
 /// As a completion request.
 pub(in super::super) async fn tokens(
-    extract::State(state): extract::State<Arc<State>>,
+    extract::State(state): extract::State<Arc<ServerState>>,
     _: ScaleOutEnabled,
     arrival: Arrival,
-) -> Answered {
-    let read = |_: &State, body: &[u8]| {
+) -> VariantAnswer {
+    let read = |_: &ServerState, body: &[u8]| {
         let request = TokenRequest::parse(body)?;
         Ok((request.completion()?, request))
     };
     let (started, request) = start(&state, arrival, read).await?;
-    Ok(respond(started.in_form(Form::Tokens(TokenEncoder::new(&request)))).await?)
+    Ok(respond(started.in_form(ResponseForm::Tokens(TokenEncoder::new(&request)))).await?)
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::Candidate;
 use crate::{
     net::wire::json_as_utf8,
-    play::{State, selection::select::missing_reason},
+    play::{ServerState, selection::select::missing_reason},
     recording::trace::{Chunk, FinishReason, Record, Response},
     replay::{
         delivery::RecordedContent,
@@ -69,7 +69,7 @@ fn finish(record: &Record) -> &'static str {
 
 /// The counts of a response, with its token ids where an engine is simulated. The choices of a request are one request of the engine, with
 /// the tokens of the first.
-pub(super) fn generated(state: &State, record: &Record, response: &Response, request: &Candidate) -> Generated {
+pub(super) fn generated(state: &ServerState, record: &Record, response: &Response, request: &Candidate) -> Generated {
     Generated {
         prompt_tokens: record.prompt_tokens,
         cached_tokens: record.cached_tokens.unwrap_or(0),
@@ -79,7 +79,7 @@ pub(super) fn generated(state: &State, record: &Record, response: &Response, req
     }
 }
 
-fn engine_input(state: &State, record: &Record, response: &Response, request: &Candidate) -> Option<EngineInput> {
+fn engine_input(state: &ServerState, record: &Record, response: &Response, request: &Candidate) -> Option<EngineInput> {
     let body: Value = serde_json::from_slice(&json_as_utf8(&request.body)).unwrap_or_default();
     let path = request.uri.path();
     let exchange = EngineExchange {

@@ -13,7 +13,7 @@ use http::{HeaderMap, StatusCode};
 use crate::{
     api::{ApiError, RecordedError},
     play::{
-        State,
+        ServerState,
         load::LoadedTrace,
         recorded::responses::RequestKey,
         request::blocking::off_the_loop,
@@ -24,7 +24,9 @@ use crate::{
     },
     recording::trace::{Record, Store, WITHHELD},
     replay::{
-        matching::{Consumption, MatchBy, Miss, MissReason, OnExhausted, Query, Selection, WholePrompt},
+        matching::{
+            Consumption, MatchBy, MatchQuery, MissReason, OnExhausted, PromptMiss, RecordSelection, WholePrompt,
+        },
         timing::Pacing,
     },
 };
@@ -53,7 +55,7 @@ impl RecordedErrors {
 /// # Errors
 /// 500 where that panicked.
 pub(in super::super) async fn errors_of(
-    state: &State,
+    state: &ServerState,
     known: Option<RequestKey>,
     target: String,
     body: &Bytes,
@@ -74,9 +76,9 @@ pub(in super::super) async fn errors_of(
 pub(in super::super) fn select(
     replay: &LoadedTrace,
     session: &Consumption,
-    query: &Query<'_>,
+    query: &MatchQuery<'_>,
     errors: &[usize],
-) -> Option<Result<Selection, Miss>> {
+) -> Option<Result<RecordSelection, PromptMiss>> {
     let rules = replay.matcher.rules();
     let by_request = MatchBy::any_by_prompt(&rules.order);
     let last = *errors.last().filter(|_| by_request && replay.matcher.index_of(query.request_id).is_none())?;
@@ -94,14 +96,14 @@ pub(in super::super) fn select(
             on_exhausted.choose(errors.iter().copied(), |error| session.times(error))
         }
     };
-    let exhausted = Miss { reason: MissReason::Exhausted, nearest: None, total_blocks: 0 };
+    let exhausted = PromptMiss { reason: MissReason::Exhausted, nearest: None, total_blocks: 0 };
     Some(record.map(|record| consumed(replay, session, record, MatchBy::Prefix)).ok_or(exhausted))
 }
 
-fn consumed(replay: &LoadedTrace, session: &Consumption, record: usize, by: MatchBy) -> Selection {
+fn consumed(replay: &LoadedTrace, session: &Consumption, record: usize, by: MatchBy) -> RecordSelection {
     let again = !replay.matcher.consume(session, record);
     let whole = by == MatchBy::Prefix;
-    Selection { records: vec![record], by, matched_blocks: 0, total_blocks: 0, whole, again }
+    RecordSelection { records: vec![record], by, matched_blocks: 0, total_blocks: 0, whole, again }
 }
 
 /// A request that this server refuses by itself, as the engine did.
@@ -116,7 +118,7 @@ pub(in super::super) struct RefusedRequest<'a> {
 impl RefusedRequest<'_> {
     /// Consumes the record of the same error, where there is one. Gives the error that is sent, and when it is due: the
     /// recorded one, with this server's message where the recorded one was left out.
-    pub(in super::super) fn replayed(self, state: &State) -> (ApiError, Duration) {
+    pub(in super::super) fn replayed(self, state: &ServerState) -> (ApiError, Duration) {
         let own = (self.error.clone(), Duration::ZERO);
         let Some(replay) = state.replay.as_ref().filter(|_| self.error.status < 500) else { return own };
         let slot = self.session.unwrap_or(replay.account.default_session());
@@ -127,8 +129,8 @@ impl RefusedRequest<'_> {
         });
         let Some(selection) = selected else { return own };
         let record = selection.records.first().and_then(|record| replay.records.get(*record)).map(|kept| kept.record());
-        let Some((record, failure)) =
-            record.and_then(|record| Failure::of(&record, state.config.pacing).map(|failure| (record, failure)))
+        let Some((record, failure)) = record
+            .and_then(|record| RecordedFailure::of(&record, state.config.pacing).map(|failure| (record, failure)))
         else {
             return own;
         };
@@ -146,7 +148,7 @@ impl RefusedRequest<'_> {
         (error, due)
     }
 
-    fn select(&self, replay: &LoadedTrace, session: &Consumption) -> Option<Selection> {
+    fn select(&self, replay: &LoadedTrace, session: &Consumption) -> Option<RecordSelection> {
         let is_error = |record: usize| {
             replay.records.get(record).and_then(|kept| kept.status()).is_some_and(|status| status >= 400)
         };
@@ -167,7 +169,7 @@ impl RefusedRequest<'_> {
 }
 
 /// The way in which an error was found, for the response's headers.
-pub(in super::super) fn error_match(selection: &Selection) -> &'static str {
+pub(in super::super) fn error_match(selection: &RecordSelection) -> &'static str {
     match (selection.by, selection.again) {
         (MatchBy::Index, _) => "index",
         (_, true) => "request;again",
@@ -183,13 +185,13 @@ fn is_worded(record: &Record) -> bool {
 
 /// An error that was recorded instead of an answer.
 #[derive(Debug)]
-pub(in super::super) struct Failure {
+pub(in super::super) struct RecordedFailure {
     /// When it was complete, from the request's arrival.
     pub(in super::super) due: Duration,
     error: ApiError,
 }
 
-impl Failure {
+impl RecordedFailure {
     /// The error that `record` is, unless it is an answer.
     pub(in super::super) fn of(record: &Record, pacing: Pacing) -> Option<Self> {
         let status = record.status.filter(|status| *status >= 400)?;

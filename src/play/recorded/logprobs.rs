@@ -5,8 +5,8 @@
 //! recorded may get the other one. Tokens that were sent as text have no ids.
 
 use crate::{
-    api::{Api, LogprobsAsked, Position, Scored, Spelling},
-    recording::trace::{Logprobs, PromptLogprobs, RankedLogprob, Spelled, TokenLogprobs},
+    api::{Api, CandidateToken, LogprobsAsked, Position, Spelling},
+    recording::trace::{Logprobs, PromptLogprobs, RankedLogprob, SpelledToken, TokenLogprobs},
     text::prompt::{SkipSpecial, Tokenizer},
 };
 
@@ -37,7 +37,7 @@ pub(in super::super) fn is_enough(recorded: &Logprobs, api: Api, asked: &Logprob
     }
     let shows_others = ranks > 0 || !asked.token_ids.is_empty();
     let mut others = recorded.prompt.iter().chain(&recorded.tokens).flat_map(|token| &token.others);
-    let has_ids = asked.spelling == Spelling::Text || others.all(|(other, _)| matches!(other, Spelled::Id(_)));
+    let has_ids = asked.spelling == Spelling::Text || others.all(|(other, _)| matches!(other, SpelledToken::Id(_)));
     has_ids || !shows_others
 }
 
@@ -51,14 +51,14 @@ pub(in super::super) fn position(
 ) -> Position {
     let text = recorded.text.clone().unwrap_or_else(|| tokenizer.token_text(id, context));
     let Some(logprob) = recorded.logprob else { return Position { id, text, scored: Vec::new() } };
-    let mut scored = vec![Scored { id, text: text.clone(), logprob, rank: 0 }];
+    let mut scored = vec![CandidateToken { id, text: text.clone(), logprob, rank: 0 }];
     for (other, logprob) in recorded.others.iter().take(others(asked, recorded, logprob)) {
         let (other, text) = match other {
-            Spelled::Id(other) => (*other, tokenizer.token_text(*other, context)),
-            Spelled::Text(other) if *other == text => (id, other.clone()),
-            Spelled::Text(other) => (u32::MAX, other.clone()),
+            SpelledToken::Id(other) => (*other, tokenizer.token_text(*other, context)),
+            SpelledToken::Text(other) if *other == text => (id, other.clone()),
+            SpelledToken::Text(other) => (u32::MAX, other.clone()),
         };
-        scored.push(Scored { id: other, text, logprob: *logprob, rank: 0 });
+        scored.push(CandidateToken { id: other, text, logprob: *logprob, rank: 0 });
     }
     Position { id, text, scored }
 }
@@ -101,7 +101,7 @@ pub(in super::super) fn prompt(
     prompt.iter().zip(recorded.tokens.iter().map(|tokens| &tokens.0)).map(place).collect()
 }
 
-fn scored(recorded: &RankedLogprob) -> Scored {
+fn scored(recorded: &RankedLogprob) -> CandidateToken {
     let RankedLogprob { id, logprob, rank, text } = recorded;
-    Scored { id: *id, text: text.clone().unwrap_or_default(), logprob: *logprob, rank: *rank }
+    CandidateToken { id: *id, text: text.clone().unwrap_or_default(), logprob: *logprob, rank: *rank }
 }

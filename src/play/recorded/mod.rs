@@ -35,7 +35,7 @@ use crate::{
     base::units::Millis,
     net::wire::{encode_event, json_as_utf8},
     play::{
-        State,
+        ServerState,
         cassettes::response_metrics,
         engine::RecordedTiming,
         http::{body_of_type, error, events_of_type, read_body},
@@ -66,7 +66,10 @@ const EVENTS: &str = "text/event-stream; charset=utf-8";
 ///
 /// # Errors
 /// A miss where nothing else answers, a body that cannot be read, and a wrong session.
-pub(super) async fn answer(state: &Arc<State>, request: Request) -> Result<ControlFlow<Response, Request>, ApiError> {
+pub(super) async fn answer(
+    state: &Arc<ServerState>,
+    request: Request,
+) -> Result<ControlFlow<Response, Request>, ApiError> {
     let session = session(state, request.extensions(), request.headers())?;
     let clock = clock(request.extensions())?;
     let (mut parts, body) = request.into_parts();
@@ -82,8 +85,8 @@ pub(super) async fn answer(state: &Arc<State>, request: Request) -> Result<Contr
     };
     let planner = Arc::clone(state);
     match off_the_loop(body.len(), move || plan(&planner, &candidate)).await? {
-        Plan::Answer(planned) => Ok(ControlFlow::Break(planned.send(state, clock, at).await)),
-        Plan::Pass(key) => {
+        RecordedPlan::Answer(planned) => Ok(ControlFlow::Break(planned.send(state, clock, at).await)),
+        RecordedPlan::Pass(key) => {
             if let Some(key) = key {
                 parts.extensions.insert(key);
             }
@@ -111,36 +114,36 @@ impl Candidate {
 
 /// Fields of a JSON body that decide which recorded response is served and in which form.
 #[derive(Debug, Default)]
-pub(super) struct RequestFields {
+pub(super) struct RecordedRequestFields {
     pub(super) stream: bool,
     /// Counts where the header `x-request-id` is missing.
     pub(super) request_id: Option<String>,
 }
 
-impl RequestFields {
+impl RecordedRequestFields {
     /// Reads the fields that have their type; others count as missing.
     pub(super) fn read(body: &[u8]) -> Self {
         #[derive(Default, Deserialize)]
         #[serde(default)]
-        struct Fields {
+        struct BodyFields {
             stream: Value,
             request_id: Value,
         }
-        let Fields { stream, request_id } = serde_json::from_slice(&json_as_utf8(body)).unwrap_or_default();
+        let BodyFields { stream, request_id } = serde_json::from_slice(&json_as_utf8(body)).unwrap_or_default();
         let request_id = if let Value::String(id) = request_id { Some(id) } else { None };
         Self { stream: stream == Value::Bool(true), request_id }
     }
 }
 
 /// Decision about a request: a recorded response, or the endpoints answer it.
-enum Plan {
-    Answer(Box<Planned>),
+enum RecordedPlan {
+    Answer(Box<PlannedResponse>),
     /// With the request's key, where it was computed.
     Pass(Option<RequestKey>),
 }
 
 /// A recorded response before any of it is due.
-struct Planned {
+struct PlannedResponse {
     answer: RecordedResponse<ResponseMetrics>,
     is_stream: bool,
     /// True where the engine's server comments a silent stream.
@@ -150,9 +153,9 @@ struct Planned {
     content_type: Option<HeaderValue>,
 }
 
-impl Planned {
+impl PlannedResponse {
     /// Sends the response at its deadlines.
-    async fn send(self, state: &Arc<State>, clock: Clock, at: Instant) -> Response {
+    async fn send(self, state: &Arc<ServerState>, clock: Clock, at: Instant) -> Response {
         let Self { answer, is_stream, has_comments, status, headers, content_type } = self;
         let class = class_of(is_stream, state.config.pacing);
         let wait = Wait { clock, class, gate: state.hold(state.fresh_id(), 1) };
@@ -168,9 +171,9 @@ impl Planned {
     }
 }
 
-fn plan(state: &State, request: &Candidate) -> Result<Plan, ApiError> {
-    let Some(replay) = &state.replay else { return Ok(Plan::Pass(None)) };
-    let fields = RequestFields::read(&request.body);
+fn plan(state: &ServerState, request: &Candidate) -> Result<RecordedPlan, ApiError> {
+    let Some(replay) = &state.replay else { return Ok(RecordedPlan::Pass(None)) };
+    let fields = RecordedRequestFields::read(&request.body);
     let request_id = request_id_of(&request.headers).or(fields.request_id.as_deref());
     let session = request.session.as_deref();
     let slot = session.unwrap_or(replay.account.default_session());
@@ -186,8 +189,8 @@ fn plan(state: &State, request: &Candidate) -> Result<Plan, ApiError> {
     };
     let selected = found(state, replay, slot, &query)?;
     let kept = selected.and_then(|selected| Some((selected, replay.records.get(selected.record)?.record())));
-    let Some((selected, record)) = kept else { return Ok(Plan::Pass(key)) };
-    let Some(response) = record.response.as_deref() else { return Ok(Plan::Pass(key)) };
+    let Some((selected, record)) = kept else { return Ok(RecordedPlan::Pass(key)) };
+    let Some(response) = record.response.as_deref() else { return Ok(RecordedPlan::Pass(key)) };
     let mut refresh = Refresh::new(state, record.request_id.as_deref(), request_id, info::unix_seconds());
     let content = match content(&record, response, request, fields.stream, &mut refresh) {
         Ok(content) => content,
@@ -203,7 +206,7 @@ fn plan(state: &State, request: &Candidate) -> Result<Plan, ApiError> {
         RecordedContent::Body(_) if matches!(response.content, ResponseContent::Events(_)) => Some("application/json"),
         RecordedContent::Body(_) => response.header("content-type"),
     };
-    Ok(Plan::Answer(Box::new(Planned {
+    Ok(RecordedPlan::Answer(Box::new(PlannedResponse {
         status: record.status.and_then(|status| StatusCode::from_u16(status).ok()).unwrap_or(StatusCode::OK),
         headers: headers(response, selected.record, selected.by, session),
         content_type: content_type.and_then(|kind| HeaderValue::from_str(kind).ok()),
@@ -301,12 +304,12 @@ fn headers(response: &Recorded, record: usize, by: MatchBy, session: Option<&Tra
 
 #[cfg(test)]
 mod tests {
-    use super::RequestFields;
+    use super::RecordedRequestFields;
 
     #[test]
     fn a_field_of_another_type_counts_as_missing_and_leaves_the_other() {
         let read = |body: &str| {
-            let RequestFields { stream, request_id } = RequestFields::read(body.as_bytes());
+            let RecordedRequestFields { stream, request_id } = RecordedRequestFields::read(body.as_bytes());
             (stream, request_id)
         };
         assert_eq!(read(r#"{"stream":true,"request_id":"a"}"#), (true, Some("a".to_owned())));

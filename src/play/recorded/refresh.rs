@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use super::super::State;
+use super::super::ServerState;
 
 /// Fields that hold an id.
 const FIELDS: [&str; 4] = ["\"id\":", "\"item_id\":", "\"call_id\":", "\"response_id\":"];
@@ -35,7 +35,7 @@ const PREFIXES: [&str; 16] = [
 /// Replacements of recorded ids.
 #[derive(Debug)]
 pub(in super::super) struct Refresh<'a> {
-    state: &'a State,
+    state: &'a ServerState,
     /// The id that the recorded client gave its request, and the one of this client.
     asked: Option<(&'a str, &'a str)>,
     now: u64,
@@ -43,7 +43,12 @@ pub(in super::super) struct Refresh<'a> {
 }
 
 impl<'a> Refresh<'a> {
-    pub(in super::super) fn new(state: &'a State, recorded: Option<&'a str>, asked: Option<&'a str>, now: u64) -> Self {
+    pub(in super::super) fn new(
+        state: &'a ServerState,
+        recorded: Option<&'a str>,
+        asked: Option<&'a str>,
+        now: u64,
+    ) -> Self {
         Self { state, asked: recorded.zip(asked), now, known: HashMap::new() }
     }
 

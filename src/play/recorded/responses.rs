@@ -15,16 +15,16 @@ use http::{Method, Request};
 use crate::{
     api::ApiError,
     play::{
-        Source, State,
+        ServerState, Source,
         load::{LoadedTrace, config::Unmatched},
         request::extract,
-        selection::{account::TraceSession, miss::Explanation},
+        selection::{account::TraceSession, miss::MissExplanation},
     },
     recording::{
         canonical,
         trace::{RecordRef, Store},
     },
-    replay::matching::{Keys, MatchBy, Miss, MissReason, OnExhausted, Selection},
+    replay::matching::{Keys, MatchBy, MissReason, OnExhausted, PromptMiss, RecordSelection},
 };
 
 /// The responses of a trace.
@@ -32,7 +32,7 @@ use crate::{
 pub(in super::super) struct Recordings {
     paths: HashSet<Box<str>>,
     /// The records of one request, in replay order.
-    by_request: HashMap<Box<str>, Vec<Recording>>,
+    by_request: HashMap<Box<str>, Vec<ServableRecord>>,
     /// All records with a response, and the others of their requests, in replay order.
     all: Vec<u32>,
     /// Records of further choices, whose content is in the response of the first: by that.
@@ -42,7 +42,7 @@ pub(in super::super) struct Recordings {
 }
 
 #[derive(Debug)]
-struct Recording {
+struct ServableRecord {
     record: usize,
     stream: bool,
 }
@@ -82,7 +82,7 @@ impl ServedResponses {
 
 /// Result of a search by the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in super::super) enum Found {
+pub(in super::super) enum ResponseSearch {
     /// This record, which was served before or not.
     Record { record: usize, again: bool },
     /// Records that were all served and must not be served again.
@@ -99,7 +99,7 @@ impl Recordings {
             recordings.paths.extend(kept.path().map(Box::from));
             recordings.all.extend(u32::try_from(record));
             let Some(key) = kept.request_key() else { continue };
-            let recording = Recording { record, stream: kept.stream() == Some(true) };
+            let recording = ServableRecord { record, stream: kept.stream() == Some(true) };
             recordings.by_request.entry(key.into()).or_default().push(recording);
         }
         recordings.add_further_choices(records);
@@ -180,9 +180,11 @@ impl Recordings {
         key: &RequestKey,
         wants_stream: bool,
         on_exhausted: Option<OnExhausted>,
-    ) -> Found {
-        let Some(same) = key.0.as_deref().and_then(|key| self.by_request.get(key)) else { return Found::Nothing };
-        let (alike, others): (Vec<&Recording>, Vec<&Recording>) =
+    ) -> ResponseSearch {
+        let Some(same) = key.0.as_deref().and_then(|key| self.by_request.get(key)) else {
+            return ResponseSearch::Nothing;
+        };
+        let (alike, others): (Vec<&ServableRecord>, Vec<&ServableRecord>) =
             same.iter().partition(|recording| recording.stream == wants_stream);
         let mut served = served.lock();
         let fresh = alike.iter().chain(&others).find(|recording| !served.contains_key(&recording.record));
@@ -193,10 +195,10 @@ impl Recordings {
                 .unwrap_or(OnExhausted::Last)
                 .choose(choices, |record| served.get(&record).copied().unwrap_or(0))
         });
-        let Some(record) = record else { return Found::Exhausted };
+        let Some(record) = record else { return ResponseSearch::Exhausted };
         let again = fresh.is_none();
         self.take_of(&mut served, record);
-        Found::Record { record, again }
+        ResponseSearch::Record { record, again }
     }
 }
 
@@ -228,14 +230,14 @@ impl SelectedResponse {
     pub(in super::super) fn count(self, slot: &TraceSession) {
         let Self { record, by, again } = self;
         let whole = by == MatchBy::Prefix;
-        let selection = Selection { records: vec![record], by, matched_blocks: 0, total_blocks: 0, whole, again };
+        let selection = RecordSelection { records: vec![record], by, matched_blocks: 0, total_blocks: 0, whole, again };
         slot.with(|session| session.count(&Ok(selection)));
     }
 
     /// Counts it as a miss, for this reason: it cannot be served, and is not consumed.
     pub(in super::super) fn miss(
         self,
-        state: &State,
+        state: &ServerState,
         replay: &LoadedTrace,
         slot: &TraceSession,
         path: &str,
@@ -262,7 +264,7 @@ pub(in super::super) struct ResponseQuery<'a> {
 /// # Errors
 /// A miss, where nothing else can.
 pub(in super::super) fn found(
-    state: &State,
+    state: &ServerState,
     replay: &LoadedTrace,
     slot: &TraceSession,
     query: &ResponseQuery<'_>,
@@ -285,16 +287,16 @@ pub(in super::super) fn found(
         };
     }
     let on_exhausted = replay.matcher.rules().on_exhausted;
-    let found = key.map_or(Found::Nothing, |key| {
+    let found = key.map_or(ResponseSearch::Nothing, |key| {
         slot.with(|session| replay.recordings.by_request(&session.responses, key, wants_stream, on_exhausted))
     });
     match found {
-        Found::Record { record, again } => Ok(Some(SelectedResponse { record, by: MatchBy::Prefix, again })),
-        Found::Exhausted => {
+        ResponseSearch::Record { record, again } => Ok(Some(SelectedResponse { record, by: MatchBy::Prefix, again })),
+        ResponseSearch::Exhausted => {
             missed(MissReason::Exhausted, "Every recorded response of this request was served.".to_owned())
         }
-        Found::Nothing if is_served => Ok(None),
-        Found::Nothing => {
+        ResponseSearch::Nothing if is_served => Ok(None),
+        ResponseSearch::Nothing => {
             let message = format!("No recorded response of {path} matched this request ({}).", replay.describe());
             missed(MissReason::NoMatch, message)
         }
@@ -303,23 +305,23 @@ pub(in super::super) fn found(
 
 /// The error of a request that has no recorded response; it is counted.
 fn missed(
-    state: &State,
+    state: &ServerState,
     replay: &LoadedTrace,
     slot: &TraceSession,
     path: &str,
     reason: MissReason,
     message: String,
 ) -> ApiError {
-    let explanation = Explanation::of_response(replay, path, reason, message);
+    let explanation = MissExplanation::of_response(replay, path, reason, message);
     slot.with(|session| {
-        session.count(&Err(Miss { reason, nearest: None, total_blocks: 0 }));
+        session.count(&Err(PromptMiss { reason, nearest: None, total_blocks: 0 }));
         session.keep_miss(|| explanation.entry());
     });
     explanation.error(state.config.miss_status, state.config.miss_detail)
 }
 
 /// Counts a request of a path that this server does not have, and of which nothing was recorded, as a miss of its trace.
-pub(in super::super) fn count_unserved<B>(state: &State, request: &Request<B>) {
+pub(in super::super) fn count_unserved<B>(state: &ServerState, request: &Request<B>) {
     let is_recording = matches!(state.config.source, Source::Files(_) | Source::Trace { .. });
     let Some(replay) = state.replay.as_ref().filter(|_| is_recording && *request.method() == Method::POST) else {
         return;

@@ -41,19 +41,19 @@ pub(in crate::play) enum Pause {
 #[derive(Debug)]
 pub(in crate::play) struct Admission {
     pause: watch::Sender<Pause>,
-    inside: Mutex<Inside>,
+    inside: Mutex<OpenAnswers>,
 }
 
 /// The answers on their way, by number.
 #[derive(Debug, Default)]
-struct Inside {
+struct OpenAnswers {
     next: u64,
-    answers: HashMap<u64, Known>,
+    answers: HashMap<u64, OpenAnswer>,
 }
 
 /// An answer, as it can be aborted.
 #[derive(Debug)]
-struct Known {
+struct OpenAnswer {
     id: String,
     choices: u32,
     aborted: Option<AbortedBy>,
@@ -85,7 +85,7 @@ impl Admission {
         self.abort(AbortedBy::Server, |known| ids.contains(&known.id));
     }
 
-    fn abort(&self, by: AbortedBy, meant: impl Fn(&Known) -> bool) -> u32 {
+    fn abort(&self, by: AbortedBy, meant: impl Fn(&OpenAnswer) -> bool) -> u32 {
         let mut choices = 0;
         for known in self.inside().answers.values_mut().filter(|known| meant(known)) {
             known.aborted.get_or_insert(by);
@@ -101,7 +101,7 @@ impl Admission {
         let mut inside = self.inside();
         let number = inside.next;
         inside.next += 1;
-        inside.answers.insert(number, Known { id, choices, aborted: None });
+        inside.answers.insert(number, OpenAnswer { id, choices, aborted: None });
         Hold {
             gate: Arc::clone(self),
             number,
@@ -115,7 +115,7 @@ impl Admission {
         }
     }
 
-    fn inside(&self) -> std::sync::MutexGuard<'_, Inside> {
+    fn inside(&self) -> std::sync::MutexGuard<'_, OpenAnswers> {
         // Nothing panics while it is held, and its content is whole between any two statements.
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }

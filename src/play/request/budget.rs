@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::{
     api::{ApiError, GenerationRequest},
-    play::{answer::Sequence, request::prompts::Prompt},
+    play::{answer::AnswerSequence, request::prompts::AdmittedPrompt},
 };
 
 /// Bytes of one answer.
@@ -106,7 +106,10 @@ fn too_large(most: usize) -> ApiError {
 ///
 /// # Errors
 /// 400 for too many choices or too many log probabilities of its prompts, and those of [`MemoryReservation::try_reserve`].
-pub(in crate::play) fn reserve(request: &GenerationRequest, prompts: &[Prompt]) -> Result<MemoryReservation, ApiError> {
+pub(in crate::play) fn reserve(
+    request: &GenerationRequest,
+    prompts: &[AdmittedPrompt],
+) -> Result<MemoryReservation, ApiError> {
     let choices = size(request.choices).saturating_mul(prompts.len());
     if choices > MOST_CHOICES {
         return Err(ApiError::bad_request(format!(
@@ -117,7 +120,9 @@ pub(in crate::play) fn reserve(request: &GenerationRequest, prompts: &[Prompt]) 
     let tokens: usize = prompts.iter().map(|prompt| prompt.read.ids.len()).sum();
     let scored = request.logprobs.prompt.map_or(0, |others| tokens.saturating_mul(others.saturating_add(1)));
     let mut memory = MemoryReservation::default();
-    memory.try_reserve(choices.saturating_mul(size_of::<Sequence>()).saturating_add(scored.saturating_mul(SCORED)))?;
+    memory.try_reserve(
+        choices.saturating_mul(size_of::<AnswerSequence>()).saturating_add(scored.saturating_mul(SCORED)),
+    )?;
     Ok(memory)
 }
 

@@ -14,12 +14,12 @@ use crate::{
     api::{ApiError, Query},
     net::{server::media_type, wire::body_as_utf8},
     play::{
-        Player, State,
+        Player, ServerState,
         dialect::Dialect,
         http,
         load::model::Model,
         metrics::Metrics,
-        rare::{dev::Development, response_store::Kept, variants},
+        rare::{dev::Development, response_store::StoredResponses, variants},
         recorded::{errors::errors_of, responses::RequestKey},
         request::pipeline::Arrival,
         selection::account::TraceSession,
@@ -27,7 +27,7 @@ use crate::{
     replay::{account::session_of, delivery::Clock},
 };
 
-impl FromRef<Player> for Arc<State> {
+impl FromRef<Player> for Arc<ServerState> {
     fn from_ref(player: &Player) -> Self {
         Self::clone(&player.state)
     }
@@ -57,7 +57,7 @@ impl FromRef<Player> for &'static Dialect {
     }
 }
 
-impl FromRef<Player> for Option<Arc<Kept>> {
+impl FromRef<Player> for Option<Arc<StoredResponses>> {
     fn from_ref(player: &Player) -> Self {
         player.state.kept.clone()
     }
@@ -171,7 +171,7 @@ pub(in crate::play) fn clock(extensions: &Extensions) -> Result<Clock, ApiError>
 /// # Errors
 /// 400 for a name that no session can have, and where there are too many sessions.
 pub(in crate::play) fn session(
-    state: &State,
+    state: &ServerState,
     extensions: &Extensions,
     headers: &HeaderMap,
 ) -> Result<Option<Arc<TraceSession>>, ApiError> {

@@ -12,10 +12,10 @@ use serde_json::json;
 use crate::{
     play::dialect::Dialect,
     play::engine::Engine,
-    play::http::{Json, empty, json as json_page, page as whole_page, streamed_page},
+    play::http::{JsonText, empty, json as json_page, page as whole_page, streamed_page},
     play::load::adapters::Adapter,
     play::metrics::{About, CONTENT_TYPE, MOUNTED_CONTENT_TYPE, OwnCounts, page},
-    play::{Player, State},
+    play::{Player, ServerState},
 };
 
 use crate::replay::account::Access;
@@ -27,18 +27,18 @@ pub(in crate::play) const ENGINE_VERSION: &str = "0.32.0";
 pub(in crate::play) const DEFAULT_BLOCK_SIZE: u32 = 16;
 
 /// `/version`.
-pub(in crate::play) async fn version(extract::State(dialect): extract::State<&'static Dialect>) -> Json {
-    Json(json!({"version": dialect.version}).to_string())
+pub(in crate::play) async fn version(extract::State(dialect): extract::State<&'static Dialect>) -> JsonText {
+    JsonText(json!({"version": dialect.version}).to_string())
 }
 
 /// `/health`: whether the server can answer: 503 once a simulated engine has ended by a defect, as where vLLM's has died.
-pub(in crate::play) async fn health(extract::State(state): extract::State<Arc<State>>) -> Response {
+pub(in crate::play) async fn health(extract::State(state): extract::State<Arc<ServerState>>) -> Response {
     let is_dead = state.engine.as_ref().is_some_and(|engine| engine.is_dead());
     empty(if is_dead { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK })
 }
 
 /// `/v1/models`: every served name, and the adapters.
-pub(in crate::play) async fn models(extract::State(state): extract::State<Arc<State>>) -> Json {
+pub(in crate::play) async fn models(extract::State(state): extract::State<Arc<ServerState>>) -> JsonText {
     let created = unix_seconds();
     let card = |name: &str, root: &str, parent: Option<&str>, max_model_len: Option<u32>| {
         let permission = json!({
@@ -60,25 +60,25 @@ pub(in crate::play) async fn models(extract::State(state): extract::State<Arc<St
         card(&lora.lora_name, &lora.lora_path, Some(parent), None)
     });
     let data: Vec<_> = of_model.chain(of_adapters).collect();
-    Json(json!({"object": "list", "data": data}).to_string())
+    JsonText(json!({"object": "list", "data": data}).to_string())
 }
 
 /// `/kv_event_sources`: there are none.
-pub(in crate::play) async fn kv_event_sources() -> Json {
-    Json("{}".to_owned())
+pub(in crate::play) async fn kv_event_sources() -> JsonText {
+    JsonText("{}".to_owned())
 }
 
 /// `GET /metrics`.
-pub(in crate::play) async fn metrics(extract::State(state): extract::State<Arc<State>>) -> Response {
+pub(in crate::play) async fn metrics(extract::State(state): extract::State<Arc<ServerState>>) -> Response {
     whole_page(CONTENT_TYPE, metrics_page(&state))
 }
 
 /// Whatever else begins with `/metrics`, by any method.
-pub(in crate::play) async fn mounted_metrics(extract::State(state): extract::State<Arc<State>>) -> Response {
+pub(in crate::play) async fn mounted_metrics(extract::State(state): extract::State<Arc<ServerState>>) -> Response {
     streamed_page(MOUNTED_CONTENT_TYPE, metrics_page(&state))
 }
 
-fn metrics_page(state: &State) -> String {
+fn metrics_page(state: &ServerState) -> String {
     let (model, engine) = (&state.model, state.config.engine.as_ref());
     let kv_events = state.engine.as_ref().and_then(Engine::event_counts);
     let own = OwnCounts { lateness: &state.lateness, replay: state.replay.as_deref(), kv_events: kv_events.as_ref() };
@@ -114,9 +114,9 @@ pub(in crate::play) async fn engine(
 }
 
 /// `/load`: requests in progress, where they are tracked.
-pub(in crate::play) async fn load(extract::State(state): extract::State<Arc<State>>) -> Json {
+pub(in crate::play) async fn load(extract::State(state): extract::State<Arc<ServerState>>) -> JsonText {
     let load = if state.config.server.load_tracking { state.metrics.load() } else { 0 };
-    Json(json!({"server_load": load}).to_string())
+    JsonText(json!({"server_load": load}).to_string())
 }
 
 /// Wall-clock seconds since 1970.

@@ -8,11 +8,11 @@ use serde_json::{Map, json};
 
 use crate::{
     api::{
-        ApiError, GenerationRequest, Prompts,
+        ApiError, GenerationInput, GenerationRequest,
         anthropic::{MessageEncoder, MessagesRequest, SystemMessages, count_body, error_body},
     },
     play::{
-        State,
+        ServerState,
         http::{json as json_answer, recorded_headers},
         load::model::Model,
         request::{
@@ -30,14 +30,14 @@ use crate::{
 /// # Errors
 /// Errors of the framework; those of the handler have a body of this family.
 pub(in crate::play) async fn answer(
-    extract::State(state): extract::State<Arc<State>>,
+    extract::State(state): extract::State<Arc<ServerState>>,
     arrival: Arrival,
 ) -> Result<Response, ErrorResponse> {
     Ok(message(&state, arrival).await.or_else(refusal)?)
 }
 
-async fn message(state: &Arc<State>, arrival: Arrival) -> Result<Response, ApiError> {
-    let read = |state: &State, body: &[u8]| {
+async fn message(state: &Arc<ServerState>, arrival: Arrival) -> Result<Response, ApiError> {
+    let read = |state: &ServerState, body: &[u8]| {
         let request = MessagesRequest::parse(body)?;
         Ok((chat_of(state, &request)?, ()))
     };
@@ -64,17 +64,17 @@ pub(in crate::play) fn refusal(refused: ApiError) -> Result<Response, ApiError> 
 /// # Errors
 /// As [`answer`].
 pub(in crate::play) async fn count(
-    extract::State(state): extract::State<Arc<State>>,
+    extract::State(state): extract::State<Arc<ServerState>>,
     JsonBody { bytes, .. }: JsonBody,
 ) -> Result<Response, ErrorResponse> {
     let counted = off_the_loop(bytes.len(), move || counted(&state, &MessagesRequest::parse_count(&bytes)?)).await;
     Ok(counted.map(|body| json_answer(StatusCode::OK, body, HeaderMap::new())).or_else(refusal)?)
 }
 
-fn counted(state: &State, request: &MessagesRequest) -> Result<String, ApiError> {
+fn counted(state: &ServerState, request: &MessagesRequest) -> Result<String, ApiError> {
     let chat = chat_of(state, request)?;
     chat.check_served(state.served())?;
-    let Prompts::Chat(prompt) = &chat.prompts else { return Err(ApiError::internal("Internal server error")) };
+    let GenerationInput::Chat(prompt) = &chat.prompts else { return Err(ApiError::internal("Internal server error")) };
     let (ids, _) = chat_ids(state, prompt, SpecialTokens::Skip, None)?;
     let count = u32::try_from(ids.len()).unwrap_or(u32::MAX);
     if count > state.model.max_model_len {
@@ -87,7 +87,7 @@ fn counted(state: &State, request: &MessagesRequest) -> Result<String, ApiError>
 ///
 /// # Errors
 /// A request that the engine refuses before it looks at the messages.
-pub(in crate::play) fn chat_of(state: &State, request: &MessagesRequest) -> Result<GenerationRequest, ApiError> {
+pub(in crate::play) fn chat_of(state: &ServerState, request: &MessagesRequest) -> Result<GenerationRequest, ApiError> {
     let chat = request.chat(system_messages(&state.model, request))?;
     state.check_model(chat.model.as_deref())?;
     request.check_choice(state.served().finds_calls)?;

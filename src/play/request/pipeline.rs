@@ -26,19 +26,19 @@ use tokio::time::Instant;
 use crate::{
     api::{
         Api, ApiError, CacheUse, GenerationRequest, UsageEvents,
-        answers::{Form, FromChat},
+        answers::{FromChat, ResponseForm},
     },
     base::stats::StreamClass,
     play::{
-        State,
+        ServerState,
         answer::{
-            Answer,
+            AnswerStream,
             collect::{Collected, collect},
         },
         dialect::{Dialect, VllmVersion},
         http::{error, events, held_json},
         middleware::Replay,
-        recorded::{self, RequestFields, errors::RefusedRequest},
+        recorded::{self, RecordedRequestFields, errors::RefusedRequest},
         request::{
             admission::Hold,
             blocking::off_the_loop,
@@ -48,7 +48,7 @@ use crate::{
         routes,
         selection::{
             account::TraceSession,
-            plan::{Failing, Origin, Plan, Planned, plan, weight_of},
+            plan::{AnswerPlan, Failing, PlannedAnswer, RequestOrigin, plan, weight_of},
         },
     },
     replay::delivery::{Clock, Wait, stream_of},
@@ -56,7 +56,7 @@ use crate::{
 
 /// The recorded responses of a trace.
 #[derive(Debug, Clone)]
-pub(in crate::play) struct RecordedResponses(pub(in crate::play) Arc<State>);
+pub(in crate::play) struct RecordedResponses(pub(in crate::play) Arc<ServerState>);
 
 impl Replay for RecordedResponses {
     fn takes(&self, request: &Request) -> bool {
@@ -88,9 +88,10 @@ pub(in crate::play) struct Arrival {
 impl Arrival {
     /// The error of a request that this server refuses before it looks for a record: the recorded one of the same request,
     /// when it is due, where there is one.
-    async fn refused(self, state: &State, error: ApiError) -> ApiError {
+    async fn refused(self, state: &ServerState, error: ApiError) -> ApiError {
         let (size, body) = (self.body.len(), self.body.clone());
-        let in_body = off_the_loop(size, move || Ok(RequestFields::read(&body).request_id)).await.unwrap_or_default();
+        let in_body =
+            off_the_loop(size, move || Ok(RecordedRequestFields::read(&body).request_id)).await.unwrap_or_default();
         let request = RefusedRequest {
             error,
             request_id: request_id_of(&self.headers).or(in_body.as_deref()),
@@ -107,7 +108,7 @@ impl Arrival {
 
 /// An answer that is ready to be sent.
 pub(in crate::play) struct Started {
-    answer: Answer,
+    answer: AnswerStream,
     at: Instant,
     wait: Wait<Hold>,
     keep_alive: Option<Duration>,
@@ -127,11 +128,11 @@ pub(in crate::play) struct Started {
 /// # Errors
 /// Everything that the engine refuses before the first byte, and a miss where those are errors.
 pub(in crate::play) async fn generate(
-    extract::State(state): extract::State<Arc<State>>,
+    extract::State(state): extract::State<Arc<ServerState>>,
     arrival: Arrival,
     api: Api,
 ) -> Result<Response, ErrorResponse> {
-    let read = move |state: &State, body: &[u8]| {
+    let read = move |state: &ServerState, body: &[u8]| {
         let mut request = GenerationRequest::parse(api, body)?;
         if state.config.server.force_usage && request.stream {
             request.usage_events = UsageEvents::EveryEvent;
@@ -166,9 +167,9 @@ pub(in crate::play) async fn respond(started: Started) -> Result<Response, ApiEr
 /// # Errors
 /// Everything that the engine refuses before the first byte, and a miss where those are errors.
 pub(in crate::play) async fn start<T: Send + 'static>(
-    state: &Arc<State>,
+    state: &Arc<ServerState>,
     arrival: Arrival,
-    read: impl FnOnce(&State, &[u8]) -> Result<(GenerationRequest, T), ApiError> + Send + 'static,
+    read: impl FnOnce(&ServerState, &[u8]) -> Result<(GenerationRequest, T), ApiError> + Send + 'static,
 ) -> Result<(Started, T), ApiError> {
     let (validated, rest) = match validated(state, arrival.body.clone(), read).await {
         Ok(validated) => validated,
@@ -181,7 +182,7 @@ pub(in crate::play) async fn start<T: Send + 'static>(
 ///
 /// # Errors
 /// The engine's last checks, and a miss where those are errors.
-async fn begin(state: &Arc<State>, arrival: Arrival, validated: ValidatedRequest) -> Result<Started, ApiError> {
+async fn begin(state: &Arc<ServerState>, arrival: Arrival, validated: ValidatedRequest) -> Result<Started, ApiError> {
     let Arrival { headers, session, errors, at, clock, .. } = arrival;
     let ValidatedRequest { request, prompts } = validated;
     let session_id = headers.get("x-session-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
@@ -192,21 +193,21 @@ async fn begin(state: &Arc<State>, arrival: Arrival, validated: ValidatedRequest
     let is_constrained = request.is_constrained();
     let planner = Arc::clone(state);
     let plan = move || {
-        let from = Origin { request_id, session_id, rank, session, errors, at };
+        let from = RequestOrigin { request_id, session_id, rank, session, errors, at };
         plan(&planner, &request, prompts, from).map(|planned| (planned, request.stream))
     };
     let (planned, stream) =
         if is_constrained { state.work.drawing.run(plan).await? } else { off_the_loop(weight, plan).await? };
     let planned = match planned {
-        Plan::Answer(planned) => *planned,
-        Plan::Failure(failing) => {
+        AnswerPlan::Answer(planned) => *planned,
+        AnswerPlan::Failure(failing) => {
             let Failing { failure, id, headers } = *failing;
             let wait = Wait { clock, class: StreamClass::Whole, gate: state.hold(id, 1) };
             wait.for_failure(at, failure.due).await;
             return Err(failure.into_error(&headers));
         }
     };
-    let Planned { answer, class, id, headers, max_tokens, cached } = planned;
+    let PlannedAnswer { answer, class, id, headers, max_tokens, cached } = planned;
     let keep_alive = state.config.server.keep_alive;
     let class = if stream { class } else { StreamClass::Whole };
     let wait = Wait { clock, class, gate: state.hold(id, answer.choices()) };
@@ -218,11 +219,11 @@ impl Started {
     /// The response in another family's form. It has no keep-alive comments, and one form in every version.
     pub(in crate::play) fn in_family(mut self, to: impl FromChat + 'static) -> Self {
         self.keep_alive = None;
-        self.in_form(Form::FromChat(Box::new(to)))
+        self.in_form(ResponseForm::FromChat(Box::new(to)))
     }
 
     /// The response in another form, which is the same in every version.
-    pub(in crate::play) fn in_form(mut self, form: Form) -> Self {
+    pub(in crate::play) fn in_form(mut self, form: ResponseForm) -> Self {
         self.answer.set_form(form);
         self.dialect = VllmVersion::default().dialect();
         self

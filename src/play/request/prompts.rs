@@ -5,14 +5,14 @@ use std::{cell::Cell, iter, sync::Arc};
 use bytes::Bytes;
 
 use crate::{
-    api::{Api, ApiError, ChatPrompt, GenerationRequest, MaxTokens, PromptInput, Prompts},
+    api::{Api, ApiError, ChatPrompt, GenerationInput, GenerationRequest, MaxTokens, PromptInput},
     play::{
-        State,
+        ServerState,
         generate::generation,
         metrics::AdmissionPermit,
         request::{
             blocking::{INLINE_BYTES, check_cancelled, off_the_loop},
-            request_cache::Key,
+            request_cache::BodyKey,
             tokens::{chat_ids, check_vocabulary, is_timeless, last_content, prompt_ids, refused, special},
         },
     },
@@ -21,7 +21,7 @@ use crate::{
 
 /// One prompt as ids, with what the answer may repeat of it.
 #[derive(Debug)]
-pub(in crate::play) struct Prompt {
+pub(in crate::play) struct AdmittedPrompt {
     pub(in crate::play) read: PromptRead,
     /// Room of its choices in the server's queue.
     pub(in crate::play) permit: AdmissionPermit,
@@ -31,7 +31,7 @@ pub(in crate::play) struct Prompt {
 #[derive(Debug, Clone)]
 pub(in crate::play) struct PromptRead {
     pub(in crate::play) ids: Arc<[u32]>,
-    pub(in crate::play) shown: Shown,
+    pub(in crate::play) shown: ShownPrompt,
     pub(in crate::play) echo: Arc<[u32]>,
     pub(in crate::play) max_tokens: MaxTokens,
     /// As the trace hashes prompts; empty without one.
@@ -42,7 +42,7 @@ pub(in crate::play) struct PromptRead {
 
 /// Parts of a prompt that the answer shows.
 #[derive(Debug, Clone, Default)]
-pub(in crate::play) struct Shown {
+pub(in crate::play) struct ShownPrompt {
     /// The text of the prompt: where a completion repeats it, and where a chat returns it.
     pub(in crate::play) text: Option<Arc<str>>,
     /// Role of a chat's answer; `None` for the assistant.
@@ -51,9 +51,9 @@ pub(in crate::play) struct Shown {
     pub(in crate::play) message: Option<Arc<str>>,
 }
 
-impl Shown {
+impl ShownPrompt {
     fn of_chat(
-        state: &State,
+        state: &ServerState,
         request: &GenerationRequest,
         chat: &ChatPrompt,
         text: Option<String>,
@@ -75,7 +75,7 @@ impl Shown {
 #[derive(Debug)]
 pub(in crate::play) struct ValidatedRequest {
     pub(in crate::play) request: Arc<GenerationRequest>,
-    pub(in crate::play) prompts: Vec<Prompt>,
+    pub(in crate::play) prompts: Vec<AdmittedPrompt>,
 }
 
 /// A request that was read once and accepted.
@@ -101,11 +101,11 @@ impl CachedRequest {
     }
 
     /// The request once more, where the server has room for it.
-    fn again(&self, state: &State) -> Result<ValidatedRequest, ApiError> {
+    fn again(&self, state: &ServerState) -> Result<ValidatedRequest, ApiError> {
         // Adapters come and go.
         state.check_model(self.request.model.as_deref())?;
         let permits = admitted(state, &self.request)?;
-        let prompts = self.prompts.iter().cloned().zip(permits).map(|(read, permit)| Prompt { read, permit });
+        let prompts = self.prompts.iter().cloned().zip(permits).map(|(read, permit)| AdmittedPrompt { read, permit });
         Ok(ValidatedRequest { request: Arc::clone(&self.request), prompts: prompts.collect() })
     }
 }
@@ -116,10 +116,10 @@ impl CachedRequest {
 /// # Errors
 /// Everything that the engine refuses before the first byte.
 pub(in crate::play) async fn cached_or_validated(
-    state: &Arc<State>,
+    state: &Arc<ServerState>,
     api: Api,
     body: Bytes,
-    read: impl FnOnce(&State, &[u8]) -> Result<(GenerationRequest, ()), ApiError> + Send + 'static,
+    read: impl FnOnce(&ServerState, &[u8]) -> Result<(GenerationRequest, ()), ApiError> + Send + 'static,
 ) -> Result<ValidatedRequest, ApiError> {
     let key = state.work.memo.key(api, &body);
     if let Some(known) = state.work.memo.recall(key, &body) {
@@ -130,12 +130,12 @@ pub(in crate::play) async fn cached_or_validated(
     Ok(validated)
 }
 
-fn remember(state: &State, key: Key, body: &[u8], validated: &ValidatedRequest) {
+fn remember(state: &ServerState, key: BodyKey, body: &[u8], validated: &ValidatedRequest) {
     let ValidatedRequest { request, prompts } = validated;
     let depends_on_time = match &request.prompts {
-        Prompts::Chat(chat) => !is_timeless(&state.model, chat),
-        Prompts::Batch(_) => true,
-        Prompts::Completion(_) => false,
+        GenerationInput::Chat(chat) => !is_timeless(&state.model, chat),
+        GenerationInput::Batch(_) => true,
+        GenerationInput::Completion(_) => false,
     };
     if !depends_on_time {
         let known =
@@ -149,9 +149,9 @@ fn remember(state: &State, key: Key, body: &[u8], validated: &ValidatedRequest) 
 /// # Errors
 /// Everything that the engine refuses before the first byte.
 pub(in crate::play) async fn validated<T: Send + 'static>(
-    state: &Arc<State>,
+    state: &Arc<ServerState>,
     body: Bytes,
-    read: impl FnOnce(&State, &[u8]) -> Result<(GenerationRequest, T), ApiError> + Send + 'static,
+    read: impl FnOnce(&ServerState, &[u8]) -> Result<(GenerationRequest, T), ApiError> + Send + 'static,
 ) -> Result<(ValidatedRequest, T), ApiError> {
     let reader = Arc::clone(state);
     let size = state.weight_of(body.len());
@@ -170,12 +170,12 @@ pub(in crate::play) async fn validated<T: Send + 'static>(
 /// # Errors
 /// Everything that the engine refuses before the first byte.
 pub(in crate::play) async fn prompts_of<T: Send + 'static>(
-    state: &Arc<State>,
+    state: &Arc<ServerState>,
     body: Bytes,
-    read: impl FnOnce(&State, &[u8]) -> Result<(GenerationRequest, T), ApiError> + Send + 'static,
+    read: impl FnOnce(&ServerState, &[u8]) -> Result<(GenerationRequest, T), ApiError> + Send + 'static,
 ) -> Result<(Option<String>, Vec<(Arc<[u32]>, u32)>, T), ApiError> {
     let (ValidatedRequest { request, prompts }, rest) = validated(state, body, read).await?;
-    let prompts = prompts.into_iter().map(|Prompt { read, .. }| (read.ids, most_tokens(read.max_tokens)));
+    let prompts = prompts.into_iter().map(|AdmittedPrompt { read, .. }| (read.ids, most_tokens(read.max_tokens)));
     Ok((request.request_id.clone(), prompts.collect(), rest))
 }
 
@@ -183,13 +183,13 @@ pub(in crate::play) async fn prompts_of<T: Send + 'static>(
 ///
 /// # Errors
 /// 503 where there is too little.
-fn admitted(state: &State, request: &GenerationRequest) -> Result<Vec<AdmissionPermit>, ApiError> {
+fn admitted(state: &ServerState, request: &GenerationRequest) -> Result<Vec<AdmissionPermit>, ApiError> {
     let admit = |_| state.metrics.admit(request.choices, state.config.server.max_queued);
     (0..request.prompts.count()).map(admit).collect()
 }
 
 /// Makes ids of the request's prompts and validates them in the engine's order.
-fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt>, ApiError> {
+fn read_prompts(state: &ServerState, request: &GenerationRequest) -> Result<Vec<AdmittedPrompt>, ApiError> {
     state.check_model(request.model.as_deref())?;
     request.check_served(state.served())?;
     let permits = admitted(state, request)?;
@@ -226,24 +226,24 @@ fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt
             let blocks = std::iter::once(media.first_block()).chain(hashes.blocks.iter().copied()).collect();
             Arc::new(PromptHashes { blocks, whole: Some(media.whole) })
         });
-        Ok(Prompt { read: PromptRead { ids, shown, echo, max_tokens, hashes, media }, permit })
+        Ok(AdmittedPrompt { read: PromptRead { ids, shown, echo, max_tokens, hashes, media }, permit })
     };
     let chat_prompt = |(chat, permit): (&ChatPrompt, AdmissionPermit)| {
         let (ids, text) = chat_ids(state, chat, special, request.truncation)?;
         let echo = last_words(state, &chat.messages)?;
         let replay = state.replay.as_ref().filter(|_| state.model.takes_media);
         let media = replay.and_then(|replay| replay.hasher.hash_media(&chat.messages));
-        validated(ids.into(), Shown::of_chat(state, request, chat, text)?, echo, media, permit)
+        validated(ids.into(), ShownPrompt::of_chat(state, request, chat, text)?, echo, media, permit)
     };
     match &request.prompts {
-        Prompts::Chat(chat) => iter::once(chat).zip(permits).map(chat_prompt).collect(),
-        Prompts::Batch(chats) => chats.iter().zip(permits).map(chat_prompt).collect(),
-        Prompts::Completion(inputs) => {
+        GenerationInput::Chat(chat) => iter::once(chat).zip(permits).map(chat_prompt).collect(),
+        GenerationInput::Batch(chats) => chats.iter().zip(permits).map(chat_prompt).collect(),
+        GenerationInput::Completion(inputs) => {
             let read = |(input, permit)| {
                 let ids = prompt_ids(&state.model, input, special, request.truncation)?;
                 let text = if request.echo { Some(echoed_text(state, request, input)?.into()) } else { None };
                 let echo = Arc::clone(&ids);
-                validated(ids, Shown { text, ..Shown::default() }, echo, None, permit)
+                validated(ids, ShownPrompt { text, ..ShownPrompt::default() }, echo, None, permit)
             };
             inputs.iter().zip(permits).map(read).collect()
         }
@@ -251,7 +251,7 @@ fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt
 }
 
 /// The text by which a completion repeats its prompt; none beside ids.
-fn echoed_text(state: &State, request: &GenerationRequest, input: &PromptInput) -> Result<String, ApiError> {
+fn echoed_text(state: &ServerState, request: &GenerationRequest, input: &PromptInput) -> Result<String, ApiError> {
     match input {
         _ if request.return_token_ids => Ok(String::new()),
         PromptInput::Text(text) => Ok(text.clone()),
@@ -260,7 +260,7 @@ fn echoed_text(state: &State, request: &GenerationRequest, input: &PromptInput) 
 }
 
 /// The tokens of a chat's last message, for a server that echoes.
-fn last_words(state: &State, messages: &[serde_json::Value]) -> Result<Arc<[u32]>, ApiError> {
+fn last_words(state: &ServerState, messages: &[serde_json::Value]) -> Result<Arc<[u32]>, ApiError> {
     if !state.echoes() {
         return Ok(Arc::default());
     }

@@ -38,15 +38,15 @@ const SEEN: usize = 1024;
 pub(in crate::play) struct RequestCache {
     seed: u64,
     seen: Box<[AtomicU64]>,
-    entries: Mutex<BoundedCache<Key, Entry, BuildHasherDefault<Hashed>>>,
+    entries: Mutex<BoundedCache<BodyKey, CachedBody, BuildHasherDefault<Hashed>>>,
 }
 
 /// A body's name in a [`RequestCache`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(in crate::play) struct Key(u64);
+pub(in crate::play) struct BodyKey(u64);
 
 #[derive(Debug)]
-struct Entry {
+struct CachedBody {
     body: Bytes,
     known: Arc<CachedRequest>,
 }
@@ -62,35 +62,35 @@ impl RequestCache {
         Self { seed: rand::random(), seen, entries: Mutex::new(BoundedCache::new(limit, limit / 8)) }
     }
 
-    pub(in crate::play) fn key(&self, api: Api, body: &[u8]) -> Key {
+    pub(in crate::play) fn key(&self, api: Api, body: &[u8]) -> BodyKey {
         let endpoint = match api {
             Api::Chat => 0,
             Api::Completions => 1,
         };
-        Key(xxh3_64_with_seed(body, self.seed ^ endpoint))
+        BodyKey(xxh3_64_with_seed(body, self.seed ^ endpoint))
     }
 
     /// Finds the request that was read from this body.
-    pub(in crate::play) fn recall(&self, key: Key, body: &[u8]) -> Option<Arc<CachedRequest>> {
+    pub(in crate::play) fn recall(&self, key: BodyKey, body: &[u8]) -> Option<Arc<CachedRequest>> {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = entries.get(&key)?;
         (entry.body == body).then(|| Arc::clone(&entry.known))
     }
 
     /// Keeps what was read from a body that came before.
-    pub(in crate::play) fn keep(&self, key: Key, body: &[u8], known: impl FnOnce() -> CachedRequest) {
+    pub(in crate::play) fn keep(&self, key: BodyKey, body: &[u8], known: impl FnOnce() -> CachedRequest) {
         let slot = usize::try_from(key.0).unwrap_or_default() % SEEN;
         let came_before = self.seen.get(slot).is_some_and(|seen| seen.swap(key.0, Relaxed) == key.0);
         if !came_before {
             return;
         }
-        let entry = Entry { body: Bytes::copy_from_slice(body), known: Arc::new(known()) };
+        let entry = CachedBody { body: Bytes::copy_from_slice(body), known: Arc::new(known()) };
         let size = entry.size();
         self.entries.lock().unwrap_or_else(PoisonError::into_inner).insert(key, entry, size);
     }
 }
 
-impl Entry {
+impl CachedBody {
     fn size(&self) -> usize {
         self.body.len() * PER_BYTE + self.known.size() + ENTRY
     }
@@ -123,7 +123,7 @@ mod tests {
         CachedRequest::new(crate::api::GenerationRequest::parse(Api::Chat, body).unwrap(), Vec::new())
     }
 
-    fn keep(memo: &RequestCache, body: &str) -> Key {
+    fn keep(memo: &RequestCache, body: &str) -> BodyKey {
         let key = memo.key(Api::Chat, body.as_bytes());
         memo.keep(key, body.as_bytes(), known);
         key

@@ -19,9 +19,9 @@ use crate::{
     },
     net::wire::EventBuffer,
     play::{
-        State,
-        http::{Json, events, json},
-        rare::response_store::{Kept, LogWriter, ResponseStore},
+        ServerState,
+        http::{JsonText, events, json},
+        rare::response_store::{EventLogWriter, ResponseStore, StoredResponses},
         request::{
             extract::ErrorResponse,
             info,
@@ -35,7 +35,7 @@ use crate::{
 /// # Errors
 /// One that is not kept, or a query that does not fit.
 pub(in crate::play) async fn retrieve(
-    extract::State(kept): extract::State<Option<Arc<Kept>>>,
+    extract::State(kept): extract::State<Option<Arc<StoredResponses>>>,
     extract::Path(id): extract::Path<String>,
     query: Query,
 ) -> Result<Response, ErrorResponse> {
@@ -52,11 +52,11 @@ pub(in crate::play) async fn retrieve(
 /// # Errors
 /// One that is not kept or is over.
 pub(in crate::play) async fn cancel(
-    extract::State(kept): extract::State<Option<Arc<Kept>>>,
+    extract::State(kept): extract::State<Option<Arc<StoredResponses>>>,
     extract::Path(id): extract::Path<String>,
-) -> Result<Json, ErrorResponse> {
+) -> Result<JsonText, ErrorResponse> {
     let kept = kept.ok_or_else(|| not_found(&id))?;
-    Ok(Json(kept.cancel(&id)?))
+    Ok(JsonText(kept.cancel(&id)?))
 }
 
 /// Answers a request for a response.
@@ -64,10 +64,10 @@ pub(in crate::play) async fn cancel(
 /// # Errors
 /// Everything that the engine refuses before the first byte, and a miss where those are errors.
 pub(in crate::play) async fn answer(
-    extract::State(state): extract::State<Arc<State>>,
+    extract::State(state): extract::State<Arc<ServerState>>,
     arrival: Arrival,
 ) -> Result<Response, ErrorResponse> {
-    let read = |state: &State, body: &[u8]| {
+    let read = |state: &ServerState, body: &[u8]| {
         let request = ResponsesRequest::parse(body)?;
         state.check_model(request.model())?;
         let messages = request.messages(history(state, &request)?)?;
@@ -94,7 +94,7 @@ pub(in crate::play) async fn answer(
 ///
 /// # Errors
 /// A request that needs a response store on a server without one, and an earlier response that is not stored.
-fn history(state: &State, request: &ResponsesRequest) -> Result<Vec<serde_json::Value>, ApiError> {
+fn history(state: &ServerState, request: &ResponsesRequest) -> Result<Vec<serde_json::Value>, ApiError> {
     if state.kept.is_none() && request.is_background() {
         return Err(no_store());
     }
@@ -139,11 +139,11 @@ impl Making {
 ///
 /// # Errors
 /// None while responses are kept.
-fn in_background(kept: &Kept, keeper: ResponseStore, making: Making) -> Result<Response, ApiError> {
+fn in_background(kept: &StoredResponses, keeper: ResponseStore, making: Making) -> Result<Response, ApiError> {
     let extra = making.started.headers.clone();
     let id = making.head.id.clone();
     let queued = queued_body(&making.request, &making.head);
-    let log = making.started.stream.then(LogWriter::new);
+    let log = making.started.stream.then(EventLogWriter::new);
     keeper.queue(queued.clone(), log.as_ref());
     let answer = match &log {
         Some(_) => events(kept.events(&id, 0)?, extra),
@@ -166,7 +166,7 @@ fn in_background(kept: &Kept, keeper: ResponseStore, making: Making) -> Result<R
     Ok(answer)
 }
 
-fn head(state: &State, started: &Started, request: &ResponsesRequest) -> ResponseHead {
+fn head(state: &ServerState, started: &Started, request: &ResponsesRequest) -> ResponseHead {
     ResponseHead {
         id: request.id().map_or_else(|| format!("resp_{}", state.fresh_id()), str::to_owned),
         created_at: info::unix_seconds(),

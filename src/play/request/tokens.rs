@@ -11,8 +11,8 @@ use crate::{
         Truncation,
     },
     play::{
-        State,
-        http::Json,
+        ServerState,
+        http::JsonText,
         load::model::Model,
         request::{
             blocking::{check_cancelled, off_the_loop},
@@ -27,9 +27,9 @@ use crate::{
 /// # Errors
 /// A request that the engine refuses, and text that the tokenizer fails on.
 pub(in crate::play) async fn tokenize(
-    extract::State(state): extract::State<Arc<State>>,
+    extract::State(state): extract::State<Arc<ServerState>>,
     JsonBody { bytes: body, .. }: JsonBody,
-) -> Result<Json, ErrorResponse> {
+) -> Result<JsonText, ErrorResponse> {
     let done = off_the_loop(state.weight_of(body.len()), move || {
         let request = TokenizeRequest::parse(&body)?;
         state.check_model(request.model.as_deref())?;
@@ -51,7 +51,7 @@ pub(in crate::play) async fn tokenize(
             token_strs: token_strs.transpose()?,
             tokens,
         };
-        serde_json::to_string(&answer).map(Json).map_err(|error| ApiError::internal(error.to_string()))
+        serde_json::to_string(&answer).map(JsonText).map_err(|error| ApiError::internal(error.to_string()))
     })
     .await?;
     Ok(done)
@@ -62,9 +62,9 @@ pub(in crate::play) async fn tokenize(
 /// # Errors
 /// A request that the engine refuses.
 pub(in crate::play) async fn detokenize(
-    extract::State(state): extract::State<Arc<State>>,
+    extract::State(state): extract::State<Arc<ServerState>>,
     JsonBody { bytes: body, .. }: JsonBody,
-) -> Result<Json, ErrorResponse> {
+) -> Result<JsonText, ErrorResponse> {
     let done = off_the_loop(body.len(), move || {
         let request = DetokenizeRequest::parse(&body)?;
         state.check_model(request.model.as_deref())?;
@@ -72,7 +72,7 @@ pub(in crate::play) async fn detokenize(
         let mut known = request.tokens;
         known.retain(|id| model.tokenizer.is_ids_only() || *id < model.tokenizer.vocab_size());
         let prompt = model.tokenizer.decode(&known, SkipSpecial::Keep).map_err(refused)?;
-        Ok(Json(serde_json::json!({"prompt": prompt}).to_string()))
+        Ok(JsonText(serde_json::json!({"prompt": prompt}).to_string()))
     })
     .await?;
     Ok(done)
@@ -94,7 +94,7 @@ pub(in crate::play) fn check_vocabulary(tokenizer: &Tokenizer, ids: &[u32]) -> R
 /// # Errors
 /// 400 where the messages cannot be rendered.
 pub(in crate::play) fn chat_ids(
-    state: &State,
+    state: &ServerState,
     chat: &ChatPrompt,
     special: SpecialTokens,
     truncation: Option<Truncation>,

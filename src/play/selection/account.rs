@@ -27,7 +27,7 @@ use crate::{
     recording::redaction::Redactor,
     replay::{
         account::{DEFAULT_SESSION, EarlierReports, KeptMisses, Ledger, Matching, Report, SessionReport, session_name},
-        matching::{Consumption, MatchBy, Matcher, Miss, MissReason, Selection},
+        matching::{Consumption, MatchBy, Matcher, MissReason, PromptMiss, RecordSelection},
     },
 };
 
@@ -47,7 +47,7 @@ pub(in crate::play) struct TraceLedger {
     named: RwLock<BTreeMap<String, Arc<TraceSession>>>,
     most: usize,
     /// Counts of sessions that were reset or ended.
-    past: Mutex<Totals>,
+    past: Mutex<SessionTotals>,
     /// What failed in them.
     earlier: Mutex<EarlierReports>,
 }
@@ -56,7 +56,7 @@ pub(in crate::play) struct TraceLedger {
 #[derive(Debug)]
 pub(in crate::play) struct TraceSession {
     name: Option<String>,
-    session: RwLock<Session>,
+    session: RwLock<SessionConsumption>,
 }
 
 /// There are as many sessions as there may be.
@@ -66,17 +66,17 @@ pub(in crate::play) struct TooManySessions(usize);
 
 /// The consumption of one session, and its counts.
 #[derive(Debug)]
-pub(in crate::play) struct Session {
+pub(in crate::play) struct SessionConsumption {
     pub(in crate::play) consumption: Consumption,
     pub(in crate::play) responses: ServedResponses,
     /// Which answers were made up for prompts without a record.
     pub(in crate::play) samples: Samples,
-    counts: Counts,
+    counts: SessionCounters,
     misses: Mutex<KeptMisses>,
 }
 
 #[derive(Debug, Default)]
-struct Counts {
+struct SessionCounters {
     prompts: AtomicU64,
     index: AtomicU64,
     whole: AtomicU64,
@@ -93,7 +93,7 @@ struct Counts {
 
 /// Counts of one session or of several.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(in crate::play) struct Totals {
+pub(in crate::play) struct SessionTotals {
     /// Prompts that looked for a record.
     pub(in crate::play) prompts: u64,
     /// Ways in which those that found one did.
@@ -104,7 +104,7 @@ pub(in crate::play) struct Totals {
     pub(in crate::play) missed: BTreeMap<&'static str, u64>,
 }
 
-impl Totals {
+impl SessionTotals {
     fn add(&mut self, other: &Self) {
         let add = |to: &mut BTreeMap<&'static str, u64>, from: &BTreeMap<&'static str, u64>| {
             from.iter().for_each(|(name, count)| *to.entry(name).or_default() += count);
@@ -150,18 +150,18 @@ impl TraceLedger {
 
     /// Resets a session.
     fn reset(&self, slot: &TraceSession, matcher: &Matcher) {
-        let fresh = Session::new(slot.name(), matcher);
+        let fresh = SessionConsumption::new(slot.name(), matcher);
         let before = std::mem::replace(&mut *slot.session.write().unwrap_or_else(PoisonError::into_inner), fresh);
         let totals = before.totals();
         self.past.lock().unwrap_or_else(PoisonError::into_inner).add(&totals);
-        let Totals { prompts: requests, again, missed: misses, .. } = totals;
+        let SessionTotals { prompts: requests, again, missed: misses, .. } = totals;
         let report = SessionReport { requests, again, misses, ..SessionReport::default() };
         let name = slot.name().unwrap_or(DEFAULT_SESSION);
         self.earlier.lock().unwrap_or_else(PoisonError::into_inner).keep(name, report);
     }
 
     /// The counts of everything that was asked so far.
-    pub(in crate::play) fn totals(&self) -> Totals {
+    pub(in crate::play) fn totals(&self) -> SessionTotals {
         let mut totals = self.past.lock().unwrap_or_else(PoisonError::into_inner).clone();
         self.all().iter().for_each(|(_, slot)| slot.with(|session| totals.add(&session.totals())));
         totals
@@ -192,7 +192,7 @@ impl TraceLedger {
 
 impl TraceSession {
     fn new(name: Option<&str>, matcher: &Matcher) -> Self {
-        Self { name: name.map(str::to_owned), session: RwLock::new(Session::new(name, matcher)) }
+        Self { name: name.map(str::to_owned), session: RwLock::new(SessionConsumption::new(name, matcher)) }
     }
 
     /// Its name; `None` for the default session.
@@ -201,23 +201,23 @@ impl TraceSession {
     }
 
     /// Reads the session; a reset waits for it.
-    pub(in crate::play) fn with<T>(&self, read: impl FnOnce(&Session) -> T) -> T {
+    pub(in crate::play) fn with<T>(&self, read: impl FnOnce(&SessionConsumption) -> T) -> T {
         read(&self.session.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Session {
+impl SessionConsumption {
     fn new(name: Option<&str>, matcher: &Matcher) -> Self {
         Self {
             consumption: matcher.session(),
             responses: ServedResponses::default(),
             samples: name.map_or_else(Samples::default, |_| Samples::within(samples::SESSION_BYTES)),
-            counts: Counts::default(),
+            counts: SessionCounters::default(),
             misses: Mutex::default(),
         }
     }
 
-    fn totals(&self) -> Totals {
+    fn totals(&self) -> SessionTotals {
         self.counts.totals()
     }
 
@@ -232,13 +232,13 @@ impl Session {
     }
 
     /// Counts what became of a prompt.
-    pub(in crate::play) fn count(&self, outcome: &Result<Selection, Miss>) {
+    pub(in crate::play) fn count(&self, outcome: &Result<RecordSelection, PromptMiss>) {
         let counts = &self.counts;
         counts.prompts.fetch_add(1, Relaxed);
         match outcome {
             Ok(selection) => counts.found(selection),
-            Err(Miss { reason: MissReason::NoMatch, .. }) => drop(counts.no_match.fetch_add(1, Relaxed)),
-            Err(Miss { reason: MissReason::Exhausted, .. }) => drop(counts.exhausted.fetch_add(1, Relaxed)),
+            Err(PromptMiss { reason: MissReason::NoMatch, .. }) => drop(counts.no_match.fetch_add(1, Relaxed)),
+            Err(PromptMiss { reason: MissReason::Exhausted, .. }) => drop(counts.exhausted.fetch_add(1, Relaxed)),
         }
     }
 
@@ -258,8 +258,8 @@ fn counted<'a>(counts: impl IntoIterator<Item = (&'static str, &'a AtomicU64)>) 
     counts.filter(|(_, count)| *count > 0).collect()
 }
 
-impl Counts {
-    fn totals(&self) -> Totals {
+impl SessionCounters {
+    fn totals(&self) -> SessionTotals {
         let shares = counted(SHARES.iter().map(|(_, name)| *name).zip(&self.prefix));
         let mut found = counted([("index", &self.index), ("whole", &self.whole), ("next", &self.next)]);
         found.extend(Some(shares.values().sum()).filter(|sum| *sum > 0).map(|sum: u64| ("prefix", sum)));
@@ -269,7 +269,7 @@ impl Counts {
             matched_blocks: self.matched_blocks.load(Relaxed),
             total_blocks: self.total_blocks.load(Relaxed),
         };
-        Totals {
+        SessionTotals {
             prompts: self.prompts.load(Relaxed),
             matching,
             again: counted([("exhausted", &self.again), ("index", &self.asked_again)]),
@@ -280,8 +280,8 @@ impl Counts {
         }
     }
 
-    fn found(&self, selection: &Selection) {
-        let Selection { by, whole, matched_blocks, total_blocks, again, .. } = selection;
+    fn found(&self, selection: &RecordSelection) {
+        let RecordSelection { by, whole, matched_blocks, total_blocks, again, .. } = selection;
         let way = match by {
             MatchBy::Index | MatchBy::Auto => &self.index,
             MatchBy::Next => &self.next,
@@ -323,7 +323,9 @@ impl Ledger for LoadedTrace {
     }
 
     fn misses(&self, session: Option<&str>) -> Vec<Value> {
-        let kept = |session: &Session| session.misses.lock().unwrap_or_else(PoisonError::into_inner).list().to_vec();
+        let kept = |session: &SessionConsumption| {
+            session.misses.lock().unwrap_or_else(PoisonError::into_inner).list().to_vec()
+        };
         self.account.some(session).iter().flat_map(|(_, slot)| slot.with(kept)).collect()
     }
 

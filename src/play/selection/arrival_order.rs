@@ -40,7 +40,7 @@ impl Turns {
     }
 
     /// Waits for a turn, which ends when it is dropped. A request that came alone does not wait.
-    pub(in crate::play) async fn next(&self) -> Turn<'_> {
+    pub(in crate::play) async fn next(&self) -> ReadTurn<'_> {
         let since_latest = self.now().saturating_sub(self.latest_end.load(Ordering::Relaxed));
         let is_alone = self.free.available_permits() == self.workers && u128::from(since_latest) > TOGETHER.as_nanos();
         // Never closed, so never an error.
@@ -48,7 +48,7 @@ impl Turns {
         if !is_alone {
             yield_now().await;
         }
-        Turn { turns: self, _permit: permit }
+        ReadTurn { turns: self, _permit: permit }
     }
 
     fn now(&self) -> u64 {
@@ -57,12 +57,12 @@ impl Turns {
 }
 
 /// The right to read a prompt now.
-pub(in crate::play) struct Turn<'a> {
+pub(in crate::play) struct ReadTurn<'a> {
     turns: &'a Turns,
     _permit: Option<SemaphorePermit<'a>>,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for ReadTurn<'_> {
     fn drop(&mut self) {
         self.turns.latest_end.store(self.turns.now(), Ordering::Relaxed);
     }

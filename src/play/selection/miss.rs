@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 use crate::{
     api::ApiError,
     play::{
-        State,
+        ServerState,
         load::LoadedTrace,
         selection::{account::TraceSession, advice, select::PromptQuery},
     },
     recording::redaction::Redactor,
     replay::{
         account::DEFAULT_SESSION,
-        matching::{MatchBy, Miss, MissReason},
+        matching::{MatchBy, MissReason, PromptMiss},
         player::MissDetail,
     },
     text::prompt::SkipSpecial,
@@ -26,14 +26,19 @@ const AROUND: usize = 256;
 const LONGEST: usize = 200;
 
 /// Why no record answers a prompt.
-pub(in crate::play) struct Explanation {
+pub(in crate::play) struct MissExplanation {
     reason: &'static str,
     message: String,
     detail: Value,
 }
 
-impl Explanation {
-    pub(in crate::play) fn new(state: &State, replay: &LoadedTrace, wanted: &PromptQuery<'_>, miss: &Miss) -> Self {
+impl MissExplanation {
+    pub(in crate::play) fn new(
+        state: &ServerState,
+        replay: &LoadedTrace,
+        wanted: &PromptQuery<'_>,
+        miss: &PromptMiss,
+    ) -> Self {
         let block = replay.hasher.block_size();
         let is_by_prompt = MatchBy::any_by_prompt(&replay.matcher.rules().order);
         let mut lines = vec![opening(replay, miss)];
@@ -111,7 +116,7 @@ impl Explanation {
     }
 }
 
-fn opening(replay: &LoadedTrace, miss: &Miss) -> String {
+fn opening(replay: &LoadedTrace, miss: &PromptMiss) -> String {
     match miss.reason {
         MissReason::NoMatch => format!("No recorded answer matched this request ({}).", replay.describe()),
         MissReason::Exhausted => {
@@ -120,7 +125,7 @@ fn opening(replay: &LoadedTrace, miss: &Miss) -> String {
     }
 }
 
-fn next_step(replay: &LoadedTrace, wanted: &PromptQuery<'_>, miss: &Miss) -> String {
+fn next_step(replay: &LoadedTrace, wanted: &PromptQuery<'_>, miss: &PromptMiss) -> String {
     let rules = replay.matcher.rules();
     let by_index = rules.order.contains(&MatchBy::Index);
     let named = replay.matcher.index_of(wanted.request_id).filter(|_| miss.reason == MissReason::NoMatch);
@@ -146,7 +151,7 @@ fn next_step(replay: &LoadedTrace, wanted: &PromptQuery<'_>, miss: &Miss) -> Str
 }
 
 /// The text of one block of a prompt; `None` where a secret is in it or near it.
-fn text_at(state: &State, prompt: &[u32], start: usize, block: usize) -> Option<String> {
+fn text_at(state: &ServerState, prompt: &[u32], start: usize, block: usize) -> Option<String> {
     let end = (start + block).min(prompt.len());
     let around = prompt.get(start.saturating_sub(AROUND)..(end + AROUND).min(prompt.len()))?;
     let around = state.model.tokenizer.decode(around, SkipSpecial::Keep).ok()?;

@@ -7,16 +7,16 @@ use tokio::time::Instant;
 
 use crate::{
     api::{
-        AnswerNames, Api, ApiError, CacheUse, CachedTokens, GenerationRequest, Head, MaxTokens, Position,
+        AnswerHead, AnswerNames, Api, ApiError, CacheUse, CachedTokens, GenerationRequest, MaxTokens, Position,
         answers::Encoder,
     },
     base::stats::StreamClass,
     play::{
-        State,
-        answer::{Answer, AnswerParts, Sequence},
-        engine::Parameters,
+        ServerState,
+        answer::{AnswerParts, AnswerSequence, AnswerStream},
+        engine::RequestParameters,
         generate::{
-            choice::{Choice, Limits},
+            choice::{OpenChoice, OutputLimits},
             guided,
             logprobs::{Scorer, SequenceLogprobs, prompt_logprobs_json},
             output::OutputText,
@@ -25,11 +25,11 @@ use crate::{
         },
         load::{adapters::RequestedModel, config::DEFAULT_RANDOM_TOKENS},
         metrics::RequestMetrics,
-        recorded::errors::{Failure, RefusedRequest},
+        recorded::errors::{RecordedFailure, RefusedRequest},
         request::{
             blocking::check_cancelled,
             budget, info,
-            prompts::{Prompt, most_tokens},
+            prompts::{AdmittedPrompt, most_tokens},
         },
         selection::{
             account::TraceSession,
@@ -44,22 +44,22 @@ use crate::{
 const LONGEST_INTERVAL: u32 = 1024;
 
 /// The answer to a request, or the error that was recorded instead of one.
-pub(in crate::play) enum Plan {
-    Answer(Box<Planned>),
+pub(in crate::play) enum AnswerPlan {
+    Answer(Box<PlannedAnswer>),
     Failure(Box<Failing>),
 }
 
 /// A recorded error before it is due.
 pub(in crate::play) struct Failing {
-    pub(in crate::play) failure: Failure,
+    pub(in crate::play) failure: RecordedFailure,
     /// The engine's id of the request.
     pub(in crate::play) id: String,
     pub(in crate::play) headers: HeaderMap,
 }
 
 /// An answer before any of it is due.
-pub(in crate::play) struct Planned {
-    pub(in crate::play) answer: Answer,
+pub(in crate::play) struct PlannedAnswer {
+    pub(in crate::play) answer: AnswerStream,
     pub(in crate::play) class: StreamClass,
     /// The engine's id of the request.
     pub(in crate::play) id: String,
@@ -71,7 +71,7 @@ pub(in crate::play) struct Planned {
 }
 
 /// Id, session and time of a request, and its recorded errors.
-pub(in crate::play) struct Origin {
+pub(in crate::play) struct RequestOrigin {
     pub(in crate::play) request_id: Option<String>,
     /// Of the header, for KV events.
     pub(in crate::play) session_id: Option<String>,
@@ -87,12 +87,12 @@ pub(in crate::play) struct Origin {
 /// # Errors
 /// The engine's last checks, and a miss where those are errors.
 pub(in crate::play) fn plan(
-    state: &State,
+    state: &ServerState,
     request: &GenerationRequest,
-    prompts: Vec<Prompt>,
-    from: Origin,
-) -> Result<Plan, ApiError> {
-    let Origin { request_id, session_id, rank, session, errors, at } = from;
+    prompts: Vec<AdmittedPrompt>,
+    from: RequestOrigin,
+) -> Result<AnswerPlan, ApiError> {
+    let RequestOrigin { request_id, session_id, rank, session, errors, at } = from;
     let refused = |error| {
         // No record of an error is consumed for a client that has left.
         check_cancelled().err().unwrap_or_else(|| {
@@ -124,18 +124,18 @@ pub(in crate::play) fn plan(
     let headers = headers_of(&chosen, session.as_deref());
     let id = request_id.unwrap_or_else(|| state.fresh_id());
     if let Some(failure) = chosen.iter_mut().find_map(|chosen| chosen.failure.take()) {
-        return Ok(Plan::Failure(Box::new(Failing { failure, id: engine_id(request.api, &id), headers })));
+        return Ok(AnswerPlan::Failure(Box::new(Failing { failure, id: engine_id(request.api, &id), headers })));
     }
     let tokens = chosen.iter().zip(&prompts).map(|(chosen, prompt)| tokens_of(chosen, prompt)).sum();
     let shows_logprobs = parsed.as_ref().is_none_or(ParsedBy::sends_reasoning);
     budget::check_whole(request, tokens, shows_logprobs)?;
     let class = class_of(state, &chosen);
     let cached = cache_use(state, request, &prompts, &chosen);
-    let named = Named { id, model: asked.shown(state), at, cached, parsed };
+    let named = AnswerIdentity { id, model: asked.shown(state), at, cached, parsed };
     let records: Vec<usize> = chosen.iter().flat_map(|chosen| &chosen.records).copied().collect();
     let mut answer = answer(state, request, prompts, chosen, &named).with_memory(memory);
     if let Some(engine) = &state.engine {
-        let parameters = Parameters {
+        let parameters = RequestParameters {
             data_parallel_rank: rank,
             arrived: Some(at),
             concurrency: state.replay.as_ref().map_or(1, |replay| replay.concurrency(records.first().copied())),
@@ -144,18 +144,18 @@ pub(in crate::play) fn plan(
         answer = answer.submit(engine, &parameters)?;
     }
     let id = engine_id(request.api, &named.id);
-    Ok(Plan::Answer(Box::new(Planned { answer, class, id, headers, max_tokens, cached })))
+    Ok(AnswerPlan::Answer(Box::new(PlannedAnswer { answer, class, id, headers, max_tokens, cached })))
 }
 
 /// Parameters that the engine's scheduler looks at.
 fn parameters(
-    state: &State,
+    state: &ServerState,
     request: &GenerationRequest,
     id: &str,
     session_id: Option<&str>,
     asked: &RequestedModel<'_>,
-) -> Parameters {
-    Parameters {
+) -> RequestParameters {
+    RequestParameters {
         priority: request.priority,
         cache_salt: request.cache_salt.clone(),
         session_id: request.events.session_id(session_id),
@@ -164,18 +164,18 @@ fn parameters(
         lora: asked.adapter.as_ref().map(|adapter| Arc::clone(&adapter.lora)),
         kv_transfer: request.kv_transfer.clone(),
         name: transfer_name(state, request, id),
-        ..Parameters::default()
+        ..RequestParameters::default()
     }
 }
 
 /// How many tokens the choices of a prompt have at most.
-fn tokens_of(chosen: &PromptScripts, prompt: &Prompt) -> usize {
+fn tokens_of(chosen: &PromptScripts, prompt: &AdmittedPrompt) -> usize {
     let most = usize::try_from(most_tokens(prompt.read.max_tokens)).unwrap_or(usize::MAX);
     chosen.scripts.iter().map(|script| script.ids.len().min(most)).sum()
 }
 
 /// Origin of a stream's deadlines; made-up tokens have none of their own.
-fn class_of(state: &State, chosen: &[PromptScripts]) -> StreamClass {
+fn class_of(state: &ServerState, chosen: &[PromptScripts]) -> StreamClass {
     let is_recorded = chosen.iter().any(|chosen| !chosen.records.is_empty());
     match if is_recorded { state.config.pacing } else { state.made_up_pacing() } {
         Pacing::Fixed { .. } => StreamClass::Fixed,
@@ -185,7 +185,7 @@ fn class_of(state: &State, chosen: &[PromptScripts]) -> StreamClass {
 }
 
 /// The engine's last check: a budget for thinking needs a parser that finds its end.
-fn check_thinking(state: &State, request: &GenerationRequest) -> Result<(), ApiError> {
+fn check_thinking(state: &ServerState, request: &GenerationRequest) -> Result<(), ApiError> {
     if request.thinking_budget.is_none() || state.model.parsers.formats.reasoning.is_some() {
         return Ok(());
     }
@@ -204,7 +204,7 @@ pub(in crate::play) fn engine_id(api: Api, id: &str) -> String {
 }
 
 /// The id of a request for engines that go on with it: the engine's, and 8 hexadecimal digits; empty where none does.
-fn transfer_name(state: &State, request: &GenerationRequest, id: &str) -> String {
+fn transfer_name(state: &ServerState, request: &GenerationRequest, id: &str) -> String {
     if request.kv_transfer.is_none() {
         return String::new();
     }
@@ -213,13 +213,13 @@ fn transfer_name(state: &State, request: &GenerationRequest, id: &str) -> String
 }
 
 /// Counts the tokens that may have to be made up before the first one is sent.
-pub(in crate::play) fn weight_of(request: &GenerationRequest, prompts: &[Prompt]) -> usize {
-    let tokens = |prompt: &Prompt| match prompt.read.max_tokens {
+pub(in crate::play) fn weight_of(request: &GenerationRequest, prompts: &[AdmittedPrompt]) -> usize {
+    let tokens = |prompt: &AdmittedPrompt| match prompt.read.max_tokens {
         MaxTokens::Asked(tokens) => tokens,
         MaxTokens::Left(left) => left.min(DEFAULT_RANDOM_TOKENS),
     };
     let others = request.logprobs.prompt.map_or(0, |others| others.saturating_add(1));
-    let scored = |prompt: &Prompt| prompt.read.ids.len().saturating_mul(others);
+    let scored = |prompt: &AdmittedPrompt| prompt.read.ids.len().saturating_mul(others);
     let stop: usize = request.stop.iter().map(String::len).sum();
     let choices = usize::try_from(request.choices).unwrap_or(usize::MAX);
     prompts
@@ -228,7 +228,11 @@ pub(in crate::play) fn weight_of(request: &GenerationRequest, prompts: &[Prompt]
         .fold(stop, usize::saturating_add)
 }
 
-fn wanted<'a>(request: &'a GenerationRequest, request_id: Option<&'a str>, prompt: &'a Prompt) -> PromptQuery<'a> {
+fn wanted<'a>(
+    request: &'a GenerationRequest,
+    request_id: Option<&'a str>,
+    prompt: &'a AdmittedPrompt,
+) -> PromptQuery<'a> {
     let prompt = &prompt.read;
     PromptQuery {
         request_id,
@@ -255,7 +259,7 @@ fn wanted<'a>(request: &'a GenerationRequest, request_id: Option<&'a str>, promp
 }
 
 /// Id and model of an answer, the time of its request, its use of the prefix cache, and the parser of its text.
-struct Named<'a> {
+struct AnswerIdentity<'a> {
     id: String,
     model: &'a str,
     at: Instant,
@@ -264,14 +268,14 @@ struct Named<'a> {
 }
 
 fn answer(
-    state: &State,
+    state: &ServerState,
     request: &GenerationRequest,
-    prompts: Vec<Prompt>,
+    prompts: Vec<AdmittedPrompt>,
     chosen: Vec<PromptScripts>,
-    named: &Named<'_>,
-) -> Answer {
+    named: &AnswerIdentity<'_>,
+) -> AnswerStream {
     let names = AnswerNames { id: &named.id, model: named.model, fingerprint: state.model.fingerprint.as_deref() };
-    let encoder = Encoder::new(Head::new(request.api, &names, info::unix_seconds(), request.usage_events));
+    let encoder = Encoder::new(AnswerHead::new(request.api, &names, info::unix_seconds(), request.usage_events));
     let each = prompts.iter().zip(&chosen).map(|(prompt, chosen)| prompt_tokens(prompt, chosen));
     let all_prompt_tokens = each.fold(0, u32::saturating_add);
     let mut parts = parts(state, request, &chosen, all_prompt_tokens, named.cached);
@@ -285,7 +289,7 @@ fn answer(
     let mut sequences = Vec::with_capacity(chosen.iter().map(|chosen| chosen.scripts.len()).sum());
     for (prompt, chosen) in prompts.into_iter().zip(chosen) {
         let prompt_tokens = prompt_tokens(&prompt, &chosen);
-        let Prompt { read: prompt, permit } = prompt;
+        let AdmittedPrompt { read: prompt, permit } = prompt;
         if request.api == Api::Chat {
             parts.prompt_text.clone_from(&prompt.shown.text);
         }
@@ -301,9 +305,9 @@ fn answer(
             let parser = parsed.map(|parsed| parsed.start(&prompt.ids, state.fresh_seed()));
             let hides_tokens = parser.as_ref().is_some_and(SequenceParser::hides_tokens);
             let logprobs = SequenceLogprobs::new(&scorer, request, &echoed).filter(|_| !hides_tokens);
-            sequences.push(Sequence {
+            sequences.push(AnswerSequence {
                 logprobs: logprobs.map(|sequence| sequence.with_recorded(script.logprobs.as_ref(), &prompt.ids)),
-                choice: Choice::new(script, limits, text, output),
+                choice: OpenChoice::new(script, limits, text, output),
                 prompt: Arc::clone(&prompt.ids),
                 prompt_tokens,
                 echo: echo.clone(),
@@ -318,12 +322,12 @@ fn answer(
             });
         }
     }
-    Answer::new(encoder, parts, sequences)
+    AnswerStream::new(encoder, parts, sequences)
 }
 
 /// Parts of the answer that the request asks for.
 fn parts(
-    state: &State,
+    state: &ServerState,
     request: &GenerationRequest,
     chosen: &[PromptScripts],
     prompt_tokens: u32,
@@ -345,12 +349,17 @@ fn parts(
 }
 
 /// Tokens of a prompt: of one with media as many as were recorded.
-fn prompt_tokens(prompt: &Prompt, chosen: &PromptScripts) -> u32 {
+fn prompt_tokens(prompt: &AdmittedPrompt, chosen: &PromptScripts) -> u32 {
     chosen.prompt_tokens.unwrap_or_else(|| u32::try_from(prompt.read.ids.len()).unwrap_or(u32::MAX))
 }
 
 /// Use of the prefix cache: the most that one of the prompts found there.
-fn cache_use(state: &State, request: &GenerationRequest, prompts: &[Prompt], chosen: &[PromptScripts]) -> CacheUse {
+fn cache_use(
+    state: &ServerState,
+    request: &GenerationRequest,
+    prompts: &[AdmittedPrompt],
+    chosen: &[PromptScripts],
+) -> CacheUse {
     // The engine computes a prompt anew for its log probabilities.
     let reads = request.logprobs.prompt.is_none();
     let found = chosen.iter().filter(|_| reads).map(|chosen| chosen.cached).max().unwrap_or(0);
@@ -360,9 +369,14 @@ fn cache_use(state: &State, request: &GenerationRequest, prompts: &[Prompt], cho
     CacheUse { found, created: full.saturating_sub(found) }
 }
 
-fn limits(state: &State, request: &GenerationRequest, max_tokens: MaxTokens, stop_token_ids: &Arc<[u32]>) -> Limits {
+fn limits(
+    state: &ServerState,
+    request: &GenerationRequest,
+    max_tokens: MaxTokens,
+    stop_token_ids: &Arc<[u32]>,
+) -> OutputLimits {
     let interval = state.config.stream_interval.get().max(request.stream_interval.unwrap_or(1)).min(LONGEST_INTERVAL);
-    Limits {
+    OutputLimits {
         max_tokens: most_tokens(max_tokens),
         min_tokens: request.min_tokens,
         stop_token_ids: Arc::clone(stop_token_ids),
@@ -372,7 +386,7 @@ fn limits(state: &State, request: &GenerationRequest, max_tokens: MaxTokens, sto
 }
 
 fn detokenizer(
-    state: &State,
+    state: &ServerState,
     request: &GenerationRequest,
     parsed: Option<&ParsedBy>,
     prompt: &[u32],

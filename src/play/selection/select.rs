@@ -8,20 +8,20 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use crate::{
     api::{ApiError, LogprobsAsked, MaxTokens, StopReason},
     play::{
-        State,
+        ServerState,
         generate::{
-            choice::{Finish, Script, Tokens},
-            guided::Rules,
+            choice::{ChoiceFinish, ChoiceScript, ChoiceTokens},
+            guided::GuidedRules,
             parse::ParsedBy,
             synthetic::{in_place_of, made_up},
         },
         load::{LoadedTrace, config::Unmatched},
-        recorded::errors::{self, Failure},
-        selection::{account::TraceSession, miss::Explanation},
+        recorded::errors::{self, RecordedFailure},
+        selection::{account::TraceSession, miss::MissExplanation},
     },
     recording::trace::{FinishReason, Outcome, PromptLogprobs, Record, RecordRef},
     replay::{
-        matching::{MatchBy, Miss, Query, Selection, WholePrompt},
+        matching::{MatchBy, MatchQuery, PromptMiss, RecordSelection, WholePrompt},
         timing::Schedule,
     },
     text::prompt::PromptHashes,
@@ -55,7 +55,7 @@ pub(in crate::play) struct PromptQuery<'a> {
     pub(in crate::play) ignore_eos: bool,
     pub(in crate::play) min_tokens: u32,
     /// Constraints of made-up text.
-    pub(in crate::play) rules: Option<&'a Rules>,
+    pub(in crate::play) rules: Option<&'a GuidedRules>,
     /// Which log probabilities are sent.
     pub(in crate::play) logprobs: &'a LogprobsAsked,
     /// Parser of the answer's text.
@@ -68,9 +68,9 @@ pub(in crate::play) struct PromptQuery<'a> {
 #[derive(Debug, Default)]
 pub(in crate::play) struct PromptScripts {
     /// One per choice.
-    pub(in crate::play) scripts: Vec<Script>,
+    pub(in crate::play) scripts: Vec<ChoiceScript>,
     /// The error that was recorded instead of an answer.
-    pub(in crate::play) failure: Option<Failure>,
+    pub(in crate::play) failure: Option<RecordedFailure>,
     /// The payload of the event that ended the recorded stream, where it failed and the payload was recorded.
     pub(in crate::play) failing_event: Option<String>,
     /// Tokens of a prompt with media, as recorded; here each medium is but a placeholder.
@@ -89,9 +89,9 @@ pub(in crate::play) struct PromptScripts {
 ///
 /// # Errors
 /// 422 where no record matches and none may be made up.
-pub(in crate::play) fn scripts_of(state: &State, wanted: &PromptQuery<'_>) -> Result<PromptScripts, ApiError> {
+pub(in crate::play) fn scripts_of(state: &ServerState, wanted: &PromptQuery<'_>) -> Result<PromptScripts, ApiError> {
     let Some(replay) = &state.replay else { return Ok(made_up(state, wanted)) };
-    let query = Query {
+    let query = MatchQuery {
         request_id: wanted.request_id,
         hashes: wanted.hashes,
         choices: wanted.choices,
@@ -100,7 +100,7 @@ pub(in crate::play) fn scripts_of(state: &State, wanted: &PromptQuery<'_>) -> Re
     };
     let session = wanted.session.unwrap_or(replay.account.default_session());
     let model = if wanted.takes_any_model { model_of_prompt(state, session, &query) } else { None };
-    let query = Query { model: model.or(query.model), ..query };
+    let query = MatchQuery { model: model.or(query.model), ..query };
     let error = session.with(|session| {
         let selected = errors::select(replay, &session.consumption, &query, wanted.errors);
         selected.inspect(|selected| session.count(selected))
@@ -114,8 +114,8 @@ pub(in crate::play) fn scripts_of(state: &State, wanted: &PromptQuery<'_>) -> Re
         None => {}
     }
     let selected = session.with(|session| {
-        let select = |query: &Query<'_>| replay.matcher.select(&session.consumption, query);
-        let by_media = wanted.media.and_then(|hashes| select(&Query { hashes, ..query }).ok());
+        let select = |query: &MatchQuery<'_>| replay.matcher.select(&session.consumption, query);
+        let by_media = wanted.media.and_then(|hashes| select(&MatchQuery { hashes, ..query }).ok());
         let selected = by_media.map_or_else(|| select(&query), Ok);
         session.count(&selected);
         selected
@@ -127,10 +127,10 @@ pub(in crate::play) fn scripts_of(state: &State, wanted: &PromptQuery<'_>) -> Re
 }
 
 /// The model of which the whole prompt was recorded, one with a record that was not served yet first.
-fn model_of_prompt<'a>(state: &'a State, session: &TraceSession, query: &Query<'_>) -> Option<&'a str> {
+fn model_of_prompt<'a>(state: &'a ServerState, session: &TraceSession, query: &MatchQuery<'_>) -> Option<&'a str> {
     let replay = state.replay.as_ref()?;
     let found = |model: &&'a str| {
-        let query = Query { model: Some(model), ..*query };
+        let query = MatchQuery { model: Some(model), ..*query };
         session.with(|session| replay.matcher.whole_prompt(&session.consumption, &query))
     };
     let recorded: Vec<(&str, WholePrompt)> =
@@ -141,12 +141,12 @@ fn model_of_prompt<'a>(state: &'a State, session: &TraceSession, query: &Query<'
 
 /// Answers a prompt without a record: made-up tokens or an error.
 fn missed(
-    state: &State,
+    state: &ServerState,
     replay: &LoadedTrace,
     wanted: &PromptQuery<'_>,
-    miss: &Miss,
+    miss: &PromptMiss,
 ) -> Result<PromptScripts, ApiError> {
-    let explain = || Explanation::new(state, replay, wanted, miss);
+    let explain = || MissExplanation::new(state, replay, wanted, miss);
     let session = wanted.session.unwrap_or(replay.account.default_session());
     match state.config.unmatched {
         Unmatched::Random => {
@@ -162,7 +162,7 @@ fn missed(
     }
 }
 
-fn recorded(state: &State, wanted: &PromptQuery<'_>, selection: Selection) -> PromptScripts {
+fn recorded(state: &ServerState, wanted: &PromptQuery<'_>, selection: RecordSelection) -> PromptScripts {
     let mut chosen = PromptScripts { by: described(&selection), ..PromptScripts::default() };
     // A record that was found by its index, or that shares a prefix only, may have had a longer prompt.
     let mut prompt_tokens = u32::try_from(wanted.prompt.len()).unwrap_or(u32::MAX);
@@ -173,7 +173,7 @@ fn recorded(state: &State, wanted: &PromptQuery<'_>, selection: Selection) -> Pr
             prompt_tokens = record.prompt_tokens;
             chosen.prompt_tokens = Some(prompt_tokens);
         }
-        chosen.failure = chosen.failure.or_else(|| Failure::of(&record, state.config.pacing));
+        chosen.failure = chosen.failure.or_else(|| RecordedFailure::of(&record, state.config.pacing));
         chosen.cached = chosen.cached.max(record.cached_tokens.unwrap_or(0).min(prompt_tokens));
         chosen.failing_event = chosen.failing_event.or_else(|| record.error.take()?.body);
         chosen.scripts.push(script(state, wanted, (kept, record), choice));
@@ -186,8 +186,8 @@ fn recorded(state: &State, wanted: &PromptQuery<'_>, selection: Selection) -> Pr
 }
 
 /// A selection as the answer's headers name it: `prefix;blocks=12/14`.
-fn described(selection: &Selection) -> String {
-    let Selection { by, matched_blocks, total_blocks, .. } = selection;
+fn described(selection: &RecordSelection) -> String {
+    let RecordSelection { by, matched_blocks, total_blocks, .. } = selection;
     let mut text = by.name().to_owned();
     if *by == MatchBy::Prefix {
         text.push_str(&format!(";blocks={matched_blocks}/{total_blocks}"));
@@ -202,15 +202,15 @@ fn described(selection: &Selection) -> String {
 }
 
 fn script(
-    state: &State,
+    state: &ServerState,
     wanted: &PromptQuery<'_>,
     (kept, mut record): (RecordRef<'_>, Record),
     choice: usize,
-) -> Script {
+) -> ChoiceScript {
     let ids = record.output_token_ids.take();
     let last = ids.as_ref().and_then(|ids| ids.last().copied());
     let ids = match ids {
-        Some(ids) => Tokens::Known(ids),
+        Some(ids) => ChoiceTokens::Known(ids),
         None => {
             let count = usize::try_from(record.output_tokens).unwrap_or(usize::MAX);
             in_place_of(state, wanted, choice, count)
@@ -221,12 +221,12 @@ fn script(
     let finish = finish(&record, last, state.model.tokenizer.eos_ids(), most);
     let sends_logprobs = wanted.logprobs.sample.is_some() && last.is_some();
     let logprobs = if sends_logprobs { kept.logprobs().map(Arc::new) } else { None };
-    Script { ids, schedule, finish, logprobs }
+    ChoiceScript { ids, schedule, finish, logprobs }
 }
 
 /// The end of a record for a request of at most `max_tokens`. One that was cut short, as by a client that left, ends with
 /// `abort`.
-fn finish(record: &Record, last: Option<u32>, eos: &[u32], max_tokens: u32) -> Finish {
+fn finish(record: &Record, last: Option<u32>, eos: &[u32], max_tokens: u32) -> ChoiceFinish {
     let ends_in_stop_token = last.is_some_and(|last| eos.contains(&last) || record.stop_token == Some(last));
     let finish_reason = record.finish_reason.or_else(|| missing_reason(record, max_tokens));
     let hides_last_token = ends_in_stop_token && finish_reason == Some(FinishReason::Stop);
@@ -237,7 +237,7 @@ fn finish(record: &Record, last: Option<u32>, eos: &[u32], max_tokens: u32) -> F
         Some(FinishReason::Error) => ("error", StopReason::Unnamed),
         Some(FinishReason::Abort) | None => ("abort", StopReason::Unnamed),
     };
-    Finish { reason, stop_reason, hides_last_token }
+    ChoiceFinish { reason, stop_reason, hides_last_token }
 }
 
 /// The reason of a record that does not have one, as public traces may: `length` where the output is as long as was asked

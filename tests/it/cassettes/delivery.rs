@@ -38,7 +38,7 @@ async fn cassette(text: &str, pacing: Pacing, server: ServerOptions) -> Server {
     let shelf = Shelf::with(text);
     let cassettes = vec![load(&shelf.file).unwrap()];
     let cassette_player =
-        CassettePlayer::new(player::Config { cassettes, pacing, ..player::Config::default() }).unwrap();
+        CassettePlayer::new(player::PlayerConfig { cassettes, pacing, ..player::PlayerConfig::default() }).unwrap();
     start(Config {
         source: Source::Synthetic(Synthetic::Random),
         cassette_player: Some(cassette_player),

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use vllm_vcr::recording::cassette::{Answer, Cassette, Echo, Record, emit, parse};
+use vllm_vcr::recording::cassette::{Cassette, CassetteRecord, Echo, RecordedAnswer, emit, parse};
 
 use crate::support::drawn_bytes::Run;
 
@@ -12,8 +12,14 @@ const NAME: &str = "drawn.yaml";
 /// The records without their lines and the form in which their requests are written; fields of messages that are null are
 /// not written, as the engine sends null for all that it has not.
 fn shown(cassette: &Cassette) -> Vec<String> {
-    let shown = |record: &Record| {
-        let bare = Record { line: 0, like: None, echo: Echo::default(), answer: Answer::default(), ..record.clone() };
+    let shown = |record: &CassetteRecord| {
+        let bare = CassetteRecord {
+            line: 0,
+            like: None,
+            echo: Echo::default(),
+            answer: RecordedAnswer::default(),
+            ..record.clone()
+        };
         format!("{bare:?} {}", record.answer.shown())
     };
     cassette.records.iter().map(shown).collect()

@@ -2,7 +2,7 @@
 //! nowhere in the result.
 
 use serde_json::{Value, json};
-use vllm_vcr::recording::redaction::{Redactor, Rules};
+use vllm_vcr::recording::redaction::{RedactionRules, Redactor};
 
 use crate::support::drawn_bytes::{Run, cut};
 
@@ -31,7 +31,7 @@ fn planted_around(text: &str) -> String {
 }
 
 fn redacted(bytes: &[u8], cuts: &[Vec<u8>]) {
-    let rules = Rules::default();
+    let rules = RedactionRules::default();
     let text = String::from_utf8_lossy(bytes);
 
     let clean = Redactor::new(&rules).body(bytes);

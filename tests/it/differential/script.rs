@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use serde_json::{Value, json};
-use vllm_vcr::text::prompt::{BlockHash, BlockHasher, SkipSpecial, SpecialTokens, Tokenizer};
+use vllm_vcr::text::prompt::{BlockHashAlgorithm, BlockHasher, SkipSpecial, SpecialTokens, Tokenizer};
 
 use super::golden::Golden;
 
@@ -354,5 +354,5 @@ fn add_named_event(to: &mut Choice, at: f64, payload: &Value) {
 /// The chained hash of each token of a prompt, as a trace with blocks of one token has them.
 pub(super) fn block_hashes(tokenizer: &Tokenizer, prompt: &str) -> Vec<u64> {
     let ids = tokenizer.encode(prompt, SpecialTokens::Add).unwrap();
-    BlockHasher::new(BlockHash::Fnv1a64, 1).hash(&ids).blocks
+    BlockHasher::new(BlockHashAlgorithm::Fnv1a64, 1).hash(&ids).blocks
 }

@@ -12,7 +12,7 @@ use vllm_vcr::{
         account::{Access, Admin},
         matching::MatchBy,
     },
-    text::prompt::{BlockHash, BlockHasher},
+    text::prompt::{BlockHashAlgorithm, BlockHasher},
 };
 
 use crate::support::{
@@ -250,7 +250,7 @@ async fn an_adapter_answers_by_its_name_until_it_is_unloaded() {
 #[tokio::test]
 async fn an_adapter_has_its_own_records_or_those_of_its_model() {
     let prompt = ids(8);
-    let hashes = BlockHasher::new(BlockHash::Fnv1a64, 4).hash(&prompt);
+    let hashes = BlockHasher::new(BlockHashAlgorithm::Fnv1a64, 4).hash(&prompt);
     let of = |model: &str, id: u32| Record {
         model: Some(model.to_owned()),
         prompt_tokens: 8,

@@ -348,7 +348,8 @@ async fn a_tokenizer_gives_the_ids_of_plain_text_and_the_prompts_hashes() {
         assert!(record.prompt_hash.is_some() && record.response.is_none());
     }
     let mut trace = Trace { records, ..Trace::default() };
-    (trace.meta.block_size, trace.meta.block_hash) = (Some(2), Some(vllm_vcr::text::prompt::BlockHash::Xxh3_64));
+    (trace.meta.block_size, trace.meta.block_hash) =
+        (Some(2), Some(vllm_vcr::text::prompt::BlockHashAlgorithm::Xxh3_64));
     let source = Source::Trace { name: "tokenized".to_owned(), trace: Arc::new(trace) };
     let server = play_server::start(Config { source, ..play_server::config(&[MatchBy::Prefix], Vec::new()) }).await;
     for ((path, body), seen) in requests.iter().zip(&seen) {
@@ -369,9 +370,10 @@ async fn content_is_recorded_with_the_tokens_only_and_without_its_secrets() {
         end: End::KeepAlive,
     })
     .await;
-    let tap =
-        Tapping::start(upstream.address, |setup| setup.content.rules = vllm_vcr::recording::redaction::Rules::all())
-            .await;
+    let tap = Tapping::start(upstream.address, |setup| {
+        setup.content.rules = vllm_vcr::recording::redaction::RedactionRules::all()
+    })
+    .await;
     ask(tap.address, "/v1/messages", &json!({"stream": true}), None).await;
     let (report, records) = tap.records().await;
     let Some(ResponseContent::Events(events)) = records[0].response.as_ref().map(|response| &response.content) else {

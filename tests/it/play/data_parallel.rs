@@ -8,7 +8,7 @@ use tokio::{
     sync::oneshot,
     time::sleep,
 };
-use vllm_vcr::play::{Config, Fleet, KvEventsConfig, Player, Script, ServerOptions};
+use vllm_vcr::play::{Config, Fleet, FleetScript, KvEventsConfig, Player, ServerOptions};
 
 use crate::support::{
     client::{self, Answer, get, open, post},
@@ -211,7 +211,7 @@ async fn each_rank_of_each_replica_publishes_at_a_port_of_its_own() {
         replay_endpoint: Some(format!("tcp://*:{replay}")),
         ..KvEventsConfig::default()
     });
-    let fleet = Fleet::new(Player::load(config).unwrap(), 2, Script::default()).unwrap();
+    let fleet = Fleet::new(Player::load(config).unwrap(), 2, FleetScript::default()).unwrap();
     let (mut listeners, mut servers) = (Vec::new(), Vec::new());
     for _ in 0..2 {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -9,7 +9,7 @@ use vllm_vcr::{
         scheduler::SchedulerConfig,
         step_clock::{Spread, TransferTimes},
     },
-    play::{Config, EngineConfig, Fleet, KvRole, KvTransferConfig, Player, Script},
+    play::{Config, EngineConfig, Fleet, FleetScript, KvRole, KvTransferConfig, Player},
 };
 
 use crate::support::{
@@ -344,7 +344,7 @@ async fn datagrams_go_where_a_request_says_only_if_the_host_is_a_peer() {
 #[tokio::test]
 async fn replicas_of_one_process_are_engines_of_their_own() {
     let config = synthetic(Duration::ZERO, Some(connector("engine", KvRole::Both)));
-    let fleet = Fleet::new(Player::load(config).unwrap(), 2, Script::default()).unwrap();
+    let fleet = Fleet::new(Player::load(config).unwrap(), 2, FleetScript::default()).unwrap();
     let (mut listeners, mut addresses) = (Vec::new(), Vec::new());
     for _ in 0..2 {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

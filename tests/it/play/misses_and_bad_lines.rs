@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 use vllm_vcr::{
     recording::canonical,
-    text::prompt::{BlockHash, BlockHasher},
+    text::prompt::{BlockHashAlgorithm, BlockHasher},
 };
 
 use crate::support::{
@@ -19,7 +19,7 @@ const COMPLETIONS: &str = "/v1/completions";
 /// By what a request is found.
 fn key(path: &str, request: &Value) -> Option<String> {
     let key = canonical::request_key(path, request.to_string().as_bytes()).number();
-    BlockHasher::new(BlockHash::Xxh3_64, 16).request_key(key)
+    BlockHasher::new(BlockHashAlgorithm::Xxh3_64, 16).request_key(key)
 }
 
 /// A line of a trace about a request without ids.

@@ -8,7 +8,7 @@ use vllm_vcr::{
     recording::trace::{Endpoint, FinishReason, Record},
     replay::matching::{MatchBy, MinMatch, OnExhausted},
     replay::timing::Pacing,
-    text::prompt::{BlockHash, BlockHasher, SpecialTokens},
+    text::prompt::{BlockHashAlgorithm, BlockHasher, SpecialTokens},
 };
 
 use crate::support::{
@@ -19,7 +19,7 @@ use crate::support::{
 /// A record of a prompt and its answer.
 fn answering(prompt: &str, text: &str) -> Record {
     let ids = tokenizer().encode(prompt, SpecialTokens::Add).unwrap();
-    let hashes = BlockHasher::new(BlockHash::Fnv1a64, 4).hash(&ids);
+    let hashes = BlockHasher::new(BlockHashAlgorithm::Fnv1a64, 4).hash(&ids);
     let output = tokenizer().encode(text, SpecialTokens::Skip).unwrap();
     Record {
         prompt_tokens: u32::try_from(ids.len()).unwrap(),

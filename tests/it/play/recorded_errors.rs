@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use vllm_vcr::{
-    recording::trace::{ErrorResponse, FinishReason, Outcome, Record, Trace},
+    recording::trace::{FinishReason, Outcome, Record, RecordedErrorResponse, Trace},
     replay::matching::{MatchBy, OnExhausted},
-    text::prompt::{BlockHash, BlockHasher, SpecialTokens},
+    text::prompt::{BlockHashAlgorithm, BlockHasher, SpecialTokens},
 };
 
 use crate::support::{
@@ -26,7 +26,7 @@ fn refused(status: u16, body: Option<&str>) -> Record {
         status: Some(status),
         outcome: Some(Outcome::Error),
         e2e: Some(Duration::from_millis(5)),
-        error: Some(ErrorResponse { headers, body: body.map(str::to_owned) }),
+        error: Some(RecordedErrorResponse { headers, body: body.map(str::to_owned) }),
         ..Record::default()
     }
 }
@@ -55,7 +55,7 @@ async fn an_error_is_found_by_its_index_and_is_what_it_was() {
 #[tokio::test]
 async fn an_error_is_found_by_its_prompt_and_a_retry_gets_the_answer() {
     let ids = tokenizer().encode("a long enough prompt for a block or two", SpecialTokens::Add).unwrap();
-    let hashes = BlockHasher::new(BlockHash::Fnv1a64, 4).hash(&ids);
+    let hashes = BlockHasher::new(BlockHashAlgorithm::Fnv1a64, 4).hash(&ids);
     let prompted = |record| Record { block_hashes: hashes.blocks.clone().into(), prompt_hash: hashes.whole, ..record };
     let answer = prompted(record(&[1, 2], Duration::ZERO, FinishReason::Length));
     let server = start(config(&[MatchBy::Prefix], vec![prompted(refused(503, Some(BODY))), answer])).await;
@@ -84,7 +84,7 @@ async fn a_stream_that_failed_fails_with_its_event() {
     let failing = |record| Record {
         finish_reason: Some(FinishReason::Error),
         status: Some(200),
-        error: Some(ErrorResponse { body: Some(payload.to_owned()), ..ErrorResponse::default() }),
+        error: Some(RecordedErrorResponse { body: Some(payload.to_owned()), ..RecordedErrorResponse::default() }),
         ..record
     };
     let late =
@@ -182,7 +182,7 @@ async fn replayed(failures: usize, change: impl FnOnce(&mut vllm_vcr::play::Conf
     let mut config = config(&[MatchBy::Auto], records.clone());
     let vllm_vcr::play::Source::Trace { name, trace } = config.source else { unreachable!() };
     let mut trace = Trace::clone(&trace);
-    (trace.meta.block_size, trace.meta.block_hash) = (Some(2), Some(BlockHash::Xxh3_64));
+    (trace.meta.block_size, trace.meta.block_hash) = (Some(2), Some(BlockHashAlgorithm::Xxh3_64));
     config.source = vllm_vcr::play::Source::Trace { name, trace: trace.into() };
     config.unmatched = vllm_vcr::play::Unmatched::Refuse;
     change(&mut config);

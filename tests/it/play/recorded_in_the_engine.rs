@@ -39,7 +39,7 @@ fn slow() -> EngineConfig {
 async fn served(text: &str, engine: Option<EngineConfig>) -> Server {
     let shelf = Shelf::with(text);
     let cassettes = vec![load(&shelf.file).unwrap()];
-    let played = player::Config { cassettes, ids: Ids::Recorded, ..player::Config::default() };
+    let played = player::PlayerConfig { cassettes, ids: Ids::Recorded, ..player::PlayerConfig::default() };
     let base = config(&[MatchBy::Next], Vec::new());
     start(Config {
         source: Source::Synthetic(Synthetic::Random),
@@ -261,7 +261,8 @@ async fn with_the_models_tokenizer_prompts_are_those_of_its_template() {
     let text = tape(&[record(CHAT, &chat("Why is the sky blue?", false), &answer("The air.", 999, 2))]);
     let shelf = Shelf::with(&text);
     let cassettes = vec![load(&shelf.file).unwrap()];
-    let cassette_player = CassettePlayer::new(player::Config { cassettes, ..player::Config::default() }).unwrap();
+    let cassette_player =
+        CassettePlayer::new(player::PlayerConfig { cassettes, ..player::PlayerConfig::default() }).unwrap();
     let server = start(Config {
         source: Source::Synthetic(Synthetic::Random),
         cassette_player: Some(cassette_player),

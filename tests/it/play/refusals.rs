@@ -1,7 +1,7 @@
 //! Every captured refusal of a generation request that needs no tokenizer, byte for byte.
 
 use serde_json::Value;
-use vllm_vcr::api::{Api, ApiError, GenerationRequest, RequestTemplates, Served, VocabularyLimits};
+use vllm_vcr::api::{Api, ApiError, GenerationRequest, RequestTemplates, ServerProfile, VocabularyLimits};
 
 use crate::support::goldens;
 
@@ -48,7 +48,7 @@ fn judge(api: Api, body: &[u8]) -> Result<(), ApiError> {
         return Err(ApiError::unknown_model(name, &["tiny-qwen3".to_owned()]));
     }
     let templates = RequestTemplates::Refused;
-    request.check_served(Served { templates, finds_calls: false, max_model_len: 4096 })?;
+    request.check_served(ServerProfile { templates, finds_calls: false, max_model_len: 4096 })?;
     request.check_prompt(37, 4096)?;
     request.check_vocabulary(VocabularyLimits::new(151_936))
 }

@@ -9,7 +9,7 @@ use vllm_vcr::{
     recording::trace::{FinishReason, Outcome, Record},
     replay::matching::MatchBy,
     replay::timing::Pacing,
-    text::prompt::{BlockHash, BlockHasher, SpecialTokens},
+    text::prompt::{BlockHashAlgorithm, BlockHasher, SpecialTokens},
 };
 
 use crate::support::{
@@ -25,7 +25,7 @@ fn saying(text: &str, finish: FinishReason) -> Record {
 /// The same, matched by a prompt.
 fn answering(prompt: &str, text: &str) -> Record {
     let ids = tokenizer().encode(prompt, SpecialTokens::Add).unwrap();
-    let hashes = BlockHasher::new(BlockHash::Fnv1a64, 4).hash(&ids);
+    let hashes = BlockHasher::new(BlockHashAlgorithm::Fnv1a64, 4).hash(&ids);
     Record {
         prompt_tokens: u32::try_from(ids.len()).unwrap(),
         block_hashes: hashes.blocks.into(),

@@ -9,7 +9,7 @@ use tokio::{
     sync::oneshot,
     time::Instant,
 };
-use vllm_vcr::play::{Config, Fleet, Player, Script, ServerOptions};
+use vllm_vcr::play::{Config, Fleet, FleetScript, Player, ServerOptions};
 
 use crate::support::{
     client::{self, get, post},
@@ -32,7 +32,7 @@ struct Replicas {
 }
 
 async fn fleet(replicas: u32, script: &str, step: Duration) -> Replicas {
-    let script = if script.is_empty() { Script::default() } else { Script::parse(script, replicas).unwrap() };
+    let script = if script.is_empty() { FleetScript::default() } else { FleetScript::parse(script, replicas).unwrap() };
     let fleet = Fleet::new(Player::load(synthetic(step)).unwrap(), replicas, script).unwrap();
     let (mut listeners, mut addresses) = (Vec::new(), Vec::new());
     for _ in 0..replicas {

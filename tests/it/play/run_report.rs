@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use vllm_vcr::{
     recording::canonical,
-    text::prompt::{BlockHash, BlockHasher},
+    text::prompt::{BlockHashAlgorithm, BlockHasher},
 };
 
 use crate::support::{
@@ -158,7 +158,7 @@ const EMBEDDINGS: &str = "/v1/embeddings";
 /// A line of a trace with a response to `{"input": "x"}`.
 fn embedding(data: &str) -> Value {
     let key = canonical::request_key(EMBEDDINGS, br#"{"input":"x"}"#).number();
-    let key = BlockHasher::new(BlockHash::Xxh3_64, 16).request_key(key);
+    let key = BlockHasher::new(BlockHashAlgorithm::Xxh3_64, 16).request_key(key);
     json!({"prompt_tokens": 0, "output_tokens": 0, "ttft_ms": 1.0, "endpoint": "embeddings", "status": 200,
         "request_key": key, "response": {"body": json!({"data": data}).to_string()}})
 }

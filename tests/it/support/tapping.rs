@@ -11,8 +11,8 @@ use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
 use vllm_vcr::{
     net::server::Listener,
     recording::trace::{CreateMode, Record, Trace, read},
-    tap::{Config, Handle, Report, Setup, Tap, TapError},
-    text::prompt::BlockHash,
+    tap::{Handle, Setup, Tap, TapConfig, TapError, TapReport},
+    text::prompt::BlockHashAlgorithm,
 };
 
 use super::public_reader;
@@ -22,18 +22,18 @@ pub(crate) struct Tapping {
     pub(crate) handle: Handle,
     pub(crate) folder: TempDir,
     stop: oneshot::Sender<()>,
-    task: JoinHandle<Result<Report, TapError>>,
+    task: JoinHandle<Result<TapReport, TapError>>,
 }
 
 /// The least of a tap before `upstream`, which writes to `folder`.
 pub(crate) fn setup(upstream: &str, folder: &Path) -> Setup {
-    Setup::from(Config {
+    Setup::from(TapConfig {
         upstream: upstream.parse().unwrap(),
         trace_out: folder.join("trace.jsonl.gz"),
         create: CreateMode::New,
         record_tokens: true,
         tokenizer: None,
-        block_hash: BlockHash::Xxh3_64,
+        block_hash: BlockHashAlgorithm::Xxh3_64,
         block_size: 2,
         drain: Duration::from_millis(500),
     })
@@ -74,14 +74,14 @@ impl Tapping {
         Self { address, handle, folder, stop, task }
     }
 
-    pub(crate) async fn stop(self) -> (Report, Vec<Trace>) {
+    pub(crate) async fn stop(self) -> (TapReport, Vec<Trace>) {
         self.stop.send(()).unwrap();
         let report = self.task.await.unwrap().unwrap();
         (report, traces(self.folder.path()))
     }
 
     /// The report, and the records of the one file, which has no defect and a right end.
-    pub(crate) async fn sound(self) -> (Report, Vec<Record>) {
+    pub(crate) async fn sound(self) -> (TapReport, Vec<Record>) {
         let (report, mut traces) = self.stop().await;
         let trace = traces.pop().unwrap();
         assert!(traces.is_empty() && trace.warnings.is_empty(), "{:?}", trace.warnings);
@@ -90,7 +90,7 @@ impl Tapping {
     }
 
     /// The report, and the records of all files.
-    pub(crate) async fn records(self) -> (Report, Vec<Record>) {
+    pub(crate) async fn records(self) -> (TapReport, Vec<Record>) {
         let (report, traces) = self.stop().await;
         (report, traces.into_iter().flat_map(|trace| trace.records).collect())
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use vllm_vcr::{
     play::Player,
-    text::prompt::{BlockHash, BlockHasher, SpecialTokens},
+    text::prompt::{BlockHashAlgorithm, BlockHasher, SpecialTokens},
 };
 
 use super::{play_server::tokenizer, running::Running};
@@ -53,7 +53,7 @@ pub(crate) fn json_lines(path: &Path) -> Vec<Value> {
 /// A line of a trace: a prompt and what was answered.
 pub(crate) fn line(prompt: &str, text: &str, more: &Value) -> Value {
     let ids = tokenizer().encode(prompt, SpecialTokens::Add).unwrap();
-    let hashes = BlockHasher::new(BlockHash::Xxh3_64, 16).hash(&ids);
+    let hashes = BlockHasher::new(BlockHashAlgorithm::Xxh3_64, 16).hash(&ids);
     let output = tokenizer().encode(text, SpecialTokens::Skip).unwrap();
     let mut line = json!({"prompt_tokens": ids.len(), "output_tokens": output.len(), "ttft_ms": 1.0,
         "itl_ms": vec![1.0; output.len() - 1], "block_hashes": hashes.blocks, "prompt_hash": hashes.whole,

@@ -8,7 +8,7 @@ use tokio::{
 };
 use vllm_vcr::{
     recording::trace::{FinishReason, Outcome, read},
-    text::prompt::{BlockHash, BlockHasher},
+    text::prompt::{BlockHashAlgorithm, BlockHasher},
 };
 
 use crate::support::{
@@ -83,7 +83,7 @@ async fn the_client_sees_the_engines_own_bytes_and_the_trace_holds_the_ids() {
     }
     let (report, records) = tap.sound().await;
     assert_eq!((report.recorder.written, report.forwarded), (4, 4));
-    let hashes = BlockHasher::new(BlockHash::Xxh3_64, 2).hash(&[1, 2, 3]);
+    let hashes = BlockHasher::new(BlockHashAlgorithm::Xxh3_64, 2).hash(&[1, 2, 3]);
     for (index, record) in records.iter().enumerate() {
         assert_eq!(record.output_token_ids.as_deref(), Some(&[10, 11, 12, 13][..]));
         assert_eq!(record.chunks.iter().map(|chunk| chunk.tokens).collect::<Vec<_>>(), [2, 1, 1]);

@@ -104,7 +104,7 @@ async fn tapped(path: &str, body: &Value, payloads: &[String], streams: bool) ->
 fn played(records: &[Record], tokenizer: &Tokenizer) -> Config {
     let mut trace = Trace { records: records.to_vec(), ..Trace::default() };
     trace.meta.block_size = Some(2);
-    trace.meta.block_hash = Some(vllm_vcr::text::prompt::BlockHash::Xxh3_64);
+    trace.meta.block_hash = Some(vllm_vcr::text::prompt::BlockHashAlgorithm::Xxh3_64);
     let config = crate::support::play_server::config(&[MatchBy::Prefix], Vec::new());
     Config {
         source: Source::Trace { name: "what was tapped".to_owned(), trace: trace.into() },

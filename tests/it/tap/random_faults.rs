@@ -9,7 +9,7 @@ use tokio::{
     net::TcpStream,
     sync::Semaphore,
 };
-use vllm_vcr::recording::trace::{CreateMode, Limits, Outcome};
+use vllm_vcr::recording::trace::{CreateMode, Outcome, RotationLimits};
 
 use crate::support::{
     CHAT,
@@ -102,7 +102,7 @@ async fn bad_day(requests: usize, disk: Disk, seed: u64) {
     let upstream = Upstream::start(act).await;
     let tap = Tapping::start(upstream.address, |setup| match disk {
         Disk::Sound => {}
-        Disk::Small => setup.limits = Limits { records: Some(50), ..Limits::default() },
+        Disk::Small => setup.limits = RotationLimits { records: Some(50), ..RotationLimits::default() },
         Disk::Full => {
             std::os::unix::fs::symlink("/dev/full", &setup.config.trace_out).unwrap();
             setup.config.create = CreateMode::Truncate;

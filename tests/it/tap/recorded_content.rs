@@ -3,7 +3,7 @@
 use serde_json::json;
 use vllm_vcr::{
     inspect,
-    recording::redaction::Rules,
+    recording::redaction::RedactionRules,
     text::prompt::{BlockHasher, HashKey, IdPermutation},
 };
 
@@ -72,7 +72,7 @@ async fn by_default_a_trace_holds_no_word_and_no_id() {
         assert!(!text.contains(word), "{word} in {text}");
     }
     assert!(text.contains("job-7") && text.contains("block_hashes"), "{text}");
-    let audit = inspect::audit(&file(&tap), &Rules::default()).unwrap();
+    let audit = inspect::audit(&file(&tap), &RedactionRules::default()).unwrap();
     assert_eq!(audit.secrets_found, 0);
     assert!(!audit.reveals.iter().any(|revealed| revealed.what == "text" || revealed.what == "token ids"));
     tap.stop().await;
@@ -84,7 +84,7 @@ async fn words_and_requests_are_recorded_without_their_secrets() {
     let tap = Tapping::start(upstream.address, |setup| {
         setup.content.text = true;
         setup.content.requests = true;
-        setup.content.rules = Rules::all();
+        setup.content.rules = RedactionRules::all();
         setup.config.trace_out.set_extension("");
     })
     .await;
@@ -96,7 +96,7 @@ async fn words_and_requests_are_recorded_without_their_secrets() {
     for word in ["AbCdEf", "MnOpQr", "example.org", "sesame", "Bearer"] {
         assert!(!text.contains(word), "{word} in {text}");
     }
-    let audit = inspect::audit(&file(&tap), &Rules::default()).unwrap();
+    let audit = inspect::audit(&file(&tap), &RedactionRules::default()).unwrap();
     assert_eq!(audit.secrets, []);
     let (report, records) = tap.records().await;
     let record = &records[0];
@@ -168,7 +168,7 @@ fn an_audit_lists_secrets_wherever_they_are() {
         "request": {"messages": [{"content": format!("key {SECRET}")}]}, "text": ["pass", "word=", "hunter2"],
         "events": ["{\"x\":\"a@b.example\"}"], "note": "ghp_abcdefghijklmnopqrstuvwxyz0123456789"});
     std::fs::write(&path, format!("{line}\n")).unwrap();
-    let audit = inspect::audit(&path, &Rules::all()).unwrap();
+    let audit = inspect::audit(&path, &RedactionRules::all()).unwrap();
     let found: Vec<(&str, &str)> =
         audit.secrets.iter().map(|secret| (secret.place.as_str(), secret.kind.as_str())).collect();
     assert_eq!(

@@ -2,7 +2,7 @@
 
 use std::{fs, io::Read, os::unix::fs::PermissionsExt, path::Path, process::Command, time::Duration};
 
-use vllm_vcr::recording::trace::{CreateMode, Limits};
+use vllm_vcr::recording::trace::{CreateMode, RotationLimits};
 
 use crate::support::{
     CHAT,
@@ -26,7 +26,7 @@ async fn ask(tap: &Tapping, times: usize) {
 async fn full_files_are_followed_by_others_and_nothing_is_lost() {
     let upstream = engine().await;
     let tap = Tapping::start(upstream.address, |setup| {
-        setup.limits = Limits { records: Some(3), ..Limits::default() };
+        setup.limits = RotationLimits { records: Some(3), ..RotationLimits::default() };
     })
     .await;
     ask(&tap, 7).await;

@@ -8,8 +8,8 @@ use vllm_vcr::{
     api::{Api, Constraint, GenerationRequest},
     base::cancellation::Cancellation,
     engine::{
-        guided::{Ended, Guide, GuideError, Made, Room, check},
-        synthetic::Key,
+        guided::{DrawLimits, Guide, GuideError, Made, TextEnd, check},
+        synthetic::SyntheticKey,
     },
     play::Player,
     text::prompt::{SkipSpecial, Tokenizer},
@@ -24,12 +24,12 @@ fn soon() -> Instant {
     Instant::now() + Duration::from_secs(60)
 }
 
-fn room(least: usize, most: usize) -> Room {
-    Room { least, most, until: soon() }
+fn room(least: usize, most: usize) -> DrawLimits {
+    DrawLimits { least, most, until: soon() }
 }
 
 fn draw(constraint: &Constraint, seed: u64, most: usize) -> Made {
-    let key = Key { seed, request: 1, choice: 0 };
+    let key = SyntheticKey { seed, request: 1, choice: 0 };
     GUIDE.draw(constraint, key, room(0, most)).unwrap_or_else(|error| panic!("{constraint:?}: {error}"))
 }
 
@@ -41,7 +41,7 @@ fn text(made: &Made) -> String {
 fn texts(constraint: &Constraint) -> Vec<String> {
     let whole = |seed| {
         let made = draw(constraint, seed, 2000);
-        assert_eq!(made.ended, Ended::WithToken, "{constraint:?}: {}", text(&made));
+        assert_eq!(made.ended, TextEnd::WithToken, "{constraint:?}: {}", text(&made));
         assert_eq!(made.ids.last(), TOKENIZER.eos_ids().first());
         text(&made)
     };
@@ -176,13 +176,13 @@ fn equal_keys_give_equal_texts_and_room_is_kept() {
             let made = draw(&constraint, seed, most);
             assert!(made.ids.len() <= most, "{made:?}");
             let is_json = serde_json::from_str::<Value>(&text(&made)).is_ok();
-            assert!(is_json || made.ended == Ended::Cut, "{most}: {}", text(&made));
-            assert!(made.ended == Ended::WithToken || made.ids.len() == most, "{made:?}");
-            assert!(most < 12 || made.ended == Ended::WithToken, "{most} tokens are enough for an object");
+            assert!(is_json || made.ended == TextEnd::Cut, "{most}: {}", text(&made));
+            assert!(made.ended == TextEnd::WithToken || made.ids.len() == most, "{made:?}");
+            assert!(most < 12 || made.ended == TextEnd::WithToken, "{most} tokens are enough for an object");
         }
     }
     let long = Constraint::Regex("[a-z]{1,500}".to_owned());
-    let key = Key { seed: 1, request: 1, choice: 0 };
+    let key = SyntheticKey { seed: 1, request: 1, choice: 0 };
     let made = GUIDE.draw(&long, key, room(20, 60)).unwrap();
     assert!((20..60).contains(&made.ids.len()), "{made:?}");
 }
@@ -249,15 +249,15 @@ fn no_constraint_ends_more_than_its_request() {
         Constraint::Json(json!({"$defs": references, "$ref": "#/$defs/a0"})),
     ] {
         let _verdict = check(&constraint);
-        let key = Key { seed: 1, request: 1, choice: 0 };
+        let key = SyntheticKey { seed: 1, request: 1, choice: 0 };
         if let Ok(made) = GUIDE.draw(&constraint, key, room(0, 20)) {
             assert_eq!(text(&made), "a");
         }
     }
     let too_large = Constraint::Choice((0..100_000).map(|at| format!("choice {at}")).collect());
     assert_eq!(check(&too_large), Ok(()));
-    let late = Room { until: Instant::now(), ..room(0, 20) };
-    let key = Key { seed: 1, request: 1, choice: 0 };
+    let late = DrawLimits { until: Instant::now(), ..room(0, 20) };
+    let key = SyntheticKey { seed: 1, request: 1, choice: 0 };
     for (constraint, room) in [(too_large, room(0, 20)), (Constraint::JsonObject, late)] {
         assert!(matches!(GUIDE.draw(&constraint, key, room), Err(GuideError::Unsupported(_))));
     }
@@ -277,7 +277,7 @@ fn a_lexer_that_grows_without_end_is_given_up() {
         Constraint::Grammar(format!("start: T\nT: {}", terms.join(" & ")))
     };
     for constraint in [multiple_of(&[9973, 9967, 9949, 9941]), multiple_of(&[1_000_003]), with_b(10..40)] {
-        let key = Key { seed: 1, request: 1, choice: 0 };
+        let key = SyntheticKey { seed: 1, request: 1, choice: 0 };
         let GuideError::Unsupported(reason) = GUIDE.draw(&constraint, key, room(0, 500)).unwrap_err() else {
             panic!("{constraint:?} is one");
         };
@@ -308,7 +308,7 @@ fn patterns_are_compared_up_to_a_number_of_pairs() {
         (Constraint::Grammar(format!("start: \"a\" x\nx: %json {}\n", object(5))), true),
     ] {
         assert_eq!(check(&constraint), Ok(()), "the engine takes it");
-        let key = Key { seed: 1, request: 1, choice: 0 };
+        let key = SyntheticKey { seed: 1, request: 1, choice: 0 };
         match GUIDE.draw(&constraint, key, room(0, 50)) {
             Ok(_) => assert!(is_followed, "{constraint:?}"),
             Err(error) => {
@@ -329,7 +329,7 @@ fn many_large_expressions_are_followed() {
 
 #[test]
 fn nothing_is_drawn_for_a_client_that_left() {
-    let key = Key { seed: 1, request: 1, choice: 0 };
+    let key = SyntheticKey { seed: 1, request: 1, choice: 0 };
     let left = Cancellation::default();
     left.cancel();
     let drawn = left.scope(|| GUIDE.draw(&Constraint::JsonObject, key, room(0, 500)));

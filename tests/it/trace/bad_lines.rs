@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use vllm_vcr::recording::trace::{self, CreateMode, Meta, TraceError, Writer};
+use vllm_vcr::recording::trace::{self, CreateMode, Meta, TraceError, TraceWriter};
 
 /// A line that must be refused, and its error after `name:line: `.
 pub(crate) struct BadLine {
@@ -191,8 +191,8 @@ fn names_and_contents_that_disagree_are_refused() {
 fn a_file_that_exists_is_not_overwritten_unasked() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.jsonl");
-    Writer::create(&path, &Meta::default(), CreateMode::New).unwrap();
-    let again = Writer::create(&path, &Meta::default(), CreateMode::New).err().unwrap();
+    TraceWriter::create(&path, &Meta::default(), CreateMode::New).unwrap();
+    let again = TraceWriter::create(&path, &Meta::default(), CreateMode::New).err().unwrap();
     assert!(matches!(again, TraceError::Exists { .. }), "{again}");
     #[cfg(unix)]
     {
@@ -200,7 +200,7 @@ fn a_file_that_exists_is_not_overwritten_unasked() {
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     }
     let other = Meta { block_size: Some(16), ..Meta::default() };
-    let other = Writer::create(&path, &other, CreateMode::Append).err().unwrap();
+    let other = TraceWriter::create(&path, &other, CreateMode::Append).err().unwrap();
     assert!(other.to_string().contains("cannot append: its block_size differs"), "{other}");
 }
 

@@ -7,7 +7,7 @@ use vllm_vcr::engine::{
     kv_cache::KvCacheConfig,
     offline::{self, Job},
     scheduler::{Request, Scheduler, SchedulerConfig},
-    step_clock::{LinearModel, Measured, StepClock, StepFit, StepTimes, StepWork},
+    step_clock::{LinearModel, MeasuredStep, StepClock, StepFit, StepTimes, StepWork},
 };
 
 use crate::support::running::vcr;
@@ -30,7 +30,7 @@ fn times() -> StepTimes {
         let is_request = at % 35 == 0;
         let exactly = truth.seconds(&work) + if is_request { truth.request } else { 0.0 };
         let factor = [0.9, 0.95, 1.0, 1.0, 1.0, 1.05, 1.1][usize::try_from(at % 7).unwrap()];
-        Measured { work, seconds: exactly * if is_request { 1.0 } else { factor }, is_request }
+        MeasuredStep { work, seconds: exactly * if is_request { 1.0 } else { factor }, is_request }
     });
     StepTimes::Fitted(StepFit::of(&measured.collect::<Vec<_>>()).unwrap())
 }

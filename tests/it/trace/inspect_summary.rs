@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use vllm_vcr::inspect;
-use vllm_vcr::recording::redaction::Rules;
+use vllm_vcr::recording::redaction::RedactionRules;
 use vllm_vcr::recording::trace::{Record, Sources, replay_order};
 
 use crate::support::traces::{own_shapes, upstream};
@@ -58,7 +58,7 @@ fn recorded_line_feeds_begin_no_line_of_a_summary_or_an_audit() {
     ];
     std::fs::write(&path, lines.join("\n") + "\n").unwrap();
     let summary = inspect::summary(&Sources::one(&path), &std::sync::Arc::default()).unwrap().to_string();
-    let audit = inspect::audit(&path, &Rules::default()).unwrap();
+    let audit = inspect::audit(&path, &RedactionRules::default()).unwrap();
     assert_eq!(audit.secrets_found, 1);
     for text in [summary, audit.to_string()] {
         assert!(text.contains(r"\nforged"), "{text}");

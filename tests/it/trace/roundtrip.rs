@@ -6,18 +6,18 @@ use std::time::Duration;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 use vllm_vcr::recording::trace::{
-    self, Chunk, CreateMode, End, Endpoint, FORMAT, FinishReason, ItlSummary, Meta, Outcome, Record, StepContext,
-    Writer,
+    self, CaptureEnd, Chunk, CreateMode, Endpoint, FORMAT, FinishReason, ItlSummary, Meta, Outcome, Record,
+    StepContext, TraceWriter,
 };
 
 use crate::support::traces::{json_lines, own_shapes, upstream};
 
 fn write(path: &Path, meta: &Meta, records: &[Record]) {
-    let mut writer = Writer::create(path, meta, CreateMode::Truncate).unwrap();
+    let mut writer = TraceWriter::create(path, meta, CreateMode::Truncate).unwrap();
     for record in records {
         assert!(writer.append(record).unwrap().is_empty());
     }
-    writer.finish(End::default()).unwrap();
+    writer.finish(CaptureEnd::default()).unwrap();
 }
 
 /// Equal as JSON, numbers to the nanosecond of a millisecond.

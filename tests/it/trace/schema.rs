@@ -2,7 +2,7 @@
 
 use jsonschema::Validator;
 use serde_json::Value;
-use vllm_vcr::recording::trace::{self, CreateMode, End, FORMAT, Meta, Writer};
+use vllm_vcr::recording::trace::{self, CaptureEnd, CreateMode, FORMAT, Meta, TraceWriter};
 
 use super::bad_lines::BAD_LINES;
 use crate::support::traces::{json_lines, own_shapes, upstream};
@@ -20,9 +20,9 @@ fn every_line_read_or_written_validates() {
     for path in upstream().into_iter().chain(own_shapes()) {
         let trace = trace::read(&path).unwrap();
         let meta = Meta { format: Some(FORMAT), ..trace.meta };
-        let mut writer = Writer::create(&copy, &meta, CreateMode::Truncate).unwrap();
+        let mut writer = TraceWriter::create(&copy, &meta, CreateMode::Truncate).unwrap();
         trace.records.iter().for_each(|record| assert!(writer.append(record).unwrap().is_empty()));
-        writer.finish(End::default()).unwrap();
+        writer.finish(CaptureEnd::default()).unwrap();
         for line in json_lines(&path).into_iter().chain(json_lines(&copy)) {
             let errors: Vec<String> = schema.iter_errors(&line).map(|error| error.to_string()).collect();
             assert!(errors.is_empty(), "{}: {line}: {errors:?}", path.display());

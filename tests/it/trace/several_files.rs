@@ -10,7 +10,9 @@ use std::{
 use vllm_vcr::{
     inspect,
     play::{Config, PlayError, Player, Source},
-    recording::trace::{self, CreateMode, End, Limits, Meta, Parts, Record, Sources, Store, Writer},
+    recording::trace::{
+        self, CaptureEnd, CreateMode, Meta, Record, RotationLimits, Sources, Store, TraceParts, TraceWriter,
+    },
 };
 
 fn record(prompt_tokens: u32, arrival: u64) -> Record {
@@ -19,9 +21,9 @@ fn record(prompt_tokens: u32, arrival: u64) -> Record {
 }
 
 fn write(path: &Path, meta: &Meta, records: &[Record]) {
-    let mut writer = Writer::create(path, meta, CreateMode::New).unwrap();
+    let mut writer = TraceWriter::create(path, meta, CreateMode::New).unwrap();
     records.iter().for_each(|record| assert!(writer.append(record).unwrap().is_empty()));
-    writer.finish(End::default()).unwrap();
+    writer.finish(CaptureEnd::default()).unwrap();
 }
 
 fn started(at: &str) -> Meta {
@@ -67,13 +69,13 @@ fn files_are_placed_by_their_clocks_and_else_follow_one_another() {
 fn a_directory_stands_for_its_traces_and_the_first_of_a_capture_for_its_others() {
     let folder = tempfile::tempdir().unwrap();
     let day = folder.path().join("day.jsonl.gz");
-    let limits = Limits { records: Some(1), ..Limits::default() };
-    let mut parts = Parts::create(&day, started("10:00:00"), CreateMode::New, limits).unwrap();
+    let limits = RotationLimits { records: Some(1), ..RotationLimits::default() };
+    let mut parts = TraceParts::create(&day, started("10:00:00"), CreateMode::New, limits).unwrap();
     for at in 0..11 {
         parts.append(&record(at, u64::from(at))).unwrap();
-        parts.rotate(End::default()).unwrap();
+        parts.rotate(CaptureEnd::default()).unwrap();
     }
-    parts.close(End::default()).unwrap();
+    parts.close(CaptureEnd::default()).unwrap();
     // Another capture beside it, and something else.
     write(&folder.path().join("day.12.jsonl.gz"), &started("11:00:00"), &[record(99, 0)]);
     fs::write(folder.path().join("config.json"), "{}").unwrap();

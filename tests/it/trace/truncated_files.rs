@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use vllm_vcr::recording::trace::{self, Chunk, CreateMode, End, FORMAT, Meta, Record, TraceError, Warning, Writer};
+use vllm_vcr::recording::trace::{
+    self, CaptureEnd, Chunk, CreateMode, FORMAT, Meta, Record, TraceError, TraceWriter, Warning,
+};
 
 fn record(id: usize) -> Record {
     Record {
@@ -24,7 +26,7 @@ fn meta() -> Meta {
 
 /// Writes three records, each flushed, and returns how long the file was after the meta and after each of them.
 fn capture(path: &Path) -> Vec<usize> {
-    let mut writer = Writer::create(path, &meta(), CreateMode::New).unwrap();
+    let mut writer = TraceWriter::create(path, &meta(), CreateMode::New).unwrap();
     let length = || usize::try_from(std::fs::metadata(path).unwrap().len()).unwrap();
     let mut lengths = vec![length()];
     for id in 0..3 {
@@ -32,7 +34,7 @@ fn capture(path: &Path) -> Vec<usize> {
         writer.flush().unwrap();
         lengths.push(length());
     }
-    writer.finish(End::default()).unwrap();
+    writer.finish(CaptureEnd::default()).unwrap();
     lengths
 }
 
@@ -107,10 +109,10 @@ fn appending_goes_on_after_a_cut_and_after_an_end() {
         if keep > 0 {
             std::fs::write(&path, &whole[..lengths[2] + keep]).unwrap();
         }
-        let mut writer = Writer::create(&path, &meta(), CreateMode::Append).unwrap();
+        let mut writer = TraceWriter::create(&path, &meta(), CreateMode::Append).unwrap();
         assert_eq!(writer.records(), kept);
         writer.append(&record(9)).unwrap();
-        writer.finish(End::default()).unwrap();
+        writer.finish(CaptureEnd::default()).unwrap();
         let trace = trace::read(&path).unwrap();
         assert_eq!(trace.warnings, [], "{name}");
         assert_eq!(trace.records.len() as u64, kept + 1);
@@ -129,11 +131,11 @@ fn an_appended_capture_arrives_after_the_old_one() {
         ..record(1)
     };
     for (mode, arrivals) in [(CreateMode::New, [0, 30]), (CreateMode::Append, [10, 5]), (CreateMode::Append, [1, 2])] {
-        let mut writer = Writer::create(&path, &meta(), mode).unwrap();
+        let mut writer = TraceWriter::create(&path, &meta(), mode).unwrap();
         for arrival in arrivals {
             writer.append(&at(arrival)).unwrap();
         }
-        writer.finish(End { dropped: 1, ..End::default() }).unwrap();
+        writer.finish(CaptureEnd { dropped: 1, ..CaptureEnd::default() }).unwrap();
     }
     let trace = trace::read(&path).unwrap();
     let arrivals: Vec<_> = trace.records.iter().map(|record| record.arrival.unwrap().as_millis()).collect();

@@ -4,9 +4,9 @@ use serde_json::{Map, Value, json};
 
 use super::{
     append,
-    cut::{Cut, Event, split},
+    cut::{Cut, TimedEvent, split},
     extend, list, logprobs,
-    view::Call,
+    view::CallView,
     words::OF_MESSAGE,
 };
 use crate::DONE;
@@ -16,7 +16,7 @@ const MOST: usize = 1000;
 
 /// The two shapes of choices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ChoiceShape {
     /// With a `message`, of which a stream sends `delta`s.
     Chat,
     /// With a `text`.
@@ -24,16 +24,16 @@ pub(super) enum Kind {
 }
 
 /// Makes up an answer.
-pub(super) fn of_text(text: &str, kind: Kind) -> Value {
+pub(super) fn of_text(text: &str, kind: ChoiceShape) -> Value {
     match kind {
-        Kind::Chat => json!({"choices": [
+        ChoiceShape::Chat => json!({"choices": [
             {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}]}),
-        Kind::Completions => json!({"choices": [{"index": 0, "text": text, "finish_reason": "stop"}]}),
+        ChoiceShape::Completions => json!({"choices": [{"index": 0, "text": text, "finish_reason": "stop"}]}),
     }
 }
 
 /// Puts the choices of a stream together; `None` where one of its events is an error, or none has a choice.
-pub(super) fn accumulate(events: &[Value], kind: Kind) -> Option<Map<String, Value>> {
+pub(super) fn accumulate(events: &[Value], kind: ChoiceShape) -> Option<Map<String, Value>> {
     let (mut body, mut choices) = (Map::new(), Vec::new());
     for event in events {
         if event.get("error").is_some() {
@@ -62,14 +62,14 @@ pub(super) fn accumulate(events: &[Value], kind: Kind) -> Option<Map<String, Val
     Some(body)
 }
 
-fn add_part(choices: &mut Vec<Map<String, Value>>, part: &Value, kind: Kind) -> Option<()> {
+fn add_part(choices: &mut Vec<Map<String, Value>>, part: &Value, kind: ChoiceShape) -> Option<()> {
     let index = usize::try_from(part.get("index")?.as_u64()?).ok().filter(|index| *index <= MOST)?;
     while choices.len() <= index {
         let empty = match kind {
-            Kind::Chat => {
+            ChoiceShape::Chat => {
                 json!({"index": choices.len(), "message": {"role": "assistant", "content": null}, "logprobs": null})
             }
-            Kind::Completions => json!({"index": choices.len(), "text": "", "logprobs": null}),
+            ChoiceShape::Completions => json!({"index": choices.len(), "text": "", "logprobs": null}),
         };
         choices.extend(empty.as_object().cloned());
     }
@@ -81,7 +81,7 @@ fn add_part(choices: &mut Vec<Map<String, Value>>, part: &Value, kind: Kind) -> 
                 let message = choice.get_mut("message").and_then(Value::as_object_mut);
                 message.into_iter().for_each(|message| add_delta(message, delta));
             }
-            ("text", Value::String(more)) if kind == Kind::Completions => append(choice, "text", more),
+            ("text", Value::String(more)) if kind == ChoiceShape::Completions => append(choice, "text", more),
             ("delta" | "text" | "message", _) => {}
             ("logprobs", part) => match choice.get_mut("logprobs") {
                 Some(known @ Value::Object(_)) => extend(known, part),
@@ -152,15 +152,15 @@ fn add_call(calls: &mut Vec<Value>, part: &Value) {
 
 /// The events of choices: a role where it is a chat, texts and calls in pieces, the end of each choice, token counts where
 /// they are wanted, `[DONE]`.
-pub(super) fn events(body: &Map<String, Value>, kind: Kind, cut: &Cut) -> Vec<Event> {
+pub(super) fn events(body: &Map<String, Value>, kind: ChoiceShape, cut: &Cut) -> Vec<TimedEvent> {
     let mut events = Vec::new();
     for (index, choice) in list(body, "choices").iter().filter_map(Value::as_object).enumerate() {
         let deltas = match kind {
-            Kind::Chat => chat_deltas(choice, cut.pieces()),
-            Kind::Completions => text_deltas(choice, cut.pieces()),
+            ChoiceShape::Chat => chat_deltas(choice, cut.pieces()),
+            ChoiceShape::Completions => text_deltas(choice, cut.pieces()),
         };
         let count = deltas.len();
-        for (at, Delta { name, value, logprobs, end }) in deltas.into_iter().enumerate() {
+        for (at, ChoiceDelta { name, value, logprobs, end }) in deltas.into_iter().enumerate() {
             let mut part = Map::new();
             part.insert("index".to_owned(), index.into());
             part.insert(name.to_owned(), value);
@@ -168,7 +168,7 @@ pub(super) fn events(body: &Map<String, Value>, kind: Kind, cut: &Cut) -> Vec<Ev
             part.extend(end);
             part.entry("finish_reason").or_insert(Value::Null);
             let is_first = events.is_empty();
-            events.push(Event {
+            events.push(TimedEvent {
                 ms: cut.at(at, count),
                 name: None,
                 data: event(body, json!([part]), is_first).to_string(),
@@ -178,7 +178,7 @@ pub(super) fn events(body: &Map<String, Value>, kind: Kind, cut: &Cut) -> Vec<Ev
     events.sort_by(|a, b| a.ms.total_cmp(&b.ms));
     let ms = events.last().map_or(0.0, |last| last.ms).max(cut.end);
     let usage = cut.usage.then(|| usage_event(body).to_string());
-    events.extend(usage.into_iter().chain([DONE.to_owned()]).map(|data| Event { ms, name: None, data }));
+    events.extend(usage.into_iter().chain([DONE.to_owned()]).map(|data| TimedEvent { ms, name: None, data }));
     events
 }
 
@@ -210,7 +210,7 @@ fn event(body: &Map<String, Value>, choices: Value, is_first: bool) -> Value {
 }
 
 /// Addition of one event to a choice.
-struct Delta {
+struct ChoiceDelta {
     /// `delta` or `text`.
     name: &'static str,
     value: Value,
@@ -219,7 +219,7 @@ struct Delta {
     end: Map<String, Value>,
 }
 
-impl Delta {
+impl ChoiceDelta {
     fn new(name: &'static str, value: Value, logprobs: Option<Value>) -> Self {
         Self { name, value, logprobs: logprobs.unwrap_or_default(), end: Map::new() }
     }
@@ -233,27 +233,27 @@ impl Delta {
     }
 }
 
-fn chat_deltas(choice: &Map<String, Value>, pieces: Option<usize>) -> Vec<Delta> {
+fn chat_deltas(choice: &Map<String, Value>, pieces: Option<usize>) -> Vec<ChoiceDelta> {
     let none = Map::new();
     let message = choice.get("message").and_then(Value::as_object).unwrap_or(&none);
     let logprobs = choice.get("logprobs").filter(|logprobs| logprobs::has_any(logprobs));
     let role = message.get("role").cloned().unwrap_or("assistant".into());
-    let mut deltas = vec![Delta::new("delta", json!({"role": role, "content": ""}), None)];
+    let mut deltas = vec![ChoiceDelta::new("delta", json!({"role": role, "content": ""}), None)];
     let values = values(message, pieces);
     let plain = message.get("content").and_then(Value::as_str).unwrap_or_default();
     let is_plain = values.iter().all(|value| value.get("content").is_some());
     match logprobs.filter(|_| is_plain).and_then(|all| logprobs::cut(plain, all, pieces)) {
         Some((cut, rest)) => {
-            let delta = |(text, logprobs)| Delta::new("delta", json!({"content": text}), Some(logprobs));
+            let delta = |(text, logprobs)| ChoiceDelta::new("delta", json!({"content": text}), Some(logprobs));
             deltas.extend(cut.into_iter().map(delta));
-            deltas.push(Delta::last("delta", json!({}), rest, choice));
+            deltas.push(ChoiceDelta::last("delta", json!({}), rest, choice));
         }
         // What the tokens do not spell is spread over all of it, the end too.
         None => {
             let mut spread = logprobs::spread(logprobs, values.len() + 1).into_iter();
-            let delta = |value| Delta::new("delta", value, spread.next());
+            let delta = |value| ChoiceDelta::new("delta", value, spread.next());
             deltas.extend(values.into_iter().map(delta));
-            deltas.push(Delta::last("delta", json!({}), spread.next(), choice));
+            deltas.push(ChoiceDelta::last("delta", json!({}), spread.next(), choice));
         }
     }
     deltas
@@ -267,7 +267,7 @@ fn values(message: &Map<String, Value>, pieces: Option<usize>) -> Vec<Value> {
         values.extend(split(text, pieces).into_iter().map(|piece| json!({ name: piece })));
     }
     for (index, call) in list(message, "tool_calls").iter().enumerate() {
-        let Call { id, name, arguments } = Call::read(call);
+        let CallView { id, name, arguments } = CallView::read(call);
         let start = json!({"index": index, "id": id, "type": "function", "function": {"name": name, "arguments": ""}});
         values.push(json!({"tool_calls": [start]}));
         let part = |piece: String| json!({"tool_calls": [{"index": index, "function": {"arguments": piece}}]});
@@ -284,7 +284,7 @@ fn values(message: &Map<String, Value>, pieces: Option<usize>) -> Vec<Value> {
     values
 }
 
-fn text_deltas(choice: &Map<String, Value>, pieces: Option<usize>) -> Vec<Delta> {
+fn text_deltas(choice: &Map<String, Value>, pieces: Option<usize>) -> Vec<ChoiceDelta> {
     let text = choice.get("text").and_then(Value::as_str).unwrap_or_default();
     let logprobs = choice.get("logprobs").filter(|logprobs| logprobs::has_any(logprobs));
     let (parts, rest) = logprobs.and_then(|all| logprobs::cut(text, all, pieces)).unwrap_or_else(|| {
@@ -293,8 +293,8 @@ fn text_deltas(choice: &Map<String, Value>, pieces: Option<usize>) -> Vec<Delta>
         let rest = spread.pop();
         (texts.into_iter().zip(spread).collect(), rest)
     });
-    let delta = |(text, logprobs): (String, Value)| Delta::new("text", text.into(), Some(logprobs));
-    let mut deltas: Vec<Delta> = parts.into_iter().map(delta).collect();
-    deltas.push(Delta::last("text", "".into(), rest, choice));
+    let delta = |(text, logprobs): (String, Value)| ChoiceDelta::new("text", text.into(), Some(logprobs));
+    let mut deltas: Vec<ChoiceDelta> = parts.into_iter().map(delta).collect();
+    deltas.push(ChoiceDelta::last("text", "".into(), rest, choice));
     deltas
 }

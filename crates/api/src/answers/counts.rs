@@ -7,8 +7,8 @@ use crate::usage::{CacheUse, CachedTokens, Usage};
 
 /// Token counts of a response; `None` for those that it does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
-#[serde(from = "Fields")]
-pub struct Counts {
+#[serde(from = "CountFields")]
+pub struct TokenCounts {
     /// Tokens of the prompt, cached ones included.
     pub prompt: Option<u32>,
     /// Tokens of the prompt that were found in the prefix cache.
@@ -21,7 +21,7 @@ pub struct Counts {
     pub reasoning: Option<u32>,
 }
 
-impl Counts {
+impl TokenCounts {
     /// Reads a `usage` object; nothing is known from any other value.
     #[must_use]
     pub fn read(usage: &Value) -> Self {
@@ -29,7 +29,7 @@ impl Counts {
     }
 }
 
-impl From<&Usage> for Counts {
+impl From<&Usage> for TokenCounts {
     fn from(usage: &Usage) -> Self {
         let (cached, created) = match usage.cached {
             CachedTokens::Reported(CacheUse { found, created }) => (Some(found), Some(created)),
@@ -42,7 +42,7 @@ impl From<&Usage> for Counts {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Fields {
+struct CountFields {
     input_tokens: Option<u32>,
     prompt_tokens: Option<u32>,
     output_tokens: Option<u32>,
@@ -63,8 +63,8 @@ struct Details {
     reasoning_tokens: Option<u32>,
 }
 
-impl From<Fields> for Counts {
-    fn from(fields: Fields) -> Self {
+impl From<CountFields> for TokenCounts {
+    fn from(fields: CountFields) -> Self {
         let input = fields.input_tokens_details.or(fields.prompt_tokens_details).unwrap_or_default();
         let output = fields.output_tokens_details.or(fields.completion_tokens_details).unwrap_or_default();
         // The Messages API counts cached tokens beside `input_tokens`, the others count them among the prompt's.
@@ -91,15 +91,18 @@ mod tests {
         let (prompt, cached, completion) = (Some(3), Some(1), Some(2));
         let details = json!({"cached_tokens": 1});
         let chat = json!({"prompt_tokens": 3, "completion_tokens": 2, "prompt_tokens_details": details});
-        assert_eq!(Counts::read(&chat), Counts { prompt, cached, completion, ..Counts::default() });
+        assert_eq!(TokenCounts::read(&chat), TokenCounts { prompt, cached, completion, ..TokenCounts::default() });
         let response = json!({"input_tokens": 3, "output_tokens": 2, "input_tokens_details": details,
             "output_tokens_details": {"reasoning_tokens": 1}});
         let reasoning = Some(1);
-        assert_eq!(Counts::read(&response), Counts { prompt, cached, completion, reasoning, ..Counts::default() });
+        assert_eq!(
+            TokenCounts::read(&response),
+            TokenCounts { prompt, cached, completion, reasoning, ..TokenCounts::default() }
+        );
         let message = json!({"input_tokens": 3, "output_tokens": 2, "cache_read_input_tokens": 4,
             "cache_creation_input_tokens": 1});
         let (prompt, cached, created) = (Some(8), Some(4), Some(1));
-        assert_eq!(Counts::read(&message), Counts { prompt, cached, created, completion, reasoning: None });
-        assert_eq!(Counts::read(&Value::Null), Counts::default());
+        assert_eq!(TokenCounts::read(&message), TokenCounts { prompt, cached, created, completion, reasoning: None });
+        assert_eq!(TokenCounts::read(&Value::Null), TokenCounts::default());
     }
 }

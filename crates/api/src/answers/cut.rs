@@ -6,7 +6,7 @@ use net::wire::EventBuffer;
 
 /// An event of a stream with its time in milliseconds.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Event {
+pub struct TimedEvent {
     /// When it is due.
     pub ms: f64,
     /// Its `event` field.
@@ -27,9 +27,9 @@ impl EventSink for EventBuffer {
 }
 
 /// Events that are not yet framed.
-pub(super) type Named = Vec<(&'static str, String)>;
+pub(super) type UnframedEvents = Vec<(&'static str, String)>;
 
-impl EventSink for Named {
+impl EventSink for UnframedEvents {
     #[expect(clippy::expect_used, reason = "data with texts as keys is always JSON")]
     fn put_event(&mut self, name: &'static str, data: &impl Serialize) {
         self.push((name, serde_json::to_string(data).expect("invariant: event data has texts as keys")));
@@ -61,11 +61,11 @@ impl Cut {
     }
 
     /// Spreads the recorded times over named events; all are due at the end where no times are known.
-    pub(super) fn spread(&self, write: impl FnOnce(&mut Named)) -> Vec<Event> {
-        let mut events = Named::new();
+    pub(super) fn spread(&self, write: impl FnOnce(&mut UnframedEvents)) -> Vec<TimedEvent> {
+        let mut events = UnframedEvents::new();
         write(&mut events);
         let count = events.len();
-        let event = |(at, (name, data)): (usize, (&str, String))| Event {
+        let event = |(at, (name, data)): (usize, (&str, String))| TimedEvent {
             ms: if self.times.is_empty() { self.end } else { self.at(at, count) },
             name: Some(name.to_owned()),
             data,

@@ -5,22 +5,22 @@
 //! See docs/decisions/0040-one-writer-for-each-form.md.
 
 use super::{
-    Counts,
+    TokenCounts,
     from_chat::{ChatStep, FromChat, WholeChat},
 };
 use crate::{
     Api, UsageEvents,
     answer::{AnswerChoice, chat_body, completion_body},
-    stream::{Head, Opening, Piece, StopReason},
+    stream::{AnswerHead, ChoiceChunk, Opening, StopReason},
     token_in_out::TokenEncoder,
     usage::Usage,
 };
 use net::wire::EventBuffer;
-use text::parsers::Content;
+use text::parsers::DeltaContent;
 
 /// The form of a response.
 #[derive(Debug)]
-pub enum Form {
+pub enum ResponseForm {
     /// That of the chat or the completion itself.
     Own,
     /// That of another family that is made from a chat.
@@ -32,48 +32,48 @@ pub enum Form {
 /// Encoder of one response.
 #[derive(Debug)]
 pub struct Encoder {
-    head: Head,
-    form: Form,
+    head: AnswerHead,
+    form: ResponseForm,
 }
 
 impl Encoder {
     /// Encodes a chat or a completion as such.
     #[must_use]
-    pub fn new(head: Head) -> Self {
-        Self { head, form: Form::Own }
+    pub fn new(head: AnswerHead) -> Self {
+        Self { head, form: ResponseForm::Own }
     }
 
     /// Encodes in another form from now on; nothing was encoded yet.
-    pub fn set_form(&mut self, form: Form) {
+    pub fn set_form(&mut self, form: ResponseForm) {
         self.form = form;
     }
 
     /// Opens a choice.
     pub fn open(&mut self, index: u32, opening: &Opening<'_>, out: &mut EventBuffer) {
         match &mut self.form {
-            Form::Own => out.put(self.head.event_size(), |out| self.head.put_role(out, index, opening)),
-            Form::FromChat(to) if index == 0 => {
-                to.start(&self.head.id, &self.head.model, Counts::from(&opening.usage), out);
+            ResponseForm::Own => out.put(self.head.event_size(), |out| self.head.put_role(out, index, opening)),
+            ResponseForm::FromChat(to) if index == 0 => {
+                to.start(&self.head.id, &self.head.model, TokenCounts::from(&opening.usage), out);
             }
-            Form::FromChat(_) | Form::Tokens(_) => {}
+            ResponseForm::FromChat(_) | ResponseForm::Tokens(_) => {}
         }
     }
 
     /// Repeats the last message of a chat.
     pub fn echo(&mut self, index: u32, content: &str, usage: Usage, out: &mut EventBuffer) {
         match &mut self.form {
-            Form::Own => out.put(self.head.event_size(), |out| self.head.put_echo(out, index, content, usage)),
-            Form::FromChat(to) => to.add(&ChatStep { content: Some(content), ..ChatStep::default() }, out),
-            Form::Tokens(_) => {}
+            ResponseForm::Own => out.put(self.head.event_size(), |out| self.head.put_echo(out, index, content, usage)),
+            ResponseForm::FromChat(to) => to.add(&ChatStep { content: Some(content), ..ChatStep::default() }, out),
+            ResponseForm::Tokens(_) => {}
         }
     }
 
     /// Adds tokens to a choice.
-    pub fn add(&mut self, piece: &Piece<'_>, out: &mut EventBuffer) {
+    pub fn add(&mut self, piece: &ChoiceChunk<'_>, out: &mut EventBuffer) {
         match &mut self.form {
-            Form::Own => out.put(self.head.event_size(), |out| self.head.put_piece(out, piece)),
-            Form::FromChat(to) => to.add(&step(piece), out),
-            Form::Tokens(to) => to.add(&self.head, piece, out),
+            ResponseForm::Own => out.put(self.head.event_size(), |out| self.head.put_piece(out, piece)),
+            ResponseForm::FromChat(to) => to.add(&step(piece), out),
+            ResponseForm::Tokens(to) => to.add(&self.head, piece, out),
         }
     }
 
@@ -82,43 +82,43 @@ impl Encoder {
         let counts = self.head.usage_events != UsageEvents::None;
         let size = self.head.event_size();
         match &mut self.form {
-            Form::FromChat(to) => {
+            ResponseForm::FromChat(to) => {
                 if counts {
-                    to.count(Counts::from(usage), metrics(usage));
+                    to.count(TokenCounts::from(usage), metrics(usage));
                 }
                 return to.end(out);
             }
-            Form::Own if counts => out.put(size, |out| self.head.put_closing(out, usage)),
-            Form::Tokens(to) if counts => to.put_closing(&self.head, usage, out),
-            Form::Own | Form::Tokens(_) => {}
+            ResponseForm::Own if counts => out.put(size, |out| self.head.put_closing(out, usage)),
+            ResponseForm::Tokens(to) if counts => to.put_closing(&self.head, usage, out),
+            ResponseForm::Own | ResponseForm::Tokens(_) => {}
         }
-        out.put(size, Head::put_done);
+        out.put(size, AnswerHead::put_done);
     }
 
     /// Ends a stream in which the engine failed, with the payload of the event that reports it.
     pub fn fail(&mut self, payload: Option<&str>, out: &mut EventBuffer) {
-        if let Form::FromChat(to) = &mut self.form {
+        if let ResponseForm::FromChat(to) = &mut self.form {
             return to.fail(out);
         }
         let size = self.head.event_size();
-        out.put(size, |out| Head::put_failure(out, payload));
-        out.put(size, Head::put_done);
+        out.put(size, |out| AnswerHead::put_failure(out, payload));
+        out.put(size, AnswerHead::put_done);
     }
 
     /// Encodes the whole response as one body. `prompt_text` where the client asked for it.
     #[must_use]
     pub fn body(&self, choices: &[AnswerChoice], usage: &Usage, prompt_text: Option<&str>) -> String {
         match &self.form {
-            Form::Own if self.head.api == Api::Chat => chat_body(&self.head, choices, usage, prompt_text),
-            Form::Own => completion_body(&self.head, choices, usage),
-            Form::FromChat(to) => to.body(&WholeChat {
+            ResponseForm::Own if self.head.api == Api::Chat => chat_body(&self.head, choices, usage, prompt_text),
+            ResponseForm::Own => completion_body(&self.head, choices, usage),
+            ResponseForm::FromChat(to) => to.body(&WholeChat {
                 id: &self.head.id,
                 model: &self.head.model,
                 choice: choices.first().map(AnswerChoice::view).unwrap_or_default(),
-                counts: Counts::from(usage),
+                counts: TokenCounts::from(usage),
                 metrics: metrics(usage),
             }),
-            Form::Tokens(to) => to.body(&self.head, choices, usage),
+            ResponseForm::Tokens(to) => to.body(&self.head, choices, usage),
         }
     }
 }
@@ -127,7 +127,7 @@ fn metrics(usage: &Usage) -> Option<serde_json::Value> {
     usage.times.map(|times| times.json(usage.completion))
 }
 
-fn step<'a>(piece: &'a Piece<'_>) -> ChatStep<'a> {
+fn step<'a>(piece: &'a ChoiceChunk<'_>) -> ChatStep<'a> {
     let (finish, stop) = match piece.finish {
         Some((finish, StopReason::Text(stop))) => (Some(finish), Some(stop.as_str())),
         Some((finish, StopReason::Unnamed | StopReason::Token(_))) => (Some(finish), None),
@@ -137,8 +137,8 @@ fn step<'a>(piece: &'a Piece<'_>) -> ChatStep<'a> {
         return ChatStep { content: Some(piece.text), finish, stop, ..ChatStep::default() };
     };
     let content = match &delta.content {
-        Content::Text(text) => Some(text.as_str()),
-        Content::Unset | Content::Null => None,
+        DeltaContent::Text(text) => Some(text.as_str()),
+        DeltaContent::Unset | DeltaContent::Null => None,
     };
     ChatStep { content, reasoning: delta.reasoning.as_deref(), calls: &delta.calls, finish, stop }
 }

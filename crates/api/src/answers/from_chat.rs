@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use serde_json::Value;
 
-use super::{Answer, Choice, Counts};
+use super::{Answer, ChoiceView, TokenCounts};
 use crate::DONE;
 use net::wire::EventBuffer;
 use text::parsers::CallDelta;
@@ -32,9 +32,9 @@ pub struct WholeChat<'a> {
     /// The model, as it is served.
     pub model: &'a str,
     /// Its choice.
-    pub choice: Choice<'a>,
+    pub choice: ChoiceView<'a>,
     /// Its token counts.
-    pub counts: Counts,
+    pub counts: TokenCounts,
     /// Its times, where they are sent.
     pub metrics: Option<Value>,
 }
@@ -56,13 +56,13 @@ impl<'a> WholeChat<'a> {
 /// Encoder of a chat's response in another family's form.
 pub trait FromChat: Debug + Send {
     /// Starts a stream, with the counts before its first token.
-    fn start(&mut self, id: &str, model: &str, counts: Counts, out: &mut EventBuffer);
+    fn start(&mut self, id: &str, model: &str, counts: TokenCounts, out: &mut EventBuffer);
 
     /// Appends the events that follow from a step.
     fn add(&mut self, step: &ChatStep<'_>, out: &mut EventBuffer);
 
     /// Takes the token counts up to here, and the times where they are sent.
-    fn count(&mut self, counts: Counts, metrics: Option<Value>);
+    fn count(&mut self, counts: TokenCounts, metrics: Option<Value>);
 
     /// Ends a stream in which the engine failed; nothing follows.
     fn fail(&mut self, out: &mut EventBuffer);
@@ -104,10 +104,10 @@ impl ChatStream {
             self.has_failed = true;
             return self.to.fail(out);
         };
-        let usage = event.get("usage").filter(|usage| !usage.is_null()).map(Counts::read);
+        let usage = event.get("usage").filter(|usage| !usage.is_null()).map(TokenCounts::read);
         if !self.has_started {
             self.has_started = true;
-            let known = self.prompt.map(|prompt| Counts { prompt: Some(prompt), ..Counts::default() });
+            let known = self.prompt.map(|prompt| TokenCounts { prompt: Some(prompt), ..TokenCounts::default() });
             self.to.start(id, model, known.or(usage).unwrap_or_default(), out);
         }
         if let Some(counts) = usage {

@@ -8,17 +8,17 @@ use serde_json::{Map, Value};
 use super::extend;
 
 /// A piece of text and its log probabilities.
-pub(super) type Piece = (String, Value);
+pub(super) type ScoredText = (String, Value);
 
 /// A token's bytes, and the log probabilities of it alone.
-struct Entry {
+struct LogprobToken {
     bytes: Vec<u8>,
     logprobs: Value,
 }
 
 /// The text cut at most into so many pieces, each with its log probabilities, and those of tokens behind it (the end of
 /// sequence); `None` where the tokens do not spell the text.
-pub(super) fn cut(text: &str, logprobs: &Value, most: Option<usize>) -> Option<(Vec<Piece>, Option<Value>)> {
+pub(super) fn cut(text: &str, logprobs: &Value, most: Option<usize>) -> Option<(Vec<ScoredText>, Option<Value>)> {
     let entries = entries(logprobs);
     let (mut pieces, mut start, mut at, mut gathered) = (Vec::new(), 0, 0, Vec::new());
     let mut entries = entries.into_iter().peekable();
@@ -60,7 +60,7 @@ fn list<'v>(logprobs: &'v Value, name: &str) -> Option<&'v [Value]> {
 }
 
 /// The tokens of a chat's `content`, or of a completion's lists.
-fn entries(logprobs: &Value) -> Vec<Entry> {
+fn entries(logprobs: &Value) -> Vec<LogprobToken> {
     let tokens = list(logprobs, "content").or_else(|| list(logprobs, "tokens")).unwrap_or_default();
     let entry = |(at, token): (usize, &Value)| {
         let fields = logprobs.as_object().into_iter().flatten();
@@ -68,7 +68,7 @@ fn entries(logprobs: &Value) -> Vec<Entry> {
             let own = value.as_array().map(|list| Value::from(list.get(at).cloned().into_iter().collect::<Vec<_>>()));
             (name.clone(), own.unwrap_or_else(|| value.clone()))
         });
-        Entry { bytes: bytes_of(token), logprobs: one.collect::<Map<_, _>>().into() }
+        LogprobToken { bytes: bytes_of(token), logprobs: one.collect::<Map<_, _>>().into() }
     };
     tokens.iter().enumerate().map(entry).collect()
 }
@@ -82,9 +82,9 @@ fn bytes_of(token: &Value) -> Vec<u8> {
 }
 
 /// As many pieces as there may be, neighbours together.
-fn merged(pieces: &[Piece], most: Option<usize>) -> Vec<Piece> {
+fn merged(pieces: &[ScoredText], most: Option<usize>) -> Vec<ScoredText> {
     let size = pieces.len().div_ceil(most.unwrap_or(usize::MAX).max(1)).max(1);
-    let together = |some: &[Piece]| {
+    let together = |some: &[ScoredText]| {
         let text = some.iter().map(|(text, _)| text.as_str()).collect();
         (text, joined(&some.iter().map(|(_, logprobs)| logprobs.clone()).collect::<Vec<_>>()).unwrap_or_default())
     };

@@ -19,12 +19,12 @@ pub(super) fn of_text(text: &str, model: Option<&Value>) -> Value {
 /// Puts the blocks of a stream together; `None` where it ends in an error or is no message.
 pub(super) fn accumulate(events: &[Value]) -> Option<Map<String, Value>> {
     let mut message = events.iter().find_map(|event| event.get("message"))?.clone();
-    let mut blocks: Vec<Block> = Vec::new();
+    let mut blocks: Vec<OpenBlock> = Vec::new();
     for event in events {
         match event.get("type").and_then(Value::as_str)? {
             "content_block_start" => {
                 let fields = event.get("content_block")?.as_object()?.clone();
-                blocks.push(Block { fields, input: String::new() });
+                blocks.push(OpenBlock { fields, input: String::new() });
             }
             "content_block_delta" => {
                 let index = usize::try_from(event.get("index")?.as_u64()?).ok()?;
@@ -41,18 +41,18 @@ pub(super) fn accumulate(events: &[Value]) -> Option<Map<String, Value>> {
         }
     }
     let Value::Object(mut message) = message else { return None };
-    message.insert("content".to_owned(), blocks.into_iter().map(Block::whole).collect());
+    message.insert("content".to_owned(), blocks.into_iter().map(OpenBlock::whole).collect());
     Some(message)
 }
 
 /// A block on its way.
-struct Block {
+struct OpenBlock {
     fields: Map<String, Value>,
     /// The input of a tool, JSON as text.
     input: String,
 }
 
-impl Block {
+impl OpenBlock {
     fn add(&mut self, delta: &Map<String, Value>) {
         for (name, value) in delta {
             match (name.as_str(), value) {
@@ -74,7 +74,7 @@ impl Block {
 
 /// An event of a message's stream; its fields are in the engine's order.
 #[derive(Debug, Default, Serialize)]
-struct Event<'a> {
+struct MessageEvent<'a> {
     #[serde(rename = "type")]
     kind: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -82,7 +82,7 @@ struct Event<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     content_block: Option<&'a Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    delta: Option<Delta<'a>>,
+    delta: Option<MessageDelta<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<&'a Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -91,9 +91,9 @@ struct Event<'a> {
 
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
-enum Delta<'a> {
+enum MessageDelta<'a> {
     Block(BlockDelta<'a>),
-    End(End<'a>),
+    End(MessageEnd<'a>),
 }
 
 /// Text that an event adds to a block.
@@ -116,7 +116,7 @@ pub(crate) enum BlockDelta<'a> {
 
 /// Reason of a message's end.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub(crate) struct End<'a> {
+pub(crate) struct MessageEnd<'a> {
     pub(crate) stop_reason: Option<&'a str>,
     pub(crate) stop_sequence: Option<&'a str>,
 }
@@ -131,34 +131,42 @@ pub(crate) struct MessageWriter {
 impl MessageWriter {
     /// Starts a message that has no content yet.
     pub(crate) fn start(&self, message: &Value, out: &mut impl EventSink) {
-        put(&Event { kind: "message_start", message: Some(message), ..Event::default() }, out);
+        put(&MessageEvent { kind: "message_start", message: Some(message), ..MessageEvent::default() }, out);
     }
 
     /// Opens a block that has no content yet.
     pub(crate) fn open(&self, block: &Value, out: &mut impl EventSink) {
         let (content_block, index) = (Some(block), Some(self.index));
-        put(&Event { kind: "content_block_start", content_block, index, ..Event::default() }, out);
+        put(&MessageEvent { kind: "content_block_start", content_block, index, ..MessageEvent::default() }, out);
     }
 
     /// Adds to the open block.
     pub(crate) fn add(&self, delta: BlockDelta<'_>, out: &mut impl EventSink) {
-        let (delta, index) = (Some(Delta::Block(delta)), Some(self.index));
-        put(&Event { kind: "content_block_delta", delta, index, ..Event::default() }, out);
+        let (delta, index) = (Some(MessageDelta::Block(delta)), Some(self.index));
+        put(&MessageEvent { kind: "content_block_delta", delta, index, ..MessageEvent::default() }, out);
     }
 
     /// Closes the open block.
     pub(crate) fn close(&mut self, out: &mut impl EventSink) {
-        put(&Event { kind: "content_block_stop", index: Some(self.index), ..Event::default() }, out);
+        put(&MessageEvent { kind: "content_block_stop", index: Some(self.index), ..MessageEvent::default() }, out);
         self.index += 1;
     }
 
-    pub(crate) fn end(&self, end: End<'_>, usage: Option<&Value>, out: &mut impl EventSink) {
-        put(&Event { kind: "message_delta", delta: Some(Delta::End(end)), usage, ..Event::default() }, out);
-        put(&Event { kind: "message_stop", ..Event::default() }, out);
+    pub(crate) fn end(&self, end: MessageEnd<'_>, usage: Option<&Value>, out: &mut impl EventSink) {
+        put(
+            &MessageEvent {
+                kind: "message_delta",
+                delta: Some(MessageDelta::End(end)),
+                usage,
+                ..MessageEvent::default()
+            },
+            out,
+        );
+        put(&MessageEvent { kind: "message_stop", ..MessageEvent::default() }, out);
     }
 }
 
-fn put(event: &Event<'_>, out: &mut impl EventSink) {
+fn put(event: &MessageEvent<'_>, out: &mut impl EventSink) {
     out.put_event(event.kind, event);
 }
 
@@ -171,7 +179,7 @@ pub(super) fn events(body: &Map<String, Value>, out: &mut impl EventSink) {
         put_block(&mut writer, block, out);
     }
     let text = |name: &str| body.get(name).and_then(Value::as_str);
-    let end = End { stop_reason: text("stop_reason"), stop_sequence: text("stop_sequence") };
+    let end = MessageEnd { stop_reason: text("stop_reason"), stop_sequence: text("stop_sequence") };
     writer.end(end, body.get("usage"), out);
 }
 

@@ -1,7 +1,7 @@
 //! Responses of the endpoints that generate text, each in its own shape.
 //!
 //! An [`Answer`] is a whole response. It is read from a body, accumulated from the events of a stream, and encoded as either.
-//! Unknown fields are kept, and fields keep their order. [`Choice`] and [`Counts`] read the same things from every shape.
+//! Unknown fields are kept, and fields keep their order. [`ChoiceView`] and [`TokenCounts`] read the same things from every shape.
 //!
 //! Properties: accumulating the events of an answer gives the answer, and so does reading its body. Limits: what is null or
 //! empty may be absent afterwards; embeddings and responses of other endpoints are no answers.
@@ -23,13 +23,13 @@ pub mod words;
 use serde_json::{Map, Value};
 
 pub use self::{
-    counts::Counts,
-    cut::{Cut, Event},
-    encoder::{Encoder, Form},
+    counts::TokenCounts,
+    cut::{Cut, TimedEvent},
+    encoder::{Encoder, ResponseForm},
     from_chat::{ChatStep, ChatStream, FromChat, WholeChat},
     observe::Observation,
     responses::completed,
-    view::{Call, Choice, Part, added_text, added_text_without_names},
+    view::{CallView, ChoicePart, ChoiceView, added_text, added_text_without_names},
 };
 use super::Endpoint;
 
@@ -67,8 +67,8 @@ impl Answer {
     #[must_use]
     pub fn accumulate(endpoint: Endpoint, events: &[Value]) -> Option<Self> {
         let body = match endpoint {
-            Endpoint::Chat => choices::accumulate(events, choices::Kind::Chat)?,
-            Endpoint::Completions => choices::accumulate(events, choices::Kind::Completions)?,
+            Endpoint::Chat => choices::accumulate(events, choices::ChoiceShape::Chat)?,
+            Endpoint::Completions => choices::accumulate(events, choices::ChoiceShape::Completions)?,
             Endpoint::Messages => messages::accumulate(events)?,
             Endpoint::Responses => responses::accumulate(events)?,
             Endpoint::Embeddings | Endpoint::Other => return None,
@@ -80,8 +80,8 @@ impl Answer {
     #[must_use]
     pub fn of_text(endpoint: Endpoint, text: &str, model: Option<&Value>) -> Option<Self> {
         let body = match endpoint {
-            Endpoint::Chat => choices::of_text(text, choices::Kind::Chat),
-            Endpoint::Completions => choices::of_text(text, choices::Kind::Completions),
+            Endpoint::Chat => choices::of_text(text, choices::ChoiceShape::Chat),
+            Endpoint::Completions => choices::of_text(text, choices::ChoiceShape::Completions),
             Endpoint::Messages => messages::of_text(text, model),
             Endpoint::Responses => responses::of_text(text, model),
             Endpoint::Embeddings | Endpoint::Other => return None,
@@ -114,10 +114,10 @@ impl Answer {
 
     /// Encodes it as the events of a stream.
     #[must_use]
-    pub fn events(&self, cut: &Cut) -> Vec<Event> {
+    pub fn events(&self, cut: &Cut) -> Vec<TimedEvent> {
         match self.endpoint {
-            Endpoint::Chat => choices::events(&self.body, choices::Kind::Chat, cut),
-            Endpoint::Completions => choices::events(&self.body, choices::Kind::Completions, cut),
+            Endpoint::Chat => choices::events(&self.body, choices::ChoiceShape::Chat, cut),
+            Endpoint::Completions => choices::events(&self.body, choices::ChoiceShape::Completions, cut),
             Endpoint::Messages => cut.spread(|out| messages::events(&self.body, out)),
             Endpoint::Responses => cut.spread(|out| responses::events(&self.body, out)),
             Endpoint::Embeddings | Endpoint::Other => Vec::new(),
@@ -132,14 +132,14 @@ impl Answer {
 
     /// The choices; one where the endpoint has no others.
     #[must_use]
-    pub fn choices(&self) -> Vec<Choice<'_>> {
-        Choice::all(self.endpoint, &self.body)
+    pub fn choices(&self) -> Vec<ChoiceView<'_>> {
+        ChoiceView::all(self.endpoint, &self.body)
     }
 
     /// The token counts.
     #[must_use]
-    pub fn counts(&self) -> Counts {
-        self.body.get("usage").map(Counts::read).unwrap_or_default()
+    pub fn counts(&self) -> TokenCounts {
+        self.body.get("usage").map(TokenCounts::read).unwrap_or_default()
     }
 }
 

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-use super::{Answer, Cut, Encoder, Form};
+use super::{Answer, Cut, Encoder, ResponseForm};
 use crate::{
-    AnswerChoice, AnswerNames, Api, CacheUse, CachedTokens, Endpoint, Head, Message, MessageCall, Opening, Piece,
-    StopReason, Usage, UsageEvents,
+    AnswerChoice, AnswerHead, AnswerMessage, AnswerNames, Api, CacheUse, CachedTokens, ChoiceChunk, Endpoint,
+    MessageCall, Opening, StopReason, Usage, UsageEvents,
     anthropic::MessageEncoder,
     responses::{ResponseEncoder, ResponseHead, ResponsesRequest},
 };
 use net::wire::EventBuffer;
-use text::parsers::{CallDelta, Content, Delta};
+use text::parsers::{CallDelta, Delta, DeltaContent};
 
 fn text() -> impl Strategy<Value = String> {
     prop::collection::vec(prop::sample::select(vec!["a", " ", "é", "日本", "\"", "\\n", "{", "word "]), 1..9)
@@ -147,26 +147,24 @@ fn cut() -> impl Strategy<Value = Cut> {
 }
 
 /// The parts of a chat, with reasoning and calls where the server parses them.
-fn message() -> impl Strategy<Value = Message> {
+fn message() -> impl Strategy<Value = AnswerMessage> {
     let call = |(at, (name, value)): (usize, (String, String))| {
         let (id, arguments) = (format!("call-{at}"), json!({ "a": value }).to_string());
         MessageCall { id, name, arguments }
     };
     let calls = prop::collection::vec((text(), text()), 0..3);
-    (prop::option::of(text()), prop::option::of(text()), calls).prop_map(move |(content, reasoning, calls)| Message {
-        content,
-        reasoning,
-        calls: calls.into_iter().enumerate().map(call).collect(),
+    (prop::option::of(text()), prop::option::of(text()), calls).prop_map(move |(content, reasoning, calls)| {
+        AnswerMessage { content, reasoning, calls: calls.into_iter().enumerate().map(call).collect() }
     })
 }
 
 /// A message in deltas of a character each.
-fn deltas(message: &Message) -> Vec<Delta> {
+fn deltas(message: &AnswerMessage) -> Vec<Delta> {
     let chars = |text: &str| text.chars().map(String::from).collect::<Vec<_>>();
     let reasoning = chars(message.reasoning.as_deref().unwrap_or_default()).into_iter();
     let reasoning = reasoning.map(|text| Delta { reasoning: Some(text), ..Delta::default() });
     let content = chars(message.content.as_deref().unwrap_or_default()).into_iter();
-    let content = content.map(|text| Delta { content: Content::Text(text), ..Delta::default() });
+    let content = content.map(|text| Delta { content: DeltaContent::Text(text), ..Delta::default() });
     let calls = message.calls.iter().enumerate().flat_map(|(index, call)| {
         let begun =
             CallDelta { index, id: Some(call.id.clone()), name: Some(call.name.clone()), ..CallDelta::default() };
@@ -182,10 +180,10 @@ const CACHED: CacheUse = CacheUse { found: 1, created: 2 };
 fn encoder(endpoint: Endpoint) -> (Encoder, EventBuffer) {
     let api = if endpoint == Endpoint::Completions { Api::Completions } else { Api::Chat };
     let names = AnswerNames { id: "1", model: "m", fingerprint: None };
-    let mut encoder = Encoder::new(Head::new(api, &names, 7, UsageEvents::EveryEvent));
+    let mut encoder = Encoder::new(AnswerHead::new(api, &names, 7, UsageEvents::EveryEvent));
     let mut opening = EventBuffer::default();
     if endpoint == Endpoint::Messages {
-        encoder.set_form(Form::FromChat(Box::new(MessageEncoder::default())));
+        encoder.set_form(ResponseForm::FromChat(Box::new(MessageEncoder::default())));
     }
     if endpoint == Endpoint::Responses {
         let request = Arc::new(ResponsesRequest::parse(br#"{"model": "m", "input": "x"}"#).unwrap());
@@ -200,21 +198,21 @@ fn encoder(endpoint: Endpoint) -> (Encoder, EventBuffer) {
         };
         let mut response = ResponseEncoder::new(request, head);
         response.open(&mut opening);
-        encoder.set_form(Form::FromChat(Box::new(response)));
+        encoder.set_form(ResponseForm::FromChat(Box::new(response)));
     }
     (encoder, opening)
 }
 
 /// The stream of an encoder, accumulated.
-fn streamed(endpoint: Endpoint, message: &Message, finish: &str, usage: &Usage) -> Option<Answer> {
+fn streamed(endpoint: Endpoint, message: &AnswerMessage, finish: &str, usage: &Usage) -> Option<Answer> {
     let (mut encoder, mut out) = encoder(endpoint);
     encoder.open(0, &Opening::default(), &mut out);
     let deltas = deltas(message);
     for (at, delta) in deltas.iter().enumerate() {
-        let text = if let Content::Text(text) = &delta.content { text } else { "" };
+        let text = if let DeltaContent::Text(text) = &delta.content { text } else { "" };
         let finish = (at + 1 == deltas.len()).then_some((finish, &StopReason::Unnamed));
         let delta = (endpoint != Endpoint::Completions).then_some(delta);
-        encoder.add(&Piece { text, delta, finish, ..Piece::default() }, &mut out);
+        encoder.add(&ChoiceChunk { text, delta, finish, ..ChoiceChunk::default() }, &mut out);
     }
     encoder.end(usage, &mut out);
     let data = |event: bytes::Bytes| {

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::{
     cut::{EventSink, split},
     list, with,
-    words::Words,
+    words::TextKind,
 };
 use crate::ends_response;
 use net::wire::RawObject;
@@ -37,7 +37,7 @@ pub fn completed(event: &[u8]) -> Option<String> {
 
 /// An event of a response's stream; its fields are in the engine's order.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
-struct Event<'a> {
+struct ResponseEvent<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     arguments: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -67,32 +67,32 @@ struct Event<'a> {
 
 /// The text of an item that events add to.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place<'a> {
+pub(crate) struct TextPlace<'a> {
     /// Kind of the text.
-    pub(crate) words: Words,
+    pub(crate) words: TextKind,
     /// Id of its item.
     pub(crate) item_id: &'a str,
     /// Index of its content part; arguments have none.
     pub(crate) part: usize,
 }
 
-impl<'a> Place<'a> {
-    fn event(self, kind: &'static str) -> Event<'a> {
-        Event {
+impl<'a> TextPlace<'a> {
+    fn event(self, kind: &'static str) -> ResponseEvent<'a> {
+        ResponseEvent {
             kind,
             item_id: Some(self.item_id),
-            content_index: (self.words != Words::Arguments).then_some(self.part),
-            logprobs: (self.words == Words::Text).then_some([]),
-            ..Event::default()
+            content_index: (self.words != TextKind::Arguments).then_some(self.part),
+            logprobs: (self.words == TextKind::Text).then_some([]),
+            ..ResponseEvent::default()
         }
     }
 
     /// Types of the events that add to the text and that end it.
     fn kinds(self) -> (&'static str, &'static str) {
         match self.words {
-            Words::Text | Words::Refusal => ("response.output_text.delta", "response.output_text.done"),
-            Words::Reasoning => ("response.reasoning_text.delta", "response.reasoning_text.done"),
-            Words::Arguments => ("response.function_call_arguments.delta", "response.function_call_arguments.done"),
+            TextKind::Text | TextKind::Refusal => ("response.output_text.delta", "response.output_text.done"),
+            TextKind::Reasoning => ("response.reasoning_text.delta", "response.reasoning_text.done"),
+            TextKind::Arguments => ("response.function_call_arguments.delta", "response.function_call_arguments.done"),
         }
     }
 }
@@ -109,58 +109,64 @@ impl ResponseWriter {
     /// Starts a response that has no output yet.
     pub(crate) fn start(&mut self, response: &Value, out: &mut impl EventSink) {
         for kind in ["response.created", "response.in_progress"] {
-            self.put(Event { kind, response: Some(response), ..Event::default() }, out);
+            self.put(ResponseEvent { kind, response: Some(response), ..ResponseEvent::default() }, out);
         }
     }
 
     /// Opens an item that has no content yet.
     pub(crate) fn open(&mut self, item: &Value, out: &mut impl EventSink) {
-        self.put_in_item(Event { kind: "response.output_item.added", item: Some(item), ..Event::default() }, out);
+        self.put_in_item(
+            ResponseEvent { kind: "response.output_item.added", item: Some(item), ..ResponseEvent::default() },
+            out,
+        );
     }
 
     /// Opens a content part that has no text yet.
-    pub(crate) fn open_part(&mut self, place: Place<'_>, part: &Value, out: &mut impl EventSink) {
+    pub(crate) fn open_part(&mut self, place: TextPlace<'_>, part: &Value, out: &mut impl EventSink) {
         self.put_part("response.content_part.added", place, part, out);
     }
 
     /// Adds to a text.
-    pub(crate) fn add(&mut self, place: Place<'_>, text: &str, out: &mut impl EventSink) {
-        self.put_in_item(Event { delta: Some(text), ..place.event(place.kinds().0) }, out);
+    pub(crate) fn add(&mut self, place: TextPlace<'_>, text: &str, out: &mut impl EventSink) {
+        self.put_in_item(ResponseEvent { delta: Some(text), ..place.event(place.kinds().0) }, out);
     }
 
     /// Ends the text of a content part, and the part.
-    pub(crate) fn close_part(&mut self, place: Place<'_>, text: &str, part: &Value, out: &mut impl EventSink) {
-        self.put_in_item(Event { text: Some(text), ..place.event(place.kinds().1) }, out);
+    pub(crate) fn close_part(&mut self, place: TextPlace<'_>, text: &str, part: &Value, out: &mut impl EventSink) {
+        self.put_in_item(ResponseEvent { text: Some(text), ..place.event(place.kinds().1) }, out);
         self.put_part("response.content_part.done", place, part, out);
     }
 
     /// Ends the arguments of a call.
-    pub(crate) fn close_call(&mut self, place: Place<'_>, call: &Value, out: &mut impl EventSink) {
+    pub(crate) fn close_call(&mut self, place: TextPlace<'_>, call: &Value, out: &mut impl EventSink) {
         let text = |name: &str| call.get(name).and_then(Value::as_str);
-        let event = Event { arguments: text("arguments"), name: text("name"), ..place.event(place.kinds().1) };
+        let event = ResponseEvent { arguments: text("arguments"), name: text("name"), ..place.event(place.kinds().1) };
         self.put_in_item(event, out);
     }
 
     /// Closes the open item.
     pub(crate) fn close(&mut self, item: &Value, out: &mut impl EventSink) {
-        self.put_in_item(Event { kind: "response.output_item.done", item: Some(item), ..Event::default() }, out);
+        self.put_in_item(
+            ResponseEvent { kind: "response.output_item.done", item: Some(item), ..ResponseEvent::default() },
+            out,
+        );
         self.index += 1;
     }
 
     pub(crate) fn end(&mut self, response: &Value, out: &mut impl EventSink) {
-        self.put(Event { kind: COMPLETED, response: Some(response), ..Event::default() }, out);
+        self.put(ResponseEvent { kind: COMPLETED, response: Some(response), ..ResponseEvent::default() }, out);
     }
 
-    fn put_part(&mut self, kind: &'static str, place: Place<'_>, part: &Value, out: &mut impl EventSink) {
-        self.put_in_item(Event { part: Some(part), logprobs: None, ..place.event(kind) }, out);
+    fn put_part(&mut self, kind: &'static str, place: TextPlace<'_>, part: &Value, out: &mut impl EventSink) {
+        self.put_in_item(ResponseEvent { part: Some(part), logprobs: None, ..place.event(kind) }, out);
     }
 
-    fn put_in_item(&mut self, event: Event<'_>, out: &mut impl EventSink) {
-        self.put(Event { output_index: Some(self.index), ..event }, out);
+    fn put_in_item(&mut self, event: ResponseEvent<'_>, out: &mut impl EventSink) {
+        self.put(ResponseEvent { output_index: Some(self.index), ..event }, out);
     }
 
-    fn put(&mut self, event: Event<'_>, out: &mut impl EventSink) {
-        out.put_event(event.kind, &Event { sequence_number: self.sequence, ..event });
+    fn put(&mut self, event: ResponseEvent<'_>, out: &mut impl EventSink) {
+        out.put_event(event.kind, &ResponseEvent { sequence_number: self.sequence, ..event });
         self.sequence += 1;
     }
 }
@@ -180,7 +186,7 @@ fn put_item(writer: &mut ResponseWriter, item: &Value, out: &mut impl EventSink)
     let id = text(item, "id");
     let begun = with(item, json!({"status": "in_progress"}));
     if text(item, "type") == "function_call" {
-        let place = Place { words: Words::Arguments, item_id: &id, part: 0 };
+        let place = TextPlace { words: TextKind::Arguments, item_id: &id, part: 0 };
         writer.open(&with(&begun, json!({"arguments": ""})), out);
         writer.add(place, &text(item, "arguments"), out);
         writer.close_call(place, item, out);
@@ -188,8 +194,8 @@ fn put_item(writer: &mut ResponseWriter, item: &Value, out: &mut impl EventSink)
         writer.open(&with(&begun, json!({"content": []})), out);
         let parts = item.as_object().map(|item| list(item, "content")).unwrap_or_default();
         for (at, part) in parts.iter().enumerate() {
-            let words = if text(part, "type") == "reasoning_text" { Words::Reasoning } else { Words::Text };
-            let (place, whole) = (Place { words, item_id: &id, part: at }, text(part, "text"));
+            let words = if text(part, "type") == "reasoning_text" { TextKind::Reasoning } else { TextKind::Text };
+            let (place, whole) = (TextPlace { words, item_id: &id, part: at }, text(part, "text"));
             writer.open_part(place, &with(part, json!({"text": ""})), out);
             split(&whole, None).iter().for_each(|piece| writer.add(place, piece, out));
             writer.close_part(place, &whole, part, out);

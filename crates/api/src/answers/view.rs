@@ -6,17 +6,17 @@ use serde_json::{Map, Value};
 
 use super::{
     list,
-    words::{DELTA, OF_MESSAGE, Words, words},
+    words::{DELTA, OF_MESSAGE, TextKind, words},
 };
 use crate::Endpoint;
 
 /// One choice of an answer.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Choice<'a> {
+pub struct ChoiceView<'a> {
     /// Role of the speaker.
     pub role: Option<&'a str>,
     /// Texts and tool calls, in order.
-    pub parts: Vec<Part<'a>>,
+    pub parts: Vec<ChoicePart<'a>>,
     /// Log probabilities of its tokens, in the endpoint's shape.
     pub logprobs: Option<&'a Value>,
     /// Why it ended, in the endpoint's word.
@@ -27,16 +27,16 @@ pub struct Choice<'a> {
 
 /// A part of a choice.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Part<'a> {
+pub enum ChoicePart<'a> {
     /// Text of this kind; never empty.
-    Words(Words, &'a str),
+    Words(TextKind, &'a str),
     /// A tool call.
-    Call(Call<'a>),
+    Call(CallView<'a>),
 }
 
 /// A tool call.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Call<'a> {
+pub struct CallView<'a> {
     /// Its id.
     pub id: &'a str,
     /// The tool's name.
@@ -45,7 +45,7 @@ pub struct Call<'a> {
     pub arguments: Cow<'a, str>,
 }
 
-impl<'a> Choice<'a> {
+impl<'a> ChoiceView<'a> {
     /// Reads all choices of a body.
     #[must_use]
     pub fn all(endpoint: Endpoint, body: &'a Map<String, Value>) -> Vec<Self> {
@@ -76,13 +76,13 @@ impl<'a> Choice<'a> {
     #[must_use]
     pub fn read(choice: &'a Map<String, Value>) -> Self {
         let message = choice.get("message").and_then(Value::as_object);
-        let mut parts: Vec<Part<'a>> = Vec::new();
+        let mut parts: Vec<ChoicePart<'a>> = Vec::new();
         if let Some(message) = message {
-            let text = |(name, words): &(&str, Words)| part(*words, message.get(*name)?);
+            let text = |(name, words): &(&str, TextKind)| part(*words, message.get(*name)?);
             parts.extend(OF_MESSAGE.iter().filter_map(text));
-            parts.extend(list(message, "tool_calls").iter().map(|call| Part::Call(Call::read(call))));
+            parts.extend(list(message, "tool_calls").iter().map(|call| ChoicePart::Call(CallView::read(call))));
         } else {
-            parts.extend(choice.get("text").and_then(|text| part(Words::Text, text)));
+            parts.extend(choice.get("text").and_then(|text| part(TextKind::Text, text)));
         }
         Self {
             role: message.and_then(|message| message.get("role")?.as_str()),
@@ -97,8 +97,8 @@ impl<'a> Choice<'a> {
     #[must_use]
     pub fn text(&self) -> String {
         let texts = self.parts.iter().map(|part| match part {
-            Part::Words(_, text) => Cow::Borrowed(*text),
-            Part::Call(call) => Cow::Owned([call.name, &call.arguments].concat()),
+            ChoicePart::Words(_, text) => Cow::Borrowed(*text),
+            ChoicePart::Call(call) => Cow::Owned([call.name, &call.arguments].concat()),
         });
         texts.collect()
     }
@@ -107,8 +107,8 @@ impl<'a> Choice<'a> {
     #[must_use]
     pub fn text_without_names(&self) -> String {
         let texts = self.parts.iter().map(|part| match part {
-            Part::Words(_, text) => Cow::Borrowed(*text),
-            Part::Call(call) => Cow::Borrowed(&*call.arguments),
+            ChoicePart::Words(_, text) => Cow::Borrowed(*text),
+            ChoicePart::Call(call) => Cow::Borrowed(&*call.arguments),
         });
         texts.collect()
     }
@@ -117,14 +117,14 @@ impl<'a> Choice<'a> {
     #[must_use]
     pub fn plain_text(&self) -> Option<String> {
         let plain = self.parts.iter().map(|part| match part {
-            Part::Words(Words::Text, text) => Some(*text),
-            Part::Words(..) | Part::Call(_) => None,
+            ChoicePart::Words(TextKind::Text, text) => Some(*text),
+            ChoicePart::Words(..) | ChoicePart::Call(_) => None,
         });
         plain.collect()
     }
 }
 
-impl<'a> Call<'a> {
+impl<'a> CallView<'a> {
     /// Reads a call: of a chat, of a message, of a response, or as a cassette shows it.
     #[must_use]
     pub fn read(call: &'a Value) -> Self {
@@ -139,33 +139,33 @@ impl<'a> Call<'a> {
     }
 }
 
-fn part(words: Words, text: &Value) -> Option<Part<'_>> {
-    text.as_str().filter(|text| !text.is_empty()).map(|text| Part::Words(words, text))
+fn part(words: TextKind, text: &Value) -> Option<ChoicePart<'_>> {
+    text.as_str().filter(|text| !text.is_empty()).map(|text| ChoicePart::Words(words, text))
 }
 
 /// A block of a message.
-fn block(block: &Value) -> Option<Part<'_>> {
+fn block(block: &Value) -> Option<ChoicePart<'_>> {
     match block.get("type")?.as_str()? {
-        "tool_use" => Some(Part::Call(Call::read(block))),
+        "tool_use" => Some(ChoicePart::Call(CallView::read(block))),
         kind => part(words(kind)?, block.get(kind)?),
     }
 }
 
 /// The parts of a response's item.
-fn item(item: &Value) -> Vec<Part<'_>> {
+fn item(item: &Value) -> Vec<ChoicePart<'_>> {
     let fields = item.as_object();
     let content = fields.map(|fields| list(fields, "content")).unwrap_or_default();
     match item.get("type").and_then(Value::as_str) {
-        Some("function_call" | "custom_tool_call") => vec![Part::Call(Call::read(item))],
-        Some("reasoning") => content.iter().filter_map(|text| part(Words::Reasoning, text.get("text")?)).collect(),
+        Some("function_call" | "custom_tool_call") => vec![ChoicePart::Call(CallView::read(item))],
+        Some("reasoning") => content.iter().filter_map(|text| part(TextKind::Reasoning, text.get("text")?)).collect(),
         _ => content.iter().filter_map(output).collect(),
     }
 }
 
-fn output(content: &Value) -> Option<Part<'_>> {
+fn output(content: &Value) -> Option<ChoicePart<'_>> {
     match content.get("refusal") {
-        Some(refusal) => part(Words::Refusal, refusal),
-        None => part(Words::Text, content.get("text")?),
+        Some(refusal) => part(TextKind::Refusal, refusal),
+        None => part(TextKind::Text, content.get("text")?),
     }
 }
 
@@ -181,13 +181,13 @@ pub fn added_text_without_names(event: &Value, choice: usize) -> Option<String> 
     added(event, choice, |choice| choice.text_without_names())
 }
 
-fn added(event: &Value, choice: usize, text: fn(&Choice<'_>) -> String) -> Option<String> {
+fn added(event: &Value, choice: usize, text: fn(&ChoiceView<'_>) -> String) -> Option<String> {
     let added = match event.get("choices").and_then(Value::as_array) {
         Some(choices) => {
             let is_of = |part: &&Value| part.get("index").and_then(Value::as_u64).is_none_or(|at| at == choice as u64);
             let part = choices.iter().find(is_of)?;
             match part.get("delta") {
-                Some(delta) => text(&Choice::read(&Map::from_iter([("message".to_owned(), delta.clone())]))),
+                Some(delta) => text(&ChoiceView::read(&Map::from_iter([("message".to_owned(), delta.clone())]))),
                 None => part.get("text")?.as_str()?.to_owned(),
             }
         }

@@ -3,7 +3,7 @@
 
 /// Kind of a field's text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Words {
+pub enum TextKind {
     /// Text for the user.
     Text,
     /// Text that precedes it.
@@ -16,22 +16,22 @@ pub enum Words {
 
 /// Fields of a chat's message or delta that are text, in the order in which a stream has them. Engines call reasoning by
 /// either name.
-pub const OF_MESSAGE: [(&str, Words); 4] = [
-    ("reasoning", Words::Reasoning),
-    ("reasoning_content", Words::Reasoning),
-    ("content", Words::Text),
-    ("refusal", Words::Refusal),
+pub const OF_MESSAGE: [(&str, TextKind); 4] = [
+    ("reasoning", TextKind::Reasoning),
+    ("reasoning_content", TextKind::Reasoning),
+    ("content", TextKind::Text),
+    ("refusal", TextKind::Refusal),
 ];
 
 /// Fields of a chat's message or delta that are tool calls.
 pub const CALLS: [&str; 2] = ["tool_calls", "function_call"];
 
 /// Fields of other shapes: a completion's choice, blocks of messages, a call's function.
-pub const ELSEWHERE: [(&str, Words); 4] = [
-    ("text", Words::Text),
-    ("thinking", Words::Reasoning),
-    ("partial_json", Words::Arguments),
-    ("arguments", Words::Arguments),
+pub const ELSEWHERE: [(&str, TextKind); 4] = [
+    ("text", TextKind::Text),
+    ("thinking", TextKind::Reasoning),
+    ("partial_json", TextKind::Arguments),
+    ("arguments", TextKind::Arguments),
 ];
 
 /// The field by which events of responses add to any of these.
@@ -39,7 +39,7 @@ pub const DELTA: &str = "delta";
 
 /// Returns the kind of a field's text; `None` for fields that have none.
 #[must_use]
-pub fn words(field: &str) -> Option<Words> {
+pub fn words(field: &str) -> Option<TextKind> {
     let known = OF_MESSAGE.iter().chain(&ELSEWHERE).find(|(name, _)| *name == field);
     known.map(|(_, words)| *words)
 }

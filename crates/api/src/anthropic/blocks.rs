@@ -59,7 +59,7 @@ fn put_message(role: &str, content: &Value, out: &mut Vec<Value>) {
     let mut message = Map::from_iter([("role".to_owned(), role.into())]);
     match content {
         Value::Array(blocks) => {
-            let mut parts = Parts::default();
+            let mut parts = BlockParts::default();
             for block in blocks {
                 parts.put(role, block, out);
             }
@@ -74,13 +74,13 @@ fn put_message(role: &str, content: &Value, out: &mut Vec<Value>) {
 
 /// Parts of a chat message from one message's blocks.
 #[derive(Default)]
-struct Parts {
+struct BlockParts {
     content: Vec<Value>,
     tool_calls: Vec<Value>,
     reasoning: Option<String>,
 }
 
-impl Parts {
+impl BlockParts {
     /// Results of tools are messages of their own, before the one that they came in.
     fn put(&mut self, role: &str, block: &Value, out: &mut Vec<Value>) {
         match block["type"].as_str().unwrap_or_default() {
@@ -181,7 +181,7 @@ pub(super) fn tools(declared: Option<&Value>, messages: &[Value]) -> Result<Opti
     if changes.is_empty() && declared.is_none() {
         return Ok(None);
     }
-    let mut tools = Tools::default();
+    let mut tools = DeclaredTools::default();
     for tool in declared.and_then(Value::as_array).into_iter().flatten() {
         tools.put(tool);
     }
@@ -193,7 +193,7 @@ pub(super) fn tools(declared: Option<&Value>, messages: &[Value]) -> Result<Opti
 
 /// Tools by name, in the order in which they were declared.
 #[derive(Default)]
-struct Tools<'a> {
+struct DeclaredTools<'a> {
     /// `None` in the place of one that was removed, so that the others keep theirs.
     in_order: Vec<Option<Tool<'a>>>,
     places: HashMap<&'a str, usize>,
@@ -206,7 +206,7 @@ struct Tool<'a> {
     is_loaded: bool,
 }
 
-impl<'a> Tools<'a> {
+impl<'a> DeclaredTools<'a> {
     fn put(&mut self, declared: &'a Value) {
         let name = declared["name"].as_str().unwrap_or_default();
         let tool = Some(Tool { declared, is_loaded: false });

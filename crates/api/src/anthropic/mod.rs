@@ -16,7 +16,7 @@ pub use self::{
 };
 use super::{
     ApiError,
-    answers::{Counts, put},
+    answers::{TokenCounts, put},
 };
 
 /// The body of an error that the engine's Messages handler found; what the framework finds has the usual body.
@@ -32,8 +32,8 @@ pub fn count_body(tokens: usize) -> String {
 }
 
 /// Token counts: cached ones are separate where the server reports them at all.
-fn usage(counts: Counts) -> Value {
-    let Counts { prompt, cached, created, completion, .. } = counts;
+fn usage(counts: TokenCounts) -> Value {
+    let TokenCounts { prompt, cached, created, completion, .. } = counts;
     let apart = cached.unwrap_or(0).saturating_add(created.unwrap_or(0));
     let mut usage = json!({
         "input_tokens": prompt.unwrap_or(0).saturating_sub(apart),
@@ -49,20 +49,24 @@ fn usage(counts: Counts) -> Value {
 
 /// Use of tools in a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Tools {
+enum ToolCompletion {
     Unused,
     Cut,
     Complete,
 }
 
 /// `stop_reason` and `stop_sequence` for a chat's finish.
-fn stop<'a>(finish: Option<&str>, stop: Option<&'a str>, tools: Tools) -> (Option<&'static str>, Option<&'a str>) {
+fn stop<'a>(
+    finish: Option<&str>,
+    stop: Option<&'a str>,
+    tools: ToolCompletion,
+) -> (Option<&'static str>, Option<&'a str>) {
     match finish {
         Some("length") => (Some("max_tokens"), None),
-        Some("stop" | "tool_calls") if tools == Tools::Complete => (Some("tool_use"), None),
+        Some("stop" | "tool_calls") if tools == ToolCompletion::Complete => (Some("tool_use"), None),
         Some(finish @ ("stop" | "tool_calls")) => match stop {
             Some(text) => (Some("stop_sequence"), Some(text)),
-            None if finish == "tool_calls" || tools == Tools::Cut => (Some("tool_use"), None),
+            None if finish == "tool_calls" || tools == ToolCompletion::Cut => (Some("tool_use"), None),
             None => (Some("end_turn"), None),
         },
         _ => (None, None),

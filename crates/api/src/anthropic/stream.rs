@@ -4,11 +4,11 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 
-use super::{Tools, signature, stop, usage};
+use super::{ToolCompletion, signature, stop, usage};
 use crate::answers::{
-    ChatStep, Counts, FromChat, Part, WholeChat,
-    messages::{BlockDelta, End, MessageWriter},
-    words::Words,
+    ChatStep, ChoicePart, FromChat, TokenCounts, WholeChat,
+    messages::{BlockDelta, MessageEnd, MessageWriter},
+    words::TextKind,
 };
 use net::wire::EventBuffer;
 use text::parsers::CallDelta;
@@ -21,7 +21,7 @@ const FAILURE: &str = "2 validation errors for ChatCompletionStreamResponse\nmod
     https://errors.pydantic.dev/2.14/v/missing";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Block {
+enum BlockKind {
     Text,
     Thinking,
     ToolUse { id: String },
@@ -32,7 +32,7 @@ enum Block {
 pub struct MessageEncoder {
     writer: MessageWriter,
     id: String,
-    block: Option<Block>,
+    block: Option<BlockKind>,
     /// Text that came inside a tool call and follows it.
     held: String,
     finish: Option<String>,
@@ -41,11 +41,11 @@ pub struct MessageEncoder {
     /// Arguments of the latest call.
     arguments: String,
     ids: HashMap<usize, String>,
-    counts: Counts,
+    counts: TokenCounts,
 }
 
 impl FromChat for MessageEncoder {
-    fn start(&mut self, id: &str, model: &str, counts: Counts, out: &mut EventBuffer) {
+    fn start(&mut self, id: &str, model: &str, counts: TokenCounts, out: &mut EventBuffer) {
         id.clone_into(&mut self.id);
         let message = json!({
             "id": id, "type": "message", "role": "assistant", "content": [], "model": model,
@@ -60,16 +60,16 @@ impl FromChat for MessageEncoder {
             self.stop = step.stop.map(str::to_owned);
         }
         if let Some(thinking) = step.reasoning.filter(|text| !text.is_empty()) {
-            if self.block != Some(Block::Thinking) {
-                self.open(Block::Thinking, &json!({"type": "thinking", "thinking": ""}), out);
+            if self.block != Some(BlockKind::Thinking) {
+                self.open(BlockKind::Thinking, &json!({"type": "thinking", "thinking": ""}), out);
             }
             self.writer.add(BlockDelta::Thinking { thinking }, out);
         }
         if let Some(text) = step.content.filter(|text| !text.is_empty()) {
             match self.block {
-                Some(Block::ToolUse { .. }) => self.held.push_str(text),
-                Some(Block::Text) => self.writer.add(BlockDelta::Text { text }, out),
-                Some(Block::Thinking) | None => self.open_text(text, out),
+                Some(BlockKind::ToolUse { .. }) => self.held.push_str(text),
+                Some(BlockKind::Text) => self.writer.add(BlockDelta::Text { text }, out),
+                Some(BlockKind::Thinking) | None => self.open_text(text, out),
             }
         }
         for call in step.calls {
@@ -77,7 +77,7 @@ impl FromChat for MessageEncoder {
         }
     }
 
-    fn count(&mut self, counts: Counts, _: Option<Value>) {
+    fn count(&mut self, counts: TokenCounts, _: Option<Value>) {
         self.counts = counts;
     }
 
@@ -89,13 +89,13 @@ impl FromChat for MessageEncoder {
         self.close(out);
         let is_complete = serde_json::from_str::<Value>(&self.arguments).is_ok();
         let tools = match (self.used_tools, is_complete) {
-            (false, _) => Tools::Unused,
-            (true, false) => Tools::Cut,
-            (true, true) => Tools::Complete,
+            (false, _) => ToolCompletion::Unused,
+            (true, false) => ToolCompletion::Cut,
+            (true, true) => ToolCompletion::Complete,
         };
         let finish = self.finish.as_deref().unwrap_or("stop");
         let (stop_reason, stop_sequence) = stop(Some(finish), self.stop.as_deref(), tools);
-        self.writer.end(End { stop_reason, stop_sequence }, Some(&usage(self.counts)), out);
+        self.writer.end(MessageEnd { stop_reason, stop_sequence }, Some(&usage(self.counts)), out);
     }
 
     fn body(&self, chat: &WholeChat<'_>) -> String {
@@ -109,7 +109,7 @@ impl MessageEncoder {
             self.ids.insert(call.index, id.clone());
             if let Some(name) = call.name.as_ref().filter(|_| !self.is_open(id)) {
                 let block = json!({"type": "tool_use", "id": id, "name": name, "input": {}});
-                self.open(Block::ToolUse { id: id.clone() }, &block, out);
+                self.open(BlockKind::ToolUse { id: id.clone() }, &block, out);
                 self.used_tools = true;
                 self.arguments.clear();
             }
@@ -122,24 +122,24 @@ impl MessageEncoder {
     }
 
     fn is_open(&self, call: &str) -> bool {
-        matches!(&self.block, Some(Block::ToolUse { id }) if id == call)
+        matches!(&self.block, Some(BlockKind::ToolUse { id }) if id == call)
     }
 
-    fn open(&mut self, block: Block, content: &Value, out: &mut EventBuffer) {
+    fn open(&mut self, block: BlockKind, content: &Value, out: &mut EventBuffer) {
         self.close(out);
         self.writer.open(content, out);
         self.block = Some(block);
     }
 
     fn open_text(&mut self, text: &str, out: &mut EventBuffer) {
-        self.open(Block::Text, &json!({"type": "text", "text": ""}), out);
+        self.open(BlockKind::Text, &json!({"type": "text", "text": ""}), out);
         self.writer.add(BlockDelta::Text { text }, out);
     }
 
     /// Closes the open block; text that was held back by a tool call gets a block of its own.
     fn close(&mut self, out: &mut EventBuffer) {
         let Some(block) = self.block.take() else { return };
-        if block == Block::Thinking {
+        if block == BlockKind::Thinking {
             let signature = signature(&self.id, self.writer.index);
             self.writer.add(BlockDelta::Signature { signature: &signature }, out);
         }
@@ -155,13 +155,13 @@ impl MessageEncoder {
 /// The body of a message; what is null is left out.
 fn message_body(chat: &WholeChat<'_>) -> String {
     let (id, choice) = (chat.id, &chat.choice);
-    let block = |part: &Part<'_>| match part {
-        Part::Words(Words::Reasoning, thought) => {
+    let block = |part: &ChoicePart<'_>| match part {
+        ChoicePart::Words(TextKind::Reasoning, thought) => {
             Some(json!({"type": "thinking", "thinking": thought, "signature": signature(id, 0)}))
         }
-        Part::Words(Words::Text, text) => Some(json!({"type": "text", "text": text})),
-        Part::Words(Words::Refusal | Words::Arguments, _) => None,
-        Part::Call(call) => {
+        ChoicePart::Words(TextKind::Text, text) => Some(json!({"type": "text", "text": text})),
+        ChoicePart::Words(TextKind::Refusal | TextKind::Arguments, _) => None,
+        ChoicePart::Call(call) => {
             let input: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
             Some(json!({"type": "tool_use", "id": call.id, "name": call.name, "input": input}))
         }
@@ -170,8 +170,8 @@ fn message_body(chat: &WholeChat<'_>) -> String {
     if content.is_empty() {
         content.push(json!({"type": "text", "text": ""}));
     }
-    let has_calls = choice.parts.iter().any(|part| matches!(part, Part::Call(_)));
-    let tools = if has_calls { Tools::Complete } else { Tools::Unused };
+    let has_calls = choice.parts.iter().any(|part| matches!(part, ChoicePart::Call(_)));
+    let tools = if has_calls { ToolCompletion::Complete } else { ToolCompletion::Unused };
     let (reason, sequence) = stop(choice.finish_reason, choice.stop, tools);
     let mut body = Map::new();
     let mut put = |name: &str, value: Value| {

@@ -2,12 +2,12 @@
 
 use serde_json::{Map, Value, json};
 
-use super::read::{Generated, GeneratedChoice, StreamState};
+use super::read::{StreamState, TokenAnswer, TokenAnswerChoice};
 use crate::{
     Api,
-    answer::{AnswerChoice, Message, put_message},
+    answer::{AnswerChoice, AnswerMessage, put_message},
 };
-use text::parsers::{Content, Delta};
+use text::parsers::{Delta, DeltaContent};
 
 /// Fields that are constant over one answer.
 #[derive(Debug, Clone)]
@@ -77,12 +77,12 @@ pub enum ChatContent {
     /// Its text as it is.
     Text(String),
     /// The parts that were found in it.
-    Parts(Message),
+    Parts(AnswerMessage),
 }
 
 /// A choice of a whole chat answer.
 #[must_use]
-pub fn chat_choice(choice: &GeneratedChoice, content: ChatContent, logprobs: &Value, ids: Option<&[i64]>) -> Value {
+pub fn chat_choice(choice: &TokenAnswerChoice, content: ChatContent, logprobs: &Value, ids: Option<&[i64]>) -> Value {
     let content = match content {
         ChatContent::Text(text) => AnswerChoice { text, ..AnswerChoice::default() },
         ChatContent::Parts(message) => AnswerChoice { message: Some(message), ..AnswerChoice::default() },
@@ -98,7 +98,7 @@ pub fn chat_choice(choice: &GeneratedChoice, content: ChatContent, logprobs: &Va
 
 /// A choice of a whole completion answer.
 #[must_use]
-pub fn completion_choice(index: usize, choice: &GeneratedChoice, text: &str, logprobs: &Value) -> Value {
+pub fn completion_choice(index: usize, choice: &TokenAnswerChoice, text: &str, logprobs: &Value) -> Value {
     json!({
         "index": index, "text": text, "logprobs": logprobs, "finish_reason": choice.finish,
         "stop_reason": choice.stop_reason, "token_ids": null, "prompt_logprobs": null, "prompt_token_ids": null,
@@ -110,7 +110,7 @@ pub fn completion_choice(index: usize, choice: &GeneratedChoice, text: &str, log
 #[must_use]
 pub fn chat_derendered(
     head: &DerenderHead<'_>,
-    answer: &Generated,
+    answer: &TokenAnswer,
     choices: &[Value],
     (prompt, output): (i64, i64),
 ) -> Value {
@@ -127,7 +127,7 @@ pub fn chat_derendered(
 #[must_use]
 pub fn completion_derendered(
     head: &DerenderHead<'_>,
-    answers: &[Generated],
+    answers: &[TokenAnswer],
     choices: &[Value],
     (prompt, output): (i64, i64),
 ) -> Value {
@@ -145,8 +145,8 @@ pub fn completion_derendered(
 #[must_use]
 pub fn delta(delta: &Delta, role: Option<&str>) -> Value {
     let content = match &delta.content {
-        Content::Text(text) => Some(text),
-        Content::Unset | Content::Null => None,
+        DeltaContent::Text(text) => Some(text),
+        DeltaContent::Unset | DeltaContent::Null => None,
     };
     let mut fields = json!({"role": role, "content": content, "reasoning": delta.reasoning});
     let call = |call: &text::parsers::CallDelta| {
@@ -164,7 +164,7 @@ pub fn delta(delta: &Delta, role: Option<&str>) -> Value {
 /// The choice of a chat's chunk.
 #[must_use]
 pub fn chat_chunk_choice(
-    choice: &GeneratedChoice,
+    choice: &TokenAnswerChoice,
     delta: &Value,
     logprobs: &Value,
     (finish, ids): (Option<&str>, Option<&[i64]>),
@@ -177,7 +177,7 @@ pub fn chat_chunk_choice(
 
 /// The choice of a completion's chunk.
 #[must_use]
-pub fn completion_chunk_choice(choice: &GeneratedChoice, text: &str, logprobs: &Value) -> Value {
+pub fn completion_chunk_choice(choice: &TokenAnswerChoice, text: &str, logprobs: &Value) -> Value {
     json!({
         "index": choice.index, "text": text, "logprobs": logprobs, "finish_reason": choice.finish,
         "stop_reason": choice.stop_reason, "prompt_token_ids": null, "token_ids": null,
@@ -189,7 +189,7 @@ pub fn completion_chunk_choice(choice: &GeneratedChoice, text: &str, logprobs: &
 pub fn chunk(
     api: Api,
     head: &DerenderHead<'_>,
-    chunk: &Generated,
+    chunk: &TokenAnswer,
     choice: Option<Value>,
     prompt: Option<i64>,
     state: &StreamState,

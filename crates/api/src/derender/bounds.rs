@@ -1,7 +1,7 @@
 //! Bounds of a request to derender, lest it cost too much: the engine's bounds, in its words and order.
 
 use super::{
-    read::{Generated, GeneratedChoice},
+    read::{TokenAnswer, TokenAnswerChoice},
     request::{DerenderChunk, DerenderWhole},
 };
 use crate::{Api, ApiError};
@@ -74,7 +74,7 @@ pub fn check_chunk(api: Api, chunk: &DerenderChunk, bounds: Bounds) -> Result<()
     Ok(())
 }
 
-fn check_answer(answer: &Generated, bounds: Bounds) -> Result<(), ApiError> {
+fn check_answer(answer: &TokenAnswer, bounds: Bounds) -> Result<(), ApiError> {
     let id = answer.id.as_deref().unwrap_or_default();
     let count = answer.choices.len();
     if count > MOST_CHOICES {
@@ -92,7 +92,7 @@ fn check_answer(answer: &Generated, bounds: Bounds) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn check_choice(choice: &GeneratedChoice, bounds: Bounds) -> Result<(), ApiError> {
+fn check_choice(choice: &TokenAnswerChoice, bounds: Bounds) -> Result<(), ApiError> {
     check_ids(choice, bounds.max_model_len)?;
     let Some(Some(content)) = &choice.logprobs else { return Ok(()) };
     let (index, most) = (choice.index, bounds.max_model_len);
@@ -111,7 +111,7 @@ fn check_choice(choice: &GeneratedChoice, bounds: Bounds) -> Result<(), ApiError
     }
 }
 
-fn check_ids(choice: &GeneratedChoice, most: u32) -> Result<(), ApiError> {
+fn check_ids(choice: &TokenAnswerChoice, most: u32) -> Result<(), ApiError> {
     let count = choice.ids.as_ref().map_or(0, Vec::len);
     if is_over(count, most) {
         let index = choice.index;

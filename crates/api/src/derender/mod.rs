@@ -17,6 +17,6 @@ pub use self::{
         completion_choice, completion_chunk_choice, completion_derendered, completion_tokens, delta,
     },
     bounds::{Bounds, check_chunk, check_whole},
-    read::{Generated, GeneratedChoice, ScoredToken, StreamState},
+    read::{ScoredToken, StreamState, TokenAnswer, TokenAnswerChoice},
     request::{DerenderChunk, DerenderRequest, DerenderWhole},
 };

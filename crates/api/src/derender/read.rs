@@ -6,11 +6,11 @@ use crate::values;
 
 /// One token answer, or one chunk of a stream.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Generated {
+pub struct TokenAnswer {
     /// Its id, where it has one.
     pub id: Option<String>,
     /// Its choices.
-    pub choices: Vec<GeneratedChoice>,
+    pub choices: Vec<TokenAnswerChoice>,
     /// The prompt's ids, where it has them.
     pub prompt_ids: Option<Vec<i64>>,
     /// Tokens of the prompt and of the output, where it counts them.
@@ -22,7 +22,7 @@ pub struct Generated {
 
 /// One choice of it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct GeneratedChoice {
+pub struct TokenAnswerChoice {
     /// Its index.
     pub index: i64,
     /// Why it ended, where it did.
@@ -70,14 +70,14 @@ pub struct StreamState {
     pub call_ids: Vec<String>,
 }
 
-impl Generated {
+impl TokenAnswer {
     /// `finish` is what a choice without a finish reason ended with.
     pub(super) fn read(value: &Value, finish: Option<&str>) -> Self {
         let usage = value.get("usage").filter(|usage| !usage.is_null());
         let count = |usage: &Value, name: &str| usage.get(name).map_or(0, int);
         Self {
             id: value.get("request_id").and_then(Value::as_str).map(str::to_owned),
-            choices: items(value.get("choices")).iter().map(|choice| GeneratedChoice::read(choice, finish)).collect(),
+            choices: items(value.get("choices")).iter().map(|choice| TokenAnswerChoice::read(choice, finish)).collect(),
             prompt_ids: value.get("prompt_token_ids").and_then(Value::as_array).map(|ids| ints(ids)),
             usage: usage.map(|usage| (count(usage, "prompt_tokens"), count(usage, "completion_tokens"))),
             prompt_logprobs: value.get("prompt_logprobs").map(prompt_logprobs).unwrap_or_default(),
@@ -92,7 +92,7 @@ impl Generated {
     }
 }
 
-impl GeneratedChoice {
+impl TokenAnswerChoice {
     fn read(value: &Value, finish: Option<&str>) -> Self {
         let content = |logprobs: &Value| {
             let content = logprobs.get("content").and_then(Value::as_array);

@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use super::{
-    read::{Generated, StreamState, int, ints, items},
-    schema::{Member, member},
+    read::{StreamState, TokenAnswer, int, ints, items},
+    schema::{DerenderKind, member},
 };
 use crate::{Api, ApiError, GenerationRequest, json};
 
@@ -23,7 +23,7 @@ pub struct DerenderWhole {
     /// The model that the answer names.
     pub model: Option<String>,
     /// The answers.
-    pub answers: Vec<Generated>,
+    pub answers: Vec<TokenAnswer>,
     /// Tokens of each answer's prompt, as far as they were counted.
     pub prompt_tokens: Vec<i64>,
     /// The ids of each answer's prompt, as far as they were sent beside the answers.
@@ -38,7 +38,7 @@ pub struct DerenderChunk {
     /// The model that the answer names.
     pub model: Option<String>,
     /// The chunk.
-    pub chunk: Generated,
+    pub chunk: TokenAnswer,
     /// State after the chunks before it; `None` for the first.
     pub state: Option<StreamState>,
     /// Tokens of the prompt, where they were counted.
@@ -60,8 +60,8 @@ impl DerenderRequest {
             Some(body) => body,
         };
         Ok(match member(api, &body)? {
-            Member::Whole(request) => Self::Whole(Box::new(DerenderWhole::read(api, &body, request))),
-            Member::Chunk(request) => Self::Chunk(Box::new(DerenderChunk::read(&body, request))),
+            DerenderKind::Whole(request) => Self::Whole(Box::new(DerenderWhole::read(api, &body, request))),
+            DerenderKind::Chunk(request) => Self::Chunk(Box::new(DerenderChunk::read(&body, request))),
         })
     }
 
@@ -78,7 +78,7 @@ impl DerenderRequest {
 
 impl DerenderWhole {
     fn read(api: Api, body: &Value, request: Option<GenerationRequest>) -> Self {
-        let answer = |value: &Value| Generated::read(value, Some("stop"));
+        let answer = |value: &Value| TokenAnswer::read(value, Some("stop"));
         let ids = |value: &Value| value.as_array().map(|ids| ints(ids));
         let (answers, prompt_tokens, prompts) = match api {
             Api::Chat => (
@@ -108,7 +108,7 @@ impl DerenderChunk {
     fn read(body: &Value, request: Option<GenerationRequest>) -> Self {
         Self {
             model: text(body, "model"),
-            chunk: Generated::read(body.get("generate_chunk").unwrap_or(&Value::Null), None),
+            chunk: TokenAnswer::read(body.get("generate_chunk").unwrap_or(&Value::Null), None),
             state: given(body, "stream_state").map(StreamState::read),
             prompt_tokens: given(body, "prompt_tokens").map(int),
             prompt: body.get("prompt_token_ids").and_then(Value::as_array).map(|ids| ints(ids)),

@@ -194,7 +194,7 @@ fn other_sum(state: &Map<String, Value>) -> Option<String> {
 }
 
 /// Kind of a body, with the request that it was made for.
-pub(super) enum Member {
+pub(super) enum DerenderKind {
     Whole(Option<GenerationRequest>),
     Chunk(Option<GenerationRequest>),
 }
@@ -203,7 +203,7 @@ pub(super) enum Member {
 ///
 /// # Errors
 /// The engine's error for a rule that the inner request breaks, and everything that fits neither kind.
-pub(super) fn member(api: Api, body: &Value) -> Result<Member, ApiError> {
+pub(super) fn member(api: Api, body: &Value) -> Result<DerenderKind, ApiError> {
     let root = Loc::BODY;
     let (whole, chunk, object) = match api {
         Api::Chat => (root.field("DerenderChatRequest"), root.field("DerenderChatStreamRequest"), &WHOLE_CHAT),
@@ -222,12 +222,12 @@ pub(super) fn member(api: Api, body: &Value) -> Result<Member, ApiError> {
         issues.push_broken(&whole, &message, map);
     }
     if issues.is_empty() {
-        return Ok(Member::Whole(as_whole));
+        return Ok(DerenderKind::Whole(as_whole));
     }
     let before = issues.count();
     check(&ONE_CHUNK, map, &chunk, &mut issues);
     let as_chunk = within(api, map, &chunk, &mut issues)?;
-    if issues.count() == before { Ok(Member::Chunk(as_chunk)) } else { Err(issues.error()) }
+    if issues.count() == before { Ok(DerenderKind::Chunk(as_chunk)) } else { Err(issues.error()) }
 }
 
 fn within(

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::{ResponsesRequest, item_id};
 use crate::{
     CacheUse,
-    answers::{Choice, Counts, Part, WholeChat, words::Words},
+    answers::{ChoicePart, ChoiceView, TokenCounts, WholeChat, words::TextKind},
 };
 
 /// Fields of a response that are not from its request.
@@ -72,7 +72,7 @@ pub(super) struct Spent {
 
 impl Spent {
     /// Reads what a chat took.
-    pub(super) fn of(counts: Counts, metrics: Option<&Value>) -> Self {
+    pub(super) fn of(counts: TokenCounts, metrics: Option<&Value>) -> Self {
         let metrics = metrics.map(|metrics| filled(Some(metrics), METRICS));
         Self {
             input: counts.prompt.unwrap_or(0),
@@ -112,15 +112,19 @@ pub(super) fn response_body(request: &ResponsesRequest, head: &ResponseHead, cha
 }
 
 /// Without reasoning or tool calls there is one message, whatever is in it.
-fn items(id: &str, choice: &Choice<'_>) -> Vec<Value> {
+fn items(id: &str, choice: &ChoiceView<'_>) -> Vec<Value> {
     let mut out = Vec::new();
     for part in &choice.parts {
         let place = out.len();
         match part {
-            Part::Words(Words::Reasoning, thought) => out.push(reasoning(&item_id("rs", id, place), thought, None)),
-            Part::Words(Words::Text, text) => out.push(message(&item_id("msg", id, place), text, Status::Completed)),
-            Part::Words(Words::Refusal | Words::Arguments, _) => {}
-            Part::Call(call) => {
+            ChoicePart::Words(TextKind::Reasoning, thought) => {
+                out.push(reasoning(&item_id("rs", id, place), thought, None))
+            }
+            ChoicePart::Words(TextKind::Text, text) => {
+                out.push(message(&item_id("msg", id, place), text, Status::Completed))
+            }
+            ChoicePart::Words(TextKind::Refusal | TextKind::Arguments, _) => {}
+            ChoicePart::Call(call) => {
                 let id = item_id("fc", id, place);
                 out.push(function_call(&id, (call.id, call.name), &call.arguments, Status::Completed));
             }

@@ -10,21 +10,21 @@ use super::{
     item_id,
 };
 use crate::answers::{
-    ChatStep, Counts, FromChat, WholeChat, put,
-    responses::{Place, ResponseWriter},
-    words::Words,
+    ChatStep, FromChat, TokenCounts, WholeChat, put,
+    responses::{ResponseWriter, TextPlace},
+    words::TextKind,
 };
 use net::wire::EventBuffer;
 use text::parsers::CallDelta;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Item {
+enum OutputItem {
     Message,
     Reasoning,
     Call { index: usize, call_id: String, name: String },
 }
 
-impl Item {
+impl OutputItem {
     fn prefix(&self) -> &'static str {
         match self {
             Self::Message => "msg",
@@ -33,11 +33,11 @@ impl Item {
         }
     }
 
-    fn words(&self) -> Words {
+    fn words(&self) -> TextKind {
         match self {
-            Self::Message => Words::Text,
-            Self::Reasoning => Words::Reasoning,
-            Self::Call { .. } => Words::Arguments,
+            Self::Message => TextKind::Text,
+            Self::Reasoning => TextKind::Reasoning,
+            Self::Call { .. } => TextKind::Arguments,
         }
     }
 }
@@ -45,31 +45,31 @@ impl Item {
 /// An item that is being made.
 #[derive(Debug)]
 struct OpenItem {
-    item: Item,
+    item: OutputItem,
     id: String,
     text: String,
 }
 
 impl OpenItem {
-    fn place(&self) -> Place<'_> {
-        Place { words: self.item.words(), item_id: &self.id, part: 0 }
+    fn place(&self) -> TextPlace<'_> {
+        TextPlace { words: self.item.words(), item_id: &self.id, part: 0 }
     }
 
     /// The content part with this text; calls have none.
     fn part(&self, text: &str, logprobs: &Value) -> Option<Value> {
         match self.item {
-            Item::Message => Some(text_part(text, logprobs)),
-            Item::Reasoning => Some(json!({"text": text, "type": "reasoning_text"})),
-            Item::Call { .. } => None,
+            OutputItem::Message => Some(text_part(text, logprobs)),
+            OutputItem::Reasoning => Some(json!({"text": text, "type": "reasoning_text"})),
+            OutputItem::Call { .. } => None,
         }
     }
 
     /// The item with the text so far.
     fn value(&self, status: Status) -> Value {
         match &self.item {
-            Item::Message => message(&self.id, &self.text, status),
-            Item::Reasoning => reasoning(&self.id, &self.text, Some(status)),
-            Item::Call { call_id, name, .. } => function_call(&self.id, (call_id, name), &self.text, status),
+            OutputItem::Message => message(&self.id, &self.text, status),
+            OutputItem::Reasoning => reasoning(&self.id, &self.text, Some(status)),
+            OutputItem::Call { call_id, name, .. } => function_call(&self.id, (call_id, name), &self.text, status),
         }
     }
 }
@@ -87,13 +87,13 @@ pub struct ResponseEncoder {
 }
 
 impl FromChat for ResponseEncoder {
-    fn start(&mut self, _: &str, _: &str, _: Counts, _: &mut EventBuffer) {}
+    fn start(&mut self, _: &str, _: &str, _: TokenCounts, _: &mut EventBuffer) {}
 
     fn add(&mut self, step: &ChatStep<'_>, out: &mut EventBuffer) {
         if step.finish.is_some() {
             self.finish = step.finish.map(str::to_owned);
         }
-        for (item, text) in [(Item::Reasoning, step.reasoning), (Item::Message, step.content)] {
+        for (item, text) in [(OutputItem::Reasoning, step.reasoning), (OutputItem::Message, step.content)] {
             if let Some(text) = text.filter(|text| !text.is_empty()) {
                 self.put_text(item, text, out);
             }
@@ -103,7 +103,7 @@ impl FromChat for ResponseEncoder {
         }
     }
 
-    fn count(&mut self, counts: Counts, metrics: Option<Value>) {
+    fn count(&mut self, counts: TokenCounts, metrics: Option<Value>) {
         self.spent = Spent::of(counts, metrics.as_ref());
     }
 
@@ -144,17 +144,17 @@ impl ResponseEncoder {
 
     fn call(&mut self, call: &CallDelta, out: &mut EventBuffer) {
         let is_open =
-            matches!(&self.open, Some(OpenItem { item: Item::Call { index, .. }, .. }) if *index == call.index);
+            matches!(&self.open, Some(OpenItem { item: OutputItem::Call { index, .. }, .. }) if *index == call.index);
         if !is_open {
             let (call_id, name) = (call.id.clone().unwrap_or_default(), call.name.clone().unwrap_or_default());
-            self.enter(Item::Call { index: call.index, call_id, name }, out);
+            self.enter(OutputItem::Call { index: call.index, call_id, name }, out);
         }
         if let Some(arguments) = call.arguments.as_deref().filter(|text| !text.is_empty()) {
             self.add_text(arguments, out);
         }
     }
 
-    fn put_text(&mut self, item: Item, text: &str, out: &mut EventBuffer) {
+    fn put_text(&mut self, item: OutputItem, text: &str, out: &mut EventBuffer) {
         if self.open.as_ref().is_none_or(|open| open.item != item) {
             self.enter(item, out);
         }
@@ -168,12 +168,12 @@ impl ResponseEncoder {
         }
     }
 
-    fn enter(&mut self, item: Item, out: &mut EventBuffer) {
+    fn enter(&mut self, item: OutputItem, out: &mut EventBuffer) {
         self.close(out);
         let id = item_id(item.prefix(), &self.head.id, self.output.len());
         let open = OpenItem { item, id, text: String::new() };
         let mut opened = open.value(Status::InProgress);
-        if open.item == Item::Reasoning {
+        if open.item == OutputItem::Reasoning {
             put(&mut opened, "content", Value::Null);
         }
         self.writer.open(&opened, out);

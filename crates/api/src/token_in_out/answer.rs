@@ -6,8 +6,8 @@ use super::TokenRequest;
 use crate::{
     Api, UsageEvents,
     answer::AnswerChoice,
-    escape::{Out, put_escaped, put_ids, put_number},
-    stream::{Head, Piece, StopReason, put_reason},
+    escape::{EscapeOutput, put_escaped, put_ids, put_number},
+    stream::{AnswerHead, ChoiceChunk, StopReason, put_reason},
     usage::Usage,
 };
 use net::wire::EventBuffer;
@@ -23,7 +23,7 @@ pub struct TokenEncoder {
 }
 
 /// A choice, or what an event has of it.
-struct Choice<'a> {
+struct TokenInOutChoice<'a> {
     index: u32,
     finish: Option<(&'a str, &'a StopReason)>,
     ids: Option<&'a [u32]>,
@@ -40,8 +40,8 @@ impl TokenEncoder {
     }
 
     /// Appends the event of new tokens; none where there are none to show.
-    pub(crate) fn add(&mut self, head: &Head, piece: &Piece<'_>, out: &mut EventBuffer) {
-        let &Piece { index, finish, ids, text, .. } = piece;
+    pub(crate) fn add(&mut self, head: &AnswerHead, piece: &ChoiceChunk<'_>, out: &mut EventBuffer) {
+        let &ChoiceChunk { index, finish, ids, text, .. } = piece;
         let produced = self.produced.entry(index).or_default();
         *produced += ids.map_or(0, <[u32]>::len);
         let end = finish.map(|_| *produced);
@@ -61,13 +61,13 @@ impl TokenEncoder {
                 put_ids(out, ids);
             }
             self.put_mode(out);
-            self.put_choice(out, &Choice { index, finish, ids, text, end });
+            self.put_choice(out, &TokenInOutChoice { index, finish, ids, text, end });
             out.put("]}\n\n");
         });
     }
 
     /// Appends the event of the token counts.
-    pub(crate) fn put_closing(&self, head: &Head, usage: &Usage, out: &mut EventBuffer) {
+    pub(crate) fn put_closing(&self, head: &AnswerHead, usage: &Usage, out: &mut EventBuffer) {
         out.put(head.event_size(), |out| {
             put_start(head, out);
             usage.put_closing(out, Api::Completions);
@@ -77,7 +77,7 @@ impl TokenEncoder {
     }
 
     /// Encodes a whole response.
-    pub(crate) fn body(&self, head: &Head, choices: &[AnswerChoice], usage: &Usage) -> String {
+    pub(crate) fn body(&self, head: &AnswerHead, choices: &[AnswerChoice], usage: &Usage) -> String {
         let mut out = String::with_capacity(head.event_size());
         out.put("{\"request_id\":");
         put_request_id(head, &mut out);
@@ -99,19 +99,19 @@ impl TokenEncoder {
             let finish = Some((choice.finish.as_str(), &choice.stop_reason));
             let (ids, text) = (choice.ids.as_deref(), choice.text.as_str());
             let end = Some(ids.map_or(0, <[u32]>::len));
-            self.put_choice(&mut out, &Choice { index, finish, ids, text, end });
+            self.put_choice(&mut out, &TokenInOutChoice { index, finish, ids, text, end });
         }
         out.put("]}");
         out
     }
 
     /// Appends the mode, and the beginning of the choices.
-    fn put_mode(&self, out: &mut impl Out) {
+    fn put_mode(&self, out: &mut impl EscapeOutput) {
         out.put(if self.has_text { ",\"output_mode\":\"text\"" } else { ",\"output_mode\":\"tokens\"" });
         out.put(",\"choices\":[");
     }
 
-    fn put_choice(&self, out: &mut impl Out, choice: &Choice<'_>) {
+    fn put_choice(&self, out: &mut impl EscapeOutput, choice: &TokenInOutChoice<'_>) {
         out.put("{\"index\":");
         put_number(out, choice.index);
         out.put(",\"finish_reason\":");
@@ -143,13 +143,13 @@ impl TokenEncoder {
 }
 
 /// Appends the beginning of an event up to its token counts.
-fn put_start(head: &Head, out: &mut impl Out) {
+fn put_start(head: &AnswerHead, out: &mut impl EscapeOutput) {
     out.put("data: {\"request_id\":");
     put_request_id(head, out);
     out.put(",\"usage\":");
 }
 
-fn put_request_id(head: &Head, out: &mut impl Out) {
+fn put_request_id(head: &AnswerHead, out: &mut impl EscapeOutput) {
     let id = head.id.as_str();
     put_escaped(out, &["generate-tokens-", id.strip_prefix("cmpl-").unwrap_or(id)].concat());
 }

@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::{Api, ApiError, body::Body, conversation::template_kwargs, json, python, values};
+use crate::{Api, ApiError, body::ValidBody, conversation::template_kwargs, json, python, values};
 
 /// Temperatures below this are none.
 const GREEDY: f64 = 1e-5;
@@ -18,14 +18,14 @@ const UNWRITTEN_TOKENS: u32 = 16;
 /// A request whose tokens are asked for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RenderRequest {
-    family: Family,
+    family: RenderFamily,
     body: Map<String, Value>,
     reasoning_kwargs: Option<Map<String, Value>>,
 }
 
 /// Whose request it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Family {
+enum RenderFamily {
     Of(Api),
     Responses,
 }
@@ -56,17 +56,17 @@ impl RenderRequest {
         if python::truthy(body.get("use_beam_search")) {
             return Err(ApiError::bad_request("Beam search is not supported by the render endpoint"));
         }
-        Ok(Self { family: Family::Of(api), body, reasoning_kwargs: None })
+        Ok(Self { family: RenderFamily::Of(api), body, reasoning_kwargs: None })
     }
 
     /// A chat request that another family's comes to.
     pub(crate) fn of_chat(body: Map<String, Value>) -> Self {
-        Self { family: Family::Of(Api::Chat), body, reasoning_kwargs: None }
+        Self { family: RenderFamily::Of(Api::Chat), body, reasoning_kwargs: None }
     }
 
     /// The chat request that a Responses request comes to.
     pub(crate) fn of_responses(body: Map<String, Value>) -> Self {
-        Self { family: Family::Responses, ..Self::of_chat(body) }
+        Self { family: RenderFamily::Responses, ..Self::of_chat(body) }
     }
 
     /// With the sampling defaults of the model's configuration, where the request sets nothing.
@@ -107,9 +107,9 @@ impl RenderRequest {
     #[must_use]
     pub fn token_request(&self, rendered: &Rendered<'_>) -> Value {
         let stream = self.is_set("stream", false);
-        let is_rendered = |_: &&Value| stream && self.family != Family::Responses;
+        let is_rendered = |_: &&Value| stream && self.family != RenderFamily::Responses;
         let kwargs = self.reasoning_kwargs.as_ref().map(|kwargs| json!({"chat_template_kwargs": kwargs}));
-        let transfer = |name: &str| self.given(name).filter(|_| self.family == Family::Responses);
+        let transfer = |name: &str| self.given(name).filter(|_| self.family == RenderFamily::Responses);
         let options = self.given("stream_options").filter(is_rendered).map(|options| {
             let flag = |name: &str, absent: bool| options.get(name).map_or(absent, values::is_set);
             json!({
@@ -134,7 +134,7 @@ impl RenderRequest {
         let logprobs = self.logprobs();
         let prompt_logprobs = self
             .int("prompt_logprobs")
-            .or(logprobs.filter(|_| self.family == Family::Of(Api::Completions) && self.is_set("echo", false)));
+            .or(logprobs.filter(|_| self.family == RenderFamily::Of(Api::Completions) && self.is_set("echo", false)));
         put(&mut out, "logprobs", logprobs);
         put(&mut out, "prompt_logprobs", prompt_logprobs);
         put(&mut out, "logprob_token_ids", self.given("logprob_token_ids").cloned());
@@ -195,8 +195,8 @@ impl RenderRequest {
 
     fn logprobs(&self) -> Option<i64> {
         match self.family {
-            Family::Of(Api::Completions) => self.int("logprobs"),
-            Family::Of(Api::Chat) | Family::Responses => {
+            RenderFamily::Of(Api::Completions) => self.int("logprobs"),
+            RenderFamily::Of(Api::Chat) | RenderFamily::Responses => {
                 self.is_set("logprobs", false).then(|| self.int("top_logprobs").unwrap_or(0))
             }
         }
@@ -207,7 +207,7 @@ impl RenderRequest {
         for name in ["kv_transfer_params", "ec_transfer_params"] {
             put(&mut args, name, self.given(name).filter(|params| python::truthy(Some(params))).cloned());
         }
-        (!args.is_empty() || self.family == Family::Responses).then_some(args)
+        (!args.is_empty() || self.family == RenderFamily::Responses).then_some(args)
     }
 
     fn structured_outputs(&self) -> Option<Value> {
@@ -247,23 +247,23 @@ impl RenderRequest {
     }
 
     fn given(&self, name: &str) -> Option<&Value> {
-        Body(&self.body).get(name)
+        ValidBody(&self.body).get(name)
     }
 
     fn list(&self, name: &str) -> Vec<Value> {
-        Body(&self.body).list(name).unwrap_or_default()
+        ValidBody(&self.body).list(name).unwrap_or_default()
     }
 
     fn int(&self, name: &str) -> Option<i64> {
-        Body(&self.body).whole(name).and_then(|count| i64::try_from(count).ok())
+        ValidBody(&self.body).whole(name).and_then(|count| i64::try_from(count).ok())
     }
 
     fn float(&self, name: &str, absent: f64) -> f64 {
-        Body(&self.body).float(name).unwrap_or(absent)
+        ValidBody(&self.body).float(name).unwrap_or(absent)
     }
 
     fn is_set(&self, name: &str, absent: bool) -> bool {
-        Body(&self.body).flag(name, absent)
+        ValidBody(&self.body).flag(name, absent)
     }
 
     /// A flag that is not what it is by itself.

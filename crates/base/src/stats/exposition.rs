@@ -19,40 +19,45 @@ pub type ByLabel<'s> = Vec<(Cow<'s, str>, f64)>;
 
 /// A family: what a page says of it, and how its samples are read from the state `S` that counts them.
 #[derive(Debug)]
-pub struct Family<S: 'static> {
+pub struct MetricFamily<S: 'static> {
     /// Without the suffixes of its samples, as `_total` of a counter.
     name: &'static str,
     help: &'static str,
     kind: &'static str,
-    read: Read<S>,
+    read: ValueReader<S>,
     is_by_source: bool,
 }
 
 #[derive(Debug)]
-enum Read<S: 'static> {
+enum ValueReader<S: 'static> {
     Value(fn(&S) -> f64),
     By(&'static str, fn(&S) -> ByLabel<'_>),
     Histogram(fn(&S) -> &Histogram),
 }
 
 /// Labels of a source, a further label and the value.
-type Sample<'s> = (Labels<'s>, Option<Label<'s>>, f64);
+type LabelledValue<'s> = (Labels<'s>, Option<Label<'s>>, f64);
 type Label<'s> = (&'static str, Cow<'s, str>);
 
-const fn family<S>(name: &'static str, help: &'static str, kind: &'static str, read: Read<S>) -> Family<S> {
-    Family { name, help, kind, read, is_by_source: false }
+const fn family<S>(
+    name: &'static str,
+    help: &'static str,
+    kind: &'static str,
+    read: ValueReader<S>,
+) -> MetricFamily<S> {
+    MetricFamily { name, help, kind, read, is_by_source: false }
 }
 
 /// A row of a gauge.
 #[must_use]
-pub const fn gauge<S>(name: &'static str, help: &'static str, read: fn(&S) -> f64) -> Family<S> {
-    family(name, help, "gauge", Read::Value(read))
+pub const fn gauge<S>(name: &'static str, help: &'static str, read: fn(&S) -> f64) -> MetricFamily<S> {
+    family(name, help, "gauge", ValueReader::Value(read))
 }
 
 /// A row of a counter; its name is without `_total`.
 #[must_use]
-pub const fn counter<S>(name: &'static str, help: &'static str, read: fn(&S) -> f64) -> Family<S> {
-    family(name, help, "counter", Read::Value(read))
+pub const fn counter<S>(name: &'static str, help: &'static str, read: fn(&S) -> f64) -> MetricFamily<S> {
+    family(name, help, "counter", ValueReader::Value(read))
 }
 
 /// A row of gauges by the value of a label. Of several sources, those with one value stand together.
@@ -62,8 +67,8 @@ pub const fn gauge_by<S>(
     help: &'static str,
     label: &'static str,
     read: fn(&S) -> ByLabel<'_>,
-) -> Family<S> {
-    family(name, help, "gauge", Read::By(label, read))
+) -> MetricFamily<S> {
+    family(name, help, "gauge", ValueReader::By(label, read))
 }
 
 /// A row of counters by the value of a label. Of several sources, those with one value stand together.
@@ -73,17 +78,17 @@ pub const fn counter_by<S>(
     help: &'static str,
     label: &'static str,
     read: fn(&S) -> ByLabel<'_>,
-) -> Family<S> {
-    family(name, help, "counter", Read::By(label, read))
+) -> MetricFamily<S> {
+    family(name, help, "counter", ValueReader::By(label, read))
 }
 
 /// A row of a distribution.
 #[must_use]
-pub const fn histogram<S>(name: &'static str, help: &'static str, read: fn(&S) -> &Histogram) -> Family<S> {
-    family(name, help, "histogram", Read::Histogram(read))
+pub const fn histogram<S>(name: &'static str, help: &'static str, read: fn(&S) -> &Histogram) -> MetricFamily<S> {
+    family(name, help, "histogram", ValueReader::Histogram(read))
 }
 
-impl<S> Family<S> {
+impl<S> MetricFamily<S> {
     /// The same family, with all samples of a source together.
     #[must_use]
     pub const fn by_source(self) -> Self {
@@ -97,12 +102,12 @@ impl<S> Family<S> {
     }
 
     /// Reads the samples; of a histogram one for each source, without its value.
-    fn samples<'s>(&self, sources: &[(Labels<'s>, &'s S)]) -> Vec<Sample<'s>> {
+    fn samples<'s>(&self, sources: &[(Labels<'s>, &'s S)]) -> Vec<LabelledValue<'s>> {
         let one = |read: fn(&S) -> f64| sources.iter().map(|(labels, state)| (*labels, None, read(state))).collect();
         match self.read {
-            Read::Value(read) => one(read),
-            Read::Histogram(_) => one(|_| 0.0),
-            Read::By(label, read) => {
+            ValueReader::Value(read) => one(read),
+            ValueReader::Histogram(_) => one(|_| 0.0),
+            ValueReader::By(label, read) => {
                 let mut samples = Vec::new();
                 for (labels, state) in sources {
                     let values = read(state).into_iter().enumerate();
@@ -119,7 +124,7 @@ impl<S> Family<S> {
 
 /// How numbers are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Numbers {
+pub enum NumberFormat {
     /// As by Python's client: all of them are floats, and a distribution's count comes before its sum.
     Python,
     /// Gauges and counters are whole numbers, and a distribution's count comes behind its sum.
@@ -130,13 +135,13 @@ pub enum Numbers {
 #[derive(Debug)]
 pub struct Exposition {
     text: String,
-    numbers: Numbers,
+    numbers: NumberFormat,
 }
 
 impl Exposition {
     /// An empty page with room for so many bytes.
     #[must_use]
-    pub fn new(numbers: Numbers, capacity: usize) -> Self {
+    pub fn new(numbers: NumberFormat, capacity: usize) -> Self {
         Self { text: String::with_capacity(capacity), numbers }
     }
 
@@ -148,14 +153,14 @@ impl Exposition {
 
     /// Writes families with the samples of some sources, each told from the others by its labels; nothing where there is no source.
     /// `created` is when counting began, in seconds since 1970, where that is a family of its own behind each counter and histogram.
-    pub fn families<S>(&mut self, families: &[Family<S>], sources: &[(Labels<'_>, &S)], created: Option<f64>) {
+    pub fn families<S>(&mut self, families: &[MetricFamily<S>], sources: &[(Labels<'_>, &S)], created: Option<f64>) {
         let families = if sources.is_empty() { &[] } else { families };
         for family in families {
-            let Family { name, help, kind, .. } = *family;
+            let MetricFamily { name, help, kind, .. } = *family;
             let suffix = if kind == "counter" { "_total" } else { "" };
             self.family(&format!("{name}{suffix}"), kind, help);
             let samples = family.samples(sources);
-            if let Read::Histogram(read) = family.read {
+            if let ValueReader::Histogram(read) = family.read {
                 sources.iter().for_each(|(labels, state)| self.histogram(name, labels, read(state)));
             } else {
                 samples.iter().for_each(|(labels, label, value)| {
@@ -188,7 +193,7 @@ impl Exposition {
             let _ = writeln!(self.text, " {}", number(count));
         }
         let mut ends = [("_count", histogram.total()), ("_sum", histogram.sum())];
-        if self.numbers == Numbers::Whole {
+        if self.numbers == NumberFormat::Whole {
             ends.reverse();
         }
         for (suffix, value) in ends {
@@ -200,8 +205,8 @@ impl Exposition {
     fn line(&mut self, name: (&str, &str), labels: Labels<'_>, label: Option<&Label<'_>>, value: f64) {
         self.head(name, labels, label);
         let _ = match self.numbers {
-            Numbers::Python => writeln!(self.text, " {}", number(value)),
-            Numbers::Whole => writeln!(self.text, " {value}"),
+            NumberFormat::Python => writeln!(self.text, " {}", number(value)),
+            NumberFormat::Whole => writeln!(self.text, " {value}"),
         };
     }
 
@@ -255,13 +260,13 @@ mod tests {
         times: Histogram,
     }
 
-    const FAMILIES: [Family<State>; 3] = [
+    const FAMILIES: [MetricFamily<State>; 3] = [
         counter("requests", "Requests.", |state| read(&state.count)),
         gauge_by("waiting", "Waiting.", "reason", |_| labelled([("a\"b\\c\n", 1.0), ("other", 0.0)])),
         histogram("time_seconds", "Times.", |state| &state.times),
     ];
 
-    fn page(numbers: Numbers, sources: usize, created: Option<f64>) -> String {
+    fn page(numbers: NumberFormat, sources: usize, created: Option<f64>) -> String {
         let state = State { count: AtomicU64::new(1_000_000), times: Histogram::seconds(&[0.5]) };
         state.times.time(Duration::from_millis(250));
         let mut page = Exposition::new(numbers, 0);
@@ -288,7 +293,7 @@ waiting{engine="1",reason="a\"b\\c\n",zone="z"} 1.0
 waiting{engine="0",reason="other",zone="z"} 0.0
 waiting{engine="1",reason="other",zone="z"} 0.0
 "#;
-        let page = page(Numbers::Python, 2, Some(2.5));
+        let page = page(NumberFormat::Python, 2, Some(2.5));
         assert_eq!(page.get(..expected.len()), Some(expected));
         let expected = r#"time_seconds_bucket{engine="1",le="0.5",zone="z"} 1.0
 time_seconds_bucket{engine="1",le="+Inf",zone="z"} 1.0
@@ -304,7 +309,7 @@ time_seconds_created{engine="1",zone="z"} 2.5
 
     #[test]
     fn whole_numbers_have_no_point() {
-        let page = page(Numbers::Whole, 1, None);
+        let page = page(NumberFormat::Whole, 1, None);
         assert!(page.contains("requests_total{engine=\"0\",zone=\"z\"} 1000000\n"), "{page}");
         let ends = "time_seconds_sum{engine=\"0\",zone=\"z\"} 0.25\ntime_seconds_count{engine=\"0\",zone=\"z\"} 1.0\n";
         assert!(page.ends_with(ends), "{page}");
@@ -312,6 +317,6 @@ time_seconds_created{engine="1",zone="z"} 2.5
 
     #[test]
     fn without_a_source_there_is_nothing() {
-        assert_eq!(page(Numbers::Python, 0, None), "");
+        assert_eq!(page(NumberFormat::Python, 0, None), "");
     }
 }

@@ -47,15 +47,15 @@ pub struct Summary {
 
 /// A distribution of durations: microsecond resolution, up to 1 hour; longer ones are clamped and counted.
 #[derive(Debug, Clone)]
-pub struct Durations(Values);
+pub struct Durations(ValueDistribution);
 
 /// A distribution of counts, up to `u32::MAX`.
 #[derive(Debug, Clone)]
-pub struct Counts(Values);
+pub struct CountDistribution(ValueDistribution);
 
 impl Default for Durations {
     fn default() -> Self {
-        Self(Values::up_to(LONGEST_MICROS))
+        Self(ValueDistribution::up_to(LONGEST_MICROS))
     }
 }
 
@@ -63,7 +63,7 @@ impl Durations {
     /// An empty distribution of durations up to this one; longer ones are clamped to it and counted.
     #[must_use]
     pub fn up_to(longest: Duration) -> Self {
-        Self(Values::up_to(u64::try_from(longest.as_micros()).unwrap_or(u64::MAX).max(2)))
+        Self(ValueDistribution::up_to(u64::try_from(longest.as_micros()).unwrap_or(u64::MAX).max(2)))
     }
 
     /// Adds one duration, rounded to the nearest microsecond.
@@ -109,13 +109,13 @@ impl Durations {
     }
 }
 
-impl Default for Counts {
+impl Default for CountDistribution {
     fn default() -> Self {
-        Self(Values::up_to(LARGEST_COUNT))
+        Self(ValueDistribution::up_to(LARGEST_COUNT))
     }
 }
 
-impl Counts {
+impl CountDistribution {
     /// Adds one count.
     pub fn record(&mut self, count: u32) {
         self.0.record(u64::from(count), 1);
@@ -135,7 +135,7 @@ impl Counts {
 }
 
 #[derive(Debug, Clone)]
-struct Values {
+struct ValueDistribution {
     histogram: Histogram<u64>,
     largest: u64,
     min: u64,
@@ -144,7 +144,7 @@ struct Values {
     clamped: u64,
 }
 
-impl Values {
+impl ValueDistribution {
     fn up_to(largest: u64) -> Self {
         let histogram = match Histogram::new_with_bounds(1, largest, 3) {
             Ok(histogram) => histogram,
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn counts_add_up() {
-        let mut counts = Counts::default();
+        let mut counts = CountDistribution::default();
         counts.record(0);
         counts.record(u32::MAX);
         assert_eq!(counts.total(), u64::from(u32::MAX));

@@ -38,7 +38,7 @@ const STATISTICS: [(&str, Statistic); 14] = [
 
 /// What a report says beside the figures.
 #[derive(Debug, Clone)]
-pub struct Run {
+pub struct BenchmarkRun {
     /// Id of this report, which no other has.
     pub uid: String,
     /// When the run began.
@@ -57,7 +57,7 @@ pub struct Run {
 
 /// Builds the report.
 #[must_use]
-pub fn benchmark_report(run: &Run, measured: &Measured) -> Map<String, Value> {
+pub fn benchmark_report(run: &BenchmarkRun, measured: &Measured) -> Map<String, Value> {
     let seconds = measured.duration.as_secs_f64();
     let time = |at: SystemTime| OffsetDateTime::from(at).format(&Rfc3339).ok();
     let performance = json!({"aggregate": {
@@ -82,7 +82,7 @@ pub fn benchmark_report(run: &Run, measured: &Measured) -> Map<String, Value> {
     report
 }
 
-fn standardized(run: &Run, measured: &Measured) -> Value {
+fn standardized(run: &BenchmarkRun, measured: &Measured) -> Value {
     let lengths = |of: fn(&Sample) -> u32| {
         let statistics = [("value", Statistic::Mean), ("min", Statistic::Least), ("max", Statistic::Most)];
         let values = measured.good.iter().map(|sample| f64::from(of(sample)));
@@ -168,7 +168,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     fn report(good: Vec<Sample>) -> Value {
-        let run = Run {
+        let run = BenchmarkRun {
             uid: "u".to_owned(),
             began: SystemTime::UNIX_EPOCH,
             version: "1".to_owned(),

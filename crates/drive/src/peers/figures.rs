@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Figure, Measured, Statistics};
+use super::{ClientFigure, Measured, Statistics};
 use crate::{
     distribution::{Distribution, Statistic},
     results::Sample,
@@ -50,7 +50,7 @@ const OF_INFERENCE_PERF: [(&str, Statistic); 6] = [
 ];
 
 /// Figures that exist.
-type Named = Vec<(&'static str, Figure)>;
+type Named = Vec<(&'static str, ClientFigure)>;
 
 pub(super) fn vllm(run: &Measured) -> Named {
     let ttft = |sample: &Sample| sample.first_event.filter(|_| sample.is_chat).or(sample.ttft);
@@ -141,7 +141,7 @@ pub(super) fn genai_bench(run: &Measured) -> Named {
     existing([
         ("num_completed_requests", one(number(run.good.len()))),
         ("num_error_requests", one(number(run.failed))),
-        ("error_rate", (all > 0.0).then(|| Figure::One(number(run.failed) / all))),
+        ("error_rate", (all > 0.0).then(|| ClientFigure::One(number(run.failed) / all))),
         ("run_duration", one(seconds(run.duration))),
         ("requests_per_second", rate(run, number(run.good.len()))),
         ("mean_input_throughput_tokens_per_s", rate(run, inputs(run))),
@@ -190,21 +190,21 @@ pub(super) fn inference_perf(run: &Measured) -> Named {
     ])
 }
 
-fn existing<const N: usize>(figures: [(&'static str, Option<Figure>); N]) -> Named {
+fn existing<const N: usize>(figures: [(&'static str, Option<ClientFigure>); N]) -> Named {
     figures.into_iter().filter_map(|(name, figure)| Some((name, figure?))).collect()
 }
 
-fn statistics(values: Vec<(&'static str, f64)>) -> Figure {
-    Figure::Statistics(Statistics(values))
+fn statistics(values: Vec<(&'static str, f64)>) -> ClientFigure {
+    ClientFigure::Statistics(Statistics(values))
 }
 
-fn one(value: f64) -> Option<Figure> {
-    Some(Figure::One(value))
+fn one(value: f64) -> Option<ClientFigure> {
+    Some(ClientFigure::One(value))
 }
 
 /// A sum by the duration of the run.
-fn rate(run: &Measured, sum: f64) -> Option<Figure> {
-    positive(seconds(run.duration)).map(|seconds| Figure::One(sum / seconds))
+fn rate(run: &Measured, sum: f64) -> Option<ClientFigure> {
+    positive(seconds(run.duration)).map(|seconds| ClientFigure::One(sum / seconds))
 }
 
 /// Seconds from a response's first token to its last.

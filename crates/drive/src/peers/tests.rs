@@ -27,16 +27,16 @@ fn run() -> Measured {
     }
 }
 
-fn figure(tool: Peer, name: &str, statistic: &str) -> f64 {
+fn figure(tool: LoadClient, name: &str, statistic: &str) -> f64 {
     let report = PeerReport::of(tool, &run());
     let figure = report.figures.0.iter().find(|(known, _)| *known == name).unwrap_or_else(|| panic!("{name}"));
     match &figure.1 {
-        Figure::One(value) => *value,
-        Figure::Statistics(Statistics(values)) => values.iter().find(|(known, _)| *known == statistic).unwrap().1,
+        ClientFigure::One(value) => *value,
+        ClientFigure::Statistics(Statistics(values)) => values.iter().find(|(known, _)| *known == statistic).unwrap().1,
     }
 }
 
-fn assert_close(tool: Peer, expected: &[(&str, &str, f64)]) {
+fn assert_close(tool: LoadClient, expected: &[(&str, &str, f64)]) {
     for (name, statistic, value) in expected {
         let is = figure(tool, name, statistic);
         assert!((is - value).abs() <= value.abs() * 1e-3, "{tool:?} {name} {statistic}: {is}, not {value}");
@@ -46,7 +46,7 @@ fn assert_close(tool: Peer, expected: &[(&str, &str, f64)]) {
 #[test]
 fn vllm_counts_from_the_role_and_pools_gaps_between_events() {
     assert_close(
-        Peer::Vllm,
+        LoadClient::Vllm,
         &[
             ("completed", "", 2.0),
             ("failed", "", 1.0),
@@ -64,7 +64,7 @@ fn vllm_counts_from_the_role_and_pools_gaps_between_events() {
 #[test]
 fn guidellm_weighs_by_tokens_and_includes_the_first_in_tpot() {
     assert_close(
-        Peer::Guidellm,
+        LoadClient::Guidellm,
         &[
             ("inter_token_latency_ms", "mean", 10.0),
             ("time_per_output_token_ms", "mean", (130.0 + 50.0) / 10.0),
@@ -79,7 +79,7 @@ fn guidellm_weighs_by_tokens_and_includes_the_first_in_tpot() {
 #[test]
 fn aiperf_ends_at_the_last_content() {
     assert_close(
-        Peer::Aiperf,
+        LoadClient::Aiperf,
         &[
             ("time_to_first_token", "avg", 50.0),
             ("inter_token_latency", "avg", 10.0),
@@ -94,7 +94,7 @@ fn aiperf_ends_at_the_last_content() {
 #[test]
 fn genai_bench_ends_with_the_stream_and_counts_in_seconds() {
     assert_close(
-        Peer::GenaiBench,
+        LoadClient::GenaiBench,
         &[("tpot", "mean", 0.01125), ("output_inference_speed", "mean", 1.0 / 0.01125), ("error_rate", "", 1.0 / 3.0)],
     );
 }
@@ -102,7 +102,7 @@ fn genai_bench_ends_with_the_stream_and_counts_in_seconds() {
 #[test]
 fn inference_perf_has_no_time_within_an_event() {
     assert_close(
-        Peer::InferencePerf,
+        LoadClient::InferencePerf,
         &[
             ("latency.inter_token_latency", "mean", 0.01),
             ("latency.inter_token_latency", "median", 0.0),
@@ -115,7 +115,9 @@ fn inference_perf_has_no_time_within_an_event() {
 
 #[test]
 fn a_run_without_responses_has_counts_only() {
-    for tool in [Peer::Vllm, Peer::Guidellm, Peer::Aiperf, Peer::GenaiBench, Peer::InferencePerf] {
+    for tool in
+        [LoadClient::Vllm, LoadClient::Guidellm, LoadClient::Aiperf, LoadClient::GenaiBench, LoadClient::InferencePerf]
+    {
         let nothing = Measured {
             good: Vec::new(),
             failed: 3,
@@ -124,7 +126,9 @@ fn a_run_without_responses_has_counts_only() {
             itl: Durations::default(),
         };
         let report = PeerReport::of(tool, &nothing);
-        assert!(report.figures.0.iter().all(|(_, figure)| matches!(figure, Figure::One(value) if value.is_finite())));
+        assert!(
+            report.figures.0.iter().all(|(_, figure)| matches!(figure, ClientFigure::One(value) if value.is_finite()))
+        );
         assert!(serde_json::to_value(&report).unwrap()["tool"].is_string());
     }
 }

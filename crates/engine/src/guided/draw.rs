@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use toktrie::SimpleVob;
 
 use super::{bounds::check_lexer, grammar::GuideError, vocabulary::Guide};
-use crate::synthetic::Key;
+use crate::synthetic::SyntheticKey;
 use base::cancellation::is_cancelled;
 
 /// Tokens after which every text is brought to its end.
@@ -25,7 +25,7 @@ const FEW: usize = 64;
 
 /// Limits of a text: its length in tokens, and the time to draw it.
 #[derive(Debug, Clone, Copy)]
-pub struct Room {
+pub struct DrawLimits {
     /// Before it may end by choice.
     pub least: usize,
     /// Before it is cut.
@@ -34,7 +34,7 @@ pub struct Room {
     pub until: Instant,
 }
 
-impl Room {
+impl DrawLimits {
     /// At most so many tokens, drawn within this time from now on.
     #[must_use]
     pub fn within(most: usize, longest: Duration) -> Self {
@@ -58,12 +58,12 @@ pub struct Made {
     /// Its tokens.
     pub ids: Vec<u32>,
     /// Reason for its end.
-    pub ended: Ended,
+    pub ended: TextEnd,
 }
 
 /// Reason for the end of a generated text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
+pub enum TextEnd {
     /// It is complete, and its last token is the one that ends a sequence.
     WithToken,
     /// It is complete; the vocabulary has no token to say so.
@@ -77,12 +77,12 @@ pub(super) struct Drawing<'a> {
     guide: &'a Guide,
     parser: TokenParser,
     generator: Xoshiro256PlusPlus,
-    room: Room,
+    room: DrawLimits,
     ids: Vec<u32>,
 }
 
 impl<'a> Drawing<'a> {
-    pub(super) fn new(guide: &'a Guide, parser: TokenParser, key: Key, room: Room) -> Self {
+    pub(super) fn new(guide: &'a Guide, parser: TokenParser, key: SyntheticKey, room: DrawLimits) -> Self {
         Self { guide, parser, generator: key.generator(), room, ids: Vec::new() }
     }
 
@@ -91,10 +91,10 @@ impl<'a> Drawing<'a> {
         let leisure = leisure.min(LONG);
         loop {
             if self.has_ended()? {
-                return Ok(Made { ids: self.ids, ended: Ended::Itself });
+                return Ok(Made { ids: self.ids, ended: TextEnd::Itself });
             }
             if self.ids.len() >= self.room.most {
-                return Ok(Made { ids: self.ids, ended: Ended::Cut });
+                return Ok(Made { ids: self.ids, ended: TextEnd::Cut });
             }
             if self.take_forced()? {
                 continue;
@@ -103,14 +103,14 @@ impl<'a> Drawing<'a> {
             let allowed = match self.parser.compute_mask() {
                 Ok(allowed) => allowed,
                 // Nothing may follow.
-                Err(_) if is_whole => return Ok(Made { ids: self.ids, ended: Ended::Itself }),
+                Err(_) if is_whole => return Ok(Made { ids: self.ids, ended: TextEnd::Itself }),
                 Err(error) => return Err(GuideError::unsupported(&error)),
             };
             let may_end = is_whole && self.ids.len() >= self.room.least;
             let hurries = self.ids.len() >= leisure;
             match self.choose(&allowed, may_end, hurries) {
                 Some(id) => self.take(&[id])?,
-                None => return Ok(Made { ids: self.ids, ended: Ended::Itself }),
+                None => return Ok(Made { ids: self.ids, ended: TextEnd::Itself }),
             }
         }
     }

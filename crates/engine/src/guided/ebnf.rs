@@ -20,13 +20,13 @@ pub(super) enum EbnfError {
 
 /// The same grammar in Lark's notation.
 pub(super) fn lark(text: &str) -> Result<String, EbnfError> {
-    let Rules { start, lines } = rules(text, "r_")?;
+    let LarkRules { start, lines } = rules(text, "r_")?;
     Ok(format!("start: {start}\n{}\n", lines.join("\n")))
 }
 
 /// A grammar's rules in Lark's notation.
 #[derive(Debug)]
-pub(super) struct Rules {
+pub(super) struct LarkRules {
     /// The name of the first.
     pub(super) start: String,
     /// Each on a line of its own.
@@ -34,14 +34,14 @@ pub(super) struct Rules {
 }
 
 /// The rules of a grammar, with names that begin so.
-pub(super) fn rules(text: &str, prefix: &str) -> Result<Rules, EbnfError> {
-    let mut reader = Reader { prefix, text: text.chars().collect(), at: 0, depth: 0, used: BTreeSet::new() };
+pub(super) fn rules(text: &str, prefix: &str) -> Result<LarkRules, EbnfError> {
+    let mut reader = EbnfReader { prefix, text: text.chars().collect(), at: 0, depth: 0, used: BTreeSet::new() };
     let mut rules: BTreeMap<String, String> = BTreeMap::new();
-    reader.skip_space(Lines::Cross);
+    reader.skip_space(LineEnds::Cross);
     while reader.peek().is_some() {
         let (name, body) = reader.rule()?;
         rules.insert(name, body);
-        reader.skip_space(Lines::Cross);
+        reader.skip_space(LineEnds::Cross);
     }
     if let Some(name) = reader.used.iter().find(|name| !rules.contains_key(*name)) {
         return Err(EbnfError::NoRule(name.clone()));
@@ -50,7 +50,7 @@ pub(super) fn rules(text: &str, prefix: &str) -> Result<Rules, EbnfError> {
         return Err(EbnfError::NoRule("root".to_owned()));
     }
     let lines = rules.iter().map(|(name, body)| format!("{}: {body}", lark_name(prefix, name))).collect();
-    Ok(Rules { start: lark_name(prefix, "root"), lines })
+    Ok(LarkRules { start: lark_name(prefix, "root"), lines })
 }
 
 /// A name that Lark takes for a rule, whatever its letters.
@@ -63,12 +63,12 @@ fn lark_name(prefix: &str, name: &str) -> String {
 
 /// Line ends in white space: permitted or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Lines {
+enum LineEnds {
     Cross,
     Keep,
 }
 
-struct Reader<'a> {
+struct EbnfReader<'a> {
     /// Prefix of the names of rules.
     prefix: &'a str,
     text: Vec<char>,
@@ -78,7 +78,7 @@ struct Reader<'a> {
     used: BTreeSet<String>,
 }
 
-impl Reader<'_> {
+impl EbnfReader<'_> {
     fn peek(&self) -> Option<char> {
         self.text.get(self.at).copied()
     }
@@ -98,11 +98,11 @@ impl Reader<'_> {
         Err(EbnfError::At(what.to_owned(), format!("line {line}, {} ^ {}", quoted(&before), quoted(&after))))
     }
 
-    fn skip_space(&mut self, lines: Lines) {
+    fn skip_space(&mut self, lines: LineEnds) {
         while let Some(c) = self.peek() {
             match c {
                 ' ' | '\t' => self.at += 1,
-                '\r' | '\n' if lines == Lines::Cross => self.at += 1,
+                '\r' | '\n' if lines == LineEnds::Cross => self.at += 1,
                 '#' => {
                     while self.peek().is_some_and(|c| c != '\r' && c != '\n') {
                         self.at += 1;
@@ -127,17 +127,17 @@ impl Reader<'_> {
 
     fn rule(&mut self) -> Result<(String, String), EbnfError> {
         let name = self.name()?;
-        self.skip_space(Lines::Keep);
+        self.skip_space(LineEnds::Keep);
         if self.text.get(self.at..self.at + 3) != Some(&[':', ':', '=']) {
             return self.fail("Expected ::=");
         }
         self.at += 3;
-        self.skip_space(Lines::Cross);
-        let body = self.alternatives(Lines::Keep)?;
+        self.skip_space(LineEnds::Cross);
+        let body = self.alternatives(LineEnds::Keep)?;
         Ok((name, body))
     }
 
-    fn alternatives(&mut self, lines: Lines) -> Result<String, EbnfError> {
+    fn alternatives(&mut self, lines: LineEnds) -> Result<String, EbnfError> {
         let mut alternatives = Vec::new();
         loop {
             alternatives.push(self.sequence(lines)?);
@@ -145,11 +145,11 @@ impl Reader<'_> {
             if !self.eat('|') {
                 return Ok(alternatives.join(" | "));
             }
-            self.skip_space(Lines::Cross);
+            self.skip_space(LineEnds::Cross);
         }
     }
 
-    fn sequence(&mut self, lines: Lines) -> Result<String, EbnfError> {
+    fn sequence(&mut self, lines: LineEnds) -> Result<String, EbnfError> {
         let mut parts = Vec::new();
         while let Some(c) = self.peek() {
             let part = match c {
@@ -165,8 +165,8 @@ impl Reader<'_> {
                     if self.depth > DEEPEST {
                         return self.fail("Too many nested parentheses");
                     }
-                    self.skip_space(Lines::Cross);
-                    let inner = self.alternatives(Lines::Cross)?;
+                    self.skip_space(LineEnds::Cross);
+                    let inner = self.alternatives(LineEnds::Cross)?;
                     self.depth -= 1;
                     if !self.eat(')') {
                         return self.fail("Expected ')'");

@@ -13,7 +13,7 @@ use super::{
     ebnf,
     patterns::{check_embedded, check_patterns},
     schema,
-    schema::{Reading, with_options},
+    schema::{SchemaStrictness, with_options},
     tag,
 };
 use api::Constraint;
@@ -121,9 +121,9 @@ pub(super) fn readable_schema(schema: &Value) -> Result<Value, GuideError> {
         let schema = with_options(schema, reading);
         checked(TopLevelGrammar::from_json_schema(schema.clone())).map(|_| schema)
     };
-    let strict = match read(schema, Reading::Strict) {
+    let strict = match read(schema, SchemaStrictness::Strict) {
         // A part of what fits is enough, and the part that its patterns span is found sooner.
-        Ok(whole) => return Ok(read(&schema::spanned(schema), Reading::Strict).unwrap_or(whole)),
+        Ok(whole) => return Ok(read(&schema::spanned(schema), SchemaStrictness::Strict).unwrap_or(whole)),
         Err(reason) => reason,
     };
     // The engine leaves these to a third library, which takes nearly everything.
@@ -131,7 +131,8 @@ pub(super) fn readable_schema(schema: &Value) -> Result<Value, GuideError> {
     if schema::is_left_to_guidance(schema) && !has_patterns {
         return Err(GuideError::of_grammar(&strict));
     }
-    let lenient = read(schema, Reading::Lenient).or_else(|_| read(&schema::relaxed(schema), Reading::Lenient));
+    let lenient =
+        read(schema, SchemaStrictness::Lenient).or_else(|_| read(&schema::relaxed(schema), SchemaStrictness::Lenient));
     lenient.map_err(|_| if has_patterns { GuideError::Unsupported(strict) } else { GuideError::of_grammar(&strict) })
 }
 

@@ -19,6 +19,6 @@ mod schema;
 mod tag;
 mod vocabulary;
 
-pub use draw::{Ended, Made, Room};
+pub use draw::{DrawLimits, Made, TextEnd};
 pub use grammar::{GuideError, check};
 pub use vocabulary::Guide;

@@ -19,7 +19,7 @@ const MOST_COMBINATIONS: u64 = 1 << 20;
 
 /// Checks that a schema does not have more patterns than can be compared and combined.
 pub(super) fn check_patterns(schema: &Value) -> Result<(), GuideError> {
-    let mut found = Names::default();
+    let mut found = PatternCounts::default();
     found.add(schema);
     let comparisons = found.comparisons();
     if comparisons > MOST_COMPARISONS {
@@ -44,13 +44,13 @@ pub(super) fn check_embedded(lark: &str) -> Result<(), GuideError> {
 
 /// What a schema has of patterns of property names, and of places where schemas are combined.
 #[derive(Default)]
-struct Names {
+struct PatternCounts {
     patterns: usize,
     pairs: usize,
     combined: usize,
 }
 
-impl Names {
+impl PatternCounts {
     fn add(&mut self, schema: &Value) {
         match schema {
             Value::Object(map) => {

@@ -90,7 +90,7 @@ pub(super) fn mentions(schema: &Value, key: &str) -> bool {
 
 /// Strictness in reading a schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reading {
+pub(super) enum SchemaStrictness {
     /// Unknown keywords are errors.
     Strict,
     /// It is left out.
@@ -98,13 +98,13 @@ pub(super) enum Reading {
 }
 
 /// A schema with the options of its text: spaces as Python puts them, and no more.
-pub(super) fn with_options(schema: &Value, reading: Reading) -> Value {
+pub(super) fn with_options(schema: &Value, reading: SchemaStrictness) -> Value {
     let mut schema = match schema {
         Value::Object(map) => map.clone(),
         other => Map::from_iter([("allOf".to_owned(), json!([other]))]),
     };
     let mut options = json!({"whitespace_flexible": false, "item_separator": ", ", "key_separator": ": "});
-    if let (Reading::Lenient, Some(options)) = (reading, options.as_object_mut()) {
+    if let (SchemaStrictness::Lenient, Some(options)) = (reading, options.as_object_mut()) {
         options.extend([("lenient".to_owned(), json!(true)), ("coerce_one_of".to_owned(), json!(true))]);
     }
     schema.insert("x-guidance".to_owned(), options);

@@ -27,7 +27,7 @@ const UNSUPPORTED: [&str; 7] = [
 
 /// The grammar of a structural tag.
 pub(super) fn lark(tag: &Value) -> Result<String, GuideError> {
-    let mut rules = Rules(Vec::new());
+    let mut rules = TagRules(Vec::new());
     let start = match (tag.get("structures"), tag.get("format")) {
         (Some(structures), _) => rules.of_structures(structures, tag.get("triggers"))?,
         (None, Some(format)) => rules.of(format)?,
@@ -44,9 +44,9 @@ fn broken(what: &str) -> GuideError {
     GuideError::Tag(what.to_owned())
 }
 
-struct Rules(Vec<String>);
+struct TagRules(Vec<String>);
 
-impl Rules {
+impl TagRules {
     fn add(&mut self, rule: String) -> String {
         self.0.push(rule);
         format!("r_{}", self.0.len() - 1)
@@ -99,7 +99,8 @@ impl Rules {
     /// A grammar inside of one: its rules get names of their own.
     fn of_ebnf(&mut self, text: &str) -> Result<String, GuideError> {
         let prefix = format!("r_e{}_", self.0.len());
-        let ebnf::Rules { start, lines } = ebnf::rules(text, &prefix).map_err(|error| broken(&error.to_string()))?;
+        let ebnf::LarkRules { start, lines } =
+            ebnf::rules(text, &prefix).map_err(|error| broken(&error.to_string()))?;
         self.0.extend(lines.into_iter().map(|line| format!("\"\"\n{line}")));
         Ok(start)
     }

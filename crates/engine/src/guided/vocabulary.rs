@@ -8,11 +8,11 @@ use toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTrie};
 
 use super::{
     bounds,
-    draw::{Drawing, Ended, Made, Room, late, left},
+    draw::{DrawLimits, Drawing, Made, TextEnd, late, left},
     grammar::{GuideError, grammar},
     lexer,
 };
-use crate::synthetic::Key;
+use crate::synthetic::SyntheticKey;
 use api::Constraint;
 use base::cancellation::is_cancelled;
 use text::prompt::Tokenizer;
@@ -94,7 +94,7 @@ impl Guide {
     /// # Errors
     /// [`GuideError::Unsupported`] for a constraint that is beyond this module, takes longer than there is time, or is
     /// wanted no more.
-    pub fn draw(&self, constraint: &Constraint, key: Key, room: Room) -> Result<Made, GuideError> {
+    pub fn draw(&self, constraint: &Constraint, key: SyntheticKey, room: DrawLimits) -> Result<Made, GuideError> {
         if room.until <= Instant::now() {
             return Err(late());
         }
@@ -105,13 +105,13 @@ impl Guide {
         bounds::apart(|| self.draw_here(constraint, key, room))
     }
 
-    fn draw_here(&self, constraint: &Constraint, key: Key, room: Room) -> Result<Made, GuideError> {
+    fn draw_here(&self, constraint: &Constraint, key: SyntheticKey, room: DrawLimits) -> Result<Made, GuideError> {
         let fresh = self.parser(constraint)?;
         let drawn = Drawing::new(self, fresh.deep_clone(), key, room).run(room.most / 2)?;
-        if drawn.ended == Ended::Cut {
+        if drawn.ended == TextEnd::Cut {
             // In a hurry from the start, it may yet end in time.
             let hurried = Drawing::new(self, fresh, key, room).run(0)?;
-            if hurried.ended == Ended::Itself {
+            if hurried.ended == TextEnd::Itself {
                 return Ok(self.with_eos(hurried, room));
             }
         }
@@ -137,12 +137,12 @@ impl Guide {
     }
 
     /// Ends a text with the token for that, which needs room too.
-    fn with_eos(&self, mut made: Made, room: Room) -> Made {
+    fn with_eos(&self, mut made: Made, room: DrawLimits) -> Made {
         match self.eos {
-            Some(_) if made.ended == Ended::Itself && made.ids.len() >= room.most => made.ended = Ended::Cut,
-            Some(eos) if made.ended == Ended::Itself => {
+            Some(_) if made.ended == TextEnd::Itself && made.ids.len() >= room.most => made.ended = TextEnd::Cut,
+            Some(eos) if made.ended == TextEnd::Itself => {
                 made.ids.push(eos);
-                made.ended = Ended::WithToken;
+                made.ended = TextEnd::WithToken;
             }
             _ => {}
         }

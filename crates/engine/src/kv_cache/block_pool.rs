@@ -7,13 +7,13 @@ use super::{BlockHash, BlockId, cached_blocks::CachedBlocks, free_queue::FreeBlo
 /// Blocks with their reference counts and hashes. A block whose count is 0 is free, and stays cached until it is reused.
 #[derive(Debug)]
 pub(super) struct BlockPool {
-    blocks: Vec<Block>,
+    blocks: Vec<KvBlock>,
     free: FreeBlockQueue,
     cached: CachedBlocks,
 }
 
 #[derive(Debug, Clone, Default)]
-struct Block {
+struct KvBlock {
     ref_cnt: u32,
     block_hash: Option<BlockHash>,
 }
@@ -24,7 +24,7 @@ impl BlockPool {
         let mut free = FreeBlockQueue::new(num_gpu_blocks);
         free.pop_first();
         Self {
-            blocks: vec![Block::default(); num_gpu_blocks as usize],
+            blocks: vec![KvBlock::default(); num_gpu_blocks as usize],
             free,
             cached: CachedBlocks::new(num_gpu_blocks),
         }

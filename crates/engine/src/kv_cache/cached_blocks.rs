@@ -10,13 +10,13 @@ use base::hash_is_key::BuildHashIsKey;
 /// Blocks by hash. Blocks with the same content are a chain in the order in which they were cached; its first is a hit.
 #[derive(Debug)]
 pub(super) struct CachedBlocks {
-    chains: HashMap<BlockHash, Chain, BuildHashIsKey>,
+    chains: HashMap<BlockHash, BlockChain, BuildHashIsKey>,
     /// Per block, its neighbours in its chain.
     neighbours: Vec<Neighbours>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Chain {
+struct BlockChain {
     first: BlockId,
     last: BlockId,
 }
@@ -44,7 +44,7 @@ impl CachedBlocks {
         let mut previous = 0;
         match self.chains.entry(hash) {
             Entry::Vacant(entry) => {
-                entry.insert(Chain { first: block, last: block });
+                entry.insert(BlockChain { first: block, last: block });
             }
             Entry::Occupied(mut entry) => {
                 previous = std::mem::replace(&mut entry.get_mut().last, block);

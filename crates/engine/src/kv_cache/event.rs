@@ -39,7 +39,7 @@ pub struct BlockStored<'a> {
 
 /// An event as it is kept until it is published: blocks by their sequence and place in it.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Recorded {
+pub(super) enum UnpublishedEvent {
     Stored { sequence: u32, first: usize, end: usize },
     Removed(BlockHash),
     Cleared,

@@ -7,12 +7,12 @@ use super::BlockId;
 /// Doubly linked list of free blocks. The last link is the end of both directions.
 #[derive(Debug)]
 pub(super) struct FreeBlockQueue {
-    links: Vec<Link>,
+    links: Vec<FreeLink>,
     len: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Link {
+struct FreeLink {
     previous: u32,
     next: u32,
 }
@@ -22,7 +22,7 @@ impl FreeBlockQueue {
     pub(super) fn new(blocks: u32) -> Self {
         let before = |at: u32| at.checked_sub(1).unwrap_or(blocks);
         let after = |at| if at == blocks { 0 } else { at + 1 };
-        let links = (0..=blocks).map(|at| Link { previous: before(at), next: after(at) }).collect();
+        let links = (0..=blocks).map(|at| FreeLink { previous: before(at), next: after(at) }).collect();
         Self { links, len: blocks as usize }
     }
 
@@ -47,7 +47,7 @@ impl FreeBlockQueue {
 
     /// Takes out a block that is in the queue.
     pub(super) fn remove(&mut self, block: BlockId) {
-        let Link { previous, next } = self.links[block as usize];
+        let FreeLink { previous, next } = self.links[block as usize];
         self.links[previous as usize].next = next;
         self.links[next as usize].previous = previous;
         self.len -= 1;
@@ -62,7 +62,7 @@ impl FreeBlockQueue {
     /// Puts a block behind another one of the queue, or before all behind [`FreeBlockQueue::end`].
     pub(super) fn insert_after(&mut self, previous: u32, block: BlockId) {
         let next = self.links[previous as usize].next;
-        self.links[block as usize] = Link { previous, next };
+        self.links[block as usize] = FreeLink { previous, next };
         self.links[previous as usize].next = block;
         self.links[next as usize].previous = block;
         self.len += 1;

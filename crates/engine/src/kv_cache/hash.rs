@@ -94,13 +94,13 @@ impl fmt::Debug for BlockHash {
 
 /// Hashes blocks one after the other.
 #[derive(Debug)]
-pub(super) struct BlockHasher {
+pub(super) struct KvBlockHasher {
     algorithm: HashAlgorithm,
     none_hash: BlockHash,
     encoded: Vec<u8>,
 }
 
-impl BlockHasher {
+impl KvBlockHasher {
     pub(super) fn new(algorithm: HashAlgorithm, none_hash_seed: &str) -> Self {
         let mut encoded = Vec::new();
         match algorithm {
@@ -178,7 +178,7 @@ mod tests {
             ),
         ];
         for (algorithm, expected) in cases {
-            let mut hasher = BlockHasher::new(algorithm, "0");
+            let mut hasher = KvBlockHasher::new(algorithm, "0");
             let mut parent = None;
             let found = blocks.map(|(tokens, keys)| {
                 let hash = hasher.hash(parent.as_ref(), tokens, &keys);

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::{
     BlockId, BlockStored, HashAlgorithm, KvCacheEvent, Sequence,
     block_pool::BlockPool,
-    event::Recorded,
-    hash::{BlockHasher, NONE_HASH_SEED},
+    event::UnpublishedEvent,
+    hash::{KvBlockHasher, NONE_HASH_SEED},
     residency::{Eviction, Residency},
 };
 
@@ -51,10 +51,10 @@ impl Default for KvCacheConfig {
 pub struct KvCacheManager {
     config: KvCacheConfig,
     pool: BlockPool,
-    hasher: BlockHasher,
+    hasher: KvBlockHasher,
     /// The cached blocks of the sequence that was looked up last.
     hits: Vec<BlockId>,
-    events: Vec<Recorded>,
+    events: Vec<UnpublishedEvent>,
     residency: Option<Residency>,
     /// Whether the cache was reset since the last step.
     was_reset: bool,
@@ -68,7 +68,7 @@ impl KvCacheManager {
         Self {
             pool: BlockPool::new(config.num_gpu_blocks.max(1)),
             residency: config.kv_cache_metrics_sample.map(Residency::new),
-            hasher: BlockHasher::new(config.prefix_caching_hash_algo, &config.none_hash_seed),
+            hasher: KvBlockHasher::new(config.prefix_caching_hash_algo, &config.none_hash_seed),
             config,
             hits: Vec::new(),
             events: Vec::new(),
@@ -109,7 +109,7 @@ impl KvCacheManager {
     /// Makes an event of the cached prefix that was found last, of the sequence with a number.
     pub fn report_hits(&mut self, number: u32) {
         if self.config.enable_kv_cache_events && !self.hits.is_empty() {
-            self.events.push(Recorded::Stored { sequence: number, first: 0, end: self.hits.len() });
+            self.events.push(UnpublishedEvent::Stored { sequence: number, first: 0, end: self.hits.len() });
         }
     }
 
@@ -166,7 +166,7 @@ impl KvCacheManager {
             sequence.blocks.push(block);
             self.residency.iter_mut().for_each(|residency| residency.take(block));
             if let Some(hash) = evicted.filter(|_| self.config.enable_kv_cache_events) {
-                self.events.push(Recorded::Removed(hash));
+                self.events.push(UnpublishedEvent::Removed(hash));
             }
         }
         true
@@ -215,7 +215,7 @@ impl KvCacheManager {
         }
         sequence.num_cached_blocks = full_blocks;
         if self.config.enable_kv_cache_events {
-            self.events.push(Recorded::Stored { sequence: number, first, end: full_blocks });
+            self.events.push(UnpublishedEvent::Stored { sequence: number, first, end: full_blocks });
         }
     }
 
@@ -251,9 +251,9 @@ impl KvCacheManager {
         sequence: impl Fn(u32) -> Option<&'a Sequence> + 'a,
     ) -> impl Iterator<Item = KvCacheEvent<'a>> {
         self.events.iter().filter_map(move |event| match *event {
-            Recorded::Removed(block_hash) => Some(KvCacheEvent::BlockRemoved { block_hash }),
-            Recorded::Cleared => Some(KvCacheEvent::AllBlocksCleared),
-            Recorded::Stored { sequence: number, first, end } => {
+            UnpublishedEvent::Removed(block_hash) => Some(KvCacheEvent::BlockRemoved { block_hash }),
+            UnpublishedEvent::Cleared => Some(KvCacheEvent::AllBlocksCleared),
+            UnpublishedEvent::Stored { sequence: number, first, end } => {
                 let stored = BlockStored::new(sequence(number)?, first, end, self.config.block_size);
                 Some(KvCacheEvent::BlockStored(stored))
             }
@@ -264,7 +264,7 @@ impl KvCacheManager {
     pub fn begin_step(&mut self, has_work: bool) {
         self.events.clear();
         if has_work && std::mem::take(&mut self.was_reset) && self.config.enable_kv_cache_events {
-            self.events.push(Recorded::Cleared);
+            self.events.push(UnpublishedEvent::Cleared);
         }
     }
 }

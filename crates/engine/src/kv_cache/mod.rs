@@ -23,7 +23,7 @@ pub use event::{BlockStored, KvCacheEvent};
 pub use hash::{BlockHash, HashAlgorithm, NONE_HASH_SEED};
 pub use manager::{KvCacheConfig, KvCacheManager};
 pub use residency::Eviction;
-pub use sequence::{Counted, LoraRequest, Sequence};
+pub use sequence::{CountedSequence, LoraRequest, Sequence};
 
 /// Number of a block in the pool, from 1 on; 0 is the null block.
 pub type BlockId = u32;

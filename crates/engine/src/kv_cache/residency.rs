@@ -33,12 +33,12 @@ pub(super) struct Residency {
     sample: f64,
     generator: Xoshiro256PlusPlus,
     now: Duration,
-    blocks: HashMap<BlockId, Watched>,
+    blocks: HashMap<BlockId, SampledBlock>,
     evictions: Vec<Eviction>,
 }
 
 #[derive(Debug)]
-struct Watched {
+struct SampledBlock {
     taken: Duration,
     /// The last hits, the oldest one first.
     hits: Vec<Duration>,
@@ -58,7 +58,7 @@ impl Residency {
     /// The pool hands out a block: what it held is evicted.
     pub(super) fn take(&mut self, block: BlockId) {
         let now = self.now;
-        if let Some(Watched { taken, hits }) = self.blocks.remove(&block)
+        if let Some(SampledBlock { taken, hits }) = self.blocks.remove(&block)
             && self.evictions.len() < MOST_EVICTIONS
         {
             let since = |then: Duration| now.saturating_sub(then);
@@ -67,7 +67,7 @@ impl Residency {
             self.evictions.push(Eviction { lifetime, idle, reuse_gaps: gaps.collect() });
         }
         if self.generator.random::<f64>() < self.sample {
-            self.blocks.insert(block, Watched { taken: now, hits: Vec::new() });
+            self.blocks.insert(block, SampledBlock { taken: now, hits: Vec::new() });
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{BlockHash, BlockId, hash::BlockHasher};
+use super::{BlockHash, BlockId, hash::KvBlockHasher};
 
 /// A LoRA adapter.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct LoraRequest {
 
 /// A request of which only counts are known, and hashes in place of token ids.
 #[derive(Debug, Clone, Default)]
-pub struct Counted {
+pub struct CountedSequence {
     /// Tokens of its prompt.
     pub prompt_tokens: usize,
     /// Tokens that will be sampled.
@@ -90,8 +90,8 @@ impl Sequence {
 
     /// A sequence without token ids; what it samples is 0. Its events have no tokens either.
     #[must_use]
-    pub fn counted(counted: Counted) -> Self {
-        let Counted { prompt_tokens, output_tokens, block_hashes } = counted;
+    pub fn counted(counted: CountedSequence) -> Self {
+        let CountedSequence { prompt_tokens, output_tokens, block_hashes } = counted;
         let planned_tokens = prompt_tokens + output_tokens;
         let num_prompt_tokens = prompt_tokens;
         Self { planned_tokens, num_prompt_tokens, num_tokens: prompt_tokens, block_hashes, ..Self::default() }
@@ -171,7 +171,7 @@ impl Sequence {
     }
 
     /// The hash of a full block, computed once, and after those of all blocks before it.
-    pub(super) fn block_hash(&mut self, block: usize, hasher: &mut BlockHasher, block_size: usize) -> BlockHash {
+    pub(super) fn block_hash(&mut self, block: usize, hasher: &mut KvBlockHasher, block_size: usize) -> BlockHash {
         while self.block_hashes.len() <= block {
             let at = self.block_hashes.len();
             let hash = hasher.hash(self.block_hashes.last(), self.tokens(at, at + 1, block_size), &self.extra_keys(at));

@@ -28,27 +28,27 @@ pub(super) fn uint(out: &mut Vec<u8>, value: u64) {
 }
 
 pub(super) fn text(out: &mut Vec<u8>, text: &str) {
-    head(out, text.len(), &Head { short: Some((0xa0, 32)), byte: Some(0xd9), word: 0xda, long: 0xdb });
+    head(out, text.len(), &LengthMarkers { short: Some((0xa0, 32)), byte: Some(0xd9), word: 0xda, long: 0xdb });
     out.extend_from_slice(text.as_bytes());
 }
 
 pub(super) fn bytes(out: &mut Vec<u8>, bytes: &[u8]) {
-    head(out, bytes.len(), &Head { short: None, byte: Some(0xc4), word: 0xc5, long: 0xc6 });
+    head(out, bytes.len(), &LengthMarkers { short: None, byte: Some(0xc4), word: 0xc5, long: 0xc6 });
     out.extend_from_slice(bytes);
 }
 
 /// The head of an array; its items follow.
 pub(super) fn array(out: &mut Vec<u8>, length: usize) {
-    head(out, length, &Head { short: Some((0x90, 16)), byte: None, word: 0xdc, long: 0xdd });
+    head(out, length, &LengthMarkers { short: Some((0x90, 16)), byte: None, word: 0xdc, long: 0xdd });
 }
 
 /// The head of a map; its keys follow, each with its value.
 pub(super) fn map(out: &mut Vec<u8>, length: usize) {
-    head(out, length, &Head { short: Some((0x80, 16)), byte: None, word: 0xde, long: 0xdf });
+    head(out, length, &LengthMarkers { short: Some((0x80, 16)), byte: None, word: 0xde, long: 0xdf });
 }
 
 /// Markers of lengths.
-struct Head {
+struct LengthMarkers {
     /// The marker that holds lengths below a bound itself.
     short: Option<(u8, usize)>,
     byte: Option<u8>,
@@ -56,7 +56,7 @@ struct Head {
     long: u8,
 }
 
-fn head(out: &mut Vec<u8>, length: usize, head: &Head) {
+fn head(out: &mut Vec<u8>, length: usize, head: &LengthMarkers) {
     let low = length.to_le_bytes()[0];
     match (head.short, head.byte) {
         (Some((marker, bound)), _) if length < bound => out.push(marker | low),

@@ -5,7 +5,7 @@ use super::{
 };
 
 /// What becomes of a request whose turn it is.
-enum Admission {
+enum AdmissionOutcome {
     /// It runs, with so many tokens in this step.
     Runs(usize),
     /// It has its blocks, and waits for their contents.
@@ -27,9 +27,9 @@ impl Scheduler {
                 continue;
             }
             match self.admit(slot, budget - draft_slots, threshold) {
-                Admission::Runs(num_tokens) => budget -= num_tokens + draft_slots,
-                Admission::Loads => self.skip(slot),
-                Admission::Waits => break,
+                AdmissionOutcome::Runs(num_tokens) => budget -= num_tokens + draft_slots,
+                AdmissionOutcome::Loads => self.skip(slot),
+                AdmissionOutcome::Waits => break,
             }
         }
         while let Some(slot) = self.skipped.pop() {
@@ -57,21 +57,25 @@ impl Scheduler {
     }
 
     /// Gives a waiting request its blocks and its first tokens.
-    fn admit(&mut self, slot: Slot, budget: usize, threshold: usize) -> Admission {
+    fn admit(&mut self, slot: Slot, budget: usize, threshold: usize) -> AdmissionOutcome {
         // One that has received its prompt has its blocks.
         let is_new = self.requests[slot].sequence.blocks().is_empty();
         let num_computed_tokens = if is_new { self.look_up(slot) } else { self.requests[slot].num_computed_tokens };
         if self.requests[slot].is_to_receive() {
-            return if self.begin_load(slot, num_computed_tokens) { Admission::Loads } else { Admission::Waits };
+            return if self.begin_load(slot, num_computed_tokens) {
+                AdmissionOutcome::Loads
+            } else {
+                AdmissionOutcome::Waits
+            };
         }
         let wanted = self.requests[slot].sequence.num_tokens() - num_computed_tokens;
         let padded = if wanted == 1 { self.padded(num_computed_tokens, budget) } else { None };
         if padded == Some(0) {
-            return Admission::Waits;
+            return AdmissionOutcome::Waits;
         }
         let wanted = padded.unwrap_or(wanted).min(threshold);
         if wanted > budget && !self.config.enable_chunked_prefill {
-            return Admission::Waits;
+            return AdmissionOutcome::Waits;
         }
         let num_tokens = wanted.min(budget);
         let end = num_computed_tokens + num_tokens;
@@ -82,7 +86,7 @@ impl Scheduler {
             self.kv_cache_manager.allocate_slots(slot, &mut request.sequence, end, slots)
         };
         if !fits {
-            return Admission::Waits;
+            return AdmissionOutcome::Waits;
         }
         if is_new {
             self.count_lookup(slot, num_computed_tokens, 0);
@@ -94,7 +98,7 @@ impl Scheduler {
         request.is_prefill_chunk = end < request.sequence.num_tokens();
         request.drafts.scheduled = if padded.is_some() { num_tokens - 1 } else { 0 };
         request.drafts.is_padding = padded.is_some();
-        Admission::Runs(num_tokens)
+        AdmissionOutcome::Runs(num_tokens)
     }
 
     /// Finds the cached prefix of a request; gives its tokens.

@@ -41,11 +41,11 @@ pub enum SchedulingPolicy {
     Priority,
 }
 
-/// A configuration that contradicts itself. It names fields of [`SchedulerConfig`] and [`KvCacheConfig`]; [`ConfigError::text`] has the
+/// A configuration that contradicts itself. It names fields of [`SchedulerConfig`] and [`KvCacheConfig`]; [`SchedulerConfigError::text`] has the
 /// names of a front.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", self.text(str::to_owned))]
-pub enum ConfigError {
+pub enum SchedulerConfigError {
     /// A size that must not be 0 is.
     Zero(&'static str),
     /// Not every running request could have a token.
@@ -71,7 +71,7 @@ pub enum ConfigError {
     },
 }
 
-impl ConfigError {
+impl SchedulerConfigError {
     /// The message with `name` of each field; that of `enable_chunked_prefill` is one for the field that is off.
     #[must_use]
     pub fn text(&self, name: impl Fn(&str) -> String) -> String {
@@ -126,7 +126,7 @@ impl SchedulerConfig {
     ///
     /// # Errors
     /// When they do not.
-    pub fn check(&self, kv_cache: &KvCacheConfig) -> Result<(), ConfigError> {
+    pub fn check(&self, kv_cache: &KvCacheConfig) -> Result<(), SchedulerConfigError> {
         let (tokens, length) = (self.max_num_batched_tokens, self.max_model_len);
         let sizes = [
             ("max_num_seqs", self.max_num_seqs),
@@ -136,16 +136,16 @@ impl SchedulerConfig {
             ("num_gpu_blocks", kv_cache.num_gpu_blocks as usize),
         ];
         if let Some((name, _)) = sizes.iter().find(|(_, size)| *size == 0) {
-            return Err(ConfigError::Zero(name));
+            return Err(SchedulerConfigError::Zero(name));
         }
         if tokens < self.max_num_seqs {
-            return Err(ConfigError::FewTokens { tokens, seqs: self.max_num_seqs });
+            return Err(SchedulerConfigError::FewTokens { tokens, seqs: self.max_num_seqs });
         }
         if tokens < length && !self.enable_chunked_prefill {
-            return Err(ConfigError::ShortStep { tokens, length });
+            return Err(SchedulerConfigError::ShortStep { tokens, length });
         }
         if self.long_prefill_token_threshold > length {
-            return Err(ConfigError::HighThreshold { threshold: self.long_prefill_token_threshold, length });
+            return Err(SchedulerConfigError::HighThreshold { threshold: self.long_prefill_token_threshold, length });
         }
         Ok(())
     }

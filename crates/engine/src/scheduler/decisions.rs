@@ -59,7 +59,7 @@ pub struct EngineCoreOutput {
     /// Whether the step sampled another one of the same request, which follows.
     pub has_more: bool,
     /// The reason why it is the last one; `None` while more will come.
-    pub finish_reason: Option<FinishReason>,
+    pub finish_reason: Option<SchedulerFinishReason>,
     /// Tokens of the prompt that were not computed here: found in the cache, or transferred. With the first token of a request only.
     pub num_cached_tokens: Option<usize>,
     /// Those of them that were transferred.
@@ -68,7 +68,7 @@ pub struct EngineCoreOutput {
 
 /// Reason why a request ended by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FinishReason {
+pub enum SchedulerFinishReason {
     /// A stop token, or the end of its content.
     Stop,
     /// `max_tokens`, or the model's length.
@@ -111,7 +111,7 @@ pub struct PrefixCacheStats {
     pub preempted_hits: usize,
 }
 
-impl FinishReason {
+impl SchedulerFinishReason {
     /// The name in vLLM's outputs.
     #[must_use]
     pub fn name(self) -> &'static str {

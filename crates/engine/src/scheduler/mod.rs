@@ -27,9 +27,9 @@ mod speculation;
 mod transfer;
 mod update;
 
-pub use config::{ConfigError, SchedulerConfig, SchedulingPolicy};
+pub use config::{SchedulerConfig, SchedulerConfigError, SchedulingPolicy};
 pub use decisions::{
-    Decisions, EngineCoreOutput, FinishReason, PrefixCacheStats, ScheduledAs, ScheduledRequest, SchedulerStats,
+    Decisions, EngineCoreOutput, PrefixCacheStats, ScheduledAs, ScheduledRequest, SchedulerFinishReason, SchedulerStats,
 };
 pub use pause::PauseState;
 pub use request::{Rejection, Request, RequestId};
@@ -81,7 +81,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// When the configuration contradicts itself.
-    pub fn new(config: SchedulerConfig, kv_cache: KvCacheConfig) -> Result<Self, ConfigError> {
+    pub fn new(config: SchedulerConfig, kv_cache: KvCacheConfig) -> Result<Self, SchedulerConfigError> {
         config.check(&kv_cache)?;
         Ok(Self {
             waiting: RequestQueue::new(config.policy),

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{FinishReason, KvTransfer, speculation::Drafts, transfer::FetchStage};
-use crate::kv_cache::{Counted, LoraRequest, Sequence};
+use super::{KvTransfer, SchedulerFinishReason, speculation::Drafts, transfer::FetchStage};
+use crate::kv_cache::{CountedSequence, LoraRequest, Sequence};
 
 /// Number that the caller gives a request; no two requests at a time share one.
 pub type RequestId = u64;
@@ -18,7 +18,7 @@ pub struct Request {
     /// Token ids that will be sampled, at least one. The request ends with the last of them, if not before.
     pub output: Vec<u32>,
     /// The reason why it ends with the last token of the output.
-    pub ends_with: Option<FinishReason>,
+    pub ends_with: Option<SchedulerFinishReason>,
     /// Token ids after which it ends.
     pub stop_token_ids: Vec<u32>,
     /// Lower is sooner, with the policy of priorities.
@@ -34,7 +34,7 @@ pub struct Request {
     /// Whether its prompt is computed whole, whatever of it is cached, as for log probabilities of prompts.
     pub skip_reading_prefix_cache: bool,
     /// Counts and block hashes in place of `prompt` and `output`, where there are no token ids.
-    pub counted: Option<Counted>,
+    pub counted: Option<CountedSequence>,
     /// Its part in transfers between engines.
     pub kv_transfer: KvTransfer,
     /// Numbers of output tokens, in order, after which a step of speculative decoding ends; empty where that is drawn.
@@ -78,7 +78,7 @@ pub(super) struct RequestState {
     /// The tokens that it lacked when it was admitted last.
     pub(super) prefill: std::ops::Range<usize>,
     pub(super) sequence: Sequence,
-    pub(super) ends_with: Option<FinishReason>,
+    pub(super) ends_with: Option<SchedulerFinishReason>,
     pub(super) stop_token_ids: Vec<u32>,
     pub(super) skips_cache: bool,
     pub(super) reports_cached_blocks: bool,

@@ -3,7 +3,7 @@
 use super::{ScheduledAs, ScheduledRequest, Scheduler, SchedulingPolicy, Slot};
 
 /// Scan over the running requests.
-struct Scan {
+struct RunningScan {
     /// Place of the request in turn.
     at: usize,
     /// Tokens that are left of the step.
@@ -14,7 +14,7 @@ impl Scheduler {
     /// Schedules running requests in the order of their admission; gives the tokens that are left of the step.
     pub(super) fn schedule_running(&mut self, threshold: usize) -> usize {
         let budget = self.config.max_num_batched_tokens.saturating_sub(self.tokens_in_steps);
-        let mut scan = Scan { at: 0, budget };
+        let mut scan = RunningScan { at: 0, budget };
         let draft_slots = self.draft_slots();
         self.is_prefill_scheduled = false;
         while scan.budget > draft_slots {
@@ -54,7 +54,7 @@ impl Scheduler {
 
     /// Allocates blocks for a running request, preempting others while there are too few; gives false when the request
     /// itself was preempted.
-    fn make_room(&mut self, slot: Slot, num_tokens: usize, scan: &mut Scan) -> bool {
+    fn make_room(&mut self, slot: Slot, num_tokens: usize, scan: &mut RunningScan) -> bool {
         let slots = self.num_slots(num_tokens);
         while !self.kv_cache_manager.allocate_slots(slot, &mut self.requests[slot].sequence, num_tokens, slots) {
             let Some(victim) = self.pop_victim(scan) else { return false };
@@ -69,7 +69,7 @@ impl Scheduler {
 
     /// Takes out of the running requests the one to be preempted: the last admitted, or the one with the lowest claim.
     /// What this step has given it is given back.
-    fn pop_victim(&mut self, scan: &mut Scan) -> Option<Slot> {
+    fn pop_victim(&mut self, scan: &mut RunningScan) -> Option<Slot> {
         if self.config.policy == SchedulingPolicy::Fcfs {
             return self.running.pop();
         }

@@ -1,6 +1,6 @@
 //! The end of a step: every request whose tokens are all computed samples one more, and with speculative decoding some more.
 
-use super::{Decisions, EngineCoreOutput, FinishReason, Scheduler, SchedulerStats, Slot};
+use super::{Decisions, EngineCoreOutput, Scheduler, SchedulerFinishReason, SchedulerStats, Slot};
 
 impl Scheduler {
     /// Samples, ends requests, and takes the figures of the step.
@@ -74,11 +74,11 @@ impl Scheduler {
         let sequence = &mut request.sequence;
         let new_token_id = sequence.sample()?;
         let finish_reason = if request.stop_token_ids.contains(&new_token_id) {
-            Some(FinishReason::Stop)
+            Some(SchedulerFinishReason::Stop)
         } else if sequence.num_tokens() >= self.config.max_model_len {
-            Some(FinishReason::Length)
+            Some(SchedulerFinishReason::Length)
         } else if sequence.num_tokens() == sequence.planned_tokens() {
-            Some(request.ends_with.unwrap_or(FinishReason::Length))
+            Some(request.ends_with.unwrap_or(SchedulerFinishReason::Length))
         } else {
             None
         };

@@ -33,7 +33,7 @@ const SINGULAR: f64 = 1e-9;
 
 /// A step with the time that it took.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Measured {
+pub struct MeasuredStep {
     /// Its work.
     pub work: StepWork,
     /// Seconds.
@@ -76,16 +76,16 @@ impl StepFit {
     ///
     /// # Errors
     /// When there are too few of them.
-    pub fn of(measured: &[Measured]) -> Result<Self, FitError> {
+    pub fn of(measured: &[MeasuredStep]) -> Result<Self, FitError> {
         if measured.len() < FEWEST {
             return Err(FitError::TooFew { steps: measured.len() });
         }
-        let timed: Vec<&Measured> = measured.iter().filter(|step| step.seconds > 0.0).collect();
+        let timed: Vec<&MeasuredStep> = measured.iter().filter(|step| step.seconds > 0.0).collect();
         if timed.len() < FEWEST {
             return Err(FitError::NoTime);
         }
         let model = fitted(&timed);
-        let factor = |step: &&Measured| {
+        let factor = |step: &&MeasuredStep| {
             let predicted = model.predicted(step);
             (predicted > 0.0).then(|| step.seconds / predicted)
         };
@@ -121,10 +121,10 @@ fn thinned(mut values: Vec<f64>) -> Vec<f64> {
 }
 
 /// A measured step with the weight that its squared error has.
-type Weighted<'a> = (&'a Measured, f64);
+type Weighted<'a> = (&'a MeasuredStep, f64);
 
 /// The coefficients with the least squared relative errors, found in rounds: weights come from the model of the round before.
-fn fitted(measured: &[&Measured]) -> LinearModel {
+fn fitted(measured: &[&MeasuredStep]) -> LinearModel {
     let mean = measured.iter().map(|step| step.seconds).sum::<f64>() / count(measured.len());
     let mut weighted: Vec<Weighted<'_>> = measured.iter().map(|step| (*step, 1.0 / (mean * mean))).collect();
     let mut model = least_squares(&weighted);
@@ -241,19 +241,19 @@ mod tests {
         works
     }
 
-    fn step(work: StepWork, seconds: f64) -> Measured {
-        Measured { work, seconds, is_request: false }
+    fn step(work: StepWork, seconds: f64) -> MeasuredStep {
+        MeasuredStep { work, seconds, is_request: false }
     }
 
     #[test]
     fn what_a_request_takes_outside_of_steps_is_told_from_its_prefill() {
         let prompt = |tokens: u32| {
             let work = StepWork { prefills: 1, prefill_tokens: tokens, prefill_share: 1.0, ..StepWork::default() };
-            Measured { work, seconds: TRUE.seconds(&work) + TRUE.request, is_request: true }
+            MeasuredStep { work, seconds: TRUE.seconds(&work) + TRUE.request, is_request: true }
         };
         let decodes = (1..40).map(|decodes| StepWork { decodes, ..StepWork::default() });
         let decodes = decodes.map(|work| step(work, TRUE.seconds(&work)));
-        let measured: Vec<Measured> = decodes.chain((1..40).map(|at| prompt(50 * at))).collect();
+        let measured: Vec<MeasuredStep> = decodes.chain((1..40).map(|at| prompt(50 * at))).collect();
         let model = StepFit::of(&measured).unwrap().model;
         close(model.request, TRUE.request, 1e-3);
         close(model.prefill_token, TRUE.prefill_token, 1e-3);
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn exact_steps_give_their_own_coefficients() {
-        let measured: Vec<Measured> = works().into_iter().map(|work| step(work, TRUE.seconds(&work))).collect();
+        let measured: Vec<MeasuredStep> = works().into_iter().map(|work| step(work, TRUE.seconds(&work))).collect();
         let fit = StepFit::of(&measured).unwrap();
         close(fit.model.step, TRUE.step, 1e-4);
         close(fit.model.decode, TRUE.decode, 1e-4);
@@ -282,7 +282,7 @@ mod tests {
             let factor = if generator.random_range(0..10) == 0 { 2.0 } else { 1.0 };
             step(work, TRUE.seconds(&work) * factor)
         };
-        let measured: Vec<Measured> = works().into_iter().map(&mut measure).collect();
+        let measured: Vec<MeasuredStep> = works().into_iter().map(&mut measure).collect();
         let fit = StepFit::of(&measured).unwrap();
         let work = StepWork { decodes: 10, context_tokens: 10_000, ..StepWork::default() };
         let drawn: Vec<f64> = (0..4000).map(|_| fit.seconds(&work, &mut generator)).collect();
@@ -314,7 +314,7 @@ mod tests {
         let model = StepFit::of(&falling.collect::<Vec<_>>()).unwrap().model;
         assert_eq!((model.decode, model.prefill_token, model.context_token), (0.0, 0.0, 0.0));
         close(model.step, 0.015, 0.2);
-        let constant: Vec<Measured> = (0..20).map(|_| step(work(4), 0.01)).collect();
+        let constant: Vec<MeasuredStep> = (0..20).map(|_| step(work(4), 0.01)).collect();
         close(StepFit::of(&constant).unwrap().model.seconds(&work(4)), 0.01, 1e-6);
     }
 

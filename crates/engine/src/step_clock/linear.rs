@@ -1,6 +1,6 @@
 //! Durations as a linear function of a step's work.
 
-use super::{Measured, StepWork};
+use super::{MeasuredStep, StepWork};
 
 /// Seconds of a step: a constant, and so much for each of its parts; and those of a request outside of steps. None is negative.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -29,7 +29,7 @@ impl LinearModel {
     }
 
     /// The seconds that a measured step should have taken.
-    pub(super) fn predicted(&self, step: &Measured) -> f64 {
+    pub(super) fn predicted(&self, step: &MeasuredStep) -> f64 {
         self.seconds(&step.work) + if step.is_request { self.request } else { 0.0 }
     }
 

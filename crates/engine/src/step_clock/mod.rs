@@ -23,7 +23,7 @@ use std::time::Duration;
 use rand::{SeedableRng, rngs::Xoshiro256PlusPlus};
 
 pub use self::{
-    fit::{FitError, Measured, StepFit},
+    fit::{FitError, MeasuredStep, StepFit},
     knobs::{Knobs, Spread},
     linear::LinearModel,
     profile::{PROFILES, Profile, UnknownProfile},

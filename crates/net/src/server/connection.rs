@@ -30,12 +30,12 @@ use tokio::{
 };
 
 use super::{
-    ConnectionContext, OutgoingBody, Transport,
+    ConnectionContext, ConnectionStream, ServiceBody,
     error_rewriter::ErrorRewriter,
-    events::{self, Sent},
+    events::{self, StreamEnd},
     header_timeout::HeaderTimer,
     reserve::question_of_health,
-    upgrade::{Held, Upgrade},
+    upgrade::{HeldConnection, Upgrade},
 };
 
 /// The first bytes of an HTTP/2 connection (RFC 9113, section 3.4).
@@ -65,9 +65,9 @@ pub(super) async fn serve<I, S, B>(
     stopped: watch::Receiver<()>,
 ) -> Result<(), Box<dyn Error + Send + Sync>>
 where
-    I: Transport,
+    I: ConnectionStream,
     S: Service<B>,
-    B: OutgoingBody,
+    B: ServiceBody,
 {
     let options = context.options;
     let mut wire =
@@ -92,12 +92,12 @@ where
             stream.response.headers_mut().append(header::CONNECTION, HeaderValue::from_static("close"));
         }
         match events::send(&mut back, stream.response).await {
-            Sent::Whole(unread) if !close && !is_stopping(stopped.as_ref()) => {
+            StreamEnd::Whole(unread) if !close && !is_stopping(stopped.as_ref()) => {
                 back.rewind(&unread);
                 wire = back;
             }
-            Sent::Whole(_) => return Ok(back.shutdown().await?),
-            Sent::Cut => return Ok(()),
+            StreamEnd::Whole(_) => return Ok(back.shutdown().await?),
+            StreamEnd::Cut => return Ok(()),
         }
     }
 }
@@ -110,9 +110,9 @@ async fn reserved<I, S, B>(
     stopped: watch::Receiver<()>,
 ) -> Result<(), Box<dyn Error + Send + Sync>>
 where
-    I: Transport,
+    I: ConnectionStream,
     S: Service<B>,
-    B: OutgoingBody,
+    B: ServiceBody,
 {
     let Some(read) = question_of_health(&mut wire).await? else { return Ok(()) };
     wire.rewind(&read);
@@ -159,9 +159,9 @@ async fn http2<I, S, B>(
     mut stopped: watch::Receiver<()>,
 ) -> Result<(), Box<dyn Error + Send + Sync>>
 where
-    I: Transport,
+    I: ConnectionStream,
     S: Service<B>,
-    B: OutgoingBody,
+    B: ServiceBody,
 {
     let service = service_fn(move |request| {
         let response = service(request);
@@ -203,9 +203,9 @@ fn wants_close(request: &Request<Incoming>) -> Option<bool> {
 }
 
 /// Shared storage for a value that the service leaves for the connection.
-type Slot<T> = Arc<Mutex<Option<T>>>;
+type SharedSlot<T> = Arc<Mutex<Option<T>>>;
 
-fn lock<T>(slot: &Slot<T>) -> MutexGuard<'_, Option<T>> {
+fn lock<T>(slot: &SharedSlot<T>) -> MutexGuard<'_, Option<T>> {
     slot.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -218,11 +218,11 @@ async fn http1<I, S, B>(
     stopped: &mut Option<watch::Receiver<()>>,
 ) -> hyper::Result<Option<(ErrorRewriter<I>, EventStream<B>)>>
 where
-    I: Transport,
+    I: ConnectionStream,
     S: Service<B>,
-    B: OutgoingBody,
+    B: ServiceBody,
 {
-    let (streams, upgrades) = (Slot::<EventStream<B>>::default(), Slot::<Upgrade>::default());
+    let (streams, upgrades) = (SharedSlot::<EventStream<B>>::default(), SharedSlot::<Upgrade>::default());
     let service = service_fn(intercept(service, Arc::clone(&streams), Arc::clone(&upgrades)));
     let backpressure = wire.backpressure();
     let mut connection = Box::new(builder.serve_connection(TokioIo::new(wire), service));
@@ -262,7 +262,7 @@ where
         return Ok(Some((wire, stream)));
     }
     if let Some(upgrade) = upgrade {
-        let (held, released) = Held::new(wire);
+        let (held, released) = HeldConnection::new(wire);
         upgrade.complete(Box::new(held));
         // It counts as a connection, and is cut as one, until its last byte.
         let _never_sent = released.await;
@@ -278,8 +278,8 @@ type Responding<B> = Pin<Box<dyn Future<Output = Result<Response<B>, Infallible>
 /// hyper never gets the response to a stream: its future stays pending until the connection is taken back.
 fn intercept<S, B>(
     service: S,
-    streams: Slot<EventStream<B>>,
-    upgrades: Slot<Upgrade>,
+    streams: SharedSlot<EventStream<B>>,
+    upgrades: SharedSlot<Upgrade>,
 ) -> impl Fn(Request<Incoming>) -> Responding<B> + Unpin
 where
     S: Service<B>,

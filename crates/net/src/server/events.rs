@@ -36,7 +36,7 @@ const HEX: &[u8; 16] = b"0123456789ABCDEF";
 
 /// The end of a stream.
 #[derive(Debug)]
-pub(super) enum Sent {
+pub(super) enum StreamEnd {
     /// The stream was sent to its end; these bytes of the next request were read already.
     Whole(Bytes),
     /// The client disconnected or the body failed; the connection cannot be used again.
@@ -44,32 +44,32 @@ pub(super) enum Sent {
 }
 
 /// Sends a response as chunks.
-pub(super) async fn send<I, B>(wire: &mut I, response: Response<B>) -> Sent
+pub(super) async fn send<I, B>(wire: &mut I, response: Response<B>) -> StreamEnd
 where
     I: AsyncRead + AsyncWrite + Unpin,
     B: Body,
 {
     let (parts, body) = response.into_parts();
-    let mut stream = Stream { out: head(&parts), ahead: Vec::new(), is_over: false };
+    let mut stream = StreamBuffer { out: head(&parts), ahead: Vec::new(), is_over: false };
     drop(parts);
     let mut body = pin!(body);
     match poll_fn(|context| stream.poll(context, Pin::new(wire), body.as_mut())).await {
-        Ok(()) => Sent::Whole(stream.ahead.into()),
+        Ok(()) => StreamEnd::Whole(stream.ahead.into()),
         Err(error) => {
             tracing::debug!(%error, "a stream of events ended early");
-            Sent::Cut
+            StreamEnd::Cut
         }
     }
 }
 
-struct Stream {
+struct StreamBuffer {
     out: BytesMut,
     /// Bytes that the client sent during the stream.
     ahead: Vec<u8>,
     is_over: bool,
 }
 
-impl Stream {
+impl StreamBuffer {
     fn poll<I, B>(
         &mut self,
         context: &mut Context<'_>,
@@ -234,7 +234,7 @@ mod tests {
             let long = "0123456789abcdefghijklmnop";
             let sending = tokio::spawn(async move {
                 let sent = send(&mut server, response(&[Some("a"), None, Some(""), Some(long)])).await;
-                matches!(sent, Sent::Whole(unread) if unread.is_empty())
+                matches!(sent, StreamEnd::Whole(unread) if unread.is_empty())
             });
             let mut all = String::new();
             client.read_to_string(&mut all).await.unwrap();
@@ -247,7 +247,7 @@ mod tests {
     async fn bytes_that_the_client_sends_during_a_stream_are_kept() {
         let (mut server, mut client) = duplex(4096);
         client.write_all(&[b'x'; READ_AHEAD + 10]).await.unwrap();
-        let Sent::Whole(unread) = send(&mut server, response(&[Some("a"), None])).await else { panic!("cut") };
+        let StreamEnd::Whole(unread) = send(&mut server, response(&[Some("a"), None])).await else { panic!("cut") };
         assert_eq!(unread, [b'x'; READ_AHEAD].as_slice());
         let mut rest = [0; 10];
         server.read_exact(&mut rest).await.unwrap();
@@ -259,6 +259,6 @@ mod tests {
         let endless: Vec<_> = vec![None; 1000];
         drop(client);
         let sent = tokio::time::timeout(Duration::from_secs(10), send(&mut server, response(&endless))).await.unwrap();
-        assert!(matches!(sent, Sent::Cut));
+        assert!(matches!(sent, StreamEnd::Cut));
     }
 }

@@ -38,12 +38,12 @@ const BURST: usize = 8;
 /// The unfinished handshakes of a listener.
 #[derive(Debug, Default)]
 pub(super) struct Handshakes {
-    state: Mutex<State>,
+    state: Mutex<UnfinishedHandshakes>,
     log: RateLimitedLog,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct UnfinishedHandshakes {
     begun: u64,
     /// By number, which is the order in which they began.
     unfinished: BTreeMap<u64, Unfinished>,
@@ -60,7 +60,7 @@ struct Unfinished {
 
 /// One unfinished handshake. Dropping it frees its place.
 #[derive(Debug)]
-struct Place<'a> {
+struct HandshakePermit<'a> {
     number: u64,
     handshakes: &'a Handshakes,
     closed: oneshot::Receiver<()>,
@@ -100,7 +100,7 @@ impl Handshake {
 
 impl Handshakes {
     /// Takes a place, and closes the oldest handshakes of this address and of all where there are too many.
-    fn begin(&self, address: IpAddr, now: Instant) -> Place<'_> {
+    fn begin(&self, address: IpAddr, now: Instant) -> HandshakePermit<'_> {
         let address = network(address);
         let (open, closed) = oneshot::channel();
         let mut state = self.lock();
@@ -119,21 +119,21 @@ impl Handshakes {
         {
             tracing::warn!(%address, held, "too many unfinished TLS handshakes: the oldest are closed");
         }
-        Place { number, handshakes: self, closed }
+        HandshakePermit { number, handshakes: self, closed }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, UnfinishedHandshakes> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for HandshakePermit<'_> {
     fn drop(&mut self) {
         self.handshakes.lock().remove(self.number);
     }
 }
 
-impl State {
+impl UnfinishedHandshakes {
     /// Finds a handshake that has to be closed: the oldest of the address, or the oldest of all.
     fn surplus(&self, address: IpAddr, now: Instant) -> Option<u64> {
         let of_address = self.by_address.get(&address);
@@ -179,7 +179,7 @@ mod tests {
         IpAddr::V4([10, 0, high, low].into())
     }
 
-    fn open(places: &mut [Place<'_>]) -> usize {
+    fn open(places: &mut [HandshakePermit<'_>]) -> usize {
         places.iter_mut().filter_map(|place| place.closed.try_recv().err()).filter(|it| *it == Empty).count()
     }
 
@@ -187,7 +187,8 @@ mod tests {
     fn the_oldest_handshakes_of_an_address_are_closed() {
         let (handshakes, now) = (Handshakes::default(), Instant::now());
         let _other = handshakes.begin(address(1), now);
-        let mut places: Vec<Place<'_>> = (0..PER_ADDRESS + 50).map(|_| handshakes.begin(address(0), now)).collect();
+        let mut places: Vec<HandshakePermit<'_>> =
+            (0..PER_ADDRESS + 50).map(|_| handshakes.begin(address(0), now)).collect();
         assert_eq!(open(&mut places), PER_ADDRESS + 50, "a burst stays");
         let now = now + GRACE;
         places.push(handshakes.begin(address(0), now));
@@ -201,9 +202,10 @@ mod tests {
     #[test]
     fn handshakes_are_bounded_in_all_and_in_a_burst() {
         let (handshakes, now) = (Handshakes::default(), Instant::now());
-        let mut places: Vec<Place<'_>> = (0..20_000_u16).map(|it| handshakes.begin(address(it), now)).collect();
+        let mut places: Vec<HandshakePermit<'_>> =
+            (0..20_000_u16).map(|it| handshakes.begin(address(it), now)).collect();
         assert_eq!(open(&mut places), IN_ALL * BURST);
-        let mut of_one: Vec<Place<'_>> = (0..20_000).map(|_| handshakes.begin(address(0), now)).collect();
+        let mut of_one: Vec<HandshakePermit<'_>> = (0..20_000).map(|_| handshakes.begin(address(0), now)).collect();
         assert_eq!(open(&mut of_one), PER_ADDRESS * BURST);
         let now = now + GRACE;
         of_one.push(handshakes.begin(address(1), now));

@@ -24,10 +24,10 @@ static DROPPED: RateLimitedLog = RateLimitedLog::new();
 
 /// The informational responses of one connection; clones share them.
 #[derive(Debug, Clone, Default)]
-pub struct Informational(Arc<Mutex<State>>);
+pub struct Informational(Arc<Mutex<InformationalState>>);
 
 #[derive(Debug, Default)]
-struct State {
+struct InformationalState {
     /// Encoded responses, and how many of their bytes are written.
     pending: Vec<u8>,
     written: usize,
@@ -111,13 +111,13 @@ impl Informational {
         Poll::Ready(Ok(()))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, InformationalState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Wakes the service, after the lock is released: its task may run at once and take it.
-fn wake(mut state: MutexGuard<'_, State>) {
+fn wake(mut state: MutexGuard<'_, InformationalState>) {
     let service = state.service.take();
     drop(state);
     if let Some(service) = service {

@@ -14,10 +14,10 @@ use base::stats::{Lateness, StreamClass};
 
 /// The tracker of a connection; clones share it. One without a [`Lateness`] records nothing.
 #[derive(Debug, Clone, Default)]
-pub struct LatenessTracker(Option<Arc<Inner>>);
+pub struct LatenessTracker(Option<Arc<TrackerState>>);
 
 #[derive(Debug)]
-struct Inner {
+struct TrackerState {
     lateness: Arc<Lateness>,
     pending: Mutex<Option<Pending>>,
 }
@@ -32,7 +32,7 @@ struct Pending {
 
 impl LatenessTracker {
     pub(super) fn new(lateness: Option<&Arc<Lateness>>) -> Self {
-        let inner = |lateness| Arc::new(Inner { lateness: Arc::clone(lateness), pending: Mutex::default() });
+        let inner = |lateness| Arc::new(TrackerState { lateness: Arc::clone(lateness), pending: Mutex::default() });
         Self(lateness.map(inner))
     }
 

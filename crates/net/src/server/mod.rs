@@ -91,9 +91,9 @@ pub struct Peer {
 }
 
 /// A body of responses.
-pub trait OutgoingBody: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static {}
+pub trait ServiceBody: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static {}
 
-impl<B> OutgoingBody for B where B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static {}
+impl<B> ServiceBody for B where B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static {}
 
 /// A function from a request and its client to a future response.
 pub trait ClientService<B>: Fn(Request<Incoming>, Peer) -> Self::Responding + Clone + Send + Unpin + 'static {
@@ -110,9 +110,9 @@ where
 }
 
 /// A connection's stream of bytes.
-trait Transport: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
+trait ConnectionStream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 
-impl<I> Transport for I where I: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
+impl<I> ConnectionStream for I where I: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 
 /// The result of a drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -175,7 +175,7 @@ pub async fn run<S, B>(
 ) -> DrainReport
 where
     S: ClientService<B>,
-    B: OutgoingBody,
+    B: ServiceBody,
 {
     run_on(&Workers::current(), listener, move || service.clone(), shutdown, drain).await
 }
@@ -190,7 +190,7 @@ pub async fn run_on<S, B>(
 ) -> DrainReport
 where
     S: ClientService<B>,
-    B: OutgoingBody,
+    B: ServiceBody,
 {
     let services = workers.in_each(make);
     let mut next_service = services.iter().cycle();
@@ -285,7 +285,7 @@ impl ConnectionContext {
 async fn open<S, B>(accepted: Accepted, context: ConnectionContext, service: S, stopped: watch::Receiver<()>)
 where
     S: ClientService<B>,
-    B: OutgoingBody,
+    B: ServiceBody,
 {
     match accepted {
         Accepted::Tcp(stream, peer) => {
@@ -318,9 +318,9 @@ async fn secure<I, S, B>(
     service: S,
     stopped: watch::Receiver<()>,
 ) where
-    I: Transport,
+    I: ConnectionStream,
     S: ClientService<B>,
-    B: OutgoingBody,
+    B: ServiceBody,
 {
     match context.tls.take() {
         // Boxed: connections without TLS would otherwise hold room for the handshake.
@@ -337,9 +337,9 @@ async fn shake_hands<I, S, B>(
     service: S,
     mut stopped: watch::Receiver<()>,
 ) where
-    I: Transport,
+    I: ConnectionStream,
     S: ClientService<B>,
-    B: OutgoingBody,
+    B: ServiceBody,
 {
     if let Some(stream) = handshake.shake(stream, peer.ip(), &mut stopped).await {
         let marked = move |mut request: Request<Incoming>, peer| {
@@ -357,9 +357,9 @@ async fn serve<I, S, B>(
     service: S,
     stopped: watch::Receiver<()>,
 ) where
-    I: Transport,
+    I: ConnectionStream,
     S: ClientService<B>,
-    B: OutgoingBody,
+    B: ServiceBody,
 {
     let client = Peer {
         address: peer,

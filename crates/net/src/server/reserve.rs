@@ -47,10 +47,10 @@ pub fn refused_connections() -> u64 {
 
 /// The descriptors, while they are not lent; clones share them.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Reserve(Arc<Mutex<State>>);
+pub(super) struct Reserve(Arc<Mutex<ReservedFiles>>);
 
 #[derive(Debug, Default)]
-struct State {
+struct ReservedFiles {
     files: Vec<File>,
     is_lent: bool,
 }
@@ -84,12 +84,12 @@ impl Reserve {
         Some(Lent(self.clone()))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ReservedFiles> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl ReservedFiles {
     /// Opens what is missing, as far as that is possible.
     fn fill(&mut self) {
         while self.files.len() < COUNT

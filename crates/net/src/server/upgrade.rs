@@ -46,13 +46,13 @@ impl Upgrade {
 
 /// A raw connection for which its server waits. It breaks when the server no longer does.
 #[derive(Debug)]
-pub(super) struct Held<I> {
+pub(super) struct HeldConnection<I> {
     stream: I,
     /// Closed when the server waits no longer.
     waiting: oneshot::Sender<()>,
 }
 
-impl<I> Held<I> {
+impl<I> HeldConnection<I> {
     /// Wraps a connection; the receiver fails when that is dropped.
     pub(super) fn new(stream: I) -> (Self, oneshot::Receiver<()>) {
         let (waiting, released) = oneshot::channel();
@@ -60,7 +60,7 @@ impl<I> Held<I> {
     }
 }
 
-impl<I: AsyncRead + Unpin> AsyncRead for Held<I> {
+impl<I: AsyncRead + Unpin> AsyncRead for HeldConnection<I> {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if self.waiting.poll_closed(context).is_ready() {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
@@ -69,7 +69,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for Held<I> {
     }
 }
 
-impl<I: AsyncWrite + Unpin> AsyncWrite for Held<I> {
+impl<I: AsyncWrite + Unpin> AsyncWrite for HeldConnection<I> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         if self.waiting.is_closed() {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));

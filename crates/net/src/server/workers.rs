@@ -33,10 +33,10 @@ const EVENT_INTERVAL: u32 = 31;
 /// The runtimes that serve connections. Dropping them ends the threads.
 #[derive(Debug)]
 pub struct Workers {
-    workers: Vec<Worker>,
+    workers: Vec<WorkerThread>,
 }
 
-struct Worker {
+struct WorkerThread {
     handle: Handle,
     /// `None` for the caller's runtime.
     own: Option<Thread>,
@@ -59,7 +59,7 @@ impl Workers {
     /// Outside a tokio runtime.
     #[must_use]
     pub fn current() -> Self {
-        Self { workers: vec![Worker { handle: Handle::current(), own: None }] }
+        Self { workers: vec![WorkerThread { handle: Handle::current(), own: None }] }
     }
 
     /// Starts `threads` threads.
@@ -67,7 +67,7 @@ impl Workers {
     /// # Errors
     /// When the system cannot start a thread.
     pub fn start(threads: NonZeroUsize) -> io::Result<Self> {
-        let workers = (0..threads.get()).map(Worker::start).collect::<io::Result<_>>()?;
+        let workers = (0..threads.get()).map(WorkerThread::start).collect::<io::Result<_>>()?;
         Ok(Self { workers })
     }
 
@@ -86,7 +86,7 @@ impl Workers {
 
     /// Calls `make` once inside each runtime and returns the results with their runtimes.
     pub fn in_each<T>(&self, make: impl Fn() -> T) -> Vec<(Handle, T)> {
-        let make_inside = |worker: &Worker| {
+        let make_inside = |worker: &WorkerThread| {
             let _inside = worker.handle.enter();
             (worker.handle.clone(), make())
         };
@@ -94,7 +94,7 @@ impl Workers {
     }
 }
 
-impl Worker {
+impl WorkerThread {
     fn start(number: usize) -> io::Result<Self> {
         // The threads that such a runtime starts are those of `spawn_blocking`.
         let runtime = runtime::Builder::new_current_thread()
@@ -142,7 +142,7 @@ impl Thread {
     }
 }
 
-impl fmt::Debug for Worker {
+impl fmt::Debug for WorkerThread {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(if self.own.is_some() { "Thread" } else { "Current" })
     }

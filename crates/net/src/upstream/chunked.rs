@@ -36,7 +36,7 @@ pub(super) struct Chunked<I> {
     stream: I,
     /// Bytes that arrived and are not decoded.
     unread: Bytes,
-    state: State,
+    state: ChunkedState,
     /// Size of the extensions so far, in bytes.
     extensions: usize,
     /// The trailers so far, as they arrived.
@@ -45,7 +45,7 @@ pub(super) struct Chunked<I> {
 
 /// The next expected byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ChunkedState {
     /// The first digit of a chunk's size.
     Size,
     /// More digits, or the end of the size.
@@ -66,11 +66,11 @@ enum State {
 impl<I> Chunked<I> {
     /// Builds a body that begins with `unread` and continues on `stream`.
     pub(super) fn new(stream: I, unread: Bytes) -> Self {
-        Self { stream, unread, state: State::Size, extensions: 0, trailers: Vec::new() }
+        Self { stream, unread, state: ChunkedState::Size, extensions: 0, trailers: Vec::new() }
     }
 
     pub(super) fn is_over(&self) -> bool {
-        self.state == State::Done
+        self.state == ChunkedState::Done
     }
 
     /// Returns the connection when the body is over and no bytes follow it.
@@ -81,14 +81,14 @@ impl<I> Chunked<I> {
     /// Decodes the next frame from the bytes that arrived; `None` where more are needed or the body is over.
     fn decode(&mut self) -> Result<Option<Frame<Bytes>>, UpstreamBodyError> {
         while !self.is_over() {
-            if let State::Data(left) = self.state {
+            if let ChunkedState::Data(left) = self.state {
                 if self.unread.is_empty() {
                     return Ok(None);
                 }
                 let available = usize::try_from(left).unwrap_or(usize::MAX).min(self.unread.len());
                 let data = self.unread.split_to(available);
                 let left = left - available as u64;
-                self.state = if left == 0 { State::DataReturn } else { State::Data(left) };
+                self.state = if left == 0 { ChunkedState::DataReturn } else { ChunkedState::Data(left) };
                 return Ok(Some(Frame::data(data)));
             }
             let Some(byte) = self.unread.first().copied() else { return Ok(None) };
@@ -102,8 +102,8 @@ impl<I> Chunked<I> {
     }
 
     /// Computes the state after a byte of framing.
-    fn next_state(&mut self, byte: u8) -> Result<State, UpstreamBodyError> {
-        use State::{Blanks, Data, DataEnd, DataReturn, Digits, Done, Extension, Size, SizeEnd, Trailers};
+    fn next_state(&mut self, byte: u8) -> Result<ChunkedState, UpstreamBodyError> {
+        use ChunkedState::{Blanks, Data, DataEnd, DataReturn, Digits, Done, Extension, Size, SizeEnd, Trailers};
         let bad = |reason| Err(UpstreamBodyError::BadChunk(reason));
         Ok(match (self.state, byte) {
             (Size, _) => match digit(byte) {

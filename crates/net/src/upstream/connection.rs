@@ -25,7 +25,7 @@ use tokio::{
 };
 
 use super::{
-    Failure, OutgoingBody, UpstreamUrl,
+    OutgoingBody, UpstreamFailure, UpstreamUrl,
     chunked::Chunked,
     connector::Io,
     head_limit::{HeadLimit, HeadLimited},
@@ -35,8 +35,8 @@ use super::{
 
 /// An open connection. It reads and writes only while it is polled.
 pub(super) struct Connection<B: OutgoingBody> {
-    sender: SendRequest<Outgoing<B>>,
-    driver: Box<http1::Connection<TokioIo<HeadLimited<Io>>, Outgoing<B>>>,
+    sender: SendRequest<TrackedBody<B>>,
+    driver: Box<http1::Connection<TokioIo<HeadLimited<Io>>, TrackedBody<B>>>,
     limit: HeadLimit,
     /// hyper has taken the whole body of the request.
     has_ended: Arc<AtomicBool>,
@@ -67,15 +67,15 @@ impl<B: OutgoingBody> Connection<B> {
     ///
     /// # Errors
     /// When the host's name does not resolve or the connection is refused.
-    pub(super) async fn open(url: &UpstreamUrl) -> Result<Self, Failure> {
+    pub(super) async fn open(url: &UpstreamUrl) -> Result<Self, UpstreamFailure> {
         let io = if let Transport::Unix(path) = url.transport() {
-            Io::Unix(UnixStream::connect(path).await.map_err(Failure::Connect)?)
+            Io::Unix(UnixStream::connect(path).await.map_err(UpstreamFailure::Connect)?)
         } else {
-            let stream = TcpStream::connect(url.address()).await.map_err(Failure::Connect)?;
-            stream.set_nodelay(true).map_err(Failure::Connect)?;
+            let stream = TcpStream::connect(url.address()).await.map_err(UpstreamFailure::Connect)?;
+            stream.set_nodelay(true).map_err(UpstreamFailure::Connect)?;
             Io::Tcp(stream)
         };
-        Self::handshake(io).await.map_err(Failure::Http)
+        Self::handshake(io).await.map_err(UpstreamFailure::Http)
     }
 
     /// Gives an idle connection to hyper again; `None` where that fails.
@@ -101,7 +101,7 @@ impl<B: OutgoingBody> Connection<B> {
         let Self { mut sender, driver, limit, has_ended } = self;
         limit.allow_head();
         has_ended.store(request.body().is_end_stream(), Relaxed);
-        let request = request.map(|body| Outgoing { body, has_ended: Arc::clone(&has_ended) });
+        let request = request.map(|body| TrackedBody { body, has_ended: Arc::clone(&has_ended) });
         let mut driver = Some(driver);
         let received = {
             let mut sending = pin!(sender.try_send_request(request));
@@ -205,12 +205,12 @@ impl<B: OutgoingBody> fmt::Debug for IncomingBody<B> {
 
 /// The body of a request, which records when hyper has taken all of it.
 #[derive(Debug)]
-pub(super) struct Outgoing<B> {
+pub(super) struct TrackedBody<B> {
     body: B,
     has_ended: Arc<AtomicBool>,
 }
 
-impl<B: Body + Unpin> Body for Outgoing<B> {
+impl<B: Body + Unpin> Body for TrackedBody<B> {
     type Data = B::Data;
     type Error = B::Error;
 

@@ -77,7 +77,7 @@ impl Authorities {
 #[error("no connection within {0:?}")]
 pub(super) struct ConnectTimeout(pub(super) Duration);
 
-type Failed = Box<dyn std::error::Error + Send + Sync>;
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The connector of one client.
 #[derive(Clone)]
@@ -107,14 +107,14 @@ impl Connector {
         Self { tcp, tls, socket, connect_timeout: options.connect_timeout }
     }
 
-    async fn connect(mut self, uri: Uri) -> Result<Io, Failed> {
+    async fn connect(mut self, uri: Uri) -> Result<Io, BoxError> {
         if let Some(path) = &self.socket {
             return Ok(Io::Unix(UnixStream::connect(path).await?));
         }
         let stream = self.tcp.call(uri.clone()).await?.into_inner();
         let Some(tls) = &self.tls else { return Ok(Io::Tcp(stream)) };
         let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']').to_owned();
-        let name = ServerName::try_from(host).map_err(|error: InvalidDnsNameError| Failed::from(error))?;
+        let name = ServerName::try_from(host).map_err(|error: InvalidDnsNameError| BoxError::from(error))?;
         Ok(Io::Tls(Box::new(tls.connect(name, stream).await?)))
     }
 }
@@ -148,10 +148,10 @@ fn client_config(authorities: Option<&Arc<Authorities>>) -> ClientConfig {
 
 impl Service<Uri> for Connector {
     type Response = TokioIo<Io>;
-    type Error = Failed;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Failed>> + Send>>;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failed>> {
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         self.tcp.poll_ready(cx).map_err(Into::into)
     }
 

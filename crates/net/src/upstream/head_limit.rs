@@ -35,10 +35,10 @@ const REACHED: u8 = 2;
 
 /// The handle of a connection's limit; clones share it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct HeadLimit(Arc<State>);
+pub(super) struct HeadLimit(Arc<HeadLimitState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct HeadLimitState {
     mode: AtomicU8,
     /// The last write waits for the peer.
     is_write_pending: AtomicBool,

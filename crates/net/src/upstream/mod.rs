@@ -87,12 +87,12 @@ pub struct UpstreamOptions {
 pub struct UpstreamError {
     upstream: String,
     #[source]
-    source: Failure,
+    source: UpstreamFailure,
 }
 
 /// Reasons for which there is no response.
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+enum UpstreamFailure {
     /// The connection was refused or could not be opened.
     #[error("cannot connect")]
     Connect(#[source] io::Error),
@@ -115,9 +115,9 @@ impl UpstreamError {
     #[must_use]
     pub fn is_connect(&self) -> bool {
         match &self.source {
-            Failure::Connect(_) | Failure::Slow(_) => true,
-            Failure::Client(error) => error.is_connect(),
-            Failure::Http(_) | Failure::TimedOut(_) => false,
+            UpstreamFailure::Connect(_) | UpstreamFailure::Slow(_) => true,
+            UpstreamFailure::Client(error) => error.is_connect(),
+            UpstreamFailure::Http(_) | UpstreamFailure::TimedOut(_) => false,
         }
     }
 
@@ -132,7 +132,7 @@ impl UpstreamError {
     #[must_use]
     pub fn is_timeout(&self) -> bool {
         let mut causes = std::iter::successors(Some(&self.source as &dyn Error), |cause| (*cause).source());
-        matches!(self.source, Failure::TimedOut(_)) || causes.any(|cause| cause.is::<ConnectTimeout>())
+        matches!(self.source, UpstreamFailure::TimedOut(_)) || causes.any(|cause| cause.is::<ConnectTimeout>())
     }
 
     /// Returns the message of the innermost cause.
@@ -248,19 +248,19 @@ impl<B: OutgoingBody> Upstream<B> {
         limit: Duration,
         request: Request<B>,
         is_driven: bool,
-    ) -> Result<Response<UpstreamBody<B>>, Failure> {
+    ) -> Result<Response<UpstreamBody<B>>, UpstreamFailure> {
         let received = async { if is_driven { self.drive(request).await } else { self.delegate(request).await } };
-        timeout(limit, received).await.map_err(|_| Failure::TimedOut(limit))?
+        timeout(limit, received).await.map_err(|_| UpstreamFailure::TimedOut(limit))?
     }
 
     /// Sends over a connection that the reader of the response polls.
-    async fn drive(&self, mut request: Request<B>) -> Result<Response<UpstreamBody<B>>, Failure> {
+    async fn drive(&self, mut request: Request<B>) -> Result<Response<UpstreamBody<B>>, UpstreamFailure> {
         *request.uri_mut() = Uri::from(self.url.path(request.uri()));
         *request.version_mut() = http::Version::HTTP_11;
         while let Some(connection) = self.pool.take() {
             match connection.send(request).await {
                 Ok(response) => return Ok(self.with_body(response)),
-                Err(unsent) => request = unsent.request.ok_or(Failure::Http(unsent.error))?,
+                Err(unsent) => request = unsent.request.ok_or(UpstreamFailure::Http(unsent.error))?,
             }
         }
         let opened = Box::pin(Connection::open(&self.url));
@@ -270,12 +270,12 @@ impl<B: OutgoingBody> Upstream<B> {
         };
         match connection.send(request).await {
             Ok(response) => Ok(self.with_body(response)),
-            Err(unsent) => Err(Failure::Http(unsent.error)),
+            Err(unsent) => Err(UpstreamFailure::Http(unsent.error)),
         }
     }
 
     /// Sends over a connection of hyper's client.
-    async fn delegate(&self, mut request: Request<B>) -> Result<Response<UpstreamBody<B>>, Failure> {
+    async fn delegate(&self, mut request: Request<B>) -> Result<Response<UpstreamBody<B>>, UpstreamFailure> {
         *request.uri_mut() = self.url.target(request.uri());
         *request.version_mut() = match self.url.transport() {
             Transport::PriorKnowledge => http::Version::HTTP_2,

@@ -26,16 +26,16 @@ pub(super) const MAX_IDLE: usize = 512;
 
 /// The idle connections of one upstream. The one used last is used next.
 pub(super) struct Pool<B: OutgoingBody> {
-    idle: Mutex<Vec<Idle<B>>>,
+    idle: Mutex<Vec<PooledConnection<B>>>,
     sweeper: OnceLock<()>,
 }
 
-struct Idle<B: OutgoingBody> {
+struct PooledConnection<B: OutgoingBody> {
     connection: IdleConnection<B>,
     since: Instant,
 }
 
-impl<B: OutgoingBody> Idle<B> {
+impl<B: OutgoingBody> PooledConnection<B> {
     fn may_be_used(&mut self) -> bool {
         self.since.elapsed() < IDLE_TIMEOUT && self.connection.is_idle()
     }
@@ -86,7 +86,7 @@ impl<B: OutgoingBody> Pool<B> {
     /// Drops closed connections, and those that were idle for too long.
     fn sweep(&self) {
         let waiting = std::mem::take(&mut *self.idle());
-        let mut kept: Vec<Idle<B>> =
+        let mut kept: Vec<PooledConnection<B>> =
             waiting.into_iter().filter_map(|mut idle| idle.may_be_used().then_some(idle)).collect();
         let mut idle = self.idle();
         // Connections returned in the meantime were used last.
@@ -94,7 +94,7 @@ impl<B: OutgoingBody> Pool<B> {
         *idle = kept;
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Idle<B>>> {
+    fn idle(&self) -> MutexGuard<'_, Vec<PooledConnection<B>>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -118,7 +118,7 @@ impl<B: OutgoingBody> Pool<B> {
         if idle.len() >= MAX_IDLE {
             return;
         }
-        idle.push(Idle { connection, since: Instant::now() });
+        idle.push(PooledConnection { connection, since: Instant::now() });
         drop(idle);
         self.sweeper.get_or_init(|| {
             let pool = Arc::downgrade(self);
@@ -156,7 +156,7 @@ mod tests {
         for (idle, is_used) in [(Duration::ZERO, true), (Duration::from_millis(4500), false)] {
             let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
             let connection = IdleConnection::Socket(Io::Tcp(stream));
-            pool.idle().push(Idle { connection, since: Instant::now() - idle });
+            pool.idle().push(PooledConnection { connection, since: Instant::now() - idle });
             assert_eq!(pool.take().is_some(), is_used, "{idle:?}");
         }
     }

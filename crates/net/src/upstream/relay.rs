@@ -50,14 +50,14 @@ pub struct Relayed<R> {
     rest: Option<R>,
     /// The trailers of a body that was received whole.
     trailers: Option<Box<HeaderMap>>,
-    idle: Option<Box<Idle>>,
+    idle: Option<Box<PauseLimit>>,
     /// The error that ended it, held back until the server has written what arrived before.
     broken: Option<BodyError>,
 }
 
 /// A limit of the pause between two frames.
 #[derive(Debug)]
-struct Idle {
+struct PauseLimit {
     limit: Duration,
     /// Runs while nothing arrives.
     pause: Option<Pin<Box<Sleep>>>,
@@ -97,7 +97,7 @@ impl<R> Relayed<R> {
     /// Limits pauses between its frames; a longer one ends it with [`BodyError::Idle`].
     #[must_use]
     pub fn within(self, limit: Option<Duration>) -> Self {
-        Self { idle: limit.map(|limit| Box::new(Idle { limit, pause: None })), ..self }
+        Self { idle: limit.map(|limit| Box::new(PauseLimit { limit, pause: None })), ..self }
     }
 }
 
@@ -117,7 +117,7 @@ impl<R> Relayed<R> {
     }
 }
 
-impl Idle {
+impl PauseLimit {
     /// Begins or continues a pause and returns whether it is too long.
     fn is_over(&mut self, cx: &mut Context<'_>) -> bool {
         let limit = self.limit;

@@ -15,7 +15,7 @@ pub use encoding::{body_as_utf8, json_as_utf8, recorded_json_as_utf8};
 pub use json::{Edits, span_in};
 pub use path::is_unambiguous_path;
 pub use raw::RawObject;
-pub use sse::{Event, SseSplitter, encode_event, event_data, event_name};
+pub use sse::{RawEvent, SseSplitter, encode_event, event_data, event_name};
 
 /// Decodes percent-encoded bytes. Invalid escapes stay; invalid UTF-8 becomes the replacement character.
 #[must_use]

@@ -37,16 +37,16 @@ impl<'a> RawObject<'a> {
 
 impl<'de: 'a, 'a> Deserialize<'de> for RawObject<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(Fields)
+        deserializer.deserialize_map(FieldsVisitor)
     }
 }
 
-struct Fields;
+struct FieldsVisitor;
 
 #[derive(Deserialize)]
-struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+struct FieldName<'a>(#[serde(borrow)] Cow<'a, str>);
 
-impl<'de> de::Visitor<'de> for Fields {
+impl<'de> de::Visitor<'de> for FieldsVisitor {
     type Value = RawObject<'de>;
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -55,7 +55,7 @@ impl<'de> de::Visitor<'de> for Fields {
 
     fn visit_map<M: de::MapAccess<'de>>(self, mut map: M) -> Result<RawObject<'de>, M::Error> {
         let mut fields = Vec::with_capacity(map.size_hint().unwrap_or(8));
-        while let Some((Name(name), value)) = map.next_entry::<Name<'de>, &'de RawValue>()? {
+        while let Some((FieldName(name), value)) = map.next_entry::<FieldName<'de>, &'de RawValue>()? {
             if value.get() != "null" {
                 fields.push((name, value));
             }

@@ -24,7 +24,7 @@ pub struct SseSplitter {
 
 /// An event as it was on the wire.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Event {
+pub struct RawEvent {
     /// Every byte of the event, its closing empty line included.
     pub raw: Bytes,
 }
@@ -48,10 +48,10 @@ impl SseSplitter {
     }
 
     /// Returns the next complete event.
-    pub fn next_event(&mut self) -> Option<Event> {
+    pub fn next_event(&mut self) -> Option<RawEvent> {
         if !self.buffer.is_empty() {
             if let Some(end) = event_end(&self.buffer, 0, self.lone_returns) {
-                return Some(Event { raw: self.buffer.split_to(end) });
+                return Some(RawEvent { raw: self.buffer.split_to(end) });
             }
             self.store_rest();
             self.searched = self.partial.len();
@@ -67,7 +67,7 @@ impl SseSplitter {
             // Frees the allocation while the stream waits.
             self.partial = BytesMut::new();
         }
-        Some(Event { raw })
+        Some(RawEvent { raw })
     }
 
     /// Moves the rest of the last buffer to `partial`.
@@ -118,7 +118,7 @@ fn ends_standard_line(before: &[u8], end: Option<&u8>) -> bool {
     }
 }
 
-impl Event {
+impl RawEvent {
     /// Returns the payload, as [`event_data`] does.
     #[must_use]
     pub fn data(&self) -> Option<Cow<'_, [u8]>> {
@@ -243,7 +243,7 @@ mod tests {
             assert_eq!(events.len(), 3, "cut at {at}");
             assert_eq!(rest, b"data: 5\r\n");
         }
-        let event = Event { raw: Bytes::from_static(expected[1]) };
+        let event = RawEvent { raw: Bytes::from_static(expected[1]) };
         assert_eq!(event.fields().collect::<Vec<_>>(), [(&b"id"[..], &b"2"[..]), (&b"data"[..], &b"3"[..])]);
     }
 
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn fields_are_read_as_in_the_standard() {
-        let event = |raw: &'static [u8]| Event { raw: Bytes::from_static(raw) };
+        let event = |raw: &'static [u8]| RawEvent { raw: Bytes::from_static(raw) };
         assert_eq!(event(b"data: {}\n\n").data().as_deref(), Some(&b"{}"[..]));
         assert_eq!(event(b"data:  x\ndata\ndata:y\n\n").data().as_deref(), Some(&b" x\n\ny"[..]));
         assert_eq!(event(b": comment\n\n").data(), None);

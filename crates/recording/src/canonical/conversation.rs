@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::{
-    Form, Rules, SharedBody, SharedList,
+    CanonicalRules, Normalisation, SharedBody, SharedList,
     ids::IdNames,
     normal::{self, sorted},
 };
@@ -24,7 +24,7 @@ pub struct ChainLink {
 
 /// The canonical form of a conversation's messages so far; where they are a body's `messages`, other requests can continue it.
 #[derive(Debug, Clone, Default)]
-pub struct Progress {
+pub struct CanonicalProgress {
     pub(super) chain: SharedList<ChainLink>,
     /// The hash of what comes before the messages.
     lead: u128,
@@ -36,15 +36,15 @@ pub struct Progress {
 
 /// Start of a conversation that a request continues: the messages of an earlier request, in canonical form.
 #[derive(Debug)]
-pub struct Start<'a> {
+pub struct ConversationStart<'a> {
     /// The messages as they came.
     pub messages: &'a SharedList<Value>,
     /// Their canonical form.
-    pub progress: Progress,
+    pub progress: CanonicalProgress,
 }
 
 /// A canonical body in parts.
-pub(super) struct Parts {
+pub(super) struct CanonicalParts {
     /// Everything but the listed messages.
     pub(super) fields: Value,
     /// The list that the messages were in.
@@ -52,10 +52,10 @@ pub(super) struct Parts {
     pub(super) chain: SharedList<ChainLink>,
     pub(super) exact: u128,
     /// Progress that a request continuing this one can start from.
-    pub(super) progress: Option<Progress>,
+    pub(super) progress: Option<CanonicalProgress>,
 }
 
-impl Progress {
+impl CanonicalProgress {
     fn link(&mut self, bytes: &[u8], value: Option<Value>) {
         self.chain.push(link(&self.chain, bytes, value));
     }
@@ -84,13 +84,13 @@ fn link(chain: &SharedList<ChainLink>, bytes: &[u8], value: Option<Value>) -> Ch
     ChainLink { hash, value }
 }
 
-impl Rules {
+impl CanonicalRules {
     /// Adds a message to a conversation in a body's `messages`.
-    pub fn add(&self, progress: &mut Progress, message: &Value) {
+    pub fn add(&self, progress: &mut CanonicalProgress, message: &Value) {
         self.add_to("messages", progress, message);
     }
 
-    fn add_to(&self, list: &str, progress: &mut Progress, message: &Value) {
+    fn add_to(&self, list: &str, progress: &mut CanonicalProgress, message: &Value) {
         let text = message.to_string();
         progress.exact = xxh3_128(&[&progress.exact.to_le_bytes(), text.as_bytes()].concat());
         let canonical = self.message(list, progress, message);
@@ -99,12 +99,12 @@ impl Rules {
     }
 
     /// One message in canonical form.
-    fn message(&self, list: &str, progress: &mut Progress, message: &Value) -> Value {
+    fn message(&self, list: &str, progress: &mut CanonicalProgress, message: &Value) -> Value {
         #[cfg(test)]
         WORK.with(|work| work.set(work.get() + 1));
         let mut message = message.clone();
         self.ignored.iter().for_each(|path| path.remove_from_item(list, progress.count, &mut message));
-        if self.form == Form::Even {
+        if self.form == Normalisation::Even {
             normal::drop_nulls(&mut message);
             normal::respell_item(&mut message);
         }
@@ -119,7 +119,7 @@ impl Rules {
 
     /// The start of a body's conversation, before its messages.
     #[must_use]
-    pub fn lead(&self, body: &SharedBody) -> Progress {
+    pub fn lead(&self, body: &SharedBody) -> CanonicalProgress {
         let fields = body.fields().as_object().into_iter().flatten();
         let kept = fields.filter(|(name, _)| ["system", "instructions"].contains(&name.as_str()));
         let kept: Map<String, Value> = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
@@ -127,7 +127,12 @@ impl Rules {
     }
 
     /// The canonical form of a body, of which only what comes after the start has to be looked at.
-    pub(super) fn parts(&self, boundary: &str, body: &SharedBody, start: Option<Start<'_>>) -> Parts {
+    pub(super) fn parts(
+        &self,
+        boundary: &str,
+        body: &SharedBody,
+        start: Option<ConversationStart<'_>>,
+    ) -> CanonicalParts {
         let list = list_of(body);
         if list.is_some_and(|list| self.ignored.iter().any(|path| !path.keeps_items(list))) {
             return self.whole(boundary, body);
@@ -156,11 +161,11 @@ impl Rules {
         let mut chain = progress.chain.clone();
         single(&fields).into_iter().for_each(|text| chain.push(link(&chain, &sorted(text), None)));
         let can_continue = body.list().is_some();
-        Parts { fields, list, chain, exact: progress.exact, progress: can_continue.then_some(progress) }
+        CanonicalParts { fields, list, chain, exact: progress.exact, progress: can_continue.then_some(progress) }
     }
 
     /// As [`parts`](Self::parts), where items of the list have to be looked at together.
-    fn whole(&self, boundary: &str, body: &SharedBody) -> Parts {
+    fn whole(&self, boundary: &str, body: &SharedBody) -> CanonicalParts {
         let mut fields = self.canonical(boundary, &body.value());
         let list = LISTS.into_iter().find(|name| fields.get(*name).is_some());
         let list = list.filter(|name| fields.get(*name).is_some_and(Value::is_array));
@@ -170,7 +175,7 @@ impl Rules {
             items.into_iter().for_each(|item| chain.push(link(&chain, &sorted(&item), Some(item))));
         }
         single(&fields).into_iter().for_each(|text| chain.push(link(&chain, &sorted(text), None)));
-        Parts { fields, list, chain, exact: xxh3_128(body.to_string().as_bytes()), progress: None }
+        CanonicalParts { fields, list, chain, exact: xxh3_128(body.to_string().as_bytes()), progress: None }
     }
 
     /// The fields beside the list, their ids as they came.
@@ -193,8 +198,8 @@ fn list_of(body: &SharedBody) -> Option<&'static str> {
 }
 
 /// A conversation of which only what comes before the messages is known.
-fn led_by(fields: &Value) -> Progress {
-    let mut progress = Progress::default();
+fn led_by(fields: &Value) -> CanonicalProgress {
+    let mut progress = CanonicalProgress::default();
     let leading = ["system", "instructions"].iter().filter_map(|name| fields.get(*name));
     leading.for_each(|value| progress.link(&sorted(value), None));
     progress.lead = progress.hash();

@@ -8,7 +8,7 @@ use super::align::changed;
 
 /// One place where two bodies differ.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Difference {
+pub struct BodyDifference {
     /// The place, such as `$.messages[3].content`.
     pub path: String,
     /// Change, seen from the recorded body.
@@ -49,7 +49,7 @@ const CONVERSATIONS: [&str; 3] = ["$.messages", "$.input", "$.tools"];
 
 /// The differences, those of the conversation first, the others in the order of the recorded body.
 #[must_use]
-pub fn differences(recorded: &Value, received: &Value) -> Vec<Difference> {
+pub fn differences(recorded: &Value, received: &Value) -> Vec<BodyDifference> {
     let mut found = Vec::new();
     compare("$", recorded, received, &mut found);
     found.sort_by_key(|difference| !CONVERSATIONS.iter().take(2).any(|list| difference.path.starts_with(list)));
@@ -62,7 +62,7 @@ pub fn leaves(recorded: &Value, received: &Value, most: usize) -> usize {
     if recorded == received { 0 } else { differences(recorded, received).len().min(most) }
 }
 
-fn compare(path: &str, recorded: &Value, received: &Value, found: &mut Vec<Difference>) {
+fn compare(path: &str, recorded: &Value, received: &Value, found: &mut Vec<BodyDifference>) {
     match (recorded, received) {
         (a, b) if a == b => {}
         (Value::Object(a), Value::Object(b)) => {
@@ -77,7 +77,7 @@ fn compare(path: &str, recorded: &Value, received: &Value, found: &mut Vec<Diffe
             }
         }
         (Value::Array(a), Value::Array(b)) => items(path, a, b, found),
-        (a, b) => found.push(Difference {
+        (a, b) => found.push(BodyDifference {
             path: path.to_owned(),
             operation: Operation::Replace,
             at: first_difference(a, b),
@@ -88,7 +88,7 @@ fn compare(path: &str, recorded: &Value, received: &Value, found: &mut Vec<Diffe
 }
 
 /// Items at equal places are compared; in a conversation those between what both lists have in common.
-fn items(path: &str, recorded: &[Value], received: &[Value], found: &mut Vec<Difference>) {
+fn items(path: &str, recorded: &[Value], received: &[Value], found: &mut Vec<BodyDifference>) {
     if CONVERSATIONS.contains(&path) {
         changed(recorded, received).into_iter().for_each(|gap| gap_items(path, (recorded, received), gap, found));
         return;
@@ -112,7 +112,7 @@ fn gap_items(
     path: &str,
     (recorded, received): (&[Value], &[Value]),
     (gone, new): (Range<usize>, Range<usize>),
-    found: &mut Vec<Difference>,
+    found: &mut Vec<BodyDifference>,
 ) {
     let (is_even, mut next) = (gone.len() == new.len(), new.start);
     for at in gone {
@@ -130,7 +130,7 @@ fn gap_items(
     added(path, received, next..new.end, found);
 }
 
-fn added(path: &str, received: &[Value], places: Range<usize>, found: &mut Vec<Difference>) {
+fn added(path: &str, received: &[Value], places: Range<usize>, found: &mut Vec<BodyDifference>) {
     let items = places.filter_map(|at| Some((at, received.get(at)?)));
     found.extend(items.map(|(at, item)| one_sided(format!("{path}[{at}]"), Operation::Add, item)));
 }
@@ -141,12 +141,12 @@ fn kind(item: &Value) -> [Option<&str>; 3] {
     [item.get("role"), item.get("type"), function.get("name")].map(|value| value.and_then(Value::as_str))
 }
 
-fn one_sided(path: String, operation: Operation, value: &Value) -> Difference {
+fn one_sided(path: String, operation: Operation, value: &Value) -> BodyDifference {
     let (recorded, received) = match operation {
         Operation::Add => (None, Some(value.clone())),
         Operation::Remove | Operation::Replace => (Some(value.clone()), None),
     };
-    Difference { path, operation, recorded, received, at: None }
+    BodyDifference { path, operation, recorded, received, at: None }
 }
 
 fn child(path: &str, name: &str) -> String {

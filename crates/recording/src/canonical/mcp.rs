@@ -5,7 +5,7 @@
 use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::{Identity, Key, SharedList, normal};
+use super::{CanonicalKey, Identity, SharedList, normal};
 use base::one_line::clipped;
 use net::wire::percent_decoded;
 
@@ -54,7 +54,7 @@ impl McpCall<'_> {
     pub fn identity(&self, mut canonical: Value) -> Identity {
         normal::even_numbers(&mut canonical);
         let route = format!("{} {}", self.method, Self::path(&self.server));
-        let key = Key(xxh3_128(&[route.as_bytes(), &normal::sorted(&canonical)].concat()));
+        let key = CanonicalKey(xxh3_128(&[route.as_bytes(), &normal::sorted(&canonical)].concat()));
         Identity {
             boundary: self.boundary(&canonical),
             route,

@@ -37,8 +37,8 @@ pub use super::field_path::{FieldPath, PathError};
 pub use self::{
     align::{TextEdit, text_edits},
     boundary::{UPSTREAM_HEADER, boundary, split_upstream, upstream_suffix},
-    conversation::{ChainLink, Progress, Start},
-    differences::{Difference, Operation, differences, leaves},
+    conversation::{CanonicalProgress, ChainLink, ConversationStart},
+    differences::{BodyDifference, Operation, differences, leaves},
     ids::{renamed, visit_ids},
     integers::with_exact_integers,
     mcp::{McpCall, is_server_name, mcp_summary},
@@ -49,7 +49,7 @@ pub use self::{
     volatile::{VolatileShape, volatile_edit, volatile_text},
 };
 
-use self::{conversation::Parts, ids::IdNames};
+use self::{conversation::CanonicalParts, ids::IdNames};
 use net::wire::percent_decoded;
 
 /// The version of the canonical form.
@@ -73,7 +73,7 @@ const VOLATILE: [&str; 12] = [
 
 /// Rules for the canonical form of requests.
 #[derive(Debug, Clone, Default)]
-pub struct Rules {
+pub struct CanonicalRules {
     /// Fields that do not count, beside the volatile ones.
     pub ignored: Vec<FieldPath>,
     /// Edits of every text, for comparing only.
@@ -85,10 +85,10 @@ pub struct Rules {
     /// Treatment of volatile fields.
     pub volatile: Volatile,
     /// Normalisation of neutral values and of the spellings of arguments.
-    pub form: Form,
+    pub form: Normalisation,
     /// A message whose content is texts in parts equals one with the joined text, and an explicit type equals none.
     pub joins_texts: bool,
-    /// The descriptions of tools themselves count; those within their schemas count in no case but [`Form::Strict`].
+    /// The descriptions of tools themselves count; those within their schemas count in no case but [`Normalisation::Strict`].
     pub counts_tool_descriptions: bool,
 }
 
@@ -104,7 +104,7 @@ pub enum Volatile {
 
 /// Extent of the normalisation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Form {
+pub enum Normalisation {
     /// Nulls, neutral values, prose of tools, arguments as JSON in text.
     #[default]
     Even,
@@ -114,7 +114,7 @@ pub enum Form {
 
 /// A request as it came.
 #[derive(Debug, Clone, Copy)]
-pub struct Call<'a> {
+pub struct RequestParts<'a> {
     /// Its method, in capitals.
     pub method: &'a str,
     /// Its path, without prefixes of the server's own, with its query.
@@ -137,9 +137,9 @@ pub struct Identity {
     /// The field that the conversation's messages are in.
     list: Option<&'static str>,
     /// Equal for equal canonical forms.
-    pub key: Key,
+    pub key: CanonicalKey,
     /// Equal for equal routes and bodies as they came, white space aside.
-    pub exact: Key,
+    pub exact: CanonicalKey,
     /// The messages of a conversation, its system prompt first; requests that continue others share theirs.
     pub chain: SharedList<ChainLink>,
 }
@@ -165,9 +165,9 @@ impl Identity {
 
 /// A hash of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key(u128);
+pub struct CanonicalKey(u128);
 
-impl Key {
+impl CanonicalKey {
     /// The hash itself.
     #[must_use]
     pub fn number(self) -> u128 {
@@ -175,29 +175,33 @@ impl Key {
     }
 }
 
-impl std::fmt::Display for Key {
+impl std::fmt::Display for CanonicalKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "xxh3:{:032x}", self.0)
     }
 }
 
-impl Rules {
+impl CanonicalRules {
     /// The canonical form of a request.
     #[must_use]
-    pub fn identify(&self, call: &Call<'_>) -> Identity {
+    pub fn identify(&self, call: &RequestParts<'_>) -> Identity {
         self.identify_after(call, None).0
     }
 
     /// The canonical form of a request that continues another one, and what requests can go on with that continue it.
     #[must_use]
-    pub fn identify_after(&self, call: &Call<'_>, start: Option<Start<'_>>) -> (Identity, Option<Progress>) {
+    pub fn identify_after(
+        &self,
+        call: &RequestParts<'_>,
+        start: Option<ConversationStart<'_>>,
+    ) -> (Identity, Option<CanonicalProgress>) {
         let (path, query) = call.path.split_once('?').unwrap_or((call.path, ""));
         // Servers decode paths before they look at them, and some encode them again in their own way.
         let path = &*percent_decoded(path);
         let upstream = upstream_suffix(call.headers);
         let boundary = boundary(call.method, path, call.body.fields()) + &upstream;
         let route = format!("{} {path}{upstream}{}", call.method, self.query(query));
-        let Parts { fields, list, chain, exact, progress } = self.parts(&boundary, call.body, start);
+        let CanonicalParts { fields, list, chain, exact, progress } = self.parts(&boundary, call.body, start);
         let counted = self.headers.iter().map(|name| {
             let value = call.headers.iter().find(|(header, _)| header == name).map_or("", |(_, value)| value);
             format!("{name}: {value}\n")
@@ -207,8 +211,8 @@ impl Rules {
         normal::write_sorted(&fields, &mut whole);
         whole.extend_from_slice(list.unwrap_or_default().as_bytes());
         whole.extend_from_slice(&chain.last().map_or(0, |link| link.hash).to_le_bytes());
-        let key = Key(xxh3_128(&whole));
-        let exact = Key(xxh3_128(
+        let key = CanonicalKey(xxh3_128(&whole));
+        let exact = CanonicalKey(xxh3_128(
             format!("{} {path}{upstream}?{query}\n{exact:x}{}", call.method, call.body.fields()).as_bytes(),
         ));
         (Identity { boundary, route, fields, list, key, exact, chain }, progress)
@@ -231,14 +235,14 @@ impl Rules {
             fields.retain(|name, _| !VOLATILE.contains(&name.as_str()));
         }
         self.ignored.iter().for_each(|path| path.remove_from(body));
-        if self.form == Form::Even {
+        if self.form == Normalisation::Even {
             normal::drop_neutral(body);
         }
         if self.joins_texts {
             let messages = body.get_mut("messages").and_then(Value::as_array_mut).into_iter().flatten();
             messages.for_each(normal::join_texts);
         }
-        if self.form == Form::Even {
+        if self.form == Normalisation::Even {
             schema::strip_prose(body, self.counts_tool_descriptions);
             normal::respell_arguments(body);
         }

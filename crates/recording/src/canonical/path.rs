@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::{
     children::children_mut,
-    field_path::{FieldPath, Step},
+    field_path::{FieldPath, PathStep},
 };
 
 impl FieldPath {
@@ -17,9 +17,9 @@ impl FieldPath {
     /// does for the whole body where the path [keeps](Self::keeps_items) all items.
     pub(super) fn remove_from_item(&self, list: &str, index: usize, item: &mut Value) {
         match self.steps.as_slice() {
-            [Step::Anywhere, ..] => remove(&self.steps, item),
-            [Step::Key(name), Step::Item(at), rest @ ..] if name == list && *at == index => remove(rest, item),
-            [Step::Key(name), Step::AnyItem, rest @ ..] if name == list => remove(rest, item),
+            [PathStep::Anywhere, ..] => remove(&self.steps, item),
+            [PathStep::Key(name), PathStep::Item(at), rest @ ..] if name == list && *at == index => remove(rest, item),
+            [PathStep::Key(name), PathStep::AnyItem, rest @ ..] if name == list => remove(rest, item),
             _ => {}
         }
     }
@@ -27,38 +27,38 @@ impl FieldPath {
     /// Returns true if the items of a list keep their places when the path is removed, so that each can be examined alone.
     pub(super) fn keeps_items(&self, list: &str) -> bool {
         match self.steps.as_slice() {
-            [Step::Key(name)] | [Step::Anywhere, Step::Key(name)] => name != list,
-            [Step::Key(name), Step::Item(_) | Step::AnyItem] => name != list,
-            [Step::Key(name), Step::Item(_) | Step::AnyItem, ..] if name == list => true,
-            [Step::Key(name), ..] => name != list,
+            [PathStep::Key(name)] | [PathStep::Anywhere, PathStep::Key(name)] => name != list,
+            [PathStep::Key(name), PathStep::Item(_) | PathStep::AnyItem] => name != list,
+            [PathStep::Key(name), PathStep::Item(_) | PathStep::AnyItem, ..] if name == list => true,
+            [PathStep::Key(name), ..] => name != list,
             _ => false,
         }
     }
 }
 
-fn remove(steps: &[Step], value: &mut Value) {
+fn remove(steps: &[PathStep], value: &mut Value) {
     match (steps, value) {
         ([], _) => {}
-        ([Step::Anywhere, rest @ ..], value) => {
+        ([PathStep::Anywhere, rest @ ..], value) => {
             remove(rest, value);
             children_mut(value).for_each(|(_, child)| remove(steps, child));
         }
-        ([Step::Key(name)], Value::Object(map)) => {
+        ([PathStep::Key(name)], Value::Object(map)) => {
             map.shift_remove(name);
         }
-        ([Step::AnyKey], Value::Object(map)) => map.clear(),
-        ([Step::AnyItem], Value::Array(items)) => items.clear(),
-        ([Step::Item(at)], Value::Array(items)) if *at < items.len() => {
+        ([PathStep::AnyKey], Value::Object(map)) => map.clear(),
+        ([PathStep::AnyItem], Value::Array(items)) => items.clear(),
+        ([PathStep::Item(at)], Value::Array(items)) if *at < items.len() => {
             items.remove(*at);
         }
-        ([Step::Key(name), rest @ ..], Value::Object(map)) => {
+        ([PathStep::Key(name), rest @ ..], Value::Object(map)) => {
             map.get_mut(name).into_iter().for_each(|child| remove(rest, child));
         }
-        ([Step::Item(at), rest @ ..], Value::Array(items)) => {
+        ([PathStep::Item(at), rest @ ..], Value::Array(items)) => {
             items.get_mut(*at).into_iter().for_each(|child| remove(rest, child));
         }
-        ([Step::AnyKey, rest @ ..], value @ Value::Object(_))
-        | ([Step::AnyItem, rest @ ..], value @ Value::Array(_)) => {
+        ([PathStep::AnyKey, rest @ ..], value @ Value::Object(_))
+        | ([PathStep::AnyItem, rest @ ..], value @ Value::Array(_)) => {
             children_mut(value).for_each(|(_, child)| remove(rest, child));
         }
         _ => {}

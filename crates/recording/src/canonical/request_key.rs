@@ -4,25 +4,25 @@ use std::sync::LazyLock;
 
 use serde_json::Value;
 
-use super::{Call, Key, Rules};
+use super::{CanonicalKey, CanonicalRules, RequestParts};
 use net::wire::json_as_utf8;
 
 /// A trace's record has its model beside the key, and traces are played under other models' names. Keys are stored in traces, in
 /// which descriptions of tools have always counted.
-static RULES: LazyLock<Rules> = LazyLock::new(|| Rules {
+static RULES: LazyLock<CanonicalRules> = LazyLock::new(|| CanonicalRules {
     ignored: "$.model".parse().into_iter().collect(),
     counts_tool_descriptions: true,
-    ..Rules::default()
+    ..CanonicalRules::default()
 });
 
 /// The key of a posted request: path with query, and body. Fields that change nothing of the content, as `stream`, and the
 /// model's name do not count.
 #[must_use]
-pub fn request_key(target: &str, body: &[u8]) -> Key {
+pub fn request_key(target: &str, body: &[u8]) -> CanonicalKey {
     let body = json_as_utf8(body);
     let body =
         serde_json::from_slice(&body).unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&body).into_owned()));
-    RULES.identify(&Call { method: "POST", path: target, headers: &[], body: &body.into() }).key
+    RULES.identify(&RequestParts { method: "POST", path: target, headers: &[], body: &body.into() }).key
 }
 
 #[cfg(test)]

@@ -273,7 +273,7 @@ impl SharedBody {
     #[must_use]
     pub fn is_at_most(&self, bytes: usize) -> bool {
         // A message takes two bytes at least, with the comma before the next one.
-        self.messages.len() <= bytes / 2 && write!(Room(bytes), "{self}").is_ok()
+        self.messages.len() <= bytes / 2 && write!(SizeLimit(bytes), "{self}").is_ok()
     }
 
     /// The whole body.
@@ -303,9 +303,9 @@ impl SharedBody {
 }
 
 /// Writer of nothing, with room for so many bytes.
-struct Room(usize);
+struct SizeLimit(usize);
 
-impl fmt::Write for Room {
+impl fmt::Write for SizeLimit {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         self.0 = self.0.checked_sub(text.len()).ok_or(fmt::Error)?;
         Ok(())

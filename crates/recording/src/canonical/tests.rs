@@ -4,12 +4,12 @@ use serde_json::{Map, json};
 use super::*;
 
 fn identify(body: &Value) -> Identity {
-    with(&Rules::default(), body)
+    with(&CanonicalRules::default(), body)
 }
 
-fn with(rules: &Rules, body: &Value) -> Identity {
+fn with(rules: &CanonicalRules, body: &Value) -> Identity {
     let body = &SharedBody::from(body.clone());
-    rules.identify(&Call { method: "POST", path: "/v1/chat/completions", headers: &[], body })
+    rules.identify(&RequestParts { method: "POST", path: "/v1/chat/completions", headers: &[], body })
 }
 
 fn same(a: &Value, b: &Value) -> bool {
@@ -72,27 +72,27 @@ fn schemas_lose_prose_and_keep_parameters_of_its_name() {
     let properties = &kept["tools"][0]["function"]["parameters"]["properties"];
     assert_eq!(properties.as_object().unwrap().len(), 2);
     assert_eq!(kept["tools"][0]["function"]["description"], Value::Null);
-    let strict = Rules { form: Form::Strict, ..Rules::default() };
+    let strict = CanonicalRules { form: Normalisation::Strict, ..CanonicalRules::default() };
     let key = |prose: &str| {
         let body = tool(prose, "string").into();
-        strict.identify(&Call { method: "POST", path: "/v1/chat/completions", headers: &[], body: &body }).key
+        strict.identify(&RequestParts { method: "POST", path: "/v1/chat/completions", headers: &[], body: &body }).key
     };
     assert_ne!(key("a"), key("b"), "strictly, prose counts");
 }
 
 #[test]
 fn rules_add_to_what_is_ignored() {
-    let mut rules = Rules {
+    let mut rules = CanonicalRules {
         ignored: vec!["$.temperature".parse().unwrap(), "**.nonce".parse().unwrap()],
         scrubs: vec![r"s/\d+ms/Xms/".parse().unwrap()],
         headers: vec!["x-tenant".to_owned()],
         ignored_parameters: vec!["trace".to_owned()],
-        ..Rules::default()
+        ..CanonicalRules::default()
     };
     let body = |temperature: f64, nonce: u32, took: &str| json!({"model": "m", "temperature": temperature, "messages": [{"content": format!("took {took}"), "nonce": nonce}]});
     assert_eq!(with(&rules, &body(0.5, 1, "12ms")).key, with(&rules, &body(0.7, 2, "999ms")).key);
-    let call = |path, headers: &[(String, String)], rules: &Rules| {
-        rules.identify(&Call { method: "POST", path, headers, body: &SharedBody::default() }).key
+    let call = |path, headers: &[(String, String)], rules: &CanonicalRules| {
+        rules.identify(&RequestParts { method: "POST", path, headers, body: &SharedBody::default() }).key
     };
     let tenant = |name: &str| vec![("x-tenant".to_owned(), name.to_owned())];
     assert_eq!(call("/x?b=1&trace=7&a=2", &[], &rules), call("/x?a=2&b=1", &[], &rules));
@@ -102,11 +102,14 @@ fn rules_add_to_what_is_ignored() {
     assert_eq!(call("/x", &tenant("a"), &rules), call("/x", &tenant("b"), &rules));
     let streamed = json!({"model": "m", "stream": true});
     assert_ne!(
-        with(&Rules { volatile: Volatile::Kept, ..Rules::default() }, &streamed).body(),
+        with(&CanonicalRules { volatile: Volatile::Kept, ..CanonicalRules::default() }, &streamed).body(),
         identify(&streamed).body()
     );
     let neutral = json!({"model": "m", "n": 1, "x": null});
-    assert_eq!(with(&Rules { form: Form::Strict, ..Rules::default() }, &neutral).body(), neutral);
+    assert_eq!(
+        with(&CanonicalRules { form: Normalisation::Strict, ..CanonicalRules::default() }, &neutral).body(),
+        neutral
+    );
 }
 
 #[test]
@@ -121,13 +124,13 @@ fn boundaries_name_the_model_or_the_route() {
         assert_eq!(boundary(method, path, &body), expected);
     }
     // What is volatile to a model is an argument to anything else.
-    let call = |user: &str| Rules::default().canonical("http:POST /users", &json!({"user": user}));
+    let call = |user: &str| CanonicalRules::default().canonical("http:POST /users", &json!({"user": user}));
     assert_ne!(call("a"), call("b"));
 }
 
 #[test]
 fn a_request_that_continues_another_costs_what_is_new_in_it() {
-    let rules = Rules::default();
+    let rules = CanonicalRules::default();
     let (mut messages, mut progress) = (SharedList::default(), None);
     conversation::WORK.set(0);
     for turn in 0..100 {
@@ -135,8 +138,8 @@ fn a_request_that_continues_another_costs_what_is_new_in_it() {
         messages
             .push(json!({"role": "user", "content": format!("turn {turn}"), "tool_call_id": format!("call {turn}")}));
         let body = SharedBody::from(json!({"model": "m"})).with_messages(messages.clone());
-        let call = Call { method: "POST", path: "/v1/chat/completions", headers: &[], body: &body };
-        let start = progress.take().map(|progress| Start { messages: &before, progress });
+        let call = RequestParts { method: "POST", path: "/v1/chat/completions", headers: &[], body: &body };
+        let start = progress.take().map(|progress| ConversationStart { messages: &before, progress });
         progress = rules.identify_after(&call, start).1;
     }
     assert_eq!(conversation::WORK.get(), 100);
@@ -223,7 +226,7 @@ fn reversed(value: &Value) -> Value {
 proptest! {
     #[test]
     fn canonical_forms_are_their_own(body in json_value()) {
-        let rules = Rules { ignored: vec!["**.x".parse().unwrap()], ..Rules::default() };
+        let rules = CanonicalRules { ignored: vec!["**.x".parse().unwrap()], ..CanonicalRules::default() };
         let once = rules.canonical("llm:m", &body);
         prop_assert_eq!(rules.canonical("llm:m", &once), once);
     }
@@ -232,15 +235,15 @@ proptest! {
     fn a_request_in_parts_is_the_whole_one(body in json_value(), messages in proptest::collection::vec(json_value(), 0..5), split in 0_usize..5, path in 0_usize..6) {
         let paths = ["$.messages[1].content", "$.messages[*].x", "**.x", "$.messages[0]", "$.messages", "$.x.y"];
         let ignored = paths.get(path).map(|path| path.parse().unwrap()).into_iter().collect();
-        let rules = Rules { ignored, ..Rules::default() };
+        let rules = CanonicalRules { ignored, ..CanonicalRules::default() };
         let list: SharedList<Value> = messages.iter().take(split).cloned().collect();
         let mut longer = list.clone();
         longer.extend(messages.iter().skip(split).cloned());
         let with_list = |list: &SharedList<Value>| SharedBody::from(json!({"model": "m", "more": body})).with_messages(list.clone());
-        let call = |body| Call { method: "POST", path: "/v1/chat/completions", headers: &[], body };
+        let call = |body| RequestParts { method: "POST", path: "/v1/chat/completions", headers: &[], body };
         let (start, whole) = (with_list(&list), with_list(&longer));
         let progress = rules.identify_after(&call(&start), None).1;
-        let start = progress.map(|progress| Start { messages: &list, progress });
+        let start = progress.map(|progress| ConversationStart { messages: &list, progress });
         let continued = rules.identify_after(&call(&whole), start).0;
         prop_assert_eq!(&continued, &rules.identify(&call(&SharedBody::from(whole.value()))));
         prop_assert_eq!(continued.body(), rules.canonical("llm:m", &whole.value()));
@@ -253,7 +256,7 @@ proptest! {
 
     #[test]
     fn ignored_places_do_not_count(body in json_value(), value in json_value()) {
-        let rules = Rules { ignored: vec!["$.meta.run".parse().unwrap()], ..Rules::default() };
+        let rules = CanonicalRules { ignored: vec!["$.meta.run".parse().unwrap()], ..CanonicalRules::default() };
         let mut one = json!({"meta": {"kept": 1}, "body": body});
         let mut other = one.clone();
         one["meta"]["run"] = value;

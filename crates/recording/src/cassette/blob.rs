@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{
     large,
-    record::{Content, Record},
+    record::{AnswerContent, CassetteRecord},
     side::{make_folder, read_file, sidecar_of},
 };
 
@@ -76,14 +76,14 @@ pub(super) fn read(cassette: &Path, name: &str, room: &mut u64) -> Result<Vec<u8
 ///
 /// # Errors
 /// When one cannot be written.
-pub fn write_blobs<'a>(cassette: &Path, records: impl Iterator<Item = &'a Record>) -> io::Result<()> {
+pub fn write_blobs<'a>(cassette: &Path, records: impl Iterator<Item = &'a CassetteRecord>) -> io::Result<()> {
     write_new_blobs(cassette, records, &mut HashSet::new())
 }
 
 /// As [`write_blobs`], without the messages that were seen before.
 pub(super) fn write_new_blobs<'a>(
     cassette: &Path,
-    records: impl Iterator<Item = &'a Record>,
+    records: impl Iterator<Item = &'a CassetteRecord>,
     seen: &mut HashSet<usize>,
 ) -> io::Result<()> {
     for record in records {
@@ -101,10 +101,14 @@ pub(super) fn write_new_blobs<'a>(
 }
 
 /// The bodies and texts of a record that are files of their own, with their names.
-fn blobs<'r>(record: &'r Record, seen: &mut HashSet<usize>) -> Vec<(String, Cow<'r, [u8]>)> {
+fn blobs<'r>(record: &'r CassetteRecord, seen: &mut HashSet<usize>) -> Vec<(String, Cow<'r, [u8]>)> {
     let answered = match &record.answer.content {
-        Content::Bytes(bytes) => Some(bytes.as_slice()),
-        Content::Empty | Content::Choices { .. } | Content::Json(_) | Content::Events(_) | Content::Text(_) => None,
+        AnswerContent::Bytes(bytes) => Some(bytes.as_slice()),
+        AnswerContent::Empty
+        | AnswerContent::Choices { .. }
+        | AnswerContent::Json(_)
+        | AnswerContent::Events(_)
+        | AnswerContent::Text(_) => None,
     };
     let bodies = record.raw.as_deref().into_iter().chain(answered);
     let bodies = bodies.filter_map(|bytes| Some((name_of(bytes)?, Cow::Borrowed(bytes))));
@@ -118,7 +122,7 @@ fn blobs<'r>(record: &'r Record, seen: &mut HashSet<usize>) -> Vec<(String, Cow<
 
 /// The files of a cassette's bodies, whether a record names them or not; without those that are texts of its records.
 #[must_use]
-pub fn other_blobs_of(cassette: &Path, records: &[Record]) -> Vec<PathBuf> {
+pub fn other_blobs_of(cassette: &Path, records: &[CassetteRecord]) -> Vec<PathBuf> {
     let mut seen = HashSet::new();
     let texts: HashSet<String> =
         records.iter().flat_map(|record| large::texts(record, &mut seen)).map(|text| text_name(&text)).collect();
@@ -137,7 +141,7 @@ fn blobs_of(cassette: &Path) -> Vec<PathBuf> {
 }
 
 /// Removes the files of bodies that no record has.
-pub(super) fn remove_others(cassette: &Path, records: &[Record]) -> io::Result<()> {
+pub(super) fn remove_others(cassette: &Path, records: &[CassetteRecord]) -> io::Result<()> {
     let mut seen = HashSet::new();
     let named: HashSet<String> =
         records.iter().flat_map(|record| blobs(record, &mut seen)).map(|(name, _)| name).collect();
@@ -159,19 +163,23 @@ fn finished(cassette: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cassette::{Answer, load, rewrite};
+    use crate::cassette::{RecordedAnswer, load, rewrite};
 
     #[test]
     fn large_bodies_are_files_and_come_back() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.yaml");
         let large: Vec<u8> = (0..20).flat_map(|_| 0..=250).collect();
-        let record = |id, bytes: &[u8]| Record {
+        let record = |id, bytes: &[u8]| CassetteRecord {
             id,
             method: "GET".to_owned(),
             path: "/x".to_owned(),
-            answer: Answer { status: 200, content: Content::Bytes(bytes.to_vec()), ..Answer::default() },
-            ..Record::default()
+            answer: RecordedAnswer {
+                status: 200,
+                content: AnswerContent::Bytes(bytes.to_vec()),
+                ..RecordedAnswer::default()
+            },
+            ..CassetteRecord::default()
         };
         let records = vec![record(0, &large), record(1, &[0, 255])];
         let cassette = crate::cassette::Cassette { path: path.clone(), records, ..Default::default() };
@@ -179,8 +187,9 @@ mod tests {
         let text = fs::read_to_string(&path).unwrap();
         let name = name_of(&large).unwrap();
         assert!(text.contains(&format!("body_blob: {name}")) && text.contains("body_base64: AP8="), "{text}");
-        let read: Vec<Content> = load(&path).unwrap().records.into_iter().map(|record| record.answer.content).collect();
-        assert_eq!(read, [Content::Bytes(large.clone()), Content::Bytes(vec![0, 255])]);
+        let read: Vec<AnswerContent> =
+            load(&path).unwrap().records.into_iter().map(|record| record.answer.content).collect();
+        assert_eq!(read, [AnswerContent::Bytes(large.clone()), AnswerContent::Bytes(vec![0, 255])]);
         #[cfg(unix)]
         refuses_what_is_no_file(&path, &name, &large);
         for (wrong, message) in [("../../x", "has to be the name"), (name.as_str(), "cannot be read")] {
@@ -204,9 +213,9 @@ mod tests {
         fs::rename(&blob, &away).unwrap();
         symlink(&away, &blob).unwrap();
         refused();
-        let record = Record {
-            answer: Answer { content: Content::Bytes(bytes.to_vec()), ..Answer::default() },
-            ..Record::default()
+        let record = CassetteRecord {
+            answer: RecordedAnswer { content: AnswerContent::Bytes(bytes.to_vec()), ..RecordedAnswer::default() },
+            ..CassetteRecord::default()
         };
         assert!(write_blobs(path, std::iter::once(&record)).is_err());
         fs::remove_file(&blob).unwrap();

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::{
     echo::conversation_of,
-    record::{Answer, Content, Record},
+    record::{AnswerContent, CassetteRecord, RecordedAnswer},
 };
 
 /// The calls of messages and items: the list that they are in, their type, and the key of their id.
@@ -18,7 +18,7 @@ const CALLS: [(&str, &str, &str); 2] = [("content", "tool_use", "id"), ("output"
 
 /// The ids of records' calls, in the records' order.
 #[derive(Debug, Default)]
-pub(super) struct CallIds(Vec<Numbered>);
+pub(super) struct RecordCallIds(Vec<Numbered>);
 
 #[derive(Debug, Default)]
 struct Numbered {
@@ -28,14 +28,14 @@ struct Numbered {
     added: Vec<String>,
 }
 
-impl CallIds {
+impl RecordCallIds {
     /// The ids that the calls of a record's answer got here; `at` is the record's place.
     pub(super) fn added(&self, at: usize) -> &[String] {
         self.0.get(at).map(|numbered| &*numbered.added).unwrap_or_default()
     }
 
     /// Adds ids to the calls of the next record's answer. `base` is the record that it continues, with its place.
-    pub(super) fn fill(&mut self, record: &mut Record, base: Option<(usize, &Record)>) {
+    pub(super) fn fill(&mut self, record: &mut CassetteRecord, base: Option<(usize, &CassetteRecord)>) {
         // Each response of a fixture has ids of its own.
         if record.is_fixture {
             return self.0.push(Numbered::default());
@@ -85,7 +85,7 @@ impl Numbered {
         self.last = number_of(id).map_or(self.last, |number| self.last.max(number));
     }
 
-    fn fill(&mut self, answer: &mut Answer) {
+    fn fill(&mut self, answer: &mut RecordedAnswer) {
         let mut is_any_without = false;
         for_calls(answer, &mut |call, key| match sent(call, key) {
             Some(id) => self.count(Some(id)),
@@ -106,7 +106,7 @@ impl Numbered {
 }
 
 /// Adds ids to the calls of an answer that have none; `name` makes one of the call's place among the answer's calls, from 1.
-pub fn name_calls(answer: &mut Answer, mut name: impl FnMut(usize) -> String) {
+pub fn name_calls(answer: &mut RecordedAnswer, mut name: impl FnMut(usize) -> String) {
     let mut place = 0;
     for_calls(answer, &mut |call, key| {
         place += 1;
@@ -137,20 +137,24 @@ pub(super) fn name_results(messages: &mut [Value], added: &[String]) {
 }
 
 /// Shows the calls of an answer in order, with the key of their id.
-fn for_calls(answer: &mut Answer, show: &mut dyn FnMut(&mut Map<String, Value>, &'static str)) {
+fn for_calls(answer: &mut RecordedAnswer, show: &mut dyn FnMut(&mut Map<String, Value>, &'static str)) {
     match &mut answer.content {
-        Content::Choices { choices, .. } => {
+        AnswerContent::Choices { choices, .. } => {
             for message in choices.iter_mut().filter_map(|choice| choice.get_mut("message")?.as_object_mut()) {
                 objects(message, "tool_calls").for_each(|call| show(call, "id"));
             }
         }
-        Content::Json(Value::Object(body)) => {
+        AnswerContent::Json(Value::Object(body)) => {
             for (list, kind, key) in CALLS {
                 let calls = objects(body, list).filter(|call| call.get("type").is_some_and(|own| own == kind));
                 calls.for_each(|call| show(call, key));
             }
         }
-        Content::Json(_) | Content::Empty | Content::Events(_) | Content::Text(_) | Content::Bytes(_) => {}
+        AnswerContent::Json(_)
+        | AnswerContent::Empty
+        | AnswerContent::Events(_)
+        | AnswerContent::Text(_)
+        | AnswerContent::Bytes(_) => {}
     }
 }
 

@@ -3,13 +3,13 @@
 
 use std::collections::HashMap;
 
-use super::record::Record;
+use super::record::CassetteRecord;
 
 /// The earlier record whose messages each record begins with, in memory as well as in meaning, by their places.
 #[must_use]
-pub fn bases(records: &[Record]) -> Vec<Option<usize>> {
+pub fn bases(records: &[CassetteRecord]) -> Vec<Option<usize>> {
     let mut places: HashMap<u64, usize> = HashMap::new();
-    let base = |(at, record): (usize, &Record)| {
+    let base = |(at, record): (usize, &CassetteRecord)| {
         let base = record.like.and_then(|like| places.get(&like).copied());
         places.insert(record.id, at);
         let earlier = records.get(base?)?.body.messages()?;

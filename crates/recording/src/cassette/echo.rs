@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     message::wire_message,
-    record::{Answer, Content, Echo},
+    record::{AnswerContent, Echo, RecordedAnswer},
 };
 use crate::canonical::{SharedBody, SharedList};
 
@@ -17,29 +17,33 @@ use crate::canonical::{SharedBody, SharedList};
 pub(super) const FORMS: [Echo; 4] = [Echo::Bare, Echo::Text, Echo::Whole, Echo::Plain];
 
 /// Returns the messages or items in which a client repeats a response, as on the wire. `None` if it has no such form.
-pub(super) fn echo(answer: &Answer, how: Echo) -> Option<Vec<Value>> {
+pub(super) fn echo(answer: &RecordedAnswer, how: Echo) -> Option<Vec<Value>> {
     match &answer.content {
-        Content::Choices { choices, .. } => {
+        AnswerContent::Choices { choices, .. } => {
             of_chat(&wire_message(choices.first()?.get("message")?), how).map(|message| vec![message])
         }
-        Content::Json(value) if answer.status < 400 => match (list(value, "content"), list(value, "output")) {
+        AnswerContent::Json(value) if answer.status < 400 => match (list(value, "content"), list(value, "output")) {
             (Some(blocks), None) => of_message(blocks, how).map(|message| vec![message]),
             (None, Some(items)) => of_response(items, how),
             _ => None,
         },
-        Content::Json(_) | Content::Empty | Content::Events(_) | Content::Text(_) | Content::Bytes(_) => None,
+        AnswerContent::Json(_)
+        | AnswerContent::Empty
+        | AnswerContent::Events(_)
+        | AnswerContent::Text(_)
+        | AnswerContent::Bytes(_) => None,
     }
 }
 
 /// Returns the messages or items in which a client repeats a model's response, in the form in which it repeated an earlier one. `None`
 /// if it has no such form.
 #[must_use]
-pub fn repeated_like(answer: &Answer, earlier: &[Value]) -> Option<Vec<Value>> {
+pub fn repeated_like(answer: &RecordedAnswer, earlier: &[Value]) -> Option<Vec<Value>> {
     let has = |name: &str| earlier.iter().any(|item| item.get(name).is_some());
     let parts = || earlier.iter().filter_map(|item| list(item, "content")).flatten();
     let is_text = earlier.iter().all(|item| item.get("content").is_some_and(Value::is_string));
-    let is_chat = matches!(answer.content, Content::Choices { .. });
-    let is_message = matches!(&answer.content, Content::Json(value) if value.get("content").is_some());
+    let is_chat = matches!(answer.content, AnswerContent::Choices { .. });
+    let is_message = matches!(&answer.content, AnswerContent::Json(value) if value.get("content").is_some());
     let with_reasoning = match is_chat {
         true => earlier.iter().filter_map(Value::as_object).flatten().any(|(name, _)| name.starts_with("reasoning")),
         false => earlier.iter().chain(parts()).any(|part| is_of(&["reasoning", "thinking", "redacted_thinking"], part)),
@@ -65,11 +69,11 @@ pub(super) fn conversation_of(body: &SharedBody) -> Option<(&'static str, Shared
 
 /// Returns true if messages or items that follow an earlier request begin with a response of the model: then they are all that follows, the
 /// response of that request is not repeated before them. Chats have always repeated it.
-pub(super) fn stand_alone(answer: &Answer, added: &[Value]) -> bool {
+pub(super) fn stand_alone(answer: &RecordedAnswer, added: &[Value]) -> bool {
     let is_own = |item: &Value| {
         item.get("role").is_some_and(|role| role == "assistant") || is_of(&["function_call", "reasoning"], item)
     };
-    !matches!(answer.content, Content::Choices { .. }) && added.first().is_some_and(is_own)
+    !matches!(answer.content, AnswerContent::Choices { .. }) && added.first().is_some_and(is_own)
 }
 
 fn list<'v>(value: &'v Value, name: &str) -> Option<&'v [Value]> {

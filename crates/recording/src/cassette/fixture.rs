@@ -8,12 +8,12 @@ use serde_json::{Map, Value, json};
 
 use super::{
     error::Wrong,
-    record::{Answer, Content, Record},
+    record::{AnswerContent, CassetteRecord, RecordedAnswer},
     template,
 };
 use crate::{
     canonical::{FieldPath, TextPattern},
-    yaml::{Kind, Node},
+    yaml::{YamlKind, YamlNode},
 };
 use api::Endpoint;
 
@@ -63,7 +63,7 @@ pub struct Fixture {
 impl Fixture {
     /// Reads the conditions of a record; `None` for a record of a request.
     #[must_use]
-    pub fn of(record: &Record) -> Option<Self> {
+    pub fn of(record: &CassetteRecord) -> Option<Self> {
         if !record.is_fixture {
             return None;
         }
@@ -173,7 +173,7 @@ fn place(key: &str, name: &str) -> Result<FieldPath, String> {
 }
 
 /// Reads the conditions of a record into it, and checks that nothing stands beside them that would have no effect.
-pub(super) fn read(record: &mut Record, node: &Node, shown: &Node) -> Result<(), Wrong> {
+pub(super) fn read(record: &mut CassetteRecord, node: &YamlNode, shown: &YamlNode) -> Result<(), Wrong> {
     let entries = node.entries().unwrap_or_default();
     if let Some(entry) = entries.iter().find(|entry| OF_REQUESTS.contains(&entry.key.as_str())) {
         let key = &entry.key;
@@ -198,20 +198,22 @@ pub(super) fn read(record: &mut Record, node: &Node, shown: &Node) -> Result<(),
     Ok(())
 }
 
-fn check_templates(node: &Node) -> Result<(), Wrong> {
+fn check_templates(node: &YamlNode) -> Result<(), Wrong> {
     match &node.kind {
-        Kind::Scalar(Value::String(text)) if template::is_template(text) => template::check(text).map_err(|error| {
-            let hint = "a value of the request is written {{ model }}, braces that stay {% raw %}{{ }}{% endraw %}";
-            Wrong::at(node.line, format!("the answer is no template: {error}; {hint}"))
-        }),
-        Kind::Scalar(_) => Ok(()),
-        Kind::List(items) => items.iter().try_for_each(check_templates),
-        Kind::Map(entries) => entries.iter().try_for_each(|entry| check_templates(&entry.value)),
+        YamlKind::Scalar(Value::String(text)) if template::is_template(text) => {
+            template::check(text).map_err(|error| {
+                let hint = "a value of the request is written {{ model }}, braces that stay {% raw %}{{ }}{% endraw %}";
+                Wrong::at(node.line, format!("the answer is no template: {error}; {hint}"))
+            })
+        }
+        YamlKind::Scalar(_) => Ok(()),
+        YamlKind::List(items) => items.iter().try_for_each(check_templates),
+        YamlKind::Map(entries) => entries.iter().try_for_each(|entry| check_templates(&entry.value)),
     }
 }
 
 /// Reads how often a record may be served.
-pub(super) fn times(node: &Node) -> Result<u64, Wrong> {
+pub(super) fn times(node: &YamlNode) -> Result<u64, Wrong> {
     let any = (node.text() == Some(ALWAYS)).then_some(u64::MAX);
     any.or(node.number().filter(|times| *times > 0))
         .ok_or_else(|| Wrong::at(node.line, "`times` has to be a number from 1 on, or always"))
@@ -222,10 +224,14 @@ pub(super) fn shown_times(times: u64) -> Value {
 }
 
 /// Reads an answer that is only a text.
-pub(super) fn text_answer(text: &str) -> Answer {
+pub(super) fn text_answer(text: &str) -> RecordedAnswer {
     let message = message(Map::from_iter([("content".to_owned(), text.into())]));
     let choices = vec![Map::from_iter([("message".to_owned(), message)])];
-    Answer { status: 200, content: Content::Choices { choices, usage: None }, ..Answer::default() }
+    RecordedAnswer {
+        status: 200,
+        content: AnswerContent::Choices { choices, usage: None },
+        ..RecordedAnswer::default()
+    }
 }
 
 /// The keys of an answer that are fields of its message.
@@ -239,8 +245,8 @@ pub(super) fn message(mut fields: Map<String, Value>) -> Value {
     message.into()
 }
 
-pub(super) fn as_completion(record: &mut Record) {
-    let Content::Choices { choices, .. } = &mut record.answer.content else { return };
+pub(super) fn as_completion(record: &mut CassetteRecord) {
+    let AnswerContent::Choices { choices, .. } = &mut record.answer.content else { return };
     if record.path.split('?').next().map(Endpoint::of_path) != Some(Endpoint::Completions) {
         return;
     }

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::error::Wrong;
-use crate::yaml::{Kind, Node};
+use crate::yaml::{YamlKind, YamlNode};
 
 /// The level of redaction without built-in rules.
 const OFF: &str = "off";
@@ -46,7 +46,7 @@ pub struct Redact {
 }
 
 impl Redact {
-    fn read(node: &Node) -> Result<Self, Wrong> {
+    fn read(node: &YamlNode) -> Result<Self, Wrong> {
         let mut redact = Self::default();
         let entries = node.entries().ok_or_else(|| Wrong::at(node.line, "`redact` has to be a map"))?;
         for entry in entries {
@@ -84,7 +84,7 @@ impl Redact {
 
 impl Header {
     /// Takes one entry of the file's top; `None` where its name is not known here.
-    pub(super) fn take(&mut self, key: &str, node: &Node) -> Result<Option<()>, Wrong> {
+    pub(super) fn take(&mut self, key: &str, node: &YamlNode) -> Result<Option<()>, Wrong> {
         match key {
             "recorded" => self.recorded = map(node, key)?,
             "match" => self.matching = texts(node, key)?,
@@ -152,7 +152,7 @@ impl Header {
 }
 
 /// Reads the level of redaction: that of everything but personal data, or none.
-fn is_off(node: &Node) -> Result<bool, Wrong> {
+fn is_off(node: &YamlNode) -> Result<bool, Wrong> {
     match text(node, "level")?.as_str() {
         OFF => Ok(true),
         "secrets" => Ok(false),
@@ -170,11 +170,11 @@ fn add(list: &mut Vec<String>, more: Vec<String>) {
     }
 }
 
-pub(super) fn text(node: &Node, key: &str) -> Result<String, Wrong> {
+pub(super) fn text(node: &YamlNode, key: &str) -> Result<String, Wrong> {
     node.text().map(str::to_owned).ok_or_else(|| Wrong::at(node.line, format!("`{key}` has to be text")))
 }
 
-pub(super) fn date(node: &Node, key: &str) -> Result<String, Wrong> {
+pub(super) fn date(node: &YamlNode, key: &str) -> Result<String, Wrong> {
     let text = text(node, key)?;
     match OffsetDateTime::parse(&text, &Rfc3339) {
         Ok(_) => Ok(text),
@@ -182,7 +182,7 @@ pub(super) fn date(node: &Node, key: &str) -> Result<String, Wrong> {
     }
 }
 
-pub(super) fn map(node: &Node, key: &str) -> Result<Map<String, Value>, Wrong> {
+pub(super) fn map(node: &YamlNode, key: &str) -> Result<Map<String, Value>, Wrong> {
     match node.value() {
         Value::Object(map) => Ok(map),
         Value::Null => Ok(Map::new()),
@@ -191,15 +191,17 @@ pub(super) fn map(node: &Node, key: &str) -> Result<Map<String, Value>, Wrong> {
 }
 
 /// A list of texts, or one text.
-pub(super) fn texts(node: &Node, key: &str) -> Result<Vec<String>, Wrong> {
+pub(super) fn texts(node: &YamlNode, key: &str) -> Result<Vec<String>, Wrong> {
     match &node.kind {
-        Kind::List(items) => items.iter().map(|item| text(item, key)).collect(),
-        Kind::Scalar(Value::String(one)) => Ok(vec![one.clone()]),
-        Kind::Scalar(Value::Null) => Ok(Vec::new()),
-        Kind::Scalar(_) | Kind::Map(_) => Err(Wrong::at(node.line, format!("`{key}` has to be a list of texts"))),
+        YamlKind::List(items) => items.iter().map(|item| text(item, key)).collect(),
+        YamlKind::Scalar(Value::String(one)) => Ok(vec![one.clone()]),
+        YamlKind::Scalar(Value::Null) => Ok(Vec::new()),
+        YamlKind::Scalar(_) | YamlKind::Map(_) => {
+            Err(Wrong::at(node.line, format!("`{key}` has to be a list of texts")))
+        }
     }
 }
 
-pub(super) fn number(node: &Node, key: &str) -> Result<u64, Wrong> {
+pub(super) fn number(node: &YamlNode, key: &str) -> Result<u64, Wrong> {
     node.number().ok_or_else(|| Wrong::at(node.line, format!("`{key}` has to be a number from 0 on")))
 }

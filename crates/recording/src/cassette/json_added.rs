@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value};
 
-use super::record::{Answer, Content};
+use super::record::{AnswerContent, RecordedAnswer};
 
 pub(super) const KEY: &str = "json+";
 
@@ -14,8 +14,9 @@ const ALWAYS: [&str; 8] =
     ["content", "output", "stop_reason", "stop_sequence", "status", "usage", "error", "incomplete_details"];
 
 /// Replaces the JSON of an answer as a file shows it by what differs from another one, where nothing is lost by that.
-pub(super) fn shorten(shown: &mut Map<String, Value>, answer: &Answer, base: &Answer) {
-    let (Content::Json(Value::Object(own)), Content::Json(Value::Object(base))) = (&answer.content, &base.content)
+pub(super) fn shorten(shown: &mut Map<String, Value>, answer: &RecordedAnswer, base: &RecordedAnswer) {
+    let (AnswerContent::Json(Value::Object(own)), AnswerContent::Json(Value::Object(base))) =
+        (&answer.content, &base.content)
     else {
         return;
     };
@@ -40,14 +41,14 @@ pub(super) fn shorten(shown: &mut Map<String, Value>, answer: &Answer, base: &An
     }
 }
 
-pub(super) fn expand(answer: &mut Answer, base: &Answer) -> Result<(), String> {
-    let Content::Json(Value::Object(added)) = &answer.content else {
+pub(super) fn expand(answer: &mut RecordedAnswer, base: &RecordedAnswer) -> Result<(), String> {
+    let AnswerContent::Json(Value::Object(added)) = &answer.content else {
         return Err(format!("`{KEY}` has to be a map"));
     };
-    let Content::Json(Value::Object(base)) = &base.content else {
+    let AnswerContent::Json(Value::Object(base)) = &base.content else {
         return Err(format!("`{KEY}`: the answer of the record that `like` names is no `json`"));
     };
-    answer.content = Content::Json(overlaid(base, added).into());
+    answer.content = AnswerContent::Json(overlaid(base, added).into());
     Ok(())
 }
 

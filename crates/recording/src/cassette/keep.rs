@@ -5,8 +5,8 @@
 use serde_json::Value;
 
 use super::{
-    record::{Answer, Content},
-    side::{Moment, Side},
+    record::{AnswerContent, RecordedAnswer},
+    side::{Moment, Sidecar},
 };
 use crate::children::{as_value, children, children_mut};
 
@@ -46,41 +46,41 @@ const OF_IDS: [&str; 3] = ["token_ids", "prompt_token_ids", "prompt_logprobs"];
 
 impl Keep {
     /// Selects the values to keep that differ from run to run.
-    pub(super) fn side(self, side: Side) -> Option<Side> {
+    pub(super) fn side(self, side: Sidecar) -> Option<Sidecar> {
         match self.times {
-            Times::Sidecar => Some(Side { times: Times::Sidecar, ..side }),
+            Times::Sidecar => Some(Sidecar { times: Times::Sidecar, ..side }),
             // A copy of a record without times has none either.
             Times::Inline if side.recorded_at.is_none() && side.events.is_empty() && side.ms == 0.0 => None,
-            Times::Inline => Some(Side {
+            Times::Inline => Some(Sidecar {
                 id: side.id,
                 answer: side.answer,
                 recorded_at: side.recorded_at,
                 ms: side.ms,
                 events: side.events.iter().map(|Moment(ms, ..)| Moment(*ms, None, None)).collect(),
                 times: Times::Inline,
-                ..Side::default()
+                ..Sidecar::default()
             }),
             Times::None => None,
         }
     }
 
     /// Takes token ids out of an answer, where none are kept.
-    pub(super) fn strip(self, answer: &mut Answer, side: &mut Side) {
+    pub(super) fn strip(self, answer: &mut RecordedAnswer, side: &mut Sidecar) {
         if self.tokens == TokenIds::Sidecar {
             return;
         }
         match &mut answer.content {
-            Content::Choices { choices, .. } => {
+            AnswerContent::Choices { choices, .. } => {
                 for choice in choices {
                     as_value(choice, strip);
                 }
             }
-            Content::Json(value) => {
+            AnswerContent::Json(value) => {
                 strip(value);
             }
-            Content::Events(events) => events.iter_mut().for_each(|event| strip_data(&mut event.data)),
-            Content::Text(text) => strip_text(text),
-            Content::Empty | Content::Bytes(_) => {}
+            AnswerContent::Events(events) => events.iter_mut().for_each(|event| strip_data(&mut event.data)),
+            AnswerContent::Text(text) => strip_text(text),
+            AnswerContent::Empty | AnswerContent::Bytes(_) => {}
         }
         as_value(&mut side.head, strip);
         let events = side.events.iter_mut().filter_map(|Moment(_, data, _)| data.as_mut());

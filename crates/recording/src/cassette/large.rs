@@ -10,10 +10,10 @@ use std::{borrow::Cow, collections::HashSet, path::Path};
 
 use serde_json::{Map, Value, json};
 
-use super::{blob, error::Wrong, record::Record};
+use super::{blob, error::Wrong, record::CassetteRecord};
 use crate::{
     children::{children, children_mut},
-    yaml::{Kind, Node},
+    yaml::{YamlKind, YamlNode},
 };
 
 pub(super) const KEY: &str = "$blob";
@@ -22,17 +22,17 @@ pub(super) const KEY: &str = "$blob";
 const LARGEST: usize = 4096;
 
 /// Fields of a record that may hold such texts.
-const FIELDS: [(&str, Part); 2] = [("body", Part::Request), ("answer", Part::Answer)];
+const FIELDS: [(&str, LargePart); 2] = [("body", LargePart::Request), ("answer", LargePart::Answer)];
 
 /// Texts of a part of a record that are files of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum LargePart {
     Request,
     /// Its words stay.
     Answer,
 }
 
-impl Part {
+impl LargePart {
     /// Returns true if a text in it is a file of its own.
     pub(super) fn is_beside(self, text: &str) -> bool {
         let is_data = || !text.bytes().any(|byte| byte.is_ascii_whitespace());
@@ -41,7 +41,7 @@ impl Part {
 }
 
 /// Replaces texts of a record's fields, as a file shows them.
-pub(super) fn put_beside(fields: &mut Map<String, Value>, is_beside: impl Fn(&str, Part) -> bool) {
+pub(super) fn put_beside(fields: &mut Map<String, Value>, is_beside: impl Fn(&str, LargePart) -> bool) {
     for (name, part) in FIELDS {
         fields.get_mut(name).into_iter().for_each(|value| replace(value, &|text| is_beside(text, part)));
     }
@@ -67,58 +67,58 @@ fn is_key(key: &str) -> bool {
 }
 
 /// The large texts of a record, without those of messages that were seen before: the messages of a conversation are looked at once.
-pub(super) fn texts<'r>(record: &'r Record, seen: &mut HashSet<usize>) -> Vec<Cow<'r, str>> {
+pub(super) fn texts<'r>(record: &'r CassetteRecord, seen: &mut HashSet<usize>) -> Vec<Cow<'r, str>> {
     let (mut asked, mut answered) = (Vec::new(), Vec::new());
     if record.holds_large {
         return Vec::new();
     }
     if !record.body.fields().is_string() {
-        find(record.body.fields(), Part::Request, &mut asked);
+        find(record.body.fields(), LargePart::Request, &mut asked);
     }
     for message in record.body.messages().into_iter().flat_map(|messages| messages.backward()) {
         if !seen.insert(std::ptr::from_ref(message).addr()) {
             break;
         }
-        find(message, Part::Request, &mut asked);
+        find(message, LargePart::Request, &mut asked);
     }
     let shown = record.answer.shown();
-    find(&shown, Part::Answer, &mut answered);
+    find(&shown, LargePart::Answer, &mut answered);
     let answered: Vec<Cow<'r, str>> = answered.into_iter().map(|text| Cow::Owned(text.to_owned())).collect();
     asked.into_iter().map(Cow::Borrowed).chain(answered).collect()
 }
 
-fn find<'v>(value: &'v Value, part: Part, found: &mut Vec<&'v str>) {
+fn find<'v>(value: &'v Value, part: LargePart, found: &mut Vec<&'v str>) {
     found.extend(value.as_str().filter(|text| part.is_beside(text)));
     children(value).for_each(|(_, value)| find(value, part, found));
 }
 
 /// Returns true if a record, as it was read, has a large text in it.
-pub(super) fn holds_any(record: &Node) -> bool {
+pub(super) fn holds_any(record: &YamlNode) -> bool {
     FIELDS.iter().any(|(name, part)| record.get(name).is_some_and(|value| has_any(value, *part)))
 }
 
-fn has_any(node: &Node, part: Part) -> bool {
+fn has_any(node: &YamlNode, part: LargePart) -> bool {
     match &node.kind {
-        Kind::Scalar(Value::String(text)) => part.is_beside(text),
-        Kind::Scalar(_) => false,
-        Kind::List(items) => items.iter().any(|item| has_any(item, part)),
-        Kind::Map(entries) => entries.iter().any(|entry| has_any(&entry.value, part)),
+        YamlKind::Scalar(Value::String(text)) => part.is_beside(text),
+        YamlKind::Scalar(_) => false,
+        YamlKind::List(items) => items.iter().any(|item| has_any(item, part)),
+        YamlKind::Map(entries) => entries.iter().any(|entry| has_any(&entry.value, part)),
     }
 }
 
 /// Reads the texts that a record only names. They take of `room`, the bytes that all records of a cassette may take.
-pub(super) fn restore(record: &mut Node, cassette: &Path, room: &mut u64) -> Result<(), Wrong> {
-    let Kind::Map(entries) = &mut record.kind else { return Ok(()) };
+pub(super) fn restore(record: &mut YamlNode, cassette: &Path, room: &mut u64) -> Result<(), Wrong> {
+    let YamlKind::Map(entries) = &mut record.kind else { return Ok(()) };
     let fields = entries.iter_mut().filter(|entry| FIELDS.iter().any(|(name, _)| *name == entry.key));
     fields.map(|entry| &mut entry.value).try_for_each(|node| restore_within(node, cassette, room))
 }
 
-fn restore_within(node: &mut Node, cassette: &Path, room: &mut u64) -> Result<(), Wrong> {
+fn restore_within(node: &mut YamlNode, cassette: &Path, room: &mut u64) -> Result<(), Wrong> {
     let line = node.line;
     match &mut node.kind {
-        Kind::Scalar(_) => {}
-        Kind::List(items) => items.iter_mut().try_for_each(|item| restore_within(item, cassette, room))?,
-        Kind::Map(entries) => {
+        YamlKind::Scalar(_) => {}
+        YamlKind::List(items) => items.iter_mut().try_for_each(|item| restore_within(item, cassette, room))?,
+        YamlKind::Map(entries) => {
             if let [only] = entries.as_mut_slice()
                 && is_key(&only.key)
             {
@@ -127,7 +127,7 @@ fn restore_within(node: &mut Node, cassette: &Path, room: &mut u64) -> Result<()
                     let bytes = blob::read(cassette, name, room).map_err(|message| Wrong::at(line, message))?;
                     let text = String::from_utf8(bytes)
                         .map_err(|_| Wrong::at(line, format!("`{KEY}`: {name} is no UTF-8 text")))?;
-                    node.kind = Kind::Scalar(text.into());
+                    node.kind = YamlKind::Scalar(text.into());
                     return Ok(());
                 }
                 if only.key != KEY {

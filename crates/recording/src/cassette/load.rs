@@ -14,13 +14,13 @@ use serde_json::{Map, Value, json};
 
 use super::{
     CassetteError, FORMAT, blob,
-    call_ids::{CallIds, name_results},
+    call_ids::{RecordCallIds, name_results},
     echo::{conversation_of, echo, stand_alone},
     error::Wrong,
     header::{Header, map, number},
     json_added, large,
-    read::{self, Written},
-    record::{Content, Record},
+    read::{self, WrittenRecord},
+    record::{AnswerContent, CassetteRecord},
     side,
     threads::marked,
     writer::HIGH_ID,
@@ -28,7 +28,7 @@ use super::{
 use crate::{
     canonical::{self, SharedBody},
     redaction::placeholders,
-    yaml::{self, Entry, Kind, Node},
+    yaml::{self, YamlEntry, YamlKind, YamlNode},
 };
 
 /// The most bytes of a cassette's text, and of its times.
@@ -42,7 +42,7 @@ pub struct Cassette {
     /// Its top.
     pub header: Header,
     /// Its records in order, their requests in full.
-    pub records: Vec<Record>,
+    pub records: Vec<CassetteRecord>,
     /// The definitions of tools that its records name.
     pub tools: Map<String, Value>,
     /// Notes for its reader, each with its line.
@@ -144,7 +144,7 @@ pub fn parse(path: &Path, text: &str) -> Result<Cassette, CassetteError> {
     Ok(cassette)
 }
 
-fn whole(path: &Path, mut root: Node, names_texts: bool) -> Result<Cassette, Wrong> {
+fn whole(path: &Path, mut root: YamlNode, names_texts: bool) -> Result<Cassette, Wrong> {
     let mut room = blob::MOST_BYTES;
     let large = large_of(&mut root, path, names_texts, &mut room)?;
     let root = &root;
@@ -193,10 +193,10 @@ fn whole(path: &Path, mut root: Node, names_texts: bool) -> Result<Cassette, Wro
 }
 
 /// Reads the texts that records only name, which take of `room`. The lines of the records that have large texts in themselves.
-fn large_of(root: &mut Node, path: &Path, names_texts: bool, room: &mut u64) -> Result<HashSet<usize>, Wrong> {
-    let Kind::Map(entries) = &mut root.kind else { return Ok(HashSet::new()) };
+fn large_of(root: &mut YamlNode, path: &Path, names_texts: bool, room: &mut u64) -> Result<HashSet<usize>, Wrong> {
+    let YamlKind::Map(entries) = &mut root.kind else { return Ok(HashSet::new()) };
     let records = entries.iter_mut().find(|entry| entry.key == "records").map(|entry| &mut entry.value.kind);
-    let Some(Kind::List(records)) = records else { return Ok(HashSet::new()) };
+    let Some(YamlKind::List(records)) = records else { return Ok(HashSet::new()) };
     let large = records.iter().filter(|record| large::holds_any(record)).map(|record| record.line).collect();
     if names_texts {
         records.iter_mut().try_for_each(|record| large::restore(record, path, room))?;
@@ -204,12 +204,12 @@ fn large_of(root: &mut Node, path: &Path, names_texts: bool, room: &mut u64) -> 
     Ok(large)
 }
 
-fn lines_of(entry: &Entry) -> Vec<usize> {
+fn lines_of(entry: &YamlEntry) -> Vec<usize> {
     let items = entry.value.items().unwrap_or_default().iter().map(|item| item.line);
     std::iter::once(entry.line).chain(items).collect()
 }
 
-fn known_key(node: &Node) -> Result<(), Wrong> {
+fn known_key(node: &YamlNode) -> Result<(), Wrong> {
     let version = number(node, "key")?;
     if version == u64::from(canonical::VERSION) {
         return Ok(());
@@ -218,16 +218,16 @@ fn known_key(node: &Node) -> Result<(), Wrong> {
 }
 
 /// Reads the records and fills in what they take from others; bodies in files of their own take of `room`.
-fn fill(cassette: &mut Cassette, items: &[Node], large: &HashSet<usize>, room: &mut u64) -> Result<(), Wrong> {
+fn fill(cassette: &mut Cassette, items: &[YamlNode], large: &HashSet<usize>, room: &mut u64) -> Result<(), Wrong> {
     let mut places: HashMap<u64, usize> = HashMap::new();
-    let mut ids = CallIds::default();
+    let mut ids = RecordCallIds::default();
     for (at, item) in items.iter().enumerate() {
-        let Written { mut record, id, unknown, blobs: [request, answer], json_added } = read::record(item)?;
+        let WrittenRecord { mut record, id, unknown, blobs: [request, answer], json_added } = read::record(item)?;
         let mut read = |(line, name): (usize, String)| {
             blob::read(&cassette.path, &name, room).map_err(|message| Wrong::at(line, message))
         };
         record.raw = request.map(&mut read).transpose()?.or(record.raw);
-        record.answer.content = answer.map(read).transpose()?.map_or(record.answer.content, Content::Bytes);
+        record.answer.content = answer.map(read).transpose()?.map_or(record.answer.content, AnswerContent::Bytes);
         record.id = id.unwrap_or(at as u64);
         record.holds_large = large.contains(&item.line);
         if places.contains_key(&record.id) {
@@ -284,7 +284,7 @@ fn resolved(tool: &Value, tools: &Map<String, Value>) -> Result<Value, String> {
 
 /// Fills in what a record takes from the one it continues. Messages of both are in memory once.
 /// Results that name no call are those of the calls with `ids`.
-fn expand(record: &mut Record, base: &Record, ids: &[String]) -> Result<(), String> {
+fn expand(record: &mut CassetteRecord, base: &CassetteRecord, ids: &[String]) -> Result<(), String> {
     if record.method.is_empty() {
         (record.method, record.path) = (base.method.clone(), base.path.clone());
     }

@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::canonical::Rules;
+use crate::canonical::CanonicalRules;
 
 /// The message as a file shows it.
 #[must_use]
@@ -112,7 +112,7 @@ fn spaced(value: &Value) -> String {
 
 /// Returns true if two lists of messages are the same conversation.
 pub(super) fn means_same(one: &Value, other: &Value) -> bool {
-    let rules = Rules::default();
+    let rules = CanonicalRules::default();
     let canonical = |messages: &Value| rules.canonical("llm:", &json!({ "messages": messages }));
     canonical(one) == canonical(other)
 }

@@ -57,8 +57,10 @@ pub use self::{
     message::{call_of, short_message, wire_message},
     names::shown_by_order,
     partial::rewrite,
-    record::{Answer, Content, Echo, Fault, Record, SseEvent, ValueSource},
-    side::{Moment, Moments, Run, Side, Tokens, last_run, read_file as read_beside, sidecar_of, timing_of},
+    record::{AnswerContent, CassetteRecord, Echo, RecordedAnswer, SseEvent, TransportFault, ValueSource},
+    side::{
+        Moment, Moments, RecordTokens, RecordingRun, Sidecar, last_run, read_file as read_beside, sidecar_of, timing_of,
+    },
     write::{emit, emit_expanded},
     writer::{CassetteWriter, RecordedExchange, WriteMode},
 };

@@ -12,12 +12,12 @@ use serde_json::{Value, json};
 
 use super::{
     continued::bases,
-    record::{Answer, Content, Record},
+    record::{AnswerContent, CassetteRecord, RecordedAnswer},
 };
 use crate::canonical::{renamed, visit_ids};
 
 #[derive(Debug, Default)]
-pub(super) struct Names {
+pub(super) struct ShortNames {
     /// The conversation of each record: the place of its first one.
     conversations: Vec<usize>,
     /// By the conversation.
@@ -26,9 +26,9 @@ pub(super) struct Names {
     responses: HashMap<String, usize>,
 }
 
-impl Names {
+impl ShortNames {
     /// Learns what records have already; they are all that there are.
-    pub(super) fn learn(&mut self, records: &[Record]) {
+    pub(super) fn learn(&mut self, records: &[CassetteRecord]) {
         for (record, base) in records.iter().zip(bases(records)) {
             let conversation = self.begin(record, base);
             let ids = record.side.iter().flat_map(|side| &side.ids);
@@ -43,7 +43,7 @@ impl Names {
     /// continues, `response` the id of its response.
     pub(super) fn shorten(
         &mut self,
-        record: &mut Record,
+        record: &mut CassetteRecord,
         base: Option<usize>,
         response: Option<&str>,
     ) -> BTreeMap<String, String> {
@@ -83,7 +83,7 @@ impl Names {
         self.responses.retain(|_, at| *at >= before);
     }
 
-    fn begin(&self, record: &Record, base: Option<usize>) -> usize {
+    fn begin(&self, record: &CassetteRecord, base: Option<usize>) -> usize {
         let named = || self.responses.get(record.body.get("previous_response_id")?.as_str()?).copied();
         let conversation = base.or_else(named).and_then(|base| self.conversations.get(base).copied());
         conversation.unwrap_or(self.conversations.len())
@@ -96,7 +96,7 @@ impl Names {
     }
 }
 
-fn distinct_ids(body: &mut Value, answer: &mut Answer) -> Vec<String> {
+fn distinct_ids(body: &mut Value, answer: &mut RecordedAnswer) -> Vec<String> {
     let (mut ids, mut seen) = (Vec::new(), HashSet::new());
     let mut note = |id: &mut String| {
         if seen.insert(id.clone()) {
@@ -109,16 +109,16 @@ fn distinct_ids(body: &mut Value, answer: &mut Answer) -> Vec<String> {
 }
 
 /// Sets a record's body with other ids, and those of its answer.
-pub(super) fn rename(record: &mut Record, body: Value, names: &HashMap<String, String>) {
+pub(super) fn rename(record: &mut CassetteRecord, body: Value, names: &HashMap<String, String>) {
     record.body = renamed(body, names).into();
     rename_answer(&mut record.answer, names);
 }
 
-pub(super) fn rename_answer(answer: &mut Answer, names: &HashMap<String, String>) {
+pub(super) fn rename_answer(answer: &mut RecordedAnswer, names: &HashMap<String, String>) {
     for_answer(answer, &mut |part| *part = renamed(std::mem::take(part), names));
 }
 
-pub(super) fn ids_of_answer(answer: &Answer) -> Vec<String> {
+pub(super) fn ids_of_answer(answer: &RecordedAnswer) -> Vec<String> {
     let mut ids = Vec::new();
     for_answer(&mut answer.clone(), &mut |part| visit_ids(part, &mut |id| ids.push(id.clone())));
     ids
@@ -126,7 +126,7 @@ pub(super) fn ids_of_answer(answer: &Answer) -> Vec<String> {
 
 /// The answer of a record as a file shows it, with ids named in their order in the request and the answer.
 #[must_use]
-pub fn shown_by_order(record: &Record) -> Value {
+pub fn shown_by_order(record: &CassetteRecord) -> Value {
     let mut answer = record.answer.clone();
     let ids = distinct_ids(&mut record.body.value(), &mut answer);
     let names = ids.into_iter().zip(1..).map(|(id, number)| (id, format!("id_{number}"))).collect();
@@ -135,9 +135,9 @@ pub fn shown_by_order(record: &Record) -> Value {
 }
 
 /// Shows the parts of an answer that look like a body of messages.
-fn for_answer(answer: &mut Answer, show: &mut dyn FnMut(&mut Value)) {
+fn for_answer(answer: &mut RecordedAnswer, show: &mut dyn FnMut(&mut Value)) {
     match &mut answer.content {
-        Content::Choices { choices, .. } => {
+        AnswerContent::Choices { choices, .. } => {
             for message in choices.iter_mut().filter_map(|choice| choice.get_mut("message")) {
                 let mut body = json!({"messages": [std::mem::take(message)]});
                 show(&mut body);
@@ -145,8 +145,8 @@ fn for_answer(answer: &mut Answer, show: &mut dyn FnMut(&mut Value)) {
                     body.get_mut("messages").and_then(|list| list.get_mut(0)).map(Value::take).unwrap_or_default();
             }
         }
-        Content::Json(value) => show(value),
-        Content::Empty | Content::Events(_) | Content::Text(_) | Content::Bytes(_) => {}
+        AnswerContent::Json(value) => show(value),
+        AnswerContent::Empty | AnswerContent::Events(_) | AnswerContent::Text(_) | AnswerContent::Bytes(_) => {}
     }
 }
 

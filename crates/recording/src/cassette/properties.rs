@@ -31,32 +31,32 @@ fn message() -> impl Strategy<Value = Value> {
     )
 }
 
-fn answer() -> impl Strategy<Value = Answer> {
+fn answer() -> impl Strategy<Value = RecordedAnswer> {
     let answer = (proptest::collection::vec(message(), 1..3), any::<bool>()).prop_map(|(messages, counted)| {
         let choice = |message: Value| {
             let choice = json!({"message": message, "finish_reason": "stop"});
             choice.as_object().cloned().unwrap_or_default()
         };
         let usage = counted.then(|| json!({"prompt_tokens": 3}));
-        Content::Choices { choices: messages.into_iter().map(choice).collect(), usage }
+        AnswerContent::Choices { choices: messages.into_iter().map(choice).collect(), usage }
     });
     let event =
         (proptest::option::of("[a-z]{1,5}"), text()).prop_map(|(name, data)| SseEvent { name, data: data.into() });
     let content = prop_oneof![
         answer,
-        (text(), text()).prop_map(|(a, b)| Content::Json(json!({a: b, "list": [1.5, true]}))),
-        text().prop_map(|text| Content::Json(json!({"error": {"message": text}}))),
-        text().prop_map(Content::Text),
-        proptest::collection::vec(any::<u8>(), 0..9).prop_map(Content::Bytes),
-        proptest::collection::vec(event, 0..3).prop_map(Content::Events),
-        Just(Content::Empty),
+        (text(), text()).prop_map(|(a, b)| AnswerContent::Json(json!({a: b, "list": [1.5, true]}))),
+        text().prop_map(|text| AnswerContent::Json(json!({"error": {"message": text}}))),
+        text().prop_map(AnswerContent::Text),
+        proptest::collection::vec(any::<u8>(), 0..9).prop_map(AnswerContent::Bytes),
+        proptest::collection::vec(event, 0..3).prop_map(AnswerContent::Events),
+        Just(AnswerContent::Empty),
     ];
     (content, 200_u16..600, proptest::option::of(0_usize..5), text()).prop_map(|(content, status, fault, header)| {
-        Answer {
+        RecordedAnswer {
             status,
             headers: vec![("x-a".to_owned(), header.clone()), ("x-a".to_owned(), header)],
             content,
-            fault: fault.map(|after_events| Fault::Reset { after_events }),
+            fault: fault.map(|after_events| TransportFault::Reset { after_events }),
         }
     })
 }
@@ -79,12 +79,17 @@ fn exchanges() -> impl Strategy<Value = Vec<RecordedExchange>> {
                     json!({"type": "function", "function": {"name": "f", "description": words, "parameters": {}}});
                 body.insert("tools".to_owned(), json!([tool]));
             }
-            if let Content::Choices { choices, .. } = &answer.content {
+            if let AnswerContent::Choices { choices, .. } = &answer.content {
                 messages.extend(choices.first().and_then(|choice| choice.get("message")).cloned());
             }
             let path = "/v1/chat/completions?a=b".to_owned();
-            let record =
-                Record { method: "POST".to_owned(), path, body: Value::from(body).into(), answer, ..Record::default() };
+            let record = CassetteRecord {
+                method: "POST".to_owned(),
+                path,
+                body: Value::from(body).into(),
+                answer,
+                ..CassetteRecord::default()
+            };
             exchanges.push(RecordedExchange { record, ..RecordedExchange::default() });
         }
         exchanges
@@ -101,8 +106,8 @@ proptest! {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("t.yaml");
         let mut writer = CassetteWriter::create(&path, &Header::default(), WriteMode::Replace).unwrap();
-        let rules = crate::canonical::Rules::default();
-        let canonical = |record: &Record| rules.canonical("llm:m", &record.body.value());
+        let rules = crate::canonical::CanonicalRules::default();
+        let canonical = |record: &CassetteRecord| rules.canonical("llm:m", &record.body.value());
         let asked: Vec<Value> = exchanges.iter().map(|exchange| canonical(&exchange.record)).collect();
         for exchange in exchanges {
             writer.add(exchange);

@@ -12,20 +12,20 @@ use super::{
     header::{date, map, number, text, texts},
     json_added,
     keep::Times,
-    record::{Answer, Content, Echo, Fault, Record, SseEvent, ValueSource},
-    side::{Moment, Side},
+    record::{AnswerContent, CassetteRecord, Echo, RecordedAnswer, SseEvent, TransportFault, ValueSource},
+    side::{Moment, Sidecar},
 };
 use crate::{
     redaction::{NoPlaceholder, Placeholder},
-    yaml::{Entry, Kind, Node},
+    yaml::{YamlEntry, YamlKind, YamlNode},
 };
 
 /// No answer takes longer, in milliseconds: a year.
 const LONGEST: f64 = 366.0 * 86_400_000.0;
 
 /// A record as it is written: its body may be what differs from another one.
-pub(super) struct Written {
-    pub(super) record: Record,
+pub(super) struct WrittenRecord {
+    pub(super) record: CassetteRecord,
     pub(super) id: Option<u64>,
     pub(super) unknown: Vec<(usize, String)>,
     /// The names of the request's and the answer's body in the sidecar, with their lines.
@@ -34,10 +34,13 @@ pub(super) struct Written {
     pub(super) json_added: Option<usize>,
 }
 
-pub(super) fn record(node: &Node) -> Result<Written, Wrong> {
+pub(super) fn record(node: &YamlNode) -> Result<WrittenRecord, Wrong> {
     let entries = node.entries().ok_or_else(|| Wrong::at(node.line, "a record has to be a map"))?;
-    let mut record =
-        Record { line: node.line, answer: Answer { status: 200, ..Answer::default() }, ..Record::default() };
+    let mut record = CassetteRecord {
+        line: node.line,
+        answer: RecordedAnswer { status: 200, ..RecordedAnswer::default() },
+        ..CassetteRecord::default()
+    };
     let (mut id, mut unknown) = (None, Vec::new());
     let blobs = [blob_of(Some(node))?, blob_of(node.get("answer"))?];
     let mut answered = false;
@@ -84,24 +87,24 @@ pub(super) fn record(node: &Node) -> Result<Written, Wrong> {
     let json_added = node.get("answer").and_then(|answer| answer.get(json_added::KEY)).map(|node| node.line);
     match json_added.filter(|_| record.like.is_none()) {
         Some(line) => Err(Wrong::at(line, "`json+` needs `like`, the record whose answer it changes")),
-        None => Ok(Written { record, id, unknown, blobs, json_added }),
+        None => Ok(WrittenRecord { record, id, unknown, blobs, json_added }),
     }
 }
 
-fn blob_of(node: Option<&Node>) -> Result<Option<(usize, String)>, Wrong> {
+fn blob_of(node: Option<&YamlNode>) -> Result<Option<(usize, String)>, Wrong> {
     let named = node.and_then(|node| node.get("body_blob"));
     named.map(|named| text(named, "body_blob").map(|name| (named.line, name))).transpose()
 }
 
-fn numbers(node: &Node, key: &str) -> Result<Vec<u64>, Wrong> {
+fn numbers(node: &YamlNode, key: &str) -> Result<Vec<u64>, Wrong> {
     let items = node.items().ok_or_else(|| Wrong::at(node.line, format!("`{key}` has to be a list of numbers")))?;
     items.iter().map(|item| number(item, key)).collect()
 }
 
-fn put_back(node: &Node) -> Result<Vec<(Placeholder, ValueSource)>, Wrong> {
+fn put_back(node: &YamlNode) -> Result<Vec<(Placeholder, ValueSource)>, Wrong> {
     let entries = node.entries().ok_or_else(|| Wrong::at(node.line, "`put_back` has to be a map of placeholders"))?;
     let wrong = |line: usize, error: &dyn fmt::Display| Wrong::at(line, format!("`put_back`: {error}"));
-    let one = |entry: &Entry| {
+    let one = |entry: &YamlEntry| {
         let placeholder = entry.key.parse().map_err(|error: NoPlaceholder| wrong(entry.line, &error))?;
         let source = text(&entry.value, "put_back")?.parse().map_err(|error: String| wrong(entry.line, &error))?;
         Ok((placeholder, source))
@@ -109,12 +112,12 @@ fn put_back(node: &Node) -> Result<Vec<(Placeholder, ValueSource)>, Wrong> {
     entries.iter().map(one).collect()
 }
 
-fn repeated(node: &Node) -> Result<Echo, Wrong> {
+fn repeated(node: &YamlNode) -> Result<Echo, Wrong> {
     let found = FORMS.into_iter().find(|form| node.text() == Some(form.name()));
     found.ok_or_else(|| Wrong::at(node.line, "`echo` has to be plain, whole, text or bare"))
 }
 
-fn request_line(node: &Node) -> Result<(String, String), Wrong> {
+fn request_line(node: &YamlNode) -> Result<(String, String), Wrong> {
     let wrong = || Wrong::at(node.line, "`request` has to be a method and a path, such as `POST /v1/chat/completions`");
     let line = node.text().ok_or_else(wrong)?;
     let (method, path) = line.split_once(' ').ok_or_else(wrong)?;
@@ -122,15 +125,15 @@ fn request_line(node: &Node) -> Result<(String, String), Wrong> {
     if is_method && path.starts_with('/') { Ok((method.to_owned(), path.to_owned())) } else { Err(wrong()) }
 }
 
-fn headers(node: &Node) -> Result<Vec<(String, String)>, Wrong> {
+fn headers(node: &YamlNode) -> Result<Vec<(String, String)>, Wrong> {
     let wrong = |line| Wrong::at(line, "`headers` has to be a map of names to texts, or to lists of them");
     let mut found = Vec::new();
     for entry in node.entries().ok_or_else(|| wrong(node.line))? {
         let name = entry.key.to_ascii_lowercase();
-        let one = |value: &Node| match &value.kind {
-            Kind::Scalar(Value::String(text)) => Ok(text.clone()),
-            Kind::Scalar(scalar) => Ok(scalar.to_string()),
-            Kind::List(_) | Kind::Map(_) => Err(wrong(value.line)),
+        let one = |value: &YamlNode| match &value.kind {
+            YamlKind::Scalar(Value::String(text)) => Ok(text.clone()),
+            YamlKind::Scalar(scalar) => Ok(scalar.to_string()),
+            YamlKind::List(_) | YamlKind::Map(_) => Err(wrong(value.line)),
         };
         match entry.value.items() {
             Some(items) => {
@@ -147,12 +150,12 @@ fn headers(node: &Node) -> Result<Vec<(String, String)>, Wrong> {
 /// Fields of the only choice, which stand in the answer itself.
 pub(super) const OF_CHOICE: [&str; 6] = ["message", "text", "finish_reason", "stop_reason", "logprobs", "index"];
 
-fn timing(node: &Node) -> Result<Side, Wrong> {
+fn timing(node: &YamlNode) -> Result<Sidecar, Wrong> {
     let wrong = |line, key| Wrong::at(line, format!("`timing.{key}`: times are milliseconds, from 0 on"));
-    let time = |node: &Node, key| {
+    let time = |node: &YamlNode, key| {
         node.value().as_f64().filter(|ms| (0.0..=LONGEST).contains(ms)).ok_or_else(|| wrong(node.line, key))
     };
-    let mut side = Side { times: Times::Inline, ..Side::default() };
+    let mut side = Sidecar { times: Times::Inline, ..Sidecar::default() };
     for entry in node.entries().ok_or_else(|| Wrong::at(node.line, "`timing` has to be a map"))? {
         let value = &entry.value;
         match entry.key.as_str() {
@@ -169,16 +172,16 @@ fn timing(node: &Node) -> Result<Side, Wrong> {
     Ok(side)
 }
 
-pub(super) fn answer(node: &Node, unknown: &mut Vec<(usize, String)>) -> Result<Answer, Wrong> {
+pub(super) fn answer(node: &YamlNode, unknown: &mut Vec<(usize, String)>) -> Result<RecordedAnswer, Wrong> {
     if let Some(text) = node.text() {
         return Ok(fixture::text_answer(text));
     }
     let entries = node.entries().ok_or_else(|| Wrong::at(node.line, "`answer` has to be a map, or a text"))?;
-    let mut answer = Answer { status: 200, ..Answer::default() };
+    let mut answer = RecordedAnswer { status: 200, ..RecordedAnswer::default() };
     let (mut fault, mut after_events) = (None, 0);
     let (mut choice, mut choices, mut usage) = (Map::new(), Vec::new(), None);
     let mut message = Map::new();
-    let mut bodies: Vec<Content> = Vec::new();
+    let mut bodies: Vec<AnswerContent> = Vec::new();
     for entry in entries {
         let value = &entry.value;
         match entry.key.as_str() {
@@ -191,13 +194,13 @@ pub(super) fn answer(node: &Node, unknown: &mut Vec<(usize, String)>) -> Result<
                 choices = items.iter().map(|item| map(item, "choices")).collect::<Result<_, _>>()?;
             }
             "usage" => usage = Some(value.value()).filter(|usage| !usage.is_null()),
-            "json" | json_added::KEY => bodies.push(Content::Json(value.value())),
-            "error" => bodies.push(Content::Json(serde_json::json!({"error": value.value()}))),
-            "events" => bodies.push(Content::Events(events(value)?)),
-            "body_text" => bodies.push(Content::Text(text(value, "body_text")?)),
-            "body_base64" => bodies.push(Content::Bytes(bytes(value)?)),
+            "json" | json_added::KEY => bodies.push(AnswerContent::Json(value.value())),
+            "error" => bodies.push(AnswerContent::Json(serde_json::json!({"error": value.value()}))),
+            "events" => bodies.push(AnswerContent::Events(events(value)?)),
+            "body_text" => bodies.push(AnswerContent::Text(text(value, "body_text")?)),
+            "body_base64" => bodies.push(AnswerContent::Bytes(bytes(value)?)),
             // Its bytes are read later, where the place of the sidecar is known.
-            "body_blob" => bodies.push(Content::Bytes(Vec::new())),
+            "body_blob" => bodies.push(AnswerContent::Bytes(Vec::new())),
             key if fixture::OF_MESSAGE.contains(&key) => {
                 message.insert(key.to_owned(), value.value());
             }
@@ -217,7 +220,7 @@ pub(super) fn answer(node: &Node, unknown: &mut Vec<(usize, String)>) -> Result<
         choices.push(choice);
     }
     if !choices.is_empty() {
-        bodies.push(Content::Choices { choices, usage });
+        bodies.push(AnswerContent::Choices { choices, usage });
     }
     if bodies.len() > 1 {
         return Err(Wrong::at(node.line, "the answer has more than one body"));
@@ -225,30 +228,30 @@ pub(super) fn answer(node: &Node, unknown: &mut Vec<(usize, String)>) -> Result<
     answer.content = bodies.pop().unwrap_or_default();
     if let Some((line, name)) = fault {
         let after = usize::try_from(after_events).unwrap_or(usize::MAX);
-        let named = Fault::named(&name, after);
+        let named = TransportFault::named(&name, after);
         answer.fault =
             Some(named.ok_or_else(|| Wrong::at(line, format!("`{name}` is no fault: reset, truncate or stall")))?);
     }
     Ok(answer)
 }
 
-fn status(node: &Node) -> Result<u16, Wrong> {
+fn status(node: &YamlNode) -> Result<u16, Wrong> {
     let number = node.number().filter(|number| (200..600).contains(number));
     number
         .and_then(|number| u16::try_from(number).ok())
         .ok_or_else(|| Wrong::at(node.line, "`status` has to be the HTTP status of an answer, such as 200"))
 }
 
-fn events(node: &Node) -> Result<Vec<SseEvent>, Wrong> {
+fn events(node: &YamlNode) -> Result<Vec<SseEvent>, Wrong> {
     let items = node.items().ok_or_else(|| Wrong::at(node.line, "`events` has to be a list"))?;
-    let one = |item: &Node| {
+    let one = |item: &YamlNode| {
         let data = item.get("data").ok_or_else(|| Wrong::at(item.line, "an event needs `data`"))?;
-        Ok(SseEvent { name: item.get("event").and_then(Node::text).map(str::to_owned), data: data.value() })
+        Ok(SseEvent { name: item.get("event").and_then(YamlNode::text).map(str::to_owned), data: data.value() })
     };
     items.iter().map(one).collect()
 }
 
-fn bytes(node: &Node) -> Result<Vec<u8>, Wrong> {
+fn bytes(node: &YamlNode) -> Result<Vec<u8>, Wrong> {
     let text = text(node, "body_base64")?;
     let digits: String = text.chars().filter(|c| !c.is_whitespace()).collect();
     STANDARD.decode(digits).map_err(|_| Wrong::at(node.line, "`body_base64` is no base64"))

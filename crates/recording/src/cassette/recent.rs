@@ -2,11 +2,11 @@
 
 use std::collections::HashSet;
 
-use super::record::Record;
+use super::record::CassetteRecord;
 
 #[derive(Debug)]
 pub(super) struct RecentRecords {
-    list: Vec<Record>,
+    list: Vec<CassetteRecord>,
     gone: usize,
     /// Bytes that the list holds, about, and the places in memory of its messages.
     held: usize,
@@ -20,13 +20,13 @@ impl RecentRecords {
         Self { list: Vec::new(), gone: 0, held: 0, seen: HashSet::new(), most }
     }
 
-    pub(super) fn push(&mut self, record: Record) {
+    pub(super) fn push(&mut self, record: CassetteRecord) {
         self.held += record.memory(&mut self.seen);
         self.list.push(record);
     }
 
     /// Puts all records in place of the last ones.
-    pub(super) fn set(&mut self, records: Vec<Record>) {
+    pub(super) fn set(&mut self, records: Vec<CassetteRecord>) {
         *self = Self { list: records, ..Self::of(self.most) };
     }
 
@@ -35,23 +35,23 @@ impl RecentRecords {
     }
 
     /// The record at a place among all, while it is there.
-    pub(super) fn get(&self, place: usize) -> Option<&Record> {
+    pub(super) fn get(&self, place: usize) -> Option<&CassetteRecord> {
         self.list.get(place.checked_sub(self.gone)?)
     }
 
-    pub(super) fn list(&self) -> &[Record] {
+    pub(super) fn list(&self) -> &[CassetteRecord] {
         &self.list
     }
 
-    pub(super) fn list_mut(&mut self) -> &mut Vec<Record> {
+    pub(super) fn list_mut(&mut self) -> &mut Vec<CassetteRecord> {
         &mut self.list
     }
 
-    pub(super) fn since(&self, place: usize) -> impl Iterator<Item = &Record> {
+    pub(super) fn since(&self, place: usize) -> impl Iterator<Item = &CassetteRecord> {
         self.list.iter().skip(place.saturating_sub(self.gone))
     }
 
-    pub(super) fn since_mut(&mut self, place: usize) -> impl Iterator<Item = &mut Record> {
+    pub(super) fn since_mut(&mut self, place: usize) -> impl Iterator<Item = &mut CassetteRecord> {
         self.list.iter_mut().skip(place.saturating_sub(self.gone))
     }
 
@@ -62,7 +62,7 @@ impl RecentRecords {
             return None;
         }
         let (mut held, mut seen) = (0, HashSet::new());
-        let stays = |record: &&Record| {
+        let stays = |record: &&CassetteRecord| {
             held += record.memory(&mut seen);
             held <= self.most / 2
         };

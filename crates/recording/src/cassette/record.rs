@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::{
     blob,
-    side::{Moment, Side},
+    side::{Moment, Sidecar},
 };
 use crate::{
     canonical::{McpCall, SharedBody, SharedList, mcp_summary},
@@ -16,7 +16,7 @@ use base::one_line::clipped;
 
 /// A request and its answer.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Record {
+pub struct CassetteRecord {
     /// Its number in the file.
     pub id: u64,
     /// The line on which it starts, from 1; 0 where it comes from no file.
@@ -40,7 +40,7 @@ pub struct Record {
     /// Placeholders of the answer whose values stand in a request under another placeholder.
     pub put_back: Vec<(Placeholder, ValueSource)>,
     /// The answer.
-    pub answer: Answer,
+    pub answer: RecordedAnswer,
     /// The record that this one is another try of.
     pub retry_of: Option<u64>,
     /// Events that came before the client left.
@@ -55,7 +55,7 @@ pub struct Record {
     /// How often it may be served; `u64::MAX` for any number of times. Without it once, and a fixture always.
     pub times: Option<u64>,
     /// Its data in the sidecar.
-    pub side: Option<Side>,
+    pub side: Option<Sidecar>,
     /// The file has a large text of it in the record itself.
     pub holds_large: bool,
 }
@@ -92,7 +92,7 @@ impl FromStr for ValueSource {
     }
 }
 
-impl Answer {
+impl RecordedAnswer {
     /// Returns true if a client may try again because of it: an error status, or a fault.
     #[must_use]
     pub fn has_failed(&self) -> bool {
@@ -129,20 +129,20 @@ impl Echo {
 
 /// Response to a request.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Answer {
+pub struct RecordedAnswer {
     /// The status; 200 where the file has none.
     pub status: u16,
     /// Headers that are kept; names in lower case.
     pub headers: Vec<(String, String)>,
     /// The body.
-    pub content: Content,
+    pub content: AnswerContent,
     /// Transport failure, if there was one.
-    pub fault: Option<Fault>,
+    pub fault: Option<TransportFault>,
 }
 
 /// Body of a response.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub enum Content {
+pub enum AnswerContent {
     /// Nothing.
     #[default]
     Empty,
@@ -175,7 +175,7 @@ pub struct SseEvent {
 
 /// Transport failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
+pub enum TransportFault {
     /// The connection is reset after so many events.
     Reset {
         /// Events before it; 0 for before the head.
@@ -193,7 +193,7 @@ pub enum Fault {
     },
 }
 
-impl Fault {
+impl TransportFault {
     /// Its name in a file.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -221,7 +221,7 @@ impl Fault {
     }
 }
 
-impl Record {
+impl CassetteRecord {
     /// Returns true if the request asks for a stream.
     #[must_use]
     pub fn streams(&self) -> bool {
@@ -257,8 +257,8 @@ impl Record {
     /// The record, whose answer breaks off after what was recorded of it.
     #[must_use]
     pub fn broken_off(&self) -> Self {
-        let fault = Some(Fault::Reset { after_events: usize::MAX });
-        Self { answer: Answer { fault, ..self.answer.clone() }, ..self.clone() }
+        let fault = Some(TransportFault::Reset { after_events: usize::MAX });
+        Self { answer: RecordedAnswer { fault, ..self.answer.clone() }, ..self.clone() }
     }
 
     /// Bytes that it holds without the sidecar's part, about. Messages that were seen, by their places in memory, do not count.
@@ -267,10 +267,12 @@ impl Record {
         let new = messages.take_while(|message| seen.insert(std::ptr::from_ref(*message).addr()));
         let body = memory(self.body.fields()) + new.map(memory).sum::<usize>();
         let answer = match &self.answer.content {
-            Content::Bytes(bytes) => bytes.len(),
-            Content::Empty | Content::Choices { .. } | Content::Json(_) | Content::Events(_) | Content::Text(_) => {
-                memory(&self.answer.shown())
-            }
+            AnswerContent::Bytes(bytes) => bytes.len(),
+            AnswerContent::Empty
+            | AnswerContent::Choices { .. }
+            | AnswerContent::Json(_)
+            | AnswerContent::Events(_)
+            | AnswerContent::Text(_) => memory(&self.answer.shown()),
         };
         size_of::<Self>() + body + self.raw.as_ref().map_or(0, Vec::len) + answer
     }
@@ -351,7 +353,7 @@ fn words(content: &Value) -> String {
     }
 }
 
-impl Answer {
+impl RecordedAnswer {
     /// A fingerprint of the answer; another text has another one.
     #[must_use]
     pub fn fingerprint(&self) -> String {

@@ -18,10 +18,13 @@ use super::{
     continued::{Inherited, bases},
     header::Header,
     names::{ids_of_answer, rename_answer},
-    record::Record,
+    record::CassetteRecord,
     writer::HIGH_ID,
 };
-use crate::canonical::{Call, Form, Key, Progress, Rules, SharedBody, SharedList, Start, Volatile, renamed, visit_ids};
+use crate::canonical::{
+    CanonicalKey, CanonicalProgress, CanonicalRules, ConversationStart, Normalisation, RequestParts, SharedBody,
+    SharedList, Volatile, renamed, visit_ids,
+};
 
 /// Ways to find a record by its place or its number, which the order of requests gives.
 const BY_PLACE: [&str; 2] = ["ordered", "index"];
@@ -32,9 +35,18 @@ pub(super) fn may_move(header: &Header) -> bool {
 }
 
 /// Brings new records into the order of an old file. Returns the number that each has now by the one that it had.
-pub(super) fn arrange(header: &Header, old: &[Record], new: Vec<Record>) -> (Vec<Record>, HashMap<u64, u64>) {
+pub(super) fn arrange(
+    header: &Header,
+    old: &[CassetteRecord],
+    new: Vec<CassetteRecord>,
+) -> (Vec<CassetteRecord>, HashMap<u64, u64>) {
     let loose = loose(header);
-    let exact = Rules { volatile: Volatile::Kept, form: Form::Strict, counts_tool_descriptions: true, ..loose.clone() };
+    let exact = CanonicalRules {
+        volatile: Volatile::Kept,
+        form: Normalisation::Strict,
+        counts_tool_descriptions: true,
+        ..loose.clone()
+    };
     let partners = partners(&keys(&loose, old), &keys(&loose, &new));
     let (old_keys, new_keys) = (keys(&exact, old), keys(&exact, &new));
     let bases = bases(&new);
@@ -46,7 +58,7 @@ pub(super) fn arrange(header: &Header, old: &[Record], new: Vec<Record>) -> (Vec
         done: new.iter().map(|_| None).collect(),
         renamed: Inherited::new(&bases),
     };
-    let mut new: Vec<Option<Record>> = new.into_iter().map(Some).collect();
+    let mut new: Vec<Option<CassetteRecord>> = new.into_iter().map(Some).collect();
     let order = order(&slots);
     for at in &order {
         let Some(record) = new.get_mut(*at).and_then(Option::take) else { continue };
@@ -64,29 +76,29 @@ pub(super) fn arrange(header: &Header, old: &[Record], new: Vec<Record>) -> (Vec
 }
 
 /// The hand-written ones of these records, with numbers from `next` on.
-pub(super) fn by_hand(old: &[Record], next: u64) -> Vec<Record> {
+pub(super) fn by_hand(old: &[CassetteRecord], next: u64) -> Vec<CassetteRecord> {
     let fixtures = old.iter().filter(|record| record.is_fixture);
-    fixtures.zip(next..).map(|(record, id)| Record { id, ..record.clone() }).collect()
+    fixtures.zip(next..).map(|(record, id)| CassetteRecord { id, ..record.clone() }).collect()
 }
 
 /// The rules by which a request is the one that the file had.
-fn loose(header: &Header) -> Rules {
-    Rules {
+fn loose(header: &Header) -> CanonicalRules {
+    CanonicalRules {
         ignored: header.ignore.iter().filter_map(|path| path.parse().ok()).collect(),
         scrubs: header.scrub.iter().filter_map(|scrub| scrub.parse().ok()).collect(),
         headers: header.match_headers.iter().map(|name| name.to_ascii_lowercase()).collect(),
-        ..Rules::default()
+        ..CanonicalRules::default()
     }
 }
 
 /// The keys of records; what they have in common is worked out once.
-fn keys(rules: &Rules, records: &[Record]) -> Vec<Key> {
-    let mut begun: Inherited<Progress> = Inherited::new(&bases(records));
-    let one = |(at, record): (usize, &Record)| {
+fn keys(rules: &CanonicalRules, records: &[CassetteRecord]) -> Vec<CanonicalKey> {
+    let mut begun: Inherited<CanonicalProgress> = Inherited::new(&bases(records));
+    let one = |(at, record): (usize, &CassetteRecord)| {
         let before = begun.of(at).and_then(|(base, begun)| Some((records.get(base)?.body.messages()?, begun)));
-        let start = before.map(|(messages, progress)| Start { messages, progress });
-        let Record { method, path, headers, .. } = record;
-        let call = Call { method, path, headers, body: &record.compared() };
+        let start = before.map(|(messages, progress)| ConversationStart { messages, progress });
+        let CassetteRecord { method, path, headers, .. } = record;
+        let call = RequestParts { method, path, headers, body: &record.compared() };
         let (identity, progress) = rules.identify_after(&call, start);
         progress.into_iter().for_each(|progress| begun.keep(at, progress));
         identity.key
@@ -95,22 +107,22 @@ fn keys(rules: &Rules, records: &[Record]) -> Vec<Key> {
 }
 
 /// The old record of each new one: of equal requests the first has the first.
-fn partners(old: &[Key], new: &[Key]) -> Vec<Option<usize>> {
-    let mut places: HashMap<Key, VecDeque<usize>> = HashMap::new();
+fn partners(old: &[CanonicalKey], new: &[CanonicalKey]) -> Vec<Option<usize>> {
+    let mut places: HashMap<CanonicalKey, VecDeque<usize>> = HashMap::new();
     old.iter().enumerate().for_each(|(at, key)| places.entry(*key).or_default().push_back(at));
     new.iter().map(|key| places.get_mut(key)?.pop_front()).collect()
 }
 
 /// Place of a new record among the old ones.
 #[derive(Debug, Clone, Copy)]
-enum Slot {
+enum RecordSlot {
     /// That of an old record.
     At(usize),
     /// Behind so many old records.
     Behind(usize),
 }
 
-impl Slot {
+impl RecordSlot {
     /// Number of old records up to and with this place.
     fn end(self) -> usize {
         match self {
@@ -124,7 +136,7 @@ impl Slot {
 struct Gone<'a>(HashMap<(&'a str, &'a str, Option<u64>), BTreeSet<usize>>);
 
 impl<'a> Gone<'a> {
-    fn new(old: &'a [Record], partners: &[Option<usize>]) -> Self {
+    fn new(old: &'a [CassetteRecord], partners: &[Option<usize>]) -> Self {
         let taken: HashSet<usize> = partners.iter().flatten().copied().collect();
         let mut gone: HashMap<_, BTreeSet<usize>> = HashMap::new();
         for (place, record) in old.iter().enumerate().filter(|(place, old)| !taken.contains(place) && !old.is_fixture) {
@@ -135,7 +147,7 @@ impl<'a> Gone<'a> {
 
     /// Takes the place of one that continued the record that the base stands for; of one that began where there is no base, the
     /// next one if there is one.
-    fn take(&mut self, record: &'a Record, base: Option<u64>, behind: usize) -> Option<usize> {
+    fn take(&mut self, record: &'a CassetteRecord, base: Option<u64>, behind: usize) -> Option<usize> {
         let route = (record.method.as_str(), record.path.as_str());
         let mut pick = |like, choose: &dyn Fn(&BTreeSet<usize>) -> Option<usize>| {
             let places = self.0.get_mut(&(route.0, route.1, like))?;
@@ -152,40 +164,45 @@ impl<'a> Gone<'a> {
 }
 
 /// The place of each new record. What the file did not have follows the record that it continues, or the one before it.
-fn slots(old: &[Record], new: &[Record], bases: &[Option<usize>], partners: &[Option<usize>]) -> Vec<Slot> {
+fn slots(
+    old: &[CassetteRecord],
+    new: &[CassetteRecord],
+    bases: &[Option<usize>],
+    partners: &[Option<usize>],
+) -> Vec<RecordSlot> {
     let mut gone = Gone::new(old, partners);
-    let mut slots: Vec<Slot> = Vec::with_capacity(new.len());
+    let mut slots: Vec<RecordSlot> = Vec::with_capacity(new.len());
     for (at, record) in new.iter().enumerate() {
         if let Some(place) = partners.get(at).copied().flatten() {
-            slots.push(Slot::At(place));
+            slots.push(RecordSlot::At(place));
             continue;
         }
         let base = bases.get(at).copied().flatten().and_then(|base| slots.get(base));
         let before = base.or_else(|| slots.last());
         let behind = before.map_or(0, |slot| slot.end());
         let continued = base.map(|slot| match slot {
-            Slot::At(place) => old.get(*place).map_or(u64::MAX, |old| old.id),
-            Slot::Behind(_) => u64::MAX,
+            RecordSlot::At(place) => old.get(*place).map_or(u64::MAX, |old| old.id),
+            RecordSlot::Behind(_) => u64::MAX,
         });
-        slots.push(gone.take(record, continued, behind).map_or(Slot::Behind(behind), Slot::At));
+        slots.push(gone.take(record, continued, behind).map_or(RecordSlot::Behind(behind), RecordSlot::At));
     }
     slots
 }
 
-fn order(slots: &[Slot]) -> Vec<usize> {
+fn order(slots: &[RecordSlot]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..slots.len()).collect();
-    order.sort_by_key(|at| slots.get(*at).map(|slot| (slot.end(), matches!(slot, Slot::Behind(_)))));
+    order.sort_by_key(|at| slots.get(*at).map(|slot| (slot.end(), matches!(slot, RecordSlot::Behind(_)))));
     order
 }
 
 /// The new numbers, by those that were given while it was recorded.
-fn numbers(old: &[Record], new: &[Record], slots: &[Slot]) -> HashMap<u64, u64> {
+fn numbers(old: &[CassetteRecord], new: &[CassetteRecord], slots: &[RecordSlot]) -> HashMap<u64, u64> {
     let mut taken: HashSet<u64> = old.iter().map(|record| record.id).collect();
     let highest = taken.iter().max().copied().filter(|id| *id < HIGH_ID);
     let mut next = highest.map_or(0, |id| id + 1);
-    let mut number = |slot: &Slot| match slot {
-        Slot::At(place) => old.get(*place).map_or(0, |record| record.id),
-        Slot::Behind(_) => {
+    let mut number = |slot: &RecordSlot| match slot {
+        RecordSlot::At(place) => old.get(*place).map_or(0, |record| record.id),
+        RecordSlot::Behind(_) => {
             while !taken.insert(next) {
                 next += 1;
             }
@@ -200,7 +217,7 @@ struct Arranging {
     /// Numbers of what is in place, by those that it had.
     placed: HashMap<u64, u64>,
     /// What is in place, by its place among the new records.
-    done: Vec<Option<Record>>,
+    done: Vec<Option<CassetteRecord>>,
     /// Names of ids that are others in the old file.
     renamed: Inherited<HashMap<String, String>>,
 }
@@ -208,7 +225,7 @@ struct Arranging {
 impl Arranging {
     /// Puts a record in its place. `old` is the one that it stands for; `asks_the_same` is true where their requests are the same
     /// but for ids.
-    fn place(&mut self, at: usize, mut record: Record, old: Option<&Record>, asks_the_same: bool) {
+    fn place(&mut self, at: usize, mut record: CassetteRecord, old: Option<&CassetteRecord>, asks_the_same: bool) {
         let (base, names) = self.renamed.of(at).unzip();
         let base = base.and_then(|base| self.done.get(base)?.as_ref());
         let from = base.and_then(|base| base.body.messages()).map_or(0, SharedList::len);
@@ -231,8 +248,8 @@ impl Arranging {
                 record.tags.clone_from(&old.tags);
             }
             if asks_the_same && old.aborted == record.aborted && old.answer.shown() == record.answer.shown() {
-                let Record { id, side, retry_of, put_back, .. } = record;
-                record = Record { id, side, retry_of, put_back, ..old.clone() };
+                let CassetteRecord { id, side, retry_of, put_back, .. } = record;
+                record = CassetteRecord { id, side, retry_of, put_back, ..old.clone() };
             }
         }
         if let Some(side) = &mut record.side {
@@ -244,7 +261,7 @@ impl Arranging {
         self.put(at, record);
     }
 
-    fn put(&mut self, at: usize, record: Record) {
+    fn put(&mut self, at: usize, record: CassetteRecord) {
         if let Some(place) = self.done.get_mut(at) {
             *place = Some(record);
         }
@@ -269,7 +286,12 @@ fn ids_after(body: &SharedBody, from: usize) -> Vec<String> {
 }
 
 /// Sets the messages of a record to those of its base, as it is now, and its own with other ids.
-fn continue_from(record: &mut Record, base: Option<&Record>, from: usize, names: &HashMap<String, String>) {
+fn continue_from(
+    record: &mut CassetteRecord,
+    base: Option<&CassetteRecord>,
+    from: usize,
+    names: &HashMap<String, String>,
+) {
     if base.is_none() && names.is_empty() {
         return;
     }
@@ -289,13 +311,13 @@ fn continue_from(record: &mut Record, base: Option<&Record>, from: usize, names:
 /// The names that the old file gives ids, where they are others; those of the earlier messages are known.
 fn names_after(
     mut names: HashMap<String, String>,
-    record: &Record,
-    old: Option<&Record>,
+    record: &CassetteRecord,
+    old: Option<&CassetteRecord>,
     from: usize,
 ) -> HashMap<String, String> {
     let mut own = ids_after(&record.body, from);
     let mut paired = HashSet::new();
-    let length = |record: &Record| record.body.messages().map(SharedList::len);
+    let length = |record: &CassetteRecord| record.body.messages().map(SharedList::len);
     let old = old.filter(|old| length(old) == length(record));
     let asked = old.map(|old| ids_after(&old.body, from)).filter(|theirs| theirs.len() == own.len());
     let answered = ids_of_answer(&record.answer);

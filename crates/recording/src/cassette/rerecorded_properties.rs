@@ -22,17 +22,18 @@ fn exchanges((family, turns): &Talk, run: usize, number: usize) -> Vec<RecordedE
         messages.push(json!({"role": "user", "content": format!("w{word}")}));
         let (content, echoed) = spoken(*family, *word, &id);
         let body = json!({"model": "m", list: messages});
-        let answer = Answer { status: 200, content, ..Answer::default() };
+        let answer = RecordedAnswer { status: 200, content, ..RecordedAnswer::default() };
         let path = PATHS[*family].to_owned();
-        let record = Record { method: "POST".to_owned(), path, body: body.into(), answer, ..Record::default() };
-        all.push(RecordedExchange { record, side: Side { ms: run as f64, ..Side::default() }, is_retry: false });
+        let record =
+            CassetteRecord { method: "POST".to_owned(), path, body: body.into(), answer, ..CassetteRecord::default() };
+        all.push(RecordedExchange { record, side: Sidecar { ms: run as f64, ..Sidecar::default() }, is_retry: false });
         messages.extend(echoed);
     }
     all
 }
 
 /// An answer, and how its client repeats it.
-fn spoken(family: usize, word: u8, id: &str) -> (Content, Vec<Value>) {
+fn spoken(family: usize, word: u8, id: &str) -> (AnswerContent, Vec<Value>) {
     let input = json!({"w": word});
     match family {
         0 => {
@@ -41,19 +42,22 @@ fn spoken(family: usize, word: u8, id: &str) -> (Content, Vec<Value>) {
             let mut choice = Map::new();
             choice.insert("message".to_owned(), short_message(&message));
             let result = json!({"role": "tool", "tool_call_id": id, "content": "x"});
-            (Content::Choices { choices: vec![choice], usage: None }, vec![message, result])
+            (AnswerContent::Choices { choices: vec![choice], usage: None }, vec![message, result])
         }
         1 => {
             let blocks = json!([{"type": "thinking", "thinking": "t"}, {"type": "tool_use", "id": id, "name": "f", "input": input}]);
             let message = json!({"role": "assistant", "type": "message", "content": blocks, "stop_sequence": null});
             let result =
                 json!({"role": "user", "content": [{"type": "tool_result", "tool_use_id": id, "content": "x"}]});
-            (Content::Json(message), vec![json!({"role": "assistant", "content": blocks}), result])
+            (AnswerContent::Json(message), vec![json!({"role": "assistant", "content": blocks}), result])
         }
         _ => {
             let call = json!({"type": "function_call", "id": format!("fc-{id}"), "call_id": id, "name": "f", "arguments": input.to_string()});
             let response = json!({"object": "response", "status": "completed", "output": [call], "tools": []});
-            (Content::Json(response), vec![call, json!({"type": "function_call_output", "call_id": id, "output": "x"})])
+            (
+                AnswerContent::Json(response),
+                vec![call, json!({"type": "function_call_output", "call_id": id, "output": "x"})],
+            )
         }
     }
 }
@@ -100,7 +104,7 @@ proptest! {
         }
         let cassette = load(&path).unwrap();
         prop_assert!(cassette.warnings.is_empty(), "{:?}", cassette.warnings);
-        prop_assert!(cassette.records.iter().all(Record::is_as_recorded));
+        prop_assert!(cassette.records.iter().all(CassetteRecord::is_as_recorded));
         prop_assert_eq!(emit(&cassette.header, &cassette.records, &cassette.tools), with_more);
         prop_assert_eq!(recorded(&path, &talks, 3, &dice[0]), first);
     }

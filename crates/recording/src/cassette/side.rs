@@ -23,7 +23,7 @@ use super::{
 
 /// Sidecar data of one record: a line of `timing.jsonl`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Side {
+pub struct Sidecar {
     /// The record.
     pub id: u64,
     /// The [fingerprint](super::Answer::fingerprint) of the answer when it was recorded.
@@ -121,7 +121,7 @@ fn no_plain(path: &Path, what: &str) -> io::Error {
 
 #[derive(Debug, Default)]
 pub(super) struct Sides {
-    pub(super) known: BTreeMap<u64, Side>,
+    pub(super) known: BTreeMap<u64, Sidecar>,
     pub(super) warnings: Vec<String>,
 }
 
@@ -132,7 +132,7 @@ pub(super) fn read(cassette: &Path) -> io::Result<Sides> {
     let bytes = read_if_there(cassette, &timing)?;
     let mut sides = Sides::default();
     for (at, line) in bytes.split(|byte| *byte == b'\n').enumerate().filter(|(_, line)| !line.trim_ascii().is_empty()) {
-        let wrong = match serde_json::from_slice::<Side>(line) {
+        let wrong = match serde_json::from_slice::<Sidecar>(line) {
             Ok(side) if sides.known.contains_key(&side.id) => format!("record {} is there twice", side.id),
             Ok(side) => {
                 sides.known.insert(side.id, side);
@@ -146,7 +146,7 @@ pub(super) fn read(cassette: &Path) -> io::Result<Sides> {
 }
 
 /// The lines of records that have one, in order.
-pub(super) fn text<'a>(sides: impl Iterator<Item = &'a Side>) -> String {
+pub(super) fn text<'a>(sides: impl Iterator<Item = &'a Sidecar>) -> String {
     let own = sides.filter(|side| side.times == Times::Sidecar);
     own.filter_map(|side| serde_json::to_string(side).ok()).map(|line| line + "\n").collect()
 }
@@ -232,7 +232,7 @@ impl Moments {
 
 /// Token ids of one record and the hashes of its prompt, where they are known: a line of `tokens.jsonl`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Tokens {
+pub struct RecordTokens {
     /// The record.
     pub id: u64,
     /// The [fingerprint](super::Answer::fingerprint) of the answer that they spell.
@@ -248,7 +248,7 @@ pub struct Tokens {
     pub prompt: Option<u64>,
 }
 
-impl Tokens {
+impl RecordTokens {
     /// Reads what is known of a cassette's tokens, by record; nothing where there is no such file.
     ///
     /// # Errors
@@ -293,7 +293,7 @@ const MOST_RUNS: usize = 64;
 /// A recording that changed a cassette: a line of `runs.jsonl`, the last one at the end. They are not at the top of the cassette, where
 /// each would be a difference although nothing else changed.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Run {
+pub struct RecordingRun {
     /// Its id, which no other recording has.
     #[serde(alias = "run")]
     pub run_id: String,
@@ -305,7 +305,7 @@ pub struct Run {
 
 /// The last recording that changed a cassette; `None` where none is known, or its line cannot be read.
 #[must_use]
-pub fn last_run(cassette: &Path) -> Option<Run> {
+pub fn last_run(cassette: &Path) -> Option<RecordingRun> {
     let bytes = read_file(cassette, &sidecar_of(cassette).join("runs.jsonl")).ok()?;
     let line = bytes.split(|byte| *byte == b'\n').rfind(|line| !line.is_empty())?;
     serde_json::from_slice(line).ok()

@@ -32,12 +32,12 @@ impl Variables {
 }
 
 /// Text that a template makes, up to a length.
-struct Bounded {
+struct TemplateOutput {
     text: Vec<u8>,
     left: usize,
 }
 
-impl io::Write for Bounded {
+impl io::Write for TemplateOutput {
     fn write(&mut self, more: &[u8]) -> io::Result<usize> {
         match self.left.checked_sub(more.len()) {
             Some(left) => self.left = left,
@@ -96,7 +96,7 @@ pub fn filled(text: &str, values: &Variables, left: &mut usize) -> Result<String
     }
     let environment = environment();
     let template = environment.template_from_str(text).map_err(|error| reason(&error))?;
-    let mut out = Bounded { text: Vec::new(), left: *left };
+    let mut out = TemplateOutput { text: Vec::new(), left: *left };
     template.render_captured_to(values.0.clone(), &mut out).map_err(|error| reason(&error))?;
     *left = out.left;
     Ok(String::from_utf8_lossy(&out.text).into_owned())

@@ -9,23 +9,23 @@ use super::*;
 fn chat(messages: &Value, answer: &Value, finish: &str) -> RecordedExchange {
     let choice = json!({"message": answer, "finish_reason": finish});
     RecordedExchange {
-        record: Record {
+        record: CassetteRecord {
             method: "POST".to_owned(),
             path: "/v1/chat/completions".to_owned(),
             body: json!({"model": "m", "messages": messages, "tools": [{"type": "function", "function":
                 {"name": "weather", "description": "Tells", "parameters": {"type": "object"}}}]})
             .into(),
-            answer: Answer {
+            answer: RecordedAnswer {
                 status: 200,
-                content: Content::Choices {
+                content: AnswerContent::Choices {
                     choices: vec![choice.as_object().unwrap().clone()],
                     usage: Some(json!({"prompt_tokens": 3})),
                 },
-                ..Answer::default()
+                ..RecordedAnswer::default()
             },
-            ..Record::default()
+            ..CassetteRecord::default()
         },
-        side: Side { ms: 1.5, events: vec![Moment(1.0, Some("{}".to_owned()), None)].into(), ..Side::default() },
+        side: Sidecar { ms: 1.5, events: vec![Moment(1.0, Some("{}".to_owned()), None)].into(), ..Sidecar::default() },
         is_retry: false,
     }
 }
@@ -104,7 +104,7 @@ fn added_records_leave_every_byte_before_them() {
     assert!(new.ends_with(&old[records_end..]));
     let cassette = load(&path).unwrap();
     assert_eq!((cassette.records.len(), cassette.records[1].like, cassette.records[1].id), (2, Some(0), 1));
-    assert!(cassette.records.iter().all(Record::is_as_recorded));
+    assert!(cassette.records.iter().all(CassetteRecord::is_as_recorded));
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn chain(turns: usize) -> String {
 
 #[test]
 fn a_conversation_has_each_message_in_memory_once() {
-    let held = |records: &[Record]| items_held(records.iter().filter_map(|record| record.body.messages()));
+    let held = |records: &[CassetteRecord]| items_held(records.iter().filter_map(|record| record.body.messages()));
     let mut cassette = parse(Path::new("t.yaml"), &chain(300)).unwrap();
     assert_eq!(cassette.records[299].body.messages().unwrap().len(), 599);
     assert_eq!(held(&cassette.records), 599);
@@ -286,7 +286,7 @@ fn a_conversation_has_each_message_in_memory_once() {
     let mut writer =
         CassetteWriter::create(&folder.path().join("w.yaml"), &Header::default(), WriteMode::Replace).unwrap();
     for record in cassette.records.drain(..) {
-        let record = Record { body: record.body.value().into(), like: None, ..record };
+        let record = CassetteRecord { body: record.body.value().into(), like: None, ..record };
         writer.add(RecordedExchange { record, ..RecordedExchange::default() });
     }
     assert_eq!(held(writer.records()), 599);
@@ -314,9 +314,9 @@ records:
     for (a, b) in cassette.records.iter().zip(&reread.records) {
         assert_eq!((&a.answer, &a.body, &a.path), (&b.answer, &b.body, &b.path), "{again}");
     }
-    assert_eq!(cassette.records[1].answer.fault, Some(Fault::Reset { after_events: 3 }));
+    assert_eq!(cassette.records[1].answer.fault, Some(TransportFault::Reset { after_events: 3 }));
     assert_eq!(cassette.records[0].answer.headers.len(), 3);
-    assert_eq!(cassette.records[2].answer.content, Content::Bytes(vec![0, 1, 2]));
+    assert_eq!(cassette.records[2].answer.content, AnswerContent::Bytes(vec![0, 1, 2]));
 }
 
 #[test]
@@ -366,7 +366,7 @@ fn what_is_on_the_disk_is_let_go() {
     assert_eq!(cassette.warnings, Vec::<String>::new());
     assert_eq!((cassette.records.len(), cassette.records[300].like), (301, None));
     assert_eq!(cassette.records[300].body.value()["messages"], messages);
-    let tokens = Tokens::read(&path).unwrap();
+    let tokens = RecordTokens::read(&path).unwrap();
     for (at, record) in cassette.records.iter().take(300).enumerate() {
         assert!(record.is_as_recorded() && record.side.as_ref().unwrap().events.len() == 1, "{at}");
         assert!(record.answer.shown().to_string().contains(&format!("\"answer {at}\"")), "{at}");

@@ -9,10 +9,10 @@ use serde_json::Value;
 
 use super::{
     echo::{FORMS, conversation_of, echo},
-    record::{Echo, Record},
+    record::{CassetteRecord, Echo},
     write::can_continue,
 };
-use crate::canonical::{Progress, Rules, SharedList};
+use crate::canonical::{CanonicalProgress, CanonicalRules, SharedList};
 
 #[derive(Debug, Default)]
 pub(super) struct Threads {
@@ -24,15 +24,15 @@ pub(super) struct Threads {
 
 /// A record's conversation, on its own route.
 #[derive(Debug, Clone)]
-pub(super) struct Chain {
+pub(super) struct ConversationChain {
     route: u128,
-    progress: Progress,
+    progress: CanonicalProgress,
 }
 
-impl Chain {
-    pub(super) fn of(record: &Record) -> Self {
+impl ConversationChain {
+    pub(super) fn of(record: &CassetteRecord) -> Self {
         let route = xxhash_rust::xxh3::xxh3_128(record.path.as_bytes());
-        let mut progress = Rules::default().lead(&record.body);
+        let mut progress = CanonicalRules::default().lead(&record.body);
         if let Some((_, messages)) = conversation_of(&record.body) {
             messages.iter().for_each(|message| add(&mut progress, message));
         }
@@ -40,7 +40,7 @@ impl Chain {
     }
 
     /// The conversation of a record that continues another one, of which only the new messages have to be looked at.
-    pub(super) fn of_next(record: &Record, base: &Record, before: Self) -> Self {
+    pub(super) fn of_next(record: &CassetteRecord, base: &CassetteRecord, before: Self) -> Self {
         let new = record.body.messages().zip(base.body.messages()).and_then(|(own, earlier)| own.since(earlier));
         let same = |name| record.body.get(name) == base.body.get(name);
         match new {
@@ -55,7 +55,7 @@ impl Chain {
 }
 
 impl Threads {
-    pub(super) fn add(&mut self, record: &Record, chain: &Chain, at: usize) {
+    pub(super) fn add(&mut self, record: &CassetteRecord, chain: &ConversationChain, at: usize) {
         if chain.progress.hash() != 0 {
             self.asked.insert(chain.route ^ chain.progress.hash(), at);
         }
@@ -78,7 +78,7 @@ impl Threads {
     }
 
     /// The record with the longest part of the conversation.
-    pub(super) fn base_of(&self, record: &Record, chain: &Chain) -> Option<(usize, Echo)> {
+    pub(super) fn base_of(&self, record: &CassetteRecord, chain: &ConversationChain) -> Option<(usize, Echo)> {
         record.body.messages()?;
         let after = chain.progress.hashes().find_map(|hash| self.after.get(&(chain.route ^ hash)));
         let asked = || self.asked.get(&(chain.route ^ chain.progress.hash())).map(|at| (*at, Echo::Plain));
@@ -87,13 +87,13 @@ impl Threads {
 }
 
 /// Adds a message; marks that move do not count.
-fn add(progress: &mut Progress, message: &Value) {
-    Rules::default().add(progress, &unmarked(message));
+fn add(progress: &mut CanonicalProgress, message: &Value) {
+    CanonicalRules::default().add(progress, &unmarked(message));
 }
 
 /// Shares the messages of the record that another one [continues](Threads::base_of), as the file does: what is the same is in
 /// memory once. Nothing is shared where the file shows the request in full.
-pub(super) fn share(record: &mut Record, base: &Record) {
+pub(super) fn share(record: &mut CassetteRecord, base: &CassetteRecord) {
     let (Some(messages), Some((list, earlier))) = (record.body.messages(), conversation_of(&base.body)) else { return };
     if record.body.list() != Some(list) || !can_continue(record, base) {
         return;

@@ -15,8 +15,8 @@ use super::{
     large,
     message::{means_same, short_message},
     read::OF_CHOICE,
-    record::{Answer, Content, Echo, Record, SseEvent},
-    side::{Moment, Side},
+    record::{AnswerContent, CassetteRecord, Echo, RecordedAnswer, SseEvent},
+    side::{Moment, Sidecar},
     threads::marked,
 };
 use crate::{
@@ -28,32 +28,32 @@ const GREETING: &str = "# vllm-vcr cassette. Edit answers freely; editing a requ
 
 /// A whole cassette: records that continue others (`like`) show what is new in them, and tools are shown once.
 #[must_use]
-pub fn emit(header: &Header, records: &[Record], tools: &Map<String, Value>) -> String {
-    text(header, records, tools, Shape::Short)
+pub fn emit(header: &Header, records: &[CassetteRecord], tools: &Map<String, Value>) -> String {
+    text(header, records, tools, RecordShape::Short)
 }
 
 /// A whole cassette with every request in full.
 #[must_use]
-pub fn emit_expanded(header: &Header, records: &[Record]) -> String {
-    text(header, records, &Map::new(), Shape::Full)
+pub fn emit_expanded(header: &Header, records: &[CassetteRecord]) -> String {
+    text(header, records, &Map::new(), RecordShape::Full)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Shape {
+enum RecordShape {
     Short,
     Full,
 }
 
-fn text(header: &Header, records: &[Record], tools: &Map<String, Value>, shape: Shape) -> String {
+fn text(header: &Header, records: &[CassetteRecord], tools: &Map<String, Value>, shape: RecordShape) -> String {
     let mut out = top(header);
     let mut tools = tools.clone();
     out.push_str(if records.is_empty() { "records: []\n" } else { "records:\n" });
-    let mut earlier: HashMap<u64, &Record> = HashMap::new();
+    let mut earlier: HashMap<u64, &CassetteRecord> = HashMap::new();
     for record in records {
-        let base = record.like.filter(|_| shape == Shape::Short);
+        let base = record.like.filter(|_| shape == RecordShape::Short);
         let base = base.and_then(|like| earlier.get(&like).copied());
         earlier.entry(record.id).or_insert(record);
-        let define = if shape == Shape::Short { Tools::Open(&mut tools) } else { Tools::Inline };
+        let define = if shape == RecordShape::Short { ToolsForm::Open(&mut tools) } else { ToolsForm::Inline };
         record_text(&mut out, record, base, define, 0);
     }
     tools_text(&mut out, &tools);
@@ -62,7 +62,7 @@ fn text(header: &Header, records: &[Record], tools: &Map<String, Value>, shape: 
 
 /// Form in which the definitions of tools are written.
 #[derive(Debug)]
-pub(super) enum Tools<'a> {
+pub(super) enum ToolsForm<'a> {
     /// By name; definitions are added.
     Open(&'a mut Map<String, Value>),
     /// By name where the definition is among these.
@@ -90,8 +90,14 @@ pub(super) fn tools_text(out: &mut String, tools: &Map<String, Value>) {
 }
 
 /// Appends a record as an item of a list at this column. Tools are shown by name where `tools` takes or has their definition.
-pub(super) fn record_text(out: &mut String, record: &Record, base: Option<&Record>, tools: Tools<'_>, indent: usize) {
-    let is_full = matches!(tools, Tools::Inline);
+pub(super) fn record_text(
+    out: &mut String,
+    record: &CassetteRecord,
+    base: Option<&CassetteRecord>,
+    tools: ToolsForm<'_>,
+    indent: usize,
+) {
+    let is_full = matches!(tools, ToolsForm::Inline);
     let mut fields = Map::new();
     let mut put = |name: &str, value: Value| {
         fields.insert(name.to_owned(), value);
@@ -151,7 +157,7 @@ pub(super) fn record_text(out: &mut String, record: &Record, base: Option<&Recor
 }
 
 /// The fields of a record between its request and its answer.
-fn notes(record: &Record) -> Vec<(&'static str, Value)> {
+fn notes(record: &CassetteRecord) -> Vec<(&'static str, Value)> {
     let mut notes: Vec<(&'static str, Value)> = Vec::new();
     notes.extend(record.retry_of.map(|id| ("retry_of", id.into())));
     notes.extend(record.aborted.map(|events| ("aborted", events.into())));
@@ -167,7 +173,7 @@ fn notes(record: &Record) -> Vec<(&'static str, Value)> {
     notes
 }
 
-fn timing(side: &Side) -> Value {
+fn timing(side: &Sidecar) -> Value {
     let mut fields = Map::new();
     fields.extend(side.recorded_at.iter().map(|at| ("recorded_at".to_owned(), at.clone().into())));
     fields.insert("ms".to_owned(), side.ms.into());
@@ -179,7 +185,7 @@ fn timing(side: &Side) -> Value {
 }
 
 /// Returns true if the additions of a record to another one can be written: null in them means that a field is removed.
-pub(super) fn can_continue(record: &Record, base: &Record) -> bool {
+pub(super) fn can_continue(record: &CassetteRecord, base: &CassetteRecord) -> bool {
     let (Some(body), Some(before)) = (record.body.fields().as_object(), base.body.fields().as_object()) else {
         return false;
     };
@@ -188,7 +194,7 @@ pub(super) fn can_continue(record: &Record, base: &Record) -> bool {
 }
 
 /// Returns the additions of a body to the record that it continues; `None` if it does not continue it.
-fn changes(record: &Record, base: &Record) -> Option<Map<String, Value>> {
+fn changes(record: &CassetteRecord, base: &CassetteRecord) -> Option<Map<String, Value>> {
     if !can_continue(record, base) {
         return None;
     }
@@ -214,7 +220,7 @@ fn changes(record: &Record, base: &Record) -> Option<Map<String, Value>> {
 }
 
 /// The messages after those of the earlier request and its answer.
-fn added_messages(record: &Record, base: &Record) -> Option<Vec<Value>> {
+fn added_messages(record: &CassetteRecord, base: &CassetteRecord) -> Option<Vec<Value>> {
     let (messages, (list, earlier)) = (record.body.messages()?, conversation_of(&base.body)?);
     if record.body.list() != Some(list) {
         return None;
@@ -248,7 +254,7 @@ fn headers(headers: &[(String, String)]) -> Value {
     map.into()
 }
 
-fn name_tools(mut body: Value, mut tools: Tools<'_>) -> Value {
+fn name_tools(mut body: Value, mut tools: ToolsForm<'_>) -> Value {
     let listed = body.get_mut("tools").and_then(Value::as_array_mut);
     for tool in listed.map(Vec::as_mut_slice).unwrap_or_default() {
         if let Some(name) = name_of(tool, &mut tools) {
@@ -259,7 +265,7 @@ fn name_tools(mut body: Value, mut tools: Tools<'_>) -> Value {
 }
 
 /// The name under which a tool is defined, or can be.
-fn name_of(tool: &Value, tools: &mut Tools<'_>) -> Option<String> {
+fn name_of(tool: &Value, tools: &mut ToolsForm<'_>) -> Option<String> {
     let fields =
         tool.as_object().filter(|fields| fields.len() == 2 && fields.get("type") == Some(&json!("function")))?;
     let mut function = fields.get("function")?.as_object()?.clone();
@@ -276,9 +282,9 @@ fn name_of(tool: &Value, tools: &mut Tools<'_>) -> Option<String> {
         }
         let definition = Value::Object(definition);
         let known = match tools {
-            Tools::Open(defined) => defined.entry(candidate.clone()).or_insert_with(|| definition.clone()),
-            Tools::Closed(defined) => defined.get(&candidate)?,
-            Tools::Inline => return None,
+            ToolsForm::Open(defined) => defined.entry(candidate.clone()).or_insert_with(|| definition.clone()),
+            ToolsForm::Closed(defined) => defined.get(&candidate)?,
+            ToolsForm::Inline => return None,
         };
         if *known == definition {
             return Some(candidate);
@@ -287,7 +293,7 @@ fn name_of(tool: &Value, tools: &mut Tools<'_>) -> Option<String> {
     None
 }
 
-pub(super) fn answer_fields(answer: &Answer) -> Map<String, Value> {
+pub(super) fn answer_fields(answer: &RecordedAnswer) -> Map<String, Value> {
     let mut fields = Map::new();
     fields.insert("status".to_owned(), answer.status.into());
     if !answer.headers.is_empty() {
@@ -301,8 +307,8 @@ pub(super) fn answer_fields(answer: &Answer) -> Map<String, Value> {
         fields.insert(name.to_owned(), value);
     };
     match &answer.content {
-        Content::Empty => {}
-        Content::Choices { choices, usage } => {
+        AnswerContent::Empty => {}
+        AnswerContent::Choices { choices, usage } => {
             let shown: Vec<Map<String, Value>> = choices.iter().map(shown_choice).collect();
             match shown.as_slice() {
                 [one] if one.keys().all(|name| OF_CHOICE.contains(&name.as_str())) => {
@@ -312,13 +318,13 @@ pub(super) fn answer_fields(answer: &Answer) -> Map<String, Value> {
             }
             usage.iter().for_each(|usage| put("usage", usage.clone()));
         }
-        Content::Json(value) => match value.as_object() {
+        AnswerContent::Json(value) => match value.as_object() {
             Some(map) if map.len() == 1 && map.contains_key("error") => put("error", map.get("error").cloned().into()),
             _ => put("json", value.clone()),
         },
-        Content::Events(events) => put("events", events.iter().map(shown_event).collect()),
-        Content::Text(text) => put("body_text", text.clone().into()),
-        Content::Bytes(bytes) => {
+        AnswerContent::Events(events) => put("events", events.iter().map(shown_event).collect()),
+        AnswerContent::Text(text) => put("body_text", text.clone().into()),
+        AnswerContent::Bytes(bytes) => {
             let (name, value) = shown_bytes(bytes);
             put(name, value);
         }

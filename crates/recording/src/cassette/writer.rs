@@ -24,18 +24,18 @@ use super::{
     header::Header,
     keep::{Keep, Times, TokenIds},
     load,
-    names::Names,
+    names::ShortNames,
     parse,
     partial::{Partial, partial, put_in_place},
     recent::RecentRecords,
-    record::{Echo, Record},
+    record::{CassetteRecord, Echo},
     rerecorded,
-    side::{self, Side, Tokens},
+    side::{self, RecordTokens, Sidecar},
     spool::Spool,
-    threads::{Chain, Threads, share},
-    write::{Tools, emit, record_text, tools_text, top},
+    threads::{ConversationChain, Threads, share},
+    write::{ToolsForm, emit, record_text, tools_text, top},
 };
-use crate::canonical::{Call, Rules};
+use crate::canonical::{CanonicalRules, RequestParts};
 
 /// As many records may have come between a request and another try of it.
 const RETRIED_WITHIN: usize = 64;
@@ -50,9 +50,9 @@ const MOST_HELD: usize = 32 << 20;
 #[derive(Debug, Clone, Default)]
 pub struct RecordedExchange {
     /// The exchange, ids as they were on the wire; its number is given here.
-    pub record: Record,
+    pub record: CassetteRecord,
     /// Times and bytes.
-    pub side: Side,
+    pub side: Sidecar,
     /// The client marked the request as a retry.
     pub is_retry: bool,
 }
@@ -81,7 +81,7 @@ pub struct CassetteWriter {
     partial: Partial,
     /// The last records, without the sidecar's part of those that are written.
     records: RecentRecords,
-    names: Names,
+    names: ShortNames,
     threads: Threads,
     /// Text after the records.
     after: String,
@@ -134,7 +134,7 @@ impl CassetteWriter {
             keep: Keep::default(),
             partial: Partial::claim(path, top(header) + "records:\n")?,
             records: RecentRecords::of(MOST_HELD),
-            names: Names::default(),
+            names: ShortNames::default(),
             threads: Threads::default(),
             after: String::new(),
             tools: Map::new(),
@@ -215,7 +215,10 @@ impl CassetteWriter {
         let mut chains = Inherited::new(&bases);
         for (at, mut record) in old.records.into_iter().enumerate() {
             let before = chains.of(at).and_then(|(base, chain)| Some((self.records.get(base)?, chain)));
-            let chain = before.map_or_else(|| Chain::of(&record), |(base, chain)| Chain::of_next(&record, base, chain));
+            let chain = before.map_or_else(
+                || ConversationChain::of(&record),
+                |(base, chain)| ConversationChain::of_next(&record, base, chain),
+            );
             self.threads.add(&record, &chain, at);
             chains.keep(at, chain);
             record.side = None;
@@ -230,7 +233,7 @@ impl CassetteWriter {
         let id = self.add(exchange);
         if !output.is_empty() && self.keep.tokens == TokenIds::Sidecar {
             let answer = self.records.list().last().map(|record| record.answer.fingerprint()).unwrap_or_default();
-            self.tokens.push(&Tokens { id, answer, output, ..Tokens::default() }.line());
+            self.tokens.push(&RecordTokens { id, answer, output, ..RecordTokens::default() }.line());
         }
         id
     }
@@ -246,7 +249,7 @@ impl CassetteWriter {
         side.id = record.id;
         self.keep.strip(&mut record.answer, &mut side);
         // Ids have the same canonical names before and after they are shortened.
-        let chain = Chain::of(&record);
+        let chain = ConversationChain::of(&record);
         let base = self.threads.base_of(&record, &chain);
         let response = side.head.get("id").and_then(Value::as_str).map(str::to_owned);
         side.ids = self.names.shorten(&mut record, base.map(|(at, _)| at), response.as_deref());
@@ -256,7 +259,7 @@ impl CassetteWriter {
         record.echo = base.map_or(Echo::Plain, |(_, how)| how);
         let base = base.and_then(|(at, _)| self.records.get(at));
         record.like = base.map(|base| base.id);
-        let tools = if self.open { Tools::Open(&mut self.tools) } else { Tools::Closed(&self.tools) };
+        let tools = if self.open { ToolsForm::Open(&mut self.tools) } else { ToolsForm::Closed(&self.tools) };
         base.into_iter().for_each(|base| share(&mut record, base));
         record_text(self.partial.added(), &record, base, tools, self.indent);
         let id = record.id;
@@ -267,21 +270,21 @@ impl CassetteWriter {
     }
 
     /// The first try of a request, if it is among the last records; of equal requests, one that failed.
-    fn first_try(&self, record: &Record) -> Option<u64> {
-        let key = |record: &Record| {
-            let Record { method, path, headers, .. } = record;
-            Rules::default().identify(&Call { method, path, headers, body: &record.compared() }).key
+    fn first_try(&self, record: &CassetteRecord) -> Option<u64> {
+        let key = |record: &CassetteRecord| {
+            let CassetteRecord { method, path, headers, .. } = record;
+            CanonicalRules::default().identify(&RequestParts { method, path, headers, body: &record.compared() }).key
         };
         let (own, recent) = (key(record), self.records.list().iter().rev().take(RETRIED_WITHIN));
-        let equal: Vec<&Record> = recent.into_iter().filter(|earlier| key(earlier) == own).collect();
-        let has_failed = |record: &&&Record| record.has_failed();
+        let equal: Vec<&CassetteRecord> = recent.into_iter().filter(|earlier| key(earlier) == own).collect();
+        let has_failed = |record: &&&CassetteRecord| record.has_failed();
         let found = equal.iter().find(has_failed).or(equal.first())?;
         Some(found.retry_of.unwrap_or(found.id))
     }
 
     /// The last records, those of the old file first.
     #[must_use]
-    pub fn records(&self) -> &[Record] {
+    pub fn records(&self) -> &[CassetteRecord] {
         self.records.list()
     }
 
@@ -303,11 +306,11 @@ impl CassetteWriter {
             self.dirty = true;
         }
         let (mut tail, mut tools) = (String::new(), self.tools.clone());
-        let mut records: Vec<Record> = later.map(|exchange| exchange.record.clone()).collect();
+        let mut records: Vec<CassetteRecord> = later.map(|exchange| exchange.record.clone()).collect();
         for (record, id) in records.iter_mut().zip(self.next..) {
             record.id = id;
-            self.keep.strip(&mut record.answer, &mut Side::default());
-            let tools = if self.open { Tools::Open(&mut tools) } else { Tools::Closed(&self.tools) };
+            self.keep.strip(&mut record.answer, &mut Sidecar::default());
+            let tools = if self.open { ToolsForm::Open(&mut tools) } else { ToolsForm::Closed(&self.tools) };
             record_text(&mut tail, record, None, tools, self.indent);
         }
         if !self.dirty && records.is_empty() {
@@ -333,7 +336,7 @@ impl CassetteWriter {
         if self.keeps_places {
             return;
         }
-        let sides: Vec<Side> = self.records.since_mut(written).filter_map(|record| record.side.take()).collect();
+        let sides: Vec<Sidecar> = self.records.since_mut(written).filter_map(|record| record.side.take()).collect();
         self.sides.push(&side::text(sides.iter()));
         if let Some(first) = self.records.let_go() {
             self.threads.forget(first);
@@ -386,8 +389,8 @@ impl CassetteWriter {
         let mut whole = parse(&self.path, &text)?;
         let lines = self.sides.text().map_err(|source| self.io(source))?;
         let lines = self.old_sides.split(|byte| *byte == b'\n').chain(lines.as_bytes().split(|byte| *byte == b'\n'));
-        let sides = lines.filter_map(|line| serde_json::from_slice::<Side>(line).ok()).map(|side| (side.id, side));
-        let mut sides: HashMap<u64, Side> = sides.collect();
+        let sides = lines.filter_map(|line| serde_json::from_slice::<Sidecar>(line).ok()).map(|side| (side.id, side));
+        let mut sides: HashMap<u64, Sidecar> = sides.collect();
         for record in &mut whole.records {
             let beside = sides.remove(&record.id);
             record.side = record.side.take().or(beside);
@@ -437,7 +440,7 @@ impl CassetteWriter {
         }
         // Those of the file that was here are no longer meant to be known.
         let forgets = self.keep.tokens == TokenIds::None && self.mode == WriteMode::Replace;
-        if forgets { Tokens::write(&self.path, &[]) } else { self.put_tokens(&numbers) }?;
+        if forgets { RecordTokens::write(&self.path, &[]) } else { self.put_tokens(&numbers) }?;
         self.note_run(before.as_deref())
     }
 
@@ -457,7 +460,7 @@ impl CassetteWriter {
     fn add_by_hand(&mut self) {
         let old = load(&self.path).map(|old| old.records).unwrap_or_default();
         for record in rerecorded::by_hand(&old, self.next) {
-            record_text(self.partial.added(), &record, None, Tools::Closed(&self.tools), self.indent);
+            record_text(self.partial.added(), &record, None, ToolsForm::Closed(&self.tools), self.indent);
             self.records.push(record);
             self.dirty = true;
         }
@@ -477,21 +480,21 @@ impl CassetteWriter {
 
     /// Writes what is known of tokens, beside what the sidecar of a continued cassette knows.
     fn put_tokens(&mut self, numbers: &HashMap<u64, u64>) -> io::Result<()> {
-        let mut new = Tokens::of_lines(&self.tokens.text()?);
+        let mut new = RecordTokens::of_lines(&self.tokens.text()?);
         new.retain(|id, _| !self.mended.contains(id));
         if new.is_empty() && self.mended.is_empty() {
             return Ok(());
         }
         let mut known = match self.mode {
-            WriteMode::Append => Tokens::read(&self.path)?,
+            WriteMode::Append => RecordTokens::read(&self.path)?,
             WriteMode::Replace => BTreeMap::new(),
         };
         known.retain(|id, _| !self.mended.contains(id));
         for (id, tokens) in new {
             let id = numbers.get(&id).copied().unwrap_or(id);
-            known.insert(id, Tokens { id, ..tokens });
+            known.insert(id, RecordTokens { id, ..tokens });
         }
-        Tokens::write(&self.path, &known.into_values().collect::<Vec<_>>())
+        RecordTokens::write(&self.path, &known.into_values().collect::<Vec<_>>())
     }
 
     fn io(&self, source: io::Error) -> CassetteError {

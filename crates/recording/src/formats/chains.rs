@@ -10,7 +10,7 @@ use std::time::Duration;
 const MOST_CHAINS: usize = 64;
 
 /// A request, in the order of their starts.
-pub(super) struct Link<'a> {
+pub(super) struct SessionLink<'a> {
     pub(super) start: Duration,
     /// When it ended; its start where that is not known.
     pub(super) end: Duration,
@@ -24,7 +24,7 @@ struct Chain<'a> {
 }
 
 /// Numbers of the chains of requests; the first request begins chain 0.
-pub(super) fn split(links: &[Link]) -> Vec<usize> {
+pub(super) fn split(links: &[SessionLink]) -> Vec<usize> {
     let mut chains: Vec<Chain> = Vec::new();
     let mut begun = 0;
     let mut numbers = Vec::with_capacity(links.len());
@@ -47,7 +47,7 @@ pub(super) fn split(links: &[Link]) -> Vec<usize> {
 }
 
 /// The chain that a request goes on with; of equals the one that began first.
-fn goes_on(chains: &[Chain], link: &Link) -> Option<usize> {
+fn goes_on(chains: &[Chain], link: &SessionLink) -> Option<usize> {
     let is_alone = chains.iter().all(|chain| chain.end <= link.start);
     let shared = |chain: &Chain| chain.last.iter().zip(link.ids).take_while(|(one, other)| one == other).count();
     let ended = chains.iter().rev().filter(|chain| chain.end <= link.start);
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     fn numbers(requests: &[(f64, f64, &'static [u64])]) -> Vec<usize> {
-        let link = |(start, end, ids): &(f64, f64, &'static [u64])| Link {
+        let link = |(start, end, ids): &(f64, f64, &'static [u64])| SessionLink {
             start: Duration::from_secs_f64(*start),
             end: Duration::from_secs_f64(*end),
             ids,

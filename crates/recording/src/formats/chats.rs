@@ -8,12 +8,12 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use api::{Endpoint, template_kwargs};
-use text::prompt::{BlockHash, BlockHasher, SpecialTokens, Tokenizer};
+use text::prompt::{BlockHashAlgorithm, BlockHasher, SpecialTokens, Tokenizer};
 
 use super::{
     fields::{Fields, required},
-    reading::{Objects, Reading, Wrong, limits},
-    record::{Times, record, set_think},
+    reading::{ObjectRefusal, Objects, Reading, limits},
+    record::{RowTimes, record, set_think},
 };
 use crate::trace::{Record, TokenizerId};
 
@@ -24,7 +24,7 @@ const MEDIA: [&str; 6] = ["image", "images", "audio", "audios", "video", "videos
 
 /// Messages of a conversation so far.
 #[derive(Default)]
-struct History {
+struct ChatHistory {
     messages: Vec<Value>,
     has_user: bool,
     bytes: usize,
@@ -32,7 +32,7 @@ struct History {
     written: usize,
 }
 
-impl History {
+impl ChatHistory {
     fn push(&mut self, role: &str, content: &str) {
         self.has_user |= role == "user";
         self.bytes += role.len() + content.len() + 32;
@@ -69,10 +69,10 @@ pub(super) fn count_prompt(made: &mut Record, reading: &mut Reading) {
     let has_own = meta.block_size.is_some() && meta.block_hash.is_none();
     if !has_own {
         let size = *meta.block_size.get_or_insert(16);
-        meta.block_hash = Some(BlockHash::Xxh3_64);
+        meta.block_hash = Some(BlockHashAlgorithm::Xxh3_64);
         let (name, fingerprint) = (tokenizer.name().to_owned(), tokenizer.fingerprint().to_owned());
         meta.tokenizer = Some(TokenizerId { name, fingerprint });
-        let hashes = BlockHasher::new(BlockHash::Xxh3_64, size).hash(&ids);
+        let hashes = BlockHasher::new(BlockHashAlgorithm::Xxh3_64, size).hash(&ids);
         (made.block_hashes, made.prompt_hash) = (hashes.blocks.into(), hashes.whole);
     }
 }
@@ -87,7 +87,7 @@ fn counted_apart(body: &Map<String, Value>, tokenizer: &Tokenizer) -> usize {
 /// Makes a record of a chat.
 fn chat(mut body: Map<String, Value>, output: Option<u32>, reading: &mut Reading) -> Result<Record, String> {
     limits(&mut body, output);
-    let mut made = record(0, output.unwrap_or(0), Times::default())?;
+    let mut made = record(0, output.unwrap_or(0), RowTimes::default())?;
     (made.endpoint, made.request) = (Some(Endpoint::Chat), Some(Value::Object(body)));
     count_prompt(&mut made, reading);
     Ok(made)
@@ -148,10 +148,10 @@ fn texts_of(texts: &Value) -> Vec<&str> {
 pub(super) struct SingleTurns;
 
 impl Objects for SingleTurns {
-    fn object(&mut self, mut fields: Fields, reading: &mut Reading) -> Result<(), Wrong> {
+    fn object(&mut self, mut fields: Fields, reading: &mut Reading) -> Result<(), ObjectRefusal> {
         let turn = AiperfTurn::read(&mut fields, reading)?;
         reading.losses.add("`delay`", u64::from(turn.delay.is_some()));
-        let mut history = History::default();
+        let mut history = ChatHistory::default();
         history.push(&turn.role, &turn.text);
         let Some(mut body) = history.body() else { return Err("its text is longer than 16 MiB".to_owned().into()) };
         body.extend(turn.extra);
@@ -165,11 +165,11 @@ impl Objects for SingleTurns {
 pub(super) struct MultiTurns;
 
 impl Objects for MultiTurns {
-    fn object(&mut self, mut fields: Fields, reading: &mut Reading) -> Result<(), Wrong> {
+    fn object(&mut self, mut fields: Fields, reading: &mut Reading) -> Result<(), ObjectRefusal> {
         let session = fields.name(&["session_id"])?.unwrap_or_else(|| format!("conversation-{}", reading.objects));
         let turns = required(fields.objects(&["turns"])?, "turns")?;
         fields.lose_rest(&mut reading.losses);
-        let (mut history, mut before): (History, Option<Option<Duration>>) = (History::default(), None);
+        let (mut history, mut before): (ChatHistory, Option<Option<Duration>>) = (ChatHistory::default(), None);
         for (number, turn) in turns.into_iter().enumerate() {
             let in_turn = |reason: String| format!("turn {}: {reason}", number + 1);
             let mut fields = Fields::parse(turn.get().as_bytes()).map_err(in_turn)?;
@@ -196,14 +196,14 @@ impl Objects for MultiTurns {
 }
 
 /// Reader of ShareGPT: each answer makes a request of the messages before it. There are no times: a turn follows the one before at once.
-pub(super) struct Conversations;
+pub(super) struct ChatConversations;
 
-impl Objects for Conversations {
-    fn object(&mut self, mut fields: Fields, reading: &mut Reading) -> Result<(), Wrong> {
+impl Objects for ChatConversations {
+    fn object(&mut self, mut fields: Fields, reading: &mut Reading) -> Result<(), ObjectRefusal> {
         let session = fields.name(&["id"])?.unwrap_or_else(|| format!("conversation-{}", reading.objects));
         let messages = required(fields.objects(&["conversations", "messages"])?, "conversations")?;
         fields.lose_rest(&mut reading.losses);
-        let (mut history, mut turns) = (History::default(), 0);
+        let (mut history, mut turns) = (ChatHistory::default(), 0);
         for (number, message) in messages.into_iter().enumerate() {
             let in_message = |reason: String| format!("message {}: {reason}", number + 1);
             let mut fields = Fields::parse(message.get().as_bytes()).map_err(in_message)?;
@@ -232,11 +232,11 @@ impl Objects for Conversations {
 
 /// Makes the request that a text answered.
 fn answered(
-    history: &mut History,
+    history: &mut ChatHistory,
     answer: &str,
     (session, turn): (&str, u64),
     reading: &mut Reading,
-) -> Result<(), Wrong> {
+) -> Result<(), ObjectRefusal> {
     let Some(body) = history.body() else {
         reading.losses.add("turns with more than 16 MiB of history", 1);
         return Ok(());

@@ -15,8 +15,8 @@ use api::Endpoint;
 
 use super::{
     fields::{Fields, required},
-    reading::{Objects, Reading, Wrong},
-    record::{Tail, Times, record, set_agent, set_blocks},
+    reading::{ObjectRefusal, Objects, Reading},
+    record::{RowTimes, Tail, record, set_agent, set_blocks},
 };
 use crate::trace::{FinishReason, Record};
 
@@ -39,7 +39,7 @@ pub(super) struct Events {
 }
 
 impl Objects for Events {
-    fn object(&mut self, mut fields: Fields, reading: &mut Reading) -> Result<(), Wrong> {
+    fn object(&mut self, mut fields: Fields, reading: &mut Reading) -> Result<(), ObjectRefusal> {
         let mut event = match fields.object(&["event"])? {
             Some(event) => event,
             None => mem::take(&mut fields),
@@ -59,21 +59,21 @@ impl Objects for Events {
         }
     }
 
-    fn end(&mut self, reading: &mut Reading) -> Result<(), Wrong> {
+    fn end(&mut self, reading: &mut Reading) -> Result<(), ObjectRefusal> {
         reading.losses.add("request bodies without a request", self.bodies.len() as u64);
         mem::take(&mut self.waiting).into_iter().try_for_each(|(_, record)| reading.emit(record))
     }
 }
 
 impl Events {
-    fn request(&mut self, mut event: Fields, reading: &mut Reading) -> Result<(), Wrong> {
+    fn request(&mut self, mut event: Fields, reading: &mut Reading) -> Result<(), ObjectRefusal> {
         let ended = event.time(&["event_time_unix_ms"], 1.0)?;
         let mut request = required(event.object(&["request"])?, "request")?;
         let e2e = request.time(&["total_time_ms"], 1.0)?;
         let received = request.time(&["request_received_ms"], 1.0)?;
         let arrival = received.or(ended.map(|ended| ended.saturating_sub(e2e.unwrap_or_default())));
         let e2e = e2e.or(ended.zip(received).map(|(ended, received)| ended.saturating_sub(received)));
-        let times = Times {
+        let times = RowTimes {
             ttft: request.time(&["ttft_ms"], 1.0)?,
             e2e: e2e.filter(|e2e| !e2e.is_zero()),
             itl_ms: request.number(&["avg_itl_ms"])?,

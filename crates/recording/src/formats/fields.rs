@@ -23,12 +23,12 @@ pub(super) const MOST_DEPTH: usize = 16;
 pub(super) struct Fields<'a>(Vec<(Cow<'a, str>, Option<&'a RawValue>)>);
 
 #[derive(Deserialize)]
-struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
+struct FieldKey<'a>(#[serde(borrow)] Cow<'a, str>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Entries;
-        impl<'de> Visitor<'de> for Entries {
+        struct FieldEntries;
+        impl<'de> Visitor<'de> for FieldEntries {
             type Value = Fields<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -37,7 +37,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields<'de>, A::Error> {
                 let mut fields = Fields::default();
-                while let Some(Key(key)) = map.next_key::<Key<'de>>()? {
+                while let Some(FieldKey(key)) = map.next_key::<FieldKey<'de>>()? {
                     let value: &RawValue = map.next_value()?;
                     if fields.0.len() >= MOST_FIELDS {
                         return Err(A::Error::custom(format!("more than {MOST_FIELDS} fields")));
@@ -47,7 +47,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
                 Ok(fields)
             }
         }
-        deserializer.deserialize_map(Entries)
+        deserializer.deserialize_map(FieldEntries)
     }
 }
 

@@ -6,7 +6,7 @@ use super::fields::Fields;
 
 /// A format of files of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum TraceFormat {
     /// A trace of this program.
     Trace,
     /// A row for each request: Mooncake, AIPerf's `mooncake_trace`, Dynamo's replay rows. Times in milliseconds, blocks of 512 tokens.
@@ -25,7 +25,7 @@ pub enum Kind {
     ShareGpt,
 }
 
-impl Kind {
+impl TraceFormat {
     /// All of them.
     pub const ALL: [Self; 8] = [
         Self::Trace,
@@ -104,7 +104,7 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for TraceFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }

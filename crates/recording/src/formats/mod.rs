@@ -27,10 +27,10 @@ mod write_weka;
 
 use std::io;
 
-pub use kind::Kind;
+pub use kind::TraceFormat;
 pub use losses::Losses;
 pub use reading::{Head, ReadOptions, kind_of, read};
-pub use write::{RequestWriter, Target};
+pub use write::{ConversionTarget, RequestWriter};
 
 use crate::trace::TraceError;
 
@@ -70,7 +70,7 @@ pub enum FormatError {
     #[error("{kind} is read, not written; write a trace, mooncake, weka or dynamo (--to)")]
     NotWritten {
         /// The format.
-        kind: Kind,
+        kind: TraceFormat,
     },
     /// A session is longer than any line may be.
     #[error("session {session} is longer than 256 MiB as one line of {kind}")]
@@ -78,7 +78,7 @@ pub enum FormatError {
         /// The session.
         session: String,
         /// The format.
-        kind: Kind,
+        kind: TraceFormat,
     },
     /// The temporary file for sorting could not be used.
     #[error("cannot use a temporary file in {folder}: {source}")]

@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 use text::prompt::Tokenizer;
 
-use super::{FormatError, Kind, Losses, chats, dynamo, fields::Fields, rows, weka};
+use super::{FormatError, Losses, TraceFormat, chats, dynamo, fields::Fields, rows, weka};
 use crate::trace::{BadLines, FORMAT, Joined, JsonValues, Meta, Record, Sources};
 
 /// How a file is read.
 #[derive(Debug, Default)]
 pub struct ReadOptions {
     /// Its format; `None` for what its first object shows.
-    pub kind: Option<Kind>,
+    pub kind: Option<TraceFormat>,
     /// Tokens of a block of its hashes, where the file does not say it; `None` for the format's usual size.
     pub block_size: Option<u32>,
     /// Counts and hashes texts.
@@ -23,7 +23,7 @@ pub struct ReadOptions {
 #[derive(Debug, Clone)]
 pub struct Head {
     /// The format.
-    pub kind: Kind,
+    pub kind: TraceFormat,
     /// The first line of a trace of them.
     pub meta: Meta,
 }
@@ -44,7 +44,7 @@ impl Head {
 }
 
 /// Takes requests.
-pub(super) type Each<'a> = &'a mut dyn FnMut(&Head, Record) -> Result<(), FormatError>;
+pub(super) type RequestTaker<'a> = &'a mut dyn FnMut(&Head, Record) -> Result<(), FormatError>;
 
 /// Reads a file and hands each request to `each`, in the order of the file; returns what was left out.
 ///
@@ -54,21 +54,21 @@ pub fn read(
     path: &Path,
     options: &ReadOptions,
     each: &mut dyn FnMut(&Head, Record) -> Result<(), FormatError>,
-) -> Result<(Kind, Losses), FormatError> {
+) -> Result<(TraceFormat, Losses), FormatError> {
     let kind = match options.kind {
         Some(kind) => kind,
         None => kind_of(path)?,
     };
     let mut reading = Reading::new(path, kind, options, each);
     match kind {
-        Kind::Trace => reading.trace(path)?,
-        Kind::Mooncake => reading.objects(path, &mut rows::Rows::of(1.0))?,
-        Kind::VllmTimedTrace => reading.objects(path, &mut rows::Rows::of(1000.0))?,
-        Kind::Weka => reading.objects(path, &mut weka::Conversations::default())?,
-        Kind::Dynamo => reading.objects(path, &mut dynamo::Events::default())?,
-        Kind::AiperfSingleTurn => reading.objects(path, &mut chats::SingleTurns)?,
-        Kind::AiperfMultiTurn => reading.objects(path, &mut chats::MultiTurns)?,
-        Kind::ShareGpt => reading.objects(path, &mut chats::Conversations)?,
+        TraceFormat::Trace => reading.trace(path)?,
+        TraceFormat::Mooncake => reading.objects(path, &mut rows::RowReader::of(1.0))?,
+        TraceFormat::VllmTimedTrace => reading.objects(path, &mut rows::RowReader::of(1000.0))?,
+        TraceFormat::Weka => reading.objects(path, &mut weka::WekaConversations::default())?,
+        TraceFormat::Dynamo => reading.objects(path, &mut dynamo::Events::default())?,
+        TraceFormat::AiperfSingleTurn => reading.objects(path, &mut chats::SingleTurns)?,
+        TraceFormat::AiperfMultiTurn => reading.objects(path, &mut chats::MultiTurns)?,
+        TraceFormat::ShareGpt => reading.objects(path, &mut chats::ChatConversations)?,
     }
     if reading.requests == 0 {
         return Err(FormatError::Empty { path: reading.name });
@@ -80,41 +80,41 @@ pub fn read(
 ///
 /// # Errors
 /// When it cannot be read, or could be of several formats or none.
-pub fn kind_of(path: &Path) -> Result<Kind, FormatError> {
+pub fn kind_of(path: &Path) -> Result<TraceFormat, FormatError> {
     let name = path.display().to_string();
     if path.as_os_str() == "-" {
         return Err(FormatError::Unclear { path: "<stdin>".to_owned(), line: 1, fields: "any fields".to_owned() });
     }
     if path.is_dir() {
-        return Ok(Kind::Trace);
+        return Ok(TraceFormat::Trace);
     }
     let mut values = JsonValues::open(path)?;
     let Some((line, text)) = values.next_value()? else { return Err(FormatError::Empty { path: name }) };
     let fields = Fields::parse(text).map_err(|reason| FormatError::Line { path: name.clone(), line, reason })?;
-    Kind::of_object(&fields).ok_or_else(|| FormatError::Unclear { path: name, line, fields: fields.names() })
+    TraceFormat::of_object(&fields).ok_or_else(|| FormatError::Unclear { path: name, line, fields: fields.names() })
 }
 
 /// A format of one object after the other.
 pub(super) trait Objects {
     /// Takes an object. An error says what is wrong with it.
-    fn object(&mut self, fields: Fields, reading: &mut Reading) -> Result<(), Wrong>;
+    fn object(&mut self, fields: Fields, reading: &mut Reading) -> Result<(), ObjectRefusal>;
 
     /// Takes the end of the file.
-    fn end(&mut self, _reading: &mut Reading) -> Result<(), Wrong> {
+    fn end(&mut self, _reading: &mut Reading) -> Result<(), ObjectRefusal> {
         Ok(())
     }
 }
 
 /// Why an object was not taken.
 #[derive(Debug)]
-pub(super) enum Wrong {
+pub(super) enum ObjectRefusal {
     /// What is wrong with it.
     Object(String),
     /// What whoever takes the requests could not do.
     Taker(FormatError),
 }
 
-impl From<String> for Wrong {
+impl From<String> for ObjectRefusal {
     fn from(reason: String) -> Self {
         Self::Object(reason)
     }
@@ -125,7 +125,7 @@ pub(super) struct Reading<'a> {
     name: String,
     options: &'a ReadOptions,
     head: Head,
-    each: Each<'a>,
+    each: RequestTaker<'a>,
     requests: u64,
     /// Number of the object, from 1.
     pub(super) objects: u64,
@@ -133,11 +133,11 @@ pub(super) struct Reading<'a> {
 }
 
 impl<'a> Reading<'a> {
-    fn new(path: &Path, kind: Kind, options: &'a ReadOptions, each: Each<'a>) -> Self {
+    fn new(path: &Path, kind: TraceFormat, options: &'a ReadOptions, each: RequestTaker<'a>) -> Self {
         let mut extra = Map::new();
         extra.insert("source".to_owned(), json!(kind.name()));
         // Dynamo's times count from the Unix epoch.
-        let started_at = (kind == Kind::Dynamo).then(|| "1970-01-01T00:00:00Z".to_owned());
+        let started_at = (kind == TraceFormat::Dynamo).then(|| "1970-01-01T00:00:00Z".to_owned());
         let meta = Meta { format: Some(FORMAT), started_at, extra, ..Meta::default() };
         let name = path.display().to_string();
         Self { name, options, head: Head { kind, meta }, each, requests: 0, objects: 0, losses: Losses::default() }
@@ -168,9 +168,9 @@ impl<'a> Reading<'a> {
         }
     }
 
-    pub(super) fn emit(&mut self, record: Record) -> Result<(), Wrong> {
+    pub(super) fn emit(&mut self, record: Record) -> Result<(), ObjectRefusal> {
         self.requests += 1;
-        (self.each)(&self.head, record).map_err(Wrong::Taker)
+        (self.each)(&self.head, record).map_err(ObjectRefusal::Taker)
     }
 
     fn objects(&mut self, path: &Path, format: &mut dyn Objects) -> Result<(), FormatError> {
@@ -179,17 +179,17 @@ impl<'a> Reading<'a> {
         while let Some((line, text)) = values.next_value()? {
             last = line;
             self.objects += 1;
-            let fields = Fields::parse(text).map_err(Wrong::Object);
+            let fields = Fields::parse(text).map_err(ObjectRefusal::Object);
             let taken = fields.and_then(|fields| format.object(fields, self));
             taken.map_err(|wrong| self.failure(wrong, line))?;
         }
         format.end(self).map_err(|wrong| self.failure(wrong, last))
     }
 
-    fn failure(&self, wrong: Wrong, line: u64) -> FormatError {
+    fn failure(&self, wrong: ObjectRefusal, line: u64) -> FormatError {
         match wrong {
-            Wrong::Object(reason) => FormatError::Line { path: self.name.clone(), line, reason },
-            Wrong::Taker(error) => error,
+            ObjectRefusal::Object(reason) => FormatError::Line { path: self.name.clone(), line, reason },
+            ObjectRefusal::Taker(error) => error,
         }
     }
 

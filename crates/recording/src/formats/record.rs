@@ -17,7 +17,7 @@ pub(super) const MOST_PROMPT: u32 = 1 << 24;
 
 /// Times of a request, as far as they are known.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Times {
+pub(super) struct RowTimes {
     pub(super) ttft: Option<Duration>,
     pub(super) e2e: Option<Duration>,
     /// Mean gap between tokens, in milliseconds.
@@ -25,7 +25,7 @@ pub(super) struct Times {
 }
 
 /// Makes a record of lengths. Without times its tokens are one chunk at time 0.
-pub(super) fn record(prompt_tokens: u32, output_tokens: u32, times: Times) -> Result<Record, String> {
+pub(super) fn record(prompt_tokens: u32, output_tokens: u32, times: RowTimes) -> Result<Record, String> {
     if output_tokens > MOST_OUTPUT {
         return Err(format!("{output_tokens} output tokens are more than {MOST_OUTPUT}; no answer is that long"));
     }
@@ -126,14 +126,14 @@ mod tests {
             (9, Some(3), None, Some(-2.5)),
             (9, None, None, None),
         ] {
-            let times = Times { ttft: ttft.map(|ms| MS * ms), e2e: e2e.map(|ms| MS * ms), itl_ms };
+            let times = RowTimes { ttft: ttft.map(|ms| MS * ms), e2e: e2e.map(|ms| MS * ms), itl_ms };
             let made = record(100, output, times).unwrap();
             let mut line = Vec::new();
             to_line(&made, &mut line).unwrap();
             assert!(!String::from_utf8_lossy(&line).contains("repaired"), "{}", String::from_utf8_lossy(&line));
             assert_eq!(of_line(&line), Some(made), "{times:?}");
         }
-        assert!(record(1, u32::MAX, Times::default()).unwrap_err().contains("no answer is that long"));
+        assert!(record(1, u32::MAX, RowTimes::default()).unwrap_err().contains("no answer is that long"));
     }
 
     #[test]

@@ -14,22 +14,22 @@ use api::Endpoint;
 use super::{
     chats,
     fields::{Fields, required},
-    reading::{Objects, Reading, Wrong, limits},
-    record::{Tail, Times, chained, record, set_blocks, set_think},
+    reading::{ObjectRefusal, Objects, Reading, limits},
+    record::{RowTimes, Tail, chained, record, set_blocks, set_think},
 };
 
 /// Sessions of which the last arrival is kept, for turns that follow by a delay.
 const MOST_SESSIONS: usize = 1 << 22;
 
 /// Reader of rows.
-pub(super) struct Rows {
+pub(super) struct RowReader {
     /// Milliseconds of a unit of time.
     unit: f64,
     /// The last arrival of each session.
     sessions: HashMap<u64, Duration>,
 }
 
-impl Rows {
+impl RowReader {
     pub(super) fn of(unit: f64) -> Self {
         Self { unit, sessions: HashMap::new() }
     }
@@ -54,8 +54,8 @@ impl Rows {
     }
 }
 
-impl Objects for Rows {
-    fn object(&mut self, mut fields: Fields, reading: &mut Reading) -> Result<(), Wrong> {
+impl Objects for RowReader {
+    fn object(&mut self, mut fields: Fields, reading: &mut Reading) -> Result<(), ObjectRefusal> {
         let at = fields.time(&["timestamp", "created_time"], self.unit)?;
         let delay = fields.time(&["delay", "delay_ms"], 1.0)?;
         let session = fields.name(&["session_id"])?;
@@ -71,7 +71,7 @@ impl Objects for Rows {
             required(output, "output_length")?;
         }
         let (arrival, think) = self.arrival(session.as_deref(), at, delay)?;
-        let mut made = record(input.unwrap_or(0), output.unwrap_or(0), Times::default())?;
+        let mut made = record(input.unwrap_or(0), output.unwrap_or(0), RowTimes::default())?;
         (made.arrival, made.session, made.request_id, made.model) = (arrival, session, request_id, model);
         let block_size = reading.block_size(None, "hash_ids")?;
         set_blocks(&mut made, chained(&ids, 0), block_size, (Tail::Kept, "hash_ids"))?;

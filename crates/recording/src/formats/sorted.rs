@@ -21,15 +21,15 @@ const PIECE: usize = 64 << 10;
 const ENTRY: usize = 64;
 
 /// What records are sorted by; equal ones keep their order.
-pub(super) type Key = (u64, u64);
+pub(super) type SortKey = (u64, u64);
 
 /// A line with its key and its place among all.
-type Entry = (Key, u64, Vec<u8>);
+type SortedEntry = (SortKey, u64, Vec<u8>);
 
 /// Records that are being collected.
-pub(super) struct Sorted {
+pub(super) struct SortedLines {
     folder: PathBuf,
-    entries: Vec<Entry>,
+    entries: Vec<SortedEntry>,
     bytes: usize,
     count: u64,
     most: usize,
@@ -39,7 +39,7 @@ pub(super) struct Sorted {
     line: Vec<u8>,
 }
 
-impl Sorted {
+impl SortedLines {
     /// Records that go through a file in this folder where they are many.
     pub(super) fn in_folder(folder: &Path) -> Self {
         let folder = folder.to_owned();
@@ -55,7 +55,7 @@ impl Sorted {
         }
     }
 
-    pub(super) fn push(&mut self, key: Key, record: &Record) -> Result<(), FormatError> {
+    pub(super) fn push(&mut self, key: SortKey, record: &Record) -> Result<(), FormatError> {
         to_line(record, &mut self.line).map_err(|source| self.failure(source))?;
         self.bytes += self.line.len() + ENTRY;
         self.entries.push((key, self.count, self.line.clone()));
@@ -98,9 +98,9 @@ impl Sorted {
             None => Err(failure(io::Error::other("a line came back damaged"))),
         };
         self.entries.sort_unstable();
-        let mut runs: Vec<Run> = self.runs.iter().map(|(begin, end)| Run::new(*begin, *end)).collect();
+        let mut runs: Vec<SortedRun> = self.runs.iter().map(|(begin, end)| SortedRun::new(*begin, *end)).collect();
         let mut own = std::mem::take(&mut self.entries).into_iter();
-        let mut heads: BinaryHeap<Reverse<(Entry, usize)>> = BinaryHeap::new();
+        let mut heads: BinaryHeap<Reverse<(SortedEntry, usize)>> = BinaryHeap::new();
         // The entries in memory are one more run.
         let in_memory = runs.len();
         let mut next = |run: usize| match (runs.get_mut(run), &mut self.file) {
@@ -119,7 +119,7 @@ impl Sorted {
 }
 
 /// A run that is read again.
-struct Run {
+struct SortedRun {
     /// The next byte of the file that was not read.
     next: u64,
     end: u64,
@@ -128,12 +128,12 @@ struct Run {
     taken: usize,
 }
 
-impl Run {
+impl SortedRun {
     fn new(begin: u64, end: u64) -> Self {
         Self { next: begin, end, buffer: Vec::new(), taken: 0 }
     }
 
-    fn next(&mut self, file: &mut File) -> io::Result<Option<Entry>> {
+    fn next(&mut self, file: &mut File) -> io::Result<Option<SortedEntry>> {
         if self.taken == self.buffer.len() && self.next == self.end {
             return Ok(None);
         }
@@ -174,7 +174,7 @@ mod tests {
     fn records_come_back_in_order_through_files_of_any_number_of_runs() {
         let folder = tempfile::tempdir().unwrap();
         for most in [1, 3_000, usize::MAX] {
-            let mut sorted = Sorted { most, ..Sorted::in_folder(folder.path()) };
+            let mut sorted = SortedLines { most, ..SortedLines::in_folder(folder.path()) };
             for number in 0..500_u32 {
                 let blocks: Vec<u64> = (0..u64::from(number % 40)).collect();
                 let record = Record { prompt_tokens: number, block_hashes: blocks.into(), ..Record::default() };

@@ -14,10 +14,10 @@ use serde_json::value::RawValue;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{
-    chains::{self, Link},
+    chains::{self, SessionLink},
     fields::{Fields, MOST_DEPTH, required},
-    reading::{Objects, Reading, Wrong},
-    record::{Tail, Times, chained, record, set_agent, set_blocks, set_think},
+    reading::{ObjectRefusal, Objects, Reading},
+    record::{RowTimes, Tail, chained, record, set_agent, set_blocks, set_think},
 };
 use crate::trace::FinishReason;
 
@@ -26,15 +26,15 @@ const MOST_NAMES: usize = 1 << 22;
 
 /// Reader of conversations.
 #[derive(Default)]
-pub(super) struct Conversations {
+pub(super) struct WekaConversations {
     names: HashSet<u64>,
 }
 
 /// A request of a conversation.
-struct Request {
+struct WekaRequest {
     /// From the conversation's start.
     at: Duration,
-    times: Times,
+    times: RowTimes,
     think: Option<Duration>,
     prompt: u32,
     output: u32,
@@ -46,8 +46,8 @@ struct Request {
     agent: Option<String>,
 }
 
-impl Objects for Conversations {
-    fn object(&mut self, mut fields: Fields, reading: &mut Reading) -> Result<(), Wrong> {
+impl Objects for WekaConversations {
+    fn object(&mut self, mut fields: Fields, reading: &mut Reading) -> Result<(), ObjectRefusal> {
         let id = fields.name(&["id"])?.unwrap_or_else(|| format!("conversation-{}", reading.objects));
         let block_size = fields.count(&["block_size"])?;
         let block_size = reading.block_size(block_size, "block_size")?;
@@ -60,7 +60,7 @@ impl Objects for Conversations {
                 self.own_name(id)
             }
             None => {
-                requests.push(Request::read(&mut fields, reading)?);
+                requests.push(WekaRequest::read(&mut fields, reading)?);
                 id
             }
         };
@@ -79,7 +79,7 @@ impl Objects for Conversations {
     }
 }
 
-impl Conversations {
+impl WekaConversations {
     /// A name that no conversation before has.
     fn own_name(&mut self, id: String) -> String {
         let mut name = id.clone();
@@ -95,24 +95,24 @@ impl Conversations {
     fn gather(
         &self,
         list: &[&RawValue],
-        requests: &mut Vec<Request>,
+        requests: &mut Vec<WekaRequest>,
         (begin, agent, depth): (Duration, Option<&str>, usize),
         reading: &mut Reading,
     ) -> Result<(), String> {
         let mut entries = Vec::with_capacity(list.len());
         for (number, one) in list.iter().enumerate() {
-            entries.push(Entry::read(one, reading).map_err(|reason| format!("request {}: {reason}", number + 1))?);
+            entries.push(WekaEntry::read(one, reading).map_err(|reason| format!("request {}: {reason}", number + 1))?);
         }
         // Times before the sub-agent's own begin count from there, and then all of them.
         let offset = if entries.iter().any(|entry| entry.at() < begin) { begin } else { Duration::ZERO };
         for (number, entry) in entries.into_iter().enumerate() {
             match entry {
-                Entry::Request(mut request) => {
+                WekaEntry::Request(mut request) => {
                     request.at = request.at.saturating_add(offset);
                     request.agent = agent.map(str::to_owned);
                     requests.push(request);
                 }
-                Entry::Agent { at, id, list } => {
+                WekaEntry::Agent { at, id, list } => {
                     let named = |reason: String| format!("request {}: {reason}", number + 1);
                     if depth >= MOST_DEPTH {
                         return Err(named(format!("sub-agents of more than {MOST_DEPTH} levels")));
@@ -129,12 +129,12 @@ impl Conversations {
 }
 
 /// An entry of a list of requests.
-enum Entry<'a> {
-    Request(Request),
+enum WekaEntry<'a> {
+    Request(WekaRequest),
     Agent { at: Duration, id: Option<String>, list: Vec<&'a RawValue> },
 }
 
-impl<'a> Entry<'a> {
+impl<'a> WekaEntry<'a> {
     fn read(text: &'a RawValue, reading: &mut Reading) -> Result<Self, String> {
         let mut fields = Fields::parse(text.get().as_bytes())?;
         let entry = match fields.objects(&["requests"])? {
@@ -143,7 +143,7 @@ impl<'a> Entry<'a> {
                 let _type = fields.text(&["type"])?;
                 Self::Agent { at, id: fields.name(&["agent_id"])?, list }
             }
-            None => Self::Request(Request::read(&mut fields, reading)?),
+            None => Self::Request(WekaRequest::read(&mut fields, reading)?),
         };
         fields.lose_rest(&mut reading.losses);
         Ok(entry)
@@ -157,14 +157,14 @@ impl<'a> Entry<'a> {
     }
 }
 
-impl Request {
+impl WekaRequest {
     fn read(fields: &mut Fields, reading: &mut Reading) -> Result<Self, String> {
         let seconds = 1000.0;
         let kind = fields.text(&["type"])?.unwrap_or_default();
         let e2e = fields.time(&["api_time"], seconds)?.filter(|e2e| !e2e.is_zero());
         let request = Self {
             at: required(fields.time(&["t"], seconds)?, "t")?,
-            times: Times { ttft: fields.time(&["ttft"], seconds)?, e2e, itl_ms: None },
+            times: RowTimes { ttft: fields.time(&["ttft"], seconds)?, e2e, itl_ms: None },
             think: fields.time(&["think_time"], seconds)?,
             prompt: required(fields.count(&["in"])?, "in")?,
             output: required(fields.count(&["out"])?, "out")?,
@@ -187,7 +187,7 @@ impl Request {
         (session, scope, block_size): (&str, u64, u32),
         think: Option<Duration>,
         reading: &mut Reading,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), ObjectRefusal> {
         let mut made = record(self.prompt, self.output, self.times)?;
         let blocks = chained(&self.ids, scope);
         let dropped = set_blocks(&mut made, blocks, block_size, (Tail::Dropped, "hash_ids"))?;
@@ -208,12 +208,14 @@ impl Request {
 }
 
 /// Names the sub-agents of a conversation that was recorded without any.
-fn name_chains(requests: &mut [Request]) {
+fn name_chains(requests: &mut [WekaRequest]) {
     if requests.iter().any(|request| request.agent.is_some()) {
         return;
     }
-    let links: Vec<Link> =
-        requests.iter().map(|request| Link { start: request.at, end: request.end(), ids: &request.ids }).collect();
+    let links: Vec<SessionLink> = requests
+        .iter()
+        .map(|request| SessionLink { start: request.at, end: request.end(), ids: &request.ids })
+        .collect();
     let numbers = chains::split(&links);
     for (request, number) in requests.iter_mut().zip(numbers) {
         request.agent = (number > 0).then(|| format!("chain-{number}"));

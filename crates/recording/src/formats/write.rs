@@ -13,13 +13,13 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use base::units::Millis;
 
 use super::{
-    FormatError, Head, Kind, Losses,
+    FormatError, Head, Losses, TraceFormat,
     record::MOST_PROMPT,
     regroup::{Regrouped, regroup},
-    sorted::Sorted,
-    write_weka::Conversations,
+    sorted::SortedLines,
+    write_weka::WekaWriter,
 };
-use crate::trace::{CreateMode, End, JsonWriter, Record, Writer};
+use crate::trace::{CaptureEnd, CreateMode, JsonWriter, Record, TraceWriter};
 
 /// Blocks that have a number of their own in a file of rows; further ones have their hash instead.
 const MOST_NUMBERS: usize = 1 << 23;
@@ -28,32 +28,32 @@ const HASH_BITS: u32 = 53;
 
 /// What is written.
 #[derive(Debug, Clone)]
-pub struct Target {
+pub struct ConversionTarget {
     /// The file, which must not exist; `-` is standard output.
     pub path: PathBuf,
     /// Its format.
-    pub kind: Kind,
+    pub kind: TraceFormat,
     /// Tokens of its blocks; `None` for those of the requests, or for what the format prescribes.
     pub block_size: Option<u32>,
 }
 
 /// Takes the hashes of the blocks of each written prompt, for its sharing.
-pub(super) type Seen<'a> = &'a mut dyn FnMut(&[u64]);
+pub(super) type BlockTaker<'a> = &'a mut dyn FnMut(&[u64]);
 
 /// Writer of requests.
 pub struct RequestWriter {
     form: Form,
     /// Tokens of a block as they come, and as they are written.
     sizes: (u32, u32),
-    kind: Kind,
+    kind: TraceFormat,
     count: u64,
     losses: Losses,
 }
 
 enum Form {
-    Trace(Box<Writer>),
+    Trace(Box<TraceWriter>),
     /// Rows and conversations are written in another order than requests come.
-    Sorted(Box<Sorted>, JsonWriter),
+    Sorted(Box<SortedLines>, JsonWriter),
     Dynamo(JsonWriter, Duration),
 }
 
@@ -62,23 +62,23 @@ impl RequestWriter {
     ///
     /// # Errors
     /// When the format is read only, or the file exists or cannot be written.
-    pub fn create(target: &Target, head: &Head) -> Result<Self, FormatError> {
-        let Target { path, kind, block_size } = target;
+    pub fn create(target: &ConversionTarget, head: &Head) -> Result<Self, FormatError> {
+        let ConversionTarget { path, kind, block_size } = target;
         let from = head.block_size();
         let to = match kind {
-            Kind::Trace | Kind::Dynamo => block_size.unwrap_or(from),
+            TraceFormat::Trace | TraceFormat::Dynamo => block_size.unwrap_or(from),
             other => block_size.unwrap_or_else(|| other.usual_block_size()),
         };
         let form = match kind {
-            Kind::Trace => {
+            TraceFormat::Trace => {
                 let mut meta = head.meta.clone();
                 meta.block_size = Some(to);
-                Form::Trace(Box::new(Writer::create(path, &meta, CreateMode::New)?))
+                Form::Trace(Box::new(TraceWriter::create(path, &meta, CreateMode::New)?))
             }
-            Kind::Mooncake | Kind::Weka => {
-                Form::Sorted(Box::new(Sorted::in_folder(&folder_of(path))), JsonWriter::create(path)?)
+            TraceFormat::Mooncake | TraceFormat::Weka => {
+                Form::Sorted(Box::new(SortedLines::in_folder(&folder_of(path))), JsonWriter::create(path)?)
             }
-            Kind::Dynamo => Form::Dynamo(JsonWriter::create(path)?, began(head)),
+            TraceFormat::Dynamo => Form::Dynamo(JsonWriter::create(path)?, began(head)),
             other => return Err(FormatError::NotWritten { kind: *other }),
         };
         Ok(Self { form, sizes: (from, to), kind: *kind, count: 0, losses: Losses::default() })
@@ -96,17 +96,17 @@ impl RequestWriter {
     /// When the file cannot be written.
     pub fn push(&mut self, mut record: Record, seen: &mut dyn FnMut(&[u64])) -> Result<(), FormatError> {
         let is_further = record.group.is_some() && record.choice.is_some_and(|choice| choice > 0);
-        if is_further && self.kind != Kind::Trace {
+        if is_further && self.kind != TraceFormat::Trace {
             self.losses.add("further choices of a request", 1);
             return Ok(());
         }
-        if record.prompt_tokens > MOST_PROMPT && self.kind != Kind::Trace {
+        if record.prompt_tokens > MOST_PROMPT && self.kind != TraceFormat::Trace {
             self.losses.add("requests of more prompt tokens than any prompt has", 1);
             return Ok(());
         }
         self.count += 1;
         let (number, (from, to)) = (self.count, self.sizes);
-        if self.kind != Kind::Trace {
+        if self.kind != TraceFormat::Trace {
             self.leave_out(&mut record);
         }
         match &mut self.form {
@@ -120,8 +120,8 @@ impl RequestWriter {
                 self.losses
                     .add("fields that no trace may have so (`inspect check` names their rules)", mended.len() as u64);
             }
-            Form::Sorted(sorted, _) if self.kind == Kind::Weka => {
-                sorted.push(Conversations::key(&record, number), &record)?;
+            Form::Sorted(sorted, _) if self.kind == TraceFormat::Weka => {
+                sorted.push(WekaWriter::key(&record, number), &record)?;
             }
             Form::Sorted(sorted, _) => {
                 let at = record.arrival.map_or(u64::MAX, |at| u64::try_from(at.as_nanos()).unwrap_or(u64::MAX));
@@ -144,17 +144,17 @@ impl RequestWriter {
     pub fn finish(self, seen: &mut dyn FnMut(&[u64])) -> Result<Losses, FormatError> {
         let Self { form, sizes, kind, mut losses, .. } = self;
         match form {
-            Form::Trace(writer) => writer.finish(End::default())?,
+            Form::Trace(writer) => writer.finish(CaptureEnd::default())?,
             Form::Dynamo(mut writer, _) => writer.flush()?,
-            Form::Sorted(sorted, mut writer) if kind == Kind::Weka => {
-                let mut conversations = Conversations::new(sizes);
+            Form::Sorted(sorted, mut writer) if kind == TraceFormat::Weka => {
+                let mut conversations = WekaWriter::new(sizes);
                 sorted.drain(&mut |record| conversations.push(record, &mut writer, seen))?;
                 conversations.end(&mut writer, seen)?;
                 losses.join(conversations.losses());
                 writer.flush()?;
             }
             Form::Sorted(sorted, mut writer) => {
-                let mut rows = Rows::default();
+                let mut rows = RowWriter::default();
                 sorted.drain(&mut |record| {
                     let row = rows.row(&record, sizes, seen, &mut losses);
                     Ok(writer.append(row.to_string().as_bytes())?)
@@ -227,14 +227,14 @@ pub(super) fn number(value: f64) -> Value {
 
 /// Writer of rows.
 #[derive(Default)]
-struct Rows {
+struct RowWriter {
     zero: Option<Duration>,
     numbers: HashMap<u64, u32>,
     count: u64,
 }
 
-impl Rows {
-    fn row(&mut self, record: &Record, (from, to): (u32, u32), seen: Seen, losses: &mut Losses) -> Value {
+impl RowWriter {
+    fn row(&mut self, record: &Record, (from, to): (u32, u32), seen: BlockTaker, losses: &mut Losses) -> Value {
         self.count += 1;
         let made = regroup(record, from, to, true, self.count);
         seen(&made.blocks);

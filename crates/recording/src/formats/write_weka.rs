@@ -6,10 +6,10 @@ use serde_json::{Map, Value, json};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::{
-    FormatError, Kind, Losses,
+    FormatError, Losses, TraceFormat,
     regroup::regroup,
-    sorted::Key,
-    write::{Seen, lose_unknown, number, ttft},
+    sorted::SortKey,
+    write::{BlockTaker, lose_unknown, number, ttft},
 };
 use crate::trace::{FinishReason, JsonWriter, Record};
 
@@ -17,7 +17,7 @@ use crate::trace::{FinishReason, JsonWriter, Record};
 const MOST_BYTES: usize = 256 << 20;
 
 /// Conversations that are written.
-pub(super) struct Conversations {
+pub(super) struct WekaWriter {
     sizes: (u32, u32),
     session: Option<(u64, String)>,
     requests: Vec<Value>,
@@ -33,7 +33,7 @@ pub(super) struct Conversations {
     losses: Losses,
 }
 
-impl Conversations {
+impl WekaWriter {
     pub(super) fn new(sizes: (u32, u32)) -> Self {
         Self {
             sizes,
@@ -50,7 +50,7 @@ impl Conversations {
     }
 
     /// Sorts the requests of a session together, in the order of their arrival. A request without a session is one by itself.
-    pub(super) fn key(record: &Record, count: u64) -> Key {
+    pub(super) fn key(record: &Record, count: u64) -> SortKey {
         let session = record.session.as_ref().map(|session| xxh3_64(session.as_bytes()));
         let at = record.arrival.map_or(0, |at| u64::try_from(at.as_nanos()).unwrap_or(u64::MAX));
         (session.unwrap_or_else(|| xxh3_64_with_seed(&count.to_le_bytes(), 1)), at)
@@ -60,7 +60,12 @@ impl Conversations {
         &self.losses
     }
 
-    pub(super) fn push(&mut self, record: Record, writer: &mut JsonWriter, seen: Seen) -> Result<(), FormatError> {
+    pub(super) fn push(
+        &mut self,
+        record: Record,
+        writer: &mut JsonWriter,
+        seen: BlockTaker,
+    ) -> Result<(), FormatError> {
         self.count += 1;
         let own = record.session.clone();
         let is_same = self.session.as_ref().is_some_and(|(_, name)| own.as_ref() == Some(name));
@@ -76,7 +81,7 @@ impl Conversations {
         self.bytes += request.to_string().len();
         if self.bytes > MOST_BYTES {
             let session = self.session.take().map(|(_, name)| name).unwrap_or_default();
-            return Err(FormatError::LongSession { session, kind: Kind::Weka });
+            return Err(FormatError::LongSession { session, kind: TraceFormat::Weka });
         }
         self.place(&record, request);
         Ok(())
@@ -105,7 +110,7 @@ impl Conversations {
         }));
     }
 
-    fn request(&mut self, record: &Record, seen: Seen) -> Value {
+    fn request(&mut self, record: &Record, seen: BlockTaker) -> Value {
         let made = regroup(record, self.sizes.0, self.sizes.1, false, self.count);
         lose_unknown(&mut self.losses, &made);
         // What is local to a conversation is shared in it only.
@@ -142,7 +147,7 @@ impl Conversations {
     }
 
     /// Writes the conversation that was collected.
-    pub(super) fn end(&mut self, writer: &mut JsonWriter, _seen: Seen) -> Result<(), FormatError> {
+    pub(super) fn end(&mut self, writer: &mut JsonWriter, _seen: BlockTaker) -> Result<(), FormatError> {
         let Some((_, id)) = self.session.take() else { return Ok(()) };
         let conversation = json!({
             "id": id,

@@ -21,7 +21,7 @@ use std::{
 
 use tokio::time::Instant;
 
-pub use self::progress::{Capacity, Progress, RecorderState};
+pub use self::progress::{Capacity, RecorderProgress, RecorderState};
 use base::rate_limited_log::RateLimitedLog;
 use queue::{Queue, Taken};
 
@@ -64,7 +64,7 @@ pub trait Sink: Send + 'static {
 #[derive(Debug)]
 pub struct Recorder<S: Sink> {
     queue: Arc<Queue<S::Item>>,
-    progress: Arc<Progress>,
+    progress: Arc<RecorderProgress>,
     /// Taken by the first that waits for the end.
     ending: Mutex<Option<Receiver<S::Ending>>>,
     full: RateLimitedLog,
@@ -73,7 +73,7 @@ pub struct Recorder<S: Sink> {
 
 /// An item that does not fit into the queue.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Refused<T> {
+pub struct RefusedItem<T> {
     /// The item.
     pub item: T,
     /// Reason for the refusal.
@@ -108,7 +108,7 @@ impl<S: Sink> Recorder<S> {
     ///
     /// # Errors
     /// When the thread cannot be started.
-    pub fn start(sink: S, progress: Arc<Progress>) -> io::Result<Self> {
+    pub fn start(sink: S, progress: Arc<RecorderProgress>) -> io::Result<Self> {
         let queue = Arc::new(Queue::new(progress.capacity().items));
         let (send, ending) = sync_channel(1);
         let thread = (Arc::clone(&queue), Arc::clone(&progress));
@@ -127,14 +127,14 @@ impl<S: Sink> Recorder<S> {
     ///
     /// # Errors
     /// With the item, when it does not fit.
-    pub fn submit(&self, item: S::Item) -> Result<(), Refused<S::Item>> {
+    pub fn submit(&self, item: S::Item) -> Result<(), RefusedItem<S::Item>> {
         let weight = S::weight(&item);
         if !self.progress.reserve(weight) {
-            return Err(Refused { item, reason: RefusedReason::Bytes });
+            return Err(RefusedItem { item, reason: RefusedReason::Bytes });
         }
         if let Err(item) = self.queue.push(item) {
             self.progress.release(weight);
-            return Err(Refused { item, reason: RefusedReason::Full });
+            return Err(RefusedItem { item, reason: RefusedReason::Full });
         }
         self.watch();
         Ok(())
@@ -205,7 +205,7 @@ impl<S: Sink> Drop for Recorder<S> {
 }
 
 /// The thread: takes batches until the queue is closed and empty. `None` where the recording was abandoned.
-fn run<S: Sink>(mut sink: S, queue: &Queue<S::Item>, progress: &Progress) -> Option<S::Ending> {
+fn run<S: Sink>(mut sink: S, queue: &Queue<S::Item>, progress: &RecorderProgress) -> Option<S::Ending> {
     let (mut due, mut batch) = (Instant::now() + FLUSH_EVERY, Vec::new());
     sink.begin_batch();
     let mut taken = queue.take(&mut batch, due);
@@ -232,7 +232,7 @@ fn run<S: Sink>(mut sink: S, queue: &Queue<S::Item>, progress: &Progress) -> Opt
     }
 }
 
-fn flush_if_due<S: Sink>(sink: &mut S, progress: &Progress, due: &mut Instant) {
+fn flush_if_due<S: Sink>(sink: &mut S, progress: &RecorderProgress, due: &mut Instant) {
     if *due <= Instant::now() {
         progress.beat();
         sink.flush();

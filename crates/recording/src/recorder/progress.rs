@@ -29,7 +29,7 @@ impl Default for Capacity {
 
 /// State of a recorder: items in its queue, drops, and the progress of its thread.
 #[derive(Debug)]
-pub struct Progress {
+pub struct RecorderProgress {
     capacity: Capacity,
     queued: AtomicUsize,
     bytes: AtomicUsize,
@@ -80,13 +80,13 @@ impl Pulse {
     }
 }
 
-impl Default for Progress {
+impl Default for RecorderProgress {
     fn default() -> Self {
         Self::new(Capacity::default())
     }
 }
 
-impl Progress {
+impl RecorderProgress {
     /// An empty queue with these bounds; no file is open yet.
     #[must_use]
     pub fn new(capacity: Capacity) -> Self {
@@ -236,7 +236,7 @@ impl Progress {
 }
 
 /// End of a search, also of one that panics.
-struct SearchOver<'a>(&'a Progress);
+struct SearchOver<'a>(&'a RecorderProgress);
 
 impl Drop for SearchOver<'_> {
     fn drop(&mut self) {
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn a_recorder_without_a_sign_of_life_is_not_recording() {
-        let progress = Progress::new(Capacity { items: 1, bytes: 10, ..Capacity::default() });
+        let progress = RecorderProgress::new(Capacity { items: 1, bytes: 10, ..Capacity::default() });
         let (zero, late) = (progress.pulse.zero, progress.pulse.zero + STALLED_AFTER + Duration::from_secs(2));
         assert_eq!(progress.state_at(zero), RecorderState::Failing);
         progress.set_open(true);
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_long_search_for_secrets_is_not_blamed_on_the_disk() {
-        let progress = Progress::new(Capacity { items: 9, bytes: 10, ..Capacity::default() });
+        let progress = RecorderProgress::new(Capacity { items: 9, bytes: 10, ..Capacity::default() });
         progress.set_open(true);
         let late = Instant::now() + STALLED_AFTER + Duration::from_secs(2);
         assert!(matches!(progress.searching(|| progress.state_at(late)), RecorderState::Searching(_)));
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn what_is_still_to_be_written_is_named() {
-        let progress = Progress::new(Capacity::default());
+        let progress = RecorderProgress::new(Capacity::default());
         assert!(progress.remaining().starts_with("the recording is being closed; a second signal"));
         assert!(progress.reserve(5 << 20) && progress.reserve(1 << 20));
         assert!(progress.remaining().starts_with("2 exchanges (6 MiB) wait to be written; a second signal"));
@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn bytes_are_bounded_but_a_single_item_always_fits() {
-        let progress = Progress::new(Capacity { items: 10, bytes: 10, ..Capacity::default() });
+        let progress = RecorderProgress::new(Capacity { items: 10, bytes: 10, ..Capacity::default() });
         assert!(progress.reserve(11) && !progress.reserve(1) && progress.reserve(0));
         progress.release(11);
         progress.release(0);
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn drops_are_counted_by_reason_and_a_lack_of_bytes_is_seen_until_half_of_them_are_free() {
-        let progress = Progress::new(Capacity { items: 10, bytes: 10, ..Capacity::default() });
+        let progress = RecorderProgress::new(Capacity { items: 10, bytes: 10, ..Capacity::default() });
         progress.set_open(true);
         let count = |count: &AtomicU64| count.load(Relaxed);
         let counts = || (count(progress.queue_full()), count(progress.queue_bytes()));

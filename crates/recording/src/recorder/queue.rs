@@ -20,13 +20,13 @@ const REST: Duration = Duration::from_millis(10);
 /// Bounded queue of many producers and one consumer.
 #[derive(Debug)]
 pub(super) struct Queue<T> {
-    state: Mutex<State<T>>,
+    state: Mutex<QueueState<T>>,
     awake: Condvar,
     most: usize,
 }
 
 #[derive(Debug)]
-struct State<T> {
+struct QueueState<T> {
     waiting: Vec<T>,
     /// Number of waiting items at which the consumer is woken.
     wake_at: usize,
@@ -44,7 +44,7 @@ pub(super) enum Taken {
 
 impl<T> Queue<T> {
     pub(super) fn new(most: usize) -> Self {
-        let state = State { waiting: Vec::new(), wake_at: 1, is_closed: false };
+        let state = QueueState { waiting: Vec::new(), wake_at: 1, is_closed: false };
         Self { state: Mutex::new(state), awake: Condvar::new(), most }
     }
 
@@ -93,7 +93,7 @@ impl<T> Queue<T> {
         self.take_from(state, batch, deadline)
     }
 
-    fn take_from(&self, mut state: MutexGuard<'_, State<T>>, batch: &mut Vec<T>, deadline: Instant) -> Taken {
+    fn take_from(&self, mut state: MutexGuard<'_, QueueState<T>>, batch: &mut Vec<T>, deadline: Instant) -> Taken {
         loop {
             if !state.waiting.is_empty() {
                 mem::swap(&mut state.waiting, batch);
@@ -110,7 +110,7 @@ impl<T> Queue<T> {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
+    fn lock(&self) -> MutexGuard<'_, QueueState<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -32,7 +32,7 @@ impl Sink for Blocked {
 #[test]
 fn submitting_never_waits_for_the_sink_and_what_does_not_fit_comes_back() {
     let (allow, allowed) = channel();
-    let progress = Arc::new(Progress::new(Capacity { items: 3, bytes: 100, ..Capacity::default() }));
+    let progress = Arc::new(RecorderProgress::new(Capacity { items: 3, bytes: 100, ..Capacity::default() }));
     let recorder = Recorder::start(Blocked { allowed, recorded: Vec::new() }, Arc::clone(&progress)).unwrap();
     recorder.submit(1).unwrap();
     while progress.queued() > 0 {
@@ -42,9 +42,9 @@ fn submitting_never_waits_for_the_sink_and_what_does_not_fit_comes_back() {
     for item in [60, 40] {
         recorder.submit(item).unwrap();
     }
-    assert_eq!(recorder.submit(1), Err(Refused { item: 1, reason: RefusedReason::Bytes }));
+    assert_eq!(recorder.submit(1), Err(RefusedItem { item: 1, reason: RefusedReason::Bytes }));
     recorder.submit(0).unwrap();
-    assert_eq!(recorder.submit(0), Err(Refused { item: 0, reason: RefusedReason::Full }));
+    assert_eq!(recorder.submit(0), Err(RefusedItem { item: 0, reason: RefusedReason::Full }));
     recorder.drop_records(2, RefusedReason::Full);
     drop(allow);
     assert_eq!(recorder.finish(), Ok(Some(vec![1, 60, 40, 0])));

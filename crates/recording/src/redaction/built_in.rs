@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock, OnceLock};
 use aho_corasick::{AhoCorasick, AhoCorasickKind};
 use regex::Regex;
 
-use super::patterns::{BUILT_IN, Pattern};
+use super::patterns::{BUILT_IN, SecretPattern};
 
 /// The word for all shapes of personal data.
 const ALL: &str = "all";
@@ -13,7 +13,7 @@ const ALL: &str = "all";
 /// The built-in patterns, and the signs by which a text is known not to hold any of some of them.
 #[derive(Debug)]
 pub(super) struct BuiltIn {
-    patterns: Vec<Compiled>,
+    patterns: Vec<CompiledPattern>,
     /// Finds signs of any case; `None` where it could not be made: then all patterns are tried.
     signs: Option<AhoCorasick>,
     /// The pattern of each sign.
@@ -24,15 +24,15 @@ pub(super) struct BuiltIn {
 
 /// A pattern and its expression.
 #[derive(Debug)]
-pub(super) struct Compiled {
-    pub(super) pattern: &'static Pattern,
+pub(super) struct CompiledPattern {
+    pub(super) pattern: &'static SecretPattern,
     /// Its name.
     pub(super) kind: Arc<str>,
     regex: OnceLock<Option<Regex>>,
 }
 
-impl Compiled {
-    fn new(pattern: &'static Pattern) -> Self {
+impl CompiledPattern {
+    fn new(pattern: &'static SecretPattern) -> Self {
         Self { pattern, kind: Arc::from(pattern.name), regex: OnceLock::new() }
     }
 
@@ -61,7 +61,7 @@ pub(super) fn secrets() -> u64 {
 }
 
 /// A bit for each pattern that is so.
-fn bits(is_so: impl Fn(&Pattern) -> bool) -> u64 {
+fn bits(is_so: impl Fn(&SecretPattern) -> bool) -> u64 {
     let found = BUILT_IN.iter().enumerate().filter(|(_, pattern)| is_so(pattern));
     found.fold(0, |bits, (at, _)| bits | 1_u64 << at)
 }
@@ -73,16 +73,16 @@ impl BuiltIn {
     }
 
     fn new() -> Self {
-        let signs = |(at, pattern): (usize, &Pattern)| pattern.signs.iter().map(move |sign| (at, *sign));
+        let signs = |(at, pattern): (usize, &SecretPattern)| pattern.signs.iter().map(move |sign| (at, *sign));
         let (of_sign, signs): (Vec<usize>, Vec<&str>) = BUILT_IN.iter().enumerate().flat_map(signs).unzip();
         let kind = Some(AhoCorasickKind::DFA);
         let signs = AhoCorasick::builder().ascii_case_insensitive(true).kind(kind).build(signs).ok();
-        let patterns = BUILT_IN.iter().map(Compiled::new).collect();
+        let patterns = BUILT_IN.iter().map(CompiledPattern::new).collect();
         Self { patterns, signs, of_sign, always: bits(|pattern| pattern.signs.is_empty()) }
     }
 
     /// The patterns of these bits.
-    pub(super) fn chosen(&self, bits: u64) -> impl Iterator<Item = &Compiled> {
+    pub(super) fn chosen(&self, bits: u64) -> impl Iterator<Item = &CompiledPattern> {
         self.patterns.iter().enumerate().filter(move |(at, _)| bits & (1_u64 << at) != 0).map(|(_, compiled)| compiled)
     }
 
@@ -128,7 +128,7 @@ mod tests {
         let simple = Regex::new(r"\\[^sSwWdD]|\[[^\]^]+\]").unwrap();
         let counts = Regex::new(r"\{[0-9]+(?:,[0-9]+)?\}").unwrap();
         let built_in = BuiltIn::shared();
-        for Compiled { pattern, .. } in built_in.chosen(built_in.always) {
+        for CompiledPattern { pattern, .. } in built_in.chosen(built_in.always) {
             let rest = simple.replace_all(pattern.regex, "");
             let rest = counts.replace_all(&rest, "");
             assert!(!rest.contains(['*', '+', '{', '[', '.', '\\']), "{}: {rest}", pattern.name);

@@ -3,17 +3,17 @@
 use std::{borrow::Cow, ops::Range};
 
 /// A replacement in a text.
-pub(super) type Edit = (Range<usize>, String);
+pub(super) type TextReplacement = (Range<usize>, String);
 
 /// The text with its edits applied, which are in order and do not overlap.
-pub(super) fn apply(text: &str, edits: &[Edit]) -> String {
+pub(super) fn apply(text: &str, edits: &[TextReplacement]) -> String {
     let mut pieces = [text.to_owned()];
     apply_to_pieces(&mut pieces, edits);
     pieces.concat()
 }
 
 /// The text with an empty string of JSON in place of each edit, which are in order and do not overlap.
-pub(super) fn elided<'t>(text: &'t str, edits: &[Edit]) -> Cow<'t, str> {
+pub(super) fn elided<'t>(text: &'t str, edits: &[TextReplacement]) -> Cow<'t, str> {
     if edits.is_empty() {
         return Cow::Borrowed(text);
     }
@@ -28,7 +28,7 @@ pub(super) fn elided<'t>(text: &'t str, edits: &[Edit]) -> Cow<'t, str> {
 }
 
 /// Applies edits of the pieces' whole, which are in order and do not overlap. A replacement stands in the piece where it begins.
-pub(super) fn apply_to_pieces(pieces: &mut [String], edits: &[Edit]) {
+pub(super) fn apply_to_pieces(pieces: &mut [String], edits: &[TextReplacement]) {
     let (mut start, mut left) = (0, edits);
     for piece in pieces {
         let end = start + piece.len();
@@ -56,7 +56,7 @@ pub(super) fn apply_to_pieces(pieces: &mut [String], edits: &[Edit]) {
 }
 
 /// The same edit without what stays the same at both of its ends.
-pub(super) fn narrowed(text: &str, (span, with): Edit) -> Edit {
+pub(super) fn narrowed(text: &str, (span, with): TextReplacement) -> TextReplacement {
     let old = text.get(span.clone()).unwrap_or_default();
     let same = |pairs: &mut dyn Iterator<Item = (char, char)>| -> usize {
         pairs.take_while(|(one, other)| one == other).map(|(c, _)| c.len_utf8()).sum()
@@ -84,7 +84,8 @@ mod tests {
     fn edits_are_applied_over_all_pieces_that_they_touch() {
         let applied = |pieces: &[&str], edits: &[(Range<usize>, &str)]| {
             let mut pieces: Vec<String> = pieces.iter().map(|piece| (*piece).to_owned()).collect();
-            let edits: Vec<Edit> = edits.iter().map(|(span, with)| (span.clone(), (*with).to_owned())).collect();
+            let edits: Vec<TextReplacement> =
+                edits.iter().map(|(span, with)| (span.clone(), (*with).to_owned())).collect();
             apply_to_pieces(&mut pieces, &edits);
             pieces
         };

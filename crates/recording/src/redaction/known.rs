@@ -23,7 +23,7 @@ const FILTER_BITS: usize = 1 << 16;
 
 /// Secrets found by their names.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Known {
+pub(super) struct KnownSecrets {
     /// Values of up to [`HEAD`] bytes, with their kinds.
     short: HashMap<Box<[u8]>, Arc<str>>,
     /// Beginnings of longer values, with the rest of each.
@@ -47,7 +47,7 @@ struct Long {
 /// Where a known value stands, and its kind.
 pub(super) type KnownSpan<'k> = (Range<usize>, &'k Arc<str>);
 
-impl Known {
+impl KnownSecrets {
     pub(super) fn is_empty(&self) -> bool {
         self.lengths.is_empty()
     }
@@ -187,8 +187,8 @@ fn filter_place(first: u64) -> (usize, u64) {
 mod tests {
     use super::*;
 
-    fn known(values: &[&str]) -> Known {
-        let mut known = Known::default();
+    fn known(values: &[&str]) -> KnownSecrets {
+        let mut known = KnownSecrets::default();
         for value in values {
             assert!(known.wants(value), "{value}");
             known.add(value, &Arc::from("password"));
@@ -196,7 +196,7 @@ mod tests {
         known
     }
 
-    fn found<'t>(known: &Known, text: &'t str) -> Vec<&'t str> {
+    fn found<'t>(known: &KnownSecrets, text: &'t str) -> Vec<&'t str> {
         known.spans(text).0.into_iter().map(|(span, _)| &text[span]).collect()
     }
 
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn of_many_long_values_with_one_beginning_the_beginning_counts() {
         let value = |at: usize| format!("{}{at:04}", "é".repeat(40));
-        let mut known = Known::default();
+        let mut known = KnownSecrets::default();
         (0..20)
             .filter(|at| known.wants(&value(*at)).then(|| known.add(&value(*at), &Arc::from("k"))).is_some())
             .count();

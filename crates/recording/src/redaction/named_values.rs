@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
-use super::Seen;
+use super::SeenSecrets;
 
 /// Bytes of values that are kept.
 const MOST_BYTES: usize = 16 << 20;
@@ -29,7 +29,7 @@ impl fmt::Debug for NamedValues {
 
 impl NamedValues {
     /// Adds those of a record. A value of several kinds has the first of them by the alphabet, in whatever order records come.
-    pub fn add(&mut self, of_record: &Seen) {
+    pub fn add(&mut self, of_record: &SeenSecrets) {
         for (value, kind) in of_record.named().filter(|(value, _)| !is_like_a_word(value)) {
             if let Some(known) = self.kinds.get_mut(&*value) {
                 *known = Arc::clone(known).min(Arc::clone(kind));
@@ -48,8 +48,8 @@ impl NamedValues {
 
     /// What redactors of the recording's records know from the start.
     #[must_use]
-    pub fn seen(&self) -> Seen {
-        Seen::of_named(self.kinds.iter().map(|(value, kind)| (&**value, kind)))
+    pub fn seen(&self) -> SeenSecrets {
+        SeenSecrets::of_named(self.kinds.iter().map(|(value, kind)| (&**value, kind)))
     }
 }
 
@@ -60,11 +60,11 @@ fn is_like_a_word(value: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::redaction::{Redactor, Rules};
+    use crate::redaction::{RedactionRules, Redactor};
 
     #[test]
     fn values_of_one_record_are_found_in_another_and_words_are_not() {
-        let rules = Rules::default();
+        let rules = RedactionRules::default();
         let mut named = NamedValues::default();
         for text in [
             r#"{"password": "Tr0ub4dor&3xyz", "secret": "disabled", "cookie": "same-origin"}"#,

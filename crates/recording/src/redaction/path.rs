@@ -1,20 +1,20 @@
 //! Places under which everything is a secret.
 
 use super::{
-    super::field_path::{FieldPath, Step},
+    super::field_path::{FieldPath, PathStep},
     scan,
 };
 
 /// How far the way to a value agrees with places: for each, the segments that the steps so far fit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Progress {
+pub(super) struct PathProgress {
     /// A place and the number of its segments that fit.
     fits: Vec<(usize, usize)>,
     /// Whether the value lies at or below a place.
     pub(super) is_covered: bool,
 }
 
-impl Progress {
+impl PathProgress {
     /// The way to the whole document.
     pub(super) fn start(places: &[FieldPath]) -> Self {
         let mut start = Self::default();
@@ -28,14 +28,14 @@ impl Progress {
     }
 
     /// The way that goes on with a step.
-    pub(super) fn after(&self, places: &[FieldPath], step: &scan::Step<'_>) -> Self {
+    pub(super) fn after(&self, places: &[FieldPath], step: &scan::ValueStep<'_>) -> Self {
         if self.is_settled() {
             return self.clone();
         }
         let mut next = Self::default();
         for (place, fitting) in &self.fits {
             match places.get(*place).and_then(|place| place.steps.get(*fitting)) {
-                Some(Step::Anywhere) => next.put(places, *place, *fitting),
+                Some(PathStep::Anywhere) => next.put(places, *place, *fitting),
                 Some(wanted) if fits(wanted, step) => next.put(places, *place, fitting + 1),
                 _ => {}
             }
@@ -51,7 +51,7 @@ impl Progress {
         let Some(path) = places.get(place) else { return };
         match path.steps.get(fitting) {
             None => self.is_covered = true,
-            Some(Step::Anywhere) => {
+            Some(PathStep::Anywhere) => {
                 self.fits.push((place, fitting));
                 self.put(places, place, fitting + 1);
             }
@@ -61,11 +61,11 @@ impl Progress {
 }
 
 /// Whether a step is one that a place names. `*` stands for fields and for items here.
-fn fits(wanted: &Step, step: &scan::Step<'_>) -> bool {
+fn fits(wanted: &PathStep, step: &scan::ValueStep<'_>) -> bool {
     match (wanted, step) {
-        (Step::Key(name), scan::Step::Key(key)) => key.as_deref() == Some(name),
-        (Step::Item(wanted), scan::Step::Index(index)) => wanted == index,
-        (Step::AnyKey | Step::AnyItem, _) => true,
+        (PathStep::Key(name), scan::ValueStep::Key(key)) => key.as_deref() == Some(name),
+        (PathStep::Item(wanted), scan::ValueStep::Index(index)) => wanted == index,
+        (PathStep::AnyKey | PathStep::AnyItem, _) => true,
         _ => false,
     }
 }
@@ -75,12 +75,12 @@ mod tests {
     use std::borrow::Cow;
 
     use super::{
-        super::scan::Step::{self, Index},
-        Progress,
+        super::scan::ValueStep::{self, Index},
+        PathProgress,
     };
 
-    fn key(name: &str) -> Step<'_> {
-        Step::Key(Some(Cow::Borrowed(name)))
+    fn key(name: &str) -> ValueStep<'_> {
+        ValueStep::Key(Some(Cow::Borrowed(name)))
     }
 
     #[test]
@@ -101,7 +101,8 @@ mod tests {
             ("$.*", vec![key("x")], true),
         ] {
             let places = [place.parse().unwrap()];
-            let reached = steps.iter().fold(Progress::start(&places), |progress, step| progress.after(&places, step));
+            let reached =
+                steps.iter().fold(PathProgress::start(&places), |progress, step| progress.after(&places, step));
             assert_eq!(reached.is_covered, covered, "{place}");
         }
     }

@@ -10,7 +10,7 @@ use self::numbers::{is_card, is_iban, is_phone, is_ssn};
 
 /// A shape of secrets.
 #[derive(Debug)]
-pub(super) struct Pattern {
+pub(super) struct SecretPattern {
     /// Its name in placeholders.
     pub(super) name: &'static str,
     /// What it finds, for people.
@@ -28,11 +28,11 @@ pub(super) struct Pattern {
 
 type Signs = &'static [&'static str];
 
-const fn pattern(name: &'static str, what: &'static str, signs: Signs, regex: &'static str) -> Pattern {
-    Pattern { name, what, signs, regex, holds: always, is_personal: false }
+const fn pattern(name: &'static str, what: &'static str, signs: Signs, regex: &'static str) -> SecretPattern {
+    SecretPattern { name, what, signs, regex, holds: always, is_personal: false }
 }
 
-impl Pattern {
+impl SecretPattern {
     const fn only(self, holds: fn(&str, &Range<usize>) -> bool) -> Self {
         Self { holds, ..self }
     }
@@ -89,7 +89,7 @@ fn is_no_port(text: &str, span: &Range<usize>) -> bool {
 
 /// A shape of secrets, as people choose it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
+pub struct SecretShape {
     /// Its name in placeholders.
     pub kind: &'static str,
     /// What has it.
@@ -99,13 +99,17 @@ pub struct Shape {
 }
 
 /// Shapes by which secrets are found.
-pub fn shapes() -> impl Iterator<Item = Shape> {
-    let shape = |pattern: &Pattern| Shape { kind: pattern.name, what: pattern.what, is_personal: pattern.is_personal };
+pub fn shapes() -> impl Iterator<Item = SecretShape> {
+    let shape = |pattern: &SecretPattern| SecretShape {
+        kind: pattern.name,
+        what: pattern.what,
+        is_personal: pattern.is_personal,
+    };
     BUILT_IN.iter().map(shape)
 }
 
 /// The shapes that are known. The names stay as they are, since placeholders in cassettes have them.
-pub(super) const BUILT_IN: &[Pattern] = &[
+pub(super) const BUILT_IN: &[SecretPattern] = &[
     pattern(
         "private_key",
         "private keys: PEM of any kind (RSA, EC, OpenSSH, PGP…), PuTTY",

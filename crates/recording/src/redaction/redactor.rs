@@ -18,9 +18,9 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use self::json::Action;
 use super::{
-    Placeholder, Rules,
-    edits::{Edit, apply, apply_to_pieces, elided, narrowed},
-    known::Known,
+    Placeholder, RedactionRules,
+    edits::{TextReplacement, apply, apply_to_pieces, elided, narrowed},
+    known::KnownSecrets,
     names,
     placeholder::{PLACEHOLDER, has_placeholder, placeholders},
     trail::Trail,
@@ -50,10 +50,10 @@ const UNSEARCHED: &str = "unsearched";
 /// Redacts one record: equal secrets in any of its parts get the same number.
 #[derive(Debug)]
 pub struct Redactor<'a> {
-    rules: &'a Rules,
+    rules: &'a RedactionRules,
     /// What is known at the beginning of each record.
-    start: Seen,
-    seen: Seen,
+    start: SeenSecrets,
+    seen: SeenSecrets,
     finds: Vec<Find>,
     found: u64,
     /// Hashes of long texts in which the rules find nothing.
@@ -65,25 +65,25 @@ pub struct Redactor<'a> {
 
 /// The secrets of a part of a record: the same ones have the same numbers in the next part. A copy costs nothing.
 #[derive(Debug, Clone, Default)]
-pub struct Seen(Arc<Secrets>);
+pub struct SeenSecrets(Arc<SecretNumbers>);
 
 /// State of a redactor.
 #[derive(Debug, Clone)]
 pub struct Checkpoint {
-    seen: Seen,
+    seen: SeenSecrets,
     finds: usize,
     found: u64,
 }
 
 #[derive(Clone, Default)]
-struct Secrets {
+struct SecretNumbers {
     /// The number of each secret of a kind.
-    numbers: HashMap<Arc<str>, Numbers>,
+    numbers: HashMap<Arc<str>, KindNumbers>,
     /// Secrets found by their names.
-    known: Arc<Known>,
+    known: Arc<KnownSecrets>,
 }
 
-impl fmt::Debug for Secrets {
+impl fmt::Debug for SecretNumbers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Secrets({})", self.numbers.values().map(|numbers| numbers.of.len()).sum::<usize>())
     }
@@ -91,13 +91,13 @@ impl fmt::Debug for Secrets {
 
 /// Numbers of the secrets of one kind.
 #[derive(Clone, Default)]
-struct Numbers {
+struct KindNumbers {
     of: HashMap<Box<str>, usize>,
     /// The last number that was given, or that a placeholder has that was there before.
     last: usize,
 }
 
-impl Seen {
+impl SeenSecrets {
     /// Secrets that names show, with their kinds, in no order.
     pub(super) fn named(&self) -> impl Iterator<Item = (String, &Arc<str>)> {
         self.0.known.values()
@@ -105,13 +105,13 @@ impl Seen {
 
     /// Nothing but secrets that names show.
     pub(super) fn of_named<'v>(values: impl Iterator<Item = (&'v str, &'v Arc<str>)>) -> Self {
-        let mut known = Known::default();
+        let mut known = KnownSecrets::default();
         values
             .filter(|(value, _)| known.wants(value))
             .collect::<Vec<_>>()
             .into_iter()
             .for_each(|(value, kind)| known.add(value, kind));
-        Self(Arc::new(Secrets { known: Arc::new(known), ..Secrets::default() }))
+        Self(Arc::new(SecretNumbers { known: Arc::new(known), ..SecretNumbers::default() }))
     }
 
     /// The secrets that have numbers, with their placeholders, in no order.
@@ -149,14 +149,14 @@ pub struct Find {
 impl<'a> Redactor<'a> {
     /// A redactor for one record.
     #[must_use]
-    pub fn new(rules: &'a Rules) -> Self {
-        let (seen, finds, clean) = (Seen::default(), Vec::new(), HashSet::new());
+    pub fn new(rules: &'a RedactionRules) -> Self {
+        let (seen, finds, clean) = (SeenSecrets::default(), Vec::new(), HashSet::new());
         Self { rules, start: seen.clone(), seen, finds, found: 0, clean, work: 0, budget: BUDGET }
     }
 
     /// The same, which knows these values at the beginning of each record.
     #[must_use]
-    pub fn knowing(self, named: &Seen) -> Self {
+    pub fn knowing(self, named: &SeenSecrets) -> Self {
         Self { start: named.clone(), seen: named.clone(), ..self }
     }
 
@@ -175,12 +175,12 @@ impl<'a> Redactor<'a> {
 
     /// What is known of the secrets so far, for another redactor to go on with.
     #[must_use]
-    pub fn seen(&self) -> Seen {
+    pub fn seen(&self) -> SeenSecrets {
         self.seen.clone()
     }
 
     /// Goes on with what was seen before, in place of what is known now.
-    pub fn go_on(&mut self, seen: Seen) {
+    pub fn go_on(&mut self, seen: SeenSecrets) {
         self.seen = seen;
     }
 
@@ -308,7 +308,7 @@ impl<'a> Redactor<'a> {
         let whole = pieces.concat();
         self.visit_text(Action::Learn, &whole, 0);
         let edits = self.visit_text(Action::Replace, &whole, 0);
-        let edits: Vec<Edit> = edits.into_iter().map(|edit| narrowed(&whole, edit)).collect();
+        let edits: Vec<TextReplacement> = edits.into_iter().map(|edit| narrowed(&whole, edit)).collect();
         apply_to_pieces(pieces, &edits);
         // What is no JSON after all, or stands between its strings.
         self.pieces(pieces) || !edits.is_empty()
@@ -389,7 +389,7 @@ impl<'a> Redactor<'a> {
         any
     }
 
-    fn text_edits(&mut self, text: &str, trail: Option<&Trail<'_, '_>>) -> Vec<Edit> {
+    fn text_edits(&mut self, text: &str, trail: Option<&Trail<'_, '_>>) -> Vec<TextReplacement> {
         let spans = self.spans(text);
         let placed = spans.into_iter().map(|(span, kind)| {
             let secret = text.get(span.clone()).unwrap_or_default();
@@ -405,7 +405,8 @@ impl<'a> Redactor<'a> {
         if self.finds.len() < MOST_DESCRIBED {
             let place = place();
             let spans = self.rules.spans(&place, &self.seen.0.known).found.into_iter();
-            let hidden: Vec<Edit> = spans.map(|(span, kind)| (span, format!("{PLACEHOLDER}{kind}]"))).collect();
+            let hidden: Vec<TextReplacement> =
+                spans.map(|(span, kind)| (span, format!("{PLACEHOLDER}{kind}]"))).collect();
             let (place, kind, example) = (apply(&place, &hidden), kind.to_string(), example(secret));
             self.finds.push(Find { place, kind, example });
         }
@@ -419,7 +420,7 @@ impl<'a> Redactor<'a> {
     }
 }
 
-impl Secrets {
+impl SecretNumbers {
     /// The number of a secret among those of its kind, from 1.
     fn number(&mut self, kind: &Arc<str>, secret: &str) -> usize {
         let of_kind = self.numbers.entry(Arc::clone(kind)).or_default();

@@ -8,8 +8,8 @@ use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
 use super::{
-    Placeholder, Rules,
-    edits::{Edit, apply, apply_to_pieces},
+    Placeholder, RedactionRules,
+    edits::{TextReplacement, apply, apply_to_pieces},
     has_placeholder, placeholders,
     scan::{Scalar, leaves},
     trail::Trail,
@@ -20,25 +20,25 @@ use crate::children::{as_value, children_mut, rename};
 const DEEPEST_NESTING: u8 = 4;
 
 /// Text is walked without looking for anything.
-static NOTHING: LazyLock<Rules> = LazyLock::new(Rules::none);
+static NOTHING: LazyLock<RedactionRules> = LazyLock::new(RedactionRules::none);
 
 /// Values by their placeholders. They are secrets: none is shown by `{:?}`.
 #[derive(Default, Clone, PartialEq, Eq)]
-pub struct Values(HashMap<Placeholder, Box<str>>);
+pub struct PlaceholderValues(HashMap<Placeholder, Box<str>>);
 
-impl fmt::Debug for Values {
+impl fmt::Debug for PlaceholderValues {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Values({})", self.0.len())
     }
 }
 
-impl FromIterator<(Placeholder, Box<str>)> for Values {
+impl FromIterator<(Placeholder, Box<str>)> for PlaceholderValues {
     fn from_iter<I: IntoIterator<Item = (Placeholder, Box<str>)>>(values: I) -> Self {
         Self(values.into_iter().collect())
     }
 }
 
-impl Values {
+impl PlaceholderValues {
     /// Returns true if there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -89,7 +89,7 @@ impl Values {
         as_value(fields, |value| self.json(value))
     }
 
-    fn edits(&self, text: &str) -> Vec<Edit> {
+    fn edits(&self, text: &str) -> Vec<TextReplacement> {
         if !has_placeholder(text) {
             return Vec::new();
         }
@@ -154,7 +154,7 @@ mod tests {
 
     const ODD: &str = "a \"b\"\n\\c";
 
-    fn values() -> Values {
+    fn values() -> PlaceholderValues {
         let of = |name: &str, value: &str| (name.parse().unwrap(), value.into());
         [of("email:1", "jane@example.org"), of("password:1", ODD)].into_iter().collect()
     }

@@ -6,7 +6,7 @@ use regex::Regex;
 
 use super::{
     built_in::{self, BuiltIn},
-    known::Known,
+    known::KnownSecrets,
     names,
     patterns::shapes,
     percent::Decoded,
@@ -17,7 +17,7 @@ use crate::field_path::{FieldPath, PathError};
 /// What counts as a secret. The default has the built-in names and patterns of keys and tokens; more can be added, nothing taken
 /// away.
 #[derive(Debug, Clone)]
-pub struct Rules {
+pub struct RedactionRules {
     /// Whether the built-in names count.
     has_names: bool,
     keys: BTreeSet<String>,
@@ -86,9 +86,9 @@ enum By {
 }
 
 /// A secret that was found: others may overlap it.
-type Candidate = (Range<usize>, By, Arc<str>);
+type SecretCandidate = (Range<usize>, By, Arc<str>);
 
-impl Default for Rules {
+impl Default for RedactionRules {
     fn default() -> Self {
         Self::none().secrets()
     }
@@ -99,7 +99,7 @@ fn personal() -> String {
     shapes().filter(|shape| shape.is_personal).map(|shape| shape.kind).collect::<Vec<_>>().join(", ")
 }
 
-impl Rules {
+impl RedactionRules {
     /// No built-in rules: what is added counts.
     #[must_use]
     pub fn none() -> Self {
@@ -244,7 +244,7 @@ impl Rules {
     }
 
     /// Where the secrets of a text are, and of which kind: in order, without overlaps. They may be percent-encoded.
-    pub(super) fn spans(&self, text: &str, known: &Known) -> Spans {
+    pub(super) fn spans(&self, text: &str, known: &KnownSecrets) -> Spans {
         let (mut found, mut work) = self.found(text, known);
         if let Some(decoded) = Decoded::of(text) {
             let (further, more) = self.found(&decoded.text, known);
@@ -270,9 +270,9 @@ impl Rules {
     }
 
     /// Every secret of a text as it stands there, in no order, and the bytes of work that it took.
-    fn found(&self, text: &str, known: &Known) -> (Vec<Candidate>, u64) {
+    fn found(&self, text: &str, known: &KnownSecrets) -> (Vec<SecretCandidate>, u64) {
         let (spans, compared) = known.spans(text);
-        let mut found: Vec<Candidate> =
+        let mut found: Vec<SecretCandidate> =
             spans.into_iter().map(|(span, kind)| (span, By::Name, Arc::clone(kind))).collect();
         for (literals, by) in [(&self.literals, By::Shape), (&self.supplied, By::Supplied)] {
             for (kind, value) in literals {
@@ -292,7 +292,7 @@ impl Rules {
     }
 
     /// Finds what has the shape of a built-in pattern; the result is the number of those that were tried.
-    fn find_built_in(&self, text: &str, found: &mut Vec<Candidate>) -> usize {
+    fn find_built_in(&self, text: &str, found: &mut Vec<SecretCandidate>) -> usize {
         if self.enabled == 0 {
             return 0;
         }
@@ -324,7 +324,7 @@ fn after_escape(text: &str, span: Range<usize>) -> Option<Range<usize>> {
 }
 
 /// Takes out what an earlier redaction left: what stands within placeholders, and what begins with one that stands for all of it.
-fn leave_placeholders(text: &str, found: &mut Vec<Candidate>) {
+fn leave_placeholders(text: &str, found: &mut Vec<SecretCandidate>) {
     let left: Vec<Range<usize>> = placeholder::all(text).collect();
     found.retain(|(span, _, kind)| {
         let before = left.get(..left.partition_point(|own| own.start <= span.start)).unwrap_or_default();
@@ -359,41 +359,41 @@ mod tests {
     #[test]
     fn personal_data_counts_where_it_is_asked_for() {
         let text = "jane@example.org +49 30 901820 (555) 123-4567 078-05-1120 ghp_abcdefghijklmnopqrstuvwxyz0123456789";
-        let found = |rules: &Rules| {
-            let spans = rules.spans(text, &Known::default()).found;
+        let found = |rules: &RedactionRules| {
+            let spans = rules.spans(text, &KnownSecrets::default()).found;
             spans.into_iter().map(|(_, kind)| kind.to_string()).collect::<Vec<_>>()
         };
-        assert_eq!(found(&Rules::default()), ["github_token"]);
-        assert_eq!(found(&Rules::default().shape("email").unwrap()), ["email", "github_token"]);
-        assert_eq!(found(&Rules::all()), ["email", "phone", "phone", "ssn", "github_token"]);
-        assert_eq!(found(&Rules::default().shape("all").unwrap()), found(&Rules::all()));
-        assert_eq!(found(&Rules::none().shape("ssn").unwrap()), ["ssn"]);
-        let refused = Rules::default().shape("jwt").unwrap_err().to_string();
+        assert_eq!(found(&RedactionRules::default()), ["github_token"]);
+        assert_eq!(found(&RedactionRules::default().shape("email").unwrap()), ["email", "github_token"]);
+        assert_eq!(found(&RedactionRules::all()), ["email", "phone", "phone", "ssn", "github_token"]);
+        assert_eq!(found(&RedactionRules::default().shape("all").unwrap()), found(&RedactionRules::all()));
+        assert_eq!(found(&RedactionRules::none().shape("ssn").unwrap()), ["ssn"]);
+        let refused = RedactionRules::default().shape("jwt").unwrap_err().to_string();
         assert_eq!(refused, "`jwt` is no personal data that is found by its shape: email, phone, ssn, or all");
     }
 
     #[test]
     fn without_built_in_rules_those_that_were_added_count() {
-        let rules = Rules::none().key("/^acme[-_]/").unwrap().key("tenant").unwrap();
+        let rules = RedactionRules::none().key("/^acme[-_]/").unwrap().key("tenant").unwrap();
         assert!(rules.is_secret_key("acme_id") && rules.is_secret_key("Tenant"));
         assert!(
             !rules.is_secret_key("password") && !rules.is_secret_key("ACME_id") && !rules.is_secret_key("my_acme_id")
         );
         assert!(!rules.is_secret_parameter("sig", "0123456789"));
-        assert!(Rules::none().key("/(/").is_err() && Rules::none().key("//").is_err());
+        assert!(RedactionRules::none().key("/(/").is_err() && RedactionRules::none().key("//").is_err());
     }
 
     #[test]
     fn names_are_found_however_they_are_spelled() {
-        let rules = Rules::default().key("x-internal-id").unwrap();
+        let rules = RedactionRules::default().key("x-internal-id").unwrap();
         assert!(rules.is_secret_key("X_INTERNAL_ID") && rules.is_secret_key("xInternalId"));
-        assert!(!Rules::default().is_secret_key("x-internal-id"));
+        assert!(!RedactionRules::default().is_secret_key("x-internal-id"));
     }
 
     #[test]
     fn what_is_escaped_is_no_part_of_an_address() {
         let found = |text: &str| {
-            let spans = Rules::all().spans(text, &Known::default()).found;
+            let spans = RedactionRules::all().spans(text, &KnownSecrets::default()).found;
             spans.into_iter().map(|(span, _)| text[span].to_owned()).collect::<Vec<_>>()
         };
         assert!(found(r"def f():\n\n@app.route('/')\n\t@pytest.mark.slow").is_empty());
@@ -403,9 +403,9 @@ mod tests {
 
     #[test]
     fn a_pattern_does_not_find_the_placeholders_that_it_left() {
-        let rules = Rules::none().pattern("pw", r"pw (\S+)").unwrap();
+        let rules = RedactionRules::none().pattern("pw", r"pw (\S+)").unwrap();
         let found = |text: &str| {
-            let spans = rules.spans(text, &Known::default()).found;
+            let spans = rules.spans(text, &KnownSecrets::default()).found;
             spans.into_iter().map(|(span, _)| text[span].to_owned()).collect::<Vec<_>>()
         };
         assert_eq!(found(r#"with pw hunter2."}"#), [r#"hunter2."}"#]);
@@ -420,24 +420,24 @@ mod tests {
 
     #[test]
     fn what_is_supplied_has_the_kind_that_other_rules_give_it() {
-        let rules = Rules::default().supplied("apikey", "sk-live-9f8e7d6c5b4a39281706f5e4d3c2b1a0").unwrap();
+        let rules = RedactionRules::default().supplied("apikey", "sk-live-9f8e7d6c5b4a39281706f5e4d3c2b1a0").unwrap();
         let found = |text: &str| {
-            let spans = rules.spans(text, &Known::default()).found;
+            let spans = rules.spans(text, &KnownSecrets::default()).found;
             spans.into_iter().map(|(_, kind)| kind.to_string()).collect::<Vec<_>>()
         };
-        let plain = Rules::default();
+        let plain = RedactionRules::default();
         let url = "https://x.example/?api_key=sk-live-9f8e7d6c5b4a39281706f5e4d3c2b1a0&n=1";
-        let without = plain.spans(url, &Known::default()).found;
+        let without = plain.spans(url, &KnownSecrets::default()).found;
         assert!(without.len() == 1 && &*without[0].1 != "apikey", "{without:?}");
-        assert_eq!(rules.spans(url, &Known::default()).found, without);
-        let rules = Rules::none().supplied("pin", "12-34-56").unwrap();
-        assert_eq!(rules.spans("it is 12-34-56", &Known::default()).found, [(6..14, "pin".into())]);
+        assert_eq!(rules.spans(url, &KnownSecrets::default()).found, without);
+        let rules = RedactionRules::none().supplied("pin", "12-34-56").unwrap();
+        assert_eq!(rules.spans("it is 12-34-56", &KnownSecrets::default()).found, [(6..14, "pin".into())]);
         assert_eq!(found("nothing"), Vec::<String>::new());
     }
 
     #[test]
     fn rules_that_cannot_work_are_refused() {
-        let rules = Rules::default;
+        let rules = RedactionRules::default;
         assert!(matches!(rules().pattern("x", "("), Err(RulesError::Pattern { .. })));
         assert!(matches!(rules().pattern("a:b", "x"), Err(RulesError::Name(_))));
         assert!(matches!(rules().literal("HF", "abc"), Err(RulesError::Short(_))));

@@ -6,14 +6,14 @@ use super::trail::Trail;
 
 /// A step from a value to one inside it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Step<'a> {
+pub(super) enum ValueStep<'a> {
     /// Into an object; `None` before its key is known.
     Key(Option<Cow<'a, str>>),
     /// Into a list.
     Index(usize),
 }
 
-impl Step<'_> {
+impl ValueStep<'_> {
     /// The key, where it is one and known.
     pub(super) fn key(&self) -> Option<&str> {
         match self {
@@ -47,15 +47,15 @@ pub(super) fn leaves<'r, 'a>(text: &'a str, mut trail: Trail<'r, 'a>, mut each: 
     let mut at = 0;
     while let Some(byte) = bytes.get(at) {
         match byte {
-            b'{' => trail.enter(Step::Key(None)),
-            b'[' => trail.enter(Step::Index(0)),
+            b'{' => trail.enter(ValueStep::Key(None)),
+            b'[' => trail.enter(ValueStep::Index(0)),
             b'}' | b']' => trail.leave(),
             b',' => trail.next(),
             b'"' => {
                 let end = string_end(bytes, at);
                 let token = text.get(at..end.unwrap_or(bytes.len())).unwrap_or_default();
                 if trail.awaits_key() {
-                    trail.key(Step::Key(Some(decoded(token))));
+                    trail.key(ValueStep::Key(Some(decoded(token))));
                 } else {
                     let decoded = decoded(token);
                     trail.note(&decoded);
@@ -114,11 +114,11 @@ fn decoded(token: &str) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::redaction::Rules;
+    use crate::redaction::RedactionRules;
 
     fn seen(text: &str) -> Vec<String> {
         let mut seen = Vec::new();
-        let rules = Rules::default();
+        let rules = RedactionRules::default();
         leaves(text, Trail::new(&rules, []), |trail, leaf| {
             let path = trail.spelled().split_off(1);
             seen.push(match leaf.value {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::{Rules, path::Progress, scan::Step};
+use super::{RedactionRules, path::PathProgress, scan::ValueStep};
 
 /// Keys under which JSON schemas list their fields, and those of a field's keys that hold a value of it.
 const SCHEMAS: [&str; 4] = ["properties", "patternProperties", "$defs", "definitions"];
@@ -24,9 +24,9 @@ const LONGEST_NAMED: usize = 64;
 /// The steps to a value, each with what holds below it.
 #[derive(Debug)]
 pub(super) struct Trail<'r, 's> {
-    rules: &'r Rules,
+    rules: &'r RedactionRules,
     root: Context,
-    frames: Vec<(Step<'s>, Context)>,
+    frames: Vec<(ValueStep<'s>, Context)>,
     /// Kinds of the values of objects that name a secret in another field, each with the number of steps to the object's fields.
     pairs: Vec<(usize, Arc<str>)>,
 }
@@ -44,24 +44,24 @@ struct Context {
     is_described: bool,
     /// Whether the last step is a key under which a schema lists its fields.
     lists_fields: bool,
-    progress: Progress,
+    progress: PathProgress,
     /// The last key as a kind, where places are looked for.
     named: Option<Arc<str>>,
 }
 
 impl<'r, 's> Trail<'r, 's> {
     /// The path to a whole document, after the given steps.
-    pub(super) fn new(rules: &'r Rules, steps: impl IntoIterator<Item = Step<'s>>) -> Self {
+    pub(super) fn new(rules: &'r RedactionRules, steps: impl IntoIterator<Item = ValueStep<'s>>) -> Self {
         let places = rules.places();
         let named = (!places.is_empty()).then(|| Arc::from("place"));
-        let root = Context { progress: Progress::start(places), named, ..Context::default() };
+        let root = Context { progress: PathProgress::start(places), named, ..Context::default() };
         let mut trail = Self { rules, root, frames: Vec::new(), pairs: Vec::new() };
         steps.into_iter().for_each(|step| trail.enter(step));
         trail
     }
 
     /// Goes one step further.
-    pub(super) fn enter(&mut self, step: Step<'s>) {
+    pub(super) fn enter(&mut self, step: ValueStep<'s>) {
         let context = self.context().after(self.rules, &step);
         self.frames.push((step, context));
     }
@@ -75,7 +75,7 @@ impl<'r, 's> Trail<'r, 's> {
     }
 
     /// Goes to the key of an object, in place of its key before.
-    pub(super) fn key(&mut self, key: Step<'s>) {
+    pub(super) fn key(&mut self, key: ValueStep<'s>) {
         self.frames.pop();
         self.enter(key);
     }
@@ -97,7 +97,7 @@ impl<'r, 's> Trail<'r, 's> {
     }
 
     /// Goes to a field of an object, whose value is of the kind that [`kind_of_pair`](Self::kind_of_pair) returned.
-    pub(super) fn enter_field(&mut self, key: Step<'s>, pair: Option<&Arc<str>>) {
+    pub(super) fn enter_field(&mut self, key: ValueStep<'s>, pair: Option<&Arc<str>>) {
         self.enter(key);
         self.pairs.extend(pair.map(|kind| (self.frames.len(), Arc::clone(kind))));
     }
@@ -116,19 +116,19 @@ impl<'r, 's> Trail<'r, 's> {
     pub(super) fn next(&mut self) {
         match self.frames.last_mut() {
             // What holds for one item holds for all of them, where no place names one of them.
-            Some((Step::Index(index), context)) if context.progress.is_settled() => *index += 1,
-            Some((Step::Index(index), _)) => {
-                let next = Step::Index(*index + 1);
+            Some((ValueStep::Index(index), context)) if context.progress.is_settled() => *index += 1,
+            Some((ValueStep::Index(index), _)) => {
+                let next = ValueStep::Index(*index + 1);
                 self.key(next);
             }
-            Some((Step::Key(_), _)) => self.key(Step::Key(None)),
+            Some((ValueStep::Key(_), _)) => self.key(ValueStep::Key(None)),
             None => {}
         }
     }
 
     /// Whether the key of an object is to come.
     pub(super) fn awaits_key(&self) -> bool {
-        matches!(self.frames.last(), Some((Step::Key(None), _)))
+        matches!(self.frames.last(), Some((ValueStep::Key(None), _)))
     }
 
     fn context(&self) -> &Context {
@@ -158,8 +158,8 @@ impl<'r, 's> Trail<'r, 's> {
                 place.push('…');
             }
             match step {
-                Step::Index(index) => place.push_str(&format!("[{index}]")),
-                Step::Key(key) => {
+                ValueStep::Index(index) => place.push_str(&format!("[{index}]")),
+                ValueStep::Key(key) => {
                     let key = key.as_deref().unwrap_or_default();
                     place.push('.');
                     place.push_str(if key.len() > LONGEST_NAMED { "…" } else { key });
@@ -172,7 +172,7 @@ impl<'r, 's> Trail<'r, 's> {
 
 impl Context {
     /// What holds one step further.
-    fn after(&self, rules: &Rules, step: &Step<'_>) -> Self {
+    fn after(&self, rules: &RedactionRules, step: &ValueStep<'_>) -> Self {
         let places = rules.places();
         let progress = self.progress.after(places, step);
         let Some(key) = step.key() else {

@@ -16,7 +16,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
 
-use super::End;
+use super::CaptureEnd;
 
 /// Bytes of a file that are looked at; no closing member is as long.
 pub(super) const MOST_BYTES: usize = 4096;
@@ -27,10 +27,10 @@ const NOTHING: [u8; 11] = [0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 #[derive(Serialize, Deserialize)]
 struct Comment {
-    end: End,
+    end: CaptureEnd,
 }
 
-pub(super) fn member(end: End) -> io::Result<Vec<u8>> {
+pub(super) fn member(end: CaptureEnd) -> io::Result<Vec<u8>> {
     let mut comment = Comment { end };
     let mut text = serde_json::to_string(&comment)?;
     if text.len() > MOST_BYTES / 2 {
@@ -41,7 +41,7 @@ pub(super) fn member(end: End) -> io::Result<Vec<u8>> {
 }
 
 /// Reads the counts of a closing member at the end of `bytes`.
-fn find(bytes: &[u8]) -> Option<End> {
+fn find(bytes: &[u8]) -> Option<CaptureEnd> {
     let bytes = bytes.strip_suffix(&NOTHING)?;
     let start = bytes.windows(HEADER.len()).rposition(|window| window == HEADER)?;
     let comment: Comment = serde_json::from_slice(bytes.get(start + HEADER.len()..)?).ok()?;
@@ -78,7 +78,7 @@ impl LastBytes {
     }
 
     /// Returns the counts of the closing member, if there is one.
-    pub(super) fn end(&self) -> Option<End> {
+    pub(super) fn end(&self) -> Option<CaptureEnd> {
         find(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -92,9 +92,9 @@ mod tests {
 
     use super::*;
 
-    fn end() -> End {
+    fn end() -> CaptureEnd {
         let extra = json!({"ids_incomplete": 2, "é": "\u{0}\""}).as_object().unwrap().clone();
-        End { records: 7, dropped: 1, extra }
+        CaptureEnd { records: 7, dropped: 1, extra }
     }
 
     #[test]
@@ -120,6 +120,6 @@ mod tests {
         let mut long = end();
         long.extra.insert("x".to_owned(), "y".repeat(MOST_BYTES).into());
         let found = LastBytes::of(&member(long).unwrap()).end();
-        assert_eq!(found, Some(End { extra: Map::new(), ..end() }));
+        assert_eq!(found, Some(CaptureEnd { extra: Map::new(), ..end() }));
     }
 }

@@ -15,7 +15,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use super::{Progress, gunzip::Gunzip, pipeline::Pipeline};
+use super::{LoadProgress, gunzip::Gunzip, pipeline::Pipeline};
 
 /// A packed file of fewer bytes is not worth the threads.
 pub(super) const WORTHWHILE: u64 = 4 << 20;
@@ -28,13 +28,13 @@ const HEADER: usize = 10;
 
 pub(super) struct GzipMembers {
     file: Arc<Mutex<File>>,
-    progress: Arc<Progress>,
-    blocks: Pipeline<Block>,
+    progress: Arc<LoadProgress>,
+    blocks: Pipeline<MemberBlock>,
     current: Cursor<Vec<u8>>,
 }
 
 /// What the reader gets of a file at a time.
-enum Block {
+enum MemberBlock {
     /// Of a piece that ends here in the file.
     Unpacked(Vec<u8>, u64),
     /// Of the rest, after which comes its error.
@@ -45,20 +45,21 @@ enum Block {
 
 impl GzipMembers {
     /// Of a whole file.
-    pub(super) fn new(file: File, progress: Arc<Progress>) -> io::Result<Self> {
+    pub(super) fn new(file: File, progress: Arc<LoadProgress>) -> io::Result<Self> {
         let file = Arc::new(Mutex::new(file));
         let cutter = Cutter { input: SharedFile::new(&file, 0), at: 0, kept: Vec::new(), over: false };
-        let work = |Piece { from, packed }| match packed {
-            Some(packed) => unpack(&packed)
-                .map_or(Block::RestFrom(from), |unpacked| Block::Unpacked(unpacked, from + packed.len() as u64)),
-            None => Block::RestFrom(from),
+        let work = |FilePart { from, packed }| match packed {
+            Some(packed) => unpack(&packed).map_or(MemberBlock::RestFrom(from), |unpacked| {
+                MemberBlock::Unpacked(unpacked, from + packed.len() as u64)
+            }),
+            None => MemberBlock::RestFrom(from),
         };
         let blocks = Pipeline::start("trace-unpack", cutter, work)?;
         Ok(Self { file, progress, blocks, current: Cursor::default() })
     }
 
     /// Starts to unpack the rest, on a thread of its own.
-    fn rest(&self, from: u64) -> io::Result<Pipeline<Block>> {
+    fn rest(&self, from: u64) -> io::Result<Pipeline<MemberBlock>> {
         let rest = SharedFile { progress: Some(Arc::clone(&self.progress)), ..SharedFile::new(&self.file, from) };
         let mut rest = Gunzip::new(BufReader::with_capacity(BUFFER, rest));
         let mut is_over = false;
@@ -68,7 +69,7 @@ impl GzipMembers {
             let was_over = std::mem::replace(&mut is_over, block.as_ref().map_or(true, Vec::is_empty));
             (!was_over).then_some(block)
         };
-        Pipeline::start("trace-unpack", iter::from_fn(next), Block::Rest)
+        Pipeline::start("trace-unpack", iter::from_fn(next), MemberBlock::Rest)
     }
 }
 
@@ -77,12 +78,12 @@ impl BufRead for GzipMembers {
         while self.current.fill_buf()?.is_empty() {
             match self.blocks.next()? {
                 None => break,
-                Some(Block::Unpacked(bytes, to)) => {
+                Some(MemberBlock::Unpacked(bytes, to)) => {
                     self.progress.has_read(to);
                     self.current = Cursor::new(bytes);
                 }
-                Some(Block::Rest(bytes)) => self.current = Cursor::new(bytes?),
-                Some(Block::RestFrom(from)) => self.blocks = self.rest(from)?,
+                Some(MemberBlock::Rest(bytes)) => self.current = Cursor::new(bytes?),
+                Some(MemberBlock::RestFrom(from)) => self.blocks = self.rest(from)?,
             }
         }
         self.current.fill_buf()
@@ -109,7 +110,7 @@ fn unpack(packed: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// A part of a file, where it begins; without bytes it stands for the rest, which cannot be cut.
-struct Piece {
+struct FilePart {
     from: u64,
     packed: Option<Vec<u8>>,
 }
@@ -124,9 +125,9 @@ struct Cutter {
 }
 
 impl Iterator for Cutter {
-    type Item = Piece;
+    type Item = FilePart;
 
-    fn next(&mut self) -> Option<Piece> {
+    fn next(&mut self) -> Option<FilePart> {
         if self.over {
             return None;
         }
@@ -137,7 +138,7 @@ impl Iterator for Cutter {
             Some(packed) => self.at += packed.len() as u64,
             None => self.over = true,
         }
-        Some(Piece { from, packed })
+        Some(FilePart { from, packed })
     }
 }
 
@@ -172,7 +173,7 @@ pub(super) fn may_be_header(bytes: &[u8]) -> bool {
 struct SharedFile {
     file: Arc<Mutex<File>>,
     at: u64,
-    progress: Option<Arc<Progress>>,
+    progress: Option<Arc<LoadProgress>>,
 }
 
 impl SharedFile {

@@ -7,14 +7,14 @@ use flate2::{Compression, write::GzEncoder};
 use proptest::{collection::vec, prelude::*, sample::select};
 
 use super::{
-    BadLines, End, Meta, Record, TraceError, Warning,
+    BadLines, CaptureEnd, Meta, Record, TraceError, Warning,
     error::Defect,
     gzip_members, load,
     packed::Packed,
     raw,
     record_reader::{FromLine, RecordReader},
-    shared_prompt::PromptHashes,
-    source::Lines,
+    shared_prompt::SharedPrompt,
+    source::NumberedLines,
 };
 
 /// A record as the plain way reads it.
@@ -29,7 +29,7 @@ impl FromLine for Plain {
         raw.into_record().map(Self)
     }
 
-    type Prompt = PromptHashes;
+    type Prompt = SharedPrompt;
 
     fn key(&self) -> Option<(&str, u32)> {
         self.0.key()
@@ -45,12 +45,12 @@ impl FromLine for Plain {
 }
 
 /// Everything that is read of a file.
-type Whole = (Meta, Option<End>, Vec<Warning>, Vec<Record>, BadLines);
+type Whole = (Meta, Option<CaptureEnd>, Vec<Warning>, Vec<Record>, BadLines);
 /// The same, or the message of what is wrong.
 type Outcome = Result<Whole, String>;
 
 fn plainly(path: &Path) -> Result<Whole, TraceError> {
-    let lines = Lines::of_bytes(&path.display().to_string(), fs::read(path).unwrap())?;
+    let lines = NumberedLines::of_bytes(&path.display().to_string(), fs::read(path).unwrap())?;
     let mut reader = RecordReader::<Plain>::start(lines)?;
     let (mut records, mut bad) = (Vec::new(), BadLines::default());
     while let Some((_, found)) = reader.next_sound(&mut bad)? {

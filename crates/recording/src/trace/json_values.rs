@@ -10,12 +10,12 @@ use serde::de::IgnoredAny;
 use super::{
     TraceError,
     error::Finding,
-    source::{Fetched, LONGEST_LINE, Lines},
+    source::{Fetched, LONGEST_LINE, NumberedLines},
 };
 
 /// Reader of objects.
 pub struct JsonValues {
-    lines: Lines,
+    lines: NumberedLines,
     /// Objects go on over lines, or share one.
     is_spread: bool,
     /// The first line was read to see which, and is not handed out yet.
@@ -29,10 +29,10 @@ impl JsonValues {
     /// # Errors
     /// When it cannot be opened, or its name and content disagree.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
-        Self::over(Lines::open(path, Arc::default())?)
+        Self::over(NumberedLines::open(path, Arc::default())?)
     }
 
-    fn over(mut lines: Lines) -> Result<Self, TraceError> {
+    fn over(mut lines: NumberedLines) -> Result<Self, TraceError> {
         let (mut is_spread, mut has_first) = (lines.peek()? == Some(b'['), false);
         if !is_spread {
             has_first = matches!(lines.fetch(0)?, Fetched::Whole | Fetched::Tail);
@@ -74,16 +74,16 @@ impl JsonValues {
                 finding: Finding { line, field: None, text: text.to_owned() },
             };
             match found {
-                Found::Object => return Ok(Some((self.scan.begin, &self.scan.value))),
-                Found::Wrong(text) => return Err(wrong(scan.line, text)),
-                Found::Nothing if is_end && scan.depth == 0 => return Ok(None),
-                Found::Nothing if is_end => {
+                JsonBoundary::Object => return Ok(Some((self.scan.begin, &self.scan.value))),
+                JsonBoundary::Wrong(text) => return Err(wrong(scan.line, text)),
+                JsonBoundary::Nothing if is_end && scan.depth == 0 => return Ok(None),
+                JsonBoundary::Nothing if is_end => {
                     return Err(wrong(scan.begin, "the file ends within the object that begins here"));
                 }
-                Found::Nothing if scan.value.len() as u64 >= LONGEST_LINE => {
+                JsonBoundary::Nothing if scan.value.len() as u64 >= LONGEST_LINE => {
                     return Err(TraceError::LongLine { path: path(), line: scan.begin });
                 }
-                Found::Nothing => {}
+                JsonBoundary::Nothing => {}
             }
         }
     }
@@ -110,7 +110,7 @@ struct Scan {
     begin: u64,
 }
 
-enum Found {
+enum JsonBoundary {
     /// The bytes go on.
     Nothing,
     /// An object is complete.
@@ -120,53 +120,53 @@ enum Found {
 
 impl Scan {
     /// Takes bytes up to the end of an object; returns how many.
-    fn take(&mut self, chunk: &[u8]) -> (usize, Found) {
+    fn take(&mut self, chunk: &[u8]) -> (usize, JsonBoundary) {
         let mut from = (self.depth > 0).then_some(0);
         for (at, byte) in chunk.iter().enumerate() {
             let found = if self.depth == 0 { self.between(*byte) } else { self.within(*byte) };
-            if !matches!(found, Found::Wrong(_)) {
+            if !matches!(found, JsonBoundary::Wrong(_)) {
                 self.line += u64::from(*byte == b'\n');
             }
             if self.depth == 1 && from.is_none() {
                 from = Some(at);
             }
-            if let Found::Nothing = found {
+            if let JsonBoundary::Nothing = found {
                 continue;
             }
             self.keep(chunk.get(from.unwrap_or(at)..=at));
             return (at + 1, found);
         }
         self.keep(from.and_then(|from| chunk.get(from..)));
-        (chunk.len(), Found::Nothing)
+        (chunk.len(), JsonBoundary::Nothing)
     }
 
     fn keep(&mut self, bytes: Option<&[u8]>) {
         self.value.extend_from_slice(bytes.unwrap_or_default());
     }
 
-    fn between(&mut self, byte: u8) -> Found {
+    fn between(&mut self, byte: u8) -> JsonBoundary {
         match byte {
             b'{' => {
                 (self.depth, self.begin) = (1, self.line);
-                Found::Nothing
+                JsonBoundary::Nothing
             }
             b'[' if !self.in_array => {
                 self.in_array = true;
-                Found::Nothing
+                JsonBoundary::Nothing
             }
             b']' if self.in_array => {
                 self.in_array = false;
-                Found::Nothing
+                JsonBoundary::Nothing
             }
-            b',' | b' ' | b'\t' | b'\r' | b'\n' => Found::Nothing,
-            _ => Found::Wrong("is no JSON object; the file has to hold objects, a line each or in one array"),
+            b',' | b' ' | b'\t' | b'\r' | b'\n' => JsonBoundary::Nothing,
+            _ => JsonBoundary::Wrong("is no JSON object; the file has to hold objects, a line each or in one array"),
         }
     }
 
-    fn within(&mut self, byte: u8) -> Found {
+    fn within(&mut self, byte: u8) -> JsonBoundary {
         match byte {
             b'\n' if self.in_string => {
-                return Found::Wrong("a text goes on over the end of the line; a quote is missing");
+                return JsonBoundary::Wrong("a text goes on over the end of the line; a quote is missing");
             }
             _ if self.is_escaped => self.is_escaped = false,
             b'\\' if self.in_string => self.is_escaped = true,
@@ -176,7 +176,7 @@ impl Scan {
             b'}' | b']' => self.depth -= 1,
             _ => {}
         }
-        if self.depth == 0 { Found::Object } else { Found::Nothing }
+        if self.depth == 0 { JsonBoundary::Object } else { JsonBoundary::Nothing }
     }
 }
 
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     fn values(text: &str) -> Vec<(u64, String)> {
-        let lines = Lines::of_bytes("a.json", text.as_bytes().to_vec()).unwrap();
+        let lines = NumberedLines::of_bytes("a.json", text.as_bytes().to_vec()).unwrap();
         let (mut values, mut found) = (JsonValues::over(lines).unwrap(), Vec::new());
         loop {
             match values.next_value() {
@@ -235,7 +235,7 @@ mod tests {
                 while !rest.is_empty() {
                     let (used, what) = scan.take(rest);
                     rest = &rest[used..];
-                    if let Found::Object = what {
+                    if let JsonBoundary::Object = what {
                         found.push((scan.begin, String::from_utf8(std::mem::take(&mut scan.value)).unwrap()));
                     }
                 }

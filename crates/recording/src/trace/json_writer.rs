@@ -7,15 +7,15 @@ use std::{
 
 use super::{
     CreateMode, TraceError,
-    output::{Output, Unit, open},
+    output::{OutputUnit, TraceOutput, open},
     source::{Packing, is_standard},
 };
 
 /// Writer of lines.
 pub struct JsonWriter {
     path: PathBuf,
-    output: Output,
-    unit: Unit,
+    output: TraceOutput,
+    unit: OutputUnit,
 }
 
 impl JsonWriter {
@@ -25,12 +25,12 @@ impl JsonWriter {
     /// When the name has another suffix than .jsonl, .json or .gz, or the file exists or cannot be written.
     pub fn create(path: &Path) -> Result<Self, TraceError> {
         if is_standard(path) {
-            let output = Output::of_pipe(io::stdout());
-            return Ok(Self { path: path.to_owned(), output, unit: Unit::of(Packing::Plain) });
+            let output = TraceOutput::of_pipe(io::stdout());
+            return Ok(Self { path: path.to_owned(), output, unit: OutputUnit::of(Packing::Plain) });
         }
         let packing = Packing::of(path)?;
-        let output = Output::of_file(open(path, CreateMode::New)?, 0);
-        Ok(Self { path: path.to_owned(), output, unit: Unit::of(packing) })
+        let output = TraceOutput::of_file(open(path, CreateMode::New)?, 0);
+        Ok(Self { path: path.to_owned(), output, unit: OutputUnit::of(packing) })
     }
 
     /// Adds a line, given without its end.

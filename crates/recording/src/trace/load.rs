@@ -7,13 +7,13 @@ use std::{
 };
 
 use super::{
-    BadLines, Meta, Progress, Sources, Store, TraceError, Warning,
+    BadLines, LoadProgress, Meta, Sources, Store, TraceError, Warning,
     packed::Packed,
     record_reader::RecordReader,
-    several::{SourceFile, Timeline, hashed, spelled},
-    source::{Lines, refuse_pipe},
+    several::{JoinedTimeline, SourceFile, hashed, spelled},
+    source::{NumberedLines, refuse_pipe},
 };
-use text::prompt::BlockHash;
+use text::prompt::BlockHashAlgorithm;
 
 /// The most lines of a file that hold no sound record: each keeps a place in the [`Store`].
 const MOST_LOST: u64 = 100_000;
@@ -46,7 +46,7 @@ impl LoadedFile {
 /// # Errors
 /// As [`read`](super::read), but for a line that breaks a rule only where no other line holds a record, or where there are
 /// more than a hundred thousand such lines. What is no plain file is refused: a pipe may never end.
-pub fn load(path: &Path, progress: &Arc<Progress>) -> Result<Store, TraceError> {
+pub fn load(path: &Path, progress: &Arc<LoadProgress>) -> Result<Store, TraceError> {
     load_all(&Sources::one(path), progress)
 }
 
@@ -54,9 +54,9 @@ pub fn load(path: &Path, progress: &Arc<Progress>) -> Result<Store, TraceError> 
 ///
 /// # Errors
 /// As [`load`], for the first file that has any.
-pub fn load_all(sources: &Sources, progress: &Arc<Progress>) -> Result<Store, TraceError> {
+pub fn load_all(sources: &Sources, progress: &Arc<LoadProgress>) -> Result<Store, TraceError> {
     sources.announce_size(progress);
-    let (mut store, mut timeline) = (Store::default(), Timeline::default());
+    let (mut store, mut timeline) = (Store::default(), JoinedTimeline::default());
     store.of_several = sources.files.len() > 1;
     for file in &sources.files {
         progress.next_file();
@@ -89,9 +89,15 @@ impl Store {
         (is_of_several && part > last + 1).then_some(Warning::MissingParts { first: last + 1, last: part - 1 })
     }
 
-    fn add(&mut self, file: &SourceFile, timeline: &mut Timeline, progress: &Arc<Progress>) -> Result<(), TraceError> {
+    fn add(
+        &mut self,
+        file: &SourceFile,
+        timeline: &mut JoinedTimeline,
+        progress: &Arc<LoadProgress>,
+    ) -> Result<(), TraceError> {
         refuse_pipe(&file.path)?;
-        let mut reader = RecordReader::<Packed>::start(Lines::open(&file.path, Arc::clone(progress))?)?.ahead()?;
+        let mut reader =
+            RecordReader::<Packed>::start(NumberedLines::open(&file.path, Arc::clone(progress))?)?.ahead()?;
         let mut loaded = LoadedFile { path: file.path.clone(), ..LoadedFile::default() };
         let nth = self.files.len();
         timeline.begin(file.zero);
@@ -110,7 +116,7 @@ impl Store {
             self.push_lost(&mut lost, last_arrival.or(record.facts.arrival));
             last_arrival = record.facts.arrival;
             if found_hash.is_none() && (!record.chain.is_empty() || record.facts.prompt_hash.is_some()) {
-                found_hash = Some(spelled(BlockHash::default()));
+                found_hash = Some(spelled(BlockHashAlgorithm::default()));
             }
             if record.model.is_none() {
                 record.model.clone_from(&file.model);

@@ -41,13 +41,13 @@ pub struct TokenLogprobs {
     /// Its log probability; `None` where none was sent.
     pub logprob: Option<f64>,
     /// The others in the engine's order.
-    pub others: Vec<(Spelled, f64)>,
+    pub others: Vec<(SpelledToken, f64)>,
 }
 
 /// A token as it was spelled.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Spelled {
+pub enum SpelledToken {
     /// By its id.
     Id(u32),
     /// By its text.
@@ -96,8 +96,8 @@ impl Serialize for TokenLogprobs {
 
 impl<'de> Deserialize<'de> for TokenLogprobs {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct List;
-        impl<'de> Visitor<'de> for List {
+        struct TokenLogprobsVisitor;
+        impl<'de> Visitor<'de> for TokenLogprobsVisitor {
             type Value = TokenLogprobs;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -115,7 +115,7 @@ impl<'de> Deserialize<'de> for TokenLogprobs {
                 Ok(TokenLogprobs { text, logprob, others })
             }
         }
-        deserializer.deserialize_seq(List)
+        deserializer.deserialize_seq(TokenLogprobsVisitor)
     }
 }
 
@@ -137,8 +137,8 @@ impl Serialize for RankedLogprobs {
 
 impl<'de> Deserialize<'de> for RankedLogprobs {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct List;
-        impl<'de> Visitor<'de> for List {
+        struct RankedLogprobsVisitor;
+        impl<'de> Visitor<'de> for RankedLogprobsVisitor {
             type Value = RankedLogprobs;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -160,7 +160,7 @@ impl<'de> Deserialize<'de> for RankedLogprobs {
                 Ok(RankedLogprobs(tokens))
             }
         }
-        deserializer.deserialize_any(List)
+        deserializer.deserialize_any(RankedLogprobsVisitor)
     }
 }
 
@@ -216,16 +216,16 @@ impl PromptLogprobs {
     #[must_use]
     pub fn of_wire(json: &str, top: u32) -> Option<Self> {
         #[derive(Deserialize)]
-        struct Sent {
+        struct SentLogprob {
             logprob: Number,
             rank: u32,
             decoded_token: Option<String>,
         }
-        let places: Vec<Option<Pairs<Sent>>> = serde_json::from_str(json).ok()?;
+        let places: Vec<Option<Pairs<SentLogprob>>> = serde_json::from_str(json).ok()?;
         let mut tokens = Vec::with_capacity(places.len());
         for place in places {
             let ranked = place.map_or_else(Vec::new, |place| place.0).into_iter().map(|(id, sent)| {
-                let Sent { logprob, rank, decoded_token } = sent;
+                let SentLogprob { logprob, rank, decoded_token } = sent;
                 Some(RankedLogprob { id: id.parse().ok()?, logprob: logprob.0, rank, text: decoded_token })
             });
             tokens.push(RankedLogprobs(ranked.collect::<Option<_>>()?));
@@ -264,9 +264,9 @@ impl ChatToken {
         let others = self.top_logprobs.into_iter().skip(usize::from(is_first));
         let others = others.map(|other| (spelled(other.token), other.logprob.0)).collect();
         let text = match spelled(self.token) {
-            Spelled::Text(text) => Some(text),
+            SpelledToken::Text(text) => Some(text),
             // The bytes are the text's.
-            Spelled::Id(_) => self.bytes.and_then(|bytes| String::from_utf8(bytes).ok()),
+            SpelledToken::Id(_) => self.bytes.and_then(|bytes| String::from_utf8(bytes).ok()),
         };
         TokenLogprobs { text, logprob: Some(self.logprob.0), others }
     }
@@ -278,16 +278,16 @@ fn completion_token(text: String, logprob: Option<f64>, top: Option<Pairs<Number
     let others = others.filter(|(token, value)| *token != text || Some(*value) != logprob);
     let others = others.map(|(token, value)| (spelled(token), value)).collect();
     let text = match spelled(text) {
-        Spelled::Text(text) => Some(text),
-        Spelled::Id(_) => None,
+        SpelledToken::Text(text) => Some(text),
+        SpelledToken::Id(_) => None,
     };
     TokenLogprobs { text, logprob, others }
 }
 
 /// A token by its id where it is spelled so (`token_id:5`).
-fn spelled(token: String) -> Spelled {
+fn spelled(token: String) -> SpelledToken {
     let id = token.strip_prefix("token_id:").and_then(|digits| digits.parse().ok());
-    id.map_or(Spelled::Text(token), Spelled::Id)
+    id.map_or(SpelledToken::Text(token), SpelledToken::Id)
 }
 
 /// An object's members in their order.
@@ -351,7 +351,7 @@ mod tests {
         let json = r#"{"top":2,"named":[7],"prompt":[["a",null]],"tokens":[["b",-0.5,"c",-1.5],[null,-2.0,17,-3.25]]}"#;
         let read: Logprobs = serde_json::from_str(json).unwrap();
         assert_eq!(serde_json::to_string(&read).unwrap(), json);
-        assert_eq!(read.tokens[1].others, [(Spelled::Id(17), -3.25)]);
+        assert_eq!(read.tokens[1].others, [(SpelledToken::Id(17), -3.25)]);
         for bad in [
             r#"{"top":1}"#,
             r#"{"top":-1,"tokens":[]}"#,

@@ -10,7 +10,7 @@ use std::{io, time::Duration};
 use super::{
     Chunk, Record,
     error::Defect,
-    raw::{self, KEYS, Part, Spelled},
+    raw::{self, KEYS, Part, SpelledRecord},
     rules::MOST_TOKENS,
     source::LONGEST_LINE,
 };
@@ -64,13 +64,13 @@ fn attempt(record: &Record, prompt_of: Option<u32>, line: &mut Vec<u8>) -> io::R
     line.clear();
     // A sound response breaks no rule, and to read it again would be most of the work.
     let Some(response) = record.response.as_deref().filter(|response| response.is_sound()) else {
-        serde_json::to_writer(&mut *line, &Spelled { record, prompt_of, part: Part::Whole })?;
+        serde_json::to_writer(&mut *line, &SpelledRecord { record, prompt_of, part: Part::Whole })?;
         return Ok(if is_long(line) { vec![too_long()] } else { broken_rules(line) });
     };
-    serde_json::to_writer(&mut *line, &Spelled { record, prompt_of, part: Part::BeforeResponse })?;
+    serde_json::to_writer(&mut *line, &SpelledRecord { record, prompt_of, part: Part::BeforeResponse })?;
     line.pop();
     let before = line.len();
-    let rest = serde_json::to_vec(&Spelled { record, prompt_of, part: Part::AfterResponse })?;
+    let rest = serde_json::to_vec(&SpelledRecord { record, prompt_of, part: Part::AfterResponse })?;
     let rest = [if rest.len() > 2 { &b","[..] } else { b"" }, rest.get(1..).unwrap_or_default()].concat();
     line.extend_from_slice(&rest);
     let defects = if is_long(line) { vec![too_long()] } else { broken_rules(line) };
@@ -352,7 +352,7 @@ mod tests {
                 let mut line = Vec::new();
                 let defects = spell(&record, None, &mut line).unwrap();
                 if defects.is_empty() {
-                    let whole = Spelled { record: &record, prompt_of: None, part: Part::Whole };
+                    let whole = SpelledRecord { record: &record, prompt_of: None, part: Part::Whole };
                     assert_eq!(line, serde_json::to_vec(&whole).unwrap());
                     assert_eq!(read_back(&line).unwrap(), record);
                 } else {

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use text::prompt::BlockHash;
+use text::prompt::BlockHashAlgorithm;
 
 /// The capture as a whole: engine, hashing, clock. Every field is optional, unknown keys are kept.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -17,9 +17,9 @@ pub struct Meta {
     /// Tokens per hashed prompt block; absent when the records carry no hashes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block_size: Option<u32>,
-    /// Algorithm of block hashes; absent means [`BlockHash::Fnv1a64`], the public one.
+    /// Algorithm of block hashes; absent means [`BlockHashAlgorithm::Fnv1a64`], the public one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub block_hash: Option<BlockHash>,
+    pub block_hash: Option<BlockHashAlgorithm>,
     /// Names the key of keyed hashes (never the key itself); absent when hashes are not keyed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hash_key_id: Option<String>,
@@ -54,7 +54,7 @@ pub struct TokenizerId {
 
 /// Counts of a capture that was closed properly.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct End {
+pub struct CaptureEnd {
     /// Records written.
     pub records: u64,
     /// Records that could not be written or had to be dropped.
@@ -65,7 +65,7 @@ pub struct End {
     pub extra: Map<String, Value>,
 }
 
-impl End {
+impl CaptureEnd {
     /// This and another one counted together.
     #[must_use]
     pub fn and(mut self, other: &Self) -> Self {

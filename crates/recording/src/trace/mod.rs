@@ -50,23 +50,23 @@ pub use gunzip::{gunzip, gunzip_within};
 pub use json_values::JsonValues;
 pub use json_writer::JsonWriter;
 pub use load::{LoadedFile, load, load_all};
-pub use logprobs::{Logprobs, PromptLogprobs, RankedLogprob, RankedLogprobs, Spelled, TokenLogprobs};
-pub use meta::{End, Meta, TokenizerId};
+pub use logprobs::{Logprobs, PromptLogprobs, RankedLogprob, RankedLogprobs, SpelledToken, TokenLogprobs};
+pub use meta::{CaptureEnd, Meta, TokenizerId};
 pub use output::CreateMode;
 pub use packed::Example;
-pub use parts::{Limits, Parts};
-pub use progress::{Loaded, Progress};
-pub use read::{Checked, Reader, Trace, check, read, read_bytes};
+pub use parts::{RotationLimits, TraceParts};
+pub use progress::{LoadCounts, LoadProgress};
+pub use read::{Checked, Trace, TraceReader, check, read, read_bytes};
 pub use record::{
-    AGENT, Chunk, ErrorResponse, FinishReason, ItlSummary, Outcome, Record, StepContext, THINK_MS, USAGE_OUTPUT_TOKENS,
-    USAGE_PROMPT_TOKENS, WITHHELD, replay_key, replay_order,
+    AGENT, Chunk, FinishReason, ItlSummary, Outcome, Record, RecordedErrorResponse, StepContext, THINK_MS,
+    USAGE_OUTPUT_TOKENS, USAGE_PROMPT_TOKENS, WITHHELD, replay_key, replay_order,
 };
 pub use record_ref::RecordRef;
 pub use response::{ContentSource, Response, ResponseContent};
-pub use several::{Joined, Sources, Timeline, zeros};
+pub use several::{Joined, JoinedTimeline, Sources, zeros};
 pub use source::JsonLines;
 pub use store::Store;
-pub use write::Writer;
+pub use write::TraceWriter;
 
 /// Spells a record as a line without its end, by itself; what the reader would refuse is left out.
 pub(crate) fn to_line(record: &Record, line: &mut Vec<u8>) -> std::io::Result<()> {

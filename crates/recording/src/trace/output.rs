@@ -20,12 +20,12 @@ const COMPRESSION: Compression = Compression::new(4);
 const FULL: (usize, usize) = (64 * 1024, 1 << 20);
 
 /// Lines that wait to be written at once.
-pub(super) enum Unit {
+pub(super) enum OutputUnit {
     Plain(Vec<u8>),
     Gzip(Option<Box<GzEncoder<Vec<u8>>>>),
 }
 
-impl Unit {
+impl OutputUnit {
     pub(super) fn of(packing: Packing) -> Self {
         match packing {
             Packing::Plain => Self::Plain(Vec::new()),
@@ -58,7 +58,7 @@ impl Unit {
     }
 }
 
-pub(super) struct Output {
+pub(super) struct TraceOutput {
     to: Box<dyn Write + Send>,
     /// The file once more, to be looked at and cut; `None` where it is none.
     file: Option<File>,
@@ -67,13 +67,13 @@ pub(super) struct Output {
     is_broken: bool,
 }
 
-impl fmt::Debug for Output {
+impl fmt::Debug for TraceOutput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Output").field("bytes", &self.bytes).finish_non_exhaustive()
+        f.debug_struct("TraceOutput").field("bytes", &self.bytes).finish_non_exhaustive()
     }
 }
 
-impl Drop for Output {
+impl Drop for TraceOutput {
     fn drop(&mut self) {
         // A child process has the file too until it runs its program, and with it the lock, unless that is given up.
         if let Some(file) = &self.file {
@@ -82,7 +82,7 @@ impl Drop for Output {
     }
 }
 
-impl Output {
+impl TraceOutput {
     pub(super) fn of_file(file: File, bytes: u64) -> Self {
         let again = file.try_clone().ok();
         Self { to: Box::new(file), file: again, bytes, is_broken: false }

@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 use serde_json::Value;
 
 use super::{
-    Endpoint, ErrorResponse, FinishReason, ItlSummary, Outcome, Record, RecordRef, Response, error::Defect,
+    Endpoint, FinishReason, ItlSummary, Outcome, Record, RecordRef, RecordedErrorResponse, Response, error::Defect,
     raw::RawRecord,
 };
 use base::units::Millis;
@@ -19,7 +19,7 @@ pub(super) const LONG: u32 = u32::MAX;
 /// A record without what no replay needs.
 #[derive(Debug, PartialEq)]
 pub(super) struct Packed {
-    pub(super) gaps: Gaps,
+    pub(super) gaps: PackedGaps,
     /// Tokens per chunk, where it is not always 1.
     pub(super) tokens: Option<Vec<u32>>,
     pub(super) ids: Option<Vec<u32>>,
@@ -31,18 +31,18 @@ pub(super) struct Packed {
     pub(super) prompt_logprobs: Option<Box<str>>,
     /// The request, where it was recorded and is short enough to be shown.
     pub(super) example: Option<Box<Example>>,
-    pub(super) facts: Facts,
+    pub(super) facts: RecordFacts,
 }
 
 /// Gaps between chunks, the TTFT first.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Gaps {
+pub(super) struct PackedGaps {
     pub(super) short: Vec<u32>,
     /// The gaps that are [`LONG`], by their place.
     pub(super) long: Vec<(usize, Duration)>,
 }
 
-impl Gaps {
+impl PackedGaps {
     fn of(nanos: impl ExactSizeIterator<Item = u64>, first: Option<u64>) -> Self {
         let mut gaps = Self { short: Vec::with_capacity(1 + nanos.len()), long: Vec::new() };
         for (at, nanos) in first.into_iter().chain(nanos).enumerate() {
@@ -82,17 +82,17 @@ impl Example {
 macro_rules! facts {
     ($($(#[$doc:meta])+ $field:ident: $type:ty,)+) => {
         #[derive(Debug, Clone, PartialEq)]
-        pub(super) struct Facts {
+        pub(super) struct RecordFacts {
             $(pub(super) $field: $type,)+
             pub(super) group: Option<Box<str>>,
-            pub(super) error: Option<Box<ErrorResponse>>,
+            pub(super) error: Option<Box<RecordedErrorResponse>>,
             pub(super) generates: bool,
             pub(super) by_request: Option<Box<ByRequest>>,
             pub(super) has_media: bool,
             pub(super) is_lost: bool,
         }
 
-        impl Facts {
+        impl RecordFacts {
             fn take(record: &mut Record) -> Self {
                 Self {
                     by_request: ByRequest::take(record),
@@ -200,7 +200,7 @@ impl Packed {
     }
 
     /// Packs a record, whose chunks are given apart.
-    fn of(mut record: Record, gaps: Gaps, tokens: Option<Vec<u32>>) -> Self {
+    fn of(mut record: Record, gaps: PackedGaps, tokens: Option<Vec<u32>>) -> Self {
         // Two prompts of equal text and different images share no block.
         let chain = match media_block(&record.mm_hashes) {
             Some(first) => std::iter::once(first).chain(record.block_hashes.iter().copied()).collect(),
@@ -215,7 +215,7 @@ impl Packed {
             logprobs: json(record.logprobs.as_ref()),
             prompt_logprobs: json(record.prompt_logprobs.as_ref()),
             example: record.request.as_ref().and_then(|request| Example::of(record.endpoint, request)),
-            facts: Facts::take(&mut record),
+            facts: RecordFacts::take(&mut record),
         }
     }
 }
@@ -230,7 +230,7 @@ impl From<Record> for Packed {
         let gaps = chunks.iter().map(|chunk| u64::try_from(chunk.gap.as_nanos()).unwrap_or(u64::MAX));
         let counts = chunks.iter().map(|chunk| chunk.tokens);
         let tokens = counts.clone().any(|count| count != 1).then(|| counts.collect());
-        Self::of(record, Gaps::of(gaps, None), tokens)
+        Self::of(record, PackedGaps::of(gaps, None), tokens)
     }
 }
 
@@ -246,10 +246,10 @@ impl RawRecord {
         }
         let ttft = self.ttft();
         let Some(first) = self.first_chunk() else {
-            return Ok(Packed::of(self.with_chunks(Vec::new(), ttft), Gaps::default(), None));
+            return Ok(Packed::of(self.with_chunks(Vec::new(), ttft), PackedGaps::default(), None));
         };
         let nanos = self.gaps().iter().map(|gap| Millis(*gap).nanos().unwrap_or_default());
-        let gaps = Gaps::of(nanos, Some(u64::try_from(ttft.as_nanos()).unwrap_or(u64::MAX)));
+        let gaps = PackedGaps::of(nanos, Some(u64::try_from(ttft.as_nanos()).unwrap_or(u64::MAX)));
         let tokens = self.packed_tokens(first);
         Ok(Packed::of(self.with_chunks(Vec::new(), Duration::ZERO), gaps, tokens))
     }

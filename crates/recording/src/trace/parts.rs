@@ -5,7 +5,7 @@
 //! `day.2.jsonl.gz`. Arrivals in all of them count from the same zero; meta key `part` numbers the capture's files:
 //! one is, from 1 on.
 //!
-//! A file that cannot be written is left with what was flushed to it, and [`Parts::reopen`] goes on in another one. Standard output is never rotated nor opened again.
+//! A file that cannot be written is left with what was flushed to it, and [`TraceParts::reopen`] goes on in another one. Standard output is never rotated nor opened again.
 //!
 //! See docs/decisions/0030-a-failed-file-is-left.md and
 //! docs/decisions/0031-the-next-file-takes-the-free-name.md.
@@ -20,7 +20,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::{
-    CreateMode, End, Meta, Record, TraceError, Writer,
+    CaptureEnd, CreateMode, Meta, Record, TraceError, TraceWriter,
     source::{is_standard, split_suffix},
 };
 
@@ -29,7 +29,7 @@ const MOST_NUMBERS: u32 = 1_000_000;
 
 /// When a file is full.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Limits {
+pub struct RotationLimits {
     /// Bytes in the file; it grows over this by what is written between two flushes.
     pub bytes: Option<u64>,
     /// Time since the file was opened.
@@ -40,40 +40,40 @@ pub struct Limits {
 
 /// The files of one capture.
 #[derive(Debug)]
-pub struct Parts {
+pub struct TraceParts {
     path: PathBuf,
     meta: Meta,
-    limits: Limits,
+    limits: RotationLimits,
     /// `None` once a write has failed, until the next file.
-    open: Option<Part>,
+    open: Option<OpenPart>,
     count: u32,
     /// The last number that was used for a name.
     number: u32,
 }
 
 #[derive(Debug)]
-struct Part {
-    writer: Writer,
+struct OpenPart {
+    writer: TraceWriter,
     since: Instant,
 }
 
-impl Parts {
-    /// Creates the first file as [`Writer::create`] does.
+impl TraceParts {
+    /// Creates the first file as [`TraceWriter::create`] does.
     ///
     /// # Errors
-    /// As [`Writer::create`].
-    pub fn create(path: &Path, meta: Meta, mode: CreateMode, limits: Limits) -> Result<Self, TraceError> {
+    /// As [`TraceWriter::create`].
+    pub fn create(path: &Path, meta: Meta, mode: CreateMode, limits: RotationLimits) -> Result<Self, TraceError> {
         let mut parts = Self::later(path, meta, limits);
         match mode {
             CreateMode::Next => parts.reopen()?,
-            mode => parts.take(Writer::create(path, &parts.meta, mode)?),
+            mode => parts.take(TraceWriter::create(path, &parts.meta, mode)?),
         }
         Ok(parts)
     }
 
     /// A capture whose first file is created by [`reopen`](Self::reopen).
     #[must_use]
-    pub fn later(path: &Path, meta: Meta, limits: Limits) -> Self {
+    pub fn later(path: &Path, meta: Meta, limits: RotationLimits) -> Self {
         Self { path: path.to_owned(), meta, limits, open: None, count: 0, number: 0 }
     }
 
@@ -124,7 +124,7 @@ impl Parts {
         self.open.as_ref().map_or(&self.path, |part| part.writer.path())
     }
 
-    /// Adds a record, as [`Writer::append`] does. After an error the file is given up.
+    /// Adds a record, as [`TraceWriter::append`] does. After an error the file is given up.
     ///
     /// # Errors
     /// When the file cannot be written, or none is open.
@@ -137,14 +137,14 @@ impl Parts {
     /// # Errors
     /// When the file cannot be written, or none is open.
     pub fn flush(&mut self) -> Result<(), TraceError> {
-        self.with(Writer::flush)
+        self.with(TraceWriter::flush)
     }
 
     /// Returns true if the file has reached one of its limits. Standard output never does.
     #[must_use]
     pub fn is_full(&self) -> bool {
         let Some(part) = self.open.as_ref().filter(|_| self.rotates()) else { return false };
-        let Limits { bytes, age, records } = self.limits;
+        let RotationLimits { bytes, age, records } = self.limits;
         part.writer.added() > 0
             && (bytes.is_some_and(|most| part.writer.bytes() >= most)
                 || records.is_some_and(|most| part.writer.records() >= most)
@@ -173,7 +173,7 @@ impl Parts {
     ///
     /// # Errors
     /// When the file cannot be written, or the next one cannot be created.
-    pub fn rotate(&mut self, end: End) -> Result<(), TraceError> {
+    pub fn rotate(&mut self, end: CaptureEnd) -> Result<(), TraceError> {
         let closed = self.close(end);
         self.reopen().and(closed)
     }
@@ -182,7 +182,7 @@ impl Parts {
     ///
     /// # Errors
     /// When the file cannot be written, or none is open.
-    pub fn close(&mut self, end: End) -> Result<(), TraceError> {
+    pub fn close(&mut self, end: CaptureEnd) -> Result<(), TraceError> {
         let part = self.open.take().ok_or_else(|| self.none_open())?;
         part.writer.finish(end)
     }
@@ -196,7 +196,7 @@ impl Parts {
         let mut path = self.path.clone();
         let mut number = self.number;
         loop {
-            match Writer::create(&path, &meta, CreateMode::New) {
+            match TraceWriter::create(&path, &meta, CreateMode::New) {
                 Ok(writer) => {
                     self.number = number;
                     self.take(writer);
@@ -217,12 +217,12 @@ impl Parts {
         }
     }
 
-    fn take(&mut self, writer: Writer) {
+    fn take(&mut self, writer: TraceWriter) {
         self.count += 1;
-        self.open = Some(Part { writer, since: Instant::now() });
+        self.open = Some(OpenPart { writer, since: Instant::now() });
     }
 
-    fn with<T>(&mut self, write: impl FnOnce(&mut Writer) -> Result<T, TraceError>) -> Result<T, TraceError> {
+    fn with<T>(&mut self, write: impl FnOnce(&mut TraceWriter) -> Result<T, TraceError>) -> Result<T, TraceError> {
         let Some(part) = &mut self.open else { return Err(self.none_open()) };
         let written = write(&mut part.writer);
         if written.is_err()
@@ -265,15 +265,15 @@ mod tests {
     fn full_files_are_closed_and_the_next_one_begins() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("day.jsonl.gz");
-        let limits = Limits { records: Some(2), ..Limits::default() };
-        let mut parts = Parts::create(&path, Meta::default(), CreateMode::New, limits).unwrap();
+        let limits = RotationLimits { records: Some(2), ..RotationLimits::default() };
+        let mut parts = TraceParts::create(&path, Meta::default(), CreateMode::New, limits).unwrap();
         for index in 0..5 {
             parts.append(&record(index)).unwrap();
             if parts.is_full() {
-                parts.rotate(End::default()).unwrap();
+                parts.rotate(CaptureEnd::default()).unwrap();
             }
         }
-        parts.close(End::default()).unwrap();
+        parts.close(CaptureEnd::default()).unwrap();
         assert_eq!(names(folder.path()), ["day.1.jsonl.gz", "day.2.jsonl.gz", "day.jsonl.gz"]);
         let sizes = ["day.jsonl.gz", "day.1.jsonl.gz", "day.2.jsonl.gz"].map(|name| {
             let trace = read(&folder.path().join(name)).unwrap();
@@ -288,13 +288,18 @@ mod tests {
         let named = |model: &str| Meta { model: Some(model.to_owned()), ..Meta::default() };
         for name in ["a.jsonl", "a.jsonl.gz"] {
             let path = folder.path().join(name);
-            let mut parts =
-                Parts::create(&path, named("long".repeat(99).as_str()), CreateMode::New, Limits::default()).unwrap();
+            let mut parts = TraceParts::create(
+                &path,
+                named("long".repeat(99).as_str()),
+                CreateMode::New,
+                RotationLimits::default(),
+            )
+            .unwrap();
             parts.set_meta(named("m")).unwrap();
             assert_eq!(read(&path).unwrap().meta, named("m"));
             parts.append(&record(1)).unwrap();
             parts.set_meta(named("late")).unwrap();
-            parts.rotate(End::default()).unwrap();
+            parts.rotate(CaptureEnd::default()).unwrap();
             let first = read(&path).unwrap();
             assert_eq!((first.meta, first.records.len(), first.warnings), (named("m"), 1, Vec::new()), "{name}");
             assert_eq!(read(parts.path()).unwrap().meta.model.as_deref(), Some("late"));
@@ -306,24 +311,25 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.jsonl");
         fs::write(folder.path().join("a.1.jsonl"), "mine").unwrap();
-        let mut parts = Parts::create(&path, Meta::default(), CreateMode::New, Limits::default()).unwrap();
-        parts.rotate(End::default()).unwrap();
+        let mut parts = TraceParts::create(&path, Meta::default(), CreateMode::New, RotationLimits::default()).unwrap();
+        parts.rotate(CaptureEnd::default()).unwrap();
         assert_eq!(parts.path(), folder.path().join("a.2.jsonl"));
         fs::rename(&path, folder.path().join("moved.jsonl")).unwrap();
-        parts.rotate(End::default()).unwrap();
+        parts.rotate(CaptureEnd::default()).unwrap();
         assert_eq!(parts.path(), path);
         assert_eq!(fs::read_to_string(folder.path().join("a.1.jsonl")).unwrap(), "mine");
-        let mut again = Parts::create(&path, Meta::default(), CreateMode::Next, Limits::default()).unwrap();
+        let mut again =
+            TraceParts::create(&path, Meta::default(), CreateMode::Next, RotationLimits::default()).unwrap();
         assert_eq!(again.path(), folder.path().join("a.3.jsonl"));
-        again.close(End::default()).unwrap();
+        again.close(CaptureEnd::default()).unwrap();
     }
 
     #[test]
     fn an_empty_file_is_never_full_and_size_counts_what_was_flushed() {
         let folder = tempfile::tempdir().unwrap();
-        let limits = Limits { bytes: Some(10), age: Some(Duration::ZERO), records: None };
+        let limits = RotationLimits { bytes: Some(10), age: Some(Duration::ZERO), records: None };
         let mut parts =
-            Parts::create(&folder.path().join("a.jsonl"), Meta::default(), CreateMode::New, limits).unwrap();
+            TraceParts::create(&folder.path().join("a.jsonl"), Meta::default(), CreateMode::New, limits).unwrap();
         assert!(!parts.is_full());
         parts.append(&record(1)).unwrap();
         parts.flush().unwrap();

@@ -20,7 +20,7 @@ pub(super) struct Pipeline<T> {
     is_over: bool,
 }
 
-type Ticket<J, T> = (J, SyncSender<T>);
+type JobTicket<J, T> = (J, SyncSender<T>);
 
 impl<T: Send + 'static> Pipeline<T> {
     /// Starts threads: the workers are called `name`.
@@ -60,7 +60,7 @@ impl<T: Send + 'static> Pipeline<T> {
 fn hand_out<J, T>(
     jobs: impl Iterator<Item = J>,
     made: &SyncSender<Option<Receiver<T>>>,
-    handed: &SyncSender<Ticket<J, T>>,
+    handed: &SyncSender<JobTicket<J, T>>,
 ) {
     for job in jobs {
         let (give, result) = sync_channel(1);
@@ -72,7 +72,7 @@ fn hand_out<J, T>(
     let _ = made.send(None);
 }
 
-fn work_all<J, T>(taken: &Mutex<Receiver<Ticket<J, T>>>, work: &impl Fn(J) -> T) {
+fn work_all<J, T>(taken: &Mutex<Receiver<JobTicket<J, T>>>, work: &impl Fn(J) -> T) {
     loop {
         let received = taken.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok((job, give)) = received else { return };

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Counts of a load that is under way, to be read from another thread.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub struct LoadProgress {
     size: AtomicU64,
     read: AtomicU64,
     json: AtomicU64,
@@ -14,9 +14,9 @@ pub struct Progress {
     json_before: AtomicU64,
 }
 
-/// State of a [`Progress`] at one time.
+/// State of a [`LoadProgress`] at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Loaded {
+pub struct LoadCounts {
     /// Bytes of all files; `None` where that is not known, as of standard input.
     pub size: Option<u64>,
     /// Bytes of them that were read, packed as they are.
@@ -27,12 +27,12 @@ pub struct Loaded {
     pub records: u64,
 }
 
-impl Progress {
+impl LoadProgress {
     /// Returns the current state. The counts may be some records apart from each other.
     #[must_use]
-    pub fn now(&self) -> Loaded {
+    pub fn now(&self) -> LoadCounts {
         let size = self.size.load(Relaxed);
-        Loaded {
+        LoadCounts {
             size: (size > 0).then_some(size),
             read: self.read.load(Relaxed),
             json: self.json.load(Relaxed),

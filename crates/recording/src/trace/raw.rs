@@ -14,8 +14,8 @@ use serde::{
 use serde_json::{Map, Value};
 
 use super::{
-    Chunk, ContentSource, Endpoint, ErrorResponse, FinishReason, ItlSummary, Logprobs, Outcome, PromptLogprobs, Record,
-    Response, StepContext, error::Defect, scan::scan,
+    Chunk, ContentSource, Endpoint, FinishReason, ItlSummary, Logprobs, Outcome, PromptLogprobs, Record,
+    RecordedErrorResponse, Response, StepContext, error::Defect, scan::scan,
 };
 use base::units::Millis;
 
@@ -58,7 +58,7 @@ macro_rules! lines {
             /// The record with these chunks, which are not read from the arrays here.
             pub(super) fn with_chunks(self, chunks: Vec<Chunk>, ttft_without_tokens: Duration) -> Record {
                 Record {
-                    $($($field: Field::<$type>::read(self.$key),)?)+
+                    $($($field: RecordField::<$type>::read(self.$key),)?)+
                     chunks,
                     ttft_without_tokens,
                     extra: self.extra,
@@ -66,12 +66,12 @@ macro_rules! lines {
             }
         }
 
-        impl Serialize for Spelled<'_> {
+        impl Serialize for SpelledRecord<'_> {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 let mut map = serializer.serialize_map(None)?;
                 $(
                     $(if self.shows(stringify!($key))
-                        && let Some(value) = Field::<$type>::shown(&self.record.$field)
+                        && let Some(value) = RecordField::<$type>::shown(&self.record.$field)
                     {
                         map.serialize_entry(stringify!($key), &value)?;
                     })?
@@ -128,7 +128,7 @@ lines! {
     stream: bool => stream,
     status: u16 => status,
     outcome: Outcome => outcome,
-    error: ErrorResponse => error,
+    error: RecordedErrorResponse => error,
     request_key: String => request_key,
     params: Map<String, Value> => params,
     e2e_ms: f64 => e2e,
@@ -144,7 +144,7 @@ lines! {
 }
 
 /// A field of a record, of what a line has under its key.
-trait Field<L> {
+trait RecordField<L> {
     fn read(line: Option<L>) -> Self;
 
     /// `None` is not written.
@@ -152,7 +152,7 @@ trait Field<L> {
 }
 
 /// Every line has it.
-impl Field<Self> for u32 {
+impl RecordField<Self> for u32 {
     fn read(line: Option<Self>) -> Self {
         line.unwrap_or_default()
     }
@@ -162,7 +162,7 @@ impl Field<Self> for u32 {
     }
 }
 
-impl<T: Serialize> Field<T> for Option<T> {
+impl<T: Serialize> RecordField<T> for Option<T> {
     fn read(line: Self) -> Self {
         line
     }
@@ -173,7 +173,7 @@ impl<T: Serialize> Field<T> for Option<T> {
 }
 
 /// Milliseconds.
-impl Field<f64> for Option<Duration> {
+impl RecordField<f64> for Option<Duration> {
     fn read(line: Option<f64>) -> Self {
         line.map(|ms| duration(Some(ms)))
     }
@@ -183,7 +183,7 @@ impl Field<f64> for Option<Duration> {
     }
 }
 
-impl<T: Serialize> Field<Vec<T>> for Arc<Vec<T>> {
+impl<T: Serialize> RecordField<Vec<T>> for Arc<Vec<T>> {
     fn read(line: Option<Vec<T>>) -> Self {
         line.unwrap_or_default().into()
     }
@@ -193,7 +193,7 @@ impl<T: Serialize> Field<Vec<T>> for Arc<Vec<T>> {
     }
 }
 
-impl Field<Self> for Map<String, Value> {
+impl RecordField<Self> for Map<String, Value> {
     fn read(line: Option<Self>) -> Self {
         line.unwrap_or_default()
     }
@@ -203,7 +203,7 @@ impl Field<Self> for Map<String, Value> {
     }
 }
 
-impl<T: Serialize> Field<T> for Option<Arc<T>> {
+impl<T: Serialize> RecordField<T> for Option<Arc<T>> {
     fn read(line: Option<T>) -> Self {
         line.map(Arc::new)
     }
@@ -219,7 +219,7 @@ pub(super) fn duration(ms: Option<f64>) -> Duration {
 }
 
 /// A record in the file's spelling.
-pub(super) struct Spelled<'a> {
+pub(super) struct SpelledRecord<'a> {
     pub(super) record: &'a Record,
     /// The choice that was written with the hashes of its prompt.
     pub(super) prompt_of: Option<u32>,
@@ -246,7 +246,7 @@ impl<I: Iterator<Item: Serialize> + Clone> Serialize for Each<I> {
 }
 
 /// What is written of the chunks: the step of the first one has no place in the public schema.
-impl Spelled<'_> {
+impl SpelledRecord<'_> {
     /// Returns true for a key of this part that no other choice was written with.
     fn shows(&self, key: &str) -> bool {
         let is_of_part = match self.part {
@@ -292,8 +292,8 @@ impl Spelled<'_> {
 
 impl<'de> Deserialize<'de> for RawRecord {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Fields;
-        impl<'de> Visitor<'de> for Fields {
+        struct LineVisitor;
+        impl<'de> Visitor<'de> for LineVisitor {
             type Value = RawRecord;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -302,19 +302,19 @@ impl<'de> Deserialize<'de> for RawRecord {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawRecord, A::Error> {
                 let mut raw = RawRecord::default();
-                while let Some(Key(key)) = map.next_key::<Key<'de>>()? {
+                while let Some(LineKey(key)) = map.next_key::<LineKey<'de>>()? {
                     raw.read_field(&key, &mut map)?;
                 }
                 Ok(raw)
             }
         }
-        deserializer.deserialize_map(Fields)
+        deserializer.deserialize_map(LineVisitor)
     }
 }
 
 /// A key, borrowed from the line where it holds no escape.
 #[derive(Deserialize)]
-struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
+struct LineKey<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// Reads one line.
 ///

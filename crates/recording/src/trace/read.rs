@@ -3,7 +3,8 @@
 use std::{path::Path, sync::Arc};
 
 use super::{
-    BadLines, End, Finding, Meta, Progress, Record, TraceError, Warning, record_reader::RecordReader, source::Lines,
+    BadLines, CaptureEnd, Finding, LoadProgress, Meta, Record, TraceError, Warning, record_reader::RecordReader,
+    source::NumberedLines,
 };
 
 /// A whole trace.
@@ -14,7 +15,7 @@ pub struct Trace {
     /// The records in file order; see [`replay_order`](super::replay_order).
     pub records: Vec<Record>,
     /// The closing line; `None` in public files and in captures that were cut.
-    pub end: Option<End>,
+    pub end: Option<CaptureEnd>,
     /// Notes for the reader.
     pub warnings: Vec<Warning>,
 }
@@ -34,7 +35,7 @@ pub struct Trace {
 /// # Errors
 /// [`TraceError`], for the first thing that is wrong; it names the file and the line.
 pub fn read(path: &Path) -> Result<Trace, TraceError> {
-    collect(Reader::open(path)?)
+    collect(TraceReader::open(path)?)
 }
 
 /// Reads a trace that is in memory, such as one compiled into the binary; gzip is recognised by its magic number. `name`
@@ -43,10 +44,10 @@ pub fn read(path: &Path) -> Result<Trace, TraceError> {
 /// # Errors
 /// As [`read`].
 pub fn read_bytes(name: &str, bytes: &[u8]) -> Result<Trace, TraceError> {
-    collect(Reader::from_bytes(name, bytes)?)
+    collect(TraceReader::from_bytes(name, bytes)?)
 }
 
-fn collect(mut reader: Reader) -> Result<Trace, TraceError> {
+fn collect(mut reader: TraceReader) -> Result<Trace, TraceError> {
     let mut records = Vec::new();
     for record in &mut reader {
         records.push(record?.1);
@@ -59,24 +60,24 @@ fn collect(mut reader: Reader) -> Result<Trace, TraceError> {
 ///
 /// After a line's defect the iterator goes on with the next line; after damage or an I/O error it is over. Warnings
 /// and the end line are complete once the iterator is.
-pub struct Reader(RecordReader<Record>);
+pub struct TraceReader(RecordReader<Record>);
 
-impl Reader {
+impl TraceReader {
     /// Opens a trace and reads its meta; `-` is standard input.
     ///
     /// # Errors
     /// When the file cannot be opened, its name and content disagree, or its first line is defective.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
-        RecordReader::start(Lines::open(path, Arc::default())?).map(Self)
+        RecordReader::start(NumberedLines::open(path, Arc::default())?).map(Self)
     }
 
     /// As [`open`](Reader::open); reading, unpacking and parsing go on in threads of their own, and `progress` follows.
     ///
     /// # Errors
     /// As [`open`](Reader::open), or when no thread can be started.
-    pub fn open_ahead(path: &Path, progress: &Arc<Progress>) -> Result<Self, TraceError> {
+    pub fn open_ahead(path: &Path, progress: &Arc<LoadProgress>) -> Result<Self, TraceError> {
         progress.next_file();
-        RecordReader::start(Lines::open(path, Arc::clone(progress))?)?.ahead().map(Self)
+        RecordReader::start(NumberedLines::open(path, Arc::clone(progress))?)?.ahead().map(Self)
     }
 
     /// As [`open`](Reader::open), over bytes; `name` stands for the file in messages.
@@ -84,7 +85,7 @@ impl Reader {
     /// # Errors
     /// When the first line is defective.
     pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Self, TraceError> {
-        RecordReader::start(Lines::of_bytes(name, bytes.to_vec())?).map(Self)
+        RecordReader::start(NumberedLines::of_bytes(name, bytes.to_vec())?).map(Self)
     }
 
     /// The next record with its line (from 1), `None` at the end. Unlike the iterator it passes over lines that break a
@@ -110,7 +111,7 @@ impl Reader {
 
     /// The closing line, once it was reached.
     #[must_use]
-    pub fn end(&self) -> Option<&End> {
+    pub fn end(&self) -> Option<&CaptureEnd> {
         self.0.end.as_ref()
     }
 
@@ -121,7 +122,7 @@ impl Reader {
     }
 }
 
-impl Iterator for Reader {
+impl Iterator for TraceReader {
     type Item = Result<(u64, Record), TraceError>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -148,7 +149,7 @@ pub struct Checked {
 /// # Errors
 /// When the file cannot be read to its end: it cannot be opened, its name and content disagree, or its gzip is damaged.
 pub fn check(path: &Path) -> Result<Checked, TraceError> {
-    let mut reader = RecordReader::<Record>::begin(Lines::open(path, Arc::default())?)?;
+    let mut reader = RecordReader::<Record>::begin(NumberedLines::open(path, Arc::default())?)?;
     let (mut findings, mut count) = (Vec::new(), 0);
     while reader.advance()?.is_some() || !reader.is_settled() {
         for (line, defect) in reader.defects.drain(..) {

@@ -10,8 +10,8 @@ use std::{
 use super::{
     TraceError,
     pipeline::Pipeline,
-    record_reader::{FromLine, Step},
-    source::{Fetched, Lines},
+    record_reader::{FromLine, ReadStep},
+    source::{Fetched, NumberedLines},
 };
 
 /// Bytes of lines that are handed over together.
@@ -20,20 +20,20 @@ const BATCH: usize = 512 * 1024;
 /// The most lines that are handed over together: what is wrong with a line takes more memory than a short line.
 const BATCH_LINES: usize = 4096;
 
-type Steps<R> = Vec<Result<Step<R>, TraceError>>;
+type ReadSteps<R> = Vec<Result<ReadStep<R>, TraceError>>;
 
 /// The steps of a file, made on other threads.
 pub(super) struct ReadAhead<R> {
     path: PathBuf,
-    batches: Pipeline<Steps<R>>,
-    current: vec::IntoIter<Result<Step<R>, TraceError>>,
+    batches: Pipeline<ReadSteps<R>>,
+    current: vec::IntoIter<Result<ReadStep<R>, TraceError>>,
 }
 
 impl<R: FromLine> ReadAhead<R> {
     /// Starts to read what is left of `lines`.
-    pub(super) fn start(lines: Lines) -> Result<Self, TraceError> {
+    pub(super) fn start(lines: NumberedLines) -> Result<Self, TraceError> {
         let path = lines.path().to_owned();
-        match Pipeline::start("trace-parse", Batches { lines, over: false }, parse) {
+        match Pipeline::start("trace-parse", LineBatches { lines, over: false }, parse) {
             Ok(batches) => Ok(Self { path, batches, current: Vec::new().into_iter() }),
             Err(source) => Err(TraceError::Io { path, doing: "read", source }),
         }
@@ -44,7 +44,7 @@ impl<R: FromLine> ReadAhead<R> {
     }
 
     /// The next step. `records` is how many records the caller has had, for the error.
-    pub(super) fn next(&mut self, records: u64) -> Result<Step<R>, TraceError> {
+    pub(super) fn next(&mut self, records: u64) -> Result<ReadStep<R>, TraceError> {
         loop {
             match self.current.next() {
                 Some(Err(TraceError::Corrupt { path, line, source, .. })) => {
@@ -54,32 +54,34 @@ impl<R: FromLine> ReadAhead<R> {
                 None => {}
             }
             let failed = |source| TraceError::Io { path: self.path.clone(), doing: "read", source };
-            let Some(batch) = self.batches.next().map_err(failed)? else { return Ok(Step::of(0, Fetched::Over, &[])) };
+            let Some(batch) = self.batches.next().map_err(failed)? else {
+                return Ok(ReadStep::of(0, Fetched::Over, &[]));
+            };
             self.current = batch.into_iter();
         }
     }
 }
 
-struct Batch {
+struct LineBatch {
     bytes: Vec<u8>,
     /// Number, kind and end of each line.
     lines: Vec<(u64, Fetched, usize)>,
     failure: Option<TraceError>,
 }
 
-struct Batches {
-    lines: Lines,
+struct LineBatches {
+    lines: NumberedLines,
     over: bool,
 }
 
-impl Iterator for Batches {
-    type Item = Batch;
+impl Iterator for LineBatches {
+    type Item = LineBatch;
 
-    fn next(&mut self) -> Option<Batch> {
+    fn next(&mut self) -> Option<LineBatch> {
         if self.over {
             return None;
         }
-        let mut batch = Batch { bytes: Vec::with_capacity(BATCH + BATCH / 8), lines: Vec::new(), failure: None };
+        let mut batch = LineBatch { bytes: Vec::with_capacity(BATCH + BATCH / 8), lines: Vec::new(), failure: None };
         while batch.bytes.len() < BATCH && batch.lines.len() < BATCH_LINES && !self.over {
             match self.lines.fetch(0) {
                 Ok(fetched) => {
@@ -97,11 +99,11 @@ impl Iterator for Batches {
     }
 }
 
-fn parse<R: FromLine>(batch: Batch) -> Steps<R> {
+fn parse<R: FromLine>(batch: LineBatch) -> ReadSteps<R> {
     let mut start = 0;
     let mut steps = Vec::with_capacity(batch.lines.len() + 1);
     for (number, fetched, end) in batch.lines {
-        steps.push(Ok(Step::of(number, fetched, batch.bytes.get(start..end).unwrap_or_default())));
+        steps.push(Ok(ReadStep::of(number, fetched, batch.bytes.get(start..end).unwrap_or_default())));
         start = end;
     }
     steps.extend(batch.failure.map(Err));

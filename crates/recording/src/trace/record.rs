@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{ContentSource, Endpoint, Logprobs, PromptLogprobs, Response, Spelled};
+use super::{ContentSource, Endpoint, Logprobs, PromptLogprobs, Response, SpelledToken};
 
 /// One recorded choice of one request. A request with `n > 1` or several prompts makes several records that share a
 /// [`group`](Record::group).
@@ -59,7 +59,7 @@ pub struct Record {
     /// Outcome of the exchange.
     pub outcome: Option<Outcome>,
     /// Error response, or the error event that ended the stream.
-    pub error: Option<ErrorResponse>,
+    pub error: Option<RecordedErrorResponse>,
     /// Canonical key of the request; holds no content.
     pub request_key: Option<String>,
     /// Parameters of the request that shape an answer (`max_tokens`, `temperature`, …); no content.
@@ -196,7 +196,7 @@ pub const WITHHELD: &str = "(not recorded)";
 
 /// An error as its client got it, as far as it was recorded. Its status is the record's.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ErrorResponse {
+pub struct RecordedErrorResponse {
     /// Headers that a client acts on, such as `retry-after`; names in small letters.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
@@ -243,8 +243,8 @@ impl Record {
         let mut output: Vec<Vec<String>> = Vec::new();
         for token in self.logprobs.iter().flat_map(|logprobs| logprobs.prompt.iter().chain(&logprobs.tokens)) {
             let others = token.others.iter().map(|(other, _)| match other {
-                Spelled::Text(text) => Some(text),
-                Spelled::Id(_) => None,
+                SpelledToken::Text(text) => Some(text),
+                SpelledToken::Id(_) => None,
             });
             push_ranks(&mut output, std::iter::once(token.text.as_ref()).chain(others));
         }

@@ -5,13 +5,13 @@ use std::path::Path;
 use serde::{Deserialize, de::DeserializeOwned};
 
 use super::{
-    BadLines, End, FORMAT, Meta, TraceError,
+    BadLines, CaptureEnd, FORMAT, Meta, TraceError,
     closing::LastBytes,
     error::{Defect, Warning},
     raw::{self, RawRecord, is_incomplete},
     read_ahead::ReadAhead,
     shared_prompt::ReadPrompt,
-    source::{Fetched, Lines},
+    source::{Fetched, NumberedLines},
 };
 
 /// Value that a record's line is parsed into.
@@ -39,28 +39,28 @@ pub(super) trait FromLine: Sized + Send + 'static {
 /// After a line's defect it goes on with the next line; after damage or an I/O error it is over. Warnings and the end line
 /// are complete once it is.
 pub(super) struct RecordReader<R: FromLine> {
-    source: Source<R>,
+    source: LineSource<R>,
     /// The prompt that the next records may share.
     prompt: ReadPrompt<R::Prompt>,
     number: u64,
     pub(super) meta: Meta,
-    pub(super) end: Option<End>,
+    pub(super) end: Option<CaptureEnd>,
     pub(super) warnings: Vec<Warning>,
     pub(super) records: u64,
     /// The first line, fetched to look for the meta, when it was something else.
-    waiting: Option<Step<R>>,
+    waiting: Option<ReadStep<R>>,
     over: bool,
     /// State of the capture's end; `None` for a plain file, which has no end marker.
     closing: Option<LastBytes>,
     pub(super) defects: Vec<(u64, Defect)>,
 }
 
-enum Source<R> {
-    Lines(Lines),
+enum LineSource<R> {
+    Lines(NumberedLines),
     ReadAhead(ReadAhead<R>),
 }
 
-impl<R: FromLine> Source<R> {
+impl<R: FromLine> LineSource<R> {
     fn path(&self) -> &Path {
         match self {
             Self::Lines(lines) => lines.path(),
@@ -68,11 +68,11 @@ impl<R: FromLine> Source<R> {
         }
     }
 
-    fn next(&mut self, records: u64) -> Result<Step<R>, TraceError> {
+    fn next(&mut self, records: u64) -> Result<ReadStep<R>, TraceError> {
         match self {
             Self::Lines(lines) => {
                 let fetched = lines.fetch(records)?;
-                Ok(Step::of(lines.number(), fetched, lines.line()))
+                Ok(ReadStep::of(lines.number(), fetched, lines.line()))
             }
             Self::ReadAhead(ahead) => ahead.next(records),
         }
@@ -80,15 +80,15 @@ impl<R: FromLine> Source<R> {
 }
 
 /// Next step in a file, at the line `number`.
-pub(super) struct Step<R> {
+pub(super) struct ReadStep<R> {
     number: u64,
     /// `None` where no line is left.
-    parsed: Option<Result<Line<R>, Vec<Defect>>>,
+    parsed: Option<Result<TraceLine<R>, Vec<Defect>>>,
     /// The file ends here, in the middle of this line or of the gzip data.
     is_cut: bool,
 }
 
-impl<R: FromLine> Step<R> {
+impl<R: FromLine> ReadStep<R> {
     /// Parses what was fetched; `line` counts only where a line was.
     pub(super) fn of(number: u64, fetched: Fetched, line: &[u8]) -> Self {
         let (parsed, is_cut) = match fetched {
@@ -102,9 +102,9 @@ impl<R: FromLine> Step<R> {
 }
 
 /// Kind of a line, by its first key.
-enum Line<R> {
+enum TraceLine<R> {
     Meta(Box<Meta>),
-    End(End),
+    End(CaptureEnd),
     /// With the choice whose hashes it shares.
     Record(Box<R>, Option<u32>),
 }
@@ -118,17 +118,17 @@ struct MetaLine {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct EndLine {
-    end: End,
+    end: CaptureEnd,
 }
 
-fn parse_line<R: FromLine>(line: &[u8]) -> Result<Line<R>, Vec<Defect>> {
+fn parse_line<R: FromLine>(line: &[u8]) -> Result<TraceLine<R>, Vec<Defect>> {
     match first_key(line) {
-        Some(b"meta") => typed::<MetaLine>("meta", line).map(|line| Line::Meta(Box::new(line.meta))),
-        Some(b"end") => typed::<EndLine>("end", line).map(|line| Line::End(line.end)),
+        Some(b"meta") => typed::<MetaLine>("meta", line).map(|line| TraceLine::Meta(Box::new(line.meta))),
+        Some(b"end") => typed::<EndLine>("end", line).map(|line| TraceLine::End(line.end)),
         _ => {
             let raw = R::parse(line)?;
             let prompt_of = raw.prompt_of;
-            R::of_line(raw).map(|record| Line::Record(Box::new(record), prompt_of))
+            R::of_line(raw).map(|record| TraceLine::Record(Box::new(record), prompt_of))
         }
     }
 }
@@ -147,7 +147,7 @@ fn first_key(line: &[u8]) -> Option<&[u8]> {
 
 impl<R: FromLine> RecordReader<R> {
     /// Reads the meta.
-    pub(super) fn start(lines: Lines) -> Result<Self, TraceError> {
+    pub(super) fn start(lines: NumberedLines) -> Result<Self, TraceError> {
         let mut reader = Self::begin(lines)?;
         match reader.defects.first() {
             Some(_) => Err(reader.failure()),
@@ -158,20 +158,20 @@ impl<R: FromLine> RecordReader<R> {
     /// Goes on with reading, unpacking and parsing on threads of their own; nothing else changes.
     pub(super) fn ahead(self) -> Result<Self, TraceError> {
         let source = match self.source {
-            Source::Lines(lines) => Source::ReadAhead(ReadAhead::start(lines)?),
-            ahead @ Source::ReadAhead(_) => ahead,
+            LineSource::Lines(lines) => LineSource::ReadAhead(ReadAhead::start(lines)?),
+            ahead @ LineSource::ReadAhead(_) => ahead,
         };
         Ok(Self { source, ..self })
     }
 
     /// As [`start`](RecordReader::start), but a defective first line is noted and not an error.
-    pub(super) fn begin(mut lines: Lines) -> Result<Self, TraceError> {
+    pub(super) fn begin(mut lines: NumberedLines) -> Result<Self, TraceError> {
         let fetched = lines.fetch(0)?;
-        let first = Step::of(lines.number(), fetched, lines.line());
+        let first = ReadStep::of(lines.number(), fetched, lines.line());
         let has_meta = first_key(lines.line()) == Some(b"meta");
         let closing = lines.closing();
         let mut reader = Self {
-            source: Source::Lines(lines),
+            source: LineSource::Lines(lines),
             prompt: ReadPrompt::default(),
             number: 0,
             meta: Meta::default(),
@@ -189,7 +189,7 @@ impl<R: FromLine> RecordReader<R> {
         }
         reader.number = first.number;
         match first.parsed {
-            Some(Ok(Line::Meta(meta))) => reader.take_meta(*meta),
+            Some(Ok(TraceLine::Meta(meta))) => reader.take_meta(*meta),
             Some(Err(_)) if first.is_cut => reader.cut(),
             Some(Err(defects)) => reader.note(defects),
             Some(Ok(_)) | None => {}
@@ -238,20 +238,22 @@ impl<R: FromLine> RecordReader<R> {
     }
 
     /// Takes one line in; a record comes back, a defect is noted.
-    fn take_line(&mut self, parsed: Result<Line<R>, Vec<Defect>>, is_cut: bool) -> Option<R> {
+    fn take_line(&mut self, parsed: Result<TraceLine<R>, Vec<Defect>>, is_cut: bool) -> Option<R> {
         if self.end.is_some() {
             self.note(vec![Defect::line("comes after the end line; nothing may follow it")]);
         }
         match parsed {
-            Ok(Line::Record(mut record, prompt_of)) => {
+            Ok(TraceLine::Record(mut record, prompt_of)) => {
                 self.records += 1;
                 match self.prompt.complete(&mut *record, prompt_of) {
                     Ok(()) => return Some(*record),
                     Err(defect) => self.note(vec![defect]),
                 }
             }
-            Ok(Line::Meta(_)) => self.note(vec![Defect::field("meta", "must be the first line; move or delete it")]),
-            Ok(Line::End(end)) => self.take_end(end),
+            Ok(TraceLine::Meta(_)) => {
+                self.note(vec![Defect::field("meta", "must be the first line; move or delete it")])
+            }
+            Ok(TraceLine::End(end)) => self.take_end(end),
             Err(_) if is_cut => self.cut(),
             Err(defects) => {
                 // Counted, so that the end line's count is not reported as a second defect.
@@ -262,7 +264,7 @@ impl<R: FromLine> RecordReader<R> {
         None
     }
 
-    fn take_end(&mut self, end: End) {
+    fn take_end(&mut self, end: CaptureEnd) {
         if end.records != self.records {
             let text = format!("records is {}, but {} lines hold records", end.records, self.records);
             self.note(vec![Defect::field("end", text)]);

@@ -6,14 +6,14 @@ use super::{
     Chunk, Logprobs, PromptLogprobs, Record, Response,
     packed::{ByRequest, LONG},
     record::is_error,
-    store::{Entry, Store},
+    store::{Store, StoredRecord},
 };
 
 /// One record of a [`Store`].
 #[derive(Debug, Clone, Copy)]
 pub struct RecordRef<'a> {
     pub(super) store: &'a Store,
-    pub(super) entry: &'a Entry,
+    pub(super) entry: &'a StoredRecord,
 }
 
 impl<'a> RecordRef<'a> {

@@ -96,14 +96,14 @@ impl Serialize for Response {
 impl<'de> Deserialize<'de> for Response {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
-        struct Fields {
+        struct ResponseFields {
             #[serde(default)]
             headers: Vec<(String, String)>,
             events: Option<Vec<Moment>>,
             body: Option<String>,
             body_base64: Option<String>,
         }
-        let Fields { headers, events, body, body_base64 } = Fields::deserialize(deserializer)?;
+        let ResponseFields { headers, events, body, body_base64 } = ResponseFields::deserialize(deserializer)?;
         let content = match (events, body, body_base64) {
             (Some(events), None, None) => ResponseContent::Events(events),
             (None, Some(text), None) => ResponseContent::Body(text.into_bytes()),

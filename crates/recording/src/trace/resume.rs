@@ -9,16 +9,16 @@ use std::{
 };
 
 use super::{
-    CreateMode, Meta, Reader, TraceError, Writer,
+    CreateMode, Meta, TraceError, TraceReader, TraceWriter,
     gunzip::Gunzip,
-    output::{Output, Unit, claim, open, private},
+    output::{OutputUnit, TraceOutput, claim, open, private},
     source::Packing,
     tail::{self, Repair, Survey},
-    write::Before,
+    write::EarlierCapture,
 };
 
 /// Opens a trace to be appended to.
-pub(super) fn resume(path: &Path, meta: &Meta, packing: Packing) -> Result<Writer, TraceError> {
+pub(super) fn resume(path: &Path, meta: &Meta, packing: Packing) -> Result<TraceWriter, TraceError> {
     let failed = |doing| move |source| TraceError::Io { path: path.to_owned(), doing, source };
     let file = OpenOptions::new().read(true).append(true).open(path).map_err(failed("open"))?;
     claim(path, &file)?;
@@ -30,7 +30,7 @@ pub(super) fn resume(path: &Path, meta: &Meta, packing: Packing) -> Result<Write
         None => file.metadata().map_err(failed("append to"))?.len(),
     };
     report(path, &found);
-    let mut writer = Writer::over(path, meta, packing, Output::of_file(file, length));
+    let mut writer = TraceWriter::over(path, meta, packing, TraceOutput::of_file(file, length));
     if length == 0 {
         writer.write_meta()?;
     }
@@ -38,19 +38,19 @@ pub(super) fn resume(path: &Path, meta: &Meta, packing: Packing) -> Result<Write
     Ok(writer.after(before(&found)))
 }
 
-fn before(found: &Survey) -> Before {
+fn before(found: &Survey) -> EarlierCapture {
     let (is_uncounted, records) = match &found.end {
         Some(end) if !found.is_whole => (false, end.records),
         Some(_) => (false, found.records),
         None => (!found.is_whole, found.records),
     };
     let dropped = found.end.as_ref().map_or(0, |end| end.dropped);
-    Before { offset: found.last, dropped, records, is_uncounted }
+    EarlierCapture { offset: found.last, dropped, records, is_uncounted }
 }
 
 /// Checks the first line and the first record.
 fn check_head(path: &Path, meta: &Meta) -> Result<(), TraceError> {
-    let mut reader = Reader::open(path)?;
+    let mut reader = TraceReader::open(path)?;
     let mismatch = |field| Err(TraceError::Mismatch { path: path.to_owned(), field });
     if let Some(Err(error)) = reader.next() {
         return Err(error);
@@ -77,7 +77,7 @@ fn check_head(path: &Path, meta: &Meta) -> Result<(), TraceError> {
 fn mend(path: &Path, mut file: &File, packing: Packing, repair: Repair) -> io::Result<u64> {
     let saved = if repair.keep > 0 { Some(save(path, file, repair.at)?) } else { None };
     file.set_len(repair.at)?;
-    let mut lines = Unit::of(packing);
+    let mut lines = OutputUnit::of(packing);
     if let Some((_, saved)) = &saved {
         let mut kept = Gunzip::new(BufReader::new(saved)).take(repair.keep);
         let mut buffer = vec![0; 64 * 1024];

@@ -15,10 +15,10 @@ use std::{
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::{
-    Meta, Progress, Reader, Record, TraceError,
+    LoadProgress, Meta, Record, TraceError, TraceReader,
     source::{is_standard, refuse_pipe, split_suffix},
 };
-use text::prompt::BlockHash;
+use text::prompt::BlockHashAlgorithm;
 
 /// Files that are read as one trace, in the order in which they are read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,7 +81,7 @@ impl Sources {
     }
 
     /// Notes the size of all files together, if there are several and it is known.
-    pub(super) fn announce_size(&self, progress: &Progress) {
+    pub(super) fn announce_size(&self, progress: &LoadProgress) {
         let sizes =
             self.paths().map(|path| fs::metadata(path).ok().filter(fs::Metadata::is_file).map(|found| found.len()));
         if let Some(size) = sizes.sum::<Option<u64>>().filter(|_| self.files.len() > 1) {
@@ -118,12 +118,12 @@ pub fn zeros(metas: &[Meta]) -> Vec<Option<Duration>> {
 
 /// Timeline of the records of successive files.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Timeline {
+pub struct JoinedTimeline {
     end: Duration,
     zero: Duration,
 }
 
-impl Timeline {
+impl JoinedTimeline {
     /// Begins a file at this [time](zeros), else where the ones before it end.
     pub fn begin(&mut self, zero: Option<Duration>) {
         self.zero = zero.unwrap_or(self.end);
@@ -140,21 +140,21 @@ impl Timeline {
 /// Reads the records of several files one after the other, on one clock.
 pub struct Joined<'a> {
     sources: std::slice::Iter<'a, SourceFile>,
-    timeline: Timeline,
+    timeline: JoinedTimeline,
     /// Files are read ahead on threads, followed by it.
-    progress: Option<Arc<Progress>>,
+    progress: Option<Arc<LoadProgress>>,
 }
 
 impl<'a> Joined<'a> {
     /// Of these files.
     #[must_use]
     pub fn of(sources: &'a Sources) -> Self {
-        Self { sources: sources.files.iter(), timeline: Timeline::default(), progress: None }
+        Self { sources: sources.files.iter(), timeline: JoinedTimeline::default(), progress: None }
     }
 
     /// Of these files, read ahead on threads of their own; `progress` follows.
     #[must_use]
-    pub fn ahead(sources: &'a Sources, progress: &Arc<Progress>) -> Self {
+    pub fn ahead(sources: &'a Sources, progress: &Arc<LoadProgress>) -> Self {
         sources.announce_size(progress);
         Self { progress: Some(Arc::clone(progress)), ..Self::of(sources) }
     }
@@ -162,13 +162,13 @@ impl<'a> Joined<'a> {
     /// Opens the next file; `None` after the last one.
     ///
     /// # Errors
-    /// As [`Reader::open`].
-    pub fn next_file(&mut self) -> Result<Option<(&'a Path, Reader)>, TraceError> {
+    /// As [`TraceReader::open`].
+    pub fn next_file(&mut self) -> Result<Option<(&'a Path, TraceReader)>, TraceError> {
         let Some(file) = self.sources.next() else { return Ok(None) };
         self.timeline.begin(file.zero);
         let reader = match &self.progress {
-            Some(progress) => Reader::open_ahead(&file.path, progress),
-            None => Reader::open(&file.path),
+            Some(progress) => TraceReader::open_ahead(&file.path, progress),
+            None => TraceReader::open(&file.path),
         };
         reader.map(|reader| Some((file.path.as_path(), reader)))
     }
@@ -258,7 +258,7 @@ fn further_parts(path: &Path) -> Vec<PathBuf> {
 /// A file's first line; nothing is known of standard input, which can be read once only.
 fn meta_of(path: &Path) -> Result<Meta, TraceError> {
     refuse_pipe(path)?;
-    if is_standard(path) { Ok(Meta::default()) } else { Reader::open(path).map(|reader| reader.meta().clone()) }
+    if is_standard(path) { Ok(Meta::default()) } else { TraceReader::open(path).map(|reader| reader.meta().clone()) }
 }
 
 fn started_at(meta: &Meta) -> Option<OffsetDateTime> {
@@ -282,7 +282,7 @@ pub(super) fn hashed(meta: &Meta) -> bool {
     meta.block_size.is_some() || meta.block_hash.is_some()
 }
 
-pub(super) fn spelled(hash: BlockHash) -> String {
+pub(super) fn spelled(hash: BlockHashAlgorithm) -> String {
     serde_json::to_value(hash).ok().and_then(|name| name.as_str().map(str::to_owned)).unwrap_or_default()
 }
 

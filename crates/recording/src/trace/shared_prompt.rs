@@ -13,7 +13,7 @@ use super::{Record, error::Defect, packed::Packed, raw::RawRecord, record_reader
 const LEAST: usize = 32;
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct PromptHashes {
+pub(super) struct SharedPrompt {
     blocks: Arc<Vec<u64>>,
     media: Arc<Vec<String>>,
     whole: Option<u64>,
@@ -21,14 +21,14 @@ pub(super) struct PromptHashes {
 
 /// The last record with a prompt that others may share.
 #[derive(Debug)]
-struct Last<P> {
+struct LastPrompt<P> {
     group: String,
     choice: u32,
     prompt: P,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct WrittenPrompt(Option<Last<PromptHashes>>);
+pub(super) struct WrittenPrompt(Option<LastPrompt<SharedPrompt>>);
 
 impl WrittenPrompt {
     /// Returns the choice that was written with the hashes of this record.
@@ -43,7 +43,7 @@ impl WrittenPrompt {
     /// Remembers a record that was written with its hashes; forgets the last one if it has too few.
     pub(super) fn wrote(&mut self, record: &Record) {
         let is_long = record.block_hashes.len() + record.mm_hashes.len() >= LEAST;
-        self.0 = record.key().filter(|_| is_long).zip(record.prompt()).map(|((group, choice), prompt)| Last {
+        self.0 = record.key().filter(|_| is_long).zip(record.prompt()).map(|((group, choice), prompt)| LastPrompt {
             group: group.to_owned(),
             choice,
             prompt,
@@ -57,7 +57,7 @@ impl WrittenPrompt {
 }
 
 #[derive(Debug)]
-pub(super) struct ReadPrompt<P>(Option<Last<P>>);
+pub(super) struct ReadPrompt<P>(Option<LastPrompt<P>>);
 
 impl<P> Default for ReadPrompt<P> {
     fn default() -> Self {
@@ -74,7 +74,7 @@ impl<P> ReadPrompt<P> {
     ) -> Result<(), Defect> {
         let Some(named) = prompt_of else {
             if let Some(((group, choice), prompt)) = record.key().zip(record.prompt()) {
-                self.0 = Some(Last { group: group.to_owned(), choice, prompt });
+                self.0 = Some(LastPrompt { group: group.to_owned(), choice, prompt });
             }
             return Ok(());
         };
@@ -93,7 +93,7 @@ impl<P> ReadPrompt<P> {
 }
 
 impl FromLine for Record {
-    type Prompt = PromptHashes;
+    type Prompt = SharedPrompt;
 
     fn of_line(raw: RawRecord) -> Result<Self, Vec<Defect>> {
         raw.into_record()
@@ -103,13 +103,13 @@ impl FromLine for Record {
         self.group.as_deref().zip(self.choice)
     }
 
-    fn prompt(&self) -> Option<PromptHashes> {
+    fn prompt(&self) -> Option<SharedPrompt> {
         let (blocks, media) = (Arc::clone(&self.block_hashes), Arc::clone(&self.mm_hashes));
         let has_any = !blocks.is_empty() || !media.is_empty();
-        has_any.then_some(PromptHashes { blocks, media, whole: self.prompt_hash })
+        has_any.then_some(SharedPrompt { blocks, media, whole: self.prompt_hash })
     }
 
-    fn set_prompt(&mut self, prompt: &PromptHashes) {
+    fn set_prompt(&mut self, prompt: &SharedPrompt) {
         self.block_hashes = Arc::clone(&prompt.blocks);
         self.mm_hashes = Arc::clone(&prompt.media);
         self.prompt_hash = prompt.whole;
@@ -152,7 +152,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::trace::{CreateMode, Meta, Store, Writer, check, load, read};
+    use crate::trace::{CreateMode, Meta, Store, TraceWriter, check, load, read};
 
     fn record(group: &str, choice: u32, hashes: usize) -> Record {
         let (block_hashes, last) = (Arc::new((0..hashes as u64).collect()), Some(hashes as u64));
@@ -169,7 +169,7 @@ mod tests {
     fn written(records: &[Record]) -> (tempfile::TempDir, std::path::PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.jsonl");
-        let mut writer = Writer::create(&path, &Meta::default(), CreateMode::New).unwrap();
+        let mut writer = TraceWriter::create(&path, &Meta::default(), CreateMode::New).unwrap();
         records.iter().for_each(|record| assert!(writer.append(record).unwrap().is_empty()));
         writer.flush().unwrap();
         (folder, path)

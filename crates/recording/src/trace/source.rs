@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::closing::LastBytes;
 use super::gunzip::Gunzip;
 use super::gzip_members::{self, GzipMembers};
-use super::{Progress, TraceError};
+use super::{LoadProgress, TraceError};
 
 const BUFFER: usize = 64 * 1024;
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
@@ -62,7 +62,7 @@ pub(super) fn refuse_pipe(path: &Path) -> Result<(), TraceError> {
 }
 
 /// Lines with their numbers, from any source.
-pub(super) struct Lines {
+pub(super) struct NumberedLines {
     path: PathBuf,
     input: Box<dyn BufRead + Send>,
     packing: Packing,
@@ -70,7 +70,7 @@ pub(super) struct Lines {
     number: u64,
     over: bool,
     bytes: u64,
-    progress: Arc<Progress>,
+    progress: Arc<LoadProgress>,
     tail: LastBytes,
 }
 
@@ -85,13 +85,13 @@ pub(super) enum Fetched {
     Over,
 }
 
-impl Lines {
+impl NumberedLines {
     /// Opens a file; `progress` follows how far it is read.
-    pub(super) fn open(path: &Path, progress: Arc<Progress>) -> Result<Self, TraceError> {
+    pub(super) fn open(path: &Path, progress: Arc<LoadProgress>) -> Result<Self, TraceError> {
         if is_standard(path) {
             let tail = LastBytes::default();
             let followed = Some(tail.clone());
-            let input = Watched { input: io::stdin(), read: 0, progress: Arc::clone(&progress), followed };
+            let input = CountedInput { input: io::stdin(), read: 0, progress: Arc::clone(&progress), followed };
             let input = BufReader::with_capacity(BUFFER, input);
             return Ok(Self { tail, ..Self::sniff(PathBuf::from("<stdin>"), Box::new(input), None, progress)? });
         }
@@ -104,7 +104,7 @@ impl Lines {
         let file = File::open(path).map_err(failed)?;
         let tail = if found.is_file() { LastBytes::of_file(path).map_err(failed)? } else { LastBytes::default() };
         let followed = (!found.is_file()).then(|| tail.clone());
-        let input = Watched { input: file, read: 0, progress: Arc::clone(&progress), followed };
+        let input = CountedInput { input: file, read: 0, progress: Arc::clone(&progress), followed };
         let input = BufReader::with_capacity(BUFFER, input);
         let lines = Self::sniff(path.to_owned(), Box::new(input), Some(promised), progress)?;
         Self { tail, ..lines }.on_threads(&found)
@@ -121,7 +121,7 @@ impl Lines {
         path: PathBuf,
         mut raw: Box<dyn BufRead + Send>,
         promised: Option<Packing>,
-        progress: Arc<Progress>,
+        progress: Arc<LoadProgress>,
     ) -> Result<Self, TraceError> {
         let failed = |source| TraceError::Io { path: path.clone(), doing: "read", source };
         let mut head = Vec::with_capacity(2);
@@ -267,7 +267,7 @@ impl Lines {
 }
 
 /// Reader of the lines of other tools' files that are not blank.
-pub struct JsonLines(Lines);
+pub struct JsonLines(NumberedLines);
 
 impl JsonLines {
     /// Opens a file that ends in .jsonl, .json or .gz.
@@ -275,7 +275,7 @@ impl JsonLines {
     /// # Errors
     /// When it cannot be opened, or its name and content disagree.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
-        Lines::open(path, Arc::default()).map(Self)
+        NumberedLines::open(path, Arc::default()).map(Self)
     }
 
     /// The next line with its number, from 1; `None` at the end.
@@ -291,14 +291,14 @@ impl JsonLines {
 }
 
 /// Counts the bytes that were read, and keeps the last one.
-struct Watched<R> {
+struct CountedInput<R> {
     input: R,
     read: u64,
-    progress: Arc<Progress>,
+    progress: Arc<LoadProgress>,
     followed: Option<LastBytes>,
 }
 
-impl<R: Read> Read for Watched<R> {
+impl<R: Read> Read for CountedInput<R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let read = self.input.read(into)?;
         self.read += read as u64;

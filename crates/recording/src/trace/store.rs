@@ -16,8 +16,8 @@ use std::{
 };
 
 use super::{
-    End, LoadedFile, Meta, Trace,
-    packed::{Example, Facts, Packed},
+    CaptureEnd, LoadedFile, Meta, Trace,
+    packed::{Example, Packed, RecordFacts},
     record_ref::RecordRef,
     replay_key,
     several::Agreement,
@@ -29,12 +29,12 @@ pub struct Store {
     /// The first line; all defaults where the file has none. Of several files, what they share.
     pub meta: Meta,
     /// Counts from the end of the capture; `None` in public files and in captures that were cut.
-    pub end: Option<End>,
+    pub end: Option<CaptureEnd>,
     /// The files, in the order in which they were read.
     pub files: Vec<LoadedFile>,
     /// The first recorded request that people can try, where requests were recorded.
     pub example: Option<Example>,
-    entries: Vec<Entry>,
+    entries: Vec<StoredRecord>,
     pub(super) ids: Vec<u32>,
     /// Nanoseconds, the TTFT first.
     pub(super) gaps: Vec<u32>,
@@ -43,7 +43,7 @@ pub struct Store {
     /// Tokens per chunk, of the records where it is not always 1.
     pub(super) tokens: Vec<u32>,
     pub(super) hashes: Vec<u64>,
-    seen: Seen,
+    seen: GrowthTables,
     pub(super) agreement: Agreement,
     /// Start and part number of the capture of the last file.
     pub(super) last_part: Option<(String, u64)>,
@@ -52,7 +52,7 @@ pub struct Store {
 
 /// Lookup tables that only a growing store needs.
 #[derive(Debug, Default)]
-struct Seen {
+struct GrowthTables {
     /// Start of each chain, by its last hash and length.
     chains: HashMap<(u64, usize), usize>,
     /// The last chain, which the next choices of its request share.
@@ -62,7 +62,7 @@ struct Seen {
 
 /// Spans of one record in the arenas, and its facts.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct StoredRecord {
     pub(super) chunks: Range<usize>,
     pub(super) tokens: Option<usize>,
     pub(super) ids: Option<Range<usize>>,
@@ -70,7 +70,7 @@ pub(super) struct Entry {
     pub(super) model: Option<Arc<str>>,
     pub(super) logprobs: Option<Box<str>>,
     pub(super) prompt_logprobs: Option<Box<str>>,
-    pub(super) facts: Facts,
+    pub(super) facts: RecordFacts,
 }
 
 impl From<&Trace> for Store {
@@ -127,7 +127,7 @@ impl Store {
         self.example = self.example.take().or_else(|| record.example.map(|example| *example));
         let start = self.gaps.len();
         self.long_gaps.extend(record.gaps.long.iter().map(|(at, gap)| (start + at, *gap)));
-        let entry = Entry {
+        let entry = StoredRecord {
             chunks: append(&mut self.gaps, &record.gaps.short),
             tokens: record.tokens.map(|counts| append(&mut self.tokens, &counts).start),
             ids: record.ids.map(|ids| append(&mut self.ids, &ids)),
@@ -172,7 +172,7 @@ impl Store {
 
     /// Releases the memory reserved for more records.
     pub(super) fn shrink(&mut self) {
-        self.seen = Seen::default();
+        self.seen = GrowthTables::default();
         self.entries.shrink_to_fit();
         self.ids.shrink_to_fit();
         self.gaps.shrink_to_fit();
@@ -182,7 +182,7 @@ impl Store {
     }
 }
 
-impl Seen {
+impl GrowthTables {
     fn model(&mut self, name: &str) -> Arc<str> {
         if let Some(known) = self.models.get(name) {
             return Arc::clone(known);

@@ -14,7 +14,7 @@ use std::{
 use serde::{Deserialize, de::IgnoredAny};
 
 use super::{
-    End, closing,
+    CaptureEnd, closing,
     gunzip::{MemberState, inflate, new_member},
     gzip_members::may_be_header,
     raw::is_incomplete,
@@ -37,7 +37,7 @@ pub(super) struct Survey {
     pub(super) records: u64,
     /// The tail is the whole file, so that its records are all.
     pub(super) is_whole: bool,
-    pub(super) end: Option<End>,
+    pub(super) end: Option<CaptureEnd>,
     /// Change that the tail needs before something may follow it.
     pub(super) repair: Option<Repair>,
     pub(super) bad_lines: u64,
@@ -83,7 +83,7 @@ pub(super) fn survey(mut file: &File, packing: Packing) -> io::Result<Survey> {
 fn plain(mut file: &File, start: u64) -> io::Result<Option<Survey>> {
     file.seek(SeekFrom::Start(start))?;
     let mut input = BufReader::with_capacity(BUFFER, file);
-    let mut scan = Scan { is_within: start > 0, ..Scan::default() };
+    let mut scan = TailScan { is_within: start > 0, ..TailScan::default() };
     loop {
         let bytes = input.fill_buf()?;
         if bytes.is_empty() {
@@ -107,7 +107,7 @@ fn packed(mut file: &File, start: u64, length: u64) -> io::Result<Option<Survey>
     let Some(mut at) = root else { return Ok(None) };
     file.seek(SeekFrom::Start(at))?;
     let mut input = BufReader::with_capacity(BUFFER, file);
-    let mut scan = Scan { is_within: start > 0, ..Scan::default() };
+    let mut scan = TailScan { is_within: start > 0, ..TailScan::default() };
     let mut buffer = vec![0; BUFFER];
     // Where the last member begins that has the last good line's end in it or before it.
     let mut from = (at, 0);
@@ -172,14 +172,14 @@ fn member(
 #[serde(default)]
 struct Glance {
     meta: Option<IgnoredAny>,
-    end: Option<End>,
+    end: Option<CaptureEnd>,
     arrival_ms: Option<f64>,
     e2e_ms: Option<f64>,
 }
 
 /// Walk through the lines of a tail, in whatever pieces they come.
 #[derive(Default)]
-struct Scan {
+struct TailScan {
     survey: Survey,
     line: Vec<u8>,
     /// The tail begins within a line.
@@ -193,7 +193,7 @@ struct Scan {
     is_cut: bool,
 }
 
-impl Scan {
+impl TailScan {
     fn feed(&mut self, bytes: &[u8]) -> io::Result<()> {
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             self.line.extend_from_slice(piece);

@@ -13,19 +13,19 @@ use serde::Serialize;
 
 use super::closing;
 use super::mend;
-use super::output::{CreateMode, Output, Unit, is_removed, open};
+use super::output::{CreateMode, OutputUnit, TraceOutput, is_removed, open};
 use super::resume;
 use super::shared_prompt::WrittenPrompt;
 use super::source::{Packing, is_standard};
-use super::{End, Meta, Record, TraceError};
+use super::{CaptureEnd, Meta, Record, TraceError};
 
 /// Writes one trace.
-pub struct Writer {
+pub struct TraceWriter {
     path: PathBuf,
     packing: Packing,
-    output: Output,
+    output: TraceOutput,
     /// What was not written yet.
-    unit: Unit,
+    unit: OutputUnit,
     waiting: u64,
     line: Vec<u8>,
     meta: Meta,
@@ -33,7 +33,7 @@ pub struct Writer {
     meta_waits: bool,
     records: u64,
     /// The file as it was before this capture.
-    before: Before,
+    before: EarlierCapture,
     /// Length of the file after the last flush.
     flushed: u64,
     /// Number of times that another program emptied the file.
@@ -44,7 +44,7 @@ pub struct Writer {
 
 /// What an earlier capture left in the file.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Before {
+pub(super) struct EarlierCapture {
     /// Offset added to an appended record's arrival: the duration of the captures before.
     pub(super) offset: Duration,
     /// Number of records that they dropped.
@@ -55,13 +55,13 @@ pub(super) struct Before {
     pub(super) is_uncounted: bool,
 }
 
-impl fmt::Debug for Writer {
+impl fmt::Debug for TraceWriter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Writer").field("path", &self.path).field("records", &self.records).finish_non_exhaustive()
+        f.debug_struct("TraceWriter").field("path", &self.path).field("records", &self.records).finish_non_exhaustive()
     }
 }
 
-impl Writer {
+impl TraceWriter {
     /// Creates the file (readable by its owner only), gzip when its name ends in `.gz`, and writes the meta line; `-` is
     /// standard output, not compressed.
     ///
@@ -70,39 +70,39 @@ impl Writer {
     /// appended to and is damaged, no trace, or hashed otherwise than in `meta`.
     pub fn create(path: &Path, meta: &Meta, mode: CreateMode) -> Result<Self, TraceError> {
         if is_standard(path) {
-            let writer = Self::over(path, meta, Packing::Plain, Output::of_pipe(io::stdout()));
+            let writer = Self::over(path, meta, Packing::Plain, TraceOutput::of_pipe(io::stdout()));
             return Ok(Self { meta_waits: true, ..writer });
         }
         let packing = Packing::of(path)?;
         if mode == CreateMode::Append && std::fs::metadata(path).is_ok_and(|found| found.len() > 0) {
             return resume::resume(path, meta, packing);
         }
-        let mut writer = Self::over(path, meta, packing, Output::of_file(open(path, mode)?, 0));
+        let mut writer = Self::over(path, meta, packing, TraceOutput::of_file(open(path, mode)?, 0));
         writer.write_meta()?;
         writer.flush()?;
         Ok(writer)
     }
 
-    pub(super) fn over(path: &Path, meta: &Meta, packing: Packing, output: Output) -> Self {
+    pub(super) fn over(path: &Path, meta: &Meta, packing: Packing, output: TraceOutput) -> Self {
         Self {
             path: path.to_owned(),
             packing,
             flushed: output.bytes(),
             output,
-            unit: Unit::of(packing),
+            unit: OutputUnit::of(packing),
             waiting: 0,
             line: Vec::new(),
             meta: meta.clone(),
             meta_waits: false,
             records: 0,
-            before: Before::default(),
+            before: EarlierCapture::default(),
             emptied: 0,
             prompt: WrittenPrompt::default(),
         }
     }
 
     /// Goes on after what an earlier capture left.
-    pub(super) fn after(self, before: Before) -> Self {
+    pub(super) fn after(self, before: EarlierCapture) -> Self {
         Self { records: before.records, before, ..self }
     }
 
@@ -212,10 +212,10 @@ impl Writer {
     fn start_over(&mut self) -> io::Result<()> {
         self.emptied += 1;
         self.records = self.waiting;
-        self.before = Before { offset: self.before.offset, ..Before::default() };
+        self.before = EarlierCapture { offset: self.before.offset, ..EarlierCapture::default() };
         self.flushed = 0;
         self.output.cut(0)?;
-        let mut first = Unit::of(self.packing);
+        let mut first = OutputUnit::of(self.packing);
         first.push(&meta_line(&self.meta)?)?;
         self.output.put(&first.take()?)
     }
@@ -236,7 +236,7 @@ impl Writer {
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub fn finish(mut self, end: End) -> Result<(), TraceError> {
+    pub fn finish(mut self, end: CaptureEnd) -> Result<(), TraceError> {
         self.begin()?;
         let written = self.try_close(end).map_err(|error| self.failure(error));
         if written.is_err() {
@@ -245,11 +245,11 @@ impl Writer {
         written
     }
 
-    fn try_close(&mut self, end: End) -> io::Result<()> {
+    fn try_close(&mut self, end: CaptureEnd) -> io::Result<()> {
         self.try_flush()?;
         if self.packing == Packing::Gzip && !self.before.is_uncounted {
             let (records, dropped) = (self.records, self.before.dropped.saturating_add(end.dropped));
-            self.output.put(&closing::member(End { records, dropped, ..end })?)?;
+            self.output.put(&closing::member(CaptureEnd { records, dropped, ..end })?)?;
         }
         self.flushed = self.bytes();
         Ok(())
@@ -289,10 +289,10 @@ impl Writer {
 
 fn meta_line(meta: &Meta) -> io::Result<Vec<u8>> {
     #[derive(Serialize)]
-    struct Line<'a> {
+    struct WrittenMeta<'a> {
         meta: &'a Meta,
     }
-    let mut line = serde_json::to_vec(&Line { meta })?;
+    let mut line = serde_json::to_vec(&WrittenMeta { meta })?;
     line.push(b'\n');
     Ok(line)
 }

@@ -9,7 +9,7 @@ use std::{
 
 use flate2::{Compression, write::GzEncoder};
 
-use super::{CreateMode, End, Meta, Record, TraceError, Warning, Writer, read, source::Packing, tail};
+use super::{CaptureEnd, CreateMode, Meta, Record, TraceError, TraceWriter, Warning, read, source::Packing, tail};
 
 const NAMES: [&str; 2] = ["a.jsonl", "a.jsonl.gz"];
 
@@ -17,8 +17,8 @@ fn record(number: u32) -> Record {
     Record { prompt_tokens: number, ..Record::default() }
 }
 
-fn create(path: &Path, mode: CreateMode) -> Writer {
-    Writer::create(path, &Meta { format: Some(1), ..Meta::default() }, mode).unwrap()
+fn create(path: &Path, mode: CreateMode) -> TraceWriter {
+    TraceWriter::create(path, &Meta { format: Some(1), ..Meta::default() }, mode).unwrap()
 }
 
 fn cut(path: &Path, length: u64) {
@@ -52,7 +52,7 @@ fn an_emptied_file_is_begun_again_with_its_first_line() {
         assert_eq!((prompts(&path), writer.take_emptied(), writer.take_emptied()), (vec![3, 4], 1, 0), "{name}");
         cut(&path, 0);
         writer.append(&record(5)).unwrap();
-        writer.finish(End::default()).unwrap();
+        writer.finish(CaptureEnd::default()).unwrap();
         let trace = read(&path).unwrap();
         assert_eq!((trace.meta.format, trace.records.len(), trace.warnings), (Some(1), 1, vec![]), "{name}");
         assert_eq!(trace.end.map(|end| end.records), name.ends_with("gz").then_some(1));
@@ -83,12 +83,12 @@ fn appending_keeps_every_byte_that_was_there() {
         let path = folder.path().join(name);
         let mut writer = create(&path, CreateMode::New);
         writer.append(&record(1)).unwrap();
-        writer.finish(End { dropped: 2, ..End::default() }).unwrap();
+        writer.finish(CaptureEnd { dropped: 2, ..CaptureEnd::default() }).unwrap();
         let old = fs::read(&path).unwrap();
         let mut writer = create(&path, CreateMode::Append);
         assert_eq!(fs::read(&path).unwrap(), old, "nothing is written before there is something to write");
         writer.append(&record(2)).unwrap();
-        writer.finish(End { dropped: 1, ..End::default() }).unwrap();
+        writer.finish(CaptureEnd { dropped: 1, ..CaptureEnd::default() }).unwrap();
         assert!(fs::read(&path).unwrap().starts_with(&old), "{name}");
         let trace = read(&path).unwrap();
         assert_eq!((trace.records.len(), trace.warnings), (2, vec![]));
@@ -107,7 +107,7 @@ fn a_trace_that_was_torn_anywhere_is_appended_to() {
             writer.append(&record(number + 10)).unwrap();
             writer.flush().unwrap();
         }
-        writer.finish(End::default()).unwrap();
+        writer.finish(CaptureEnd::default()).unwrap();
         let whole = fs::read(&path).unwrap();
         for length in 1..whole.len() {
             fs::write(&path, &whole[..length]).unwrap();
@@ -115,7 +115,7 @@ fn a_trace_that_was_torn_anywhere_is_appended_to() {
             let mut writer = create(&path, CreateMode::Append);
             assert_eq!(prompts(&path), kept, "{name} at {length}, as if it were killed now");
             writer.append(&record(99)).unwrap();
-            writer.finish(End::default()).unwrap();
+            writer.finish(CaptureEnd::default()).unwrap();
             let trace = read(&path).unwrap();
             assert_eq!((prompts(&path), trace.warnings), ([kept, vec![99]].concat(), vec![]), "{name} at {length}");
             assert_eq!(trace.meta.format, Some(1), "{name} at {length}");
@@ -146,12 +146,12 @@ fn tails_of_other_programs_are_mended() {
         fs::write(&path, bytes).unwrap();
         let mut writer = create(&path, CreateMode::Append);
         writer.append(&record(9)).unwrap();
-        writer.finish(End::default()).unwrap();
+        writer.finish(CaptureEnd::default()).unwrap();
         let trace = read(&path).unwrap();
         assert_eq!((prompts(&path), trace.warnings), ([kept, vec![9]].concat(), vec![]), "{at}");
     }
     fs::write(&path, [packed(&long), vec![0; 9]].concat()).unwrap();
-    let refused = Writer::create(&path, &Meta::default(), CreateMode::Append).unwrap_err();
+    let refused = TraceWriter::create(&path, &Meta::default(), CreateMode::Append).unwrap_err();
     assert!(matches!(refused, TraceError::Io { doing: "append to", .. }), "{refused}");
 }
 
@@ -182,7 +182,7 @@ fn of_a_long_trace_only_the_tail_is_read() {
         cut(&path, length - 70_000);
         let mut writer = create(&path, CreateMode::Append);
         writer.append(&Record { arrival: Some(Duration::from_secs(1)), ..record(2) }).unwrap();
-        writer.finish(End::default()).unwrap();
+        writer.finish(CaptureEnd::default()).unwrap();
         let trace = read(&path).unwrap();
         assert_eq!((trace.records.len(), trace.records.last().unwrap().arrival), (80, Some(Duration::from_secs(79))));
         // The earlier capture was not closed.

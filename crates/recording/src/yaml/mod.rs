@@ -14,5 +14,5 @@ mod tests;
 mod write;
 
 pub use parts::parse_in_parts;
-pub use read::{Entry, Kind, Node, YamlError, parse};
+pub use read::{YamlEntry, YamlError, YamlKind, YamlNode, parse};
 pub use write::{Layout, write};

@@ -6,7 +6,7 @@
 
 use std::{borrow::Cow, num::NonZero, thread};
 
-use super::{Kind, Node, YamlError, parse, read::shift};
+use super::{YamlError, YamlKind, YamlNode, parse, read::shift};
 
 /// Smaller documents are not worth a thread.
 const SMALLEST: usize = 256 << 10;
@@ -15,7 +15,7 @@ const SMALLEST: usize = 256 << 10;
 ///
 /// # Errors
 /// As [`parse`].
-pub fn parse_in_parts(text: &str, key: &str) -> Result<Node, YamlError> {
+pub fn parse_in_parts(text: &str, key: &str) -> Result<YamlNode, YamlError> {
     let threads = thread::available_parallelism().map_or(1, NonZero::get);
     match in_parts(text, key, threads, SMALLEST) {
         Some(node) => Ok(node),
@@ -23,7 +23,7 @@ pub fn parse_in_parts(text: &str, key: &str) -> Result<Node, YamlError> {
     }
 }
 
-fn in_parts(text: &str, key: &str, threads: usize, smallest: usize) -> Option<Node> {
+fn in_parts(text: &str, key: &str, threads: usize, smallest: usize) -> Option<YamlNode> {
     if text.len() < smallest || threads < 2 {
         return None;
     }
@@ -55,9 +55,9 @@ fn in_parts(text: &str, key: &str, threads: usize, smallest: usize) -> Option<No
 }
 
 /// The items of a part. What follows an item marks where its text ends, so another one follows the last one too, unless nothing does.
-fn part(piece: &str, is_last: bool) -> Option<Vec<Node>> {
+fn part(piece: &str, is_last: bool) -> Option<Vec<YamlNode>> {
     let text = if is_last { Cow::Borrowed(piece) } else { Cow::Owned(format!("{piece}- end\n")) };
-    let Kind::List(mut items) = parse(&text).ok()?.kind else { return None };
+    let YamlKind::List(mut items) = parse(&text).ok()?.kind else { return None };
     if !is_last {
         items.pop();
     }
@@ -95,12 +95,12 @@ fn pieces(list: &str, count: usize) -> Vec<(usize, &str)> {
 }
 
 /// Puts all items into the document; nodes after the line `after` move down by `lines`.
-fn joined(mut around: Node, key: &str, mut items: Vec<Node>, after: usize, lines: usize) -> Option<Node> {
-    let Kind::Map(entries) = &mut around.kind else { return None };
+fn joined(mut around: YamlNode, key: &str, mut items: Vec<YamlNode>, after: usize, lines: usize) -> Option<YamlNode> {
+    let YamlKind::Map(entries) = &mut around.kind else { return None };
     for entry in entries.iter_mut() {
         if entry.key == key {
             // The list's own place is that of its first item.
-            let Kind::List(list) = &mut entry.value.kind else { return None };
+            let YamlKind::List(list) = &mut entry.value.kind else { return None };
             *list = std::mem::take(&mut items);
         } else if entry.line > after {
             entry.line += lines;

@@ -10,7 +10,7 @@ const WORDS: [&str; 10] = ["null", "true", "false", "yes", "no", "on", "off", "y
 
 /// Position of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum YamlContext {
     /// In a line of its own.
     Block,
     /// Within `[…]` or `{…}`, or as a key.
@@ -18,11 +18,11 @@ pub(super) enum Place {
 }
 
 /// The text as it is written on one line.
-pub(super) fn scalar(text: &str, place: Place) -> String {
+pub(super) fn scalar(text: &str, place: YamlContext) -> String {
     if is_plain(text, place) { text.to_owned() } else { quoted(text) }
 }
 
-fn is_plain(text: &str, place: Place) -> bool {
+fn is_plain(text: &str, place: YamlContext) -> bool {
     let Some(first) = text.chars().next() else { return false };
     if !(first.is_alphabetic() || matches!(first, '/' | '$' | '_')) || text.ends_with([' ', ':']) {
         return false;
@@ -35,7 +35,7 @@ fn is_plain(text: &str, place: Place) -> bool {
         return false;
     }
     let fits = |c: char| match c {
-        ',' | '[' | ']' | '{' | '}' => place == Place::Block,
+        ',' | '[' | ']' | '{' | '}' => place == YamlContext::Block,
         c => c == ' ' || c.is_ascii_graphic() || (c > '\u{a0}' && is_printable(c)),
     };
     text.chars().all(fits) && !text.contains(": ") && !text.contains(" #") && !text.contains("  ")

@@ -13,35 +13,35 @@ const SHORT: usize = 32;
 
 /// A value and its place.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Node {
+pub struct YamlNode {
     /// Line, from 1.
     pub line: usize,
     /// Column, from 0.
     pub column: usize,
     /// The value.
-    pub kind: Kind,
+    pub kind: YamlKind,
 }
 
 /// Kind of a node, with its content.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Kind {
+pub enum YamlKind {
     /// null, a boolean, a number or a text.
     Scalar(Value),
     /// A list.
-    List(Vec<Node>),
+    List(Vec<YamlNode>),
     /// A map in its order; no key occurs twice.
-    Map(Vec<Entry>),
+    Map(Vec<YamlEntry>),
 }
 
 /// A key and its value.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Entry {
+pub struct YamlEntry {
     /// The key.
     pub key: String,
     /// The key's line, from 1.
     pub line: usize,
     /// The value.
-    pub value: Node,
+    pub value: YamlNode,
 }
 
 /// A text that is no YAML of the kind that is read here.
@@ -58,12 +58,12 @@ pub struct YamlError {
 ///
 /// # Errors
 /// For the first thing that is wrong.
-pub fn parse(text: &str) -> Result<Node, YamlError> {
-    let mut reader = Reader { events: Parser::new_from_str(text.strip_prefix('\u{feff}').unwrap_or(text)) };
+pub fn parse(text: &str) -> Result<YamlNode, YamlError> {
+    let mut reader = YamlReader { events: Parser::new_from_str(text.strip_prefix('\u{feff}').unwrap_or(text)) };
     loop {
         match reader.next()? {
             (Event::StreamStart | Event::DocumentStart(_), _) => {}
-            (Event::StreamEnd, span) => return Ok(at(span, Kind::Scalar(Value::Null))),
+            (Event::StreamEnd, span) => return Ok(at(span, YamlKind::Scalar(Value::Null))),
             (event, span) => {
                 let node = reader.node(event, span, 0)?;
                 return reader.end().map(|()| node);
@@ -72,14 +72,14 @@ pub fn parse(text: &str) -> Result<Node, YamlError> {
     }
 }
 
-impl Node {
+impl YamlNode {
     /// The value without its place.
     #[must_use]
     pub fn value(&self) -> Value {
         match &self.kind {
-            Kind::Scalar(value) => value.clone(),
-            Kind::List(items) => items.iter().map(Self::value).collect(),
-            Kind::Map(entries) => {
+            YamlKind::Scalar(value) => value.clone(),
+            YamlKind::List(items) => items.iter().map(Self::value).collect(),
+            YamlKind::Map(entries) => {
                 let pairs = entries.iter().map(|entry| (entry.key.clone(), entry.value.value()));
                 Value::Object(pairs.collect::<Map<_, _>>())
             }
@@ -88,25 +88,25 @@ impl Node {
 
     /// The value under a key, where this is a map that has it.
     #[must_use]
-    pub fn get(&self, key: &str) -> Option<&Node> {
+    pub fn get(&self, key: &str) -> Option<&YamlNode> {
         self.entries()?.iter().find(|entry| entry.key == key).map(|entry| &entry.value)
     }
 
     /// The entries of a map.
     #[must_use]
-    pub fn entries(&self) -> Option<&[Entry]> {
+    pub fn entries(&self) -> Option<&[YamlEntry]> {
         match &self.kind {
-            Kind::Map(entries) => Some(entries),
-            Kind::Scalar(_) | Kind::List(_) => None,
+            YamlKind::Map(entries) => Some(entries),
+            YamlKind::Scalar(_) | YamlKind::List(_) => None,
         }
     }
 
     /// The items of a list.
     #[must_use]
-    pub fn items(&self) -> Option<&[Node]> {
+    pub fn items(&self) -> Option<&[YamlNode]> {
         match &self.kind {
-            Kind::List(items) => Some(items),
-            Kind::Scalar(_) | Kind::Map(_) => None,
+            YamlKind::List(items) => Some(items),
+            YamlKind::Scalar(_) | YamlKind::Map(_) => None,
         }
     }
 
@@ -114,8 +114,8 @@ impl Node {
     #[must_use]
     pub fn text(&self) -> Option<&str> {
         match &self.kind {
-            Kind::Scalar(value) => value.as_str(),
-            Kind::List(_) | Kind::Map(_) => None,
+            YamlKind::Scalar(value) => value.as_str(),
+            YamlKind::List(_) | YamlKind::Map(_) => None,
         }
     }
 
@@ -123,34 +123,34 @@ impl Node {
     #[must_use]
     pub fn number(&self) -> Option<u64> {
         match &self.kind {
-            Kind::Scalar(value) => value.as_u64(),
-            Kind::List(_) | Kind::Map(_) => None,
+            YamlKind::Scalar(value) => value.as_u64(),
+            YamlKind::List(_) | YamlKind::Map(_) => None,
         }
     }
 }
 
 /// Moves a node so many lines further down.
-pub(super) fn shift(node: &mut Node, lines: usize) {
+pub(super) fn shift(node: &mut YamlNode, lines: usize) {
     node.line += lines;
     match &mut node.kind {
-        Kind::Scalar(_) => {}
-        Kind::List(items) => items.iter_mut().for_each(|item| shift(item, lines)),
-        Kind::Map(entries) => entries.iter_mut().for_each(|entry| {
+        YamlKind::Scalar(_) => {}
+        YamlKind::List(items) => items.iter_mut().for_each(|item| shift(item, lines)),
+        YamlKind::Map(entries) => entries.iter_mut().for_each(|entry| {
             entry.line += lines;
             shift(&mut entry.value, lines);
         }),
     }
 }
 
-fn at(span: Span, kind: Kind) -> Node {
-    Node { line: span.start.line(), column: span.start.col(), kind }
+fn at(span: Span, kind: YamlKind) -> YamlNode {
+    YamlNode { line: span.start.line(), column: span.start.col(), kind }
 }
 
-struct Reader<'a> {
+struct YamlReader<'a> {
     events: Parser<'a, StrInput<'a>>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> YamlReader<'a> {
     fn next(&mut self) -> Result<(Event<'a>, Span), YamlError> {
         match self.events.next_event() {
             Some(Ok(event)) => Ok(event),
@@ -170,7 +170,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn node(&mut self, event: Event<'a>, span: Span, depth: usize) -> Result<Node, YamlError> {
+    fn node(&mut self, event: Event<'a>, span: Span, depth: usize) -> Result<YamlNode, YamlError> {
         if depth > DEEPEST {
             return Err(wrong(span, "this is nested too deeply"));
         }
@@ -189,23 +189,23 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn list(&mut self, span: Span, depth: usize) -> Result<Node, YamlError> {
+    fn list(&mut self, span: Span, depth: usize) -> Result<YamlNode, YamlError> {
         let mut items = Vec::new();
         loop {
             match self.next()? {
-                (Event::SequenceEnd, _) => return Ok(at(span, Kind::List(items))),
+                (Event::SequenceEnd, _) => return Ok(at(span, YamlKind::List(items))),
                 (event, span) => items.push(self.node(event, span, depth + 1)?),
             }
         }
     }
 
-    fn map(&mut self, span: Span, depth: usize) -> Result<Node, YamlError> {
-        let mut entries: Vec<Entry> = Vec::new();
+    fn map(&mut self, span: Span, depth: usize) -> Result<YamlNode, YamlError> {
+        let mut entries: Vec<YamlEntry> = Vec::new();
         // Of the maps that are longer than is quickly searched.
         let mut known = HashSet::new();
         loop {
             let (key, line) = match self.next()? {
-                (Event::MappingEnd, _) => return Ok(at(span, Kind::Map(entries))),
+                (Event::MappingEnd, _) => return Ok(at(span, YamlKind::Map(entries))),
                 (Event::Scalar(text, ..), span) => (text.into_owned(), span.start.line()),
                 (_, span) => return Err(wrong(span, "a key has to be text")),
             };
@@ -221,7 +221,7 @@ impl<'a> Reader<'a> {
             }
             let (event, span) = self.next()?;
             let value = self.node(event, span, depth + 1)?;
-            entries.push(Entry { key, line, value });
+            entries.push(YamlEntry { key, line, value });
         }
     }
 }
@@ -234,14 +234,14 @@ fn no_tag(tag: Option<&Tag>, span: Span) -> Result<(), YamlError> {
     tag.map_or(Ok(()), |tag| Err(wrong(span, &format!("the tag {}{} is not read here", tag.handle, tag.suffix))))
 }
 
-fn scalar(text: Cow<'_, str>, style: ScalarStyle, tag: Option<&Tag>, span: Span) -> Result<Node, YamlError> {
+fn scalar(text: Cow<'_, str>, style: ScalarStyle, tag: Option<&Tag>, span: Span) -> Result<YamlNode, YamlError> {
     let value = match tag {
         Some(tag) if tag.is_yaml_core_schema() && tag.suffix == "str" => Value::String(text.into_owned()),
-        Some(_) => return no_tag(tag, span).map(|()| at(span, Kind::Scalar(Value::Null))),
+        Some(_) => return no_tag(tag, span).map(|()| at(span, YamlKind::Scalar(Value::Null))),
         None if style == ScalarStyle::Plain => resolved(&text),
         None => Value::String(text.into_owned()),
     };
-    Ok(at(span, Kind::Scalar(value)))
+    Ok(at(span, YamlKind::Scalar(value)))
 }
 
 /// A plain scalar by the core schema.

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value};
 
-use super::plain::{Place, fits_block, quoted, scalar};
+use super::plain::{YamlContext, fits_block, quoted, scalar};
 use crate::children::children;
 
 /// A map or list stands on one line where it ends before this column.
@@ -25,19 +25,19 @@ pub enum Layout {
 /// Appends a map's entries below each other, every line indented by so many columns. Their values stand on one line where
 /// that fits and `layout` allows it. The last line ends.
 pub fn write(out: &mut String, entries: &Map<String, Value>, indent: usize, layout: Layout) {
-    let mut writer = Writer { out, layout };
+    let mut writer = YamlWriter { out, layout };
     for (key, value) in entries {
         writer.indent(indent);
         writer.entry(key, value, indent);
     }
 }
 
-struct Writer<'a> {
+struct YamlWriter<'a> {
     out: &'a mut String,
     layout: Layout,
 }
 
-impl Writer<'_> {
+impl YamlWriter<'_> {
     fn indent(&mut self, columns: usize) {
         self.out.extend(std::iter::repeat_n(' ', columns));
     }
@@ -49,7 +49,7 @@ impl Writer<'_> {
             self.indent(indent);
             self.out.push(':');
         } else {
-            let _ = write!(self.out, "{}:", scalar(key, Place::Flow));
+            let _ = write!(self.out, "{}:", scalar(key, YamlContext::Flow));
         }
         self.value(value, indent, indent);
     }
@@ -74,7 +74,7 @@ impl Writer<'_> {
             }
             value => {
                 self.out.push(' ');
-                self.out.push_str(&flow(value, Place::Block));
+                self.out.push_str(&flow(value, YamlContext::Block));
                 self.out.push('\n');
             }
         }
@@ -115,7 +115,7 @@ impl Writer<'_> {
         let start = self.out.rfind('\n').map_or(0, |at| at + 1);
         let used = self.out.get(start..).map_or(indent, |line| line.chars().count());
         let allowed = self.layout == Layout::Compact || depth(value) <= 2 && is_small(value);
-        allowed && is_flat && used + 1 + flow(value, Place::Flow).chars().count() <= WIDTH
+        allowed && is_flat && used + 1 + flow(value, YamlContext::Flow).chars().count() <= WIDTH
     }
 }
 
@@ -139,19 +139,20 @@ fn has_lines(value: &Value) -> bool {
 }
 
 /// A value on one line.
-fn flow(value: &Value, place: Place) -> String {
+fn flow(value: &Value, place: YamlContext) -> String {
     match value {
         Value::Null => "null".to_owned(),
         Value::Bool(value) => value.to_string(),
         Value::Number(number) => number_text(number),
         Value::String(text) => scalar(text, place),
         Value::Array(items) => {
-            let items: Vec<String> = items.iter().map(|item| flow(item, Place::Flow)).collect();
+            let items: Vec<String> = items.iter().map(|item| flow(item, YamlContext::Flow)).collect();
             format!("[{}]", items.join(", "))
         }
         Value::Object(map) => {
-            let entry =
-                |(key, value): (&String, &Value)| format!("{}: {}", scalar(key, Place::Flow), flow(value, Place::Flow));
+            let entry = |(key, value): (&String, &Value)| {
+                format!("{}: {}", scalar(key, YamlContext::Flow), flow(value, YamlContext::Flow))
+            };
             let entries: Vec<String> = map.iter().map(entry).collect();
             format!("{{{}}}", entries.join(", "))
         }

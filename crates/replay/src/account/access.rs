@@ -53,14 +53,14 @@ impl fmt::Debug for AdminToken {
 }
 
 /// A refused call: its status, and what to do.
-pub(crate) type Refused = (StatusCode, &'static str);
+pub(crate) type RefusedCall = (StatusCode, &'static str);
 
 impl Access {
     /// Checks the caller, by the head of the request.
     ///
     /// # Errors
     /// 401 without the token where there is one, 403 for a `Host` or an `Origin` that a web page may have.
-    pub fn check(&self, parts: &Parts) -> Result<(), Refused> {
+    pub fn check(&self, parts: &Parts) -> Result<(), RefusedCall> {
         if let Some(token) = &self.token {
             let refused = (StatusCode::UNAUTHORIZED, "send the value of --admin-token as Authorization: Bearer TOKEN");
             return if token.is_presented(&parts.headers) { Ok(()) } else { Err(refused) };
@@ -104,7 +104,7 @@ impl Access {
 ///
 /// # Errors
 /// 415 where it is of another type, or of none.
-pub(super) fn check_type(headers: &HeaderMap) -> Result<(), Refused> {
+pub(super) fn check_type(headers: &HeaderMap) -> Result<(), RefusedCall> {
     let sent = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let essence = sent.split(';').next().unwrap_or_default().trim();
     if essence.eq_ignore_ascii_case("application/json") {

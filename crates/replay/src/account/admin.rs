@@ -85,7 +85,7 @@ pub fn router(ledger: Arc<dyn Ledger>, access: Access) -> Router {
         .with_state(Desk { ledger, access })
 }
 
-type Answer = Response<ResponseBody>;
+type AdminResponse = Response<ResponseBody>;
 
 /// The session that a request is about, all of them without one, and its body: a JSON object, or null for none.
 struct AdminRequest {
@@ -94,9 +94,9 @@ struct AdminRequest {
 }
 
 impl FromRequest<Desk> for AdminRequest {
-    type Rejection = Answer;
+    type Rejection = AdminResponse;
 
-    async fn from_request(request: Request, Desk { ledger, access }: &Desk) -> Result<Self, Answer> {
+    async fn from_request(request: Request, Desk { ledger, access }: &Desk) -> Result<Self, AdminResponse> {
         let refused = |(status, message)| error(status, message);
         let (parts, body) = request.into_parts();
         access.check(&parts).map_err(refused)?;
@@ -132,35 +132,35 @@ fn value_of(text: &str) -> Value {
     }
 }
 
-async fn report(State(ledger): State<Arc<dyn Ledger>>, asked: AdminRequest) -> Answer {
+async fn report(State(ledger): State<Arc<dyn Ledger>>, asked: AdminRequest) -> AdminResponse {
     ok(&ledger.report(asked.session()).json(&[]))
 }
 
-async fn unconsumed(State(ledger): State<Arc<dyn Ledger>>, asked: AdminRequest) -> Answer {
+async fn unconsumed(State(ledger): State<Arc<dyn Ledger>>, asked: AdminRequest) -> AdminResponse {
     ok(&ledger.report(asked.session()).unconsumed().into())
 }
 
-async fn misses(State(ledger): State<Arc<dyn Ledger>>, asked: AdminRequest) -> Answer {
+async fn misses(State(ledger): State<Arc<dyn Ledger>>, asked: AdminRequest) -> AdminResponse {
     ok(&ledger.misses(asked.session()).into())
 }
 
-async fn miss(State(ledger): State<Arc<dyn Ledger>>, Path(number): Path<String>, _: AdminRequest) -> Answer {
+async fn miss(State(ledger): State<Arc<dyn Ledger>>, Path(number): Path<String>, _: AdminRequest) -> AdminResponse {
     let found = number.parse::<u64>().ok().and_then(|number| ledger.miss(number));
     found.map_or_else(|| error(StatusCode::NOT_FOUND, "no such miss"), |miss| ok(&miss))
 }
 
-async fn requests(State(ledger): State<Arc<dyn Ledger>>, asked: AdminRequest) -> Answer {
+async fn requests(State(ledger): State<Arc<dyn Ledger>>, asked: AdminRequest) -> AdminResponse {
     ok(&ledger.requests(asked.session()).into())
 }
 
 /// The time of the recording, also in seconds since 1970 for programs that freeze their clock there.
-async fn clock(State(ledger): State<Arc<dyn Ledger>>, asked: AdminRequest) -> Answer {
+async fn clock(State(ledger): State<Arc<dyn Ledger>>, asked: AdminRequest) -> AdminResponse {
     let base_time = ledger.clock(asked.session());
     let parsed = base_time.as_deref().and_then(|time| OffsetDateTime::parse(time, &Rfc3339).ok());
     ok(&json!({"base_time": base_time, "unix": parsed.map(OffsetDateTime::unix_timestamp)}))
 }
 
-async fn verify(State(ledger): State<Arc<dyn Ledger>>, asked: AdminRequest) -> Answer {
+async fn verify(State(ledger): State<Arc<dyn Ledger>>, asked: AdminRequest) -> AdminResponse {
     let named = asked.body.get("fail_on").and_then(Value::as_array);
     let concerns: Result<Vec<Concern>, UnknownConcern> = match named {
         None => Ok(vec![Concern::Miss, Concern::Unconsumed]),
@@ -175,7 +175,7 @@ async fn verify(State(ledger): State<Arc<dyn Ledger>>, asked: AdminRequest) -> A
     whole(status, "application/json", report.json(&concerns).to_string())
 }
 
-async fn reset(State(ledger): State<Arc<dyn Ledger>>, asked: AdminRequest) -> Answer {
+async fn reset(State(ledger): State<Arc<dyn Ledger>>, asked: AdminRequest) -> AdminResponse {
     let session = asked.session();
     if session.is_none() && asked.body.as_object().is_some_and(|body| !body.is_empty()) {
         return error(
@@ -187,21 +187,25 @@ async fn reset(State(ledger): State<Arc<dyn Ledger>>, asked: AdminRequest) -> An
     ok(&json!({"reset": session.map_or(json!("all"), Value::from)}))
 }
 
-async fn records(State(ledger): State<Arc<dyn Ledger>>, asked: AdminRequest) -> Answer {
+async fn records(State(ledger): State<Arc<dyn Ledger>>, asked: AdminRequest) -> AdminResponse {
     ok(&ledger.records(asked.session()).into())
 }
 
-async fn record(State(ledger): State<Arc<dyn Ledger>>, Path(index): Path<String>, asked: AdminRequest) -> Answer {
+async fn record(
+    State(ledger): State<Arc<dyn Ledger>>,
+    Path(index): Path<String>,
+    asked: AdminRequest,
+) -> AdminResponse {
     let found = index.parse::<usize>().ok().and_then(|index| ledger.record(index, asked.session()));
     found.map_or_else(|| error(StatusCode::NOT_FOUND, "no such record"), |record| ok(&record))
 }
 
-async fn sessions(State(ledger): State<Arc<dyn Ledger>>, _: AdminRequest) -> Answer {
+async fn sessions(State(ledger): State<Arc<dyn Ledger>>, _: AdminRequest) -> AdminResponse {
     ok(&ledger.sessions().iter().map(|name| shown_session(name)).collect())
 }
 
 /// Opens a session; its files are read on a thread where they hold up no request.
-async fn open(State(ledger): State<Arc<dyn Ledger>>, asked: AdminRequest) -> Answer {
+async fn open(State(ledger): State<Arc<dyn Ledger>>, asked: AdminRequest) -> AdminResponse {
     let opening = Arc::clone(&ledger);
     match tokio::task::spawn_blocking(move || opening.open(&asked.body)).await {
         Ok(Ok(name)) => whole(201, "application/json", shown_session(&name).to_string()),
@@ -210,7 +214,7 @@ async fn open(State(ledger): State<Arc<dyn Ledger>>, asked: AdminRequest) -> Ans
     }
 }
 
-async fn end(State(ledger): State<Arc<dyn Ledger>>, Path(name): Path<String>, _: AdminRequest) -> Answer {
+async fn end(State(ledger): State<Arc<dyn Ledger>>, Path(name): Path<String>, _: AdminRequest) -> AdminResponse {
     let report = ledger.report(Some(&name));
     let ending = Arc::clone(&ledger);
     match tokio::task::spawn_blocking(move || ending.end(&name)).await {
@@ -221,7 +225,7 @@ async fn end(State(ledger): State<Arc<dyn Ledger>>, Path(name): Path<String>, _:
     }
 }
 
-async fn unknown(_: AdminRequest) -> Answer {
+async fn unknown(_: AdminRequest) -> AdminResponse {
     error(
         StatusCode::NOT_FOUND,
         "no such question: report, verify, unconsumed, misses, requests, records, sessions, reset, clock",
@@ -234,14 +238,14 @@ fn shown_session(name: &str) -> Value {
 }
 
 /// An error that repeats something of the request, without the secrets in it.
-fn wrong(ledger: &dyn Ledger, status: StatusCode, message: &str) -> Answer {
+fn wrong(ledger: &dyn Ledger, status: StatusCode, message: &str) -> AdminResponse {
     error(status, &ledger.shown(message))
 }
 
-fn ok(body: &Value) -> Answer {
+fn ok(body: &Value) -> AdminResponse {
     whole(200, "application/json", body.to_string())
 }
 
-fn error(status: StatusCode, message: &str) -> Answer {
+fn error(status: StatusCode, message: &str) -> AdminResponse {
     whole(status.as_u16(), "application/json", json!({"error": message}).to_string())
 }

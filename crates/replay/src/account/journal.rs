@@ -73,10 +73,10 @@ impl JournalEntry {
 
 /// The latest requests.
 #[derive(Debug, Default)]
-pub struct Journal(Mutex<State>);
+pub struct Journal(Mutex<JournalState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct JournalState {
     entries: BTreeMap<u64, JournalEntry>,
     bytes: usize,
     next: u64,
@@ -116,7 +116,7 @@ impl Journal {
     /// Forgets the requests of all sessions, or of one.
     pub fn forget(&self, session: Option<&str>) {
         let mut state = self.lock();
-        let State { entries, bytes, .. } = &mut *state;
+        let JournalState { entries, bytes, .. } = &mut *state;
         entries.retain(|_, entry| {
             let is_kept = session.is_some_and(|session| session != entry.session);
             if !is_kept {
@@ -126,7 +126,7 @@ impl Journal {
         });
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, JournalState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

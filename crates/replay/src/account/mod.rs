@@ -25,12 +25,12 @@ pub use self::{
     journal::{Journal, JournalEntry, LARGEST_BODY},
     misses::KeptMisses,
     network_block::NetworkBlock,
-    report::{Change, EarlierReports, Matching, Report, SessionReport, UnusedRecord},
+    report::{EarlierReports, EnvironmentChange, Matching, Report, SessionReport, UnusedRecord},
     session::{
         DEFAULT_SESSION, SessionNameError, UpstreamName, UpstreamNameError, enter, is_upstream_name, session_name,
         session_of, upstream_of,
     },
-    tool_drift::{Compared, ToolDrift},
+    tool_drift::{AnswerComparison, ToolDrift},
 };
 
 /// Something that keeps an account of its sessions.

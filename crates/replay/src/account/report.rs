@@ -8,7 +8,7 @@ use std::{
 use serde_json::{Value, json};
 
 use super::{Concern, ToolDrift};
-use crate::account::tool_drift::Compared;
+use crate::account::tool_drift::AnswerComparison;
 use base::one_line::one_line;
 
 /// Report of all sessions.
@@ -21,7 +21,7 @@ pub struct Report {
     /// Sessions of cassettes that were ended or opened anew, with failures or without.
     pub ended: u64,
     /// What is not as it was recorded of the server that is asked.
-    pub environment: Vec<Change>,
+    pub environment: Vec<EnvironmentChange>,
     /// Records whose answers were edited since, as `file#id`.
     pub edited: Vec<String>,
     /// Records of cassettes that were served in no session, also of those that ended.
@@ -87,7 +87,7 @@ pub struct SessionReport {
     /// How prompts found their records, where records are those of a trace.
     pub matching: Option<Matching>,
     /// Answers that were compared with recorded ones, where that is the mode.
-    pub compared: Option<Compared>,
+    pub compared: Option<AnswerComparison>,
     /// Requests that were not recorded, each with the closest record and the differences.
     pub novel: Vec<Value>,
     /// Whether another session of the same client had a miss, as that of its model beside those of its tools.
@@ -109,7 +109,7 @@ pub struct Matching {
 
 /// Something that is not as it was recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
+pub struct EnvironmentChange {
     /// The cassette that differs.
     pub cassette: String,
     /// What: `engine`, `models` or `tokenizer`.
@@ -120,7 +120,7 @@ pub struct Change {
     pub now: String,
 }
 
-impl Change {
+impl EnvironmentChange {
     /// For programs.
     #[must_use]
     pub fn json(&self) -> Value {
@@ -128,7 +128,7 @@ impl Change {
     }
 }
 
-impl fmt::Display for Change {
+impl fmt::Display for EnvironmentChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (recorded, now) = (one_line(&self.recorded), one_line(&self.now));
         write!(f, "{}: recorded with {} {recorded}, now {now}", self.cassette, self.what)
@@ -197,7 +197,7 @@ impl SessionReport {
             "unconsumed": self.unconsumed, "begun_unconsumed": self.begun_unconsumed, "misses": self.misses, "loose": self.loose, "again": self.again,
             "forwarded": self.forwarded, "tools": self.tools.json()});
         let further = [
-            ("compared", self.compared.as_ref().map(Compared::json)),
+            ("compared", self.compared.as_ref().map(AnswerComparison::json)),
             ("by_hand", (self.by_hand > 0).then(|| self.by_hand.into())),
             ("placeholders", (self.placeholders > 0).then(|| self.placeholders.into())),
             ("matches", self.matching.as_ref().map(Matching::json)),
@@ -328,7 +328,7 @@ impl Report {
         let failing: Vec<&str> = self.failing(concerns).into_iter().map(Concern::name).collect();
         let report = json!({"sessions": of(&self.sessions), "edited": self.edited,
             "unused": self.unused.iter().map(UnusedRecord::json).collect::<Vec<_>>(), "passed": self.passed, "failing": failing,
-            "environment": self.environment.iter().map(Change::json).collect::<Vec<_>>()});
+            "environment": self.environment.iter().map(EnvironmentChange::json).collect::<Vec<_>>()});
         let further = [
             ("earlier", (!self.earlier.is_empty()).then(|| of(&self.earlier).into())),
             ("ended", (self.ended > 0).then(|| self.ended.into())),

@@ -4,7 +4,7 @@ use http::{HeaderMap, Request, Uri};
 
 use recording::{
     canonical::UPSTREAM_HEADER,
-    redaction::{Redactor, Rules},
+    redaction::{RedactionRules, Redactor},
 };
 
 /// The session of requests that name none.
@@ -32,7 +32,7 @@ pub enum SessionNameError {
 ///
 /// # Errors
 /// When no session can have it.
-pub fn session_name(name: &str, secrets: &Rules) -> Result<String, SessionNameError> {
+pub fn session_name(name: &str, secrets: &RedactionRules) -> Result<String, SessionNameError> {
     let is_word = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'));
     // Clients take a path of dots for another path.
     let is_dots = name.bytes().all(|byte| byte == b'.');
@@ -118,7 +118,7 @@ pub struct UpstreamNameError;
 pub fn session_of(
     extensions: &http::Extensions,
     headers: &HeaderMap,
-    secrets: &Rules,
+    secrets: &RedactionRules,
 ) -> Result<Option<String>, SessionNameError> {
     let named = |name: &str| session_name(name, secrets).map(|name| Some(name).filter(|name| name != DEFAULT_SESSION));
     if let Some(SessionName(name)) = extensions.get() {

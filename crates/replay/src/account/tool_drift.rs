@@ -92,7 +92,7 @@ impl ToolDrift {
 
 /// Comparison of answers with recorded ones.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Compared {
+pub struct AnswerComparison {
     /// Answers that were compared.
     pub answers: u64,
     /// Those whose structure is another one.
@@ -103,7 +103,7 @@ pub struct Compared {
     pub changes: Vec<String>,
 }
 
-impl Compared {
+impl AnswerComparison {
     /// For programs.
     pub(super) fn json(&self) -> Value {
         json!({"answers": self.answers, "structure": self.structure, "text": self.text, "changes": self.changes})

@@ -12,7 +12,7 @@ use crate::timing::{TokenChunk, TokensDue};
 /// An event is due with its last token, and one without tokens with the event before it; those before the first token come with
 /// that. What follows the last chunk, and a body, waits for all tokens.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct HeldParts {
     /// With deadlines of their own, by which they follow their tokens.
     parts: VecDeque<(Duration, Bytes)>,
     /// Number of the first of them.
@@ -26,7 +26,7 @@ pub(super) struct Held {
     latest: Duration,
 }
 
-impl Held {
+impl HeldParts {
     /// Events whose tokens are in these chunks.
     pub(super) fn events(parts: VecDeque<(Duration, Bytes)>, chunks: &[TokenChunk]) -> Self {
         let chunks = chunks.iter().filter(|chunk| chunk.event < parts.len()).copied().collect();
@@ -92,7 +92,7 @@ mod tests {
     /// A millisecond, the numbers of the parts that are due then, and the tokens counted then.
     type Released = (u32, Vec<u8>, Vec<(usize, u32)>);
 
-    fn released(mut held: Held, tokens: &[(usize, u32)]) -> Vec<Released> {
+    fn released(mut held: HeldParts, tokens: &[(usize, u32)]) -> Vec<Released> {
         let mut out = Vec::new();
         for (at, (choice, ms)) in tokens.iter().enumerate() {
             let (mut parts, mut counted) = (VecDeque::new(), VecDeque::new());
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn events_come_with_their_last_token_and_the_end_with_the_last_of_all() {
         // A role, two tokens, an empty event, one token, a finish reason, the end; one more token is in no event.
-        let held = Held::events(parts(6), &[chunk(1, 0, 2), chunk(3, 0, 1)]);
+        let held = HeldParts::events(parts(6), &[chunk(1, 0, 2), chunk(3, 0, 1)]);
         let found = released(held, &[(0, 5), (0, 6), (0, 7), (0, 8)]);
         let expected = [
             (5, vec![], vec![]),
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn events_of_several_choices_keep_their_order() {
-        let held = Held::events(parts(3), &[chunk(0, 0, 1), chunk(1, 1, 1), chunk(2, 0, 1)]);
+        let held = HeldParts::events(parts(3), &[chunk(0, 0, 1), chunk(1, 1, 1), chunk(2, 0, 1)]);
         let found = released(held, &[(0, 1), (0, 2), (1, 3)]);
         let due = [(1, vec![0], vec![(0, 1)]), (2, vec![], vec![]), (3, vec![1, 2], vec![(1, 1), (0, 1)])];
         assert_eq!(found, due);
@@ -138,26 +138,26 @@ mod tests {
 
     #[test]
     fn an_event_with_tokens_of_two_choices_waits_for_both() {
-        let held = Held::events(parts(2), &[chunk(0, 0, 1), chunk(0, 1, 1)]);
+        let held = HeldParts::events(parts(2), &[chunk(0, 0, 1), chunk(0, 1, 1)]);
         assert_eq!(released(held, &[(1, 1), (0, 4)]), [(1, vec![], vec![]), (4, vec![0, 1], vec![(0, 1), (1, 1)])]);
     }
 
     #[test]
     fn a_stream_that_is_cut_has_the_tokens_of_its_events() {
-        let held = Held::events(parts(3), &[chunk(1, 0, 1), chunk(7, 0, 9)]);
+        let held = HeldParts::events(parts(3), &[chunk(1, 0, 1), chunk(7, 0, 9)]);
         assert_eq!(released(held, &[(0, 1)]), [(1, vec![0, 1, 2], vec![(0, 1)])]);
     }
 
     #[test]
     fn what_has_deadlines_of_its_own_follows_its_tokens_as_it_did() {
         let own = [40, 50, 55, 60, 61].map(|ms| (ms * MS, Bytes::new()));
-        let mut held = Held::events(own.into(), &[chunk(1, 0, 1), chunk(3, 0, 1)]);
+        let mut held = HeldParts::events(own.into(), &[chunk(1, 0, 1), chunk(3, 0, 1)]);
         let (mut parts, mut tokens) = (VecDeque::new(), VecDeque::new());
         held.arrive(EngineToken { choice: 0, due: 150 * MS }, false, &mut parts, &mut tokens);
         held.arrive(EngineToken { choice: 0, due: 170 * MS }, true, &mut parts, &mut tokens);
         let dues: Vec<u128> = parts.iter().map(|(due, _)| due.as_millis()).collect();
         assert_eq!(dues, [150, 150, 155, 170, 171]);
-        let mut body = Held::body([(90 * MS, Bytes::new())].into(), 80 * MS);
+        let mut body = HeldParts::body([(90 * MS, Bytes::new())].into(), 80 * MS);
         parts.clear();
         body.arrive(EngineToken { choice: 0, due: 200 * MS }, true, &mut parts, &mut tokens);
         assert_eq!(parts[0].0, 210 * MS);
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_body_waits_for_all_and_its_tokens_are_counted_as_they_come() {
-        let found = released(Held::body(parts(1), Duration::ZERO), &[(0, 1), (1, 1), (0, 2)]);
+        let found = released(HeldParts::body(parts(1), Duration::ZERO), &[(0, 1), (1, 1), (0, 2)]);
         let expected = [(1, vec![], vec![(0, 1)]), (1, vec![], vec![(1, 1)]), (2, vec![0], vec![(0, 1)])];
         assert_eq!(found, expected);
     }

@@ -10,7 +10,7 @@ use std::{
 use bytes::{BufMut, Bytes};
 use tokio::{task::yield_now, time::Instant};
 
-use super::{AbortedBy, Deliverable, Gate, Wait, Waited, deadline, held::Held};
+use super::{AbortedBy, Deliverable, Gate, Wait, Waited, deadline, held::HeldParts};
 use crate::timing::{ResponseSchedule, TokenChunk, TokensDue};
 use net::wire::EventBuffer;
 
@@ -106,14 +106,14 @@ pub struct RecordedResponse<C> {
     /// True where tokens are counted at deadlines of their own, before the body.
     is_body: bool,
     /// Parts that wait for an engine's tokens.
-    held: Option<Held>,
+    held: Option<HeldParts>,
     end: ResponseEnd,
     counter: C,
 }
 
 /// Step of a recorded response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum DeliveryStep {
     Part,
     /// Tokens of a body.
     Tokens,
@@ -151,7 +151,7 @@ impl<C: TokenCounter> RecordedResponse<C> {
             self.counter.stop();
             return self;
         }
-        self.held = Some(if self.is_body { Held::body(parts, latest) } else { Held::events(parts, chunks) });
+        self.held = Some(if self.is_body { HeldParts::body(parts, latest) } else { HeldParts::events(parts, chunks) });
         self
     }
 
@@ -182,19 +182,19 @@ impl<C: TokenCounter> RecordedResponse<C> {
     }
 
     /// Takes a step; its part, where it has one.
-    fn step(&mut self, step: Step, now: Instant) -> Option<Bytes> {
+    fn step(&mut self, step: DeliveryStep, now: Instant) -> Option<Bytes> {
         match step {
-            Step::Part => {
+            DeliveryStep::Part => {
                 let (due, part) = self.parts.pop_front()?;
                 self.count(due, now);
                 Some(part)
             }
-            Step::Tokens => {
+            DeliveryStep::Tokens => {
                 let due = self.tokens.front()?.due;
                 self.count(due, now);
                 None
             }
-            Step::Silence => {
+            DeliveryStep::Silence => {
                 self.end = ResponseEnd::Cut;
                 None
             }
@@ -219,15 +219,15 @@ impl<C: TokenCounter> RecordedResponse<C> {
 }
 
 impl<C: TokenCounter> Deliverable for RecordedResponse<C> {
-    type Turn = Step;
+    type Turn = DeliveryStep;
 
-    fn next_due(&self) -> Option<(Duration, Step)> {
+    fn next_due(&self) -> Option<(Duration, DeliveryStep)> {
         match (self.parts.front(), self.tokens.front().filter(|_| self.is_body)) {
-            (Some((due, _)), Some(tokens)) if tokens.due < *due => Some((tokens.due, Step::Tokens)),
-            (Some((due, _)), _) => Some((*due, Step::Part)),
-            (None, Some(tokens)) if self.held.is_some() => Some((tokens.due, Step::Tokens)),
+            (Some((due, _)), Some(tokens)) if tokens.due < *due => Some((tokens.due, DeliveryStep::Tokens)),
+            (Some((due, _)), _) => Some((*due, DeliveryStep::Part)),
+            (None, Some(tokens)) if self.held.is_some() => Some((tokens.due, DeliveryStep::Tokens)),
             (None, _) if self.held.is_some() => None,
-            (None, _) => (self.end == ResponseEnd::Silent).then_some((Duration::MAX, Step::Silence)),
+            (None, _) => (self.end == ResponseEnd::Silent).then_some((Duration::MAX, DeliveryStep::Silence)),
         }
     }
 
@@ -251,7 +251,7 @@ impl<C: TokenCounter> Deliverable for RecordedResponse<C> {
         Poll::Ready(())
     }
 
-    fn advance(&mut self, step: Step, now: Instant, events: &mut EventBuffer) {
+    fn advance(&mut self, step: DeliveryStep, now: Instant, events: &mut EventBuffer) {
         if let Some(part) = self.step(step, now) {
             events.put(part.len(), |out| out.put_slice(&part));
         }

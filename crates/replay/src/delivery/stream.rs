@@ -76,7 +76,7 @@ where
     A: Deliverable + Send + 'static,
     G: Gate + 'static,
 {
-    stream::unfold(Delivery::new(response, zero, wait, keep_alive), async |mut delivery| {
+    stream::unfold(StreamDelivery::new(response, zero, wait, keep_alive), async |mut delivery| {
         let event = delivery.next().await?;
         Some((event, delivery))
     })
@@ -93,7 +93,7 @@ where
     A: Deliverable + Send + 'static,
     G: Gate + 'static,
 {
-    stream::unfold(Delivery::new(response, zero, wait, keep_alive), async |mut delivery| {
+    stream::unfold(StreamDelivery::new(response, zero, wait, keep_alive), async |mut delivery| {
         if let Some(event) = delivery.next().await {
             return Some((Ok(Frame::data(event)), delivery));
         }
@@ -104,7 +104,7 @@ where
 }
 
 /// A response that is being delivered.
-struct Delivery<A, G> {
+struct StreamDelivery<A, G> {
     response: A,
     zero: Instant,
     wait: Wait<G>,
@@ -117,7 +117,7 @@ struct Delivery<A, G> {
     sent: bool,
 }
 
-impl<A: Deliverable + Send, G: Gate> Delivery<A, G> {
+impl<A: Deliverable + Send, G: Gate> StreamDelivery<A, G> {
     fn new(response: A, zero: Instant, wait: Wait<G>, keep_alive: Option<Duration>) -> Box<Self> {
         Box::new(Self { response, zero, wait, keep_alive, ready: EventBuffer::default(), latest: zero, sent: false })
     }

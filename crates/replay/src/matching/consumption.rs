@@ -31,13 +31,13 @@ const NONE: u64 = u64::MAX;
 
 /// The leaf of each record: the same for every session.
 #[derive(Debug, Clone)]
-pub(super) struct Places {
+pub(super) struct LeafPlaces {
     /// By record; 0 for one that has none.
     leaf_of: Arc<[u32]>,
     leaves: usize,
 }
 
-impl Places {
+impl LeafPlaces {
     /// For `order`, the replay indices by position; `records` is one more than the largest of them can be.
     pub(super) fn new(order: &[u32], records: usize) -> Self {
         let leaves = order.len();
@@ -59,13 +59,13 @@ impl Places {
 pub struct Consumption {
     /// The tree: node 1 is the root, node `i` has the children `2i` and `2i + 1`, the leaves are the upper half.
     least: Box<[AtomicU64]>,
-    places: Places,
+    places: LeafPlaces,
     consumed: AtomicUsize,
 }
 
 /// Records that may be taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Candidates {
+pub(super) enum CandidateScope {
     /// Those that were not served yet.
     Fresh,
     /// All of them.
@@ -74,7 +74,7 @@ pub(super) enum Candidates {
 
 impl Consumption {
     /// Nothing was served yet.
-    pub(super) fn new(places: &Places) -> Self {
+    pub(super) fn new(places: &LeafPlaces) -> Self {
         let leaves = places.leaves;
         let mut least = vec![NONE; leaves * 2];
         for (record, leaf) in (0_u64..).zip(&*places.leaf_of).filter(|(_, leaf)| **leaf > 0) {
@@ -111,10 +111,10 @@ impl Consumption {
     }
 
     /// Takes the first in replay order of the least served records at `positions`.
-    pub(super) fn take_least(&self, positions: &Range<usize>, wanted: Candidates) -> Option<u32> {
+    pub(super) fn take_least(&self, positions: &Range<usize>, wanted: CandidateScope) -> Option<u32> {
         loop {
             let least = self.least_of(positions);
-            if least == NONE || (wanted == Candidates::Fresh && least >= ONCE) {
+            if least == NONE || (wanted == CandidateScope::Fresh && least >= ONCE) {
                 return None;
             }
             #[allow(clippy::cast_possible_truncation)] // the upper half is its count
@@ -187,17 +187,17 @@ mod tests {
             if order.iter().collect::<std::collections::HashSet<_>>().len() < leaves {
                 continue; // 7 divides it: no permutation
             }
-            let places = Places::new(&order, leaves);
+            let places = LeafPlaces::new(&order, leaves);
             for start in 0..leaves {
                 let consumption = Consumption::new(&places);
                 let range = start..leaves;
                 let taken: Vec<u32> =
-                    std::iter::from_fn(|| consumption.take_least(&range, Candidates::Fresh)).collect();
+                    std::iter::from_fn(|| consumption.take_least(&range, CandidateScope::Fresh)).collect();
                 let mut expected = order[start..].to_vec();
                 expected.sort_unstable();
                 assert_eq!(taken, expected);
                 assert_eq!(consumption.consumed(), expected.len());
-                let round = |_| consumption.take_least(&range, Candidates::Any).unwrap();
+                let round = |_| consumption.take_least(&range, CandidateScope::Any).unwrap();
                 assert_eq!((0..expected.len()).map(round).collect::<Vec<u32>>(), expected, "a second round");
                 assert_eq!(consumption.times(expected[0] as usize), 2);
             }
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_record_without_a_place_is_never_taken() {
-        let consumption = Consumption::new(&Places::new(&[2, 0], 3));
+        let consumption = Consumption::new(&LeafPlaces::new(&[2, 0], 3));
         assert!(!consumption.take(1) && !consumption.take(9));
         assert!(consumption.take(2) && !consumption.take(2));
         assert_eq!((consumption.times(2), consumption.times(0), consumption.consumed()), (2, 0, 1));

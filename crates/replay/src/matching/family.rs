@@ -8,13 +8,13 @@ use super::Keys;
 #[derive(Debug, Default)]
 pub(super) struct Families {
     /// Choices of one prompt.
-    families: Groups,
+    families: ChoiceGroups,
     /// Choices of all prompts of one request.
-    requests: Groups,
+    requests: ChoiceGroups,
 }
 
 #[derive(Debug, Default)]
-struct Groups {
+struct ChoiceGroups {
     group_of: HashMap<u32, usize>,
     groups: Vec<Vec<Member>>,
 }
@@ -26,7 +26,7 @@ struct Member {
     record: u32,
 }
 
-impl Groups {
+impl ChoiceGroups {
     fn new(groups: impl Iterator<Item = Vec<Member>>) -> Self {
         let mut found = Self::default();
         for mut members in groups.filter(|members| members.len() > 1) {
@@ -55,7 +55,10 @@ impl Families {
                 requests.entry(group).or_default().push(member);
             }
         }
-        Self { families: Groups::new(families.into_values()), requests: Groups::new(requests.into_values()) }
+        Self {
+            families: ChoiceGroups::new(families.into_values()),
+            requests: ChoiceGroups::new(requests.into_values()),
+        }
     }
 
     /// A record and its siblings in order of `choice`; empty when it has none.

@@ -1,6 +1,6 @@
 //! Which record answers a request.
 //!
-//! One [`Selection`] per request decides content and timing. Records are named by their index in replay order
+//! One [`RecordSelection`] per request decides content and timing. Records are named by their index in replay order
 //! ([`recording::trace::replay_order`]). A record is consumed by its first match, whichever way found it, and is served again
 //! only by its index or, where [`OnExhausted`] lets it, when every record that matches as well is consumed. Each session
 //! has a [`Consumption`] of its own.
@@ -23,28 +23,28 @@ mod trie;
 
 use std::ops::Range;
 
-pub use crate::matching::query::{Miss, MissReason, Nearest};
+pub use crate::matching::query::{MissReason, Nearest, PromptMiss};
 pub use consumption::Consumption;
-use consumption::{Candidates, Places};
+use consumption::{CandidateScope, LeafPlaces};
 use family::Families;
-pub use query::{Keys, Query, Selection, WholePrompt};
-pub use rules::{MatchBy, MinMatch, MinMatchError, OnExhausted, Rules};
-use trie::{Builder, Found, Prompt, Trie};
+pub use query::{Keys, MatchQuery, RecordSelection, WholePrompt};
+pub use rules::{MatchBy, MatchRules, MinMatch, MinMatchError, OnExhausted};
+use trie::{Builder, LongestPrefix, Trie, TriePrompt};
 
 /// Finds the record for each request.
 #[derive(Debug)]
 pub struct Matcher {
-    rules: Rules,
+    rules: MatchRules,
     trie: Trie,
-    places: Places,
+    places: LeafPlaces,
     families: Families,
     /// Every record that can be served, in replay order.
     turns: Box<[u32]>,
 }
 
 /// Result of one way.
-enum Step {
-    Found(Selection),
+enum MatchStep {
+    Found(RecordSelection),
     Exhausted(Option<Nearest>),
     Nothing(Option<Nearest>),
 }
@@ -52,7 +52,7 @@ enum Step {
 impl Matcher {
     /// Indexes `records`, which are in replay order.
     #[must_use]
-    pub fn new<'a, R>(records: R, rules: Rules) -> Self
+    pub fn new<'a, R>(records: R, rules: MatchRules) -> Self
     where
         R: IntoIterator<Item: Into<Keys<'a>>, IntoIter: ExactSizeIterator + Clone>,
     {
@@ -70,7 +70,7 @@ impl Matcher {
         Self {
             rules,
             trie,
-            places: Places::new(&by_position, count),
+            places: LeafPlaces::new(&by_position, count),
             families: Families::new(servable()),
             turns: servable().map(|(number, _)| number).collect(),
         }
@@ -102,38 +102,40 @@ impl Matcher {
 
     /// How requests are matched.
     #[must_use]
-    pub fn rules(&self) -> &Rules {
+    pub fn rules(&self) -> &MatchRules {
         &self.rules
     }
 
     /// Selects the records for one prompt and consumes them. The ways of the rules are tried one after the other; one whose
-    /// records are all consumed ends the search, unless [`Rules::loose_after_exhausted`] lets later ones follow.
+    /// records are all consumed ends the search, unless [`MatchRules::loose_after_exhausted`] lets later ones follow.
     ///
     /// Siblings of the record found (same `group` and prompt) serve the other choices. Where there are too few,
     /// the same way finds further records, and where it finds none, the chosen ones are repeated.
     ///
     /// # Errors
     /// When no way finds a record.
-    pub fn select(&self, session: &Consumption, query: &Query<'_>) -> Result<Selection, Miss> {
+    pub fn select(&self, session: &Consumption, query: &MatchQuery<'_>) -> Result<RecordSelection, PromptMiss> {
         let repeats = !self.rules.loose_after_exhausted;
         let (mut exhausted, mut nearest) = (None, None);
         for by in &self.rules.order {
             match self.step(*by, session, query, repeats) {
-                Step::Found(selection) => return Ok(selection),
-                Step::Nothing(near) => nearest = nearest.or(near),
-                Step::Exhausted(near) if repeats => return Err(Miss::new(MissReason::Exhausted, near, query)),
-                Step::Exhausted(near) => _ = exhausted.get_or_insert((*by, near)),
+                MatchStep::Found(selection) => return Ok(selection),
+                MatchStep::Nothing(near) => nearest = nearest.or(near),
+                MatchStep::Exhausted(near) if repeats => {
+                    return Err(PromptMiss::new(MissReason::Exhausted, near, query));
+                }
+                MatchStep::Exhausted(near) => _ = exhausted.get_or_insert((*by, near)),
             }
         }
-        let Some((by, near)) = exhausted else { return Err(Miss::new(MissReason::NoMatch, nearest, query)) };
+        let Some((by, near)) = exhausted else { return Err(PromptMiss::new(MissReason::NoMatch, nearest, query)) };
         match self.step(by, session, query, true) {
-            Step::Found(selection) => Ok(selection),
-            Step::Exhausted(_) | Step::Nothing(_) => Err(Miss::new(MissReason::Exhausted, near, query)),
+            MatchStep::Found(selection) => Ok(selection),
+            MatchStep::Exhausted(_) | MatchStep::Nothing(_) => Err(PromptMiss::new(MissReason::Exhausted, near, query)),
         }
     }
 
     /// Selects records one way; `repeats` lets consumed ones be served again as the rules have it.
-    fn step(&self, by: MatchBy, session: &Consumption, query: &Query<'_>, repeats: bool) -> Step {
+    fn step(&self, by: MatchBy, session: &Consumption, query: &MatchQuery<'_>, repeats: bool) -> MatchStep {
         match by {
             MatchBy::Auto => match query.request_id.and_then(replay_index) {
                 Some(index) => self.by_index(session, query, Some(index)),
@@ -147,7 +149,7 @@ impl Matcher {
 
     /// The records of a query's whole prompt, of which none is consumed.
     #[must_use]
-    pub fn whole_prompt(&self, session: &Consumption, query: &Query<'_>) -> Option<WholePrompt> {
+    pub fn whole_prompt(&self, session: &Consumption, query: &MatchQuery<'_>) -> Option<WholePrompt> {
         let found = self.find(query).filter(|found| found.whole)?;
         Some(WholePrompt { fresh: session.first_fresh(&found.positions), last: found.last as usize })
     }
@@ -173,47 +175,49 @@ impl Matcher {
         self.rules.order.iter().find_map(named).map(|index| index as usize)
     }
 
-    fn by_index(&self, session: &Consumption, query: &Query<'_>, index: Option<u32>) -> Step {
-        let Some(record) = index.filter(|index| self.is_servable(*index as usize)) else { return Step::Nothing(None) };
+    fn by_index(&self, session: &Consumption, query: &MatchQuery<'_>, index: Option<u32>) -> MatchStep {
+        let Some(record) = index.filter(|index| self.is_servable(*index as usize)) else {
+            return MatchStep::Nothing(None);
+        };
         let record = self.families.of_prompt(record, query.choices_before);
         let again = !session.take(record);
         let mut choices = Choices::of(query);
         self.add_family(session, record, &mut choices, |_| true);
-        Step::Found(choices.selection(query, MatchBy::Index, again))
+        MatchStep::Found(choices.selection(query, MatchBy::Index, again))
     }
 
-    fn by_prefix(&self, session: &Consumption, query: &Query<'_>, repeats: bool) -> Step {
+    fn by_prefix(&self, session: &Consumption, query: &MatchQuery<'_>, repeats: bool) -> MatchStep {
         let (found, total) = (self.find(query), query.hashes.blocks.len());
-        let Some(found) = found else { return Step::Nothing(None) };
+        let Some(found) = found else { return MatchStep::Nothing(None) };
         let nearest = Some(Nearest { record: found.first as usize, matched_blocks: found.blocks });
         if !found.whole && !self.rules.least.is_reached(found.blocks, total) {
-            return Step::Nothing(nearest);
+            return MatchStep::Nothing(nearest);
         }
         let on_exhausted = self.on_exhausted(OnExhausted::Last, repeats);
         let Some((choices, again)) = self.choose(session, query, (&found.positions, found.last), on_exhausted) else {
-            return Step::Exhausted(nearest);
+            return MatchStep::Exhausted(nearest);
         };
         let selection = choices.selection(query, MatchBy::Prefix, again);
-        Step::Found(Selection { matched_blocks: found.blocks, whole: found.whole, ..selection })
+        MatchStep::Found(RecordSelection { matched_blocks: found.blocks, whole: found.whole, ..selection })
     }
 
     /// The records that share the most of the prompt.
-    fn find(&self, query: &Query<'_>) -> Option<Found> {
+    fn find(&self, query: &MatchQuery<'_>) -> Option<LongestPrefix> {
         let salt = self.rules.salt(query.model);
         let mut of_model = Vec::new();
         let blocks = salted(&query.hashes.blocks, salt, &mut of_model);
-        let prompt = Prompt { blocks, whole: query.hashes.whole.map(|whole| whole ^ salt) };
+        let prompt = TriePrompt { blocks, whole: query.hashes.whole.map(|whole| whole ^ salt) };
         let found = self.trie.find(prompt)?;
         let equal = || self.trie.find_equal_blocks(prompt);
         if found.whole || self.rules.least != MinMatch::Whole { Some(found) } else { Some(equal().unwrap_or(found)) }
     }
 
-    fn by_turn(&self, session: &Consumption, query: &Query<'_>, repeats: bool) -> Step {
-        let Some(last) = self.turns.last() else { return Step::Nothing(None) };
+    fn by_turn(&self, session: &Consumption, query: &MatchQuery<'_>, repeats: bool) -> MatchStep {
+        let Some(last) = self.turns.last() else { return MatchStep::Nothing(None) };
         let all = 0..self.turns.len();
         match self.choose(session, query, (&all, *last), self.on_exhausted(OnExhausted::Cycle, repeats)) {
-            Some((choices, again)) => Step::Found(choices.selection(query, MatchBy::Next, again)),
-            None => Step::Exhausted(None),
+            Some((choices, again)) => MatchStep::Found(choices.selection(query, MatchBy::Next, again)),
+            None => MatchStep::Exhausted(None),
         }
     }
 
@@ -225,13 +229,13 @@ impl Matcher {
     fn choose(
         &self,
         session: &Consumption,
-        query: &Query<'_>,
+        query: &MatchQuery<'_>,
         (positions, last): (&Range<usize>, u32),
         on_exhausted: OnExhausted,
     ) -> Option<(Choices, bool)> {
         let mut choices = Choices::of(query);
         while choices.missing > 0 {
-            let Some(record) = session.take_least(positions, Candidates::Fresh) else { break };
+            let Some(record) = session.take_least(positions, CandidateScope::Fresh) else { break };
             self.add_family(session, record, &mut choices, |fresh| fresh);
         }
         if !choices.records.is_empty() {
@@ -245,7 +249,7 @@ impl Matcher {
             }
             OnExhausted::Cycle => {
                 while choices.missing > 0 {
-                    let record = session.take_least(positions, Candidates::Any)?;
+                    let record = session.take_least(positions, CandidateScope::Any)?;
                     self.add_family(session, record, &mut choices, |_| true);
                 }
             }
@@ -301,7 +305,7 @@ struct Choices {
 }
 
 impl Choices {
-    fn of(query: &Query<'_>) -> Self {
+    fn of(query: &MatchQuery<'_>) -> Self {
         Self { records: Vec::new(), missing: query.choices.max(1) }
     }
 
@@ -310,10 +314,10 @@ impl Choices {
         self.missing = self.missing.saturating_sub(1);
     }
 
-    fn selection(mut self, query: &Query<'_>, by: MatchBy, again: bool) -> Selection {
+    fn selection(mut self, query: &MatchQuery<'_>, by: MatchBy, again: bool) -> RecordSelection {
         let wanted = self.records.len() + self.missing;
         self.records = self.records.iter().copied().cycle().take(wanted).collect();
         let total_blocks = query.hashes.blocks.len();
-        Selection { records: self.records, by, matched_blocks: 0, total_blocks, whole: false, again }
+        RecordSelection { records: self.records, by, matched_blocks: 0, total_blocks, whole: false, again }
     }
 }

@@ -6,7 +6,7 @@
 
 use serde_json::Value;
 
-use recording::redaction::{Placeholder, Seen, has_placeholder, placeholders};
+use recording::redaction::{Placeholder, SeenSecrets, has_placeholder, placeholders};
 
 /// The closest records of a request that are compared with it.
 pub(crate) const MOST: usize = 8;
@@ -19,7 +19,7 @@ pub(crate) type NamedSecret = (Placeholder, String);
 
 /// Returns the texts of a request for which its record has placeholders; `None` where they differ in more, or in nothing. `seen` are
 /// the secrets that the request has placeholders for.
-pub(crate) fn named_by_record(recorded: &Value, asked: &Value, seen: &Seen) -> Option<Vec<NamedSecret>> {
+pub(crate) fn named_by_record(recorded: &Value, asked: &Value, seen: &SeenSecrets) -> Option<Vec<NamedSecret>> {
     let mut found = Vec::new();
     if !collect(recorded, asked, &mut found) || found.is_empty() {
         return None;
@@ -81,11 +81,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use recording::redaction::{Redactor, Rules};
+    use recording::redaction::{RedactionRules, Redactor};
 
     #[test]
     fn texts_are_secrets_where_nothing_else_differs() {
-        let rules = Rules::default();
+        let rules = RedactionRules::default();
         let mut redactor = Redactor::new(&rules);
         redactor.learn_placed("hunter2hunter2", &"pin:1".parse().unwrap());
         let seen = redactor.seen();
@@ -121,7 +121,7 @@ mod tests {
             (json!({"a": ["1234", "5"], "n": 1}), false),
             (json!({"a": [1234], "n": 1}), false),
         ] {
-            assert_eq!(named_by_record(&recorded, &asked, &Seen::default()).is_some(), is_found, "{asked}");
+            assert_eq!(named_by_record(&recorded, &asked, &SeenSecrets::default()).is_some(), is_found, "{asked}");
         }
     }
 }

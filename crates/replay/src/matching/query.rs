@@ -6,7 +6,7 @@ use text::prompt::PromptHashes;
 
 /// One prompt of a request, as it is matched.
 #[derive(Debug, Clone, Copy)]
-pub struct Query<'a> {
+pub struct MatchQuery<'a> {
     /// The id that the client gave.
     pub request_id: Option<&'a str>,
     /// The prompt, hashed as in the trace's meta.
@@ -21,7 +21,7 @@ pub struct Query<'a> {
 
 /// The records that answer one prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Selection {
+pub struct RecordSelection {
     /// One index in replay order per choice. Records of one group keep their order of choices.
     pub records: Vec<usize>,
     /// How they were found.
@@ -94,7 +94,7 @@ impl<'a> From<RecordRef<'a>> for Keys<'a> {
 
 /// A request without a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Miss {
+pub struct PromptMiss {
     /// Why.
     pub reason: MissReason,
     /// The record whose prompt shares the most blocks with the request's, where any shares one.
@@ -103,8 +103,8 @@ pub struct Miss {
     pub total_blocks: usize,
 }
 
-impl Miss {
-    pub(super) fn new(reason: MissReason, nearest: Option<Nearest>, query: &Query<'_>) -> Self {
+impl PromptMiss {
+    pub(super) fn new(reason: MissReason, nearest: Option<Nearest>, query: &MatchQuery<'_>) -> Self {
         Self { reason, nearest, total_blocks: query.hashes.blocks.len() }
     }
 }

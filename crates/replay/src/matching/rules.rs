@@ -127,7 +127,7 @@ impl OnExhausted {
 
 /// Rules by which the records of a trace are found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rules {
+pub struct MatchRules {
     /// The ways, tried in order.
     pub order: Vec<MatchBy>,
     /// How much of a prompt has to match.
@@ -140,7 +140,7 @@ pub struct Rules {
     pub by_model: bool,
 }
 
-impl Rules {
+impl MatchRules {
     /// The usual rules, with these ways.
     #[must_use]
     pub fn by(order: &[MatchBy]) -> Self {

@@ -7,10 +7,10 @@ use std::{
 
 use super::*;
 use recording::trace::{Chunk, Endpoint, Record};
-use text::prompt::{BlockHash, BlockHasher, PromptHashes};
+use text::prompt::{BlockHashAlgorithm, BlockHasher, PromptHashes};
 
 fn hashes(prompt: &[u32]) -> PromptHashes {
-    BlockHasher::new(BlockHash::Xxh3_64, 2).hash(prompt)
+    BlockHasher::new(BlockHashAlgorithm::Xxh3_64, 2).hash(prompt)
 }
 
 fn record(prompt: &[u32]) -> Record {
@@ -29,34 +29,34 @@ struct One {
     session: Consumption,
 }
 
-fn one(records: &[Record], rules: Rules) -> One {
+fn one(records: &[Record], rules: MatchRules) -> One {
     let matcher = Matcher::new(records, rules);
     One { session: matcher.session(), matcher }
 }
 
 fn by(records: &[Record], order: &[MatchBy]) -> One {
-    one(records, Rules::by(order))
+    one(records, MatchRules::by(order))
 }
 
 impl One {
-    fn select(&self, query: &Query<'_>) -> Result<Selection, Miss> {
+    fn select(&self, query: &MatchQuery<'_>) -> Result<RecordSelection, PromptMiss> {
         self.matcher.select(&self.session, query)
     }
 }
 
-fn query<'a>(hashes: &'a PromptHashes, choices: usize) -> Query<'a> {
-    Query { request_id: None, hashes, choices, choices_before: 0, model: None }
+fn query<'a>(hashes: &'a PromptHashes, choices: usize) -> MatchQuery<'a> {
+    MatchQuery { request_id: None, hashes, choices, choices_before: 0, model: None }
 }
 
-fn ask(one: &One, prompt: &[u32], choices: usize) -> Option<Selection> {
+fn ask(one: &One, prompt: &[u32], choices: usize) -> Option<RecordSelection> {
     one.select(&query(&hashes(prompt), choices)).ok()
 }
 
-fn ask_id(one: &One, request_id: &str) -> Option<Selection> {
-    one.select(&Query { request_id: Some(request_id), ..query(&PromptHashes::default(), 1) }).ok()
+fn ask_id(one: &One, request_id: &str) -> Option<RecordSelection> {
+    one.select(&MatchQuery { request_id: Some(request_id), ..query(&PromptHashes::default(), 1) }).ok()
 }
 
-fn records(selection: Option<Selection>) -> Vec<usize> {
+fn records(selection: Option<RecordSelection>) -> Vec<usize> {
     selection.map(|selection| selection.records).unwrap_or_default()
 }
 
@@ -166,7 +166,7 @@ fn automatically_an_id_names_its_record_and_a_prompt_finds_any_other() {
     let matcher = by(&trace, &[MatchBy::Auto]);
     let both = |id: &str, prompt: &[u32]| {
         matcher
-            .select(&Query { request_id: Some(id), ..query(&hashes(prompt), 1) })
+            .select(&MatchQuery { request_id: Some(id), ..query(&hashes(prompt), 1) })
             .map(|found| (found.records[0], found.by))
     };
     assert_eq!(both("replay-2", &[1, 2, 3]), Ok((2, MatchBy::Index)), "embeddings before it keep their number");
@@ -181,7 +181,7 @@ fn automatically_an_id_names_its_record_and_a_prompt_finds_any_other() {
 fn a_record_has_to_share_enough_of_a_prompt() {
     let trace = [record(&[1, 2, 3, 4, 5, 6]), record(&[1, 2, 9, 9])];
     let found = |least: MinMatch, prompt: &[u32]| {
-        let one = one(&trace, Rules { least, ..Rules::by(&[MatchBy::Prefix]) });
+        let one = one(&trace, MatchRules { least, ..MatchRules::by(&[MatchBy::Prefix]) });
         one.select(&query(&hashes(prompt), 1)).map(|found| (found.records[0], found.matched_blocks, found.whole))
     };
     let blocks = |blocks| MinMatch::Blocks(std::num::NonZeroU32::new(blocks).unwrap());
@@ -202,7 +202,7 @@ fn a_record_has_to_share_enough_of_a_prompt() {
 fn without_a_hash_of_the_whole_prompt_equal_blocks_are_the_whole() {
     let unhashed = |prompt: &[u32]| Record { prompt_hash: None, ..record(prompt) };
     let trace = [unhashed(&[1, 2, 3, 4, 5, 6]), unhashed(&[1, 2, 3, 4]), record(&[1, 2, 3, 4, 5])];
-    let one = one(&trace, Rules { least: MinMatch::Whole, ..Rules::by(&[MatchBy::Prefix]) });
+    let one = one(&trace, MatchRules { least: MinMatch::Whole, ..MatchRules::by(&[MatchBy::Prefix]) });
     assert_eq!(records(ask(&one, &[1, 2, 3, 4], 1)), [1]);
     assert_eq!(records(ask(&one, &[1, 2, 3, 4, 9], 1)), [1], "the rest of it was not recorded");
     assert_eq!(records(ask(&one, &[1, 2, 3, 4, 5], 1)), [2]);
@@ -214,7 +214,7 @@ fn without_a_hash_of_the_whole_prompt_equal_blocks_are_the_whole() {
 fn exhausted_records_give_what_is_configured() {
     let trace = [record(&[1, 2]), record(&[3, 4]), record(&[1, 2]), record(&[1, 2])];
     let served = |on_exhausted| {
-        let one = one(&trace, Rules { on_exhausted, ..Rules::by(&[MatchBy::Prefix, MatchBy::Next]) });
+        let one = one(&trace, MatchRules { on_exhausted, ..MatchRules::by(&[MatchBy::Prefix, MatchBy::Next]) });
         (0..7).map(|_| ask(&one, &[1, 2], 1).map(|found| found.records[0])).collect::<Vec<_>>()
     };
     let fresh = [Some(0), Some(2), Some(3)];
@@ -229,8 +229,8 @@ fn exhausted_records_give_what_is_configured() {
 fn a_later_way_may_follow_exhausted_records_before_any_is_repeated() {
     let trace = [record(&[1, 2]), record(&[3, 4])];
     let served = |on_exhausted, loose_after_exhausted| {
-        let ways = Rules::by(&[MatchBy::Prefix, MatchBy::Next]);
-        let one = one(&trace, Rules { on_exhausted, loose_after_exhausted, ..ways });
+        let ways = MatchRules::by(&[MatchBy::Prefix, MatchBy::Next]);
+        let one = one(&trace, MatchRules { on_exhausted, loose_after_exhausted, ..ways });
         (0..3).map(|_| ask(&one, &[1, 2], 1).map(|found| (found.records[0], found.by, found.again))).collect::<Vec<_>>()
     };
     let (fresh, other) = (Some((0, MatchBy::Prefix, false)), Some((1, MatchBy::Next, false)));
@@ -253,8 +253,8 @@ fn prompts_find_records_of_their_own_model() {
     let of = |model: &str, prompt: &[u32]| Record { model: Some(model.into()), ..record(prompt) };
     let trace = [of("a", &[1, 2, 3]), of("b", &[1, 2, 3]), of("b", &[1, 2, 4])];
     let found = |by_model: bool, model: &str, prompt: &[u32]| {
-        let one = one(&trace, Rules { by_model, ..Rules::by(&[MatchBy::Prefix]) });
-        one.select(&Query { model: Some(model), ..query(&hashes(prompt), 1) }).map(|found| found.records[0])
+        let one = one(&trace, MatchRules { by_model, ..MatchRules::by(&[MatchBy::Prefix]) });
+        one.select(&MatchQuery { model: Some(model), ..query(&hashes(prompt), 1) }).map(|found| found.records[0])
     };
     assert_eq!(found(true, "b", &[1, 2, 3]), Ok(1));
     assert_eq!(found(true, "a", &[1, 2, 4]), Ok(0), "by its first block");
@@ -265,7 +265,7 @@ fn prompts_find_records_of_their_own_model() {
 #[test]
 fn sessions_consume_apart() {
     let trace = [record(&[1, 2]), record(&[1, 2])];
-    let matcher = Matcher::new(&trace, Rules::by(&[MatchBy::Prefix]));
+    let matcher = Matcher::new(&trace, MatchRules::by(&[MatchBy::Prefix]));
     let (one, other) = (matcher.session(), matcher.session());
     let select = |session: &Consumption| matcher.select(session, &query(&hashes(&[1, 2]), 1)).unwrap().records[0];
     assert_eq!((select(&one), select(&one), select(&other)), (0, 1, 0));
@@ -278,7 +278,7 @@ fn an_index_of_a_request_with_several_prompts_is_its_first_record() {
     let one = by(&trace, &[MatchBy::Auto]);
     let prompt = |at: u32| {
         let hashes = PromptHashes::default();
-        let query = Query { request_id: Some("replay-0"), choices_before: at * 2, ..query(&hashes, 2) };
+        let query = MatchQuery { request_id: Some("replay-0"), choices_before: at * 2, ..query(&hashes, 2) };
         one.select(&query).unwrap().records
     };
     assert_eq!((prompt(0), prompt(1)), (vec![0, 1], vec![2, 3]));

@@ -21,14 +21,14 @@ const NONE: u32 = u32::MAX;
 #[derive(Debug)]
 pub(super) struct Trie {
     hashes: Vec<u64>,
-    nodes: Vec<Node>,
+    nodes: Vec<TrieNode>,
     by_first_hash: ByHash,
     by_prompt_hash: ByHash,
 }
 
 /// The records that share the most of a prompt.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct LongestPrefix {
     /// Where they are.
     pub(super) positions: Range<usize>,
     /// The first of them in replay order.
@@ -43,7 +43,7 @@ pub(super) struct Found {
 
 /// A prompt's hashes, as records are found by them.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Prompt<'a> {
+pub(super) struct TriePrompt<'a> {
     /// Chained hashes of its full blocks.
     pub(super) blocks: &'a [u64],
     /// The chained hash of all of it.
@@ -59,7 +59,7 @@ struct Deepest {
 }
 
 #[derive(Debug)]
-struct Node {
+struct TrieNode {
     /// The hashes from its parent to it, in [`Trie::hashes`].
     edge: Range<usize>,
     /// The first record in replay order at or below it.
@@ -76,7 +76,7 @@ struct Node {
 
 impl Trie {
     /// Records of equal whole prompts if there are any, else those that share the most blocks; `None` when none shares one.
-    pub(super) fn find(&self, prompt: Prompt<'_>) -> Option<Found> {
+    pub(super) fn find(&self, prompt: TriePrompt<'_>) -> Option<LongestPrefix> {
         if let Some(leaf) = prompt.whole.and_then(|whole| self.by_prompt_hash.get(&whole)) {
             return Some(self.found(*leaf, prompt.blocks.len(), true));
         }
@@ -85,22 +85,22 @@ impl Trie {
     }
 
     /// Records that hold no hash of their whole prompt, but exactly the prompt's blocks.
-    pub(super) fn find_equal_blocks(&self, prompt: Prompt<'_>) -> Option<Found> {
+    pub(super) fn find_equal_blocks(&self, prompt: TriePrompt<'_>) -> Option<LongestPrefix> {
         let Deepest { node, blocks, is_end } = self.deepest(prompt.blocks)?;
-        let Node { positions, own, .. } = &self.nodes[node as usize];
+        let TrieNode { positions, own, .. } = &self.nodes[node as usize];
         let positions = positions.start as usize..(positions.start + own) as usize;
         let is_equal = is_end && blocks == prompt.blocks.len() && !positions.is_empty();
-        is_equal.then(|| Found {
+        is_equal.then(|| LongestPrefix {
             positions,
             last: self.nodes[node as usize].last_own,
             ..self.found(node, blocks, true)
         })
     }
 
-    fn found(&self, node: u32, blocks: usize, whole: bool) -> Found {
-        let Node { positions, first, last, .. } = &self.nodes[node as usize];
+    fn found(&self, node: u32, blocks: usize, whole: bool) -> LongestPrefix {
+        let TrieNode { positions, first, last, .. } = &self.nodes[node as usize];
         let positions = positions.start as usize..positions.end as usize;
-        Found { positions, first: *first, last: *last, blocks, whole }
+        LongestPrefix { positions, first: *first, last: *last, blocks, whole }
     }
 
     /// The node that shares the most of a chain.
@@ -151,7 +151,7 @@ struct Links {
 impl Builder {
     /// For records numbered below `records`.
     pub(super) fn new(records: usize) -> Self {
-        let root = Node::new(0..0, NONE);
+        let root = TrieNode::new(0..0, NONE);
         let trie = Trie {
             hashes: Vec::new(),
             nodes: vec![root],
@@ -205,14 +205,14 @@ impl Builder {
 
     fn node(&mut self, edge: Range<usize>, first: u32, links: Links) -> u32 {
         let number = u32::try_from(self.trie.nodes.len()).unwrap_or(NONE);
-        self.trie.nodes.push(Node::new(edge, first));
+        self.trie.nodes.push(TrieNode::new(edge, first));
         self.links.push(links);
         number
     }
 
     /// Ends the edge to `node` after `keep` hashes; a new node below takes the rest of it and all that hung there.
     fn split(&mut self, node: u32, keep: usize) {
-        let Node { edge, first, .. } = &mut self.trie.nodes[node as usize];
+        let TrieNode { edge, first, .. } = &mut self.trie.nodes[node as usize];
         if keep == edge.len() {
             return;
         }
@@ -228,18 +228,18 @@ impl Builder {
     /// The trie, and the record at each position.
     pub(super) fn finish(mut self) -> (Trie, Vec<u32>) {
         let mut order: Vec<u32> = Vec::with_capacity(self.next_record.len());
-        let mut steps = vec![Step::Enter(ROOT)];
+        let mut steps = vec![TrieStep::Enter(ROOT)];
         while let Some(step) = steps.pop() {
             let position = u32::try_from(order.len()).unwrap_or(NONE);
             match step {
-                Step::Leave(node) => {
+                TrieStep::Leave(node) => {
                     let children = list(self.links[node as usize].child, |node| self.links[node as usize].sibling);
                     let below = children.map(|child| self.trie.nodes[child as usize].last).max();
                     let node = &mut self.trie.nodes[node as usize];
                     node.positions.end = position;
                     node.last = node.last.max(below.unwrap_or(0));
                 }
-                Step::Enter(node) => {
+                TrieStep::Enter(node) => {
                     let links = self.links[node as usize];
                     let before = order.len();
                     order.extend(list(links.record, |record| self.next_record[record as usize]));
@@ -249,8 +249,8 @@ impl Builder {
                     let node_of = &mut self.trie.nodes[node as usize];
                     node_of.positions.start = position;
                     (node_of.own, node_of.last_own, node_of.last) = (own, last, last);
-                    steps.push(Step::Leave(node));
-                    steps.extend(list(links.child, |node| self.links[node as usize].sibling).map(Step::Enter));
+                    steps.push(TrieStep::Leave(node));
+                    steps.extend(list(links.child, |node| self.links[node as usize].sibling).map(TrieStep::Enter));
                 }
             }
         }
@@ -260,12 +260,12 @@ impl Builder {
     }
 }
 
-enum Step {
+enum TrieStep {
     Enter(u32),
     Leave(u32),
 }
 
-impl Node {
+impl TrieNode {
     fn new(edge: Range<usize>, first: u32) -> Self {
         Self { edge, first, last: 0, positions: 0..0, own: 0, last_own: 0 }
     }

@@ -25,23 +25,23 @@ pub(crate) use self::sessions::account_session;
 pub use self::{
     checks::{McpHeaders, named_in_headers},
     parameters::PREFIX as PARAMETER,
-    reply::{Delivery, Forward, Reply},
+    reply::{EndpointReply, McpForward, StreamMessage},
     sessions::SessionKey,
 };
 use self::{
     checks::{check_modern, is_modern},
     parameters::Parameters,
     reply::{Own, refused, whole},
-    sessions::{Connection, Sessions},
+    sessions::{McpConnection, Sessions},
 };
 use super::{
     era::LEGACY,
-    message::{INVALID_REQUEST, Line, Message},
-    policy::{OnNovel, Policy},
+    message::{INVALID_REQUEST, RpcLine, RpcMessage},
+    policy::{McpPolicy, OnNovel},
     record_index::{IndexedRecord, RecordIndex},
 };
-use crate::account::{Compared, DEFAULT_SESSION, JournalEntry};
-use recording::{canonical::McpCall, cassette::Record, mcp::McpRecord};
+use crate::account::{AnswerComparison, DEFAULT_SESSION, JournalEntry};
+use recording::{canonical::McpCall, cassette::CassetteRecord, mcp::McpRecord};
 
 /// Recorded bytes from which on a request is too much work for a thread that serves connections.
 const HEAVY: usize = 1 << 20;
@@ -61,11 +61,11 @@ pub struct HttpSender<'a> {
 
 /// The outcome of a request.
 #[derive(Debug)]
-pub struct Answered {
+pub struct EndpointAnswer {
     /// Its response.
-    pub reply: Reply,
+    pub reply: EndpointReply,
     /// Messages for other streams, in order.
-    pub deliveries: Vec<Delivery>,
+    pub deliveries: Vec<StreamMessage>,
     /// Its MCP session, where it has one.
     pub place: Option<SessionKey>,
     /// When what waits for the client since this request goes on without.
@@ -76,26 +76,26 @@ pub struct Answered {
     pub served: Vec<usize>,
 }
 
-impl From<Reply> for Answered {
-    fn from(reply: Reply) -> Self {
+impl From<EndpointReply> for EndpointAnswer {
+    fn from(reply: EndpointReply) -> Self {
         Self { reply, deliveries: Vec::new(), place: None, deadline: None, journal: Vec::new(), served: Vec::new() }
     }
 }
 
 /// One server and its sessions.
 #[derive(Debug)]
-pub struct Endpoint {
+pub struct McpEndpoint {
     index: Arc<RecordIndex>,
-    policy: Policy,
+    policy: McpPolicy,
     has_unsolicited: bool,
     parameters: Parameters,
     sessions: Mutex<Sessions>,
 }
 
-impl Endpoint {
+impl McpEndpoint {
     /// A server without sessions.
     #[must_use]
-    pub fn new(index: RecordIndex, server: &str, policy: Policy) -> Self {
+    pub fn new(index: RecordIndex, server: &str, policy: McpPolicy) -> Self {
         let has_unsolicited = index.records().iter().any(|indexed| indexed.record.has_unsolicited());
         let parameters = Parameters::of(&index);
         let index = Arc::new(index);
@@ -111,7 +111,7 @@ impl Endpoint {
 
     /// A record as cassettes have it, by its place.
     #[must_use]
-    pub fn record(&self, at: usize) -> Option<Record> {
+    pub fn record(&self, at: usize) -> Option<CassetteRecord> {
         self.index.records().get(at).map(|indexed| indexed.record.clone().record())
     }
 
@@ -123,8 +123,8 @@ impl Endpoint {
     }
 
     /// Answers a POST.
-    pub fn post(&self, head: &McpHeaders, body: &[u8], sender: &HttpSender<'_>) -> Answered {
-        let line = match Line::read(body) {
+    pub fn post(&self, head: &McpHeaders, body: &[u8], sender: &HttpSender<'_>) -> EndpointAnswer {
+        let line = match RpcLine::read(body) {
             Ok(line) => line,
             Err(malformed) => return refused(400, malformed.code, malformed.why).into(),
         };
@@ -152,11 +152,11 @@ impl Endpoint {
             Some(opening) => {
                 let opening = (!is_modern && !begun).then_some(opening);
                 let is_recorded = self.policy.on_novel == OnNovel::Record;
-                Reply::Forward(Box::new(Forward { id, opening, session, is_recorded }))
+                EndpointReply::Forward(Box::new(McpForward { id, opening, session, is_recorded }))
             }
             None => own.reply(head, (is_request, is_modern), session),
         };
-        Answered { reply, deliveries, place: Some(key), deadline, journal, served }
+        EndpointAnswer { reply, deliveries, place: Some(key), deadline, journal, served }
     }
 
     /// Opens the stream of a GET: its MCP session, the messages that wait for it, and the end of the one before.
@@ -168,7 +168,7 @@ impl Endpoint {
         head: &McpHeaders,
         session: &str,
         stream: u64,
-    ) -> Result<(SessionKey, Vec<Value>, Vec<Delivery>), Reply> {
+    ) -> Result<(SessionKey, Vec<Value>, Vec<StreamMessage>), EndpointReply> {
         if head.version.as_deref().is_some_and(is_modern) || !self.has_unsolicited {
             return Err(whole(405, None));
         }
@@ -189,7 +189,7 @@ impl Endpoint {
     }
 
     /// Answers a DELETE, which ends the session and its streams.
-    pub fn end(&self, head: &McpHeaders, session: &str) -> (Reply, Vec<Delivery>, Option<SessionKey>) {
+    pub fn end(&self, head: &McpHeaders, session: &str) -> (EndpointReply, Vec<StreamMessage>, Option<SessionKey>) {
         if head.version.as_deref().is_some_and(is_modern) {
             return (whole(405, None), Vec::new(), None);
         }
@@ -204,7 +204,7 @@ impl Endpoint {
     }
 
     /// Goes on without the replies of a session that are due by now.
-    pub fn expire(&self, key: &SessionKey, now: Duration) -> Vec<Delivery> {
+    pub fn expire(&self, key: &SessionKey, now: Duration) -> Vec<StreamMessage> {
         let Some(connection) = self.lock().connection(key) else { return Vec::new() };
         let (mut own, mut deliveries) = (Own::default(), Vec::new());
         let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
@@ -247,7 +247,7 @@ impl Endpoint {
         &self,
         session: &str,
         record: &McpRecord,
-        compare: impl FnOnce(&str, &McpRecord) -> Compared,
+        compare: impl FnOnce(&str, &McpRecord) -> AnswerComparison,
     ) -> Vec<JournalEntry> {
         let key = SessionKey::Legacy(session.to_owned());
         let connection = {
@@ -264,10 +264,15 @@ impl Endpoint {
     }
 
     /// The MCP session of a message, and whether it begins with it.
-    fn place(&self, head: &McpHeaders, line: &Line, sender: &HttpSender<'_>) -> Result<(SessionKey, bool), Reply> {
+    fn place(
+        &self,
+        head: &McpHeaders,
+        line: &RpcLine,
+        sender: &HttpSender<'_>,
+    ) -> Result<(SessionKey, bool), EndpointReply> {
         let first = match line {
-            Line::One(message) => Some(message),
-            Line::Batch(items) => items.iter().find_map(|item| item.as_ref().ok()),
+            RpcLine::One(message) => Some(message),
+            RpcLine::Batch(items) => items.iter().find_map(|item| item.as_ref().ok()),
         };
         if check_modern(head, first, &self.parameters)? {
             let key = SessionKey::Modern(sender.session.to_owned());
@@ -278,7 +283,7 @@ impl Endpoint {
         if version.is_some_and(|version| !LEGACY.contains(&version)) {
             return Err(refused(400, INVALID_REQUEST, "MCP-Protocol-Version is not supported"));
         }
-        if matches!(line, Line::One(Message::Request { method, .. }) if method == "initialize") {
+        if matches!(line, RpcLine::One(RpcMessage::Request { method, .. }) if method == "initialize") {
             let key = SessionKey::Legacy(sender.fresh.to_owned());
             self.lock().open(key.clone(), sender.session);
             return Ok((key, true));
@@ -287,7 +292,11 @@ impl Endpoint {
     }
 
     /// The session that a head names.
-    fn named(&self, head: &McpHeaders, session: &str) -> Result<(SessionKey, Arc<Mutex<Connection>>), Reply> {
+    fn named(
+        &self,
+        head: &McpHeaders,
+        session: &str,
+    ) -> Result<(SessionKey, Arc<Mutex<McpConnection>>), EndpointReply> {
         let Some(name) = head.session.clone() else {
             return Err(refused(400, INVALID_REQUEST, "Mcp-Session-Id is missing: begin with initialize"));
         };
@@ -309,23 +318,23 @@ fn shown((records, at): (&RecordIndex, usize), indexed: &IndexedRecord, index: u
         "served": served})
 }
 
-fn no_session() -> Reply {
+fn no_session() -> EndpointReply {
     refused(404, INVALID_REQUEST, "there is no such session: begin anew with initialize")
 }
 
-fn id_of(line: &Line) -> Option<Value> {
+fn id_of(line: &RpcLine) -> Option<Value> {
     match line {
-        Line::One(Message::Request { id, .. }) => Some(id.value()),
-        Line::One(Message::Notification { .. } | Message::Response { .. }) | Line::Batch(_) => None,
+        RpcLine::One(RpcMessage::Request { id, .. }) => Some(id.value()),
+        RpcLine::One(RpcMessage::Notification { .. } | RpcMessage::Response { .. }) | RpcLine::Batch(_) => None,
     }
 }
 
 /// Whether anything of a line wants an answer.
-fn has_request(line: &Line) -> bool {
+fn has_request(line: &RpcLine) -> bool {
     match line {
-        Line::One(message) => matches!(message, Message::Request { .. }),
-        Line::Batch(items) => {
-            items.iter().any(|item| !matches!(item, Ok(Message::Notification { .. } | Message::Response { .. })))
+        RpcLine::One(message) => matches!(message, RpcMessage::Request { .. }),
+        RpcLine::Batch(items) => {
+            items.iter().any(|item| !matches!(item, Ok(RpcMessage::Notification { .. } | RpcMessage::Response { .. })))
         }
     }
 }

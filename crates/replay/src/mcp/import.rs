@@ -74,7 +74,7 @@ pub fn import(text: &str, server: &str) -> Result<Imported, ImportError> {
     Ok(Imported { exchanges, left_out: log.left_out, unrecorded: observer.unrecorded() })
 }
 
-struct Log<'a> {
+struct McpLog<'a> {
     began: OffsetDateTime,
     messages: Vec<LoggedMessage<'a>>,
     left_out: u64,
@@ -82,19 +82,19 @@ struct Log<'a> {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Header<'a> {
+struct LogHeader<'a> {
     cassette_version: Option<u64>,
     #[serde(borrow)]
     started_at: Option<Cow<'a, str>>,
 }
 
 /// The header of mcp-cassette; `None` where a line is another object.
-fn header(line: &str) -> Result<Option<Header<'_>>, serde_json::Error> {
-    serde_json::from_str::<Header<'_>>(line).map(|header| header.cassette_version.is_some().then_some(header))
+fn header(line: &str) -> Result<Option<LogHeader<'_>>, serde_json::Error> {
+    serde_json::from_str::<LogHeader<'_>>(line).map(|header| header.cassette_version.is_some().then_some(header))
 }
 
 #[derive(Deserialize)]
-struct Entry<'a> {
+struct LogEntry<'a> {
     #[serde(borrow, rename = "type")]
     kind: Option<Cow<'a, str>>,
     t: Option<f64>,
@@ -103,17 +103,17 @@ struct Entry<'a> {
     #[serde(borrow)]
     frame: Option<&'a RawValue>,
     #[serde(borrow)]
-    chunks: Option<Vec<Chunk<'a>>>,
+    chunks: Option<Vec<LogChunk<'a>>>,
 }
 
 #[derive(Deserialize)]
-struct Chunk<'a> {
+struct LogChunk<'a> {
     t: Option<f64>,
     #[serde(borrow)]
     frame: Option<&'a RawValue>,
 }
 
-fn frames(text: &str) -> Result<Log<'_>, ImportError> {
+fn frames(text: &str) -> Result<McpLog<'_>, ImportError> {
     let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let (at, first) = lines.next().ok_or_else(|| wrong(1, "the log is empty"))?;
     let header = header(first).map_err(|error| wrong(at + 1, &error.to_string()))?;
@@ -125,15 +125,15 @@ fn frames(text: &str) -> Result<Log<'_>, ImportError> {
         Some(began) => moment(&began).ok_or_else(|| wrong(at + 1, "`startedAt` is no time"))?,
         None => OffsetDateTime::UNIX_EPOCH,
     };
-    let mut log = Log { began, messages: Vec::new(), left_out: 0 };
+    let mut log = McpLog { began, messages: Vec::new(), left_out: 0 };
     for (at, line) in lines {
         entry(at + 1, line, &mut log)?;
     }
     Ok(log)
 }
 
-fn entry<'a>(number: usize, line: &'a str, log: &mut Log<'a>) -> Result<(), ImportError> {
-    let entry: Entry<'a> = serde_json::from_str(line).map_err(|error| wrong(number, &error.to_string()))?;
+fn entry<'a>(number: usize, line: &'a str, log: &mut McpLog<'a>) -> Result<(), ImportError> {
+    let entry: LogEntry<'a> = serde_json::from_str(line).map_err(|error| wrong(number, &error.to_string()))?;
     let missing = |field: &str| wrong(number, &format!("`{field}` is missing"));
     let kind = entry.kind.ok_or_else(|| missing("type"))?;
     if !["frame", "chunks"].contains(&&*kind) {
@@ -174,7 +174,7 @@ struct HistoryEntry<'a> {
 }
 
 /// Reads the history of MCP Inspector, which may begin with its last entry.
-fn history(text: &str) -> Result<Log<'_>, ImportError> {
+fn history(text: &str) -> Result<McpLog<'_>, ImportError> {
     let items: Vec<&RawValue> = serde_json::from_str(text).map_err(|error| wrong(error.line(), &error.to_string()))?;
     let mut times = Vec::new();
     for item in &items {
@@ -185,7 +185,7 @@ fn history(text: &str) -> Result<Log<'_>, ImportError> {
         let from = (moment - began).as_seconds_f64() * 1e3;
         messages.into_iter().map(move |message| LoggedMessage { at: from + message.at, ..message })
     });
-    Ok(Log { began, messages: messages.collect(), left_out: 0 })
+    Ok(McpLog { began, messages: messages.collect(), left_out: 0 })
 }
 
 /// Reads an entry: its time, and its messages with their times from that.

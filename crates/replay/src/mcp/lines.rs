@@ -11,14 +11,14 @@ pub enum ReadLine {
 
 /// Cuts bytes into lines. A byte order mark at the beginning, carriage returns before line feeds, and empty lines are left out.
 #[derive(Debug)]
-pub struct Lines {
+pub struct LineSplitter {
     line: Vec<u8>,
     most: usize,
     is_lost: bool,
     is_begun: bool,
 }
 
-impl Lines {
+impl LineSplitter {
     /// Lines of so many bytes at most.
     #[must_use]
     pub fn new(most: usize) -> Self {
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     fn cut(text: &[u8], size: usize) -> Vec<ReadLine> {
-        let mut lines = Lines::new(8);
+        let mut lines = LineSplitter::new(8);
         let mut read_lines: Vec<ReadLine> = text.chunks(size).flat_map(|bytes| lines.push(bytes)).collect();
         read_lines.extend(lines.finish());
         read_lines
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_line_with_missing_bytes_is_lost() {
-        let mut lines = Lines::new(100);
+        let mut lines = LineSplitter::new(100);
         assert_eq!(lines.push(b"a\n{\"b"), [ReadLine::Line(b"a".to_vec())]);
         lines.lose();
         assert_eq!(lines.push(b"c\"}\nd\n"), [ReadLine::Lost, ReadLine::Line(b"d".to_vec())]);

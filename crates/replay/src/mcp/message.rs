@@ -39,7 +39,7 @@ impl From<u64> for Id {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Message {
+pub(super) enum RpcMessage {
     /// It wants an answer.
     Request { id: Id, method: String, params: Value },
     /// It wants none.
@@ -62,13 +62,13 @@ pub(super) struct Malformed {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Line {
-    One(Message),
+pub(super) enum RpcLine {
+    One(RpcMessage),
     /// A list of messages, as revision 2025-03-26 has them.
-    Batch(Vec<Result<Message, Malformed>>),
+    Batch(Vec<Result<RpcMessage, Malformed>>),
 }
 
-impl Line {
+impl RpcLine {
     /// Reads a line: JSON, of no deeper nesting than 128. Integers beyond 64 bits become text.
     ///
     /// # Errors
@@ -82,13 +82,13 @@ impl Line {
             Value::Array(items) if items.is_empty() => {
                 Err(Malformed { code: INVALID_REQUEST, why: "a batch of no messages", id: None })
             }
-            Value::Array(items) => Ok(Self::Batch(items.into_iter().map(Message::read).collect())),
-            value => Message::read(value).map(Self::One),
+            Value::Array(items) => Ok(Self::Batch(items.into_iter().map(RpcMessage::read).collect())),
+            value => RpcMessage::read(value).map(Self::One),
         }
     }
 }
 
-impl Message {
+impl RpcMessage {
     fn read(value: Value) -> Result<Self, Malformed> {
         let invalid = |why, id| Malformed { code: INVALID_REQUEST, why, id };
         let Value::Object(mut fields) = value else { return Err(invalid("a message is an object", None)) };
@@ -168,25 +168,25 @@ pub(super) fn call(id: Option<&Id>, method: &str, params: Value) -> Value {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Line, Malformed> {
-        Line::read(text.as_bytes())
+    fn read(text: &str) -> Result<RpcLine, Malformed> {
+        RpcLine::read(text.as_bytes())
     }
 
     #[test]
     fn kinds_of_messages_are_told_apart() {
         let id = |text: &str| Id(text.to_owned());
         let request =
-            |id: &str| Message::Request { id: Id(id.to_owned()), method: "ping".to_owned(), params: Value::Null };
-        assert_eq!(read(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#), Ok(Line::One(request("1"))));
-        assert_eq!(read(r#"{"jsonrpc":"2.0","id":"1","method":"ping"}"#), Ok(Line::One(request("\"1\""))));
-        let notification = Message::Notification { method: "x".to_owned(), params: json!({}) };
-        assert_eq!(read(r#"{"method":"x","params":{}}"#), Ok(Line::One(notification.clone())));
+            |id: &str| RpcMessage::Request { id: Id(id.to_owned()), method: "ping".to_owned(), params: Value::Null };
+        assert_eq!(read(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#), Ok(RpcLine::One(request("1"))));
+        assert_eq!(read(r#"{"jsonrpc":"2.0","id":"1","method":"ping"}"#), Ok(RpcLine::One(request("\"1\""))));
+        let notification = RpcMessage::Notification { method: "x".to_owned(), params: json!({}) };
+        assert_eq!(read(r#"{"method":"x","params":{}}"#), Ok(RpcLine::One(notification.clone())));
         let answer = json!({"result": {"a": 1}}).as_object().cloned().unwrap();
         assert_eq!(
             read(r#"{"id":2,"result":{"a":1},"x":1}"#),
-            Ok(Line::One(Message::Response { id: Some(id("2")), answer }))
+            Ok(RpcLine::One(RpcMessage::Response { id: Some(id("2")), answer }))
         );
-        let Ok(Line::Batch(items)) = read(r#"[{"method":"x","params":{}},7]"#) else { panic!() };
+        let Ok(RpcLine::Batch(items)) = read(r#"[{"method":"x","params":{}},7]"#) else { panic!() };
         assert!(items[0] == Ok(notification) && items[1].is_err());
     }
 
@@ -205,13 +205,13 @@ mod tests {
         ] {
             assert_eq!(read(text).unwrap_err().code, code);
         }
-        assert_eq!(Line::read(&[0xff, 0]).unwrap_err().code, PARSE_ERROR);
+        assert_eq!(RpcLine::read(&[0xff, 0]).unwrap_err().code, PARSE_ERROR);
     }
 
     #[test]
     fn digits_are_kept_as_text() {
         let line = br#"{"id":1,"result":{"n":123456789012345678901234}}"#;
-        let Ok(Line::One(Message::Response { answer, .. })) = Line::read(line) else { panic!() };
+        let Ok(RpcLine::One(RpcMessage::Response { answer, .. })) = RpcLine::read(line) else { panic!() };
         assert_eq!(answer["result"]["n"], "123456789012345678901234");
     }
 }

@@ -9,7 +9,7 @@ use super::{
     record_index::{IndexedRecord, RecordIndex},
 };
 use crate::miss::{
-    Advice, Comparison, Edit, Explanation, FOR_CLIENTS, FOR_LOG, NAME, RecordPlace, edits, in_shell, only_flags,
+    Advice, Comparison, Edit, Explanation, FOR_CLIENTS, FOR_LOG, NAME, RecordLocation, edits, in_shell, only_flags,
     summary,
 };
 use base::one_line::clipped;
@@ -32,7 +32,7 @@ const LONGEST: usize = 200;
 
 /// A request without a record that can be served.
 #[derive(Debug)]
-pub(super) struct Miss<'t> {
+pub(super) struct McpMiss<'t> {
     pub index: &'t RecordIndex,
     pub request: u64,
     pub server: &'t str,
@@ -56,7 +56,7 @@ pub(super) enum Why {
     Era(usize, &'static str),
 }
 
-impl Miss<'_> {
+impl McpMiss<'_> {
     #[must_use]
     pub(super) fn reason(&self) -> &'static str {
         match self.why {
@@ -129,7 +129,7 @@ impl Miss<'_> {
         let (indexed, recorded) = (self.record(at)?, self.index.requests().identity(at)?);
         let found = differences(&recorded.fields, &self.identity.fields);
         let (name, file, is_consumed) = (self.name(at), &*indexed.file, self.is_consumed);
-        let place = RecordPlace { name, file, id: indexed.id, line: indexed.line, is_consumed };
+        let place = RecordLocation { name, file, id: indexed.id, line: indexed.line, is_consumed };
         let compared =
             Comparison::new(place, &short(&recorded.fields), (&recorded.fields, &self.identity.fields), found);
         Some(Comparison { is_alike: recorded.boundary == self.identity.boundary, ..compared })

@@ -1,6 +1,6 @@
 //! MCP: what a tap sees of it becomes records, and records answer a client. Nothing here reads, writes or waits.
 //!
-//! [`Observer`] makes records of the lines of a connection. [`RecordIndex`] finds them by method and canonical parameters, and [`Session`] is a
+//! [`Observer`] makes records of the lines of a connection. [`RecordIndex`] finds them by method and canonical parameters, and [`McpSession`] is a
 //! server that answers one connection from a recording. The loops around them are in `tap::mcp` and `play::mcp`.
 //!
 //! See docs/decisions/0087-mcp-sessions-without-io.md.
@@ -29,17 +29,18 @@ pub(crate) use self::{
 };
 pub use self::{
     endpoint::{
-        Answered, Delivery, Endpoint, Forward, HttpSender, McpHeaders, PARAMETER, Reply, SessionKey, named_in_headers,
+        EndpointAnswer, EndpointReply, HttpSender, McpEndpoint, McpForward, McpHeaders, PARAMETER, SessionKey,
+        StreamMessage, named_in_headers,
     },
     import::{ImportError, Imported, import, is_log},
-    lines::{Lines, ReadLine},
+    lines::{LineSplitter, ReadLine},
     message::{MOST_BYTES, error_response, method_of},
     miss::{EXHAUSTED, NO_MATCH},
     observer::{FinishedExchange, MessageOrigin, Observer, Sender, Unrecorded},
     params::ParamRules,
-    policy::{OnNovel, OnUsedUp, Policy},
+    policy::{McpPolicy, OnNovel, OnUsedUp},
     record_index::{IndexedRecord, McpRecordError, RecordIndex, servers},
     servers::{Servers, is_of_mcp},
-    session::{Sent, Session, Step, journal_entry},
+    session::{McpSession, SentMessage, SessionStep, journal_entry},
     tool_changes::{ChangeClass, ToolChange, tool_changes},
 };

@@ -13,9 +13,9 @@ use serde_json::{Map, Value};
 use time::{Duration, OffsetDateTime, format_description::well_known::Rfc3339};
 
 pub use self::http_exchanges::{FinishedExchange, MessageOrigin};
-use super::message::{Id, Line, Malformed, Message};
+use super::message::{Id, Malformed, RpcLine, RpcMessage};
 use recording::{
-    cassette::{Content, Moment, RecordedExchange, Side},
+    cassette::{AnswerContent, Moment, RecordedExchange, Sidecar},
     mcp::{Broken, McpEvent, McpRecord},
 };
 
@@ -51,7 +51,7 @@ pub struct Observer {
     server: String,
     began: OffsetDateTime,
     /// In the order of the client's messages.
-    exchanges: VecDeque<Exchange>,
+    exchanges: VecDeque<McpExchange>,
     next: u64,
     /// Requests without an answer and the HTTP exchanges that they came in, by their ids. Clients use ids twice at a time.
     open: HashMap<Id, VecDeque<(u64, Option<u64>)>>,
@@ -66,7 +66,7 @@ pub struct Observer {
 }
 
 #[derive(Debug, Clone)]
-struct Exchange {
+struct McpExchange {
     number: u64,
     http_exchange: Option<u64>,
     record: McpRecord,
@@ -81,7 +81,7 @@ struct Exchange {
     weight: usize,
 }
 
-impl Exchange {
+impl McpExchange {
     fn is_open(&self) -> bool {
         self.wants_answer && !self.is_cancelled
     }
@@ -114,9 +114,9 @@ impl Observer {
     /// Takes a line; returns how many messages of a client with records of their own it held.
     pub fn line(&mut self, origin: MessageOrigin, line: &[u8]) -> u64 {
         let before = self.next;
-        match Line::read(line) {
-            Ok(Line::One(message)) => self.message(origin, message, line.len()),
-            Ok(Line::Batch(items)) => {
+        match RpcLine::read(line) {
+            Ok(RpcLine::One(message)) => self.message(origin, message, line.len()),
+            Ok(RpcLine::Batch(items)) => {
                 let each = line.len() / items.len().max(1);
                 for item in items {
                     match item {
@@ -163,7 +163,7 @@ impl Observer {
         if !self.is_ordered {
             return self.exchanges.iter().position(|exchange| self.is_done(exchange));
         }
-        let is_waited_for = |exchange: &Exchange| exchange.record.method != SUBSCRIPTION || !exchange.is_open();
+        let is_waited_for = |exchange: &McpExchange| exchange.record.method != SUBSCRIPTION || !exchange.is_open();
         let first = self.exchanges.iter().position(is_waited_for)?;
         if self.exchanges.get(first).is_some_and(|exchange| self.is_done(exchange)) {
             return Some(first);
@@ -184,20 +184,20 @@ impl Observer {
         self.exchanges.iter().map(|exchange| self.broken(exchange.clone(), Sender::Client)).collect()
     }
 
-    fn broken(&self, mut exchange: Exchange, left: Sender) -> FinishedExchange {
+    fn broken(&self, mut exchange: McpExchange, left: Sender) -> FinishedExchange {
         if exchange.is_open() {
             exchange.record.broken = Some(broken_by(left));
         }
         self.made(exchange)
     }
 
-    fn is_done(&self, exchange: &Exchange) -> bool {
+    fn is_done(&self, exchange: &McpExchange) -> bool {
         !exchange.is_open() && exchange.open_asks == 0 && self.last != Some(exchange.number)
     }
 
-    fn message(&mut self, origin: MessageOrigin, message: Message, weight: usize) {
+    fn message(&mut self, origin: MessageOrigin, message: RpcMessage, weight: usize) {
         match (origin.sender, message) {
-            (Sender::Client, Message::Request { id, method, params }) => {
+            (Sender::Client, RpcMessage::Request { id, method, params }) => {
                 let token = params.get("_meta").and_then(|meta| meta.get("progressToken")).cloned();
                 let is_subscription = method == SUBSCRIPTION;
                 let number = self.begin(method, params, origin, weight);
@@ -210,15 +210,15 @@ impl Observer {
                     (exchange.wants_answer, exchange.token) = (true, token);
                 }
             }
-            (Sender::Client, Message::Notification { method, params }) if method == "notifications/cancelled" => {
+            (Sender::Client, RpcMessage::Notification { method, params }) if method == "notifications/cancelled" => {
                 self.cancel(&params);
             }
-            (Sender::Client, Message::Notification { method, params }) => {
+            (Sender::Client, RpcMessage::Notification { method, params }) => {
                 self.last = Some(self.begin(method, params, origin, weight));
             }
-            (Sender::Client, Message::Response { id, answer }) => self.reply(id, answer, weight),
-            (Sender::Server, Message::Response { id, answer }) => self.answer(id, answer, origin, weight),
-            (Sender::Server, Message::Request { id, method, params }) => {
+            (Sender::Client, RpcMessage::Response { id, answer }) => self.reply(id, answer, weight),
+            (Sender::Server, RpcMessage::Response { id, answer }) => self.answer(id, answer, origin, weight),
+            (Sender::Server, RpcMessage::Request { id, method, params }) => {
                 let owner = self.owner(origin.http_exchange, &method, &params);
                 let event = McpEvent::Ask { method, params, reply: None };
                 if let Some(place) = self.add(owner, event, origin.at, weight) {
@@ -226,11 +226,11 @@ impl Observer {
                     self.exchange(place.0).into_iter().for_each(|exchange| exchange.open_asks += 1);
                 }
             }
-            (Sender::Server, Message::Notification { method, params }) if method == "notifications/cancelled" => {
+            (Sender::Server, RpcMessage::Notification { method, params }) if method == "notifications/cancelled" => {
                 let ask = params.get("requestId").and_then(Id::of).and_then(|id| self.asks.remove(&id));
                 self.close_ask(ask.map(|(number, _)| number));
             }
-            (Sender::Server, Message::Notification { method, params }) => {
+            (Sender::Server, RpcMessage::Notification { method, params }) => {
                 let owner = self.owner(origin.http_exchange, &method, &params);
                 self.add(owner, McpEvent::Notify { method, params }, origin.at, weight);
             }
@@ -242,7 +242,7 @@ impl Observer {
         self.next += 1;
         self.waiting += weight;
         let server = self.server.clone();
-        self.exchanges.push_back(Exchange {
+        self.exchanges.push_back(McpExchange {
             number,
             http_exchange: origin.http_exchange,
             record: McpRecord { server, method, params, ..McpRecord::default() },
@@ -331,7 +331,7 @@ impl Observer {
 
     /// The last message of the client that is at work, else the one that ended last.
     fn at_work(&self) -> Option<u64> {
-        let is_running = |exchange: &&Exchange| exchange.is_open() && exchange.record.method != SUBSCRIPTION;
+        let is_running = |exchange: &&McpExchange| exchange.is_open() && exchange.record.method != SUBSCRIPTION;
         let running = self.exchanges.iter().rev().find(is_running).map(|exchange| exchange.number);
         let Some(last) = self.last else { return running };
         let is_notification = |number: u64| {
@@ -345,20 +345,20 @@ impl Observer {
         }
     }
 
-    fn exchange(&mut self, number: u64) -> Option<&mut Exchange> {
+    fn exchange(&mut self, number: u64) -> Option<&mut McpExchange> {
         let at = self.exchanges.binary_search_by_key(&number, |exchange| exchange.number).ok()?;
         self.exchanges.get_mut(at)
     }
 
-    fn made(&self, exchange: Exchange) -> FinishedExchange {
-        let Exchange { record, begun, times, http_exchange, weight, .. } = exchange;
+    fn made(&self, exchange: McpExchange) -> FinishedExchange {
+        let McpExchange { record, begun, times, http_exchange, weight, .. } = exchange;
         let recorded_at = (self.began + Duration::seconds_f64(begun / 1e3)).format(&Rfc3339).ok();
         let answered = record.events.iter().position(|event| matches!(event, McpEvent::Answer(_)));
         let ms = answered.and_then(|at| times.get(at)).or(times.last()).copied().unwrap_or_default();
         let record = record.record();
-        let has_events = matches!(record.answer.content, Content::Events(_));
+        let has_events = matches!(record.answer.content, AnswerContent::Events(_));
         let events = times.iter().filter(|_| has_events).map(|ms| Moment(rounded(*ms), None, None)).collect();
-        let side = Side { recorded_at, ms: rounded(ms), events, ..Side::default() };
+        let side = Sidecar { recorded_at, ms: rounded(ms), events, ..Sidecar::default() };
         FinishedExchange { http_exchange, weight, exchange: RecordedExchange { record, side, is_retry: false } }
     }
 }

@@ -115,9 +115,9 @@ impl ParamRules {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use recording::canonical::Key;
+    use recording::canonical::CanonicalKey;
 
-    fn key(rules: &ParamRules, method: &str, params: &Value) -> Key {
+    fn key(rules: &ParamRules, method: &str, params: &Value) -> CanonicalKey {
         rules.identify("s", method, params).key
     }
 

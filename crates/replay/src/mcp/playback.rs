@@ -10,7 +10,7 @@ use super::{
 };
 use recording::{
     mcp::{Broken, McpEvent, McpRecord},
-    redaction::Values,
+    redaction::PlaceholderValues,
 };
 
 /// The entry of `_meta` that names the subscription of a message.
@@ -50,11 +50,11 @@ pub(super) struct Playback {
     token: Option<Value>,
     is_answered: bool,
     /// What stands in the messages in place of placeholders.
-    values: Values,
+    values: PlaceholderValues,
 }
 
 #[derive(Debug, PartialEq)]
-pub(super) enum Next {
+pub(super) enum PlaybackStep {
     Send(Value),
     /// This message, to the stream of a subscription.
     SendTo(u64, Value),
@@ -74,7 +74,7 @@ impl Playback {
         (stream, caller): (u64, Option<Id>),
         params: &Value,
         era: Era,
-        values: Values,
+        values: PlaceholderValues,
     ) -> Self {
         Self { at, next: 0, stream, caller, era, token: token_of(params).cloned(), is_answered: false, values }
     }
@@ -91,7 +91,7 @@ impl Playback {
         ask: &Id,
         subscriptions: &mut Subscriptions,
         change: impl FnOnce(&mut Map<String, Value>),
-    ) -> Next {
+    ) -> PlaybackStep {
         while let Some(event) = record.events.get(self.next) {
             self.next += 1;
             match (event, &self.caller) {
@@ -100,7 +100,7 @@ impl Playback {
                     self.values.fields(&mut recorded);
                     change(&mut recorded);
                     self.is_answered = true;
-                    return Next::Send(response(Some(caller), recorded));
+                    return PlaybackStep::Send(response(Some(caller), recorded));
                 }
                 (McpEvent::Answer(_), None) => {}
                 (McpEvent::Notify { method, params }, _) => {
@@ -109,19 +109,19 @@ impl Playback {
                     };
                     let message = call(None, method, params);
                     return match stream.filter(|stream| *stream != self.stream) {
-                        Some(stream) => Next::SendTo(stream, message),
-                        None => Next::Send(message),
+                        Some(stream) => PlaybackStep::SendTo(stream, message),
+                        None => PlaybackStep::Send(message),
                     };
                 }
                 (McpEvent::Ask { method, params, reply }, _) => {
                     let mut params = params.clone();
                     self.values.json(&mut params);
                     let message = call(Some(ask), method, params);
-                    return Next::Ask { message, reply: reply.clone(), method: method.clone() };
+                    return PlaybackStep::Ask { message, reply: reply.clone(), method: method.clone() };
                 }
             }
         }
-        if record.broken == Some(Broken::ServerEnded) { Next::Ended } else { Next::Nothing }
+        if record.broken == Some(Broken::ServerEnded) { PlaybackStep::Ended } else { PlaybackStep::Nothing }
     }
 
     /// The parameters of a notification with the caller's own token and ids, and the stream of its subscription; `None` where it is

@@ -40,7 +40,7 @@ pub enum OnUsedUp {
 
 /// Policy of a session.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Policy {
+pub struct McpPolicy {
     /// What a request gets that was not recorded.
     pub on_novel: OnNovel,
     /// What a request gets that was recorded less often.

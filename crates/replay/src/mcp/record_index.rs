@@ -14,10 +14,10 @@ use crate::{
     values::{RecordKey, ValuePlans},
 };
 use recording::{
-    canonical::{Identity, Key, McpCall},
-    cassette::Record,
+    canonical::{CanonicalKey, Identity, McpCall},
+    cassette::CassetteRecord,
     mcp::McpRecord,
-    redaction::{Redactor, Rules, Seen, has_placeholder},
+    redaction::{RedactionRules, Redactor, SeenSecrets, has_placeholder},
 };
 
 /// A record and its place.
@@ -78,7 +78,7 @@ pub struct RecordIndex {
     /// Whether any request has secrets that were taken out.
     has_placeholders: bool,
     rules: ParamRules,
-    secrets: Rules,
+    secrets: RedactionRules,
     plans: Arc<ValuePlans>,
     /// The command that records what is missing, where it is of more than this server.
     command: Option<Arc<str>>,
@@ -97,7 +97,7 @@ pub struct McpRecordError {
 impl RecordIndex {
     /// An index without records of a server, with these rules.
     #[must_use]
-    pub fn new(server: &str, rules: ParamRules, secrets: Rules) -> Self {
+    pub fn new(server: &str, rules: ParamRules, secrets: RedactionRules) -> Self {
         Self { server: server.to_owned(), rules, secrets, ..Self::default() }
     }
 
@@ -127,7 +127,7 @@ impl RecordIndex {
     ///
     /// # Errors
     /// When one of them is no record of an MCP server, although it looks like one.
-    pub fn add(&mut self, (cassette, file): (usize, &str), records: &[Record]) -> Result<(), McpRecordError> {
+    pub fn add(&mut self, (cassette, file): (usize, &str), records: &[CassetteRecord]) -> Result<(), McpRecordError> {
         let file: Arc<str> = file.into();
         for source in records {
             if let Some(record) = read(&file, source)?.filter(|record| record.server == self.server) {
@@ -138,7 +138,7 @@ impl RecordIndex {
     }
 
     /// Adds a record of its server in a cassette, which has this place and name.
-    pub(super) fn push(&mut self, (cassette, file): (usize, &Arc<str>), source: &Record, record: McpRecord) {
+    pub(super) fn push(&mut self, (cassette, file): (usize, &Arc<str>), source: &CassetteRecord, record: McpRecord) {
         let (identity, _) = self.identify_knowing(&[], &record.method, &record.params);
         self.has_placeholders = self.has_placeholders || has_placeholder(&record.params.to_string());
         self.requests.push(identity, Servable::Yes);
@@ -177,7 +177,7 @@ impl RecordIndex {
     }
 
     /// What counts of a request, and its secrets: those too that only its record shows.
-    pub(super) fn identify_with_secrets(&self, method: &str, params: &Value) -> (Identity, Seen) {
+    pub(super) fn identify_with_secrets(&self, method: &str, params: &Value) -> (Identity, SeenSecrets) {
         let (identity, seen) = self.identify_knowing(&[], method, params);
         if !self.has_placeholders || !self.of_key(identity.key).is_empty() {
             return (identity, seen);
@@ -193,7 +193,7 @@ impl RecordIndex {
         named.unwrap_or((identity, seen))
     }
 
-    fn identify_knowing(&self, known: &[NamedSecret], method: &str, params: &Value) -> (Identity, Seen) {
+    fn identify_knowing(&self, known: &[NamedSecret], method: &str, params: &Value) -> (Identity, SeenSecrets) {
         // Secrets are numbered over the whole body of a record, and found by their places in it.
         let mut body = json!({"method": method, "params": params});
         let mut redactor = Redactor::new(&self.secrets);
@@ -238,7 +238,7 @@ impl RecordIndex {
 
     /// The records of a key, in order.
     #[must_use]
-    pub fn of_key(&self, key: Key) -> &[usize] {
+    pub fn of_key(&self, key: CanonicalKey) -> &[usize] {
         self.requests.of_key(key)
     }
 
@@ -286,14 +286,14 @@ impl RecordIndex {
 ///
 /// # Errors
 /// When it is none, although it looks like one.
-pub(super) fn read(file: &str, source: &Record) -> Result<Option<McpRecord>, McpRecordError> {
+pub(super) fn read(file: &str, source: &CassetteRecord) -> Result<Option<McpRecord>, McpRecordError> {
     let wrong = |why| McpRecordError { file: file.to_owned(), line: source.line, why };
     McpRecord::read(source).transpose().map_err(wrong)
 }
 
 /// The servers that records are of, in order of appearance.
 #[must_use]
-pub fn servers(records: &[Record]) -> Vec<String> {
+pub fn servers(records: &[CassetteRecord]) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for record in records {
         let call = record.mcp_call();

@@ -4,13 +4,13 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::Value;
 
-use super::{Endpoint, McpRecordError, OnNovel, Policy, RecordIndex, record_index::read};
+use super::{McpEndpoint, McpPolicy, McpRecordError, OnNovel, RecordIndex, record_index::read};
 use crate::account::{DEFAULT_SESSION, Report, SessionReport};
-use recording::cassette::{Cassette, Record};
+use recording::cassette::{Cassette, CassetteRecord};
 
 /// The servers of some cassettes.
 #[derive(Debug, Default)]
-pub struct Servers(BTreeMap<String, Arc<Endpoint>>);
+pub struct Servers(BTreeMap<String, Arc<McpEndpoint>>);
 
 impl Servers {
     /// Makes the servers of which cassettes have records, and those of these names, which answer what was not recorded themselves; from
@@ -21,7 +21,7 @@ impl Servers {
     pub fn new(
         (cassettes, names): (&[Cassette], &[String]),
         new: impl Fn(&str) -> RecordIndex,
-        policy: Policy,
+        policy: McpPolicy,
     ) -> Result<Self, McpRecordError> {
         let mut indexes: BTreeMap<String, RecordIndex> = names.iter().map(|name| (name.clone(), new(name))).collect();
         for (at, cassette) in cassettes.iter().enumerate() {
@@ -35,7 +35,7 @@ impl Servers {
         let endpoint = |(server, index): (String, RecordIndex)| {
             let forwards = policy.on_novel.forwards() && names.contains(&server);
             let on_novel = if policy.on_novel.forwards() && !forwards { OnNovel::Error } else { policy.on_novel };
-            let endpoint = Endpoint::new(index, &server, Policy { on_novel, ..policy });
+            let endpoint = McpEndpoint::new(index, &server, McpPolicy { on_novel, ..policy });
             (server, Arc::new(endpoint))
         };
         Ok(Self(indexes.into_iter().map(endpoint).collect()))
@@ -43,7 +43,7 @@ impl Servers {
 
     /// The server of a name.
     #[must_use]
-    pub fn get(&self, server: &str) -> Option<&Arc<Endpoint>> {
+    pub fn get(&self, server: &str) -> Option<&Arc<McpEndpoint>> {
         self.0.get(server)
     }
 
@@ -132,6 +132,6 @@ impl Servers {
 
 /// Returns whether a record is one of MCP.
 #[must_use]
-pub fn is_of_mcp(record: &Record) -> bool {
+pub fn is_of_mcp(record: &CassetteRecord) -> bool {
     record.mcp_call().is_some()
 }

@@ -23,19 +23,19 @@ use serde_json::{Map, Value, json};
 pub use self::account::journal_entry;
 use self::{
     account::{Account, REPLAYED},
-    unmatched::{FIRST_ASK, Upstream},
+    unmatched::{FIRST_ASK, UpstreamSession},
 };
 use super::{
     era::{Era, LEGACY, discovered, initialized, recorded},
-    message::{INVALID_REQUEST, Id, Line, METHOD_NOT_FOUND, MOST_BYTES, Malformed, Message, error, response},
+    message::{INVALID_REQUEST, Id, METHOD_NOT_FOUND, MOST_BYTES, Malformed, RpcLine, RpcMessage, error, response},
     miss::Why,
     params::{is_by_method, is_known},
     playback::{Playback, Subscriptions},
-    policy::Policy,
+    policy::McpPolicy,
     record_index::RecordIndex,
 };
-use crate::{matching::requests::Consumption, values::EarlierValues};
-use recording::canonical::Key;
+use crate::{matching::requests::RequestConsumption, values::EarlierValues};
+use recording::canonical::CanonicalKey;
 
 const WITH_BATCHES: &str = "2025-03-26";
 
@@ -44,9 +44,9 @@ const MOST_ASKS: usize = 10_000;
 
 /// What a session does next.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Step {
+pub enum SessionStep {
     /// Sends a message to the client.
-    Send(Sent),
+    Send(SentMessage),
     /// Nothing more comes because of what this stream brought.
     Done(u64),
     /// The message that this stream brought goes to the real server, which answers it.
@@ -57,7 +57,7 @@ pub enum Step {
 
 /// A message to the client.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Sent {
+pub struct SentMessage {
     /// Stream that brought the request which it belongs to.
     pub stream: u64,
     /// The message.
@@ -68,37 +68,37 @@ pub struct Sent {
 
 /// Steps because of one message, and the stream that brought it.
 #[derive(Debug)]
-struct Out {
+struct MessageSteps {
     stream: u64,
-    steps: Vec<Step>,
+    steps: Vec<SessionStep>,
 }
 
-impl Out {
+impl MessageSteps {
     fn new(stream: u64) -> Self {
         Self { stream, steps: Vec::new() }
     }
 
     fn answer(&mut self, message: Value) {
-        self.steps.push(Step::Send(Sent { stream: self.stream, message, is_unsolicited: false }));
-        self.steps.push(Step::Done(self.stream));
+        self.steps.push(SessionStep::Send(SentMessage { stream: self.stream, message, is_unsolicited: false }));
+        self.steps.push(SessionStep::Done(self.stream));
     }
 }
 
 /// Consumption of connections that go on where the ones before them ended, as the recorded ones did.
-pub(super) type Round = Arc<Mutex<Consumption>>;
+pub(super) type Round = Arc<Mutex<RequestConsumption>>;
 
 /// One connection.
 #[derive(Debug)]
-pub struct Session {
+pub struct McpSession {
     index: Arc<RecordIndex>,
     server: String,
-    policy: Policy,
-    pub(super) consumption: Consumption,
+    policy: McpPolicy,
+    pub(super) consumption: RequestConsumption,
     /// What it consumes together with other connections, where several were recorded.
     round: Option<Round>,
     pub(super) account: Account,
     /// Records that wait for a reply, by the id of the request to the client, with the time at which they go on without.
-    waiting: BTreeMap<u64, Waiting>,
+    waiting: BTreeMap<u64, PendingReply>,
     /// The next of our own ids of requests to the client.
     pub(super) asks: u64,
     /// The negotiated protocol version.
@@ -107,24 +107,24 @@ pub struct Session {
     subscriptions: Subscriptions,
     /// Streams that stay open without an answer, and the requests that brought them.
     open: BTreeMap<u64, Id>,
-    upstream: Upstream,
+    upstream: UpstreamSession,
     /// Values of requests that later answers have.
     earlier: EarlierValues,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct PendingReply {
     playback: Playback,
     method: String,
     reply: Map<String, Value>,
     until: Duration,
 }
 
-impl Session {
+impl McpSession {
     /// A connection to this server, of which nothing was asked yet.
     #[must_use]
-    pub fn new(index: Arc<RecordIndex>, server: &str, policy: Policy) -> Self {
-        let (consumption, account) = (Consumption::default(), Account::default());
+    pub fn new(index: Arc<RecordIndex>, server: &str, policy: McpPolicy) -> Self {
+        let (consumption, account) = (RequestConsumption::default(), Account::default());
         let asks = if policy.on_novel.forwards() { FIRST_ASK } else { 0 };
         let (server, waiting) = (server.to_owned(), BTreeMap::new());
         Self {
@@ -139,7 +139,7 @@ impl Session {
             version: String::new(),
             subscriptions: Subscriptions::default(),
             open: BTreeMap::new(),
-            upstream: Upstream::default(),
+            upstream: UpstreamSession::default(),
             earlier: EarlierValues::new(),
         }
     }
@@ -151,7 +151,7 @@ impl Session {
     }
 
     /// The first record of a key that was not consumed yet.
-    fn fresh(&mut self, key: Key) -> Option<usize> {
+    fn fresh(&mut self, key: CanonicalKey) -> Option<usize> {
         let requests = self.index.requests();
         let Some(round) = &self.round else { return self.consumption.first_fresh(requests, key) };
         // Connections at once get different records.
@@ -162,21 +162,21 @@ impl Session {
     }
 
     /// Takes a line of the client; `now` is the time since any fixed moment.
-    pub fn line(&mut self, line: &[u8], now: Duration) -> Vec<Step> {
-        self.take(0, Line::read(line), now)
+    pub fn line(&mut self, line: &[u8], now: Duration) -> Vec<SessionStep> {
+        self.take(0, RpcLine::read(line), now)
     }
 
     /// As [`line`](Self::line), of one of several streams and read before.
-    pub(super) fn take(&mut self, stream: u64, line: Result<Line, Malformed>, now: Duration) -> Vec<Step> {
-        let mut out = Out::new(stream);
+    pub(super) fn take(&mut self, stream: u64, line: Result<RpcLine, Malformed>, now: Duration) -> Vec<SessionStep> {
+        let mut out = MessageSteps::new(stream);
         match line {
-            Ok(Line::One(message)) => self.message(message, now, &mut out),
-            Ok(Line::Batch(items)) if self.version == WITH_BATCHES => {
+            Ok(RpcLine::One(message)) => self.message(message, now, &mut out),
+            Ok(RpcLine::Batch(items)) if self.version == WITH_BATCHES => {
                 self.upstream.is_batch = true;
                 self.batch(items, now, &mut out);
                 self.upstream.is_batch = false;
             }
-            Ok(Line::Batch(_)) => {
+            Ok(RpcLine::Batch(_)) => {
                 let why = "batches are of protocol version 2025-03-26 only";
                 out.answer(error(None, INVALID_REQUEST, why, None));
             }
@@ -186,51 +186,51 @@ impl Session {
     }
 
     /// Answers a line that was too long to be read.
-    pub fn lost(&mut self) -> Vec<Step> {
+    pub fn lost(&mut self) -> Vec<SessionStep> {
         let message = format!("a message has at most {} MiB", MOST_BYTES >> 20);
-        let mut out = Out::new(0);
+        let mut out = MessageSteps::new(0);
         out.answer(error(None, INVALID_REQUEST, &message, None));
         out.steps
     }
 
-    fn batch(&mut self, items: Vec<Result<Message, Malformed>>, now: Duration, out: &mut Out) {
+    fn batch(&mut self, items: Vec<Result<RpcMessage, Malformed>>, now: Duration, out: &mut MessageSteps) {
         let (stream, mut answers) = (out.stream, Vec::new());
         for item in items {
-            let mut one = Out::new(stream);
+            let mut one = MessageSteps::new(stream);
             match item {
                 Ok(message) => self.message(message, now, &mut one),
                 Err(malformed) => one.answer(refusal(&malformed)),
             }
             for step in one.steps {
                 match step {
-                    Step::Send(sent) if sent.message.get("method").is_none() => answers.push(sent.message),
-                    Step::Done(done) if done == stream => {}
+                    SessionStep::Send(sent) if sent.message.get("method").is_none() => answers.push(sent.message),
+                    SessionStep::Done(done) if done == stream => {}
                     // Nothing of a list is forwarded.
-                    Step::Forward(_) => {}
+                    SessionStep::Forward(_) => {}
                     step => out.steps.push(step),
                 }
             }
         }
         let is_open = self.waiting.values().any(|waiting| waiting.playback.stream == stream);
         if !answers.is_empty() {
-            out.steps.push(Step::Send(Sent { stream, message: answers.into(), is_unsolicited: false }));
+            out.steps.push(SessionStep::Send(SentMessage { stream, message: answers.into(), is_unsolicited: false }));
         }
-        out.steps.extend((!is_open).then_some(Step::Done(stream)));
+        out.steps.extend((!is_open).then_some(SessionStep::Done(stream)));
     }
 
-    fn message(&mut self, message: Message, now: Duration, out: &mut Out) {
+    fn message(&mut self, message: RpcMessage, now: Duration, out: &mut MessageSteps) {
         match message {
-            Message::Request { id, method, params } => self.request(id, &method, &params, now, out),
-            Message::Notification { method, params } if method == "notifications/cancelled" => {
+            RpcMessage::Request { id, method, params } => self.request(id, &method, &params, now, out),
+            RpcMessage::Notification { method, params } if method == "notifications/cancelled" => {
                 self.cancel(params.get("requestId").and_then(Id::of).as_ref(), out);
                 self.forward_further(out);
             }
-            Message::Notification { method, params } => self.notification(&method, &params, now, out),
-            Message::Response { id, answer } => self.reply(id.as_ref(), &answer, now, out),
+            RpcMessage::Notification { method, params } => self.notification(&method, &params, now, out),
+            RpcMessage::Response { id, answer } => self.reply(id.as_ref(), &answer, now, out),
         }
     }
 
-    fn request(&mut self, id: Id, method: &str, params: &Value, now: Duration, out: &mut Out) {
+    fn request(&mut self, id: Id, method: &str, params: &Value, now: Duration, out: &mut MessageSteps) {
         if method == "initialize" && self.policy.on_novel.forwards() {
             self.upstream.opening = params.clone();
         }
@@ -284,7 +284,7 @@ impl Session {
     }
 
     /// A notification is followed by what followed it when it was recorded, once for each record.
-    fn notification(&mut self, method: &str, params: &Value, now: Duration, out: &mut Out) {
+    fn notification(&mut self, method: &str, params: &Value, now: Duration, out: &mut MessageSteps) {
         let identity = self.index.identify(method, params);
         match self.fresh(identity.key) {
             Some(at) => {
@@ -298,7 +298,13 @@ impl Session {
     }
 
     /// Answers a request that matches by its method alone, however often.
-    fn handshake(&mut self, playback: Playback, method: &str, params: &Value, (now, out): (Duration, &mut Out)) {
+    fn handshake(
+        &mut self,
+        playback: Playback,
+        method: &str,
+        params: &Value,
+        (now, out): (Duration, &mut MessageSteps),
+    ) {
         if method == "initialize" {
             self.version = self.negotiated(params);
         }

@@ -12,8 +12,8 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::record_index::RecordIndex;
 use api::Constraint;
 use engine::{
-    guided::{Ended, Guide, Room},
-    synthetic::Key,
+    guided::{DrawLimits, Guide, TextEnd},
+    synthetic::SyntheticKey,
 };
 use recording::mcp::McpEvent;
 use text::prompt::{SkipSpecial, Tokenizer, TokenizerParts};
@@ -62,9 +62,10 @@ fn output_schema<'t>(index: &'t RecordIndex, tool: &str) -> Option<&'t Value> {
 /// A JSON object that conforms to a schema.
 fn conforming(schema: &Value, call: &str) -> Option<Value> {
     let Characters { tokenizer, guide } = CHARACTERS.get_or_init(Characters::new).as_ref()?;
-    let key = Key { seed: 0, request: xxh3_64(call.as_bytes()), choice: 0 };
-    let room = Room::within(MOST, LONGEST);
-    let made = guide.draw(&Constraint::Json(schema.clone()), key, room).ok().filter(|made| made.ended != Ended::Cut)?;
+    let key = SyntheticKey { seed: 0, request: xxh3_64(call.as_bytes()), choice: 0 };
+    let room = DrawLimits::within(MOST, LONGEST);
+    let made =
+        guide.draw(&Constraint::Json(schema.clone()), key, room).ok().filter(|made| made.ended != TextEnd::Cut)?;
     let text = tokenizer.decode(&made.ids, SkipSpecial::Skip).ok()?;
     serde_json::from_str(&text).ok().filter(Value::is_object)
 }

@@ -4,11 +4,11 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 
-use super::{OnNovel, OnUsedUp, ParamRules, Policy, RecordIndex, Session, Step};
+use super::{McpPolicy, McpSession, OnNovel, OnUsedUp, ParamRules, RecordIndex, SessionStep};
 use crate::account::Concern;
-use recording::{cassette::parse, redaction::Rules};
+use recording::{cassette::parse, redaction::RedactionRules};
 
-const STRICT: Policy = Policy {
+const STRICT: McpPolicy = McpPolicy {
     on_novel: OnNovel::Error,
     on_used_up: OnUsedUp::Error,
     repeats_lists: false,
@@ -47,28 +47,28 @@ records:
   answer: {json: {result: {tools: []}}}
 ";
 
-fn session(policy: Policy) -> Session {
+fn session(policy: McpPolicy) -> McpSession {
     session_of(CASSETTE, policy)
 }
 
-fn session_of(text: &str, policy: Policy) -> Session {
+fn session_of(text: &str, policy: McpPolicy) -> McpSession {
     let cassette = parse(Path::new("t.yaml"), text).unwrap();
-    let mut index = RecordIndex::new("s", ParamRules::default(), Rules::default());
+    let mut index = RecordIndex::new("s", ParamRules::default(), RedactionRules::default());
     index.add((0, "t.yaml"), &cassette.records).unwrap();
-    Session::new(Arc::new(index), "s", policy)
+    McpSession::new(Arc::new(index), "s", policy)
 }
 
 /// Sends a line at the beginning of time; returns what comes back.
-fn send(session: &mut Session, line: &Value) -> Vec<Value> {
+fn send(session: &mut McpSession, line: &Value) -> Vec<Value> {
     sent(session.line(line.to_string().as_bytes(), Duration::ZERO))
 }
 
-fn sent(steps: Vec<Step>) -> Vec<Value> {
+fn sent(steps: Vec<SessionStep>) -> Vec<Value> {
     let value = |step| match step {
-        Step::Send(sent) => Some(sent.message),
-        Step::Done(_) => None,
-        Step::Forward(_) => Some(json!("forward")),
-        Step::End => Some(json!("end")),
+        SessionStep::Send(sent) => Some(sent.message),
+        SessionStep::Done(_) => None,
+        SessionStep::Forward(_) => Some(json!("forward")),
+        SessionStep::End => Some(json!("end")),
     };
     steps.into_iter().filter_map(value).collect()
 }
@@ -82,7 +82,7 @@ fn text(message: &Value) -> &str {
 }
 
 /// Asks for the first record and replies to its question.
-fn first(session: &mut Session, id: &Value) -> Vec<Value> {
+fn first(session: &mut McpSession, id: &Value) -> Vec<Value> {
     let asked = send(session, &search(id.clone(), "a"));
     let ask = asked.last().unwrap()["id"].clone();
     send(session, &json!({"jsonrpc": "2.0", "id": ask, "result": {"action": "accept"}}))
@@ -162,7 +162,7 @@ fn a_cancelled_request_is_not_answered() {
 
 #[test]
 fn equal_requests_get_their_records_in_order() {
-    for (policy, third) in [(STRICT, None), (Policy { on_used_up: OnUsedUp::Last, ..STRICT }, Some("second"))] {
+    for (policy, third) in [(STRICT, None), (McpPolicy { on_used_up: OnUsedUp::Last, ..STRICT }, Some("second"))] {
         let mut session = session(policy);
         assert_eq!(text(&first(&mut session, &json!(5))[0]), "first");
         assert_eq!(text(&send(&mut session, &search(json!("6"), "a"))[0]), "second");
@@ -247,7 +247,7 @@ fn the_closest_call_is_about_the_same() {
 
 #[test]
 fn novel_calls_can_have_a_null_result() {
-    let mut session = session(Policy { on_novel: OnNovel::Null, ..STRICT });
+    let mut session = session(McpPolicy { on_novel: OnNovel::Null, ..STRICT });
     let answer = &send(&mut session, &search(json!(1), "b"))[0];
     assert_eq!(*answer, json!({"jsonrpc": "2.0", "id": 1, "result": null}));
     assert_eq!(send(&mut session, &json!({"id": 2, "method": "prompts/list"}))[0]["error"]["code"], 40400);
@@ -258,12 +258,12 @@ fn novel_calls_can_have_a_null_result() {
 
 #[test]
 fn novel_calls_can_have_made_up_or_similar_answers() {
-    let mut stubbed = session(Policy { on_novel: OnNovel::Stub, ..STRICT });
+    let mut stubbed = session(McpPolicy { on_novel: OnNovel::Stub, ..STRICT });
     let answer = &send(&mut stubbed, &search(json!(1), "b"))[0];
     assert!(text(answer).starts_with("<novel: search#"), "{answer}");
     let listed = &send(&mut stubbed, &json!({"id": 2, "method": "prompts/list"}))[0];
     assert_eq!(listed["error"]["code"], 40400);
-    let mut similar = session(Policy { on_novel: OnNovel::Closest, ..STRICT });
+    let mut similar = session(McpPolicy { on_novel: OnNovel::Closest, ..STRICT });
     let asked = send(&mut similar, &search(json!(1), "b"));
     assert_eq!(asked[0]["method"], "elicitation/create");
     let mut other = search(json!(2), "b");
@@ -333,7 +333,7 @@ fn modern(id: u64, method: &str, mut params: Value) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
 }
 
-fn playing(text: &str) -> Session {
+fn playing(text: &str) -> McpSession {
     session_of(text, STRICT)
 }
 

@@ -165,10 +165,10 @@ fn entries_that_differ(before: &Value, after: &Value, counts_prose: bool) -> Vec
     all
 }
 
-type Found = Vec<(ChangeClass, String)>;
+type ClassifiedChanges = Vec<(ChangeClass, String)>;
 
 /// Adds the changes of the properties of two schemas.
-fn compare(place: &str, before: &Value, after: &Value, depth: usize, found: &mut Found) {
+fn compare(place: &str, before: &Value, after: &Value, depth: usize, found: &mut ClassifiedChanges) {
     if before == after || depth == 0 || found.len() >= MOST {
         return;
     }
@@ -201,7 +201,7 @@ fn compare(place: &str, before: &Value, after: &Value, depth: usize, found: &mut
     }
 }
 
-fn compare_one(place: &str, before: &Value, after: &Value, depth: usize, found: &mut Found) {
+fn compare_one(place: &str, before: &Value, after: &Value, depth: usize, found: &mut ClassifiedChanges) {
     if before == after {
         return;
     }

@@ -7,7 +7,7 @@ use std::{mem::take, time::Duration};
 use bytes::Bytes;
 
 use crate::mcp::ReadLine;
-use net::wire::{Event, SseSplitter};
+use net::wire::{RawEvent, SseSplitter};
 
 /// Bytes of an event beside its data.
 const BESIDE_DATA: usize = 1024;
@@ -80,7 +80,7 @@ impl EventData {
         read_lines
     }
 
-    fn event(&mut self, mut event: Event) -> Option<ReadLine> {
+    fn event(&mut self, mut event: RawEvent) -> Option<ReadLine> {
         if !std::mem::replace(&mut self.is_begun, true) && event.raw.starts_with(b"\xef\xbb\xbf") {
             event.raw = event.raw.slice(3..);
         }

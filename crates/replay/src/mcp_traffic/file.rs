@@ -6,15 +6,15 @@
 use std::{error::Error, path::PathBuf};
 
 use crate::{
-    matching::requests::Consumption,
+    matching::requests::RequestConsumption,
     mcp::{FinishedExchange, ParamRules, RecordIndex, is_by_method, is_list},
     player::{redact_exchange, redact_named},
 };
 use base::rate_limited_log::RateLimitedLog;
 use recording::{
-    cassette::{CassetteError, CassetteWriter, Header, Record, RecordedExchange, WriteMode, load},
+    cassette::{CassetteError, CassetteRecord, CassetteWriter, Header, RecordedExchange, WriteMode, load},
     mcp::McpRecord,
-    redaction::{NamedValues, Rules},
+    redaction::{NamedValues, RedactionRules},
 };
 
 /// Where a connection is recorded.
@@ -29,7 +29,7 @@ pub struct RecordingTarget {
     /// Treatment of a cassette that is there.
     pub mode: WriteMode,
     /// What counts as a secret.
-    pub secrets: Rules,
+    pub secrets: RedactionRules,
 }
 
 impl RecordingTarget {
@@ -55,7 +55,7 @@ impl RecordingTarget {
         let mut index = RecordIndex::new(&self.server, rules, self.secrets.clone());
         // A record that is none of MCP answers nothing here.
         drop(index.add((0, ""), &cassette.records));
-        Ok(KnownRecords { index, consumption: Consumption::default() })
+        Ok(KnownRecords { index, consumption: RequestConsumption::default() })
     }
 }
 
@@ -63,12 +63,12 @@ impl RecordingTarget {
 #[derive(Debug)]
 struct KnownRecords {
     index: RecordIndex,
-    consumption: Consumption,
+    consumption: RequestConsumption,
 }
 
 impl KnownRecords {
     /// Whether a message is there already: one that was made before, in this connection's order, or any of a handshake or a list.
-    fn take(&mut self, record: &Record) -> bool {
+    fn take(&mut self, record: &CassetteRecord) -> bool {
         let Some(Ok(McpRecord { method, params, .. })) = McpRecord::read(record) else { return false };
         let identity = self.index.identify(&method, &params);
         if is_by_method(&method) || is_list(&method) {
@@ -92,7 +92,7 @@ pub struct OpenedCassette {
 pub(super) struct RecordFile {
     writer: CassetteWriter,
     known: Option<KnownRecords>,
-    secrets: Rules,
+    secrets: RedactionRules,
     /// Secrets that names show in what was written.
     named: NamedValues,
     /// Something came since the partial file was written.

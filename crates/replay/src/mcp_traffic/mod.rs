@@ -31,8 +31,8 @@ pub use self::{
     file::{OpenedCassette, RecordingTarget},
 };
 use self::{
-    sink::{McpSink, Records},
-    source::Form,
+    sink::{McpSink, RecordSink},
+    source::BodyForm,
 };
 use crate::{
     mcp::{Sender, Unrecorded},
@@ -44,7 +44,7 @@ use net::{
 };
 use recording::{
     cassette::CassetteError,
-    recorder::{Progress, Recorder, RecorderError},
+    recorder::{Recorder, RecorderError, RecorderProgress},
 };
 
 /// Header that names a session of the protocol's revisions up to 2025-11-25.
@@ -113,24 +113,24 @@ pub struct McpRecorder {
 struct ExchangeStep {
     number: u64,
     at: f64,
-    step: Step,
+    step: TrafficStep,
 }
 
 #[derive(Debug)]
-enum Step {
+enum TrafficStep {
     Request(Box<ClientRequest>),
     /// The head of the response came, with the session that it names.
     Answered {
         status: StatusCode,
         session: Option<Box<str>>,
-        form: Form,
+        form: BodyForm,
     },
     /// A side of a connection over stdio, which is an exchange then.
     Side(Sender),
     /// Bytes of the response, or of the side.
     Bytes(Bytes),
     Lost,
-    Ended(End),
+    Ended(ExchangeEnd),
     /// A line of a client, which is an exchange then, or of a process.
     Line(Box<ProcessLine>),
     /// A process has ended; that is what this side did. Without one it never ran, and its client has an error.
@@ -171,7 +171,7 @@ struct ClientRequest {
 
 /// How an exchange ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum ExchangeEnd {
     /// All of the response reached the client.
     Whole,
     /// The client closed its connection first.
@@ -192,14 +192,14 @@ impl McpRecorder {
         player: Arc<CassettePlayer>,
         notes: JournalNotes,
     ) -> Result<Self, CassetteError> {
-        let records = Records::Player { player: Arc::clone(&player), notes };
+        let records = RecordSink::Player { player: Arc::clone(&player), notes };
         let started = Self::start(servers, records, Some(Arc::clone(&player)))
             .map_err(|source| CassetteError::Io { path: "mcp".into(), source })?;
         let recorder = Arc::downgrade(&started.recorder);
         player.before_sessions_end(Box::new(move |session| {
             let Some(recorder) = recorder.upgrade() else { return };
             let (done, ended) = sync_channel(1);
-            let step = ExchangeStep { number: 0, at: 0.0, step: Step::AccountEnded(session.into(), done) };
+            let step = ExchangeStep { number: 0, at: 0.0, step: TrafficStep::AccountEnded(session.into(), done) };
             if recorder.submit(step).is_ok() {
                 // The sender is dropped once everything before it was handed over.
                 let _late = ended.recv_timeout(HAND_OVER_WITHIN);
@@ -214,14 +214,14 @@ impl McpRecorder {
     /// When its thread cannot be started.
     pub fn of_connection(cassette: OpenedCassette) -> Result<Self, CassetteError> {
         let (server, path) = (cassette.target.server.clone(), cassette.target.cassette.clone());
-        Self::start(vec![server], Records::File(Box::new(cassette.into())), None)
+        Self::start(vec![server], RecordSink::File(Box::new(cassette.into())), None)
             .map_err(|source| CassetteError::Io { path, source })
     }
 
-    fn start(servers: Vec<String>, records: Records, player: Option<Arc<CassettePlayer>>) -> io::Result<Self> {
+    fn start(servers: Vec<String>, records: RecordSink, player: Option<Arc<CassettePlayer>>) -> io::Result<Self> {
         let began = Instant::now();
         let sink = McpSink::new(servers, records, (OffsetDateTime::now_utc(), began));
-        let progress = Arc::new(Progress::default());
+        let progress = Arc::new(RecorderProgress::default());
         progress.set_open(true);
         let recorder = Arc::new(Recorder::start(sink, progress)?);
         let (next, gaps) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -254,15 +254,15 @@ impl McpRecorder {
             body,
             place: place.filter(|_| parts.method == Method::POST),
         };
-        self.observe(Step::Request(Box::new(request)))
+        self.observe(TrafficStep::Request(Box::new(request)))
     }
 
     /// Begins to copy what a side sends over stdio.
     pub fn side(self: &Arc<Self>, sender: Sender) -> ExchangeObserver {
-        self.observe(Step::Side(sender))
+        self.observe(TrafficStep::Side(sender))
     }
 
-    fn observe(self: &Arc<Self>, step: Step) -> ExchangeObserver {
+    fn observe(self: &Arc<Self>, step: TrafficStep) -> ExchangeObserver {
         let number = self.next.fetch_add(1, Relaxed);
         let mut observer =
             ExchangeObserver { recorder: Some(Arc::clone(self)), number, has_ended: false, lacks: false };
@@ -305,7 +305,7 @@ impl McpRecorder {
         }
     }
 
-    fn submit(&self, number: u64, step: Step) -> bool {
+    fn submit(&self, number: u64, step: TrafficStep) -> bool {
         let at = self.began.elapsed().as_secs_f64() * 1e3;
         self.recorder.submit(ExchangeStep { number, at, step }).is_ok()
     }
@@ -327,20 +327,26 @@ impl ProcessObserver {
         let place = if sender == Sender::Client { recorder.place(account) } else { None };
         let (account, line) = (account.clone(), Bytes::copy_from_slice(line));
         let line = ProcessLine { account, server: *server, process: *process, sender, line, place };
-        self.submit(recorder.next.fetch_add(1, Relaxed), Step::Line(Box::new(line)));
+        self.submit(recorder.next.fetch_add(1, Relaxed), TrafficStep::Line(Box::new(line)));
     }
 
     /// Takes the end of the process.
     pub fn end(&self, by: Sender) {
-        self.submit(self.process, Step::Closed { account: self.account.clone(), process: self.process, by: Some(by) });
+        self.submit(
+            self.process,
+            TrafficStep::Closed { account: self.account.clone(), process: self.process, by: Some(by) },
+        );
     }
 
     /// Takes the end of a process that never ran: its lines are not recorded.
     pub fn abandon(&self) {
-        self.submit(self.process, Step::Closed { account: self.account.clone(), process: self.process, by: None });
+        self.submit(
+            self.process,
+            TrafficStep::Closed { account: self.account.clone(), process: self.process, by: None },
+        );
     }
 
-    fn submit(&self, number: u64, step: Step) {
+    fn submit(&self, number: u64, step: TrafficStep) {
         if !self.recorder.submit(number, step) {
             self.recorder.gaps.fetch_add(1, Relaxed);
         }
@@ -369,24 +375,24 @@ impl ExchangeObserver {
     pub fn answered(&mut self, status: StatusCode, headers: &HeaderMap) {
         let is_readable = !headers.contains_key(header::CONTENT_ENCODING);
         let form = match media_type(headers) {
-            "text/event-stream" if is_readable => Form::Events,
-            "application/json" if is_readable => Form::Json,
-            _ => Form::Other,
+            "text/event-stream" if is_readable => BodyForm::Events,
+            "application/json" if is_readable => BodyForm::Json,
+            _ => BodyForm::Other,
         };
-        self.submit(Step::Answered { status, session: session_of(headers), form });
+        self.submit(TrafficStep::Answered { status, session: session_of(headers), form });
     }
 
     /// Takes the end of the exchange.
-    pub fn ended(&mut self, end: End) {
+    pub fn ended(&mut self, end: ExchangeEnd) {
         if !std::mem::replace(&mut self.has_ended, true) {
-            self.submit(Step::Ended(end));
+            self.submit(TrafficStep::Ended(end));
         }
     }
 
-    fn submit(&mut self, step: Step) {
+    fn submit(&mut self, step: TrafficStep) {
         let Some(recorder) = &self.recorder else { return };
         if self.lacks {
-            self.lacks = !recorder.submit(self.number, Step::Lost);
+            self.lacks = !recorder.submit(self.number, TrafficStep::Lost);
         }
         if !recorder.submit(self.number, step) && !std::mem::replace(&mut self.lacks, true) {
             recorder.gaps.fetch_add(1, Relaxed);
@@ -396,17 +402,17 @@ impl ExchangeObserver {
 
 impl BodyObserver for ExchangeObserver {
     fn data(&mut self, bytes: &Bytes) {
-        self.submit(Step::Bytes(bytes.clone()));
+        self.submit(TrafficStep::Bytes(bytes.clone()));
     }
 
     fn end(&mut self, error: Option<&BodyError>) {
-        self.ended(if error.is_some() { End::ServerBroke } else { End::Whole });
+        self.ended(if error.is_some() { ExchangeEnd::ServerBroke } else { ExchangeEnd::Whole });
     }
 }
 
 impl Drop for ExchangeObserver {
     fn drop(&mut self) {
-        self.ended(End::ClientLeft);
+        self.ended(ExchangeEnd::ClientLeft);
     }
 }
 

@@ -18,9 +18,9 @@ use time::OffsetDateTime;
 use tokio::time::Instant;
 
 use super::{
-    ClientRequest, End, ExchangeStep, JournalNotes, McpRecorded, ProcessLine, Step,
+    ClientRequest, ExchangeEnd, ExchangeStep, JournalNotes, McpRecorded, ProcessLine, TrafficStep,
     file::RecordFile,
-    source::{Fate, Form, Key, Of, Source},
+    source::{BodyForm, Fate, MessageSource, Of, StreamKey},
 };
 use crate::{
     mcp::{FinishedExchange, MessageOrigin, Observer, ReadLine, Sender, Unrecorded, method_of},
@@ -41,7 +41,7 @@ const PATIENCE_MS: f64 = 1800e3;
 const MOST_UNFINISHED: usize = 1 << 20;
 
 #[derive(Debug)]
-pub(super) enum Records {
+pub(super) enum RecordSink {
     /// The recorder or the comparison of a player.
     Player {
         player: Arc<CassettePlayer>,
@@ -60,7 +60,7 @@ struct ObservedSession {
 
 /// The place of a request whose record was not made yet.
 #[derive(Debug)]
-struct Reserved {
+struct ReservedPlace {
     place: RecordPlace,
     ended_at: Option<f64>,
 }
@@ -69,16 +69,16 @@ struct Reserved {
 #[derive(Debug)]
 pub(super) struct McpSink {
     servers: Vec<String>,
-    records: Records,
+    records: RecordSink,
     began: (OffsetDateTime, Instant),
-    sessions: HashMap<Key, ObservedSession>,
-    sources: HashMap<u64, Source>,
-    places: BTreeMap<u64, Reserved>,
+    sessions: HashMap<StreamKey, ObservedSession>,
+    sources: HashMap<u64, MessageSource>,
+    places: BTreeMap<u64, ReservedPlace>,
     recorded: McpRecorded,
 }
 
 impl McpSink {
-    pub(super) fn new(servers: Vec<String>, records: Records, began: (OffsetDateTime, Instant)) -> Self {
+    pub(super) fn new(servers: Vec<String>, records: RecordSink, began: (OffsetDateTime, Instant)) -> Self {
         Self {
             servers,
             records,
@@ -92,25 +92,25 @@ impl McpSink {
 
     fn take(&mut self, ExchangeStep { number, at, step }: ExchangeStep) {
         match step {
-            Step::Request(request) => self.request(number, at, *request),
-            Step::Answered { status, session, form } => self.answered(number, status, session, form),
-            Step::Side(sender) => drop(self.sources.insert(number, Source::side(number, sender))),
-            Step::Bytes(bytes) => {
+            TrafficStep::Request(request) => self.request(number, at, *request),
+            TrafficStep::Answered { status, session, form } => self.answered(number, status, session, form),
+            TrafficStep::Side(sender) => drop(self.sources.insert(number, MessageSource::side(number, sender))),
+            TrafficStep::Bytes(bytes) => {
                 let read_lines = self.sources.get_mut(&number).map(|source| source.push(bytes));
                 self.messages(number, at, read_lines.into_iter().flatten());
             }
-            Step::Lost => self.sources.get_mut(&number).into_iter().for_each(Source::lose),
-            Step::Ended(end) => self.ended(number, at, end),
-            Step::Line(line) => self.process_line(number, at, *line),
-            Step::Closed { account, process, by } => {
-                let key = Key { account, of: Of::Process(process) };
+            TrafficStep::Lost => self.sources.get_mut(&number).into_iter().for_each(MessageSource::lose),
+            TrafficStep::Ended(end) => self.ended(number, at, end),
+            TrafficStep::Line(line) => self.process_line(number, at, *line),
+            TrafficStep::Closed { account, process, by } => {
+                let key = StreamKey { account, of: Of::Process(process) };
                 match by {
                     Some(by) => self.close(&key, by),
                     None => self.abandon(&key),
                 }
             }
-            Step::AccountEnded(account, _done) => {
-                let keys: Vec<Key> = self.sessions.keys().filter(|key| key.account == account).cloned().collect();
+            TrafficStep::AccountEnded(account, _done) => {
+                let keys: Vec<StreamKey> = self.sessions.keys().filter(|key| key.account == account).cloned().collect();
                 keys.iter().for_each(|key| self.close(key, Sender::Client));
             }
         }
@@ -123,8 +123,8 @@ impl McpSink {
             None if body.as_deref().and_then(method_of).as_deref() == Some("initialize") => Of::Opening(number),
             None => Of::Shared(server),
         };
-        let key = Key { account, of };
-        let mut source = Source::exchange(number, key.clone(), server, method);
+        let key = StreamKey { account, of };
+        let mut source = MessageSource::exchange(number, key.clone(), server, method);
         match body.filter(|_| source.is_posted()) {
             Some(body) => {
                 let observer = &mut self.session(key.clone(), server, at).observer;
@@ -133,7 +133,7 @@ impl McpSink {
                 // A subscription ends with its session: what came after it does not wait for it.
                 let has_place = begun > 0 && !observer.is_subscription(number);
                 if let Some(place) = place.filter(|_| has_place) {
-                    self.places.insert(number, Reserved { place, ended_at: None });
+                    self.places.insert(number, ReservedPlace { place, ended_at: None });
                 }
             }
             None if source.is_posted() => {
@@ -146,7 +146,7 @@ impl McpSink {
         self.deliver(&key);
     }
 
-    fn answered(&mut self, number: u64, status: StatusCode, session: Option<Box<str>>, form: Form) {
+    fn answered(&mut self, number: u64, status: StatusCode, session: Option<Box<str>>, form: BodyForm) {
         let Some(source) = self.sources.get_mut(&number) else { return };
         source.answered(status, form);
         if let (Of::Opening(_), Some(name)) = (&source.key.of, session)
@@ -173,11 +173,11 @@ impl McpSink {
         }
     }
 
-    fn ended(&mut self, number: u64, at: f64, end: End) {
+    fn ended(&mut self, number: u64, at: f64, end: ExchangeEnd) {
         let last = self.sources.get_mut(&number).and_then(|source| source.finish(end));
         self.messages(number, at, last);
         let Some(source) = self.sources.remove(&number) else { return };
-        if source.key.of == Of::Connection && end == End::Whole {
+        if source.key.of == Of::Connection && end == ExchangeEnd::Whole {
             self.session(source.key.clone(), source.server, at).left.get_or_insert(source.sender);
         }
         if let Some(ObservedSession { observer, .. }) =
@@ -207,17 +207,17 @@ impl McpSink {
 
     fn process_line(&mut self, number: u64, at: f64, passed: ProcessLine) {
         let ProcessLine { account, server, process, sender, line, place } = passed;
-        let key = Key { account, of: Of::Process(process) };
+        let key = StreamKey { account, of: Of::Process(process) };
         let http_exchange = (sender == Sender::Client).then_some(number);
         let begun =
             self.session(key.clone(), server, at).observer.line(MessageOrigin { sender, http_exchange, at }, &line);
         if let Some(place) = place.filter(|_| begun > 0) {
-            self.places.insert(number, Reserved { place, ended_at: Some(at) });
+            self.places.insert(number, ReservedPlace { place, ended_at: Some(at) });
         }
         self.deliver(&key);
     }
 
-    fn session(&mut self, key: Key, server: usize, at: f64) -> &mut ObservedSession {
+    fn session(&mut self, key: StreamKey, server: usize, at: f64) -> &mut ObservedSession {
         if self.sessions.len() >= MOST_SESSIONS && !self.sessions.contains_key(&key) {
             let oldest = self.sessions.iter().min_by(|one, other| one.1.used_at.total_cmp(&other.1.used_at));
             if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
@@ -228,7 +228,7 @@ impl McpSink {
         let new = || {
             let observer = Observer::new(name, self.began.0);
             // The player's recorder puts records in order, by their places.
-            let is_placed = matches!(self.records, Records::Player { .. });
+            let is_placed = matches!(self.records, RecordSink::Player { .. });
             let observer = if is_placed { observer.unordered() } else { observer };
             ObservedSession { observer, used_at: at, left: None }
         };
@@ -238,13 +238,13 @@ impl McpSink {
     }
 
     /// Hands over what nothing can be added to.
-    fn deliver(&mut self, key: &Key) {
+    fn deliver(&mut self, key: &StreamKey) {
         let made = self.sessions.get_mut(key).map(|session| session.observer.take()).unwrap_or_default();
         made.into_iter().for_each(|made| self.fill(key, made));
     }
 
     /// Ends a session; `left` is the side that ended it.
-    fn close(&mut self, key: &Key, left: Sender) {
+    fn close(&mut self, key: &StreamKey, left: Sender) {
         let Some(mut session) = self.sessions.remove(key) else { return };
         session.observer.finish(left).into_iter().for_each(|made| self.fill(key, made));
         let Unrecorded { unreadable, unmatched, early } = session.observer.unrecorded();
@@ -255,7 +255,7 @@ impl McpSink {
     }
 
     /// Ends a session of which nothing is recorded.
-    fn abandon(&mut self, key: &Key) {
+    fn abandon(&mut self, key: &StreamKey) {
         let Some(mut session) = self.sessions.remove(key) else { return };
         for left_out in session.observer.finish(Sender::Server) {
             left_out.http_exchange.and_then(|number| self.places.remove(&number));
@@ -263,20 +263,20 @@ impl McpSink {
         }
     }
 
-    fn fill(&mut self, key: &Key, FinishedExchange { http_exchange, weight, exchange }: FinishedExchange) {
+    fn fill(&mut self, key: &StreamKey, FinishedExchange { http_exchange, weight, exchange }: FinishedExchange) {
         let reserved = http_exchange.and_then(|number| self.places.remove(&number)).map(|reserved| reserved.place);
         let is_recorded = match &mut self.records {
-            Records::Player { player, .. } if reserved.is_none() && player.is_comparing() => {
+            RecordSink::Player { player, .. } if reserved.is_none() && player.is_comparing() => {
                 return player.compare_mcp(&key.name(), exchange);
             }
-            Records::Player { player, notes } => {
+            RecordSink::Player { player, notes } => {
                 if *notes == JournalNotes::Here {
                     player.note_recorded_mcp(&exchange);
                 }
                 let place = reserved.or_else(|| player.place_in(&key.account));
                 place.map(|place| place.fill(exchange, weight)).is_some()
             }
-            Records::File(file) => {
+            RecordSink::File(file) => {
                 let is_added = file.add(exchange);
                 self.recorded.unsearched += u64::from(is_added.is_none());
                 is_added.is_some_and(|added| added.0)
@@ -292,16 +292,16 @@ impl Sink for McpSink {
 
     fn weight(observed: &ExchangeStep) -> usize {
         EACH + match &observed.step {
-            Step::Request(request) => request.body.as_ref().map_or(0, bytes::Bytes::len),
-            Step::Bytes(bytes) => bytes.len(),
-            Step::Line(line) => line.line.len(),
-            Step::Answered { .. } | Step::Side(_) | Step::Lost => 0,
-            Step::Ended(_) | Step::Closed { .. } | Step::AccountEnded(..) => 0,
+            TrafficStep::Request(request) => request.body.as_ref().map_or(0, bytes::Bytes::len),
+            TrafficStep::Bytes(bytes) => bytes.len(),
+            TrafficStep::Line(line) => line.line.len(),
+            TrafficStep::Answered { .. } | TrafficStep::Side(_) | TrafficStep::Lost => 0,
+            TrafficStep::Ended(_) | TrafficStep::Closed { .. } | TrafficStep::AccountEnded(..) => 0,
         }
     }
 
     fn record(&mut self, observed: ExchangeStep) {
-        if let Records::File(file) = &mut self.records {
+        if let RecordSink::File(file) = &mut self.records {
             file.has_news = true;
         }
         if catch_unwind(AssertUnwindSafe(|| self.take(observed))).is_err() {
@@ -313,7 +313,7 @@ impl Sink for McpSink {
     fn flush(&mut self) {
         let now = self.began.1.elapsed().as_secs_f64() * 1e3;
         self.places.retain(|_, reserved| reserved.ended_at.is_none_or(|ended_at| now - ended_at < PATIENCE_MS));
-        if let Records::File(file) = &mut self.records {
+        if let RecordSink::File(file) = &mut self.records {
             let observers = self.sessions.values().map(|session| &session.observer);
             let little = observers.filter(|observer| observer.waiting() <= MOST_UNFINISHED);
             file.flush(|| little.flat_map(Observer::unfinished).collect());
@@ -323,7 +323,7 @@ impl Sink for McpSink {
     fn finish(mut self) -> Result<McpRecorded, CassetteError> {
         let left: Vec<_> = self.sessions.iter().map(|(key, session)| (key.clone(), session.left)).collect();
         left.into_iter().for_each(|(key, left)| self.close(&key, left.unwrap_or(Sender::Client)));
-        if let Records::File(file) = self.records {
+        if let RecordSink::File(file) = self.records {
             file.finish()?;
         }
         Ok(self.recorded)

@@ -4,15 +4,15 @@ use bytes::Bytes;
 use http::{Method, StatusCode};
 use serde::{Deserialize, de::IgnoredAny};
 
-use super::{End, EventData};
+use super::{EventData, ExchangeEnd};
 use crate::{
     account::DEFAULT_SESSION,
-    mcp::{Lines, MOST_BYTES, ReadLine, Sender},
+    mcp::{LineSplitter, MOST_BYTES, ReadLine, Sender},
 };
 
 /// Whose messages are put together.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Key {
+pub(super) struct StreamKey {
     /// The session of the account in whose cassette they are recorded.
     pub(super) account: Box<str>,
     pub(super) of: Of,
@@ -31,7 +31,7 @@ pub(super) enum Of {
     Connection,
 }
 
-impl Key {
+impl StreamKey {
     /// The one connection over stdio.
     pub(super) fn connection() -> Self {
         Self { account: DEFAULT_SESSION.into(), of: Of::Connection }
@@ -59,7 +59,7 @@ pub(super) enum Fate {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum BodyForm {
     Events,
     Json,
     /// It holds no message, or is compressed.
@@ -67,36 +67,36 @@ pub(super) enum Form {
 }
 
 #[derive(Debug)]
-pub(super) struct Source {
-    pub(super) key: Key,
+pub(super) struct MessageSource {
+    pub(super) key: StreamKey,
     pub(super) server: usize,
     /// The side that its bytes are of.
     pub(super) sender: Sender,
     number: u64,
     method: Option<Method>,
     status: StatusCode,
-    content: Content,
+    content: MessageContent,
     pub(super) is_lost: bool,
 }
 
 #[derive(Debug)]
-enum Content {
+enum MessageContent {
     Events(EventData),
     Json(Vec<u8>),
-    Lines(Lines),
+    Lines(LineSplitter),
     None,
 }
 
-impl Source {
+impl MessageSource {
     /// An HTTP exchange, whose response is still to come.
-    pub(super) fn exchange(number: u64, key: Key, server: usize, method: Method) -> Self {
+    pub(super) fn exchange(number: u64, key: StreamKey, server: usize, method: Method) -> Self {
         let (sender, method, status) = (Sender::Server, Some(method), StatusCode::OK);
-        Self { key, server, sender, number, method, status, content: Content::None, is_lost: false }
+        Self { key, server, sender, number, method, status, content: MessageContent::None, is_lost: false }
     }
 
     pub(super) fn side(number: u64, sender: Sender) -> Self {
-        let content = Content::Lines(Lines::new(MOST_BYTES));
-        let (key, status) = (Key::connection(), StatusCode::OK);
+        let content = MessageContent::Lines(LineSplitter::new(MOST_BYTES));
+        let (key, status) = (StreamKey::connection(), StatusCode::OK);
         Self { key, server: 0, sender, number, method: None, status, content, is_lost: false }
     }
 
@@ -109,21 +109,21 @@ impl Source {
         self.is_posted().then_some(self.number)
     }
 
-    pub(super) fn answered(&mut self, status: StatusCode, form: Form) {
+    pub(super) fn answered(&mut self, status: StatusCode, form: BodyForm) {
         self.status = status;
         self.content = match form {
-            Form::Events => Content::Events(EventData::new(MOST_BYTES)),
-            Form::Json => Content::Json(Vec::new()),
-            Form::Other => Content::None,
+            BodyForm::Events => MessageContent::Events(EventData::new(MOST_BYTES)),
+            BodyForm::Json => MessageContent::Json(Vec::new()),
+            BodyForm::Other => MessageContent::None,
         };
     }
 
     /// Notes that something of it is missing: of lines the one that it was in, of an exchange all of it is lost.
     pub(super) fn lose(&mut self) {
         match &mut self.content {
-            Content::Lines(lines) => lines.lose(),
-            Content::Events(_) | Content::Json(_) | Content::None => {
-                (self.is_lost, self.content) = (true, Content::None);
+            MessageContent::Lines(lines) => lines.lose(),
+            MessageContent::Events(_) | MessageContent::Json(_) | MessageContent::None => {
+                (self.is_lost, self.content) = (true, MessageContent::None);
             }
         }
     }
@@ -131,42 +131,44 @@ impl Source {
     /// Takes bytes and gives the messages that end in them.
     pub(super) fn push(&mut self, bytes: Bytes) -> Vec<ReadLine> {
         match &mut self.content {
-            Content::Events(events) => return events.push(bytes),
-            Content::Lines(lines) => return lines.push(&bytes),
-            Content::Json(body) if body.len() + bytes.len() <= MOST_BYTES => body.extend_from_slice(&bytes),
-            Content::Json(_) => self.lose(),
-            Content::None => {}
+            MessageContent::Events(events) => return events.push(bytes),
+            MessageContent::Lines(lines) => return lines.push(&bytes),
+            MessageContent::Json(body) if body.len() + bytes.len() <= MOST_BYTES => body.extend_from_slice(&bytes),
+            MessageContent::Json(_) => self.lose(),
+            MessageContent::None => {}
         }
         Vec::new()
     }
 
     /// Gives the message that a whole source ended in.
-    pub(super) fn finish(&mut self, end: End) -> Option<ReadLine> {
+    pub(super) fn finish(&mut self, end: ExchangeEnd) -> Option<ReadLine> {
         match &mut self.content {
-            Content::Json(body) if end == End::Whole => {
+            MessageContent::Json(body) if end == ExchangeEnd::Whole => {
                 let body = std::mem::take(body);
                 let is_message = !body.trim_ascii().is_empty() && (!self.is_refusal() || has_id(&body));
                 is_message.then_some(ReadLine::Line(body))
             }
-            Content::Lines(lines) if end == End::Whole => lines.finish(),
-            Content::Events(_) | Content::Json(_) | Content::Lines(_) | Content::None => None,
+            MessageContent::Lines(lines) if end == ExchangeEnd::Whole => lines.finish(),
+            MessageContent::Events(_) | MessageContent::Json(_) | MessageContent::Lines(_) | MessageContent::None => {
+                None
+            }
         }
     }
 
     /// What becomes of its requests; `has_open` where one of them has no answer.
-    pub(super) fn fate(&self, end: End, has_open: bool) -> Fate {
-        let is_resumable = matches!(&self.content, Content::Events(events) if events.is_resumable());
+    pub(super) fn fate(&self, end: ExchangeEnd, has_open: bool) -> Fate {
+        let is_resumable = matches!(&self.content, MessageContent::Events(events) if events.is_resumable());
         match end {
             _ if self.is_lost || self.is_refusal() => Fate::LeftOut,
-            End::Unanswered => Fate::LeftOut,
+            ExchangeEnd::Unanswered => Fate::LeftOut,
             _ if !has_open || is_resumable => Fate::Kept,
-            End::ClientLeft => Fate::Cut(Sender::Client),
-            End::Whole | End::ServerBroke => Fate::Cut(Sender::Server),
+            ExchangeEnd::ClientLeft => Fate::Cut(Sender::Client),
+            ExchangeEnd::Whole | ExchangeEnd::ServerBroke => Fate::Cut(Sender::Server),
         }
     }
 
-    pub(super) fn ends_session(&self, end: End) -> bool {
-        let is_deleted = self.method == Some(Method::DELETE) && end == End::Whole && self.status.is_success();
+    pub(super) fn ends_session(&self, end: ExchangeEnd) -> bool {
+        let is_deleted = self.method == Some(Method::DELETE) && end == ExchangeEnd::Whole && self.status.is_success();
         let is_gone =
             self.is_posted() && self.status == StatusCode::NOT_FOUND && matches!(self.key.of, Of::Session(..));
         is_deleted || is_gone || matches!(self.key.of, Of::Opening(_))
@@ -180,8 +182,8 @@ impl Source {
 /// Whether a body is the answer to a request.
 fn has_id(body: &[u8]) -> bool {
     #[derive(Deserialize)]
-    struct Answer {
+    struct AnswerId {
         id: Option<IgnoredAny>,
     }
-    serde_json::from_slice::<Answer>(body).is_ok_and(|answer| answer.id.is_some())
+    serde_json::from_slice::<AnswerId>(body).is_ok_and(|answer| answer.id.is_some())
 }

@@ -6,7 +6,7 @@ use super::{
     comparison::Comparison,
     edit::{Cause, Edit},
 };
-use recording::{canonical::Difference, redaction::placeholders};
+use recording::{canonical::BodyDifference, redaction::placeholders};
 
 /// Longest command that is shown; a part of one would be another command.
 const LONGEST: usize = 200;
@@ -49,7 +49,7 @@ impl Advice {
     /// Adds how to supply the first secret for which the record has a placeholder and the request has something else.
     pub(crate) fn by_secrets(&mut self, found: &Comparison, edits: &[Edit<'_>]) {
         let missing = edits.iter().find_map(|edit| {
-            let Difference { recorded, received, .. } = edit.difference;
+            let BodyDifference { recorded, received, .. } = edit.difference;
             let (recorded, received) = (recorded.as_ref()?.as_str()?, received.as_ref()?.as_str()?);
             let is_missing =
                 |(span, _): &(Range<usize>, _)| !recorded.get(span.clone()).is_some_and(|it| received.contains(it));

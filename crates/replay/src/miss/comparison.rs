@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::edit::{excerpt, is_item};
 use base::one_line::clipped;
-use recording::canonical::{Difference, Operation};
+use recording::canonical::{BodyDifference, Operation};
 
 /// Maximum number of differences that are kept.
 const MAX_DIFFERENCES: usize = 20;
@@ -16,7 +16,7 @@ const LONGEST: usize = 200;
 const TEXT: usize = 40;
 
 /// A record, as people find it.
-pub(crate) struct RecordPlace<'a> {
+pub(crate) struct RecordLocation<'a> {
     /// Its file's name and its number, as `agent.yaml#3`.
     pub(crate) name: String,
     /// Its file.
@@ -38,7 +38,7 @@ pub(crate) struct Comparison {
     pub(crate) place: String,
     /// The record as the error's JSON shows it, with its request.
     pub(crate) record: Value,
-    pub(crate) differences: Vec<Difference>,
+    pub(crate) differences: Vec<BodyDifference>,
     /// Number of differences, those that are not kept too.
     pub(crate) total: usize,
     /// Description of the numbers of messages, where they differ.
@@ -52,12 +52,12 @@ pub(crate) struct Comparison {
 impl Comparison {
     /// Compares a record's request, which is shown as `request`, with the one that has none.
     pub(crate) fn new(
-        place: RecordPlace<'_>,
+        place: RecordLocation<'_>,
         request: &Value,
         (recorded, received): (&Value, &Value),
-        mut found: Vec<Difference>,
+        mut found: Vec<BodyDifference>,
     ) -> Self {
-        let RecordPlace { name, file, id, line, is_consumed } = place;
+        let RecordLocation { name, file, id, line, is_consumed } = place;
         let total = found.len();
         found.truncate(MAX_DIFFERENCES);
         Self {
@@ -79,7 +79,7 @@ impl Comparison {
 }
 
 /// Encodes a difference as JSON.
-fn shown(difference: &Difference) -> Value {
+fn shown(difference: &BodyDifference) -> Value {
     let mut shown = json!({"path": clipped(&difference.path, LONGEST), "op": difference.operation.name()});
     if let Some(fields) = shown.as_object_mut() {
         for (name, value) in [("recorded", &difference.recorded), ("received", &difference.received)] {
@@ -96,7 +96,7 @@ fn shown(difference: &Difference) -> Value {
 }
 
 /// Describes a message that was added or left out.
-fn counts(recorded: &Value, received: &Value, found: &[Difference]) -> Option<String> {
+fn counts(recorded: &Value, received: &Value, found: &[BodyDifference]) -> Option<String> {
     ["messages", "input"].iter().find_map(|name| {
         let (recorded, received) = (recorded.get(*name)?.as_array()?, received.get(*name)?.as_array()?);
         let list = format!("$.{name}[");

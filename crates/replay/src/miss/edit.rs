@@ -5,7 +5,7 @@ use std::ops::Range;
 use serde_json::Value;
 
 use base::one_line::clipped;
-use recording::canonical::{Difference, Operation, VolatileShape, text_edits, volatile_edit};
+use recording::canonical::{BodyDifference, Operation, VolatileShape, text_edits, volatile_edit};
 
 /// Characters before an edit that are shown with it.
 const BEFORE: usize = 20;
@@ -15,7 +15,7 @@ const FEWEST: usize = 2;
 
 /// One edit.
 pub(crate) struct Edit<'a> {
-    pub(crate) difference: &'a Difference,
+    pub(crate) difference: &'a BodyDifference,
     /// The characters of two texts that differ, where the edit is in a text.
     ranges: Option<(Range<usize>, Range<usize>)>,
     pub(crate) cause: Cause,
@@ -45,12 +45,12 @@ pub(crate) enum Cause {
 }
 
 /// Lists the edits of differences; a text that was edited in several places has several.
-pub(crate) fn edits(differences: &[Difference]) -> Vec<Edit<'_>> {
+pub(crate) fn edits(differences: &[BodyDifference]) -> Vec<Edit<'_>> {
     differences.iter().flat_map(of_difference).collect()
 }
 
-fn of_difference(difference: &Difference) -> Vec<Edit<'_>> {
-    let texts = |difference: &Difference| {
+fn of_difference(difference: &BodyDifference) -> Vec<Edit<'_>> {
+    let texts = |difference: &BodyDifference| {
         let text = |value: &Option<Value>| value.as_ref().and_then(Value::as_str).map(str::to_owned);
         Some((text(&difference.recorded)?, text(&difference.received)?))
     };
@@ -67,7 +67,7 @@ fn of_difference(difference: &Difference) -> Vec<Edit<'_>> {
     if found.is_empty() { vec![Edit { difference, ranges: None, cause }] } else { found }
 }
 
-fn cause(difference: &Difference) -> Cause {
+fn cause(difference: &BodyDifference) -> Cause {
     let path = difference.path.as_str();
     let is_in = |names: &[&str]| {
         let after = |name: &&str| path.strip_prefix("$.").and_then(|path| path.strip_prefix(name));
@@ -137,7 +137,7 @@ impl Edit<'_> {
 }
 
 /// A place without the sign of the body.
-pub(crate) fn named(difference: &Difference) -> &str {
+pub(crate) fn named(difference: &BodyDifference) -> &str {
     difference.path.strip_prefix("$.").unwrap_or(&difference.path)
 }
 

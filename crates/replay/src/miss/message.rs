@@ -50,12 +50,12 @@ pub(crate) struct Explanation<'a> {
 }
 
 /// Lines with a maximum length together.
-struct Lines {
+struct BoundedLines {
     lines: Vec<String>,
     left: usize,
 }
 
-impl Lines {
+impl BoundedLines {
     /// Adds lines, as far as there is room for them.
     fn extend(&mut self, lines: impl IntoIterator<Item = String>) {
         for line in lines {
@@ -97,7 +97,7 @@ impl Explanation<'_> {
     /// Writes the message in at most so many characters.
     pub(crate) fn text(&self, most: usize) -> String {
         let (edits, advice) = (self.edits, self.advice);
-        let mut lines = Lines { lines: Vec::new(), left: most };
+        let mut lines = BoundedLines { lines: Vec::new(), left: most };
         // Of several differences each has a line, for which there has to be room.
         let is_crowded = edits.len() > 1 && most < FOR_LOG;
         let first =
@@ -132,7 +132,7 @@ impl Explanation<'_> {
 }
 
 /// Adds the closest record and the edits, each on a line of its own.
-fn closest(lines: &mut Lines, found: &Comparison, edits: &[Edit<'_>], most: usize) {
+fn closest(lines: &mut BoundedLines, found: &Comparison, edits: &[Edit<'_>], most: usize) {
     let total = found.total + edits.len() - found.differences.len();
     let differences = if total == 1 { "difference" } else { "differences" };
     if !lines.add(format!("Closest recorded request: {}, {total} {differences}:", found.place)) {
@@ -215,7 +215,7 @@ fn edit_line(edit: &Edit<'_>, width: usize) -> String {
 }
 
 /// Adds a line for each edit, one for messages in a row; returns how many edits have one.
-fn brief_lines(lines: &mut Lines, edits: &[Edit<'_>]) -> usize {
+fn brief_lines(lines: &mut BoundedLines, edits: &[Edit<'_>]) -> usize {
     let mut shown = 0;
     for run in runs(edits) {
         let both = match run {

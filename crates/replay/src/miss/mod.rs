@@ -8,7 +8,7 @@ mod message;
 
 pub(crate) use self::{
     advice::{Advice, in_shell, only_flags},
-    comparison::{Comparison, RecordPlace},
+    comparison::{Comparison, RecordLocation},
     edit::{Edit, edits, named},
     message::{Explanation, FOR_CLIENTS, FOR_LOG, NAME, SHORT, one, summary},
 };

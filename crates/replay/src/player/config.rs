@@ -9,10 +9,10 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{Response, request::Parts};
 
-use super::{Ids, MatchCommand, MissDetail, Mode, OnMiss, RecordErrors, Selection, SuppliedSecrets};
+use super::{Ids, MatchCommand, MissDetail, Mode, ModeExceptions, OnMiss, RecordErrors, SuppliedSecrets};
 use crate::{
     account::{Admin, NetworkBlock},
-    matching::requests::Policy,
+    matching::requests::MatchPolicy,
     mcp,
     timing::Pacing,
 };
@@ -21,7 +21,7 @@ use net::{
     upstream::{NamedEndpoint, UpstreamOptions, UpstreamUrl},
 };
 use recording::{
-    canonical::Rules,
+    canonical::CanonicalRules,
     cassette::{Cassette, Header, Keep, WriteMode},
     redaction,
 };
@@ -34,19 +34,19 @@ pub const REPLY_WITHIN: Duration = Duration::from_secs(60);
 
 /// Configuration of a cassette player.
 #[derive(Debug, Clone)]
-pub struct Config {
+pub struct PlayerConfig {
     /// The cassettes whose records are played, in order.
     pub cassettes: Vec<Cassette>,
     /// How requests are matched.
-    pub matching: Policy,
+    pub matching: MatchPolicy,
     /// The command of [`RequestMatch::Exec`](crate::matching::requests::RequestMatch::Exec).
     pub match_command: Option<Arc<MatchCommand>>,
     /// How requests are compared.
-    pub rules: Rules,
+    pub rules: CanonicalRules,
     /// What is played and what is recorded.
     pub mode: Mode,
     /// Which requests are an exception to that.
-    pub selection: Selection,
+    pub selection: ModeExceptions,
     /// What a request without a record gets.
     pub on_miss: OnMiss,
     /// The status of a miss.
@@ -58,7 +58,7 @@ pub struct Config {
     /// How it is reached.
     pub reach: UpstreamOptions,
     /// Where new records go.
-    pub output: Option<Output>,
+    pub output: Option<CassetteOutput>,
     /// What is kept of times and token ids.
     pub keep: Keep,
     /// Which failures are recorded.
@@ -72,11 +72,11 @@ pub struct Config {
     /// Which ids answers have.
     pub ids: Ids,
     /// What is a secret: it is neither recorded, compared nor shown.
-    pub secrets: redaction::Rules,
+    pub secrets: redaction::RedactionRules,
     /// Values of placeholders that no request has.
     pub supplied: SuppliedSecrets,
     /// What becomes of cassettes that hold secrets.
-    pub leaks: Secrets,
+    pub leaks: SecretHandling,
     /// Whether `/vcr/…` is answered.
     pub admin: Admin,
     /// Whether a session that is opened there may record over a cassette that exists.
@@ -94,7 +94,7 @@ pub struct Config {
     /// The same, which are started for each session of a client.
     pub mcp_started: Vec<Arc<dyn StartedServer>>,
     /// What requests to MCP servers get that have no record, or none left.
-    pub mcp: mcp::Policy,
+    pub mcp: mcp::McpPolicy,
     /// Whether entries of `_meta` that are not the protocol's count in them.
     pub mcp_match_meta: bool,
     /// The refusal of a wrapped command's calls to other servers, where they are refused.
@@ -103,16 +103,16 @@ pub struct Config {
     pub brief_misses: bool,
 }
 
-impl Default for Config {
+impl Default for PlayerConfig {
     /// No cassettes: canonical matching, an error for each miss, the recorded pace, nothing recorded, no upstream.
     fn default() -> Self {
         Self {
             cassettes: Vec::new(),
-            matching: Policy::default(),
+            matching: MatchPolicy::default(),
             match_command: None,
-            rules: Rules::default(),
+            rules: CanonicalRules::default(),
             mode: Mode::Replay,
-            selection: Selection::None,
+            selection: ModeExceptions::None,
             on_miss: OnMiss::Error,
             miss_status: 422,
             miss_detail: MissDetail::default(),
@@ -125,9 +125,9 @@ impl Default for Config {
             complete_within: COMPLETE_WITHIN,
             pacing: Pacing::default(),
             ids: Ids::default(),
-            secrets: redaction::Rules::default(),
+            secrets: redaction::RedactionRules::default(),
             supplied: SuppliedSecrets::default(),
-            leaks: Secrets::Refused,
+            leaks: SecretHandling::Refused,
             admin: Admin::Off,
             sessions_overwrite: false,
             session_folder: None,
@@ -136,11 +136,11 @@ impl Default for Config {
             mcp_names: Vec::new(),
             mcp_upstreams: Vec::new(),
             mcp_started: Vec::new(),
-            mcp: mcp::Policy {
+            mcp: mcp::McpPolicy {
                 on_used_up: mcp::OnUsedUp::Last,
                 repeats_lists: true,
                 reply_within: REPLY_WITHIN,
-                ..mcp::Policy::default()
+                ..mcp::McpPolicy::default()
             },
             mcp_match_meta: false,
             network_block: None,
@@ -149,10 +149,10 @@ impl Default for Config {
     }
 }
 
-impl Config {
+impl PlayerConfig {
     /// Whether secrets in a cassette are a reason not to play it: its top may say that they stand there by choice.
     pub(super) fn refuses_secrets_of(&self, cassette: &Cassette) -> bool {
-        self.leaks == Secrets::Refused && !cassette.header.redact.is_off
+        self.leaks == SecretHandling::Refused && !cassette.header.redact.is_off
     }
 }
 
@@ -170,7 +170,7 @@ pub trait StartedServer: fmt::Debug + Send + Sync {
 
 /// Handling of cassettes that hold secrets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Secrets {
+pub enum SecretHandling {
     /// They are not played.
     Refused,
     /// They are played.
@@ -179,7 +179,7 @@ pub enum Secrets {
 
 /// A cassette that is written.
 #[derive(Debug, Clone)]
-pub struct Output {
+pub struct CassetteOutput {
     /// The file.
     pub path: PathBuf,
     /// Its top, where it is new.
@@ -187,12 +187,12 @@ pub struct Output {
     /// What becomes of one that is there.
     pub mode: WriteMode,
     /// Whether what was played is written too.
-    pub timeline: Timeline,
+    pub timeline: WrittenTimeline,
 }
 
 /// Content of a written cassette.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Timeline {
+pub enum WrittenTimeline {
     /// What was recorded now.
     New,
     /// Everything that was served, in its order.

@@ -13,29 +13,29 @@ use tokio::{task::spawn_blocking, time::Instant};
 
 use crate::{
     account::http::plain,
-    matching::requests::{Again, Found, Lookup, LookupRequest},
+    matching::requests::{Again, FoundRecord, Lookup, LookupRequest},
     player::{
-        CassettePlayer, Decided, Decision, Selection, SessionState,
+        CassettePlayer, Decided, Decision, ModeExceptions, SessionState,
         answer::{
             content,
             fresh_ids::Renaming,
-            response::{FailureDelivery, ReplayedResponse, Served},
+            response::{FailureDelivery, ReplayedResponse, ServedRecord},
         },
-        config::forwarding::{Forwarding, Frozen, Plan},
-        decide::cross::Family,
+        config::forwarding::{Forwarding, Frozen, UnmatchedPlan},
+        decide::cross::ChatFamily,
         receive::IncomingRequest,
         record::recorder::route_of,
     },
 };
 use api::Endpoint;
-use recording::cassette::{Moment, Record};
+use recording::cassette::{CassetteRecord, Moment};
 
 /// Largest recorded stream whose response is made where its request is, in bytes; others are made on a thread of their own.
 const INLINE: usize = 64 * 1024;
 
 /// A request that was read, before its record is looked for.
 #[derive(Debug)]
-pub struct Received {
+pub struct ReceivedRequest {
     pub(in crate::player) asked: IncomingRequest,
     /// When its body was complete: the zero of every deadline.
     pub(in crate::player) at: Instant,
@@ -43,7 +43,7 @@ pub struct Received {
     pub(in crate::player) cassette_player: Arc<CassettePlayer>,
 }
 
-impl Received {
+impl ReceivedRequest {
     /// Counts the choices that an engine would generate for it; 0 where it is no such request, or goes upstream in any case.
     pub fn choices(&self) -> u32 {
         let asked = &self.asked;
@@ -89,7 +89,7 @@ impl CassettePlayer {
     async fn decide_read(self: &Arc<Self>, asked: IncomingRequest, at: Instant) -> Decision {
         match self.leaves(&asked) {
             Forwarding::Now(plan) => {
-                if self.config.selection != Selection::None {
+                if self.config.selection != ModeExceptions::None {
                     self.in_session(&asked.session, |state| state.live += 1);
                 }
                 Decision::Forward(Box::new(self.begin_forward(asked, plan, at)))
@@ -113,7 +113,7 @@ impl CassettePlayer {
         self: &Arc<Self>,
         asked: IncomingRequest,
         lookup: Lookup,
-        (plan, frozen): (Plan, Frozen),
+        (plan, frozen): (UnmatchedPlan, Frozen),
         at: Instant,
     ) -> Decision {
         if let Lookup::Found(found) = lookup {
@@ -137,7 +137,7 @@ impl CassettePlayer {
     }
 
     /// The record of a chat for a request of another family, as the chat that it stands for.
-    fn select_chat(&self, asked: &IncomingRequest) -> Option<(IncomingRequest, Family, Found)> {
+    fn select_chat(&self, asked: &IncomingRequest) -> Option<(IncomingRequest, ChatFamily, FoundRecord)> {
         let (index, rules) = self.across.as_ref()?;
         let (chat, family) = cross::as_chat(asked, &self.config, rules)?;
         let select =
@@ -152,8 +152,8 @@ impl CassettePlayer {
     async fn replay(
         self: &Arc<Self>,
         asked: IncomingRequest,
-        family: Option<Family>,
-        found: Found,
+        family: Option<ChatFamily>,
+        found: FoundRecord,
         at: Instant,
     ) -> Decision {
         let Some((_, record)) = self.records.get(found.record) else {
@@ -190,25 +190,25 @@ impl CassettePlayer {
 
     /// Bytes that are read to make a response: those of a recorded stream, and where token ids are made those of the request, which are
     /// unknown of one that stands for another.
-    fn weight(&self, record: &Record, asked: &IncomingRequest) -> usize {
+    fn weight(&self, record: &CassetteRecord, asked: &IncomingRequest) -> usize {
         let of_request = if asked.bytes.is_empty() { usize::MAX } else { asked.bytes.len() };
         if self.counter.makes_engine_inputs() { size(record).max(of_request) } else { size(record) }
     }
 
     pub(in crate::player) fn response(
         self: &Arc<Self>,
-        record: &Record,
+        record: &CassetteRecord,
         asked: &IncomingRequest,
-        family: Option<&Family>,
+        family: Option<&ChatFamily>,
         renaming: &Renaming,
-        found: &Found,
+        found: &FoundRecord,
         at: Instant,
     ) -> ReplayedResponse {
         let with_values = self.with_values(found.record, record, asked);
         let record = with_values.as_ref().unwrap_or(record);
         let broken_off = record.plays_partly().then(|| record.broken_off());
         let played = broken_off.as_ref().unwrap_or(record);
-        let served = Served { record: played, asked, counter: &self.counter, pacing: self.config.pacing, at };
+        let served = ServedRecord { record: played, asked, counter: &self.counter, pacing: self.config.pacing, at };
         let reply = match family {
             Some(family) => family.answer(record, asked, &self.counter),
             None => content::reply(record, asked, &self.counter),
@@ -235,7 +235,7 @@ impl CassettePlayer {
 }
 
 /// The size of a recorded stream, in bytes.
-fn size(record: &Record) -> usize {
+fn size(record: &CassetteRecord) -> usize {
     let events = record.side.as_ref().map(|side| &*side.events).unwrap_or_default();
     events.iter().map(|Moment(_, data, _)| data.as_ref().map_or(0, String::len)).sum()
 }

@@ -21,8 +21,8 @@ use crate::{
     },
     matching::requests::Retry,
     player::{
-        CassettePlayer, Completed, Config, Selection,
-        config::forwarding::Plan,
+        CassettePlayer, Completed, ModeExceptions, PlayerConfig,
+        config::forwarding::UnmatchedPlan,
         receive::{IncomingRequest, upstream_header},
         record::recorder::PendingExchange,
     },
@@ -43,7 +43,7 @@ use recording::{
 /// Warnings of upstreams that did not answer.
 static UNREACHABLE: RateLimitedLog = RateLimitedLog::new();
 
-type Received = upstream::UpstreamBody<RequestBody>;
+type ForwardedResponse = upstream::UpstreamBody<RequestBody>;
 
 /// A request that goes upstream.
 #[derive(Debug)]
@@ -56,9 +56,9 @@ pub struct Forward {
 
 impl CassettePlayer {
     /// A request that goes upstream, and is recorded where it is to be.
-    pub(super) fn begin_forward(&self, asked: IncomingRequest, plan: Plan, at: Instant) -> Forward {
+    pub(super) fn begin_forward(&self, asked: IncomingRequest, plan: UnmatchedPlan, at: Instant) -> Forward {
         self.in_session(&asked.session, |state| state.forwarded += 1);
-        let recorder = self.recorder.as_ref().filter(|_| plan == Plan::Record);
+        let recorder = self.recorder.as_ref().filter(|_| plan == UnmatchedPlan::Record);
         let pending = recorder.map(|recorder| recorder.begin(request_of(&asked), at));
         let pending = pending.or_else(|| self.begin_comparison(&asked, at));
         let mut request = asked.into_request();
@@ -118,7 +118,7 @@ impl CassettePlayer {
     /// Returns whether a request that the player passes on may go upstream. A path that the upstream may read as another one stays here
     /// where not everything may leave, and one that is frozen does too.
     pub fn may_relay(&self, method: &Method, path: &str, extensions: &Extensions) -> bool {
-        let Config { mode, selection, .. } = &self.config;
+        let PlayerConfig { mode, selection, .. } = &self.config;
         let (is_clear, plain) = (is_unambiguous_path(path), percent_decoded(path));
         let looks = [Method::GET, Method::HEAD, Method::OPTIONS].contains(method);
         let is_of_api = plain.to_ascii_lowercase().starts_with("/v1/");
@@ -127,7 +127,7 @@ impl CassettePlayer {
             return false;
         }
         match mode.records() {
-            true => is_clear || *selection == Selection::None,
+            true => is_clear || *selection == ModeExceptions::None,
             false => looks && is_clear && !is_of_api,
         }
     }
@@ -160,7 +160,7 @@ pub(super) fn request_of(asked: &IncomingRequest) -> ExchangeRequest {
 }
 
 /// Passes the response on, and copies it for the recorder where its exchange is recorded.
-fn copied(response: Response<Received>, pending: Option<PendingExchange>) -> Response<ResponseBody> {
+fn copied(response: Response<ForwardedResponse>, pending: Option<PendingExchange>) -> Response<ResponseBody> {
     let is_readable = !response.headers().contains_key(header::CONTENT_ENCODING);
     let Some(mut pending) = pending.filter(|pending| is_readable || pending.give_up("came compressed")) else {
         return response.map(|body| Relayed::untouched(body).boxed_unsync());
@@ -173,7 +173,7 @@ fn copied(response: Response<Received>, pending: Option<PendingExchange>) -> Res
     }
     let is_empty = response.body().is_end_stream();
     let completions = pending.completions();
-    let mut recording = Recording(Some(Box::new((pending, capture))));
+    let mut recording = ResponseRecording(Some(Box::new((pending, capture))));
     if is_empty {
         // The end of an empty body is never polled.
         recording.end(None);
@@ -185,9 +185,9 @@ fn copied(response: Response<Received>, pending: Option<PendingExchange>) -> Res
 
 /// The observer of a response that is recorded; empty once the exchange has ended.
 #[derive(Debug)]
-struct Recording(Option<Box<(PendingExchange, Capture)>>);
+struct ResponseRecording(Option<Box<(PendingExchange, Capture)>>);
 
-impl Recording {
+impl ResponseRecording {
     fn submit(&mut self, outcome: Outcome) {
         if let Some(recording) = self.0.take() {
             let (pending, capture) = *recording;
@@ -196,7 +196,7 @@ impl Recording {
     }
 }
 
-impl BodyObserver for Recording {
+impl BodyObserver for ResponseRecording {
     fn data(&mut self, bytes: &Bytes) {
         if let Some((pending, capture)) = self.0.as_deref_mut() {
             capture.received(bytes, pending.elapsed());
@@ -212,7 +212,7 @@ impl BodyObserver for Recording {
     }
 }
 
-impl Drop for Recording {
+impl Drop for ResponseRecording {
     fn drop(&mut self) {
         let is_whole = self.0.as_ref().is_some_and(|recording| recording.1.is_whole_stream());
         self.submit(if is_whole { Outcome::Finished } else { Outcome::ClientGone });

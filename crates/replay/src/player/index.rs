@@ -13,19 +13,19 @@ use crate::{
     matching::requests::{CassetteIndex, Retries, Servable},
     mcp::{McpRecordError, Servers},
     player::{
-        Config,
+        PlayerConfig,
         decide::cross,
         mcp,
         record::recorder::route_of,
-        secrets::{self, Leak, Searched, around},
+        secrets::{self, Leak, SearchedConversation, around},
     },
     values::ValuePlans,
 };
 use api::endpoints::CHAT;
 use recording::{
-    canonical::{Call, Identity, Progress, Rules, SharedList, Start},
-    cassette::{CassetteError, Inherited, Record, bases, shares},
-    redaction::{Redactor, Seen},
+    canonical::{CanonicalProgress, CanonicalRules, ConversationStart, Identity, RequestParts, SharedList},
+    cassette::{CassetteError, CassetteRecord, Inherited, bases, shares},
+    redaction::{Redactor, SeenSecrets},
 };
 
 /// Fewer records are not worth a thread.
@@ -62,9 +62,9 @@ struct SearchedRecord {
 pub(in crate::player) struct PlayableRecords {
     pub(in crate::player) index: CassetteIndex,
     /// The same records as chats for other families, where those are answered.
-    pub(in crate::player) across: Option<(CassetteIndex, Rules)>,
+    pub(in crate::player) across: Option<(CassetteIndex, CanonicalRules)>,
     /// In the order of the index: the cassette and its record.
-    pub(in crate::player) records: Vec<(usize, Record)>,
+    pub(in crate::player) records: Vec<(usize, CassetteRecord)>,
     /// Whose answers were edited, by their places.
     pub(in crate::player) edited: Vec<usize>,
     /// The servers of MCP.
@@ -73,7 +73,7 @@ pub(in crate::player) struct PlayableRecords {
 
 /// Moves the records out of the cassettes and makes their index.
 pub(in crate::player) fn playable(
-    config: &mut Config,
+    config: &mut PlayerConfig,
     put_back: &Arc<ValuePlans>,
 ) -> Result<PlayableRecords, CassettePlayerError> {
     let (mcp, leaks) = mcp::take(config, put_back)?;
@@ -82,7 +82,7 @@ pub(in crate::player) fn playable(
     let look = Look { config, across: across.as_ref() };
     let all: Vec<SearchedRecord> = cassettes.flat_map(|(at, cassette)| look.at(at, &cassette.records)).collect();
     let mut across = across.map(|rules| (CassetteIndex::default(), rules));
-    let mut records: Vec<(usize, Record)> = Vec::new();
+    let mut records: Vec<(usize, CassetteRecord)> = Vec::new();
     for (at, cassette) in config.cassettes.iter_mut().enumerate() {
         records.extend(std::mem::take(&mut cassette.records).into_iter().map(|record| (at, record)));
     }
@@ -104,7 +104,7 @@ pub(in crate::player) fn playable(
         index.push(known.identity, servable);
     }
     let searched = config.cassettes.iter().filter(|cassette| config.refuses_secrets_of(cassette));
-    searched.for_each(|cassette| around((&config.secrets, &Seen::default()), cassette, &mut found));
+    searched.for_each(|cassette| around((&config.secrets, &SeenSecrets::default()), cassette, &mut found));
     if found.is_empty() {
         Ok(PlayableRecords { index, across, records, edited, mcp })
     } else {
@@ -115,13 +115,13 @@ pub(in crate::player) fn playable(
 /// Returns whether each record is played: no exchange whose client left before anything came or to try again, and a retry only
 /// where no earlier try that is played succeeded, since a client that is served a success does not retry; or where retries take
 /// the next record as any request.
-fn servable(records: &[(usize, Record)], retries: Retries) -> Vec<Servable> {
+fn servable(records: &[(usize, CassetteRecord)], retries: Retries) -> Vec<Servable> {
     let mut succeeded: HashSet<(usize, u64)> = HashSet::new();
     // Every try names the first one.
-    let request_of = |cassette: usize, record: &Record| (cassette, record.retry_of.unwrap_or(record.id));
+    let request_of = |cassette: usize, record: &CassetteRecord| (cassette, record.retry_of.unwrap_or(record.id));
     let last_tries: HashMap<(usize, u64), u64> =
         records.iter().map(|(cassette, record)| (request_of(*cassette, record), record.id)).collect();
-    let of_record = |(cassette, record): &(usize, Record)| {
+    let of_record = |(cassette, record): &(usize, CassetteRecord)| {
         // Conditions are compared apart from requests.
         if record.is_fixture {
             return Servable::No;
@@ -145,25 +145,25 @@ fn servable(records: &[(usize, Record)], retries: Retries) -> Vec<Servable> {
 /// Rules by which records are searched and identified.
 #[derive(Clone, Copy)]
 struct Look<'a> {
-    config: &'a Config,
+    config: &'a PlayerConfig,
     /// How chats are compared with requests of other families.
-    across: Option<&'a Rules>,
+    across: Option<&'a CanonicalRules>,
 }
 
 /// State of a conversation so far: its secrets and its canonical forms.
 #[derive(Clone)]
-struct Begun {
-    searched: Searched,
+struct ConversationState {
+    searched: SearchedConversation,
     /// The messages as they are shown.
     messages: SharedList<Value>,
-    canonical: Option<Progress>,
-    across: Option<Progress>,
+    canonical: Option<CanonicalProgress>,
+    across: Option<CanonicalProgress>,
 }
 
 impl Look<'_> {
     /// Looks at the records of a cassette. Those that continue each other are looked at one after the other, and what they have in
     /// common only once.
-    fn at(self, cassette: usize, records: &[Record]) -> Vec<SearchedRecord> {
+    fn at(self, cassette: usize, records: &[CassetteRecord]) -> Vec<SearchedRecord> {
         let bases = bases(records);
         let threads = thread::available_parallelism().map_or(1, NonZero::get);
         let shares = shares(&bases, threads.min(records.len() / FEWEST + 1));
@@ -192,22 +192,26 @@ impl Look<'_> {
     fn one(
         self,
         redactor: &mut Redactor<'_>,
-        (cassette, record): (usize, &Record),
-        before: Option<(&SharedList<Value>, Begun)>,
-    ) -> (SearchedRecord, Begun) {
-        let (config, Record { method, headers, .. }) = (self.config, record);
+        (cassette, record): (usize, &CassetteRecord),
+        before: Option<(&SharedList<Value>, ConversationState)>,
+    ) -> (SearchedRecord, ConversationState) {
+        let (config, CassetteRecord { method, headers, .. }) = (self.config, record);
         redactor.begin_another();
         let (earlier, begun) = before.unzip();
         let (searched, shown, canonical, across) = match begun {
-            Some(Begun { searched, messages, canonical, across }) => (Some(searched), messages, canonical, across),
+            Some(ConversationState { searched, messages, canonical, across }) => {
+                (Some(searched), messages, canonical, across)
+            }
             None => (None, SharedList::default(), None, None),
         };
         let (body, searched) = secrets::shown_body(redactor, &record.body, earlier.zip(searched));
         let path = secrets::shown_path(redactor, &record.path);
         let body = record.raw.as_deref().map_or(body, |raw| secrets::shown_bytes(redactor, raw).into());
         let headers = &secrets::headers_by(redactor, headers.clone());
-        let call = Call { method, path: &path, headers, body: &body };
-        let start = |progress: Option<Progress>| progress.map(|progress| Start { messages: &shown, progress });
+        let call = RequestParts { method, path: &path, headers, body: &body };
+        let start = |progress: Option<CanonicalProgress>| {
+            progress.map(|progress| ConversationStart { messages: &shown, progress })
+        };
         let (identity, canonical) = config.rules.identify_after(&call, start(canonical));
         let is_chat = method == "POST" && route_of(&path) == CHAT;
         let across = self.across.filter(|_| is_chat).map(|rules| rules.identify_after(&call, start(across)));
@@ -218,7 +222,7 @@ impl Look<'_> {
         let messages = body.messages().cloned().unwrap_or_default();
         (
             SearchedRecord { identity, across, secrets, is_edited },
-            Begun { searched, messages, canonical, across: of_across },
+            ConversationState { searched, messages, canonical, across: of_across },
         )
     }
 }

@@ -12,7 +12,7 @@ use time::OffsetDateTime;
 
 use crate::{
     account::{DEFAULT_SESSION, JournalEntry, Report, SessionReport, http::plain, session_of, upstream_of},
-    mcp::{OnNovel, ParamRules, Policy, RecordIndex, Servers, account_session, is_of_mcp, journal_entry, servers},
+    mcp::{McpPolicy, OnNovel, ParamRules, RecordIndex, Servers, account_session, is_of_mcp, journal_entry, servers},
     values::ValuePlans,
 };
 use crate::{
@@ -20,14 +20,17 @@ use crate::{
     player::receive::MOST_SESSIONS,
     player::record::compare::compared,
     player::secrets::{self, Leak},
-    player::{CassettePlayer, CassettePlayerError, Config, Mode, RecordPlace, Secrets, SessionState, StartedServer},
+    player::{
+        CassettePlayer, CassettePlayerError, Mode, PlayerConfig, RecordPlace, SecretHandling, SessionState,
+        StartedServer,
+    },
 };
 use net::{
     server::ResponseBody,
     upstream::{NamedEndpoint, UpstreamOptions},
 };
 use recording::{
-    cassette::{Record, RecordedExchange},
+    cassette::{CassetteRecord, RecordedExchange},
     mcp::{Broken, McpRecord},
     redaction::Redactor,
 };
@@ -47,16 +50,16 @@ impl fmt::Debug for HandOvers {
 
 /// Takes the records of MCP out of the cassettes: their servers, and the secrets in them.
 pub(super) fn take(
-    config: &mut Config,
+    config: &mut PlayerConfig,
     put_back: &Arc<ValuePlans>,
 ) -> Result<(Servers, Vec<Leak>), CassettePlayerError> {
     let (ignored, scrubs) = (config.rules.ignored.clone(), config.rules.scrubs.clone());
     let rules = ParamRules { ignored, scrubs, counts_meta: config.mcp_match_meta };
     let policy = policy(config);
-    let played: &Config = config;
+    let played: &PlayerConfig = config;
     let command = command(played);
     let (servers, found) = thread::scope(|scope| {
-        let searching = (played.leaks == Secrets::Refused).then(|| scope.spawn(|| leaks(played)));
+        let searching = (played.leaks == SecretHandling::Refused).then(|| scope.spawn(|| leaks(played)));
         let new = |name: &str| {
             let index = RecordIndex::new(name, rules.clone(), played.secrets.clone());
             index.putting_back(Arc::clone(put_back)).recorded_by(command.clone())
@@ -71,7 +74,7 @@ pub(super) fn take(
 }
 
 /// The command that records what is missing beside the models' records; `None` where there are none, and the servers are alone.
-fn command(config: &Config) -> Option<Arc<str>> {
+fn command(config: &PlayerConfig) -> Option<Arc<str>> {
     let mut all = config.cassettes.iter().flat_map(|cassette| &cassette.records);
     if all.all(is_of_mcp) && config.session_folder.is_none() {
         return None;
@@ -88,7 +91,7 @@ fn command(config: &Config) -> Option<Arc<str>> {
 }
 
 /// What requests without a record get in this mode.
-fn policy(config: &Config) -> Policy {
+fn policy(config: &PlayerConfig) -> McpPolicy {
     let asked = config.mcp.on_novel;
     let on_novel = match config.mode {
         _ if config.mcp_upstreams.is_empty() && config.mcp_started.is_empty() => asked,
@@ -97,10 +100,10 @@ fn policy(config: &Config) -> Policy {
         Mode::NewEpisodes | Mode::Record => OnNovel::Record,
         Mode::Live | Mode::Compare => OnNovel::Upstream,
     };
-    Policy { on_novel, counts_forwarded: config.mode == Mode::Replay, ..config.mcp }
+    McpPolicy { on_novel, counts_forwarded: config.mode == Mode::Replay, ..config.mcp }
 }
 
-fn leaks(config: &Config) -> Vec<Leak> {
+fn leaks(config: &PlayerConfig) -> Vec<Leak> {
     let mut redactor = Redactor::new(&config.secrets);
     let mut found = Vec::new();
     for cassette in config.cassettes.iter().filter(|cassette| config.refuses_secrets_of(cassette)) {
@@ -213,7 +216,7 @@ impl CassettePlayer {
     }
 
     /// Copies records of MCP servers that answered, where everything is written that is served.
-    pub fn copy_mcp(&self, records: impl IntoIterator<Item = Record>) {
+    pub fn copy_mcp(&self, records: impl IntoIterator<Item = CassetteRecord>) {
         let Some(recorder) = &self.recorder else { return };
         records.into_iter().for_each(|record| recorder.copy(&record));
     }

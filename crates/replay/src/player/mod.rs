@@ -1,8 +1,8 @@
 //! Player and recorder of cassettes.
 //!
 //! One pipeline for `play` and `tap`: session, route and [identity](recording::canonical); whether the request may go upstream
-//! ([`Selection`], decided before matching); match; serve or forward; record. The server around it answers requests that no
-//! cassette concerns ([`Outcome::Passed`]).
+//! ([`ModeExceptions`], decided before matching); match; serve or forward; record. The server around it answers requests that no
+//! cassette concerns ([`PlayerOutcome::Passed`]).
 //!
 //! A record is served as it was recorded: the events of a stream with their bytes and times. A stream is also served as one body,
 //! and a body as a stream, for the clients that ask so. An edited answer keeps the recorded times.
@@ -45,13 +45,13 @@ pub use crate::player::{
         response::ReplayedResponse,
     },
     config::{
-        COMPLETE_WITHIN, Config, Output, REPLY_WITHIN, Secrets, StartedServer, Timeline,
-        forwarding::{Mode, OnMiss, Selection, SelectionError, Selector},
+        COMPLETE_WITHIN, CassetteOutput, PlayerConfig, REPLY_WITHIN, SecretHandling, StartedServer, WrittenTimeline,
+        forwarding::{Mode, ModeExceptions, OnMiss, SelectionError, Selector},
         header_rules::{HeaderRulesError, check_top, secrets as secrets_of_top, ways},
     },
-    convert::{Counts, FromTrace, Refused, ToTrace, from_trace, to_trace},
+    convert::{Counts, FromTrace, ToTrace, UnconvertibleRecords, from_trace, to_trace},
     decide::{
-        Received,
+        ReceivedRequest,
         match_command::{MatchCommand, PATIENCE},
     },
     forward::{
@@ -64,13 +64,13 @@ pub use crate::player::{
         record_report::RecordReport,
         recorder::{PendingExchange, RecordErrors, RecordPlace},
     },
-    report::environment::{Environment, PROBE, tokenizer_name},
+    report::environment::{PROBE, ServerEnvironment, tokenizer_name},
     secrets::{redact_cassette, redact_exchange, redact_named, redact_response, secrets},
 };
 use crate::{
-    account::{Change, Journal, KeptMisses, NetworkBlock, ToolDrift, http::put},
+    account::{EnvironmentChange, Journal, KeptMisses, NetworkBlock, ToolDrift, http::put},
     delivery::Clock,
-    matching::requests::{CassetteIndex, Session},
+    matching::requests::{CassetteIndex, RequestSession},
     mcp::Servers,
     player::{
         answer::generated::Counter,
@@ -78,7 +78,7 @@ use crate::{
         index::PlayableRecords,
         miss::Pages,
         record::{compare::Comparisons, recorder::CassetteRecorder},
-        report::{Earlier, Groups},
+        report::{Earlier, RecordGroups},
     },
     timing::Pacer,
     values::{EarlierValues, ValuePlans},
@@ -88,8 +88,8 @@ use net::{
     upstream::Upstream,
 };
 use recording::{
-    canonical::Rules,
-    cassette::{CassetteError, Record},
+    canonical::CanonicalRules,
+    cassette::{CassetteError, CassetteRecord},
 };
 use text::prompt::Tokenizer;
 
@@ -98,25 +98,25 @@ use text::prompt::Tokenizer;
 /// ```no_run
 /// use std::path::Path;
 /// use recording::cassette::load;
-/// use vllm_vcr_replay::player::{CassettePlayer, Config};
+/// use vllm_vcr_replay::player::{CassettePlayer, PlayerConfig};
 ///
 /// # fn player() -> Result<(), Box<dyn std::error::Error>> {
 /// let cassettes = vec![load(Path::new("agent.yaml"))?];
-/// let cassette_player = CassettePlayer::new(Config { cassettes, ..Config::default() })?;
+/// let cassette_player = CassettePlayer::new(PlayerConfig { cassettes, ..PlayerConfig::default() })?;
 /// println!("{} records", cassette_player.len());
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Debug)]
 pub struct CassettePlayer {
-    config: Config,
+    config: PlayerConfig,
     index: CassetteIndex,
     /// The same records as chats for other families, and how these are compared.
-    across: Option<(CassetteIndex, Rules)>,
+    across: Option<(CassetteIndex, CanonicalRules)>,
     counter: Counter,
     /// In the order of the index: the cassette and its record.
-    records: Vec<(usize, Record)>,
-    groups: Groups,
+    records: Vec<(usize, CassetteRecord)>,
+    groups: RecordGroups,
     /// The servers of MCP, which are played by their own sessions.
     mcp: Arc<Servers>,
     /// What hands records of MCP servers over before a session ends.
@@ -131,7 +131,7 @@ pub struct CassettePlayer {
     comparer: Option<Arc<CassetteRecorder>>,
     comparisons: Arc<Comparisons>,
     /// What is not as it was recorded of the server that is asked, once that is known.
-    environment: OnceLock<Vec<Change>>,
+    environment: OnceLock<Vec<EnvironmentChange>>,
     /// Records whose answers were edited, as `file#id`.
     edited: Vec<String>,
     /// Answers with fresh ids so far.
@@ -141,7 +141,7 @@ pub struct CassettePlayer {
     /// Whether each record was ever served, in any session.
     used: Vec<AtomicBool>,
     /// The same of the records of sessions' players that ended.
-    ended: Mutex<BTreeMap<report::Place, report::Use>>,
+    ended: Mutex<BTreeMap<report::RecordAddress, report::Use>>,
     /// What sessions recorded in cassettes of their own and have ended.
     recorded_by_sessions: Mutex<RecordReport>,
     /// Numbers and address of misses, those of the player whose session this is, if it is one's.
@@ -153,7 +153,7 @@ pub struct CassettePlayer {
 /// One session.
 #[derive(Debug, Default)]
 struct SessionState {
-    session: Session,
+    session: RequestSession,
     misses: KeptMisses,
     missed: BTreeMap<&'static str, u64>,
     forwarded: u64,
@@ -176,7 +176,7 @@ pub struct Unanswered;
 
 /// Outcome of a request.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum PlayerOutcome {
     /// The player answered.
     Answered(Response<ResponseBody>),
     /// The server around the player answers it.
@@ -212,7 +212,7 @@ impl CassettePlayer {
     ///
     /// # Errors
     /// When the cassette that is to be written cannot be, or those that were read hold secrets and must not.
-    pub fn new(mut config: Config) -> Result<Arc<Self>, CassettePlayerError> {
+    pub fn new(mut config: PlayerConfig) -> Result<Arc<Self>, CassettePlayerError> {
         let (put_back, warnings) = value_plans(&config.cassettes, &config.supplied, |_| true);
         warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
         let put_back = Arc::new(put_back);
@@ -236,7 +236,7 @@ impl CassettePlayer {
             index,
             across,
             counter: Counter::default(),
-            groups: Groups::new(&records),
+            groups: RecordGroups::new(&records),
             fixtures: Fixtures::new(&records),
             put_back,
             mcp: Arc::new(mcp),
@@ -333,7 +333,7 @@ impl CassettePlayer {
     }
 
     /// Answers a request, from a record or from the upstream, or passes it on. For a server that neither pauses nor counts.
-    pub async fn answer(self: &Arc<Self>, request: Request<RequestBody>, pacer: &Pacer) -> Outcome {
+    pub async fn answer(self: &Arc<Self>, request: Request<RequestBody>, pacer: &Pacer) -> PlayerOutcome {
         let Decided { decision, session, cassette_player } = self.decide(request).await;
         let mut response = match decision {
             Decision::Answer(response) => response,
@@ -341,13 +341,13 @@ impl CassettePlayer {
                 let clock = Clock { pacer: pacer.clone(), lateness: LatenessTracker::default() };
                 response.deliver::<Infallible, ()>(clock, None, None, ()).await
             }
-            Decision::Pass(request) => return Outcome::Passed(request),
+            Decision::Pass(request) => return PlayerOutcome::Passed(request),
             Decision::Forward(forward) => cassette_player.forward(*forward).await,
         };
         if let Some(session) = session {
             put(response.headers_mut(), "x-vcr-session", &session);
         }
-        Outcome::Answered(response)
+        PlayerOutcome::Answered(response)
     }
 
     /// Decides what is to become of a request: a record answers it, it goes upstream, or it is passed on.

@@ -17,15 +17,15 @@ use crate::{
     },
     matching::{named_later::NamedSecret, requests::Retry},
     player::{
-        CassettePlayer, Config, Decided, Decision, Unanswered, config::forwarding::Forwarding, decide::Received,
-        receive::body::Body, secrets,
+        CassettePlayer, Decided, Decision, PlayerConfig, Unanswered, config::forwarding::Forwarding,
+        decide::ReceivedRequest, receive::body::ReadBody, secrets,
     },
 };
 use api::endpoints::route;
 use net::{server::RequestBody, wire::percent_decoded};
 use recording::{
-    canonical::{Call, Identity, SharedBody, UPSTREAM_HEADER, boundary, upstream_suffix},
-    redaction::{Redactor, Seen},
+    canonical::{Identity, RequestParts, SharedBody, UPSTREAM_HEADER, boundary, upstream_suffix},
+    redaction::{Redactor, SeenSecrets},
 };
 
 /// Maximum number of sessions: any request may name a new one.
@@ -36,7 +36,10 @@ impl CassettePlayer {
     ///
     /// # Errors
     /// With the decision, where none is: it cannot be read, or the server around the player answers it.
-    pub async fn receive(self: &Arc<Self>, request: Request<RequestBody>) -> Result<Box<Received>, Box<Decided>> {
+    pub async fn receive(
+        self: &Arc<Self>,
+        request: Request<RequestBody>,
+    ) -> Result<Box<ReceivedRequest>, Box<Decided>> {
         let (parts, body) = request.into_parts();
         let here = |decision| Box::new(Decided { decision, session: None, cassette_player: Arc::clone(self) });
         let refused = |why: &str| here(Decision::Answer(plain(StatusCode::BAD_REQUEST, why)));
@@ -58,7 +61,7 @@ impl CassettePlayer {
         let body = read(body, self.config.body_limit).await.map_err(|refusal| here(Decision::Answer(refusal)))?;
         let at = Instant::now();
         let asked = IncomingRequest::new(parts, body, session, &cassette_player.config);
-        Ok(Box::new(Received { asked, at, cassette_player }))
+        Ok(Box::new(ReceivedRequest { asked, at, cassette_player }))
     }
 
     /// Returns whether a session is known, or may begin.
@@ -76,7 +79,7 @@ impl CassettePlayer {
         if self.has_route(method, path, &upstream) {
             return false;
         }
-        let Config { selection, mode, on_miss, .. } = &self.config;
+        let PlayerConfig { selection, mode, on_miss, .. } = &self.config;
         let boundary = boundary(method.as_str(), path, &Value::Null) + &upstream;
         let is_selected = matches!(selection.decide(*mode, *on_miss, &boundary, path), Forwarding::Now(_));
         let looks = [Method::GET, Method::HEAD, Method::OPTIONS].contains(method);
@@ -107,7 +110,7 @@ pub(in crate::player) struct IncomingRequest {
     /// The body without its secrets, bytes by their name.
     pub(in crate::player) shown: SharedBody,
     /// Its secrets, with the placeholders that stand for them.
-    pub(in crate::player) seen: Seen,
+    pub(in crate::player) seen: SeenSecrets,
     /// The headers that count, without their secrets.
     pub(in crate::player) counted: Vec<(String, String)>,
     pub(in crate::player) session: String,
@@ -115,18 +118,18 @@ pub(in crate::player) struct IncomingRequest {
 }
 
 impl IncomingRequest {
-    pub(in crate::player) fn new(parts: Parts, bytes: Bytes, session: String, config: &Config) -> Self {
+    pub(in crate::player) fn new(parts: Parts, bytes: Bytes, session: String, config: &PlayerConfig) -> Self {
         Self::knowing(&[], (parts, bytes), session, config)
     }
 
     /// The same request, in which these values are secrets too.
-    pub(in crate::player) fn with_secrets(&self, secrets: &[NamedSecret], config: &Config) -> Self {
+    pub(in crate::player) fn with_secrets(&self, secrets: &[NamedSecret], config: &PlayerConfig) -> Self {
         Self::knowing(secrets, (self.parts.clone(), self.bytes.clone()), self.session.clone(), config)
     }
 
-    fn knowing(known: &[NamedSecret], (parts, bytes): (Parts, Bytes), session: String, config: &Config) -> Self {
+    fn knowing(known: &[NamedSecret], (parts, bytes): (Parts, Bytes), session: String, config: &PlayerConfig) -> Self {
         let rules = &config.rules;
-        let Body { value: body, raw } = Body::read(&parts.headers, &bytes, config.body_limit);
+        let ReadBody { value: body, raw } = ReadBody::read(&parts.headers, &bytes, config.body_limit);
         let mut headers = texts(&parts.headers, |name| rules.headers.iter().any(|counted| counted == name));
         headers.extend(upstream_header(&parts.extensions));
         let path = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
@@ -138,7 +141,7 @@ impl IncomingRequest {
         let path = secrets::shown_path(&mut redactor, path);
         let shown = raw.as_deref().map_or(shown, |raw| secrets::shown_bytes(&mut redactor, raw).into());
         let counted = secrets::headers_by(&mut redactor, headers);
-        let call = Call { method: parts.method.as_str(), path: &path, headers: &counted, body: &shown };
+        let call = RequestParts { method: parts.method.as_str(), path: &path, headers: &counted, body: &shown };
         let identity = rules.identify(&call);
         Self { identity, parts, bytes, body, raw, shown, seen: redactor.seen(), counted, session }
     }

@@ -14,7 +14,7 @@ use crate::{
     account::{DEFAULT_SESSION, EarlierReports, Report, SessionReport, UnusedRecord},
     player::{CassettePlayer, SessionState, miss::explained},
 };
-use recording::cassette::Record;
+use recording::cassette::CassetteRecord;
 
 /// Account of sessions that were ended, opened anew or reset.
 #[derive(Debug, Default)]
@@ -31,7 +31,7 @@ pub(super) struct Earlier {
 }
 
 /// The path of a cassette, and the number of a record there.
-pub(super) type Place = (String, u64);
+pub(super) type RecordAddress = (String, u64);
 
 /// Use of a record.
 #[derive(Debug, Clone)]
@@ -42,7 +42,7 @@ pub(super) struct Use {
 }
 
 /// Adds what one player knows of a record: it is used if any player served it.
-fn add(usage: &mut BTreeMap<Place, Use>, place: Place, use_of: Use) {
+fn add(usage: &mut BTreeMap<RecordAddress, Use>, place: RecordAddress, use_of: Use) {
     let is_used = use_of.is_used;
     usage.entry(place).or_insert(use_of).is_used |= is_used;
 }
@@ -217,7 +217,7 @@ impl CassettePlayer {
     fn unused(&self) -> Vec<UnusedRecord> {
         let usage = self.usage();
         let unused = usage.into_iter().filter(|(_, use_of)| !use_of.is_used);
-        let record = |((cassette, record), use_of): (Place, Use)| UnusedRecord {
+        let record = |((cassette, record), use_of): (RecordAddress, Use)| UnusedRecord {
             cassette,
             record,
             line: use_of.line,
@@ -227,7 +227,7 @@ impl CassettePlayer {
     }
 
     /// Whether each record was ever served, here and by the players of sessions.
-    fn usage(&self) -> BTreeMap<Place, Use> {
+    fn usage(&self) -> BTreeMap<RecordAddress, Use> {
         let mut usage = self.ended.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let all = self.records.iter().zip(&self.used).enumerate();
         for (_, ((cassette, record), used)) in all.filter(|(at, _)| self.index.is_servable(*at)) {
@@ -272,7 +272,7 @@ fn served(name: &str, state: &SessionState) -> HashSet<usize> {
 ///
 /// See docs/decisions/0063-unconsumed-records-of-what-has-begun.md.
 #[derive(Debug, Default)]
-pub(in crate::player) struct Groups {
+pub(in crate::player) struct RecordGroups {
     of: Vec<usize>,
     /// Whether each group has a name.
     are_named: Vec<bool>,
@@ -291,9 +291,9 @@ pub(in crate::player) enum Scope<'a> {
     Ended,
 }
 
-impl Groups {
+impl RecordGroups {
     /// Groups records, each with the place of its cassette.
-    pub(in crate::player) fn new(records: &[(usize, Record)]) -> Self {
+    pub(in crate::player) fn new(records: &[(usize, CassetteRecord)]) -> Self {
         let mut groups = Self::default();
         let mut known: HashMap<(usize, Option<&str>), usize> = HashMap::new();
         let mut named: HashMap<(usize, u64), &str> = HashMap::new();

@@ -29,26 +29,28 @@ pub(super) use self::{
 use net::wire::percent_decoded;
 use recording::{
     canonical::{SharedBody, SharedList},
-    cassette::{Answer, Content, Moment, Record, RecordedExchange, Side, ValueSource, named_bytes},
+    cassette::{
+        AnswerContent, CassetteRecord, Moment, RecordedAnswer, RecordedExchange, Sidecar, ValueSource, named_bytes,
+    },
     children::as_value,
-    redaction::{Placeholder, Redactor, Rules, Seen},
+    redaction::{Placeholder, RedactionRules, Redactor, SeenSecrets},
 };
 
 /// What a redaction came to.
 #[derive(Debug)]
-pub(super) struct Redacted {
+pub(super) struct RedactionResult {
     /// Whether anything was found.
     pub(super) had_any: bool,
     /// Whether the record took more work than it may, so that some of it was not searched.
     pub(super) is_unsearched: bool,
     /// The values of the request.
-    pub(super) asked: Seen,
+    pub(super) asked: SeenSecrets,
     /// The values of the answer that the request does not have.
     pub(super) answered: AnsweredValues,
     /// All values.
-    pub(super) all: Seen,
+    pub(super) all: SeenSecrets,
     /// How far the messages of its request were searched.
-    pub(super) searched: Searched,
+    pub(super) searched: SearchedConversation,
 }
 
 /// Values that an answer has and its request does not, with their placeholders. They are secrets: none is shown by `{:?}`.
@@ -63,28 +65,28 @@ impl fmt::Debug for AnsweredValues {
 
 /// Takes the secrets out of a record. Where there were any, what else could spell them goes too: bytes as they came, and the data of
 /// events, of which the times stay. What any part of it names as a secret is found in all of them.
-pub(super) fn redact(rules: &Rules, record: &mut Record, side: &mut Side) -> Redacted {
+pub(super) fn redact(rules: &RedactionRules, record: &mut CassetteRecord, side: &mut Sidecar) -> RedactionResult {
     redact_after(&mut Redactor::new(rules), (record, side), None)
 }
 
 /// As [`redact`], of a record that goes on from messages which were searched before.
 pub(super) fn redact_after(
     redactor: &mut Redactor<'_>,
-    (record, side): (&mut Record, &mut Side),
-    earlier: Option<(&SharedList<Value>, Searched)>,
-) -> Redacted {
+    (record, side): (&mut CassetteRecord, &mut Sidecar),
+    earlier: Option<(&SharedList<Value>, SearchedConversation)>,
+) -> RedactionResult {
     let searched = redact_request(redactor, record, earlier);
     let asked = redactor.seen();
     // What earlier messages held may be spelled by the events of this record too.
     let had_any = redact_rest(redactor, record, side, searched.has_any);
     let all = redactor.seen();
     let answered = name_sources(record, &asked, &all);
-    Redacted { had_any, is_unsearched: redactor.is_exhausted(), asked, answered, all, searched }
+    RedactionResult { had_any, is_unsearched: redactor.is_exhausted(), asked, answered, all, searched }
 }
 
 /// Notes in a record which placeholders of its answer stand for a value that its request has under another one: a key that is
 /// described there is an argument of a call here. The values that its request has nowhere.
-fn name_sources(record: &mut Record, asked: &Seen, all: &Seen) -> AnsweredValues {
+fn name_sources(record: &mut CassetteRecord, asked: &SeenSecrets, all: &SeenSecrets) -> AnsweredValues {
     let in_answer = placeholders_of(&record.answer);
     if in_answer.is_empty() {
         return AnsweredValues::default();
@@ -116,9 +118,9 @@ fn name_sources(record: &mut Record, asked: &Seen, all: &Seen) -> AnsweredValues
 /// Learns what a record names, and takes the secrets out of its request.
 fn redact_request(
     redactor: &mut Redactor<'_>,
-    record: &mut Record,
-    earlier: Option<(&SharedList<Value>, Searched)>,
-) -> Searched {
+    record: &mut CassetteRecord,
+    earlier: Option<(&SharedList<Value>, SearchedConversation)>,
+) -> SearchedConversation {
     learn_rest(redactor, record);
     let (body, searched) = shown_body(redactor, &record.body, earlier);
     record.body = body;
@@ -131,21 +133,21 @@ fn redact_request(
 /// Takes the secrets out of an exchange, and returns them; `None` where it took too much work to search all of it, so that it must not
 /// be kept.
 #[must_use]
-pub fn redact_exchange(rules: &Rules, exchange: &mut RecordedExchange) -> Option<Seen> {
+pub fn redact_exchange(rules: &RedactionRules, exchange: &mut RecordedExchange) -> Option<SeenSecrets> {
     let redacted = redact(rules, &mut exchange.record, &mut exchange.side);
     (!redacted.is_unsearched).then_some(redacted.all)
 }
 
 /// Notes the secrets that a record names outside of its request's body.
-pub(super) fn learn_rest(redactor: &mut Redactor<'_>, record: &Record) {
+pub(super) fn learn_rest(redactor: &mut Redactor<'_>, record: &CassetteRecord) {
     learn_request(redactor, &record.path, &record.headers);
     learn_request(redactor, "", &record.answer.headers);
     match &record.answer.content {
-        Content::Choices { choices, .. } => choices.iter().for_each(|choice| redactor.learn_fields(choice)),
-        Content::Json(value) => redactor.learn(value),
-        Content::Text(text) => redactor.learn_text(text),
-        Content::Events(events) => events.iter().for_each(|event| redactor.learn(&event.data)),
-        Content::Bytes(_) | Content::Empty => {}
+        AnswerContent::Choices { choices, .. } => choices.iter().for_each(|choice| redactor.learn_fields(choice)),
+        AnswerContent::Json(value) => redactor.learn(value),
+        AnswerContent::Text(text) => redactor.learn_text(text),
+        AnswerContent::Events(events) => events.iter().for_each(|event| redactor.learn(&event.data)),
+        AnswerContent::Bytes(_) | AnswerContent::Empty => {}
     }
 }
 
@@ -161,7 +163,7 @@ pub(super) fn learn_request(redactor: &mut Redactor<'_>, path: &str, headers: &[
 }
 
 /// Takes the secrets out of all of a record but its request, which may have held some.
-fn redact_rest(redactor: &mut Redactor<'_>, record: &mut Record, side: &mut Side, held: bool) -> bool {
+fn redact_rest(redactor: &mut Redactor<'_>, record: &mut CassetteRecord, side: &mut Sidecar, held: bool) -> bool {
     redact_answer(redactor, &mut record.answer);
     redact_texts(redactor, &mut record.tags);
     redactor.fields(&mut side.head);
@@ -198,10 +200,10 @@ fn redact_texts<'t>(redactor: &mut Redactor<'_>, texts: impl IntoIterator<Item =
     }
 }
 
-fn redact_answer(redactor: &mut Redactor<'_>, answer: &mut Answer) {
+fn redact_answer(redactor: &mut Redactor<'_>, answer: &mut RecordedAnswer) {
     answer.headers = headers_by(redactor, std::mem::take(&mut answer.headers));
     match &mut answer.content {
-        Content::Choices { choices, .. } => {
+        AnswerContent::Choices { choices, .. } => {
             for choice in choices {
                 as_value(choice, |whole| redact_body(redactor, whole));
                 if choice.get("logprobs").is_some_and(Value::is_null) {
@@ -209,17 +211,17 @@ fn redact_answer(redactor: &mut Redactor<'_>, answer: &mut Answer) {
                 }
             }
         }
-        Content::Json(value) => drop(redact_body(redactor, value)),
-        Content::Text(text) => redact_texts(redactor, [text]),
-        Content::Events(events) => redact_events(redactor, events),
-        Content::Bytes(bytes) => redact_bytes(redactor, bytes),
-        Content::Empty => {}
+        AnswerContent::Json(value) => drop(redact_body(redactor, value)),
+        AnswerContent::Text(text) => redact_texts(redactor, [text]),
+        AnswerContent::Events(events) => redact_events(redactor, events),
+        AnswerContent::Bytes(bytes) => redact_bytes(redactor, bytes),
+        AnswerContent::Empty => {}
     }
 }
 
 /// Leaves out the lists of messages, of which a stream's last piece is there: what the pieces spell together is not seen in it.
-fn leave_out_lists(content: &mut Content) {
-    let Content::Choices { choices, .. } = content else { return };
+fn leave_out_lists(content: &mut AnswerContent) {
+    let AnswerContent::Choices { choices, .. } = content else { return };
     for message in choices.iter_mut().filter_map(|choice| choice.get_mut("message")?.as_object_mut()) {
         message.retain(|name, value| name == "tool_calls" || !value.is_array());
     }
@@ -248,10 +250,10 @@ pub(super) fn shown_path(redactor: &mut Redactor<'_>, path: &str) -> String {
 
 /// How far a conversation was searched for secrets; requests that continue it go on from there.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Searched {
+pub(super) struct SearchedConversation {
     /// Its messages as they are shown.
     messages: SharedList<Value>,
-    seen: Seen,
+    seen: SeenSecrets,
     /// Whether there are any secrets in it.
     pub(super) has_any: bool,
 }
@@ -261,12 +263,15 @@ pub(super) struct Searched {
 pub(super) fn shown_body(
     redactor: &mut Redactor<'_>,
     body: &SharedBody,
-    start: Option<(&SharedList<Value>, Searched)>,
-) -> (SharedBody, Searched) {
+    start: Option<(&SharedList<Value>, SearchedConversation)>,
+) -> (SharedBody, SearchedConversation) {
     let (Some(messages), Some(list)) = (body.messages(), body.list()) else {
         let mut whole = body.fields().clone();
         let has_any = redactor.json(&mut whole);
-        return (if has_any { whole.into() } else { body.clone() }, Searched { has_any, ..Searched::default() });
+        return (
+            if has_any { whole.into() } else { body.clone() },
+            SearchedConversation { has_any, ..SearchedConversation::default() },
+        );
     };
     let (mut before, mut after) = body.around_messages();
     let goes_on = start.filter(|(earlier, searched)| {
@@ -278,7 +283,7 @@ pub(super) fn shown_body(
         redactor.fields(&mut before)
     };
     let nothing = SharedList::default();
-    let (earlier, mut searched) = goes_on.unwrap_or((&nothing, Searched::default()));
+    let (earlier, mut searched) = goes_on.unwrap_or((&nothing, SearchedConversation::default()));
     let found = search_messages(redactor, (list, messages), earlier, &mut searched);
     searched.seen = redactor.seen();
     let found_after = redactor.fields(&mut after);
@@ -298,7 +303,7 @@ fn goes_on_from(
     redactor: &mut Redactor<'_>,
     (before, after): (&Map<String, Value>, &Map<String, Value>),
     (list, messages): (&str, &SharedList<Value>),
-    (earlier, searched): (&SharedList<Value>, &Searched),
+    (earlier, searched): (&SharedList<Value>, &SearchedConversation),
 ) -> bool {
     let start = redactor.checkpoint();
     learn_body(redactor, (before, after), (list, messages), earlier.len());
@@ -333,7 +338,7 @@ fn search_messages(
     redactor: &mut Redactor<'_>,
     (list, messages): (&str, &SharedList<Value>),
     earlier: &SharedList<Value>,
-    searched: &mut Searched,
+    searched: &mut SearchedConversation,
 ) -> bool {
     let was_clean = searched.messages.is_same(earlier);
     let mut found = false;
@@ -354,7 +359,7 @@ pub(super) fn shown_bytes(redactor: &mut Redactor<'_>, bytes: &[u8]) -> Value {
 }
 
 /// A record's request as it is shown.
-pub(super) fn shown_record(rules: &Rules, record: &Record) -> Value {
+pub(super) fn shown_record(rules: &RedactionRules, record: &CassetteRecord) -> Value {
     match &record.raw {
         Some(raw) => shown_bytes(&mut Redactor::new(rules), raw),
         None => shown_body(&mut Redactor::new(rules), &record.body, None).0.value(),

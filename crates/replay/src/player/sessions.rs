@@ -8,8 +8,8 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    CassettePlayer, CassettePlayerError, Config, HeaderRulesError, Mode, Output, RecordReport, Selection, SessionState,
-    Timeline,
+    CassetteOutput, CassettePlayer, CassettePlayerError, HeaderRulesError, Mode, ModeExceptions, PlayerConfig,
+    RecordReport, SessionState, WrittenTimeline,
 };
 use crate::{
     account::{Admin, SessionNameError, session_name},
@@ -113,10 +113,11 @@ impl CassettePlayer {
         file: Option<&str>,
         mode: Option<&str>,
         ways: Option<Vec<RequestMatch>>,
-    ) -> Result<Config, SessionError> {
+    ) -> Result<PlayerConfig, SessionError> {
         let asked = file;
         let file = file.map(|file| self.beside(file)).transpose()?;
-        let mut config = Config { admin: Admin::Off, output: None, selection: Selection::None, ..self.config.clone() };
+        let mut config =
+            PlayerConfig { admin: Admin::Off, output: None, selection: ModeExceptions::None, ..self.config.clone() };
         // A link to nowhere is there too: what is recorded would replace it.
         let exists = file.as_ref().is_some_and(|file| file.symlink_metadata().is_ok());
         let (mode, write) = recording(mode, exists)?;
@@ -126,7 +127,7 @@ impl CassettePlayer {
         let output = |write| {
             let path = file.clone().ok_or(SessionError::Shared)?;
             let header = if exists { self.header_over(&path) } else { self.header() };
-            Ok::<_, SessionError>(Output { path, header, mode: write, timeline: Timeline::New })
+            Ok::<_, SessionError>(CassetteOutput { path, header, mode: write, timeline: WrittenTimeline::New })
         };
         (config.mode, config.output) = (mode, write.map(output).transpose()?);
         if config.mode != Mode::Replay && config.upstream.is_none() {

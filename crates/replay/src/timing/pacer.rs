@@ -18,10 +18,10 @@ use super::timer::{Timer, TimerSleep};
 ///
 /// Limits: the precise pacer exists on Linux only and ignores a paused tokio clock; see [`Pacer::coarse`].
 #[derive(Debug, Clone)]
-pub struct Pacer(Kind);
+pub struct Pacer(PacerKind);
 
 #[derive(Debug, Clone)]
-enum Kind {
+enum PacerKind {
     #[cfg(target_os = "linux")]
     Precise(Timer),
     Coarse,
@@ -36,7 +36,7 @@ impl Pacer {
     pub fn precise() -> Self {
         #[cfg(target_os = "linux")]
         match Timer::start() {
-            Ok(timer) => return Self(Kind::Precise(timer)),
+            Ok(timer) => return Self(PacerKind::Precise(timer)),
             Err(error) => tracing::warn!(%error, "no precise timer; events are up to a millisecond late"),
         }
         Self::coarse()
@@ -45,15 +45,15 @@ impl Pacer {
     /// tokio's timer: up to a millisecond late, cheaper, and obedient to a paused clock.
     #[must_use]
     pub fn coarse() -> Self {
-        Self(Kind::Coarse)
+        Self(PacerKind::Coarse)
     }
 
     /// Completes at `deadline`. Dropping it before that leaves nothing behind.
     pub fn sleep_until(&self, deadline: Instant) -> Sleep {
         Sleep(match &self.0 {
             #[cfg(target_os = "linux")]
-            Kind::Precise(timer) => SleepKind::Precise(timer.sleep_until(deadline)),
-            Kind::Coarse => SleepKind::Coarse(Box::pin(tokio::time::sleep_until(deadline))),
+            PacerKind::Precise(timer) => SleepKind::Precise(timer.sleep_until(deadline)),
+            PacerKind::Coarse => SleepKind::Coarse(Box::pin(tokio::time::sleep_until(deadline))),
         })
     }
 }

@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, iter, time::Duration};
 
-use super::{Pacing, schedule::Clock};
+use super::{Pacing, schedule::PacingClock};
 
 /// Most groups of tokens that a body is divided into: a number of tokens in a file takes no memory of its size.
 const MOST_SINGLES: u64 = 1 << 16;
@@ -59,7 +59,7 @@ impl ResponseSchedule {
     #[must_use]
     pub fn stream(times: &[Duration], chunks: &[TokenChunk], pacing: Pacing) -> Self {
         if chunks.is_empty() {
-            let mut clock = Clock::new(pacing);
+            let mut clock = PacingClock::new(pacing);
             let mut last = Duration::ZERO;
             let events = times.iter().map(|at| latest(&mut last, clock.advance_to(*at, 1))).collect();
             return Self { events, tokens: Vec::new() };
@@ -67,7 +67,7 @@ impl ResponseSchedule {
         let mut tokens = dues(chunks, pacing);
         let mut coming = chunks.iter().zip(&tokens).map(|(chunk, due)| (chunk.event, due.due)).peekable();
         let first = coming.peek().map_or(Duration::ZERO, |(_, due)| *due);
-        let (clock, mut last) = (Clock::new(pacing), Duration::ZERO);
+        let (clock, mut last) = (PacingClock::new(pacing), Duration::ZERO);
         let mut of_event = |(event, at): (usize, &Duration)| {
             let mut paced = first;
             while let Some((_, due)) = coming.next_if(|(of, _)| *of <= event) {
@@ -89,7 +89,7 @@ impl ResponseSchedule {
         tokens.sort_by_key(|tokens| tokens.due);
         let last = tokens.last().map_or(Duration::ZERO, |tokens| tokens.due);
         let body = match pacing {
-            Pacing::Recorded { .. } | Pacing::Instant => Clock::new(pacing).at(end),
+            Pacing::Recorded { .. } | Pacing::Instant => PacingClock::new(pacing).at(end),
             Pacing::Fixed { ttft, .. } => ttft,
         };
         Self { events: vec![body.max(last)], tokens }
@@ -119,9 +119,9 @@ fn singles(at: Duration, totals: &[u32]) -> Vec<TokenChunk> {
 
 /// The deadlines of chunks, each choice by itself.
 fn dues(chunks: &[TokenChunk], pacing: Pacing) -> Vec<TokensDue> {
-    let mut clocks: BTreeMap<usize, Clock> = BTreeMap::new();
+    let mut clocks: BTreeMap<usize, PacingClock> = BTreeMap::new();
     let due = |chunk: &TokenChunk| {
-        let clock = clocks.entry(chunk.choice).or_insert_with(|| Clock::new(pacing));
+        let clock = clocks.entry(chunk.choice).or_insert_with(|| PacingClock::new(pacing));
         TokensDue { due: clock.advance_to(chunk.at, chunk.tokens), choice: chunk.choice, tokens: chunk.tokens }
     };
     chunks.iter().map(due).collect()

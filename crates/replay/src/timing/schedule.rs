@@ -46,12 +46,12 @@ pub struct Due {
 /// The chunks of one answer in order, as an iterator; due times never decrease.
 #[derive(Debug, Clone)]
 pub struct Schedule {
-    steps: Steps,
+    steps: ScheduleSteps,
     end: Option<Duration>,
 }
 
 #[derive(Debug, Clone)]
-enum Steps {
+enum ScheduleSteps {
     Listed(vec::IntoIter<Due>),
     Uniform { next: Duration, gap: Duration, left: Option<u32> },
 }
@@ -70,7 +70,7 @@ impl Schedule {
         }
         let last: Duration = record.emissions().map(|chunk| chunk.gap).fold(Duration::ZERO, Duration::saturating_add);
         let end = record.e2e.map_or(last, |e2e| e2e.max(last));
-        let mut clock = Clock::new(pacing);
+        let mut clock = PacingClock::new(pacing);
         let (mut dues, mut left) = (Vec::with_capacity(record.chunks.len()), limit.unwrap_or(u32::MAX));
         let mut cut = false;
         for chunk in record.emissions() {
@@ -89,7 +89,7 @@ impl Schedule {
         }
         let last = dues.last().map_or(Duration::ZERO, |chunk| chunk.due);
         let end = Some(clock.at(end)).filter(|end| !cut && *end > last);
-        Self { steps: Steps::Listed(dues.into_iter()), end }
+        Self { steps: ScheduleSteps::Listed(dues.into_iter()), end }
     }
 
     /// Single tokens that no record stands behind: `tokens` of them, or without an end. Takes no memory per token.
@@ -99,7 +99,7 @@ impl Schedule {
             Pacing::Fixed { ttft, itl } => (ttft, itl),
             Pacing::Recorded { .. } | Pacing::Instant => (Duration::ZERO, Duration::ZERO),
         };
-        Self { steps: Steps::Uniform { next, gap, left: tokens }, end: None }
+        Self { steps: ScheduleSteps::Uniform { next, gap, left: tokens }, end: None }
     }
 
     /// Returns when the answer is complete, where the record has it later than its last chunk. `None` where the
@@ -115,8 +115,8 @@ impl Iterator for Schedule {
 
     fn next(&mut self) -> Option<Due> {
         match &mut self.steps {
-            Steps::Listed(dues) => dues.next(),
-            Steps::Uniform { next, gap, left } => {
+            ScheduleSteps::Listed(dues) => dues.next(),
+            ScheduleSteps::Uniform { next, gap, left } => {
                 if let Some(left) = left {
                     *left = left.checked_sub(1)?;
                 }
@@ -129,9 +129,9 @@ impl Iterator for Schedule {
 
     fn size_hint(&self) -> (usize, Option<usize>) {
         match &self.steps {
-            Steps::Listed(dues) => dues.size_hint(),
-            Steps::Uniform { left: None, .. } => (usize::MAX, None),
-            Steps::Uniform { left: Some(left), .. } => (*left as usize, Some(*left as usize)),
+            ScheduleSteps::Listed(dues) => dues.size_hint(),
+            ScheduleSteps::Uniform { left: None, .. } => (usize::MAX, None),
+            ScheduleSteps::Uniform { left: Some(left), .. } => (*left as usize, Some(*left as usize)),
         }
     }
 }
@@ -139,14 +139,14 @@ impl Iterator for Schedule {
 impl FusedIterator for Schedule {}
 
 /// Adds gaps up and turns the sums into offsets.
-pub(super) struct Clock {
+pub(super) struct PacingClock {
     pacing: Pacing,
     recorded: Duration,
     /// The offset of the previous chunk at a fixed pace; `None` before the first one.
     paced: Option<Duration>,
 }
 
-impl Clock {
+impl PacingClock {
     pub(super) fn new(pacing: Pacing) -> Self {
         Self { pacing, recorded: Duration::ZERO, paced: None }
     }

@@ -33,22 +33,22 @@ pub(super) const QUANTUM: Duration = Duration::from_micros(50);
 /// A timer; clones share it.
 #[derive(Debug, Clone)]
 pub(super) struct Timer {
-    shared: Arc<Shared>,
+    shared: Arc<TimerState>,
     _driver: Arc<Driver>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct TimerState {
     fd: AsyncFd<OwnedFd>,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<TimerWaiters>,
 }
 
 /// A deadline, and a number that distinguishes equal ones.
-type Key = (Instant, u64);
+type DeadlineKey = (Instant, u64);
 
 #[derive(Debug, Default)]
-struct Waiting {
-    wakers: BTreeMap<Key, Waker>,
+struct TimerWaiters {
+    wakers: BTreeMap<DeadlineKey, Waker>,
     next_number: u64,
     /// The deadline that the `timerfd` is armed for.
     armed: Option<Instant>,
@@ -71,7 +71,7 @@ impl Timer {
     /// When there is none to be had, as when the process is out of file descriptors.
     pub(super) fn start() -> io::Result<Self> {
         let fd = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
-        let shared = Arc::new(Shared { fd: register(fd)?, waiting: Mutex::default() });
+        let shared = Arc::new(TimerState { fd: register(fd)?, waiting: Mutex::default() });
         let driver = Driver(tokio::spawn(drive(Arc::clone(&shared))));
         Ok(Self { shared, _driver: Arc::new(driver) })
     }
@@ -90,7 +90,7 @@ fn register(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(fd, Interest::READABLE)
 }
 
-async fn drive(shared: Arc<Shared>) {
+async fn drive(shared: Arc<TimerState>) {
     let mut due = Vec::new();
     while let Ok(mut ready) = shared.fd.readable().await {
         // How often it fired need not be read: each firing is an edge of its own to the runtime, and arming it resets it.
@@ -100,8 +100,8 @@ async fn drive(shared: Arc<Shared>) {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+impl TimerState {
+    fn lock(&self) -> MutexGuard<'_, TimerWaiters> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -118,7 +118,7 @@ impl Shared {
     }
 
     /// Arms the timer for the first deadline, unless it is armed for that or an earlier one.
-    fn arm(&self, waiting: &mut Waiting) {
+    fn arm(&self, waiting: &mut TimerWaiters) {
         let Some((&(first, _), _)) = waiting.wakers.first_key_value() else { return };
         if waiting.armed.is_some_and(|armed| armed <= first) {
             return;

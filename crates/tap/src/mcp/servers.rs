@@ -14,7 +14,7 @@ use hyper::body::Incoming;
 
 use super::{McpCommand, McpRecorded, SharedPlayback, spawned::Spawned};
 use crate::{
-    body::{ProxyBody, Received, Sent},
+    body::{ProxyBody, SentBody, TapResponseBody},
     gather::{Gathered, gather},
     proxy::Proxy,
     response::{broken_off, passed, refusal},
@@ -22,7 +22,7 @@ use crate::{
 use net::upstream::{NamedEndpoint, NamedUpstream, Observed, Relayed, UpstreamOptions};
 use recording::cassette::CassetteError;
 use replay::account::DEFAULT_SESSION;
-use replay::mcp_traffic::{End, ExchangeObserver, JournalNotes, McpRecorder, SESSION};
+use replay::mcp_traffic::{ExchangeEnd, ExchangeObserver, JournalNotes, McpRecorder, SESSION};
 use replay::player::CassettePlayer;
 
 /// Path below which the servers are.
@@ -33,7 +33,7 @@ const WITHHELD: [&str; 2] = ["accept-encoding", "x-vcr-session"];
 
 #[derive(Debug)]
 pub(crate) struct McpServers {
-    called: Vec<NamedUpstream<Sent>>,
+    called: Vec<NamedUpstream<SentBody>>,
     /// Servers that are started, after the others.
     spawned: Arc<Vec<Spawned>>,
     /// `None` where nothing is recorded.
@@ -43,11 +43,11 @@ pub(crate) struct McpServers {
 }
 
 /// The server of a path.
-enum Found<'s, 'p> {
+enum FoundServer<'s, 'p> {
     /// It is called at its URL; with its place among all, and the rest of the path.
     Called {
         place: usize,
-        server: &'s NamedUpstream<Sent>,
+        server: &'s NamedUpstream<SentBody>,
         rest: &'p str,
     },
     Spawned(&'s Spawned),
@@ -99,13 +99,14 @@ impl McpServers {
     }
 
     /// Returns the server of a path, its place among all, and the rest of the path.
-    fn find<'p>(&self, path: &'p str) -> Option<Found<'_, 'p>> {
+    fn find<'p>(&self, path: &'p str) -> Option<FoundServer<'_, 'p>> {
         let path = path.strip_prefix(ROOT)?;
         let (name, rest) = path.split_at(path.find('/').unwrap_or(path.len()));
-        let spawned = || self.spawned.iter().find(|it| it.server.name == name && rest.is_empty()).map(Found::Spawned);
+        let spawned =
+            || self.spawned.iter().find(|it| it.server.name == name && rest.is_empty()).map(FoundServer::Spawned);
         let mut called = self.called.iter().enumerate();
         let called = called.find(|(_, server)| server.endpoint.name == name);
-        called.map(|(place, server)| Found::Called { place, server, rest }).or_else(spawned)
+        called.map(|(place, server)| FoundServer::Called { place, server, rest }).or_else(spawned)
     }
 
     /// The names of all servers.
@@ -156,8 +157,8 @@ impl Proxy {
                 let why = "vllm-vcr: a page of another host may not call MCP servers here";
                 return Ok(refusal(StatusCode::FORBIDDEN, why));
             }
-            Some(Found::Spawned(spawned)) => return Ok(self.answer_by(spawned, &account, request).await),
-            Some(Found::Called { place, server, rest }) => (place, server, rest.to_owned()),
+            Some(FoundServer::Spawned(spawned)) => return Ok(self.answer_by(spawned, &account, request).await),
+            Some(FoundServer::Called { place, server, rest }) => (place, server, rest.to_owned()),
         };
         let (mut parts, body) = request.into_parts();
         let (mut observer, body) = match gather(Relayed::untouched(body).within(self.idle), &self.shared.bodies).await {
@@ -173,7 +174,7 @@ impl Proxy {
         Ok(match server.upstream.send(Request::from_parts(parts, body)).await {
             Ok(response) => observed(response, observer),
             Err(error) => {
-                observer.ended(End::Unanswered);
+                observer.ended(ExchangeEnd::Unanswered);
                 self.unanswered(&error)
             }
         })
@@ -195,7 +196,7 @@ impl Proxy {
 }
 
 /// Passes a response on, with its observer. Streams of MCP are idle for long: no limit of pauses holds for them.
-fn observed(response: Response<Received>, mut observer: ExchangeObserver) -> Response<ProxyBody> {
+fn observed(response: Response<TapResponseBody>, mut observer: ExchangeObserver) -> Response<ProxyBody> {
     observer.answered(response.status(), response.headers());
     let (parts, body) = Observed::of(response, observer).into_parts();
     match body {

@@ -16,7 +16,7 @@ use tokio::{
 use super::{AT_ONCE, McpTapEnd, McpTapError, RecordingTarget, spawn};
 use net::upstream::BodyObserver;
 use replay::mcp::Sender;
-use replay::mcp_traffic::{End, ExchangeObserver, McpRecorder};
+use replay::mcp_traffic::{ExchangeEnd, ExchangeObserver, McpRecorder};
 
 /// Longest wait for the rest of the output of a server that has ended: its own children may keep it open.
 const REST_WITHIN: Duration = Duration::from_secs(1);
@@ -109,7 +109,7 @@ async fn pass(
             to = None;
         }
     }
-    observer.ended(End::Whole);
+    observer.ended(ExchangeEnd::Whole);
     // A server sees the end of its input by this.
     if let Some(mut open) = to {
         let _gone = open.shutdown().await;

@@ -2,17 +2,17 @@ use http::HeaderMap;
 
 use super::*;
 use crate::{
-    Content,
+    ContentRecording,
     assemble::{CONTINUOUS_USAGE, COUNTED_BY},
     event::StreamEvent,
     request::{RequestFacts, RequestFields, RequestTarget},
 };
-use recording::trace::{CreateMode, Endpoint, Meta, Writer};
-use text::prompt::{BlockHash, BlockHasher};
+use recording::trace::{CreateMode, Endpoint, Meta, TraceWriter};
+use text::prompt::{BlockHashAlgorithm, BlockHasher};
 
 fn assembler() -> Assembler {
-    let hasher = BlockHasher::new(BlockHash::Xxh3_64, 16);
-    Assembler { hasher, record_tokens: true, tokenizer: None, content: Content::default(), permutation: None }
+    let hasher = BlockHasher::new(BlockHashAlgorithm::Xxh3_64, 16);
+    Assembler { hasher, record_tokens: true, tokenizer: None, content: ContentRecording::default(), permutation: None }
 }
 
 /// An exchange that ended in an error of the engine.
@@ -30,7 +30,7 @@ fn refused(body: &str, request_id: Option<&str>) -> ObservedExchange {
 fn written(observed: ObservedExchange) -> (Vec<Record>, u64) {
     let (folder, assembler) = (tempfile::tempdir().unwrap(), assembler());
     let path = folder.path().join("a.jsonl");
-    let mut writer = Writer::create(&path, &Meta::default(), CreateMode::New).unwrap();
+    let mut writer = TraceWriter::create(&path, &Meta::default(), CreateMode::New).unwrap();
     let due = observed.records();
     let records: Vec<Record> = assembler.records(observed).map(|redacted| redacted.record).collect();
     records.iter().for_each(|record| assert!(writer.append(record).unwrap().is_empty()));

@@ -4,7 +4,7 @@
 //! first one's end, and what it makes of a call's last step depends on how the step is cut. That is kept.
 
 use super::{
-    delta::{Call, CallDelta, CallIds, Delta},
+    delta::{CallDelta, CallIds, Delta, ParsedCall},
     vocabulary::{CALLS_END, CALLS_START, END, START, Vocabulary},
 };
 
@@ -13,7 +13,7 @@ const FENCE: &str = "```json\n";
 
 /// Format of the calls: the older or the newer one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Style {
+pub(super) enum CallFormat {
     /// Type, name and a fenced block.
     Fenced,
     /// Name and arguments.
@@ -22,7 +22,7 @@ pub(super) enum Style {
 
 /// A call as far as its text goes.
 #[derive(Debug, Clone, Default)]
-struct Parts {
+struct CallText {
     name: String,
     arguments: Option<String>,
 }
@@ -30,7 +30,7 @@ struct Parts {
 /// The calls of an answer on its way.
 #[derive(Debug)]
 pub(super) struct Deepseek {
-    style: Style,
+    style: CallFormat,
     calls_start: Option<u32>,
     start: Option<u32>,
     end: Option<u32>,
@@ -41,12 +41,12 @@ pub(super) struct Deepseek {
     /// Calls that were begun.
     begun: usize,
     named: bool,
-    known: Vec<Parts>,
+    known: Vec<CallText>,
     sent: Vec<String>,
 }
 
 impl Deepseek {
-    pub(super) fn new(style: Style, vocabulary: &Vocabulary) -> Self {
+    pub(super) fn new(style: CallFormat, vocabulary: &Vocabulary) -> Self {
         Self {
             style,
             calls_start: vocabulary.id(CALLS_START),
@@ -138,7 +138,7 @@ impl Deepseek {
             return after.map(Delta::text);
         }
         if self.known.len() <= index {
-            self.known.push(Parts::default());
+            self.known.push(CallText::default());
         }
         let new = parts.clone().and_then(|parts| parts.arguments).unwrap_or_default();
         let old = self.known.get(index)?.arguments.clone().unwrap_or_default();
@@ -168,23 +168,23 @@ fn arguments(index: usize, arguments: String) -> Delta {
     Delta { calls: vec![call], ..Delta::default() }
 }
 
-impl Style {
+impl CallFormat {
     /// The parts of a call that may not be all there; `None` before its name is.
-    fn parts(self, call: &str) -> Option<Parts> {
+    fn parts(self, call: &str) -> Option<CallText> {
         let (line, rest) = call.split_once('\n').map_or((call, None), |(line, rest)| (line, Some(rest)));
         let (before, after) = line.rsplit_once(SEPARATOR)?;
         match self {
-            Self::Bare => Some(Parts { name: before.to_owned(), arguments: Some(after.to_owned()) }),
+            Self::Bare => Some(CallText { name: before.to_owned(), arguments: Some(after.to_owned()) }),
             Self::Fenced => {
                 let body = rest?.strip_prefix(FENCE).and_then(|body| body.split('\n').next());
                 let arguments = body.map(|body| body.trim_end_matches('`')).unwrap_or_default();
-                Some(Parts { name: after.to_owned(), arguments: Some(arguments.to_owned()) })
+                Some(CallText { name: after.to_owned(), arguments: Some(arguments.to_owned()) })
             }
         }
     }
 
     /// The first complete call of a text: its type, name and arguments, and the text behind it.
-    fn first(self, text: &str) -> Option<(&str, Call, &str)> {
+    fn first(self, text: &str) -> Option<(&str, ParsedCall, &str)> {
         text.match_indices(START).find_map(|(at, _)| {
             let inside = text.get(at + START.len()..)?;
             let (line, rest) = inside.split_once('\n').map_or((inside, ""), |(line, rest)| (line, rest));
@@ -192,7 +192,7 @@ impl Style {
                 Self::Bare => {
                     let (name, after) = line.split_once(SEPARATOR)?;
                     let (arguments, _) = after.split_once(END)?;
-                    let call = Call { name: name.to_owned(), arguments: arguments.to_owned() };
+                    let call = ParsedCall { name: name.to_owned(), arguments: arguments.to_owned() };
                     let end = name.len() + SEPARATOR.len() + arguments.len() + END.len();
                     Some(("function", call, inside.get(end..)?))
                 }
@@ -200,7 +200,7 @@ impl Style {
                     let (kind, name) = line.rsplit_once(SEPARATOR)?;
                     let (arguments, after) = rest.strip_prefix(FENCE)?.split_once('\n')?;
                     let after = after.strip_prefix("```")?.strip_prefix(END)?;
-                    Some((kind, Call { name: name.to_owned(), arguments: arguments.to_owned() }, after))
+                    Some((kind, ParsedCall { name: name.to_owned(), arguments: arguments.to_owned() }, after))
                 }
             }
         })
@@ -208,7 +208,7 @@ impl Style {
 
     /// The calls of a whole answer, and its text before them; `None` where it has none. A call of another type than
     /// `function` makes all of it text.
-    pub(super) fn whole(self, text: &str) -> Option<(Vec<Call>, Option<String>)> {
+    pub(super) fn whole(self, text: &str) -> Option<(Vec<ParsedCall>, Option<String>)> {
         let (content, _) = text.split_once(CALLS_START)?;
         let mut calls = Vec::new();
         let mut rest = text;

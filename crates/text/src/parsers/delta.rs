@@ -7,7 +7,7 @@ use super::names::ToolFormat;
 
 /// A delta's `content`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Content {
+pub enum DeltaContent {
     /// No key.
     #[default]
     Unset,
@@ -21,7 +21,7 @@ pub enum Content {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Delta {
     /// Text of the answer.
-    pub content: Content,
+    pub content: DeltaContent,
     /// Text of the reasoning.
     pub reasoning: Option<String>,
     /// New calls, and more of known ones.
@@ -47,7 +47,7 @@ pub struct CallDelta {
 
 impl Delta {
     pub(super) fn text(text: impl Into<String>) -> Self {
-        Self { content: Content::Text(text.into()), ..Self::default() }
+        Self { content: DeltaContent::Text(text.into()), ..Self::default() }
     }
 }
 
@@ -55,9 +55,9 @@ impl Serialize for Delta {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         match &self.content {
-            Content::Unset => {}
-            Content::Null => map.serialize_entry("content", &())?,
-            Content::Text(text) => map.serialize_entry("content", text)?,
+            DeltaContent::Unset => {}
+            DeltaContent::Null => map.serialize_entry("content", &())?,
+            DeltaContent::Text(text) => map.serialize_entry("content", text)?,
         }
         if self.reasoning.is_some() || self.is_reasoning_null {
             map.serialize_entry("reasoning", &self.reasoning)?;
@@ -101,18 +101,18 @@ impl Serialize for CalledFunction<'_> {
 
 /// The parts of a whole answer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Message {
+pub struct ParsedMessage {
     /// The text.
     pub content: Option<String>,
     /// The reasoning.
     pub reasoning: Option<String>,
     /// The calls.
-    pub calls: Vec<Call>,
+    pub calls: Vec<ParsedCall>,
 }
 
 /// One call of a whole answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Call {
+pub struct ParsedCall {
     /// The function's name.
     pub name: String,
     /// Its arguments as JSON text.

@@ -1,7 +1,7 @@
 //! Reasoning as Granite 3.2 marks it, by sentences of ordinary words. In streams the engine never takes it for ended, so
 //! no calls are looked for behind it.
 
-use super::delta::{Content, Delta};
+use super::delta::{Delta, DeltaContent};
 
 const THINKS: [&str; 2] = ["Here's my thought process:", "Here is my thought process:"];
 const ANSWERS: [&str; 2] = ["Here's my response:", "Here is my response:"];
@@ -52,7 +52,7 @@ impl Granite {
         }
         let is_reasoning_null = reasoning.is_none();
         Some(Delta {
-            content: content.map_or(Content::Null, Content::Text),
+            content: content.map_or(DeltaContent::Null, DeltaContent::Text),
             reasoning,
             is_reasoning_null,
             ..Delta::default()

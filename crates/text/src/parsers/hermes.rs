@@ -2,8 +2,8 @@
 //! far without reading the JSON, so a call whose arguments come first, or never end, streams as it does there.
 
 use super::{
-    delta::{Call, CallDelta, CallIds, Content, Delta},
-    json::Json,
+    delta::{CallDelta, CallIds, Delta, DeltaContent, ParsedCall},
+    json::JsonValue,
 };
 
 const START: &str = "<tool_call>";
@@ -46,7 +46,7 @@ impl Hermes {
         if content.is_none() && calls.is_empty() {
             return None;
         }
-        Some(Delta { content: content.map_or(Content::Null, Content::Text), calls, ..Delta::default() })
+        Some(Delta { content: content.map_or(DeltaContent::Null, DeltaContent::Text), calls, ..Delta::default() })
     }
 
     /// Returns the text that the engine adds to a last step with calls: an object, if the last call has no arguments yet.
@@ -75,7 +75,7 @@ fn bodies(text: &str) -> Vec<(&str, bool)> {
         } else {
             let kept = inside.len() - partial_suffix(inside, END);
             let body = inside.get(..kept).unwrap_or_default().trim();
-            found.push((body, Json::read(body).is_ok()));
+            found.push((body, JsonValue::read(body).is_ok()));
             break;
         }
     }
@@ -114,7 +114,7 @@ fn partial_suffix(text: &str, tag: &str) -> usize {
 }
 
 /// The calls of a whole answer, and its text before them; `None` where it has none, or one of them is broken.
-pub(super) fn whole(text: &str) -> Option<(Vec<Call>, Option<String>)> {
+pub(super) fn whole(text: &str) -> Option<(Vec<ParsedCall>, Option<String>)> {
     let first = text.find(START)?;
     let mut calls = Vec::new();
     let mut rest = text.get(first..).unwrap_or_default();
@@ -126,8 +126,8 @@ pub(super) fn whole(text: &str) -> Option<(Vec<Call>, Option<String>)> {
     Some((calls, text.get(..first).filter(|content| !content.is_empty()).map(str::to_owned)))
 }
 
-fn call(body: &str) -> Option<Call> {
-    let value = Json::read(body).ok()?;
-    let Json::Text(name) = value.get("name")? else { return None };
-    Some(Call { name: name.clone(), arguments: value.get("arguments")?.write() })
+fn call(body: &str) -> Option<ParsedCall> {
+    let value = JsonValue::read(body).ok()?;
+    let JsonValue::Text(name) = value.get("name")? else { return None };
+    Some(ParsedCall { name: name.clone(), arguments: value.get("arguments")?.write() })
 }

@@ -8,30 +8,30 @@ use crate::python::{self, Build};
 pub(super) const DEEPEST: usize = 900;
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Json {
+pub(super) enum JsonValue {
     Null,
     Bool(bool),
     /// Its digits.
     Int(String),
     Float(f64),
     Text(String),
-    List(Vec<Json>),
-    Object(Vec<(String, Json)>),
+    List(Vec<JsonValue>),
+    Object(Vec<(String, JsonValue)>),
 }
 
 /// Text that is no JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NotJson;
 
-impl Json {
+impl JsonValue {
     /// `json.loads`
     pub(super) fn read(text: &str) -> Result<Self, NotJson> {
-        python::read(text, DEEPEST, &mut Tree).map_err(|_| NotJson)
+        python::read(text, DEEPEST, &mut JsonBuilder).map_err(|_| NotJson)
     }
 
     /// `raw_decode`: the value that a text begins with, and its bytes.
     pub(super) fn read_first(text: &str) -> Result<(Self, usize), NotJson> {
-        python::read_first(text, DEEPEST, &mut Tree).map_err(|_| NotJson)
+        python::read_first(text, DEEPEST, &mut JsonBuilder).map_err(|_| NotJson)
     }
 
     /// `json.dumps` without ASCII escapes.
@@ -98,7 +98,7 @@ impl Json {
 }
 
 /// Sets a member; one of that name keeps its place.
-pub(super) fn set(members: &mut Vec<(String, Json)>, key: String, value: Json) {
+pub(super) fn set(members: &mut Vec<(String, JsonValue)>, key: String, value: JsonValue) {
     match members.iter_mut().find(|(known, _)| *known == key) {
         Some((_, old)) => *old = value,
         None => members.push((key, value)),
@@ -106,45 +106,45 @@ pub(super) fn set(members: &mut Vec<(String, Json)>, key: String, value: Json) {
 }
 
 /// Builder of a value.
-struct Tree;
+struct JsonBuilder;
 
-impl Build<'_> for Tree {
-    type Value = Json;
+impl Build<'_> for JsonBuilder {
+    type Value = JsonValue;
 
-    fn scalar(&mut self, text: &str, _at: usize) -> Json {
+    fn scalar(&mut self, text: &str, _at: usize) -> JsonValue {
         match text {
-            "null" => Json::Null,
-            "true" => Json::Bool(true),
-            "false" => Json::Bool(false),
-            "NaN" => Json::Float(f64::NAN),
-            "Infinity" => Json::Float(f64::INFINITY),
-            "-Infinity" => Json::Float(f64::NEG_INFINITY),
-            "-0" => Json::Int("0".to_owned()),
-            number if number.contains(['.', 'e', 'E']) => Json::Float(number.parse().unwrap_or(f64::NAN)),
-            digits => Json::Int(digits.to_owned()),
+            "null" => JsonValue::Null,
+            "true" => JsonValue::Bool(true),
+            "false" => JsonValue::Bool(false),
+            "NaN" => JsonValue::Float(f64::NAN),
+            "Infinity" => JsonValue::Float(f64::INFINITY),
+            "-Infinity" => JsonValue::Float(f64::NEG_INFINITY),
+            "-0" => JsonValue::Int("0".to_owned()),
+            number if number.contains(['.', 'e', 'E']) => JsonValue::Float(number.parse().unwrap_or(f64::NAN)),
+            digits => JsonValue::Int(digits.to_owned()),
         }
     }
 
-    fn string(&mut self, raw: &str) -> Json {
-        Json::Text(python::unescaped(raw))
+    fn string(&mut self, raw: &str) -> JsonValue {
+        JsonValue::Text(python::unescaped(raw))
     }
 
-    fn list(&mut self) -> Json {
-        Json::List(Vec::new())
+    fn list(&mut self) -> JsonValue {
+        JsonValue::List(Vec::new())
     }
 
-    fn object(&mut self) -> Json {
-        Json::Object(Vec::new())
+    fn object(&mut self) -> JsonValue {
+        JsonValue::Object(Vec::new())
     }
 
-    fn push(&mut self, list: &mut Json, item: Json) {
-        if let Json::List(items) = list {
+    fn push(&mut self, list: &mut JsonValue, item: JsonValue) {
+        if let JsonValue::List(items) = list {
             items.push(item);
         }
     }
 
-    fn insert(&mut self, object: &mut Json, raw_key: &str, value: Json) {
-        if let Json::Object(members) = object {
+    fn insert(&mut self, object: &mut JsonValue, raw_key: &str, value: JsonValue) {
+        if let JsonValue::Object(members) = object {
             set(members, python::unescaped(raw_key), value);
         }
     }
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn values_are_read_and_written_as_python_does() {
-        let round = |text: &str| Json::read(text).map(|value| value.write());
+        let round = |text: &str| JsonValue::read(text).map(|value| value.write());
         let text =
             r#" {"a":[1,2.50,1e5,-0,12345678901234567890123],"b":null,"a":{"\u00e9\ud83e\udd80":"x\n"},"n":NaN} "#;
         assert_eq!(round(text).unwrap(), r#"{"a": {"é🦀": "x\n"}, "b": null, "n": NaN}"#);
@@ -164,7 +164,7 @@ mod tests {
         for broken in ["", "{", "{\"a\":1,}", "[1 2]", "\"a\nb\"", "01", "1.", "nul", "{a:1}", "'a'", "1 2"] {
             assert_eq!(round(broken), Err(NotJson), "{broken}");
         }
-        assert_eq!(Json::read(&"[".repeat(100_000)), Err(NotJson));
-        assert_eq!(Json::read_first("1.x").unwrap(), (Json::Int("1".to_owned()), 1));
+        assert_eq!(JsonValue::read(&"[".repeat(100_000)), Err(NotJson));
+        assert_eq!(JsonValue::read_first("1.x").unwrap(), (JsonValue::Int("1".to_owned()), 1));
     }
 }

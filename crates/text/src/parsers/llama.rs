@@ -4,8 +4,8 @@
 //! JSON, and two bytes that are not `; `, silence it.
 
 use super::{
-    delta::{Call, CallDelta, CallIds, Delta},
-    json::{self, Json},
+    delta::{CallDelta, CallIds, Delta, ParsedCall},
+    json::{self, JsonValue},
     partial::{self, OpenStrings},
 };
 
@@ -16,7 +16,7 @@ const TAG: &str = "<|python_tag|>";
 pub(super) struct Llama {
     text: String,
     /// The calls of the last step that was read.
-    known: Vec<Json>,
+    known: Vec<JsonValue>,
     /// Number of calls that were begun.
     begun: usize,
     named: bool,
@@ -37,7 +37,7 @@ impl Llama {
             Some(at) => calls.get(at)?.clone(),
             None => calls.last()?.clone(),
         };
-        let is_call = matches!(current.0, Json::Object(_));
+        let is_call = matches!(current.0, JsonValue::Object(_));
         if calls.len() > self.begun {
             return if is_call || self.begun == 0 { self.begin(calls.len(), &current.0) } else { None };
         }
@@ -52,7 +52,7 @@ impl Llama {
                 self.known = calls.into_iter().map(|(call, _)| call).collect();
                 return None;
             };
-            let Json::Text(name) = name else { return None };
+            let JsonValue::Text(name) = name else { return None };
             self.named = true;
             Some(CallDelta { index, id: Some(made.make()), name: Some(name.clone()), ..CallDelta::default() })
         };
@@ -61,7 +61,7 @@ impl Llama {
     }
 
     /// Goes to the last of this many calls; returns what is missing of the one before.
-    fn begin(&mut self, count: usize, last: &Json) -> Option<Delta> {
+    fn begin(&mut self, count: usize, last: &JsonValue) -> Option<Delta> {
         let mut rest = None;
         if let (Some(index), Some(arguments)) = (self.begun.checked_sub(1), truthy(last)) {
             let sent = self.sent.get_mut(index)?;
@@ -76,12 +76,12 @@ impl Llama {
     }
 
     /// More of a call's arguments; `None` where the engine fails at it.
-    fn more(&mut self, index: usize, (call, is_whole): &(Json, bool)) -> Option<Option<CallDelta>> {
+    fn more(&mut self, index: usize, (call, is_whole): &(JsonValue, bool)) -> Option<Option<CallDelta>> {
         let Some(arguments) = truthy(call) else { return Some(None) };
         let sent = self.sent.get_mut(index)?;
         let length = sent.chars().count();
         let written = arguments.write();
-        let before = truthy(self.known.get(index)?).map(Json::write);
+        let before = truthy(self.known.get(index)?).map(JsonValue::write);
         let sure = match before {
             _ if *is_whole => written,
             Some(before) if before != written => {
@@ -99,7 +99,7 @@ impl Llama {
     pub(super) fn remaining(&self) -> String {
         let Some(last) = self.known.last() else { return String::new() };
         let expected = match last.get("arguments") {
-            Some(Json::Text(text)) => text.clone(),
+            Some(JsonValue::Text(text)) => text.clone(),
             Some(arguments) => arguments.write(),
             None => "{}".to_owned(),
         };
@@ -108,34 +108,34 @@ impl Llama {
     }
 }
 
-fn truthy(call: &Json) -> Option<&Json> {
+fn truthy(call: &JsonValue) -> Option<&JsonValue> {
     call.get("arguments").filter(|arguments| arguments.is_truthy())
 }
 
 /// The calls of a text, and whether each is all there; `None` where the text is not read.
-fn calls(text: &str, strings: OpenStrings) -> Option<Vec<(Json, bool)>> {
+fn calls(text: &str, strings: OpenStrings) -> Option<Vec<(JsonValue, bool)>> {
     let mut rest = text.strip_prefix(TAG).unwrap_or(text);
     let mut found = Vec::new();
     while !rest.is_empty() {
         let (mut call, end) = partial::read(rest, strings).ok()?;
-        let is_whole = rest.get(..end).is_some_and(|text| Json::read(text).is_ok());
+        let is_whole = rest.get(..end).is_some_and(|text| JsonValue::read(text).is_ok());
         let after = rest.get(end..).unwrap_or_default();
         let mut skipped = after.chars();
         skipped.by_ref().take(2).for_each(drop);
         rest = skipped.as_str();
         let parameters = call.get("parameters").cloned();
         match (&mut call, parameters) {
-            (Json::Object(members), Some(parameters)) => {
+            (JsonValue::Object(members), Some(parameters)) => {
                 if members.iter().any(|(key, _)| key == "arguments") {
                     return None;
                 }
                 json::set(members, "arguments".to_owned(), parameters);
             }
-            (Json::Object(_), None) => {}
+            (JsonValue::Object(_), None) => {}
             // The engine looks for the key in texts and lists, too, and goes on where it is not there.
-            (Json::Text(text), _) if !text.contains("parameters") => {}
-            (Json::List(items), _)
-                if !items.iter().any(|item| matches!(item, Json::Text(text) if text == "parameters")) => {}
+            (JsonValue::Text(text), _) if !text.contains("parameters") => {}
+            (JsonValue::List(items), _)
+                if !items.iter().any(|item| matches!(item, JsonValue::Text(text) if text == "parameters")) => {}
             _ => return None,
         }
         found.push((call, is_whole));
@@ -144,15 +144,15 @@ fn calls(text: &str, strings: OpenStrings) -> Option<Vec<(Json, bool)>> {
 }
 
 /// The calls of a whole answer; `None` where it has none, or one of them is broken. Text around them is dropped.
-pub(super) fn whole(text: &str) -> Option<Vec<Call>> {
+pub(super) fn whole(text: &str) -> Option<Vec<ParsedCall>> {
     let mut calls = Vec::new();
     let mut rest = text;
     while let Some(at) = rest.find('{') {
         let object = rest.get(at..).unwrap_or_default();
-        let (value, end) = Json::read_first(object).ok()?;
-        let Json::Text(name) = value.get("name")? else { return None };
+        let (value, end) = JsonValue::read_first(object).ok()?;
+        let JsonValue::Text(name) = value.get("name")? else { return None };
         let arguments = value.get("arguments").or_else(|| value.get("parameters"))?;
-        calls.push(Call { name: name.clone(), arguments: arguments.write() });
+        calls.push(ParsedCall { name: name.clone(), arguments: arguments.write() });
         // A brace right behind is taken for one inside.
         let after = object.get(end..).unwrap_or_default();
         let mut after = after.chars();

@@ -3,7 +3,7 @@
 //!
 //! It looks for quotes and brackets only, so some broken text is completed, and some that could be is not.
 
-use super::json::{DEEPEST, Json, NotJson};
+use super::json::{DEEPEST, JsonValue, NotJson};
 
 /// Strings that are not closed: completed or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,20 +13,20 @@ pub(super) enum OpenStrings {
 }
 
 /// The value that a text begins with, completed where it is cut, and the bytes that it takes.
-pub(super) fn read(text: &str, strings: OpenStrings) -> Result<(Json, usize), NotJson> {
+pub(super) fn read(text: &str, strings: OpenStrings) -> Result<(JsonValue, usize), NotJson> {
     let completed = complete(text, strings)?;
-    match Json::read(&completed) {
+    match JsonValue::read(&completed) {
         Ok(value) => Ok((value, text.len())),
         // Something follows a value: the engine tries again with the text as it is, from its first byte on.
-        Err(NotJson) => match Json::read_first(completed.trim_start()) {
-            Ok(_) => Json::read_first(text),
+        Err(NotJson) => match JsonValue::read_first(completed.trim_start()) {
+            Ok(_) => JsonValue::read_first(text),
             Err(NotJson) => Err(NotJson),
         },
     }
 }
 
 fn complete(text: &str, strings: OpenStrings) -> Result<String, NotJson> {
-    let scan = Scan::new(text)?;
+    let scan = BracketScan::new(text)?;
     let (head, tail) = match scan {
         None => fix(text, strings)?,
         Some(scan) if scan.open.is_empty() => return Ok(text.to_owned()),
@@ -40,7 +40,7 @@ fn complete(text: &str, strings: OpenStrings) -> Result<String, NotJson> {
 type Fixed = Result<(String, String), NotJson>;
 
 /// Quotes and brackets of a text.
-struct Scan<'a> {
+struct BracketScan<'a> {
     text: &'a str,
     /// Brackets that are open, and where.
     open: Vec<(usize, char)>,
@@ -52,7 +52,7 @@ struct Scan<'a> {
     last: (usize, char),
 }
 
-impl<'a> Scan<'a> {
+impl<'a> BracketScan<'a> {
     /// `None` where the text has no bracket before its first quote.
     fn new(text: &'a str) -> Result<Option<Self>, NotJson> {
         let mut scan = Self { text, open: Vec::new(), in_string: false, start: None, end: None, last: (0, ' ') };
@@ -216,7 +216,7 @@ struct Value {
 }
 
 /// Reason why there is no value.
-enum Stop {
+enum NoValue {
     /// The text ends.
     End,
     /// It is no JSON.
@@ -224,22 +224,22 @@ enum Stop {
 }
 
 /// A value, or none where it cannot be completed.
-type Found = Result<Option<Value>, Stop>;
+type PartialValue = Result<Option<Value>, NoValue>;
 
-fn whole(length: usize) -> Found {
+fn whole(length: usize) -> PartialValue {
     Ok(Some(Value { length, completion: None }))
 }
 
-fn cut(length: usize, completion: impl Into<String>) -> Found {
+fn cut(length: usize, completion: impl Into<String>) -> PartialValue {
     Ok(Some(Value { length, completion: Some(completion.into()) }))
 }
 
 /// A value inside of so many others.
-fn any(text: &str, strings: OpenStrings, depth: usize) -> Found {
+fn any(text: &str, strings: OpenStrings, depth: usize) -> PartialValue {
     if depth > DEEPEST {
-        return Err(Stop::Broken);
+        return Err(NoValue::Broken);
     }
-    let first = text.trim_start().chars().next().ok_or(Stop::End)?;
+    let first = text.trim_start().chars().next().ok_or(NoValue::End)?;
     match first {
         '"' => return string(text, strings),
         '0'..='9' => return Ok(Some(number(text, depth))),
@@ -270,14 +270,14 @@ fn any(text: &str, strings: OpenStrings, depth: usize) -> Found {
             return cut(0, word);
         }
     }
-    Err(Stop::Broken)
+    Err(NoValue::Broken)
 }
 
-fn string(text: &str, strings: OpenStrings) -> Found {
+fn string(text: &str, strings: OpenStrings) -> PartialValue {
     if text.is_empty() {
-        return Err(Stop::End);
+        return Err(NoValue::End);
     }
-    let inside = text.strip_prefix('"').ok_or(Stop::Broken)?;
+    let inside = text.strip_prefix('"').ok_or(NoValue::Broken)?;
     let mut escaped = None;
     for (at, c) in inside.char_indices() {
         match c {
@@ -303,22 +303,22 @@ fn string(text: &str, strings: OpenStrings) -> Found {
 }
 
 /// A list or an object.
-fn container(text: &str, strings: OpenStrings, depth: usize, close: char) -> Found {
+fn container(text: &str, strings: OpenStrings, depth: usize, close: char) -> PartialValue {
     if !text.starts_with(['[', '{']) {
-        return Err(Stop::Broken);
+        return Err(NoValue::Broken);
     }
     let mut kept = 1;
     match items(text, strings, depth, close, &mut kept) {
-        Err(Stop::End) => cut(kept, close),
+        Err(NoValue::End) => cut(kept, close),
         found => found,
     }
 }
 
 /// The members of a list or an object; `kept` is where the last complete one ends.
-fn items(text: &str, strings: OpenStrings, depth: usize, close: char, kept: &mut usize) -> Found {
+fn items(text: &str, strings: OpenStrings, depth: usize, close: char, kept: &mut usize) -> PartialValue {
     let rest = |at: usize| text.get(at..).unwrap_or_default();
     let blank = |at: usize| text.len() - rest(at).trim_start().len();
-    let next = |at: usize| rest(at).chars().next().ok_or(Stop::End);
+    let next = |at: usize| rest(at).chars().next().ok_or(NoValue::End);
     let mut at = 1;
     loop {
         at = blank(at);
@@ -332,7 +332,7 @@ fn items(text: &str, strings: OpenStrings, depth: usize, close: char, kept: &mut
             }
             at = blank(at);
             if next(at)? != ':' {
-                return Err(Stop::Broken);
+                return Err(NoValue::Broken);
             }
             at = blank(at + 1);
         }
@@ -348,7 +348,7 @@ fn items(text: &str, strings: OpenStrings, depth: usize, close: char, kept: &mut
         match next(at)? {
             ',' => at += 1,
             c if c == close => return whole(at + 1),
-            _ => return Err(Stop::Broken),
+            _ => return Err(NoValue::Broken),
         }
     }
 }

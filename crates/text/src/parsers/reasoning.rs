@@ -1,8 +1,8 @@
 //! Separation of reasoning, by the table-driven engine or by the older rules of DeepSeek and Granite.
 
 use super::{
-    delta::{CallIds, Content, Delta},
-    engine::{Duty, Engine, Grammar, MIMO, MISTRAL, MISTRAL_PLAIN, QWEN3, SEED_OSS, STEP3P5},
+    delta::{CallIds, Delta, DeltaContent},
+    engine::{Duty, EngineParser, Grammar, MIMO, MISTRAL, MISTRAL_PLAIN, QWEN3, SEED_OSS, STEP3P5},
     granite::{self, Granite},
     names::{ReasoningFormat, Thinking},
     vocabulary::Vocabulary,
@@ -21,7 +21,7 @@ pub struct ReasoningMarks {
 
 /// The rules that separate reasoning from content.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Rules {
+pub(super) enum ReasoningRules {
     Engine(&'static Grammar),
     Tags,
     Granite,
@@ -29,7 +29,7 @@ pub(super) enum Rules {
     Nothing,
 }
 
-impl Rules {
+impl ReasoningRules {
     pub(super) fn of(format: ReasoningFormat, thinking: Thinking, vocabulary: &Vocabulary) -> Self {
         let may_think = |rules: Self| if thinking == Thinking::On { rules } else { Self::Nothing };
         match format {
@@ -73,7 +73,7 @@ impl Rules {
     /// Returns true if a prompt leaves the reasoning closed.
     pub(super) fn is_closed_by(self, vocabulary: &Vocabulary, prompt: &[u32]) -> bool {
         match self {
-            Self::Engine(grammar) => Engine::is_closed_by(grammar, vocabulary, prompt),
+            Self::Engine(grammar) => EngineParser::is_closed_by(grammar, vocabulary, prompt),
             Self::Tags => {
                 let (start, end) = Tags::ids(vocabulary);
                 prompt.iter().rev().find(|id| [start, end].contains(&Some(**id))).is_some_and(|id| Some(*id) == end)
@@ -86,7 +86,9 @@ impl Rules {
     /// A whole answer's reasoning and the rest, by its text alone.
     pub(super) fn split(self, vocabulary: &Vocabulary, text: &str) -> (Option<String>, Option<String>) {
         match self {
-            Self::Engine(grammar) if grammar.reasons() => Engine::new(grammar, vocabulary, Duty::Reasoning).split(text),
+            Self::Engine(grammar) if grammar.reasons() => {
+                EngineParser::new(grammar, vocabulary, Duty::Reasoning).split(text)
+            }
             Self::Tags => {
                 let text = text.split_once(Tags::START).map_or(text, |(_, inside)| inside);
                 let Some((reasoning, content)) = text.split_once(Tags::END) else {
@@ -102,7 +104,7 @@ impl Rules {
     /// Tokens of reasoning in a whole answer.
     pub(super) fn count(self, vocabulary: &Vocabulary, ids: &[u32]) -> usize {
         match self {
-            Self::Engine(grammar) => Engine::count(grammar, vocabulary, ids),
+            Self::Engine(grammar) => EngineParser::count(grammar, vocabulary, ids),
             Self::Tags => {
                 let mut tags = Tags::new(vocabulary);
                 tags.count(ids);
@@ -120,8 +122,8 @@ pub(super) fn mistral(vocabulary: &Vocabulary) -> &'static Grammar {
 
 /// The reasoning of an answer on its way.
 #[derive(Debug)]
-pub(super) enum Reasoning {
-    Engine(Box<Engine>, &'static Grammar),
+pub(super) enum ReasoningParser {
+    Engine(Box<EngineParser>, &'static Grammar),
     Tags(Tags),
     Granite(Granite),
 }
@@ -136,15 +138,15 @@ pub(super) struct ReasoningStep {
     pub(super) held: String,
 }
 
-impl Reasoning {
-    pub(super) fn new(rules: Rules, vocabulary: &Vocabulary) -> Option<Self> {
+impl ReasoningParser {
+    pub(super) fn new(rules: ReasoningRules, vocabulary: &Vocabulary) -> Option<Self> {
         match rules {
-            Rules::Engine(grammar) => {
-                Some(Self::Engine(Box::new(Engine::new(grammar, vocabulary, Duty::Reasoning)), grammar))
+            ReasoningRules::Engine(grammar) => {
+                Some(Self::Engine(Box::new(EngineParser::new(grammar, vocabulary, Duty::Reasoning)), grammar))
             }
-            Rules::Tags => Some(Self::Tags(Tags::new(vocabulary))),
-            Rules::Granite => Some(Self::Granite(Granite::default())),
-            Rules::Nothing => None,
+            ReasoningRules::Tags => Some(Self::Tags(Tags::new(vocabulary))),
+            ReasoningRules::Granite => Some(Self::Granite(Granite::default())),
+            ReasoningRules::Nothing => None,
         }
     }
 
@@ -163,10 +165,10 @@ impl Reasoning {
                     return ReasoningStep { delta, ..ReasoningStep::default() };
                 }
                 let held = match engine.finish(made).map(|delta| delta.content) {
-                    Some(Content::Text(held)) => held,
+                    Some(DeltaContent::Text(held)) => held,
                     _ => String::new(),
                 };
-                ReasoningStep { delta, rest: Some(Engine::content_ids(grammar, vocabulary, ids)), held }
+                ReasoningStep { delta, rest: Some(EngineParser::content_ids(grammar, vocabulary, ids)), held }
             }
             Self::Tags(tags) => tags.push(text, ids),
             Self::Granite(granite) => ReasoningStep { delta: granite.push(text), ..ReasoningStep::default() },
@@ -272,7 +274,7 @@ impl Tags {
                 (chars(from..length.saturating_sub(1)), chars(Self::END.len() - 1..length))
             }
         };
-        let content = if content.is_empty() { Content::Null } else { Content::Text(content) };
+        let content = if content.is_empty() { DeltaContent::Null } else { DeltaContent::Text(content) };
         Delta { content, reasoning: Some(reasoning), ..Delta::default() }
     }
 }

@@ -2,8 +2,8 @@
 //! `name` and `parameters`, or the bare arguments of a function that is named.
 
 use super::{
-    delta::{Call, CallDelta, CallIds, Delta},
-    json::Json,
+    delta::{CallDelta, CallIds, Delta, ParsedCall},
+    json::JsonValue,
 };
 
 /// Position of an array's element in the text, in bytes.
@@ -50,18 +50,18 @@ pub(super) fn stream(previous: usize, text: &str, ids: &mut CallIds) -> Option<D
 }
 
 /// The calls of a whole array; none where it is not one.
-pub(super) fn whole(text: &str) -> Vec<Call> {
-    let call = |value: &Json| {
-        let Some(Json::Text(name)) = value.get("name") else { return None };
+pub(super) fn whole(text: &str) -> Vec<ParsedCall> {
+    let call = |value: &JsonValue| {
+        let Some(JsonValue::Text(name)) = value.get("name") else { return None };
         let arguments = match value.get("parameters") {
-            None | Some(Json::Null) => Json::Null,
-            Some(object @ Json::Object(_)) => object.clone(),
+            None | Some(JsonValue::Null) => JsonValue::Null,
+            Some(object @ JsonValue::Object(_)) => object.clone(),
             Some(_) => return None,
         };
-        Some(Call { name: name.clone(), arguments: arguments.write() })
+        Some(ParsedCall { name: name.clone(), arguments: arguments.write() })
     };
-    match Json::read(text) {
-        Ok(Json::List(items)) => items.iter().map(call).collect::<Option<_>>().unwrap_or_default(),
+    match JsonValue::read(text) {
+        Ok(JsonValue::List(items)) => items.iter().map(call).collect::<Option<_>>().unwrap_or_default(),
         _ => Vec::new(),
     }
 }
@@ -78,7 +78,7 @@ enum Expect {
 }
 
 /// One pass over an array that may not be all there. Elements stand at depth 2 of its brackets.
-struct Scan<'a> {
+struct ArrayScan<'a> {
     text: &'a str,
     spans: Vec<Span>,
     is_open: bool,
@@ -88,7 +88,7 @@ struct Scan<'a> {
 }
 
 fn spans(text: &str) -> Vec<Span> {
-    let mut scan = Scan { text, spans: Vec::new(), is_open: false, expect: Expect::Key, key: None, value: 0 };
+    let mut scan = ArrayScan { text, spans: Vec::new(), is_open: false, expect: Expect::Key, key: None, value: 0 };
     let (mut depth, mut string, mut escaped) = (0_usize, None, false);
     for (at, c) in text.char_indices() {
         let in_element = depth == 2 && scan.is_open;
@@ -138,7 +138,7 @@ fn spans(text: &str) -> Vec<Span> {
     scan.spans
 }
 
-impl<'a> Scan<'a> {
+impl<'a> ArrayScan<'a> {
     fn element(&mut self) {
         self.spans.push(Span::default());
         (self.is_open, self.expect, self.key) = (true, Expect::Key, None);
@@ -170,8 +170,8 @@ impl<'a> Scan<'a> {
                 Some("parameters") => span.end = Some(at),
                 Some("name") if self.expect == Expect::Text => {
                     let value = self.text.get(self.value..at).unwrap_or_default();
-                    span.name = match Json::read(value) {
-                        Ok(Json::Text(name)) => Some((name, at)),
+                    span.name = match JsonValue::read(value) {
+                        Ok(JsonValue::Text(name)) => Some((name, at)),
                         _ => None,
                     };
                 }

@@ -1,11 +1,11 @@
 //! A stream's parser: reasoning first, then tool calls, as the engine hands one to the other.
 
 use super::{
-    delta::{CallDelta, CallIds, Content, Delta},
+    delta::{CallDelta, CallIds, Delta, DeltaContent},
     names::{Parsing, ToolChoice, ToolFormat},
-    reasoning::{Reasoning, ReasoningStep, Rules},
+    reasoning::{ReasoningParser, ReasoningRules, ReasoningStep},
     required,
-    tools::{self, Tools},
+    tools::{self, ToolCallParser},
     vocabulary::Vocabulary,
 };
 
@@ -22,9 +22,9 @@ pub enum Finished {
 #[derive(Debug)]
 pub struct StreamParser {
     vocabulary: Vocabulary,
-    reasoning: Option<Reasoning>,
+    reasoning: Option<ReasoningParser>,
     is_reasoning: bool,
-    tools: Option<(ToolFormat, Tools)>,
+    tools: Option<(ToolFormat, ToolCallParser)>,
     /// The table-driven engine parses all of it.
     is_engine: bool,
     choice: ToolChoice,
@@ -41,12 +41,12 @@ impl StreamParser {
     #[must_use]
     pub fn new(parsing: Parsing, vocabulary: &Vocabulary, prompt: &[u32], ids: CallIds) -> Self {
         let formats = parsing.formats;
-        let rules = formats.reasoning.map(|format| Rules::of(format, parsing.thinking, vocabulary));
-        let is_open = |rules: Rules| !rules.is_closed_by(vocabulary, prompt);
-        let tools = formats.tools.map(|format| (format, Tools::new(format, &parsing, vocabulary)));
+        let rules = formats.reasoning.map(|format| ReasoningRules::of(format, parsing.thinking, vocabulary));
+        let is_open = |rules: ReasoningRules| !rules.is_closed_by(vocabulary, prompt);
+        let tools = formats.tools.map(|format| (format, ToolCallParser::new(format, &parsing, vocabulary)));
         Self {
             vocabulary: vocabulary.clone(),
-            reasoning: rules.and_then(|rules| Reasoning::new(rules, vocabulary)),
+            reasoning: rules.and_then(|rules| ReasoningParser::new(rules, vocabulary)),
             is_reasoning: rules.is_some_and(is_open),
             is_engine: formats.is_engine(),
             ids: formats.tools.map_or(ids, |format| ids.of(format)),
@@ -67,7 +67,7 @@ impl StreamParser {
     /// Tokens of reasoning up to here.
     #[must_use]
     pub fn reasoning_tokens(&self) -> usize {
-        self.reasoning.as_ref().map_or(0, Reasoning::tokens)
+        self.reasoning.as_ref().map_or(0, ReasoningParser::tokens)
     }
 
     /// The delta of one step, where there is one.
@@ -99,13 +99,13 @@ impl StreamParser {
         let Some(rest) = rest else { return delta };
         self.is_reasoning = false;
         let mut content = match delta.as_ref().map(|delta| &delta.content) {
-            Some(Content::Text(content)) => content.clone(),
+            Some(DeltaContent::Text(content)) => content.clone(),
             _ => String::new(),
         };
         content.push_str(&held);
         if self.tools.is_none() {
             if self.is_engine && !content.is_empty() {
-                delta.get_or_insert_default().content = Content::Text(content);
+                delta.get_or_insert_default().content = DeltaContent::Text(content);
             }
             return delta;
         }

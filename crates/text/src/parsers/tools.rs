@@ -1,9 +1,9 @@
 //! Tool calls in whatever format.
 
 use super::{
-    deepseek::{Deepseek, Style},
-    delta::{Call, CallIds, Content, Delta},
-    engine::{Calls, Duty, Engine, Grammar, MIMO, QWEN3, SEED_OSS, STEP3P5},
+    deepseek::{CallFormat, Deepseek},
+    delta::{CallIds, Delta, DeltaContent, ParsedCall},
+    engine::{Calls, Duty, EngineParser, Grammar, MIMO, QWEN3, SEED_OSS, STEP3P5},
     hermes::{self, Hermes},
     llama::{self, Llama},
     names::{Parsing, ToolChoice, ToolFormat},
@@ -13,20 +13,20 @@ use super::{
 
 /// The calls of an answer on its way.
 #[derive(Debug)]
-pub(super) enum Tools {
+pub(super) enum ToolCallParser {
     Hermes(Hermes),
     Llama(Llama),
     Deepseek(Deepseek),
-    Engine(Box<Engine>),
+    Engine(Box<EngineParser>),
 }
 
-impl Tools {
+impl ToolCallParser {
     pub(super) fn new(format: ToolFormat, parsing: &Parsing, vocabulary: &Vocabulary) -> Self {
         match format {
             ToolFormat::Hermes => Self::Hermes(Hermes::default()),
             ToolFormat::Llama3Json => Self::Llama(Llama::default()),
-            ToolFormat::DeepseekV3 => Self::Deepseek(Deepseek::new(Style::Fenced, vocabulary)),
-            ToolFormat::DeepseekV31 => Self::Deepseek(Deepseek::new(Style::Bare, vocabulary)),
+            ToolFormat::DeepseekV3 => Self::Deepseek(Deepseek::new(CallFormat::Fenced, vocabulary)),
+            ToolFormat::DeepseekV31 => Self::Deepseek(Deepseek::new(CallFormat::Bare, vocabulary)),
             ToolFormat::Qwen3Coder
             | ToolFormat::Mimo
             | ToolFormat::Step3p5
@@ -86,11 +86,11 @@ fn grammar(format: ToolFormat, vocabulary: &Vocabulary) -> &'static Grammar {
     }
 }
 
-fn engine(grammar: &'static Grammar, parsing: &Parsing, vocabulary: &Vocabulary) -> Engine {
+fn engine(grammar: &'static Grammar, parsing: &Parsing, vocabulary: &Vocabulary) -> EngineParser {
     let duty = if parsing.formats.reasoning.is_some() { Duty::Calls } else { Duty::CallsAlone };
     let drops = parsing.choice == ToolChoice::None && !parsing.functions.is_empty();
     let calls = if drops { Calls::Dropped } else { Calls::Sent };
-    Engine::new(grammar, vocabulary, duty).calling(&parsing.functions, calls)
+    EngineParser::new(grammar, vocabulary, duty).calling(&parsing.functions, calls)
 }
 
 /// The calls of a whole answer, and what is left of its text; `None` where the format finds no calls.
@@ -99,13 +99,13 @@ pub(super) fn whole(
     parsing: &Parsing,
     vocabulary: &Vocabulary,
     text: &str,
-) -> (Option<Vec<Call>>, Option<String>) {
+) -> (Option<Vec<ParsedCall>>, Option<String>) {
     let kept = || Some(text.to_owned());
     match format {
         ToolFormat::Hermes => hermes::whole(text).map_or_else(|| (None, kept()), |(calls, text)| (Some(calls), text)),
         ToolFormat::Llama3Json => llama::whole(text).map_or_else(|| (None, kept()), |calls| (Some(calls), None)),
         ToolFormat::DeepseekV3 | ToolFormat::DeepseekV31 => {
-            let style = if format == ToolFormat::DeepseekV3 { Style::Fenced } else { Style::Bare };
+            let style = if format == ToolFormat::DeepseekV3 { CallFormat::Fenced } else { CallFormat::Bare };
             style.whole(text).map_or_else(|| (None, kept()), |(calls, text)| (Some(calls), text))
         }
         ToolFormat::Qwen3Coder | ToolFormat::Mimo | ToolFormat::Step3p5 | ToolFormat::SeedOss | ToolFormat::Mistral => {
@@ -122,10 +122,10 @@ pub(super) fn join(delta: &mut Option<Delta>, held: Option<Delta>) {
         *delta = Some(held);
         return;
     };
-    if let Content::Text(text) = held.content {
+    if let DeltaContent::Text(text) = held.content {
         match &mut delta.content {
-            Content::Text(content) => content.push_str(&text),
-            content => *content = Content::Text(text),
+            DeltaContent::Text(content) => content.push_str(&text),
+            content => *content = DeltaContent::Text(text),
         }
     }
     if let Some(reasoning) = held.reasoning {

@@ -24,7 +24,7 @@ pub struct Vocabulary {
 }
 
 /// Tokens by id, and literals to cut text at.
-pub(super) type Marks = (Vec<(u32, Mark, String)>, Vec<(Mark, String)>);
+pub(super) type MarkTokens = (Vec<(u32, Mark, String)>, Vec<(Mark, String)>);
 
 impl Vocabulary {
     /// The tokens of a tokenizer that the parsers of these formats look for, and its special ones.
@@ -57,7 +57,7 @@ impl Vocabulary {
     }
 
     /// Finds the tokens of a grammar's marks.
-    pub(super) fn marks(&self, grammar: &Grammar) -> Marks {
+    pub(super) fn marks(&self, grammar: &Grammar) -> MarkTokens {
         let by_id = grammar.literals.iter().filter(|literal| literal.by_id);
         let mut ids: Vec<_> =
             by_id.filter_map(|literal| Some((self.id(literal.text)?, literal.mark, literal.text.to_owned()))).collect();

@@ -1,22 +1,22 @@
 //! A whole answer's parts.
 
 use super::{
-    delta::{Call, Message},
+    delta::{ParsedCall, ParsedMessage},
     names::{Formats, Parsing, ToolChoice, ToolFormat},
-    reasoning::{ReasoningMarks, Rules},
+    reasoning::{ReasoningMarks, ReasoningRules},
     required, tools,
     vocabulary::Vocabulary,
 };
 
 /// Takes a whole answer apart. Beside calls that the request forces the content may be empty, but is never absent.
 #[must_use]
-pub fn whole(parsing: &Parsing, vocabulary: &Vocabulary, text: &str) -> Message {
+pub fn whole(parsing: &Parsing, vocabulary: &Vocabulary, text: &str) -> ParsedMessage {
     let Formats { reasoning, tools } = parsing.formats;
     let (reasoning, content) = match reasoning {
-        Some(format) => Rules::of(format, parsing.thinking, vocabulary).split(vocabulary, text),
+        Some(format) => ReasoningRules::of(format, parsing.thinking, vocabulary).split(vocabulary, text),
         None => (None, Some(text.to_owned())),
     };
-    let Some(format) = tools else { return Message { content, reasoning, calls: Vec::new() } };
+    let Some(format) = tools else { return ParsedMessage { content, reasoning, calls: Vec::new() } };
     let is_forced = matches!(parsing.choice, ToolChoice::Required | ToolChoice::Named(_));
     let (calls, content) = match &parsing.choice {
         ToolChoice::None if parsing.formats.is_engine() => {
@@ -26,13 +26,13 @@ pub fn whole(parsing: &Parsing, vocabulary: &Vocabulary, text: &str) -> Message 
         ToolChoice::None => (Vec::new(), content),
         ToolChoice::Named(name) if format.forces_json() => {
             let arguments = content.filter(|content| !content.trim().is_empty());
-            (arguments.map(|arguments| Call { name: name.clone(), arguments }).into_iter().collect(), None)
+            (arguments.map(|arguments| ParsedCall { name: name.clone(), arguments }).into_iter().collect(), None)
         }
         ToolChoice::Required if format.forces_json() => (required::whole(&content.unwrap_or_default()), None),
         ToolChoice::Auto | ToolChoice::Required | ToolChoice::Named(_) => auto(format, parsing, vocabulary, content),
     };
     let content = if is_forced { Some(content.unwrap_or_default()) } else { content };
-    Message { content, reasoning, calls }
+    ParsedMessage { content, reasoning, calls }
 }
 
 /// Returns true if the tools' parser parses a whole response: not if the request names the function or wants no calls.
@@ -53,7 +53,7 @@ fn auto(
     parsing: &Parsing,
     vocabulary: &Vocabulary,
     content: Option<String>,
-) -> (Vec<Call>, Option<String>) {
+) -> (Vec<ParsedCall>, Option<String>) {
     match tools::whole(format, parsing, vocabulary, content.as_deref().unwrap_or_default()) {
         (Some(calls), text) => (calls, text.filter(|text| !text.trim().is_empty())),
         (None, _) if parsing.choice != ToolChoice::Auto && content.as_deref().unwrap_or_default().trim().is_empty() => {
@@ -67,7 +67,7 @@ fn auto(
 /// Returns true if a prompt leaves the reasoning closed; `None` if no reasoning is parsed.
 #[must_use]
 pub fn is_reasoning_closed(parsing: &Parsing, vocabulary: &Vocabulary, prompt: &[u32]) -> Option<bool> {
-    let rules = Rules::of(parsing.formats.reasoning?, parsing.thinking, vocabulary);
+    let rules = ReasoningRules::of(parsing.formats.reasoning?, parsing.thinking, vocabulary);
     Some(rules.is_closed_by(vocabulary, prompt))
 }
 
@@ -80,7 +80,7 @@ pub fn reasoning_marks(
     prompt: &[u32],
     streams: bool,
 ) -> Option<ReasoningMarks> {
-    let rules = Rules::of(parsing.formats.reasoning?, parsing.thinking, vocabulary);
+    let rules = ReasoningRules::of(parsing.formats.reasoning?, parsing.thinking, vocabulary);
     let marks = rules.marks(vocabulary, prompt)?;
     if !rules.is_closed_by(vocabulary, prompt) {
         return Some(marks);
@@ -91,6 +91,6 @@ pub fn reasoning_marks(
 /// Tokens of reasoning in a whole answer.
 #[must_use]
 pub fn count_reasoning_tokens(parsing: &Parsing, vocabulary: &Vocabulary, ids: &[u32]) -> usize {
-    let rules = parsing.formats.reasoning.map(|format| Rules::of(format, parsing.thinking, vocabulary));
+    let rules = parsing.formats.reasoning.map(|format| ReasoningRules::of(format, parsing.thinking, vocabulary));
     rules.map_or(0, |rules| rules.count(vocabulary, ids))
 }

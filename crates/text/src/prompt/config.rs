@@ -39,7 +39,7 @@ enum TemplateField {
 }
 
 #[derive(Deserialize)]
-struct GenerationConfig {
+struct GenerationConfigFile {
     eos_token_id: Option<EosIds>,
 }
 
@@ -99,7 +99,7 @@ pub(super) fn generation(json: &[u8], origin: &str) -> Result<Map<String, Value>
 
 /// The end-of-sequence ids of `generation_config.json`, in its order.
 pub(super) fn generation_eos(json: &[u8], origin: &str) -> Result<Vec<u32>, PromptError> {
-    let config: GenerationConfig =
+    let config: GenerationConfigFile =
         serde_json::from_slice(json).map_err(|error| bad(&format!("generation_config.json of {origin}"), &error))?;
     Ok(match config.eos_token_id {
         None => Vec::new(),

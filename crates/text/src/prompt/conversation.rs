@@ -100,7 +100,7 @@ fn normalise_message(message: &Value, format: ContentFormat, takes_media: bool) 
         Some(Value::Array(parts)) => {
             parts.iter().filter_map(|part| content_part(part, takes_media).transpose()).collect::<Result<_, _>>()?
         }
-        Some(text) => vec![Part::text(text.as_str().unwrap_or_default())],
+        Some(text) => vec![ContentPart::text(text.as_str().unwrap_or_default())],
     };
     if role == "system" {
         drop_billing_header(&mut content);
@@ -113,7 +113,7 @@ fn normalise_message(message: &Value, format: ContentFormat, takes_media: bool) 
     out.insert("role".to_owned(), role.into());
     out.insert(
         "content".to_owned(),
-        if as_text { joined(&content) } else { content.into_iter().map(Part::wrapped).collect() },
+        if as_text { joined(&content) } else { content.into_iter().map(ContentPart::wrapped).collect() },
     );
     match role {
         "assistant" => add_assistant_fields(message, &mut out)?,
@@ -129,14 +129,14 @@ fn normalise_message(message: &Value, format: ContentFormat, takes_media: bool) 
     Ok(Value::Object(out))
 }
 
-struct Part {
+struct ContentPart {
     text: String,
     extra: Map<String, Value>,
     /// Medium, if it is not text.
     medium: Option<&'static str>,
 }
 
-impl Part {
+impl ContentPart {
     fn text(text: &str) -> Self {
         Self { text: text.to_owned(), extra: Map::new(), medium: None }
     }
@@ -159,7 +159,7 @@ impl Part {
 }
 
 /// The texts, after the placeholders of media, as the engine puts them.
-fn joined(parts: &[Part]) -> Value {
+fn joined(parts: &[ContentPart]) -> Value {
     let media = parts.iter().filter_map(|part| part.medium).map(|medium| format!("<{medium}>"));
     let texts = parts.iter().filter(|part| part.medium.is_none()).map(|part| part.text.clone());
     media.chain(texts).collect::<Vec<_>>().join("\n").into()
@@ -170,9 +170,9 @@ fn bad(reason: String, parameter: &'static str) -> PromptError {
 }
 
 /// One content part; `None` for a text part without text, which vLLM skips.
-fn content_part(part: &Value, takes_media: bool) -> Result<Option<Part>, PromptError> {
+fn content_part(part: &Value, takes_media: bool) -> Result<Option<ContentPart>, PromptError> {
     let Value::Object(fields) = part else {
-        return Ok(part.as_str().map(Part::text));
+        return Ok(part.as_str().map(ContentPart::text));
     };
     let Some(kind) = fields.get("type") else {
         return Err(bad("Missing 'type' field in multimodal part.".to_owned(), "type"));
@@ -183,13 +183,13 @@ fn content_part(part: &Value, takes_media: bool) -> Result<Option<Part>, PromptE
         Some("thinking") => "thinking",
         Some("tool_reference") => "name",
         Some(other) => match medium(other).filter(|_| takes_media) {
-            Some(medium) => return Ok(Some(Part::medium(medium))),
+            Some(medium) => return Ok(Some(ContentPart::medium(medium))),
             None => return Err(refusal_of(other)),
         },
         None => return Err(bad("Invalid 'type' field in multimodal part.".to_owned(), "type")),
     };
     let extra = fields.iter().filter(|(name, _)| *name != "type" && *name != key);
-    Ok(fields.get(key).and_then(Value::as_str).map(|text| Part {
+    Ok(fields.get(key).and_then(Value::as_str).map(|text| ContentPart {
         medium: None,
         text: text.to_owned(),
         extra: extra.map(|(name, value)| (name.clone(), value.clone())).collect(),
@@ -207,7 +207,7 @@ fn refusal_of(kind: &str) -> PromptError {
 }
 
 /// The attribution line of a known client changes with every request; vLLM drops it so that prefixes stay shared.
-fn drop_billing_header(parts: &mut Vec<Part>) {
+fn drop_billing_header(parts: &mut Vec<ContentPart>) {
     parts.retain_mut(|part| {
         if !part.text.starts_with("x-anthropic-billing-header") {
             return true;

@@ -12,7 +12,7 @@ use tokenizers::tokenizer::{DecodeStreamError, step_decode_stream};
 use tokenizers::{DecoderWrapper, Tokenizer};
 
 use super::ids_only;
-use super::tables::Inner;
+use super::tables::SharedTokenizer;
 use super::token_bytes::TokenBytes;
 use super::{PromptError, SkipSpecial};
 
@@ -22,15 +22,15 @@ const TAIL: usize = 16;
 /// The detokenizer of one choice of one answer. Owns what it needs, so it can live in a task of its own.
 #[derive(Debug)]
 pub struct Detokenizer {
-    inner: Arc<Inner>,
+    inner: Arc<SharedTokenizer>,
     skip_special: bool,
-    state: State,
+    state: DetokenizerState,
     spacing: Spacing,
 }
 
 /// State of a stream.
 #[derive(Debug)]
-enum State {
+enum DetokenizerState {
     /// All text so far was whole characters, but for what these ids after it stand for. Only with a byte-level decoder.
     Bytes { pending: Vec<u8>, ids: Vec<u32> },
     /// As the tokenizers library keeps it.
@@ -47,18 +47,18 @@ enum Spacing {
 }
 
 impl Detokenizer {
-    pub(super) fn new(inner: Arc<Inner>, prompt_ids: &[u32], skip_special: SkipSpecial) -> Self {
+    pub(super) fn new(inner: Arc<SharedTokenizer>, prompt_ids: &[u32], skip_special: SkipSpecial) -> Self {
         let skip_special = skip_special == SkipSpecial::Skip;
         if inner.is_ids_only {
-            let state = State::Decoder { ids: Vec::new(), prefix: String::new(), prefix_index: 0 };
+            let state = DetokenizerState::Decoder { ids: Vec::new(), prefix: String::new(), prefix_index: 0 };
             return Self { inner, skip_special, state, spacing: Spacing::Decoder };
         }
         if inner.bytes().is_some_and(|table| is_whole(table, tail(prompt_ids), skip_special)) {
-            let state = State::Bytes { pending: Vec::new(), ids: Vec::new() };
+            let state = DetokenizerState::Bytes { pending: Vec::new(), ids: Vec::new() };
             return Self { inner, skip_special, state, spacing: Spacing::Decoder };
         }
         let ids = seed(inner.tokenizer(), prompt_ids, skip_special).to_vec();
-        let state = State::Decoder { ids, prefix: String::new(), prefix_index: 0 };
+        let state = DetokenizerState::Decoder { ids, prefix: String::new(), prefix_index: 0 };
         let mut made = Self { inner, skip_special, state, spacing: Spacing::Decoder };
         made.settle();
         made
@@ -107,7 +107,7 @@ impl Detokenizer {
 
     /// The text of an id that neither completes a character nor leaves one incomplete; `None` where this is not known.
     fn whole(&self, id: u32) -> Option<&str> {
-        let State::Bytes { pending, ids } = &self.state else { return None };
+        let DetokenizerState::Bytes { pending, ids } = &self.state else { return None };
         if !pending.is_empty() || !ids.is_empty() || !matches!(self.spacing, Spacing::Decoder) {
             return None;
         }
@@ -117,13 +117,13 @@ impl Detokenizer {
     }
 
     fn step(&mut self, id: u32) -> Result<Option<String>, PromptError> {
-        if matches!(self.state, State::Bytes { .. }) {
+        if matches!(self.state, DetokenizerState::Bytes { .. }) {
             return Ok(self.append(id));
         }
         let outcome = match self.advance(id) {
             Err(error) if error.is::<DecodeStreamError>() => {
                 // The decoder is not monotonic here; vLLM starts a fresh stream with this id, without the prompt.
-                self.state = State::Decoder { ids: Vec::new(), prefix: String::new(), prefix_index: 0 };
+                self.state = DetokenizerState::Decoder { ids: Vec::new(), prefix: String::new(), prefix_index: 0 };
                 self.advance(id)
             }
             outcome => outcome,
@@ -133,14 +133,14 @@ impl Detokenizer {
     }
 
     fn advance(&mut self, id: u32) -> tokenizers::Result<Option<String>> {
-        let State::Decoder { ids, prefix, prefix_index } = &mut self.state else { return Ok(None) };
+        let DetokenizerState::Decoder { ids, prefix, prefix_index } = &mut self.state else { return Ok(None) };
         step_decode_stream(self.inner.tokenizer(), vec![id], self.skip_special, ids, prefix, prefix_index)
     }
 
     /// The text that an id completes, where all before it was whole characters. The library would decode that again and
     /// take it off as a prefix; both come to the lossy UTF-8 of what is new.
     fn append(&mut self, id: u32) -> Option<String> {
-        let State::Bytes { pending, ids } = &mut self.state else { return None };
+        let DetokenizerState::Bytes { pending, ids } = &mut self.state else { return None };
         let table = self.inner.bytes()?;
         ids.push(id);
         if !(self.skip_special && table.is_special(id)) {
@@ -154,7 +154,7 @@ impl Detokenizer {
                 if !text.ends_with('\u{fffd}') {
                     // What is new is broken in its middle: the library goes on from here.
                     let (ids, prefix) = (std::mem::take(ids), text.clone());
-                    self.state = State::Decoder { prefix_index: ids.len(), ids, prefix };
+                    self.state = DetokenizerState::Decoder { prefix_index: ids.len(), ids, prefix };
                     return Some(text);
                 }
                 return None;
@@ -167,7 +167,7 @@ impl Detokenizer {
 
     /// Leaves the library's decoder once all text so far is whole characters and delivered.
     fn settle(&mut self) {
-        let State::Decoder { ids, prefix, prefix_index } = &self.state else { return };
+        let DetokenizerState::Decoder { ids, prefix, prefix_index } = &self.state else { return };
         let is_delivered = prefix.is_empty() && *prefix_index == 0 || *prefix_index == ids.len();
         if !is_delivered {
             return;
@@ -177,7 +177,7 @@ impl Detokenizer {
         let bytes: Vec<u8> = ids.iter().filter(skipped).flat_map(|id| table.get(*id)).copied().collect();
         let is_whole = std::str::from_utf8(&bytes).is_ok_and(|text| !text.ends_with('\u{fffd}'));
         if is_whole {
-            self.state = State::Bytes { pending: Vec::new(), ids: Vec::new() };
+            self.state = DetokenizerState::Bytes { pending: Vec::new(), ids: Vec::new() };
         }
     }
 }

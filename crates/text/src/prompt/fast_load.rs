@@ -16,7 +16,7 @@ use tokenizers::{AddedToken, DecoderWrapper, NormalizerWrapper, PostProcessorWra
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 /// A tokenizer, with facts that only its JSON has.
-pub(super) struct Loaded {
+pub(super) struct LoadedTokenizer {
     /// The tokenizer.
     pub tokenizer: Tokenizer,
     /// Highest id of model and added tokens, plus one.
@@ -27,7 +27,7 @@ pub(super) struct Loaded {
     pub rules: u64,
 }
 
-impl Loaded {
+impl LoadedTokenizer {
     /// A tokenizer without tokens.
     pub(super) fn none() -> Self {
         Self { tokenizer: Tokenizer::new(BPE::default()), id_count: 0, longest: 0, rules: 0 }
@@ -38,7 +38,7 @@ impl Loaded {
 struct TokenizerJson<M> {
     model: M,
     #[serde(default)]
-    added_tokens: Vec<Added>,
+    added_tokens: Vec<NumberedToken>,
     normalizer: Option<NormalizerWrapper>,
     pre_tokenizer: Option<PreTokenizerWrapper>,
     post_processor: Option<PostProcessorWrapper>,
@@ -46,7 +46,7 @@ struct TokenizerJson<M> {
 }
 
 #[derive(Deserialize)]
-struct Added {
+struct NumberedToken {
     #[serde(flatten)]
     token: AddedToken,
 }
@@ -75,7 +75,7 @@ struct BpeJson<'a> {
 }
 
 /// Merges of a BPE model and their results.
-struct Tables {
+struct BpeTables {
     vocab: Vocab,
     merges: Vec<(String, String)>,
     /// Over the merges in order.
@@ -90,7 +90,7 @@ const ENTRY_BYTES: usize = 20;
 struct Merge(String, String);
 
 /// Reads a `tokenizer.json`.
-pub(super) fn load(json: &[u8]) -> Result<Loaded, String> {
+pub(super) fn load(json: &[u8]) -> Result<LoadedTokenizer, String> {
     let parts = serde_json::from_slice::<TokenizerJson<BpeJson>>(json).ok();
     match parts.and_then(|parts| Some((tables(&parts.model)?, parts))) {
         Some((tables, parts)) => assemble(parts, |model| bpe(model, tables)),
@@ -99,13 +99,13 @@ pub(super) fn load(json: &[u8]) -> Result<Loaded, String> {
 }
 
 /// Reads the two tables of a model side by side; `None` where one of them is none.
-fn tables(model: &BpeJson) -> Option<Tables> {
+fn tables(model: &BpeJson) -> Option<BpeTables> {
     let (vocab, merges) = thread::scope(|scope| {
         let merges = scope.spawn(|| merges(model.merges));
         (vocabulary(model.vocab), merges.join())
     });
     let (merges, rules) = merges.ok()??;
-    Some(Tables { vocab: vocab?, merges, rules })
+    Some(BpeTables { vocab: vocab?, merges, rules })
 }
 
 fn vocabulary(json: &RawValue) -> Option<Vocab> {
@@ -131,7 +131,7 @@ fn merges(json: &RawValue) -> Option<(Vec<(String, String)>, u64)> {
 }
 
 /// A model, its extremes, and the hash of its rules.
-type Model = (ModelWrapper, Extremes, u64);
+type LoadedModel = (ModelWrapper, Extremes, u64);
 
 /// The highest id of a vocabulary, and the characters of its longest token.
 type Extremes = (Option<u32>, usize);
@@ -145,7 +145,10 @@ fn extremes<'a>(tokens: impl Iterator<Item = (&'a str, u32)>) -> Extremes {
     tokens.fold((None, 0), both)
 }
 
-fn assemble<M>(parts: TokenizerJson<M>, model: impl FnOnce(M) -> Result<Model, String>) -> Result<Loaded, String> {
+fn assemble<M>(
+    parts: TokenizerJson<M>,
+    model: impl FnOnce(M) -> Result<LoadedModel, String>,
+) -> Result<LoadedTokenizer, String> {
     let (model, (highest, longest), rules) = model(parts.model)?;
     let mut tokenizer = Tokenizer::new(model);
     tokenizer.with_normalizer(parts.normalizer).map_err(|error| error.to_string())?;
@@ -156,11 +159,11 @@ fn assemble<M>(parts: TokenizerJson<M>, model: impl FnOnce(M) -> Result<Model, S
     let added = tokenizer.get_added_vocabulary().get_added_tokens_decoder();
     let added = extremes(added.iter().map(|(id, token)| (token.content.as_str(), *id)));
     let id_count = highest.max(added.0).map_or(0, |id| id.saturating_add(1));
-    Ok(Loaded { tokenizer, id_count, longest: longest.max(added.1), rules })
+    Ok(LoadedTokenizer { tokenizer, id_count, longest: longest.max(added.1), rules })
 }
 
-fn bpe(json: BpeJson, tables: Tables) -> Result<Model, String> {
-    let Tables { vocab, merges, rules } = tables;
+fn bpe(json: BpeJson, tables: BpeTables) -> Result<LoadedModel, String> {
+    let BpeTables { vocab, merges, rules } = tables;
     let extremes = extremes(vocab.iter().map(|(token, id)| (token.as_str(), *id)));
     let mut builder = BPE::builder().vocab_and_merges(vocab, merges);
     builder = apply(builder, json.dropout, BpeBuilder::dropout);
@@ -181,7 +184,7 @@ fn apply<T>(builder: BpeBuilder, value: Option<T>, set: fn(BpeBuilder, T) -> Bpe
     }
 }
 
-fn other(model: ModelWrapper) -> Result<Model, String> {
+fn other(model: ModelWrapper) -> Result<LoadedModel, String> {
     let name = match model {
         ModelWrapper::BPE(_) => b"BPE".as_slice(),
         ModelWrapper::WordPiece(_) => b"WordPiece",

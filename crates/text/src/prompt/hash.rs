@@ -17,7 +17,7 @@ const FNV_PRIME: u64 = 0x0100_0000_01b3;
 
 /// The algorithm of the chained prompt block hashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub enum BlockHash {
+pub enum BlockHashAlgorithm {
     /// 64-bit FNV-1a: the public vllm-vcr hash, and the default where a trace names none.
     #[default]
     #[serde(rename = "fnv1a-64")]
@@ -33,7 +33,7 @@ pub enum BlockHash {
 /// Hashes prompts block by block.
 #[derive(Debug, Clone)]
 pub struct BlockHasher {
-    algorithm: BlockHash,
+    algorithm: BlockHashAlgorithm,
     block_size: usize,
     /// For keyed algorithms; without it they hash nothing.
     key: Option<HashKey>,
@@ -61,19 +61,19 @@ impl BlockHasher {
     /// # Panics
     /// Never; a block size of 0 counts as 1.
     #[must_use]
-    pub fn new(algorithm: BlockHash, block_size: u32) -> Self {
+    pub fn new(algorithm: BlockHashAlgorithm, block_size: u32) -> Self {
         Self { algorithm, block_size: usize::try_from(block_size).unwrap_or(usize::MAX).max(1), key: None }
     }
 
     /// A hasher for blocks of `block_size` tokens whose hashes reveal nothing without the key.
     #[must_use]
     pub fn keyed(key: HashKey, block_size: u32) -> Self {
-        Self { key: Some(key), ..Self::new(BlockHash::SipHash24, block_size) }
+        Self { key: Some(key), ..Self::new(BlockHashAlgorithm::SipHash24, block_size) }
     }
 
     /// Returns whether the hashes are keyed.
     pub(super) fn is_keyed(&self) -> bool {
-        self.algorithm == BlockHash::SipHash24
+        self.algorithm == BlockHashAlgorithm::SipHash24
     }
 
     /// Hashes anything but tokens, for one purpose; `None` where the key is missing.
@@ -87,7 +87,7 @@ impl BlockHasher {
     /// Hashes a prompt. A keyed algorithm without its key gives nothing.
     #[must_use]
     pub fn hash(&self, ids: &[u32]) -> PromptHashes {
-        if self.algorithm == BlockHash::SipHash24 && self.key.is_none() {
+        if self.algorithm == BlockHashAlgorithm::SipHash24 && self.key.is_none() {
             return PromptHashes::default();
         }
         let mut previous = FNV_OFFSET;
@@ -107,11 +107,11 @@ impl BlockHasher {
     #[must_use]
     pub fn request_key(&self, key: u128) -> Option<String> {
         match (self.algorithm, &self.key) {
-            (BlockHash::SipHash24, None) => None,
-            (BlockHash::SipHash24, Some(secret)) => {
+            (BlockHashAlgorithm::SipHash24, None) => None,
+            (BlockHashAlgorithm::SipHash24, Some(secret)) => {
                 Some(format!("siphash:{:016x}", secret.hash(b"request", &key.to_le_bytes())))
             }
-            (BlockHash::Fnv1a64 | BlockHash::Xxh3_64, _) => Some(format!("xxh3:{key:032x}")),
+            (BlockHashAlgorithm::Fnv1a64 | BlockHashAlgorithm::Xxh3_64, _) => Some(format!("xxh3:{key:032x}")),
         }
     }
 
@@ -122,11 +122,11 @@ impl BlockHasher {
             bytes.extend_from_slice(&id.to_le_bytes());
         }
         match self.algorithm {
-            BlockHash::Fnv1a64 => {
+            BlockHashAlgorithm::Fnv1a64 => {
                 bytes.iter().fold(FNV_OFFSET, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(FNV_PRIME))
             }
-            BlockHash::Xxh3_64 => xxh3_64(bytes),
-            BlockHash::SipHash24 => self.key.as_ref().map_or(0, |key| key.hash(b"block", bytes)),
+            BlockHashAlgorithm::Xxh3_64 => xxh3_64(bytes),
+            BlockHashAlgorithm::SipHash24 => self.key.as_ref().map_or(0, |key| key.hash(b"block", bytes)),
         }
     }
 }
@@ -153,12 +153,12 @@ mod tests {
     #[test]
     fn fnv_is_the_public_hash() {
         let ids: Vec<u32> = (0..70).map(|n| n * 7 + 1).collect();
-        assert_eq!(BlockHasher::new(BlockHash::Fnv1a64, 16).hash(&ids).blocks, fnv_by_hand(&ids, 16));
+        assert_eq!(BlockHasher::new(BlockHashAlgorithm::Fnv1a64, 16).hash(&ids).blocks, fnv_by_hand(&ids, 16));
     }
 
     #[test]
     fn a_shared_prefix_shares_hashes_and_a_changed_token_changes_all_after_it() {
-        for algorithm in [BlockHash::Fnv1a64, BlockHash::Xxh3_64] {
+        for algorithm in [BlockHashAlgorithm::Fnv1a64, BlockHashAlgorithm::Xxh3_64] {
             let hasher = BlockHasher::new(algorithm, 4);
             let one: Vec<u32> = (0..18).collect();
             let mut other = one.clone();
@@ -177,12 +177,12 @@ mod tests {
         assert_eq!(hashed(b"a key"), hashed(b"a key"));
         assert_ne!(hashed(b"a key").blocks, hashed(b"b key").blocks);
         assert_eq!(hashed(b"a key").blocks.len(), 2);
-        assert_eq!(BlockHasher::new(BlockHash::SipHash24, 16).hash(&ids), PromptHashes::default());
+        assert_eq!(BlockHasher::new(BlockHashAlgorithm::SipHash24, 16).hash(&ids), PromptHashes::default());
     }
 
     #[test]
     fn the_whole_hash_covers_the_partial_tail() {
-        let hasher = BlockHasher::new(BlockHash::Xxh3_64, 4);
+        let hasher = BlockHasher::new(BlockHashAlgorithm::Xxh3_64, 4);
         assert_eq!(hasher.hash(&[]), PromptHashes::default());
         let exact = hasher.hash(&[1, 2, 3, 4]);
         assert_eq!(exact.whole, Some(exact.blocks[0]));

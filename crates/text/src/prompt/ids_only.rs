@@ -6,7 +6,7 @@
 use tokenizers::decoders::fuse::Fuse;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{ChatTemplate, PromptError, Tokenizer, fast_load::Loaded};
+use super::{ChatTemplate, PromptError, Tokenizer, fast_load::LoadedTokenizer};
 
 /// The name that chooses it, which is also its fingerprint.
 pub(super) const NAME: &str = "none";
@@ -39,8 +39,8 @@ impl Tokenizer {
 }
 
 /// Tables without tokens, whose decoder puts pieces together as they are.
-pub(super) fn tables() -> Loaded {
-    let mut loaded = Loaded::none();
+pub(super) fn tables() -> LoadedTokenizer {
+    let mut loaded = LoadedTokenizer::none();
     loaded.tokenizer.with_decoder(Some(Fuse::default()));
     loaded.longest = piece(u32::MAX).len();
     loaded

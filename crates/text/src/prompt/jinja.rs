@@ -92,12 +92,12 @@ pub(super) fn limit(environment: &mut Environment<'static>) {
 }
 
 /// Text as long as a template may make it.
-pub(super) struct Bounded {
+pub(super) struct BoundedText {
     text: Vec<u8>,
     longest: usize,
 }
 
-impl Bounded {
+impl BoundedText {
     pub(super) fn new(longest: usize) -> Self {
         Self { text: Vec::new(), longest }
     }
@@ -107,7 +107,7 @@ impl Bounded {
     }
 }
 
-impl io::Write for Bounded {
+impl io::Write for BoundedText {
     fn write(&mut self, more: &[u8]) -> io::Result<usize> {
         if self.text.len().saturating_add(more.len()) > self.longest {
             return Err(io::Error::other("the chat template makes more text than is taken"));

@@ -128,7 +128,7 @@ fn media_of(part: &Value) -> Option<(&'static str, Cow<'_, str>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::prompt::{BlockHash, HashKey};
+    use crate::prompt::{BlockHashAlgorithm, HashKey};
 
     fn image(url: &str, question: &str) -> Vec<Value> {
         let parts = json!([{"type": "text", "text": question}, {"type": "image_url", "image_url": {"url": url}}]);
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn equal_media_have_equal_hashes_whatever_is_asked_about_them() {
-        let hasher = BlockHasher::new(BlockHash::Xxh3_64, 16);
+        let hasher = BlockHasher::new(BlockHashAlgorithm::Xxh3_64, 16);
         let hashes = |url, question| hasher.hash_media(&image(url, question)).unwrap();
         let (one, again, other) = (hashes("data:a", "What?"), hashes("data:a", "Why?"), hashes("data:b", "What?"));
         assert_eq!((&one.parts, one.first_block()), (&again.parts, again.first_block()));
@@ -154,7 +154,7 @@ mod tests {
         let keyed = |key: &[u8]| BlockHasher::keyed(HashKey::new(key), 16).hash_media(&messages).unwrap();
         assert_eq!(keyed(b"a"), keyed(b"a"));
         assert_ne!(keyed(b"a").parts, keyed(b"b").parts);
-        assert_eq!(BlockHasher::new(BlockHash::SipHash24, 16).hash_media(&messages), None);
+        assert_eq!(BlockHasher::new(BlockHashAlgorithm::SipHash24, 16).hash_media(&messages), None);
     }
 
     #[test]

@@ -106,12 +106,12 @@ const ENTRY: usize = 96;
 #[derive(Debug)]
 struct Memory {
     seed: u64,
-    texts: Mutex<BoundedCache<Key, Arc<[u32]>, BuildHasherDefault<Xxh3Default>>>,
+    texts: Mutex<BoundedCache<SegmentKey, Arc<[u32]>, BuildHasherDefault<Xxh3Default>>>,
 }
 
 /// A text's name in a [`Memory`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Key(u128);
+struct SegmentKey(u128);
 
 impl Default for Memory {
     fn default() -> Self {
@@ -125,15 +125,15 @@ impl Memory {
         Self { seed: rand::random(), texts: Mutex::new(BoundedCache::new(limit, limit / 2)) }
     }
 
-    fn key(&self, text: &str) -> Key {
-        Key(xxh3_128_with_seed(text.as_bytes(), self.seed))
+    fn key(&self, text: &str) -> SegmentKey {
+        SegmentKey(xxh3_128_with_seed(text.as_bytes(), self.seed))
     }
 
-    fn recall(&self, key: Key) -> Option<Arc<[u32]>> {
+    fn recall(&self, key: SegmentKey) -> Option<Arc<[u32]>> {
         self.texts.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned()
     }
 
-    fn keep(&self, key: Key, ids: Arc<[u32]>) {
+    fn keep(&self, key: SegmentKey, ids: Arc<[u32]>) {
         let bytes = size_of_val(ids.as_ref()) + ENTRY;
         self.texts.lock().unwrap_or_else(PoisonError::into_inner).insert(key, ids, bytes);
     }

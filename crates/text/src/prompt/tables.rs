@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock, OnceLock};
 use serde_json::{Map, Value};
 use xxhash_rust::xxh3::Xxh3;
 
-use super::{ChatTemplate, fast_load::Loaded, segments::Segments, token_bytes::TokenBytes, words::Words};
+use super::{ChatTemplate, fast_load::LoadedTokenizer, segments::Segments, token_bytes::TokenBytes, words::WordTokens};
 
 /// Properties of a tokenizer that are known before its tables are built.
 #[derive(Debug, Clone, Copy)]
@@ -18,14 +18,14 @@ pub struct KnownTokenizer {
 }
 
 /// Makes tables: reads the JSON, or waits for who does.
-pub(super) type MakeTables = Box<dyn FnOnce() -> Tables + Send>;
+pub(super) type MakeTables = Box<dyn FnOnce() -> TokenizerTables + Send>;
 
 /// State that the clones of a tokenizer share.
-pub(super) struct Inner {
+pub(super) struct SharedTokenizer {
     pub(super) name: String,
     /// There is no tokenizer, see [`ids_only`](super::ids_only).
     pub(super) is_ids_only: bool,
-    pub(super) tables: LazyLock<Tables, MakeTables>,
+    pub(super) tables: LazyLock<TokenizerTables, MakeTables>,
     pub(super) known: Option<KnownTokenizer>,
     pub(super) generation: Map<String, Value>,
     pub(super) config: Map<String, Value>,
@@ -33,19 +33,19 @@ pub(super) struct Inner {
     pub(super) around: OnceLock<(Vec<u32>, Vec<u32>)>,
     pub(super) fingerprint: OnceLock<String>,
     pub(super) ordinary: OnceLock<Vec<u32>>,
-    pub(super) words: OnceLock<Arc<Words>>,
+    pub(super) words: OnceLock<Arc<WordTokens>>,
     pub(super) bytes: OnceLock<Option<TokenBytes>>,
 }
 
 /// The tables, and what follows from them alone.
-pub(super) struct Tables {
-    pub(super) loaded: Loaded,
+pub(super) struct TokenizerTables {
+    pub(super) loaded: LoadedTokenizer,
     pub(super) eos_ids: Vec<u32>,
     pub(super) segments: Option<Segments>,
 }
 
-impl Tables {
-    pub(super) fn new(loaded: Loaded, eos_token: Option<&str>, more_eos_ids: Vec<u32>) -> Self {
+impl TokenizerTables {
+    pub(super) fn new(loaded: LoadedTokenizer, eos_token: Option<&str>, more_eos_ids: Vec<u32>) -> Self {
         let mut eos_ids: Vec<u32> =
             eos_token.and_then(|token| loaded.tokenizer.token_to_id(token)).into_iter().collect();
         for id in more_eos_ids {
@@ -60,7 +60,7 @@ impl Tables {
     /// its merges (BPE), every token in the order of its id, and the added tokens with their flags. How the JSON was laid out, and
     /// the settings of the normaliser and the pre-tokenizer, are not part of it.
     pub(super) fn fingerprint(&self) -> String {
-        let Loaded { tokenizer, id_count, rules, .. } = &self.loaded;
+        let LoadedTokenizer { tokenizer, id_count, rules, .. } = &self.loaded;
         let mut hash = Xxh3::new();
         hash.update(&rules.to_le_bytes());
         for id in 0..*id_count {
@@ -81,7 +81,7 @@ impl Tables {
     }
 }
 
-impl Inner {
+impl SharedTokenizer {
     /// A tokenizer of nothing but tables, which `make` makes when they are needed first.
     pub(super) fn new(name: &str, known: Option<KnownTokenizer>, make: MakeTables) -> Self {
         Self {
@@ -114,7 +114,7 @@ impl Inner {
     }
 }
 
-impl fmt::Debug for Inner {
+impl fmt::Debug for SharedTokenizer {
     fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
         out.debug_struct("Tokenizer").field("name", &self.name).field("known", &self.known).finish_non_exhaustive()
     }

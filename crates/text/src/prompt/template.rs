@@ -21,7 +21,7 @@ use super::PromptError;
 use super::config::Templates;
 use super::content_format::{ContentFormat, detect};
 use super::conversation::{self, Conversation};
-use super::jinja::{self, Bounded};
+use super::jinja::{self, BoundedText};
 
 const DEFAULT: &str = "default";
 const TOOL_USE: &str = "tool_use";
@@ -31,15 +31,15 @@ const CONTINUE_TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 /// The compiled chat template (or templates) of a tokenizer.
 pub struct ChatTemplate {
     environment: Environment<'static>,
-    default: Option<Compiled>,
-    tool_use: Option<Compiled>,
+    default: Option<CompiledTemplate>,
+    tool_use: Option<CompiledTemplate>,
     special_tokens: Map<String, Value>,
     /// Most bytes that are rendered.
     longest: usize,
 }
 
 #[derive(Debug)]
-struct Compiled {
+struct CompiledTemplate {
     name: &'static str,
     source: String,
     format: ContentFormat,
@@ -106,11 +106,11 @@ impl ChatTemplate {
             reason: error.to_string(),
         };
         let mut environment = jinja::environment().map_err(bad)?;
-        let mut add = |name: &'static str, source: &Option<String>| -> Result<Option<Compiled>, Error> {
+        let mut add = |name: &'static str, source: &Option<String>| -> Result<Option<CompiledTemplate>, Error> {
             let Some(source) = source else { return Ok(None) };
             let source = without_generation_tags(source);
             environment.add_template_owned(name, source.clone())?;
-            Ok(Some(Compiled { name, format: detect(&source), source }))
+            Ok(Some(CompiledTemplate { name, format: detect(&source), source }))
         };
         let default = add(DEFAULT, &templates.default).map_err(bad)?;
         let tool_use = add(TOOL_USE, &templates.tool_use).map_err(bad)?;
@@ -137,7 +137,7 @@ impl ChatTemplate {
             .environment
             .get_template(compiled.name)
             .and_then(|template| {
-                let mut out = Bounded::new(self.longest);
+                let mut out = BoundedText::new(self.longest);
                 template.render_captured_to(variables, &mut out)?;
                 Ok(out.into_text())
             })
@@ -176,7 +176,7 @@ impl ChatTemplate {
         Jinja::from(Serde(variables))
     }
 
-    fn choose(&self, with_tools: bool) -> Result<&Compiled, PromptError> {
+    fn choose(&self, with_tools: bool) -> Result<&CompiledTemplate, PromptError> {
         let tool_use = self.tool_use.as_ref().filter(|_| with_tools);
         tool_use.or(self.default.as_ref()).ok_or_else(|| PromptError::Rejected {
             reason: "this tokenizer has a chat template for tools only; pass a default one".to_owned(),

@@ -9,7 +9,7 @@ use minijinja::{Error, ErrorKind};
 use crate::python;
 
 /// The keyword arguments of transformers' `tojson`.
-struct Style {
+struct ToJsonStyle {
     ascii: bool,
     sorted: bool,
     indent: Option<String>,
@@ -19,14 +19,14 @@ struct Style {
 
 /// The `tojson` filter: `ensure_ascii` (off), `indent` (none), `separators`, `sort_keys` (off).
 pub(super) fn to_json(value: &Value, options: &Kwargs) -> Result<Value, Error> {
-    let style = Style::new(options)?;
+    let style = ToJsonStyle::new(options)?;
     options.assert_all_used()?;
     let mut out = String::new();
     style.write(value, 0, &mut out)?;
     Ok(Value::from(out))
 }
 
-impl Style {
+impl ToJsonStyle {
     fn new(options: &Kwargs) -> Result<Self, Error> {
         let indent = match options.get::<Option<Value>>("indent")? {
             None => None,

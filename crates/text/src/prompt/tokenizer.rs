@@ -15,11 +15,11 @@ use super::config::{self, TokenizerConfig};
 use super::detokenizer::Detokenizer;
 use super::{
     ChatTemplate, PromptError,
-    fast_load::{self, Loaded},
+    fast_load::{self, LoadedTokenizer},
     hub::{Download, Hub},
     ids_only, locate, pieces,
-    tables::{Inner, KnownTokenizer, Tables},
-    words::Words,
+    tables::{KnownTokenizer, SharedTokenizer, TokenizerTables},
+    words::WordTokens,
 };
 
 /// Addition of the special tokens (bos, eos) that the tokenizer's post-processor puts around a text.
@@ -60,7 +60,7 @@ pub struct TokenizerParts<'a> {
 /// A loaded tokenizer. Cloning is cheap: clones share everything.
 #[derive(Debug, Clone)]
 pub struct Tokenizer {
-    inner: Arc<Inner>,
+    inner: Arc<SharedTokenizer>,
     model_vocabulary: Option<u32>,
 }
 
@@ -110,7 +110,7 @@ impl Tokenizer {
         let made = Self::with_tables(parts, parts.name, Some(known), move || {
             fast_load::load(&json()).unwrap_or_else(|error| {
                 tracing::error!(%error, "a tokenizer that is known to be one is none");
-                Loaded::none()
+                LoadedTokenizer::none()
             })
         })?;
         let inner = Arc::clone(&made.inner);
@@ -135,7 +135,7 @@ impl Tokenizer {
         parts: &TokenizerParts,
         origin: &str,
         known: Option<KnownTokenizer>,
-        load: impl FnOnce() -> Loaded + Send + 'static,
+        load: impl FnOnce() -> LoadedTokenizer + Send + 'static,
     ) -> Result<Self, PromptError> {
         let config = match parts.config_json {
             Some(json) => TokenizerConfig::parse(json, origin)?,
@@ -149,14 +149,14 @@ impl Tokenizer {
         }
         let template = ChatTemplate::from_templates(&templates, config.special_tokens, origin)?;
         let generation = parts.generation_config_json.map(|json| config::generation(json, origin)).transpose()?;
-        let make = move || Tables::new(load(), eos_token.as_deref(), more_eos_ids.unwrap_or_default());
+        let make = move || TokenizerTables::new(load(), eos_token.as_deref(), more_eos_ids.unwrap_or_default());
         Ok(Self {
             model_vocabulary: None,
-            inner: Arc::new(Inner {
+            inner: Arc::new(SharedTokenizer {
                 config: config.fields,
                 generation: generation.unwrap_or_default(),
                 template,
-                ..Inner::new(parts.name, known, Box::new(make))
+                ..SharedTokenizer::new(parts.name, known, Box::new(make))
             }),
         })
     }
@@ -164,13 +164,16 @@ impl Tokenizer {
     /// A tokenizer without tokens, see [`ids_only`].
     pub(super) fn without_tables(name: &'static str, vocab_size: u32, template: ChatTemplate) -> Self {
         let known = KnownTokenizer { fingerprint: name, vocab_size };
-        let make = || Tables::new(ids_only::tables(), None, Vec::new());
-        let inner =
-            Inner { is_ids_only: true, template: Some(template), ..Inner::new(name, Some(known), Box::new(make)) };
+        let make = || TokenizerTables::new(ids_only::tables(), None, Vec::new());
+        let inner = SharedTokenizer {
+            is_ids_only: true,
+            template: Some(template),
+            ..SharedTokenizer::new(name, Some(known), Box::new(make))
+        };
         Self { inner: Arc::new(inner), model_vocabulary: Some(u32::MAX) }
     }
 
-    pub(super) fn inner(&self) -> &Inner {
+    pub(super) fn inner(&self) -> &SharedTokenizer {
         &self.inner
     }
 
@@ -321,8 +324,8 @@ impl Tokenizer {
     /// The words that made-up text consists of: in any order they are encoded to themselves. The first call looks for them
     /// (some milliseconds).
     #[must_use]
-    pub fn words(&self) -> Arc<Words> {
-        Arc::clone(self.inner.words.get_or_init(|| Arc::new(Words::of(self))))
+    pub fn words(&self) -> Arc<WordTokens> {
+        Arc::clone(self.inner.words.get_or_init(|| Arc::new(WordTokens::of(self))))
     }
 
     /// The special tokens among the added ones, with their text.

@@ -7,7 +7,7 @@
 //! Deviation: [`MOST`] tokens in a row that make no text are forgotten, so that hostile tokens cost no square of their
 //! number; the engine refuses a state with so many.
 
-use super::{PromptError, SkipSpecial, Tokenizer, tables::Inner};
+use super::{PromptError, SkipSpecial, Tokenizer, tables::SharedTokenizer};
 
 /// Tokens that a state may hold.
 const MOST: usize = 1024;
@@ -76,7 +76,7 @@ impl DecodeWindow {
 }
 
 /// The text of tokens as the vocabulary spells them.
-fn decode(inner: &Inner, tokens: &[String]) -> Result<String, PromptError> {
+fn decode(inner: &SharedTokenizer, tokens: &[String]) -> Result<String, PromptError> {
     use tokenizers::Decoder;
     let Some(decoder) = inner.tokenizer().get_decoder() else { return Ok(tokens.join(" ")) };
     decoder

@@ -27,7 +27,7 @@ const SPACES: [char; 2] = ['Ġ', '▁'];
 
 /// Tokens to make text of; see [`Tokenizer::words`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Words {
+pub struct WordTokens {
     /// Tokens that a text may begin with.
     pub first: Vec<u32>,
     /// Tokens that may follow any of these.
@@ -41,7 +41,7 @@ struct Word {
     spaced: u32,
 }
 
-impl Words {
+impl WordTokens {
     /// The same tokens at every place.
     #[must_use]
     pub fn anywhere(ids: &[u32]) -> Self {
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn a_vocabulary_of_few_words_gives_any_printable_tokens() {
         let tokenizer = tokenizer(&pieces(&pairs("a")));
-        assert_eq!(tokenizer.words().as_ref(), &Words::anywhere(tokenizer.ordinary_ids()));
+        assert_eq!(tokenizer.words().as_ref(), &WordTokens::anywhere(tokenizer.ordinary_ids()));
         assert!(!tokenizer.ordinary_ids().is_empty());
     }
 }

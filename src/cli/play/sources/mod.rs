@@ -30,14 +30,14 @@ use crate::{
 use Effect::{Full, Nothing, Rest, Values};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::cli) enum Kind {
+pub(in crate::cli) enum SourceKind {
     BuiltIn,
     Trace,
     Synthetic,
     Cassette,
 }
 
-impl Kind {
+impl SourceKind {
     fn name(self) -> &'static str {
         match self {
             Self::BuiltIn => "the built-in trace",
@@ -133,7 +133,7 @@ pub(in crate::cli) fn tags() -> impl Iterator<Item = &'static str> {
 }
 
 /// Returns the effect of a flag on a kind; `None` if none of its tags is in the table.
-fn effect(play: &Command, flag: &Arg, kind: Kind) -> Option<Effect> {
+fn effect(play: &Command, flag: &Arg, kind: SourceKind) -> Option<Effect> {
     let tags: Vec<&str> = tags_of(play, flag).collect();
     let row = |is_own: bool| {
         let is_tag = |tag: &&str| tag.starts_with('@') == is_own && tags.contains(tag);
@@ -141,30 +141,30 @@ fn effect(play: &Command, flag: &Arg, kind: Kind) -> Option<Effect> {
     };
     let (_, [built_in, trace, synthetic, cassette]) = row(true).or_else(|| row(false))?;
     Some(match kind {
-        Kind::BuiltIn => *built_in,
-        Kind::Trace => *trace,
-        Kind::Synthetic => *synthetic,
-        Kind::Cassette => *cassette,
+        SourceKind::BuiltIn => *built_in,
+        SourceKind::Trace => *trace,
+        SourceKind::Synthetic => *synthetic,
+        SourceKind::Cassette => *cassette,
     })
 }
 
 /// Lists the kinds that are served: a cassette and the source for its misses, or one other kind.
-pub(in crate::cli) fn of(args: &PlayArgs) -> Vec<Kind> {
+pub(in crate::cli) fn of(args: &PlayArgs) -> Vec<SourceKind> {
     let is_named = args.answers.model_tag.as_deref().is_some_and(|tag| is_cassette(tag.as_ref()));
     let tokens = &args.replay_tokens;
     let has_cassette = !args.cassette.is_empty() || is_named || tokens.iter().any(|path| is_cassette(path));
     let mut kinds = Vec::new();
-    kinds.extend(has_cassette.then_some(Kind::Cassette));
-    kinds.extend(tokens.iter().any(|path| !is_cassette(path)).then_some(Kind::Trace));
-    kinds.extend(args.synthetic.map(|_| Kind::Synthetic));
-    if kinds.is_empty() { vec![Kind::BuiltIn] } else { kinds }
+    kinds.extend(has_cassette.then_some(SourceKind::Cassette));
+    kinds.extend(tokens.iter().any(|path| !is_cassette(path)).then_some(SourceKind::Trace));
+    kinds.extend(args.synthetic.map(|_| SourceKind::Synthetic));
+    if kinds.is_empty() { vec![SourceKind::BuiltIn] } else { kinds }
 }
 
 /// Takes the cassettes of the usual folder where no source is named.
 pub(in crate::cli) fn choose_folder(args: &mut PlayArgs) {
     let folder = Path::new(DEFAULT_FOLDER);
     let has_any = || files(&[folder.to_path_buf()], &|_| String::new()).is_ok();
-    if of(args) == [Kind::BuiltIn] && folder.is_dir() && has_any() {
+    if of(args) == [SourceKind::BuiltIn] && folder.is_dir() && has_any() {
         args.cassette.push(folder.to_path_buf());
     }
 }
@@ -202,7 +202,7 @@ fn check_engine(args: &PlayArgs, typed: &Typed<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-fn check_flag(flag: &Arg, typed: &Typed<'_>, kinds: &[Kind]) -> Result<Option<String>, Failure> {
+fn check_flag(flag: &Arg, typed: &Typed<'_>, kinds: &[SourceKind]) -> Result<Option<String>, Failure> {
     let (name, values) = (name_of(flag), typed.values(flag));
     let mut message = None;
     for kind in kinds {
@@ -236,13 +236,16 @@ fn refuse_trace_as_model(args: &PlayArgs) -> Result<(), Failure> {
 }
 
 /// Flags that refine something that other flags switch off.
-fn check_together(args: &PlayArgs, typed: &Typed<'_>, kinds: &[Kind]) -> Result<(), Failure> {
-    if args.made_up.reasoning_share.is_some() && args.reasoning_parser.is_none() && !kinds.contains(&Kind::Cassette) {
+fn check_together(args: &PlayArgs, typed: &Typed<'_>, kinds: &[SourceKind]) -> Result<(), Failure> {
+    if args.made_up.reasoning_share.is_some()
+        && args.reasoning_parser.is_none()
+        && !kinds.contains(&SourceKind::Cassette)
+    {
         let message = "--reasoning-share has no effect: without --reasoning-parser no answer has reasoning";
         return Err(Failure::usage(message).hint("add --reasoning-parser, or leave it out"));
     }
     let makes_up = args.cassettes.on_miss.is_none_or(|chosen| chosen == OnMiss::Random);
-    if kinds.contains(&Kind::Cassette) && args.synthetic.is_some() && (args.strict || !makes_up) {
+    if kinds.contains(&SourceKind::Cassette) && args.synthetic.is_some() && (args.strict || !makes_up) {
         let message = "--synthetic has no effect: a request without a record does not get made-up tokens";
         return Err(Failure::usage(message).hint("leave it out, or use --on-miss random"));
     }
@@ -252,7 +255,7 @@ fn check_together(args: &PlayArgs, typed: &Typed<'_>, kinds: &[Kind]) -> Result<
         let message = format!("--{} is about random answers, and --synthetic echo makes none", name_of(flag));
         return Err(Failure::usage(message).hint("leave one of the two out"));
     }
-    let is_trace = |kind: &Kind| matches!(kind, Kind::BuiltIn | Kind::Trace);
+    let is_trace = |kind: &SourceKind| matches!(kind, SourceKind::BuiltIn | SourceKind::Trace);
     if !kinds.iter().all(is_trace) {
         return Ok(());
     }
@@ -271,12 +274,12 @@ fn check_together(args: &PlayArgs, typed: &Typed<'_>, kinds: &[Kind]) -> Result<
 }
 
 /// Flags about ways that `--match` does not have.
-fn check_ways(args: &PlayArgs, kinds: &[Kind]) -> Result<(), Failure> {
+fn check_ways(args: &PlayArgs, kinds: &[SourceKind]) -> Result<(), Failure> {
     if let (Some(_), false, [_]) = (args.replay_match, args.cassettes.matching.is_empty(), kinds) {
         let message = "--replay-match is the short form of --match, and both are given";
         return Err(Failure::usage(message).hint("leave --replay-match out"));
     }
-    if let Some(way) = args.replay_match.filter(|way| kinds.contains(&Kind::Trace) && !way.is_of_trace()) {
+    if let Some(way) = args.replay_match.filter(|way| kinds.contains(&SourceKind::Trace) && !way.is_of_trace()) {
         let message = format!("--replay-match {} has no effect on a trace: it has no requests to compare", way.name());
         let hint = format!("it is the trace's way ({}); --match is the cassette's", matching::OF_TRACE.join(", "));
         return Err(Failure::usage(message).hint(hint));
@@ -288,7 +291,7 @@ fn check_ways(args: &PlayArgs, kinds: &[Kind]) -> Result<(), Failure> {
         ("min-match", args.min_match.is_some() && !by_prefix),
         ("on-exhausted", args.cassettes.on_exhausted.is_some() && by_index),
     ];
-    match useless.into_iter().find(|(_, is_useless)| *is_useless && *kinds == [Kind::Trace]) {
+    match useless.into_iter().find(|(_, is_useless)| *is_useless && *kinds == [SourceKind::Trace]) {
         Some((name, _)) => {
             let chain: Vec<&str> = ways.iter().map(|way| way.name()).collect();
             let message = format!("--{name} is about matches by prefix, and --match {} finds none", chain.join(","));

@@ -3,11 +3,11 @@ use clap::{ArgAction, ArgMatches, FromArgMatches};
 use super::*;
 use crate::cli::args::{Cli, Command, command};
 
-const KINDS: [(Kind, &[&str]); 4] = [
-    (Kind::BuiltIn, &[]),
-    (Kind::Trace, &["--replay-tokens", "t.jsonl"]),
-    (Kind::Synthetic, &["--synthetic", "random"]),
-    (Kind::Cassette, &["--cassette", "c.yaml"]),
+const KINDS: [(SourceKind, &[&str]); 4] = [
+    (SourceKind::BuiltIn, &[]),
+    (SourceKind::Trace, &["--replay-tokens", "t.jsonl"]),
+    (SourceKind::Synthetic, &["--synthetic", "random"]),
+    (SourceKind::Cassette, &["--cassette", "c.yaml"]),
 ];
 
 /// Checks a command line: `None` if clap refuses it.
@@ -71,7 +71,7 @@ fn samples(flag: &Arg) -> Vec<String> {
 }
 
 /// The flag with a value, and what it needs beside it.
-fn words(play: &clap::Command, flag: &Arg, value: &str, kind: Kind) -> Vec<String> {
+fn words(play: &clap::Command, flag: &Arg, value: &str, kind: SourceKind) -> Vec<String> {
     let name = name_of(flag);
     let mut words = match (flag.get_long(), flag.get_action()) {
         (None, _) => vec![],
@@ -80,7 +80,7 @@ fn words(play: &clap::Command, flag: &Arg, value: &str, kind: Kind) -> Vec<Strin
     };
     let beside: &[&str] = match name {
         _ if tags_of(play, flag).any(|tag| OF_ENGINE.contains(&tag)) => &["--engine"],
-        "miss-status" | "miss-detail" if kind != Kind::Synthetic => &["--on-miss=error"],
+        "miss-status" | "miss-detail" if kind != SourceKind::Synthetic => &["--on-miss=error"],
         "lora-modules" => &["--enable-lora"],
         "reasoning-share" => &["--reasoning-parser=qwen3"],
         "enable-auto-tool-choice" => &["--tool-call-parser=hermes"],
@@ -199,7 +199,7 @@ fn page() -> String {
     for flag in &flags {
         let name = name_of(flag);
         let of = |kind| effect(&play, flag, kind).unwrap_or(Full);
-        let (trace, cassette) = (of(Kind::Trace), of(Kind::Cassette));
+        let (trace, cassette) = (of(SourceKind::Trace), of(SourceKind::Cassette));
         if (trace, cassette) != (Full, Full) {
             page.push_str(&format!("| `--{name}` | {} | {} |\n", cell(trace), cell(cassette)));
         }

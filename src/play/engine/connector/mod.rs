@@ -1,7 +1,7 @@
 //! The engine's KV connector, as vLLM's `NixlConnector` shows itself to routers: blocks of requests that another engine decodes are kept
 //! until that one has read them, and prompts that another engine has computed are transferred, which takes time and moves nothing.
 //!
-//! [`Connector`] is the engine's own part: leases of what is kept, and the ends of transfers. An engine that has read blocks, or waits to
+//! [`KvConnector`] is the engine's own part: leases of what is kept, and the ends of transfers. An engine that has read blocks, or waits to
 //! do so, says so to the one that keeps them over a [`SideChannel`].
 //!
 //! Limits: `tp_size`, `dcp_size` and `pp_size` are 1. A transfer never fails: an engine that is gone, or has given the blocks to others,
@@ -64,7 +64,7 @@ struct Loading {
 
 /// Connector of the engine's thread.
 #[derive(Debug)]
-pub(super) struct Connector {
+pub(super) struct KvConnector {
     engine_id: String,
     clock: TransferClock,
     lease: Duration,
@@ -80,7 +80,7 @@ pub(super) struct Connector {
     heartbeat: Option<Instant>,
 }
 
-impl Connector {
+impl KvConnector {
     /// A connector whose other engines are reached over a channel.
     pub(super) fn new(
         config: &KvTransferConfig,

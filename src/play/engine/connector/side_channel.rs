@@ -88,7 +88,7 @@ pub(super) fn digest(engine_id: &str, request_id: &str) -> u128 {
 
 /// A datagram, and where it goes.
 #[derive(Debug)]
-struct Outgoing {
+struct Datagram {
     host: String,
     port: u16,
     notice: Notice,
@@ -99,7 +99,7 @@ struct Outgoing {
 pub(in crate::play) struct SideChannel {
     host: String,
     address: SocketAddr,
-    queue: SyncSender<Outgoing>,
+    queue: SyncSender<Datagram>,
     peers: Peers,
     metrics: Arc<Metrics>,
     is_closed: Arc<AtomicBool>,
@@ -146,7 +146,7 @@ impl SideChannel {
             return self.refuse(&to.host);
         }
         let notice = Notice { kind, digest: digest(&to.engine_id, &to.request_id) };
-        if self.queue.try_send(Outgoing { host: to.host.clone(), port: to.port, notice }).is_err() {
+        if self.queue.try_send(Datagram { host: to.host.clone(), port: to.port, notice }).is_err() {
             self.metrics.notice_failed();
         }
     }
@@ -186,9 +186,9 @@ fn first_of(host: &str, port: u16) -> io::Result<SocketAddr> {
     addresses.first().copied().ok_or_else(|| io::Error::other("the host has no address"))
 }
 
-fn send(outgoing: &Receiver<Outgoing>, metrics: &Metrics) {
+fn send(outgoing: &Receiver<Datagram>, metrics: &Metrics) {
     let of_family = |address: SocketAddr| UdpSocket::bind(if address.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" });
-    for Outgoing { host, port, notice } in outgoing {
+    for Datagram { host, port, notice } in outgoing {
         let sent = first_of(&host, port).and_then(|to| of_family(to)?.send_to(&notice.encode(), to));
         if let Err(error) = sent {
             tracing::debug!(host, port, %error, "another engine's connector cannot be reached");

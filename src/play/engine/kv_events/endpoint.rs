@@ -6,12 +6,12 @@ use super::KvEventsError;
 
 /// `tcp://HOST:PORT`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Endpoint {
+pub(super) struct TcpEndpoint {
     host: String,
     port: u16,
 }
 
-impl Endpoint {
+impl TcpEndpoint {
     /// Reads an endpoint, and adds a data parallel rank to its port; a port of 0 stays 0.
     ///
     /// # Errors
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn ports_move_with_the_rank_and_a_star_or_two_colons_are_listened_on() {
-        let read = |text, rank| Endpoint::read(text, rank).map(|end| (end.address(), end.is_listened_on())).unwrap();
+        let read = |text, rank| TcpEndpoint::read(text, rank).map(|end| (end.address(), end.is_listened_on())).unwrap();
         assert_eq!(read("tcp://*:5557", 0), ("tcp://0.0.0.0:5557".to_owned(), true));
         assert_eq!(read("tcp://*:5557", 3), ("tcp://0.0.0.0:5560".to_owned(), true));
         assert_eq!(read("tcp://*:0", 3), ("tcp://0.0.0.0:0".to_owned(), true));
@@ -70,10 +70,10 @@ mod tests {
     #[test]
     fn what_is_no_endpoint_is_named() {
         for text in ["", "5557", "tcp://", "tcp://*", "tcp://:5557", "tcp://*:70000", "tcp://*:x", "ipc:///tmp/kv"] {
-            let error = Endpoint::read(text, 0).unwrap_err().to_string();
+            let error = TcpEndpoint::read(text, 0).unwrap_err().to_string();
             assert!(error.contains(&format!("{text:?}")) && error.contains("tcp://HOST:PORT"), "{error}");
         }
-        assert!(Endpoint::read("tcp://*:65535", 1).is_err());
+        assert!(TcpEndpoint::read("tcp://*:65535", 1).is_err());
     }
 
     #[test]

@@ -25,7 +25,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::Shared;
+use super::PublisherState;
 
 /// Bytes of a message that a peer may send, over all of its frames: a topic, a number, a greeting.
 const MOST_BYTES: u64 = 64 << 10;
@@ -83,7 +83,7 @@ where
 }
 
 /// Passes a subscriber's connection on to the library's socket until either side ends it.
-pub(super) async fn pass(mut peer: TcpStream, to: SocketAddr, shared: Arc<Shared>) -> io::Result<()> {
+pub(super) async fn pass(mut peer: TcpStream, to: SocketAddr, shared: Arc<PublisherState>) -> io::Result<()> {
     let mut socket = TcpStream::connect(to).await?;
     peer.set_nodelay(true)?;
     socket.set_nodelay(true)?;
@@ -96,12 +96,12 @@ pub(super) async fn pass(mut peer: TcpStream, to: SocketAddr, shared: Arc<Shared
 }
 
 /// Bytes that wait for a subscriber, counted among those of all.
-struct Waiting {
+struct WaitingBytes {
     bytes: BytesMut,
-    shared: Arc<Shared>,
+    shared: Arc<PublisherState>,
 }
 
-impl Waiting {
+impl WaitingBytes {
     fn add(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
         self.shared.waiting_bytes.fetch_add(bytes.len(), Relaxed);
@@ -118,7 +118,7 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitingBytes {
     fn drop(&mut self) {
         self.shared.waiting_bytes.fetch_sub(self.bytes.len(), Relaxed);
     }
@@ -128,9 +128,9 @@ impl Drop for Waiting {
 async fn published(
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
-    shared: Arc<Shared>,
+    shared: Arc<PublisherState>,
 ) -> io::Result<()> {
-    let mut waiting = Waiting { bytes: BytesMut::new(), shared };
+    let mut waiting = WaitingBytes { bytes: BytesMut::new(), shared };
     let mut portion = vec![0; PORTION];
     loop {
         waiting.check()?;
@@ -252,7 +252,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_subscriber_that_does_not_read_is_left_and_gives_its_bytes_back() {
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::<PublisherState>::default();
         let (mut library, mut inside) = tokio::io::duplex(PORTION);
         let (mut outside, subscriber) = tokio::io::duplex(PORTION);
         let counted = Arc::clone(&shared);
@@ -271,7 +271,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_waits_arrives_in_order_and_little_may_wait_however_much_does_elsewhere() {
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::<PublisherState>::default();
         shared.waiting_bytes.store(MOST_WAITING_IN_ALL + 1, Relaxed);
         let sent: Vec<u8> = (0..FREE / 2).map(|at| u8::try_from(at % 251).unwrap()).collect();
         let (mut outside, mut subscriber) = tokio::io::duplex(PORTION);

@@ -37,14 +37,14 @@ const MOST_BYTES: usize = 256 << 20;
 
 /// A step's events, encoded.
 #[derive(Debug, Clone)]
-struct Batch {
+struct EventBatch {
     seq: u64,
     payload: Bytes,
 }
 
 /// What the engine's thread and the publisher's share.
 #[derive(Debug, Default)]
-struct Shared {
+struct PublisherState {
     queued_bytes: AtomicUsize,
     /// Bytes that wait for subscribers.
     waiting_bytes: AtomicUsize,
@@ -78,15 +78,15 @@ pub enum KvEventsError {
 #[derive(Debug)]
 pub(super) struct EventSender {
     encoder: EventEncoder,
-    queue: mpsc::Sender<Batch>,
-    shared: Arc<Shared>,
+    queue: mpsc::Sender<EventBatch>,
+    shared: Arc<PublisherState>,
     next_seq: u64,
 }
 
 /// The server's side: where events are published, and how many.
 #[derive(Debug)]
 pub(super) struct KvEvents {
-    shared: Arc<Shared>,
+    shared: Arc<PublisherState>,
     endpoint: String,
     replay_endpoint: Option<String>,
     topic: String,
@@ -115,7 +115,7 @@ pub(super) fn start(
     model: &str,
     algorithm: HashAlgorithm,
 ) -> Result<(EventSender, KvEvents), KvEventsError> {
-    let shared = Arc::<Shared>::default();
+    let shared = Arc::<PublisherState>::default();
     let (queue, batches) = mpsc::channel(config.max_queue_size.get());
     let bound = publisher::start(config, Arc::clone(&shared), batches)?;
     let encoder =
@@ -140,7 +140,7 @@ impl EventSender {
         let is_room = self.shared.queued_bytes.load(Relaxed).saturating_add(size) <= MOST_BYTES;
         // Counted before it is there to be taken.
         self.shared.queued_bytes.fetch_add(size, Relaxed);
-        if is_room && self.queue.try_send(Batch { seq, payload: payload.into() }).is_ok() {
+        if is_room && self.queue.try_send(EventBatch { seq, payload: payload.into() }).is_ok() {
             self.shared.published.fetch_add(1, Relaxed);
             return;
         }
@@ -190,7 +190,7 @@ mod tests {
             rank: 0,
         };
         let (queue, mut batches) = mpsc::channel(2);
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::<PublisherState>::default();
         let mut sender = EventSender { encoder, queue, shared: Arc::clone(&shared), next_seq: 0 };
         let mut step = |id: u32| {
             let prompt = vec![id; 40];

@@ -13,7 +13,7 @@ use futures_util::StreamExt;
 use tokio::{net::TcpListener, runtime, select, sync::mpsc, time::sleep};
 use zeromq::{PubSocket, Socket, SocketEvent, SocketOptions, SocketSend, ZmqMessage};
 
-use super::{Batch, KvEventsConfig, KvEventsError, Shared, endpoint::Endpoint, guard, replay};
+use super::{EventBatch, KvEventsConfig, KvEventsError, PublisherState, endpoint::TcpEndpoint, guard, replay};
 
 /// Time after which a connection is tried anew, so that a subscriber that begins late is found soon.
 const RETRY: Duration = Duration::from_secs(2);
@@ -30,9 +30,9 @@ struct Publisher {
     socket: PubSocket,
     /// Where to connect; `None` where subscribers do.
     peer: Option<String>,
-    batches: mpsc::Receiver<Batch>,
-    kept: Option<Arc<replay::Kept>>,
-    shared: Arc<Shared>,
+    batches: mpsc::Receiver<EventBatch>,
+    kept: Option<Arc<replay::KeptBatches>>,
+    shared: Arc<PublisherState>,
 }
 
 /// Starts the thread, once the sockets listen. It ends with the engine.
@@ -41,12 +41,12 @@ struct Publisher {
 /// An endpoint that is wrong or in use.
 pub(super) fn start(
     config: &KvEventsConfig,
-    shared: Arc<Shared>,
-    batches: mpsc::Receiver<Batch>,
+    shared: Arc<PublisherState>,
+    batches: mpsc::Receiver<EventBatch>,
 ) -> Result<Bound, KvEventsError> {
     let rank = config.data_parallel_rank.saturating_add(config.port_offset);
-    let events = Endpoint::read(&config.endpoint, rank)?;
-    let replay = config.replay_endpoint.as_deref().map(|text| Endpoint::read(text, rank)).transpose()?;
+    let events = TcpEndpoint::read(&config.endpoint, rank)?;
+    let replay = config.replay_endpoint.as_deref().map(|text| TcpEndpoint::read(text, rank)).transpose()?;
     let buffer_steps = config.buffer_steps;
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     let (started, bound) = start::channel();
@@ -67,11 +67,11 @@ pub(super) fn start(
 }
 
 async fn open(
-    events: &Endpoint,
-    replay: Option<&Endpoint>,
+    events: &TcpEndpoint,
+    replay: Option<&TcpEndpoint>,
     buffer_steps: usize,
-    shared: Arc<Shared>,
-    batches: mpsc::Receiver<Batch>,
+    shared: Arc<PublisherState>,
+    batches: mpsc::Receiver<EventBatch>,
 ) -> Result<(Publisher, Bound), KvEventsError> {
     let mut options = SocketOptions::default();
     options.connect_timeout(RETRY);
@@ -86,7 +86,7 @@ async fn open(
     if let Some(endpoint) = replay {
         let (listener, endpoint) = listen(&endpoint.address()).await?;
         bound.replay = Some(endpoint);
-        let batches = Arc::new(replay::Kept::new(buffer_steps));
+        let batches = Arc::new(replay::KeptBatches::new(buffer_steps));
         serve_replays(listener, Arc::clone(&batches), Arc::clone(&shared));
         kept = Some(batches);
     }
@@ -108,7 +108,7 @@ async fn listen(endpoint: &str) -> Result<(TcpListener, String), KvEventsError> 
 async fn serve_subscribers(
     socket: &mut PubSocket,
     listener: TcpListener,
-    shared: &Arc<Shared>,
+    shared: &Arc<PublisherState>,
 ) -> Result<(), KvEventsError> {
     let inside = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let to = inside.local_addr()?;
@@ -118,7 +118,7 @@ async fn serve_subscribers(
     Ok(())
 }
 
-fn serve_replays(listener: TcpListener, kept: Arc<replay::Kept>, shared: Arc<Shared>) {
+fn serve_replays(listener: TcpListener, kept: Arc<replay::KeptBatches>, shared: Arc<PublisherState>) {
     tokio::spawn(guard::serve(listener, move |client| {
         let (kept, shared) = (Arc::clone(&kept), Arc::clone(&shared));
         async move {
@@ -165,7 +165,7 @@ impl Publisher {
         Some(())
     }
 
-    async fn publish(&mut self, batch: Batch) {
+    async fn publish(&mut self, batch: EventBatch) {
         keep(self.kept.as_deref(), &self.shared, &batch);
         let mut message = ZmqMessage::from(self.shared.topic.get().cloned().unwrap_or_default());
         message.push_back(Bytes::copy_from_slice(&batch.seq.to_be_bytes()));
@@ -178,9 +178,9 @@ impl Publisher {
 
 /// Batches of a time without a subscriber.
 struct Draining<'a> {
-    batches: &'a mut mpsc::Receiver<Batch>,
-    kept: Option<&'a replay::Kept>,
-    shared: &'a Shared,
+    batches: &'a mut mpsc::Receiver<EventBatch>,
+    kept: Option<&'a replay::KeptBatches>,
+    shared: &'a PublisherState,
 }
 
 impl Draining<'_> {
@@ -198,7 +198,7 @@ impl Draining<'_> {
 }
 
 /// Keeps a batch that is taken from the queue.
-fn keep(kept: Option<&replay::Kept>, shared: &Shared, batch: &Batch) {
+fn keep(kept: Option<&replay::KeptBatches>, shared: &PublisherState, batch: &EventBatch) {
     shared.queued_bytes.fetch_sub(batch.payload.len(), Relaxed);
     if let Some(kept) = kept {
         kept.add(batch.clone());

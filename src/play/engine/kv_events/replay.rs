@@ -22,7 +22,7 @@ use tokio::{
 };
 
 use super::{
-    Batch, MOST_BYTES, Shared,
+    EventBatch, MOST_BYTES, PublisherState,
     guard::{COMMAND, Frames, GREETING, MORE, PATIENCE, put_frame},
 };
 
@@ -34,26 +34,26 @@ const READY: &[u8] = b"\x05READY\x0bSocket-Type\0\0\0\x06ROUTER";
 
 /// The last batches.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct KeptBatches {
     most: usize,
-    batches: Mutex<Batches>,
+    batches: Mutex<BatchQueue>,
 }
 
 #[derive(Debug, Default)]
-struct Batches {
+struct BatchQueue {
     /// In the order of their numbers.
-    queue: VecDeque<Batch>,
+    queue: VecDeque<EventBatch>,
     bytes: usize,
 }
 
-impl Kept {
+impl KeptBatches {
     /// Room for so many.
     pub(super) fn new(most: usize) -> Self {
         Self { most, batches: Mutex::default() }
     }
 
     /// Adds the newest one.
-    pub(super) fn add(&self, batch: Batch) {
+    pub(super) fn add(&self, batch: EventBatch) {
         let mut batches = self.lock();
         batches.bytes += batch.payload.len();
         batches.queue.push_back(batch);
@@ -64,7 +64,7 @@ impl Kept {
     }
 
     /// The first one from a sequence number on.
-    fn from(&self, first: u64) -> Option<Batch> {
+    fn from(&self, first: u64) -> Option<EventBatch> {
         let batches = self.lock();
         let at = batches.queue.partition_point(|batch| batch.seq < first);
         batches.queue.get(at).cloned()
@@ -75,7 +75,7 @@ impl Kept {
         self.lock().queue.back().map(|batch| batch.seq)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Batches> {
+    fn lock(&self) -> MutexGuard<'_, BatchQueue> {
         self.batches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -84,11 +84,11 @@ impl Kept {
 pub(super) async fn answer(
     from: impl AsyncRead + Unpin,
     to: impl AsyncWrite + Unpin,
-    kept: Arc<Kept>,
-    shared: Arc<Shared>,
+    kept: Arc<KeptBatches>,
+    shared: Arc<PublisherState>,
 ) -> io::Result<()> {
     let mut frames = Frames::new(from);
-    let mut client = Client { to, shared: &shared, patience: PATIENCE };
+    let mut client = ReplayClient { to, shared: &shared, patience: PATIENCE };
     client.write(&greeting()[..]).await?;
     is_spoken(&frames.greeting().await?)?;
     let mut ready = Vec::new();
@@ -104,7 +104,7 @@ pub(super) async fn answer(
         // Batches that come meanwhile are not part of the answer, which has an end so.
         let last = kept.last();
         let mut next = kept.from(first);
-        while let Some(Batch { seq, payload }) = next.filter(|batch| last.is_some_and(|last| batch.seq <= last)) {
+        while let Some(EventBatch { seq, payload }) = next.filter(|batch| last.is_some_and(|last| batch.seq <= last)) {
             client.send(&topic, seq.to_be_bytes(), payload).await?;
             next = kept.from(seq.saturating_add(1));
         }
@@ -145,13 +145,13 @@ async fn request(frames: &mut Frames<impl AsyncRead + Unpin>) -> io::Result<Opti
 }
 
 /// A client's connection, with the time that it has to read.
-struct Client<'a, W> {
+struct ReplayClient<'a, W> {
     to: W,
-    shared: &'a Shared,
+    shared: &'a PublisherState,
     patience: Duration,
 }
 
-impl<W: AsyncWrite + Unpin> Client<'_, W> {
+impl<W: AsyncWrite + Unpin> ReplayClient<'_, W> {
     async fn send(&mut self, topic: &[u8], seq: [u8; 8], payload: Bytes) -> io::Result<()> {
         let mut head = Vec::new();
         for frame in [&[], topic, &seq] {
@@ -187,13 +187,13 @@ mod tests {
 
     #[test]
     fn the_last_batches_are_kept() {
-        let kept = Kept::new(3);
-        (0..5).for_each(|seq| kept.add(Batch { seq, payload: Bytes::from_static(b"x") }));
+        let kept = KeptBatches::new(3);
+        (0..5).for_each(|seq| kept.add(EventBatch { seq, payload: Bytes::from_static(b"x") }));
         let from = |first| kept.from(first).map(|batch| batch.seq);
         assert_eq!((from(0), from(3), from(4), from(5)), (Some(2), Some(3), Some(4), None));
         assert_eq!((kept.last(), kept.lock().bytes), (Some(4), 3));
-        let none = Kept::new(0);
-        none.add(Batch { seq: 0, payload: Bytes::new() });
+        let none = KeptBatches::new(0);
+        none.add(EventBatch { seq: 0, payload: Bytes::new() });
         assert!(none.from(0).is_none() && none.last().is_none());
     }
 
@@ -212,15 +212,15 @@ mod tests {
         [greeting().as_slice(), ready, &request.repeat(count)].concat()
     }
 
-    fn kept(count: u64) -> Arc<Kept> {
-        let kept = Kept::new(1000);
-        (0..count).for_each(|seq| kept.add(Batch { seq, payload: Bytes::from(vec![7; 300]) }));
+    fn kept(count: u64) -> Arc<KeptBatches> {
+        let kept = KeptBatches::new(1000);
+        (0..count).for_each(|seq| kept.add(EventBatch { seq, payload: Bytes::from(vec![7; 300]) }));
         Arc::new(kept)
     }
 
     #[tokio::test]
     async fn each_request_is_answered_whole_and_what_is_none_is_passed_over() {
-        let (shared, mut out) = (Arc::<Shared>::default(), Vec::new());
+        let (shared, mut out) = (Arc::<PublisherState>::default(), Vec::new());
         shared.topic.set(Bytes::from_static(b"kv")).unwrap();
         let sent = [requests(0).as_slice(), b"\x00\x08\0\0\0\0\0\0\0\0\x01\0\0\x01\x02\x01\0\0\x01\x09"].concat();
         let gone = answer(sent.as_slice(), &mut out, kept(4), shared).await.unwrap_err();
@@ -238,8 +238,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_that_does_not_read_is_left_and_counted() {
-        let (shared, (own, _client)) = (Shared::default(), tokio::io::duplex(4096));
-        let mut client = Client { to: own, shared: &shared, patience: Duration::from_millis(10) };
+        let (shared, (own, _client)) = (PublisherState::default(), tokio::io::duplex(4096));
+        let mut client = ReplayClient { to: own, shared: &shared, patience: Duration::from_millis(10) };
         let ended = client.send(b"kv", [0; 8], Bytes::from(vec![7; 5000])).await;
         assert!(ended.unwrap_err().to_string().contains("does not read"));
         assert_eq!(shared.disconnected.load(Relaxed), 1);

@@ -26,8 +26,8 @@ use crate::{
     },
     engine::scheduler::PauseState,
     play::{
-        State,
-        http::{Json, empty, json as json_answer},
+        ServerState,
+        http::{JsonText, empty, json as json_answer},
         metrics::Metrics,
         request::{
             admission::{Admission, Hold, Pause},
@@ -60,11 +60,11 @@ const WORKER_METHODS: [&str; 8] = [
 #[derive(Debug)]
 pub(in super::super) struct Development {
     gate: Arc<Admission>,
-    engine: Mutex<Engine>,
+    engine: Mutex<DevEngine>,
 }
 
 #[derive(Debug)]
-struct Engine {
+struct DevEngine {
     /// Memory that is given away.
     asleep: Vec<&'static str>,
     weight_version: String,
@@ -75,11 +75,11 @@ const MEMORY: [&str; 2] = ["weights", "kv_cache"];
 
 impl Development {
     pub(in super::super) fn new() -> Self {
-        let engine = Engine { asleep: Vec::new(), weight_version: "default".to_owned() };
+        let engine = DevEngine { asleep: Vec::new(), weight_version: "default".to_owned() };
         Self { gate: Arc::new(Admission::new()), engine: Mutex::new(engine) }
     }
 
-    fn engine(&self) -> MutexGuard<'_, Engine> {
+    fn engine(&self) -> MutexGuard<'_, DevEngine> {
         // Nothing panics while it is held.
         self.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -89,7 +89,7 @@ impl Development {
     }
 }
 
-impl State {
+impl ServerState {
     /// The admission of an answer of some choices; `None` where no endpoint could hold or end it.
     pub(in super::super) fn hold(&self, id: String, choices: u32) -> Option<Hold> {
         if !self.config.server.dev_mode && !self.config.scale_out {
@@ -151,18 +151,18 @@ pub(in super::super) async fn abort_tokens(
 ///
 /// # Errors
 /// A request that does not fit.
-pub(in super::super) async fn scale_elastic_ep(JsonBody { bytes, .. }: JsonBody) -> Result<Json, ErrorResponse> {
+pub(in super::super) async fn scale_elastic_ep(JsonBody { bytes, .. }: JsonBody) -> Result<JsonText, ErrorResponse> {
     let engines = development::engines(&bytes)?;
-    Ok(Json(format!(r#"{{"message":"Scaled to {engines} data parallel engines"}}"#)))
+    Ok(JsonText(format!(r#"{{"message":"Scaled to {engines} data parallel engines"}}"#)))
 }
 
 /// `/is_scaling_elastic_ep`: it never is.
-pub(in super::super) async fn is_scaling_elastic_ep() -> Json {
-    Json(r#"{"is_scaling_elastic_ep":false}"#.to_owned())
+pub(in super::super) async fn is_scaling_elastic_ep() -> JsonText {
+    JsonText(r#"{"is_scaling_elastic_ep":false}"#.to_owned())
 }
 
 async fn reset_prefix_cache(
-    extract::State(state): extract::State<Arc<State>>,
+    extract::State(state): extract::State<Arc<ServerState>>,
     query: Query,
 ) -> Result<Response, ErrorResponse> {
     let is_forced = development::reset(&query)?;
@@ -178,14 +178,17 @@ async fn collective_rpc(AnyBody(body): AnyBody) -> Result<Response, ErrorRespons
 }
 
 async fn server_info(
-    extract::State(state): extract::State<Arc<State>>,
+    extract::State(state): extract::State<Arc<ServerState>>,
     query: Query,
 ) -> Result<Response, ErrorResponse> {
     development::server_info(&query)?;
     Ok(ok(&server_info::page(&state)))
 }
 
-async fn sleep(extract::State(state): extract::State<Arc<State>>, query: Query) -> Result<Response, ErrorResponse> {
+async fn sleep(
+    extract::State(state): extract::State<Arc<ServerState>>,
+    query: Query,
+) -> Result<Response, ErrorResponse> {
     let (level, mode) = development::sleep(&query)?;
     pause_engine(&state, mode, level > 0).await;
     if level > 0 {
@@ -199,13 +202,16 @@ async fn is_sleeping(extract::State(dev): Dev) -> Response {
     ok(&json!({"is_sleeping": dev.is_paused() || !dev.engine().asleep.is_empty()}))
 }
 
-async fn pause(extract::State(state): extract::State<Arc<State>>, query: Query) -> Result<Response, ErrorResponse> {
+async fn pause(
+    extract::State(state): extract::State<Arc<ServerState>>,
+    query: Query,
+) -> Result<Response, ErrorResponse> {
     let (mode, clears) = development::pause(&query)?;
     pause_engine(&state, mode, clears).await;
     Ok(ok(&json!({"status": "paused"})))
 }
 
-async fn resume(extract::State(state): extract::State<Arc<State>>) -> Response {
+async fn resume(extract::State(state): extract::State<Arc<ServerState>>) -> Response {
     go_on(&state).await;
     ok(&json!({"status": "resumed"}))
 }
@@ -215,7 +221,7 @@ async fn is_paused(extract::State(dev): Dev) -> Response {
 }
 
 async fn get_world_size(
-    extract::State(state): extract::State<Arc<State>>,
+    extract::State(state): extract::State<Arc<ServerState>>,
     query: Query,
 ) -> Result<Response, ErrorResponse> {
     let counts_ranks = development::world_size(&query)?;
@@ -269,7 +275,7 @@ fn is_reset(dev: &Development, metrics: &Metrics, is_forced: bool) -> bool {
     is_forced || dev.gate.pause() == Pause::All || metrics.running() == 0
 }
 
-async fn pause_engine(state: &State, mode: PauseMode, clears: bool) {
+async fn pause_engine(state: &ServerState, mode: PauseMode, clears: bool) {
     let gate = &state.dev.gate;
     gate.set(if mode == PauseMode::Keep { Pause::All } else { Pause::New });
     if mode == PauseMode::Abort {
@@ -288,14 +294,14 @@ async fn pause_engine(state: &State, mode: PauseMode, clears: bool) {
 }
 
 /// Lets requests through again.
-async fn go_on(state: &State) {
+async fn go_on(state: &ServerState) {
     state.dev.gate.set(Pause::None);
     if let Some(engine) = &state.engine {
         engine.resume().await;
     }
 }
 
-async fn wake_up(extract::State(state): extract::State<Arc<State>>, query: Query) -> Response {
+async fn wake_up(extract::State(state): extract::State<Arc<ServerState>>, query: Query) -> Response {
     let tags = query.all("tags");
     let memory: Vec<&str> = tags.iter().copied().filter(|tag| *tag != "scheduling").collect();
     let is_awake = {
@@ -315,7 +321,7 @@ async fn wake_up(extract::State(state): extract::State<Arc<State>>, query: Query
     ok(&json!({"status": if is_awake { "awake" } else { "sleeping" }, "tags": tags}))
 }
 
-async fn release_kv_cache_memory(extract::State(state): extract::State<Arc<State>>) -> Response {
+async fn release_kv_cache_memory(extract::State(state): extract::State<Arc<ServerState>>) -> Response {
     let (dev, metrics) = (&state.dev, &state.metrics);
     const CALL: &str = "Call to release_kv_cache_memory method failed: release_kv_cache_memory() requires";
     // A pause that keeps requests is complete, whatever runs: they are computed anew.

@@ -5,10 +5,10 @@
 
 use serde_json::{Value, json};
 
-use crate::{play::State, play::request::info};
+use crate::{play::ServerState, play::request::info};
 
 /// The body of the response.
-pub(super) fn page(state: &State) -> Value {
+pub(super) fn page(state: &ServerState) -> Value {
     json!({
         "vllm_config": {
             "model_config": {

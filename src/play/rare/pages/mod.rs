@@ -13,8 +13,8 @@ use axum::{extract, response::Response};
 use crate::{
     api::ApiError,
     play::{
-        State,
-        http::{Json, page},
+        ServerState,
+        http::{JsonText, page},
         request::extract::ErrorResponse,
         routes::Endpoints,
     },
@@ -40,20 +40,20 @@ pub(in super::super) fn endpoints(endpoints: Endpoints) -> Endpoints {
         .serve("/docs/oauth2-redirect", || async { page(HTML, OAUTH2_REDIRECT.to_owned()) })
 }
 
-async fn open_api(extract::State(state): extract::State<Arc<State>>) -> Result<Json, ErrorResponse> {
+async fn open_api(extract::State(state): extract::State<Arc<ServerState>>) -> Result<JsonText, ErrorResponse> {
     let page = openapi::page(&state.config, root(&state));
-    Ok(page.map(Json).map_err(|error| ApiError::internal(error.to_string()))?)
+    Ok(page.map(JsonText).map_err(|error| ApiError::internal(error.to_string()))?)
 }
 
-async fn docs(extract::State(state): extract::State<Arc<State>>) -> Response {
+async fn docs(extract::State(state): extract::State<Arc<ServerState>>) -> Response {
     page(HTML, DOCS.replace(ROOT, root(&state)))
 }
 
-async fn redoc(extract::State(state): extract::State<Arc<State>>) -> Response {
+async fn redoc(extract::State(state): extract::State<Arc<ServerState>>) -> Response {
     page(HTML, REDOC.replace(ROOT, root(&state)))
 }
 
 /// The path prefix without a last `/`.
-fn root(state: &State) -> &str {
+fn root(state: &ServerState) -> &str {
     state.config.server.root_path.trim_end_matches('/')
 }

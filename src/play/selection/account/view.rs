@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::Session;
+use super::SessionConsumption;
 use crate::{
     play::load::LoadedTrace,
     replay::account::{DEFAULT_SESSION, SessionReport, ToolDrift},
@@ -26,7 +26,7 @@ impl LoadedTrace {
         records
     }
 
-    pub(super) fn session_report(&self, session: &Session) -> SessionReport {
+    pub(super) fn session_report(&self, session: &SessionConsumption) -> SessionReport {
         let totals = session.totals();
         let is_loose = |name: &str| ["prefix", "next"].contains(&name);
         let loose = totals.matching.found.iter().filter(|(name, _)| is_loose(name));
@@ -53,7 +53,7 @@ impl LoadedTrace {
     }
 
     /// The records that were not served, neighbours in one text: `day.jsonl#3-9`.
-    fn unconsumed(&self, session: &Session) -> Vec<String> {
+    fn unconsumed(&self, session: &SessionConsumption) -> Vec<String> {
         let mut runs: Vec<(u32, u32)> = Vec::new();
         let mut is_next = false;
         for record in &self.to_serve() {

@@ -1,7 +1,7 @@
 use regex::Regex;
 
 use super::*;
-use crate::redaction::{Redactor, Rules};
+use crate::redaction::{RedactionRules, Redactor};
 
 #[test]
 fn cards_have_a_network_and_a_check_digit_and_are_no_decimals() {
@@ -177,7 +177,7 @@ fn end_of(row: &str) -> &'static str {
 
 #[test]
 fn each_form_of_a_row_of_many_vendors_is_found() {
-    let rules = Rules::all();
+    let rules = RedactionRules::all();
     for secret in [
         format!("tskey-auth-{}-{}", mix(17), mix(32)),
         format!("re_{}_{}", mix(8), mix(24)),
@@ -205,7 +205,7 @@ fn each_form_of_a_row_of_many_vendors_is_found() {
 
 #[test]
 fn every_row_of_the_table_finds_its_secrets_and_keeps_what_is_like_them() {
-    let rules = Rules::all();
+    let rules = RedactionRules::all();
     let samples = [first_samples(), further_samples()].concat();
     assert_eq!(samples.len(), BUILT_IN.len(), "each row has a sample");
     for (pattern, Sample { row, found, secret, near }) in BUILT_IN.iter().zip(samples) {
@@ -230,7 +230,7 @@ fn every_row_of_the_table_finds_its_secrets_and_keeps_what_is_like_them() {
 
 #[test]
 fn keys_without_a_form_of_their_own_are_found_behind_their_vendors_name() {
-    let rules = Rules::all();
+    let rules = RedactionRules::all();
     let clean = |text: &str| Redactor::new(&rules).text(text).unwrap_or_else(|| text.to_owned());
     for (before, secret) in [
         ("export MISTRAL_LIVE=", mix(32)),
@@ -255,7 +255,7 @@ fn keys_without_a_form_of_their_own_are_found_behind_their_vendors_name() {
 
 #[test]
 fn names_of_secrets_are_read_on_command_lines_in_pages_and_in_prose() {
-    let rules = Rules::default();
+    let rules = RedactionRules::default();
     let clean = |text: &str| Redactor::new(&rules).text(text).unwrap_or_else(|| text.to_owned());
     let secret = mix(12);
     for before in [
@@ -290,7 +290,7 @@ fn names_of_secrets_are_read_on_command_lines_in_pages_and_in_prose() {
 
 #[test]
 fn names_of_secrets_are_read_in_other_words_and_behind_characters_that_are_not_seen() {
-    let rules = Rules::default();
+    let rules = RedactionRules::default();
     let clean = |text: &str| Redactor::new(&rules).text(text).unwrap_or_else(|| text.to_owned());
     let secret = mix(16);
     for before in [
@@ -328,7 +328,7 @@ fn names_of_secrets_are_read_in_other_words_and_behind_characters_that_are_not_s
 
 #[test]
 fn ibans_of_every_length_are_found_and_words_beside_them_stay() {
-    let rules = Rules::all();
+    let rules = RedactionRules::all();
     let clean = |text: &str| Redactor::new(&rules).text(text).unwrap_or_else(|| text.to_owned());
     for account in [
         "NO9386011117947",
@@ -353,7 +353,7 @@ fn ibans_of_every_length_are_found_and_words_beside_them_stay() {
 
 #[test]
 fn secret_keys_of_aws_are_found_in_prose_and_digests_are_kept() {
-    let rules = Rules::default();
+    let rules = RedactionRules::default();
     let clean = |text: &str| Redactor::new(&rules).text(text).unwrap_or_else(|| text.to_owned());
     let key = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYzLmQ3rTyVw";
     for text in [
@@ -371,7 +371,7 @@ fn secret_keys_of_aws_are_found_in_prose_and_digests_are_kept() {
 
 #[test]
 fn phone_and_social_security_numbers_are_found_and_others_are_kept() {
-    let rules = Rules::all();
+    let rules = RedactionRules::all();
     let clean = |text: &str| Redactor::new(&rules).text(text).unwrap_or_else(|| text.to_owned());
     for number in
         ["+1 555 123 4567", "+15551234567", "+44 (0)20 7946 0958", "(555) 123-4567", "555-123-4567", "555.123.4567"]

@@ -8,8 +8,8 @@ use super::{EACH, Redactor, is_placeholder};
 use crate::{
     children::{as_value, children, children_mut, rename},
     redaction::{
-        edits::{Edit, apply},
-        scan::{Scalar, Step, leaves},
+        edits::{TextReplacement, apply},
+        scan::{Scalar, ValueStep, leaves},
         trail::Trail,
     },
 };
@@ -61,8 +61,8 @@ fn put(value: &mut Value, at: &mut usize, found: &mut Peekable<IntoIter<(usize, 
 }
 
 /// The steps to an item of a list that is a field of a body.
-fn item_steps(list: &str, index: usize) -> [Step<'static>; 2] {
-    [Step::Key(Some(list.to_owned().into())), Step::Index(index)]
+fn item_steps(list: &str, index: usize) -> [ValueStep<'static>; 2] {
+    [ValueStep::Key(Some(list.to_owned().into())), ValueStep::Index(index)]
 }
 
 impl Redactor<'_> {
@@ -120,7 +120,7 @@ impl Redactor<'_> {
                 with.push(self.scalar(action, &scalar, trail, 0));
             }
             Value::Array(items) => {
-                trail.enter(Step::Index(0));
+                trail.enter(ValueStep::Index(0));
                 for item in items {
                     self.visit(action, item, trail, with);
                     trail.next();
@@ -140,14 +140,14 @@ impl Redactor<'_> {
     ) {
         let pair = trail.kind_of_pair(fields);
         for (name, value) in fields {
-            trail.enter_field(Step::Key(Some(name.into())), pair.as_ref());
+            trail.enter_field(ValueStep::Key(Some(name.into())), pair.as_ref());
             self.visit(action, value, trail, with);
             trail.leave();
         }
     }
 
     /// Does something with each scalar of JSON text; the edits that it needs.
-    pub(super) fn visit_text(&mut self, action: Action, text: &str, nesting: u8) -> Vec<Edit> {
+    pub(super) fn visit_text(&mut self, action: Action, text: &str, nesting: u8) -> Vec<TextReplacement> {
         let mut edits = Vec::new();
         if action == Action::Learn {
             if self.is_exhausted() {

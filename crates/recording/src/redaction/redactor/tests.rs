@@ -6,7 +6,7 @@ use serde_json::json;
 use super::*;
 
 /// Compiled once.
-static RULES: LazyLock<Rules> = LazyLock::new(Rules::all);
+static RULES: LazyLock<RedactionRules> = LazyLock::new(RedactionRules::all);
 
 const KEY: &str = "sk-proj-AbCdEfGhIjKlMnOpQrSt1234";
 const JWT: &str = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NSJ9.c2lnbmF0dXJlLXNpZ25hdHVyZQ";
@@ -116,7 +116,7 @@ fn names_count_for_objects_under_them_and_for_defaults_in_schemas() {
 
 #[test]
 fn numbers_that_are_cards_or_were_named_are_found() {
-    let rules = Rules::all().literal("PIN", "246810").unwrap();
+    let rules = RedactionRules::all().literal("PIN", "246810").unwrap();
     let mut redactor = Redactor::new(&rules);
     let text =
         r#"{"card":4111111111111111,"ids":[371449635398431,4111111111111112],"pin":246810,"p":-0.4532015112830366}"#;
@@ -173,7 +173,7 @@ fn a_secret_found_by_its_name_is_found_again_without_it() {
 
 #[test]
 fn own_rules_add_up() {
-    let rules = Rules::all()
+    let rules = RedactionRules::all()
         .key("ssn")
         .and_then(|rules| rules.pattern("case", r"case (\d+)"))
         .and_then(|rules| rules.literal("HF_TOKEN", "plain words here"))

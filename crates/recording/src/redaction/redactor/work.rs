@@ -45,7 +45,7 @@ fn shapes(bytes: usize) -> Vec<(&'static str, String)> {
 }
 
 fn redacted(text: &str) -> (String, u64) {
-    let rules = Rules::all();
+    let rules = RedactionRules::all();
     let mut redactor = Redactor::new(&rules);
     let clean = redactor.json_text(text).unwrap_or_else(|| text.to_owned());
     assert!(!redactor.is_exhausted());
@@ -74,7 +74,7 @@ fn a_megabyte_of_each_is_searched_within_a_twelfth_of_the_budget() {
 
 #[test]
 fn pieces_are_gone_through_once() {
-    let rules = Rules::all();
+    let rules = RedactionRules::all();
     let mut pieces: Vec<String> = (0..100_000).map(|at| format!("u{at}@example.org ")).collect();
     assert!(Redactor::new(&rules).pieces(&mut pieces));
     assert_eq!(pieces[99_999], "[REDACTED:email:100000] ");
@@ -82,7 +82,7 @@ fn pieces_are_gone_through_once() {
 
 #[test]
 fn finds_are_described_in_bounds() {
-    let rules = Rules::all();
+    let rules = RedactionRules::all();
     let mut redactor = Redactor::new(&rules);
     let mut text = String::new();
     (0..MOST_DESCRIBED + 5).for_each(|at| write!(text, "u{at}@example.org ").unwrap());
@@ -92,7 +92,7 @@ fn finds_are_described_in_bounds() {
 
 #[test]
 fn beyond_the_budget_nothing_is_shown() {
-    let rules = Rules::all();
+    let rules = RedactionRules::all();
     let mut redactor = Redactor::new(&rules).within(10_000);
     let mut body = json!({"a": "harmless words ".repeat(1000), "b": ["hunter", 4111111111111111_u64, {"c": MAIL}]});
     assert!(redactor.json(&mut body) && redactor.is_exhausted());
@@ -104,7 +104,7 @@ fn beyond_the_budget_nothing_is_shown() {
 
 #[test]
 fn what_a_name_makes_a_secret_is_found_before_it_too() {
-    let rules = Rules::all();
+    let rules = RedactionRules::all();
     let mut body =
         json!({"messages": [{"content": "use dishwasher-42 there"}, {"args": "{\"password\":\"dishwasher-42\"}"}]});
     Redactor::new(&rules).json(&mut body);
@@ -117,7 +117,7 @@ fn what_a_name_makes_a_secret_is_found_before_it_too() {
 
 #[test]
 fn a_shape_has_one_kind_whether_the_value_has_a_name_elsewhere_or_not() {
-    let rules = Rules::all().literal("MY_KEY", "literal-0123456").unwrap();
+    let rules = RedactionRules::all().literal("MY_KEY", "literal-0123456").unwrap();
     for value in [MAIL, "ghp_abcdefghijklmnopqrstuvwxyz0123456789", "literal-0123456", "password=dishwasher42"] {
         let request = json!({"content": format!("use {value} there")});
         let alone = Redactor::new(&rules).text(request["content"].as_str().unwrap());

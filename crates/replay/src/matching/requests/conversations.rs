@@ -12,10 +12,10 @@ use recording::canonical::Identity;
 
 /// The tree, by each message's hash over all messages up to it and its boundary.
 #[derive(Debug, Default)]
-pub(super) struct Conversations(HashMap<u128, Node>);
+pub(super) struct Conversations(HashMap<u128, ConversationNode>);
 
 #[derive(Debug)]
-struct Node {
+struct ConversationNode {
     /// Records that end here, in recorded order.
     records: Vec<usize>,
     /// Conversations that go on.
@@ -55,7 +55,7 @@ impl Candidates<'_> {
 
 /// A record, or the conversation whose first record is the next one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Next {
+enum NextRecord {
     Conversation(u128),
     Record,
 }
@@ -71,7 +71,11 @@ impl Conversations {
         let mut below = None;
         for hash in identity.chain.backward().map(|link| link.hash ^ boundary) {
             let is_known = self.0.contains_key(&hash);
-            let node = self.0.entry(hash).or_insert_with(|| Node { records: Vec::new(), next: Vec::new(), first: at });
+            let node = self.0.entry(hash).or_insert_with(|| ConversationNode {
+                records: Vec::new(),
+                next: Vec::new(),
+                first: at,
+            });
             match below.replace(hash) {
                 Some(below) => node.next.push(below),
                 None => node.records.push(at),
@@ -121,15 +125,15 @@ impl Conversations {
     /// The records of a conversation and of all that go on from it, in recorded order; no more is looked at than is asked for.
     fn in_order(&self, hash: u128) -> impl Iterator<Item = usize> {
         let mut heap = BinaryHeap::new();
-        heap.extend(self.0.get(&hash).map(|node| Reverse((node.first, Next::Conversation(hash)))));
+        heap.extend(self.0.get(&hash).map(|node| Reverse((node.first, NextRecord::Conversation(hash)))));
         std::iter::from_fn(move || {
             loop {
                 let Reverse((first, next)) = heap.pop()?;
-                let Next::Conversation(hash) = next else { return Some(first) };
+                let NextRecord::Conversation(hash) = next else { return Some(first) };
                 let Some(node) = self.0.get(&hash) else { continue };
-                heap.extend(node.records.iter().map(|record| Reverse((*record, Next::Record))));
+                heap.extend(node.records.iter().map(|record| Reverse((*record, NextRecord::Record))));
                 let below = node.next.iter().filter_map(|hash| Some((self.0.get(hash)?.first, *hash)));
-                heap.extend(below.map(|(first, hash)| Reverse((first, Next::Conversation(hash)))));
+                heap.extend(below.map(|(first, hash)| Reverse((first, NextRecord::Conversation(hash)))));
             }
         })
     }

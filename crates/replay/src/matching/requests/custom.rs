@@ -18,10 +18,10 @@ impl CustomMatch {
     /// Makes a way to find a record of a test.
     ///
     /// ```no_run
-    /// use vllm_vcr_replay::matching::requests::{CustomMatch, Policy, RequestMatch};
+    /// use vllm_vcr_replay::matching::requests::{CustomMatch, MatchPolicy, RequestMatch};
     ///
     /// let same_model = CustomMatch::new(|recorded, received| recorded.boundary == received.boundary);
-    /// let policy = Policy { chain: vec![RequestMatch::Canonical, RequestMatch::Custom], custom: Some(same_model), ..Policy::default() };
+    /// let policy = MatchPolicy { chain: vec![RequestMatch::Canonical, RequestMatch::Custom], custom: Some(same_model), ..MatchPolicy::default() };
     /// assert_eq!(policy.chain.len(), 2);
     /// ```
     #[must_use]

@@ -135,7 +135,7 @@ enum Text<'a> {
 /// The features of a text, of which no more than the budget is read.
 fn features(text: Text<'_>, budget: &mut usize) -> Features {
     let is_call = matches!(text, Text::Fields(_));
-    let mut words = Words { features: Features::new(), last: None, left: OF_MESSAGE.min(*budget), is_call };
+    let mut words = TextWords { features: Features::new(), last: None, left: OF_MESSAGE.min(*budget), is_call };
     let before = words.left;
     match text {
         Text::Message(value) => words.add(value),
@@ -150,7 +150,7 @@ fn features(text: Text<'_>, budget: &mut usize) -> Features {
 }
 
 /// The words of texts so far.
-struct Words {
+struct TextWords {
     features: Features,
     last: Option<u64>,
     left: usize,
@@ -158,7 +158,7 @@ struct Words {
     is_call: bool,
 }
 
-impl Words {
+impl TextWords {
     fn add(&mut self, value: &Value) {
         match value {
             Value::String(text) => self.add_text(text),

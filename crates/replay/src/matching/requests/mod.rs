@@ -4,7 +4,7 @@
 //! in recorded order. A way whose records are all consumed ends the search: a looser way must not hide that a duplicate is
 //! missing, unless it may ([`AfterExhausted::Looser`]).
 //!
-//! Consumption belongs to a [`Session`]; its lock is the caller's. N equal requests at once get N records, in the order in which
+//! Consumption belongs to a [`RequestSession`]; its lock is the caller's. N equal requests at once get N records, in the order in which
 //! they take the lock.
 
 mod closest;
@@ -24,10 +24,10 @@ use std::{
 use self::conversations::{Candidates, Conversations};
 pub use super::OnExhausted;
 use super::{MinMatch, index_in};
-use recording::canonical::{Identity, Key};
+use recording::canonical::{CanonicalKey, Identity};
 
 pub use custom::CustomMatch;
-pub use session::{Again, Consumption, Found, Lookup, Session};
+pub use session::{Again, FoundRecord, Lookup, RequestConsumption, RequestSession};
 
 /// A way to find a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -42,9 +42,9 @@ pub enum RequestMatch {
     Index,
     /// The most messages from the start of the conversation in common, at least one.
     Prefix,
-    /// The test in [`Policy::custom`]. It has no name on the command line.
+    /// The test in [`MatchPolicy::custom`]. It has no name on the command line.
     Custom,
-    /// A command's choice, after all other ways ([`Session::choose`]).
+    /// A command's choice, after all other ways ([`RequestSession::choose`]).
     Exec,
     /// The conditions of a record that was written by hand, where no way finds a recorded one. It has no name on the command line.
     Fixture,
@@ -132,7 +132,7 @@ pub enum Retries {
 
 /// Rules by which requests find records.
 #[derive(Debug, Clone)]
-pub struct Policy {
+pub struct MatchPolicy {
     /// The ways, tried in order.
     pub chain: Vec<RequestMatch>,
     /// How many of a request's messages a record has to share that [`RequestMatch::Prefix`] finds.
@@ -148,7 +148,7 @@ pub struct Policy {
     pub custom: Option<CustomMatch>,
 }
 
-impl Default for Policy {
+impl Default for MatchPolicy {
     /// Canonical matching: each record answers once, in recorded order.
     fn default() -> Self {
         Self {
@@ -162,7 +162,7 @@ impl Default for Policy {
     }
 }
 
-impl Policy {
+impl MatchPolicy {
     fn on_exhausted(&self, by: RequestMatch, identity: &Identity) -> OnExhausted {
         // Reading has no effect, so it may be repeated.
         let may_repeat = by == RequestMatch::Prefix || identity.route.starts_with("GET ");
@@ -180,7 +180,7 @@ pub struct LookupRequest<'a> {
     pub request_id: Option<&'a str>,
     /// Whether the client marks it as a retry (`x-stainless-retry-count`).
     pub retry: Retry,
-    /// The client's key for all tries of one request (`Idempotency-Key`).
+    /// The client's key for all tries of one request (`Idempotency-CanonicalKey`).
     pub idempotency_key: Option<&'a str>,
 }
 
@@ -201,8 +201,8 @@ pub struct CassetteIndex {
     servable: Vec<bool>,
     /// How often records may be served before they are consumed, where that is not once.
     times: HashMap<usize, u64>,
-    by_exact: HashMap<Key, Vec<usize>>,
-    by_key: HashMap<Key, Vec<usize>>,
+    by_exact: HashMap<CanonicalKey, Vec<usize>>,
+    by_key: HashMap<CanonicalKey, Vec<usize>>,
     by_boundary: HashMap<String, Vec<usize>>,
     /// Method and path, query aside.
     routes: HashSet<String>,
@@ -264,13 +264,13 @@ impl CassetteIndex {
 
     /// The records of a request, in order.
     #[must_use]
-    pub fn of_key(&self, key: Key) -> &[usize] {
+    pub fn of_key(&self, key: CanonicalKey) -> &[usize] {
         self.by_key.get(&key).map(Vec::as_slice).unwrap_or_default()
     }
 
     /// The last record of a request that can not be served.
     #[must_use]
-    pub fn unserved(&self, key: Key) -> Option<usize> {
+    pub fn unserved(&self, key: CanonicalKey) -> Option<usize> {
         self.identities.iter().zip(&self.servable).rposition(|(identity, servable)| !servable && identity.key == key)
     }
 
@@ -295,7 +295,7 @@ impl CassetteIndex {
     }
 
     /// The records that a way finds for a request, in recorded order.
-    fn candidates(&self, policy: &Policy, by: RequestMatch, request: &LookupRequest<'_>) -> Candidates<'_> {
+    fn candidates(&self, policy: &MatchPolicy, by: RequestMatch, request: &LookupRequest<'_>) -> Candidates<'_> {
         let identity = request.identity;
         let found = match by {
             RequestMatch::Exact => self.by_exact.get(&identity.exact),

@@ -5,9 +5,9 @@ use std::{
     hash::BuildHasher,
 };
 
-use super::{AfterExhausted, CassetteIndex, LookupRequest, OnExhausted, Policy, RequestMatch, Retries, Retry};
+use super::{AfterExhausted, CassetteIndex, LookupRequest, MatchPolicy, OnExhausted, RequestMatch, Retries, Retry};
 use base::bounded_cache::BoundedCache;
-use recording::canonical::Key;
+use recording::canonical::CanonicalKey;
 
 /// Number of requests that are named for a record that they were served.
 const MOST_NAMED: usize = 100;
@@ -20,13 +20,13 @@ const RETRY_ENTRY: usize = 64;
 
 /// The consumption of one session.
 #[derive(Debug)]
-pub struct Session {
-    served: Consumption,
+pub struct RequestSession {
+    served: RequestConsumption,
     /// The hand-written records that were served.
-    by_hand: Consumption,
+    by_hand: RequestConsumption,
     requests: u64,
     /// The record that a request was served last.
-    last: BoundedCache<Key, Last, RandomState>,
+    last: BoundedCache<CanonicalKey, LastServed, RandomState>,
     /// Hashes of the keys: a client chooses how long they are.
     idempotency_keys: BoundedCache<u64, (), RandomState>,
     hasher: RandomState,
@@ -37,7 +37,7 @@ pub struct Session {
 
 /// The record that a request was served last.
 #[derive(Debug, Clone, Copy)]
-struct Last {
+struct LastServed {
     record: usize,
     /// Its client got it whole, and has a reason to try again: it is a failure.
     has_failed: bool,
@@ -45,21 +45,21 @@ struct Last {
 
 /// Records that were served, and to which requests.
 #[derive(Debug, Default)]
-pub struct Consumption {
-    served: BTreeMap<usize, Served>,
+pub struct RequestConsumption {
+    served: BTreeMap<usize, ServedTimes>,
     /// The place among the records of a key before which none is fresh.
-    next: HashMap<Key, usize>,
+    next: HashMap<CanonicalKey, usize>,
 }
 
 /// Requests that a record was served to.
 #[derive(Debug, Default)]
-struct Served {
+struct ServedTimes {
     times: usize,
     /// The first requests, counted from 1.
     first: Vec<u64>,
 }
 
-impl Consumption {
+impl RequestConsumption {
     /// Notes that a record was served to a request.
     pub fn add(&mut self, record: usize, request: u64) {
         let served = self.served.entry(record).or_default();
@@ -70,7 +70,7 @@ impl Consumption {
     }
 
     /// The first record of a key that is not consumed yet.
-    pub fn first_fresh(&mut self, index: &CassetteIndex, key: Key) -> Option<usize> {
+    pub fn first_fresh(&mut self, index: &CassetteIndex, key: CanonicalKey) -> Option<usize> {
         let records = index.of_key(key);
         let mut next = self.next.get(&key).copied().unwrap_or(0);
         while records.get(next).is_some_and(|record| !index.is_fresh(*record, self.times(*record))) {
@@ -112,11 +112,11 @@ impl Consumption {
     }
 }
 
-impl Default for Session {
+impl Default for RequestSession {
     fn default() -> Self {
         Self {
-            served: Consumption::default(),
-            by_hand: Consumption::default(),
+            served: RequestConsumption::default(),
+            by_hand: RequestConsumption::default(),
             requests: 0,
             last: BoundedCache::new(RETRY_BYTES, RETRY_ENTRY),
             idempotency_keys: BoundedCache::new(RETRY_BYTES, RETRY_ENTRY),
@@ -131,7 +131,7 @@ impl Default for Session {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Lookup {
     /// A record answers.
-    Found(Found),
+    Found(FoundRecord),
     /// Records match, and all of them were served before.
     Exhausted {
         /// They, in recorded order.
@@ -147,7 +147,7 @@ pub enum Lookup {
 
 /// A record that answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundRecord {
     /// Its place in the index.
     pub record: usize,
     /// How it was found.
@@ -167,19 +167,19 @@ pub enum Again {
     Exhausted,
 }
 
-impl Session {
+impl RequestSession {
     /// Finds the record for a request and consumes it.
-    pub fn select(&mut self, index: &CassetteIndex, policy: &Policy, request: &LookupRequest<'_>) -> Lookup {
+    pub fn select(&mut self, index: &CassetteIndex, policy: &MatchPolicy, request: &LookupRequest<'_>) -> Lookup {
         self.requests += 1;
         self.select_also(index, policy, request)
     }
 
     /// Finds a record for the request that was looked for last, in another form or in another index of the same records.
-    pub fn select_also(&mut self, index: &CassetteIndex, policy: &Policy, request: &LookupRequest<'_>) -> Lookup {
+    pub fn select_also(&mut self, index: &CassetteIndex, policy: &MatchPolicy, request: &LookupRequest<'_>) -> Lookup {
         let mut earlier = None;
-        if let Some(Last { record, has_failed }) = self.retried(policy, request) {
+        if let Some(LastServed { record, has_failed }) = self.retried(policy, request) {
             let by = policy.chain.first().copied().unwrap_or(RequestMatch::Canonical);
-            let found = Found { record, by, again: Again::Retry };
+            let found = FoundRecord { record, by, again: Again::Retry };
             if !has_failed {
                 return self.take(index, request, found);
             }
@@ -195,7 +195,7 @@ impl Session {
             let fresh = candidates.iter().find(|record| *by == RequestMatch::Index || is_fresh(*record));
             if let Some(record) = fresh {
                 let again = if is_fresh(record) { Again::Fresh } else { Again::Exhausted };
-                return self.take(index, request, Found { record, by: *by, again });
+                return self.take(index, request, FoundRecord { record, by: *by, again });
             }
             exhausted.get_or_insert((*by, candidates));
             if policy.after_exhausted == AfterExhausted::Stop || earlier.is_some() {
@@ -209,7 +209,7 @@ impl Session {
         let Some((by, candidates)) = exhausted else { return Lookup::Nothing };
         let on_exhausted = policy.on_exhausted(by, request.identity);
         match on_exhausted.choose(candidates.iter(), |record| self.times(record)) {
-            Some(record) => self.take(index, request, Found { record, by, again: Again::Exhausted }),
+            Some(record) => self.take(index, request, FoundRecord { record, by, again: Again::Exhausted }),
             None => {
                 let served_to = candidates.iter().flat_map(|record| self.served_to(record)).copied().collect();
                 Lookup::Exhausted { records: candidates.iter().collect(), served_to, by }
@@ -218,9 +218,9 @@ impl Session {
     }
 
     /// Marks that the client got a failure whole, so that another try of the request goes on to the next record.
-    pub fn failed(&mut self, key: Key, record: usize) {
+    pub fn failed(&mut self, key: CanonicalKey, record: usize) {
         if self.last.get(&key).is_some_and(|last| last.record == record) {
-            self.last.insert(key, Last { record, has_failed: true }, RETRY_ENTRY);
+            self.last.insert(key, LastServed { record, has_failed: true }, RETRY_ENTRY);
         }
     }
 
@@ -229,20 +229,20 @@ impl Session {
     pub fn choose(
         &mut self,
         index: &CassetteIndex,
-        policy: &Policy,
+        policy: &MatchPolicy,
         request: &LookupRequest<'_>,
         record: usize,
     ) -> Lookup {
         let by = RequestMatch::Exec;
         if index.is_fresh(record, self.times(record)) {
-            return self.take(index, request, Found { record, by, again: Again::Fresh });
+            return self.take(index, request, FoundRecord { record, by, again: Again::Fresh });
         }
         match policy.on_exhausted(by, request.identity) {
             OnExhausted::Error => {
                 Lookup::Exhausted { records: vec![record], served_to: self.served_to(record).to_vec(), by }
             }
             OnExhausted::Last | OnExhausted::Cycle => {
-                self.take(index, request, Found { record, by, again: Again::Exhausted })
+                self.take(index, request, FoundRecord { record, by, again: Again::Exhausted })
             }
         }
     }
@@ -264,7 +264,7 @@ impl Session {
     }
 
     /// Returns the record that an earlier try of the request was served.
-    fn retried(&mut self, policy: &Policy, request: &LookupRequest<'_>) -> Option<Last> {
+    fn retried(&mut self, policy: &MatchPolicy, request: &LookupRequest<'_>) -> Option<LastServed> {
         let is_known = request.idempotency_key.is_some_and(|key| {
             let hash = self.hasher.hash_one(key);
             let is_known = self.idempotency_keys.get(&hash).is_some();
@@ -277,9 +277,9 @@ impl Session {
         self.last.get(&request.identity.key).filter(|_| is_again).copied()
     }
 
-    fn take(&mut self, index: &CassetteIndex, request: &LookupRequest<'_>, found: Found) -> Lookup {
+    fn take(&mut self, index: &CassetteIndex, request: &LookupRequest<'_>, found: FoundRecord) -> Lookup {
         self.served.add(found.record, self.requests);
-        self.last.insert(request.identity.key, Last { record: found.record, has_failed: false }, RETRY_ENTRY);
+        self.last.insert(request.identity.key, LastServed { record: found.record, has_failed: false }, RETRY_ENTRY);
         let differs = index.identity(found.record).is_none_or(|identity| identity.key != request.identity.key);
         if found.by.is_loose() && differs && found.again != Again::Retry {
             *self.loose.entry(found.by.name()).or_default() += 1;

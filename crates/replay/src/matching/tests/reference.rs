@@ -66,7 +66,7 @@ impl Reference {
         chosen
     }
 
-    fn select(&mut self, by: MatchBy, query: &Query<'_>) -> Option<Selection> {
+    fn select(&mut self, by: MatchBy, query: &MatchQuery<'_>) -> Option<RecordSelection> {
         let (mut matched_blocks, mut whole, mut chosen) = (0, false, Vec::new());
         let again;
         match by {
@@ -104,7 +104,7 @@ impl Reference {
             }
         }
         let records = chosen.iter().copied().cycle().take(query.choices).collect();
-        Some(Selection { records, by, matched_blocks, total_blocks: query.hashes.blocks.len(), whole, again })
+        Some(RecordSelection { records, by, matched_blocks, total_blocks: query.hashes.blocks.len(), whole, again })
     }
 }
 
@@ -153,7 +153,7 @@ fn equals_the_rules_by_the_letter() {
             let request_id = format!("replay-{}", dice.random_range(0..12));
             let hashes = hashes(&prompt(&mut dice));
             let choices = if dice.random_bool(0.5) { 1 } else { dice.random_range(1..5) };
-            let query = Query { request_id: Some(&request_id), ..query(&hashes, choices) };
+            let query = MatchQuery { request_id: Some(&request_id), ..query(&hashes, choices) };
             matcher.matcher.rules.order = vec![way];
             let (found, expected) = (matcher.select(&query).ok(), reference.select(way, &query));
             assert_eq!(found, expected, "trial {trial} step {step}: {query:?} of {:#?}", reference.records);

@@ -3,10 +3,10 @@
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::Value;
 
-use super::{Reply, parameters::Parameters, reply::refused_to};
+use super::{EndpointReply, parameters::Parameters, reply::refused_to};
 use crate::mcp::{
     era::{MODERN, VERSION, unsupported},
-    message::Message,
+    message::RpcMessage,
 };
 
 /// Code of the error for headers that do not agree with the body.
@@ -57,11 +57,11 @@ pub(super) fn is_modern(version: &str) -> bool {
 /// With the response, where it has not.
 pub(super) fn check_modern(
     head: &McpHeaders,
-    message: Option<&Message>,
+    message: Option<&RpcMessage>,
     parameters: &Parameters,
-) -> Result<bool, Reply> {
+) -> Result<bool, EndpointReply> {
     let of_head = head.version.as_deref();
-    let Some(Message::Request { id, method, params }) = message else {
+    let Some(RpcMessage::Request { id, method, params }) = message else {
         return Ok(of_head.is_some_and(is_modern));
     };
     let of_body = params.get("_meta").and_then(|meta| meta.get(VERSION));
@@ -77,7 +77,7 @@ pub(super) fn check_modern(
         return refuse(HEADER_MISMATCH, "MCP-Protocol-Version is missing, or not that of the body");
     }
     if !of_head.is_some_and(is_modern) {
-        return Err(Reply::Whole { status: 400, body: Some(unsupported(id, version)), session: None });
+        return Err(EndpointReply::Whole { status: 400, body: Some(unsupported(id, version)), session: None });
     }
     if head.method.as_deref() != Some(method) {
         return refuse(HEADER_MISMATCH, "Mcp-Method is missing, or not that of the body");

@@ -7,7 +7,7 @@ use crate::mcp::message::{INVALID_REQUEST, Id, METHOD_NOT_FOUND, error};
 
 /// Response to a request.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Reply {
+pub enum EndpointReply {
     /// One body, or none.
     Whole {
         /// Status.
@@ -29,12 +29,12 @@ pub enum Reply {
     /// The recorded server ended after these events.
     Ended(Vec<Value>),
     /// The real server answers.
-    Forward(Box<Forward>),
+    Forward(Box<McpForward>),
 }
 
 /// A message that goes to the real server.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Forward {
+pub struct McpForward {
     /// Id of the request; `None` where no answer is due.
     pub id: Option<Value>,
     /// Parameters of the client's `initialize`, where the message belongs to a session that it began; `None` where the message is it,
@@ -48,23 +48,23 @@ pub struct Forward {
 
 /// Something for a stream that is open.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Delivery {
+pub enum StreamMessage {
     /// A message.
     Message(u64, Value),
     /// Its end.
     End(u64),
 }
 
-pub(super) fn whole(status: u16, body: Option<Value>) -> Reply {
-    Reply::Whole { status, body, session: None }
+pub(super) fn whole(status: u16, body: Option<Value>) -> EndpointReply {
+    EndpointReply::Whole { status, body, session: None }
 }
 
 /// A refusal of what has no id.
-pub(super) fn refused(status: u16, code: i64, message: &str) -> Reply {
+pub(super) fn refused(status: u16, code: i64, message: &str) -> EndpointReply {
     whole(status, Some(error(None, code, message, None)))
 }
 
-pub(super) fn refused_to(id: &Id, status: u16, code: i64, message: &str) -> Reply {
+pub(super) fn refused_to(id: &Id, status: u16, code: i64, message: &str) -> EndpointReply {
     whole(status, Some(error(Some(id), code, message, None)))
 }
 
@@ -84,9 +84,9 @@ impl Own {
         head: &McpHeaders,
         (is_request, is_modern): (bool, bool),
         session: Option<String>,
-    ) -> Reply {
+    ) -> EndpointReply {
         if self.has_ended {
-            return Reply::Ended(self.messages);
+            return EndpointReply::Ended(self.messages);
         }
         if !is_request {
             return whole(202, None);
@@ -96,9 +96,9 @@ impl Own {
         match answer.filter(|_| self.is_done && is_plain) {
             Some(at) => {
                 let body = self.messages.swap_remove(at);
-                Reply::Whole { status: status(&body, is_modern), body: Some(body), session }
+                EndpointReply::Whole { status: status(&body, is_modern), body: Some(body), session }
             }
-            None => Reply::Events { messages: self.messages, is_open: !self.is_done, session },
+            None => EndpointReply::Events { messages: self.messages, is_open: !self.is_done, session },
         }
     }
 }

@@ -10,13 +10,13 @@ use std::{
 
 use serde_json::Value;
 
-use super::{Delivery, reply::Own};
+use super::{StreamMessage, reply::Own};
 use crate::{
     account::{DEFAULT_SESSION, EarlierReports, Report, SessionReport},
     mcp::{
-        policy::Policy,
+        policy::McpPolicy,
         record_index::RecordIndex,
-        session::{Round, Session, Step},
+        session::{McpSession, Round, SessionStep},
     },
 };
 
@@ -31,16 +31,16 @@ const MESSAGE: usize = 64;
 
 /// A session and its stream for what belongs to no request.
 #[derive(Debug)]
-pub(super) struct Connection {
-    pub(super) session: Session,
+pub(super) struct McpConnection {
+    pub(super) session: McpSession,
     listening: Option<u64>,
     unsolicited: VecDeque<Value>,
     unsolicited_bytes: usize,
     is_modern: bool,
 }
 
-impl Connection {
-    fn new(session: Session, is_modern: bool) -> Self {
+impl McpConnection {
+    fn new(session: McpSession, is_modern: bool) -> Self {
         Self { session, listening: None, unsolicited: VecDeque::new(), unsolicited_bytes: 0, is_modern }
     }
 
@@ -49,14 +49,14 @@ impl Connection {
     }
 
     /// Makes a stream the one for what belongs to no request: the messages that wait for it, and the end of the one before.
-    pub(super) fn listen(&mut self, stream: u64) -> (Vec<Value>, Vec<Delivery>) {
-        let before = self.listening.replace(stream).map(Delivery::End);
+    pub(super) fn listen(&mut self, stream: u64) -> (Vec<Value>, Vec<StreamMessage>) {
+        let before = self.listening.replace(stream).map(StreamMessage::End);
         self.unsolicited_bytes = 0;
         (self.unsolicited.drain(..).collect(), before.into_iter().collect())
     }
 
-    pub(super) fn end(&mut self) -> Vec<Delivery> {
-        self.listening.take().into_iter().chain(self.session.end_streams()).map(Delivery::End).collect()
+    pub(super) fn end(&mut self) -> Vec<StreamMessage> {
+        self.listening.take().into_iter().chain(self.session.end_streams()).map(StreamMessage::End).collect()
     }
 
     pub(super) fn closed(&mut self, stream: u64, is_modern: bool) {
@@ -65,19 +65,25 @@ impl Connection {
     }
 
     /// Sorts steps into those of the own stream and those of others.
-    pub(super) fn sort(&mut self, steps: Vec<Step>, stream: u64, own: &mut Own, deliveries: &mut Vec<Delivery>) {
+    pub(super) fn sort(
+        &mut self,
+        steps: Vec<SessionStep>,
+        stream: u64,
+        own: &mut Own,
+        deliveries: &mut Vec<StreamMessage>,
+    ) {
         for step in steps {
             match step {
-                Step::End => own.has_ended = true,
-                Step::Forward(_) => own.is_forwarded = true,
-                Step::Done(done) if done == stream => own.is_done = true,
-                Step::Done(done) => deliveries.push(Delivery::End(done)),
-                Step::Send(sent) if sent.is_unsolicited => match self.listening {
-                    Some(listening) => deliveries.push(Delivery::Message(listening, sent.message)),
+                SessionStep::End => own.has_ended = true,
+                SessionStep::Forward(_) => own.is_forwarded = true,
+                SessionStep::Done(done) if done == stream => own.is_done = true,
+                SessionStep::Done(done) => deliveries.push(StreamMessage::End(done)),
+                SessionStep::Send(sent) if sent.is_unsolicited => match self.listening {
+                    Some(listening) => deliveries.push(StreamMessage::Message(listening, sent.message)),
                     None => self.keep(sent.message),
                 },
-                Step::Send(sent) if sent.stream == stream => own.messages.push(sent.message),
-                Step::Send(sent) => deliveries.push(Delivery::Message(sent.stream, sent.message)),
+                SessionStep::Send(sent) if sent.stream == stream => own.messages.push(sent.message),
+                SessionStep::Send(sent) => deliveries.push(StreamMessage::Message(sent.stream, sent.message)),
             }
         }
     }
@@ -95,7 +101,7 @@ impl Connection {
 /// The MCP session of a stream.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SessionKey {
-    /// By its `Mcp-Session-Id`.
+    /// By its `Mcp-McpSession-Id`.
     Legacy(String),
     /// By the session of the account.
     Modern(String),
@@ -108,8 +114,8 @@ impl SessionKey {
 }
 
 #[derive(Debug)]
-struct Entry {
-    connection: Arc<Mutex<Connection>>,
+struct SessionEntry {
+    connection: Arc<Mutex<McpConnection>>,
     /// The session of the account.
     session: String,
     /// Its number there, from 1.
@@ -120,8 +126,8 @@ struct Entry {
     is_closed: bool,
 }
 
-impl Entry {
-    fn lock(&self) -> MutexGuard<'_, Connection> {
+impl SessionEntry {
+    fn lock(&self) -> MutexGuard<'_, McpConnection> {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -146,10 +152,10 @@ pub(crate) fn account_session(name: &str) -> &str {
 pub(in crate::mcp) struct Sessions {
     index: Arc<RecordIndex>,
     server: String,
-    policy: Policy,
+    policy: McpPolicy,
     /// Bytes that they may take.
     pub(super) most: usize,
-    entries: BTreeMap<SessionKey, Entry>,
+    entries: BTreeMap<SessionKey, SessionEntry>,
     /// How many began in each session of the account.
     begun: BTreeMap<String, u64>,
     /// How many were recorded: so many of a session of the account consume records together, one after the other or at once.
@@ -164,7 +170,7 @@ pub(in crate::mcp) struct Sessions {
 }
 
 impl Sessions {
-    pub(super) fn new(index: Arc<RecordIndex>, server: &str, policy: Policy) -> Self {
+    pub(super) fn new(index: Arc<RecordIndex>, server: &str, policy: McpPolicy) -> Self {
         Self {
             recorded: index.sessions(),
             rounds: BTreeMap::new(),
@@ -195,12 +201,12 @@ impl Sessions {
         *count += 1;
         let number = *count;
         let round = (self.recorded > 1 && !key.is_modern()).then(|| self.round(session));
-        let new = Session::new(Arc::clone(&self.index), &self.server, self.policy).with_journal().of_round(round);
-        let connection = Connection::new(new, key.is_modern());
+        let new = McpSession::new(Arc::clone(&self.index), &self.server, self.policy).with_journal().of_round(round);
+        let connection = McpConnection::new(new, key.is_modern());
         let bytes = connection.bytes();
         let used = self.tick;
         let connection = Arc::new(Mutex::new(connection));
-        let entry = Entry { connection, session: session.to_owned(), number, used, bytes, is_closed: false };
+        let entry = SessionEntry { connection, session: session.to_owned(), number, used, bytes, is_closed: false };
         self.entries.insert(key, entry);
         self.bytes += bytes;
     }
@@ -215,12 +221,12 @@ impl Sessions {
         Arc::clone(round)
     }
 
-    pub(super) fn connection(&self, key: &SessionKey) -> Option<Arc<Mutex<Connection>>> {
+    pub(super) fn connection(&self, key: &SessionKey) -> Option<Arc<Mutex<McpConnection>>> {
         self.entries.get(key).filter(|entry| !entry.is_closed).map(|entry| Arc::clone(&entry.connection))
     }
 
     /// The same, if it is one of this session of the account.
-    pub(super) fn connection_of(&self, key: &SessionKey, session: &str) -> Option<Arc<Mutex<Connection>>> {
+    pub(super) fn connection_of(&self, key: &SessionKey, session: &str) -> Option<Arc<Mutex<McpConnection>>> {
         self.entries.get(key).filter(|entry| entry.session == session)?;
         self.connection(key)
     }
@@ -319,7 +325,7 @@ impl Sessions {
 
     /// Adds what was served to a report: of all sessions of the account, or of one.
     pub(in crate::mcp) fn add_to(&self, report: &mut Report, session: Option<&str>) {
-        let wanted: Vec<&Entry> =
+        let wanted: Vec<&SessionEntry> =
             self.entries.values().filter(|entry| session.is_none_or(|session| session == entry.session)).collect();
         let served = self.times_served(&wanted);
         let mut was_used = false;
@@ -335,7 +341,7 @@ impl Sessions {
             }
         }
         if !was_used && session.is_none() {
-            let unused = Session::new(Arc::clone(&self.index), &self.server, Default::default());
+            let unused = McpSession::new(Arc::clone(&self.index), &self.server, Default::default());
             let name = name(DEFAULT_SESSION, &self.server, 1);
             report.sessions.insert(name, unused.session_report(&self.served));
         }
@@ -346,7 +352,7 @@ impl Sessions {
     }
 
     /// Records and the number of these sessions that were served each; those that are no longer here count as one.
-    fn times_served(&self, entries: &[&Entry]) -> BTreeMap<usize, usize> {
+    fn times_served(&self, entries: &[&SessionEntry]) -> BTreeMap<usize, usize> {
         let mut times: BTreeMap<usize, usize> = self.served.iter().map(|at| (*at, 1)).collect();
         for entry in entries {
             entry.lock().session.consumption.records().for_each(|at| *times.entry(at).or_default() += 1);
@@ -356,7 +362,7 @@ impl Sessions {
 }
 
 /// The records that other sessions were served: more often than this one was.
-fn served_to_others(served: &BTreeMap<usize, usize>, session: &Session) -> HashSet<usize> {
+fn served_to_others(served: &BTreeMap<usize, usize>, session: &McpSession) -> HashSet<usize> {
     let own: HashSet<usize> = session.consumption.records().collect();
     served.iter().filter(|(at, times)| **times > usize::from(own.contains(at))).map(|(at, _)| *at).collect()
 }

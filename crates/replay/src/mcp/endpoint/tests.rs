@@ -9,7 +9,7 @@ use crate::{
     account::{DEFAULT_SESSION, Report},
     mcp::{OnUsedUp, ParamRules},
 };
-use recording::{cassette::parse, redaction::Rules};
+use recording::{cassette::parse, redaction::RedactionRules};
 
 const CASSETTE: &str = r"vcr: 1
 records:
@@ -24,29 +24,30 @@ records:
   answer: {json: {result: {tools: []}}}
 ";
 
-fn endpoint(text: &str) -> Endpoint {
+fn endpoint(text: &str) -> McpEndpoint {
     let cassette = parse(Path::new("t.yaml"), text).unwrap();
-    let mut index = RecordIndex::new("s", ParamRules::default(), Rules::default());
+    let mut index = RecordIndex::new("s", ParamRules::default(), RedactionRules::default());
     index.add((0, "t.yaml"), &cassette.records).unwrap();
-    let policy = Policy { on_used_up: OnUsedUp::Last, reply_within: Duration::from_secs(60), ..Policy::default() };
-    Endpoint::new(index, "s", policy)
+    let policy =
+        McpPolicy { on_used_up: OnUsedUp::Last, reply_within: Duration::from_secs(60), ..McpPolicy::default() };
+    McpEndpoint::new(index, "s", policy)
 }
 
 fn head(session: &str) -> McpHeaders {
     McpHeaders { session: Some(session.to_owned()), ..McpHeaders::default() }
 }
 
-fn post(endpoint: &Endpoint, head: &McpHeaders, fresh: &str, method: &str) -> u16 {
+fn post(endpoint: &McpEndpoint, head: &McpHeaders, fresh: &str, method: &str) -> u16 {
     let params = if method == "tools/call" { json!({"name": "ask"}) } else { json!({}) };
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
     let sender = HttpSender { session: DEFAULT_SESSION, fresh, stream: 0, now: Duration::ZERO };
     match endpoint.post(head, body.as_bytes(), &sender).reply {
-        Reply::Whole { status, .. } => status,
-        Reply::Events { .. } | Reply::Ended(_) | Reply::Forward(_) => 200,
+        EndpointReply::Whole { status, .. } => status,
+        EndpointReply::Events { .. } | EndpointReply::Ended(_) | EndpointReply::Forward(_) => 200,
     }
 }
 
-fn report(endpoint: &Endpoint) -> Report {
+fn report(endpoint: &McpEndpoint) -> Report {
     let mut report = Report::default();
     endpoint.lock().add_to(&mut report, None);
     report
@@ -82,6 +83,6 @@ fn messages_without_a_stream_take_bounded_memory() {
     let (_, waiting, before) = endpoint.listen(&head("a"), DEFAULT_SESSION, 7).unwrap();
     assert!((2..=10).contains(&waiting.len()) && before.is_empty(), "{}", waiting.len());
     let (_, waiting, before) = endpoint.listen(&head("a"), DEFAULT_SESSION, 8).unwrap();
-    assert_eq!((waiting.len(), before), (0, vec![Delivery::End(7)]));
-    assert_eq!(endpoint.end(&head("a"), DEFAULT_SESSION).1, [Delivery::End(8)]);
+    assert_eq!((waiting.len(), before), (0, vec![StreamMessage::End(7)]));
+    assert_eq!(endpoint.end(&head("a"), DEFAULT_SESSION).1, [StreamMessage::End(8)]);
 }

@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-use super::{Exchange, Observer, SUBSCRIPTION, Sender, broken_by};
+use super::{McpExchange, Observer, SUBSCRIPTION, Sender, broken_by};
 use recording::cassette::RecordedExchange;
 
 /// Notification that a subscription begins with.
@@ -37,7 +37,7 @@ impl Observer {
     /// Returns the message of the client that a message of the server belongs to, by its HTTP exchange or its progress token.
     pub(super) fn owner(&self, http_exchange: Option<u64>, method: &str, params: &Value) -> Option<u64> {
         let token = params.get("progressToken").filter(|_| method == "notifications/progress");
-        let has_token = |exchange: &&Exchange| token.is_some() && exchange.token.as_ref() == token;
+        let has_token = |exchange: &&McpExchange| token.is_some() && exchange.token.as_ref() == token;
         let Some(http_exchange) = http_exchange else {
             return self.exchanges.iter().rev().find(has_token).map(|found| found.number);
         };
@@ -75,8 +75,9 @@ impl Observer {
 
     /// Leaves out what began in an HTTP exchange and has no answer: it did not come to an MCP server. Returns how many messages that are.
     pub fn forget(&mut self, http_exchange: u64) -> u64 {
-        let is_kept =
-            |exchange: &Exchange| exchange.http_exchange != Some(http_exchange) || exchange.record.answer().is_some();
+        let is_kept = |exchange: &McpExchange| {
+            exchange.http_exchange != Some(http_exchange) || exchange.record.answer().is_some()
+        };
         let left_out = self.exchanges.iter().filter(|exchange| !is_kept(exchange));
         let (mut count, mut weight, mut was_last) = (0, 0, false);
         for exchange in left_out {

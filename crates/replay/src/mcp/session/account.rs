@@ -5,8 +5,10 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
-use super::Session;
-use crate::account::{Change, Concern, DEFAULT_SESSION, JournalEntry, KeptMisses, LARGEST_BODY, Report, SessionReport};
+use super::McpSession;
+use crate::account::{
+    Concern, DEFAULT_SESSION, EnvironmentChange, JournalEntry, KeptMisses, LARGEST_BODY, Report, SessionReport,
+};
 use recording::canonical::McpCall;
 
 const MOST_CHANGES: usize = 100;
@@ -20,7 +22,7 @@ pub(in crate::mcp) struct Account {
     pub(in crate::mcp) counts: SessionReport,
     pub(in crate::mcp) novel: KeptMisses,
     /// Replies of the client that are not as they were recorded.
-    pub(in crate::mcp) replies: Vec<Change>,
+    pub(in crate::mcp) replies: Vec<EnvironmentChange>,
     /// What became of each message since that was last taken, where it is kept.
     journal: Option<Vec<JournalEntry>>,
     /// The records that answered messages since then.
@@ -42,7 +44,7 @@ impl Account {
     /// Notes a reply that is not as it was recorded.
     pub(super) fn note_reply(&mut self, record: String, recorded: String, now: String) {
         if self.replies.len() < MOST_CHANGES {
-            self.replies.push(Change { cassette: record, what: "the client's reply", recorded, now });
+            self.replies.push(EnvironmentChange { cassette: record, what: "the client's reply", recorded, now });
         }
     }
 
@@ -52,7 +54,7 @@ impl Account {
     }
 }
 
-impl Session {
+impl McpSession {
     /// The report so far.
     #[must_use]
     pub fn report(&self) -> Report {

@@ -2,9 +2,9 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::Session;
+use super::McpSession;
 use crate::{
-    account::Compared,
+    account::AnswerComparison,
     mcp::{params::is_by_method, tool_changes::tool_changes},
 };
 use recording::mcp::McpRecord;
@@ -12,9 +12,13 @@ use recording::mcp::McpRecord;
 /// Answers whose differences are kept.
 const MOST_CHANGED: usize = 100;
 
-impl Session {
+impl McpSession {
     /// Takes a message with what the real server answered, and compares it with the record of the message by `compare`.
-    pub(in crate::mcp) fn compare(&mut self, now: &McpRecord, compare: impl FnOnce(&str, &McpRecord) -> Compared) {
+    pub(in crate::mcp) fn compare(
+        &mut self,
+        now: &McpRecord,
+        compare: impl FnOnce(&str, &McpRecord) -> AnswerComparison,
+    ) {
         let (method, index) = (now.method.as_str(), Arc::clone(&self.index));
         if method == "ping" {
             return;

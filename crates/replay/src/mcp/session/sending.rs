@@ -5,20 +5,20 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::{Map, Value};
 
-use super::{MOST_ASKS, Out, Sent, Session, Step, Waiting};
+use super::{MOST_ASKS, McpSession, MessageSteps, PendingReply, SentMessage, SessionStep};
 use crate::{
     mcp::{
         era::Era,
         message::Id,
-        playback::{Next, Playback},
+        playback::{Playback, PlaybackStep},
         record_index::IndexedRecord,
     },
     miss::{edits, one},
 };
 use base::one_line::clipped;
-use recording::{canonical::differences, redaction::Values};
+use recording::{canonical::differences, redaction::PlaceholderValues};
 
-impl Session {
+impl McpSession {
     /// Begins to send a record for a message, with the values that its placeholders stand for. Counts records that have some still.
     pub(super) fn playback(
         &mut self,
@@ -31,11 +31,13 @@ impl Session {
         Playback::new(at, sender, params, era, values)
     }
 
-    fn values(&mut self, at: usize, method: &str, params: &Value) -> Values {
-        let Some(source) = self.index.records().get(at).map(IndexedRecord::source) else { return Values::default() };
+    fn values(&mut self, at: usize, method: &str, params: &Value) -> PlaceholderValues {
+        let Some(source) = self.index.records().get(at).map(IndexedRecord::source) else {
+            return PlaceholderValues::default();
+        };
         let (plan, is_source) = (self.index.plans().of(source), self.index.plans().is_source(source));
         if plan.is_none() && !is_source {
-            return Values::default();
+            return PlaceholderValues::default();
         }
         let (_, seen) = self.index.identify_with_secrets(method, params);
         let values = plan.map(|plan| plan.values(&seen, &self.earlier)).unwrap_or_default();
@@ -47,7 +49,7 @@ impl Session {
     }
 
     /// Sends what is next of a record, up to a reply that is waited for.
-    pub(super) fn go_on(&mut self, mut playback: Playback, now: Duration, out: &mut Out) {
+    pub(super) fn go_on(&mut self, mut playback: Playback, now: Duration, out: &mut MessageSteps) {
         let index = Arc::clone(&self.index);
         let Some(indexed) = playback.at.and_then(|at| index.records().get(at)) else { return };
         let method = indexed.record.method.as_str();
@@ -56,7 +58,7 @@ impl Session {
         loop {
             let is_unsolicited = playback.is_unsolicited();
             let is_held = playback.is_held(&indexed.record);
-            let mut send = |message| out.steps.push(Step::Send(Sent { stream, message, is_unsolicited }));
+            let mut send = |message| out.steps.push(SessionStep::Send(SentMessage { stream, message, is_unsolicited }));
             let ask = Id::from(self.asks);
             let change = |answer: &mut Map<String, Value>| {
                 era.convert(method, answer);
@@ -66,20 +68,20 @@ impl Session {
                 }
             };
             match playback.next(&indexed.record, &ask, &mut self.subscriptions, change) {
-                Next::Send(message) => send(message),
-                Next::Ended => return out.steps.push(Step::End),
-                Next::SendTo(stream, message) => {
-                    out.steps.push(Step::Send(Sent { stream, message, is_unsolicited: false }));
+                PlaybackStep::Send(message) => send(message),
+                PlaybackStep::Ended => return out.steps.push(SessionStep::End),
+                PlaybackStep::SendTo(stream, message) => {
+                    out.steps.push(SessionStep::Send(SentMessage { stream, message, is_unsolicited: false }));
                 }
-                Next::Nothing if is_held => return self.hold(stream, playback.caller),
-                Next::Nothing => return out.steps.push(Step::Done(stream)),
-                Next::Ask { message, reply, method } => {
+                PlaybackStep::Nothing if is_held => return self.hold(stream, playback.caller),
+                PlaybackStep::Nothing => return out.steps.push(SessionStep::Done(stream)),
+                PlaybackStep::Ask { message, reply, method } => {
                     let id = self.asks;
                     self.asks += 1;
                     send(message);
                     let Some(reply) = reply.filter(|_| self.waiting.len() < MOST_ASKS) else { continue };
                     let until = now.saturating_add(self.policy.reply_within);
-                    self.waiting.insert(id, Waiting { playback, method, reply, until });
+                    self.waiting.insert(id, PendingReply { playback, method, reply, until });
                     return;
                 }
             }
@@ -94,10 +96,10 @@ impl Session {
     }
 
     /// Goes on without the replies that are due by now.
-    pub fn expire(&mut self, now: Duration) -> Vec<Step> {
+    pub fn expire(&mut self, now: Duration) -> Vec<SessionStep> {
         let late = self.waiting.iter().take_while(|(_, waiting)| waiting.until <= now).map(|(id, _)| *id);
         let late: Vec<u64> = late.collect();
-        let mut out = Out::new(0);
+        let mut out = MessageSteps::new(0);
         for id in late {
             let Some(waiting) = self.waiting.remove(&id) else { continue };
             self.note_reply(&waiting, None);
@@ -107,7 +109,13 @@ impl Session {
     }
 
     /// Takes a client's answer to a request of the server, and goes on with the record.
-    pub(super) fn reply(&mut self, id: Option<&Id>, answer: &Map<String, Value>, now: Duration, out: &mut Out) {
+    pub(super) fn reply(
+        &mut self,
+        id: Option<&Id>,
+        answer: &Map<String, Value>,
+        now: Duration,
+        out: &mut MessageSteps,
+    ) {
         let waiting = id.and_then(|id| self.waiting.remove(&id.value().as_u64()?));
         match waiting {
             Some(waiting) => {
@@ -118,7 +126,7 @@ impl Session {
         }
     }
 
-    fn note_reply(&mut self, waiting: &Waiting, answer: Option<&Map<String, Value>>) {
+    fn note_reply(&mut self, waiting: &PendingReply, answer: Option<&Map<String, Value>>) {
         let recorded = self.index.without_secrets(waiting.reply.clone().into());
         let received = answer.map(|answer| self.index.without_secrets(answer.clone().into()));
         let now = match received {

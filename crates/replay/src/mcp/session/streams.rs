@@ -7,16 +7,16 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{MOST_ASKS, Out, Sent, Session, Step};
+use super::{MOST_ASKS, McpSession, MessageSteps, SentMessage, SessionStep};
 use crate::{
-    matching::requests::Consumption,
+    matching::requests::RequestConsumption,
     mcp::{
         message::{Id, call},
         playback::SUBSCRIPTION,
     },
 };
 
-impl Session {
+impl McpSession {
     #[must_use]
     pub(in crate::mcp) fn was_used(&self) -> bool {
         self.account.counts.requests > 0 || !self.consumption.is_empty()
@@ -36,19 +36,19 @@ impl Session {
         let fresh = Self::new(Arc::clone(&self.index), &self.server, self.policy);
         let (version, upstream, round) = (take(&mut self.version), take(&mut self.upstream), self.round.take());
         if let Some(round) = &round {
-            *round.lock().unwrap_or_else(PoisonError::into_inner) = Consumption::default();
+            *round.lock().unwrap_or_else(PoisonError::into_inner) = RequestConsumption::default();
         }
         *self = Self { version, asks: self.asks, upstream, round, account: self.account.rewound(), ..fresh };
     }
 
     /// Ends what is sent for a request that the client cancelled; without an id, of all.
-    pub(super) fn cancel(&mut self, id: Option<&Id>, out: &mut Out) {
+    pub(super) fn cancel(&mut self, id: Option<&Id>, out: &mut MessageSteps) {
         let is_it = |caller: Option<&Id>| id.is_none() || caller == id;
         let waiting = self.waiting.values().filter(|waiting| is_it(waiting.playback.caller.as_ref()));
         let mut ended: Vec<u64> = waiting.map(|waiting| waiting.playback.stream).collect();
         self.waiting.retain(|_, waiting| !is_it(waiting.playback.caller.as_ref()));
         ended.extend(self.open.extract_if(.., |_, caller| is_it(Some(caller))).map(|(stream, _)| stream));
-        out.steps.extend(ended.into_iter().map(Step::Done));
+        out.steps.extend(ended.into_iter().map(SessionStep::Done));
     }
 
     /// Forgets what would be sent on a stream that the client closed; in the modern era it cancelled its request by that.
@@ -74,11 +74,11 @@ impl Session {
     }
 
     /// Acknowledges a subscription to a server that was recorded without any; what it announces goes there.
-    pub(super) fn listen(&mut self, id: Id, params: &Value, out: &mut Out) {
+    pub(super) fn listen(&mut self, id: Id, params: &Value, out: &mut MessageSteps) {
         let filter = params.get("notifications").cloned().unwrap_or_else(|| json!({}));
         let params = json!({"notifications": filter, "_meta": {SUBSCRIPTION: id.value()}});
         let message = call(None, "notifications/subscriptions/acknowledged", params);
-        out.steps.push(Step::Send(Sent { stream: out.stream, message, is_unsolicited: false }));
+        out.steps.push(SessionStep::Send(SentMessage { stream: out.stream, message, is_unsolicited: false }));
         self.subscriptions.begin(None, id.value(), out.stream);
         self.hold(out.stream, Some(id));
     }

@@ -12,11 +12,11 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-use super::{Out, Session, Step, made_up};
+use super::{McpSession, MessageSteps, SessionStep, made_up};
 use crate::mcp::{
     era::Era,
     message::Id,
-    miss::{Miss, Why},
+    miss::{McpMiss, Why},
     params::is_list,
     policy::{OnNovel, OnUsedUp},
     record_index::RecordIndex,
@@ -32,13 +32,13 @@ const MOST_NAMED: usize = 10;
 
 /// What is known of the session with the real server.
 #[derive(Debug, Default)]
-pub(super) struct Upstream {
+pub(super) struct UpstreamSession {
     pub(super) opening: Value,
     is_used: bool,
     pub(super) is_batch: bool,
 }
 
-impl Session {
+impl McpSession {
     /// Parameters of the client's `initialize`, with which a session with the real server can be opened.
     pub(in crate::mcp) fn opening(&self) -> &Value {
         &self.upstream.opening
@@ -78,7 +78,13 @@ impl Session {
     }
 
     /// Answers a request for which there is no record, or none left.
-    pub(super) fn unmatched(&mut self, id: &Id, (era, method): (Era, &str), identity: &Identity, out: &mut Out) {
+    pub(super) fn unmatched(
+        &mut self,
+        id: &Id,
+        (era, method): (Era, &str),
+        identity: &Identity,
+        out: &mut MessageSteps,
+    ) {
         let is_novel = self.index.of_key(identity.key).is_empty();
         let made = || made_in_place((&self.index, self.policy.on_novel), method, identity);
         let made = if is_novel { made() } else { None };
@@ -104,16 +110,16 @@ impl Session {
         Why::Exhausted(known.iter().map(|at| (*at, served_to(at))).collect())
     }
 
-    pub(super) fn explain<'a>(&'a self, method: &'a str, identity: &'a Identity, why: Why) -> Miss<'a> {
+    pub(super) fn explain<'a>(&'a self, method: &'a str, identity: &'a Identity, why: Why) -> McpMiss<'a> {
         let (request, over_http) = (self.account.counts.requests, self.policy.over_http);
         let is_consumed = matches!(why, Why::NoMatch(Some(at)) if self.consumption.times(at) > 0);
         let (index, server) = (&self.index, &self.server);
-        let miss = Miss { index, request, server, method, identity, why, is_consumed, over_http, closest: None };
-        Miss { closest: miss.comparison(), ..miss }
+        let miss = McpMiss { index, request, server, method, identity, why, is_consumed, over_http, closest: None };
+        McpMiss { closest: miss.comparison(), ..miss }
     }
 
     /// Answers a request that no record can answer: with an error, or by the real server.
-    pub(super) fn miss(&mut self, id: &Id, method: &str, identity: &Identity, why: Why, out: &mut Out) {
+    pub(super) fn miss(&mut self, id: &Id, method: &str, identity: &Identity, why: Why, out: &mut MessageSteps) {
         let miss = self.explain(method, identity, why);
         let reason = miss.reason();
         if self.forwards() {
@@ -135,18 +141,18 @@ impl Session {
     }
 
     /// Forwards a request; `miss` is why no record answers it, where that counts.
-    pub(super) fn forward(&mut self, canonical: &Value, miss: Option<&'static str>, out: &mut Out) {
+    pub(super) fn forward(&mut self, canonical: &Value, miss: Option<&'static str>, out: &mut MessageSteps) {
         self.account.counts.forwarded += 1;
         self.upstream.is_used = true;
         let outcome = if self.policy.on_novel == OnNovel::Record { "recorded" } else { "forwarded" };
         self.note(canonical, outcome, miss.map(|reason| ("reason", reason)));
-        out.steps.push(Step::Forward(out.stream));
+        out.steps.push(SessionStep::Forward(out.stream));
     }
 
     /// Forwards what is no request, if the real server knows what it is about.
-    pub(super) fn forward_further(&self, out: &mut Out) {
+    pub(super) fn forward_further(&self, out: &mut MessageSteps) {
         if self.forwards() && self.upstream.is_used {
-            out.steps.push(Step::Forward(out.stream));
+            out.steps.push(SessionStep::Forward(out.stream));
         }
     }
 }

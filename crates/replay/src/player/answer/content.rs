@@ -16,13 +16,13 @@ use crate::{
 };
 use api::{
     Endpoint,
-    answers::{Answer, Cut, Event},
+    answers::{Answer, Cut, TimedEvent},
 };
 use base::units::Millis;
 use net::wire::{encode_event, json_as_utf8};
 use recording::{
     canonical::SharedBody,
-    cassette::{self, Content, Moment, Record, Side, wire_message},
+    cassette::{self, AnswerContent, CassetteRecord, Moment, Sidecar, wire_message},
     trace::{Response, ResponseContent},
 };
 
@@ -30,21 +30,21 @@ use recording::{
 pub(in crate::player) const EVENTS: &str = "text/event-stream; charset=utf-8";
 
 /// The content of a response, with its type.
-pub(in crate::player) struct Reply {
+pub(in crate::player) struct ContentReply {
     pub(in crate::player) content: RecordedContent,
     pub(in crate::player) content_type: &'static str,
     /// When a body is complete.
     pub(in crate::player) end: Duration,
 }
 
-impl Reply {
+impl ContentReply {
     pub(in crate::player) fn stream(events: Vec<(Duration, Bytes)>) -> Self {
         Self { content: RecordedContent::Events(events), content_type: EVENTS, end: Duration::ZERO }
     }
 }
 
 /// The time of an event, and the event as it is on the wire.
-fn encoded(Event { ms, name, data }: Event) -> (Duration, Bytes) {
+fn encoded(TimedEvent { ms, name, data }: TimedEvent) -> (Duration, Bytes) {
     (time(ms), encode_event(name.as_deref(), &data))
 }
 
@@ -54,37 +54,41 @@ pub(in crate::player) fn time(ms: f64) -> Duration {
 }
 
 /// Builds the content of a response to a request; token counts that the record lacks are computed.
-pub(in crate::player) fn reply(record: &Record, asked: &IncomingRequest, counter: &Counter) -> Reply {
+pub(in crate::player) fn reply(record: &CassetteRecord, asked: &IncomingRequest, counter: &Counter) -> ContentReply {
     if let Some(events) = events(record, asked, counter) {
-        return Reply::stream(events.into_iter().map(encoded).collect());
+        return ContentReply::stream(events.into_iter().map(encoded).collect());
     }
     let end = time(record.side.as_ref().map_or(0.0, |side| side.ms));
     let (content_type, bytes) = match &record.answer.content {
-        Content::Choices { .. } | Content::Json(_) => {
+        AnswerContent::Choices { .. } | AnswerContent::Json(_) => {
             let side = record.side.as_ref().filter(|_| record.is_as_recorded());
             let recorded = side.and_then(|side| side.body.clone());
             let answer = || answer(record, asked, counter).map(Answer::into_body);
             let encoded = || answer().or_else(|| plain_json(record)).unwrap_or_default().to_string();
             ("application/json", Bytes::from(recorded.unwrap_or_else(encoded)))
         }
-        Content::Text(text) => ("text/plain; charset=utf-8", Bytes::from(text.clone())),
-        Content::Bytes(bytes) => ("application/octet-stream", Bytes::from(bytes.clone())),
-        Content::Empty | Content::Events(_) => ("application/json", Bytes::new()),
+        AnswerContent::Text(text) => ("text/plain; charset=utf-8", Bytes::from(text.clone())),
+        AnswerContent::Bytes(bytes) => ("application/octet-stream", Bytes::from(bytes.clone())),
+        AnswerContent::Empty | AnswerContent::Events(_) => ("application/json", Bytes::new()),
     };
-    Reply { content: RecordedContent::Body(bytes), content_type, end }
+    ContentReply { content: RecordedContent::Body(bytes), content_type, end }
 }
 
 /// Returns the events of a record that is served as a stream; `None` for one that is served as a body.
-pub(in crate::player) fn events(record: &Record, asked: &IncomingRequest, counter: &Counter) -> Option<Vec<Event>> {
+pub(in crate::player) fn events(
+    record: &CassetteRecord,
+    asked: &IncomingRequest,
+    counter: &Counter,
+) -> Option<Vec<TimedEvent>> {
     let verbatim = record.side.as_ref().filter(|_| record.is_as_recorded());
     let events = verbatim.map(|side| &*side.events).filter(|events| is_whole(events));
     let answer = || answer(record, asked, counter);
     match (&record.answer.content, events) {
-        (Content::Events(_), Some(events)) => Some(events.iter().map(recorded).collect()),
-        (Content::Events(listed), None) => {
+        (AnswerContent::Events(_), Some(events)) => Some(events.iter().map(recorded).collect()),
+        (AnswerContent::Events(listed), None) => {
             let times = record.side.as_ref().map(|side| &*side.events).unwrap_or_default();
             let time = |at: usize| times.get(at).or(times.last()).map_or(0.0, |Moment(ms, ..)| *ms);
-            let event = |(at, event): (usize, &cassette::SseEvent)| Event {
+            let event = |(at, event): (usize, &cassette::SseEvent)| TimedEvent {
                 ms: time(at),
                 name: event.name.clone(),
                 data: event.data.as_str().map_or_else(|| event.data.to_string(), str::to_owned),
@@ -92,17 +96,19 @@ pub(in crate::player) fn events(record: &Record, asked: &IncomingRequest, counte
             Some(listed.iter().enumerate().map(event).collect())
         }
         _ if !asked.streams() => None,
-        (Content::Choices { .. }, Some(events)) => Some(as_asked(record, events, asked, answer)),
-        (Content::Json(_), Some(events)) if record.answer.status < 400 => Some(events.iter().map(recorded).collect()),
-        (Content::Choices { .. } | Content::Json(_), _) => Some(answer()?.events(&cut(record, asked))),
-        (Content::Text(_) | Content::Bytes(_) | Content::Empty, _) => None,
+        (AnswerContent::Choices { .. }, Some(events)) => Some(as_asked(record, events, asked, answer)),
+        (AnswerContent::Json(_), Some(events)) if record.answer.status < 400 => {
+            Some(events.iter().map(recorded).collect())
+        }
+        (AnswerContent::Choices { .. } | AnswerContent::Json(_), _) => Some(answer()?.events(&cut(record, asked))),
+        (AnswerContent::Text(_) | AnswerContent::Bytes(_) | AnswerContent::Empty, _) => None,
     }
 }
 
 /// Returns the JSON of a record that is no answer of a model.
-fn plain_json(record: &Record) -> Option<Value> {
+fn plain_json(record: &CassetteRecord) -> Option<Value> {
     match &record.answer.content {
-        Content::Json(value) => Some(with_head(value, record.side.as_ref())),
+        AnswerContent::Json(value) => Some(with_head(value, record.side.as_ref())),
         _ => None,
     }
 }
@@ -112,31 +118,31 @@ fn is_whole(events: &[Moment]) -> bool {
     !events.is_empty() && events.iter().all(|Moment(_, data, _)| data.is_some())
 }
 
-fn recorded(Moment(ms, data, name): &Moment) -> Event {
-    Event { ms: *ms, name: name.clone(), data: data.clone().unwrap_or_default() }
+fn recorded(Moment(ms, data, name): &Moment) -> TimedEvent {
+    TimedEvent { ms: *ms, name: name.clone(), data: data.clone().unwrap_or_default() }
 }
 
 /// Returns a recorded chat or completions stream, with token counts exactly where they are asked for.
 fn as_asked(
-    record: &Record,
+    record: &CassetteRecord,
     events: &[Moment],
     asked: &IncomingRequest,
     answer: impl Fn() -> Option<Answer>,
-) -> Vec<Event> {
+) -> Vec<TimedEvent> {
     let (had, wants) = (wants_usage(&record.body), asked.wants_usage());
     let is_usage = |data: &str| {
         let event = serde_json::from_str::<Value>(data).unwrap_or_default();
         event.get("choices").and_then(Value::as_array).is_some_and(Vec::is_empty)
             && event.get("usage").is_some_and(Value::is_object)
     };
-    let mut served: Vec<Event> = Vec::with_capacity(events.len() + 1);
+    let mut served: Vec<TimedEvent> = Vec::with_capacity(events.len() + 1);
     for event in events {
         let data = event.1.as_deref().unwrap_or_default();
         if had && !wants && is_usage(data) {
             continue;
         }
         if let (true, false, "[DONE]") = (wants, had, data) {
-            served.extend(answer().map(|answer| Event {
+            served.extend(answer().map(|answer| TimedEvent {
                 ms: event.0,
                 name: None,
                 data: answer.usage_event().to_string(),
@@ -168,16 +174,16 @@ pub fn other_form(path: &str, body: &[u8], response: &Response, end: Duration) -
 }
 
 /// The whole answer of a record; `None` where it is none: an error, or anything else than generated text.
-fn answer(record: &Record, asked: &IncomingRequest, counter: &Counter) -> Option<Answer> {
+fn answer(record: &CassetteRecord, asked: &IncomingRequest, counter: &Counter) -> Option<Answer> {
     match &record.answer.content {
-        Content::Choices { choices, usage } => {
+        AnswerContent::Choices { choices, usage } => {
             let is_chat = choices.iter().any(|choice| choice.contains_key("message"));
             let endpoint = if is_chat { Endpoint::Chat } else { Endpoint::Completions };
             let choices = &*ended(record, choices);
             let usage = counter.filled(usage.as_ref(), &asked.body, choices);
             Answer::read(endpoint, body(endpoint, record, asked, (choices, usage)))
         }
-        Content::Json(value) if record.answer.status < 400 => {
+        AnswerContent::Json(value) if record.answer.status < 400 => {
             let endpoint = Endpoint::of_path(asked.path());
             if endpoint.has_choices() {
                 return None;
@@ -186,12 +192,16 @@ fn answer(record: &Record, asked: &IncomingRequest, counter: &Counter) -> Option
             let answer = Answer::read(endpoint, whole)?;
             Some(counter.filled_answer(endpoint, answer, &asked.body))
         }
-        Content::Json(_) | Content::Empty | Content::Events(_) | Content::Text(_) | Content::Bytes(_) => None,
+        AnswerContent::Json(_)
+        | AnswerContent::Empty
+        | AnswerContent::Events(_)
+        | AnswerContent::Text(_)
+        | AnswerContent::Bytes(_) => None,
     }
 }
 
 /// The choices with the reason of their end, where a record written by hand lacks it.
-fn ended<'a>(record: &Record, choices: &'a [Map<String, Value>]) -> Cow<'a, [Map<String, Value>]> {
+fn ended<'a>(record: &CassetteRecord, choices: &'a [Map<String, Value>]) -> Cow<'a, [Map<String, Value>]> {
     let is_missing = |choice: &Map<String, Value>| !choice.contains_key("finish_reason");
     let is_by_hand = record.side.is_none() && record.answer.status < 400;
     if !is_by_hand || !choices.iter().any(is_missing) {
@@ -209,7 +219,7 @@ fn ended<'a>(record: &Record, choices: &'a [Map<String, Value>]) -> Cow<'a, [Map
 /// A body of choices.
 fn body(
     endpoint: Endpoint,
-    record: &Record,
+    record: &CassetteRecord,
     asked: &IncomingRequest,
     (choices, usage): (&[Map<String, Value>], Value),
 ) -> Value {
@@ -241,7 +251,7 @@ fn choice((index, choice): (usize, &Map<String, Value>)) -> Value {
 }
 
 /// The answer with the fields that no two runs share.
-fn with_head(value: &Value, side: Option<&Side>) -> Value {
+fn with_head(value: &Value, side: Option<&Sidecar>) -> Value {
     let (Some(fields), Some(side)) = (value.as_object(), side) else { return value.clone() };
     let head = side.head.iter().filter(|(name, _)| !fields.contains_key(*name));
     let mut whole: Map<String, Value> = head.map(|(name, value)| (name.clone(), value.clone())).collect();
@@ -250,7 +260,7 @@ fn with_head(value: &Value, side: Option<&Side>) -> Value {
 }
 
 /// A message or response with the fields at its top that it was recorded without.
-fn with_own_head(value: Value, endpoint: Endpoint, record: &Record, asked: &IncomingRequest) -> Value {
+fn with_own_head(value: Value, endpoint: Endpoint, record: &CassetteRecord, asked: &IncomingRequest) -> Value {
     let own: &[&str] = match endpoint {
         Endpoint::Messages => &["id", "model"],
         Endpoint::Responses => &["id", "created_at", "model"],
@@ -271,7 +281,7 @@ fn with_own_head(value: Value, endpoint: Endpoint, record: &Record, asked: &Inco
 }
 
 /// Returns how the answer is cut for a stream: into as many events as it came in, at their times.
-fn cut(record: &Record, asked: &IncomingRequest) -> Cut {
+fn cut(record: &CassetteRecord, asked: &IncomingRequest) -> Cut {
     let side = record.side.as_ref();
     Cut {
         times: side.iter().flat_map(|side| &side.events).map(|Moment(ms, ..)| *ms).collect(),

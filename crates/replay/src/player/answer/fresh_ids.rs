@@ -13,7 +13,7 @@ use crate::delivery::RecordedContent;
 use api::Endpoint;
 use recording::{
     canonical::visit_ids,
-    cassette::{Content, Record, call_of},
+    cassette::{AnswerContent, CassetteRecord, call_of},
 };
 
 /// Ids of responses and tool calls.
@@ -32,14 +32,14 @@ pub(in crate::player) struct Renaming(Vec<(String, String)>);
 
 impl Renaming {
     /// None, or the next one of a counter.
-    pub(in crate::player) fn next(ids: Ids, counter: &AtomicU64, record: &Record, path: &str) -> Self {
+    pub(in crate::player) fn next(ids: Ids, counter: &AtomicU64, record: &CassetteRecord, path: &str) -> Self {
         match ids {
             Ids::Recorded => Self::default(),
             Ids::Fresh => Self::of(record, path, counter.fetch_add(1, Relaxed) + 1),
         }
     }
 
-    fn of(record: &Record, path: &str, number: u64) -> Self {
+    fn of(record: &CassetteRecord, path: &str, number: u64) -> Self {
         let side = record.side.as_ref();
         let own = side.and_then(|side| side.head.get("id")).and_then(Value::as_str).map(str::to_owned);
         let own = own.unwrap_or_else(|| made_up(record, path));
@@ -74,7 +74,7 @@ impl Renaming {
 }
 
 /// The id that an answer is given that was recorded with none.
-pub(in crate::player) fn made_up(record: &Record, path: &str) -> String {
+pub(in crate::player) fn made_up(record: &CassetteRecord, path: &str) -> String {
     let number = record.id;
     match Endpoint::of_path(path) {
         Endpoint::Messages => format!("msg_vcr_{number}"),
@@ -85,20 +85,24 @@ pub(in crate::player) fn made_up(record: &Record, path: &str) -> String {
 }
 
 /// The ids of an answer's calls, of its blocks or of its items, each once and in order.
-fn calls(record: &Record) -> Vec<String> {
+fn calls(record: &CassetteRecord) -> Vec<String> {
     let mut ids = Vec::new();
     match &record.answer.content {
-        Content::Choices { choices, .. } => {
+        AnswerContent::Choices { choices, .. } => {
             let listed = choices.iter().filter_map(|choice| choice.get("message")?.get("tool_calls")?.as_array());
             ids.extend(listed.flatten().map(|call| call_of(call).0));
         }
-        Content::Json(value) if record.answer.status < 400 => {
+        AnswerContent::Json(value) if record.answer.status < 400 => {
             let mut seen = HashSet::new();
             let mut own = value.clone();
             own.as_object_mut().and_then(|fields| fields.shift_remove("previous_response_id"));
             visit_ids(&mut own, &mut |id| ids.extend(seen.insert(id.clone()).then(|| id.clone())));
         }
-        Content::Json(_) | Content::Empty | Content::Events(_) | Content::Text(_) | Content::Bytes(_) => {}
+        AnswerContent::Json(_)
+        | AnswerContent::Empty
+        | AnswerContent::Events(_)
+        | AnswerContent::Text(_)
+        | AnswerContent::Bytes(_) => {}
     }
     ids
 }

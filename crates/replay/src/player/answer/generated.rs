@@ -13,12 +13,12 @@ use crate::{
 };
 use api::{
     Endpoint,
-    answers::{Answer, Choice, Counts, Observation, added_text},
+    answers::{Answer, ChoiceView, Observation, TokenCounts, added_text},
     template_kwargs,
 };
 use recording::{
     canonical::SharedBody,
-    cassette::{Content, Record, SseEvent, wire_message},
+    cassette::{AnswerContent, CassetteRecord, SseEvent, wire_message},
     children::children,
 };
 use text::prompt::{SpecialTokens, Tokenizer};
@@ -51,20 +51,20 @@ pub struct GeneratedChoice {
 }
 
 /// What a record says of its answer.
-struct Answered {
-    counts: Counts,
+struct AnswerFacts {
+    counts: TokenCounts,
     finishes: Vec<&'static str>,
     /// Of the choices, where they are wanted.
     texts: Vec<String>,
 }
 
 /// Returns the counts of an answer; `None` for an error, and for what is not generated.
-pub(in crate::player) fn of(record: &Record, asked: &IncomingRequest, counter: &Counter) -> Option<Generated> {
+pub(in crate::player) fn of(record: &CassetteRecord, asked: &IncomingRequest, counter: &Counter) -> Option<Generated> {
     let endpoint = Endpoint::of_path(asked.path());
     if record.answer.status >= 400 || !endpoint.generates() {
         return None;
     }
-    let Answered { counts, finishes, texts } = answered(record, endpoint, asked, counter)?;
+    let AnswerFacts { counts, finishes, texts } = answered(record, endpoint, asked, counter)?;
     let most = ["max_completion_tokens", "max_tokens", "max_output_tokens"];
     let most = most.iter().find_map(|name| asked.body.get(name)?.as_u64()).map_or(0, short);
     let mut generated = Generated {
@@ -80,45 +80,54 @@ pub(in crate::player) fn of(record: &Record, asked: &IncomingRequest, counter: &
     Some(generated)
 }
 
-fn answered(record: &Record, endpoint: Endpoint, asked: &IncomingRequest, counter: &Counter) -> Option<Answered> {
+fn answered(
+    record: &CassetteRecord,
+    endpoint: Endpoint,
+    asked: &IncomingRequest,
+    counter: &Counter,
+) -> Option<AnswerFacts> {
     let word = |finish: Option<&str>| match finish {
         None if record.aborted.is_some() => "abort",
         finish => word(finish),
     };
     let has_texts = counter.makes_engine_inputs();
     Some(match &record.answer.content {
-        Content::Choices { choices, usage } => {
-            let finish = |choice: &Map<String, Value>| word(Choice::read(choice).finish_reason);
+        AnswerContent::Choices { choices, usage } => {
+            let finish = |choice: &Map<String, Value>| word(ChoiceView::read(choice).finish_reason);
             let text = |choice: &Map<String, Value>| match choice.get("message").map(wire_message) {
-                Some(message) => Choice::read(&Map::from_iter([("message".to_owned(), message)])).text(),
-                None => Choice::read(choice).text(),
+                Some(message) => ChoiceView::read(&Map::from_iter([("message".to_owned(), message)])).text(),
+                None => ChoiceView::read(choice).text(),
             };
-            Answered {
-                counts: Counts::read(&counter.filled(usage.as_ref(), &asked.body, choices)),
+            AnswerFacts {
+                counts: TokenCounts::read(&counter.filled(usage.as_ref(), &asked.body, choices)),
                 finishes: choices.iter().map(finish).collect(),
                 texts: choices.iter().filter(|_| has_texts).map(text).collect(),
             }
         }
-        Content::Json(Value::Object(answer)) => {
-            let choices = Choice::all(endpoint, answer);
+        AnswerContent::Json(Value::Object(answer)) => {
+            let choices = ChoiceView::all(endpoint, answer);
             let usage = counter.filled_usage(endpoint, answer, &asked.body).unwrap_or_default();
-            Answered {
-                counts: Counts::read(&usage),
+            AnswerFacts {
+                counts: TokenCounts::read(&usage),
                 finishes: choices.iter().map(|choice| word(choice.finish_reason)).collect(),
-                texts: choices.iter().filter(|_| has_texts).map(Choice::text).collect(),
+                texts: choices.iter().filter(|_| has_texts).map(ChoiceView::text).collect(),
             }
         }
-        Content::Events(events) if has_texts => streamed(events, counter)?,
-        Content::Json(_) | Content::Empty | Content::Events(_) | Content::Text(_) | Content::Bytes(_) => return None,
+        AnswerContent::Events(events) if has_texts => streamed(events, counter)?,
+        AnswerContent::Json(_)
+        | AnswerContent::Empty
+        | AnswerContent::Events(_)
+        | AnswerContent::Text(_)
+        | AnswerContent::Bytes(_) => return None,
     })
 }
 
 /// Counts of a stream that makes up no answer, as one that failed in its middle; `None` where it has no text.
-fn streamed(events: &[SseEvent], counter: &Counter) -> Option<Answered> {
-    let (mut counts, mut texts) = (Counts::default(), Vec::<String>::new());
+fn streamed(events: &[SseEvent], counter: &Counter) -> Option<AnswerFacts> {
+    let (mut counts, mut texts) = (TokenCounts::default(), Vec::<String>::new());
     for SseEvent { data, .. } in events {
         if let Some(usage) = data.get("usage").filter(|usage| usage.is_object()) {
-            counts = Counts::read(usage);
+            counts = TokenCounts::read(usage);
         }
         let choice = Observation::read(data.to_string().as_bytes()).map(|observed| observed.choice);
         let Some(choice) = choice.filter(|choice| *choice < MOST_CHOICES) else { continue };
@@ -132,7 +141,7 @@ fn streamed(events: &[SseEvent], counter: &Counter) -> Option<Answered> {
     let completion = counts.completion.unwrap_or_else(|| counted.fold(0, u32::saturating_add));
     counts.completion = Some(completion);
     let finishes = texts.iter().map(|_| "error").collect();
-    (completion > 0 && !texts.is_empty()).then_some(Answered { counts, finishes, texts })
+    (completion > 0 && !texts.is_empty()).then_some(AnswerFacts { counts, finishes, texts })
 }
 
 impl Generated {
@@ -237,8 +246,8 @@ impl Counter {
         choices: &[Map<String, Value>],
     ) -> Value {
         let text = |choice: &Map<String, Value>| match choice.get("message").map(wire_message) {
-            Some(message) => Choice::read(&Map::from_iter([("message".to_owned(), message)])).text(),
-            None => Choice::read(choice).text(),
+            Some(message) => ChoiceView::read(&Map::from_iter([("message".to_owned(), message)])).text(),
+            None => ChoiceView::read(choice).text(),
         };
         self.filled_choices(usage, request, || choices.iter().map(text).collect())
     }
@@ -276,8 +285,8 @@ impl Counter {
         request: &SharedBody,
     ) -> Option<Value> {
         let known = answer.get("usage").filter(|usage| !usage.is_null());
-        let choices = || Choice::all(endpoint, answer);
-        let texts = || choices().iter().map(Choice::text).collect::<Vec<_>>();
+        let choices = || ChoiceView::all(endpoint, answer);
+        let texts = || choices().iter().map(ChoiceView::text).collect::<Vec<_>>();
         if endpoint.has_choices() {
             return Some(self.filled_choices(known, request, texts));
         }

@@ -23,8 +23,8 @@ use crate::{
     values::{EarlierValues, RecordKey, ValuePlan, ValuePlans},
 };
 use recording::{
-    cassette::{Cassette, Content, Inherited, Moment, Record, ValueSource, bases},
-    redaction::{Placeholder, Values},
+    cassette::{AnswerContent, Cassette, CassetteRecord, Inherited, Moment, ValueSource, bases},
+    redaction::{Placeholder, PlaceholderValues},
 };
 use serde_json::Value;
 
@@ -32,7 +32,7 @@ use serde_json::Value;
 const MOST_NAMED: usize = 20;
 
 /// The placeholders of a request, shared with those that continue it.
-type Held = Arc<BTreeSet<Placeholder>>;
+type RequestPlaceholders = Arc<BTreeSet<Placeholder>>;
 
 /// Finds where the placeholders in the answers of these cassettes have their values; with a warning for each that has none. Only records
 /// that are played count.
@@ -40,11 +40,11 @@ type Held = Arc<BTreeSet<Placeholder>>;
 pub fn value_plans(
     cassettes: &[Cassette],
     supplied: &SuppliedSecrets,
-    is_played: impl Fn(&Record) -> bool,
+    is_played: impl Fn(&CassetteRecord) -> bool,
 ) -> (ValuePlans, Vec<String>) {
     let (mut plans, mut warnings) = (ValuePlans::default(), Vec::new());
     for (at, cassette) in cassettes.iter().enumerate().filter(|(_, cassette)| !kinds(cassette).is_empty()) {
-        let requests = Requests { cassette: at, records: &cassette.records, held: held(&cassette.records) };
+        let requests = CassetteRequests { cassette: at, records: &cassette.records, held: held(&cassette.records) };
         let places: HashMap<u64, usize> = cassette.records.iter().enumerate().map(|(at, it)| (it.id, at)).collect();
         let mut unknown = Vec::new();
         for (place, record) in cassette.records.iter().enumerate().filter(|(_, record)| is_played(record)) {
@@ -81,7 +81,7 @@ pub fn restore_requests<'a>(
     for (record, request) in requests.filter_map(|(at, request)| Some((cassette.records.get(at)?, request))) {
         let mut found = BTreeSet::new();
         note_all(request, &mut found);
-        let mut values = Values::default();
+        let mut values = PlaceholderValues::default();
         for placeholder in found {
             match supplied.value(&cassette.path, record.id, &placeholder) {
                 Some(value) => values.insert(placeholder, &value),
@@ -93,10 +93,10 @@ pub fn restore_requests<'a>(
     warnings_of(cassette, &unknown, "sent as it is")
 }
 
-fn warnings_of(cassette: &Cassette, unknown: &[(&Record, Placeholder)], what: &str) -> Vec<String> {
+fn warnings_of(cassette: &Cassette, unknown: &[(&CassetteRecord, Placeholder)], what: &str) -> Vec<String> {
     let file = cassette.path.display();
     let name = cassette.path.file_name().unwrap_or_default().to_string_lossy();
-    let warning = |(record, placeholder): &(&Record, Placeholder)| {
+    let warning = |(record, placeholder): &(&CassetteRecord, Placeholder)| {
         let (line, id, short) = (record.line, record.id, placeholder.short());
         let variable = supplied::variable(placeholder);
         format!(
@@ -112,18 +112,18 @@ fn warnings_of(cassette: &Cassette, unknown: &[(&Record, Placeholder)], what: &s
 }
 
 /// The requests of a cassette and their placeholders.
-struct Requests<'a> {
+struct CassetteRequests<'a> {
     cassette: usize,
-    records: &'a [Record],
-    held: Vec<Held>,
+    records: &'a [CassetteRecord],
+    held: Vec<RequestPlaceholders>,
 }
 
-impl Requests<'_> {
+impl CassetteRequests<'_> {
     /// Adds where the value of a placeholder stands to a record's plan; false where no request has it.
     fn plan(
         &self,
         plan: &mut ValuePlan,
-        (record, at): (&Record, usize),
+        (record, at): (&CassetteRecord, usize),
         placeholder: &Placeholder,
         places: &HashMap<u64, usize>,
     ) -> bool {
@@ -173,21 +173,21 @@ fn placeholders(cassette: &Cassette) -> impl Iterator<Item = (u64, Placeholder)>
 
 /// The kinds of the placeholders in a cassette, those that events cut into pieces too.
 pub(in crate::player) fn kinds(cassette: &Cassette) -> BTreeSet<Arc<str>> {
-    let in_events = |record: &&Record| matches!(record.answer.content, Content::Events(_));
+    let in_events = |record: &&CassetteRecord| matches!(record.answer.content, AnswerContent::Events(_));
     let cut = cassette.records.iter().filter(in_events).flat_map(|record| placeholders_of(&record.answer));
     cassette.placeholders.iter().cloned().chain(cut.map(|placeholder| placeholder.kind)).collect()
 }
 
 /// The placeholders of each record's request; what a conversation repeats is read once.
-fn held(records: &[Record]) -> Vec<Held> {
+fn held(records: &[CassetteRecord]) -> Vec<RequestPlaceholders> {
     let bases = bases(records);
-    let mut begun: Inherited<Held> = Inherited::new(&bases);
-    let of_record = |(at, record): (usize, &Record)| {
+    let mut begun: Inherited<RequestPlaceholders> = Inherited::new(&bases);
+    let of_record = |(at, record): (usize, &CassetteRecord)| {
         let (earlier, mut in_messages) = match begun.of(at) {
             Some((base, held)) => {
                 (records.get(base).and_then(|base| base.body.messages()).map_or(0, |it| it.len()), held)
             }
-            None => (0, Held::default()),
+            None => (0, RequestPlaceholders::default()),
         };
         let mut found = BTreeSet::new();
         let messages = record.body.messages().map(|messages| messages.after(earlier)).unwrap_or_default();
@@ -204,13 +204,13 @@ fn held(records: &[Record]) -> Vec<Held> {
     records.iter().enumerate().map(of_record).collect()
 }
 
-fn add(held: &mut Held, found: BTreeSet<Placeholder>) {
+fn add(held: &mut RequestPlaceholders, found: BTreeSet<Placeholder>) {
     if !found.is_subset(held) {
         Arc::make_mut(held).extend(found);
     }
 }
 
-fn size_of_answer(record: &Record) -> usize {
+fn size_of_answer(record: &CassetteRecord) -> usize {
     record.answer.shown().to_string().len()
 }
 
@@ -229,7 +229,12 @@ impl CassettePlayer {
 
     /// Returns the record with values in place of its placeholders; `None` where it has none that are known. Counts answers that have
     /// placeholders still.
-    pub(in crate::player) fn with_values(&self, at: usize, record: &Record, asked: &IncomingRequest) -> Option<Record> {
+    pub(in crate::player) fn with_values(
+        &self,
+        at: usize,
+        record: &CassetteRecord,
+        asked: &IncomingRequest,
+    ) -> Option<CassetteRecord> {
         let plan = self.plan_of(at)?;
         let earlier = match plan.earlier.is_empty() {
             true => EarlierValues::new(),
@@ -253,7 +258,7 @@ impl CassettePlayer {
 }
 
 /// The record with these values. Copies of its answer are left out: they have the placeholders.
-fn restored(record: &Record, values: &Values) -> Option<Record> {
+fn restored(record: &CassetteRecord, values: &PlaceholderValues) -> Option<CassetteRecord> {
     if values.is_empty() {
         return None;
     }

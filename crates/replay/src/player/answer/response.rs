@@ -16,7 +16,7 @@ use crate::{
     player::{
         CassettePlayer,
         answer::{
-            content::{EVENTS, Reply, time},
+            content::{ContentReply, EVENTS, time},
             fresh_ids::Renaming,
             generated::{self, Counter, Generated},
         },
@@ -31,8 +31,8 @@ use net::{
     upstream::{BodyObserver, Observed, Relayed},
 };
 use recording::{
-    canonical::Key,
-    cassette::{self, Content, Fault, Moment, Record},
+    canonical::CanonicalKey,
+    cassette::{self, AnswerContent, CassetteRecord, Moment, TransportFault},
 };
 
 /// Headers of how this server sends a body, whatever was written by hand.
@@ -47,7 +47,7 @@ pub struct ReplayedResponse {
     chunks: Vec<TokenChunk>,
     end: ResponseEnd,
     pacing: Pacing,
-    head: Head,
+    head: StatusAndHeaders,
     /// Time of the request.
     pub at: Instant,
     /// Tokens in it, where a model generated it.
@@ -60,7 +60,7 @@ pub struct ReplayedResponse {
 
 /// Status and headers of a response.
 #[derive(Debug)]
-struct Head {
+struct StatusAndHeaders {
     status: u16,
     content_type: &'static str,
     /// Length that is announced and not kept.
@@ -91,8 +91,8 @@ impl EngineRequest {
 }
 
 /// A record that is served, and how.
-pub(in crate::player) struct Served<'a> {
-    pub(in crate::player) record: &'a Record,
+pub(in crate::player) struct ServedRecord<'a> {
+    pub(in crate::player) record: &'a CassetteRecord,
     /// The request, as the chat that it stands for where a chat's record answers another family.
     pub(in crate::player) asked: &'a IncomingRequest,
     pub(in crate::player) counter: &'a Counter,
@@ -101,14 +101,14 @@ pub(in crate::player) struct Served<'a> {
     pub(in crate::player) at: Instant,
 }
 
-impl Served<'_> {
+impl ServedRecord<'_> {
     /// Gives the content its deadlines.
-    pub(in crate::player) fn response(&self, reply: Reply, renaming: &Renaming) -> ReplayedResponse {
+    pub(in crate::player) fn response(&self, reply: ContentReply, renaming: &Renaming) -> ReplayedResponse {
         let (record, fault) = (self.record, self.record.answer.fault);
         let mut generated = generated::of(record, self.asked, self.counter);
         let totals: Vec<u32> = generated.iter().flat_map(|it| &it.choices).map(|choice| choice.tokens).collect();
         let mut announced = None;
-        let Reply { mut content, content_type, end: complete } = reply;
+        let ContentReply { mut content, content_type, end: complete } = reply;
         renaming.rename(&mut content);
         let (schedule, chunks) = match &mut content {
             RecordedContent::Events(events) => {
@@ -120,7 +120,7 @@ impl Served<'_> {
             RecordedContent::Body(bytes) => {
                 let schedule =
                     ResponseSchedule::body(complete, &streamed_chunks(record, &totals), &totals, self.pacing);
-                if let Some(Fault::Truncate { .. }) = fault {
+                if let Some(TransportFault::Truncate { .. }) = fault {
                     announced = Some(bytes.len());
                     // Half of what is announced, and the connection breaks.
                     bytes.truncate(bytes.len() / 2);
@@ -138,7 +138,13 @@ impl Served<'_> {
             content,
             chunks,
             pacing: self.pacing,
-            head: Head { status: record.answer.status, content_type, announced, recorded, own: HeaderMap::new() },
+            head: StatusAndHeaders {
+                status: record.answer.status,
+                content_type,
+                announced,
+                recorded,
+                own: HeaderMap::new(),
+            },
             at: self.at,
             generated,
             request: EngineRequest::of(self.asked),
@@ -148,7 +154,7 @@ impl Served<'_> {
 }
 
 /// The chunks of a record that came as a stream and is served as a body.
-fn streamed_chunks(record: &Record, totals: &[u32]) -> Vec<TokenChunk> {
+fn streamed_chunks(record: &CassetteRecord, totals: &[u32]) -> Vec<TokenChunk> {
     let side = record.side.as_ref().filter(|_| record.is_as_recorded());
     let events = side.map(|side| &*side.events).unwrap_or_default();
     chunks_of(
@@ -158,22 +164,22 @@ fn streamed_chunks(record: &Record, totals: &[u32]) -> Vec<TokenChunk> {
 }
 
 /// Leaves out what comes after a fault.
-fn cut(mut schedule: ResponseSchedule, fault: Option<Fault>, content: &RecordedContent) -> ResponseSchedule {
+fn cut(mut schedule: ResponseSchedule, fault: Option<TransportFault>, content: &RecordedContent) -> ResponseSchedule {
     match (fault, content) {
-        (Some(Fault::Truncate { .. }), RecordedContent::Body(_)) | (None, _) => {}
+        (Some(TransportFault::Truncate { .. }), RecordedContent::Body(_)) | (None, _) => {}
         (Some(fault), _) => schedule.events.truncate(fault.after_events()),
     }
     schedule
 }
 
-fn end(fault: Option<Fault>, content: &RecordedContent) -> ResponseEnd {
+fn end(fault: Option<TransportFault>, content: &RecordedContent) -> ResponseEnd {
     match (fault, content) {
         (None, _) => ResponseEnd::Complete,
-        (Some(Fault::Reset { .. }), _) | (Some(Fault::Truncate { .. }), RecordedContent::Body(_)) => {
+        (Some(TransportFault::Reset { .. }), _) | (Some(TransportFault::Truncate { .. }), RecordedContent::Body(_)) => {
             ResponseEnd::Broken
         }
-        (Some(Fault::Truncate { .. }), RecordedContent::Events(_)) => ResponseEnd::Cut,
-        (Some(Fault::Stall { .. }), _) => ResponseEnd::Silent,
+        (Some(TransportFault::Truncate { .. }), RecordedContent::Events(_)) => ResponseEnd::Cut,
+        (Some(TransportFault::Stall { .. }), _) => ResponseEnd::Silent,
     }
 }
 
@@ -238,7 +244,7 @@ impl ReplayedResponse {
     }
 }
 
-impl Head {
+impl StatusAndHeaders {
     /// Sets status and headers.
     fn onto(self, mut response: Response<ResponseBody>) -> Response<ResponseBody> {
         if let Ok(status) = StatusCode::from_u16(self.status) {
@@ -274,15 +280,15 @@ fn is_of_the_server(name: &str) -> bool {
 }
 
 /// The record of a text that names a request, in the form of a model's.
-pub(in crate::player) fn stub(asked: &IncomingRequest) -> Record {
+pub(in crate::player) fn stub(asked: &IncomingRequest) -> CassetteRecord {
     let key: String = asked.identity.key.to_string().chars().skip("xxh3:".len()).take(8).collect();
     let text = format!("<novel: {key}>");
     let path = asked.path();
     let stub = Answer::of_text(Endpoint::of_path(path), &text, asked.body.get("model"));
     let stub = stub.map_or_else(|| json!({"stub": text}), Answer::into_body);
-    let content = assemble::choices(path, &stub).unwrap_or(Content::Json(stub));
-    let answer = cassette::Answer { status: 200, content, ..cassette::Answer::default() };
-    Record { body: asked.body.clone(), answer, ..Record::default() }
+    let content = assemble::choices(path, &stub).unwrap_or(AnswerContent::Json(stub));
+    let answer = cassette::RecordedAnswer { status: 200, content, ..cassette::RecordedAnswer::default() };
+    CassetteRecord { body: asked.body.clone(), answer, ..CassetteRecord::default() }
 }
 
 /// Observer of the delivery of a failure. One that is dropped before the end leaves no mark: its client did not get it.
@@ -290,7 +296,7 @@ pub(in crate::player) fn stub(asked: &IncomingRequest) -> Record {
 pub(in crate::player) struct FailureDelivery {
     cassette_player: Arc<CassettePlayer>,
     session: String,
-    key: Key,
+    key: CanonicalKey,
     record: usize,
 }
 

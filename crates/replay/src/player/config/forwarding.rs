@@ -160,7 +160,7 @@ impl Selector {
 
 /// Requests that are an exception to the mode.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Selection {
+pub enum ModeExceptions {
     /// None.
     #[default]
     None,
@@ -181,14 +181,14 @@ pub(in crate::player) enum Frozen {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::player) enum Forwarding {
     /// At once.
-    Now(Plan),
+    Now(UnmatchedPlan),
     /// Only where no record answers, and then so.
-    OnMiss { plan: Plan, frozen: Frozen },
+    OnMiss { plan: UnmatchedPlan, frozen: Frozen },
 }
 
 /// Handling of a request that no record answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::player) enum Plan {
+pub(in crate::player) enum UnmatchedPlan {
     Refuse,
     MakeUp,
     Stub,
@@ -196,7 +196,7 @@ pub(in crate::player) enum Plan {
     Record,
 }
 
-impl Selection {
+impl ModeExceptions {
     /// Returns whether a request does not go upstream, whatever the mode. A path that the upstream may read as another one may be one of them.
     pub(in crate::player) fn freezes(&self, boundary: &str, path: &str) -> bool {
         let Self::Frozen(selectors) = self else { return false };
@@ -209,29 +209,29 @@ impl Selection {
         let plain = percent_decoded(path);
         let selects = |selectors: &[Selector]| selectors.iter().any(|selector| selector.selects(boundary, &plain));
         match self {
-            Self::Live(selectors) if selects(selectors) => return Forwarding::Now(Plan::Record),
-            Self::Live(_) => return Forwarding::OnMiss { plan: Plan::Refuse, frozen: Frozen::Yes },
+            Self::Live(selectors) if selects(selectors) => return Forwarding::Now(UnmatchedPlan::Record),
+            Self::Live(_) => return Forwarding::OnMiss { plan: UnmatchedPlan::Refuse, frozen: Frozen::Yes },
             Self::Frozen(_) if self.freezes(boundary, path) => {
-                return Forwarding::OnMiss { plan: Plan::Refuse, frozen: Frozen::Yes };
+                return Forwarding::OnMiss { plan: UnmatchedPlan::Refuse, frozen: Frozen::Yes };
             }
             Self::Frozen(_) | Self::None => {}
         }
         match mode {
-            Mode::Record => Forwarding::Now(Plan::Record),
-            Mode::Live | Mode::Compare => Forwarding::Now(Plan::Forward),
-            Mode::NewEpisodes => Forwarding::OnMiss { plan: Plan::Record, frozen: Frozen::No },
+            Mode::Record => Forwarding::Now(UnmatchedPlan::Record),
+            Mode::Live | Mode::Compare => Forwarding::Now(UnmatchedPlan::Forward),
+            Mode::NewEpisodes => Forwarding::OnMiss { plan: UnmatchedPlan::Record, frozen: Frozen::No },
             Mode::Replay => Forwarding::OnMiss { plan: on_miss_plan(on_miss), frozen: Frozen::No },
         }
     }
 }
 
-fn on_miss_plan(on_miss: OnMiss) -> Plan {
+fn on_miss_plan(on_miss: OnMiss) -> UnmatchedPlan {
     match on_miss {
-        OnMiss::Error => Plan::Refuse,
-        OnMiss::Random => Plan::MakeUp,
-        OnMiss::Stub => Plan::Stub,
-        OnMiss::Upstream => Plan::Forward,
-        OnMiss::Record => Plan::Record,
+        OnMiss::Error => UnmatchedPlan::Refuse,
+        OnMiss::Random => UnmatchedPlan::MakeUp,
+        OnMiss::Stub => UnmatchedPlan::Stub,
+        OnMiss::Upstream => UnmatchedPlan::Forward,
+        OnMiss::Record => UnmatchedPlan::Record,
     }
 }
 
@@ -247,35 +247,35 @@ mod tests {
         let chat: Vec<Selector> = vec!["llm:m".parse().unwrap()];
         for mode in MODES {
             for on_miss in MISSES {
-                let unselected = Selection::None.decide(mode, on_miss, "llm:m", "/x");
+                let unselected = ModeExceptions::None.decide(mode, on_miss, "llm:m", "/x");
                 let expected = match mode {
-                    Mode::Record => Forwarding::Now(Plan::Record),
-                    Mode::Live | Mode::Compare => Forwarding::Now(Plan::Forward),
-                    Mode::NewEpisodes => Forwarding::OnMiss { plan: Plan::Record, frozen: Frozen::No },
+                    Mode::Record => Forwarding::Now(UnmatchedPlan::Record),
+                    Mode::Live | Mode::Compare => Forwarding::Now(UnmatchedPlan::Forward),
+                    Mode::NewEpisodes => Forwarding::OnMiss { plan: UnmatchedPlan::Record, frozen: Frozen::No },
                     Mode::Replay => Forwarding::OnMiss { plan: on_miss_plan(on_miss), frozen: Frozen::No },
                 };
                 assert_eq!(unselected, expected, "{mode:?} {on_miss:?}");
-                let frozen = Forwarding::OnMiss { plan: Plan::Refuse, frozen: Frozen::Yes };
-                assert_eq!(Selection::Frozen(chat.clone()).decide(mode, on_miss, "llm:m", "/x"), frozen);
-                assert_eq!(Selection::Frozen(chat.clone()).decide(mode, on_miss, "llm:n", "/x"), expected);
+                let frozen = Forwarding::OnMiss { plan: UnmatchedPlan::Refuse, frozen: Frozen::Yes };
+                assert_eq!(ModeExceptions::Frozen(chat.clone()).decide(mode, on_miss, "llm:m", "/x"), frozen);
+                assert_eq!(ModeExceptions::Frozen(chat.clone()).decide(mode, on_miss, "llm:n", "/x"), expected);
                 assert_eq!(
-                    Selection::Live(chat.clone()).decide(mode, on_miss, "llm:m", "/x"),
-                    Forwarding::Now(Plan::Record)
+                    ModeExceptions::Live(chat.clone()).decide(mode, on_miss, "llm:m", "/x"),
+                    Forwarding::Now(UnmatchedPlan::Record)
                 );
-                assert_eq!(Selection::Live(chat.clone()).decide(mode, on_miss, "llm:n", "/x"), frozen);
+                assert_eq!(ModeExceptions::Live(chat.clone()).decide(mode, on_miss, "llm:n", "/x"), frozen);
             }
         }
     }
 
     #[test]
     fn a_path_that_hides_another_is_frozen() {
-        let frozen = Selection::Frozen(vec!["path:/v1/embeddings".parse().unwrap()]);
+        let frozen = ModeExceptions::Frozen(vec!["path:/v1/embeddings".parse().unwrap()]);
         let of = |path| frozen.decide(Mode::Record, OnMiss::Error, "http:POST /x", path);
-        assert_eq!(of("/v1/other"), Forwarding::Now(Plan::Record));
+        assert_eq!(of("/v1/other"), Forwarding::Now(UnmatchedPlan::Record));
         for path in
             ["/v1/embeddings", "/v1/%65mbeddings", "//v1/embeddings", "/x/../v1/embeddings", "/x/..%2fv1/embeddings"]
         {
-            assert_eq!(of(path), Forwarding::OnMiss { plan: Plan::Refuse, frozen: Frozen::Yes }, "{path}");
+            assert_eq!(of(path), Forwarding::OnMiss { plan: UnmatchedPlan::Refuse, frozen: Frozen::Yes }, "{path}");
         }
     }
 

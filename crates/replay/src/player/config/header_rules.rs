@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use crate::{
     matching::requests::RequestMatch,
-    player::{Config, answer::put_back::kinds},
+    player::{PlayerConfig, answer::put_back::kinds},
 };
 use recording::{
-    canonical::Rules,
+    canonical::CanonicalRules,
     cassette::{Cassette, Redact},
     redaction::{self, RulesError},
 };
@@ -29,7 +29,7 @@ impl HeaderRulesError {
     }
 }
 
-impl Config {
+impl PlayerConfig {
     /// Adds the rules of the cassettes' headers to those of the configuration.
     ///
     /// # Errors
@@ -59,8 +59,8 @@ impl Config {
 /// For the first thing that cannot be used; it names the file and the line.
 pub fn check_top(cassette: &Cassette) -> Result<(), HeaderRulesError> {
     ways(cassette)?;
-    compare(&mut Rules::default(), cassette)?;
-    secrets(&redaction::Rules::default(), cassette).map(drop)
+    compare(&mut CanonicalRules::default(), cassette)?;
+    secrets(&redaction::RedactionRules::default(), cassette).map(drop)
 }
 
 /// The ways to find a record that a cassette names.
@@ -77,7 +77,10 @@ pub fn ways(cassette: &Cassette) -> Result<Vec<RequestMatch>, HeaderRulesError> 
 ///
 /// # Errors
 /// When one of the header's cannot be used.
-pub fn secrets(rules: &redaction::Rules, cassette: &Cassette) -> Result<redaction::Rules, HeaderRulesError> {
+pub fn secrets(
+    rules: &redaction::RedactionRules,
+    cassette: &Cassette,
+) -> Result<redaction::RedactionRules, HeaderRulesError> {
     let wrong = |(key, at, error): WrongRule| HeaderRulesError::at(cassette, &format!("redact.{key}"), at, &error);
     let mut rules = with(rules, &cassette.header.redact).map_err(wrong)?;
     let kinds = kinds(cassette);
@@ -94,7 +97,7 @@ pub fn secrets(rules: &redaction::Rules, cassette: &Cassette) -> Result<redactio
 /// A list of rules, the place of one in it, and why it cannot be used.
 type WrongRule = (&'static str, usize, RulesError);
 
-fn with(rules: &redaction::Rules, redact: &Redact) -> Result<redaction::Rules, WrongRule> {
+fn with(rules: &redaction::RedactionRules, redact: &Redact) -> Result<redaction::RedactionRules, WrongRule> {
     let mut rules = rules.clone();
     for (at, shape) in redact.shapes.iter().enumerate() {
         rules = rules.shape(shape).map_err(|error| ("shapes", at, error))?;
@@ -112,7 +115,7 @@ fn with(rules: &redaction::Rules, redact: &Redact) -> Result<redaction::Rules, W
     Ok(rules)
 }
 
-fn compare(rules: &mut Rules, cassette: &Cassette) -> Result<(), HeaderRulesError> {
+fn compare(rules: &mut CanonicalRules, cassette: &Cassette) -> Result<(), HeaderRulesError> {
     let header = &cassette.header;
     for (at, path) in header.ignore.iter().enumerate() {
         rules.ignored.push(path.parse().map_err(|error| HeaderRulesError::at(cassette, "ignore", at, &error))?);

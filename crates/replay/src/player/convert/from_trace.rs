@@ -9,11 +9,11 @@ use super::ANSWER;
 use crate::{player::record::assemble, player::record::cassette_sink::is_usual, player::secrets};
 use recording::{
     cassette::{
-        Answer, CassetteError, CassetteWriter, Content, Fault, Header, Moment, Record, RecordedExchange, Side, Tokens,
-        WriteMode,
+        AnswerContent, CassetteError, CassetteRecord, CassetteWriter, Header, Moment, RecordTokens, RecordedAnswer,
+        RecordedExchange, Sidecar, TransportFault, WriteMode,
     },
-    redaction::Rules,
-    trace::{self, Endpoint, ErrorResponse, FinishReason, Meta, Outcome, ResponseContent, replay_key},
+    redaction::RedactionRules,
+    trace::{self, Endpoint, FinishReason, Meta, Outcome, RecordedErrorResponse, ResponseContent, replay_key},
 };
 use text::prompt::{SkipSpecial, Tokenizer};
 
@@ -33,9 +33,9 @@ pub struct FromTrace {
 /// When the cassette cannot be written.
 pub fn from_trace(
     (meta, records): (&Meta, Vec<(u64, trace::Record)>),
-    rules: &Rules,
+    rules: &RedactionRules,
     tokenizer: Option<&Tokenizer>,
-    (path, mode): (&Path, Refused),
+    (path, mode): (&Path, UnconvertibleRecords),
 ) -> Result<FromTrace, CassetteError> {
     let started = meta.started_at.as_deref().and_then(|text| OffsetDateTime::parse(text, &Rfc3339).ok());
     let (mut converted, mut done) = (Vec::new(), FromTrace::default());
@@ -45,7 +45,7 @@ pub fn from_trace(
             Err(why) => done.refused.push(format!("line {line}: {why}")),
         }
     }
-    if !done.refused.is_empty() && mode == Refused::Stop {
+    if !done.refused.is_empty() && mode == UnconvertibleRecords::Stop {
         return Ok(done);
     }
     done.records = converted.len();
@@ -57,20 +57,20 @@ pub fn from_trace(
     for (mut recorded, mut known) in converted {
         if secrets::redact(rules, &mut recorded.record, &mut recorded.side).had_any {
             // Ids and hashes spell what was redacted.
-            known = Tokens::default();
+            known = RecordTokens::default();
         }
         known.id = writer.add(recorded);
         known.answer = writer.records().last().map(|record| record.answer.fingerprint()).unwrap_or_default();
         tokens.push(known);
     }
     writer.finish()?;
-    Tokens::write(path, &tokens).map_err(|source| CassetteError::Io { path: path.to_owned(), source })?;
+    RecordTokens::write(path, &tokens).map_err(|source| CassetteError::Io { path: path.to_owned(), source })?;
     Ok(done)
 }
 
 /// Handling of records that cannot be converted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refused {
+pub enum UnconvertibleRecords {
     /// Nothing is written.
     Stop,
     /// It is left out.
@@ -111,7 +111,7 @@ fn convert(
     choices: &[trace::Record],
     started: Option<OffsetDateTime>,
     tokenizer: Option<&Tokenizer>,
-) -> Result<(RecordedExchange, Tokens), String> {
+) -> Result<(RecordedExchange, RecordTokens), String> {
     let first = choices.first().ok_or("there is no choice")?;
     let body = first.request.clone().ok_or("it holds no request; record with --record-requests")?;
     let path = first.path().ok_or("it has no path")?.to_owned();
@@ -121,12 +121,12 @@ fn convert(
     let recorded_at = started
         .zip(first.arrival)
         .map(|(start, arrival)| start + arrival + Duration::try_from_secs_f64(end / 1e3).unwrap_or_default());
-    let mut side = Side {
+    let mut side = Sidecar {
         ms: end,
         recorded_at: recorded_at.and_then(|at| at.format(&Rfc3339).ok()),
         head,
         events: data.into(),
-        ..Side::default()
+        ..Sidecar::default()
     };
     if side.events.is_empty() && first.stream == Some(true) {
         // The role before them, the end of the choice and of the stream after them.
@@ -135,10 +135,22 @@ fn convert(
         side.events = moments.map(|ms| Moment(ms, None, None)).collect();
     }
     let aborted = (first.outcome == Some(Outcome::ClientGone)).then_some(first.chunks.len() as u64);
-    let record = Record { method: "POST".to_owned(), path, body: body.into(), answer, aborted, ..Record::default() };
+    let record = CassetteRecord {
+        method: "POST".to_owned(),
+        path,
+        body: body.into(),
+        answer,
+        aborted,
+        ..CassetteRecord::default()
+    };
     let known: Vec<Vec<u32>> = choices.iter().filter_map(|record| record.output_token_ids.clone()).collect();
     let output = if known.len() == choices.len() { known } else { Vec::new() };
-    let tokens = Tokens { output, hashes: first.block_hashes.to_vec(), prompt: first.prompt_hash, ..Tokens::default() };
+    let tokens = RecordTokens {
+        output,
+        hashes: first.block_hashes.to_vec(),
+        prompt: first.prompt_hash,
+        ..RecordTokens::default()
+    };
     Ok((RecordedExchange { record, side, is_retry: false }, tokens))
 }
 
@@ -154,7 +166,7 @@ fn millis(time: Duration) -> f64 {
     (time.as_secs_f64() * 1e6).round() / 1e3
 }
 
-type Answered = (Answer, Map<String, Value>, Vec<Moment>);
+type ConvertedAnswer = (RecordedAnswer, Map<String, Value>, Vec<Moment>);
 
 /// The answer, what no two runs share of it, and its events where the trace has them.
 fn answer(
@@ -162,13 +174,14 @@ fn answer(
     choices: &[trace::Record],
     path: &str,
     tokenizer: Option<&Tokenizer>,
-) -> Result<Answered, String> {
+) -> Result<ConvertedAnswer, String> {
     let status = first.status.unwrap_or(200);
     let fault = (first.outcome == Some(Outcome::UpstreamFailed))
-        .then_some(Fault::Reset { after_events: first.events.as_ref().map_or(0, Vec::len) });
-    let with = |content| Answer { status, content, fault, ..Answer::default() };
+        .then_some(TransportFault::Reset { after_events: first.events.as_ref().map_or(0, Vec::len) });
+    let with = |content| RecordedAnswer { status, content, fault, ..RecordedAnswer::default() };
     if let Some(shown) = first.extra.get(ANSWER) {
-        let answer = Answer::from_shown(shown).map_err(|wrong| format!("its `{ANSWER}` cannot be read: {wrong}"))?;
+        let answer =
+            RecordedAnswer::from_shown(shown).map_err(|wrong| format!("its `{ANSWER}` cannot be read: {wrong}"))?;
         return Ok((answer, Map::new(), Vec::new()));
     }
     if let Some(response) = &first.response {
@@ -183,11 +196,11 @@ fn answer(
         let assembled = assemble::events(path, &moments);
         return Ok((with(assembled.content), assembled.head, moments));
     }
-    if let Some(ErrorResponse { headers, body: Some(body) }) = first.error.as_ref().filter(|_| status >= 400) {
+    if let Some(RecordedErrorResponse { headers, body: Some(body) }) = first.error.as_ref().filter(|_| status >= 400) {
         let assembled = assemble::body(path, status, body.as_bytes());
         let is_unusual = |(name, value): &(&String, &String)| !is_usual(name, value);
         let headers = headers.iter().filter(is_unusual).map(|(name, value)| (name.clone(), value.clone())).collect();
-        return Ok((Answer { headers, ..with(assembled.content) }, assembled.head, Vec::new()));
+        return Ok((RecordedAnswer { headers, ..with(assembled.content) }, assembled.head, Vec::new()));
     }
     let name = match Endpoint::of_path(path) {
         Endpoint::Chat => "message",
@@ -210,7 +223,7 @@ fn answer(
     let completion: u32 = choices.iter().map(|record| record.output_tokens).sum();
     let usage = Some(json!({"prompt_tokens": first.prompt_tokens, "completion_tokens": completion}));
     let choices = choices.iter().map(choice).collect::<Result<_, String>>()?;
-    Ok((with(Content::Choices { choices, usage }), Map::new(), Vec::new()))
+    Ok((with(AnswerContent::Choices { choices, usage }), Map::new(), Vec::new()))
 }
 
 fn text(record: &trace::Record, tokenizer: Option<&Tokenizer>) -> Result<String, String> {

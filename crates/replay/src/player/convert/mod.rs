@@ -8,7 +8,7 @@
 mod from_trace;
 mod to_trace;
 
-pub use from_trace::{FromTrace, Refused, from_trace};
+pub use from_trace::{FromTrace, UnconvertibleRecords, from_trace};
 pub use to_trace::{Counts, ToTrace, to_trace};
 
 /// The key of a trace's record under which an answer stands as a cassette shows it.

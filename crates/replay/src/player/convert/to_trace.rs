@@ -8,15 +8,15 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use super::ANSWER;
 use crate::player::record::recorder::route_of;
 use api::{
-    answers::{Choice, added_text, added_text_without_names},
+    answers::{ChoiceView, added_text, added_text_without_names},
     template_kwargs,
 };
 use recording::{
     canonical,
-    cassette::{Answer, Cassette, Content, Moment, Record, Tokens, wire_message},
-    trace::{self, Chunk, Endpoint, ErrorResponse, FinishReason, Meta, Outcome, TokenizerId},
+    cassette::{AnswerContent, Cassette, CassetteRecord, Moment, RecordTokens, RecordedAnswer, wire_message},
+    trace::{self, Chunk, Endpoint, FinishReason, Meta, Outcome, RecordedErrorResponse, TokenizerId},
 };
-use text::prompt::{BlockHash, BlockHasher, PromptHashes, SpecialTokens, Tokenizer};
+use text::prompt::{BlockHashAlgorithm, BlockHasher, PromptHashes, SpecialTokens, Tokenizer};
 
 /// Prompt tokens of a block, by default.
 const BLOCK_SIZE: u32 = 16;
@@ -49,13 +49,13 @@ pub enum Counts {
 #[must_use]
 pub fn to_trace(
     cassette: &Cassette,
-    tokens: &BTreeMap<u64, Tokens>,
+    tokens: &BTreeMap<u64, RecordTokens>,
     tokenizer: Option<&Tokenizer>,
     counts: Counts,
 ) -> ToTrace {
     let mut made = ToTrace { meta: meta(cassette, tokenizer), ..ToTrace::default() };
     let hasher = BlockHasher::new(
-        made.meta.block_hash.unwrap_or(BlockHash::Xxh3_64),
+        made.meta.block_hash.unwrap_or(BlockHashAlgorithm::Xxh3_64),
         made.meta.block_size.unwrap_or(BLOCK_SIZE),
     );
     let arrivals = arrivals(&cassette.records);
@@ -83,7 +83,7 @@ fn meta(cassette: &Cassette, tokenizer: Option<&Tokenizer>) -> Meta {
         format: Some(trace::FORMAT),
         model: models.and_then(|models| models.first()?.as_str()).map(str::to_owned),
         block_size: Some(size.unwrap_or(BLOCK_SIZE)),
-        block_hash: Some(hash.unwrap_or(BlockHash::Xxh3_64)),
+        block_hash: Some(hash.unwrap_or(BlockHashAlgorithm::Xxh3_64)),
         tokenizer: tokenizer.map(|tokenizer| TokenizerId {
             name: tokenizer.name().to_owned(),
             fingerprint: tokenizer.fingerprint().to_owned(),
@@ -96,17 +96,17 @@ fn meta(cassette: &Cassette, tokenizer: Option<&Tokenizer>) -> Meta {
     }
 }
 
-fn began(record: &Record) -> Option<OffsetDateTime> {
+fn began(record: &CassetteRecord) -> Option<OffsetDateTime> {
     let side = record.side.as_ref()?;
     let end = OffsetDateTime::parse(side.recorded_at.as_deref()?, &Rfc3339).ok()?;
     Some(end - Duration::try_from_secs_f64(side.ms / 1e3).ok()?)
 }
 
 /// Times from the first request's arrival; one after the other where they were not recorded.
-fn arrivals(records: &[Record]) -> Vec<Duration> {
+fn arrivals(records: &[CassetteRecord]) -> Vec<Duration> {
     let zero = records.iter().find_map(began);
     let mut end = Duration::ZERO;
-    let arrival = |record: &Record| {
+    let arrival = |record: &CassetteRecord| {
         let known = began(record).zip(zero).and_then(|(at, zero)| Duration::try_from(at - zero).ok());
         let arrival = known.unwrap_or(end);
         end = arrival + record.side.as_ref().map_or(Duration::ZERO, |side| time_of(side.ms));
@@ -121,8 +121,8 @@ fn time_of(ms: f64) -> Duration {
 
 /// One record on its way.
 struct Conversion<'a> {
-    record: &'a Record,
-    known: Option<&'a Tokens>,
+    record: &'a CassetteRecord,
+    known: Option<&'a RecordTokens>,
     tokenizer: Option<&'a Tokenizer>,
     hasher: &'a BlockHasher,
     counts: Counts,
@@ -143,7 +143,7 @@ impl Conversion<'_> {
         let endpoint = Endpoint::of_path(route_of(&record.path));
         let base = self.base(endpoint, arrival)?;
         let total = usage(&record.answer.content, &["completion_tokens", "output_tokens"]);
-        let Content::Choices { choices, .. } = &record.answer.content else {
+        let AnswerContent::Choices { choices, .. } = &record.answer.content else {
             let finish_reason = end_of(&record.answer.content).filter(|_| self.counts == Counts::WhereKnown);
             return Ok(vec![self.with_tokens(trace::Record { finish_reason, ..base }, 0, total, None)?]);
         };
@@ -232,7 +232,7 @@ impl Conversion<'_> {
         let generates = base.endpoint.is_some_and(|endpoint| self.generates(endpoint));
         let ids = self.known.and_then(|known| known.output.get(index)).cloned();
         let ids =
-            ids.or_else(|| self.tokenizer?.encode(&Choice::read(choice?).plain_text()?, SpecialTokens::Skip).ok());
+            ids.or_else(|| self.tokenizer?.encode(&ChoiceView::read(choice?).plain_text()?, SpecialTokens::Skip).ok());
         let counted = ids.as_ref().and_then(|ids| u32::try_from(ids.len()).ok());
         if counted.or(output).is_none() && base.endpoint.is_some_and(|endpoint| self.needs_counts(endpoint)) {
             return Err("it has no token counts (`usage`)".to_owned());
@@ -270,8 +270,8 @@ impl Conversion<'_> {
             return pieces;
         }
         let text = |choice: &Map<String, Value>| match self.counts {
-            Counts::Needed => Choice::read(choice).plain_text(),
-            Counts::WhereKnown => Some(Choice::read(&on_the_wire(choice)).text_without_names()),
+            Counts::Needed => ChoiceView::read(choice).plain_text(),
+            Counts::WhereKnown => Some(ChoiceView::read(&on_the_wire(choice)).text_without_names()),
         };
         let whole = choice.and_then(text).unwrap_or_default();
         let times: Vec<f64> = side.into_iter().flat_map(|side| &side.events).map(|Moment(ms, ..)| *ms).collect();
@@ -305,23 +305,25 @@ fn on_the_wire(choice: &Map<String, Value>) -> Map<String, Value> {
 }
 
 /// Why a response or a message ended.
-fn end_of(content: &Content) -> Option<FinishReason> {
-    let Content::Json(value) = content else { return None };
+fn end_of(content: &AnswerContent) -> Option<FinishReason> {
+    let AnswerContent::Json(value) = content else { return None };
     let reason = value.get("stop_reason").or_else(|| value.get("status"))?;
     FinishReason::of_api(reason.as_str()?)
 }
 
 /// An error as its client got it, as far as it is text.
-fn error(answer: &Answer) -> ErrorResponse {
+fn error(answer: &RecordedAnswer) -> RecordedErrorResponse {
     let body = match &answer.content {
-        Content::Json(value) => Some(value.to_string()),
-        Content::Text(text) => Some(text.clone()),
-        Content::Empty | Content::Choices { .. } | Content::Events(_) | Content::Bytes(_) => None,
+        AnswerContent::Json(value) => Some(value.to_string()),
+        AnswerContent::Text(text) => Some(text.clone()),
+        AnswerContent::Empty | AnswerContent::Choices { .. } | AnswerContent::Events(_) | AnswerContent::Bytes(_) => {
+            None
+        }
     };
     let has_type = answer.headers.iter().any(|(name, _)| name == "content-type");
-    let json = matches!(answer.content, Content::Json(_)) && !has_type;
+    let json = matches!(answer.content, AnswerContent::Json(_)) && !has_type;
     let usual = json.then(|| ("content-type".to_owned(), "application/json".to_owned()));
-    ErrorResponse { headers: answer.headers.iter().cloned().chain(usual).collect(), body }
+    RecordedErrorResponse { headers: answer.headers.iter().cloned().chain(usual).collect(), body }
 }
 
 /// Makes as many chunks as there are pieces, or tokens where those are fewer, with the tokens spread over them.
@@ -342,11 +344,13 @@ fn chunks(pieces: &[(Duration, String)], tokens: u32) -> (Vec<Chunk>, Vec<String
     (chunks, texts)
 }
 
-fn usage(content: &Content, names: &[&str]) -> Option<u32> {
+fn usage(content: &AnswerContent, names: &[&str]) -> Option<u32> {
     let usage = match content {
-        Content::Choices { usage, .. } => usage.as_ref()?,
-        Content::Json(value) => value.get("usage")?,
-        Content::Empty | Content::Events(_) | Content::Text(_) | Content::Bytes(_) => return None,
+        AnswerContent::Choices { usage, .. } => usage.as_ref()?,
+        AnswerContent::Json(value) => value.get("usage")?,
+        AnswerContent::Empty | AnswerContent::Events(_) | AnswerContent::Text(_) | AnswerContent::Bytes(_) => {
+            return None;
+        }
     };
     names.iter().find_map(|name| usage.get(*name)?.as_u64()).and_then(|count| u32::try_from(count).ok())
 }

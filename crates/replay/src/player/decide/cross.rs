@@ -13,9 +13,9 @@ use http::Uri;
 use serde_json::{Map, Value, json};
 
 use crate::player::{
-    Config,
+    PlayerConfig,
     answer::{
-        content::{self, Reply, time},
+        content::{self, ContentReply, time},
         generated::Counter,
     },
     receive::IncomingRequest,
@@ -23,15 +23,15 @@ use crate::player::{
 };
 use api::{
     CacheUse, Endpoint,
-    answers::{Answer, ChatStream, Counts, Event, FromChat, WholeChat},
+    answers::{Answer, ChatStream, FromChat, TimedEvent, TokenCounts, WholeChat},
     anthropic::{MessageEncoder, MessagesRequest, SystemMessages},
     endpoints::CHAT,
     responses::{ResponseEncoder, ResponseHead, ResponsesRequest},
 };
 use net::wire::EventBuffer;
 use recording::{
-    canonical::{Call, FieldPath, Rules, SharedBody},
-    cassette::{Content, Record},
+    canonical::{CanonicalRules, FieldPath, RequestParts, SharedBody},
+    cassette::{AnswerContent, CassetteRecord},
     redaction::Redactor,
 };
 
@@ -40,13 +40,13 @@ const OF_ONE_FAMILY: [&str; 3] = ["$.max_tokens", "$.max_completion_tokens", "$.
 
 /// A family whose requests a chat may answer.
 #[derive(Debug, Clone)]
-pub(in crate::player) enum Family {
+pub(in crate::player) enum ChatFamily {
     Message,
     Response(Arc<ResponsesRequest>),
 }
 
 /// Returns the rules by which chats and requests of other families are compared.
-pub(in crate::player) fn rules(rules: &Rules) -> Rules {
+pub(in crate::player) fn rules(rules: &CanonicalRules) -> CanonicalRules {
     let mut rules = rules.clone();
     rules.joins_texts = true;
     rules.ignored.extend(OF_ONE_FAMILY.iter().filter_map(|path| path.parse::<FieldPath>().ok()));
@@ -56,11 +56,11 @@ pub(in crate::player) fn rules(rules: &Rules) -> Rules {
 /// The chat request that a request of another family stands for; `None` where it stands for none.
 pub(in crate::player) fn as_chat(
     asked: &IncomingRequest,
-    config: &Config,
-    rules: &Rules,
-) -> Option<(IncomingRequest, Family)> {
+    config: &PlayerConfig,
+    rules: &CanonicalRules,
+) -> Option<(IncomingRequest, ChatFamily)> {
     let (mut chat, family) = chat_of(asked)?;
-    if matches!(&family, Family::Response(request) if request.previous().is_some()) {
+    if matches!(&family, ChatFamily::Response(request) if request.previous().is_some()) {
         return None;
     }
     if chat.get("response_format").is_some_and(|format| *format == json!({"type": "text"})) {
@@ -70,40 +70,48 @@ pub(in crate::player) fn as_chat(
 }
 
 /// Returns whether the answer of a record is written as a chat's although requests of another family get it.
-pub(in crate::player) fn is_written_as_chat(record: &Record, asked: &IncomingRequest) -> bool {
-    let is_chat = matches!(record.answer.content, Content::Choices { .. });
+pub(in crate::player) fn is_written_as_chat(record: &CassetteRecord, asked: &IncomingRequest) -> bool {
+    let is_chat = matches!(record.answer.content, AnswerContent::Choices { .. });
     is_chat && matches!(Endpoint::of_path(asked.path()), Endpoint::Messages | Endpoint::Responses)
 }
 
 /// The same for an answer that was written as a chat's for any family: whatever the request continues.
-pub(in crate::player) fn stands_for(asked: &IncomingRequest, config: &Config) -> Option<(IncomingRequest, Family)> {
+pub(in crate::player) fn stands_for(
+    asked: &IncomingRequest,
+    config: &PlayerConfig,
+) -> Option<(IncomingRequest, ChatFamily)> {
     let (chat, family) = chat_of(asked)?;
     Some((asked_as(asked, chat, config, &config.rules), family))
 }
 
 /// The body of the chat that a request of another family is to the engine.
-fn chat_of(asked: &IncomingRequest) -> Option<(Map<String, Value>, Family)> {
+fn chat_of(asked: &IncomingRequest) -> Option<(Map<String, Value>, ChatFamily)> {
     match Endpoint::of_path(asked.path()) {
         Endpoint::Messages => {
             let request = MessagesRequest::parse(&asked.bytes).ok()?;
-            Some((request.chat_body(SystemMessages::Inline).ok()?, Family::Message))
+            Some((request.chat_body(SystemMessages::Inline).ok()?, ChatFamily::Message))
         }
         Endpoint::Responses => {
             let request = ResponsesRequest::parse(&asked.bytes).ok()?;
             let chat = request.chat_body(request.messages(Vec::new()).ok()?);
-            Some((chat, Family::Response(Arc::new(request))))
+            Some((chat, ChatFamily::Response(Arc::new(request))))
         }
         Endpoint::Chat | Endpoint::Completions | Endpoint::Embeddings | Endpoint::Other => None,
     }
 }
 
-fn asked_as(asked: &IncomingRequest, chat: Map<String, Value>, config: &Config, rules: &Rules) -> IncomingRequest {
+fn asked_as(
+    asked: &IncomingRequest,
+    chat: Map<String, Value>,
+    config: &PlayerConfig,
+    rules: &CanonicalRules,
+) -> IncomingRequest {
     let mut parts = asked.parts.clone();
     parts.uri = Uri::from_static(CHAT);
     let body = SharedBody::from(Value::Object(chat));
     let mut redactor = Redactor::new(&config.secrets);
     let (shown, _) = secrets::shown_body(&mut redactor, &body, None);
-    let identity = rules.identify(&Call { method: "POST", path: CHAT, headers: &asked.counted, body: &shown });
+    let identity = rules.identify(&RequestParts { method: "POST", path: CHAT, headers: &asked.counted, body: &shown });
     IncomingRequest {
         identity,
         parts,
@@ -117,7 +125,7 @@ fn asked_as(asked: &IncomingRequest, chat: Map<String, Value>, config: &Config, 
     }
 }
 
-impl Family {
+impl ChatFamily {
     /// Its endpoint.
     pub(in crate::player) fn endpoint(&self) -> Endpoint {
         match self {
@@ -127,9 +135,14 @@ impl Family {
     }
 
     /// Encodes the answer of a chat's record as one of this family.
-    pub(in crate::player) fn answer(&self, record: &Record, chat: &IncomingRequest, counter: &Counter) -> Reply {
+    pub(in crate::player) fn answer(
+        &self,
+        record: &CassetteRecord,
+        chat: &IncomingRequest,
+        counter: &Counter,
+    ) -> ContentReply {
         if let Some(events) = content::events(record, chat, counter) {
-            return Reply::stream(self.events(&events));
+            return ContentReply::stream(self.events(&events));
         }
         let mut reply = content::reply(record, chat, counter);
         reply.content.change(|body| {
@@ -165,15 +178,15 @@ impl Family {
     }
 
     /// Encodes the events of a chat as those of this family, each when the original one is due; the opening ones come with the first.
-    fn events(&self, events: &[Event]) -> Vec<(Duration, Bytes)> {
-        let json = |event: &Event| serde_json::from_str::<Value>(&event.data).unwrap_or_default();
+    fn events(&self, events: &[TimedEvent]) -> Vec<(Duration, Bytes)> {
+        let json = |event: &TimedEvent| serde_json::from_str::<Value>(&event.data).unwrap_or_default();
         // A message has the prompt's tokens in its first event, a chat in one of its last two.
-        let prompt = events.iter().rev().take(2).find_map(|event| Counts::read(json(event).get("usage")?).prompt);
+        let prompt = events.iter().rev().take(2).find_map(|event| TokenCounts::read(json(event).get("usage")?).prompt);
         let first = events.first().and_then(|event| json(event).as_object().cloned()).unwrap_or_default();
         let mut out = EventBuffer::default();
         let mut chat = ChatStream::new(self.encoder(&first, &mut out), prompt);
         let mut all = Vec::with_capacity(events.len());
-        for Event { ms, data, .. } in events {
+        for TimedEvent { ms, data, .. } in events {
             chat.read(data, &mut out);
             all.extend(out.by_ref().map(|bytes| (time(*ms), bytes)));
         }

@@ -41,19 +41,19 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 pub struct MatchCommand {
     command: String,
     patience: Duration,
-    running: Mutex<Option<Running>>,
+    running: Mutex<Option<RunningCommand>>,
 }
 
 /// A command that runs. When it is dropped, the command and what it started are killed.
 #[derive(Debug)]
-struct Running {
+struct RunningCommand {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
 /// Exclusive access to the command.
-pub(in crate::player) struct CommandGuard<'a>(MutexGuard<'a, Option<Running>>);
+pub(in crate::player) struct CommandGuard<'a>(MutexGuard<'a, Option<RunningCommand>>);
 
 /// Failure of a command that is to choose a record.
 #[derive(Debug, thiserror::Error)]
@@ -99,7 +99,7 @@ impl MatchCommand {
     ) -> Result<Option<u64>, MatchCommandError> {
         let mut running = match guard.0.take() {
             Some(running) => running,
-            None => Running::start(&self.command).map_err(MatchCommandError::Start)?,
+            None => RunningCommand::start(&self.command).map_err(MatchCommandError::Start)?,
         };
         let slow = |_| MatchCommandError::Slow(self.patience);
         let answer = timeout(self.patience, running.send(request)).await.map_err(slow)??;
@@ -116,7 +116,7 @@ impl CommandGuard<'_> {
     }
 }
 
-impl Running {
+impl RunningCommand {
     fn start(command: &str) -> io::Result<Self> {
         let mut child = Command::new("sh")
             .args(["-c", command])
@@ -147,7 +147,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningCommand {
     fn drop(&mut self) {
         let id = self.child.id().and_then(|id| i32::try_from(id).ok()).and_then(rustix::process::Pid::from_raw);
         if let Some(id) = id {

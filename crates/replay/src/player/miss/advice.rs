@@ -6,7 +6,10 @@ use serde_json::Value;
 
 use crate::{
     miss::{Advice, Comparison, edits, in_shell, only_flags},
-    player::{CassettePlayer, Config, config::forwarding::Selection, miss::Reason, receive::IncomingRequest},
+    player::{
+        CassettePlayer, PlayerConfig, config::forwarding::ModeExceptions, miss::NoRecordReason,
+        receive::IncomingRequest,
+    },
 };
 
 /// What the message of a miss begins with.
@@ -22,10 +25,10 @@ const LONGEST_COMMAND: usize = 174;
 pub(super) fn advice(
     player: &CassettePlayer,
     asked: &IncomingRequest,
-    reason: Reason,
+    reason: NoRecordReason,
     found: Option<&Comparison>,
 ) -> Advice {
-    if reason == Reason::Exhausted {
+    if reason == NoRecordReason::Exhausted {
         return Advice::exhausted(&record(player));
     }
     let mut advice = Advice::default();
@@ -41,19 +44,19 @@ pub(super) fn advice(
         );
     }
     // Where flags are all that is needed, they come first.
-    let only_flags = only_flags(&edits) && reason == Reason::NoMatch;
+    let only_flags = only_flags(&edits) && reason == NoRecordReason::NoMatch;
     if only_flags && is_alike {
         advice.by_flags(&edits);
     }
     found.filter(|_| is_alike).into_iter().for_each(|found| advice.by_secrets(found, &edits));
-    if found.is_none() && reason == Reason::NoMatch && player.has_fixture_for(asked) {
+    if found.is_none() && reason == NoRecordReason::NoMatch && player.has_fixture_for(asked) {
         advice.add("fixture", "Add a record with a `match` that it fulfils, or `match: any`".to_owned());
     }
     advice.add("rerecord", format!("If intended, record it: {}", record(player)));
-    if matches!(reason, Reason::NoRecords | Reason::Frozen) {
+    if matches!(reason, NoRecordReason::NoRecords | NoRecordReason::Frozen) {
         advice.add("live", live(player, asked));
     }
-    if is_alike || reason == Reason::NoRecords {
+    if is_alike || reason == NoRecordReason::NoRecords {
         advice.by_flags(&edits);
     }
     // The cassette of a session is recorded whole.
@@ -75,9 +78,9 @@ fn live(player: &CassettePlayer, asked: &IncomingRequest) -> String {
     let selector = if boundary.starts_with("http:") { format!("path:{}", asked.path()) } else { boundary.clone() };
     let live = format!("--live {}", in_shell(&selector));
     match &player.config.selection {
-        Selection::Frozen(_) => format!("run it for real: {live} in place of --frozen"),
-        Selection::Live(_) => format!("run it for real too: {live}"),
-        Selection::None => format!("run it for real: {live} --upstream URL"),
+        ModeExceptions::Frozen(_) => format!("run it for real: {live} in place of --frozen"),
+        ModeExceptions::Live(_) => format!("run it for real too: {live}"),
+        ModeExceptions::None => format!("run it for real: {live} --upstream URL"),
     }
 }
 
@@ -92,7 +95,7 @@ fn record(player: &CassettePlayer) -> String {
 }
 
 /// Formats the command that records what is missing in a cassette with these MCP servers.
-pub(in crate::player) fn recording(config: &Config, path: Option<&Path>, servers: &[&str]) -> String {
+pub(in crate::player) fn recording(config: &PlayerConfig, path: Option<&Path>, servers: &[&str]) -> String {
     let short = |path: &Path, most: usize| Some(in_shell(&path.to_string_lossy())).filter(|name| name.len() <= most);
     if let Some(folder) = &config.session_folder {
         let file = path.and_then(|path| short(path.strip_prefix(folder).unwrap_or(path), LONGEST / 3));
@@ -108,7 +111,7 @@ pub(in crate::player) fn recording(config: &Config, path: Option<&Path>, servers
 }
 
 /// Adds the flags with which a tap is in front of MCP servers, and what to do where one is a program: records do not say so.
-fn tapped(config: &Config, servers: &[&str], command: &str, end: &str) -> String {
+fn tapped(config: &PlayerConfig, servers: &[&str], command: &str, end: &str) -> String {
     let (mut flags, mut programs) = (String::new(), "");
     for server in servers {
         if config.mcp_started.iter().any(|started| started.name() == *server) {

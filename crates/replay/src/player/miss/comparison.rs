@@ -6,12 +6,12 @@ use serde_json::Value;
 
 use crate::{
     matching::requests::RequestMatch,
-    miss::{Comparison, RecordPlace},
+    miss::{Comparison, RecordLocation},
     player::{CassettePlayer, receive::IncomingRequest, secrets},
 };
 use recording::{
-    canonical::{Difference, Identity, Operation, differences},
-    cassette::Record,
+    canonical::{BodyDifference, Identity, Operation, differences},
+    cassette::CassetteRecord,
     redaction::Redactor,
 };
 
@@ -39,7 +39,7 @@ pub(super) fn compared(
         found.extend(headers(player, record, asked));
     }
     let (name, id, line) = (player.name_of(at), record.id, record.line);
-    let place = RecordPlace { name, file, id, line, is_consumed };
+    let place = RecordLocation { name, file, id, line, is_consumed };
     Some(Comparison {
         is_alike: player.index.is_alike(&asked.identity, at),
         is_canonical: is_exact && identity.key == asked.identity.key,
@@ -53,12 +53,12 @@ fn compares_exactly(chain: &[RequestMatch]) -> bool {
 }
 
 /// The body of a record as it was sent, without secrets.
-fn as_it_came(player: &CassettePlayer, record: &Record) -> Value {
+fn as_it_came(player: &CassettePlayer, record: &CassetteRecord) -> Value {
     secrets::shown_body(&mut Redactor::new(&player.config.secrets), &record.compared(), None).0.value()
 }
 
 /// Makes the differences of tools that are the same in another order one.
-fn reordered_tools(recorded: &Value, received: &Value, found: &mut Vec<Difference>) {
+fn reordered_tools(recorded: &Value, received: &Value, found: &mut Vec<BodyDifference>) {
     for field in ["tools", "functions"] {
         let of = |body: &Value| body.get(field).and_then(Value::as_array).cloned();
         let (Some(a), Some(b)) = (of(recorded), of(received)) else { continue };
@@ -78,7 +78,7 @@ fn reordered_tools(recorded: &Value, received: &Value, found: &mut Vec<Differenc
         let within = format!("$.{field}[");
         found.retain(|difference| !difference.path.starts_with(&within));
         let only = if found.is_empty() { "only " } else { "" };
-        found.push(Difference {
+        found.push(BodyDifference {
             path: format!("{only}the order of {field}"),
             operation: Operation::Replace,
             recorded: names(&a),
@@ -89,10 +89,10 @@ fn reordered_tools(recorded: &Value, received: &Value, found: &mut Vec<Differenc
 }
 
 /// Bodies that are equal as JSON are spelled in another way.
-fn order(is_equal: bool, recorded: &Identity, received: &Identity) -> Option<Difference> {
+fn order(is_equal: bool, recorded: &Identity, received: &Identity) -> Option<BodyDifference> {
     let differs = is_equal && recorded.exact != received.exact;
     let spelled = |text: &str| Some(Value::from(text));
-    differs.then(|| Difference {
+    differs.then(|| BodyDifference {
         path: "the order of fields".to_owned(),
         operation: Operation::Replace,
         recorded: spelled("another one"),
@@ -104,9 +104,9 @@ fn order(is_equal: bool, recorded: &Identity, received: &Identity) -> Option<Dif
 /// The headers that count and differ.
 fn headers<'a>(
     player: &'a CassettePlayer,
-    record: &Record,
+    record: &CassetteRecord,
     asked: &'a IncomingRequest,
-) -> impl Iterator<Item = Difference> + use<'a> {
+) -> impl Iterator<Item = BodyDifference> + use<'a> {
     let recorded = secrets::headers_by(&mut Redactor::new(&player.config.secrets), record.headers.clone());
     let of = |headers: &[(String, String)], name: &str| {
         headers.iter().find(|(header, _)| header == name).map(|(_, value)| value.clone())
@@ -120,7 +120,7 @@ fn query_of(route: &str) -> &str {
 }
 
 /// The parameters of two queries that differ.
-fn queries(recorded: &str, received: &str) -> Vec<Difference> {
+fn queries(recorded: &str, received: &str) -> Vec<BodyDifference> {
     let of = |query: &str| -> BTreeMap<String, String> {
         let pairs = query.split('&').filter(|pair| !pair.is_empty());
         pairs
@@ -129,7 +129,7 @@ fn queries(recorded: &str, received: &str) -> Vec<Difference> {
             .collect()
     };
     let (recorded, mut received) = (of(recorded), of(received));
-    let mut found: Vec<Difference> = Vec::new();
+    let mut found: Vec<BodyDifference> = Vec::new();
     for (name, value) in recorded {
         let other = received.remove(&name);
         found.extend(sided(format!("query {name}"), Some(value), other));
@@ -139,7 +139,7 @@ fn queries(recorded: &str, received: &str) -> Vec<Difference> {
 }
 
 /// The difference of two texts, either of which may be missing.
-fn sided(path: String, recorded: Option<String>, received: Option<String>) -> Option<Difference> {
+fn sided(path: String, recorded: Option<String>, received: Option<String>) -> Option<BodyDifference> {
     let operation = match (&recorded, &received) {
         (None, None) => return None,
         (Some(a), Some(b)) if a == b => return None,
@@ -148,5 +148,5 @@ fn sided(path: String, recorded: Option<String>, received: Option<String>) -> Op
         (None, Some(_)) => Operation::Add,
     };
     let value = |text: Option<String>| text.map(Value::from);
-    Some(Difference { path, operation, recorded: value(recorded), received: value(received), at: None })
+    Some(BodyDifference { path, operation, recorded: value(recorded), received: value(received), at: None })
 }

@@ -3,15 +3,15 @@
 use crate::{
     matching::requests::Lookup,
     miss::{Advice, Comparison, Edit, Explanation, NAME, SHORT, summary},
-    player::{CassettePlayer, miss::Reason, receive::IncomingRequest},
+    player::{CassettePlayer, miss::NoRecordReason, receive::IncomingRequest},
 };
 use base::one_line::clipped;
 
 /// Facts about a miss.
-pub(super) struct Facts<'a> {
+pub(super) struct MissFacts<'a> {
     pub(super) player: &'a CassettePlayer,
     pub(super) asked: &'a IncomingRequest,
-    pub(super) reason: Reason,
+    pub(super) reason: NoRecordReason,
     pub(super) lookup: &'a Lookup,
     /// Number of records that were consumed.
     pub(super) consumed: usize,
@@ -24,7 +24,7 @@ pub(super) struct Facts<'a> {
     pub(super) address: Option<&'a str>,
 }
 
-impl Facts<'_> {
+impl MissFacts<'_> {
     /// Assembles the explanation.
     pub(super) fn explanation<'e>(&'e self, edits: &'e [Edit<'e>], advice: &'e Advice) -> Explanation<'e> {
         let unplayed = |at| format!("It was recorded, but that record is never played, since {}", self.unplayed(at));
@@ -39,7 +39,7 @@ impl Facts<'_> {
             after: self.by_hand.iter().skip(shown).map(|reason| format!("Hand-written {reason}")).collect(),
             circumstances: self.circumstances(),
             address: self.address,
-            is_of_nothing: self.reason == Reason::NoRecords,
+            is_of_nothing: self.reason == NoRecordReason::NoRecords,
         }
     }
 
@@ -48,7 +48,7 @@ impl Facts<'_> {
         let boundary = clipped(&self.asked.identity.boundary, NAME);
         let request = format!("{boundary}, {}", clipped(&self.asked.identity.route, NAME));
         match (self.reason, self.lookup, self.found) {
-            (Reason::Exhausted, Lookup::Exhausted { records, served_to, .. }, _) => {
+            (NoRecordReason::Exhausted, Lookup::Exhausted { records, served_to, .. }, _) => {
                 let names: Vec<String> = records.iter().take(5).map(|at| self.player.name_of(*at)).collect();
                 let served: Vec<String> = served_to.iter().take(10).map(u64::to_string).collect();
                 format!(
@@ -58,16 +58,16 @@ impl Facts<'_> {
                     served.join(", ")
                 )
             }
-            (Reason::NoRecords, ..) => {
+            (NoRecordReason::NoRecords, ..) => {
                 let known = self.player.index.boundaries();
                 let more = if known.len() > 5 { ", …" } else { "" };
                 let known: Vec<String> = known.iter().take(5).map(|name| clipped(name, SHORT)).collect();
                 format!("Nothing was recorded for {boundary} ({request}). Recorded: {}{more}.", known.join(", "))
             }
-            (Reason::Frozen, ..) => {
+            (NoRecordReason::Frozen, ..) => {
                 format!("No recorded interaction matched this request ({request}), and it may not go upstream.")
             }
-            (Reason::NoMatch, _, None) if !self.by_hand.is_empty() => {
+            (NoRecordReason::NoMatch, _, None) if !self.by_hand.is_empty() => {
                 let first = self.by_hand.first().map(|reason| clipped(reason, NAME * 2)).unwrap_or_default();
                 format!("No record answers this request ({request}); {first}.")
             }

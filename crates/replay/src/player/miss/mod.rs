@@ -16,19 +16,19 @@ use http::{Response, StatusCode};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use self::{advice::advice, comparison::compared, message::Facts};
+use self::{advice::advice, comparison::compared, message::MissFacts};
 use crate::{
     account::http::{plain, put, whole},
     matching::requests::Lookup,
     miss::{FOR_CLIENTS, FOR_LOG, edits, named},
     player::{
-        CassettePlayer, Config, Decision, Mode,
+        CassettePlayer, Decision, Mode, PlayerConfig,
         answer::{
             content::reply,
             fresh_ids::Renaming,
-            response::{Served, stub},
+            response::{ServedRecord, stub},
         },
-        config::forwarding::{self, Plan},
+        config::forwarding::{self, UnmatchedPlan},
         receive::IncomingRequest,
         report::journal::MissCause,
     },
@@ -59,7 +59,7 @@ pub enum MissDetail {
 
 /// Reason for which no record answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reason {
+pub(super) enum NoRecordReason {
     NoMatch,
     Exhausted,
     NoRecords,
@@ -67,7 +67,7 @@ pub(super) enum Reason {
     MatcherFailed,
 }
 
-impl Reason {
+impl NoRecordReason {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::NoMatch => "no_match",
@@ -80,8 +80,8 @@ impl Reason {
 }
 
 /// A request without a record, with its explanation.
-pub(super) struct Miss {
-    reason: Reason,
+pub(super) struct PlayerMiss {
+    reason: NoRecordReason,
     /// Path of the request, which decides the form of the error.
     path: String,
     message: String,
@@ -93,28 +93,28 @@ pub(super) struct Miss {
     pub(super) closest: Option<usize>,
 }
 
-impl Miss {
+impl PlayerMiss {
     /// Explains a miss; `address` is where it is kept, if it is.
     pub(super) fn new(
         player: &CassettePlayer,
         asked: &IncomingRequest,
-        (reason, lookup): (Reason, &Lookup),
+        (reason, lookup): (NoRecordReason, &Lookup),
         (number, address): (u64, Option<&str>),
     ) -> Self {
         // The search holds no lock.
         let served = player.lock().get(&asked.session).map(|state| state.session.served()).unwrap_or_default();
         let near = match reason {
-            Reason::Exhausted => Vec::new(),
+            NoRecordReason::Exhausted => Vec::new(),
             _ => player.index.closest(&asked.identity, &served, 3),
         };
         let found = near.first().and_then(|at| compared(player, asked, *at, served.contains(at)));
         let found = found.as_ref();
         let is_fixture = |at: &usize| player.records.get(*at).is_some_and(|(_, record)| record.is_fixture);
-        let unserved = player.index.unserved(asked.identity.key).filter(|_| reason != Reason::Exhausted);
+        let unserved = player.index.unserved(asked.identity.key).filter(|_| reason != NoRecordReason::Exhausted);
         let unserved = unserved.filter(|at| !is_fixture(at));
-        let by_hand = &*if reason == Reason::NoMatch { player.explain_fixtures(asked) } else { Vec::new() };
+        let by_hand = &*if reason == NoRecordReason::NoMatch { player.explain_fixtures(asked) } else { Vec::new() };
         let consumed = served.len();
-        let facts = Facts { player, asked, reason, lookup, consumed, unserved, found, by_hand, address };
+        let facts = MissFacts { player, asked, reason, lookup, consumed, unserved, found, by_hand, address };
         let advice = advice(player, asked, reason, found);
         let edits = found.map(|found| edits(&found.differences)).unwrap_or_default();
         let explanation = facts.explanation(&edits, &advice);
@@ -151,7 +151,7 @@ impl Miss {
         error
     }
 
-    pub(super) fn response(&self, config: &Config) -> Response<ResponseBody> {
+    pub(super) fn response(&self, config: &PlayerConfig) -> Response<ResponseBody> {
         let body = match config.miss_detail {
             MissDetail::Brief => brief(self.body()),
             MissDetail::Full => self.body(),
@@ -165,7 +165,7 @@ impl Miss {
     }
 }
 
-impl Facts<'_> {
+impl MissFacts<'_> {
     /// The facts as JSON, with both requests.
     fn detail(&self, near: &[usize]) -> Map<String, Value> {
         let (player, identity) = (self.player, &self.asked.identity);
@@ -199,14 +199,14 @@ impl Facts<'_> {
 }
 
 /// Makes the miss of a request whose record could not be chosen.
-pub(super) fn failed(message: &str, asked: &IncomingRequest, number: u64) -> Miss {
-    let reason = Reason::MatcherFailed;
+pub(super) fn failed(message: &str, asked: &IncomingRequest, number: u64) -> PlayerMiss {
+    let reason = NoRecordReason::MatcherFailed;
     let mut detail = Map::new();
     let texts = [("reason", reason.name()), ("boundary", &asked.identity.boundary), ("session", &asked.session)];
     detail.extend(texts.map(|(name, text)| (name.to_owned(), text.into())));
     detail.insert("miss".to_owned(), number.into());
     let (message, path) = (message.to_owned(), asked.path().to_owned());
-    Miss { reason, path, log: message.clone(), message, param: None, detail, closest: None }
+    PlayerMiss { reason, path, log: message.clone(), message, param: None, detail, closest: None }
 }
 
 /// Takes out of an error what makes it long: both requests, and all but the first differences.
@@ -271,32 +271,34 @@ impl CassettePlayer {
         self: &Arc<Self>,
         asked: IncomingRequest,
         lookup: Lookup,
-        (plan, frozen): (Plan, forwarding::Frozen),
+        (plan, frozen): (UnmatchedPlan, forwarding::Frozen),
         at: Instant,
     ) -> Decision {
         let reason = match &lookup {
-            Lookup::Exhausted { .. } => Reason::Exhausted,
-            _ if frozen == forwarding::Frozen::Yes => Reason::Frozen,
-            _ if !self.index.knows(&asked.identity.boundary) && !self.has_fixture_for(&asked) => Reason::NoRecords,
-            Lookup::Nothing | Lookup::Found(_) => Reason::NoMatch,
+            Lookup::Exhausted { .. } => NoRecordReason::Exhausted,
+            _ if frozen == forwarding::Frozen::Yes => NoRecordReason::Frozen,
+            _ if !self.index.knows(&asked.identity.boundary) && !self.has_fixture_for(&asked) => {
+                NoRecordReason::NoRecords
+            }
+            Lookup::Nothing | Lookup::Found(_) => NoRecordReason::NoMatch,
         };
         match plan {
-            Plan::Refuse => Decision::Answer(self.refuse(asked, reason, lookup).await),
-            Plan::MakeUp => {
+            UnmatchedPlan::Refuse => Decision::Answer(self.refuse(asked, reason, lookup).await),
+            UnmatchedPlan::MakeUp => {
                 self.count_miss(&asked, reason);
                 let mut request = asked.into_request();
                 request.extensions_mut().insert(MissCause(reason.name(), None));
                 Decision::Pass(request)
             }
-            Plan::Stub => {
+            UnmatchedPlan::Stub => {
                 self.count_miss(&asked, reason);
                 let (record, pacing) = (&stub(&asked), self.config.pacing);
-                let served = Served { record, asked: &asked, counter: &self.counter, pacing, at };
+                let served = ServedRecord { record, asked: &asked, counter: &self.counter, pacing, at };
                 let mut response = served.response(reply(record, &asked, &self.counter), &Renaming::default());
                 response.put("x-vcr-match", "stub");
                 Decision::Replay(Box::new(response))
             }
-            Plan::Forward | Plan::Record => {
+            UnmatchedPlan::Forward | UnmatchedPlan::Record => {
                 // Under new-episodes a new request is no miss.
                 if self.config.mode == Mode::Replay {
                     self.count_miss(&asked, reason);
@@ -312,7 +314,7 @@ impl CassettePlayer {
     async fn refuse(
         self: &Arc<Self>,
         asked: IncomingRequest,
-        reason: Reason,
+        reason: NoRecordReason,
         lookup: Lookup,
     ) -> Response<ResponseBody> {
         let cassette_player = Arc::clone(self);
@@ -321,10 +323,10 @@ impl CassettePlayer {
         explained.await.unwrap_or_else(failed)
     }
 
-    fn explain(&self, asked: &IncomingRequest, reason: Reason, lookup: &Lookup) -> Response<ResponseBody> {
+    fn explain(&self, asked: &IncomingRequest, reason: NoRecordReason, lookup: &Lookup) -> Response<ResponseBody> {
         let keeps = self.in_session(&asked.session, |state| state.misses.has_room());
         let (number, address) = self.pages().next();
-        let miss = Miss::new(self, asked, (reason, lookup), (number, address.as_deref().filter(|_| keeps)));
+        let miss = PlayerMiss::new(self, asked, (reason, lookup), (number, address.as_deref().filter(|_| keeps)));
         tracing::warn!("{}", miss.log(self.config.brief_misses));
         miss.closest.into_iter().for_each(|closest| self.note_tools(asked, closest));
         self.answer_miss(asked, &miss, Some(number).filter(|_| keeps))
@@ -334,7 +336,7 @@ impl CassettePlayer {
     pub(in crate::player) fn answer_miss(
         &self,
         asked: &IncomingRequest,
-        miss: &Miss,
+        miss: &PlayerMiss,
         number: Option<u64>,
     ) -> Response<ResponseBody> {
         self.count_miss(asked, miss.reason);
@@ -345,7 +347,7 @@ impl CassettePlayer {
         response
     }
 
-    pub(in crate::player) fn count_miss(&self, asked: &IncomingRequest, reason: Reason) {
+    pub(in crate::player) fn count_miss(&self, asked: &IncomingRequest, reason: NoRecordReason) {
         self.in_session(&asked.session, |state| *state.missed.entry(reason.name()).or_default() += 1);
     }
 }

@@ -18,14 +18,14 @@ const BOUNDARY: &[u8] = b"--vcr-boundary";
 
 /// A body that was read.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(in crate::player) struct Body {
+pub(in crate::player) struct ReadBody {
     /// JSON where it is, else text; null for none, and for bytes that are no text.
     pub(in crate::player) value: Value,
     /// The bytes that are no text.
     pub(in crate::player) raw: Option<Vec<u8>>,
 }
 
-impl Body {
+impl ReadBody {
     /// Reads a body; at most so many bytes are unpacked.
     pub(in crate::player) fn read(headers: &HeaderMap, bytes: &[u8], most: usize) -> Self {
         let unpacked = is_gzip(headers).then(|| trace::gunzip_within(bytes, most)).flatten();
@@ -92,19 +92,19 @@ mod tests {
 
     use super::*;
 
-    fn read(headers: &[(&'static str, &str)], bytes: &[u8]) -> Body {
+    fn read(headers: &[(&'static str, &str)], bytes: &[u8]) -> ReadBody {
         let headers = headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
-        Body::read(&headers, bytes, 1 << 20)
+        ReadBody::read(&headers, bytes, 1 << 20)
     }
 
     #[test]
     fn bodies_are_json_text_or_bytes() {
-        assert_eq!(read(&[], b""), Body::default());
+        assert_eq!(read(&[], b""), ReadBody::default());
         assert_eq!(read(&[], b"{\"a\": 1}").value, json!({"a": 1}));
         assert_eq!(read(&[], b"{\"a\"").value, json!("{\"a\""));
-        assert_eq!(read(&[], b"\xff\x00"), Body { value: Value::Null, raw: Some(b"\xff\x00".to_vec()) });
+        assert_eq!(read(&[], b"\xff\x00"), ReadBody { value: Value::Null, raw: Some(b"\xff\x00".to_vec()) });
         let utf16: Vec<u8> = "{\"a\": \"é\"}".encode_utf16().flat_map(u16::to_be_bytes).collect();
-        assert_eq!(read(&[], &utf16), Body { value: json!({"a": "é"}), raw: None });
+        assert_eq!(read(&[], &utf16), ReadBody { value: json!({"a": "é"}), raw: None });
         let long = read(&[], b"{\"seed\": 123456789012345678901234}").value;
         assert_eq!(long, json!({"seed": "123456789012345678901234"}));
     }

@@ -7,13 +7,13 @@ use serde_json::{Map, Value};
 use api::{Endpoint, answers::Answer};
 use recording::{
     canonical,
-    cassette::{Content, Moment, SseEvent, short_message},
+    cassette::{AnswerContent, Moment, SseEvent, short_message},
 };
 
 /// An answer as a file shows it, and the fields of it that no two runs share.
 #[derive(Debug, Default)]
 pub(in crate::player) struct Assembled {
-    pub(in crate::player) content: Content,
+    pub(in crate::player) content: AnswerContent,
     pub(in crate::player) head: Map<String, Value>,
 }
 
@@ -48,10 +48,10 @@ fn loses_digits(json: &str) -> bool {
     matches!(canonical::with_exact_integers(json), Cow::Owned(_))
 }
 
-fn raw(bytes: &[u8]) -> Content {
+fn raw(bytes: &[u8]) -> AnswerContent {
     match std::str::from_utf8(bytes) {
-        Ok(text) => Content::Text(text.to_owned()),
-        Err(_) => Content::Bytes(bytes.to_vec()),
+        Ok(text) => AnswerContent::Text(text.to_owned()),
+        Err(_) => AnswerContent::Bytes(bytes.to_vec()),
     }
 }
 
@@ -86,17 +86,17 @@ fn json(path: &str, status: u16, mut value: Value) -> Assembled {
         head.extend(fields.get("model").map(|model| ("model".to_owned(), model.clone())));
     }
     let choices = if status < 400 { choices(path, &value) } else { None };
-    Assembled { content: choices.unwrap_or(Content::Json(value)), head }
+    Assembled { content: choices.unwrap_or(AnswerContent::Json(value)), head }
 }
 
 /// The choices of a chat or completions answer as a file shows them.
-pub(in crate::player) fn choices(path: &str, answer: &Value) -> Option<Content> {
+pub(in crate::player) fn choices(path: &str, answer: &Value) -> Option<AnswerContent> {
     if !Endpoint::of_path(path).has_choices() {
         return None;
     }
     let choices = answer.get("choices")?.as_array()?.iter().filter_map(Value::as_object);
     let choices: Vec<Map<String, Value>> = choices.filter_map(|choice| shown_choice(choice, &OF_CHOICE)).collect();
-    (!choices.is_empty()).then(|| Content::Choices { choices, usage: answer.get("usage").and_then(counts) })
+    (!choices.is_empty()).then(|| AnswerContent::Choices { choices, usage: answer.get("usage").and_then(counts) })
 }
 
 /// A choice with its text and some of its other fields, those that are null left out.
@@ -123,7 +123,7 @@ pub(in crate::player) fn events(path: &str, events: &[Moment]) -> Assembled {
     match data(events).and_then(|data| Answer::accumulate(endpoint, &data)) {
         Some(answer) if endpoint.has_choices() => streamed(answer.fields()),
         Some(answer) => json(path, 200, answer.into_body()),
-        None => Assembled { content: Content::Events(events.iter().map(shown).collect()), head: Map::new() },
+        None => Assembled { content: AnswerContent::Events(events.iter().map(shown).collect()), head: Map::new() },
     }
 }
 
@@ -142,7 +142,7 @@ fn streamed(answer: &Map<String, Value>) -> Assembled {
     };
     let head = answer.iter().filter(|(name, _)| HEAD.contains(&name.as_str()));
     Assembled {
-        content: Content::Choices {
+        content: AnswerContent::Choices {
             choices: choices.filter_map(choice).collect(),
             usage: answer.get("usage").and_then(counts),
         },
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(stream.content, whole.content);
         assert_eq!(stream.head["id"], "c");
         let failed = events("/v1/chat/completions", &moments(&[json!({"error": {"message": "x"}})]));
-        assert!(matches!(failed.content, Content::Events(_)));
+        assert!(matches!(failed.content, AnswerContent::Events(_)));
     }
 
     #[test]
@@ -209,19 +209,19 @@ mod tests {
                 delta(json!({"audio": {"id": "x", "transcript": "lo", "expires_at": 7}})),
             ]),
         );
-        let Content::Choices { choices, .. } = stream.content else { panic!("no choices") };
+        let AnswerContent::Choices { choices, .. } = stream.content else { panic!("no choices") };
         assert_eq!(choices[0]["message"]["function_call"], json!({"name": "f", "arguments": "{\"a\": 1}"}));
         assert_eq!(choices[0]["message"]["audio"], json!({"id": "x", "transcript": "Hello", "expires_at": 7}));
     }
 
     #[test]
     fn other_bodies_stay_what_they_are() {
-        assert_eq!(body("/x", 200, b"hello").content, Content::Text("hello".to_owned()));
-        assert_eq!(body("/x", 200, &[0xff, 0]).content, Content::Bytes(vec![0xff, 0]));
-        assert_eq!(body("/x", 200, b"").content, Content::Empty);
+        assert_eq!(body("/x", 200, b"hello").content, AnswerContent::Text("hello".to_owned()));
+        assert_eq!(body("/x", 200, &[0xff, 0]).content, AnswerContent::Bytes(vec![0xff, 0]));
+        assert_eq!(body("/x", 200, b"").content, AnswerContent::Empty);
         let kept = body("/x", 200, br#"{"id":7,"a":1}"#);
-        assert_eq!((kept.content, kept.head.len()), (Content::Json(json!({"id": 7, "a": 1})), 0));
+        assert_eq!((kept.content, kept.head.len()), (AnswerContent::Json(json!({"id": 7, "a": 1})), 0));
         let error = body("/v1/chat/completions", 400, br#"{"error":{"id":1}}"#);
-        assert_eq!(error.content, Content::Json(json!({"error": {"id": 1}})));
+        assert_eq!(error.content, AnswerContent::Json(json!({"error": {"id": 1}})));
     }
 }

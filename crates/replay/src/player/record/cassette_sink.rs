@@ -23,18 +23,21 @@ use crate::{
             assemble,
             compare::ComparedWith,
             record_report::RecordCounts,
-            recorder::{Arrivals, route_of},
+            recorder::{OpenArrivals, route_of},
         },
-        secrets::{self, AnsweredValues, Redacted},
+        secrets::{self, AnsweredValues, RedactionResult},
     },
 };
 use base::{rate_limited_log::RateLimitedLog, units::Millis};
 use net::wire::recorded_json_as_utf8;
 use recording::{
-    cassette::{Answer, CassetteError, CassetteWriter, Content, Fault, Record, RecordedExchange, Side, ValueSource},
+    cassette::{
+        AnswerContent, CassetteError, CassetteRecord, CassetteWriter, RecordedAnswer, RecordedExchange, Sidecar,
+        TransportFault, ValueSource,
+    },
     exchange::{Exchange, ExchangeRequest},
-    recorder::{Progress, Sink},
-    redaction::{NamedValues, Placeholder, Rules, Seen},
+    recorder::{RecorderProgress, Sink},
+    redaction::{NamedValues, Placeholder, RedactionRules, SeenSecrets},
     trace::{Outcome, ResponseContent},
 };
 
@@ -49,7 +52,7 @@ const PAUSE: u32 = 10;
 
 /// An exchange and its place among the records.
 #[derive(Debug)]
-pub struct Entry {
+pub struct SinkEntry {
     pub(in crate::player) number: u64,
     /// Bytes that it holds.
     pub(in crate::player) weight: usize,
@@ -70,21 +73,21 @@ pub(crate) enum EntryContent {
 #[derive(Debug)]
 pub struct CassetteSink {
     writer: CassetteWriter,
-    secrets: Rules,
+    secrets: RedactionRules,
     errors: RecordErrors,
-    arrivals: Arc<Arrivals>,
+    arrivals: Arc<OpenArrivals>,
     counts: Arc<RecordCounts>,
-    progress: Arc<Progress>,
+    progress: Arc<RecorderProgress>,
     /// Everything before it was in the queue when the batch was taken.
     first_open: u64,
     /// What waits for earlier exchanges.
-    waiting: BTreeMap<u64, Waiting>,
+    waiting: BTreeMap<u64, WaitingRecord>,
     waiting_bytes: usize,
     /// When what waits may be written again, and how many records and bytes of it were written.
     next_waiting: Instant,
     written_waiting: (usize, usize),
     /// Values in the requests of what was written.
-    earlier: EarlierValues,
+    earlier: SessionValues,
     /// Secrets that names show in what was written.
     named: NamedValues,
     failing: RateLimitedLog,
@@ -101,22 +104,22 @@ enum NotRecorded {
 
 /// A record that waits for earlier ones.
 #[derive(Debug)]
-struct Waiting {
+struct WaitingRecord {
     since: Instant,
     weight: usize,
     recorded: RecordedExchange,
     output_ids: Vec<Vec<u32>>,
     session: String,
-    redacted: Redacted,
+    redacted: RedactionResult,
 }
 
 impl CassetteSink {
     /// Writes what is submitted by these arrivals.
     pub(in crate::player) fn new(
         writer: CassetteWriter,
-        secrets: Rules,
+        secrets: RedactionRules,
         errors: RecordErrors,
-        (arrivals, counts, progress): (Arc<Arrivals>, Arc<RecordCounts>, Arc<Progress>),
+        (arrivals, counts, progress): (Arc<OpenArrivals>, Arc<RecordCounts>, Arc<RecorderProgress>),
     ) -> Self {
         let (waiting, failing) = (BTreeMap::new(), RateLimitedLog::default());
         Self {
@@ -131,7 +134,7 @@ impl CassetteSink {
             waiting_bytes: 0,
             next_waiting: Instant::now(),
             written_waiting: (0, 0),
-            earlier: EarlierValues::default(),
+            earlier: SessionValues::default(),
             named: NamedValues::default(),
             failing,
         }
@@ -170,7 +173,7 @@ impl CassetteSink {
                 return;
             }
             self.waiting_bytes -= waiting.weight;
-            let Waiting { mut recorded, output_ids, session, redacted, .. } = waiting;
+            let WaitingRecord { mut recorded, output_ids, session, redacted, .. } = waiting;
             let (is_partial, of_mcp) = (recorded.record.aborted.is_some(), is_of_mcp(&recorded.record));
             self.earlier.name_in(&mut recorded.record, &session, &redacted.answered);
             let id = self.writer.add_with_ids(recorded, output_ids);
@@ -187,10 +190,10 @@ impl CassetteSink {
 }
 
 impl Sink for CassetteSink {
-    type Item = Entry;
+    type Item = SinkEntry;
     type Ending = Result<(), CassetteError>;
 
-    fn weight(entry: &Entry) -> usize {
+    fn weight(entry: &SinkEntry) -> usize {
         entry.weight
     }
 
@@ -198,8 +201,8 @@ impl Sink for CassetteSink {
         self.first_open = self.arrivals.first_open();
     }
 
-    fn record(&mut self, entry: Entry) {
-        let Entry { number, weight, content } = entry;
+    fn record(&mut self, entry: SinkEntry) {
+        let SinkEntry { number, weight, content } = entry;
         let errors = self.errors;
         let made = catch_unwind(AssertUnwindSafe(|| {
             let (mut recorded, output_ids, session) = match content {
@@ -226,7 +229,7 @@ impl Sink for CassetteSink {
             }
             // Ids spell what was redacted.
             let output_ids = if redacted.had_any { Vec::new() } else { output_ids };
-            Ok(Waiting { since: Instant::now(), weight, recorded, output_ids, session, redacted })
+            Ok(WaitingRecord { since: Instant::now(), weight, recorded, output_ids, session, redacted })
         }));
         match made {
             Ok(Ok(waiting)) => {
@@ -280,7 +283,7 @@ impl Sink for CassetteSink {
 pub(in crate::player) fn record_of(exchange: Exchange) -> RecordedExchange {
     let Exchange { request, mut response, timing, outcome, output_ids: _ } = exchange;
     let ExchangeRequest { method, target, headers, body, raw, is_retry, size: _, session: _ } = request;
-    let mut side = Side { ms: millis(timing.e2e), recorded_at: timing.recorded_at, ..Side::default() };
+    let mut side = Sidecar { ms: millis(timing.e2e), recorded_at: timing.recorded_at, ..Sidecar::default() };
     let path = route_of(&target);
     let copy = response.capture.take_response();
     let (assembled, events) = match copy.content {
@@ -297,7 +300,7 @@ pub(in crate::player) fn record_of(exchange: Exchange) -> RecordedExchange {
                 Cow::Borrowed(_) => bytes,
             };
             let assembled = assemble::body(path, response.status, &bytes);
-            if matches!(assembled.content, Content::Choices { .. } | Content::Json(_)) {
+            if matches!(assembled.content, AnswerContent::Choices { .. } | AnswerContent::Json(_)) {
                 side.body = String::from_utf8(bytes).ok();
             }
             (assembled, 0)
@@ -305,13 +308,14 @@ pub(in crate::player) fn record_of(exchange: Exchange) -> RecordedExchange {
     };
     side.head = assembled.head;
     // JSON is shown as text where it could not be shown as itself, and is JSON still.
-    let is_text = matches!(assembled.content, Content::Text(_) | Content::Bytes(_));
+    let is_text = matches!(assembled.content, AnswerContent::Text(_) | AnswerContent::Bytes(_));
     let kept = copy.headers.into_iter().filter(|(name, value)| is_text || !is_usual(name, value)).collect();
     let is_broken = matches!(outcome, Outcome::UpstreamFailed | Outcome::TimedOut);
-    let fault = is_broken.then_some(Fault::Reset { after_events: events });
+    let fault = is_broken.then_some(TransportFault::Reset { after_events: events });
     let aborted = matches!(outcome, Outcome::ClientGone | Outcome::Cut).then_some(events as u64);
-    let answer = Answer { status: response.status, headers: kept, content: assembled.content, fault };
-    let record = Record { method, path: target, headers, body, raw, aborted, answer, ..Record::default() };
+    let answer = RecordedAnswer { status: response.status, headers: kept, content: assembled.content, fault };
+    let record =
+        CassetteRecord { method, path: target, headers, body, raw, aborted, answer, ..CassetteRecord::default() };
     RecordedExchange { record, side, is_retry }
 }
 
@@ -337,20 +341,20 @@ type ValueKey = (Box<str>, Box<str>);
 
 /// Values in the requests of each session, with the first record that has them.
 #[derive(Default)]
-pub(in crate::player) struct EarlierValues {
+pub(in crate::player) struct SessionValues {
     of: HashMap<ValueKey, (u64, Placeholder)>,
     bytes: usize,
 }
 
-impl std::fmt::Debug for EarlierValues {
+impl std::fmt::Debug for SessionValues {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "EarlierValues({})", self.of.len())
     }
 }
 
-impl EarlierValues {
+impl SessionValues {
     /// Notes in a record where the values of its answer stand that are in an earlier request of its session.
-    pub(in crate::player) fn name_in(&self, record: &mut Record, session: &str, answered: &AnsweredValues) {
+    pub(in crate::player) fn name_in(&self, record: &mut CassetteRecord, session: &str, answered: &AnsweredValues) {
         for (placeholder, value) in answered.0.iter() {
             if let Some((id, source)) = self.of.get(&(session.into(), value.clone())) {
                 let source = ValueSource { placeholder: source.clone(), record: Some(*id) };
@@ -360,7 +364,7 @@ impl EarlierValues {
     }
 
     /// Remembers the values of a record's request.
-    pub(in crate::player) fn add(&mut self, id: u64, session: &str, asked: &Seen) {
+    pub(in crate::player) fn add(&mut self, id: u64, session: &str, asked: &SeenSecrets) {
         // Of several placeholders for one value the first by its name, whatever order the values come in.
         let mut values: Vec<(Placeholder, &str)> = asked.values().collect();
         values.sort_unstable();
@@ -378,20 +382,20 @@ impl EarlierValues {
 #[cfg(test)]
 mod tests {
     use crate::player::record::cassette_sink::*;
-    use recording::redaction::{Redactor, Rules};
+    use recording::redaction::{RedactionRules, Redactor};
 
     #[test]
     fn values_are_known_in_their_session_and_bounded() {
-        let rules = Rules::all();
+        let rules = RedactionRules::all();
         let mut redactor = Redactor::new(&rules);
         drop(redactor.text("jane@example.org"));
-        let mut earlier = EarlierValues::default();
+        let mut earlier = SessionValues::default();
         earlier.add(7, "a", &redactor.seen());
         earlier.add(8, "a", &redactor.seen());
         let placeholder: Placeholder = "email:3".parse().unwrap();
         let answered = AnsweredValues(vec![(placeholder.clone(), "jane@example.org".into())]);
         let named = |session: &str| {
-            let mut record = Record::default();
+            let mut record = CassetteRecord::default();
             earlier.name_in(&mut record, session, &answered);
             record.put_back
         };
@@ -401,12 +405,12 @@ mod tests {
         for name in ["token", "secret", "password", "api_key", "dsn", "cvv"] {
             assert!(of_many.header(name, "dishwasher-42").is_some());
         }
-        let mut earlier = EarlierValues::default();
+        let mut earlier = SessionValues::default();
         earlier.add(7, "a", &of_many.seen());
         let source = earlier.of.values().next().map(|(_, source)| source.short());
         assert_eq!(source.as_deref(), Some("api_key:1"), "the first of several by its name");
         let large = format!("{}@example.org", "a".repeat(1 << 20));
-        let mut full = EarlierValues::default();
+        let mut full = SessionValues::default();
         for at in 0..20 {
             let mut redactor = Redactor::new(&rules);
             drop(redactor.text(&format!("{at}{large}")));

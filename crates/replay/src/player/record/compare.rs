@@ -17,15 +17,15 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::{
-    account::Compared,
+    account::AnswerComparison,
     matching::requests::Lookup,
     player::{
-        CassettePlayer, Output, Timeline,
+        CassetteOutput, CassettePlayer, WrittenTimeline,
         forward::request_of,
-        miss::Reason,
+        miss::NoRecordReason,
         receive::IncomingRequest,
         record::{
-            cassette_sink::{CassetteSink, Entry, EntryContent, record_of},
+            cassette_sink::{CassetteSink, EntryContent, SinkEntry, record_of},
             recorder::{CassetteRecorder, PendingExchange},
         },
         secrets,
@@ -33,12 +33,12 @@ use crate::{
 };
 use base::one_line::clipped;
 use recording::{
-    canonical::{Difference, Operation, differences},
-    cassette::{Answer, CassetteError, Header, WriteMode},
+    canonical::{BodyDifference, Operation, differences},
+    cassette::{CassetteError, Header, RecordedAnswer, WriteMode},
     children::children_mut,
     exchange::Exchange,
     recorder::Sink,
-    redaction::Rules,
+    redaction::RedactionRules,
     trace::Outcome,
 };
 
@@ -78,7 +78,7 @@ pub(crate) struct ComparedWith {
     session: String,
     /// The record's name, file and line.
     record: String,
-    answer: Answer,
+    answer: RecordedAnswer,
 }
 
 impl ComparedWith {
@@ -89,11 +89,11 @@ impl ComparedWith {
 
 /// What was compared, by the session.
 #[derive(Debug, Default)]
-pub(in crate::player) struct Comparisons(Mutex<BTreeMap<String, Compared>>);
+pub(in crate::player) struct Comparisons(Mutex<BTreeMap<String, AnswerComparison>>);
 
 impl Comparisons {
     /// Returns what was compared in a session.
-    pub(in crate::player) fn of(&self, session: &str) -> Option<Compared> {
+    pub(in crate::player) fn of(&self, session: &str) -> Option<AnswerComparison> {
         self.lock().get(session).cloned()
     }
 
@@ -102,7 +102,7 @@ impl Comparisons {
         self.lock().remove(session);
     }
 
-    fn add(&self, with: &ComparedWith, found: &Found) {
+    fn add(&self, with: &ComparedWith, found: &AnswerDifferences) {
         let mut all = self.lock();
         let compared = all.entry(with.session.clone()).or_default();
         compared.answers += 1;
@@ -113,14 +113,14 @@ impl Comparisons {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Compared>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, AnswerComparison>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Differences of two answers.
 #[derive(Debug, Default, PartialEq)]
-struct Found {
+struct AnswerDifferences {
     /// Whether there are any of structure.
     structure: bool,
     /// Whether there are any of text.
@@ -129,22 +129,22 @@ struct Found {
     lines: Vec<String>,
 }
 
-impl Found {
+impl AnswerDifferences {
     fn structure(line: &str) -> Self {
         Self { structure: true, text: false, lines: vec![format!("structure: {line}")] }
     }
 
     /// Compares an answer with the recorded one.
-    fn between(recorded: &Answer, now: &Answer) -> Self {
-        let shown = |answer: &Answer| {
+    fn between(recorded: &RecordedAnswer, now: &RecordedAnswer) -> Self {
+        let shown = |answer: &RecordedAnswer| {
             let mut shown = answer.shown();
             drop_fields_of_one_run(&mut shown);
             shown
         };
         let found = differences(&shown(recorded), &shown(now));
         // An answer that was written by hand may leave out why it ended.
-        let counts = |it: &&Difference| !(it.operation == Operation::Add && it.path == "$.finish_reason");
-        let (texts, structures): (Vec<&Difference>, Vec<&Difference>) =
+        let counts = |it: &&BodyDifference| !(it.operation == Operation::Add && it.path == "$.finish_reason");
+        let (texts, structures): (Vec<&BodyDifference>, Vec<&BodyDifference>) =
             found.iter().filter(counts).partition(|it| is_text(it));
         let all = || structures.iter().map(|it| line("structure", it)).chain(texts.iter().map(|it| line("text", it)));
         let left = (texts.len() + structures.len()).saturating_sub(MOST_DIFFERENCES);
@@ -164,8 +164,8 @@ fn drop_fields_of_one_run(value: &mut Value) {
 }
 
 /// A difference as a report shows it.
-fn line(kind: &str, difference: &Difference) -> String {
-    let Difference { path, operation, recorded, received, .. } = difference;
+fn line(kind: &str, difference: &BodyDifference) -> String {
+    let BodyDifference { path, operation, recorded, received, .. } = difference;
     let value = |value: &Option<Value>| value.as_ref().map(short).unwrap_or_default();
     let what = match operation {
         Operation::Add => format!("{path} was not recorded: {}", value(received)),
@@ -175,7 +175,7 @@ fn line(kind: &str, difference: &Difference) -> String {
     format!("{kind}: {what}")
 }
 
-fn is_text(difference: &Difference) -> bool {
+fn is_text(difference: &BodyDifference) -> bool {
     let same_kind = match (&difference.recorded, &difference.received) {
         (Some(Value::String(_)), Some(Value::String(_))) | (Some(Value::Bool(_)), Some(Value::Bool(_))) => true,
         (Some(Value::Number(_)), Some(Value::Number(_))) => true,
@@ -193,10 +193,10 @@ fn short(value: &Value) -> String {
 }
 
 /// Compares an answer with the recorded one; `record` is the record's name.
-pub(in crate::player) fn compared(record: &str, recorded: &Answer, now: &Answer) -> Compared {
-    let found = Found::between(recorded, now);
+pub(in crate::player) fn compared(record: &str, recorded: &RecordedAnswer, now: &RecordedAnswer) -> AnswerComparison {
+    let found = AnswerDifferences::between(recorded, now);
     let line = (!found.lines.is_empty()).then(|| format!("{record}: {}", found.lines.join("; ")));
-    Compared {
+    AnswerComparison {
         answers: 1,
         structure: u64::from(found.structure),
         text: u64::from(found.text),
@@ -207,14 +207,14 @@ pub(in crate::player) fn compared(record: &str, recorded: &Answer, now: &Answer)
 /// Compares answers that were received.
 #[derive(Debug)]
 pub struct CompareSink {
-    secrets: Rules,
+    secrets: RedactionRules,
     comparisons: Arc<Comparisons>,
 }
 
 impl CompareSink {
     fn compare(&self, exchange: Option<Box<Exchange>>, with: &ComparedWith) {
         let Some(exchange) = exchange else {
-            self.comparisons.add(with, &Found::structure("the upstream did not answer"));
+            self.comparisons.add(with, &AnswerDifferences::structure("the upstream did not answer"));
             return;
         };
         if matches!(exchange.outcome, Outcome::ClientGone | Outcome::Cut) {
@@ -223,7 +223,7 @@ impl CompareSink {
         let mut recorded = record_of(*exchange);
         // Reports show what differs, and records hold no secrets.
         secrets::redact(&self.secrets, &mut recorded.record, &mut recorded.side);
-        self.comparisons.add(with, &Found::between(&with.answer, &recorded.record.answer));
+        self.comparisons.add(with, &AnswerDifferences::between(&with.answer, &recorded.record.answer));
     }
 }
 
@@ -235,10 +235,10 @@ pub enum ExchangeSink {
 }
 
 impl Sink for ExchangeSink {
-    type Item = Entry;
+    type Item = SinkEntry;
     type Ending = Result<(), CassetteError>;
 
-    fn weight(entry: &Entry) -> usize {
+    fn weight(entry: &SinkEntry) -> usize {
         CassetteSink::weight(entry)
     }
 
@@ -248,11 +248,11 @@ impl Sink for ExchangeSink {
         }
     }
 
-    fn record(&mut self, entry: Entry) {
+    fn record(&mut self, entry: SinkEntry) {
         match (self, entry.content) {
             (Self::Compare(sink), EntryContent::Compared(exchange, with)) => sink.compare(exchange, &with),
             (Self::Compare(_), _) => {}
-            (Self::Cassette(sink), content) => sink.record(Entry { content, ..entry }),
+            (Self::Cassette(sink), content) => sink.record(SinkEntry { content, ..entry }),
         }
     }
 
@@ -281,9 +281,12 @@ impl CassetteRecorder {
     ///
     /// # Errors
     /// When it cannot be started.
-    pub(in crate::player) fn comparing(secrets: Rules, comparisons: Arc<Comparisons>) -> Result<Self, CassetteError> {
+    pub(in crate::player) fn comparing(
+        secrets: RedactionRules,
+        comparisons: Arc<Comparisons>,
+    ) -> Result<Self, CassetteError> {
         let (path, mode) = (PathBuf::from("the comparison"), WriteMode::Replace);
-        let output = Output { path, header: Header::default(), mode, timeline: Timeline::New };
+        let output = CassetteOutput { path, header: Header::default(), mode, timeline: WrittenTimeline::New };
         Self::start_with(ExchangeSink::Compare(CompareSink { secrets, comparisons }), &output)
     }
 }
@@ -295,11 +298,11 @@ impl CassettePlayer {
         let found = match self.select(asked) {
             Lookup::Found(found) => found,
             Lookup::Exhausted { .. } => {
-                self.count_miss(asked, Reason::Exhausted);
+                self.count_miss(asked, NoRecordReason::Exhausted);
                 return None;
             }
             Lookup::Nothing => {
-                self.count_miss(asked, Reason::NoMatch);
+                self.count_miss(asked, NoRecordReason::NoMatch);
                 return None;
             }
         };
@@ -329,8 +332,8 @@ mod tests {
     use super::*;
 
     fn found(recorded: Value, now: Value) -> Vec<String> {
-        let answer = |shown: Value| Answer::from_shown(&shown).unwrap();
-        Found::between(&answer(recorded), &answer(now)).lines
+        let answer = |shown: Value| RecordedAnswer::from_shown(&shown).unwrap();
+        AnswerDifferences::between(&answer(recorded), &answer(now)).lines
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::{
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::player::CassettePlayer;
-use recording::redaction::Seen;
+use recording::redaction::SeenSecrets;
 
 /// Counts of a recording.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -96,10 +96,10 @@ const MOST: usize = 1 << 16;
 /// Counts of a recorder so far. A redacted value counts once, as long as no more than [`MOST`] are known; beyond that it counts once for
 /// each record.
 #[derive(Debug, Default)]
-pub(in crate::player) struct RecordCounts(Mutex<Counted>);
+pub(in crate::player) struct RecordCounts(Mutex<CountedReport>);
 
 #[derive(Debug, Default)]
-struct Counted {
+struct CountedReport {
     report: RecordReport,
     /// Kinds and hashes of redacted values.
     redacted: HashSet<(Arc<str>, u64)>,
@@ -112,8 +112,8 @@ impl RecordCounts {
     }
 
     /// Adds the redacted values of a record.
-    pub(in crate::player) fn add_redacted(&self, values: &Seen) {
-        let Counted { report, redacted } = &mut *self.lock();
+    pub(in crate::player) fn add_redacted(&self, values: &SeenSecrets) {
+        let CountedReport { report, redacted } = &mut *self.lock();
         for (placeholder, value) in values.values() {
             let hash = (Arc::clone(&placeholder.kind), xxh3_64(value.as_bytes()));
             let is_known = redacted.contains(&hash);
@@ -130,7 +130,7 @@ impl RecordCounts {
         self.lock().report.clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Counted> {
+    fn lock(&self) -> MutexGuard<'_, CountedReport> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -14,10 +14,10 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::player::{
-    CassettePlayer, Output, Timeline,
+    CassetteOutput, CassettePlayer, WrittenTimeline,
     forward::completion::Completions,
     record::{
-        cassette_sink::{CassetteSink, Entry, EntryContent},
+        cassette_sink::{CassetteSink, EntryContent, SinkEntry},
         compare::{ComparedWith, ExchangeSink},
         record_report::{RecordCounts, RecordReport},
     },
@@ -25,10 +25,10 @@ use crate::player::{
 use net::upstream::UpstreamError;
 use recording::{
     capture::{Capture, CaptureLimits, Captures},
-    cassette::{CassetteError, CassetteWriter, Keep, Record, RecordedExchange},
+    cassette::{CassetteError, CassetteRecord, CassetteWriter, Keep, RecordedExchange},
     exchange::{Exchange, ExchangeRequest, ExchangeResponse, Timing},
-    recorder::{Capacity, Progress, Recorder, Refused, Sink},
-    redaction::Rules,
+    recorder::{Capacity, Recorder, RecorderProgress, RefusedItem, Sink},
+    redaction::RedactionRules,
     trace::Outcome,
 };
 
@@ -61,22 +61,22 @@ impl RecordErrors {
 
 /// Recorder of one cassette. The sink is another one in tests only.
 #[derive(Debug)]
-pub(crate) struct CassetteRecorder<S: Sink<Item = Entry> = ExchangeSink> {
+pub(crate) struct CassetteRecorder<S: Sink<Item = SinkEntry> = ExchangeSink> {
     recorder: Recorder<S>,
-    progress: Arc<Progress>,
-    arrivals: Arc<Arrivals>,
+    progress: Arc<RecorderProgress>,
+    arrivals: Arc<OpenArrivals>,
     captures: Arc<Captures>,
     completions: Arc<Completions>,
     counts: Arc<RecordCounts>,
     path: PathBuf,
-    timeline: Timeline,
+    timeline: WrittenTimeline,
     /// Whether secrets stay in it by choice.
     is_unredacted: bool,
 }
 
 /// Requests whose exchanges have not ended, in the order in which they came.
 #[derive(Debug, Default)]
-pub(in crate::player) struct Arrivals {
+pub(in crate::player) struct OpenArrivals {
     state: Mutex<ArrivalState>,
     one_ended: Condvar,
 }
@@ -87,7 +87,7 @@ struct ArrivalState {
     open: BTreeSet<u64>,
 }
 
-impl Arrivals {
+impl OpenArrivals {
     fn begin(&self) -> u64 {
         let mut state = self.lock();
         let number = state.next;
@@ -120,15 +120,15 @@ impl Arrivals {
 
 /// The place of one exchange among the records.
 #[derive(Debug)]
-struct Ticket<S: Sink<Item = Entry>> {
+struct RecordTicket<S: Sink<Item = SinkEntry>> {
     recorder: Arc<CassetteRecorder<S>>,
     number: u64,
 }
 
 /// An exchange whose response has not ended.
 #[derive(Debug)]
-pub struct PendingExchange<S: Sink<Item = Entry> = ExchangeSink> {
-    ticket: Ticket<S>,
+pub struct PendingExchange<S: Sink<Item = SinkEntry> = ExchangeSink> {
+    ticket: RecordTicket<S>,
     request: ExchangeRequest,
     at: Instant,
     /// The response's status, once it is known.
@@ -143,15 +143,15 @@ impl CassetteRecorder {
     /// # Errors
     /// When the cassette cannot be written.
     pub(in crate::player) fn create(
-        output: &Output,
+        output: &CassetteOutput,
         keep: Keep,
         errors: RecordErrors,
-        secrets: Rules,
+        secrets: RedactionRules,
     ) -> Result<Self, CassetteError> {
         let writer = CassetteWriter::create(&output.path, &output.header, output.mode)?.keeping(keep).noting_runs();
-        let writer = if output.timeline == Timeline::New { writer.keeping_places() } else { writer };
-        let (arrivals, counts): (Arc<Arrivals>, Arc<RecordCounts>) = Default::default();
-        let progress = Arc::new(Progress::new(Capacity { bytes: QUEUE_BYTES, ..Capacity::default() }));
+        let writer = if output.timeline == WrittenTimeline::New { writer.keeping_places() } else { writer };
+        let (arrivals, counts): (Arc<OpenArrivals>, Arc<RecordCounts>) = Default::default();
+        let progress = Arc::new(RecorderProgress::new(Capacity { bytes: QUEUE_BYTES, ..Capacity::default() }));
         let shared = (Arc::clone(&arrivals), Arc::clone(&counts), Arc::clone(&progress));
         let sink = CassetteSink::new(writer, secrets, errors, shared);
         Self::start(ExchangeSink::Cassette(Box::new(sink)), arrivals, (counts, progress), output)
@@ -169,11 +169,11 @@ impl CassetteRecorder {
     }
 
     /// Submits a record that was replayed, where everything is written that is served.
-    pub(in crate::player) fn copy(self: &Arc<Self>, record: &Record) {
-        if self.timeline == Timeline::Full {
+    pub(in crate::player) fn copy(self: &Arc<Self>, record: &CassetteRecord) {
+        if self.timeline == WrittenTimeline::Full {
             let side = record.side.clone().filter(|_| record.is_as_recorded()).unwrap_or_default();
             let weight = side.body.as_ref().map_or(0, String::len);
-            let record = Record { like: None, side: None, ..record.clone() };
+            let record = CassetteRecord { like: None, side: None, ..record.clone() };
             let content = EntryContent::Replayed(Box::new(RecordedExchange { record, side, is_retry: false }));
             self.ticket().submit(content, weight);
         }
@@ -201,21 +201,21 @@ impl CassetteRecorder {
     }
 }
 
-impl<S: Sink<Item = Entry>> CassetteRecorder<S> {
+impl<S: Sink<Item = SinkEntry>> CassetteRecorder<S> {
     /// Starts the thread of a sink that needs none of the recorder's counts.
     ///
     /// # Errors
     /// When it cannot be started.
-    pub(in crate::player) fn start_with(sink: S, output: &Output) -> Result<Self, CassetteError> {
-        let progress = Arc::new(Progress::new(Capacity { bytes: QUEUE_BYTES, ..Capacity::default() }));
+    pub(in crate::player) fn start_with(sink: S, output: &CassetteOutput) -> Result<Self, CassetteError> {
+        let progress = Arc::new(RecorderProgress::new(Capacity { bytes: QUEUE_BYTES, ..Capacity::default() }));
         Self::start(sink, Arc::default(), (Arc::default(), progress), output)
     }
 
     fn start(
         sink: S,
-        arrivals: Arc<Arrivals>,
-        (counts, progress): (Arc<RecordCounts>, Arc<Progress>),
-        output: &Output,
+        arrivals: Arc<OpenArrivals>,
+        (counts, progress): (Arc<RecordCounts>, Arc<RecorderProgress>),
+        output: &CassetteOutput,
     ) -> Result<Self, CassetteError> {
         progress.set_open(true);
         let path = output.path.clone();
@@ -242,28 +242,28 @@ impl<S: Sink<Item = Entry>> CassetteRecorder<S> {
         }
     }
 
-    fn ticket(self: &Arc<Self>) -> Ticket<S> {
-        Ticket { recorder: Arc::clone(self), number: self.arrivals.begin() }
+    fn ticket(self: &Arc<Self>) -> RecordTicket<S> {
+        RecordTicket { recorder: Arc::clone(self), number: self.arrivals.begin() }
     }
 }
 
-impl<S: Sink<Item = Entry>> Ticket<S> {
+impl<S: Sink<Item = SinkEntry>> RecordTicket<S> {
     fn submit(self, content: EntryContent, weight: usize) {
-        let entry = Entry { number: self.number, weight, content };
-        if let Err(Refused { reason, .. }) = self.recorder.recorder.submit(entry) {
+        let entry = SinkEntry { number: self.number, weight, content };
+        if let Err(RefusedItem { reason, .. }) = self.recorder.recorder.submit(entry) {
             self.recorder.recorder.drop_records(1, reason);
         }
     }
 }
 
-impl<S: Sink<Item = Entry>> Drop for Ticket<S> {
+impl<S: Sink<Item = SinkEntry>> Drop for RecordTicket<S> {
     fn drop(&mut self) {
         // What was submitted is in the queue by now, so that the sink may go on to what came after it.
         self.recorder.arrivals.end(self.number);
     }
 }
 
-impl<S: Sink<Item = Entry>> PendingExchange<S> {
+impl<S: Sink<Item = SinkEntry>> PendingExchange<S> {
     /// The same, to be compared in place of being recorded.
     #[must_use]
     pub(in crate::player) fn compared_with(self, with: ComparedWith) -> Self {
@@ -342,7 +342,7 @@ pub(in crate::player) fn route_of(path: &str) -> &str {
 
 /// Place of one exchange among the records, taken when its request came. Dropped unfilled, it holds nothing up any more.
 #[derive(Debug)]
-pub struct RecordPlace(Ticket<ExchangeSink>);
+pub struct RecordPlace(RecordTicket<ExchangeSink>);
 
 impl RecordPlace {
     /// Submits the exchange; `weight` is the bytes that it holds.

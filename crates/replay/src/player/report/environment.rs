@@ -8,14 +8,14 @@ use serde_json::{Map, Value, json};
 use tokio::time::timeout;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::{account::Change, player::CassettePlayer};
+use crate::{account::EnvironmentChange, player::CassettePlayer};
 use net::{
     server::RequestBody,
     upstream::{Upstream, UpstreamOptions, UpstreamUrl},
 };
 use recording::{
     canonical::{SharedBody, UPSTREAM_HEADER, split_upstream},
-    cassette::{Cassette, Header, Record},
+    cassette::{Cassette, CassetteRecord, Header},
 };
 
 /// Timeout of each request about a server.
@@ -29,7 +29,7 @@ pub const PROBE: &str = "The naïve fox (日本語 🦊) saw 12345.678 tokens;\n
 
 /// Properties of a server, as far as its endpoints show them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Environment {
+pub struct ServerEnvironment {
     /// The engine with its version.
     pub engine: Option<String>,
     /// The models that it serves.
@@ -45,7 +45,7 @@ pub fn tokenizer_name(ids: &[u32]) -> String {
     format!("probe:{:016x}", xxh3_64(&bytes))
 }
 
-impl Environment {
+impl ServerEnvironment {
     /// Asks a server.
     pub async fn at(url: &UpstreamUrl, reach: &UpstreamOptions) -> Self {
         let upstream = Upstream::new(url.clone(), reach);
@@ -81,13 +81,13 @@ impl Environment {
 
     /// Returns the differences from a cassette. A property that either side lacks is no change.
     #[must_use]
-    pub fn changes(&self, cassette: &str, header: &Header) -> Vec<Change> {
+    pub fn changes(&self, cassette: &str, header: &Header) -> Vec<EnvironmentChange> {
         let mut changes = Vec::new();
         let mut compare = |what: &'static str, recorded: Option<String>, now: Option<String>| {
             if let (Some(recorded), Some(now)) = (recorded, now)
                 && recorded != now
             {
-                changes.push(Change { cassette: cassette.to_owned(), what, recorded, now });
+                changes.push(EnvironmentChange { cassette: cassette.to_owned(), what, recorded, now });
             }
         };
         let text = |name: &str| header.recorded.get(name).and_then(Value::as_str).map(str::to_owned);
@@ -106,7 +106,7 @@ impl Environment {
 
 impl CassettePlayer {
     /// Compares a server with the ones that were recorded; returns the changes, which reports have from now on.
-    pub fn compare(&self, now: &Environment) -> &[Change] {
+    pub fn compare(&self, now: &ServerEnvironment) -> &[EnvironmentChange] {
         let of_one = |cassette: &Cassette| {
             let name = cassette.path.file_name().map(|name| name.to_string_lossy().into_owned());
             now.changes(&name.unwrap_or_default(), &cassette.header)
@@ -121,7 +121,7 @@ impl CassettePlayer {
         of_header.or_else(|| self.records.iter().find_map(|(_, record)| record.side.as_ref()?.recorded_at.clone()))
     }
 
-    pub(in crate::player) fn changes(&self) -> &[Change] {
+    pub(in crate::player) fn changes(&self) -> &[EnvironmentChange] {
         self.environment.get().map(Vec::as_slice).unwrap_or_default()
     }
 }
@@ -170,7 +170,7 @@ impl CassettePlayer {
     #[must_use]
     pub fn example(&self) -> Option<(String, Value)> {
         let is_short = |body: &SharedBody| body.fields().is_object() && body.is_at_most(LONGEST_EXAMPLE);
-        let is_fit = |(at, (_, record)): &(usize, &(usize, Record))| {
+        let is_fit = |(at, (_, record)): &(usize, &(usize, CassetteRecord))| {
             self.index.is_servable(*at)
                 && record.method == "POST"
                 && record.path.starts_with("/v1/")
@@ -188,18 +188,18 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_no_change() {
-        let recorded = Environment {
+        let recorded = ServerEnvironment {
             engine: Some("vllm 0.32.0".to_owned()),
             models: vec!["m".to_owned()],
             tokenizer: Some(tokenizer_name(&[1, 2])),
         };
         let header = Header { recorded: recorded.fields(), ..Header::default() };
         assert!(recorded.changes("a.yaml", &header).is_empty());
-        assert!(Environment::default().changes("a.yaml", &header).is_empty());
+        assert!(ServerEnvironment::default().changes("a.yaml", &header).is_empty());
         assert!(recorded.changes("a.yaml", &Header::default()).is_empty());
-        let more = Environment { models: vec!["n".to_owned(), "m".to_owned()], ..recorded.clone() };
+        let more = ServerEnvironment { models: vec!["n".to_owned(), "m".to_owned()], ..recorded.clone() };
         assert!(more.changes("a.yaml", &header).is_empty(), "further models are no change");
-        let other = Environment {
+        let other = ServerEnvironment {
             engine: Some("vllm 0.33.0".to_owned()),
             models: vec!["n".to_owned()],
             tokenizer: Some(tokenizer_name(&[2, 1])),

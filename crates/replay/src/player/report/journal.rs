@@ -24,7 +24,7 @@ impl MissCause {
 
 /// A request whose outcome is not known.
 #[derive(Debug)]
-pub(in crate::player) struct Begun {
+pub(in crate::player) struct OpenRequest {
     number: u64,
     entry: JournalEntry,
 }
@@ -36,7 +36,7 @@ impl CassettePlayer {
     }
 
     /// Begins the entry of a request.
-    pub(in crate::player) fn begin_entry(&self, asked: &IncomingRequest) -> Begun {
+    pub(in crate::player) fn begin_entry(&self, asked: &IncomingRequest) -> OpenRequest {
         let body_bytes = asked.bytes.len();
         let is_kept = body_bytes > 0 && body_bytes <= LARGEST_BODY;
         let entry = JournalEntry {
@@ -48,11 +48,11 @@ impl CassettePlayer {
             body_bytes,
             ..JournalEntry::default()
         };
-        Begun { number: self.journal().begin(), entry }
+        OpenRequest { number: self.journal().begin(), entry }
     }
 
     /// Keeps the entry of a request whose outcome is decided.
-    pub(in crate::player) fn end_entry(&self, begun: Begun, decision: &Decision) {
+    pub(in crate::player) fn end_entry(&self, begun: OpenRequest, decision: &Decision) {
         let (outcome, why) = outcome(decision);
         self.journal().keep(begun.number, JournalEntry { outcome, why, ..begun.entry });
     }

@@ -9,7 +9,7 @@ use crate::{
 };
 use base::one_line::clipped;
 use recording::{
-    canonical::{Difference, Operation, differences},
+    canonical::{BodyDifference, Operation, differences},
     redaction::Redactor,
 };
 
@@ -66,7 +66,7 @@ fn by_name(tools: Option<&Value>) -> Map<String, Value> {
     named
 }
 
-fn describe(difference: &Difference) -> String {
+fn describe(difference: &BodyDifference) -> String {
     let value = |value: &Option<Value>| clipped(&value.as_ref().map(Value::to_string).unwrap_or_default(), LONGEST);
     let (recorded, received) = (value(&difference.recorded), value(&difference.received));
     match difference.operation {

@@ -13,7 +13,7 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    events::{Places, event_of, redact_events},
+    events::{EventPlaces, event_of, redact_events},
     spelled::has_tokens,
 };
 use recording::{
@@ -50,12 +50,12 @@ struct Alike<'m> {
     shapes: Vec<Shape<'m>>,
     /// Shapes that the next event may have.
     open: Vec<usize>,
-    places: Places,
-    texts: HashMap<usize, Texts>,
+    places: EventPlaces,
+    texts: HashMap<usize, TextsAtPlace>,
 }
 
 /// The texts at a place, without those that shapes have.
-struct Texts {
+struct TextsAtPlace {
     first: String,
     count: usize,
     are_equal: bool,
@@ -107,8 +107,11 @@ impl<'m> Alike<'m> {
             self.shapes.push(shape);
         }
         for (place, text) in texts {
-            let known =
-                self.texts.entry(place).or_insert_with(|| Texts { first: text.clone(), count: 0, are_equal: true });
+            let known = self.texts.entry(place).or_insert_with(|| TextsAtPlace {
+                first: text.clone(),
+                count: 0,
+                are_equal: true,
+            });
             known.count += 1;
             known.are_equal &= known.first == text;
         }
@@ -121,7 +124,7 @@ impl<'m> Alike<'m> {
         for shape in &self.shapes {
             let Some(event) = self.events.get_mut(shape.event) else { return false };
             let mut at = 0;
-            Places::default().texts_of(&mut event.data, &mut |_, text| {
+            EventPlaces::default().texts_of(&mut event.data, &mut |_, text| {
                 if at == shape.nth {
                     shape.joined.clone_into(text);
                 }

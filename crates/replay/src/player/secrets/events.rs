@@ -75,8 +75,8 @@ pub(super) fn finds_across<'d>(redactor: &mut Redactor<'_>, data: impl Iterator<
 pub(super) type Texts = BTreeMap<usize, Vec<String>>;
 
 /// The texts at each place, in their order.
-pub(super) fn texts_of<'v>(data: impl Iterator<Item = &'v mut Value>) -> (Places, Texts) {
-    let (mut places, mut texts) = (Places::default(), Texts::new());
+pub(super) fn texts_of<'v>(data: impl Iterator<Item = &'v mut Value>) -> (EventPlaces, Texts) {
+    let (mut places, mut texts) = (EventPlaces::default(), Texts::new());
     for data in data {
         places.texts_of(data, &mut |place, text| texts.entry(place).or_default().push(text.clone()));
     }
@@ -92,17 +92,17 @@ const JSON: [&str; 3] = ["arguments", "partial_json", "delta"];
 /// Places of texts in events by number. What has an index of its own (choices, calls, blocks) is a place of its own, so that pieces that
 /// come by turns are joined with their own. The whole event is 0.
 #[derive(Debug, Default)]
-pub(super) struct Places {
-    steps: HashMap<(usize, Step), usize>,
+pub(super) struct EventPlaces {
+    steps: HashMap<(usize, EventStep), usize>,
     pub(super) are_json: HashSet<usize>,
 }
 
 /// What a visit does with a value at a place, which has a name where it is a field.
-type Show<'s> = &'s mut dyn FnMut(&mut Places, (usize, Option<&str>), &mut Value) -> bool;
+type Show<'s> = &'s mut dyn FnMut(&mut EventPlaces, (usize, Option<&str>), &mut Value) -> bool;
 
 /// A step from one place to the next.
 #[derive(Debug, PartialEq, Eq, Hash)]
-pub(super) enum Step {
+pub(super) enum EventStep {
     /// Any item of a list.
     Item,
     /// One item of a list.
@@ -113,8 +113,8 @@ pub(super) enum Step {
     Field(Box<str>),
 }
 
-impl Places {
-    pub(super) fn step(&mut self, place: usize, step: Step) -> usize {
+impl EventPlaces {
+    pub(super) fn step(&mut self, place: usize, step: EventStep) -> usize {
         let next = self.steps.len() + 1;
         *self.steps.entry((place, step)).or_insert(next)
     }
@@ -122,7 +122,7 @@ impl Places {
     /// The place of an object, by its indices.
     fn object(&mut self, place: usize, fields: &Map<String, Value>) -> usize {
         let indices = INDICES.iter().filter_map(|name| fields.get(*name)?.as_u64());
-        indices.fold(place, |place, index| self.step(place, Step::Index(index)))
+        indices.fold(place, |place, index| self.step(place, EventStep::Index(index)))
     }
 
     /// Shows the data of an event and every value in it with its place and its name; goes into those for which `show` returns true.
@@ -135,12 +135,12 @@ impl Places {
             return;
         }
         let place = match value {
-            Value::Array(_) => self.step(place, Step::Item),
+            Value::Array(_) => self.step(place, EventStep::Item),
             Value::Object(fields) => self.object(place, fields),
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => place,
         };
         for (name, value) in children_mut(value) {
-            let place = name.map_or(place, |name| self.step(place, Step::Field(name.into())));
+            let place = name.map_or(place, |name| self.step(place, EventStep::Field(name.into())));
             self.visit_at((place, name), value, show);
         }
     }

@@ -14,14 +14,17 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    Searched, finds_across, finds_in_copy, redact_answer, redact_request,
+    SearchedConversation, finds_across, finds_in_copy, redact_answer, redact_request,
     whole::{named_in, redact_tools},
 };
 use crate::player::record::{assemble, recorder::route_of};
 use recording::{
     canonical::SharedList,
-    cassette::{Answer, Cassette, Inherited, Moment, Record, Side, bases, other_blobs_of, read_beside, timing_of},
-    redaction::{Find, Redactor, Rules, Seen},
+    cassette::{
+        Cassette, CassetteRecord, Inherited, Moment, RecordedAnswer, Sidecar, bases, other_blobs_of, read_beside,
+        timing_of,
+    },
+    redaction::{Find, RedactionRules, Redactor, SeenSecrets},
 };
 
 /// Digits that a number of any kind may have by chance.
@@ -55,11 +58,11 @@ impl fmt::Display for Leak {
 /// The secrets that a cassette holds, each as `file:line: what`; its sidecar too. What a name shows to be one is one in all of it. One in a message is named once, where the message
 /// stands, however many requests repeat it.
 #[must_use]
-pub fn secrets(rules: &Rules, cassette: &Cassette) -> Vec<String> {
+pub fn secrets(rules: &RedactionRules, cassette: &Cassette) -> Vec<String> {
     let named = named_in(rules, cassette).seen();
     let mut redactor = Redactor::new(rules).knowing(&named);
     let mut begun = Inherited::new(&bases(&cassette.records));
-    let of_record = |(at, record): (usize, &Record)| {
+    let of_record = |(at, record): (usize, &CassetteRecord)| {
         let earlier =
             begun.of(at).and_then(|(base, begun)| Some((cassette.records.get(base)?.body.messages()?, begun)));
         let (searched, leaks) = leaks_of(&mut redactor, record, earlier, &cassette.path);
@@ -75,17 +78,17 @@ pub fn secrets(rules: &Rules, cassette: &Cassette) -> Vec<String> {
 /// Secrets of a record that goes on from messages which were searched before, and how far its own are.
 pub(in crate::player) fn leaks_of(
     redactor: &mut Redactor<'_>,
-    record: &Record,
-    earlier: Option<(&SharedList<Value>, Searched)>,
+    record: &CassetteRecord,
+    earlier: Option<(&SharedList<Value>, SearchedConversation)>,
     file: &Path,
-) -> (Searched, Vec<Leak>) {
+) -> (SearchedConversation, Vec<Leak>) {
     redactor.begin_another();
-    let searched = redact_request(redactor, &mut Record { side: None, ..record.clone() }, earlier);
+    let searched = redact_request(redactor, &mut CassetteRecord { side: None, ..record.clone() }, earlier);
     (searched, found_in(redactor, record, file))
 }
 
 /// Takes what a redactor found in a record's request, and searches the rest of the record.
-pub(in crate::player) fn found_in(redactor: &mut Redactor<'_>, record: &Record, file: &Path) -> Vec<Leak> {
+pub(in crate::player) fn found_in(redactor: &mut Redactor<'_>, record: &CassetteRecord, file: &Path) -> Vec<Leak> {
     redact_answer(redactor, &mut record.answer.clone());
     record.tags.iter().for_each(|tag| drop(redactor.text(tag)));
     let leak = |find| Leak { file: file.to_owned(), line: Some(record.line), find };
@@ -101,11 +104,11 @@ pub(in crate::player) fn found_in(redactor: &mut Redactor<'_>, record: &Record, 
 }
 
 /// Searches a sidecar's entry of a record: secrets may be cut over several events.
-pub(super) fn search_side(redactor: &mut Redactor<'_>, path: &str, side: &Side) {
+pub(super) fn search_side(redactor: &mut Redactor<'_>, path: &str, side: &Sidecar) {
     let with_data: Vec<Moment> = side.events.iter().filter(|Moment(_, data, _)| data.is_some()).cloned().collect();
     if !with_data.is_empty() {
         let content = assemble::events(route_of(path), &with_data).content;
-        redact_answer(redactor, &mut Answer { content, ..Answer::default() });
+        redact_answer(redactor, &mut RecordedAnswer { content, ..RecordedAnswer::default() });
         finds_across(redactor, with_data.iter().filter_map(|Moment(_, data, _)| data.as_deref()));
     }
     side.body.iter().for_each(|body| drop(redactor.json_text(body)));
@@ -115,14 +118,18 @@ pub(super) fn search_side(redactor: &mut Redactor<'_>, path: &str, side: &Side) 
 }
 
 /// Adds the secrets that are in a file beside its records.
-pub(in crate::player) fn around((rules, named): (&Rules, &Seen), cassette: &Cassette, found: &mut Vec<Leak>) {
+pub(in crate::player) fn around(
+    (rules, named): (&RedactionRules, &SeenSecrets),
+    cassette: &Cassette,
+    found: &mut Vec<Leak>,
+) {
     let mut redactor = Redactor::new(rules).knowing(named);
     let mut known = known_of(found);
     let mut add =
         |line: usize, finds: Vec<Find>| merge((&mut *found, &mut known), (cassette.path.as_path(), Some(line)), finds);
     let text = fs::read_to_string(&cassette.path).unwrap_or_default();
     // A rule may well find itself.
-    let (built_in, mut is_rule) = (Rules::default(), false);
+    let (built_in, mut is_rule) = (RedactionRules::default(), false);
     let mut of_rules = Redactor::new(&built_in);
     for (at, line) in text.lines().enumerate() {
         if line.starts_with(|first: char| first.is_ascii_alphabetic()) {
@@ -158,7 +165,7 @@ fn unescaped(line: &str) -> Cow<'_, str> {
 }
 
 /// Adds what a cassette's sidecar holds, record or not.
-fn beside((rules, named): (&Rules, &Seen), cassette: &Cassette, found: &mut Vec<Leak>) {
+fn beside((rules, named): (&RedactionRules, &SeenSecrets), cassette: &Cassette, found: &mut Vec<Leak>) {
     let mut redactor = Redactor::new(rules).knowing(named);
     let mut known = known_of(found);
     let timing = timing_of(&cassette.path);
@@ -166,7 +173,7 @@ fn beside((rules, named): (&Rules, &Seen), cassette: &Cassette, found: &mut Vec<
     let paths: HashMap<u64, &str> = cassette.records.iter().map(|record| (record.id, &*record.path)).collect();
     for (at, line) in String::from_utf8_lossy(&bytes).lines().enumerate() {
         redactor.begin_another();
-        match serde_json::from_str::<Side>(line) {
+        match serde_json::from_str::<Sidecar>(line) {
             Ok(side) => {
                 search_side(&mut redactor, paths.get(&side.id).copied().unwrap_or_default(), &side);
                 let copies = side.events.iter().filter_map(|Moment(_, data, _)| data.as_ref());

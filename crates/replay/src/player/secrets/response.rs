@@ -63,7 +63,7 @@ fn redact_each(redactor: &mut Redactor<'_>, moments: &mut [Moment]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use recording::redaction::Rules;
+    use recording::redaction::RedactionRules;
 
     #[test]
     fn a_secret_that_events_cut_is_found_and_the_rest_stays_as_it_was() {
@@ -74,7 +74,7 @@ mod tests {
         let first = event("Write to jane.d");
         let moments = vec![first.clone(), event("oe@example.org now"), event("ok")];
         let mut response = Response { content: ResponseContent::Events(moments), ..Response::default() };
-        let rules = Rules::all();
+        let rules = RedactionRules::all();
         assert!(redact_response(&mut Redactor::new(&rules), &mut response));
         let ResponseContent::Events(events) = &response.content else { panic!("no events") };
         let text: String = events.iter().filter_map(|Moment(_, data, _)| data.clone()).collect();
@@ -107,7 +107,7 @@ mod tests {
         Moment(1.0, Some(data), (shape == 1).then(|| "message".to_owned()))
     }
 
-    fn both(rules: &Rules, mut moments: Vec<Moment>) -> bool {
+    fn both(rules: &RedactionRules, mut moments: Vec<Moment>) -> bool {
         let (mut quick, mut slow) = (Redactor::new(rules), Redactor::new(rules));
         let is_clean = finds_nothing(&mut quick, &moments);
         let before = moments.clone();
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn most_streams_are_found_to_hold_nothing_at_once() {
-        let rules = Rules::default();
+        let rules = RedactionRules::default();
         let texts = ["Hello", " world", ",\n\"so\" ", "é", " [", "1]", " key", " is", " 7"];
         for shape in [0, 1, 4] {
             let turns = (0..60).map(|at| moment((at % 2, shape, texts[at % texts.len()])));
@@ -146,8 +146,8 @@ mod tests {
             ];
             let of = |(choice, shape, text): (usize, usize, usize)| moment((choice, shapes[usize::from(shape == 0) % shapes.len()], TEXTS[text]));
             let moments: Vec<Moment> = parts.into_iter().map(of).collect();
-            both(&Rules::all(), moments.clone());
-            both(&Rules::default().pattern("own", "^pass|x$").unwrap().literal("word", "hp_x").unwrap(), moments);
+            both(&RedactionRules::all(), moments.clone());
+            both(&RedactionRules::default().pattern("own", "^pass|x$").unwrap().literal("word", "hp_x").unwrap(), moments);
         }
     }
 }

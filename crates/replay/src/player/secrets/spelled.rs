@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use serde_json::{Map, Value};
 
-use crate::player::secrets::events::{Places, Step};
+use crate::player::secrets::events::{EventPlaces, EventStep};
 use recording::{
     children::{children, children_mut},
     redaction::Redactor,
@@ -54,7 +54,7 @@ fn is_of_tokens(name: Option<&str>, value: &Value) -> bool {
 
 /// Leaves out the lists of these values that spell a secret: of the events of a stream each list as a whole. True where one did.
 pub(super) fn leave_out_spelled(redactor: &mut Redactor<'_>, values: &mut [&mut Value]) -> bool {
-    let (mut places, mut columns) = (Places::default(), Columns::default());
+    let (mut places, mut columns) = (EventPlaces::default(), Columns::default());
     for value in values.iter_mut() {
         places.visit(value, &mut |places, (place, name), value| {
             let is_list = is_of_tokens(name, value);
@@ -121,13 +121,13 @@ fn leave_out_changed(before: &Value, after: &mut Value) {
 
 impl Columns {
     /// Adds the texts of a value, which is below so many lists, to the columns of its list.
-    fn add(&mut self, places: &mut Places, value: &Value, (list, place): (usize, usize), depth: usize) {
+    fn add(&mut self, places: &mut EventPlaces, value: &Value, (list, place): (usize, usize), depth: usize) {
         match value {
             Value::String(text) => self.push((list, place), text.as_bytes()),
             Value::Array(items) => {
                 for (rank, item) in items.iter().enumerate() {
                     // The first list is that of the tokens, one in it that of a token's candidates.
-                    let step = if depth == 0 { Step::Item } else { Step::Rank(rank) };
+                    let step = if depth == 0 { EventStep::Item } else { EventStep::Rank(rank) };
                     let place = places.step(place, step);
                     self.add(places, item, (list, place), depth + 1);
                 }
@@ -139,7 +139,7 @@ impl Columns {
 
     fn add_fields(
         &mut self,
-        places: &mut Places,
+        places: &mut EventPlaces,
         fields: &Map<String, Value>,
         (list, place): (usize, usize),
         depth: usize,
@@ -149,7 +149,7 @@ impl Columns {
         let is_by_id = fields.values().all(Value::is_object);
         for (rank, (name, value)) in fields.iter().enumerate() {
             let is_named = depth == 0 || !(is_by_text || is_by_id);
-            let step = if is_named { Step::Field(name.as_str().into()) } else { Step::Rank(rank) };
+            let step = if is_named { EventStep::Field(name.as_str().into()) } else { EventStep::Rank(rank) };
             let place = places.step(place, step);
             if is_by_text && !is_named {
                 self.push((list, place), name.as_bytes());
@@ -186,7 +186,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use recording::redaction::Rules;
+    use recording::redaction::RedactionRules;
 
     const KEY: &str = "ghp_abcdefghijklmnopqrstuvwxyz0123456789";
 
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_list_that_spells_a_secret_is_left_out() {
-        let rules = Rules::default();
+        let rules = RedactionRules::default();
         for (what, logprobs) in lists() {
             let mut body = json!({"choices": [
                 {"index": 0, "text": "x", "logprobs": logprobs},
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_list_over_events_is_left_out_of_all_of_them() {
-        let rules = Rules::default();
+        let rules = RedactionRules::default();
         let event = |index: u64, piece: &str| json!({"choices": [{"index": index, "logprobs": {"content": [{"token": piece}]}}]});
         let mut events: Vec<Value> = pieces().into_iter().flat_map(|piece| [event(0, piece), event(1, "a")]).collect();
         assert!(leave_out_spelled(&mut Redactor::new(&rules), &mut events.iter_mut().collect::<Vec<_>>()));
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_choice_with_a_secret_loses_its_tokens_and_ids_and_others_keep_theirs() {
-        let rules = Rules::default();
+        let rules = RedactionRules::default();
         let choice = |text: &str| json!({"text": text, "token_ids": [1], "logprobs": {"tokens": ["x"]}});
         let mut body = json!({"choices": [choice(KEY), choice("hello")]});
         assert!(redact_body(&mut Redactor::new(&rules), &mut body));

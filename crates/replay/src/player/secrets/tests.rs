@@ -3,7 +3,7 @@ use serde_json::json;
 
 use super::*;
 use crate::player::record::assemble;
-use recording::cassette::{Answer, CassetteWriter, Header, RecordedExchange, WriteMode};
+use recording::cassette::{CassetteWriter, Header, RecordedAnswer, RecordedExchange, WriteMode};
 
 /// Secrets, and the part of each that must be nowhere.
 const SECRETS: [(&str, &str); 16] = [
@@ -117,10 +117,10 @@ proptest! {
         let plain = |data: Value| data.as_str().map_or_else(|| data.to_string(), str::to_owned);
         let events: Vec<Moment> = data.enumerate().map(|(at, data)| Moment(at as f64, Some(plain(data)), None)).collect();
         let assembled = assemble::events(path, &events);
-        let answer = Answer { status: 200, content: assembled.content, ..Answer::default() };
-        let mut record = Record { method: "POST".into(), path: path.into(), answer, ..Record::default() };
-        let mut side = Side { head: assembled.head, events: events.into(), ..Side::default() };
-        prop_assert!(redact(&Rules::all(), &mut record, &mut side).had_any, "nothing found");
+        let answer = RecordedAnswer { status: 200, content: assembled.content, ..RecordedAnswer::default() };
+        let mut record = CassetteRecord { method: "POST".into(), path: path.into(), answer, ..CassetteRecord::default() };
+        let mut side = Sidecar { head: assembled.head, events: events.into(), ..Sidecar::default() };
+        prop_assert!(redact(&RedactionRules::all(), &mut record, &mut side).had_any, "nothing found");
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a.yaml");
         let mut writer = CassetteWriter::create(&file, &Header::default(), WriteMode::Replace).unwrap();
@@ -131,7 +131,7 @@ proptest! {
         prop_assert!(!written.contains(part) && !timing.contains(part), "{written}\n{timing}");
         let whole = texts(&record.answer.shown());
         prop_assert!(!whole.contains(part), "{whole}");
-        prop_assert!(secrets(&Rules::all(), &recording::cassette::load(&file).unwrap()).is_empty(), "{written}");
+        prop_assert!(secrets(&RedactionRules::all(), &recording::cassette::load(&file).unwrap()).is_empty(), "{written}");
     }
 }
 
@@ -140,18 +140,18 @@ proptest! {
 fn a_sidecar_behind_a_link_is_not_searched() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("a.yaml");
-    let answer = Answer { status: 200, ..Answer::default() };
-    let record = Record { method: "GET".into(), path: "/x".into(), answer, ..Record::default() };
+    let answer = RecordedAnswer { status: 200, ..RecordedAnswer::default() };
+    let record = CassetteRecord { method: "GET".into(), path: "/x".into(), answer, ..CassetteRecord::default() };
     let mut writer = CassetteWriter::create(&file, &Header::default(), WriteMode::Replace).unwrap();
-    writer.add(RecordedExchange { record, side: Side::default(), is_retry: false });
+    writer.add(RecordedExchange { record, side: Sidecar::default(), is_retry: false });
     writer.finish().unwrap();
     let cassette = recording::cassette::load(&file).unwrap();
     let (timing, away) = (folder.path().join("a.vcr/timing.jsonl"), folder.path().join("elsewhere"));
     std::fs::write(&away, "to jane.doe@example.org\n").unwrap();
     std::fs::create_dir_all(timing.parent().unwrap()).unwrap();
     std::fs::write(&timing, "to jane.doe@example.org\n").unwrap();
-    assert_eq!(secrets(&Rules::all(), &cassette).len(), 1);
+    assert_eq!(secrets(&RedactionRules::all(), &cassette).len(), 1);
     std::fs::remove_file(&timing).unwrap();
     std::os::unix::fs::symlink(&away, &timing).unwrap();
-    assert!(secrets(&Rules::all(), &cassette).is_empty());
+    assert!(secrets(&RedactionRules::all(), &cassette).is_empty());
 }

@@ -2,16 +2,18 @@
 
 use serde_json::{Map, Value};
 
-use super::{Redacted, Searched, learn_body, learn_rest, lint::search_side, redact_after, redact_texts};
-use crate::player::record::cassette_sink::EarlierValues;
+use super::{
+    RedactionResult, SearchedConversation, learn_body, learn_rest, lint::search_side, redact_after, redact_texts,
+};
+use crate::player::record::cassette_sink::SessionValues;
 use recording::{
     canonical::SharedList,
-    cassette::{Cassette, Inherited, Moment, Record, Side, bases},
-    redaction::{NamedValues, Redactor, Rules, Seen},
+    cassette::{Cassette, CassetteRecord, Inherited, Moment, Sidecar, bases},
+    redaction::{NamedValues, RedactionRules, Redactor, SeenSecrets},
 };
 
 /// The cassette without its secrets. The numbers of the records that held some.
-pub fn redact_cassette(rules: &Rules, cassette: &mut Cassette) -> Vec<u64> {
+pub fn redact_cassette(rules: &RedactionRules, cassette: &mut Cassette) -> Vec<u64> {
     let named = named_in(rules, cassette).seen();
     let mut redactor = Redactor::new(rules).knowing(&named);
     let header = &mut cassette.header;
@@ -24,12 +26,12 @@ pub fn redact_cassette(rules: &Rules, cassette: &mut Cassette) -> Vec<u64> {
 
 /// As [`redact_cassette`], of the records and the definitions of tools, which were searched without what others name. A recording does
 /// so at its end, with all that its records name.
-pub fn redact_named(rules: &Rules, named: &NamedValues, cassette: &mut Cassette) -> Vec<u64> {
+pub fn redact_named(rules: &RedactionRules, named: &NamedValues, cassette: &mut Cassette) -> Vec<u64> {
     redact_records(rules, &named.seen(), cassette)
 }
 
 /// The secrets that names show anywhere in a cassette. Messages that a request repeats are read once.
-pub(super) fn named_in(rules: &Rules, cassette: &Cassette) -> NamedValues {
+pub(super) fn named_in(rules: &RedactionRules, cassette: &Cassette) -> NamedValues {
     let (mut redactor, mut named) = (Redactor::new(rules), NamedValues::default());
     redactor.learn_fields(&cassette.header.recorded);
     cassette.tools.values().for_each(|definition| redactor.learn(definition));
@@ -59,10 +61,10 @@ pub(super) fn redact_tools(redactor: &mut Redactor<'_>, tools: &mut Map<String, 
     }
 }
 
-fn redact_records(rules: &Rules, named: &Seen, cassette: &mut Cassette) -> Vec<u64> {
+fn redact_records(rules: &RedactionRules, named: &SeenSecrets, cassette: &mut Cassette) -> Vec<u64> {
     redact_tools(&mut Redactor::new(rules).knowing(named), &mut cassette.tools);
-    let mut values = EarlierValues::default();
-    let mut begun: Inherited<(SharedList<Value>, Searched)> = Inherited::new(&bases(&cassette.records));
+    let mut values = SessionValues::default();
+    let mut begun: Inherited<(SharedList<Value>, SearchedConversation)> = Inherited::new(&bases(&cassette.records));
     let mut changed = Vec::new();
     for (at, record) in cassette.records.iter_mut().enumerate() {
         let earlier = begun.of(at).map(|(_, earlier)| earlier);
@@ -82,13 +84,13 @@ fn redact_records(rules: &Rules, named: &Seen, cassette: &mut Cassette) -> Vec<u
 
 /// Takes the secrets out of a record that continues the earlier messages.
 fn redact_record(
-    rules: &Rules,
-    named: &Seen,
-    record: &mut Record,
-    earlier: Option<(SharedList<Value>, Searched)>,
-) -> Redacted {
+    rules: &RedactionRules,
+    named: &SeenSecrets,
+    record: &mut CassetteRecord,
+    earlier: Option<(SharedList<Value>, SearchedConversation)>,
+) -> RedactionResult {
     let mut side = record.side.take().unwrap_or_default();
-    let (had, was_recorded) = (side != Side::default(), side.answer == record.answer.fingerprint());
+    let (had, was_recorded) = (side != Sidecar::default(), side.answer == record.answer.fingerprint());
     // The text from before an edit was not searched with the answer.
     let mut stale = Redactor::new(rules).knowing(named);
     if had && !was_recorded {

@@ -6,14 +6,14 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
 
-use super::message::Outgoing;
+use super::message::OutgoingMessage;
 use replay::mcp::named_in_headers;
 
 /// Names of tools' arguments that are repeated in headers, by the tool: the header's end and the argument.
 pub(super) type Annotated = HashMap<String, Vec<(String, String)>>;
 
 /// Adds the headers of a request in this revision.
-pub(super) fn add(headers: &mut HeaderMap, outgoing: &Outgoing, version: &str, annotated: &Annotated) {
+pub(super) fn add(headers: &mut HeaderMap, outgoing: &OutgoingMessage, version: &str, annotated: &Annotated) {
     let Some(method) = &outgoing.method else { return };
     put(headers, "mcp-protocol-version", version);
     put(headers, "mcp-method", method);
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     fn headers(message: &Value, annotated: &Annotated) -> Vec<(String, String)> {
-        let outgoing = Outgoing::read(message.to_string().into_bytes()).unwrap();
+        let outgoing = OutgoingMessage::read(message.to_string().into_bytes()).unwrap();
         let mut headers = HeaderMap::new();
         add(&mut headers, &outgoing, "2026-07-28", annotated);
         headers.iter().map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned())).collect()

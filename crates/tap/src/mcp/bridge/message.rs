@@ -4,16 +4,16 @@ use serde_json::Value;
 
 /// A message on its way to the server.
 #[derive(Debug, Clone)]
-pub(in crate::mcp) struct Outgoing {
+pub(in crate::mcp) struct OutgoingMessage {
     pub(in crate::mcp) line: Vec<u8>,
-    pub(in crate::mcp) kind: Kind,
+    pub(in crate::mcp) kind: MessageKind,
     pub(in crate::mcp) method: Option<String>,
     /// What headers of the modern era repeat.
     pub(in crate::mcp) params: Value,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::mcp) enum Kind {
+pub(in crate::mcp) enum MessageKind {
     /// The request that opens a session; with its id, as JSON.
     Initialize(String),
     /// Any other request; with its id, as JSON.
@@ -24,7 +24,7 @@ pub(in crate::mcp) enum Kind {
     Other,
 }
 
-impl Outgoing {
+impl OutgoingMessage {
     /// Reads a line; `None` where it is no JSON object or array.
     pub(in crate::mcp) fn read(line: Vec<u8>) -> Option<Self> {
         let mut message: Value = serde_json::from_slice(&line).ok()?;
@@ -35,13 +35,13 @@ impl Outgoing {
         let id = message.get("id").filter(|id| !id.is_null()).map(Value::to_string);
         let params = message.get_mut("params").map(Value::take).unwrap_or_default();
         let kind = match (method.as_deref(), id) {
-            (Some("initialize"), Some(id)) => Kind::Initialize(id),
-            (Some(_), Some(id)) => Kind::Request(id),
+            (Some("initialize"), Some(id)) => MessageKind::Initialize(id),
+            (Some(_), Some(id)) => MessageKind::Request(id),
             (Some("notifications/cancelled"), None) => match params.get("requestId") {
-                Some(id) => Kind::Cancel(id.to_string()),
-                None => Kind::Other,
+                Some(id) => MessageKind::Cancel(id.to_string()),
+                None => MessageKind::Other,
             },
-            _ => Kind::Other,
+            _ => MessageKind::Other,
         };
         Some(Self { line, kind, method, params })
     }
@@ -49,8 +49,8 @@ impl Outgoing {
     /// The id, where an answer is due.
     pub(in crate::mcp) fn id(&self) -> Option<&str> {
         match &self.kind {
-            Kind::Initialize(id) | Kind::Request(id) => Some(id),
-            Kind::Cancel(_) | Kind::Other => None,
+            MessageKind::Initialize(id) | MessageKind::Request(id) => Some(id),
+            MessageKind::Cancel(_) | MessageKind::Other => None,
         }
     }
 

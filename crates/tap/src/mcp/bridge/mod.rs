@@ -26,13 +26,13 @@ use tokio::{
 };
 
 use self::{
-    message::{Kind, Outgoing},
+    message::{MessageKind, OutgoingMessage},
     post::Post,
 };
 use super::{AT_ONCE, McpTapEnd, McpTapError, RecordingTarget};
 use net::upstream::{BodyObserver, EndpointUrl, Upstream, UpstreamOptions};
-use replay::mcp::{Lines, MOST_BYTES, ReadLine, Sender};
-use replay::mcp_traffic::{End, ExchangeObserver, McpRecorder};
+use replay::mcp::{LineSplitter, MOST_BYTES, ReadLine, Sender};
+use replay::mcp_traffic::{ExchangeEnd, ExchangeObserver, McpRecorder};
 
 /// Lines of the server that wait for the client.
 const MOST_LINES: usize = 64;
@@ -57,7 +57,7 @@ pub struct UrlTap {
 }
 
 /// Requests that run, by their ids as JSON.
-type Running = HashMap<String, AbortHandle>;
+type RunningRequests = HashMap<String, AbortHandle>;
 
 impl UrlTap {
     /// Passes everything on until the client closes its end, or the shutdown.
@@ -119,13 +119,14 @@ impl Bridge {
 
     /// Takes the client's lines until there are no more.
     async fn pass(&mut self, mut input: impl AsyncRead + Unpin, mut observer: ExchangeObserver) {
-        let (mut lines, mut buffer, mut running) = (Lines::new(MOST_BYTES), vec![0; AT_ONCE], Running::new());
+        let (mut lines, mut buffer, mut running) =
+            (LineSplitter::new(MOST_BYTES), vec![0; AT_ONCE], RunningRequests::new());
         loop {
             let count = input.read(&mut buffer).await.unwrap_or_default();
             let bytes = buffer.get(..count).unwrap_or_default();
             let read_lines = if count == 0 { lines.finish().into_iter().collect() } else { lines.push(bytes) };
             match count {
-                0 => observer.ended(End::Whole),
+                0 => observer.ended(ExchangeEnd::Whole),
                 _ => observer.data(&Bytes::copy_from_slice(bytes)),
             }
             for read_line in read_lines {
@@ -140,13 +141,13 @@ impl Bridge {
         }
     }
 
-    async fn message(&mut self, line: Vec<u8>, running: &mut Running) {
+    async fn message(&mut self, line: Vec<u8>, running: &mut RunningRequests) {
         running.retain(|_, task| !task.is_finished());
-        let Some(outgoing) = Outgoing::read(line) else {
+        let Some(outgoing) = OutgoingMessage::read(line) else {
             tracing::warn!("a line of the client is no message and is not passed on");
             return;
         };
-        if let Kind::Cancel(id) = &outgoing.kind
+        if let MessageKind::Cancel(id) = &outgoing.kind
             && let Some(task) = running.remove(id)
             && self.post.is_modern(&outgoing)
         {
@@ -155,7 +156,7 @@ impl Bridge {
         let post = Arc::clone(&self.post);
         match outgoing.kind.clone() {
             // What comes next needs its session, or follows from it.
-            Kind::Initialize(_) | Kind::Other | Kind::Cancel(_) => {
+            MessageKind::Initialize(_) | MessageKind::Other | MessageKind::Cancel(_) => {
                 let opens = outgoing.method.as_deref() == Some("notifications/initialized");
                 post.send(outgoing).await;
                 if opens {
@@ -163,7 +164,7 @@ impl Bridge {
                     self.tasks.spawn(async move { post.listen().await });
                 }
             }
-            Kind::Request(id) => {
+            MessageKind::Request(id) => {
                 // Its stream would never end by itself.
                 let is_endless = outgoing.method.as_deref() == Some("subscriptions/listen");
                 let task = self.tasks.spawn(async move {
@@ -186,5 +187,5 @@ async fn write(mut lines: Receiver<Vec<u8>>, mut output: impl AsyncWrite + Unpin
         observer.data(&line);
         is_open = is_open && output.write_all(&line).await.is_ok() && output.flush().await.is_ok();
     }
-    observer.ended(End::Whole);
+    observer.ended(ExchangeEnd::Whole);
 }

@@ -13,7 +13,7 @@ use tokio::{sync::Notify, sync::mpsc::Sender as Queue};
 
 use super::{
     headers::{self, Annotated},
-    message::{Kind, Outgoing},
+    message::{MessageKind, OutgoingMessage},
 };
 use crate::mcp::as_line;
 use net::server::{NotWhole, media_type, receive_whole};
@@ -27,7 +27,7 @@ pub(super) const INTERNAL: i64 = -32603;
 /// Code that the official SDK has for a session that is gone.
 const SESSION_GONE: i64 = 32600;
 
-pub(super) type Received = Response<UpstreamBody<Full<Bytes>>>;
+pub(super) type PostResponse = Response<UpstreamBody<Full<Bytes>>>;
 
 #[derive(Debug)]
 pub(super) struct Post {
@@ -35,13 +35,13 @@ pub(super) struct Post {
     target: PathAndQuery,
     headers: Vec<(HeaderName, HeaderValue)>,
     queue: Queue<Vec<u8>>,
-    state: Mutex<State>,
+    state: Mutex<BridgeSession>,
     is_closed: AtomicBool,
     closed: Notify,
 }
 
 #[derive(Debug, Clone, Default)]
-struct State {
+struct BridgeSession {
     session: Option<HeaderValue>,
     /// The negotiated revision, in the legacy era.
     version: Option<HeaderValue>,
@@ -63,7 +63,7 @@ impl Post {
     }
 
     /// Whether a message belongs to a connection of the modern era.
-    pub(super) fn is_modern(&self, outgoing: &Outgoing) -> bool {
+    pub(super) fn is_modern(&self, outgoing: &OutgoingMessage) -> bool {
         outgoing.version().is_some() || self.state().modern.is_some()
     }
 
@@ -85,7 +85,7 @@ impl Post {
     }
 
     /// Posts a message and passes on what comes back, to its end.
-    pub(super) async fn send(&self, outgoing: Outgoing) {
+    pub(super) async fn send(&self, outgoing: OutgoingMessage) {
         let request = self.request(&outgoing);
         let sent = self.upstream.send(request).await;
         match sent {
@@ -101,7 +101,7 @@ impl Post {
     }
 
     /// Asks for the stream of what belongs to no request, after the event with this id.
-    pub(super) async fn get(&self, after: Option<&[u8]>) -> Result<Received, UpstreamError> {
+    pub(super) async fn get(&self, after: Option<&[u8]>) -> Result<PostResponse, UpstreamError> {
         let mut request = self.bare(Method::GET);
         request.headers_mut().insert(header::ACCEPT, HeaderValue::from_static("text/event-stream"));
         if let Some(after) = after.and_then(|after| HeaderValue::from_bytes(after).ok()) {
@@ -115,7 +115,7 @@ impl Post {
         let mut request = Request::new(Full::default());
         *request.method_mut() = method;
         *request.uri_mut() = self.target.clone().into();
-        let State { session, version, .. } = self.state().clone();
+        let BridgeSession { session, version, .. } = self.state().clone();
         let headers = request.headers_mut();
         session.map(|session| headers.insert(SESSION, session));
         version.map(|version| headers.insert("mcp-protocol-version", version));
@@ -123,13 +123,13 @@ impl Post {
         request
     }
 
-    fn request(&self, outgoing: &Outgoing) -> Request<Full<Bytes>> {
+    fn request(&self, outgoing: &OutgoingMessage) -> Request<Full<Bytes>> {
         if let Some(version) = outgoing.version() {
             self.state().modern = Some(version.to_owned());
         }
-        if matches!(outgoing.kind, Kind::Initialize(_)) {
+        if matches!(outgoing.kind, MessageKind::Initialize(_)) {
             // It begins anew.
-            *self.state() = State::default();
+            *self.state() = BridgeSession::default();
         }
         let mut request = self.bare(Method::POST);
         *request.body_mut() = Full::new(Bytes::copy_from_slice(&outgoing.line));
@@ -146,7 +146,7 @@ impl Post {
         request
     }
 
-    async fn answered(&self, outgoing: &Outgoing, response: Received) {
+    async fn answered(&self, outgoing: &OutgoingMessage, response: PostResponse) {
         let status = response.status();
         let Some(id) = outgoing.id() else {
             if !status.is_success() {
@@ -185,7 +185,7 @@ impl Post {
         }
     }
 
-    async fn unanswered(&self, outgoing: &Outgoing, error: &UpstreamError) {
+    async fn unanswered(&self, outgoing: &OutgoingMessage, error: &UpstreamError) {
         let why = format!("{error}: {}", error.cause());
         match outgoing.id() {
             Some(id) => self.line(id, &json!({"error": {"code": INTERNAL, "message": why}})).await,
@@ -194,14 +194,14 @@ impl Post {
     }
 
     /// Notes the session that a server opened.
-    fn keep_session(&self, outgoing: &Outgoing, headers: &HeaderMap) {
-        if let (Kind::Initialize(_), Some(session)) = (&outgoing.kind, headers.get(SESSION)) {
+    fn keep_session(&self, outgoing: &OutgoingMessage, headers: &HeaderMap) {
+        if let (MessageKind::Initialize(_), Some(session)) = (&outgoing.kind, headers.get(SESSION)) {
             self.state().session = Some(session.clone());
         }
     }
 
     /// Notes what a result says about later requests.
-    pub(super) fn learn(&self, outgoing: &Outgoing, answer: Option<&Value>) {
+    pub(super) fn learn(&self, outgoing: &OutgoingMessage, answer: Option<&Value>) {
         let Some(result) = answer.and_then(|answer| answer.get("result")) else { return };
         match outgoing.method.as_deref() {
             Some("initialize") => {
@@ -231,7 +231,7 @@ impl Post {
         self.pass(format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},{rest}").into_bytes()).await;
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, BridgeSession> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

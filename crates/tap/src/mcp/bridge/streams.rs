@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::time::sleep;
 
 use super::{
-    message::Outgoing,
+    message::OutgoingMessage,
     post::{INTERNAL, Post, has_id},
 };
 use net::{server::media_type, upstream::UpstreamBody};
@@ -27,7 +27,7 @@ const LONGEST_RETRY: Duration = Duration::from_secs(30);
 
 impl Post {
     /// Passes the stream of a response on, and what follows of it in later streams, until the answer has come.
-    pub(super) async fn stream(&self, outgoing: &Outgoing, body: UpstreamBody<Full<Bytes>>) {
+    pub(super) async fn stream(&self, outgoing: &OutgoingMessage, body: UpstreamBody<Full<Bytes>>) {
         let id = outgoing.id().unwrap_or_default();
         let mut events = EventData::new(MOST_BYTES);
         let mut is_answered = self.events(body, &mut events, Some((id, outgoing))).await;
@@ -85,7 +85,7 @@ impl Post {
         &self,
         mut body: UpstreamBody<Full<Bytes>>,
         events: &mut EventData,
-        awaited: Option<(&str, &Outgoing)>,
+        awaited: Option<(&str, &OutgoingMessage)>,
     ) -> bool {
         let mut is_answered = false;
         while let Some(Ok(frame)) = body.frame().await {
@@ -103,7 +103,7 @@ impl Post {
         is_answered
     }
 
-    fn is_answer(&self, message: &[u8], id: &str, outgoing: &Outgoing) -> bool {
+    fn is_answer(&self, message: &[u8], id: &str, outgoing: &OutgoingMessage) -> bool {
         let Ok(read) = serde_json::from_slice::<Value>(message) else { return false };
         let is_answer = read.get("method").is_none() && has_id(&read, id);
         if is_answer {

@@ -29,7 +29,7 @@ use serde_json::{Value, json};
 use tokio::{runtime::Handle, sync::mpsc::Receiver, task::JoinHandle, time::timeout};
 
 use self::process::Process;
-use super::bridge::message::{Kind, Outgoing};
+use super::bridge::message::{MessageKind, OutgoingMessage};
 use net::{
     server::{ResponseBody, whole_body},
     wire::encode_event,
@@ -107,7 +107,7 @@ impl Spawned {
         let process = session.as_ref().and_then(|session| self.lock().get(session).cloned());
         match (&parts.method, &session, process) {
             (&Method::POST, None, _) => self.open(&parts.headers, body, account).await,
-            (&Method::POST, _, Some(process)) => match Outgoing::read(body.to_vec()) {
+            (&Method::POST, _, Some(process)) => match OutgoingMessage::read(body.to_vec()) {
                 Some(outgoing) => post(&process, &parts.headers, outgoing).await,
                 None => error(StatusCode::BAD_REQUEST, -32700, "the message is not JSON", None),
             },
@@ -133,12 +133,14 @@ impl Spawned {
 
     async fn open(&self, headers: &HeaderMap, body: Bytes, account: &str) -> Response<ResponseBody> {
         let bad = |code, why, data| error(StatusCode::BAD_REQUEST, code, why, data);
-        let Some(outgoing) = Outgoing::read(body.to_vec()) else { return bad(-32700, "the message is not JSON", None) };
+        let Some(outgoing) = OutgoingMessage::read(body.to_vec()) else {
+            return bad(-32700, "the message is not JSON", None);
+        };
         if let Some(version) = outgoing.version() {
             let data = json!({"supported": VERSIONS, "requested": version});
             return bad(-32022, "a server over stdio is served with sessions only", Some(data));
         }
-        if !matches!(outgoing.kind, Kind::Initialize(_)) {
+        if !matches!(outgoing.kind, MessageKind::Initialize(_)) {
             return bad(-32600, "the request names no session; begin with initialize", None);
         }
         if self.lock().len() >= MOST_PROCESSES {
@@ -205,7 +207,7 @@ impl Spawned {
 }
 
 /// Hands a message to a process and answers with what comes back.
-async fn post(process: &Process, headers: &HeaderMap, outgoing: Outgoing) -> Response<ResponseBody> {
+async fn post(process: &Process, headers: &HeaderMap, outgoing: OutgoingMessage) -> Response<ResponseBody> {
     let Some(id) = outgoing.id().map(str::to_owned) else {
         let is_message = outgoing.line.trim_ascii_start().starts_with(b"{");
         return match is_message && process.send(outgoing).await {

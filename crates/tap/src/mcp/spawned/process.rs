@@ -24,8 +24,8 @@ use tokio::{
 };
 
 use super::routes::Routes;
-use crate::mcp::{AT_ONCE, as_line, bridge::message::Outgoing, spawn};
-use replay::mcp::{Lines, MOST_BYTES, ReadLine, Sender};
+use crate::mcp::{AT_ONCE, as_line, bridge::message::OutgoingMessage, spawn};
+use replay::mcp::{LineSplitter, MOST_BYTES, ReadLine, Sender};
 use replay::mcp_traffic::ProcessObserver;
 
 /// Messages that wait for the server to read them.
@@ -78,7 +78,7 @@ pub(super) fn start(
 
 impl Process {
     /// Hands a message over that wants no answer; false where the process has ended.
-    pub(super) async fn send(&self, outgoing: Outgoing) -> bool {
+    pub(super) async fn send(&self, outgoing: OutgoingMessage) -> bool {
         let Some(input) = self.input().clone() else { return false };
         let line = as_line(outgoing.line);
         self.observer.iter().for_each(|observer| observer.line(Sender::Client, &line));
@@ -86,7 +86,7 @@ impl Process {
     }
 
     /// Hands a request over; gives what belongs to it. `None` where the process has ended.
-    pub(super) async fn ask(&self, outgoing: Outgoing, takes_events: bool) -> Option<Receiver<Bytes>> {
+    pub(super) async fn ask(&self, outgoing: OutgoingMessage, takes_events: bool) -> Option<Receiver<Bytes>> {
         let token = outgoing.params.get("_meta").and_then(|meta| meta.get("progressToken")).cloned();
         let messages = self.routes().open(outgoing.id().unwrap_or_default(), token, takes_events)?;
         self.send(outgoing).await.then_some(messages)
@@ -112,7 +112,7 @@ impl Process {
 
     /// Takes the lines of the process until there are no more.
     async fn read(&self, mut stdout: ChildStdout, child: &mut Child) {
-        let (mut lines, mut buffer) = (Lines::new(MOST_BYTES), vec![0; AT_ONCE]);
+        let (mut lines, mut buffer) = (LineSplitter::new(MOST_BYTES), vec![0; AT_ONCE]);
         let reading = async {
             while let Ok(count @ 1..) = stdout.read(&mut buffer).await {
                 for read_line in lines.push(buffer.get(..count).unwrap_or_default()) {

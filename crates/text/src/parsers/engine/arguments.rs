@@ -1,10 +1,10 @@
 //! Arguments written as `<parameter=name>value</parameter>`, made into JSON, also while they are on their way.
 
-use crate::parsers::json::{self, Json};
+use crate::parsers::json::{self, JsonValue};
 
 /// State of a call: open or closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Body {
+pub(super) enum CallProgress {
     Partial,
     Whole,
 }
@@ -25,7 +25,7 @@ impl Breaks {
 }
 
 /// The members that a call's body names; of a partial body also the last one, as far as it goes.
-pub(super) fn members(body: &str, extent: Body, breaks: Breaks) -> Vec<(String, Json)> {
+pub(super) fn members(body: &str, extent: CallProgress, breaks: Breaks) -> Vec<(String, JsonValue)> {
     let mut members = Vec::new();
     let mut others = String::new();
     let mut at = 0;
@@ -33,16 +33,16 @@ pub(super) fn members(body: &str, extent: Body, breaks: Breaks) -> Vec<(String, 
         let Some((end, after)) = closing(body, inside) else { break };
         others.push_str(body.get(at..start).unwrap_or_default());
         let value = body.get(inside..end).unwrap_or_default();
-        json::set(&mut members, name.to_owned(), Json::Text(breaks.without(value)));
+        json::set(&mut members, name.to_owned(), JsonValue::Text(breaks.without(value)));
         at = after;
     }
     others.push_str(body.get(at..).unwrap_or_default());
-    if extent == Body::Partial {
+    if extent == CallProgress::Partial {
         let mut from = 0;
         while let Some((start, name, inside)) = opening(&others, from) {
             if !name.is_empty() {
                 let value = others.get(inside..).unwrap_or_default();
-                json::set(&mut members, name.to_owned(), Json::Text(breaks.without(value)));
+                json::set(&mut members, name.to_owned(), JsonValue::Text(breaks.without(value)));
                 break;
             }
             from = start + 1;
@@ -138,16 +138,16 @@ fn last_colon(json: &str) -> Option<(usize, Option<&str>)> {
 mod tests {
     use super::*;
 
-    fn read(body: &str, extent: Body) -> String {
-        Json::Object(members(body, extent, Breaks::Format)).write()
+    fn read(body: &str, extent: CallProgress) -> String {
+        JsonValue::Object(members(body, extent, Breaks::Format)).write()
     }
 
     #[test]
     fn parameters_become_members() {
         let body =
             "\n<parameter=a>\nx\ny\n</parameter>< parameter = b >1< / parameter ><parameter=c>open<parameter=a>2";
-        assert_eq!(read(body, Body::Whole), r#"{"a": "x\ny", "b ": "1", "c": "open"}"#);
-        assert_eq!(read(body, Body::Partial), r#"{"a": "2", "b ": "1", "c": "open"}"#);
+        assert_eq!(read(body, CallProgress::Whole), r#"{"a": "x\ny", "b ": "1", "c": "open"}"#);
+        assert_eq!(read(body, CallProgress::Partial), r#"{"a": "2", "b ": "1", "c": "open"}"#);
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! Formats as tables: which literals mean something, and what each does in each state.
 
-use super::grammars::Rule;
+use super::grammars::Transition;
 
 /// State of a response's parser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::parsers) enum State {
+pub(in crate::parsers) enum ParserState {
     Content,
     Reasoning,
     /// In a call, before the function's name.
@@ -64,9 +64,9 @@ pub(in crate::parsers) struct Literal {
 #[derive(Debug)]
 pub(in crate::parsers) struct Grammar {
     /// Initial state of responses.
-    pub(in crate::parsers) initial: State,
+    pub(in crate::parsers) initial: ParserState,
     pub(in crate::parsers) literals: &'static [Literal],
-    pub(in crate::parsers) rules: &'static [Rule],
+    pub(in crate::parsers) rules: &'static [Transition],
     pub(in crate::parsers) arguments: Arguments,
     /// Tokens between turns: marks of reasoning before them are another turn's.
     pub(in crate::parsers) turn_bounds: &'static [&'static str],
@@ -78,14 +78,14 @@ pub(in crate::parsers) struct Grammar {
 
 impl Grammar {
     /// Returns the effect of a mark in a state.
-    pub(super) fn rule(&self, state: State, mark: Mark) -> Option<(State, &'static [Emit])> {
+    pub(super) fn rule(&self, state: ParserState, mark: Mark) -> Option<(ParserState, &'static [Emit])> {
         self.rules.iter().find(|rule| rule.0 == state && rule.1 == mark).map(|rule| (rule.2, rule.3))
     }
 
     /// Returns the marks before and after reasoning; the first is empty if responses begin with reasoning.
     pub(in crate::parsers) fn reasoning_marks(&self) -> Option<(&'static str, &'static str)> {
         let text = |mark: Mark| self.literals.iter().find(|literal| literal.mark == mark).map(|literal| literal.text);
-        let open = if self.initial == State::Reasoning { "" } else { text(Mark::ThinkStart)? };
+        let open = if self.initial == ParserState::Reasoning { "" } else { text(Mark::ThinkStart)? };
         Some((open, text(Mark::ThinkEnd)?))
     }
 
@@ -95,7 +95,7 @@ impl Grammar {
     }
 }
 
-impl State {
+impl ParserState {
     pub(super) fn is_in_call(self) -> bool {
         matches!(self, Self::Preamble | Self::Name | Self::Arguments | Self::Between)
     }

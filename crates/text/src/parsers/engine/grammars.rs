@@ -5,12 +5,17 @@ use super::grammar::{
     Emit::{self, Argument, CallEnd, CallStart, ReasoningEnd},
     Grammar, Literal,
     Mark::{self, ThinkEnd, ThinkStart},
-    State::{self, Between, Content, Name, Preamble, Reasoning},
+    ParserState::{self, Between, Content, Name, Preamble, Reasoning},
 };
 
 /// State, mark, next state, and the event.
 #[derive(Debug)]
-pub(in crate::parsers) struct Rule(pub(super) State, pub(super) Mark, pub(super) State, pub(super) &'static [Emit]);
+pub(in crate::parsers) struct Transition(
+    pub(super) ParserState,
+    pub(super) Mark,
+    pub(super) ParserState,
+    pub(super) &'static [Emit],
+);
 
 const fn token(mark: Mark, text: &'static str) -> Literal {
     Literal { mark, text, by_id: true }
@@ -21,23 +26,23 @@ const fn text(mark: Mark, text: &'static str) -> Literal {
 }
 
 /// Rules of `<function=…>` in a wrapper, after reasoning that answers begin with.
-const FUNCTIONS: &[Rule] = &[
-    Rule(Reasoning, ThinkStart, Reasoning, &[]),
-    Rule(Reasoning, ThinkEnd, Content, &[ReasoningEnd]),
-    Rule(Content, ThinkEnd, Content, &[]),
-    Rule(Reasoning, Mark::CallStart, Preamble, &[ReasoningEnd, CallStart]),
-    Rule(Content, Mark::CallStart, Preamble, &[ReasoningEnd, CallStart]),
-    Rule(Content, Mark::FunctionStart, Name, &[CallStart]),
-    Rule(Preamble, Mark::CallEnd, Content, &[CallEnd]),
-    Rule(Preamble, Mark::FunctionStart, Name, &[]),
-    Rule(Name, Mark::CloseAngle, State::Arguments, &[]),
-    Rule(Name, Mark::FunctionEnd, Between, &[CallEnd]),
-    Rule(State::Arguments, Mark::FunctionEnd, Between, &[CallEnd]),
-    Rule(State::Arguments, Mark::ParameterStart, State::Arguments, &[Argument]),
-    Rule(State::Arguments, Mark::ParameterEnd, State::Arguments, &[Argument]),
-    Rule(Between, Mark::CallEnd, Content, &[]),
-    Rule(Between, Mark::CallStart, Preamble, &[CallStart]),
-    Rule(Between, Mark::FunctionStart, Name, &[CallStart]),
+const FUNCTIONS: &[Transition] = &[
+    Transition(Reasoning, ThinkStart, Reasoning, &[]),
+    Transition(Reasoning, ThinkEnd, Content, &[ReasoningEnd]),
+    Transition(Content, ThinkEnd, Content, &[]),
+    Transition(Reasoning, Mark::CallStart, Preamble, &[ReasoningEnd, CallStart]),
+    Transition(Content, Mark::CallStart, Preamble, &[ReasoningEnd, CallStart]),
+    Transition(Content, Mark::FunctionStart, Name, &[CallStart]),
+    Transition(Preamble, Mark::CallEnd, Content, &[CallEnd]),
+    Transition(Preamble, Mark::FunctionStart, Name, &[]),
+    Transition(Name, Mark::CloseAngle, ParserState::Arguments, &[]),
+    Transition(Name, Mark::FunctionEnd, Between, &[CallEnd]),
+    Transition(ParserState::Arguments, Mark::FunctionEnd, Between, &[CallEnd]),
+    Transition(ParserState::Arguments, Mark::ParameterStart, ParserState::Arguments, &[Argument]),
+    Transition(ParserState::Arguments, Mark::ParameterEnd, ParserState::Arguments, &[Argument]),
+    Transition(Between, Mark::CallEnd, Content, &[]),
+    Transition(Between, Mark::CallStart, Preamble, &[CallStart]),
+    Transition(Between, Mark::FunctionStart, Name, &[CallStart]),
 ];
 
 /// Qwen3: reasoning in `<think>`, calls as XML.
@@ -84,16 +89,16 @@ pub(in crate::parsers) static MIMO: Grammar = Grammar { arguments: Arguments::Ve
 /// Step 3.5: as Qwen3, without white space at the reasoning's end.
 pub(in crate::parsers) static STEP3P5: Grammar = Grammar { trims_reasoning: true, ..QWEN3 };
 
-const CALLS_BY_NAME: &[Rule] = &[
-    Rule(Content, ThinkStart, Reasoning, &[]),
-    Rule(Reasoning, ThinkStart, Reasoning, &[]),
-    Rule(Reasoning, ThinkEnd, Content, &[ReasoningEnd]),
-    Rule(Content, ThinkEnd, Content, &[]),
-    Rule(Reasoning, Mark::CallStart, Name, &[ReasoningEnd, CallStart]),
-    Rule(Content, Mark::CallStart, Name, &[ReasoningEnd, CallStart]),
-    Rule(Name, Mark::ArgumentsStart, State::Arguments, &[]),
-    Rule(Name, Mark::OpenBrace, State::Arguments, &[Argument]),
-    Rule(State::Arguments, Mark::CallStart, Name, &[CallEnd, CallStart]),
+const CALLS_BY_NAME: &[Transition] = &[
+    Transition(Content, ThinkStart, Reasoning, &[]),
+    Transition(Reasoning, ThinkStart, Reasoning, &[]),
+    Transition(Reasoning, ThinkEnd, Content, &[ReasoningEnd]),
+    Transition(Content, ThinkEnd, Content, &[]),
+    Transition(Reasoning, Mark::CallStart, Name, &[ReasoningEnd, CallStart]),
+    Transition(Content, Mark::CallStart, Name, &[ReasoningEnd, CallStart]),
+    Transition(Name, Mark::ArgumentsStart, ParserState::Arguments, &[]),
+    Transition(Name, Mark::OpenBrace, ParserState::Arguments, &[Argument]),
+    Transition(ParserState::Arguments, Mark::CallStart, Name, &[CallEnd, CallStart]),
 ];
 
 /// Mistral from version 13 of its tokenizers on: `[THINK]`, and `[TOOL_CALLS]name[ARGS]{…}`.

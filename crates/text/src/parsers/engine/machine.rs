@@ -3,14 +3,14 @@
 //! A mark is found by its token's id, and its place by the text. A mark whose text has not come yet waits for it.
 
 use super::{
-    grammar::{Emit, Grammar, Mark, State},
+    grammar::{Emit, Grammar, Mark, ParserState},
     lexer::{Lexeme, Lexer},
 };
 use crate::parsers::vocabulary::Vocabulary;
 
 /// An event of the state machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Event {
+pub(super) enum MachineEvent {
     Text(String),
     Reasoning(String),
     ReasoningEnd,
@@ -36,19 +36,19 @@ pub(super) struct Machine {
     duty: Duty,
     ids: Vec<(u32, Mark, String)>,
     lexer: Lexer,
-    pub(super) state: State,
+    pub(super) state: ParserState,
     calls: usize,
     /// A step had ids: then text does not stand for tokens.
     knows_ids: bool,
     pending: String,
     awaited: Vec<u32>,
     pub(super) reasoning_tokens: usize,
-    object: Object,
+    object: HeldObject,
 }
 
 /// An object on its way; braces that may be its last are held back.
 #[derive(Debug, Default)]
-struct Object {
+struct HeldObject {
     held: String,
     depth: usize,
     in_string: bool,
@@ -58,7 +58,7 @@ struct Object {
 impl Machine {
     pub(super) fn new(grammar: &'static Grammar, vocabulary: &Vocabulary, duty: Duty) -> Self {
         let (ids, literals) = vocabulary.marks(grammar);
-        let state = if duty == Duty::Reasoning { grammar.initial } else { State::Content };
+        let state = if duty == Duty::Reasoning { grammar.initial } else { ParserState::Content };
         Self {
             grammar,
             duty,
@@ -70,11 +70,11 @@ impl Machine {
             pending: String::new(),
             awaited: Vec::new(),
             reasoning_tokens: 0,
-            object: Object::default(),
+            object: HeldObject::default(),
         }
     }
 
-    pub(super) fn push(&mut self, text: &str, ids: &[u32]) -> Vec<Event> {
+    pub(super) fn push(&mut self, text: &str, ids: &[u32]) -> Vec<MachineEvent> {
         self.knows_ids |= !ids.is_empty();
         let mut events = Vec::new();
         let text = std::mem::take(&mut self.pending) + text;
@@ -105,7 +105,7 @@ impl Machine {
         events
     }
 
-    pub(super) fn finish(&mut self) -> Vec<Event> {
+    pub(super) fn finish(&mut self) -> Vec<MachineEvent> {
         let mut events = Vec::new();
         let pending = std::mem::take(&mut self.pending);
         self.text(&pending, 0, &mut events);
@@ -120,25 +120,25 @@ impl Machine {
         self.lexemes(held, &mut events);
         self.flush_object(&mut events);
         if self.state.is_in_call() {
-            events.extend(self.calls.checked_sub(1).map(Event::CallEnd));
-            self.state = State::Content;
-        } else if self.state == State::Reasoning {
-            events.push(Event::ReasoningEnd);
-            self.state = State::Content;
+            events.extend(self.calls.checked_sub(1).map(MachineEvent::CallEnd));
+            self.state = ParserState::Content;
+        } else if self.state == ParserState::Reasoning {
+            events.push(MachineEvent::ReasoningEnd);
+            self.state = ParserState::Content;
         }
         events
     }
 
-    fn text(&mut self, text: &str, tokens: usize, events: &mut Vec<Event>) {
+    fn text(&mut self, text: &str, tokens: usize, events: &mut Vec<MachineEvent>) {
         if text.is_empty() {
             return;
         }
-        self.reasoning_tokens += if self.state == State::Reasoning { tokens } else { 0 };
+        self.reasoning_tokens += if self.state == ParserState::Reasoning { tokens } else { 0 };
         let lexemes = self.lexer.push(text);
         self.lexemes(lexemes, events);
     }
 
-    fn lexemes(&mut self, lexemes: Vec<Lexeme>, events: &mut Vec<Event>) {
+    fn lexemes(&mut self, lexemes: Vec<Lexeme>, events: &mut Vec<MachineEvent>) {
         for lexeme in lexemes {
             match lexeme {
                 Lexeme::Text(text) => self.put(&text, events),
@@ -150,7 +150,7 @@ impl Machine {
         }
     }
 
-    fn mark(&mut self, mark: Mark, text: &str, events: &mut Vec<Event>) {
+    fn mark(&mut self, mark: Mark, text: &str, events: &mut Vec<MachineEvent>) {
         let Some((next, emits)) = self.grammar.rule(self.state, mark) else {
             if mark != Mark::Drop {
                 self.put(text, events);
@@ -163,16 +163,16 @@ impl Machine {
         }
         if self.duty == Duty::Reasoning && next.is_in_call() {
             if emits.contains(&Emit::ReasoningEnd) {
-                self.state = State::Content;
-                events.push(Event::ReasoningEnd);
+                self.state = ParserState::Content;
+                events.push(MachineEvent::ReasoningEnd);
             }
             return self.put(text, events);
         }
         self.go(next, emits, text, events);
     }
 
-    fn go(&mut self, next: State, emits: &[Emit], text: &str, events: &mut Vec<Event>) {
-        if self.state == State::Arguments && next != State::Arguments {
+    fn go(&mut self, next: ParserState, emits: &[Emit], text: &str, events: &mut Vec<MachineEvent>) {
+        if self.state == ParserState::Arguments && next != ParserState::Arguments {
             self.flush_object(events);
         }
         self.state = next;
@@ -182,47 +182,47 @@ impl Machine {
             }
             let index = self.calls.saturating_sub(1);
             events.push(match emit {
-                Emit::ReasoningEnd => Event::ReasoningEnd,
-                Emit::CallStart => Event::CallStart(index),
-                Emit::CallEnd => Event::CallEnd(index),
-                Emit::Argument => Event::Argument(index, text.to_owned()),
+                Emit::ReasoningEnd => MachineEvent::ReasoningEnd,
+                Emit::CallStart => MachineEvent::CallStart(index),
+                Emit::CallEnd => MachineEvent::CallEnd(index),
+                Emit::Argument => MachineEvent::Argument(index, text.to_owned()),
             });
         }
-        if next == State::Arguments {
-            self.object = Object { held: std::mem::take(&mut self.object.held), ..Object::default() };
+        if next == ParserState::Arguments {
+            self.object = HeldObject { held: std::mem::take(&mut self.object.held), ..HeldObject::default() };
         }
     }
 
     /// Text that is no mark, where the answer is.
-    fn put(&mut self, text: &str, events: &mut Vec<Event>) {
+    fn put(&mut self, text: &str, events: &mut Vec<MachineEvent>) {
         let index = self.calls.saturating_sub(1);
         let text = text.to_owned();
         match self.state {
-            State::Content => events.push(Event::Text(text)),
-            State::Reasoning => events.push(Event::Reasoning(text)),
-            State::Name => events.push(Event::Name(index, text)),
-            State::Arguments => match self.grammar.arguments {
+            ParserState::Content => events.push(MachineEvent::Text(text)),
+            ParserState::Reasoning => events.push(MachineEvent::Reasoning(text)),
+            ParserState::Name => events.push(MachineEvent::Name(index, text)),
+            ParserState::Arguments => match self.grammar.arguments {
                 super::grammar::Arguments::Parameters | super::grammar::Arguments::VerbatimParameters => {
-                    events.push(Event::Argument(index, text))
+                    events.push(MachineEvent::Argument(index, text))
                 }
                 super::grammar::Arguments::Object => {
                     let pieces = text.chars().filter_map(|c| self.object.push(c));
-                    events.extend(pieces.map(|piece| Event::Argument(index, piece)));
+                    events.extend(pieces.map(|piece| MachineEvent::Argument(index, piece)));
                 }
             },
-            State::Preamble | State::Between => {}
+            ParserState::Preamble | ParserState::Between => {}
         }
     }
 
-    fn flush_object(&mut self, events: &mut Vec<Event>) {
+    fn flush_object(&mut self, events: &mut Vec<MachineEvent>) {
         let held = std::mem::take(&mut self.object.held);
         if !held.is_empty() {
-            events.push(Event::Argument(self.calls.saturating_sub(1), held));
+            events.push(MachineEvent::Argument(self.calls.saturating_sub(1), held));
         }
     }
 }
 
-impl Object {
+impl HeldObject {
     /// Takes a character; returns the text to send with it.
     fn push(&mut self, c: char) -> Option<String> {
         self.held.push(c);

@@ -18,13 +18,13 @@ pub(super) use grammars::{MIMO, MISTRAL, MISTRAL_PLAIN, QWEN3, SEED_OSS, STEP3P5
 pub(super) use machine::Duty;
 
 use super::{
-    delta::{Call, CallIds, Content, Delta},
+    delta::{CallIds, Delta, DeltaContent, ParsedCall},
     names::Function,
     vocabulary::Vocabulary,
 };
-use grammar::State;
-use machine::{Event, Machine};
-use slots::Slots;
+use grammar::ParserState;
+use machine::{Machine, MachineEvent};
+use slots::CallSlots;
 
 /// The treatment of calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,10 +35,10 @@ pub(super) enum Calls {
 
 /// One reader of an answer.
 #[derive(Debug)]
-pub(super) struct Engine {
+pub(super) struct EngineParser {
     grammar: &'static Grammar,
     machine: Machine,
-    slots: Slots,
+    slots: CallSlots,
     calls: Calls,
     /// White space that only counts if text or no call follows, and text behind calls.
     deferred: String,
@@ -49,17 +49,17 @@ pub(super) struct Engine {
 
 /// Parts that are parsed of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Finish {
+pub(super) enum EndOfText {
     No,
     Yes,
 }
 
-impl Engine {
+impl EngineParser {
     pub(super) fn new(grammar: &'static Grammar, vocabulary: &Vocabulary, duty: Duty) -> Self {
         Self {
             grammar,
             machine: Machine::new(grammar, vocabulary, duty),
-            slots: Slots::new(grammar, Arc::default()),
+            slots: CallSlots::new(grammar, Arc::default()),
             calls: Calls::Sent,
             deferred: String::new(),
             deferred_reasoning: String::new(),
@@ -70,7 +70,7 @@ impl Engine {
 
     /// With the functions that may be called.
     pub(super) fn calling(mut self, functions: &Arc<[Function]>, calls: Calls) -> Self {
-        self.slots = Slots::new(self.grammar, Arc::clone(functions));
+        self.slots = CallSlots::new(self.grammar, Arc::clone(functions));
         self.calls = calls;
         self
     }
@@ -85,17 +85,17 @@ impl Engine {
 
     pub(super) fn push(&mut self, text: &str, ids: &[u32], made: &mut CallIds) -> Option<Delta> {
         let events = self.machine.push(text, ids);
-        let delta = self.delta(events, Finish::No, made);
+        let delta = self.delta(events, EndOfText::No, made);
         self.trim(delta)
     }
 
     /// Returns the last delta.
     pub(super) fn finish(&mut self, made: &mut CallIds) -> Option<Delta> {
         let events = self.machine.finish();
-        self.delta(events, Finish::Yes, made)
+        self.delta(events, EndOfText::Yes, made)
     }
 
-    fn delta(&mut self, events: Vec<Event>, finish: Finish, made: &mut CallIds) -> Option<Delta> {
+    fn delta(&mut self, events: Vec<MachineEvent>, finish: EndOfText, made: &mut CallIds) -> Option<Delta> {
         if events.is_empty() && self.deferred.is_empty() {
             return None;
         }
@@ -104,10 +104,10 @@ impl Engine {
         let mut calls = Vec::new();
         for event in events {
             match event {
-                Event::Text(text) if has_call => self.deferred.push_str(&text),
-                Event::Text(text) => content.push_str(&text),
-                Event::Reasoning(text) => reasoning.push_str(&text),
-                Event::ReasoningEnd => self.reasoning_ended = true,
+                MachineEvent::Text(text) if has_call => self.deferred.push_str(&text),
+                MachineEvent::Text(text) => content.push_str(&text),
+                MachineEvent::Reasoning(text) => reasoning.push_str(&text),
+                MachineEvent::ReasoningEnd => self.reasoning_ended = true,
                 _ if self.calls == Calls::Dropped => {}
                 event => {
                     has_call = true;
@@ -122,13 +122,13 @@ impl Engine {
         }
         self.hold_blanks(&mut content, finish);
         let reasoning = Some(reasoning).filter(|reasoning| !reasoning.is_empty());
-        let content = if content.is_empty() { Content::Unset } else { Content::Text(content) };
-        let is_empty = content == Content::Unset && reasoning.is_none() && calls.is_empty();
+        let content = if content.is_empty() { DeltaContent::Unset } else { DeltaContent::Text(content) };
+        let is_empty = content == DeltaContent::Unset && reasoning.is_none() && calls.is_empty();
         (!is_empty).then(|| Delta { content, reasoning, calls, ..Delta::default() })
     }
 
     /// White space before any text waits for what follows; calls swallow it.
-    fn hold_blanks(&mut self, content: &mut String, finish: Finish) {
+    fn hold_blanks(&mut self, content: &mut String, finish: EndOfText) {
         if self.has_text || content.is_empty() {
             return;
         }
@@ -136,7 +136,7 @@ impl Engine {
             self.has_text = true;
         } else if !self.slots.is_empty() {
             content.clear();
-        } else if finish == Finish::No {
+        } else if finish == EndOfText::No {
             self.deferred = std::mem::take(content);
         }
     }
@@ -158,7 +158,7 @@ impl Engine {
             self.deferred_reasoning = all.get(kept..).unwrap_or_default().to_owned();
             delta.reasoning = all.get(..kept).filter(|kept| !kept.is_empty()).map(str::to_owned);
             delta.is_reasoning_null = delta.reasoning.is_none();
-            if delta.reasoning.is_none() && delta.content == Content::Unset && delta.calls.is_empty() {
+            if delta.reasoning.is_none() && delta.content == DeltaContent::Unset && delta.calls.is_empty() {
                 return None;
             }
         } else if self.reasoning_ended {
@@ -174,8 +174,8 @@ impl Engine {
         let (mut reasoning, mut content) = (String::new(), String::new());
         for event in events {
             match event {
-                Event::Reasoning(text) => reasoning.push_str(&text),
-                Event::Text(text) => content.push_str(&text),
+                MachineEvent::Reasoning(text) => reasoning.push_str(&text),
+                MachineEvent::Text(text) => content.push_str(&text),
                 _ => {}
             }
         }
@@ -187,14 +187,14 @@ impl Engine {
     }
 
     /// The calls of a whole answer, and its text; `None` for the calls where it has none.
-    pub(super) fn whole(mut self, text: &str) -> (Vec<Call>, Option<String>) {
+    pub(super) fn whole(mut self, text: &str) -> (Vec<ParsedCall>, Option<String>) {
         let mut events = self.machine.push(text, &[]);
         events.extend(self.machine.finish());
-        let delta = self.delta(events, Finish::Yes, &mut CallIds::new(0));
+        let delta = self.delta(events, EndOfText::Yes, &mut CallIds::new(0));
         let calls = self.slots.calls();
         let content = match delta.map(|delta| delta.content) {
-            Some(Content::Text(text)) if calls.is_empty() => Some(text),
-            Some(Content::Text(text)) => Some(text.trim().to_owned()).filter(|text| !text.is_empty()),
+            Some(DeltaContent::Text(text)) if calls.is_empty() => Some(text),
+            Some(DeltaContent::Text(text)) => Some(text.trim().to_owned()).filter(|text| !text.is_empty()),
             _ => None,
         };
         (calls, content)
@@ -231,11 +231,11 @@ impl Engine {
         let mut count = 0;
         for id in ids {
             let Some((_, mark, _)) = marks.iter().find(|(known, _, _)| known == id) else {
-                count += usize::from(state == State::Reasoning);
+                count += usize::from(state == ParserState::Reasoning);
                 continue;
             };
             if let Some((next, _)) = grammar.rule(state, *mark) {
-                state = if next.is_in_call() { State::Content } else { next };
+                state = if next.is_in_call() { ParserState::Content } else { next };
             }
         }
         count
@@ -244,7 +244,8 @@ impl Engine {
 
 /// The tokens that end reasoning.
 fn ends(grammar: &Grammar, vocabulary: &Vocabulary) -> Vec<u32> {
-    let is_end = |mark: Mark| grammar.rule(State::Reasoning, mark).is_some_and(|(next, _)| next != State::Reasoning);
+    let is_end =
+        |mark: Mark| grammar.rule(ParserState::Reasoning, mark).is_some_and(|(next, _)| next != ParserState::Reasoning);
     let ends = grammar.literals.iter().filter(|literal| is_end(literal.mark));
     ends.filter_map(|literal| vocabulary.id(literal.text)).collect()
 }

@@ -2,36 +2,38 @@
 
 use serde_json::{Map, Value};
 
-use crate::parsers::json::Json;
+use crate::parsers::json::JsonValue;
 
 /// A value of its schema's type; `None` where it stays as it is.
-fn coerced(value: &Json, schema: &Value) -> Option<Json> {
+fn coerced(value: &JsonValue, schema: &Value) -> Option<JsonValue> {
     match value {
-        Json::Text(text) => cast(text, &types(schema)),
-        Json::Object(_) => {
+        JsonValue::Text(text) => cast(text, &types(schema)),
+        JsonValue::Object(_) => {
             let properties = schema.get("properties")?.as_object()?;
             let mut value = value.clone();
             coerce(&mut value, properties).then_some(value)
         }
-        Json::List(items) => {
+        JsonValue::List(items) => {
             let schema = schema.get("items").filter(|items| items.is_object())?;
-            let new: Vec<Option<Json>> = items.iter().map(|item| coerced(item, schema)).collect();
+            let new: Vec<Option<JsonValue>> = items.iter().map(|item| coerced(item, schema)).collect();
             if new.iter().all(Option::is_none) {
                 return None;
             }
-            Some(Json::List(new.into_iter().zip(items).map(|(new, old)| new.unwrap_or_else(|| old.clone())).collect()))
+            Some(JsonValue::List(
+                new.into_iter().zip(items).map(|(new, old)| new.unwrap_or_else(|| old.clone())).collect(),
+            ))
         }
-        Json::Null | Json::Bool(_) | Json::Int(_) | Json::Float(_) => {
+        JsonValue::Null | JsonValue::Bool(_) | JsonValue::Int(_) | JsonValue::Float(_) => {
             let text = value.write();
-            let new = cast(&text, &types(schema)).unwrap_or(Json::Text(text));
+            let new = cast(&text, &types(schema)).unwrap_or(JsonValue::Text(text));
             (new != *value).then_some(new)
         }
     }
 }
 
 /// Makes an object's members what the schemas of their names say; whether any changed.
-pub(super) fn coerce(value: &mut Json, properties: &Map<String, Value>) -> bool {
-    let Json::Object(members) = value else { return false };
+pub(super) fn coerce(value: &mut JsonValue, properties: &Map<String, Value>) -> bool {
+    let JsonValue::Object(members) = value else { return false };
     let mut changed = false;
     for (key, value) in members {
         let schema = properties.get(key.as_str()).filter(|schema| schema.is_object());
@@ -94,12 +96,12 @@ fn kind(name: &str) -> String {
 }
 
 /// A text as the first of these types that it fits, the narrow ones first; `None` where it stays text.
-fn cast(text: &str, types: &[String]) -> Option<Json> {
+fn cast(text: &str, types: &[String]) -> Option<JsonValue> {
     let kinds: Vec<String> = types.iter().map(|name| kind(name)).collect();
     let has = |name: &str| kinds.iter().any(|kind| kind == name);
-    let finite = |value: Result<Json, _>| value.ok().filter(Json::is_finite);
+    let finite = |value: Result<JsonValue, _>| value.ok().filter(JsonValue::is_finite);
     if has("null") && text.to_lowercase() == "null" {
-        return Some(Json::Null);
+        return Some(JsonValue::Null);
     }
     let number =
         has("integer").then(|| integer(text)).flatten().or_else(|| has("number").then(|| float(text)).flatten());
@@ -108,18 +110,18 @@ fn cast(text: &str, types: &[String]) -> Option<Json> {
     }
     if has("boolean") {
         match text.to_lowercase().trim() {
-            "true" | "1" => return Some(Json::Bool(true)),
-            "false" | "0" => return Some(Json::Bool(false)),
+            "true" | "1" => return Some(JsonValue::Bool(true)),
+            "false" | "0" => return Some(JsonValue::Bool(false)),
             _ => {}
         }
     }
     if has("object") || has("array") {
-        let value = finite(Json::read(text));
+        let value = finite(JsonValue::read(text));
         if value.is_some() {
             return value;
         }
     }
-    if has("string") { None } else { finite(Json::read(text)) }
+    if has("string") { None } else { finite(JsonValue::read(text)) }
 }
 
 /// Digits with single underscores between them, as Python's numbers may have.
@@ -129,15 +131,15 @@ fn digits(text: &str) -> Option<String> {
     (is_apart && all()).then(|| text.replace('_', ""))
 }
 
-fn integer(text: &str) -> Option<Json> {
+fn integer(text: &str) -> Option<JsonValue> {
     let text = text.trim();
     let (sign, rest) = text.strip_prefix('-').map_or(("", text.strip_prefix('+').unwrap_or(text)), |rest| ("-", rest));
     let digits = digits(rest)?;
     let digits = digits.trim_start_matches('0');
-    Some(Json::Int(if digits.is_empty() { "0".to_owned() } else { format!("{sign}{digits}") }))
+    Some(JsonValue::Int(if digits.is_empty() { "0".to_owned() } else { format!("{sign}{digits}") }))
 }
 
-fn float(text: &str) -> Option<Json> {
+fn float(text: &str) -> Option<JsonValue> {
     let text = text.trim();
     let is_plain = |c: char| c.is_ascii_digit() || matches!(c, '.' | 'e' | 'E' | '+' | '-' | '_');
     let is_apart = text.split('_').collect::<Vec<_>>();
@@ -150,7 +152,7 @@ fn float(text: &str) -> Option<Json> {
     }
     let value: f64 = text.replace('_', "").parse().ok().filter(|value: &f64| value.is_finite())?;
     let whole = value.trunc();
-    Some(if whole == value { Json::Int(format!("{:.0}", whole + 0.0)) } else { Json::Float(value) })
+    Some(if whole == value { JsonValue::Int(format!("{:.0}", whole + 0.0)) } else { JsonValue::Float(value) })
 }
 
 #[cfg(test)]
@@ -161,7 +163,7 @@ mod tests {
     #[test]
     fn texts_become_values_of_the_schemas_types() {
         let cast =
-            |text: &str, schema: Value| coerced(&Json::Text(text.to_owned()), &schema).map(|value| value.write());
+            |text: &str, schema: Value| coerced(&JsonValue::Text(text.to_owned()), &schema).map(|value| value.write());
         assert_eq!(cast("5", json!({"type": "integer"})).unwrap(), "5");
         assert_eq!(cast(" -1_000 ", json!({"type": "int"})).unwrap(), "-1000");
         assert_eq!(cast("1.5", json!({"type": "integer"})).unwrap(), "1.5");

@@ -5,26 +5,26 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::{
-    arguments::{self, Body, Breaks},
+    arguments::{self, Breaks, CallProgress},
     grammar::{Arguments, Grammar},
-    machine::Event,
+    machine::MachineEvent,
     schema,
 };
 use crate::parsers::{
-    delta::{Call, CallDelta, CallIds},
-    json::Json,
+    delta::{CallDelta, CallIds, ParsedCall},
+    json::JsonValue,
     names::Function,
 };
 
 #[derive(Debug)]
-pub(super) struct Slots {
+pub(super) struct CallSlots {
     grammar: &'static Grammar,
     functions: Arc<[Function]>,
-    slots: Vec<Slot>,
+    slots: Vec<CallSlot>,
 }
 
 #[derive(Debug, Default)]
-struct Slot {
+struct CallSlot {
     name: String,
     body: String,
     is_named: bool,
@@ -33,7 +33,7 @@ struct Slot {
     sent: String,
 }
 
-impl Slots {
+impl CallSlots {
     pub(super) fn new(grammar: &'static Grammar, functions: Arc<[Function]>) -> Self {
         Self { grammar, functions, slots: Vec::new() }
     }
@@ -43,21 +43,21 @@ impl Slots {
     }
 
     /// Takes an event of a call.
-    pub(super) fn take(&mut self, event: Event, deltas: &mut Vec<CallDelta>, made: &mut CallIds) {
+    pub(super) fn take(&mut self, event: MachineEvent, deltas: &mut Vec<CallDelta>, made: &mut CallIds) {
         match event {
-            Event::CallStart(index) => {
+            MachineEvent::CallStart(index) => {
                 while self.slots.len() <= index {
-                    self.slots.push(Slot::default());
+                    self.slots.push(CallSlot::default());
                 }
             }
-            Event::Name(index, text) => {
+            MachineEvent::Name(index, text) => {
                 if let Some(slot) = self.slots.get_mut(index) {
                     slot.name.push_str(&text);
                 }
             }
-            Event::Argument(index, text) => self.argument(index, &text, deltas, made),
-            Event::CallEnd(index) => self.end(index, deltas, made),
-            Event::Text(_) | Event::Reasoning(_) | Event::ReasoningEnd => {}
+            MachineEvent::Argument(index, text) => self.argument(index, &text, deltas, made),
+            MachineEvent::CallEnd(index) => self.end(index, deltas, made),
+            MachineEvent::Text(_) | MachineEvent::Reasoning(_) | MachineEvent::ReasoningEnd => {}
         }
     }
 
@@ -106,7 +106,7 @@ impl Slots {
             return Some(raw.to_owned()).filter(|raw| !raw.is_empty());
         }
         let slot = self.slots.get(index)?;
-        let json = self.fixed(&slot.name, self.object(slot, Body::Partial));
+        let json = self.fixed(&slot.name, self.object(slot, CallProgress::Partial));
         let slot = self.slots.get_mut(index)?;
         let stable = arguments::stable(&json, slot.string_keys.as_deref());
         let fresh = stable.strip_prefix(slot.sent.as_str()).filter(|fresh| !fresh.is_empty())?.to_owned();
@@ -120,7 +120,7 @@ impl Slots {
             return None;
         }
         let slot = self.slots.get(index)?;
-        let json = self.fixed(&slot.name, self.object(slot, Body::Whole));
+        let json = self.fixed(&slot.name, self.object(slot, CallProgress::Whole));
         let slot = self.slots.get_mut(index)?;
         if json.chars().count() <= slot.sent.chars().count() {
             return None;
@@ -130,14 +130,14 @@ impl Slots {
         Some(fresh)
     }
 
-    fn object(&self, slot: &Slot, extent: Body) -> Json {
+    fn object(&self, slot: &CallSlot, extent: CallProgress) -> JsonValue {
         let is_verbatim = self.grammar.arguments == Arguments::VerbatimParameters;
         let breaks = if is_verbatim { Breaks::Value } else { Breaks::Format };
-        Json::Object(arguments::members(&slot.body, extent, breaks))
+        JsonValue::Object(arguments::members(&slot.body, extent, breaks))
     }
 
     /// Arguments of the types in the function's schema.
-    fn fixed(&self, name: &str, mut arguments: Json) -> String {
+    fn fixed(&self, name: &str, mut arguments: JsonValue) -> String {
         if let Some(properties) = properties(&self.functions, name) {
             schema::coerce(&mut arguments, properties);
         }
@@ -145,7 +145,7 @@ impl Slots {
     }
 
     /// The calls of an answer that is complete.
-    pub(super) fn calls(&self) -> Vec<Call> {
+    pub(super) fn calls(&self) -> Vec<ParsedCall> {
         let mut calls = Vec::new();
         for slot in self.slots.iter().filter(|slot| !slot.name.is_empty() || !slot.body.is_empty()) {
             let name = slot.name.trim();
@@ -153,16 +153,16 @@ impl Slots {
                 _ if slot.body.trim().is_empty() => (name.to_owned(), "{}".to_owned()),
                 Arguments::Parameters | Arguments::VerbatimParameters if name.is_empty() => enveloped(slot.body.trim()),
                 Arguments::Parameters | Arguments::VerbatimParameters => {
-                    (name.to_owned(), self.object(slot, Body::Whole).write())
+                    (name.to_owned(), self.object(slot, CallProgress::Whole).write())
                 }
                 Arguments::Object => (name.to_owned(), first_value(slot.body.trim())),
             };
             if !name.is_empty() || self.grammar.names_may_be_empty {
-                let fixed = Json::read(&arguments).ok().and_then(|mut value| {
+                let fixed = JsonValue::read(&arguments).ok().and_then(|mut value| {
                     let properties = properties(&self.functions, &name)?;
                     schema::coerce(&mut value, properties).then(|| value.write())
                 });
-                calls.push(Call { name, arguments: fixed.unwrap_or(arguments) });
+                calls.push(ParsedCall { name, arguments: fixed.unwrap_or(arguments) });
             }
         }
         calls
@@ -176,7 +176,7 @@ fn properties<'a>(functions: &'a [Function], name: &str) -> Option<&'a Map<Strin
 
 /// The first complete value of a text, as it is written; all of it where there is none.
 fn first_value(text: &str) -> String {
-    Json::read_first(text).map_or(text, |(_, end)| text.get(..end).unwrap_or(text)).to_owned()
+    JsonValue::read_first(text).map_or(text, |(_, end)| text.get(..end).unwrap_or(text)).to_owned()
 }
 
 /// Finds a name in a JSON body.
@@ -190,17 +190,17 @@ fn named_in(body: &str) -> Option<String> {
 
 /// Name and arguments of a call that is an object of both.
 fn enveloped(body: &str) -> (String, String) {
-    let Ok(value @ Json::Object(_)) = Json::read(body) else { return (String::new(), body.to_owned()) };
+    let Ok(value @ JsonValue::Object(_)) = JsonValue::read(body) else { return (String::new(), body.to_owned()) };
     let name = match value.get("name") {
-        Some(Json::Text(name)) => name.clone(),
+        Some(JsonValue::Text(name)) => name.clone(),
         _ => String::new(),
     };
     let arguments = match value.get("arguments").or_else(|| value.get("parameters")) {
-        Some(Json::Text(text)) => text.clone(),
+        Some(JsonValue::Text(text)) => text.clone(),
         Some(value) => value.write(),
         None => {
-            let Json::Object(members) = value else { return (name, String::new()) };
-            Json::Object(members.into_iter().filter(|(key, _)| key != "name").collect()).write()
+            let JsonValue::Object(members) = value else { return (name, String::new()) };
+            JsonValue::Object(members.into_iter().filter(|(key, _)| key != "name").collect()).write()
         }
     };
     (name, arguments)

@@ -13,7 +13,7 @@ use std::{
 use super::{kinds, placeholders};
 use recording::{
     cassette::Cassette,
-    redaction::{NoPlaceholder, Placeholder, Rules},
+    redaction::{NoPlaceholder, Placeholder, RedactionRules},
 };
 
 /// Where the names of variables begin.
@@ -128,7 +128,7 @@ impl SuppliedSecrets {
     /// The rules, by which these values are secrets too, of the kinds that their placeholders have. Values that are too short to be
     /// looked for are left out.
     #[must_use]
-    pub fn rules(&self, mut rules: Rules, cassette: &Cassette) -> Rules {
+    pub fn rules(&self, mut rules: RedactionRules, cassette: &Cassette) -> RedactionRules {
         let kinds = &kinds(cassette);
         let mut literals: BTreeSet<(Arc<str>, Arc<str>)> = BTreeSet::new();
         for ((_, placeholder), value) in &self.of_file {

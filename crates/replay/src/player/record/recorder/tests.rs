@@ -2,20 +2,20 @@ use std::sync::mpsc::{Receiver, channel};
 
 use super::*;
 use recording::{
-    cassette::{Answer, Content, Header, WriteMode, load},
+    cassette::{AnswerContent, Header, RecordedAnswer, WriteMode, load},
     trace::Outcome,
 };
 
-fn output(folder: &tempfile::TempDir) -> Output {
+fn output(folder: &tempfile::TempDir) -> CassetteOutput {
     let path = folder.path().join("a.yaml");
-    Output { path, header: Header::default(), mode: WriteMode::Replace, timeline: Timeline::New }
+    CassetteOutput { path, header: Header::default(), mode: WriteMode::Replace, timeline: WrittenTimeline::New }
 }
 
 fn request(path: &str) -> ExchangeRequest {
     ExchangeRequest { method: "POST".to_owned(), target: path.to_owned(), size: 10, ..ExchangeRequest::default() }
 }
 
-fn end<S: Sink<Item = Entry>>(mut pending: PendingExchange<S>, body: &'static [u8]) {
+fn end<S: Sink<Item = SinkEntry>>(mut pending: PendingExchange<S>, body: &'static [u8]) {
     pending.status = 200;
     let mut capture = pending.capture();
     capture.received(&Bytes::from_static(body), Duration::from_millis(1));
@@ -26,7 +26,7 @@ fn end<S: Sink<Item = Entry>>(mut pending: PendingExchange<S>, body: &'static [u
 fn records_stand_in_the_order_of_their_requests_and_unsubmitted_ones_hold_nothing_up() {
     let folder = tempfile::tempdir().unwrap();
     let output = output(&folder);
-    let recorder = CassetteRecorder::create(&output, Keep::default(), RecordErrors::Lasting, Rules::default());
+    let recorder = CassetteRecorder::create(&output, Keep::default(), RecordErrors::Lasting, RedactionRules::default());
     let recorder = Arc::new(recorder.unwrap());
     let begin = |path: &str| recorder.begin(request(path), Instant::now());
     let [first, second, third, fourth] = ["/1", "/2", "/3", "/4"].map(begin);
@@ -40,8 +40,8 @@ fn records_stand_in_the_order_of_their_requests_and_unsubmitted_ones_hold_nothin
     let report = recorder.finish().unwrap();
     assert_eq!(report, RecordReport { recorded: 2, skipped: 1, ..RecordReport::default() });
     let records = load(&output.path).unwrap().records;
-    let found: Vec<(&str, &Content)> = records.iter().map(|it| (it.path.as_str(), &it.answer.content)).collect();
-    let expected = [Content::Json(1.into()), Content::Json(3.into())];
+    let found: Vec<(&str, &AnswerContent)> = records.iter().map(|it| (it.path.as_str(), &it.answer.content)).collect();
+    let expected = [AnswerContent::Json(1.into()), AnswerContent::Json(3.into())];
     assert_eq!(found, [("/1", &expected[0]), ("/3", &expected[1])]);
 }
 
@@ -50,17 +50,22 @@ fn what_waits_long_for_an_earlier_exchange_is_in_the_partial_file_and_in_order_a
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.yaml");
     let writer = CassetteWriter::create(&path, &Header::default(), WriteMode::Replace).unwrap();
-    let arrivals: Arc<Arrivals> = Arc::default();
-    let shared = (Arc::clone(&arrivals), Arc::default(), Arc::new(Progress::new(Capacity::default())));
-    let mut sink = CassetteSink::new(writer, Rules::default(), RecordErrors::Lasting, shared);
+    let arrivals: Arc<OpenArrivals> = Arc::default();
+    let shared = (Arc::clone(&arrivals), Arc::default(), Arc::new(RecorderProgress::new(Capacity::default())));
+    let mut sink = CassetteSink::new(writer, RedactionRules::default(), RecordErrors::Lasting, shared);
     let numbers = [0; 4].map(|_| arrivals.begin());
     let take = |sink: &mut CassetteSink, number: u64| {
-        let answer = Answer { status: 200, ..Answer::default() };
-        let record = Record { method: "GET".to_owned(), path: format!("/{number}"), answer, ..Record::default() };
+        let answer = RecordedAnswer { status: 200, ..RecordedAnswer::default() };
+        let record = CassetteRecord {
+            method: "GET".to_owned(),
+            path: format!("/{number}"),
+            answer,
+            ..CassetteRecord::default()
+        };
         let content = EntryContent::Replayed(Box::new(RecordedExchange { record, ..RecordedExchange::default() }));
         arrivals.end(number);
         sink.begin_batch();
-        sink.record(Entry { number, weight: 1, content });
+        sink.record(SinkEntry { number, weight: 1, content });
         sink.end_batch();
         sink.flush();
     };
@@ -92,14 +97,14 @@ fn what_waits_long_for_an_earlier_exchange_is_in_the_partial_file_and_in_order_a
 struct Blocked(Receiver<()>);
 
 impl Sink for Blocked {
-    type Item = Entry;
+    type Item = SinkEntry;
     type Ending = ();
 
-    fn weight(entry: &Entry) -> usize {
+    fn weight(entry: &SinkEntry) -> usize {
         entry.weight
     }
 
-    fn record(&mut self, _: Entry) {
+    fn record(&mut self, _: SinkEntry) {
         let _ended = self.0.recv();
     }
 
@@ -113,7 +118,7 @@ fn requests_never_wait_for_a_disk_that_does_not_answer_and_what_does_not_fit_is_
     let folder = tempfile::tempdir().unwrap();
     let (allow, allowed) = channel();
     let recorder = {
-        let progress = Arc::new(Progress::default());
+        let progress = Arc::new(RecorderProgress::default());
         CassetteRecorder::start(Blocked(allowed), Arc::default(), (Arc::default(), progress), &output(&folder))
     };
     let recorder = Arc::new(recorder.unwrap());
