@@ -16,6 +16,7 @@ mod readme;
 mod reference;
 mod schedule;
 mod secrets_page;
+mod structure;
 mod support;
 mod tap;
 mod text;

@@ -119,7 +119,7 @@ const CUT_MARGIN: Duration = Duration::from_millis(5);
 /// ```no_run
 /// use std::time::Duration;
 /// use recording::trace::CreateMode;
-/// use text::prompt::BlockHash;
+/// use text::prompt::BlockHashAlgorithm;
 /// use vllm_vcr_tap::{Tap, TapConfig};
 ///
 /// # async fn record() -> Result<(), Box<dyn std::error::Error>> {
@@ -129,7 +129,7 @@ const CUT_MARGIN: Duration = Duration::from_millis(5);
 ///     create: CreateMode::New,
 ///     record_tokens: true,
 ///     tokenizer: None,
-///     block_hash: BlockHash::Xxh3_64,
+///     block_hash: BlockHashAlgorithm::Xxh3_64,
 ///     block_size: 16,
 ///     drain: Duration::from_secs(5),
 /// })

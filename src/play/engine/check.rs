@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Engine, EventCounts, kv_events::KvEvents};
+use super::EventCounts;
 use crate::{engine::scheduler::SchedulerStats, play::metrics::ShownValues};
 
 /// Totals since the engine started.
@@ -62,7 +62,7 @@ impl EngineTotals {
 
 impl Snapshot {
     /// Adds ranks up.
-    fn sum(ranks: Vec<Self>) -> Self {
+    pub(super) fn sum(ranks: Vec<Self>) -> Self {
         let mut all = Self::default();
         for (number, rank) in ranks.iter().enumerate() {
             all.totals = EngineTotals::sum(all.totals, &rank.totals);
@@ -113,20 +113,4 @@ impl Snapshot {
 
 pub(super) fn of(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
-}
-
-impl Engine {
-    /// Adds everything up between two steps of each rank; `None` once an engine has ended.
-    pub(in super::super) async fn snapshot(&self) -> Option<Snapshot> {
-        let asked: Vec<_> = self.inboxes.iter().map(|inbox| inbox.ask()).collect();
-        let mut ranks = Vec::with_capacity(asked.len());
-        for (rank, asked) in asked.into_iter().enumerate() {
-            let kv_events = self.kv_events.get(rank).map(KvEvents::counts);
-            ranks.push(Snapshot { kv_events, ..asked.await.ok()? });
-        }
-        match <[Snapshot; 1]>::try_from(ranks) {
-            Ok([only]) => Some(only),
-            Err(ranks) => Some(Snapshot::sum(ranks)),
-        }
-    }
 }

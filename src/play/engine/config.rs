@@ -1,6 +1,8 @@
 //! Configuration of an engine, and what becomes of it once the trace and the model are known.
 
-use super::{EngineError, KvEventsConfig, KvTransferConfig};
+use std::io;
+
+use super::{KvEventsConfig, KvEventsError, KvTransferConfig};
 use crate::{
     engine::kv_cache::KvCacheConfig,
     engine::scheduler::SchedulerConfig,
@@ -115,6 +117,52 @@ impl EngineConfig {
 
 fn size(count: u32) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
+}
+
+/// A configuration that no engine can run with.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The scheduler refuses it.
+    #[error("--engine: {0}")]
+    Scheduler(#[from] crate::engine::scheduler::SchedulerConfigError),
+    /// The longest request would never be computed.
+    #[error(
+        "--engine: a request of --max-model-len {max_model_len} tokens does not fit the KV cache of {tokens} tokens \
+         (--num-gpu-blocks-override {blocks}, of which one is never used, with --block-size {block_size}): make it larger, or the \
+         model's length smaller"
+    )]
+    SmallCache {
+        /// Prompt and output tokens of a request.
+        max_model_len: usize,
+        /// Tokens that the cache holds.
+        tokens: usize,
+        /// Its blocks.
+        blocks: u32,
+        /// Tokens of a block.
+        block_size: usize,
+    },
+    /// There are no times to be had from the trace.
+    #[error("--engine: {0}")]
+    Times(String),
+    /// Its KV events cannot be published.
+    #[error("--engine: {0}")]
+    KvEvents(#[from] KvEventsError),
+    /// Other engines cannot reach it.
+    #[error(
+        "--kv-transfer-config: cannot listen on {host}:{port} for other engines ({source}); VLLM_NIXL_SIDE_CHANNEL_HOST and \
+         VLLM_NIXL_SIDE_CHANNEL_PORT set another address"
+    )]
+    SideChannel {
+        /// The host.
+        host: String,
+        /// The port.
+        port: u16,
+        /// Why.
+        source: io::Error,
+    },
+    /// The system starts no thread.
+    #[error("--engine: cannot start its thread")]
+    Thread(#[source] io::Error),
 }
 
 #[cfg(test)]

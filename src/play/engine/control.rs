@@ -2,71 +2,18 @@
 
 use tokio::sync::oneshot;
 
-use super::{Engine, check::of, stepping::Stepping};
+use super::{
+    check::of,
+    inbox::{Control, Order},
+    stepping::Stepping,
+};
 use crate::engine::{recorded_timings::RecordedTimings, scheduler::PauseState};
-
-/// What is to be done.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Control {
-    /// Requests are not scheduled from now on; done once none runs.
-    Pause {
-        /// Which ones.
-        state: PauseState,
-        /// Whether all requests end first.
-        aborts: bool,
-        /// Whether the prefix cache is forgotten once none runs.
-        clears: bool,
-    },
-    /// Requests are scheduled again.
-    Resume,
-    /// The prefix cache is forgotten; replies whether it was.
-    Reset {
-        /// Whether running requests lose their blocks for it.
-        preempts_running: bool,
-    },
-}
-
-/// Something to be done, and where its reply goes.
-#[derive(Debug)]
-pub(super) struct Order {
-    pub(super) control: Control,
-    pub(super) reply: oneshot::Sender<bool>,
-}
 
 /// A pause that waits for running requests.
 #[derive(Debug)]
 pub(super) struct Pausing {
     clears: bool,
     reply: oneshot::Sender<bool>,
-}
-
-impl Engine {
-    /// Pauses the scheduler; returns once no request runs, and its prefix cache is forgotten where that is wanted.
-    pub(in super::super) async fn pause(&self, state: PauseState, aborts: bool, clears: bool) {
-        self.order(Control::Pause { state, aborts, clears }).await;
-    }
-
-    /// Goes on after a pause.
-    pub(in super::super) async fn resume(&self) {
-        self.order(Control::Resume).await;
-    }
-
-    /// Forgets the prefix cache of each rank; returns false where running requests of the first one have blocks and may keep them. As
-    /// in vLLM the others do not show.
-    pub(in super::super) async fn reset_prefix_cache(&self, preempts_running: bool) -> bool {
-        self.order(Control::Reset { preempts_running }).await
-    }
-
-    /// Gives an order to all ranks; the reply of the first one, once all have carried it out.
-    async fn order(&self, control: Control) -> bool {
-        let replies: Vec<_> = self.inboxes.iter().map(|inbox| inbox.order(control)).collect();
-        let mut first = None;
-        for reply in replies {
-            let reply = reply.await.unwrap_or(false);
-            first.get_or_insert(reply);
-        }
-        first.unwrap_or(false)
-    }
 }
 
 impl Stepping {

@@ -11,17 +11,54 @@ use super::{
     balancer::InFlight,
     check::Snapshot,
     connector::{Notice, Transfer},
-    control::{Control, Order},
-    request_stepping::RecordedArrival,
     run::Outbox,
 };
-use crate::engine::scheduler::{Request, RequestId};
+use crate::engine::{
+    recorded_timings::RecordedTimes,
+    scheduler::{PauseState, Request, RequestId},
+};
 
 /// Requests that may wait between two steps. More are refused; vLLM's queue is `--max-num-queued-reqs`.
 const MOST_ARRIVALS: usize = 65_536;
 
 /// Notices of other engines that may wait between two steps. More are dropped, as the network may do.
 const MOST_NOTICES: usize = 65_536;
+
+/// Recorded times of a request that arrives.
+#[derive(Debug)]
+pub(super) struct RecordedArrival {
+    /// The zero of its times.
+    pub(super) arrived: Instant,
+    pub(super) times: RecordedTimes,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Control {
+    /// Requests are not scheduled from now on; done once none runs.
+    Pause {
+        /// Which ones.
+        state: PauseState,
+        /// Whether all requests end first.
+        aborts: bool,
+        /// Whether the prefix cache is forgotten once none runs.
+        clears: bool,
+    },
+    /// Requests are scheduled again.
+    Resume,
+    /// The prefix cache is forgotten; replies whether it was.
+    Reset {
+        /// Whether running requests lose their blocks for it.
+        preempts_running: bool,
+    },
+}
+
+/// Something to be done, and where its reply goes.
+#[derive(Debug)]
+pub(super) struct Order {
+    pub(super) control: Control,
+    pub(super) reply: oneshot::Sender<bool>,
+}
 
 /// A request on its way into the scheduler.
 #[derive(Debug)]

@@ -31,7 +31,6 @@ mod stepping;
 mod submit;
 
 use std::{
-    io,
     net::{Ipv4Addr, SocketAddr},
     sync::Arc,
     thread,
@@ -39,16 +38,17 @@ use std::{
 
 use self::{
     balancer::Balancer,
+    check::Snapshot,
     config::Resolved,
     connector::{KvConnector, SideChannel},
-    inbox::Inbox,
+    inbox::{Control, Inbox},
     kv_events::KvEvents,
     rank::Rank,
     slowdown::PacedClock,
     stepping::Stepping,
 };
 pub use self::{
-    config::{EngineConfig, EngineTimes},
+    config::{EngineConfig, EngineError, EngineTimes},
     connector::{KvRole, KvTransferConfig},
     kv_events::{KvEventsConfig, KvEventsError},
 };
@@ -63,6 +63,7 @@ use super::metrics::Metrics;
 use crate::engine::{
     kv_cache::KvCacheConfig,
     recorded_timings::RecordedTimings,
+    scheduler::PauseState,
     step_clock::{StepClock, TransferClock},
 };
 
@@ -85,52 +86,6 @@ pub(super) struct Engine {
     pub(super) has_recorded_times: bool,
     /// Whether steps may give a request several tokens.
     pub(super) speculates: bool,
-}
-
-/// A configuration that no engine can run with.
-#[derive(Debug, thiserror::Error)]
-pub enum EngineError {
-    /// The scheduler refuses it.
-    #[error("--engine: {0}")]
-    Scheduler(#[from] crate::engine::scheduler::SchedulerConfigError),
-    /// The longest request would never be computed.
-    #[error(
-        "--engine: a request of --max-model-len {max_model_len} tokens does not fit the KV cache of {tokens} tokens \
-         (--num-gpu-blocks-override {blocks}, of which one is never used, with --block-size {block_size}): make it larger, or the \
-         model's length smaller"
-    )]
-    SmallCache {
-        /// Prompt and output tokens of a request.
-        max_model_len: usize,
-        /// Tokens that the cache holds.
-        tokens: usize,
-        /// Its blocks.
-        blocks: u32,
-        /// Tokens of a block.
-        block_size: usize,
-    },
-    /// There are no times to be had from the trace.
-    #[error("--engine: {0}")]
-    Times(String),
-    /// Its KV events cannot be published.
-    #[error("--engine: {0}")]
-    KvEvents(#[from] KvEventsError),
-    /// Other engines cannot reach it.
-    #[error(
-        "--kv-transfer-config: cannot listen on {host}:{port} for other engines ({source}); VLLM_NIXL_SIDE_CHANNEL_HOST and \
-         VLLM_NIXL_SIDE_CHANNEL_PORT set another address"
-    )]
-    SideChannel {
-        /// The host.
-        host: String,
-        /// The port.
-        port: u16,
-        /// Why.
-        source: io::Error,
-    },
-    /// The system starts no thread.
-    #[error("--engine: cannot start its thread")]
-    Thread(#[source] io::Error),
 }
 
 impl Engine {
@@ -169,6 +124,47 @@ impl Engine {
             engine.start_rank(resolved.clone(), rank, model, seed)?;
         }
         Ok(engine)
+    }
+
+    /// Adds everything up between two steps of each rank; `None` once an engine has ended.
+    pub(super) async fn snapshot(&self) -> Option<Snapshot> {
+        let asked: Vec<_> = self.inboxes.iter().map(|inbox| inbox.ask()).collect();
+        let mut ranks = Vec::with_capacity(asked.len());
+        for (rank, asked) in asked.into_iter().enumerate() {
+            let kv_events = self.kv_events.get(rank).map(KvEvents::counts);
+            ranks.push(Snapshot { kv_events, ..asked.await.ok()? });
+        }
+        match <[Snapshot; 1]>::try_from(ranks) {
+            Ok([only]) => Some(only),
+            Err(ranks) => Some(Snapshot::sum(ranks)),
+        }
+    }
+
+    /// Pauses the scheduler; returns once no request runs, and its prefix cache is forgotten where that is wanted.
+    pub(super) async fn pause(&self, state: PauseState, aborts: bool, clears: bool) {
+        self.order(Control::Pause { state, aborts, clears }).await;
+    }
+
+    /// Goes on after a pause.
+    pub(super) async fn resume(&self) {
+        self.order(Control::Resume).await;
+    }
+
+    /// Forgets the prefix cache of each rank; returns false where running requests of the first one have blocks and may keep them. As
+    /// in vLLM the others do not show.
+    pub(super) async fn reset_prefix_cache(&self, preempts_running: bool) -> bool {
+        self.order(Control::Reset { preempts_running }).await
+    }
+
+    /// Gives an order to all ranks; the reply of the first one, once all have carried it out.
+    async fn order(&self, control: Control) -> bool {
+        let replies: Vec<_> = self.inboxes.iter().map(|inbox| inbox.order(control)).collect();
+        let mut first = None;
+        for reply in replies {
+            let reply = reply.await.unwrap_or(false);
+            first.get_or_insert(reply);
+        }
+        first.unwrap_or(false)
     }
 
     fn start_rank(&mut self, resolved: Resolved, rank: Rank, model: &str, seed: u64) -> Result<(), EngineError> {

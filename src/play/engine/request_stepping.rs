@@ -7,19 +7,8 @@ use std::{collections::HashMap, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{connector::KvConnector, stepping::Stepping};
-use crate::engine::{
-    recorded_timings::{RecordedTimes, RecordedTimings},
-    scheduler::RequestId,
-};
-
-/// Recorded times of a request that arrives.
-#[derive(Debug)]
-pub(super) struct RecordedArrival {
-    /// The zero of its times.
-    pub(super) arrived: Instant,
-    pub(super) times: RecordedTimes,
-}
+use super::{connector::KvConnector, inbox::RecordedArrival, stepping::Stepping};
+use crate::engine::{recorded_timings::RecordedTimings, scheduler::RequestId};
 
 impl Stepping {
     /// When a step ends, or something of the connector is due.

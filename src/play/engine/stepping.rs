@@ -9,9 +9,9 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    EngineError,
     balancer::InFlight,
     check::{EngineTotals, Snapshot, of},
+    config::EngineError,
     connector::KvConnector,
     control::Pausing,
     inbox::{Arrived, Inbox, Mail},

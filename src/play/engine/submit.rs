@@ -7,8 +7,7 @@ use tokio::time::Instant;
 use super::{
     Engine,
     connector::Transfer,
-    inbox::Arrived,
-    request_stepping::RecordedArrival,
+    inbox::{Arrived, RecordedArrival},
     run::{EngineRun, Outbox, Submitted},
 };
 use crate::{

@@ -1,5 +1,5 @@
 //! MCP servers over streamable HTTP, at `/mcp/NAME`: requests in, responses and streams of events out. What is in them is decided by
-//! [`McpEndpoint`](crate::replay::mcp::Endpoint).
+//! [`McpEndpoint`](crate::replay::mcp::McpEndpoint).
 
 use std::{collections::VecDeque, ops::ControlFlow, sync::Arc, time::Duration};
 

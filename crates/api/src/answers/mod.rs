@@ -10,6 +10,7 @@ mod choices;
 mod counts;
 mod cut;
 mod encoder;
+mod fields;
 mod from_chat;
 mod logprobs;
 pub(super) mod messages;
@@ -22,6 +23,8 @@ pub mod words;
 
 use serde_json::{Map, Value};
 
+pub(super) use self::fields::put;
+use self::fields::{append, extend, list, with};
 pub use self::{
     counts::TokenCounts,
     cut::{Cut, TimedEvent},
@@ -140,45 +143,5 @@ impl Answer {
     #[must_use]
     pub fn counts(&self) -> TokenCounts {
         self.body.get("usage").map(TokenCounts::read).unwrap_or_default()
-    }
-}
-
-/// A list under a name; empty where there is none.
-fn list<'v>(fields: &'v Map<String, Value>, name: &str) -> &'v [Value] {
-    fields.get(name).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
-}
-
-/// An object with some fields added or replaced.
-fn with(value: &Value, changes: Value) -> Value {
-    let mut value = value.clone();
-    if let (Some(fields), Value::Object(changes)) = (value.as_object_mut(), changes) {
-        fields.extend(changes);
-    }
-    value
-}
-
-/// Sets a field of an object, in its place if it has one.
-pub(super) fn put(object: &mut Value, name: &str, value: Value) {
-    if let Value::Object(fields) = object {
-        fields.insert(name.to_owned(), value);
-    }
-}
-
-/// Adds to an object: lists grow, other fields are set.
-fn extend(whole: &mut Value, part: &Value) {
-    let (Some(whole), Some(part)) = (whole.as_object_mut(), part.as_object()) else { return };
-    for (name, value) in part {
-        match (whole.get_mut(name), value) {
-            (Some(Value::Array(list)), Value::Array(more)) => list.extend(more.iter().cloned()),
-            (_, value) => drop(whole.insert(name.clone(), value.clone())),
-        }
-    }
-}
-
-/// Adds to a text, or begins it.
-fn append(fields: &mut Map<String, Value>, name: &str, more: &str) {
-    match fields.get_mut(name) {
-        Some(Value::String(text)) => text.push_str(more),
-        _ => drop(fields.insert(name.to_owned(), more.into())),
     }
 }

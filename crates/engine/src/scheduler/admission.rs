@@ -1,7 +1,9 @@
 //! The second half of a step: waiting requests start to run.
 
 use super::{
-    ScheduledAs, ScheduledRequest, Scheduler, Slot, pause::PauseState, request::RequestStatus, transfer::FetchStage,
+    ScheduledAs, ScheduledRequest, Scheduler, Slot,
+    pause::PauseState,
+    request::{FetchStage, RequestStatus},
 };
 
 /// What becomes of a request whose turn it is.

@@ -1,6 +1,6 @@
 //! What a step decides.
 
-use super::{KvFetchStats, LoadingRequest, Rejection, RequestId, Slot, SpecDecodingStats};
+use super::{Rejection, RequestId, Slot, request::FetchStage};
 
 /// Decisions of one step. The lists are reused by the next one.
 #[derive(Debug, Default)]
@@ -111,6 +111,49 @@ pub struct PrefixCacheStats {
     pub preempted_hits: usize,
 }
 
+/// A request that waits in its blocks for a transfer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LoadingRequest {
+    /// The request.
+    pub request_id: RequestId,
+    /// Tokens that are transferred.
+    pub num_tokens: usize,
+}
+
+/// Waiting requests by the stage of their transfer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct KvFetchStats {
+    /// Transfers that have not begun.
+    pub waiting_to_start: usize,
+    /// Transfers that have not ended.
+    pub in_progress: usize,
+    /// Transfers that have ended, of requests that do not run yet.
+    pub completed_waiting: usize,
+}
+
+impl KvFetchStats {
+    pub(super) fn of(&mut self, stage: FetchStage) -> &mut usize {
+        match stage {
+            FetchStage::WaitingToStart => &mut self.waiting_to_start,
+            FetchStage::InProgress => &mut self.in_progress,
+            FetchStage::CompletedWaiting => &mut self.completed_waiting,
+        }
+    }
+}
+
+/// Drafts of a step, as vLLM counts them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SpecDecodingStats {
+    /// Requests with drafts.
+    pub num_drafts: usize,
+    /// Draft tokens.
+    pub num_draft_tokens: usize,
+    /// Those of them that were accepted.
+    pub num_accepted_tokens: usize,
+    /// The same by place.
+    pub num_accepted_tokens_per_pos: Vec<usize>,
+}
+
 impl SchedulerFinishReason {
     /// The name in vLLM's outputs.
     #[must_use]
@@ -142,5 +185,23 @@ impl Decisions {
         self.outputs.clear();
         self.spec_decoding.clear();
         self.stats = SchedulerStats::default();
+    }
+}
+
+impl SpecDecodingStats {
+    pub(super) fn clear(&mut self) {
+        let mut per_pos = std::mem::take(&mut self.num_accepted_tokens_per_pos);
+        per_pos.clear();
+        *self = Self { num_accepted_tokens_per_pos: per_pos, ..Self::default() };
+    }
+
+    pub(super) fn observe(&mut self, drafted: usize, accepted: usize) {
+        self.num_drafts += 1;
+        self.num_draft_tokens += drafted;
+        self.num_accepted_tokens += accepted;
+        if self.num_accepted_tokens_per_pos.len() < accepted {
+            self.num_accepted_tokens_per_pos.resize(accepted, 0);
+        }
+        self.num_accepted_tokens_per_pos.iter_mut().take(accepted).for_each(|count| *count += 1);
     }
 }

@@ -29,23 +29,22 @@ mod update;
 
 pub use config::{SchedulerConfig, SchedulerConfigError, SchedulingPolicy};
 pub use decisions::{
-    Decisions, EngineCoreOutput, PrefixCacheStats, ScheduledAs, ScheduledRequest, SchedulerFinishReason, SchedulerStats,
+    Decisions, EngineCoreOutput, KvFetchStats, LoadingRequest, PrefixCacheStats, ScheduledAs, ScheduledRequest,
+    SchedulerFinishReason, SchedulerStats, SpecDecodingStats,
 };
 pub use pause::PauseState;
-pub use request::{Rejection, Request, RequestId};
-pub use speculation::{SpecDecodingStats, Speculation};
-pub use transfer::{KvFetchStats, KvTransfer, LoadingRequest};
+pub use request::{KvTransfer, Rejection, Request, RequestId};
+pub use speculation::Speculation;
 
 use std::time::Duration;
 
 use self::{
-    request::RequestStatus, request_queue::RequestQueue, requests::Requests, speculation::Acceptance,
-    transfer::FetchStage,
+    request::{FetchStage, RequestStatus, Slot},
+    request_queue::RequestQueue,
+    requests::Requests,
+    speculation::Acceptance,
 };
 use super::kv_cache::{BlockId, Eviction, KvCacheConfig, KvCacheEvent, KvCacheManager};
-
-/// Place of a request in the scheduler's table.
-type Slot = u32;
 
 /// Scheduler with its requests and KV cache.
 #[derive(Debug)]

@@ -58,7 +58,7 @@ impl Scheduler {
         request.status = super::request::RequestStatus::Preempted;
         request.num_computed_tokens = 0;
         request.num_preemptions += 1;
-        request.drafts = super::speculation::Drafts::default();
+        request.drafts = super::request::Drafts::default();
         request.is_prefill_chunk = false;
         let id = request.id;
         self.waiting.prepend(slot, &self.requests);

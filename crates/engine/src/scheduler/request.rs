@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
-use super::{KvTransfer, SchedulerFinishReason, speculation::Drafts, transfer::FetchStage};
+use super::SchedulerFinishReason;
 use crate::kv_cache::{CountedSequence, LoraRequest, Sequence};
 
 /// Number that the caller gives a request; no two requests at a time share one.
 pub type RequestId = u64;
+
+/// Place of a request in the scheduler's table.
+pub(super) type Slot = u32;
 
 /// A request that arrives.
 #[derive(Debug, Clone, Default)]
@@ -110,6 +113,34 @@ pub(super) enum RequestStatus {
     Running,
     Preempted,
     Finished,
+}
+
+/// Part of a request in transfers between engines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct KvTransfer {
+    /// Whether its blocks are kept for another engine after its end.
+    pub sends: bool,
+    /// Whether another engine has computed its prompt. The first admission takes this back.
+    pub receives: bool,
+}
+
+/// Stage of a request whose prompt another engine has computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FetchStage {
+    WaitingToStart,
+    InProgress,
+    CompletedWaiting,
+}
+
+/// Drafts of a request.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Drafts {
+    /// Tokens that the next step may check.
+    pub(super) waiting: usize,
+    /// Tokens that this step checks.
+    pub(super) scheduled: usize,
+    /// Whether these only fill the step up, and none is accepted.
+    pub(super) is_padding: bool,
 }
 
 impl Request {

@@ -10,7 +10,10 @@
 
 use rand::{RngExt, SeedableRng, rngs::Xoshiro256PlusPlus};
 
-use super::{ScheduledAs, ScheduledRequest, Scheduler, Slot, request::RequestState};
+use super::{
+    ScheduledAs, ScheduledRequest, Scheduler, Slot,
+    request::{Drafts, RequestState},
+};
 
 /// Configuration of speculative decoding.
 #[derive(Debug, Clone, PartialEq)]
@@ -71,30 +74,6 @@ impl Speculation {
     }
 }
 
-/// Drafts of a step, as vLLM counts them.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct SpecDecodingStats {
-    /// Requests with drafts.
-    pub num_drafts: usize,
-    /// Draft tokens.
-    pub num_draft_tokens: usize,
-    /// Those of them that were accepted.
-    pub num_accepted_tokens: usize,
-    /// The same by place.
-    pub num_accepted_tokens_per_pos: Vec<usize>,
-}
-
-/// Drafts of a request.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Drafts {
-    /// Tokens that the next step may check.
-    pub(super) waiting: usize,
-    /// Tokens that this step checks.
-    pub(super) scheduled: usize,
-    /// Whether these only fill the step up, and none is accepted.
-    pub(super) is_padding: bool,
-}
-
 /// Draws of how much is accepted.
 #[derive(Debug)]
 pub(super) struct Acceptance(Option<Xoshiro256PlusPlus>);
@@ -110,24 +89,6 @@ impl Acceptance {
         let rates = &speculation.acceptance_rates;
         let rate = |at: usize| rates.get(at).or(rates.last()).copied().unwrap_or_default();
         (0..drafted).take_while(|at| generator.random::<f64>() < rate(*at)).count()
-    }
-}
-
-impl SpecDecodingStats {
-    pub(super) fn clear(&mut self) {
-        let mut per_pos = std::mem::take(&mut self.num_accepted_tokens_per_pos);
-        per_pos.clear();
-        *self = Self { num_accepted_tokens_per_pos: per_pos, ..Self::default() };
-    }
-
-    fn observe(&mut self, drafted: usize, accepted: usize) {
-        self.num_drafts += 1;
-        self.num_draft_tokens += drafted;
-        self.num_accepted_tokens += accepted;
-        if self.num_accepted_tokens_per_pos.len() < accepted {
-            self.num_accepted_tokens_per_pos.resize(accepted, 0);
-        }
-        self.num_accepted_tokens_per_pos.iter_mut().take(accepted).for_each(|count| *count += 1);
     }
 }
 

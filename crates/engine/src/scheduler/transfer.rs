@@ -8,54 +8,10 @@
 //!
 //! See docs/decisions/0102-roles-of-disaggregated-engines.md.
 
-use super::{RequestId, Scheduler, Slot, request::RequestStatus};
-
-/// Part of a request in transfers between engines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct KvTransfer {
-    /// Whether its blocks are kept for another engine after its end.
-    pub sends: bool,
-    /// Whether another engine has computed its prompt. The first admission takes this back.
-    pub receives: bool,
-}
-
-/// A request that waits in its blocks for a transfer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LoadingRequest {
-    /// The request.
-    pub request_id: RequestId,
-    /// Tokens that are transferred.
-    pub num_tokens: usize,
-}
-
-/// Stage of a request whose prompt another engine has computed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum FetchStage {
-    WaitingToStart,
-    InProgress,
-    CompletedWaiting,
-}
-
-/// Waiting requests by the stage of their transfer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct KvFetchStats {
-    /// Transfers that have not begun.
-    pub waiting_to_start: usize,
-    /// Transfers that have not ended.
-    pub in_progress: usize,
-    /// Transfers that have ended, of requests that do not run yet.
-    pub completed_waiting: usize,
-}
-
-impl KvFetchStats {
-    fn of(&mut self, stage: FetchStage) -> &mut usize {
-        match stage {
-            FetchStage::WaitingToStart => &mut self.waiting_to_start,
-            FetchStage::InProgress => &mut self.in_progress,
-            FetchStage::CompletedWaiting => &mut self.completed_waiting,
-        }
-    }
-}
+use super::{
+    LoadingRequest, RequestId, Scheduler, Slot,
+    request::{FetchStage, RequestStatus},
+};
 
 impl Scheduler {
     /// Ends the transfer of a request: one that waits for its prompt may run, and the blocks of one that has ended are released.
@@ -163,7 +119,7 @@ mod tests {
     use super::*;
     use crate::{
         kv_cache::KvCacheConfig,
-        scheduler::{Request, ScheduledAs, SchedulerConfig},
+        scheduler::{KvFetchStats, KvTransfer, Request, ScheduledAs, SchedulerConfig},
     };
 
     fn scheduler(blocks: u32) -> Scheduler {

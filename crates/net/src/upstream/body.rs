@@ -1,7 +1,6 @@
 //! The body of a response, which polls its connection.
 
 use std::{
-    io,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -14,29 +13,9 @@ use hyper::body::Incoming;
 use super::{
     OutgoingBody,
     connection::{Connection, IncomingBody},
+    error::UpstreamBodyError,
     pool::Pool,
 };
-use crate::server::BodyError;
-
-/// Reasons for which the body of a response ended early.
-#[derive(Debug, thiserror::Error)]
-pub enum UpstreamBodyError {
-    /// hyper's error.
-    #[error(transparent)]
-    Http(#[from] hyper::Error),
-    /// The connection broke or was closed.
-    #[error("the connection broke in the middle of a stream")]
-    Broken(#[source] io::Error),
-    /// The chunked encoding is malformed.
-    #[error("malformed chunked encoding: {0}")]
-    BadChunk(&'static str),
-}
-
-impl From<UpstreamBodyError> for BodyError {
-    fn from(error: UpstreamBodyError) -> Self {
-        Self::broken(error)
-    }
-}
 
 /// The body of an upstream's response. Dropping it before its end closes the connection.
 #[derive(Debug)]

@@ -19,7 +19,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body::Frame;
 use tokio::io::{AsyncRead, ReadBuf};
 
-use super::body::UpstreamBodyError;
+use super::error::UpstreamBodyError;
 
 /// Size of a read in bytes.
 const READ_SIZE: usize = 16 << 10;

@@ -15,37 +15,39 @@ mod chunked;
 mod connection;
 mod connector;
 mod endpoint;
+mod error;
 mod head_limit;
 mod headers;
+mod options;
 mod pinned;
 mod pool;
 mod relay;
 mod url;
 
-use std::{error::Error, io, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use bytes::Bytes;
 use http::{
     HeaderMap, Request, Response, StatusCode, Uri,
     header::{self, HeaderValue},
 };
-use http_body::Body;
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
-use serde_json::json;
 use tokio::time::timeout;
 
 pub(crate) use self::connector::http1_tls;
 pub use self::{
-    body::{UpstreamBody, UpstreamBodyError},
+    body::UpstreamBody,
     connector::{Authorities, AuthoritiesError},
     endpoint::{EndpointUrl, NamedEndpoint, NamedUpstream},
+    error::{UpstreamBodyError, UpstreamError, error_response},
     headers::{remove, requested_upgrade},
+    options::{OutgoingBody, UpstreamOptions},
     relay::{BodyObserver, Observed, Relayed, pass_informational},
     url::{UpstreamUrl, UrlError, without_secrets},
 };
 use self::{
     connection::{Connection, IncomingBody},
     connector::{ConnectTimeout, Connector},
+    error::UpstreamFailure,
     pool::Pool,
     url::Transport,
 };
@@ -63,113 +65,6 @@ pub fn on_informational<B>(
             listener(response.status(), &headers);
         }
     });
-}
-
-/// The body of a request.
-pub trait OutgoingBody: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + Unpin + 'static {}
-
-impl<B> OutgoingBody for B where B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + Unpin + 'static {}
-
-/// Options of a client.
-#[derive(Debug, Clone, Default)]
-pub struct UpstreamOptions {
-    /// Timeout of a connection attempt; `None` for the system's.
-    pub connect_timeout: Option<Duration>,
-    /// Timeout of the head of a response; `None` for no timeout.
-    pub response_timeout: Option<Duration>,
-    /// Trusted certificates of `https` servers; `None` for Mozilla's root certificates.
-    pub authorities: Option<Arc<Authorities>>,
-}
-
-/// A request that the upstream did not answer.
-#[derive(Debug, thiserror::Error)]
-#[error("the upstream at {upstream} did not answer")]
-pub struct UpstreamError {
-    upstream: String,
-    #[source]
-    source: UpstreamFailure,
-}
-
-/// Reasons for which there is no response.
-#[derive(Debug, thiserror::Error)]
-enum UpstreamFailure {
-    /// The connection was refused or could not be opened.
-    #[error("cannot connect")]
-    Connect(#[source] io::Error),
-    /// The connect timeout was exceeded.
-    #[error("cannot connect")]
-    Slow(#[from] ConnectTimeout),
-    /// The connection broke, or the bytes received are not HTTP.
-    #[error("the connection broke")]
-    Http(#[source] hyper::Error),
-    /// Any of these, over a connection of hyper's client.
-    #[error(transparent)]
-    Client(#[from] hyper_util::client::legacy::Error),
-    /// The response timeout was exceeded.
-    #[error("no response within {0:?}")]
-    TimedOut(Duration),
-}
-
-impl UpstreamError {
-    /// Returns whether no connection could be opened.
-    #[must_use]
-    pub fn is_connect(&self) -> bool {
-        match &self.source {
-            UpstreamFailure::Connect(_) | UpstreamFailure::Slow(_) => true,
-            UpstreamFailure::Client(error) => error.is_connect(),
-            UpstreamFailure::Http(_) | UpstreamFailure::TimedOut(_) => false,
-        }
-    }
-
-    /// Returns the error of the request's own body, where that is the cause.
-    #[must_use]
-    pub fn caused_by<E: Error + 'static>(&self) -> Option<&E> {
-        let mut causes = std::iter::successors(Some(&self.source as &dyn Error), |cause| (*cause).source());
-        causes.find_map(|cause| cause.downcast_ref::<E>())
-    }
-
-    /// Returns whether a timeout was exceeded.
-    #[must_use]
-    pub fn is_timeout(&self) -> bool {
-        let mut causes = std::iter::successors(Some(&self.source as &dyn Error), |cause| (*cause).source());
-        matches!(self.source, UpstreamFailure::TimedOut(_)) || causes.any(|cause| cause.is::<ConnectTimeout>())
-    }
-
-    /// Returns the message of the innermost cause.
-    #[must_use]
-    pub fn cause(&self) -> String {
-        let mut cause: &dyn Error = &self.source;
-        while let Some(deeper) = cause.source() {
-            cause = deeper;
-        }
-        cause.to_string()
-    }
-}
-
-impl UpstreamError {
-    /// Builds the response to a request that the upstream did not answer: 504 after a timeout, else 502.
-    #[must_use]
-    pub fn response(&self) -> Response<Bytes> {
-        let reason = if self.is_timeout() {
-            "took too long"
-        } else if self.is_connect() {
-            "cannot be reached"
-        } else {
-            "closed the connection without a response"
-        };
-        let status = if self.is_timeout() { StatusCode::GATEWAY_TIMEOUT } else { StatusCode::BAD_GATEWAY };
-        error_response(status, &format!("vllm-vcr: the upstream {reason}: {}", self.cause()))
-    }
-}
-
-/// Builds an error response in the form of the engine's errors, of type `UpstreamError`.
-#[must_use]
-pub fn error_response(status: StatusCode, message: &str) -> Response<Bytes> {
-    let body = json!({"error": {"message": message, "type": "UpstreamError", "param": null, "code": status.as_u16()}});
-    let mut response = Response::new(Bytes::from(body.to_string()));
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
 }
 
 /// A client for one upstream; clones share their connections.
@@ -299,7 +194,7 @@ mod tests {
 
     use bytes::Bytes;
     use http::{Method, Version};
-    use http_body::Frame;
+    use http_body::{Body, Frame};
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
         net::TcpListener,

@@ -1,13 +1,9 @@
 //! Loading files into a [`Store`].
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use super::{
-    BadLines, LoadProgress, Meta, Sources, Store, TraceError, Warning,
+    LoadProgress, LoadedFile, Meta, Sources, Store, TraceError, Warning,
     packed::Packed,
     record_reader::RecordReader,
     several::{JoinedTimeline, SourceFile, hashed, spelled},
@@ -17,28 +13,6 @@ use text::prompt::BlockHashAlgorithm;
 
 /// The most lines of a file that hold no sound record: each keeps a place in the [`Store`].
 const MOST_LOST: u64 = 100_000;
-
-/// A file of which a [`Store`] holds the records.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct LoadedFile {
-    /// The file; empty for a trace that was in memory.
-    pub path: PathBuf,
-    /// Number of records.
-    pub records: usize,
-    /// The highest token id in it.
-    pub highest_id: Option<u32>,
-    /// Notes for the reader.
-    pub warnings: Vec<Warning>,
-    /// Lines that break a rule; what they hold is not in the store.
-    pub bad_lines: BadLines,
-}
-
-impl LoadedFile {
-    pub(super) fn count(&mut self, record: &Packed) {
-        self.records += 1;
-        self.highest_id = self.highest_id.max(record.ids.as_ref().and_then(|ids| ids.iter().copied().max()));
-    }
-}
 
 /// Reads a whole trace and packs it; `-` is standard input. Every complete record of a cut file is kept, with a warning,
 /// and bad lines are left out and noted. `progress` follows it.

@@ -8,6 +8,7 @@
 //! Limits: this module knows bytes, fields and rules. It does not know which record answers a request
 //! (`replay::matching`) nor when a chunk is due (`replay::timing`).
 
+mod agreement;
 mod closing;
 mod error;
 mod gunzip;
@@ -16,6 +17,7 @@ mod gzip_members;
 mod hostile;
 mod json_values;
 mod json_writer;
+mod line;
 mod load;
 mod logprobs;
 mod mend;
@@ -40,6 +42,7 @@ mod shared_prompt;
 mod source;
 mod store;
 mod tail;
+mod whole;
 mod write;
 #[cfg(test)]
 mod write_tests;
@@ -49,14 +52,15 @@ pub use error::{BadLines, Finding, TraceError, Warning};
 pub use gunzip::{gunzip, gunzip_within};
 pub use json_values::JsonValues;
 pub use json_writer::JsonWriter;
-pub use load::{LoadedFile, load, load_all};
+pub(crate) use line::{of_line, to_line};
+pub use load::{load, load_all};
 pub use logprobs::{Logprobs, PromptLogprobs, RankedLogprob, RankedLogprobs, SpelledToken, TokenLogprobs};
 pub use meta::{CaptureEnd, Meta, TokenizerId};
 pub use output::CreateMode;
 pub use packed::Example;
 pub use parts::{RotationLimits, TraceParts};
 pub use progress::{LoadCounts, LoadProgress};
-pub use read::{Checked, Trace, TraceReader, check, read, read_bytes};
+pub use read::{Checked, TraceReader, check, read, read_bytes};
 pub use record::{
     AGENT, Chunk, FinishReason, ItlSummary, Outcome, Record, RecordedErrorResponse, StepContext, THINK_MS,
     USAGE_OUTPUT_TOKENS, USAGE_PROMPT_TOKENS, WITHHELD, replay_key, replay_order,
@@ -66,17 +70,8 @@ pub use response::{ContentSource, Response, ResponseContent};
 pub use several::{Joined, JoinedTimeline, Sources, zeros};
 pub use source::JsonLines;
 pub use store::Store;
+pub use whole::{LoadedFile, Trace};
 pub use write::TraceWriter;
-
-/// Spells a record as a line without its end, by itself; what the reader would refuse is left out.
-pub(crate) fn to_line(record: &Record, line: &mut Vec<u8>) -> std::io::Result<()> {
-    mend::spell(record, None, line).map(drop)
-}
-
-/// Reads a line that [`to_line`] spelled; `None` for any that is no record.
-pub(crate) fn of_line(line: &[u8]) -> Option<Record> {
-    raw::parse(line).ok()?.into_record().ok()
-}
 
 /// The version of this project's additions to the public schema that is written here.
 pub const FORMAT: u32 = 1;

@@ -3,22 +3,9 @@
 use std::{path::Path, sync::Arc};
 
 use super::{
-    BadLines, CaptureEnd, Finding, LoadProgress, Meta, Record, TraceError, Warning, record_reader::RecordReader,
+    BadLines, CaptureEnd, Finding, LoadProgress, Meta, Record, Trace, TraceError, Warning, record_reader::RecordReader,
     source::NumberedLines,
 };
-
-/// A whole trace.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Trace {
-    /// The first line; all defaults where the file has none.
-    pub meta: Meta,
-    /// The records in file order; see [`replay_order`](super::replay_order).
-    pub records: Vec<Record>,
-    /// The closing line; `None` in public files and in captures that were cut.
-    pub end: Option<CaptureEnd>,
-    /// Notes for the reader.
-    pub warnings: Vec<Warning>,
-}
 
 /// Reads a whole trace; `-` is standard input. Every complete record of a cut file is kept, with a warning.
 ///
@@ -71,16 +58,16 @@ impl TraceReader {
         RecordReader::start(NumberedLines::open(path, Arc::default())?).map(Self)
     }
 
-    /// As [`open`](Reader::open); reading, unpacking and parsing go on in threads of their own, and `progress` follows.
+    /// As [`open`](TraceReader::open); reading, unpacking and parsing go on in threads of their own, and `progress` follows.
     ///
     /// # Errors
-    /// As [`open`](Reader::open), or when no thread can be started.
+    /// As [`open`](TraceReader::open), or when no thread can be started.
     pub fn open_ahead(path: &Path, progress: &Arc<LoadProgress>) -> Result<Self, TraceError> {
         progress.next_file();
         RecordReader::start(NumberedLines::open(path, Arc::clone(progress))?)?.ahead().map(Self)
     }
 
-    /// As [`open`](Reader::open), over bytes; `name` stands for the file in messages.
+    /// As [`open`](TraceReader::open), over bytes; `name` stands for the file in messages.
     ///
     /// # Errors
     /// When the first line is defective.

@@ -1,7 +1,7 @@
 //! Several files as one trace: which files a path stands for, where each of them is in time, and whether they fit together.
 //!
 //! A directory stands for the files in it that end in `.jsonl` or `.jsonl.gz`, and the first file of a capture that went
-//! on in further ones ([`Parts`](super::Parts)) for all of them. Files with a start time (`started_at`) are placed
+//! on in further ones ([`TraceParts`](super::TraceParts)) for all of them. Files with a start time (`started_at`) are placed
 //! by that; any other file begins where the ones before it end.
 
 use std::{
@@ -16,6 +16,7 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::{
     LoadProgress, Meta, Record, TraceError, TraceReader,
+    agreement::Agreement,
     source::{is_standard, refuse_pipe, split_suffix},
 };
 use text::prompt::BlockHashAlgorithm;
@@ -284,30 +285,4 @@ pub(super) fn hashed(meta: &Meta) -> bool {
 
 pub(super) fn spelled(hash: BlockHashAlgorithm) -> String {
     serde_json::to_value(hash).ok().and_then(|name| name.as_str().map(str::to_owned)).unwrap_or_default()
-}
-
-/// Values that all files of one trace have to share, each with the first file that has it.
-#[derive(Debug, Default)]
-pub(super) struct Agreement(Vec<(&'static str, PathBuf, String)>);
-
-impl Agreement {
-    /// Adds the value of a file.
-    ///
-    /// # Errors
-    /// When an earlier file has another one.
-    pub(super) fn add(&mut self, path: &Path, field: &'static str, value: String) -> Result<(), TraceError> {
-        match self.0.iter().find(|(known, ..)| *known == field) {
-            Some((_, first, expected)) if *expected != value => Err(TraceError::Conflict {
-                first: first.clone(),
-                second: path.to_owned(),
-                field,
-                values: [expected.clone(), value],
-            }),
-            Some(_) => Ok(()),
-            None => {
-                self.0.push((field, path.to_owned(), value));
-                Ok(())
-            }
-        }
-    }
 }

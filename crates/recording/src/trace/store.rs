@@ -17,10 +17,10 @@ use std::{
 
 use super::{
     CaptureEnd, LoadedFile, Meta, Trace,
+    agreement::Agreement,
     packed::{Example, Packed, RecordFacts},
     record_ref::RecordRef,
     replay_key,
-    several::Agreement,
 };
 
 /// A packed trace, in file order until [`sort`](Store::sort).

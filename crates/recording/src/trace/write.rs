@@ -106,7 +106,7 @@ impl TraceWriter {
         Self { records: before.records, before, ..self }
     }
 
-    /// Adds a record. It is safe in the file after the next [`flush`](Writer::flush). In a file that was there before, its
+    /// Adds a record. It is safe in the file after the next [`flush`](TraceWriter::flush). In a file that was there before, its
     /// arrival counts from the old capture's end. A record that breaks a rule of the format is mended: what breaks it is
     /// left out. The defects that were mended come back.
     ///

@@ -8,9 +8,9 @@
 
 use serde_json::{Map, Value, json};
 
+use super::PromptError;
 use super::content_format::ContentFormat;
 use super::media::medium;
-use super::{PromptError, SpecialTokens, Tokenizer};
 
 /// Content parts that a text model has no use for.
 const MEDIA: [&str; 10] = [
@@ -62,25 +62,6 @@ impl<'a> Conversation<'a> {
             takes_media: false,
             kwargs,
         })
-    }
-}
-
-impl Tokenizer {
-    /// The ids of a completion's `prompt`, a text or ids; `None` for anything else.
-    #[must_use]
-    pub fn ids_of_completion(&self, prompt: &Value) -> Option<Vec<u32>> {
-        match prompt {
-            Value::String(text) => self.encode(text, SpecialTokens::Add).ok(),
-            given => serde_json::from_value(given.clone()).ok(),
-        }
-    }
-
-    /// The ids of a chat request as this tokenizer's template renders it, with these arguments of the template; `None`
-    /// where there is no template, or it refuses.
-    #[must_use]
-    pub fn ids_of_chat(&self, body: &Map<String, Value>, kwargs: &Map<String, Value>) -> Option<Vec<u32>> {
-        let text = self.chat_template()?.render(&Conversation::of_request(body, kwargs)?).ok()?;
-        self.encode(&text, SpecialTokens::Skip).ok()
     }
 }
 

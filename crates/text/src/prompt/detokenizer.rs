@@ -11,13 +11,22 @@ use std::sync::Arc;
 use tokenizers::tokenizer::{DecodeStreamError, step_decode_stream};
 use tokenizers::{DecoderWrapper, Tokenizer};
 
+use super::PromptError;
 use super::ids_only;
 use super::tables::SharedTokenizer;
 use super::token_bytes::TokenBytes;
-use super::{PromptError, SkipSpecial};
 
 /// Number of a prompt's last ids that seed a byte-level decoder.
 const TAIL: usize = 16;
+
+/// Special tokens in decoded text; vLLM's `skip_special_tokens`, which is on unless a request turns it off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SkipSpecial {
+    /// Leave them out.
+    Skip,
+    /// Show them.
+    Keep,
+}
 
 /// The detokenizer of one choice of one answer. Owns what it needs, so it can live in a task of its own.
 #[derive(Debug)]

@@ -29,7 +29,7 @@ mod window;
 mod words;
 
 pub use conversation::Conversation;
-pub use detokenizer::Detokenizer;
+pub use detokenizer::{Detokenizer, SkipSpecial};
 pub use error::PromptError;
 pub use hash::{BlockHashAlgorithm, BlockHasher, PromptHashes};
 pub use hub::Download;
@@ -38,6 +38,6 @@ pub use media::{MediaHashes, may_hold_media, media_block};
 pub use permute::IdPermutation;
 pub use tables::KnownTokenizer;
 pub use template::ChatTemplate;
-pub use tokenizer::{SkipSpecial, SpecialTokens, Tokenizer, TokenizerParts};
+pub use tokenizer::{SpecialTokens, Tokenizer, TokenizerParts};
 pub use window::DecodeWindow;
 pub use words::WordTokens;

@@ -7,8 +7,6 @@
 
 use tokenizers::DecoderWrapper;
 
-use super::Tokenizer;
-
 /// The bytes of all tokens, in one piece.
 #[derive(Debug)]
 pub(super) struct TokenBytes {
@@ -54,32 +52,7 @@ impl TokenBytes {
     }
 }
 
-impl Tokenizer {
-    /// The bytes of every token by id; none for special tokens, for ids that no token has, and for spellings that stand
-    /// for no bytes. They are exact for byte-level vocabularies and for those of SentencePiece with byte fallback.
-    #[must_use]
-    pub fn token_bytes(&self) -> Vec<Vec<u8>> {
-        let tokenizer = self.inner().tokenizer();
-        let added = tokenizer.get_added_vocabulary().get_added_tokens_decoder();
-        let letters = letters();
-        let is_byte_level = tokenizer.get_decoder().is_some_and(is_byte_level);
-        let bytes = |id: u32| match added.get(&id) {
-            Some(token) if token.special => Vec::new(),
-            Some(token) => token.content.clone().into_bytes(),
-            None => {
-                let token = tokenizer.id_to_token(id).unwrap_or_default();
-                if is_byte_level {
-                    token.chars().map(|letter| byte_of(&letters, letter)).collect::<Option<_>>().unwrap_or_default()
-                } else {
-                    pieces(&token)
-                }
-            }
-        };
-        (0..self.vocab_size()).map(bytes).collect()
-    }
-}
-
-fn is_byte_level(decoder: &DecoderWrapper) -> bool {
+pub(super) fn is_byte_level(decoder: &DecoderWrapper) -> bool {
     match decoder {
         DecoderWrapper::ByteLevel(_) => true,
         DecoderWrapper::Sequence(parts) => parts.get_decoders().iter().any(is_byte_level),
@@ -88,7 +61,7 @@ fn is_byte_level(decoder: &DecoderWrapper) -> bool {
 }
 
 /// A token of SentencePiece: `▁` is a space, `<0x0A>` a byte.
-fn pieces(token: &str) -> Vec<u8> {
+pub(super) fn pieces(token: &str) -> Vec<u8> {
     let hex = token.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
     match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
         Some(byte) => vec![byte],
@@ -97,7 +70,7 @@ fn pieces(token: &str) -> Vec<u8> {
 }
 
 /// The bytes that letters stand for: printable ones of Latin-1 for themselves, the others by turns from U+0100 on.
-fn letters() -> Vec<Option<u8>> {
+pub(super) fn letters() -> Vec<Option<u8>> {
     let mut letters = vec![None; 512];
     let mut next = 256;
     for byte in 0..=u8::MAX {
@@ -111,7 +84,7 @@ fn letters() -> Vec<Option<u8>> {
     letters
 }
 
-fn byte_of(letters: &[Option<u8>], letter: char) -> Option<u8> {
+pub(super) fn byte_of(letters: &[Option<u8>], letter: char) -> Option<u8> {
     letters.get(usize::try_from(u32::from(letter)).ok()?).copied().flatten()
 }
 

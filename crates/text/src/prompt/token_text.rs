@@ -1,8 +1,8 @@
-//! The text of single tokens, as in log probabilities.
+//! The text of single tokens, as in log probabilities, and their bytes.
 
 use tokenizers::PreTokenizerWrapper;
 
-use super::{SkipSpecial, Tokenizer};
+use super::{SkipSpecial, Tokenizer, token_bytes};
 
 /// Tokens before one that its text may depend on: a character has up to four bytes.
 const CONTEXT: usize = 4;
@@ -33,6 +33,33 @@ impl Tokenizer {
             return whole.get(common..).unwrap_or_default().to_owned();
         }
         String::new()
+    }
+
+    /// The bytes of every token by id; none for special tokens, for ids that no token has, and for spellings that stand
+    /// for no bytes. They are exact for byte-level vocabularies and for those of SentencePiece with byte fallback.
+    #[must_use]
+    pub fn token_bytes(&self) -> Vec<Vec<u8>> {
+        let tokenizer = self.inner().tokenizer();
+        let added = tokenizer.get_added_vocabulary().get_added_tokens_decoder();
+        let letters = token_bytes::letters();
+        let is_byte_level = tokenizer.get_decoder().is_some_and(token_bytes::is_byte_level);
+        let bytes = |id: u32| match added.get(&id) {
+            Some(token) if token.special => Vec::new(),
+            Some(token) => token.content.clone().into_bytes(),
+            None => {
+                let token = tokenizer.id_to_token(id).unwrap_or_default();
+                if is_byte_level {
+                    token
+                        .chars()
+                        .map(|letter| token_bytes::byte_of(&letters, letter))
+                        .collect::<Option<_>>()
+                        .unwrap_or_default()
+                } else {
+                    token_bytes::pieces(&token)
+                }
+            }
+        };
+        (0..self.vocab_size()).map(bytes).collect()
     }
 
     fn alone(&self, id: u32) -> String {

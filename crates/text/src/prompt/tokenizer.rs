@@ -12,9 +12,9 @@ use std::thread;
 use serde_json::{Map, Value};
 
 use super::config::{self, TokenizerConfig};
-use super::detokenizer::Detokenizer;
+use super::detokenizer::{Detokenizer, SkipSpecial};
 use super::{
-    ChatTemplate, PromptError,
+    ChatTemplate, Conversation, PromptError,
     fast_load::{self, LoadedTokenizer},
     hub::{Download, Hub},
     ids_only, locate, pieces,
@@ -31,15 +31,6 @@ pub enum SpecialTokens {
     Add,
     /// Encode the text alone.
     Skip,
-}
-
-/// Special tokens in decoded text; vLLM's `skip_special_tokens`, which is on unless a request turns it off.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SkipSpecial {
-    /// Leave them out.
-    Skip,
-    /// Show them.
-    Keep,
 }
 
 /// A tokenizer's files in memory.
@@ -369,6 +360,25 @@ impl Tokenizer {
     #[must_use]
     pub fn chat_template(&self) -> Option<&ChatTemplate> {
         self.inner.template.as_ref()
+    }
+}
+
+impl Tokenizer {
+    /// The ids of a completion's `prompt`, a text or ids; `None` for anything else.
+    #[must_use]
+    pub fn ids_of_completion(&self, prompt: &Value) -> Option<Vec<u32>> {
+        match prompt {
+            Value::String(text) => self.encode(text, SpecialTokens::Add).ok(),
+            given => serde_json::from_value(given.clone()).ok(),
+        }
+    }
+
+    /// The ids of a chat request as this tokenizer's template renders it, with these arguments of the template; `None`
+    /// where there is no template, or it refuses.
+    #[must_use]
+    pub fn ids_of_chat(&self, body: &Map<String, Value>, kwargs: &Map<String, Value>) -> Option<Vec<u32>> {
+        let text = self.chat_template()?.render(&Conversation::of_request(body, kwargs)?).ok()?;
+        self.encode(&text, SpecialTokens::Skip).ok()
     }
 }
 

@@ -1,0 +1,124 @@
+//! Requests without a response, and responses that broke.
+
+use std::{error::Error, io, time::Duration};
+
+use bytes::Bytes;
+use http::{
+    Response, StatusCode,
+    header::{self, HeaderValue},
+};
+use serde_json::json;
+
+use super::connector::ConnectTimeout;
+use crate::server::BodyError;
+
+/// Reasons for which the body of a response ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum UpstreamBodyError {
+    /// hyper's error.
+    #[error(transparent)]
+    Http(#[from] hyper::Error),
+    /// The connection broke or was closed.
+    #[error("the connection broke in the middle of a stream")]
+    Broken(#[source] io::Error),
+    /// The chunked encoding is malformed.
+    #[error("malformed chunked encoding: {0}")]
+    BadChunk(&'static str),
+}
+
+impl From<UpstreamBodyError> for BodyError {
+    fn from(error: UpstreamBodyError) -> Self {
+        Self::broken(error)
+    }
+}
+
+/// A request that the upstream did not answer.
+#[derive(Debug, thiserror::Error)]
+#[error("the upstream at {upstream} did not answer")]
+pub struct UpstreamError {
+    pub(super) upstream: String,
+    #[source]
+    pub(super) source: UpstreamFailure,
+}
+
+/// Reasons for which there is no response.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum UpstreamFailure {
+    /// The connection was refused or could not be opened.
+    #[error("cannot connect")]
+    Connect(#[source] io::Error),
+    /// The connect timeout was exceeded.
+    #[error("cannot connect")]
+    Slow(#[from] ConnectTimeout),
+    /// The connection broke, or the bytes received are not HTTP.
+    #[error("the connection broke")]
+    Http(#[source] hyper::Error),
+    /// Any of these, over a connection of hyper's client.
+    #[error(transparent)]
+    Client(#[from] hyper_util::client::legacy::Error),
+    /// The response timeout was exceeded.
+    #[error("no response within {0:?}")]
+    TimedOut(Duration),
+}
+
+impl UpstreamError {
+    /// Returns whether no connection could be opened.
+    #[must_use]
+    pub fn is_connect(&self) -> bool {
+        match &self.source {
+            UpstreamFailure::Connect(_) | UpstreamFailure::Slow(_) => true,
+            UpstreamFailure::Client(error) => error.is_connect(),
+            UpstreamFailure::Http(_) | UpstreamFailure::TimedOut(_) => false,
+        }
+    }
+
+    /// Returns the error of the request's own body, where that is the cause.
+    #[must_use]
+    pub fn caused_by<E: Error + 'static>(&self) -> Option<&E> {
+        let mut causes = std::iter::successors(Some(&self.source as &dyn Error), |cause| (*cause).source());
+        causes.find_map(|cause| cause.downcast_ref::<E>())
+    }
+
+    /// Returns whether a timeout was exceeded.
+    #[must_use]
+    pub fn is_timeout(&self) -> bool {
+        let mut causes = std::iter::successors(Some(&self.source as &dyn Error), |cause| (*cause).source());
+        matches!(self.source, UpstreamFailure::TimedOut(_)) || causes.any(|cause| cause.is::<ConnectTimeout>())
+    }
+
+    /// Returns the message of the innermost cause.
+    #[must_use]
+    pub fn cause(&self) -> String {
+        let mut cause: &dyn Error = &self.source;
+        while let Some(deeper) = cause.source() {
+            cause = deeper;
+        }
+        cause.to_string()
+    }
+}
+
+impl UpstreamError {
+    /// Builds the response to a request that the upstream did not answer: 504 after a timeout, else 502.
+    #[must_use]
+    pub fn response(&self) -> Response<Bytes> {
+        let reason = if self.is_timeout() {
+            "took too long"
+        } else if self.is_connect() {
+            "cannot be reached"
+        } else {
+            "closed the connection without a response"
+        };
+        let status = if self.is_timeout() { StatusCode::GATEWAY_TIMEOUT } else { StatusCode::BAD_GATEWAY };
+        error_response(status, &format!("vllm-vcr: the upstream {reason}: {}", self.cause()))
+    }
+}
+
+/// Builds an error response in the form of the engine's errors, of type `UpstreamError`.
+#[must_use]
+pub fn error_response(status: StatusCode, message: &str) -> Response<Bytes> {
+    let body = json!({"error": {"message": message, "type": "UpstreamError", "param": null, "code": status.as_u16()}});
+    let mut response = Response::new(Bytes::from(body.to_string()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
