@@ -153,9 +153,8 @@ pub(in crate::cli) fn cassette_player(
     let (mode, write) = recording(args.mode.unwrap_or(ModeArg::None), &files, records_misses, &selection)?;
     let leaves = mode != Mode::Replay || matches!(on_miss, OnMiss::Upstream | OnMiss::Record) || !args.live.is_empty();
     can_leave((leaves, mode, &selection), settings.upstream.is_some() || !mcp.is_empty())?;
-    let records = write.is_some() || args.mode == Some(ModeArg::Once);
     let sessions_record = settings.upstream.is_some() && *settings.admin != AdminAt::Nowhere;
-    if !(records || sessions_record) {
+    if write.is_none() && args.mode != Some(ModeArg::Once) && !sessions_record {
         refuse_recording_flags(args)?;
     }
     let plays = matches!(mode, Mode::Replay | Mode::NewEpisodes | Mode::Compare) || selection != ModeExceptions::None;
@@ -166,9 +165,8 @@ pub(in crate::cli) fn cassette_player(
     let top = || header(args, (settings.redaction, &what), old, &settings.environment);
     tags(args, settings.redaction, write.as_ref())?;
     let output = write.map(|(path, mode)| CassetteOutput { path, header: top(), mode, timeline });
-    let policy = policy(args, &cassettes, settings.is_strict, settings.min_match)?;
     let mut config = PlayerConfig {
-        matching: policy,
+        matching: policy(args, &cassettes, settings.is_strict, settings.min_match)?,
         match_command: matching::exec_command(&args.matching)?,
         rules: rules(args),
         mode,
@@ -202,6 +200,11 @@ pub(in crate::cli) fn cassette_player(
         Some(servers) => servers.configure(&mut config, mcp, (args.on_exhausted, settings.is_strict)),
         None => settings.tapped.configure(&mut config, args.on_exhausted),
     }
+    start(config)
+}
+
+/// Starts a player whose configuration is complete.
+fn start(mut config: PlayerConfig) -> Result<Arc<CassettePlayer>, Failure> {
     config.apply_header_rules()?;
     config.supplied.unmatched(&config.cassettes).iter().for_each(|warning| tracing::warn!("{warning}"));
     Ok(CassettePlayer::new(config)?)

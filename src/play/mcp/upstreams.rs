@@ -68,7 +68,7 @@ pub(super) struct RealServer {
 /// How a real server is reached.
 #[derive(Debug)]
 enum Reached {
-    Called(NamedUpstream<Full<Bytes>>),
+    Called(Box<NamedUpstream<Full<Bytes>>>),
     /// By this process, which starts it.
     Started(Arc<dyn StartedServer>),
 }
@@ -88,7 +88,9 @@ impl RealServers {
     /// # Errors
     /// When the recorder cannot be started.
     pub(super) fn start(player: &Arc<CassettePlayer>) -> Result<Option<Self>, CassetteError> {
-        let called = |endpoint: &_| Reached::Called(NamedUpstream::new(NamedEndpoint::clone(endpoint), player.reach()));
+        let called = |endpoint: &_| {
+            Reached::Called(Box::new(NamedUpstream::new(NamedEndpoint::clone(endpoint), player.reach())))
+        };
         let called = player.mcp_upstreams().iter().map(called);
         let started = player.mcp_started().iter().map(|server| Reached::Started(Arc::clone(server)));
         let slots = || Mutex::new(BoundedCache::new(MOST_SESSIONS, 1));
@@ -98,7 +100,7 @@ impl RealServers {
             return Ok(None);
         }
         let names = servers.iter().map(|server| server.name().to_owned()).collect();
-        let recorder = Arc::new(McpRecorder::of_servers(names, Arc::clone(player), JournalNotes::Elsewhere)?);
+        let recorder = Arc::new(McpRecorder::of_servers(names, player, JournalNotes::Elsewhere)?);
         Ok(Some(Self { servers, recorder, player: Arc::clone(player) }))
     }
 

@@ -12,8 +12,11 @@ use crate::support::{
 /// Tokens of the file's blocks, and of the engine's.
 const SIZES: [(usize, usize); 3] = [(64, 16), (64, 64), (64, 128)];
 
+/// Start, end, conversation, blocks, sub-agent.
+type FileRequest = (u32, u32, usize, &'static [u64], Option<&'static str>);
+
 /// A session's requests: start and duration in milliseconds, prompt length, ids, and the list they stand in.
-const REQUESTS: [(u32, u32, usize, &[u64], Option<&str>); 7] = [
+const REQUESTS: [FileRequest; 7] = [
     (0, 100, 200, &[1, 2, 3], None),
     (150, 200, 256, &[1, 2, 3, 4], None),
     (400, 500, 300, &[1, 2, 20, 21], Some("a")),
@@ -97,7 +100,7 @@ fn prompts_are_cached_as_the_blocks_of_the_file_imply() {
             assert_eq!(own.len(), REQUESTS.len());
             for (at, record) in own.iter().enumerate() {
                 let (_, _, tokens, ids, _) = REQUESTS[order[at]];
-                let before: Vec<&[u64]> = order[..at].iter().map(|before| &REQUESTS[*before].3[..]).collect();
+                let before: Vec<&[u64]> = order[..at].iter().map(|before| REQUESTS[*before].3).collect();
                 assert_eq!(record["prompt_tokens"], tokens);
                 assert_eq!(
                     record["cached_tokens"],

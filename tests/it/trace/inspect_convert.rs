@@ -384,7 +384,7 @@ fn each_answer_of_a_conversation_makes_a_request() {
         (vec![&json!(["a1"]), &json!(["a2"])], json!(true))
     );
     assert!(made.iter().all(|record| record["output_token_ids"].as_array().map(Vec::len)
-        == record["output_tokens"].as_u64().map(|count| count as usize)));
+        == record["output_tokens"].as_u64().map(|count| usize::try_from(count).unwrap())));
 }
 
 #[test]

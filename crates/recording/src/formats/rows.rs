@@ -92,8 +92,11 @@ impl Objects for RowReader {
     }
 }
 
+/// An endpoint and a body for it.
+type EndpointBody = (Endpoint, Map<String, Value>);
+
 /// The body of a row that has more than lengths.
-fn body(fields: &mut Fields, output: Option<u32>) -> Result<Option<(Endpoint, Map<String, Value>)>, String> {
+fn body(fields: &mut Fields, output: Option<u32>) -> Result<Option<EndpointBody>, String> {
     if let Some(payload) = fields.value(&["payload"])? {
         let Value::Object(body) = payload else { return Err("`payload` is no object".to_owned()) };
         let endpoint = if body.contains_key("messages") {

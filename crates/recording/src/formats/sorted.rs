@@ -184,7 +184,7 @@ mod tests {
             let mut found = Vec::new();
             sorted
                 .drain(&mut |record| {
-                    assert_eq!(record.block_hashes.len() as u32, record.prompt_tokens % 40);
+                    assert_eq!(u32::try_from(record.block_hashes.len()).unwrap(), record.prompt_tokens % 40);
                     found.push(record.prompt_tokens);
                     Ok(())
                 })

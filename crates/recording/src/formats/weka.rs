@@ -57,7 +57,7 @@ impl Objects for WekaConversations {
             Some(list) => {
                 reading.losses.add("starts of conversations, which the file does not have: all begin at 0", 1);
                 self.gather(&list, &mut requests, (Duration::ZERO, None, 0), reading)?;
-                self.own_name(id)
+                self.own_name(&id)
             }
             None => {
                 requests.push(WekaRequest::read(&mut fields, reading)?);
@@ -81,8 +81,8 @@ impl Objects for WekaConversations {
 
 impl WekaConversations {
     /// A name that no conversation before has.
-    fn own_name(&mut self, id: String) -> String {
-        let mut name = id.clone();
+    fn own_name(&mut self, id: &str) -> String {
+        let mut name = id.to_owned();
         for further in 2_u32.. {
             if self.names.len() >= MOST_NAMES || self.names.insert(xxh3_64(name.as_bytes())) {
                 break;

@@ -148,7 +148,7 @@ impl RequestWriter {
             Form::Dynamo(mut writer, _) => writer.flush()?,
             Form::Sorted(sorted, mut writer) if kind == TraceFormat::Weka => {
                 let mut conversations = WekaWriter::new(sizes);
-                sorted.drain(&mut |record| conversations.push(record, &mut writer, seen))?;
+                sorted.drain(&mut |record| conversations.push(&record, &mut writer, seen))?;
                 conversations.end(&mut writer, seen)?;
                 losses.join(conversations.losses());
                 writer.flush()?;

@@ -62,7 +62,7 @@ impl WekaWriter {
 
     pub(super) fn push(
         &mut self,
-        record: Record,
+        record: &Record,
         writer: &mut JsonWriter,
         seen: BlockTaker,
     ) -> Result<(), FormatError> {
@@ -77,13 +77,13 @@ impl WekaWriter {
             self.session = Some((xxh3_64(name.as_bytes()), name));
             self.begin = record.arrival.unwrap_or_default();
         }
-        let request = self.request(&record, seen);
+        let request = self.request(record, seen);
         self.bytes += request.to_string().len();
         if self.bytes > MOST_BYTES {
             let session = self.session.take().map(|(_, name)| name).unwrap_or_default();
             return Err(FormatError::LongSession { session, kind: TraceFormat::Weka });
         }
-        self.place(&record, request);
+        self.place(record, request);
         Ok(())
     }
 
@@ -142,7 +142,8 @@ impl WekaWriter {
         request.extend(record.think().map(|think| ("think_time".to_owned(), seconds(think))));
         self.losses.add("cached tokens", u64::from(record.cached_tokens.is_some()));
         self.losses.add("ids of requests", u64::from(record.request_id.is_some()));
-        self.losses.add("last blocks that are not full", u64::from(record.prompt_tokens % self.sizes.1.max(1) != 0));
+        self.losses
+            .add("last blocks that are not full", u64::from(!record.prompt_tokens.is_multiple_of(self.sizes.1.max(1))));
         Value::Object(request)
     }
 

@@ -189,11 +189,11 @@ impl McpRecorder {
     /// When its thread cannot be started.
     pub fn of_servers(
         servers: Vec<String>,
-        player: Arc<CassettePlayer>,
+        player: &Arc<CassettePlayer>,
         notes: JournalNotes,
     ) -> Result<Self, CassetteError> {
-        let records = RecordSink::Player { player: Arc::clone(&player), notes };
-        let started = Self::start(servers, records, Some(Arc::clone(&player)))
+        let records = RecordSink::Player { player: Arc::clone(player), notes };
+        let started = Self::start(servers, records, Some(Arc::clone(player)))
             .map_err(|source| CassetteError::Io { path: "mcp".into(), source })?;
         let recorder = Arc::downgrade(&started.recorder);
         player.before_sessions_end(Box::new(move |session| {

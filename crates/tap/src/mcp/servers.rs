@@ -67,7 +67,7 @@ impl McpServers {
         let names: Vec<String> = names.cloned().collect();
         // Sessions may record where the tap itself does not.
         let player = player.filter(|_| !names.is_empty());
-        let start = |player| McpRecorder::of_servers(names, Arc::clone(player), JournalNotes::Here);
+        let start = |player| McpRecorder::of_servers(names, player, JournalNotes::Here);
         let recorder = player.map(start).transpose()?.map(Arc::new);
         let called: Vec<_> = servers.into_iter().map(|server| NamedUpstream::new(server, reach)).collect();
         let spawned =
