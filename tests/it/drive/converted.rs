@@ -12,10 +12,10 @@ use crate::support::{
 /// Tokens of the file's blocks, and of the engine's.
 const SIZES: [(usize, usize); 3] = [(64, 16), (64, 64), (64, 128)];
 
-/// Start, end, conversation, blocks, sub-agent.
+/// Start and duration, prompt tokens, ids of the blocks, the sub-agent's list that it stands in.
 type FileRequest = (u32, u32, usize, &'static [u64], Option<&'static str>);
 
-/// A session's requests: start and duration in milliseconds, prompt length, ids, and the list they stand in.
+/// A session's requests, times in milliseconds.
 const REQUESTS: [FileRequest; 7] = [
     (0, 100, 200, &[1, 2, 3], None),
     (150, 200, 256, &[1, 2, 3, 4], None),
