@@ -16,7 +16,7 @@ use std::{
 };
 
 use clap::{Args, ValueEnum};
-use http::HeaderName;
+use http::{HeaderName, HeaderValue};
 use serde::Serialize;
 use tokio::sync::watch;
 
@@ -203,10 +203,8 @@ pub(in crate::cli) enum HistoryArg {
 }
 
 fn positive(text: &str) -> Result<f64, String> {
-    text.parse()
-        .ok()
-        .filter(|number: &f64| *number > 0.0 && number.is_finite())
-        .ok_or_else(|| "not a number above 0".to_owned())
+    let is_meant = |number: &f64| (1e-6..=1e9).contains(number);
+    text.parse().ok().filter(is_meant).ok_or_else(|| "not a number between 0.000001 and 1000000000".to_owned())
 }
 
 fn shard(text: &str) -> Result<(usize, usize), String> {
@@ -255,14 +253,7 @@ pub(in crate::cli) fn run(args: ReplayArgs) -> Result<ExitCode, Failure> {
         server::raise_descriptor_limit();
         runtime::outlive_file_limits();
         let workload = inputs::workload(&args)?;
-        let selection = Selection {
-            limit: args.limit.map(Into::into),
-            sample: args.sample,
-            shard: args.shard,
-            duration: args.duration,
-            max_think: args.max_think,
-            seed: args.seed,
-        };
+        let selection = selection(&args);
         let plan = Plan::of(&workload, load(&args)?, &selection);
         inputs::describe(&workload, &plan);
         let outputs = Saves::open(&args.outputs, &args, &workload)?;
@@ -283,7 +274,11 @@ pub(in crate::cli) fn run(args: ReplayArgs) -> Result<ExitCode, Failure> {
             true => calibration::ceiling(&configuration, &workload, &plan, stopped.clone()).await?,
             false => None,
         };
-        inputs::before(&mut configuration, &workload, &plan, (tokenizer.as_ref(), primes)).await?;
+        let mut stop = stopped.clone();
+        tokio::select! {
+            done = inputs::before(&mut configuration, &workload, &plan, (tokenizer.as_ref(), primes)) => done?,
+            _ = stop.wait_for(|stop| *stop) => return Err(Failure::environment("stopped before the run began")),
+        }
         let workload = Arc::new(workload);
         if finds_max {
             return find_max::run(Climb { search, configuration, workload, selection, stopped }, ceiling, as_json)
@@ -307,8 +302,9 @@ pub(in crate::cli) fn run(args: ReplayArgs) -> Result<ExitCode, Failure> {
             server_side,
             printed_as: outputs.printed_as(&measured),
         };
+        let code = printed.print(as_json)?;
         outputs.save(&printed, &results, &measured)?;
-        printed.print(as_json)
+        Ok(code)
     })
 }
 
@@ -320,7 +316,22 @@ impl Printed {
     }
 }
 
+fn selection(args: &ReplayArgs) -> Selection {
+    Selection {
+        limit: args.limit.map(Into::into),
+        sample: args.sample,
+        shard: args.shard,
+        duration: args.duration,
+        max_think: args.max_think,
+        seed: args.seed,
+    }
+}
+
 fn load(args: &ReplayArgs) -> Result<Load, Failure> {
+    if args.rate.is_some() && args.arrivals == ArrivalsArg::Recorded {
+        return Err(Failure::usage("--rate is for made-up arrivals: add --arrivals constant, poisson or gamma")
+            .hint("recorded arrivals are made faster with --speed"));
+    }
     let rate = args.rate.unwrap_or(1.0);
     let arrivals = match args.arrivals {
         ArrivalsArg::Recorded => Arrivals::Recorded,
@@ -346,7 +357,21 @@ fn share_of(places: usize, part: usize, parts: usize) -> usize {
 }
 
 fn setup(args: ReplayArgs) -> Result<Drive, Failure> {
+    if let Some(out) = args.out.as_deref().filter(|out| out.exists()) {
+        return Err(Failure::usage(format!(
+            "--out {}: the file exists; name another one, or remove it",
+            out.display()
+        )));
+    }
+    for (name, text) in &args.header {
+        if HeaderValue::from_str(text).is_err() {
+            return Err(Failure::usage(format!("--header {name}: the value has characters that no header may have")));
+        }
+    }
     let mut headers = args.header;
+    if args.api_key.as_ref().is_some_and(|key| HeaderValue::from_str(&key.0).is_err()) {
+        return Err(Failure::usage("--api-key: the key has characters that no header may have, such as a line break"));
+    }
     if let Some(key) = &args.api_key {
         headers.push((http::header::AUTHORIZATION, format!("Bearer {}", key.0)));
     }
@@ -382,6 +407,16 @@ fn number(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
 
+/// How the requests that failed ended, where any did.
+fn failures(results: &ResultsReport) -> Option<String> {
+    let outcomes = results.by_outcome.iter().filter(|(outcome, _)| *outcome != "finished");
+    let statuses = results.by_status.iter().filter(|(status, _)| **status >= 300);
+    let outcomes = outcomes.map(|(outcome, count)| format!("{count} {outcome}"));
+    let statuses = statuses.map(|(status, count)| format!("{count} with status {status}"));
+    let ends: Vec<String> = outcomes.chain(statuses).collect();
+    (results.failed > 0).then(|| format!("failed     {}", ends.join(", ")))
+}
+
 fn text(Printed { verdict, ceiling, history, results, server_side, printed_as, .. }: &Printed) -> String {
     let mut lines: Vec<String> = Vec::new();
     lines.extend(history.map(|HistoryCounts { live, recorded }| {
@@ -394,6 +429,7 @@ fn text(Printed { verdict, ceiling, history, results, server_side, printed_as, .
         ),
         format!("throughput {:.2} requests/s, {:.1} tokens/s", results.request_throughput, results.output_throughput),
     ]);
+    lines.extend(failures(results));
     let counted = results.counted_by.iter().map(|(by, count)| format!("{count} by {}", by.name()));
     let per_event = results.tokens_per_event.map_or(String::new(), |tokens| format!("; {tokens:.2} an event"));
     lines.push(format!("tokens     {} ({}{per_event})", results.output_tokens, counted.collect::<Vec<_>>().join(", ")));
@@ -403,6 +439,11 @@ fn text(Printed { verdict, ceiling, history, results, server_side, printed_as, .
     if let Some(drift) = results.drift.filter(|drift| drift.largest != 0) {
         let DriftReport { prompts, median, p99, largest, .. } = drift;
         lines.push(format!("drift      median {median:+}, p99 {p99}, largest {largest:+} tokens of {prompts} prompts"));
+    }
+    if let Some(DriftReport { prompts, median, p99, largest, .. }) =
+        results.output_drift.filter(|drift| drift.largest != 0)
+    {
+        lines.push(format!("outputs    median {median:+}, p99 {p99}, largest {largest:+} tokens of {prompts} that were asked for with a length"));
     }
     if let Some(ceiling) = ceiling {
         let reached = ceiling.reached(results.request_throughput, results.output_throughput) * 100.0;
@@ -454,7 +495,9 @@ impl From<DriveError> for Failure {
     fn from(error: DriveError) -> Self {
         match error {
             DriveError::Tap(error) => error.into(),
-            error @ (DriveError::StartIsOver(_) | DriveError::NoTemplate) => Self::usage(error.to_string()),
+            error @ (DriveError::StartIsOver(_) | DriveError::StartIsTooFar | DriveError::NoTemplate) => {
+                Self::usage(error.to_string())
+            }
             error @ (DriveError::Thread(_) | DriveError::NoTarget | DriveError::NoLength { .. }) => {
                 Self::environment(error)
             }

@@ -5,12 +5,13 @@
 
 use std::{
     path::{Path, PathBuf},
+    slice,
     sync::Arc,
 };
 
 use super::{SummaryReport, summary};
 use crate::recording::trace::{
-    BadLines, CaptureEnd, CreateMode, Joined, LoadProgress, Meta, Sources, TraceError, TraceWriter,
+    BadLines, CaptureEnd, CreateMode, Joined, LoadProgress, Meta, Sources, TraceError, TraceWriter, zeros,
 };
 
 /// Records between two flushes.
@@ -61,7 +62,7 @@ fn heads(sources: &Sources) -> Result<(Meta, CaptureEnd), MergeError> {
     let mut joined = Joined::of(sources);
     while let Some((path, mut reader)) = joined.next_file()? {
         let meta = reader.meta().clone();
-        if meta.started_at.is_none() {
+        if zeros(slice::from_ref(&meta)).first().is_none_or(Option::is_none) {
             return Err(MergeError::NoStart(path.to_owned()));
         }
         // Counts stand at the end.

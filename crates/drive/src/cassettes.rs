@@ -10,7 +10,7 @@ use std::{
 
 use recording::{
     cassette::{self, Cassette, CassetteError, RecordTokens, bases},
-    trace::{JoinedTimeline, zeros},
+    trace::{JoinedTimeline, THINK_MS, zeros},
 };
 use replay::player::{Counts, SuppliedSecrets, ToTrace, restore_requests, to_trace};
 
@@ -66,13 +66,18 @@ impl Workload {
 
 /// Names the session of each record by the first record of its conversation.
 fn name_sessions(cassette: &Cassette, made: &mut ToTrace) {
+    let bases = bases(&cassette.records);
     let mut first_of: BTreeMap<usize, usize> = BTreeMap::new();
-    for (at, base) in bases(&cassette.records).into_iter().enumerate() {
+    for (at, base) in bases.iter().enumerate() {
         let first = base.and_then(|base| first_of.get(&base).copied()).unwrap_or(at);
         first_of.insert(at, first);
     }
     let file = cassette.path.file_stem().unwrap_or_default().to_string_lossy();
     for (record, at) in made.records.iter_mut().zip(&made.origins) {
+        // Without recorded times nothing else says that it comes after the turn that it goes on with.
+        if record.e2e.is_none() && bases.get(*at).is_some_and(Option::is_some) {
+            record.extra.insert(THINK_MS.to_owned(), 0.into());
+        }
         let first = first_of.get(at).and_then(|first| cassette.records.get(*first));
         record.session = first.map(|first| format!("{file}-{}", first.id));
     }

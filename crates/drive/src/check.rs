@@ -103,8 +103,10 @@ impl fmt::Display for Difference {
             What::TokensReordered { at } => write!(f, "the tokens came in another order, from token {at} on"),
             What::TokensAltered { at, recorded, came } => write!(f, "token {at} is {came}, recorded {recorded}"),
             What::Rechunked { recorded, came } => write!(f, "its tokens came in {came} events, recorded {recorded}"),
-            What::FinishReason { recorded, came } => write!(f, "finish_reason {came:?}, recorded {recorded:?}"),
-            What::Status { recorded, came } => write!(f, "status {came:?}, recorded {recorded:?}"),
+            What::FinishReason { recorded, came } => {
+                write!(f, "finish_reason {}, recorded {}", spelled(came), spelled(recorded))
+            }
+            What::Status { recorded, came } => write!(f, "status {}, recorded {}", spelled(came), spelled(recorded)),
             What::Usage { recorded, came } => {
                 let ((prompt, output), (old_prompt, old_output)) = (came, recorded);
                 write!(f, "usage of {prompt} and {output} tokens, recorded {old_prompt} and {old_output}")
@@ -112,6 +114,12 @@ impl fmt::Display for Difference {
             What::Text { at } => write!(f, "its text differs from byte {at} on"),
         }
     }
+}
+
+/// A value in the words of a record.
+fn spelled<T: Serialize>(value: &Option<T>) -> String {
+    let value = value.as_ref().and_then(|value| serde_json::to_value(value).ok());
+    value.map_or_else(|| "none".to_owned(), |value| value.as_str().map_or_else(|| value.to_string(), str::to_owned))
 }
 
 /// Compares responses with a workload.

@@ -148,11 +148,12 @@ impl State<'_> {
             let Some(turn) = self.ended.iter().rev().find(|turn| has_asked(turn.record, before)) else { continue };
             let recorded = items.get(from..at).unwrap_or_default();
             let live = turn.answer.as_ref().and_then(|answer| repeated_like(&shown(answer), recorded));
-            let calls = (call_ids(recorded), live.as_deref().map(call_ids).unwrap_or_default());
-            match live.filter(|_| calls.0.len() == calls.1.len()) {
+            let (old, new) = (calls(recorded), live.as_deref().map(calls).unwrap_or_default());
+            let is_same = old.iter().map(|call| &call.name).eq(new.iter().map(|call| &call.name));
+            match live.filter(|_| is_same) {
                 Some(with) => {
                     counts.live += 1;
-                    ids.extend(calls.0.into_iter().zip(calls.1));
+                    ids.extend(old.into_iter().zip(new).map(|(old, new)| (old.id, new.id)));
                     found.push(Replaced { from, to: at, with });
                 }
                 None => counts.recorded += 1,
@@ -188,19 +189,27 @@ fn is_own(item: &Value) -> bool {
     is("role", &["assistant"]) || is("type", &["function_call", "reasoning"])
 }
 
-/// Ids of the calls in messages or items, in order.
-fn call_ids(items: &[Value]) -> Vec<String> {
-    let mut ids = Vec::new();
+/// A call of a tool.
+struct NamedCall {
+    id: String,
+    name: String,
+}
+
+/// The calls in messages or items, in order.
+fn calls(items: &[Value]) -> Vec<NamedCall> {
+    let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
+    let mut calls = Vec::new();
     for item in items {
         let parts = |name: &str| item.get(name).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-        ids.extend(parts("tool_calls").iter().map(|call| call_of(call).0));
         let is_of = |value: &Value, kind: &str| value.get("type").is_some_and(|it| it == kind);
-        let blocks =
-            parts("content").iter().filter(|block| is_of(block, "tool_use")).filter_map(|block| block.get("id"));
-        let own = item.get("call_id").filter(|_| is_of(item, "function_call"));
-        ids.extend(blocks.chain(own).filter_map(Value::as_str).map(str::to_owned));
+        calls.extend(parts("tool_calls").iter().map(call_of).map(|(id, name, _)| NamedCall { id, name }));
+        let blocks = parts("content").iter().filter(|block| is_of(block, "tool_use"));
+        calls.extend(blocks.map(|block| NamedCall { id: text(block.get("id")), name: text(block.get("name")) }));
+        if is_of(item, "function_call") {
+            calls.push(NamedCall { id: text(item.get("call_id")), name: text(item.get("name")) });
+        }
     }
-    ids
+    calls
 }
 
 /// The answer as a cassette has it.

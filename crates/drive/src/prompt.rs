@@ -15,7 +15,7 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::{Value, json};
 
-use recording::trace::Record;
+use recording::trace::{Outcome, Record};
 
 use crate::{
     history::DrivenConversation,
@@ -25,6 +25,9 @@ use crate::{
 
 /// Ids that made-up prompts are drawn from: small enough for any vocabulary, and without special tokens, which come first or last.
 const IDS: std::ops::Range<u32> = 1000..30000;
+
+/// Tokens that a request which is left asks for beyond those after which it is.
+const LEFT_AHEAD: u32 = 256;
 
 /// What the ids of requests begin with; the record's number follows, by which `play` finds it.
 pub const REQUEST_ID: &str = "replay-";
@@ -136,7 +139,10 @@ impl Prompts {
 
     /// Makes the path and the body of a request that was not recorded.
     fn rebuilt(&self, index: usize, record: &Record, block_size: u32) -> (&'static str, Value) {
-        let (output, stream) = (record.output_tokens.max(1), record.stream != Some(false));
+        // One that is left was to be longer.
+        let further = if record.outcome == Some(Outcome::ClientGone) { LEFT_AHEAD } else { 0 };
+        let output = record.output_tokens.max(1).saturating_add(further);
+        let stream = record.stream != Some(false);
         let (endpoint, mut fields) = match &self.texts {
             Some(texts) => {
                 let endpoint = TextEndpoint::of(record);

@@ -10,7 +10,6 @@ use base::stats::{Durations, Summary};
 use recording::trace::{ContentSource, Endpoint, Outcome, Record};
 use replay::meter::{self, Slo};
 use serde::Serialize;
-use serde_json::json;
 use tap::{CONTINUOUS_USAGE, COUNTED_BY};
 
 use crate::{
@@ -86,6 +85,9 @@ struct Figures {
     by_status: BTreeMap<u16, u64>,
     counted_by: BTreeMap<CountedBy, u64>,
     drifts: Drifts,
+    output_drifts: Drifts,
+    /// Requests that were on their way when the run was stopped.
+    cut: u64,
     output_tokens: u64,
     streamed_tokens: u64,
     /// Of the requests whose cached tokens the server counts: these, and their prompt tokens.
@@ -148,6 +150,8 @@ pub struct ResultsReport {
     pub requests: u64,
     /// Requests of the warm-up.
     pub warmup: u64,
+    /// Requests that were on their way when the run was stopped; they count for nothing else.
+    pub cut: u64,
     /// Those that did not end as they should: errors, broken connections, timeouts.
     pub failed: u64,
     /// How they ended.
@@ -194,6 +198,8 @@ pub struct ResultsReport {
     pub largest_drift: i64,
     /// The differences of all prompts; `None` where none can be known.
     pub drift: Option<DriftReport>,
+    /// The same of outputs, of requests that were made to have the recorded length.
+    pub output_drift: Option<DriftReport>,
     /// Intervals of quantiles, as `ttft_p99`; those for which there are too few requests are left out.
     pub intervals_ms: BTreeMap<String, Interval>,
     /// Changes within the run, by the latency that changed.
@@ -263,7 +269,8 @@ impl Results {
         self.figures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds the record of a request that was to be sent at `intended` and was sent at `sent`, from the start of the run, and notes the former in it.
+    /// Adds the record of a request that was to be sent at `intended` and was sent at `sent`, from the start of the run. Takes the status out of it
+    /// with which this client itself says that a server did not answer.
     pub fn add(
         &self,
         request: usize,
@@ -272,65 +279,31 @@ impl Results {
         sent: Duration,
         record: &mut Record,
     ) {
-        record.extra.insert("intended_ms".to_owned(), json!(millis(intended)));
-        let (number, recorded) = (recorded.number, &recorded.record);
         if record.choice.is_some_and(|choice| choice > 0) {
             if intended >= self.warmup {
                 self.lock().add_tokens(record);
             }
             return;
         }
-        let late = sent.saturating_sub(intended);
-        let is_good = record.outcome == Some(Outcome::Finished) && !record.is_error();
-        let counted = check::prompt_tokens(record);
-        let (ttft, tpot) = (meter::ttft(record), meter::tpot(record));
-        let times = [ttft, meter::itl(record).map(|gaps| gaps.each).max(), tpot, meter::e2e(record)];
-        let sample = Sample {
-            request,
-            number,
-            intended,
-            sent,
-            ttft,
-            tpot,
-            keeps_slo: is_good && self.slo.is_kept(times),
-            first_event: meter::first_event(record),
-            last_token: ttft.map(|ttft| meter::chunk_gaps(record).fold(ttft, Duration::saturating_add)),
-            e2e: record.e2e.unwrap_or_default(),
-            output_tokens: record.output_tokens,
-            chunks: u32::try_from(record.chunks.len()).unwrap_or(u32::MAX),
-            prompt_tokens: if counted > 0 { counted } else { recorded.prompt_tokens },
-            is_chat: record.endpoint == Some(Endpoint::Chat),
-            status: record.status.unwrap_or_default(),
-            prompt_drift: (counted > 0 && recorded.prompt_tokens > 0)
-                .then(|| i64::from(counted) - i64::from(recorded.prompt_tokens)),
-            is_good,
-        };
+        if record.outcome == Some(Outcome::Cut) {
+            self.lock().cut += 1;
+            return;
+        }
+        let is_own = matches!(
+            (record.outcome, record.status),
+            (Some(Outcome::UpstreamFailed), Some(502)) | (Some(Outcome::TimedOut), Some(504))
+        );
+        record.status = record.status.filter(|_| !is_own);
+        let is_good = is_answered(&recorded.record, record);
+        let mut sample = Sample { request, intended, sent, is_good, ..Sample::of(recorded, record) };
+        let times = [sample.ttft, meter::itl(record).map(|gaps| gaps.each).max(), sample.tpot, meter::e2e(record)];
+        sample.keeps_slo = is_good && self.slo.is_kept(times);
         let mut figures = self.lock();
         if intended < self.warmup {
             figures.warmup += 1;
             return;
         }
-        if let Some(check) = &mut figures.check {
-            check.compare(number, recorded, record);
-        }
-        figures.late.record(late);
-        let outcome = record.outcome.and_then(|outcome| serde_json::to_value(outcome).ok());
-        let outcome = outcome.and_then(|outcome| outcome.as_str().map(str::to_owned)).unwrap_or_default();
-        *figures.by_outcome.entry(outcome).or_default() += 1;
-        *figures.by_status.entry(record.status.unwrap_or_default()).or_default() += 1;
-        if is_good {
-            figures.drifts.add(counted, recorded.prompt_tokens);
-        }
-        figures.samples.push(sample);
-        figures.failed += u64::from(!is_good);
-        if let Some(cached) = record.cached_tokens.filter(|_| counted > 0) {
-            figures.cached_tokens += u64::from(cached);
-            figures.counted_prompt_tokens += u64::from(counted);
-        }
-        if is_good {
-            figures.add_latencies(record, late);
-        }
-        figures.add_tokens(record);
+        figures.add(recorded, record, sample);
     }
 
     /// Returns every request that ended, in the order of their ends.
@@ -401,6 +374,7 @@ impl Results {
         let changes = changes(&latencies);
         ResultsReport {
             warmup: figures.warmup,
+            cut: figures.cut,
             goodput: has_slo.then(|| per_second(count(good()))),
             token_goodput: has_slo.then(|| per_second(good().map(|sample| u64::from(sample.output_tokens)).sum())),
             intervals_ms: intervals(&latencies),
@@ -432,13 +406,81 @@ impl Results {
             e2e_ms: figures.e2e.summary(),
             e2e_intended_ms: figures.e2e_intended.summary(),
             drift: figures.drifts.report(),
+            output_drift: figures.output_drifts.report(),
             drifted_prompts: count(drifts()),
             largest_drift: drifts().max_by_key(|drift| drift.abs()).unwrap_or_default(),
         }
     }
 }
 
+/// Whether a response ended as an answer should. A page of a proxy, an empty body or a stream without a token is no answer of a model.
+fn is_answered(recorded: &Record, record: &Record) -> bool {
+    let is_success = record.status.is_none_or(|status| (200..300).contains(&status));
+    let generates = recorded.endpoint.is_none_or(|endpoint| endpoint.generates());
+    let has_answer = !generates || record.output_tokens > 0 || record.finish_reason.is_some();
+    record.outcome == Some(Outcome::Finished) && !record.is_error() && is_success && has_answer
+}
+
+impl Sample {
+    /// What a record says.
+    fn of(recorded: &WorkloadRequest, record: &Record) -> Self {
+        let counted = check::prompt_tokens(record);
+        let (ttft, planned) = (meter::ttft(record), recorded.record.prompt_tokens);
+        Self {
+            number: recorded.number,
+            ttft,
+            tpot: meter::tpot(record),
+            first_event: meter::first_event(record),
+            last_token: ttft.map(|ttft| meter::chunk_gaps(record).fold(ttft, Duration::saturating_add)),
+            e2e: record.e2e.unwrap_or_default(),
+            output_tokens: record.output_tokens,
+            chunks: u32::try_from(record.chunks.len()).unwrap_or(u32::MAX),
+            prompt_tokens: if counted > 0 { counted } else { planned },
+            is_chat: record.endpoint == Some(Endpoint::Chat),
+            status: record.status.unwrap_or_default(),
+            prompt_drift: (counted > 0 && planned > 0).then(|| i64::from(counted) - i64::from(planned)),
+            ..Self::default()
+        }
+    }
+}
+
 impl Figures {
+    fn add(
+        &mut self,
+        WorkloadRequest { number, record: recorded, .. }: &WorkloadRequest,
+        record: &Record,
+        sample: Sample,
+    ) {
+        if let Some(check) = &mut self.check {
+            check.compare(*number, recorded, record);
+        }
+        let (late, is_good) = (sample.sent.saturating_sub(sample.intended), sample.is_good);
+        self.late.record(late);
+        let outcome = record.outcome.and_then(|outcome| serde_json::to_value(outcome).ok());
+        let outcome = outcome.and_then(|outcome| outcome.as_str().map(str::to_owned)).unwrap_or_default();
+        let outcome = if outcome == "finished" && !is_good { "no_answer".to_owned() } else { outcome };
+        *self.by_outcome.entry(outcome).or_default() += 1;
+        if let Some(status) = record.status {
+            *self.by_status.entry(status).or_default() += 1;
+        }
+        self.samples.push(sample);
+        self.failed += u64::from(!is_good);
+        let counted = check::prompt_tokens(record);
+        if let Some(cached) = record.cached_tokens.filter(|_| counted > 0) {
+            self.cached_tokens += u64::from(cached);
+            self.counted_prompt_tokens += u64::from(counted);
+        }
+        if is_good {
+            self.drifts.add(counted, recorded.prompt_tokens);
+            // A recorded request may end as the model wants; one that is made of a length forbids it.
+            if recorded.request.is_none() && recorded.outcome != Some(Outcome::ClientGone) {
+                self.output_drifts.add(record.output_tokens, recorded.output_tokens);
+            }
+            self.add_latencies(record, late);
+        }
+        self.add_tokens(record);
+    }
+
     /// When the first request was sent and the last one ended.
     fn span(&self) -> (Duration, Duration) {
         let begin = self.samples.iter().map(|sample| sample.sent).min().unwrap_or_default();

@@ -28,6 +28,7 @@ use recording::{
 };
 use replay::timing::Pacer;
 use rustix::time::{ClockId, clock_gettime};
+use serde_json::json;
 use tap::{Client, ContentRecording, RecordHook, RecorderReport, Setup, Tap, TapConfig, TapError, UpstreamRoute};
 use text::prompt::BlockHashAlgorithm;
 use tokio::{
@@ -89,8 +90,11 @@ pub enum DriveError {
     #[error("no target: name the server to drive")]
     NoTarget,
     /// The time at which the run was to start is over.
-    #[error("the run was to start {} ms ago: name a time that leaves all machines the time to get ready", .0.as_millis())]
+    #[error("the run was to start {:.0} s ago: name a time that leaves all machines the time to get ready", .0.as_secs_f64())]
     StartIsOver(Duration),
+    /// The time at which the run is to start is not within this clock.
+    #[error("the run is to start too far in the future")]
+    StartIsTooFar,
     /// The tokenizer does not say how a chat becomes tokens.
     #[error(
         "the tokenizer has no template for chats: name one with a chat template, or none, so that the server is asked"
@@ -194,7 +198,7 @@ pub async fn drive(
         probes.spawn_on(Arc::clone(&worker).probe(), &handle);
         match at_once {
             None => drop(sending.spawn_on(worker.open_loop(number, threads), &handle)),
-            Some(places) => (number..places).step_by(threads).for_each(|_| {
+            Some(places) => (number..places.min(run.plan.sessions.len())).step_by(threads).for_each(|_| {
                 sending.spawn_on(Arc::clone(&worker).closed_loop(), &handle);
             }),
         }
@@ -221,7 +225,7 @@ pub async fn drive(
 fn start(at: Option<SystemTime>) -> Result<Instant, DriveError> {
     let Some(at) = at else { return Ok(Instant::now() + LEAD) };
     let wait = at.duration_since(SystemTime::now()).map_err(|over| DriveError::StartIsOver(over.duration()))?;
-    Ok(Instant::now() + wait)
+    Instant::now().checked_add(wait).ok_or(DriveError::StartIsTooFar)
 }
 
 /// Builds the tap that requests are sent through.
@@ -272,6 +276,8 @@ fn hook(run: Arc<OnceLock<(Arc<DrivenRun>, Duration)>>, results: Arc<Results>) -
         };
         let sent = record.arrival.unwrap_or_default().saturating_sub(*lead);
         let intended = Duration::from_nanos(intended.load(Relaxed));
+        // On the clock of the record's arrival.
+        record.extra.insert("intended_ms".to_owned(), json!((intended + *lead).as_secs_f64() * 1000.0));
         results.add(index, request, intended, sent, record);
     }))
 }

@@ -2,7 +2,7 @@
 //!
 //! A prompt is one message of words. Each block of the recorded prompt becomes words that its hash draws, about one word for a token, so prompts
 //! that shared blocks share text from the beginning. The words are common ones, which vocabularies have as one token each with the
-//! space before them; with a tokenizer they are [its own](text::prompt::Words), tried out.
+//! space before them; with a tokenizer they are its own, tried out.
 //!
 //! How many words a prompt of so many tokens has depends on the server: its template adds tokens, and its vocabulary may split words. A
 //! [`Length`] says how many tokens there are for none and for each word; it comes from the tokenizer, or from two requests before the run.

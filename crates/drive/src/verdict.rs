@@ -31,6 +31,13 @@ pub struct Verdict {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum Reason {
+    /// No request counts.
+    NothingMeasured {
+        /// Requests of the warm-up.
+        warmup: u64,
+        /// Requests that were on their way when the run was stopped.
+        cut: u64,
+    },
     /// No request ended as it should.
     AllFailed,
     /// More requests failed than may.
@@ -82,6 +89,13 @@ pub enum Reason {
         /// The largest difference, in tokens.
         largest: i64,
     },
+    /// Outputs had other lengths than the recorded ones, of requests that asked for these.
+    OutputsDrifted {
+        /// Requests of whose output more than 1 % was missing or too much.
+        requests: u64,
+        /// The largest difference, in tokens.
+        largest: i64,
+    },
     /// What came back is not what was recorded.
     ContentDiffers {
         /// Responses that differ.
@@ -111,6 +125,12 @@ pub enum Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::NothingMeasured { warmup, cut } => {
+                write!(
+                    f,
+                    "no request was measured: {warmup} were of the warm-up, {cut} were cut off by the end of the run"
+                )
+            }
             Self::AllFailed => f.write_str("every request failed"),
             Self::Errors { share, allowed } => {
                 write!(f, "{:.2} % of the requests failed, {:.2} % may", share * 100.0, allowed * 100.0)
@@ -142,12 +162,20 @@ impl fmt::Display for Reason {
                     "{requests} prompts were more than 1 % longer or shorter than recorded, by up to {largest} tokens"
                 )
             }
+            Self::OutputsDrifted { requests, largest } => {
+                write!(
+                    f,
+                    "{requests} outputs were more than 1 % longer or shorter than asked for, by up to {largest} tokens"
+                )
+            }
             Self::ContentDiffers { responses, compared } => {
                 write!(f, "{responses} of {compared} responses are not what was recorded")
             }
             Self::Stopped { planned, sent } => write!(f, "stopped after {sent} of {planned} requests"),
             Self::ClockStep { by_ms } => write!(f, "the system's clock was set by {by_ms:.0} ms during the run"),
-            Self::ResultsLost { requests } => write!(f, "the results of {requests} requests are missing"),
+            Self::ResultsLost { requests } => {
+                write!(f, "the results of {requests} requests are missing, or could not be written")
+            }
         }
     }
 }
@@ -158,7 +186,9 @@ impl Verdict {
     pub fn of(report: &ResultsReport, driven: &Driven, planned: u64, allowed: f64) -> Self {
         let mut reasons = Vec::new();
         let share = share(report.failed, report.requests);
-        if report.requests == report.failed {
+        if report.requests == 0 {
+            reasons.push(Reason::NothingMeasured { warmup: report.warmup, cut: report.cut });
+        } else if report.requests == report.failed {
             reasons.push(Reason::AllFailed);
         } else if share > allowed {
             reasons.push(Reason::Errors { share, allowed });
@@ -171,8 +201,10 @@ impl Verdict {
             reasons.push(Reason::ClientBusy { lag_p99_ms, cpu_share: driven.cpu_share });
         }
         let seen = report.requests + report.warmup;
-        if seen < driven.sent && !driven.stopped {
-            reasons.push(Reason::ResultsLost { requests: driven.sent - seen });
+        let lost = if driven.stopped { 0 } else { driven.sent.saturating_sub(seen) };
+        let lost = lost.max(driven.recorder.write_failed);
+        if lost > 0 {
+            reasons.push(Reason::ResultsLost { requests: lost });
         }
         let changes = report.changes.iter();
         reasons.extend(
@@ -180,6 +212,9 @@ impl Verdict {
         );
         if let Some(drift) = report.drift.filter(|drift| self::share(drift.off, drift.prompts) > MAX_DRIFTED) {
             reasons.push(Reason::PromptsDrifted { requests: drift.off, largest: drift.largest });
+        }
+        if let Some(drift) = report.output_drift.filter(|drift| self::share(drift.off, drift.prompts) > MAX_DRIFTED) {
+            reasons.push(Reason::OutputsDrifted { requests: drift.off, largest: drift.largest });
         }
         if let Some(check) = report.check.as_ref().filter(|check| check.differ > 0) {
             reasons.push(Reason::ContentDiffers { responses: check.differ, compared: check.compared });

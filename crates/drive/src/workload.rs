@@ -14,6 +14,9 @@ use recording::{
 };
 use serde_json::{Map, Value};
 
+/// Most tokens of a prompt that is made up: more than any model takes.
+const MAX_PROMPT_TOKENS: u32 = 1 << 24;
+
 /// Tokens of a block of a trace that names no size.
 const BLOCK_SIZE: u32 = 16;
 
@@ -100,8 +103,12 @@ impl Workload {
         self.block_size = block_size.filter(|size| *size > 0).unwrap_or(BLOCK_SIZE);
         self.requests.sort_by_key(|request| replay_key(request.record.arrival));
         (0..).zip(&mut self.requests).for_each(|(number, request)| request.number = number);
-        let mut without_body = 0;
+        let (mut without_body, mut too_long) = (0, 0);
         self.requests.retain(|WorkloadRequest { record, .. }| {
+            if record.prompt_tokens > MAX_PROMPT_TOKENS && record.request.is_none() {
+                too_long += 1;
+                return false;
+            }
             // One request makes all choices of its group.
             if record.group.is_some() && record.choice.is_some_and(|choice| choice > 0) {
                 return false;
@@ -112,6 +119,7 @@ impl Workload {
             is_sent
         });
         self.leave_out("requests that are not recorded, of endpoints that take no prompt", without_body);
+        self.leave_out("prompts of more than 16,777,216 tokens that are not recorded", too_long);
         if self.requests.is_empty() {
             return Err(WorkloadError::Empty { path: self.name });
         }
@@ -142,7 +150,8 @@ impl Workload {
         let mut by_last_block: HashMap<u64, EndedRequest> = HashMap::new();
         let mut sessions = 0;
         for request in &mut self.requests {
-            request.at -= first;
+            // Those without an arrival count from the beginning.
+            request.at = request.at.saturating_sub(first);
             let blocks = &request.record.block_hashes;
             let known = match &request.record.session {
                 Some(name) => named.get(name).copied(),

@@ -48,6 +48,14 @@ pub(super) fn run(args: &CompareArgs) -> Result<ExitCode, Failure> {
         }
     };
     let comparison = compare(&args.a, &args.b, &gate)?;
+    for path in [&args.junit, &args.markdown].into_iter().flatten() {
+        if [&args.a, &args.b]
+            .into_iter()
+            .any(|trace| fs::canonicalize(trace).is_ok_and(|own| fs::canonicalize(path).is_ok_and(|path| path == own)))
+        {
+            return Err(Failure::usage(format!("{}: this is one of the traces", path.display())));
+        }
+    }
     for (path, text) in [(&args.junit, junit(&comparison)), (&args.markdown, markdown(&comparison))] {
         let Some(path) = path else { continue };
         fs::write(path, text).map_err(|error| Failure::environment(format!("{}: {error}", path.display())))?;

@@ -24,7 +24,7 @@ use crate::{
 
 /// Reads a time: RFC 3339, or seconds since 1970.
 pub(super) fn time(text: &str) -> Result<SystemTime, String> {
-    let seconds = || Some(SystemTime::UNIX_EPOCH + Duration::try_from_secs_f64(text.parse().ok()?).ok()?);
+    let seconds = || SystemTime::UNIX_EPOCH.checked_add(Duration::try_from_secs_f64(text.parse().ok()?).ok()?);
     let dated = || Some(SystemTime::from(OffsetDateTime::parse(text, &Rfc3339).ok()?));
     let time = seconds().or_else(dated);
     time.ok_or_else(|| "not a time: write 2026-01-31T12:00:00Z, or seconds since 1970".to_owned())

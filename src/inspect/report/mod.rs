@@ -63,7 +63,7 @@ pub enum ReportError {
     StandardInput,
 }
 
-/// Figures of one or more traces. [`html`](Report::html) makes a page of them.
+/// Figures of one or more traces. [`html`](TraceReport::html) makes a page of them.
 #[derive(Debug, Clone, Serialize)]
 pub struct TraceReport {
     /// Version of the program.

@@ -92,7 +92,7 @@ pub struct CanonicalRules {
     pub counts_tool_descriptions: bool,
 }
 
-/// Treatment of [volatile](Rules::volatile) fields.
+/// Treatment of [volatile](CanonicalRules::volatile) fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Volatile {
     /// They are left out.

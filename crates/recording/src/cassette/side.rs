@@ -26,7 +26,7 @@ use super::{
 pub struct Sidecar {
     /// The record.
     pub id: u64,
-    /// The [fingerprint](super::Answer::fingerprint) of the answer when it was recorded.
+    /// The [fingerprint](super::RecordedAnswer::fingerprint) of the answer when it was recorded.
     pub answer: String,
     /// When, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -235,7 +235,7 @@ impl Moments {
 pub struct RecordTokens {
     /// The record.
     pub id: u64,
-    /// The [fingerprint](super::Answer::fingerprint) of the answer that they spell.
+    /// The [fingerprint](super::RecordedAnswer::fingerprint) of the answer that they spell.
     pub answer: String,
     /// The ids of each choice.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

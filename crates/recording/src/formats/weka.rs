@@ -8,7 +8,10 @@
 //! Deviations from the format's page, which public files have too: ids from 0 on, and an id for a last block that is not full, which is dropped. Objects
 //! without `requests` are requests themselves, with the conversation's `id`.
 
-use std::{collections::HashSet, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
 use serde_json::value::RawValue;
 use xxhash_rust::xxh3::xxh3_64;
@@ -28,6 +31,8 @@ const MOST_NAMES: usize = 1 << 22;
 #[derive(Default)]
 pub(super) struct WekaConversations {
     names: HashSet<u64>,
+    /// The number that the next conversation of a name gets.
+    further: HashMap<u64, u32>,
 }
 
 /// A request of a conversation.
@@ -83,7 +88,9 @@ impl WekaConversations {
     /// A name that no conversation before has.
     fn own_name(&mut self, id: &str) -> String {
         let mut name = id.to_owned();
-        for further in 2_u32.. {
+        let next = self.further.entry(xxh3_64(id.as_bytes())).or_insert(2);
+        for further in *next.. {
+            *next = further;
             if self.names.len() >= MOST_NAMES || self.names.insert(xxh3_64(name.as_bytes())) {
                 break;
             }

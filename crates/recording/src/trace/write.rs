@@ -232,7 +232,7 @@ impl TraceWriter {
 
     /// Closes the trace; a packed one gets an end marker, a plain one has no place for it, and one whose earlier captures were not closed and are too
     /// long to count stays without. `end.records` is replaced by the number of records in the file, and what earlier captures dropped is added to
-    /// `end.dropped`. After an error it is [abandoned](Writer::abandon).
+    /// `end.dropped`. After an error it is [abandoned](TraceWriter::abandon).
     ///
     /// # Errors
     /// When the file cannot be written.
