@@ -194,6 +194,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_request_that_is_left_asks_for_more_than_came() {
+        for (outcome, asked) in [(Outcome::Finished, 9), (Outcome::ClientGone, 9 + LEFT_AHEAD)] {
+            let record = Record { prompt_tokens: 4, output_tokens: 9, outcome: Some(outcome), ..Record::default() };
+            assert_eq!(Prompts::default().rebuilt(0, &record, 16).1["max_tokens"], asked);
+        }
+    }
+
+    #[test]
     fn other_fields_take_the_place_of_recorded_ones_or_follow() {
         let body = json!({"model": "recorded", "messages": [1.5, "é", null], "stream": true});
         let over = [("model", Some("served")), ("cache_salt", Some("s"))];

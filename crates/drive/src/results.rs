@@ -413,12 +413,13 @@ impl Results {
     }
 }
 
-/// Whether a response ended as an answer should. A page of a proxy, an empty body or a stream without a token is no answer of a model.
+/// Whether a response ended as an answer should: one that its client left when it was recorded is left again. A page of a proxy, an empty body or a stream without a token is no answer of a model.
 fn is_answered(recorded: &Record, record: &Record) -> bool {
     let is_success = record.status.is_none_or(|status| (200..300).contains(&status));
     let generates = recorded.endpoint.is_none_or(|endpoint| endpoint.generates());
     let has_answer = !generates || record.output_tokens > 0 || record.finish_reason.is_some();
-    record.outcome == Some(Outcome::Finished) && !record.is_error() && is_success && has_answer
+    let is_left = record.outcome == Some(Outcome::ClientGone) && recorded.outcome == record.outcome;
+    (record.outcome == Some(Outcome::Finished) || is_left) && !record.is_error() && is_success && has_answer
 }
 
 impl Sample {
