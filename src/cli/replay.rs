@@ -30,7 +30,7 @@ use crate::{
         values::Secret,
     },
     drive::{
-        Arrivals, Ceiling, Drive, DriveError, History, Load, Plan, PromptTexts, Results, Selection, Verdict,
+        Arrivals, Ceiling, Drive, DriveError, History, Load, Plan, PromptTexts, Results, Selection, Verdict, Workload,
         WorkloadError,
         drift::DriftReport,
         drive,
@@ -228,11 +228,36 @@ fn header(text: &str) -> Result<(HeaderName, String), String> {
 /// Differences from the recording that are shown.
 const SHOWN: usize = 20;
 
+/// What was run.
+#[derive(Debug, Serialize)]
+struct RunInputs {
+    /// The traces or cassettes.
+    workload: String,
+    targets: Vec<String>,
+    planned: u64,
+    seed: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cache_salt: Option<String>,
+}
+
+impl RunInputs {
+    fn of(workload: &Workload, configuration: &Drive, planned: u64, seed: u64) -> Self {
+        Self {
+            workload: workload.name.clone(),
+            targets: configuration.targets.iter().map(ToString::to_string).collect(),
+            planned,
+            seed,
+            cache_salt: configuration.prompts.cache_salt.clone(),
+        }
+    }
+}
+
 /// What is printed with `--json`.
 #[derive(Debug, Serialize)]
 struct Printed {
     version: &'static str,
     commit: &'static str,
+    run: RunInputs,
     verdict: Verdict,
     /// What the client reaches at a server that answers at once, where that was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -268,7 +293,9 @@ pub(in crate::cli) fn run(args: ReplayArgs) -> Result<ExitCode, Failure> {
         let search = Search { most: args.search.max_concurrency.get(), length: args.search.rung, slo, allowed };
         let (planned, calibrates, finds_max) = (number(plan.requests()), args.calibrate, args.search.find_max);
         let (pages, primes, tokenizer) = (args.scrape.clone(), args.prime, inputs::tokenizer(&args)?);
+        let seed = args.seed;
         let mut configuration = setup(args)?;
+        let inputs = RunInputs::of(&workload, &configuration, planned, seed);
         configuration.rules = workload.rules.clone();
         let ceiling = match calibrates {
             true => calibration::ceiling(&configuration, &workload, &plan, stopped.clone()).await?,
@@ -295,6 +322,7 @@ pub(in crate::cli) fn run(args: ReplayArgs) -> Result<ExitCode, Failure> {
         let printed = Printed {
             version: build::VERSION,
             commit: build::COMMIT,
+            run: inputs,
             verdict,
             ceiling,
             history: Some(driven.history).filter(|counts| *counts != HistoryCounts::default()),

@@ -116,6 +116,9 @@ impl fmt::Display for Difference {
     }
 }
 
+/// Tokens that tell which response they begin.
+const TELLING: usize = 4;
+
 /// A value in the words of a record.
 fn spelled<T: Serialize>(value: &Option<T>) -> String {
     let value = value.as_ref().and_then(|value| serde_json::to_value(value).ok());
@@ -182,13 +185,24 @@ impl ContentCheck {
         found
     }
 
+    /// Returns the record that has these tokens, or of which they are the beginning: a response that took another's place may have been cut.
+    fn response_of(&self, came: &[u32]) -> Option<usize> {
+        let exact = self.by_tokens.get(came).filter(|_| came.len() > 1).copied();
+        exact.or_else(|| {
+            // All records are looked through for differences that are shown only.
+            let is_shown = self.differences.len() < KEPT && came.len() >= TELLING;
+            let of = self.by_tokens.iter().filter(|(ids, _)| is_shown && ids.starts_with(came));
+            of.map(|(_, number)| *number).min()
+        })
+    }
+
     fn tokens(&self, recorded: &[u32], came: &[u32]) -> Option<What> {
         let at = recorded.iter().zip(came).take_while(|(old, new)| old == new).count();
         if at == recorded.len() && at == came.len() {
             return None;
         }
-        if let Some(of) = self.by_tokens.get(came).filter(|_| at == 0 && came.len() > 1) {
-            return Some(What::AnotherResponse { of: *of });
+        if let Some(of) = self.response_of(came).filter(|_| at == 0) {
+            return Some(What::AnotherResponse { of });
         }
         // What is the same at the end tells a loss from an alteration.
         let rest = |ids: &[u32]| ids.get(at..).unwrap_or_default().to_vec();
@@ -261,7 +275,7 @@ mod tests {
 
     #[test]
     fn each_damage_has_its_name() {
-        let workload = workload(&[&[1, 2, 3, 4, 5], &[7, 8, 9]]);
+        let workload = workload(&[&[1, 2, 3, 4, 5], &[7, 8, 9], &[20, 21, 22, 23, 24, 25]]);
         for (came, what) in [
             (&[1, 2, 4, 5][..], Some(What::TokensLost { at: 2, count: 1 })),
             (&[1, 2, 3], Some(What::TokensLost { at: 3, count: 2 })),
@@ -269,6 +283,8 @@ mod tests {
             (&[1, 2, 9, 4, 5], Some(What::TokensAltered { at: 2, recorded: 3, came: 9 })),
             (&[1, 3, 2, 4, 5], Some(What::TokensReordered { at: 1 })),
             (&[7, 8, 9], Some(What::AnotherResponse { of: 1 })),
+            // It was cut where this request's length was over.
+            (&[20, 21, 22, 23, 24], Some(What::AnotherResponse { of: 2 })),
             (&[1, 2, 3, 4, 5], None),
         ] {
             let mut check = ContentCheck::of(&workload);

@@ -14,7 +14,7 @@ use crate::results::Sample;
 pub use benchmark_report::{BenchmarkRun, benchmark_report};
 
 /// Columns of the table of requests; times in milliseconds.
-const COLUMNS: &str = "request,intended_ms,sent_ms,first_event_ms,ttft_ms,last_token_ms,e2e_ms,tpot_ms,prompt_tokens,output_tokens,events,status,good,keeps_slo";
+const COLUMNS: &str = "request,intended_ms,sent_ms,first_event_ms,ttft_ms,last_token_ms,e2e_ms,tpot_ms,prompt_tokens,output_tokens,events,status,good,keeps_slo,prompt_drift";
 
 /// Writes a table of requests as comma-separated values, a line each. What is not known is empty.
 ///
@@ -37,11 +37,19 @@ pub fn csv(out: &mut impl Write, samples: &[Sample]) -> io::Result<()> {
             let millis = time.map(|time| millis(time).to_string());
             write!(out, ",{}", millis.unwrap_or_default())?;
         }
-        let Sample { prompt_tokens, output_tokens, chunks, status, is_good, keeps_slo, .. } = sample;
+        let Sample { prompt_tokens, output_tokens, chunks, status, is_good, keeps_slo, prompt_drift, .. } = sample;
         let status = Some(status).filter(|status| **status > 0).map(u16::to_string).unwrap_or_default();
-        writeln!(out, ",{prompt_tokens},{output_tokens},{chunks},{status},{is_good},{keeps_slo}")?;
+        writeln!(
+            out,
+            ",{prompt_tokens},{output_tokens},{chunks},{status},{is_good},{keeps_slo},{}",
+            spelled(*prompt_drift)
+        )?;
     }
     Ok(())
+}
+
+fn spelled(drift: Option<i64>) -> String {
+    drift.map(|drift| drift.to_string()).unwrap_or_default()
 }
 
 /// Milliseconds to the nanosecond, in as few digits as say so.
@@ -86,13 +94,14 @@ mod tests {
             chunks: 2,
             status: 200,
             is_good: true,
+            prompt_drift: Some(-2),
             ..Sample::default()
         };
         let mut table = Vec::new();
         csv(&mut table, &[good, Sample::default()]).unwrap();
         let text = String::from_utf8(table).unwrap();
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines[1..], ["7,1,3,10,12.5,,40,,9,4,2,200,true,false", "0,0,0,,,,0,,0,0,0,,false,false"]);
+        assert_eq!(lines[1..], ["7,1,3,10,12.5,,40,,9,4,2,200,true,false,-2", "0,0,0,,,,0,,0,0,0,,false,false,"]);
         assert!(lines.iter().all(|line| line.split(',').count() == COLUMNS.split(',').count()));
     }
 }

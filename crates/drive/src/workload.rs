@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    hash::{DefaultHasher, Hash, Hasher},
     path::PathBuf,
     sync::Arc,
     time::Duration,
@@ -60,7 +61,7 @@ pub enum WorkloadError {
     #[error(transparent)]
     Cassette(#[from] CassetteError),
     /// It holds no request.
-    #[error("{path}: no record is a request that can be sent")]
+    #[error("{path}: no record is a request that can be sent; files of other tools become traces by `inspect convert`")]
     Empty {
         /// The files.
         path: String,
@@ -148,6 +149,7 @@ impl Workload {
         let mut named: HashMap<String, usize> = HashMap::new();
         // The last full block of a prompt names all that is before it.
         let mut by_last_block: HashMap<u64, EndedRequest> = HashMap::new();
+        let mut by_messages: HashMap<u64, usize> = HashMap::new();
         let mut sessions = 0;
         for request in &mut self.requests {
             // Those without an arrival count from the beginning.
@@ -155,6 +157,14 @@ impl Workload {
             let blocks = &request.record.block_hashes;
             let known = match &request.record.session {
                 Some(name) => named.get(name).copied(),
+                None if blocks.is_empty() => {
+                    let conversation = conversation(&request.record);
+                    // Its last messages are an answer and what was said to it.
+                    let before = conversation.iter().rev().skip(2);
+                    let known = before.filter_map(|messages| by_messages.get(messages).copied()).next();
+                    by_messages.extend(conversation.last().map(|all| (*all, known.unwrap_or(sessions))));
+                    known
+                }
                 None => {
                     let before = blocks.iter().rev().skip(1).find_map(|block| by_last_block.get(block));
                     before.filter(|before| before.tokens <= request.record.prompt_tokens).map(|before| before.session)
@@ -170,6 +180,17 @@ impl Workload {
             }
         }
     }
+}
+
+/// Hashes of the messages of a recorded request: of the first one, of the first two, and so on.
+fn conversation(record: &Record) -> Vec<u64> {
+    let list = record.request.as_ref().and_then(|body| body.get("messages").or_else(|| body.get("input")));
+    let mut hasher = DefaultHasher::new();
+    let hashed = list.and_then(Value::as_array).into_iter().flatten().map(|message| {
+        message.to_string().hash(&mut hasher);
+        hasher.finish()
+    });
+    hashed.collect()
 }
 
 /// Drops what is not needed to send a request and to say when the next one is due.
@@ -202,5 +223,32 @@ impl WorkloadRequest {
     #[must_use]
     pub fn leaves_after(&self) -> Option<u32> {
         (self.record.outcome == Some(Outcome::ClientGone)).then_some(self.record.output_tokens)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn conversations_are_found_by_their_messages_where_no_blocks_are_hashed() {
+        let mut workload = Workload::default();
+        let (one, two) = (json!({"role": "user", "content": "one"}), json!({"role": "user", "content": "two"}));
+        let said = json!({"role": "assistant", "content": "yes"});
+        for (at, messages) in [
+            (0, json!([one])),
+            (1, json!([two])),
+            (2, json!([one, said, two])),
+            (3, json!([two, said, one])),
+            (4, json!([one, said, two, said, one])),
+            (5, json!([one, two])),
+        ] {
+            let request = Some(json!({"messages": messages}));
+            workload.push(Record { arrival: Some(Duration::from_secs(at)), request, ..Record::default() });
+        }
+        let workload = workload.in_order(None).unwrap();
+        let sessions: Vec<usize> = workload.requests.iter().map(|request| request.session).collect();
+        assert_eq!(sessions, [0, 1, 0, 1, 0, 2]);
     }
 }

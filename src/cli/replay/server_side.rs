@@ -1,6 +1,6 @@
 //! `--scrape`: what the servers say of themselves, beside what the client saw.
 
-use std::{num::NonZeroUsize, time::Duration};
+use std::time::Duration;
 
 use serde::Serialize;
 use tokio::time::Instant;
@@ -86,23 +86,33 @@ pub(super) async fn end(
         server_ttft_mean_ms,
         client_ttft_beyond_ms: client.zip(server_ttft_mean_ms).map(|(client, server)| client - server),
         cache: CacheShares {
-            infinite: schedule.as_ref().map(ArrivalSchedule::ideal_hit_rate),
-            engine: schedule.as_ref().and_then(|schedule| simulated(schedule, &servers)),
+            infinite: schedule.as_ref().map(|schedule| {
+                let all = servers.first().and_then(|server| usize::try_from(server.block_size?).ok());
+                let unlimited = all.and_then(|size| Some((size, schedule.blocks_of(size)?)));
+                let simulated = unlimited.and_then(|(size, blocks)| simulated(schedule, 1, size, blocks));
+                simulated.unwrap_or_else(|| schedule.ideal_hit_rate())
+            }),
+            engine: schedule.as_ref().and_then(|schedule| {
+                let server = servers.first()?;
+                let blocks = u32::try_from(server.num_gpu_blocks?).ok()?;
+                simulated(schedule, servers.len(), usize::try_from(server.block_size?).ok()?, blocks)
+            }),
             reported: report.cached_share,
         },
         servers,
     })
 }
 
-/// The hit rate of simulated engines with the servers' blocks, to which requests come when they were sent.
-fn simulated(schedule: &ArrivalSchedule, servers: &[ServerReport]) -> Option<f64> {
-    let (first, [profile, ..]) = (servers.first()?, PROFILES);
-    let num_gpu_blocks = u32::try_from(first.num_gpu_blocks?).ok().filter(|blocks| *blocks > 1)?;
-    let block_size = usize::try_from(first.block_size?).ok().and_then(NonZeroUsize::new)?.get();
+/// The hit rate of simulated engines with so many blocks each, to which requests come when they were sent.
+fn simulated(schedule: &ArrivalSchedule, replicas: usize, block_size: usize, num_gpu_blocks: u32) -> Option<f64> {
+    let [profile, ..] = PROFILES;
+    if num_gpu_blocks < 2 || block_size == 0 {
+        return None;
+    }
     let blocks = usize::try_from(num_gpu_blocks - 1).unwrap_or(usize::MAX);
     let scheduler = SchedulerConfig { max_model_len: blocks.saturating_mul(block_size), ..SchedulerConfig::default() };
     let simulation = Simulation {
-        replicas: servers.len(),
+        replicas,
         policy: RouterPolicy::RoundRobin,
         scheduler: SchedulerConfig { max_num_batched_tokens: scheduler.usual_batched_tokens(), ..scheduler },
         kv_cache: KvCacheConfig { block_size, num_gpu_blocks, ..KvCacheConfig::default() },

@@ -26,6 +26,9 @@ use crate::{
     },
 };
 
+/// Most blocks of a simulated cache that is to have no limit.
+const MOST_BLOCKS: u32 = 1 << 22;
+
 /// Tokens of a block of a trace that names no size.
 const BLOCK_SIZE: u32 = 16;
 
@@ -104,6 +107,15 @@ impl ArrivalSchedule {
         self.requests.iter_mut().for_each(|request| request.at -= first);
         self.find_continuations(answers);
         Ok(self)
+    }
+
+    /// Returns the number of blocks of this size that hold all prompts and outputs at once; `None` where that is more than can be simulated.
+    #[must_use]
+    pub fn blocks_of(&self, block_size: usize) -> Option<u32> {
+        let size = u64::try_from(block_size).ok().filter(|size| *size > 0)?;
+        let tokens = |request: &Arriving| u64::from(request.prompt_tokens) + u64::from(request.output_tokens);
+        let blocks: u64 = self.requests.iter().map(|request| tokens(request) / size + 2).sum();
+        u32::try_from(blocks).ok().filter(|blocks| *blocks <= MOST_BLOCKS)
     }
 
     /// Returns the share of the prompt tokens that a cache without a limit would have had: whole blocks that an earlier prompt had too.
