@@ -9,6 +9,7 @@ use std::{path::Path, time::Duration};
 use serde::{Serialize, Serializer};
 
 use crate::{
+    base::units::Millis,
     drive::steady::{self, Grouped, Interval, Ratio},
     inspect::{GateResult, MetricGate},
     recording::trace::{BadLines, Joined, Outcome, Record, Sources, TraceError, Warning, replay_key},
@@ -292,7 +293,7 @@ impl ComparedTrace {
     fn distributions(&self) -> [Grouped; 5] {
         let good = || self.choices.iter().enumerate().filter(|(_, choice)| choice.end == ChoiceOutcome::Good);
         let of = |value: fn(&ComparedChoice) -> Option<Duration>| {
-            Grouped::new(good().filter_map(|(place, choice)| Some((place, millis(value(choice)?)))))
+            Grouped::new(good().filter_map(|(place, choice)| Some((place, Millis::from(value(choice)?).0))))
         };
         let all = self.choices.iter().enumerate();
         let tokens = Grouped::new(all.map(|(place, choice)| (place, f64::from(choice.output_tokens))));
@@ -385,13 +386,9 @@ impl SampledGaps {
                 *own = place;
             }
         }
-        let placed = |(place, gap): &(usize, Duration)| Some((*places.get(*place)?, millis(*gap)));
+        let placed = |(place, gap): &(usize, Duration)| Some((*places.get(*place)?, Millis::from(*gap).0));
         Grouped::new(self.kept.iter().filter_map(placed))
     }
-}
-
-fn millis(duration: Duration) -> f64 {
-    duration.as_secs_f64() * 1000.0
 }
 
 #[cfg(test)]

@@ -95,13 +95,13 @@ pub(super) fn measure<'a>(prompts: impl Iterator<Item = &'a PromptBlocks>) -> Pr
     let mut walked = HashSet::new();
     for prompt in prompts {
         let is_new = walked.insert(Arc::as_ptr(&prompt.blocks));
-        let chain = if is_new { known.prefix(&prompt.blocks) } else { prompt.blocks.len() } as u64;
+        let chain = if is_new { known.prefix(&prompt.blocks) } else { prompt.blocks.len() };
         sharing.blocks += prompt.blocks.len() as u64;
-        sharing.shared_blocks += chain;
-        sharing.deepest_shared_chain = sharing.deepest_shared_chain.max(chain);
+        sharing.shared_blocks += chain as u64;
+        sharing.deepest_shared_chain = sharing.deepest_shared_chain.max(chain as u64);
         if is_new {
             firsts.extend(prompt.blocks.first().copied());
-            known.insert(&prompt.blocks);
+            known.insert(prompt.blocks.get(chain..).unwrap_or_default());
         }
         if let Some(hash) = prompt.whole.or(prompt.blocks.last().copied()) {
             sharing.duplicate_prompts += u64::from(!whole.insert((prompt.tokens, hash)));

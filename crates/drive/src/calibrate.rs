@@ -12,6 +12,7 @@ use replay::meter::Slo;
 use serde::Serialize;
 use tokio::{sync::watch, time::sleep};
 
+use crate::numbers::float;
 use crate::{
     Drive, DriveError, Driven, Plan, Results, Workload,
     plan::{Session, Start, Turn},
@@ -94,7 +95,7 @@ impl Shapes {
 
     /// Output tokens of a request on average.
     fn tokens_per_request(&self) -> f64 {
-        let tokens = self.workload.requests.iter().map(|request| u64::from(request.record.output_tokens)).sum();
+        let tokens: u64 = self.workload.requests.iter().map(|request| u64::from(request.record.output_tokens)).sum();
         float(tokens) / float(u64::try_from(self.workload.requests.len()).unwrap_or(u64::MAX)).max(1.0)
     }
 }
@@ -174,11 +175,6 @@ impl Ceiling {
         let share = self.reached(requests_per_s, tokens_per_s);
         (share > MAX_SHARE).then_some(Reason::ClientBound { share, ceiling: *self })
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts of a run are far below 2^53")]
-fn float(count: u64) -> f64 {
-    count as f64
 }
 
 #[cfg(test)]

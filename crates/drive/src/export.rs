@@ -9,6 +9,7 @@ use std::{
 
 use base::stats::{Durations, interval_log};
 
+use crate::numbers::millis;
 use crate::results::Sample;
 
 pub use benchmark_report::{BenchmarkRun, benchmark_report};
@@ -50,12 +51,6 @@ pub fn csv(out: &mut impl Write, samples: &[Sample]) -> io::Result<()> {
 
 fn spelled(drift: Option<i64>) -> String {
     drift.map(|drift| drift.to_string()).unwrap_or_default()
-}
-
-/// Milliseconds to the nanosecond, in as few digits as say so.
-#[expect(clippy::cast_precision_loss, reason = "exact up to 104 days")]
-fn millis(time: Duration) -> f64 {
-    time.as_nanos() as f64 / 1e6
 }
 
 /// Distributions of a run's latencies.

@@ -16,6 +16,7 @@ use replay::meter::Slo;
 use serde::Serialize;
 use tokio::{sync::watch, time::sleep};
 
+use crate::numbers::float;
 use crate::{
     Ceiling, Drive, DriveError, Load, Plan, Results, Selection, Verdict, Workload, drive, rung::Rung, verdict::Reason,
 };
@@ -286,11 +287,6 @@ impl FoundMax {
         let reasons = self.rungs.iter().map(|rung| ceiling.bounds(rung.request_throughput, rung.output_throughput));
         reasons.flatten().next()
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a concurrency")]
-fn float(count: usize) -> f64 {
-    count as f64
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a concurrency")]

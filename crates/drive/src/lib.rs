@@ -30,6 +30,7 @@ pub mod drift;
 pub mod export;
 pub mod find_max;
 pub mod history;
+pub mod numbers;
 pub mod peers;
 pub mod plan;
 pub mod prompt;

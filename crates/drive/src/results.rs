@@ -12,6 +12,7 @@ use replay::meter::{self, Slo};
 use serde::Serialize;
 use tap::{CONTINUOUS_USAGE, COUNTED_BY};
 
+use crate::numbers::{count, float, millis};
 use crate::{
     check::{self, ContentCheck, Difference},
     drift::{DriftReport, Drifts},
@@ -366,7 +367,7 @@ impl Results {
         let (begin, end) = figures.span();
         let duration_s = end.saturating_sub(begin).as_secs_f64();
         let per_second = |count: u64| if duration_s > 0.0 { float(count) / duration_s } else { 0.0 };
-        let failed = count(samples.iter().filter(|sample| !sample.is_good));
+        let failed = figures.failed;
         let drifts = || samples.iter().filter_map(|sample| sample.prompt_drift).filter(|drift| *drift != 0);
         let good = || samples.iter().filter(|sample| sample.keeps_slo);
         let has_slo = self.slo != Slo::default();
@@ -542,8 +543,8 @@ fn intervals(latencies: &[(&'static str, Vec<(Duration, Duration)>)]) -> BTreeMa
     let mut intervals = BTreeMap::new();
     for (name, values) in latencies {
         let values: Vec<Duration> = values.iter().map(|(_, value)| *value).collect();
-        for (quantile, share) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999)] {
-            let interval = steady::interval(&values, share, 0);
+        let of_shares = steady::intervals(&values, &[0.5, 0.9, 0.99, 0.999], 0);
+        for (quantile, interval) in ["p50", "p90", "p99", "p999"].into_iter().zip(of_shares) {
             intervals.extend(interval.map(|interval| (format!("{name}_{quantile}"), interval)));
         }
     }
@@ -572,17 +573,4 @@ fn steady_part(
         requests: count(of_e2e.iter().flatten()),
         p50_ms: latencies.iter().filter_map(|(name, values)| Some(((*name).to_owned(), median(values)?))).collect(),
     })
-}
-
-fn count(all: impl Iterator) -> u64 {
-    u64::try_from(all.count()).unwrap_or(u64::MAX)
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts of a run are far below 2^53")]
-fn float(count: u64) -> f64 {
-    count as f64
-}
-
-fn millis(duration: Duration) -> f64 {
-    duration.as_secs_f64() * 1000.0
 }

@@ -27,7 +27,7 @@ use recording::{
     trace::{CreateMode, Record},
 };
 use replay::timing::Pacer;
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::ClockId;
 use serde_json::json;
 use tap::{Client, ContentRecording, RecordHook, RecorderReport, Setup, Tap, TapConfig, TapError, UpstreamRoute};
 use text::prompt::BlockHashAlgorithm;
@@ -37,6 +37,7 @@ use tokio::{
     time::Instant,
 };
 
+use crate::numbers::{float, millis, processor_time};
 use crate::{
     history::{CollectedBytes, DrivenConversation, History, HistoryCounts},
     plan::{Plan, Start},
@@ -277,7 +278,7 @@ fn hook(run: Arc<OnceLock<(Arc<DrivenRun>, Duration)>>, results: Arc<Results>) -
         let sent = record.arrival.unwrap_or_default().saturating_sub(*lead);
         let intended = Duration::from_nanos(intended.load(Relaxed));
         // On the clock of the record's arrival.
-        record.extra.insert("intended_ms".to_owned(), json!((intended + *lead).as_secs_f64() * 1000.0));
+        record.extra.insert("intended_ms".to_owned(), json!(millis(intended + *lead)));
         results.add(index, request, intended, sent, record);
     }))
 }
@@ -301,7 +302,11 @@ struct Began {
 
 impl Began {
     fn now() -> Self {
-        Self { monotonic: Instant::now(), system: SystemTime::now(), processor: processor_time() }
+        Self {
+            monotonic: Instant::now(),
+            system: SystemTime::now(),
+            processor: processor_time(ClockId::ProcessCPUTime),
+        }
     }
 
     /// Returns what passed since then.
@@ -323,15 +328,8 @@ struct ProcessorSpent {
 
 /// The share of what so many threads could have computed in this time.
 fn share(cpu: Duration, took: Duration, threads: usize) -> f64 {
-    #[expect(clippy::cast_precision_loss, reason = "a number of threads")]
-    let possible = took.as_secs_f64() * threads as f64;
+    let possible = took.as_secs_f64() * float(threads);
     cpu.as_secs_f64() / possible.max(1e-9)
-}
-
-/// Processor time of this process so far.
-fn processor_time() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
 }
 
 impl Worker {

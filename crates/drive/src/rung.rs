@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::numbers::float;
 use crate::{
     results::Sample,
     steady::{self, Interval, Ratio},
@@ -191,11 +192,6 @@ impl Window {
         }
         tokens
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts of a run are far below 2^53")]
-fn float(count: usize) -> f64 {
-    count as f64
 }
 
 #[cfg(test)]

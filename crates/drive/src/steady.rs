@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use crate::numbers::{float, millis};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde::Serialize;
 
@@ -68,11 +69,12 @@ pub fn change(values: &[(Duration, Duration)]) -> Option<Change> {
     (statistic > CRITICAL && factor > FACTOR).then_some(Change { at_s, before_ms, after_ms })
 }
 
-/// Returns the interval of a quantile of values in the order of their times; `None` where there are too few of them for it.
+/// Returns the interval of each of these quantiles, the shares ascending, of values in the order of their times; `None` where there are too few of
+/// them for it.
 #[must_use]
-pub fn interval(values: &[Duration], share: f64, seed: u64) -> Option<Interval> {
+pub fn intervals(values: &[Duration], shares: &[f64], seed: u64) -> Vec<Option<Interval>> {
     let values = Grouped::new(values.iter().map(|value| millis(*value)).enumerate());
-    values.resampled(&[share], seed).first().and_then(|quantiles| bounds(quantiles))
+    values.resampled(shares, seed).iter().map(|quantiles| bounds(quantiles)).collect()
 }
 
 /// Returns the interval of how much larger a figure of one run is than that of an earlier one, from the figures of their resamples; `None` where
@@ -236,15 +238,6 @@ fn ranks(values: &[Duration]) -> Vec<f64> {
     ranks
 }
 
-#[expect(clippy::cast_precision_loss, reason = "counts of a run are far below 2^53")]
-fn float(count: usize) -> f64 {
-    count as f64
-}
-
-fn millis(duration: Duration) -> f64 {
-    duration.as_secs_f64() * 1000.0
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -280,11 +273,11 @@ mod tests {
     fn an_interval_holds_the_true_quantile() {
         let holds = (0..100).filter(|seed| {
             let values: Vec<Duration> = run(*seed, 400, 1.0).into_iter().map(|(_, value)| value).collect();
-            let interval = interval(&values, 0.5, *seed).unwrap();
+            let interval = intervals(&values, &[0.5], *seed)[0].unwrap();
             (interval.low..=interval.high).contains(&21.0)
         });
         assert!(holds.count() >= 88);
-        assert_eq!(interval(&[MS; 100], 0.999, 0), None, "p99.9 of a hundred");
+        assert_eq!(intervals(&[MS; 100], &[0.999], 0), [None], "p99.9 of a hundred");
     }
 
     fn singles(seed: u64, slower: f64) -> Grouped {

@@ -4,6 +4,7 @@ use std::{fmt, time::Duration};
 
 use serde::Serialize;
 
+use crate::numbers::{float, millis};
 use crate::{Driven, calibrate::Ceiling, results::ResultsReport, steady::Change};
 
 /// Lateness of 1 % of the requests from which the client was too slow.
@@ -236,11 +237,6 @@ impl Verdict {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "counts of a run are far below 2^53")]
 fn share(part: u64, whole: u64) -> f64 {
-    part as f64 / (whole as f64).max(1.0)
-}
-
-fn millis(duration: Duration) -> f64 {
-    duration.as_secs_f64() * 1000.0
+    float(part) / float(whole).max(1.0)
 }

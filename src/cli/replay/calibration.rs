@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::ClockId;
 use tokio::{
     net::TcpListener,
     runtime::{Builder, Runtime},
@@ -22,6 +22,7 @@ use crate::{
     drive::{
         Ceiling, Drive, History, Plan, Workload,
         calibrate::{self, Shapes},
+        numbers::processor_time,
         prompt::Prompts,
     },
     net::upstream::UpstreamOptions,
@@ -120,8 +121,7 @@ fn tokenizer() -> Result<Tokenizer, Failure> {
 
 fn runtime(cpu: Arc<AtomicU64>) -> io::Result<Runtime> {
     let note = move || {
-        let time = clock_gettime(ClockId::ThreadCPUTime);
-        let spent = Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default());
+        let spent = processor_time(ClockId::ThreadCPUTime);
         cpu.fetch_add(u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX), Relaxed);
     };
     Builder::new_multi_thread().enable_all().thread_name("calibrate").on_thread_stop(note).build()

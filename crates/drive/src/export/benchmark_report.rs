@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Map, Value, json};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
+use crate::numbers::millis;
 use crate::{
     distribution::{Distribution, Statistic},
     peers::Measured,
@@ -122,7 +123,7 @@ fn requests(measured: &Measured) -> Value {
 
 fn latency(measured: &Measured) -> Value {
     let of = |value: &dyn Fn(&Sample) -> Option<Duration>| {
-        Distribution::of(measured.good.iter().filter_map(value).map(|time| time.as_secs_f64() * 1000.0))
+        Distribution::of(measured.good.iter().filter_map(value).map(millis))
     };
     let normalized = |sample: &Sample| sample.e2e.checked_div(sample.output_tokens);
     let latencies = [

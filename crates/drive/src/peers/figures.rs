@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{ClientFigure, Measured, Statistics};
+use crate::numbers::float;
 use crate::{
     distribution::{Distribution, Statistic},
     results::Sample,
@@ -65,12 +66,12 @@ pub(super) fn vllm(run: &Measured) -> Named {
         Distribution::of(run.good.iter().filter_map(values)).statistics(&OF_VLLM).map(statistics)
     };
     existing([
-        ("completed", one(number(run.good.len()))),
-        ("failed", one(number(run.failed))),
+        ("completed", one(float(run.good.len()))),
+        ("failed", one(float(run.failed))),
         ("duration", one(seconds(run.duration))),
         ("total_input_tokens", one(inputs(run))),
         ("total_output_tokens", one(outputs(run))),
-        ("request_throughput", rate(run, number(run.good.len()))),
+        ("request_throughput", rate(run, float(run.good.len()))),
         ("output_throughput", rate(run, outputs(run))),
         ("total_token_throughput", rate(run, inputs(run) + outputs(run))),
         ("ttft_ms", of(&|sample| Some(seconds(ttft(sample)?) * 1000.0))),
@@ -91,9 +92,9 @@ pub(super) fn guidellm(run: &Measured) -> Named {
         (tokens > 0.0).then(|| (seconds(sample.last_token.unwrap_or(sample.e2e)) * 1000.0 / tokens, tokens))
     };
     existing([
-        ("request_totals.successful", one(number(run.good.len()))),
-        ("request_totals.errored", one(number(run.failed))),
-        ("requests_per_second", rate(run, number(run.good.len()))),
+        ("request_totals.successful", one(float(run.good.len()))),
+        ("request_totals.errored", one(float(run.failed))),
+        ("requests_per_second", rate(run, float(run.good.len()))),
         ("output_tokens_per_second", rate(run, outputs(run))),
         ("tokens_per_second", rate(run, inputs(run) + outputs(run))),
         ("request_latency", each(&|sample| Some(seconds(sample.e2e)))),
@@ -122,9 +123,9 @@ pub(super) fn aiperf(run: &Measured) -> Named {
         ("output_sequence_length", of(&|sample| Some(f64::from(sample.output_tokens)))),
         ("input_sequence_length", of(&|sample| Some(f64::from(sample.prompt_tokens)))),
         ("output_token_throughput", rate(run, outputs(run))),
-        ("request_throughput", rate(run, number(run.good.len()))),
-        ("request_count", one(number(run.good.len()))),
-        ("error_request_count", one(number(run.failed))),
+        ("request_throughput", rate(run, float(run.good.len()))),
+        ("request_count", one(float(run.good.len()))),
+        ("error_request_count", one(float(run.failed))),
         ("benchmark_duration", one(seconds(run.duration))),
     ])
 }
@@ -137,13 +138,13 @@ pub(super) fn genai_bench(run: &Measured) -> Named {
     };
     let decoding = |sample: &Sample| Some(seconds(sample.e2e.saturating_sub(sample.ttft?)));
     let tpot = |sample: &Sample| Some(decoding(sample).filter(|time| *time >= SHORTEST)? / later(sample)?);
-    let all = number(run.good.len()) + number(run.failed);
+    let all = float(run.good.len()) + float(run.failed);
     existing([
-        ("num_completed_requests", one(number(run.good.len()))),
-        ("num_error_requests", one(number(run.failed))),
-        ("error_rate", (all > 0.0).then(|| ClientFigure::One(number(run.failed) / all))),
+        ("num_completed_requests", one(float(run.good.len()))),
+        ("num_error_requests", one(float(run.failed))),
+        ("error_rate", (all > 0.0).then(|| ClientFigure::One(float(run.failed) / all))),
         ("run_duration", one(seconds(run.duration))),
-        ("requests_per_second", rate(run, number(run.good.len()))),
+        ("requests_per_second", rate(run, float(run.good.len()))),
         ("mean_input_throughput_tokens_per_s", rate(run, inputs(run))),
         ("mean_output_throughput_tokens_per_s", rate(run, outputs(run))),
         ("ttft", of(&|sample| Some(seconds(sample.ttft?)))),
@@ -168,8 +169,8 @@ pub(super) fn inference_perf(run: &Measured) -> Named {
     }
     let several = |sample: &&Sample| sample.output_tokens > 1;
     existing([
-        ("successes.count", one(number(run.good.len()))),
-        ("failures.count", one(number(run.failed))),
+        ("successes.count", one(float(run.good.len()))),
+        ("failures.count", one(float(run.failed))),
         ("latency.request_latency", of(&|sample| Some(seconds(sample.e2e)))),
         (
             "latency.normalized_time_per_output_token",
@@ -186,7 +187,7 @@ pub(super) fn inference_perf(run: &Measured) -> Named {
         ("throughput.input_tokens_per_sec", rate(run, inputs(run))),
         ("throughput.output_tokens_per_sec", rate(run, outputs(run))),
         ("throughput.total_tokens_per_sec", rate(run, inputs(run) + outputs(run))),
-        ("throughput.requests_per_sec", rate(run, number(run.good.len()))),
+        ("throughput.requests_per_sec", rate(run, float(run.good.len()))),
     ])
 }
 
@@ -231,9 +232,4 @@ fn inputs(run: &Measured) -> f64 {
 
 fn outputs(run: &Measured) -> f64 {
     run.good.iter().map(|sample| f64::from(sample.output_tokens)).sum()
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts of a run are far below 2^53")]
-fn number(count: impl TryInto<u64>) -> f64 {
-    count.try_into().unwrap_or(u64::MAX) as f64
 }
