@@ -8,7 +8,7 @@ use std::{
 
 use ::time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-use super::{PromptArg, ReplayArgs};
+use super::args::{PromptArg, ReplayArgs};
 use crate::{
     cli::{
         failure::Failure,

@@ -1,0 +1,84 @@
+//! The figures of a run as text.
+
+use super::{Printed, outputs, server_side::ServerSide};
+use crate::{
+    base::stats::Summary,
+    drive::{Ceiling, Verdict, drift::DriftReport, history::HistoryCounts, results::ResultsReport},
+};
+
+/// Differences from the recording that are shown.
+const SHOWN: usize = 20;
+
+/// How the requests that failed ended, where any did.
+fn failures(results: &ResultsReport) -> Option<String> {
+    let outcomes = results.by_outcome.iter().filter(|(outcome, _)| *outcome != "finished");
+    let statuses = results.by_status.iter().filter(|(status, _)| **status >= 300);
+    let outcomes = outcomes.map(|(outcome, count)| format!("{count} {outcome}"));
+    let statuses = statuses.map(|(status, count)| format!("{count} with status {status}"));
+    let ends: Vec<String> = outcomes.chain(statuses).collect();
+    (results.failed > 0).then(|| format!("failed     {}", ends.join(", ")))
+}
+
+pub(super) fn text(Printed { verdict, ceiling, history, results, server_side, printed_as, .. }: &Printed) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    lines.extend(history.map(|HistoryCounts { live, recorded }| {
+        format!("history    {live} answers of this run were repeated, {recorded} recorded ones in place of others")
+    }));
+    lines.extend([
+        format!(
+            "requests   {} sent and ended, {} failed, in {:.1} s",
+            results.requests, results.failed, results.duration_s
+        ),
+        format!("throughput {:.2} requests/s, {:.1} tokens/s", results.request_throughput, results.output_throughput),
+    ]);
+    lines.extend(failures(results));
+    let counted = results.counted_by.iter().map(|(by, count)| format!("{count} by {}", by.name()));
+    let per_event = results.tokens_per_event.map_or(String::new(), |tokens| format!("; {tokens:.2} an event"));
+    lines.push(format!("tokens     {} ({}{per_event})", results.output_tokens, counted.collect::<Vec<_>>().join(", ")));
+    if let (Some(requests), Some(tokens)) = (results.goodput, results.token_goodput) {
+        lines.push(format!("goodput    {requests:.2} requests/s, {tokens:.1} tokens/s"));
+    }
+    if let Some(drift) = results.drift.filter(|drift| drift.largest != 0) {
+        let DriftReport { prompts, median, p99, largest, .. } = drift;
+        lines.push(format!("drift      median {median:+}, p99 {p99}, largest {largest:+} tokens of {prompts} prompts"));
+    }
+    if let Some(DriftReport { prompts, median, p99, largest, .. }) =
+        results.output_drift.filter(|drift| drift.largest != 0)
+    {
+        lines.push(format!("outputs    median {median:+}, p99 {p99}, largest {largest:+} tokens of {prompts} that were asked for with a length"));
+    }
+    if let Some(ceiling) = ceiling {
+        let reached = ceiling.reached(results.request_throughput, results.output_throughput) * 100.0;
+        let Ceiling { requests_per_s, tokens_per_s } = *ceiling;
+        lines.push(format!(
+            "ceiling    {requests_per_s:.2} requests/s, {tokens_per_s:.1} tokens/s by this client, {reached:.0} % reached"
+        ));
+    }
+    lines.push("ms                    mean      p50      p90      p99      max".to_owned());
+    for (name, summary) in [
+        ("late", results.late_ms),
+        ("TTFT", results.ttft_ms),
+        ("TTFT, intended", results.ttft_intended_ms),
+        (if results.has_exact_itl() { "ITL" } else { "ITL, estimated" }, results.itl_ms),
+        ("chunk gap", results.chunk_gap_ms.filter(|_| results.tokens_per_event.is_some_and(|tokens| tokens > 1.0))),
+        ("TPOT", results.tpot_ms),
+        ("E2E", results.e2e_ms),
+        ("E2E, intended", results.e2e_intended_ms),
+    ] {
+        let Some(Summary { mean, p50, p90, p99, max, .. }) = summary else { continue };
+        lines.push(format!("{name:16} {mean:9.2}{p50:9.2}{p90:9.2}{p99:9.2}{max:9.2}"));
+    }
+    lines.extend(server_side.iter().flat_map(ServerSide::lines));
+    if let Some(check) = &results.check {
+        lines.push(format!("check      {} of {} responses differ from the recording", check.differ, check.compared));
+        lines.extend(check.differences.iter().take(SHOWN).map(|difference| format!("  {difference}")));
+    }
+    lines.push(judged(verdict));
+    let peers: String = printed_as.iter().map(outputs::text).collect();
+    lines.join("\n") + "\n" + &peers
+}
+
+pub(super) fn judged(verdict: &Verdict) -> String {
+    let reasons = || verdict.reasons.iter().map(ToString::to_string).collect::<Vec<_>>();
+    if verdict.valid { "valid".to_owned() } else { format!("not valid: {}", reasons().join("; ")) }
+}
