@@ -12,9 +12,9 @@ use replay::meter::Slo;
 use serde::Serialize;
 use tokio::{sync::watch, time::sleep};
 
-use crate::numbers::float;
 use crate::{
     Drive, DriveError, Driven, Plan, Results, Workload,
+    numbers::float,
     plan::{Session, Start, Turn},
     results::ResultsReport,
     run::drive,

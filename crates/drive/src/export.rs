@@ -9,8 +9,7 @@ use std::{
 
 use base::stats::{Durations, interval_log};
 
-use crate::numbers::millis;
-use crate::results::Sample;
+use crate::{numbers::millis, results::Sample};
 
 pub use benchmark_report::{BenchmarkRun, benchmark_report};
 

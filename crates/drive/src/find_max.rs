@@ -16,9 +16,9 @@ use replay::meter::Slo;
 use serde::Serialize;
 use tokio::{sync::watch, time::sleep};
 
-use crate::numbers::float;
 use crate::{
-    Ceiling, Drive, DriveError, Load, Plan, Results, Selection, Verdict, Workload, drive, rung::Rung, verdict::Reason,
+    Ceiling, Drive, DriveError, Load, Plan, Results, Selection, Verdict, Workload, drive, numbers::float, rung::Rung,
+    verdict::Reason,
 };
 
 /// How many times higher the next rung is.

@@ -1,24 +1,27 @@
 //! What came back, in figures. Records come from the recorder's thread, one at a time.
 
+mod report;
+
 use std::{
     collections::BTreeMap,
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use base::stats::{Durations, Summary};
+use base::stats::Durations;
 use recording::trace::{ContentSource, Endpoint, Outcome, Record};
 use replay::meter::{self, Slo};
 use serde::Serialize;
 use tap::{CONTINUOUS_USAGE, COUNTED_BY};
 
-use crate::numbers::{count, float, millis};
+pub use self::report::{CheckReport, ResultsReport, SteadyPart};
+use self::report::{changes, intervals, latencies, steady_part};
 use crate::{
-    check::{self, ContentCheck, Difference},
-    drift::{DriftReport, Drifts},
+    check::{self, ContentCheck},
+    drift::Drifts,
     export::Latencies,
+    numbers::{count, float},
     peers::Measured,
-    steady::{self, Change, Interval},
     workload::{Workload, WorkloadRequest},
 };
 
@@ -144,73 +147,6 @@ pub struct Sample {
     pub keeps_slo: bool,
 }
 
-/// Figures in numbers, times in milliseconds.
-#[derive(Debug, Clone, Serialize)]
-pub struct ResultsReport {
-    /// Requests that ended, those of the warm-up left out.
-    pub requests: u64,
-    /// Requests of the warm-up.
-    pub warmup: u64,
-    /// Requests that were on their way when the run was stopped; they count for nothing else.
-    pub cut: u64,
-    /// Those that did not end as they should: errors, broken connections, timeouts.
-    pub failed: u64,
-    /// How they ended.
-    pub by_outcome: BTreeMap<String, u64>,
-    /// HTTP status of their responses.
-    pub by_status: BTreeMap<u16, u64>,
-    /// How output tokens were counted.
-    pub counted_by: BTreeMap<CountedBy, u64>,
-    /// From the first send to the last end, in seconds.
-    pub duration_s: f64,
-    /// Requests that ended well a second.
-    pub request_throughput: f64,
-    /// Output tokens a second.
-    pub output_throughput: f64,
-    /// Requests that ended well and kept the limits, a second; `None` without limits.
-    pub goodput: Option<f64>,
-    /// Their output tokens a second.
-    pub token_goodput: Option<f64>,
-    /// All output tokens.
-    pub output_tokens: u64,
-    /// Share of the prompt tokens that the server had in its cache, of the requests for which it says it (`cached_tokens`).
-    pub cached_share: Option<f64>,
-    /// Output tokens of an event that carries any, on average.
-    pub tokens_per_event: Option<f64>,
-    /// From when a request was to be sent to when it was.
-    pub late_ms: Option<Summary>,
-    /// From sent to the first token.
-    pub ttft_ms: Option<Summary>,
-    /// From when it was to be sent to the first token.
-    pub ttft_intended_ms: Option<Summary>,
-    /// Between tokens; exact where [`CountedBy::is_exact`].
-    pub itl_ms: Option<Summary>,
-    /// Between events that carry tokens, however many.
-    pub chunk_gap_ms: Option<Summary>,
-    /// Per output token after the first.
-    pub tpot_ms: Option<Summary>,
-    /// From sent to the end.
-    pub e2e_ms: Option<Summary>,
-    /// From when it was to be sent to the end.
-    pub e2e_intended_ms: Option<Summary>,
-    /// Requests whose prompt had another length than recorded, by the server's count.
-    pub drifted_prompts: u64,
-    /// Largest difference of a prompt's length, in tokens.
-    pub largest_drift: i64,
-    /// The differences of all prompts; `None` where none can be known.
-    pub drift: Option<DriftReport>,
-    /// The same of outputs, of requests that were made to have the recorded length.
-    pub output_drift: Option<DriftReport>,
-    /// Intervals of quantiles, as `ttft_p99`; those for which there are too few requests are left out.
-    pub intervals_ms: BTreeMap<String, Interval>,
-    /// Changes within the run, by the latency that changed.
-    pub changes: BTreeMap<String, Change>,
-    /// Figures of the longer part of the run before or after the strongest change; `None` where the run is steady.
-    pub steady: Option<SteadyPart>,
-    /// The comparison with the recording, where it was asked for.
-    pub check: Option<CheckReport>,
-}
-
 /// The state of a run that goes on: counts, medians and 99th percentiles.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Live {
@@ -224,38 +160,6 @@ pub struct Live {
     pub itl: Option<(f64, f64)>,
     /// From when a request was to be sent to when it was.
     pub late: Option<(f64, f64)>,
-}
-
-/// The longer part of a run that changed.
-#[derive(Debug, Clone, Serialize)]
-pub struct SteadyPart {
-    /// From here on, in seconds from the start.
-    pub from_s: f64,
-    /// Up to here.
-    pub to_s: f64,
-    /// Requests that ended well in it.
-    pub requests: u64,
-    /// Medians of its latencies.
-    pub p50_ms: BTreeMap<String, f64>,
-}
-
-/// What differs from the recording.
-#[derive(Debug, Clone, Serialize)]
-pub struct CheckReport {
-    /// Responses that were compared.
-    pub compared: u64,
-    /// Responses that differ.
-    pub differ: u64,
-    /// The first differences.
-    pub differences: Vec<Difference>,
-}
-
-impl ResultsReport {
-    /// Returns true if every response said how many tokens each of its events has.
-    #[must_use]
-    pub fn has_exact_itl(&self) -> bool {
-        self.counted_by.keys().all(|by| by.is_exact())
-    }
 }
 
 impl Results {
@@ -520,57 +424,4 @@ impl Figures {
             meter::chunk_gaps(record).for_each(|gap| self.chunk_gaps.record(gap));
         }
     }
-}
-
-/// Values of each latency with the times at which their requests were sent, in this order.
-fn latencies(samples: &[Sample]) -> Vec<(&'static str, Vec<(Duration, Duration)>)> {
-    let mut good: Vec<&Sample> = samples.iter().filter(|sample| sample.is_good).collect();
-    good.sort_by_key(|sample| sample.sent);
-    let of = |latency: fn(&Sample) -> Option<Duration>| {
-        good.iter().filter_map(|sample| Some((sample.sent, latency(sample)?))).collect::<Vec<_>>()
-    };
-    vec![("ttft", of(|sample| sample.ttft)), ("tpot", of(|sample| sample.tpot)), ("e2e", of(|sample| Some(sample.e2e)))]
-}
-
-/// Changes of the latencies that do not depend on how long a response is; of the end-to-end latency where there are no others.
-fn changes(latencies: &[(&'static str, Vec<(Duration, Duration)>)]) -> BTreeMap<String, Change> {
-    let has_tokens = latencies.iter().any(|(name, values)| *name == "ttft" && !values.is_empty());
-    let judged = latencies.iter().filter(|(name, _)| *name != "e2e" || !has_tokens);
-    judged.filter_map(|(name, values)| Some(((*name).to_owned(), steady::change(values)?))).collect()
-}
-
-fn intervals(latencies: &[(&'static str, Vec<(Duration, Duration)>)]) -> BTreeMap<String, Interval> {
-    let mut intervals = BTreeMap::new();
-    for (name, values) in latencies {
-        let values: Vec<Duration> = values.iter().map(|(_, value)| *value).collect();
-        let of_shares = steady::intervals(&values, &[0.5, 0.9, 0.99, 0.999], 0);
-        for (quantile, interval) in ["p50", "p90", "p99", "p999"].into_iter().zip(of_shares) {
-            intervals.extend(interval.map(|interval| (format!("{name}_{quantile}"), interval)));
-        }
-    }
-    intervals
-}
-
-fn steady_part(
-    latencies: &[(&'static str, Vec<(Duration, Duration)>)],
-    changes: &BTreeMap<String, Change>,
-    end: Duration,
-) -> Option<SteadyPart> {
-    let factor =
-        |change: &&Change| change.before_ms.max(change.after_ms) / change.before_ms.min(change.after_ms).max(1e-3);
-    let at_s = changes.values().max_by(|one, other| factor(one).total_cmp(&factor(other)))?.at_s;
-    let end = end.as_secs_f64();
-    let (from_s, to_s) = if at_s * 2.0 > end { (0.0, at_s) } else { (at_s, end) };
-    let inside = |values: &[(Duration, Duration)]| -> Vec<Duration> {
-        let is_inside = |at: &Duration| (from_s..to_s).contains(&at.as_secs_f64());
-        values.iter().filter(|(at, _)| is_inside(at)).map(|(_, value)| *value).collect()
-    };
-    let of_e2e = latencies.iter().find(|(name, _)| *name == "e2e").map(|(_, values)| inside(values));
-    let median = |values: &[(Duration, Duration)]| steady::quantile(&inside(values), 0.5).map(millis);
-    Some(SteadyPart {
-        from_s,
-        to_s,
-        requests: count(of_e2e.iter().flatten()),
-        p50_ms: latencies.iter().filter_map(|(name, values)| Some(((*name).to_owned(), median(values)?))).collect(),
-    })
 }

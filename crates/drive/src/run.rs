@@ -37,9 +37,9 @@ use tokio::{
     time::Instant,
 };
 
-use crate::numbers::{float, millis, processor_time};
 use crate::{
     history::{CollectedBytes, DrivenConversation, History, HistoryCounts},
+    numbers::{float, millis, processor_time},
     plan::{Plan, Start},
     prompt::{Place, Prompts, REQUEST_ID},
     results::Results,

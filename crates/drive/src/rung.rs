@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::numbers::float;
 use crate::{
+    numbers::float,
     results::Sample,
     steady::{self, Interval, Ratio},
 };

@@ -5,9 +5,10 @@
 
 use std::time::Duration;
 
-use crate::numbers::{float, millis};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde::Serialize;
+
+use crate::numbers::{float, millis};
 
 /// Values below which nothing is said.
 const FEWEST: usize = 40;

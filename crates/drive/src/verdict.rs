@@ -4,8 +4,13 @@ use std::{fmt, time::Duration};
 
 use serde::Serialize;
 
-use crate::numbers::{float, millis};
-use crate::{Driven, calibrate::Ceiling, results::ResultsReport, steady::Change};
+use crate::{
+    Driven,
+    calibrate::Ceiling,
+    numbers::{float, millis},
+    results::ResultsReport,
+    steady::Change,
+};
 
 /// Lateness of 1 % of the requests from which the client was too slow.
 const MAX_LATE: Duration = Duration::from_millis(10);

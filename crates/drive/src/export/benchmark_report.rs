@@ -10,9 +10,9 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Map, Value, json};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-use crate::numbers::millis;
 use crate::{
     distribution::{Distribution, Statistic},
+    numbers::millis,
     peers::Measured,
     results::Sample,
 };

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::{ClientFigure, Measured, Statistics};
-use crate::numbers::float;
 use crate::{
     distribution::{Distribution, Statistic},
+    numbers::float,
     results::Sample,
 };
 

@@ -44,7 +44,7 @@ impl Head {
 }
 
 /// Takes requests.
-pub(super) type RequestTaker<'a> = &'a mut dyn FnMut(&Head, Record) -> Result<(), FormatError>;
+pub(super) type RequestCallback<'a> = &'a mut dyn FnMut(&Head, Record) -> Result<(), FormatError>;
 
 /// Reads a file and hands each request to `each`, in the order of the file; returns what was left out.
 ///
@@ -110,8 +110,8 @@ pub(super) trait Objects {
 pub(super) enum ObjectRefusal {
     /// What is wrong with it.
     Object(String),
-    /// What whoever takes the requests could not do.
-    Taker(FormatError),
+    /// The error of the callback that gets the requests.
+    Callback(FormatError),
 }
 
 impl From<String> for ObjectRefusal {
@@ -125,7 +125,7 @@ pub(super) struct Reading<'a> {
     name: String,
     options: &'a ReadOptions,
     head: Head,
-    each: RequestTaker<'a>,
+    each: RequestCallback<'a>,
     requests: u64,
     /// Number of the object, from 1.
     pub(super) objects: u64,
@@ -133,7 +133,7 @@ pub(super) struct Reading<'a> {
 }
 
 impl<'a> Reading<'a> {
-    fn new(path: &Path, kind: TraceFormat, options: &'a ReadOptions, each: RequestTaker<'a>) -> Self {
+    fn new(path: &Path, kind: TraceFormat, options: &'a ReadOptions, each: RequestCallback<'a>) -> Self {
         let mut extra = Map::new();
         extra.insert("source".to_owned(), json!(kind.name()));
         // Dynamo's times count from the Unix epoch.
@@ -170,7 +170,7 @@ impl<'a> Reading<'a> {
 
     pub(super) fn emit(&mut self, record: Record) -> Result<(), ObjectRefusal> {
         self.requests += 1;
-        (self.each)(&self.head, record).map_err(ObjectRefusal::Taker)
+        (self.each)(&self.head, record).map_err(ObjectRefusal::Callback)
     }
 
     fn objects(&mut self, path: &Path, format: &mut dyn Objects) -> Result<(), FormatError> {
@@ -189,7 +189,7 @@ impl<'a> Reading<'a> {
     fn failure(&self, wrong: ObjectRefusal, line: u64) -> FormatError {
         match wrong {
             ObjectRefusal::Object(reason) => FormatError::Line { path: self.name.clone(), line, reason },
-            ObjectRefusal::Taker(error) => error,
+            ObjectRefusal::Callback(error) => error,
         }
     }
 

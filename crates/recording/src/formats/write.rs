@@ -38,7 +38,7 @@ pub struct ConversionTarget {
 }
 
 /// Takes the hashes of the blocks of each written prompt, for its sharing.
-pub(super) type BlockTaker<'a> = &'a mut dyn FnMut(&[u64]);
+pub(super) type BlockCallback<'a> = &'a mut dyn FnMut(&[u64]);
 
 /// Writer of requests.
 pub struct RequestWriter {
@@ -234,7 +234,7 @@ struct RowWriter {
 }
 
 impl RowWriter {
-    fn row(&mut self, record: &Record, (from, to): (u32, u32), seen: BlockTaker, losses: &mut Losses) -> Value {
+    fn row(&mut self, record: &Record, (from, to): (u32, u32), seen: BlockCallback, losses: &mut Losses) -> Value {
         self.count += 1;
         let made = regroup(record, from, to, true, self.count);
         seen(&made.blocks);

@@ -9,7 +9,7 @@ use super::{
     FormatError, Losses, TraceFormat,
     regroup::regroup,
     sorted::SortKey,
-    write::{BlockTaker, lose_unknown, number, ttft},
+    write::{BlockCallback, lose_unknown, number, ttft},
 };
 use crate::trace::{FinishReason, JsonWriter, Record};
 
@@ -64,7 +64,7 @@ impl WekaWriter {
         &mut self,
         record: &Record,
         writer: &mut JsonWriter,
-        seen: BlockTaker,
+        seen: BlockCallback,
     ) -> Result<(), FormatError> {
         self.count += 1;
         let own = record.session.clone();
@@ -110,7 +110,7 @@ impl WekaWriter {
         }));
     }
 
-    fn request(&mut self, record: &Record, seen: BlockTaker) -> Value {
+    fn request(&mut self, record: &Record, seen: BlockCallback) -> Value {
         let made = regroup(record, self.sizes.0, self.sizes.1, false, self.count);
         lose_unknown(&mut self.losses, &made);
         // What is local to a conversation is shared in it only.
@@ -148,7 +148,7 @@ impl WekaWriter {
     }
 
     /// Writes the conversation that was collected.
-    pub(super) fn end(&mut self, writer: &mut JsonWriter, _seen: BlockTaker) -> Result<(), FormatError> {
+    pub(super) fn end(&mut self, writer: &mut JsonWriter, _seen: BlockCallback) -> Result<(), FormatError> {
         let Some((_, id)) = self.session.take() else { return Ok(()) };
         let conversation = json!({
             "id": id,
