@@ -5,30 +5,22 @@ mod calibration;
 mod find_max;
 mod inputs;
 mod outputs;
+mod printed;
 mod server_side;
-mod text;
 
 use std::{num::NonZeroUsize, process::ExitCode, sync::Arc, thread};
 
 use http::HeaderValue;
-use serde::Serialize;
 use tokio::sync::watch;
 
-use self::server_side::ServerSide;
 use crate::{
-    cli::{
-        build,
-        failure::{Exit, Failure},
-        output, runtime,
-    },
+    cli::{build, failure::Failure, runtime},
     drive::{
-        Arrivals, Ceiling, Drive, DriveError, History, Load, Plan, PromptTexts, Results, Selection, Verdict, Workload,
-        WorkloadError, drive,
+        Arrivals, Drive, DriveError, History, Load, Plan, PromptTexts, Results, Selection, Verdict, WorkloadError,
+        drive,
         find_max::{Climb, Search},
         history::HistoryCounts,
-        peers::PeerReport,
         prompt::Prompts,
-        results::ResultsReport,
     },
     net::{
         server,
@@ -40,51 +32,7 @@ use crate::{
 pub(in crate::cli) use args::ReplayArgs;
 use args::{ArrivalsArg, HistoryArg, PromptArg};
 use outputs::Saves;
-use text::text;
-
-/// What was run.
-#[derive(Debug, Serialize)]
-struct RunInputs {
-    /// The traces or cassettes.
-    workload: String,
-    targets: Vec<String>,
-    planned: u64,
-    seed: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cache_salt: Option<String>,
-}
-
-impl RunInputs {
-    fn of(workload: &Workload, configuration: &Drive, planned: u64, seed: u64) -> Self {
-        Self {
-            workload: workload.name.clone(),
-            targets: configuration.targets.iter().map(ToString::to_string).collect(),
-            planned,
-            seed,
-            cache_salt: configuration.prompts.cache_salt.clone(),
-        }
-    }
-}
-
-/// What is printed with `--json`.
-#[derive(Debug, Serialize)]
-struct Printed {
-    version: &'static str,
-    commit: &'static str,
-    run: RunInputs,
-    verdict: Verdict,
-    /// What the client reaches at a server that answers at once, where that was measured.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ceiling: Option<Ceiling>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    history: Option<HistoryCounts>,
-    results: ResultsReport,
-    /// What the servers say, where --scrape asked for it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    server_side: Option<ServerSide>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    printed_as: Vec<PeerReport>,
-}
+use printed::{Printed, RunInputs};
 
 /// Sends the requests and prints the figures; exit code 1 where they may not be believed.
 pub(in crate::cli) fn run(args: ReplayArgs) -> Result<ExitCode, Failure> {
@@ -148,14 +96,6 @@ pub(in crate::cli) fn run(args: ReplayArgs) -> Result<ExitCode, Failure> {
         outputs.save(&printed, &results, &measured)?;
         Ok(code)
     })
-}
-
-impl Printed {
-    fn print(&self, as_json: bool) -> Result<ExitCode, Failure> {
-        let code = if self.verdict.valid { ExitCode::SUCCESS } else { Exit::No.into() };
-        if as_json { output::print_json(self) } else { output::print(&text(self)) }?;
-        Ok(code)
-    }
 }
 
 fn selection(args: &ReplayArgs) -> Selection {

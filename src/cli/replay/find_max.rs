@@ -98,7 +98,7 @@ fn text(found: &FoundMax, verdict: &Verdict) -> String {
     }));
     lines.push(format!("ended      {}", ended(found.ended)));
     let is_only_stopped = found.ended == ClimbEnd::Stopped && verdict.reasons.is_empty();
-    lines.push(if is_only_stopped { "not valid: stopped".to_owned() } else { super::text::judged(verdict) });
+    lines.push(if is_only_stopped { "not valid: stopped".to_owned() } else { super::printed::judged(verdict) });
     lines.join("\n") + "\n"
 }
 

@@ -14,7 +14,7 @@ use std::{
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
-use super::{Printed, ReplayArgs};
+use super::{args::ReplayArgs, printed::Printed};
 use crate::{
     cli::{build, failure::Failure, progress::ProgressLine},
     drive::{

@@ -1,10 +1,73 @@
-//! The figures of a run as text.
+//! What `replay` prints: one object, or its figures as text.
 
-use super::{Printed, outputs, server_side::ServerSide};
+use std::process::ExitCode;
+
+use serde::Serialize;
+
+use super::{outputs, server_side::ServerSide};
 use crate::{
     base::stats::Summary,
-    drive::{Ceiling, Verdict, drift::DriftReport, history::HistoryCounts, results::ResultsReport},
+    cli::{
+        failure::{Exit, Failure},
+        output,
+    },
+    drive::{
+        Ceiling, Drive, Verdict, Workload, drift::DriftReport, history::HistoryCounts, peers::PeerReport,
+        results::ResultsReport,
+    },
 };
+
+/// What was run.
+#[derive(Debug, Serialize)]
+pub(super) struct RunInputs {
+    /// The traces or cassettes.
+    workload: String,
+    targets: Vec<String>,
+    planned: u64,
+    seed: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cache_salt: Option<String>,
+}
+
+impl RunInputs {
+    pub(super) fn of(workload: &Workload, configuration: &Drive, planned: u64, seed: u64) -> Self {
+        Self {
+            workload: workload.name.clone(),
+            targets: configuration.targets.iter().map(ToString::to_string).collect(),
+            planned,
+            seed,
+            cache_salt: configuration.prompts.cache_salt.clone(),
+        }
+    }
+}
+
+/// What is printed with `--json`.
+#[derive(Debug, Serialize)]
+pub(super) struct Printed {
+    pub(super) version: &'static str,
+    pub(super) commit: &'static str,
+    pub(super) run: RunInputs,
+    pub(super) verdict: Verdict,
+    /// What the client reaches at a server that answers at once, where that was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) ceiling: Option<Ceiling>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) history: Option<HistoryCounts>,
+    pub(super) results: ResultsReport,
+    /// What the servers say, where --scrape asked for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) server_side: Option<ServerSide>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) printed_as: Vec<PeerReport>,
+}
+
+impl Printed {
+    pub(super) fn print(&self, as_json: bool) -> Result<ExitCode, Failure> {
+        let code = if self.verdict.valid { ExitCode::SUCCESS } else { Exit::No.into() };
+        if as_json { output::print_json(self) } else { output::print(&text(self)) }?;
+        Ok(code)
+    }
+}
 
 /// Differences from the recording that are shown.
 const SHOWN: usize = 20;
@@ -19,7 +82,7 @@ fn failures(results: &ResultsReport) -> Option<String> {
     (results.failed > 0).then(|| format!("failed     {}", ends.join(", ")))
 }
 
-pub(super) fn text(Printed { verdict, ceiling, history, results, server_side, printed_as, .. }: &Printed) -> String {
+fn text(Printed { verdict, ceiling, history, results, server_side, printed_as, .. }: &Printed) -> String {
     let mut lines: Vec<String> = Vec::new();
     lines.extend(history.map(|HistoryCounts { live, recorded }| {
         format!("history    {live} answers of this run were repeated, {recorded} recorded ones in place of others")
