@@ -46,6 +46,7 @@ impl Stepping {
         if let Some(times) = &mut self.recorded_timings {
             times.begin(now, self.scheduler.decisions(), present, slower);
         }
-        self.publish(given);
+        self.publish_events();
+        self.count(given);
     }
 }

@@ -227,8 +227,10 @@ impl Stepping {
         }
         self.scheduler.update_from_output();
         self.now = (is_busy && self.scheduler.has_requests()).then_some(end);
+        // Whoever sees a token may ask how many batches there are.
+        self.publish_events();
         let given = self.give(|_| end);
-        self.publish(given);
+        self.count(given);
         Some(is_busy)
     }
 
@@ -284,11 +286,15 @@ impl Stepping {
         given
     }
 
-    /// Publishes what a step changed in the cache, counts it and what was given with it, and wakes who got a token.
-    pub(super) fn publish(&mut self, Given { computed, generated }: Given) {
+    /// Publishes what a step changed in the cache.
+    pub(super) fn publish_events(&mut self) {
         if let Some(kv_events) = &mut self.kv_events {
             kv_events.publish(&self.scheduler);
         }
+    }
+
+    /// Counts a step and what was given with it, and wakes who got a token.
+    pub(super) fn count(&mut self, Given { computed, generated }: Given) {
         self.rank.step(self.scheduler.decisions(), computed, generated);
         self.rank.evicted(&self.scheduler.drain_evictions());
         self.wake_ups.wake();
