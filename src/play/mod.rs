@@ -30,6 +30,7 @@ mod cassettes;
 mod dialect;
 mod engine;
 mod error;
+mod faults;
 mod fleet;
 mod front;
 mod generate;
@@ -55,6 +56,7 @@ pub use crate::play::{
     dialect::VllmVersion,
     engine::{EngineConfig, EngineError, EngineTimes, KvEventsConfig, KvEventsError, KvRole, KvTransferConfig},
     error::PlayError,
+    faults::{FaultFileError, FaultLines, ServerFaults},
     fleet::{Fleet, FleetScript, ScriptError},
     front::{ApiKeys, Cors, ServerOptions},
     generate::{

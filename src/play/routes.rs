@@ -15,14 +15,16 @@ use axum::{
     routing::{MethodFilter, MethodRouter, any, get, on, post},
 };
 use http::{Extensions, HeaderMap, HeaderValue, Request, StatusCode, header};
+use tower::ServiceBuilder;
 
 use crate::{
     api::{Api, endpoints::route},
     net::server::OverTls,
     play::{
         Player,
-        cassettes::Cassettes,
+        cassettes::{Cassettes, refusal},
         dialect::{Dialect, Reword},
+        faults::{self, FaultLayer},
         front::{SentPath, other_ending},
         http::{empty_with, json},
         load::adapters,
@@ -188,7 +190,12 @@ pub(super) fn router(player: &Player) -> Router {
     if let (Some(ledger), Admin::Here(access)) = (state.ledger(), &state.config.admin) {
         router = router.merge(account::router(ledger, access.clone()));
     }
-    router.layer(Layered(Watch::new(&state.metrics, &paths)))
+    let faults = Arc::clone(&state.config.faults);
+    if let Admin::Here(access) = &state.config.admin {
+        router = router.merge(faults::routes(Arc::clone(&faults), access.clone()));
+    }
+    let faults = FaultLayer { faults, body_limit: state.config.body_limit, refusal };
+    router.layer(ServiceBuilder::new().layer(Layered(Watch::new(&state.metrics, &paths))).layer(faults))
 }
 
 /// Checks whether an endpoint serves the path of a request, by whatever method.

@@ -22,7 +22,7 @@ mod selection;
 mod set;
 
 pub use self::{
-    body::FaultedBody,
+    body::{FaultedBody, OnFault},
     catalogue::{CATALOGUE, CatalogueRow, FaultStage, catalogue},
     edits::EventEdit,
     fault::{Fault, FaultPlace, FaultSyntaxError},

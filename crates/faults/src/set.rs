@@ -147,6 +147,12 @@ fn count(counts: &Mutex<HashMap<u64, u64>>, key: u64) -> u64 {
     *count
 }
 
+impl Default for FaultSet {
+    fn default() -> Self {
+        Self::new(Vec::new(), 0)
+    }
+}
+
 impl FaultSet {
     /// Faults in this order; `seed` decides about rates.
     #[must_use]

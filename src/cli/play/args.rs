@@ -10,6 +10,7 @@ use crate::{
         mcp::servers::McpServersArgs,
         play::{
             engine::SimulatedArgs,
+            faults::FaultArgs,
             kv_events::KvEventsArgs,
             kv_transfer::KvTransferArgs,
             lora::LoraArgs,
@@ -194,6 +195,8 @@ pub(in crate::cli) struct PlayArgs {
     pub(in crate::cli) lora: LoraArgs,
     #[command(flatten)]
     pub(in crate::cli) speculative: SpeculativeArgs,
+    #[command(flatten)]
+    pub(in crate::cli) faults: FaultArgs,
     /// Writes at the end how late events left, as JSON.
     #[arg(long, group = "@any", value_name = "FILE", help_heading = "Server")]
     pub(in crate::cli) stats_json: Option<PathBuf>,

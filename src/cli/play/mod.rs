@@ -4,6 +4,7 @@ pub(in crate::cli) mod args;
 mod cassettes;
 mod config;
 mod engine;
+mod faults;
 mod fleet;
 mod greeting;
 mod kv_events;
