@@ -16,6 +16,7 @@ mod escape;
 mod failure;
 mod flags;
 mod inspect;
+mod junit;
 mod loading;
 mod logs;
 mod mcp;

@@ -40,6 +40,8 @@ pub struct FaultedBody<B> {
     faults: Vec<ActiveFault>,
     steps: VecDeque<BodyStep>,
     seen: Seen,
+    /// Bytes that are sent of events, as edits left them.
+    sent: u64,
     start: Instant,
     pause: Option<Pin<Box<Sleep>>>,
     /// The earliest fault by time.
@@ -106,7 +108,10 @@ impl ActiveFault {
 
     /// Returns true if it happens at one place, and not to events from there on.
     fn is_point(&self) -> bool {
-        !matches!(self.fault, StreamFault::Edit { .. } | StreamFault::Drip { .. } | StreamFault::Jitter(_))
+        !matches!(
+            self.fault,
+            StreamFault::Edit { .. } | StreamFault::Drip { .. } | StreamFault::SplitAt { .. } | StreamFault::Jitter(_)
+        )
     }
 }
 
@@ -135,6 +140,7 @@ impl<B> FaultedBody<B> {
             faults,
             steps: VecDeque::new(),
             seen: Seen::default(),
+            sent: 0,
             start,
             pause: None,
             alarm,
@@ -196,6 +202,7 @@ impl<B> FaultedBody<B> {
             fault.has_happened = true;
             (self.on_fault)(&fault.chosen);
             let kind = fault.fault.clone();
+            self.release(|edit| matches!(edit, EventEdit::Merge(_)));
             self.happen(&kind);
         }
     }
@@ -216,7 +223,10 @@ impl<B> FaultedBody<B> {
                 line.extend_from_slice(b"\n\n");
                 return self.steps.push_back(BodyStep::Send(line.freeze()));
             }
-            StreamFault::Drip { .. } | StreamFault::Jitter(_) | StreamFault::Edit { .. } => return,
+            StreamFault::Drip { .. }
+            | StreamFault::SplitAt { .. }
+            | StreamFault::Jitter(_)
+            | StreamFault::Edit { .. } => return,
             StreamFault::Stall(None) => BodyStep::Hang,
             StreamFault::Reset => BodyStep::End(BodyEnd::Broken("a fault resets the connection")),
             StreamFault::Close | StreamFault::HalfClose => {
@@ -290,6 +300,16 @@ impl<B> FaultedBody<B> {
                     let size = usize::try_from(size).unwrap_or(usize::MAX);
                     while bytes.len() > size {
                         self.steps.extend([BodyStep::Send(bytes.split_to(size)), BodyStep::Pause(every)]);
+                        self.sent += u64::try_from(size).unwrap_or_default();
+                    }
+                }
+                StreamFault::SplitAt { ref places, every } => {
+                    for place in places {
+                        let within = usize::try_from(place.saturating_sub(self.sent)).unwrap_or(usize::MAX);
+                        if within > 0 && within < bytes.len() {
+                            self.steps.extend([BodyStep::Send(bytes.split_to(within)), BodyStep::Pause(every)]);
+                            self.sent = *place;
+                        }
                     }
                 }
                 _ => continue,
@@ -300,19 +320,27 @@ impl<B> FaultedBody<B> {
             }
         }
         if !bytes.is_empty() {
+            self.sent += u64::try_from(bytes.len()).unwrap_or_default();
             self.steps.push_back(BodyStep::Send(bytes));
+        }
+    }
+
+    /// Sends what such edits hold back for events that have not come.
+    fn release(&mut self, of: impl Fn(EventEdit) -> bool) {
+        for place in 0..self.faults.len() {
+            let fault = self.faults.get_mut(place);
+            let fault = fault.filter(|fault| matches!(fault.fault, StreamFault::Edit { edit, .. } if of(edit)));
+            let held = fault.map(|fault| std::mem::take(&mut fault.held)).unwrap_or_default();
+            if !held.is_empty() {
+                self.edit_from(place + 1, held.concat().into());
+            }
         }
     }
 
     /// Sends what waits for events that do not come.
     fn finish(&mut self) {
         self.state = BodyState::Ended;
-        for place in 0..self.faults.len() {
-            let held = self.faults.get_mut(place).map(|fault| std::mem::take(&mut fault.held)).unwrap_or_default();
-            if !held.is_empty() {
-                self.edit_from(place + 1, held.concat().into());
-            }
-        }
+        self.release(|_| true);
         let rest = self.splitter.as_mut().map(SseSplitter::take_rest).unwrap_or_default();
         self.send(rest);
         self.steps.push_back(BodyStep::End(BodyEnd::Proper));
@@ -412,3 +440,6 @@ where
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -66,6 +66,13 @@ pub enum StreamFault {
         /// Time between them.
         every: Duration,
     },
+    /// Writes end after these bytes of what is sent.
+    SplitAt {
+        /// Numbers of bytes, in order.
+        places: Vec<u64>,
+        /// Time between the writes.
+        every: Duration,
+    },
     /// Each event comes up to so much later.
     Jitter(Duration),
     /// Events are changed.
@@ -83,9 +90,12 @@ impl FaultKind {
     pub fn own_place(&self) -> Option<FaultPlace> {
         match self {
             Self::Stream(StreamFault::Reset | StreamFault::Close) => None,
-            Self::Stream(StreamFault::Edit { count: None, .. } | StreamFault::Drip { .. } | StreamFault::Jitter(_)) => {
-                Some(FaultPlace::Event(0))
-            }
+            Self::Stream(
+                StreamFault::Edit { count: None, .. }
+                | StreamFault::Drip { .. }
+                | StreamFault::SplitAt { .. }
+                | StreamFault::Jitter(_),
+            ) => Some(FaultPlace::Event(0)),
             Self::Stream(_) => Some(FaultPlace::Event(1)),
             _ => None,
         }

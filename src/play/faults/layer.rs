@@ -3,7 +3,8 @@
 use std::{
     convert::Infallible,
     future::pending,
-    sync::Arc,
+    mem,
+    sync::{Arc, Mutex},
     task::{Context, Poll},
 };
 
@@ -13,7 +14,10 @@ use http::{HeaderValue, header};
 use tokio::time::sleep;
 use tower::{Layer, Service};
 
-use super::server::ServerFaults;
+use super::{
+    observed::{ObservedSide, ServedBody, ServedResponse, note_status},
+    server::ServerFaults,
+};
 use crate::{
     api::{ApiError, Endpoint},
     faults::{ChosenFault, FaultKind, FaultRequest, FaultSet, FaultedBody, StreamFault},
@@ -79,6 +83,8 @@ struct FaultedRequest {
     chosen: Vec<ChosenFault>,
     endpoint: Endpoint,
     refusal: fn(ApiError, Endpoint) -> Response,
+    /// Where what is served is noted.
+    served: Option<Arc<Mutex<ServedResponse>>>,
 }
 
 impl FaultLayer {
@@ -99,7 +105,8 @@ impl FaultLayer {
             FaultRequest { path: parts.uri.path(), headers: &parts.headers, body: &body, session: session.as_deref() };
         let mut chosen = set.choose(&seen);
         chosen.extend(FaultSet::new(own, 0).choose(&seen));
-        let faulted = FaultedRequest { set, chosen, endpoint, refusal: self.refusal };
+        let served = self.faults.log().and_then(|log| log.begin(parts.uri.path(), &body));
+        let faulted = FaultedRequest { set, chosen, endpoint, refusal: self.refusal, served };
         for it in faulted.chosen.iter().filter(|it| it.fault.selection.record.is_none()) {
             match &it.fault.kind {
                 FaultKind::Delay(time) => {
@@ -113,7 +120,7 @@ impl FaultLayer {
                 _ => {}
             }
             if let Some(response) = faulted.refused(it) {
-                return Err(response);
+                return Err(faulted.served(response));
             }
         }
         Ok((Request::from_parts(parts, Body::from(body)), faulted))
@@ -122,7 +129,7 @@ impl FaultLayer {
 
 impl FaultedRequest {
     fn happened(&self, chosen: &ChosenFault) {
-        note(&self.set, chosen);
+        note(&self.set, chosen, self.served.is_some());
     }
 
     /// The response of a fault that is all of the response.
@@ -150,7 +157,7 @@ impl FaultedRequest {
         for chosen in &self.chosen {
             let is_later = chosen.fault.selection.record.is_some();
             if let Some(refused) = self.refused(chosen).filter(|_| is_later) {
-                return refused;
+                return self.served(refused);
             }
             if let FaultKind::ContentType(value) = &chosen.fault.kind
                 && let Ok(value) = HeaderValue::from_str(value)
@@ -160,7 +167,7 @@ impl FaultedRequest {
             }
         }
         self.chosen.retain(|chosen| matches!(chosen.fault.kind, FaultKind::Stream(_)));
-        if self.chosen.is_empty() {
+        if self.chosen.is_empty() && self.served.is_none() {
             return response;
         }
         let is_edit = |chosen: &ChosenFault| matches!(chosen.fault.kind, FaultKind::Stream(StreamFault::Edit { .. }));
@@ -168,16 +175,31 @@ impl FaultedRequest {
             response.headers_mut().remove(header::CONTENT_LENGTH);
         }
         let is_stream = media_type(response.headers()) == "text/event-stream";
-        let Self { set, chosen, endpoint, .. } = self;
-        let on_fault = Arc::new(move |chosen: &ChosenFault| note(&set, chosen));
-        response.map(|body| Body::new(FaultedBody::new(body, is_stream, endpoint, chosen, on_fault)))
+        if let Some(served) = &self.served {
+            response = response.map(|body| ServedBody::observe(body, ObservedSide::Before, served));
+        }
+        let (set, chosen, is_quiet) = (self.set.clone(), mem::take(&mut self.chosen), self.served.is_some());
+        let on_fault = Arc::new(move |chosen: &ChosenFault| note(&set, chosen, is_quiet));
+        let endpoint = self.endpoint;
+        self.served(response.map(|body| Body::new(FaultedBody::new(body, is_stream, endpoint, chosen, on_fault))))
+    }
+
+    /// Notes what leaves of a response, where that is noted.
+    fn served(&self, response: Response) -> Response {
+        let Some(served) = &self.served else { return response };
+        note_status(served, response.status().as_u16());
+        response.map(|body| ServedBody::observe(body, ObservedSide::After, served))
     }
 }
 
-/// Counts and prints a fault that happens.
-fn note(set: &FaultSet, chosen: &ChosenFault) {
+/// Counts a fault that happens, and prints it unless whoever chose it looks at what is served.
+fn note(set: &FaultSet, chosen: &ChosenFault, is_quiet: bool) {
     let line = set.happened(chosen);
-    tracing::info!("fault: --fault '{line}'");
+    if is_quiet {
+        tracing::debug!("fault: --fault '{line}'");
+    } else {
+        tracing::info!("fault: --fault '{line}'");
+    }
 }
 
 /// A response whose connection ends before its first byte.

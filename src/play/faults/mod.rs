@@ -8,6 +8,7 @@
 mod admin;
 mod file;
 mod layer;
+mod observed;
 mod server;
 
 pub(super) use self::{
@@ -16,5 +17,6 @@ pub(super) use self::{
 };
 pub use self::{
     file::{FaultFileError, FaultLines},
+    observed::{ServedChunk, ServedEnd, ServedKey, ServedLog, ServedResponse},
     server::ServerFaults,
 };

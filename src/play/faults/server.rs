@@ -7,7 +7,7 @@ use std::sync::{
 
 use http::{HeaderMap, Method};
 
-use super::file::FaultLines;
+use super::{file::FaultLines, observed::ServedLog};
 use crate::{
     api::ApiError,
     faults::{Fault, FaultSet},
@@ -20,6 +20,7 @@ pub struct ServerFaults {
     is_active: AtomicBool,
     /// Whether requests name faults of their own.
     by_header: bool,
+    log: Option<Arc<ServedLog>>,
 }
 
 impl Default for ServerFaults {
@@ -32,15 +33,28 @@ impl ServerFaults {
     /// The faults that a server starts with; `by_header` lets requests name others in `X-VCR-Fault` and `X-Return-Error`.
     #[must_use]
     pub fn new(lines: FaultLines, by_header: bool) -> Self {
-        let faults = Self { set: RwLock::default(), is_active: AtomicBool::new(false), by_header };
+        let faults = Self { set: RwLock::default(), is_active: AtomicBool::new(false), by_header, log: None };
         faults.replace(lines);
         faults
+    }
+
+    /// Notes in a log what is served, with or without faults, and no longer prints each fault.
+    #[must_use]
+    pub fn observed(mut self, log: Arc<ServedLog>) -> Self {
+        self.log = Some(log);
+        self.is_active = AtomicBool::new(true);
+        self
+    }
+
+    /// The log of what is served.
+    pub(super) fn log(&self) -> Option<&Arc<ServedLog>> {
+        self.log.as_ref()
     }
 
     /// Replaces the faults. Responses in progress keep theirs; what was counted is forgotten.
     pub fn replace(&self, lines: FaultLines) {
         let set = FaultSet::new(lines.faults, lines.seed);
-        let is_active = self.by_header || !set.is_empty();
+        let is_active = self.by_header || self.log.is_some() || !set.is_empty();
         *self.set.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(set);
         self.is_active.store(is_active, Ordering::Release);
     }
