@@ -16,6 +16,7 @@ use super::{
     ground_truth::ENDPOINTS,
     prover::{CaseRun, Prover},
     script::{ScriptPlaces, script},
+    shrink::Shrunk,
 };
 use crate::{api::Endpoint, faults::FaultSyntaxError};
 
@@ -341,7 +342,13 @@ impl Proving<'_> {
                 self.proof.more_failures += 1;
                 continue;
             }
-            let shrunk = self.prover.shrink(run, check).await?.run;
+            let Shrunk { run: shrunk, is_repeated } = self.prover.shrink(run, check).await?;
+            // What fails beside others only is one stream disturbing another.
+            let mixed = self.proof.failures.iter_mut().find(|failure| failure.check == ProveCheck::Isolation);
+            if let Some(mixed) = mixed.filter(|_| !is_repeated) {
+                mixed.cases += count;
+                continue;
+            }
             let is_same = |failure: &&mut ProvenFailure| {
                 failure.check == check
                     && failure.endpoint == of.endpoint
@@ -364,7 +371,7 @@ impl Proving<'_> {
                 faults: shrunk.case.lines(self.prover.pause_ms),
                 writes: shrunk.writes().len(),
                 streams: 1,
-                what,
+                what: if is_repeated { what } else { format!("only beside other streams: {what}") },
                 cases: count,
                 script: String::new(),
             };

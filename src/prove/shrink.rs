@@ -24,8 +24,8 @@ const MOST_CANDIDATES: usize = 200;
 pub struct Shrunk {
     /// The run that failed last.
     pub run: CaseRun,
-    /// The check that fails.
-    pub check: ProveCheck,
+    /// Whether the check failed again in a run of its own, without other cases beside it.
+    pub(super) is_repeated: bool,
 }
 
 impl Prover {
@@ -35,19 +35,23 @@ impl Prover {
     /// A case that is no fault.
     pub async fn shrink(&self, found: CaseRun, check: ProveCheck) -> Result<Shrunk, FaultSyntaxError> {
         let whole = ProveCase { edits: found.case.edits_of_bytes(), cuts: Some(Vec::new()), ..found.case.clone() };
-        let mut run = match self.fails(&whole, check).await? {
+        let smaller = match self.fails(&whole, check).await? {
+            Some(run) => Some(run),
+            None if found.case.has_places() => None,
+            None => self.with_cuts(&found, &whole, check).await?,
+        };
+        let mut run = match smaller {
             Some(run) => run,
-            None if found.case.has_places() => found,
-            None => match self.with_cuts(&found, &whole, check).await? {
+            None => match self.fails(&found.case, check).await? {
                 Some(run) => run,
-                None => return Ok(Shrunk { run: found, check }),
+                None => return Ok(Shrunk { run: found, is_repeated: false }),
             },
         };
         if run.case.kind == CaseKind::Recut {
             run = self.without_edits(run, check).await?;
         }
         run = self.with_shorter_line(run, check).await?;
-        Ok(Shrunk { run, check })
+        Ok(Shrunk { run, is_repeated: true })
     }
 
     /// Runs a case up to [`TRIES`] times; returns the run in which the check failed.
