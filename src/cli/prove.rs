@@ -170,10 +170,10 @@ pub(in crate::cli) fn run(args: ProveArgs) -> Result<ExitCode, Failure> {
         let mut prover = prover(&args).await?;
         let address = prover.behind.address;
         output::note(&format!(
-            "{} streams on http://{address}: the gateway at {} has to have this as its upstream, for model {}\n",
+            "{} streams on http://{address} for model {}: this address has to be the upstream of {}\n",
             prover.streams.len(),
-            args.via,
-            args.model
+            args.model,
+            args.via
         ));
         let plan = plan(&args, address);
         let proof = tokio::select! {

@@ -116,10 +116,10 @@ impl ProveCase {
         self.edits.iter().any(|edit| is_placed(edit))
     }
 
-    /// Returns true if it ends only when the client gives up.
+    /// Returns true if it ends only when the client gives up: a stall for ever.
     #[must_use]
     pub fn stalls(&self) -> bool {
-        self.edits.iter().any(|edit| edit.starts_with("stall"))
+        self.edits.iter().any(|edit| edit.starts_with("stall at"))
     }
 
     /// The kinds of its edits, which tell cases of one sort from others.

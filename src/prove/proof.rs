@@ -160,8 +160,9 @@ impl Prover {
             Proof { checks, failures: Vec::new(), more_failures: 0, endpoints, absent, together: 0, silent_cuts: 0 };
         let mut proving = Proving { prover: self, plan, proof, sorts: FailureSorts::new() };
         proving.recut().await?;
-        proving.fail().await?;
+        // Failures come last: a gateway may stop passing requests on after some.
         proving.isolate().await?;
+        proving.fail().await?;
         proving.shrink().await?;
         Ok(proving.proof)
     }

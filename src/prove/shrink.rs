@@ -34,6 +34,9 @@ impl Prover {
     /// # Errors
     /// A case that is no fault.
     pub async fn shrink(&self, found: CaseRun, check: ProveCheck) -> Result<Shrunk, FaultSyntaxError> {
+        if found.served.is_none() {
+            return Ok(Shrunk { run: found, is_repeated: true });
+        }
         let whole = ProveCase { edits: found.case.edits_of_bytes(), cuts: Some(Vec::new()), ..found.case.clone() };
         let smaller = match self.fails(&whole, check).await? {
             Some(run) => Some(run),
@@ -58,7 +61,7 @@ impl Prover {
     async fn fails(&self, case: &ProveCase, check: ProveCheck) -> Result<Option<CaseRun>, FaultSyntaxError> {
         for _ in 0..TRIES {
             let runs = self.run(std::slice::from_ref(case)).await?;
-            let failed = runs.into_iter().find(|run| run.failure_of(check).is_some());
+            let failed = runs.into_iter().find(|run| run.served.is_some() && run.failure_of(check).is_some());
             if failed.is_some() {
                 return Ok(failed);
             }
@@ -85,7 +88,7 @@ impl Prover {
         let cases: Vec<ProveCase> = singles.iter().map(|at| cut(vec![*at])).collect();
         for batch in cases.chunks(self.concurrency.max(1)) {
             let mut runs = self.run(batch).await?.into_iter();
-            if let Some(run) = runs.find(|run| run.failure_of(check).is_some()) {
+            if let Some(run) = runs.find(|run| run.served.is_some() && run.failure_of(check).is_some()) {
                 return Ok(Some(self.fails(&run.case, check).await?.unwrap_or(run)));
             }
         }

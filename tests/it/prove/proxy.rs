@@ -62,7 +62,9 @@ impl Proxy {
             while let Ok((client, _)) = listener.accept().await {
                 let (mut known, place) = (known.clone(), Arc::clone(&place));
                 tokio::spawn(async move {
-                    let Some(upstream) = *known.wait_for(Option::is_some).await.unwrap() else { return };
+                    let Some(upstream) = known.wait_for(Option::is_some).await.ok().and_then(|known| *known) else {
+                        return;
+                    };
                     pass(client, upstream, EventProxy::new(bug, place)).await;
                 });
             }
@@ -92,6 +94,8 @@ async fn pass(mut client: TcpStream, upstream: SocketAddr, mut events: EventProx
         }
     };
     let mut rest = head.split_off(end);
+    head.truncate(end - 2);
+    head.extend_from_slice(b"connection: close\r\n\r\n");
     client.write_all(&head).await.ok()?;
     if !String::from_utf8_lossy(&head).to_ascii_lowercase().contains("transfer-encoding: chunked") {
         client.write_all(&rest).await.ok()?;
@@ -113,10 +117,11 @@ async fn pass(mut client: TcpStream, upstream: SocketAddr, mut events: EventProx
         if is_last {
             break true;
         }
+        let mut next = [0];
         let received = tokio::select! {
             received = server.read_buf(&mut rest) => received,
-            // A client that leaves is no request.
-            _ = client.readable() => return None,
+            // The client has left.
+            _ = client.peek(&mut next) => return None,
         };
         if received.map_or(true, |count| count == 0) {
             break false;
@@ -217,7 +222,7 @@ impl EventProxy {
                 Vec::new()
             }
             (Bug::Reorder, 3) => [event].into_iter().chain(self.held.take()).collect(),
-            (Bug::DeafToNoSpace, _) if find(&event, b"data: ").is_none() => Vec::new(),
+            (Bug::DeafToNoSpace, _) if !event.starts_with(b"data: ") => Vec::new(),
             (Bug::UsageOff, _) => vec![with_one_more(&event, &data).unwrap_or(event)],
             (Bug::Mixed, _) => {
                 *self.place.lock().unwrap() = event;
