@@ -39,7 +39,7 @@ pub struct FaultedBody<B> {
     splitter: Option<SseSplitter>,
     faults: Vec<ActiveFault>,
     steps: VecDeque<BodyStep>,
-    seen: Seen,
+    seen: BodyProgress,
     start: Instant,
     pause: Option<Pin<Box<Sleep>>>,
     /// The earliest fault by time.
@@ -51,7 +51,7 @@ pub struct FaultedBody<B> {
 
 /// What has passed.
 #[derive(Debug, Default)]
-struct Seen {
+struct BodyProgress {
     events: u64,
     tokens: u64,
     bytes: u64,
@@ -95,7 +95,7 @@ struct ActiveFault {
 }
 
 impl ActiveFault {
-    fn is_due(&self, seen: &Seen, elapsed: Duration) -> bool {
+    fn is_due(&self, seen: &BodyProgress, elapsed: Duration) -> bool {
         match self.place {
             FaultPlace::Event(count) => seen.events >= count,
             FaultPlace::Token(count) => seen.tokens >= count,
@@ -134,7 +134,7 @@ impl<B> FaultedBody<B> {
             splitter: is_stream.then(SseSplitter::default),
             faults,
             steps: VecDeque::new(),
-            seen: Seen::default(),
+            seen: BodyProgress::default(),
             start,
             pause: None,
             alarm,
