@@ -41,7 +41,7 @@ use crate::{
             responses, tokens,
         },
     },
-    replay::account::{self, Admin},
+    replay::account::{self, Access, Admin},
 };
 
 /// The endpoints of a server, as far as its options have them.
@@ -182,13 +182,23 @@ pub(super) fn router(player: &Player) -> Router {
         router = router.layer(ReplayLayer(RecordedMcpServers(Arc::clone(service))));
     }
     let mut router = router.with_state(player.clone());
-    if let (Some(_), Admin::Here(access)) = (&state.engine, &state.config.admin) {
-        router = router.route("/vcr/engine", get(info::engine).with_state((player.clone(), access.clone())));
-    }
-    if let (Some(ledger), Admin::Here(access)) = (state.ledger(), &state.config.admin) {
-        router = router.merge(account::router(ledger, access.clone()));
+    if let Admin::Here(access) = &state.config.admin
+        && let Some(pages) = admin_pages(player, access)
+    {
+        router = router.merge(pages);
     }
     router.layer(Layered(Watch::new(&state.metrics, &paths)))
+}
+
+/// The pages of `/vcr/…`: of the engine, and of the account; `None` where there is neither.
+pub(super) fn admin_pages(player: &Player, access: &Access) -> Option<Router> {
+    let state = &player.state;
+    let account = state.ledger().map(|ledger| account::router(ledger, access.clone()));
+    if state.engine.is_none() {
+        return account;
+    }
+    let engine = get(info::engine).with_state((player.clone(), access.clone()));
+    Some(account.unwrap_or_default().route("/vcr/engine", engine))
 }
 
 /// Checks whether an endpoint serves the path of a request, by whatever method.
