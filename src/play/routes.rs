@@ -31,6 +31,7 @@ use crate::{
         mcp::RecordedMcpServers,
         metrics::{NotServed, Watch},
         middleware::{Layered, ReplayLayer},
+        page,
         rare::{
             derender, dev, pages,
             render::{self, RequestFamily},
@@ -201,7 +202,7 @@ pub(super) fn admin_pages(player: &Player, access: &Access) -> Router {
     if state.engine.is_some() {
         pages = pages.route("/vcr/engine", get(info::engine).with_state((player.clone(), access.clone())));
     }
-    pages
+    pages.merge(page::routes(Arc::clone(&state.metrics), access.clone()))
 }
 
 /// Checks whether an endpoint serves the path of a request, by whatever method.
