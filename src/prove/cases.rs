@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{
-    events::StreamEvent,
+    events::ReadEvent,
     ground_truth::{GroundStream, answer_events},
 };
 use crate::{
@@ -180,8 +180,8 @@ pub(super) fn pairs(streams: &[GroundStream]) -> impl Iterator<Item = (usize, En
 }
 
 /// Number of events before the one that says why the answer ends.
-fn finish_place(endpoint: Endpoint, events: &[StreamEvent]) -> usize {
-    let says_why = |event: &StreamEvent| finish_of(endpoint, &event.data).is_some();
+fn finish_place(endpoint: Endpoint, events: &[ReadEvent]) -> usize {
+    let says_why = |event: &ReadEvent| finish_of(endpoint, &event.data).is_some();
     events.iter().position(says_why).unwrap_or(events.len().saturating_sub(1))
 }
 
@@ -202,7 +202,7 @@ pub(super) fn finish_of(endpoint: Endpoint, event: &Value) -> Option<String> {
 
 /// An answer made of events.
 #[must_use]
-pub(super) fn answer_of(endpoint: Endpoint, events: &[StreamEvent]) -> Option<Answer> {
+pub(super) fn answer_of(endpoint: Endpoint, events: &[ReadEvent]) -> Option<Answer> {
     Answer::accumulate(endpoint, &answer_events(events))
 }
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{
     cases::{answer_of, finish_of},
     client::{ReceivedEnd, ReceivedStream},
-    events::{ReadEvents, StreamEvent},
+    events::{ReadEvent, ReadEvents},
     marker::markers_in,
     prices::{PriceTable, named_cost, usage_of},
 };
@@ -98,7 +98,7 @@ pub struct TrueStream<'a> {
     /// Endpoint that the gateway asked.
     pub endpoint: Endpoint,
     /// Its events, before anything was done to them.
-    pub events: &'a [StreamEvent],
+    pub events: &'a [ReadEvent],
 }
 
 impl CompareRules {
@@ -152,7 +152,7 @@ impl CompareRules {
         None
     }
 
-    fn is_same(&self, one: &StreamEvent, other: &StreamEvent) -> bool {
+    fn is_same(&self, one: &ReadEvent, other: &ReadEvent) -> bool {
         one.name == other.name && self.kept(&one.data, false) == self.kept(&other.data, false)
     }
 
@@ -245,6 +245,7 @@ fn is_error(event: &Value) -> bool {
 fn transport(received: &ReceivedStream, read: &ReadEvents) -> Option<String> {
     match &received.end {
         ReceivedEnd::Unanswered(why) => return Some(format!("no response: {why}")),
+        ReceivedEnd::Silent if received.status == 0 => return Some("no response in time".to_owned()),
         _ if received.status != 200 => {
             let body = String::from_utf8_lossy(&received.body()).into_owned();
             return Some(format!("status {}: {}", received.status, clipped(&body, SHOWN)));
@@ -262,7 +263,7 @@ fn zipped<'a, T>(one: &'a [T], other: &'a [T]) -> impl Iterator<Item = (Option<&
     (0..one.len().max(other.len())).map(|at| (one.get(at), other.get(at)))
 }
 
-fn text_of(event: &StreamEvent) -> String {
+fn text_of(event: &ReadEvent) -> String {
     let data = event.data.as_str().map_or_else(|| event.data.to_string(), str::to_owned);
     let name = event.name.as_ref().map(|name| format!("{name} ")).unwrap_or_default();
     format!("{name}{}", clipped(&data, SHOWN))
@@ -270,7 +271,7 @@ fn text_of(event: &StreamEvent) -> String {
 
 /// What the events of a stream add up to, in a form that all endpoints share.
 #[must_use]
-pub(super) fn content(endpoint: Endpoint, events: &[StreamEvent]) -> Value {
+pub(super) fn content(endpoint: Endpoint, events: &[ReadEvent]) -> Value {
     let Some(answer) = answer_of(endpoint, events) else { return json!({"answer": null}) };
     let choices = answer.choices().into_iter().map(|choice| {
         let (mut texts, mut calls) = (serde_json::Map::new(), Vec::new());

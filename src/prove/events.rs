@@ -10,7 +10,7 @@ const BOM: &[u8] = "\u{feff}".as_bytes();
 
 /// An event with data; comments and events without data are none.
 #[derive(Debug, Clone, PartialEq)]
-pub struct StreamEvent {
+pub struct ReadEvent {
     /// Its name.
     pub name: Option<String>,
     /// Its data: JSON where it is, else text, with the replacement character where it is no UTF-8.
@@ -21,7 +21,7 @@ pub struct StreamEvent {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ReadEvents {
     /// The events in order.
-    pub events: Vec<StreamEvent>,
+    pub events: Vec<ReadEvent>,
     /// Place of the first byte that is no UTF-8.
     pub invalid_at: Option<usize>,
     /// Bytes after the last empty line.
@@ -48,8 +48,7 @@ impl ReadEvents {
             let names: Vec<&[u8]> = of(b"event");
             let text = String::from_utf8_lossy(&data.join(&b'\n')).into_owned();
             let data = serde_json::from_str(&text).unwrap_or(Value::String(text));
-            events
-                .push(StreamEvent { name: names.last().map(|name| String::from_utf8_lossy(name).into_owned()), data });
+            events.push(ReadEvent { name: names.last().map(|name| String::from_utf8_lossy(name).into_owned()), data });
         }
         Self { events, invalid_at, rest: splitter.take_rest().len() }
     }
@@ -61,7 +60,7 @@ impl ReadEvents {
     }
 }
 
-impl StreamEvent {
+impl ReadEvent {
     /// Returns true for the `[DONE]` that ends streams of OpenAI.
     #[must_use]
     pub fn is_done(&self) -> bool {
@@ -77,7 +76,7 @@ mod tests {
     fn events_are_read_as_the_standard_has_it() {
         let body = "\u{feff}: comment\n\nevent: x\r\ndata:{\"a\":1}\r\n\r\ndata: [DONE]\n\ndata: cut";
         let read = ReadEvents::of(&Bytes::from(body));
-        let first = StreamEvent { name: Some("x".to_owned()), data: serde_json::json!({"a": 1}) };
+        let first = ReadEvent { name: Some("x".to_owned()), data: serde_json::json!({"a": 1}) };
         assert_eq!(read.events.first(), Some(&first));
         assert_eq!((read.events.len(), read.events[1].is_done(), read.rest), (2, true, 9));
         assert_eq!(ReadEvents::of(&Bytes::from_static(b"data: \xc3\n\n")).invalid_at, Some(6));

@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 use super::{
     behind::{BehindError, BehindServer},
     client::StreamClient,
-    events::{ReadEvents, StreamEvent},
+    events::{ReadEvent, ReadEvents},
     marker::stream_marker,
 };
 use crate::{
@@ -70,7 +70,7 @@ pub struct GroundStream {
     /// Its name.
     pub name: String,
     /// Its events by endpoint.
-    pub by_endpoint: Vec<(Endpoint, Vec<StreamEvent>)>,
+    pub by_endpoint: Vec<(Endpoint, Vec<ReadEvent>)>,
     /// Names of the tools that it calls.
     pub tools: Vec<String>,
     /// Whether it has log probabilities.
@@ -128,7 +128,7 @@ pub async fn ground_truth(sources: GroundSources, model: &str) -> Result<Vec<Gro
 
 async fn scenarios(model: &str) -> Result<Vec<GroundStream>, GroundTruthError> {
     let cassette = parse(Path::new("scenarios.yaml"), SCENARIOS)?;
-    let asked = Asked::start(cassette_config(vec![cassette], model)?, HeaderMap::new()).await?;
+    let asked = AskedSource::start(cassette_config(vec![cassette], model)?, HeaderMap::new()).await?;
     let mut streams = Vec::new();
     for (name, on) in SCENARIO_NAMES {
         let prompt = format!("scenario-{name}");
@@ -159,7 +159,7 @@ async fn of_trace(
         served_model_names: vec![model.to_owned()],
         ..Config::default()
     };
-    let mut asked = Asked::start(config, HeaderMap::new()).await?;
+    let mut asked = AskedSource::start(config, HeaderMap::new()).await?;
     let mut streams = Vec::new();
     for record in 0..most {
         if let Ok(id) = HeaderValue::from_str(&format!("replay-{record}")) {
@@ -185,7 +185,7 @@ async fn of_cassettes(cassettes: Vec<Cassette>, model: &str) -> Result<Vec<Groun
             Some((format!("{path}#{}", record.id), endpoint, body))
         }));
     }
-    let asked = Asked::start(cassette_config(cassettes, model)?, HeaderMap::new()).await?;
+    let asked = AskedSource::start(cassette_config(cassettes, model)?, HeaderMap::new()).await?;
     let mut streams = Vec::new();
     for (name, of, body) in requests.into_iter().take(MOST_RECORDS) {
         streams.extend(asked.stream(name, &|endpoint| (endpoint == of).then(|| body.clone())).await);
@@ -194,13 +194,13 @@ async fn of_cassettes(cassettes: Vec<Cassette>, model: &str) -> Result<Vec<Groun
 }
 
 /// A source that is being asked.
-struct Asked {
+struct AskedSource {
     server: BehindServer,
     url: UpstreamUrl,
     headers: HeaderMap,
 }
 
-impl Asked {
+impl AskedSource {
     async fn start(config: Config, headers: HeaderMap) -> Result<Self, GroundTruthError> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let server = BehindServer::start(listener, config, |_| None)?;
@@ -239,7 +239,7 @@ impl Asked {
 
 /// The data of events that make up an answer, without the `[DONE]` after it.
 #[must_use]
-pub(super) fn answer_events(events: &[StreamEvent]) -> Vec<Value> {
+pub(super) fn answer_events(events: &[ReadEvent]) -> Vec<Value> {
     events.iter().filter(|event| !event.is_done()).map(|event| event.data.clone()).collect()
 }
 
@@ -328,7 +328,7 @@ fn record(stream: usize, path: String, content: AnswerContent) -> CassetteRecord
 }
 
 /// An event whose texts are no templates.
-fn literal(event: &StreamEvent) -> SseEvent {
+fn literal(event: &ReadEvent) -> SseEvent {
     fn without(value: &Value) -> Value {
         match value {
             Value::String(text) if is_template(text) => format!("{{% raw %}}{text}{{% endraw %}}").into(),

@@ -25,7 +25,7 @@ pub use self::{
     behind::{BehindError, BehindServer},
     checks::{CompareBy, CompareRules, ProveCheck},
     client::{ReceivedEnd, ReceivedStream, StreamClient, StreamRead},
-    events::{ReadEvents, StreamEvent},
+    events::{ReadEvent, ReadEvents},
     ground_truth::{GroundSources, GroundStream, GroundTruthError, ground_truth, served_config},
     marker::{marker, marker_in, markers_in, stream_marker},
     prices::{PriceError, PriceTable},

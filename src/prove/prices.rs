@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::Path};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::events::StreamEvent;
+use super::events::ReadEvent;
 use crate::{api::answers::TokenCounts, base::bounded_read};
 
 /// Prices by model; `*` is for all others.
@@ -88,7 +88,7 @@ impl PriceTable {
 
 /// The token counts of a stream: each as the last event that has it says.
 #[must_use]
-pub(super) fn usage_of(events: &[StreamEvent]) -> TokenCounts {
+pub(super) fn usage_of(events: &[ReadEvent]) -> TokenCounts {
     let mut counts = TokenCounts::default();
     for event in events {
         let holders = [Some(&event.data), event.data.get("message"), event.data.get("response")];
@@ -106,7 +106,7 @@ pub(super) fn usage_of(events: &[StreamEvent]) -> TokenCounts {
 
 /// The cost that a gateway names itself in a stream, as LiteLLM and OpenRouter do.
 #[must_use]
-pub(super) fn named_cost(events: &[StreamEvent]) -> Option<f64> {
+pub(super) fn named_cost(events: &[ReadEvent]) -> Option<f64> {
     events.iter().rev().find_map(|event| event.data.pointer("/usage/cost").and_then(Value::as_f64))
 }
 

@@ -327,59 +327,51 @@ impl Proving<'_> {
         sorts.sort_by_key(|(run, ..)| (run.case.edits.len() + usize::from(run.case.cuts.is_some()), run.case.stream));
         let mut known: Vec<(ProveCheck, ProveCase, usize)> = Vec::new();
         for (run, count, check) in sorts {
-            let of = run.case.clone();
-            let is_known = |(known_check, known, _): &&(ProveCheck, ProveCase, usize)| {
-                *known_check == check
-                    && known.endpoint == of.endpoint
-                    && known.kind == of.kind
-                    && known.cuts.as_ref().is_none_or(Vec::is_empty)
-                    && known.edits.iter().all(|edit| of.edits.contains(edit))
-            };
+            let is_known = |(of, case, _): &&(ProveCheck, ProveCase, usize)| *of == check && explains(case, &run.case);
             if let Some((.., place)) = known.iter().find(is_known) {
                 self.proof.failures.get_mut(*place).into_iter().for_each(|failure| failure.cases += count);
-                continue;
-            }
-            if known.len() >= self.plan.shrink {
+            } else if known.len() >= self.plan.shrink {
                 self.proof.more_failures += 1;
-                continue;
+            } else {
+                let shrunk = self.prover.shrink(run, check).await?;
+                let case = shrunk.run.case.clone();
+                if self.add_shrunk(&shrunk, check, count) {
+                    known.push((check, case, self.proof.failures.len() - 1));
+                }
             }
-            let Shrunk { run: shrunk, is_repeated } = self.prover.shrink(run, check).await?;
-            // What fails beside others only is one stream disturbing another.
-            let mixed = self.proof.failures.iter_mut().find(|failure| failure.check == ProveCheck::Isolation);
-            if let Some(mixed) = mixed.filter(|_| !is_repeated) {
-                mixed.cases += count;
-                continue;
-            }
-            let is_same = |failure: &&mut ProvenFailure| {
-                failure.check == check
-                    && failure.endpoint == of.endpoint
-                    && failure.faults.iter().map(|line| kind(line)).eq(shrunk
-                        .case
-                        .lines(self.prover.pause_ms)
-                        .iter()
-                        .map(|line| kind(line)))
-            };
-            if let Some(failure) = self.proof.failures.iter_mut().find(is_same) {
-                failure.cases += count;
-                continue;
-            }
-            let what = shrunk.failure_of(check).map(|failed| failed.what.clone()).unwrap_or_default();
-            let stream = self.prover.streams.get(shrunk.case.stream).map(|stream| stream.name.clone());
-            let failure = ProvenFailure {
-                check,
-                stream: stream.unwrap_or_default(),
-                endpoint: shrunk.case.endpoint,
-                faults: shrunk.case.lines(self.prover.pause_ms),
-                writes: shrunk.writes().len(),
-                streams: 1,
-                what: if is_repeated { what } else { format!("only beside other streams: {what}") },
-                cases: count,
-                script: String::new(),
-            };
-            known.push((check, shrunk.case.clone(), self.proof.failures.len()));
-            self.push(failure, check, &[&shrunk]);
         }
         Ok(())
+    }
+
+    /// Adds a failure in its smallest form; returns false if it is one that is there already.
+    fn add_shrunk(&mut self, Shrunk { run, is_repeated }: &Shrunk, check: ProveCheck, count: u64) -> bool {
+        let faults = run.case.lines(self.prover.pause_ms);
+        let kinds = |lines: &[String]| lines.iter().map(|line| kind(line).to_owned()).collect::<Vec<_>>();
+        let is_same = |failure: &&mut ProvenFailure| {
+            // What fails beside others only is one stream disturbing another.
+            let is_mixed = !is_repeated && failure.check == ProveCheck::Isolation;
+            let is_other = failure.check != check || failure.endpoint != run.case.endpoint;
+            is_mixed || (!is_other && kinds(&failure.faults) == kinds(&faults))
+        };
+        if let Some(failure) = self.proof.failures.iter_mut().find(is_same) {
+            failure.cases += count;
+            return false;
+        }
+        let what = run.failure_of(check).map(|failed| failed.what.clone()).unwrap_or_default();
+        let stream = self.prover.streams.get(run.case.stream).map(|stream| stream.name.clone());
+        let failure = ProvenFailure {
+            check,
+            stream: stream.unwrap_or_default(),
+            endpoint: run.case.endpoint,
+            faults,
+            writes: run.writes().len(),
+            streams: 1,
+            what: if *is_repeated { what } else { format!("only beside other streams: {what}") },
+            cases: count,
+            script: String::new(),
+        };
+        self.push(failure, check, &[run]);
+        true
     }
 
     /// Adds a failure with its script.
@@ -392,6 +384,14 @@ impl Proving<'_> {
         }
         self.proof.failures.push(failure);
     }
+}
+
+/// Returns true if a case in its smallest form, in one write, has nothing that another one has not.
+fn explains(small: &ProveCase, other: &ProveCase) -> bool {
+    small.endpoint == other.endpoint
+        && small.kind == other.kind
+        && small.cuts.as_ref().is_none_or(Vec::is_empty)
+        && small.edits.iter().all(|edit| other.edits.contains(edit))
 }
 
 /// The kind of a fault's line.

@@ -77,6 +77,7 @@ const CONFINED: [(&[&str], &[&str]); 9] = [
             "crates/replay/src/player",
             "crates/tap",
             "crates/drive",
+            "crates/faults",
             "src/play",
             "src/prove",
         ],
@@ -87,7 +88,7 @@ const CONFINED: [(&[&str], &[&str]); 9] = [
     (&["flate2"], &["crates/recording/src/trace"]),
     (&["httparse"], &["crates/net/src/upstream"]),
     (&["hdrhistogram"], &["crates/base/src/stats"]),
-    (&["regex"], &["crates/recording/src/redaction", "crates/recording/src/canonical"]),
+    (&["regex"], &["crates/recording/src/redaction", "crates/recording/src/canonical", "crates/faults"]),
 ];
 
 #[test]

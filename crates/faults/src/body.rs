@@ -39,7 +39,7 @@ pub struct FaultedBody<B> {
     splitter: Option<SseSplitter>,
     faults: Vec<ActiveFault>,
     steps: VecDeque<BodyStep>,
-    seen: Seen,
+    seen: BodyProgress,
     /// Bytes that are sent of events, as edits left them.
     sent: u64,
     start: Instant,
@@ -53,7 +53,7 @@ pub struct FaultedBody<B> {
 
 /// What has passed.
 #[derive(Debug, Default)]
-struct Seen {
+struct BodyProgress {
     events: u64,
     tokens: u64,
     bytes: u64,
@@ -97,7 +97,7 @@ struct ActiveFault {
 }
 
 impl ActiveFault {
-    fn is_due(&self, seen: &Seen, elapsed: Duration) -> bool {
+    fn is_due(&self, seen: &BodyProgress, elapsed: Duration) -> bool {
         match self.place {
             FaultPlace::Event(count) => seen.events >= count,
             FaultPlace::Token(count) => seen.tokens >= count,
@@ -139,7 +139,7 @@ impl<B> FaultedBody<B> {
             splitter: is_stream.then(SseSplitter::default),
             faults,
             steps: VecDeque::new(),
-            seen: Seen::default(),
+            seen: BodyProgress::default(),
             sent: 0,
             start,
             pause: None,

@@ -54,7 +54,7 @@ pub struct CatalogueRow {
     /// Whether `at` may say where.
     pub has_place: bool,
     /// Arguments with their meanings; the first one may stand without its name.
-    pub arguments: &'static [(&'static str, &'static str)],
+    pub arguments: &'static [Argument],
     /// What happens.
     pub summary: &'static str,
     /// A line.
@@ -63,21 +63,21 @@ pub struct CatalogueRow {
     pub read: ReadKind,
 }
 
-const ERROR: &[(&str, &str)] = &[
-    ("retry-after", "time after which a client may come again; the headers are in whole seconds"),
-    ("message", "another message than the engine's"),
-];
-const COUNT: &[(&str, &str)] = &[("count", "how many events; without it one")];
-const ANY_ERROR: &[(&str, &str)] = &[("status", "from 400 to 599"), ERROR[0], ERROR[1]];
-const ERROR_EVENT: &[(&str, &str)] = &[("status", "the status that the error names; 500"), ERROR[1]];
-const DUPLICATES: &[(&str, &str)] = &[("times", "how many more; 1"), COUNT[0]];
-const NO_ARGUMENTS: &[(&str, &str)] = &[];
+/// An argument and its meaning.
+type Argument = (&'static str, &'static str);
 
-const fn before(
-    name: &'static str,
-    arguments: &'static [(&'static str, &'static str)],
-    read: ReadKind,
-) -> CatalogueRow {
+const RETRY_AFTER: Argument =
+    ("retry-after", "time after which a client may come again; the headers are in whole seconds");
+const MESSAGE: Argument = ("message", "another message than the engine's");
+const EVENTS: Argument = ("count", "how many events; without it one");
+const ERROR: &[Argument] = &[RETRY_AFTER, MESSAGE];
+const ANY_ERROR: &[Argument] = &[("status", "from 400 to 599"), RETRY_AFTER, MESSAGE];
+const ERROR_EVENT: &[Argument] = &[("status", "the status that the error names; 500"), MESSAGE];
+const COUNT: &[Argument] = &[EVENTS];
+const DUPLICATES: &[Argument] = &[("times", "how many more; 1"), EVENTS];
+const NO_ARGUMENTS: &[Argument] = &[];
+
+const fn before(name: &'static str, arguments: &'static [Argument], read: ReadKind) -> CatalogueRow {
     CatalogueRow {
         name,
         aliases: &[],
@@ -90,7 +90,7 @@ const fn before(
     }
 }
 
-const fn body(name: &'static str, arguments: &'static [(&'static str, &'static str)], read: ReadKind) -> CatalogueRow {
+const fn body(name: &'static str, arguments: &'static [Argument], read: ReadKind) -> CatalogueRow {
     CatalogueRow { stage: FaultStage::Body, has_place: true, ..before(name, arguments, read) }
 }
 
