@@ -13,3 +13,4 @@ pub mod cli;
 pub mod inspect;
 pub mod play;
 pub mod prove;
+pub mod sweep;

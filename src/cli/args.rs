@@ -11,6 +11,7 @@ use crate::cli::{
     play::{self, args::PlayArgs},
     prove::ProveArgs,
     replay::ReplayArgs,
+    sweep::SweepArgs,
     tap::{self, args::TapArgs},
 };
 
@@ -104,6 +105,7 @@ pub(in crate::cli) enum Command {
     Play(Box<PlayArgs>),
     Replay(Box<ReplayArgs>),
     Prove(Box<ProveArgs>),
+    Sweep(Box<SweepArgs>),
     McpTap(Box<McpTapArgs>),
     McpPlay(Box<McpPlayArgs>),
     /// Read a trace.

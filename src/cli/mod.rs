@@ -15,6 +15,7 @@ mod config_file;
 mod escape;
 mod failure;
 mod flags;
+mod gateway;
 mod inspect;
 mod junit;
 mod loading;
@@ -30,6 +31,7 @@ mod redaction;
 mod replay;
 mod runtime;
 mod stepping;
+mod sweep;
 mod tap;
 mod values;
 mod vllm_flags;
@@ -118,6 +120,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Play(args) => play::run(*args),
         Command::Replay(args) => replay::run(*args),
         Command::Prove(args) => prove::run(*args),
+        Command::Sweep(args) => sweep::run(*args),
         Command::McpTap(args) => mcp::tap::run(*args),
         Command::McpPlay(args) => mcp::play::run(*args),
         Command::Inspect { command } => inspect::run(command),

@@ -6,30 +6,26 @@ use std::{
     num::NonZeroUsize,
     path::{Path, PathBuf},
     process::ExitCode,
-    sync::{Arc, atomic::AtomicU64},
+    sync::atomic::AtomicU64,
     time::Duration,
 };
 
 use clap::{Args, ValueEnum};
-use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use crate::{
     base::{one_line::one_line, units::parse_duration},
     cli::{
         failure::{Exit, Failure},
+        gateway::GatewayArgs,
         junit::{JunitCase, junit},
         output, runtime,
-        values::{Secret, host_and_port},
     },
-    net::{
-        server,
-        upstream::{Authorities, UpstreamOptions, UpstreamUrl},
-    },
+    net::server,
     play::{Source, TokenizerSource},
     prove::{
         BehindError, BehindServer, CompareBy, CompareRules, GroundSources, GroundTruthError, PriceTable, Proof,
-        ProveCheck, ProveError, ProvePlan, ProvenFailure, Prover, ScriptPlaces, StreamClient, endpoint_name,
-        ground_truth, marker_in, served_config,
+        ProveCheck, ProveError, ProvePlan, ProvenFailure, Prover, ScriptPlaces, endpoint_name, ground_truth, marker_in,
+        served_config,
     },
     recording::cassette,
 };
@@ -44,27 +40,8 @@ use crate::{
                              vllm-vcr prove --via http://localhost:4000 --upstream-port 9000 --cases 5000 --scripts failures/\n  \
                              vllm-vcr prove --via https://gateway.example --listen 0.0.0.0:9000 --api-key KEY --model team/m --compare content")]
 pub(in crate::cli) struct ProveArgs {
-    /// The gateway: http://HOST, https://HOST or h2c://HOST, with a path before /v1 where it has one.
-    #[arg(long, value_name = "URL")]
-    via: UpstreamUrl,
-    /// Where the known streams are served: what the gateway has as its upstream.
-    #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port, conflicts_with = "upstream_port")]
-    listen: Option<String>,
-    /// The same on 127.0.0.1.
-    #[arg(long, value_name = "PORT", default_value = "8400")]
-    upstream_port: u16,
-    /// Sent to the gateway as `Authorization: Bearer KEY`.
-    #[arg(long, value_name = "KEY", hide_env_values = true)]
-    api_key: Option<Secret>,
-    /// Sent to the gateway too.
-    #[arg(long, value_name = "NAME: VALUE", value_parser = header)]
-    header: Vec<(HeaderName, HeaderValue)>,
-    /// Who signs the certificate of the gateway, or that certificate, a PEM file; without it, the authorities that browsers trust.
-    #[arg(long, value_name = "FILE")]
-    via_ca: Option<PathBuf>,
-    /// Name of the model at the gateway.
-    #[arg(long, value_name = "NAME", default_value = "prove")]
-    model: String,
+    #[command(flatten)]
+    gateway: GatewayArgs,
     /// Streams of these cassettes, beside the scenarios.
     #[arg(long, value_name = "FILE")]
     cassette: Vec<PathBuf>,
@@ -108,12 +85,6 @@ pub(in crate::cli) struct ProveArgs {
     /// Time without a byte after which a stream that stalls is given up.
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "2s")]
     stall: Duration,
-    /// Time without a byte after which any other stream has failed.
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "20s")]
-    timeout: Duration,
-    /// Time in which the gateway has to answer a first request.
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "20s")]
-    wait: Duration,
     /// Most failures that are made small.
     #[arg(long, value_name = "N", default_value = "20")]
     shrink: usize,
@@ -152,14 +123,6 @@ pub(in crate::cli) enum CompareArg {
     Content,
 }
 
-fn header(typed: &str) -> Result<(HeaderName, HeaderValue), String> {
-    let (name, value) = typed.split_once(':').ok_or("write it as NAME: VALUE")?;
-    let name = name.trim().parse().map_err(|_| format!("`{name}` is no name of a header"))?;
-    let value =
-        value.trim().parse().map_err(|_| format!("the value of {name} has characters that no header may have"))?;
-    Ok((name, value))
-}
-
 /// Proves, and prints what was proven.
 pub(in crate::cli) fn run(args: ProveArgs) -> Result<ExitCode, Failure> {
     runtime::run(|shutdown| async move {
@@ -172,8 +135,8 @@ pub(in crate::cli) fn run(args: ProveArgs) -> Result<ExitCode, Failure> {
         output::note(&format!(
             "{} streams on http://{address} for model {}: this address has to be the upstream of {}\n",
             prover.streams.len(),
-            args.model,
-            args.via
+            args.gateway.model,
+            args.gateway.via
         ));
         let plan = plan(&args, address);
         let proof = tokio::select! {
@@ -183,7 +146,7 @@ pub(in crate::cli) fn run(args: ProveArgs) -> Result<ExitCode, Failure> {
         save(&args, &proof)?;
         if args.json {
             output::print_json(&serde_json::json!({
-                "gateway": args.via.to_string(), "seed": args.seed, "proven": proof.holds(), "proof": proof,
+                "gateway": args.gateway.via.to_string(), "seed": args.seed, "proven": proof.holds(), "proof": proof,
             }))?;
         } else {
             output::print(&text(&args, &proof))?;
@@ -196,14 +159,13 @@ async fn prover(args: &ProveArgs) -> Result<Prover, Failure> {
     let cassettes = args.cassette.iter().map(|path| cassette::load(path)).collect::<Result<Vec<_>, _>>()?;
     let tokenizer = args.tokenizer.clone().map_or(TokenizerSource::BuiltIn, TokenizerSource::Spec);
     let trace = (!args.replay_tokens.is_empty()).then(|| (Source::Files(args.replay_tokens.clone()), tokenizer));
-    let streams = ground_truth(GroundSources { trace, cassettes }, &args.model).await?;
+    let streams = ground_truth(GroundSources { trace, cassettes }, &args.gateway.model).await?;
     let prices = args.prices.as_deref().map(PriceTable::read).transpose().map_err(Failure::input)?;
-    let listen = args.listen.clone().unwrap_or_else(|| format!("127.0.0.1:{}", args.upstream_port));
-    let listener = server::bind(&listen).await?;
-    let behind = BehindServer::start(listener, served_config(&streams, &args.model)?, marker_in)?;
+    let listener = args.gateway.listener().await?;
+    let behind = BehindServer::start(listener, served_config(&streams, &args.gateway.model)?, marker_in)?;
     Ok(Prover {
         behind,
-        client: client(args)?,
+        client: args.gateway.client()?,
         streams,
         rules: CompareRules {
             by: match args.compare {
@@ -212,7 +174,7 @@ async fn prover(args: &ProveArgs) -> Result<Prover, Failure> {
             },
             ignored: args.ignore.iter().cloned().collect(),
             prices: prices.unwrap_or_default(),
-            model: args.model.clone(),
+            model: args.gateway.model.clone(),
         },
         concurrency: args.concurrency.get(),
         pause_ms: args.pause,
@@ -220,20 +182,6 @@ async fn prover(args: &ProveArgs) -> Result<Prover, Failure> {
         seed: args.seed,
         counter: AtomicU64::new(0),
     })
-}
-
-fn client(args: &ProveArgs) -> Result<StreamClient, Failure> {
-    let mut headers: HeaderMap = args.header.iter().cloned().collect();
-    if let Some(Secret(key)) = &args.api_key {
-        let wrong =
-            |_| Failure::usage("--api-key: the key has characters that no header may have, such as a line break");
-        let mut value = HeaderValue::from_str(&format!("Bearer {key}")).map_err(wrong)?;
-        value.set_sensitive(true);
-        headers.insert(header::AUTHORIZATION, value);
-    }
-    let authorities = args.via_ca.as_deref().map(Authorities::read).transpose().map_err(Failure::input)?;
-    let options = UpstreamOptions { authorities: authorities.map(Arc::new), ..UpstreamOptions::default() };
-    Ok(StreamClient::new(args.via.clone(), &options, headers, args.timeout))
 }
 
 fn plan(args: &ProveArgs, upstream: std::net::SocketAddr) -> ProvePlan {
@@ -248,14 +196,14 @@ fn plan(args: &ProveArgs, upstream: std::net::SocketAddr) -> ProvePlan {
     if only.is_empty() {
         only.extend(ProveCheck::ALL);
     }
-    let (gateway, prefix) = places(&args.via.to_string());
+    let (gateway, prefix) = places(&args.gateway.via.to_string());
     ProvePlan {
         only,
         cases: args.cases,
         duration: args.duration,
         isolation: args.streams.get(),
         shrink: args.shrink,
-        wait: args.wait,
+        wait: args.gateway.wait,
         places: ScriptPlaces { gateway, prefix, upstream },
     }
 }

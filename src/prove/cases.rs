@@ -280,7 +280,7 @@ mod tests {
             let edits = edits.iter().map(|edit| (*edit).to_owned()).collect();
             let case =
                 ProveCase { stream: 0, endpoint: Endpoint::Chat, kind: CaseKind::Recut, edits, cuts: Some(vec![3, 7]) };
-            assert!(case.faults("prove-s000-c00000001", 2).is_ok());
+            assert!(case.faults("prove-s00000-c00000001", 2).is_ok());
         }
     }
 

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     api::{
         Endpoint,
-        answers::{ChoicePart, TokenCounts, words::TextKind},
+        answers::{Answer, ChoicePart, TokenCounts, words::TextKind},
     },
     base::one_line::clipped,
 };
@@ -272,7 +272,12 @@ fn text_of(event: &ReadEvent) -> String {
 /// What the events of a stream add up to, in a form that all endpoints share.
 #[must_use]
 pub(super) fn content(endpoint: Endpoint, events: &[ReadEvent]) -> Value {
-    let Some(answer) = answer_of(endpoint, events) else { return json!({"answer": null}) };
+    answer_of(endpoint, events).map_or_else(|| json!({"answer": null}), |answer| answer_content(&answer))
+}
+
+/// What an answer says, in the same form.
+#[must_use]
+pub fn answer_content(answer: &Answer) -> Value {
     let choices = answer.choices().into_iter().map(|choice| {
         let (mut texts, mut calls) = (serde_json::Map::new(), Vec::new());
         for part in &choice.parts {
@@ -309,7 +314,8 @@ pub(super) fn content(endpoint: Endpoint, events: &[ReadEvent]) -> Value {
 }
 
 /// The first place at which two values differ.
-fn first_difference(wanted: &Value, got: &Value) -> Option<String> {
+#[must_use]
+pub fn first_difference(wanted: &Value, got: &Value) -> Option<String> {
     fn at(path: &str, wanted: &Value, got: &Value) -> Option<String> {
         match (wanted, got) {
             _ if wanted == got => None,

@@ -37,8 +37,7 @@ use crate::{
 const SCENARIOS: &str = include_str!("scenarios.yaml");
 
 /// The endpoints that generate text.
-pub(super) const ENDPOINTS: [Endpoint; 4] =
-    [Endpoint::Chat, Endpoint::Completions, Endpoint::Messages, Endpoint::Responses];
+pub const ENDPOINTS: [Endpoint; 4] = [Endpoint::Chat, Endpoint::Completions, Endpoint::Messages, Endpoint::Responses];
 
 /// Names of the scenarios, as their conditions have them, and which of these endpoints have them.
 const SCENARIO_NAMES: [(&str, &[usize]); 5] = [
@@ -128,7 +127,7 @@ pub async fn ground_truth(sources: GroundSources, model: &str) -> Result<Vec<Gro
 
 async fn scenarios(model: &str) -> Result<Vec<GroundStream>, GroundTruthError> {
     let cassette = parse(Path::new("scenarios.yaml"), SCENARIOS)?;
-    let asked = AskedSource::start(cassette_config(vec![cassette], model)?, HeaderMap::new()).await?;
+    let asked = AskedSource::start(cassette_config(vec![cassette], model, Pacing::Instant)?, HeaderMap::new()).await?;
     let mut streams = Vec::new();
     for (name, on) in SCENARIO_NAMES {
         let prompt = format!("scenario-{name}");
@@ -185,7 +184,7 @@ async fn of_cassettes(cassettes: Vec<Cassette>, model: &str) -> Result<Vec<Groun
             Some((format!("{path}#{}", record.id), endpoint, body))
         }));
     }
-    let asked = AskedSource::start(cassette_config(cassettes, model)?, HeaderMap::new()).await?;
+    let asked = AskedSource::start(cassette_config(cassettes, model, Pacing::Instant)?, HeaderMap::new()).await?;
     let mut streams = Vec::new();
     for (name, of, body) in requests.into_iter().take(MOST_RECORDS) {
         streams.extend(asked.stream(name, &|endpoint| (endpoint == of).then(|| body.clone())).await);
@@ -239,13 +238,13 @@ impl AskedSource {
 
 /// The data of events that make up an answer, without the `[DONE]` after it.
 #[must_use]
-pub(super) fn answer_events(events: &[ReadEvent]) -> Vec<Value> {
+pub fn answer_events(events: &[ReadEvent]) -> Vec<Value> {
     events.iter().filter(|event| !event.is_done()).map(|event| event.data.clone()).collect()
 }
 
 /// What a request asks for beside text.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Extras {
+pub struct Extras {
     /// Names of tools.
     pub tools: Vec<String>,
     /// Log probabilities.
@@ -254,7 +253,7 @@ pub(super) struct Extras {
 
 /// A request for a stream with usage, in the form of an endpoint.
 #[must_use]
-pub(super) fn request(endpoint: Endpoint, model: &str, prompt: &str, extras: &Extras) -> Value {
+pub fn request(endpoint: Endpoint, model: &str, prompt: &str, extras: &Extras) -> Value {
     let mut body = json!({"model": model});
     let message = || json!([{"role": "user", "content": prompt}]);
     match endpoint {
@@ -300,22 +299,24 @@ pub fn served_config(streams: &[GroundStream], model: &str) -> Result<Config, Gr
     for (number, stream) in streams.iter().enumerate() {
         records.extend(stream.by_endpoint.iter().filter_map(|(endpoint, events)| {
             let content = AnswerContent::Events(events.iter().map(literal).collect());
-            Some(record(number, endpoint.path()?.to_owned(), content))
+            Some(stream_record(number, endpoint.path()?.to_owned(), content))
         }));
     }
     let echo = "{{ last_user_message }} – ç ".repeat(12);
     let choice = json!({"index": 0, "message": {"role": "assistant", "content": echo}, "finish_reason": "stop"});
     let usage = Some(json!({"prompt_tokens": 5, "completion_tokens": 24, "total_tokens": 29}));
     let choices = choice.as_object().cloned().into_iter().collect();
-    let mut echo = record(ECHO, String::new(), AnswerContent::Choices { choices, usage });
+    let mut echo = stream_record(ECHO, String::new(), AnswerContent::Choices { choices, usage });
     echo.method = String::new();
     records.push(echo);
     let mut cassette = Cassette::default();
     (cassette.path, cassette.records) = ("ground-truth.yaml".into(), records);
-    cassette_config(vec![cassette], model)
+    cassette_config(vec![cassette], model, Pacing::Instant)
 }
 
-fn record(stream: usize, path: String, content: AnswerContent) -> CassetteRecord {
+/// The record that answers requests with the marker of a stream on this path.
+#[must_use]
+pub fn stream_record(stream: usize, path: String, content: AnswerContent) -> CassetteRecord {
     CassetteRecord {
         id: u64::try_from(stream).unwrap_or_default(),
         method: "POST".to_owned(),
@@ -329,19 +330,26 @@ fn record(stream: usize, path: String, content: AnswerContent) -> CassetteRecord
 
 /// An event whose texts are no templates.
 fn literal(event: &ReadEvent) -> SseEvent {
-    fn without(value: &Value) -> Value {
-        match value {
-            Value::String(text) if is_template(text) => format!("{{% raw %}}{text}{{% endraw %}}").into(),
-            Value::Array(items) => items.iter().map(without).collect(),
-            Value::Object(fields) => fields.iter().map(|(name, value)| (name.clone(), without(value))).collect(),
-            other => other.clone(),
-        }
-    }
-    SseEvent { name: event.name.clone(), data: without(&event.data) }
+    SseEvent { name: event.name.clone(), data: without_templates(&event.data) }
 }
 
-fn cassette_config(cassettes: Vec<Cassette>, model: &str) -> Result<Config, GroundTruthError> {
-    let player = PlayerConfig { cassettes, ids: Ids::Recorded, pacing: Pacing::Instant, ..PlayerConfig::default() };
+/// A value whose texts are served as they are.
+#[must_use]
+pub fn without_templates(value: &Value) -> Value {
+    match value {
+        Value::String(text) if is_template(text) => format!("{{% raw %}}{text}{{% endraw %}}").into(),
+        Value::Array(items) => items.iter().map(without_templates).collect(),
+        Value::Object(fields) => fields.iter().map(|(name, value)| (name.clone(), without_templates(value))).collect(),
+        other => other.clone(),
+    }
+}
+
+/// What serves these cassettes to a model's clients, with the ids that they have.
+///
+/// # Errors
+/// When no player takes them.
+pub fn cassette_config(cassettes: Vec<Cassette>, model: &str, pacing: Pacing) -> Result<Config, GroundTruthError> {
+    let player = PlayerConfig { cassettes, ids: Ids::Recorded, pacing, ..PlayerConfig::default() };
     Ok(Config {
         source: Source::Synthetic(Synthetic::Random),
         unmatched: Unmatched::Refuse,

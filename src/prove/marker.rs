@@ -4,7 +4,7 @@
 const START: &str = "prove-s";
 
 /// Bytes of a marker, whatever it names.
-const LENGTH: usize = "prove-s000-c00000000".len();
+const LENGTH: usize = "prove-s00000-c00000000".len();
 
 /// The marker of a case that asks for a stream of ground truth.
 #[must_use]
@@ -15,7 +15,7 @@ pub fn marker(stream: usize, case: u64) -> String {
 /// What the markers of all cases of a stream start with.
 #[must_use]
 pub fn stream_marker(stream: usize) -> String {
-    format!("{START}{stream:03}-")
+    format!("{START}{stream:05}-")
 }
 
 /// The first marker in these bytes.

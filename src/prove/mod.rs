@@ -23,10 +23,13 @@ mod shrink;
 
 pub use self::{
     behind::{BehindError, BehindServer},
-    checks::{CompareBy, CompareRules, ProveCheck},
+    checks::{CompareBy, CompareRules, ProveCheck, answer_content, first_difference},
     client::{ReceivedEnd, ReceivedStream, StreamClient, StreamRead},
     events::{ReadEvent, ReadEvents},
-    ground_truth::{GroundSources, GroundStream, GroundTruthError, ground_truth, served_config},
+    ground_truth::{
+        ENDPOINTS, Extras, GroundSources, GroundStream, GroundTruthError, answer_events, cassette_config, ground_truth,
+        request, served_config, stream_record, without_templates,
+    },
     marker::{marker, marker_in, markers_in, stream_marker},
     prices::{PriceError, PriceTable},
     proof::{CheckResult, Proof, ProveError, ProvePlan, ProvenFailure, endpoint_name},

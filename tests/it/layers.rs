@@ -8,10 +8,11 @@ use std::path::Path;
 use crate::support::tree;
 
 /// Folders or files, and the modules of their crate that they may not name: those above them, and their neighbours in `src`.
-const ABOVE: [(&[&str], &[&str]); 17] = [
-    (&["src/play"], &["tap", "inspect", "cli", "prove"]),
-    (&["src/prove"], &["tap", "inspect", "cli", "drive"]),
-    (&["src/inspect"], &["tap", "play", "cli", "prove"]),
+const ABOVE: [(&[&str], &[&str]); 18] = [
+    (&["src/play"], &["tap", "inspect", "cli", "prove", "sweep"]),
+    (&["src/sweep"], &["tap", "inspect", "cli", "drive"]),
+    (&["src/prove"], &["tap", "inspect", "cli", "drive", "sweep"]),
+    (&["src/inspect"], &["tap", "play", "cli", "prove", "sweep"]),
     (&["crates/text/src/python.rs"], &["prompt", "parsers"]),
     (&["crates/text/src/prompt"], &["parsers"]),
     (&["crates/engine/src/kv_cache"], &["kv_events", "scheduler", "step_clock", "offline"]),

@@ -19,6 +19,7 @@ mod schedule;
 mod secrets_page;
 mod structure;
 mod support;
+mod sweep;
 mod tap;
 mod text;
 mod trace;

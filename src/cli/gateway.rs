@@ -1,0 +1,83 @@
+//! Flags of a gateway between a server and a client of this program: `prove` and `sweep`.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use clap::Args;
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+use tokio::net::TcpListener;
+
+use crate::{
+    base::units::parse_duration,
+    cli::{
+        failure::Failure,
+        values::{Secret, host_and_port},
+    },
+    net::{
+        server,
+        upstream::{Authorities, UpstreamOptions, UpstreamUrl},
+    },
+    prove::StreamClient,
+};
+
+/// A gateway, the server behind it and the client in front of it.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct GatewayArgs {
+    /// The gateway: http://HOST, https://HOST or h2c://HOST, with a path before /v1 where it has one.
+    #[arg(long, value_name = "URL")]
+    pub(in crate::cli) via: UpstreamUrl,
+    /// Where the known streams are served: what the gateway has as its upstream.
+    #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port, conflicts_with = "upstream_port")]
+    pub(in crate::cli) listen: Option<String>,
+    /// The same on 127.0.0.1.
+    #[arg(long, value_name = "PORT", default_value = "8400")]
+    pub(in crate::cli) upstream_port: u16,
+    /// Sent to the gateway as `Authorization: Bearer KEY`.
+    #[arg(long, value_name = "KEY", hide_env_values = true)]
+    pub(in crate::cli) api_key: Option<Secret>,
+    /// Sent to the gateway too.
+    #[arg(long, value_name = "NAME: VALUE", value_parser = header)]
+    pub(in crate::cli) header: Vec<(HeaderName, HeaderValue)>,
+    /// Who signs the certificate of the gateway, or that certificate, a PEM file; without it, the authorities that browsers trust.
+    #[arg(long, value_name = "FILE")]
+    pub(in crate::cli) via_ca: Option<PathBuf>,
+    /// Name of the model at the gateway.
+    #[arg(long, value_name = "NAME", default_value = "prove")]
+    pub(in crate::cli) model: String,
+    /// Time without a byte after which a stream that is not to stall has failed.
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "20s")]
+    pub(in crate::cli) timeout: Duration,
+    /// Time in which the gateway has to answer a first request.
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "20s")]
+    pub(in crate::cli) wait: Duration,
+}
+
+fn header(typed: &str) -> Result<(HeaderName, HeaderValue), String> {
+    let (name, value) = typed.split_once(':').ok_or("write it as NAME: VALUE")?;
+    let name = name.trim().parse().map_err(|_| format!("`{name}` is no name of a header"))?;
+    let value =
+        value.trim().parse().map_err(|_| format!("the value of {name} has characters that no header may have"))?;
+    Ok((name, value))
+}
+
+impl GatewayArgs {
+    /// Binds the address of the server behind the gateway.
+    pub(in crate::cli) async fn listener(&self) -> Result<TcpListener, Failure> {
+        let listen = self.listen.clone().unwrap_or_else(|| format!("127.0.0.1:{}", self.upstream_port));
+        Ok(server::bind(&listen).await?)
+    }
+
+    /// The client in front of the gateway.
+    pub(in crate::cli) fn client(&self) -> Result<StreamClient, Failure> {
+        let mut headers: HeaderMap = self.header.iter().cloned().collect();
+        if let Some(Secret(key)) = &self.api_key {
+            let wrong =
+                |_| Failure::usage("--api-key: the key has characters that no header may have, such as a line break");
+            let mut value = HeaderValue::from_str(&format!("Bearer {key}")).map_err(wrong)?;
+            value.set_sensitive(true);
+            headers.insert(header::AUTHORIZATION, value);
+        }
+        let authorities = self.via_ca.as_deref().map(Authorities::read).transpose().map_err(Failure::input)?;
+        let options = UpstreamOptions { authorities: authorities.map(Arc::new), ..UpstreamOptions::default() };
+        Ok(StreamClient::new(self.via.clone(), &options, headers, self.timeout))
+    }
+}

@@ -1,0 +1,262 @@
+//! Whether a response is a valid one of its endpoint: what a client's library can read to an end, blocked or not.
+
+use serde_json::Value;
+
+use crate::{
+    api::{
+        Endpoint,
+        answers::{Answer, TokenCounts},
+    },
+    prove::{ReadEvent, ReadEvents, ReceivedEnd, ReceivedStream, answer_events},
+};
+
+/// A response as its form has it.
+#[derive(Debug)]
+pub(super) struct ReadResponse {
+    endpoint: Endpoint,
+    /// Events, where it is a stream.
+    events: Option<Vec<ReadEvent>>,
+    /// Whether token counts have to be there.
+    has_usage: bool,
+    /// The answer; `None` for an error, or for what is no answer.
+    pub answer: Option<Answer>,
+}
+
+impl ReadResponse {
+    /// Reads a stream or a body.
+    pub(super) fn of(endpoint: Endpoint, body: &bytes::Bytes) -> Self {
+        let has_usage = true;
+        if let Ok(value) = serde_json::from_slice::<Value>(body) {
+            return Self { endpoint, events: None, has_usage, answer: Answer::read(endpoint, value) };
+        }
+        let events = ReadEvents::of(body).events;
+        let answer = Answer::accumulate(endpoint, &answer_events(&events));
+        Self { endpoint, events: Some(events), has_usage, answer }
+    }
+
+    /// Why the answer ended, in the words of the endpoint; that of the last choice that says one.
+    pub(super) fn finish(&self) -> Option<String> {
+        let of_response = || {
+            let last = self.events.as_ref()?.last()?;
+            Some(last.data.get("type")?.as_str()?.trim_start_matches("response.").to_owned())
+        };
+        match (self.endpoint, &self.events) {
+            (Endpoint::Responses, Some(_)) => of_response(),
+            _ => {
+                self.answer.as_ref()?.choices().iter().rev().find_map(|choice| choice.finish_reason).map(str::to_owned)
+            }
+        }
+    }
+
+    /// The error in it.
+    fn error(&self) -> Option<&Value> {
+        let is_error = |data: &&Value| {
+            data.get("error").is_some_and(|error| !error.is_null())
+                || ["error", "response.failed"].iter().any(|kind| data["type"] == *kind)
+        };
+        self.events.as_ref()?.iter().map(|event| &event.data).find(is_error)
+    }
+}
+
+/// What is wrong with a response on the wire; `None` where a client reads it to its end.
+pub(super) fn defect(
+    (endpoint, is_stream): (Endpoint, bool),
+    has_usage: bool,
+    received: &ReceivedStream,
+) -> Option<String> {
+    match &received.end {
+        ReceivedEnd::Proper => {}
+        ReceivedEnd::Unanswered(why) => return Some(format!("no response: {why}")),
+        ReceivedEnd::Broken(why) => return Some(format!("the connection broke: {why}")),
+        ReceivedEnd::Silent => return Some("the response stops without an end".to_owned()),
+        ReceivedEnd::TooLarge => return Some("the response is endless".to_owned()),
+    }
+    let body = received.body();
+    if received.status != 200 {
+        let value = serde_json::from_slice::<Value>(&body).unwrap_or_default();
+        return error_defect(endpoint, &value).map(|what| format!("status {}: {what}", received.status));
+    }
+    let read = ReadResponse { has_usage, ..ReadResponse::of(endpoint, &body) };
+    match (is_stream, &read.events) {
+        (true, None) => Some("a stream was asked for, and a body came".to_owned()),
+        (false, Some(_)) => Some("a body was asked for, and it is no JSON".to_owned()),
+        (false, None) => answer_defect(&read),
+        (true, Some(events)) => stream_defect(&read, events, &ReadEvents::of(&body), received),
+    }
+}
+
+/// What is wrong with an error in the form of an endpoint.
+fn error_defect(endpoint: Endpoint, body: &Value) -> Option<String> {
+    let error = if endpoint == Endpoint::Responses && body["type"] == "response.failed" {
+        &body["response"]["error"]
+    } else if endpoint == Endpoint::Responses && body["type"] == "error" && body.get("error").is_none() {
+        body
+    } else {
+        &body["error"]
+    };
+    if !error["message"].is_string() {
+        return Some("the error has no `error.message`".to_owned());
+    }
+    let is_wrong = endpoint == Endpoint::Messages && body["type"] != "error";
+    is_wrong.then(|| "the error is none of messages: its `type` is not `error`".to_owned())
+}
+
+/// What is missing in a whole answer.
+fn answer_defect(read: &ReadResponse) -> Option<String> {
+    let Some(answer) = &read.answer else { return Some("it is no answer of this endpoint".to_owned()) };
+    let choices = answer.choices();
+    if choices.is_empty() {
+        return Some("it has no choice".to_owned());
+    }
+    if let Some(at) = choices.iter().position(|choice| choice.finish_reason.is_none_or(str::is_empty)) {
+        let reason = match read.endpoint {
+            Endpoint::Messages => "stop_reason",
+            Endpoint::Responses => "status",
+            _ => "finish_reason",
+        };
+        return Some(format!("choice {at} has no {reason}"));
+    }
+    if !read.has_usage {
+        return None;
+    }
+    let TokenCounts { prompt, completion, .. } = answer.counts();
+    match (prompt, completion) {
+        (None, None) => Some("it has no usage".to_owned()),
+        (None | Some(0), None | Some(0)) => Some("its usage is zero".to_owned()),
+        _ => None,
+    }
+}
+
+fn stream_defect(
+    read: &ReadResponse,
+    events: &[ReadEvent],
+    raw: &ReadEvents,
+    received: &ReceivedStream,
+) -> Option<String> {
+    let kind = received.headers.get(http::header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    if !kind.starts_with("text/event-stream") {
+        return Some(format!("its type is {kind:?}, not text/event-stream"));
+    }
+    if let Some(at) = raw.invalid_at {
+        return Some(format!("byte {at} is no UTF-8"));
+    }
+    if raw.rest > 0 {
+        return Some(format!("{} bytes after the last event", raw.rest));
+    }
+    let is_text = |event: &&ReadEvent| event.data.is_string() && !event.is_done();
+    if let Some(at) = events.iter().position(|event| is_text(&event)) {
+        return Some(format!("event {} is no JSON", at + 1));
+    }
+    if let Some(error) = read.error() {
+        return error_defect(read.endpoint, error);
+    }
+    terminal_defect(read.endpoint, events).or_else(|| answer_defect(read))
+}
+
+/// What is wrong with the events around an answer.
+fn terminal_defect(endpoint: Endpoint, events: &[ReadEvent]) -> Option<String> {
+    let count = |kind: &str| events.iter().filter(|event| event.data["type"] == kind).count();
+    let last = events.last()?;
+    match endpoint {
+        Endpoint::Messages => {
+            if events.first().is_none_or(|event| event.data["type"] != "message_start") {
+                return Some("it does not begin with message_start".to_owned());
+            }
+            if count("content_block_start") != count("content_block_stop") {
+                return Some("a content block is not closed".to_owned());
+            }
+            let unnamed = events.iter().find(|event| event.name.as_deref() != event.data["type"].as_str());
+            if let Some(event) = unnamed {
+                return Some(format!("an event of type {} has another name", event.data["type"]));
+            }
+            (last.data["type"] != "message_stop").then(|| "it does not end with message_stop".to_owned())
+        }
+        Endpoint::Responses => {
+            let ends = ["response.completed", "response.incomplete", "response.failed"];
+            let is_end = ends.iter().any(|kind| last.data["type"] == *kind);
+            (!is_end).then(|| "it does not end with response.completed, incomplete or failed".to_owned())
+        }
+        _ => (!last.is_done()).then(|| "it does not end with [DONE]".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderMap;
+
+    use super::*;
+    use crate::prove::StreamRead;
+
+    fn response(status: u16, kind: &'static str, body: &str) -> ReceivedStream {
+        let after = std::time::Duration::ZERO;
+        let headers = HeaderMap::from_iter([(http::header::CONTENT_TYPE, http::HeaderValue::from_static(kind))]);
+        let reads = vec![StreamRead { after, bytes: body.to_owned().into() }];
+        ReceivedStream { status, headers, reads, end: ReceivedEnd::Proper, took: after }
+    }
+
+    fn stream(endpoint: Endpoint, body: &str) -> String {
+        defect((endpoint, true), true, &response(200, "text/event-stream", body)).unwrap_or_default()
+    }
+
+    #[test]
+    fn streams_of_choices_end_with_a_reason_usage_and_done() {
+        let text = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\n";
+        let end = "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"content_filter\"}]}\n\n";
+        let usage = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":1}}\n\n";
+        let none = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":0,\"completion_tokens\":0}}\n\n";
+        let (done, error) = ("data: [DONE]\n\n", "data: {\"error\":{\"message\":\"blocked\"}}\n\n");
+        for (parts, said) in [
+            (vec![text, end, usage, done], ""),
+            (vec![text, error, done], ""),
+            (vec![text, end, usage], "[DONE]"),
+            (vec![text, usage, done], "finish_reason"),
+            (vec![text, end, done], "no usage"),
+            (vec![text, end, none, done], "usage is zero"),
+            (vec![text, "data: blocked\n\n", done], "no JSON"),
+            (vec![text, "data: {\"error\":\"blocked\"}\n\n"], "error.message"),
+            (vec![done], "no answer"),
+        ] {
+            let found = stream(Endpoint::Chat, &parts.concat());
+            assert!(found.contains(said) && found.is_empty() == said.is_empty(), "{parts:?}: {found}");
+        }
+        let uncounted = response(200, "text/event-stream", &[text, end, done].concat());
+        assert_eq!(defect((Endpoint::Chat, true), false, &uncounted), None);
+        let plain =
+            defect((Endpoint::Chat, true), true, &response(200, "text/plain", &[text, end, usage, done].concat()));
+        assert!(plain.unwrap().contains("text/event-stream"));
+    }
+
+    #[test]
+    fn errors_and_ends_are_those_of_the_endpoint() {
+        let bare = "{\"error\":{\"message\":\"blocked\"}}";
+        assert_eq!(defect((Endpoint::Chat, false), true, &response(400, "application/json", bare)), None);
+        assert!(
+            defect((Endpoint::Messages, false), true, &response(400, "application/json", bare))
+                .unwrap()
+                .contains("`type`")
+        );
+        assert!(
+            defect((Endpoint::Chat, false), true, &response(500, "text/plain", "oops")).unwrap().contains("status 500")
+        );
+        assert!(
+            defect((Endpoint::Chat, true), true, &response(200, "application/json", bare))
+                .unwrap()
+                .contains("a body came")
+        );
+        assert!(stream(Endpoint::Messages, &format!("data: {bare}\n\n")).contains("`type`"));
+        let error = "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"api_error\",\"message\":\"x\"}}\n\n";
+        assert_eq!(stream(Endpoint::Messages, error), "");
+        let open = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{}}\n\n";
+        assert!(stream(Endpoint::Messages, open).contains("message_stop"));
+        assert!(
+            stream(Endpoint::Responses, "data: {\"type\":\"response.created\"}\n\n").contains("response.completed")
+        );
+        assert_eq!(
+            stream(
+                Endpoint::Responses,
+                "data: {\"type\":\"response.failed\",\"response\":{\"error\":{\"message\":\"x\"}}}\n\n"
+            ),
+            ""
+        );
+    }
+}

@@ -1,0 +1,310 @@
+//! Runs the cells, with clean answers between them, and the same clean answers without the gateway.
+
+use std::{
+    collections::HashMap,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use futures_util::{StreamExt, future::join_all, stream};
+use tokio::time::{Instant, sleep};
+
+use super::{
+    answers::{WrittenAnswer, asked, written},
+    block::{ReadResponse, defect},
+    canary::Canary,
+    clean::{CleanCompare, CleanDifference, difference},
+    leak::SeenTexts,
+    matrix::SweepCell,
+    outcome::{CellOutcome, SweepReport},
+};
+use crate::{
+    api::Endpoint,
+    play::{Config, ServedResponse},
+    prove::{
+        BehindServer, ENDPOINTS, GroundTruthError, ReadEvent, ReceivedStream, StreamClient, cassette_config, marker,
+        stream_record, without_templates,
+    },
+    recording::cassette::{AnswerContent, Cassette, CassetteRecord, Moment, Sidecar},
+    replay::timing::Pacing,
+};
+
+/// Cells to each clean answer.
+const CELLS_TO_CLEAN: usize = 4;
+
+/// Time between two looks at a gateway that does not answer yet.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// What is swept.
+#[derive(Debug, Clone)]
+pub struct SweepPlan {
+    /// The text.
+    pub canary: Canary,
+    /// The cells.
+    pub cells: Vec<SweepCell>,
+    /// Name of the model at the gateway.
+    pub model: String,
+    /// What of clean answers has to be the same.
+    pub compare: CleanCompare,
+    /// Token counts have to be there, and the same.
+    pub has_usage: bool,
+    /// Bytes of the canary that a client may see.
+    pub allowed: usize,
+    /// Requests at once.
+    pub concurrency: usize,
+    /// Time in which the gateway has to answer a first request.
+    pub wait: Duration,
+}
+
+/// A gateway between the server and the client.
+#[derive(Debug)]
+pub struct Sweeper {
+    /// The server behind it, with the answers of [`served_answers`].
+    pub behind: BehindServer,
+    /// The client in front of it.
+    pub client: StreamClient,
+    /// A client of the server itself.
+    pub direct: StreamClient,
+    /// What is swept.
+    pub plan: SweepPlan,
+    /// Requests so far.
+    pub counter: AtomicU64,
+}
+
+/// A sweep that cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum SweepError {
+    /// The gateway passes no request on.
+    #[error("{gateway} does not pass requests on to {upstream}: {what}")]
+    Gateway {
+        /// Its URL.
+        gateway: String,
+        /// The server behind it.
+        upstream: String,
+        /// What came instead.
+        what: String,
+    },
+}
+
+/// The numbers of the answers, by cells whose endpoint and form do not count.
+#[derive(Debug, Default)]
+struct AnswerNumbers(HashMap<SweepCell, usize>);
+
+/// The cell by which an answer is known.
+fn answer_key(cell: &SweepCell) -> SweepCell {
+    SweepCell { endpoint: Endpoint::Chat, is_stream: true, ..*cell }
+}
+
+/// The cells that have a clean answer beside them: every fourth, and the first of each endpoint.
+fn is_beside_clean(cells: &[SweepCell], place: usize) -> bool {
+    let cell = cells.get(place);
+    let before = place.checked_sub(1).and_then(|before| cells.get(before));
+    place.is_multiple_of(CELLS_TO_CLEAN) || cell.map(|cell| cell.endpoint) != before.map(|cell| cell.endpoint)
+}
+
+impl AnswerNumbers {
+    /// Numbers the answers of cells: even ones have the canary, the odd one after is the same without it.
+    fn of(cells: &[SweepCell]) -> Self {
+        let mut numbers = HashMap::new();
+        for cell in cells {
+            let next = 2 * numbers.len();
+            numbers.entry(answer_key(cell)).or_insert(next);
+        }
+        Self(numbers)
+    }
+
+    fn number(&self, cell: &SweepCell, is_clean: bool) -> usize {
+        self.0.get(&answer_key(cell)).copied().unwrap_or_default() + usize::from(is_clean)
+    }
+}
+
+/// What the server behind the gateway serves: the answers of cells, on every endpoint that has their field, token by token, so long after
+/// each other.
+///
+/// # Errors
+/// When no player takes them.
+pub fn served_answers(plan: &SweepPlan, pause: Duration) -> Result<Config, GroundTruthError> {
+    let numbers = AnswerNumbers::of(&plan.cells);
+    let mut records = HashMap::new();
+    for (place, cell) in plan.cells.iter().enumerate() {
+        for is_clean in [false, true] {
+            let number = numbers.number(cell, is_clean);
+            if records.contains_key(&number) || (is_clean && !is_beside_clean(&plan.cells, place)) {
+                continue;
+            }
+            let of = |endpoint: &Endpoint| {
+                let answer = written(*endpoint, cell, &plan.canary, &plan.model, is_clean)?;
+                Some(record(number, endpoint.path()?, &answer, pause))
+            };
+            let on_all: Vec<_> = ENDPOINTS.iter().filter_map(of).collect();
+            records.insert(number, on_all);
+        }
+    }
+    let mut records: Vec<_> = records.into_iter().collect();
+    records.sort_by_key(|(number, _)| *number);
+    let mut cassette = Cassette::default();
+    cassette.path = "sweep.yaml".into();
+    cassette.records = records.into_iter().flat_map(|(_, records)| records).collect();
+    cassette_config(vec![cassette], &plan.model, Pacing::default())
+}
+
+fn record(number: usize, path: &str, answer: &WrittenAnswer, pause: Duration) -> CassetteRecord {
+    let as_it_is = AnswerContent::Json(answer.body.clone());
+    let mut record = stream_record(number, path.to_owned(), as_it_is);
+    let mut due = 0.0;
+    let mut moment = |event: &ReadEvent| {
+        let data = event.data.as_str().map_or_else(|| event.data.to_string(), str::to_owned);
+        due += pause.as_secs_f64() * 1e3;
+        Moment(due, Some(data), event.name.clone())
+    };
+    let events = answer.events.iter().map(&mut moment).collect::<Vec<_>>().into();
+    record.side = Some(Sidecar { answer: record.answer.fingerprint(), ms: due, events, ..Sidecar::default() });
+    record.answer.content = AnswerContent::Json(without_templates(&answer.body));
+    record
+}
+
+/// A request that ran.
+#[derive(Debug)]
+struct SweptRequest {
+    received: ReceivedStream,
+    served: Option<ServedResponse>,
+}
+
+/// What ran at a place of the matrix.
+#[derive(Debug)]
+enum Swept {
+    Cell { place: usize, outcome: CellOutcome, stream: Option<ReceivedStream> },
+    Clean { place: usize, through: ReceivedStream, direct: ReceivedStream, difference: CleanDifference },
+}
+
+impl Sweeper {
+    /// Sweeps.
+    ///
+    /// # Errors
+    /// When the gateway passes nothing on.
+    pub async fn sweep(&self) -> Result<SweepReport, SweepError> {
+        let numbers = AnswerNumbers::of(&self.plan.cells);
+        let absent = self.absent(&numbers).await?;
+        let cells = self.plan.cells.iter().enumerate().filter(|(_, cell)| !absent.contains(&cell.endpoint));
+        let jobs = cells.flat_map(|(place, _)| {
+            let clean = is_beside_clean(&self.plan.cells, place).then_some((place, true));
+            [(place, false)].into_iter().chain(clean)
+        });
+        let running = jobs.filter_map(|(place, is_clean)| {
+            let (cell, numbers) = (self.plan.cells.get(place)?, &numbers);
+            Some(async move {
+                if is_clean { self.clean(numbers, place, cell).await } else { self.cell(numbers, place, cell).await }
+            })
+        });
+        let mut report = SweepReport::new(self.plan.allowed, absent.clone());
+        let mut running = stream::iter(running).buffer_unordered(self.plan.concurrency.max(1));
+        let mut outcomes = Vec::new();
+        while let Some(swept) = running.next().await {
+            outcomes.extend(self.add(&mut report, swept));
+        }
+        // In the order of the matrix, so that the same cells give the same report.
+        outcomes.sort_by_key(|(place, _)| *place);
+        outcomes.into_iter().for_each(|(_, outcome)| report.add(outcome));
+        Ok(report)
+    }
+
+    /// Adds what ran, but for the outcome of a cell, which is given back.
+    fn add(&self, report: &mut SweepReport, swept: Swept) -> Option<(usize, CellOutcome)> {
+        match swept {
+            Swept::Cell { place, outcome, stream } => {
+                if let Some(stream) = &stream {
+                    report.latency.with_canary.add(stream);
+                }
+                return Some((place, outcome));
+            }
+            Swept::Clean { place, through, direct, difference } => {
+                let cell = self.plan.cells.get(place)?;
+                let is_burst = cell.is_stream && {
+                    let is_direct = report.latency.direct.add(&direct);
+                    report.latency.clean.add(&through) && !is_direct
+                };
+                let clean = report.clean_of(cell)?;
+                clean.answers += 1;
+                clean.bursts += usize::from(is_burst);
+                clean.same_bytes += usize::from(difference.bytes.is_none());
+                clean.damaged += usize::from(difference.damage.is_some());
+                if clean.first_difference.is_none() {
+                    clean.first_difference = difference.bytes;
+                }
+                if clean.damage.is_none() {
+                    clean.damage = difference.damage.map(|what| (*cell, what));
+                }
+            }
+        }
+        None
+    }
+
+    async fn cell(&self, numbers: &AnswerNumbers, place: usize, cell: &SweepCell) -> Swept {
+        let SweptRequest { received, served } = self.request(&self.client, numbers, cell, false).await;
+        let body = received.body();
+        let canary = &self.plan.canary;
+        let outcome = CellOutcome {
+            cell: *cell,
+            leaked: SeenTexts::of(&body).leaked(canary, cell.form),
+            of: canary.size(cell.form),
+            status: received.status,
+            finish: ReadResponse::of(cell.endpoint, &body).finish(),
+            invalid: defect((cell.endpoint, cell.is_stream), self.plan.has_usage, &received),
+            is_refused: served.is_none(),
+        };
+        Swept::Cell { place, outcome, stream: cell.is_stream.then_some(received) }
+    }
+
+    async fn clean(&self, numbers: &AnswerNumbers, place: usize, cell: &SweepCell) -> Swept {
+        let SweptRequest { received, served } = self.request(&self.client, numbers, cell, true).await;
+        let form = (cell.endpoint, cell.is_stream);
+        let difference = difference((self.plan.compare, self.plan.has_usage), form, served.as_ref(), &received);
+        let direct = self.request(&self.direct, numbers, cell, true).await.received;
+        Swept::Clean { place, through: received, direct, difference }
+    }
+
+    async fn request(
+        &self,
+        client: &StreamClient,
+        numbers: &AnswerNumbers,
+        cell: &SweepCell,
+        is_clean: bool,
+    ) -> SweptRequest {
+        let count = self.counter.fetch_add(1, Ordering::Relaxed);
+        let marker = marker(numbers.number(cell, is_clean), count);
+        let body = asked(cell, &self.plan.canary, &self.plan.model, &marker, is_clean);
+        let received = client.post(cell.endpoint.path().unwrap_or("/"), body).await;
+        SweptRequest { received, served: self.behind.take(&marker).pop() }
+    }
+
+    /// Waits for the gateway, and asks which endpoints it does not have.
+    async fn absent(&self, numbers: &AnswerNumbers) -> Result<Vec<Endpoint>, SweepError> {
+        let firsts = ENDPOINTS.iter().filter_map(|endpoint| {
+            let place = self.plan.cells.iter().position(|cell| cell.endpoint == *endpoint)?;
+            self.plan.cells.get(place)
+        });
+        let firsts: Vec<&SweepCell> = firsts.collect();
+        let start = Instant::now();
+        loop {
+            let runs = join_all(firsts.iter().map(|cell| self.request(&self.client, numbers, cell, true))).await;
+            if runs.iter().any(|run| run.served.is_some()) {
+                let is_absent =
+                    |run: &SweptRequest| run.served.is_none() && [404, 405, 501].contains(&run.received.status);
+                let absent = firsts.iter().zip(&runs).filter(|(_, run)| is_absent(run));
+                return Ok(absent.map(|(cell, _)| cell.endpoint).collect());
+            }
+            if start.elapsed() >= self.plan.wait {
+                let what = runs.first().map_or_else(
+                    || "there is no cell".to_owned(),
+                    |run| match run.received.status {
+                        0 => format!("{:?}", run.received.end),
+                        status => format!("status {status}"),
+                    },
+                );
+                let (gateway, upstream) = (self.client.gateway().to_string(), self.behind.address.to_string());
+                return Err(SweepError::Gateway { gateway, upstream, what });
+            }
+            sleep(LOOK).await;
+        }
+    }
+}
