@@ -127,7 +127,7 @@ pub async fn ground_truth(sources: GroundSources, model: &str) -> Result<Vec<Gro
 
 async fn scenarios(model: &str) -> Result<Vec<GroundStream>, GroundTruthError> {
     let cassette = parse(Path::new("scenarios.yaml"), SCENARIOS)?;
-    let asked = AskedSource::start(cassette_config(vec![cassette], model, Pacing::Instant)?, HeaderMap::new()).await?;
+    let asked = AskedSource::start(at_once(vec![cassette], model)?, HeaderMap::new()).await?;
     let mut streams = Vec::new();
     for (name, on) in SCENARIO_NAMES {
         let prompt = format!("scenario-{name}");
@@ -184,7 +184,7 @@ async fn of_cassettes(cassettes: Vec<Cassette>, model: &str) -> Result<Vec<Groun
             Some((format!("{path}#{}", record.id), endpoint, body))
         }));
     }
-    let asked = AskedSource::start(cassette_config(cassettes, model, Pacing::Instant)?, HeaderMap::new()).await?;
+    let asked = AskedSource::start(at_once(cassettes, model)?, HeaderMap::new()).await?;
     let mut streams = Vec::new();
     for (name, of, body) in requests.into_iter().take(MOST_RECORDS) {
         streams.extend(asked.stream(name, &|endpoint| (endpoint == of).then(|| body.clone())).await);
@@ -311,7 +311,7 @@ pub fn served_config(streams: &[GroundStream], model: &str) -> Result<Config, Gr
     records.push(echo);
     let mut cassette = Cassette::default();
     (cassette.path, cassette.records) = ("ground-truth.yaml".into(), records);
-    cassette_config(vec![cassette], model, Pacing::Instant)
+    at_once(vec![cassette], model)
 }
 
 /// The record that answers requests with the marker of a stream on this path.
@@ -344,12 +344,16 @@ pub fn without_templates(value: &Value) -> Value {
     }
 }
 
-/// What serves these cassettes to a model's clients, with the ids that they have.
+fn at_once(cassettes: Vec<Cassette>, model: &str) -> Result<Config, GroundTruthError> {
+    cassette_config(PlayerConfig { cassettes, pacing: Pacing::Instant, ..PlayerConfig::default() }, model)
+}
+
+/// What plays to a model's clients, with the ids that records have.
 ///
 /// # Errors
-/// When no player takes them.
-pub fn cassette_config(cassettes: Vec<Cassette>, model: &str, pacing: Pacing) -> Result<Config, GroundTruthError> {
-    let player = PlayerConfig { cassettes, ids: Ids::Recorded, pacing, ..PlayerConfig::default() };
+/// When no player takes the cassettes.
+pub fn cassette_config(player: PlayerConfig, model: &str) -> Result<Config, GroundTruthError> {
+    let player = PlayerConfig { ids: Ids::Recorded, ..player };
     Ok(Config {
         source: Source::Synthetic(Synthetic::Random),
         unmatched: Unmatched::Refuse,

@@ -25,8 +25,11 @@ use crate::{
         BehindServer, ENDPOINTS, GroundTruthError, ReadEvent, ReceivedStream, StreamClient, cassette_config, marker,
         stream_record, without_templates,
     },
-    recording::cassette::{AnswerContent, Cassette, CassetteRecord, Moment, Sidecar},
-    replay::timing::Pacing,
+    recording::{
+        cassette::{AnswerContent, Cassette, CassetteRecord, Moment, Sidecar},
+        redaction::RedactionRules,
+    },
+    replay::{player::PlayerConfig, timing::Pacing},
 };
 
 /// Cells to each clean answer.
@@ -145,7 +148,11 @@ pub fn served_answers(plan: &SweepPlan, pause: Duration) -> Result<Config, Groun
     let mut cassette = Cassette::default();
     cassette.path = "sweep.yaml".into();
     cassette.records = records.into_iter().flat_map(|(_, records)| records).collect();
-    cassette_config(vec![cassette], &plan.model, Pacing::default())
+    // The canary may be shaped as a secret, and is none.
+    let secrets = RedactionRules::none();
+    let player =
+        PlayerConfig { cassettes: vec![cassette], pacing: Pacing::default(), secrets, ..PlayerConfig::default() };
+    cassette_config(player, &plan.model)
 }
 
 fn record(number: usize, path: &str, answer: &WrittenAnswer, pause: Duration) -> CassetteRecord {

@@ -2,14 +2,12 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use axum::{
-    Router,
-    extract::State,
-    http::{HeaderMap, Uri},
-    response::{IntoResponse, Response},
-};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
+use http::{HeaderMap, Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper::{body::Incoming, service::service_fn};
+use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::{
     io::copy_bidirectional,
@@ -69,8 +67,7 @@ impl RunningRail {
         if rail == Rail::PassThrough {
             tokio::spawn(forward(listener, state));
         } else {
-            let router = Router::new().fallback(answer).with_state(state);
-            tokio::spawn(async move { axum::serve(listener, router).await });
+            tokio::spawn(serve(listener, state));
         }
         Self { address, upstream }
     }
@@ -88,8 +85,17 @@ async fn forward(listener: TcpListener, state: RailState) {
     }
 }
 
-async fn answer(State(state): State<RailState>, uri: Uri, _: HeaderMap, body: Bytes) -> Response {
-    let endpoint = Endpoint::of_path(uri.path());
+async fn serve(listener: TcpListener, state: RailState) {
+    while let Ok((client, _)) = listener.accept().await {
+        let state = state.clone();
+        let service = service_fn(move |request| answer(state.clone(), request));
+        tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(client), service));
+    }
+}
+
+async fn answer(state: RailState, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, hyper::Error> {
+    let endpoint = Endpoint::of_path(request.uri().path());
+    let body = request.into_body().collect().await?.to_bytes();
     let url = format!("http://{}", state.upstream().await).parse().unwrap();
     let client = StreamClient::new(url, &UpstreamOptions::default(), HeaderMap::new(), Duration::from_secs(30));
     let received = client.post(endpoint.path().unwrap(), body).await;
@@ -106,18 +112,13 @@ async fn answer(State(state): State<RailState>, uri: Uri, _: HeaderMap, body: By
         Rail::InvalidBlock if is_stream && has_canary(endpoint, &body) => Some("data: blocked\n\n".into()),
         Rail::InvalidBlock => (!has_canary(endpoint, &body)).then_some(body),
     };
+    let blocked = json!({"type": "error", "error": {"type": "content_filter", "message": "the answer was blocked"}});
+    let (status, is_stream, body) = match passed {
+        Some(body) => (status, is_stream, body),
+        None => (403, false, blocked.to_string().into()),
+    };
     let kind = if is_stream { "text/event-stream" } else { "application/json" };
-    match passed {
-        Some(body) => {
-            (axum::http::StatusCode::from_u16(status).unwrap(), [("content-type", kind)], body).into_response()
-        }
-        None => {
-            let error =
-                json!({"type": "error", "error": {"type": "content_filter", "message": "the answer was blocked"}});
-            let head = [("content-type", "application/json")];
-            (axum::http::StatusCode::FORBIDDEN, head, error.to_string()).into_response()
-        }
-    }
+    Ok(Response::builder().status(status).header("content-type", kind).body(Full::new(body)).unwrap())
 }
 
 /// Whether an answer has the canary anywhere, as it is or in base64.

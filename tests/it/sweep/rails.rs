@@ -113,6 +113,6 @@ async fn ten_thousand_cells() {
     let start = tokio::time::Instant::now();
     let report = swept(Rail::PassThrough, "", 10_000, CleanCompare::Bytes).await;
     eprintln!("{} cells in {:?}", report.cells(), start.elapsed());
-    assert_eq!(report.cells(), report.rows.iter().map(|row| row.whole).sum());
+    assert_eq!(report.cells(), report.rows.iter().map(|row| row.whole).sum::<usize>());
     assert!(report.clean.iter().all(|clean| clean.same_bytes == clean.answers && clean.bursts == 0));
 }

@@ -3,8 +3,8 @@
     python3 -m venv V && V/bin/pip install 'nemoguardrails[server]' openai langchain-openai
     V/bin/python tests/sweep/nemo/run.py target/debug/vllm-vcr [CELLS]
 
-Three configurations: an output rail without streaming, one that looks at pieces before they leave, and one that lets pieces out first
-(`stream_first`). Prints what `sweep` says of each; exits with 1 where one that holds leaks, or `sweep` gave no verdict. Not part of the tests that have to pass.
+An output rail without streaming, then streaming ones: pieces as large as the answer, small ones that are looked at before they leave, and
+small ones that leave first (`stream_first`). Prints what `sweep` says of each; exits with 1 where one that holds leaks, or `sweep` gave no verdict. Not part of the tests that have to pass.
 """
 
 import json
@@ -36,7 +36,7 @@ def config(guard, upstream, output, streaming):
     if output:
         flows["output"] = {"flows": ["self check output"]}
     if streaming is not None:
-        flows["output"]["streaming"] = {"enabled": True, "chunk_size": 8, "context_size": 4, **streaming}
+        flows["output"]["streaming"] = {"enabled": True, **streaming}
     return {
         "models": [model("main", upstream), model("self_check_input", guard), model("self_check_output", guard)],
         "rails": flows,
@@ -95,8 +95,9 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for name, settings, only in [
             ("output-rail", {"output": True, "streaming": None}, "chat/body/content/plain"),
-            ("streaming-output-rail", {"output": True, "streaming": {"stream_first": False}}, "chat/stream/content/plain"),
-            ("stream-first", {"output": True, "streaming": {"stream_first": True}}, "chat/stream/content/plain"),
+            ("streaming-output-rail", {"output": True, "streaming": {"chunk_size": 200, "context_size": 50, "stream_first": False}}, "chat/stream/content/plain"),
+            ("small-pieces", {"output": True, "streaming": {"chunk_size": 8, "context_size": 4, "stream_first": False}}, "chat/stream/content/plain"),
+            ("stream-first", {"output": True, "streaming": {"chunk_size": 8, "context_size": 4, "stream_first": True}}, "chat/stream/content/plain"),
         ]:
             failed += swept(program, name, settings, cells, only, folder).returncode > 1
     sys.exit(1 if failed else 0)
