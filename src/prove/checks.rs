@@ -181,7 +181,10 @@ impl CompareRules {
         let read = ReadEvents::of(&received.body());
         let finish = read.events.iter().find_map(|event| finish_of(endpoint, &event.data));
         let is_done = read.events.iter().any(|event| {
-            event.is_done() || ["message_stop", "response.completed"].iter().any(|kind| event.data["type"] == *kind)
+            event.is_done()
+                || ["message_stop", "response.completed"]
+                    .iter()
+                    .any(|kind| event.data.get("type").is_some_and(|of| of == *kind))
         });
         let has_failed = received.status != 200
             || received.end != ReceivedEnd::Proper
@@ -238,7 +241,7 @@ fn shown(count: Option<u32>) -> String {
 /// Returns true for an event that reports an error.
 fn is_error(event: &Value) -> bool {
     event.get("error").is_some_and(|error| !error.is_null())
-        || ["error", "response.failed"].iter().any(|kind| event["type"] == *kind)
+        || ["error", "response.failed"].iter().any(|kind| event.get("type").is_some_and(|of| of == *kind))
 }
 
 /// What is wrong with a response before its events are looked at.

@@ -1,6 +1,6 @@
 //! The client in front of a gateway: posts a request and keeps what comes, read by read.
 //!
-//! Limits: a response is kept up to 256 MiB; a read is what arrived together, over TLS or HTTP/2 at most a chunk or a frame.
+//! Limits: a response is kept up to 32 MiB, and up to ten times as long as it may be silent; a read is what arrived together, over TLS or HTTP/2 at most a chunk or a frame.
 
 use std::{error::Error, time::Duration};
 
@@ -12,7 +12,10 @@ use tokio::time::{Instant, timeout};
 use crate::net::upstream::{Upstream, UpstreamOptions, UpstreamUrl};
 
 /// Most bytes of a response.
-const LARGEST_RESPONSE: usize = 256 << 20;
+const LARGEST_RESPONSE: usize = 32 << 20;
+
+/// Most times the allowed silence that a response takes.
+const LONGEST_RESPONSE: u32 = 10;
 
 /// A client of one gateway; clones share their connections.
 #[derive(Debug, Clone)]
@@ -55,7 +58,7 @@ pub enum ReceivedEnd {
     Broken(String),
     /// Nothing came for too long.
     Silent,
-    /// It was too large.
+    /// It was too large, or took too long.
     TooLarge,
     /// There was no response, for this reason.
     Unanswered(String),
@@ -113,7 +116,7 @@ impl StreamClient {
                             reads.push(StreamRead { after: start.elapsed(), bytes });
                         }
                     }
-                    if size > LARGEST_RESPONSE {
+                    if size > LARGEST_RESPONSE || start.elapsed() > self.silence.saturating_mul(LONGEST_RESPONSE) {
                         break ReceivedEnd::TooLarge;
                     }
                 }

@@ -254,15 +254,14 @@ pub struct Extras {
 /// A request for a stream with usage, in the form of an endpoint.
 #[must_use]
 pub fn request(endpoint: Endpoint, model: &str, prompt: &str, extras: &Extras) -> Value {
-    let mut body = json!({"model": model});
-    let message = || json!([{"role": "user", "content": prompt}]);
-    match endpoint {
-        Endpoint::Completions => body["prompt"] = prompt.into(),
-        Endpoint::Responses => body["input"] = message(),
-        _ => body["messages"] = message(),
-    }
+    let message = json!([{"role": "user", "content": prompt}]);
     let most = if endpoint == Endpoint::Responses { "max_output_tokens" } else { "max_tokens" };
-    body[most] = MOST_TOKENS.into();
+    let mut fields = vec![("model", model.into()), (most, MOST_TOKENS.into())];
+    fields.push(match endpoint {
+        Endpoint::Completions => ("prompt", prompt.into()),
+        Endpoint::Responses => ("input", message),
+        _ => ("messages", message),
+    });
     let schema = json!({"type": "object", "properties": {}});
     let tool = |name: &String| match endpoint {
         Endpoint::Messages => json!({"name": name, "input_schema": schema}),
@@ -270,15 +269,17 @@ pub fn request(endpoint: Endpoint, model: &str, prompt: &str, extras: &Extras) -
         _ => json!({"type": "function", "function": {"name": name, "parameters": schema}}),
     };
     if !extras.tools.is_empty() && endpoint != Endpoint::Completions {
-        body["tools"] = extras.tools.iter().map(tool).collect();
+        fields.push(("tools", extras.tools.iter().map(tool).collect()));
     }
     match endpoint {
-        Endpoint::Chat if extras.has_logprobs => (body["logprobs"], body["top_logprobs"]) = (true.into(), 1.into()),
-        Endpoint::Completions if extras.has_logprobs => body["logprobs"] = 1.into(),
+        Endpoint::Chat if extras.has_logprobs => {
+            fields.extend([("logprobs", true.into()), ("top_logprobs", 1.into())]);
+        }
+        Endpoint::Completions if extras.has_logprobs => fields.push(("logprobs", 1.into())),
         _ => {}
     }
-    body.as_object_mut().into_iter().for_each(|fields| fields.extend(streamed(endpoint)));
-    body
+    let fields = fields.into_iter().map(|(name, value)| (name.to_owned(), value));
+    Value::Object(fields.chain(streamed(endpoint)).collect())
 }
 
 /// The fields that ask for a stream with usage.

@@ -37,19 +37,16 @@ impl Prover {
         if found.served.is_none() {
             return Ok(Shrunk { run: found, is_repeated: true });
         }
+        let Some(found) = self.fails(&found.case, check).await? else {
+            return Ok(Shrunk { run: found, is_repeated: false });
+        };
         let whole = ProveCase { edits: found.case.edits_of_bytes(), cuts: Some(Vec::new()), ..found.case.clone() };
         let smaller = match self.fails(&whole, check).await? {
             Some(run) => Some(run),
             None if found.case.has_places() => None,
             None => self.with_cuts(&found, &whole, check).await?,
         };
-        let mut run = match smaller {
-            Some(run) => run,
-            None => match self.fails(&found.case, check).await? {
-                Some(run) => run,
-                None => return Ok(Shrunk { run: found, is_repeated: false }),
-            },
-        };
+        let mut run = smaller.unwrap_or(found);
         if run.case.kind == CaseKind::Recut {
             run = self.without_edits(run, check).await?;
         }
@@ -87,9 +84,13 @@ impl Prover {
         let cut = |cuts: Vec<u64>| ProveCase { cuts: Some(cuts), ..whole.clone() };
         let cases: Vec<ProveCase> = singles.iter().map(|at| cut(vec![*at])).collect();
         for batch in cases.chunks(self.concurrency.max(1)) {
-            let mut runs = self.run(batch).await?.into_iter();
-            if let Some(run) = runs.find(|run| run.served.is_some() && run.failure_of(check).is_some()) {
-                return Ok(Some(self.fails(&run.case, check).await?.unwrap_or(run)));
+            for run in
+                self.run(batch).await?.iter().filter(|run| run.served.is_some() && run.failure_of(check).is_some())
+            {
+                // Alone, since streams may also disturb each other.
+                if let Some(run) = self.fails(&run.case, check).await? {
+                    return Ok(Some(run));
+                }
             }
         }
         match self.fails(&cut(ends), check).await? {

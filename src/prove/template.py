@@ -134,16 +134,47 @@ def read(data):
         return data
 
 
-def texts(value):
-    names = ("content", "text", "reasoning", "reasoning_content", "thinking", "arguments", "partial_json", "delta")
-    if isinstance(value, dict):
-        return "".join(item if name in names and isinstance(item, str) else texts(item) for name, item in value.items())
-    return "".join(texts(item) for item in value) if isinstance(value, list) else ""
+def fields(events, name):
+    """The values of a field of all choices."""
+    choices = [choice for event in events if isinstance(event, dict) for choice in event.get("choices") or []]
+    return [choice[name] for choice in choices if choice.get(name)]
 
 
-def usage(all_events):
-    found = [event.get("usage") for event in all_events if isinstance(event, dict) and event.get("usage")]
-    return {name: found[-1].get(name) for name in ("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens")} if found else None
+def texts(event):
+    """What an event adds, whatever the API."""
+    if not isinstance(event, dict):
+        return ""
+    if "choices" in event:
+        return "".join(choice.get("text") or leaves(choice.get("delta")) for choice in event["choices"])
+    return leaves(event.get("delta")) if str(event.get("type")).endswith("delta") else ""
+
+
+def leaves(delta):
+    names = ("content", "text", "reasoning", "reasoning_content", "thinking", "arguments", "partial_json")
+    if isinstance(delta, dict):
+        fields = [(name, item) for name, item in delta.items() if item]
+        reasoning = [name for name, _ in fields if name.startswith("reasoning")][1:]  # engines may have both names
+        return "".join(item if name in names and isinstance(item, str) else leaves(item) if isinstance(item, (dict, list)) else "" for name, item in fields if name not in reasoning)
+    return "".join(map(leaves, delta)) if isinstance(delta, list) else delta if isinstance(delta, str) else ""
+
+
+def usage(events):
+    """Tokens in and out, as the last events that have them say."""
+    tokens_in = tokens_out = None
+    for event in events:
+        for holder in (event, event.get("response"), event.get("message")) if isinstance(event, dict) else ():
+            counts = holder.get("usage") if isinstance(holder, dict) else None
+            if counts:
+                tokens_in = counts.get("prompt_tokens", counts.get("input_tokens", tokens_in))
+                tokens_in = tokens_in + (counts.get("cache_read_input_tokens") or 0) if tokens_in is not None else None
+                tokens_out = counts.get("completion_tokens", counts.get("output_tokens", tokens_out))
+    return tokens_in, tokens_out
+
+
+def content(events):
+    """What events add up to."""
+    tokens = [one.get("content") or one.get("tokens") for one in fields(events, "logprobs")]
+    return {"text": "".join(map(texts, events)), "usage": usage(events), "reasons": fields(events, "finish_reason"), "logprobs": sum(tokens, [])}
 
 
 def difference(stream, head, body, is_complete):
@@ -154,9 +185,10 @@ def difference(stream, head, body, is_complete):
         is_stop = b" 200 " in head.split(b"\r\n")[0] and is_complete and not is_error and ends
         return "the failed stream ends properly: %s" % ends[-1] if is_stop else None
     if CHECK == "content":
-        if "".join(map(texts, came)) != "".join(map(texts, wanted)):
-            return "the text is %r, not %r" % ("".join(map(texts, came)), "".join(map(texts, wanted)))
-        return None if usage(came) == usage(wanted) else "usage is %s, not %s" % (usage(came), usage(wanted))
+        got, true = content(came), content(wanted)
+        shared = ("text", "usage") if bool(got["reasons"]) != bool(true["reasons"]) else tuple(got)
+        other = [name for name in shared if got[name] != true[name]]
+        return "%s is %s, not %s" % (other[0], json.dumps(got[other[0]], ensure_ascii=False), json.dumps(true[other[0]], ensure_ascii=False)) if other else None
     for number in range(max(len(came), len(wanted))):
         got = came[number] if number < len(came) else "nothing"
         true = wanted[number] if number < len(wanted) else "nothing"

@@ -23,6 +23,8 @@ async fn proven(bug: Bug) -> (i32, String, tempfile::TempDir, Proxy) {
         "0",
         "--cases",
         "10",
+        "--concurrency",
+        "100",
         "--only",
         "stream,usage",
         "--shrink",
