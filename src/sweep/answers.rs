@@ -135,9 +135,12 @@ fn event(data: Value) -> ReadEvent {
 /// The last events of a stream of choices: the token counts and the end.
 fn closed(mut events: Vec<ReadEvent>, head: &dyn Fn(Value) -> Value, tokens: usize) -> Vec<ReadEvent> {
     let mut usage = head(json!([]));
-    usage["usage"] = json!({
+    let counts = json!({
         "prompt_tokens": PROMPT_TOKENS, "completion_tokens": tokens, "total_tokens": PROMPT_TOKENS + tokens,
     });
+    if let Some(fields) = usage.as_object_mut() {
+        fields.insert("usage".to_owned(), counts);
+    }
     events.extend([event(usage), event("[DONE]".into())]);
     events
 }
@@ -162,10 +165,10 @@ fn chat(field: CanaryField, tokens: &[String], model: &str) -> Vec<ReadEvent> {
             }));
         }
         CanaryField::Logprobs => events.extend(tokens.iter().map(|token| {
-            let entry = json!({"token": token, "logprob": -0.25, "bytes": token.as_bytes()});
-            let mut with_top = entry.clone();
-            with_top["top_logprobs"] = json!([entry]);
-            choice(0, json!({"content": token}), json!({"content": [with_top]}), Value::Null)
+            let bytes = token.as_bytes();
+            let top = json!({"token": token, "logprob": -0.25, "bytes": bytes});
+            let entry = json!({"token": token, "logprob": -0.25, "bytes": bytes, "top_logprobs": [top]});
+            choice(0, json!({"content": token}), json!({"content": [entry]}), Value::Null)
         })),
         CanaryField::Choice => {
             events.push(role(1));

@@ -52,10 +52,15 @@ impl ReadResponse {
     fn error(&self) -> Option<&Value> {
         let is_error = |data: &&Value| {
             data.get("error").is_some_and(|error| !error.is_null())
-                || ["error", "response.failed"].iter().any(|kind| data["type"] == *kind)
+                || ["error", "response.failed"].contains(&type_of(data))
         };
         self.events.as_ref()?.iter().map(|event| &event.data).find(is_error)
     }
+}
+
+/// The type of an event; empty where it has none.
+fn type_of(data: &Value) -> &str {
+    data.get("type").and_then(Value::as_str).unwrap_or_default()
 }
 
 /// What is wrong with a response on the wire; `None` where a client reads it to its end.
@@ -87,17 +92,15 @@ pub(super) fn defect(
 
 /// What is wrong with an error in the form of an endpoint.
 fn error_defect(endpoint: Endpoint, body: &Value) -> Option<String> {
-    let error = if endpoint == Endpoint::Responses && body["type"] == "response.failed" {
-        &body["response"]["error"]
-    } else if endpoint == Endpoint::Responses && body["type"] == "error" && body.get("error").is_none() {
-        body
-    } else {
-        &body["error"]
+    let error = match (endpoint, type_of(body)) {
+        (Endpoint::Responses, "response.failed") => body.pointer("/response/error"),
+        (Endpoint::Responses, "error") => body.get("error").or(Some(body)),
+        _ => body.get("error"),
     };
-    if !error["message"].is_string() {
+    if error.and_then(|error| error.get("message")).is_none_or(|message| !message.is_string()) {
         return Some("the error has no `error.message`".to_owned());
     }
-    let is_wrong = endpoint == Endpoint::Messages && body["type"] != "error";
+    let is_wrong = endpoint == Endpoint::Messages && type_of(body) != "error";
     is_wrong.then(|| "the error is none of messages: its `type` is not `error`".to_owned())
 }
 
@@ -155,26 +158,26 @@ fn stream_defect(
 
 /// What is wrong with the events around an answer.
 fn terminal_defect(endpoint: Endpoint, events: &[ReadEvent]) -> Option<String> {
-    let count = |kind: &str| events.iter().filter(|event| event.data["type"] == kind).count();
+    let count = |kind: &str| events.iter().filter(|event| type_of(&event.data) == kind).count();
     let last = events.last()?;
     match endpoint {
         Endpoint::Messages => {
-            if events.first().is_none_or(|event| event.data["type"] != "message_start") {
+            if events.first().is_none_or(|event| type_of(&event.data) != "message_start") {
                 return Some("it does not begin with message_start".to_owned());
             }
             if count("content_block_start") != count("content_block_stop") {
                 return Some("a content block is not closed".to_owned());
             }
-            let unnamed = events.iter().find(|event| event.name.as_deref() != event.data["type"].as_str());
+            let unnamed = events.iter().find(|event| event.name.as_deref() != Some(type_of(&event.data)));
             if let Some(event) = unnamed {
-                return Some(format!("an event of type {} has another name", event.data["type"]));
+                return Some(format!("an event of type {} has another name", type_of(&event.data)));
             }
-            (last.data["type"] != "message_stop").then(|| "it does not end with message_stop".to_owned())
+            (type_of(&last.data) != "message_stop").then(|| "it does not end with message_stop".to_owned())
         }
         Endpoint::Responses => {
             let ends = ["response.completed", "response.incomplete", "response.failed"];
-            let is_end = ends.iter().any(|kind| last.data["type"] == *kind);
-            (!is_end).then(|| "it does not end with response.completed, incomplete or failed".to_owned())
+            (!ends.contains(&type_of(&last.data)))
+                .then(|| "it does not end with response.completed, incomplete or failed".to_owned())
         }
         _ => (!last.is_done()).then(|| "it does not end with [DONE]".to_owned()),
     }

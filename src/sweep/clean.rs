@@ -76,23 +76,34 @@ fn content_difference(
     got: &Bytes,
 ) -> Option<String> {
     let of = Endpoint::of_path(&served.path);
-    let content = |endpoint, body| {
-        let Some(answer) = ReadResponse::of(endpoint, body).answer else { return Value::Null };
-        let mut content = answer_content(&answer);
-        if has_usage {
-            let counts = answer.counts();
-            content["usage"] = serde_json::json!([counts.prompt, counts.completion]);
-        }
-        for choice in content["choices"].as_array_mut().into_iter().flatten().filter(|_| of != endpoint) {
-            choice["logprobs"] = Value::Null;
-        }
-        content
+    let read = |endpoint, body| {
+        let answer = ReadResponse::of(endpoint, body).answer?;
+        let (content, counts) = (answer_content(&answer), answer.counts());
+        Some((content, [counts.prompt, counts.completion]))
     };
-    let (truth, got) = (content(of, truth), content(endpoint, got));
-    if of == endpoint {
-        return first_difference(&truth, &got);
+    let (Some((truth, wanted)), Some((got, counts))) = (read(of, truth), read(endpoint, got)) else {
+        return Some("it is no answer".to_owned());
+    };
+    // Log probabilities of another endpoint have another form.
+    let (truth, got) = if of == endpoint { (truth, got) } else { (without_logprobs(&truth), without_logprobs(&got)) };
+    first_difference(&truth, &got).or_else(|| {
+        let is_other = has_usage && counts != wanted;
+        is_other.then(|| format!("usage is {}, not {}", shown_counts(counts), shown_counts(wanted)))
+    })
+}
+
+/// Tokens of the prompt and of the answer.
+fn shown_counts(counts: [Option<u32>; 2]) -> String {
+    counts.map(|count| count.map_or_else(|| "none".to_owned(), |count| count.to_string())).join(" + ")
+}
+
+fn without_logprobs(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let kept = fields.iter().filter(|(name, _)| *name != "logprobs");
+            Value::Object(kept.map(|(name, value)| (name.clone(), without_logprobs(value))).collect())
+        }
+        Value::Array(items) => items.iter().map(without_logprobs).collect(),
+        other => other.clone(),
     }
-    // Another endpoint names and counts in its own way.
-    let choices = |content: &Value| content["choices"].clone();
-    first_difference(&choices(&truth), &choices(&got))
 }
