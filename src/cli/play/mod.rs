@@ -4,6 +4,7 @@ pub(in crate::cli) mod args;
 mod cassettes;
 mod config;
 mod engine;
+mod faults;
 mod fleet;
 mod greeting;
 mod kv_events;
@@ -67,10 +68,7 @@ pub(in crate::cli) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
     http::raise_descriptor_limit();
     runtime::run(|shutdown| async move {
         runtime::outlive_file_limits();
-        let admin_api = match player.ledger() {
-            Some(ledger) => admin::answer(&admin_at, || ledger).await?,
-            None => None,
-        };
+        let admin_api = admin::answer(&admin_at, |access| player.admin_pages(access)).await?;
         let mut child = None;
         let listener = match &uds {
             Some(path) => bind_unix(path).await?,
@@ -94,7 +92,7 @@ pub(in crate::cli) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
             None => listener,
         };
         Played::begin(played.as_ref()).await?;
-        admin::announce(admin_api.as_ref());
+        admin::announce(admin_api.as_ref(), player.ledger().map_or("/vcr/faults", |_| "/vcr/report"));
         let mut code = None;
         let stop = async { code = child::until(child.as_mut(), shutdown).await };
         let drained = fleet.serve(&player, listener, stop).await?;

@@ -272,15 +272,14 @@ fn whole_text(answer: &[u32]) -> String {
 async fn a_load_client_names_the_first_difference_where_a_router_does_not_continue() {
     let trace = tree::root().join("traces/builtin.jsonl.gz");
     let server = Running::start(&["play", "--instant", "--port", "0", "--match", "auto"]);
-    for (continues, code) in [(true, 0), (false, 1)] {
+    for (continues, part) in [(true, "check      0 of "), (false, "token 5")] {
         let router = Router { backends: vec![server.address], drops_after: 5, continues, broken: AtomicUsize::new(0) };
         let (address, router) = router.start().await;
         let (trace, target) = (trace.to_str().unwrap().to_owned(), format!("http://{address}"));
         let run = move || vcr(&["replay", &trace, "--target", &target, "--arrivals", "burst", "--check"]);
         let output = tokio::task::spawn_blocking(run).await.unwrap();
         let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{said}");
-        assert!(continues || said.contains("token 5"), "{said}");
+        assert!(said.contains(part), "{said}");
         assert!(router.broken.load(SeqCst) > 0);
     }
 }

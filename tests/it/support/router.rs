@@ -42,12 +42,23 @@ impl Router {
         (address, router)
     }
 
+    /// Passes an answer on as it is.
+    async fn copy(&self, path: &str, id: Option<&str>, body: &Value, client: &mut TcpStream) {
+        let mut request = post(path, body);
+        request.headers.extend(id.map(|id| ("x-request-id", id)));
+        let mut backend = client::open(self.backends[0], &request).await;
+        tokio::io::copy(&mut backend, client).await.unwrap();
+    }
+
     async fn relay(self: Arc<Self>, mut client: TcpStream, turn: usize) {
         let (path, id, mut body) = read_request(&mut client).await;
         let ids = body["prompt"].as_array().filter(|prompt| prompt.iter().all(Value::is_u64)).cloned();
         let most = body["max_tokens"].as_u64().map_or(0, |most| most as usize);
-        // What is no prompt of ids, or is short, is passed on as it is.
-        let may_break = ids.is_some() && (most > self.drops_after || self.drops_after == usize::MAX);
+        let stream = body["stream"] == true && body["n"].as_u64().is_none_or(|n| n == 1);
+        if !stream || ids.is_none() {
+            return self.copy(&path, id.as_deref(), &body, &mut client).await;
+        }
+        let may_break = (most > self.drops_after || self.drops_after == usize::MAX);
         let prompt = ids.unwrap_or_default();
         body["return_token_ids"] = true.into();
         client
@@ -64,7 +75,7 @@ impl Router {
             request.headers.extend(id.as_deref().map(|id| ("x-request-id", id)));
             let backend = self.backends[at % self.backends.len()];
             let most_here = if at == turn && may_break { self.drops_after } else { usize::MAX };
-            let (ids, is_whole) = pass(backend, &request, &mut client, most_here).await;
+            let (ids, is_whole) = pass(backend, &request, (&mut client, delivered.len()), most_here).await;
             delivered.extend(ids);
             if is_whole {
                 break;
@@ -78,7 +89,7 @@ impl Router {
 async fn pass(
     backend: SocketAddr,
     request: &client::Request<'_>,
-    client: &mut TcpStream,
+    (client, delivered): (&mut TcpStream, usize),
     most: usize,
 ) -> (Vec<u32>, bool) {
     if TcpStream::connect(backend).await.is_err() {
@@ -92,7 +103,7 @@ async fn pass(
         raw.extend_from_slice(&some[..count]);
         let body = String::from_utf8(client::body_so_far(&raw)).unwrap();
         while let Some(end) = body[sent..].find("\n\n").map(|end| sent + end + 2) {
-            client.write_all(body[sent..end].as_bytes()).await.unwrap();
+            client.write_all(counted(&body[sent..end], delivered).as_bytes()).await.unwrap();
             sent = end;
             let (_, ids, is_whole) = events(&body[..sent]);
             if is_whole || ids.len() >= most {
@@ -103,6 +114,17 @@ async fn pass(
             return (events(&body[..sent]).1, false);
         }
     }
+}
+
+/// An event with the token counts of the client's request: what was delivered before is no part of its prompt.
+fn counted(event: &str, delivered: usize) -> String {
+    let data = event.strip_prefix("data: ").and_then(|data| serde_json::from_str::<Value>(data).ok());
+    let Some(mut data) = data.filter(|data| data["usage"].is_object()) else { return event.to_owned() };
+    let delivered = delivered as u64;
+    let usage = &mut data["usage"];
+    usage["prompt_tokens"] = (usage["prompt_tokens"].as_u64().unwrap() - delivered).into();
+    usage["completion_tokens"] = (usage["completion_tokens"].as_u64().unwrap() + delivered).into();
+    format!("data: {data}\n\n")
 }
 
 /// Path, id and body of a request.
