@@ -32,17 +32,18 @@ use crate::{
 };
 
 /// Answers to one prompt that are made up again.
-const SAMPLES: u32 = 8;
+const SAMPLES: u32 = 4;
 
 /// Fewest tokens by which an answer behind its prompt is recognised.
 const FEWEST: usize = 4;
 
-/// The most tokens behind a prompt that are looked at.
+/// The most beginnings of answers that are made up for one request.
 const MOST: usize = 4096;
 
 /// The rest of a made-up answer that the request has the beginning of; `None` for any other request.
 pub(super) fn rest(state: &ServerState, wanted: &PromptQuery<'_>) -> Option<PromptScripts> {
-    if !may_continue(wanted) || ReasoningTokens::of(state, wanted).is_some() {
+    let is_asked = !matches!(wanted.beginning, AnswerBeginning::None);
+    if !is_asked || !may_continue(wanted) || ReasoningTokens::of(state, wanted).is_some() {
         return None;
     }
     let samples = if wanted.is_greedy || wanted.seed.is_some() { 1 } else { SAMPLES };
@@ -70,7 +71,8 @@ fn behind(state: &ServerState, wanted: &PromptQuery<'_>, samples: u32) -> Option
     let vocabulary = state.model.tokenizer.words();
     // The first word of a text is another token than those after it, which are in order.
     let is_word = |id: &&u32| vocabulary.next.binary_search(id).is_ok();
-    let tail = wanted.prompt.iter().rev().take(MOST).take_while(is_word).count();
+    let most = MOST / usize::try_from(samples).unwrap_or(1).max(1);
+    let tail = wanted.prompt.iter().rev().take(most).take_while(is_word).count();
     let last = wanted.prompt.len().checked_sub(FEWEST)?;
     let start = wanted.prompt.len().saturating_sub(tail + 1).max(1);
     let mut hash = hashed(wanted.prompt.get(..start)?);

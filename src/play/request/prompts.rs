@@ -5,7 +5,7 @@ use std::{cell::Cell, iter, sync::Arc};
 use bytes::Bytes;
 
 use crate::{
-    api::{Api, ApiError, ChatPrompt, GenerationInput, GenerationRequest, MaxTokens, PromptInput},
+    api::{Api, ApiError, ChatPrompt, GenerationInput, GenerationRequest, MaxTokens, PromptInput, Truncation},
     play::{
         ServerState,
         generate::generation,
@@ -82,6 +82,10 @@ impl OpenMessage {
 }
 
 impl AnswerBeginning {
+    fn of_chat(state: &ServerState, chat: &ChatPrompt, special: SpecialTokens) -> Self {
+        OpenMessage::of(state, chat, special).map_or(Self::None, |open| Self::Message(Arc::new(open)))
+    }
+
     fn size(&self) -> usize {
         match self {
             Self::None | Self::Behind => 0,
@@ -248,9 +252,7 @@ fn read_prompts(state: &ServerState, request: &GenerationRequest) -> Result<Vec<
     let validated = |mut ids: Arc<[u32]>, shown, echo, (media, beginning): (Option<MediaHashes>, _), permit| {
         check_cancelled()?;
         if let Some(truncation) = request.truncation {
-            let mut kept = ids.to_vec();
-            truncation.apply(&mut kept, state.model.max_model_len);
-            ids = kept.into();
+            ids = truncated(truncation, &ids, state.model.max_model_len);
         }
         let count = u32::try_from(ids.len()).unwrap_or(u32::MAX);
         let max_tokens = request.check_prompt(count, state.model.max_model_len)?;
@@ -272,10 +274,7 @@ fn read_prompts(state: &ServerState, request: &GenerationRequest) -> Result<Vec<
         }
         let hashes = state.replay.as_ref().map(|replay| replay.hasher.hash(&ids)).unwrap_or_default();
         let hashes = Arc::new(hashes);
-        let media = media.map(|media| {
-            let blocks = std::iter::once(media.first_block()).chain(hashes.blocks.iter().copied()).collect();
-            Arc::new(PromptHashes { blocks, whole: Some(media.whole) })
-        });
+        let media = media.map(|media| Arc::new(with_media(&media, &hashes)));
         Ok(AdmittedPrompt { read: PromptRead { ids, shown, echo, max_tokens, hashes, media, beginning }, permit })
     };
     let chat_prompt = |(chat, permit): (&ChatPrompt, AdmissionPermit)| {
@@ -283,8 +282,7 @@ fn read_prompts(state: &ServerState, request: &GenerationRequest) -> Result<Vec<
         let echo = last_words(state, &chat.messages)?;
         let replay = state.replay.as_ref().filter(|_| state.model.takes_media);
         let media = replay.and_then(|replay| replay.hasher.hash_media(&chat.messages));
-        let open = OpenMessage::of(state, chat, special).map(Arc::new);
-        let beginning = open.map_or(AnswerBeginning::None, AnswerBeginning::Message);
+        let beginning = AnswerBeginning::of_chat(state, chat, special);
         validated(ids.into(), ShownPrompt::of_chat(state, request, chat, text)?, echo, (media, beginning), permit)
     };
     match &request.prompts {
@@ -306,6 +304,18 @@ fn read_prompts(state: &ServerState, request: &GenerationRequest) -> Result<Vec<
             inputs.iter().zip(permits).map(read).collect()
         }
     }
+}
+
+fn truncated(truncation: Truncation, ids: &[u32], max_model_len: u32) -> Arc<[u32]> {
+    let mut kept = ids.to_vec();
+    truncation.apply(&mut kept, max_model_len);
+    kept.into()
+}
+
+/// The hashes of a prompt behind those of its media.
+fn with_media(media: &MediaHashes, hashes: &PromptHashes) -> PromptHashes {
+    let blocks = iter::once(media.first_block()).chain(hashes.blocks.iter().copied()).collect();
+    PromptHashes { blocks, whole: Some(media.whole) }
 }
 
 /// The text by which a completion repeats its prompt; none beside ids.

@@ -301,11 +301,8 @@ fn answer(
         let echoed = if repeats_prompt { positions } else { Arc::default() };
         for mut script in chosen.scripts {
             let limits = limits(state, request, prompt.max_tokens, &stop_token_ids);
-            let fresh = || ShownText::new(state, request, parsed, &stop, &prompt.ids);
-            let BegunAnswer { ids: delivered, shown, skipped } = match script.begun.take() {
-                Some(begun) => *begun,
-                None => fresh().after(&[]),
-            };
+            let fresh = || Box::new(ShownText::new(state, request, parsed, &stop, &prompt.ids).after(&[]));
+            let BegunAnswer { ids: delivered, shown, skipped } = *script.begun.take().unwrap_or_else(fresh);
             let ShownText { detokenizer, output, parser } = shown;
             let hides_tokens = parser.as_ref().is_some_and(SequenceParser::hides_tokens);
             let logprobs = SequenceLogprobs::new(&scorer, request, &echoed).filter(|_| !hides_tokens);

@@ -53,12 +53,12 @@ impl Router {
     async fn relay(self: Arc<Self>, mut client: TcpStream, turn: usize) {
         let (path, id, mut body) = read_request(&mut client).await;
         let ids = body["prompt"].as_array().filter(|prompt| prompt.iter().all(Value::is_u64)).cloned();
-        let most = body["max_tokens"].as_u64().map_or(0, |most| most as usize);
+        let most = body["max_tokens"].as_u64().map_or(0, |most| usize::try_from(most).unwrap());
         let stream = body["stream"] == true && body["n"].as_u64().is_none_or(|n| n == 1);
         if !stream || ids.is_none() {
             return self.copy(&path, id.as_deref(), &body, &mut client).await;
         }
-        let may_break = (most > self.drops_after || self.drops_after == usize::MAX);
+        let may_break = most > self.drops_after || self.drops_after == usize::MAX;
         let prompt = ids.unwrap_or_default();
         body["return_token_ids"] = true.into();
         client
@@ -120,7 +120,7 @@ async fn pass(
 fn counted(event: &str, delivered: usize) -> String {
     let data = event.strip_prefix("data: ").and_then(|data| serde_json::from_str::<Value>(data).ok());
     let Some(mut data) = data.filter(|data| data["usage"].is_object()) else { return event.to_owned() };
-    let delivered = delivered as u64;
+    let delivered = u64::try_from(delivered).unwrap();
     let usage = &mut data["usage"];
     usage["prompt_tokens"] = (usage["prompt_tokens"].as_u64().unwrap() - delivered).into();
     usage["completion_tokens"] = (usage["completion_tokens"].as_u64().unwrap() + delivered).into();
@@ -158,7 +158,9 @@ pub(crate) fn events(body: &str) -> (String, Vec<u32>, bool) {
         let event: Value = serde_json::from_str(data).unwrap();
         let choice = &event["choices"][0];
         text += choice["text"].as_str().or(choice["delta"]["content"].as_str()).unwrap_or_default();
-        ids.extend(choice["token_ids"].as_array().into_iter().flatten().map(|id| id.as_u64().unwrap() as u32));
+        ids.extend(
+            choice["token_ids"].as_array().into_iter().flatten().map(|id| u32::try_from(id.as_u64().unwrap()).unwrap()),
+        );
     }
     (text, ids, false)
 }
