@@ -243,6 +243,7 @@ fn admitted(state: &ServerState, request: &GenerationRequest) -> Result<Vec<Admi
 }
 
 /// Makes ids of the request's prompts and validates them in the engine's order.
+#[allow(clippy::too_many_lines)] // the order is that of the engine
 fn read_prompts(state: &ServerState, request: &GenerationRequest) -> Result<Vec<AdmittedPrompt>, ApiError> {
     state.check_model(request.model.as_deref())?;
     request.check_served(state.served())?;

@@ -94,8 +94,9 @@ fn begun_records(
     let query = MatchQuery { hashes, ..*query };
     let is_behind = matches!(wanted.beginning, AnswerBeginning::Behind);
     if let Some(record) = named {
-        // Its prompt may be another one, as long as the recorded one: the client chose the record.
-        let recorded = replay.records.get(record)?.prompt_tokens() as usize;
+        // Its prompt may be another one, as long as the recorded one, whose length is certain where it was hashed.
+        let kept = replay.records.get(record).filter(|kept| kept.prompt_hash().is_some())?;
+        let recorded = kept.prompt_tokens() as usize;
         let prompt_tokens = if is_behind { recorded } else { prompt.len() };
         return Some(vec![BegunRecord { record, prompt_tokens }]);
     }
@@ -161,10 +162,18 @@ impl<'a> AnswerSearch<'a> {
                 }
                 fresh().after(behind)
             }
-            (_, behind) if behind.len() > self.ids.len().saturating_mul(MOST_PER_TOKEN) => return None,
+            (_, behind) if self.is_named() || behind.len() > self.ids.len().saturating_mul(MOST_PER_TOKEN) => {
+                return None;
+            }
             (_, behind) => ShownText::after_text(fresh, &self.ids, &self.text_of(behind)?)?,
         };
         Some(Continuation::of(&self.ids, begun))
+    }
+
+    /// Checks whether the request names a record, whatever its prompt is: then tokens count only.
+    fn is_named(&self) -> bool {
+        let replay = self.state.replay.as_ref();
+        replay.is_some_and(|replay| replay.matcher.index_of(self.wanted.request_id).is_some())
     }
 
     /// The prompt's tokens behind that of the record.
