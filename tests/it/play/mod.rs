@@ -3,6 +3,7 @@
 mod adapters;
 mod answers_without_ids;
 mod connection_reuse;
+mod continuation;
 mod data_parallel;
 mod development_mode;
 mod disaggregated;
