@@ -12,8 +12,8 @@ use time::{OffsetDateTime, macros::format_description};
 
 use crate::{
     api::ApiError,
-    net::server::{BodyError, NotWhole, receive_whole},
-    play::request::budget::MemoryReservation,
+    net::server::{BodyError, receive_whole},
+    play::{faults::unreceived, request::budget::MemoryReservation},
 };
 
 pub(super) use axum::body::Body as ResponseBody;
@@ -32,10 +32,7 @@ const SERVER: HeaderValue = HeaderValue::from_static("uvicorn");
 /// # Errors
 /// 413 for a longer one, 400 for one that broke off.
 pub(super) async fn read_body(body: ResponseBody, limit: usize) -> Result<Bytes, ApiError> {
-    receive_whole(body, limit).await.map_err(|why| match why {
-        NotWhole::TooLarge => ApiError::too_large(limit),
-        NotWhole::BrokeOff => ApiError::unreadable(),
-    })
+    receive_whole(body, limit).await.map_err(|why| unreceived(why, limit))
 }
 
 /// The text of a JSON answer.

@@ -30,6 +30,7 @@ mod cassettes;
 mod dialect;
 mod engine;
 mod error;
+mod faults;
 mod fleet;
 mod front;
 mod generate;
@@ -55,6 +56,7 @@ pub use crate::play::{
     dialect::VllmVersion,
     engine::{EngineConfig, EngineError, EngineTimes, KvEventsConfig, KvEventsError, KvRole, KvTransferConfig},
     error::PlayError,
+    faults::{FaultFileError, FaultLines, ServerFaults},
     fleet::{Fleet, FleetScript, ScriptError},
     front::{ApiKeys, Cors, ServerOptions},
     generate::{
@@ -196,9 +198,9 @@ impl Player {
         self.state.ledger()
     }
 
-    /// The pages of `/vcr/…`, for a listener of their own; `None` where there are none.
+    /// The pages of `/vcr/…`, for a listener of their own.
     #[must_use]
-    pub fn admin_pages(&self, access: &Access) -> Option<Router> {
+    pub fn admin_pages(&self, access: &Access) -> Router {
         routes::admin_pages(self, access)
     }
 

@@ -15,14 +15,16 @@ use axum::{
     routing::{MethodFilter, MethodRouter, any, get, on, post},
 };
 use http::{Extensions, HeaderMap, HeaderValue, Request, StatusCode, header};
+use tower::ServiceBuilder;
 
 use crate::{
     api::{Api, endpoints::route},
     net::server::OverTls,
     play::{
         Player,
-        cassettes::Cassettes,
+        cassettes::{Cassettes, refusal},
         dialect::{Dialect, Reword},
+        faults::{self, FaultLayer},
         front::{SentPath, other_ending},
         http::{empty_with, json},
         load::adapters,
@@ -182,23 +184,25 @@ pub(super) fn router(player: &Player) -> Router {
         router = router.layer(ReplayLayer(RecordedMcpServers(Arc::clone(service))));
     }
     let mut router = router.with_state(player.clone());
-    if let Admin::Here(access) = &state.config.admin
-        && let Some(pages) = admin_pages(player, access)
-    {
-        router = router.merge(pages);
+    if let Admin::Here(access) = &state.config.admin {
+        router = router.merge(admin_pages(player, access));
     }
-    router.layer(Layered(Watch::new(&state.metrics, &paths)))
+    let faults = Arc::clone(&state.config.faults);
+    let faults = FaultLayer { faults, body_limit: state.config.body_limit, refusal };
+    router.layer(ServiceBuilder::new().layer(Layered(Watch::new(&state.metrics, &paths))).layer(faults))
 }
 
-/// The pages of `/vcr/…`: of the engine, and of the account; `None` where there is neither.
-pub(super) fn admin_pages(player: &Player, access: &Access) -> Option<Router> {
+/// The pages of `/vcr/…`: of the faults, of the engine and of the account, as far as there are any.
+pub(super) fn admin_pages(player: &Player, access: &Access) -> Router {
     let state = &player.state;
-    let account = state.ledger().map(|ledger| account::router(ledger, access.clone()));
-    if state.engine.is_none() {
-        return account;
+    let mut pages = faults::routes(Arc::clone(&state.config.faults), access.clone());
+    if state.engine.is_some() {
+        pages = pages.route("/vcr/engine", get(info::engine).with_state((player.clone(), access.clone())));
     }
-    let engine = get(info::engine).with_state((player.clone(), access.clone()));
-    Some(account.unwrap_or_default().route("/vcr/engine", engine))
+    match state.ledger() {
+        Some(ledger) => pages.merge(account::router(ledger, access.clone())),
+        None => pages,
+    }
 }
 
 /// Checks whether an endpoint serves the path of a request, by whatever method.

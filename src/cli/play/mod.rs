@@ -4,6 +4,7 @@ pub(in crate::cli) mod args;
 mod cassettes;
 mod config;
 mod engine;
+mod faults;
 mod fleet;
 mod greeting;
 mod kv_events;
@@ -91,7 +92,7 @@ pub(in crate::cli) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
             None => listener,
         };
         Played::begin(played.as_ref()).await?;
-        admin::announce(admin_api.as_ref(), player.ledger().map_or("/vcr/engine", |_| "/vcr/report"));
+        admin::announce(admin_api.as_ref(), player.ledger().map_or("/vcr/faults", |_| "/vcr/report"));
         let mut code = None;
         let stop = async { code = child::until(child.as_mut(), shutdown).await };
         let drained = fleet.serve(&player, listener, stop).await?;

@@ -94,13 +94,13 @@ pub(in crate::cli) fn announce(admin_api: Option<&AdminApi>, page: &str) {
 /// for it can ask at once.
 pub(in crate::cli) async fn answer(
     at: &AdminAt,
-    pages: impl FnOnce(&Access) -> Option<Router>,
+    pages: impl FnOnce(&Access) -> Router,
 ) -> Result<Option<AdminApi>, Failure> {
     let AdminAt::Listener(address, access) = at else { return Ok(None) };
-    let Some(pages) = pages(access) else { return Ok(None) };
     let listener = server::bind(address).await?;
     let local = listener.local_addr().map_err(Failure::environment)?;
     let (sender, dropped) = oneshot::channel::<()>();
+    let pages = pages(access);
     tokio::spawn(async move {
         let until = async { drop(dropped.await) };
         account::serve(pages, listener, until).await

@@ -71,7 +71,7 @@ pub(in crate::cli) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
         setup.mcp_playback = Some(Arc::new(McpPlayed::start(&cassette_player, started)?));
         cassette_player.compare(&environment).iter().for_each(|change| output::note(&format!("drift: {change}\n")));
         let admin_api = admin::answer(&admin, |access| {
-            Some(account::router(Arc::clone(&cassette_player) as Arc<dyn Ledger>, access.clone()))
+            account::router(Arc::clone(&cassette_player) as Arc<dyn Ledger>, access.clone())
         })
         .await?;
         admin::announce(admin_api.as_ref(), "/vcr/report");

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use crate::{
     api::{RequestTemplates, Spelling},
     play::{
-        EngineConfig, LoraConfig, ServerOptions, SyntheticOptions, UnmatchedPace, VllmVersion,
+        EngineConfig, LoraConfig, ServerFaults, ServerOptions, SyntheticOptions, UnmatchedPace, VllmVersion,
         generate::generation::GenerationConfig,
     },
     recording::{
@@ -136,6 +136,8 @@ pub struct Config {
     pub mcp_hosts: Vec<String>,
     /// True where questions about the account are answered, `/vcr/…`.
     pub admin: Admin,
+    /// Faults that responses get on purpose.
+    pub faults: Arc<ServerFaults>,
     /// Progress of the load of a trace file.
     pub progress: Arc<LoadProgress>,
 }
@@ -252,6 +254,7 @@ impl Default for Config {
             cassette_player: None,
             mcp_hosts: Vec::new(),
             admin: Admin::Off,
+            faults: Arc::default(),
             progress: Arc::default(),
         }
     }

@@ -64,7 +64,7 @@ enum Effect {
 /// Tags, and structs of arguments, with what their flags do for each kind: the built-in trace, a trace, synthetic tokens, a cassette. A
 /// flag's tag wins over its struct, and of several the one that is first here.
 const TABLE: &[(&[&str], [Effect; 4])] = &[
-    (&["@any", "ServerArgs", "EngineArgs", "AnswerArgs", "KvEventsArgs", "@questions"], [Full; 4]),
+    (&["@any", "ServerArgs", "EngineArgs", "AnswerArgs", "KvEventsArgs"], [Full; 4]),
     (&["@answers", "LoraArgs"], [Full, Full, Full, ANSWERED]),
     (&["@times"], [Full, Full, NO_TIMES, Full]),
     (&["KvTransferArgs"], [Full, Full, Full, NO_TRANSFER]),
@@ -172,8 +172,8 @@ pub(in crate::cli) fn choose_folder(args: &mut PlayArgs) {
 /// Refuses flags that would do nothing, and names those that do so only for some requests.
 pub(in crate::cli) fn check(args: &PlayArgs, typed: &Typed<'_>) -> Result<(), Failure> {
     refuse_trace_as_model(args)?;
+    check_engine(args, typed)?;
     let kinds = of(args);
-    check_engine(args, typed, &kinds)?;
     for flag in typed.command.get_arguments().filter(|flag| typed.is_given(flag)) {
         if let Some(note) = check_flag(flag, typed, &kinds)? {
             output::note(&format!("{note}\n"));
@@ -183,7 +183,7 @@ pub(in crate::cli) fn check(args: &PlayArgs, typed: &Typed<'_>) -> Result<(), Fa
 }
 
 /// Refuses flags of the engine without it, and names those of vLLM that have no effect.
-fn check_engine(args: &PlayArgs, typed: &Typed<'_>, kinds: &[SourceKind]) -> Result<(), Failure> {
+fn check_engine(args: &PlayArgs, typed: &Typed<'_>) -> Result<(), Failure> {
     let given = |tags| typed.tagged(tags).filter(|flag| typed.is_typed(flag.get_id().as_str())).map(name_of);
     if !args.lora.enable_lora {
         given(&["LoraArgs"]).for_each(|name| output::note(&format!("--{name} has no effect without --enable-lora\n")));
@@ -193,12 +193,6 @@ fn check_engine(args: &PlayArgs, typed: &Typed<'_>, kinds: &[SourceKind]) -> Res
     }
     if let Some(name) = given(OF_ENGINE).next() {
         let message = format!("--{name} is about a simulated engine, and there is none");
-        return Err(Failure::usage(message).hint("add --engine, or leave it out"));
-    }
-    if kinds == [SourceKind::Synthetic]
-        && let Some(name) = given(&["@questions"]).next()
-    {
-        let message = format!("--{name} has no effect on synthetic tokens: there is neither a record nor an engine");
         return Err(Failure::usage(message).hint("add --engine, or leave it out"));
     }
     given(OF_VLLMS_ENGINE).for_each(|name| output::note(&format!("--{name} has no effect without --engine\n")));

@@ -80,7 +80,6 @@ fn words(play: &clap::Command, flag: &Arg, value: &str, kind: SourceKind) -> Vec
     };
     let beside: &[&str] = match name {
         _ if tags_of(play, flag).any(|tag| OF_ENGINE.contains(&tag)) => &["--engine"],
-        _ if kind == SourceKind::Synthetic && tags_of(play, flag).any(|tag| tag == "@questions") => &["--engine"],
         "miss-status" | "miss-detail" if kind != SourceKind::Synthetic => &["--on-miss=error"],
         "lora-modules" => &["--enable-lora"],
         "reasoning-share" => &["--reasoning-parser=qwen3"],
@@ -186,8 +185,6 @@ fn flags_about_what_never_happens_are_refused() {
         let message = checked(&[&trace[..], flags].concat()).unwrap().unwrap_err();
         assert!(message.contains(part), "{flags:?}: {message}");
     }
-    let nothing_to_ask = checked(&["--synthetic=random", "--admin-listen=localhost:0"]).unwrap().unwrap_err();
-    assert!(nothing_to_ask.contains("--admin-listen has no effect on synthetic tokens"), "{nothing_to_ask}");
     assert_eq!(checked(&[&trace[..], &["--strict", "--miss-status=404"]].concat()), Some(Ok(())));
 }
 
