@@ -35,10 +35,12 @@ mod fleet;
 mod front;
 mod generate;
 mod http;
+mod live;
 mod load;
 pub mod mcp;
 mod metrics;
 mod middleware;
+mod page;
 mod rare;
 mod recorded;
 mod request;
@@ -199,7 +201,6 @@ impl Player {
     }
 
     /// The pages of `/vcr/…`, for a listener of their own.
-    #[must_use]
     pub fn admin_pages(&self, access: &Access) -> Router {
         routes::admin_pages(self, access)
     }

@@ -31,6 +31,7 @@ use crate::{
         mcp::RecordedMcpServers,
         metrics::{NotServed, Watch},
         middleware::{Layered, ReplayLayer},
+        page,
         rare::{
             derender, dev, pages,
             render::{self, RequestFamily},
@@ -187,22 +188,21 @@ pub(super) fn router(player: &Player) -> Router {
     if let Admin::Here(access) = &state.config.admin {
         router = router.merge(admin_pages(player, access));
     }
-    let faults = Arc::clone(&state.config.faults);
-    let faults = FaultLayer { faults, body_limit: state.config.body_limit, refusal };
+    let faults = FaultLayer { faults: Arc::clone(&state.config.faults), body_limit: state.config.body_limit, refusal };
     router.layer(ServiceBuilder::new().layer(Layered(Watch::new(&state.metrics, &paths))).layer(faults))
 }
 
-/// The pages of `/vcr/…`: of the faults, of the engine and of the account, as far as there are any.
+/// The pages of `/vcr/…`: of the engine, and of the account; `None` where there is neither.
 pub(super) fn admin_pages(player: &Player, access: &Access) -> Router {
     let state = &player.state;
     let mut pages = faults::routes(Arc::clone(&state.config.faults), access.clone());
+    if let Some(ledger) = state.ledger() {
+        pages = pages.merge(account::router(ledger, access.clone()));
+    }
     if state.engine.is_some() {
         pages = pages.route("/vcr/engine", get(info::engine).with_state((player.clone(), access.clone())));
     }
-    match state.ledger() {
-        Some(ledger) => pages.merge(account::router(ledger, access.clone())),
-        None => pages,
-    }
+    pages.merge(page::routes(Arc::clone(&state.metrics), access.clone()))
 }
 
 /// Checks whether an endpoint serves the path of a request, by whatever method.

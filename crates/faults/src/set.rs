@@ -166,6 +166,12 @@ impl FaultSet {
         Self { rules, seed, start: Instant::now(), seen: Mutex::default(), hits: Mutex::default() }
     }
 
+    /// What decides about rates.
+    #[must_use]
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
     /// Returns true if there is no fault.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -97,10 +97,10 @@ pub(in crate::cli) async fn answer(
     pages: impl FnOnce(&Access) -> Router,
 ) -> Result<Option<AdminApi>, Failure> {
     let AdminAt::Listener(address, access) = at else { return Ok(None) };
+    let pages = pages(access);
     let listener = server::bind(address).await?;
     let local = listener.local_addr().map_err(Failure::environment)?;
     let (sender, dropped) = oneshot::channel::<()>();
-    let pages = pages(access);
     tokio::spawn(async move {
         let until = async { drop(dropped.await) };
         account::serve(pages, listener, until).await

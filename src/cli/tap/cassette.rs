@@ -70,10 +70,8 @@ pub(in crate::cli) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
         let cassette_player = player::cassette_player(&cassettes, settings)?;
         setup.mcp_playback = Some(Arc::new(McpPlayed::start(&cassette_player, started)?));
         cassette_player.compare(&environment).iter().for_each(|change| output::note(&format!("drift: {change}\n")));
-        let admin_api = admin::answer(&admin, |access| {
-            account::router(Arc::clone(&cassette_player) as Arc<dyn Ledger>, access.clone())
-        })
-        .await?;
+        let ledger = Arc::clone(&cassette_player) as Arc<dyn Ledger>;
+        let admin_api = admin::answer(&admin, |access| account::router(ledger, access.clone())).await?;
         admin::announce(admin_api.as_ref(), "/vcr/report");
         admin::name(&cassette_player, &admin, admin_api.as_ref(), &at);
         let further = further(&setup);

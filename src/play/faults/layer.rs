@@ -22,6 +22,10 @@ use crate::{
     replay::account,
 };
 
+/// In the extensions of a response: the faults that were chosen for its request.
+#[derive(Debug, Clone)]
+pub(in crate::play) struct FaultsOf(pub(in crate::play) Vec<String>);
+
 /// Puts faults before a service.
 #[derive(Debug, Clone)]
 pub(in crate::play) struct FaultLayer {
@@ -65,10 +69,17 @@ where
         }
         let (layer, mut inner) = (self.layer.clone(), self.inner.clone());
         Either::Right(Box::pin(async move {
-            match layer.before(request).await {
-                Err(response) => Ok(response),
-                Ok((request, faulted)) => Ok(faulted.after(inner.call(request).await?)),
-            }
+            let (request, faulted) = match layer.choose(request).await {
+                Ok(chosen) => chosen,
+                Err(refused) => return Ok(refused),
+            };
+            let shown = FaultsOf(faulted.chosen.iter().map(|chosen| chosen.fault.what()).collect());
+            let mut response = match faulted.before().await {
+                Some(response) => response,
+                None => faulted.after(inner.call(request).await?),
+            };
+            response.extensions_mut().insert(shown);
+            Ok(response)
         }))
     }
 }
@@ -82,11 +93,11 @@ struct FaultedRequest {
 }
 
 impl FaultLayer {
-    /// Chooses the faults of a request, and lets those happen that come before its answer.
+    /// Chooses the faults of a request.
     ///
     /// # Errors
-    /// The response, where a fault gives it.
-    async fn before(self, request: Request) -> Result<(Request, FaultedRequest), Response> {
+    /// The response to a request whose body or headers are wrong.
+    async fn choose(self, request: Request) -> Result<(Request, FaultedRequest), Response> {
         let set = self.faults.current();
         let endpoint = Endpoint::of_path(request.uri().path());
         let refused = |error| (self.refusal)(error, endpoint);
@@ -100,27 +111,32 @@ impl FaultLayer {
         let mut chosen = set.choose(&seen);
         chosen.extend(FaultSet::new(own, 0).choose(&seen));
         let faulted = FaultedRequest { set, chosen, endpoint, refusal: self.refusal };
-        for it in faulted.chosen.iter().filter(|it| it.fault.selection.record.is_none()) {
-            match &it.fault.kind {
-                FaultKind::Delay(time) => {
-                    faulted.happened(it);
-                    sleep(*time).await;
-                }
-                FaultKind::Hang => {
-                    faulted.happened(it);
-                    pending().await
-                }
-                _ => {}
-            }
-            if let Some(response) = faulted.refused(it) {
-                return Err(response);
-            }
-        }
         Ok((Request::from_parts(parts, Body::from(body)), faulted))
     }
 }
 
 impl FaultedRequest {
+    /// Lets the faults happen that come before an answer; the response, where one of them gives it.
+    async fn before(&self) -> Option<Response> {
+        for it in self.chosen.iter().filter(|it| it.fault.selection.record.is_none()) {
+            match &it.fault.kind {
+                FaultKind::Delay(time) => {
+                    self.happened(it);
+                    sleep(*time).await;
+                }
+                FaultKind::Hang => {
+                    self.happened(it);
+                    pending().await
+                }
+                _ => {}
+            }
+            if let Some(response) = self.refused(it) {
+                return Some(response);
+            }
+        }
+        None
+    }
+
     fn happened(&self, chosen: &ChosenFault) {
         note(&self.set, chosen);
     }
