@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use rand::RngExt;
-use xxhash_rust::xxh3::Xxh3Default;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{
     api::{MaxTokens, StopReason},
@@ -50,7 +50,12 @@ impl Default for SyntheticOptions {
 /// Tokens that no engine made: due one by one at a fixed or the trace's pace, or all at once.
 pub(in crate::play) fn made_up(state: &ServerState, wanted: &PromptQuery<'_>) -> PromptScripts {
     let synthetic = state.synthetic();
-    let request = request_key(wanted, sample(state, wanted));
+    let mut key = request_key(wanted);
+    let sample = sample(state, wanted, &key);
+    if sample > 0 {
+        key.extend(sample.to_le_bytes());
+    }
+    let request = xxh3_64(&key);
     let script = |choice: usize| {
         let key = SyntheticKey { seed: state.config.seed, request, choice: u32::try_from(choice).unwrap_or(u32::MAX) };
         let (ids, finish) = match synthetic {
@@ -76,30 +81,25 @@ pub(in crate::play) fn in_place_of(
     count: usize,
 ) -> ChoiceTokens {
     let choice = u32::try_from(choice).unwrap_or(u32::MAX);
-    let key = SyntheticKey { seed: state.config.seed, request: request_key(wanted, 0), choice };
+    let key = SyntheticKey { seed: state.config.seed, request: xxh3_64(&request_key(wanted)), choice };
     ChoiceTokens::MadeUp(MadeUpText::new(RandomTokens::new(key, state.model.tokenizer.words()), None, count))
 }
 
-/// The same server seed, request seed, prompt, sample and choice give the same tokens, whatever else the server does. A
-/// greedy request has no seed.
-fn request_key(wanted: &PromptQuery<'_>, sample: u32) -> u64 {
-    let mut hash = Xxh3Default::new();
-    for id in wanted.prompt {
-        hash.update(&id.to_le_bytes());
-    }
-    hash.update(&wanted.seed.filter(|_| !wanted.is_greedy).unwrap_or(-1).to_le_bytes());
-    if sample > 0 {
-        hash.update(&sample.to_le_bytes());
-    }
-    hash.digest()
+/// What is hashed of a request: the same server seed, request seed, prompt, sample and choice give the same tokens, whatever else the
+/// server does. A greedy request has no seed.
+fn request_key(wanted: &PromptQuery<'_>) -> Vec<u8> {
+    let mut key = Vec::with_capacity(4 * wanted.prompt.len() + 12);
+    key.extend(wanted.prompt.iter().flat_map(|id| id.to_le_bytes()));
+    key.extend(wanted.seed.filter(|_| !wanted.is_greedy).unwrap_or(-1).to_le_bytes());
+    key
 }
 
 /// Which of a prompt's answers it is: another one each time, where the request samples and has no seed.
-fn sample(state: &ServerState, wanted: &PromptQuery<'_>) -> u32 {
+fn sample(state: &ServerState, wanted: &PromptQuery<'_>, prompt: &[u8]) -> u32 {
     if wanted.is_greedy || wanted.seed.is_some() {
         return 0;
     }
-    let prompt = request_key(wanted, 0);
+    let prompt = xxh3_64(prompt);
     match &state.replay {
         Some(replay) => {
             let session = wanted.session.unwrap_or(replay.account.default_session());
