@@ -26,7 +26,7 @@ const LOOKED_FOR: u64 = 60_000;
 
 /// A request and what has become of it.
 #[derive(Debug, Clone, Serialize)]
-pub(in crate::play) struct LiveRequest {
+pub(in crate::play) struct ShownRequest {
     number: u64,
     /// Milliseconds since 1970.
     at_ms: u64,
@@ -49,7 +49,7 @@ pub(in crate::play) struct LiveRequests {
     start: Instant,
     /// Until when requests are noted, in milliseconds from `start`.
     until: AtomicU64,
-    requests: Mutex<VecDeque<LiveRequest>>,
+    requests: Mutex<VecDeque<ShownRequest>>,
 }
 
 impl Default for LiveRequests {
@@ -83,7 +83,7 @@ impl LiveRequests {
             requests.pop_front();
         }
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        requests.push_back(LiveRequest {
+        requests.push_back(ShownRequest {
             number,
             at_ms: millis(now),
             request: format!("{} {}", request.method(), request.uri().path()),
@@ -98,7 +98,7 @@ impl LiveRequests {
         Some(LiveNumber(number))
     }
 
-    fn change(&self, LiveNumber(number): LiveNumber, change: impl FnOnce(&mut LiveRequest)) {
+    fn change(&self, LiveNumber(number): LiveNumber, change: impl FnOnce(&mut ShownRequest)) {
         let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         let first = requests.front().map_or(0, |first| first.number);
         let place = number.checked_sub(first).and_then(|place| usize::try_from(place).ok());
@@ -127,7 +127,7 @@ impl LiveRequests {
     }
 
     /// The requests, the latest first; from now on they are noted for a while.
-    pub(in crate::play) fn look(&self) -> Vec<LiveRequest> {
+    pub(in crate::play) fn look(&self) -> Vec<ShownRequest> {
         self.until.store(millis(self.start.elapsed()).saturating_add(LOOKED_FOR), Relaxed);
         self.requests.lock().unwrap_or_else(PoisonError::into_inner).iter().rev().cloned().collect()
     }

@@ -46,6 +46,7 @@ mod recorded;
 mod request;
 mod routes;
 mod selection;
+mod settings;
 mod state;
 
 use std::{future::Future, sync::Arc};

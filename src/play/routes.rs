@@ -43,6 +43,7 @@ use crate::{
             pipeline::{RecordedResponses, generate},
             responses, tokens,
         },
+        settings::{self, Settings},
     },
     replay::account::{self, Access, Admin},
 };
@@ -196,6 +197,12 @@ pub(super) fn router(player: &Player) -> Router {
 pub(super) fn admin_pages(player: &Player, access: &Access) -> Router {
     let state = &player.state;
     let mut pages = faults::routes(Arc::clone(&state.config.faults), access.clone());
+    pages = pages.merge(settings::routes(Settings {
+        faults: Arc::clone(&state.config.faults),
+        pacing: state.config.pacing,
+        changed_pacing: Arc::clone(&state.config.changed_pacing),
+        access: access.clone(),
+    }));
     if let Some(ledger) = state.ledger() {
         pages = pages.merge(account::router(ledger, access.clone()));
     }

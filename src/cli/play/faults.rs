@@ -31,11 +31,16 @@ pub(in crate::cli) struct FaultArgs {
 
 /// The faults that a server starts with.
 pub(in crate::cli) fn config(args: &FaultArgs) -> Result<Arc<ServerFaults>, Failure> {
+    Ok(Arc::new(ServerFaults::new(lines(args)?, args.fault_headers)))
+}
+
+/// The faults that were typed, after those of the file.
+pub(in crate::cli) fn lines(args: &FaultArgs) -> Result<FaultLines, Failure> {
     let mut lines = match &args.faults {
         Some(path) => FaultLines::read(path).map_err(Failure::input)?,
         None => FaultLines::default(),
     };
     lines.faults.extend(args.fault.iter().cloned());
     lines.seed = args.fault_seed.unwrap_or(lines.seed);
-    Ok(Arc::new(ServerFaults::new(lines, args.fault_headers)))
+    Ok(lines)
 }

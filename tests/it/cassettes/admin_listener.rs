@@ -57,7 +57,7 @@ async fn the_engine_is_asked_there_too() {
         assert_eq!(client::send(admin, &foreign).await.status, 403);
     }
     let (_, log) = engine.stop();
-    assert!(log.contains(&format!("questions at http://{made_up}/vcr/engine")), "{log}");
+    assert!(log.contains(&format!("questions at http://{made_up}/vcr/faults")), "{log}");
 }
 
 #[tokio::test]
