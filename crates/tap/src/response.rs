@@ -8,7 +8,8 @@ use hyper::body::Body;
 
 use super::{
     amend::Added,
-    body::{Copied, ProxyBody, TapResponseBody, Timed},
+    amend::update_content_length,
+    body::{Copied, ProxyBody, Timed},
     capabilities::Capabilities,
     event::StreamEvent,
     exchange::OpenExchange,
@@ -16,6 +17,7 @@ use super::{
     observed_stream::ObservedStream,
     refusal::Refusal,
     restore::restore_answer,
+    sent_body::TapResponseBody,
 };
 use net::{
     server::{BodyError, media_type},
@@ -190,13 +192,6 @@ fn kind(headers: &HeaderMap) -> ResponseKind {
         "text/event-stream" => ResponseKind::Events,
         "application/json" => ResponseKind::Json,
         _ => ResponseKind::Other,
-    }
-}
-
-/// Updates `content-length`, if there is one, without moving it among the headers.
-pub(super) fn update_content_length(headers: &mut HeaderMap, body: usize) {
-    if let Some(length) = headers.get_mut(header::CONTENT_LENGTH) {
-        *length = body.into();
     }
 }
 

@@ -12,7 +12,7 @@ use std::{
     future::{Future, pending, poll_fn},
     io,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     task::Poll,
 };
 
@@ -37,6 +37,7 @@ use super::{
     reserve::question_of_health,
     upgrade::{HeldConnection, Upgrade},
 };
+use base::lock::Lock;
 
 /// The first bytes of an HTTP/2 connection (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -203,11 +204,7 @@ fn wants_close(request: &Request<Incoming>) -> Option<bool> {
 }
 
 /// Shared storage for a value that the service leaves for the connection.
-type SharedSlot<T> = Arc<Mutex<Option<T>>>;
-
-fn lock<T>(slot: &SharedSlot<T>) -> MutexGuard<'_, Option<T>> {
-    slot.lock().unwrap_or_else(PoisonError::into_inner)
-}
+type SharedSlot<T> = Arc<Lock<Option<T>>>;
 
 /// Lets hyper serve requests until the connection ends or a stream of events begins; returns the latter with the connection.
 /// `stopped` becomes `None` when the server is shutting down.
@@ -242,7 +239,7 @@ where
             return Poll::Ready(ended.map(|()| None));
         }
         // hyper may still have to write the previous response; the stream comes after it.
-        let stream = if backpressure.get() { None } else { lock(&streams).take() };
+        let stream = if backpressure.get() { None } else { streams.lock().take() };
         stream.map_or(Poll::Pending, |stream| Poll::Ready(Ok(Some(stream))))
     })
     .await;
@@ -251,7 +248,7 @@ where
         *stopped = None;
     }
     let stream = ended?;
-    let upgrade = lock(&upgrades).take();
+    let upgrade = upgrades.lock().take();
     if stream.is_none() && upgrade.is_none() {
         return Ok(None);
     }
@@ -291,11 +288,11 @@ where
         Box::pin(async move {
             let mut response = response.await;
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-                *lock(&upgrades) = response.extensions_mut().remove();
+                *upgrades.lock() = response.extensions_mut().remove();
             }
             match close.filter(|_| is_event_stream(&response)) {
                 Some(close) => {
-                    *lock(&streams) = Some(EventStream { response, close });
+                    *streams.lock() = Some(EventStream { response, close });
                     pending().await
                 }
                 None => Ok(response),
