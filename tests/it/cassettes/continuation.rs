@@ -15,7 +15,7 @@ fn all() -> String {
 }
 
 /// The chat with so much of its answer.
-fn continued(delivered: &str, more: Value) -> Value {
+fn continued(delivered: &str, more: &Value) -> Value {
     let mut body = chat(&["Count", delivered]);
     let fields = body.as_object_mut().unwrap();
     fields.extend([
@@ -66,7 +66,7 @@ async fn a_recorded_stream_goes_on_behind_each_event() {
     for k in 1..WORDS.len() {
         let delivered = WORDS[..k].concat();
         let more = json!({"stream": true, "stream_options": usage, "max_tokens": 20 - k});
-        let answer = play.send(CHAT, &continued(&delivered, more)).await;
+        let answer = play.send(CHAT, &continued(&delivered, &more)).await;
         assert_eq!(answer.header("x-vcr-match"), Some(&*format!("canonical;from={k}")), "{}", answer.text());
         assert_eq!(delivered + &streamed(&answer).0, all());
         let events = answer.events();
@@ -74,7 +74,7 @@ async fn a_recorded_stream_goes_on_behind_each_event() {
         assert_eq!(counts["usage"], json!({"prompt_tokens": 4 + k, "completion_tokens": 5 - k, "total_tokens": 9}));
         assert!(answer.text().contains("\"finish_reason\":\"stop\"") && answer.text().ends_with("data: [DONE]\n\n"));
     }
-    let within = play.send(CHAT, &continued("One tw", json!({"stream": true, "max_tokens": 5}))).await;
+    let within = play.send(CHAT, &continued("One tw", &json!({"stream": true, "max_tokens": 5}))).await;
     assert_eq!(streamed(&within).0, all()["One tw".len()..]);
     let (code, log) = play.stop();
     assert_eq!(code, 0, "{log}");
@@ -89,17 +89,17 @@ async fn it_is_the_same_record_and_nothing_else_is_one() {
     ]));
     let play = shelf.play(&[]);
     let first = play.send(CHAT, &chat(&["Count"])).await;
-    let rest = play.send(CHAT, &continued("One two", json!({}))).await;
+    let rest = play.send(CHAT, &continued("One two", &json!({}))).await;
     assert_eq!(said(&first), format!("One two{}", said(&rest)));
     assert_eq!(said(&play.send(CHAT, &chat(&["Count"])).await), "One two four", "it is still there");
-    assert_eq!(said(&play.send(CHAT, &continued("One two f", json!({}))).await), "our");
+    assert_eq!(said(&play.send(CHAT, &continued("One two f", &json!({}))).await), "our");
     let next = play.send(CHAT, &chat(&["Count", "One two", "and then?"])).await;
     assert_eq!((next.header("x-vcr-match"), said(&next).as_str()), (Some("canonical"), "Three."));
     for (body, why) in [
-        (continued("One too", json!({})), "another text"),
-        (continued("One two three", json!({})), "all was delivered"),
-        (continued("One two", json!({"n": 2})), "two choices"),
-        (continued("One two", json!({"response_format": {"type": "json_object"}})), "a constraint"),
+        (continued("One too", &json!({})), "another text"),
+        (continued("One two three", &json!({})), "all was delivered"),
+        (continued("One two", &json!({"n": 2})), "two choices"),
+        (continued("One two", &json!({"response_format": {"type": "json_object"}})), "a constraint"),
         (chat(&["Count", "One two"]), "nothing says so"),
     ] {
         let answer = play.send(CHAT, &body).await;
