@@ -13,6 +13,7 @@ mod body;
 mod connection;
 mod connection_options;
 mod descriptors;
+mod ending;
 mod error_rewriter;
 mod events;
 mod handshakes;
@@ -24,6 +25,7 @@ mod reserve;
 mod tls;
 mod upgrade;
 mod workers;
+mod write_watch;
 
 use std::{error::Error, future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -37,11 +39,13 @@ use tokio::{
     task::JoinSet,
     time::{sleep, timeout},
 };
+use tokio_rustls::server::TlsStream;
 
 pub use self::{
     body::{BodyError, NotWhole, RequestBody, ResponseBody, Stopping, UntilStopping, receive_whole, whole_body},
     connection_options::ConnectionOptions,
     descriptors::raise_descriptor_limit,
+    ending::ConnectionEnd,
     informational::Informational,
     lateness_tracker::LatenessTracker,
     listener::{Listener, NO_ADDRESS, bind_unix},
@@ -49,6 +53,7 @@ pub use self::{
     tls::{ClientCertificates, Tls, TlsError, TlsFiles},
     upgrade::{RawConnection, RawStream, Upgrade},
     workers::Workers,
+    write_watch::SlowHead,
 };
 use self::{
     handshakes::{Handshake, Handshakes},
@@ -91,9 +96,15 @@ pub struct Peer {
 }
 
 /// A body of responses.
-pub trait ServiceBody: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static {}
+pub trait ServiceBody:
+    Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>> + Send> + Send + Unpin + 'static
+{
+}
 
-impl<B> ServiceBody for B where B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static {}
+impl<B> ServiceBody for B where
+    B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>> + Send> + Send + Unpin + 'static
+{
+}
 
 /// A function from a request and its client to a future response.
 pub trait ClientService<B>: Fn(Request<Incoming>, Peer) -> Self::Responding + Clone + Send + Unpin + 'static {
@@ -110,9 +121,28 @@ where
 }
 
 /// A connection's stream of bytes.
-trait ConnectionStream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
+trait ConnectionStream: AsyncRead + AsyncWrite + Send + Unpin + 'static {
+    /// Lets the connection be reset when it is dropped, where its kind can be.
+    fn reset_when_dropped(&self);
+}
 
-impl<I> ConnectionStream for I where I: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
+impl ConnectionStream for TcpStream {
+    fn reset_when_dropped(&self) {
+        if let Err(error) = self.set_zero_linger() {
+            tracing::debug!(%error, "a connection cannot be reset");
+        }
+    }
+}
+
+impl ConnectionStream for UnixStream {
+    fn reset_when_dropped(&self) {}
+}
+
+impl<I: ConnectionStream> ConnectionStream for TlsStream<I> {
+    fn reset_when_dropped(&self) {
+        self.get_ref().0.reset_when_dropped();
+    }
+}
 
 /// The result of a drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
