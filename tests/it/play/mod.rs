@@ -34,6 +34,6 @@ mod stored_responses;
 mod stream_and_admission_flags;
 mod structured_outputs;
 mod synthetic_text;
-mod tls;
+pub(crate) mod tls;
 mod tool_calls_and_reasoning;
 mod unix_socket_and_http2;
