@@ -41,7 +41,7 @@ fn faults(lines: &[&str], seed: u64) -> Arc<ServerFaults> {
 
 /// A server of one recorded answer with these faults.
 fn served(faults: Arc<ServerFaults>) -> Config {
-    let ids = tokenizer().encode(TEXT, SpecialTokens::Omit).unwrap();
+    let ids = tokenizer().encode(TEXT, SpecialTokens::Skip).unwrap();
     Config {
         faults,
         admin: Admin::Here(Access::default()),
@@ -157,7 +157,8 @@ async fn ask(address: std::net::SocketAddr, request: &[u8], at_most: Option<usiz
 
 /// The lines of what happened.
 async fn hits(address: std::net::SocketAddr) -> Vec<String> {
-    let shown = crate::support::client::send(address, &crate::support::client::get("/vcr/faults?hits=1000000")).await.json();
+    let shown =
+        crate::support::client::send(address, &crate::support::client::get("/vcr/faults?hits=1000000")).await.json();
     let hits = shown["hits"].as_array().unwrap().iter().map(|hit| hit["fault"].as_str().unwrap().to_owned());
     hits.collect()
 }
