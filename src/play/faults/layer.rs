@@ -101,7 +101,7 @@ impl FaultLayer {
         let seen =
             FaultRequest { path: parts.uri.path(), headers: &parts.headers, body: &body, session: session.as_deref() };
         let mut chosen = set.choose(&seen);
-        chosen.extend(FaultSet::new(own, 0).choose(&seen));
+        chosen.extend(FaultSet::new(own, 0).choose(&seen).into_iter().map(ChosenFault::of_request));
         let mut context = self.context(endpoint);
         if !chosen.is_empty() {
             context.model = model_of(&body);

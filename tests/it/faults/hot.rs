@@ -73,6 +73,9 @@ async fn requests_name_faults_only_where_that_is_enabled() {
     assert_eq!(status(&server, &[("x-return-error", "model_not_found")]).await, 404);
     assert_eq!(status(&server, &[("x-vcr-fault", "explode")]).await, 400);
     assert_eq!(status(&server, &[]).await, 200);
+    let listed = super::hits(server.address).await;
+    let kinds: Vec<&str> = listed.iter().map(|line| line.split(" where ").next().unwrap()).collect();
+    assert_eq!(kinds, ["error:418", "429", "model_not_found"]);
 }
 
 #[tokio::test]

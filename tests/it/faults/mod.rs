@@ -4,6 +4,7 @@ mod choice;
 mod hot;
 mod kinds;
 mod load;
+mod pages;
 mod sources;
 mod transports;
 mod wires;
