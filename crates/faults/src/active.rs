@@ -17,7 +17,7 @@ pub type OnFault = Arc<dyn Fn(&ChosenFault) + Send + Sync>;
 
 /// What has passed.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct BodyProgress {
     pub(crate) events: u64,
     pub(crate) tokens: u64,
     pub(crate) bytes: u64,
@@ -25,7 +25,7 @@ pub(crate) struct Seen {
     pub(crate) output: Bytes,
 }
 
-impl Seen {
+impl BodyProgress {
     /// Bytes that have passed after these too.
     pub(crate) fn after(&self, bytes: &[u8]) -> u64 {
         self.bytes.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX))
@@ -82,7 +82,7 @@ impl ActiveFault {
     }
 
     /// Returns true if its place has been reached.
-    pub(crate) fn is_due(&self, seen: &Seen, elapsed: Duration) -> bool {
+    pub(crate) fn is_due(&self, seen: &BodyProgress, elapsed: Duration) -> bool {
         if self.repeats() && seen.output.is_empty() {
             return false;
         }
@@ -130,7 +130,7 @@ impl ActiveFault {
         edit: EventEdit,
         event: &[u8],
         form: BodyForm,
-        seen: &Seen,
+        seen: &BodyProgress,
         elapsed: Duration,
     ) -> bool {
         let is_due = match self.place {
@@ -142,7 +142,7 @@ impl ActiveFault {
     }
 
     /// Where its byte is in the event that comes.
-    pub(crate) fn offset_in_event(&self, seen: &Seen) -> Option<usize> {
+    pub(crate) fn offset_in_event(&self, seen: &BodyProgress) -> Option<usize> {
         match self.place {
             FaultPlace::Byte(at) => at.checked_sub(seen.bytes).and_then(|offset| usize::try_from(offset).ok()),
             _ => None,

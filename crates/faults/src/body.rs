@@ -19,7 +19,7 @@ use net::{
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::{
-    active::{ActiveFault, OnFault, Seen},
+    active::{ActiveFault, BodyProgress, OnFault},
     edits::EventEdit,
     kind::{RefusalContext, StreamFault},
     piece::{BodyForm, BodyPiece},
@@ -41,7 +41,7 @@ pub struct FaultedBody<B> {
     gathered: Option<BytesMut>,
     faults: Vec<ActiveFault>,
     steps: BodySteps,
-    seen: Seen,
+    seen: BodyProgress,
     start: Instant,
     has_begun: bool,
     /// A fault has ended it; what follows is not looked at.
@@ -69,7 +69,7 @@ impl<B> FaultedBody<B> {
             gathered: (!is_stream).then(BytesMut::new),
             faults: chosen.into_iter().filter_map(|chosen| ActiveFault::new(chosen, form)).collect(),
             steps: BodySteps::default(),
-            seen: Seen::default(),
+            seen: BodyProgress::default(),
             start: Instant::now(),
             has_begun: false,
             is_cut: false,
@@ -131,7 +131,7 @@ impl<B> FaultedBody<B> {
         if let Some(pause) = piece.pause {
             self.steps.pause(pause);
         }
-        let inside = |seen: &Seen, faults: &[ActiveFault], length: usize| {
+        let inside = |seen: &BodyProgress, faults: &[ActiveFault], length: usize| {
             let at = faults.iter().filter_map(|fault| fault.point_inside(end)).min()?;
             usize::try_from(at.saturating_sub(seen.bytes)).ok().filter(|offset| *offset < length)
         };

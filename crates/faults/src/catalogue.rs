@@ -61,7 +61,7 @@ pub struct CatalogueRow {
     /// Whether `at` may say where.
     pub has_place: bool,
     /// Arguments with their meanings; the first one may stand without its name.
-    pub arguments: &'static [(&'static str, &'static str)],
+    pub arguments: &'static [Argument],
     /// What happens.
     pub summary: &'static str,
     /// A line.
@@ -70,29 +70,29 @@ pub struct CatalogueRow {
     pub read: ReadKind,
 }
 
-const ERROR: &[(&str, &str)] = &[
-    ("retry-after", "time after which a client may come again; the headers are in whole seconds"),
-    ("message", "another message than the engine's"),
-];
-const MESSAGE: &[(&str, &str)] = &[ERROR[1]];
-const RATE: &[(&str, &str)] = &[
-    ERROR[0],
-    ERROR[1],
+/// An argument and its meaning.
+type Argument = (&'static str, &'static str);
+
+const RETRY_AFTER: Argument =
+    ("retry-after", "time after which a client may come again; the headers are in whole seconds");
+const MESSAGE: Argument = ("message", "another message than the engine's");
+const EVENTS: Argument = ("count", "how many events; without it one");
+const ERROR: &[Argument] = &[RETRY_AFTER, MESSAGE];
+const WORDS: &[Argument] = &[MESSAGE];
+const RATE: &[Argument] = &[
+    RETRY_AFTER,
+    MESSAGE,
     ("requests", "limit of requests that the headers name; 60"),
     ("tokens", "limit of tokens that the headers name; 60000"),
     ("of", "which limit is used up: requests or tokens"),
 ];
-const COUNT: &[(&str, &str)] = &[("count", "how many events; without it one")];
-const ANY_ERROR: &[(&str, &str)] = &[("status", "from 400 to 599"), ERROR[0], ERROR[1]];
-const ERROR_EVENT: &[(&str, &str)] = &[("status", "the status that the error names; 500"), ERROR[1]];
-const DUPLICATES: &[(&str, &str)] = &[("times", "how many more; 1"), COUNT[0]];
-const NO_ARGUMENTS: &[(&str, &str)] = &[];
+const ANY_ERROR: &[Argument] = &[("status", "from 400 to 599"), RETRY_AFTER, MESSAGE];
+const ERROR_EVENT: &[Argument] = &[("status", "the status that the error names; 500"), MESSAGE];
+const COUNT: &[Argument] = &[EVENTS];
+const DUPLICATES: &[Argument] = &[("times", "how many more; 1"), EVENTS];
+const NO_ARGUMENTS: &[Argument] = &[];
 
-const fn before(
-    name: &'static str,
-    arguments: &'static [(&'static str, &'static str)],
-    read: ReadKind,
-) -> CatalogueRow {
+const fn before(name: &'static str, arguments: &'static [Argument], read: ReadKind) -> CatalogueRow {
     CatalogueRow {
         name,
         aliases: &[],
@@ -105,7 +105,7 @@ const fn before(
     }
 }
 
-const fn body(name: &'static str, arguments: &'static [(&'static str, &'static str)], read: ReadKind) -> CatalogueRow {
+const fn body(name: &'static str, arguments: &'static [Argument], read: ReadKind) -> CatalogueRow {
     CatalogueRow { stage: FaultStage::Body, has_place: true, ..before(name, arguments, read) }
 }
 
@@ -124,7 +124,7 @@ pub const CATALOGUE: &[CatalogueRow] = &[
     before("400", ERROR, refusal)
         .also(&["context-length"])
         .says("The prompt is too long for the served model, in the engine's words.", "400 where rate=0.1"),
-    before("invalid-request", MESSAGE, invalid)
+    before("invalid-request", WORDS, invalid)
         .says("A parameter is out of its range, in the engine's words.", "invalid-request where nth=2"),
     before("401", ERROR, refusal).also(&["invalid-api-key"]).says("The key is refused.", "401 where key=secret"),
     before("404", ERROR, refusal).also(&["model-not-found"]).says("The model does not exist.", "404 where model=m"),

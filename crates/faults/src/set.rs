@@ -101,7 +101,7 @@ fn draw(request: u64, nth: u64, of: u64) -> u64 {
 
 /// A fault that happened.
 #[derive(Debug, Clone)]
-struct Hit {
+struct NotedHit {
     fault: std::sync::Arc<Fault>,
     rule: Option<usize>,
     request: u64,
@@ -128,7 +128,7 @@ pub struct FaultSet {
     start: Instant,
     /// How often each request came.
     seen: Mutex<HashMap<u64, u64>>,
-    hits: Mutex<Vec<Hit>>,
+    hits: Mutex<Vec<NotedHit>>,
 }
 
 #[derive(Debug)]
@@ -173,6 +173,12 @@ impl FaultSet {
         Self { rules, seed, start: Instant::now(), seen: Mutex::default(), hits: Mutex::default() }
     }
 
+    /// What decides about rates.
+    #[must_use]
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
     /// Returns true if there is no fault.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -191,12 +197,12 @@ impl FaultSet {
     pub fn choose(&self, request: &FaultRequest<'_>) -> Vec<ChosenFault> {
         let hash = request.hash();
         let nth = count(&self.seen, hash);
-        let mut facts = RequestFacts { request, hash, nth, body: None };
+        let mut facts = SelectionFacts { request, hash, nth, body: None };
         let chosen = self.rules.iter().enumerate().filter(|(number, rule)| self.takes(*number, rule, &mut facts));
         chosen.map(|(rule, it)| ChosenFault { fault: it.fault.clone(), rule: Some(rule), request: hash, nth }).collect()
     }
 
-    fn takes(&self, number: usize, rule: &FaultRule, facts: &mut RequestFacts<'_>) -> bool {
+    fn takes(&self, number: usize, rule: &FaultRule, facts: &mut SelectionFacts<'_>) -> bool {
         let selection = &rule.fault.selection;
         let elapsed = self.start.elapsed();
         let is_in_time =
@@ -238,7 +244,7 @@ impl FaultSet {
         let mut hits = lock(&self.hits);
         if hits.len() < MOST_LISTED {
             let ChosenFault { fault, rule, request, nth } = chosen.clone();
-            hits.push(Hit { fault, rule, request, nth, at: self.start.elapsed() });
+            hits.push(NotedHit { fault, rule, request, nth, at: self.start.elapsed() });
         }
         drop(hits);
         chosen.line()
@@ -253,9 +259,10 @@ impl FaultSet {
     #[must_use]
     pub fn hits(&self, most: usize) -> Vec<FaultHit> {
         let hits = lock(&self.hits);
-        let latest: Vec<Hit> = hits.iter().skip(hits.len().saturating_sub(most)).cloned().collect();
+        let latest: Vec<NotedHit> = hits.iter().skip(hits.len().saturating_sub(most)).cloned().collect();
         drop(hits);
-        let shown = |hit: Hit| FaultHit { line: line(&hit.fault, hit.request, hit.nth), rule: hit.rule, at: hit.at };
+        let shown =
+            |hit: NotedHit| FaultHit { line: line(&hit.fault, hit.request, hit.nth), rule: hit.rule, at: hit.at };
         latest.into_iter().map(shown).collect()
     }
 }
@@ -269,14 +276,14 @@ enum SequencePlace {
 }
 
 /// What is known of a request, as far as it was asked for.
-struct RequestFacts<'a> {
+struct SelectionFacts<'a> {
     request: &'a FaultRequest<'a>,
     hash: u64,
     nth: u64,
     body: Option<Value>,
 }
 
-impl RequestFacts<'_> {
+impl SelectionFacts<'_> {
     fn body(&mut self) -> &Value {
         self.body.get_or_insert_with(|| serde_json::from_slice(self.request.body).unwrap_or_default())
     }

@@ -41,6 +41,7 @@ pub(in crate::cli) fn config(args: PlayArgs) -> Result<Config, Failure> {
         loose_after_exhausted: args.cassettes.loose_after_exhausted,
         hash_key: default.hash_key,
         pacing,
+        changed_pacing: default.changed_pacing,
         unmatched,
         miss_status: args.cassettes.miss_status,
         miss_detail: args.cassettes.miss_detail,
@@ -64,10 +65,7 @@ pub(in crate::cli) fn config(args: PlayArgs) -> Result<Config, Failure> {
         server: args.server.into(),
         chat_template: args.chat_template,
         template_kwargs: args.engine.default_chat_template_kwargs,
-        request_templates: match args.trust_request_chat_template {
-            true => RequestTemplates::Trusted,
-            false => RequestTemplates::Refused,
-        },
+        request_templates: request_templates(args.trust_request_chat_template),
         stream_interval: args.stream_interval,
         scale_out: args.enable_scale_out,
         multimodal: args.multimodal,
@@ -86,6 +84,10 @@ pub(in crate::cli) fn config(args: PlayArgs) -> Result<Config, Failure> {
         faults,
         progress: default.progress,
     })
+}
+
+fn request_templates(are_trusted: bool) -> RequestTemplates {
+    if are_trusted { RequestTemplates::Trusted } else { RequestTemplates::Refused }
 }
 
 fn source(synthetic: Option<Synthetic>, trace_files: Vec<PathBuf>) -> Source {

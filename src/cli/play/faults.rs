@@ -78,6 +78,11 @@ fn failures(percent: u8, types: &[FailureType]) -> Result<Vec<Fault>, Failure> {
 
 /// The faults that a server starts with.
 pub(in crate::cli) fn config(args: &FaultArgs) -> Result<Arc<ServerFaults>, Failure> {
+    Ok(Arc::new(ServerFaults::new(lines(args)?, args.fault_headers)))
+}
+
+/// The faults that were typed, after those of the file.
+pub(in crate::cli) fn lines(args: &FaultArgs) -> Result<FaultLines, Failure> {
     let mut lines = match &args.faults {
         Some(path) => FaultLines::read(path).map_err(Failure::input)?,
         None => FaultLines::default(),
@@ -87,7 +92,7 @@ pub(in crate::cli) fn config(args: &FaultArgs) -> Result<Arc<ServerFaults>, Fail
         lines.faults.extend(failures(percent, &args.failure_types)?);
     }
     lines.seed = args.fault_seed.unwrap_or(lines.seed);
-    Ok(Arc::new(ServerFaults::new(lines, args.fault_headers)))
+    Ok(lines)
 }
 
 #[cfg(test)]

@@ -50,9 +50,9 @@ fn failed(status: StatusCode, message: &str) -> Response {
 }
 
 impl FaultDesk {
-    fn checked(&self, request: Request) -> Result<(http::request::Parts, axum::body::Body), Response> {
+    fn checked(&self, request: Request) -> Result<(http::request::Parts, axum::body::Body), Box<Response>> {
         let (parts, body) = request.into_parts();
-        self.access.check(&parts).map_err(|(status, message)| failed(status, message))?;
+        self.access.check(&parts).map_err(|(status, message)| Box::new(failed(status, message)))?;
         Ok((parts, body))
     }
 
@@ -65,14 +65,14 @@ impl FaultDesk {
             .iter()
             .map(|hit| json!({"fault": hit.line, "of": hit.rule, "at_ms": u64::try_from(hit.at.as_millis()).unwrap_or(u64::MAX)}))
             .collect();
-        json!({"faults": faults, "hits": hits})
+        json!({"seed": set.seed(), "faults": faults, "hits": hits})
     }
 }
 
 async fn show(State(desk): State<FaultDesk>, request: Request) -> Response {
     let parts = match desk.checked(request) {
         Ok((parts, _)) => parts,
-        Err(refused) => return refused,
+        Err(refused) => return *refused,
     };
     let query = crate::api::Query::new(parts.uri.query());
     let most = query.all("hits").pop().and_then(|most| most.parse().ok()).unwrap_or(LISTED);
@@ -80,12 +80,12 @@ async fn show(State(desk): State<FaultDesk>, request: Request) -> Response {
 }
 
 async fn kinds(State(desk): State<FaultDesk>, request: Request) -> Response {
-    desk.checked(request).map_or_else(|refused| refused, |_| page(StatusCode::OK, &catalogue()))
+    desk.checked(request).map_or_else(|refused| *refused, |_| page(StatusCode::OK, &catalogue()))
 }
 
 async fn clear(State(desk): State<FaultDesk>, request: Request) -> Response {
     if let Err(refused) = desk.checked(request) {
-        return refused;
+        return *refused;
     }
     desk.faults.replace(FaultLines::default());
     page(StatusCode::OK, &desk.shown(0))
@@ -94,7 +94,7 @@ async fn clear(State(desk): State<FaultDesk>, request: Request) -> Response {
 async fn replace(State(desk): State<FaultDesk>, request: Request) -> Response {
     let body = match desk.checked(request) {
         Ok((_, body)) => body,
-        Err(refused) => return refused,
+        Err(refused) => return *refused,
     };
     let text = match read_body(body, LARGEST).await {
         Ok(body) => String::from_utf8_lossy(&body).into_owned(),

@@ -47,7 +47,7 @@ impl FaultLines {
     /// The first thing that is wrong, with its file and line.
     pub fn read(path: &Path) -> Result<Self, FaultFileError> {
         let mut lines = Self::default();
-        Reading { lines: &mut lines, open: Vec::new(), files: 0 }.file(path, None)?;
+        FaultFileReading { lines: &mut lines, open: Vec::new(), files: 0 }.file(path, None)?;
         Ok(lines)
     }
 
@@ -57,20 +57,20 @@ impl FaultLines {
     /// The first thing that is wrong, with its line; `file` stands for its name.
     pub fn parse(text: &str, file: &str) -> Result<Self, FaultFileError> {
         let mut lines = Self::default();
-        Reading { lines: &mut lines, open: Vec::new(), files: 0 }.text(text, file, None)?;
+        FaultFileReading { lines: &mut lines, open: Vec::new(), files: 0 }.text(text, file, None)?;
         Ok(lines)
     }
 }
 
 /// Files on their way into one list.
-struct Reading<'a> {
+struct FaultFileReading<'a> {
     lines: &'a mut FaultLines,
     /// Files that are being read, the outermost first.
     open: Vec<PathBuf>,
     files: usize,
 }
 
-impl Reading<'_> {
+impl FaultFileReading<'_> {
     /// Reads a file; `from` is where it is included.
     fn file(&mut self, path: &Path, from: Option<(&str, usize)>) -> Result<(), FaultFileError> {
         let shown = path.display().to_string();

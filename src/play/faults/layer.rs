@@ -22,6 +22,10 @@ use crate::{
     replay::account,
 };
 
+/// In the extensions of a response: the faults that were chosen for its request.
+#[derive(Debug, Clone)]
+pub(in crate::play) struct FaultsOf(pub(in crate::play) Vec<String>);
+
 /// Puts faults before a service.
 #[derive(Debug, Clone)]
 pub(in crate::play) struct FaultLayer {
@@ -68,10 +72,17 @@ where
         }
         let (layer, mut inner) = (self.layer.clone(), self.inner.clone());
         Either::Right(Box::pin(async move {
-            match layer.before(request).await {
-                Err(response) => Ok(response),
-                Ok((request, faulted)) => Ok(faulted.after(inner.call(request).await?).await),
-            }
+            let (request, faulted) = match layer.choose(request).await {
+                Ok(chosen) => chosen,
+                Err(refused) => return Ok(refused),
+            };
+            let shown = FaultsOf(faulted.chosen.iter().map(|chosen| chosen.fault.what()).collect());
+            let mut response = match faulted.before_answer(|it| it.fault.selection.record.is_none()).await {
+                Some(response) => response,
+                None => faulted.after(inner.call(request).await?).await,
+            };
+            response.extensions_mut().insert(shown);
+            Ok(response)
         }))
     }
 }
@@ -85,11 +96,11 @@ struct FaultedRequest {
 }
 
 impl FaultLayer {
-    /// Chooses the faults of a request, and lets those happen that come before its answer.
+    /// Chooses the faults of a request.
     ///
     /// # Errors
-    /// The response, where a fault gives it.
-    async fn before(self, request: Request) -> Result<(Request, FaultedRequest), Response> {
+    /// The response to a request whose body or headers are wrong.
+    async fn choose(self, request: Request) -> Result<(Request, FaultedRequest), Response> {
         let set = self.faults.current();
         let endpoint = Endpoint::of_path(request.uri().path());
         let refused = |error| (self.refusal)(error, endpoint);
@@ -107,10 +118,7 @@ impl FaultLayer {
             context.model = model_of(&body);
         }
         let faulted = FaultedRequest { set, chosen, context, refusal: self.refusal };
-        match faulted.before_answer(|it| it.fault.selection.record.is_none()).await {
-            Some(response) => Err(response),
-            None => Ok((Request::from_parts(parts, Body::from(body)), faulted)),
-        }
+        Ok((Request::from_parts(parts, Body::from(body)), faulted))
     }
 
     fn context(&self, endpoint: Endpoint) -> RefusalContext {

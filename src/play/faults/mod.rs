@@ -12,7 +12,7 @@ mod server;
 
 pub(super) use self::{
     admin::routes,
-    layer::{FaultLayer, unreceived},
+    layer::{FaultLayer, FaultsOf, unreceived},
 };
 pub use self::{
     file::{FaultFileError, FaultLines},

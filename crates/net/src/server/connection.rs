@@ -199,7 +199,7 @@ where
 }
 
 /// What hyper must not send.
-enum Taken<B> {
+enum TakenResponse<B> {
     Stream(EventStream<B>),
     /// Nothing is sent, and the connection ends.
     Nothing(ConnectionEnd),
@@ -251,7 +251,7 @@ where
     S: Service<B>,
     B: ServiceBody,
 {
-    let (taken, upgrades) = (SharedSlot::<Taken<B>>::default(), SharedSlot::<Upgrade>::default());
+    let (taken, upgrades) = (SharedSlot::<TakenResponse<B>>::default(), SharedSlot::<Upgrade>::default());
     let writes = wire.writes();
     let service = service_fn(intercept(service, Arc::clone(&taken), Arc::clone(&upgrades), writes.clone()));
     let mut connection = Box::new(builder.serve_connection(TokioIo::new(wire), service));
@@ -269,7 +269,7 @@ where
         }
         match Pin::new(&mut *connection).poll(context) {
             Poll::Ready(Err(error)) => match ConnectionEnd::of(&error) {
-                Some(end) => return Poll::Ready(Ok(Some(Taken::Nothing(end)))),
+                Some(end) => return Poll::Ready(Ok(Some(TakenResponse::Nothing(end)))),
                 None => return Poll::Ready(Err(error)),
             },
             Poll::Ready(Ok(())) => return Poll::Ready(Ok(None)),
@@ -293,8 +293,8 @@ where
     let mut wire = parts.io.into_inner();
     wire.rewind(&parts.read_buf);
     match taken {
-        Some(Taken::Stream(stream)) => return Ok(Some((wire, stream))),
-        Some(Taken::Nothing(end)) => {
+        Some(TakenResponse::Stream(stream)) => return Ok(Some((wire, stream))),
+        Some(TakenResponse::Nothing(end)) => {
             Box::pin(end.end(wire)).await;
             return Ok(None);
         }
@@ -317,7 +317,7 @@ type Responding<B> = Pin<Box<dyn Future<Output = Result<Response<WrittenFirst<B>
 /// hyper never gets what is taken: its future stays pending until the connection is taken back.
 fn intercept<S, B>(
     service: S,
-    slot: SharedSlot<Taken<B>>,
+    slot: SharedSlot<TakenResponse<B>>,
     upgrades: SharedSlot<Upgrade>,
     writes: WriteWatch,
 ) -> impl Fn(Request<Incoming>) -> Responding<B> + Unpin
@@ -339,10 +339,10 @@ where
                 poll_fn(|context| writes.poll_written(&mut wait, context)).await;
                 writes.pace(pace);
             }
-            let end = response.extensions_mut().remove::<ConnectionEnd>().map(Taken::Nothing);
+            let end = response.extensions_mut().remove::<ConnectionEnd>().map(TakenResponse::Nothing);
             let taken = match (end, close.filter(|_| is_event_stream(&response))) {
                 (Some(end), _) => end,
-                (None, Some(close)) => Taken::Stream(EventStream { response, close }),
+                (None, Some(close)) => TakenResponse::Stream(EventStream { response, close }),
                 (None, None) => return Ok(response.map(|body| WrittenFirst::new(body, writes))),
             };
             *lock(&slot) = Some(taken);
