@@ -8,7 +8,7 @@ use crate::{
     edits::EventEdit,
     fault::FaultPlace,
     kind::{FaultKind, StreamFault},
-    piece::BodyForm,
+    piece::FaultedForm,
     set::ChosenFault,
 };
 
@@ -46,11 +46,11 @@ pub(crate) struct ActiveFault {
 
 impl ActiveFault {
     /// `None` for a fault that does not happen in a body of this form.
-    pub(crate) fn new(chosen: ChosenFault, form: BodyForm) -> Option<Self> {
+    pub(crate) fn new(chosen: ChosenFault, form: FaultedForm) -> Option<Self> {
         let FaultKind::Stream(fault) = chosen.fault.kind.clone() else { return None };
         let mut place = chosen.fault.place.or_else(|| chosen.fault.kind.own_place())?;
         let is_blank = matches!(fault, StreamFault::KeepAlive { .. } | StreamFault::HugeLine(_));
-        if form == BodyForm::Whole && (is_blank || matches!(fault, StreamFault::Edit { .. })) {
+        if form == FaultedForm::Whole && (is_blank || matches!(fault, StreamFault::Edit { .. })) {
             // White space is harmless at its beginning only, and there is one event.
             place = match place {
                 FaultPlace::Byte(_) | FaultPlace::Time(_) if !is_blank => place,
@@ -129,7 +129,7 @@ impl ActiveFault {
         &self,
         edit: EventEdit,
         event: &[u8],
-        form: BodyForm,
+        form: FaultedForm,
         seen: &BodyProgress,
         elapsed: Duration,
     ) -> bool {

@@ -22,7 +22,7 @@ use crate::{
     active::{ActiveFault, BodyProgress, OnFault},
     edits::EventEdit,
     kind::{RefusalContext, StreamFault},
-    piece::{BodyForm, BodyPiece},
+    piece::{BodyPiece, FaultedForm},
     set::ChosenFault,
     steps::{BodyPace, BodyStep, BodySteps, StepOutcome},
     wire::{error_events, tokens_of},
@@ -35,7 +35,7 @@ const MOST_GATHERED: usize = 64 << 20;
 pub struct FaultedBody<B> {
     /// `None` once it has ended, or a fault has ended it.
     inner: Option<B>,
-    form: BodyForm,
+    form: FaultedForm,
     splitter: SseSplitter,
     /// What has come of a body without events.
     gathered: Option<BytesMut>,
@@ -61,7 +61,7 @@ impl<B> FaultedBody<B> {
         chosen: Vec<ChosenFault>,
         on_fault: OnFault,
     ) -> Self {
-        let form = if is_stream { BodyForm::Events } else { BodyForm::Whole };
+        let form = if is_stream { FaultedForm::Events } else { FaultedForm::Whole };
         Self {
             inner: Some(inner),
             form,
@@ -88,7 +88,7 @@ impl<B> FaultedBody<B> {
                     self.take_gathered();
                 }
             }
-            None if self.form == BodyForm::Whole => self.steps.push(BodyStep::Send(data)),
+            None if self.form == FaultedForm::Whole => self.steps.push(BodyStep::Send(data)),
             None => {
                 self.splitter.push(data);
                 while !self.is_cut
@@ -165,7 +165,7 @@ impl<B> FaultedBody<B> {
     }
 
     fn carry_out(&mut self, fault: &StreamFault) {
-        let is_whole = self.form == BodyForm::Whole;
+        let is_whole = self.form == FaultedForm::Whole;
         match fault {
             StreamFault::Stall(Some(time)) => self.steps.pause(*time),
             StreamFault::Stall(None) => self.cut([BodyStep::Hang]),

@@ -7,7 +7,7 @@ use net::wire::{event_data, event_name};
 use serde_json::Value;
 
 use crate::{
-    piece::{BodyForm, BodyPiece},
+    piece::{BodyPiece, FaultedForm},
     steps::BodyPace,
     wire::{LAST_EVENTS, inside_arguments},
 };
@@ -58,8 +58,8 @@ pub enum EventEdit {
 
 impl EventEdit {
     /// Returns true if the edit concerns this event; others pass and are not counted.
-    pub(crate) fn concerns(self, event: &[u8], form: BodyForm) -> bool {
-        let is_event = form == BodyForm::Events;
+    pub(crate) fn concerns(self, event: &[u8], form: FaultedForm) -> bool {
+        let is_event = form == FaultedForm::Events;
         match self {
             Self::NoDone => is_event && is_last(event),
             Self::NoFinish => edited(event, &no_finish).is_some(),
@@ -262,7 +262,7 @@ mod tests {
         let parts = parts(edit, event);
         assert_eq!(parts.concat(), event.as_bytes());
         assert!(std::str::from_utf8(&parts[0]).is_err());
-        assert!(!edit.concerns(b"data: {}\n\n", BodyForm::Events));
+        assert!(!edit.concerns(b"data: {}\n\n", FaultedForm::Events));
     }
 
     #[test]
@@ -278,8 +278,8 @@ mod tests {
         ] {
             assert_eq!(text(&parts(edit, event))[0], cut);
         }
-        assert!(!edit.concerns(b"data: {\"arguments\":\"\"}\n\n", BodyForm::Events));
-        assert!(!edit.concerns(b"data: {\"delta\":\"ab\"}\n\n", BodyForm::Events));
+        assert!(!edit.concerns(b"data: {\"arguments\":\"\"}\n\n", FaultedForm::Events));
+        assert!(!edit.concerns(b"data: {\"delta\":\"ab\"}\n\n", FaultedForm::Events));
     }
 
     #[test]
@@ -310,7 +310,7 @@ mod tests {
             ),
             ("{\"usage\":{\"output_tokens\":3}}", 2, "{\"usage\":{\"output_tokens\":5}}"),
         ] {
-            assert!(EventEdit::Usage(by).concerns(event.as_bytes(), BodyForm::Whole));
+            assert!(EventEdit::Usage(by).concerns(event.as_bytes(), FaultedForm::Whole));
             assert_eq!(text(&parts(EventEdit::Usage(by), event)), [wrong]);
         }
         for (event, without) in [
@@ -329,8 +329,10 @@ mod tests {
         ] {
             assert_eq!(text(&parts(EventEdit::NoFinish, event)), [without]);
         }
-        assert!(!EventEdit::NoFinish.concerns(b"data: {\"choices\":[{\"finish_reason\":null}]}\n\n", BodyForm::Events));
-        assert!(EventEdit::NoDone.concerns(b"data: [DONE]\n\n", BodyForm::Events));
-        assert!(EventEdit::NoDone.concerns(b"event: message_stop\ndata: {}\n\n", BodyForm::Events));
+        assert!(
+            !EventEdit::NoFinish.concerns(b"data: {\"choices\":[{\"finish_reason\":null}]}\n\n", FaultedForm::Events)
+        );
+        assert!(EventEdit::NoDone.concerns(b"data: [DONE]\n\n", FaultedForm::Events));
+        assert!(EventEdit::NoDone.concerns(b"event: message_stop\ndata: {}\n\n", FaultedForm::Events));
     }
 }

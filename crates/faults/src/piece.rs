@@ -8,7 +8,7 @@ use crate::steps::BodyPace;
 
 /// Whether a body has events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum BodyForm {
+pub(crate) enum FaultedForm {
     Events,
     /// It is one JSON text, or something else.
     Whole,

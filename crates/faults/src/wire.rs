@@ -5,7 +5,7 @@ use bytes::Bytes;
 use net::wire::{encode_event, event_data};
 use serde_json::{Value, json};
 
-use crate::piece::BodyForm;
+use crate::piece::FaultedForm;
 
 /// Names of events that end a stream where there is no `[DONE]`.
 pub(crate) const LAST_EVENTS: [&[u8]; 4] =
@@ -39,10 +39,10 @@ pub(crate) fn tokens_of(event: &[u8]) -> u64 {
 ///
 /// The engine writes a failure with spaces in its JSON and `[DONE]` after it, Messages as an event `error` and nothing after it. It ends
 /// `/v1/responses` without a word; the event there is OpenAI's `error`.
-pub(crate) fn error_events(error: &ApiError, endpoint: Endpoint, form: BodyForm, events: u64) -> Vec<Bytes> {
+pub(crate) fn error_events(error: &ApiError, endpoint: Endpoint, form: FaultedForm, events: u64) -> Vec<Bytes> {
     match (form, endpoint) {
-        (BodyForm::Whole, Endpoint::Messages) => vec![anthropic::error_body(error).into()],
-        (BodyForm::Whole, _) => vec![error.body().into()],
+        (FaultedForm::Whole, Endpoint::Messages) => vec![anthropic::error_body(error).into()],
+        (FaultedForm::Whole, _) => vec![error.body().into()],
         (_, Endpoint::Messages) => {
             let kind = if error.status == 500 { "internal_error" } else { error.kind };
             let data = json!({"type": "error", "error": {"type": kind, "message": error.message}});

@@ -130,10 +130,10 @@ impl FaultLayer {
 /// The model that a request names.
 fn model_of(body: &[u8]) -> String {
     #[derive(serde::Deserialize)]
-    struct Named {
+    struct NamedModelOnly {
         model: Option<String>,
     }
-    serde_json::from_slice(body).ok().and_then(|named: Named| named.model).unwrap_or_default()
+    serde_json::from_slice(body).ok().and_then(|named: NamedModelOnly| named.model).unwrap_or_default()
 }
 
 impl FaultedRequest {

@@ -95,6 +95,7 @@ async fn the_flags_of_llm_d_become_lines() {
         "--port",
         "0",
         "--synthetic",
+        "random",
         "--instant",
         "--failure-injection-rate",
         "100",

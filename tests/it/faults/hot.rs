@@ -44,7 +44,7 @@ async fn faults_are_replaced_and_removed_while_the_server_runs() {
     assert_eq!(shown["faults"], json!([{"fault": "429 where first=1", "happened": 1}]));
     assert_eq!(change(&server, "PUT", "[500]").await.status, 200);
     assert_eq!(status(&server, &[]).await, 500);
-    assert_eq!(change(&server, "DELETE", "").await.json(), json!({"faults": [], "hits": []}));
+    assert_eq!(change(&server, "DELETE", "").await.json(), json!({"seed": 0, "faults": [], "hits": []}));
     assert_eq!(status(&server, &[]).await, 200);
 }
 

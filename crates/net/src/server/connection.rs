@@ -30,7 +30,8 @@ use tokio::{
 };
 
 use super::{
-    ConnectionContext, ConnectionStream, ServiceBody,
+    ConnectionContext,
+    connection_stream::{ConnectionStream, ServiceBody},
     ending::{ConnectionEnd, WrittenFirst},
     error_rewriter::ErrorRewriter,
     events::{self, StreamEnd},

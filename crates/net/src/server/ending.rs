@@ -6,6 +6,8 @@
 //!
 //! Limits: over HTTP/2 the stream is reset in each case, with `INTERNAL_ERROR`: its connection is others' too. A Unix socket cannot be
 //! reset. What a client has not taken from the system's buffers is lost with a reset, as with any.
+//!
+//! See docs/decisions/0133-bodies-say-how-connections-end.md.
 
 use std::{
     error::Error,
@@ -21,7 +23,7 @@ use tokio::{
 };
 
 use super::{
-    ConnectionStream, ServiceBody,
+    connection_stream::{ConnectionStream, ServiceBody},
     write_watch::{WriteWait, WriteWatch},
 };
 

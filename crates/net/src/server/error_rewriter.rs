@@ -10,7 +10,8 @@ use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{
-    ConnectionStream, informational::Informational, lateness_tracker::LatenessTracker, write_watch::WriteWatch,
+    connection_stream::ConnectionStream, informational::Informational, lateness_tracker::LatenessTracker,
+    write_watch::WriteWatch,
 };
 
 /// The responses that hyper makes itself when it cannot parse a request. A service's response never starts like this: there

@@ -12,6 +12,7 @@
 mod body;
 mod connection;
 mod connection_options;
+mod connection_stream;
 mod descriptors;
 mod ending;
 mod error_rewriter;
@@ -27,23 +28,21 @@ mod upgrade;
 mod workers;
 mod write_watch;
 
-use std::{error::Error, future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use http::{HeaderMap, Request, Response, header};
-use http_body::Body;
 use hyper::body::Incoming;
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream, UnixStream},
     sync::watch,
     task::JoinSet,
     time::{sleep, timeout},
 };
-use tokio_rustls::server::TlsStream;
 
 pub use self::{
     body::{BodyError, NotWhole, RequestBody, ResponseBody, Stopping, UntilStopping, receive_whole, whole_body},
     connection_options::ConnectionOptions,
+    connection_stream::ServiceBody,
     descriptors::raise_descriptor_limit,
     ending::ConnectionEnd,
     informational::Informational,
@@ -56,6 +55,7 @@ pub use self::{
     write_watch::SlowHead,
 };
 use self::{
+    connection_stream::ConnectionStream,
     handshakes::{Handshake, Handshakes},
     listener::Accepted,
     reserve::{Lent, RESERVED_FOR, Reserve},
@@ -95,17 +95,6 @@ pub struct Peer {
     pub stopping: Stopping,
 }
 
-/// A body of responses.
-pub trait ServiceBody:
-    Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>> + Send> + Send + Unpin + 'static
-{
-}
-
-impl<B> ServiceBody for B where
-    B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>> + Send> + Send + Unpin + 'static
-{
-}
-
 /// A function from a request and its client to a future response.
 pub trait ClientService<B>: Fn(Request<Incoming>, Peer) -> Self::Responding + Clone + Send + Unpin + 'static {
     /// The future response.
@@ -118,30 +107,6 @@ where
     F: Future<Output = Response<B>> + Send + 'static,
 {
     type Responding = F;
-}
-
-/// A connection's stream of bytes.
-trait ConnectionStream: AsyncRead + AsyncWrite + Send + Unpin + 'static {
-    /// Lets the connection be reset when it is dropped, where its kind can be.
-    fn reset_when_dropped(&self);
-}
-
-impl ConnectionStream for TcpStream {
-    fn reset_when_dropped(&self) {
-        if let Err(error) = self.set_zero_linger() {
-            tracing::debug!(%error, "a connection cannot be reset");
-        }
-    }
-}
-
-impl ConnectionStream for UnixStream {
-    fn reset_when_dropped(&self) {}
-}
-
-impl<I: ConnectionStream> ConnectionStream for TlsStream<I> {
-    fn reset_when_dropped(&self) {
-        self.get_ref().0.reset_when_dropped();
-    }
 }
 
 /// The result of a drain.
