@@ -101,7 +101,8 @@ def table(url):
     rows = [("no fault", "")]
     for row in get(url + "/vcr/faults/catalog"):
         if row["stage"] in ("before", "body"):
-            line = row["example"].split(" where ")[0]
+            # The answers here have six tokens.
+            line = re.sub(r"at token \d+", "at token 3", row["example"].split(" where ")[0])
             rows.append((f"`{line}`", line))
     yield "| fault | " + " | ".join(f"{name} {importlib.metadata.version(name)}" for name in CLIENTS) + " |"
     yield "|---|" + "---|" * len(CLIENTS)
