@@ -152,7 +152,7 @@ async fn whole_answer(
             exchange.end(Outcome::TimedOut);
             return refusal(StatusCode::GATEWAY_TIMEOUT, &format!("the upstream's answer paused for {limit:?}"));
         }
-        Gathered::Broken(BodyError::Connection(_) | BodyError::Aborted(_)) => {
+        Gathered::Broken(BodyError::Connection(_) | BodyError::Aborted(_) | BodyError::Broken(_)) => {
             exchange.end(Outcome::UpstreamFailed);
             return refusal(StatusCode::BAD_GATEWAY, "the upstream broke off in the middle of its answer");
         }
@@ -201,7 +201,7 @@ pub(super) fn broken_off(error: &BodyError) -> Response<ProxyBody> {
         BodyError::Idle(limit) => {
             refusal(StatusCode::REQUEST_TIMEOUT, &format!("the request's body paused for {limit:?}"))
         }
-        BodyError::Connection(_) | BodyError::Aborted(_) => {
+        BodyError::Connection(_) | BodyError::Aborted(_) | BodyError::Broken(_) => {
             refusal(StatusCode::BAD_REQUEST, "the request's body ended early")
         }
     };
