@@ -12,6 +12,7 @@ use super::{
     header::{date, map, number, text, texts},
     json_added,
     keep::Times,
+    made,
     record::{AnswerContent, CassetteRecord, Echo, RecordedAnswer, SseEvent, TransportFault, ValueSource},
     side::{Moment, Sidecar},
 };
@@ -85,6 +86,9 @@ pub(super) fn record(node: &YamlNode) -> Result<WrittenRecord, Wrong> {
         return Err(Wrong::at(node.line, "the request has more than one body"));
     }
     let json_added = node.get("answer").and_then(|answer| answer.get(json_added::KEY)).map(|node| node.line);
+    if record.answer.made.is_some() && !record.is_fixture {
+        return Err(Wrong::at(node.line, "an answer that is made for each request needs `match` instead of a request"));
+    }
     match json_added.filter(|_| record.like.is_none()) {
         Some(line) => Err(Wrong::at(line, "`json+` needs `like`, the record whose answer it changes")),
         None => Ok(WrittenRecord { record, id, unknown, blobs, json_added }),
@@ -207,6 +211,7 @@ pub(super) fn answer(node: &YamlNode, unknown: &mut Vec<(usize, String)>) -> Res
             key if OF_CHOICE.contains(&key) => {
                 choice.insert(key.to_owned(), value.value());
             }
+            key if made::takes(entries, key) => {}
             key => unknown.push((entry.line, format!("answer.{key}"))),
         }
     }
@@ -226,6 +231,14 @@ pub(super) fn answer(node: &YamlNode, unknown: &mut Vec<(usize, String)>) -> Res
         return Err(Wrong::at(node.line, "the answer has more than one body"));
     }
     answer.content = bodies.pop().unwrap_or_default();
+    answer.made = made::read(entries)?;
+    if let Some(made) = &answer.made {
+        let has_text = node.get("content").is_some() || node.get("message").is_some() || node.get("text").is_some();
+        let is_choice = matches!(answer.content, AnswerContent::Choices { .. }) && made.has_choice() && !has_text;
+        if answer.content != AnswerContent::Empty && !is_choice {
+            return Err(Wrong::at(node.line, "the answer has more than one body"));
+        }
+    }
     if let Some((line, name)) = fault {
         let after = usize::try_from(after_events).unwrap_or(usize::MAX);
         let named = TransportFault::named(&name, after);

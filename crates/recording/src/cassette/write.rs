@@ -13,6 +13,7 @@ use super::{
     json_added,
     keep::Times,
     large,
+    made::MadeAnswer,
     message::{means_same, short_message},
     read::OF_CHOICE,
     record::{AnswerContent, CassetteRecord, Echo, RecordedAnswer, SseEvent},
@@ -329,6 +330,7 @@ pub(super) fn answer_fields(answer: &RecordedAnswer) -> Map<String, Value> {
             put(name, value);
         }
     }
+    fields.extend(answer.made.iter().flat_map(MadeAnswer::shown));
     fields
 }
 
