@@ -83,6 +83,9 @@ impl Played {
             tapped: TappedServers::default(),
         };
         let cassette_player = player::cassette_player(&args.cassettes, settings)?;
+        if let wrong @ [_, ..] = cassette_player.wrong_rules().as_slice() {
+            return Err(Failure::input(wrong.join("\n")));
+        }
         if args.served_model_name.is_empty() && !has_more {
             args.served_model_name = cassette_player.models();
         }

@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::{Answer, CHAT, Rules, asked, chat, data, said, streamed};
+use crate::cassettes::{Shelf, record};
+
+use super::{Answer, CHAT, Rules, asked, chat, data, said, streamed, vcr};
 
 /// The texts that a stream's events add, in order.
 fn added(answer: &Answer, field: &str) -> Vec<String> {
@@ -80,13 +82,8 @@ async fn json_fits_the_schema_of_the_request() {
 
 #[tokio::test]
 async fn a_record_of_a_cassette_is_an_answer() {
-    let shelf = super::super::cassettes::Shelf::with(&format!(
-        "vcr: 1\nrecords:\n{}",
-        super::super::cassettes::record(&["recorded question"], "recorded answer")
-    ));
-    let rules = Rules::new(
-        "- {match: {contains: other}, answer: {record: tape.yaml#0}}\n- {match: {contains: none}, answer: {record: tape.yaml#7}}\n",
-    );
+    let shelf = Shelf::with(&format!("vcr: 1\nrecords:\n{}", record(&["recorded question"], "recorded answer")));
+    let rules = Rules::new("- {match: {contains: other}, answer: {record: tape.yaml#0}}\n");
     let play = rules.play(&["--cassette", shelf.name()]);
     for _ in 0..2 {
         let answer = play.send(CHAT, &chat(&["another question"])).await;
@@ -102,8 +99,10 @@ async fn a_record_of_a_cassette_is_an_answer() {
         "recorded answer",
         "rules consume no record"
     );
-    let missing = play.send(CHAT, &chat(&["none"])).await;
-    assert!(missing.text().contains("no record tape.yaml#7 is loaded"), "{}", missing.text());
+    let missing = Rules::new("- {match: any, answer: {record: tape.yaml#7}}\n");
+    let ended = vcr(&["play", "--port", "0", "--cassette", shelf.name(), "--answers", &missing.file]);
+    let log = String::from_utf8(ended.stderr).unwrap();
+    assert!(ended.status.code() == Some(3) && log.contains("answers.yaml#0: no record tape.yaml#7 is loaded"), "{log}");
 }
 
 #[tokio::test]

@@ -250,6 +250,11 @@ impl RequestSession {
         }
     }
 
+    /// Counts a request that is answered without a lookup.
+    pub fn count_request(&mut self) {
+        self.requests += 1;
+    }
+
     /// Serves a hand-written record to the request that was looked for last, so often at most; returns the number of the answer among
     /// those of such records.
     pub fn take_fixture(&mut self, record: usize, most: u64) -> Option<u64> {
