@@ -127,7 +127,7 @@ pub(super) fn response_metrics(
 }
 
 /// A refusal in the words of the request's family.
-fn refusal(error: ApiError, endpoint: Endpoint) -> Response {
+pub(super) fn refusal(error: ApiError, endpoint: Endpoint) -> Response {
     match endpoint {
         Endpoint::Messages => messages::refusal(error).map_err(ErrorResponse::from).into_response(),
         _ => ErrorResponse::from(error).into_response(),

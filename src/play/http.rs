@@ -12,14 +12,14 @@ use time::{OffsetDateTime, macros::format_description};
 
 use crate::{
     api::ApiError,
-    net::server::{BodyError, NotWhole, receive_whole},
-    play::request::budget::MemoryReservation,
+    net::server::{BodyError, receive_whole},
+    play::faults::unreceived,
 };
 
 pub(super) use axum::body::Body as ResponseBody;
 
 /// The engine's JSON content type.
-const JSON: HeaderValue = HeaderValue::from_static("application/json");
+pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// Headers that most answers have.
 const HEADERS: usize = 8;
@@ -32,10 +32,7 @@ const SERVER: HeaderValue = HeaderValue::from_static("uvicorn");
 /// # Errors
 /// 413 for a longer one, 400 for one that broke off.
 pub(super) async fn read_body(body: ResponseBody, limit: usize) -> Result<Bytes, ApiError> {
-    receive_whole(body, limit).await.map_err(|why| match why {
-        NotWhole::TooLarge => ApiError::too_large(limit),
-        NotWhole::BrokeOff => ApiError::unreadable(),
-    })
+    receive_whole(body, limit).await.map_err(|why| unreceived(why, limit))
 }
 
 /// The text of a JSON answer.
@@ -50,24 +47,6 @@ impl IntoResponse for JsonText {
 /// A JSON answer.
 pub(super) fn json(status: StatusCode, body: String, extra: HeaderMap) -> Response<ResponseBody> {
     full(status, Some(JSON), body.into(), extra)
-}
-
-/// A JSON answer that takes memory of that for answers until it is written.
-pub(super) fn held_json(body: String, memory: MemoryReservation, extra: HeaderMap) -> Response<ResponseBody> {
-    let body = if memory.counts() { Bytes::from_owner(ReservedBody { body, _memory: memory }) } else { body.into() };
-    full(StatusCode::OK, Some(JSON), body, extra)
-}
-
-/// A body and what it takes.
-struct ReservedBody {
-    body: String,
-    _memory: MemoryReservation,
-}
-
-impl AsRef<[u8]> for ReservedBody {
-    fn as_ref(&self) -> &[u8] {
-        self.body.as_bytes()
-    }
 }
 
 /// A page of any type.

@@ -30,19 +30,23 @@ mod cassettes;
 mod dialect;
 mod engine;
 mod error;
+mod faults;
 mod fleet;
 mod front;
 mod generate;
 mod http;
+mod live;
 mod load;
 pub mod mcp;
 mod metrics;
 mod middleware;
+mod page;
 mod rare;
 mod recorded;
 mod request;
 mod routes;
 mod selection;
+mod settings;
 mod state;
 
 use std::{future::Future, sync::Arc};
@@ -55,6 +59,7 @@ pub use crate::play::{
     dialect::VllmVersion,
     engine::{EngineConfig, EngineError, EngineTimes, KvEventsConfig, KvEventsError, KvRole, KvTransferConfig},
     error::PlayError,
+    faults::{FaultFileError, FaultLines, ServerFaults},
     fleet::{Fleet, FleetScript, ScriptError},
     front::{ApiKeys, Cors, ServerOptions},
     generate::{
@@ -75,7 +80,12 @@ pub use crate::play::{
 use crate::{
     base::stats::Lateness,
     net::server::{self, DrainReport, Listener, Peer, UntilStopping, Workers},
-    replay::{account::Ledger, delivery::Clock, mcp_traffic::McpRecorded, timing::Pacer},
+    replay::{
+        account::{Access, Ledger, Router},
+        delivery::Clock,
+        mcp_traffic::McpRecorded,
+        timing::Pacer,
+    },
     text::prompt::Tokenizer,
 };
 
@@ -195,6 +205,11 @@ impl Player {
     #[must_use]
     pub fn ledger(&self) -> Option<Arc<dyn Ledger>> {
         self.state.ledger()
+    }
+
+    /// The pages of `/vcr/…`, for a listener of their own.
+    pub fn admin_pages(&self, access: &Access) -> Router {
+        routes::admin_pages(self, access)
     }
 
     /// Ends the recording of real MCP servers, after [`serve`](Self::serve) and before the cassette is closed; blocks until their records

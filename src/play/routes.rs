@@ -15,20 +15,23 @@ use axum::{
     routing::{MethodFilter, MethodRouter, any, get, on, post},
 };
 use http::{Extensions, HeaderMap, HeaderValue, Request, StatusCode, header};
+use tower::ServiceBuilder;
 
 use crate::{
     api::{Api, endpoints::route},
     net::server::OverTls,
     play::{
         Player,
-        cassettes::Cassettes,
+        cassettes::{Cassettes, refusal},
         dialect::{Dialect, Reword},
+        faults::{self, FaultLayer},
         front::{SentPath, other_ending},
         http::{empty_with, json},
         load::adapters,
         mcp::RecordedMcpServers,
         metrics::{NotServed, Watch},
         middleware::{Layered, ReplayLayer},
+        page,
         rare::{
             derender, dev, pages,
             render::{self, RequestFamily},
@@ -40,8 +43,9 @@ use crate::{
             pipeline::{RecordedResponses, generate},
             responses, tokens,
         },
+        settings::{self, Settings},
     },
-    replay::account::{self, Admin},
+    replay::account::{self, Access, Admin},
 };
 
 /// The endpoints of a server, as far as its options have them.
@@ -182,13 +186,30 @@ pub(super) fn router(player: &Player) -> Router {
         router = router.layer(ReplayLayer(RecordedMcpServers(Arc::clone(service))));
     }
     let mut router = router.with_state(player.clone());
-    if let (Some(_), Admin::Here(access)) = (&state.engine, &state.config.admin) {
-        router = router.route("/vcr/engine", get(info::engine).with_state((player.clone(), access.clone())));
+    if let Admin::Here(access) = &state.config.admin {
+        router = router.merge(admin_pages(player, access));
     }
-    if let (Some(ledger), Admin::Here(access)) = (state.ledger(), &state.config.admin) {
-        router = router.merge(account::router(ledger, access.clone()));
+    let faults = FaultLayer { faults: Arc::clone(&state.config.faults), body_limit: state.config.body_limit, refusal };
+    router.layer(ServiceBuilder::new().layer(Layered(Watch::new(&state.metrics, &paths))).layer(faults))
+}
+
+/// The pages of `/vcr/…`: of the engine, and of the account; `None` where there is neither.
+pub(super) fn admin_pages(player: &Player, access: &Access) -> Router {
+    let state = &player.state;
+    let mut pages = faults::routes(Arc::clone(&state.config.faults), access.clone());
+    pages = pages.merge(settings::routes(Settings {
+        faults: Arc::clone(&state.config.faults),
+        pacing: state.config.pacing,
+        changed_pacing: Arc::clone(&state.config.changed_pacing),
+        access: access.clone(),
+    }));
+    if let Some(ledger) = state.ledger() {
+        pages = pages.merge(account::router(ledger, access.clone()));
     }
-    router.layer(Layered(Watch::new(&state.metrics, &paths)))
+    if state.engine.is_some() {
+        pages = pages.route("/vcr/engine", get(info::engine).with_state((player.clone(), access.clone())));
+    }
+    pages.merge(page::routes(Arc::clone(&state.metrics), access.clone()))
 }
 
 /// Checks whether an endpoint serves the path of a request, by whatever method.

@@ -76,6 +76,7 @@ const CONFINED: [(&[&str], &[&str]); 9] = [
             "crates/replay/src/player",
             "crates/tap",
             "crates/drive",
+            "crates/faults",
             "src/play",
         ],
     ),
@@ -85,7 +86,7 @@ const CONFINED: [(&[&str], &[&str]); 9] = [
     (&["flate2"], &["crates/recording/src/trace"]),
     (&["httparse"], &["crates/net/src/upstream"]),
     (&["hdrhistogram"], &["crates/base/src/stats"]),
-    (&["regex"], &["crates/recording/src/redaction", "crates/recording/src/canonical"]),
+    (&["regex"], &["crates/recording/src/redaction", "crates/recording/src/canonical", "crates/faults"]),
 ];
 
 #[test]

@@ -19,7 +19,7 @@ const KNOWN_CIRCLES: [(&str, usize); 4] = [
     ("crates/recording/src/cassette/record.rs", 19),
     ("crates/replay/src/player/mod.rs", 30),
     ("crates/tap/src/exchange.rs", 25),
-    ("src/play/state.rs", 52),
+    ("src/play/state.rs", 47),
 ];
 
 #[test]

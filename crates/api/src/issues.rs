@@ -50,7 +50,7 @@ impl fmt::Display for Loc<'_> {
 
 /// What is wrong with a value.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Fault<'a> {
+pub(super) enum FieldFault<'a> {
     /// pydantic's word for it and its message.
     Plain(&'static str, &'static str),
     /// The same, and the inside of its `ctx` dictionary.
@@ -81,7 +81,7 @@ pub(super) enum Fault<'a> {
     NoJson(&'static str),
 }
 
-impl Fault<'static> {
+impl FieldFault<'static> {
     pub(super) const MISSING: Self = Self::Plain("missing", "Field required");
     pub(super) const NO_DICTIONARY: Self = Self::Plain("dict_type", "Input should be a valid dictionary");
     /// Of an object that is read into a schema of its own.
@@ -103,7 +103,7 @@ impl Fault<'static> {
     );
 }
 
-impl Fault<'_> {
+impl FieldFault<'_> {
     /// pydantic's word for it, its message, and the inside of its `ctx` dictionary.
     fn words(self) -> (&'static str, String, Option<String>) {
         let literal = |expected: &str| {
@@ -202,7 +202,7 @@ impl Issues {
     }
 
     /// The engine's answer to one fault.
-    pub(super) fn one(loc: &Loc<'_>, fault: Fault<'_>, input: &Value) -> ApiError {
+    pub(super) fn one(loc: &Loc<'_>, fault: FieldFault<'_>, input: &Value) -> ApiError {
         let mut issues = Self::new();
         issues.push(loc, fault, input);
         issues.error()
@@ -216,21 +216,21 @@ impl Issues {
         self.count
     }
 
-    pub(super) fn push(&mut self, loc: &Loc<'_>, fault: Fault<'_>, input: &Value) {
+    pub(super) fn push(&mut self, loc: &Loc<'_>, fault: FieldFault<'_>, input: &Value) {
         self.push_as(loc, fault, || summary(input));
     }
 
     /// Adds a field that is not there, of an object of so many keys.
     pub(super) fn push_missing(&mut self, loc: &Loc<'_>, keys: Option<usize>) {
-        self.push_as(loc, Fault::MISSING, || keys.map_or_else(|| "None".to_owned(), dictionary_summary));
+        self.push_as(loc, FieldFault::MISSING, || keys.map_or_else(|| "None".to_owned(), dictionary_summary));
     }
 
     /// Adds a condition on an object that it breaks.
     pub(super) fn push_broken(&mut self, loc: &Loc<'_>, message: &str, object: &Map<String, Value>) {
-        self.push_as(loc, Fault::Broken(message), || dictionary_summary(object.len()));
+        self.push_as(loc, FieldFault::Broken(message), || dictionary_summary(object.len()));
     }
 
-    fn push_as(&mut self, loc: &Loc<'_>, fault: Fault<'_>, input: impl FnOnce() -> String) {
+    fn push_as(&mut self, loc: &Loc<'_>, fault: FieldFault<'_>, input: impl FnOnce() -> String) {
         self.count += 1;
         if self.first.len() < self.reported {
             let loc = loc.to_string();
@@ -243,7 +243,7 @@ impl Issues {
     }
 
     /// The value that was read, or `None` and an issue more.
-    pub(super) fn take<T>(&mut self, loc: &Loc<'_>, input: &Value, read: Result<T, Fault<'_>>) -> Option<T> {
+    pub(super) fn take<T>(&mut self, loc: &Loc<'_>, input: &Value, read: Result<T, FieldFault<'_>>) -> Option<T> {
         read.map_err(|fault| self.push(loc, fault, input)).ok()
     }
 

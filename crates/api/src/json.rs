@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::{
     error::ApiError,
-    issues::{Fault, Issues, Loc},
+    issues::{FieldFault, Issues, Loc},
     json_tree::TreeReading,
 };
 use net::wire::json_as_utf8;
@@ -53,13 +53,13 @@ pub(super) fn object_by(reading: &TreeReading, body: &[u8]) -> Result<Map<String
     match read_by(reading, body)? {
         Some(Value::Object(map)) => Ok(map),
         None | Some(Value::Null) => Err(missing_body()),
-        Some(other) => Err(Issues::one(&Loc::BODY, Fault::NO_ATTRIBUTES, &other)),
+        Some(other) => Err(Issues::one(&Loc::BODY, FieldFault::NO_ATTRIBUTES, &other)),
     }
 }
 
 /// The error for a request that has to have a body.
 pub(super) fn missing_body() -> ApiError {
-    Issues::one(&Loc::BODY, Fault::MISSING, &Value::Null)
+    Issues::one(&Loc::BODY, FieldFault::MISSING, &Value::Null)
 }
 
 /// Constants that Python reads and others do not.
@@ -104,7 +104,7 @@ pub(super) fn read_plainly(body: &[u8]) -> Result<Value, String> {
 
 fn located(text: &str, fault: SyntaxError) -> ApiError {
     let position = text.char_indices().take_while(|(at, _)| *at < fault.at).count();
-    Issues::one(&Loc::BODY.item(position), Fault::NoJson(fault.message), &Value::Object(Map::new()))
+    Issues::one(&Loc::BODY.item(position), FieldFault::NoJson(fault.message), &Value::Object(Map::new()))
 }
 
 /// Places of the constants that JSON does not have, and of numbers that are too large for it.

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{
-    issues::{Fault, Issues, Loc},
+    issues::{FieldFault, Issues, Loc},
     values::{clamped, flag, int, int_in, one_of},
 };
 use net::wire::percent_decoded;
@@ -62,7 +62,7 @@ impl Query {
         &self,
         name: &str,
         issues: &mut Issues,
-        read: impl FnOnce(&Value) -> Result<T, Fault<'f>>,
+        read: impl FnOnce(&Value) -> Result<T, FieldFault<'f>>,
     ) -> Option<T> {
         let value = Value::from(self.last(name)?);
         issues.take(&Loc::Root("query").field(name), &value, read(&value))

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::{
     error::ApiError,
-    issues::{Fault, Issues, Loc},
+    issues::{FieldFault, Issues, Loc},
     json, python,
     values::{flag, float, float_in, int, int_in, list, one_of, text},
 };
@@ -186,26 +186,28 @@ pub(super) fn judge(kind: &Kind, value: &Value, loc: &Loc<'_>, issues: &mut Issu
         Kind::DictionaryOr(other) => judge(other, value, loc, issues),
         Kind::DictionaryOf(kind) => match value {
             Value::Object(map) => map.iter().for_each(|(key, value)| judge(kind, value, &loc.field(key), issues)),
-            _ => issues.push(loc, Fault::NO_DICTIONARY, value),
+            _ => issues.push(loc, FieldFault::NO_DICTIONARY, value),
         },
         Kind::ById(kind) => by_id(kind, value, loc, issues),
-        Kind::Object(object) => fields_of(object, Fault::NO_ATTRIBUTES, value, loc, issues),
-        Kind::TypedDict(object) => fields_of(object, Fault::NO_DICTIONARY, value, loc, issues),
-        Kind::Dataclass(name, object) => fields_of(object, Fault::NoDataclass(name), value, loc, issues),
+        Kind::Object(object) => fields_of(object, FieldFault::NO_ATTRIBUTES, value, loc, issues),
+        Kind::TypedDict(object) => fields_of(object, FieldFault::NO_DICTIONARY, value, loc, issues),
+        Kind::Dataclass(name, object) => fields_of(object, FieldFault::NoDataclass(name), value, loc, issues),
         Kind::InstanceOr(_, object) if fits(&Kind::TypedDict(object), value) => {}
         Kind::InstanceOr(name, object) => {
-            issues.push(loc, Fault::NoInstance(name), value);
-            fields_of(object, Fault::NO_DICTIONARY, value, loc, issues);
+            issues.push(loc, FieldFault::NoInstance(name), value);
+            fields_of(object, FieldFault::NO_DICTIONARY, value, loc, issues);
         }
         Kind::Tagged(variants) => tagged(variants, value, loc, issues),
         Kind::List(kind) => each(kind, value, loc, issues),
-        Kind::SomeList(_) if value.as_array().is_some_and(Vec::is_empty) => issues.push(loc, Fault::EMPTY_LIST, value),
+        Kind::SomeList(_) if value.as_array().is_some_and(Vec::is_empty) => {
+            issues.push(loc, FieldFault::EMPTY_LIST, value)
+        }
         Kind::SomeList(kind) => each(kind, value, loc, issues),
         Kind::ListUpTo(kind, most) => {
             each(kind, value, loc, issues);
             let count = value.as_array().map_or(0, Vec::len);
             if count > *most && issues.count() == before {
-                issues.push(loc, Fault::TooLong { most: *most, count }, value);
+                issues.push(loc, FieldFault::TooLong { most: *most, count }, value);
             }
         }
         Kind::AnyOf(kinds) if kinds.iter().any(|kind| fits(kind, value)) => {}
@@ -216,7 +218,7 @@ pub(super) fn judge(kind: &Kind, value: &Value, loc: &Loc<'_>, issues: &mut Issu
         Kind::With(kind, condition) => {
             judge(kind, value, loc, issues);
             if let Some(message) = Some(value).filter(|_| issues.count() == before).and_then(condition) {
-                issues.push(loc, Fault::Broken(&message), value);
+                issues.push(loc, FieldFault::Broken(&message), value);
             }
         }
         scalar => {
@@ -228,22 +230,22 @@ pub(super) fn judge(kind: &Kind, value: &Value, loc: &Loc<'_>, issues: &mut Issu
 }
 
 /// Judges a value of which nothing inside is judged.
-fn judge_scalar<'k>(kind: &'k Kind, value: &Value) -> Result<(), Fault<'k>> {
-    let unless = |fits: bool, fault: Fault<'k>| if fits { Ok(()) } else { Err(fault) };
+fn judge_scalar<'k>(kind: &'k Kind, value: &Value) -> Result<(), FieldFault<'k>> {
+    let unless = |fits: bool, fault: FieldFault<'k>| if fits { Ok(()) } else { Err(fault) };
     match kind {
         Kind::Int => int(value).map(drop),
         Kind::IntIn(least, most) => int_in(value, *least, *most).map(drop),
-        Kind::IntAbove(bound) => int(value).and_then(|whole| unless(whole > *bound, Fault::Above(*bound))),
+        Kind::IntAbove(bound) => int(value).and_then(|whole| unless(whole > *bound, FieldFault::Above(*bound))),
         Kind::Float => float(value).map(drop),
         Kind::FloatIn(least, most) => float_in(value, *least, *most).map(drop),
         Kind::Flag => flag(value).map(drop),
         Kind::Text => text(value).map(drop),
-        Kind::SomeText => text(value).and_then(|text| unless(!text.is_empty(), Fault::EMPTY_TEXT)),
+        Kind::SomeText => text(value).and_then(|text| unless(!text.is_empty(), FieldFault::EMPTY_TEXT)),
         Kind::OneOf(words) => one_of(value, words).map(drop),
-        Kind::Exactly(flag) => unless(equals(value, *flag), Fault::NotExactly(*flag)),
-        Kind::Bytes => unless(value.is_string(), Fault::NO_BYTES),
-        Kind::Iterable => unless(value.is_string() || value.is_array() || value.is_object(), Fault::NO_ITERABLE),
-        Kind::Dictionary => unless(value.is_object(), Fault::NO_DICTIONARY),
+        Kind::Exactly(flag) => unless(equals(value, *flag), FieldFault::NotExactly(*flag)),
+        Kind::Bytes => unless(value.is_string(), FieldFault::NO_BYTES),
+        Kind::Iterable => unless(value.is_string() || value.is_array() || value.is_object(), FieldFault::NO_ITERABLE),
+        Kind::Dictionary => unless(value.is_object(), FieldFault::NO_DICTIONARY),
         // `Any`; everything else has an inside.
         _ => Ok(()),
     }
@@ -257,7 +259,7 @@ fn equals(value: &Value, flag: bool) -> bool {
     }
 }
 
-fn fields_of(object: &Object, no_object: Fault<'_>, value: &Value, loc: &Loc<'_>, issues: &mut Issues) {
+fn fields_of(object: &Object, no_object: FieldFault<'_>, value: &Value, loc: &Loc<'_>, issues: &mut Issues) {
     match value {
         Value::Object(map) => check(object, map, loc, issues),
         _ => issues.push(loc, no_object, value),
@@ -265,7 +267,7 @@ fn fields_of(object: &Object, no_object: Fault<'_>, value: &Value, loc: &Loc<'_>
 }
 
 fn by_id(kind: &Kind, value: &Value, loc: &Loc<'_>, issues: &mut Issues) {
-    let Value::Object(map) = value else { return issues.push(loc, Fault::NO_DICTIONARY, value) };
+    let Value::Object(map) = value else { return issues.push(loc, FieldFault::NO_DICTIONARY, value) };
     for (key, value) in map {
         let loc = loc.field(key);
         judge(&Kind::Int, &Value::from(key.as_str()), &loc, issues);
@@ -279,12 +281,12 @@ fn each(kind: &Kind, value: &Value, loc: &Loc<'_>, issues: &mut Issues) {
 }
 
 fn tagged(variants: &[(&str, &Object)], value: &Value, loc: &Loc<'_>, issues: &mut Issues) {
-    let Value::Object(map) = value else { return issues.push(loc, Fault::NO_ATTRIBUTES, value) };
-    let Some(tag) = map.get("type") else { return issues.push(loc, Fault::NO_TAG, value) };
+    let Value::Object(map) = value else { return issues.push(loc, FieldFault::NO_ATTRIBUTES, value) };
+    let Some(tag) = map.get("type") else { return issues.push(loc, FieldFault::NO_TAG, value) };
     let tag = python::display(tag);
     if let Some((name, object)) = variants.iter().find(|(name, _)| *name == tag) {
         return check(object, map, &loc.field(name), issues);
     }
     let expected: Vec<String> = variants.iter().map(|(name, _)| format!("'{name}'")).collect();
-    issues.push(loc, Fault::UnknownTag { tag: &tag, expected: &expected.join(", ") }, value);
+    issues.push(loc, FieldFault::UnknownTag { tag: &tag, expected: &expected.join(", ") }, value);
 }

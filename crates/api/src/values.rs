@@ -2,12 +2,12 @@
 
 use serde_json::Value;
 
-use super::{issues::Fault, python};
+use super::{issues::FieldFault, python};
 
 /// Whole numbers are smaller: 2^127.
 const LARGEST_WHOLE: f64 = 170_141_183_460_469_231_731_687_303_715_884_105_728.0;
 
-type ValueResult<T> = Result<T, Fault<'static>>;
+type ValueResult<T> = Result<T, FieldFault<'static>>;
 
 /// A value as a whole number: numbers without a fraction, texts that spell one, true and false.
 ///
@@ -20,7 +20,7 @@ pub(super) fn int(value: &Value) -> ValueResult<i128> {
             // A whole number of many digits is read as a float too, so only one that is not written in digits counts as such.
             (None, Some(float)) if float.abs() >= LARGEST_WHOLE => {
                 let message = "Unable to parse input string as an integer, exceeded maximum size";
-                Err(Fault::Plain("int_parsing_size", message))
+                Err(FieldFault::Plain("int_parsing_size", message))
             }
             (None, Some(float)) if float.fract() == 0.0 => {
                 #[allow(clippy::cast_possible_truncation)] // whole, and within 128 bits
@@ -28,14 +28,14 @@ pub(super) fn int(value: &Value) -> ValueResult<i128> {
             }
             _ => {
                 let message = "Input should be a valid integer, got a number with a fractional part";
-                Err(Fault::Plain("int_from_float", message))
+                Err(FieldFault::Plain("int_from_float", message))
             }
         },
         Value::String(text) => whole(text).ok_or({
             let message = "Input should be a valid integer, unable to parse string as an integer";
-            Fault::Plain("int_parsing", message)
+            FieldFault::Plain("int_parsing", message)
         }),
-        _ => Err(Fault::Plain("int_type", "Input should be a valid integer")),
+        _ => Err(FieldFault::Plain("int_type", "Input should be a valid integer")),
     }
 }
 
@@ -55,8 +55,8 @@ fn whole(text: &str) -> Option<i128> {
 /// A value as a whole number in a range, both ends included.
 pub(super) fn int_in(value: &Value, least: i128, most: i128) -> ValueResult<i128> {
     match int(value)? {
-        whole if whole > most => Err(Fault::AtMost(most)),
-        whole if whole < least => Err(Fault::AtLeast(least)),
+        whole if whole > most => Err(FieldFault::AtMost(most)),
+        whole if whole < least => Err(FieldFault::AtLeast(least)),
         whole => Ok(whole),
     }
 }
@@ -67,24 +67,24 @@ pub(super) fn float(value: &Value) -> ValueResult<f64> {
         Value::Bool(flag) => Ok(f64::from(u8::from(*flag))),
         Value::Number(number) => Ok(number.as_f64().unwrap_or(f64::INFINITY)),
         Value::String(text) => text.trim().parse().map_err(|_| {
-            Fault::Plain("float_parsing", "Input should be a valid number, unable to parse string as a number")
+            FieldFault::Plain("float_parsing", "Input should be a valid number, unable to parse string as a number")
         }),
-        _ => Err(Fault::Plain("float_type", "Input should be a valid number")),
+        _ => Err(FieldFault::Plain("float_type", "Input should be a valid number")),
     }
 }
 
 /// A value as a number in a range, both ends included.
 pub(super) fn float_in(value: &Value, least: i32, most: i32) -> ValueResult<f64> {
     match float(value)? {
-        number if number > f64::from(most) => Err(Fault::AtMostFloat(most)),
-        number if number < f64::from(least) => Err(Fault::AtLeastFloat(least)),
+        number if number > f64::from(most) => Err(FieldFault::AtMostFloat(most)),
+        number if number < f64::from(least) => Err(FieldFault::AtLeastFloat(least)),
         number => Ok(number),
     }
 }
 
 /// A value as true or false.
 pub(super) fn flag(value: &Value) -> ValueResult<bool> {
-    const NO_FLAG: Fault<'_> = Fault::Plain("bool_type", "Input should be a valid boolean");
+    const NO_FLAG: FieldFault<'_> = FieldFault::Plain("bool_type", "Input should be a valid boolean");
     let read = match value {
         Value::Bool(flag) => Some(*flag),
         Value::Number(number) => match number.as_f64() {
@@ -100,7 +100,7 @@ pub(super) fn flag(value: &Value) -> ValueResult<bool> {
         },
         _ => return Err(NO_FLAG),
     };
-    read.ok_or(Fault::Plain("bool_parsing", "Input should be a valid boolean, unable to interpret input"))
+    read.ok_or(FieldFault::Plain("bool_parsing", "Input should be a valid boolean, unable to interpret input"))
 }
 
 /// Returns whether a flag that fits its schema is set.
@@ -110,19 +110,19 @@ pub(super) fn is_set(value: &Value) -> bool {
 
 /// A value as text.
 pub(super) fn text(value: &Value) -> ValueResult<&str> {
-    value.as_str().ok_or(Fault::Plain("string_type", "Input should be a valid string"))
+    value.as_str().ok_or(FieldFault::Plain("string_type", "Input should be a valid string"))
 }
 
 /// A value as a list.
 pub(super) fn list(value: &Value) -> ValueResult<&[Value]> {
     match value {
         Value::Array(items) => Ok(items),
-        _ => Err(Fault::Plain("list_type", "Input should be a valid list")),
+        _ => Err(FieldFault::Plain("list_type", "Input should be a valid list")),
     }
 }
 
 /// A value as one of these words, and which one.
-pub(super) fn one_of<'a>(value: &Value, words: &'a [&'a str]) -> Result<usize, Fault<'a>> {
+pub(super) fn one_of<'a>(value: &Value, words: &'a [&'a str]) -> Result<usize, FieldFault<'a>> {
     let found = value.as_str().and_then(|text| words.iter().position(|word| *word == text));
-    found.ok_or(Fault::NoneOf(words))
+    found.ok_or(FieldFault::NoneOf(words))
 }

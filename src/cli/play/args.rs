@@ -10,6 +10,7 @@ use crate::{
         mcp::servers::McpServersArgs,
         play::{
             engine::SimulatedArgs,
+            faults::FaultArgs,
             kv_events::KvEventsArgs,
             kv_transfer::KvTransferArgs,
             lora::LoraArgs,
@@ -79,7 +80,7 @@ pub(in crate::cli) struct PlayArgs {
     pub(in crate::cli) upstream: Option<UpstreamUrl>,
     /// Answers /vcr/... here and nowhere else. Without it, beside everything else on loopback addresses and Unix sockets, and on a
     /// free port of 127.0.0.1 where others can reach the server.
-    #[arg(long, group = "@account", value_name = "HOST:PORT", value_parser = host_and_port, help_heading = "Cassettes",
+    #[arg(long, group = "@questions", value_name = "HOST:PORT", value_parser = host_and_port, help_heading = "Cassettes",
         conflicts_with_all = ["admin", "no_admin"])]
     pub(in crate::cli) admin_listen: Option<String>,
     /// Short form of --match for one way. Where a cassette and a trace are played, it is the trace's way and --match the cassette's.
@@ -198,6 +199,8 @@ pub(in crate::cli) struct PlayArgs {
     pub(in crate::cli) lora: LoraArgs,
     #[command(flatten)]
     pub(in crate::cli) speculative: SpeculativeArgs,
+    #[command(flatten)]
+    pub(in crate::cli) faults: FaultArgs,
     /// Writes at the end how late events left, as JSON.
     #[arg(long, group = "@any", value_name = "FILE", help_heading = "Server")]
     pub(in crate::cli) stats_json: Option<PathBuf>,

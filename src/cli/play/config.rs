@@ -9,7 +9,7 @@ use crate::{
         failure::Failure,
         play::{
             args::{PaceArg, PlayArgs},
-            engine, fleet, lora, model, sources,
+            engine, faults, fleet, lora, model, sources,
         },
         player::{self, matching},
         redaction,
@@ -26,6 +26,7 @@ use crate::{
 pub(in crate::cli) fn config(args: PlayArgs) -> Result<Config, Failure> {
     let lora = lora::config(&args.lora)?;
     let engine = engine::config(&args, lora.as_ref())?;
+    let faults = faults::config(&args.faults)?;
     let (pacing, order, min_match) = (pacing(&args), order(&args), min_match(&args));
     let on_exhausted = player::on_exhausted(&args.cassettes, args.strict);
     let unmatched = if refuses_misses(&args) { Unmatched::Refuse } else { Unmatched::Random };
@@ -40,6 +41,7 @@ pub(in crate::cli) fn config(args: PlayArgs) -> Result<Config, Failure> {
         loose_after_exhausted: args.cassettes.loose_after_exhausted,
         hash_key: default.hash_key,
         pacing,
+        changed_pacing: default.changed_pacing,
         unmatched,
         miss_status: args.cassettes.miss_status,
         miss_detail: args.cassettes.miss_detail,
@@ -63,10 +65,7 @@ pub(in crate::cli) fn config(args: PlayArgs) -> Result<Config, Failure> {
         server: args.server.into(),
         chat_template: args.chat_template,
         template_kwargs: args.engine.default_chat_template_kwargs,
-        request_templates: match args.trust_request_chat_template {
-            true => RequestTemplates::Trusted,
-            false => RequestTemplates::Refused,
-        },
+        request_templates: request_templates(args.trust_request_chat_template),
         stream_interval: args.stream_interval,
         scale_out: args.enable_scale_out,
         multimodal: args.multimodal,
@@ -82,8 +81,13 @@ pub(in crate::cli) fn config(args: PlayArgs) -> Result<Config, Failure> {
         cassette_player: None,
         mcp_hosts: args.mcp.mcp_host,
         admin: default.admin,
+        faults,
         progress: default.progress,
     })
+}
+
+fn request_templates(are_trusted: bool) -> RequestTemplates {
+    if are_trusted { RequestTemplates::Trusted } else { RequestTemplates::Refused }
 }
 
 fn source(synthetic: Option<Synthetic>, trace_files: Vec<PathBuf>) -> Source {

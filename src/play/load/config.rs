@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use crate::{
     api::{RequestTemplates, Spelling},
     play::{
-        EngineConfig, LoraConfig, ServerOptions, SyntheticOptions, UnmatchedPace, VllmVersion,
+        EngineConfig, LoraConfig, ServerFaults, ServerOptions, SyntheticOptions, UnmatchedPace, VllmVersion,
         generate::generation::GenerationConfig,
     },
     recording::{
@@ -23,7 +23,7 @@ use crate::{
         account::Admin,
         matching::{MatchBy, MinMatch, OnExhausted},
         player::{CassettePlayer, MissDetail},
-        timing::Pacing,
+        timing::{ChangedPacing, Pacing},
     },
     text::{
         parsers::Formats,
@@ -63,6 +63,8 @@ pub struct Config {
     pub hash_key: Option<HashKey>,
     /// When the chunks of a stream are due.
     pub pacing: Pacing,
+    /// What takes its place while the server runs.
+    pub changed_pacing: Arc<ChangedPacing>,
     /// Answer to a request without a record.
     pub unmatched: Unmatched,
     /// The status of a refused one.
@@ -136,6 +138,8 @@ pub struct Config {
     pub mcp_hosts: Vec<String>,
     /// True where questions about the account are answered, `/vcr/…`.
     pub admin: Admin,
+    /// Faults that responses get on purpose.
+    pub faults: Arc<ServerFaults>,
     /// Progress of the load of a trace file.
     pub progress: Arc<LoadProgress>,
 }
@@ -216,6 +220,7 @@ impl Default for Config {
             loose_after_exhausted: false,
             hash_key: None,
             pacing: Pacing::default(),
+            changed_pacing: Arc::default(),
             unmatched: Unmatched::default(),
             miss_status: 422,
             miss_detail: MissDetail::default(),
@@ -252,6 +257,7 @@ impl Default for Config {
             cassette_player: None,
             mcp_hosts: Vec::new(),
             admin: Admin::Off,
+            faults: Arc::default(),
             progress: Arc::default(),
         }
     }

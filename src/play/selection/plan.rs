@@ -177,7 +177,7 @@ fn tokens_of(chosen: &PromptScripts, prompt: &AdmittedPrompt) -> usize {
 /// Origin of a stream's deadlines; made-up tokens have none of their own.
 fn class_of(state: &ServerState, chosen: &[PromptScripts]) -> StreamClass {
     let is_recorded = chosen.iter().any(|chosen| !chosen.records.is_empty());
-    match if is_recorded { state.config.pacing } else { state.made_up_pacing() } {
+    match if is_recorded { state.pacing() } else { state.made_up_pacing() } {
         Pacing::Fixed { .. } => StreamClass::Fixed,
         Pacing::Recorded { .. } if is_recorded => StreamClass::Recorded,
         Pacing::Recorded { .. } | Pacing::Instant => StreamClass::Instant,

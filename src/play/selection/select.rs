@@ -173,7 +173,7 @@ fn recorded(state: &ServerState, wanted: &PromptQuery<'_>, selection: RecordSele
             prompt_tokens = record.prompt_tokens;
             chosen.prompt_tokens = Some(prompt_tokens);
         }
-        chosen.failure = chosen.failure.or_else(|| RecordedFailure::of(&record, state.config.pacing));
+        chosen.failure = chosen.failure.or_else(|| RecordedFailure::of(&record, state.pacing()));
         chosen.cached = chosen.cached.max(record.cached_tokens.unwrap_or(0).min(prompt_tokens));
         chosen.failing_event = chosen.failing_event.or_else(|| record.error.take()?.body);
         chosen.scripts.push(script(state, wanted, (kept, record), choice));
@@ -217,7 +217,7 @@ fn script(
         }
     };
     let (MaxTokens::Asked(most) | MaxTokens::Left(most)) = wanted.max_tokens;
-    let schedule = Schedule::of(&record, state.config.pacing, Some(most));
+    let schedule = Schedule::of(&record, state.pacing(), Some(most));
     let finish = finish(&record, last, state.model.tokenizer.eos_ids(), most);
     let sends_logprobs = wanted.logprobs.sample.is_some() && last.is_some();
     let logprobs = if sends_logprobs { kept.logprobs().map(Arc::new) } else { None };

@@ -37,3 +37,4 @@ mod synthetic_text;
 mod tls;
 mod tool_calls_and_reasoning;
 mod unix_socket_and_http2;
+mod while_it_runs;

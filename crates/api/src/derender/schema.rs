@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     Api, ApiError, GenerationRequest,
-    issues::{Fault, Issues, Loc},
+    issues::{FieldFault, Issues, Loc},
     schema::{
         Field, Kind, NOT_NEGATIVE,
         Need::{Nullable, Optional, Required},
@@ -212,7 +212,7 @@ pub(super) fn member(api: Api, body: &Value) -> Result<DerenderKind, ApiError> {
     };
     let mut issues = Issues::new();
     let Value::Object(map) = body else {
-        [whole, chunk].iter().for_each(|loc| issues.push(loc, Fault::NO_ATTRIBUTES, body));
+        [whole, chunk].iter().for_each(|loc| issues.push(loc, FieldFault::NO_ATTRIBUTES, body));
         return Err(issues.error());
     };
     check(object, map, &whole, &mut issues);
@@ -245,7 +245,7 @@ fn within(
         None | Some(Value::Null) => Ok(None),
         Some(Value::Object(request)) => GenerationRequest::within(api, request, &loc, issues),
         Some(other) => {
-            issues.push(&loc, Fault::NO_ATTRIBUTES, other);
+            issues.push(&loc, FieldFault::NO_ATTRIBUTES, other);
             Ok(None)
         }
     }

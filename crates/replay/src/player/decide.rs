@@ -209,7 +209,8 @@ impl CassettePlayer {
         let record = with_values.as_ref().unwrap_or(record);
         let broken_off = record.plays_partly().then(|| record.broken_off());
         let played = broken_off.as_ref().unwrap_or(record);
-        let served = ServedRecord { record: played, asked, counter: &self.counter, pacing: self.config.pacing, at };
+        let pacing = self.config.changed_pacing.or(self.config.pacing);
+        let served = ServedRecord { record: played, asked, counter: &self.counter, pacing, at };
         let reply = match family {
             Some(family) => family.answer(record, asked, &self.counter),
             None => content::reply(record, asked, &self.counter),

@@ -1,0 +1,313 @@
+//! The catalogue: every kind of fault with its arguments, and how it is read.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::{
+    edits::{EventEdit, SplitPoint},
+    fault::{FaultArguments, FaultSyntaxError},
+    kind::{FaultKind, RefusalFault, StreamFault},
+};
+
+/// Longest line that a fault makes, in bytes.
+const LONGEST_LINE: u64 = 64 << 20;
+
+/// Most comments, or repetitions, of a fault.
+const MOST: u64 = 1_000_000;
+
+/// When a fault happens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FaultStage {
+    /// Before the first byte of the response.
+    Before,
+    /// In its body.
+    Body,
+    /// In what the model says.
+    Reply,
+}
+
+impl FaultStage {
+    /// In words.
+    #[must_use]
+    pub fn when(self) -> &'static str {
+        match self {
+            Self::Before => "before the answer",
+            Self::Body => "in the body",
+            Self::Reply => "in what the model says",
+        }
+    }
+}
+
+/// Reads the arguments of a kind under one of its names.
+type ReadKind = fn(&str, &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError>;
+
+/// A kind of fault.
+#[derive(Debug)]
+pub struct CatalogueRow {
+    /// Its name in a line.
+    pub name: &'static str,
+    /// Other names.
+    pub aliases: &'static [&'static str],
+    /// When it happens.
+    pub stage: FaultStage,
+    /// Whether `at` may say where.
+    pub has_place: bool,
+    /// Arguments with their meanings; the first one may stand without its name.
+    pub arguments: &'static [Argument],
+    /// What happens.
+    pub summary: &'static str,
+    /// A line.
+    pub example: &'static str,
+    /// Reads the arguments.
+    pub read: ReadKind,
+}
+
+/// An argument and its meaning.
+type Argument = (&'static str, &'static str);
+
+const RETRY_AFTER: Argument =
+    ("retry-after", "time after which a client may come again; the headers are in whole seconds");
+const MESSAGE: Argument = ("message", "another message than the engine's");
+const EVENTS: Argument = ("count", "how many events; without it one");
+const ERROR: &[Argument] = &[RETRY_AFTER, MESSAGE];
+const ANY_ERROR: &[Argument] = &[("status", "from 400 to 599"), RETRY_AFTER, MESSAGE];
+const ERROR_EVENT: &[Argument] = &[("status", "the status that the error names; 500"), MESSAGE];
+const COUNT: &[Argument] = &[EVENTS];
+const DUPLICATES: &[Argument] = &[("times", "how many more; 1"), EVENTS];
+const NO_ARGUMENTS: &[Argument] = &[];
+
+const fn before(name: &'static str, arguments: &'static [Argument], read: ReadKind) -> CatalogueRow {
+    CatalogueRow {
+        name,
+        aliases: &[],
+        stage: FaultStage::Before,
+        has_place: false,
+        arguments,
+        summary: "",
+        example: "",
+        read,
+    }
+}
+
+const fn body(name: &'static str, arguments: &'static [Argument], read: ReadKind) -> CatalogueRow {
+    CatalogueRow { stage: FaultStage::Body, has_place: true, ..before(name, arguments, read) }
+}
+
+impl CatalogueRow {
+    const fn says(self, summary: &'static str, example: &'static str) -> Self {
+        Self { summary, example, ..self }
+    }
+
+    const fn also(self, aliases: &'static [&'static str]) -> Self {
+        Self { aliases, ..self }
+    }
+}
+
+/// All kinds.
+pub const CATALOGUE: &[CatalogueRow] = &[
+    before("400", ERROR, refusal)
+        .also(&["context-length", "invalid-request"])
+        .says("The prompt is too long, in the engine's words.", "400 where rate=0.1"),
+    before("401", ERROR, refusal).also(&["invalid-api-key"]).says("The key is refused.", "401 where key=secret"),
+    before("404", ERROR, refusal).also(&["model-not-found"]).says("The model does not exist.", "404 where model=m"),
+    before("429", ERROR, refusal)
+        .also(&["rate-limit"])
+        .says("Too many requests, with `retry-after` and `x-ratelimit-…`.", "429:retry-after=2s where first=2"),
+    before("500", ERROR, refusal).also(&["server-error"]).says("The engine failed.", "500 where nth=3 per=session"),
+    before("503", ERROR, refusal).also(&["overloaded"]).says("The engine is too busy.", "503 where from=10s until=20s"),
+    before("error", ANY_ERROR, any_refusal).says("Any other status.", "error:529,message=overloaded"),
+    before("delay", &[("for", "how long")], |_, arguments| {
+        Ok(FaultKind::Delay(needed(arguments.duration("for", true)?, "delay:2s")?))
+    })
+    .says("The head comes so much later.", "delay:2s where rate=0.05"),
+    before("hang", NO_ARGUMENTS, |_, _| Ok(FaultKind::Hang))
+        .says("The request is read and never answered.", "hang where nth=1"),
+    before("content-type", &[("type", "the value of the header")], |_, arguments| {
+        Ok(FaultKind::ContentType(needed(arguments.text("type", true), "content-type:text/html")?))
+    })
+    .says("The head has another content type.", "content-type:text/html"),
+    body("stall", &[("for", "how long; without it for ever")], |_, arguments| {
+        Ok(FaultKind::Stream(StreamFault::Stall(arguments.duration("for", true)?)))
+    })
+    .says("Nothing more comes for a time, or ever.", "stall:30s at token 12"),
+    body("reset", NO_ARGUMENTS, |_, _| Ok(FaultKind::Stream(StreamFault::Reset)))
+        .says("The connection is reset; without a place before the answer.", "reset at event 3"),
+    body("close", NO_ARGUMENTS, |_, _| Ok(FaultKind::Stream(StreamFault::Close))).says(
+        "The connection is closed in the middle of the body; without a place before the answer.",
+        "close at byte 100",
+    ),
+    body("half-close", NO_ARGUMENTS, |_, _| Ok(FaultKind::Stream(StreamFault::HalfClose)))
+        .says("The server ends its side of the connection only.", "half-close at event 3"),
+    body("truncate", NO_ARGUMENTS, |_, _| Ok(FaultKind::Stream(StreamFault::Truncate)))
+        .says("The body ends properly, and what follows is missing, `[DONE]` too.", "truncate at token 20"),
+    body("error-event", ERROR_EVENT, error_event).says(
+        "An error as an event, and the end; `at event 0` makes it the first one of a 200.",
+        "error-event at event 0",
+    ),
+    body("keep-alive", &[("count", "how many comments"), ("every", "time between them; 1ms")], |_, arguments| {
+        let count = needed(arguments.number("count", true, MOST)?, "keep-alive:1000")?;
+        let every = arguments.duration("every", false)?.unwrap_or(Duration::from_millis(1));
+        Ok(FaultKind::Stream(StreamFault::KeepAlive { count, every }))
+    })
+    .says("A flood of comments.", "keep-alive:1000 at event 2"),
+    body("huge-line", &[("bytes", "its length, up to 64 MiB")], |_, arguments| {
+        Ok(FaultKind::Stream(StreamFault::HugeLine(needed(
+            arguments.number("bytes", true, LONGEST_LINE)?,
+            "huge-line:1000000",
+        )?)))
+    })
+    .says("A comment of one very long line.", "huge-line:1000000 at event 2"),
+    body("drip", &[("bytes", "of a piece"), ("every", "time between pieces; 1ms")], |_, arguments| {
+        let bytes = needed(arguments.number("bytes", true, LONGEST_LINE)?.filter(|bytes| *bytes > 0), "drip:1")?;
+        let every = arguments.duration("every", false)?.unwrap_or(Duration::from_millis(1));
+        Ok(FaultKind::Stream(StreamFault::Drip { bytes, every }))
+    })
+    .says("What follows comes in small pieces, each in a write of its own.", "drip:7,every=5ms"),
+    body("jitter", &[("up-to", "the most that an event is late")], |_, arguments| {
+        Ok(FaultKind::Stream(StreamFault::Jitter(needed(arguments.duration("up-to", true)?, "jitter:50ms")?)))
+    })
+    .says("Each event comes up to so much later.", "jitter:50ms"),
+    body("malformed", COUNT, |_, arguments| one_or_more(arguments, EventEdit::Malformed))
+        .says("The JSON of an event ends in its middle.", "malformed at event 2"),
+    body("split", &[("inside", "middle, utf8, end or byte"), ("every", "time between the parts; 2ms")], split).says(
+        "Events come in parts: cut in the middle, inside a character, before the last line feed, or at every byte.",
+        "split:utf8",
+    ),
+    body("merge", &[("events", "how many come in one write; 2")], |_, arguments| {
+        let events = arguments.number("events", true, 10_000)?.unwrap_or(2);
+        Ok(all(EventEdit::Merge(events.max(1))))
+    })
+    .says("Several events come in one write.", "merge:3"),
+    body("duplicate", DUPLICATES, |_, arguments| {
+        let times = arguments.number("times", true, MOST)?.unwrap_or(1);
+        one_or_more(arguments, EventEdit::Duplicate(times))
+    })
+    .also(&["repeat"])
+    .says("An event comes again.", "duplicate:3 at event 2"),
+    body("reorder", COUNT, |_, arguments| one_or_more(arguments, EventEdit::Reorder))
+        .says("An event comes after the next one.", "reorder at event 2"),
+    body("crlf", NO_ARGUMENTS, |_, _| Ok(all(EventEdit::Crlf))).says("Lines end in CR and LF.", "crlf"),
+    body("comments", NO_ARGUMENTS, |_, _| Ok(all(EventEdit::Comment)))
+        .says("A comment stands before each event.", "comments"),
+    body("no-space", NO_ARGUMENTS, |_, _| Ok(all(EventEdit::NoSpace)))
+        .says("`data:` has no space after it.", "no-space"),
+    body("bom", NO_ARGUMENTS, |_, _| Ok(FaultKind::Stream(StreamFault::Edit { edit: EventEdit::Bom, count: Some(1) })))
+        .says("A byte order mark stands before the event.", "bom at event 0"),
+    body("no-done", NO_ARGUMENTS, |_, _| Ok(all(EventEdit::NoDone)))
+        .says("The event that ends a stream is missing.", "no-done"),
+    body("no-finish", NO_ARGUMENTS, |_, _| Ok(all(EventEdit::NoFinish)))
+        .says("No event says why the answer ends.", "no-finish"),
+    body("usage", &[("by", "what is added to the output tokens; 1")], |_, arguments| {
+        Ok(all(EventEdit::Usage(arguments.signed("by", true)?.unwrap_or(1))))
+    })
+    .says("The usage is wrong.", "usage:-1"),
+    reply("bad-arguments", "The arguments of a tool call are no JSON."),
+    reply("schema-violation", "The arguments of a tool call break its schema."),
+    reply("unknown-tool", "A tool is called that the request does not have."),
+    reply("duplicate-call", "Two calls have one id."),
+    reply("cut-call", "The length ends the answer inside a call."),
+    reply("empty", "The answer has no content."),
+    reply("refusal", "The model refuses."),
+    reply("content-filter", "A filter ends the answer."),
+    reply("reasoning-only", "There is reasoning and no content."),
+    reply("think-tag", "Reasoning stands in the content, in its tags."),
+    reply("call-in-text", "A tool call stands in the content as text."),
+    reply("wrong-language", "The answer is in another language."),
+    reply("repetition", "The answer repeats itself until its length ends it."),
+];
+
+const fn reply(name: &'static str, summary: &'static str) -> CatalogueRow {
+    CatalogueRow { stage: FaultStage::Reply, ..before(name, NO_ARGUMENTS, read_reply) }.says(summary, name)
+}
+
+fn read_reply(name: &str, _: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError> {
+    let row = CATALOGUE.iter().find(|row| row.name == name);
+    row.map(|row| FaultKind::Reply(row.name)).ok_or_else(|| FaultSyntaxError(format!("`{name}` is no kind of fault")))
+}
+
+fn needed<T>(argument: Option<T>, example: &str) -> Result<T, FaultSyntaxError> {
+    argument.ok_or_else(|| FaultSyntaxError(format!("an argument is missing, as in `{example}`")))
+}
+
+fn all(edit: EventEdit) -> FaultKind {
+    FaultKind::Stream(StreamFault::Edit { edit, count: None })
+}
+
+fn one_or_more(arguments: &mut FaultArguments, edit: EventEdit) -> Result<FaultKind, FaultSyntaxError> {
+    let is_first = !matches!(edit, EventEdit::Duplicate(_));
+    let count = arguments.number("count", is_first, MOST)?.unwrap_or(1);
+    Ok(FaultKind::Stream(StreamFault::Edit { edit, count: Some(count) }))
+}
+
+fn split(_: &str, arguments: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError> {
+    let point = match arguments.word("inside", true, &["middle", "utf8", "end", "byte"])? {
+        Some("utf8") => SplitPoint::Character,
+        Some("end") => SplitPoint::End,
+        Some("byte") => SplitPoint::EveryByte,
+        _ => SplitPoint::Middle,
+    };
+    let every = arguments.duration("every", false)?.unwrap_or(Duration::from_millis(2));
+    Ok(all(EventEdit::Split(point, every)))
+}
+
+fn refusal(name: &str, arguments: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError> {
+    let row = CATALOGUE.iter().find(|row| row.name == name || row.aliases.contains(&name));
+    let status = row.and_then(|row| row.name.parse().ok()).unwrap_or(500);
+    let retry_after = arguments.duration("retry-after", true)?;
+    Ok(FaultKind::Refusal(RefusalFault { status, message: arguments.text("message", false), retry_after }))
+}
+
+fn any_refusal(_: &str, arguments: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError> {
+    let status = arguments.number("status", true, 599)?.and_then(|status| u16::try_from(status).ok());
+    let status = needed(status.filter(|status| *status >= 400), "error:529 (from 400 to 599)")?;
+    let retry_after = arguments.duration("retry-after", false)?;
+    Ok(FaultKind::Refusal(RefusalFault { status, message: arguments.text("message", false), retry_after }))
+}
+
+fn error_event(_: &str, arguments: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError> {
+    let status = arguments.number("status", true, 599)?.and_then(|status| u16::try_from(status).ok()).unwrap_or(500);
+    let message = arguments.text("message", false);
+    Ok(FaultKind::Stream(StreamFault::Error(RefusalFault { status, message, retry_after: None })))
+}
+
+/// The catalogue as JSON.
+#[must_use]
+pub fn catalogue() -> Value {
+    let row = |row: &CatalogueRow| {
+        let arguments: Vec<Value> =
+            row.arguments.iter().map(|(name, meaning)| json!({"name": name, "meaning": meaning})).collect();
+        let stage = match row.stage {
+            FaultStage::Before => "before",
+            FaultStage::Body => "body",
+            FaultStage::Reply => "reply",
+        };
+        json!({
+            "kind": row.name, "aliases": row.aliases, "stage": stage, "retryable": row.stage == FaultStage::Before,
+            "has_place": row.has_place, "arguments": arguments, "summary": row.summary, "example": row.example,
+        })
+    };
+    CATALOGUE.iter().map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fault::Fault;
+
+    #[test]
+    fn every_example_is_a_fault_of_its_row_and_names_are_unique() {
+        let mut names: Vec<&str> = Vec::new();
+        for row in CATALOGUE {
+            let fault: Fault = row.example.parse().unwrap();
+            assert_eq!(fault.row.name, row.name);
+            assert!(!row.summary.is_empty());
+            names.push(row.name);
+            names.extend(row.aliases);
+        }
+        let all = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all);
+    }
+}

@@ -1,0 +1,293 @@
+//! A fault as a line of text: `KIND[:ARGUMENTS] [at PLACE] [where CONDITIONS]`.
+//!
+//! Words are separated by white space; `"…"` holds white space together, with `\"` and `\\` in it. Arguments are separated by commas, as
+//! `name=value`, the first one also without its name.
+
+use std::{fmt, str::FromStr, time::Duration};
+
+use base::units::parse_duration;
+
+use crate::{
+    catalogue::{CATALOGUE, CatalogueRow},
+    kind::FaultKind,
+    selection::FaultSelection,
+};
+
+/// Place in a response from which on a fault happens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FaultPlace {
+    /// After so many events.
+    Event(u64),
+    /// After so many tokens.
+    Token(u64),
+    /// After so many bytes of the body.
+    Byte(u64),
+    /// So long after the head.
+    Time(Duration),
+}
+
+impl fmt::Display for FaultPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Event(count) => write!(f, "event {count}"),
+            Self::Token(count) => write!(f, "token {count}"),
+            Self::Byte(count) => write!(f, "byte {count}"),
+            Self::Time(time) => write!(f, "time {}us", time.as_micros()),
+        }
+    }
+}
+
+/// A line that is no fault.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FaultSyntaxError(pub String);
+
+impl fmt::Display for FaultSyntaxError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for FaultSyntaxError {}
+
+/// What goes wrong, where in the response, and for which requests.
+#[derive(Debug, Clone)]
+pub struct Fault {
+    /// Its row of the catalogue.
+    pub row: &'static CatalogueRow,
+    /// What goes wrong.
+    pub kind: FaultKind,
+    /// Kind and arguments as they were written.
+    written: String,
+    /// Where; `None` for the kind's own place.
+    pub place: Option<FaultPlace>,
+    /// For which requests.
+    pub selection: FaultSelection,
+}
+
+impl Fault {
+    /// The kind, its arguments and its place, without conditions.
+    #[must_use]
+    pub fn what(&self) -> String {
+        let place = self.place.map(|place| format!(" at {place}")).unwrap_or_default();
+        format!("{}{place}", self.written)
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.what(), self.selection)
+    }
+}
+
+impl FromStr for Fault {
+    type Err = FaultSyntaxError;
+
+    fn from_str(line: &str) -> Result<Self, FaultSyntaxError> {
+        let words = words(line)?;
+        let mut words = words.iter().map(String::as_str).peekable();
+        let written = words.next().ok_or_else(|| {
+            FaultSyntaxError(
+                "a fault is KIND[:ARGUMENTS] [at PLACE] [where CONDITIONS], such as `429 where rate=0.1`".into(),
+            )
+        })?;
+        let (name, arguments) = written.split_once(':').unwrap_or((written, ""));
+        let (row, mut arguments) = (row(name)?, FaultArguments::read(name, arguments)?);
+        let kind = (row.read)(name, &mut arguments)?;
+        arguments.refuse_rest(row)?;
+        let place = match words.next_if_eq(&"at") {
+            Some(_) => Some(place(words.next(), words.next())?),
+            None => None,
+        };
+        if place.is_some() && !row.has_place {
+            return Err(FaultSyntaxError(format!("`{name}` happens {}: leave out `at …`", row.stage.when())));
+        }
+        let selection = match words.next() {
+            None => FaultSelection::default(),
+            Some("where") => FaultSelection::read(words)?,
+            Some(other) => {
+                return Err(FaultSyntaxError(format!(
+                    "`{other}`: `at PLACE` or `where CONDITIONS` is expected after the kind"
+                )));
+            }
+        };
+        Ok(Self { row, kind, written: quoted(written), place, selection })
+    }
+}
+
+fn row(name: &str) -> Result<&'static CatalogueRow, FaultSyntaxError> {
+    CATALOGUE.iter().find(|row| row.name == name || row.aliases.contains(&name)).ok_or_else(|| {
+        let names: Vec<&str> = CATALOGUE.iter().map(|row| row.name).collect();
+        FaultSyntaxError(format!("`{name}` is no kind of fault; there are {}", names.join(", ")))
+    })
+}
+
+fn place(kind: Option<&str>, at: Option<&str>) -> Result<FaultPlace, FaultSyntaxError> {
+    let wrong =
+        || FaultSyntaxError("`at` is followed by event N, token N, byte N or time T, such as `at event 3`".into());
+    let (kind, at) = (kind.ok_or_else(wrong)?, at.ok_or_else(wrong)?);
+    let number = || at.parse().map_err(|_| FaultSyntaxError(format!("`at {kind} {at}`: {at} is no number")));
+    match kind {
+        "event" => Ok(FaultPlace::Event(number()?)),
+        "token" => Ok(FaultPlace::Token(number()?)),
+        "byte" => Ok(FaultPlace::Byte(number()?)),
+        "time" => parse_duration(at).map(FaultPlace::Time).map_err(|error| FaultSyntaxError(error.to_string())),
+        _ => Err(wrong()),
+    }
+}
+
+/// Splits a line into words.
+fn words(line: &str) -> Result<Vec<String>, FaultSyntaxError> {
+    let (mut words, mut word, mut is_quoted) = (Vec::new(), None::<String>, false);
+    let mut letters = line.chars();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '"' => {
+                is_quoted = !is_quoted;
+                word.get_or_insert_default();
+            }
+            '\\' if is_quoted => word.get_or_insert_default().extend(letters.next()),
+            letter if letter.is_whitespace() && !is_quoted => words.extend(word.take()),
+            letter => word.get_or_insert_default().push(letter),
+        }
+    }
+    words.extend(word);
+    if is_quoted { Err(FaultSyntaxError(format!("a quote is not closed: {line}"))) } else { Ok(words) }
+}
+
+/// Writes a word so that it is read as it is.
+pub(crate) fn quoted(word: &str) -> String {
+    if !word.is_empty() && !word.contains(|letter: char| letter.is_whitespace() || letter == '"' || letter == '\\') {
+        return word.to_owned();
+    }
+    format!("\"{}\"", word.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+/// Arguments of a kind, of which each is taken once.
+#[derive(Debug)]
+pub struct FaultArguments {
+    kind: String,
+    left: Vec<(Option<String>, String)>,
+}
+
+impl FaultArguments {
+    fn read(kind: &str, text: &str) -> Result<Self, FaultSyntaxError> {
+        let parts = text.split(',').filter(|part| !part.is_empty());
+        let left: Vec<(Option<String>, String)> = parts
+            .map(|part| match part.split_once('=') {
+                Some((name, value)) => (Some(name.to_owned()), value.to_owned()),
+                None => (None, part.to_owned()),
+            })
+            .collect();
+        if left.iter().skip(1).any(|(name, _)| name.is_none()) {
+            return Err(FaultSyntaxError(format!(
+                "{kind}:{text}: only the first argument can be without its name (name=value)"
+            )));
+        }
+        Ok(Self { kind: kind.to_owned(), left })
+    }
+
+    /// Takes the argument of this name; the first one of a kind may stand without its name.
+    fn take(&mut self, name: &str, is_first: bool) -> Option<String> {
+        let at = self.left.iter().position(|(given, _)| given.as_deref().map_or(is_first, |given| given == name))?;
+        Some(self.left.remove(at).1)
+    }
+
+    fn parsed<T>(
+        &mut self,
+        (name, is_first): (&str, bool),
+        read: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Result<Option<T>, FaultSyntaxError> {
+        let Some(value) = self.take(name, is_first) else { return Ok(None) };
+        read(&value).map(Some).map_err(|why| FaultSyntaxError(format!("{}:{name}={value}: {why}", self.kind)))
+    }
+
+    /// A duration.
+    pub(crate) fn duration(&mut self, name: &str, is_first: bool) -> Result<Option<Duration>, FaultSyntaxError> {
+        self.parsed((name, is_first), |value| parse_duration(value).map_err(|error| error.to_string()))
+    }
+
+    /// A number within bounds.
+    pub(crate) fn number(&mut self, name: &str, is_first: bool, most: u64) -> Result<Option<u64>, FaultSyntaxError> {
+        self.parsed((name, is_first), |value| {
+            value
+                .parse()
+                .ok()
+                .filter(|number| *number <= most)
+                .ok_or_else(|| format!("a number up to {most} is needed"))
+        })
+    }
+
+    /// A number with a sign.
+    pub(crate) fn signed(&mut self, name: &str, is_first: bool) -> Result<Option<i64>, FaultSyntaxError> {
+        self.parsed((name, is_first), |value| {
+            value.parse().map_err(|_| "a whole number is needed, such as -3".to_owned())
+        })
+    }
+
+    /// One of these words.
+    pub(crate) fn word(
+        &mut self,
+        name: &str,
+        is_first: bool,
+        words: &'static [&'static str],
+    ) -> Result<Option<&'static str>, FaultSyntaxError> {
+        self.parsed((name, is_first), |value| {
+            words.iter().find(|word| **word == value).copied().ok_or_else(|| format!("use {}", words.join(", ")))
+        })
+    }
+
+    /// A text.
+    pub(crate) fn text(&mut self, name: &str, is_first: bool) -> Option<String> {
+        self.take(name, is_first)
+    }
+
+    fn refuse_rest(&self, row: &CatalogueRow) -> Result<(), FaultSyntaxError> {
+        let Some((name, value)) = self.left.first() else { return Ok(()) };
+        let known: Vec<&str> = row.arguments.iter().map(|(name, _)| *name).collect();
+        let given = name.as_ref().unwrap_or(value);
+        let known =
+            if known.is_empty() { "it takes none".to_owned() } else { format!("it takes {}", known.join(", ")) };
+        Err(FaultSyntaxError(format!("`{given}` is no argument of `{}`: {known}", self.kind)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_written_as_it_is_read() {
+        for line in [
+            "429",
+            "429:retry-after=2s",
+            "reset at event 3",
+            "stall:2s at token 12 where rate=0.25 model=m",
+            "\"error:500,message=out of order\" where prompt=\"two words\"",
+            "crlf where first=2 per=header:idempotency-key",
+            "truncate at byte 100 where request=00000000000000ff nth=2",
+        ] {
+            assert_eq!(line.parse::<Fault>().unwrap().to_string(), line);
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (line, part) in [
+            ("", "such as"),
+            ("explode", "`explode` is no kind of fault; there are"),
+            ("429:speed=2", "`speed` is no argument of `429`: it takes retry-after"),
+            ("stall:soon", "stall:for=soon"),
+            ("reset at noon 3", "event N, token N"),
+            ("reset at event x", "x is no number"),
+            ("429 at event 3", "before the answer"),
+            ("reset after 3", "`after`"),
+            ("reset where mood=bad", "`mood` is no condition"),
+            ("reset where rate=2", "rate=2"),
+            ("reset where prompt=(", "prompt=("),
+            ("reset where \"", "not closed"),
+        ] {
+            let error = line.parse::<Fault>().unwrap_err().to_string();
+            assert!(error.contains(part), "{line}: {error}");
+        }
+    }
+}

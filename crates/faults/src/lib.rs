@@ -1,0 +1,32 @@
+//! Faults on purpose: what a server does wrong, to which requests, and where in a response.
+//!
+//! A [`Fault`] is one line, `KIND[:ARGUMENTS] [at PLACE] [where CONDITIONS]`, such as `reset at event 3 where rate=0.1`. The kinds are
+//! rows of the [`catalogue`]; a [`FaultSet`] chooses those of a request, and a [`FaultedBody`] puts them into its response. What has
+//! sockets, engines or metrics around it is the server's.
+//!
+//! A choice is a function of the seed, the line and the request alone: its path, its body, and how often the same one came before. So
+//! the same requests get the same faults whatever else is in progress, and each fault that happened is a line that repeats it.
+//!
+//! Faults before the first byte of a response are *retryable*: a gateway may send the request elsewhere. Later ones are *committed*.
+//!
+//! Limits: a token is an event that carries output, or as many as its `token_ids`.
+//!
+//! See docs/decisions/0122-faults-are-lines.md.
+
+mod body;
+mod catalogue;
+mod edits;
+mod fault;
+mod kind;
+mod selection;
+mod set;
+
+pub use self::{
+    body::{FaultedBody, OnFault},
+    catalogue::{CATALOGUE, CatalogueRow, FaultStage, catalogue},
+    edits::EventEdit,
+    fault::{Fault, FaultPlace, FaultSyntaxError},
+    kind::{FaultKind, RefusalFault, StreamFault},
+    selection::{FaultSelection, SequenceKey},
+    set::{ChosenFault, FaultHit, FaultRequest, FaultSet},
+};

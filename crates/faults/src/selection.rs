@@ -1,0 +1,192 @@
+//! Which requests a fault concerns.
+
+use std::{fmt, time::Duration};
+
+use base::units::parse_duration;
+use http::HeaderName;
+use regex::Regex;
+
+use crate::fault::{FaultSyntaxError, quoted};
+
+/// What the requests of a sequence have in common.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum SequenceKey {
+    /// They are the same request: path and body.
+    #[default]
+    Request,
+    /// They belong to one session.
+    Session,
+    /// They have one API key.
+    Key,
+    /// They name one model.
+    Model,
+    /// They have one value of a header.
+    Header(HeaderName),
+    /// All of them are one sequence.
+    All,
+}
+
+impl fmt::Display for SequenceKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Request => f.write_str("request"),
+            Self::Session => f.write_str("session"),
+            Self::Key => f.write_str("key"),
+            Self::Model => f.write_str("model"),
+            Self::Header(name) => write!(f, "header:{name}"),
+            Self::All => f.write_str("all"),
+        }
+    }
+}
+
+/// Conditions of a fault; all of them hold for its requests.
+#[derive(Debug, Clone, Default)]
+pub struct FaultSelection {
+    /// Share of the requests, from 0 to 1.
+    pub rate: Option<f64>,
+    /// Model that they name.
+    pub model: Option<String>,
+    /// Path that they are sent to; with `*` at its end, what it begins with.
+    pub path: Option<String>,
+    /// Headers that they have, with their values, or with any.
+    pub headers: Vec<(HeaderName, Option<String>)>,
+    /// Their session.
+    pub session: Option<String>,
+    /// Their API key.
+    pub key: Option<String>,
+    /// What their prompt or a message contains.
+    pub prompt: Option<Regex>,
+    /// So many answers are in the conversation already.
+    pub turn: Option<u64>,
+    /// The record that answers them, as `x-vcr-record` has it.
+    pub record: Option<String>,
+    /// Hash of path and body, as hits are listed.
+    pub request: Option<u64>,
+    /// Only the first so many of a sequence.
+    pub first: Option<u64>,
+    /// Only this one of a sequence, from 1.
+    pub nth: Option<u64>,
+    /// What is a sequence for `first` and `nth`.
+    pub per: SequenceKey,
+    /// From so long after the start on.
+    pub from: Option<Duration>,
+    /// Until so long after the start.
+    pub until: Option<Duration>,
+}
+
+/// Names of the conditions.
+const CONDITIONS: &str =
+    "rate, model, path, header:NAME, session, key, prompt, turn, record, request, first, nth, per, from and until";
+
+impl FaultSelection {
+    /// Reads conditions.
+    ///
+    /// # Errors
+    /// The first word that is none.
+    pub(crate) fn read<'a>(words: impl Iterator<Item = &'a str>) -> Result<Self, FaultSyntaxError> {
+        let mut selection = Self::default();
+        let mut count = 0;
+        for word in words {
+            let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
+            selection.add(name, value).map_err(|why| FaultSyntaxError(format!("`{word}`: {why}")))?;
+            count += 1;
+        }
+        if count == 0 {
+            return Err(FaultSyntaxError(format!("conditions are expected after `where`: {CONDITIONS}")));
+        }
+        Ok(selection)
+    }
+
+    /// Adds a condition.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn add(&mut self, name: &str, value: Option<&str>) -> Result<(), String> {
+        if let Some(header) = name.strip_prefix("header:") {
+            let header = header.parse().map_err(|_| format!("{header} is no name of a header"))?;
+            self.headers.push((header, value.map(str::to_owned)));
+            return Ok(());
+        }
+        let needed = || {
+            value.ok_or_else(|| format!("`{name}` is no condition alone; conditions are {CONDITIONS}, as name=value"))
+        };
+        let number = || needed()?.parse::<u64>().map_err(|_| "a whole number is needed".to_owned());
+        let positive = || number()?.checked_sub(1).map(|less| less + 1).ok_or_else(|| "it counts from 1".to_owned());
+        let time = || parse_duration(needed()?).map_err(|error| error.to_string());
+        match name {
+            "rate" => {
+                let rate = needed()?.parse::<f64>().ok().filter(|rate| (0.0..=1.0).contains(rate));
+                self.rate = Some(rate.ok_or("a share from 0 to 1 is needed, such as 0.1")?);
+            }
+            "model" => self.model = Some(needed()?.to_owned()),
+            "path" => self.path = Some(needed()?.to_owned()),
+            "session" => self.session = Some(needed()?.to_owned()),
+            "key" => self.key = Some(needed()?.to_owned()),
+            "prompt" => self.prompt = Some(Regex::new(needed()?).map_err(|error| error.to_string())?),
+            "turn" => self.turn = Some(number()?),
+            "record" => self.record = Some(needed()?.to_owned()),
+            "request" => {
+                let hash = u64::from_str_radix(needed()?, 16);
+                self.request = Some(hash.map_err(|_| "the 16 digits of a listed fault are needed")?);
+            }
+            "first" => self.first = Some(positive()?),
+            "nth" => self.nth = Some(positive()?),
+            "per" => self.per = sequence_key(needed()?)?,
+            "from" => self.from = Some(time()?),
+            "until" => self.until = Some(time()?),
+            _ => return Err(format!("`{name}` is no condition; conditions are {CONDITIONS}")),
+        }
+        Ok(())
+    }
+}
+
+fn sequence_key(text: &str) -> Result<SequenceKey, String> {
+    match text {
+        "request" => Ok(SequenceKey::Request),
+        "session" => Ok(SequenceKey::Session),
+        "key" => Ok(SequenceKey::Key),
+        "model" => Ok(SequenceKey::Model),
+        "all" => Ok(SequenceKey::All),
+        _ => {
+            let name = text.strip_prefix("header:").and_then(|name| name.parse().ok());
+            name.map(SequenceKey::Header)
+                .ok_or_else(|| "use request, session, key, model, header:NAME or all".to_owned())
+        }
+    }
+}
+
+impl fmt::Display for FaultSelection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let micros = |time: &Duration| format!("{}us", time.as_micros());
+        let single = [
+            ("rate", self.rate.map(|rate| rate.to_string())),
+            ("model", self.model.clone()),
+            ("path", self.path.clone()),
+            ("session", self.session.clone()),
+            // A key is a secret.
+            ("key", self.key.as_ref().map(|_| "…".to_owned())),
+            ("prompt", self.prompt.as_ref().map(Regex::to_string)),
+            ("turn", self.turn.map(|turn| turn.to_string())),
+            ("record", self.record.clone()),
+            ("request", self.request.map(|hash| format!("{hash:016x}"))),
+            ("first", self.first.map(|first| first.to_string())),
+            ("nth", self.nth.map(|nth| nth.to_string())),
+            ("per", (self.per != SequenceKey::Request).then(|| self.per.to_string())),
+            ("from", self.from.as_ref().map(micros)),
+            ("until", self.until.as_ref().map(micros)),
+        ];
+        let headers = self.headers.iter().map(|(name, value)| match value {
+            Some(value) => format!("header:{name}={value}"),
+            None => format!("header:{name}"),
+        });
+        let single = single.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", value?)));
+        for (place, condition) in single.chain(headers).enumerate() {
+            let word = match condition.split_once('=') {
+                Some((name, value)) => format!("{name}={}", quoted(value)),
+                None => condition,
+            };
+            write!(f, "{} {word}", if place == 0 { " where" } else { "" })?;
+        }
+        Ok(())
+    }
+}

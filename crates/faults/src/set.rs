@@ -1,0 +1,437 @@
+//! The faults of a server: which of them a request gets, and what happened.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use http::{HeaderMap, header};
+use serde_json::Value;
+use tokio::time::Instant;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
+
+use crate::{
+    fault::Fault,
+    selection::{FaultSelection, SequenceKey},
+};
+
+/// Most sequences of a fault, and most different requests, that are counted; later ones count as the first of their kind.
+const MOST_COUNTED: usize = 1 << 20;
+
+/// Most hits that are listed.
+const MOST_LISTED: usize = 200_000;
+
+/// A request as faults see it.
+#[derive(Debug, Clone, Copy)]
+pub struct FaultRequest<'a> {
+    /// Path without the query.
+    pub path: &'a str,
+    /// Its headers.
+    pub headers: &'a HeaderMap,
+    /// Its whole body.
+    pub body: &'a [u8],
+    /// Its session, if it names one.
+    pub session: Option<&'a str>,
+}
+
+impl FaultRequest<'_> {
+    /// Hash of path and body.
+    fn hash(&self) -> u64 {
+        let mut hash = Xxh3::new();
+        hash.update(self.path.as_bytes());
+        hash.update(&[0]);
+        hash.update(self.body);
+        hash.digest()
+    }
+
+    fn key(&self) -> Option<&str> {
+        let bearer = self.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()?.split_once(' '));
+        let key = self.headers.get("x-api-key").and_then(|value| value.to_str().ok());
+        bearer.map(|(_, key)| key.trim()).or(key)
+    }
+}
+
+/// A fault for a request.
+#[derive(Debug, Clone)]
+pub struct ChosenFault {
+    /// The fault.
+    pub fault: std::sync::Arc<Fault>,
+    /// Its number in the set.
+    pub rule: usize,
+    /// Hash of the request.
+    pub request: u64,
+    /// How often the same request came, from 1.
+    pub nth: u64,
+}
+
+impl ChosenFault {
+    /// The line that repeats it alone.
+    #[must_use]
+    pub fn line(&self) -> String {
+        line(&self.fault, self.request, self.nth)
+    }
+
+    /// A number that depends on the seed, the request and the fault.
+    pub(crate) fn draw(&self, of: u64) -> u64 {
+        draw(self.request, self.nth, of)
+    }
+}
+
+fn line(fault: &Fault, request: u64, nth: u64) -> String {
+    format!("{} where request={request:016x} nth={nth}", fault.what())
+}
+
+fn draw(request: u64, nth: u64, of: u64) -> u64 {
+    let mut bytes = [0; 16];
+    let (first, second) = bytes.split_at_mut(8);
+    first.copy_from_slice(&request.to_le_bytes());
+    second.copy_from_slice(&nth.to_le_bytes());
+    xxh3_64_with_seed(&bytes, of)
+}
+
+/// A fault that happened.
+#[derive(Debug, Clone, Copy)]
+struct NotedHit {
+    rule: usize,
+    request: u64,
+    nth: u64,
+    at: Duration,
+}
+
+/// A fault that happened, for a list.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FaultHit {
+    /// The line that repeats it alone.
+    pub line: String,
+    /// Number of its fault in the set.
+    pub rule: usize,
+    /// When, from the start of the set.
+    pub at: Duration,
+}
+
+/// Faults in the order in which they are tried, and what is counted for them.
+#[derive(Debug)]
+pub struct FaultSet {
+    rules: Vec<FaultRule>,
+    seed: u64,
+    start: Instant,
+    /// How often each request came.
+    seen: Mutex<HashMap<u64, u64>>,
+    hits: Mutex<Vec<NotedHit>>,
+}
+
+#[derive(Debug)]
+struct FaultRule {
+    fault: std::sync::Arc<Fault>,
+    /// Requests of each sequence.
+    sequences: Mutex<HashMap<u64, u64>>,
+    happened: AtomicU64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Counts one more of this key, and returns how many there are.
+fn count(counts: &Mutex<HashMap<u64, u64>>, key: u64) -> u64 {
+    let mut counts = lock(counts);
+    if counts.len() >= MOST_COUNTED && !counts.contains_key(&key) {
+        return 1;
+    }
+    let count = counts.entry(key).or_default();
+    *count += 1;
+    *count
+}
+
+impl Default for FaultSet {
+    fn default() -> Self {
+        Self::new(Vec::new(), 0)
+    }
+}
+
+impl FaultSet {
+    /// Faults in this order; `seed` decides about rates.
+    #[must_use]
+    pub fn new(faults: Vec<Fault>, seed: u64) -> Self {
+        let rule = |fault| FaultRule {
+            fault: std::sync::Arc::new(fault),
+            sequences: Mutex::default(),
+            happened: AtomicU64::new(0),
+        };
+        let rules = faults.into_iter().map(rule).collect();
+        Self { rules, seed, start: Instant::now(), seen: Mutex::default(), hits: Mutex::default() }
+    }
+
+    /// What decides about rates.
+    #[must_use]
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Returns true if there is no fault.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// Returns true if a fault may concern requests that post nothing, which are those that it names by their path.
+    #[must_use]
+    pub fn names_path(&self, path: &str) -> bool {
+        self.rules.iter().any(|rule| rule.fault.selection.path.as_deref().is_some_and(|named| is_path(named, path)))
+    }
+
+    /// Chooses the faults of a request, in their order. Those with a condition about the record are among them; see
+    /// [`concerns_record`](Self::concerns_record).
+    #[must_use]
+    pub fn choose(&self, request: &FaultRequest<'_>) -> Vec<ChosenFault> {
+        let hash = request.hash();
+        let nth = count(&self.seen, hash);
+        let mut facts = SelectionFacts { request, hash, nth, body: None };
+        let chosen = self.rules.iter().enumerate().filter(|(number, rule)| self.takes(*number, rule, &mut facts));
+        chosen.map(|(rule, it)| ChosenFault { fault: it.fault.clone(), rule, request: hash, nth }).collect()
+    }
+
+    fn takes(&self, number: usize, rule: &FaultRule, facts: &mut SelectionFacts<'_>) -> bool {
+        let selection = &rule.fault.selection;
+        let elapsed = self.start.elapsed();
+        let is_in_time =
+            selection.from.is_none_or(|from| elapsed >= from) && selection.until.is_none_or(|until| elapsed < until);
+        if !is_in_time || !facts.fulfil(selection) {
+            return false;
+        }
+        if let Some(rate) = selection.rate {
+            let seed =
+                self.seed.wrapping_add(u64::try_from(number).unwrap_or_default().wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            #[allow(clippy::cast_precision_loss)] // 53 bits are
+            let drawn = (draw(facts.hash, facts.nth, seed) >> 11) as f64 / (1_u64 << 53) as f64;
+            if drawn >= rate {
+                return false;
+            }
+        }
+        if selection.first.is_none() && selection.nth.is_none() {
+            return true;
+        }
+        let place = match facts.sequence(&selection.per) {
+            SequencePlace::OfRequest => facts.nth,
+            SequencePlace::Of(key) => count(&rule.sequences, key),
+        };
+        selection.first.is_none_or(|first| place <= first) && selection.nth.is_none_or(|nth| place == nth)
+    }
+
+    /// Returns true if a chosen fault concerns responses from this record; `None` where none answers.
+    #[must_use]
+    pub fn concerns_record(chosen: &ChosenFault, record: Option<&str>) -> bool {
+        let wanted = chosen.fault.selection.record.as_deref();
+        wanted.is_none_or(|wanted| record.is_some_and(|record| record == wanted))
+    }
+
+    /// Notes that a fault happened, and returns the line that repeats it.
+    pub fn happened(&self, chosen: &ChosenFault) -> String {
+        if let Some(rule) = self.rules.get(chosen.rule) {
+            rule.happened.fetch_add(1, Ordering::Relaxed);
+        }
+        let mut hits = lock(&self.hits);
+        if hits.len() < MOST_LISTED {
+            let ChosenFault { rule, request, nth, .. } = *chosen;
+            hits.push(NotedHit { rule, request, nth, at: self.start.elapsed() });
+        }
+        drop(hits);
+        chosen.line()
+    }
+
+    /// The faults, and how often each happened.
+    pub fn counts(&self) -> impl Iterator<Item = (&Fault, u64)> {
+        self.rules.iter().map(|rule| (&*rule.fault, rule.happened.load(Ordering::Relaxed)))
+    }
+
+    /// What happened, oldest first, at most so many of the latest.
+    #[must_use]
+    pub fn hits(&self, most: usize) -> Vec<FaultHit> {
+        let hits = lock(&self.hits).clone();
+        let latest = hits.iter().skip(hits.len().saturating_sub(most));
+        let shown = latest.filter_map(|hit| {
+            let rule = self.rules.get(hit.rule)?;
+            Some(FaultHit { line: line(&rule.fault, hit.request, hit.nth), rule: hit.rule, at: hit.at })
+        });
+        shown.collect()
+    }
+}
+
+/// Place of a request in a sequence.
+enum SequencePlace {
+    /// It is the one of the same requests.
+    OfRequest,
+    /// It is counted under this key.
+    Of(u64),
+}
+
+/// What is known of a request, as far as it was asked for.
+struct SelectionFacts<'a> {
+    request: &'a FaultRequest<'a>,
+    hash: u64,
+    nth: u64,
+    body: Option<Value>,
+}
+
+impl SelectionFacts<'_> {
+    fn body(&mut self) -> &Value {
+        self.body.get_or_insert_with(|| serde_json::from_slice(self.request.body).unwrap_or_default())
+    }
+
+    fn model(&mut self) -> Option<&str> {
+        self.body().get("model").and_then(Value::as_str)
+    }
+
+    /// Checks all conditions that need no counting.
+    fn fulfil(&mut self, selection: &FaultSelection) -> bool {
+        let FaultRequest { path, headers, session, .. } = *self.request;
+        let is_of_head = selection.path.as_deref().is_none_or(|named| is_path(named, path))
+            && selection.session.as_deref().is_none_or(|named| session == Some(named))
+            && selection.key.as_deref().is_none_or(|named| self.request.key() == Some(named))
+            && selection.request.is_none_or(|named| self.hash == named)
+            && selection.headers.iter().all(|(name, value)| {
+                let mut sent = headers.get_all(name).iter();
+                sent.any(|sent| value.as_ref().is_none_or(|value| sent.as_bytes() == value.as_bytes()))
+            });
+        is_of_head
+            && selection.model.as_deref().is_none_or(|named| self.model() == Some(named))
+            && selection.turn.is_none_or(|turn| answers_in(self.body()) == turn)
+            && selection.prompt.as_ref().is_none_or(|prompt| {
+                let body = self.body();
+                ["messages", "prompt", "input", "system"]
+                    .iter()
+                    .filter_map(|name| body.get(name))
+                    .any(|value| any_text(value, &mut |text| prompt.is_match(text)))
+            })
+    }
+
+    fn sequence(&mut self, per: &SequenceKey) -> SequencePlace {
+        let value = match per {
+            SequenceKey::Request => return SequencePlace::OfRequest,
+            SequenceKey::All => None,
+            SequenceKey::Session => self.request.session,
+            SequenceKey::Key => self.request.key(),
+            SequenceKey::Header(name) => self.request.headers.get(name).and_then(|value| value.to_str().ok()),
+            SequenceKey::Model => self.model(),
+        };
+        SequencePlace::Of(xxh3_64_with_seed(value.unwrap_or_default().as_bytes(), u64::from(value.is_some())))
+    }
+}
+
+fn is_path(named: &str, path: &str) -> bool {
+    named.strip_suffix('*').map_or(named == path, |start| path.starts_with(start))
+}
+
+/// Answers in a conversation.
+fn answers_in(body: &Value) -> u64 {
+    let lists = ["messages", "input"].iter().filter_map(|name| body.get(name)?.as_array()).flatten();
+    lists.filter(|message| message.get("role").and_then(Value::as_str) == Some("assistant")).map(|_| 1).sum()
+}
+
+/// Looks at the texts in a value until one is found.
+fn any_text(value: &Value, is_found: &mut impl FnMut(&str) -> bool) -> bool {
+    match value {
+        Value::String(text) => is_found(text),
+        Value::Array(items) => items.iter().any(|item| any_text(item, is_found)),
+        Value::Object(fields) => fields.values().any(|field| any_text(field, is_found)),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(lines: &[&str], seed: u64) -> FaultSet {
+        FaultSet::new(lines.iter().map(|line| line.parse().unwrap()).collect(), seed)
+    }
+
+    fn chosen(set: &FaultSet, body: &str) -> Vec<usize> {
+        with_headers(set, body, &HeaderMap::new())
+    }
+
+    fn with_headers(set: &FaultSet, body: &str, headers: &HeaderMap) -> Vec<usize> {
+        let request = FaultRequest { path: "/v1/chat/completions", headers, body: body.as_bytes(), session: None };
+        set.choose(&request).iter().map(|chosen| chosen.rule).collect()
+    }
+
+    #[test]
+    fn the_first_two_of_each_request() {
+        let set = set(&["429 where first=2"], 0);
+        for body in ["{\"a\":1}", "{\"a\":2}"] {
+            let got: Vec<usize> = (0..5).map(|_| chosen(&set, body).len()).collect();
+            assert_eq!(got, [1, 1, 0, 0, 0]);
+        }
+    }
+
+    #[test]
+    fn sequences_by_header_and_model() {
+        let set = set(&["429 where first=1 per=header:idempotency-key", "503 where nth=2 per=model"], 0);
+        let headers = |key: &str| HeaderMap::from_iter([("idempotency-key".parse().unwrap(), key.parse().unwrap())]);
+        assert_eq!(with_headers(&set, "{\"model\":\"m\"}", &headers("a")), [0]);
+        assert_eq!(with_headers(&set, "{\"model\":\"m\",\"n\":1}", &headers("a")), [1]);
+        assert_eq!(with_headers(&set, "{\"model\":\"k\"}", &headers("b")), [0]);
+    }
+
+    #[test]
+    fn the_same_seed_chooses_the_same_whatever_the_order() {
+        let bodies: Vec<String> = (0..2000).map(|number| format!("{{\"n\":{number}}}")).collect();
+        let choose = |seed: u64, is_backward: bool| {
+            let set = set(&["reset where rate=0.3"], seed);
+            let mut lines: Vec<usize> = Vec::new();
+            let order: Vec<usize> = if is_backward { (0..2000).rev().collect() } else { (0..2000).collect() };
+            for number in order {
+                if !chosen(&set, &bodies[number]).is_empty() {
+                    lines.push(number);
+                }
+            }
+            lines.sort_unstable();
+            lines
+        };
+        let first = choose(7, false);
+        assert_eq!(first, choose(7, true));
+        assert_ne!(first, choose(8, false));
+        assert!((500..700).contains(&first.len()), "{}", first.len());
+    }
+
+    #[test]
+    fn a_listed_line_chooses_that_request_alone() {
+        let many = set(&["stall:1s at token 3 where rate=0.5"], 1);
+        let bodies: Vec<String> = (0..40).map(|number| format!("{{\"n\":{}}}", number % 20)).collect();
+        for body in &bodies {
+            let request = FaultRequest {
+                path: "/v1/completions",
+                headers: &HeaderMap::new(),
+                body: body.as_bytes(),
+                session: None,
+            };
+            many.choose(&request).iter().for_each(|chosen| drop(many.happened(chosen)));
+        }
+        let hits = many.hits(1000);
+        assert!(!hits.is_empty());
+        let alone = set(&[&hits[0].line], 99);
+        let found = bodies.iter().filter(|body| {
+            let request = FaultRequest {
+                path: "/v1/completions",
+                headers: &HeaderMap::new(),
+                body: body.as_bytes(),
+                session: None,
+            };
+            !alone.choose(&request).is_empty()
+        });
+        assert_eq!(found.count(), 1);
+    }
+
+    #[test]
+    fn conditions_look_into_the_body() {
+        let set =
+            set(&["400 where model=m", "401 where prompt=secret", "404 where turn=1", "500 where path=/v1/chat*"], 0);
+        let body = r#"{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"a secret"}]},{"role":"assistant","content":""}]}"#;
+        assert_eq!(chosen(&set, body), [0, 1, 2, 3]);
+        assert_eq!(chosen(&set, "no json"), [3]);
+    }
+}
