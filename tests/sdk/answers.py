@@ -16,7 +16,7 @@ records:
 - match: {contains: schema}
   answer: {schema: request}
 - match: {contains: broken}
-  answer: {semantic: invalid-arguments}
+  answer: {semantic: bad-arguments}
 - match: {contains: parts}
   answer: {parts: [{text: One}, {after: 2ms, text: " two"}]}
 """

@@ -26,7 +26,7 @@ fn every_mistake_is_named_with_its_line() {
         (9, "`soon` is not a duration"),
         (11, "`extra` is not known"),
         (13, "needs `match`"),
-        (17, "`answer.semantic` has to be invalid-arguments"),
+        (17, "`answer.semantic` has to be bad-arguments"),
         (19, "`categories` has no effect on the verdict yes-no"),
         (20, "`match.nth` has to be a number from 1 on"),
         (22, "`king` is none of user"),

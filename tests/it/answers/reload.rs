@@ -44,7 +44,6 @@ async fn a_wrong_file_leaves_the_rules_of_before() {
     let rules = Rules::new("- {match: any, answer: one}\n");
     let play = rules.play(&[]);
     std::fs::write(&rules.file, "records:\n- {match: any, answer: two}\n- {match: {odd: 1}, answer: three}\n").unwrap();
-    // The second reload is noticed by its answer, so that the first one has happened by then, or is told by the signal.
     Command::new("kill").args(["-HUP", &play.id().to_string()]).status().unwrap();
     for _ in 0..40 {
         assert_eq!(said(&play.send(CHAT, &chat(&["x"])).await), "one");

@@ -43,10 +43,10 @@ fn arguments(message: &Value, at: usize) -> &str {
 
 #[tokio::test]
 async fn calls_are_wrong_in_exactly_one_way() {
-    let (_rules, play) = play_of("invalid-arguments").await;
+    let (_rules, play) = play_of("bad-arguments").await;
     let (call, finish) = message(&play).await;
     assert!(serde_json::from_str::<Value>(arguments(&call, 0)).is_err() && finish == "tool_calls", "{call}");
-    let (_rules, play) = play_of("length-in-call").await;
+    let (_rules, play) = play_of("cut-call").await;
     let (call, finish) = message(&play).await;
     assert!(serde_json::from_str::<Value>(arguments(&call, 0)).is_err() && finish == "length", "{call}");
     let (_rules, play) = play_of("schema-violation").await;
@@ -60,7 +60,7 @@ async fn calls_are_wrong_in_exactly_one_way() {
     let (call, _) = message(&play).await;
     assert!(serde_json::from_str::<Value>(arguments(&call, 0)).is_ok(), "{call}");
     assert_ne!(call["tool_calls"][0]["function"]["name"], "weather");
-    let (_rules, play) = play_of("duplicate-call-id").await;
+    let (_rules, play) = play_of("duplicate-call").await;
     let (call, _) = message(&play).await;
     assert_eq!(call["tool_calls"].as_array().unwrap().len(), 2);
     assert_eq!(call["tool_calls"][0]["id"], call["tool_calls"][1]["id"]);
@@ -71,7 +71,7 @@ async fn calls_are_wrong_in_exactly_one_way() {
         .filter(Value::is_string)
         .collect();
     assert!(blocks.len() == 2 && blocks[0] == blocks[1], "{}", of_message.text());
-    let (_rules, play) = play_of("tool-call-in-text").await;
+    let (_rules, play) = play_of("call-in-text").await;
     let (call, finish) = message(&play).await;
     assert!(
         call["content"].as_str().unwrap().starts_with("<tool_call>\n{\"name\": \"weather\"") && finish == "stop",
@@ -105,17 +105,17 @@ async fn texts_are_wrong_in_exactly_one_way() {
 #[tokio::test]
 async fn every_endpoint_says_it_or_gives_the_reason() {
     for fault in [
-        "invalid-arguments",
+        "bad-arguments",
         "schema-violation",
         "unknown-tool",
-        "duplicate-call-id",
-        "length-in-call",
+        "duplicate-call",
+        "cut-call",
         "empty",
         "refusal",
         "content-filter",
         "reasoning-only",
         "think-tag",
-        "tool-call-in-text",
+        "call-in-text",
         "wrong-language",
         "repetition",
     ] {
@@ -132,9 +132,7 @@ async fn every_endpoint_says_it_or_gives_the_reason() {
                 "/v1/completions" if fault == "refusal" => Some("a completion has no field"),
                 "/v1/completions" if fault == "reasoning-only" => Some("a completion has no reasoning"),
                 "/v1/responses" if fault == "refusal" => Some("the engine's responses have no part"),
-                "/v1/messages" if !stream && ["invalid-arguments", "length-in-call"].contains(&fault) => {
-                    Some("stream it")
-                }
+                "/v1/messages" if !stream && ["bad-arguments", "cut-call"].contains(&fault) => Some("stream it"),
                 _ => None,
             };
             let text = answer.text();

@@ -59,3 +59,15 @@ async fn a_cassette_takes_the_same_records() {
     assert_eq!(said(&again.send(CHAT, &chat(&["a"])).await), "One");
     assert_eq!(said(&again.send(CHAT, &chat(&["a"])).await), "Yes", "{}", shelf.text());
 }
+
+#[tokio::test]
+async fn a_fault_may_name_a_rule() {
+    let rules = Rules::new("- {match: {contains: busy}, answer: fine}\n- {match: any, answer: fine too}\n");
+    let play =
+        rules.play(&["--fault", "503 where record=answers.yaml#0", "--fault", "no-done where record=answers.yaml#1"]);
+    assert_eq!(play.send(CHAT, &chat(&["busy"])).await.status, 503);
+    let mut body = chat(&["other"]);
+    body["stream"] = json!(true);
+    let stream = play.send(CHAT, &body).await;
+    assert!(stream.text().contains("fine ") && !stream.text().contains("[DONE]"), "{}", stream.text());
+}

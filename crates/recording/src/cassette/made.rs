@@ -45,15 +45,15 @@ pub struct AnswerPart {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SemanticFault {
     /// The arguments of a call are no JSON.
-    InvalidArguments,
+    BadArguments,
     /// They are JSON that breaks the tool's schema.
     SchemaViolation,
     /// A call of a tool that was not offered.
     UnknownTool,
     /// Two calls with one id.
-    DuplicateCallId,
+    DuplicateCall,
     /// The answer ends for its length within a call.
-    LengthInCall,
+    CutCall,
     /// No text and no call.
     Empty,
     /// A refusal.
@@ -65,7 +65,7 @@ pub enum SemanticFault {
     /// The tags of reasoning in the text.
     ThinkTag,
     /// A call that is written into the text.
-    ToolCallInText,
+    CallInText,
     /// A text in another language than the request's.
     WrongLanguage,
     /// A phrase again and again until the length is reached.
@@ -75,17 +75,17 @@ pub enum SemanticFault {
 impl SemanticFault {
     /// All of them, by their names.
     pub const ALL: [(&'static str, Self); 13] = [
-        ("invalid-arguments", Self::InvalidArguments),
+        ("bad-arguments", Self::BadArguments),
         ("schema-violation", Self::SchemaViolation),
         ("unknown-tool", Self::UnknownTool),
-        ("duplicate-call-id", Self::DuplicateCallId),
-        ("length-in-call", Self::LengthInCall),
+        ("duplicate-call", Self::DuplicateCall),
+        ("cut-call", Self::CutCall),
         ("empty", Self::Empty),
         ("refusal", Self::Refusal),
         ("content-filter", Self::ContentFilter),
         ("reasoning-only", Self::ReasoningOnly),
         ("think-tag", Self::ThinkTag),
-        ("tool-call-in-text", Self::ToolCallInText),
+        ("call-in-text", Self::CallInText),
         ("wrong-language", Self::WrongLanguage),
         ("repetition", Self::Repetition),
     ];
