@@ -14,7 +14,7 @@ async fn what_no_rule_takes_goes_on() {
         &["--synthetic", "echo"][..],
         &["--synthetic", "random", "--engine"],
         &["--engine"],
-        &["--replay-tokens", "traces/builtin.jsonl.gz", "--match", "next"],
+        &["--replay-tokens", "traces/builtin.jsonl.gz"],
     ] {
         let play = rules.play(flags);
         let ruled = play.send(CHAT, &json!({"messages": chat(&["ruled"])["messages"]})).await;

@@ -47,6 +47,18 @@ pub enum HeaderTest {
     Matches(TextPattern),
 }
 
+impl HeaderTest {
+    /// Returns whether it holds for a header's value, or for none.
+    #[must_use]
+    pub fn holds(&self, value: Option<&str>) -> bool {
+        match self {
+            Self::Present(is_there) => value.is_some() == *is_there,
+            Self::Is(wanted) => value == Some(wanted),
+            Self::Matches(pattern) => value.is_some_and(|value| pattern.is_in(value)),
+        }
+    }
+}
+
 /// The messages whose texts conditions look at. By default the last message that the user wrote.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MessageScope {

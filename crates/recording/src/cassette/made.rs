@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::{error::Wrong, verdict::Verdict};
+use super::{error::Wrong, verdict::GuardVerdict};
 use crate::yaml::{YamlEntry, YamlKind, YamlNode};
 use base::units::{Millis, parse_duration};
 
@@ -25,7 +25,7 @@ pub enum MadeAnswer {
     /// The answer of another record, by its `file#id`.
     Record(String),
     /// What a guard model says.
-    Verdict(Verdict),
+    Verdict(GuardVerdict),
     /// A valid response that is wrong in what it says.
     Semantic(SemanticFault),
 }
@@ -105,7 +105,7 @@ impl SemanticFault {
 
 /// Returns whether a key of an answer is read here.
 pub(super) fn takes(entries: &[YamlEntry], key: &str) -> bool {
-    KEYS.contains(&key) || Verdict::takes(key) && entries.iter().any(|entry| entry.key == "verdict")
+    KEYS.contains(&key) || GuardVerdict::takes(key) && entries.iter().any(|entry| entry.key == "verdict")
 }
 
 /// Reads the answer that is made for each request, where there is one.
@@ -130,7 +130,7 @@ pub(super) fn read(entries: &[YamlEntry]) -> Result<Option<MadeAnswer>, Wrong> {
             _ => return Err(Wrong::at(*line, "`answer.schema` has to be request, or a JSON schema")),
         },
         "record" => MadeAnswer::Record(text("the name of a record, such as agent.yaml#3")?.to_owned()),
-        "verdict" => MadeAnswer::Verdict(Verdict::read(entries, *line)?),
+        "verdict" => MadeAnswer::Verdict(GuardVerdict::read(entries, *line)?),
         _ => {
             let names = SemanticFault::ALL.map(|(name, _)| name).join(", ");
             let fault = SemanticFault::named(text(&names)?);

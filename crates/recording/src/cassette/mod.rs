@@ -68,7 +68,7 @@ pub use self::{
     side::{
         Moment, Moments, RecordTokens, RecordingRun, Sidecar, last_run, read_file as read_beside, sidecar_of, timing_of,
     },
-    verdict::{UnsafeWhen, Verdict, VerdictKind},
+    verdict::{GuardVerdict, UnsafeWhen, VerdictKind},
     write::{emit, emit_expanded},
     writer::{CassetteWriter, RecordedExchange, WriteMode},
 };

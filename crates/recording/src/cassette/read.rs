@@ -12,7 +12,7 @@ use super::{
     header::{date, map, number, text, texts},
     json_added,
     keep::Times,
-    made,
+    made::{self, MadeAnswer},
     record::{AnswerContent, CassetteRecord, Echo, RecordedAnswer, SseEvent, TransportFault, ValueSource},
     side::{Moment, Sidecar},
 };
@@ -231,14 +231,7 @@ pub(super) fn answer(node: &YamlNode, unknown: &mut Vec<(usize, String)>) -> Res
         return Err(Wrong::at(node.line, "the answer has more than one body"));
     }
     answer.content = bodies.pop().unwrap_or_default();
-    answer.made = made::read(entries)?;
-    if let Some(made) = &answer.made {
-        let has_text = node.get("content").is_some() || node.get("message").is_some() || node.get("text").is_some();
-        let is_choice = matches!(answer.content, AnswerContent::Choices { .. }) && made.has_choice() && !has_text;
-        if answer.content != AnswerContent::Empty && !is_choice {
-            return Err(Wrong::at(node.line, "the answer has more than one body"));
-        }
-    }
+    answer.made = made_beside(&answer.content, node)?;
     if let Some((line, name)) = fault {
         let after = usize::try_from(after_events).unwrap_or(usize::MAX);
         let named = TransportFault::named(&name, after);
@@ -246,6 +239,19 @@ pub(super) fn answer(node: &YamlNode, unknown: &mut Vec<(usize, String)>) -> Res
             Some(named.ok_or_else(|| Wrong::at(line, format!("`{name}` is no fault: reset, truncate or stall")))?);
     }
     Ok(answer)
+}
+
+/// Reads the answer that is made for each request, which may stand beside a choice without a text only.
+fn made_beside(content: &AnswerContent, node: &YamlNode) -> Result<Option<MadeAnswer>, Wrong> {
+    let made = made::read(node.entries().unwrap_or_default())?;
+    if let Some(made) = &made {
+        let has_text = node.get("content").is_some() || node.get("message").is_some() || node.get("text").is_some();
+        let is_choice = matches!(content, AnswerContent::Choices { .. }) && made.has_choice() && !has_text;
+        if *content != AnswerContent::Empty && !is_choice {
+            return Err(Wrong::at(node.line, "the answer has more than one body"));
+        }
+    }
+    Ok(made)
 }
 
 fn status(node: &YamlNode) -> Result<u16, Wrong> {

@@ -7,7 +7,7 @@ use crate::{canonical::TextPattern, yaml::YamlEntry};
 
 /// A verdict on what a request holds.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Verdict {
+pub struct GuardVerdict {
     /// Whose words it is in.
     pub kind: VerdictKind,
     /// When it is unsafe.
@@ -66,20 +66,38 @@ pub enum VerdictKind {
     Embedding,
 }
 
-/// The kinds by their names, each with the keys that it takes beside `unsafe`, and the paths that it is for.
-const KINDS: [(&str, VerdictKind, &[&str], &[&str]); 12] = [
-    ("llama-guard", VerdictKind::LlamaGuard, &["categories", "score"], &[]),
-    ("shieldgemma", VerdictKind::ShieldGemma, &["score"], &[]),
-    ("granite-guardian", VerdictKind::GraniteGuardian, &["score"], &[]),
-    ("qwen3guard", VerdictKind::Qwen3Guard, &["categories", "of"], &[]),
-    ("nemoguard-content-safety", VerdictKind::NemoguardContentSafety, &["categories", "of"], &[]),
-    ("nemoguard-topic-control", VerdictKind::NemoguardTopicControl, &[], &[]),
-    ("self-check", VerdictKind::SelfCheck, &["score"], &[]),
-    ("openai-moderation", VerdictKind::OpenaiModeration, &["categories", "score"], &["/v1/moderations"]),
-    ("yes-no", VerdictKind::YesNo, &["score"], &[]),
-    ("classify", VerdictKind::Classify, &["categories", "score"], &["/classify", "/v1/classify"]),
-    ("score", VerdictKind::Score, &["score"], &["/score", "/v1/score"]),
-    ("embedding", VerdictKind::Embedding, &["dimensions"], &["/v1/embeddings"]),
+/// A kind of verdict as files name it.
+struct VerdictRow {
+    name: &'static str,
+    kind: VerdictKind,
+    /// The keys that it takes beside `unsafe`.
+    keys: &'static [&'static str],
+    /// Paths that it is for; none for those that generate text.
+    routes: &'static [&'static str],
+}
+
+const fn row(
+    name: &'static str,
+    kind: VerdictKind,
+    keys: &'static [&'static str],
+    routes: &'static [&'static str],
+) -> VerdictRow {
+    VerdictRow { name, kind, keys, routes }
+}
+
+static KINDS: [VerdictRow; 12] = [
+    row("llama-guard", VerdictKind::LlamaGuard, &["categories", "score"], &[]),
+    row("shieldgemma", VerdictKind::ShieldGemma, &["score"], &[]),
+    row("granite-guardian", VerdictKind::GraniteGuardian, &["score"], &[]),
+    row("qwen3guard", VerdictKind::Qwen3Guard, &["categories", "of"], &[]),
+    row("nemoguard-content-safety", VerdictKind::NemoguardContentSafety, &["categories", "of"], &[]),
+    row("nemoguard-topic-control", VerdictKind::NemoguardTopicControl, &[], &[]),
+    row("self-check", VerdictKind::SelfCheck, &["score"], &[]),
+    row("openai-moderation", VerdictKind::OpenaiModeration, &["categories", "score"], &["/v1/moderations"]),
+    row("yes-no", VerdictKind::YesNo, &["score"], &[]),
+    row("classify", VerdictKind::Classify, &["categories", "score"], &["/classify", "/v1/classify"]),
+    row("score", VerdictKind::Score, &["score"], &["/score", "/v1/score"]),
+    row("embedding", VerdictKind::Embedding, &["dimensions"], &["/v1/embeddings"]),
 ];
 
 /// Keys of an answer that belong to its verdict.
@@ -89,23 +107,23 @@ const KEYS: [&str; 5] = ["unsafe", "categories", "score", "of", "dimensions"];
 const MOST_DIMENSIONS: u64 = 65_536;
 
 impl VerdictKind {
-    fn row(self) -> Option<&'static (&'static str, Self, &'static [&'static str], &'static [&'static str])> {
-        KINDS.iter().find(|(_, kind, ..)| *kind == self)
+    fn row(self) -> Option<&'static VerdictRow> {
+        KINDS.iter().find(|row| row.kind == self)
     }
 
     /// Its name.
     #[must_use]
     pub fn name(self) -> &'static str {
-        self.row().map_or("", |(name, ..)| name)
+        self.row().map_or("", |row| row.name)
     }
 
     /// Paths that it is for; empty for those that generate text.
     pub(super) fn routes(self) -> &'static [&'static str] {
-        self.row().map_or(&[], |(.., routes)| routes)
+        self.row().map_or(&[], |row| row.routes)
     }
 }
 
-impl Verdict {
+impl GuardVerdict {
     /// Returns whether a key beside `verdict` belongs to it.
     pub(super) fn takes(key: &str) -> bool {
         KEYS.contains(&key)
@@ -115,8 +133,8 @@ impl Verdict {
     pub(super) fn read(entries: &[YamlEntry], line: usize) -> Result<Self, Wrong> {
         let of = |key: &str| entries.iter().find(|entry| entry.key == key);
         let name = of("verdict").and_then(|entry| entry.value.text()).unwrap_or_default();
-        let Some((_, kind, taken, _)) = KINDS.iter().find(|(known, ..)| *known == name) else {
-            let names = KINDS.map(|(name, ..)| name).join(", ");
+        let Some(VerdictRow { kind, keys: taken, .. }) = KINDS.iter().find(|row| row.name == name) else {
+            let names = KINDS.iter().map(|row| row.name).collect::<Vec<_>>().join(", ");
             return Err(Wrong::at(line, format!("`answer.verdict` has to be {names}")));
         };
         let stray = entries.iter().find(|entry| {

@@ -55,7 +55,7 @@ pub use crate::player::{
         ReceivedRequest,
         fixtures::{
             rules::AnswerRules,
-            semantic::{SemanticResponse, semantic_response},
+            semantic_response::{SemanticResponse, semantic_response},
         },
         match_command::{MatchCommand, PATIENCE},
     },
@@ -79,7 +79,7 @@ use crate::{
     mcp::Servers,
     player::{
         answer::generated::Counter,
-        decide::fixtures::{Fixtures, name_in},
+        decide::fixtures::tried::{Fixtures, name_in},
         index::PlayableRecords,
         miss::Pages,
         record::{compare::Comparisons, recorder::CassetteRecorder},
