@@ -17,7 +17,7 @@ const LARGEST_CIRCLE: usize = 5;
 /// Circles that are larger, by one of their files, and their number of files. The list only shrinks.
 const KNOWN_CIRCLES: [(&str, usize); 4] = [
     ("crates/recording/src/cassette/record.rs", 19),
-    ("crates/replay/src/player/mod.rs", 30),
+    ("crates/replay/src/player/mod.rs", 27),
     ("crates/tap/src/exchange.rs", 25),
     ("src/play/state.rs", 47),
 ];

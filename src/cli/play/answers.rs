@@ -3,7 +3,7 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::{
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal, SignalKind, signal},
     task::spawn_blocking,
     time::interval,
 };
@@ -34,12 +34,14 @@ impl From<AnswersError> for Failure {
 /// Reads the files again at SIGHUP, and when they change. Where one of them is wrong, what was read before stays.
 pub(in crate::cli) fn keep_reading(player: Option<&CassettePlayer>) {
     let Some(rules) = player.and_then(CassettePlayer::answers) else { return };
-    tokio::spawn(read_at_hangup(Arc::clone(rules)));
+    // From here on the signal ends no server, whenever the task begins.
+    if let Ok(hangups) = signal(SignalKind::hangup()) {
+        tokio::spawn(read_at_hangup(Arc::clone(rules), hangups));
+    }
     tokio::spawn(read_at_change(Arc::clone(rules)));
 }
 
-async fn read_at_hangup(rules: Arc<AnswerRules>) {
-    let Ok(mut hangups) = signal(SignalKind::hangup()) else { return };
+async fn read_at_hangup(rules: Arc<AnswerRules>, mut hangups: Signal) {
     while hangups.recv().await.is_some() {
         let rules = Arc::clone(&rules);
         drop(spawn_blocking(move || reload(&rules)).await);

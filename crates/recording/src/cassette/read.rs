@@ -232,13 +232,13 @@ pub(super) fn answer(node: &YamlNode, unknown: &mut Vec<(usize, String)>) -> Res
     }
     answer.content = bodies.pop().unwrap_or_default();
     answer.made = made_beside(&answer.content, node)?;
-    if let Some((line, name)) = fault {
-        let after = usize::try_from(after_events).unwrap_or(usize::MAX);
-        let named = TransportFault::named(&name, after);
-        answer.fault =
-            Some(named.ok_or_else(|| Wrong::at(line, format!("`{name}` is no fault: reset, truncate or stall")))?);
-    }
+    answer.fault = fault.map(|(line, name)| transport_fault(line, &name, after_events)).transpose()?;
     Ok(answer)
+}
+
+fn transport_fault(line: usize, name: &str, after_events: u64) -> Result<TransportFault, Wrong> {
+    let named = TransportFault::named(name, usize::try_from(after_events).unwrap_or(usize::MAX));
+    named.ok_or_else(|| Wrong::at(line, format!("`{name}` is no fault: reset, truncate or stall")))
 }
 
 /// Reads the answer that is made for each request, which may stand beside a choice without a text only.
