@@ -1,6 +1,7 @@
 //! The integration tests, one binary.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::print_stderr)]
 
+mod answers;
 mod cassettes;
 mod decisions;
 mod differential;

@@ -1,5 +1,6 @@
 //! `play`: from its arguments to a running server, and its greeting.
 
+mod answers;
 pub(in crate::cli) mod args;
 mod cassettes;
 mod config;
@@ -74,6 +75,7 @@ pub(in crate::cli) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
         tokio::spawn(reload_at_hangup(fault_args, faults));
         let admin_api = admin::answer(&admin_at, |access| player.admin_pages(access)).await?;
         let mut child = None;
+        answers::keep_reading(played.as_ref().map(|played| &*played.cassette_player));
         let listener = match &uds {
             Some(path) => bind_unix(path).await?,
             None => {

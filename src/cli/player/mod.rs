@@ -39,7 +39,7 @@ use crate::{
         },
         mcp::OnNovel,
         player::{
-            COMPLETE_WITHIN, CassetteOutput, CassettePlayer, CassettePlayerError, HeaderRulesError, Mode,
+            AnswerRules, COMPLETE_WITHIN, CassetteOutput, CassettePlayer, CassettePlayerError, HeaderRulesError, Mode,
             ModeExceptions, OnMiss, PlayerConfig, RecordErrors, SecretHandling, ServerEnvironment, StartedServer,
             WrittenTimeline,
         },
@@ -69,6 +69,8 @@ pub(in crate::cli) struct PlayerSettings<'a> {
     pub(in crate::cli) mcp: Option<&'a McpServersArgs>,
     /// The real MCP servers behind a tap.
     pub(in crate::cli) tapped: TappedServers,
+    /// Rules that are tried before every record.
+    pub(in crate::cli) answers: Option<Arc<AnswerRules>>,
 }
 
 /// The real MCP servers behind a tap: those at a URL, and those that it starts.
@@ -193,6 +195,7 @@ pub(in crate::cli) fn cassette_player(
         cross_api: args.cross_api,
         network_block: args.block_network.then(Arc::default),
         cassettes,
+        answers: settings.answers,
         brief_misses: !args.command.is_empty(),
         ..PlayerConfig::default()
     };

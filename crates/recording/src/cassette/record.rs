@@ -5,6 +5,7 @@ use std::{borrow::Cow, collections::HashSet, fmt, str::FromStr};
 use serde_json::{Map, Value};
 
 use super::{
+    made::MadeAnswer,
     moments::{Moment, Sidecar},
     named_bytes::named_bytes,
 };
@@ -141,6 +142,8 @@ pub struct RecordedAnswer {
     pub content: AnswerContent,
     /// Transport failure, if there was one.
     pub fault: Option<TransportFault>,
+    /// What is made for each request in place of the body, or of its text; only of records that were written by hand.
+    pub made: Option<MadeAnswer>,
 }
 
 /// Body of a response.
@@ -262,6 +265,12 @@ impl CassetteRecord {
     pub fn broken_off(&self) -> Self {
         let fault = Some(TransportFault::Reset { after_events: usize::MAX });
         Self { answer: RecordedAnswer { fault, ..self.answer.clone() }, ..self.clone() }
+    }
+
+    /// Paths of the requests that a hand-written record is for where it names none; empty where that is every request for text.
+    #[must_use]
+    pub fn made_routes(&self) -> &'static [&'static str] {
+        self.answer.made.as_ref().map_or(&[], MadeAnswer::routes)
     }
 
     /// Bytes that it holds without the sidecar's part, about. Messages that were seen, by their places in memory, do not count.

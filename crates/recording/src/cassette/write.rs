@@ -11,6 +11,7 @@ use super::{
     fixture,
     header::Header,
     json_added, large,
+    made::MadeAnswer,
     message::{means_same, short_message},
     moments::{Moment, Sidecar, Times},
     read::OF_CHOICE,
@@ -341,6 +342,7 @@ fn answer_fields(answer: &RecordedAnswer) -> Map<String, Value> {
             put(name, value);
         }
     }
+    fields.extend(answer.made.iter().flat_map(MadeAnswer::shown));
     fields
 }
 

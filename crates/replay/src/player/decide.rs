@@ -9,7 +9,6 @@ pub(in crate::player) mod match_command;
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 use http::StatusCode;
-use serde_json::Value;
 use tokio::{task::spawn_blocking, time::Instant};
 
 use crate::{
@@ -52,12 +51,7 @@ impl ReceivedRequest {
         if goes_upstream || !Endpoint::of_path(asked.path()).generates() {
             return 0;
         }
-        let of_each = asked.body.get("n").and_then(Value::as_u64).unwrap_or(1).max(1);
-        let prompts = match asked.body.get("prompt").and_then(Value::as_array) {
-            Some(prompts) if prompts.first().is_some_and(|prompt| !prompt.is_number()) => prompts.len(),
-            _ => 1,
-        };
-        u32::try_from(of_each.saturating_mul(prompts as u64)).unwrap_or(u32::MAX)
+        u32::try_from(asked.choices()).unwrap_or(u32::MAX)
     }
 
     /// The endpoint that it is for.
@@ -88,6 +82,13 @@ impl CassettePlayer {
 
     /// Decides what is to become of a request that was read.
     async fn decide_read(self: &Arc<Self>, asked: IncomingRequest, at: Instant) -> Decision {
+        let asked = match self.answer_rules() {
+            Some(rules) => match self.by_hand(rules, asked, at).await {
+                Ok(decision) => return decision,
+                Err(asked) => *asked,
+            },
+            None => asked,
+        };
         match self.leaves(&asked) {
             Forwarding::Now(plan) => {
                 if self.config.selection != ModeExceptions::None {
@@ -127,7 +128,7 @@ impl CassettePlayer {
         let chat = if lookup == Lookup::Nothing { self.select_chat(&asked) } else { None };
         match chat {
             Some((chat, family, found)) => self.replay(chat, Some(family), found, at).await,
-            None if self.tries_fixtures(&lookup) => match self.by_hand(asked, at).await {
+            None if self.tries_fixtures(&lookup) => match self.by_hand(Arc::clone(&self.fixtures), asked, at).await {
                 Ok(decision) => decision,
                 Err(asked) => self.missed(*asked, lookup, (plan, frozen), at).await,
             },

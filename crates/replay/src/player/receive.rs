@@ -94,7 +94,8 @@ impl CassettePlayer {
     /// Returns whether any record has this route; records have paths without their secrets.
     fn has_route(&self, method: &Method, path: &str, upstream: &str) -> bool {
         let has = |path: &str| self.index.has_route(method.as_str(), &format!("{path}{upstream}"));
-        has(path) || Redactor::new(&self.config.secrets).text(path).is_some_and(|shown| has(&shown))
+        let is_ruled = || self.answer_rules().is_some_and(|rules| rules.has_route(method, path));
+        has(path) || is_ruled() || Redactor::new(&self.config.secrets).text(path).is_some_and(|shown| has(&shown))
     }
 }
 
@@ -169,6 +170,16 @@ impl IncomingRequest {
 
     pub(in crate::player) fn streams(&self) -> bool {
         self.body.get("stream") == Some(&Value::Bool(true))
+    }
+
+    /// Counts the choices that an engine would generate: `n` for each prompt.
+    pub(in crate::player) fn choices(&self) -> u64 {
+        let of_each = self.body.get("n").and_then(Value::as_u64).unwrap_or(1).max(1);
+        let prompts = match self.body.get("prompt").and_then(Value::as_array) {
+            Some(prompts) if prompts.first().is_some_and(|prompt| !prompt.is_number()) => prompts.len(),
+            _ => 1,
+        };
+        of_each.saturating_mul(prompts as u64)
     }
 
     pub(in crate::player) fn wants_usage(&self) -> bool {
