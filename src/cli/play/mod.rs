@@ -19,7 +19,7 @@ mod stats;
 
 use std::{net::SocketAddr, path::Path, process::ExitCode, sync::Arc};
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
     cli::{
@@ -72,7 +72,8 @@ pub(in crate::cli) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
     http::raise_descriptor_limit();
     runtime::run(|shutdown| async move {
         runtime::outlive_file_limits();
-        tokio::spawn(reload_at_hangup(fault_args, faults));
+        let hangups = signal(SignalKind::hangup()).map_err(Failure::environment)?;
+        tokio::spawn(reload_at_hangup(hangups, fault_args, faults));
         let admin_api = admin::answer(&admin_at, |access| player.admin_pages(access)).await?;
         let mut child = None;
         answers::keep_reading(played.as_ref().map(|played| &*played.cassette_player));
@@ -121,8 +122,7 @@ fn configuration(args: PlayArgs, played: Option<&Played>, admin_at: &AdminAt) ->
 }
 
 /// Reads the files of faults again at each SIGHUP; where one is wrong, all stays as it is.
-async fn reload_at_hangup(args: FaultArgs, faults: Arc<ServerFaults>) {
-    let Ok(mut hangups) = signal(SignalKind::hangup()) else { return };
+async fn reload_at_hangup(mut hangups: Signal, args: FaultArgs, faults: Arc<ServerFaults>) {
     while hangups.recv().await.is_some() {
         match faults::lines(&args) {
             Ok(lines) => {

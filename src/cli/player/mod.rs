@@ -147,12 +147,11 @@ pub(in crate::cli) fn cassette_player(
     let files = files(settings.paths, &how)?;
     once(&files)?;
     args.report.as_deref().map_or(Ok(()), conclude::writable)?;
-    let on_miss = args.on_miss.unwrap_or(settings.on_miss);
-    let selection = selection(args);
+    let (on_miss, selection) = (args.on_miss.unwrap_or(settings.on_miss), selection(args));
     let mcp = settings.mcp.map(mcp_upstreams).transpose()?.unwrap_or_default();
-    let records_misses =
-        on_miss == OnMiss::Record || settings.mcp.is_some_and(|mcp| mcp.mcp_on_miss == OnNovel::Record);
-    let (mode, write) = recording(args.mode.unwrap_or(ModeArg::None), &files, records_misses, &selection)?;
+    let mcp_records = settings.mcp.is_some_and(|mcp| mcp.mcp_on_miss == OnNovel::Record);
+    let (mode, write) =
+        recording(args.mode.unwrap_or(ModeArg::None), &files, mcp_records || on_miss == OnMiss::Record, &selection)?;
     let leaves = mode != Mode::Replay || matches!(on_miss, OnMiss::Upstream | OnMiss::Record) || !args.live.is_empty();
     can_leave((leaves, mode, &selection), settings.upstream.is_some() || !mcp.is_empty())?;
     let sessions_record = settings.upstream.is_some() && *settings.admin != AdminAt::Nowhere;

@@ -8,8 +8,10 @@ use std::{
 };
 
 use axum::{body::Body, extract::Request, response::Response};
+use bytes::Bytes;
 use futures_util::future::{BoxFuture, Either};
-use http::{HeaderValue, header};
+use http::{HeaderMap, HeaderValue, StatusCode, header, request::Parts};
+use serde_json::Value;
 use tokio::time::sleep;
 use tower::{Layer, Service};
 
@@ -18,8 +20,13 @@ use crate::{
     api::{ApiError, Endpoint},
     faults::{ChosenFault, FaultKind, FaultRequest, FaultSet, FaultedBody, RefusalContext, StreamFault},
     net::server::{NotWhole, media_type, receive_whole},
-    recording::redaction::RedactionRules,
-    replay::account,
+    play::http::{body_of_type, events_of_type},
+    recording::{cassette::SemanticFault, redaction::RedactionRules},
+    replay::{
+        account,
+        delivery::RecordedContent,
+        player::{SemanticResponse, semantic_response},
+    },
 };
 
 /// In the extensions of a response: the faults that were chosen for its request.
@@ -79,7 +86,10 @@ where
             let shown = FaultsOf(faulted.chosen.iter().map(|chosen| chosen.fault.what()).collect());
             let mut response = match faulted.before_answer(|it| it.fault.selection.record.is_none()).await {
                 Some(response) => response,
-                None => faulted.after(inner.call(request).await?).await,
+                None => match faulted.reply() {
+                    Some(reply) => faulted.after(reply).await,
+                    None => faulted.after(inner.call(request).await?).await,
+                },
             };
             response.extensions_mut().insert(shown);
             Ok(response)
@@ -93,6 +103,8 @@ struct FaultedRequest {
     chosen: Vec<ChosenFault>,
     context: RefusalContext,
     refusal: fn(ApiError, Endpoint) -> Response,
+    /// The request, where a fault gives another answer to it.
+    asked: Option<(Parts, Bytes)>,
 }
 
 impl FaultLayer {
@@ -117,7 +129,9 @@ impl FaultLayer {
         if !chosen.is_empty() {
             context.model = model_of(&body);
         }
-        let faulted = FaultedRequest { set, chosen, context, refusal: self.refusal };
+        let has_reply = chosen.iter().any(|chosen| matches!(chosen.fault.kind, FaultKind::Reply(_)));
+        let asked = has_reply.then(|| (parts.clone(), body.clone()));
+        let faulted = FaultedRequest { set, chosen, context, refusal: self.refusal, asked };
         Ok((Request::from_parts(parts, Body::from(body)), faulted))
     }
 
@@ -171,6 +185,48 @@ impl FaultedRequest {
             }
         }
         None
+    }
+
+    /// The answer that a fault gives in place of another one; a refusal where the request's wire cannot say it.
+    fn reply(&self) -> Option<Response> {
+        let (parts, body) = self.asked.clone()?;
+        let named = self.chosen.iter().find_map(|chosen| match chosen.fault.kind {
+            FaultKind::Reply(name) => Some((chosen, name)),
+            _ => None,
+        });
+        let (chosen, name) = named?;
+        let (_, fault) = SemanticFault::ALL.into_iter().find(|(known, _)| *known == name)?;
+        let number = chosen.request.wrapping_add(chosen.nth);
+        Some(match semantic_response(parts, self.with_model(&body), fault, number) {
+            Ok(SemanticResponse { content, content_type }) => {
+                self.happened(chosen);
+                let content_type = HeaderValue::from_static(content_type);
+                match content {
+                    RecordedContent::Events(events) => {
+                        let events = futures_util::stream::iter(events.into_iter().map(|(_, event)| event));
+                        events_of_type(StatusCode::OK, content_type, events, HeaderMap::new())
+                    }
+                    RecordedContent::Body(body) => {
+                        body_of_type(StatusCode::OK, Some(content_type), body, HeaderMap::new())
+                    }
+                }
+            }
+            Err(reason) => {
+                let message = format!("This request cannot get the fault {reason}.");
+                (self.refusal)(ApiError::bad_request(message), self.context.endpoint)
+            }
+        })
+    }
+
+    /// The body of a request, with the served model where it names none.
+    fn with_model(&self, body: &Bytes) -> Bytes {
+        match (serde_json::from_slice::<Value>(body), self.context.names.first()) {
+            (Ok(Value::Object(mut fields)), Some(model)) if !fields.contains_key("model") => {
+                fields.insert("model".to_owned(), model.clone().into());
+                Value::Object(fields).to_string().into()
+            }
+            _ => body.clone(),
+        }
     }
 
     /// Puts the faults into the response that are in its head and body.

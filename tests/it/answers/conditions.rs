@@ -67,9 +67,19 @@ async fn the_first_rule_whose_conditions_hold_answers() {
         request.headers.extend(headers.iter().copied());
         assert_eq!(said(&client::send(play.address, &request).await), expected, "{headers:?}");
     }
+}
+
+#[tokio::test]
+async fn other_families_have_the_same_messages() {
+    let rules = Rules::new(
+        "- {match: any, answer: default}\n\
+         - {match: {role: system, message: any, regex: '(?i)pirate'}, answer: a system message}\n\
+         - {match: {route: /v1/completions, contains: text}, answer: a completion}\n",
+    );
+    let play = rules.play(&[]);
     let completion = play.send("/v1/completions", &json!({"model": "m", "prompt": "some text"})).await;
     assert_eq!(completion.json()["choices"][0]["text"], "a completion");
-    // Other families have the same messages, and the system's beside them.
+    // The system's are beside them.
     let message =
         json!({"model": "m", "max_tokens": 9, "system": "a pirate", "messages": [{"role": "user", "content": "q"}]});
     assert_eq!(play.send("/v1/messages", &message).await.json()["content"][0]["text"], "a system message");

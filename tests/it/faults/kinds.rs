@@ -1,6 +1,6 @@
 //! Proofs: what a client sees of each kind, over HTTP/1.1 and its chunks, HTTP/2 and TLS.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use vllm_vcr::faults::{CATALOGUE, FaultStage};
 
@@ -389,7 +389,7 @@ async fn prove_bodies(transport: Transport) {
         let line = (proof.line)(&clean);
         let expected = (proof.chunks)(&clean);
         let open = (proof.ending == Ending::Open).then(|| expected.concat().len());
-        let (start, faults) = (Instant::now(), faults(&[&line], 0));
+        let (start, faults) = (tokio::time::Instant::now(), faults(&[&line], 0));
         let heard = over(transport, served(faults.clone()), &request(COMPLETIONS, &stream_body()), open).await;
         let told = |chunks: &[Vec<u8>]| {
             chunks.iter().map(|chunk| String::from_utf8_lossy(chunk).into_owned()).collect::<Vec<_>>()
@@ -409,7 +409,7 @@ async fn prove_bodies(transport: Transport) {
 async fn prove_heads(transport: Transport) {
     let clean = clean().await;
     for proof in HEAD_PROOFS {
-        let (start, faults) = (Instant::now(), faults(&[proof.line], 0));
+        let (start, faults) = (tokio::time::Instant::now(), faults(&[proof.line], 0));
         let heard = over(transport, served(faults.clone()), &request(COMPLETIONS, &stream_body()), None).await;
         assert!(start.elapsed() >= Duration::from_millis(proof.at_least), "{} {transport:?}", proof.line);
         for part in proof.head {

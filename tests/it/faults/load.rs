@@ -120,7 +120,7 @@ async fn run(source: &[&str], lines: &[&str]) -> BTreeSet<String> {
     tokio::time::sleep(std::time::Duration::from_secs(2)).await;
     let descriptors = usage(server.id()).1;
     let mut memory = Vec::new();
-    let (mut sum, start) = (warm, std::time::Instant::now());
+    let (mut sum, start) = (warm, tokio::time::Instant::now());
     for tenth in 0..10 {
         let counts = send_all(server.address, tenth * REQUESTS / 10..(tenth + 1) * REQUESTS / 10).await;
         sum.refused += counts.refused;

@@ -5,6 +5,7 @@ mod hot;
 mod kinds;
 mod load;
 mod pages;
+mod replies;
 mod sources;
 mod transports;
 mod wires;
