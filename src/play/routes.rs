@@ -21,10 +21,10 @@ use crate::{
     api::{Api, endpoints::route},
     net::server::OverTls,
     play::{
-        Player,
+        Player, ServerState,
         cassettes::{Cassettes, refusal},
         dialect::{Dialect, Reword},
-        faults::{self, FaultLayer},
+        faults::{self, FaultLayer, MetricsPages, PageSource},
         front::{SentPath, other_ending},
         http::{empty_with, json},
         load::adapters,
@@ -193,9 +193,23 @@ pub(super) fn router(player: &Player) -> Router {
     let faults = Arc::clone(&state.config.faults);
     if let Admin::Here(access) = &state.config.admin {
         router = router.merge(faults::routes(Arc::clone(&faults), access.clone()));
+        let overrides = Arc::clone(&state.overrides);
+        router = router.merge(faults::metrics_routes(overrides, page_source(state, false), access.clone()));
     }
-    let faults = FaultLayer { faults, body_limit: state.config.body_limit, refusal };
+    let pages = MetricsPages::sampled(Arc::clone(&faults), page_source(state, true));
+    let (body_limit, replica) = (state.config.body_limit, state.replica);
+    let faults = FaultLayer { faults, body_limit, refusal, replica, pages };
     router.layer(ServiceBuilder::new().layer(Layered(Watch::new(&state.metrics, &paths))).layer(faults))
+}
+
+/// Makes the page of metrics, with or without the values that were set from outside, as long as the server is there.
+fn page_source(state: &Arc<ServerState>, is_overridden: bool) -> PageSource {
+    let state = Arc::downgrade(state);
+    Arc::new(move || {
+        let state = state.upgrade()?;
+        let page = info::metrics_page(&state);
+        Some(if is_overridden { state.overrides.apply(page) } else { page })
+    })
 }
 
 /// Checks whether an endpoint serves the path of a request, by whatever method.

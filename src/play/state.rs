@@ -22,7 +22,7 @@ use crate::{
         generate::samples::Samples,
         load::{LoadedSources, LoadedTrace, adapters::Adapters, model::Model},
         mcp::{McpAccess, McpService},
-        metrics::Metrics,
+        metrics::{MetricOverrides, Metrics},
         rare::{dev::Development, response_store::StoredResponses},
         request::{
             blocking::{DrawingPool, INLINE_BYTES},
@@ -49,6 +49,10 @@ pub(super) struct ServerState {
     pub(super) samples: Samples,
     pub(super) work: Work,
     pub(super) metrics: Arc<Metrics>,
+    /// Values that `/metrics` has in place of these.
+    pub(super) overrides: Arc<MetricOverrides>,
+    /// Its number among several servers.
+    pub(super) replica: u32,
     pub(super) lateness: Arc<Lateness>,
     pub(super) dev: Arc<Development>,
     /// The responses that are kept, where they are.
@@ -130,6 +134,8 @@ impl ServerState {
         Ok(Self {
             engine: config.engine.as_ref().map(start).transpose()?,
             metrics,
+            overrides: Arc::default(),
+            replica,
             model,
             adapters,
             replay,

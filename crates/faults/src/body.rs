@@ -320,7 +320,8 @@ impl<B> FaultedBody<B> {
 }
 
 /// Tokens that an event carries.
-fn tokens_of(event: &[u8]) -> u64 {
+#[must_use]
+pub fn tokens_of(event: &[u8]) -> u64 {
     let Some(value) = event_data(event).and_then(|data| serde_json::from_slice::<Value>(&data).ok()) else { return 0 };
     let Some(choices) = value.get("choices").and_then(Value::as_array) else {
         // Events of messages and responses carry output as deltas.

@@ -18,15 +18,22 @@ mod catalogue;
 mod edits;
 mod fault;
 mod kind;
+mod quota;
 mod selection;
 mod set;
+mod signal;
+mod signal_rows;
+mod timed;
 
 pub use self::{
-    body::{FaultedBody, OnFault},
-    catalogue::{CATALOGUE, CatalogueRow, FaultStage, catalogue},
+    body::{FaultedBody, OnFault, tokens_of},
+    catalogue::{CATALOGUE, CatalogueRow, FaultStage, catalogue, rows},
     edits::EventEdit,
     fault::{Fault, FaultPlace, FaultSyntaxError},
     kind::{FaultKind, RefusalFault, StreamFault},
+    quota::{QuotaLimits, QuotaRefusal, QuotaState},
     selection::{FaultSelection, SequenceKey},
     set::{ChosenFault, FaultHit, FaultRequest, FaultSet},
+    signal::{BatchNumber, EventsFault, MetricsFault, ServerCondition, ServerFault},
+    timed::QuotaTicket,
 };

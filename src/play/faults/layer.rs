@@ -9,18 +9,25 @@ use std::{
 
 use axum::{body::Body, extract::Request, response::Response};
 use futures_util::future::{BoxFuture, Either};
-use http::{HeaderValue, header};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
 use tokio::time::sleep;
 use tower::{Layer, Service};
 
-use super::server::ServerFaults;
+use super::{
+    pages::MetricsPages,
+    quota::{MeteredBody, PromptTokens},
+    server::ServerFaults,
+};
 use crate::{
     api::{ApiError, Endpoint},
-    faults::{ChosenFault, FaultKind, FaultRequest, FaultSet, FaultedBody, StreamFault},
+    faults::{ChosenFault, FaultKind, FaultRequest, FaultSet, FaultedBody, QuotaTicket, StreamFault},
     net::server::{NotWhole, media_type, receive_whole},
     recording::redaction::RedactionRules,
     replay::account,
 };
+
+/// Largest page of metrics.
+const LARGEST_PAGE: usize = 64 << 20;
 
 /// Puts faults before a service.
 #[derive(Debug, Clone)]
@@ -30,6 +37,10 @@ pub(in crate::play) struct FaultLayer {
     pub(in crate::play) body_limit: usize,
     /// An error in the words of an endpoint.
     pub(in crate::play) refusal: fn(ApiError, Endpoint) -> Response,
+    /// Number of the replica.
+    pub(in crate::play) replica: u32,
+    /// Its earlier pages of metrics.
+    pub(in crate::play) pages: Arc<MetricsPages>,
 }
 
 impl<S> Layer<S> for FaultLayer {
@@ -64,10 +75,15 @@ where
             return Either::Left(self.inner.call(request));
         }
         let (layer, mut inner) = (self.layer.clone(), self.inner.clone());
+        let pages = Arc::clone(&layer.pages);
         Either::Right(Box::pin(async move {
             match layer.before(request).await {
                 Err(response) => Ok(response),
-                Ok((request, faulted)) => Ok(faulted.after(inner.call(request).await?)),
+                Ok((request, faulted)) => {
+                    let response = inner.call(request).await?;
+                    let response = faulted.with_page(&pages, response).await;
+                    Ok(faulted.after(response))
+                }
             }
         }))
     }
@@ -79,6 +95,9 @@ struct FaultedRequest {
     chosen: Vec<ChosenFault>,
     endpoint: Endpoint,
     refusal: fn(ApiError, Endpoint) -> Response,
+    /// What it takes from quotas, and the headers that say what is left.
+    tickets: Vec<QuotaTicket>,
+    quota_headers: HeaderMap,
 }
 
 impl FaultLayer {
@@ -95,11 +114,13 @@ impl FaultLayer {
         let body = receive_whole(body, self.body_limit).await;
         let body = body.map_err(|why| refused(unreceived(why, self.body_limit)))?;
         let session = account::session_of(&parts.extensions, &parts.headers, &RedactionRules::default()).ok().flatten();
-        let seen =
-            FaultRequest { path: parts.uri.path(), headers: &parts.headers, body: &body, session: session.as_deref() };
+        let (path, headers, session) = (parts.uri.path(), &parts.headers, session.as_deref());
+        let seen = FaultRequest { path, headers, body: &body, session, replica: self.replica };
         let mut chosen = set.choose(&seen);
         chosen.extend(FaultSet::new(own, 0).choose(&seen));
-        let faulted = FaultedRequest { set, chosen, endpoint, refusal: self.refusal };
+        let (tickets, quota_headers) = (Vec::new(), HeaderMap::new());
+        let mut faulted = FaultedRequest { set, chosen, endpoint, refusal: self.refusal, tickets, quota_headers };
+        faulted.take_quotas()?;
         for it in faulted.chosen.iter().filter(|it| it.fault.selection.record.is_none()) {
             match &it.fault.kind {
                 FaultKind::Delay(time) => {
@@ -121,6 +142,45 @@ impl FaultLayer {
 }
 
 impl FaultedRequest {
+    /// Takes the request from its quotas.
+    ///
+    /// # Errors
+    /// The response, where it is beyond one.
+    fn take_quotas(&mut self) -> Result<(), Response> {
+        for it in &self.chosen {
+            match self.set.admit(it) {
+                Some(Ok((ticket, left))) => {
+                    self.tickets.push(ticket);
+                    self.quota_headers.extend(left.headers);
+                }
+                Some(Err((refusal, line))) => {
+                    tracing::info!("fault: --fault '{line}'");
+                    let fault = refusal.fault();
+                    let mut response = (self.refusal)(fault.error(), self.endpoint);
+                    response.headers_mut().extend(fault.headers());
+                    response.headers_mut().extend(refusal.headers);
+                    return Err(response);
+                }
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts faults into a page of metrics.
+    async fn with_page(&self, pages: &MetricsPages, response: Response) -> Response {
+        let is_meant = |it: &ChosenFault| matches!(it.fault.kind, FaultKind::Metrics(_));
+        if !self.chosen.iter().any(is_meant) {
+            return response;
+        }
+        let (mut parts, body) = response.into_parts();
+        let Ok(page) = receive_whole(body, LARGEST_PAGE).await else { return broken() };
+        let page = String::from_utf8_lossy(&page).into_owned();
+        let page = pages.faulted(&self.set, &self.chosen, page, |it| self.happened(it));
+        parts.headers.remove(header::CONTENT_LENGTH);
+        Response::from_parts(parts, Body::from(page))
+    }
+
     fn happened(&self, chosen: &ChosenFault) {
         note(&self.set, chosen);
     }
@@ -128,6 +188,12 @@ impl FaultedRequest {
     /// The response of a fault that is all of the response.
     fn refused(&self, chosen: &ChosenFault) -> Option<Response> {
         match &chosen.fault.kind {
+            FaultKind::NotReady { .. } => {
+                self.happened(chosen);
+                let mut response = Response::new(Body::empty());
+                *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+                Some(response)
+            }
             FaultKind::Refusal(fault) => {
                 self.happened(chosen);
                 let mut response = (self.refusal)(fault.error(), self.endpoint);
@@ -159,6 +225,13 @@ impl FaultedRequest {
                 response.headers_mut().insert(header::CONTENT_TYPE, value);
             }
         }
+        let is_stream = media_type(response.headers()) == "text/event-stream";
+        response.headers_mut().extend(std::mem::take(&mut self.quota_headers));
+        if !self.tickets.is_empty() {
+            let prompt = response.extensions().get::<PromptTokens>().map(|PromptTokens(count)| *count);
+            let tickets = std::mem::take(&mut self.tickets);
+            response = response.map(|body| Body::new(MeteredBody::new(body, is_stream, prompt, tickets)));
+        }
         self.chosen.retain(|chosen| matches!(chosen.fault.kind, FaultKind::Stream(_)));
         if self.chosen.is_empty() {
             return response;
@@ -167,7 +240,6 @@ impl FaultedRequest {
         if self.chosen.iter().any(is_edit) {
             response.headers_mut().remove(header::CONTENT_LENGTH);
         }
-        let is_stream = media_type(response.headers()) == "text/event-stream";
         let Self { set, chosen, endpoint, .. } = self;
         let on_fault = Arc::new(move |chosen: &ChosenFault| note(&set, chosen));
         response.map(|body| Body::new(FaultedBody::new(body, is_stream, endpoint, chosen, on_fault)))
