@@ -18,7 +18,7 @@ use crate::{
     base::stats::Lateness,
     play::{
         Config, PlayError, Source, Synthetic, UnmatchedPace,
-        engine::{Engine, EngineConfig, Slowdown},
+        engine::{Engine, EngineConfig, ReplicaFaults, Slowdown},
         generate::samples::Samples,
         load::{LoadedSources, LoadedTrace, adapters::Adapters, model::Model},
         mcp::{McpAccess, McpService},
@@ -119,7 +119,8 @@ impl ServerState {
             let mut resolved = engine.resolved(length, block_size(&config, replay.as_deref()), pace)?;
             resolved.kv_transfer = resolved.kv_transfer.map(|config| config.of_replica(replica, ranks.get()));
             let seed = config.seed.wrapping_add(u64::from(replica) * u64::from(ranks.get()));
-            Engine::start(&resolved, &metrics, &name, seed, slowdown)
+            let faults = ReplicaFaults { faults: Arc::clone(&config.faults), replica };
+            Engine::start(&resolved, &metrics, &name, seed, (slowdown, faults))
         };
         if config.engine.is_some() {
             config.cassette_player.iter().for_each(|player| player.make_engine_inputs(length));
