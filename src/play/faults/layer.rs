@@ -157,7 +157,8 @@ impl FaultedRequest {
                     tracing::info!("fault: --fault '{line}'");
                     let fault = refusal.fault();
                     let mut response = (self.refusal)(fault.error(), self.endpoint);
-                    response.headers_mut().extend(fault.headers());
+                    let after = fault.headers().remove(header::RETRY_AFTER);
+                    response.headers_mut().extend(after.map(|after| (header::RETRY_AFTER, after)));
                     response.headers_mut().extend(refusal.headers);
                     return Err(response);
                 }

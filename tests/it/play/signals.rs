@@ -119,7 +119,7 @@ async fn values_of_metrics_are_set_and_given_back() {
     let clear = Request { method: "DELETE", ..get("/vcr/metrics") };
     assert_eq!(client::send(play.address, &clear).await.text(), "{}");
     assert_eq!(value(&page(&play).await.text(), "vllm:num_requests_running"), "0.0");
-    let off = Running::start(&["play", "--port", "0", "--synthetic", "random", "--no-admin"]);
+    let off = Running::start(&["play", "--port", "0", "--no-admin"]);
     assert_eq!(client::send(off.address, &post("/fake_metrics", &fake)).await.status, 404);
 }
 
@@ -174,11 +174,12 @@ async fn a_quota_of_requests_in_progress_is_given_back_when_clients_leave() {
         "quota:concurrent=1",
     ]);
     let body = json!({"prompt": [1, 2], "max_tokens": 400, "ignore_eos": true, "stream": true});
-    let running = client::open(play.address, &post("/v1/completions", &body)).await;
+    let mut running = client::open(play.address, &post("/v1/completions", &body)).await;
+    client::read_until(&mut running, "data: ").await;
     let short = json!({"prompt": [1, 2], "max_tokens": 1});
-    while play.send("/v1/completions", &short).await.status != 429 {
-        sleep(SOON).await;
-    }
+    let refused = play.send("/v1/completions", &short).await;
+    assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")));
+    assert_eq!(refused.header("x-ratelimit-remaining-requests"), None, "they are not limited");
     drop(running);
     while play.send("/v1/completions", &short).await.status != 200 {
         sleep(SOON).await;
