@@ -131,13 +131,7 @@ fn redact(record: &mut Record, rules: &RedactionRules) -> Vec<(&'static str, Fin
     if record.group.as_ref().is_some_and(is_of_id) {
         record.group = None;
     }
-    let texts = [
-        ("request_id", &mut record.request_id),
-        ("group", &mut record.group),
-        ("session", &mut record.session),
-        ("model", &mut record.model),
-    ];
-    for (field, text) in texts {
+    for (field, text) in record.names_mut() {
         if let Some(clean) = text.as_ref().and_then(|text| redactor.text(text)) {
             *text = Some(clean);
         }

@@ -13,16 +13,16 @@ use time::{OffsetDateTime, macros::format_description};
 use crate::{
     api::ApiError,
     net::server::{BodyError, receive_whole},
-    play::{faults::unreceived, request::budget::MemoryReservation},
+    play::faults::unreceived,
 };
 
 pub(super) use axum::body::Body as ResponseBody;
 
 /// The engine's JSON content type.
-const JSON: HeaderValue = HeaderValue::from_static("application/json");
+pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// Headers that most answers have.
-const HEADERS: usize = 8;
+/// Headers that most answers have besides their own.
+const HEADERS: usize = 5;
 
 /// The engine's server.
 const SERVER: HeaderValue = HeaderValue::from_static("uvicorn");
@@ -47,24 +47,6 @@ impl IntoResponse for JsonText {
 /// A JSON answer.
 pub(super) fn json(status: StatusCode, body: String, extra: HeaderMap) -> Response<ResponseBody> {
     full(status, Some(JSON), body.into(), extra)
-}
-
-/// A JSON answer that takes memory of that for answers until it is written.
-pub(super) fn held_json(body: String, memory: MemoryReservation, extra: HeaderMap) -> Response<ResponseBody> {
-    let body = if memory.counts() { Bytes::from_owner(ReservedBody { body, _memory: memory }) } else { body.into() };
-    full(StatusCode::OK, Some(JSON), body, extra)
-}
-
-/// A body and what it takes.
-struct ReservedBody {
-    body: String,
-    _memory: MemoryReservation,
-}
-
-impl AsRef<[u8]> for ReservedBody {
-    fn as_ref(&self) -> &[u8] {
-        self.body.as_bytes()
-    }
 }
 
 /// A page of any type.
@@ -188,7 +170,7 @@ fn dressed(
     let mut response = Response::new(body);
     *response.status_mut() = status;
     let headers = response.headers_mut();
-    headers.reserve(HEADERS);
+    headers.reserve(HEADERS + extra.keys_len());
     if let Some(date) = now() {
         headers.insert(header::DATE, date);
     }

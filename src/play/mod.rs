@@ -35,15 +35,18 @@ mod fleet;
 mod front;
 mod generate;
 mod http;
+mod live;
 mod load;
 pub mod mcp;
 mod metrics;
 mod middleware;
+mod page;
 mod rare;
 mod recorded;
 mod request;
 mod routes;
 mod selection;
+mod settings;
 mod state;
 
 use std::{future::Future, sync::Arc};
@@ -77,7 +80,12 @@ pub use crate::play::{
 use crate::{
     base::stats::Lateness,
     net::server::{self, DrainReport, Listener, Peer, UntilStopping, Workers},
-    replay::{account::Ledger, delivery::Clock, mcp_traffic::McpRecorded, timing::Pacer},
+    replay::{
+        account::{Access, Ledger, Router},
+        delivery::Clock,
+        mcp_traffic::McpRecorded,
+        timing::Pacer,
+    },
     text::prompt::Tokenizer,
 };
 
@@ -191,6 +199,11 @@ impl Player {
     #[must_use]
     pub fn ledger(&self) -> Option<Arc<dyn Ledger>> {
         self.state.ledger()
+    }
+
+    /// The pages of `/vcr/…`, for a listener of their own.
+    pub fn admin_pages(&self, access: &Access) -> Router {
+        routes::admin_pages(self, access)
     }
 
     /// Ends the recording of real MCP servers, after [`serve`](Self::serve) and before the cassette is closed; blocks until their records

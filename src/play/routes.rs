@@ -31,6 +31,7 @@ use crate::{
         mcp::RecordedMcpServers,
         metrics::{NotServed, Watch},
         middleware::{Layered, ReplayLayer},
+        page,
         rare::{
             derender, dev, pages,
             render::{self, RequestFamily},
@@ -42,8 +43,9 @@ use crate::{
             pipeline::{RecordedResponses, generate},
             responses, tokens,
         },
+        settings::{self, Settings},
     },
-    replay::account::{self, Admin},
+    replay::account::{self, Access, Admin},
 };
 
 /// The endpoints of a server, as far as its options have them.
@@ -184,21 +186,19 @@ pub(super) fn router(player: &Player) -> Router {
         router = router.layer(ReplayLayer(RecordedMcpServers(Arc::clone(service))));
     }
     let mut router = router.with_state(player.clone());
-    if let (Some(_), Admin::Here(access)) = (&state.engine, &state.config.admin) {
-        router = router.route("/vcr/engine", get(info::engine).with_state((player.clone(), access.clone())));
-    }
-    if let (Some(ledger), Admin::Here(access)) = (state.ledger(), &state.config.admin) {
-        router = router.merge(account::router(ledger, access.clone()));
-    }
-    let faults = Arc::clone(&state.config.faults);
     if let Admin::Here(access) = &state.config.admin {
-        router = router.merge(faults::routes(Arc::clone(&faults), access.clone()));
-        let overrides = Arc::clone(&state.overrides);
-        router = router.merge(faults::metrics_routes(overrides, page_source(state, false), access.clone()));
+        router = router.merge(admin_pages(player, access));
     }
-    let pages = MetricsPages::sampled(Arc::clone(&faults), page_source(state, true));
-    let (body_limit, replica) = (state.config.body_limit, state.replica);
-    let faults = FaultLayer { faults, body_limit, refusal, replica, pages };
+    let (max_model_len, names) = (state.model.max_model_len, state.model.names.clone().into());
+    let faults = FaultLayer {
+        faults: Arc::clone(&state.config.faults),
+        body_limit: state.config.body_limit,
+        max_model_len,
+        names,
+        refusal,
+        replica: state.replica,
+        pages: MetricsPages::sampled(Arc::clone(&state.config.faults), page_source(state, true)),
+    };
     router.layer(ServiceBuilder::new().layer(Layered(Watch::new(&state.metrics, &paths))).layer(faults))
 }
 
@@ -210,6 +210,27 @@ fn page_source(state: &Arc<ServerState>, is_overridden: bool) -> PageSource {
         let page = info::metrics_page(&state);
         Some(if is_overridden { state.overrides.apply(page) } else { page })
     })
+}
+
+/// The pages of `/vcr/…`, and `/fake_metrics`.
+pub(super) fn admin_pages(player: &Player, access: &Access) -> Router {
+    let state = &player.state;
+    let mut pages = faults::routes(Arc::clone(&state.config.faults), access.clone());
+    let overrides = Arc::clone(&state.overrides);
+    pages = pages.merge(faults::metrics_routes(overrides, page_source(state, false), access.clone()));
+    pages = pages.merge(settings::routes(Settings {
+        faults: Arc::clone(&state.config.faults),
+        pacing: state.config.pacing,
+        changed_pacing: Arc::clone(&state.config.changed_pacing),
+        access: access.clone(),
+    }));
+    if let Some(ledger) = state.ledger() {
+        pages = pages.merge(account::router(ledger, access.clone()));
+    }
+    if state.engine.is_some() {
+        pages = pages.route("/vcr/engine", get(info::engine).with_state((player.clone(), access.clone())));
+    }
+    pages.merge(page::routes(Arc::clone(&state.metrics), access.clone()))
 }
 
 /// Checks whether an endpoint serves the path of a request, by whatever method.

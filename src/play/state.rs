@@ -245,9 +245,14 @@ impl ServerState {
         }
     }
 
+    /// Pacing of what begins now.
+    pub(super) fn pacing(&self) -> Pacing {
+        self.config.changed_pacing.or(self.config.pacing)
+    }
+
     /// Pacing of made-up tokens.
     pub(super) fn made_up_pacing(&self) -> Pacing {
-        let recorded = self.config.pacing;
+        let recorded = self.pacing();
         let replay = self.replay.as_ref().filter(|_| self.config.unmatched_pace == UnmatchedPace::Trace);
         replay.and_then(|replay| replay.pace).map_or(recorded, |pace| pace.pacing(recorded))
     }

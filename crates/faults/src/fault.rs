@@ -107,6 +107,7 @@ impl FromStr for Fault {
             )
         })?;
         let (name, arguments) = written.split_once(':').unwrap_or((written, ""));
+        let name = &*name.replace('_', "-");
         let (row, mut arguments) = (row(name)?, FaultArguments::read(name, arguments)?);
         let kind = (row.read)(name, &mut arguments)?;
         let count = count_of_batches(row, &mut arguments)?;

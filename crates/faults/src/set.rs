@@ -66,8 +66,8 @@ impl FaultRequest<'_> {
 pub struct ChosenFault {
     /// The fault.
     pub fault: std::sync::Arc<Fault>,
-    /// Its number in the set.
-    pub rule: usize,
+    /// Its number in the set; `None` for one that the request named itself.
+    pub rule: Option<usize>,
     /// Hash of the request.
     pub request: u64,
     /// How often the same request came, from 1.
@@ -81,6 +81,12 @@ impl ChosenFault {
     #[must_use]
     pub fn line(&self) -> String {
         line(&self.fault, self.request, self.nth)
+    }
+
+    /// The same as a fault that the request named itself.
+    #[must_use]
+    pub fn of_request(self) -> Self {
+        Self { rule: None, ..self }
     }
 
     /// A number that depends on the seed, the request and the fault.
@@ -115,9 +121,10 @@ pub(crate) enum HitOf {
 }
 
 /// A fault that happened.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct NotedHit {
-    rule: usize,
+    fault: std::sync::Arc<Fault>,
+    rule: Option<usize>,
     of: HitOf,
     at: Duration,
 }
@@ -147,8 +154,8 @@ impl HitOf {
 pub struct FaultHit {
     /// The line that repeats it alone.
     pub line: String,
-    /// Number of its fault in the set.
-    pub rule: usize,
+    /// Number of its fault in the set; `None` for one that a request named itself.
+    pub rule: Option<usize>,
     /// When, from the start of the set.
     pub at: Duration,
 }
@@ -252,11 +259,12 @@ impl FaultSet {
         let nth = count(&self.seen, hash);
         let mut facts = SelectionFacts { request, hash, nth, body: None };
         let mut chosen = Vec::new();
-        for (rule, it) in self.rules.iter().enumerate() {
-            if self.takes(rule, it, &mut facts) {
+        for (number, it) in self.rules.iter().enumerate() {
+            if self.takes(number, it, &mut facts) {
                 let is_quota = matches!(it.fault.kind, FaultKind::Quota(_));
                 let account = if is_quota { facts.account(&it.fault.selection.per) } else { 0 };
-                chosen.push(ChosenFault { fault: it.fault.clone(), rule, request: hash, nth, account });
+                let (fault, rule) = (it.fault.clone(), Some(number));
+                chosen.push(ChosenFault { fault, rule, request: hash, nth, account });
             }
         }
         chosen
@@ -301,22 +309,24 @@ impl FaultSet {
     /// Notes that a fault happened, and returns the line that repeats it.
     pub fn happened(&self, chosen: &ChosenFault) -> String {
         let ChosenFault { rule, request, nth, .. } = *chosen;
-        self.note(rule, HitOf::Request { request, nth });
-        chosen.line()
+        self.note_hit(&chosen.fault, rule, HitOf::Request { request, nth })
     }
 
     /// Notes that a fault of this number happened; the line that repeats it, `None` where there is no such fault.
     pub(crate) fn note(&self, number: usize, of: HitOf) -> Option<String> {
-        let rule = self.rules.get(number);
-        if let Some(rule) = rule {
+        self.rules.get(number).map(|rule| self.note_hit(&rule.fault, Some(number), of))
+    }
+
+    fn note_hit(&self, fault: &std::sync::Arc<Fault>, rule: Option<usize>, of: HitOf) -> String {
+        if let Some(rule) = rule.and_then(|rule| self.rules.get(rule)) {
             rule.happened.fetch_add(1, Ordering::Relaxed);
         }
         let mut hits = lock(&self.hits);
         if hits.len() < MOST_LISTED {
-            hits.push(NotedHit { rule: number, of, at: self.start.elapsed() });
+            hits.push(NotedHit { fault: fault.clone(), rule, of, at: self.start.elapsed() });
         }
         drop(hits);
-        rule.map(|rule| of.line(&rule.fault))
+        of.line(fault)
     }
 
     /// The faults, and how often each happened.
@@ -327,13 +337,11 @@ impl FaultSet {
     /// What happened, oldest first, at most so many of the latest.
     #[must_use]
     pub fn hits(&self, most: usize) -> Vec<FaultHit> {
-        let hits = lock(&self.hits).clone();
-        let latest = hits.iter().skip(hits.len().saturating_sub(most));
-        let shown = latest.filter_map(|hit| {
-            let rule = self.rules.get(hit.rule)?;
-            Some(FaultHit { line: hit.of.line(&rule.fault), rule: hit.rule, at: hit.at })
-        });
-        shown.collect()
+        let hits = lock(&self.hits);
+        let latest: Vec<NotedHit> = hits.iter().skip(hits.len().saturating_sub(most)).cloned().collect();
+        drop(hits);
+        let shown = |hit: NotedHit| FaultHit { line: hit.of.line(&hit.fault), rule: hit.rule, at: hit.at };
+        latest.into_iter().map(shown).collect()
     }
 }
 
@@ -451,7 +459,7 @@ mod tests {
     fn with_headers(set: &FaultSet, body: &str, headers: &HeaderMap) -> Vec<usize> {
         let request =
             FaultRequest { path: "/v1/chat/completions", headers, body: body.as_bytes(), session: None, replica: 0 };
-        set.choose(&request).iter().map(|chosen| chosen.rule).collect()
+        set.choose(&request).iter().filter_map(|chosen| chosen.rule).collect()
     }
 
     #[test]

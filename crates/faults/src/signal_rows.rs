@@ -61,7 +61,7 @@ pub(crate) const SIGNALS: &[CatalogueRow] = &[
     })
     .says("The page comes so much later.", "metrics-slow:3s where rate=0.2"),
     of(FaultStage::Metrics, "metrics-503", &[], |_, _| {
-        Ok(FaultKind::Refusal(RefusalFault { status: 503, message: None, retry_after: None }))
+        Ok(FaultKind::Refusal(RefusalFault { status: 503, message: None, retry_after: None, limits: None }))
     })
     .says("The page is refused.", "metrics-503 where nth=3"),
     of(FaultStage::Health, "not-ready", FLAP, not_ready)

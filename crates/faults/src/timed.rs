@@ -42,7 +42,8 @@ impl FaultSet {
         chosen: &ChosenFault,
     ) -> Option<Result<(QuotaTicket, QuotaState), (QuotaRefusal, String)>> {
         let FaultKind::Quota(limits) = chosen.fault.kind else { return None };
-        let ChosenFault { rule, account, request, nth, .. } = *chosen;
+        let ChosenFault { account, request, nth, .. } = *chosen;
+        let rule = chosen.rule?;
         match self.rules.get(rule)?.quota.admit(&limits, account, Instant::now()) {
             Ok(state) => Some(Ok((QuotaTicket { set: Arc::clone(self), rule, account, limits, tokens: 0 }, state))),
             Err(refusal) => {
@@ -154,7 +155,7 @@ impl QuotaRefusal {
     #[must_use]
     pub fn fault(&self) -> RefusalFault {
         let retry_after = Some(self.retry_after.max(Duration::from_nanos(1)));
-        RefusalFault { status: 429, message: Some(self.message.clone()), retry_after }
+        RefusalFault { status: 429, message: Some(self.message.clone()), retry_after, limits: None }
     }
 }
 
@@ -262,7 +263,7 @@ mod tests {
         let chosen = |path| {
             let headers = HeaderMap::new();
             let request = FaultRequest { path, headers: &headers, body: b"", session: None, replica: 0 };
-            set.choose(&request).iter().map(|chosen| chosen.rule).collect::<Vec<_>>()
+            set.choose(&request).iter().filter_map(|chosen| chosen.rule).collect::<Vec<_>>()
         };
         assert_eq!([chosen("/health"), chosen("/metrics"), chosen("/v1/chat/completions")], [[1], [2], [0]]);
     }

@@ -10,8 +10,9 @@ use serde_json::{Map, Value, json};
 
 use super::{
     ContentRecording,
-    exchange::ObservedExchange,
     observed_choice::ObservedChoice,
+    observed_exchange::ObservedExchange,
+    request::RequestFacts,
     retokenize::{prompt_ids, with_ids},
 };
 use api::template_kwargs;
@@ -64,47 +65,49 @@ impl Assembler {
 
     /// Makes the part that all records of the exchange have in common.
     pub(super) fn frame(&self, observed: &ObservedExchange, choices: usize) -> Record {
-        let facts = &observed.facts;
-        let id = facts.client_id.clone().or_else(|| observed.answer_id.clone());
+        // Every fact is named, so that a new one has to be placed; text of clients and engines has to be redacted.
+        let RequestFacts {
+            endpoint,
+            model,
+            stream,
+            prompts,
+            params,
+            client_id,
+            path,
+            media,
+            long_names,
+            wants_usage: _,
+            choices_per_prompt: _,
+            logprobs: _,
+            prompt_ids: _,
+            exceeds_ids: _,
+            repeats_message: _,
+        } = &observed.facts;
+        let id = client_id.clone().or_else(|| observed.answer_id.clone());
+        let usage = observed.usage.filter(|_| *prompts == 1);
         Record {
-            prompt_tokens: observed.usage.filter(|_| facts.prompts == 1).map_or(0, |usage| usage.prompt_tokens),
-            cached_tokens: observed.usage.filter(|_| facts.prompts == 1).and_then(|usage| usage.cached_tokens()),
+            prompt_tokens: usage.map_or(0, |usage| usage.prompt_tokens),
+            cached_tokens: usage.and_then(|usage| usage.cached_tokens()),
             concurrency: Some(observed.concurrency),
             arrival: Some(observed.arrival),
             group: (choices > 1)
                 .then(|| format!("{}@{}", id.as_deref().unwrap_or_default(), observed.arrival.as_nanos())),
             request_id: id,
-            endpoint: facts.endpoint,
-            model: facts.model.clone(),
-            stream: Some(facts.stream),
+            endpoint: *endpoint,
+            model: model.clone(),
+            stream: Some(*stream),
             status: observed.status,
             outcome: observed.outcome,
-            params: facts.params.clone(),
+            params: params.clone(),
             e2e: Some(observed.e2e),
             first_event: observed.first_event,
             // Readers take it for a time to the first token, and no token came before the end.
             ttft_without_tokens: observed.e2e,
-            extra: self.extra(observed),
-            mm_hashes: facts.media.as_ref().map(|media| media.parts.clone()).unwrap_or_default().into(),
-            prompt_hash: facts.media.as_ref().map(|media| media.whole),
+            extra: extra(observed, path.as_deref(), long_names),
+            mm_hashes: media.as_ref().map(|media| media.parts.clone()).unwrap_or_default().into(),
+            prompt_hash: media.as_ref().map(|media| media.whole),
             ..Record::default()
         }
-    }
-
-    /// Makes the fields that only records of other endpoints have.
-    fn extra(&self, observed: &ObservedExchange) -> Map<String, Value> {
-        let mut extra = Map::new();
-        if let Some(path) = &observed.facts.path {
-            extra.insert("path".to_owned(), json!(path));
-        }
-        let is_shapeless = observed.facts.endpoint == Some(Endpoint::Other) && observed.choices.is_empty();
-        if is_shapeless && observed.stream_events > 0 {
-            extra.insert("stream_events".to_owned(), json!(observed.stream_events));
-        }
-        if !observed.facts.long_names.is_empty() {
-            extra.insert("long_names".to_owned(), json!(observed.facts.long_names));
-        }
-        extra
     }
 
     /// Adds what is of one choice.
@@ -168,6 +171,20 @@ impl Assembler {
         }
         ids
     }
+}
+
+/// Makes the fields that only some records have.
+fn extra(observed: &ObservedExchange, path: Option<&str>, long_names: &[&str]) -> Map<String, Value> {
+    let mut extra = Map::new();
+    extra.extend(path.map(|path| ("path".to_owned(), json!(path))));
+    let is_shapeless = observed.facts.endpoint == Some(Endpoint::Other) && observed.choices.is_empty();
+    if is_shapeless && observed.stream_events > 0 {
+        extra.insert("stream_events".to_owned(), json!(observed.stream_events));
+    }
+    if !long_names.is_empty() {
+        extra.insert("long_names".to_owned(), json!(long_names));
+    }
+    extra
 }
 
 /// Number of tokens of one choice that have log probabilities.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{channels::Channels, observed_choice::ObservedChoice};
 use recording::{
@@ -55,6 +55,10 @@ impl<'a> RecordRedactor<'a> {
             (record.logprobs, record.prompt_logprobs) = (None, None);
             record.output_token_ids = None;
         }
+        for event in record.events.iter_mut().flatten() {
+            let clean = redactor.body(event.as_bytes());
+            any |= clean.map(|clean| *event = String::from_utf8_lossy(&clean).into_owned()).is_some();
+        }
         any |= record.error.as_mut().is_some_and(|error| redact_error(error, redactor));
         if let Some(response) = &mut record.response {
             any |= redact_response(redactor, Arc::make_mut(response));
@@ -82,14 +86,11 @@ fn learn(redactor: &mut Redactor<'_>, record: &Record) {
     }
 }
 
-/// Redacts what names the request. True if anything was found.
+/// Redacts what names the request, and what only some records have. True if anything was found.
 fn redact_names(redactor: &mut Redactor<'_>, record: &mut Record) -> bool {
-    let mut any = false;
-    for text in [&mut record.request_id, &mut record.group, &mut record.model].into_iter().flatten() {
+    let mut any = redactor.fields(&mut record.extra);
+    for text in record.names_mut().into_iter().filter_map(|(_, text)| text.as_mut()) {
         any |= redactor.text(text).map(|clean| *text = clean).is_some();
-    }
-    if let Some(Value::String(path)) = record.extra.get_mut("path") {
-        any |= redactor.text(path).map(|clean| *path = clean).is_some();
     }
     any
 }
@@ -97,7 +98,7 @@ fn redact_names(redactor: &mut Redactor<'_>, record: &mut Record) -> bool {
 /// Leaves out everything that could spell a secret, and marks the record.
 fn leave_out_content(record: &mut Record) {
     leave_out_hashes(record);
-    (record.request, record.text, record.response) = (None, None, None);
+    (record.request, record.text, record.events, record.response) = (None, None, None, None);
     (record.logprobs, record.prompt_logprobs) = (None, None);
     (record.output_token_ids, record.content_source) = (None, None);
     if let Some(error) = &mut record.error {

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{exchange::ObservedExchange, refusal::Refusal, request::RequestFacts};
+use super::{observed_exchange::ObservedExchange, refusal::Refusal, request::RequestFacts};
 
 impl ObservedExchange {
     /// Returns the bytes that it holds.
@@ -40,10 +40,27 @@ impl ObservedExchange {
 impl RequestFacts {
     /// Returns the bytes that they hold beside their own size.
     fn heap(&self) -> usize {
-        let names =
-            [&self.model, &self.client_id, &self.path].into_iter().flatten().map(String::capacity).sum::<usize>();
-        let ids = self.prompt_ids.as_ref().map_or(0, Vec::capacity) + self.logprobs.named.capacity();
-        let parts = self.media.iter().flat_map(|media| &media.parts);
+        // Every field is named, so that a new one has to be placed.
+        let Self {
+            model,
+            client_id,
+            path,
+            prompt_ids,
+            logprobs,
+            media,
+            endpoint: _,
+            stream: _,
+            wants_usage: _,
+            prompts: _,
+            choices_per_prompt: _,
+            params: _,
+            long_names: _,
+            exceeds_ids: _,
+            repeats_message: _,
+        } = self;
+        let names = [model, client_id, path].into_iter().flatten().map(String::capacity).sum::<usize>();
+        let ids = prompt_ids.as_ref().map_or(0, Vec::capacity) + logprobs.named.capacity();
+        let parts = media.iter().flat_map(|media| &media.parts);
         names + ids * size_of::<u32>() + parts.map(|part| part.capacity() + size_of::<String>()).sum::<usize>()
     }
 }

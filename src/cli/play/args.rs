@@ -76,7 +76,7 @@ pub(in crate::cli) struct PlayArgs {
     pub(in crate::cli) upstream: Option<UpstreamUrl>,
     /// Answers /vcr/... here and nowhere else. Without it, beside everything else on loopback addresses and Unix sockets, and on a
     /// free port of 127.0.0.1 where others can reach the server.
-    #[arg(long, group = "@account", value_name = "HOST:PORT", value_parser = host_and_port, help_heading = "Cassettes",
+    #[arg(long, group = "@questions", value_name = "HOST:PORT", value_parser = host_and_port, help_heading = "Cassettes",
         conflicts_with_all = ["admin", "no_admin"])]
     pub(in crate::cli) admin_listen: Option<String>,
     /// Short form of --match for one way. Where a cassette and a trace are played, it is the trace's way and --match the cassette's.

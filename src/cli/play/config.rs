@@ -41,6 +41,7 @@ pub(in crate::cli) fn config(args: PlayArgs) -> Result<Config, Failure> {
         loose_after_exhausted: args.cassettes.loose_after_exhausted,
         hash_key: default.hash_key,
         pacing,
+        changed_pacing: default.changed_pacing,
         unmatched,
         miss_status: args.cassettes.miss_status,
         miss_detail: args.cassettes.miss_detail,

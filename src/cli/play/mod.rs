@@ -18,6 +18,8 @@ mod stats;
 
 use std::{net::SocketAddr, path::Path, process::ExitCode, sync::Arc};
 
+use tokio::signal::unix::{SignalKind, signal};
+
 use crate::{
     cli::{
         child::{self, ChildEnvironment},
@@ -28,6 +30,7 @@ use crate::{
         play::{
             args::PlayArgs,
             cassettes::Played,
+            faults::FaultArgs,
             fleet::FleetPlan,
             greeting::{brief, reachable},
         },
@@ -39,7 +42,7 @@ use crate::{
         stepping::in_flags,
     },
     net::server::{self as http, Listener},
-    play::{Config, EngineError, PlayError, Player},
+    play::{Config, EngineError, PlayError, Player, ServerFaults},
     replay::account::Concern,
     text::prompt::HashKey,
 };
@@ -58,20 +61,18 @@ pub(in crate::cli) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
     let key = args.server.keys().into_iter().next();
     let tls = args.server.tls().map_err(Failure::input)?;
     let scheme = if tls.is_some() { "https" } else { "http" };
-    let cassette_player = played.as_ref().map(|played| Arc::clone(&played.cassette_player));
     let (cassettes, stats) = (args.cassettes.clone(), args.stats_json.clone());
-    let hash_key = args.hash_key_file.as_deref().map(HashKey::read).transpose()?;
     cassettes.report.as_deref().map_or(Ok(()), conclude::writable)?;
-    let config = Config { hash_key, cassette_player, admin: admin_at.beside(), ..config::config(args)? };
+    let fault_args = args.faults.clone();
+    let config = configuration(args, played.as_ref(), &admin_at)?;
+    let faults = Arc::clone(&config.faults);
     let progress = Arc::clone(&config.progress);
     let player = loading::watched(&progress, || Player::load(config))?;
     http::raise_descriptor_limit();
     runtime::run(|shutdown| async move {
         runtime::outlive_file_limits();
-        let admin_api = match player.ledger() {
-            Some(ledger) => admin::answer(&admin_at, || ledger).await?,
-            None => None,
-        };
+        tokio::spawn(reload_at_hangup(fault_args, faults));
+        let admin_api = admin::answer(&admin_at, |access| player.admin_pages(access)).await?;
         let mut child = None;
         let listener = match &uds {
             Some(path) => bind_unix(path).await?,
@@ -95,7 +96,7 @@ pub(in crate::cli) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
             None => listener,
         };
         Played::begin(played.as_ref()).await?;
-        admin::announce(admin_api.as_ref());
+        admin::announce(admin_api.as_ref(), player.ledger().map_or("/vcr/faults", |_| "/vcr/report"));
         let mut code = None;
         let stop = async { code = child::until(child.as_mut(), shutdown).await };
         let drained = fleet.serve(&player, listener, stop).await?;
@@ -106,6 +107,29 @@ pub(in crate::cli) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
         let ended = conclude::ended(cassette_player, player.ledger().as_deref(), &cassettes, &concerns)?;
         Ok(ended.exit_code(code))
     })
+}
+
+/// The configuration of the server, with its cassettes.
+fn configuration(args: PlayArgs, played: Option<&Played>, admin_at: &AdminAt) -> Result<Config, Failure> {
+    let hash_key = args.hash_key_file.as_deref().map(HashKey::read).transpose()?;
+    let cassette_player = played.map(|played| Arc::clone(&played.cassette_player));
+    let changed_pacing = cassette_player.as_ref().map(|player| player.changed_pacing()).unwrap_or_default();
+    let admin = admin_at.beside();
+    Ok(Config { hash_key, cassette_player, changed_pacing, admin, ..config::config(args)? })
+}
+
+/// Reads the files of faults again at each SIGHUP; where one is wrong, all stays as it is.
+async fn reload_at_hangup(args: FaultArgs, faults: Arc<ServerFaults>) {
+    let Ok(mut hangups) = signal(SignalKind::hangup()) else { return };
+    while hangups.recv().await.is_some() {
+        match faults::lines(&args) {
+            Ok(lines) => {
+                tracing::info!("SIGHUP: {} faults are read again", lines.faults.len());
+                faults.replace(lines);
+            }
+            Err(failure) => tracing::error!("SIGHUP: {}; the faults stay as they are", failure.text()),
+        }
+    }
 }
 
 /// Prints where the server is. Beside what a command prints, the address and the source are enough.

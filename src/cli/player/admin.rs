@@ -3,7 +3,6 @@
 use std::{
     env,
     net::{IpAddr, SocketAddr},
-    sync::Arc,
 };
 
 use tokio::sync::oneshot;
@@ -12,7 +11,7 @@ use crate::{
     cli::{failure::Failure, output, player::args::CassetteArgs},
     net::server,
     replay::{
-        account::{self, Access, Admin, AdminToken, Ledger},
+        account::{self, Access, Admin, AdminToken, Router},
         player::CassettePlayer,
     },
 };
@@ -84,10 +83,10 @@ pub(in crate::cli) fn name(player: &CassettePlayer, at: &AdminAt, admin_api: Opt
     }
 }
 
-/// Prints the address of such a listener.
-pub(in crate::cli) fn announce(admin_api: Option<&AdminApi>) {
+/// Prints the address of such a listener, with one of its pages.
+pub(in crate::cli) fn announce(admin_api: Option<&AdminApi>, page: &str) {
     if let Some(AdminApi { address, .. }) = admin_api {
-        output::note(&format!("questions at http://{address}/vcr/report\n"));
+        output::note(&format!("questions at http://{address}{page}\n"));
     }
 }
 
@@ -95,16 +94,16 @@ pub(in crate::cli) fn announce(admin_api: Option<&AdminApi>) {
 /// for it can ask at once.
 pub(in crate::cli) async fn answer(
     at: &AdminAt,
-    account: impl FnOnce() -> Arc<dyn Ledger>,
+    pages: impl FnOnce(&Access) -> Router,
 ) -> Result<Option<AdminApi>, Failure> {
     let AdminAt::Listener(address, access) = at else { return Ok(None) };
+    let pages = pages(access);
     let listener = server::bind(address).await?;
     let local = listener.local_addr().map_err(Failure::environment)?;
     let (sender, dropped) = oneshot::channel::<()>();
-    let (account, access) = (account(), access.clone());
     tokio::spawn(async move {
         let until = async { drop(dropped.await) };
-        account::serve(account, access, listener, until).await
+        account::serve(pages, listener, until).await
     });
     Ok(Some(AdminApi { address: local, _until_dropped: sender }))
 }

@@ -124,15 +124,15 @@ pub(in crate::cli) struct CassetteArgs {
     #[arg(long, group = "@account", value_name = "FILE")]
     pub(in crate::cli) report: Option<PathBuf>,
     /// Does not answer /vcr/... .
-    #[arg(long, group = "@account", conflicts_with = "admin")]
+    #[arg(long, group = "@questions", conflicts_with = "admin")]
     pub(in crate::cli) no_admin: bool,
     /// Answers /vcr/... on the same port, for every client that can reach it.
-    #[arg(long, group = "@account")]
+    #[arg(long, group = "@questions")]
     pub(in crate::cli) admin: bool,
     /// What callers of /vcr/... have to send, as `Authorization: Bearer TOKEN`. Without it, VLLM_VCR_ADMIN_TOKEN; without either,
     /// calls under a name or from a web page that could be a stranger's are refused. Required by --admin-listen on an address that
     /// other machines reach. Other users can read arguments: prefer the variable.
-    #[arg(long, group = "@account", value_name = "TOKEN", hide_default_value = true)]
+    #[arg(long, group = "@questions", value_name = "TOKEN", hide_default_value = true)]
     pub(in crate::cli) admin_token: Option<Secret>,
     /// Lets a session that is opened at /vcr/sessions record over a cassette that exists.
     #[arg(long, group = "@mode")]

@@ -20,7 +20,7 @@ use crate::{
         tap::{args::TapArgs, open, playback::McpPlayed, refuse_circle, refuse_remote, setup},
     },
     replay::{
-        account::Ledger,
+        account::{self, Ledger},
         matching::MinMatch,
         player::{CassettePlayer, OnMiss, ServerEnvironment},
         timing::Pacing,
@@ -70,8 +70,9 @@ pub(in crate::cli) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
         let cassette_player = player::cassette_player(&cassettes, settings)?;
         setup.mcp_playback = Some(Arc::new(McpPlayed::start(&cassette_player, started)?));
         cassette_player.compare(&environment).iter().for_each(|change| output::note(&format!("drift: {change}\n")));
-        let admin_api = admin::answer(&admin, || Arc::clone(&cassette_player) as Arc<dyn Ledger>).await?;
-        admin::announce(admin_api.as_ref());
+        let ledger = Arc::clone(&cassette_player) as Arc<dyn Ledger>;
+        let admin_api = admin::answer(&admin, |access| account::router(ledger, access.clone())).await?;
+        admin::announce(admin_api.as_ref(), "/vcr/report");
         admin::name(&cassette_player, &admin, admin_api.as_ref(), &at);
         let further = further(&setup);
         let of_cassettes = child::CassetteVariables::new(&cassette_player, &cassettes, &setup.routes);

@@ -65,7 +65,7 @@ impl FaultDesk {
             .iter()
             .map(|hit| json!({"fault": hit.line, "of": hit.rule, "at_ms": u64::try_from(hit.at.as_millis()).unwrap_or(u64::MAX)}))
             .collect();
-        json!({"faults": faults, "hits": hits})
+        json!({"seed": set.seed(), "faults": faults, "hits": hits})
     }
 }
 

@@ -20,8 +20,8 @@ use super::{
 };
 use crate::{
     api::{ApiError, Endpoint},
-    faults::{ChosenFault, FaultKind, FaultRequest, FaultSet, FaultedBody, QuotaTicket, StreamFault},
-    net::server::{NotWhole, media_type, receive_whole},
+    faults::{ChosenFault, FaultKind, FaultRequest, FaultSet, FaultedBody, QuotaTicket, RefusalContext, StreamFault},
+    net::server::{ConnectionEnd, NotWhole, media_type, receive_whole},
     recording::redaction::RedactionRules,
     replay::account,
 };
@@ -29,12 +29,19 @@ use crate::{
 /// Largest page of metrics.
 const LARGEST_PAGE: usize = 64 << 20;
 
+/// In the extensions of a response: the faults that were chosen for its request.
+#[derive(Debug, Clone)]
+pub(in crate::play) struct FaultsOf(pub(in crate::play) Vec<String>);
+
 /// Puts faults before a service.
 #[derive(Debug, Clone)]
 pub(in crate::play) struct FaultLayer {
     pub(in crate::play) faults: Arc<ServerFaults>,
     /// Bytes of a request body that are accepted.
     pub(in crate::play) body_limit: usize,
+    /// The served model's length and names, of which errors speak.
+    pub(in crate::play) max_model_len: u32,
+    pub(in crate::play) names: Arc<[String]>,
     /// An error in the words of an endpoint.
     pub(in crate::play) refusal: fn(ApiError, Endpoint) -> Response,
     /// Number of the replica.
@@ -77,14 +84,26 @@ where
         let (layer, mut inner) = (self.layer.clone(), self.inner.clone());
         let pages = Arc::clone(&layer.pages);
         Either::Right(Box::pin(async move {
-            match layer.before(request).await {
-                Err(response) => Ok(response),
-                Ok((request, faulted)) => {
+            let (request, mut faulted) = match layer.choose(request).await {
+                Ok(chosen) => chosen,
+                Err(refused) => return Ok(refused),
+            };
+            let beyond = faulted.take_quotas();
+            let shown = FaultsOf(faulted.chosen.iter().map(|chosen| chosen.fault.what()).collect());
+            let early = match beyond {
+                Some(response) => Some(response),
+                None => faulted.before_answer(|it| it.fault.selection.record.is_none()).await,
+            };
+            let mut response = match early {
+                Some(response) => response,
+                None => {
                     let response = inner.call(request).await?;
                     let response = faulted.with_page(&pages, response).await;
-                    Ok(faulted.after(response))
+                    faulted.after(response).await
                 }
-            }
+            };
+            response.extensions_mut().insert(shown);
+            Ok(response)
         }))
     }
 }
@@ -93,7 +112,7 @@ where
 struct FaultedRequest {
     set: Arc<FaultSet>,
     chosen: Vec<ChosenFault>,
-    endpoint: Endpoint,
+    context: RefusalContext,
     refusal: fn(ApiError, Endpoint) -> Response,
     /// What it takes from quotas, and the headers that say what is left.
     tickets: Vec<QuotaTicket>,
@@ -101,11 +120,11 @@ struct FaultedRequest {
 }
 
 impl FaultLayer {
-    /// Chooses the faults of a request, and lets those happen that come before its answer.
+    /// Chooses the faults of a request.
     ///
     /// # Errors
-    /// The response, where a fault gives it.
-    async fn before(self, request: Request) -> Result<(Request, FaultedRequest), Response> {
+    /// The response to a request whose body or headers are wrong.
+    async fn choose(self, request: Request) -> Result<(Request, FaultedRequest), Response> {
         let set = self.faults.current();
         let endpoint = Endpoint::of_path(request.uri().path());
         let refused = |error| (self.refusal)(error, endpoint);
@@ -117,36 +136,34 @@ impl FaultLayer {
         let (path, headers, session) = (parts.uri.path(), &parts.headers, session.as_deref());
         let seen = FaultRequest { path, headers, body: &body, session, replica: self.replica };
         let mut chosen = set.choose(&seen);
-        chosen.extend(FaultSet::new(own, 0).choose(&seen));
-        let (tickets, quota_headers) = (Vec::new(), HeaderMap::new());
-        let mut faulted = FaultedRequest { set, chosen, endpoint, refusal: self.refusal, tickets, quota_headers };
-        faulted.take_quotas()?;
-        for it in faulted.chosen.iter().filter(|it| it.fault.selection.record.is_none()) {
-            match &it.fault.kind {
-                FaultKind::Delay(time) => {
-                    faulted.happened(it);
-                    sleep(*time).await;
-                }
-                FaultKind::Hang => {
-                    faulted.happened(it);
-                    pending().await
-                }
-                _ => {}
-            }
-            if let Some(response) = faulted.refused(it) {
-                return Err(response);
-            }
+        chosen.extend(FaultSet::new(own, 0).choose(&seen).into_iter().map(ChosenFault::of_request));
+        let mut context = self.context(endpoint);
+        if !chosen.is_empty() {
+            context.model = model_of(&body);
         }
+        let (refusal, tickets, quota_headers) = (self.refusal, Vec::new(), HeaderMap::new());
+        let faulted = FaultedRequest { set, chosen, context, refusal, tickets, quota_headers };
         Ok((Request::from_parts(parts, Body::from(body)), faulted))
+    }
+
+    fn context(&self, endpoint: Endpoint) -> RefusalContext {
+        let (max_model_len, names) = (self.max_model_len, Arc::clone(&self.names));
+        RefusalContext { endpoint, max_model_len, names, model: String::new() }
     }
 }
 
+/// The model that a request names.
+fn model_of(body: &[u8]) -> String {
+    #[derive(serde::Deserialize)]
+    struct NamedModelOnly {
+        model: Option<String>,
+    }
+    serde_json::from_slice(body).ok().and_then(|named: NamedModelOnly| named.model).unwrap_or_default()
+}
+
 impl FaultedRequest {
-    /// Takes the request from its quotas.
-    ///
-    /// # Errors
-    /// The response, where it is beyond one.
-    fn take_quotas(&mut self) -> Result<(), Response> {
+    /// Takes the request from its quotas; the response, where it is beyond one.
+    fn take_quotas(&mut self) -> Option<Response> {
         for it in &self.chosen {
             match self.set.admit(it) {
                 Some(Ok((ticket, left))) => {
@@ -156,16 +173,16 @@ impl FaultedRequest {
                 Some(Err((refusal, line))) => {
                     tracing::info!("fault: --fault '{line}'");
                     let fault = refusal.fault();
-                    let mut response = (self.refusal)(fault.error(), self.endpoint);
-                    let after = fault.headers().remove(header::RETRY_AFTER);
-                    response.headers_mut().extend(after.map(|after| (header::RETRY_AFTER, after)));
+                    let mut response = (self.refusal)(fault.error(&self.context), self.context.endpoint);
+                    response.headers_mut().extend(fault.headers());
                     response.headers_mut().extend(refusal.headers);
-                    return Err(response);
+                    return Some(response);
                 }
                 None => {}
             }
         }
-        Ok(())
+        self.chosen.retain(|it| !matches!(it.fault.kind, FaultKind::Quota(_)));
+        None
     }
 
     /// Puts faults into a page of metrics.
@@ -175,7 +192,7 @@ impl FaultedRequest {
             return response;
         }
         let (mut parts, body) = response.into_parts();
-        let Ok(page) = receive_whole(body, LARGEST_PAGE).await else { return broken() };
+        let Ok(page) = receive_whole(body, LARGEST_PAGE).await else { return broken(ConnectionEnd::Close) };
         let page = String::from_utf8_lossy(&page).into_owned();
         let page = pages.faulted(&self.set, &self.chosen, page, |it| self.happened(it));
         parts.headers.remove(header::CONTENT_LENGTH);
@@ -186,47 +203,61 @@ impl FaultedRequest {
         note(&self.set, chosen);
     }
 
-    /// The response of a fault that is all of the response.
-    fn refused(&self, chosen: &ChosenFault) -> Option<Response> {
-        match &chosen.fault.kind {
-            FaultKind::NotReady { .. } => {
-                self.happened(chosen);
-                let mut response = Response::new(Body::empty());
-                *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-                Some(response)
+    /// Lets faults happen that come before an answer; a response where it is one of them.
+    async fn before_answer(&self, is_meant: impl Fn(&ChosenFault) -> bool) -> Option<Response> {
+        for it in self.chosen.iter().filter(|it| is_meant(it)) {
+            match &it.fault.kind {
+                FaultKind::Delay(time) => {
+                    self.happened(it);
+                    sleep(*time).await;
+                }
+                FaultKind::Hang => {
+                    self.happened(it);
+                    pending().await
+                }
+                FaultKind::NotReady { .. } => {
+                    self.happened(it);
+                    let mut response = Response::default();
+                    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+                    return Some(response);
+                }
+                FaultKind::Refusal(fault) => {
+                    self.happened(it);
+                    let mut response = (self.refusal)(fault.error(&self.context), self.context.endpoint);
+                    response.headers_mut().extend(fault.headers());
+                    return Some(response);
+                }
+                FaultKind::Stream(StreamFault::Break(end))
+                    if it.fault.place.or(it.fault.kind.own_place()).is_none() =>
+                {
+                    self.happened(it);
+                    return Some(broken(*end));
+                }
+                _ => {}
             }
-            FaultKind::Refusal(fault) => {
-                self.happened(chosen);
-                let mut response = (self.refusal)(fault.error(), self.endpoint);
-                response.headers_mut().extend(fault.headers());
-                Some(response)
-            }
-            FaultKind::Stream(StreamFault::Reset | StreamFault::Close) if chosen.fault.place.is_none() => {
-                self.happened(chosen);
-                Some(broken())
-            }
-            _ => None,
         }
+        None
     }
 
     /// Puts the faults into the response that are in its head and body.
-    fn after(mut self, mut response: Response) -> Response {
+    async fn after(mut self, mut response: Response) -> Response {
         let record = response.headers().get("x-vcr-record").and_then(|value| value.to_str().ok()).map(str::to_owned);
-        let concerns = |chosen: &ChosenFault| FaultSet::concerns_record(chosen, record.as_deref());
-        self.chosen.retain(concerns);
-        for chosen in &self.chosen {
-            let is_later = chosen.fault.selection.record.is_some();
-            if let Some(refused) = self.refused(chosen).filter(|_| is_later) {
-                return refused;
-            }
-            if let FaultKind::ContentType(value) = &chosen.fault.kind
-                && let Ok(value) = HeaderValue::from_str(value)
-            {
-                self.happened(chosen);
-                response.headers_mut().insert(header::CONTENT_TYPE, value);
-            }
+        self.chosen.retain(|chosen| FaultSet::concerns_record(chosen, record.as_deref()));
+        if let Some(other) = self.before_answer(|it| it.fault.selection.record.is_some()).await {
+            return other;
         }
         let is_stream = media_type(response.headers()) == "text/event-stream";
+        for chosen in &self.chosen {
+            match &chosen.fault.kind {
+                FaultKind::ContentType(value) => {
+                    let Ok(value) = HeaderValue::from_str(value) else { continue };
+                    response.headers_mut().insert(header::CONTENT_TYPE, value);
+                }
+                FaultKind::SlowHead(pace) => drop(response.extensions_mut().insert(*pace)),
+                _ => continue,
+            }
+            self.happened(chosen);
+        }
         response.headers_mut().extend(std::mem::take(&mut self.quota_headers));
         if !self.tickets.is_empty() {
             let prompt = response.extensions().get::<PromptTokens>().map(|PromptTokens(count)| *count);
@@ -237,30 +268,30 @@ impl FaultedRequest {
         if self.chosen.is_empty() {
             return response;
         }
-        let is_edit = |chosen: &ChosenFault| matches!(chosen.fault.kind, FaultKind::Stream(StreamFault::Edit { .. }));
-        if self.chosen.iter().any(is_edit) {
+        let keeps_length = |chosen: &ChosenFault| match &chosen.fault.kind {
+            FaultKind::Stream(fault) => fault.keeps_length(),
+            _ => true,
+        };
+        if !self.chosen.iter().all(keeps_length) {
             response.headers_mut().remove(header::CONTENT_LENGTH);
         }
-        let Self { set, chosen, endpoint, .. } = self;
+        let Self { set, chosen, context, .. } = self;
         let on_fault = Arc::new(move |chosen: &ChosenFault| note(&set, chosen));
-        response.map(|body| Body::new(FaultedBody::new(body, is_stream, endpoint, chosen, on_fault)))
+        response.map(|body| Body::new(FaultedBody::new(body, is_stream, context, chosen, on_fault)))
     }
+}
+
+/// A response without a head, for its connection ends.
+fn broken(end: ConnectionEnd) -> Response {
+    let mut response = Response::default();
+    response.extensions_mut().insert(end);
+    response
 }
 
 /// Counts and prints a fault that happens.
 fn note(set: &FaultSet, chosen: &ChosenFault) {
     let line = set.happened(chosen);
     tracing::info!("fault: --fault '{line}'");
-}
-
-/// A response whose connection ends before its first byte.
-fn broken() -> Response {
-    let ends = futures_util::stream::once(async {
-        Err::<bytes::Bytes, _>(std::io::Error::other("a fault ends the connection"))
-    });
-    let mut response = Response::new(Body::from_stream(ends));
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    response
 }
 
 /// The error of a body that was not received.

@@ -15,7 +15,7 @@ mod server;
 
 pub(super) use self::{
     admin::routes,
-    layer::{FaultLayer, unreceived},
+    layer::{FaultLayer, FaultsOf, unreceived},
     metrics_admin::metrics_routes,
     pages::{MetricsPages, PageSource},
     quota::PromptTokens,

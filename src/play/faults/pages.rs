@@ -40,7 +40,7 @@ struct KeptPages {
     /// The faults that they are kept for.
     set: Weak<FaultSet>,
     /// By the number of their fault.
-    stuck: HashMap<usize, Arc<str>>,
+    stuck: HashMap<Option<usize>, Arc<str>>,
     /// The oldest first.
     earlier: VecDeque<(Instant, Arc<str>)>,
 }

@@ -23,7 +23,7 @@ use crate::{
         account::Admin,
         matching::{MatchBy, MinMatch, OnExhausted},
         player::{CassettePlayer, MissDetail},
-        timing::Pacing,
+        timing::{ChangedPacing, Pacing},
     },
     text::{
         parsers::Formats,
@@ -63,6 +63,8 @@ pub struct Config {
     pub hash_key: Option<HashKey>,
     /// When the chunks of a stream are due.
     pub pacing: Pacing,
+    /// What takes its place while the server runs.
+    pub changed_pacing: Arc<ChangedPacing>,
     /// Answer to a request without a record.
     pub unmatched: Unmatched,
     /// The status of a refused one.
@@ -218,6 +220,7 @@ impl Default for Config {
             loose_after_exhausted: false,
             hash_key: None,
             pacing: Pacing::default(),
+            changed_pacing: Arc::default(),
             unmatched: Unmatched::default(),
             miss_status: 422,
             miss_detail: MissDetail::default(),

@@ -26,7 +26,7 @@ use crate::{
         wire::percent_decoded,
     },
     play::{
-        http::{body_of_type, empty_with, events_of_type, held_json, read_body},
+        http::{body_of_type, empty_with, events_of_type, read_body},
         mcp::{
             origin,
             stdio::{MOST_PAUSES, PAUSE},
@@ -36,7 +36,7 @@ use crate::{
         middleware::Replay,
         request::{
             blocking::{INLINE_BYTES, off_the_loop},
-            budget::MemoryReservation,
+            budget::{MemoryReservation, held_json},
             extract::ErrorResponse,
         },
     },

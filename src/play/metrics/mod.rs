@@ -44,7 +44,7 @@ pub(super) use self::{
     watched::{NotServed, Watch},
 };
 use self::{engine::EngineMetrics, http_requests::HttpRequests, lora::LoraRequestsInfo, process::unix_time};
-use crate::api::ApiError;
+use crate::{api::ApiError, play::live::LiveRequests};
 
 /// Everything that is counted.
 #[derive(Debug)]
@@ -58,13 +58,22 @@ pub(super) struct Metrics {
     lora: Option<Arc<LoraRequestsInfo>>,
     /// Seconds since 1970.
     started: f64,
+    /// The latest requests, while somebody looks.
+    pub(super) live: LiveRequests,
 }
 
 impl Metrics {
     /// Counters that start now.
     pub(super) fn new(max_model_len: u32) -> Self {
         let engine = EngineMetrics::new(max_model_len).into();
-        Self { engine, others: Vec::new(), http: HttpRequests::default(), lora: None, started: unix_time() }
+        Self {
+            engine,
+            others: Vec::new(),
+            http: HttpRequests::default(),
+            lora: None,
+            started: unix_time(),
+            live: LiveRequests::default(),
+        }
     }
 
     /// Admits some choices of a prompt where no more than `most` will be in progress, however many come together.

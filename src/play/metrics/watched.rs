@@ -21,7 +21,7 @@ use super::{
     Metrics,
     http_requests::{HttpRequest, NONE, handler, is_load},
 };
-use crate::play::middleware::Middleware;
+use crate::play::{live::LiveNumber, middleware::Middleware};
 
 /// In the extensions of an answer: the endpoint does not take such requests, which count as those that nothing serves.
 #[derive(Debug, Clone, Copy)]
@@ -72,12 +72,16 @@ impl Middleware for Watch {
             method: request.method().clone(),
             request_bytes: length(request.headers()),
             answered: None,
+            live: self.metrics.live.begin(request),
         })
     }
 
     fn after(mut guard: Guard, response: Response) -> Response {
         if response.extensions().get::<NotServed>().is_some() {
             guard.handler = Some(NONE);
+        }
+        if let Some(number) = guard.live {
+            guard.metrics.live.answered(number, &response);
         }
         guard.answered = Some((response.status().as_u16(), length(response.headers())));
         response.map(|body| ResponseBody::new(CountedBody { body, _guard: guard }))
@@ -102,6 +106,8 @@ pub(in super::super) struct Guard {
     loads: bool,
     /// Status and length of the answer; `None` where the client left before it.
     answered: Option<(u16, u64)>,
+    /// Its number among those that are shown.
+    live: Option<LiveNumber>,
 }
 
 impl Drop for Guard {
@@ -109,6 +115,9 @@ impl Drop for Guard {
         let http = &self.metrics.http;
         if self.loads {
             http.load.fetch_sub(1, Relaxed);
+        }
+        if let Some(number) = self.live {
+            self.metrics.live.ended(number, self.started.elapsed());
         }
         let (status, response_bytes) = self.answered.unwrap_or(LEFT);
         if let Some(handler) = self.handler {

@@ -129,8 +129,8 @@ impl RefusedRequest<'_> {
         });
         let Some(selection) = selected else { return own };
         let record = selection.records.first().and_then(|record| replay.records.get(*record)).map(|kept| kept.record());
-        let Some((record, failure)) = record
-            .and_then(|record| RecordedFailure::of(&record, state.config.pacing).map(|failure| (record, failure)))
+        let Some((record, failure)) =
+            record.and_then(|record| RecordedFailure::of(&record, state.pacing()).map(|failure| (record, failure)))
         else {
             return own;
         };

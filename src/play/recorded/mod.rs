@@ -157,7 +157,7 @@ impl PlannedResponse {
     /// Sends the response at its deadlines.
     async fn send(self, state: &Arc<ServerState>, clock: Clock, at: Instant) -> Response {
         let Self { answer, is_stream, has_comments, status, headers, content_type } = self;
-        let class = class_of(is_stream, state.config.pacing);
+        let class = class_of(is_stream, state.pacing());
         let wait = Wait { clock, class, gate: state.hold(state.fresh_id(), 1) };
         if !is_stream {
             return match answer.body(at, wait).await {
@@ -214,7 +214,7 @@ fn plan(state: &ServerState, request: &Candidate) -> Result<RecordedPlan, ApiErr
         has_comments: record.endpoint.is_some_and(Endpoint::has_choices),
         answer: {
             let chunks = answer::chunks(&content, &record);
-            let schedule = answer::schedule(&content, &record, &chunks, state.config.pacing);
+            let schedule = answer::schedule(&content, &record, &chunks, state.pacing());
             let concurrency = replay.concurrency(Some(selected.record));
             let timing = RecordedTiming { schedule: &schedule, arrived: request.at, concurrency };
             let metrics = match record.output_tokens > 0 && record.endpoint.is_some_and(Endpoint::generates) {

@@ -9,9 +9,17 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use axum::response::Response;
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+
 use crate::{
     api::{ApiError, GenerationRequest},
-    play::{answer::AnswerSequence, request::prompts::AdmittedPrompt},
+    play::{
+        answer::AnswerSequence,
+        http::{JSON, body_of_type},
+        request::prompts::AdmittedPrompt,
+    },
 };
 
 /// Bytes of one answer.
@@ -146,6 +154,24 @@ pub(in crate::play) fn check_whole(
 
 fn size(count: u32) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
+}
+
+/// A JSON answer that takes memory of that for answers until it is written.
+pub(in crate::play) fn held_json(body: String, memory: MemoryReservation, extra: HeaderMap) -> Response {
+    let body = if memory.counts() { Bytes::from_owner(ReservedBody { body, _memory: memory }) } else { body.into() };
+    body_of_type(StatusCode::OK, Some(JSON), body, extra)
+}
+
+/// A body and what it takes.
+struct ReservedBody {
+    body: String,
+    _memory: MemoryReservation,
+}
+
+impl AsRef<[u8]> for ReservedBody {
+    fn as_ref(&self) -> &[u8] {
+        self.body.as_bytes()
+    }
 }
 
 #[cfg(test)]

@@ -40,6 +40,27 @@ async fn questions_move_to_a_listener_of_their_own() {
 }
 
 #[tokio::test]
+async fn the_engine_is_asked_there_too() {
+    let shelf = Shelf::with(&tape(&[record(&["a"], "A")]));
+    let [recorded, made_up] = [free(), free()];
+    let flags = ["--engine", "--admin-listen", &recorded.to_string()];
+    let play = Running::start(&[&["play", "--port", "0", "--cassette", shelf.name()][..], &flags].concat());
+    let flags = ["--synthetic", "random", "--engine", "--admin-listen", &made_up.to_string()];
+    let engine = Running::start(&[&["play", "--port", "0"][..], &flags].concat());
+    for (server, admin, report) in [(&play, recorded, 200), (&engine, made_up, 404)] {
+        assert_eq!(status(server.address, "/vcr/engine").await, 404, "not where clients come to");
+        let snapshot = client::send(admin, &get("/vcr/engine")).await.json();
+        assert_eq!(snapshot["differences"], json!([]), "{snapshot}");
+        assert_eq!(status(admin, "/vcr/report").await, report);
+        let mut foreign = get("/vcr/engine");
+        foreign.headers.push(("host", "evil.example"));
+        assert_eq!(client::send(admin, &foreign).await.status, 403);
+    }
+    let (_, log) = engine.stop();
+    assert!(log.contains(&format!("questions at http://{made_up}/vcr/faults")), "{log}");
+}
+
+#[tokio::test]
 async fn others_cannot_ask_where_they_can_reach_the_server() {
     let shelf = Shelf::with(&tape(&[record(&["a"], "A")]));
     let reached = |flags: &[&str]| {

@@ -217,6 +217,53 @@ impl Record {
         is_error(self.status, self.outcome)
     }
 
+    /// Short texts that clients or engines choose, with the names of their fields. Every field stands here: a new one with text is one of
+    /// these, or is searched for secrets where a tap redacts records and where they are audited.
+    pub fn names_mut(&mut self) -> [(&'static str, &mut Option<String>); 4] {
+        let Self {
+            request_id,
+            group,
+            session,
+            model,
+            // Text that is searched there.
+            request: _,
+            text: _,
+            events: _,
+            error: _,
+            logprobs: _,
+            prompt_logprobs: _,
+            response: _,
+            extra: _,
+            // What could spell a secret is left out with it.
+            output_token_ids: _,
+            block_hashes: _,
+            prompt_hash: _,
+            mm_hashes: _,
+            request_key: _,
+            // Numbers, times, switches and words of this program.
+            prompt_tokens: _,
+            cached_tokens: _,
+            output_tokens: _,
+            chunks: _,
+            itl_summary: _,
+            ttft_without_tokens: _,
+            concurrency: _,
+            arrival: _,
+            finish_reason: _,
+            stop_token: _,
+            choice: _,
+            endpoint: _,
+            stream: _,
+            status: _,
+            outcome: _,
+            params: _,
+            e2e: _,
+            first_event: _,
+            content_source: _,
+        } = self;
+        [("request_id", request_id), ("group", group), ("session", session), ("model", model)]
+    }
+
     /// The path that was asked, without its query.
     #[must_use]
     pub fn path(&self) -> Option<&str> {

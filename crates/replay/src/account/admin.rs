@@ -35,15 +35,9 @@ pub enum Admin {
     Off,
 }
 
-/// Serves `/vcr/…`, and nothing else, until `shutdown` completes.
-pub async fn serve(
-    ledger: Arc<dyn Ledger>,
-    access: Access,
-    listener: impl Into<Listener>,
-    shutdown: impl Future<Output = ()>,
-) -> DrainReport {
-    let router =
-        router(ledger, access).fallback(|| async { plain(StatusCode::NOT_FOUND, "only /vcr/... is answered here") });
+/// Serves the pages of `/vcr/…`, and nothing else, until `shutdown` completes.
+pub async fn serve(pages: Router, listener: impl Into<Listener>, shutdown: impl Future<Output = ()>) -> DrainReport {
+    let router = pages.fallback(|| async { plain(StatusCode::NOT_FOUND, "only /vcr/... is answered here") });
     let service = move |request, _| {
         let answering = router.clone().call(request);
         async move { answering.await.unwrap_or_else(|never: Infallible| match never {}) }

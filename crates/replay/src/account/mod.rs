@@ -16,6 +16,8 @@ mod tool_drift;
 
 use std::sync::Arc;
 
+pub use axum::Router;
+
 use serde_json::Value;
 
 pub use self::{

@@ -14,7 +14,7 @@ use crate::{
     account::{Admin, NetworkBlock},
     matching::requests::MatchPolicy,
     mcp,
-    timing::Pacing,
+    timing::{ChangedPacing, Pacing},
 };
 use net::{
     server::ResponseBody,
@@ -69,6 +69,8 @@ pub struct PlayerConfig {
     pub complete_within: Duration,
     /// When the events of an answer are due.
     pub pacing: Pacing,
+    /// What takes its place while the player runs.
+    pub changed_pacing: Arc<ChangedPacing>,
     /// Which ids answers have.
     pub ids: Ids,
     /// What is a secret: it is neither recorded, compared nor shown.
@@ -124,6 +126,7 @@ impl Default for PlayerConfig {
             tags: Vec::new(),
             complete_within: COMPLETE_WITHIN,
             pacing: Pacing::default(),
+            changed_pacing: Arc::default(),
             ids: Ids::default(),
             secrets: redaction::RedactionRules::default(),
             supplied: SuppliedSecrets::default(),

@@ -80,7 +80,7 @@ use crate::{
         record::{compare::Comparisons, recorder::CassetteRecorder},
         report::{Earlier, RecordGroups},
     },
-    timing::Pacer,
+    timing::{ChangedPacing, Pacer},
     values::{EarlierValues, ValuePlans},
 };
 use net::{
@@ -275,6 +275,12 @@ impl CassettePlayer {
     /// Sets the URL of the server that answers `/vcr/…`, which messages of misses name.
     pub fn pages_are_at(&self, root: &str) {
         self.pages().are_at(root);
+    }
+
+    /// What takes the place of its pacing while it runs.
+    #[must_use]
+    pub fn changed_pacing(&self) -> Arc<ChangedPacing> {
+        Arc::clone(&self.config.changed_pacing)
     }
 
     /// The refusal of a wrapped command's calls to other servers, where they are refused.

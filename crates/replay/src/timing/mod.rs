@@ -15,4 +15,4 @@ mod timer;
 
 pub use pacer::{Pacer, Sleep};
 pub use response::{ResponseSchedule, TokenChunk, TokensDue};
-pub use schedule::{Due, Pacing, Schedule};
+pub use schedule::{ChangedPacing, Due, Pacing, Schedule};

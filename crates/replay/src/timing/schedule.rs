@@ -2,7 +2,12 @@
 //!
 //! See docs/decisions/0002-time-scale-is-a-speed.md.
 
-use std::{iter::FusedIterator, time::Duration, vec};
+use std::{
+    iter::FusedIterator,
+    sync::{PoisonError, RwLock},
+    time::Duration,
+    vec,
+};
 
 use base::units::TimeScale;
 use recording::trace::Record;
@@ -31,6 +36,23 @@ impl Default for Pacing {
     /// As recorded, in real time.
     fn default() -> Self {
         Self::Recorded { scale: TimeScale::REAL }
+    }
+}
+
+/// A pacing that takes the place of a configured one while a server runs.
+#[derive(Debug, Default)]
+pub struct ChangedPacing(RwLock<Option<Pacing>>);
+
+impl ChangedPacing {
+    /// Changes the pacing of what begins from now on; `None` for the configured one.
+    pub fn set(&self, pacing: Option<Pacing>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = pacing;
+    }
+
+    /// The pacing now, where this one is configured.
+    #[must_use]
+    pub fn or(&self, configured: Pacing) -> Pacing {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).unwrap_or(configured)
     }
 }
 

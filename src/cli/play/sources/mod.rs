@@ -64,7 +64,7 @@ enum Effect {
 /// Tags, and structs of arguments, with what their flags do for each kind: the built-in trace, a trace, synthetic tokens, a cassette. A
 /// flag's tag wins over its struct, and of several the one that is first here.
 const TABLE: &[(&[&str], [Effect; 4])] = &[
-    (&["@any", "ServerArgs", "EngineArgs", "AnswerArgs", "KvEventsArgs"], [Full; 4]),
+    (&["@any", "ServerArgs", "EngineArgs", "AnswerArgs", "KvEventsArgs", "@questions"], [Full; 4]),
     (&["@answers", "LoraArgs"], [Full, Full, Full, ANSWERED]),
     (&["@times"], [Full, Full, NO_TIMES, Full]),
     (&["KvTransferArgs"], [Full, Full, Full, NO_TRANSFER]),
@@ -172,8 +172,8 @@ pub(in crate::cli) fn choose_folder(args: &mut PlayArgs) {
 /// Refuses flags that would do nothing, and names those that do so only for some requests.
 pub(in crate::cli) fn check(args: &PlayArgs, typed: &Typed<'_>) -> Result<(), Failure> {
     refuse_trace_as_model(args)?;
-    check_engine(args, typed)?;
     let kinds = of(args);
+    check_engine(args, typed)?;
     for flag in typed.command.get_arguments().filter(|flag| typed.is_given(flag)) {
         if let Some(note) = check_flag(flag, typed, &kinds)? {
             output::note(&format!("{note}\n"));

@@ -1,0 +1,134 @@
+//! The latest requests and those in progress, for people who look at a page.
+//!
+//! Nothing is noted until somebody looks, nor when nobody has for a while: a server under load has nobody before it.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use axum::{extract::Request, response::Response};
+use http::HeaderMap;
+use serde::Serialize;
+use tokio::time::Instant;
+
+use crate::play::faults::FaultsOf;
+
+/// Most requests that are kept.
+const KEPT: usize = 500;
+
+/// How long requests are noted after somebody looked, in milliseconds.
+const LOOKED_FOR: u64 = 60_000;
+
+/// A request and what has become of it.
+#[derive(Debug, Clone, Serialize)]
+pub(in crate::play) struct ShownRequest {
+    number: u64,
+    /// Milliseconds since 1970.
+    at_ms: u64,
+    request: String,
+    session: Option<String>,
+    /// `None` until there is a head.
+    status: Option<u16>,
+    record: Option<String>,
+    #[serde(rename = "match")]
+    found: Option<String>,
+    miss: Option<String>,
+    faults: Vec<String>,
+    /// Until its last byte, or its client left; `None` while it is in progress.
+    took_ms: Option<u64>,
+}
+
+/// The latest requests.
+#[derive(Debug)]
+pub(in crate::play) struct LiveRequests {
+    start: Instant,
+    /// Until when requests are noted, in milliseconds from `start`.
+    until: AtomicU64,
+    requests: Mutex<VecDeque<ShownRequest>>,
+}
+
+impl Default for LiveRequests {
+    fn default() -> Self {
+        Self { start: Instant::now(), until: AtomicU64::new(0), requests: Mutex::default() }
+    }
+}
+
+/// A request that is noted.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::play) struct LiveNumber(u64);
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn text(headers: &HeaderMap, name: &str) -> Option<String> {
+    headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
+}
+
+impl LiveRequests {
+    /// Notes a request if somebody looks.
+    pub(in crate::play) fn begin(&self, request: &Request) -> Option<LiveNumber> {
+        let is_page = request.uri().path().starts_with("/vcr");
+        if is_page || millis(self.start.elapsed()) >= self.until.load(Relaxed) {
+            return None;
+        }
+        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = requests.back().map_or(0, |last| last.number + 1);
+        if requests.len() == KEPT {
+            requests.pop_front();
+        }
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        requests.push_back(ShownRequest {
+            number,
+            at_ms: millis(now),
+            request: format!("{} {}", request.method(), request.uri().path()),
+            session: text(request.headers(), "x-vcr-session"),
+            status: None,
+            record: None,
+            found: None,
+            miss: None,
+            faults: Vec::new(),
+            took_ms: None,
+        });
+        Some(LiveNumber(number))
+    }
+
+    fn change(&self, LiveNumber(number): LiveNumber, change: impl FnOnce(&mut ShownRequest)) {
+        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = requests.front().map_or(0, |first| first.number);
+        let place = number.checked_sub(first).and_then(|place| usize::try_from(place).ok());
+        if let Some(request) = place.and_then(|place| requests.get_mut(place)) {
+            change(request);
+        }
+    }
+
+    /// Notes what a response says of itself.
+    pub(in crate::play) fn answered(&self, number: LiveNumber, response: &Response) {
+        let headers = response.headers();
+        let faults = response.extensions().get::<FaultsOf>().map(|FaultsOf(faults)| faults.clone()).unwrap_or_default();
+        self.change(number, |request| {
+            request.status = Some(response.status().as_u16());
+            request.session = text(headers, "x-vcr-session").or(request.session.take());
+            request.record = text(headers, "x-vcr-record");
+            request.found = text(headers, "x-vcr-match");
+            request.miss = text(headers, "x-vcr-miss");
+            request.faults = faults;
+        });
+    }
+
+    /// Notes the end of a request.
+    pub(in crate::play) fn ended(&self, number: LiveNumber, took: Duration) {
+        self.change(number, |request| request.took_ms = Some(millis(took)));
+    }
+
+    /// The requests, the latest first; from now on they are noted for a while.
+    pub(in crate::play) fn look(&self) -> Vec<ShownRequest> {
+        self.until.store(millis(self.start.elapsed()).saturating_add(LOOKED_FOR), Relaxed);
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner).iter().rev().cloned().collect()
+    }
+}

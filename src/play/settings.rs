@@ -1,0 +1,185 @@
+//! `/vcr/config`: what may change while the server runs, without a stream that is dropped.
+//!
+//! All of a request is checked before any of it takes effect. What began before keeps its pace and its faults.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    Router,
+    extract::{Request, State},
+    response::Response,
+    routing::get,
+};
+use http::{HeaderMap, StatusCode};
+use serde_json::{Map, Value, json};
+
+use crate::{
+    base::units::{TimeScale, parse_duration},
+    play::{
+        faults::{FaultLines, ServerFaults},
+        http::{json as json_page, read_body},
+    },
+    replay::{
+        account::Access,
+        timing::{ChangedPacing, Pacing},
+    },
+};
+
+/// Most bytes of new settings.
+const LARGEST: usize = 1 << 20;
+
+const PACE: &str = r#"`pace` is "recorded", "instant", null for that of the start, {"time_scale": 2}, or {"time_to_first_token": "200ms", "inter_token_latency": "20ms"}"#;
+
+/// The settings, and who may change them.
+#[derive(Debug, Clone)]
+pub(super) struct Settings {
+    pub(super) faults: Arc<ServerFaults>,
+    /// Pacing that was configured, and what takes its place.
+    pub(super) pacing: Pacing,
+    pub(super) changed_pacing: Arc<ChangedPacing>,
+    pub(super) access: Access,
+}
+
+/// `/vcr/config`.
+pub(super) fn routes(settings: Settings) -> Router {
+    Router::new().route("/vcr/config", get(show).put(change)).with_state(settings)
+}
+
+/// Settings that were read, before they take effect.
+#[derive(Debug, Default)]
+struct NewSettings {
+    pacing: Option<Option<Pacing>>,
+    faults: Option<FaultLines>,
+}
+
+impl NewSettings {
+    fn read(text: &str) -> Result<Self, String> {
+        let fields: Map<String, Value> =
+            serde_json::from_str(text).map_err(|error| format!("a JSON object is needed: {error}"))?;
+        let mut new = Self::default();
+        for (name, value) in &fields {
+            match name.as_str() {
+                "pace" => new.pacing = Some(pacing(value)?),
+                "faults" => {
+                    let lines = FaultLines::parse(&value.to_string(), "faults");
+                    new.faults = Some(lines.map_err(|error| format!("`faults`: {}", error.message))?);
+                }
+                other => return Err(format!("`{other}` is no setting that can change; there are pace and faults")),
+            }
+        }
+        Ok(new)
+    }
+}
+
+fn pacing(value: &Value) -> Result<Option<Pacing>, String> {
+    let wrong = || PACE.to_owned();
+    let fields = match value {
+        Value::Null => return Ok(None),
+        Value::String(word) if word == "recorded" => return Ok(Some(Pacing::default())),
+        Value::String(word) if word == "instant" => return Ok(Some(Pacing::Instant)),
+        Value::Object(fields) if !fields.is_empty() => fields,
+        _ => return Err(wrong()),
+    };
+    let (mut ttft, mut itl, mut scale) = (None, None, None);
+    for (name, value) in fields {
+        let time = |value: &Value| {
+            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            parse_duration(&text).map_err(|error| format!("`{name}`: {error}"))
+        };
+        match name.as_str() {
+            "time_to_first_token" => ttft = Some(time(value)?),
+            "inter_token_latency" => itl = Some(time(value)?),
+            "time_scale" => {
+                let factor: TimeScale = value.to_string().parse().map_err(|error| format!("`time_scale`: {error}"))?;
+                scale = Some(factor);
+            }
+            _ => return Err(wrong()),
+        }
+    }
+    match scale {
+        Some(_) if ttft.or(itl).is_some() => Err(wrong()),
+        Some(scale) => Ok(Some(Pacing::Recorded { scale })),
+        None => Ok(Some(Pacing::Fixed { ttft: ttft.unwrap_or_default(), itl: itl.unwrap_or_default() })),
+    }
+}
+
+impl Settings {
+    fn shown(&self) -> Value {
+        let millis = |time: Duration| format!("{}us", time.as_micros());
+        let pace = match self.changed_pacing.or(self.pacing) {
+            Pacing::Instant => json!("instant"),
+            Pacing::Recorded { scale } => json!({"time_scale": scale.factor()}),
+            Pacing::Fixed { ttft, itl } => {
+                json!({"time_to_first_token": millis(ttft), "inter_token_latency": millis(itl)})
+            }
+        };
+        let set = self.faults.current();
+        let faults: Vec<String> = set.counts().map(|(fault, _)| fault.to_string()).collect();
+        json!({"pace": pace, "faults": {"seed": set.seed(), "faults": faults}})
+    }
+
+    fn checked(&self, request: Request) -> Result<axum::body::Body, Box<Response>> {
+        let (parts, body) = request.into_parts();
+        self.access.check(&parts).map_err(|(status, message)| Box::new(failed(status, message)))?;
+        Ok(body)
+    }
+}
+
+fn failed(status: StatusCode, message: &str) -> Response {
+    json_page(status, json!({"error": {"message": message}}).to_string(), HeaderMap::new())
+}
+
+async fn show(State(settings): State<Settings>, request: Request) -> Response {
+    let page = |_| json_page(StatusCode::OK, settings.shown().to_string(), HeaderMap::new());
+    settings.checked(request).map_or_else(|refused| *refused, page)
+}
+
+async fn change(State(settings): State<Settings>, request: Request) -> Response {
+    let body = match settings.checked(request) {
+        Ok(body) => body,
+        Err(refused) => return *refused,
+    };
+    let text = match read_body(body, LARGEST).await {
+        Ok(body) => String::from_utf8_lossy(&body).into_owned(),
+        Err(error) => return failed(StatusCode::BAD_REQUEST, &error.message),
+    };
+    match NewSettings::read(&text) {
+        Err(message) => failed(StatusCode::BAD_REQUEST, &message),
+        Ok(new) => {
+            if let Some(pacing) = new.pacing {
+                settings.changed_pacing.set(pacing);
+            }
+            if let Some(lines) = new.faults {
+                settings.faults.replace(lines);
+            }
+            tracing::info!("settings are changed: {}", settings.shown());
+            json_page(StatusCode::OK, settings.shown().to_string(), HeaderMap::new())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paces_are_read() {
+        let read = |value: Value| pacing(&value);
+        assert_eq!(read(json!("instant")), Ok(Some(Pacing::Instant)));
+        assert_eq!(read(Value::Null), Ok(None));
+        let fixed = Pacing::Fixed { ttft: Duration::from_millis(200), itl: Duration::from_millis(20) };
+        assert_eq!(read(json!({"time_to_first_token": "200ms", "inter_token_latency": 20})), Ok(Some(fixed)));
+        for wrong in [json!("fast"), json!({}), json!({"time_scale": 2, "inter_token_latency": 1}), json!({"speed": 2})]
+        {
+            assert_eq!(read(wrong), Err(PACE.to_owned()));
+        }
+        assert!(read(json!({"time_scale": 0})).unwrap_err().starts_with("`time_scale`"));
+    }
+
+    #[test]
+    fn nothing_of_wrong_settings_is_read() {
+        let error = NewSettings::read(r#"{"pace": "instant", "faults": ["explode"]}"#).unwrap_err();
+        assert!(error.starts_with("`faults`: `explode` is no kind of fault"), "{error}");
+        assert!(NewSettings::read(r#"{"speed": 2}"#).unwrap_err().contains("there are pace and faults"));
+    }
+}
