@@ -1,4 +1,6 @@
 //! Faults of what routers look at: the page of metrics, KV events, and whether the server is there at all.
+//!
+//! See docs/decisions/0131-signals-quotas-and-servers-are-faults-too.md.
 
 use std::time::Duration;
 

@@ -125,7 +125,7 @@ async fn reload_at_hangup(args: FaultArgs, faults: Arc<ServerFaults>) {
         match faults::lines(&args) {
             Ok(lines) => {
                 tracing::info!("SIGHUP: {} faults are read again", lines.faults.len());
-                faults.replace(lines);
+                faults.reload(lines);
             }
             Err(failure) => tracing::error!("SIGHUP: {}; the faults stay as they are", failure.text()),
         }

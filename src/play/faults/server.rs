@@ -1,7 +1,7 @@
 //! The faults of a server as they are now.
 
 use std::sync::{
-    Arc, PoisonError, RwLock,
+    Arc, OnceLock, PoisonError, RwLock,
     atomic::{AtomicBool, Ordering},
 };
 
@@ -20,6 +20,8 @@ pub struct ServerFaults {
     set: RwLock<Arc<FaultSet>>,
     is_active: AtomicBool,
     changes: watch::Sender<()>,
+    /// Those of a script.
+    scripted: OnceLock<Vec<Fault>>,
     /// Whether requests name faults of their own.
     by_header: bool,
 }
@@ -35,7 +37,8 @@ impl ServerFaults {
     #[must_use]
     pub fn new(lines: FaultLines, by_header: bool) -> Self {
         let (set, is_active) = (RwLock::default(), AtomicBool::new(false));
-        let faults = Self { set, is_active, changes: watch::Sender::default(), by_header };
+        let (changes, scripted) = (watch::Sender::default(), OnceLock::new());
+        let faults = Self { set, is_active, changes, scripted, by_header };
         faults.replace(lines);
         faults
     }
@@ -49,11 +52,19 @@ impl ServerFaults {
         self.changes.send_replace(());
     }
 
-    /// Lets the times of the faults begin now, with further ones, which are tried after them.
-    pub fn begin(&self, further: Vec<Fault>) {
+    /// Lets the times of the faults begin now, with those of a script, which are tried after them.
+    pub fn begin(&self, script: Vec<Fault>) {
+        self.scripted.get_or_init(|| script);
         let current = self.current();
-        let faults = current.counts().map(|(fault, _)| fault.clone()).chain(further).collect();
-        self.replace(FaultLines { faults, seed: current.seed() });
+        let faults = current.counts().map(|(fault, _)| fault.clone()).collect();
+        self.reload(FaultLines { faults, seed: current.seed() });
+    }
+
+    /// Replaces the faults by what files have now. Those of the script stay after them, and all times begin anew.
+    pub fn reload(&self, lines: FaultLines) {
+        let FaultLines { mut faults, seed } = lines;
+        faults.extend(self.scripted.get().into_iter().flatten().cloned());
+        self.replace(FaultLines { faults, seed });
     }
 
     /// Tells of each replacement.
@@ -97,5 +108,26 @@ impl ServerFaults {
             })
         };
         read("x-vcr-fault").chain(read("x-return-error")).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(line: &str) -> FaultLines {
+        FaultLines { faults: vec![line.parse().unwrap()], seed: 3 }
+    }
+
+    #[test]
+    fn a_script_stays_when_files_are_read_again_and_goes_when_all_are_replaced() {
+        let faults = ServerFaults::new(lines("429"), false);
+        let shown = || faults.current().counts().map(|(fault, _)| fault.to_string()).collect::<Vec<_>>();
+        faults.begin(lines("die where from=1000000us").faults);
+        assert_eq!(shown(), ["429", "die where from=1000000us"]);
+        faults.reload(lines("503"));
+        assert_eq!((shown(), faults.current().seed()), (vec!["503".into(), "die where from=1000000us".into()], 3));
+        faults.replace(lines("404"));
+        assert_eq!(shown(), ["404"]);
     }
 }
