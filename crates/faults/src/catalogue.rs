@@ -9,6 +9,7 @@ use crate::{
     edits::{EventEdit, SplitPoint},
     fault::{FaultArguments, FaultSyntaxError},
     kind::{FaultKind, NamedLimits, RefusalFault, StreamFault},
+    signal_rows::SIGNALS,
 };
 
 /// Longest line that a fault makes, in bytes.
@@ -32,7 +33,18 @@ pub enum FaultStage {
     Body,
     /// In what the model says.
     Reply,
+    /// In the page of metrics.
+    Metrics,
+    /// In what tells that the server is ready.
+    Health,
+    /// In published KV events.
+    Events,
+    /// In the whole server.
+    Server,
 }
+
+/// Conditions that hold for requests with a body.
+const OF_BODIES: &[&str] = &["model", "prompt", "turn", "record"];
 
 impl FaultStage {
     /// In words.
@@ -42,12 +54,50 @@ impl FaultStage {
             Self::Before => "before the answer",
             Self::Body => "in the body",
             Self::Reply => "in what the model says",
+            Self::Metrics => "on /metrics",
+            Self::Health => "on /health",
+            Self::Events => "in KV events",
+            Self::Server => "in the whole server",
+        }
+    }
+
+    /// Its name in the catalogue.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Before => "before",
+            Self::Body => "body",
+            Self::Reply => "reply",
+            Self::Metrics => "metrics",
+            Self::Health => "health",
+            Self::Events => "kv-events",
+            Self::Server => "server",
+        }
+    }
+
+    /// Returns true if it is about requests of this path, where no condition names another one.
+    pub(crate) fn concerns(self, path: &str, is_named: bool) -> bool {
+        let (is_metrics, is_health) = (path == "/metrics", ["/health", "/ping"].contains(&path));
+        match self {
+            Self::Before | Self::Body | Self::Reply => is_named || !(is_metrics || is_health),
+            Self::Metrics => is_metrics,
+            Self::Health => is_health,
+            Self::Events | Self::Server => false,
+        }
+    }
+
+    /// Returns true if a condition can be one of its faults.
+    pub(crate) fn takes_condition(self, name: &str) -> bool {
+        match self {
+            Self::Before | Self::Body | Self::Reply => name != "rank",
+            Self::Metrics | Self::Health => name != "rank" && !OF_BODIES.contains(&name),
+            Self::Events => ["rate", "from", "until", "replica", "rank"].contains(&name),
+            Self::Server => ["from", "until", "replica"].contains(&name),
         }
     }
 }
 
 /// Reads the arguments of a kind under one of its names.
-type ReadKind = fn(&str, &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError>;
+pub(crate) type ReadKind = fn(&str, &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError>;
 
 /// A kind of fault.
 #[derive(Debug)]
@@ -71,7 +121,7 @@ pub struct CatalogueRow {
 }
 
 /// An argument and its meaning.
-type Argument = (&'static str, &'static str);
+pub(crate) type Argument = (&'static str, &'static str);
 
 const RETRY_AFTER: Argument =
     ("retry-after", "time after which a client may come again; the headers are in whole seconds");
@@ -92,7 +142,7 @@ const COUNT: &[Argument] = &[EVENTS];
 const DUPLICATES: &[Argument] = &[("times", "how many more; 1"), EVENTS];
 const NO_ARGUMENTS: &[Argument] = &[];
 
-const fn before(name: &'static str, arguments: &'static [Argument], read: ReadKind) -> CatalogueRow {
+pub(crate) const fn before(name: &'static str, arguments: &'static [Argument], read: ReadKind) -> CatalogueRow {
     CatalogueRow {
         name,
         aliases: &[],
@@ -110,7 +160,7 @@ const fn body(name: &'static str, arguments: &'static [Argument], read: ReadKind
 }
 
 impl CatalogueRow {
-    const fn says(self, summary: &'static str, example: &'static str) -> Self {
+    pub(crate) const fn says(self, summary: &'static str, example: &'static str) -> Self {
         Self { summary, example, ..self }
     }
 
@@ -119,7 +169,7 @@ impl CatalogueRow {
     }
 }
 
-/// All kinds.
+/// Kinds of faults in responses; [`rows`] has the others too.
 pub const CATALOGUE: &[CatalogueRow] = &[
     before("400", ERROR, refusal)
         .also(&["context-length"])
@@ -266,7 +316,7 @@ fn read_reply(name: &str, _: &mut FaultArguments) -> Result<FaultKind, FaultSynt
     row.map(|row| FaultKind::Reply(row.name)).ok_or_else(|| FaultSyntaxError(format!("`{name}` is no kind of fault")))
 }
 
-fn needed<T>(argument: Option<T>, example: &str) -> Result<T, FaultSyntaxError> {
+pub(crate) fn needed<T>(argument: Option<T>, example: &str) -> Result<T, FaultSyntaxError> {
     argument.ok_or_else(|| FaultSyntaxError(format!("an argument is missing, as in `{example}`")))
 }
 
@@ -334,17 +384,18 @@ pub fn catalogue() -> Value {
     let row = |row: &CatalogueRow| {
         let arguments: Vec<Value> =
             row.arguments.iter().map(|(name, meaning)| json!({"name": name, "meaning": meaning})).collect();
-        let stage = match row.stage {
-            FaultStage::Before => "before",
-            FaultStage::Body => "body",
-            FaultStage::Reply => "reply",
-        };
         json!({
-            "kind": row.name, "aliases": row.aliases, "stage": stage, "retryable": row.stage == FaultStage::Before,
+            "kind": row.name, "aliases": row.aliases, "stage": row.stage.name(),
+            "retryable": matches!(row.stage, FaultStage::Before | FaultStage::Metrics | FaultStage::Health),
             "has_place": row.has_place, "arguments": arguments, "summary": row.summary, "example": row.example,
         })
     };
-    CATALOGUE.iter().map(row).collect()
+    rows().map(row).collect()
+}
+
+/// All rows.
+pub fn rows() -> impl Iterator<Item = &'static CatalogueRow> {
+    CATALOGUE.iter().chain(SIGNALS)
 }
 
 #[cfg(test)]
@@ -355,7 +406,7 @@ mod tests {
     #[test]
     fn every_example_is_a_fault_of_its_row_and_names_are_unique() {
         let mut names: Vec<&str> = Vec::new();
-        for row in CATALOGUE {
+        for row in rows() {
             let fault: Fault = row.example.parse().unwrap();
             assert_eq!(fault.row.name, row.name);
             assert!(!row.summary.is_empty());

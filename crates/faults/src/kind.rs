@@ -6,7 +6,12 @@ use api::{ApiError, Endpoint, RecordedError};
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use net::server::{ConnectionEnd, SlowHead};
 
-use crate::{edits::EventEdit, fault::FaultPlace};
+use crate::{
+    edits::EventEdit,
+    fault::FaultPlace,
+    quota::QuotaLimits,
+    signal::{EventsFault, MetricsFault, ServerFault},
+};
 
 /// What goes wrong.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,6 +30,21 @@ pub enum FaultKind {
     Stream(StreamFault),
     /// Another answer in a valid form, by its name among the scripted ones.
     Reply(&'static str),
+    /// A request is refused where it is beyond a quota.
+    Quota(QuotaLimits),
+    /// The page of metrics is wrong.
+    Metrics(MetricsFault),
+    /// The server says that it is not ready.
+    NotReady {
+        /// How long.
+        down: Duration,
+        /// How long it is ready in between.
+        up: Duration,
+    },
+    /// KV events are published wrongly.
+    Events(EventsFault),
+    /// Something is wrong with the whole server.
+    Server(ServerFault),
 }
 
 /// An error in the engine's words.

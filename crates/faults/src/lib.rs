@@ -24,18 +24,26 @@ mod edits;
 mod fault;
 mod kind;
 mod piece;
+mod quota;
 mod selection;
 mod set;
+mod signal;
+mod signal_rows;
 mod steps;
+mod timed;
 mod wire;
 
 pub use self::{
     active::OnFault,
     body::FaultedBody,
-    catalogue::{CATALOGUE, CatalogueRow, FaultStage, catalogue},
+    catalogue::{CATALOGUE, CatalogueRow, FaultStage, catalogue, rows},
     edits::EventEdit,
     fault::{Fault, FaultPlace, FaultSyntaxError},
     kind::{FaultKind, NamedLimits, RefusalContext, RefusalFault, StreamFault},
+    quota::{QuotaLimits, QuotaRefusal, QuotaState},
     selection::{FaultSelection, SequenceKey},
     set::{ChosenFault, FaultHit, FaultRequest, FaultSet},
+    signal::{BatchNumber, EventsFault, MetricsFault, ServerCondition, ServerFault},
+    timed::QuotaTicket,
+    wire::tokens_of,
 };

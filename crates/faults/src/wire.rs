@@ -12,7 +12,8 @@ pub(crate) const LAST_EVENTS: [&[u8]; 4] =
     [b"message_stop", b"response.completed", b"response.incomplete", b"response.failed"];
 
 /// Tokens that an event carries.
-pub(crate) fn tokens_of(event: &[u8]) -> u64 {
+#[must_use]
+pub fn tokens_of(event: &[u8]) -> u64 {
     let Some(value) = event_data(event).and_then(|data| serde_json::from_slice::<Value>(&data).ok()) else { return 0 };
     let Some(choices) = value.get("choices").and_then(Value::as_array) else {
         // Events of messages and responses carry output as deltas.

@@ -107,8 +107,13 @@ mod tests {
         for number in 0..20_000 {
             let body = format!("{{\"n\":{number}}}");
             let headers = http::HeaderMap::new();
-            let request =
-                FaultRequest { path: "/v1/completions", headers: &headers, body: body.as_bytes(), session: None };
+            let request = FaultRequest {
+                path: "/v1/completions",
+                headers: &headers,
+                body: body.as_bytes(),
+                session: None,
+                replica: 0,
+            };
             // The first one answers.
             if let Some(first) = set.choose(&request).first() {
                 counts[first.rule.unwrap()] += 1;

@@ -127,7 +127,7 @@ async fn reload_at_hangup(mut hangups: Signal, args: FaultArgs, faults: Arc<Serv
         match faults::lines(&args) {
             Ok(lines) => {
                 tracing::info!("SIGHUP: {} faults are read again", lines.faults.len());
-                faults.replace(lines);
+                faults.reload(lines);
             }
             Err(failure) => tracing::error!("SIGHUP: {}; the faults stay as they are", failure.text()),
         }

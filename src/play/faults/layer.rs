@@ -15,11 +15,15 @@ use serde_json::Value;
 use tokio::time::sleep;
 use tower::{Layer, Service};
 
-use super::server::ServerFaults;
+use super::{
+    pages::MetricsPages,
+    quota::{MeteredBody, PromptTokens},
+    server::ServerFaults,
+};
 use crate::{
     api::{ApiError, Endpoint},
-    faults::{ChosenFault, FaultKind, FaultRequest, FaultSet, FaultedBody, RefusalContext, StreamFault},
-    net::server::{NotWhole, media_type, receive_whole},
+    faults::{ChosenFault, FaultKind, FaultRequest, FaultSet, FaultedBody, QuotaTicket, RefusalContext, StreamFault},
+    net::server::{ConnectionEnd, NotWhole, media_type, receive_whole},
     play::http::{body_of_type, events_of_type},
     recording::{cassette::SemanticFault, redaction::RedactionRules},
     replay::{
@@ -28,6 +32,9 @@ use crate::{
         player::{SemanticResponse, semantic_response},
     },
 };
+
+/// Largest page of metrics.
+const LARGEST_PAGE: usize = 64 << 20;
 
 /// In the extensions of a response: the faults that were chosen for its request.
 #[derive(Debug, Clone)]
@@ -44,6 +51,10 @@ pub(in crate::play) struct FaultLayer {
     pub(in crate::play) names: Arc<[String]>,
     /// An error in the words of an endpoint.
     pub(in crate::play) refusal: fn(ApiError, Endpoint) -> Response,
+    /// Number of the replica.
+    pub(in crate::play) replica: u32,
+    /// Its earlier pages of metrics.
+    pub(in crate::play) pages: Arc<MetricsPages>,
 }
 
 impl<S> Layer<S> for FaultLayer {
@@ -78,17 +89,27 @@ where
             return Either::Left(self.inner.call(request));
         }
         let (layer, mut inner) = (self.layer.clone(), self.inner.clone());
+        let pages = Arc::clone(&layer.pages);
         Either::Right(Box::pin(async move {
-            let (request, faulted) = match layer.choose(request).await {
+            let (request, mut faulted) = match layer.choose(request).await {
                 Ok(chosen) => chosen,
                 Err(refused) => return Ok(refused),
             };
+            let beyond = faulted.take_quotas();
             let shown = FaultsOf(faulted.chosen.iter().map(|chosen| chosen.fault.what()).collect());
-            let mut response = match faulted.before_answer(|it| it.fault.selection.record.is_none()).await {
+            let early = match beyond {
+                Some(response) => Some(response),
+                None => faulted.before_answer(|it| it.fault.selection.record.is_none()).await,
+            };
+            let mut response = match early {
                 Some(response) => response,
                 None => match faulted.reply() {
                     Some(reply) => faulted.after(reply).await,
-                    None => faulted.after(inner.call(request).await?).await,
+                    None => {
+                        let response = inner.call(request).await?;
+                        let response = faulted.with_page(&pages, response).await;
+                        faulted.after(response).await
+                    }
                 },
             };
             response.extensions_mut().insert(shown);
@@ -105,6 +126,9 @@ struct FaultedRequest {
     refusal: fn(ApiError, Endpoint) -> Response,
     /// The request, where a fault gives another answer to it.
     asked: Option<(Parts, Bytes)>,
+    /// What it takes from quotas, and the headers that say what is left.
+    tickets: Vec<QuotaTicket>,
+    quota_headers: HeaderMap,
 }
 
 impl FaultLayer {
@@ -121,8 +145,8 @@ impl FaultLayer {
         let body = receive_whole(body, self.body_limit).await;
         let body = body.map_err(|why| refused(unreceived(why, self.body_limit)))?;
         let session = account::session_of(&parts.extensions, &parts.headers, &RedactionRules::default()).ok().flatten();
-        let seen =
-            FaultRequest { path: parts.uri.path(), headers: &parts.headers, body: &body, session: session.as_deref() };
+        let (path, headers, session) = (parts.uri.path(), &parts.headers, session.as_deref());
+        let seen = FaultRequest { path, headers, body: &body, session, replica: self.replica };
         let mut chosen = set.choose(&seen);
         chosen.extend(FaultSet::new(own, 0).choose(&seen).into_iter().map(ChosenFault::of_request));
         let mut context = self.context(endpoint);
@@ -131,7 +155,8 @@ impl FaultLayer {
         }
         let has_reply = chosen.iter().any(|chosen| matches!(chosen.fault.kind, FaultKind::Reply(_)));
         let asked = has_reply.then(|| (parts.clone(), body.clone()));
-        let faulted = FaultedRequest { set, chosen, context, refusal: self.refusal, asked };
+        let (refusal, tickets, quota_headers) = (self.refusal, Vec::new(), HeaderMap::new());
+        let faulted = FaultedRequest { set, chosen, context, refusal, asked, tickets, quota_headers };
         Ok((Request::from_parts(parts, Body::from(body)), faulted))
     }
 
@@ -151,6 +176,43 @@ fn model_of(body: &[u8]) -> String {
 }
 
 impl FaultedRequest {
+    /// Takes the request from its quotas; the response, where it is beyond one.
+    fn take_quotas(&mut self) -> Option<Response> {
+        for it in &self.chosen {
+            match self.set.admit(it) {
+                Some(Ok((ticket, left))) => {
+                    self.tickets.push(ticket);
+                    self.quota_headers.extend(left.headers);
+                }
+                Some(Err((refusal, line))) => {
+                    tracing::info!("fault: --fault '{line}'");
+                    let fault = refusal.fault();
+                    let mut response = (self.refusal)(fault.error(&self.context), self.context.endpoint);
+                    response.headers_mut().extend(fault.headers());
+                    response.headers_mut().extend(refusal.headers);
+                    return Some(response);
+                }
+                None => {}
+            }
+        }
+        self.chosen.retain(|it| !matches!(it.fault.kind, FaultKind::Quota(_)));
+        None
+    }
+
+    /// Puts faults into a page of metrics.
+    async fn with_page(&self, pages: &MetricsPages, response: Response) -> Response {
+        let is_meant = |it: &ChosenFault| matches!(it.fault.kind, FaultKind::Metrics(_));
+        if !self.chosen.iter().any(is_meant) {
+            return response;
+        }
+        let (mut parts, body) = response.into_parts();
+        let Ok(page) = receive_whole(body, LARGEST_PAGE).await else { return broken(ConnectionEnd::Close) };
+        let page = String::from_utf8_lossy(&page).into_owned();
+        let page = pages.faulted(&self.set, &self.chosen, page, |it| self.happened(it));
+        parts.headers.remove(header::CONTENT_LENGTH);
+        Response::from_parts(parts, Body::from(page))
+    }
+
     fn happened(&self, chosen: &ChosenFault) {
         note(&self.set, chosen);
     }
@@ -167,6 +229,12 @@ impl FaultedRequest {
                     self.happened(it);
                     pending().await
                 }
+                FaultKind::NotReady { .. } => {
+                    self.happened(it);
+                    let mut response = Response::default();
+                    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+                    return Some(response);
+                }
                 FaultKind::Refusal(fault) => {
                     self.happened(it);
                     let mut response = (self.refusal)(fault.error(&self.context), self.context.endpoint);
@@ -177,9 +245,7 @@ impl FaultedRequest {
                     if it.fault.place.or(it.fault.kind.own_place()).is_none() =>
                 {
                     self.happened(it);
-                    let mut response = Response::default();
-                    response.extensions_mut().insert(*end);
-                    return Some(response);
+                    return Some(broken(*end));
                 }
                 _ => {}
             }
@@ -248,6 +314,12 @@ impl FaultedRequest {
             }
             self.happened(chosen);
         }
+        response.headers_mut().extend(std::mem::take(&mut self.quota_headers));
+        if !self.tickets.is_empty() {
+            let prompt = response.extensions().get::<PromptTokens>().map(|PromptTokens(count)| *count);
+            let tickets = std::mem::take(&mut self.tickets);
+            response = response.map(|body| Body::new(MeteredBody::new(body, is_stream, prompt, tickets)));
+        }
         self.chosen.retain(|chosen| matches!(chosen.fault.kind, FaultKind::Stream(_)));
         if self.chosen.is_empty() {
             return response;
@@ -263,6 +335,13 @@ impl FaultedRequest {
         let on_fault = Arc::new(move |chosen: &ChosenFault| note(&set, chosen));
         response.map(|body| Body::new(FaultedBody::new(body, is_stream, context, chosen, on_fault)))
     }
+}
+
+/// A response without a head, for its connection ends.
+fn broken(end: ConnectionEnd) -> Response {
+    let mut response = Response::default();
+    response.extensions_mut().insert(end);
+    response
 }
 
 /// Counts and prints a fault that happens.

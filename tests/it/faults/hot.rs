@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 use vllm_vcr::{
-    faults::CATALOGUE,
+    faults::rows,
     play::{FaultLines, ServerFaults},
 };
 
@@ -81,7 +81,7 @@ async fn requests_name_faults_only_where_that_is_enabled() {
 #[tokio::test]
 async fn the_catalogue_is_served() {
     let server = start(served(faults(&[], 0))).await;
-    let rows = client::send(server.address, &get("/vcr/faults/catalog")).await.json();
-    let kinds: Vec<&str> = rows.as_array().unwrap().iter().map(|row| row["kind"].as_str().unwrap()).collect();
-    assert_eq!(kinds, CATALOGUE.iter().map(|row| row.name).collect::<Vec<_>>());
+    let served = client::send(server.address, &get("/vcr/faults/catalog")).await.json();
+    let kinds: Vec<&str> = served.as_array().unwrap().iter().map(|row| row["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, rows().map(|row| row.name).collect::<Vec<_>>());
 }

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use vllm_vcr::{
-    faults::{CATALOGUE, FaultStage},
+    faults::{FaultStage, rows},
     play::FaultLines,
 };
 
@@ -13,12 +13,20 @@ const PAGE: &str = "docs/src/reference/faults.md";
 const GUIDE: &str = "docs/src/guides/faults.md";
 const MARKS: [&str; 2] = ["<!-- catalogue -->\n", "<!-- end of the catalogue -->"];
 
+const STAGES: [(FaultStage, &str); 6] = [
+    (FaultStage::Before, "Before the answer: retryable"),
+    (FaultStage::Body, "In the body: committed"),
+    (FaultStage::Metrics, "On `/metrics`: retryable"),
+    (FaultStage::Health, "On `/health` and `/ping`: retryable"),
+    (FaultStage::Events, "In KV events"),
+    (FaultStage::Server, "In the whole server"),
+];
+
 fn catalogue() -> String {
     let mut page = String::new();
-    for stage in [FaultStage::Before, FaultStage::Body] {
-        let title = if stage == FaultStage::Before { "Before the answer: retryable" } else { "In the body: committed" };
+    for (stage, title) in STAGES {
         page.push_str(&format!("\n### {title}\n\n| kind | what happens | arguments | example |\n|---|---|---|---|\n"));
-        for row in CATALOGUE.iter().filter(|row| row.stage == stage) {
+        for row in rows().filter(|row| row.stage == stage) {
             let names: Vec<String> =
                 std::iter::once(&row.name).chain(row.aliases).map(|name| format!("`{name}`")).collect();
             let arguments: Vec<String> =

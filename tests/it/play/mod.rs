@@ -29,6 +29,7 @@ mod replicas;
 mod request_fields;
 mod responses_api;
 mod run_report;
+mod signals;
 mod simulated_engine;
 mod speculative_decoding;
 mod stored_responses;

@@ -47,7 +47,7 @@ pub use self::{
     ending::ConnectionEnd,
     informational::Informational,
     lateness_tracker::LatenessTracker,
-    listener::{Listener, NO_ADDRESS, bind_unix},
+    listener::{Listener, ListenerPlace, NO_ADDRESS, bind_unix},
     reserve::refused_connections,
     tls::{ClientCertificates, Tls, TlsError, TlsFiles},
     upgrade::{RawConnection, RawStream, Upgrade},
