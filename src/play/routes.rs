@@ -189,7 +189,14 @@ pub(super) fn router(player: &Player) -> Router {
     if let Admin::Here(access) = &state.config.admin {
         router = router.merge(admin_pages(player, access));
     }
-    let faults = FaultLayer { faults: Arc::clone(&state.config.faults), body_limit: state.config.body_limit, refusal };
+    let (max_model_len, names) = (state.model.max_model_len, state.model.names.clone().into());
+    let faults = FaultLayer {
+        faults: Arc::clone(&state.config.faults),
+        body_limit: state.config.body_limit,
+        max_model_len,
+        names,
+        refusal,
+    };
     router.layer(ServiceBuilder::new().layer(Layered(Watch::new(&state.metrics, &paths))).layer(faults))
 }
 

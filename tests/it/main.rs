@@ -6,6 +6,7 @@ mod decisions;
 mod differential;
 mod drive;
 mod exit_codes;
+mod faults;
 mod framework_examples;
 mod kv_events;
 mod layers;

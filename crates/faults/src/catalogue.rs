@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use net::server::{ConnectionEnd, SlowHead};
 use serde_json::{Value, json};
 
 use crate::{
     edits::{EventEdit, SplitPoint},
     fault::{FaultArguments, FaultSyntaxError},
-    kind::{FaultKind, RefusalFault, StreamFault},
+    kind::{FaultKind, NamedLimits, RefusalFault, StreamFault},
 };
 
 /// Longest line that a fault makes, in bytes.
@@ -15,6 +16,12 @@ const LONGEST_LINE: u64 = 64 << 20;
 
 /// Most comments, or repetitions, of a fault.
 const MOST: u64 = 1_000_000;
+
+/// Most copies of an event.
+const MOST_COPIES: u64 = 1000;
+
+/// The engine's words for a parameter out of its range.
+const INVALID: &str = "temperature must be in [0, 2], got 3.5. (parameter=temperature, value=3.5)";
 
 /// When a fault happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,6 +78,14 @@ const RETRY_AFTER: Argument =
 const MESSAGE: Argument = ("message", "another message than the engine's");
 const EVENTS: Argument = ("count", "how many events; without it one");
 const ERROR: &[Argument] = &[RETRY_AFTER, MESSAGE];
+const WORDS: &[Argument] = &[MESSAGE];
+const RATE: &[Argument] = &[
+    RETRY_AFTER,
+    MESSAGE,
+    ("requests", "limit of requests that the headers name; 60"),
+    ("tokens", "limit of tokens that the headers name; 60000"),
+    ("of", "which limit is used up: requests or tokens"),
+];
 const ANY_ERROR: &[Argument] = &[("status", "from 400 to 599"), RETRY_AFTER, MESSAGE];
 const ERROR_EVENT: &[Argument] = &[("status", "the status that the error names; 500"), MESSAGE];
 const COUNT: &[Argument] = &[EVENTS];
@@ -107,21 +122,36 @@ impl CatalogueRow {
 /// All kinds.
 pub const CATALOGUE: &[CatalogueRow] = &[
     before("400", ERROR, refusal)
-        .also(&["context-length", "invalid-request"])
-        .says("The prompt is too long, in the engine's words.", "400 where rate=0.1"),
+        .also(&["context-length"])
+        .says("The prompt is too long for the served model, in the engine's words.", "400 where rate=0.1"),
+    before("invalid-request", WORDS, invalid)
+        .says("A parameter is out of its range, in the engine's words.", "invalid-request where nth=2"),
     before("401", ERROR, refusal).also(&["invalid-api-key"]).says("The key is refused.", "401 where key=secret"),
     before("404", ERROR, refusal).also(&["model-not-found"]).says("The model does not exist.", "404 where model=m"),
-    before("429", ERROR, refusal)
+    before("429", RATE, refusal)
         .also(&["rate-limit"])
-        .says("Too many requests, with `retry-after` and `x-ratelimit-…`.", "429:retry-after=2s where first=2"),
-    before("500", ERROR, refusal).also(&["server-error"]).says("The engine failed.", "500 where nth=3 per=session"),
-    before("503", ERROR, refusal).also(&["overloaded"]).says("The engine is too busy.", "503 where from=10s until=20s"),
+        .says(
+            "Too many requests, with `retry-after` and the limits as `x-ratelimit-…`.",
+            "429:retry-after=2s where first=2",
+        ),
+    before("500", ERROR, refusal).says("The engine failed.", "500 where nth=3 per=session"),
+    before("503", ERROR, refusal).also(&["overloaded", "server-error"]).says("The engine is too busy.", "503 where from=10s until=20s"),
     before("error", ANY_ERROR, any_refusal).says("Any other status.", "error:529,message=overloaded"),
     before("delay", &[("for", "how long")], |_, arguments| {
         Ok(FaultKind::Delay(needed(arguments.duration("for", true)?, "delay:2s")?))
     })
     .says("The head comes so much later.", "delay:2s where rate=0.05"),
+    before("slow-head", &[("bytes", "of a piece; 1"), ("every", "time between pieces; 10ms")], |_, arguments| {
+        let bytes = arguments.number("bytes", true, LONGEST_LINE)?.unwrap_or(1);
+        let every = arguments.duration("every", false)?.unwrap_or(Duration::from_millis(10));
+        Ok(FaultKind::SlowHead(SlowHead { bytes: usize::try_from(bytes.max(1)).unwrap_or(usize::MAX), every }))
+    })
+    .says(
+        "The head comes in small pieces, each in a write of its own; over HTTP/2 after the time that they would take.",
+        "slow-head:16,every=20ms",
+    ),
     before("hang", NO_ARGUMENTS, |_, _| Ok(FaultKind::Hang))
+        .also(&["accept-and-hang"])
         .says("The request is read and never answered.", "hang where nth=1"),
     before("content-type", &[("type", "the value of the header")], |_, arguments| {
         Ok(FaultKind::ContentType(needed(arguments.text("type", true), "content-type:text/html")?))
@@ -131,18 +161,22 @@ pub const CATALOGUE: &[CatalogueRow] = &[
         Ok(FaultKind::Stream(StreamFault::Stall(arguments.duration("for", true)?)))
     })
     .says("Nothing more comes for a time, or ever.", "stall:30s at token 12"),
-    body("reset", NO_ARGUMENTS, |_, _| Ok(FaultKind::Stream(StreamFault::Reset)))
-        .says("The connection is reset; without a place before the answer.", "reset at event 3"),
-    body("close", NO_ARGUMENTS, |_, _| Ok(FaultKind::Stream(StreamFault::Close))).says(
-        "The connection is closed in the middle of the body; without a place before the answer.",
+    body("reset", NO_ARGUMENTS, |_, _| Ok(FaultKind::Stream(StreamFault::Break(ConnectionEnd::Reset)))).says(
+        "The connection is reset; without a place before the answer. Over HTTP/2 the stream is.",
+        "reset at event 3",
+    ),
+    body("close", NO_ARGUMENTS, |_, _| Ok(FaultKind::Stream(StreamFault::Break(ConnectionEnd::Close)))).says(
+        "The connection is closed in the middle of the body; without a place before the answer. Over HTTP/2 the stream is reset.",
         "close at byte 100",
     ),
-    body("half-close", NO_ARGUMENTS, |_, _| Ok(FaultKind::Stream(StreamFault::HalfClose)))
-        .says("The server ends its side of the connection only.", "half-close at event 3"),
+    body("half-close", NO_ARGUMENTS, |_, _| Ok(FaultKind::Stream(StreamFault::Break(ConnectionEnd::HalfClose)))).says(
+        "The server ends its side of the connection, and reads on until the client ends the other. Over HTTP/2 the stream is reset.",
+        "half-close at event 3",
+    ),
     body("truncate", NO_ARGUMENTS, |_, _| Ok(FaultKind::Stream(StreamFault::Truncate)))
         .says("The body ends properly, and what follows is missing, `[DONE]` too.", "truncate at token 20"),
     body("error-event", ERROR_EVENT, error_event).says(
-        "An error as an event, and the end; `at event 0` makes it the first one of a 200.",
+        "An error as an event, in the words of the endpoint, and the end; `at event 0` makes it the first one of a 200.",
         "error-event at event 0",
     ),
     body("keep-alive", &[("count", "how many comments"), ("every", "time between them; 1ms")], |_, arguments| {
@@ -150,7 +184,7 @@ pub const CATALOGUE: &[CatalogueRow] = &[
         let every = arguments.duration("every", false)?.unwrap_or(Duration::from_millis(1));
         Ok(FaultKind::Stream(StreamFault::KeepAlive { count, every }))
     })
-    .says("A flood of comments.", "keep-alive:1000 at event 2"),
+    .says("A flood of comments, each in a write of its own.", "keep-alive:1000 at event 2"),
     body("huge-line", &[("bytes", "its length, up to 64 MiB")], |_, arguments| {
         Ok(FaultKind::Stream(StreamFault::HugeLine(needed(
             arguments.number("bytes", true, LONGEST_LINE)?,
@@ -169,9 +203,10 @@ pub const CATALOGUE: &[CatalogueRow] = &[
     })
     .says("Each event comes up to so much later.", "jitter:50ms"),
     body("malformed", COUNT, |_, arguments| one_or_more(arguments, EventEdit::Malformed))
-        .says("The JSON of an event ends in its middle.", "malformed at event 2"),
-    body("split", &[("inside", "middle, utf8, end or byte"), ("every", "time between the parts; 2ms")], split).says(
-        "Events come in parts: cut in the middle, inside a character, before the last line feed, or at every byte.",
+        .says("The JSON of an event ends in its middle, or at the byte that is named.", "malformed at event 2"),
+    body("split", &[("inside", "middle, utf8, tool, end or byte"), ("every", "time between the parts; 2ms")], split).says(
+        "Events come in parts: cut in the middle, inside a character, inside the arguments of a tool call, before the last line \
+         feed, at every byte, or once at the byte that is named.",
         "split:utf8",
     ),
     body("split-at", &[("places", "numbers of bytes"), ("every", "time between the writes; 2ms")], split_at).says(
@@ -184,11 +219,16 @@ pub const CATALOGUE: &[CatalogueRow] = &[
     })
     .says("Several events come in one write.", "merge:3"),
     body("duplicate", DUPLICATES, |_, arguments| {
-        let times = arguments.number("times", true, MOST)?.unwrap_or(1);
+        let times = arguments.number("times", true, MOST_COPIES)?.unwrap_or(1);
         one_or_more(arguments, EventEdit::Duplicate(times))
     })
-    .also(&["repeat"])
     .says("An event comes again.", "duplicate:3 at event 2"),
+    body("repeat", &[("times", "how often; for ever"), ("every", "time between them; 10ms")], |_, arguments| {
+        let times = arguments.number("times", true, u64::MAX)?;
+        let every = arguments.duration("every", false)?.unwrap_or(Duration::from_millis(10));
+        Ok(FaultKind::Stream(StreamFault::Repeat { times, every }))
+    })
+    .says("The last event with output comes again and again.", "repeat:50 at token 4"),
     body("reorder", COUNT, |_, arguments| one_or_more(arguments, EventEdit::Reorder))
         .says("An event comes after the next one.", "reorder at event 2"),
     body("crlf", NO_ARGUMENTS, |_, _| Ok(all(EventEdit::Crlf))).says("Lines end in CR and LF.", "crlf"),
@@ -245,8 +285,9 @@ fn one_or_more(arguments: &mut FaultArguments, edit: EventEdit) -> Result<FaultK
 }
 
 fn split(_: &str, arguments: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError> {
-    let point = match arguments.word("inside", true, &["middle", "utf8", "end", "byte"])? {
+    let point = match arguments.word("inside", true, &["middle", "utf8", "tool", "end", "byte"])? {
         Some("utf8") => SplitPoint::Character,
+        Some("tool") => SplitPoint::ToolArguments,
         Some("end") => SplitPoint::End,
         Some("byte") => SplitPoint::EveryByte,
         _ => SplitPoint::Middle,
@@ -267,20 +308,36 @@ fn refusal(name: &str, arguments: &mut FaultArguments) -> Result<FaultKind, Faul
     let row = CATALOGUE.iter().find(|row| row.name == name || row.aliases.contains(&name));
     let status = row.and_then(|row| row.name.parse().ok()).unwrap_or(500);
     let retry_after = arguments.duration("retry-after", true)?;
-    Ok(FaultKind::Refusal(RefusalFault { status, message: arguments.text("message", false), retry_after }))
+    let limits = (status == 429).then(|| limits(arguments)).transpose()?;
+    let message = arguments.text("message", false);
+    Ok(FaultKind::Refusal(RefusalFault { status, message, retry_after, limits }))
+}
+
+fn limits(arguments: &mut FaultArguments) -> Result<NamedLimits, FaultSyntaxError> {
+    Ok(NamedLimits {
+        requests: arguments.number("requests", false, u64::MAX)?.unwrap_or(60),
+        tokens: arguments.number("tokens", false, u64::MAX)?.unwrap_or(60_000),
+        is_of_tokens: arguments.word("of", false, &["requests", "tokens"])? == Some("tokens"),
+    })
+}
+
+fn invalid(_: &str, arguments: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError> {
+    let message = arguments.text("message", true).unwrap_or_else(|| INVALID.to_owned());
+    Ok(FaultKind::Refusal(RefusalFault { status: 400, message: Some(message), retry_after: None, limits: None }))
 }
 
 fn any_refusal(_: &str, arguments: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError> {
     let status = arguments.number("status", true, 599)?.and_then(|status| u16::try_from(status).ok());
     let status = needed(status.filter(|status| *status >= 400), "error:529 (from 400 to 599)")?;
     let retry_after = arguments.duration("retry-after", false)?;
-    Ok(FaultKind::Refusal(RefusalFault { status, message: arguments.text("message", false), retry_after }))
+    let limits = (status == 429).then(|| limits(arguments)).transpose()?;
+    Ok(FaultKind::Refusal(RefusalFault { status, message: arguments.text("message", false), retry_after, limits }))
 }
 
 fn error_event(_: &str, arguments: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError> {
     let status = arguments.number("status", true, 599)?.and_then(|status| u16::try_from(status).ok()).unwrap_or(500);
     let message = arguments.text("message", false);
-    Ok(FaultKind::Stream(StreamFault::Error(RefusalFault { status, message, retry_after: None })))
+    Ok(FaultKind::Stream(StreamFault::Error(RefusalFault { status, message, retry_after: None, limits: None })))
 }
 
 /// The catalogue as JSON.

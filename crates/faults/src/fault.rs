@@ -91,6 +91,7 @@ impl FromStr for Fault {
             )
         })?;
         let (name, arguments) = written.split_once(':').unwrap_or((written, ""));
+        let name = &*name.replace('_', "-");
         let (row, mut arguments) = (row(name)?, FaultArguments::read(name, arguments)?);
         let kind = (row.read)(name, &mut arguments)?;
         arguments.refuse_rest(row)?;
@@ -115,6 +116,13 @@ impl FromStr for Fault {
 }
 
 fn row(name: &str) -> Result<&'static CatalogueRow, FaultSyntaxError> {
+    if name == "refuse" {
+        return Err(FaultSyntaxError(
+            "`refuse`: a connection is refused before there is a request, so a server does it to all of them; `reset` ends the \
+             connection of a request before its answer"
+                .into(),
+        ));
+    }
     CATALOGUE.iter().find(|row| row.name == name || row.aliases.contains(&name)).ok_or_else(|| {
         let names: Vec<&str> = CATALOGUE.iter().map(|row| row.name).collect();
         FaultSyntaxError(format!("`{name}` is no kind of fault; there are {}", names.join(", ")))

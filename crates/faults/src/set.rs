@@ -60,8 +60,8 @@ impl FaultRequest<'_> {
 pub struct ChosenFault {
     /// The fault.
     pub fault: std::sync::Arc<Fault>,
-    /// Its number in the set.
-    pub rule: usize,
+    /// Its number in the set; `None` for one that the request named itself.
+    pub rule: Option<usize>,
     /// Hash of the request.
     pub request: u64,
     /// How often the same request came, from 1.
@@ -73,6 +73,12 @@ impl ChosenFault {
     #[must_use]
     pub fn line(&self) -> String {
         line(&self.fault, self.request, self.nth)
+    }
+
+    /// The same as a fault that the request named itself.
+    #[must_use]
+    pub fn of_request(self) -> Self {
+        Self { rule: None, ..self }
     }
 
     /// A number that depends on the seed, the request and the fault.
@@ -94,9 +100,10 @@ fn draw(request: u64, nth: u64, of: u64) -> u64 {
 }
 
 /// A fault that happened.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct NotedHit {
-    rule: usize,
+    fault: std::sync::Arc<Fault>,
+    rule: Option<usize>,
     request: u64,
     nth: u64,
     at: Duration,
@@ -107,8 +114,8 @@ struct NotedHit {
 pub struct FaultHit {
     /// The line that repeats it alone.
     pub line: String,
-    /// Number of its fault in the set.
-    pub rule: usize,
+    /// Number of its fault in the set; `None` for one that a request named itself.
+    pub rule: Option<usize>,
     /// When, from the start of the set.
     pub at: Duration,
 }
@@ -192,7 +199,7 @@ impl FaultSet {
         let nth = count(&self.seen, hash);
         let mut facts = SelectionFacts { request, hash, nth, body: None };
         let chosen = self.rules.iter().enumerate().filter(|(number, rule)| self.takes(*number, rule, &mut facts));
-        chosen.map(|(rule, it)| ChosenFault { fault: it.fault.clone(), rule, request: hash, nth }).collect()
+        chosen.map(|(rule, it)| ChosenFault { fault: it.fault.clone(), rule: Some(rule), request: hash, nth }).collect()
     }
 
     fn takes(&self, number: usize, rule: &FaultRule, facts: &mut SelectionFacts<'_>) -> bool {
@@ -231,13 +238,13 @@ impl FaultSet {
 
     /// Notes that a fault happened, and returns the line that repeats it.
     pub fn happened(&self, chosen: &ChosenFault) -> String {
-        if let Some(rule) = self.rules.get(chosen.rule) {
+        if let Some(rule) = chosen.rule.and_then(|rule| self.rules.get(rule)) {
             rule.happened.fetch_add(1, Ordering::Relaxed);
         }
         let mut hits = lock(&self.hits);
         if hits.len() < MOST_LISTED {
-            let ChosenFault { rule, request, nth, .. } = *chosen;
-            hits.push(NotedHit { rule, request, nth, at: self.start.elapsed() });
+            let ChosenFault { fault, rule, request, nth } = chosen.clone();
+            hits.push(NotedHit { fault, rule, request, nth, at: self.start.elapsed() });
         }
         drop(hits);
         chosen.line()
@@ -251,13 +258,12 @@ impl FaultSet {
     /// What happened, oldest first, at most so many of the latest.
     #[must_use]
     pub fn hits(&self, most: usize) -> Vec<FaultHit> {
-        let hits = lock(&self.hits).clone();
-        let latest = hits.iter().skip(hits.len().saturating_sub(most));
-        let shown = latest.filter_map(|hit| {
-            let rule = self.rules.get(hit.rule)?;
-            Some(FaultHit { line: line(&rule.fault, hit.request, hit.nth), rule: hit.rule, at: hit.at })
-        });
-        shown.collect()
+        let hits = lock(&self.hits);
+        let latest: Vec<NotedHit> = hits.iter().skip(hits.len().saturating_sub(most)).cloned().collect();
+        drop(hits);
+        let shown =
+            |hit: NotedHit| FaultHit { line: line(&hit.fault, hit.request, hit.nth), rule: hit.rule, at: hit.at };
+        latest.into_iter().map(shown).collect()
     }
 }
 
@@ -356,7 +362,7 @@ mod tests {
 
     fn with_headers(set: &FaultSet, body: &str, headers: &HeaderMap) -> Vec<usize> {
         let request = FaultRequest { path: "/v1/chat/completions", headers, body: body.as_bytes(), session: None };
-        set.choose(&request).iter().map(|chosen| chosen.rule).collect()
+        set.choose(&request).iter().filter_map(|chosen| chosen.rule).collect()
     }
 
     #[test]

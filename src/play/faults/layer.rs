@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     api::{ApiError, Endpoint},
-    faults::{ChosenFault, FaultKind, FaultRequest, FaultSet, FaultedBody, StreamFault},
+    faults::{ChosenFault, FaultKind, FaultRequest, FaultSet, FaultedBody, RefusalContext, StreamFault},
     net::server::{NotWhole, media_type, receive_whole},
     recording::redaction::RedactionRules,
     replay::account,
@@ -36,6 +36,9 @@ pub(in crate::play) struct FaultLayer {
     pub(in crate::play) faults: Arc<ServerFaults>,
     /// Bytes of a request body that are accepted.
     pub(in crate::play) body_limit: usize,
+    /// The served model's length and names, of which errors speak.
+    pub(in crate::play) max_model_len: u32,
+    pub(in crate::play) names: Arc<[String]>,
     /// An error in the words of an endpoint.
     pub(in crate::play) refusal: fn(ApiError, Endpoint) -> Response,
 }
@@ -78,9 +81,9 @@ where
                 Err(refused) => return Ok(refused),
             };
             let shown = FaultsOf(faulted.chosen.iter().map(|chosen| chosen.fault.what()).collect());
-            let mut response = match faulted.before().await {
-                Some(response) => response,
-                None => faulted.after(inner.call(request).await?),
+            let mut response = match faulted.before_answer(|it| it.fault.selection.record.is_none()).await {
+                Some(response) => faulted.served(response),
+                None => faulted.after(inner.call(request).await?).await,
             };
             response.extensions_mut().insert(shown);
             Ok(response)
@@ -92,7 +95,7 @@ where
 struct FaultedRequest {
     set: Arc<FaultSet>,
     chosen: Vec<ChosenFault>,
-    endpoint: Endpoint,
+    context: RefusalContext,
     refusal: fn(ApiError, Endpoint) -> Response,
     /// Where what is served is noted.
     served: Option<Arc<Mutex<ServedResponse>>>,
@@ -115,17 +118,39 @@ impl FaultLayer {
         let seen =
             FaultRequest { path: parts.uri.path(), headers: &parts.headers, body: &body, session: session.as_deref() };
         let mut chosen = set.choose(&seen);
-        chosen.extend(FaultSet::new(own, 0).choose(&seen));
+        chosen.extend(FaultSet::new(own, 0).choose(&seen).into_iter().map(ChosenFault::of_request));
+        let mut context = self.context(endpoint);
+        if !chosen.is_empty() {
+            context.model = model_of(&body);
+        }
         let served = self.faults.log().and_then(|log| log.begin(parts.uri.path(), &body));
-        let faulted = FaultedRequest { set, chosen, endpoint, refusal: self.refusal, served };
+        let faulted = FaultedRequest { set, chosen, context, refusal: self.refusal, served };
         Ok((Request::from_parts(parts, Body::from(body)), faulted))
+    }
+
+    fn context(&self, endpoint: Endpoint) -> RefusalContext {
+        let (max_model_len, names) = (self.max_model_len, Arc::clone(&self.names));
+        RefusalContext { endpoint, max_model_len, names, model: String::new() }
     }
 }
 
+/// The model that a request names.
+fn model_of(body: &[u8]) -> String {
+    #[derive(serde::Deserialize)]
+    struct NamedModelOnly {
+        model: Option<String>,
+    }
+    serde_json::from_slice(body).ok().and_then(|named: NamedModelOnly| named.model).unwrap_or_default()
+}
+
 impl FaultedRequest {
-    /// Lets the faults happen that come before an answer; the response, where one of them gives it.
-    async fn before(&self) -> Option<Response> {
-        for it in self.chosen.iter().filter(|it| it.fault.selection.record.is_none()) {
+    fn happened(&self, chosen: &ChosenFault) {
+        note(&self.set, chosen, self.served.is_some());
+    }
+
+    /// Lets faults happen that come before an answer; a response where it is one of them.
+    async fn before_answer(&self, is_meant: impl Fn(&ChosenFault) -> bool) -> Option<Response> {
+        for it in self.chosen.iter().filter(|it| is_meant(it)) {
             match &it.fault.kind {
                 FaultKind::Delay(time) => {
                     self.happened(it);
@@ -135,69 +160,63 @@ impl FaultedRequest {
                     self.happened(it);
                     pending().await
                 }
+                FaultKind::Refusal(fault) => {
+                    self.happened(it);
+                    let mut response = (self.refusal)(fault.error(&self.context), self.context.endpoint);
+                    response.headers_mut().extend(fault.headers());
+                    return Some(response);
+                }
+                FaultKind::Stream(StreamFault::Break(end))
+                    if it.fault.place.or(it.fault.kind.own_place()).is_none() =>
+                {
+                    self.happened(it);
+                    let mut response = Response::default();
+                    response.extensions_mut().insert(*end);
+                    return Some(response);
+                }
                 _ => {}
-            }
-            if let Some(response) = self.refused(it) {
-                return Some(self.served(response));
             }
         }
         None
     }
 
-    fn happened(&self, chosen: &ChosenFault) {
-        note(&self.set, chosen, self.served.is_some());
-    }
-
-    /// The response of a fault that is all of the response.
-    fn refused(&self, chosen: &ChosenFault) -> Option<Response> {
-        match &chosen.fault.kind {
-            FaultKind::Refusal(fault) => {
-                self.happened(chosen);
-                let mut response = (self.refusal)(fault.error(), self.endpoint);
-                response.headers_mut().extend(fault.headers());
-                Some(response)
-            }
-            FaultKind::Stream(StreamFault::Reset | StreamFault::Close) if chosen.fault.place.is_none() => {
-                self.happened(chosen);
-                Some(broken())
-            }
-            _ => None,
-        }
-    }
-
     /// Puts the faults into the response that are in its head and body.
-    fn after(mut self, mut response: Response) -> Response {
+    async fn after(mut self, mut response: Response) -> Response {
         let record = response.headers().get("x-vcr-record").and_then(|value| value.to_str().ok()).map(str::to_owned);
-        let concerns = |chosen: &ChosenFault| FaultSet::concerns_record(chosen, record.as_deref());
-        self.chosen.retain(concerns);
+        self.chosen.retain(|chosen| FaultSet::concerns_record(chosen, record.as_deref()));
+        if let Some(other) = self.before_answer(|it| it.fault.selection.record.is_some()).await {
+            return self.served(other);
+        }
+        let is_stream = media_type(response.headers()) == "text/event-stream";
         for chosen in &self.chosen {
-            let is_later = chosen.fault.selection.record.is_some();
-            if let Some(refused) = self.refused(chosen).filter(|_| is_later) {
-                return self.served(refused);
+            match &chosen.fault.kind {
+                FaultKind::ContentType(value) => {
+                    let Ok(value) = HeaderValue::from_str(value) else { continue };
+                    response.headers_mut().insert(header::CONTENT_TYPE, value);
+                }
+                FaultKind::SlowHead(pace) => drop(response.extensions_mut().insert(*pace)),
+                _ => continue,
             }
-            if let FaultKind::ContentType(value) = &chosen.fault.kind
-                && let Ok(value) = HeaderValue::from_str(value)
-            {
-                self.happened(chosen);
-                response.headers_mut().insert(header::CONTENT_TYPE, value);
-            }
+            self.happened(chosen);
         }
         self.chosen.retain(|chosen| matches!(chosen.fault.kind, FaultKind::Stream(_)));
         if self.chosen.is_empty() && self.served.is_none() {
             return response;
         }
-        let is_edit = |chosen: &ChosenFault| matches!(chosen.fault.kind, FaultKind::Stream(StreamFault::Edit { .. }));
-        if self.chosen.iter().any(is_edit) {
+        let keeps_length = |chosen: &ChosenFault| match &chosen.fault.kind {
+            FaultKind::Stream(fault) => fault.keeps_length(),
+            _ => true,
+        };
+        if !self.chosen.iter().all(keeps_length) {
             response.headers_mut().remove(header::CONTENT_LENGTH);
         }
-        let is_stream = media_type(response.headers()) == "text/event-stream";
         if let Some(served) = &self.served {
             response = response.map(|body| ServedBody::observe(body, ObservedSide::Before, served));
         }
         let (set, chosen, is_quiet) = (self.set.clone(), mem::take(&mut self.chosen), self.served.is_some());
         let on_fault = Arc::new(move |chosen: &ChosenFault| note(&set, chosen, is_quiet));
-        let endpoint = self.endpoint;
-        self.served(response.map(|body| Body::new(FaultedBody::new(body, is_stream, endpoint, chosen, on_fault))))
+        let context = self.context.clone();
+        self.served(response.map(|body| Body::new(FaultedBody::new(body, is_stream, context, chosen, on_fault))))
     }
 
     /// Notes what leaves of a response, where that is noted.
@@ -216,16 +235,6 @@ fn note(set: &FaultSet, chosen: &ChosenFault, is_quiet: bool) {
     } else {
         tracing::info!("fault: --fault '{line}'");
     }
-}
-
-/// A response whose connection ends before its first byte.
-fn broken() -> Response {
-    let ends = futures_util::stream::once(async {
-        Err::<bytes::Bytes, _>(std::io::Error::other("a fault ends the connection"))
-    });
-    let mut response = Response::new(Body::from_stream(ends));
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    response
 }
 
 /// The error of a body that was not received.

@@ -3,6 +3,7 @@
 mod adapters;
 mod answers_without_ids;
 mod connection_reuse;
+mod continuation;
 mod data_parallel;
 mod development_mode;
 mod disaggregated;
@@ -34,7 +35,7 @@ mod stored_responses;
 mod stream_and_admission_flags;
 mod structured_outputs;
 mod synthetic_text;
-mod tls;
+pub(crate) mod tls;
 mod tool_calls_and_reasoning;
 mod unix_socket_and_http2;
 mod while_it_runs;

@@ -25,8 +25,11 @@ mod keep;
 mod large;
 mod load;
 mod message;
+mod moments;
+mod named_bytes;
 mod names;
 mod partial;
+mod private_file;
 #[cfg(test)]
 mod properties;
 mod read;
@@ -45,22 +48,22 @@ mod write;
 mod writer;
 
 pub use self::{
-    blob::{named_bytes, other_blobs_of, write_blobs},
+    blob::{other_blobs_of, write_blobs},
     call_ids::name_calls,
     continued::{Inherited, bases, shares},
     echo::repeated_like,
     error::CassetteError,
     fixture::{Condition, Fixture, FixtureError},
     header::{Header, Redact},
-    keep::{Keep, Times, TokenIds},
+    keep::{Keep, TokenIds},
     load::{Cassette, is_cassette, load, parse, text_of},
     message::{call_of, short_message, wire_message},
+    moments::{Moment, Moments, Sidecar, Times},
+    named_bytes::named_bytes,
     names::shown_by_order,
     partial::rewrite,
     record::{AnswerContent, CassetteRecord, Echo, RecordedAnswer, SseEvent, TransportFault, ValueSource},
-    side::{
-        Moment, Moments, RecordTokens, RecordingRun, Sidecar, last_run, read_file as read_beside, sidecar_of, timing_of,
-    },
+    side::{RecordTokens, RecordingRun, last_run, read_file as read_beside, sidecar_of, timing_of},
     write::{emit, emit_expanded},
     writer::{CassetteWriter, RecordedExchange, WriteMode},
 };

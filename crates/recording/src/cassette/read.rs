@@ -11,9 +11,8 @@ use super::{
     fixture,
     header::{date, map, number, text, texts},
     json_added,
-    keep::Times,
+    moments::{Moment, Sidecar, Times},
     record::{AnswerContent, CassetteRecord, Echo, RecordedAnswer, SseEvent, TransportFault, ValueSource},
-    side::{Moment, Sidecar},
 };
 use crate::{
     redaction::{NoPlaceholder, Placeholder},
@@ -172,7 +171,18 @@ fn timing(node: &YamlNode) -> Result<Sidecar, Wrong> {
     Ok(side)
 }
 
-pub(super) fn answer(node: &YamlNode, unknown: &mut Vec<(usize, String)>) -> Result<RecordedAnswer, Wrong> {
+impl RecordedAnswer {
+    /// Reads an answer as a file shows it.
+    ///
+    /// # Errors
+    /// When it is none; the text gives the reason.
+    pub fn from_shown(shown: &Value) -> Result<Self, String> {
+        let node = crate::yaml::parse(&shown.to_string()).map_err(|error| error.message)?;
+        answer(&node, &mut Vec::new()).map_err(|wrong| wrong.message)
+    }
+}
+
+fn answer(node: &YamlNode, unknown: &mut Vec<(usize, String)>) -> Result<RecordedAnswer, Wrong> {
     if let Some(text) = node.text() {
         return Ok(fixture::text_answer(text));
     }

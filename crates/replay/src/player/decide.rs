@@ -1,5 +1,6 @@
 //! The decision for a request that was read: forward it, serve a record, or miss.
 
+mod continuation;
 pub(in crate::player) mod cross;
 pub(in crate::player) mod fixtures;
 pub(in crate::player) mod later_names;
@@ -95,6 +96,9 @@ impl CassettePlayer {
                 Decision::Forward(Box::new(self.begin_forward(asked, plan, at)))
             }
             Forwarding::OnMiss { plan, frozen } => {
+                if let Some((asked, found)) = self.continued(&asked) {
+                    return self.replay(asked, None, found, at).await;
+                }
                 let lookup = self.select(&asked);
                 let (asked, lookup) = match self.or_named_later(asked, lookup).await {
                     Ok(looked_up) => looked_up,
@@ -206,6 +210,9 @@ impl CassettePlayer {
     ) -> ReplayedResponse {
         let with_values = self.with_values(found.record, record, asked);
         let record = with_values.as_ref().unwrap_or(record);
+        let continued = asked.delivered.as_deref().and_then(|delivered| continuation::rest_of(record, delivered));
+        let from = continued.as_ref().map(|(_, from)| format!(";from={from}")).unwrap_or_default();
+        let record = continued.as_ref().map_or(record, |(rest, _)| rest);
         let broken_off = record.plays_partly().then(|| record.broken_off());
         let played = broken_off.as_ref().unwrap_or(record);
         let pacing = self.config.changed_pacing.or(self.config.pacing);
@@ -230,7 +237,7 @@ impl CassettePlayer {
             Again::Exhausted => ";again",
         };
         response.put("x-vcr-record", &self.name_of(found.record));
-        response.put("x-vcr-match", &format!("{}{across}{again}", found.by));
+        response.put("x-vcr-match", &format!("{}{across}{again}{from}", found.by));
         response
     }
 }

@@ -99,7 +99,7 @@ impl CassettePlayer {
 }
 
 /// A request that was read.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(in crate::player) struct IncomingRequest {
     pub(in crate::player) parts: Parts,
     pub(in crate::player) bytes: Bytes,
@@ -115,6 +115,8 @@ pub(in crate::player) struct IncomingRequest {
     pub(in crate::player) counted: Vec<(String, String)>,
     pub(in crate::player) session: String,
     pub(in crate::player) identity: Identity,
+    /// What was delivered of the answer that it continues.
+    pub(in crate::player) delivered: Option<String>,
 }
 
 impl IncomingRequest {
@@ -143,7 +145,13 @@ impl IncomingRequest {
         let counted = secrets::headers_by(&mut redactor, headers);
         let call = RequestParts { method: parts.method.as_str(), path: &path, headers: &counted, body: &shown };
         let identity = rules.identify(&call);
-        Self { identity, parts, bytes, body, raw, shown, seen: redactor.seen(), counted, session }
+        let seen = redactor.seen();
+        Self { identity, parts, bytes, body, raw, shown, seen, counted, session, delivered: None }
+    }
+
+    /// The same request, which continues an answer of which this was delivered.
+    pub(in crate::player) fn continuing(&self, delivered: String) -> Self {
+        Self { delivered: Some(delivered), ..self.clone() }
     }
 
     pub(in crate::player) fn header(&self, name: &str) -> Option<&str> {

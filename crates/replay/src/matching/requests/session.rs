@@ -217,6 +217,13 @@ impl RequestSession {
         }
     }
 
+    /// Goes on with a record for a request; it is consumed, and once only.
+    pub fn go_on(&mut self, index: &CassetteIndex, request: &LookupRequest<'_>, record: usize) -> Lookup {
+        self.requests += 1;
+        let found = FoundRecord { record, by: RequestMatch::Canonical, again: Again::Fresh };
+        if self.times(record) > 0 { Lookup::Found(found) } else { self.take(index, request, found) }
+    }
+
     /// Marks that the client got a failure whole, so that another try of the request goes on to the next record.
     pub fn failed(&mut self, key: CanonicalKey, record: usize) {
         if self.last.get(&key).is_some_and(|last| last.record == record) {
