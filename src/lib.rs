@@ -12,3 +12,4 @@ pub use {api, base, drive, engine, faults, net, recording, replay, tap, text};
 pub mod cli;
 pub mod inspect;
 pub mod play;
+pub mod prove;

@@ -10,6 +10,7 @@ use crate::cli::{
     inspect::InspectCommand,
     mcp::{play::McpPlayArgs, tap::McpTapArgs},
     play::{self, args::PlayArgs},
+    prove::ProveArgs,
     replay::ReplayArgs,
     tap::{self, args::TapArgs},
 };
@@ -103,6 +104,7 @@ pub(in crate::cli) enum Command {
     Tap(Box<TapArgs>),
     Play(Box<PlayArgs>),
     Replay(Box<ReplayArgs>),
+    Prove(Box<ProveArgs>),
     McpTap(Box<McpTapArgs>),
     McpPlay(Box<McpPlayArgs>),
     /// Read a trace.

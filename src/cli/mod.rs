@@ -17,6 +17,7 @@ mod escape;
 mod failure;
 mod flags;
 mod inspect;
+mod junit;
 mod loading;
 mod logs;
 mod mcp;
@@ -25,6 +26,7 @@ mod pages;
 mod play;
 mod player;
 mod progress;
+mod prove;
 mod redaction;
 mod replay;
 mod runtime;
@@ -116,6 +118,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Tap(args) => tap::run(*args),
         Command::Play(args) => play::run(*args),
         Command::Replay(args) => replay::run(*args),
+        Command::Prove(args) => prove::run(*args),
         Command::McpTap(args) => mcp::tap::run(*args),
         Command::McpPlay(args) => mcp::play::run(*args),
         Command::Inspect { command } => inspect::run(command),

@@ -8,9 +8,10 @@ use std::path::Path;
 use crate::support::tree;
 
 /// Folders or files, and the modules of their crate that they may not name: those above them, and their neighbours in `src`.
-const ABOVE: [(&[&str], &[&str]); 16] = [
-    (&["src/play"], &["tap", "inspect", "cli"]),
-    (&["src/inspect"], &["tap", "play", "cli"]),
+const ABOVE: [(&[&str], &[&str]); 17] = [
+    (&["src/play"], &["tap", "inspect", "cli", "prove"]),
+    (&["src/prove"], &["tap", "inspect", "cli", "drive"]),
+    (&["src/inspect"], &["tap", "play", "cli", "prove"]),
     (&["crates/text/src/python.rs"], &["prompt", "parsers"]),
     (&["crates/text/src/prompt"], &["parsers"]),
     (&["crates/engine/src/kv_cache"], &["kv_events", "scheduler", "step_clock", "offline"]),
@@ -78,6 +79,7 @@ const CONFINED: [(&[&str], &[&str]); 9] = [
             "crates/drive",
             "crates/faults",
             "src/play",
+            "src/prove",
         ],
     ),
     (&["axum"], &["crates/replay/src/account", "crates/tap", "src/play"]),

@@ -14,6 +14,7 @@ mod layers;
 mod links;
 mod mcp;
 mod play;
+mod prove;
 mod readme;
 mod reference;
 mod schedule;

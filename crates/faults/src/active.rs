@@ -96,7 +96,10 @@ impl ActiveFault {
 
     /// Returns true if it happens at one place, and not to events from there on.
     pub(crate) fn is_point(&self) -> bool {
-        !matches!(self.fault, StreamFault::Edit { .. } | StreamFault::Drip { .. } | StreamFault::Jitter(_))
+        !matches!(
+            self.fault,
+            StreamFault::Edit { .. } | StreamFault::Drip { .. } | StreamFault::SplitAt { .. } | StreamFault::Jitter(_)
+        )
     }
 
     /// Returns true if it needs the last output.

@@ -42,6 +42,8 @@ pub struct FaultedBody<B> {
     faults: Vec<ActiveFault>,
     steps: BodySteps,
     seen: BodyProgress,
+    /// Bytes that are sent of events, as edits left them.
+    sent: u64,
     start: Instant,
     has_begun: bool,
     /// A fault has ended it; what follows is not looked at.
@@ -70,6 +72,7 @@ impl<B> FaultedBody<B> {
             faults: chosen.into_iter().filter_map(|chosen| ActiveFault::new(chosen, form)).collect(),
             steps: BodySteps::default(),
             seen: BodyProgress::default(),
+            sent: 0,
             start: Instant::now(),
             has_begun: false,
             is_cut: false,
@@ -159,6 +162,7 @@ impl<B> FaultedBody<B> {
             if !fault.has_happened && fault.is_point() && fault.is_due(&self.seen, elapsed) {
                 fault.note(&self.on_fault);
                 let kind = fault.fault.clone();
+                self.release(|edit| matches!(edit, EventEdit::Merge(_)));
                 self.carry_out(&kind);
             }
         }
@@ -195,13 +199,16 @@ impl<B> FaultedBody<B> {
                 let events = error_events(&error, self.context.endpoint, self.form, self.seen.events);
                 self.cut(events.into_iter().map(BodyStep::Send).chain([BodyStep::End(None)]));
             }
-            StreamFault::Drip { .. } | StreamFault::Jitter(_) | StreamFault::Edit { .. } => {}
+            StreamFault::Drip { .. }
+            | StreamFault::SplitAt { .. }
+            | StreamFault::Jitter(_)
+            | StreamFault::Edit { .. } => {}
         }
     }
 
     /// Ends the body with these steps.
     fn cut(&mut self, steps: impl IntoIterator<Item = BodyStep>) {
-        self.release();
+        self.release(|_| true);
         self.is_cut = true;
         self.inner = None;
         steps.into_iter().for_each(|step| self.steps.push(step));
@@ -244,14 +251,25 @@ impl<B> FaultedBody<B> {
     }
 
     /// Sends bytes, at the pace that they and faults have.
-    fn send(&mut self, bytes: Bytes, own: Option<BodyPace>) {
+    fn send(&mut self, mut bytes: Bytes, own: Option<BodyPace>) {
         let elapsed = self.start.elapsed();
         let mut pace = own;
-        for fault in self.faults.iter_mut().filter(|fault| !bytes.is_empty() && fault.is_due(&self.seen, elapsed)) {
+        let is_empty = bytes.is_empty();
+        for fault in self.faults.iter_mut().filter(|fault| !is_empty && fault.is_due(&self.seen, elapsed)) {
             match fault.fault {
                 StreamFault::Jitter(most) => {
                     let share = fault.chosen.draw(self.seen.events) % 1024;
                     self.steps.pause(most * u32::try_from(share).unwrap_or_default() / 1024);
+                }
+                StreamFault::SplitAt { ref places, every } => {
+                    for place in places {
+                        let within = usize::try_from(place.saturating_sub(self.sent)).unwrap_or(usize::MAX);
+                        if within > 0 && within < bytes.len() {
+                            self.steps.push(BodyStep::Send(bytes.split_to(within)));
+                            self.steps.pause(every);
+                            self.sent = *place;
+                        }
+                    }
                 }
                 StreamFault::Drip { bytes, every } => {
                     pace = Some(BodyPace { size: usize::try_from(bytes).unwrap_or(usize::MAX), every });
@@ -260,6 +278,7 @@ impl<B> FaultedBody<B> {
             }
             fault.note(&self.on_fault);
         }
+        self.sent += u64::try_from(bytes.len()).unwrap_or_default();
         self.steps.push(match pace {
             Some(pace) => BodyStep::Pieces(bytes, pace),
             None => BodyStep::Send(bytes),
@@ -267,10 +286,12 @@ impl<B> FaultedBody<B> {
     }
 
     /// Sends what waits for events that do not come.
-    fn release(&mut self) {
+    fn release(&mut self, of: impl Fn(EventEdit) -> bool) {
         let end = self.seen.bytes;
         for place in 0..self.faults.len() {
-            let held = self.faults.get_mut(place).map(|fault| std::mem::take(&mut fault.held)).unwrap_or_default();
+            let fault = self.faults.get_mut(place);
+            let fault = fault.filter(|fault| matches!(fault.fault, StreamFault::Edit { edit, .. } if of(edit)));
+            let held = fault.map(|fault| std::mem::take(&mut fault.held)).unwrap_or_default();
             let mut pieces = Vec::new();
             if !held.is_empty() {
                 self.edit_from(place + 1, BodyPiece::of(held.concat().into()), &mut pieces);
@@ -286,7 +307,7 @@ impl<B> FaultedBody<B> {
         if self.is_cut {
             return;
         }
-        self.release();
+        self.release(|_| true);
         let rest = self.splitter.take_rest();
         if !rest.is_empty() {
             self.send(rest, None);
@@ -349,3 +370,6 @@ where
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -259,6 +259,10 @@ pub const CATALOGUE: &[CatalogueRow] = &[
          feed, at every byte, or once at the byte that is named.",
         "split:utf8",
     ),
+    body("split-at", &[("places", "numbers of bytes"), ("every", "time between the writes; 2ms")], split_at).says(
+        "Writes end after so many bytes of the body as it is sent, whatever else is done to it.",
+        "split-at:1,7,30",
+    ),
     body("merge", &[("events", "how many come in one write; 2")], |_, arguments| {
         let events = arguments.number("events", true, 10_000)?.unwrap_or(2);
         Ok(all(EventEdit::Merge(events.max(1))))
@@ -340,6 +344,14 @@ fn split(_: &str, arguments: &mut FaultArguments) -> Result<FaultKind, FaultSynt
     };
     let every = arguments.duration("every", false)?.unwrap_or(Duration::from_millis(2));
     Ok(all(EventEdit::Split(point, every)))
+}
+
+fn split_at(_: &str, arguments: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError> {
+    let mut places = arguments.numbers("places", u64::MAX)?;
+    places.sort_unstable();
+    needed(places.first(), "split-at:1,7,30")?;
+    let every = arguments.duration("every", false)?.unwrap_or(Duration::from_millis(2));
+    Ok(FaultKind::Stream(StreamFault::SplitAt { places, every }))
 }
 
 fn refusal(name: &str, arguments: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError> {

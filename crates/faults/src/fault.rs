@@ -1,7 +1,7 @@
 //! A fault as a line of text: `KIND[:ARGUMENTS] [at PLACE] [where CONDITIONS]`.
 //!
 //! Words are separated by white space; `"…"` holds white space together, with `\"` and `\\` in it. Arguments are separated by commas, as
-//! `name=value`, the first one also without its name.
+//! `name=value`, the first one also without its name, which may be a list of several.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -225,7 +225,7 @@ impl FaultArguments {
                 None => (None, part.to_owned()),
             })
             .collect();
-        if left.iter().skip(1).any(|(name, _)| name.is_none()) {
+        if left.iter().skip_while(|(name, _)| name.is_none()).any(|(name, _)| name.is_none()) {
             return Err(FaultSyntaxError(format!(
                 "{kind}:{text}: only the first argument can be without its name (name=value)"
             )));
@@ -262,6 +262,15 @@ impl FaultArguments {
                 .filter(|number| *number <= most)
                 .ok_or_else(|| format!("a number up to {most} is needed"))
         })
+    }
+
+    /// The numbers that stand without a name, each within bounds.
+    pub(crate) fn numbers(&mut self, name: &str, most: u64) -> Result<Vec<u64>, FaultSyntaxError> {
+        let mut numbers = Vec::new();
+        while self.left.first().is_some_and(|(given, _)| given.as_deref().is_none_or(|given| given == name)) {
+            numbers.extend(self.number(name, true, most)?);
+        }
+        Ok(numbers)
     }
 
     /// A number with a sign.
@@ -316,6 +325,7 @@ mod tests {
             "kv-late:2s,count=3 at event 7 where replica=1 rank=0",
             "quota:requests=60,tokens=1000,per=1m where per=key",
             "slower:3 where replica=2 from=10000000us until=20000000us",
+            "split-at:1,7,30,every=5ms where prompt=m",
         ] {
             assert_eq!(line.parse::<Fault>().unwrap().to_string(), line);
         }
@@ -327,6 +337,9 @@ mod tests {
             ("", "such as"),
             ("explode", "`explode` is no kind of fault; there are"),
             ("429:speed=2", "`speed` is no argument of `429`: it takes retry-after"),
+            ("429:2s,3s", "`3s` is no argument of `429`"),
+            ("split-at", "an argument is missing"),
+            ("split-at:every=1ms,7", "only the first argument"),
             ("stall:soon", "stall:for=soon"),
             ("reset at noon 3", "event N, token N"),
             ("reset at event x", "x is no number"),

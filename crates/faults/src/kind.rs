@@ -118,6 +118,13 @@ pub enum StreamFault {
         /// Time between them.
         every: Duration,
     },
+    /// Writes end after these bytes of what is sent.
+    SplitAt {
+        /// Numbers of bytes, in order.
+        places: Vec<u64>,
+        /// Time between the writes.
+        every: Duration,
+    },
     /// Each event comes up to so much later.
     Jitter(Duration),
     /// Events are changed.
@@ -136,9 +143,12 @@ impl FaultKind {
         match self {
             Self::Stream(StreamFault::Break(ConnectionEnd::Reset | ConnectionEnd::Close)) => None,
             Self::Stream(StreamFault::Repeat { .. }) => Some(FaultPlace::Token(1)),
-            Self::Stream(StreamFault::Edit { count: None, .. } | StreamFault::Drip { .. } | StreamFault::Jitter(_)) => {
-                Some(FaultPlace::Event(0))
-            }
+            Self::Stream(
+                StreamFault::Edit { count: None, .. }
+                | StreamFault::Drip { .. }
+                | StreamFault::SplitAt { .. }
+                | StreamFault::Jitter(_),
+            ) => Some(FaultPlace::Event(0)),
             Self::Stream(_) => Some(FaultPlace::Event(1)),
             _ => None,
         }
@@ -149,7 +159,7 @@ impl StreamFault {
     /// Returns true if a body that does not end early is as long as without it.
     #[must_use]
     pub fn keeps_length(&self) -> bool {
-        matches!(self, Self::Stall(_) | Self::Break(_) | Self::Drip { .. } | Self::Jitter(_))
+        matches!(self, Self::Stall(_) | Self::Break(_) | Self::Drip { .. } | Self::SplitAt { .. } | Self::Jitter(_))
     }
 }
 

@@ -9,6 +9,7 @@ use crate::{
     cli::{
         escape,
         failure::{Exit, Failure},
+        junit::{self, JunitCase},
         output,
     },
     drive::steady::Interval,
@@ -133,22 +134,8 @@ fn markdown(comparison: &TraceComparison) -> String {
 }
 
 fn junit(comparison: &TraceComparison) -> String {
-    // XML has no way to write most control characters.
-    let escaped = |text: &str| {
-        let text = escape::text(text).replace('&', "&amp;").replace('<', "&lt;").replace('"', "&quot;");
-        text.replace('\n', "&#10;")
-    };
-    let case = |result: &GateResult| {
-        let name = escaped(&result.metric);
-        let failure = result.failure.as_ref().map(|failure| format!("<failure message=\"{}\"/>", escaped(failure)));
-        format!(
-            "  <testcase classname=\"vllm-vcr inspect compare\" name=\"{name}\">{}</testcase>\n",
-            failure.unwrap_or_default()
-        )
-    };
-    let failures = comparison.gate.iter().filter(|result| result.failure.is_some()).count();
-    let (tests, cases) = (comparison.gate.len(), comparison.gate.iter().map(case).collect::<String>());
-    format!(
-        "<testsuite name=\"vllm-vcr inspect compare\" tests=\"{tests}\" failures=\"{failures}\">\n{cases}</testsuite>\n"
-    )
+    let cases = comparison.gate.iter();
+    let cases = cases.map(|result| JunitCase { name: &result.metric, failure: result.failure.as_deref() });
+    let cases: Vec<JunitCase<'_>> = cases.collect();
+    junit::junit("vllm-vcr inspect compare", &cases)
 }

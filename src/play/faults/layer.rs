@@ -3,7 +3,8 @@
 use std::{
     convert::Infallible,
     future::pending,
-    sync::Arc,
+    mem,
+    sync::{Arc, Mutex},
     task::{Context, Poll},
 };
 
@@ -16,6 +17,7 @@ use tokio::time::sleep;
 use tower::{Layer, Service};
 
 use super::{
+    observed::{ObservedSide, ServedBody, ServedResponse, note_status},
     pages::MetricsPages,
     quota::{MeteredBody, PromptTokens},
     server::ServerFaults,
@@ -102,7 +104,7 @@ where
                 None => faulted.before_answer(|it| it.fault.selection.record.is_none()).await,
             };
             let mut response = match early {
-                Some(response) => response,
+                Some(response) => faulted.served(response),
                 None => match faulted.reply() {
                     Some(reply) => faulted.after(reply).await,
                     None => {
@@ -129,6 +131,8 @@ struct FaultedRequest {
     /// What it takes from quotas, and the headers that say what is left.
     tickets: Vec<QuotaTicket>,
     quota_headers: HeaderMap,
+    /// Where what is served is noted.
+    served: Option<Arc<Mutex<ServedResponse>>>,
 }
 
 impl FaultLayer {
@@ -155,8 +159,9 @@ impl FaultLayer {
         }
         let has_reply = chosen.iter().any(|chosen| matches!(chosen.fault.kind, FaultKind::Reply(_)));
         let asked = has_reply.then(|| (parts.clone(), body.clone()));
+        let served = self.faults.log().and_then(|log| log.begin(parts.uri.path(), &body));
         let (refusal, tickets, quota_headers) = (self.refusal, Vec::new(), HeaderMap::new());
-        let faulted = FaultedRequest { set, chosen, context, refusal, asked, tickets, quota_headers };
+        let faulted = FaultedRequest { set, chosen, context, refusal, asked, tickets, quota_headers, served };
         Ok((Request::from_parts(parts, Body::from(body)), faulted))
     }
 
@@ -214,7 +219,7 @@ impl FaultedRequest {
     }
 
     fn happened(&self, chosen: &ChosenFault) {
-        note(&self.set, chosen);
+        note(&self.set, chosen, self.served.is_some());
     }
 
     /// Lets faults happen that come before an answer; a response where it is one of them.
@@ -300,7 +305,7 @@ impl FaultedRequest {
         let record = response.headers().get("x-vcr-record").and_then(|value| value.to_str().ok()).map(str::to_owned);
         self.chosen.retain(|chosen| FaultSet::concerns_record(chosen, record.as_deref()));
         if let Some(other) = self.before_answer(|it| it.fault.selection.record.is_some()).await {
-            return other;
+            return self.served(other);
         }
         let is_stream = media_type(response.headers()) == "text/event-stream";
         for chosen in &self.chosen {
@@ -321,7 +326,7 @@ impl FaultedRequest {
             response = response.map(|body| Body::new(MeteredBody::new(body, is_stream, prompt, tickets)));
         }
         self.chosen.retain(|chosen| matches!(chosen.fault.kind, FaultKind::Stream(_)));
-        if self.chosen.is_empty() {
+        if self.chosen.is_empty() && self.served.is_none() {
             return response;
         }
         let keeps_length = |chosen: &ChosenFault| match &chosen.fault.kind {
@@ -331,9 +336,20 @@ impl FaultedRequest {
         if !self.chosen.iter().all(keeps_length) {
             response.headers_mut().remove(header::CONTENT_LENGTH);
         }
-        let Self { set, chosen, context, .. } = self;
-        let on_fault = Arc::new(move |chosen: &ChosenFault| note(&set, chosen));
-        response.map(|body| Body::new(FaultedBody::new(body, is_stream, context, chosen, on_fault)))
+        if let Some(served) = &self.served {
+            response = response.map(|body| ServedBody::observe(body, ObservedSide::Before, served));
+        }
+        let (set, chosen, is_quiet) = (self.set.clone(), mem::take(&mut self.chosen), self.served.is_some());
+        let on_fault = Arc::new(move |chosen: &ChosenFault| note(&set, chosen, is_quiet));
+        let context = self.context.clone();
+        self.served(response.map(|body| Body::new(FaultedBody::new(body, is_stream, context, chosen, on_fault))))
+    }
+
+    /// Notes what leaves of a response, where that is noted.
+    fn served(&self, response: Response) -> Response {
+        let Some(served) = &self.served else { return response };
+        note_status(served, response.status().as_u16());
+        response.map(|body| ServedBody::observe(body, ObservedSide::After, served))
     }
 }
 
@@ -344,10 +360,14 @@ fn broken(end: ConnectionEnd) -> Response {
     response
 }
 
-/// Counts and prints a fault that happens.
-fn note(set: &FaultSet, chosen: &ChosenFault) {
+/// Counts a fault that happens, and prints it unless whoever chose it looks at what is served.
+fn note(set: &FaultSet, chosen: &ChosenFault, is_quiet: bool) {
     let line = set.happened(chosen);
-    tracing::info!("fault: --fault '{line}'");
+    if is_quiet {
+        tracing::debug!("fault: --fault '{line}'");
+    } else {
+        tracing::info!("fault: --fault '{line}'");
+    }
 }
 
 /// The error of a body that was not received.

@@ -9,6 +9,7 @@ mod admin;
 mod file;
 mod layer;
 mod metrics_admin;
+mod observed;
 mod pages;
 mod quota;
 mod server;
@@ -22,5 +23,6 @@ pub(super) use self::{
 };
 pub use self::{
     file::{FaultFileError, FaultLines},
+    observed::{ServedChunk, ServedEnd, ServedKey, ServedLog, ServedResponse},
     server::ServerFaults,
 };

@@ -8,7 +8,7 @@ use std::sync::{
 use http::{HeaderMap, Method};
 use tokio::sync::watch;
 
-use super::file::FaultLines;
+use super::{file::FaultLines, observed::ServedLog};
 use crate::{
     api::ApiError,
     faults::{Fault, FaultKind, FaultSet, FaultStage},
@@ -24,6 +24,7 @@ pub struct ServerFaults {
     scripted: OnceLock<Vec<Fault>>,
     /// Whether requests name faults of their own.
     by_header: bool,
+    log: Option<Arc<ServedLog>>,
 }
 
 impl Default for ServerFaults {
@@ -38,15 +39,28 @@ impl ServerFaults {
     pub fn new(lines: FaultLines, by_header: bool) -> Self {
         let (set, is_active) = (RwLock::default(), AtomicBool::new(false));
         let (changes, scripted) = (watch::Sender::default(), OnceLock::new());
-        let faults = Self { set, is_active, changes, scripted, by_header };
+        let faults = Self { set, is_active, changes, scripted, by_header, log: None };
         faults.replace(lines);
         faults
+    }
+
+    /// Notes in a log what is served, with or without faults, and no longer prints each fault.
+    #[must_use]
+    pub fn observed(mut self, log: Arc<ServedLog>) -> Self {
+        self.log = Some(log);
+        self.is_active = AtomicBool::new(true);
+        self
+    }
+
+    /// The log of what is served.
+    pub(super) fn log(&self) -> Option<&Arc<ServedLog>> {
+        self.log.as_ref()
     }
 
     /// Replaces the faults. Responses in progress keep theirs; what was counted is forgotten.
     pub fn replace(&self, lines: FaultLines) {
         let set = FaultSet::new(lines.faults, lines.seed);
-        let is_active = self.by_header || !set.is_empty();
+        let is_active = self.by_header || self.log.is_some() || !set.is_empty();
         *self.set.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(set);
         self.is_active.store(is_active, Ordering::Release);
         self.changes.send_replace(());

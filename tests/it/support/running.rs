@@ -59,6 +59,11 @@ impl Running {
         (code, self.rest.take().unwrap().join().unwrap())
     }
 
+    /// Waits for its own end; tells its exit code.
+    pub(crate) fn wait(mut self) -> i32 {
+        self.child.wait().unwrap().code().unwrap()
+    }
+
     /// Its process id.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()

@@ -1,0 +1,25 @@
+//! JUnit's XML of cases that passed or failed.
+
+use crate::cli::escape;
+
+/// A case; without a failure it passed.
+pub(in crate::cli) struct JunitCase<'a> {
+    pub(in crate::cli) name: &'a str,
+    pub(in crate::cli) failure: Option<&'a str>,
+}
+
+/// Writes a suite of cases. Control characters, most of which XML cannot have, are shown.
+pub(in crate::cli) fn junit(suite: &str, cases: &[JunitCase<'_>]) -> String {
+    let escaped = |text: &str| {
+        let text = escape::text(text).replace('&', "&amp;").replace('<', "&lt;").replace('"', "&quot;");
+        text.replace('\n', "&#10;")
+    };
+    let written = |case: &JunitCase<'_>| {
+        let failure = case.failure.map(|failure| format!("<failure message=\"{}\"/>", escaped(failure)));
+        let (name, failure) = (escaped(case.name), failure.unwrap_or_default());
+        format!("  <testcase classname=\"{suite}\" name=\"{name}\">{failure}</testcase>\n")
+    };
+    let failures = cases.iter().filter(|case| case.failure.is_some()).count();
+    let (tests, cases) = (cases.len(), cases.iter().map(written).collect::<String>());
+    format!("<testsuite name=\"{suite}\" tests=\"{tests}\" failures=\"{failures}\">\n{cases}</testsuite>\n")
+}

@@ -1,0 +1,394 @@
+//! `prove`: its flags, and a proof as a table, JSON, JUnit and scripts.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
+
+use clap::{Args, ValueEnum};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+
+use crate::{
+    base::{one_line::one_line, units::parse_duration},
+    cli::{
+        failure::{Exit, Failure},
+        junit::{JunitCase, junit},
+        output, runtime,
+        values::{Secret, host_and_port},
+    },
+    net::{
+        server,
+        upstream::{Authorities, UpstreamOptions, UpstreamUrl},
+    },
+    play::{Source, TokenizerSource},
+    prove::{
+        BehindError, BehindServer, CompareBy, CompareRules, GroundSources, GroundTruthError, PriceTable, Proof,
+        ProveCheck, ProveError, ProvePlan, ProvenFailure, Prover, ScriptPlaces, StreamClient, endpoint_name,
+        ground_truth, marker_in, served_config,
+    },
+    recording::cassette,
+};
+
+/// Prove that a gateway passes streams on as they are, however they are cut.
+///
+/// Serves known streams behind the gateway, asks for them through it, and compares: each stream is cut, merged and edited in ways that no
+/// client must notice, many are sent at once, and some fail. What goes wrong is made small and printed as a script. Exit code 1 where
+/// anything did.
+#[derive(Debug, Args)]
+#[command(after_long_help = "Examples:\n  vllm-vcr prove --via http://localhost:4000\n  \
+                             vllm-vcr prove --via http://localhost:4000 --upstream-port 9000 --cases 5000 --scripts failures/\n  \
+                             vllm-vcr prove --via https://gateway.example --listen 0.0.0.0:9000 --api-key KEY --model team/m --compare content")]
+pub(in crate::cli) struct ProveArgs {
+    /// The gateway: http://HOST, https://HOST or h2c://HOST, with a path before /v1 where it has one.
+    #[arg(long, value_name = "URL")]
+    via: UpstreamUrl,
+    /// Where the known streams are served: what the gateway has as its upstream.
+    #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port, conflicts_with = "upstream_port")]
+    listen: Option<String>,
+    /// The same on 127.0.0.1.
+    #[arg(long, value_name = "PORT", default_value = "8400")]
+    upstream_port: u16,
+    /// Sent to the gateway as `Authorization: Bearer KEY`.
+    #[arg(long, value_name = "KEY", hide_env_values = true)]
+    api_key: Option<Secret>,
+    /// Sent to the gateway too.
+    #[arg(long, value_name = "NAME: VALUE", value_parser = header)]
+    header: Vec<(HeaderName, HeaderValue)>,
+    /// Who signs the certificate of the gateway, or that certificate, a PEM file; without it, the authorities that browsers trust.
+    #[arg(long, value_name = "FILE")]
+    via_ca: Option<PathBuf>,
+    /// Name of the model at the gateway.
+    #[arg(long, value_name = "NAME", default_value = "prove")]
+    model: String,
+    /// Streams of these cassettes, beside the scenarios.
+    #[arg(long, value_name = "FILE")]
+    cassette: Vec<PathBuf>,
+    /// Streams of this trace, in place of the built-in one.
+    #[arg(long, value_name = "FILE")]
+    replay_tokens: Vec<PathBuf>,
+    /// Tokenizer of the trace: a directory, a tokenizer.json or a Hub id.
+    #[arg(long, value_name = "DIR", requires = "replay_tokens")]
+    tokenizer: Option<String>,
+    /// Proves these only.
+    #[arg(long, value_name = "CHECK", value_delimiter = ',')]
+    only: Vec<CheckArg>,
+    /// What of a stream is compared.
+    #[arg(long, value_name = "WHAT", default_value = "events")]
+    compare: CompareArg,
+    /// Fields of events that may differ, such as id,created,model.
+    #[arg(long, value_name = "FIELD", value_delimiter = ',')]
+    ignore: Vec<String>,
+    /// Prices by model, a JSON file in LiteLLM's words: {"MODEL": {"input_cost_per_token": 1e-6, "output_cost_per_token": 2e-6}}.
+    /// Without it each token costs 1.
+    #[arg(long, value_name = "FILE")]
+    prices: Option<PathBuf>,
+    /// Random cuts beside those that are always tried.
+    #[arg(long, value_name = "N", default_value = "500")]
+    cases: usize,
+    /// Goes on with random cuts for so long.
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    duration: Option<Duration>,
+    /// Seed of random cuts.
+    #[arg(long, value_name = "N", default_value = "0")]
+    seed: u64,
+    /// Cases at once.
+    #[arg(long, value_name = "N", default_value = "32")]
+    concurrency: NonZeroUsize,
+    /// Streams at once for the check of isolation.
+    #[arg(long, value_name = "N", default_value = "512")]
+    streams: NonZeroUsize,
+    /// Milliseconds between two writes of a cut stream.
+    #[arg(long, value_name = "MS", default_value = "2")]
+    pause: u64,
+    /// Time without a byte after which a stream that stalls is given up.
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "2s")]
+    stall: Duration,
+    /// Time without a byte after which any other stream has failed.
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "20s")]
+    timeout: Duration,
+    /// Time in which the gateway has to answer a first request.
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "20s")]
+    wait: Duration,
+    /// Most failures that are made small.
+    #[arg(long, value_name = "N", default_value = "20")]
+    shrink: usize,
+    /// Writes the script of each failure into this folder, instead of printing it.
+    #[arg(long, value_name = "DIR")]
+    scripts: Option<PathBuf>,
+    /// Writes the checks and failures as JUnit's XML.
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+    /// Prints one JSON object instead of text.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A check, as it is typed.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(in crate::cli) enum CheckArg {
+    /// The same events.
+    Stream,
+    /// The same token counts.
+    Usage,
+    /// The same cost.
+    Cost,
+    /// Nothing of another stream.
+    Isolation,
+    /// An error stays an error.
+    Error,
+}
+
+/// What is compared, as it is typed.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(in crate::cli) enum CompareArg {
+    /// Each event, as JSON.
+    Events,
+    /// Texts, calls, reasons and log probabilities, for gateways that write their own events.
+    Content,
+}
+
+fn header(typed: &str) -> Result<(HeaderName, HeaderValue), String> {
+    let (name, value) = typed.split_once(':').ok_or("write it as NAME: VALUE")?;
+    let name = name.trim().parse().map_err(|_| format!("`{name}` is no name of a header"))?;
+    let value =
+        value.trim().parse().map_err(|_| format!("the value of {name} has characters that no header may have"))?;
+    Ok((name, value))
+}
+
+/// Proves, and prints what was proven.
+pub(in crate::cli) fn run(args: ProveArgs) -> Result<ExitCode, Failure> {
+    runtime::run(|shutdown| async move {
+        server::raise_descriptor_limit();
+        if let Some(folder) = &args.scripts {
+            fs::create_dir_all(folder).map_err(|error| unwritten(folder, &error))?;
+        }
+        let mut prover = prover(&args).await?;
+        let address = prover.behind.address;
+        output::note(&format!(
+            "{} streams on http://{address} for model {}: this address has to be the upstream of {}\n",
+            prover.streams.len(),
+            args.model,
+            args.via
+        ));
+        let plan = plan(&args, address);
+        let proof = tokio::select! {
+            proof = prover.prove(&plan) => proof?,
+            () = shutdown.requested() => return Err(Failure::environment("stopped before anything was proven")),
+        };
+        save(&args, &proof)?;
+        if args.json {
+            output::print_json(&serde_json::json!({
+                "gateway": args.via.to_string(), "seed": args.seed, "proven": proof.holds(), "proof": proof,
+            }))?;
+        } else {
+            output::print(&text(&args, &proof))?;
+        }
+        Ok(if proof.holds() { ExitCode::SUCCESS } else { Exit::No.into() })
+    })
+}
+
+async fn prover(args: &ProveArgs) -> Result<Prover, Failure> {
+    let cassettes = args.cassette.iter().map(|path| cassette::load(path)).collect::<Result<Vec<_>, _>>()?;
+    let tokenizer = args.tokenizer.clone().map_or(TokenizerSource::BuiltIn, TokenizerSource::Spec);
+    let trace = (!args.replay_tokens.is_empty()).then(|| (Source::Files(args.replay_tokens.clone()), tokenizer));
+    let streams = ground_truth(GroundSources { trace, cassettes }, &args.model).await?;
+    let prices = args.prices.as_deref().map(PriceTable::read).transpose().map_err(Failure::input)?;
+    let listen = args.listen.clone().unwrap_or_else(|| format!("127.0.0.1:{}", args.upstream_port));
+    let listener = server::bind(&listen).await?;
+    let behind = BehindServer::start(listener, served_config(&streams, &args.model)?, marker_in)?;
+    Ok(Prover {
+        behind,
+        client: client(args)?,
+        streams,
+        rules: CompareRules {
+            by: match args.compare {
+                CompareArg::Events => CompareBy::Events,
+                CompareArg::Content => CompareBy::Content,
+            },
+            ignored: args.ignore.iter().cloned().collect(),
+            prices: prices.unwrap_or_default(),
+            model: args.model.clone(),
+        },
+        concurrency: args.concurrency.get(),
+        pause_ms: args.pause,
+        stall: args.stall,
+        seed: args.seed,
+        counter: AtomicU64::new(0),
+    })
+}
+
+fn client(args: &ProveArgs) -> Result<StreamClient, Failure> {
+    let mut headers: HeaderMap = args.header.iter().cloned().collect();
+    if let Some(Secret(key)) = &args.api_key {
+        let wrong =
+            |_| Failure::usage("--api-key: the key has characters that no header may have, such as a line break");
+        let mut value = HeaderValue::from_str(&format!("Bearer {key}")).map_err(wrong)?;
+        value.set_sensitive(true);
+        headers.insert(header::AUTHORIZATION, value);
+    }
+    let authorities = args.via_ca.as_deref().map(Authorities::read).transpose().map_err(Failure::input)?;
+    let options = UpstreamOptions { authorities: authorities.map(Arc::new), ..UpstreamOptions::default() };
+    Ok(StreamClient::new(args.via.clone(), &options, headers, args.timeout))
+}
+
+fn plan(args: &ProveArgs, upstream: std::net::SocketAddr) -> ProvePlan {
+    let named = args.only.iter().map(|check| match check {
+        CheckArg::Stream => ProveCheck::Stream,
+        CheckArg::Usage => ProveCheck::Usage,
+        CheckArg::Cost => ProveCheck::Cost,
+        CheckArg::Isolation => ProveCheck::Isolation,
+        CheckArg::Error => ProveCheck::Error,
+    });
+    let mut only: BTreeSet<ProveCheck> = named.collect();
+    if only.is_empty() {
+        only.extend(ProveCheck::ALL);
+    }
+    let (gateway, prefix) = places(&args.via.to_string());
+    ProvePlan {
+        only,
+        cases: args.cases,
+        duration: args.duration,
+        isolation: args.streams.get(),
+        shrink: args.shrink,
+        wait: args.wait,
+        places: ScriptPlaces { gateway, prefix, upstream },
+    }
+}
+
+/// Host and port of a URL, and its path, for a script.
+fn places(url: &str) -> (String, String) {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
+    let (authority, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
+    let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    let port = if scheme == "https" { ":443" } else { ":80" };
+    (format!("{authority}{}", if has_port { "" } else { port }), path.trim_end_matches('/').to_owned())
+}
+
+fn unwritten(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::environment(format!("{}: {error}", path.display()))
+}
+
+/// Writes JUnit's file and the scripts.
+fn save(args: &ProveArgs, proof: &Proof) -> Result<(), Failure> {
+    if let Some(folder) = &args.scripts {
+        for (number, failure) in proof.failures.iter().enumerate().filter(|(_, failure)| !failure.script.is_empty()) {
+            let path = folder.join(script_name(number));
+            fs::write(&path, &failure.script).map_err(|error| unwritten(&path, &error))?;
+        }
+    }
+    let Some(path) = &args.junit else { return Ok(()) };
+    let names: Vec<(String, Option<String>)> = proof
+        .checks
+        .iter()
+        .map(|check| {
+            let failed = (check.failed > 0).then(|| format!("{} of {} cases failed", check.failed, check.cases));
+            (check.check.name().to_owned(), failed)
+        })
+        .chain(proof.failures.iter().map(|failure| (title(failure), Some(failure.what.clone()))))
+        .collect();
+    let cases: Vec<JunitCase<'_>> =
+        names.iter().map(|(name, failure)| JunitCase { name, failure: failure.as_deref() }).collect();
+    fs::write(path, junit("vllm-vcr prove", &cases)).map_err(|error| unwritten(path, &error))
+}
+
+fn script_name(number: usize) -> String {
+    format!("prove-{}.py", number + 1)
+}
+
+/// A failure in a few words.
+fn title(failure: &ProvenFailure) -> String {
+    let faults = if failure.faults.is_empty() { "as it is".to_owned() } else { failure.faults.join(" | ") };
+    let streams = if failure.streams > 1 { format!("{} streams at once, ", failure.streams) } else { String::new() };
+    let writes = if failure.writes == 1 { "1 write".to_owned() } else { format!("{} writes", failure.writes) };
+    format!(
+        "{}: {} {}, {streams}{writes}: {faults}",
+        failure.check.name(),
+        endpoint_name(failure.endpoint),
+        failure.stream
+    )
+}
+
+/// The table, the failures, and their scripts where these are not written to files.
+fn text(args: &ProveArgs, proof: &Proof) -> String {
+    let mut lines = vec![format!("{:12}{:>8}{:>8}  {}", "check", "cases", "failed", "verdict")];
+    lines.extend(proof.checks.iter().map(|check| {
+        let verdict = if check.failed == 0 { "holds" } else { "FAILS" };
+        format!("{:12}{:>8}{:>8}  {verdict}", check.check.name(), check.cases, check.failed)
+    }));
+    let names = |endpoints: &[crate::api::Endpoint]| {
+        endpoints.iter().map(|it| endpoint_name(*it)).collect::<Vec<_>>().join(", ")
+    };
+    lines.push(format!("endpoints: {}", names(&proof.endpoints)));
+    if !proof.absent.is_empty() {
+        lines.push(format!("the gateway does not have: {}", names(&proof.absent)));
+    }
+    if proof.together > 0 {
+        lines.push(format!("streams in progress at the same time: {}", proof.together));
+    }
+    if proof.silent_cuts > 0 {
+        lines.push(format!("failed streams that were cut off without an error or an end: {}", proof.silent_cuts));
+    }
+    for (number, failure) in proof.failures.iter().enumerate() {
+        lines.push(format!("\n{}. {} ({} cases)", number + 1, one_line(&title(failure)), failure.cases));
+        lines.push(format!("   {}", one_line(&failure.what)));
+        match &args.scripts {
+            _ if failure.script.is_empty() => {}
+            Some(folder) => lines.push(format!("   python3 {}", folder.join(script_name(number)).display())),
+            None => lines.push(failure.script.clone()),
+        }
+    }
+    if proof.more_failures > 0 {
+        lines.push(format!("\n{} other sorts of failures were not made small (--shrink)", proof.more_failures));
+    }
+    lines.push(if proof.holds() { "proven".to_owned() } else { "not proven".to_owned() });
+    lines.join("\n") + "\n"
+}
+
+impl From<GroundTruthError> for Failure {
+    fn from(error: GroundTruthError) -> Self {
+        match error {
+            GroundTruthError::Server(error) => error.into(),
+            GroundTruthError::Cassette(error) => error.into(),
+            GroundTruthError::Player(error) => error.into(),
+            GroundTruthError::Io(error) => Self::environment(error),
+            error @ (GroundTruthError::Url(_) | GroundTruthError::Empty(_)) => Self::input(error),
+        }
+    }
+}
+
+impl From<BehindError> for Failure {
+    fn from(error: BehindError) -> Self {
+        match error {
+            BehindError::Play(error) => error.into(),
+            error @ BehindError::Io(_) => Self::environment(error),
+        }
+    }
+}
+
+impl From<ProveError> for Failure {
+    fn from(error: ProveError) -> Self {
+        let is_gateway = matches!(error, ProveError::Gateway { .. });
+        let failure = Self::environment(error);
+        if is_gateway {
+            failure.hint("start the gateway with that address as the upstream of the model that --model names")
+        } else {
+            failure
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scripts_connect_to_host_and_port() {
+        assert_eq!(places("http://h:4000/team/"), ("h:4000".to_owned(), "/team".to_owned()));
+        assert_eq!(places("https://gateway.example"), ("gateway.example:443".to_owned(), String::new()));
+    }
+}

@@ -1,0 +1,64 @@
+//! The server behind a gateway: `play` in this process, with what it was asked and what it sent.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
+
+use crate::{
+    faults::Fault,
+    play::{Config, FaultLines, PlayError, Player, ServedKey, ServedLog, ServedResponse, ServerFaults},
+    replay::timing::Pacing,
+};
+
+/// A `play` behind a gateway; it stops when this is dropped.
+#[derive(Debug)]
+pub struct BehindServer {
+    /// Where it listens: what the gateway has as its upstream.
+    pub address: SocketAddr,
+    faults: Arc<ServerFaults>,
+    log: Arc<ServedLog>,
+    _stop: oneshot::Sender<()>,
+    _served: JoinHandle<()>,
+}
+
+impl BehindServer {
+    /// Serves on a bound listener, at once and without a limit of time. `key` tells requests apart by their bodies, since gateways
+    /// replace headers; what is served to requests with a key is kept until it is taken.
+    ///
+    /// # Errors
+    /// As [`Player::load`], or when the listener has no address.
+    pub fn start(listener: TcpListener, config: Config, key: ServedKey) -> Result<Self, BehindError> {
+        let log = Arc::new(ServedLog::new(key));
+        let faults = Arc::new(ServerFaults::default().observed(Arc::clone(&log)));
+        let config = Config { faults: Arc::clone(&faults), pacing: Pacing::Instant, drain: Duration::ZERO, ..config };
+        let player = Player::load(config)?;
+        let address = listener.local_addr()?;
+        let (stop, stopped) = oneshot::channel::<()>();
+        let served = tokio::spawn(async move {
+            player.serve(listener, async { drop(stopped.await) }).await;
+        });
+        Ok(Self { address, faults, log, _stop: stop, _served: served })
+    }
+
+    /// Replaces the faults; responses in progress keep theirs. With `where prompt=KEY` a fault is for the request with that key alone.
+    pub fn set_faults(&self, faults: Vec<Fault>, seed: u64) {
+        self.faults.replace(FaultLines { faults, seed });
+    }
+
+    /// Takes what was served to requests of this key, in the order of their arrival: one, where the gateway passed a request on once.
+    #[must_use]
+    pub fn take(&self, key: &str) -> Vec<ServedResponse> {
+        self.log.take(key)
+    }
+}
+
+/// A server that cannot be started.
+#[derive(Debug, thiserror::Error)]
+pub enum BehindError {
+    /// What it serves cannot be loaded.
+    #[error(transparent)]
+    Play(#[from] PlayError),
+    /// The system's error.
+    #[error("the server behind the gateway cannot be started")]
+    Io(#[from] std::io::Error),
+}

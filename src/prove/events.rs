@@ -1,0 +1,84 @@
+//! A body as the events that a client reads in it.
+
+use bytes::Bytes;
+use serde_json::Value;
+
+use crate::net::wire::SseSplitter;
+
+/// The byte order mark, which a client passes over at the start of a stream.
+const BOM: &[u8] = "\u{feff}".as_bytes();
+
+/// An event with data; comments and events without data are none.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ReadEvent {
+    /// Its name.
+    pub name: Option<String>,
+    /// Its data: JSON where it is, else text, with the replacement character where it is no UTF-8.
+    pub data: Value,
+}
+
+/// What a client reads in a body.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ReadEvents {
+    /// The events in order.
+    pub events: Vec<ReadEvent>,
+    /// Place of the first byte that is no UTF-8.
+    pub invalid_at: Option<usize>,
+    /// Bytes after the last empty line.
+    pub rest: usize,
+}
+
+impl ReadEvents {
+    /// Reads a body as the standard of server-sent events has it.
+    #[must_use]
+    pub fn of(body: &Bytes) -> Self {
+        let invalid_at = std::str::from_utf8(body).err().map(|error| error.valid_up_to());
+        let start = if body.starts_with(BOM) { BOM.len() } else { 0 };
+        let mut splitter = SseSplitter::with_lone_returns();
+        splitter.push(body.slice(start..));
+        let mut events = Vec::new();
+        while let Some(event) = splitter.next_event() {
+            let fields: Vec<(&[u8], &[u8])> = event.fields().collect();
+            let of =
+                |wanted: &[u8]| fields.iter().filter(|(name, _)| *name == wanted).map(|(_, value)| *value).collect();
+            let data: Vec<&[u8]> = of(b"data");
+            if data.is_empty() {
+                continue;
+            }
+            let names: Vec<&[u8]> = of(b"event");
+            let text = String::from_utf8_lossy(&data.join(&b'\n')).into_owned();
+            let data = serde_json::from_str(&text).unwrap_or(Value::String(text));
+            events.push(ReadEvent { name: names.last().map(|name| String::from_utf8_lossy(name).into_owned()), data });
+        }
+        Self { events, invalid_at, rest: splitter.take_rest().len() }
+    }
+
+    /// The data of all events.
+    #[must_use]
+    pub fn data(&self) -> Vec<Value> {
+        self.events.iter().map(|event| event.data.clone()).collect()
+    }
+}
+
+impl ReadEvent {
+    /// Returns true for the `[DONE]` that ends streams of OpenAI.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.data == "[DONE]"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_read_as_the_standard_has_it() {
+        let body = "\u{feff}: comment\n\nevent: x\r\ndata:{\"a\":1}\r\n\r\ndata: [DONE]\n\ndata: cut";
+        let read = ReadEvents::of(&Bytes::from(body));
+        let first = ReadEvent { name: Some("x".to_owned()), data: serde_json::json!({"a": 1}) };
+        assert_eq!(read.events.first(), Some(&first));
+        assert_eq!((read.events.len(), read.events[1].is_done(), read.rest), (2, true, 9));
+        assert_eq!(ReadEvents::of(&Bytes::from_static(b"data: \xc3\n\n")).invalid_at, Some(6));
+    }
+}

@@ -1,0 +1,35 @@
+//! `prove`: a gateway between a server with ground truth and a client, and whether what leaves it is what entered.
+//!
+//! [`BehindServer`] and [`StreamClient`] are the two sides; they know nothing of what is proven. Streams of
+//! [`ground_truth`](mod@ground_truth) are cut and edited by faults ([`cases`]), found again behind the gateway by their
+//! [`marker`](mod@marker), compared ([`checks`]), and what fails is made small (`shrink`) and written as a script.
+//!
+//! Limits: what a gateway does to requests is not compared. Memory that grows is not seen from outside.
+//!
+//! See docs/decisions/0129-a-gateway-is-proven-from-both-sides.md.
+
+mod behind;
+mod cases;
+mod checks;
+mod client;
+mod events;
+mod ground_truth;
+mod marker;
+mod prices;
+mod proof;
+mod prover;
+mod script;
+mod shrink;
+
+pub use self::{
+    behind::{BehindError, BehindServer},
+    checks::{CompareBy, CompareRules, ProveCheck},
+    client::{ReceivedEnd, ReceivedStream, StreamClient, StreamRead},
+    events::{ReadEvent, ReadEvents},
+    ground_truth::{GroundSources, GroundStream, GroundTruthError, ground_truth, served_config},
+    marker::{marker, marker_in, markers_in, stream_marker},
+    prices::{PriceError, PriceTable},
+    proof::{CheckResult, Proof, ProveError, ProvePlan, ProvenFailure, endpoint_name},
+    prover::Prover,
+    script::ScriptPlaces,
+};

@@ -1,0 +1,416 @@
+//! A proof: all cases, what failed in them, and each sort of failure in its smallest form.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use serde::Serialize;
+use tokio::time::{Instant, sleep};
+
+use super::{
+    cases::{CaseKind, ProveCase, RandomCuts, failures, pairs, recuts},
+    checks::{FailedCheck, ProveCheck},
+    client::ReceivedEnd,
+    ground_truth::ENDPOINTS,
+    prover::{CaseRun, Prover},
+    script::{ScriptPlaces, script},
+    shrink::Shrunk,
+};
+use crate::{api::Endpoint, faults::FaultSyntaxError};
+
+/// What many streams at once are kept open by.
+const TOGETHER: [&str; 2] = ["jitter:20ms", "stall:1s at event 1"];
+
+/// The same with few writes.
+const FEW_TOGETHER: [&str; 2] = ["merge:10000", "stall:200ms at event 1"];
+
+/// Numbers of streams with which a failed isolation is tried again, the smallest first.
+const FEWER_STREAMS: [usize; 7] = [2, 3, 4, 8, 16, 32, 64];
+
+/// Most streams in a script.
+const MOST_IN_SCRIPT: usize = 16;
+
+/// Time between two looks at a gateway that does not answer yet.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// What is proven.
+#[derive(Debug, Clone)]
+pub struct ProvePlan {
+    /// The checks.
+    pub only: BTreeSet<ProveCheck>,
+    /// Random cuts.
+    pub cases: usize,
+    /// Goes on with random cuts for so long.
+    pub duration: Option<Duration>,
+    /// Streams at once.
+    pub isolation: usize,
+    /// Most failures that are made small.
+    pub shrink: usize,
+    /// Time in which the gateway has to answer a first request.
+    pub wait: Duration,
+    /// Where scripts find both sides.
+    pub places: ScriptPlaces,
+}
+
+/// Result of a check over all cases.
+#[derive(Debug, Clone, Serialize)]
+pub struct CheckResult {
+    /// The check.
+    pub check: ProveCheck,
+    /// Cases that were checked.
+    pub cases: u64,
+    /// Those that failed.
+    pub failed: u64,
+}
+
+/// A sort of failure.
+#[derive(Debug, Clone, Serialize)]
+pub struct ProvenFailure {
+    /// The check.
+    pub check: ProveCheck,
+    /// The stream of its smallest form.
+    pub stream: String,
+    /// The endpoint.
+    pub endpoint: Endpoint,
+    /// The faults, as lines, that make it happen.
+    pub faults: Vec<String>,
+    /// Writes of a stream.
+    pub writes: usize,
+    /// Streams at once.
+    pub streams: usize,
+    /// The first difference.
+    pub what: String,
+    /// Cases that failed in this way.
+    pub cases: u64,
+    /// The script that shows it; empty where it could not be repeated.
+    #[serde(skip)]
+    pub script: String,
+}
+
+/// What was proven of a gateway.
+#[derive(Debug, Clone, Serialize)]
+pub struct Proof {
+    /// The checks, in their order.
+    pub checks: Vec<CheckResult>,
+    /// What failed.
+    pub failures: Vec<ProvenFailure>,
+    /// Sorts of failures that were found beside these, and not made small.
+    pub more_failures: usize,
+    /// Endpoints that the gateway has.
+    pub endpoints: Vec<Endpoint>,
+    /// Those that it has not.
+    pub absent: Vec<Endpoint>,
+    /// Streams in progress at the same time.
+    pub together: usize,
+    /// Streams that failed and were cut off without an error and without an end.
+    pub silent_cuts: u64,
+}
+
+impl Proof {
+    /// Returns true if no check failed.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.checks.iter().all(|check| check.failed == 0)
+    }
+}
+
+/// A proof that cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ProveError {
+    /// A case is no fault: a defect of this program.
+    #[error("a case cannot be played: {0}")]
+    Fault(#[from] FaultSyntaxError),
+    /// The gateway passes no request on.
+    #[error("{gateway} does not pass requests on to {upstream}: {what}")]
+    Gateway {
+        /// Its URL.
+        gateway: String,
+        /// The server behind it.
+        upstream: String,
+        /// What came instead.
+        what: String,
+    },
+}
+
+/// Failures of one sort that are known so far: the first of them, and how many.
+type FailureSorts = BTreeMap<(ProveCheck, &'static str, String), (CaseRun, u64)>;
+
+/// A proof on its way.
+struct Proving<'a> {
+    prover: &'a Prover,
+    plan: &'a ProvePlan,
+    proof: Proof,
+    sorts: FailureSorts,
+}
+
+impl Prover {
+    /// Proves what a plan has.
+    ///
+    /// # Errors
+    /// When the gateway passes nothing on.
+    pub async fn prove(&mut self, plan: &ProvePlan) -> Result<Proof, ProveError> {
+        let (endpoints, absent) = self.offered(plan).await?;
+        for stream in &mut self.streams {
+            stream.by_endpoint.retain(|(endpoint, _)| endpoints.contains(endpoint));
+        }
+        let checks = plan.only.iter().map(|check| CheckResult { check: *check, cases: 0, failed: 0 }).collect();
+        let proof =
+            Proof { checks, failures: Vec::new(), more_failures: 0, endpoints, absent, together: 0, silent_cuts: 0 };
+        let mut proving = Proving { prover: self, plan, proof, sorts: FailureSorts::new() };
+        proving.recut().await?;
+        // Failures come last: a gateway may stop passing requests on after some.
+        proving.isolate().await?;
+        proving.fail().await?;
+        proving.shrink().await?;
+        Ok(proving.proof)
+    }
+
+    /// Waits for the gateway, and asks which endpoints it has.
+    async fn offered(&self, plan: &ProvePlan) -> Result<(Vec<Endpoint>, Vec<Endpoint>), ProveError> {
+        let firsts: Vec<ProveCase> = ENDPOINTS
+            .iter()
+            .filter_map(|endpoint| {
+                let (stream, _) = pairs(&self.streams).find(|(_, of)| of == endpoint)?;
+                let kind = CaseKind::Recut;
+                Some(ProveCase { stream, endpoint: *endpoint, kind, edits: Vec::new(), cuts: None })
+            })
+            .collect();
+        let start = Instant::now();
+        loop {
+            let runs = self.run(&firsts).await?;
+            if runs.iter().any(|run| run.served.is_some()) {
+                let is_there = |run: &&CaseRun| run.served.is_some() || ![404, 405, 501].contains(&run.received.status);
+                let (there, absent): (Vec<&CaseRun>, Vec<&CaseRun>) = runs.iter().partition(is_there);
+                let endpoints = |runs: Vec<&CaseRun>| runs.iter().map(|run| run.case.endpoint).collect();
+                return Ok((endpoints(there), endpoints(absent)));
+            }
+            if start.elapsed() >= plan.wait {
+                let what = runs.first().and_then(|run| run.failed.first()).map(|failed| failed.what.clone());
+                return Err(ProveError::Gateway {
+                    gateway: self.client.gateway().to_string(),
+                    upstream: self.behind.address.to_string(),
+                    what: what.unwrap_or_else(|| "no stream is known".to_owned()),
+                });
+            }
+            sleep(LOOK).await;
+        }
+    }
+}
+
+impl Proving<'_> {
+    /// Returns true if any of these checks is asked for.
+    fn is_about(&self, checks: &[ProveCheck]) -> bool {
+        checks.iter().any(|check| self.plan.only.contains(check))
+    }
+
+    /// The same streams in other writes: every recut, then random cuts.
+    async fn recut(&mut self) -> Result<(), ProveError> {
+        let about = [ProveCheck::Stream, ProveCheck::Usage, ProveCheck::Cost];
+        if !self.is_about(&about) {
+            return Ok(());
+        }
+        let mut served: Vec<((usize, Endpoint), Bytes)> = Vec::new();
+        for batch in recuts(&self.prover.streams).chunks(self.prover.concurrency.max(1)) {
+            let runs = self.prover.run(batch).await?;
+            for run in runs.iter().filter(|run| run.case.edits.is_empty()) {
+                let body = run.served.as_ref().map(|served| Bytes::from(served.body.concat()));
+                served.extend(
+                    body.filter(|body| body.len() > 1).map(|body| ((run.case.stream, run.case.endpoint), body)),
+                );
+            }
+            self.add(runs, &about);
+        }
+        let mut random = RandomCuts::new(self.prover.seed);
+        let (start, mut left) = (Instant::now(), self.plan.cases);
+        while !served.is_empty() && (left > 0 || self.plan.duration.is_some_and(|time| start.elapsed() < time)) {
+            let count = if left == 0 { self.prover.concurrency } else { left.min(self.prover.concurrency) };
+            left = left.saturating_sub(count);
+            let batch: Vec<ProveCase> = (0..count.max(1)).filter_map(|_| random.next(&served)).collect();
+            let runs = self.prover.run(&batch).await?;
+            self.add(runs, &about);
+        }
+        Ok(())
+    }
+
+    /// Streams that fail.
+    async fn fail(&mut self) -> Result<(), ProveError> {
+        let about = [ProveCheck::Error];
+        if !self.is_about(&about) {
+            return Ok(());
+        }
+        let (stalls, others): (Vec<ProveCase>, Vec<ProveCase>) =
+            failures(&self.prover.streams).into_iter().partition(ProveCase::stalls);
+        for batch in [others, stalls].iter().flat_map(|cases| cases.chunks(self.prover.concurrency.max(1))) {
+            let runs = self.prover.run(batch).await?;
+            self.add(runs, &about);
+        }
+        Ok(())
+    }
+
+    /// Many streams at once.
+    async fn isolate(&mut self) -> Result<(), ProveError> {
+        let about = [ProveCheck::Isolation];
+        if !self.is_about(&about) {
+            return Ok(());
+        }
+        let edits = TOGETHER.map(str::to_owned);
+        let (runs, together) = self.prover.isolation(self.plan.isolation, &edits, &self.proof.endpoints).await?;
+        self.proof.together = together;
+        let is_mixed = runs.iter().any(|run| run.failure_of(ProveCheck::Isolation).is_some());
+        let first = runs.iter().find(|run| !run.failed.is_empty()).and_then(|run| run.failed.first().cloned());
+        let failed = runs.iter().filter(|run| !run.failed.is_empty()).count();
+        self.count(ProveCheck::Isolation, number(runs.len()), number(failed));
+        let Some(first) = first else { return Ok(()) };
+        let few = FEW_TOGETHER.map(str::to_owned);
+        let check = if is_mixed { ProveCheck::Isolation } else { first.check };
+        let (mut smallest, mut edits_of) = (runs, edits.to_vec());
+        for count in FEWER_STREAMS.into_iter().filter(|count| *count < self.plan.isolation) {
+            let (runs, _) = self.prover.isolation(count, &few, &self.proof.endpoints).await?;
+            if runs.iter().any(|run| run.failure_of(check).is_some()) {
+                (smallest, edits_of) = (runs, few.to_vec());
+                break;
+            }
+        }
+        let failure = smallest.iter().find(|run| run.failure_of(check).is_some());
+        let Some(failure) = failure else { return Ok(()) };
+        let what = failure.failure_of(check).map_or(first.what, |failed| failed.what.clone());
+        let all: Vec<&CaseRun> = smallest.iter().collect();
+        let failure = ProvenFailure {
+            check: ProveCheck::Isolation,
+            stream: "echo".to_owned(),
+            endpoint: failure.case.endpoint,
+            faults: edits_of,
+            writes: failure.writes().len(),
+            streams: smallest.len(),
+            what,
+            cases: number(failed),
+            script: String::new(),
+        };
+        self.push(failure, check, &all);
+        Ok(())
+    }
+
+    /// Counts runs, and keeps the first failure of each sort.
+    fn add(&mut self, runs: Vec<CaseRun>, about: &[ProveCheck]) {
+        for check in about.iter().filter(|check| self.plan.only.contains(check)) {
+            let failed = runs.iter().filter(|run| run.failure_of(*check).is_some()).count();
+            self.count(*check, number(runs.len()), number(failed));
+        }
+        // A failed stream whose events changed before the failure counts as a stream, where that is asked for.
+        if !about.contains(&ProveCheck::Stream) {
+            let changed = runs.iter().filter(|run| run.failure_of(ProveCheck::Stream).is_some()).count();
+            self.count(ProveCheck::Stream, 0, number(changed));
+        }
+        for run in runs {
+            self.proof.silent_cuts += u64::from(run.is_silent_cut);
+            let wanted = run.failed.iter().find(|failed| self.plan.only.contains(&failed.check));
+            let Some(FailedCheck { check, .. }) = wanted.cloned() else { continue };
+            let sort = (check, endpoint_name(run.case.endpoint), run.case.sort());
+            self.sorts.entry(sort).or_insert_with(|| (run, 0)).1 += 1;
+        }
+    }
+
+    fn count(&mut self, check: ProveCheck, cases: u64, failed: u64) {
+        for result in self.proof.checks.iter_mut().filter(|result| result.check == check) {
+            (result.cases, result.failed) = (result.cases + cases, result.failed + failed);
+        }
+    }
+
+    /// Makes the sorts of failures small, those with the fewest edits first. A sort that has all edits of a known failure is that one.
+    async fn shrink(&mut self) -> Result<(), ProveError> {
+        let mut sorts: Vec<(CaseRun, u64, ProveCheck)> = std::mem::take(&mut self.sorts)
+            .into_iter()
+            .map(|((check, ..), (run, count))| (run, count, check))
+            .collect();
+        sorts.sort_by_key(|(run, ..)| (run.case.edits.len() + usize::from(run.case.cuts.is_some()), run.case.stream));
+        let mut known: Vec<(ProveCheck, ProveCase, usize)> = Vec::new();
+        for (run, count, check) in sorts {
+            let is_known = |(of, case, _): &&(ProveCheck, ProveCase, usize)| *of == check && explains(case, &run.case);
+            if let Some((.., place)) = known.iter().find(is_known) {
+                self.proof.failures.get_mut(*place).into_iter().for_each(|failure| failure.cases += count);
+            } else if known.len() >= self.plan.shrink {
+                self.proof.more_failures += 1;
+            } else {
+                let shrunk = self.prover.shrink(run, check).await?;
+                let case = shrunk.run.case.clone();
+                if self.add_shrunk(&shrunk, check, count) {
+                    known.push((check, case, self.proof.failures.len() - 1));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a failure in its smallest form; returns false if it is one that is there already.
+    fn add_shrunk(&mut self, Shrunk { run, is_repeated }: &Shrunk, check: ProveCheck, count: u64) -> bool {
+        let faults = run.case.lines(self.prover.pause_ms);
+        let kinds = |lines: &[String]| lines.iter().map(|line| kind(line).to_owned()).collect::<Vec<_>>();
+        let is_same = |failure: &&mut ProvenFailure| {
+            // What fails beside others only is one stream disturbing another.
+            let is_mixed = !is_repeated && failure.check == ProveCheck::Isolation;
+            let is_other = failure.check != check || failure.endpoint != run.case.endpoint;
+            is_mixed || (!is_other && kinds(&failure.faults) == kinds(&faults))
+        };
+        if let Some(failure) = self.proof.failures.iter_mut().find(is_same) {
+            failure.cases += count;
+            return false;
+        }
+        let what = run.failure_of(check).map(|failed| failed.what.clone()).unwrap_or_default();
+        let stream = self.prover.streams.get(run.case.stream).map(|stream| stream.name.clone());
+        let failure = ProvenFailure {
+            check,
+            stream: stream.unwrap_or_default(),
+            endpoint: run.case.endpoint,
+            faults,
+            writes: run.writes().len(),
+            streams: 1,
+            what: if *is_repeated { what } else { format!("only beside other streams: {what}") },
+            cases: count,
+            script: String::new(),
+        };
+        self.push(failure, check, &[run]);
+        true
+    }
+
+    /// Adds a failure with its script.
+    fn push(&mut self, mut failure: ProvenFailure, check: ProveCheck, runs: &[&CaseRun]) {
+        let is_repeatable = runs.len() <= MOST_IN_SCRIPT
+            && runs.iter().all(|run| run.served.is_some() && run.received.end != ReceivedEnd::TooLarge);
+        if is_repeatable {
+            let name = format!("prove-{}.py", self.proof.failures.len() + 1);
+            failure.script = script(&name, check, runs, &self.prover.rules, &self.plan.places);
+        }
+        self.proof.failures.push(failure);
+    }
+}
+
+/// Returns true if a case in its smallest form, in one write, has nothing that another one has not.
+fn explains(small: &ProveCase, other: &ProveCase) -> bool {
+    small.endpoint == other.endpoint
+        && small.kind == other.kind
+        && small.cuts.as_ref().is_none_or(Vec::is_empty)
+        && small.edits.iter().all(|edit| other.edits.contains(edit))
+}
+
+/// The kind of a fault's line.
+fn kind(line: &str) -> &str {
+    line.split([':', ' ']).next().unwrap_or_default()
+}
+
+/// The name of an endpoint in reports.
+#[must_use]
+pub fn endpoint_name(endpoint: Endpoint) -> &'static str {
+    match endpoint {
+        Endpoint::Chat => "chat",
+        Endpoint::Completions => "completions",
+        Endpoint::Messages => "messages",
+        Endpoint::Responses => "responses",
+        Endpoint::Embeddings | Endpoint::Other => "other",
+    }
+}
+
+fn number(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}
