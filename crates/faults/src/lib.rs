@@ -44,6 +44,6 @@ pub use self::{
     selection::{FaultSelection, SequenceKey},
     set::{ChosenFault, FaultHit, FaultRequest, FaultSet},
     signal::{BatchNumber, EventsFault, MetricsFault, ServerCondition, ServerFault},
-    timed::QuotaTicket,
+    timed::{QuotaOutcome, QuotaTicket},
     wire::tokens_of,
 };

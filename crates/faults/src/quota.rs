@@ -154,11 +154,11 @@ impl QuotaBook {
     ///
     /// # Errors
     /// Where it is beyond the quota; nothing is taken then.
-    pub(crate) fn admit(&self, limits: &QuotaLimits, key: u64, now: Instant) -> Result<QuotaState, QuotaRefusal> {
+    pub(crate) fn admit(&self, limits: &QuotaLimits, key: u64, now: Instant) -> Result<QuotaState, Box<QuotaRefusal>> {
         self.with(limits, key, now, |account| {
             if let Some((retry_after, what)) = limits.beyond(account) {
                 let message = format!("Rate limit reached: {what}. Please try again in {}.", written(retry_after));
-                return Err(QuotaRefusal { retry_after, message, headers: limits.headers(account) });
+                return Err(Box::new(QuotaRefusal { retry_after, message, headers: limits.headers(account) }));
             }
             account.requests -= 1.0;
             account.in_progress += 1;

@@ -24,6 +24,9 @@ pub struct QuotaTicket {
     pub tokens: u64,
 }
 
+/// What a request takes from a quota and what is left; or why it is refused, with the line that repeats that.
+pub type QuotaOutcome = Result<(QuotaTicket, QuotaState), (Box<QuotaRefusal>, String)>;
+
 impl Drop for QuotaTicket {
     fn drop(&mut self) {
         if let Some(rule) = self.set.rules.get(self.rule) {
@@ -37,10 +40,7 @@ impl FaultSet {
     ///
     /// # Errors
     /// Where the request is beyond it, which is noted, with the line that repeats it.
-    pub fn admit(
-        self: &Arc<Self>,
-        chosen: &ChosenFault,
-    ) -> Option<Result<(QuotaTicket, QuotaState), (QuotaRefusal, String)>> {
+    pub fn admit(self: &Arc<Self>, chosen: &ChosenFault) -> Option<QuotaOutcome> {
         let FaultKind::Quota(limits) = chosen.fault.kind else { return None };
         let ChosenFault { account, request, nth, .. } = *chosen;
         let rule = chosen.rule?;
