@@ -1,9 +1,6 @@
 //! What routers trust, broken on purpose: metrics, readiness, KV events, quotas and whole servers.
 
-use std::{
-    net::SocketAddr,
-    time::{Duration, Instant},
-};
+use std::{net::SocketAddr, time::Duration};
 
 use serde_json::{Value, json};
 use tokio::{io::AsyncReadExt, net::TcpStream, time::sleep};
@@ -354,7 +351,7 @@ async fn a_brown_out_makes_steps_longer() {
     assert_eq!(put(play.address, "/vcr/faults", &json!({"faults": ["slower:10 where replica=0"]})).await.status, 200);
     let body = json!({"prompt": [5, 6], "max_tokens": 4, "ignore_eos": true});
     play.send("/v1/completions", &body).await;
-    let start = Instant::now();
+    let start = tokio::time::Instant::now();
     play.send("/v1/completions", &body).await;
     assert!(start.elapsed() >= Duration::from_millis(4 * 200), "{:?}", start.elapsed());
 }
