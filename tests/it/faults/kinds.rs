@@ -198,6 +198,16 @@ pub(super) const BODY_PROOFS: &[BodyProof] = &[
         },
         Ending::Whole,
     ),
+    proof(
+        "split-at",
+        |events| format!("split-at:1,7,{},every=0ms", in_third(events)),
+        |events| {
+            let first = [events[0][..1].to_vec(), events[0][1..7].to_vec(), events[0][7..].to_vec()].to_vec();
+            let third = vec![events[2][..30].to_vec(), events[2][30..].to_vec()];
+            [first, vec![events[1].clone()], third, events[3..].to_vec()].concat()
+        },
+        Ending::Whole,
+    ),
     proof("merge", |_| "merge:3".into(), |events| events.chunks(3).map(<[_]>::concat).collect(), Ending::Whole),
     proof(
         "duplicate",
