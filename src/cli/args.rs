@@ -3,6 +3,7 @@
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum, builder::BoolishValueParser};
 
 use crate::cli::{
+    answers::AnswersCommand,
     build,
     cassette::CassetteCommand,
     flags::with_tags,
@@ -121,6 +122,13 @@ pub(in crate::cli) enum Command {
         /// What to do with them.
         #[command(subcommand)]
         command: CassetteCommand,
+    },
+    /// Check files of answers.
+    #[command(arg_required_else_help = true)]
+    Answers {
+        /// What to do with them.
+        #[command(subcommand)]
+        command: AnswersCommand,
     },
     /// Print the completions for a shell.
     #[command(after_long_help = "Example:\n  vllm-vcr completions bash > /etc/bash_completion.d/vllm-vcr")]

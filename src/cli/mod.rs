@@ -7,6 +7,7 @@
 //!
 //! [`run`] is the only boundary that reports a failure: once, on stderr, with its causes and a hint.
 
+mod answers;
 mod args;
 mod build;
 mod cassette;
@@ -125,6 +126,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::McpPlay(args) => mcp::play::run(*args),
         Command::Inspect { command } => inspect::run(command),
         Command::Cassette { command } => cassette::run(command),
+        Command::Answers { command } => answers::run(command),
     }
 }
 

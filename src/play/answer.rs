@@ -119,6 +119,11 @@ pub(super) enum AnswerStep {
 }
 
 impl AnswerStream {
+    /// Tokens of all prompts.
+    pub(super) fn prompt_tokens(&self) -> u32 {
+        self.parts.prompt_tokens
+    }
+
     /// Checks whether the engine failed in the middle.
     pub(super) fn has_failed(&self) -> bool {
         self.failed

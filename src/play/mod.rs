@@ -110,6 +110,8 @@ pub struct Serving {
     pub tokenizer: String,
     /// Records of cassettes, where there are any cassettes; those of MCP servers aside.
     pub cassettes: Option<usize>,
+    /// Rules of files of answers.
+    pub rules: usize,
     /// Records of MCP servers in cassettes, by the name of the server.
     pub mcp: Vec<(String, usize)>,
     /// A request that a record answers, or any where tokens are made up; `None` where none is known.
@@ -131,6 +133,9 @@ impl Player {
         };
         if let Some(cassette_player) = config.cassette_player.as_ref().filter(|_| is_of_model) {
             cassette_player.count_with(loaded.tokenizer.clone());
+        }
+        if let Some(cassette_player) = &config.cassette_player {
+            cassette_player.draw_with(loaded.tokenizer.clone());
         }
         Ok(Self { state: Arc::new(ServerState::new(config, loaded)?) })
     }
@@ -154,6 +159,7 @@ impl Player {
             models: self.state.model.names.clone(),
             tokenizer: self.state.model.tokenizer.name().to_owned(),
             cassettes: cassette_player.map(|cassette_player| cassette_player.len()),
+            rules: cassette_player.and_then(|player| player.answers()).map_or(0, |rules| rules.len()),
             mcp: cassette_player.map(|cassette_player| cassette_player.mcp().counts()).unwrap_or_default(),
             example: ExampleRequest::of(&self.state),
         }

@@ -21,10 +21,10 @@ use crate::{
     api::{Api, endpoints::route},
     net::server::OverTls,
     play::{
-        Player,
+        Player, ServerState,
         cassettes::{Cassettes, refusal},
         dialect::{Dialect, Reword},
-        faults::{self, FaultLayer},
+        faults::{self, FaultLayer, MetricsPages, PageSource},
         front::{SentPath, other_ending},
         http::{empty_with, json},
         load::adapters,
@@ -189,14 +189,35 @@ pub(super) fn router(player: &Player) -> Router {
     if let Admin::Here(access) = &state.config.admin {
         router = router.merge(admin_pages(player, access));
     }
-    let faults = FaultLayer { faults: Arc::clone(&state.config.faults), body_limit: state.config.body_limit, refusal };
+    let (max_model_len, names) = (state.model.max_model_len, state.model.names.clone().into());
+    let faults = FaultLayer {
+        faults: Arc::clone(&state.config.faults),
+        body_limit: state.config.body_limit,
+        max_model_len,
+        names,
+        refusal,
+        replica: state.replica,
+        pages: MetricsPages::sampled(Arc::clone(&state.config.faults), page_source(state, true)),
+    };
     router.layer(ServiceBuilder::new().layer(Layered(Watch::new(&state.metrics, &paths))).layer(faults))
 }
 
-/// The pages of `/vcr/…`: of the engine, and of the account; `None` where there is neither.
+/// Makes the page of metrics, with or without the values that were set from outside, as long as the server is there.
+fn page_source(state: &Arc<ServerState>, is_overridden: bool) -> PageSource {
+    let state = Arc::downgrade(state);
+    Arc::new(move || {
+        let state = state.upgrade()?;
+        let page = info::metrics_page(&state);
+        Some(if is_overridden { state.overrides.apply(page) } else { page })
+    })
+}
+
+/// The pages of `/vcr/…`, and `/fake_metrics`.
 pub(super) fn admin_pages(player: &Player, access: &Access) -> Router {
     let state = &player.state;
     let mut pages = faults::routes(Arc::clone(&state.config.faults), access.clone());
+    let overrides = Arc::clone(&state.overrides);
+    pages = pages.merge(faults::metrics_routes(overrides, page_source(state, false), access.clone()));
     pages = pages.merge(settings::routes(Settings {
         faults: Arc::clone(&state.config.faults),
         pacing: state.config.pacing,

@@ -18,11 +18,11 @@ use crate::{
     base::stats::Lateness,
     play::{
         Config, PlayError, Source, Synthetic, UnmatchedPace,
-        engine::{Engine, EngineConfig, Slowdown},
+        engine::{Engine, EngineConfig, ReplicaFaults, Slowdown},
         generate::samples::Samples,
         load::{LoadedSources, LoadedTrace, adapters::Adapters, model::Model},
         mcp::{McpAccess, McpService},
-        metrics::Metrics,
+        metrics::{MetricOverrides, Metrics},
         rare::{dev::Development, response_store::StoredResponses},
         request::{
             blocking::{DrawingPool, INLINE_BYTES},
@@ -49,6 +49,10 @@ pub(super) struct ServerState {
     pub(super) samples: Samples,
     pub(super) work: Work,
     pub(super) metrics: Arc<Metrics>,
+    /// Values that `/metrics` has in place of these.
+    pub(super) overrides: Arc<MetricOverrides>,
+    /// Its number among several servers.
+    pub(super) replica: u32,
     pub(super) lateness: Arc<Lateness>,
     pub(super) dev: Arc<Development>,
     /// The responses that are kept, where they are.
@@ -115,7 +119,8 @@ impl ServerState {
             let mut resolved = engine.resolved(length, block_size(&config, replay.as_deref()), pace)?;
             resolved.kv_transfer = resolved.kv_transfer.map(|config| config.of_replica(replica, ranks.get()));
             let seed = config.seed.wrapping_add(u64::from(replica) * u64::from(ranks.get()));
-            Engine::start(&resolved, &metrics, &name, seed, slowdown)
+            let faults = ReplicaFaults { faults: Arc::clone(&config.faults), replica };
+            Engine::start(&resolved, &metrics, &name, seed, (slowdown, faults))
         };
         if config.engine.is_some() {
             config.cassette_player.iter().for_each(|player| player.make_engine_inputs(length));
@@ -130,6 +135,8 @@ impl ServerState {
         Ok(Self {
             engine: config.engine.as_ref().map(start).transpose()?,
             metrics,
+            overrides: Arc::default(),
+            replica,
             model,
             adapters,
             replay,

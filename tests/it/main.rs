@@ -1,11 +1,13 @@
 //! The integration tests, one binary.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::print_stderr)]
 
+mod answers;
 mod cassettes;
 mod decisions;
 mod differential;
 mod drive;
 mod exit_codes;
+mod faults;
 mod framework_examples;
 mod kv_events;
 mod layers;

@@ -87,14 +87,29 @@ fn arguments(line: &str) -> Option<Vec<String>> {
         Some(rest) => rest.split_once(" -- ").map_or("", |(_, typed)| typed),
         None => line.strip_prefix("vllm-vcr")?,
     };
-    let words = typed.split_whitespace().map(|word| word.trim_matches(['\'', '"']).to_owned());
-    Some(std::iter::once("vllm-vcr".to_owned()).chain(words).collect())
+    Some(std::iter::once("vllm-vcr".to_owned()).chain(words(typed)).collect())
+}
+
+/// The words of a line; quotes hold white space together.
+fn words(line: &str) -> Vec<String> {
+    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+    for letter in line.chars() {
+        match letter {
+            '\'' | '"' if quote.is_none_or(|open| open == letter) => {
+                quote = if quote.is_some() { None } else { Some(letter) };
+                word.get_or_insert_default();
+            }
+            letter if letter.is_whitespace() && quote.is_none() => words.extend(word.take()),
+            letter => word.get_or_insert_default().push(letter),
+        }
+    }
+    words.extend(word);
+    words
 }
 
 #[test]
 fn commands_are_found_in_fences() {
-    let text =
-        "vllm-vcr a\n```sh\nvllm-vcr b \\\n  --c 1 # why\ncat x | vllm-vcr d - > y\ncargo run --release -- e\n```\n";
+    let text = "vllm-vcr a\n```sh\nvllm-vcr b \\\n  --c 1 # why\ncat x | vllm-vcr d - > y\nvllm-vcr f 'g h=\"i\"'\ncargo run --release -- e\n```\n";
     let found: Vec<String> = commands(text).iter().map(|words| words.join(" ")).collect();
-    assert_eq!(found, ["vllm-vcr b --c 1", "vllm-vcr d -", "vllm-vcr e"]);
+    assert_eq!(found, ["vllm-vcr b --c 1", "vllm-vcr d -", "vllm-vcr f g h=\"i\"", "vllm-vcr e"]);
 }

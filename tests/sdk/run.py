@@ -11,6 +11,7 @@ import tempfile
 import traceback
 from pathlib import Path
 
+import answers
 import cases
 import families
 import servers
@@ -61,6 +62,12 @@ def main(binary):
         with servers.play(binary, "--synthetic", "random") as synthetic:
             for case in cases.ALL:
                 tally.run(f"synthetic: {case.__name__}", case, synthetic.url)
+        rules = Path(directory) / "answers.yaml"
+        rules.write_text(answers.RULES)
+        with servers.play(binary, "--answers", str(rules)) as ruled:
+            for case in answers.ALL:
+                tally.run(f"answers: {case.__name__}", case, ruled.url)
+        tally.run("answers: ends well", ended_well, ruled)
         authority = trustme.CA()
         authority.cert_pem.write_to_path(Path(directory) / "ca.pem")
         os.environ["SSL_CERT_FILE"] = os.environ["CURL_CA_BUNDLE"] = str(Path(directory) / "ca.pem")

@@ -88,7 +88,7 @@ pub struct MessageCall {
 }
 
 /// Bytes of a body beside its head and its texts.
-const REST: usize = 768;
+const REST: usize = 640;
 
 /// A chat answer. `prompt_text` where the client asked for it.
 pub(super) fn chat_body(

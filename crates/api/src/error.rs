@@ -99,6 +99,18 @@ impl ApiError {
         Self::of(403, "PermissionDeniedError", message)
     }
 
+    /// A prompt that leaves no room: 400.
+    #[must_use]
+    pub fn prompt_too_long(prompt_tokens: u32, max_model_len: u32) -> Self {
+        let count = if prompt_tokens == max_model_len.saturating_add(1) { "at least " } else { "" };
+        let message = format!(
+            "This model's maximum context length is {max_model_len} tokens. However, your prompt contains \
+             {count}{prompt_tokens} input tokens, which exceeds this limit even without any output tokens. Please \
+             reduce the length of the input prompt."
+        );
+        Self::parameter_value("input_tokens", &message, &prompt_tokens.to_string())
+    }
+
     /// A model that is not served: 404.
     #[must_use]
     pub fn unknown_model(name: &str, served: &[String]) -> Self {

@@ -86,7 +86,7 @@ pub use request::{GenerationInput, GenerationRequest, MaxTokens, PromptInput, Se
 pub use request_metrics::RequestTimes;
 pub use stream::{AnswerHead, AnswerNames, ChoiceChunk, Opening, StopReason};
 pub use stream_end::{DONE, ends_response, ends_stream, is_last_event_type};
-pub use structured::Constraint;
+pub use structured::{Constraint, constraint_of};
 pub use tokenize::{DetokenizeRequest, TokenizeInput, TokenizeRequest, TokenizeResponse};
 pub use tool_choice::ToolUse;
 pub use truncation::{Truncation, TruncationSide};

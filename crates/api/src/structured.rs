@@ -42,6 +42,16 @@ pub enum Constraint {
     StructuralTag(Value),
 }
 
+/// Reads the constraint that the body of a chat or a completion has; `None` where its answer is free.
+///
+/// # Errors
+/// 400 for what the engine refuses.
+pub fn constraint_of(body: &Map<String, Value>) -> Result<Option<Constraint>, ApiError> {
+    let Some(asked) = Asked::read(body) else { return Ok(None) };
+    asked.check_count()?;
+    asked.constraint()
+}
+
 /// The kinds that a request asks for; to be one, exactly one of them has to be there.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Asked {

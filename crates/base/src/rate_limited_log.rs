@@ -1,11 +1,10 @@
 //! Limit on log lines that would come too often: one in ten seconds is written, with the number of those that were not.
 
-use std::{
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 
 use tokio::time::Instant;
+
+use crate::lock::Lock;
 
 /// Minimum time between two lines.
 const APART: Duration = Duration::from_secs(10);
@@ -13,7 +12,7 @@ const APART: Duration = Duration::from_secs(10);
 /// Rate limit of one kind of log line.
 #[derive(Debug, Default)]
 pub struct RateLimitedLog {
-    state: Mutex<Suppression>,
+    state: Lock<Suppression>,
 }
 
 #[derive(Debug, Default)]
@@ -28,7 +27,7 @@ impl RateLimitedLog {
     /// Creates a limit of which no line was written yet.
     #[must_use]
     pub const fn new() -> Self {
-        Self { state: Mutex::new(Suppression { last: None, suppressed: 0 }) }
+        Self { state: Lock::new(Suppression { last: None, suppressed: 0 }) }
     }
 
     /// Returns the number of lines suppressed since the last one where another one is due; `None` where none is.
@@ -37,7 +36,7 @@ impl RateLimitedLog {
     }
 
     fn due_at(&self, now: Instant) -> Option<u64> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         if state.last.is_some_and(|last| now.saturating_duration_since(last) < APART) {
             state.suppressed += 1;
             return None;

@@ -8,9 +8,10 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
+use base::lock::Lock;
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use http::{HeaderValue, Request};
@@ -218,11 +219,11 @@ fn made_in(drive: &Drive, records: Vec<(usize, Record)>, block_size: u32) -> Vec
 
 /// Sends requests to the servers of their sessions, some at once, and returns the record of each.
 async fn send(drive: &Drive, requests: Vec<(usize, Request<Bytes>)>) -> Result<Vec<Option<Record>>, DriveError> {
-    let came = Arc::new(Mutex::new(vec![None; requests.len()]));
+    let came = Arc::new(Lock::new(vec![None; requests.len()]));
     let seen = Arc::clone(&came);
     let hook = RecordHook(Arc::new(move |record: &mut Record| {
         let id = record.request_id.as_deref().and_then(|id| id.strip_prefix(REQUEST_ID)?.parse::<usize>().ok());
-        let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = seen.lock();
         if let Some(place) = id.and_then(|id| seen.get_mut(id)) {
             place.get_or_insert_with(|| record.clone());
         }
@@ -241,6 +242,6 @@ async fn send(drive: &Drive, requests: Vec<(usize, Request<Bytes>)>) -> Result<V
     });
     stream::iter(sending).buffer_unordered(AT_ONCE).for_each(|()| async {}).await;
     tap.finish().await?;
-    let came = std::mem::take(&mut *came.lock().unwrap_or_else(PoisonError::into_inner));
+    let came = std::mem::take(&mut *came.lock());
     Ok(came)
 }

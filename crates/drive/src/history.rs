@@ -9,12 +9,10 @@
 //!
 //! Limits: chats, responses and messages; prompts of text or ids are sent as recorded. Answers above 16 MiB are not repeated.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, PoisonError},
-};
+use std::collections::HashMap;
 
 use api::answers;
+use base::lock::Lock;
 use bytes::Bytes;
 use net::wire::SseSplitter;
 use recording::{
@@ -66,7 +64,7 @@ struct EndedTurn<'a> {
 #[derive(Debug)]
 pub(crate) struct DrivenConversation<'a> {
     history: History,
-    state: Mutex<State<'a>>,
+    state: Lock<State<'a>>,
 }
 
 #[derive(Debug, Default)]
@@ -81,19 +79,19 @@ impl<'a> DrivenConversation<'a> {
         let requests: Vec<&Value> = records.filter_map(|record| record.request.as_ref()).collect();
         let names_responses = || requests.iter().any(|request| request.get(PREVIOUS).is_some_and(Value::is_string));
         let is_needed = requests.len() > 1 && (history == History::Live || names_responses());
-        is_needed.then(|| Self { history, state: Mutex::default() })
+        is_needed.then(|| Self { history, state: Lock::default() })
     }
 
     /// Notes the answer to a turn.
     pub(crate) fn end(&self, record: &'a Record, body: &[Bytes], is_stream: bool) {
         let endpoint = record.endpoint.unwrap_or(Endpoint::Chat);
         let answer = read(endpoint, body, is_stream);
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).ended.push(EndedTurn { record, answer });
+        self.state.lock().ended.push(EndedTurn { record, answer });
     }
 
     /// Puts what was answered so far into a request.
     pub(crate) fn continued(&self, body: &mut Value) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let mut ids = HashMap::new();
         state.name_responses(body, &mut ids);
         let replaced = match self.history {
@@ -110,7 +108,7 @@ impl<'a> DrivenConversation<'a> {
     }
 
     pub(crate) fn counts(self) -> HistoryCounts {
-        self.state.into_inner().unwrap_or_else(PoisonError::into_inner).counts
+        self.state.into_inner().counts
     }
 }
 

@@ -2,12 +2,9 @@
 
 mod report;
 
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
+use base::lock::Lock;
 use base::stats::Durations;
 use recording::trace::{ContentSource, Endpoint, Outcome, Record};
 use replay::meter::{self, Slo};
@@ -73,7 +70,7 @@ impl CountedBy {
 /// Figures of a run.
 #[derive(Debug, Default)]
 pub struct Results {
-    figures: Mutex<Figures>,
+    figures: Lock<Figures>,
     slo: Slo,
     /// Requests that were to be sent earlier than this count for nothing but the number of failures.
     warmup: Duration,
@@ -167,11 +164,7 @@ impl Results {
     #[must_use]
     pub fn new(workload: &Workload, slo: Slo, warmup: Duration, checks: bool) -> Self {
         let check = checks.then(|| ContentCheck::of(workload));
-        Self { figures: Mutex::new(Figures { check, ..Figures::default() }), slo, warmup }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Figures> {
-        self.figures.lock().unwrap_or_else(PoisonError::into_inner)
+        Self { figures: Lock::new(Figures { check, ..Figures::default() }), slo, warmup }
     }
 
     /// Adds the record of a request that was to be sent at `intended` and was sent at `sent`, from the start of the run. Takes the status out of it
@@ -186,12 +179,12 @@ impl Results {
     ) {
         if record.choice.is_some_and(|choice| choice > 0) {
             if intended >= self.warmup {
-                self.lock().add_tokens(record);
+                self.figures.lock().add_tokens(record);
             }
             return;
         }
         if record.outcome == Some(Outcome::Cut) {
-            self.lock().cut += 1;
+            self.figures.lock().cut += 1;
             return;
         }
         let is_own = matches!(
@@ -203,7 +196,7 @@ impl Results {
         let mut sample = Sample { request, intended, sent, is_good, ..Sample::of(recorded, record) };
         let times = [sample.ttft, meter::itl(record).map(|gaps| gaps.each).max(), sample.tpot, meter::e2e(record)];
         sample.keeps_slo = is_good && self.slo.is_kept(times);
-        let mut figures = self.lock();
+        let mut figures = self.figures.lock();
         if intended < self.warmup {
             figures.warmup += 1;
             return;
@@ -214,13 +207,13 @@ impl Results {
     /// Returns every request that ended, in the order of their ends.
     #[must_use]
     pub fn samples(&self) -> Vec<Sample> {
-        self.lock().samples.clone()
+        self.figures.lock().samples.clone()
     }
 
     /// Returns its state; cheap enough to be asked for several times a second.
     #[must_use]
     pub fn live(&self) -> Live {
-        let figures = self.lock();
+        let figures = self.figures.lock();
         let quantiles = |times: &Durations| times.quantile(0.5).zip(times.quantile(0.99));
         Live {
             ended: figures.warmup + count(figures.samples.iter()),
@@ -234,7 +227,7 @@ impl Results {
     /// Returns the distributions of its latencies.
     #[must_use]
     pub fn latencies(&self) -> Latencies {
-        let figures = self.lock();
+        let figures = self.figures.lock();
         let named = [
             ("late", &figures.late),
             ("ttft", &figures.ttft),
@@ -251,7 +244,7 @@ impl Results {
     /// Returns what other load clients make their figures of.
     #[must_use]
     pub fn measured(&self) -> Measured {
-        let figures = self.lock();
+        let figures = self.figures.lock();
         let (begin, end) = figures.span();
         let good: Vec<Sample> = figures.samples.iter().filter(|sample| sample.is_good).copied().collect();
         Measured {
@@ -266,7 +259,7 @@ impl Results {
     /// Returns the figures so far.
     #[must_use]
     pub fn report(&self) -> ResultsReport {
-        let figures = self.lock();
+        let figures = self.figures.lock();
         let samples = &figures.samples;
         let (begin, end) = figures.span();
         let duration_s = end.saturating_sub(begin).as_secs_f64();

@@ -8,12 +8,13 @@ use std::{
     num::NonZeroUsize,
     path::PathBuf,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     time::{Duration, SystemTime},
 };
 
+use base::lock::Lock;
 use base::stats::Durations;
 use futures_util::future::join_all;
 use http::header;
@@ -144,13 +145,13 @@ struct DrivenRun {
     plan: Plan,
     prompts: Prompts,
     history: History,
-    repeated: Mutex<HistoryCounts>,
+    repeated: Lock<HistoryCounts>,
     targets: usize,
     start: Instant,
     /// When each request was to be sent, in nanoseconds from the start.
     intended: Vec<AtomicU64>,
     sent: AtomicU64,
-    lag: Mutex<Durations>,
+    lag: Lock<Durations>,
     next_session: AtomicUsize,
     /// No session begins after this.
     until: Option<Instant>,
@@ -183,11 +184,11 @@ pub async fn drive(
         targets: drive.targets.len(),
         start,
         sent: AtomicU64::new(0),
-        lag: Mutex::default(),
+        lag: Lock::default(),
         next_session: AtomicUsize::new(0),
         prompts: drive.prompts,
         history: drive.history,
-        repeated: Mutex::default(),
+        repeated: Lock::default(),
         workload,
         plan,
     });
@@ -215,9 +216,9 @@ pub async fn drive(
     let ProcessorSpent { cpu, took, clock_step } = began.until_now();
     let cpu_share = share(cpu, took, threads);
     probes.shutdown().await;
-    let lag = run.lag.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let lag = run.lag.lock().clone();
     let recorder = tap.finish().await?.recorder;
-    let history = *run.repeated.lock().unwrap_or_else(PoisonError::into_inner);
+    let history = *run.repeated.lock();
     let sent = run.sent.load(Relaxed);
     Ok(Driven { lag, start, cpu_share, cpu, took, clock_step, stopped: was_stopped, sent, history, recorder })
 }
@@ -339,7 +340,7 @@ impl Worker {
             let due = Instant::now() + PROBE;
             self.pacer.sleep_until(due).await;
             let late = Instant::now().saturating_duration_since(due);
-            self.run.lag.lock().unwrap_or_else(PoisonError::into_inner).record(late);
+            self.run.lag.lock().record(late);
         }
     }
 
@@ -389,7 +390,7 @@ impl Worker {
         });
         join_all(turns).await;
         if let Some(counts) = conversation.map(DrivenConversation::counts) {
-            self.run.repeated.lock().unwrap_or_else(PoisonError::into_inner).add(counts);
+            self.run.repeated.lock().add(counts);
         }
     }
 

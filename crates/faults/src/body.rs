@@ -1,12 +1,11 @@
 //! The body of a response with faults in it.
 //!
-//! What comes is taken event by event, or, where it is no stream of events, as it comes. Before each event it is looked whether a fault is
-//! due; edits change the event itself. What has to leave in writes of its own has a pause between its parts.
+//! What comes is taken event by event; a body that is no stream of events is one event, which is gathered first. A fault at a place
+//! happens as soon as that place is reached, between events or inside one; edits change the event itself. What has to leave in writes of
+//! its own has a pause between its parts. A fault that ends the body drops the inner one, and with it the work for it.
 
 use std::{
-    collections::VecDeque,
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -14,371 +13,323 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame};
 use net::{
-    server::BodyError,
-    wire::{SseSplitter, encode_event, event_data},
+    server::{BodyError, ConnectionEnd},
+    wire::SseSplitter,
 };
-use serde_json::Value;
-use tokio::time::{Instant, Sleep, sleep, sleep_until};
-
-use api::Endpoint;
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::{
+    active::{ActiveFault, BodyProgress, OnFault},
     edits::EventEdit,
-    fault::FaultPlace,
-    kind::{FaultKind, RefusalFault, StreamFault},
+    kind::{RefusalContext, StreamFault},
+    piece::{BodyPiece, FaultedForm},
     set::ChosenFault,
+    steps::{BodyPace, BodyStep, BodySteps, StepOutcome},
+    wire::{error_events, tokens_of},
 };
 
-/// Called with a fault when it happens.
-pub type OnFault = Arc<dyn Fn(&ChosenFault) + Send + Sync>;
+/// Most bytes of a body without events that are gathered; faults do not concern what follows.
+const MOST_GATHERED: usize = 64 << 20;
 
 /// A body with faults in it.
 pub struct FaultedBody<B> {
-    inner: B,
-    /// `None` where the body is no stream of events.
-    splitter: Option<SseSplitter>,
+    /// `None` once it has ended, or a fault has ended it.
+    inner: Option<B>,
+    form: FaultedForm,
+    splitter: SseSplitter,
+    /// What has come of a body without events.
+    gathered: Option<BytesMut>,
     faults: Vec<ActiveFault>,
-    steps: VecDeque<BodyStep>,
+    steps: BodySteps,
     seen: BodyProgress,
     /// Bytes that are sent of events, as edits left them.
     sent: u64,
     start: Instant,
-    pause: Option<Pin<Box<Sleep>>>,
+    has_begun: bool,
+    /// A fault has ended it; what follows is not looked at.
+    is_cut: bool,
     /// The earliest fault by time.
     alarm: Option<Pin<Box<Sleep>>>,
-    state: BodyState,
-    endpoint: Endpoint,
+    context: RefusalContext,
     on_fault: OnFault,
-}
-
-/// What has passed.
-#[derive(Debug, Default)]
-struct BodyProgress {
-    events: u64,
-    tokens: u64,
-    bytes: u64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum BodyState {
-    Open,
-    /// The inner body has ended.
-    Ended,
-    /// A fault has ended it; what follows is not looked at.
-    Cut,
-}
-
-/// What a body does next.
-#[derive(Debug)]
-enum BodyStep {
-    Send(Bytes),
-    Pause(Duration),
-    /// Nothing more, ever.
-    Hang,
-    End(BodyEnd),
-}
-
-#[derive(Debug, Clone, Copy)]
-enum BodyEnd {
-    Proper,
-    Broken(&'static str),
-}
-
-/// A fault that has not happened yet, or goes on.
-struct ActiveFault {
-    chosen: ChosenFault,
-    place: FaultPlace,
-    fault: StreamFault,
-    /// Events that it concerns still.
-    left: u64,
-    has_happened: bool,
-    /// Events that wait for others.
-    held: Vec<Bytes>,
-}
-
-impl ActiveFault {
-    fn is_due(&self, seen: &BodyProgress, elapsed: Duration) -> bool {
-        match self.place {
-            FaultPlace::Event(count) => seen.events >= count,
-            FaultPlace::Token(count) => seen.tokens >= count,
-            FaultPlace::Byte(count) => seen.bytes >= count,
-            FaultPlace::Time(time) => elapsed >= time,
-        }
-    }
-
-    /// Returns true if it happens at one place, and not to events from there on.
-    fn is_point(&self) -> bool {
-        !matches!(
-            self.fault,
-            StreamFault::Edit { .. } | StreamFault::Drip { .. } | StreamFault::SplitAt { .. } | StreamFault::Jitter(_)
-        )
-    }
 }
 
 impl<B> FaultedBody<B> {
     /// Puts those faults into a body that happen in bodies. `is_stream` says whether it is a stream of events.
-    pub fn new(inner: B, is_stream: bool, endpoint: Endpoint, chosen: Vec<ChosenFault>, on_fault: OnFault) -> Self {
-        let active = chosen.into_iter().filter_map(|chosen| {
-            let FaultKind::Stream(fault) = chosen.fault.kind.clone() else { return None };
-            let place = chosen.fault.place.or_else(|| chosen.fault.kind.own_place())?;
-            let left = match fault {
-                StreamFault::Edit { count: Some(count), .. } => count,
-                _ => u64::MAX,
-            };
-            Some(ActiveFault { chosen, place, fault, left, has_happened: false, held: Vec::new() })
-        });
-        let faults: Vec<ActiveFault> = active.collect();
-        let start = Instant::now();
-        let times = faults.iter().filter_map(|fault| match fault.place {
-            FaultPlace::Time(time) if fault.is_point() => Some(time),
-            _ => None,
-        });
-        let alarm = times.min().map(|time| Box::pin(sleep_until(start + time)));
+    pub fn new(
+        inner: B,
+        is_stream: bool,
+        context: RefusalContext,
+        chosen: Vec<ChosenFault>,
+        on_fault: OnFault,
+    ) -> Self {
+        let form = if is_stream { FaultedForm::Events } else { FaultedForm::Whole };
         Self {
-            inner,
-            splitter: is_stream.then(SseSplitter::default),
-            faults,
-            steps: VecDeque::new(),
+            inner: Some(inner),
+            form,
+            splitter: SseSplitter::default(),
+            gathered: (!is_stream).then(BytesMut::new),
+            faults: chosen.into_iter().filter_map(|chosen| ActiveFault::new(chosen, form)).collect(),
+            steps: BodySteps::default(),
             seen: BodyProgress::default(),
             sent: 0,
-            start,
-            pause: None,
-            alarm,
-            state: BodyState::Open,
-            endpoint,
+            start: Instant::now(),
+            has_begun: false,
+            is_cut: false,
+            alarm: None,
+            context,
             on_fault,
         }
     }
 
     /// Takes what the inner body has given.
     fn take(&mut self, data: Bytes) {
-        let Some(splitter) = &mut self.splitter else { return self.pass(data) };
-        splitter.push(data);
-        while let Some(event) = self.splitter.as_mut().and_then(SseSplitter::next_event) {
-            if self.state != BodyState::Open {
+        match &mut self.gathered {
+            Some(gathered) => {
+                gathered.extend_from_slice(&data);
+                if gathered.len() > MOST_GATHERED {
+                    self.take_gathered();
+                }
+            }
+            None if self.form == FaultedForm::Whole => self.steps.push(BodyStep::Send(data)),
+            None => {
+                self.splitter.push(data);
+                while !self.is_cut
+                    && let Some(event) = self.splitter.next_event()
+                {
+                    self.pass(event.raw);
+                }
+            }
+        }
+    }
+
+    fn take_gathered(&mut self) {
+        let Some(body) = self.gathered.take().filter(|body| !body.is_empty()) else { return };
+        self.faults.iter_mut().for_each(|fault| fault.know_size(body.len()));
+        self.pass(body.freeze());
+    }
+
+    /// Lets an event pass, with the faults that are due in it and after it.
+    fn pass(&mut self, event: Bytes) {
+        let (tokens, end) = (tokens_of(&event), self.seen.after(&event));
+        if tokens > 0 && self.faults.iter().any(ActiveFault::repeats) {
+            self.seen.output = event.clone();
+        }
+        let mut pieces = Vec::new();
+        self.edit_from(0, BodyPiece::of(event), &mut pieces);
+        for piece in pieces {
+            self.send_piece(piece, end);
+            if self.is_cut {
                 return;
             }
-            self.pass(event.raw);
+        }
+        self.seen.bytes = end;
+        self.seen.events += 1;
+        self.seen.tokens += tokens;
+        self.happen();
+    }
+
+    /// Sends a piece of an event that ends at this byte, with the faults that are due at a byte of it.
+    fn send_piece(&mut self, mut piece: BodyPiece, end: u64) {
+        if let Some(pause) = piece.pause {
+            self.steps.pause(pause);
+        }
+        let inside = |seen: &BodyProgress, faults: &[ActiveFault], length: usize| {
+            let at = faults.iter().filter_map(|fault| fault.point_inside(end)).min()?;
+            usize::try_from(at.saturating_sub(seen.bytes)).ok().filter(|offset| *offset < length)
+        };
+        while let Some(offset) = inside(&self.seen, &self.faults, piece.bytes.len()) {
+            let first = piece.bytes.split_to(offset);
+            self.seen.bytes = self.seen.after(&first);
+            self.send(first, piece.pace);
+            self.happen();
+            if self.is_cut {
+                return;
+            }
+        }
+        self.seen.bytes = self.seen.after(&piece.bytes);
+        self.send(piece.bytes, piece.pace);
+        if piece.is_alone {
+            self.steps.pause(Duration::ZERO);
         }
     }
 
-    /// Lets an event pass, with the faults that are due before it and in it.
-    fn pass(&mut self, mut event: Bytes) {
-        let tokens = tokens_of(&event);
-        self.happen_before();
-        while self.state == BodyState::Open {
-            let end = self.seen.bytes + u64::try_from(event.len()).unwrap_or(u64::MAX);
-            let inside = self.faults.iter().filter(|fault| fault.is_point() && !fault.has_happened);
-            let inside = inside.filter_map(|fault| match fault.place {
-                FaultPlace::Byte(at) if at < end => Some(at),
-                _ => None,
-            });
-            let Some(at) = inside.min() else { break };
-            let first = event.split_to(usize::try_from(at.saturating_sub(self.seen.bytes)).unwrap_or_default());
-            self.seen.bytes = at;
-            self.send(first);
-            self.happen_before();
-        }
-        if self.state == BodyState::Open {
-            self.seen.bytes += u64::try_from(event.len()).unwrap_or_default();
-            self.edit_from(0, event);
-            self.seen.events += 1;
-            self.seen.tokens += tokens;
-        }
-    }
-
-    /// Lets the faults happen that are due at this point.
-    fn happen_before(&mut self) {
+    /// Lets the faults happen that are due.
+    fn happen(&mut self) {
         let elapsed = self.start.elapsed();
         for place in 0..self.faults.len() {
-            let Some(fault) = self.faults.get_mut(place) else { return };
-            if self.state != BodyState::Open
-                || fault.has_happened
-                || !fault.is_point()
-                || !fault.is_due(&self.seen, elapsed)
-            {
-                continue;
+            let Some(fault) = self.faults.get_mut(place).filter(|_| !self.is_cut) else { return };
+            if !fault.has_happened && fault.is_point() && fault.is_due(&self.seen, elapsed) {
+                fault.note(&self.on_fault);
+                let kind = fault.fault.clone();
+                self.release(|edit| matches!(edit, EventEdit::Merge(_)));
+                self.carry_out(&kind);
             }
-            fault.has_happened = true;
-            (self.on_fault)(&fault.chosen);
-            let kind = fault.fault.clone();
-            self.release(|edit| matches!(edit, EventEdit::Merge(_)));
-            self.happen(&kind);
         }
     }
 
-    fn happen(&mut self, fault: &StreamFault) {
-        let end = match fault {
-            StreamFault::Stall(Some(time)) => return self.steps.push_back(BodyStep::Pause(*time)),
+    fn carry_out(&mut self, fault: &StreamFault) {
+        let is_whole = self.form == FaultedForm::Whole;
+        match fault {
+            StreamFault::Stall(Some(time)) => self.steps.pause(*time),
+            StreamFault::Stall(None) => self.cut([BodyStep::Hang]),
             StreamFault::KeepAlive { count, every } => {
-                for _ in 0..*count {
-                    self.steps
-                        .extend([BodyStep::Send(Bytes::from_static(b": keep-alive\n\n")), BodyStep::Pause(*every)]);
-                }
-                return;
+                let bytes = Bytes::from_static(if is_whole { b"\n" } else { b": keep-alive\n\n" });
+                self.steps.push(BodyStep::Repeat { bytes, left: Some(*count), every: *every });
+            }
+            StreamFault::HugeLine(bytes) if is_whole => {
+                self.steps.push(BodyStep::Filler { left: *bytes, is_blank: true });
             }
             StreamFault::HugeLine(bytes) => {
-                let mut line = BytesMut::from(&b": "[..]);
-                line.resize(usize::try_from(*bytes).unwrap_or_default().max(2), b'x');
-                line.extend_from_slice(b"\n\n");
-                return self.steps.push_back(BodyStep::Send(line.freeze()));
+                self.steps.push(BodyStep::Send(Bytes::from_static(b": ")));
+                self.steps.push(BodyStep::Filler { left: bytes.saturating_sub(2), is_blank: false });
+                self.steps.push(BodyStep::Send(Bytes::from_static(b"\n\n")));
+            }
+            StreamFault::Repeat { times, every } => {
+                let repeat = BodyStep::Repeat { bytes: self.seen.output.clone(), left: *times, every: *every };
+                match times {
+                    Some(_) => self.steps.push(repeat),
+                    None => self.cut([repeat]),
+                }
+            }
+            StreamFault::Break(end) => self.cut([broken(*end)]),
+            StreamFault::Truncate => self.cut([BodyStep::End(None)]),
+            StreamFault::Error(error) => {
+                let error = error.error(&self.context);
+                let events = error_events(&error, self.context.endpoint, self.form, self.seen.events);
+                self.cut(events.into_iter().map(BodyStep::Send).chain([BodyStep::End(None)]));
             }
             StreamFault::Drip { .. }
             | StreamFault::SplitAt { .. }
             | StreamFault::Jitter(_)
-            | StreamFault::Edit { .. } => return,
-            StreamFault::Stall(None) => BodyStep::Hang,
-            StreamFault::Reset => BodyStep::End(BodyEnd::Broken("a fault resets the connection")),
-            StreamFault::Close | StreamFault::HalfClose => {
-                BodyStep::End(BodyEnd::Broken("a fault closes the connection"))
-            }
-            StreamFault::Truncate => BodyStep::End(BodyEnd::Proper),
-            StreamFault::Error(error) => {
-                let events = error_events(error, self.endpoint);
-                self.steps.extend(events.into_iter().map(BodyStep::Send));
-                BodyStep::End(BodyEnd::Proper)
-            }
-        };
-        self.state = BodyState::Cut;
-        self.steps.push_back(end);
+            | StreamFault::Edit { .. } => {}
+        }
     }
 
-    /// Changes an event by all edits from this one on, and sends what becomes of it.
-    fn edit_from(&mut self, from: usize, event: Bytes) {
+    /// Ends the body with these steps.
+    fn cut(&mut self, steps: impl IntoIterator<Item = BodyStep>) {
+        self.release(|_| true);
+        self.is_cut = true;
+        self.inner = None;
+        steps.into_iter().for_each(|step| self.steps.push(step));
+    }
+
+    /// Changes a piece by all edits from this one on.
+    fn edit_from(&mut self, from: usize, piece: BodyPiece, out: &mut Vec<BodyPiece>) {
         let elapsed = self.start.elapsed();
         for place in from..self.faults.len() {
             let Some(fault) = self.faults.get_mut(place) else { break };
             let StreamFault::Edit { edit, .. } = fault.fault else { continue };
             let is_held = !fault.held.is_empty();
-            if !is_held && (fault.left == 0 || !fault.is_due(&self.seen, elapsed) || !edit.concerns(&event)) {
-                continue;
-            }
             if !is_held {
-                fault.left -= 1;
-                if !fault.has_happened {
-                    fault.has_happened = true;
-                    (self.on_fault)(&fault.chosen);
+                if !fault.takes_event(edit, &piece.bytes, self.form, &self.seen, elapsed) {
+                    continue;
                 }
+                fault.left -= 1;
+                fault.note(&self.on_fault);
             }
             let parts = match edit {
                 EventEdit::Merge(count) => {
-                    fault.held.push(event);
+                    fault.held.push(piece.bytes);
                     if u64::try_from(fault.held.len()).unwrap_or(u64::MAX) < count {
                         return;
                     }
-                    vec![std::mem::take(&mut fault.held).concat().into()]
+                    vec![BodyPiece::alone(std::mem::take(&mut fault.held).concat().into())]
                 }
-                EventEdit::Reorder if !is_held => return fault.held.push(event),
-                EventEdit::Reorder => std::iter::once(event).chain(std::mem::take(&mut fault.held)).collect(),
-                _ => edit.parts(event),
+                EventEdit::Reorder if !is_held => return fault.held.push(piece.bytes),
+                EventEdit::Reorder => {
+                    std::iter::once(piece.bytes).chain(std::mem::take(&mut fault.held)).map(BodyPiece::of).collect()
+                }
+                _ => edit.parts(piece, fault.offset_in_event(&self.seen)),
             };
-            let pause = if let EventEdit::Split(_, pause) = edit { Some(pause) } else { None };
-            for (number, part) in parts.into_iter().enumerate() {
-                if let Some(pause) = pause.filter(|_| number > 0) {
-                    self.steps.push_back(BodyStep::Pause(pause));
-                }
-                self.edit_from(place + 1, part);
+            for part in parts {
+                self.edit_from(place + 1, part, out);
             }
             return;
         }
-        self.send(event);
+        out.push(piece);
     }
 
-    /// Sends bytes, at the pace that faults give them.
-    fn send(&mut self, mut bytes: Bytes) {
+    /// Sends bytes, at the pace that they and faults have.
+    fn send(&mut self, mut bytes: Bytes, own: Option<BodyPace>) {
         let elapsed = self.start.elapsed();
-        for fault in &mut self.faults {
-            if fault.is_point() || !fault.is_due(&self.seen, elapsed) {
-                continue;
-            }
+        let mut pace = own;
+        let is_empty = bytes.is_empty();
+        for fault in self.faults.iter_mut().filter(|fault| !is_empty && fault.is_due(&self.seen, elapsed)) {
             match fault.fault {
                 StreamFault::Jitter(most) => {
                     let share = fault.chosen.draw(self.seen.events) % 1024;
-                    self.steps.push_back(BodyStep::Pause(most * u32::try_from(share).unwrap_or_default() / 1024));
-                }
-                StreamFault::Drip { bytes: size, every } => {
-                    let size = usize::try_from(size).unwrap_or(usize::MAX);
-                    while bytes.len() > size {
-                        self.steps.extend([BodyStep::Send(bytes.split_to(size)), BodyStep::Pause(every)]);
-                        self.sent += u64::try_from(size).unwrap_or_default();
-                    }
+                    self.steps.pause(most * u32::try_from(share).unwrap_or_default() / 1024);
                 }
                 StreamFault::SplitAt { ref places, every } => {
                     for place in places {
                         let within = usize::try_from(place.saturating_sub(self.sent)).unwrap_or(usize::MAX);
                         if within > 0 && within < bytes.len() {
-                            self.steps.extend([BodyStep::Send(bytes.split_to(within)), BodyStep::Pause(every)]);
+                            self.steps.push(BodyStep::Send(bytes.split_to(within)));
+                            self.steps.pause(every);
                             self.sent = *place;
                         }
                     }
                 }
+                StreamFault::Drip { bytes, every } => {
+                    pace = Some(BodyPace { size: usize::try_from(bytes).unwrap_or(usize::MAX), every });
+                }
                 _ => continue,
             }
-            if !fault.has_happened {
-                fault.has_happened = true;
-                (self.on_fault)(&fault.chosen);
-            }
+            fault.note(&self.on_fault);
         }
-        if !bytes.is_empty() {
-            self.sent += u64::try_from(bytes.len()).unwrap_or_default();
-            self.steps.push_back(BodyStep::Send(bytes));
-        }
+        self.sent += u64::try_from(bytes.len()).unwrap_or_default();
+        self.steps.push(match pace {
+            Some(pace) => BodyStep::Pieces(bytes, pace),
+            None => BodyStep::Send(bytes),
+        });
     }
 
-    /// Sends what such edits hold back for events that have not come.
+    /// Sends what waits for events that do not come.
     fn release(&mut self, of: impl Fn(EventEdit) -> bool) {
+        let end = self.seen.bytes;
         for place in 0..self.faults.len() {
             let fault = self.faults.get_mut(place);
             let fault = fault.filter(|fault| matches!(fault.fault, StreamFault::Edit { edit, .. } if of(edit)));
             let held = fault.map(|fault| std::mem::take(&mut fault.held)).unwrap_or_default();
+            let mut pieces = Vec::new();
             if !held.is_empty() {
-                self.edit_from(place + 1, held.concat().into());
+                self.edit_from(place + 1, BodyPiece::of(held.concat().into()), &mut pieces);
             }
+            pieces.into_iter().for_each(|piece| self.send_piece(piece, end));
         }
     }
 
-    /// Sends what waits for events that do not come.
-    fn finish(&mut self) {
-        self.state = BodyState::Ended;
+    /// Ends it as the inner body did.
+    fn finish(&mut self, error: Option<BodyError>) {
+        self.inner = None;
+        self.take_gathered();
+        if self.is_cut {
+            return;
+        }
         self.release(|_| true);
-        let rest = self.splitter.as_mut().map(SseSplitter::take_rest).unwrap_or_default();
-        self.send(rest);
-        self.steps.push_back(BodyStep::End(BodyEnd::Proper));
-    }
-}
-
-/// Tokens that an event carries.
-fn tokens_of(event: &[u8]) -> u64 {
-    let Some(value) = event_data(event).and_then(|data| serde_json::from_slice::<Value>(&data).ok()) else { return 0 };
-    let Some(choices) = value.get("choices").and_then(Value::as_array) else {
-        // Events of messages and responses carry output as deltas.
-        let delta = value.get("delta").map(|delta| {
-            delta
-                .as_str()
-                .or_else(|| ["text", "thinking", "partial_json"].iter().find_map(|name| delta.get(name)?.as_str()))
-        });
-        return u64::from(delta.flatten().is_some_and(|text| !text.is_empty()));
-    };
-    let of_choice = |choice: &Value| {
-        if let Some(ids) = choice.get("token_ids").and_then(Value::as_array) {
-            return u64::try_from(ids.len()).unwrap_or_default();
+        let rest = self.splitter.take_rest();
+        if !rest.is_empty() {
+            self.send(rest, None);
         }
-        let is_output = |value: &Value| value.as_str().map_or_else(|| value.is_array(), |text| !text.is_empty());
-        let delta = choice.get("delta").unwrap_or(choice);
-        let has = ["content", "reasoning", "reasoning_content", "tool_calls", "text"];
-        u64::from(has.iter().any(|name| delta.get(name).is_some_and(is_output)))
-    };
-    choices.iter().map(of_choice).sum()
+        self.steps.push(BodyStep::End(error));
+    }
+
+    /// Polls for the next fault by time.
+    fn poll_alarm(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if self.alarm.is_none() {
+            let times = self.faults.iter().filter_map(ActiveFault::time_to_come).min();
+            self.alarm = times.map(|time| Box::pin(sleep_until(self.start + time)));
+        }
+        let Some(alarm) = &mut self.alarm else { return Poll::Pending };
+        ready!(alarm.as_mut().poll(context));
+        self.alarm = None;
+        Poll::Ready(())
+    }
 }
 
-/// An error as events, and what follows it.
-fn error_events(error: &RefusalFault, endpoint: Endpoint) -> Vec<Bytes> {
-    let refused = error.error();
-    if endpoint == Endpoint::Messages {
-        let data = serde_json::json!({"type": "error", "error": {"type": refused.kind, "message": refused.message}});
-        return vec![encode_event(Some("error"), &data.to_string())];
-    }
-    vec![encode_event(None, &refused.body()), encode_event(None, "[DONE]")]
+fn broken(end: ConnectionEnd) -> BodyStep {
+    BodyStep::End(Some(BodyError::Broken(end)))
 }
 
 impl<B> Body for FaultedBody<B>
@@ -392,50 +343,29 @@ where
     fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
         loop {
-            if let Some(pause) = &mut this.pause {
-                ready!(pause.as_mut().poll(context));
-                this.pause = None;
-            }
-            match this.steps.pop_front() {
-                Some(BodyStep::Send(bytes)) => return Poll::Ready(Some(Ok(Frame::data(bytes)))),
-                Some(BodyStep::Pause(time)) => {
-                    this.pause = Some(Box::pin(sleep(time)));
-                    continue;
-                }
-                Some(BodyStep::Hang) => {
-                    this.steps.push_front(BodyStep::Hang);
-                    return Poll::Pending;
-                }
-                Some(BodyStep::End(BodyEnd::Proper)) => {
-                    this.steps.push_front(BodyStep::End(BodyEnd::Proper));
-                    return Poll::Ready(None);
-                }
-                Some(BodyStep::End(BodyEnd::Broken(why))) => {
-                    this.steps.push_front(BodyStep::End(BodyEnd::Proper));
-                    return Poll::Ready(Some(Err(BodyError::Aborted(why))));
-                }
+            match ready!(this.steps.poll(context)) {
+                Some(StepOutcome::Frame(bytes)) => return Poll::Ready(Some(Ok(Frame::data(bytes)))),
+                Some(StepOutcome::End(error)) => return Poll::Ready(error.map(Err)),
                 None => {}
             }
-            if let Some(alarm) = &mut this.alarm
-                && alarm.as_mut().poll(context).is_ready()
-            {
-                this.happen_before();
-                let elapsed = this.start.elapsed();
-                let later = this.faults.iter().filter_map(|fault| match fault.place {
-                    FaultPlace::Time(time) if fault.is_point() && time > elapsed => Some(time),
-                    _ => None,
-                });
-                this.alarm = later.min().map(|time| Box::pin(sleep_until(this.start + time)));
+            if !this.has_begun {
+                this.has_begun = true;
+                this.happen();
                 continue;
             }
-            match ready!(Pin::new(&mut this.inner).poll_frame(context)) {
+            if this.poll_alarm(context).is_ready() {
+                this.happen();
+                continue;
+            }
+            let Some(inner) = &mut this.inner else { return Poll::Ready(None) };
+            match ready!(Pin::new(inner).poll_frame(context)) {
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {
                         this.take(data);
                     }
                 }
-                Some(Err(error)) => return Poll::Ready(Some(Err(BodyError::broken(error)))),
-                None => this.finish(),
+                Some(Err(error)) => this.finish(Some(BodyError::broken(error))),
+                None => this.finish(None),
             }
         }
     }

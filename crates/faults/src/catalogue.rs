@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use net::server::{ConnectionEnd, SlowHead};
 use serde_json::{Value, json};
 
 use crate::{
     edits::{EventEdit, SplitPoint},
     fault::{FaultArguments, FaultSyntaxError},
-    kind::{FaultKind, RefusalFault, StreamFault},
+    kind::{FaultKind, NamedLimits, RefusalFault, StreamFault},
+    signal_rows::SIGNALS,
 };
 
 /// Longest line that a fault makes, in bytes.
@@ -15,6 +17,12 @@ const LONGEST_LINE: u64 = 64 << 20;
 
 /// Most comments, or repetitions, of a fault.
 const MOST: u64 = 1_000_000;
+
+/// Most copies of an event.
+const MOST_COPIES: u64 = 1000;
+
+/// The engine's words for a parameter out of its range.
+const INVALID: &str = "temperature must be in [0, 2], got 3.5. (parameter=temperature, value=3.5)";
 
 /// When a fault happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +33,18 @@ pub enum FaultStage {
     Body,
     /// In what the model says.
     Reply,
+    /// In the page of metrics.
+    Metrics,
+    /// In what tells that the server is ready.
+    Health,
+    /// In published KV events.
+    Events,
+    /// In the whole server.
+    Server,
 }
+
+/// Conditions that hold for requests with a body.
+const OF_BODIES: &[&str] = &["model", "prompt", "turn", "record"];
 
 impl FaultStage {
     /// In words.
@@ -35,12 +54,50 @@ impl FaultStage {
             Self::Before => "before the answer",
             Self::Body => "in the body",
             Self::Reply => "in what the model says",
+            Self::Metrics => "on /metrics",
+            Self::Health => "on /health",
+            Self::Events => "in KV events",
+            Self::Server => "in the whole server",
+        }
+    }
+
+    /// Its name in the catalogue.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Before => "before",
+            Self::Body => "body",
+            Self::Reply => "reply",
+            Self::Metrics => "metrics",
+            Self::Health => "health",
+            Self::Events => "kv-events",
+            Self::Server => "server",
+        }
+    }
+
+    /// Returns true if it is about requests of this path, where no condition names another one.
+    pub(crate) fn concerns(self, path: &str, is_named: bool) -> bool {
+        let (is_metrics, is_health) = (path == "/metrics", ["/health", "/ping"].contains(&path));
+        match self {
+            Self::Before | Self::Body | Self::Reply => is_named || !(is_metrics || is_health),
+            Self::Metrics => is_metrics,
+            Self::Health => is_health,
+            Self::Events | Self::Server => false,
+        }
+    }
+
+    /// Returns true if a condition can be one of its faults.
+    pub(crate) fn takes_condition(self, name: &str) -> bool {
+        match self {
+            Self::Before | Self::Body | Self::Reply => name != "rank",
+            Self::Metrics | Self::Health => name != "rank" && !OF_BODIES.contains(&name),
+            Self::Events => ["rate", "from", "until", "replica", "rank"].contains(&name),
+            Self::Server => ["from", "until", "replica"].contains(&name),
         }
     }
 }
 
 /// Reads the arguments of a kind under one of its names.
-type ReadKind = fn(&str, &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError>;
+pub(crate) type ReadKind = fn(&str, &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError>;
 
 /// A kind of fault.
 #[derive(Debug)]
@@ -64,20 +121,28 @@ pub struct CatalogueRow {
 }
 
 /// An argument and its meaning.
-type Argument = (&'static str, &'static str);
+pub(crate) type Argument = (&'static str, &'static str);
 
 const RETRY_AFTER: Argument =
     ("retry-after", "time after which a client may come again; the headers are in whole seconds");
 const MESSAGE: Argument = ("message", "another message than the engine's");
 const EVENTS: Argument = ("count", "how many events; without it one");
 const ERROR: &[Argument] = &[RETRY_AFTER, MESSAGE];
+const WORDS: &[Argument] = &[MESSAGE];
+const RATE: &[Argument] = &[
+    RETRY_AFTER,
+    MESSAGE,
+    ("requests", "limit of requests that the headers name; 60"),
+    ("tokens", "limit of tokens that the headers name; 60000"),
+    ("of", "which limit is used up: requests or tokens"),
+];
 const ANY_ERROR: &[Argument] = &[("status", "from 400 to 599"), RETRY_AFTER, MESSAGE];
 const ERROR_EVENT: &[Argument] = &[("status", "the status that the error names; 500"), MESSAGE];
 const COUNT: &[Argument] = &[EVENTS];
 const DUPLICATES: &[Argument] = &[("times", "how many more; 1"), EVENTS];
 const NO_ARGUMENTS: &[Argument] = &[];
 
-const fn before(name: &'static str, arguments: &'static [Argument], read: ReadKind) -> CatalogueRow {
+pub(crate) const fn before(name: &'static str, arguments: &'static [Argument], read: ReadKind) -> CatalogueRow {
     CatalogueRow {
         name,
         aliases: &[],
@@ -95,7 +160,7 @@ const fn body(name: &'static str, arguments: &'static [Argument], read: ReadKind
 }
 
 impl CatalogueRow {
-    const fn says(self, summary: &'static str, example: &'static str) -> Self {
+    pub(crate) const fn says(self, summary: &'static str, example: &'static str) -> Self {
         Self { summary, example, ..self }
     }
 
@@ -104,24 +169,39 @@ impl CatalogueRow {
     }
 }
 
-/// All kinds.
+/// Kinds of faults in responses; [`rows`] has the others too.
 pub const CATALOGUE: &[CatalogueRow] = &[
     before("400", ERROR, refusal)
-        .also(&["context-length", "invalid-request"])
-        .says("The prompt is too long, in the engine's words.", "400 where rate=0.1"),
+        .also(&["context-length"])
+        .says("The prompt is too long for the served model, in the engine's words.", "400 where rate=0.1"),
+    before("invalid-request", WORDS, invalid)
+        .says("A parameter is out of its range, in the engine's words.", "invalid-request where nth=2"),
     before("401", ERROR, refusal).also(&["invalid-api-key"]).says("The key is refused.", "401 where key=secret"),
     before("404", ERROR, refusal).also(&["model-not-found"]).says("The model does not exist.", "404 where model=m"),
-    before("429", ERROR, refusal)
+    before("429", RATE, refusal)
         .also(&["rate-limit"])
-        .says("Too many requests, with `retry-after` and `x-ratelimit-…`.", "429:retry-after=2s where first=2"),
-    before("500", ERROR, refusal).also(&["server-error"]).says("The engine failed.", "500 where nth=3 per=session"),
-    before("503", ERROR, refusal).also(&["overloaded"]).says("The engine is too busy.", "503 where from=10s until=20s"),
+        .says(
+            "Too many requests, with `retry-after` and the limits as `x-ratelimit-…`.",
+            "429:retry-after=2s where first=2",
+        ),
+    before("500", ERROR, refusal).says("The engine failed.", "500 where nth=3 per=session"),
+    before("503", ERROR, refusal).also(&["overloaded", "server-error"]).says("The engine is too busy.", "503 where from=10s until=20s"),
     before("error", ANY_ERROR, any_refusal).says("Any other status.", "error:529,message=overloaded"),
     before("delay", &[("for", "how long")], |_, arguments| {
         Ok(FaultKind::Delay(needed(arguments.duration("for", true)?, "delay:2s")?))
     })
     .says("The head comes so much later.", "delay:2s where rate=0.05"),
+    before("slow-head", &[("bytes", "of a piece; 1"), ("every", "time between pieces; 10ms")], |_, arguments| {
+        let bytes = arguments.number("bytes", true, LONGEST_LINE)?.unwrap_or(1);
+        let every = arguments.duration("every", false)?.unwrap_or(Duration::from_millis(10));
+        Ok(FaultKind::SlowHead(SlowHead { bytes: usize::try_from(bytes.max(1)).unwrap_or(usize::MAX), every }))
+    })
+    .says(
+        "The head comes in small pieces, each in a write of its own; over HTTP/2 after the time that they would take.",
+        "slow-head:16,every=20ms",
+    ),
     before("hang", NO_ARGUMENTS, |_, _| Ok(FaultKind::Hang))
+        .also(&["accept-and-hang"])
         .says("The request is read and never answered.", "hang where nth=1"),
     before("content-type", &[("type", "the value of the header")], |_, arguments| {
         Ok(FaultKind::ContentType(needed(arguments.text("type", true), "content-type:text/html")?))
@@ -131,18 +211,22 @@ pub const CATALOGUE: &[CatalogueRow] = &[
         Ok(FaultKind::Stream(StreamFault::Stall(arguments.duration("for", true)?)))
     })
     .says("Nothing more comes for a time, or ever.", "stall:30s at token 12"),
-    body("reset", NO_ARGUMENTS, |_, _| Ok(FaultKind::Stream(StreamFault::Reset)))
-        .says("The connection is reset; without a place before the answer.", "reset at event 3"),
-    body("close", NO_ARGUMENTS, |_, _| Ok(FaultKind::Stream(StreamFault::Close))).says(
-        "The connection is closed in the middle of the body; without a place before the answer.",
+    body("reset", NO_ARGUMENTS, |_, _| Ok(FaultKind::Stream(StreamFault::Break(ConnectionEnd::Reset)))).says(
+        "The connection is reset; without a place before the answer. Over HTTP/2 the stream is.",
+        "reset at event 3",
+    ),
+    body("close", NO_ARGUMENTS, |_, _| Ok(FaultKind::Stream(StreamFault::Break(ConnectionEnd::Close)))).says(
+        "The connection is closed in the middle of the body; without a place before the answer. Over HTTP/2 the stream is reset.",
         "close at byte 100",
     ),
-    body("half-close", NO_ARGUMENTS, |_, _| Ok(FaultKind::Stream(StreamFault::HalfClose)))
-        .says("The server ends its side of the connection only.", "half-close at event 3"),
+    body("half-close", NO_ARGUMENTS, |_, _| Ok(FaultKind::Stream(StreamFault::Break(ConnectionEnd::HalfClose)))).says(
+        "The server ends its side of the connection, and reads on until the client ends the other. Over HTTP/2 the stream is reset.",
+        "half-close at event 3",
+    ),
     body("truncate", NO_ARGUMENTS, |_, _| Ok(FaultKind::Stream(StreamFault::Truncate)))
         .says("The body ends properly, and what follows is missing, `[DONE]` too.", "truncate at token 20"),
     body("error-event", ERROR_EVENT, error_event).says(
-        "An error as an event, and the end; `at event 0` makes it the first one of a 200.",
+        "An error as an event, in the words of the endpoint, and the end; `at event 0` makes it the first one of a 200.",
         "error-event at event 0",
     ),
     body("keep-alive", &[("count", "how many comments"), ("every", "time between them; 1ms")], |_, arguments| {
@@ -150,7 +234,7 @@ pub const CATALOGUE: &[CatalogueRow] = &[
         let every = arguments.duration("every", false)?.unwrap_or(Duration::from_millis(1));
         Ok(FaultKind::Stream(StreamFault::KeepAlive { count, every }))
     })
-    .says("A flood of comments.", "keep-alive:1000 at event 2"),
+    .says("A flood of comments, each in a write of its own.", "keep-alive:1000 at event 2"),
     body("huge-line", &[("bytes", "its length, up to 64 MiB")], |_, arguments| {
         Ok(FaultKind::Stream(StreamFault::HugeLine(needed(
             arguments.number("bytes", true, LONGEST_LINE)?,
@@ -169,9 +253,10 @@ pub const CATALOGUE: &[CatalogueRow] = &[
     })
     .says("Each event comes up to so much later.", "jitter:50ms"),
     body("malformed", COUNT, |_, arguments| one_or_more(arguments, EventEdit::Malformed))
-        .says("The JSON of an event ends in its middle.", "malformed at event 2"),
-    body("split", &[("inside", "middle, utf8, end or byte"), ("every", "time between the parts; 2ms")], split).says(
-        "Events come in parts: cut in the middle, inside a character, before the last line feed, or at every byte.",
+        .says("The JSON of an event ends in its middle, or at the byte that is named.", "malformed at event 2"),
+    body("split", &[("inside", "middle, utf8, tool, end or byte"), ("every", "time between the parts; 2ms")], split).says(
+        "Events come in parts: cut in the middle, inside a character, inside the arguments of a tool call, before the last line \
+         feed, at every byte, or once at the byte that is named.",
         "split:utf8",
     ),
     body("split-at", &[("places", "numbers of bytes"), ("every", "time between the writes; 2ms")], split_at).says(
@@ -184,11 +269,16 @@ pub const CATALOGUE: &[CatalogueRow] = &[
     })
     .says("Several events come in one write.", "merge:3"),
     body("duplicate", DUPLICATES, |_, arguments| {
-        let times = arguments.number("times", true, MOST)?.unwrap_or(1);
+        let times = arguments.number("times", true, MOST_COPIES)?.unwrap_or(1);
         one_or_more(arguments, EventEdit::Duplicate(times))
     })
-    .also(&["repeat"])
     .says("An event comes again.", "duplicate:3 at event 2"),
+    body("repeat", &[("times", "how often; for ever"), ("every", "time between them; 10ms")], |_, arguments| {
+        let times = arguments.number("times", true, u64::MAX)?;
+        let every = arguments.duration("every", false)?.unwrap_or(Duration::from_millis(10));
+        Ok(FaultKind::Stream(StreamFault::Repeat { times, every }))
+    })
+    .says("The last event with output comes again and again.", "repeat:50 at token 4"),
     body("reorder", COUNT, |_, arguments| one_or_more(arguments, EventEdit::Reorder))
         .says("An event comes after the next one.", "reorder at event 2"),
     body("crlf", NO_ARGUMENTS, |_, _| Ok(all(EventEdit::Crlf))).says("Lines end in CR and LF.", "crlf"),
@@ -230,7 +320,7 @@ fn read_reply(name: &str, _: &mut FaultArguments) -> Result<FaultKind, FaultSynt
     row.map(|row| FaultKind::Reply(row.name)).ok_or_else(|| FaultSyntaxError(format!("`{name}` is no kind of fault")))
 }
 
-fn needed<T>(argument: Option<T>, example: &str) -> Result<T, FaultSyntaxError> {
+pub(crate) fn needed<T>(argument: Option<T>, example: &str) -> Result<T, FaultSyntaxError> {
     argument.ok_or_else(|| FaultSyntaxError(format!("an argument is missing, as in `{example}`")))
 }
 
@@ -245,8 +335,9 @@ fn one_or_more(arguments: &mut FaultArguments, edit: EventEdit) -> Result<FaultK
 }
 
 fn split(_: &str, arguments: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError> {
-    let point = match arguments.word("inside", true, &["middle", "utf8", "end", "byte"])? {
+    let point = match arguments.word("inside", true, &["middle", "utf8", "tool", "end", "byte"])? {
         Some("utf8") => SplitPoint::Character,
+        Some("tool") => SplitPoint::ToolArguments,
         Some("end") => SplitPoint::End,
         Some("byte") => SplitPoint::EveryByte,
         _ => SplitPoint::Middle,
@@ -267,20 +358,36 @@ fn refusal(name: &str, arguments: &mut FaultArguments) -> Result<FaultKind, Faul
     let row = CATALOGUE.iter().find(|row| row.name == name || row.aliases.contains(&name));
     let status = row.and_then(|row| row.name.parse().ok()).unwrap_or(500);
     let retry_after = arguments.duration("retry-after", true)?;
-    Ok(FaultKind::Refusal(RefusalFault { status, message: arguments.text("message", false), retry_after }))
+    let limits = (status == 429).then(|| limits(arguments)).transpose()?;
+    let message = arguments.text("message", false);
+    Ok(FaultKind::Refusal(RefusalFault { status, message, retry_after, limits }))
+}
+
+fn limits(arguments: &mut FaultArguments) -> Result<NamedLimits, FaultSyntaxError> {
+    Ok(NamedLimits {
+        requests: arguments.number("requests", false, u64::MAX)?.unwrap_or(60),
+        tokens: arguments.number("tokens", false, u64::MAX)?.unwrap_or(60_000),
+        is_of_tokens: arguments.word("of", false, &["requests", "tokens"])? == Some("tokens"),
+    })
+}
+
+fn invalid(_: &str, arguments: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError> {
+    let message = arguments.text("message", true).unwrap_or_else(|| INVALID.to_owned());
+    Ok(FaultKind::Refusal(RefusalFault { status: 400, message: Some(message), retry_after: None, limits: None }))
 }
 
 fn any_refusal(_: &str, arguments: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError> {
     let status = arguments.number("status", true, 599)?.and_then(|status| u16::try_from(status).ok());
     let status = needed(status.filter(|status| *status >= 400), "error:529 (from 400 to 599)")?;
     let retry_after = arguments.duration("retry-after", false)?;
-    Ok(FaultKind::Refusal(RefusalFault { status, message: arguments.text("message", false), retry_after }))
+    let limits = (status == 429).then(|| limits(arguments)).transpose()?;
+    Ok(FaultKind::Refusal(RefusalFault { status, message: arguments.text("message", false), retry_after, limits }))
 }
 
 fn error_event(_: &str, arguments: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError> {
     let status = arguments.number("status", true, 599)?.and_then(|status| u16::try_from(status).ok()).unwrap_or(500);
     let message = arguments.text("message", false);
-    Ok(FaultKind::Stream(StreamFault::Error(RefusalFault { status, message, retry_after: None })))
+    Ok(FaultKind::Stream(StreamFault::Error(RefusalFault { status, message, retry_after: None, limits: None })))
 }
 
 /// The catalogue as JSON.
@@ -289,17 +396,18 @@ pub fn catalogue() -> Value {
     let row = |row: &CatalogueRow| {
         let arguments: Vec<Value> =
             row.arguments.iter().map(|(name, meaning)| json!({"name": name, "meaning": meaning})).collect();
-        let stage = match row.stage {
-            FaultStage::Before => "before",
-            FaultStage::Body => "body",
-            FaultStage::Reply => "reply",
-        };
         json!({
-            "kind": row.name, "aliases": row.aliases, "stage": stage, "retryable": row.stage == FaultStage::Before,
+            "kind": row.name, "aliases": row.aliases, "stage": row.stage.name(),
+            "retryable": matches!(row.stage, FaultStage::Before | FaultStage::Metrics | FaultStage::Health),
             "has_place": row.has_place, "arguments": arguments, "summary": row.summary, "example": row.example,
         })
     };
-    CATALOGUE.iter().map(row).collect()
+    rows().map(row).collect()
+}
+
+/// All rows.
+pub fn rows() -> impl Iterator<Item = &'static CatalogueRow> {
+    CATALOGUE.iter().chain(SIGNALS)
 }
 
 #[cfg(test)]
@@ -310,7 +418,7 @@ mod tests {
     #[test]
     fn every_example_is_a_fault_of_its_row_and_names_are_unique() {
         let mut names: Vec<&str> = Vec::new();
-        for row in CATALOGUE {
+        for row in rows() {
             let fault: Fault = row.example.parse().unwrap();
             assert_eq!(fault.row.name, row.name);
             assert!(!row.summary.is_empty());

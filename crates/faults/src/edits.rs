@@ -6,13 +6,21 @@ use bytes::{Bytes, BytesMut};
 use net::wire::{event_data, event_name};
 use serde_json::Value;
 
+use crate::{
+    piece::{BodyPiece, FaultedForm},
+    steps::BodyPace,
+    wire::{LAST_EVENTS, inside_arguments},
+};
+
 /// Where an event is cut into parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SplitPoint {
     /// In its middle.
     Middle,
-    /// Inside its first character of several bytes; in its middle where it has none.
+    /// Inside its first character of several bytes; events without one are not concerned.
     Character,
+    /// Inside the arguments of a tool call; events without any are not concerned.
+    ToolArguments,
     /// Before its last line feed.
     End,
     /// Everywhere.
@@ -48,35 +56,53 @@ pub enum EventEdit {
     Usage(i64),
 }
 
-/// Names of events that end a stream where there is no `[DONE]`.
-const LAST_EVENTS: [&[u8]; 4] = [b"message_stop", b"response.completed", b"response.incomplete", b"response.failed"];
-
 impl EventEdit {
     /// Returns true if the edit concerns this event; others pass and are not counted.
-    pub(crate) fn concerns(self, event: &[u8]) -> bool {
+    pub(crate) fn concerns(self, event: &[u8], form: FaultedForm) -> bool {
+        let is_event = form == FaultedForm::Events;
         match self {
-            Self::NoDone => is_last(event),
+            Self::NoDone => is_event && is_last(event),
             Self::NoFinish => edited(event, &no_finish).is_some(),
             Self::Usage(by) => edited(event, &|value| add_to_usage(value, by)).is_some(),
             Self::Malformed => event.contains(&b'{'),
-            _ => true,
+            Self::Split(point, _) => point.of(event).is_some(),
+            Self::Bom => true,
+            _ => is_event,
         }
     }
 
-    /// The parts in whose place they come; those of `Merge` and `Reorder`, which concern several events, are made by the body.
-    pub(crate) fn parts(self, event: Bytes) -> Vec<Bytes> {
+    /// The parts in whose place it comes, `at` being the byte that the fault names, where it does; those of `Merge` and `Reorder`, which
+    /// concern several events, are made by the body.
+    pub(crate) fn parts(self, piece: BodyPiece, at: Option<usize>) -> Vec<BodyPiece> {
+        let event = piece.bytes.clone();
+        let changed = match self {
+            Self::NoDone => return Vec::new(),
+            Self::Merge(_) | Self::Reorder => return vec![piece],
+            Self::Split(SplitPoint::EveryByte, every) => {
+                return vec![BodyPiece { pace: Some(BodyPace { size: 1, every }), ..piece }];
+            }
+            Self::Split(point, pause) => return split(piece, at.or_else(|| point.of(&event)), pause),
+            Self::Duplicate(times) => return (0..=times).map(|_| piece.clone()).collect(),
+            Self::Malformed => malformed(&event, at),
+            Self::Crlf => with_crlf(&event),
+            Self::Comment => [b": comment\n\n".as_slice(), &event].concat().into(),
+            Self::NoSpace => without_space(&event),
+            Self::Bom => ["\u{feff}".as_bytes(), &event].concat().into(),
+            Self::NoFinish => edited(&event, &no_finish).unwrap_or(event),
+            Self::Usage(by) => edited(&event, &|value| add_to_usage(value, by)).unwrap_or(event),
+        };
+        vec![piece.with(changed)]
+    }
+}
+
+impl SplitPoint {
+    /// Where an event is cut.
+    fn of(self, event: &[u8]) -> Option<usize> {
         match self {
-            Self::NoDone => Vec::new(),
-            Self::Malformed => vec![malformed(&event)],
-            Self::Split(point, _) => split(event, point),
-            Self::Crlf => vec![with_crlf(&event)],
-            Self::Comment => vec![[b": comment\n\n".as_slice(), &event].concat().into()],
-            Self::NoSpace => vec![without_space(&event)],
-            Self::Bom => vec![["\u{feff}".as_bytes(), &event].concat().into()],
-            Self::Duplicate(times) => (0..=times).map(|_| event.clone()).collect(),
-            Self::NoFinish => vec![edited(&event, &no_finish).unwrap_or(event)],
-            Self::Usage(by) => vec![edited(&event, &|value| add_to_usage(value, by)).unwrap_or(event)],
-            Self::Merge(_) | Self::Reorder => vec![event],
+            Self::EveryByte | Self::Middle => Some(event.len() / 2),
+            Self::Character => event.iter().position(|byte| *byte >= 0xc0).map(|at| at + 1),
+            Self::ToolArguments => inside_arguments(event),
+            Self::End => event.len().checked_sub(1),
         }
     }
 }
@@ -86,29 +112,22 @@ fn is_last(event: &[u8]) -> bool {
         || event_name(event).is_some_and(|name| LAST_EVENTS.contains(&name))
 }
 
-/// Cuts the JSON in its middle, at a character; the empty line after it stays.
-fn malformed(event: &Bytes) -> Bytes {
+/// Cuts the JSON in its middle or at a byte of the event, at a character; the empty line after it stays.
+fn malformed(event: &Bytes, at: Option<usize>) -> Bytes {
     let text = String::from_utf8_lossy(event);
     let body = text.trim_end_matches(['\r', '\n']);
     let start = body.find('{').unwrap_or(0);
-    let middle = body.floor_char_boundary(start + (body.len() - start) / 2);
-    let (kept, end) = (body.get(..middle).unwrap_or_default(), text.get(body.len()..).unwrap_or_default());
-    format!("{kept}{end}").into()
+    let at =
+        at.unwrap_or(start + (body.len() - start) / 2).clamp(start + 1, body.len().saturating_sub(1).max(start + 1));
+    let kept = body.get(..body.floor_char_boundary(at)).unwrap_or_default();
+    format!("{kept}{}", text.get(body.len()..).unwrap_or_default()).into()
 }
 
-fn split(mut event: Bytes, point: SplitPoint) -> Vec<Bytes> {
-    let middle = event.len() / 2;
-    let at = match point {
-        SplitPoint::EveryByte => return (0..event.len()).map(|at| event.slice(at..=at)).collect(),
-        SplitPoint::Middle => middle,
-        SplitPoint::Character => event.iter().position(|byte| *byte >= 0xc0).map_or(middle, |at| at + 1),
-        SplitPoint::End => event.len().saturating_sub(1),
-    };
-    if at == 0 || at >= event.len() {
-        return vec![event];
-    }
-    let first = event.split_to(at);
-    vec![first, event]
+fn split(mut piece: BodyPiece, at: Option<usize>, pause: Duration) -> Vec<BodyPiece> {
+    let Some(at) = at.filter(|at| (1..piece.bytes.len()).contains(at)) else { return vec![piece] };
+    let first = piece.with(piece.bytes.slice(..at));
+    piece.bytes = piece.bytes.slice(at..);
+    vec![first, BodyPiece { pause: Some(pause), ..piece }]
 }
 
 fn with_crlf(event: &[u8]) -> Bytes {
@@ -173,23 +192,26 @@ fn no_finish(value: &mut Value) -> bool {
         for choice in choices.into_iter().flatten() {
             is_changed |= nullify(choice, "finish_reason");
         }
+        if holder.get("object").and_then(Value::as_str) == Some("response") {
+            // It ends with its status, which is `in_progress` before.
+            is_changed |=
+                holder.get("status").is_some_and(|status| status != "in_progress") && nullify_in(holder, "status");
+            is_changed |= nullify_in(holder, "incomplete_details");
+        }
         let inner = holder.get_mut("delta");
         is_changed |= inner.is_some_and(|delta| nullify(delta, "stop_reason"));
-        let stop = holder.get_mut("stop_reason").filter(|reason| !reason.is_null());
-        is_changed |= stop.is_some();
-        holder.get_mut("stop_reason").into_iter().for_each(|reason| *reason = Value::Null);
+        is_changed |= nullify_in(holder, "stop_reason");
     }
     is_changed
 }
 
 fn nullify(object: &mut Value, name: &str) -> bool {
-    match object.get_mut(name) {
-        Some(value) if !value.is_null() => {
-            *value = Value::Null;
-            true
-        }
-        _ => false,
-    }
+    object.as_object_mut().is_some_and(|object| nullify_in(object, name))
+}
+
+fn nullify_in(object: &mut serde_json::Map<String, Value>, name: &str) -> bool {
+    let value = object.get_mut(name).filter(|value| !value.is_null());
+    value.map(|value| *value = Value::Null).is_some()
 }
 
 fn add_to_usage(value: &mut Value, by: i64) -> bool {
@@ -210,29 +232,67 @@ fn add_to_usage(value: &mut Value, by: i64) -> bool {
 mod tests {
     use super::*;
 
+    fn parts(edit: EventEdit, event: &str) -> Vec<Bytes> {
+        let parts = edit.parts(BodyPiece::of(Bytes::from(event.to_owned())), None);
+        parts.into_iter().map(|part| part.bytes).collect()
+    }
+
     fn text(parts: &[Bytes]) -> Vec<String> {
         parts.iter().map(|part| String::from_utf8_lossy(part).into_owned()).collect()
     }
 
     #[test]
     fn events_are_changed() {
-        let event = Bytes::from_static(b"data: {\"a\":\"b\"}\n\n");
-        let parts = |edit: EventEdit| text(&edit.parts(event.clone()));
+        let event = "data: {\"a\":\"b\"}\n\n";
+        let parts = |edit: EventEdit| text(&parts(edit, event));
         assert_eq!(parts(EventEdit::Malformed), ["data: {\"a\"\n\n"]);
         assert_eq!(parts(EventEdit::Crlf), ["data: {\"a\":\"b\"}\r\n\r\n"]);
         assert_eq!(parts(EventEdit::NoSpace), ["data:{\"a\":\"b\"}\n\n"]);
         assert_eq!(parts(EventEdit::Duplicate(2)).len(), 3);
         assert_eq!(parts(EventEdit::Split(SplitPoint::End, Duration::ZERO)), ["data: {\"a\":\"b\"}\n", "\n"]);
-        assert_eq!(parts(EventEdit::Split(SplitPoint::EveryByte, Duration::ZERO)).len(), event.len());
+        let every = EventEdit::Split(SplitPoint::EveryByte, Duration::ZERO).parts(BodyPiece::of(event.into()), None);
+        assert_eq!(every[0].pace, Some(BodyPace { size: 1, every: Duration::ZERO }));
         assert_eq!(parts(EventEdit::Bom), ["\u{feff}data: {\"a\":\"b\"}\n\n"]);
     }
 
     #[test]
     fn a_split_character_is_no_text() {
-        let event = Bytes::from("data: {\"a\":\"ü\"}\n\n");
-        let parts = EventEdit::Split(SplitPoint::Character, Duration::ZERO).parts(event.clone());
-        assert_eq!(parts.concat(), event);
+        let event = "data: {\"a\":\"ü\"}\n\n";
+        let edit = EventEdit::Split(SplitPoint::Character, Duration::ZERO);
+        let parts = parts(edit, event);
+        assert_eq!(parts.concat(), event.as_bytes());
         assert!(std::str::from_utf8(&parts[0]).is_err());
+        assert!(!edit.concerns(b"data: {}\n\n", FaultedForm::Events));
+    }
+
+    #[test]
+    fn arguments_are_cut_inside_on_each_wire() {
+        let edit = EventEdit::Split(SplitPoint::ToolArguments, Duration::ZERO);
+        for (event, cut) in [
+            ("data: {\"arguments\":\"{\\\"a\\\"\"}\n\n", "data: {\"arguments\":\"{"),
+            ("data: {\"partial_json\": \"\\\"a\"}\n\n", "data: {\"partial_json\": \"\\\""),
+            (
+                "event: response.function_call_arguments.delta\ndata: {\"delta\":\"ab\"}\n\n",
+                "event: response.function_call_arguments.delta\ndata: {\"delta\":\"a",
+            ),
+        ] {
+            assert_eq!(text(&parts(edit, event))[0], cut);
+        }
+        assert!(!edit.concerns(b"data: {\"arguments\":\"\"}\n\n", FaultedForm::Events));
+        assert!(!edit.concerns(b"data: {\"delta\":\"ab\"}\n\n", FaultedForm::Events));
+    }
+
+    #[test]
+    fn a_byte_names_the_place_of_a_cut() {
+        let event = Bytes::from_static(b"data: {\"a\":\"b\"}\n\n");
+        let at = |edit: EventEdit, at| {
+            let parts = edit.parts(BodyPiece::of(event.clone()), Some(at));
+            parts.iter().map(|part| String::from_utf8_lossy(&part.bytes).into_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(at(EventEdit::Malformed, 12), ["data: {\"a\":\"\n\n"]);
+        assert_eq!(at(EventEdit::Malformed, 99), ["data: {\"a\":\"b\"\n\n"]);
+        let split = EventEdit::Split(SplitPoint::Middle, Duration::ZERO);
+        assert_eq!(at(split, 3), ["dat", "a: {\"a\":\"b\"}\n\n"]);
     }
 
     #[test]
@@ -250,8 +310,8 @@ mod tests {
             ),
             ("{\"usage\":{\"output_tokens\":3}}", 2, "{\"usage\":{\"output_tokens\":5}}"),
         ] {
-            assert!(EventEdit::Usage(by).concerns(event.as_bytes()));
-            assert_eq!(text(&EventEdit::Usage(by).parts(Bytes::from(event))), [wrong]);
+            assert!(EventEdit::Usage(by).concerns(event.as_bytes(), FaultedForm::Whole));
+            assert_eq!(text(&parts(EventEdit::Usage(by), event)), [wrong]);
         }
         for (event, without) in [
             (
@@ -262,11 +322,17 @@ mod tests {
                 "event: message_delta\ndata: {\"delta\":{\"stop_reason\":\"end_turn\"}}\n\n",
                 "event: message_delta\ndata: {\"delta\":{\"stop_reason\":null}}\n\n",
             ),
+            (
+                "event: response.completed\ndata: {\"response\":{\"object\":\"response\",\"status\":\"completed\"}}\n\n",
+                "event: response.completed\ndata: {\"response\":{\"object\":\"response\",\"status\":null}}\n\n",
+            ),
         ] {
-            assert_eq!(text(&EventEdit::NoFinish.parts(Bytes::from(event))), [without]);
+            assert_eq!(text(&parts(EventEdit::NoFinish, event)), [without]);
         }
-        assert!(!EventEdit::NoFinish.concerns(b"data: {\"choices\":[{\"finish_reason\":null}]}\n\n"));
-        assert!(EventEdit::NoDone.concerns(b"data: [DONE]\n\n"));
-        assert!(EventEdit::NoDone.concerns(b"event: message_stop\ndata: {}\n\n"));
+        assert!(
+            !EventEdit::NoFinish.concerns(b"data: {\"choices\":[{\"finish_reason\":null}]}\n\n", FaultedForm::Events)
+        );
+        assert!(EventEdit::NoDone.concerns(b"data: [DONE]\n\n", FaultedForm::Events));
+        assert!(EventEdit::NoDone.concerns(b"event: message_stop\ndata: {}\n\n", FaultedForm::Events));
     }
 }

@@ -8,9 +8,9 @@ use std::{fmt, str::FromStr, time::Duration};
 use base::units::parse_duration;
 
 use crate::{
-    catalogue::{CATALOGUE, CatalogueRow},
+    catalogue::{CatalogueRow, FaultStage, rows},
     kind::FaultKind,
-    selection::FaultSelection,
+    selection::{CONDITIONS, FaultSelection},
 };
 
 /// Place in a response from which on a fault happens.
@@ -58,6 +58,8 @@ pub struct Fault {
     pub kind: FaultKind,
     /// Kind and arguments as they were written.
     written: String,
+    /// How many batches of KV events it concerns, where that is said.
+    pub(crate) count: Option<u64>,
     /// Where; `None` for the kind's own place.
     pub place: Option<FaultPlace>,
     /// For which requests.
@@ -70,6 +72,20 @@ impl Fault {
     pub fn what(&self) -> String {
         let place = self.place.map(|place| format!(" at {place}")).unwrap_or_default();
         format!("{}{place}", self.written)
+    }
+}
+
+impl Fault {
+    /// The kind and its arguments, without a count.
+    pub(crate) fn written_once(&self) -> String {
+        if self.count.is_none() {
+            return self.written.clone();
+        }
+        let (name, arguments) = self.written.split_once(':').unwrap_or((&self.written, ""));
+        let is_first = self.row.arguments.first().is_some_and(|(name, _)| *name == "count");
+        let is_count = |part: &&str| part.starts_with("count=") || (is_first && !part.contains('='));
+        let rest: Vec<&str> = arguments.split(',').filter(|part| !part.is_empty() && !is_count(part)).collect();
+        if rest.is_empty() { name.to_owned() } else { format!("{name}:{}", rest.join(",")) }
     }
 }
 
@@ -91,8 +107,10 @@ impl FromStr for Fault {
             )
         })?;
         let (name, arguments) = written.split_once(':').unwrap_or((written, ""));
+        let name = &*name.replace('_', "-");
         let (row, mut arguments) = (row(name)?, FaultArguments::read(name, arguments)?);
         let kind = (row.read)(name, &mut arguments)?;
+        let count = count_of_batches(row, &mut arguments)?;
         arguments.refuse_rest(row)?;
         let place = match words.next_if_eq(&"at") {
             Some(_) => Some(place(words.next(), words.next())?),
@@ -101,24 +119,53 @@ impl FromStr for Fault {
         if place.is_some() && !row.has_place {
             return Err(FaultSyntaxError(format!("`{name}` happens {}: leave out `at …`", row.stage.when())));
         }
+        if row.stage == FaultStage::Events && !matches!(place, None | Some(FaultPlace::Event(_))) {
+            return Err(FaultSyntaxError(format!("`{name}` happens after so many batches: `at event N`")));
+        }
         let selection = match words.next() {
             None => FaultSelection::default(),
-            Some("where") => FaultSelection::read(words)?,
+            Some("where") => {
+                let conditions: Vec<&str> = words.collect();
+                check_conditions(row, &conditions)?;
+                FaultSelection::read(conditions.into_iter())?
+            }
             Some(other) => {
                 return Err(FaultSyntaxError(format!(
                     "`{other}`: `at PLACE` or `where CONDITIONS` is expected after the kind"
                 )));
             }
         };
-        Ok(Self { row, kind, written: quoted(written), place, selection })
+        Ok(Self { row, kind, written: quoted(written), count, place, selection })
     }
 }
 
 fn row(name: &str) -> Result<&'static CatalogueRow, FaultSyntaxError> {
-    CATALOGUE.iter().find(|row| row.name == name || row.aliases.contains(&name)).ok_or_else(|| {
-        let names: Vec<&str> = CATALOGUE.iter().map(|row| row.name).collect();
+    rows().find(|row| row.name == name || row.aliases.contains(&name)).ok_or_else(|| {
+        let names: Vec<&str> = rows().map(|row| row.name).collect();
         FaultSyntaxError(format!("`{name}` is no kind of fault; there are {}", names.join(", ")))
     })
+}
+
+/// Refuses conditions that a kind cannot have.
+fn check_conditions(row: &CatalogueRow, conditions: &[&str]) -> Result<(), FaultSyntaxError> {
+    let names = conditions.iter().map(|word| word.split_once('=').map_or(*word, |(name, _)| name));
+    // What is no condition at all is named later.
+    let is_unknown = |name: &&str| !CONDITIONS.split([',', ' ']).any(|known| known == *name);
+    let is_of_quota = |name: &str| row.name != "quota" || !["first", "nth"].contains(&name);
+    match names.filter(|name| !is_unknown(name)).find(|name| !row.stage.takes_condition(name) || !is_of_quota(name)) {
+        Some(name) => Err(FaultSyntaxError(format!(
+            "`{}` happens {}, where `{name}` is no condition: leave it out",
+            row.name,
+            row.stage.when()
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// How many batches of KV events a fault concerns, where it can say so.
+fn count_of_batches(row: &CatalogueRow, arguments: &mut FaultArguments) -> Result<Option<u64>, FaultSyntaxError> {
+    let place = row.arguments.iter().position(|(name, _)| *name == "count" && row.stage == FaultStage::Events);
+    place.map_or(Ok(None), |place| arguments.number("count", place == 0, u64::MAX))
 }
 
 fn place(kind: Option<&str>, at: Option<&str>) -> Result<FaultPlace, FaultSyntaxError> {
@@ -274,6 +321,10 @@ mod tests {
             "\"error:500,message=out of order\" where prompt=\"two words\"",
             "crlf where first=2 per=header:idempotency-key",
             "truncate at byte 100 where request=00000000000000ff nth=2",
+            "metrics-nan:vllm:kv_cache_usage_perc where rate=0.5 nth=2 per=all",
+            "kv-late:2s,count=3 at event 7 where replica=1 rank=0",
+            "quota:requests=60,tokens=1000,per=1m where per=key",
+            "slower:3 where replica=2 from=10000000us until=20000000us",
             "split-at:1,7,30,every=5ms where prompt=m",
         ] {
             assert_eq!(line.parse::<Fault>().unwrap().to_string(), line);
@@ -294,6 +345,18 @@ mod tests {
             ("reset at event x", "x is no number"),
             ("429 at event 3", "before the answer"),
             ("reset after 3", "`after`"),
+            ("kv-drop where model=m", "in KV events, where `model` is no condition"),
+            ("slower:3 where rate=0.5", "in the whole server, where `rate`"),
+            ("metrics-503 where prompt=x", "on /metrics, where `prompt`"),
+            ("429 where rank=1", "before the answer, where `rank`"),
+            ("quota:requests=1 where nth=2", "where `nth` is no condition"),
+            ("kv-drop at token 3", "after so many batches"),
+            ("kv-drop where mood=bad", "`mood` is no condition"),
+            ("slower:0", "as in `slower:3"),
+            ("slower", "an argument is missing, as in `slower:3"),
+            ("quota:per=1s", "quota:requests=60"),
+            ("not-ready:up=1s", "not-ready:2s,up=5s"),
+            ("metrics-stale:120m", "metrics-stale:30s (up to 60m)"),
             ("reset where mood=bad", "`mood` is no condition"),
             ("reset where rate=2", "rate=2"),
             ("reset where prompt=(", "prompt=("),

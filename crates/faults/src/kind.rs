@@ -1,11 +1,17 @@
 //! Kinds of faults with their arguments read.
 
-use std::time::Duration;
+use std::{str::FromStr, sync::Arc, time::Duration};
 
-use api::ApiError;
+use api::{ApiError, Endpoint, RecordedError};
 use http::{HeaderMap, HeaderName, HeaderValue, header};
+use net::server::{ConnectionEnd, SlowHead};
 
-use crate::{edits::EventEdit, fault::FaultPlace};
+use crate::{
+    edits::EventEdit,
+    fault::FaultPlace,
+    quota::QuotaLimits,
+    signal::{EventsFault, MetricsFault, ServerFault},
+};
 
 /// What goes wrong.
 #[derive(Debug, Clone, PartialEq)]
@@ -14,6 +20,8 @@ pub enum FaultKind {
     Refusal(RefusalFault),
     /// The head comes later.
     Delay(Duration),
+    /// The head leaves in pieces.
+    SlowHead(SlowHead),
     /// The request is taken, and nothing comes.
     Hang,
     /// The head has another content type.
@@ -22,6 +30,21 @@ pub enum FaultKind {
     Stream(StreamFault),
     /// Another answer in a valid form, by its name among the scripted ones.
     Reply(&'static str),
+    /// A request is refused where it is beyond a quota.
+    Quota(QuotaLimits),
+    /// The page of metrics is wrong.
+    Metrics(MetricsFault),
+    /// The server says that it is not ready.
+    NotReady {
+        /// How long.
+        down: Duration,
+        /// How long it is ready in between.
+        up: Duration,
+    },
+    /// KV events are published wrongly.
+    Events(EventsFault),
+    /// Something is wrong with the whole server.
+    Server(ServerFault),
 }
 
 /// An error in the engine's words.
@@ -33,6 +56,32 @@ pub struct RefusalFault {
     pub message: Option<String>,
     /// Time after which a client may come again.
     pub retry_after: Option<Duration>,
+    /// Limits that the headers name.
+    pub limits: Option<NamedLimits>,
+}
+
+/// Limits of a minute, of which one is used up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NamedLimits {
+    /// Requests.
+    pub requests: u64,
+    /// Tokens.
+    pub tokens: u64,
+    /// Tokens are used up, and not requests.
+    pub is_of_tokens: bool,
+}
+
+/// What errors in the engine's words speak of.
+#[derive(Debug, Clone)]
+pub struct RefusalContext {
+    /// Endpoint of the request.
+    pub endpoint: Endpoint,
+    /// Most tokens of a prompt and its output.
+    pub max_model_len: u32,
+    /// Names of the served model.
+    pub names: Arc<[String]>,
+    /// The name that the request has; empty where it has none.
+    pub model: String,
 }
 
 /// A fault in the body of a response.
@@ -40,12 +89,8 @@ pub struct RefusalFault {
 pub enum StreamFault {
     /// Nothing comes for so long, or ever.
     Stall(Option<Duration>),
-    /// The connection is reset.
-    Reset,
-    /// The connection is closed in the middle of the body.
-    Close,
-    /// The server ends its side of the connection and goes on reading.
-    HalfClose,
+    /// The connection ends.
+    Break(ConnectionEnd),
     /// The body ends properly, and what follows is missing.
     Truncate,
     /// An error as an event, and the end.
@@ -54,6 +99,13 @@ pub enum StreamFault {
     KeepAlive {
         /// How many.
         count: u64,
+        /// Time between them.
+        every: Duration,
+    },
+    /// The last event with output comes again and again.
+    Repeat {
+        /// How often; `None` for ever.
+        times: Option<u64>,
         /// Time between them.
         every: Duration,
     },
@@ -89,7 +141,8 @@ impl FaultKind {
     #[must_use]
     pub fn own_place(&self) -> Option<FaultPlace> {
         match self {
-            Self::Stream(StreamFault::Reset | StreamFault::Close) => None,
+            Self::Stream(StreamFault::Break(ConnectionEnd::Reset | ConnectionEnd::Close)) => None,
+            Self::Stream(StreamFault::Repeat { .. }) => Some(FaultPlace::Token(1)),
             Self::Stream(
                 StreamFault::Edit { count: None, .. }
                 | StreamFault::Drip { .. }
@@ -102,49 +155,123 @@ impl FaultKind {
     }
 }
 
+impl StreamFault {
+    /// Returns true if a body that does not end early is as long as without it.
+    #[must_use]
+    pub fn keeps_length(&self) -> bool {
+        matches!(self, Self::Stall(_) | Self::Break(_) | Self::Drip { .. } | Self::SplitAt { .. } | Self::Jitter(_))
+    }
+}
+
 impl RefusalFault {
     /// The error in the engine's words.
     #[must_use]
-    pub fn error(&self) -> ApiError {
-        let (kind, words) = match self.status {
-            400 => (
-                "BadRequestError",
-                "This model's maximum context length is 32768 tokens. However, your request has more input tokens. Please \
-                 reduce the length of the input messages.",
-            ),
-            401 => ("AuthenticationError", "Unauthorized"),
-            404 => ("NotFoundError", "The model does not exist."),
-            429 => ("RateLimitError", "Too many requests. Please try again later."),
-            503 => return self.worded(ApiError::busy()),
-            500 => {
-                ("InternalServerError", "EngineCore encountered an issue. See stack trace (above) for the root cause.")
+    pub fn error(&self, context: &RefusalContext) -> ApiError {
+        let error = match self.status {
+            400 => ApiError::prompt_too_long(context.max_model_len.saturating_add(1), context.max_model_len),
+            401 if self.message.is_none() => unauthorized(),
+            404 => ApiError::unknown_model(&context.model, &context.names),
+            503 => ApiError::busy(),
+            status => {
+                let (kind, words) = match status {
+                    401 => ("AuthenticationError", "Unauthorized"),
+                    429 => ("RateLimitError", "Too many requests. Please try again later."),
+                    500 => (
+                        "InternalServerError",
+                        "EngineCore encountered an issue. See stack trace (above) for the root cause.",
+                    ),
+                    _ => ("InternalServerError", "The request failed."),
+                };
+                ApiError { status, kind, ..ApiError::bad_request(words) }
             }
-            _ => ("InternalServerError", "The request failed."),
         };
-        let error = ApiError::bad_request(words);
-        self.worded(ApiError { status: self.status, kind, ..error })
+        match &self.message {
+            Some(message) => ApiError { message: message.clone(), param: None, ..error },
+            None => error,
+        }
     }
 
-    fn worded(&self, error: ApiError) -> ApiError {
-        let message = self.message.clone().unwrap_or_else(|| error.message.clone());
-        ApiError { message, ..error }
-    }
-
-    /// The headers that say when to come again, and that nothing is left until then.
+    /// The headers that say when to come again, as OpenAI's clients read them: `retry-after` in whole seconds, `retry-after-ms` where
+    /// that is not the whole time, and the limits.
     #[must_use]
     pub fn headers(&self) -> HeaderMap {
         let mut headers = HeaderMap::new();
-        let after = self.retry_after.or((self.status == 429).then_some(Duration::from_secs(1)));
+        let after = self.retry_after.or(self.limits.map(|_| Duration::from_secs(1)));
         let Some(after) = after else { return headers };
         let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
         headers.insert(header::RETRY_AFTER, seconds.into());
-        if self.status == 429 {
-            headers.insert(HeaderName::from_static("x-ratelimit-remaining-requests"), 0.into());
-            let reset = HeaderValue::from_str(&format!("{}ms", after.as_millis()));
-            reset.into_iter().for_each(|reset| {
-                headers.insert(HeaderName::from_static("x-ratelimit-reset-requests"), reset);
-            });
+        if after.subsec_nanos() > 0 {
+            let millis = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
+            headers.insert(HeaderName::from_static("retry-after-ms"), millis.into());
+        }
+        let Some(limits) = self.limits else { return headers };
+        for (limit, most, is_spent) in
+            [("requests", limits.requests, !limits.is_of_tokens), ("tokens", limits.tokens, limits.is_of_tokens)]
+        {
+            let reset = if is_spent { go_duration(after) } else { "0s".to_owned() };
+            let fields = [
+                (format!("x-ratelimit-limit-{limit}"), most.to_string()),
+                (format!("x-ratelimit-remaining-{limit}"), if is_spent { 0 } else { most }.to_string()),
+                (format!("x-ratelimit-reset-{limit}"), reset),
+            ];
+            for (name, value) in fields {
+                if let (Ok(name), Ok(value)) = (HeaderName::from_str(&name), HeaderValue::from_str(&value)) {
+                    headers.insert(name, value);
+                }
+            }
         }
         headers
+    }
+}
+
+/// The answer to a request without a key, which is the same on every endpoint.
+fn unauthorized() -> ApiError {
+    let body = Some(r#"{"error":"Unauthorized"}"#.to_owned());
+    let recorded = RecordedError { body, ..RecordedError::default() };
+    ApiError::recorded(401, "Unauthorized".to_owned(), "AuthenticationError", recorded)
+}
+
+/// A duration as Go writes it, which is the form of OpenAI's headers: `20ms`, `1.5s`, `6m0s`.
+fn go_duration(time: Duration) -> String {
+    let (minutes, seconds) = (time.as_secs() / 60, time.as_secs() % 60);
+    match time.subsec_millis() {
+        millis if time.as_secs() == 0 => format!("{millis}ms"),
+        0 if minutes > 0 => format!("{minutes}m{seconds}s"),
+        0 => format!("{seconds}s"),
+        _ => {
+            let seconds = (time - Duration::from_secs(60 * minutes)).as_secs_f64();
+            if minutes > 0 { format!("{minutes}m{seconds}s") } else { format!("{seconds}s") }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_written_as_openai_does() {
+        for (millis, text) in [(20, "20ms"), (1000, "1s"), (1500, "1.5s"), (360_000, "6m0s"), (61_250, "1m1.25s")] {
+            assert_eq!(go_duration(Duration::from_millis(millis)), text);
+        }
+    }
+
+    #[test]
+    fn the_spent_limit_has_nothing_left_and_the_other_all() {
+        let limits = NamedLimits { requests: 60, tokens: 1000, is_of_tokens: true };
+        let retry_after = Some(Duration::from_millis(1500));
+        let headers = RefusalFault { status: 429, message: None, retry_after, limits: Some(limits) }.headers();
+        let expected = [
+            ("retry-after", "2"),
+            ("retry-after-ms", "1500"),
+            ("x-ratelimit-limit-requests", "60"),
+            ("x-ratelimit-remaining-requests", "60"),
+            ("x-ratelimit-reset-requests", "0s"),
+            ("x-ratelimit-limit-tokens", "1000"),
+            ("x-ratelimit-remaining-tokens", "0"),
+            ("x-ratelimit-reset-tokens", "1.5s"),
+        ];
+        assert_eq!(headers.len(), expected.len());
+        expected.iter().for_each(|(name, value)| assert_eq!(headers[*name], *value, "{name}"));
     }
 }

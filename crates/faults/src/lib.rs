@@ -9,24 +9,41 @@
 //!
 //! Faults before the first byte of a response are *retryable*: a gateway may send the request elsewhere. Later ones are *committed*.
 //!
-//! Limits: a token is an event that carries output, or as many as its `token_ids`.
+//! Places are those of the body without faults. A body that is no stream of events is one event: a place after its start, by event or
+//! token, is its middle, and what is added to it is white space before it.
+//!
+//! Limits: a token is an event that carries output, or as many as its `token_ids`, and a place by tokens is the first end of an event
+//! with so many.
 //!
 //! See docs/decisions/0122-faults-are-lines.md.
 
+mod active;
 mod body;
 mod catalogue;
 mod edits;
 mod fault;
 mod kind;
+mod piece;
+mod quota;
 mod selection;
 mod set;
+mod signal;
+mod signal_rows;
+mod steps;
+mod timed;
+mod wire;
 
 pub use self::{
-    body::{FaultedBody, OnFault},
-    catalogue::{CATALOGUE, CatalogueRow, FaultStage, catalogue},
+    active::OnFault,
+    body::FaultedBody,
+    catalogue::{CATALOGUE, CatalogueRow, FaultStage, catalogue, rows},
     edits::EventEdit,
     fault::{Fault, FaultPlace, FaultSyntaxError},
-    kind::{FaultKind, RefusalFault, StreamFault},
+    kind::{FaultKind, NamedLimits, RefusalContext, RefusalFault, StreamFault},
+    quota::{QuotaLimits, QuotaRefusal, QuotaState},
     selection::{FaultSelection, SequenceKey},
     set::{ChosenFault, FaultHit, FaultRequest, FaultSet},
+    signal::{BatchNumber, EventsFault, MetricsFault, ServerCondition, ServerFault},
+    timed::{QuotaOutcome, QuotaTicket},
+    wire::tokens_of,
 };

@@ -72,11 +72,14 @@ pub struct FaultSelection {
     pub from: Option<Duration>,
     /// Until so long after the start.
     pub until: Option<Duration>,
+    /// Number of the replica that they are sent to.
+    pub replica: Option<u32>,
+    /// Data parallel rank of the engine whose KV events they are.
+    pub rank: Option<u32>,
 }
 
 /// Names of the conditions.
-const CONDITIONS: &str =
-    "rate, model, path, header:NAME, session, key, prompt, turn, record, request, first, nth, per, from and until";
+pub(crate) const CONDITIONS: &str = "rate, model, path, header:NAME, session, key, prompt, turn, record, request, first, nth, per, replica, rank, from and until";
 
 impl FaultSelection {
     /// Reads conditions.
@@ -134,6 +137,8 @@ impl FaultSelection {
             "per" => self.per = sequence_key(needed()?)?,
             "from" => self.from = Some(time()?),
             "until" => self.until = Some(time()?),
+            "replica" => self.replica = Some(u32::try_from(number()?).map_err(|_| "there are not so many")?),
+            "rank" => self.rank = Some(u32::try_from(number()?).map_err(|_| "there are not so many")?),
             _ => return Err(format!("`{name}` is no condition; conditions are {CONDITIONS}")),
         }
         Ok(())
@@ -155,6 +160,18 @@ fn sequence_key(text: &str) -> Result<SequenceKey, String> {
     }
 }
 
+impl FaultSelection {
+    /// Returns true at a time from the start.
+    pub(crate) fn is_in_time(&self, elapsed: Duration) -> bool {
+        self.from.is_none_or(|from| elapsed >= from) && self.until.is_none_or(|until| elapsed < until)
+    }
+
+    /// Returns true for a replica.
+    pub(crate) fn is_of(&self, replica: u32) -> bool {
+        self.replica.is_none_or(|named| named == replica)
+    }
+}
+
 impl fmt::Display for FaultSelection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let micros = |time: &Duration| format!("{}us", time.as_micros());
@@ -172,6 +189,8 @@ impl fmt::Display for FaultSelection {
             ("first", self.first.map(|first| first.to_string())),
             ("nth", self.nth.map(|nth| nth.to_string())),
             ("per", (self.per != SequenceKey::Request).then(|| self.per.to_string())),
+            ("replica", self.replica.map(|replica| replica.to_string())),
+            ("rank", self.rank.map(|rank| rank.to_string())),
             ("from", self.from.as_ref().map(micros)),
             ("until", self.until.as_ref().map(micros)),
         ];

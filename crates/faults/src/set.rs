@@ -15,8 +15,12 @@ use tokio::time::Instant;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
 use crate::{
-    fault::Fault,
+    catalogue::FaultStage,
+    fault::{Fault, FaultPlace},
+    kind::FaultKind,
+    quota::QuotaBook,
     selection::{FaultSelection, SequenceKey},
+    signal::BatchNumber,
 };
 
 /// Most sequences of a fault, and most different requests, that are counted; later ones count as the first of their kind.
@@ -36,6 +40,8 @@ pub struct FaultRequest<'a> {
     pub body: &'a [u8],
     /// Its session, if it names one.
     pub session: Option<&'a str>,
+    /// Number of the replica that it is sent to.
+    pub replica: u32,
 }
 
 impl FaultRequest<'_> {
@@ -60,12 +66,14 @@ impl FaultRequest<'_> {
 pub struct ChosenFault {
     /// The fault.
     pub fault: std::sync::Arc<Fault>,
-    /// Its number in the set.
-    pub rule: usize,
+    /// Its number in the set; `None` for one that the request named itself.
+    pub rule: Option<usize>,
     /// Hash of the request.
     pub request: u64,
     /// How often the same request came, from 1.
     pub nth: u64,
+    /// Whose quota it takes from.
+    pub(crate) account: u64,
 }
 
 impl ChosenFault {
@@ -73,6 +81,12 @@ impl ChosenFault {
     #[must_use]
     pub fn line(&self) -> String {
         line(&self.fault, self.request, self.nth)
+    }
+
+    /// The same as a fault that the request named itself.
+    #[must_use]
+    pub fn of_request(self) -> Self {
+        Self { rule: None, ..self }
     }
 
     /// A number that depends on the seed, the request and the fault.
@@ -93,13 +107,46 @@ fn draw(request: u64, nth: u64, of: u64) -> u64 {
     xxh3_64_with_seed(&bytes, of)
 }
 
-/// A fault that happened.
+/// To whom a fault happened.
 #[derive(Debug, Clone, Copy)]
+pub(crate) enum HitOf {
+    /// To a request.
+    Request { request: u64, nth: u64 },
+    /// To a request that was refused for so long.
+    Refused { request: u64, nth: u64, retry_after: Duration },
+    /// To a batch of KV events.
+    Batch(BatchNumber),
+    /// To a replica.
+    Replica(u32),
+}
+
+/// A fault that happened.
+#[derive(Debug, Clone)]
 struct NotedHit {
-    rule: usize,
-    request: u64,
-    nth: u64,
+    fault: std::sync::Arc<Fault>,
+    rule: Option<usize>,
+    of: HitOf,
     at: Duration,
+}
+
+impl HitOf {
+    /// The line that repeats it alone.
+    fn line(self, fault: &Fault) -> String {
+        match self {
+            Self::Request { request, nth } => line(fault, request, nth),
+            Self::Refused { request, nth, retry_after } => {
+                format!("429:retry-after={}us where request={request:016x} nth={nth}", retry_after.as_micros())
+            }
+            Self::Batch(BatchNumber { number, replica, rank }) => {
+                let place = FaultPlace::Event(number);
+                format!("{} at {place} where replica={replica} rank={rank}", fault.written_once())
+            }
+            Self::Replica(replica) => {
+                let selection = FaultSelection { replica: Some(replica), ..fault.selection.clone() };
+                format!("{}{selection}", fault.what())
+            }
+        }
+    }
 }
 
 /// A fault that happened, for a list.
@@ -107,8 +154,8 @@ struct NotedHit {
 pub struct FaultHit {
     /// The line that repeats it alone.
     pub line: String,
-    /// Number of its fault in the set.
-    pub rule: usize,
+    /// Number of its fault in the set; `None` for one that a request named itself.
+    pub rule: Option<usize>,
     /// When, from the start of the set.
     pub at: Duration,
 }
@@ -116,23 +163,29 @@ pub struct FaultHit {
 /// Faults in the order in which they are tried, and what is counted for them.
 #[derive(Debug)]
 pub struct FaultSet {
-    rules: Vec<FaultRule>,
+    pub(crate) rules: Vec<FaultRule>,
     seed: u64,
-    start: Instant,
+    pub(crate) start: Instant,
+    /// Whether one is about KV events.
+    pub(crate) has_events: bool,
     /// How often each request came.
     seen: Mutex<HashMap<u64, u64>>,
     hits: Mutex<Vec<NotedHit>>,
 }
 
 #[derive(Debug)]
-struct FaultRule {
-    fault: std::sync::Arc<Fault>,
+pub(crate) struct FaultRule {
+    pub(crate) fault: std::sync::Arc<Fault>,
+    /// Accounts of a quota.
+    pub(crate) quota: QuotaBook,
+    /// The first batch of each publisher that it could concern.
+    pub(crate) began: Mutex<HashMap<(u32, u32), u64>>,
     /// Requests of each sequence.
     sequences: Mutex<HashMap<u64, u64>>,
     happened: AtomicU64,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -147,6 +200,13 @@ fn count(counts: &Mutex<HashMap<u64, u64>>, key: u64) -> u64 {
     *count
 }
 
+impl FaultRule {
+    /// How often it happened.
+    pub(crate) fn happened(&self) -> u64 {
+        self.happened.load(Ordering::Relaxed)
+    }
+}
+
 impl Default for FaultSet {
     fn default() -> Self {
         Self::new(Vec::new(), 0)
@@ -159,11 +219,14 @@ impl FaultSet {
     pub fn new(faults: Vec<Fault>, seed: u64) -> Self {
         let rule = |fault| FaultRule {
             fault: std::sync::Arc::new(fault),
+            quota: QuotaBook::default(),
+            began: Mutex::default(),
             sequences: Mutex::default(),
             happened: AtomicU64::new(0),
         };
-        let rules = faults.into_iter().map(rule).collect();
-        Self { rules, seed, start: Instant::now(), seen: Mutex::default(), hits: Mutex::default() }
+        let rules: Vec<FaultRule> = faults.into_iter().map(rule).collect();
+        let has_events = rules.iter().any(|rule| rule.fault.row.stage == FaultStage::Events);
+        Self { rules, seed, start: Instant::now(), has_events, seen: Mutex::default(), hits: Mutex::default() }
     }
 
     /// What decides about rates.
@@ -178,10 +241,14 @@ impl FaultSet {
         self.rules.is_empty()
     }
 
-    /// Returns true if a fault may concern requests that post nothing, which are those that it names by their path.
+    /// Returns true if a fault may concern requests that post nothing: it names their path, or is about what they ask for.
     #[must_use]
-    pub fn names_path(&self, path: &str) -> bool {
-        self.rules.iter().any(|rule| rule.fault.selection.path.as_deref().is_some_and(|named| is_path(named, path)))
+    pub fn concerns_path(&self, path: &str) -> bool {
+        self.rules.iter().any(|rule| {
+            let is_signal = matches!(rule.fault.row.stage, FaultStage::Metrics | FaultStage::Health);
+            let named = rule.fault.selection.path.as_deref();
+            (is_signal && rule.fault.row.stage.concerns(path, false)) || named.is_some_and(|named| is_path(named, path))
+        })
     }
 
     /// Chooses the faults of a request, in their order. Those with a condition about the record are among them; see
@@ -191,26 +258,27 @@ impl FaultSet {
         let hash = request.hash();
         let nth = count(&self.seen, hash);
         let mut facts = SelectionFacts { request, hash, nth, body: None };
-        let chosen = self.rules.iter().enumerate().filter(|(number, rule)| self.takes(*number, rule, &mut facts));
-        chosen.map(|(rule, it)| ChosenFault { fault: it.fault.clone(), rule, request: hash, nth }).collect()
+        let mut chosen = Vec::new();
+        for (number, it) in self.rules.iter().enumerate() {
+            if self.takes(number, it, &mut facts) {
+                let is_quota = matches!(it.fault.kind, FaultKind::Quota(_));
+                let account = if is_quota { facts.account(&it.fault.selection.per) } else { 0 };
+                let (fault, rule) = (it.fault.clone(), Some(number));
+                chosen.push(ChosenFault { fault, rule, request: hash, nth, account });
+            }
+        }
+        chosen
     }
 
     fn takes(&self, number: usize, rule: &FaultRule, facts: &mut SelectionFacts<'_>) -> bool {
         let selection = &rule.fault.selection;
         let elapsed = self.start.elapsed();
-        let is_in_time =
-            selection.from.is_none_or(|from| elapsed >= from) && selection.until.is_none_or(|until| elapsed < until);
-        if !is_in_time || !facts.fulfil(selection) {
+        let is_about = rule.fault.row.stage.concerns(facts.request.path, selection.path.is_some());
+        if !is_about || !selection.is_in_time(elapsed) || is_up(&rule.fault, elapsed) || !facts.fulfil(selection) {
             return false;
         }
-        if let Some(rate) = selection.rate {
-            let seed =
-                self.seed.wrapping_add(u64::try_from(number).unwrap_or_default().wrapping_mul(0x9e37_79b9_7f4a_7c15));
-            #[allow(clippy::cast_precision_loss)] // 53 bits are
-            let drawn = (draw(facts.hash, facts.nth, seed) >> 11) as f64 / (1_u64 << 53) as f64;
-            if drawn >= rate {
-                return false;
-            }
+        if selection.rate.is_some_and(|rate| !self.is_drawn(rate, number, (facts.hash, facts.nth))) {
+            return false;
         }
         if selection.first.is_none() && selection.nth.is_none() {
             return true;
@@ -222,6 +290,15 @@ impl FaultSet {
         selection.first.is_none_or(|first| place <= first) && selection.nth.is_none_or(|nth| place == nth)
     }
 
+    /// Draws whether a fault of a rate concerns what these numbers name.
+    pub(crate) fn is_drawn(&self, rate: f64, number: usize, (first, second): (u64, u64)) -> bool {
+        let number = u64::try_from(number).unwrap_or_default();
+        let seed = self.seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        #[allow(clippy::cast_precision_loss)] // 53 bits are
+        let drawn = (draw(first, second, seed) >> 11) as f64 / (1_u64 << 53) as f64;
+        drawn < rate
+    }
+
     /// Returns true if a chosen fault concerns responses from this record; `None` where none answers.
     #[must_use]
     pub fn concerns_record(chosen: &ChosenFault, record: Option<&str>) -> bool {
@@ -231,16 +308,25 @@ impl FaultSet {
 
     /// Notes that a fault happened, and returns the line that repeats it.
     pub fn happened(&self, chosen: &ChosenFault) -> String {
-        if let Some(rule) = self.rules.get(chosen.rule) {
+        let ChosenFault { rule, request, nth, .. } = *chosen;
+        self.note_hit(&chosen.fault, rule, HitOf::Request { request, nth })
+    }
+
+    /// Notes that a fault of this number happened; the line that repeats it, `None` where there is no such fault.
+    pub(crate) fn note(&self, number: usize, of: HitOf) -> Option<String> {
+        self.rules.get(number).map(|rule| self.note_hit(&rule.fault, Some(number), of))
+    }
+
+    fn note_hit(&self, fault: &std::sync::Arc<Fault>, rule: Option<usize>, of: HitOf) -> String {
+        if let Some(rule) = rule.and_then(|rule| self.rules.get(rule)) {
             rule.happened.fetch_add(1, Ordering::Relaxed);
         }
         let mut hits = lock(&self.hits);
         if hits.len() < MOST_LISTED {
-            let ChosenFault { rule, request, nth, .. } = *chosen;
-            hits.push(NotedHit { rule, request, nth, at: self.start.elapsed() });
+            hits.push(NotedHit { fault: fault.clone(), rule, of, at: self.start.elapsed() });
         }
         drop(hits);
-        chosen.line()
+        of.line(fault)
     }
 
     /// The faults, and how often each happened.
@@ -251,13 +337,11 @@ impl FaultSet {
     /// What happened, oldest first, at most so many of the latest.
     #[must_use]
     pub fn hits(&self, most: usize) -> Vec<FaultHit> {
-        let hits = lock(&self.hits).clone();
-        let latest = hits.iter().skip(hits.len().saturating_sub(most));
-        let shown = latest.filter_map(|hit| {
-            let rule = self.rules.get(hit.rule)?;
-            Some(FaultHit { line: line(&rule.fault, hit.request, hit.nth), rule: hit.rule, at: hit.at })
-        });
-        shown.collect()
+        let hits = lock(&self.hits);
+        let latest: Vec<NotedHit> = hits.iter().skip(hits.len().saturating_sub(most)).cloned().collect();
+        drop(hits);
+        let shown = |hit: NotedHit| FaultHit { line: hit.of.line(&hit.fault), rule: hit.rule, at: hit.at };
+        latest.into_iter().map(shown).collect()
     }
 }
 
@@ -289,7 +373,8 @@ impl SelectionFacts<'_> {
     /// Checks all conditions that need no counting.
     fn fulfil(&mut self, selection: &FaultSelection) -> bool {
         let FaultRequest { path, headers, session, .. } = *self.request;
-        let is_of_head = selection.path.as_deref().is_none_or(|named| is_path(named, path))
+        let is_of_head = selection.is_of(self.request.replica)
+            && selection.path.as_deref().is_none_or(|named| is_path(named, path))
             && selection.session.as_deref().is_none_or(|named| session == Some(named))
             && selection.key.as_deref().is_none_or(|named| self.request.key() == Some(named))
             && selection.request.is_none_or(|named| self.hash == named)
@@ -309,6 +394,14 @@ impl SelectionFacts<'_> {
             })
     }
 
+    /// Whose quota it takes from.
+    fn account(&mut self, per: &SequenceKey) -> u64 {
+        match self.sequence(per) {
+            SequencePlace::OfRequest => 0,
+            SequencePlace::Of(key) => key,
+        }
+    }
+
     fn sequence(&mut self, per: &SequenceKey) -> SequencePlace {
         let value = match per {
             SequenceKey::Request => return SequencePlace::OfRequest,
@@ -320,6 +413,15 @@ impl SelectionFacts<'_> {
         };
         SequencePlace::Of(xxh3_64_with_seed(value.unwrap_or_default().as_bytes(), u64::from(value.is_some())))
     }
+}
+
+/// Returns true while a server that is not ready from time to time is.
+fn is_up(fault: &Fault, elapsed: Duration) -> bool {
+    let FaultKind::NotReady { down, up } = fault.kind else { return false };
+    let since = elapsed.saturating_sub(fault.selection.from.unwrap_or_default()).as_nanos();
+    let period = down.saturating_add(up).as_nanos();
+    let at = if up.is_zero() { since } else { since.checked_rem(period).unwrap_or(since) };
+    at >= down.as_nanos()
 }
 
 fn is_path(named: &str, path: &str) -> bool {
@@ -355,8 +457,9 @@ mod tests {
     }
 
     fn with_headers(set: &FaultSet, body: &str, headers: &HeaderMap) -> Vec<usize> {
-        let request = FaultRequest { path: "/v1/chat/completions", headers, body: body.as_bytes(), session: None };
-        set.choose(&request).iter().map(|chosen| chosen.rule).collect()
+        let request =
+            FaultRequest { path: "/v1/chat/completions", headers, body: body.as_bytes(), session: None, replica: 0 };
+        set.choose(&request).iter().filter_map(|chosen| chosen.rule).collect()
     }
 
     #[test]
@@ -408,6 +511,7 @@ mod tests {
                 headers: &HeaderMap::new(),
                 body: body.as_bytes(),
                 session: None,
+                replica: 0,
             };
             many.choose(&request).iter().for_each(|chosen| drop(many.happened(chosen)));
         }
@@ -420,6 +524,7 @@ mod tests {
                 headers: &HeaderMap::new(),
                 body: body.as_bytes(),
                 session: None,
+                replica: 0,
             };
             !alone.choose(&request).is_empty()
         });

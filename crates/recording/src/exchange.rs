@@ -73,7 +73,7 @@ impl Timing {
 #[must_use]
 pub fn outcome_of(error: &BodyError) -> Outcome {
     match error {
-        BodyError::Connection(_) | BodyError::Aborted(_) => Outcome::UpstreamFailed,
+        BodyError::Connection(_) | BodyError::Aborted(_) | BodyError::Broken(_) => Outcome::UpstreamFailed,
         BodyError::Idle(_) => Outcome::TimedOut,
     }
 }

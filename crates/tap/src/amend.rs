@@ -17,7 +17,7 @@ use std::{collections::VecDeque, sync::Arc};
 use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode, header, request::Parts};
 
-use super::{body::SentBody, echo::EchoedPrompts, request::RequestFields, response::update_content_length};
+use super::{echo::EchoedPrompts, request::RequestFields, sent_body::SentBody};
 use net::{
     upstream::{self, Relayed},
     wire::{Edits, span_in},
@@ -202,6 +202,13 @@ pub(super) fn is_refusal(status: StatusCode) -> bool {
             | StatusCode::UNPROCESSABLE_ENTITY
             | StatusCode::NOT_IMPLEMENTED
     )
+}
+
+/// Updates `content-length`, if there is one, without moving it among the headers.
+pub(super) fn update_content_length(headers: &mut HeaderMap, body: usize) {
+    if let Some(length) = headers.get_mut(header::CONTENT_LENGTH) {
+        *length = body.into();
+    }
 }
 
 #[cfg(test)]

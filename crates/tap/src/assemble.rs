@@ -10,8 +10,8 @@ use serde_json::{Map, Value, json};
 
 use super::{
     ContentRecording,
-    exchange::ObservedExchange,
     observed_choice::ObservedChoice,
+    observed_exchange::ObservedExchange,
     request::RequestFacts,
     retokenize::{prompt_ids, with_ids},
 };

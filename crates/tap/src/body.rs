@@ -1,20 +1,21 @@
-//! Bodies of forwarded requests and of their responses.
+//! Bodies of responses on their way to the client.
 
 use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
-    time::Duration,
 };
 
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 
-use super::{exchange::OpenExchange, observed_stream::ObservedStream, other_apis::ApiEvent, refusal::Refusal};
+use super::{
+    exchange::OpenExchange, observed_stream::ObservedStream, other_apis::ApiEvent, refusal::Refusal,
+    sent_body::TapResponseBody,
+};
 use net::{
-    server::{BodyError, RequestBody, ResponseBody},
-    upstream::{BodyObserver, Observed, Relayed, UpstreamBody},
+    server::{BodyError, ResponseBody},
+    upstream::{BodyObserver, Observed, Relayed},
 };
 use recording::exchange::outcome_of;
 use replay::{
@@ -27,22 +28,6 @@ const MAX_COPY: usize = 16 << 20;
 
 /// Maximum size of a response that is recorded in a cassette, in bytes.
 const MAX_COPY_FOR_CASSETTE: usize = 256 << 20;
-
-/// A request's body on its way to the upstream.
-pub(super) type SentBody = Relayed<Incoming>;
-
-/// A response's body from the upstream.
-pub(super) type TapResponseBody = UpstreamBody<SentBody>;
-
-/// Builds the body of a request that the player does not answer.
-pub(super) fn unread_body(body: RequestBody, idle: Option<Duration>) -> SentBody {
-    match body {
-        RequestBody::Live(body) => Relayed::untouched(body).within(idle),
-        RequestBody::Read(bytes) => Relayed::whole(bytes.unwrap_or_default()),
-        // Boxed bodies come from a router, and the tap has none before it.
-        RequestBody::Boxed(_) => Relayed::whole(Bytes::new()),
-    }
-}
 
 /// A response's body on its way to the client.
 #[derive(Debug)]

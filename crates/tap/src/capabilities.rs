@@ -4,7 +4,7 @@
 
 use std::{
     sync::{
-        Condvar, Mutex, MutexGuard, PoisonError,
+        Condvar,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
@@ -16,6 +16,7 @@ use super::{
     amend::{Wanted, WantedUsage},
     facts::EngineSettings,
 };
+use base::lock::Lock;
 
 /// Number of successive responses without ids after which the tap stops requesting them.
 const MAX_RESPONSES_WITHOUT_IDS: u32 = 3;
@@ -30,15 +31,15 @@ pub(super) struct Capabilities {
     has_accepted: AtomicBool,
     /// It named ids.
     named_ids: AtomicBool,
-    refused: Mutex<Refused>,
+    refused: Lock<Refused>,
     refuses: AtomicBool,
     /// Number of successive complete responses that had no ids although they were requested.
     missing_choices: AtomicU32,
     /// The engine's token count once differed from the number of ids.
     miscounts: AtomicBool,
     forced_usage: AtomicBool,
-    fingerprint: Mutex<Option<StreamFingerprint>>,
-    facts: Mutex<EngineFacts>,
+    fingerprint: Lock<Option<StreamFingerprint>>,
+    facts: Lock<EngineFacts>,
     inquiry_ended: Condvar,
     is_wanted: Notify,
 }
@@ -89,7 +90,7 @@ impl Capabilities {
     /// Returns the fields that a request is to have; `None` if it is to be sent as it is.
     pub(super) fn wanted(&self) -> Option<Wanted> {
         if self.counts_tokens {
-            return self.wanted_after(*self.refused.lock().unwrap_or_else(PoisonError::into_inner));
+            return self.wanted_after(*self.refused.lock());
         }
         let usage = if self.usage_may_be_added() { WantedUsage::AtEnd } else { WantedUsage::AsRequested };
         self.accepts_amendments().then_some(Wanted { ids: true, usage })
@@ -132,7 +133,7 @@ impl Capabilities {
             Some(_) => Refused::Continuous,
             None => Refused::Usage,
         };
-        *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = refused;
+        *self.refused.lock() = refused;
     }
 
     /// Returns true unless the upstream is known to refuse or to ignore added fields.
@@ -177,7 +178,7 @@ impl Capabilities {
         if !self.is_never_amended {
             self.refuses.store(false, Ordering::Relaxed);
             self.has_accepted.store(false, Ordering::Relaxed);
-            *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Refused::Nothing;
+            *self.refused.lock() = Refused::Nothing;
             self.missing_choices.store(0, Ordering::Relaxed);
         }
     }
@@ -185,13 +186,13 @@ impl Capabilities {
     /// Notes the fingerprint on the last event of a stream without usage.
     pub(super) fn observe_fingerprint(&self, fingerprint: Option<&str>) {
         let seen = fingerprint.map_or(StreamFingerprint::Absent, |text| StreamFingerprint::Is(text.to_owned()));
-        *self.fingerprint.lock().unwrap_or_else(PoisonError::into_inner) = Some(seen);
+        *self.fingerprint.lock() = Some(seen);
     }
 
     /// Compares the fingerprint of an added usage event with the known one. If it is not the one that was put on the stream's
     /// last event, the upstream has changed and the known one is dropped.
     pub(super) fn compare_fingerprint(&self, seen: Option<&str>) {
-        let mut known = self.fingerprint.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.fingerprint.lock();
         if let Some(StreamFingerprint::Is(text)) = known.as_ref()
             && Some(text.as_str()) != seen
         {
@@ -207,12 +208,12 @@ impl Capabilities {
 
     /// Returns the fingerprint of streams without usage, once one was observed.
     pub(super) fn fingerprint(&self) -> Option<StreamFingerprint> {
-        self.fingerprint.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.fingerprint.lock().clone()
     }
 
     /// Returns the engine's version, models and settings, once it answered with them.
     pub(super) fn facts(&self) -> Option<EngineSettings> {
-        match &*self.engine_facts() {
+        match &*self.facts.lock() {
             EngineFacts::Known(facts) => Some(facts.clone()),
             EngineFacts::Pending | EngineFacts::Unavailable => None,
         }
@@ -220,12 +221,12 @@ impl Capabilities {
 
     /// Returns true once the engine has answered the inquiry, even without facts.
     pub(super) fn has_answered(&self) -> bool {
-        !matches!(&*self.engine_facts(), EngineFacts::Pending)
+        !matches!(&*self.facts.lock(), EngineFacts::Pending)
     }
 
     /// Sets the engine's answer to the inquiry.
     pub(super) fn set_facts(&self, facts: Option<EngineSettings>) {
-        *self.engine_facts() = facts.map_or(EngineFacts::Unavailable, EngineFacts::Known);
+        *self.facts.lock() = facts.map_or(EngineFacts::Unavailable, EngineFacts::Known);
         self.inquiry_ended.notify_all();
     }
 
@@ -233,7 +234,7 @@ impl Capabilities {
     pub(super) fn wait_for_facts(&self, at_most: Duration) {
         self.is_wanted.notify_one();
         let is_pending = |facts: &mut EngineFacts| matches!(facts, EngineFacts::Pending);
-        let _answered = self.inquiry_ended.wait_timeout_while(self.engine_facts(), at_most, is_pending);
+        let _answered = self.inquiry_ended.wait_timeout_while(self.facts.lock(), at_most, is_pending);
     }
 
     /// Completes when a thread waits for the facts.
@@ -241,14 +242,10 @@ impl Capabilities {
         self.is_wanted.notified().await;
     }
 
-    fn engine_facts(&self) -> MutexGuard<'_, EngineFacts> {
-        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns true if the engine is known to return every id of every stream: vLLM from 0.20 on. Older ones lose ids while a
     /// tool or reasoning parser buffers.
     pub(super) fn ids_are_exact(&self) -> bool {
-        let facts = self.engine_facts();
+        let facts = self.facts.lock();
         let EngineFacts::Known(EngineSettings { version, .. }) = &*facts else { return false };
         let mut numbers = version.split('.').map(|part| part.parse::<u32>().ok());
         match (numbers.next().flatten(), numbers.next().flatten()) {

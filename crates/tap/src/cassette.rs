@@ -9,12 +9,8 @@ use http::{HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
 
 use super::{
-    body::{ProxyBody, unread_body},
-    exchange::{ObservedExchange, OpenExchange},
-    filter::Skipped,
-    gather::ReceivedBody,
-    observed_choice::ObservedChoice,
-    proxy::Proxy,
+    body::ProxyBody, exchange::OpenExchange, filter::Skipped, gather::ReceivedBody, observed_choice::ObservedChoice,
+    observed_exchange::ObservedExchange, proxy::Proxy, sent_body::unread_body,
 };
 use net::{
     server::{LatenessTracker, RequestBody},

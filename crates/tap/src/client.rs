@@ -13,17 +13,7 @@ use tokio::time::Instant;
 
 use super::{Tap, body::ProxyBody, gather::ReceivedBody, proxy::Proxy};
 use net::server::BodyError;
-use recording::trace::{Endpoint, Record};
-
-/// Looks at each record, and may add to it, before it is written. It runs on the recorder's thread, off every request's path.
-#[derive(Clone)]
-pub struct RecordHook(pub Arc<dyn Fn(&mut Record) + Send + Sync>);
-
-impl std::fmt::Debug for RecordHook {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("RecordHook")
-    }
-}
+use recording::trace::Endpoint;
 
 /// Sends requests through a tap. Its connections belong to the runtime that it first sends on, so each runtime has a client of its own.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use http::{HeaderValue, Method, Request, Uri, header};
 use http_body_util::{BodyExt, Limited};
 use serde_json::{Map, Value, json};
 
-use super::body::SentBody;
+use super::sent_body::SentBody;
 use net::upstream::{Relayed, Upstream, UpstreamError};
 use recording::trace::Meta;
 

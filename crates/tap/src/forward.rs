@@ -6,11 +6,12 @@ use http::{Method, Request, Response, request::Parts};
 use hyper::body::Incoming;
 
 use super::{
-    body::{ProxyBody, SentBody, TapResponseBody},
+    body::ProxyBody,
     gather::{Gathered, gather},
     proxy::Proxy,
     request::RequestFields,
     response::{broken_off, passed},
+    sent_body::{SentBody, TapResponseBody},
     tunnel,
     upstreams::UpstreamSite,
 };

@@ -10,7 +10,7 @@ use http::{HeaderMap, Request, request::Parts};
 use http_body_util::BodyExt;
 use hyper::body::Body;
 
-use super::body::SentBody;
+use super::sent_body::SentBody;
 use net::{server::BodyError, upstream::Relayed};
 
 /// Maximum size of a request's or JSON response's body that is decoded, in bytes; a longer one passes as it comes.

@@ -13,7 +13,7 @@
 //! - `proxy` receives it, `filter` decides whether it is recorded, `upstreams` chooses its upstream and `forward` sends it there.
 //! - `request` reads its fields, `amend` adds to them.
 //! - `response` and `body` pass the response on. `observed_stream` decodes a stream's events (by `pattern`, else by `event`, or by `other_apis`) for
-//!   `exchange` and its `observed_choice`s. A response without ids is copied ([`capture`](recording::capture)).
+//!   `observed_exchange` and its `observed_choice`s. A response without ids is copied ([`capture`](recording::capture)).
 //! - `exchange` ends in exactly one outcome and goes to the `recorder`, whose thread makes records (`records`, `assemble`, `logprobs`, `retokenize`, `redact`) and
 //!   writes them (`trace_sink`).
 //!
@@ -49,6 +49,7 @@ pub mod mcp;
 mod metrics;
 mod observed_choice;
 mod observed_choices;
+mod observed_exchange;
 mod observed_stream;
 mod other_apis;
 mod output_frames;
@@ -62,6 +63,7 @@ mod request;
 mod response;
 mod restore;
 mod retokenize;
+mod sent_body;
 mod setup;
 mod shared_state;
 mod trace_sink;
@@ -74,16 +76,15 @@ use std::{future::Future, num::NonZeroUsize, sync::Arc, time::Duration};
 use tokio::time::sleep;
 
 use net::server::{self, Listener, Peer, Workers};
-use recording::trace::TraceError;
 use replay::player::CassettePlayer;
 
 pub use admin::Handle;
 pub use assemble::{CONTINUOUS_USAGE, COUNTED_BY};
-pub use client::{Client, ClientBody, RecordHook};
+pub use client::{Client, ClientBody};
 pub use filter::Filter;
 pub use mcp::{McpCommand, McpRecorded};
-pub use recorder::RecorderReport;
-pub use setup::{ContentRecording, Deployment, Setup, TapConfig, UpstreamRoute, UpstreamSelector};
+pub use recorder::{RecorderReport, TapError};
+pub use setup::{ContentRecording, Deployment, RecordHook, Setup, TapConfig, UpstreamRoute, UpstreamSelector};
 
 /// Counts of a tap that has ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -98,17 +99,6 @@ pub struct TapReport {
     pub cut: usize,
     /// Counts of what was recorded of MCP servers.
     pub mcp: Option<McpRecorded>,
-}
-
-/// Error of a tap that cannot start or did not end well.
-#[derive(Debug, thiserror::Error)]
-pub enum TapError {
-    /// The trace cannot be created.
-    #[error("cannot write the trace")]
-    Trace(#[from] TraceError),
-    /// The recorder's thread cannot be started or did not end properly.
-    #[error("the recorder failed: {0}")]
-    Recorder(String),
 }
 
 /// Time before the drain's deadline from which a client that leaves counts as cut.

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use super::{counts::RecorderCounts, exchange::ObservedExchange, filter::Skipped};
+use super::{counts::RecorderCounts, filter::Skipped, observed_exchange::ObservedExchange};
 use base::stats::{
     exposition::{
         ByLabel, Exposition, MetricFamily, NumberFormat, counter, counter_by, gauge, histogram, labelled, read,

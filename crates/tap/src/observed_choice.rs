@@ -11,9 +11,19 @@ use super::{
     logprobs::ObservedLogprobs,
     other_apis::ApiEvent,
     pattern::Hit,
-    shared_state::KeptContent,
 };
 use replay::meter::ChoiceMeter;
+
+/// Content that is kept for the records.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct KeptContent {
+    /// Text of each chunk.
+    pub(super) text: bool,
+    /// Log probabilities.
+    pub(super) logprobs: bool,
+    /// Responses that token ids do not stand for.
+    pub(super) responses: bool,
+}
 
 /// Observation of one choice.
 #[derive(Debug, Default)]

@@ -12,7 +12,6 @@ use http_body::{Body, Frame};
 
 use super::{
     amend::Added,
-    body::TapResponseBody,
     capabilities::{Capabilities, StreamFingerprint},
     event::StreamEvent,
     exchange::OpenExchange,
@@ -20,6 +19,7 @@ use super::{
     output_frames::OutputFrames,
     pattern::EventPattern,
     restore::{Restored, restore_event},
+    sent_body::TapResponseBody,
 };
 use api::DONE;
 use net::{

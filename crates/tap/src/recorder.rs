@@ -13,18 +13,29 @@ use std::{
 };
 
 use super::{
-    RecordHook, TapError,
+    RecordHook,
     assemble::Assembler,
     capabilities::Capabilities,
     counts::RecorderCounts,
-    exchange::ObservedExchange,
     metrics::TapMetrics,
+    observed_exchange::ObservedExchange,
     trace_sink::{Ending, TraceSink},
 };
 use recording::{
     recorder::{Recorder, RecorderError, RefusedItem, RefusedReason},
     trace::{CreateMode, Meta, RotationLimits, TraceError, TraceParts},
 };
+
+/// Error of a tap that cannot start or did not end well.
+#[derive(Debug, thiserror::Error)]
+pub enum TapError {
+    /// The trace cannot be created.
+    #[error("cannot write the trace")]
+    Trace(#[from] TraceError),
+    /// The recorder's thread cannot be started or did not end properly.
+    #[error("the recorder failed: {0}")]
+    Recorder(String),
+}
 
 /// Counts of a finished recording.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 
 use super::{
     assemble::{Assembler, ScoredTokens},
-    exchange::ObservedExchange,
     logprobs::{ObservedLogprobs, RecordedLogprobs, RequestedLogprobs},
     observed_choice::ObservedChoice,
+    observed_exchange::ObservedExchange,
     redact::RecordRedactor,
 };
 use recording::{

@@ -8,7 +8,8 @@ use hyper::body::Body;
 
 use super::{
     amend::Added,
-    body::{Copied, ProxyBody, TapResponseBody, Timed},
+    amend::update_content_length,
+    body::{Copied, ProxyBody, Timed},
     capabilities::Capabilities,
     event::StreamEvent,
     exchange::OpenExchange,
@@ -16,6 +17,7 @@ use super::{
     observed_stream::ObservedStream,
     refusal::Refusal,
     restore::restore_answer,
+    sent_body::TapResponseBody,
 };
 use net::{
     server::{BodyError, media_type},
@@ -150,7 +152,7 @@ async fn whole_answer(
             exchange.end(Outcome::TimedOut);
             return refusal(StatusCode::GATEWAY_TIMEOUT, &format!("the upstream's answer paused for {limit:?}"));
         }
-        Gathered::Broken(BodyError::Connection(_) | BodyError::Aborted(_)) => {
+        Gathered::Broken(BodyError::Connection(_) | BodyError::Aborted(_) | BodyError::Broken(_)) => {
             exchange.end(Outcome::UpstreamFailed);
             return refusal(StatusCode::BAD_GATEWAY, "the upstream broke off in the middle of its answer");
         }
@@ -193,20 +195,13 @@ fn kind(headers: &HeaderMap) -> ResponseKind {
     }
 }
 
-/// Updates `content-length`, if there is one, without moving it among the headers.
-pub(super) fn update_content_length(headers: &mut HeaderMap, body: usize) {
-    if let Some(length) = headers.get_mut(header::CONTENT_LENGTH) {
-        *length = body.into();
-    }
-}
-
 /// Builds the error for a request whose body did not arrive whole; its connection is closed.
 pub(super) fn broken_off(error: &BodyError) -> Response<ProxyBody> {
     let mut response = match error {
         BodyError::Idle(limit) => {
             refusal(StatusCode::REQUEST_TIMEOUT, &format!("the request's body paused for {limit:?}"))
         }
-        BodyError::Connection(_) | BodyError::Aborted(_) => {
+        BodyError::Connection(_) | BodyError::Aborted(_) | BodyError::Broken(_) => {
             refusal(StatusCode::BAD_REQUEST, "the request's body ended early")
         }
     };

@@ -1,12 +1,12 @@
 //! Configuration of a tap: required values ([`TapConfig`]) and optional ones ([`Setup`]).
 
-use std::{fmt, num::NonZeroUsize, path::PathBuf, str::FromStr, time::Duration};
+use std::{fmt, num::NonZeroUsize, path::PathBuf, str::FromStr, sync::Arc, time::Duration};
 
 use serde_json::json;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::{
-    Filter, RecordHook,
+    Filter,
     filter::fits,
     mcp::{McpCommand, SharedPlayback},
 };
@@ -14,10 +14,20 @@ use net::upstream::{NamedEndpoint, UpstreamOptions, UpstreamUrl, UrlError};
 use recording::{
     recorder::Capacity,
     redaction::RedactionRules,
-    trace::{CreateMode, Meta, RotationLimits, TokenizerId},
+    trace::{CreateMode, Meta, Record, RotationLimits, TokenizerId},
 };
 use replay::account::is_upstream_name;
 use text::prompt::{BlockHashAlgorithm, HashKey, IdPermutation, Tokenizer};
+
+/// Looks at each record, and may add to it, before it is written. It runs on the recorder's thread, off every request's path.
+#[derive(Clone)]
+pub struct RecordHook(pub Arc<dyn Fn(&mut Record) + Send + Sync>);
+
+impl fmt::Debug for RecordHook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RecordHook")
+    }
+}
 
 /// Required configuration of a tap.
 #[derive(Debug, Clone)]

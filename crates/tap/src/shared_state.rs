@@ -8,9 +8,10 @@ use std::sync::{
 use tokio::time::Instant;
 
 use super::{
-    exchange::ObservedExchange,
     gather::{Bodies, MAX_BODIES},
     metrics::TapMetrics,
+    observed_choice::KeptContent,
+    observed_exchange::ObservedExchange,
     recorder::TraceRecorder,
 };
 use recording::capture::{CaptureLimits, Captures};
@@ -58,15 +59,4 @@ impl SharedState {
     pub(super) fn is_cutting(&self) -> bool {
         self.cutting.load(Ordering::Relaxed)
     }
-}
-
-/// Content that is kept for the records.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct KeptContent {
-    /// Text of each chunk.
-    pub(super) text: bool,
-    /// Log probabilities.
-    pub(super) logprobs: bool,
-    /// Responses that token ids do not stand for.
-    pub(super) responses: bool,
 }

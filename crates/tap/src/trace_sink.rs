@@ -21,8 +21,8 @@ use super::{
     assemble::Assembler,
     capabilities::Capabilities,
     counts::RecorderCounts,
-    exchange::ObservedExchange,
     metrics::TapMetrics,
+    observed_exchange::ObservedExchange,
     records::{ExchangeRecords, SecretlessRecord},
 };
 use base::rate_limited_log::RateLimitedLog;

@@ -4,7 +4,7 @@ use http::{Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::io::copy_bidirectional;
 
-use super::body::TapResponseBody;
+use super::sent_body::TapResponseBody;
 use net::server::Upgrade;
 
 /// Joins both sides if the upstream switched protocols; true if it did.

@@ -6,7 +6,7 @@ use http::Extensions;
 use tokio::time::timeout;
 
 use super::{
-    Setup, UpstreamRoute, UpstreamSelector, body::SentBody, capabilities::Capabilities, facts::EngineSettings,
+    Setup, UpstreamRoute, UpstreamSelector, capabilities::Capabilities, facts::EngineSettings, sent_body::SentBody,
 };
 use net::upstream::Upstream;
 use replay::account::upstream_of;

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{exchange::ObservedExchange, refusal::Refusal, request::RequestFacts};
+use super::{observed_exchange::ObservedExchange, refusal::Refusal, request::RequestFacts};
 
 impl ObservedExchange {
     /// Returns the bytes that it holds.

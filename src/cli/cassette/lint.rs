@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::recording::{
     canonical::{CanonicalProgress, CanonicalRules, ConversationStart, Identity, RequestParts, volatile_text},
-    cassette::{Cassette, CassetteRecord, Inherited, bases},
+    cassette::{Cassette, CassetteRecord, Inherited, bases, unreached},
 };
 
 /// Each with file and line: records that are never played, requests that are equal, texts that will be others the next time.
@@ -15,7 +15,8 @@ pub(in crate::cli) fn notes(cassette: &Cassette) -> Vec<String> {
         ..CanonicalRules::default()
     };
     let (mut notes, mut first) = (Vec::new(), HashMap::new());
-    for (record, identified) in cassette.records.iter().zip(identified(&rules, &cassette.records)) {
+    let unreached: HashMap<usize, usize> = unreached(&cassette.records).into_iter().collect();
+    for ((at, record), identified) in cassette.records.iter().enumerate().zip(identified(&rules, &cassette.records)) {
         let mut note = |what: String| notes.push(format!("{}:{}: {what}", cassette.path.display(), record.line));
         if record.plays_partly() {
             note(format!("record {} is partial: it is played up to where its client left", record.id));
@@ -24,19 +25,20 @@ pub(in crate::cli) fn notes(cassette: &Cassette) -> Vec<String> {
             continue;
         }
         let Identified { identity, known } = identified;
+        if record.is_fixture {
+            if let Some(earlier) = unreached.get(&at).and_then(|earlier| cassette.records.get(*earlier)) {
+                note(format!(
+                    "record {} is never played: record {} has the same `match` or a wider one, and no `times`",
+                    record.id, earlier.id
+                ));
+            }
+            continue;
+        }
         match first.get(&identity.key) {
-            Some((_, Some(_))) if record.is_fixture => {}
-            Some((earlier, None)) if record.is_fixture => note(format!(
-                "record {} is never played: record {earlier} has the same `match`, and no `times`",
-                record.id
-            )),
-            Some((earlier, _)) => {
+            Some(earlier) => {
                 note(format!("record {} asks the same as record {earlier}; they are played in this order", record.id))
             }
-            None => drop(first.insert(identity.key, (record.id, record.times))),
-        }
-        if record.is_fixture {
-            continue;
+            None => drop(first.insert(identity.key, record.id)),
         }
         if let Some(found) = volatile_text(&identity.body_after(known)) {
             note(format!(

@@ -71,6 +71,10 @@ pub(in crate::cli) struct PlayArgs {
     /// source, those in cassettes/, if there are any there.
     #[arg(long, group = "@any", value_name = "PATH", help_heading = "What is served")]
     pub(in crate::cli) cassette: Vec<PathBuf>,
+    /// Rules for answers, YAML: hand-written records that are tried before everything else that is served. A request that none of them
+    /// takes goes on to it, and is an error where nothing else is named. The files are read again when they change, and at SIGHUP.
+    #[arg(long = "answers", group = "@any", value_name = "FILE", help_heading = "What is served")]
+    pub(in crate::cli) answer_files: Vec<PathBuf>,
     /// The server that is asked where requests may leave, such as http://localhost:8000.
     #[arg(long, group = "@upstreams", value_name = "URL", help_heading = "Cassettes")]
     pub(in crate::cli) upstream: Option<UpstreamUrl>,

@@ -12,7 +12,7 @@ use crate::{
         failure::Failure,
         mcp::servers,
         output,
-        play::{args::PlayArgs, config, model},
+        play::{answers, args::PlayArgs, config, model},
         player::{
             self, PlayerSettings, TappedServers,
             admin::{self, AdminApi, AdminAt},
@@ -52,12 +52,17 @@ impl Played {
         paths.extend(args.replay_tokens.extract_if(.., |path| is_cassette(path)));
         let named = args.answers.model_tag.take_if(|tag| is_cassette(Path::new(tag)));
         paths.extend(named.map(PathBuf::from));
-        if paths.is_empty() {
+        let answers = answers::load(&args.answer_files)?;
+        if paths.is_empty() && answers.is_none() {
             player::refuse_recording_flags(&args.cassettes)?;
             return Ok(None);
         }
         if args.cassettes.matching.is_empty() && args.replay_tokens.is_empty() {
             args.cassettes.matching.extend(args.replay_match.map(Into::into));
+        }
+        // An engine alone makes up what no rule answers.
+        if paths.is_empty() && args.simulated.engine && args.replay_tokens.is_empty() {
+            args.synthetic = args.synthetic.or(Some(Synthetic::Random));
         }
         let has_more = !args.replay_tokens.is_empty() || args.synthetic.is_some();
         let on_miss = if has_more && !args.strict { OnMiss::Random } else { OnMiss::Error };
@@ -65,7 +70,8 @@ impl Played {
         let settings = PlayerSettings {
             paths: &paths,
             upstream: args.upstream.clone(),
-            pacing: config::pacing(args),
+            pacing: if answers.is_some() { config::written_pacing(args) } else { config::pacing(args) },
+            answers,
             on_miss,
             is_strict: args.strict,
             min_match: args.min_match.unwrap_or_default(),
@@ -77,6 +83,9 @@ impl Played {
             tapped: TappedServers::default(),
         };
         let cassette_player = player::cassette_player(&args.cassettes, settings)?;
+        if let wrong @ [_, ..] = cassette_player.wrong_rules().as_slice() {
+            return Err(Failure::input(wrong.join("\n")));
+        }
         if args.served_model_name.is_empty() && !has_more {
             args.served_model_name = cassette_player.models();
         }

@@ -115,9 +115,15 @@ pub(in crate::cli) fn choose_pace(args: &mut PlayArgs) {
 /// Recorded times unless a flag chooses otherwise; made-up tokens have none.
 pub(in crate::cli) fn pacing(args: &PlayArgs) -> Pacing {
     match (args.time_to_first_token, args.inter_token_latency) {
-        (None, None) if args.instant || args.pace == Some(PaceArg::Instant) || args.synthetic.is_some() => {
-            Pacing::Instant
-        }
+        (None, None) if args.synthetic.is_some() => Pacing::Instant,
+        _ => written_pacing(args),
+    }
+}
+
+/// The same for answers whose times are written beside them, whatever else is served.
+pub(in crate::cli) fn written_pacing(args: &PlayArgs) -> Pacing {
+    match (args.time_to_first_token, args.inter_token_latency) {
+        (None, None) if args.instant || args.pace == Some(PaceArg::Instant) => Pacing::Instant,
         (None, None) => Pacing::Recorded { scale: args.time_scale.unwrap_or(TimeScale::REAL) },
         (ttft, itl) => Pacing::Fixed { ttft: ttft.unwrap_or_default(), itl: itl.unwrap_or_default() },
     }

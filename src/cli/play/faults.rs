@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use clap::Args;
+use clap::{Args, ValueEnum, value_parser};
 
 use crate::{
     cli::failure::Failure,
@@ -27,6 +27,53 @@ pub(in crate::cli) struct FaultArgs {
     /// Lets requests name faults of their own: X-VCR-Fault: FAULT, or X-Return-Error: 429.
     #[arg(long, group = "@any")]
     pub(in crate::cli) fault_headers: bool,
+    /// Percentage of requests that fail, each with one of --failure-types, as llm-d-inference-sim has it.
+    #[arg(long, group = "@any", value_name = "PERCENT", value_parser = value_parser!(u8).range(0..=100))]
+    pub(in crate::cli) failure_injection_rate: Option<u8>,
+    /// Kinds of the failures of --failure-injection-rate, by llm-d-inference-sim's names, each as often as the others; without it all.
+    #[arg(
+        long,
+        group = "@any",
+        value_enum,
+        value_delimiter = ',',
+        requires = "failure_injection_rate",
+        value_name = "TYPES"
+    )]
+    pub(in crate::cli) failure_types: Vec<FailureType>,
+}
+
+/// A kind of failure by its name in llm-d-inference-sim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(in crate::cli) enum FailureType {
+    /// 429.
+    RateLimit,
+    /// 401.
+    InvalidApiKey,
+    /// 400: the prompt is too long.
+    ContextLength,
+    /// 503.
+    ServerError,
+    /// 400: a parameter is out of its range.
+    InvalidRequest,
+    /// 404.
+    ModelNotFound,
+}
+
+/// The lines that stand for llm-d-inference-sim's flags. Each kind has the same share of the requests: a line sees only those that no line
+/// before it took.
+fn failures(percent: u8, types: &[FailureType]) -> Result<Vec<Fault>, Failure> {
+    let types = if types.is_empty() { FailureType::value_variants() } else { types };
+    let share = f64::from(percent) / 100.0 / types.iter().map(|_| 1.0).sum::<f64>();
+    let mut left = 1.0;
+    let mut lines = Vec::new();
+    for kind in types {
+        let name = kind.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+        let line = format!("{name} where rate={}", (share / left).min(1.0));
+        lines.push(line.parse::<Fault>().map_err(Failure::input)?);
+        left -= share;
+    }
+    Ok(lines)
 }
 
 /// The faults that a server starts with.
@@ -41,6 +88,37 @@ pub(in crate::cli) fn lines(args: &FaultArgs) -> Result<FaultLines, Failure> {
         None => FaultLines::default(),
     };
     lines.faults.extend(args.fault.iter().cloned());
+    if let Some(percent) = args.failure_injection_rate {
+        lines.faults.extend(failures(percent, &args.failure_types)?);
+    }
     lines.seed = args.fault_seed.unwrap_or(lines.seed);
     Ok(lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::faults::{FaultRequest, FaultSet};
+
+    #[test]
+    fn failures_take_their_percentage_in_equal_shares() {
+        let set = FaultSet::new(failures(30, &[]).unwrap(), 5);
+        let mut counts = [0_u32; 6];
+        for number in 0..20_000 {
+            let body = format!("{{\"n\":{number}}}");
+            let headers = http::HeaderMap::new();
+            let request = FaultRequest {
+                path: "/v1/completions",
+                headers: &headers,
+                body: body.as_bytes(),
+                session: None,
+                replica: 0,
+            };
+            // The first one answers.
+            if let Some(first) = set.choose(&request).first() {
+                counts[first.rule.unwrap()] += 1;
+            }
+        }
+        assert!(counts.iter().all(|count| (850..1150).contains(count)), "{counts:?}");
+    }
 }

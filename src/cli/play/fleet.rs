@@ -99,9 +99,6 @@ impl FleetPlan {
         first: Listener,
         shutdown: impl Future<Output = ()>,
     ) -> Result<DrainReport, Failure> {
-        if self.replicas == 1 && self.script.is_empty() {
-            return Ok(player.serve(first, shutdown).await);
-        }
         let fleet = Fleet::new(player.clone(), self.replicas, self.script)?;
         let listeners = std::iter::once(first).chain(self.others).collect();
         Ok(fleet.serve(listeners, shutdown).await)

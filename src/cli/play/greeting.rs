@@ -13,6 +13,7 @@ pub(in crate::cli) fn brief(scheme: &str, address: SocketAddr, serving: &Serving
     let models = serving.models.join(", ");
     let _ = match (&serving.trace, serving.cassettes) {
         (None, Some(0)) if !serving.mcp.is_empty() => Ok(()),
+        (None, Some(0)) if serving.rules > 0 => writeln!(text, "serving {} rules as {models}", serving.rules),
         (None, Some(records)) => writeln!(text, "serving {records} records of cassettes as {models}"),
         (Some(trace), _) => writeln!(text, "serving {trace} ({}) as {models}", count(serving)),
         (None, None) => writeln!(text, "serving synthetic tokens as {models}"),
@@ -68,6 +69,7 @@ mod tests {
             models: vec!["m".to_owned()],
             tokenizer: "t".to_owned(),
             cassettes: None,
+            rules: 0,
             mcp: Vec::new(),
             example: Some(ExampleRequest {
                 path: "/v1/completions".to_owned(),

@@ -1,5 +1,6 @@
 //! `play`: from its arguments to a running server, and its greeting.
 
+mod answers;
 pub(in crate::cli) mod args;
 mod cassettes;
 mod config;
@@ -18,7 +19,7 @@ mod stats;
 
 use std::{net::SocketAddr, path::Path, process::ExitCode, sync::Arc};
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
     cli::{
@@ -71,9 +72,11 @@ pub(in crate::cli) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
     http::raise_descriptor_limit();
     runtime::run(|shutdown| async move {
         runtime::outlive_file_limits();
-        tokio::spawn(reload_at_hangup(fault_args, faults));
+        let hangups = signal(SignalKind::hangup()).map_err(Failure::environment)?;
+        tokio::spawn(reload_at_hangup(hangups, fault_args, faults));
         let admin_api = admin::answer(&admin_at, |access| player.admin_pages(access)).await?;
         let mut child = None;
+        answers::keep_reading(played.as_ref().map(|played| &*played.cassette_player));
         let listener = match &uds {
             Some(path) => bind_unix(path).await?,
             None => {
@@ -119,13 +122,12 @@ fn configuration(args: PlayArgs, played: Option<&Played>, admin_at: &AdminAt) ->
 }
 
 /// Reads the files of faults again at each SIGHUP; where one is wrong, all stays as it is.
-async fn reload_at_hangup(args: FaultArgs, faults: Arc<ServerFaults>) {
-    let Ok(mut hangups) = signal(SignalKind::hangup()) else { return };
+async fn reload_at_hangup(mut hangups: Signal, args: FaultArgs, faults: Arc<ServerFaults>) {
     while hangups.recv().await.is_some() {
         match faults::lines(&args) {
             Ok(lines) => {
                 tracing::info!("SIGHUP: {} faults are read again", lines.faults.len());
-                faults.replace(lines);
+                faults.reload(lines);
             }
             Err(failure) => tracing::error!("SIGHUP: {}; the faults stay as they are", failure.text()),
         }

@@ -39,7 +39,7 @@ use crate::{
         },
         mcp::OnNovel,
         player::{
-            COMPLETE_WITHIN, CassetteOutput, CassettePlayer, CassettePlayerError, HeaderRulesError, Mode,
+            AnswerRules, COMPLETE_WITHIN, CassetteOutput, CassettePlayer, CassettePlayerError, HeaderRulesError, Mode,
             ModeExceptions, OnMiss, PlayerConfig, RecordErrors, SecretHandling, ServerEnvironment, StartedServer,
             WrittenTimeline,
         },
@@ -69,6 +69,8 @@ pub(in crate::cli) struct PlayerSettings<'a> {
     pub(in crate::cli) mcp: Option<&'a McpServersArgs>,
     /// The real MCP servers behind a tap.
     pub(in crate::cli) tapped: TappedServers,
+    /// Rules that are tried before every record.
+    pub(in crate::cli) answers: Option<Arc<AnswerRules>>,
 }
 
 /// The real MCP servers behind a tap: those at a URL, and those that it starts.
@@ -145,12 +147,11 @@ pub(in crate::cli) fn cassette_player(
     let files = files(settings.paths, &how)?;
     once(&files)?;
     args.report.as_deref().map_or(Ok(()), conclude::writable)?;
-    let on_miss = args.on_miss.unwrap_or(settings.on_miss);
-    let selection = selection(args);
+    let (on_miss, selection) = (args.on_miss.unwrap_or(settings.on_miss), selection(args));
     let mcp = settings.mcp.map(mcp_upstreams).transpose()?.unwrap_or_default();
-    let records_misses =
-        on_miss == OnMiss::Record || settings.mcp.is_some_and(|mcp| mcp.mcp_on_miss == OnNovel::Record);
-    let (mode, write) = recording(args.mode.unwrap_or(ModeArg::None), &files, records_misses, &selection)?;
+    let mcp_records = settings.mcp.is_some_and(|mcp| mcp.mcp_on_miss == OnNovel::Record);
+    let (mode, write) =
+        recording(args.mode.unwrap_or(ModeArg::None), &files, mcp_records || on_miss == OnMiss::Record, &selection)?;
     let leaves = mode != Mode::Replay || matches!(on_miss, OnMiss::Upstream | OnMiss::Record) || !args.live.is_empty();
     can_leave((leaves, mode, &selection), settings.upstream.is_some() || !mcp.is_empty())?;
     let sessions_record = settings.upstream.is_some() && *settings.admin != AdminAt::Nowhere;
@@ -193,6 +194,7 @@ pub(in crate::cli) fn cassette_player(
         cross_api: args.cross_api,
         network_block: args.block_network.then(Arc::default),
         cassettes,
+        answers: settings.answers,
         brief_misses: !args.command.is_empty(),
         ..PlayerConfig::default()
     };

@@ -54,6 +54,7 @@ pub(in crate::cli) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
         let started = stand_for(&setup.mcp_commands);
         let environment = ServerEnvironment::at(&config.upstream, &reach).await;
         let settings = PlayerSettings {
+            answers: None,
             paths: std::slice::from_ref(&config.trace_out),
             upstream: Some(config.upstream.clone()),
             reach,

@@ -42,7 +42,7 @@ use self::{
     config::Resolved,
     connector::{KvConnector, SideChannel},
     inbox::{Control, Inbox},
-    kv_events::KvEvents,
+    kv_events::{KvEvents, PublisherFaults},
     rank::Rank,
     slowdown::PacedClock,
     stepping::Stepping,
@@ -59,13 +59,20 @@ pub(super) use self::{
     slowdown::Slowdown,
     submit::{PlannedChoice, RequestParameters, bytes_of},
 };
-use super::metrics::Metrics;
+use super::{faults::ServerFaults, metrics::Metrics};
 use crate::engine::{
     kv_cache::KvCacheConfig,
     recorded_timings::RecordedTimings,
     scheduler::PauseState,
     step_clock::{StepClock, TransferClock},
 };
+
+/// The faults of a server, and its number among several.
+#[derive(Debug, Clone)]
+pub(super) struct ReplicaFaults {
+    pub(super) faults: Arc<ServerFaults>,
+    pub(super) replica: u32,
+}
 
 /// The running engines of a server, one for each data parallel rank; they end when this is dropped.
 #[derive(Debug)]
@@ -89,7 +96,7 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    /// Starts an engine for each rank. Each draws other step times.
+    /// Starts an engine for each rank. Each draws other step times. The faults are those of its KV events.
     ///
     /// # Errors
     /// When the configuration contradicts itself, its events cannot be published, or there is no thread to be had.
@@ -98,7 +105,7 @@ impl Engine {
         metrics: &Arc<Metrics>,
         model: &str,
         seed: u64,
-        slowdown: Arc<Slowdown>,
+        (slowdown, faults): (Arc<Slowdown>, ReplicaFaults),
     ) -> Result<Self, EngineError> {
         let ranks = metrics.ranks();
         let balancer = (ranks > 1).then(|| Balancer::new(ranks));
@@ -121,7 +128,7 @@ impl Engine {
         };
         for (number, seed) in (0..ranks).zip(seed..) {
             let rank = Rank { number, metrics: Arc::clone(&engine.metrics), balancer: engine.balancer.clone() };
-            engine.start_rank(resolved.clone(), rank, model, seed)?;
+            engine.start_rank(resolved.clone(), rank, model, (seed, &faults))?;
         }
         Ok(engine)
     }
@@ -167,7 +174,13 @@ impl Engine {
         first.unwrap_or(false)
     }
 
-    fn start_rank(&mut self, resolved: Resolved, rank: Rank, model: &str, seed: u64) -> Result<(), EngineError> {
+    fn start_rank(
+        &mut self,
+        resolved: Resolved,
+        rank: Rank,
+        model: &str,
+        (seed, faults): (u64, &ReplicaFaults),
+    ) -> Result<(), EngineError> {
         let Resolved { mut scheduler, kv_cache, times, time_scale, has_recorded_times, kv_events, kv_transfer } =
             resolved;
         // Recorded times are those of single tokens.
@@ -182,7 +195,9 @@ impl Engine {
         stepping.recorded_timings = has_recorded_times.then(RecordedTimings::default);
         if let Some(config) = kv_events {
             let config = config.of_rank(number);
-            let (sender, kv_events) = kv_events::start(&config, model, algorithm)?;
+            let ReplicaFaults { faults, replica } = faults.clone();
+            let faults = PublisherFaults { faults, replica, rank: number };
+            let (sender, kv_events) = kv_events::start(&config, model, algorithm, faults)?;
             stepping.publish_with(sender);
             self.kv_events.push(kv_events);
         }

@@ -1,33 +1,46 @@
-//! How many times longer steps take than their clock has it, which may change while the engine runs.
+//! How many times longer steps take than their clock has it, and whether the cache has free blocks, which may change while the engine
+//! runs.
 
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use crate::engine::step_clock::{StepClock, StepWork};
 
-/// A factor of all steps, 1 at first.
+/// A factor of all steps, 1 at first, and whether the cache is exhausted.
 #[derive(Debug)]
-pub(in super::super) struct Slowdown(AtomicU64);
+pub(in super::super) struct Slowdown {
+    factor: AtomicU64,
+    is_exhausted: AtomicBool,
+}
 
 impl Default for Slowdown {
     fn default() -> Self {
-        Self(AtomicU64::new(1.0_f64.to_bits()))
+        Self { factor: AtomicU64::new(1.0_f64.to_bits()), is_exhausted: AtomicBool::new(false) }
     }
 }
 
 impl Slowdown {
     /// Sets the factor from the next step on.
     pub(in super::super) fn set(&self, factor: f64) {
-        self.0.store(factor.to_bits(), Ordering::Relaxed);
+        self.factor.store(factor.to_bits(), Ordering::Relaxed);
+    }
+
+    /// Sets whether the cache has no free block.
+    pub(in super::super) fn exhaust(&self, is_exhausted: bool) {
+        self.is_exhausted.store(is_exhausted, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.is_exhausted.load(Ordering::Relaxed)
     }
 
     fn factor(&self) -> f64 {
-        f64::from_bits(self.0.load(Ordering::Relaxed))
+        f64::from_bits(self.factor.load(Ordering::Relaxed))
     }
 
     fn of(&self, time: Duration) -> Duration {

@@ -34,6 +34,9 @@ use crate::{
 /// Delay that later steps make up for; after a longer one the engine's time goes on from there.
 const MADE_UP: Duration = Duration::from_millis(100);
 
+/// Time after which it is looked again whether an exhausted cache has free blocks.
+const LOOK: Duration = Duration::from_millis(10);
+
 /// The engine's own state.
 #[derive(Debug)]
 pub(super) struct Stepping {
@@ -59,6 +62,8 @@ pub(super) struct Stepping {
     pub(super) totals: EngineTotals,
     /// End of the last step, while steps follow each other.
     now: Option<Instant>,
+    /// Whether the cache has no free block on purpose.
+    is_exhausted: bool,
     /// Zero of the times that evictions are measured by.
     pub(super) zero: Instant,
 }
@@ -119,6 +124,7 @@ impl Stepping {
             recorded_timings: None,
             totals: EngineTotals::default(),
             now: None,
+            is_exhausted: false,
             zero: Instant::now(),
         })
     }
@@ -144,6 +150,10 @@ impl Stepping {
             self.settle();
             self.report();
             due = self.next_end();
+            if self.is_exhausted {
+                let look = Instant::now() + LOOK;
+                due = Some(due.map_or(look, |due| due.min(look)));
+            }
         }
     }
 
@@ -154,6 +164,8 @@ impl Stepping {
             connector.hear(&mut self.mail.notices, &mut self.scheduler, now);
             connector.end_due(&mut self.scheduler, now);
         }
+        self.is_exhausted = self.clock.slowdown.is_exhausted();
+        self.scheduler.set_exhausted(self.is_exhausted);
         self.totals.submitted += of(self.mail.arrivals.len());
         self.delayed.extend(self.mail.arrivals.drain(..));
         let (now, delay) = (Instant::now(), self.clock.before_steps());
@@ -321,7 +333,11 @@ impl Stepping {
             running: of(running),
             waiting: of(self.live.len() - running),
             delayed: of(self.delayed.len()),
-            blocks_in_use: self.blocks_in_use(stats.kv_cache_usage),
+            // Those that a fault has taken are no request's.
+            blocks_in_use: match self.is_exhausted {
+                true => of(blocks.len()),
+                false => self.blocks_in_use(stats.kv_cache_usage),
+            },
             blocks_held: of(blocks.len()),
             kv_events: None,
             shown: self.rank.shown(),

@@ -9,22 +9,34 @@ use std::{
 };
 
 use axum::{body::Body, extract::Request, response::Response};
+use bytes::Bytes;
 use futures_util::future::{BoxFuture, Either};
-use http::{HeaderValue, header};
+use http::{HeaderMap, HeaderValue, StatusCode, header, request::Parts};
+use serde_json::Value;
 use tokio::time::sleep;
 use tower::{Layer, Service};
 
 use super::{
     observed::{ObservedSide, ServedBody, ServedResponse, note_status},
+    pages::MetricsPages,
+    quota::{MeteredBody, PromptTokens},
     server::ServerFaults,
 };
 use crate::{
     api::{ApiError, Endpoint},
-    faults::{ChosenFault, FaultKind, FaultRequest, FaultSet, FaultedBody, StreamFault},
-    net::server::{NotWhole, media_type, receive_whole},
-    recording::redaction::RedactionRules,
-    replay::account,
+    faults::{ChosenFault, FaultKind, FaultRequest, FaultSet, FaultedBody, QuotaTicket, RefusalContext, StreamFault},
+    net::server::{ConnectionEnd, NotWhole, media_type, receive_whole},
+    play::http::{body_of_type, events_of_type},
+    recording::{cassette::SemanticFault, redaction::RedactionRules},
+    replay::{
+        account,
+        delivery::RecordedContent,
+        player::{SemanticResponse, semantic_response},
+    },
 };
+
+/// Largest page of metrics.
+const LARGEST_PAGE: usize = 64 << 20;
 
 /// In the extensions of a response: the faults that were chosen for its request.
 #[derive(Debug, Clone)]
@@ -36,8 +48,15 @@ pub(in crate::play) struct FaultLayer {
     pub(in crate::play) faults: Arc<ServerFaults>,
     /// Bytes of a request body that are accepted.
     pub(in crate::play) body_limit: usize,
+    /// The served model's length and names, of which errors speak.
+    pub(in crate::play) max_model_len: u32,
+    pub(in crate::play) names: Arc<[String]>,
     /// An error in the words of an endpoint.
     pub(in crate::play) refusal: fn(ApiError, Endpoint) -> Response,
+    /// Number of the replica.
+    pub(in crate::play) replica: u32,
+    /// Its earlier pages of metrics.
+    pub(in crate::play) pages: Arc<MetricsPages>,
 }
 
 impl<S> Layer<S> for FaultLayer {
@@ -72,15 +91,28 @@ where
             return Either::Left(self.inner.call(request));
         }
         let (layer, mut inner) = (self.layer.clone(), self.inner.clone());
+        let pages = Arc::clone(&layer.pages);
         Either::Right(Box::pin(async move {
-            let (request, faulted) = match layer.choose(request).await {
+            let (request, mut faulted) = match layer.choose(request).await {
                 Ok(chosen) => chosen,
                 Err(refused) => return Ok(refused),
             };
+            let beyond = faulted.take_quotas();
             let shown = FaultsOf(faulted.chosen.iter().map(|chosen| chosen.fault.what()).collect());
-            let mut response = match faulted.before().await {
-                Some(response) => response,
-                None => faulted.after(inner.call(request).await?),
+            let early = match beyond {
+                Some(response) => Some(response),
+                None => faulted.before_answer(|it| it.fault.selection.record.is_none()).await,
+            };
+            let mut response = match early {
+                Some(response) => faulted.served(response),
+                None => match faulted.reply() {
+                    Some(reply) => faulted.after(reply).await,
+                    None => {
+                        let response = inner.call(request).await?;
+                        let response = faulted.with_page(&pages, response).await;
+                        faulted.after(response).await
+                    }
+                },
             };
             response.extensions_mut().insert(shown);
             Ok(response)
@@ -92,8 +124,13 @@ where
 struct FaultedRequest {
     set: Arc<FaultSet>,
     chosen: Vec<ChosenFault>,
-    endpoint: Endpoint,
+    context: RefusalContext,
     refusal: fn(ApiError, Endpoint) -> Response,
+    /// The request, where a fault gives another answer to it.
+    asked: Option<(Parts, Bytes)>,
+    /// What it takes from quotas, and the headers that say what is left.
+    tickets: Vec<QuotaTicket>,
+    quota_headers: HeaderMap,
     /// Where what is served is noted.
     served: Option<Arc<Mutex<ServedResponse>>>,
 }
@@ -112,20 +149,82 @@ impl FaultLayer {
         let body = receive_whole(body, self.body_limit).await;
         let body = body.map_err(|why| refused(unreceived(why, self.body_limit)))?;
         let session = account::session_of(&parts.extensions, &parts.headers, &RedactionRules::default()).ok().flatten();
-        let seen =
-            FaultRequest { path: parts.uri.path(), headers: &parts.headers, body: &body, session: session.as_deref() };
+        let (path, headers, session) = (parts.uri.path(), &parts.headers, session.as_deref());
+        let seen = FaultRequest { path, headers, body: &body, session, replica: self.replica };
         let mut chosen = set.choose(&seen);
-        chosen.extend(FaultSet::new(own, 0).choose(&seen));
+        chosen.extend(FaultSet::new(own, 0).choose(&seen).into_iter().map(ChosenFault::of_request));
+        let mut context = self.context(endpoint);
+        if !chosen.is_empty() {
+            context.model = model_of(&body);
+        }
+        let has_reply = chosen.iter().any(|chosen| matches!(chosen.fault.kind, FaultKind::Reply(_)));
+        let asked = has_reply.then(|| (parts.clone(), body.clone()));
         let served = self.faults.log().and_then(|log| log.begin(parts.uri.path(), &body));
-        let faulted = FaultedRequest { set, chosen, endpoint, refusal: self.refusal, served };
+        let (refusal, tickets, quota_headers) = (self.refusal, Vec::new(), HeaderMap::new());
+        let faulted = FaultedRequest { set, chosen, context, refusal, asked, tickets, quota_headers, served };
         Ok((Request::from_parts(parts, Body::from(body)), faulted))
+    }
+
+    fn context(&self, endpoint: Endpoint) -> RefusalContext {
+        let (max_model_len, names) = (self.max_model_len, Arc::clone(&self.names));
+        RefusalContext { endpoint, max_model_len, names, model: String::new() }
     }
 }
 
+/// The model that a request names.
+fn model_of(body: &[u8]) -> String {
+    #[derive(serde::Deserialize)]
+    struct NamedModelOnly {
+        model: Option<String>,
+    }
+    serde_json::from_slice(body).ok().and_then(|named: NamedModelOnly| named.model).unwrap_or_default()
+}
+
 impl FaultedRequest {
-    /// Lets the faults happen that come before an answer; the response, where one of them gives it.
-    async fn before(&self) -> Option<Response> {
-        for it in self.chosen.iter().filter(|it| it.fault.selection.record.is_none()) {
+    /// Takes the request from its quotas; the response, where it is beyond one.
+    fn take_quotas(&mut self) -> Option<Response> {
+        for it in &self.chosen {
+            match self.set.admit(it) {
+                Some(Ok((ticket, left))) => {
+                    self.tickets.push(ticket);
+                    self.quota_headers.extend(left.headers);
+                }
+                Some(Err((refusal, line))) => {
+                    tracing::info!("fault: --fault '{line}'");
+                    let fault = refusal.fault();
+                    let mut response = (self.refusal)(fault.error(&self.context), self.context.endpoint);
+                    response.headers_mut().extend(fault.headers());
+                    response.headers_mut().extend(refusal.headers);
+                    return Some(response);
+                }
+                None => {}
+            }
+        }
+        self.chosen.retain(|it| !matches!(it.fault.kind, FaultKind::Quota(_)));
+        None
+    }
+
+    /// Puts faults into a page of metrics.
+    async fn with_page(&self, pages: &MetricsPages, response: Response) -> Response {
+        let is_meant = |it: &ChosenFault| matches!(it.fault.kind, FaultKind::Metrics(_));
+        if !self.chosen.iter().any(is_meant) {
+            return response;
+        }
+        let (mut parts, body) = response.into_parts();
+        let Ok(page) = receive_whole(body, LARGEST_PAGE).await else { return broken(ConnectionEnd::Close) };
+        let page = String::from_utf8_lossy(&page).into_owned();
+        let page = pages.faulted(&self.set, &self.chosen, page, |it| self.happened(it));
+        parts.headers.remove(header::CONTENT_LENGTH);
+        Response::from_parts(parts, Body::from(page))
+    }
+
+    fn happened(&self, chosen: &ChosenFault) {
+        note(&self.set, chosen, self.served.is_some());
+    }
+
+    /// Lets faults happen that come before an answer; a response where it is one of them.
+    async fn before_answer(&self, is_meant: impl Fn(&ChosenFault) -> bool) -> Option<Response> {
+        for it in self.chosen.iter().filter(|it| is_meant(it)) {
             match &it.fault.kind {
                 FaultKind::Delay(time) => {
                     self.happened(it);
@@ -135,69 +234,115 @@ impl FaultedRequest {
                     self.happened(it);
                     pending().await
                 }
+                FaultKind::NotReady { .. } => {
+                    self.happened(it);
+                    let mut response = Response::default();
+                    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+                    return Some(response);
+                }
+                FaultKind::Refusal(fault) => {
+                    self.happened(it);
+                    let mut response = (self.refusal)(fault.error(&self.context), self.context.endpoint);
+                    response.headers_mut().extend(fault.headers());
+                    return Some(response);
+                }
+                FaultKind::Stream(StreamFault::Break(end))
+                    if it.fault.place.or(it.fault.kind.own_place()).is_none() =>
+                {
+                    self.happened(it);
+                    return Some(broken(*end));
+                }
                 _ => {}
-            }
-            if let Some(response) = self.refused(it) {
-                return Some(self.served(response));
             }
         }
         None
     }
 
-    fn happened(&self, chosen: &ChosenFault) {
-        note(&self.set, chosen, self.served.is_some());
+    /// The answer that a fault gives in place of another one; a refusal where the request's wire cannot say it.
+    fn reply(&self) -> Option<Response> {
+        let (parts, body) = self.asked.clone()?;
+        let named = self.chosen.iter().find_map(|chosen| match chosen.fault.kind {
+            FaultKind::Reply(name) => Some((chosen, name)),
+            _ => None,
+        });
+        let (chosen, name) = named?;
+        let (_, fault) = SemanticFault::ALL.into_iter().find(|(known, _)| *known == name)?;
+        let number = chosen.request.wrapping_add(chosen.nth);
+        Some(match semantic_response(parts, self.with_model(&body), fault, number) {
+            Ok(SemanticResponse { content, content_type }) => {
+                self.happened(chosen);
+                let content_type = HeaderValue::from_static(content_type);
+                match content {
+                    RecordedContent::Events(events) => {
+                        let events = futures_util::stream::iter(events.into_iter().map(|(_, event)| event));
+                        events_of_type(StatusCode::OK, content_type, events, HeaderMap::new())
+                    }
+                    RecordedContent::Body(body) => {
+                        body_of_type(StatusCode::OK, Some(content_type), body, HeaderMap::new())
+                    }
+                }
+            }
+            Err(reason) => {
+                let message = format!("This request cannot get the fault {reason}.");
+                (self.refusal)(ApiError::bad_request(message), self.context.endpoint)
+            }
+        })
     }
 
-    /// The response of a fault that is all of the response.
-    fn refused(&self, chosen: &ChosenFault) -> Option<Response> {
-        match &chosen.fault.kind {
-            FaultKind::Refusal(fault) => {
-                self.happened(chosen);
-                let mut response = (self.refusal)(fault.error(), self.endpoint);
-                response.headers_mut().extend(fault.headers());
-                Some(response)
+    /// The body of a request, with the served model where it names none.
+    fn with_model(&self, body: &Bytes) -> Bytes {
+        match (serde_json::from_slice::<Value>(body), self.context.names.first()) {
+            (Ok(Value::Object(mut fields)), Some(model)) if !fields.contains_key("model") => {
+                fields.insert("model".to_owned(), model.clone().into());
+                Value::Object(fields).to_string().into()
             }
-            FaultKind::Stream(StreamFault::Reset | StreamFault::Close) if chosen.fault.place.is_none() => {
-                self.happened(chosen);
-                Some(broken())
-            }
-            _ => None,
+            _ => body.clone(),
         }
     }
 
     /// Puts the faults into the response that are in its head and body.
-    fn after(mut self, mut response: Response) -> Response {
+    async fn after(mut self, mut response: Response) -> Response {
         let record = response.headers().get("x-vcr-record").and_then(|value| value.to_str().ok()).map(str::to_owned);
-        let concerns = |chosen: &ChosenFault| FaultSet::concerns_record(chosen, record.as_deref());
-        self.chosen.retain(concerns);
+        self.chosen.retain(|chosen| FaultSet::concerns_record(chosen, record.as_deref()));
+        if let Some(other) = self.before_answer(|it| it.fault.selection.record.is_some()).await {
+            return self.served(other);
+        }
+        let is_stream = media_type(response.headers()) == "text/event-stream";
         for chosen in &self.chosen {
-            let is_later = chosen.fault.selection.record.is_some();
-            if let Some(refused) = self.refused(chosen).filter(|_| is_later) {
-                return self.served(refused);
+            match &chosen.fault.kind {
+                FaultKind::ContentType(value) => {
+                    let Ok(value) = HeaderValue::from_str(value) else { continue };
+                    response.headers_mut().insert(header::CONTENT_TYPE, value);
+                }
+                FaultKind::SlowHead(pace) => drop(response.extensions_mut().insert(*pace)),
+                _ => continue,
             }
-            if let FaultKind::ContentType(value) = &chosen.fault.kind
-                && let Ok(value) = HeaderValue::from_str(value)
-            {
-                self.happened(chosen);
-                response.headers_mut().insert(header::CONTENT_TYPE, value);
-            }
+            self.happened(chosen);
+        }
+        response.headers_mut().extend(std::mem::take(&mut self.quota_headers));
+        if !self.tickets.is_empty() {
+            let prompt = response.extensions().get::<PromptTokens>().map(|PromptTokens(count)| *count);
+            let tickets = std::mem::take(&mut self.tickets);
+            response = response.map(|body| Body::new(MeteredBody::new(body, is_stream, prompt, tickets)));
         }
         self.chosen.retain(|chosen| matches!(chosen.fault.kind, FaultKind::Stream(_)));
         if self.chosen.is_empty() && self.served.is_none() {
             return response;
         }
-        let is_edit = |chosen: &ChosenFault| matches!(chosen.fault.kind, FaultKind::Stream(StreamFault::Edit { .. }));
-        if self.chosen.iter().any(is_edit) {
+        let keeps_length = |chosen: &ChosenFault| match &chosen.fault.kind {
+            FaultKind::Stream(fault) => fault.keeps_length(),
+            _ => true,
+        };
+        if !self.chosen.iter().all(keeps_length) {
             response.headers_mut().remove(header::CONTENT_LENGTH);
         }
-        let is_stream = media_type(response.headers()) == "text/event-stream";
         if let Some(served) = &self.served {
             response = response.map(|body| ServedBody::observe(body, ObservedSide::Before, served));
         }
         let (set, chosen, is_quiet) = (self.set.clone(), mem::take(&mut self.chosen), self.served.is_some());
         let on_fault = Arc::new(move |chosen: &ChosenFault| note(&set, chosen, is_quiet));
-        let endpoint = self.endpoint;
-        self.served(response.map(|body| Body::new(FaultedBody::new(body, is_stream, endpoint, chosen, on_fault))))
+        let context = self.context.clone();
+        self.served(response.map(|body| Body::new(FaultedBody::new(body, is_stream, context, chosen, on_fault))))
     }
 
     /// Notes what leaves of a response, where that is noted.
@@ -208,6 +353,13 @@ impl FaultedRequest {
     }
 }
 
+/// A response without a head, for its connection ends.
+fn broken(end: ConnectionEnd) -> Response {
+    let mut response = Response::default();
+    response.extensions_mut().insert(end);
+    response
+}
+
 /// Counts a fault that happens, and prints it unless whoever chose it looks at what is served.
 fn note(set: &FaultSet, chosen: &ChosenFault, is_quiet: bool) {
     let line = set.happened(chosen);
@@ -216,16 +368,6 @@ fn note(set: &FaultSet, chosen: &ChosenFault, is_quiet: bool) {
     } else {
         tracing::info!("fault: --fault '{line}'");
     }
-}
-
-/// A response whose connection ends before its first byte.
-fn broken() -> Response {
-    let ends = futures_util::stream::once(async {
-        Err::<bytes::Bytes, _>(std::io::Error::other("a fault ends the connection"))
-    });
-    let mut response = Response::new(Body::from_stream(ends));
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    response
 }
 
 /// The error of a body that was not received.

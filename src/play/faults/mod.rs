@@ -8,12 +8,18 @@
 mod admin;
 mod file;
 mod layer;
+mod metrics_admin;
 mod observed;
+mod pages;
+mod quota;
 mod server;
 
 pub(super) use self::{
     admin::routes,
     layer::{FaultLayer, FaultsOf, unreceived},
+    metrics_admin::metrics_routes,
+    pages::{MetricsPages, PageSource},
+    quota::PromptTokens,
 };
 pub use self::{
     file::{FaultFileError, FaultLines},

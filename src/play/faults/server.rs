@@ -1,16 +1,17 @@
 //! The faults of a server as they are now.
 
 use std::sync::{
-    Arc, PoisonError, RwLock,
+    Arc, OnceLock, PoisonError, RwLock,
     atomic::{AtomicBool, Ordering},
 };
 
 use http::{HeaderMap, Method};
+use tokio::sync::watch;
 
 use super::{file::FaultLines, observed::ServedLog};
 use crate::{
     api::ApiError,
-    faults::{Fault, FaultSet},
+    faults::{Fault, FaultKind, FaultSet, FaultStage},
 };
 
 /// The faults of a server, which may be replaced while it runs; replicas share them.
@@ -18,6 +19,9 @@ use crate::{
 pub struct ServerFaults {
     set: RwLock<Arc<FaultSet>>,
     is_active: AtomicBool,
+    changes: watch::Sender<()>,
+    /// Those of a script.
+    scripted: OnceLock<Vec<Fault>>,
     /// Whether requests name faults of their own.
     by_header: bool,
     log: Option<Arc<ServedLog>>,
@@ -33,7 +37,9 @@ impl ServerFaults {
     /// The faults that a server starts with; `by_header` lets requests name others in `X-VCR-Fault` and `X-Return-Error`.
     #[must_use]
     pub fn new(lines: FaultLines, by_header: bool) -> Self {
-        let faults = Self { set: RwLock::default(), is_active: AtomicBool::new(false), by_header, log: None };
+        let (set, is_active) = (RwLock::default(), AtomicBool::new(false));
+        let (changes, scripted) = (watch::Sender::default(), OnceLock::new());
+        let faults = Self { set, is_active, changes, scripted, by_header, log: None };
         faults.replace(lines);
         faults
     }
@@ -57,6 +63,28 @@ impl ServerFaults {
         let is_active = self.by_header || self.log.is_some() || !set.is_empty();
         *self.set.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(set);
         self.is_active.store(is_active, Ordering::Release);
+        self.changes.send_replace(());
+    }
+
+    /// Lets the times of the faults begin now, with those of a script, which are tried after them.
+    pub fn begin(&self, script: Vec<Fault>) {
+        self.scripted.get_or_init(|| script);
+        let current = self.current();
+        let faults = current.counts().map(|(fault, _)| fault.clone()).collect();
+        self.reload(FaultLines { faults, seed: current.seed() });
+    }
+
+    /// Replaces the faults by what files have now. Those of the script stay after them, and all times begin anew.
+    pub fn reload(&self, lines: FaultLines) {
+        let FaultLines { mut faults, seed } = lines;
+        faults.extend(self.scripted.get().into_iter().flatten().cloned());
+        self.replace(FaultLines { faults, seed });
+    }
+
+    /// Tells of each replacement.
+    #[must_use]
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
     }
 
     /// The faults as they are now.
@@ -68,7 +96,7 @@ impl ServerFaults {
     /// Returns true if a request may get a fault: it asks for work, or a fault names its path.
     pub(super) fn takes(&self, method: &Method, path: &str) -> bool {
         let is_active = self.is_active.load(Ordering::Acquire) && !path.starts_with("/vcr/");
-        is_active && (*method == Method::POST || self.current().names_path(path))
+        is_active && (*method == Method::POST || self.current().concerns_path(path))
     }
 
     /// The faults that a request names itself, after those of the server.
@@ -83,9 +111,37 @@ impl ServerFaults {
             headers.get_all(name).iter().map(move |value| {
                 let line = value.to_str().map_err(|_| ApiError::bad_request(format!("{name} is no text")))?;
                 let wrong = |error| ApiError::bad_request(format!("{name}: {error}"));
-                line.parse::<Fault>().map_err(wrong)
+                let fault = line.parse::<Fault>().map_err(wrong)?;
+                let is_of_request =
+                    matches!(fault.row.stage, FaultStage::Before | FaultStage::Body | FaultStage::Reply);
+                if !is_of_request || matches!(fault.kind, FaultKind::Quota(_)) {
+                    let what = fault.what();
+                    return Err(ApiError::bad_request(format!("{name}: `{what}` is no fault of a single request")));
+                }
+                Ok(fault)
             })
         };
         read("x-vcr-fault").chain(read("x-return-error")).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(line: &str) -> FaultLines {
+        FaultLines { faults: vec![line.parse().unwrap()], seed: 3 }
+    }
+
+    #[test]
+    fn a_script_stays_when_files_are_read_again_and_goes_when_all_are_replaced() {
+        let faults = ServerFaults::new(lines("429"), false);
+        let shown = || faults.current().counts().map(|(fault, _)| fault.to_string()).collect::<Vec<_>>();
+        faults.begin(lines("die where from=1000000us").faults);
+        assert_eq!(shown(), ["429", "die where from=1000000us"]);
+        faults.reload(lines("503"));
+        assert_eq!((shown(), faults.current().seed()), (vec!["503".into(), "die where from=1000000us".into()], 3));
+        faults.replace(lines("404"));
+        assert_eq!(shown(), ["404"]);
     }
 }

@@ -2,7 +2,10 @@
 //!
 //! All replicas answer from the same records, of which each is consumed once by whichever replica is asked, and one account is kept of them.
 //! A replica that dies is dropped with everything that it has: its connections are cut, its port refuses new ones. When it starts
-//! again it is another server on the same port, with an empty cache and metrics at zero.
+//! again it is another server on the same port, with an empty cache and metrics at zero. One that nobody reaches loses its connections
+//! and its port only.
+//!
+//! What happens to them are faults of whole servers ([`ServerFaults`]), which may be replaced while they run; a script is a list of them.
 //!
 //! Limits: replicas share the records, the model and the process; a port that another program takes while its replica is dead
 //! stays lost.
@@ -11,32 +14,37 @@
 
 mod script;
 
-use std::{future::Future, net::SocketAddr, sync::Arc};
+use std::{collections::HashSet, future::Future, sync::Arc, time::Duration};
 
 use tokio::{
     sync::watch,
     task::JoinSet,
-    time::{Instant, sleep_until},
+    time::{sleep, sleep_until},
 };
 
 pub use self::script::{FleetScript, ScriptError};
-use self::script::{ReplicaChange, ScriptEvent};
 use crate::{
     base::stats::Lateness,
-    net::server::{self, DrainReport, Listener},
+    faults::{FaultSet, ServerCondition},
+    net::server::{DrainReport, Listener, ListenerPlace},
     play::{
-        Config, PlayError, Player,
+        Config, PlayError, Player, ServerFaults,
         engine::{Engine, Slowdown},
         load::{LoadedTrace, model::Model},
         state::{ReplicaContext, ServerState},
     },
 };
 
+/// Time after which a port is tried again that its last listener has not left yet, and how often.
+const RETRY: Duration = Duration::from_millis(20);
+const MOST_TRIES: u32 = 100;
+
 /// Servers of the same records with engines of their own.
 #[derive(Debug)]
 pub struct Fleet {
     replicas: Vec<Replica>,
     script: FleetScript,
+    faults: Arc<ServerFaults>,
 }
 
 /// One of them, alive or dead.
@@ -85,13 +93,15 @@ impl ServerParts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Life {
     Alive,
+    /// It is there, and nobody reaches it.
+    Unreachable,
     Dead,
     /// The program ends.
     Over,
 }
 
 impl Fleet {
-    /// So many servers, of which the first one is given.
+    /// So many servers, of which the first one is given. The script is added to its faults.
     ///
     /// # Errors
     /// When an engine cannot start.
@@ -104,35 +114,28 @@ impl Fleet {
         });
         let others = others.collect::<Result<Vec<Replica>, PlayError>>()?;
         let slowdown = first.state.engine.as_ref().map(|engine| Arc::clone(&engine.slowdown)).unwrap_or_default();
-        let mut replicas = vec![Replica { number: 0, player: first, slowdown, origin }];
+        let mut replicas = vec![Replica { number: 0, player: first, slowdown, origin: Arc::clone(&origin) }];
         replicas.extend(others);
-        Ok(Self { replicas, script })
+        Ok(Self { replicas, script, faults: Arc::clone(&origin.config.faults) })
     }
 
-    /// Serves each replica on its listener until `shutdown` completes, then drains.
+    /// Serves each replica on its listener until `shutdown` completes, then drains. The times of its faults begin now.
     pub async fn serve(self, listeners: Vec<Listener>, shutdown: impl Future<Output = ()>) -> DrainReport {
-        let start = Instant::now();
-        let mut lives = Vec::new();
+        self.faults.begin(self.script.faults());
+        let mut controls = Vec::new();
         let mut serving = JoinSet::new();
-        let slowdowns: Vec<Arc<Slowdown>> = self.replicas.iter().map(|replica| Arc::clone(&replica.slowdown)).collect();
         for (replica, listener) in self.replicas.into_iter().zip(listeners) {
             let (life, lived) = watch::channel(Life::Alive);
-            lives.push(life);
+            let has_engine = replica.player.state.engine.is_some();
+            controls.push(ReplicaControl { life, slowdown: Arc::clone(&replica.slowdown), has_engine });
             serving.spawn(replica.live(listener, lived));
         }
-        let follow = async {
-            for event in &self.script.events {
-                sleep_until(start + event.at).await;
-                apply(event, &lives, &slowdowns);
-            }
-            std::future::pending::<()>().await;
-        };
         tokio::select! {
             () = shutdown => {}
-            () = follow => {}
+            () = follow(&self.faults, &controls) => {}
         }
-        for life in &lives {
-            life.send_replace(Life::Over);
+        for control in &controls {
+            control.life.send_replace(Life::Over);
         }
         let mut cut = 0;
         while let Some(ended) = serving.join_next().await {
@@ -145,65 +148,150 @@ impl Fleet {
     }
 }
 
-/// Lets an event happen.
-fn apply(event: &ScriptEvent, lives: &[watch::Sender<Life>], slowdowns: &[Arc<Slowdown>]) {
-    tracing::warn!("{event}");
-    let life = lives.get(event.replica);
-    match event.change {
-        ReplicaChange::Die => life.map(|life| life.send_replace(Life::Dead)),
-        ReplicaChange::Start => life.map(|life| life.send_replace(Life::Alive)),
-        ReplicaChange::Slower(factor) => {
-            slowdowns.iter().skip(event.replica).take(1).for_each(|slowdown| slowdown.set(factor));
-            None
+/// What is changed of a replica from outside.
+#[derive(Debug)]
+struct ReplicaControl {
+    life: watch::Sender<Life>,
+    slowdown: Arc<Slowdown>,
+    has_engine: bool,
+}
+
+/// Lets the faults of whole servers happen, for ever.
+async fn follow(faults: &ServerFaults, controls: &[ReplicaControl]) {
+    let mut changes = faults.changes();
+    loop {
+        changes.borrow_and_update();
+        let set = faults.current();
+        let mut begun: HashSet<(u32, usize)> = HashSet::new();
+        loop {
+            let next = set.next_change();
+            for (replica, control) in (0..).zip(controls) {
+                let (condition, active) = set.of_server(replica);
+                for number in active {
+                    if begun.insert((replica, number)) {
+                        control.begin(&set, number, replica);
+                    }
+                }
+                control.apply(condition);
+            }
+            let until_next = async {
+                match next {
+                    Some(next) => sleep_until(next).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = until_next => {}
+                changed = changes.changed() => match changed {
+                    Ok(()) => break,
+                    Err(_) => return std::future::pending().await,
+                },
+            }
         }
-    };
+    }
+}
+
+impl ReplicaControl {
+    /// Notes and prints a fault that begins.
+    fn begin(&self, set: &FaultSet, number: usize, replica: u32) {
+        let line = set.began(number, replica);
+        let needs_engine = ["slower", "kv-exhausted"].iter().any(|name| line.starts_with(name));
+        if needs_engine && !self.has_engine {
+            tracing::warn!("`{line}` is about a simulated engine: nothing happens without --engine");
+        } else {
+            tracing::warn!("fault: --fault '{line}'");
+        }
+    }
+
+    fn apply(&self, condition: ServerCondition) {
+        let life = match condition {
+            ServerCondition { is_dead: true, .. } => Life::Dead,
+            ServerCondition { refuses: true, .. } => Life::Unreachable,
+            _ => Life::Alive,
+        };
+        self.life.send_if_modified(|now| std::mem::replace(now, life) != life);
+        self.slowdown.set(condition.slower);
+        self.slowdown.exhaust(condition.is_exhausted);
+    }
 }
 
 impl Replica {
     /// Serves while it is to be there. The report is that of the last server.
     async fn live(self, listener: Listener, mut life: watch::Receiver<Life>) -> DrainReport {
         let Self { number, player, slowdown, origin } = self;
-        let address = listener.local_addr();
-        let mut first = Some((player, listener));
+        let place = listener.place();
+        let (mut alive, mut first) = (Some(player), Some(listener));
         loop {
-            let ready = match (first.take(), address) {
-                (None, Some(address)) => again(&origin, number, address, &slowdown).await,
+            let listener = match (first.take(), &place) {
+                (None, Some(place)) => reopened(place, number, &life).await,
                 (first, _) => first,
             };
-            if let Some((player, listener)) = ready {
-                let mut until_over = life.clone();
-                let over = async move { until(&mut until_over, |life| life == Life::Over).await };
-                let serving = player.serve(listener, over);
-                // Dropped where it dies: nothing is drained, and its requests are aborted.
-                tokio::select! {
-                    report = serving => return report,
-                    () = until(&mut life, |life| life == Life::Dead) => {}
+            let player = match alive.take() {
+                None if listener.is_some() => origin.again(number, &slowdown),
+                alive => alive,
+            };
+            match (player, listener) {
+                (Some(player), Some(listener)) => {
+                    let mut until_over = life.clone();
+                    let over = async move { until(&mut until_over, |life| life == Life::Over).await };
+                    let serving = player.serve(listener, over);
+                    // Dropped where it dies or nobody reaches it: nothing is drained, and its requests are aborted.
+                    tokio::select! {
+                        report = serving => return report,
+                        () = until(&mut life, |life| matches!(life, Life::Dead | Life::Unreachable)) => {}
+                    }
+                    alive = Some(player);
                 }
-                // Its caller may still hold the player, and KV events their port.
-                player.state.engine.iter().for_each(Engine::end);
-            } else {
-                until(&mut life, |life| life != Life::Alive).await;
+                (player, _) => {
+                    alive = player;
+                    until(&mut life, |life| life != Life::Alive).await;
+                }
             }
-            until(&mut life, |life| life != Life::Dead).await;
-            if *life.borrow() == Life::Over {
-                return DrainReport::default();
+            loop {
+                let now = *life.borrow_and_update();
+                match now {
+                    Life::Over => return DrainReport::default(),
+                    Life::Alive => break,
+                    // Its caller may still hold the player, and KV events their port.
+                    Life::Dead if origin.has_nothing_cold() => {}
+                    Life::Dead => {
+                        alive.take().iter().for_each(|player| player.state.engine.iter().for_each(Engine::end))
+                    }
+                    Life::Unreachable => {}
+                }
+                until(&mut life, |life| life != now).await;
             }
         }
     }
 }
 
-/// A new server on the same port; `None` where there is none to be had.
-async fn again(
-    origin: &ServerParts,
-    number: u32,
-    address: SocketAddr,
-    slowdown: &Arc<Slowdown>,
-) -> Option<(Player, Listener)> {
-    let listener = server::bind(&address.to_string()).await;
-    let listener = listener.map_err(|error| tracing::error!("replica {number} cannot start again: {error}")).ok()?;
-    let player = origin.server(number, slowdown);
-    let player = player.map_err(|error| tracing::error!("replica {number} cannot start again: {error}")).ok()?;
-    Some((player, listener.into()))
+impl ServerParts {
+    /// Returns true if a server that has died can be served again as it is: one of cassettes without an engine.
+    fn has_nothing_cold(&self) -> bool {
+        self.config.cassette_player.is_some() && self.config.engine.is_none()
+    }
+
+    /// A server in place of one that is dead; `None` where there is none to be had.
+    fn again(&self, number: u32, slowdown: &Arc<Slowdown>) -> Option<Player> {
+        let player = self.server(number, slowdown);
+        player.map_err(|error| tracing::error!("replica {number} cannot start again: {error}")).ok()
+    }
+}
+
+/// A listener at the same place, as soon as the one before has left it; `None` where there is none to be had.
+async fn reopened(place: &ListenerPlace, number: u32, life: &watch::Receiver<Life>) -> Option<Listener> {
+    let mut tries = 0;
+    loop {
+        match place.listen().await {
+            Ok(listener) => return Some(listener),
+            Err(error) if tries == MOST_TRIES || *life.borrow() != Life::Alive => {
+                tracing::error!("replica {number} cannot start again: {error}");
+                return None;
+            }
+            Err(_) => sleep(RETRY).await,
+        }
+        tries += 1;
+    }
 }
 
 /// Waits for a life; for ever once nothing changes it any more.

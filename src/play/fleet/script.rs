@@ -3,10 +3,11 @@
 //! An event has `at` (a duration from the start of the server), `replica` (a number from 0), and either `do` (`die` or `start`) or `slower` (how many
 //! times longer its steps take from then on).
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use crate::{
     base::units::parse_duration,
+    faults::Fault,
     recording::yaml::{self, YamlError, YamlNode},
 };
 
@@ -49,19 +50,6 @@ pub struct ScriptError {
     pub message: String,
 }
 
-impl fmt::Display for ScriptEvent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { at, replica, change } = self;
-        match change {
-            ReplicaChange::Die => write!(f, "replica {replica} died at {:.1} s", at.as_secs_f64()),
-            ReplicaChange::Start => write!(f, "replica {replica} started at {:.1} s", at.as_secs_f64()),
-            ReplicaChange::Slower(factor) => {
-                write!(f, "replica {replica} takes {factor} times as long from {:.1} s", at.as_secs_f64())
-            }
-        }
-    }
-}
-
 impl FleetScript {
     /// Reads a script for so many replicas.
     ///
@@ -99,10 +87,29 @@ impl FleetScript {
         Ok(Self { events: events.into_iter().map(|(event, _)| event).collect() })
     }
 
-    /// Returns true if nothing happens.
+    /// The same as faults of whole servers.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.events.is_empty()
+    pub fn faults(&self) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        for (place, ScriptEvent { at, replica, change }) in self.events.iter().enumerate() {
+            let ends = |other: &&ScriptEvent| {
+                let is_end = matches!(
+                    (change, other.change),
+                    (ReplicaChange::Die, ReplicaChange::Start) | (ReplicaChange::Slower(_), ReplicaChange::Slower(_))
+                );
+                is_end && other.replica == *replica
+            };
+            let until = self.events.iter().skip(place + 1).find(ends).map(|other| other.at);
+            let what = match change {
+                ReplicaChange::Die => "die".to_owned(),
+                ReplicaChange::Slower(factor) => format!("slower:{factor}"),
+                ReplicaChange::Start => continue,
+            };
+            let until = until.map(|until| format!(" until={}us", until.as_micros())).unwrap_or_default();
+            let line = format!("{what} where replica={replica} from={}us{until}", at.as_micros());
+            faults.extend(line.parse::<Fault>());
+        }
+        faults
     }
 }
 
@@ -168,6 +175,20 @@ mod tests {
             found,
             [(30, 2, ReplicaChange::Die), (40, 1, ReplicaChange::Slower(3.0)), (60, 2, ReplicaChange::Start)]
         );
+    }
+
+    #[test]
+    fn events_are_faults_of_whole_servers() {
+        let text = format!("{LIFE}- {{at: 50s, replica: 1, slower: 1}}\n- {{at: 70s, replica: 2, do: die}}\n");
+        let faults = FleetScript::parse(&text, 3).unwrap().faults();
+        let lines: Vec<String> = faults.iter().map(ToString::to_string).collect();
+        let expected = [
+            "die where replica=2 from=30000000us until=60000000us",
+            "slower:3 where replica=1 from=40000000us until=50000000us",
+            "slower:1 where replica=1 from=50000000us",
+            "die where replica=2 from=70000000us",
+        ];
+        assert_eq!(lines, expected);
     }
 
     #[test]

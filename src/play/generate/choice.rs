@@ -5,7 +5,7 @@ use std::{iter, sync::Arc, time::Duration};
 use crate::{
     api::StopReason,
     engine::synthetic::MadeUpText,
-    play::generate::output::OutputText,
+    play::generate::{begun::BegunAnswer, output::OutputText},
     recording::trace::Logprobs,
     replay::timing::{Due, Pacing, Schedule},
     text::prompt::Detokenizer,
@@ -51,7 +51,7 @@ impl ChoiceTokens {
     }
 
     /// The token at a place; places are asked for in order.
-    fn take(&mut self, at: usize) -> Option<u32> {
+    pub(in crate::play) fn take(&mut self, at: usize) -> Option<u32> {
         match self {
             Self::Known(ids) => ids.get(at).copied(),
             Self::MadeUp(text) => text.token(at),
@@ -69,8 +69,10 @@ pub(in crate::play) struct ChoiceScript {
     pub(in crate::play) schedule: Schedule,
     /// Their end.
     pub(in crate::play) finish: ChoiceFinish,
-    /// Their recorded log probabilities, where the request asks for some.
+    /// Their recorded log probabilities, those of what was delivered too, where the request asks for some.
     pub(in crate::play) logprobs: Option<Arc<Logprobs>>,
+    /// What was delivered of the answer before these tokens.
+    pub(in crate::play) begun: Option<Box<BegunAnswer>>,
 }
 
 /// The request's conditions for the end of its output.
@@ -96,6 +98,8 @@ pub(in crate::play) struct OpenChoice {
     output: OutputText,
     produced: usize,
     finished: bool,
+    /// Bytes of the text to come that are left out.
+    skipped: usize,
 }
 
 /// One step's worth of a choice; used again for the next one.
@@ -117,7 +121,12 @@ impl OpenChoice {
         output: OutputText,
     ) -> Self {
         let next = script.schedule.next();
-        Self { script, next, limits, detokenizer, output, produced: 0, finished: false }
+        Self { script, next, limits, detokenizer, output, produced: 0, finished: false, skipped: 0 }
+    }
+
+    /// Leaves out so many bytes of its text.
+    pub(in crate::play) fn skipping(self, skipped: usize) -> Self {
+        Self { skipped, ..self }
     }
 
     /// When the next step is due; `None` once the choice is finished. A choice without tokens has one step, at once.
@@ -235,6 +244,7 @@ impl OpenChoice {
         if !self.output.looks() {
             self.put_text(ids, hides_last, text);
             self.finished = finish.is_some();
+            self.skip(text);
             return;
         }
         let texts = self.texts(ids, hides_last);
@@ -244,6 +254,16 @@ impl OpenChoice {
         }
         self.finished = finish.is_some();
         *text = if self.finished { self.output.finish() } else { self.output.release() };
+        self.skip(text);
+    }
+
+    fn skip(&mut self, text: &mut String) {
+        let skipped = self.skipped.min(text.len());
+        self.skipped -= skipped;
+        // What is left out ended between characters.
+        if text.is_char_boundary(skipped) {
+            text.drain(..skipped);
+        }
     }
 
     /// The next chunks of the schedule as one, due with the last of them.

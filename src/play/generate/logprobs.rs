@@ -213,6 +213,13 @@ impl SequenceLogprobs {
         })
     }
 
+    /// Goes on behind these tokens.
+    pub(in crate::play) fn after(mut self, delivered: &[u32]) -> Self {
+        self.produced = delivered.len();
+        self.context = delivered.get(delivered.len().saturating_sub(CONTEXT)..).unwrap_or_default().to_vec();
+        self
+    }
+
     /// With what was recorded of the tokens, and of the prompt where that is repeated, as far as it is enough.
     pub(in crate::play) fn with_recorded(mut self, recorded_values: Option<&Arc<Logprobs>>, prompt: &[u32]) -> Self {
         let asked = Arc::clone(&self.scorer.asked);

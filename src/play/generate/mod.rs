@@ -1,9 +1,11 @@
 //! From tokens to text: choices, detokenizing, stops, parsers, log probabilities, made-up tokens.
 
+pub(in crate::play) mod begun;
 pub(in crate::play) mod choice;
 pub(in crate::play) mod generation;
 pub(in crate::play) mod guided;
 pub(in crate::play) mod logprobs;
+mod made_up_again;
 pub(in crate::play) mod output;
 pub(in crate::play) mod pace;
 pub(in crate::play) mod parse;

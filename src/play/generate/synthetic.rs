@@ -17,7 +17,7 @@ use crate::{
         ServerState,
         generate::{
             choice::{ChoiceFinish, ChoiceScript, ChoiceTokens},
-            guided,
+            guided, made_up_again,
         },
         load::config::{DEFAULT_RANDOM_TOKENS, Synthetic},
         selection::select::{PromptQuery, PromptScripts},
@@ -50,6 +50,9 @@ impl Default for SyntheticOptions {
 /// Tokens that no engine made: due one by one at a fixed or the trace's pace, or all at once.
 pub(in crate::play) fn made_up(state: &ServerState, wanted: &PromptQuery<'_>) -> PromptScripts {
     let synthetic = state.synthetic();
+    if let Some(rest) = (synthetic == Synthetic::Random).then(|| made_up_again::rest(state, wanted)).flatten() {
+        return rest;
+    }
     let request = request_key(wanted, sample(state, wanted));
     let script = |choice: usize| {
         let key = SyntheticKey { seed: state.config.seed, request, choice: u32::try_from(choice).unwrap_or(u32::MAX) };
@@ -58,7 +61,7 @@ pub(in crate::play) fn made_up(state: &ServerState, wanted: &PromptQuery<'_>) ->
             Synthetic::Echo => echo(wanted),
         };
         let schedule = Schedule::uniform(u32::try_from(ids.len()).ok(), state.made_up_pacing());
-        ChoiceScript { ids, schedule, finish, logprobs: None }
+        ChoiceScript { ids, schedule, finish, logprobs: None, begun: None }
     };
     let by = match synthetic {
         Synthetic::Random => "random",
@@ -83,10 +86,20 @@ pub(in crate::play) fn in_place_of(
 /// The same server seed, request seed, prompt, sample and choice give the same tokens, whatever else the server does. A
 /// greedy request has no seed.
 fn request_key(wanted: &PromptQuery<'_>, sample: u32) -> u64 {
+    keyed(hashed(wanted.prompt), wanted, sample)
+}
+
+/// The tokens of a prompt, to be [keyed].
+pub(super) fn hashed(prompt: &[u32]) -> Xxh3Default {
     let mut hash = Xxh3Default::new();
-    for id in wanted.prompt {
+    for id in prompt {
         hash.update(&id.to_le_bytes());
     }
+    hash
+}
+
+/// The key of one of a prompt's answers.
+pub(super) fn keyed(mut hash: Xxh3Default, wanted: &PromptQuery<'_>, sample: u32) -> u64 {
     hash.update(&wanted.seed.filter(|_| !wanted.is_greedy).unwrap_or(-1).to_le_bytes());
     if sample > 0 {
         hash.update(&sample.to_le_bytes());
@@ -134,7 +147,7 @@ fn random(state: &ServerState, wanted: &PromptQuery<'_>, key: SyntheticKey) -> (
 }
 
 /// Chooses the length of a random answer and the reason of its end: by itself, or at its limit.
-fn length(state: &ServerState, wanted: &PromptQuery<'_>, key: SyntheticKey) -> (usize, &'static str) {
+pub(super) fn length(state: &ServerState, wanted: &PromptQuery<'_>, key: SyntheticKey) -> (usize, &'static str) {
     let options = &state.config.synthetic;
     let (limit, is_asked) = match wanted.max_tokens {
         MaxTokens::Asked(most) => (most, true),
@@ -161,7 +174,7 @@ fn length(state: &ServerState, wanted: &PromptQuery<'_>, key: SyntheticKey) -> (
 }
 
 /// Tokens around the reasoning of an answer.
-struct ReasoningTokens {
+pub(super) struct ReasoningTokens {
     open: Vec<u32>,
     close: Vec<u32>,
     may_reason: bool,
@@ -170,7 +183,7 @@ struct ReasoningTokens {
 
 impl ReasoningTokens {
     /// The marks of an answer that is parsed.
-    fn of(state: &ServerState, wanted: &PromptQuery<'_>) -> Option<Self> {
+    pub(super) fn of(state: &ServerState, wanted: &PromptQuery<'_>) -> Option<Self> {
         let marks = wanted.parsed?.reasoning_marks(wanted.prompt)?;
         let ids = |text: &str| match state.model.tokenizer.token_id(text) {
             Some(id) => vec![id],

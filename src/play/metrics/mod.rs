@@ -16,6 +16,7 @@ mod drafts;
 mod engine;
 mod http_requests;
 mod lora;
+mod overrides;
 mod page;
 mod permit;
 mod process;
@@ -32,6 +33,7 @@ use std::sync::{Arc, atomic::Ordering::Relaxed};
 pub(super) use self::{
     choice::{ChoiceMetrics, RequestMetrics},
     lora::RunningAdapter,
+    overrides::{MetricOverrides, of_fake_metrics},
     page::{About, CONTENT_TYPE, MOUNTED_CONTENT_TYPE, page},
     permit::{AdmissionPermit, Queued},
     response::ResponseMetrics,

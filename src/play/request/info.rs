@@ -70,15 +70,16 @@ pub(in crate::play) async fn kv_event_sources() -> JsonText {
 
 /// `GET /metrics`.
 pub(in crate::play) async fn metrics(extract::State(state): extract::State<Arc<ServerState>>) -> Response {
-    whole_page(CONTENT_TYPE, metrics_page(&state))
+    whole_page(CONTENT_TYPE, state.overrides.apply(metrics_page(&state)))
 }
 
 /// Whatever else begins with `/metrics`, by any method.
 pub(in crate::play) async fn mounted_metrics(extract::State(state): extract::State<Arc<ServerState>>) -> Response {
-    streamed_page(MOUNTED_CONTENT_TYPE, metrics_page(&state))
+    streamed_page(MOUNTED_CONTENT_TYPE, state.overrides.apply(metrics_page(&state)))
 }
 
-fn metrics_page(state: &ServerState) -> String {
+/// The page of metrics without the values that were set from outside.
+pub(in crate::play) fn metrics_page(state: &ServerState) -> String {
     let (model, engine) = (&state.model, state.config.engine.as_ref());
     let kv_events = state.engine.as_ref().and_then(Engine::event_counts);
     let own = OwnCounts { lateness: &state.lateness, replay: state.replay.as_deref(), kv_events: kv_events.as_ref() };

@@ -36,6 +36,7 @@ use crate::{
             collect::{Collected, collect},
         },
         dialect::{Dialect, VllmVersion},
+        faults::PromptTokens,
         http::{error, events},
         middleware::Replay,
         recorded::{self, RecordedRequestFields, errors::RefusedRequest},
@@ -155,7 +156,10 @@ pub(in crate::play) async fn respond(started: Started) -> Result<Response, ApiEr
     let extra = started.headers.clone();
     let dialect = started.dialect;
     if started.stream {
-        Ok(events(started.into_events().map(|event| dialect.event(event)), extra))
+        let prompt = PromptTokens(started.answer.prompt_tokens());
+        let mut response = events(started.into_events().map(|event| dialect.event(event)), extra);
+        response.extensions_mut().insert(prompt);
+        Ok(response)
     } else {
         let Collected { text, memory } = started.into_body().await?;
         Ok(held_json(dialect.body(text), memory, extra))

@@ -5,7 +5,7 @@ use std::{cell::Cell, iter, sync::Arc};
 use bytes::Bytes;
 
 use crate::{
-    api::{Api, ApiError, ChatPrompt, GenerationInput, GenerationRequest, MaxTokens, PromptInput},
+    api::{Api, ApiError, ChatPrompt, GenerationInput, GenerationRequest, MaxTokens, PromptInput, Truncation},
     play::{
         ServerState,
         generate::generation,
@@ -38,6 +38,60 @@ pub(in crate::play) struct PromptRead {
     pub(in crate::play) hashes: Arc<PromptHashes>,
     /// Hashes by which a record of the same media is found; `None` without media.
     pub(in crate::play) media: Option<Arc<PromptHashes>>,
+    pub(in crate::play) beginning: AnswerBeginning,
+}
+
+/// Where a request may have the beginning of an answer that it wants to be continued.
+#[derive(Debug, Clone, Default)]
+pub(in crate::play) enum AnswerBeginning {
+    /// Nowhere.
+    #[default]
+    None,
+    /// At the end of the prompt.
+    Behind,
+    /// In the last message of its chat.
+    Message(Arc<OpenMessage>),
+}
+
+/// The last message of a chat that is to be continued, and the prompt before it.
+#[derive(Debug)]
+pub(in crate::play) struct OpenMessage {
+    /// The chat's prompt where that message is still to come.
+    pub(in crate::play) prompt: Arc<[u32]>,
+    /// As the trace hashes prompts; empty without one.
+    pub(in crate::play) hashes: PromptHashes,
+    /// Its content.
+    pub(in crate::play) content: String,
+}
+
+impl OpenMessage {
+    /// The answer that a chat has the beginning of; `None` where its last message is none, or no text.
+    fn of(state: &ServerState, chat: &ChatPrompt, special: SpecialTokens) -> Option<Self> {
+        let (last, before) = chat.messages.split_last()?;
+        let is_answer = chat.continue_final_message && chat.ends_with_answer() && chat.token_ids.is_none();
+        let content = last.get("content").and_then(serde_json::Value::as_str).filter(|content| !content.is_empty())?;
+        if !is_answer || before.is_empty() || last.get("tool_calls").is_some_and(|calls| !calls.is_null()) {
+            return None;
+        }
+        let mut before = ChatPrompt { messages: before.to_vec(), ..chat.clone() };
+        (before.add_generation_prompt, before.continue_final_message) = (true, false);
+        let (prompt, _) = chat_ids(state, &before, special, None).ok()?;
+        let hashes = state.replay.as_ref().map(|replay| replay.hasher.hash(&prompt)).unwrap_or_default();
+        Some(Self { prompt: prompt.into(), hashes, content: content.to_owned() })
+    }
+}
+
+impl AnswerBeginning {
+    fn of_chat(state: &ServerState, chat: &ChatPrompt, special: SpecialTokens) -> Self {
+        OpenMessage::of(state, chat, special).map_or(Self::None, |open| Self::Message(Arc::new(open)))
+    }
+
+    fn size(&self) -> usize {
+        match self {
+            Self::None | Self::Behind => 0,
+            Self::Message(open) => size_of_val(&*open.prompt) + size_of_val(&*open.hashes.blocks) + open.content.len(),
+        }
+    }
 }
 
 /// Parts of a prompt that the answer shows.
@@ -95,7 +149,7 @@ impl CachedRequest {
         let media = |prompt: &PromptRead| prompt.media.as_ref().map_or(0, |media| size_of_val(&*media.blocks));
         let size = |prompt: &PromptRead| {
             let tokens = size_of_val(&*prompt.ids) + size_of_val(&*prompt.echo);
-            tokens + size_of_val(&*prompt.hashes.blocks) + media(prompt) + prompt.shown.size()
+            tokens + size_of_val(&*prompt.hashes.blocks) + media(prompt) + prompt.shown.size() + prompt.beginning.size()
         };
         self.prompts.iter().map(size).sum()
     }
@@ -189,18 +243,17 @@ fn admitted(state: &ServerState, request: &GenerationRequest) -> Result<Vec<Admi
 }
 
 /// Makes ids of the request's prompts and validates them in the engine's order.
+#[allow(clippy::too_many_lines)] // the order is that of the engine
 fn read_prompts(state: &ServerState, request: &GenerationRequest) -> Result<Vec<AdmittedPrompt>, ApiError> {
     state.check_model(request.model.as_deref())?;
     request.check_served(state.served())?;
     let permits = admitted(state, request)?;
     let special = special(request.add_special_tokens);
     let is_first = Cell::new(true);
-    let validated = |mut ids: Arc<[u32]>, shown, echo, media: Option<MediaHashes>, permit| {
+    let validated = |mut ids: Arc<[u32]>, shown, echo, (media, beginning): (Option<MediaHashes>, _), permit| {
         check_cancelled()?;
         if let Some(truncation) = request.truncation {
-            let mut kept = ids.to_vec();
-            truncation.apply(&mut kept, state.model.max_model_len);
-            ids = kept.into();
+            ids = truncated(truncation, &ids, state.model.max_model_len);
         }
         let count = u32::try_from(ids.len()).unwrap_or(u32::MAX);
         let max_tokens = request.check_prompt(count, state.model.max_model_len)?;
@@ -222,18 +275,16 @@ fn read_prompts(state: &ServerState, request: &GenerationRequest) -> Result<Vec<
         }
         let hashes = state.replay.as_ref().map(|replay| replay.hasher.hash(&ids)).unwrap_or_default();
         let hashes = Arc::new(hashes);
-        let media = media.map(|media| {
-            let blocks = std::iter::once(media.first_block()).chain(hashes.blocks.iter().copied()).collect();
-            Arc::new(PromptHashes { blocks, whole: Some(media.whole) })
-        });
-        Ok(AdmittedPrompt { read: PromptRead { ids, shown, echo, max_tokens, hashes, media }, permit })
+        let media = media.map(|media| Arc::new(with_media(&media, &hashes)));
+        Ok(AdmittedPrompt { read: PromptRead { ids, shown, echo, max_tokens, hashes, media, beginning }, permit })
     };
     let chat_prompt = |(chat, permit): (&ChatPrompt, AdmissionPermit)| {
         let (ids, text) = chat_ids(state, chat, special, request.truncation)?;
         let echo = last_words(state, &chat.messages)?;
         let replay = state.replay.as_ref().filter(|_| state.model.takes_media);
         let media = replay.and_then(|replay| replay.hasher.hash_media(&chat.messages));
-        validated(ids.into(), ShownPrompt::of_chat(state, request, chat, text)?, echo, media, permit)
+        let beginning = AnswerBeginning::of_chat(state, chat, special);
+        validated(ids.into(), ShownPrompt::of_chat(state, request, chat, text)?, echo, (media, beginning), permit)
     };
     match &request.prompts {
         GenerationInput::Chat(chat) => iter::once(chat).zip(permits).map(chat_prompt).collect(),
@@ -243,11 +294,29 @@ fn read_prompts(state: &ServerState, request: &GenerationRequest) -> Result<Vec<
                 let ids = prompt_ids(&state.model, input, special, request.truncation)?;
                 let text = if request.echo { Some(echoed_text(state, request, input)?.into()) } else { None };
                 let echo = Arc::clone(&ids);
-                validated(ids, ShownPrompt { text, ..ShownPrompt::default() }, echo, None, permit)
+                validated(
+                    ids,
+                    ShownPrompt { text, ..ShownPrompt::default() },
+                    echo,
+                    (None, AnswerBeginning::Behind),
+                    permit,
+                )
             };
             inputs.iter().zip(permits).map(read).collect()
         }
     }
+}
+
+fn truncated(truncation: Truncation, ids: &[u32], max_model_len: u32) -> Arc<[u32]> {
+    let mut kept = ids.to_vec();
+    truncation.apply(&mut kept, max_model_len);
+    kept.into()
+}
+
+/// The hashes of a prompt behind those of its media.
+fn with_media(media: &MediaHashes, hashes: &PromptHashes) -> PromptHashes {
+    let blocks = iter::once(media.first_block()).chain(hashes.blocks.iter().copied()).collect();
+    PromptHashes { blocks, whole: Some(media.whole) }
 }
 
 /// The text by which a completion repeats its prompt; none beside ids.

@@ -9,7 +9,12 @@ use crate::{
     play::{
         ServerState,
         load::LoadedTrace,
-        selection::{account::TraceSession, advice, select::PromptQuery},
+        selection::{
+            account::TraceSession,
+            advice,
+            continuation::{self, ContinuationDifference},
+            select::PromptQuery,
+        },
     },
     recording::redaction::Redactor,
     replay::{
@@ -83,6 +88,18 @@ impl MissExplanation {
             }
             None => lines.push("No record shares its first block.".to_owned()),
         }
+        let session = wanted.session.unwrap_or(replay.account.default_session());
+        if let Some(near) =
+            session.with(|session| continuation::difference(state, replay, wanted, &session.consumption))
+        {
+            let [received, recorded] =
+                [&near.received, &near.recorded].map(|text| shown_text(state, text, near.characters));
+            lines.push(continuation_line(&near, received.as_deref().zip(recorded.as_deref())));
+            put(
+                "continuation",
+                json!({"record": near.record, "characters": near.characters, "received": received, "recorded": recorded}),
+            );
+        }
         lines.push(next_step(replay, wanted, miss));
         Self { reason: miss.reason.name(), message: lines.join("\n"), detail }
     }
@@ -148,6 +165,24 @@ fn next_step(replay: &LoadedTrace, wanted: &PromptQuery<'_>, miss: &PromptMiss) 
         }
         _ => format!("By prefix at least this much has to match: {} (--min-match).", rules.least),
     }
+}
+
+/// Characters of an answer that are shown where it differs.
+const CONTINUED: usize = 40;
+
+fn continuation_line(near: &ContinuationDifference, texts: Option<(&str, &str)>) -> String {
+    let ContinuationDifference { record, characters, .. } = near;
+    let texts = texts.map(|(received, recorded)| format!(": '{received}', recorded '{recorded}'"));
+    format!(
+        "It almost continues the answer of record {record}: the first {characters} characters are the same, then it differs{}",
+        texts.unwrap_or_default()
+    )
+}
+
+/// A text behind so many characters; `None` where a secret is anywhere in it.
+fn shown_text(state: &ServerState, text: &str, characters: usize) -> Option<String> {
+    let shown = text.chars().skip(characters).take(CONTINUED).collect::<String>();
+    Redactor::new(&state.config.secrets).text(text).is_none().then(|| shown.replace('\n', "\\n"))
 }
 
 /// The text of one block of a prompt; `None` where a secret is in it or near it.

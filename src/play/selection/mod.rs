@@ -3,6 +3,7 @@
 pub(in crate::play) mod account;
 pub(in crate::play) mod advice;
 pub(in crate::play) mod arrival_order;
+pub(in crate::play) mod continuation;
 pub(in crate::play) mod miss;
 pub(in crate::play) mod plan;
 pub(in crate::play) mod select;

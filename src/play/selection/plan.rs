@@ -16,10 +16,10 @@ use crate::{
         answer::{AnswerParts, AnswerSequence, AnswerStream},
         engine::RequestParameters,
         generate::{
+            begun::{BegunAnswer, ShownText},
             choice::{OpenChoice, OutputLimits},
             guided,
             logprobs::{Scorer, SequenceLogprobs, prompt_logprobs_json},
-            output::OutputText,
             parse::{ParsedBy, SequenceParser},
             stop::StopStrings,
         },
@@ -37,7 +37,6 @@ use crate::{
         },
     },
     replay::timing::Pacing,
-    text::prompt::SkipSpecial,
 };
 
 /// The most tokens that a step waits for: a step is made in one go.
@@ -255,6 +254,8 @@ fn wanted<'a>(
         parsed: None,
         is_greedy: false,
         thinking_budget: request.thinking_budget,
+        request,
+        beginning: &prompt.beginning,
     }
 }
 
@@ -298,16 +299,17 @@ fn answer(
         let positions: Arc<[Position]> = scorer.prompt(&prompt.ids, chosen.prompt_logprobs.as_ref()).into();
         let prompt_logprobs: Option<Arc<str>> = prompt_logprobs_json(&scorer, &positions).map(Into::into);
         let echoed = if repeats_prompt { positions } else { Arc::default() };
-        for script in chosen.scripts {
+        for mut script in chosen.scripts {
             let limits = limits(state, request, prompt.max_tokens, &stop_token_ids);
-            let output = OutputText::new(Arc::clone(&stop), request.include_stop_str_in_output, request.min_tokens);
-            let text = detokenizer(state, request, parsed, &prompt.ids);
-            let parser = parsed.map(|parsed| parsed.start(&prompt.ids, state.fresh_seed()));
+            let fresh = || Box::new(ShownText::new(state, request, parsed, &stop, &prompt.ids).after(&[]));
+            let BegunAnswer { ids: delivered, shown, skipped } = *script.begun.take().unwrap_or_else(fresh);
+            let ShownText { detokenizer, output, parser } = shown;
             let hides_tokens = parser.as_ref().is_some_and(SequenceParser::hides_tokens);
             let logprobs = SequenceLogprobs::new(&scorer, request, &echoed).filter(|_| !hides_tokens);
             sequences.push(AnswerSequence {
-                logprobs: logprobs.map(|sequence| sequence.with_recorded(script.logprobs.as_ref(), &prompt.ids)),
-                choice: OpenChoice::new(script, limits, text, output),
+                logprobs: logprobs
+                    .map(|sequence| sequence.after(&delivered).with_recorded(script.logprobs.as_ref(), &prompt.ids)),
+                choice: OpenChoice::new(script, limits, detokenizer, output).skipping(skipped),
                 prompt: Arc::clone(&prompt.ids),
                 prompt_tokens,
                 echo: echo.clone(),
@@ -382,21 +384,5 @@ fn limits(
         stop_token_ids: Arc::clone(stop_token_ids),
         shows_stop_token: request.include_stop_str_in_output,
         interval: if request.stream { interval } else { 1 },
-    }
-}
-
-fn detokenizer(
-    state: &ServerState,
-    request: &GenerationRequest,
-    parsed: Option<&ParsedBy>,
-    prompt: &[u32],
-) -> crate::text::prompt::Detokenizer {
-    let is_shown = !request.skip_special_tokens || parsed.is_some_and(ParsedBy::shows_special_tokens);
-    let special = if is_shown { SkipSpecial::Keep } else { SkipSpecial::Skip };
-    let detokenizer = state.model.tokenizer.detokenizer(prompt, special);
-    if request.spaces_between_special_tokens {
-        detokenizer
-    } else {
-        detokenizer.without_spaces_between_special_tokens()
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::{
-    api::{ApiError, LogprobsAsked, MaxTokens, StopReason},
+    api::{ApiError, GenerationRequest, LogprobsAsked, MaxTokens, StopReason},
     play::{
         ServerState,
         generate::{
@@ -17,7 +17,12 @@ use crate::{
         },
         load::{LoadedTrace, config::Unmatched},
         recorded::errors::{self, RecordedFailure},
-        selection::{account::TraceSession, miss::MissExplanation},
+        request::prompts::AnswerBeginning,
+        selection::{
+            account::TraceSession,
+            continuation::{self, Continuation},
+            miss::MissExplanation,
+        },
     },
     recording::trace::{FinishReason, Outcome, PromptLogprobs, Record, RecordRef},
     replay::{
@@ -62,6 +67,9 @@ pub(in crate::play) struct PromptQuery<'a> {
     pub(in crate::play) parsed: Option<&'a ParsedBy>,
     /// Tokens that reasoning may have.
     pub(in crate::play) thinking_budget: Option<i64>,
+    pub(in crate::play) request: &'a GenerationRequest,
+    /// Where the beginning of an answer may be.
+    pub(in crate::play) beginning: &'a AnswerBeginning,
 }
 
 /// Scripts of one prompt's choices, and their origin.
@@ -108,10 +116,19 @@ pub(in crate::play) fn scripts_of(state: &ServerState, wanted: &PromptQuery<'_>)
     match error {
         Some(Ok(selection)) => {
             let by = errors::error_match(&selection).to_owned();
-            return Ok(PromptScripts { by, ..recorded(state, wanted, selection) });
+            return Ok(PromptScripts { by, ..recorded(state, wanted, selection, None) });
         }
         Some(Err(miss)) => return missed(state, replay, wanted, &miss),
         None => {}
+    }
+    let continued = session.with(|session| {
+        let (selection, continuation) = continuation::find(state, replay, wanted, &query, &session.consumption)?;
+        let selection = Ok(selection);
+        session.count(&selection);
+        Some((selection.ok()?, continuation))
+    });
+    if let Some((selection, continuation)) = continued {
+        return Ok(recorded(state, wanted, selection, Some(continuation)));
     }
     let selected = session.with(|session| {
         let select = |query: &MatchQuery<'_>| replay.matcher.select(&session.consumption, query);
@@ -121,7 +138,7 @@ pub(in crate::play) fn scripts_of(state: &ServerState, wanted: &PromptQuery<'_>)
         selected
     });
     match selected {
-        Ok(selection) => Ok(recorded(state, wanted, selection)),
+        Ok(selection) => Ok(recorded(state, wanted, selection, None)),
         Err(miss) => missed(state, replay, wanted, &miss),
     }
 }
@@ -162,8 +179,15 @@ fn missed(
     }
 }
 
-fn recorded(state: &ServerState, wanted: &PromptQuery<'_>, selection: RecordSelection) -> PromptScripts {
-    let mut chosen = PromptScripts { by: described(&selection), ..PromptScripts::default() };
+fn recorded(
+    state: &ServerState,
+    wanted: &PromptQuery<'_>,
+    selection: RecordSelection,
+    mut continuation: Option<Continuation>,
+) -> PromptScripts {
+    let from = continuation.as_ref().map(|continuation| format!(";from={}", continuation.delivered()));
+    let by = described(&selection) + &from.unwrap_or_default();
+    let mut chosen = PromptScripts { by, ..PromptScripts::default() };
     // A record that was found by its index, or that shares a prefix only, may have had a longer prompt.
     let mut prompt_tokens = u32::try_from(wanted.prompt.len()).unwrap_or(u32::MAX);
     for (choice, index) in selection.records.iter().cycle().take(wanted.choices).enumerate() {
@@ -176,7 +200,7 @@ fn recorded(state: &ServerState, wanted: &PromptQuery<'_>, selection: RecordSele
         chosen.failure = chosen.failure.or_else(|| RecordedFailure::of(&record, state.pacing()));
         chosen.cached = chosen.cached.max(record.cached_tokens.unwrap_or(0).min(prompt_tokens));
         chosen.failing_event = chosen.failing_event.or_else(|| record.error.take()?.body);
-        chosen.scripts.push(script(state, wanted, (kept, record), choice));
+        chosen.scripts.push(script(state, wanted, (kept, record), choice, continuation.take()));
     }
     let first = selection.records.first().filter(|_| wanted.logprobs.prompt.is_some());
     let first = first.and_then(|index| state.replay.as_ref()?.records.get(*index));
@@ -206,10 +230,12 @@ fn script(
     wanted: &PromptQuery<'_>,
     (kept, mut record): (RecordRef<'_>, Record),
     choice: usize,
+    continuation: Option<Continuation>,
 ) -> ChoiceScript {
     let ids = record.output_token_ids.take();
     let last = ids.as_ref().and_then(|ids| ids.last().copied());
-    let ids = match ids {
+    let (rest, begun) = continuation.map(|continuation| continuation.apply(&mut record)).unzip();
+    let ids = match rest.or(ids) {
         Some(ids) => ChoiceTokens::Known(ids),
         None => {
             let count = usize::try_from(record.output_tokens).unwrap_or(usize::MAX);
@@ -221,7 +247,7 @@ fn script(
     let finish = finish(&record, last, state.model.tokenizer.eos_ids(), most);
     let sends_logprobs = wanted.logprobs.sample.is_some() && last.is_some();
     let logprobs = if sends_logprobs { kept.logprobs().map(Arc::new) } else { None };
-    ChoiceScript { ids, schedule, finish, logprobs }
+    ChoiceScript { ids, schedule, finish, logprobs, begun }
 }
 
 /// The end of a record for a request of at most `max_tokens`. One that was cut short, as by a client that left, ends with

@@ -51,6 +51,7 @@ async fn the_engine_is_asked_there_too() {
         assert_eq!(status(server.address, "/vcr/engine").await, 404, "not where clients come to");
         let snapshot = client::send(admin, &get("/vcr/engine")).await.json();
         assert_eq!(snapshot["differences"], json!([]), "{snapshot}");
+        assert_eq!([status(server.address, "/vcr/metrics").await, status(admin, "/vcr/metrics").await], [404, 200]);
         assert_eq!(status(admin, "/vcr/report").await, report);
         let mut foreign = get("/vcr/engine");
         foreign.headers.push(("host", "evil.example"));

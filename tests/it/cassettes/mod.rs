@@ -9,6 +9,7 @@ mod case_table;
 mod cassette_per_test;
 mod clients_that_leave;
 mod compare_mode;
+mod continuation;
 mod convert;
 mod damaged_files;
 mod delivery;

@@ -30,17 +30,17 @@ use vllm_vcr::{
 use crate::support::play_server::{config, record};
 
 /// An authority and what it signs.
-struct Signer(CertifiedIssuer<'static, KeyPair>);
+pub(crate) struct Signer(CertifiedIssuer<'static, KeyPair>);
 
 impl Signer {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
     }
 
     /// Writes a certificate for `localhost` and its key.
-    fn sign(&self, directory: &Path, name: &str, purpose: ExtendedKeyUsagePurpose) -> (String, String) {
+    pub(crate) fn sign(&self, directory: &Path, name: &str, purpose: ExtendedKeyUsagePurpose) -> (String, String) {
         let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
         params.distinguished_name.push(DnType::CommonName, name);
         params.extended_key_usages = vec![purpose];
@@ -52,7 +52,7 @@ impl Signer {
     }
 
     /// What a client has to know.
-    fn client(&self, protocols: &[&[u8]], own: Option<&(String, String)>) -> TlsConnector {
+    pub(crate) fn client(&self, protocols: &[&[u8]], own: Option<&(String, String)>) -> TlsConnector {
         let mut roots = RootCertStore::empty();
         roots.add(self.0.der().clone()).unwrap();
         let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
@@ -71,7 +71,7 @@ impl Signer {
     }
 }
 
-fn files(directory: &Path) -> TlsFiles {
+pub(crate) fn files(directory: &Path) -> TlsFiles {
     TlsFiles {
         certificate: directory.join("server.pem"),
         key: Some(directory.join("server.key")),

@@ -108,7 +108,9 @@ async fn the_page_lists_requests_while_somebody_looks() {
 #[tokio::test]
 async fn nothing_of_it_is_there_without_the_admin_pages() {
     let play = Running::start(&["play", "--port", "0", "--instant", "--no-admin"]);
-    for path in ["/vcr", "/vcr/page.js", "/vcr/live", "/vcr/config", "/vcr/faults", "/vcr/faults/catalog"] {
+    for path in
+        ["/vcr", "/vcr/page.js", "/vcr/live", "/vcr/config", "/vcr/metrics", "/vcr/faults", "/vcr/faults/catalog"]
+    {
         assert_eq!(client::send(play.address, &get(path)).await.status, 404, "{path}");
     }
 }

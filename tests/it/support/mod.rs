@@ -10,6 +10,7 @@ pub(crate) mod mailer;
 pub(crate) mod peer;
 pub(crate) mod play_server;
 pub(crate) mod public_reader;
+pub(crate) mod router;
 pub(crate) mod running;
 pub(crate) mod simulated;
 pub(crate) mod tap_program;

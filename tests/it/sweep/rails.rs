@@ -14,8 +14,12 @@ use super::rail::{CANARY, Rail, RunningRail};
 
 /// What a sweep says of a rail: cells with all of these parts, so many at most.
 async fn swept(rail: Rail, only: &str, cells: usize, compare: CleanCompare) -> SweepReport {
-    let running = RunningRail::start(rail).await;
     let canary = Canary::new(CANARY.to_owned(), vec!["sk-Kanarienvogel".to_owned()]).unwrap();
+    swept_of(canary, rail, (only, cells), compare).await
+}
+
+async fn swept_of(canary: Canary, rail: Rail, (only, cells): (&str, usize), compare: CleanCompare) -> SweepReport {
+    let running = RunningRail::start(rail).await;
     let only: Vec<Vec<String>> = only.split(' ').map(|only| only.split('/').map(str::to_owned).collect()).collect();
     let only = if only[0][0].is_empty() { Vec::new() } else { only };
     let cells = sampled(matrix(&canary, &ENDPOINTS, &only, 1), cells, 1);
@@ -110,9 +114,12 @@ async fn a_block_that_no_client_can_read_is_named() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes up to a minute"]
 async fn ten_thousand_cells() {
+    let others = ["sk-Kanarienvogel", "sk-oiseau-canari", "sk-uccello-canarino"].map(str::to_owned).to_vec();
+    let canary = Canary::new(CANARY.to_owned(), others).unwrap();
     let start = tokio::time::Instant::now();
-    let report = swept(Rail::PassThrough, "", 10_000, CleanCompare::Bytes).await;
+    let report = swept_of(canary, Rail::PassThrough, ("", 10_000), CleanCompare::Bytes).await;
     eprintln!("{} cells in {:?}", report.cells(), start.elapsed());
+    assert_eq!(report.cells(), 10_000);
     assert_eq!(report.cells(), report.rows.iter().map(|row| row.whole).sum::<usize>());
     assert!(report.clean.iter().all(|clean| clean.same_bytes == clean.answers && clean.bursts == 0));
 }

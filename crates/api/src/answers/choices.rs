@@ -156,6 +156,8 @@ pub(super) fn events(body: &Map<String, Value>, kind: ChoiceShape, cut: &Cut) ->
     let mut events = Vec::new();
     for (index, choice) in list(body, "choices").iter().filter_map(Value::as_object).enumerate() {
         let deltas = match kind {
+            ChoiceShape::Chat if !cut.parts.is_empty() => chat_parts(choice, &cut.parts),
+            ChoiceShape::Completions if !cut.parts.is_empty() => text_parts(choice, &cut.parts),
             ChoiceShape::Chat => chat_deltas(choice, cut.pieces()),
             ChoiceShape::Completions => text_deltas(choice, cut.pieces()),
         };
@@ -256,6 +258,35 @@ fn chat_deltas(choice: &Map<String, Value>, pieces: Option<usize>) -> Vec<Choice
             deltas.push(ChoiceDelta::last("delta", json!({}), spread.next(), choice));
         }
     }
+    deltas
+}
+
+/// A message whose texts are cut already; everything else of it follows them.
+fn chat_parts(choice: &Map<String, Value>, parts: &[(&'static str, String)]) -> Vec<ChoiceDelta> {
+    let message = choice.get("message").and_then(Value::as_object);
+    let role = message.and_then(|message| message.get("role")).cloned().unwrap_or("assistant".into());
+    let rest = message.map(|message| {
+        let is_cut = |name: &str| parts.iter().any(|(field, _)| *field == name);
+        message.iter().filter(|(name, _)| !is_cut(name)).map(|(name, value)| (name.clone(), value.clone())).collect()
+    });
+    let mut values: Vec<Value> = parts.iter().map(|(field, text)| json!({ *field: text })).collect();
+    values.extend(self::values(&rest.unwrap_or_default(), None));
+    let logprobs = choice.get("logprobs").filter(|logprobs| logprobs::has_any(logprobs));
+    let mut spread = logprobs::spread(logprobs, values.len() + 1).into_iter();
+    let mut deltas = vec![ChoiceDelta::new("delta", json!({"role": role, "content": ""}), None)];
+    deltas.extend(values.into_iter().map(|value| ChoiceDelta::new("delta", value, spread.next())));
+    deltas.push(ChoiceDelta::last("delta", json!({}), spread.next(), choice));
+    deltas
+}
+
+/// A text that is cut already.
+fn text_parts(choice: &Map<String, Value>, parts: &[(&'static str, String)]) -> Vec<ChoiceDelta> {
+    let logprobs = choice.get("logprobs").filter(|logprobs| logprobs::has_any(logprobs));
+    let mut spread = logprobs::spread(logprobs, parts.len() + 1).into_iter();
+    // As the role of a chat, so that times belong to the same parts.
+    let mut deltas = vec![ChoiceDelta::new("text", "".into(), None)];
+    deltas.extend(parts.iter().map(|(_, text)| ChoiceDelta::new("text", text.as_str().into(), spread.next())));
+    deltas.push(ChoiceDelta::last("text", "".into(), spread.next(), choice));
     deltas
 }
 

@@ -45,6 +45,8 @@ pub struct Cut {
     pub end: f64,
     /// True where a stream of choices ends with token counts.
     pub usage: bool,
+    /// The pieces of a choice's texts, each by its field of the message, one for each time; empty where they are cut here.
+    pub parts: Vec<(&'static str, String)>,
 }
 
 impl Cut {
@@ -54,8 +56,13 @@ impl Cut {
         (!self.times.is_empty()).then(|| self.times.len().saturating_sub(3).max(1))
     }
 
-    /// The time of one event of so many: recorded times are stretched over them.
+    /// The time of one event of so many: recorded times are stretched over them. A role has that of the first part, and what follows the
+    /// parts that of the last one.
     pub(super) fn at(&self, index: usize, of: usize) -> f64 {
+        if !self.parts.is_empty() {
+            let last = self.times.len().saturating_sub(1);
+            return self.times.get(index.saturating_sub(1).min(last)).copied().unwrap_or(0.0);
+        }
         let place = index.saturating_mul(self.times.len().saturating_sub(1)).checked_div(of.saturating_sub(1).max(1));
         self.times.get(place.unwrap_or(0)).copied().unwrap_or(0.0)
     }
@@ -100,7 +107,7 @@ mod tests {
 
     #[test]
     fn times_are_stretched_over_other_events() {
-        let cut = Cut { times: vec![0.0, 10.0, 20.0, 30.0], end: 30.0, usage: false };
+        let cut = Cut { times: vec![0.0, 10.0, 20.0, 30.0], end: 30.0, usage: false, parts: Vec::new() };
         assert_eq!([0, 1, 2, 3, 4, 5, 6].map(|at| cut.at(at, 7)), [0.0, 0.0, 10.0, 10.0, 20.0, 20.0, 30.0]);
         assert_eq!((cut.at(0, 1), cut.at(1, 2)), (0.0, 30.0));
         assert_eq!(Cut::default().at(3, 4), 0.0);

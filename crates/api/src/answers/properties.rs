@@ -142,7 +142,7 @@ fn answer() -> impl Strategy<Value = (Endpoint, Value)> {
 fn cut() -> impl Strategy<Value = Cut> {
     prop::collection::vec(0..100_u32, 0..20).prop_map(|mut times| {
         times.sort_unstable();
-        Cut { times: times.into_iter().map(f64::from).collect(), end: 100.0, usage: true }
+        Cut { times: times.into_iter().map(f64::from).collect(), end: 100.0, usage: true, parts: Vec::new() }
     })
 }
 

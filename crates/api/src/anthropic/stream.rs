@@ -24,7 +24,7 @@ const FAILURE: &str = "2 validation errors for ChatCompletionStreamResponse\nmod
 enum BlockKind {
     Text,
     Thinking,
-    ToolUse { id: String },
+    ToolUse { id: String, index: usize },
 }
 
 /// Encoder of a message.
@@ -107,22 +107,22 @@ impl MessageEncoder {
     fn call(&mut self, call: &CallDelta, out: &mut EventBuffer) {
         if let Some(id) = &call.id {
             self.ids.insert(call.index, id.clone());
-            if let Some(name) = call.name.as_ref().filter(|_| !self.is_open(id)) {
+            if let Some(name) = call.name.as_ref().filter(|_| !self.is_open(call.index, id)) {
                 let block = json!({"type": "tool_use", "id": id, "name": name, "input": {}});
-                self.open(BlockKind::ToolUse { id: id.clone() }, &block, out);
+                self.open(BlockKind::ToolUse { id: id.clone(), index: call.index }, &block, out);
                 self.used_tools = true;
                 self.arguments.clear();
             }
         }
-        let is_open = self.ids.get(&call.index).is_some_and(|id| self.is_open(id));
+        let is_open = self.ids.get(&call.index).is_some_and(|id| self.is_open(call.index, id));
         if let Some(partial_json) = call.arguments.as_deref().filter(|text| is_open && !text.is_empty()) {
             self.arguments.push_str(partial_json);
             self.writer.add(BlockDelta::InputJson { partial_json }, out);
         }
     }
 
-    fn is_open(&self, call: &str) -> bool {
-        matches!(&self.block, Some(BlockKind::ToolUse { id }) if id == call)
+    fn is_open(&self, place: usize, call: &str) -> bool {
+        matches!(&self.block, Some(BlockKind::ToolUse { id, index }) if id == call && *index == place)
     }
 
     fn open(&mut self, block: BlockKind, content: &Value, out: &mut EventBuffer) {

@@ -31,13 +31,7 @@ impl GenerationRequest {
     /// A prompt beyond `max_model_len`, or a parameter out of its range.
     pub fn check_prompt(&self, prompt_tokens: u32, max_model_len: u32) -> Result<MaxTokens, ApiError> {
         if prompt_tokens > max_model_len {
-            let count = if prompt_tokens == max_model_len + 1 { "at least " } else { "" };
-            let message = format!(
-                "This model's maximum context length is {max_model_len} tokens. However, your prompt contains \
-                 {count}{prompt_tokens} input tokens, which exceeds this limit even without any output tokens. Please \
-                 reduce the length of the input prompt."
-            );
-            return Err(ApiError::parameter_value("input_tokens", &message, &prompt_tokens.to_string()));
+            return Err(ApiError::prompt_too_long(prompt_tokens, max_model_len));
         }
         let left = max_model_len - prompt_tokens;
         let asked = if self.only_echoes() { Some(1) } else { self.max_tokens.map(|(_, count)| count) };

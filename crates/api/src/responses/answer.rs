@@ -40,6 +40,8 @@ pub(super) enum Status {
     Completed,
     /// Over, at the most tokens that it may have.
     Incomplete,
+    /// Over, because a filter took the rest.
+    Filtered,
 }
 
 impl Status {
@@ -48,13 +50,17 @@ impl Status {
             Self::Queued => "queued",
             Self::InProgress => "in_progress",
             Self::Completed => "completed",
-            Self::Incomplete => "incomplete",
+            Self::Incomplete | Self::Filtered => "incomplete",
         }
     }
 
     /// Returns the status of a response whose chat ended so.
     pub(super) fn of_finish(finish: Option<&str>) -> Self {
-        if finish == Some("length") { Self::Incomplete } else { Self::Completed }
+        match finish {
+            Some("length") => Self::Incomplete,
+            Some("content_filter") => Self::Filtered,
+            _ => Self::Completed,
+        }
     }
 }
 
@@ -168,7 +174,11 @@ pub(super) fn response(
 ) -> Value {
     let given = |name: &str| request.given(name).cloned().unwrap_or_default();
     let or = |name: &str, absent: Value| request.given(name).cloned().unwrap_or(absent);
-    let incomplete = if status == Status::Incomplete { json!({"reason": "max_output_tokens"}) } else { Value::Null };
+    let incomplete = match status {
+        Status::Incomplete => json!({"reason": "max_output_tokens"}),
+        Status::Filtered => json!({"reason": "content_filter"}),
+        Status::Queued | Status::InProgress | Status::Completed => Value::Null,
+    };
     let logprobs = request.given("include").and_then(Value::as_array);
     let logprobs = logprobs.is_some_and(|include| include.iter().any(|what| what == "message.output_text.logprobs"));
     let (temperature, top_p) = sampled(request, head);

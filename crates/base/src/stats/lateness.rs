@@ -1,11 +1,9 @@
 //! Lateness of events: time of sending minus deadline, by class of stream.
 
-use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{sync::MutexGuard, time::Duration};
 
 use super::{Durations, Summary};
+use crate::lock::Lock;
 
 /// Source of a stream's deadlines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +36,7 @@ impl StreamClass {
 
 /// Lateness by class of stream; shared by whatever sends. A class takes no memory before its first event.
 #[derive(Debug, Default)]
-pub struct Lateness([Mutex<Option<Box<Late>>>; StreamClass::ALL.len()]);
+pub struct Lateness([Lock<Option<Box<Late>>>; StreamClass::ALL.len()]);
 
 #[derive(Debug, Default)]
 struct Late {
@@ -90,7 +88,7 @@ impl Lateness {
             StreamClass::Whole => whole,
         };
         // Counts are whole between any two statements.
-        slot.lock().unwrap_or_else(PoisonError::into_inner)
+        slot.lock()
     }
 }
 

@@ -3,6 +3,8 @@
 //! Lines that are none are left out: pages come from servers that nobody here has checked. Format:
 //! <https://prometheus.io/docs/instrumenting/exposition_formats/>.
 
+use super::histogram::number;
+
 /// A sample of a page.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scraped<'a> {
@@ -35,6 +37,48 @@ impl<'a> Scraped<'a> {
 /// Reads the samples of a page, in its order.
 pub fn samples(page: &str) -> impl Iterator<Item = Scraped<'_>> {
     page.lines().filter_map(sample)
+}
+
+/// Returns true if a family has a sample or a line of this name: its own, or one with a suffix.
+#[must_use]
+pub fn is_of_family(name: &str, family: &str) -> bool {
+    let suffix = name.strip_prefix(family);
+    suffix.is_some_and(|suffix| ["", "_total", "_created", "_bucket", "_count", "_sum"].contains(&suffix))
+}
+
+/// The page with other values where `other` has some, as this program writes numbers.
+#[must_use]
+pub fn with_values(page: &str, mut other: impl FnMut(&Scraped<'_>) -> Option<f64>) -> String {
+    let mut text = String::with_capacity(page.len());
+    for line in page.split_inclusive('\n') {
+        let value = sample(line).and_then(|sample| other(&sample));
+        match value.zip(line.trim_end().rsplit_once(' ')) {
+            Some((value, (head, _))) => text.extend([head, " ", &written(value), "\n"]),
+            None => text.push_str(line),
+        }
+    }
+    text
+}
+
+/// A value as Python's client writes it.
+fn written(value: f64) -> String {
+    match value {
+        f64::INFINITY => "+Inf".to_owned(),
+        f64::NEG_INFINITY => "-Inf".to_owned(),
+        value => number(value),
+    }
+}
+
+/// The page without a family.
+#[must_use]
+pub fn without_family(page: &str, family: &str) -> String {
+    let is_kept = |line: &&str| {
+        let of_comment = line.strip_prefix("# HELP ").or_else(|| line.strip_prefix("# TYPE "));
+        let name = of_comment.map(|rest| rest.split(' ').next().unwrap_or_default().trim_end());
+        let name = name.or_else(|| sample(line).map(|sample| sample.name));
+        !name.is_some_and(|name| is_of_family(name, family))
+    };
+    page.split_inclusive('\n').filter(is_kept).collect()
 }
 
 /// Returns the sum of the samples of this name, whatever their labels; `None` where there are none with a finite value.
@@ -104,6 +148,17 @@ mod tests {
 
     const PAGE: &str = "# HELP a Queue.\n# TYPE a gauge\na{engine=\"0\",model=\"x } y \\\" z\"} 3.0\na{engine=\"1\"} 4 1700000000000\n\
                         b 1e3\nc_total NaN\nd +Inf\n  e{} 5\n{} 1\nbroken{x=\"1 2\nbroken\nbroken{} x\n";
+
+    #[test]
+    fn values_are_replaced_and_families_left_out() {
+        let page =
+            "# HELP a_total Of \"a\".\n# TYPE a_total counter\na_total{x=\"} 1\"} 1.0\n# TYPE ab gauge\nab 2.0\n";
+        let other = with_values(page, |sample| (sample.name == "a_total").then_some(f64::NAN));
+        assert_eq!(other, page.replace("} 1.0", "} NaN"));
+        assert_eq!(with_values(page, |_| None), page);
+        assert_eq!(without_family(page, "a"), "# TYPE ab gauge\nab 2.0\n");
+        assert_eq!(without_family(page, "b"), page);
+    }
 
     #[test]
     fn samples_are_read_with_their_labels_and_damaged_lines_are_left_out() {

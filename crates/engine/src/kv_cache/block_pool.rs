@@ -10,6 +10,8 @@ pub(super) struct BlockPool {
     blocks: Vec<KvBlock>,
     free: FreeBlockQueue,
     cached: CachedBlocks,
+    /// Whether none counts as free.
+    is_exhausted: bool,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -27,18 +29,25 @@ impl BlockPool {
             blocks: vec![KvBlock::default(); num_gpu_blocks as usize],
             free,
             cached: CachedBlocks::new(num_gpu_blocks),
+            is_exhausted: false,
         }
     }
 
     /// Number of blocks that no sequence uses, cached ones included.
     pub(super) fn num_free_blocks(&self) -> usize {
-        self.free.len()
+        if self.is_exhausted { 0 } else { self.free.len() }
+    }
+
+    /// Sets whether no block counts as free, and all of them as in use.
+    pub(super) fn set_exhausted(&mut self, is_exhausted: bool) {
+        self.is_exhausted = is_exhausted;
     }
 
     /// Share of blocks in use, from 0 to 1.
     #[allow(clippy::cast_precision_loss)] // there are fewer blocks than 2^32
     pub(super) fn usage(&self) -> f64 {
         match self.blocks.len() - 1 {
+            _ if self.is_exhausted => 1.0,
             0 => 0.0,
             usable => 1.0 - self.free.len() as f64 / usable as f64,
         }

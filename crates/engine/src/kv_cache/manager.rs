@@ -88,6 +88,11 @@ impl KvCacheManager {
         self.pool.usage()
     }
 
+    /// Sets whether no block is free from now on, as if others had taken them: nothing is admitted, and what needs a block is preempted.
+    pub fn set_exhausted(&mut self, is_exhausted: bool) {
+        self.pool.set_exhausted(is_exhausted);
+    }
+
     /// Finds the cached prefix of a sequence without blocks, for [`KvCacheManager::admit`]; gives its tokens. Its last token
     /// never counts, for it must be computed to sample the next one. Finds nothing where the cache is not read.
     pub fn get_computed_blocks(&mut self, sequence: &mut Sequence, reads: bool) -> usize {

@@ -30,6 +30,11 @@ impl Scheduler {
         }
     }
 
+    /// Sets whether the cache has no free block from the next step on, as if others had taken them.
+    pub fn set_exhausted(&mut self, is_exhausted: bool) {
+        self.kv_cache_manager.set_exhausted(is_exhausted);
+    }
+
     /// Forgets the prefix cache. Does nothing and returns false while running requests have blocks, unless these are
     /// preempted: then they are computed anew, before all that wait.
     pub fn reset_prefix_cache(&mut self, preempts_running: bool) -> bool {

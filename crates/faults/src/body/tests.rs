@@ -8,17 +8,20 @@ use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 
 use super::FaultedBody;
-use crate::{FaultRequest, FaultSet};
+use crate::{FaultRequest, FaultSet, RefusalContext};
 use api::Endpoint;
 
 /// The writes that become of four events of eight bytes each, and whether the body ends properly.
 async fn writes(lines: &[&str]) -> (Vec<String>, bool) {
     let set = FaultSet::new(lines.iter().map(|line| line.parse().unwrap()).collect(), 0);
-    let request = FaultRequest { path: "/v1/completions", headers: &HeaderMap::new(), body: b"", session: None };
+    let request =
+        FaultRequest { path: "/v1/completions", headers: &HeaderMap::new(), body: b"", session: None, replica: 0 };
     let events: Vec<_> =
         (1..=4).map(|number| Ok::<_, Infallible>(Frame::data(format!("data:{number}\n\n").into()))).collect();
     let inner = StreamBody::new(futures(events));
-    let mut body = FaultedBody::new(inner, true, Endpoint::Completions, set.choose(&request), Arc::new(|_| {}));
+    let endpoint = Endpoint::Completions;
+    let context = RefusalContext { endpoint, max_model_len: 1, names: Arc::default(), model: String::new() };
+    let mut body = FaultedBody::new(inner, true, context, set.choose(&request), Arc::new(|_| {}));
     let mut written = Vec::new();
     loop {
         match body.frame().await {

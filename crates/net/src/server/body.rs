@@ -13,6 +13,8 @@ use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
 use tokio::sync::watch;
 
+use super::ending::ConnectionEnd;
+
 /// Reasons for which a body ends early; the connection is then closed in the middle of it.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
@@ -22,6 +24,9 @@ pub enum BodyError {
     /// It is cut on purpose.
     #[error("{0}")]
     Aborted(&'static str),
+    /// It is broken on purpose, and its connection ends like this.
+    #[error("{0}")]
+    Broken(#[source] ConnectionEnd),
     /// It paused for longer than it may.
     #[error("nothing came for {0:?}")]
     Idle(Duration),

@@ -1,5 +1,5 @@
 //! One connection: hyper reads requests and writes responses, [`events`](super::events) writes streams of events, which takes
-//! far less memory while a stream waits than hyper does.
+//! far less memory while a stream waits than hyper does. How a connection ends before its response does is in [`ending`](super::ending).
 //!
 //! For a stream of events the connection is taken back from hyper before the head of the response is written, and hyper's
 //! state, which is boxed, is freed; after the stream hyper gets the connection again. The bytes are the same either way.
@@ -12,7 +12,7 @@ use std::{
     future::{Future, pending, poll_fn},
     io,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     task::Poll,
 };
 
@@ -26,17 +26,21 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
     sync::watch,
-    time::timeout,
+    time::{sleep, timeout},
 };
 
 use super::{
-    ConnectionContext, ConnectionStream, ServiceBody,
+    ConnectionContext,
+    connection_stream::{ConnectionStream, ServiceBody},
+    ending::{ConnectionEnd, WrittenFirst},
     error_rewriter::ErrorRewriter,
     events::{self, StreamEnd},
     header_timeout::HeaderTimer,
     reserve::question_of_health,
     upgrade::{HeldConnection, Upgrade},
+    write_watch::{SlowHead, WriteWait, WriteWatch},
 };
+use base::lock::Lock;
 
 /// The first bytes of an HTTP/2 connection (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -97,7 +101,11 @@ where
                 wire = back;
             }
             StreamEnd::Whole(_) => return Ok(back.shutdown().await?),
-            StreamEnd::Cut => return Ok(()),
+            StreamEnd::Broken(Some(end)) => {
+                Box::pin(end.end(back)).await;
+                return Ok(());
+            }
+            StreamEnd::Broken(None) | StreamEnd::Cut => return Ok(()),
         }
     }
 }
@@ -163,17 +171,40 @@ where
     S: Service<B>,
     B: ServiceBody,
 {
+    let writes = wire.writes();
+    let of_streams = writes.clone();
     let service = service_fn(move |request| {
-        let response = service(request);
-        async move { Ok::<_, Infallible>(response.await) }
+        let (response, writes) = (service(request), of_streams.clone());
+        async move {
+            let mut response = response.await;
+            if let Some(end) = response.extensions_mut().remove::<ConnectionEnd>() {
+                return Err(end);
+            }
+            if let Some(pace) = response.extensions_mut().remove::<SlowHead>() {
+                sleep(pace.time(response.headers())).await;
+            }
+            Ok(response.map(|body| WrittenFirst::new(body, writes)))
+        }
     });
     let connection = http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(wire), service);
     tokio::pin!(connection);
+    let served = poll_fn(|context| {
+        // The bodies of its streams are polled by tasks of their own.
+        writes.served_by(context);
+        connection.as_mut().poll(context)
+    });
     tokio::select! {
-        ended = connection.as_mut() => return Ok(ended?),
+        ended = served => return Ok(ended?),
         _ = stopped.changed() => connection.as_mut().graceful_shutdown(),
     }
     Ok(connection.await?)
+}
+
+/// What hyper must not send.
+enum TakenResponse<B> {
+    Stream(EventStream<B>),
+    /// Nothing is sent, and the connection ends.
+    Nothing(ConnectionEnd),
 }
 
 /// A stream of events that hyper must not send.
@@ -203,11 +234,7 @@ fn wants_close(request: &Request<Incoming>) -> Option<bool> {
 }
 
 /// Shared storage for a value that the service leaves for the connection.
-type SharedSlot<T> = Arc<Mutex<Option<T>>>;
-
-fn lock<T>(slot: &SharedSlot<T>) -> MutexGuard<'_, Option<T>> {
-    slot.lock().unwrap_or_else(PoisonError::into_inner)
-}
+type SharedSlot<T> = Arc<Lock<Option<T>>>;
 
 /// Lets hyper serve requests until the connection ends or a stream of events begins; returns the latter with the connection.
 /// `stopped` becomes `None` when the server is shutting down.
@@ -222,9 +249,9 @@ where
     S: Service<B>,
     B: ServiceBody,
 {
-    let (streams, upgrades) = (SharedSlot::<EventStream<B>>::default(), SharedSlot::<Upgrade>::default());
-    let service = service_fn(intercept(service, Arc::clone(&streams), Arc::clone(&upgrades)));
-    let backpressure = wire.backpressure();
+    let (taken, upgrades) = (SharedSlot::<TakenResponse<B>>::default(), SharedSlot::<Upgrade>::default());
+    let writes = wire.writes();
+    let service = service_fn(intercept(service, Arc::clone(&taken), Arc::clone(&upgrades), writes.clone()));
     let mut connection = Box::new(builder.serve_connection(TokioIo::new(wire), service));
     let mut stop = Box::pin(async {
         match stopped.as_mut() {
@@ -238,28 +265,38 @@ where
             is_stopped = true;
             Pin::new(&mut *connection).graceful_shutdown();
         }
-        if let Poll::Ready(ended) = Pin::new(&mut *connection).poll(context) {
-            return Poll::Ready(ended.map(|()| None));
+        match Pin::new(&mut *connection).poll(context) {
+            Poll::Ready(Err(error)) => match ConnectionEnd::of(&error) {
+                Some(end) => return Poll::Ready(Ok(Some(TakenResponse::Nothing(end)))),
+                None => return Poll::Ready(Err(error)),
+            },
+            Poll::Ready(Ok(())) => return Poll::Ready(Ok(None)),
+            Poll::Pending => {}
         }
-        // hyper may still have to write the previous response; the stream comes after it.
-        let stream = if backpressure.get() { None } else { lock(&streams).take() };
-        stream.map_or(Poll::Pending, |stream| Poll::Ready(Ok(Some(stream))))
+        // hyper may still have to write the previous response; this one comes after it.
+        let taken = if writes.is_held_up() { None } else { taken.lock().take() };
+        taken.map_or(Poll::Pending, |taken| Poll::Ready(Ok(Some(taken))))
     })
     .await;
     drop(stop);
     if is_stopped {
         *stopped = None;
     }
-    let stream = ended?;
-    let upgrade = lock(&upgrades).take();
-    if stream.is_none() && upgrade.is_none() {
+    let taken = ended?;
+    let upgrade = upgrades.lock().take();
+    if taken.is_none() && upgrade.is_none() {
         return Ok(None);
     }
     let parts = connection.into_parts();
     let mut wire = parts.io.into_inner();
     wire.rewind(&parts.read_buf);
-    if let Some(stream) = stream {
-        return Ok(Some((wire, stream)));
+    match taken {
+        Some(TakenResponse::Stream(stream)) => return Ok(Some((wire, stream))),
+        Some(TakenResponse::Nothing(end)) => {
+            Box::pin(end.end(wire)).await;
+            return Ok(None);
+        }
+        None => {}
     }
     if let Some(upgrade) = upgrade {
         let (held, released) = HeldConnection::new(wire);
@@ -271,35 +308,43 @@ where
 }
 
 /// The future that hyper polls for a response.
-type Responding<B> = Pin<Box<dyn Future<Output = Result<Response<B>, Infallible>> + Send>>;
+type Responding<B> = Pin<Box<dyn Future<Output = Result<Response<WrittenFirst<B>>, Infallible>> + Send>>;
 
-/// Wraps a service so that streams of events and upgrades are put into their slots.
+/// Wraps a service so that streams of events, broken responses and upgrades are put into their slots.
 ///
-/// hyper never gets the response to a stream: its future stays pending until the connection is taken back.
+/// hyper never gets what is taken: its future stays pending until the connection is taken back.
 fn intercept<S, B>(
     service: S,
-    streams: SharedSlot<EventStream<B>>,
+    slot: SharedSlot<TakenResponse<B>>,
     upgrades: SharedSlot<Upgrade>,
+    writes: WriteWatch,
 ) -> impl Fn(Request<Incoming>) -> Responding<B> + Unpin
 where
     S: Service<B>,
-    B: Send + 'static,
+    B: ServiceBody,
 {
     move |request: Request<Incoming>| {
         let close = wants_close(&request);
-        let (response, streams, upgrades) = (service(request), Arc::clone(&streams), Arc::clone(&upgrades));
+        let (response, slot, upgrades, writes) =
+            (service(request), Arc::clone(&slot), Arc::clone(&upgrades), writes.clone());
         Box::pin(async move {
             let mut response = response.await;
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-                *lock(&upgrades) = response.extensions_mut().remove();
+                *upgrades.lock() = response.extensions_mut().remove();
             }
-            match close.filter(|_| is_event_stream(&response)) {
-                Some(close) => {
-                    *lock(&streams) = Some(EventStream { response, close });
-                    pending().await
-                }
-                None => Ok(response),
+            if let Some(pace) = response.extensions_mut().remove::<SlowHead>() {
+                let mut wait = WriteWait::default();
+                poll_fn(|context| writes.poll_written(&mut wait, context)).await;
+                writes.pace(pace);
             }
+            let end = response.extensions_mut().remove::<ConnectionEnd>().map(TakenResponse::Nothing);
+            let taken = match (end, close.filter(|_| is_event_stream(&response))) {
+                (Some(end), _) => end,
+                (None, Some(close)) => TakenResponse::Stream(EventStream { response, close }),
+                (None, None) => return Ok(response.map(|body| WrittenFirst::new(body, writes))),
+            };
+            *slot.lock() = Some(taken);
+            pending().await
         })
     }
 }

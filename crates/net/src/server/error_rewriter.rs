@@ -3,17 +3,16 @@
 use std::{
     io::{self, IoSlice},
     pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
     task::{Context, Poll, ready},
 };
 
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::{informational::Informational, lateness_tracker::LatenessTracker};
+use super::{
+    connection_stream::ConnectionStream, informational::Informational, lateness_tracker::LatenessTracker,
+    write_watch::WriteWatch,
+};
 
 /// The responses that hyper makes itself when it cannot parse a request. A service's response never starts like this: there
 /// `date` comes first.
@@ -37,17 +36,7 @@ pub(super) struct ErrorRewriter<I> {
     informational: Informational,
     /// Bytes that were read and are to be read again.
     unread: Bytes,
-    backpressure: Backpressure,
-}
-
-/// Flag that the last write waits for the client; clones share it.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Backpressure(Arc<AtomicBool>);
-
-impl Backpressure {
-    pub(super) fn get(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
+    writes: WriteWatch,
 }
 
 impl<I> ErrorRewriter<I> {
@@ -65,7 +54,7 @@ impl<I> ErrorRewriter<I> {
             lateness,
             informational,
             unread: Bytes::new(),
-            backpressure: Backpressure::default(),
+            writes: WriteWatch::default(),
         }
     }
 
@@ -77,13 +66,14 @@ impl<I> ErrorRewriter<I> {
         }
     }
 
-    pub(super) fn backpressure(&self) -> Backpressure {
-        self.backpressure.clone()
+    pub(super) fn writes(&self) -> WriteWatch {
+        self.writes.clone()
     }
+}
 
-    fn observe<T>(&self, written: Poll<T>) -> Poll<T> {
-        self.backpressure.0.store(written.is_pending(), Ordering::Relaxed);
-        written
+impl<I: ConnectionStream> ConnectionStream for ErrorRewriter<I> {
+    fn reset_when_dropped(&self) {
+        self.stream.reset_when_dropped();
     }
 }
 
@@ -130,11 +120,15 @@ impl<I: AsyncRead + Unpin> AsyncRead for ErrorRewriter<I> {
 
 impl<I: AsyncWrite + Unpin> AsyncWrite for ErrorRewriter<I> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let written = match self.replace(context, bytes) {
+        if let Some(written) = self.replace(context, bytes) {
+            return self.writes.observe(written);
+        }
+        let this = &mut *self;
+        let written = match this.writes.poll_paced(&mut this.stream, context, bytes) {
             Some(written) => written,
-            None => Pin::new(&mut self.stream).poll_write(context, bytes),
+            None => Pin::new(&mut this.stream).poll_write(context, bytes),
         };
-        self.observe(written)
+        this.writes.observe(written)
     }
 
     fn poll_write_vectored(
@@ -146,7 +140,7 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for ErrorRewriter<I> {
             Some(written) => written,
             None => Pin::new(&mut self.stream).poll_write_vectored(context, slices),
         };
-        self.observe(written)
+        self.writes.observe(written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -159,6 +153,7 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for ErrorRewriter<I> {
         ready!(this.informational.poll_write(&mut this.stream, context))?;
         let flushed = ready!(Pin::new(&mut this.stream).poll_flush(context));
         this.lateness.flushed();
+        this.writes.flushed(context);
         Poll::Ready(flushed)
     }
 

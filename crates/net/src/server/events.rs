@@ -9,6 +9,7 @@
 //! docs/decisions/0020-events-share-one-buffer.md.
 
 use std::{
+    error::Error,
     fmt::Write as _,
     future::poll_fn,
     io,
@@ -22,6 +23,8 @@ use http::{Response, header, response};
 use http_body::Body;
 use httpdate::HttpDate;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::ending::ConnectionEnd;
 
 /// Maximum number of bytes of later requests that are read during a stream.
 const READ_AHEAD: usize = 512;
@@ -39,7 +42,9 @@ const HEX: &[u8; 16] = b"0123456789ABCDEF";
 pub(super) enum StreamEnd {
     /// The stream was sent to its end; these bytes of the next request were read already.
     Whole(Bytes),
-    /// The client disconnected or the body failed; the connection cannot be used again.
+    /// The body failed, and all that it gave before was sent; the connection ends like this, or it is dropped.
+    Broken(Option<ConnectionEnd>),
+    /// The client disconnected; the connection cannot be used again.
     Cut,
 }
 
@@ -47,14 +52,17 @@ pub(super) enum StreamEnd {
 pub(super) async fn send<I, B>(wire: &mut I, response: Response<B>) -> StreamEnd
 where
     I: AsyncRead + AsyncWrite + Unpin,
-    B: Body,
+    B: Body<Error: Into<Box<dyn Error + Send + Sync>>>,
 {
     let (parts, body) = response.into_parts();
-    let mut stream = StreamBuffer { out: head(&parts), ahead: Vec::new(), is_over: false };
+    let mut stream = StreamBuffer { out: head(&parts), ahead: Vec::new(), is_over: false, broken: None };
     drop(parts);
     let mut body = pin!(body);
     match poll_fn(|context| stream.poll(context, Pin::new(wire), body.as_mut())).await {
-        Ok(()) => StreamEnd::Whole(stream.ahead.into()),
+        Ok(()) => match stream.broken {
+            None => StreamEnd::Whole(stream.ahead.into()),
+            Some(end) => StreamEnd::Broken(end),
+        },
         Err(error) => {
             tracing::debug!(%error, "a stream of events ended early");
             StreamEnd::Cut
@@ -67,6 +75,8 @@ struct StreamBuffer {
     /// Bytes that the client sent during the stream.
     ahead: Vec<u8>,
     is_over: bool,
+    /// The body failed, and this is how the connection ends.
+    broken: Option<Option<ConnectionEnd>>,
 }
 
 impl StreamBuffer {
@@ -78,11 +88,11 @@ impl StreamBuffer {
     ) -> Poll<io::Result<()>>
     where
         I: AsyncRead + AsyncWrite + Unpin,
-        B: Body,
+        B: Body<Error: Into<Box<dyn Error + Send + Sync>>>,
     {
         self.poll_client(context, wire.as_mut())?;
         loop {
-            let is_waiting = self.gather(context, body.as_mut())?;
+            let is_waiting = self.gather(context, body.as_mut());
             while !self.out.is_empty() {
                 let written = ready!(wire.as_mut().poll_write(context, &self.out))?;
                 if written == 0 {
@@ -104,15 +114,23 @@ impl StreamBuffer {
     }
 
     /// Encodes the frames that the body has ready; returns whether the body is pending.
-    fn gather<B: Body>(&mut self, context: &mut Context<'_>, mut body: Pin<&mut B>) -> io::Result<bool> {
+    fn gather<B>(&mut self, context: &mut Context<'_>, mut body: Pin<&mut B>) -> bool
+    where
+        B: Body<Error: Into<Box<dyn Error + Send + Sync>>>,
+    {
         while !self.is_over && self.out.len() < WRITE_SIZE {
             match body.as_mut().poll_frame(context) {
-                Poll::Pending => return Ok(true),
+                Poll::Pending => return true,
                 Poll::Ready(None) => {
                     self.is_over = true;
                     self.out.put_slice(b"0\r\n\r\n");
                 }
-                Poll::Ready(Some(Err(_))) => return Err(io::Error::other("the body of the response failed")),
+                Poll::Ready(Some(Err(error))) => {
+                    self.is_over = true;
+                    let error: Box<dyn Error + Send + Sync> = error.into();
+                    tracing::debug!(error = %error, "the body of a stream of events failed");
+                    self.broken = Some(ConnectionEnd::of(&*error));
+                }
                 Poll::Ready(Some(Ok(frame))) => {
                     if let Ok(data) = frame.into_data() {
                         chunk(&mut self.out, data);
@@ -120,7 +138,7 @@ impl StreamBuffer {
                 }
             }
         }
-        Ok(false)
+        false
     }
 
     /// Reads what the client sends; fails when it has disconnected.
@@ -178,26 +196,28 @@ fn head(parts: &response::Parts) -> BytesMut {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::VecDeque, convert::Infallible, time::Duration};
+    use std::{collections::VecDeque, time::Duration};
 
     use http::HeaderValue;
     use http_body::Frame;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
     use super::*;
+    use crate::server::BodyError;
 
-    /// A body of these frames; `None` is pending once.
+    /// A body of these frames; `None` is pending once, and `broken` an error.
     struct Chunks(VecDeque<Option<&'static str>>);
 
     impl Body for Chunks {
         type Data = Bytes;
-        type Error = Infallible;
+        type Error = BodyError;
 
         fn poll_frame(
             mut self: Pin<&mut Self>,
             context: &mut Context<'_>,
-        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
             match self.0.pop_front() {
+                Some(Some("broken")) => Poll::Ready(Some(Err(BodyError::Broken(ConnectionEnd::HalfClose)))),
                 Some(Some(text)) => Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(text.as_bytes()))))),
                 Some(None) => {
                     context.waker().wake_by_ref();
@@ -240,6 +260,21 @@ mod tests {
             client.read_to_string(&mut all).await.unwrap();
             assert_eq!(all, format!("{HEAD}1\r\na\r\n1A\r\n{long}\r\n0\r\n\r\n"));
             assert!(sending.await.unwrap());
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_broken_body_gave_is_sent_first() {
+        for room in [1, 4096] {
+            let (mut server, mut client) = duplex(room);
+            let sending =
+                tokio::spawn(
+                    async move { send(&mut server, response(&[Some("a"), Some("bc"), Some("broken")])).await },
+                );
+            let mut all = String::new();
+            client.read_to_string(&mut all).await.unwrap();
+            assert_eq!(all, format!("{HEAD}1\r\na\r\n2\r\nbc\r\n"));
+            assert!(matches!(sending.await.unwrap(), StreamEnd::Broken(Some(ConnectionEnd::HalfClose))));
         }
     }
 

@@ -6,7 +6,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     net::{IpAddr, Ipv6Addr},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
@@ -18,6 +18,7 @@ use tokio::{
 use tokio_rustls::server::TlsStream;
 
 use super::tls::Tls;
+use base::lock::Lock;
 use base::rate_limited_log::RateLimitedLog;
 
 /// Time that a handshake may take.
@@ -38,7 +39,7 @@ const BURST: usize = 8;
 /// The unfinished handshakes of a listener.
 #[derive(Debug, Default)]
 pub(super) struct Handshakes {
-    state: Mutex<UnfinishedHandshakes>,
+    state: Lock<UnfinishedHandshakes>,
     log: RateLimitedLog,
 }
 
@@ -103,7 +104,7 @@ impl Handshakes {
     fn begin(&self, address: IpAddr, now: Instant) -> HandshakePermit<'_> {
         let address = network(address);
         let (open, closed) = oneshot::channel();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let number = state.begun;
         state.begun += 1;
         state.unfinished.insert(number, Unfinished { address, begun: now, _open: open });
@@ -121,15 +122,11 @@ impl Handshakes {
         }
         HandshakePermit { number, handshakes: self, closed }
     }
-
-    fn lock(&self) -> MutexGuard<'_, UnfinishedHandshakes> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for HandshakePermit<'_> {
     fn drop(&mut self) {
-        self.handshakes.lock().remove(self.number);
+        self.handshakes.state.lock().remove(self.number);
     }
 }
 
@@ -195,7 +192,7 @@ mod tests {
         assert_eq!(open(&mut places), PER_ADDRESS);
         assert_eq!((open(&mut places[..51]), open(&mut places[51..])), (0, PER_ADDRESS));
         places.clear();
-        let state = handshakes.lock();
+        let state = handshakes.state.lock();
         assert_eq!((state.unfinished.len(), state.by_address.len()), (1, 1));
     }
 

@@ -8,17 +8,18 @@ use std::{
     fmt,
     future::Future,
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
+use base::lock::Lock;
 use hyper::rt::{Sleep, Timer};
 use tokio::time::{self, Instant};
 
 /// The timer of a connection; clones share it.
 #[derive(Clone, Default)]
-pub(super) struct HeaderTimer(Arc<Mutex<Option<Pin<Box<time::Sleep>>>>>);
+pub(super) struct HeaderTimer(Arc<Lock<Option<Pin<Box<time::Sleep>>>>>);
 
 impl fmt::Debug for HeaderTimer {
     fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
@@ -61,7 +62,7 @@ impl Future for Deadline {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let mut timer = self.timer.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut timer = self.timer.0.lock();
         let timer = timer.get_or_insert_with(|| Box::pin(time::sleep_until(self.deadline)));
         if timer.deadline() > self.deadline {
             timer.as_mut().reset(self.deadline);

@@ -7,13 +7,14 @@ use std::{
     future::{Future, poll_fn},
     io,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
     task::{Context, Poll, Waker, ready},
 };
 
 use http::{HeaderMap, StatusCode};
 use tokio::io::AsyncWrite;
 
+use base::lock::Lock;
 use base::rate_limited_log::RateLimitedLog;
 
 /// Bytes of informational responses that wait for a client that does not read; further ones are dropped, which HTTP allows.
@@ -24,7 +25,7 @@ static DROPPED: RateLimitedLog = RateLimitedLog::new();
 
 /// The informational responses of one connection; clones share them.
 #[derive(Debug, Clone, Default)]
-pub struct Informational(Arc<Mutex<InformationalState>>);
+pub struct Informational(Arc<Lock<InformationalState>>);
 
 #[derive(Debug, Default)]
 struct InformationalState {
@@ -48,7 +49,7 @@ impl Informational {
             }
         }
         head.extend_from_slice(b"\r\n");
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         if !state.pending.is_empty() && state.pending.len() + head.len() > MAX_PENDING {
             state.dropped += 1;
             if state.dropped == 1
@@ -75,7 +76,7 @@ impl Informational {
             {
                 response = Some(ready);
             }
-            let mut state = self.lock();
+            let mut state = self.0.lock();
             if state.pending.is_empty()
                 && let Some(response) = response.take()
             {
@@ -96,7 +97,7 @@ impl Informational {
         stream: &mut I,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         while let Some(rest) = state.pending.get(state.written..).filter(|rest| !rest.is_empty()) {
             let written = ready!(Pin::new(&mut *stream).poll_write(context, rest))?;
             if written == 0 {
@@ -109,10 +110,6 @@ impl Informational {
             wake(state);
         }
         Poll::Ready(Ok(()))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, InformationalState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -159,7 +156,7 @@ mod tests {
         let informational = Informational::default();
         let headers = HeaderMap::from_iter([(http::header::LINK, "a".repeat(1000).parse().unwrap())]);
         let sent = (0..10_000).filter(|_| informational.send(StatusCode::EARLY_HINTS, &headers)).count();
-        let state = informational.lock();
+        let state = informational.0.lock();
         assert!(state.pending.len() <= 64 << 10 && state.pending.ends_with(b"\r\n\r\n"), "{}", state.pending.len());
         let whole = state.pending.len() / (1000 + b"HTTP/1.1 103 Early Hints\r\nlink: \r\n\r\n".len());
         assert_eq!((sent, state.dropped), (whole, 10_000 - whole as u64));

@@ -6,10 +6,11 @@
 //!
 //! Limits: on HTTP/2 an event counts when its connection is next flushed, which may be before its own frame is sent.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use tokio::time::Instant;
 
+use base::lock::Lock;
 use base::stats::{Lateness, StreamClass};
 
 /// The tracker of a connection; clones share it. One without a [`Lateness`] records nothing.
@@ -19,7 +20,7 @@ pub struct LatenessTracker(Option<Arc<TrackerState>>);
 #[derive(Debug)]
 struct TrackerState {
     lateness: Arc<Lateness>,
-    pending: Mutex<Option<Pending>>,
+    pending: Lock<Option<Pending>>,
 }
 
 /// Events that are not written yet.
@@ -32,14 +33,14 @@ struct Pending {
 
 impl LatenessTracker {
     pub(super) fn new(lateness: Option<&Arc<Lateness>>) -> Self {
-        let inner = |lateness| Arc::new(TrackerState { lateness: Arc::clone(lateness), pending: Mutex::default() });
+        let inner = |lateness| Arc::new(TrackerState { lateness: Arc::clone(lateness), pending: Lock::default() });
         Self(lateness.map(inner))
     }
 
     /// Registers an event that is passed to the connection now and was due at `due`.
     pub fn track(&self, class: StreamClass, due: Instant) {
         let Some(inner) = &self.0 else { return };
-        let mut pending = inner.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pending = inner.pending.lock();
         match pending.as_mut() {
             Some(pending) => pending.events = pending.events.saturating_add(1),
             None => *pending = Some(Pending { due, class, events: 1 }),
@@ -49,7 +50,7 @@ impl LatenessTracker {
     /// Records the lateness of the registered events, which are written now.
     pub(super) fn flushed(&self) {
         let Some(inner) = &self.0 else { return };
-        let pending = inner.pending.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let pending = inner.pending.lock().take();
         let Some(Pending { due, class, events }) = pending else { return };
         let now = Instant::now();
         let (early, late) = (due.saturating_duration_since(now), now.saturating_duration_since(due));

@@ -4,7 +4,7 @@ use std::{
     fs, io,
     net::{self, Ipv4Addr, SocketAddr},
     os::unix::{self, fs::FileTypeExt},
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -93,6 +93,16 @@ impl Listener {
         }
     }
 
+    /// Where it is; `None` for a Unix socket without a path.
+    #[must_use]
+    pub fn place(&self) -> Option<ListenerPlace> {
+        let address = match &self.socket {
+            Socket::Tcp(listener) => PlaceAddress::Tcp(listener.local_addr().ok()?),
+            Socket::Unix(listener) => PlaceAddress::Unix(listener.local_addr().ok()?.as_pathname()?.to_owned()),
+        };
+        Some(ListenerPlace { address, tls: self.tls.clone() })
+    }
+
     pub(super) async fn accept(&self) -> io::Result<Accepted> {
         match &self.socket {
             Socket::Tcp(listener) => {
@@ -101,6 +111,33 @@ impl Listener {
             }
             Socket::Unix(listener) => Ok(Accepted::Unix(listener.accept().await?.0.into_std()?)),
         }
+    }
+}
+
+/// Where a listener was, and another one can be once it is gone.
+#[derive(Debug, Clone)]
+pub struct ListenerPlace {
+    address: PlaceAddress,
+    tls: Option<Arc<Tls>>,
+}
+
+#[derive(Debug, Clone)]
+enum PlaceAddress {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+impl ListenerPlace {
+    /// Listens there again, with TLS where it was so.
+    ///
+    /// # Errors
+    /// When something else listens there.
+    pub async fn listen(&self) -> Result<Listener, BindError> {
+        let listener = match &self.address {
+            PlaceAddress::Tcp(address) => Listener::from(super::bind(&address.to_string()).await?),
+            PlaceAddress::Unix(path) => Listener::from(bind_unix(path).await?),
+        };
+        Ok(Listener { tls: self.tls.clone(), ..listener })
     }
 }
 

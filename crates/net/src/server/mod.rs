@@ -12,7 +12,9 @@
 mod body;
 mod connection;
 mod connection_options;
+mod connection_stream;
 mod descriptors;
+mod ending;
 mod error_rewriter;
 mod events;
 mod handshakes;
@@ -24,14 +26,13 @@ mod reserve;
 mod tls;
 mod upgrade;
 mod workers;
+mod write_watch;
 
-use std::{error::Error, future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use http::{HeaderMap, Request, Response, header};
-use http_body::Body;
 use hyper::body::Incoming;
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream, UnixStream},
     sync::watch,
     task::JoinSet,
@@ -41,16 +42,20 @@ use tokio::{
 pub use self::{
     body::{BodyError, NotWhole, RequestBody, ResponseBody, Stopping, UntilStopping, receive_whole, whole_body},
     connection_options::ConnectionOptions,
+    connection_stream::ServiceBody,
     descriptors::raise_descriptor_limit,
+    ending::ConnectionEnd,
     informational::Informational,
     lateness_tracker::LatenessTracker,
-    listener::{Listener, NO_ADDRESS, bind_unix},
+    listener::{Listener, ListenerPlace, NO_ADDRESS, bind_unix},
     reserve::refused_connections,
     tls::{ClientCertificates, Tls, TlsError, TlsFiles},
     upgrade::{RawConnection, RawStream, Upgrade},
     workers::Workers,
+    write_watch::SlowHead,
 };
 use self::{
+    connection_stream::ConnectionStream,
     handshakes::{Handshake, Handshakes},
     listener::Accepted,
     reserve::{Lent, RESERVED_FOR, Reserve},
@@ -90,11 +95,6 @@ pub struct Peer {
     pub stopping: Stopping,
 }
 
-/// A body of responses.
-pub trait ServiceBody: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static {}
-
-impl<B> ServiceBody for B where B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static {}
-
 /// A function from a request and its client to a future response.
 pub trait ClientService<B>: Fn(Request<Incoming>, Peer) -> Self::Responding + Clone + Send + Unpin + 'static {
     /// The future response.
@@ -108,11 +108,6 @@ where
 {
     type Responding = F;
 }
-
-/// A connection's stream of bytes.
-trait ConnectionStream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
-
-impl<I> ConnectionStream for I where I: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 
 /// The result of a drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

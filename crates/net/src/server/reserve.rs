@@ -6,12 +6,13 @@ use std::{
     fs::File,
     io,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
 
+use base::lock::Lock;
 use memchr::memmem;
 use rustix::io::Errno;
 use tokio::{
@@ -47,7 +48,7 @@ pub fn refused_connections() -> u64 {
 
 /// The descriptors, while they are not lent; clones share them.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Reserve(Arc<Mutex<ReservedFiles>>);
+pub(super) struct Reserve(Arc<Lock<ReservedFiles>>);
 
 #[derive(Debug, Default)]
 struct ReservedFiles {
@@ -63,7 +64,7 @@ impl Reserve {
     /// Reserves the descriptors.
     pub(super) fn new() -> Self {
         let reserve = Self::default();
-        reserve.lock().fill();
+        reserve.0.lock().fill();
         reserve
     }
 
@@ -71,7 +72,7 @@ impl Reserve {
     pub(super) fn lend(&self, error: &io::Error) -> Option<Lent> {
         let is_exhausted =
             [Errno::MFILE, Errno::NFILE].iter().any(|it| error.raw_os_error() == Some(it.raw_os_error()));
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         if !is_exhausted || state.is_lent {
             return None;
         }
@@ -82,10 +83,6 @@ impl Reserve {
         state.files.clear();
         state.is_lent = true;
         Some(Lent(self.clone()))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ReservedFiles> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -102,7 +99,7 @@ impl ReservedFiles {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        let mut state = self.0.lock();
+        let mut state = self.0.0.lock();
         state.is_lent = false;
         state.fill();
     }
@@ -158,11 +155,11 @@ mod tests {
         let reserve = Reserve::new();
         let full = io::Error::from_raw_os_error(Errno::MFILE.raw_os_error());
         assert!(reserve.lend(&io::ErrorKind::ConnectionAborted.into()).is_none());
-        assert_eq!(reserve.lock().files.len(), COUNT);
+        assert_eq!(reserve.0.lock().files.len(), COUNT);
         let lent = reserve.lend(&full).unwrap();
-        assert!(reserve.lock().files.is_empty() && reserve.lend(&full).is_none());
+        assert!(reserve.0.lock().files.is_empty() && reserve.lend(&full).is_none());
         drop(lent);
-        assert_eq!(reserve.lock().files.len(), COUNT);
+        assert_eq!(reserve.0.lock().files.len(), COUNT);
         assert!(reserve.lend(&full).is_some());
     }
 

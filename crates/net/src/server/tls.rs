@@ -5,7 +5,7 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::SystemTime,
 };
 
@@ -19,6 +19,7 @@ use tokio_rustls::{
     },
 };
 
+use base::lock::Lock;
 use base::rate_limited_log::RateLimitedLog;
 
 /// Certificate files and options, with uvicorn's and vLLM's flags.
@@ -116,7 +117,7 @@ const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 #[derive(Debug)]
 pub struct Tls {
     files: TlsFiles,
-    current: Mutex<Current>,
+    current: Lock<Current>,
     failing: RateLimitedLog,
 }
 
@@ -135,12 +136,12 @@ impl Tls {
     pub fn load(files: TlsFiles) -> Result<Self, TlsError> {
         let changed = files.changed();
         let config = Arc::new(files.config()?);
-        Ok(Self { files, current: Mutex::new(Current { config, changed }), failing: RateLimitedLog::new() })
+        Ok(Self { files, current: Lock::new(Current { config, changed }), failing: RateLimitedLog::new() })
     }
 
     /// Returns the acceptor for the next handshake; reloads changed files where `refresh` is set.
     pub(super) fn acceptor(&self) -> TlsAcceptor {
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.current.lock();
         if self.files.refresh {
             let changed = self.files.changed();
             if changed != current.changed {

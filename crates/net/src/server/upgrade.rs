@@ -3,10 +3,11 @@
 use std::{
     fmt, io,
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     task::{Context, Poll},
 };
 
+use base::lock::Lock;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     sync::oneshot,
@@ -23,7 +24,7 @@ impl<I: AsyncRead + AsyncWrite + Send + Unpin> RawStream for I {}
 /// The receiver of an upgraded connection, put into the extensions of a response with status 101.
 #[derive(Clone)]
 pub struct Upgrade {
-    receiver: Arc<Mutex<Option<oneshot::Sender<RawConnection>>>>,
+    receiver: Arc<Lock<Option<oneshot::Sender<RawConnection>>>>,
 }
 
 impl Upgrade {
@@ -32,12 +33,12 @@ impl Upgrade {
     #[must_use]
     pub fn new() -> (Self, oneshot::Receiver<RawConnection>) {
         let (sender, receiver) = oneshot::channel();
-        (Self { receiver: Arc::new(Mutex::new(Some(sender))) }, receiver)
+        (Self { receiver: Arc::new(Lock::new(Some(sender))) }, receiver)
     }
 
     /// Passes the connection to the receiver.
     pub(super) fn complete(&self, connection: RawConnection) {
-        let receiver = self.receiver.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let receiver = self.receiver.lock().take();
         if let Some(receiver) = receiver {
             let _dropped_by_service = receiver.send(connection);
         }

@@ -10,10 +10,7 @@
 use std::{
     fmt, io,
     num::NonZeroUsize,
-    sync::{
-        Mutex, PoisonError,
-        mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
-    },
+    sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
     thread::{Builder, JoinHandle},
     time::Duration,
 };
@@ -25,6 +22,7 @@ use tokio::{
 };
 
 use base::background::lower_priority;
+use base::lock::Lock;
 
 /// Tasks that a worker runs before it polls for I/O events. tokio's 61 would let a batch of due events delay the next
 /// batch for too long.
@@ -46,7 +44,7 @@ struct Thread {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
     /// Disconnected when the thread ends.
-    ended: Mutex<Receiver<()>>,
+    ended: Lock<Receiver<()>>,
 }
 
 /// Time in which all threads have to end once they are dropped; one that still computes then is left behind.
@@ -112,7 +110,7 @@ impl WorkerThread {
             runtime.shutdown_background();
         };
         let thread = Builder::new().name(format!("serve-{number}")).spawn(run)?;
-        Ok(Self { handle, own: Some(Thread { stop: Some(stop), thread: Some(thread), ended: Mutex::new(ended) }) })
+        Ok(Self { handle, own: Some(Thread { stop: Some(stop), thread: Some(thread), ended: Lock::new(ended) }) })
     }
 }
 
@@ -131,7 +129,7 @@ impl Thread {
     /// Waits for the end of the thread, after its stop.
     fn end_before(&mut self, deadline: Instant) {
         let left = deadline.saturating_duration_since(Instant::now());
-        let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let ended = self.ended.get_mut();
         if let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(left) {
             tracing::warn!("a thread that serves connections is busy and left behind");
             return;
@@ -214,14 +212,14 @@ mod tests {
         let workers = Workers::start(NonZeroUsize::MIN).unwrap();
         let (release, held) = mpsc::channel::<()>();
         let (begun, mut busy) = tokio::sync::mpsc::unbounded_channel();
-        let held = Arc::new(Mutex::new(held));
+        let held = Arc::new(Lock::new(held));
         let make = move || {
             let (held, begun) = (Arc::clone(&held), begun.clone());
             move |_request: Request<Incoming>, _peer: Peer| {
                 let (held, begun) = (Arc::clone(&held), begun.clone());
                 async move {
                     begun.send(()).unwrap();
-                    held.lock().unwrap().recv().unwrap_err();
+                    held.lock().recv().unwrap_err();
                     Response::new(String::new())
                 }
             }

@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
+    sync::{Arc, OnceLock, Weak},
     time::Duration,
 };
 
@@ -13,6 +13,7 @@ use super::{
     connection::{self, Connection},
     connector::Io,
 };
+use base::lock::Lock;
 
 /// Idle time after which a connection is used no more. vLLM's server closes idle connections after 5 seconds
 /// (`VLLM_HTTP_TIMEOUT_KEEP_ALIVE`), and a request that is sent just then gets no response.
@@ -26,7 +27,7 @@ pub(super) const MAX_IDLE: usize = 512;
 
 /// The idle connections of one upstream. The one used last is used next.
 pub(super) struct Pool<B: OutgoingBody> {
-    idle: Mutex<Vec<PooledConnection<B>>>,
+    idle: Lock<Vec<PooledConnection<B>>>,
     sweeper: OnceLock<()>,
 }
 
@@ -60,7 +61,7 @@ impl<B: OutgoingBody> IdleConnection<B> {
 
 impl<B: OutgoingBody> Default for Pool<B> {
     fn default() -> Self {
-        Self { idle: Mutex::default(), sweeper: OnceLock::new() }
+        Self { idle: Lock::default(), sweeper: OnceLock::new() }
     }
 }
 
@@ -68,7 +69,7 @@ impl<B: OutgoingBody> Pool<B> {
     /// Takes a connection that was open a moment ago.
     pub(super) fn take(&self) -> Option<Connection<B>> {
         loop {
-            let mut waiting = self.idle().pop()?;
+            let mut waiting = self.idle.lock().pop()?;
             if !waiting.may_be_used() {
                 continue;
             }
@@ -85,17 +86,13 @@ impl<B: OutgoingBody> Pool<B> {
 
     /// Drops closed connections, and those that were idle for too long.
     fn sweep(&self) {
-        let waiting = std::mem::take(&mut *self.idle());
+        let waiting = std::mem::take(&mut *self.idle.lock());
         let mut kept: Vec<PooledConnection<B>> =
             waiting.into_iter().filter_map(|mut idle| idle.may_be_used().then_some(idle)).collect();
-        let mut idle = self.idle();
+        let mut idle = self.idle.lock();
         // Connections returned in the meantime were used last.
         kept.append(&mut idle);
         *idle = kept;
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Vec<PooledConnection<B>>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -114,7 +111,7 @@ impl<B: OutgoingBody> Pool<B> {
         if !connection.is_idle() {
             return;
         }
-        let mut idle = self.idle();
+        let mut idle = self.idle.lock();
         if idle.len() >= MAX_IDLE {
             return;
         }
@@ -137,7 +134,7 @@ async fn sweep<B: OutgoingBody>(pool: Weak<Pool<B>>) {
 
 impl<B: OutgoingBody> fmt::Debug for Pool<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool").field("idle", &self.idle().len()).finish_non_exhaustive()
+        f.debug_struct("Pool").field("idle", &self.idle.lock().len()).finish_non_exhaustive()
     }
 }
 
@@ -156,7 +153,7 @@ mod tests {
         for (idle, is_used) in [(Duration::ZERO, true), (Duration::from_millis(4500), false)] {
             let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
             let connection = IdleConnection::Socket(Io::Tcp(stream));
-            pool.idle().push(PooledConnection { connection, since: Instant::now() - idle });
+            pool.idle.lock().push(PooledConnection { connection, since: Instant::now() - idle });
             assert_eq!(pool.take().is_some(), is_used, "{idle:?}");
         }
     }

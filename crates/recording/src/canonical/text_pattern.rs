@@ -29,11 +29,28 @@ impl FromStr for TextPattern {
     }
 }
 
+impl PartialEq for TextPattern {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.as_str() == other.0.as_str()
+    }
+}
+
 impl TextPattern {
     /// Returns whether it occurs in a text.
     #[must_use]
     pub fn is_in(&self, text: &str) -> bool {
         self.0.is_match(text)
+    }
+
+    /// The groups of its first match in a text: the match itself, then its groups, each with its name. A group that has no part in the
+    /// match is empty.
+    #[must_use]
+    pub fn groups(&self, text: &str) -> Option<Vec<(Option<String>, String)>> {
+        let found = self.0.captures(text)?;
+        let group = |(name, group): (Option<&str>, Option<regex::Match<'_>>)| {
+            (name.map(str::to_owned), group.map_or_else(String::new, |group| group.as_str().to_owned()))
+        };
+        Some(self.0.capture_names().zip(found.iter()).map(group).collect())
     }
 }
 

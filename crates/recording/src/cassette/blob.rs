@@ -7,10 +7,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use serde_json::{Value, json};
-
 use super::{
     large,
+    named_bytes::digest,
+    private_file::write,
     record::{AnswerContent, CassetteRecord},
     side::{make_folder, read_file, sidecar_of},
 };
@@ -33,17 +33,6 @@ pub(super) fn text_name(text: &str) -> String {
 pub(super) fn is_name(name: &str) -> bool {
     let digits = name.strip_prefix(PREFIX).filter(|digits| digits.len() == 64);
     digits.is_some_and(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
-}
-
-/// Describes bytes for a comparison: their number and digest.
-#[must_use]
-pub fn named_bytes(bytes: &[u8]) -> Value {
-    json!({"bytes": bytes.len(), "sha256": digest(bytes)})
-}
-
-fn digest(bytes: &[u8]) -> String {
-    let digest = ring::digest::digest(&ring::digest::SHA256, bytes);
-    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The most bytes of all texts and bodies that a cassette's records name: a small cassette may name a large file many times.
@@ -93,7 +82,7 @@ pub(super) fn write_new_blobs<'a>(
             match fs::symlink_metadata(&path) {
                 Ok(found) if found.is_file() => {}
                 Ok(_) => return read_file(cassette, &path).map(drop),
-                Err(_) => super::partial::write(&path, bytes)?,
+                Err(_) => write(&path, bytes)?,
             }
         }
     }

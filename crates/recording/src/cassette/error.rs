@@ -1,6 +1,9 @@
 //! Errors of reading and writing cassettes.
 
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use crate::yaml::YamlError;
 
@@ -47,7 +50,17 @@ pub enum CassetteError {
 }
 
 impl CassetteError {
-    pub(super) fn of(path: &std::path::Path, error: Wrong) -> Self {
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Io { path, .. } | Self::Busy { path } | Self::Unfinished { path, .. } | Self::Wrong { path, .. } => {
+                path
+            }
+        }
+    }
+
+    pub(super) fn of(path: &Path, error: Wrong) -> Self {
         Self::Wrong { path: path.to_owned(), line: error.line, message: error.message }
     }
 }

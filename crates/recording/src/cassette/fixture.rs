@@ -7,6 +7,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{
+    condition::{self, Condition, MessageScope},
     error::Wrong,
     record::{AnswerContent, CassetteRecord, RecordedAnswer},
     template,
@@ -27,23 +28,6 @@ const ALWAYS: &str = "always";
 const OF_REQUESTS: [&str; 10] =
     ["body", "body_text", "body_base64", "body_blob", "headers", "like", "echo", "cached", "retry_of", "aborted"];
 
-/// A condition on a request.
-#[derive(Debug, Clone)]
-pub enum Condition {
-    /// A text contains this one: the last message of the user, or a text at a place.
-    Contains(Option<FieldPath>, String),
-    /// A text has a match of this pattern.
-    Regex(Option<FieldPath>, TextPattern),
-    /// The value at a place is this one.
-    Equals(FieldPath, Value),
-    /// So many answers are in the conversation already.
-    Turn(u64),
-    /// The last message of the conversation is a tool's result, or is not.
-    ToolResult(bool),
-    /// An expression is true.
-    When(String),
-}
-
 /// Something that is wrong with conditions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FixtureError {
@@ -58,6 +42,8 @@ pub struct FixtureError {
 pub struct Fixture {
     /// All have to hold.
     pub conditions: Vec<Condition>,
+    /// The messages whose texts they look at.
+    pub scope: MessageScope,
 }
 
 impl Fixture {
@@ -90,86 +76,36 @@ impl Fixture {
         }
         let mut conditions = Vec::new();
         for (key, value) in fields {
-            conditions.extend(of_key(key, value).map_err(|message| wrong(key, message))?);
+            conditions.extend(condition::of_key(key, value).map_err(|message| wrong(key, message))?);
         }
-        Ok(Self { conditions })
+        let scope = MessageScope::read(fields).map_err(|(key, message)| wrong(key, message))?;
+        Ok(Self { conditions, scope })
     }
-}
 
-fn of_key(key: &str, value: &Value) -> Result<Vec<Condition>, String> {
-    let needs = |what: &str| format!("`match.{key}` has to be {what}");
-    Ok(match key {
-        "contains" => {
-            let of_text = |place, text: &str| Ok(Condition::Contains(place, text.to_owned()));
-            texts(key, value, &of_text)?
-        }
-        "regex" => texts(key, value, &|place, text: &str| {
-            let pattern = text.parse().map_err(|error| format!("`match.{key}`: {error}"))?;
-            Ok(Condition::Regex(place, pattern))
-        })?,
-        "equals" => {
-            let fields = value.as_object().filter(|fields| !fields.is_empty());
-            let fields = fields.ok_or_else(|| needs("a map of fields to values, such as {temperature: 0}"))?;
-            let one = |(name, value): (&String, &Value)| Ok(Condition::Equals(place(key, name)?, value.clone()));
-            fields.iter().map(one).collect::<Result<_, String>>()?
-        }
-        "model" => {
-            let model = value.as_str().ok_or_else(|| needs("the name of a model"))?;
-            vec![Condition::Equals(place(key, "model")?, model.into())]
-        }
-        "turn" => {
-            let turn = value.as_u64().ok_or_else(|| needs("a number from 0 on: of the answers so far"))?;
-            vec![Condition::Turn(turn)]
-        }
-        "tool_result" => {
-            let wanted = value.as_bool().ok_or_else(|| needs("true or false"))?;
-            vec![Condition::ToolResult(wanted)]
-        }
-        "when" => {
-            let text = value.as_str().ok_or_else(|| needs("an expression, such as messages|length > 2"))?;
-            template::check_expression(text).map_err(|error| format!("`match.when`: {error}"))?;
-            vec![Condition::When(text.to_owned())]
-        }
-        _ => {
-            let known = "any, contains, regex, equals, model, turn, tool_result, when";
-            return Err(format!("`match.{key}` is no condition: {known}"));
-        }
-    })
-}
-
-/// Makes the condition on a text at a place.
-type OfText<'f> = &'f dyn Fn(Option<FieldPath>, &str) -> Result<Condition, String>;
-
-/// Conditions on texts: of the last message of the user, or of fields by their names.
-fn texts(key: &str, value: &Value, condition: OfText<'_>) -> Result<Vec<Condition>, String> {
-    let wrong = || format!("`match.{key}` has to be a text, a list of texts, or a map of fields to them");
-    let all = |at: Option<FieldPath>, value: &Value| -> Result<Vec<Condition>, String> {
-        let one =
-            |text: &Value| condition(at.clone(), text.as_str().filter(|text| !text.is_empty()).ok_or_else(wrong)?);
-        match value {
-            Value::Array(list) if !list.is_empty() => list.iter().map(one).collect(),
-            text => one(text).map(|condition| vec![condition]),
-        }
-    };
-    match value {
-        Value::Object(fields) if !fields.is_empty() => {
-            let mut conditions = Vec::new();
-            for (name, texts) in fields {
-                conditions.extend(all(Some(place(key, name)?), texts)?);
-            }
-            Ok(conditions)
-        }
-        value => all(None, value),
+    /// Returns whether it is for any request: it is tried after all others.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        self.conditions.is_empty() && self.scope.is_default()
     }
-}
 
-/// A place in a request's body; the sign of the body may be left out.
-fn place(key: &str, name: &str) -> Result<FieldPath, String> {
-    let is_whole = name.starts_with(['$', '*']);
-    let whole = if is_whole { name.to_owned() } else { format!("$.{name}") };
-    whole.parse().map_err(|_| {
-        format!("`match.{key}`: `{name}` names no field of a request: write model, messages[0].content or **.name")
-    })
+    /// Returns whether every request that fulfils the conditions of another one fulfils these too, as far as their texts show it.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        let is_text =
+            |condition: &&Condition| matches!(condition, Condition::Contains(None, _) | Condition::Regex(None, _));
+        let looks_alike = self.scope == other.scope
+            || self.scope.is_default() && !self.conditions.iter().any(|condition| is_text(&condition));
+        looks_alike && self.conditions.iter().all(|own| other.conditions.iter().any(|theirs| own.holds_where(theirs)))
+    }
+
+    /// The first regular expression, whose groups templates may name as `match`.
+    #[must_use]
+    pub fn pattern(&self) -> Option<(Option<&FieldPath>, &TextPattern)> {
+        self.conditions.iter().find_map(|condition| match condition {
+            Condition::Regex(place, pattern) => Some((place.as_ref(), pattern)),
+            _ => None,
+        })
+    }
 }
 
 /// Reads the conditions of a record into it, and checks that nothing stands beside them that would have no effect.

@@ -5,8 +5,8 @@
 use serde_json::Value;
 
 use super::{
+    moments::{Moment, Sidecar, Times},
     record::{AnswerContent, RecordedAnswer},
-    side::{Moment, Sidecar},
 };
 use crate::children::{as_value, children, children_mut};
 
@@ -17,18 +17,6 @@ pub struct Keep {
     pub times: Times,
     /// The token ids of answers.
     pub tokens: TokenIds,
-}
-
-/// Place of the times.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Times {
-    /// In the sidecar, with generated ids and the events of streams.
-    #[default]
-    Sidecar,
-    /// In the record itself, without anything else of the sidecar.
-    Inline,
-    /// Nowhere; nothing else of the sidecar is kept either, since every event holds its creation time.
-    None,
 }
 
 /// Token ids of responses: kept or not.

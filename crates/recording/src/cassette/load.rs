@@ -20,19 +20,15 @@ use super::{
     header::{Header, map, number},
     json_added, large,
     read::{self, WrittenRecord},
-    record::{AnswerContent, CassetteRecord},
+    record::{AnswerContent, CassetteRecord, HIGH_ID},
     side,
     threads::marked,
-    writer::HIGH_ID,
 };
 use crate::{
     canonical::{self, SharedBody},
     redaction::placeholders,
     yaml::{self, YamlEntry, YamlKind, YamlNode},
 };
-
-/// The most bytes of a cassette's text, and of its times.
-pub(super) const MOST_BYTES: u64 = 1 << 30;
 
 /// A cassette that was read.
 #[derive(Debug, Clone, Default)]
@@ -122,7 +118,7 @@ pub fn text_of(path: &Path) -> Result<String, CassetteError> {
         // A pipe would never end, nor would a device.
         return Err(io(io::Error::new(io::ErrorKind::InvalidInput, "it is no plain file; write it to one")));
     }
-    let bytes = bounded_read::read(path, MOST_BYTES).map_err(io)?;
+    let bytes = bounded_read::read(path, side::MOST_BYTES).map_err(io)?;
     String::from_utf8(bytes).map_err(|error| no_text(path, &error))
 }
 

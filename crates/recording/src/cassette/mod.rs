@@ -13,8 +13,10 @@
 //! Limits: comments of a file are lost when the whole file is written again (`all`, `cassette fmt`), not when records are
 //! added to it.
 
+mod answers_file;
 mod blob;
 mod call_ids;
+mod condition;
 mod continued;
 mod echo;
 mod error;
@@ -24,9 +26,13 @@ mod json_added;
 mod keep;
 mod large;
 mod load;
+mod made;
 mod message;
+mod moments;
+mod named_bytes;
 mod names;
 mod partial;
+mod private_file;
 #[cfg(test)]
 mod properties;
 mod read;
@@ -41,26 +47,31 @@ pub mod template;
 #[cfg(test)]
 mod tests;
 mod threads;
+mod verdict;
 mod write;
 mod writer;
 
 pub use self::{
-    blob::{named_bytes, other_blobs_of, write_blobs},
+    answers_file::{AnswersError, AnswersFile, load_answers, unreached},
+    blob::{other_blobs_of, write_blobs},
     call_ids::name_calls,
+    condition::{Condition, HeaderTest, MessageScope},
     continued::{Inherited, bases, shares},
     echo::repeated_like,
     error::CassetteError,
-    fixture::{Condition, Fixture, FixtureError},
+    fixture::{Fixture, FixtureError},
     header::{Header, Redact},
-    keep::{Keep, Times, TokenIds},
+    keep::{Keep, TokenIds},
     load::{Cassette, is_cassette, load, parse, text_of},
+    made::{AnswerPart, MadeAnswer, SemanticFault},
     message::{call_of, short_message, wire_message},
+    moments::{Moment, Moments, Sidecar, Times},
+    named_bytes::named_bytes,
     names::shown_by_order,
     partial::rewrite,
     record::{AnswerContent, CassetteRecord, Echo, RecordedAnswer, SseEvent, TransportFault, ValueSource},
-    side::{
-        Moment, Moments, RecordTokens, RecordingRun, Sidecar, last_run, read_file as read_beside, sidecar_of, timing_of,
-    },
+    side::{RecordTokens, RecordingRun, last_run, read_file as read_beside, sidecar_of, timing_of},
+    verdict::{GuardVerdict, UnsafeWhen, VerdictKind},
     write::{emit, emit_expanded},
     writer::{CassetteWriter, RecordedExchange, WriteMode},
 };

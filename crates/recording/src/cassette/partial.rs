@@ -5,28 +5,18 @@
 //! takes the cassette's place. Files are readable by their owner only.
 
 use std::{
-    ffi::OsString,
-    fs::{self, File, OpenOptions, TryLockError},
+    fs::{self, File, TryLockError},
     io::{self, BufRead, Read, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
 };
 
 use super::{
     Cassette, CassetteError, blob, parse,
+    private_file::{partial, private, with_end, write},
     side::{self, sidecar_of},
     spool::Spool,
     write::emit,
 };
-
-pub(super) fn partial(path: &Path) -> PathBuf {
-    with_end(path, ".partial".as_ref())
-}
-
-fn with_end(path: &Path, end: &std::ffi::OsStr) -> PathBuf {
-    let mut name: OsString = path.as_os_str().to_owned();
-    name.push(end);
-    PathBuf::from(name)
-}
 
 /// A partial file that is one's own as long as this is there.
 #[derive(Debug)]
@@ -248,24 +238,6 @@ pub(super) fn put_in_place(path: &Path, mut sides: impl BufRead) -> io::Result<(
         return Err(io::Error::other(message));
     }
     fs::rename(partial, path)
-}
-
-/// Writes a file that only its owner can read.
-pub(super) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    private().truncate(true).open(path)?.write_all(bytes)
-}
-
-fn private() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.create(true).write(true);
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::OpenOptionsExt;
-        // A link in the place of such a file would have another one overwritten, a pipe would hold up its writer.
-        let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
-        options.mode(0o600).custom_flags(flags.bits().cast_signed());
-    }
-    options
 }
 
 #[cfg(test)]

@@ -11,9 +11,9 @@ use super::{
     fixture,
     header::{date, map, number, text, texts},
     json_added,
-    keep::Times,
+    made::{self, MadeAnswer},
+    moments::{Moment, Sidecar, Times},
     record::{AnswerContent, CassetteRecord, Echo, RecordedAnswer, SseEvent, TransportFault, ValueSource},
-    side::{Moment, Sidecar},
 };
 use crate::{
     redaction::{NoPlaceholder, Placeholder},
@@ -85,6 +85,9 @@ pub(super) fn record(node: &YamlNode) -> Result<WrittenRecord, Wrong> {
         return Err(Wrong::at(node.line, "the request has more than one body"));
     }
     let json_added = node.get("answer").and_then(|answer| answer.get(json_added::KEY)).map(|node| node.line);
+    if record.answer.made.is_some() && !record.is_fixture {
+        return Err(Wrong::at(node.line, "an answer that is made for each request needs `match` instead of a request"));
+    }
     match json_added.filter(|_| record.like.is_none()) {
         Some(line) => Err(Wrong::at(line, "`json+` needs `like`, the record whose answer it changes")),
         None => Ok(WrittenRecord { record, id, unknown, blobs, json_added }),
@@ -172,7 +175,18 @@ fn timing(node: &YamlNode) -> Result<Sidecar, Wrong> {
     Ok(side)
 }
 
-pub(super) fn answer(node: &YamlNode, unknown: &mut Vec<(usize, String)>) -> Result<RecordedAnswer, Wrong> {
+impl RecordedAnswer {
+    /// Reads an answer as a file shows it.
+    ///
+    /// # Errors
+    /// When it is none; the text gives the reason.
+    pub fn from_shown(shown: &Value) -> Result<Self, String> {
+        let node = crate::yaml::parse(&shown.to_string()).map_err(|error| error.message)?;
+        answer(&node, &mut Vec::new()).map_err(|wrong| wrong.message)
+    }
+}
+
+fn answer(node: &YamlNode, unknown: &mut Vec<(usize, String)>) -> Result<RecordedAnswer, Wrong> {
     if let Some(text) = node.text() {
         return Ok(fixture::text_answer(text));
     }
@@ -207,6 +221,7 @@ pub(super) fn answer(node: &YamlNode, unknown: &mut Vec<(usize, String)>) -> Res
             key if OF_CHOICE.contains(&key) => {
                 choice.insert(key.to_owned(), value.value());
             }
+            key if made::takes(entries, key) => {}
             key => unknown.push((entry.line, format!("answer.{key}"))),
         }
     }
@@ -226,13 +241,27 @@ pub(super) fn answer(node: &YamlNode, unknown: &mut Vec<(usize, String)>) -> Res
         return Err(Wrong::at(node.line, "the answer has more than one body"));
     }
     answer.content = bodies.pop().unwrap_or_default();
-    if let Some((line, name)) = fault {
-        let after = usize::try_from(after_events).unwrap_or(usize::MAX);
-        let named = TransportFault::named(&name, after);
-        answer.fault =
-            Some(named.ok_or_else(|| Wrong::at(line, format!("`{name}` is no fault: reset, truncate or stall")))?);
-    }
+    answer.made = made_beside(&answer.content, node)?;
+    answer.fault = fault.map(|(line, name)| transport_fault(line, &name, after_events)).transpose()?;
     Ok(answer)
+}
+
+fn transport_fault(line: usize, name: &str, after_events: u64) -> Result<TransportFault, Wrong> {
+    let named = TransportFault::named(name, usize::try_from(after_events).unwrap_or(usize::MAX));
+    named.ok_or_else(|| Wrong::at(line, format!("`{name}` is no fault: reset, truncate or stall")))
+}
+
+/// Reads the answer that is made for each request, which may stand beside a choice without a text only.
+fn made_beside(content: &AnswerContent, node: &YamlNode) -> Result<Option<MadeAnswer>, Wrong> {
+    let made = made::read(node.entries().unwrap_or_default())?;
+    if let Some(made) = &made {
+        let has_text = node.get("content").is_some() || node.get("message").is_some() || node.get("text").is_some();
+        let is_choice = matches!(content, AnswerContent::Choices { .. }) && made.has_choice() && !has_text;
+        if *content != AnswerContent::Empty && !is_choice {
+            return Err(Wrong::at(node.line, "the answer has more than one body"));
+        }
+    }
+    Ok(made)
 }
 
 fn status(node: &YamlNode) -> Result<u16, Wrong> {

@@ -5,14 +5,18 @@ use std::{borrow::Cow, collections::HashSet, fmt, str::FromStr};
 use serde_json::{Map, Value};
 
 use super::{
-    blob,
-    side::{Moment, Sidecar},
+    made::MadeAnswer,
+    moments::{Moment, Sidecar},
+    named_bytes::named_bytes,
 };
 use crate::{
     canonical::{McpCall, SharedBody, SharedList, mcp_summary},
     redaction::{NoPlaceholder, Placeholder},
 };
 use base::one_line::clipped;
+
+/// Numbers from here on are not counted up: the smallest ones that are free follow.
+pub(super) const HIGH_ID: u64 = 1 << 63;
 
 /// A request and its answer.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -138,6 +142,8 @@ pub struct RecordedAnswer {
     pub content: AnswerContent,
     /// Transport failure, if there was one.
     pub fault: Option<TransportFault>,
+    /// What is made for each request in place of the body, or of its text; only of records that were written by hand.
+    pub made: Option<MadeAnswer>,
 }
 
 /// Body of a response.
@@ -231,7 +237,7 @@ impl CassetteRecord {
     /// The body as it is compared: bytes are compared by their [name](super::named_bytes).
     #[must_use]
     pub fn compared(&self) -> Cow<'_, SharedBody> {
-        self.raw.as_deref().map_or(Cow::Borrowed(&self.body), |bytes| Cow::Owned(blob::named_bytes(bytes).into()))
+        self.raw.as_deref().map_or(Cow::Borrowed(&self.body), |bytes| Cow::Owned(named_bytes(bytes).into()))
     }
 
     /// Returns true if the response is as it was recorded, so that the sidecar's events belong to it.
@@ -259,6 +265,12 @@ impl CassetteRecord {
     pub fn broken_off(&self) -> Self {
         let fault = Some(TransportFault::Reset { after_events: usize::MAX });
         Self { answer: RecordedAnswer { fault, ..self.answer.clone() }, ..self.clone() }
+    }
+
+    /// Paths of the requests that a hand-written record is for where it names none; empty where that is every request for text.
+    #[must_use]
+    pub fn made_routes(&self) -> &'static [&'static str] {
+        self.answer.made.as_ref().map_or(&[], MadeAnswer::routes)
     }
 
     /// Bytes that it holds without the sidecar's part, about. Messages that were seen, by their places in memory, do not count.
@@ -350,28 +362,5 @@ fn words(content: &Value) -> String {
         Value::String(text) => text.clone(),
         _ if !text.is_empty() => text,
         other => other.to_string(),
-    }
-}
-
-impl RecordedAnswer {
-    /// A fingerprint of the answer; another text has another one.
-    #[must_use]
-    pub fn fingerprint(&self) -> String {
-        format!("{:016x}", xxhash_rust::xxh3::xxh3_64(self.shown().to_string().as_bytes()))
-    }
-
-    /// Reads an answer as a file shows it.
-    ///
-    /// # Errors
-    /// When it is none; the text gives the reason.
-    pub fn from_shown(shown: &Value) -> Result<Self, String> {
-        let node = crate::yaml::parse(&shown.to_string()).map_err(|error| error.message)?;
-        super::read::answer(&node, &mut Vec::new()).map_err(|wrong| wrong.message)
-    }
-
-    /// The answer as a file shows it.
-    #[must_use]
-    pub fn shown(&self) -> Value {
-        super::write::answer_fields(self).into()
     }
 }

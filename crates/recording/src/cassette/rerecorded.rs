@@ -18,8 +18,7 @@ use super::{
     continued::{Inherited, bases},
     header::Header,
     names::{ids_of_answer, rename_answer},
-    record::CassetteRecord,
-    writer::HIGH_ID,
+    record::{CassetteRecord, HIGH_ID},
 };
 use crate::canonical::{
     CanonicalKey, CanonicalProgress, CanonicalRules, ConversationStart, Normalisation, RequestParts, SharedBody,

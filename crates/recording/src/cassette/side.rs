@@ -1,67 +1,23 @@
 //! The sidecar: what differs from run to run (`timing.jsonl`), token ids (`tokens.jsonl`) and what was recorded when (`runs.jsonl`).
-//!
-//! The events of an answer are read on first use: most of a large cassette is events, and a test plays a few of its records.
 
 use std::{
     collections::BTreeMap,
     fs, io,
-    ops::{Deref, DerefMut},
     path::{Path, PathBuf},
-    sync::OnceLock,
 };
 
 use base::bounded_read;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::{Map, Value, json, value::RawValue};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::{
-    keep::Times,
-    load::MOST_BYTES,
-    partial::{partial, write},
+    moments::{Sidecar, Times},
+    private_file::{partial, write},
 };
 
-/// Sidecar data of one record: a line of `timing.jsonl`.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Sidecar {
-    /// The record.
-    pub id: u64,
-    /// The [fingerprint](super::RecordedAnswer::fingerprint) of the answer when it was recorded.
-    pub answer: String,
-    /// When, RFC 3339.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub recorded_at: Option<String>,
-    /// Milliseconds from the request to the end of its answer.
-    pub ms: f64,
-    /// The ids that the file shows as `call_1`, …
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub ids: BTreeMap<String, String>,
-    /// Fields at the top of the answer that no two runs share: `id`, `created`, ….
-    #[serde(default, skip_serializing_if = "Map::is_empty")]
-    pub head: Map<String, Value>,
-    /// The body of an answer that was no stream, as it came.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub body: Option<String>,
-    /// The events of a stream.
-    #[serde(default, skip_serializing_if = "Moments::is_nothing")]
-    pub events: Moments,
-    /// Place at which it is written.
-    #[serde(skip)]
-    pub times: Times,
-}
-
-/// When an event came, in milliseconds from the request, its data, and its `event` field.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Moment(
-    /// When.
-    pub f64,
-    /// Its data; null where something in the record was redacted.
-    #[serde(default)]
-    pub Option<String>,
-    /// Its `event` field.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub Option<String>,
-);
+/// The most bytes of a cassette's text, and of its times.
+pub(super) const MOST_BYTES: u64 = 1 << 30;
 
 /// Returns the sidecar of a cassette: `NAME.vcr` beside `NAME.yaml`.
 #[must_use]
@@ -149,85 +105,6 @@ pub(super) fn read(cassette: &Path) -> io::Result<Sides> {
 pub(super) fn text<'a>(sides: impl Iterator<Item = &'a Sidecar>) -> String {
     let own = sides.filter(|side| side.times == Times::Sidecar);
     own.filter_map(|side| serde_json::to_string(side).ok()).map(|line| line + "\n").collect()
-}
-
-/// Events in their order. Those of a file that are no events are none.
-#[derive(Debug, Clone, Default)]
-pub struct Moments {
-    /// As the file has them, until they are read.
-    raw: Option<Box<RawValue>>,
-    read: OnceLock<Vec<Moment>>,
-}
-
-impl Deref for Moments {
-    type Target = [Moment];
-
-    fn deref(&self) -> &[Moment] {
-        self.read.get_or_init(|| parsed(self.raw.as_deref()))
-    }
-}
-
-impl DerefMut for Moments {
-    fn deref_mut(&mut self) -> &mut [Moment] {
-        let raw = self.raw.take();
-        self.read.get_or_init(|| parsed(raw.as_deref()));
-        self.read.get_mut().map(Vec::as_mut_slice).unwrap_or_default()
-    }
-}
-
-fn parsed(raw: Option<&RawValue>) -> Vec<Moment> {
-    raw.and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default()
-}
-
-impl From<Vec<Moment>> for Moments {
-    fn from(moments: Vec<Moment>) -> Self {
-        Self { raw: None, read: OnceLock::from(moments) }
-    }
-}
-
-impl FromIterator<Moment> for Moments {
-    fn from_iter<I: IntoIterator<Item = Moment>>(moments: I) -> Self {
-        moments.into_iter().collect::<Vec<_>>().into()
-    }
-}
-
-impl<'a> IntoIterator for &'a Moments {
-    type Item = &'a Moment;
-    type IntoIter = std::slice::Iter<'a, Moment>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.iter()
-    }
-}
-
-impl PartialEq for Moments {
-    fn eq(&self, other: &Self) -> bool {
-        **self == **other
-    }
-}
-
-impl Serialize for Moments {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match &self.raw {
-            Some(raw) => raw.serialize(serializer),
-            None => (**self).serialize(serializer),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for Moments {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let raw = Box::<RawValue>::deserialize(deserializer)?;
-        Ok(Self { raw: Some(raw), read: OnceLock::new() })
-    }
-}
-
-impl Moments {
-    /// Returns true if no event is known; a list that was not read yet counts as one.
-    #[must_use]
-    pub fn is_nothing(&self) -> bool {
-        self.raw.is_none() && self.is_empty()
-    }
 }
 
 /// Token ids of one record and the hashes of its prompt, where they are known: a line of `tokens.jsonl`.
@@ -326,27 +203,4 @@ pub(super) fn note_run(cassette: &Path, mode: &str, records: usize) -> io::Resul
     make_folder(cassette, &sidecar_of(cassette))?;
     write(&partial(&path), format!("{}\n", last.join("\n")).as_bytes())?;
     fs::rename(partial(&path), path)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn events_are_read_when_they_are_asked_for() {
-        let text = r#"[[1.5,"{}"],[2.0,null],[3.0,"x","ping"]]"#;
-        let mut moments: Moments = serde_json::from_str(text).unwrap();
-        assert!(moments.read.get().is_none() && !moments.is_nothing());
-        assert_eq!(serde_json::to_string(&moments).unwrap(), text);
-        let expected = vec![
-            Moment(1.5, Some("{}".to_owned()), None),
-            Moment(2.0, None, None),
-            Moment(3.0, Some("x".to_owned()), Some("ping".to_owned())),
-        ];
-        assert_eq!(moments, Moments::from(expected));
-        moments.iter_mut().for_each(|Moment(_, data, _)| *data = None);
-        assert_eq!(serde_json::to_string(&moments).unwrap(), r#"[[1.5,null],[2.0,null],[3.0,null,"ping"]]"#);
-        assert!(serde_json::from_str::<Moments>(r#"{"no": "list"}"#).unwrap().is_empty());
-        assert!(Moments::default().is_nothing());
-    }
 }

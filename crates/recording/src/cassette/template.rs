@@ -4,12 +4,12 @@
 //! A value that the request does not have is an error, not an empty text. A template runs so many instructions and makes so much text
 //! at most.
 
-use std::io;
+use std::{collections::BTreeMap, io, sync::Arc};
 
 use minijinja::{
     Environment, Error, UndefinedBehavior,
     syntax::SyntaxConfig,
-    value::{Serde, Value as Jinja},
+    value::{Object, Serde, Value as Jinja, merge_maps},
 };
 use serde_json::{Map, Value};
 
@@ -28,6 +28,27 @@ impl Variables {
     #[must_use]
     pub fn new(values: &Map<String, Value>) -> Self {
         Self(Jinja::from(Serde(values.clone())))
+    }
+
+    /// Adds the groups of a match as `match`: by number, the whole match being 0, and those with names by these too.
+    #[must_use]
+    pub fn with_match(self, groups: &[(Option<String>, String)]) -> Self {
+        let groups = Jinja::from_object(MatchGroups(groups.to_vec()));
+        Self(merge_maps([self.0, Jinja::from_object(BTreeMap::from([("match", groups)]))]))
+    }
+}
+
+/// The groups of a match.
+#[derive(Debug)]
+struct MatchGroups(Vec<(Option<String>, String)>);
+
+impl Object for MatchGroups {
+    fn get_value(self: &Arc<Self>, key: &Jinja) -> Option<Jinja> {
+        let found = match key.as_str() {
+            Some(name) => self.0.iter().find(|(own, _)| own.as_deref() == Some(name)),
+            None => self.0.get(key.as_usize()?),
+        };
+        found.map(|(_, text)| Jinja::from(text.as_str()))
     }
 }
 

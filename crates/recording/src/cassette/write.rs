@@ -10,13 +10,12 @@ use super::{
     echo::{conversation_of, echo, stand_alone},
     fixture,
     header::Header,
-    json_added,
-    keep::Times,
-    large,
+    json_added, large,
+    made::MadeAnswer,
     message::{means_same, short_message},
+    moments::{Moment, Sidecar, Times},
     read::OF_CHOICE,
     record::{AnswerContent, CassetteRecord, Echo, RecordedAnswer, SseEvent},
-    side::{Moment, Sidecar},
     threads::marked,
 };
 use crate::{
@@ -293,7 +292,21 @@ fn name_of(tool: &Value, tools: &mut ToolsForm<'_>) -> Option<String> {
     None
 }
 
-pub(super) fn answer_fields(answer: &RecordedAnswer) -> Map<String, Value> {
+impl RecordedAnswer {
+    /// A fingerprint of the answer; another text has another one.
+    #[must_use]
+    pub fn fingerprint(&self) -> String {
+        format!("{:016x}", xxhash_rust::xxh3::xxh3_64(self.shown().to_string().as_bytes()))
+    }
+
+    /// The answer as a file shows it.
+    #[must_use]
+    pub fn shown(&self) -> Value {
+        answer_fields(self).into()
+    }
+}
+
+fn answer_fields(answer: &RecordedAnswer) -> Map<String, Value> {
     let mut fields = Map::new();
     fields.insert("status".to_owned(), answer.status.into());
     if !answer.headers.is_empty() {
@@ -329,6 +342,7 @@ pub(super) fn answer_fields(answer: &RecordedAnswer) -> Map<String, Value> {
             put(name, value);
         }
     }
+    fields.extend(answer.made.iter().flat_map(MadeAnswer::shown));
     fields
 }
 

@@ -22,15 +22,17 @@ use super::{
     Cassette, CassetteError, blob,
     continued::{Inherited, bases},
     header::Header,
-    keep::{Keep, Times, TokenIds},
+    keep::{Keep, TokenIds},
     load,
+    moments::{Sidecar, Times},
     names::ShortNames,
     parse,
-    partial::{Partial, partial, put_in_place},
+    partial::{Partial, put_in_place},
+    private_file::partial,
     recent::RecentRecords,
-    record::{CassetteRecord, Echo},
+    record::{CassetteRecord, Echo, HIGH_ID},
     rerecorded,
-    side::{self, RecordTokens, Sidecar},
+    side::{self, RecordTokens},
     spool::Spool,
     threads::{ConversationChain, Threads, share},
     write::{ToolsForm, emit, record_text, tools_text, top},
@@ -39,9 +41,6 @@ use crate::canonical::{CanonicalRules, RequestParts};
 
 /// As many records may have come between a request and another try of it.
 const RETRIED_WITHIN: usize = 64;
-
-/// Numbers from here on are not counted up: the smallest ones that are free follow.
-pub(super) const HIGH_ID: u64 = 1 << 63;
 
 /// Bytes of written records that stay in memory, about.
 const MOST_HELD: usize = 32 << 20;

@@ -12,7 +12,7 @@ mod queue;
 use std::{
     fmt, io,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         mpsc::{Receiver, RecvTimeoutError, sync_channel},
     },
     thread,
@@ -22,6 +22,7 @@ use std::{
 use tokio::time::Instant;
 
 pub use self::progress::{Capacity, RecorderProgress, RecorderState};
+use base::lock::Lock;
 use base::rate_limited_log::RateLimitedLog;
 use queue::{Queue, Taken};
 
@@ -66,7 +67,7 @@ pub struct Recorder<S: Sink> {
     queue: Arc<Queue<S::Item>>,
     progress: Arc<RecorderProgress>,
     /// Taken by the first that waits for the end.
-    ending: Mutex<Option<Receiver<S::Ending>>>,
+    ending: Lock<Option<Receiver<S::Ending>>>,
     full: RateLimitedLog,
     stalled: RateLimitedLog,
 }
@@ -120,7 +121,7 @@ impl<S: Sink> Recorder<S> {
             }
         })?;
         let (full, stalled) = (RateLimitedLog::default(), RateLimitedLog::default());
-        Ok(Self { queue, progress, ending: Mutex::new(Some(ending)), full, stalled })
+        Ok(Self { queue, progress, ending: Lock::new(Some(ending)), full, stalled })
     }
 
     /// Submits an item; never waits.
@@ -169,7 +170,7 @@ impl<S: Sink> Recorder<S> {
     /// When the disk does not answer, one record takes too long, or the thread panicked.
     pub fn finish(&self) -> Result<Option<S::Ending>, RecorderError> {
         self.queue.close();
-        let ending = self.ending.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let ending = self.ending.lock().take();
         let Some(ending) = ending else { return Ok(None) };
         let timeout = self.progress.capacity().disk_timeout;
         let (mut searches, mut position, mut since) = (0, self.progress.position(), Instant::now());

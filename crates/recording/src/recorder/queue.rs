@@ -8,10 +8,11 @@
 
 use std::{
     mem,
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Condvar, MutexGuard, PoisonError},
     time::Duration,
 };
 
+use base::lock::Lock;
 use tokio::time::Instant;
 
 /// Time for which items gather after a batch was taken.
@@ -20,7 +21,7 @@ const REST: Duration = Duration::from_millis(10);
 /// Bounded queue of many producers and one consumer.
 #[derive(Debug)]
 pub(super) struct Queue<T> {
-    state: Mutex<QueueState<T>>,
+    state: Lock<QueueState<T>>,
     awake: Condvar,
     most: usize,
 }
@@ -45,7 +46,7 @@ pub(super) enum Taken {
 impl<T> Queue<T> {
     pub(super) fn new(most: usize) -> Self {
         let state = QueueState { waiting: Vec::new(), wake_at: 1, is_closed: false };
-        Self { state: Mutex::new(state), awake: Condvar::new(), most }
+        Self { state: Lock::new(state), awake: Condvar::new(), most }
     }
 
     /// Adds something; never waits for the consumer.
@@ -53,7 +54,7 @@ impl<T> Queue<T> {
     /// # Errors
     /// With the value, when the queue is full or closed.
     pub(super) fn push(&self, value: T) -> Result<(), T> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.is_closed || state.waiting.len() >= self.most {
             return Err(value);
         }
@@ -68,18 +69,18 @@ impl<T> Queue<T> {
 
     /// Nothing more is taken in.
     pub(super) fn close(&self) {
-        self.lock().is_closed = true;
+        self.state.lock().is_closed = true;
         self.awake.notify_one();
     }
 
     /// Takes all that wait into `batch`, which is empty; waits for something until `deadline`.
     pub(super) fn take(&self, batch: &mut Vec<T>, deadline: Instant) -> Taken {
-        self.take_from(self.lock(), batch, deadline)
+        self.take_from(self.state.lock(), batch, deadline)
     }
 
     /// As [`take`](Self::take), after a rest in which things may gather: it ends early when the queue fills or closes.
     pub(super) fn rest_and_take(&self, batch: &mut Vec<T>, deadline: Instant) -> Taken {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.wake_at = (self.most / 4).max(1);
         let until = deadline.min(Instant::now() + REST);
         while !state.is_closed && state.waiting.len() < state.wake_at {
@@ -108,10 +109,6 @@ impl<T> Queue<T> {
             }
             state = self.awake.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, QueueState<T>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -10,13 +10,14 @@ use std::{
     fs::File,
     io::{self, Read, Seek, SeekFrom},
     path::Path,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
 
 use super::CaptureEnd;
+use base::lock::Lock;
 
 /// Bytes of a file that are looked at; no closing member is as long.
 pub(super) const MOST_BYTES: usize = 4096;
@@ -50,7 +51,7 @@ fn find(bytes: &[u8]) -> Option<CaptureEnd> {
 
 /// The last bytes of a packed input, known once it was read.
 #[derive(Debug, Clone, Default)]
-pub(super) struct LastBytes(Arc<Mutex<Vec<u8>>>);
+pub(super) struct LastBytes(Arc<Lock<Vec<u8>>>);
 
 impl LastBytes {
     pub(super) fn of(bytes: &[u8]) -> Self {
@@ -70,7 +71,7 @@ impl LastBytes {
     }
 
     pub(super) fn follow(&self, bytes: &[u8]) {
-        let mut tail = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tail = self.0.lock();
         let added = bytes.get(bytes.len().saturating_sub(MOST_BYTES)..).unwrap_or_default();
         let surplus = (tail.len() + added.len()).saturating_sub(MOST_BYTES);
         tail.drain(..surplus);
@@ -79,7 +80,7 @@ impl LastBytes {
 
     /// Returns the counts of the closing member, if there is one.
     pub(super) fn end(&self) -> Option<CaptureEnd> {
-        find(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        find(&self.0.lock())
     }
 }
 

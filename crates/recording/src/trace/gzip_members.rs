@@ -12,10 +12,11 @@ use std::{
     fs::File,
     io::{self, BufRead, BufReader, Cursor, Read, Seek, SeekFrom},
     iter,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
 use super::{LoadProgress, gunzip::Gunzip, pipeline::Pipeline};
+use base::lock::Lock;
 
 /// A packed file of fewer bytes is not worth the threads.
 pub(super) const WORTHWHILE: u64 = 4 << 20;
@@ -27,7 +28,7 @@ const BUFFER: usize = 256 << 10;
 const HEADER: usize = 10;
 
 pub(super) struct GzipMembers {
-    file: Arc<Mutex<File>>,
+    file: Arc<Lock<File>>,
     progress: Arc<LoadProgress>,
     blocks: Pipeline<MemberBlock>,
     current: Cursor<Vec<u8>>,
@@ -46,7 +47,7 @@ enum MemberBlock {
 impl GzipMembers {
     /// Of a whole file.
     pub(super) fn new(file: File, progress: Arc<LoadProgress>) -> io::Result<Self> {
-        let file = Arc::new(Mutex::new(file));
+        let file = Arc::new(Lock::new(file));
         let cutter = Cutter { input: SharedFile::new(&file, 0), at: 0, kept: Vec::new(), over: false };
         let work = |FilePart { from, packed }| match packed {
             Some(packed) => unpack(&packed).map_or(MemberBlock::RestFrom(from), |unpacked| {
@@ -171,20 +172,20 @@ pub(super) fn may_be_header(bytes: &[u8]) -> bool {
 
 /// A file that others read too, from some place on.
 struct SharedFile {
-    file: Arc<Mutex<File>>,
+    file: Arc<Lock<File>>,
     at: u64,
     progress: Option<Arc<LoadProgress>>,
 }
 
 impl SharedFile {
-    fn new(file: &Arc<Mutex<File>>, at: u64) -> Self {
+    fn new(file: &Arc<Lock<File>>, at: u64) -> Self {
         Self { file: Arc::clone(file), at, progress: None }
     }
 }
 
 impl Read for SharedFile {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut file = self.file.lock();
         file.seek(SeekFrom::Start(self.at))?;
         let read = file.read(into)?;
         self.at += read as u64;

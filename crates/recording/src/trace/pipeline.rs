@@ -4,10 +4,11 @@
 //! queue is bounded, so that a slow taker holds all of them back. The threads end by themselves after the last job, and
 //! when the pipeline is dropped.
 
+use base::lock::Lock;
 use std::{
     io,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         mpsc::{Receiver, SyncSender, sync_channel},
     },
     thread,
@@ -32,7 +33,7 @@ impl<T: Send + 'static> Pipeline<T> {
         let workers = thread::available_parallelism().map_or(1, usize::from);
         let (made, results) = sync_channel(2 * workers);
         let (handed, taken) = sync_channel(workers);
-        let (taken, work) = (Arc::new(Mutex::new(taken)), Arc::new(work));
+        let (taken, work) = (Arc::new(Lock::new(taken)), Arc::new(work));
         for _ in 0..workers {
             let (taken, work) = (Arc::clone(&taken), Arc::clone(&work));
             thread::Builder::new().name(name.into()).spawn(move || work_all(&taken, work.as_ref()))?;
@@ -72,9 +73,9 @@ fn hand_out<J, T>(
     let _ = made.send(None);
 }
 
-fn work_all<J, T>(taken: &Mutex<Receiver<JobTicket<J, T>>>, work: &impl Fn(J) -> T) {
+fn work_all<J, T>(taken: &Lock<Receiver<JobTicket<J, T>>>, work: &impl Fn(J) -> T) {
     loop {
-        let received = taken.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let received = taken.lock().recv();
         let Ok((job, give)) = received else { return };
         // The receiver may be gone.
         let _ = give.send(work(job));

@@ -10,10 +10,7 @@ use std::{
 use bytes::Bytes;
 use futures_util::{Stream, stream};
 use http_body::Frame;
-use tokio::{
-    task::yield_now,
-    time::{Instant, sleep},
-};
+use tokio::{task::yield_now, time::Instant};
 
 use super::{AbortedBy, Gate, Wait, Waited, deadline};
 use net::{server::BodyError, wire::EventBuffer};
@@ -27,9 +24,6 @@ pub const STEPS: usize = 256;
 
 /// Comment that a silent stream sends.
 const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
-
-/// Time in which events leave before their connection is broken.
-const BEFORE_BREAK: Duration = Duration::from_millis(5);
 
 /// A response that can be delivered at deadlines: one that is made of tokens, or one that is sent as it was recorded.
 pub trait Deliverable {
@@ -98,7 +92,6 @@ where
             return Some((Ok(Frame::data(event)), delivery));
         }
         let why = delivery.response.break_off()?;
-        sleep(BEFORE_BREAK).await;
         Some((Err(BodyError::Aborted(why)), delivery))
     })
 }

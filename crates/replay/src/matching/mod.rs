@@ -12,6 +12,7 @@
 //! Selecting takes no lock: N requests for one prompt at once get N different records, the earlier call the earlier one.
 
 mod consumption;
+mod continuation;
 mod family;
 pub(crate) mod named_later;
 mod query;
@@ -26,6 +27,8 @@ use std::ops::Range;
 pub use crate::matching::query::{MissReason, Nearest, PromptMiss};
 pub use consumption::Consumption;
 use consumption::{CandidateScope, LeafPlaces};
+pub use continuation::BegunRecord;
+use continuation::PromptEnds;
 use family::Families;
 pub use query::{Keys, MatchQuery, RecordSelection, WholePrompt};
 pub use rules::{MatchBy, MatchRules, MinMatch, MinMatchError, OnExhausted};
@@ -38,6 +41,7 @@ pub struct Matcher {
     trie: Trie,
     places: LeafPlaces,
     families: Families,
+    ends: PromptEnds,
     /// Every record that can be served, in replay order.
     turns: Box<[u32]>,
 }
@@ -61,6 +65,8 @@ impl Matcher {
         let servable = || (0..u32::MAX).zip(records.clone().map(Into::into)).filter(|(_, keys)| keys.servable);
         let mut builder = Builder::new(count);
         let mut of_model = Vec::new();
+        let by_model = rules.clone();
+        let salt_of = |model: Option<&str>| by_model.salt(model);
         for (number, keys) in servable() {
             let salt = rules.salt(keys.model);
             let chain = salted(keys.chain, salt, &mut of_model);
@@ -72,6 +78,7 @@ impl Matcher {
             trie,
             places: LeafPlaces::new(&by_position, count),
             families: Families::new(servable()),
+            ends: PromptEnds::new(servable().map(|(number, keys)| (number, keys, salt_of(keys.model)))),
             turns: servable().map(|(number, _)| number).collect(),
         }
     }
@@ -152,6 +159,30 @@ impl Matcher {
     pub fn whole_prompt(&self, session: &Consumption, query: &MatchQuery<'_>) -> Option<WholePrompt> {
         let found = self.find(query).filter(|found| found.whole)?;
         Some(WholePrompt { fresh: session.first_fresh(&found.positions), last: found.last as usize })
+    }
+
+    /// The records whose whole prompts a query's prompt begins with, longest first. `whole` gives the chained hash of so many of its
+    /// first tokens, `None` for more than it has.
+    pub fn begun<'a>(
+        &'a self,
+        query: &MatchQuery<'a>,
+        whole: impl Fn(usize) -> Option<u64> + 'a,
+    ) -> impl Iterator<Item = BegunRecord> + 'a {
+        self.ends.begun(&query.hashes.blocks, self.rules.salt(query.model), whole)
+    }
+
+    /// Selects a record to go on with: the same one, whether it was consumed or not. It is consumed.
+    pub fn go_on(&self, session: &Consumption, query: &MatchQuery<'_>, record: usize, by: MatchBy) -> RecordSelection {
+        session.take(u32::try_from(record).unwrap_or(u32::MAX));
+        let total_blocks = query.hashes.blocks.len();
+        RecordSelection {
+            records: vec![record],
+            by,
+            matched_blocks: total_blocks,
+            total_blocks,
+            whole: false,
+            again: false,
+        }
     }
 
     /// Consumes a record and the others of its request. False when it was consumed before.

@@ -52,6 +52,8 @@ pub struct Keys<'a> {
     pub servable: bool,
     /// Chained hashes of the prompt's full blocks.
     pub chain: &'a [u64],
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
     /// Chained hash of the whole prompt.
     pub prompt_hash: Option<u64>,
     /// Shared by the choices of one request.
@@ -69,6 +71,7 @@ impl<'a> From<&'a Record> for Keys<'a> {
                 && record.response.is_none()
                 && ((record.output_tokens > 0 && !record.chunks.is_empty()) || record.is_error()),
             chain: &record.block_hashes,
+            prompt_tokens: record.prompt_tokens,
             prompt_hash: record.prompt_hash,
             group: record.group.as_deref(),
             choice: record.choice,
@@ -84,6 +87,7 @@ impl<'a> From<RecordRef<'a>> for Keys<'a> {
                 && record.response().is_none()
                 && ((record.output_tokens() > 0 && record.chunk_count() > 0) || record.is_error()),
             chain: record.chain(),
+            prompt_tokens: record.prompt_tokens(),
             prompt_hash: record.prompt_hash(),
             group: record.group(),
             choice: record.choice(),

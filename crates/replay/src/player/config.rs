@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{Response, request::Parts};
 
-use super::{Ids, MatchCommand, MissDetail, Mode, ModeExceptions, OnMiss, RecordErrors, SuppliedSecrets};
+use super::{AnswerRules, Ids, MatchCommand, MissDetail, Mode, ModeExceptions, OnMiss, RecordErrors, SuppliedSecrets};
 use crate::{
     account::{Admin, NetworkBlock},
     matching::requests::MatchPolicy,
@@ -101,6 +101,8 @@ pub struct PlayerConfig {
     pub mcp_match_meta: bool,
     /// The refusal of a wrapped command's calls to other servers, where they are refused.
     pub network_block: Option<Arc<NetworkBlock>>,
+    /// Rules that are tried before every record.
+    pub answers: Option<Arc<AnswerRules>>,
     /// The log has the first line of a miss only: who reads it sees what clients print too.
     pub brief_misses: bool,
 }
@@ -147,6 +149,7 @@ impl Default for PlayerConfig {
             },
             mcp_match_meta: false,
             network_block: None,
+            answers: None,
             brief_misses: false,
         }
     }

@@ -1,5 +1,6 @@
 //! The decision for a request that was read: forward it, serve a record, or miss.
 
+mod continuation;
 pub(in crate::player) mod cross;
 pub(in crate::player) mod fixtures;
 pub(in crate::player) mod later_names;
@@ -8,7 +9,6 @@ pub(in crate::player) mod match_command;
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 use http::StatusCode;
-use serde_json::Value;
 use tokio::{task::spawn_blocking, time::Instant};
 
 use crate::{
@@ -51,12 +51,7 @@ impl ReceivedRequest {
         if goes_upstream || !Endpoint::of_path(asked.path()).generates() {
             return 0;
         }
-        let of_each = asked.body.get("n").and_then(Value::as_u64).unwrap_or(1).max(1);
-        let prompts = match asked.body.get("prompt").and_then(Value::as_array) {
-            Some(prompts) if prompts.first().is_some_and(|prompt| !prompt.is_number()) => prompts.len(),
-            _ => 1,
-        };
-        u32::try_from(of_each.saturating_mul(prompts as u64)).unwrap_or(u32::MAX)
+        u32::try_from(asked.choices()).unwrap_or(u32::MAX)
     }
 
     /// The endpoint that it is for.
@@ -87,6 +82,13 @@ impl CassettePlayer {
 
     /// Decides what is to become of a request that was read.
     async fn decide_read(self: &Arc<Self>, asked: IncomingRequest, at: Instant) -> Decision {
+        let asked = match self.answer_rules() {
+            Some(rules) => match self.by_hand(rules, asked, at).await {
+                Ok(decision) => return decision,
+                Err(asked) => *asked,
+            },
+            None => asked,
+        };
         match self.leaves(&asked) {
             Forwarding::Now(plan) => {
                 if self.config.selection != ModeExceptions::None {
@@ -95,6 +97,9 @@ impl CassettePlayer {
                 Decision::Forward(Box::new(self.begin_forward(asked, plan, at)))
             }
             Forwarding::OnMiss { plan, frozen } => {
+                if let Some((asked, found)) = self.continued(&asked) {
+                    return self.replay(asked, None, found, at).await;
+                }
                 let lookup = self.select(&asked);
                 let (asked, lookup) = match self.or_named_later(asked, lookup).await {
                     Ok(looked_up) => looked_up,
@@ -123,7 +128,7 @@ impl CassettePlayer {
         let chat = if lookup == Lookup::Nothing { self.select_chat(&asked) } else { None };
         match chat {
             Some((chat, family, found)) => self.replay(chat, Some(family), found, at).await,
-            None if self.tries_fixtures(&lookup) => match self.by_hand(asked, at).await {
+            None if self.tries_fixtures(&lookup) => match self.by_hand(Arc::clone(&self.fixtures), asked, at).await {
                 Ok(decision) => decision,
                 Err(asked) => self.missed(*asked, lookup, (plan, frozen), at).await,
             },
@@ -206,6 +211,9 @@ impl CassettePlayer {
     ) -> ReplayedResponse {
         let with_values = self.with_values(found.record, record, asked);
         let record = with_values.as_ref().unwrap_or(record);
+        let continued = asked.delivered.as_deref().and_then(|delivered| continuation::rest_of(record, delivered));
+        let from = continued.as_ref().map(|(_, from)| format!(";from={from}")).unwrap_or_default();
+        let record = continued.as_ref().map_or(record, |(rest, _)| rest);
         let broken_off = record.plays_partly().then(|| record.broken_off());
         let played = broken_off.as_ref().unwrap_or(record);
         let pacing = self.config.changed_pacing.or(self.config.pacing);
@@ -230,7 +238,7 @@ impl CassettePlayer {
             Again::Exhausted => ";again",
         };
         response.put("x-vcr-record", &self.name_of(found.record));
-        response.put("x-vcr-match", &format!("{}{across}{again}", found.by));
+        response.put("x-vcr-match", &format!("{}{across}{again}{from}", found.by));
         response
     }
 }

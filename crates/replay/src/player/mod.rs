@@ -27,6 +27,7 @@ mod sessions;
 use std::{
     collections::BTreeMap,
     convert::Infallible,
+    path::Path,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64},
@@ -52,6 +53,10 @@ pub use crate::player::{
     convert::{Counts, FromTrace, ToTrace, UnconvertibleRecords, from_trace, to_trace},
     decide::{
         ReceivedRequest,
+        fixtures::{
+            rules::AnswerRules,
+            semantic_response::{SemanticResponse, semantic_response},
+        },
         match_command::{MatchCommand, PATIENCE},
     },
     forward::{
@@ -74,7 +79,7 @@ use crate::{
     mcp::Servers,
     player::{
         answer::generated::Counter,
-        decide::fixtures::Fixtures,
+        decide::fixtures::tried::{Fixtures, name_in},
         index::PlayableRecords,
         miss::Pages,
         record::{compare::Comparisons, recorder::CassetteRecorder},
@@ -121,7 +126,7 @@ pub struct CassettePlayer {
     mcp: Arc<Servers>,
     /// What hands records of MCP servers over before a session ends.
     hand_over: mcp::HandOvers,
-    fixtures: Fixtures,
+    fixtures: Arc<Fixtures>,
     put_back: Arc<ValuePlans>,
     earlier: Mutex<Earlier>,
     sessions: Mutex<BTreeMap<String, SessionState>>,
@@ -231,13 +236,15 @@ impl CassettePlayer {
         let comparer = (config.mode == Mode::Compare).then(comparing).transpose()?;
         let used = records.iter().map(|_| AtomicBool::new(false)).collect();
         let upstream = config.upstream.clone().map(|url| Upstream::new(url, &config.reach));
+        let path_of = |at: usize| config.cassettes.get(at).map_or(Path::new(""), |cassette| cassette.path.as_path());
+        let fixtures = Fixtures::new(records.iter().map(|(at, record)| (path_of(*at), record)), 0);
         let mut cassette_player = Self {
             config,
             index,
             across,
             counter: Counter::default(),
             groups: RecordGroups::new(&records),
-            fixtures: Fixtures::new(&records),
+            fixtures: Arc::new(fixtures),
             put_back,
             mcp: Arc::new(mcp),
             hand_over: mcp::HandOvers::default(),
@@ -265,6 +272,17 @@ impl CassettePlayer {
     /// Counts tokens with the model's tokenizer from now on, where a record does not say how many there are.
     pub fn count_with(&self, tokenizer: Tokenizer) {
         self.counter.with(tokenizer);
+    }
+
+    /// Makes content under constraints with this tokenizer from now on.
+    pub fn draw_with(&self, tokenizer: Tokenizer) {
+        self.counter.draw_with(tokenizer);
+    }
+
+    /// The rules of files of answers, where there are any.
+    #[must_use]
+    pub fn answers(&self) -> Option<&Arc<AnswerRules>> {
+        self.config.answers.as_ref()
     }
 
     /// Makes token ids of exchanges from now on, for a simulated engine whose requests have so many tokens at the most.
@@ -299,10 +317,10 @@ impl CassettePlayer {
         self.index.len()
     }
 
-    /// Returns whether there is none.
+    /// Returns whether there is none, nor a rule.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.index.is_empty()
+        self.index.is_empty() && self.answer_rules().is_none()
     }
 
     /// Closes the recording, and those of sessions with cassettes of their own.
@@ -366,10 +384,11 @@ impl CassettePlayer {
 
     /// A record as people find it: its file and its number there.
     fn name_of(&self, record: usize) -> String {
-        let Some((at, record)) = self.records.get(record) else { return String::new() };
+        let Some((at, of_cassette)) = self.records.get(record) else {
+            return self.answer_rules().and_then(|rules| rules.name(record).map(str::to_owned)).unwrap_or_default();
+        };
         let path = self.config.cassettes.get(*at).map(|cassette| cassette.path.as_path());
-        let file = path.and_then(|path| path.file_name()).map(|name| name.to_string_lossy().into_owned());
-        format!("{}#{}", file.unwrap_or_default(), record.id)
+        name_in(path.unwrap_or(Path::new("")), of_cassette)
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, SessionState>> {

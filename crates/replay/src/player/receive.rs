@@ -94,12 +94,13 @@ impl CassettePlayer {
     /// Returns whether any record has this route; records have paths without their secrets.
     fn has_route(&self, method: &Method, path: &str, upstream: &str) -> bool {
         let has = |path: &str| self.index.has_route(method.as_str(), &format!("{path}{upstream}"));
-        has(path) || Redactor::new(&self.config.secrets).text(path).is_some_and(|shown| has(&shown))
+        let is_ruled = || self.answer_rules().is_some_and(|rules| rules.has_route(method, path));
+        has(path) || is_ruled() || Redactor::new(&self.config.secrets).text(path).is_some_and(|shown| has(&shown))
     }
 }
 
 /// A request that was read.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(in crate::player) struct IncomingRequest {
     pub(in crate::player) parts: Parts,
     pub(in crate::player) bytes: Bytes,
@@ -115,6 +116,8 @@ pub(in crate::player) struct IncomingRequest {
     pub(in crate::player) counted: Vec<(String, String)>,
     pub(in crate::player) session: String,
     pub(in crate::player) identity: Identity,
+    /// What was delivered of the answer that it continues.
+    pub(in crate::player) delivered: Option<String>,
 }
 
 impl IncomingRequest {
@@ -143,7 +146,13 @@ impl IncomingRequest {
         let counted = secrets::headers_by(&mut redactor, headers);
         let call = RequestParts { method: parts.method.as_str(), path: &path, headers: &counted, body: &shown };
         let identity = rules.identify(&call);
-        Self { identity, parts, bytes, body, raw, shown, seen: redactor.seen(), counted, session }
+        let seen = redactor.seen();
+        Self { identity, parts, bytes, body, raw, shown, seen, counted, session, delivered: None }
+    }
+
+    /// The same request, which continues an answer of which this was delivered.
+    pub(in crate::player) fn continuing(&self, delivered: String) -> Self {
+        Self { delivered: Some(delivered), ..self.clone() }
     }
 
     pub(in crate::player) fn header(&self, name: &str) -> Option<&str> {
@@ -161,6 +170,16 @@ impl IncomingRequest {
 
     pub(in crate::player) fn streams(&self) -> bool {
         self.body.get("stream") == Some(&Value::Bool(true))
+    }
+
+    /// Counts the choices that an engine would generate: `n` for each prompt.
+    pub(in crate::player) fn choices(&self) -> u64 {
+        let of_each = self.body.get("n").and_then(Value::as_u64).unwrap_or(1).max(1);
+        let prompts = match self.body.get("prompt").and_then(Value::as_array) {
+            Some(prompts) if prompts.first().is_some_and(|prompt| !prompt.is_number()) => prompts.len(),
+            _ => 1,
+        };
+        of_each.saturating_mul(prompts as u64)
     }
 
     pub(in crate::player) fn wants_usage(&self) -> bool {

@@ -30,7 +30,8 @@ use net::wire::percent_decoded;
 use recording::{
     canonical::{SharedBody, SharedList},
     cassette::{
-        AnswerContent, CassetteRecord, Moment, RecordedAnswer, RecordedExchange, Sidecar, ValueSource, named_bytes,
+        AnswerContent, CassetteRecord, MadeAnswer, Moment, RecordedAnswer, RecordedExchange, Sidecar, ValueSource,
+        named_bytes,
     },
     children::as_value,
     redaction::{Placeholder, RedactionRules, Redactor, SeenSecrets},
@@ -202,6 +203,7 @@ fn redact_texts<'t>(redactor: &mut Redactor<'_>, texts: impl IntoIterator<Item =
 
 fn redact_answer(redactor: &mut Redactor<'_>, answer: &mut RecordedAnswer) {
     answer.headers = headers_by(redactor, std::mem::take(&mut answer.headers));
+    redact_texts(redactor, answer.made.iter_mut().flat_map(MadeAnswer::texts_mut));
     match &mut answer.content {
         AnswerContent::Choices { choices, .. } => {
             for choice in choices {

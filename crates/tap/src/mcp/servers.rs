@@ -14,10 +14,11 @@ use hyper::body::Incoming;
 
 use super::{McpCommand, McpRecorded, SharedPlayback, spawned::Spawned};
 use crate::{
-    body::{ProxyBody, SentBody, TapResponseBody},
+    body::ProxyBody,
     gather::{Gathered, gather},
     proxy::Proxy,
     response::{broken_off, passed, refusal},
+    sent_body::{SentBody, TapResponseBody},
 };
 use net::upstream::{NamedEndpoint, NamedUpstream, Observed, Relayed, UpstreamOptions};
 use recording::cassette::CassetteError;

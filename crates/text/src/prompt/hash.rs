@@ -103,6 +103,22 @@ impl BlockHasher {
         PromptHashes { blocks, whole }
     }
 
+    /// The chain over the first tokens of a prompt that was hashed, as the hash of the whole of so long a prompt; `None` where it is shorter.
+    #[must_use]
+    pub fn whole_of_first(&self, ids: &[u32], hashes: &PromptHashes, tokens: usize) -> Option<u64> {
+        let full = tokens / self.block_size;
+        let tail = ids.get(full * self.block_size..tokens)?;
+        let previous = match full.checked_sub(1) {
+            Some(last) => *hashes.blocks.get(last)?,
+            None => FNV_OFFSET,
+        };
+        if tail.is_empty() {
+            return (full > 0).then_some(previous);
+        }
+        hashes.whole?;
+        Some(self.fold(previous, tail, &mut Vec::with_capacity(8 + 4 * tail.len())))
+    }
+
     /// A request's canonical key as a trace holds it; with a keyed algorithm it reveals nothing without the key.
     #[must_use]
     pub fn request_key(&self, key: u128) -> Option<String> {
@@ -134,6 +150,21 @@ impl BlockHasher {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_first_tokens_of_a_prompt_hash_as_a_prompt_of_their_own() {
+        let ids: Vec<u32> = (7..30).collect();
+        let keyed = BlockHasher::keyed(HashKey::new(b"a key of some bytes"), 4);
+        let plain = [BlockHashAlgorithm::Fnv1a64, BlockHashAlgorithm::Xxh3_64].map(|kind| BlockHasher::new(kind, 4));
+        for hasher in plain.into_iter().chain([keyed]) {
+            let hashes = hasher.hash(&ids);
+            for tokens in 0..=ids.len() {
+                let whole = hasher.hash(ids.get(..tokens).unwrap_or_default()).whole;
+                assert_eq!(hasher.whole_of_first(&ids, &hashes, tokens), whole, "{tokens}");
+            }
+            assert_eq!(hasher.whole_of_first(&ids, &hashes, ids.len() + 1), None);
+        }
+    }
 
     /// The public algorithm, spelled out byte by byte as its specification has it.
     fn fnv_by_hand(ids: &[u32], block_size: usize) -> Vec<u64> {

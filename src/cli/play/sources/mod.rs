@@ -152,7 +152,8 @@ fn effect(play: &Command, flag: &Arg, kind: SourceKind) -> Option<Effect> {
 pub(in crate::cli) fn of(args: &PlayArgs) -> Vec<SourceKind> {
     let is_named = args.answers.model_tag.as_deref().is_some_and(|tag| is_cassette(tag.as_ref()));
     let tokens = &args.replay_tokens;
-    let has_cassette = !args.cassette.is_empty() || is_named || tokens.iter().any(|path| is_cassette(path));
+    let has_written = !args.cassette.is_empty() || !args.answer_files.is_empty();
+    let has_cassette = has_written || is_named || tokens.iter().any(|path| is_cassette(path));
     let mut kinds = Vec::new();
     kinds.extend(has_cassette.then_some(SourceKind::Cassette));
     kinds.extend(tokens.iter().any(|path| !is_cassette(path)).then_some(SourceKind::Trace));

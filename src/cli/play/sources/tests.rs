@@ -43,6 +43,7 @@ fn samples(flag: &Arg) -> Vec<String> {
         "upstream" => "http://localhost:1",
         "mcp-upstream" => "a=http://localhost:1",
         "admin-listen" | "replica-addresses" => "localhost:0",
+        "fault" => "429",
         "match" => "exact",
         "ignore" => "$.a",
         "scrub" => "s/a/b/",

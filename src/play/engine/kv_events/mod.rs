@@ -12,6 +12,7 @@
 
 mod config;
 mod endpoint;
+mod faulted;
 mod guard;
 mod publisher;
 mod replay;
@@ -30,6 +31,7 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 
 pub use self::config::KvEventsConfig;
+pub(super) use self::faulted::PublisherFaults;
 use crate::engine::{kv_cache::HashAlgorithm, kv_events::EventEncoder, scheduler::Scheduler};
 
 /// Bytes of batches that wait to be sent, and of those that are kept.
@@ -106,7 +108,7 @@ pub(in crate::play) struct EventCounts {
     pub(in crate::play) disconnected: u64,
 }
 
-/// Starts a publisher for an engine that hashes with an algorithm.
+/// Starts a publisher for an engine that hashes with an algorithm; `faults` are those of its batches.
 ///
 /// # Errors
 /// An endpoint that is wrong or in use.
@@ -114,10 +116,11 @@ pub(super) fn start(
     config: &KvEventsConfig,
     model: &str,
     algorithm: HashAlgorithm,
+    faults: PublisherFaults,
 ) -> Result<(EventSender, KvEvents), KvEventsError> {
     let shared = Arc::<PublisherState>::default();
     let (queue, batches) = mpsc::channel(config.max_queue_size.get());
-    let bound = publisher::start(config, Arc::clone(&shared), batches)?;
+    let bound = publisher::start(config, Arc::clone(&shared), batches, faults)?;
     let encoder =
         EventEncoder { encoding: config.encoding, hashes: config.hashes, algorithm, rank: config.data_parallel_rank };
     let events = KvEvents {

@@ -10,13 +10,19 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::StreamExt;
-use tokio::{net::TcpListener, runtime, select, sync::mpsc, time::sleep};
+use tokio::{net::TcpListener, runtime, select, sync::mpsc, task::AbortHandle, time::sleep};
 use zeromq::{PubSocket, Socket, SocketEvent, SocketOptions, SocketSend, ZmqMessage};
 
-use super::{EventBatch, KvEventsConfig, KvEventsError, PublisherState, endpoint::TcpEndpoint, guard, replay};
+use super::{
+    EventBatch, KvEventsConfig, KvEventsError, PublisherFaults, PublisherState, endpoint::TcpEndpoint, faulted, guard,
+    replay,
+};
 
 /// Time after which a connection is tried anew, so that a subscriber that begins late is found soon.
 const RETRY: Duration = Duration::from_secs(2);
+
+/// Time after which a port that is closed is tried again.
+const REOPEN: Duration = Duration::from_millis(5);
 
 /// Where the sockets are.
 #[derive(Debug)]
@@ -28,11 +34,23 @@ pub(super) struct Bound {
 /// Publisher of one engine.
 struct Publisher {
     socket: PubSocket,
-    /// Where to connect; `None` where subscribers do.
-    peer: Option<String>,
+    side: SocketSide,
     batches: mpsc::Receiver<EventBatch>,
+    faults: PublisherFaults,
+    /// What is subtracted from the engine's numbers, since a fault let them begin anew.
+    base: u64,
+    /// A batch that is sent after the next one.
+    held: Option<EventBatch>,
     kept: Option<Arc<replay::KeptBatches>>,
     shared: Arc<PublisherState>,
+}
+
+/// Who connects.
+enum SocketSide {
+    /// The publisher, to this endpoint.
+    Connects(String),
+    /// Subscribers, to this endpoint, which the task serves.
+    Listens(String, AbortHandle),
 }
 
 /// Starts the thread, once the sockets listen. It ends with the engine.
@@ -43,6 +61,7 @@ pub(super) fn start(
     config: &KvEventsConfig,
     shared: Arc<PublisherState>,
     batches: mpsc::Receiver<EventBatch>,
+    faults: PublisherFaults,
 ) -> Result<Bound, KvEventsError> {
     let rank = config.data_parallel_rank.saturating_add(config.port_offset);
     let events = TcpEndpoint::read(&config.endpoint, rank)?;
@@ -52,10 +71,11 @@ pub(super) fn start(
     let (started, bound) = start::channel();
     thread::Builder::new().name("kv-events".to_owned()).spawn(move || {
         runtime.block_on(async {
-            match open(&events, replay.as_ref(), buffer_steps, shared, batches).await {
-                Ok((publisher, bound)) => {
+            match open(&events, replay.as_ref(), buffer_steps, shared).await {
+                Ok(OpenedSockets { socket, side, kept, shared, bound }) => {
                     let _waits = started.send(Ok(bound));
-                    publisher.run().await;
+                    let (base, held) = (0, None);
+                    Publisher { socket, side, batches, faults, base, held, kept, shared }.run().await;
                 }
                 Err(error) => {
                     let _waits = started.send(Err(error));
@@ -71,17 +91,16 @@ async fn open(
     replay: Option<&TcpEndpoint>,
     buffer_steps: usize,
     shared: Arc<PublisherState>,
-    batches: mpsc::Receiver<EventBatch>,
-) -> Result<(Publisher, Bound), KvEventsError> {
-    let mut options = SocketOptions::default();
-    options.connect_timeout(RETRY);
-    let mut socket = PubSocket::with_options(options);
+) -> Result<OpenedSockets, KvEventsError> {
     let mut bound = Bound { events: events.address(), replay: None };
-    if events.is_listened_on() {
+    let (socket, side) = if events.is_listened_on() {
         let (listener, endpoint) = listen(&bound.events).await?;
-        bound.events = endpoint;
-        serve_subscribers(&mut socket, listener, &shared).await?;
-    }
+        bound.events.clone_from(&endpoint);
+        let (socket, serving) = serve_subscribers(listener, &shared).await?;
+        (socket, SocketSide::Listens(endpoint, serving))
+    } else {
+        (new_socket(), SocketSide::Connects(events.address()))
+    };
     let mut kept = None;
     if let Some(endpoint) = replay {
         let (listener, endpoint) = listen(&endpoint.address()).await?;
@@ -90,8 +109,22 @@ async fn open(
         serve_replays(listener, Arc::clone(&batches), Arc::clone(&shared));
         kept = Some(batches);
     }
-    let peer = (!events.is_listened_on()).then(|| events.address());
-    Ok((Publisher { socket, peer, batches, kept, shared }, bound))
+    Ok(OpenedSockets { socket, side, kept, shared, bound })
+}
+
+/// What a publisher begins with.
+struct OpenedSockets {
+    socket: PubSocket,
+    side: SocketSide,
+    kept: Option<Arc<replay::KeptBatches>>,
+    shared: Arc<PublisherState>,
+    bound: Bound,
+}
+
+fn new_socket() -> PubSocket {
+    let mut options = SocketOptions::default();
+    options.connect_timeout(RETRY);
+    PubSocket::with_options(options)
 }
 
 /// Listens on an endpoint; gives it with its port.
@@ -106,16 +139,16 @@ async fn listen(endpoint: &str) -> Result<(TcpListener, String), KvEventsError> 
 
 /// Connects subscribers with the library's socket, which only this machine reaches.
 async fn serve_subscribers(
-    socket: &mut PubSocket,
     listener: TcpListener,
     shared: &Arc<PublisherState>,
-) -> Result<(), KvEventsError> {
+) -> Result<(PubSocket, AbortHandle), KvEventsError> {
+    let mut socket = new_socket();
     let inside = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let to = inside.local_addr()?;
     socket.bind_listener(inside).await.map_err(std::io::Error::other)?;
     let shared = Arc::clone(shared);
-    tokio::spawn(guard::serve(listener, move |peer| guard::pass(peer, to, Arc::clone(&shared))));
-    Ok(())
+    let serving = tokio::spawn(guard::serve(listener, move |peer| guard::pass(peer, to, Arc::clone(&shared))));
+    Ok((socket, serving.abort_handle()))
 }
 
 fn serve_replays(listener: TcpListener, kept: Arc<replay::KeptBatches>, shared: Arc<PublisherState>) {
@@ -132,18 +165,26 @@ fn serve_replays(listener: TcpListener, kept: Arc<replay::KeptBatches>, shared: 
 impl Publisher {
     /// Publishes until the engine ends.
     async fn run(mut self) {
-        match self.peer.take() {
-            Some(peer) => while self.connected(&peer).await.is_some() {},
-            None => while self.publish_next().await.is_some() {},
+        loop {
+            let going_on = match &self.side {
+                SocketSide::Connects(peer) => {
+                    let peer = peer.clone();
+                    self.connected(&peer).await
+                }
+                SocketSide::Listens(..) => self.publish_next().await,
+            };
+            if going_on.is_none() {
+                return;
+            }
         }
     }
 
     /// Connects to a peer, and publishes until it is gone. What comes without a peer is only kept, as in ZeroMQ. `None` once the engine
     /// has ended.
     async fn connected(&mut self, peer: &str) -> Option<()> {
-        let Self { socket, batches, kept, shared, .. } = self;
+        let Self { socket, batches, kept, shared, base, .. } = self;
         let mut monitor = socket.monitor();
-        let mut draining = Draining { batches, kept: kept.as_deref(), shared };
+        let mut draining = Draining { batches, kept: kept.as_deref(), shared, base: *base };
         if let Err(error) = draining.until(socket.connect(peer)).await? {
             tracing::debug!(%error, peer, "no subscriber of KV events");
             return draining.until(sleep(RETRY)).await;
@@ -154,7 +195,9 @@ impl Publisher {
                     Some(SocketEvent::Disconnected(_)) | None => return Some(()),
                     Some(_) => {}
                 },
-                batch = self.batches.recv() => self.publish(batch?).await,
+                batch = self.batches.recv() => if self.publish(batch?).await {
+                    return Some(());
+                },
             }
         }
     }
@@ -165,8 +208,60 @@ impl Publisher {
         Some(())
     }
 
-    async fn publish(&mut self, batch: EventBatch) {
-        keep(self.kept.as_deref(), &self.shared, &batch);
+    /// Publishes a batch, with its faults; whether the socket is another one since.
+    async fn publish(&mut self, mut batch: EventBatch) -> bool {
+        let fate = self.faults.of(batch.seq);
+        faulted::wait(fate.late, &self.batches).await;
+        if let Some(time) = fate.restarts {
+            self.restart(time).await;
+        }
+        if fate.renumbers {
+            self.base = batch.seq;
+            self.held = None;
+            self.kept.iter().for_each(|kept| kept.clear());
+        }
+        batch.seq = batch.seq.saturating_sub(self.base);
+        keep(self.kept.as_deref(), &self.shared, &batch, fate.kept);
+        if fate.is_held && self.held.is_none() {
+            self.held = Some(batch);
+            return fate.restarts.is_some();
+        }
+        let times = if fate.is_dropped { 0 } else { 1 + usize::from(fate.is_doubled) };
+        for _ in 0..times {
+            self.send(batch.clone()).await;
+        }
+        if let Some(held) = self.held.take() {
+            self.send(held).await;
+        }
+        fate.restarts.is_some()
+    }
+
+    /// Closes the socket, and opens another one at its place after a time.
+    async fn restart(&mut self, time: Duration) {
+        // Connections end with the socket that they are passed on to.
+        self.socket = new_socket();
+        if let SocketSide::Listens(_, serving) = &self.side {
+            serving.abort();
+        }
+        faulted::wait(time, &self.batches).await;
+        while let SocketSide::Listens(endpoint, serving) = &mut self.side {
+            let opened = match listen(endpoint).await {
+                Ok((listener, _)) => serve_subscribers(listener, &self.shared).await,
+                Err(error) => Err(error),
+            };
+            match opened {
+                Ok((socket, again)) => {
+                    (self.socket, *serving) = (socket, again);
+                    return;
+                }
+                Err(error) if self.batches.is_closed() => return tracing::debug!(%error, "KV events end"),
+                // The aborted task leaves its port a little later.
+                Err(_) => faulted::wait(REOPEN, &self.batches).await,
+            }
+        }
+    }
+
+    async fn send(&mut self, batch: EventBatch) {
         let mut message = ZmqMessage::from(self.shared.topic.get().cloned().unwrap_or_default());
         message.push_back(Bytes::copy_from_slice(&batch.seq.to_be_bytes()));
         message.push_back(batch.payload);
@@ -181,6 +276,7 @@ struct Draining<'a> {
     batches: &'a mut mpsc::Receiver<EventBatch>,
     kept: Option<&'a replay::KeptBatches>,
     shared: &'a PublisherState,
+    base: u64,
 }
 
 impl Draining<'_> {
@@ -191,16 +287,20 @@ impl Draining<'_> {
             select! {
                 biased;
                 end = &mut wait => return Some(end),
-                batch = self.batches.recv() => keep(self.kept, self.shared, &batch?),
+                batch = self.batches.recv() => {
+                    let mut batch = batch?;
+                    batch.seq = batch.seq.saturating_sub(self.base);
+                    keep(self.kept, self.shared, &batch, None);
+                }
             }
         }
     }
 }
 
 /// Keeps a batch that is taken from the queue.
-fn keep(kept: Option<&replay::KeptBatches>, shared: &PublisherState, batch: &EventBatch) {
+fn keep(kept: Option<&replay::KeptBatches>, shared: &PublisherState, batch: &EventBatch, cut: Option<usize>) {
     shared.queued_bytes.fetch_sub(batch.payload.len(), Relaxed);
     if let Some(kept) = kept {
-        kept.add(batch.clone());
+        kept.add(batch.clone(), cut);
     }
 }

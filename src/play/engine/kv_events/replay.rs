@@ -52,12 +52,18 @@ impl KeptBatches {
         Self { most, batches: Mutex::default() }
     }
 
-    /// Adds the newest one.
-    pub(super) fn add(&self, batch: EventBatch) {
+    /// Forgets them.
+    pub(super) fn clear(&self) {
+        *self.lock() = BatchQueue::default();
+    }
+
+    /// Adds the newest one; where a fault cuts them, no more than so many stay.
+    pub(super) fn add(&self, batch: EventBatch, cut: Option<usize>) {
         let mut batches = self.lock();
         batches.bytes += batch.payload.len();
         batches.queue.push_back(batch);
-        while batches.queue.len() > self.most || batches.bytes > MOST_BYTES {
+        let most = cut.map_or(self.most, |cut| cut.min(self.most));
+        while batches.queue.len() > most || batches.bytes > MOST_BYTES {
             let Some(oldest) = batches.queue.pop_front() else { break };
             batches.bytes -= oldest.payload.len();
         }
@@ -188,12 +194,16 @@ mod tests {
     #[test]
     fn the_last_batches_are_kept() {
         let kept = KeptBatches::new(3);
-        (0..5).for_each(|seq| kept.add(EventBatch { seq, payload: Bytes::from_static(b"x") }));
+        (0..5).for_each(|seq| kept.add(EventBatch { seq, payload: Bytes::from_static(b"x") }, None));
         let from = |first| kept.from(first).map(|batch| batch.seq);
         assert_eq!((from(0), from(3), from(4), from(5)), (Some(2), Some(3), Some(4), None));
         assert_eq!((kept.last(), kept.lock().bytes), (Some(4), 3));
         let none = KeptBatches::new(0);
-        none.add(EventBatch { seq: 0, payload: Bytes::new() });
+        none.add(EventBatch { seq: 0, payload: Bytes::new() }, None);
+        kept.add(EventBatch { seq: 5, payload: Bytes::from_static(b"x") }, Some(1));
+        assert_eq!((from(0), from(6), kept.lock().bytes), (Some(5), None, 1));
+        kept.clear();
+        assert_eq!((from(0), kept.lock().bytes), (None, 0));
         assert!(none.from(0).is_none() && none.last().is_none());
     }
 
@@ -214,7 +224,7 @@ mod tests {
 
     fn kept(count: u64) -> Arc<KeptBatches> {
         let kept = KeptBatches::new(1000);
-        (0..count).for_each(|seq| kept.add(EventBatch { seq, payload: Bytes::from(vec![7; 300]) }));
+        (0..count).for_each(|seq| kept.add(EventBatch { seq, payload: Bytes::from(vec![7; 300]) }, None));
         Arc::new(kept)
     }
 

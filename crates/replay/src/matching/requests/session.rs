@@ -24,6 +24,8 @@ pub struct RequestSession {
     served: RequestConsumption,
     /// The hand-written records that were served.
     by_hand: RequestConsumption,
+    /// How often the conditions of such records held that are served at certain times of them.
+    matched: BTreeMap<usize, u64>,
     requests: u64,
     /// The record that a request was served last.
     last: BoundedCache<CanonicalKey, LastServed, RandomState>,
@@ -117,6 +119,7 @@ impl Default for RequestSession {
         Self {
             served: RequestConsumption::default(),
             by_hand: RequestConsumption::default(),
+            matched: BTreeMap::new(),
             requests: 0,
             last: BoundedCache::new(RETRY_BYTES, RETRY_ENTRY),
             idempotency_keys: BoundedCache::new(RETRY_BYTES, RETRY_ENTRY),
@@ -217,6 +220,13 @@ impl RequestSession {
         }
     }
 
+    /// Goes on with a record for a request; it is consumed, and once only.
+    pub fn go_on(&mut self, index: &CassetteIndex, request: &LookupRequest<'_>, record: usize) -> Lookup {
+        self.requests += 1;
+        let found = FoundRecord { record, by: RequestMatch::Canonical, again: Again::Fresh };
+        if self.times(record) > 0 { Lookup::Found(found) } else { self.take(index, request, found) }
+    }
+
     /// Marks that the client got a failure whole, so that another try of the request goes on to the next record.
     pub fn failed(&mut self, key: CanonicalKey, record: usize) {
         if self.last.get(&key).is_some_and(|last| last.record == record) {
@@ -247,6 +257,11 @@ impl RequestSession {
         }
     }
 
+    /// Counts a request that is answered without a lookup.
+    pub fn count_request(&mut self) {
+        self.requests += 1;
+    }
+
     /// Serves a hand-written record to the request that was looked for last, so often at most; returns the number of the answer among
     /// those of such records.
     pub fn take_fixture(&mut self, record: usize, most: u64) -> Option<u64> {
@@ -255,6 +270,19 @@ impl RequestSession {
         }
         self.by_hand.add(record, self.requests);
         u64::try_from(self.by_hand()).ok()
+    }
+
+    /// Counts a request that fulfils the conditions of a hand-written record; returns how many did.
+    pub fn count_match(&mut self, record: usize) -> u64 {
+        let count = self.matched.entry(record).or_default();
+        *count += 1;
+        *count
+    }
+
+    /// Returns how many requests fulfilled the conditions of a hand-written record that counts them.
+    #[must_use]
+    pub fn matched(&self, record: usize) -> u64 {
+        self.matched.get(&record).copied().unwrap_or(0)
     }
 
     /// Returns how many answers were those of hand-written records.

@@ -22,7 +22,7 @@ use base::units::Millis;
 use net::wire::{encode_event, json_as_utf8};
 use recording::{
     canonical::SharedBody,
-    cassette::{self, AnswerContent, CassetteRecord, Moment, Sidecar, wire_message},
+    cassette::{self, AnswerContent, CassetteRecord, MadeAnswer, Moment, Sidecar, wire_message},
     trace::{Response, ResponseContent},
 };
 
@@ -168,7 +168,7 @@ pub fn other_form(path: &str, body: &[u8], response: &Response, end: Duration) -
     if is_stream {
         return Some(RecordedContent::Body(answer.into_body().to_string().into()));
     }
-    let cut = Cut { times: Vec::new(), end: 0.0, usage: wants_usage(&request) };
+    let cut = Cut { times: Vec::new(), end: 0.0, usage: wants_usage(&request), parts: Vec::new() };
     let events = answer.events(&cut).into_iter().map(|event| (end, encoded(event).1));
     Some(RecordedContent::Events(events.collect()))
 }
@@ -280,6 +280,14 @@ fn with_own_head(value: Value, endpoint: Endpoint, record: &CassetteRecord, aske
     whole.into()
 }
 
+/// The pieces in which a hand-written answer is cut, where it is.
+fn parts(record: &CassetteRecord) -> Vec<(&'static str, String)> {
+    match &record.answer.made {
+        Some(MadeAnswer::Parts(parts)) => parts.iter().map(|part| (part.field, part.text.clone())).collect(),
+        _ => Vec::new(),
+    }
+}
+
 /// Returns how the answer is cut for a stream: into as many events as it came in, at their times.
 fn cut(record: &CassetteRecord, asked: &IncomingRequest) -> Cut {
     let side = record.side.as_ref();
@@ -287,6 +295,7 @@ fn cut(record: &CassetteRecord, asked: &IncomingRequest) -> Cut {
         times: side.iter().flat_map(|side| &side.events).map(|Moment(ms, ..)| *ms).collect(),
         end: side.map_or(0.0, |side| side.ms),
         usage: asked.wants_usage(),
+        parts: parts(record),
     }
 }
 

@@ -16,6 +16,7 @@ use api::{
     answers::{Answer, ChoiceView, Observation, TokenCounts, added_text},
     template_kwargs,
 };
+use engine::guided::{Guide, GuideError};
 use recording::{
     canonical::SharedBody,
     cassette::{AnswerContent, CassetteRecord, SseEvent, wire_message},
@@ -208,6 +209,8 @@ pub(in crate::player) struct Counter {
     tokenizer: OnceLock<Tokenizer>,
     /// The most tokens of a request of the simulated engine that responses pass through, where there is one.
     most_tokens: OnceLock<u32>,
+    /// The tokenizer of made content, and what draws it.
+    drawing: OnceLock<(Tokenizer, OnceLock<Result<Guide, GuideError>>)>,
 }
 
 impl Counter {
@@ -217,9 +220,34 @@ impl Counter {
         let _known = self.tokenizer.set(tokenizer);
     }
 
+    /// The model's tokenizer, where it is known.
+    pub(in crate::player) fn tokenizer(&self) -> Option<&Tokenizer> {
+        self.tokenizer.get()
+    }
+
+    /// Draws made content with this tokenizer from now on.
+    pub(in crate::player) fn draw_with(&self, tokenizer: Tokenizer) {
+        // The first one stays.
+        let _known = self.drawing.set((tokenizer, OnceLock::new()));
+    }
+
+    /// The maker of content under constraints, with its tokenizer.
+    ///
+    /// # Errors
+    /// Where there is no tokenizer, or one without texts.
+    pub(in crate::player) fn guide(&self) -> Result<(&Tokenizer, &Guide), String> {
+        let (tokenizer, guide) = self.drawing.get().ok_or("content is made by `play` only")?;
+        if tokenizer.is_ids_only() {
+            return Err("no content can be made without a tokenizer".to_owned());
+        }
+        let guide = guide.get_or_init(|| Guide::new(tokenizer)).as_ref().map_err(ToString::to_string)?;
+        Ok((tokenizer, guide))
+    }
+
     /// Lets another one count as this one does.
     pub(in crate::player) fn share_with(&self, other: &Self) {
         self.tokenizer.get().cloned().into_iter().for_each(|tokenizer| other.with(tokenizer));
+        self.drawing.get().into_iter().for_each(|(tokenizer, _)| other.draw_with(tokenizer.clone()));
         self.most_tokens.get().into_iter().for_each(|most| other.make_engine_inputs(*most));
     }
 

@@ -122,6 +122,7 @@ fn asked_as(
         seen: redactor.seen(),
         counted: asked.counted.clone(),
         session: asked.session.clone(),
+        delivered: None,
     }
 }
 

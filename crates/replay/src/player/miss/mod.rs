@@ -284,6 +284,10 @@ impl CassettePlayer {
         };
         match plan {
             UnmatchedPlan::Refuse => Decision::Answer(self.refuse(asked, reason, lookup).await),
+            // Rules alone have no records that a request could miss.
+            UnmatchedPlan::MakeUp if self.records.is_empty() && self.config.answers.is_some() => {
+                Decision::Pass(asked.into_request())
+            }
             UnmatchedPlan::MakeUp => {
                 self.count_miss(&asked, reason);
                 let mut request = asked.into_request();

@@ -155,7 +155,8 @@ impl CassettePlayer {
         let names = self.index.boundaries().into_iter().filter_map(|boundary| boundary.strip_prefix("llm:"));
         let names = names.map(|name| split_upstream(name).0).filter(|name| !name.is_empty()).map(str::to_owned);
         let mut known = BTreeSet::new();
-        names.chain(self.fixtures.models()).filter(|name| known.insert(name.clone())).collect()
+        let rules = self.answer_rules().map(|rules| rules.models()).unwrap_or_default();
+        names.chain(rules).chain(self.fixtures.models()).filter(|name| known.insert(name.clone())).collect()
     }
 
     /// The names of upstreams that were recorded.
@@ -178,7 +179,8 @@ impl CassettePlayer {
         };
         let found = self.records.iter().enumerate().find(is_fit);
         let recorded = found.map(|(_, (_, record))| (record.path.clone(), record.body.value()));
-        recorded.or_else(|| self.fixtures.example(&self.records))
+        let by_rule = || self.answer_rules().and_then(|rules| rules.example());
+        recorded.or_else(by_rule).or_else(|| self.fixtures.example())
     }
 }
 

@@ -1,9 +1,6 @@
 //! Posting of messages, and what becomes of the responses.
 
-use std::sync::{
-    Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicBool, Ordering::Relaxed},
-};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, uri::PathAndQuery};
@@ -16,6 +13,7 @@ use super::{
     message::{MessageKind, OutgoingMessage},
 };
 use crate::mcp::as_line;
+use base::lock::Lock;
 use net::server::{NotWhole, media_type, receive_whole};
 use net::upstream::{EndpointUrl, Upstream, UpstreamBody, UpstreamError};
 use replay::mcp::MOST_BYTES;
@@ -35,7 +33,7 @@ pub(super) struct Post {
     target: PathAndQuery,
     headers: Vec<(HeaderName, HeaderValue)>,
     queue: Queue<Vec<u8>>,
-    state: Mutex<BridgeSession>,
+    state: Lock<BridgeSession>,
     is_closed: AtomicBool,
     closed: Notify,
 }
@@ -58,13 +56,13 @@ impl Post {
         queue: Queue<Vec<u8>>,
     ) -> Self {
         let target = url.target("", None);
-        let (state, is_closed, closed) = (Mutex::default(), AtomicBool::new(false), Notify::new());
+        let (state, is_closed, closed) = (Lock::default(), AtomicBool::new(false), Notify::new());
         Self { upstream, target, headers, queue, state, is_closed, closed }
     }
 
     /// Whether a message belongs to a connection of the modern era.
     pub(super) fn is_modern(&self, outgoing: &OutgoingMessage) -> bool {
-        outgoing.version().is_some() || self.state().modern.is_some()
+        outgoing.version().is_some() || self.state.lock().modern.is_some()
     }
 
     /// Ends the stream of what belongs to no request.
@@ -95,7 +93,7 @@ impl Post {
     }
 
     pub(super) async fn delete(&self) {
-        if self.state().session.is_some() {
+        if self.state.lock().session.is_some() {
             let _any = self.upstream.send(self.bare(Method::DELETE)).await;
         }
     }
@@ -115,7 +113,7 @@ impl Post {
         let mut request = Request::new(Full::default());
         *request.method_mut() = method;
         *request.uri_mut() = self.target.clone().into();
-        let BridgeSession { session, version, .. } = self.state().clone();
+        let BridgeSession { session, version, .. } = self.state.lock().clone();
         let headers = request.headers_mut();
         session.map(|session| headers.insert(SESSION, session));
         version.map(|version| headers.insert("mcp-protocol-version", version));
@@ -125,16 +123,16 @@ impl Post {
 
     fn request(&self, outgoing: &OutgoingMessage) -> Request<Full<Bytes>> {
         if let Some(version) = outgoing.version() {
-            self.state().modern = Some(version.to_owned());
+            self.state.lock().modern = Some(version.to_owned());
         }
         if matches!(outgoing.kind, MessageKind::Initialize(_)) {
             // It begins anew.
-            *self.state() = BridgeSession::default();
+            *self.state.lock() = BridgeSession::default();
         }
         let mut request = self.bare(Method::POST);
         *request.body_mut() = Full::new(Bytes::copy_from_slice(&outgoing.line));
         let (modern, annotated) = {
-            let state = self.state();
+            let state = self.state.lock();
             (state.modern.clone(), state.annotated.clone())
         };
         let headers = request.headers_mut();
@@ -174,10 +172,10 @@ impl Post {
             self.learn(outgoing, read.as_ref());
             return self.pass(body.to_vec()).await;
         }
-        let has_session = self.state().session.is_some();
+        let has_session = self.state.lock().session.is_some();
         match read.as_ref().and_then(|body| body.get("error")).filter(|error| error.is_object()) {
             _ if status == StatusCode::NOT_FOUND && has_session => {
-                self.state().session = None;
+                self.state.lock().session = None;
                 self.fail(id, SESSION_GONE, "the session is gone; begin anew with initialize", status).await;
             }
             Some(error) => self.line(id, &json!({"error": error})).await,
@@ -196,7 +194,7 @@ impl Post {
     /// Notes the session that a server opened.
     fn keep_session(&self, outgoing: &OutgoingMessage, headers: &HeaderMap) {
         if let (MessageKind::Initialize(_), Some(session)) = (&outgoing.kind, headers.get(SESSION)) {
-            self.state().session = Some(session.clone());
+            self.state.lock().session = Some(session.clone());
         }
     }
 
@@ -206,9 +204,9 @@ impl Post {
         match outgoing.method.as_deref() {
             Some("initialize") => {
                 let version = result.get("protocolVersion").and_then(Value::as_str);
-                self.state().version = version.and_then(|version| version.parse().ok());
+                self.state.lock().version = version.and_then(|version| version.parse().ok());
             }
-            Some("tools/list") => self.state().annotated.extend(headers::annotations(result)),
+            Some("tools/list") => self.state.lock().annotated.extend(headers::annotations(result)),
             _ => {}
         }
     }
@@ -229,10 +227,6 @@ impl Post {
         let answer = answer.to_string();
         let rest = answer.strip_prefix('{').unwrap_or_default();
         self.pass(format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},{rest}").into_bytes()).await;
-    }
-
-    fn state(&self) -> MutexGuard<'_, BridgeSession> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

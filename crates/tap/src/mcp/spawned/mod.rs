@@ -11,14 +11,7 @@
 mod process;
 mod routes;
 
-use std::{
-    collections::HashMap,
-    convert::Infallible,
-    ffi::OsString,
-    io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, convert::Infallible, ffi::OsString, io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -30,6 +23,7 @@ use tokio::{runtime::Handle, sync::mpsc::Receiver, task::JoinHandle, time::timeo
 
 use self::process::Process;
 use super::bridge::message::{MessageKind, OutgoingMessage};
+use base::lock::Lock;
 use net::{
     server::{ResponseBody, whole_body},
     wire::encode_event,
@@ -68,8 +62,8 @@ pub(super) struct Spawned {
     recorder: Option<Arc<McpRecorder>>,
     /// Processes outlive the connection that began them.
     runtime: Handle,
-    sessions: Arc<Mutex<HashMap<String, Arc<Process>>>>,
-    tasks: Mutex<Vec<JoinHandle<()>>>,
+    sessions: Arc<Lock<HashMap<String, Arc<Process>>>>,
+    tasks: Lock<Vec<JoinHandle<()>>>,
 }
 
 /// Makes servers of commands, which are started for each session; has to be called on the runtime of their processes.
@@ -97,14 +91,14 @@ impl StartedServer for Spawned {
 impl Spawned {
     /// A server of which no process runs; has to be called on the runtime of its processes.
     pub(super) fn new(server: McpCommand, place: usize, recorder: Option<Arc<McpRecorder>>) -> Self {
-        let (sessions, tasks) = (Arc::default(), Mutex::default());
+        let (sessions, tasks) = (Arc::default(), Lock::default());
         Self { server, place, recorder, runtime: Handle::current(), sessions, tasks }
     }
 
     pub(super) async fn answer(&self, parts: &Parts, body: Bytes, account: &str) -> Response<ResponseBody> {
         let session =
             parts.headers.get(SESSION).map(|session| String::from_utf8_lossy(session.as_bytes()).into_owned());
-        let process = session.as_ref().and_then(|session| self.lock().get(session).cloned());
+        let process = session.as_ref().and_then(|session| self.sessions.lock().get(session).cloned());
         match (&parts.method, &session, process) {
             (&Method::POST, None, _) => self.open(&parts.headers, body, account).await,
             (&Method::POST, _, Some(process)) => match OutgoingMessage::read(body.to_vec()) {
@@ -113,7 +107,7 @@ impl Spawned {
             },
             (&Method::GET, _, Some(process)) => stream(None, process.listen().await),
             (&Method::DELETE, Some(session), Some(process)) => {
-                self.lock().remove(session);
+                self.sessions.lock().remove(session);
                 process.close();
                 whole(200, JSON, "{}")
             }
@@ -143,7 +137,7 @@ impl Spawned {
         if !matches!(outgoing.kind, MessageKind::Initialize(_)) {
             return bad(-32600, "the request names no session; begin with initialize", None);
         }
-        if self.lock().len() >= MOST_PROCESSES {
+        if self.sessions.lock().len() >= MOST_PROCESSES {
             return error(StatusCode::SERVICE_UNAVAILABLE, -32603, "too many sessions of this server are open", None);
         }
         let session = format!("{:032x}", rand::random::<u128>());
@@ -176,13 +170,13 @@ impl Spawned {
         let started = self.runtime.spawn(async move { process::start(&command, shown, observer) }).await;
         let started = started.map_err(io::Error::from).flatten();
         let (process, running) = started.map_err(|error| format!("{} cannot be started: {error}", self.shown()))?;
-        self.lock().insert(session.to_owned(), Arc::clone(&process));
+        self.sessions.lock().insert(session.to_owned(), Arc::clone(&process));
         let (sessions, session) = (Arc::clone(&self.sessions), session.to_owned());
         let task = self.runtime.spawn(async move {
             running.await;
-            sessions.lock().unwrap_or_else(PoisonError::into_inner).remove(&session);
+            sessions.lock().remove(&session);
         });
-        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tasks = self.tasks.lock();
         tasks.retain(|task| !task.is_finished());
         tasks.push(task);
         Ok(process)
@@ -195,14 +189,10 @@ impl Spawned {
     }
 
     pub(super) async fn end(&self) {
-        let processes: Vec<Arc<Process>> = self.lock().drain().map(|(_, process)| process).collect();
+        let processes: Vec<Arc<Process>> = self.sessions.lock().drain().map(|(_, process)| process).collect();
         processes.iter().for_each(|process| process.close());
-        let tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
+        let tasks = std::mem::take(&mut *self.tasks.lock());
         let _late = timeout(END_WITHIN, futures_util::future::join_all(tasks)).await;
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Process>>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

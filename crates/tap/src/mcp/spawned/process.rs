@@ -5,7 +5,7 @@ use std::{
     io,
     process::ExitStatus,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::Duration,
@@ -25,6 +25,7 @@ use tokio::{
 
 use super::routes::Routes;
 use crate::mcp::{AT_ONCE, as_line, bridge::message::OutgoingMessage, spawn};
+use base::lock::Lock;
 use replay::mcp::{LineSplitter, MOST_BYTES, ReadLine, Sender};
 use replay::mcp_traffic::ProcessObserver;
 
@@ -43,8 +44,8 @@ pub(super) struct Process {
     status: OnceLock<ExitStatus>,
     has_answered: AtomicBool,
     /// `None` once it is closed.
-    input: Mutex<Option<Queue<Vec<u8>>>>,
-    routes: Mutex<Routes>,
+    input: Lock<Option<Queue<Vec<u8>>>>,
+    routes: Lock<Routes>,
     observer: Option<ProcessObserver>,
     closed: Notify,
 }
@@ -60,9 +61,9 @@ pub(super) fn start(
 ) -> io::Result<(Arc<Process>, impl Future<Output = ()> + Send + use<>)> {
     let mut child = spawn(command)?;
     let (send, lines) = channel(MOST_QUEUED);
-    let input = Mutex::new(Some(send));
+    let input = Lock::new(Some(send));
     let (status, has_answered) = (OnceLock::new(), AtomicBool::new(false));
-    let (routes, closed) = (Mutex::default(), Notify::new());
+    let (routes, closed) = (Lock::default(), Notify::new());
     let process = Arc::new(Process { shown, status, has_answered, input, routes, observer, closed });
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
     let running = Arc::clone(&process);
@@ -79,7 +80,7 @@ pub(super) fn start(
 impl Process {
     /// Hands a message over that wants no answer; false where the process has ended.
     pub(super) async fn send(&self, outgoing: OutgoingMessage) -> bool {
-        let Some(input) = self.input().clone() else { return false };
+        let Some(input) = self.input.lock().clone() else { return false };
         let line = as_line(outgoing.line);
         self.observer.iter().for_each(|observer| observer.line(Sender::Client, &line));
         input.send(line).await.is_ok()
@@ -88,17 +89,17 @@ impl Process {
     /// Hands a request over; gives what belongs to it. `None` where the process has ended.
     pub(super) async fn ask(&self, outgoing: OutgoingMessage, takes_events: bool) -> Option<Receiver<Bytes>> {
         let token = outgoing.params.get("_meta").and_then(|meta| meta.get("progressToken")).cloned();
-        let messages = self.routes().open(outgoing.id().unwrap_or_default(), token, takes_events)?;
+        let messages = self.routes.lock().open(outgoing.id().unwrap_or_default(), token, takes_events)?;
         self.send(outgoing).await.then_some(messages)
     }
 
     /// Gives what belongs to no request.
     pub(super) async fn listen(&self) -> Receiver<Bytes> {
-        let (messages, queue, waited) = self.routes().listen();
+        let (messages, queue, waited) = self.routes.lock().listen();
         // More than fits waits on, for the next listener.
         for message in waited {
             if let Err(full) = queue.try_send(message) {
-                self.routes().wait(full.into_inner());
+                self.routes.lock().wait(full.into_inner());
             }
         }
         messages
@@ -106,7 +107,7 @@ impl Process {
 
     /// Closes the input of the process; one that does not end then is killed.
     pub(super) fn close(&self) {
-        self.input().take();
+        self.input.lock().take();
         self.closed.notify_one();
     }
 
@@ -147,19 +148,19 @@ impl Process {
                 return;
             }
         };
-        let (line, queue) = (Bytes::from(line), self.routes().of(&message));
+        let (line, queue) = (Bytes::from(line), self.routes.lock().of(&message));
         let unsent = match queue {
             Some(queue) => queue.send(line).await.err().map(|unsent| unsent.0),
             None => Some(line),
         };
         // An answer whose client has left goes nowhere else.
         if let Some(line) = unsent.filter(|_| message.get("method").is_some()) {
-            self.routes().wait(line);
+            self.routes.lock().wait(line);
         }
     }
 
     fn ended(&self) {
-        let was_closed = self.input().take().is_none();
+        let was_closed = self.input.lock().take().is_none();
         if !was_closed {
             tracing::warn!("{} ended by itself{}", self.shown, self.status());
         }
@@ -169,20 +170,12 @@ impl Process {
             // A server that never ran is none that could be replayed.
             false => observer.abandon(),
         });
-        self.routes().end();
+        self.routes.lock().end();
     }
 
     /// What it ended with, as the end of a sentence; nothing where that is not known.
     pub(super) fn status(&self) -> String {
         self.status.get().map(|status| format!(": {status}")).unwrap_or_default()
-    }
-
-    fn input(&self) -> MutexGuard<'_, Option<Queue<Vec<u8>>>> {
-        self.input.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn routes(&self) -> MutexGuard<'_, Routes> {
-        self.routes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

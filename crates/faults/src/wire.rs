@@ -1,0 +1,81 @@
+//! What faults know of the endpoints' streams: tokens of events, and errors as events.
+
+use api::{ApiError, Endpoint, anthropic};
+use bytes::Bytes;
+use net::wire::{encode_event, event_data};
+use serde_json::{Value, json};
+
+use crate::piece::FaultedForm;
+
+/// Names of events that end a stream where there is no `[DONE]`.
+pub(crate) const LAST_EVENTS: [&[u8]; 4] =
+    [b"message_stop", b"response.completed", b"response.incomplete", b"response.failed"];
+
+/// Tokens that an event carries.
+#[must_use]
+pub fn tokens_of(event: &[u8]) -> u64 {
+    let Some(value) = event_data(event).and_then(|data| serde_json::from_slice::<Value>(&data).ok()) else { return 0 };
+    let Some(choices) = value.get("choices").and_then(Value::as_array) else {
+        // Events of messages and responses carry output as deltas.
+        let delta = value.get("delta").map(|delta| {
+            delta
+                .as_str()
+                .or_else(|| ["text", "thinking", "partial_json"].iter().find_map(|name| delta.get(name)?.as_str()))
+        });
+        return u64::from(delta.flatten().is_some_and(|text| !text.is_empty()));
+    };
+    let of_choice = |choice: &Value| {
+        if let Some(ids) = choice.get("token_ids").and_then(Value::as_array) {
+            return u64::try_from(ids.len()).unwrap_or_default();
+        }
+        let is_output = |value: &Value| value.as_str().map_or_else(|| value.is_array(), |text| !text.is_empty());
+        let delta = choice.get("delta").unwrap_or(choice);
+        let has = ["content", "reasoning", "reasoning_content", "tool_calls", "text"];
+        u64::from(has.iter().any(|name| delta.get(name).is_some_and(is_output)))
+    };
+    choices.iter().map(of_choice).sum()
+}
+
+/// An error in the middle of a body, and what follows it.
+///
+/// The engine writes a failure with spaces in its JSON and `[DONE]` after it, Messages as an event `error` and nothing after it. It ends
+/// `/v1/responses` without a word; the event there is OpenAI's `error`.
+pub(crate) fn error_events(error: &ApiError, endpoint: Endpoint, form: FaultedForm, events: u64) -> Vec<Bytes> {
+    match (form, endpoint) {
+        (FaultedForm::Whole, Endpoint::Messages) => vec![anthropic::error_body(error).into()],
+        (FaultedForm::Whole, _) => vec![error.body().into()],
+        (_, Endpoint::Messages) => {
+            let kind = if error.status == 500 { "internal_error" } else { error.kind };
+            let data = json!({"type": "error", "error": {"type": kind, "message": error.message}});
+            vec![encode_event(Some("error"), &data.to_string())]
+        }
+        (_, Endpoint::Responses) => {
+            let data = json!({
+                "type": "error", "sequence_number": events, "code": error.kind, "message": error.message, "param": null,
+            });
+            vec![encode_event(Some("error"), &data.to_string())]
+        }
+        _ => {
+            let message = Value::from(error.message.as_str());
+            let data = format!(
+                "{{\"error\": {{\"message\": {message}, \"type\": \"{}\", \"param\": null, \"code\": {}}}}}",
+                error.kind, error.status
+            );
+            vec![encode_event(None, &data), encode_event(None, "[DONE]")]
+        }
+    }
+}
+
+/// The place after the first character of a tool call's arguments in an event.
+pub(crate) fn inside_arguments(event: &[u8]) -> Option<usize> {
+    let text = std::str::from_utf8(event).ok()?;
+    let is_delta = net::wire::event_name(event).is_some_and(|name| name.ends_with(b"function_call_arguments.delta"));
+    let keys: &[&str] = if is_delta { &["\"delta\""] } else { &["\"arguments\"", "\"partial_json\""] };
+    keys.iter().find_map(|key| {
+        let after = text.find(key)? + key.len();
+        let value = text.get(after..)?.find('"').filter(|gap| *gap <= 2)? + after + 1;
+        let first = text.get(value..)?.chars().next().filter(|first| *first != '"')?;
+        // An escaped character has two.
+        Some(value + if first == '\\' { 2 } else { first.len_utf8() })
+    })
+}

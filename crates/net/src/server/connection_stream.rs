@@ -1,0 +1,45 @@
+//! What a connection is made of: a stream of bytes, which may be reset, and the bodies of its responses.
+
+use std::error::Error;
+
+use http_body::Body;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpStream, UnixStream},
+};
+use tokio_rustls::server::TlsStream;
+
+/// A body of responses.
+pub trait ServiceBody:
+    Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>> + Send> + Send + Unpin + 'static
+{
+}
+
+impl<B> ServiceBody for B where
+    B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>> + Send> + Send + Unpin + 'static
+{
+}
+
+/// A connection's stream of bytes.
+pub(super) trait ConnectionStream: AsyncRead + AsyncWrite + Send + Unpin + 'static {
+    /// Lets the connection be reset when it is dropped, where its kind can be.
+    fn reset_when_dropped(&self);
+}
+
+impl ConnectionStream for TcpStream {
+    fn reset_when_dropped(&self) {
+        if let Err(error) = self.set_zero_linger() {
+            tracing::debug!(%error, "a connection cannot be reset");
+        }
+    }
+}
+
+impl ConnectionStream for UnixStream {
+    fn reset_when_dropped(&self) {}
+}
+
+impl<I: ConnectionStream> ConnectionStream for TlsStream<I> {
+    fn reset_when_dropped(&self) {
+        self.get_ref().0.reset_when_dropped();
+    }
+}

@@ -1,0 +1,39 @@
+//! Files that only their owner can read, and names of unfinished ones.
+
+use std::{
+    ffi::{OsStr, OsString},
+    fs::OpenOptions,
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+/// The name of a file that is not finished.
+pub(super) fn partial(path: &Path) -> PathBuf {
+    with_end(path, ".partial".as_ref())
+}
+
+/// A name with more at its end.
+pub(super) fn with_end(path: &Path, end: &OsStr) -> PathBuf {
+    let mut name: OsString = path.as_os_str().to_owned();
+    name.push(end);
+    PathBuf::from(name)
+}
+
+/// Writes a file that only its owner can read.
+pub(super) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    private().truncate(true).open(path)?.write_all(bytes)
+}
+
+/// Options that create a file for its owner only.
+pub(super) fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.create(true).write(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        // A link in the place of such a file would have another one overwritten, a pipe would hold up its writer.
+        let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+        options.mode(0o600).custom_flags(flags.bits().cast_signed());
+    }
+    options
+}

@@ -1,0 +1,70 @@
+//! `--answers`: reading files of answers, and reading them again while the server runs.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    task::spawn_blocking,
+    time::interval,
+};
+
+use crate::{
+    cli::{failure::Failure, output, redaction::shown},
+    recording::cassette::AnswersError,
+    replay::player::{AnswerRules, CassettePlayer},
+};
+
+/// Time between looks at the files.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Reads the files; `None` where none is named.
+pub(in crate::cli) fn load(files: &[PathBuf]) -> Result<Option<Arc<AnswerRules>>, Failure> {
+    match files {
+        [] => Ok(None),
+        files => Ok(Some(AnswerRules::load(files.to_vec())?)),
+    }
+}
+
+impl From<AnswersError> for Failure {
+    fn from(error: AnswersError) -> Self {
+        Self::input(shown(&error.to_string()))
+    }
+}
+
+/// Reads the files again at SIGHUP, and when they change. Where one of them is wrong, what was read before stays.
+pub(in crate::cli) fn keep_reading(player: Option<&CassettePlayer>) {
+    let Some(rules) = player.and_then(CassettePlayer::answers) else { return };
+    // From here on the signal ends no server, whenever the task begins.
+    if let Ok(hangups) = signal(SignalKind::hangup()) {
+        tokio::spawn(read_at_hangup(Arc::clone(rules), hangups));
+    }
+    tokio::spawn(read_at_change(Arc::clone(rules)));
+}
+
+async fn read_at_hangup(rules: Arc<AnswerRules>, mut hangups: Signal) {
+    while hangups.recv().await.is_some() {
+        let rules = Arc::clone(&rules);
+        drop(spawn_blocking(move || reload(&rules)).await);
+    }
+}
+
+async fn read_at_change(rules: Arc<AnswerRules>) {
+    let mut looks = interval(LOOK);
+    loop {
+        looks.tick().await;
+        let rules = Arc::clone(&rules);
+        let look = move || {
+            if rules.has_changed() {
+                reload(&rules);
+            }
+        };
+        drop(spawn_blocking(look).await);
+    }
+}
+
+fn reload(rules: &AnswerRules) {
+    match rules.reload() {
+        Ok(count) => output::note(&format!("answers: {count} rules were read again\n")),
+        Err(error) => output::warn(&format!("answers: the rules of before stay: {}\n", shown(&error.to_string()))),
+    }
+}

@@ -1,0 +1,131 @@
+//! What a response takes from quotas: the tokens of its usage, or else of its prompt and of its events.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use axum::body::Body;
+use bytes::{Bytes, BytesMut};
+use http_body::Frame;
+use serde_json::Value;
+
+use crate::{
+    api::answers::TokenCounts,
+    faults::{QuotaTicket, tokens_of},
+    net::wire::{SseSplitter, event_data},
+};
+
+/// Largest body that is no stream and is read for its usage.
+const LARGEST: usize = 64 << 20;
+
+/// In the extensions of a response that is a stream: tokens of its prompts, which its events may not say.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::play) struct PromptTokens(pub(in crate::play) u32);
+
+/// A body whose tokens are counted.
+pub(super) struct MeteredBody {
+    inner: Body,
+    /// `None` where the body is no stream of events.
+    splitter: Option<SseSplitter>,
+    whole: BytesMut,
+    prompt: Option<u64>,
+    /// By usage, and by events.
+    completion: Option<u64>,
+    events: u64,
+    tickets: Vec<QuotaTicket>,
+}
+
+impl MeteredBody {
+    pub(super) fn new(inner: Body, is_stream: bool, prompt: Option<u32>, tickets: Vec<QuotaTicket>) -> Self {
+        let splitter = is_stream.then(SseSplitter::default);
+        Self {
+            inner,
+            splitter,
+            whole: BytesMut::new(),
+            prompt: prompt.map(u64::from),
+            completion: None,
+            events: 0,
+            tickets,
+        }
+    }
+
+    fn see(&mut self, data: &Bytes) {
+        let Some(splitter) = &mut self.splitter else {
+            if self.whole.len() + data.len() <= LARGEST {
+                self.whole.extend_from_slice(data);
+            }
+            return;
+        };
+        splitter.push(data.clone());
+        let mut seen = Vec::new();
+        while let Some(event) = splitter.next_event() {
+            seen.push(event.raw);
+        }
+        for event in seen {
+            self.events += tokens_of(&event);
+            if let Some(data) = event_data(&event) {
+                self.read_usage(&data);
+            }
+        }
+        self.settle();
+    }
+
+    fn read_usage(&mut self, json: &[u8]) {
+        if !json.windows(7).any(|part| part == b"\"usage\"") {
+            return;
+        }
+        let Ok(value) = serde_json::from_slice::<Value>(json) else { return };
+        let inner = ["message", "response"].iter().find_map(|name| value.get(name)?.get("usage"));
+        let Some(usage) = value.get("usage").or(inner).filter(|usage| usage.is_object()) else { return };
+        let TokenCounts { prompt, completion, .. } = TokenCounts::read(usage);
+        self.prompt = prompt.map(u64::from).or(self.prompt);
+        self.completion = completion.map(u64::from).max(self.completion);
+    }
+
+    /// Tells the quotas what was counted so far; they take it when they are dropped.
+    fn settle(&mut self) {
+        let tokens = self.prompt.unwrap_or_default() + self.completion.unwrap_or_default().max(self.events);
+        self.tickets.iter_mut().for_each(|ticket| ticket.tokens = tokens);
+    }
+
+    fn end(&mut self) {
+        let whole = std::mem::take(&mut self.whole);
+        self.read_usage(&whole);
+        self.settle();
+        self.tickets.clear();
+    }
+}
+
+impl http_body::Body for MeteredBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let frame = ready!(Pin::new(&mut self.inner).poll_frame(context));
+        match &frame {
+            Some(Ok(frame)) => {
+                if let Some(data) = frame.data_ref() {
+                    self.see(data);
+                }
+                // Nothing asks for the end of a body that says that it has ended.
+                if self.inner.is_end_stream() {
+                    self.end();
+                }
+            }
+            Some(Err(_)) | None => self.end(),
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        self.inner.size_hint()
+    }
+}

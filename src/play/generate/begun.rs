@@ -1,0 +1,117 @@
+//! The text of a choice on its way from tokens to its client, and a choice that goes on where another server left off.
+
+use std::sync::Arc;
+
+use crate::{
+    api::GenerationRequest,
+    play::{
+        ServerState,
+        generate::{
+            choice::ChoiceStep,
+            output::OutputText,
+            parse::{ParsedBy, SequenceParser},
+            stop::StopStrings,
+        },
+    },
+    text::{
+        parsers::DeltaContent,
+        prompt::{Detokenizer, SkipSpecial},
+    },
+};
+
+/// What makes a client's text of tokens.
+#[derive(Debug)]
+pub(in crate::play) struct ShownText {
+    pub(in crate::play) detokenizer: Detokenizer,
+    pub(in crate::play) output: OutputText,
+    pub(in crate::play) parser: Option<SequenceParser>,
+}
+
+/// The part of an answer that was delivered before its request came here.
+#[derive(Debug)]
+pub(in crate::play) struct BegunAnswer {
+    /// Its tokens.
+    pub(in crate::play) ids: Vec<u32>,
+    /// The text, with all of them taken.
+    pub(in crate::play) shown: ShownText,
+    /// Bytes of the text to come that were delivered too.
+    pub(in crate::play) skipped: usize,
+}
+
+impl ShownText {
+    /// The text of an answer to a prompt, before its first token.
+    pub(in crate::play) fn new(
+        state: &ServerState,
+        request: &GenerationRequest,
+        parsed: Option<&ParsedBy>,
+        stop: &Arc<StopStrings>,
+        prompt: &[u32],
+    ) -> Self {
+        Self {
+            detokenizer: detokenizer(state, request, parsed, prompt),
+            output: OutputText::new(Arc::clone(stop), request.include_stop_str_in_output, request.min_tokens),
+            parser: parsed.map(|parsed| parsed.start(prompt, state.fresh_seed())),
+        }
+    }
+
+    /// Takes a token; the content that a client gets with it.
+    fn push(&mut self, id: u32) -> String {
+        // A token that the decoder cannot place has no text, as in the engine.
+        let mut text = self.detokenizer.push(id).unwrap_or_default();
+        if self.output.looks() {
+            self.output.push(&[text]);
+            text = self.output.release();
+        }
+        let Some(parser) = &mut self.parser else { return text };
+        let mut step = ChoiceStep { text, ids: vec![id], finish: None };
+        match parser.event(&mut step).map(|delta| delta.content) {
+            Some(DeltaContent::Text(text)) => text,
+            Some(DeltaContent::Unset | DeltaContent::Null) | None => String::new(),
+        }
+    }
+
+    /// An answer of which these tokens were delivered.
+    pub(in crate::play) fn after(mut self, ids: &[u32]) -> BegunAnswer {
+        for id in ids {
+            self.push(*id);
+        }
+        BegunAnswer { ids: ids.to_vec(), shown: self, skipped: 0 }
+    }
+
+    /// The answer of these tokens of which a text was delivered; `None` where they have another text, or no token is left. Where nothing
+    /// is parsed, a text may end within a token's: that token comes again, without what was delivered of it.
+    pub(in crate::play) fn after_text(make: impl Fn() -> Self, ids: &[u32], text: &str) -> Option<BegunAnswer> {
+        let (mut shown, mut rest) = (make(), text);
+        for (at, id) in ids.iter().enumerate() {
+            let taken = ids.get(..at).unwrap_or_default();
+            if rest.is_empty() {
+                return Some(BegunAnswer { ids: taken.to_vec(), shown, skipped: 0 });
+            }
+            let next = shown.push(*id);
+            match rest.strip_prefix(next.as_str()) {
+                Some(behind) => rest = behind,
+                None if shown.parser.is_none() && next.starts_with(rest) => {
+                    return Some(BegunAnswer { skipped: rest.len(), ..make().after(taken) });
+                }
+                None => return None,
+            }
+        }
+        None
+    }
+}
+
+fn detokenizer(
+    state: &ServerState,
+    request: &GenerationRequest,
+    parsed: Option<&ParsedBy>,
+    prompt: &[u32],
+) -> Detokenizer {
+    let is_shown = !request.skip_special_tokens || parsed.is_some_and(ParsedBy::shows_special_tokens);
+    let special = if is_shown { SkipSpecial::Keep } else { SkipSpecial::Skip };
+    let detokenizer = state.model.tokenizer.detokenizer(prompt, special);
+    if request.spaces_between_special_tokens {
+        detokenizer
+    } else {
+        detokenizer.without_spaces_between_special_tokens()
+    }
+}

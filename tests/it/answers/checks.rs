@@ -1,0 +1,101 @@
+//! `answers check`, and files that are wrong.
+
+use super::{Rules, vcr};
+
+/// The exit code, and what was printed.
+fn checked(rules: &Rules) -> (i32, String) {
+    let output = vcr(&["answers", "check", &rules.file]);
+    (output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap().replace(&rules.file, "F"))
+}
+
+#[test]
+fn every_mistake_is_named_with_its_line() {
+    let rules = Rules::new(
+        "- match: {containz: x}\n  answer: a\n- match: {contains: x}\n  anser: a\n- match: any\n  answer: {verdict: nobody}\n\
+         - match: {contains: y}\n  answer: {parts: [{after: soon, text: a}]}\n- match: {contains: z}\n  extra: 1\n  answer: a\n\
+         - request: POST /v1/chat/completions\n  body: {}\n  answer: a\n- match: any\n  answer: {semantic: odd}\n\
+         - match: any\n  answer: {verdict: yes-no, categories: [a]}\n- match: {nth: 0}\n  answer: a\n- match: {role: king}\n  answer: a\n\
+         - match: any\n  answer: {verdict: yes-no, record: x}\n- match: any\n  answer: {fault: odd}\n- match: any\n  answer: '{{ model'\n\
+         - match: any\n  answer: {verdict: yes-no, unsafe: {rate: 2}}\n",
+    );
+    let (code, text) = checked(&rules);
+    for (line, what) in [
+        (2, "`match.containz` is no condition"),
+        (4, "the record has no `answer`"),
+        (7, "`answer.verdict` has to be llama-guard"),
+        (9, "`soon` is not a duration"),
+        (11, "`extra` is not known"),
+        (13, "needs `match`"),
+        (17, "`answer.semantic` has to be bad-arguments"),
+        (19, "`categories` has no effect on the verdict yes-no"),
+        (20, "`match.nth` has to be a number from 1 on"),
+        (22, "`king` is none of user"),
+        (25, "the answer has `verdict` and `record`"),
+        (27, "`odd` is no fault"),
+        (29, "the answer is no template"),
+        (31, "`unsafe.rate` has to be a number from 0 to 1"),
+    ] {
+        let found = text.lines().find(|found| found.starts_with(&format!("F:{line}: ")));
+        assert!(found.is_some_and(|found| found.contains(what)), "{line} {what}\n{text}");
+    }
+    assert_eq!(code, 3, "{text}");
+    assert_eq!(text.lines().count(), 14, "{text}");
+    let play = vcr(&["play", "--port", "0", "--answers", &rules.file]);
+    let log = String::from_utf8(play.stderr).unwrap();
+    assert!(play.status.code() == Some(3) && log.contains(":31: ") && !log.contains(" on http://"), "{log}");
+}
+
+#[test]
+fn rules_that_are_never_reached_are_named() {
+    let rules = Rules::new(
+        "- {match: {contains: weather}, answer: a}\n- {match: {contains: [weather, London]}, answer: b}\n\
+         - {match: {contains: the weather}, answer: c}\n- {match: {role: system, contains: weather}, answer: d}\n\
+         - {match: {contains: once}, times: 1, answer: e}\n- {match: {contains: once}, answer: f}\n\
+         - {match: {contains: first, nth: 1}, answer: g}\n- {match: {contains: first}, answer: h}\n\
+         - {match: any, answer: i}\n- {match: {regex: x}, answer: j}\n- {match: any, answer: k}\n",
+    );
+    let (code, text) = checked(&rules);
+    let named: Vec<&str> = text.lines().filter(|line| line.contains("never reached")).collect();
+    assert_eq!(
+        named,
+        [
+            "F:3: the rule is never reached: F:2 takes what it matches",
+            "F:4: the rule is never reached: F:2 takes what it matches",
+            "F:12: the rule is never reached: F:10 takes what it matches",
+        ]
+    );
+    assert!(code == 1 && text.ends_with("F: 11 rules\n"), "{text}");
+    let good = checked(&Rules::new("- {match: any, answer: a}\n"));
+    assert_eq!(good, (0, "F: 1 rules\n".to_owned()));
+}
+
+#[test]
+fn files_include_others_but_not_in_a_circle() {
+    let rules = Rules::with("vcr: 1\ninclude: [more.yaml]\nrecords:\n- {match: {contains: a}, answer: a}\n");
+    let more = rules.folder.path().join("more.yaml");
+    std::fs::write(&more, "records:\n- {match: any, answer: b}\n").unwrap();
+    let (code, text) = checked(&rules);
+    assert!(code == 0 && text.contains("more.yaml: 1 rules"), "{text}");
+    std::fs::write(&more, "include: answers.yaml\n").unwrap();
+    let (code, text) = checked(&rules);
+    assert!(code == 3 && text.contains("more.yaml:1: `include`: answers.yaml includes this file in turn"), "{text}");
+    std::fs::write(&more, "include: [missing.yaml]\nrecords: 3\nother: 1\n").unwrap();
+    let (_, text) = checked(&rules);
+    let wrong = [
+        "more.yaml:1: `include`: missing.yaml cannot be read",
+        "more.yaml:2: `records` has to be a list",
+        "more.yaml:3: `other` is none of",
+    ];
+    assert!(wrong.iter().all(|wrong| text.contains(wrong)), "{text}");
+    for (text, wrong) in
+        [("", "a file of answers is a map"), ("vcr: 2\nrecords: []\n", "format 1, not 2"), ("a: [", "F:2: ")]
+    {
+        let (code, said) = checked(&Rules::with(text));
+        assert!(code == 3 && said.contains(wrong), "{text}: {said}");
+    }
+    let missing = vcr(&["answers", "check", "/nowhere/answers.yaml"]);
+    assert!(
+        missing.status.code() == Some(3)
+            && String::from_utf8(missing.stdout).unwrap().contains("/nowhere/answers.yaml")
+    );
+}
