@@ -1,8 +1,8 @@
 //! `prove`: a gateway between a server with ground truth and a client, and whether what leaves it is what entered.
 //!
 //! [`BehindServer`] and [`StreamClient`] are the two sides; they know nothing of what is proven. Streams of
-//! [`ground_truth`](mod@ground_truth) are cut and edited by faults ([`cases`]), found again behind the gateway by their
-//! [`marker`](mod@marker), compared ([`checks`]), and what fails is made small (`shrink`) and written as a script.
+//! `ground_truth` are cut and edited by faults (`cases`), found again behind the gateway by their
+//! `marker`, compared (`checks`), and what fails is made small (`shrink`) and written as a script.
 //!
 //! Limits: what a gateway does to requests is not compared. Memory that grows is not seen from outside.
 //!

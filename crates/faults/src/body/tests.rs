@@ -54,5 +54,5 @@ async fn what_is_merged_leaves_before_a_fault_at_a_place() {
     let (written, ends) = writes(&["merge:1000", "reset at event 2"]).await;
     assert_eq!((written.as_slice(), ends), (["data:1\n\ndata:2\n\n".to_owned()].as_slice(), false));
     let (written, _) = writes(&["merge:1000", "huge-line:3 at event 3"]).await;
-    assert_eq!(written, ["data:1\n\ndata:2\n\ndata:3\n\n", ": x\n\n", "data:4\n\n"]);
+    assert_eq!(written, ["data:1\n\ndata:2\n\ndata:3\n\n", ": ", "x", "\n\n", "data:4\n\n"]);
 }

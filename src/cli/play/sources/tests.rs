@@ -83,6 +83,7 @@ fn words(play: &clap::Command, flag: &Arg, value: &str, kind: SourceKind) -> Vec
         _ if tags_of(play, flag).any(|tag| OF_ENGINE.contains(&tag)) => &["--engine"],
         "miss-status" | "miss-detail" if kind != SourceKind::Synthetic => &["--on-miss=error"],
         "lora-modules" => &["--enable-lora"],
+        "failure-types" => &["--failure-injection-rate=1"],
         "reasoning-share" => &["--reasoning-parser=qwen3"],
         "enable-auto-tool-choice" => &["--tool-call-parser=hermes"],
         "block-network" => &["--", "true"],
