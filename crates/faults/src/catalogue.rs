@@ -160,7 +160,7 @@ const fn body(name: &'static str, arguments: &'static [Argument], read: ReadKind
 }
 
 impl CatalogueRow {
-    pub(crate) const fn says(self, summary: &'static str, example: &'static str) -> Self {
+    pub(crate) const fn documented(self, summary: &'static str, example: &'static str) -> Self {
         Self { summary, example, ..self }
     }
 
@@ -173,59 +173,59 @@ impl CatalogueRow {
 pub const CATALOGUE: &[CatalogueRow] = &[
     before("400", ERROR, refusal)
         .also(&["context-length"])
-        .says("The prompt is too long for the served model, in the engine's words.", "400 where rate=0.1"),
+        .documented("The prompt is too long for the served model, in the engine's words.", "400 where rate=0.1"),
     before("invalid-request", WORDS, invalid)
-        .says("A parameter is out of its range, in the engine's words.", "invalid-request where nth=2"),
-    before("401", ERROR, refusal).also(&["invalid-api-key"]).says("The key is refused.", "401 where key=secret"),
-    before("404", ERROR, refusal).also(&["model-not-found"]).says("The model does not exist.", "404 where model=m"),
+        .documented("A parameter is out of its range, in the engine's words.", "invalid-request where nth=2"),
+    before("401", ERROR, refusal).also(&["invalid-api-key"]).documented("The key is refused.", "401 where key=secret"),
+    before("404", ERROR, refusal).also(&["model-not-found"]).documented("The model does not exist.", "404 where model=m"),
     before("429", RATE, refusal)
         .also(&["rate-limit"])
-        .says(
+        .documented(
             "Too many requests, with `retry-after` and the limits as `x-ratelimit-…`.",
             "429:retry-after=2s where first=2",
         ),
-    before("500", ERROR, refusal).says("The engine failed.", "500 where nth=3 per=session"),
-    before("503", ERROR, refusal).also(&["overloaded", "server-error"]).says("The engine is too busy.", "503 where from=10s until=20s"),
-    before("error", ANY_ERROR, any_refusal).says("Any other status.", "error:529,message=overloaded"),
+    before("500", ERROR, refusal).documented("The engine failed.", "500 where nth=3 per=session"),
+    before("503", ERROR, refusal).also(&["overloaded", "server-error"]).documented("The engine is too busy.", "503 where from=10s until=20s"),
+    before("error", ANY_ERROR, any_refusal).documented("Any other status.", "error:529,message=overloaded"),
     before("delay", &[("for", "how long")], |_, arguments| {
         Ok(FaultKind::Delay(needed(arguments.duration("for", true)?, "delay:2s")?))
     })
-    .says("The head comes so much later.", "delay:2s where rate=0.05"),
+    .documented("The head comes so much later.", "delay:2s where rate=0.05"),
     before("slow-head", &[("bytes", "of a piece; 1"), ("every", "time between pieces; 10ms")], |_, arguments| {
         let bytes = arguments.number("bytes", true, LONGEST_LINE)?.unwrap_or(1);
         let every = arguments.duration("every", false)?.unwrap_or(Duration::from_millis(10));
         Ok(FaultKind::SlowHead(SlowHead { bytes: usize::try_from(bytes.max(1)).unwrap_or(usize::MAX), every }))
     })
-    .says(
+    .documented(
         "The head comes in small pieces, each in a write of its own; over HTTP/2 after the time that they would take.",
         "slow-head:16,every=20ms",
     ),
     before("hang", NO_ARGUMENTS, |_, _| Ok(FaultKind::Hang))
         .also(&["accept-and-hang"])
-        .says("The request is read and never answered.", "hang where nth=1"),
+        .documented("The request is read and never answered.", "hang where nth=1"),
     before("content-type", &[("type", "the value of the header")], |_, arguments| {
         Ok(FaultKind::ContentType(needed(arguments.text("type", true), "content-type:text/html")?))
     })
-    .says("The head has another content type.", "content-type:text/html"),
+    .documented("The head has another content type.", "content-type:text/html"),
     body("stall", &[("for", "how long; without it for ever")], |_, arguments| {
         Ok(FaultKind::Stream(StreamFault::Stall(arguments.duration("for", true)?)))
     })
-    .says("Nothing more comes for a time, or ever.", "stall:30s at token 12"),
-    body("reset", NO_ARGUMENTS, |_, _| Ok(FaultKind::Stream(StreamFault::Break(ConnectionEnd::Reset)))).says(
+    .documented("Nothing more comes for a time, or ever.", "stall:30s at token 12"),
+    body("reset", NO_ARGUMENTS, |_, _| Ok(FaultKind::Stream(StreamFault::Break(ConnectionEnd::Reset)))).documented(
         "The connection is reset; without a place before the answer. Over HTTP/2 the stream is.",
         "reset at event 3",
     ),
-    body("close", NO_ARGUMENTS, |_, _| Ok(FaultKind::Stream(StreamFault::Break(ConnectionEnd::Close)))).says(
+    body("close", NO_ARGUMENTS, |_, _| Ok(FaultKind::Stream(StreamFault::Break(ConnectionEnd::Close)))).documented(
         "The connection is closed in the middle of the body; without a place before the answer. Over HTTP/2 the stream is reset.",
         "close at byte 100",
     ),
-    body("half-close", NO_ARGUMENTS, |_, _| Ok(FaultKind::Stream(StreamFault::Break(ConnectionEnd::HalfClose)))).says(
+    body("half-close", NO_ARGUMENTS, |_, _| Ok(FaultKind::Stream(StreamFault::Break(ConnectionEnd::HalfClose)))).documented(
         "The server ends its side of the connection, and reads on until the client ends the other. Over HTTP/2 the stream is reset.",
         "half-close at event 3",
     ),
     body("truncate", NO_ARGUMENTS, |_, _| Ok(FaultKind::Stream(StreamFault::Truncate)))
-        .says("The body ends properly, and what follows is missing, `[DONE]` too.", "truncate at token 20"),
-    body("error-event", ERROR_EVENT, error_event).says(
+        .documented("The body ends properly, and what follows is missing, `[DONE]` too.", "truncate at token 20"),
+    body("error-event", ERROR_EVENT, error_event).documented(
         "An error as an event, in the words of the endpoint, and the end; `at event 0` makes it the first one of a 200.",
         "error-event at event 0",
     ),
@@ -234,32 +234,32 @@ pub const CATALOGUE: &[CatalogueRow] = &[
         let every = arguments.duration("every", false)?.unwrap_or(Duration::from_millis(1));
         Ok(FaultKind::Stream(StreamFault::KeepAlive { count, every }))
     })
-    .says("A flood of comments, each in a write of its own.", "keep-alive:1000 at event 2"),
+    .documented("A flood of comments, each in a write of its own.", "keep-alive:1000 at event 2"),
     body("huge-line", &[("bytes", "its length, up to 64 MiB")], |_, arguments| {
         Ok(FaultKind::Stream(StreamFault::HugeLine(needed(
             arguments.number("bytes", true, LONGEST_LINE)?,
             "huge-line:1000000",
         )?)))
     })
-    .says("A comment of one very long line.", "huge-line:1000000 at event 2"),
+    .documented("A comment of one very long line.", "huge-line:1000000 at event 2"),
     body("drip", &[("bytes", "of a piece"), ("every", "time between pieces; 1ms")], |_, arguments| {
         let bytes = needed(arguments.number("bytes", true, LONGEST_LINE)?.filter(|bytes| *bytes > 0), "drip:1")?;
         let every = arguments.duration("every", false)?.unwrap_or(Duration::from_millis(1));
         Ok(FaultKind::Stream(StreamFault::Drip { bytes, every }))
     })
-    .says("What follows comes in small pieces, each in a write of its own.", "drip:7,every=5ms"),
+    .documented("What follows comes in small pieces, each in a write of its own.", "drip:7,every=5ms"),
     body("jitter", &[("up-to", "the most that an event is late")], |_, arguments| {
         Ok(FaultKind::Stream(StreamFault::Jitter(needed(arguments.duration("up-to", true)?, "jitter:50ms")?)))
     })
-    .says("Each event comes up to so much later.", "jitter:50ms"),
+    .documented("Each event comes up to so much later.", "jitter:50ms"),
     body("malformed", COUNT, |_, arguments| one_or_more(arguments, EventEdit::Malformed))
-        .says("The JSON of an event ends in its middle, or at the byte that is named.", "malformed at event 2"),
-    body("split", &[("inside", "middle, utf8, tool, end or byte"), ("every", "time between the parts; 2ms")], split).says(
+        .documented("The JSON of an event ends in its middle, or at the byte that is named.", "malformed at event 2"),
+    body("split", &[("inside", "middle, utf8, tool, end or byte"), ("every", "time between the parts; 2ms")], split).documented(
         "Events come in parts: cut in the middle, inside a character, inside the arguments of a tool call, before the last line \
          feed, at every byte, or once at the byte that is named.",
         "split:utf8",
     ),
-    body("split-at", &[("places", "numbers of bytes"), ("every", "time between the writes; 2ms")], split_at).says(
+    body("split-at", &[("places", "numbers of bytes"), ("every", "time between the writes; 2ms")], split_at).documented(
         "Writes end after so many bytes of the body as it is sent, whatever else is done to it.",
         "split-at:1,7,30",
     ),
@@ -267,35 +267,35 @@ pub const CATALOGUE: &[CatalogueRow] = &[
         let events = arguments.number("events", true, 10_000)?.unwrap_or(2);
         Ok(all(EventEdit::Merge(events.max(1))))
     })
-    .says("Several events come in one write.", "merge:3"),
+    .documented("Several events come in one write.", "merge:3"),
     body("duplicate", DUPLICATES, |_, arguments| {
         let times = arguments.number("times", true, MOST_COPIES)?.unwrap_or(1);
         one_or_more(arguments, EventEdit::Duplicate(times))
     })
-    .says("An event comes again.", "duplicate:3 at event 2"),
+    .documented("An event comes again.", "duplicate:3 at event 2"),
     body("repeat", &[("times", "how often; for ever"), ("every", "time between them; 10ms")], |_, arguments| {
         let times = arguments.number("times", true, u64::MAX)?;
         let every = arguments.duration("every", false)?.unwrap_or(Duration::from_millis(10));
         Ok(FaultKind::Stream(StreamFault::Repeat { times, every }))
     })
-    .says("The last event with output comes again and again.", "repeat:50 at token 4"),
+    .documented("The last event with output comes again and again.", "repeat:50 at token 4"),
     body("reorder", COUNT, |_, arguments| one_or_more(arguments, EventEdit::Reorder))
-        .says("An event comes after the next one.", "reorder at event 2"),
-    body("crlf", NO_ARGUMENTS, |_, _| Ok(all(EventEdit::Crlf))).says("Lines end in CR and LF.", "crlf"),
+        .documented("An event comes after the next one.", "reorder at event 2"),
+    body("crlf", NO_ARGUMENTS, |_, _| Ok(all(EventEdit::Crlf))).documented("Lines end in CR and LF.", "crlf"),
     body("comments", NO_ARGUMENTS, |_, _| Ok(all(EventEdit::Comment)))
-        .says("A comment stands before each event.", "comments"),
+        .documented("A comment stands before each event.", "comments"),
     body("no-space", NO_ARGUMENTS, |_, _| Ok(all(EventEdit::NoSpace)))
-        .says("`data:` has no space after it.", "no-space"),
+        .documented("`data:` has no space after it.", "no-space"),
     body("bom", NO_ARGUMENTS, |_, _| Ok(FaultKind::Stream(StreamFault::Edit { edit: EventEdit::Bom, count: Some(1) })))
-        .says("A byte order mark stands before the event.", "bom at event 0"),
+        .documented("A byte order mark stands before the event.", "bom at event 0"),
     body("no-done", NO_ARGUMENTS, |_, _| Ok(all(EventEdit::NoDone)))
-        .says("The event that ends a stream is missing.", "no-done"),
+        .documented("The event that ends a stream is missing.", "no-done"),
     body("no-finish", NO_ARGUMENTS, |_, _| Ok(all(EventEdit::NoFinish)))
-        .says("No event says why the answer ends.", "no-finish"),
+        .documented("No event says why the answer ends.", "no-finish"),
     body("usage", &[("by", "what is added to the output tokens; 1")], |_, arguments| {
         Ok(all(EventEdit::Usage(arguments.signed("by", true)?.unwrap_or(1))))
     })
-    .says("The usage is wrong.", "usage:-1"),
+    .documented("The usage is wrong.", "usage:-1"),
     reply("bad-arguments", "The arguments of a tool call are no JSON."),
     reply("schema-violation", "The arguments of a tool call break its schema."),
     reply("unknown-tool", "A tool is called that the request does not have."),
@@ -312,7 +312,7 @@ pub const CATALOGUE: &[CatalogueRow] = &[
 ];
 
 const fn reply(name: &'static str, summary: &'static str) -> CatalogueRow {
-    CatalogueRow { stage: FaultStage::Reply, ..before(name, NO_ARGUMENTS, read_reply) }.says(summary, name)
+    CatalogueRow { stage: FaultStage::Reply, ..before(name, NO_ARGUMENTS, read_reply) }.documented(summary, name)
 }
 
 fn read_reply(name: &str, _: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError> {

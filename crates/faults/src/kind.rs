@@ -1,15 +1,16 @@
 //! Kinds of faults with their arguments read.
 
-use std::{str::FromStr, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use api::{ApiError, Endpoint, RecordedError};
-use http::{HeaderMap, HeaderName, HeaderValue, header};
+use http::{HeaderMap, HeaderName, header};
 use net::server::{ConnectionEnd, SlowHead};
 
 use crate::{
     edits::EventEdit,
     fault::FaultPlace,
     quota::QuotaLimits,
+    rate_limits::{self, go_duration},
     signal::{EventsFault, MetricsFault, ServerFault},
 };
 
@@ -205,20 +206,11 @@ impl RefusalFault {
             headers.insert(HeaderName::from_static("retry-after-ms"), millis.into());
         }
         let Some(limits) = self.limits else { return headers };
-        for (limit, most, is_spent) in
+        for (what, limit, is_spent) in
             [("requests", limits.requests, !limits.is_of_tokens), ("tokens", limits.tokens, limits.is_of_tokens)]
         {
-            let reset = if is_spent { go_duration(after) } else { "0s".to_owned() };
-            let fields = [
-                (format!("x-ratelimit-limit-{limit}"), most.to_string()),
-                (format!("x-ratelimit-remaining-{limit}"), if is_spent { 0 } else { most }.to_string()),
-                (format!("x-ratelimit-reset-{limit}"), reset),
-            ];
-            for (name, value) in fields {
-                if let (Ok(name), Ok(value)) = (HeaderName::from_str(&name), HeaderValue::from_str(&value)) {
-                    headers.insert(name, value);
-                }
-            }
+            let (remaining, reset) = if is_spent { (0, go_duration(after)) } else { (limit, "0s".to_owned()) };
+            rate_limits::add(&mut headers, what, limit, remaining, reset);
         }
         headers
     }
@@ -231,30 +223,9 @@ fn unauthorized() -> ApiError {
     ApiError::recorded(401, "Unauthorized".to_owned(), "AuthenticationError", recorded)
 }
 
-/// A duration as Go writes it, which is the form of OpenAI's headers: `20ms`, `1.5s`, `6m0s`.
-fn go_duration(time: Duration) -> String {
-    let (minutes, seconds) = (time.as_secs() / 60, time.as_secs() % 60);
-    match time.subsec_millis() {
-        millis if time.as_secs() == 0 => format!("{millis}ms"),
-        0 if minutes > 0 => format!("{minutes}m{seconds}s"),
-        0 => format!("{seconds}s"),
-        _ => {
-            let seconds = (time - Duration::from_secs(60 * minutes)).as_secs_f64();
-            if minutes > 0 { format!("{minutes}m{seconds}s") } else { format!("{seconds}s") }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn durations_are_written_as_openai_does() {
-        for (millis, text) in [(20, "20ms"), (1000, "1s"), (1500, "1.5s"), (360_000, "6m0s"), (61_250, "1m1.25s")] {
-            assert_eq!(go_duration(Duration::from_millis(millis)), text);
-        }
-    }
 
     #[test]
     fn the_spent_limit_has_nothing_left_and_the_other_all() {

@@ -25,6 +25,7 @@ mod fault;
 mod kind;
 mod piece;
 mod quota;
+mod rate_limits;
 mod selection;
 mod set;
 mod signal;

@@ -4,17 +4,15 @@
 //! takes 1 when it is admitted; its tokens are taken once they are counted, so the last answer may overdraw them. Time is that of the
 //! caller, and nothing is random: the same requests at the same times are refused alike.
 //!
-//! Headers are those of <https://platform.openai.com/docs/guides/rate-limits>: `reset` is the time until the bucket is full.
+//! In the headers `reset` is the time until the bucket is full.
 
-use std::{
-    collections::HashMap,
-    fmt::Write,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, time::Duration};
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use base::lock::Lock;
+use http::HeaderMap;
 use tokio::time::Instant;
+
+use crate::rate_limits::{self, go_duration};
 
 /// Most clients that have accounts of their own; later ones share one.
 const MOST_ACCOUNTS: usize = 1 << 16;
@@ -59,7 +57,7 @@ pub struct QuotaRefusal {
 /// Accounts of a quota.
 #[derive(Debug, Default)]
 pub(crate) struct QuotaBook {
-    accounts: Mutex<HashMap<u64, QuotaAccount>>,
+    accounts: Lock<HashMap<u64, QuotaAccount>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -74,6 +72,12 @@ struct QuotaAccount {
 #[allow(clippy::cast_precision_loss)] // limits are below 2^53
 fn float(count: u64) -> f64 {
     count as f64
+}
+
+/// Whole requests or tokens that are left of so many.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // it is neither below 0 nor above a limit
+fn whole(left: f64) -> u64 {
+    (left + ROUNDING).max(0.0) as u64
 }
 
 impl QuotaLimits {
@@ -108,21 +112,20 @@ impl QuotaLimits {
             [("requests", self.requests, account.requests), ("tokens", self.tokens, account.tokens)]
         {
             let Some(limit) = limit else { continue };
-            let whole = (left + ROUNDING).max(0.0).floor();
-            let reset = written(self.time(limit, float(limit) - left));
-            for (name, value) in [("limit", limit.to_string()), ("remaining", whole.to_string()), ("reset", reset)] {
-                let name = HeaderName::try_from(format!("x-ratelimit-{name}-{what}"));
-                if let (Ok(name), Ok(value)) = (name, HeaderValue::try_from(value)) {
-                    headers.insert(name, value);
-                }
-            }
+            rate_limits::add(
+                &mut headers,
+                what,
+                limit,
+                whole(left),
+                go_duration(self.time(limit, float(limit) - left)),
+            );
         }
         headers
     }
 
     /// The time that is to pass before a request is admitted, and what it is beyond; `None` where it is.
     fn beyond(&self, account: &QuotaAccount) -> Option<(Duration, String)> {
-        let per = written(self.per);
+        let per = go_duration(self.per);
         let of_requests = self
             .requests
             .filter(|_| account.requests + ROUNDING < 1.0)
@@ -138,12 +141,8 @@ impl QuotaLimits {
 }
 
 impl QuotaBook {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, QuotaAccount>> {
-        self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn with<T>(&self, limits: &QuotaLimits, key: u64, now: Instant, act: impl FnOnce(&mut QuotaAccount) -> T) -> T {
-        let mut accounts = self.lock();
+        let mut accounts = self.accounts.lock();
         let is_room = accounts.len() < MOST_ACCOUNTS || accounts.contains_key(&key);
         let account = accounts.entry(if is_room { key } else { 0 }).or_insert_with(|| limits.full(now));
         limits.refill(account, now);
@@ -157,7 +156,7 @@ impl QuotaBook {
     pub(crate) fn admit(&self, limits: &QuotaLimits, key: u64, now: Instant) -> Result<QuotaState, Box<QuotaRefusal>> {
         self.with(limits, key, now, |account| {
             if let Some((retry_after, what)) = limits.beyond(account) {
-                let message = format!("Rate limit reached: {what}. Please try again in {}.", written(retry_after));
+                let message = format!("Rate limit reached: {what}. Please try again in {}.", go_duration(retry_after));
                 return Err(Box::new(QuotaRefusal { retry_after, message, headers: limits.headers(account) }));
             }
             account.requests -= 1.0;
@@ -173,25 +172,6 @@ impl QuotaBook {
             account.in_progress = account.in_progress.saturating_sub(1);
         });
     }
-}
-
-/// A time as OpenAI writes it: `1m0s`, `6.5s`, `120ms`; rounded up to whole milliseconds.
-fn written(time: Duration) -> String {
-    let millis = time.as_nanos().div_ceil(1_000_000);
-    if millis < 1000 {
-        return format!("{millis}ms");
-    }
-    let (hours, minutes, millis) = (millis / 3_600_000, millis / 60_000 % 60, millis % 60_000);
-    let mut text = String::new();
-    if hours > 0 {
-        let _ = write!(text, "{hours}h");
-    }
-    if hours > 0 || minutes > 0 {
-        let _ = write!(text, "{minutes}m");
-    }
-    let rest = format!("{}.{:03}", millis / 1000, millis % 1000);
-    let _ = write!(text, "{}s", rest.trim_end_matches('0').trim_end_matches('.'));
-    text
 }
 
 #[cfg(test)]
@@ -260,15 +240,5 @@ mod tests {
         book.end(&limits, 1, 5, Instant::now());
         assert!(book.admit(&limits, 1, Instant::now()).is_ok());
         assert!(book.admit(&limits, 1, Instant::now()).is_err());
-    }
-
-    #[test]
-    fn times_are_written_as_they_are_read() {
-        for (millis, text) in
-            [(0, "0ms"), (120, "120ms"), (1000, "1s"), (6500, "6.5s"), (60_000, "1m0s"), (3_600_000, "1h0m0s")]
-        {
-            assert_eq!(written(Duration::from_millis(millis)), text);
-        }
-        assert_eq!(written(Duration::from_nanos(1)), "1ms");
     }
 }

@@ -3,12 +3,13 @@
 use std::{
     collections::HashMap,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
+use base::lock::Lock;
 use http::{HeaderMap, header};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -65,7 +66,7 @@ impl FaultRequest<'_> {
 #[derive(Debug, Clone)]
 pub struct ChosenFault {
     /// The fault.
-    pub fault: std::sync::Arc<Fault>,
+    pub fault: Arc<Fault>,
     /// Its number in the set; `None` for one that the request named itself.
     pub rule: Option<usize>,
     /// Hash of the request.
@@ -123,7 +124,7 @@ pub(crate) enum HitOf {
 /// A fault that happened.
 #[derive(Debug, Clone)]
 struct NotedHit {
-    fault: std::sync::Arc<Fault>,
+    fault: Arc<Fault>,
     rule: Option<usize>,
     of: HitOf,
     at: Duration,
@@ -169,29 +170,25 @@ pub struct FaultSet {
     /// Whether one is about KV events.
     pub(crate) has_events: bool,
     /// How often each request came.
-    seen: Mutex<HashMap<u64, u64>>,
-    hits: Mutex<Vec<NotedHit>>,
+    seen: Lock<HashMap<u64, u64>>,
+    hits: Lock<Vec<NotedHit>>,
 }
 
 #[derive(Debug)]
 pub(crate) struct FaultRule {
-    pub(crate) fault: std::sync::Arc<Fault>,
+    pub(crate) fault: Arc<Fault>,
     /// Accounts of a quota.
     pub(crate) quota: QuotaBook,
     /// The first batch of each publisher that it could concern.
-    pub(crate) began: Mutex<HashMap<(u32, u32), u64>>,
+    pub(crate) began: Lock<HashMap<(u32, u32), u64>>,
     /// Requests of each sequence.
-    sequences: Mutex<HashMap<u64, u64>>,
+    sequences: Lock<HashMap<u64, u64>>,
     happened: AtomicU64,
 }
 
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Counts one more of this key, and returns how many there are.
-fn count(counts: &Mutex<HashMap<u64, u64>>, key: u64) -> u64 {
-    let mut counts = lock(counts);
+fn count(counts: &Lock<HashMap<u64, u64>>, key: u64) -> u64 {
+    let mut counts = counts.lock();
     if counts.len() >= MOST_COUNTED && !counts.contains_key(&key) {
         return 1;
     }
@@ -218,15 +215,15 @@ impl FaultSet {
     #[must_use]
     pub fn new(faults: Vec<Fault>, seed: u64) -> Self {
         let rule = |fault| FaultRule {
-            fault: std::sync::Arc::new(fault),
+            fault: Arc::new(fault),
             quota: QuotaBook::default(),
-            began: Mutex::default(),
-            sequences: Mutex::default(),
+            began: Lock::default(),
+            sequences: Lock::default(),
             happened: AtomicU64::new(0),
         };
         let rules: Vec<FaultRule> = faults.into_iter().map(rule).collect();
         let has_events = rules.iter().any(|rule| rule.fault.row.stage == FaultStage::Events);
-        Self { rules, seed, start: Instant::now(), has_events, seen: Mutex::default(), hits: Mutex::default() }
+        Self { rules, seed, start: Instant::now(), has_events, seen: Lock::default(), hits: Lock::default() }
     }
 
     /// What decides about rates.
@@ -317,11 +314,11 @@ impl FaultSet {
         self.rules.get(number).map(|rule| self.note_hit(&rule.fault, Some(number), of))
     }
 
-    fn note_hit(&self, fault: &std::sync::Arc<Fault>, rule: Option<usize>, of: HitOf) -> String {
+    fn note_hit(&self, fault: &Arc<Fault>, rule: Option<usize>, of: HitOf) -> String {
         if let Some(rule) = rule.and_then(|rule| self.rules.get(rule)) {
             rule.happened.fetch_add(1, Ordering::Relaxed);
         }
-        let mut hits = lock(&self.hits);
+        let mut hits = self.hits.lock();
         if hits.len() < MOST_LISTED {
             hits.push(NotedHit { fault: fault.clone(), rule, of, at: self.start.elapsed() });
         }
@@ -337,7 +334,7 @@ impl FaultSet {
     /// What happened, oldest first, at most so many of the latest.
     #[must_use]
     pub fn hits(&self, most: usize) -> Vec<FaultHit> {
-        let hits = lock(&self.hits);
+        let hits = self.hits.lock();
         let latest: Vec<NotedHit> = hits.iter().skip(hits.len().saturating_sub(most)).cloned().collect();
         drop(hits);
         let shown = |hit: NotedHit| FaultHit { line: hit.of.line(&hit.fault), rule: hit.rule, at: hit.at };

@@ -39,51 +39,51 @@ const fn of(stage: FaultStage, name: &'static str, arguments: &'static [Argument
 
 /// They.
 pub(crate) const SIGNALS: &[CatalogueRow] = &[
-    before("quota", QUOTA, quota).says(
+    before("quota", QUOTA, quota).documented(
         "Requests beyond a quota are refused with 429; `per=key` or `per=model` as a condition gives each its own.",
         "quota:requests=60,tokens=10000,per=1m where per=key",
     ),
     of(FaultStage::Metrics, "metrics-stale", &[("age", "how old the page is, up to 60m")], stale)
-        .says("The page is that of so long ago.", "metrics-stale:30s where from=10s"),
+        .documented("The page is that of so long ago.", "metrics-stale:30s where from=10s"),
     of(FaultStage::Metrics, "metrics-stuck", &[], |_, _| Ok(FaultKind::Metrics(MetricsFault::Stuck)))
-        .says("The page stays as it was when it was asked for first.", "metrics-stuck where from=10s"),
+        .documented("The page stays as it was when it was asked for first.", "metrics-stuck where from=10s"),
     of(FaultStage::Metrics, "metrics-nan", &[("family", "which one; all of the engine's")], |_, arguments| {
         Ok(FaultKind::Metrics(MetricsFault::Nan(arguments.text("family", true))))
     })
-    .says("Samples are `NaN`.", "metrics-nan:vllm:kv_cache_usage_perc"),
+    .documented("Samples are `NaN`.", "metrics-nan:vllm:kv_cache_usage_perc"),
     of(FaultStage::Metrics, "metrics-absent", &[("family", "its name")], |_, arguments| {
         let family = needed(arguments.text("family", true), "metrics-absent:vllm:num_requests_waiting")?;
         Ok(FaultKind::Metrics(MetricsFault::Absent(family)))
     })
-    .says("A family is missing.", "metrics-absent:vllm:num_requests_waiting"),
+    .documented("A family is missing.", "metrics-absent:vllm:num_requests_waiting"),
     of(FaultStage::Metrics, "metrics-slow", &[("for", "how long")], |_, arguments| {
         Ok(FaultKind::Delay(needed(arguments.duration("for", true)?, "metrics-slow:3s")?))
     })
-    .says("The page comes so much later.", "metrics-slow:3s where rate=0.2"),
+    .documented("The page comes so much later.", "metrics-slow:3s where rate=0.2"),
     of(FaultStage::Metrics, "metrics-503", &[], |_, _| {
         Ok(FaultKind::Refusal(RefusalFault { status: 503, message: None, retry_after: None, limits: None }))
     })
-    .says("The page is refused.", "metrics-503 where nth=3"),
+    .documented("The page is refused.", "metrics-503 where nth=3"),
     of(FaultStage::Health, "not-ready", FLAP, not_ready)
-        .says("`/health` and `/ping` are 503; with `up` again and again.", "not-ready:2s,up=5s where from=10s"),
+        .documented("`/health` and `/ping` are 503; with `up` again and again.", "not-ready:2s,up=5s where from=10s"),
     of(FaultStage::Events, "kv-drop", COUNT, |_, _| Ok(FaultKind::Events(EventsFault::Drop)))
-        .says("Batches are not sent; a replay has them.", "kv-drop at event 7"),
+        .documented("Batches are not sent; a replay has them.", "kv-drop at event 7"),
     of(FaultStage::Events, "kv-double", COUNT, |_, _| Ok(FaultKind::Events(EventsFault::Double)))
-        .says("Batches are sent twice.", "kv-double:3 at event 7"),
+        .documented("Batches are sent twice.", "kv-double:3 at event 7"),
     of(FaultStage::Events, "kv-late", LATE, |_, arguments| {
         let by = arguments.duration("by", true)?.filter(|by| *by <= LATEST);
         Ok(FaultKind::Events(EventsFault::Late(needed(by, "kv-late:2s (up to 10m)")?)))
     })
-    .says("Batches are sent later, and those behind them after them.", "kv-late:2s at event 7"),
+    .documented("Batches are sent later, and those behind them after them.", "kv-late:2s at event 7"),
     of(FaultStage::Events, "kv-reorder", COUNT, |_, _| Ok(FaultKind::Events(EventsFault::Reorder)))
-        .says("A batch is sent after the next one.", "kv-reorder at event 7"),
+        .documented("A batch is sent after the next one.", "kv-reorder at event 7"),
     of(FaultStage::Events, "kv-reset", &[], |_, _| Ok(FaultKind::Events(EventsFault::Reset)))
-        .says("Sequence numbers begin at 0 again, and nothing from before is kept.", "kv-reset at event 7"),
+        .documented("Sequence numbers begin at 0 again, and nothing from before is kept.", "kv-reset at event 7"),
     of(FaultStage::Events, "kv-replay-cut", &[("batches", "how many are kept")], |_, arguments| {
         let batches = needed(arguments.number("batches", true, MOST)?, "kv-replay-cut:5")?;
         Ok(FaultKind::Events(EventsFault::ReplayCut(usize::try_from(batches).unwrap_or(usize::MAX))))
     })
-    .says("A replay has the last batches only.", "kv-replay-cut:5 at event 20"),
+    .documented("A replay has the last batches only.", "kv-replay-cut:5 at event 20"),
     of(FaultStage::Events, "kv-restart", &[("for", "how long the socket is closed; 0")], |_, arguments| {
         let time = arguments.duration("for", true)?.unwrap_or_default();
         Ok(FaultKind::Events(EventsFault::Restart(needed(
@@ -91,12 +91,12 @@ pub(crate) const SIGNALS: &[CatalogueRow] = &[
             "kv-restart:1s (up to 10m)",
         )?)))
     })
-    .says("The publisher's socket is closed and opened again; numbers begin at 0.", "kv-restart at event 7"),
-    of(FaultStage::Server, "die", &[], |_, _| Ok(FaultKind::Server(ServerFault::Die))).says(
+    .documented("The publisher's socket is closed and opened again; numbers begin at 0.", "kv-restart at event 7"),
+    of(FaultStage::Server, "die", &[], |_, _| Ok(FaultKind::Server(ServerFault::Die))).documented(
         "The server is dead: connections are cut, its port refuses; later it starts cold.",
         "die where from=30s until=60s replica=2",
     ),
-    of(FaultStage::Server, "refuse", &[], |_, _| Ok(FaultKind::Server(ServerFault::Refuse))).says(
+    of(FaultStage::Server, "refuse", &[], |_, _| Ok(FaultKind::Server(ServerFault::Refuse))).documented(
         "Connections are cut, and its port refuses; engine and cache live on.",
         "refuse where from=10s until=12s",
     ),
@@ -105,9 +105,9 @@ pub(crate) const SIGNALS: &[CatalogueRow] = &[
         let factor = factor.filter(|factor: &f64| *factor > 0.0 && *factor <= SLOWEST);
         Ok(FaultKind::Server(ServerFault::Slower(needed(factor, "slower:3 (above 0 and up to 1000)")?)))
     })
-    .says("Steps of the engine take so many times as long.", "slower:3 where from=10s until=20s"),
+    .documented("Steps of the engine take so many times as long.", "slower:3 where from=10s until=20s"),
     of(FaultStage::Server, "kv-exhausted", &[], |_, _| Ok(FaultKind::Server(ServerFault::KvExhausted)))
-        .says("The engine's cache has no free block.", "kv-exhausted where from=10s until=20s"),
+        .documented("The engine's cache has no free block.", "kv-exhausted where from=10s until=20s"),
 ];
 
 fn stale(_: &str, arguments: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError> {

@@ -9,7 +9,7 @@ use crate::{
     fault::FaultPlace,
     kind::{FaultKind, RefusalFault},
     quota::{QuotaLimits, QuotaRefusal, QuotaState},
-    set::{ChosenFault, FaultSet, HitOf, lock},
+    set::{ChosenFault, FaultSet, HitOf},
     signal::{BatchNumber, EventsFault, MetricsFault, ServerCondition},
 };
 
@@ -93,7 +93,7 @@ impl FaultSet {
         }
         let first = match rule.fault.place {
             Some(FaultPlace::Event(first)) => first,
-            _ => *lock(&rule.began).entry((batch.replica, batch.rank)).or_insert(batch.number),
+            _ => *rule.began.lock().entry((batch.replica, batch.rank)).or_insert(batch.number),
         };
         let since = batch.number.checked_sub(first)?;
         let count = match (rule.fault.count, fault) {
