@@ -26,6 +26,7 @@ mod kind;
 mod piece;
 mod quota;
 mod rate_limits;
+mod request;
 mod selection;
 mod set;
 mod signal;
@@ -42,8 +43,9 @@ pub use self::{
     fault::{Fault, FaultPlace, FaultSyntaxError},
     kind::{FaultKind, NamedLimits, RefusalContext, RefusalFault, StreamFault},
     quota::{QuotaLimits, QuotaRefusal, QuotaState},
+    request::FaultRequest,
     selection::{FaultSelection, SequenceKey},
-    set::{ChosenFault, FaultHit, FaultRequest, FaultSet},
+    set::{ChosenFault, FaultHit, FaultSet},
     signal::{BatchNumber, EventsFault, MetricsFault, ServerCondition, ServerFault},
     timed::{QuotaOutcome, QuotaTicket},
     wire::tokens_of,

@@ -10,17 +10,16 @@ use std::{
 };
 
 use base::lock::Lock;
-use http::{HeaderMap, header};
-use serde_json::Value;
 use tokio::time::Instant;
-use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
     catalogue::FaultStage,
     fault::{Fault, FaultPlace},
     kind::FaultKind,
     quota::QuotaBook,
-    selection::{FaultSelection, SequenceKey},
+    request::{FaultRequest, SelectionFacts, SequencePlace, is_path},
+    selection::FaultSelection,
     signal::BatchNumber,
 };
 
@@ -29,38 +28,6 @@ const MOST_COUNTED: usize = 1 << 20;
 
 /// Most hits that are listed.
 const MOST_LISTED: usize = 200_000;
-
-/// A request as faults see it.
-#[derive(Debug, Clone, Copy)]
-pub struct FaultRequest<'a> {
-    /// Path without the query.
-    pub path: &'a str,
-    /// Its headers.
-    pub headers: &'a HeaderMap,
-    /// Its whole body.
-    pub body: &'a [u8],
-    /// Its session, if it names one.
-    pub session: Option<&'a str>,
-    /// Number of the replica that it is sent to.
-    pub replica: u32,
-}
-
-impl FaultRequest<'_> {
-    /// Hash of path and body.
-    fn hash(&self) -> u64 {
-        let mut hash = Xxh3::new();
-        hash.update(self.path.as_bytes());
-        hash.update(&[0]);
-        hash.update(self.body);
-        hash.digest()
-    }
-
-    fn key(&self) -> Option<&str> {
-        let bearer = self.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()?.split_once(' '));
-        let key = self.headers.get("x-api-key").and_then(|value| value.to_str().ok());
-        bearer.map(|(_, key)| key.trim()).or(key)
-    }
-}
 
 /// A fault for a request.
 #[derive(Debug, Clone)]
@@ -254,7 +221,7 @@ impl FaultSet {
     pub fn choose(&self, request: &FaultRequest<'_>) -> Vec<ChosenFault> {
         let hash = request.hash();
         let nth = count(&self.seen, hash);
-        let mut facts = SelectionFacts { request, hash, nth, body: None };
+        let mut facts = SelectionFacts::new(request, hash, nth);
         let mut chosen = Vec::new();
         for (number, it) in self.rules.iter().enumerate() {
             if self.takes(number, it, &mut facts) {
@@ -342,76 +309,6 @@ impl FaultSet {
     }
 }
 
-/// Place of a request in a sequence.
-enum SequencePlace {
-    /// It is the one of the same requests.
-    OfRequest,
-    /// It is counted under this key.
-    Of(u64),
-}
-
-/// What is known of a request, as far as it was asked for.
-struct SelectionFacts<'a> {
-    request: &'a FaultRequest<'a>,
-    hash: u64,
-    nth: u64,
-    body: Option<Value>,
-}
-
-impl SelectionFacts<'_> {
-    fn body(&mut self) -> &Value {
-        self.body.get_or_insert_with(|| serde_json::from_slice(self.request.body).unwrap_or_default())
-    }
-
-    fn model(&mut self) -> Option<&str> {
-        self.body().get("model").and_then(Value::as_str)
-    }
-
-    /// Checks all conditions that need no counting.
-    fn fulfil(&mut self, selection: &FaultSelection) -> bool {
-        let FaultRequest { path, headers, session, .. } = *self.request;
-        let is_of_head = selection.is_of(self.request.replica)
-            && selection.path.as_deref().is_none_or(|named| is_path(named, path))
-            && selection.session.as_deref().is_none_or(|named| session == Some(named))
-            && selection.key.as_deref().is_none_or(|named| self.request.key() == Some(named))
-            && selection.request.is_none_or(|named| self.hash == named)
-            && selection.headers.iter().all(|(name, value)| {
-                let mut sent = headers.get_all(name).iter();
-                sent.any(|sent| value.as_ref().is_none_or(|value| sent.as_bytes() == value.as_bytes()))
-            });
-        is_of_head
-            && selection.model.as_deref().is_none_or(|named| self.model() == Some(named))
-            && selection.turn.is_none_or(|turn| answers_in(self.body()) == turn)
-            && selection.prompt.as_ref().is_none_or(|prompt| {
-                let body = self.body();
-                ["messages", "prompt", "input", "system"]
-                    .iter()
-                    .filter_map(|name| body.get(name))
-                    .any(|value| any_text(value, &mut |text| prompt.is_match(text)))
-            })
-    }
-
-    /// Whose quota it takes from.
-    fn account(&mut self, per: &SequenceKey) -> u64 {
-        match self.sequence(per) {
-            SequencePlace::OfRequest => 0,
-            SequencePlace::Of(key) => key,
-        }
-    }
-
-    fn sequence(&mut self, per: &SequenceKey) -> SequencePlace {
-        let value = match per {
-            SequenceKey::Request => return SequencePlace::OfRequest,
-            SequenceKey::All => None,
-            SequenceKey::Session => self.request.session,
-            SequenceKey::Key => self.request.key(),
-            SequenceKey::Header(name) => self.request.headers.get(name).and_then(|value| value.to_str().ok()),
-            SequenceKey::Model => self.model(),
-        };
-        SequencePlace::Of(xxh3_64_with_seed(value.unwrap_or_default().as_bytes(), u64::from(value.is_some())))
-    }
-}
-
 /// Returns true while a server that is not ready from time to time is.
 fn is_up(fault: &Fault, elapsed: Duration) -> bool {
     let FaultKind::NotReady { down, up } = fault.kind else { return false };
@@ -421,28 +318,10 @@ fn is_up(fault: &Fault, elapsed: Duration) -> bool {
     at >= down.as_nanos()
 }
 
-fn is_path(named: &str, path: &str) -> bool {
-    named.strip_suffix('*').map_or(named == path, |start| path.starts_with(start))
-}
-
-/// Answers in a conversation.
-fn answers_in(body: &Value) -> u64 {
-    let lists = ["messages", "input"].iter().filter_map(|name| body.get(name)?.as_array()).flatten();
-    lists.filter(|message| message.get("role").and_then(Value::as_str) == Some("assistant")).map(|_| 1).sum()
-}
-
-/// Looks at the texts in a value until one is found.
-fn any_text(value: &Value, is_found: &mut impl FnMut(&str) -> bool) -> bool {
-    match value {
-        Value::String(text) => is_found(text),
-        Value::Array(items) => items.iter().any(|item| any_text(item, is_found)),
-        Value::Object(fields) => fields.values().any(|field| any_text(field, is_found)),
-        _ => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use http::HeaderMap;
+
     use super::*;
 
     fn set(lines: &[&str], seed: u64) -> FaultSet {

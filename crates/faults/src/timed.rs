@@ -164,7 +164,7 @@ mod tests {
     use http::HeaderMap;
 
     use super::*;
-    use crate::set::FaultRequest;
+    use crate::FaultRequest;
 
     fn set(lines: &[&str], seed: u64) -> Arc<FaultSet> {
         Arc::new(FaultSet::new(lines.iter().map(|line| line.parse().unwrap()).collect(), seed))
