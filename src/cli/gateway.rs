@@ -16,7 +16,7 @@ use crate::{
         server,
         upstream::{Authorities, UpstreamOptions, UpstreamUrl},
     },
-    prove::StreamClient,
+    prove::{GatewayError, StreamClient},
 };
 
 /// A gateway, the server behind it and the client in front of it.
@@ -79,5 +79,12 @@ impl GatewayArgs {
         let authorities = self.via_ca.as_deref().map(Authorities::read).transpose().map_err(Failure::input)?;
         let options = UpstreamOptions { authorities: authorities.map(Arc::new), ..UpstreamOptions::default() };
         Ok(StreamClient::new(self.via.clone(), &options, headers, self.timeout))
+    }
+}
+
+impl From<GatewayError> for Failure {
+    fn from(error: GatewayError) -> Self {
+        Self::environment(error)
+            .hint("start the gateway with that address as the upstream of the model that --model names")
     }
 }

@@ -3,20 +3,20 @@
 use crate::cli::escape;
 
 /// A case; without a failure it passed.
-pub(in crate::cli) struct JunitCase<'a> {
-    pub(in crate::cli) name: &'a str,
-    pub(in crate::cli) failure: Option<&'a str>,
+pub(in crate::cli) struct JunitCase {
+    pub(in crate::cli) name: String,
+    pub(in crate::cli) failure: Option<String>,
 }
 
 /// Writes a suite of cases. Control characters, most of which XML cannot have, are shown.
-pub(in crate::cli) fn junit(suite: &str, cases: &[JunitCase<'_>]) -> String {
+pub(in crate::cli) fn junit(suite: &str, cases: &[JunitCase]) -> String {
     let escaped = |text: &str| {
         let text = escape::text(text).replace('&', "&amp;").replace('<', "&lt;").replace('"', "&quot;");
         text.replace('\n', "&#10;")
     };
-    let written = |case: &JunitCase<'_>| {
-        let failure = case.failure.map(|failure| format!("<failure message=\"{}\"/>", escaped(failure)));
-        let (name, failure) = (escaped(case.name), failure.unwrap_or_default());
+    let written = |case: &JunitCase| {
+        let failure = case.failure.as_ref().map(|failure| format!("<failure message=\"{}\"/>", escaped(failure)));
+        let (name, failure) = (escaped(&case.name), failure.unwrap_or_default());
         format!("  <testcase classname=\"{suite}\" name=\"{name}\">{failure}</testcase>\n")
     };
     let failures = cases.iter().filter(|case| case.failure.is_some()).count();

@@ -3,7 +3,9 @@
 //! Everything is printed through here, and control characters in it are shown and not obeyed.
 
 use std::{
+    fs,
     io::{self, ErrorKind, Write},
+    path::Path,
     process::ExitCode,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
@@ -33,6 +35,11 @@ pub(in crate::cli) fn print(text: &str) -> Result<ExitCode, Failure> {
 }
 
 /// Writes `value` as JSON to stdout.
+/// Writes a file that was asked for beside what is printed.
+pub(in crate::cli) fn save(path: &Path, text: &str) -> Result<(), Failure> {
+    fs::write(path, text).map_err(|error| Failure::environment(format!("{}: {error}", path.display())))
+}
+
 pub(in crate::cli) fn print_json(value: &impl Serialize) -> Result<ExitCode, Failure> {
     let text = serde_json::to_string_pretty(value).map_err(Failure::environment)?;
     write(format!("{}\n", escape::json(&text)).as_bytes())

@@ -1,12 +1,7 @@
 //! `prove`: its flags, and a proof as a table, JSON, JUnit and scripts.
 
 use std::{
-    collections::BTreeSet,
-    fs,
-    num::NonZeroUsize,
-    path::{Path, PathBuf},
-    process::ExitCode,
-    sync::atomic::AtomicU64,
+    collections::BTreeSet, fs, num::NonZeroUsize, path::PathBuf, process::ExitCode, sync::atomic::AtomicU64,
     time::Duration,
 };
 
@@ -128,7 +123,8 @@ pub(in crate::cli) fn run(args: ProveArgs) -> Result<ExitCode, Failure> {
     runtime::run(|shutdown| async move {
         server::raise_descriptor_limit();
         if let Some(folder) = &args.scripts {
-            fs::create_dir_all(folder).map_err(|error| unwritten(folder, &error))?;
+            fs::create_dir_all(folder)
+                .map_err(|error| Failure::environment(format!("{}: {error}", folder.display())))?;
         }
         let mut prover = prover(&args).await?;
         let address = prover.behind.address;
@@ -217,31 +213,21 @@ fn places(url: &str) -> (String, String) {
     (format!("{authority}{}", if has_port { "" } else { port }), path.trim_end_matches('/').to_owned())
 }
 
-fn unwritten(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::environment(format!("{}: {error}", path.display()))
-}
-
 /// Writes JUnit's file and the scripts.
 fn save(args: &ProveArgs, proof: &Proof) -> Result<(), Failure> {
     if let Some(folder) = &args.scripts {
         for (number, failure) in proof.failures.iter().enumerate().filter(|(_, failure)| !failure.script.is_empty()) {
-            let path = folder.join(script_name(number));
-            fs::write(&path, &failure.script).map_err(|error| unwritten(&path, &error))?;
+            output::save(&folder.join(script_name(number)), &failure.script)?;
         }
     }
     let Some(path) = &args.junit else { return Ok(()) };
-    let names: Vec<(String, Option<String>)> = proof
-        .checks
-        .iter()
-        .map(|check| {
-            let failed = (check.failed > 0).then(|| format!("{} of {} cases failed", check.failed, check.cases));
-            (check.check.name().to_owned(), failed)
-        })
-        .chain(proof.failures.iter().map(|failure| (title(failure), Some(failure.what.clone()))))
-        .collect();
-    let cases: Vec<JunitCase<'_>> =
-        names.iter().map(|(name, failure)| JunitCase { name, failure: failure.as_deref() }).collect();
-    fs::write(path, junit("vllm-vcr prove", &cases)).map_err(|error| unwritten(path, &error))
+    let checks = proof.checks.iter().map(|check| {
+        let failure = (check.failed > 0).then(|| format!("{} of {} cases failed", check.failed, check.cases));
+        JunitCase { name: check.check.name().to_owned(), failure }
+    });
+    let failures = proof.failures.iter();
+    let failures = failures.map(|failure| JunitCase { name: title(failure), failure: Some(failure.what.clone()) });
+    output::save(path, &junit("vllm-vcr prove", &checks.chain(failures).collect::<Vec<_>>()))
 }
 
 fn script_name(number: usize) -> String {
@@ -320,12 +306,9 @@ impl From<BehindError> for Failure {
 
 impl From<ProveError> for Failure {
     fn from(error: ProveError) -> Self {
-        let is_gateway = matches!(error, ProveError::Gateway { .. });
-        let failure = Self::environment(error);
-        if is_gateway {
-            failure.hint("start the gateway with that address as the upstream of the model that --model names")
-        } else {
-            failure
+        match error {
+            ProveError::Gateway(error) => error.into(),
+            error @ ProveError::Fault(_) => Self::environment(error),
         }
     }
 }

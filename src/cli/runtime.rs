@@ -8,6 +8,7 @@ use tokio::{
     runtime::Builder,
     signal::unix::{Signal, SignalKind, signal},
     sync::oneshot,
+    task::block_in_place,
 };
 
 use crate::cli::failure::Failure;
@@ -50,6 +51,17 @@ pub(in crate::cli) fn outlive_file_limits() {
     if let Err(error) = signal(too_large) {
         tracing::debug!(%error, "a limit on file sizes would end the program");
     }
+}
+
+/// Does something at each SIGHUP, which no longer ends the program. It may block.
+pub(in crate::cli) fn at_hangups(mut act: impl FnMut() + Send + 'static) -> Result<(), Failure> {
+    let mut hangups = signal(SignalKind::hangup()).map_err(Failure::environment)?;
+    tokio::spawn(async move {
+        while hangups.recv().await.is_some() {
+            block_in_place(&mut act);
+        }
+    });
+    Ok(())
 }
 
 /// Completes at the first signal.

@@ -1,6 +1,6 @@
 //! `sweep`: its flags, and what it found as a table, JSON and JUnit.
 
-use std::{fs, num::NonZeroUsize, path::PathBuf, process::ExitCode, sync::atomic::AtomicU64, time::Duration};
+use std::{num::NonZeroUsize, path::PathBuf, process::ExitCode, sync::atomic::AtomicU64, time::Duration};
 
 use clap::{Args, ValueEnum};
 use http::HeaderMap;
@@ -20,8 +20,7 @@ use crate::{
     },
     prove::{BehindServer, ENDPOINTS, StreamClient, endpoint_name, marker_in},
     sweep::{
-        Canary, CleanCompare, CleanResult, SweepCell, SweepError, SweepPlan, SweepReport, Sweeper, matrix, sampled,
-        served_answers,
+        Canary, CleanCompare, CleanResult, SweepCell, SweepPlan, SweepReport, Sweeper, matrix, sampled, served_answers,
     },
 };
 
@@ -101,8 +100,7 @@ pub(in crate::cli) fn run(args: SweepArgs) -> Result<ExitCode, Failure> {
             () = shutdown.requested() => return Err(Failure::environment("stopped before everything was swept")),
         };
         if let Some(path) = &args.junit {
-            let written = fs::write(path, junit_file(&report));
-            written.map_err(|error| Failure::environment(format!("{}: {error}", path.display())))?;
+            output::save(path, &junit_file(&report))?;
         }
         if args.json {
             output::print_json(&json!({
@@ -277,24 +275,14 @@ fn junit_file(report: &SweepReport) -> String {
             let (leaked, invalid) = (row.leaked, row.invalid);
             format!("{leaked} of {} cells leak, {invalid} are not valid: {}: {}", row.cells, worst.cell, worst.what())
         });
-        (row.name(), failed)
+        JunitCase { name: row.name(), failure: failed }
     });
     let clean = report.clean.iter().map(|clean| {
         let failed = clean
             .damage
             .as_ref()
             .map(|(cell, what)| format!("{} of {} answers are damaged: {cell}: {what}", clean.damaged, clean.answers));
-        (format!("{} without the canary", clean_name(clean)), failed)
+        JunitCase { name: format!("{} without the canary", clean_name(clean)), failure: failed }
     });
-    let cases: Vec<(String, Option<String>)> = rows.chain(clean).collect();
-    let cases: Vec<JunitCase<'_>> =
-        cases.iter().map(|(name, failure)| JunitCase { name, failure: failure.as_deref() }).collect();
-    junit("vllm-vcr sweep", &cases)
-}
-
-impl From<SweepError> for Failure {
-    fn from(error: SweepError) -> Self {
-        Self::environment(error)
-            .hint("start the gateway with that address as the upstream of the model that --model names")
-    }
+    junit("vllm-vcr sweep", &rows.chain(clean).collect::<Vec<_>>())
 }

@@ -4,10 +4,7 @@
 
 use std::{
     collections::VecDeque,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
 
@@ -16,7 +13,7 @@ use http::HeaderMap;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use crate::play::faults::FaultsOf;
+use crate::{base::lock::Lock, play::faults::FaultsOf};
 
 /// Most requests that are kept.
 const KEPT: usize = 500;
@@ -49,12 +46,12 @@ pub(in crate::play) struct LiveRequests {
     start: Instant,
     /// Until when requests are noted, in milliseconds from `start`.
     until: AtomicU64,
-    requests: Mutex<VecDeque<ShownRequest>>,
+    requests: Lock<VecDeque<ShownRequest>>,
 }
 
 impl Default for LiveRequests {
     fn default() -> Self {
-        Self { start: Instant::now(), until: AtomicU64::new(0), requests: Mutex::default() }
+        Self { start: Instant::now(), until: AtomicU64::new(0), requests: Lock::default() }
     }
 }
 
@@ -77,7 +74,7 @@ impl LiveRequests {
         if is_page || millis(self.start.elapsed()) >= self.until.load(Relaxed) {
             return None;
         }
-        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut requests = self.requests.lock();
         let number = requests.back().map_or(0, |last| last.number + 1);
         if requests.len() == KEPT {
             requests.pop_front();
@@ -99,7 +96,7 @@ impl LiveRequests {
     }
 
     fn change(&self, LiveNumber(number): LiveNumber, change: impl FnOnce(&mut ShownRequest)) {
-        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut requests = self.requests.lock();
         let first = requests.front().map_or(0, |first| first.number);
         let place = number.checked_sub(first).and_then(|place| usize::try_from(place).ok());
         if let Some(request) = place.and_then(|place| requests.get_mut(place)) {
@@ -110,7 +107,8 @@ impl LiveRequests {
     /// Notes what a response says of itself.
     pub(in crate::play) fn answered(&self, number: LiveNumber, response: &Response) {
         let headers = response.headers();
-        let faults = response.extensions().get::<FaultsOf>().map(|FaultsOf(faults)| faults.clone()).unwrap_or_default();
+        let faults = response.extensions().get::<FaultsOf>();
+        let faults = faults.iter().flat_map(|FaultsOf(faults)| faults).map(|fault| fault.what()).collect();
         self.change(number, |request| {
             request.status = Some(response.status().as_u16());
             request.session = text(headers, "x-vcr-session").or(request.session.take());
@@ -129,6 +127,6 @@ impl LiveRequests {
     /// The requests, the latest first; from now on they are noted for a while.
     pub(in crate::play) fn look(&self) -> Vec<ShownRequest> {
         self.until.store(millis(self.start.elapsed()).saturating_add(LOOKED_FOR), Relaxed);
-        self.requests.lock().unwrap_or_else(PoisonError::into_inner).iter().rev().cloned().collect()
+        self.requests.lock().iter().rev().cloned().collect()
     }
 }

@@ -3,7 +3,7 @@
 //! axum's `from_fn` boxes a future and clones the inner service into a box for each request and each layer. This has a
 //! future of its own type and takes the inner service as it is.
 //!
-//! A [`Middleware`] awaits nothing; a [`Replay`] does, and boxes the future of those requests that it takes.
+//! A [`Middleware`] awaits nothing; an [`Intercept`] does, such as a [`Replay`], and boxes the future of those requests that it takes.
 //!
 //! See docs/decisions/0037-middleware-without-boxes.md.
 
@@ -101,6 +101,17 @@ where
     }
 }
 
+/// Something before a service that may answer in its place, or change what it answers.
+pub(super) trait Intercept: Clone + Send + 'static {
+    /// Checks whether a request is looked at; the others go to the service as they are.
+    fn takes(&self, request: &Request) -> bool;
+
+    /// Answers a request, with the service behind it or without.
+    fn respond<S>(self, request: Request, inner: S) -> impl Future<Output = Response> + Send
+    where
+        S: Service<Request, Response = Response, Error = Infallible, Future: Send> + Send;
+}
+
 /// A source of recorded responses before a service.
 pub(super) trait Replay: Clone + Send + 'static {
     /// Checks whether there may be a response to a request.
@@ -110,28 +121,52 @@ pub(super) trait Replay: Clone + Send + 'static {
     fn answer(self, request: Request) -> impl Future<Output = ControlFlow<Response, Request>> + Send;
 }
 
-/// The layer of a [`Replay`].
-#[derive(Debug, Clone)]
-pub(super) struct ReplayLayer<R>(pub(super) R);
+impl<R: Replay> Intercept for R {
+    fn takes(&self, request: &Request) -> bool {
+        Replay::takes(self, request)
+    }
 
-impl<R: Clone, S> Layer<S> for ReplayLayer<R> {
-    type Service = Replaying<R, S>;
-
-    fn layer(&self, inner: S) -> Replaying<R, S> {
-        Replaying { replay: self.0.clone(), inner }
+    async fn respond<S>(self, request: Request, inner: S) -> Response
+    where
+        S: Service<Request, Response = Response, Error = Infallible, Future: Send> + Send,
+    {
+        match self.answer(request).await {
+            ControlFlow::Break(response) => response,
+            ControlFlow::Continue(request) => called(inner, request).await,
+        }
     }
 }
 
-/// A service behind a [`Replay`].
+/// Calls a service that does not fail.
+pub(super) async fn called<S>(mut inner: S, request: Request) -> Response
+where
+    S: Service<Request, Response = Response, Error = Infallible>,
+{
+    inner.call(request).await.unwrap_or_else(|never| match never {})
+}
+
+/// The layer of an [`Intercept`].
 #[derive(Debug, Clone)]
-pub(super) struct Replaying<R, S> {
-    replay: R,
+pub(super) struct InterceptLayer<I>(pub(super) I);
+
+impl<I: Clone, S> Layer<S> for InterceptLayer<I> {
+    type Service = Intercepting<I, S>;
+
+    fn layer(&self, inner: S) -> Intercepting<I, S> {
+        Intercepting { intercept: self.0.clone(), inner }
+    }
+}
+
+/// A service behind an [`Intercept`].
+#[derive(Debug, Clone)]
+pub(super) struct Intercepting<I, S> {
+    intercept: I,
     inner: S,
 }
 
-impl<R, S> Service<Request> for Replaying<R, S>
+impl<I, S> Service<Request> for Intercepting<I, S>
 where
-    R: Replay,
+    I: Intercept,
     S: Service<Request, Response = Response, Error = Infallible, Future: Send> + Clone + Send + 'static,
 {
     type Response = Response;
@@ -143,15 +178,10 @@ where
     }
 
     fn call(&mut self, request: Request) -> Self::Future {
-        if !self.replay.takes(&request) {
+        if !self.intercept.takes(&request) {
             return Either::Left(self.inner.call(request));
         }
-        let (replay, mut inner) = (self.replay.clone(), self.inner.clone());
-        Either::Right(Box::pin(async move {
-            match replay.answer(request).await {
-                ControlFlow::Break(response) => Ok(response),
-                ControlFlow::Continue(request) => inner.call(request).await,
-            }
-        }))
+        let (intercept, inner) = (self.intercept.clone(), self.inner.clone());
+        Either::Right(Box::pin(async move { Ok(intercept.respond(request, inner).await) }))
     }
 }

@@ -25,6 +25,7 @@
 //!
 //! Limits: several prompts of one request are matched one by one.
 
+mod admin_calls;
 mod answer;
 mod cassettes;
 mod dialect;

@@ -30,7 +30,7 @@ use crate::{
         load::adapters,
         mcp::RecordedMcpServers,
         metrics::{NotServed, Watch},
-        middleware::{Layered, ReplayLayer},
+        middleware::{InterceptLayer, Layered},
         page,
         rare::{
             derender, dev, pages,
@@ -177,13 +177,13 @@ pub(super) fn router(player: &Player) -> Router {
         router = router.layer(Layered(Reword(dialect)));
     }
     if state.replay.as_ref().is_some_and(|replay| !replay.recordings.all().is_empty()) {
-        router = router.layer(ReplayLayer(RecordedResponses(Arc::clone(state))));
+        router = router.layer(InterceptLayer(RecordedResponses(Arc::clone(state))));
     }
     if let Some(player) = &state.config.cassette_player {
-        router = router.layer(ReplayLayer(Cassettes { player: Arc::clone(player), state: Arc::clone(state) }));
+        router = router.layer(InterceptLayer(Cassettes { player: Arc::clone(player), state: Arc::clone(state) }));
     }
     if let Some(service) = &state.mcp {
-        router = router.layer(ReplayLayer(RecordedMcpServers(Arc::clone(service))));
+        router = router.layer(InterceptLayer(RecordedMcpServers(Arc::clone(service))));
     }
     let mut router = router.with_state(player.clone());
     if let Admin::Here(access) = &state.config.admin {
@@ -199,7 +199,7 @@ pub(super) fn router(player: &Player) -> Router {
         replica: state.replica,
         pages: MetricsPages::sampled(Arc::clone(&state.config.faults), page_source(state, true)),
     };
-    router.layer(ServiceBuilder::new().layer(Layered(Watch::new(&state.metrics, &paths))).layer(faults))
+    router.layer(ServiceBuilder::new().layer(Layered(Watch::new(&state.metrics, &paths))).layer(InterceptLayer(faults)))
 }
 
 /// Makes the page of metrics, with or without the values that were set from outside, as long as the server is there.

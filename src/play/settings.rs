@@ -7,17 +7,15 @@ use std::{sync::Arc, time::Duration};
 use axum::{
     Router,
     extract::{Request, State},
-    response::Response,
     routing::get,
 };
-use http::{HeaderMap, StatusCode};
 use serde_json::{Map, Value, json};
 
 use crate::{
     base::units::{TimeScale, parse_duration},
     play::{
+        admin_calls::{AdminResult, RefusedAdminCall, body_of, checked, shown},
         faults::{FaultLines, ServerFaults},
-        http::{json as json_page, read_body},
     },
     replay::{
         account::Access,
@@ -117,45 +115,24 @@ impl Settings {
         let faults: Vec<String> = set.counts().map(|(fault, _)| fault.to_string()).collect();
         json!({"pace": pace, "faults": {"seed": set.seed(), "faults": faults}})
     }
+}
 
-    fn checked(&self, request: Request) -> Result<axum::body::Body, Box<Response>> {
-        let (parts, body) = request.into_parts();
-        self.access.check(&parts).map_err(|(status, message)| Box::new(failed(status, message)))?;
-        Ok(body)
+async fn show(State(settings): State<Settings>, request: Request) -> AdminResult {
+    checked(&settings.access, request)?;
+    Ok(shown(&settings.shown()))
+}
+
+async fn change(State(settings): State<Settings>, request: Request) -> AdminResult {
+    let body = body_of(&settings.access, request, LARGEST).await?;
+    let new = NewSettings::read(&String::from_utf8_lossy(&body)).map_err(RefusedAdminCall::wrong)?;
+    if let Some(pacing) = new.pacing {
+        settings.changed_pacing.set(pacing);
     }
-}
-
-fn failed(status: StatusCode, message: &str) -> Response {
-    json_page(status, json!({"error": {"message": message}}).to_string(), HeaderMap::new())
-}
-
-async fn show(State(settings): State<Settings>, request: Request) -> Response {
-    let page = |_| json_page(StatusCode::OK, settings.shown().to_string(), HeaderMap::new());
-    settings.checked(request).map_or_else(|refused| *refused, page)
-}
-
-async fn change(State(settings): State<Settings>, request: Request) -> Response {
-    let body = match settings.checked(request) {
-        Ok(body) => body,
-        Err(refused) => return *refused,
-    };
-    let text = match read_body(body, LARGEST).await {
-        Ok(body) => String::from_utf8_lossy(&body).into_owned(),
-        Err(error) => return failed(StatusCode::BAD_REQUEST, &error.message),
-    };
-    match NewSettings::read(&text) {
-        Err(message) => failed(StatusCode::BAD_REQUEST, &message),
-        Ok(new) => {
-            if let Some(pacing) = new.pacing {
-                settings.changed_pacing.set(pacing);
-            }
-            if let Some(lines) = new.faults {
-                settings.faults.replace(lines);
-            }
-            tracing::info!("settings are changed: {}", settings.shown());
-            json_page(StatusCode::OK, settings.shown().to_string(), HeaderMap::new())
-        }
+    if let Some(lines) = new.faults {
+        settings.faults.replace(lines);
     }
+    tracing::info!("settings are changed: {}", settings.shown());
+    Ok(shown(&settings.shown()))
 }
 
 #[cfg(test)]

@@ -158,16 +158,8 @@ impl CompareRules {
 
     /// A value without the fields that may differ, and without usage, which has its own check; between endpoints log probabilities differ.
     fn kept(&self, value: &Value, is_other: bool) -> Value {
-        match value {
-            Value::Object(fields) => {
-                let differs =
-                    |name: &str| self.ignored.contains(name) || name == "usage" || (is_other && name == "logprobs");
-                let kept = fields.iter().filter(|(name, _)| !differs(name));
-                Value::Object(kept.map(|(name, value)| (name.clone(), self.kept(value, is_other))).collect())
-            }
-            Value::Array(items) => items.iter().map(|item| self.kept(item, is_other)).collect(),
-            other => other.clone(),
-        }
+        let differs = |name: &str| self.ignored.contains(name) || name == "usage" || (is_other && name == "logprobs");
+        without_fields(value, &differs)
     }
 
     /// Checks a stream that failed on its way: it must not look as if it had ended, and what came before the failure is not changed.
@@ -188,7 +180,7 @@ impl CompareRules {
         });
         let has_failed = received.status != 200
             || received.end != ReceivedEnd::Proper
-            || read.events.iter().any(|event| is_error(&event.data));
+            || read.events.iter().any(ReadEvent::is_error);
         let mut found = Vec::new();
         if !has_failed && (finish.is_some() || is_done) {
             let finish = finish.map_or_else(|| "no reason".to_owned(), |finish| format!("`{finish}`"));
@@ -199,7 +191,7 @@ impl CompareRules {
             ));
         }
         if self.by == CompareBy::Events && received.status == 200 {
-            let came = read.events.iter().filter(|event| !is_error(&event.data) && !event.is_done());
+            let came = read.events.iter().filter(|event| !event.is_error() && !event.is_done());
             let changed = came.zip(truth.events).find(|(got, wanted)| !self.is_same(got, wanted));
             let what = changed
                 .map(|(got, wanted)| format!("before the failure came {}, not {}", text_of(got), text_of(wanted)));
@@ -229,19 +221,11 @@ impl CompareRules {
 #[must_use]
 pub(super) fn is_silent_cut(received: &ReceivedStream) -> bool {
     let read = ReadEvents::of(&received.body());
-    received.status == 200
-        && received.end == ReceivedEnd::Proper
-        && !read.events.iter().any(|event| is_error(&event.data))
+    received.status == 200 && received.end == ReceivedEnd::Proper && !read.events.iter().any(ReadEvent::is_error)
 }
 
 fn shown(count: Option<u32>) -> String {
     count.map_or_else(|| "none".to_owned(), |count| count.to_string())
-}
-
-/// Returns true for an event that reports an error.
-fn is_error(event: &Value) -> bool {
-    event.get("error").is_some_and(|error| !error.is_null())
-        || ["error", "response.failed"].iter().any(|kind| event.get("type").is_some_and(|of| of == *kind))
 }
 
 /// What is wrong with a response before its events are looked at.
@@ -314,6 +298,19 @@ pub fn answer_content(answer: &Answer) -> Value {
         json!({"texts": texts, "calls": calls, "finish": finish, "logprobs": choice.logprobs})
     });
     json!({"choices": choices.collect::<Vec<Value>>()})
+}
+
+/// A value without some fields, at any depth.
+#[must_use]
+pub fn without_fields(value: &Value, is_left_out: &impl Fn(&str) -> bool) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let kept = fields.iter().filter(|(name, _)| !is_left_out(name));
+            Value::Object(kept.map(|(name, value)| (name.clone(), without_fields(value, is_left_out))).collect())
+        }
+        Value::Array(items) => items.iter().map(|item| without_fields(item, is_left_out)).collect(),
+        other => other.clone(),
+    }
 }
 
 /// The first place at which two values differ.

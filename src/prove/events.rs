@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde_json::Value;
 
-use crate::net::wire::SseSplitter;
+use crate::{api::DONE, net::wire::SseSplitter};
 
 /// The byte order mark, which a client passes over at the start of a stream.
 const BOM: &[u8] = "\u{feff}".as_bytes();
@@ -64,7 +64,20 @@ impl ReadEvent {
     /// Returns true for the `[DONE]` that ends streams of OpenAI.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.data == "[DONE]"
+        self.data == DONE
+    }
+
+    /// Its type, in the streams of messages and responses; empty where it has none.
+    #[must_use]
+    pub fn kind(&self) -> &str {
+        self.data.get("type").and_then(Value::as_str).unwrap_or_default()
+    }
+
+    /// Returns true if it reports an error.
+    #[must_use]
+    pub fn is_error(&self) -> bool {
+        let has_error = self.data.get("error").is_some_and(|error| !error.is_null());
+        has_error || ["error", "response.failed"].contains(&self.kind())
     }
 }
 

@@ -13,6 +13,7 @@ mod cases;
 mod checks;
 mod client;
 mod events;
+mod gateway;
 mod ground_truth;
 mod marker;
 mod prices;
@@ -23,9 +24,10 @@ mod shrink;
 
 pub use self::{
     behind::{BehindError, BehindServer},
-    checks::{CompareBy, CompareRules, ProveCheck, answer_content, first_difference},
+    checks::{CompareBy, CompareRules, ProveCheck, answer_content, first_difference, without_fields},
     client::{ReceivedEnd, ReceivedStream, StreamClient, StreamRead},
     events::{ReadEvent, ReadEvents},
+    gateway::{FirstRequest, GatewayError, offered},
     ground_truth::{
         ENDPOINTS, Extras, GroundSources, GroundStream, GroundTruthError, answer_events, cassette_config, ground_truth,
         request, served_config, stream_record, without_templates,

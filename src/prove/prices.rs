@@ -6,7 +6,10 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::events::ReadEvent;
-use crate::{api::answers::TokenCounts, base::bounded_read};
+use crate::{
+    api::answers::{TokenCounts, usages},
+    base::bounded_read,
+};
 
 /// Prices by model; `*` is for all others.
 #[derive(Debug, Clone, PartialEq)]
@@ -91,10 +94,7 @@ impl PriceTable {
 pub(super) fn usage_of(events: &[ReadEvent]) -> TokenCounts {
     let mut counts = TokenCounts::default();
     for event in events {
-        let holders = [Some(&event.data), event.data.get("message"), event.data.get("response")];
-        for usage in
-            holders.into_iter().flatten().filter_map(|holder| holder.get("usage")).filter(|usage| usage.is_object())
-        {
+        for usage in usages(&event.data) {
             let read = TokenCounts::read(usage);
             counts.prompt = read.prompt.or(counts.prompt);
             counts.cached = read.cached.or(counts.cached);

@@ -7,12 +7,13 @@ use std::{
 
 use bytes::Bytes;
 use serde::Serialize;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::{
     cases::{CaseKind, ProveCase, RandomCuts, failures, pairs, recuts},
     checks::{FailedCheck, ProveCheck},
     client::ReceivedEnd,
+    gateway::{FirstRequest, GatewayError, offered},
     ground_truth::ENDPOINTS,
     prover::{CaseRun, Prover},
     script::{ScriptPlaces, script},
@@ -31,9 +32,6 @@ const FEWER_STREAMS: [usize; 7] = [2, 3, 4, 8, 16, 32, 64];
 
 /// Most streams in a script.
 const MOST_IN_SCRIPT: usize = 16;
-
-/// Time between two looks at a gateway that does not answer yet.
-const LOOK: Duration = Duration::from_millis(200);
 
 /// What is proven.
 #[derive(Debug, Clone)]
@@ -123,15 +121,8 @@ pub enum ProveError {
     #[error("a case cannot be played: {0}")]
     Fault(#[from] FaultSyntaxError),
     /// The gateway passes no request on.
-    #[error("{gateway} does not pass requests on to {upstream}: {what}")]
-    Gateway {
-        /// Its URL.
-        gateway: String,
-        /// The server behind it.
-        upstream: String,
-        /// What came instead.
-        what: String,
-    },
+    #[error(transparent)]
+    Gateway(#[from] GatewayError),
 }
 
 /// Failures of one sort that are known so far: the first of them, and how many.
@@ -177,25 +168,17 @@ impl Prover {
                 Some(ProveCase { stream, endpoint: *endpoint, kind, edits: Vec::new(), cuts: None })
             })
             .collect();
-        let start = Instant::now();
-        loop {
+        let ask = async || -> Result<Vec<FirstRequest>, ProveError> {
             let runs = self.run(&firsts).await?;
-            if runs.iter().any(|run| run.served.is_some()) {
-                let is_there = |run: &&CaseRun| run.served.is_some() || ![404, 405, 501].contains(&run.received.status);
-                let (there, absent): (Vec<&CaseRun>, Vec<&CaseRun>) = runs.iter().partition(is_there);
-                let endpoints = |runs: Vec<&CaseRun>| runs.iter().map(|run| run.case.endpoint).collect();
-                return Ok((endpoints(there), endpoints(absent)));
-            }
-            if start.elapsed() >= plan.wait {
-                let what = runs.first().and_then(|run| run.failed.first()).map(|failed| failed.what.clone());
-                return Err(ProveError::Gateway {
-                    gateway: self.client.gateway().to_string(),
-                    upstream: self.behind.address.to_string(),
-                    what: what.unwrap_or_else(|| "no stream is known".to_owned()),
-                });
-            }
-            sleep(LOOK).await;
-        }
+            let first = |run: &CaseRun| FirstRequest {
+                endpoint: run.case.endpoint,
+                is_served: run.served.is_some(),
+                status: run.received.status,
+                what: run.failed.first().map(|failed| failed.what.clone()),
+            };
+            Ok(runs.iter().map(first).collect())
+        };
+        offered((&self.client, &self.behind), plan.wait, "no stream is known", ask).await
     }
 }
 

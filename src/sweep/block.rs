@@ -1,11 +1,13 @@
 //! Whether a response is a valid one of its endpoint: what a client's library can read to an end, blocked or not.
 
+use bytes::Bytes;
 use serde_json::Value;
 
 use crate::{
     api::{
         Endpoint,
         answers::{Answer, TokenCounts},
+        ends_response,
     },
     prove::{ReadEvent, ReadEvents, ReceivedEnd, ReceivedStream, answer_events},
 };
@@ -14,79 +16,103 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct ReadResponse {
     endpoint: Endpoint,
-    /// Events, where it is a stream.
-    events: Option<Vec<ReadEvent>>,
-    /// Whether token counts have to be there.
-    has_usage: bool,
+    /// Events, where it is no body of JSON.
+    stream: Option<ReadEvents>,
     /// The answer; `None` for an error, or for what is no answer.
     pub answer: Option<Answer>,
 }
 
 impl ReadResponse {
     /// Reads a stream or a body.
-    pub(super) fn of(endpoint: Endpoint, body: &bytes::Bytes) -> Self {
-        let has_usage = true;
+    pub(super) fn of(endpoint: Endpoint, body: &Bytes) -> Self {
         if let Ok(value) = serde_json::from_slice::<Value>(body) {
-            return Self { endpoint, events: None, has_usage, answer: Answer::read(endpoint, value) };
+            return Self { endpoint, stream: None, answer: Answer::read(endpoint, value) };
         }
-        let events = ReadEvents::of(body).events;
-        let answer = Answer::accumulate(endpoint, &answer_events(&events));
-        Self { endpoint, events: Some(events), has_usage, answer }
+        let stream = ReadEvents::of(body);
+        let answer = Answer::accumulate(endpoint, &answer_events(&stream.events));
+        Self { endpoint, stream: Some(stream), answer }
     }
 
     /// Why the answer ended, in the words of the endpoint; that of the last choice that says one.
     pub(super) fn finish(&self) -> Option<String> {
-        let of_response = || {
-            let last = self.events.as_ref()?.last()?;
-            Some(last.data.get("type")?.as_str()?.trim_start_matches("response.").to_owned())
-        };
-        match (self.endpoint, &self.events) {
-            (Endpoint::Responses, Some(_)) => of_response(),
+        match (self.endpoint, &self.stream) {
+            (Endpoint::Responses, Some(stream)) => {
+                let kind = stream.events.last()?.data.get("type")?.as_str()?;
+                Some(kind.trim_start_matches("response.").to_owned())
+            }
             _ => {
                 self.answer.as_ref()?.choices().iter().rev().find_map(|choice| choice.finish_reason).map(str::to_owned)
             }
         }
     }
 
-    /// The error in it.
-    fn error(&self) -> Option<&Value> {
-        let is_error = |data: &&Value| {
-            data.get("error").is_some_and(|error| !error.is_null())
-                || ["error", "response.failed"].contains(&type_of(data))
-        };
-        self.events.as_ref()?.iter().map(|event| &event.data).find(is_error)
+    /// What is wrong with it on the wire; `None` where a client reads it to its end. Token counts have to be there if `has_usage`.
+    pub(super) fn defect(&self, is_stream: bool, has_usage: bool, received: &ReceivedStream) -> Option<String> {
+        match &received.end {
+            ReceivedEnd::Proper => {}
+            ReceivedEnd::Unanswered(why) => return Some(format!("no response: {why}")),
+            ReceivedEnd::Broken(why) => return Some(format!("the connection broke: {why}")),
+            ReceivedEnd::Silent => return Some("the response stops without an end".to_owned()),
+            ReceivedEnd::TooLarge => return Some("the response is endless".to_owned()),
+        }
+        if received.status != 200 {
+            let value = serde_json::from_slice::<Value>(&received.body()).unwrap_or_default();
+            return error_defect(self.endpoint, &value).map(|what| format!("status {}: {what}", received.status));
+        }
+        match (is_stream, &self.stream) {
+            (true, None) => Some("a stream was asked for, and a body came".to_owned()),
+            (false, Some(_)) => Some("a body was asked for, and it is no JSON".to_owned()),
+            (false, None) => self.answer_defect(has_usage),
+            (true, Some(stream)) => self.stream_defect(stream, has_usage, received),
+        }
     }
-}
 
-/// The type of an event; empty where it has none.
-fn type_of(data: &Value) -> &str {
-    data.get("type").and_then(Value::as_str).unwrap_or_default()
-}
+    /// What is missing in a whole answer.
+    fn answer_defect(&self, has_usage: bool) -> Option<String> {
+        let Some(answer) = &self.answer else { return Some("it is no answer of this endpoint".to_owned()) };
+        let choices = answer.choices();
+        if choices.is_empty() {
+            return Some("it has no choice".to_owned());
+        }
+        if let Some(at) = choices.iter().position(|choice| choice.finish_reason.is_none_or(str::is_empty)) {
+            let reason = match self.endpoint {
+                Endpoint::Messages => "stop_reason",
+                Endpoint::Responses => "status",
+                _ => "finish_reason",
+            };
+            return Some(format!("choice {at} has no {reason}"));
+        }
+        if !has_usage {
+            return None;
+        }
+        let TokenCounts { prompt, completion, .. } = answer.counts();
+        match (prompt, completion) {
+            (None, None) => Some("it has no usage".to_owned()),
+            (None | Some(0), None | Some(0)) => Some("its usage is zero".to_owned()),
+            _ => None,
+        }
+    }
 
-/// What is wrong with a response on the wire; `None` where a client reads it to its end.
-pub(super) fn defect(
-    (endpoint, is_stream): (Endpoint, bool),
-    has_usage: bool,
-    received: &ReceivedStream,
-) -> Option<String> {
-    match &received.end {
-        ReceivedEnd::Proper => {}
-        ReceivedEnd::Unanswered(why) => return Some(format!("no response: {why}")),
-        ReceivedEnd::Broken(why) => return Some(format!("the connection broke: {why}")),
-        ReceivedEnd::Silent => return Some("the response stops without an end".to_owned()),
-        ReceivedEnd::TooLarge => return Some("the response is endless".to_owned()),
-    }
-    let body = received.body();
-    if received.status != 200 {
-        let value = serde_json::from_slice::<Value>(&body).unwrap_or_default();
-        return error_defect(endpoint, &value).map(|what| format!("status {}: {what}", received.status));
-    }
-    let read = ReadResponse { has_usage, ..ReadResponse::of(endpoint, &body) };
-    match (is_stream, &read.events) {
-        (true, None) => Some("a stream was asked for, and a body came".to_owned()),
-        (false, Some(_)) => Some("a body was asked for, and it is no JSON".to_owned()),
-        (false, None) => answer_defect(&read),
-        (true, Some(events)) => stream_defect(&read, events, &ReadEvents::of(&body), received),
+    fn stream_defect(&self, stream: &ReadEvents, has_usage: bool, received: &ReceivedStream) -> Option<String> {
+        let kind = received.headers.get(http::header::CONTENT_TYPE);
+        let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        if !kind.starts_with("text/event-stream") {
+            return Some(format!("its type is {kind:?}, not text/event-stream"));
+        }
+        if let Some(at) = stream.invalid_at {
+            return Some(format!("byte {at} is no UTF-8"));
+        }
+        if stream.rest > 0 {
+            return Some(format!("{} bytes after the last event", stream.rest));
+        }
+        let is_text = |event: &ReadEvent| event.data.is_string() && !event.is_done();
+        if let Some(at) = stream.events.iter().position(is_text) {
+            return Some(format!("event {} is no JSON", at + 1));
+        }
+        if let Some(error) = stream.events.iter().find(|event| event.is_error()) {
+            return error_defect(self.endpoint, &error.data);
+        }
+        terminal_defect(self.endpoint, &stream.events).or_else(|| self.answer_defect(has_usage))
     }
 }
 
@@ -104,81 +130,31 @@ fn error_defect(endpoint: Endpoint, body: &Value) -> Option<String> {
     is_wrong.then(|| "the error is none of messages: its `type` is not `error`".to_owned())
 }
 
-/// What is missing in a whole answer.
-fn answer_defect(read: &ReadResponse) -> Option<String> {
-    let Some(answer) = &read.answer else { return Some("it is no answer of this endpoint".to_owned()) };
-    let choices = answer.choices();
-    if choices.is_empty() {
-        return Some("it has no choice".to_owned());
-    }
-    if let Some(at) = choices.iter().position(|choice| choice.finish_reason.is_none_or(str::is_empty)) {
-        let reason = match read.endpoint {
-            Endpoint::Messages => "stop_reason",
-            Endpoint::Responses => "status",
-            _ => "finish_reason",
-        };
-        return Some(format!("choice {at} has no {reason}"));
-    }
-    if !read.has_usage {
-        return None;
-    }
-    let TokenCounts { prompt, completion, .. } = answer.counts();
-    match (prompt, completion) {
-        (None, None) => Some("it has no usage".to_owned()),
-        (None | Some(0), None | Some(0)) => Some("its usage is zero".to_owned()),
-        _ => None,
-    }
-}
-
-fn stream_defect(
-    read: &ReadResponse,
-    events: &[ReadEvent],
-    raw: &ReadEvents,
-    received: &ReceivedStream,
-) -> Option<String> {
-    let kind = received.headers.get(http::header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    if !kind.starts_with("text/event-stream") {
-        return Some(format!("its type is {kind:?}, not text/event-stream"));
-    }
-    if let Some(at) = raw.invalid_at {
-        return Some(format!("byte {at} is no UTF-8"));
-    }
-    if raw.rest > 0 {
-        return Some(format!("{} bytes after the last event", raw.rest));
-    }
-    let is_text = |event: &&ReadEvent| event.data.is_string() && !event.is_done();
-    if let Some(at) = events.iter().position(|event| is_text(&event)) {
-        return Some(format!("event {} is no JSON", at + 1));
-    }
-    if let Some(error) = read.error() {
-        return error_defect(read.endpoint, error);
-    }
-    terminal_defect(read.endpoint, events).or_else(|| answer_defect(read))
+/// The type of a value; empty where it has none.
+fn type_of(data: &Value) -> &str {
+    data.get("type").and_then(Value::as_str).unwrap_or_default()
 }
 
 /// What is wrong with the events around an answer.
 fn terminal_defect(endpoint: Endpoint, events: &[ReadEvent]) -> Option<String> {
-    let count = |kind: &str| events.iter().filter(|event| type_of(&event.data) == kind).count();
+    let count = |kind: &str| events.iter().filter(|event| event.kind() == kind).count();
     let last = events.last()?;
     match endpoint {
         Endpoint::Messages => {
-            if events.first().is_none_or(|event| type_of(&event.data) != "message_start") {
+            if events.first().is_none_or(|event| event.kind() != "message_start") {
                 return Some("it does not begin with message_start".to_owned());
             }
             if count("content_block_start") != count("content_block_stop") {
                 return Some("a content block is not closed".to_owned());
             }
-            let unnamed = events.iter().find(|event| event.name.as_deref() != Some(type_of(&event.data)));
+            let unnamed = events.iter().find(|event| event.name.as_deref() != Some(event.kind()));
             if let Some(event) = unnamed {
-                return Some(format!("an event of type {} has another name", type_of(&event.data)));
+                return Some(format!("an event of type {} has another name", event.kind()));
             }
-            (type_of(&last.data) != "message_stop").then(|| "it does not end with message_stop".to_owned())
+            (last.kind() != "message_stop").then(|| "it does not end with message_stop".to_owned())
         }
-        Endpoint::Responses => {
-            let ends = ["response.completed", "response.incomplete", "response.failed"];
-            (!ends.contains(&type_of(&last.data)))
-                .then(|| "it does not end with response.completed, incomplete or failed".to_owned())
-        }
+        Endpoint::Responses => (!ends_response(last.kind()))
+            .then(|| "it does not end with response.completed, incomplete or failed".to_owned()),
         _ => (!last.is_done()).then(|| "it does not end with [DONE]".to_owned()),
     }
 }
@@ -195,6 +171,10 @@ mod tests {
         let headers = HeaderMap::from_iter([(http::header::CONTENT_TYPE, http::HeaderValue::from_static(kind))]);
         let reads = vec![StreamRead { after, bytes: body.to_owned().into() }];
         ReceivedStream { status, headers, reads, end: ReceivedEnd::Proper, took: after }
+    }
+
+    fn defect((endpoint, is_stream): (Endpoint, bool), has_usage: bool, received: &ReceivedStream) -> Option<String> {
+        ReadResponse::of(endpoint, &received.body()).defect(is_stream, has_usage, received)
     }
 
     fn stream(endpoint: Endpoint, body: &str) -> String {

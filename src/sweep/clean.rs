@@ -1,14 +1,13 @@
 //! Whether an answer without the canary came through as it was.
 
 use bytes::Bytes;
-use serde_json::Value;
 
-use super::block::{ReadResponse, defect};
+use super::block::ReadResponse;
 use crate::{
     api::Endpoint,
     base::one_line::clipped,
     play::ServedResponse,
-    prove::{ReceivedStream, answer_content, first_difference},
+    prove::{ReceivedStream, answer_content, first_difference, without_fields},
 };
 
 /// Characters of a difference.
@@ -51,7 +50,10 @@ pub(super) fn difference(
     let damage = match by {
         CleanCompare::Bytes => bytes.clone(),
         CleanCompare::Content => {
-            defect(form, has_usage, received).or_else(|| content_difference((form.0, has_usage), served, &truth, &got))
+            let (endpoint, is_stream) = form;
+            let read = ReadResponse::of(endpoint, &got);
+            let defect = read.defect(is_stream, has_usage, received);
+            defect.or_else(|| content_difference((endpoint, has_usage), served, &truth, &read))
         }
     };
     CleanDifference { bytes, damage }
@@ -73,19 +75,19 @@ fn content_difference(
     (endpoint, has_usage): (Endpoint, bool),
     served: &ServedResponse,
     truth: &Bytes,
-    got: &Bytes,
+    got: &ReadResponse,
 ) -> Option<String> {
     let of = Endpoint::of_path(&served.path);
-    let read = |endpoint, body| {
-        let answer = ReadResponse::of(endpoint, body).answer?;
-        let (content, counts) = (answer_content(&answer), answer.counts());
+    let content = |read: &ReadResponse| {
+        let (content, counts) = (answer_content(read.answer.as_ref()?), read.answer.as_ref()?.counts());
         Some((content, [counts.prompt, counts.completion]))
     };
-    let (Some((truth, wanted)), Some((got, counts))) = (read(of, truth), read(endpoint, got)) else {
+    let (Some((truth, wanted)), Some((got, counts))) = (content(&ReadResponse::of(of, truth)), content(got)) else {
         return Some("it is no answer".to_owned());
     };
     // Log probabilities of another endpoint have another form.
-    let (truth, got) = if of == endpoint { (truth, got) } else { (without_logprobs(&truth), without_logprobs(&got)) };
+    let differs = |name: &str| of != endpoint && name == "logprobs";
+    let (truth, got) = (without_fields(&truth, &differs), without_fields(&got, &differs));
     first_difference(&truth, &got).or_else(|| {
         let is_other = has_usage && counts != wanted;
         is_other.then(|| format!("usage is {}, not {}", shown_counts(counts), shown_counts(wanted)))
@@ -95,15 +97,4 @@ fn content_difference(
 /// Tokens of the prompt and of the answer.
 fn shown_counts(counts: [Option<u32>; 2]) -> String {
     counts.map(|count| count.map_or_else(|| "none".to_owned(), |count| count.to_string())).join(" + ")
-}
-
-fn without_logprobs(value: &Value) -> Value {
-    match value {
-        Value::Object(fields) => {
-            let kept = fields.iter().filter(|(name, _)| *name != "logprobs");
-            Value::Object(kept.map(|(name, value)| (name.clone(), without_logprobs(value))).collect())
-        }
-        Value::Array(items) => items.iter().map(without_logprobs).collect(),
-        other => other.clone(),
-    }
 }

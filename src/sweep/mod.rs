@@ -22,5 +22,5 @@ pub use self::{
     clean::CleanCompare,
     matrix::{CanaryField, CanaryForm, CanaryPosition, SweepCell, TokenSplit, matrix, sampled},
     outcome::{CellOutcome, CleanResult, LatencyCost, StreamLatency, SweepReport, SweepRow},
-    sweeper::{SweepError, SweepPlan, Sweeper, served_answers},
+    sweeper::{SweepPlan, Sweeper, served_answers},
 };

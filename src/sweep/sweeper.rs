@@ -9,14 +9,11 @@ use std::{
 use bytes::Bytes;
 use futures_util::{StreamExt, future::join_all, stream};
 use http::HeaderMap;
-use tokio::{
-    task::JoinSet,
-    time::{Instant, sleep},
-};
+use tokio::task::JoinSet;
 
 use super::{
     answers::{WrittenAnswer, asked, written},
-    block::{ReadResponse, defect},
+    block::ReadResponse,
     canary::Canary,
     clean::{CleanCompare, CleanDifference, difference},
     leak::SeenTexts,
@@ -27,8 +24,8 @@ use crate::{
     api::Endpoint,
     play::{Config, ServedResponse},
     prove::{
-        BehindServer, ENDPOINTS, GroundTruthError, ReadEvent, ReceivedEnd, ReceivedStream, StreamClient,
-        cassette_config, marker, stream_record, without_templates,
+        BehindServer, ENDPOINTS, FirstRequest, GatewayError, GroundTruthError, ReadEvent, ReceivedEnd, ReceivedStream,
+        StreamClient, cassette_config, marker, offered, stream_record, without_templates,
     },
     recording::{
         cassette::{AnswerContent, Cassette, CassetteRecord, Moment, Sidecar},
@@ -39,9 +36,6 @@ use crate::{
 
 /// Cells to each clean answer.
 const CELLS_TO_CLEAN: usize = 4;
-
-/// Time between two looks at a gateway that does not answer yet.
-const LOOK: Duration = Duration::from_millis(200);
 
 /// What is swept.
 #[derive(Debug, Clone)]
@@ -77,21 +71,6 @@ pub struct Sweeper {
     pub plan: SweepPlan,
     /// Requests so far.
     pub counter: AtomicU64,
-}
-
-/// A sweep that cannot be made.
-#[derive(Debug, thiserror::Error)]
-pub enum SweepError {
-    /// The gateway passes no request on.
-    #[error("{gateway} does not pass requests on to {upstream}: {what}")]
-    Gateway {
-        /// Its URL.
-        gateway: String,
-        /// The server behind it.
-        upstream: String,
-        /// What came instead.
-        what: String,
-    },
 }
 
 /// The numbers of the answers, by cells whose endpoint and form do not count.
@@ -210,7 +189,7 @@ impl Sweeper {
     ///
     /// # Errors
     /// When the gateway passes nothing on.
-    pub async fn sweep(&self) -> Result<SweepReport, SweepError> {
+    pub async fn sweep(&self) -> Result<SweepReport, GatewayError> {
         let numbers = AnswerNumbers::of(&self.plan.cells);
         let absent = self.absent(&numbers).await?;
         let cells = self.plan.cells.iter().enumerate().filter(|(_, cell)| !absent.contains(&cell.endpoint));
@@ -270,14 +249,14 @@ impl Sweeper {
     async fn cell(&self, numbers: &AnswerNumbers, place: usize, cell: &SweepCell) -> Swept {
         let SweptRequest { received, served } = self.request(&self.client, numbers, cell, false).await;
         let body = received.body();
-        let canary = &self.plan.canary;
+        let (canary, read) = (&self.plan.canary, ReadResponse::of(cell.endpoint, &body));
         let outcome = CellOutcome {
             cell: *cell,
             leaked: SeenTexts::of(&body).leaked(canary, cell.form),
             of: canary.size(cell.form),
             status: received.status,
-            finish: ReadResponse::of(cell.endpoint, &body).finish(),
-            invalid: defect((cell.endpoint, cell.is_stream), self.plan.has_usage, &received),
+            finish: read.finish(),
+            invalid: read.defect(cell.is_stream, self.plan.has_usage, &received),
             is_refused: served.is_none(),
         };
         Swept::Cell { place, outcome, stream: cell.is_stream.then_some(received) }
@@ -314,33 +293,26 @@ impl Sweeper {
     }
 
     /// Waits for the gateway, and asks which endpoints it does not have.
-    async fn absent(&self, numbers: &AnswerNumbers) -> Result<Vec<Endpoint>, SweepError> {
+    async fn absent(&self, numbers: &AnswerNumbers) -> Result<Vec<Endpoint>, GatewayError> {
         let firsts = ENDPOINTS.iter().filter_map(|endpoint| {
             let place = self.plan.cells.iter().position(|cell| cell.endpoint == *endpoint)?;
             self.plan.cells.get(place)
         });
         let firsts: Vec<&SweepCell> = firsts.collect();
-        let start = Instant::now();
-        loop {
+        let ask = async || -> Result<Vec<FirstRequest>, GatewayError> {
             let runs = join_all(firsts.iter().map(|cell| self.request(&self.client, numbers, cell, true))).await;
-            if runs.iter().any(|run| run.served.is_some()) {
-                let is_absent =
-                    |run: &SweptRequest| run.served.is_none() && [404, 405, 501].contains(&run.received.status);
-                let absent = firsts.iter().zip(&runs).filter(|(_, run)| is_absent(run));
-                return Ok(absent.map(|(cell, _)| cell.endpoint).collect());
-            }
-            if start.elapsed() >= self.plan.wait {
-                let what = runs.first().map_or_else(
-                    || "there is no cell".to_owned(),
-                    |run| match run.received.status {
-                        0 => format!("{:?}", run.received.end),
-                        status => format!("status {status}"),
-                    },
-                );
-                let (gateway, upstream) = (self.client.gateway().to_string(), self.behind.address.to_string());
-                return Err(SweepError::Gateway { gateway, upstream, what });
-            }
-            sleep(LOOK).await;
-        }
+            let first = |(cell, run): (&&SweepCell, &SweptRequest)| FirstRequest {
+                endpoint: cell.endpoint,
+                is_served: run.served.is_some(),
+                status: run.received.status,
+                what: Some(match run.received.status {
+                    0 => format!("{:?}", run.received.end),
+                    status => format!("status {status}"),
+                }),
+            };
+            Ok(firsts.iter().zip(&runs).map(first).collect())
+        };
+        let (_, absent) = offered((&self.client, &self.behind), self.plan.wait, "there is no cell", ask).await?;
+        Ok(absent)
     }
 }

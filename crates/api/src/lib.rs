@@ -37,6 +37,7 @@ pub mod responses;
 mod rules;
 mod sampling;
 mod schema;
+mod semantic_fault;
 mod stream;
 mod stream_end;
 mod structured;
@@ -84,6 +85,7 @@ pub use logprobs::{
 pub use query::Query;
 pub use request::{GenerationInput, GenerationRequest, MaxTokens, PromptInput, ServerProfile, invocation};
 pub use request_metrics::RequestTimes;
+pub use semantic_fault::SemanticFault;
 pub use stream::{AnswerHead, AnswerNames, ChoiceChunk, Opening, StopReason};
 pub use stream_end::{DONE, ends_response, ends_stream, is_last_event_type};
 pub use structured::{Constraint, constraint_of};

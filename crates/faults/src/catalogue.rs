@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use api::SemanticFault;
 use net::server::{ConnectionEnd, SlowHead};
 use serde_json::{Value, json};
 
@@ -72,6 +73,12 @@ impl FaultStage {
             Self::Events => "kv-events",
             Self::Server => "server",
         }
+    }
+
+    /// Returns true if it is about answers to requests.
+    #[must_use]
+    pub fn is_of_answers(self) -> bool {
+        matches!(self, Self::Before | Self::Body | Self::Reply)
     }
 
     /// Returns true if it is about requests of this path, where no condition names another one.
@@ -316,8 +323,9 @@ const fn reply(name: &'static str, summary: &'static str) -> CatalogueRow {
 }
 
 fn read_reply(name: &str, _: &mut FaultArguments) -> Result<FaultKind, FaultSyntaxError> {
-    let row = CATALOGUE.iter().find(|row| row.name == name);
-    row.map(|row| FaultKind::Reply(row.name)).ok_or_else(|| FaultSyntaxError(format!("`{name}` is no kind of fault")))
+    SemanticFault::named(name)
+        .map(FaultKind::Reply)
+        .ok_or_else(|| FaultSyntaxError(format!("`{name}` is no kind of fault")))
 }
 
 pub(crate) fn needed<T>(argument: Option<T>, example: &str) -> Result<T, FaultSyntaxError> {

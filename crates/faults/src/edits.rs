@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use api::{DONE, is_last_event_type};
 use bytes::{Bytes, BytesMut};
 use net::wire::{event_data, event_name};
 use serde_json::Value;
@@ -9,7 +10,7 @@ use serde_json::Value;
 use crate::{
     piece::{BodyPiece, FaultedForm},
     steps::BodyPace,
-    wire::{LAST_EVENTS, inside_arguments},
+    wire::inside_arguments,
 };
 
 /// Where an event is cut into parts.
@@ -108,8 +109,8 @@ impl SplitPoint {
 }
 
 fn is_last(event: &[u8]) -> bool {
-    event_data(event).is_some_and(|data| data.as_ref() == b"[DONE]")
-        || event_name(event).is_some_and(|name| LAST_EVENTS.contains(&name))
+    event_data(event).is_some_and(|data| *data == *DONE.as_bytes())
+        || event_name(event).and_then(|name| std::str::from_utf8(name).ok()).is_some_and(is_last_event_type)
 }
 
 /// Cuts the JSON in its middle or at a byte of the event, at a character; the empty line after it stays.

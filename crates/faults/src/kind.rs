@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use api::{ApiError, Endpoint, RecordedError};
+use api::{ApiError, Endpoint, RecordedError, SemanticFault};
 use http::{HeaderMap, HeaderName, header};
 use net::server::{ConnectionEnd, SlowHead};
 
@@ -29,8 +29,8 @@ pub enum FaultKind {
     ContentType(String),
     /// Something in the body.
     Stream(StreamFault),
-    /// Another answer in a valid form, by its name among the scripted ones.
-    Reply(&'static str),
+    /// Another answer, in a valid form.
+    Reply(SemanticFault),
     /// A request is refused where it is beyond a quota.
     Quota(QuotaLimits),
     /// The page of metrics is wrong.

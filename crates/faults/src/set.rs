@@ -136,6 +136,8 @@ pub struct FaultSet {
     pub(crate) start: Instant,
     /// Whether one is about KV events.
     pub(crate) has_events: bool,
+    /// Whether one is about answers to requests.
+    has_answers: bool,
     /// How often each request came.
     seen: Lock<HashMap<u64, u64>>,
     hits: Lock<Vec<NotedHit>>,
@@ -190,7 +192,16 @@ impl FaultSet {
         };
         let rules: Vec<FaultRule> = faults.into_iter().map(rule).collect();
         let has_events = rules.iter().any(|rule| rule.fault.row.stage == FaultStage::Events);
-        Self { rules, seed, start: Instant::now(), has_events, seen: Lock::default(), hits: Lock::default() }
+        let has_answers = rules.iter().any(|rule| rule.fault.row.stage.is_of_answers());
+        Self {
+            rules,
+            seed,
+            start: Instant::now(),
+            has_events,
+            has_answers,
+            seen: Lock::default(),
+            hits: Lock::default(),
+        }
     }
 
     /// What decides about rates.
@@ -203,6 +214,12 @@ impl FaultSet {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()
+    }
+
+    /// Returns true if a fault may concern requests that ask for work; those of metrics, KV events and whole servers do not.
+    #[must_use]
+    pub fn concerns_answers(&self) -> bool {
+        self.has_answers
     }
 
     /// Returns true if a fault may concern requests that post nothing: it names their path, or is about what they ask for.
@@ -332,10 +349,12 @@ mod tests {
         with_headers(set, body, &HeaderMap::new())
     }
 
+    fn request<'a>(body: &'a str, headers: &'a HeaderMap) -> FaultRequest<'a> {
+        FaultRequest { path: "/v1/chat/completions", headers, body: body.as_bytes(), session: None, replica: 0 }
+    }
+
     fn with_headers(set: &FaultSet, body: &str, headers: &HeaderMap) -> Vec<usize> {
-        let request =
-            FaultRequest { path: "/v1/chat/completions", headers, body: body.as_bytes(), session: None, replica: 0 };
-        set.choose(&request).iter().filter_map(|chosen| chosen.rule).collect()
+        set.choose(&request(body, headers)).iter().filter_map(|chosen| chosen.rule).collect()
     }
 
     #[test]
@@ -379,31 +398,16 @@ mod tests {
 
     #[test]
     fn a_listed_line_chooses_that_request_alone() {
+        let headers = HeaderMap::new();
         let many = set(&["stall:1s at token 3 where rate=0.5"], 1);
         let bodies: Vec<String> = (0..40).map(|number| format!("{{\"n\":{}}}", number % 20)).collect();
         for body in &bodies {
-            let request = FaultRequest {
-                path: "/v1/completions",
-                headers: &HeaderMap::new(),
-                body: body.as_bytes(),
-                session: None,
-                replica: 0,
-            };
-            many.choose(&request).iter().for_each(|chosen| drop(many.happened(chosen)));
+            many.choose(&request(body, &headers)).iter().for_each(|chosen| drop(many.happened(chosen)));
         }
         let hits = many.hits(1000);
         assert!(!hits.is_empty());
         let alone = set(&[&hits[0].line], 99);
-        let found = bodies.iter().filter(|body| {
-            let request = FaultRequest {
-                path: "/v1/completions",
-                headers: &HeaderMap::new(),
-                body: body.as_bytes(),
-                session: None,
-                replica: 0,
-            };
-            !alone.choose(&request).is_empty()
-        });
+        let found = bodies.iter().filter(|body| !alone.choose(&request(body, &headers)).is_empty());
         assert_eq!(found.count(), 1);
     }
 

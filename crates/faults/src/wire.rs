@@ -7,10 +7,6 @@ use serde_json::{Value, json};
 
 use crate::piece::FaultedForm;
 
-/// Names of events that end a stream where there is no `[DONE]`.
-pub(crate) const LAST_EVENTS: [&[u8]; 4] =
-    [b"message_stop", b"response.completed", b"response.incomplete", b"response.failed"];
-
 /// Tokens that an event carries.
 #[must_use]
 pub fn tokens_of(event: &[u8]) -> u64 {

@@ -59,7 +59,7 @@ pub(super) fn run(args: &CompareArgs) -> Result<ExitCode, Failure> {
     }
     for (path, text) in [(&args.junit, junit(&comparison)), (&args.markdown, markdown(&comparison))] {
         let Some(path) = path else { continue };
-        fs::write(path, text).map_err(|error| Failure::environment(format!("{}: {error}", path.display())))?;
+        output::save(path, &text)?;
     }
     if args.json {
         output::print_json(&comparison)?;
@@ -135,7 +135,6 @@ fn markdown(comparison: &TraceComparison) -> String {
 
 fn junit(comparison: &TraceComparison) -> String {
     let cases = comparison.gate.iter();
-    let cases = cases.map(|result| JunitCase { name: &result.metric, failure: result.failure.as_deref() });
-    let cases: Vec<JunitCase<'_>> = cases.collect();
-    junit::junit("vllm-vcr inspect compare", &cases)
+    let cases = cases.map(|result| JunitCase { name: result.metric.clone(), failure: result.failure.clone() });
+    junit::junit("vllm-vcr inspect compare", &cases.collect::<Vec<_>>())
 }

@@ -2,14 +2,10 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use tokio::{
-    signal::unix::{Signal, SignalKind, signal},
-    task::spawn_blocking,
-    time::interval,
-};
+use tokio::{task::spawn_blocking, time::interval};
 
 use crate::{
-    cli::{failure::Failure, output, redaction::shown},
+    cli::{failure::Failure, output, redaction::shown, runtime},
     recording::cassette::AnswersError,
     replay::player::{AnswerRules, CassettePlayer},
 };
@@ -32,20 +28,10 @@ impl From<AnswersError> for Failure {
 }
 
 /// Reads the files again at SIGHUP, and when they change. Where one of them is wrong, what was read before stays.
-pub(in crate::cli) fn keep_reading(player: Option<&CassettePlayer>) {
-    let Some(rules) = player.and_then(CassettePlayer::answers) else { return };
-    // From here on the signal ends no server, whenever the task begins.
-    if let Ok(hangups) = signal(SignalKind::hangup()) {
-        tokio::spawn(read_at_hangup(Arc::clone(rules), hangups));
-    }
-    tokio::spawn(read_at_change(Arc::clone(rules)));
-}
-
-async fn read_at_hangup(rules: Arc<AnswerRules>, mut hangups: Signal) {
-    while hangups.recv().await.is_some() {
-        let rules = Arc::clone(&rules);
-        drop(spawn_blocking(move || reload(&rules)).await);
-    }
+pub(in crate::cli) fn keep_reading(player: Option<&CassettePlayer>) -> Result<(), Failure> {
+    let Some(rules) = player.and_then(CassettePlayer::answers).cloned() else { return Ok(()) };
+    tokio::spawn(read_at_change(Arc::clone(&rules)));
+    runtime::at_hangups(move || reload(&rules))
 }
 
 async fn read_at_change(rules: Arc<AnswerRules>) {

@@ -19,8 +19,6 @@ mod stats;
 
 use std::{net::SocketAddr, path::Path, process::ExitCode, sync::Arc};
 
-use tokio::signal::unix::{Signal, SignalKind, signal};
-
 use crate::{
     cli::{
         child::{self, ChildEnvironment},
@@ -72,11 +70,10 @@ pub(in crate::cli) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
     http::raise_descriptor_limit();
     runtime::run(|shutdown| async move {
         runtime::outlive_file_limits();
-        let hangups = signal(SignalKind::hangup()).map_err(Failure::environment)?;
-        tokio::spawn(reload_at_hangup(hangups, fault_args, faults));
+        runtime::at_hangups(move || reload(&fault_args, &faults))?;
         let admin_api = admin::answer(&admin_at, |access| player.admin_pages(access)).await?;
         let mut child = None;
-        answers::keep_reading(played.as_ref().map(|played| &*played.cassette_player));
+        answers::keep_reading(played.as_ref().map(|played| &*played.cassette_player))?;
         let listener = match &uds {
             Some(path) => bind_unix(path).await?,
             None => {
@@ -121,16 +118,14 @@ fn configuration(args: PlayArgs, played: Option<&Played>, admin_at: &AdminAt) ->
     Ok(Config { hash_key, cassette_player, changed_pacing, admin, ..config::config(args)? })
 }
 
-/// Reads the files of faults again at each SIGHUP; where one is wrong, all stays as it is.
-async fn reload_at_hangup(mut hangups: Signal, args: FaultArgs, faults: Arc<ServerFaults>) {
-    while hangups.recv().await.is_some() {
-        match faults::lines(&args) {
-            Ok(lines) => {
-                tracing::info!("SIGHUP: {} faults are read again", lines.faults.len());
-                faults.reload(lines);
-            }
-            Err(failure) => tracing::error!("SIGHUP: {}; the faults stay as they are", failure.text()),
+/// Reads the files of faults again; where one is wrong, all stays as it is.
+fn reload(args: &FaultArgs, faults: &ServerFaults) {
+    match faults::lines(args) {
+        Ok(lines) => {
+            tracing::info!("SIGHUP: {} faults are read again", lines.faults.len());
+            faults.reload(lines);
         }
+        Err(failure) => tracing::error!("SIGHUP: {}; the faults stay as they are", failure.text()),
     }
 }
 

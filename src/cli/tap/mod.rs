@@ -8,11 +8,7 @@ pub(in crate::cli) mod setup;
 use std::{net::SocketAddr, process::ExitCode};
 
 use clap::Arg;
-use tokio::{
-    net::lookup_host,
-    signal::unix::{SignalKind, signal},
-    sync::oneshot,
-};
+use tokio::{net::lookup_host, sync::oneshot};
 
 use crate::{
     cli::{
@@ -25,7 +21,7 @@ use crate::{
     net::server::{self, Listener},
     recording::{cassette::is_cassette, trace::TraceError},
     replay::player::OnMiss,
-    tap::{Handle, Setup, Tap, TapError, TapReport, UpstreamSelector},
+    tap::{Setup, Tap, TapError, TapReport, UpstreamSelector},
 };
 
 /// Proxies and records until a signal.
@@ -64,7 +60,8 @@ pub(in crate::cli) fn run(args: TapArgs) -> Result<ExitCode, Failure> {
                 let _ended = stopped.await;
             }));
         }
-        tokio::spawn(rotate_at_hangup(tap.handle()));
+        let rotated = tap.handle();
+        runtime::at_hangups(move || rotated.rotate())?;
         let environment = child::ChildEnvironment { root: &at, ..child::ChildEnvironment::default() };
         let mut child = child::start(&command, &environment)?;
         let mut code = None;
@@ -180,13 +177,6 @@ pub(in crate::cli) async fn refuse_remote(flag: &str, address: &str) -> Result<(
             Err(Failure::usage(format!("{flag} {address} is reached from other machines ({ip}), without TLS"))
                 .hint(hint))
         }
-    }
-}
-
-async fn rotate_at_hangup(tap: Handle) {
-    let Ok(mut hangups) = signal(SignalKind::hangup()) else { return };
-    while hangups.recv().await.is_some() {
-        tap.rotate();
     }
 }
 

@@ -5,17 +5,16 @@ use std::sync::Arc;
 use axum::{
     Router,
     extract::{Request, State},
-    response::Response,
     routing::get,
 };
-use http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
 
 use crate::{
+    api::Query,
     faults::catalogue,
     play::{
+        admin_calls::{AdminResult, RefusedAdminCall, body_of, checked, shown},
         faults::{FaultLines, ServerFaults},
-        http::{json as json_page, read_body},
     },
     replay::account::Access,
 };
@@ -41,21 +40,7 @@ pub(in crate::play) fn routes(faults: Arc<ServerFaults>, access: Access) -> Rout
         .with_state(FaultDesk { faults, access })
 }
 
-fn page(status: StatusCode, value: &Value) -> Response {
-    json_page(status, value.to_string(), HeaderMap::new())
-}
-
-fn failed(status: StatusCode, message: &str) -> Response {
-    page(status, &json!({"error": {"message": message}}))
-}
-
 impl FaultDesk {
-    fn checked(&self, request: Request) -> Result<(http::request::Parts, axum::body::Body), Box<Response>> {
-        let (parts, body) = request.into_parts();
-        self.access.check(&parts).map_err(|(status, message)| Box::new(failed(status, message)))?;
-        Ok((parts, body))
-    }
-
     fn shown(&self, most: usize) -> Value {
         let set = self.faults.current();
         let faults: Vec<Value> =
@@ -69,44 +54,30 @@ impl FaultDesk {
     }
 }
 
-async fn show(State(desk): State<FaultDesk>, request: Request) -> Response {
-    let parts = match desk.checked(request) {
-        Ok((parts, _)) => parts,
-        Err(refused) => return *refused,
-    };
-    let query = crate::api::Query::new(parts.uri.query());
+async fn show(State(desk): State<FaultDesk>, request: Request) -> AdminResult {
+    let parts = checked(&desk.access, request)?;
+    let query = Query::new(parts.uri.query());
     let most = query.all("hits").pop().and_then(|most| most.parse().ok()).unwrap_or(LISTED);
-    page(StatusCode::OK, &desk.shown(most))
+    Ok(shown(&desk.shown(most)))
 }
 
-async fn kinds(State(desk): State<FaultDesk>, request: Request) -> Response {
-    desk.checked(request).map_or_else(|refused| *refused, |_| page(StatusCode::OK, &catalogue()))
+async fn kinds(State(desk): State<FaultDesk>, request: Request) -> AdminResult {
+    checked(&desk.access, request)?;
+    Ok(shown(&catalogue()))
 }
 
-async fn clear(State(desk): State<FaultDesk>, request: Request) -> Response {
-    if let Err(refused) = desk.checked(request) {
-        return *refused;
-    }
+async fn clear(State(desk): State<FaultDesk>, request: Request) -> AdminResult {
+    checked(&desk.access, request)?;
     desk.faults.replace(FaultLines::default());
-    page(StatusCode::OK, &desk.shown(0))
+    Ok(shown(&desk.shown(0)))
 }
 
-async fn replace(State(desk): State<FaultDesk>, request: Request) -> Response {
-    let body = match desk.checked(request) {
-        Ok((_, body)) => body,
-        Err(refused) => return *refused,
-    };
-    let text = match read_body(body, LARGEST).await {
-        Ok(body) => String::from_utf8_lossy(&body).into_owned(),
-        Err(error) => return failed(StatusCode::BAD_REQUEST, &error.message),
-    };
-    match FaultLines::parse(&text, "body") {
-        Ok(lines) => {
-            let shown: Vec<String> = lines.faults.iter().map(ToString::to_string).collect();
-            tracing::info!("faults are replaced by: {}", shown.join(" | "));
-            desk.faults.replace(lines);
-            page(StatusCode::OK, &desk.shown(0))
-        }
-        Err(error) => failed(StatusCode::BAD_REQUEST, &format!("line {}: {}", error.line, error.message)),
-    }
+async fn replace(State(desk): State<FaultDesk>, request: Request) -> AdminResult {
+    let body = body_of(&desk.access, request, LARGEST).await?;
+    let lines = FaultLines::parse(&String::from_utf8_lossy(&body), "body");
+    let lines = lines.map_err(|error| RefusedAdminCall::wrong(format!("line {}: {}", error.line, error.message)))?;
+    let written: Vec<String> = lines.faults.iter().map(ToString::to_string).collect();
+    tracing::info!("faults are replaced by: {}", written.join(" | "));
+    desk.faults.replace(lines);
+    Ok(shown(&desk.shown(0)))
 }

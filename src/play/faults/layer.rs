@@ -1,33 +1,32 @@
 //! The layer: which requests get a fault, and what of it is not in a body.
 
-use std::{
-    convert::Infallible,
-    future::pending,
-    mem,
-    sync::{Arc, Mutex},
-    task::{Context, Poll},
-};
+use std::{convert::Infallible, future::pending, mem, sync::Arc};
 
 use axum::{body::Body, extract::Request, response::Response};
 use bytes::Bytes;
-use futures_util::future::{BoxFuture, Either};
 use http::{HeaderMap, HeaderValue, StatusCode, header, request::Parts};
 use serde_json::Value;
 use tokio::time::sleep;
-use tower::{Layer, Service};
+use tower::Service;
 
 use super::{
-    observed::{ObservedSide, ServedBody, ServedResponse, note_status},
+    observed::{ObservedSide, ServedBody, SharedResponse, note_status},
     pages::MetricsPages,
     quota::{MeteredBody, PromptTokens},
     server::ServerFaults,
 };
 use crate::{
     api::{ApiError, Endpoint},
-    faults::{ChosenFault, FaultKind, FaultRequest, FaultSet, FaultedBody, QuotaTicket, RefusalContext, StreamFault},
+    faults::{
+        ChosenFault, Fault, FaultKind, FaultRequest, FaultSet, FaultedBody, QuotaTicket, RefusalContext, RefusalFault,
+        StreamFault,
+    },
     net::server::{ConnectionEnd, NotWhole, media_type, receive_whole},
-    play::http::{body_of_type, events_of_type},
-    recording::{cassette::SemanticFault, redaction::RedactionRules},
+    play::{
+        http::{body_of_type, events_of_type},
+        middleware::{Intercept, called},
+    },
+    recording::redaction::RedactionRules,
     replay::{
         account,
         delivery::RecordedContent,
@@ -40,9 +39,9 @@ const LARGEST_PAGE: usize = 64 << 20;
 
 /// In the extensions of a response: the faults that were chosen for its request.
 #[derive(Debug, Clone)]
-pub(in crate::play) struct FaultsOf(pub(in crate::play) Vec<String>);
+pub(in crate::play) struct FaultsOf(pub(in crate::play) Vec<Arc<Fault>>);
 
-/// Puts faults before a service.
+/// Faults before a service.
 #[derive(Debug, Clone)]
 pub(in crate::play) struct FaultLayer {
     pub(in crate::play) faults: Arc<ServerFaults>,
@@ -59,64 +58,38 @@ pub(in crate::play) struct FaultLayer {
     pub(in crate::play) pages: Arc<MetricsPages>,
 }
 
-impl<S> Layer<S> for FaultLayer {
-    type Service = Faulting<S>;
-
-    fn layer(&self, inner: S) -> Faulting<S> {
-        Faulting { layer: self.clone(), inner }
-    }
-}
-
-/// A service with faults before it.
-#[derive(Debug, Clone)]
-pub(in crate::play) struct Faulting<S> {
-    layer: FaultLayer,
-    inner: S,
-}
-
-impl<S> Service<Request> for Faulting<S>
-where
-    S: Service<Request, Response = Response, Error = Infallible, Future: Send> + Clone + Send + 'static,
-{
-    type Response = Response;
-    type Error = Infallible;
-    type Future = Either<S::Future, BoxFuture<'static, Result<Response, Infallible>>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.inner.poll_ready(context)
+impl Intercept for FaultLayer {
+    fn takes(&self, request: &Request) -> bool {
+        self.faults.takes(request.method(), request.uri().path())
     }
 
-    fn call(&mut self, request: Request) -> Self::Future {
-        if !self.layer.faults.takes(request.method(), request.uri().path()) {
-            return Either::Left(self.inner.call(request));
-        }
-        let (layer, mut inner) = (self.layer.clone(), self.inner.clone());
-        let pages = Arc::clone(&layer.pages);
-        Either::Right(Box::pin(async move {
-            let (request, mut faulted) = match layer.choose(request).await {
-                Ok(chosen) => chosen,
-                Err(refused) => return Ok(refused),
-            };
-            let beyond = faulted.take_quotas();
-            let shown = FaultsOf(faulted.chosen.iter().map(|chosen| chosen.fault.what()).collect());
-            let early = match beyond {
-                Some(response) => Some(response),
-                None => faulted.before_answer(|it| it.fault.selection.record.is_none()).await,
-            };
-            let mut response = match early {
-                Some(response) => faulted.served(response),
-                None => match faulted.reply() {
-                    Some(reply) => faulted.after(reply).await,
-                    None => {
-                        let response = inner.call(request).await?;
-                        let response = faulted.with_page(&pages, response).await;
-                        faulted.after(response).await
-                    }
-                },
-            };
-            response.extensions_mut().insert(shown);
-            Ok(response)
-        }))
+    async fn respond<S>(self, request: Request, inner: S) -> Response
+    where
+        S: Service<Request, Response = Response, Error = Infallible, Future: Send> + Send,
+    {
+        let (request, mut faulted) = match self.choose(request).await {
+            Ok(chosen) => chosen,
+            Err(refused) => return refused,
+        };
+        let beyond = faulted.take_quotas();
+        let shown = FaultsOf(faulted.chosen.iter().map(|chosen| Arc::clone(&chosen.fault)).collect());
+        let early = match beyond {
+            Some(response) => Some(response),
+            None => faulted.before_answer(|it| it.fault.selection.record.is_none()).await,
+        };
+        let mut response = match early {
+            Some(response) => faulted.served(response),
+            None => match faulted.reply() {
+                Some(reply) => faulted.after(reply).await,
+                None => {
+                    let response = called(inner, request).await;
+                    let response = faulted.with_page(&self.pages, response).await;
+                    faulted.after(response).await
+                }
+            },
+        };
+        response.extensions_mut().insert(shown);
+        response
     }
 }
 
@@ -132,7 +105,7 @@ struct FaultedRequest {
     tickets: Vec<QuotaTicket>,
     quota_headers: HeaderMap,
     /// Where what is served is noted.
-    served: Option<Arc<Mutex<ServedResponse>>>,
+    served: Option<SharedResponse>,
 }
 
 impl FaultLayer {
@@ -140,7 +113,7 @@ impl FaultLayer {
     ///
     /// # Errors
     /// The response to a request whose body or headers are wrong.
-    async fn choose(self, request: Request) -> Result<(Request, FaultedRequest), Response> {
+    async fn choose(&self, request: Request) -> Result<(Request, FaultedRequest), Response> {
         let set = self.faults.current();
         let endpoint = Endpoint::of_path(request.uri().path());
         let refused = |error| (self.refusal)(error, endpoint);
@@ -152,7 +125,9 @@ impl FaultLayer {
         let (path, headers, session) = (parts.uri.path(), &parts.headers, session.as_deref());
         let seen = FaultRequest { path, headers, body: &body, session, replica: self.replica };
         let mut chosen = set.choose(&seen);
-        chosen.extend(FaultSet::new(own, 0).choose(&seen).into_iter().map(ChosenFault::of_request));
+        if !own.is_empty() {
+            chosen.extend(FaultSet::new(own, 0).choose(&seen).into_iter().map(ChosenFault::of_request));
+        }
         let mut context = self.context(endpoint);
         if !chosen.is_empty() {
             context.model = model_of(&body);
@@ -191,9 +166,7 @@ impl FaultedRequest {
                 }
                 Some(Err((refusal, line))) => {
                     tracing::info!("fault: --fault '{line}'");
-                    let fault = refusal.fault();
-                    let mut response = (self.refusal)(fault.error(&self.context), self.context.endpoint);
-                    response.headers_mut().extend(fault.headers());
+                    let mut response = self.refused(&refusal.fault());
                     response.headers_mut().extend(refusal.headers);
                     return Some(response);
                 }
@@ -216,6 +189,13 @@ impl FaultedRequest {
         let page = pages.faulted(&self.set, &self.chosen, page, |it| self.happened(it));
         parts.headers.remove(header::CONTENT_LENGTH);
         Response::from_parts(parts, Body::from(page))
+    }
+
+    /// The response of a refusal.
+    fn refused(&self, fault: &RefusalFault) -> Response {
+        let mut response = (self.refusal)(fault.error(&self.context), self.context.endpoint);
+        response.headers_mut().extend(fault.headers());
+        response
     }
 
     fn happened(&self, chosen: &ChosenFault) {
@@ -242,9 +222,7 @@ impl FaultedRequest {
                 }
                 FaultKind::Refusal(fault) => {
                     self.happened(it);
-                    let mut response = (self.refusal)(fault.error(&self.context), self.context.endpoint);
-                    response.headers_mut().extend(fault.headers());
-                    return Some(response);
+                    return Some(self.refused(fault));
                 }
                 FaultKind::Stream(StreamFault::Break(end))
                     if it.fault.place.or(it.fault.kind.own_place()).is_none() =>
@@ -261,12 +239,10 @@ impl FaultedRequest {
     /// The answer that a fault gives in place of another one; a refusal where the request's wire cannot say it.
     fn reply(&self) -> Option<Response> {
         let (parts, body) = self.asked.clone()?;
-        let named = self.chosen.iter().find_map(|chosen| match chosen.fault.kind {
-            FaultKind::Reply(name) => Some((chosen, name)),
+        let (chosen, fault) = self.chosen.iter().find_map(|chosen| match chosen.fault.kind {
+            FaultKind::Reply(fault) => Some((chosen, fault)),
             _ => None,
-        });
-        let (chosen, name) = named?;
-        let (_, fault) = SemanticFault::ALL.into_iter().find(|(known, _)| *known == name)?;
+        })?;
         let number = chosen.request.wrapping_add(chosen.nth);
         Some(match semantic_response(parts, self.with_model(&body), fault, number) {
             Ok(SemanticResponse { content, content_type }) => {
@@ -319,10 +295,10 @@ impl FaultedRequest {
             }
             self.happened(chosen);
         }
-        response.headers_mut().extend(std::mem::take(&mut self.quota_headers));
+        response.headers_mut().extend(mem::take(&mut self.quota_headers));
         if !self.tickets.is_empty() {
             let prompt = response.extensions().get::<PromptTokens>().map(|PromptTokens(count)| *count);
-            let tickets = std::mem::take(&mut self.tickets);
+            let tickets = mem::take(&mut self.tickets);
             response = response.map(|body| Body::new(MeteredBody::new(body, is_stream, prompt, tickets)));
         }
         self.chosen.retain(|chosen| matches!(chosen.fault.kind, FaultKind::Stream(_)));

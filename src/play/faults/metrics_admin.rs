@@ -9,13 +9,14 @@ use axum::{
     response::Response,
     routing::{get, post},
 };
-use http::{HeaderMap, StatusCode};
-use serde_json::{Value, json};
+use http::StatusCode;
+use serde_json::Value;
 
 use super::PageSource;
 use crate::{
     play::{
-        http::{empty, json as json_page, read_body},
+        admin_calls::{AdminResult, RefusedAdminCall, body_of, checked, shown},
+        http::empty,
         metrics::{MetricOverrides, of_fake_metrics},
     },
     replay::account::Access,
@@ -41,64 +42,42 @@ pub(in crate::play) fn metrics_routes(overrides: Arc<MetricOverrides>, page: Pag
         .with_state(MetricsDesk { overrides, page, access })
 }
 
-fn failed(status: StatusCode, message: &str) -> Response {
-    json_page(status, json!({"error": {"message": message}}).to_string(), HeaderMap::new())
-}
-
 impl MetricsDesk {
     fn shown(&self) -> Response {
-        json_page(StatusCode::OK, self.overrides.shown().to_string(), HeaderMap::new())
+        shown(&self.overrides.shown())
     }
 
-    async fn values(&self, request: Request) -> Result<Value, Response> {
-        let (parts, body) = request.into_parts();
-        self.access.check(&parts).map_err(|(status, message)| failed(status, message))?;
-        let body = read_body(body, LARGEST).await;
-        let body = body.map_err(|error| failed(StatusCode::BAD_REQUEST, &error.message))?;
-        serde_json::from_slice(&body)
-            .map_err(|error| failed(StatusCode::BAD_REQUEST, &format!("the body is no JSON: {error}")))
+    async fn values(&self, request: Request) -> Result<Value, RefusedAdminCall> {
+        let body = body_of(&self.access, request, LARGEST).await?;
+        serde_json::from_slice(&body).map_err(|error| RefusedAdminCall::wrong(format!("the body is no JSON: {error}")))
     }
 
-    fn set(&self, values: &Value, keeps: bool) -> Result<(), String> {
+    fn set(&self, values: &Value, keeps: bool) -> Result<(), RefusedAdminCall> {
         let page = (self.page)().unwrap_or_default();
-        self.overrides.set(values, &page, keeps)
+        self.overrides.set(values, &page, keeps).map_err(RefusedAdminCall::wrong)
     }
 }
 
-async fn show(State(desk): State<MetricsDesk>, request: Request) -> Response {
-    match desk.access.check(&request.into_parts().0) {
-        Ok(()) => desk.shown(),
-        Err((status, message)) => failed(status, message),
-    }
+async fn show(State(desk): State<MetricsDesk>, request: Request) -> AdminResult {
+    checked(&desk.access, request)?;
+    Ok(desk.shown())
 }
 
-async fn clear(State(desk): State<MetricsDesk>, request: Request) -> Response {
-    match desk.access.check(&request.into_parts().0) {
-        Ok(()) => {
-            desk.overrides.clear();
-            desk.shown()
-        }
-        Err((status, message)) => failed(status, message),
-    }
+async fn clear(State(desk): State<MetricsDesk>, request: Request) -> AdminResult {
+    checked(&desk.access, request)?;
+    desk.overrides.clear();
+    Ok(desk.shown())
 }
 
-async fn replace(State(desk): State<MetricsDesk>, request: Request) -> Response {
-    let set = async { Ok(desk.set(&desk.values(request).await?, false)) };
-    match set.await {
-        Ok(Ok(())) => desk.shown(),
-        Ok(Err(message)) => failed(StatusCode::BAD_REQUEST, &message),
-        Err(refused) => refused,
-    }
+async fn replace(State(desk): State<MetricsDesk>, request: Request) -> AdminResult {
+    desk.set(&desk.values(request).await?, false)?;
+    Ok(desk.shown())
 }
 
-async fn fake(State(desk): State<MetricsDesk>, request: Request) -> Response {
-    let fields = match desk.values(request).await {
-        Ok(fields) => fields,
-        Err(refused) => return refused,
-    };
+async fn fake(State(desk): State<MetricsDesk>, request: Request) -> AdminResult {
+    let fields = desk.values(request).await?;
     let page = (desk.page)().unwrap_or_default();
-    match of_fake_metrics(&fields, &page).and_then(|values| desk.set(&values, true)) {
-        Ok(()) => empty(StatusCode::NO_CONTENT),
-        Err(message) => failed(StatusCode::BAD_REQUEST, &message),
-    }
+    let values = of_fake_metrics(&fields, &page).map_err(RefusedAdminCall::wrong)?;
+    desk.set(&values, true)?;
+    Ok(empty(StatusCode::NO_CONTENT))
 }

@@ -6,7 +6,7 @@ use std::{
     collections::HashMap,
     mem,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -15,7 +15,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame};
 use tokio::time::Instant;
 
-use crate::net::server::BodyError;
+use crate::{base::lock::Lock, net::server::BodyError};
 
 /// A response as it was served.
 #[derive(Debug, Clone)]
@@ -61,37 +61,34 @@ pub enum ServedEnd {
 /// Reads the key of a request from its body; a request without a key is not kept.
 pub type ServedKey = fn(&[u8]) -> Option<String>;
 
-type SharedResponse = Arc<Mutex<ServedResponse>>;
+/// A response that is still served.
+pub(super) type SharedResponse = Arc<Lock<ServedResponse>>;
 
 /// What was served to the requests that have a key.
 #[derive(Debug)]
 pub struct ServedLog {
     key: ServedKey,
-    served: Mutex<HashMap<String, Vec<SharedResponse>>>,
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    served: Lock<HashMap<String, Vec<SharedResponse>>>,
 }
 
 impl ServedLog {
     /// A log of the requests with a key.
     #[must_use]
     pub fn new(key: ServedKey) -> Self {
-        Self { key, served: Mutex::default() }
+        Self { key, served: Lock::default() }
     }
 
     /// Takes what was served to requests of this key, in the order of their arrival, as it is now.
     #[must_use]
     pub fn take(&self, key: &str) -> Vec<ServedResponse> {
-        let taken = locked(&self.served).remove(key).unwrap_or_default();
-        taken.iter().map(|response| locked(response).clone()).collect()
+        let taken = self.served.lock().remove(key).unwrap_or_default();
+        taken.iter().map(|response| response.lock().clone()).collect()
     }
 
     /// Adds a request that has arrived.
     pub(super) fn begin(&self, path: &str, request: &Bytes) -> Option<SharedResponse> {
         let key = (self.key)(request)?;
-        let response = Arc::new(Mutex::new(ServedResponse {
+        let response = Arc::new(Lock::new(ServedResponse {
             path: path.to_owned(),
             request: request.clone(),
             arrived: Instant::now(),
@@ -100,14 +97,14 @@ impl ServedLog {
             chunks: Vec::new(),
             end: None,
         }));
-        locked(&self.served).entry(key).or_default().push(Arc::clone(&response));
+        self.served.lock().entry(key).or_default().push(Arc::clone(&response));
         Some(response)
     }
 }
 
 /// Notes the status of a response.
 pub(super) fn note_status(response: &SharedResponse, status: u16) {
-    locked(response).status = status;
+    response.lock().status = status;
 }
 
 /// Side of the faults on which a body is observed.
@@ -133,7 +130,7 @@ impl ServedBody {
 
     fn ends(&self, end: ServedEnd) {
         if self.side == ObservedSide::After {
-            locked(&self.response).end.get_or_insert(end);
+            self.response.lock().end.get_or_insert(end);
         }
     }
 }
@@ -153,7 +150,7 @@ impl Body for ServedBody {
             Some(Err(_)) => this.ends(ServedEnd::Broken),
             Some(Ok(frame)) => {
                 if let Some(bytes) = frame.data_ref().cloned() {
-                    let mut response = locked(&this.response);
+                    let mut response = this.response.lock();
                     match this.side {
                         ObservedSide::Before => response.body.push(bytes),
                         ObservedSide::After => {

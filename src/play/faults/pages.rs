@@ -2,7 +2,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, MutexGuard, Weak},
     time::Duration,
 };
 
@@ -14,7 +14,7 @@ use tokio::{
 
 use super::server::ServerFaults;
 use crate::{
-    base::stats::scraped,
+    base::{lock::Lock, stats::scraped},
     faults::{ChosenFault, FaultKind, FaultSet, MetricsFault},
 };
 
@@ -30,7 +30,7 @@ const SHORTEST: Duration = Duration::from_millis(20);
 /// Earlier pages of a server.
 #[derive(Debug, Default)]
 pub(in crate::play) struct MetricsPages {
-    kept: Mutex<KeptPages>,
+    kept: Lock<KeptPages>,
     /// Ends the sampling when this is dropped.
     _sampling: Option<oneshot::Sender<()>>,
 }
@@ -62,7 +62,7 @@ impl MetricsPages {
 
     /// The pages for these faults.
     fn of(&self, set: &Arc<FaultSet>) -> MutexGuard<'_, KeptPages> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock();
         if kept.set.as_ptr() != Arc::as_ptr(set) {
             *kept = KeptPages { set: Arc::downgrade(set), ..KeptPages::default() };
         }

@@ -11,9 +11,9 @@ use http_body::Frame;
 use serde_json::Value;
 
 use crate::{
-    api::answers::TokenCounts,
+    api::answers::{TokenCounts, usages},
     faults::{QuotaTicket, tokens_of},
-    net::wire::{SseSplitter, event_data},
+    net::wire::SseSplitter,
 };
 
 /// Largest body that is no stream and is read for its usage.
@@ -58,13 +58,9 @@ impl MeteredBody {
             return;
         };
         splitter.push(data.clone());
-        let mut seen = Vec::new();
-        while let Some(event) = splitter.next_event() {
-            seen.push(event.raw);
-        }
-        for event in seen {
-            self.events += tokens_of(&event);
-            if let Some(data) = event_data(&event) {
+        while let Some(event) = self.splitter.as_mut().and_then(SseSplitter::next_event) {
+            self.events += tokens_of(&event.raw);
+            if let Some(data) = event.data() {
                 self.read_usage(&data);
             }
         }
@@ -76,8 +72,7 @@ impl MeteredBody {
             return;
         }
         let Ok(value) = serde_json::from_slice::<Value>(json) else { return };
-        let inner = ["message", "response"].iter().find_map(|name| value.get(name)?.get("usage"));
-        let Some(usage) = value.get("usage").or(inner).filter(|usage| usage.is_object()) else { return };
+        let Some(usage) = usages(&value).next() else { return };
         let TokenCounts { prompt, completion, .. } = TokenCounts::read(usage);
         self.prompt = prompt.map(u64::from).or(self.prompt);
         self.completion = completion.map(u64::from).max(self.completion);

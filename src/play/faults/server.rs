@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use super::{file::FaultLines, observed::ServedLog};
 use crate::{
     api::ApiError,
-    faults::{Fault, FaultKind, FaultSet, FaultStage},
+    faults::{Fault, FaultKind, FaultSet},
 };
 
 /// The faults of a server, which may be replaced while it runs; replicas share them.
@@ -95,8 +95,12 @@ impl ServerFaults {
 
     /// Returns true if a request may get a fault: it asks for work, or a fault names its path.
     pub(super) fn takes(&self, method: &Method, path: &str) -> bool {
-        let is_active = self.is_active.load(Ordering::Acquire) && !path.starts_with("/vcr/");
-        is_active && (*method == Method::POST || self.current().concerns_path(path))
+        if !self.is_active.load(Ordering::Acquire) || path.starts_with("/vcr/") {
+            return false;
+        }
+        let set = self.current();
+        let has_answers = self.by_header || self.log.is_some() || set.concerns_answers();
+        (*method == Method::POST && has_answers) || set.concerns_path(path)
     }
 
     /// The faults that a request names itself, after those of the server.
@@ -112,9 +116,7 @@ impl ServerFaults {
                 let line = value.to_str().map_err(|_| ApiError::bad_request(format!("{name} is no text")))?;
                 let wrong = |error| ApiError::bad_request(format!("{name}: {error}"));
                 let fault = line.parse::<Fault>().map_err(wrong)?;
-                let is_of_request =
-                    matches!(fault.row.stage, FaultStage::Before | FaultStage::Body | FaultStage::Reply);
-                if !is_of_request || matches!(fault.kind, FaultKind::Quota(_)) {
+                if !fault.row.stage.is_of_answers() || matches!(fault.kind, FaultKind::Quota(_)) {
                     let what = fault.what();
                     return Err(ApiError::bad_request(format!("{name}: `{what}` is no fault of a single request")));
                 }

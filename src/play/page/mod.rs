@@ -16,7 +16,8 @@ use serde_json::json;
 
 use crate::{
     play::{
-        http::{body_of_type, json as json_page},
+        admin_calls::{AdminResult, checked, shown},
+        http::body_of_type,
         metrics::Metrics,
     },
     replay::account::Access,
@@ -50,11 +51,7 @@ fn file(content_type: &'static str, text: &'static str) -> Response {
     )
 }
 
-async fn live(State((metrics, access)): State<(Arc<Metrics>, Access)>, request: Request) -> Response {
-    let (parts, _) = request.into_parts();
-    let (status, value) = match access.check(&parts) {
-        Err((status, message)) => (status, json!({"error": {"message": message}})),
-        Ok(()) => (StatusCode::OK, json!({"requests": metrics.live.look()})),
-    };
-    json_page(status, value.to_string(), HeaderMap::new())
+async fn live(State((metrics, access)): State<(Arc<Metrics>, Access)>, request: Request) -> AdminResult {
+    checked(&access, request)?;
+    Ok(shown(&json!({"requests": metrics.live.look()})))
 }

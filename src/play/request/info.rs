@@ -10,6 +10,7 @@ use http::{HeaderMap, StatusCode};
 use serde_json::json;
 
 use crate::{
+    play::admin_calls::{AdminResult, checked},
     play::dialect::Dialect,
     play::engine::Engine,
     play::http::{JsonText, empty, json as json_page, page as whole_page, streamed_page},
@@ -102,16 +103,13 @@ pub(in crate::play) fn metrics_page(state: &ServerState) -> String {
 pub(in crate::play) async fn engine(
     extract::State((player, access)): extract::State<(Player, Access)>,
     request: extract::Request,
-) -> Response {
-    let (parts, _) = request.into_parts();
-    if let Err((status, message)) = access.check(&parts) {
-        return json_page(status, json!({"error": {"message": message}}).to_string(), HeaderMap::new());
-    }
-    let Some(engine) = &player.state.engine else { return empty(StatusCode::NOT_FOUND) };
-    match engine.snapshot().await.map(|snapshot| serde_json::to_string_pretty(&snapshot)) {
+) -> AdminResult {
+    checked(&access, request)?;
+    let Some(engine) = &player.state.engine else { return Ok(empty(StatusCode::NOT_FOUND)) };
+    Ok(match engine.snapshot().await.map(|snapshot| serde_json::to_string_pretty(&snapshot)) {
         Some(Ok(text)) => json_page(StatusCode::OK, text, HeaderMap::new()),
         _ => empty(StatusCode::SERVICE_UNAVAILABLE),
-    }
+    })
 }
 
 /// `/load`: requests in progress, where they are tracked.

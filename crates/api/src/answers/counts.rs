@@ -29,6 +29,12 @@ impl TokenCounts {
     }
 }
 
+/// The `usage` objects of a body or of an event of a stream, on every wire: its own, and that of the message or response in it.
+pub fn usages(value: &Value) -> impl Iterator<Item = &Value> {
+    let holders = [Some(value), value.get("message"), value.get("response")];
+    holders.into_iter().flatten().filter_map(|holder| holder.get("usage")).filter(|usage| usage.is_object())
+}
+
 impl From<&Usage> for TokenCounts {
     fn from(usage: &Usage) -> Self {
         let (cached, created) = match usage.cached {

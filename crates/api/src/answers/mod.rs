@@ -26,7 +26,7 @@ use serde_json::{Map, Value};
 pub(super) use self::fields::put;
 use self::fields::{append, extend, list, with};
 pub use self::{
-    counts::TokenCounts,
+    counts::{TokenCounts, usages},
     cut::{Cut, TimedEvent},
     encoder::{Encoder, ResponseForm},
     from_chat::{ChatStep, ChatStream, FromChat, WholeChat},

@@ -63,7 +63,7 @@ pub use self::{
     header::{Header, Redact},
     keep::{Keep, TokenIds},
     load::{Cassette, is_cassette, load, parse, text_of},
-    made::{AnswerPart, MadeAnswer, SemanticFault},
+    made::{AnswerPart, MadeAnswer},
     message::{call_of, short_message, wire_message},
     moments::{Moment, Moments, Sidecar, Times},
     named_bytes::named_bytes,
