@@ -22,7 +22,7 @@ use crate::{
         output::{self, shell_word},
         player::{
             admin::AdminAt,
-            args::{CassetteArgs, ModeArg},
+            args::{CassetteArgs, DEFAULT_FILE, ModeArg},
         },
         redaction::{self, RedactWhat, RedactionArgs, shown},
     },
@@ -69,6 +69,8 @@ pub(in crate::cli) struct PlayerSettings<'a> {
     pub(in crate::cli) mcp: Option<&'a McpServersArgs>,
     /// The real MCP servers behind a tap.
     pub(in crate::cli) tapped: TappedServers,
+    /// Upstreams that requests can name, beside those that were recorded.
+    pub(in crate::cli) named_upstreams: Vec<String>,
     /// Rules that are tried before every record.
     pub(in crate::cli) answers: Option<Arc<AnswerRules>>,
 }
@@ -83,11 +85,7 @@ pub(in crate::cli) struct TappedServers {
 impl TappedServers {
     /// Puts them into the configuration of a player: what it has no record for goes there.
     fn configure(self, config: &mut PlayerConfig, typed: Option<OnExhausted>) {
-        let on_novel = match config.on_miss {
-            OnMiss::Upstream => OnNovel::Upstream,
-            OnMiss::Record => OnNovel::Record,
-            OnMiss::Error | OnMiss::Random | OnMiss::Stub => OnNovel::Error,
-        };
+        let on_novel = if config.on_miss == OnMiss::Stub { OnNovel::Error } else { config.on_miss.into() };
         let forwards = config.mode == Mode::NewEpisodes || on_novel.forwards();
         let policy = &mut config.mcp;
         (policy.on_novel, policy.on_used_up) = (on_novel, servers::on_used_up(typed, forwards));
@@ -144,7 +142,11 @@ pub(in crate::cli) fn cassette_player(
     settings: PlayerSettings<'_>,
 ) -> Result<Arc<CassettePlayer>, Failure> {
     let how = how_to_record(args, &settings);
-    let files = files(settings.paths, &how)?;
+    let sessions_only = args.sessions_only.then(|| folder_of_sessions(settings.paths)).transpose()?;
+    let files = match &sessions_only {
+        Some(folder) => Some(folder.join(DEFAULT_FILE)).filter(|file| file.exists()).into_iter().collect(),
+        None => files(settings.paths, &how)?,
+    };
     once(&files)?;
     args.report.as_deref().map_or(Ok(()), conclude::writable)?;
     let (on_miss, selection) = (args.on_miss.unwrap_or(settings.on_miss), selection(args));
@@ -186,7 +188,8 @@ pub(in crate::cli) fn cassette_player(
         ids: args.ids,
         admin: settings.admin.beside(),
         sessions_overwrite: args.admin_overwrite,
-        session_folder: None,
+        sessions_only,
+        named_upstreams: settings.named_upstreams,
         secrets: redaction::rules(settings.redaction)?,
         supplied: redaction::supplied(args.secrets.as_deref(), settings.redaction)?,
         leaks: if args.allow_secrets { SecretHandling::Allowed } else { SecretHandling::Refused },
@@ -203,6 +206,16 @@ pub(in crate::cli) fn cassette_player(
         None => settings.tapped.configure(&mut config, args.on_exhausted),
     }
     start(config)
+}
+
+/// The one folder of sessions' cassettes; `tap` names the cassette of other requests in it.
+fn folder_of_sessions(paths: &[PathBuf]) -> Result<PathBuf, Failure> {
+    let folder = match paths {
+        [path] if path.ends_with(DEFAULT_FILE) => path.parent().map(Path::to_owned),
+        [path] if !is_cassette(path) => Some(path.clone()),
+        _ => None,
+    };
+    folder.ok_or_else(|| Failure::usage("--sessions-only needs one folder of cassettes: --cassette FOLDER/"))
 }
 
 /// Starts a player whose configuration is complete.
