@@ -81,7 +81,6 @@ impl Played {
             environment: ServerEnvironment::default(),
             mcp: Some(&args.mcp),
             tapped: TappedServers::default(),
-            named_upstreams: Vec::new(),
         };
         let cassette_player = player::cassette_player(&args.cassettes, settings)?;
         if let wrong @ [_, ..] = cassette_player.wrong_rules().as_slice() {

@@ -67,17 +67,16 @@ pub(in crate::cli) struct PlayerSettings<'a> {
     pub(in crate::cli) environment: ServerEnvironment,
     /// How MCP servers are played, where they are.
     pub(in crate::cli) mcp: Option<&'a McpServersArgs>,
-    /// The real MCP servers behind a tap.
+    /// The servers behind a tap.
     pub(in crate::cli) tapped: TappedServers,
-    /// Upstreams that requests can name, beside those that were recorded.
-    pub(in crate::cli) named_upstreams: Vec<String>,
     /// Rules that are tried before every record.
     pub(in crate::cli) answers: Option<Arc<AnswerRules>>,
 }
 
-/// The real MCP servers behind a tap: those at a URL, and those that it starts.
+/// The servers behind a tap beside the upstream: MCP servers at a URL, those that it starts, and the names of further upstreams.
 #[derive(Default)]
 pub(in crate::cli) struct TappedServers {
+    pub(in crate::cli) upstreams: Vec<String>,
     pub(in crate::cli) called: Vec<NamedEndpoint>,
     pub(in crate::cli) started: Vec<Arc<dyn StartedServer>>,
 }
@@ -96,7 +95,8 @@ impl TappedServers {
         if !matches!(config.mode, Mode::Record | Mode::Live) {
             config.mcp_names = called.chain(started).collect();
         }
-        (config.mcp_upstreams, config.mcp_started) = (self.called, self.started);
+        (config.mcp_upstreams, config.mcp_started, config.named_upstreams) =
+            (self.called, self.started, self.upstreams);
     }
 }
 
@@ -143,11 +143,7 @@ pub(in crate::cli) fn cassette_player(
 ) -> Result<Arc<CassettePlayer>, Failure> {
     let how = how_to_record(args, &settings);
     let sessions_only = args.sessions_only.then(|| folder_of_sessions(settings.paths)).transpose()?;
-    let files = match &sessions_only {
-        Some(folder) => Some(folder.join(DEFAULT_FILE)).filter(|file| file.exists()).into_iter().collect(),
-        None => files(settings.paths, &how)?,
-    };
-    once(&files)?;
+    let files = sessions_only.as_deref().map_or_else(|| all_files(settings.paths, &how), default_file)?;
     args.report.as_deref().map_or(Ok(()), conclude::writable)?;
     let (on_miss, selection) = (args.on_miss.unwrap_or(settings.on_miss), selection(args));
     let mcp = settings.mcp.map(mcp_upstreams).transpose()?.unwrap_or_default();
@@ -189,7 +185,6 @@ pub(in crate::cli) fn cassette_player(
         admin: settings.admin.beside(),
         sessions_overwrite: args.admin_overwrite,
         sessions_only,
-        named_upstreams: settings.named_upstreams,
         secrets: redaction::rules(settings.redaction)?,
         supplied: redaction::supplied(args.secrets.as_deref(), settings.redaction)?,
         leaks: if args.allow_secrets { SecretHandling::Allowed } else { SecretHandling::Refused },
@@ -216,6 +211,17 @@ fn folder_of_sessions(paths: &[PathBuf]) -> Result<PathBuf, Failure> {
         _ => None,
     };
     folder.ok_or_else(|| Failure::usage("--sessions-only needs one folder of cassettes: --cassette FOLDER/"))
+}
+
+/// The cassette of requests without a session, where it is there.
+fn default_file(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+    Ok(Some(folder.join(DEFAULT_FILE)).filter(|file| file.exists()).into_iter().collect())
+}
+
+/// The files of all paths, each of which may be named once.
+fn all_files(paths: &[PathBuf], how: &dyn Fn(&Path) -> String) -> Result<Vec<PathBuf>, Failure> {
+    let files = files(paths, how)?;
+    once(&files).map(|()| files)
 }
 
 /// Starts a player whose configuration is complete.

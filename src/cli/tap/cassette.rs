@@ -22,7 +22,7 @@ use crate::{
     replay::{
         account::{self, Ledger},
         matching::MinMatch,
-        player::{CassettePlayer, OnMiss, ServerEnvironment},
+        player::{CassettePlayer, OnMiss, ServerEnvironment, StartedServer},
         timing::Pacing,
     },
     tap::{Setup, Tap, TapReport, UpstreamRoute, mcp::stand_for},
@@ -66,8 +66,7 @@ pub(in crate::cli) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
             redaction: &redaction,
             environment: environment.clone(),
             mcp: None,
-            tapped: TappedServers { called: setup.mcp.clone(), started: started.clone() },
-            named_upstreams: setup.routes.iter().filter_map(UpstreamRoute::name).map(str::to_owned).collect(),
+            tapped: tapped(&setup, &started),
         };
         let cassette_player = player::cassette_player(&cassettes, settings)?;
         setup.mcp_playback = Some(Arc::new(McpPlayed::start(&cassette_player, started)?));
@@ -91,6 +90,12 @@ pub(in crate::cli) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
         note_end(&drained);
         Ok(close(cassette_player, cassettes).await?.exit_code(code))
     })
+}
+
+/// Lists what the tap is in front of besides the upstream.
+fn tapped(setup: &Setup, started: &[Arc<dyn StartedServer>]) -> TappedServers {
+    let upstreams = setup.routes.iter().filter_map(UpstreamRoute::name).map(str::to_owned).collect();
+    TappedServers { upstreams, called: setup.mcp.clone(), started: started.to_vec() }
 }
 
 /// Checks and completes what was typed.
