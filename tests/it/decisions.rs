@@ -39,6 +39,7 @@ fn code_names_every_decision_and_no_other() {
     let mut sources: Vec<PathBuf> =
         ["src", "crates", "tests/it"].iter().flat_map(|folder| tree::files(folder, "rs")).collect();
     sources.push("Cargo.toml".into());
+    sources.extend(tree::files("packages", "mjs"));
     let mut named = BTreeSet::new();
     for source in sources.iter().filter(|source| !source.ends_with(file!())) {
         for decision in names_in(&tree::read(source)) {

@@ -1,0 +1,42 @@
+// vitest's `test` with a cassette for each test: `test.concurrent("name", async ({ cassette }) => ...)`.
+
+import { relative } from "node:path";
+import { afterAll, test as base } from "vitest";
+import { closeTestServer, configure, failureOf, openFor } from "./index.cjs";
+
+function nameOf(task) {
+  const names = [];
+  for (let at = task; at && at !== task.file; at = at.suite) names.unshift(at.name);
+  return names.join(" ");
+}
+
+/** Which test has a cassette: two that share one without knowing would consume each other's records. */
+const known = new Map();
+
+export const test = base.extend({
+  /** Options of a test's cassette: `match`, `onMiss`, `failOn`, `cassette`. */
+  vcr: {},
+  cassette: async ({ task, vcr }, use) => {
+    const name = nameOf(task);
+    const key = vcr.cassette ?? name.replace(/[^A-Za-z0-9_.[\]-]+/g, "-");
+    const other = known.get(key);
+    if (other !== undefined && other !== task.id) {
+      throw new Error(`two tests of ${relative(process.cwd(), task.file.filepath)} have the cassette of "${name}": rename one`);
+    }
+    known.set(key, task.id);
+    const session = await openFor(task.file.filepath, name, vcr);
+    try {
+      await use(session);
+      const failure = task.result?.errors?.length ? undefined : await failureOf(session, vcr.failOn);
+      if (failure) throw failure;
+    } finally {
+      await session.end();
+    }
+  },
+});
+
+export const it = test;
+
+afterAll(closeTestServer);
+
+export { configure };
