@@ -26,6 +26,7 @@ use tokio::{
 };
 
 use super::PublisherState;
+use crate::net::zmtp::{GREETING, LONG, MORE, put_frame};
 
 /// Bytes of a message that a peer may send, over all of its frames: a topic, a number, a greeting.
 const MOST_BYTES: u64 = 64 << 10;
@@ -50,14 +51,6 @@ const PORTION: usize = 64 << 10;
 
 /// Time for a greeting, and for a client of replayed batches to read some of them.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
-
-/// Length of a greeting.
-pub(super) const GREETING: usize = 64;
-
-/// Bits of a frame's first byte: more frames follow; its length takes 8 bytes; it is a command.
-pub(super) const MORE: u8 = 1;
-const LONG: u8 = 2;
-pub(super) const COMMAND: u8 = 4;
 
 /// Serves each connection for ever, a limited number at once.
 pub(super) async fn serve<S>(listener: TcpListener, connection: impl Fn(TcpStream) -> S)
@@ -157,17 +150,6 @@ async fn requests(from: impl AsyncRead + Unpin, to: &mut (impl AsyncWrite + Unpi
         put_frame(&mut bytes, flags, frames.body.len());
         bytes.extend_from_slice(&frames.body);
         to.write_all(&bytes).await?;
-    }
-}
-
-/// Appends what stands before a frame of so many bytes.
-pub(super) fn put_frame(bytes: &mut Vec<u8>, flags: u8, length: usize) {
-    match u8::try_from(length) {
-        Ok(short) => bytes.extend([flags & !LONG, short]),
-        Err(_) => {
-            bytes.push(flags | LONG);
-            bytes.extend((length as u64).to_be_bytes());
-        }
     }
 }
 

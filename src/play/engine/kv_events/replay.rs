@@ -23,8 +23,9 @@ use tokio::{
 
 use super::{
     EventBatch, MOST_BYTES, PublisherState,
-    guard::{COMMAND, Frames, GREETING, MORE, PATIENCE, put_frame},
+    guard::{Frames, PATIENCE},
 };
+use crate::net::zmtp::{COMMAND, GREETING, MORE, put_frame};
 
 /// Sequence number after the last batch of an answer.
 const END: [u8; 8] = (-1_i64).to_be_bytes();
