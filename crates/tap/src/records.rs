@@ -213,7 +213,7 @@ impl ExchangeRecords<'_> {
         let request = prompt.and_then(|prompt| {
             if let Some(tokenizer) = &self.assembler.tokenizer {
                 let text = tokenizer.decode(&prompt.ids, SkipSpecial::Keep).ok()?;
-                if self.redactor.is_secret_request(text) {
+                if self.redactor.is_secret_request(&text) {
                     return None;
                 }
             }

@@ -35,7 +35,7 @@ impl<'a> RecordRedactor<'a> {
     }
 
     /// Returns true if a request that is recorded as ids spells a secret; hashes of its prompt are left out then.
-    pub(super) fn is_secret_request(&mut self, text: String) -> bool {
+    pub(super) fn is_secret_request(&mut self, text: &str) -> bool {
         let has_any = self.redactor.json(&mut json!(text));
         self.request_had_any |= has_any;
         has_any

@@ -113,7 +113,7 @@ impl CoreObserver {
     }
 
     /// Observes a message of the front end to an engine.
-    fn from_front(&self, connection: u64, frames: &[Vec<u8>]) {
+    fn observe_front_end(&self, connection: u64, frames: &[Vec<u8>]) {
         match decode::from_front(frames) {
             Ok(FrontEndMessage::Add(request)) => self.add(connection, *request),
             Ok(FrontEndMessage::Abort(ids)) => {
@@ -215,7 +215,7 @@ impl CoreObserver {
     }
 
     /// Observes a message of an engine to the front end.
-    fn from_engine(&self, frames: &[Vec<u8>]) {
+    fn observe_engine(&self, frames: &[Vec<u8>]) {
         match decode::from_engine(frames) {
             Ok(EngineMessage::Step(step)) => {
                 let keeps_logprobs = self.shared.keeps.logprobs;
@@ -402,7 +402,7 @@ impl InputObserver {
     pub(super) fn observe(&mut self, bytes: &[u8]) {
         let Self { observer, connection, reader } = self;
         reader.push(bytes, |unit| match unit {
-            ZmtpUnit::Message(frames) => observer.from_front(*connection, &frames),
+            ZmtpUnit::Message(frames) => observer.observe_front_end(*connection, &frames),
             ZmtpUnit::TooLong => observer.is_unread(&"it is too long"),
             ZmtpUnit::Greeting(_) | ZmtpUnit::Command(_) => {}
         });
@@ -424,8 +424,9 @@ impl ReadyObserver {
         let Self { observer, reader } = self;
         reader.push(bytes, |unit| {
             if let ZmtpUnit::Message(frames) = unit
-                && let Some(settings) = frames.first().and_then(|frame| decode::ready(frame))
+                && let Some(mut settings) = frames.first().and_then(|frame| decode::ready(frame))
             {
+                settings.models.extend(observer.model.clone());
                 observer.capabilities.set_facts(Some(settings));
             }
         });
@@ -440,7 +441,7 @@ impl OutputObserver {
     pub(super) fn observe(&mut self, bytes: &[u8]) {
         let Self { observer, reader } = self;
         reader.push(bytes, |unit| match unit {
-            ZmtpUnit::Message(frames) => observer.from_engine(&frames),
+            ZmtpUnit::Message(frames) => observer.observe_engine(&frames),
             ZmtpUnit::TooLong => {
                 observer.is_unread(&"it is too long");
                 observer.mark_incomplete();

@@ -96,6 +96,7 @@ impl CoreRelay {
     }
 
     /// Relays what arrives at a listener to a socket of the front end until the tap is shut down.
+    #[allow(clippy::manual_async_fn)] // it has to be `Send` by its type: a handshake spawns others like it
     pub(super) fn serve(
         self: Arc<Self>,
         listener: TcpListener,
