@@ -2,7 +2,8 @@
 //!
 //! A front end (`vllm serve`, `vllm-rs serve`) binds its sockets and the engine connects to them: [`handshake`] has how they meet,
 //! [`request`] what a front end sends, [`outputs`] what an engine does, [`utility`] the calls between them. Structs are arrays by
-//! position, whose fields differ by version: [`layout`] has them as tables. [`zmtp`] is the wire.
+//! position, whose fields differ by version: [`layout`] has them as tables. [`zmtp`] is the wire, [`session`] an engine's connections
+//! to one front end. `examples/echo.rs` is a whole engine.
 //!
 //! Limits: messages, their values and depth are bounded; pickled values (extensions 1 and 2) are refused, prompt embeddings and
 //! shared memory too. There is no authentication: whoever reaches a port speaks.
@@ -10,11 +11,13 @@
 //! Source: `vllm/v1/engine/__init__.py`, `vllm/v1/serial_utils.py`, `vllm/v1/engine/core.py` of 0.10 to 0.33, ZMTP 3.0 (rfc.zeromq.org/spec/23).
 //! See docs/decisions/0134-the-engine-core-protocol-is-read-by-tables.md.
 
+pub mod clock;
 pub mod handshake;
 pub mod layout;
 pub mod msgpack;
 pub mod outputs;
 pub mod request;
+pub mod session;
 pub mod utility;
 pub mod zmtp;
 

@@ -13,7 +13,6 @@ use std::{
     io,
     net::SocketAddr,
     sync::{Arc, atomic::Ordering::Relaxed},
-    time::Duration,
 };
 
 use bytes::BytesMut;
