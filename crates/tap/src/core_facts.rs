@@ -1,7 +1,5 @@
 //! What is observed of a request at the engine core beside what every exchange has, and its place in the record.
 
-use std::sync::Arc;
-
 use serde_json::{Map, Value, json};
 
 use recording::trace::{Logprobs, PromptLogprobs, Record, TokenLogprobs};
@@ -44,8 +42,6 @@ pub(super) struct CoreFacts {
     /// A message that may have had tokens of it could not be read.
     pub(super) is_incomplete: bool,
     pub(super) logprobs: CoreLogprobs,
-    /// Hashes of the prompt's images, audio and video.
-    pub(super) media: Vec<String>,
 }
 
 /// Log probabilities of a request's output and prompt.
@@ -89,8 +85,7 @@ impl CoreLogprobs {
 impl CoreFacts {
     /// Returns the bytes that they hold beside their own size, about.
     pub(super) fn heap(&self) -> usize {
-        let media = self.media.iter().map(|hash| hash.capacity() + size_of::<String>()).sum::<usize>();
-        self.logprobs.held * 2 * size_of::<f64>() + media + self.group.as_ref().map_or(0, String::capacity)
+        self.logprobs.held * 2 * size_of::<f64>() + self.group.as_ref().map_or(0, String::capacity)
     }
 
     /// Returns true if the ids that came are not all.
@@ -105,9 +100,6 @@ impl CoreFacts {
         record.choice = self.group.is_some().then_some(choice);
         record.group = self.group;
         record.request = request;
-        if !self.media.is_empty() {
-            record.mm_hashes = Arc::new(self.media);
-        }
         let between = |from: Option<f64>, to: Option<f64>| Some((to? - from?) * 1000.0).filter(|ms| *ms >= 0.0);
         let queue = between(self.queued, self.scheduled);
         let prefill = between(self.scheduled, self.first_token);

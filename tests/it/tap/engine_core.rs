@@ -177,7 +177,11 @@ fn event(kind: u64, timestamp: f64) -> Value {
 }
 
 fn first(queued: f64, scheduled: f64) -> Vec<(usize, Value)> {
-    let prefill = map(vec![("num_prompt_tokens", 3.into()), ("num_cached_tokens", 2.into())]);
+    let prefill = map(vec![
+        ("num_prompt_tokens", 3.into()),
+        ("num_cached_tokens", 2.into()),
+        ("num_local_cached_tokens", 2.into()),
+    ]);
     vec![(7, Value::Array(vec![event(1, queued), event(2, scheduled)])), (11, prefill)]
 }
 

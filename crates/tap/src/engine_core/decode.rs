@@ -1,14 +1,18 @@
-//! Messages of the engine core's protocol, as far as they are recorded: the classes of `vllm/v1/engine/__init__.py`, as vLLM 0.10 to 0.33 sends
-//! them. Fields are told by their places, which are the same in all these versions for what is read, or by their form.
+//! Messages of the engine core's protocol, as far as they are recorded.
 
-use serde_json::{Map, Value};
-
-use super::{
-    msgpack::MsgpackCursor,
-    tensors::{logprobs, prompt_logprobs},
+use engine_core::{
+    MessageError,
+    handshake::ENGINE_CORE_DEAD,
+    layout::{FAMILIES, VersionFamily},
+    msgpack::MsgpackValue,
+    outputs::{LogprobsTensors, WireFinish, WireOutput, WireOutputs},
+    request::{EngineCoreRequest, RequestType, SamplingParams, aborted},
 };
+use serde_json::{Map, Number, Value, json};
+
 use crate::facts::EngineSettings;
-use recording::trace::{FinishReason, PromptLogprobs, TokenLogprobs};
+use base::lock::Lock;
+use recording::trace::{FinishReason, PromptLogprobs, RankedLogprob, RankedLogprobs, SpelledToken, TokenLogprobs};
 
 /// A request that the front end gives to an engine.
 #[derive(Debug, Default)]
@@ -28,8 +32,6 @@ pub(super) struct AddedRequest {
     pub(super) top: u32,
     /// Name of its adapter.
     pub(super) lora: Option<String>,
-    /// Hashes of its images, audio and video.
-    pub(super) media: Vec<String>,
 }
 
 /// A message of a front end.
@@ -98,18 +100,6 @@ pub(super) struct PrefillCounts {
     pub(super) cached: u32,
 }
 
-/// A message that cannot be read.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(super) struct CoreMessageError(&'static str);
-
-/// Types of a front end's messages.
-const ADD: u8 = 0;
-const ABORT: u8 = 1;
-
-/// The only frame of the last message of an engine that died.
-const DEAD: &[u8] = b"ENGINE_CORE_DEAD";
-
 /// Sampling parameters that are recorded: numbers and switches, never content.
 const PARAMS: [&str; 12] = [
     "max_tokens",
@@ -129,232 +119,183 @@ const PARAMS: [&str; 12] = [
 /// `RequestOutputKind.DELTA`: each output goes to the client, as in a stream.
 const DELTA: u64 = 1;
 
-/// Reads a message of a front end.
-///
-/// # Errors
-/// When it is a request or an abort of another form.
-pub(super) fn from_front(frames: &[Vec<u8>]) -> Result<FrontEndMessage, CoreMessageError> {
-    let [kind, fields, ..] = frames else { return Ok(FrontEndMessage::Other) };
-    match kind.as_slice() {
-        [ADD] => added(fields)
-            .map(|request| FrontEndMessage::Add(Box::new(request)))
-            .ok_or(CoreMessageError("it is a request of an unknown form")),
-        [ABORT] => {
-            aborted(fields).map(FrontEndMessage::Abort).ok_or(CoreMessageError("it is an abort of an unknown form"))
+/// Settings of the KV cache that a trace keeps.
+const CACHE_SETTINGS: [&str; 3] = ["block_size", "kv_cache_size_tokens", "num_gpu_blocks"];
+
+/// Reader of messages, in the form of the version that the engines name, else of the requests' form.
+#[derive(Debug, Default)]
+pub(super) struct CoreMessages {
+    family: Lock<Option<VersionFamily>>,
+}
+
+impl CoreMessages {
+    /// Reads a message of a front end.
+    ///
+    /// # Errors
+    /// When it is a request or an abort of another form.
+    pub(super) fn from_front_end(&self, frames: &[Vec<u8>]) -> Result<FrontEndMessage, MessageError> {
+        let [kind, fields, ..] = frames else { return Ok(FrontEndMessage::Other) };
+        match RequestType::read(kind) {
+            Some(RequestType::Add) => {
+                let request = EngineCoreRequest::read(fields)?;
+                self.family.lock().get_or_insert(request.family);
+                Ok(FrontEndMessage::Add(Box::new(added(request))))
+            }
+            Some(RequestType::Abort) => aborted(fields).map(FrontEndMessage::Abort),
+            Some(RequestType::StartDpWave | RequestType::Utility) | None => Ok(FrontEndMessage::Other),
         }
-        _ => Ok(FrontEndMessage::Other),
+    }
+
+    /// Reads a message of an engine.
+    ///
+    /// # Errors
+    /// When it is of another form.
+    pub(super) fn from_engine(&self, frames: &[Vec<u8>]) -> Result<EngineMessage, MessageError> {
+        let Some((first, further)) = frames.split_first() else { return Ok(EngineMessage::Other) };
+        if first == ENGINE_CORE_DEAD {
+            return Ok(EngineMessage::Dead);
+        }
+        let [newest, ..] = FAMILIES;
+        let family = self.family.lock().unwrap_or(newest);
+        let WireOutputs { engine_index, outputs, timestamp, .. } = WireOutputs::read(first, further, family)?;
+        Ok(EngineMessage::Step(EngineStep {
+            engine: engine_index.into(),
+            timestamp: Some(timestamp).filter(|timestamp| *timestamp > 0.0),
+            outputs: outputs.into_iter().map(step).collect(),
+        }))
+    }
+
+    /// Reads the settings that an engine reports when it is ready; `None` before vLLM 0.24, which names no version.
+    pub(super) fn ready(&self, frame: &[u8]) -> Option<EngineSettings> {
+        let settings = MsgpackValue::read(frame).ok()?;
+        let number = |name: &str| settings.get(name).and_then(MsgpackValue::as_u64);
+        let version = settings.get("vllm_version")?.as_str()?.to_owned();
+        if let Some(family) = VersionFamily::of_version(&version) {
+            *self.family.lock() = Some(family);
+        }
+        let cache = CACHE_SETTINGS.iter().filter_map(|name| Some(((*name).to_owned(), json!(number(name)?))));
+        Some(EngineSettings {
+            version,
+            models: Vec::new(),
+            max_model_len: number("max_model_len"),
+            cache: cache.collect(),
+        })
     }
 }
 
-fn aborted(bytes: &[u8]) -> Option<Vec<String>> {
-    let mut cursor = MsgpackCursor::new(bytes);
-    (0..cursor.array()?).map(|_| cursor.text().map(str::to_owned)).collect()
-}
-
-/// Reads a request: an array whose length tells its version. The first four fields are those of all; the tail has moved.
-fn added(bytes: &[u8]) -> Option<AddedRequest> {
-    let mut cursor = MsgpackCursor::new(bytes);
-    let length = cursor.array()?;
-    let id = cursor.text()?.to_owned();
-    let mut request = AddedRequest {
-        id,
-        prompt_ids: cursor.optional(MsgpackCursor::ids)?,
-        is_pooling: true,
-        ..AddedRequest::default()
+fn added(request: EngineCoreRequest) -> AddedRequest {
+    let EngineCoreRequest {
+        request_id,
+        external_req_id,
+        prompt_token_ids,
+        sampling_params,
+        is_pooling,
+        lora_request,
+        ..
+    } = request;
+    let sampling = sampling_params.as_ref();
+    let is_delta = |sampling: &SamplingParams| sampling.number("output_kind", 0) == DELTA;
+    let stops = |sampling: &SamplingParams| match sampling.get("stop") {
+        Some(MsgpackValue::Array(stops)) => !stops.is_empty(),
+        stop => stop.is_some(),
     };
-    request.media = cursor.optional(media)?.unwrap_or_default();
-    if cursor.nil().is_none() {
-        request.is_pooling = false;
-        read_sampling(&mut cursor, &mut request)?;
+    let logprobs = sampling.and_then(|sampling| sampling.logprobs("logprobs"));
+    AddedRequest {
+        id: request_id,
+        external_id: external_req_id,
+        prompt_ids: prompt_token_ids,
+        is_pooling,
+        params: sampling.map(params).unwrap_or_default(),
+        stream: sampling.is_some_and(is_delta),
+        has_stop_strings: sampling.is_some_and(stops),
+        top: logprobs.and_then(|top| u32::try_from(top).ok()).unwrap_or(0),
+        lora: lora_request.map(|lora| lora.lora_name),
     }
-    // vLLM before 0.19 has the end-of-sequence token's id before the time of arrival.
-    let (lora_at, external_at) = match length {
-        18 => (7, None),
-        20.. => (6, Some(16)),
-        _ => (6, None),
+}
+
+/// Reads the parameters that are recorded.
+fn params(sampling: &SamplingParams) -> Map<String, Value> {
+    let value = |name: &str| match sampling.get(name)? {
+        MsgpackValue::Bool(value) => Some(json!(value)),
+        MsgpackValue::Uint(number) => Some(json!(number)),
+        MsgpackValue::Int(number) => Some(json!(number)),
+        MsgpackValue::Float(number) => Number::from_f64(as_written(*number)).map(Value::Number),
+        _ => None,
     };
-    for place in 4..length {
-        match place {
-            _ if place == lora_at => request.lora = cursor.optional(adapter)?,
-            _ if Some(place) == external_at => {
-                let mut at = cursor;
-                request.external_id = at.text().map(str::to_owned);
-                cursor.skip()?;
-            }
-            _ => cursor.skip()?,
+    PARAMS.iter().filter_map(|name| Some(((*name).to_owned(), value(name)?))).collect()
+}
+
+/// Returns a number of 32 bits with the digits that it was written with, not those that widening adds; any other as it is.
+fn as_written(number: f64) -> f64 {
+    #[allow(clippy::cast_possible_truncation)] // compared on the next line
+    let short = number as f32;
+    let digits = || short.to_string().parse().ok();
+    if f64::from(short).to_bits() == number.to_bits() { digits().unwrap_or(number) } else { number }
+}
+
+fn step(output: WireOutput) -> RequestStep {
+    let kind = |kind: u8| match kind {
+        1 => Some(StepKind::Queued),
+        2 => Some(StepKind::Scheduled),
+        3 => Some(StepKind::Preempted),
+        _ => None,
+    };
+    let events = output.events.iter();
+    RequestStep {
+        id: output.request_id,
+        token_ids: output.new_token_ids,
+        logprobs: output.new_logprobs.as_ref().map(logprobs),
+        prompt_logprobs: output.new_prompt_logprobs.as_ref().map(prompt_logprobs),
+        finish: output.finish_reason.map(|reason| match reason {
+            WireFinish::Stop => FinishReason::Stop,
+            WireFinish::Length => FinishReason::Length,
+            WireFinish::Abort => FinishReason::Abort,
+            WireFinish::Error => FinishReason::Error,
+            WireFinish::Repetition => FinishReason::Repetition,
+        }),
+        stop_token: output.stop_reason,
+        events: events
+            .filter_map(|(of, timestamp)| Some(RequestEvent { kind: kind(*of)?, timestamp: *timestamp }))
+            .collect(),
+        prefill: output.prefill_stats.map(|stats| PrefillCounts {
+            prompt: stats.prompt_tokens,
+            cached: stats.cached.saturating_add(stats.external),
+        }),
+    }
+}
+
+/// Returns the ids and log probabilities of each token: its own, then those of the candidates by their rank.
+fn rows(tensors: &LogprobsTensors) -> impl Iterator<Item = (&[u32], &[f32])> {
+    let width = tensors.width.max(1);
+    tensors.token_ids.chunks_exact(width).zip(tensors.logprobs.chunks_exact(width))
+}
+
+fn logprobs(tensors: &LogprobsTensors) -> Vec<TokenLogprobs> {
+    let token = |(ids, values): (&[u32], &[f32])| {
+        let mut candidates = ids.iter().copied().zip(values.iter().map(|value| f64::from(*value)));
+        let own = candidates.next();
+        let others = candidates.filter(|(id, value)| Some(*id) != own.map(|(id, _)| id) && value.is_finite());
+        TokenLogprobs {
+            text: None,
+            logprob: own.map(|(_, value)| value).filter(|value| value.is_finite()),
+            others: others.map(|(id, value)| (SpelledToken::Id(id), value)).collect(),
         }
-    }
-    Some(request)
+    };
+    rows(tensors).map(token).collect()
 }
 
-/// Reads the name of an adapter, the first field of an array, and skips the rest; `None` within for another form.
-fn adapter(cursor: &mut MsgpackCursor<'_>) -> Option<String> {
-    let mut at = *cursor;
-    cursor.skip()?;
-    at.array()?;
-    at.text().map(str::to_owned)
-}
-
-/// Reads the identifiers of media; each is a map.
-fn media(cursor: &mut MsgpackCursor<'_>) -> Option<Vec<String>> {
-    let mut found = Vec::new();
-    for _ in 0..cursor.array()? {
-        let mut at = *cursor;
-        cursor.skip()?;
-        for _ in 0..at.map().unwrap_or(0) {
-            match at.text()? {
-                "identifier" => found.extend(at.text().map(str::to_owned)),
-                _ => at.skip()?,
-            }
-        }
-    }
-    Some(found)
-}
-
-fn read_sampling(cursor: &mut MsgpackCursor<'_>, request: &mut AddedRequest) -> Option<()> {
-    for _ in 0..cursor.map()? {
-        match cursor.text()? {
-            "output_kind" => request.stream = cursor.uint()? == DELTA,
-            "stop" => {
-                let mut at = *cursor;
-                request.has_stop_strings = at.array().is_some_and(|count| count > 0) || at.text().is_some();
-                cursor.skip()?;
-            }
-            name if PARAMS.contains(&name) => {
-                let value = cursor.json()?;
-                if name == "logprobs" {
-                    request.top = value.as_u64().and_then(|top| u32::try_from(top).ok()).unwrap_or(0);
-                }
-                if value.is_number() || value.is_boolean() {
-                    request.params.insert(name.to_owned(), value);
-                }
-            }
-            _ => cursor.skip()?,
-        }
-    }
-    Some(())
-}
-
-/// Reads a message of an engine.
-///
-/// # Errors
-/// When it is of another form.
-pub(super) fn from_engine(frames: &[Vec<u8>]) -> Result<EngineMessage, CoreMessageError> {
-    let Some((first, further)) = frames.split_first() else { return Ok(EngineMessage::Other) };
-    if first == DEAD {
-        return Ok(EngineMessage::Dead);
-    }
-    step(first, further).map(EngineMessage::Step).ok_or(CoreMessageError("an engine's outputs are of an unknown form"))
-}
-
-fn step<'a>(bytes: &'a [u8], further: &'a [Vec<u8>]) -> Option<EngineStep> {
-    let mut cursor = MsgpackCursor::new(bytes);
-    let length = cursor.array()?;
-    let mut step = EngineStep { engine: cursor.uint()?, ..EngineStep::default() };
-    for _ in 0..cursor.array()? {
-        step.outputs.push(output(&mut cursor, further)?);
-    }
-    if length > 3 {
-        cursor.skip()?;
-        step.timestamp = cursor.float();
-    }
-    Some(step)
-}
-
-/// Reads what a step gave one request: an array that began with the same eight fields in all versions.
-fn output<'a>(cursor: &mut MsgpackCursor<'a>, further: &'a [Vec<u8>]) -> Option<RequestStep> {
-    let length = cursor.array()?;
-    let id = cursor.text()?.to_owned();
-    let mut step = RequestStep { id, token_ids: cursor.ids()?, ..RequestStep::default() };
-    for place in 2..length {
-        match place {
-            2 => step.logprobs = read_or_skip(cursor, |cursor| logprobs(cursor, further)),
-            3 => step.prompt_logprobs = read_or_skip(cursor, |cursor| prompt_logprobs(cursor, further)),
-            5 => step.finish = cursor.optional(MsgpackCursor::uint)?.and_then(finish_reason),
-            6 => {
-                step.stop_token = cursor.clone().uint().and_then(|id| u32::try_from(id).ok());
-                cursor.skip()?;
-            }
-            7 => step.events = cursor.optional(events)?.unwrap_or_default(),
-            // Its place has moved, its form is its own.
-            10 | 11 => step.prefill = step.prefill.or(read_or_skip(cursor, prefill)),
-            _ => cursor.skip()?,
-        }
-    }
-    Some(step)
-}
-
-/// Reads one value with `read`, which may not know its form, and goes on behind it.
-fn read_or_skip<'a, T>(
-    cursor: &mut MsgpackCursor<'a>,
-    read: impl FnOnce(&mut MsgpackCursor<'a>) -> Option<T>,
-) -> Option<T> {
-    let mut at = *cursor;
-    cursor.skip()?;
-    read(&mut at)
-}
-
-fn finish_reason(number: u64) -> Option<FinishReason> {
-    Some(match number {
-        0 => FinishReason::Stop,
-        1 => FinishReason::Length,
-        2 => FinishReason::Abort,
-        4 => FinishReason::Repetition,
-        _ => FinishReason::Error,
-    })
-}
-
-fn events(cursor: &mut MsgpackCursor<'_>) -> Option<Vec<RequestEvent>> {
-    let mut found = Vec::new();
-    for _ in 0..cursor.array()? {
-        let (mut kind, mut timestamp) = (None, None);
-        for _ in 0..cursor.map()? {
-            match cursor.text()? {
-                "type" => kind = cursor.uint(),
-                "timestamp" => timestamp = cursor.float(),
-                _ => cursor.skip()?,
-            }
-        }
-        let kind = match kind {
-            Some(1) => StepKind::Queued,
-            Some(2) => StepKind::Scheduled,
-            Some(3) => StepKind::Preempted,
-            _ => continue,
-        };
-        found.push(RequestEvent { kind, timestamp: timestamp? });
-    }
-    Some(found)
-}
-
-fn prefill(cursor: &mut MsgpackCursor<'_>) -> Option<PrefillCounts> {
-    let mut counts = PrefillCounts { prompt: 0, cached: 0 };
-    for _ in 0..cursor.map()? {
-        let name = cursor.text()?;
-        let count = u32::try_from(cursor.uint()?).ok()?;
-        match name {
-            "num_prompt_tokens" => counts.prompt = count,
-            "num_cached_tokens" => counts.cached = count,
-            _ => {}
-        }
-    }
-    Some(counts)
-}
-
-/// Reads the settings that an engine reports when it is ready; `None` before vLLM 0.24, which names no version.
-pub(super) fn ready(frame: &[u8]) -> Option<EngineSettings> {
-    let settings = MsgpackCursor::new(frame).json()?;
-    let mut cache = Map::new();
-    for (name, key) in [
-        ("block_size", "block_size"),
-        ("kv_cache_size_tokens", "kv_cache_size_tokens"),
-        ("num_gpu_blocks", "num_gpu_blocks"),
-    ] {
-        cache.extend(settings.get(key).filter(|value| value.is_number()).map(|value| (name.to_owned(), value.clone())));
-    }
-    Some(EngineSettings {
-        version: settings.get("vllm_version")?.as_str()?.to_owned(),
-        models: Vec::new(),
-        max_model_len: settings.get("max_model_len").and_then(Value::as_u64),
-        cache,
-    })
+/// Returns those of a prompt's tokens, of which the first has none.
+fn prompt_logprobs(tensors: &LogprobsTensors) -> PromptLogprobs {
+    let token = |((ids, values), rank): ((&[u32], &[f32]), &u32)| {
+        let own = ids.first().copied();
+        let ranks = std::iter::once(*rank).chain(1..);
+        let all = ids.iter().zip(values).zip(ranks).enumerate();
+        let kept = all.filter(|(at, ((id, value), _))| (*at == 0 || Some(**id) != own) && value.is_finite());
+        let ranked =
+            kept.map(|(_, ((id, value), rank))| RankedLogprob { id: *id, logprob: (*value).into(), rank, text: None });
+        RankedLogprobs(ranked.collect())
+    };
+    let tokens =
+        std::iter::once(RankedLogprobs::default()).chain(rows(tensors).zip(&tensors.ranks).map(token)).collect();
+    PromptLogprobs { top: u32::try_from(tensors.width.saturating_sub(1)).unwrap_or(u32::MAX), tokens }
 }

@@ -19,10 +19,8 @@
 
 mod addresses;
 mod decode;
-mod msgpack;
 mod observer;
 mod relay;
-mod tensors;
 
 use std::{future::Future, sync::Arc, time::Duration};
 

@@ -16,7 +16,7 @@ use std::{
 };
 
 use super::{
-    decode::{self, AddedRequest, EngineMessage, FrontEndMessage, RequestStep, StepKind},
+    decode::{AddedRequest, CoreMessages, EngineMessage, FrontEndMessage, RequestStep, StepKind},
     relay::EndedBy,
 };
 use crate::{
@@ -30,7 +30,7 @@ use crate::{
     shared_state::SharedState,
 };
 use base::{lock::Lock, rate_limited_log::RateLimitedLog};
-use net::zmtp::{ZmtpReader, ZmtpUnit};
+use engine_core::zmtp_reader::{ZmtpReader, ZmtpUnit};
 use recording::trace::{Endpoint, FinishReason, Outcome};
 
 /// Bytes of a message that is observed.
@@ -52,6 +52,7 @@ pub(super) struct CoreObserver {
     capabilities: Arc<Capabilities>,
     filter: Filter,
     model: Option<String>,
+    messages: CoreMessages,
     open: Lock<OpenRequests>,
     connections: AtomicU64,
     prompt_bytes: AtomicUsize,
@@ -95,6 +96,7 @@ impl CoreObserver {
             capabilities,
             filter,
             model,
+            messages: CoreMessages::default(),
             open: Lock::default(),
             connections: AtomicU64::new(0),
             prompt_bytes: AtomicUsize::new(0),
@@ -114,7 +116,7 @@ impl CoreObserver {
 
     /// Observes a message of the front end to an engine.
     fn observe_front_end(&self, connection: u64, frames: &[Vec<u8>]) {
-        match decode::from_front(frames) {
+        match self.messages.from_front_end(frames) {
             Ok(FrontEndMessage::Add(request)) => self.add(connection, *request),
             Ok(FrontEndMessage::Abort(ids)) => {
                 for id in ids {
@@ -186,7 +188,7 @@ impl CoreObserver {
             ..RequestFacts::default()
         };
         let exchange = OpenExchange::begin(Arc::clone(&self.shared), Arc::clone(&self.capabilities), facts, None);
-        let mut core = Box::new(CoreFacts { stream, media: request.media, ..CoreFacts::default() });
+        let mut core = Box::new(CoreFacts { stream, ..CoreFacts::default() });
         core.logprobs.top = top;
         let open = OpenCoreRequest {
             exchange,
@@ -216,7 +218,7 @@ impl CoreObserver {
 
     /// Observes a message of an engine to the front end.
     fn observe_engine(&self, frames: &[Vec<u8>]) {
-        match decode::from_engine(frames) {
+        match self.messages.from_engine(frames) {
             Ok(EngineMessage::Step(step)) => {
                 let keeps_logprobs = self.shared.keeps.logprobs;
                 for mut output in step.outputs {
@@ -424,7 +426,7 @@ impl ReadyObserver {
         let Self { observer, reader } = self;
         reader.push(bytes, |unit| {
             if let ZmtpUnit::Message(frames) = unit
-                && let Some(mut settings) = frames.first().and_then(|frame| decode::ready(frame))
+                && let Some(mut settings) = frames.first().and_then(|frame| observer.messages.ready(frame))
             {
                 settings.models.extend(observer.model.clone());
                 observer.capabilities.set_facts(Some(settings));

@@ -28,7 +28,10 @@ use super::{
     observer::{CoreObserver, InputObserver, OutputObserver},
 };
 use base::{lock::Lock, rate_limited_log::RateLimitedLog};
-use net::zmtp::{COMMAND, ZmtpReader, ZmtpUnit, put_frame, put_message};
+use engine_core::{
+    zmtp::{COMMAND, put_frame},
+    zmtp_reader::{ZmtpReader, ZmtpUnit, put_message},
+};
 
 /// Connections at once: each engine has one for its handshake, and two for each process of the front end.
 const MOST_CONNECTIONS: usize = 4096;

@@ -1,35 +1,13 @@
-//! Frames of ZMTP 3, the protocol of ZeroMQ's sockets, for programs that stand between two of them: a reader of messages in bytes that
-//! come in any pieces, and the form of a frame.
+//! Messages in the bytes of a connection that pass by in any pieces, for programs that stand between two sockets and wait for nothing.
 //!
-//! A connection begins with a greeting of 64 bytes in each direction. Then there are frames: a byte of flags, a length of one byte or of
-//! eight, and so many bytes. A message is as many frames as have [`MORE`] and one without; commands stand between messages.
-//! Source: ZeroMQ RFC 23 and 37.
+//! A message is as many frames as have [`MORE`] and one without; commands stand between messages.
+//!
+//! See docs/decisions/0142-the-engine-core-tap-relays-bytes.md.
 
-/// Length of a greeting in bytes.
-pub const GREETING: usize = 64;
-
-/// Bit of a frame's flags: more frames of the same message follow.
-pub const MORE: u8 = 1;
-
-/// Bit of a frame's flags: its length takes eight bytes.
-pub const LONG: u8 = 2;
-
-/// Bit of a frame's flags: it is a command.
-pub const COMMAND: u8 = 4;
+use crate::zmtp::{COMMAND, GREETING, LONG, MORE, put_frame};
 
 /// Bytes that a frame costs beside its own when they are counted, so that endless empty frames have an end.
 pub const FRAME_COST: u64 = 32;
-
-/// Appends what stands before a frame of so many bytes.
-pub fn put_frame(bytes: &mut Vec<u8>, flags: u8, length: usize) {
-    match u8::try_from(length) {
-        Ok(short) => bytes.extend([flags & !LONG, short]),
-        Err(_) => {
-            bytes.push(flags | LONG);
-            bytes.extend((length as u64).to_be_bytes());
-        }
-    }
-}
 
 /// Appends a message.
 pub fn put_message(bytes: &mut Vec<u8>, frames: &[Vec<u8>]) {
