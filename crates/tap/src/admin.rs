@@ -14,7 +14,7 @@ use axum::{
 use http::{HeaderValue, StatusCode, header};
 use tower_service::Service;
 
-use super::{counts::RecorderCounts, proxy::Proxy};
+use super::{counts::RecorderCounts, shared_state::SharedState};
 use net::server::{self, Listener};
 use recording::recorder::RecorderState;
 
@@ -24,23 +24,23 @@ const DRAIN: Duration = Duration::from_millis(100);
 /// Handle to operate a serving tap.
 #[derive(Debug, Clone)]
 pub struct Handle {
-    proxy: Arc<Proxy>,
+    shared: Arc<SharedState>,
 }
 
 impl Handle {
-    pub(super) fn new(proxy: Arc<Proxy>) -> Self {
-        Self { proxy }
+    pub(super) fn new(shared: Arc<SharedState>) -> Self {
+        Self { shared }
     }
 
     /// Closes the trace file within a second and goes on in the next one. Standard output is not rotated.
     pub fn rotate(&self) {
-        self.proxy.rotate();
+        self.shared.rotate();
     }
 
     /// Returns every counter in Prometheus' text format.
     #[must_use]
     pub fn metrics(&self) -> String {
-        self.proxy.metrics().page()
+        self.shared.metrics.page()
     }
 
     /// Answers the operator's requests at `listener` until `shutdown`.
@@ -70,7 +70,7 @@ async fn metrics(State(handle): State<Handle>) -> impl IntoResponse {
 
 /// Reports whether the recorder works, for a supervisor.
 async fn recording(State(handle): State<Handle>) -> Response {
-    let recorder = &handle.proxy.metrics().recorder;
+    let recorder = &handle.shared.metrics.recorder;
     let state = match recorder.progress.state() {
         RecorderState::Recording => {
             let emptied = RecorderCounts::get(&recorder.emptied);

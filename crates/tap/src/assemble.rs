@@ -110,6 +110,11 @@ impl Assembler {
         }
     }
 
+    /// Returns an id as it is recorded.
+    pub(super) fn permuted(&self, id: u32) -> u32 {
+        self.permutation.as_ref().map_or(id, |permutation| permutation.apply(id))
+    }
+
     /// Adds what is of one choice.
     pub(super) fn add_choice(&self, record: &mut Record, choice: ObservedChoice, trusted: bool, counted: Option<u32>) {
         let ids = choice.ids.filter(|_| trusted);
@@ -145,9 +150,9 @@ impl Assembler {
             }
             _ => choice.finish_reason.as_deref().and_then(FinishReason::of_api),
         };
-        let permuted = |id: u32| self.permutation.as_ref().map_or(id, |permutation| permutation.apply(id));
-        record.stop_token = choice.stop_token.map(permuted);
-        record.output_token_ids = ids.filter(|_| self.record_tokens).map(|ids| ids.into_iter().map(permuted).collect());
+        record.stop_token = choice.stop_token.map(|id| self.permuted(id));
+        record.output_token_ids =
+            ids.filter(|_| self.record_tokens).map(|ids| ids.into_iter().map(|id| self.permuted(id)).collect());
         record.content_source = record.output_token_ids.as_ref().map(|_| ContentSource::Engine);
         if self.content.text {
             record.text = Some(distributed(choice.text, record.chunks.len()));
@@ -223,7 +228,7 @@ impl ObservedExchange {
     /// Returns true if the observed ids are complete. vLLM before 0.20 loses some while a parser buffers, so they
     /// must be as many as the engine counted; without a count, no parser may have been at work.
     pub(super) fn ids_are_complete(&self) -> bool {
-        if !self.choices.all_have_ids() {
+        if !self.choices.all_have_ids() || self.core.as_ref().is_some_and(|core| core.is_incomplete()) {
             return false;
         }
         match self.usage {

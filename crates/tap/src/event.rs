@@ -137,7 +137,10 @@ impl<'a> EventChoice<'a> {
 
     /// Returns true if it has metadata only: an engine sends such an event only because ids were requested.
     pub(super) fn is_only_ids(&self) -> bool {
-        self.delta.is_some_and(|delta| delta.get() == "{}") && self.finish_reason.is_none() && self.logprobs.is_none()
+        let is = |value: Option<&RawValue>, text: &str| value.is_some_and(|value| value.get() == text);
+        // vLLM's Rust front end sends a completion's prompt before its first token.
+        let is_prompt = is(self.text, "\"\"") && is(self.token_ids, "[]") && self.prompt_token_ids.is_some();
+        (is(self.delta, "{}") || is_prompt) && self.finish_reason.is_none() && self.logprobs.is_none()
     }
 
     /// Returns the plain text as JSON: a chat's content, or a completion's text.
@@ -209,6 +212,12 @@ impl<'a> ChunkDelta<'a> {
         });
         plain.chain(old).chain(calls).collect()
     }
+}
+
+/// Returns true if an event of a stream leaves out fields without a value, as vLLM's Rust front end does; its Python one writes `null`.
+pub(super) fn omits_empty_fields(payload: &[u8]) -> bool {
+    let has = |name: &[u8]| payload.windows(name.len()).any(|window| window == name);
+    !(has(b"\"finish_reason\"") && has(b"\"logprobs\""))
 }
 
 /// Returns true for a value that is present and not empty.

@@ -57,7 +57,10 @@ impl Filter {
     }
 
     /// Decides by path and sample.
-    fn draw(&self, path: &str) -> Result<(), Skipped> {
+    ///
+    /// # Errors
+    /// Why the request is not recorded.
+    pub(super) fn draw(&self, path: &str) -> Result<(), Skipped> {
         if !self.paths.is_empty() && !self.paths.iter().any(|pattern| fits(pattern, path)) {
             return Err(Skipped::Path);
         }

@@ -36,8 +36,10 @@ mod capabilities;
 mod cassette;
 mod channels;
 mod client;
+mod core_facts;
 mod counts;
 mod echo;
+pub mod engine_core;
 mod event;
 mod exchange;
 mod facts;
@@ -163,7 +165,7 @@ impl Tap {
     /// Returns a handle to rotate the trace and read the counters while the tap serves.
     #[must_use]
     pub fn handle(&self) -> Handle {
-        Handle::new(Arc::clone(&self.proxy))
+        Handle::new(Arc::clone(&self.proxy.shared))
     }
 
     /// Proxies what arrives at `listener` until `shutdown`, drains, and closes the trace.
@@ -212,7 +214,7 @@ impl Tap {
         proxy.completed().await;
         proxy.mcp.end().await;
         let (forwarded, informational_dropped) = (proxy.forwarded(), proxy.informational_dropped());
-        let finish = move || (proxy.finish_mcp(), proxy.finish());
+        let finish = move || (proxy.finish_mcp(), proxy.shared.finish());
         let (mcp, recorder) =
             tokio::task::spawn_blocking(finish).await.map_err(|error| TapError::Recorder(error.to_string()))?;
         Ok(TapReport { forwarded, recorder: recorder?, informational_dropped, cut, mcp })

@@ -133,6 +133,12 @@ impl ObservedChoice {
         }
     }
 
+    /// Adds the tokens of an engine's step.
+    pub(super) fn observe_tokens(&mut self, tokens: &[u32], at: Duration) {
+        self.meter.chunk(at, u32::try_from(tokens.len()).unwrap_or(u32::MAX), tokens.len());
+        self.ids.get_or_insert_default().extend_from_slice(tokens);
+    }
+
     /// Adds an event that fits a pattern.
     pub(super) fn observe_match(&mut self, hit: &Hit<'_>, at: Duration, keeps: KeptContent) {
         match &hit.ids {

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use http::uri::PathAndQuery;
 
 use super::{
+    core_facts::CoreFacts,
     event::{EngineUsage, StreamEvent, ids},
     observed_choice::KeptContent,
     observed_choices::ObservedChoices,
@@ -45,6 +46,8 @@ pub(super) struct ObservedExchange {
     pub(super) request: Option<(PathAndQuery, Bytes)>,
     /// Copy of the response, unless token ids stand for it.
     pub(super) capture: Option<Box<Capture>>,
+    /// What only an engine core knows of it; `None` where it passed as HTTP.
+    pub(super) core: Option<Box<CoreFacts>>,
     /// Bytes that it holds while it waits for the recorder.
     pub(super) weight: usize,
     pub(super) keeps: KeptContent,

@@ -18,7 +18,7 @@ use super::{
     other_apis::ApiEvent,
     output_frames::OutputFrames,
     pattern::EventPattern,
-    restore::{Restored, restore_event},
+    restore::{Restored, member_at, restore_event},
     sent_body::TapResponseBody,
 };
 use api::DONE;
@@ -106,9 +106,9 @@ impl ObservedStream {
             let raw = match restored {
                 Restored::Kept => event.raw,
                 Restored::Edited(raw) => raw,
-                Restored::Nulled(list) => {
+                Restored::Without { span, with } => {
                     self.ready.push(without_data.split().freeze());
-                    let sent = self.ready.push_nulled(&event.raw, list);
+                    let sent = self.ready.push_edited(&event.raw, span, with);
                     capture.into_iter().for_each(|capture| capture.event(sent, at));
                     continue;
                 }
@@ -175,9 +175,14 @@ impl ObservedStream {
     /// Observes an event that fits a pattern of an earlier one; `None` if none fits.
     fn recognise(&mut self, raw: &[u8], at: Duration) -> Option<Restored> {
         // Most events of a stream take this path, which needs no JSON parser.
-        let (index, hit) = self.patterns.iter().find_map(|pattern| Some((pattern.index, pattern.hit(raw)?)))?;
+        let (pattern, hit) = self.patterns.iter().find_map(|pattern| Some((pattern, pattern.hit(raw)?)))?;
+        let (index, omits) = (pattern.index, pattern.omits_empty_fields);
         self.exchange.observed()?.observe_match(index, &hit, at);
-        Some(hit.ids.filter(|_| self.added.ids).map_or(Restored::Kept, |(_, list)| Restored::Nulled(list)))
+        let Some((_, list)) = hit.ids.filter(|_| self.added.ids) else { return Some(Restored::Kept) };
+        Some(match omits {
+            true => Restored::Without { span: member_at(raw, list), with: b"" },
+            false => Restored::Without { span: list, with: b"null" },
+        })
     }
 
     fn learn(&self, event: &StreamEvent<'_>, client_wants_usage: bool) {

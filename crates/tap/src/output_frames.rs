@@ -7,9 +7,6 @@ use bytes::{Bytes, BytesMut};
 /// Bytes of a buffer, at the least.
 const SHARED: usize = 2 << 10;
 
-/// What takes the place of a list.
-const NULL: &[u8] = b"null";
-
 /// Frames that wait to be sent.
 #[derive(Debug, Default)]
 pub(super) struct OutputFrames {
@@ -24,14 +21,14 @@ impl OutputFrames {
         self.frames.extend(Some(frame).filter(|frame| !frame.is_empty()));
     }
 
-    /// Adds a frame of these bytes with `null` in place of those of this range. Returns it.
-    pub(super) fn push_nulled(&mut self, bytes: &[u8], list: Range<usize>) -> &[u8] {
+    /// Adds a frame of these bytes with others in place of those of this range. Returns it.
+    pub(super) fn push_edited(&mut self, bytes: &[u8], list: Range<usize>, with: &[u8]) -> &[u8] {
         let (before, after) = (bytes.get(..list.start).unwrap_or_default(), bytes.get(list.end..).unwrap_or_default());
-        let length = before.len() + NULL.len() + after.len();
+        let length = before.len() + with.len() + after.len();
         if self.buffer.capacity() < length {
             self.buffer = BytesMut::with_capacity(length.max(SHARED));
         }
-        for part in [before, NULL, after] {
+        for part in [before, with, after] {
             self.buffer.extend_from_slice(part);
         }
         self.frames.push_back(self.buffer.split().freeze());
@@ -62,10 +59,10 @@ mod tests {
         let mut output = OutputFrames::default();
         output.push(Bytes::from_static(b"a"));
         output.push(Bytes::new());
-        assert_eq!(output.push_nulled(b"b[1]c", 1..4), b"bnullc");
-        assert_eq!(output.push_nulled(b"[]", 0..2), b"null");
+        assert_eq!(output.push_edited(b"b[1]c", 1..4, b"null"), b"bnullc");
+        assert_eq!(output.push_edited(b"[]", 0..2, b"null"), b"null");
         let long = [b'x'; SHARED];
-        assert_eq!(output.push_nulled(&long, 0..0).len(), SHARED + NULL.len());
+        assert_eq!(output.push_edited(&long, 0..0, b"null").len(), SHARED + 4);
         let lengths: Vec<usize> = std::iter::from_fn(|| output.take()).map(|frame| frame.len()).collect();
         assert_eq!(lengths, [1, 6, 4, SHARED + 4]);
         assert!(output.is_empty());

@@ -5,7 +5,7 @@
 
 use std::ops::{Deref, Range};
 
-use super::event::{ChunkKind, StreamEvent};
+use super::event::{ChunkKind, StreamEvent, omits_empty_fields};
 use net::wire::span_in;
 
 /// Maximum number of ids of an event that is recognised.
@@ -24,6 +24,8 @@ pub(super) struct EventPattern {
     after: Option<Box<[u8]>>,
     /// Length of the choice's JSON without its text, in bytes.
     weight: usize,
+    /// Fields without a value are left out.
+    pub(super) omits_empty_fields: bool,
 }
 
 /// Text and ids of an event that fits a pattern.
@@ -87,6 +89,7 @@ impl EventPattern {
                 None => None,
             },
             weight: choice.weight() - text.len(),
+            omits_empty_fields: omits_empty_fields(raw),
         })
     }
 

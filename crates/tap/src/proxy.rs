@@ -9,9 +9,8 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, header, request::
 use hyper::body::Incoming;
 
 use super::{
-    Filter, RecorderReport, Setup, TapError,
+    Filter, Setup, TapError,
     amend::{Added, Amendable, amended_request, is_refusal, is_signed},
-    assemble::Assembler,
     body::ProxyBody,
     cassette::TapPlayer,
     exchange::OpenExchange,
@@ -19,8 +18,6 @@ use super::{
     gather::{Gathered, ReceivedBody, gather},
     mcp::{McpRecorded, McpServers},
     metrics::TapMetrics,
-    observed_choice::KeptContent,
-    recorder::{RecorderConfig, TraceRecorder},
     request::{RequestFacts, RequestFields, RequestTarget},
     response::{broken_off, recorded, refusal},
     sent_body::{SentBody, TapResponseBody},
@@ -65,41 +62,10 @@ impl Proxy {
         futures_util::future::join_all(sites.all().map(UpstreamSite::ask_facts)).await;
         let upstreams = sites.all().map(|site| site.upstream.url().to_string()).collect();
         let metrics = Arc::new(TapMetrics::new(upstreams, setup.disk_timeout));
-        let engine = Arc::clone(&sites.main().capabilities);
-        let mut meta = setup.meta();
-        if let Some(facts) = engine.facts() {
-            facts.complete(&mut meta);
-        }
         let keeps_bodies = setup.config.tokenizer.is_some() || setup.content.requests;
-        let responses = setup.config.record_tokens && setup.permutation.is_none();
-        let keeps = KeptContent { text: setup.content.text, logprobs: setup.content.logprobs, responses };
-        let config = setup.config;
-        let hasher = match setup.hash_key {
-            Some(key) => BlockHasher::keyed(key, config.block_size),
-            None => BlockHasher::new(config.block_hash, config.block_size),
-        };
-        let assembler = Assembler {
-            hasher: hasher.clone(),
-            record_tokens: config.record_tokens,
-            tokenizer: config.tokenizer,
-            content: setup.content,
-            permutation: setup.permutation,
-        };
-        let recorder = RecorderConfig {
-            path: config.trace_out,
-            create: config.create,
-            limits: setup.limits,
-            start_without_file: setup.start_without_file,
-            meta,
-            engine,
-            assembler,
-            hook: setup.hook,
-            discards: setup.discards,
-        };
-        let recorder = match player {
-            Some(_) => None,
-            None => Some(TraceRecorder::start(recorder, Arc::clone(&metrics))?),
-        };
+        let hasher = setup.hasher();
+        let engine = Arc::clone(&sites.main().capabilities);
+        let shared = SharedState::start(&setup, (player.is_none(), engine), Arc::clone(&metrics))?;
         let mcp =
             McpServers::start((setup.mcp, setup.mcp_commands), &setup.reach, (player.as_ref(), setup.mcp_playback))
                 .map_err(|error| TapError::Recorder(error.to_string()))?;
@@ -108,7 +74,7 @@ impl Proxy {
             mcp,
             filter: setup.filter,
             idle: setup.idle,
-            shared: Arc::new(SharedState::new(recorder, Arc::clone(&metrics), keeps)),
+            shared: Arc::new(shared),
             keeps_bodies,
             hasher,
             metrics,
@@ -161,18 +127,6 @@ impl Proxy {
         self.metrics.informational_dropped.load(Relaxed)
     }
 
-    /// Returns the counters.
-    pub(super) fn metrics(&self) -> &TapMetrics {
-        &self.metrics
-    }
-
-    /// Begins a new file with the next record.
-    pub(super) fn rotate(&self) {
-        if let Some(recorder) = &self.shared.recorder {
-            recorder.rotate();
-        }
-    }
-
     /// Returns the player of the cassette; `None` for a trace.
     pub(super) fn cassette_player(&self) -> Option<&Arc<CassettePlayer>> {
         self.player.as_ref().map(|player| &player.cassette_player)
@@ -181,11 +135,6 @@ impl Proxy {
     /// Ends the recording of MCP servers; blocks until their records are handed over.
     pub(super) fn finish_mcp(&self) -> Option<McpRecorded> {
         self.mcp.finish()
-    }
-
-    /// Closes the trace; blocks until it is written.
-    pub(super) fn finish(&self) -> Result<RecorderReport, TapError> {
-        self.shared.recorder.as_ref().map_or_else(|| Ok(RecorderReport::default()), TraceRecorder::finish)
     }
 
     /// Forwards a request and returns its response; informational responses go to `informational`.

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::{
     assemble::{Assembler, ScoredTokens},
+    core_facts::{CoreFacts, as_completion},
     logprobs::{ObservedLogprobs, RecordedLogprobs, RequestedLogprobs},
     observed_choice::ObservedChoice,
     observed_exchange::ObservedExchange,
@@ -20,7 +21,7 @@ use recording::{
     capture::Capture,
     trace::{Outcome, Record, RecordedErrorResponse, USAGE_OUTPUT_TOKENS, USAGE_PROMPT_TOKENS},
 };
-use text::prompt::PromptHashes;
+use text::prompt::{PromptHashes, SkipSpecial};
 
 /// Records of one exchange in the order of their choices.
 pub(super) struct ExchangeRecords<'a> {
@@ -44,6 +45,8 @@ pub(super) struct ExchangeRecords<'a> {
     /// The observed ids are recorded.
     trusted: bool,
     requested: RequestedLogprobs,
+    /// What only an engine core knows; its exchanges have one choice.
+    core: Option<Box<CoreFacts>>,
     /// Token ids were left out because they were incomplete.
     pub(super) ids_dropped: bool,
     /// Content was to be recorded and was too long.
@@ -134,6 +137,7 @@ impl Assembler {
             counted: observed.usage.filter(|_| alone && is_counted).map(|usage| usage.completion_tokens),
             trusted,
             requested: std::mem::take(&mut observed.facts.logprobs),
+            core: observed.core.take(),
             ids_dropped,
             assembler: self,
         }
@@ -149,6 +153,7 @@ impl Iterator for ExchangeRecords<'_> {
 
     fn next(&mut self) -> Option<SecretlessRecord> {
         let mut choice = self.choices.next()?;
+        let index = choice.index;
         let logprobs = std::mem::take(&mut choice.logprobs);
         let channels = std::mem::take(&mut choice.channels);
         let scored = self.scored.get(&choice.index).copied();
@@ -169,6 +174,9 @@ impl Iterator for ExchangeRecords<'_> {
         add_logprobs(&mut record, logprobs, &self.requested);
         if let Some(first) = self.first.take() {
             self.add_first(&mut record, first);
+        }
+        if let Some(core) = self.core.take() {
+            self.add_core_facts(&mut record, *core, index);
         }
         let had_secret = self.redactor.redact(&mut record, &channels);
         Some(SecretlessRecord { record, had_secret })
@@ -197,6 +205,22 @@ impl ExchangeRecords<'_> {
         record.block_hashes = hashes.blocks.clone().into();
         // With media the hash is of the request's parts: a reader of the request cannot know the ids the engine made of an image.
         record.prompt_hash = record.prompt_hash.or(hashes.whole);
+    }
+
+    /// Adds what only an engine core knows, and the request where requests are recorded and it spells no secret.
+    fn add_core_facts(&mut self, record: &mut Record, core: CoreFacts, index: u32) {
+        let prompt = self.prompt.as_ref().filter(|_| self.assembler.content.requests);
+        let request = prompt.and_then(|prompt| {
+            if let Some(tokenizer) = &self.assembler.tokenizer {
+                let text = tokenizer.decode(&prompt.ids, SkipSpecial::Keep).ok()?;
+                if self.redactor.is_secret_request(&text) {
+                    return None;
+                }
+            }
+            let ids: Vec<u32> = prompt.ids.iter().map(|id| self.assembler.permuted(*id)).collect();
+            Some(as_completion(&ids, record.model.as_deref(), &record.params))
+        });
+        core.complete(record, index, request);
     }
 
     /// Adds what the first record has for all choices.

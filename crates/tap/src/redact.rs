@@ -34,6 +34,13 @@ impl<'a> RecordRedactor<'a> {
         self.redactor.is_exhausted()
     }
 
+    /// Returns true if a request that is recorded as ids spells a secret; hashes of its prompt are left out then.
+    pub(super) fn is_secret_request(&mut self, text: &str) -> bool {
+        let has_any = self.redactor.json(&mut json!(text));
+        self.request_had_any |= has_any;
+        has_any
+    }
+
     /// Redacts secrets, and drops ids and hashes that would reveal them. True if there were any.
     pub(super) fn redact(&mut self, record: &mut Record, channels: &Channels) -> bool {
         learn(&mut self.redactor, record);

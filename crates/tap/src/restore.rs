@@ -1,7 +1,7 @@
 //! Removes the effects of `amend` from a response, so that the client gets the bytes it would have got without the tap.
 //!
-//! Added ids: `token_ids` and `prompt_token_ids` go back to `null` (the keys are there either way),
-//! events that exist only to carry ids are dropped, and a completion that repeats its prompt does so again; the prompt's ids
+//! Added ids: `token_ids` and `prompt_token_ids` go back to `null` where the keys are there either way, and are left out of events that leave
+//! out fields without a value; events that exist only to carry ids are dropped, and a completion that repeats its prompt does so again; the prompt's ids
 //! stay on the event that repeats it, where the engine returns them unrequested. Added usage: the usage event is dropped,
 //! and `system_fingerprint`, which moved to it, goes back to the last event of each choice. Added counts of every event become `null`.
 
@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use super::{
     amend::Added,
     capabilities::StreamFingerprint,
-    event::{EventChoice, StreamEvent},
+    event::{EventChoice, StreamEvent, omits_empty_fields},
 };
 use net::wire::{Edits, RawEvent, RawObject, span_in};
 
@@ -26,8 +26,8 @@ pub(super) enum Restored {
     Dropped,
     /// Replaced by these bytes.
     Edited(Bytes),
-    /// As it is, but for a list of ids at this place, which is `null`.
-    Nulled(Range<usize>),
+    /// As it is, but for what is at this place: a list of ids becomes `null`, or its whole member nothing.
+    Without { span: Range<usize>, with: &'static [u8] },
 }
 
 /// Restores one event of a stream; `parsed` is its payload.
@@ -51,7 +51,7 @@ pub(super) fn restore_event(
     }
     if added.ids {
         repeat_prompts(&mut edits, payload, parsed, added);
-        forget_ids(&mut edits, payload, parsed, added);
+        forget_ids(&mut edits, payload, parsed, (added, omits_empty_fields(payload)));
     }
     if added.usage
         && let Some(StreamFingerprint::Is(text)) = fingerprint
@@ -75,7 +75,7 @@ pub(super) fn restore_event(
 pub(super) fn restore_answer(body: &[u8], parsed: &StreamEvent<'_>, added: &Added) -> Option<Vec<u8>> {
     let mut edits = Edits::default();
     repeat_prompts(&mut edits, body, parsed, added);
-    forget_ids(&mut edits, body, parsed, &Added { echo: None, ..added.clone() });
+    forget_ids(&mut edits, body, parsed, (&Added { echo: None, ..added.clone() }, false));
     (!edits.is_empty()).then(|| edits.apply(body))
 }
 
@@ -91,16 +91,35 @@ fn repeat_prompts(edits: &mut Edits, payload: &[u8], parsed: &StreamEvent<'_>, a
     }
 }
 
-fn forget_ids(edits: &mut Edits, payload: &[u8], parsed: &StreamEvent<'_>, added: &Added) {
+/// Takes the ids out; where fields without a value are omitted, with their names.
+fn forget_ids(edits: &mut Edits, payload: &[u8], parsed: &StreamEvent<'_>, (added, omits): (&Added, bool)) {
     let mut forget = |value: Option<&RawValue>| {
-        if let Some(span) = value.and_then(|value| span_in(payload, value.get().as_bytes())) {
-            edits.replace(span, "null");
+        let Some(span) = value.and_then(|value| span_in(payload, value.get().as_bytes())) else { return };
+        match omits {
+            true => edits.replace(member_at(payload, span), ""),
+            false => edits.replace(span, "null"),
         }
     };
     forget(parsed.prompt_token_ids);
     for choice in &parsed.choices {
         forget(choice.prompt_token_ids.filter(|_| added.echo.is_none()));
         forget(choice.token_ids);
+    }
+}
+
+/// Extends the span of a value of an object to its name and to the comma before it, or after it if it is the first.
+pub(super) fn member_at(json: &[u8], value: Range<usize>) -> Range<usize> {
+    let before = json.get(..value.start).unwrap_or_default().trim_ascii_end();
+    let name = before.strip_suffix(b":").map(<[u8]>::trim_ascii_end).and_then(|name| name.strip_suffix(b"\""));
+    let Some(quote) = name.and_then(|name| name.iter().rposition(|byte| *byte == b'"')) else { return value };
+    let before = json.get(..quote).unwrap_or_default().trim_ascii_end();
+    if let Some(rest) = before.strip_suffix(b",") {
+        return rest.len()..value.end;
+    }
+    let after = json.get(value.end..).unwrap_or_default();
+    match after.trim_ascii_start().strip_prefix(b",") {
+        Some(rest) => quote..json.len() - rest.len(),
+        None => quote..value.end,
     }
 }
 
@@ -115,7 +134,7 @@ mod tests {
         match restore_event(&event, &data, &parsed, added, fingerprint) {
             Restored::Kept => Some(payload.to_owned()),
             Restored::Dropped => None,
-            Restored::Nulled(list) => panic!("events are recognised elsewhere: {list:?}"),
+            Restored::Without { span, .. } => panic!("events are recognised elsewhere: {span:?}"),
             Restored::Edited(bytes) => {
                 let text = String::from_utf8(bytes.to_vec()).unwrap();
                 Some(text.strip_prefix("data: ").unwrap().strip_suffix("\n\n").unwrap().to_owned())
@@ -129,19 +148,50 @@ mod tests {
     fn ids_go_back_to_null() {
         assert_eq!(
             restored(
-                r#"{"choices":[{"index":0,"delta":{"content":"x"},"token_ids":[1,2]}],"prompt_token_ids":[3]}"#,
+                r#"{"choices":[{"index":0,"delta":{"content":"x"},"logprobs":null,"finish_reason":null,"token_ids":[1,2]}],"prompt_token_ids":[3]}"#,
                 BOTH,
                 None
             ),
             Some(
-                r#"{"choices":[{"index":0,"delta":{"content":"x"},"token_ids":null}],"prompt_token_ids":null}"#
+                r#"{"choices":[{"index":0,"delta":{"content":"x"},"logprobs":null,"finish_reason":null,"token_ids":null}],"prompt_token_ids":null}"#
                     .to_owned()
             )
         );
         assert_eq!(
-            restored(r#"{"choices":[{"text":"x","prompt_token_ids":[1],"token_ids":[2]}]}"#, BOTH, None),
-            Some(r#"{"choices":[{"text":"x","prompt_token_ids":null,"token_ids":null}]}"#.to_owned())
+            restored(r#"{"choices":[{"text":"x","logprobs":null,"finish_reason":null,"prompt_token_ids":[1],"token_ids":[2]}]}"#, BOTH, None),
+            Some(r#"{"choices":[{"text":"x","logprobs":null,"finish_reason":null,"prompt_token_ids":null,"token_ids":null}]}"#.to_owned())
         );
+    }
+
+    /// Events as `vllm-rs` 0.32 sends them.
+    #[test]
+    fn ids_go_with_their_names_where_fields_without_a_value_are_left_out() {
+        for (amended, plain) in [
+            (
+                r#"{"choices":[{"index":0,"text":",","token_ids":[11]}]}"#,
+                Some(r#"{"choices":[{"index":0,"text":","}]}"#),
+            ),
+            (
+                r#"{"choices":[{"index":0,"text":"","token_ids":[222]}]}"#,
+                Some(r#"{"choices":[{"index":0,"text":""}]}"#),
+            ),
+            (r#"{"choices":[{"index":0,"text":"","token_ids":[],"prompt_token_ids":[6023]}]}"#, None),
+            (
+                r#"{"choices":[{"index":0,"text":"","finish_reason":"length","token_ids":[]}]}"#,
+                Some(r#"{"choices":[{"index":0,"text":"","finish_reason":"length"}]}"#),
+            ),
+            (
+                r#"{"choices":[{"index":0,"delta":{"role":"assistant"}}],"prompt_token_ids":[1,2]}"#,
+                Some(r#"{"choices":[{"index":0,"delta":{"role":"assistant"}}]}"#),
+            ),
+            (r#"{"choices":[{"index":0,"delta":{},"token_ids":[148864]}]}"#, None),
+            (
+                r#"{"choices":[{"token_ids" : [1] , "index":0,"delta":{"content":"x"}}]}"#,
+                Some(r#"{"choices":[{ "index":0,"delta":{"content":"x"}}]}"#),
+            ),
+        ] {
+            assert_eq!(restored(amended, BOTH, None).as_deref(), plain, "{amended}");
+        }
     }
 
     #[test]

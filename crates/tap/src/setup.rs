@@ -17,7 +17,7 @@ use recording::{
     trace::{CreateMode, Meta, Record, RotationLimits, TokenizerId},
 };
 use replay::account::is_upstream_name;
-use text::prompt::{BlockHashAlgorithm, HashKey, IdPermutation, Tokenizer};
+use text::prompt::{BlockHashAlgorithm, BlockHasher, HashKey, IdPermutation, Tokenizer};
 
 /// Looks at each record, and may add to it, before it is written. It runs on the recorder's thread, off every request's path.
 #[derive(Clone)]
@@ -94,11 +94,21 @@ pub struct Setup {
     pub discards: bool,
     /// Commit that this program was built from, for the trace's first line; `None` to leave it out.
     pub commit: Option<String>,
+    /// Start of the times to first tokens, for the trace's first line: `http`, or `engine_core`.
+    pub timing_zero: &'static str,
     /// Number of own threads that serve connections; `None` for the runtime that the tap is started on.
     pub threads: Option<NonZeroUsize>,
 }
 
 impl Setup {
+    /// Returns the hasher of prompts.
+    pub(super) fn hasher(&self) -> BlockHasher {
+        match self.hash_key.clone() {
+            Some(key) => BlockHasher::keyed(key, self.config.block_size),
+            None => BlockHasher::new(self.config.block_hash, self.config.block_size),
+        }
+    }
+
     /// Builds the first line of the trace, without the engine's facts.
     pub(super) fn meta(&self) -> Meta {
         let config = &self.config;
@@ -113,7 +123,7 @@ impl Setup {
             }),
             recorder: Some(concat!("vllm-vcr ", env!("CARGO_PKG_VERSION")).to_owned()),
             started_at: OffsetDateTime::now_utc().format(&Rfc3339).ok(),
-            timing_zero: Some("http".to_owned()),
+            timing_zero: Some(self.timing_zero.to_owned()),
             ..Meta::default()
         };
         let Deployment { gpu, tensor_parallel, max_num_seqs } = &self.deployment;
@@ -158,6 +168,7 @@ impl From<TapConfig> for Setup {
             hook: None,
             discards: false,
             commit: None,
+            timing_zero: "http",
             threads: None,
         }
     }

@@ -8,11 +8,14 @@ use std::sync::{
 use tokio::time::Instant;
 
 use super::{
+    RecorderReport, Setup, TapError,
+    assemble::Assembler,
+    capabilities::Capabilities,
     gather::{Bodies, MAX_BODIES},
     metrics::TapMetrics,
     observed_choice::KeptContent,
     observed_exchange::ObservedExchange,
-    recorder::TraceRecorder,
+    recorder::{RecorderConfig, TraceRecorder},
 };
 use recording::capture::{CaptureLimits, Captures};
 
@@ -37,7 +40,25 @@ pub(super) struct SharedState {
 }
 
 impl SharedState {
-    pub(super) fn new(recorder: Option<TraceRecorder>, metrics: Arc<TapMetrics>, keeps: KeptContent) -> Self {
+    /// Creates the trace of a setup and starts its recorder, unless exchanges `are_in_trace` not; the first line has the facts of `engine`.
+    ///
+    /// # Errors
+    /// When the trace cannot be created or the recorder's thread cannot be started.
+    pub(super) fn start(
+        setup: &Setup,
+        (are_in_trace, engine): (bool, Arc<Capabilities>),
+        metrics: Arc<TapMetrics>,
+    ) -> Result<Self, TapError> {
+        let responses = setup.config.record_tokens && setup.permutation.is_none();
+        let keeps = KeptContent { text: setup.content.text, logprobs: setup.content.logprobs, responses };
+        let recorder = match are_in_trace {
+            true => Some(TraceRecorder::start(recorder_config(setup, engine), Arc::clone(&metrics))?),
+            false => None,
+        };
+        Ok(Self::new(recorder, metrics, keeps))
+    }
+
+    fn new(recorder: Option<TraceRecorder>, metrics: Arc<TapMetrics>, keeps: KeptContent) -> Self {
         let (captures, cutting) = (Arc::new(Captures::new(COPIES)), AtomicBool::new(false));
         let bodies = Arc::new(Bodies::new(MAX_BODIES));
         Self { recorder, metrics, zero: Instant::now(), keeps, captures, bodies, cutting }
@@ -50,6 +71,21 @@ impl SharedState {
         }
     }
 
+    /// Begins a new file with the next record.
+    pub(super) fn rotate(&self) {
+        if let Some(recorder) = &self.recorder {
+            recorder.rotate();
+        }
+    }
+
+    /// Closes the trace; blocks until it is written.
+    ///
+    /// # Errors
+    /// When the recorder's thread panicked.
+    pub(super) fn finish(&self) -> Result<RecorderReport, TapError> {
+        self.recorder.as_ref().map_or_else(|| Ok(RecorderReport::default()), TraceRecorder::finish)
+    }
+
     /// Marks exchanges dropped from now on as cut by the tap, not by their clients.
     pub(super) fn begin_cutting(&self) {
         self.cutting.store(true, Ordering::Relaxed);
@@ -58,5 +94,32 @@ impl SharedState {
     /// Returns true once dropped exchanges are cut by the tap.
     pub(super) fn is_cutting(&self) -> bool {
         self.cutting.load(Ordering::Relaxed)
+    }
+}
+
+/// Makes the configuration of the recorder.
+fn recorder_config(setup: &Setup, engine: Arc<Capabilities>) -> RecorderConfig {
+    let mut meta = setup.meta();
+    if let Some(facts) = engine.facts() {
+        facts.complete(&mut meta);
+    }
+    let config = setup.config.clone();
+    let assembler = Assembler {
+        hasher: setup.hasher(),
+        record_tokens: config.record_tokens,
+        tokenizer: config.tokenizer,
+        content: setup.content.clone(),
+        permutation: setup.permutation.clone(),
+    };
+    RecorderConfig {
+        path: config.trace_out,
+        create: config.create,
+        limits: setup.limits,
+        start_without_file: setup.start_without_file,
+        meta,
+        engine,
+        assembler,
+        hook: setup.hook.clone(),
+        discards: setup.discards,
     }
 }

@@ -2,14 +2,15 @@
 
 use bytes::Bytes;
 
-use super::{observed_exchange::ObservedExchange, refusal::Refusal, request::RequestFacts};
+use super::{core_facts::CoreFacts, observed_exchange::ObservedExchange, refusal::Refusal, request::RequestFacts};
 
 impl ObservedExchange {
     /// Returns the bytes that it holds.
     pub(super) fn weigh(&self) -> usize {
         let refusal = self.refusal.as_ref().map_or(0, Refusal::weight);
         let ids = self.prompt_ids.as_ref().map_or(0, Vec::capacity) * size_of::<u32>();
-        size_of::<Self>() + self.facts.heap() + self.choices.weight() + refusal + ids + self.content_weight()
+        let core = self.core.as_ref().map_or(0, |core| size_of::<CoreFacts>() + core.heap());
+        size_of::<Self>() + core + self.facts.heap() + self.choices.weight() + refusal + ids + self.content_weight()
     }
 
     /// Returns the bytes of the request's body and of the copy of its response.

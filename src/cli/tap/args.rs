@@ -14,9 +14,9 @@ use crate::{
         mcp::servers::McpTappedArgs,
         player::args::{CassetteArgs, DEFAULT_FOLDER},
         redaction::RedactionArgs,
+        tap::engine_core::{EngineCoreArgs, SCHEME, TapUpstream, USUAL_ENGINE_CORE, listen_address},
         values::{host_and_port, one_of, share},
     },
-    tap::UpstreamRoute,
     text::prompt::BlockHashAlgorithm,
 };
 
@@ -32,6 +32,9 @@ Examples:
     vllm-vcr tap --upstream http://localhost:8000 --trace-out /var/log/vcr/day.jsonl.gz --next --rotate-every 60m \\
         --sample 0.1 --admin-listen 127.0.0.1:9100 --start-anyway
 
+  Record between the front end and the engine core of vLLM, which `vllm serve --headless --data-parallel-rpc-port 29551` starts:
+    vllm-vcr tap --engine-core --upstream tcp://127.0.0.1:29550 --listen tcp://127.0.0.1:29551 --trace-out day.jsonl.gz
+
   Then send requests to the tap instead of the engine:
     curl localhost:8001/v1/models";
 
@@ -45,11 +48,12 @@ Examples:
 pub(in crate::cli) struct TapArgs {
     /// The server to record, such as http://localhost:8000; https://, h2c:// and unix:/path too. Further ones get the requests
     /// of a path (/v1/embeddings=URL), of a model (model:qwen*=URL), or into a cassette those that name it (anthropic=URL): whose URL
-    /// begins with /vcr/u/anthropic.
+    /// begins with /vcr/u/anthropic. With --engine-core the front end that waits for engines, tcp://HOST:PORT.
     #[arg(long, value_name = "URL", required = true)]
-    pub(in crate::cli) upstream: Vec<UpstreamRoute>,
-    /// Where to listen; port 0 takes a free one. Without it 127.0.0.1:8001, and a free port for a command.
-    #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port)]
+    pub(in crate::cli) upstream: Vec<TapUpstream>,
+    /// Where to listen; port 0 takes a free one. Without it 127.0.0.1:8001, and a free port for a command. With --engine-core where engines
+    /// connect, tcp://HOST:PORT.
+    #[arg(long, value_name = "HOST:PORT", value_parser = listen_address)]
     pub(in crate::cli) listen: Option<String>,
     /// The trace to write: FILE.jsonl, FILE.jsonl.gz, or - for stdout; or the cassette, FILE.yaml; or the folder of the cassettes of
     /// sessions, FOLDER/, whose other requests go into default.yaml (--mode once, if no other is chosen).
@@ -77,6 +81,8 @@ pub(in crate::cli) struct TapArgs {
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
     pub(in crate::cli) drain_timeout: Duration,
     #[command(flatten)]
+    pub(in crate::cli) engine_core: EngineCoreArgs,
+    #[command(flatten)]
     pub(in crate::cli) files: FileArgs,
     #[command(flatten)]
     pub(in crate::cli) deployment: DeploymentArgs,
@@ -95,8 +101,15 @@ pub(in crate::cli) struct TapArgs {
 impl TapArgs {
     /// The address to bind.
     pub(in crate::cli) fn address(&self) -> String {
-        let usual = if self.cassettes.command.is_empty() { "127.0.0.1:8001" } else { "127.0.0.1:0" };
-        self.listen.clone().unwrap_or_else(|| usual.to_owned())
+        let usual = if self.engine_core.engine_core {
+            USUAL_ENGINE_CORE
+        } else if self.cassettes.command.is_empty() {
+            "127.0.0.1:8001"
+        } else {
+            "127.0.0.1:0"
+        };
+        let listen = self.listen.clone().unwrap_or_else(|| usual.to_owned());
+        listen.strip_prefix(SCHEME).map_or(listen.clone(), str::to_owned)
     }
 }
 
@@ -144,13 +157,13 @@ pub(in crate::cli) struct SelectionArgs {
     #[arg(long, value_name = "SHARE", value_parser = sampled)]
     pub(in crate::cli) sample: Option<f64>,
     /// Records these paths only; a * at the end stands for any end.
-    #[arg(long, value_name = "PATH", value_parser = path)]
+    #[arg(long, group = "@http", value_name = "PATH", value_parser = path)]
     pub(in crate::cli) only_path: Vec<String>,
     /// Records requests for these models only; a * at the end stands for any end.
     #[arg(long, value_name = "MODEL", value_parser = NonEmptyStringValueParser::new())]
     pub(in crate::cli) only_model: Vec<String>,
     /// Asks the engine for nothing that its clients do not ask for: no token ids, no usage.
-    #[arg(long)]
+    #[arg(long, group = "@http")]
     pub(in crate::cli) ask_nothing: bool,
 }
 
@@ -165,7 +178,7 @@ pub(in crate::cli) struct PrivacyArgs {
     #[arg(long, group = "@traces", requires = "hash_key_file", requires = "record_tokens")]
     pub(in crate::cli) permute_ids: bool,
     /// Records the words of every chunk, with secrets redacted.
-    #[arg(long, group = "@traces")]
+    #[arg(long, groups = ["@traces", "@http"])]
     pub(in crate::cli) record_text: bool,
     /// Records the bodies of requests, with secrets redacted.
     #[arg(long, group = "@traces")]
@@ -185,32 +198,32 @@ pub(in crate::cli) struct NetworkArgs {
     #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port)]
     pub(in crate::cli) admin_listen: Option<String>,
     /// Listens on this Unix socket instead.
-    #[arg(long, value_name = "PATH", conflicts_with = "listen")]
+    #[arg(long, group = "@http", value_name = "PATH", conflicts_with = "listen")]
     pub(in crate::cli) uds: Option<PathBuf>,
     /// Serves HTTPS with this certificate, a PEM file with its chain.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, group = "@http", value_name = "FILE")]
     pub(in crate::cli) ssl_certfile: Option<PathBuf>,
     /// The certificate's private key, a PEM file; without it, in the certificate's file.
-    #[arg(long, value_name = "FILE", requires = "ssl_certfile")]
+    #[arg(long, group = "@http", value_name = "FILE", requires = "ssl_certfile")]
     pub(in crate::cli) ssl_keyfile: Option<PathBuf>,
     /// Listens on other addresses than this machine's own without TLS: who is on the way reads everything.
     #[arg(long)]
     pub(in crate::cli) allow_remote_record: bool,
     /// Who signs the certificates of https upstreams, or an upstream's own certificate, a PEM file; without it, the
     /// authorities that browsers trust.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, group = "@http", value_name = "FILE")]
     pub(in crate::cli) upstream_ca: Option<PathBuf>,
     /// Gives up on an upstream that does not take a connection for so long.
-    #[arg(long, value_name = "DURATION", value_parser = some_time)]
+    #[arg(long, group = "@http", value_name = "DURATION", value_parser = some_time)]
     pub(in crate::cli) connect_timeout: Option<Duration>,
     /// Gives up on an upstream that does not begin its answer for so long.
-    #[arg(long, value_name = "DURATION", value_parser = some_time)]
+    #[arg(long, group = "@http", value_name = "DURATION", value_parser = some_time)]
     pub(in crate::cli) answer_timeout: Option<Duration>,
     /// Gives up on a request or an answer that pauses for so long.
-    #[arg(long, value_name = "DURATION", value_parser = some_time)]
+    #[arg(long, group = "@http", value_name = "DURATION", value_parser = some_time)]
     pub(in crate::cli) idle_timeout: Option<Duration>,
     /// Threads that serve connections; without it, one for each core.
-    #[arg(long, value_name = "N")]
+    #[arg(long, group = "@http", value_name = "N")]
     pub(in crate::cli) threads: Option<NonZeroUsize>,
 }
 

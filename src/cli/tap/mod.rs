@@ -2,13 +2,17 @@
 
 pub(in crate::cli) mod args;
 pub(in crate::cli) mod cassette;
+pub(in crate::cli) mod engine_core;
 mod playback;
 pub(in crate::cli) mod setup;
 
 use std::{net::SocketAddr, process::ExitCode};
 
 use clap::Arg;
-use tokio::{net::lookup_host, sync::oneshot};
+use tokio::{
+    net::{TcpListener, lookup_host},
+    sync::oneshot,
+};
 
 use crate::{
     cli::{
@@ -21,13 +25,16 @@ use crate::{
     net::server::{self, Listener},
     recording::{cassette::is_cassette, trace::TraceError},
     replay::player::OnMiss,
-    tap::{Setup, Tap, TapError, TapReport, UpstreamSelector},
+    tap::{Handle, Setup, Tap, TapError, TapReport, UpstreamSelector},
 };
 
 /// Proxies and records until a signal.
 pub(in crate::cli) fn run(args: TapArgs) -> Result<ExitCode, Failure> {
     if is_cassette(&args.trace_out) {
         return cassette::run(args);
+    }
+    if args.engine_core.engine_core {
+        return engine_core::run(args);
     }
     let command = args.cassettes.command.clone();
     child::needs_an_address(&command, args.network.uds.as_deref())?;
@@ -40,42 +47,53 @@ pub(in crate::cli) fn run(args: TapArgs) -> Result<ExitCode, Failure> {
         runtime::outlive_file_limits();
         let (listener, at) = open(listen).await?;
         refuse_circle(&at, &setup).await?;
-        let admin = match &admin {
-            Some(address) => {
-                if !admin_may_be_remote {
-                    refuse_remote("--admin-listen", address).await?;
-                }
-                Some(server::bind(address).await?)
-            }
-            None => None,
-        };
-        let greeting = greeting(&at, &setup);
+        let admin = admin_listener(admin.as_deref(), admin_may_be_remote).await?;
+        let greeting = greeting((&at, &setup.config.upstream.to_string()), &setup);
         let tap = Tap::start(setup).await?;
         output::note(&greeting);
         let (stop, stopped) = oneshot::channel::<()>();
-        if let Some(listener) = admin {
-            let address = listener.local_addr().map_err(Failure::environment)?;
-            output::note(&format!("counts at http://{address}/metrics\n"));
-            tokio::spawn(tap.handle().serve(listener, async {
-                let _ended = stopped.await;
-            }));
-        }
-        let rotated = tap.handle();
-        runtime::at_hangups(move || rotated.rotate())?;
+        serve_admin(tap.handle(), admin, stopped)?;
         let environment = child::ChildEnvironment { root: &at, ..child::ChildEnvironment::default() };
         let mut child = child::start(&command, &environment)?;
         let mut code = None;
         let report = tap.serve(listener, async { code = child::until(child.as_mut(), shutdown).await }).await?;
         drop(stop);
-        output::summary(&exit_summary(&report));
-        match report.recorder.write_error {
-            Some(error) if report.recorder.is_failing => {
-                let lost = report.recorder.write_failed;
-                Err(Failure::environment(format!("{lost} records could not be written: {error}")))
-            }
-            _ => Ok(code.map_or(ExitCode::SUCCESS, ExitCode::from)),
-        }
+        conclude(report)?;
+        Ok(code.map_or(ExitCode::SUCCESS, ExitCode::from))
     })
+}
+
+/// Binds the address of counts and health.
+async fn admin_listener(address: Option<&str>, may_be_remote: bool) -> Result<Option<TcpListener>, Failure> {
+    let Some(address) = address else { return Ok(None) };
+    if !may_be_remote {
+        refuse_remote("--admin-listen", address).await?;
+    }
+    Ok(Some(server::bind(address).await?))
+}
+
+/// Serves counts and health until `stopped`, and rotates the trace at each SIGHUP.
+fn serve_admin(handle: Handle, listener: Option<TcpListener>, stopped: oneshot::Receiver<()>) -> Result<(), Failure> {
+    if let Some(listener) = listener {
+        let address = listener.local_addr().map_err(Failure::environment)?;
+        output::note(&format!("counts at http://{address}/metrics\n"));
+        tokio::spawn(handle.clone().serve(listener, async {
+            let _ended = stopped.await;
+        }));
+    }
+    runtime::at_hangups(move || handle.rotate())
+}
+
+/// Prints the summary; an error where the trace could not be written at the end.
+fn conclude(report: TapReport) -> Result<(), Failure> {
+    output::summary(&exit_summary(&report));
+    match report.recorder.write_error {
+        Some(error) if report.recorder.is_failing => {
+            let lost = report.recorder.write_failed;
+            Err(Failure::environment(format!("{lost} records could not be written: {error}")))
+        }
+        _ => Ok(()),
+    }
 }
 
 pub(in crate::cli) async fn open(listen: ListenSetup) -> Result<(Listener, String), Failure> {
@@ -109,8 +127,8 @@ fn refuse_names(setup: &Setup) -> Result<(), Failure> {
     }
 }
 
-/// Tags of flags that mean something for traces only, and for those that are files only.
-pub(in crate::cli) const TAGS: &[&str] = &["@traces", "@files"];
+/// Tags of flags that mean something for traces only, for those that are files only, and for HTTP only.
+pub(in crate::cli) const TAGS: &[&str] = &["@traces", "@files", "@http"];
 
 /// Chooses the file of a folder, and refuses flags that mean nothing for what is recorded.
 pub(in crate::cli) fn check(args: &mut TapArgs, typed: &Typed<'_>) -> Result<(), Failure> {
@@ -134,6 +152,7 @@ pub(in crate::cli) fn check(args: &mut TapArgs, typed: &Typed<'_>) -> Result<(),
         2 if !is_cassette && !flag.get_default_values().is_empty() => format!(" {}", typed.values(flag).concat()),
         _ => String::new(),
     };
+    engine_core::check(args, typed)?;
     let names: Vec<String> = flags.map(|flag| format!("--{}{}", name_of(flag), value(flag))).collect();
     if !names.is_empty() {
         return Err(Failure::usage(format!("{} means nothing for {recorded}", names.join(", "))).hint(hint));
@@ -180,8 +199,8 @@ pub(in crate::cli) async fn refuse_remote(flag: &str, address: &str) -> Result<(
     }
 }
 
-fn greeting(at: &str, setup: &Setup) -> String {
-    let (upstream, trace) = (&setup.config.upstream, setup.config.trace_out.display());
+fn greeting((at, upstream): (&str, &str), setup: &Setup) -> String {
+    let trace = setup.config.trace_out.display();
     let further: String = setup.routes.iter().map(|route| format!(", {route}")).collect();
     let mut kept = vec![if setup.config.record_tokens { "token ids" } else { "no token ids" }];
     kept.extend(setup.content.text.then_some("text"));

@@ -8,7 +8,10 @@ use crate::{
         failure::Failure,
         mcp::servers,
         redaction,
-        tap::args::{PrivacyArgs, TapArgs},
+        tap::{
+            args::{PrivacyArgs, TapArgs},
+            engine_core::TapUpstream,
+        },
     },
     net::{
         server::{ClientCertificates, Tls, TlsFiles},
@@ -56,7 +59,7 @@ pub(in crate::cli) fn listen(args: &TapArgs) -> Result<ListenSetup, Failure> {
 /// The tap that was asked for.
 pub(in crate::cli) fn setup(args: TapArgs) -> Result<Setup, Failure> {
     let tokenizer = args.tokenizer.as_deref().map(load_tokenizer).transpose()?;
-    let (upstream, routes) = upstreams(args.upstream)?;
+    let (upstream, routes) = upstreams(TapUpstream::routes(args.upstream)?)?;
     let hash_key = args.privacy.hash_key_file.as_deref().map(HashKey::read).transpose()?;
     let vocabulary = tokenizer.as_ref().map_or(LARGEST_VOCABULARY, Tokenizer::model_vocabulary);
     let permutation =

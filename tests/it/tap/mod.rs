@@ -3,6 +3,7 @@
 mod bounds;
 mod damaged_bytes;
 mod echoed_prompts;
+mod engine_core;
 mod forwarding;
 mod full_disk_and_permissions;
 mod logprobs;

@@ -4,12 +4,10 @@
 //! numbers, the last 8 bytes of each, or whole (`VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0` there). Source:
 //! `vllm/distributed/kv_events.py` of vLLM 0.32.0. Nothing is sent here; `play::engine` does that.
 
-mod msgpack;
-
 use serde::Deserialize;
 
-use self::msgpack::{array, bytes, float, map, nil, text, uint};
 use super::kv_cache::{BlockHash, BlockStored, HashAlgorithm, KvCacheEvent};
+use engine_core::msgpack::write::{array, bytes, float, map, nil, text, uint};
 
 /// Form of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]

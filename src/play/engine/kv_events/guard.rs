@@ -13,25 +13,21 @@ use std::{
     io,
     net::SocketAddr,
     sync::{Arc, atomic::Ordering::Relaxed},
-    time::Duration,
 };
 
 use bytes::BytesMut;
+use engine_core::zmtp::{FrameLimits, Frames, PATIENCE, put_frame};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpListener, TcpStream},
     select,
     sync::Semaphore,
-    time::timeout,
 };
 
 use super::PublisherState;
 
-/// Bytes of a message that a peer may send, over all of its frames: a topic, a number, a greeting.
-const MOST_BYTES: u64 = 64 << 10;
-
-/// Bytes that a connection may send in all; a peer that sends more connects again.
-const MOST_IN_ALL: u64 = 64 << 20;
+/// Bytes that a peer may send: a topic, a number, a greeting. One that sends more in all connects again.
+pub(super) const OF_PEERS: FrameLimits = FrameLimits { message: 64 << 10, in_all: 64 << 20 };
 
 /// Connections at once.
 const MOST_PEERS: usize = 1000;
@@ -47,17 +43,6 @@ const FREE: usize = 1 << 20;
 
 /// Bytes that are taken from the library in one go.
 const PORTION: usize = 64 << 10;
-
-/// Time for a greeting, and for a client of replayed batches to read some of them.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
-
-/// Length of a greeting.
-pub(super) const GREETING: usize = 64;
-
-/// Bits of a frame's first byte: more frames follow; its length takes 8 bytes; it is a command.
-pub(super) const MORE: u8 = 1;
-const LONG: u8 = 2;
-pub(super) const COMMAND: u8 = 4;
 
 /// Serves each connection for ever, a limited number at once.
 pub(super) async fn serve<S>(listener: TcpListener, connection: impl Fn(TcpStream) -> S)
@@ -148,7 +133,7 @@ async fn published(
 
 /// Passes a greeting and frames on, as long as they are short.
 async fn requests(from: impl AsyncRead + Unpin, to: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
-    let mut frames = Frames::new(from);
+    let mut frames = Frames::new(from, OF_PEERS);
     to.write_all(&frames.greeting().await?).await?;
     let mut bytes = Vec::new();
     loop {
@@ -160,67 +145,10 @@ async fn requests(from: impl AsyncRead + Unpin, to: &mut (impl AsyncWrite + Unpi
     }
 }
 
-/// Appends what stands before a frame of so many bytes.
-pub(super) fn put_frame(bytes: &mut Vec<u8>, flags: u8, length: usize) {
-    match u8::try_from(length) {
-        Ok(short) => bytes.extend([flags & !LONG, short]),
-        Err(_) => {
-            bytes.push(flags | LONG);
-            bytes.extend((length as u64).to_be_bytes());
-        }
-    }
-}
-
-/// Reader of a peer's frames, as long as they are short.
-pub(super) struct Frames<R> {
-    from: R,
-    of_message: u64,
-    in_all: u64,
-    /// The last frame, without what stands before it.
-    pub(super) body: Vec<u8>,
-}
-
-impl<R: AsyncRead + Unpin> Frames<R> {
-    pub(super) fn new(from: R) -> Self {
-        Self { from, of_message: 0, in_all: 0, body: Vec::new() }
-    }
-
-    /// Reads the greeting, before all frames.
-    ///
-    /// # Errors
-    /// Where none comes.
-    pub(super) async fn greeting(&mut self) -> io::Result<[u8; GREETING]> {
-        let mut greeting = [0; GREETING];
-        timeout(PATIENCE, self.from.read_exact(&mut greeting)).await??;
-        Ok(greeting)
-    }
-
-    /// Reads the next frame, and gives its flags.
-    ///
-    /// # Errors
-    /// Where the peer is gone, or sends too much.
-    pub(super) async fn next(&mut self) -> io::Result<u8> {
-        let flags = self.from.read_u8().await?;
-        let length =
-            if flags & LONG == 0 { u64::from(self.from.read_u8().await?) } else { self.from.read_u64().await? };
-        // A frame takes memory for itself too.
-        let cost = length.saturating_add(32);
-        self.of_message = self.of_message.saturating_add(cost);
-        self.in_all = self.in_all.saturating_add(cost);
-        if self.of_message > MOST_BYTES || self.in_all > MOST_IN_ALL {
-            return Err(io::Error::other("a peer sends more than a subscriber has to say"));
-        }
-        if flags & MORE == 0 {
-            self.of_message = 0;
-        }
-        self.body.clear();
-        (&mut self.from).take(length).read_to_end(&mut self.body).await?;
-        if self.body.len() as u64 == length { Ok(flags) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use engine_core::zmtp::{GREETING, LONG, MORE};
+
     use super::*;
 
     async fn passed(sent: &[u8]) -> (Vec<u8>, io::ErrorKind) {
@@ -240,7 +168,7 @@ mod tests {
     #[tokio::test]
     async fn long_frames_and_endless_messages_end_a_connection() {
         let greeting = [0xff; GREETING];
-        for length in [MOST_BYTES, 1 << 45, 1 << 61, u64::MAX] {
+        for length in [OF_PEERS.message, 1 << 45, 1 << 61, u64::MAX] {
             let sent = [greeting.as_slice(), &[LONG], &length.to_be_bytes(), b"x"].concat();
             assert_eq!(passed(&sent).await, (greeting.to_vec(), io::ErrorKind::Other), "{length}");
         }

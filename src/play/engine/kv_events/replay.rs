@@ -16,15 +16,13 @@ use std::{
 };
 
 use bytes::{Buf, Bytes};
+use engine_core::zmtp::{COMMAND, Frames, MORE, PATIENCE, greeting, is_spoken, put_frame};
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},
     time::timeout,
 };
 
-use super::{
-    EventBatch, MOST_BYTES, PublisherState,
-    guard::{COMMAND, Frames, GREETING, MORE, PATIENCE, put_frame},
-};
+use super::{EventBatch, MOST_BYTES, PublisherState, guard::OF_PEERS};
 
 /// Sequence number after the last batch of an answer.
 const END: [u8; 8] = (-1_i64).to_be_bytes();
@@ -93,7 +91,7 @@ pub(super) async fn answer(
     kept: Arc<KeptBatches>,
     shared: Arc<PublisherState>,
 ) -> io::Result<()> {
-    let mut frames = Frames::new(from);
+    let mut frames = Frames::new(from, OF_PEERS);
     let mut client = ReplayClient { to, shared: &shared, patience: PATIENCE };
     client.write(&greeting()[..]).await?;
     is_spoken(&frames.greeting().await?)?;
@@ -115,22 +113,6 @@ pub(super) async fn answer(
             next = kept.from(seq.saturating_add(1));
         }
         client.send(&[], END, Bytes::new()).await?;
-    }
-}
-
-/// A greeting of ZMTP 3.0.
-fn greeting() -> [u8; GREETING] {
-    let mut greeting = [0; GREETING];
-    let spoken = [0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0x7f, 3, 0].into_iter().chain(*b"NULL");
-    greeting.iter_mut().zip(spoken).for_each(|(byte, spoken)| *byte = spoken);
-    greeting
-}
-
-/// Checks whether a greeting is that of ZMTP 3.0 or later, without authentication.
-fn is_spoken(greeting: &[u8; GREETING]) -> io::Result<()> {
-    match greeting {
-        [0xff, _, _, _, _, _, _, _, _, 0x7f, 3..=u8::MAX, _, b'N', b'U', b'L', b'L', 0, ..] => Ok(()),
-        _ => Err(io::Error::other("a client does not speak ZMTP 3 without authentication")),
     }
 }
 
@@ -189,6 +171,8 @@ fn number(bytes: &[u8]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use engine_core::zmtp::GREETING;
+
     use super::*;
 
     #[test]

@@ -1,15 +1,18 @@
-//! MessagePack, as far as KV events need it. Numbers take the fewest bytes.
+//! Writes MessagePack. Numbers take the fewest bytes, as `msgspec` writes them.
 
-pub(super) fn nil(out: &mut Vec<u8>) {
+/// Appends nil.
+pub fn nil(out: &mut Vec<u8>) {
     out.push(0xc0);
 }
 
-pub(super) fn float(out: &mut Vec<u8>, value: f64) {
+/// Appends a number of 64 bits.
+pub fn float(out: &mut Vec<u8>, value: f64) {
     out.push(0xcb);
     out.extend_from_slice(&value.to_be_bytes());
 }
 
-pub(super) fn uint(out: &mut Vec<u8>, value: u64) {
+/// Appends a whole number.
+pub fn uint(out: &mut Vec<u8>, value: u64) {
     if let Ok(byte) = u8::try_from(value) {
         if byte >= 0x80 {
             out.push(0xcc);
@@ -27,23 +30,65 @@ pub(super) fn uint(out: &mut Vec<u8>, value: u64) {
     }
 }
 
-pub(super) fn text(out: &mut Vec<u8>, text: &str) {
+/// Appends a whole number of either sign.
+pub fn int(out: &mut Vec<u8>, value: i64) {
+    if let Ok(value) = u64::try_from(value) {
+        uint(out, value);
+    } else if value >= -32 {
+        out.push(value.to_be_bytes()[7]);
+    } else if let Ok(byte) = i8::try_from(value) {
+        out.push(0xd0);
+        out.extend_from_slice(&byte.to_be_bytes());
+    } else if let Ok(short) = i16::try_from(value) {
+        out.push(0xd1);
+        out.extend_from_slice(&short.to_be_bytes());
+    } else if let Ok(word) = i32::try_from(value) {
+        out.push(0xd2);
+        out.extend_from_slice(&word.to_be_bytes());
+    } else {
+        out.push(0xd3);
+        out.extend_from_slice(&value.to_be_bytes());
+    }
+}
+
+/// Appends true or false.
+pub fn boolean(out: &mut Vec<u8>, value: bool) {
+    out.push(if value { 0xc3 } else { 0xc2 });
+}
+
+/// Appends an extension: its type and its bytes.
+pub fn ext(out: &mut Vec<u8>, kind: i8, bytes: &[u8]) {
+    match bytes.len() {
+        1 => out.push(0xd4),
+        2 => out.push(0xd5),
+        4 => out.push(0xd6),
+        8 => out.push(0xd7),
+        16 => out.push(0xd8),
+        length => head(out, length, &LengthMarkers { short: None, byte: Some(0xc7), word: 0xc8, long: 0xc9 }),
+    }
+    out.extend_from_slice(&kind.to_be_bytes());
+    out.extend_from_slice(bytes);
+}
+
+/// Appends a text.
+pub fn text(out: &mut Vec<u8>, text: &str) {
     head(out, text.len(), &LengthMarkers { short: Some((0xa0, 32)), byte: Some(0xd9), word: 0xda, long: 0xdb });
     out.extend_from_slice(text.as_bytes());
 }
 
-pub(super) fn bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+/// Appends bytes.
+pub fn bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     head(out, bytes.len(), &LengthMarkers { short: None, byte: Some(0xc4), word: 0xc5, long: 0xc6 });
     out.extend_from_slice(bytes);
 }
 
 /// The head of an array; its items follow.
-pub(super) fn array(out: &mut Vec<u8>, length: usize) {
+pub fn array(out: &mut Vec<u8>, length: usize) {
     head(out, length, &LengthMarkers { short: Some((0x90, 16)), byte: None, word: 0xdc, long: 0xdd });
 }
 
 /// The head of a map; its keys follow, each with its value.
-pub(super) fn map(out: &mut Vec<u8>, length: usize) {
+pub fn map(out: &mut Vec<u8>, length: usize) {
     head(out, length, &LengthMarkers { short: Some((0x80, 16)), byte: None, word: 0xde, long: 0xdf });
 }
 

@@ -1,0 +1,288 @@
+//! An engine's side of a front end: it is waited for, met, and heard until it is gone.
+//!
+//! The engine connects everything. Each client of the engine (an API server process) has a socket for requests and one for outputs; with
+//! several ranks there is a coordinator too. What clients send waits in a bounded queue, beyond which they wait themselves. The end of any
+//! connection but that of the handshake ends the session; whoever holds it joins again.
+
+use std::{io, time::Duration};
+
+use tokio::{
+    net::tcp::OwnedWriteHalf,
+    sync::mpsc,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+use crate::{
+    handshake::{ENGINE_CORE_DEAD, EngineAddresses, ReadyResponse, hello, identity},
+    zmtp::{FrameWriter, SocketType, ZmtpConnection},
+};
+
+/// Time between two attempts to reach a front end.
+const RETRY: Duration = Duration::from_millis(200);
+
+/// Time for each answer of a front end in the handshake, which may load a tokenizer meanwhile.
+const HANDSHAKE: Duration = Duration::from_secs(300);
+
+/// Messages of clients that wait for the engine.
+const MOST_WAITING: usize = 256;
+
+/// What arrives at an engine.
+#[derive(Debug, PartialEq, Eq)]
+pub enum EngineInput {
+    /// Frames of a client: the type, the message, tensors.
+    Client {
+        /// Its number.
+        client: usize,
+        /// What it sent.
+        frames: Vec<Vec<u8>>,
+    },
+    /// Frames of the coordinator.
+    Coordinator(Vec<Vec<u8>>),
+    /// The front end is gone, and why it is believed.
+    Gone(String),
+}
+
+/// Who sent something.
+#[derive(Debug, Clone, Copy)]
+enum Sender {
+    Client(usize),
+    Output,
+    Coordinator,
+}
+
+/// A front end that was met. Its connections end when this is dropped.
+#[derive(Debug)]
+pub struct EngineSession {
+    clients: Vec<FrameWriter<OwnedWriteHalf>>,
+    coordinator: Option<FrameWriter<OwnedWriteHalf>>,
+    incoming: mpsc::Receiver<EngineInput>,
+    /// Those that are read, and the writers of those that are written to once.
+    _readers: JoinSet<()>,
+    _kept: Vec<FrameWriter<OwnedWriteHalf>>,
+}
+
+impl EngineSession {
+    /// Waits for a front end at `tcp://HOST:PORT` and meets it as this rank. It ends with an error only where something else is there.
+    ///
+    /// # Errors
+    /// Where the endpoint is none, whoever listens there is no front end, or one that is joined is gone within the handshake.
+    pub async fn join(endpoint: &str, rank: u16, ready: &ReadyResponse) -> io::Result<Self> {
+        let identity = identity(rank);
+        let mut front = loop {
+            match ZmtpConnection::connect(endpoint, SocketType::Dealer, &identity).await {
+                Ok(front) => break front,
+                Err(error) if is_absent(&error) => sleep(RETRY).await,
+                Err(error) => return Err(error),
+            }
+        };
+        front.writer.send(&[&hello()]).await?;
+        let init = timeout(HANDSHAKE, front.reader.message()).await??;
+        let init = init.first().map(Vec::as_slice).unwrap_or_default();
+        let addresses = EngineAddresses::read(init).map_err(io::Error::other)?;
+        let session = Self::connect(&addresses, &identity, ready).await?;
+        front.writer.send(&[&ready.status()]).await?;
+        Ok(session)
+    }
+
+    async fn connect(addresses: &EngineAddresses, identity: &[u8], ready: &ReadyResponse) -> io::Result<Self> {
+        let (sender, incoming) = mpsc::channel(MOST_WAITING);
+        let (mut clients, mut kept, mut readers) = (Vec::new(), Vec::new(), JoinSet::new());
+        let ready = ready.to_bytes();
+        for (client, (input, output)) in addresses.inputs.iter().zip(&addresses.outputs).enumerate() {
+            let mut input = ZmtpConnection::connect(input, SocketType::Dealer, identity).await?;
+            input.writer.send(&[&ready]).await?;
+            kept.push(input.writer);
+            readers.spawn(read(input.reader, Sender::Client(client), sender.clone()));
+            let output = ZmtpConnection::connect(output, SocketType::Push, b"").await?;
+            clients.push(output.writer);
+            readers.spawn(read(output.reader, Sender::Output, sender.clone()));
+        }
+        if let Some(endpoint) = &addresses.coordinator_input {
+            let mut input = ZmtpConnection::connect(endpoint, SocketType::XSub, identity).await?;
+            input.writer.send(&[b"\x01"]).await?;
+            timeout(HANDSHAKE, input.reader.message()).await??;
+            kept.push(input.writer);
+            readers.spawn(read(input.reader, Sender::Coordinator, sender));
+        }
+        let coordinator = match &addresses.coordinator_output {
+            Some(endpoint) => Some(ZmtpConnection::connect(endpoint, SocketType::Push, b"").await?.writer),
+            None => None,
+        };
+        Ok(Self { clients, coordinator, incoming, _readers: readers, _kept: kept })
+    }
+
+    /// Number of its clients.
+    #[must_use]
+    pub fn clients(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// Waits for the next message; may be dropped while it waits.
+    pub async fn next(&mut self) -> EngineInput {
+        let ended = || EngineInput::Gone("all of its connections have ended".to_owned());
+        self.incoming.recv().await.unwrap_or_else(ended)
+    }
+
+    /// Sends outputs to a client; a client that does not exist is passed over.
+    ///
+    /// # Errors
+    /// Where it is gone.
+    pub async fn send(&mut self, client: usize, outputs: &[u8]) -> io::Result<()> {
+        match self.clients.get_mut(client) {
+            Some(client) => client.send(&[outputs]).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Sends figures to the coordinator, where there is one.
+    ///
+    /// # Errors
+    /// Where it is gone.
+    pub async fn send_to_coordinator(&mut self, outputs: &[u8]) -> io::Result<()> {
+        match &mut self.coordinator {
+            Some(coordinator) => coordinator.send(&[outputs]).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Tells every client that the engine ends, so that none waits for it.
+    pub async fn end(mut self) {
+        for client in &mut self.clients {
+            let _gone = client.send(&[ENGINE_CORE_DEAD]).await;
+        }
+    }
+}
+
+/// Checks whether nobody is there yet, or no longer.
+fn is_absent(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionRefused, ConnectionReset, TimedOut, UnexpectedEof};
+    matches!(error.kind(), ConnectionRefused | ConnectionReset | TimedOut | UnexpectedEof)
+}
+
+async fn read(
+    mut frames: crate::zmtp::Frames<tokio::net::tcp::OwnedReadHalf>,
+    from: Sender,
+    to: mpsc::Sender<EngineInput>,
+) {
+    loop {
+        let input = match (frames.message().await, from) {
+            (Ok(frames), Sender::Client(client)) => EngineInput::Client { client, frames },
+            (Ok(frames), Sender::Coordinator) => EngineInput::Coordinator(frames),
+            // Nothing comes from there.
+            (Ok(_), Sender::Output) => continue,
+            (Err(error), _) => EngineInput::Gone(error.to_string()),
+        };
+        let is_last = matches!(input, EngineInput::Gone(_));
+        if to.send(input).await.is_err() || is_last {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::msgpack::MsgpackValue;
+
+    fn ready() -> ReadyResponse {
+        ReadyResponse {
+            max_model_len: 4096,
+            num_gpu_blocks: 100,
+            block_size: 16,
+            vllm_version: "0.32.0".to_owned(),
+            data_parallel: (1, 0),
+            max_num_seqs: 8,
+            max_num_batched_tokens: 2048,
+            instance_id: "1".to_owned(),
+            max_loras: 0,
+            enable_sleep_mode: false,
+            kv_events_config: MsgpackValue::Nil,
+        }
+    }
+
+    /// A front end's sockets.
+    struct Front {
+        handshake: TcpListener,
+        input: TcpListener,
+        output: TcpListener,
+    }
+
+    async fn accept(listener: &TcpListener, socket: SocketType) -> ZmtpConnection {
+        ZmtpConnection::open(listener.accept().await.unwrap().0, socket, b"").await.unwrap()
+    }
+
+    fn address(listener: &TcpListener) -> String {
+        format!("tcp://{}", listener.local_addr().unwrap())
+    }
+
+    impl Front {
+        async fn new() -> Self {
+            let bind = || TcpListener::bind("127.0.0.1:0");
+            Self { handshake: bind().await.unwrap(), input: bind().await.unwrap(), output: bind().await.unwrap() }
+        }
+
+        /// Meets an engine: its status after the addresses, its first input frame, and both connections.
+        async fn meet(&self) -> (MsgpackValue, MsgpackValue, ZmtpConnection, ZmtpConnection) {
+            let mut handshake = accept(&self.handshake, SocketType::Router).await;
+            assert_eq!(handshake.peer_identity, [3, 0]);
+            assert_eq!(handshake.reader.message().await.unwrap(), [hello()]);
+            let list = |listener| vec![address(listener).as_str()].into();
+            let addresses = MsgpackValue::map([("inputs", list(&self.input)), ("outputs", list(&self.output))]);
+            handshake.writer.send(&[&MsgpackValue::map([("addresses", addresses)]).to_bytes()]).await.unwrap();
+            let mut input = accept(&self.input, SocketType::Router).await;
+            let first = input.reader.message().await.unwrap().remove(0);
+            let output = accept(&self.output, SocketType::Pull).await;
+            let status = handshake.reader.message().await.unwrap().remove(0);
+            (MsgpackValue::read(&status).unwrap(), MsgpackValue::read(&first).unwrap(), input, output)
+        }
+    }
+
+    #[tokio::test]
+    async fn an_engine_meets_a_front_end_hears_it_answers_and_notices_its_end() {
+        let front = Front::new().await;
+        let endpoint = address(&front.handshake);
+        let joining = tokio::spawn(async move { EngineSession::join(&endpoint, 3, &ready()).await });
+        let (status, first, mut input, mut output) = front.meet().await;
+        assert_eq!(status.get("status").and_then(MsgpackValue::as_str), Some("READY"));
+        assert_eq!(first.get("max_model_len").and_then(MsgpackValue::as_u64), Some(4096));
+        let mut session = joining.await.unwrap().unwrap();
+        input.writer.send(&[b"\x01", b"\x90"]).await.unwrap();
+        let frames = vec![vec![1], vec![0x90]];
+        assert_eq!(session.next().await, EngineInput::Client { client: 0, frames });
+        session.send(0, b"outputs").await.unwrap();
+        session.send(7, b"nobody").await.unwrap();
+        assert_eq!(output.reader.message().await.unwrap(), [b"outputs"]);
+        drop(input);
+        assert!(matches!(session.next().await, EngineInput::Gone(_)));
+        session.end().await;
+        assert_eq!(output.reader.message().await.unwrap(), [ENGINE_CORE_DEAD]);
+    }
+
+    #[tokio::test]
+    async fn a_front_end_that_is_not_there_yet_is_waited_for() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (endpoint, at) = (address(&listener), listener.local_addr().unwrap());
+        drop(listener);
+        let joining = tokio::spawn(async move { EngineSession::join(&endpoint, 3, &ready()).await });
+        sleep(RETRY * 2).await;
+        assert!(!joining.is_finished());
+        let handshake = TcpListener::bind(at).await.unwrap();
+        let front = Front { handshake, ..Front::new().await };
+        front.meet().await;
+        assert_eq!(joining.await.unwrap().unwrap().clients(), 1);
+    }
+
+    #[tokio::test]
+    async fn damaged_addresses_end_the_handshake_with_a_reason() {
+        let front = Front::new().await;
+        let endpoint = address(&front.handshake);
+        let joining = tokio::spawn(async move { EngineSession::join(&endpoint, 3, &ready()).await });
+        let mut handshake = accept(&front.handshake, SocketType::Router).await;
+        handshake.writer.send(&[b"\x80"]).await.unwrap();
+        let error = joining.await.unwrap().unwrap_err();
+        assert_eq!(error.to_string(), "EngineHandshakeMetadata.addresses is not a map");
+    }
+}

@@ -1,0 +1,341 @@
+//! ZMTP 3.0 with the mechanism NULL: greeting, frames and messages of one connection, on either side of it.
+//!
+//! A length that a peer announces reserves no memory, and a message has a limit. Commands other than READY are passed over: a peer of 3.0 is
+//! sent no `PING`. There is no queue, no reconnecting and no distribution among peers here: who holds the connections has those.
+//!
+//! See docs/decisions/0134-the-engine-core-protocol-is-read-by-tables.md and 0099-peers-of-zeromq-are-bounded.md.
+
+use std::{io, time::Duration};
+
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::{
+        TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    time::timeout,
+};
+
+/// Time for a greeting.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Length of a greeting.
+pub const GREETING: usize = 64;
+
+/// Bit of a frame's first byte: more frames follow.
+pub const MORE: u8 = 1;
+/// Bit of a frame's first byte: its length takes 8 bytes.
+pub const LONG: u8 = 2;
+/// Bit of a frame's first byte: it is a command.
+pub const COMMAND: u8 = 4;
+
+/// Bytes that a peer may send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FrameLimits {
+    /// In a message, with 32 for each of its frames.
+    pub message: u64,
+    /// In all.
+    pub in_all: u64,
+}
+
+/// Bytes of a message between a front end and an engine: a prompt of a million tokens takes 5 MB, images more.
+pub const MESSAGES: FrameLimits = FrameLimits { message: 256 << 20, in_all: u64::MAX };
+
+/// A greeting of ZMTP 3.0.
+#[must_use]
+pub fn greeting() -> [u8; GREETING] {
+    let mut greeting = [0; GREETING];
+    let spoken = [0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0x7f, 3, 0].into_iter().chain(*b"NULL");
+    greeting.iter_mut().zip(spoken).for_each(|(byte, spoken)| *byte = spoken);
+    greeting
+}
+
+/// Checks whether a greeting is that of ZMTP 3.0 or later, without authentication.
+///
+/// # Errors
+/// Where it is not.
+pub fn is_spoken(greeting: &[u8; GREETING]) -> io::Result<()> {
+    match greeting {
+        [0xff, _, _, _, _, _, _, _, _, 0x7f, 3..=u8::MAX, _, b'N', b'U', b'L', b'L', 0, ..] => Ok(()),
+        _ => Err(io::Error::other("a peer does not speak ZMTP 3 without authentication")),
+    }
+}
+
+/// Appends what stands before a frame of so many bytes.
+pub fn put_frame(bytes: &mut Vec<u8>, flags: u8, length: usize) {
+    match u8::try_from(length) {
+        Ok(short) => bytes.extend([flags & !LONG, short]),
+        Err(_) => {
+            bytes.push(flags | LONG);
+            bytes.extend((length as u64).to_be_bytes());
+        }
+    }
+}
+
+/// Reader of a peer's frames, within limits.
+#[derive(Debug)]
+pub struct Frames<R> {
+    from: R,
+    limits: FrameLimits,
+    of_message: u64,
+    in_all: u64,
+    /// The last frame, without what stands before it.
+    pub body: Vec<u8>,
+}
+
+impl<R: AsyncRead + Unpin> Frames<R> {
+    /// A reader of a connection before its greeting.
+    pub fn new(from: R, limits: FrameLimits) -> Self {
+        Self { from, limits, of_message: 0, in_all: 0, body: Vec::new() }
+    }
+
+    /// Reads the greeting, before all frames.
+    ///
+    /// # Errors
+    /// Where none comes.
+    pub async fn greeting(&mut self) -> io::Result<[u8; GREETING]> {
+        let mut greeting = [0; GREETING];
+        timeout(PATIENCE, self.from.read_exact(&mut greeting)).await??;
+        Ok(greeting)
+    }
+
+    /// Reads the next frame, and gives its flags.
+    ///
+    /// # Errors
+    /// Where the peer is gone, or sends too much.
+    pub async fn next(&mut self) -> io::Result<u8> {
+        let flags = self.from.read_u8().await?;
+        let length =
+            if flags & LONG == 0 { u64::from(self.from.read_u8().await?) } else { self.from.read_u64().await? };
+        // A frame takes memory for itself too.
+        let cost = length.saturating_add(32);
+        self.of_message = self.of_message.saturating_add(cost);
+        self.in_all = self.in_all.saturating_add(cost);
+        if self.of_message > self.limits.message || self.in_all > self.limits.in_all {
+            return Err(io::Error::other("a peer sends more than it has to say"));
+        }
+        if flags & MORE == 0 {
+            self.of_message = 0;
+        }
+        self.body.clear();
+        (&mut self.from).take(length).read_to_end(&mut self.body).await?;
+        if self.body.len() as u64 == length { Ok(flags) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    }
+
+    /// Reads the next message: its frames. It is not to be cancelled within one.
+    ///
+    /// # Errors
+    /// Where the peer is gone, or sends too much.
+    pub async fn message(&mut self) -> io::Result<Vec<Vec<u8>>> {
+        let mut frames = Vec::new();
+        loop {
+            let flags = self.next().await?;
+            if flags & COMMAND != 0 {
+                continue;
+            }
+            frames.push(std::mem::take(&mut self.body));
+            if flags & MORE == 0 {
+                return Ok(frames);
+            }
+        }
+    }
+}
+
+/// Type of a socket, as the handshake names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SocketType {
+    /// Of an engine, for requests.
+    Dealer,
+    /// Of a front end, for requests.
+    Router,
+    /// Of an engine, for outputs.
+    Push,
+    /// Of a front end, for outputs.
+    Pull,
+    /// Of an engine, for the coordinator's messages.
+    XSub,
+    /// Of a coordinator.
+    XPub,
+}
+
+impl SocketType {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Dealer => "DEALER",
+            Self::Router => "ROUTER",
+            Self::Push => "PUSH",
+            Self::Pull => "PULL",
+            Self::XSub => "XSUB",
+            Self::XPub => "XPUB",
+        }
+    }
+
+    fn takes(self, peer: &[u8]) -> bool {
+        let peers: &[&str] = match self {
+            Self::Dealer => &["ROUTER", "DEALER", "REP"],
+            Self::Router => &["DEALER", "ROUTER", "REQ"],
+            Self::Push => &["PULL"],
+            Self::Pull => &["PUSH"],
+            Self::XSub => &["PUB", "XPUB"],
+            Self::XPub => &["SUB", "XSUB"],
+        };
+        peers.iter().any(|name| name.as_bytes() == peer)
+    }
+}
+
+/// Writer of messages.
+#[derive(Debug)]
+pub struct FrameWriter<W>(W);
+
+impl<W: AsyncWrite + Unpin> FrameWriter<W> {
+    /// Writes a message; returns once the system has it.
+    ///
+    /// # Errors
+    /// Where the peer is gone.
+    pub async fn send(&mut self, frames: &[&[u8]]) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        for (at, frame) in frames.iter().enumerate() {
+            put_frame(&mut bytes, if at + 1 < frames.len() { MORE } else { 0 }, frame.len());
+            bytes.extend_from_slice(frame);
+        }
+        self.0.write_all(&bytes).await?;
+        self.0.flush().await
+    }
+}
+
+/// A connection after its handshake.
+#[derive(Debug)]
+pub struct ZmtpConnection {
+    /// What the peer sends.
+    pub reader: Frames<OwnedReadHalf>,
+    /// What is sent to it.
+    pub writer: FrameWriter<OwnedWriteHalf>,
+    /// The peer's identity; empty where it has none.
+    pub peer_identity: Vec<u8>,
+}
+
+impl ZmtpConnection {
+    /// Connects to `tcp://HOST:PORT`.
+    ///
+    /// # Errors
+    /// Where nobody listens there, or the peer is another kind of socket.
+    pub async fn connect(endpoint: &str, socket: SocketType, identity: &[u8]) -> io::Result<Self> {
+        let address = endpoint.strip_prefix("tcp://").ok_or_else(|| {
+            io::Error::other(format!(
+                "{endpoint} is no tcp://HOST:PORT; run the front end with --data-parallel-size-local 0"
+            ))
+        })?;
+        Self::open(TcpStream::connect(address).await?, socket, identity).await
+    }
+
+    /// Greets the peer of a connection, whoever opened it.
+    ///
+    /// # Errors
+    /// Where it does not greet in time, or is another kind of socket.
+    pub async fn open(stream: TcpStream, socket: SocketType, identity: &[u8]) -> io::Result<Self> {
+        stream.set_nodelay(true)?;
+        let (from, mut to) = stream.into_split();
+        let mut reader = Frames::new(from, MESSAGES);
+        to.write_all(&greeting()).await?;
+        is_spoken(&reader.greeting().await?)?;
+        let ready = ready(socket, identity);
+        let mut bytes = Vec::new();
+        put_frame(&mut bytes, COMMAND, ready.len());
+        bytes.extend_from_slice(&ready);
+        to.write_all(&bytes).await?;
+        let flags = timeout(PATIENCE, reader.next()).await??;
+        let properties = reader.body.strip_prefix(b"\x05READY").filter(|_| flags & COMMAND != 0);
+        let properties =
+            properties.ok_or_else(|| io::Error::other("a peer ends the handshake of ZMTP with no READY"))?;
+        let peer = property(properties, b"socket-type").unwrap_or_default();
+        if !socket.takes(peer) {
+            let peer = String::from_utf8_lossy(peer);
+            return Err(io::Error::other(format!("a peer of a {} socket is a {peer} socket", socket.name())));
+        }
+        let peer_identity = property(properties, b"identity").unwrap_or_default().to_vec();
+        Ok(Self { reader, writer: FrameWriter(to), peer_identity })
+    }
+}
+
+/// The command that ends the handshake.
+fn ready(socket: SocketType, identity: &[u8]) -> Vec<u8> {
+    let mut ready = b"\x05READY".to_vec();
+    for (name, value) in [("Socket-Type", socket.name().as_bytes()), ("Identity", identity)] {
+        ready.push(u8::try_from(name.len()).unwrap_or(u8::MAX));
+        ready.extend_from_slice(name.as_bytes());
+        ready.extend_from_slice(&u32::try_from(value.len()).unwrap_or(u32::MAX).to_be_bytes());
+        ready.extend_from_slice(value);
+    }
+    ready
+}
+
+/// A property of READY; names have no case.
+fn property<'a>(mut properties: &'a [u8], wanted: &[u8]) -> Option<&'a [u8]> {
+    loop {
+        let (length, rest) = properties.split_first()?;
+        let (name, rest) = rest.split_at_checked(usize::from(*length))?;
+        let (length, rest) = rest.split_first_chunk()?;
+        let (value, rest) = rest.split_at_checked(usize::try_from(u32::from_be_bytes(*length)).ok()?)?;
+        if name.eq_ignore_ascii_case(wanted) {
+            return Some(value);
+        }
+        properties = rest;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    async fn pair(client: SocketType, server: SocketType) -> (io::Result<ZmtpConnection>, io::Result<ZmtpConnection>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let endpoint = format!("tcp://{}", listener.local_addr().unwrap());
+        let accepted = async { ZmtpConnection::open(listener.accept().await.unwrap().0, server, b"").await };
+        tokio::join!(ZmtpConnection::connect(&endpoint, client, b"\x01\x00"), accepted)
+    }
+
+    #[tokio::test]
+    async fn messages_pass_in_both_directions_and_the_identity_is_known() {
+        let (client, server) = pair(SocketType::Dealer, SocketType::Router).await;
+        let (mut client, mut server) = (client.unwrap(), server.unwrap());
+        assert_eq!(server.peer_identity, b"\x01\x00");
+        let long = vec![7; 70_000];
+        let reading = tokio::spawn(async move { server.reader.message().await.map(|read| (read, server)) });
+        client.writer.send(&[b"", &long, b"x"]).await.unwrap();
+        let (read, mut server) = reading.await.unwrap().unwrap();
+        assert_eq!(read, [b"".to_vec(), long, b"x".to_vec()]);
+        server.writer.send(&[b"answer"]).await.unwrap();
+        assert_eq!(client.reader.message().await.unwrap(), [b"answer"]);
+        drop(server);
+        assert!(client.reader.message().await.is_err(), "who is gone is noticed");
+    }
+
+    #[tokio::test]
+    async fn sockets_that_do_not_fit_are_refused_by_name() {
+        let (client, _server) = pair(SocketType::Push, SocketType::Router).await;
+        assert_eq!(client.unwrap_err().to_string(), "a peer of a PUSH socket is a ROUTER socket");
+        let ipc = ZmtpConnection::connect("ipc:///tmp/x", SocketType::Dealer, b"").await.unwrap_err();
+        assert!(ipc.to_string().contains("--data-parallel-size-local 0"));
+    }
+
+    #[tokio::test]
+    async fn a_frame_that_is_announced_reserves_nothing_and_endless_messages_end() {
+        let endless = [MORE, 0].repeat(100);
+        for sent in [[&[LONG], &(1_u64 << 61).to_be_bytes()[..]].concat(), endless] {
+            let mut frames = Frames::new(sent.as_slice(), FrameLimits { message: 1000, in_all: u64::MAX });
+            assert_eq!(frames.message().await.unwrap_err().kind(), io::ErrorKind::Other);
+        }
+        let mut short = Frames::new(&b"\x00\x05ab"[..], MESSAGES);
+        assert_eq!(short.message().await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn damaged_properties_are_none() {
+        for bytes in [&b""[..], b"\x05ab", b"\x01a\x00\x00\x00\x09x", b"\x01a\xff\xff\xff\xffx"] {
+            assert_eq!(property(bytes, b"identity"), None);
+        }
+        assert_eq!(property(&ready(SocketType::Pull, b"id")[6..], b"identity"), Some(&b"id"[..]));
+    }
+}

@@ -1,0 +1,301 @@
+//! Messages of the engine core's protocol, as far as they are recorded.
+
+use engine_core::{
+    MessageError,
+    handshake::ENGINE_CORE_DEAD,
+    layout::{FAMILIES, VersionFamily},
+    msgpack::MsgpackValue,
+    outputs::{LogprobsTensors, WireFinish, WireOutput, WireOutputs},
+    request::{EngineCoreRequest, RequestType, SamplingParams, aborted},
+};
+use serde_json::{Map, Number, Value, json};
+
+use crate::facts::EngineSettings;
+use base::lock::Lock;
+use recording::trace::{FinishReason, PromptLogprobs, RankedLogprob, RankedLogprobs, SpelledToken, TokenLogprobs};
+
+/// A request that the front end gives to an engine.
+#[derive(Debug, Default)]
+pub(super) struct AddedRequest {
+    pub(super) id: String,
+    /// The front end's own name of it.
+    pub(super) external_id: Option<String>,
+    pub(super) prompt_ids: Option<Vec<u32>>,
+    /// It is for an embedding or a score.
+    pub(super) is_pooling: bool,
+    /// Parameters that are recorded.
+    pub(super) params: Map<String, Value>,
+    /// Its outputs go out one by one.
+    pub(super) stream: bool,
+    pub(super) has_stop_strings: bool,
+    /// Candidates whose log probabilities are given at each token.
+    pub(super) top: u32,
+    /// Name of its adapter.
+    pub(super) lora: Option<String>,
+}
+
+/// A message of a front end.
+#[derive(Debug)]
+pub(super) enum FrontEndMessage {
+    Add(Box<AddedRequest>),
+    /// The ids of requests that are given up.
+    Abort(Vec<String>),
+    /// One that has no part in a record.
+    Other,
+}
+
+/// A message of an engine.
+#[derive(Debug)]
+pub(super) enum EngineMessage {
+    Step(EngineStep),
+    /// The engine is dead.
+    Dead,
+    /// One that has no part in a record.
+    Other,
+}
+
+/// The outputs of one step of an engine.
+#[derive(Debug, Default)]
+pub(super) struct EngineStep {
+    /// The engine's rank.
+    pub(super) engine: u64,
+    /// Seconds of the engine's own clock.
+    pub(super) timestamp: Option<f64>,
+    pub(super) outputs: Vec<RequestStep>,
+}
+
+/// What a step gave a request.
+#[derive(Debug, Default)]
+pub(super) struct RequestStep {
+    pub(super) id: String,
+    pub(super) token_ids: Vec<u32>,
+    pub(super) logprobs: Option<Vec<TokenLogprobs>>,
+    pub(super) prompt_logprobs: Option<PromptLogprobs>,
+    pub(super) finish: Option<FinishReason>,
+    pub(super) stop_token: Option<u32>,
+    pub(super) events: Vec<RequestEvent>,
+    pub(super) prefill: Option<PrefillCounts>,
+}
+
+/// Something that happened to a request in the scheduler.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RequestEvent {
+    pub(super) kind: StepKind,
+    /// Seconds of the engine's own clock.
+    pub(super) timestamp: f64,
+}
+
+/// Kind of such an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StepKind {
+    Queued,
+    Scheduled,
+    Preempted,
+}
+
+/// Counts of a prompt's tokens.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PrefillCounts {
+    pub(super) prompt: u32,
+    pub(super) cached: u32,
+}
+
+/// Sampling parameters that are recorded: numbers and switches, never content.
+const PARAMS: [&str; 12] = [
+    "max_tokens",
+    "min_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "ignore_eos",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+    "logprobs",
+];
+
+/// `RequestOutputKind.DELTA`: each output goes to the client, as in a stream.
+const DELTA: u64 = 1;
+
+/// Settings of the KV cache that a trace keeps.
+const CACHE_SETTINGS: [&str; 3] = ["block_size", "kv_cache_size_tokens", "num_gpu_blocks"];
+
+/// Reader of messages, in the form of the version that the engines name, else of the requests' form.
+#[derive(Debug, Default)]
+pub(super) struct CoreMessages {
+    family: Lock<Option<VersionFamily>>,
+}
+
+impl CoreMessages {
+    /// Reads a message of a front end.
+    ///
+    /// # Errors
+    /// When it is a request or an abort of another form.
+    pub(super) fn read_of_front_end(&self, frames: &[Vec<u8>]) -> Result<FrontEndMessage, MessageError> {
+        let [kind, fields, ..] = frames else { return Ok(FrontEndMessage::Other) };
+        match RequestType::read(kind) {
+            Some(RequestType::Add) => {
+                let request = EngineCoreRequest::read(fields)?;
+                self.family.lock().get_or_insert(request.family);
+                Ok(FrontEndMessage::Add(Box::new(added(request))))
+            }
+            Some(RequestType::Abort) => aborted(fields).map(FrontEndMessage::Abort),
+            Some(RequestType::StartDpWave | RequestType::Utility) | None => Ok(FrontEndMessage::Other),
+        }
+    }
+
+    /// Reads a message of an engine.
+    ///
+    /// # Errors
+    /// When it is of another form.
+    pub(super) fn read_of_engine(&self, frames: &[Vec<u8>]) -> Result<EngineMessage, MessageError> {
+        let Some((first, further)) = frames.split_first() else { return Ok(EngineMessage::Other) };
+        if first == ENGINE_CORE_DEAD {
+            return Ok(EngineMessage::Dead);
+        }
+        let [newest, ..] = FAMILIES;
+        let family = self.family.lock().unwrap_or(newest);
+        let WireOutputs { engine_index, outputs, timestamp, .. } = WireOutputs::read(first, further, family)?;
+        Ok(EngineMessage::Step(EngineStep {
+            engine: engine_index.into(),
+            timestamp: Some(timestamp).filter(|timestamp| *timestamp > 0.0),
+            outputs: outputs.into_iter().map(step).collect(),
+        }))
+    }
+
+    /// Reads the settings that an engine reports when it is ready; `None` before vLLM 0.24, which names no version.
+    pub(super) fn ready(&self, frame: &[u8]) -> Option<EngineSettings> {
+        let settings = MsgpackValue::read(frame).ok()?;
+        let number = |name: &str| settings.get(name).and_then(MsgpackValue::as_u64);
+        let version = settings.get("vllm_version")?.as_str()?.to_owned();
+        if let Some(family) = VersionFamily::of_version(&version) {
+            *self.family.lock() = Some(family);
+        }
+        let cache = CACHE_SETTINGS.iter().filter_map(|name| Some(((*name).to_owned(), json!(number(name)?))));
+        Some(EngineSettings {
+            version,
+            models: Vec::new(),
+            max_model_len: number("max_model_len"),
+            cache: cache.collect(),
+        })
+    }
+}
+
+fn added(request: EngineCoreRequest) -> AddedRequest {
+    let EngineCoreRequest {
+        request_id,
+        external_req_id,
+        prompt_token_ids,
+        sampling_params,
+        is_pooling,
+        lora_request,
+        ..
+    } = request;
+    let sampling = sampling_params.as_ref();
+    let is_delta = |sampling: &SamplingParams| sampling.number("output_kind", 0) == DELTA;
+    let stops = |sampling: &SamplingParams| match sampling.get("stop") {
+        Some(MsgpackValue::Array(stops)) => !stops.is_empty(),
+        stop => stop.is_some(),
+    };
+    let logprobs = sampling.and_then(|sampling| sampling.logprobs("logprobs"));
+    AddedRequest {
+        id: request_id,
+        external_id: external_req_id,
+        prompt_ids: prompt_token_ids,
+        is_pooling,
+        params: sampling.map(params).unwrap_or_default(),
+        stream: sampling.is_some_and(is_delta),
+        has_stop_strings: sampling.is_some_and(stops),
+        top: logprobs.and_then(|top| u32::try_from(top).ok()).unwrap_or(0),
+        lora: lora_request.map(|lora| lora.lora_name),
+    }
+}
+
+/// Reads the parameters that are recorded.
+fn params(sampling: &SamplingParams) -> Map<String, Value> {
+    let value = |name: &str| match sampling.get(name)? {
+        MsgpackValue::Bool(value) => Some(json!(value)),
+        MsgpackValue::Uint(number) => Some(json!(number)),
+        MsgpackValue::Int(number) => Some(json!(number)),
+        MsgpackValue::Float(number) => Number::from_f64(as_written(*number)).map(Value::Number),
+        _ => None,
+    };
+    PARAMS.iter().filter_map(|name| Some(((*name).to_owned(), value(name)?))).collect()
+}
+
+/// Returns a number of 32 bits with the digits that it was written with, not those that widening adds; any other as it is.
+fn as_written(number: f64) -> f64 {
+    #[allow(clippy::cast_possible_truncation)] // compared on the next line
+    let short = number as f32;
+    let digits = || short.to_string().parse().ok();
+    if f64::from(short).to_bits() == number.to_bits() { digits().unwrap_or(number) } else { number }
+}
+
+fn step(output: WireOutput) -> RequestStep {
+    let kind = |kind: u8| match kind {
+        1 => Some(StepKind::Queued),
+        2 => Some(StepKind::Scheduled),
+        3 => Some(StepKind::Preempted),
+        _ => None,
+    };
+    let events = output.events.iter();
+    RequestStep {
+        id: output.request_id,
+        token_ids: output.new_token_ids,
+        logprobs: output.new_logprobs.as_ref().map(logprobs),
+        prompt_logprobs: output.new_prompt_logprobs.as_ref().map(prompt_logprobs),
+        finish: output.finish_reason.map(|reason| match reason {
+            WireFinish::Stop => FinishReason::Stop,
+            WireFinish::Length => FinishReason::Length,
+            WireFinish::Abort => FinishReason::Abort,
+            WireFinish::Error => FinishReason::Error,
+            WireFinish::Repetition => FinishReason::Repetition,
+        }),
+        stop_token: output.stop_reason,
+        events: events
+            .filter_map(|(of, timestamp)| Some(RequestEvent { kind: kind(*of)?, timestamp: *timestamp }))
+            .collect(),
+        prefill: output.prefill_stats.map(|stats| PrefillCounts {
+            prompt: stats.prompt_tokens,
+            cached: stats.cached.saturating_add(stats.external),
+        }),
+    }
+}
+
+/// Returns the ids and log probabilities of each token: its own, then those of the candidates by their rank.
+fn rows(tensors: &LogprobsTensors) -> impl Iterator<Item = (&[u32], &[f32])> {
+    let width = tensors.width.max(1);
+    tensors.token_ids.chunks_exact(width).zip(tensors.logprobs.chunks_exact(width))
+}
+
+fn logprobs(tensors: &LogprobsTensors) -> Vec<TokenLogprobs> {
+    let token = |(ids, values): (&[u32], &[f32])| {
+        let mut candidates = ids.iter().copied().zip(values.iter().map(|value| f64::from(*value)));
+        let own = candidates.next();
+        let others = candidates.filter(|(id, value)| Some(*id) != own.map(|(id, _)| id) && value.is_finite());
+        TokenLogprobs {
+            text: None,
+            logprob: own.map(|(_, value)| value).filter(|value| value.is_finite()),
+            others: others.map(|(id, value)| (SpelledToken::Id(id), value)).collect(),
+        }
+    };
+    rows(tensors).map(token).collect()
+}
+
+/// Returns those of a prompt's tokens, of which the first has none.
+fn prompt_logprobs(tensors: &LogprobsTensors) -> PromptLogprobs {
+    let token = |((ids, values), rank): ((&[u32], &[f32]), &u32)| {
+        let own = ids.first().copied();
+        let ranks = std::iter::once(*rank).chain(1..);
+        let all = ids.iter().zip(values).zip(ranks).enumerate();
+        let kept = all.filter(|(at, ((id, value), _))| (*at == 0 || Some(**id) != own) && value.is_finite());
+        let ranked =
+            kept.map(|(_, ((id, value), rank))| RankedLogprob { id: *id, logprob: (*value).into(), rank, text: None });
+        RankedLogprobs(ranked.collect())
+    };
+    let tokens =
+        std::iter::once(RankedLogprobs::default()).chain(rows(tensors).zip(&tensors.ranks).map(token)).collect();
+    PromptLogprobs { top: u32::try_from(tensors.width.saturating_sub(1)).unwrap_or(u32::MAX), tokens }
+}
