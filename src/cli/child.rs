@@ -13,8 +13,7 @@ use crate::{
         player::args::{CassetteArgs, ModeArg},
         runtime::Shutdown,
     },
-    replay::player::CassettePlayer,
-    tap::{UpstreamRoute, UpstreamSelector},
+    replay::{account::client_urls, player::CassettePlayer},
 };
 
 /// How long a command may take to end after Ctrl-C before it is asked to.
@@ -43,15 +42,9 @@ pub(in crate::cli) struct CassetteVariables {
 }
 
 impl CassetteVariables {
-    /// `named` are upstreams of which nothing may have been recorded yet.
-    pub(in crate::cli) fn new(cassette_player: &CassettePlayer, args: &CassetteArgs, named: &[UpstreamRoute]) -> Self {
-        let mut upstreams = cassette_player.upstreams();
-        upstreams.extend(named.iter().filter_map(|route| match &route.selector {
-            Some(UpstreamSelector::Name(name)) => Some(name.clone()),
-            Some(UpstreamSelector::Path(_) | UpstreamSelector::Model(_)) | None => None,
-        }));
+    pub(in crate::cli) fn new(cassette_player: &CassettePlayer, args: &CassetteArgs) -> Self {
         Self {
-            upstreams,
+            upstreams: cassette_player.upstreams(),
             base_time: cassette_player.base_time(),
             mode: Some(args.mode.unwrap_or(ModeArg::None).name()),
             allowed_hosts: args.block_network.then(|| args.allow_host.clone()),
@@ -63,15 +56,7 @@ impl ChildEnvironment<'_> {
     /// Sets the variables of a command. A key that is set stays, unless the server asks for one.
     fn set(&self, child: &mut Command) {
         let Self { root, key, of_cassettes: CassetteVariables { base_time, mode, allowed_hosts, upstreams } } = self;
-        for name in ["OPENAI_BASE_URL", "OPENAI_API_BASE"] {
-            child.env(name, format!("{root}/v1"));
-        }
-        for name in ["ANTHROPIC_BASE_URL", "VLLM_VCR_URL"] {
-            child.env(name, root);
-        }
-        for name in upstreams {
-            set_upstream(child, name, &format!("{root}/vcr/u/{name}"));
-        }
+        child.envs(client_urls(root, upstreams));
         for name in ["OPENAI_API_KEY", "ANTHROPIC_API_KEY"] {
             if key.is_some() || std::env::var_os(name).is_none() {
                 child.env(name, key.unwrap_or("vcr"));
@@ -88,17 +73,6 @@ impl ChildEnvironment<'_> {
         if let Some(allowed) = allowed_hosts {
             block_network(child, root, allowed);
         }
-    }
-}
-
-/// Sets the URL of an upstream that has a name: `VLLM_VCR_URL_NAME`, and what OpenAI's and Anthropic's clients read for theirs.
-fn set_upstream(child: &mut Command, name: &str, url: &str) {
-    let word = |letter: char| if letter.is_ascii_alphanumeric() { letter.to_ascii_uppercase() } else { '_' };
-    child.env(format!("VLLM_VCR_URL_{}", name.chars().map(word).collect::<String>()), url);
-    if name == "openai" {
-        child.env("OPENAI_BASE_URL", format!("{url}/v1")).env("OPENAI_API_BASE", format!("{url}/v1"));
-    } else if name == "anthropic" {
-        child.env("ANTHROPIC_BASE_URL", url);
     }
 }
 

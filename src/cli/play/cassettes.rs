@@ -43,7 +43,7 @@ impl Played {
 
     /// Builds what the cassettes add to the command's environment.
     pub(in crate::cli) fn command_variables(&self, args: &CassetteArgs) -> child::CassetteVariables {
-        child::CassetteVariables::new(&self.cassette_player, args, &[])
+        child::CassetteVariables::new(&self.cassette_player, args)
     }
 
     /// Takes what names a cassette out of the arguments; `None` where nothing does.

@@ -137,6 +137,10 @@ pub(in crate::cli) struct CassetteArgs {
     /// Lets a session that is opened at /vcr/sessions record over a cassette that exists.
     #[arg(long, group = "@mode")]
     pub(in crate::cli) admin_overwrite: bool,
+    /// Plays and records only in sessions that are opened with a cassette of their own: none of the folder is read before, and no
+    /// other request has a record, but for those of default.yaml.
+    #[arg(long, group = "@mode", conflicts_with = "mode")]
+    pub(in crate::cli) sessions_only: bool,
     /// A host that the command may call all the same, such as localhost:5432; it is put into NO_PROXY.
     #[arg(long, group = "@network", value_name = "HOST", requires = "block_network")]
     pub(in crate::cli) allow_host: Vec<String>,

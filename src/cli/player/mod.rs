@@ -22,7 +22,7 @@ use crate::{
         output::{self, shell_word},
         player::{
             admin::AdminAt,
-            args::{CassetteArgs, ModeArg},
+            args::{CassetteArgs, DEFAULT_FILE, ModeArg},
         },
         redaction::{self, RedactWhat, RedactionArgs, shown},
     },
@@ -67,15 +67,16 @@ pub(in crate::cli) struct PlayerSettings<'a> {
     pub(in crate::cli) environment: ServerEnvironment,
     /// How MCP servers are played, where they are.
     pub(in crate::cli) mcp: Option<&'a McpServersArgs>,
-    /// The real MCP servers behind a tap.
+    /// The servers behind a tap.
     pub(in crate::cli) tapped: TappedServers,
     /// Rules that are tried before every record.
     pub(in crate::cli) answers: Option<Arc<AnswerRules>>,
 }
 
-/// The real MCP servers behind a tap: those at a URL, and those that it starts.
+/// The servers behind a tap beside the upstream: MCP servers at a URL, those that it starts, and the names of further upstreams.
 #[derive(Default)]
 pub(in crate::cli) struct TappedServers {
+    pub(in crate::cli) upstreams: Vec<String>,
     pub(in crate::cli) called: Vec<NamedEndpoint>,
     pub(in crate::cli) started: Vec<Arc<dyn StartedServer>>,
 }
@@ -83,11 +84,7 @@ pub(in crate::cli) struct TappedServers {
 impl TappedServers {
     /// Puts them into the configuration of a player: what it has no record for goes there.
     fn configure(self, config: &mut PlayerConfig, typed: Option<OnExhausted>) {
-        let on_novel = match config.on_miss {
-            OnMiss::Upstream => OnNovel::Upstream,
-            OnMiss::Record => OnNovel::Record,
-            OnMiss::Error | OnMiss::Random | OnMiss::Stub => OnNovel::Error,
-        };
+        let on_novel = if config.on_miss == OnMiss::Stub { OnNovel::Error } else { config.on_miss.into() };
         let forwards = config.mode == Mode::NewEpisodes || on_novel.forwards();
         let policy = &mut config.mcp;
         (policy.on_novel, policy.on_used_up) = (on_novel, servers::on_used_up(typed, forwards));
@@ -98,7 +95,8 @@ impl TappedServers {
         if !matches!(config.mode, Mode::Record | Mode::Live) {
             config.mcp_names = called.chain(started).collect();
         }
-        (config.mcp_upstreams, config.mcp_started) = (self.called, self.started);
+        (config.mcp_upstreams, config.mcp_started, config.named_upstreams) =
+            (self.called, self.started, self.upstreams);
     }
 }
 
@@ -144,8 +142,8 @@ pub(in crate::cli) fn cassette_player(
     settings: PlayerSettings<'_>,
 ) -> Result<Arc<CassettePlayer>, Failure> {
     let how = how_to_record(args, &settings);
-    let files = files(settings.paths, &how)?;
-    once(&files)?;
+    let sessions_only = args.sessions_only.then(|| folder_of_sessions(settings.paths)).transpose()?;
+    let files = sessions_only.as_deref().map_or_else(|| all_files(settings.paths, &how), default_file)?;
     args.report.as_deref().map_or(Ok(()), conclude::writable)?;
     let (on_miss, selection) = (args.on_miss.unwrap_or(settings.on_miss), selection(args));
     let mcp = settings.mcp.map(mcp_upstreams).transpose()?.unwrap_or_default();
@@ -186,7 +184,7 @@ pub(in crate::cli) fn cassette_player(
         ids: args.ids,
         admin: settings.admin.beside(),
         sessions_overwrite: args.admin_overwrite,
-        session_folder: None,
+        sessions_only,
         secrets: redaction::rules(settings.redaction)?,
         supplied: redaction::supplied(args.secrets.as_deref(), settings.redaction)?,
         leaks: if args.allow_secrets { SecretHandling::Allowed } else { SecretHandling::Refused },
@@ -203,6 +201,27 @@ pub(in crate::cli) fn cassette_player(
         None => settings.tapped.configure(&mut config, args.on_exhausted),
     }
     start(config)
+}
+
+/// The one folder of sessions' cassettes; `tap` names the cassette of other requests in it.
+fn folder_of_sessions(paths: &[PathBuf]) -> Result<PathBuf, Failure> {
+    let folder = match paths {
+        [path] if path.ends_with(DEFAULT_FILE) => path.parent().map(Path::to_owned),
+        [path] if !is_cassette(path) => Some(path.clone()),
+        _ => None,
+    };
+    folder.ok_or_else(|| Failure::usage("--sessions-only needs one folder of cassettes: --cassette FOLDER/"))
+}
+
+/// The cassette of requests without a session, where it is there.
+fn default_file(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+    Ok(Some(folder.join(DEFAULT_FILE)).filter(|file| file.exists()).into_iter().collect())
+}
+
+/// The files of all paths, each of which may be named once.
+fn all_files(paths: &[PathBuf], how: &dyn Fn(&Path) -> String) -> Result<Vec<PathBuf>, Failure> {
+    let files = files(paths, how)?;
+    once(&files).map(|()| files)
 }
 
 /// Starts a player whose configuration is complete.

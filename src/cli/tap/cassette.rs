@@ -22,10 +22,10 @@ use crate::{
     replay::{
         account::{self, Ledger},
         matching::MinMatch,
-        player::{CassettePlayer, OnMiss, ServerEnvironment},
+        player::{CassettePlayer, OnMiss, ServerEnvironment, StartedServer},
         timing::Pacing,
     },
-    tap::{Setup, Tap, TapReport, mcp::stand_for},
+    tap::{Setup, Tap, TapReport, UpstreamRoute, mcp::stand_for},
 };
 
 /// Proxies, plays and records in the chosen mode, until a signal or until the command ends.
@@ -66,7 +66,7 @@ pub(in crate::cli) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
             redaction: &redaction,
             environment: environment.clone(),
             mcp: None,
-            tapped: TappedServers { called: setup.mcp.clone(), started: started.clone() },
+            tapped: tapped(&setup, &started),
         };
         let cassette_player = player::cassette_player(&cassettes, settings)?;
         setup.mcp_playback = Some(Arc::new(McpPlayed::start(&cassette_player, started)?));
@@ -76,7 +76,7 @@ pub(in crate::cli) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
         admin::announce(admin_api.as_ref(), "/vcr/report");
         admin::name(&cassette_player, &admin, admin_api.as_ref(), &at);
         let further = further(&setup);
-        let of_cassettes = child::CassetteVariables::new(&cassette_player, &cassettes, &setup.routes);
+        let of_cassettes = child::CassetteVariables::new(&cassette_player, &cassettes);
         let tap = Tap::start_player(setup, Arc::clone(&cassette_player)).await?;
         let (upstream, file) = (&config.upstream, config.trace_out.display());
         output::note(&format!("tap on {at} -> {upstream}{further}\ncassette {file}; Ctrl-C ends it\n"));
@@ -90,6 +90,12 @@ pub(in crate::cli) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
         note_end(&drained);
         Ok(close(cassette_player, cassettes).await?.exit_code(code))
     })
+}
+
+/// Lists what the tap is in front of besides the upstream.
+fn tapped(setup: &Setup, started: &[Arc<dyn StartedServer>]) -> TappedServers {
+    let upstreams = setup.routes.iter().filter_map(UpstreamRoute::name).map(str::to_owned).collect();
+    TappedServers { upstreams, called: setup.mcp.clone(), started: started.to_vec() }
 }
 
 /// Checks and completes what was typed.
@@ -128,8 +134,10 @@ pub(in crate::cli) fn choose_file(args: &mut TapArgs) {
     let is_folder = args.trace_out.is_dir() || args.trace_out.as_os_str().as_encoded_bytes().ends_with(b"/");
     if is_folder {
         args.trace_out.push(DEFAULT_FILE);
+        // Sessions choose their own.
+        let usual = if args.cassettes.sessions_only { ModeArg::None } else { ModeArg::Once };
         if !(args.overwrite || args.append) {
-            args.cassettes.mode.get_or_insert(ModeArg::Once);
+            args.cassettes.mode.get_or_insert(usual);
         }
     }
 }

@@ -45,6 +45,7 @@ mod replay;
 mod retried_failures;
 mod secrets_added_by_hand;
 mod sessions;
+mod sessions_only;
 mod tags;
 mod through_tap;
 mod times_and_token_ids;

@@ -15,6 +15,7 @@ use tower_service::Service;
 use super::{
     Access, Concern, Ledger, UnknownConcern,
     access::check_type,
+    client_urls,
     http::{plain, read, whole},
 };
 use api::Query;
@@ -195,14 +196,14 @@ async fn record(
 }
 
 async fn sessions(State(ledger): State<Arc<dyn Ledger>>, _: AdminRequest) -> AdminResponse {
-    ok(&ledger.sessions().iter().map(|name| shown_session(name)).collect())
+    ok(&ledger.sessions().iter().map(|name| shown_session(&*ledger, name)).collect())
 }
 
 /// Opens a session; its files are read on a thread where they hold up no request.
 async fn open(State(ledger): State<Arc<dyn Ledger>>, asked: AdminRequest) -> AdminResponse {
     let opening = Arc::clone(&ledger);
     match tokio::task::spawn_blocking(move || opening.open(&asked.body)).await {
-        Ok(Ok(name)) => whole(201, "application/json", shown_session(&name).to_string()),
+        Ok(Ok(name)) => whole(201, "application/json", shown_session(&*ledger, &name).to_string()),
         Ok(Err(why)) => wrong(&*ledger, StatusCode::BAD_REQUEST, &why),
         Err(_) => error(StatusCode::INTERNAL_SERVER_ERROR, "the session could not be opened"),
     }
@@ -226,9 +227,11 @@ async fn unknown(_: AdminRequest) -> AdminResponse {
     )
 }
 
-fn shown_session(name: &str) -> Value {
-    let base_url = format!("/vcr/s/{name}/v1");
-    json!({"name": name, "base_url": base_url})
+/// A session with its paths; `env` has those that clients' libraries look for, by the names of their variables.
+fn shown_session(ledger: &dyn Ledger, name: &str) -> Value {
+    let root = format!("/vcr/s/{name}");
+    let base_url = format!("{root}/v1");
+    json!({"name": name, "base_url": base_url, "env": client_urls(&root, &ledger.upstreams(name))})
 }
 
 /// An error that repeats something of the request, without the secrets in it.

@@ -5,6 +5,7 @@
 
 mod access;
 mod admin;
+mod client_urls;
 mod concern;
 pub mod http;
 mod journal;
@@ -14,7 +15,7 @@ mod report;
 mod session;
 mod tool_drift;
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 pub use axum::Router;
 
@@ -23,6 +24,7 @@ use serde_json::Value;
 pub use self::{
     access::{Access, AdminToken},
     admin::{Admin, router, serve},
+    client_urls::client_urls,
     concern::{Concern, UnknownConcern},
     journal::{Journal, JournalEntry, LARGEST_BODY},
     misses::KeptMisses,
@@ -66,6 +68,11 @@ pub trait Ledger: Send + Sync {
 
     /// One record in full; `None` where there is no such one.
     fn record(&self, at: usize, session: Option<&str>) -> Option<Value>;
+
+    /// The names of upstreams that a session's requests can name, each of which has a URL of its own.
+    fn upstreams(&self, _session: &str) -> BTreeSet<String> {
+        BTreeSet::new()
+    }
 
     /// The names of the sessions that were opened or used.
     fn sessions(&self) -> Vec<String>;
@@ -123,6 +130,10 @@ impl Ledger for Both {
 
     fn clock(&self, session: Option<&str>) -> Option<String> {
         self.first.clock(session)
+    }
+
+    fn upstreams(&self, session: &str) -> BTreeSet<String> {
+        self.first.upstreams(session)
     }
 
     fn reset(&self, session: Option<&str>) {

@@ -85,6 +85,12 @@ pub struct PlayerConfig {
     pub sessions_overwrite: bool,
     /// The folder of sessions' cassettes, where this is the player of a session with a cassette of its own.
     pub session_folder: Option<PathBuf>,
+    /// The folder of sessions' cassettes, where only sessions with cassettes of their own are played and recorded.
+    pub sessions_only: Option<PathBuf>,
+    /// What records a session's cassette, for people: a command.
+    pub record_with: Option<String>,
+    /// Upstreams that requests can name, beside those that were recorded.
+    pub named_upstreams: Vec<String>,
     /// Bytes of a request body that are accepted.
     pub body_limit: usize,
     /// Whether records of chats answer requests to `/v1/messages` and `/v1/responses`.
@@ -136,6 +142,9 @@ impl Default for PlayerConfig {
             admin: Admin::Off,
             sessions_overwrite: false,
             session_folder: None,
+            sessions_only: None,
+            record_with: None,
+            named_upstreams: Vec::new(),
             body_limit: 64 * 1024 * 1024,
             cross_api: false,
             mcp_names: Vec::new(),

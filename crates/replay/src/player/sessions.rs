@@ -1,4 +1,6 @@
 //! Sessions with cassettes of their own: a cassette_player inside the cassette_player, which plays and records for one session.
+//!
+//! See docs/decisions/0136-a-plugin-asks-the-server.md.
 
 use std::{
     path::{Component, Path, PathBuf},
@@ -8,14 +10,18 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    CassetteOutput, CassettePlayer, CassettePlayerError, HeaderRulesError, Mode, ModeExceptions, PlayerConfig,
+    CassetteOutput, CassettePlayer, CassettePlayerError, HeaderRulesError, Mode, ModeExceptions, OnMiss, PlayerConfig,
     RecordReport, SessionState, WrittenTimeline,
 };
 use crate::{
     account::{Admin, SessionNameError, session_name},
     matching::requests::{RequestMatch, UnknownMatch},
+    mcp::OnNovel,
 };
-use recording::cassette::{self, Cassette, CassetteError, Header, WriteMode};
+use recording::{
+    cassette::{self, Cassette, CassetteError, Header, WriteMode},
+    redaction::{RedactionRules, Redactor},
+};
 
 /// Reason for which a session cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -35,15 +41,16 @@ pub(super) enum SessionError {
     Exists(String),
     #[error("`mode` has to be none, once, new-episodes, all, live or compare, not `{0}`")]
     Mode(String),
-    #[error(
-        "{file} does not exist; record it: vllm-vcr tap --upstream URL --cassette {folder} -- COMMAND, whose sessions of mode once \
-         record what is missing"
-    )]
-    Missing { file: String, folder: String },
+    #[error("`on_miss` has to be error, stub, upstream or record, not `{0}`")]
+    OnMiss(String),
+    #[error("`record_with` has to be one line without a secret")]
+    RecordWith,
+    #[error("{file} does not exist; record it: {command}")]
+    Missing { file: String, command: String },
     #[error("a session records into a `cassette` of its own")]
     Shared,
-    #[error("mode {0} goes upstream, but there is no upstream (--upstream URL)")]
-    Upstream(&'static str),
+    #[error("{0} goes upstream, but there is no upstream (--upstream URL)")]
+    Upstream(String),
     #[error(transparent)]
     Match(#[from] UnknownMatch),
     #[error(transparent)]
@@ -59,21 +66,21 @@ impl From<CassetteError> for SessionError {
 }
 
 impl CassettePlayer {
-    /// Opens a session: `name`, and where it is to differ `cassette`, `mode`, `match`. One of that name begins anew. Reads files.
+    /// Opens a session: `name`, and where it is to differ `cassette`, `mode`, `match`, `on_miss`; `record_with` is the command that
+    /// errors name. One of that name begins anew. Reads files.
     pub(super) fn open_session(&self, asked: &Value) -> Result<String, SessionError> {
         let name = session_name(text(asked, "name")?.unwrap_or_default(), &self.config.secrets)?;
-        let own = match (text(asked, "cassette")?, text(asked, "mode")?, ways(asked)?) {
-            (None, None, None) => None,
-            (file, mode, ways) => {
-                let own = Self::new(self.config_of(file, mode, ways)?)?;
-                self.counter.share_with(&own.counter);
-                own.pages.get_or_init(|| Arc::clone(self.pages()));
-                own.journal.get_or_init(|| Arc::clone(self.journal()));
-                Some(own)
-            }
+        let change = SessionChange::of(asked, &self.config.secrets)?;
+        let open = |change: &SessionChange<'_>| {
+            let own = Self::new(self.config_of(change)?)?;
+            self.counter.share_with(&own.counter);
+            own.pages.get_or_init(|| Arc::clone(self.pages()));
+            own.journal.get_or_init(|| Arc::clone(self.journal()));
+            Ok::<_, SessionError>(own)
         };
+        let own = change.is_any().then(|| open(&change)).transpose()?;
         self.hand_over_mcp(&name);
-        let has_own_cassette = own.is_some() && text(asked, "cassette")?.is_some();
+        let has_own_cassette = change.cassette.is_some();
         let state = SessionState { own, has_own_cassette, ..SessionState::default() };
         let before = self.lock().insert(name.clone(), state);
         self.journal().forget(Some(&name));
@@ -108,19 +115,14 @@ impl CassettePlayer {
     }
 
     /// Builds the configuration of a session's player: that of this one, with what the request for the session changes.
-    fn config_of(
-        &self,
-        file: Option<&str>,
-        mode: Option<&str>,
-        ways: Option<Vec<RequestMatch>>,
-    ) -> Result<PlayerConfig, SessionError> {
-        let asked = file;
-        let file = file.map(|file| self.beside(file)).transpose()?;
+    fn config_of(&self, change: &SessionChange<'_>) -> Result<PlayerConfig, SessionError> {
+        let asked = change.cassette;
+        let file = asked.map(|file| self.beside(file)).transpose()?;
         let mut config =
             PlayerConfig { admin: Admin::Off, output: None, selection: ModeExceptions::None, ..self.config.clone() };
         // A link to nowhere is there too: what is recorded would replace it.
         let exists = file.as_ref().is_some_and(|file| file.symlink_metadata().is_ok());
-        let (mode, write) = recording(mode, exists)?;
+        let (mode, write) = recording(change.mode(), exists)?;
         if let (true, Some(WriteMode::Replace), false) = (exists, write, config.sessions_overwrite) {
             return Err(SessionError::Exists(asked.unwrap_or_default().to_owned()));
         }
@@ -131,11 +133,17 @@ impl CassettePlayer {
         };
         (config.mode, config.output) = (mode, write.map(output).transpose()?);
         if config.mode != Mode::Replay && config.upstream.is_none() {
-            return Err(SessionError::Upstream(config.mode.name()));
+            return Err(SessionError::Upstream(format!("mode {}", config.mode.name())));
         }
+        change.configure(&mut config)?;
         if matches!(config.mode, Mode::Replay | Mode::Compare) && file.is_some() && !exists {
-            let folder = self.shown_folder().join("").display().to_string();
-            return Err(SessionError::Missing { file: asked.unwrap_or_default().to_owned(), folder });
+            let folder = self.shown_folder().join("");
+            let usual = || {
+                let command = format!("vllm-vcr tap --upstream URL --cassette {} -- COMMAND", folder.display());
+                format!("{command}, whose sessions of mode once record what is missing")
+            };
+            let command = config.record_with.unwrap_or_else(usual);
+            return Err(SessionError::Missing { file: asked.unwrap_or_default().to_owned(), command });
         }
         config.cassettes = self.cassettes_of(file.as_deref(), config.mode)?;
         if matches!(config.mode, Mode::Replay | Mode::NewEpisodes) {
@@ -145,7 +153,7 @@ impl CassettePlayer {
         let named = config.cassettes.iter().filter(|_| file.is_some()).map(super::ways);
         let named = named.collect::<Result<Vec<_>, _>>()?.concat();
         let named = Some(named).filter(|named| !named.is_empty());
-        config.matching.chain = ways.or(named).unwrap_or(config.matching.chain);
+        config.matching.chain = change.ways.clone().or(named).unwrap_or(config.matching.chain);
         if file.is_some() {
             config.apply_header_rules()?;
             config.session_folder = Some(self.shown_folder().to_owned());
@@ -206,6 +214,9 @@ impl CassettePlayer {
 
     /// The folder of the cassettes here.
     fn folder(&self) -> &Path {
+        if let Some(folder) = &self.config.sessions_only {
+            return folder;
+        }
         let first = self.config.cassettes.first().map(|cassette| cassette.path.as_path());
         let first = first.or(self.config.output.as_ref().map(|output| output.path.as_path()));
         first.and_then(Path::parent).unwrap_or(Path::new(""))
@@ -216,6 +227,10 @@ impl CassettePlayer {
 /// not exist counts as one, for a file may appear there.
 fn leads_out(path: &Path, folder: &Path) -> bool {
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    // Nothing is there yet that could lead anywhere.
+    if folder.symlink_metadata().is_err() {
+        return false;
+    }
     let Ok(root) = folder.canonicalize() else { return true };
     let parts = path.ancestors().take_while(|part| part.starts_with(folder) || folder == Path::new("."));
     let mut there = parts.filter(|part| !part.as_os_str().is_empty() && part.symlink_metadata().is_ok());
@@ -232,6 +247,65 @@ fn recording(mode: Option<&str>, exists: bool) -> Result<(Mode, Option<WriteMode
         Some("once" | "all" | "record") => (Mode::Record, Some(WriteMode::Replace)),
         Some("new-episodes") => (Mode::NewEpisodes, Some(WriteMode::Append)),
         Some(other) => return Err(SessionError::Mode(other.to_owned())),
+    })
+}
+
+/// What a session does otherwise than the player around it.
+struct SessionChange<'a> {
+    cassette: Option<&'a str>,
+    mode: Option<&'a str>,
+    ways: Option<Vec<RequestMatch>>,
+    on_miss: Option<OnMiss>,
+    record_with: Option<&'a str>,
+}
+
+impl<'a> SessionChange<'a> {
+    fn of(asked: &'a Value, secrets: &RedactionRules) -> Result<Self, SessionError> {
+        let record_with = text(asked, "record_with")?;
+        let is_shown = |line: &str| !line.contains(char::is_control) && Redactor::new(secrets).text(line).is_none();
+        if record_with.is_some_and(|line| !is_shown(line)) {
+            return Err(SessionError::RecordWith);
+        }
+        Ok(Self {
+            cassette: text(asked, "cassette")?,
+            mode: text(asked, "mode")?,
+            ways: ways(asked)?,
+            on_miss: text(asked, "on_miss")?.map(on_miss).transpose()?,
+            record_with,
+        })
+    }
+
+    /// Whether the session needs a player of its own.
+    fn is_any(&self) -> bool {
+        self.cassette.is_some() || self.mode.is_some() || self.ways.is_some() || self.on_miss.is_some()
+    }
+
+    /// The mode: what is recorded on a miss is what new-episodes adds.
+    fn mode(&self) -> Option<&'a str> {
+        let plays = matches!(self.mode, None | Some("none" | "once"));
+        if plays && self.on_miss == Some(OnMiss::Record) { Some(Mode::NewEpisodes.name()) } else { self.mode }
+    }
+
+    fn configure(&self, config: &mut PlayerConfig) -> Result<(), SessionError> {
+        if let Some(on_miss) = self.on_miss {
+            if on_miss == OnMiss::Upstream && config.upstream.is_none() {
+                return Err(SessionError::Upstream("on_miss upstream".to_owned()));
+            }
+            config.on_miss = on_miss;
+            config.mcp.on_novel = OnNovel::from(on_miss);
+        }
+        config.record_with = self.record_with.map(str::to_owned);
+        Ok(())
+    }
+}
+
+fn on_miss(named: &str) -> Result<OnMiss, SessionError> {
+    Ok(match named {
+        "error" => OnMiss::Error,
+        "stub" => OnMiss::Stub,
+        "upstream" => OnMiss::Upstream,
+        "record" => OnMiss::Record,
+        other => return Err(SessionError::OnMiss(other.to_owned())),
     })
 }
 

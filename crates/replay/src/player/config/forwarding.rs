@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use crate::account::is_upstream_name;
+use crate::{account::is_upstream_name, mcp::OnNovel};
 use net::wire::{is_unambiguous_path, percent_decoded};
 use recording::canonical::split_upstream;
 
@@ -53,6 +53,18 @@ pub enum OnMiss {
     Upstream,
     /// The upstream's answer, which is recorded.
     Record,
+}
+
+/// The same of a request to an MCP server.
+impl From<OnMiss> for OnNovel {
+    fn from(on_miss: OnMiss) -> Self {
+        match on_miss {
+            OnMiss::Error | OnMiss::Random => Self::Error,
+            OnMiss::Stub => Self::Stub,
+            OnMiss::Upstream => Self::Upstream,
+            OnMiss::Record => Self::Record,
+        }
+    }
 }
 
 /// Requests, by what they talk to.

@@ -32,6 +32,12 @@ pub(super) fn advice(
         return Advice::exhausted(&record(player));
     }
     let mut advice = Advice::default();
+    if player.config.sessions_only.is_some() && player.config.session_folder.is_none() {
+        let session = "Open a session with a cassette (POST /vcr/sessions) and name it in the URL (/vcr/s/NAME/v1): with --sessions-only \
+                       nothing else is played";
+        advice.add("session", session.to_owned());
+        return advice;
+    }
     if found.is_some_and(|found| found.is_canonical) {
         advice.add("match", "It is the same in canonical form: use --match canonical".to_owned());
     }
@@ -99,6 +105,9 @@ pub(in crate::player) fn recording(config: &PlayerConfig, path: Option<&Path>, s
     let short = |path: &Path, most: usize| Some(in_shell(&path.to_string_lossy())).filter(|name| name.len() <= most);
     if let Some(folder) = &config.session_folder {
         let file = path.and_then(|path| short(path.strip_prefix(folder).unwrap_or(path), LONGEST / 3));
+        if let Some(command) = &config.record_with {
+            return format!("delete {} and run {command}", file.as_deref().unwrap_or("its cassette"));
+        }
         let (file, folder) = (file.unwrap_or_else(|| "its cassette".to_owned()), short(&folder.join(""), LONGEST / 5));
         let folder = folder.unwrap_or_else(|| "FOLDER/".to_owned());
         let command = format!("delete {file} and run vllm-vcr tap --cassette {folder} --upstream URL");

@@ -159,11 +159,12 @@ impl CassettePlayer {
         names.chain(rules).chain(self.fixtures.models()).filter(|name| known.insert(name.clone())).collect()
     }
 
-    /// The names of upstreams that were recorded.
+    /// The names of upstreams that were recorded, or are there.
     #[must_use]
     pub fn upstreams(&self) -> BTreeSet<String> {
         let headers = self.records.iter().flat_map(|(_, record)| &record.headers);
-        headers.filter(|(name, _)| name == UPSTREAM_HEADER).map(|(_, upstream)| upstream.clone()).collect()
+        let recorded = headers.filter(|(name, _)| name == UPSTREAM_HEADER).map(|(_, upstream)| upstream);
+        recorded.chain(&self.config.named_upstreams).cloned().collect()
     }
 
     /// Path and body of the first recorded request of a model that is short enough to be tried by hand, else of one that a hand-written

@@ -1,5 +1,7 @@
 //! The account of a cassette player for `/vcr/…`.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use crate::{
@@ -71,6 +73,10 @@ impl Ledger for CassettePlayer {
 
     fn record(&self, at: usize, session: Option<&str>) -> Option<Value> {
         self.of_session(session, |cassette_player| cassette_player.one_record(at, session))
+    }
+
+    fn upstreams(&self, session: &str) -> BTreeSet<String> {
+        self.of_session(Some(session), CassettePlayer::upstreams)
     }
 
     fn sessions(&self) -> Vec<String> {
