@@ -51,7 +51,8 @@ struct NewSettings {
 }
 
 impl NewSettings {
-    fn read(text: &str) -> Result<Self, String> {
+    /// Reads what is to change; faults without a seed get this one.
+    fn read(text: &str, seed: u64) -> Result<Self, String> {
         let fields: Map<String, Value> =
             serde_json::from_str(text).map_err(|error| format!("a JSON object is needed: {error}"))?;
         let mut new = Self::default();
@@ -59,7 +60,7 @@ impl NewSettings {
             match name.as_str() {
                 "pace" => new.pacing = Some(pacing(value)?),
                 "faults" => {
-                    let lines = FaultLines::parse(&value.to_string(), "faults");
+                    let lines = FaultLines::parse(&value.to_string(), "faults", seed);
                     new.faults = Some(lines.map_err(|error| format!("`faults`: {}", error.message))?);
                 }
                 other => return Err(format!("`{other}` is no setting that can change; there are pace and faults")),
@@ -124,7 +125,10 @@ async fn show(State(settings): State<Settings>, request: Request) -> AdminResult
 
 async fn change(State(settings): State<Settings>, request: Request) -> AdminResult {
     let body = body_of(&settings.access, request, LARGEST).await?;
-    let new = NewSettings::read(&String::from_utf8_lossy(&body)).map_err(RefusedAdminCall::wrong)?;
+    let faults = &settings.faults;
+    let new = NewSettings::read(&String::from_utf8_lossy(&body), faults.current().seed());
+    let mut new = new.map_err(RefusedAdminCall::wrong)?;
+    new.faults = new.faults.map(|lines| faults.with_secrets(lines)).transpose().map_err(RefusedAdminCall::wrong)?;
     if let Some(pacing) = new.pacing {
         settings.changed_pacing.set(pacing);
     }
@@ -155,8 +159,8 @@ mod tests {
 
     #[test]
     fn nothing_of_wrong_settings_is_read() {
-        let error = NewSettings::read(r#"{"pace": "instant", "faults": ["explode"]}"#).unwrap_err();
+        let error = NewSettings::read(r#"{"pace": "instant", "faults": ["explode"]}"#, 0).unwrap_err();
         assert!(error.starts_with("`faults`: `explode` is no kind of fault"), "{error}");
-        assert!(NewSettings::read(r#"{"speed": 2}"#).unwrap_err().contains("there are pace and faults"));
+        assert!(NewSettings::read(r#"{"speed": 2}"#, 0).unwrap_err().contains("there are pace and faults"));
     }
 }

@@ -57,6 +57,10 @@ impl ActiveFault {
                 _ => FaultPlace::Event(0),
             };
         }
+        if form == FaultedForm::Whole && matches!(fault, StreamFault::Repeat { .. }) {
+            // What repeats is the body, once it has come.
+            place = FaultPlace::Event(0);
+        }
         let is_at_byte = matches!(place, FaultPlace::Byte(_));
         let left = match fault {
             StreamFault::Edit { count: Some(count), .. } => count,
@@ -107,16 +111,13 @@ impl ActiveFault {
         matches!(self.fault, StreamFault::Repeat { .. })
     }
 
-    /// The byte before `end` at which it happens.
-    pub(crate) fn point_inside(&self, end: u64) -> Option<u64> {
-        match self.place {
-            FaultPlace::Byte(at)
-                if at < end && !self.has_happened && !matches!(self.fault, StreamFault::Edit { .. }) =>
-            {
-                Some(at)
-            }
-            _ => None,
-        }
+    /// The byte before `end` at which it happens. One that has been reached counts only where the fault happens there now, so that one
+    /// that waits for something else stops nothing.
+    pub(crate) fn point_inside(&self, end: u64, seen: &BodyProgress) -> Option<u64> {
+        let FaultPlace::Byte(at) = self.place else { return None };
+        let is_to_come = at < end && !self.has_happened && !matches!(self.fault, StreamFault::Edit { .. });
+        let happens_now = || self.is_point() && self.is_due(seen, Duration::ZERO);
+        (is_to_come && (at > seen.bytes || happens_now())).then_some(at)
     }
 
     /// The time at which it happens.

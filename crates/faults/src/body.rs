@@ -31,6 +31,10 @@ use crate::{
 /// Most bytes of a body without events that are gathered; faults do not concern what follows.
 const MOST_GATHERED: usize = 64 << 20;
 
+/// Most pieces that one event becomes, and most bytes of its copies: several faults that copy would make more than there is memory for.
+const MOST_PIECES: usize = 10_000;
+const MOST_COPIED: usize = 64 << 20;
+
 /// A body with faults in it.
 pub struct FaultedBody<B> {
     /// `None` once it has ended, or a fault has ended it.
@@ -112,7 +116,8 @@ impl<B> FaultedBody<B> {
     /// Lets an event pass, with the faults that are due in it and after it.
     fn pass(&mut self, event: Bytes) {
         let (tokens, end) = (tokens_of(&event), self.seen.after(&event));
-        if tokens > 0 && self.faults.iter().any(ActiveFault::repeats) {
+        let is_output = tokens > 0 || self.form == FaultedForm::Whole;
+        if is_output && self.faults.iter().any(ActiveFault::repeats) {
             self.seen.output = event.clone();
         }
         let mut pieces = Vec::new();
@@ -135,7 +140,7 @@ impl<B> FaultedBody<B> {
             self.steps.pause(pause);
         }
         let inside = |seen: &BodyProgress, faults: &[ActiveFault], length: usize| {
-            let at = faults.iter().filter_map(|fault| fault.point_inside(end)).min()?;
+            let at = faults.iter().filter_map(|fault| fault.point_inside(end, seen)).min()?;
             usize::try_from(at.saturating_sub(seen.bytes)).ok().filter(|offset| *offset < length)
         };
         while let Some(offset) = inside(&self.seen, &self.faults, piece.bytes.len()) {
@@ -240,9 +245,17 @@ impl<B> FaultedBody<B> {
                 EventEdit::Reorder => {
                     std::iter::once(piece.bytes).chain(std::mem::take(&mut fault.held)).map(BodyPiece::of).collect()
                 }
+                EventEdit::Duplicate(times) => {
+                    let most = (MOST_COPIED / piece.bytes.len().max(1)).clamp(1, MOST_PIECES);
+                    let copies = usize::try_from(times).unwrap_or(most).saturating_add(1).min(most);
+                    vec![piece; copies]
+                }
                 _ => edit.parts(piece, fault.offset_in_event(&self.seen)),
             };
             for part in parts {
+                if out.len() >= MOST_PIECES {
+                    break;
+                }
                 self.edit_from(place + 1, part, out);
             }
             return;

@@ -72,18 +72,17 @@ impl EventEdit {
         }
     }
 
-    /// The parts in whose place it comes, `at` being the byte that the fault names, where it does; those of `Merge` and `Reorder`, which
-    /// concern several events, are made by the body.
+    /// The parts in whose place it comes, `at` being the byte that the fault names, where it does; those of `Merge`, `Reorder`
+    /// and `Duplicate`, which are several events, are made by the body.
     pub(crate) fn parts(self, piece: BodyPiece, at: Option<usize>) -> Vec<BodyPiece> {
         let event = piece.bytes.clone();
         let changed = match self {
             Self::NoDone => return Vec::new(),
-            Self::Merge(_) | Self::Reorder => return vec![piece],
+            Self::Merge(_) | Self::Reorder | Self::Duplicate(_) => return vec![piece],
             Self::Split(SplitPoint::EveryByte, every) => {
                 return vec![BodyPiece { pace: Some(BodyPace { size: 1, every }), ..piece }];
             }
             Self::Split(point, pause) => return split(piece, at.or_else(|| point.of(&event)), pause),
-            Self::Duplicate(times) => return (0..=times).map(|_| piece.clone()).collect(),
             Self::Malformed => malformed(&event, at),
             Self::Crlf => with_crlf(&event),
             Self::Comment => [b": comment\n\n".as_slice(), &event].concat().into(),
@@ -249,7 +248,6 @@ mod tests {
         assert_eq!(parts(EventEdit::Malformed), ["data: {\"a\"\n\n"]);
         assert_eq!(parts(EventEdit::Crlf), ["data: {\"a\":\"b\"}\r\n\r\n"]);
         assert_eq!(parts(EventEdit::NoSpace), ["data:{\"a\":\"b\"}\n\n"]);
-        assert_eq!(parts(EventEdit::Duplicate(2)).len(), 3);
         assert_eq!(parts(EventEdit::Split(SplitPoint::End, Duration::ZERO)), ["data: {\"a\":\"b\"}\n", "\n"]);
         let every = EventEdit::Split(SplitPoint::EveryByte, Duration::ZERO).parts(BodyPiece::of(event.into()), None);
         assert_eq!(every[0].pace, Some(BodyPace { size: 1, every: Duration::ZERO }));

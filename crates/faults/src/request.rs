@@ -4,7 +4,10 @@ use http::{HeaderMap, header};
 use serde_json::Value;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
-use crate::selection::{FaultSelection, SequenceKey};
+use crate::{
+    catalogue::is_path,
+    selection::{FaultSelection, SequenceKey},
+};
 
 /// A request as faults see it.
 #[derive(Debug, Clone, Copy)]
@@ -110,11 +113,6 @@ impl<'a> SelectionFacts<'a> {
         };
         SequencePlace::Of(xxh3_64_with_seed(value.unwrap_or_default().as_bytes(), u64::from(value.is_some())))
     }
-}
-
-/// Returns true if a named path, which may end with `*`, is that of a request.
-pub(crate) fn is_path(named: &str, path: &str) -> bool {
-    named.strip_suffix('*').map_or(named == path, |start| path.starts_with(start))
 }
 
 /// Answers in a conversation.

@@ -1,12 +1,20 @@
 //! Which requests a fault concerns.
 
-use std::{fmt, time::Duration};
+use std::{
+    fmt,
+    hash::{BuildHasher, RandomState},
+    sync::OnceLock,
+    time::Duration,
+};
 
 use base::units::parse_duration;
-use http::HeaderName;
-use regex::Regex;
+use http::{HeaderName, header};
+use regex::{Regex, RegexBuilder};
 
 use crate::fault::{FaultSyntaxError, quoted};
+
+/// Most bytes that a pattern takes.
+const MOST_OF_PATTERN: usize = 1 << 20;
 
 /// What the requests of a sequence have in common.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -125,7 +133,10 @@ impl FaultSelection {
             "path" => self.path = Some(needed()?.to_owned()),
             "session" => self.session = Some(needed()?.to_owned()),
             "key" => self.key = Some(needed()?.to_owned()),
-            "prompt" => self.prompt = Some(Regex::new(needed()?).map_err(|error| error.to_string())?),
+            "prompt" => {
+                let pattern = RegexBuilder::new(needed()?).size_limit(MOST_OF_PATTERN).build();
+                self.prompt = Some(pattern.map_err(|error| error.to_string())?);
+            }
             "turn" => self.turn = Some(number()?),
             "record" => self.record = Some(needed()?.to_owned()),
             "request" => {
@@ -160,7 +171,42 @@ fn sequence_key(text: &str) -> Result<SequenceKey, String> {
     }
 }
 
+/// What stands for a secret where a fault is shown: the same for one secret as long as the process runs, and of no use elsewhere.
+fn shown_secret(secret: &str) -> String {
+    static STATE: OnceLock<RandomState> = OnceLock::new();
+    format!("…{:08x}", STATE.get_or_init(RandomState::new).hash_one(secret) >> 32)
+}
+
+/// Returns true for headers whose values are not shown.
+fn is_of_secrets(name: &HeaderName) -> bool {
+    let names = [header::AUTHORIZATION, header::PROXY_AUTHORIZATION, header::COOKIE];
+    names.contains(name) || name.as_str().contains("key") || name.as_str().contains("token")
+}
+
 impl FaultSelection {
+    /// The values that are not shown.
+    fn secrets(&self) -> impl Iterator<Item = &String> {
+        let headers = self.headers.iter().filter(|(name, _)| is_of_secrets(name));
+        self.key.iter().chain(headers.filter_map(|(_, value)| value.as_ref()))
+    }
+
+    /// Puts secrets of known faults in the place of what stands for them, so that a list that was shown can be given back.
+    ///
+    /// # Errors
+    /// What stands for a secret that no known fault has.
+    pub fn restore_secrets(&mut self, known: &[&Self]) -> Result<(), String> {
+        let headers = self.headers.iter_mut().filter(|(name, _)| is_of_secrets(name));
+        for value in self.key.iter_mut().chain(headers.filter_map(|(_, value)| value.as_mut())) {
+            if value.starts_with('…') {
+                let meant =
+                    known.iter().flat_map(|known| known.secrets()).find(|secret| shown_secret(secret) == *value);
+                let missing = || format!("{value} stands for a secret that no fault has now: write the secret itself");
+                *value = meant.ok_or_else(missing)?.clone();
+            }
+        }
+        Ok(())
+    }
+
     /// Returns true at a time from the start.
     pub(crate) fn is_in_time(&self, elapsed: Duration) -> bool {
         self.from.is_none_or(|from| elapsed >= from) && self.until.is_none_or(|until| elapsed < until)
@@ -180,8 +226,7 @@ impl fmt::Display for FaultSelection {
             ("model", self.model.clone()),
             ("path", self.path.clone()),
             ("session", self.session.clone()),
-            // A key is a secret.
-            ("key", self.key.as_ref().map(|_| "…".to_owned())),
+            ("key", self.key.as_deref().map(shown_secret)),
             ("prompt", self.prompt.as_ref().map(Regex::to_string)),
             ("turn", self.turn.map(|turn| turn.to_string())),
             ("record", self.record.clone()),
@@ -195,6 +240,7 @@ impl fmt::Display for FaultSelection {
             ("until", self.until.as_ref().map(micros)),
         ];
         let headers = self.headers.iter().map(|(name, value)| match value {
+            Some(value) if is_of_secrets(name) => format!("header:{name}={}", shown_secret(value)),
             Some(value) => format!("header:{name}={value}"),
             None => format!("header:{name}"),
         });

@@ -14,11 +14,11 @@ use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
-    catalogue::FaultStage,
+    catalogue::{FaultStage, is_path},
     fault::{Fault, FaultPlace},
     kind::FaultKind,
     quota::QuotaBook,
-    request::{FaultRequest, SelectionFacts, SequencePlace, is_path},
+    request::{FaultRequest, SelectionFacts, SequencePlace},
     selection::FaultSelection,
     signal::BatchNumber,
 };

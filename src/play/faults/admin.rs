@@ -68,14 +68,15 @@ async fn kinds(State(desk): State<FaultDesk>, request: Request) -> AdminResult {
 
 async fn clear(State(desk): State<FaultDesk>, request: Request) -> AdminResult {
     checked(&desk.access, request)?;
-    desk.faults.replace(FaultLines::default());
+    desk.faults.replace(FaultLines { faults: Vec::new(), seed: desk.faults.current().seed() });
     Ok(shown(&desk.shown(0)))
 }
 
 async fn replace(State(desk): State<FaultDesk>, request: Request) -> AdminResult {
     let body = body_of(&desk.access, request, LARGEST).await?;
-    let lines = FaultLines::parse(&String::from_utf8_lossy(&body), "body");
+    let lines = FaultLines::parse(&String::from_utf8_lossy(&body), "body", desk.faults.current().seed());
     let lines = lines.map_err(|error| RefusedAdminCall::wrong(format!("line {}: {}", error.line, error.message)))?;
+    let lines = desk.faults.with_secrets(lines).map_err(RefusedAdminCall::wrong)?;
     let written: Vec<String> = lines.faults.iter().map(ToString::to_string).collect();
     tracing::info!("faults are replaced by: {}", written.join(" | "));
     desk.faults.replace(lines);

@@ -19,6 +19,9 @@ use crate::{
 /// Most files that one file may include, with those that they include.
 const MOST_FILES: usize = 100;
 
+/// Most faults of one list that have a pattern of prompts, which take memory.
+const MOST_PATTERNS: usize = 256;
+
 /// Faults in the order in which they are tried.
 #[derive(Debug, Clone, Default)]
 pub struct FaultLines {
@@ -51,12 +54,12 @@ impl FaultLines {
         Ok(lines)
     }
 
-    /// Reads the text of a file that includes none.
+    /// Reads the text of a file that includes none; `seed` holds where it names none.
     ///
     /// # Errors
     /// The first thing that is wrong, with its line; `file` stands for its name.
-    pub fn parse(text: &str, file: &str) -> Result<Self, FaultFileError> {
-        let mut lines = Self::default();
+    pub fn parse(text: &str, file: &str, seed: u64) -> Result<Self, FaultFileError> {
+        let mut lines = Self { seed, ..Self::default() };
         FaultFileReading { lines: &mut lines, open: Vec::new(), files: 0 }.text(text, file, None)?;
         Ok(lines)
     }
@@ -137,6 +140,11 @@ impl FaultFileReading<'_> {
             let line = line_of(item).map_err(|(line, message)| wrong(line, message))?;
             let fault = line.parse::<Fault>().map_err(|error| wrong(item.line, error.to_string()))?;
             self.lines.faults.push(fault);
+            let patterns = self.lines.faults.iter().filter(|fault| fault.selection.prompt.is_some()).count();
+            if patterns > MOST_PATTERNS {
+                let message = format!("more than {MOST_PATTERNS} faults have a `prompt`: join patterns by `|`");
+                return Err(wrong(item.line, message));
+            }
         }
         Ok(())
     }
@@ -186,7 +194,7 @@ faults:
 - {fault: reset, at: event 3, where: {model: a model, rate: 0.1, 'header:x-a': b}}
 - 503
 ";
-        let lines = FaultLines::parse(text, "f.yaml").unwrap();
+        let lines = FaultLines::parse(text, "f.yaml", 0).unwrap();
         let written: Vec<String> = lines.faults.iter().map(ToString::to_string).collect();
         let second = "reset at event 3 where rate=0.1 model=\"a model\" header:x-a=b";
         assert_eq!(
@@ -205,7 +213,7 @@ faults:
             ("include: other.yaml\n", 1, "only a file can include"),
             ("faults:\n- {at: event 3}\n", 2, "no `fault`"),
         ] {
-            let error = FaultLines::parse(text, "f.yaml").unwrap_err();
+            let error = FaultLines::parse(text, "f.yaml", 0).unwrap_err();
             assert!(error.line == line && error.message.contains(part), "{error}");
         }
     }

@@ -14,6 +14,9 @@ use crate::{
     faults::{Fault, FaultKind, FaultSet},
 };
 
+/// Most faults that a request may name itself.
+const MOST_OF_REQUEST: usize = 32;
+
 /// The faults of a server, which may be replaced while it runs; replicas share them.
 #[derive(Debug)]
 pub struct ServerFaults {
@@ -81,6 +84,19 @@ impl ServerFaults {
         self.replace(FaultLines { faults, seed });
     }
 
+    /// Lines in which what stands for secrets of the faults as they are has become these secrets.
+    ///
+    /// # Errors
+    /// What stands for a secret that no fault has.
+    pub(in crate::play) fn with_secrets(&self, mut lines: FaultLines) -> Result<FaultLines, String> {
+        let current = self.current();
+        let known = current.counts().map(|(fault, _)| &fault.selection).collect::<Vec<_>>();
+        for fault in &mut lines.faults {
+            fault.selection.restore_secrets(&known)?;
+        }
+        Ok(lines)
+    }
+
     /// Tells of each replacement.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<()> {
@@ -123,7 +139,12 @@ impl ServerFaults {
                 Ok(fault)
             })
         };
-        read("x-vcr-fault").chain(read("x-return-error")).collect()
+        let faults: Vec<Fault> = read("x-vcr-fault").chain(read("x-return-error")).collect::<Result<_, _>>()?;
+        if faults.len() > MOST_OF_REQUEST {
+            let message = format!("a request may name {MOST_OF_REQUEST} faults, and this one names {}", faults.len());
+            return Err(ApiError::bad_request(message));
+        }
+        Ok(faults)
     }
 }
 
@@ -133,6 +154,22 @@ mod tests {
 
     fn lines(line: &str) -> FaultLines {
         FaultLines { faults: vec![line.parse().unwrap()], seed: 3 }
+    }
+
+    #[test]
+    fn a_list_that_was_shown_can_be_given_back_with_its_secrets() {
+        let written = "429 where key=sk-1 header:x-api-key=sk-2 header:x-a=b";
+        let faults = ServerFaults::new(lines(written), false);
+        let shown =
+            |faults: &ServerFaults| faults.current().counts().map(|(fault, _)| fault.to_string()).next().unwrap();
+        let first = shown(&faults);
+        assert!(!first.contains("sk-") && first.contains("header:x-a=b"), "{first}");
+        faults.replace(faults.with_secrets(lines(&first)).unwrap());
+        let current = faults.current();
+        let (fault, _) = current.counts().next().unwrap();
+        assert_eq!((fault.selection.key.as_deref(), shown(&faults)), (Some("sk-1"), first));
+        let error = faults.with_secrets(lines("429 where key=…00000000")).unwrap_err();
+        assert!(error.contains("write the secret itself"), "{error}");
     }
 
     #[test]

@@ -67,7 +67,7 @@ fn the_commands_of_the_guide_print_what_it_shows() {
     for (language, text) in fences(&guide) {
         match language {
             "yaml" => {
-                FaultLines::parse(text, GUIDE).unwrap();
+                FaultLines::parse(text, GUIDE, 0).unwrap();
                 std::fs::write(folder.path().join("faults.yaml"), text).unwrap();
             }
             "sh" if text.starts_with("vllm-vcr play") => {

@@ -13,17 +13,25 @@ use api::Endpoint;
 
 /// The writes that become of four events of eight bytes each, and whether the body ends properly.
 async fn writes(lines: &[&str]) -> (Vec<String>, bool) {
+    let events: Vec<String> = (1..=4).map(|number| format!("data:{number}\n\n")).collect();
+    writes_of(lines, &events, true).await
+}
+
+/// The first thousand writes that become of these frames.
+async fn writes_of(lines: &[&str], frames: &[String], is_stream: bool) -> (Vec<String>, bool) {
     let set = FaultSet::new(lines.iter().map(|line| line.parse().unwrap()).collect(), 0);
     let request =
         FaultRequest { path: "/v1/completions", headers: &HeaderMap::new(), body: b"", session: None, replica: 0 };
-    let events: Vec<_> =
-        (1..=4).map(|number| Ok::<_, Infallible>(Frame::data(format!("data:{number}\n\n").into()))).collect();
+    let events: Vec<_> = frames.iter().map(|frame| Ok::<_, Infallible>(Frame::data(frame.clone().into()))).collect();
     let inner = StreamBody::new(futures(events));
     let endpoint = Endpoint::Completions;
     let context = RefusalContext { endpoint, max_model_len: 1, names: Arc::default(), model: String::new() };
-    let mut body = FaultedBody::new(inner, true, context, set.choose(&request), Arc::new(|_| {}));
+    let mut body = FaultedBody::new(inner, is_stream, context, set.choose(&request), Arc::new(|_| {}));
     let mut written = Vec::new();
     loop {
+        if written.len() == 1000 {
+            return (written, false);
+        }
         match body.frame().await {
             None => return (written, true),
             Some(Err(_)) => return (written, false),
@@ -55,4 +63,30 @@ async fn what_is_merged_leaves_before_a_fault_at_a_place() {
     assert_eq!((written.as_slice(), ends), (["data:1\n\ndata:2\n\n".to_owned()].as_slice(), false));
     let (written, _) = writes(&["merge:1000", "huge-line:3 at event 3"]).await;
     assert_eq!(written, ["data:1\n\ndata:2\n\ndata:3\n\n", ": ", "x", "\n\n", "data:4\n\n"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_without_events_repeats_after_itself() {
+    let body = ["{\"a\":".to_owned(), "1}".to_owned()];
+    for line in ["repeat:2", "repeat:2 at byte 3", "repeat:2 at token 4", "repeat:2 at event 1"] {
+        let (written, ends) = writes_of(&[line], &body, false).await;
+        assert_eq!((written.concat(), ends), ("{\"a\":1}".repeat(3), true), "{line}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_at_a_byte_that_has_passed_stops_nothing() {
+    // No event has output that could be repeated; a pace begins at the first byte.
+    assert_eq!(writes(&["repeat:2 at byte 3"]).await.0.concat(), writes(&[]).await.0.concat());
+    assert_eq!(writes(&["drip:4 at byte 0"]).await.0.first().map(String::len), Some(4));
+}
+
+#[tokio::test(start_paused = true)]
+async fn copies_of_copies_are_bounded() {
+    let event = ["data:1\n\n".to_owned()];
+    let (written, _) = writes_of(&["duplicate:3 at event 0", "duplicate:1 at event 0"], &event, true).await;
+    assert_eq!(written.len(), 5, "the second fault copies one of the copies");
+    let copies = "duplicate:1000000000,count=1000000000 at event 0";
+    let endless = [copies, copies, "merge:1000 at event 0", copies, "merge:1000 at event 0", copies];
+    assert!(!writes_of(&endless, &event, true).await.0.is_empty());
 }

@@ -190,15 +190,13 @@ pub fn unreached<'r>(records: impl IntoIterator<Item = &'r CassetteRecord>) -> V
         let is_made = may_fail || template::is_template(&record.answer.shown().to_string());
         record.times.is_none_or(|times| times == u64::MAX) && !is_made
     };
-    let is_for = |one: &CassetteRecord, other: &CassetteRecord| {
-        let routes = |record: &CassetteRecord| (record.method.clone(), record.path.clone(), record.made_routes());
-        routes(one) == routes(other)
-    };
+    let routes = |record: &CassetteRecord| (record.method.clone(), record.path.clone(), record.made_routes());
+    let facts: Vec<_> = tried.iter().map(|(_, record, _)| (takes_all(record), routes(record))).collect();
     let mut found = Vec::new();
-    for (place, (at, record, fixture)) in tried.iter().enumerate() {
-        let mut earlier = tried.iter().take(place);
-        let cover = earlier.find(|(_, one, own)| takes_all(one) && is_for(one, record) && own.covers(fixture));
-        found.extend(cover.map(|(earlier, ..)| (*at, *earlier)));
+    for (place, ((at, _, fixture), (_, own_routes))) in tried.iter().zip(&facts).enumerate() {
+        let mut earlier = tried.iter().zip(&facts).take(place).filter(|(_, (takes_all, _))| *takes_all);
+        let cover = earlier.find(|((.., own), (_, routes))| routes == own_routes && own.covers(fixture));
+        found.extend(cover.map(|((earlier, ..), _)| (*at, *earlier)));
     }
     found
 }
