@@ -11,18 +11,18 @@ use vllm_vcr_engine_core::{
     msgpack::MsgpackValue,
     outputs::{PrefillStats, WireFinish, WireOutput, WireOutputs},
     request::{EngineCoreRequest, RequestType, aborted},
-    session::{EngineInput, EngineSession},
+    session::{EngineSession, SessionInput},
     utility::UtilityCall,
 };
 
 /// A request with its next token.
-struct Echo {
+struct EchoedRequest {
     request: EngineCoreRequest,
     sent: usize,
     queued: f64,
 }
 
-impl Echo {
+impl EchoedRequest {
     /// Its next token; the last one with the reason.
     fn output(&mut self) -> WireOutput {
         let prompt = self.request.prompt_token_ids.as_deref().unwrap_or_default();
@@ -48,7 +48,7 @@ impl Echo {
 struct EchoEngine {
     session: EngineSession,
     family: VersionFamily,
-    running: BTreeMap<String, Echo>,
+    running: BTreeMap<String, EchoedRequest>,
 }
 
 impl EchoEngine {
@@ -57,7 +57,7 @@ impl EchoEngine {
         match RequestType::read(kind) {
             Some(RequestType::Add) => {
                 let request = EngineCoreRequest::read(message).map_err(io::Error::other)?;
-                let echo = Echo { request, sent: 0, queued: monotonic_seconds() };
+                let echo = EchoedRequest { request, sent: 0, queued: monotonic_seconds() };
                 self.running.insert(echo.request.request_id.clone(), echo);
             }
             Some(RequestType::Abort) => {
@@ -85,7 +85,7 @@ impl EchoEngine {
     async fn step(&mut self) -> io::Result<()> {
         for client in 0..self.session.clients() {
             let of_client = self.running.values_mut().filter(|echo| echo.request.client_index == client);
-            let outputs: Vec<WireOutput> = of_client.map(Echo::output).collect();
+            let outputs: Vec<WireOutput> = of_client.map(EchoedRequest::output).collect();
             if outputs.is_empty() {
                 continue;
             }
@@ -123,9 +123,9 @@ async fn main() -> io::Result<()> {
             let step = tokio::time::sleep(Duration::from_millis(10));
             tokio::select! {
                 input = engine.session.next() => match input {
-                    EngineInput::Client { frames, .. } => engine.take(&frames).await?,
-                    EngineInput::Coordinator(_) => {}
-                    EngineInput::Gone(_) => break,
+                    SessionInput::Client { frames, .. } => engine.take(&frames).await?,
+                    SessionInput::Coordinator(_) => {}
+                    SessionInput::Gone(_) => break,
                 },
                 () = step, if !engine.running.is_empty() => engine.step().await?,
             }

@@ -29,7 +29,7 @@ const MOST_WAITING: usize = 256;
 
 /// What arrives at an engine.
 #[derive(Debug, PartialEq, Eq)]
-pub enum EngineInput {
+pub enum SessionInput {
     /// Frames of a client: the type, the message, tensors.
     Client {
         /// Its number.
@@ -45,7 +45,7 @@ pub enum EngineInput {
 
 /// Who sent something.
 #[derive(Debug, Clone, Copy)]
-enum Sender {
+enum InputSource {
     Client(usize),
     Output,
     Coordinator,
@@ -56,7 +56,7 @@ enum Sender {
 pub struct EngineSession {
     clients: Vec<FrameWriter<OwnedWriteHalf>>,
     coordinator: Option<FrameWriter<OwnedWriteHalf>>,
-    incoming: mpsc::Receiver<EngineInput>,
+    incoming: mpsc::Receiver<SessionInput>,
     /// Those that are read, and the writers of those that are written to once.
     _readers: JoinSet<()>,
     _kept: Vec<FrameWriter<OwnedWriteHalf>>,
@@ -93,17 +93,17 @@ impl EngineSession {
             let mut input = ZmtpConnection::connect(input, SocketType::Dealer, identity).await?;
             input.writer.send(&[&ready]).await?;
             kept.push(input.writer);
-            readers.spawn(read(input.reader, Sender::Client(client), sender.clone()));
+            readers.spawn(read(input.reader, InputSource::Client(client), sender.clone()));
             let output = ZmtpConnection::connect(output, SocketType::Push, b"").await?;
             clients.push(output.writer);
-            readers.spawn(read(output.reader, Sender::Output, sender.clone()));
+            readers.spawn(read(output.reader, InputSource::Output, sender.clone()));
         }
         if let Some(endpoint) = &addresses.coordinator_input {
             let mut input = ZmtpConnection::connect(endpoint, SocketType::XSub, identity).await?;
             input.writer.send(&[b"\x01"]).await?;
             timeout(HANDSHAKE, input.reader.message()).await??;
             kept.push(input.writer);
-            readers.spawn(read(input.reader, Sender::Coordinator, sender));
+            readers.spawn(read(input.reader, InputSource::Coordinator, sender));
         }
         let coordinator = match &addresses.coordinator_output {
             Some(endpoint) => Some(ZmtpConnection::connect(endpoint, SocketType::Push, b"").await?.writer),
@@ -119,8 +119,8 @@ impl EngineSession {
     }
 
     /// Waits for the next message; may be dropped while it waits.
-    pub async fn next(&mut self) -> EngineInput {
-        let ended = || EngineInput::Gone("all of its connections have ended".to_owned());
+    pub async fn next(&mut self) -> SessionInput {
+        let ended = || SessionInput::Gone("all of its connections have ended".to_owned());
         self.incoming.recv().await.unwrap_or_else(ended)
     }
 
@@ -162,18 +162,18 @@ fn is_absent(error: &io::Error) -> bool {
 
 async fn read(
     mut frames: crate::zmtp::Frames<tokio::net::tcp::OwnedReadHalf>,
-    from: Sender,
-    to: mpsc::Sender<EngineInput>,
+    from: InputSource,
+    to: mpsc::Sender<SessionInput>,
 ) {
     loop {
         let input = match (frames.message().await, from) {
-            (Ok(frames), Sender::Client(client)) => EngineInput::Client { client, frames },
-            (Ok(frames), Sender::Coordinator) => EngineInput::Coordinator(frames),
+            (Ok(frames), InputSource::Client(client)) => SessionInput::Client { client, frames },
+            (Ok(frames), InputSource::Coordinator) => SessionInput::Coordinator(frames),
             // Nothing comes from there.
-            (Ok(_), Sender::Output) => continue,
-            (Err(error), _) => EngineInput::Gone(error.to_string()),
+            (Ok(_), InputSource::Output) => continue,
+            (Err(error), _) => SessionInput::Gone(error.to_string()),
         };
-        let is_last = matches!(input, EngineInput::Gone(_));
+        let is_last = matches!(input, SessionInput::Gone(_));
         if to.send(input).await.is_err() || is_last {
             return;
         }
@@ -251,12 +251,12 @@ mod tests {
         let mut session = joining.await.unwrap().unwrap();
         input.writer.send(&[b"\x01", b"\x90"]).await.unwrap();
         let frames = vec![vec![1], vec![0x90]];
-        assert_eq!(session.next().await, EngineInput::Client { client: 0, frames });
+        assert_eq!(session.next().await, SessionInput::Client { client: 0, frames });
         session.send(0, b"outputs").await.unwrap();
         session.send(7, b"nobody").await.unwrap();
         assert_eq!(output.reader.message().await.unwrap(), [b"outputs"]);
         drop(input);
-        assert!(matches!(session.next().await, EngineInput::Gone(_)));
+        assert!(matches!(session.next().await, SessionInput::Gone(_)));
         session.end().await;
         assert_eq!(output.reader.message().await.unwrap(), [ENGINE_CORE_DEAD]);
     }
