@@ -145,7 +145,8 @@ impl Between {
         let report = timeout(PATIENCE, self.tap).await.unwrap().unwrap();
         let path = self.folder.path().join("core.jsonl");
         let text = std::fs::read_to_string(&path).unwrap();
-        let meta = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+        let first: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+        let meta = first["meta"].clone();
         let trace = vllm_vcr::recording::trace::read(&path).unwrap();
         (trace.records, meta, report)
     }

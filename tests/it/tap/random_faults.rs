@@ -39,7 +39,7 @@ fn act(request: &[u8]) -> Script {
     let ids = |list: &str| if text.contains("return_token_ids") { list.to_owned() } else { "null".to_owned() };
     let event = |word: &str, list: &str, finish: &str| {
         format!(
-            r#"{{"id":"1","choices":[{{"index":0,"delta":{{"content":"{word}"}},"finish_reason":{finish},"token_ids":{}}}]}}"#,
+            r#"{{"id":"1","choices":[{{"index":0,"delta":{{"content":"{word}"}},"logprobs":null,"finish_reason":{finish},"token_ids":{}}}]}}"#,
             ids(list)
         )
     };

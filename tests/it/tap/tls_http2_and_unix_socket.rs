@@ -26,7 +26,7 @@ async fn engine() -> Upstream {
             return Script { pieces: answer("200 OK", r#"{"whole":1}"#), end: End::KeepAlive };
         }
         let event = |text: &str, finish: &str| {
-            format!(r#"{{"id":"1","choices":[{{"index":0,"delta":{{"content":"{text}"}},"finish_reason":{finish},"token_ids":{ids}}}]}}"#)
+            format!(r#"{{"id":"1","choices":[{{"index":0,"delta":{{"content":"{text}"}},"logprobs":null,"finish_reason":{finish},"token_ids":{ids}}}]}}"#)
         };
         let events = [event("a", "null"), event("b", "\"stop\""), "[DONE]".to_owned()];
         Script { pieces: event_stream(&events.each_ref().map(String::as_str)), end: End::KeepAlive }
