@@ -3,7 +3,7 @@
 //!
 //! Engines connect here in place of the front end (`vllm serve --headless --data-parallel-address HOST --data-parallel-rpc-port PORT`), and
 //! each of their connections becomes one to the front end. Messages pass as they are, but for the addresses that the front end names in its
-//! handshake ([`relay`]). A copy of the bytes becomes requests and steps ([`observer`]), of which the recorder of HTTP exchanges makes records.
+//! handshake (`relay`). A copy of the bytes becomes requests and steps (`observer`), of which the recorder of HTTP exchanges makes records.
 //!
 //! | record | HTTP tap | here |
 //! |---|---|---|
