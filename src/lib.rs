@@ -10,6 +10,7 @@
 pub use {api, base, drive, engine, engine_core, faults, net, recording, replay, tap, text};
 
 pub mod cli;
+pub mod conform;
 pub mod inspect;
 pub mod play;
 pub mod prove;

@@ -6,6 +6,7 @@ use crate::cli::{
     answers::AnswersCommand,
     build,
     cassette::CassetteCommand,
+    conform::ConformArgs,
     flags::with_tags,
     inspect::InspectCommand,
     mcp::{play::McpPlayArgs, tap::McpTapArgs},
@@ -107,6 +108,7 @@ pub(in crate::cli) enum Command {
     Replay(Box<ReplayArgs>),
     Prove(Box<ProveArgs>),
     Sweep(Box<SweepArgs>),
+    Conform(Box<ConformArgs>),
     McpTap(Box<McpTapArgs>),
     McpPlay(Box<McpPlayArgs>),
     /// Read a trace.

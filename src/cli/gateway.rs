@@ -51,12 +51,20 @@ pub(in crate::cli) struct GatewayArgs {
     pub(in crate::cli) wait: Duration,
 }
 
-fn header(typed: &str) -> Result<(HeaderName, HeaderValue), String> {
+pub(in crate::cli) fn header(typed: &str) -> Result<(HeaderName, HeaderValue), String> {
     let (name, value) = typed.split_once(':').ok_or("write it as NAME: VALUE")?;
     let name = name.trim().parse().map_err(|_| format!("`{name}` is no name of a header"))?;
     let value =
         value.trim().parse().map_err(|_| format!("the value of {name} has characters that no header may have"))?;
     Ok((name, value))
+}
+
+/// The value of `authorization` for a key.
+pub(in crate::cli) fn bearer(Secret(key): &Secret) -> Result<HeaderValue, Failure> {
+    let wrong = |_| Failure::usage("--api-key: the key has characters that no header may have, such as a line break");
+    let mut value = HeaderValue::from_str(&format!("Bearer {key}")).map_err(wrong)?;
+    value.set_sensitive(true);
+    Ok(value)
 }
 
 impl GatewayArgs {
@@ -69,12 +77,8 @@ impl GatewayArgs {
     /// The client in front of the gateway.
     pub(in crate::cli) fn client(&self) -> Result<StreamClient, Failure> {
         let mut headers: HeaderMap = self.header.iter().cloned().collect();
-        if let Some(Secret(key)) = &self.api_key {
-            let wrong =
-                |_| Failure::usage("--api-key: the key has characters that no header may have, such as a line break");
-            let mut value = HeaderValue::from_str(&format!("Bearer {key}")).map_err(wrong)?;
-            value.set_sensitive(true);
-            headers.insert(header::AUTHORIZATION, value);
+        if let Some(key) = &self.api_key {
+            headers.insert(header::AUTHORIZATION, bearer(key)?);
         }
         let authorities = self.via_ca.as_deref().map(Authorities::read).transpose().map_err(Failure::input)?;
         let options = UpstreamOptions { authorities: authorities.map(Arc::new), ..UpstreamOptions::default() };

@@ -13,6 +13,7 @@ mod build;
 mod cassette;
 mod child;
 mod config_file;
+mod conform;
 mod escape;
 mod failure;
 mod flags;
@@ -31,6 +32,7 @@ mod prove;
 mod redaction;
 mod replay;
 mod runtime;
+mod simulator;
 mod stepping;
 mod sweep;
 mod tap;
@@ -89,8 +91,11 @@ enum Stop {
 
 fn parse(arguments: &[OsString]) -> Result<Cli, Stop> {
     let command = command();
+    let translated = simulator::translate(&command, arguments, &|name| std::env::var(name).ok());
+    let simulator::Translated { arguments, notes } = translated.map_err(Stop::Failed)?;
+    notes.iter().for_each(|note| output::note(&format!("{note}\n")));
     let vllm_flags::Sorted { kept, passed_over } =
-        vllm_flags::sort(&command, arguments).map_err(|error| Stop::Failed(Failure::new(Exit::Usage, error)))?;
+        vllm_flags::sort(&command, &arguments).map_err(|error| Stop::Failed(Failure::new(Exit::Usage, error)))?;
     for flag in passed_over {
         output::note(&format!("--{flag} is vLLM's and has no effect here\n"));
     }
@@ -122,6 +127,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Replay(args) => replay::run(*args),
         Command::Prove(args) => prove::run(*args),
         Command::Sweep(args) => sweep::run(*args),
+        Command::Conform(args) => conform::run(*args),
         Command::McpTap(args) => mcp::tap::run(*args),
         Command::McpPlay(args) => mcp::play::run(*args),
         Command::Inspect { command } => inspect::run(command),

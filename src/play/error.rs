@@ -5,6 +5,9 @@ use crate::text::prompt::PromptError;
 /// Why a replay server cannot start, each with the next step.
 #[derive(Debug, thiserror::Error)]
 pub enum PlayError {
+    /// Values of metrics that cannot be set.
+    #[error("--fake-metrics: {0}")]
+    FakeMetrics(String),
     /// Lengths are to be drawn from a trace, and there is none.
     #[error(
         "--output-tokens trace takes the lengths of a trace: give one with --replay-tokens FILE, or lengths such as 50..400"

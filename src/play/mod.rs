@@ -48,6 +48,7 @@ mod request;
 mod routes;
 mod selection;
 mod settings;
+mod simulator;
 mod state;
 
 use std::{future::Future, sync::Arc};
@@ -60,7 +61,10 @@ pub use crate::play::{
     dialect::VllmVersion,
     engine::{EngineConfig, EngineError, EngineTimes, KvEventsConfig, KvEventsError, KvRole, KvTransferConfig},
     error::PlayError,
-    faults::{FaultFileError, FaultLines, ServedChunk, ServedEnd, ServedKey, ServedLog, ServedResponse, ServerFaults},
+    faults::{
+        FAILURE_TYPES, FaultFileError, FaultLines, InjectedFailures, ServedChunk, ServedEnd, ServedKey,
+        ServedLog, ServedResponse, ServerFaults,
+    },
     fleet::{Fleet, FleetScript, ScriptError},
     front::{ApiKeys, Cors, ServerOptions},
     generate::{
@@ -77,6 +81,7 @@ pub use crate::play::{
         example::ExampleRequest,
         load_tokenizer,
     },
+    simulator::SimulatorOptions,
 };
 use crate::{
     base::stats::Lateness,
@@ -187,7 +192,7 @@ impl Player {
         };
         let options = front::connection_options(self.state.config.server.idle);
         let listener = listener.into().with_http2().with_options(options);
-        self.state.engine.iter().for_each(|engine| engine.serves_at(listener.local_addr()));
+        self.state.serves_at(listener.local_addr());
         let listener = listener.with_lateness(Arc::clone(&self.state.lateness));
         let workers = Workers::new(self.state.config.threads);
         let mcp = self.state.mcp.clone();

@@ -44,6 +44,7 @@ use crate::{
             responses, tokens,
         },
         settings::{self, Settings},
+        simulator,
     },
     replay::account::{self, Access, Admin},
 };
@@ -186,9 +187,14 @@ pub(super) fn router(player: &Player) -> Router {
         router = router.layer(InterceptLayer(RecordedMcpServers(Arc::clone(service))));
     }
     let mut router = router.with_state(player.clone());
-    if let Admin::Here(access) = &state.config.admin {
-        router = router.merge(admin_pages(player, access));
+    if state.config.server.simulator.endpoints {
+        router = router.merge(simulator::probes()).merge(simulator::routes(state, Access::of_anyone()));
     }
+    router = match &state.config.admin {
+        Admin::Here(access) if state.config.server.simulator.endpoints => router.merge(vcr_pages(player, access)),
+        Admin::Here(access) => router.merge(admin_pages(player, access)),
+        Admin::Off => router,
+    };
     let (max_model_len, names) = (state.model.max_model_len, state.model.names.clone().into());
     let faults = FaultLayer {
         faults: Arc::clone(&state.config.faults),
@@ -212,8 +218,12 @@ fn page_source(state: &Arc<ServerState>, is_overridden: bool) -> PageSource {
     })
 }
 
-/// The pages of `/vcr/…`, and `/fake_metrics`.
+/// The pages of `/vcr/…`, `/admin/config` and `/fake_metrics`.
 pub(super) fn admin_pages(player: &Player, access: &Access) -> Router {
+    vcr_pages(player, access).merge(simulator::routes(&player.state, access.clone()))
+}
+
+fn vcr_pages(player: &Player, access: &Access) -> Router {
     let state = &player.state;
     let mut pages = faults::routes(Arc::clone(&state.config.faults), access.clone());
     let overrides = Arc::clone(&state.overrides);

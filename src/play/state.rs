@@ -1,6 +1,7 @@
 //! State that all requests to a server share, by duty.
 
 use std::{
+    net::SocketAddr,
     num::NonZeroU32,
     sync::{
         Arc, OnceLock,
@@ -63,6 +64,8 @@ pub(super) struct ServerState {
     pub(super) mcp: Option<Arc<McpService>>,
     /// Ids and seeds that were given out, from a random number on.
     given_out: AtomicU64,
+    /// The port that it is served on.
+    port: OnceLock<u16>,
     /// When it is ready, from when it serves on.
     ready: OnceLock<Instant>,
 }
@@ -132,7 +135,7 @@ impl ServerState {
             body_limit: config.body_limit,
         };
         let mcp = config.cassette_player.as_ref().map(|player| McpService::start(player, access)).transpose();
-        Ok(Self {
+        let state = Self {
             engine: config.engine.as_ref().map(start).transpose()?,
             metrics,
             overrides: Arc::default(),
@@ -148,13 +151,29 @@ impl ServerState {
             mcp: mcp?.map(Arc::new),
             given_out: AtomicU64::new(random()),
             ready: OnceLock::new(),
+            port: OnceLock::new(),
             config,
-        })
+        };
+        state.set_fake_metrics().map_err(PlayError::FakeMetrics)?;
+        Ok(state)
     }
 
     /// Notes that the server begins to serve, from when its start-up counts.
     pub(super) fn begin(&self) {
         self.ready.get_or_init(|| Instant::now() + self.config.server.startup);
+    }
+
+    /// Takes note of its address; `None` where it has none.
+    pub(super) fn serves_at(&self, address: Option<SocketAddr>) {
+        if let Some(address) = address {
+            let _noted_before = self.port.set(address.port());
+        }
+        self.engine.iter().for_each(|engine| engine.serves_at(address));
+    }
+
+    /// The port that it is served on.
+    pub(super) fn port(&self) -> Option<u16> {
+        self.port.get().copied()
     }
 
     /// Checks whether the model would be loaded by now.

@@ -8,11 +8,12 @@ use std::path::Path;
 use crate::support::tree;
 
 /// Folders or files, and the modules of their crate that they may not name: those above them, and their neighbours in `src`.
-const ABOVE: [(&[&str], &[&str]); 18] = [
-    (&["src/play"], &["tap", "inspect", "cli", "prove", "sweep"]),
+const ABOVE: [(&[&str], &[&str]); 19] = [
+    (&["src/conform"], &["tap", "play", "inspect", "cli", "drive", "prove", "sweep"]),
+    (&["src/play"], &["tap", "inspect", "cli", "prove", "sweep", "conform"]),
     (&["src/sweep"], &["tap", "inspect", "cli", "drive"]),
     (&["src/prove"], &["tap", "inspect", "cli", "drive", "sweep"]),
-    (&["src/inspect"], &["tap", "play", "cli", "prove", "sweep"]),
+    (&["src/inspect"], &["tap", "play", "cli", "prove", "sweep", "conform"]),
     (&["crates/text/src/python.rs"], &["prompt", "parsers"]),
     (&["crates/text/src/prompt"], &["parsers"]),
     (&["crates/engine/src/kv_cache"], &["kv_events", "scheduler", "step_clock", "offline"]),
@@ -81,10 +82,11 @@ const CONFINED: [(&[&str], &[&str]); 9] = [
             "crates/faults",
             "src/play",
             "src/prove",
+            "src/conform",
         ],
     ),
     (&["axum"], &["crates/replay/src/account", "crates/tap", "src/play"]),
-    (&["zeromq"], &["src/play"]),
+    (&["zeromq"], &["src/play", "src/conform"]),
     (&["tokenizers"], &["crates/text/src/prompt"]),
     (&["flate2"], &["crates/recording/src/trace"]),
     (&["httparse"], &["crates/net/src/upstream"]),

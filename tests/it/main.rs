@@ -3,6 +3,7 @@
 
 mod answers;
 mod cassettes;
+mod conform;
 mod decisions;
 mod differential;
 mod drive;

@@ -38,6 +38,10 @@ pub(in crate::cli) struct SimulatedArgs {
     /// Shows at /metrics the names of earlier versions of vLLM too.
     #[arg(long, group = "@engine")]
     pub(in crate::cli) legacy_metrics: bool,
+    /// Seed of the hash before the first block of a prompt, which all block hashes and KV events follow. Without it that of
+    /// PYTHONHASHSEED, else vLLM's own.
+    #[arg(long, value_name = "SEED", group = "@engine")]
+    pub(in crate::cli) hash_seed: Option<String>,
     /// Number of engines, each on a port of its own from --port on, with its own cache and metrics. They answer from the same records.
     #[arg(long, value_name = "N", group = "@engine", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(in crate::cli) replicas: u32,
@@ -95,7 +99,11 @@ pub(in crate::cli) fn config(args: &PlayArgs, lora: Option<&LoraConfig>) -> Resu
         }
     };
     let kv_cache_metrics_sample = args.server.kv_cache_metrics.then_some(args.server.kv_cache_metrics_sample);
-    let kv_cache = KvCacheConfig { kv_cache_metrics_sample, ..stepping::kv_cache(stepping, BLOCKS) };
+    let of_environment = || env::var("PYTHONHASHSEED").ok();
+    let seed = simulated.hash_seed.clone().or_else(of_environment).filter(|seed| !seed.is_empty() && seed != "random");
+    let usual = stepping::kv_cache(stepping, BLOCKS);
+    let none_hash_seed = seed.unwrap_or_else(|| usual.none_hash_seed.clone());
+    let kv_cache = KvCacheConfig { kv_cache_metrics_sample, none_hash_seed, ..usual };
     let kv_events = kv_events::config(&args.kv_events)?;
     if kv_events.is_some() && !kv_cache.enable_prefix_caching {
         output::note("KV events are enabled, and there will be none: --no-enable-prefix-caching caches nothing\n");

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum, value_parser};
 use crate::{
     cli::failure::Failure,
     faults::Fault,
-    play::{FaultLines, ServerFaults},
+    play::{FaultLines, InjectedFailures, ServerFaults},
 };
 
 /// Faults.
@@ -31,14 +31,7 @@ pub(in crate::cli) struct FaultArgs {
     #[arg(long, group = "@any", value_name = "PERCENT", value_parser = value_parser!(u8).range(0..=100))]
     pub(in crate::cli) failure_injection_rate: Option<u8>,
     /// Kinds of the failures of --failure-injection-rate, by llm-d-inference-sim's names, each as often as the others; without it all.
-    #[arg(
-        long,
-        group = "@any",
-        value_enum,
-        value_delimiter = ',',
-        requires = "failure_injection_rate",
-        value_name = "TYPES"
-    )]
+    #[arg(long, group = "@any", value_enum, value_delimiter = ',', value_name = "TYPES")]
     pub(in crate::cli) failure_types: Vec<FailureType>,
 }
 
@@ -60,25 +53,17 @@ pub(in crate::cli) enum FailureType {
     ModelNotFound,
 }
 
-/// The lines that stand for llm-d-inference-sim's flags. Each kind has the same share of the requests: a line sees only those that no line
-/// before it took.
-fn failures(percent: u8, types: &[FailureType]) -> Result<Vec<Fault>, Failure> {
-    let types = if types.is_empty() { FailureType::value_variants() } else { types };
-    let share = f64::from(percent) / 100.0 / types.iter().map(|_| 1.0).sum::<f64>();
-    let mut left = 1.0;
-    let mut lines = Vec::new();
-    for kind in types {
-        let name = kind.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
-        let line = format!("{name} where rate={}", (share / left).min(1.0));
-        lines.push(line.parse::<Fault>().map_err(Failure::input)?);
-        left -= share;
-    }
-    Ok(lines)
+/// The failures that were typed, in llm-d-inference-sim's words.
+fn failures(args: &FaultArgs) -> InjectedFailures {
+    let name = |kind: &FailureType| kind.to_possible_value().map(|value| value.get_name().to_owned());
+    let types = args.failure_types.iter().filter_map(name).collect();
+    InjectedFailures { percent: args.failure_injection_rate.unwrap_or_default(), types }
 }
 
 /// The faults that a server starts with.
 pub(in crate::cli) fn config(args: &FaultArgs) -> Result<Arc<ServerFaults>, Failure> {
-    Ok(Arc::new(ServerFaults::new(lines(args)?, args.fault_headers)))
+    let faults = ServerFaults::new(lines(args)?, args.fault_headers);
+    Ok(Arc::new(faults.with_failures(failures(args))))
 }
 
 /// The faults that were typed, after those of the file.
@@ -88,9 +73,7 @@ pub(in crate::cli) fn lines(args: &FaultArgs) -> Result<FaultLines, Failure> {
         None => FaultLines::default(),
     };
     lines.faults.extend(args.fault.iter().cloned());
-    if let Some(percent) = args.failure_injection_rate {
-        lines.faults.extend(failures(percent, &args.failure_types)?);
-    }
+    lines.faults.extend(failures(args).lines().map_err(Failure::input)?);
     lines.seed = args.fault_seed.unwrap_or(lines.seed);
     Ok(lines)
 }
@@ -102,7 +85,7 @@ mod tests {
 
     #[test]
     fn failures_take_their_percentage_in_equal_shares() {
-        let set = FaultSet::new(failures(30, &[]).unwrap(), 5);
+        let set = FaultSet::new(InjectedFailures { percent: 30, types: Vec::new() }.lines().unwrap(), 5);
         let mut counts = [0_u32; 6];
         for number in 0..20_000 {
             let body = format!("{{\"n\":{number}}}");

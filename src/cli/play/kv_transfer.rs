@@ -18,7 +18,7 @@ use crate::{
 #[command(next_help_heading = "KV transfers")]
 pub(in crate::cli) struct KvTransferArgs {
     /// Gives the engine vLLM's NixlConnector, with vLLM's fields in JSON: kv_connector, kv_role (kv_producer, kv_consumer or kv_both),
-    /// engine_id, kv_connector_extra_config (kv_lease_duration in seconds; peers, hosts beside this one that requests may name). Other engines reach it at VLLM_NIXL_SIDE_CHANNEL_HOST and
+    /// engine_id, kv_connector_extra_config (kv_lease_duration in seconds; peers, hosts beside this one that requests may name; side_channel_host and side_channel_port where the variables are not set, 0 for a free port). Other engines reach it at VLLM_NIXL_SIDE_CHANNEL_HOST and
     /// VLLM_NIXL_SIDE_CHANNEL_PORT. Needs --engine.
     #[arg(long, value_name = "JSON", value_parser = fields)]
     pub(in crate::cli) kv_transfer_config: Option<KvTransferFields>,
@@ -98,12 +98,18 @@ pub(in crate::cli) fn config(
         mean: mean.unwrap_or_default(),
         std_dev: std_dev.unwrap_or_default(),
     };
-    let port = port(variable("VLLM_NIXL_SIDE_CHANNEL_PORT"), replicas)?;
+    let own = |name: &str| match fields.kv_connector_extra_config.get(name)? {
+        Value::String(text) => Some(text.clone()),
+        other => Some(other.to_string()),
+    };
+    let of_variable = variable("VLLM_NIXL_SIDE_CHANNEL_PORT").filter(|port| !port.is_empty());
+    let port = port(of_variable.or_else(|| own("side_channel_port")), replicas)?;
     Ok(Some(KvTransferConfig {
         engine_id: fields.engine_id.clone().unwrap_or_else(random_id),
         role: role(fields)?,
         host: variable("VLLM_NIXL_SIDE_CHANNEL_HOST")
             .filter(|host| !host.is_empty())
+            .or_else(|| own("side_channel_host"))
             .unwrap_or_else(|| HOST.to_owned()),
         port,
         peers: peers(fields)?,
@@ -169,7 +175,7 @@ fn peers(fields: &KvTransferFields) -> Result<Vec<String>, Failure> {
 fn port(given: Option<String>, replicas: u32) -> Result<u16, Failure> {
     let Some(given) = given.filter(|given| !given.is_empty()) else { return Ok(PORT) };
     let fits = |port: &u16| u32::from(*port).saturating_add(replicas.saturating_sub(1)) <= u32::from(u16::MAX);
-    let message = || format!("VLLM_NIXL_SIDE_CHANNEL_PORT is {given}");
+    let message = || format!("VLLM_NIXL_SIDE_CHANNEL_PORT (or side_channel_port) is {given}");
     let hint = "a port is needed, and with --replicas and --data-parallel-size as many from it on";
     given.parse().ok().filter(fits).ok_or_else(|| Failure::usage(message()).hint(hint))
 }
@@ -220,7 +226,7 @@ mod tests {
             (r#"{"kv_conector":"NixlConnector"}"#.to_owned(), "", 1, "KVTransferConfig"),
             (nixl(r#","kv_connector_extra_config":{"kv_lease_duration":0}"#), "", 1, "kv_lease_duration is 0"),
             (nixl(r#","kv_connector_extra_config":{"peers":"10.0.0.2"}"#), "", 1, "[\\\"*\\\"] for any"),
-            (nixl(""), "many", 1, "VLLM_NIXL_SIDE_CHANNEL_PORT is many"),
+            (nixl(""), "many", 1, "VLLM_NIXL_SIDE_CHANNEL_PORT (or side_channel_port) is many"),
             (nixl(""), "65535", 2, "as many from it on"),
         ] {
             let refused = read(&["--kv-transfer-config", &json], port, replicas).unwrap_err();

@@ -17,7 +17,8 @@ pub(in crate::cli) struct LoraArgs {
     /// Serves LoRA adapters as further models. With --engine they take places, and are part of block hashes and KV events.
     #[arg(long)]
     pub(in crate::cli) enable_lora: bool,
-    /// The adapters from the start on, as NAME=PATH or as JSON with name, path and base_model_name. Nothing has to be at their paths.
+    /// The adapters from the start on, as NAME=PATH or as JSON with name, path and base_model_name. Nothing has to be at their paths, which may
+    /// be left out in JSON.
     /// VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 lets clients load and unload others.
     #[arg(long, value_name = "ADAPTER", num_args = 1.., action = ArgAction::Append, value_parser = module, requires = "enable_lora")]
     pub(in crate::cli) lora_modules: Vec<LoraModule>,
@@ -34,6 +35,7 @@ pub(in crate::cli) struct LoraArgs {
 #[serde(deny_unknown_fields)]
 struct LoraFields {
     name: String,
+    #[serde(default)]
     path: String,
     base_model_name: Option<String>,
     #[serde(rename = "is_3d_lora_weight")]

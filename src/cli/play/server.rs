@@ -9,12 +9,13 @@ use std::{
 };
 
 use clap::Args;
+use serde_json::Value;
 
 use crate::{
     base::units::parse_duration,
     cli::values::Secret,
     net::server::{ClientCertificates, Tls, TlsError, TlsFiles},
-    play::{ApiKeys, Cors, ServerOptions},
+    play::{ApiKeys, Cors, ServerOptions, SimulatorOptions},
 };
 
 /// How the server is reached and who may call.
@@ -40,6 +41,13 @@ pub(in crate::cli) struct ServerArgs {
     /// Answers 503 for this long after its start, as a server that loads its model; /health is what tells.
     #[arg(long, value_name = "DURATION", default_value = "0", value_parser = parse_duration)]
     pub(in crate::cli) startup_duration: Duration,
+    /// Serves what llm-d-inference-sim has beside vLLM's endpoints, for everyone who reaches the server: /health/ready, /ready,
+    /// /admin/config, /fake_metrics, and X-Inference-Pod and its likes from POD_NAME and POD_NAMESPACE. It is on under that name.
+    #[arg(long)]
+    pub(in crate::cli) simulator_endpoints: bool,
+    /// Values of /metrics from the start on, as llm-d-inference-sim takes them: {"waiting-requests":"oscillate:0:10:5s","kv-cache-usage":0.4}.
+    #[arg(long, value_name = "JSON", value_parser = json_object)]
+    pub(in crate::cli) fake_metrics: Option<Value>,
     /// Listens on this Unix socket instead of --host and --port.
     #[arg(long, value_name = "PATH")]
     pub(in crate::cli) uds: Option<PathBuf>,
@@ -92,6 +100,12 @@ pub(in crate::cli) struct ServerArgs {
     /// Refuses a request with 503 where more than so many would be in progress; each of its choices counts.
     #[arg(long, value_name = "N")]
     pub(in crate::cli) max_num_queued_reqs: Option<u32>,
+}
+
+fn json_object(text: &str) -> Result<Value, String> {
+    let wrong = |why: String| format!("a JSON object is needed, such as {{\"running-requests\":16}}: {why}");
+    let value: Value = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
+    if value.is_object() { Ok(value) } else { Err(wrong(format!("this is {value}"))) }
 }
 
 fn positive_share(text: &str) -> Result<f64, String> {
@@ -163,13 +177,19 @@ impl From<ServerArgs> for ServerOptions {
                 .and_then(|idle| idle.trim().parse().ok())
                 .map(Duration::from_secs),
             dev_mode: is_set("VLLM_SERVER_DEV_MODE"),
-            runtime_lora_updating: is_set("VLLM_ALLOW_RUNTIME_LORA_UPDATING"),
+            runtime_lora_updating: args.simulator_endpoints || is_set("VLLM_ALLOW_RUNTIME_LORA_UPDATING"),
             kv_cache_metrics: args.kv_cache_metrics,
             vcr_metrics: args.vcr_metrics,
             tokenizer_info: args.enable_tokenizer_info_endpoint,
             no_docs: args.disable_fastapi_docs,
             responses_store: is_set("VLLM_ENABLE_RESPONSES_API_STORE"),
             startup: args.startup_duration,
+            simulator: SimulatorOptions {
+                endpoints: args.simulator_endpoints,
+                pod: env::var("POD_NAME").ok().filter(|name| args.simulator_endpoints && !name.is_empty()),
+                namespace: env::var("POD_NAMESPACE").ok().filter(|name| args.simulator_endpoints && !name.is_empty()),
+                fake_metrics: args.fake_metrics,
+            },
         }
     }
 }

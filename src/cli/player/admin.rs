@@ -49,7 +49,8 @@ pub(in crate::cli) fn at(args: &CassetteArgs, asked: Option<&str>, address: &str
         Some(token) => AdminToken::new(&token.0),
         None => env::var(TOKEN).ok().as_deref().and_then(AdminToken::new),
     };
-    let access = |address: &str| Access { is_reachable: !is_loopback(address), token: token.clone() };
+    let access =
+        |address: &str| Access { is_reachable: !is_loopback(address), token: token.clone(), ..Access::default() };
     Ok(match asked {
         Some(listener) if token.is_none() && !is_loopback(listener) => {
             let message = format!("--admin-listen {listener} can be reached from other machines");

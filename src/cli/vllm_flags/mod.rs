@@ -86,6 +86,12 @@ pub(in crate::cli) fn sort(command: &Command, arguments: &[OsString]) -> Result<
     Ok(sorted)
 }
 
+/// Checks whether a flag is `play`'s own, or one of vLLM's.
+pub(in crate::cli) fn is_known(command: &Command, name: &str) -> bool {
+    let is_theirs = || rows().iter().any(|row| row.names.split(',').any(|known| known == name));
+    own_flags(command).iter().any(|own| own == name) || is_theirs()
+}
+
 enum ReadFlag {
     /// `play`'s own, or unknown.
     Kept,

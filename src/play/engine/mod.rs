@@ -64,7 +64,7 @@ use crate::engine::{
     kv_cache::KvCacheConfig,
     recorded_timings::RecordedTimings,
     scheduler::PauseState,
-    step_clock::{StepClock, TransferClock},
+    step_clock::{StepClock, StepTimes, TransferClock},
 };
 
 /// The faults of a server, and its number among several.
@@ -89,6 +89,8 @@ pub(super) struct Engine {
     side_channels: Vec<Arc<SideChannel>>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) slowdown: Arc<Slowdown>,
+    /// Times of its steps at its start.
+    times: StepTimes,
     /// Whether requests are served at their recorded times.
     pub(super) has_recorded_times: bool,
     /// Whether steps may give a request several tokens.
@@ -123,6 +125,7 @@ impl Engine {
             side_channels,
             metrics,
             slowdown,
+            times: resolved.times.clone(),
             has_recorded_times,
             speculates,
         };
@@ -145,6 +148,16 @@ impl Engine {
             Ok([only]) => Some(only),
             Err(ranks) => Some(Snapshot::sum(ranks)),
         }
+    }
+
+    /// How long its steps take.
+    pub(super) fn times(&self) -> StepTimes {
+        self.slowdown.times().unwrap_or_else(|| self.times.clone())
+    }
+
+    /// Sets how long the steps of each rank take, from the next one on.
+    pub(super) fn set_times(&self, times: StepTimes) {
+        self.slowdown.set_times(times);
     }
 
     /// Pauses the scheduler; returns once no request runs, and its prefix cache is forgotten where that is wanted.
@@ -188,7 +201,7 @@ impl Engine {
         scheduler.speculation.iter_mut().for_each(|speculation| speculation.seed = seed);
         let Some(inbox) = self.inboxes.get(rank.number) else { return Ok(()) };
         let slowdown = Arc::clone(&self.slowdown);
-        let clock = PacedClock { clock: StepClock::new(times, time_scale, seed), slowdown };
+        let clock = PacedClock { clock: StepClock::new(times, time_scale, seed), slowdown, changes: 0 };
         let (algorithm, block_size) = (kv_cache.prefix_caching_hash_algo, kv_cache.block_size);
         let number = u32::try_from(rank.number).unwrap_or(u32::MAX);
         let mut stepping = Stepping::new(scheduler, kv_cache, clock, Arc::clone(inbox), rank)?;

@@ -1,26 +1,33 @@
-//! How many times longer steps take than their clock has it, and whether the cache has free blocks, which may change while the engine
-//! runs.
+//! How long steps take, how many times longer than that, and whether the cache has free blocks, which may change while the engine runs.
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
-use crate::engine::step_clock::{StepClock, StepWork};
+use crate::engine::step_clock::{StepClock, StepTimes, StepWork};
 
 /// A factor of all steps, 1 at first, and whether the cache is exhausted.
 #[derive(Debug)]
 pub(in super::super) struct Slowdown {
     factor: AtomicU64,
     is_exhausted: AtomicBool,
+    /// Times that were set, with a number that counts how often.
+    times: Mutex<Option<StepTimes>>,
+    changes: AtomicU64,
 }
 
 impl Default for Slowdown {
     fn default() -> Self {
-        Self { factor: AtomicU64::new(1.0_f64.to_bits()), is_exhausted: AtomicBool::new(false) }
+        Self {
+            factor: AtomicU64::new(1.0_f64.to_bits()),
+            is_exhausted: AtomicBool::new(false),
+            times: Mutex::default(),
+            changes: AtomicU64::new(0),
+        }
     }
 }
 
@@ -28,6 +35,17 @@ impl Slowdown {
     /// Sets the factor from the next step on.
     pub(in super::super) fn set(&self, factor: f64) {
         self.factor.store(factor.to_bits(), Ordering::Relaxed);
+    }
+
+    /// Sets how long steps take, from the next one on.
+    pub(super) fn set_times(&self, times: StepTimes) {
+        *self.times.lock().unwrap_or_else(PoisonError::into_inner) = Some(times);
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// Times that were set.
+    pub(super) fn times(&self) -> Option<StepTimes> {
+        self.times.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Sets whether the cache has no free block.
@@ -53,6 +71,8 @@ impl Slowdown {
 pub(super) struct PacedClock {
     pub(super) clock: StepClock,
     pub(super) slowdown: Arc<Slowdown>,
+    /// Changes of the times that the clock has.
+    pub(super) changes: u64,
 }
 
 impl PacedClock {
@@ -68,6 +88,11 @@ impl PacedClock {
 
     /// Draws the duration of the next step.
     pub(super) fn duration(&mut self, work: &StepWork) -> Duration {
+        let changes = self.slowdown.changes.load(Ordering::Acquire);
+        if changes != self.changes {
+            self.changes = changes;
+            self.slowdown.times().into_iter().for_each(|times| self.clock.set_times(times));
+        }
         self.slowdown.of(self.clock.duration(work))
     }
 }

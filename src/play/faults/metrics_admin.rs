@@ -1,5 +1,4 @@
-//! `/vcr/metrics`: values that `/metrics` has in place of the server's own; and `/fake_metrics`, which sets them in the words of
-//! llm-d-inference-sim.
+//! `/vcr/metrics`: values that `/metrics` has in place of the server's own.
 
 use std::sync::Arc;
 
@@ -7,17 +6,15 @@ use axum::{
     Router,
     extract::{Request, State},
     response::Response,
-    routing::{get, post},
+    routing::get,
 };
-use http::StatusCode;
 use serde_json::Value;
 
 use super::PageSource;
 use crate::{
     play::{
         admin_calls::{AdminResult, RefusedAdminCall, body_of, checked, shown},
-        http::empty,
-        metrics::{MetricOverrides, of_fake_metrics},
+        metrics::MetricOverrides,
     },
     replay::account::Access,
 };
@@ -34,12 +31,13 @@ struct MetricsDesk {
     access: Access,
 }
 
-/// `/vcr/metrics` and `/fake_metrics`; `page` is that of the server without the values that are set.
+/// `/vcr/metrics`; `page` is that of the server without the values that are set.
 pub(in crate::play) fn metrics_routes(overrides: Arc<MetricOverrides>, page: PageSource, access: Access) -> Router {
-    Router::new()
-        .route("/vcr/metrics", get(show).put(replace).delete(clear))
-        .route("/fake_metrics", post(fake))
-        .with_state(MetricsDesk { overrides, page, access })
+    Router::new().route("/vcr/metrics", get(show).put(replace).delete(clear)).with_state(MetricsDesk {
+        overrides,
+        page,
+        access,
+    })
 }
 
 impl MetricsDesk {
@@ -72,12 +70,4 @@ async fn clear(State(desk): State<MetricsDesk>, request: Request) -> AdminResult
 async fn replace(State(desk): State<MetricsDesk>, request: Request) -> AdminResult {
     desk.set(&desk.values(request).await?, false)?;
     Ok(desk.shown())
-}
-
-async fn fake(State(desk): State<MetricsDesk>, request: Request) -> AdminResult {
-    let fields = desk.values(request).await?;
-    let page = (desk.page)().unwrap_or_default();
-    let values = of_fake_metrics(&fields, &page).map_err(RefusedAdminCall::wrong)?;
-    desk.set(&values, true)?;
-    Ok(empty(StatusCode::NO_CONTENT))
 }

@@ -6,6 +6,7 @@
 //! See docs/decisions/0122-faults-are-lines.md.
 
 mod admin;
+mod failures;
 mod file;
 mod layer;
 mod metrics_admin;
@@ -22,6 +23,7 @@ pub(super) use self::{
     quota::PromptTokens,
 };
 pub use self::{
+    failures::{FAILURE_TYPES, InjectedFailures},
     file::{FaultFileError, FaultLines},
     observed::{ServedChunk, ServedEnd, ServedKey, ServedLog, ServedResponse},
     server::ServerFaults,

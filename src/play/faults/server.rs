@@ -1,14 +1,14 @@
 //! The faults of a server as they are now.
 
 use std::sync::{
-    Arc, OnceLock, PoisonError, RwLock,
+    Arc, Mutex, OnceLock, PoisonError, RwLock,
     atomic::{AtomicBool, Ordering},
 };
 
 use http::{HeaderMap, Method};
 use tokio::sync::watch;
 
-use super::{file::FaultLines, observed::ServedLog};
+use super::{failures::InjectedFailures, file::FaultLines, observed::ServedLog};
 use crate::{
     api::ApiError,
     faults::{Fault, FaultKind, FaultSet},
@@ -27,6 +27,8 @@ pub struct ServerFaults {
     scripted: OnceLock<Vec<Fault>>,
     /// Whether requests name faults of their own.
     by_header: bool,
+    /// InjectedFailures among the lines, in llm-d-inference-sim's words.
+    failures: Mutex<InjectedFailures>,
     log: Option<Arc<ServedLog>>,
 }
 
@@ -42,7 +44,8 @@ impl ServerFaults {
     pub fn new(lines: FaultLines, by_header: bool) -> Self {
         let (set, is_active) = (RwLock::default(), AtomicBool::new(false));
         let (changes, scripted) = (watch::Sender::default(), OnceLock::new());
-        let faults = Self { set, is_active, changes, scripted, by_header, log: None };
+        let failures = Mutex::default();
+        let faults = Self { set, is_active, changes, scripted, by_header, failures, log: None };
         faults.replace(lines);
         faults
     }
@@ -67,6 +70,34 @@ impl ServerFaults {
         *self.set.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(set);
         self.is_active.store(is_active, Ordering::Release);
         self.changes.send_replace(());
+    }
+
+    /// Notes which failures are among the lines.
+    #[must_use]
+    pub fn with_failures(mut self, failures: InjectedFailures) -> Self {
+        *self.failures.get_mut().unwrap_or_else(PoisonError::into_inner) = failures;
+        self
+    }
+
+    /// The failures among the lines.
+    pub(in crate::play) fn failures(&self) -> InjectedFailures {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Replaces the failures; other faults stay.
+    ///
+    /// # Errors
+    /// A type of failure that is none; nothing changes then.
+    pub(in crate::play) fn fail(&self, failures: InjectedFailures) -> Result<(), String> {
+        let new = failures.lines()?;
+        let mut known = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let old: Vec<String> = known.lines()?.iter().map(ToString::to_string).collect();
+        let current = self.current();
+        let others = current.counts().map(|(fault, _)| fault).filter(|fault| !old.contains(&fault.to_string()));
+        let faults = others.cloned().chain(new).collect();
+        self.replace(FaultLines { faults, seed: current.seed() });
+        *known = failures;
+        Ok(())
     }
 
     /// Lets the times of the faults begin now, with those of a script, which are tried after them.

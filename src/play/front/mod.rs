@@ -23,6 +23,7 @@ use crate::{
         http::{empty, json as json_page},
         middleware::{Layered, Middleware},
         routes,
+        simulator::{NamePod, SimulatorOptions},
     },
     replay::{
         account::{self, NetworkBlock},
@@ -66,6 +67,8 @@ pub struct ServerOptions {
     pub responses_store: bool,
     /// Time for which requests are refused with 503 from the start, as if a model were loaded.
     pub startup: Duration,
+    /// What llm-d-inference-sim serves beside vLLM's endpoints.
+    pub simulator: SimulatorOptions,
 }
 
 /// The routes of a server behind its middleware.
@@ -76,6 +79,7 @@ pub(super) fn app(
     let options = &state.config.server;
     let root: Arc<str> = options.root_path.as_str().into();
     let request_id = state.config.request_id_headers.then(|| Layered(AddRequestId(Arc::clone(state))));
+    let pod = options.simulator.endpoints.then(|| Layered(NamePod(Arc::clone(state))));
     let has_sessions = state.config.cassette_player.is_some() || state.replay.is_some();
     let sessions = has_sessions.then(|| MapRequestLayer::new(entered));
     let starting = (!options.startup.is_zero()).then(|| Layered(Starting(Arc::clone(state))));
@@ -83,6 +87,7 @@ pub(super) fn app(
     let keys = keys.map(|keys| Layered(auth::RequireKey { keys, root: Arc::clone(&root) }));
     ServiceBuilder::new()
         .option_layer(request_id)
+        .option_layer(pod)
         .option_layer(sessions)
         .option_layer(keys)
         .layer(Layered(cors::Share(Arc::new(options.cors.clone()))))

@@ -71,6 +71,10 @@ impl MetricOverrides {
             return page;
         }
         let elapsed = self.start.elapsed();
+        let page = match set.get(LORA_INFO) {
+            Some(samples) => with_samples(&page, samples, elapsed),
+            None => page,
+        };
         scraped::with_values(&page, |sample| {
             let found = set.get(sample.name)?.iter().rev().find(|set| set.is_of(sample))?;
             Some(found.value.at(elapsed))
@@ -87,7 +91,8 @@ impl MetricOverrides {
         let mut read = BTreeMap::new();
         for (name, value) in values.as_object().ok_or(shape)? {
             let samples = read_samples(name, value)?;
-            let name = known(name, &samples, page)?;
+            // Its labels are its contents.
+            let name = if name == LORA_INFO { LORA_INFO.to_owned() } else { known(name, &samples, page)? };
             read.insert(name, samples);
         }
         let mut set = self.lock();
@@ -214,6 +219,38 @@ fn known(name: &str, samples: &[SetSample], page: &str) -> Result<String, String
     }
 }
 
+/// The family whose samples are set with their labels.
+const LORA_INFO: &str = "vllm:lora_requests_info";
+
+/// The page with these samples of that family in place of its own.
+fn with_samples(page: &str, samples: &[SetSample], elapsed: Duration) -> String {
+    let mut text = scraped::without_family(page, LORA_INFO);
+    text.push_str(&format!("# HELP {LORA_INFO} Running stats on lora requests.\n# TYPE {LORA_INFO} gauge\n"));
+    for sample in samples {
+        let labels: Vec<String> = sample.labels.iter().map(|(name, value)| format!("{name}={value:?}")).collect();
+        text.push_str(&format!("{LORA_INFO}{{{}}} {:?}\n", labels.join(","), sample.value.at(elapsed)));
+    }
+    text
+}
+
+/// Samples of adapters: `{"running": "a,b", "waiting": "c", "timestamp": 1257894567}`, or the same as text.
+fn adapters(value: &Value, max_loras: usize) -> Result<Value, String> {
+    let wrong =
+        || r#"a list is needed, such as [{"running": "a,b", "waiting": "c", "timestamp": 1257894567}]"#.to_owned();
+    let sample = |item: &Value| {
+        let read = item.as_str().and_then(|text| serde_json::from_str::<Value>(text).ok());
+        let fields = read.as_ref().unwrap_or(item).as_object()?;
+        let names = |field: &str| fields.get(field).map_or(Some(""), Value::as_str);
+        let labels = json!({
+            "max_lora": max_loras.to_string(),
+            "running_lora_adapters": names("running")?,
+            "waiting_lora_adapters": names("waiting")?,
+        });
+        Some(json!({"labels": labels, "value": fields.get("timestamp").map_or(Some(0.0), Value::as_f64)?}))
+    };
+    value.as_array().and_then(|items| items.iter().map(sample).collect::<Option<Value>>()).ok_or_else(wrong)
+}
+
 /// Fields of llm-d-inference-sim's `fake-metrics` that are a single value, and their samples.
 const SCALARS: [(&str, &str); 7] = [
     ("running-requests", "vllm:num_requests_running"),
@@ -247,7 +284,7 @@ const BUCKETS: [(&str, &str, Option<&str>); 12] = [
 ///
 /// # Errors
 /// A field that is none, or has no such value.
-pub(in super::super) fn of_fake_metrics(fields: &Value, page: &str) -> Result<Value, String> {
+pub(in super::super) fn of_fake_metrics(fields: &Value, page: &str, max_loras: usize) -> Result<Value, String> {
     let fields = fields.as_object().ok_or("an object is needed, such as {\"running-requests\": 16}")?;
     let mut values = Map::new();
     for (field, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
@@ -258,6 +295,9 @@ pub(in super::super) fn of_fake_metrics(fields: &Value, page: &str) -> Result<Va
             if let Some(total) = total.filter(|total| !values.contains_key(*total)) {
                 values.insert(total.to_owned(), json!(sum));
             }
+        } else if field == "loras" {
+            let samples = adapters(value, max_loras).map_err(|why| format!("{field}: {why}"))?;
+            values.insert(LORA_INFO.to_owned(), samples);
         } else if field == "request-success-total" {
             let counts = value.as_object().ok_or_else(|| format!("{field}: an object of reasons is needed"))?;
             let sample =
@@ -265,7 +305,7 @@ pub(in super::super) fn of_fake_metrics(fields: &Value, page: &str) -> Result<Va
             values.insert("vllm:request_success_total".to_owned(), counts.iter().map(sample).collect());
         } else {
             let known = SCALARS.iter().map(|(known, _)| *known).chain(BUCKETS.iter().map(|(known, ..)| *known));
-            let known: Vec<&str> = known.chain(["request-success-total"]).collect();
+            let known: Vec<&str> = known.chain(["request-success-total", "loras"]).collect();
             return Err(format!("{field} is no field that can be set here: use {}", known.join(", ")));
         }
     }
@@ -386,18 +426,28 @@ vllm:request_prompt_tokens_sum{engine=\"0\"} 0.0
             "running-requests": 16, "waiting-requests": null, "request-prompt-tokens": [1, 0, 2],
             "total-prompt-tokens": 100,
         });
-        let set = of_fake_metrics(&fields, PAGE).unwrap();
+        let set = of_fake_metrics(&fields, PAGE, 1).unwrap();
         let overrides = MetricOverrides::default();
         overrides.set(&set, PAGE, false).unwrap();
         assert_eq!(values(&overrides), [16.0, 16.0, 100.0, 1.0, 1.0, 3.0, 3.0, 7.0]);
-        let without = of_fake_metrics(&json!({"request-prompt-tokens": [0, 3]}), PAGE).unwrap();
+        let loras = json!({"loras": ["{\"running\":\"a,b\",\"timestamp\":7}", {"waiting": "c", "timestamp": 8}]});
+        overrides.set(&of_fake_metrics(&loras, PAGE, 2).unwrap(), PAGE, false).unwrap();
+        let page = overrides.apply(PAGE.to_owned());
+        let lines: Vec<&str> = page.lines().filter(|line| line.starts_with(LORA_INFO)).collect();
+        let expected = [
+            "vllm:lora_requests_info{max_lora=\"2\",running_lora_adapters=\"a,b\",waiting_lora_adapters=\"\"} 7.0",
+            "vllm:lora_requests_info{max_lora=\"2\",running_lora_adapters=\"\",waiting_lora_adapters=\"c\"} 8.0",
+        ];
+        assert_eq!(lines, expected);
+        let without = of_fake_metrics(&json!({"request-prompt-tokens": [0, 3]}), PAGE, 1).unwrap();
         assert_eq!(without["vllm:prompt_tokens_total"], 6.0);
         for (fields, part) in [
             (json!({"runing-requests": 1}), "runing-requests is no field"),
             (json!({"request-prompt-tokens": [1, 2, 3, 4]}), "has 3 buckets"),
             (json!({"request-prompt-tokens": 4}), "a list of counts"),
+            (json!({"loras": [{"running": 1}]}), "\"timestamp\""),
         ] {
-            let error = of_fake_metrics(&fields, PAGE).unwrap_err();
+            let error = of_fake_metrics(&fields, PAGE, 1).unwrap_err();
             assert!(error.contains(part), "{error}");
         }
     }

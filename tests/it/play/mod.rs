@@ -31,6 +31,7 @@ mod responses_api;
 mod run_report;
 mod signals;
 mod simulated_engine;
+mod simulator_arguments;
 mod speculative_decoding;
 mod stored_responses;
 mod stream_and_admission_flags;

@@ -3,6 +3,7 @@
 use std::{
     io::{BufRead, BufReader, Read},
     net::SocketAddr,
+    path::Path,
     process::{Child, Command, Output, Stdio},
     thread::JoinHandle,
 };
@@ -26,7 +27,12 @@ impl Running {
 
     /// As [`start`](Self::start), with these variables.
     pub(crate) fn start_with(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_vllm-vcr"))
+        Self::of(Path::new(env!("CARGO_BIN_EXE_vllm-vcr")), arguments, variables)
+    }
+
+    /// As [`start_with`](Self::start_with), the program being at this path.
+    pub(crate) fn of(program: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        let mut child = Command::new(program)
             .args(arguments)
             .envs(variables.iter().copied())
             .stdin(Stdio::null())

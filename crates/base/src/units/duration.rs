@@ -9,32 +9,40 @@ const EXPECTED: &str = "a duration such as 50 (milliseconds), 50ms, 1.5s, 200us 
 /// The longest duration that is accepted: 30 days. Longer ones are typing errors.
 const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Reads a duration as a person types it; a bare number is milliseconds.
+/// Units and their seconds.
+const UNITS: [(&str, f64); 7] =
+    [("", 1e-3), ("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("us", 1e-6), ("ns", 1e-9)];
+
+/// Reads a duration as a person types it, or as Go writes one (`1m30s`); a bare number is milliseconds.
 ///
 /// # Errors
-/// When the text is not a finite, non-negative number with one of the units `us`, `ms`, `s`, `m`, or is over 30 days.
+/// When the text is not a sequence of finite, non-negative numbers, each with one of the units `ns`, `us`, `ms`, `s`, `m`, `h`, or is over
+/// 30 days.
 ///
 /// ```
 /// use std::time::Duration;
 /// assert_eq!(vllm_vcr_base::units::parse_duration("1.5s"), Ok(Duration::from_millis(1500)));
 /// ```
 pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
-    let text = text.trim();
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == 'µ');
-    let seconds_per_unit = match &text[digits.len()..] {
-        "us" | "µs" => 1e-6,
-        "" | "ms" => 1e-3,
-        "s" => 1.0,
-        "m" => 60.0,
-        _ => return Err(UnitError::new(text, EXPECTED)),
-    };
-    digits
-        .trim()
-        .parse::<f64>()
-        .ok()
-        .and_then(|number| Duration::try_from_secs_f64(number * seconds_per_unit).ok())
-        .filter(|duration| *duration <= LONGEST)
-        .ok_or_else(|| UnitError::new(text, EXPECTED))
+    let wrong = || UnitError::new(text.trim(), EXPECTED);
+    let spelled = text.trim().replace('µ', "u");
+    let mut rest = spelled.as_str();
+    let mut total = Duration::ZERO;
+    loop {
+        let digits = rest.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(rest.len());
+        let (number, after) = rest.split_at(digits);
+        let end = after.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(after.len());
+        let (unit, next) = after.split_at(end);
+        let is_alone = next.is_empty() && rest.len() == spelled.len();
+        let seconds = UNITS.iter().find(|(name, _)| *name == unit && (is_alone || !name.is_empty()));
+        let number = number.trim().parse::<f64>().ok();
+        let part = number.zip(seconds).and_then(|(number, (_, unit))| Duration::try_from_secs_f64(number * unit).ok());
+        total = part.and_then(|part| total.checked_add(part)).filter(|total| *total <= LONGEST).ok_or_else(wrong)?;
+        rest = next;
+        if rest.is_empty() {
+            return Ok(total);
+        }
+    }
 }
 
 /// Milliseconds as a float, the unit of every time in a trace file, exact to the nanosecond.
@@ -82,15 +90,20 @@ mod tests {
             ("200us", 200),
             ("200µs", 200),
             ("2m", 120_000_000),
+            ("1m30s", 90_000_000),
+            ("1h0.5s", 3_600_500_000),
+            ("1500ns", 1),
             (" 0 ", 0),
         ] {
-            assert_eq!(parse_duration(text), Ok(Duration::from_micros(micros)), "{text}");
+            assert_eq!(parse_duration(text).map(|read| read.as_micros()), Ok(micros), "{text}");
         }
     }
 
     #[test]
     fn refuses_what_is_not_a_duration() {
-        for text in ["", "ms", "-1", "nan", "inf", "5 parsecs", "1e30s", "1h", "0x10"] {
+        for text in
+            ["", "ms", "-1", "nan", "inf", "5 parsecs", "1e30s", "1d", "0x10", "1m30", "721h", "1s-1s", "0s5", "s1s"]
+        {
             assert!(parse_duration(text).is_err(), "{text}");
         }
     }

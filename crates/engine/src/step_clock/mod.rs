@@ -64,6 +64,11 @@ impl StepClock {
         Self { times, scale, generator: Xoshiro256PlusPlus::seed_from_u64(seed) }
     }
 
+    /// Takes other times from the next step on.
+    pub fn set_times(&mut self, times: StepTimes) {
+        self.times = times;
+    }
+
     /// Time of a request before its first step.
     #[must_use]
     pub fn before_steps(&self) -> Duration {

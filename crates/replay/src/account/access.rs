@@ -23,6 +23,8 @@ use subtle::ConstantTimeEq;
 pub struct Access {
     /// Whether other machines are allowed to reach the listener.
     pub is_reachable: bool,
+    /// Whether any `Host` is taken: for pages that are no secret and change nothing that lasts.
+    pub takes_any_host: bool,
     /// What every call has to present.
     pub token: Option<AdminToken>,
 }
@@ -56,6 +58,12 @@ impl fmt::Debug for AdminToken {
 pub(crate) type RefusedCall = (StatusCode, &'static str);
 
 impl Access {
+    /// That of pages for everyone who reaches the server, but for web pages of another origin.
+    #[must_use]
+    pub fn of_anyone() -> Self {
+        Self { is_reachable: true, takes_any_host: true, token: None }
+    }
+
     /// Checks the caller, by the head of the request.
     ///
     /// # Errors
@@ -96,7 +104,7 @@ impl Access {
         let host = host.trim_matches(['[', ']']);
         let address = host.parse::<IpAddr>();
         let is_local = address.as_ref().map_or(host.eq_ignore_ascii_case("localhost"), |ip| ip.is_loopback());
-        is_local || self.is_reachable && (address.is_ok() || !host.contains('.'))
+        self.takes_any_host || is_local || self.is_reachable && (address.is_ok() || !host.contains('.'))
     }
 }
 
@@ -175,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_reachable_listener_takes_addresses_and_names_that_no_page_can_rebind() {
-        let reachable = Access { is_reachable: true, token: None };
+        let reachable = Access { is_reachable: true, ..Access::default() };
         for (host, status) in [("10.0.0.1:8000", 200), ("[fe80::1]:1", 200), ("vcr:8000", 200), ("evil.example", 403)] {
             assert_eq!(checked(&reachable, &[("host", host)]), status, "{host}");
         }
@@ -184,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_token_is_required_and_takes_the_place_of_the_host() {
-        let access = Access { is_reachable: true, token: AdminToken::new("s3cret") };
+        let access = Access { is_reachable: true, token: AdminToken::new("s3cret"), ..Access::default() };
         assert_eq!(checked(&access, &[("host", "localhost")]), 401);
         assert_eq!(checked(&access, &[("host", "localhost"), ("authorization", "Bearer s3cre")]), 401);
         assert_eq!(checked(&access, &[("host", "vcr.example"), ("authorization", "bearer s3cret")]), 200);

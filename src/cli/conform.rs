@@ -1,0 +1,146 @@
+//! `conform`: its flags, and what was found as a table or JSON.
+
+use std::{path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
+
+use clap::{Args, ValueEnum};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+use serde_json::json;
+
+use crate::{
+    base::{one_line::one_line, units::parse_duration},
+    cli::{
+        failure::{Exit, Failure},
+        gateway, output, runtime,
+        values::Secret,
+    },
+    conform::{
+        ConformCheck, ConformClient, ConformError, ShapeDifference, check_exchanges, check_kv_events, check_metrics,
+    },
+    net::upstream::{Authorities, UpstreamOptions, UpstreamUrl},
+};
+
+/// ConformCheck whether a server answers in the shapes of a real vLLM.
+///
+/// Sends the requests of recorded exchanges (chats, completions, streams, errors, models, tokens) and compares status, content type, names
+/// and types of fields and the order of events, never texts or numbers. Exit code 1 where anything differs.
+#[derive(Debug, Args)]
+#[command(after_long_help = "Examples:\n  vllm-vcr conform --target http://localhost:8000\n  \
+                             vllm-vcr conform --target http://localhost:8000 --profile picker --kv-events tcp://localhost:5557\n  \
+                             vllm-vcr conform --target http://localhost:8000 --json > conform.json")]
+pub(in crate::cli) struct ConformArgs {
+    /// The server: http://HOST, https://HOST or h2c://HOST, with a path before /v1 where it has one.
+    #[arg(long, value_name = "URL")]
+    target: UpstreamUrl,
+    /// What is compared: the answers of vLLM, or what an endpoint picker reads (families of /metrics, and KV events).
+    #[arg(long, value_name = "PROFILE", value_delimiter = ',', default_value = "vllm")]
+    profile: Vec<ConformProfile>,
+    /// Where the server publishes KV events, such as tcp://localhost:5557; without it they are not checked.
+    #[arg(long, value_name = "ENDPOINT")]
+    kv_events: Option<String>,
+    /// Name of the model; without it the first one of /v1/models.
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    /// Counts fields too that are left out where null was recorded, and fields that are added.
+    #[arg(long)]
+    strict: bool,
+    /// Prints what was found as JSON.
+    #[arg(long)]
+    json: bool,
+    /// Sent as `Authorization: Bearer KEY`.
+    #[arg(long, value_name = "KEY", hide_env_values = true)]
+    api_key: Option<Secret>,
+    /// Sent too.
+    #[arg(long, value_name = "NAME: VALUE", value_parser = gateway::header)]
+    header: Vec<(HeaderName, HeaderValue)>,
+    /// Who signs the server's certificate, or that certificate, a PEM file; without it, the authorities that browsers trust.
+    #[arg(long, value_name = "FILE")]
+    target_ca: Option<PathBuf>,
+    /// Time for a whole answer, and for a KV event.
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "60s")]
+    timeout: Duration,
+}
+
+/// What is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum ConformProfile {
+    /// Answers of vLLM.
+    Vllm,
+    /// What an endpoint picker reads.
+    Picker,
+}
+
+/// Checks a server and prints what was found.
+pub(in crate::cli) fn run(args: ConformArgs) -> Result<ExitCode, Failure> {
+    runtime::run(|shutdown| async move {
+        let checks = tokio::select! {
+            checks = checks(&args) => checks?,
+            () = shutdown.requested() => return Err(Failure::environment("stopped before all was checked")),
+        };
+        let holds = checks.iter().all(|check| check.holds(args.strict));
+        if args.json {
+            let target = args.target.to_string();
+            output::print_json(&json!({"target": target, "strict": args.strict, "conforms": holds, "checks": checks}))?;
+        } else {
+            output::print(&text(&checks, args.strict))?;
+        }
+        Ok(if holds { ExitCode::SUCCESS } else { Exit::No.into() })
+    })
+}
+
+async fn checks(args: &ConformArgs) -> Result<Vec<ConformCheck>, Failure> {
+    let client = client(args)?;
+    let model = args.model.as_deref();
+    let mut checks = Vec::new();
+    if args.profile.contains(&ConformProfile::Vllm) {
+        checks.extend(check_exchanges(&client, model).await?);
+    }
+    if args.profile.contains(&ConformProfile::Picker) {
+        checks.extend(check_metrics(&client, model).await?);
+    }
+    if let Some(endpoint) = &args.kv_events {
+        checks.push(check_kv_events(&client, model, endpoint, args.timeout).await?);
+    }
+    Ok(checks)
+}
+
+fn client(args: &ConformArgs) -> Result<ConformClient, Failure> {
+    let mut headers: HeaderMap = args.header.iter().cloned().collect();
+    if let Some(key) = &args.api_key {
+        headers.insert(header::AUTHORIZATION, gateway::bearer(key)?);
+    }
+    let authorities = args.target_ca.as_deref().map(Authorities::read).transpose().map_err(Failure::input)?;
+    let options = UpstreamOptions { authorities: authorities.map(Arc::new), ..UpstreamOptions::default() };
+    Ok(ConformClient::new(args.target.clone(), &options, headers, args.timeout))
+}
+
+/// A line for each check, with its differences below, and the verdict.
+fn text(checks: &[ConformCheck], is_strict: bool) -> String {
+    let width = checks.iter().map(|check| check.name.chars().count()).max().unwrap_or_default();
+    let mut text = String::new();
+    let mut noted = 0;
+    for check in checks {
+        let verdict = if check.holds(is_strict) { "ok" } else { "differs" };
+        text.push_str(&format!("{:width$}  {verdict:7}  {}\n", check.name, check.request));
+        let notes = if is_strict { check.notes.as_slice() } else { &[] };
+        noted += check.notes.len();
+        for ShapeDifference { place, what } in check.differences.iter().chain(notes) {
+            text.push_str(&format!("{:width$}    {}\n", "", one_line(&format!("{place} {what}"))));
+        }
+    }
+    let good = checks.iter().filter(|check| check.holds(is_strict)).count();
+    let verdict = if good == checks.len() { "conforms" } else { "differs" };
+    text.push_str(&format!("\n{verdict}: {good} of {} checks hold", checks.len()));
+    if noted > 0 && !is_strict {
+        text.push_str(&format!(
+            "; {noted} fields are left out where null was recorded, or added (--strict shows and counts them)"
+        ));
+    }
+    text.push('\n');
+    text
+}
+
+impl From<ConformError> for Failure {
+    fn from(error: ConformError) -> Self {
+        Self::environment(error)
+    }
+}

@@ -1,0 +1,174 @@
+//! The simulator's arguments as it reads them: switches may have a value, lists go on to the next flag, and the last of several counts.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    ffi::{OsStr, OsString},
+    path::Path,
+};
+
+use serde_json::Value;
+
+use super::{FlagValues, SimulatorFlag, rows};
+use crate::{
+    base::bounded_read,
+    cli::failure::Failure,
+    recording::yaml::{self, YamlNode},
+};
+
+/// What was typed, and stands in a file.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct GivenFlags {
+    /// Flags of the table with their values.
+    pub(super) flags: BTreeMap<&'static str, Vec<String>>,
+    /// Everything else.
+    pub(super) others: Vec<OsString>,
+    /// Words that mean nothing where they stand.
+    pub(super) notes: Vec<String>,
+}
+
+impl GivenFlags {
+    /// Reads arguments before any `--`. `is_its_own` is true where the simulator's short flag may stand too.
+    ///
+    /// # Errors
+    /// A flag without its value.
+    pub(super) fn read(arguments: &[OsString], is_its_own: bool) -> Result<Self, Failure> {
+        let mut given = Self::default();
+        let mut rest: VecDeque<&OsString> = arguments.iter().collect();
+        while let Some(argument) = rest.pop_front() {
+            let text = argument.to_str().unwrap_or_default();
+            let (flag, value) = text.split_once('=').map_or((text, None), |(flag, value)| (flag, Some(value)));
+            let short = if is_its_own || value.is_some() { flag.strip_prefix("-v").map(|_| "v") } else { None };
+            let name = flag.strip_prefix("--").or(short.filter(|_| flag == "-v"));
+            let row = name.and_then(|name| rows().iter().find(|row| row.name == name));
+            match row {
+                Some(row) => {
+                    let values = value.map_or_else(|| values(row, &mut rest), |value| Ok(vec![value.to_owned()]))?;
+                    given.flags.insert(row.name, values);
+                    if row.values == FlagValues::Switch {
+                        given.notes.extend(word_after(row.name, &mut rest));
+                    }
+                }
+                // An empty word is a variable of a template without a value.
+                None if text.is_empty() && argument.is_empty() => {}
+                None => given.others.push(argument.clone()),
+            }
+        }
+        Ok(given)
+    }
+
+    /// The last value of a flag.
+    pub(super) fn value(&self, name: &str) -> Option<&str> {
+        self.flags.get(name)?.last().map(String::as_str)
+    }
+
+    /// Returns true where a switch is on.
+    ///
+    /// # Errors
+    /// A value that is neither true nor false.
+    pub(super) fn is_on(&self, name: &str) -> Result<bool, Failure> {
+        self.value(name).map_or(Ok(false), |value| is_true(name, value))
+    }
+
+    /// Checks whether a flag that is not the simulator's was typed.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.others
+            .iter()
+            .filter_map(|word| word.to_str()?.strip_prefix("--"))
+            .any(|flag| flag.split('=').next() == Some(name))
+    }
+}
+
+fn text(word: &OsString) -> String {
+    word.to_string_lossy().into_owned()
+}
+
+/// Checks whether a file is one of flags in YAML, by its name.
+pub(super) fn is_yaml(path: &Path) -> bool {
+    path.extension().is_some_and(|ending| ending == "yaml" || ending == "yml")
+}
+
+/// The values that follow a flag.
+fn values(row: &SimulatorFlag, rest: &mut VecDeque<&OsString>) -> Result<Vec<String>, Failure> {
+    match row.values {
+        FlagValues::Switch => Ok(vec!["true".to_owned()]),
+        FlagValues::One => {
+            let message = || format!("--{} needs a value", row.name);
+            rest.pop_front().map(|value| vec![text(value)]).ok_or_else(|| Failure::usage(message()))
+        }
+        FlagValues::Several => {
+            let mut found = Vec::new();
+            while let Some(value) = rest.front().filter(|word| !text(word).starts_with("--")) {
+                found.extend(Some(text(value)).filter(|value| !value.is_empty()));
+                rest.pop_front();
+            }
+            Ok(found)
+        }
+    }
+}
+
+/// Passes over a word after a switch, as the simulator does, which takes the switch for on.
+fn word_after(name: &str, rest: &mut VecDeque<&OsString>) -> Option<String> {
+    let word = rest.pop_front_if(|next| **next == "true" || **next == "false")?;
+    (word == "false")
+        .then(|| format!("--{name} false: the switch is on, as in the simulator; --{name}=false turns it off"))
+}
+
+/// Reads a truth value as the simulator does.
+pub(super) fn is_true(name: &str, value: &str) -> Result<bool, Failure> {
+    match value {
+        "1" | "t" | "T" | "true" | "True" | "TRUE" => Ok(true),
+        "0" | "f" | "F" | "false" | "False" | "FALSE" => Ok(false),
+        other => Err(Failure::usage(format!("--{name}={other}: true or false is needed"))),
+    }
+}
+
+/// The flags of the YAML file that `--config` names, as arguments; `None` where it names none, or a TOML file.
+pub(super) fn yaml_arguments(typed: &[OsString]) -> Result<Option<Vec<OsString>>, Failure> {
+    let named =
+        typed.iter().enumerate().find_map(|(at, argument)| match argument.to_str()?.strip_prefix("--config")? {
+            "" => typed.get(at + 1).map(OsString::as_os_str),
+            rest => rest.strip_prefix('=').map(OsStr::new),
+        });
+    let Some(path) = named.map(Path::new) else { return Ok(None) };
+    if !is_yaml(path) {
+        return Ok(None);
+    }
+    let shown = path.display();
+    let text = bounded_read::read_text(path)
+        .map_err(|error| Failure::usage(format!("cannot read the configuration file {shown}: {error}")))?;
+    let node = yaml::parse(&text).map_err(|error| Failure::usage(format!("{shown}: {error}")))?;
+    let mut arguments = Vec::new();
+    for entry in node.entries().ok_or_else(|| Failure::usage(format!("{shown}: flags and their values are needed")))? {
+        let key = entry.key.replace('_', "-");
+        let mut flags = typed.iter().filter_map(|word| word.to_str()?.strip_prefix("--")?.split('=').next());
+        if !flags.any(|flag| flag == key) {
+            arguments.extend(flag_of(&key, &entry.value));
+        }
+    }
+    Ok(Some(arguments))
+}
+
+/// A key and its value as arguments.
+fn flag_of(key: &str, node: &YamlNode) -> Vec<OsString> {
+    let written = |value: &Value| match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let is_simulators = rows().iter().any(|row| row.name == key);
+    match node.value() {
+        Value::Null => Vec::new(),
+        // A switch of `play` has no value.
+        Value::Bool(is_on) if !is_simulators => {
+            if is_on {
+                vec![format!("--{key}").into()]
+            } else {
+                Vec::new()
+            }
+        }
+        Value::Array(items) => {
+            let values = items.iter().map(|item| OsString::from(written(item)));
+            std::iter::once(OsString::from(format!("--{key}"))).chain(values).collect()
+        }
+        value => vec![format!("--{key}={}", written(&value)).into()],
+    }
+}

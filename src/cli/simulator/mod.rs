@@ -1,0 +1,242 @@
+//! llm-d-inference-sim's command line, as one of `play`.
+//!
+//! Under the name `llm-d-inference-sim` (a link, or the entry point of an image) the program takes that simulator's arguments, variables and
+//! YAML files and serves what it serves. `play` takes the same arguments: one flag that only the simulator has, and those of both have the
+//! simulator's meaning and defaults. What each flag becomes is data, `table.tsv`; `given` reads arguments as the simulator does, `meaning`
+//! makes flags of `play` of them. Flags without an effect are named, and none of the simulator's is refused. What its table does not have is left to `play`.
+//!
+//! See docs/decisions/0140-another-simulators-command-line.md.
+
+mod given;
+mod meaning;
+
+use std::{ffi::OsString, path::Path};
+
+use clap::Command;
+
+use crate::cli::{failure::Failure, output::shell_word, vllm_flags};
+use given::{GivenFlags, is_true, yaml_arguments};
+use meaning::Meaning;
+
+/// The name under which the program is that simulator.
+const NAME: &str = "llm-d-inference-sim";
+
+const TABLE: &str = include_str!("table.tsv");
+
+/// A row of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct SimulatorFlag {
+    name: &'static str,
+    values: FlagValues,
+    /// A flag of `play`, or a word.
+    becomes: &'static str,
+    note: &'static str,
+}
+
+/// Number of values that a flag takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FlagValues {
+    Switch,
+    One,
+    Several,
+}
+
+/// A command line for `play`, and what to say about it.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::cli) struct Translated {
+    pub(in crate::cli) arguments: Vec<OsString>,
+    pub(in crate::cli) notes: Vec<String>,
+}
+
+/// Makes a command line for `play` of one for the simulator; any other stays as it is.
+///
+/// # Errors
+/// A YAML file that cannot be read, and a value that the simulator refuses too.
+pub(in crate::cli) fn translate(
+    command: &Command,
+    arguments: &[OsString],
+    variable: &dyn Fn(&str) -> Option<String>,
+) -> Result<Translated, Failure> {
+    let unchanged = || Translated { arguments: arguments.to_vec(), notes: Vec::new() };
+    let Some((program, typed)) = arguments.split_first() else { return Ok(unchanged()) };
+    let has_name = Path::new(program).file_name().is_some_and(|name| name == NAME);
+    let (before, typed) = match typed.iter().take_while(|argument| *argument != "--").position(|word| word == "play") {
+        _ if has_name => (vec![program.clone(), "play".into()], typed),
+        Some(at) => (arguments.iter().take(at + 2).cloned().collect(), typed.get(at + 1..).unwrap_or_default()),
+        None => return Ok(unchanged()),
+    };
+    let end = typed.iter().position(|argument| argument == "--").unwrap_or(typed.len());
+    let (typed, after) = typed.split_at(end);
+    let from_file = yaml_arguments(typed)?;
+    let all: Vec<OsString> = from_file.iter().flatten().chain(typed).cloned().collect();
+    let given = GivenFlags::read(&all, has_name)?;
+    if !has_name && !given.flags.keys().any(|name| is_only_the_simulators(command, name)) {
+        let mut notes = Vec::new();
+        let more = enables_adapters(&given, &mut notes);
+        let words = if from_file.is_some() { without_config(&all) } else { all };
+        let arguments = before.into_iter().chain(words).chain(more).chain(after.iter().cloned()).collect();
+        return Ok(Translated { arguments, notes });
+    }
+    let Meaning { flags, mut notes } = meaning::of(&given, has_name, variable)?;
+    notes.extend(given.notes);
+    let flags: Vec<OsString> = flags.into_iter().map(OsString::from).chain(given.others).collect();
+    notes.push(shown(&flags));
+    Ok(Translated { arguments: before.into_iter().chain(flags).chain(after.iter().cloned()).collect(), notes })
+}
+
+/// The command line as one for `play`, which may be typed instead.
+fn shown(flags: &[OsString]) -> String {
+    let words: Vec<String> = flags.iter().map(|word| shell_word(&word.to_string_lossy())).collect();
+    format!("{NAME}'s arguments, as `play` has them: vllm-vcr play {}", words.join(" "))
+}
+
+/// Arguments without the YAML file that has been read.
+fn without_config(arguments: &[OsString]) -> Vec<OsString> {
+    let mut kept = Vec::new();
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        match argument.to_str() {
+            Some("--config") => drop(rest.next()),
+            Some(text) if text.starts_with("--config=") => {}
+            _ => kept.push(argument.clone()),
+        }
+    }
+    kept
+}
+
+/// Adapters that are named are served: the simulator has no flag that enables them.
+fn enables_adapters(given: &GivenFlags, notes: &mut Vec<String>) -> Option<OsString> {
+    let is_enabled = given.has("enable-lora") || given.has("no-enable-lora");
+    if !given.flags.contains_key("lora-modules") || is_enabled {
+        return None;
+    }
+    notes.push("--lora-modules enables LoRA adapters; vLLM needs --enable-lora beside it".to_owned());
+    Some("--enable-lora".into())
+}
+
+/// Checks whether neither `play` nor vLLM has a flag of this name.
+fn is_only_the_simulators(command: &Command, name: &str) -> bool {
+    name != "config" && !vllm_flags::is_known(command, name)
+}
+
+fn rows() -> &'static [SimulatorFlag] {
+    static ROWS: std::sync::LazyLock<Vec<SimulatorFlag>> =
+        std::sync::LazyLock::new(|| TABLE.split('\n').filter(|line| !line.starts_with('#')).filter_map(row).collect());
+    &ROWS
+}
+
+fn row(line: &'static str) -> Option<SimulatorFlag> {
+    let mut columns = line.split('\t');
+    let name = columns.next()?;
+    let values = match columns.next()? {
+        "0" => FlagValues::Switch,
+        "+" => FlagValues::Several,
+        _ => FlagValues::One,
+    };
+    Some(SimulatorFlag { name, values, becomes: columns.next()?, note: columns.next()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn translated(line: &str, variables: &[(&str, &str)]) -> Result<(String, Vec<String>), String> {
+        let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+        let variable =
+            |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
+        let Translated { arguments, notes } =
+            translate(&crate::cli::command(), &words, &variable).map_err(|failure| failure.text())?;
+        let words: Vec<String> = arguments.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        Ok((words.join(" "), notes))
+    }
+
+    #[test]
+    fn what_only_the_simulator_has_makes_all_of_it_the_simulators() {
+        let (line, notes) = translated("v play --mode echo --time-to-first-token=0 --port 1", &[]).unwrap();
+        for part in ["--engine", "--synthetic echo", "--time-to-first-token 0", "--port 1", "--max-num-seqs 5"] {
+            assert!(line.contains(part), "{part}: {line}");
+        }
+        assert!(!line.contains("--host") && !line.contains("--simulator-endpoints"), "{line}");
+        assert_eq!(notes.len(), 1, "{notes:?}");
+        for same in ["v play --port 1 --max-num-seqs 2", "v tap --mode once", "v play -- x --mode echo", "v", ""] {
+            assert_eq!(translated(same, &[]), Ok((same.to_owned(), Vec::new())));
+        }
+    }
+
+    #[test]
+    fn under_its_name_the_program_is_the_simulator() {
+        let (line, notes) = translated(
+            "/app/llm-d-inference-sim --v=5 --seed -1 --render-url http://r:1 --strict",
+            &[("SIM_MODEL", "m"), ("POD_IP", "10.0.0.7")],
+        )
+        .unwrap();
+        for part in [
+            "play -v -v",
+            "--host 0.0.0.0",
+            "--simulator-endpoints",
+            "--seed 18446744073709551615",
+            "--model m",
+            "--strict",
+        ] {
+            assert!(line.contains(part), "{part}: {line}");
+        }
+        assert!(notes.first().unwrap().starts_with("--render-url has no effect"), "{notes:?}");
+        assert!(notes.last().unwrap().contains("vllm-vcr play -v"), "{notes:?}");
+    }
+
+    #[test]
+    fn latencies_are_those_of_the_calculator() {
+        let of = |more: &str| translated(&format!("v play --mode random {more}"), &[]).unwrap().0;
+        let both = "--time-to-first-token 1s --prefill-overhead 1ms --kv-cache-transfer-latency 2ms --kv-cache-transfer-time-per-token 1us";
+        for (calculator, is_constant) in [("", true), ("constant", true), ("per-token", false)] {
+            let line = of(&format!("--latency-calculator={calculator} {both}"));
+            assert_eq!(line.contains("--prefill-overhead"), !is_constant, "{line}");
+            assert_eq!(line.contains("--time-to-first-token 1s"), is_constant, "{line}");
+            assert_eq!(line.contains("--kv-cache-transfer-time-per-token"), !is_constant, "{line}");
+        }
+        assert!(of("--prefill-time-per-token 1ms").contains("--prefill-time-per-token 1ms"));
+        let error = translated("v play --mode echo --latency-calculator quick", &[]).unwrap_err();
+        assert!(error.contains("constant"), "{error}");
+    }
+
+    #[test]
+    fn a_cache_holds_the_longest_request() {
+        let (line, notes) =
+            translated("v play --mode echo --enable-kvcache=true --kv-cache-size=8 --block-size=8", &[]).unwrap();
+        assert!(line.contains("--num-gpu-blocks-override 129"), "{line}");
+        assert!(notes.iter().any(|note| note.contains("129 blocks")), "{notes:?}");
+        assert!(line.contains("--kv-events-encoding array") && line.contains("tcp://127.0.0.1:5557"), "{line}");
+        let (line, _) = translated("v play --mode echo --enable-kvcache=false --kv-cache-size 200", &[]).unwrap();
+        assert!(line.contains("--num-gpu-blocks-override 200") && !line.contains("--kv-events-config"), "{line}");
+    }
+
+    #[test]
+    fn adapters_that_are_named_are_served() {
+        let (line, notes) = translated("v play --lora-modules a=/a", &[]).unwrap();
+        assert!(line.ends_with("--enable-lora") && notes.len() == 1, "{line}");
+        assert_eq!(translated("v play --enable-lora --lora-modules a=/a", &[]).unwrap().1, Vec::<String>::new());
+    }
+
+    #[test]
+    fn words_that_the_simulator_passes_over_are_no_model() {
+        let (line, notes) = translated("llm-d-inference-sim --model m --enable-kvcache true", &[]).unwrap();
+        assert!(!line.split(' ').any(|word| word == "true"), "{line}");
+        assert_eq!(notes.len(), 1, "{notes:?}");
+        assert!(translated("v play --enable-kvcache=maybe", &[]).unwrap_err().contains("--enable-kvcache"));
+        assert!(translated("v play --mode", &[]).unwrap_err().contains("--mode"));
+    }
+
+    #[test]
+    fn every_row_is_one_of_the_words_or_a_flag() {
+        let command = crate::cli::command();
+        let lines = TABLE.lines().filter(|line| !line.starts_with('#')).count();
+        assert_eq!((rows().len(), lines > 90), (lines, true));
+        for SimulatorFlag { name, becomes, note, .. } in rows() {
+            match *becomes {
+                "none" | "some" | "default" => assert!(!note.is_empty(), "{name}"),
+                "=" => assert!(vllm_flags::is_known(&command, name), "{name}"),
+                flag => assert!(vllm_flags::is_known(&command, flag.strip_prefix("--").unwrap()), "{name}"),
+            }
+        }
+    }
+}

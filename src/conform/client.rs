@@ -1,0 +1,116 @@
+//! The client: sends a request and reads the whole answer.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, header};
+use http_body_util::{BodyExt, Full, Limited};
+use serde_json::Value;
+use tokio::time::timeout;
+
+use crate::net::upstream::{Upstream, UpstreamError, UpstreamOptions, UpstreamUrl};
+
+/// Most bytes of an answer.
+const LARGEST: usize = 16 << 20;
+
+/// A server that cannot be held against anything.
+#[derive(Debug, thiserror::Error)]
+pub enum ConformError {
+    /// It does not answer.
+    #[error("{path}: the server cannot be reached")]
+    Unreachable {
+        /// The path that was asked for.
+        path: String,
+        /// Why.
+        source: UpstreamError,
+    },
+    /// Its answer breaks off, or does not end.
+    #[error("{path}: {why}")]
+    Broken {
+        /// The path that was asked for.
+        path: String,
+        /// Why.
+        why: String,
+    },
+    /// It lists no model.
+    #[error("/v1/models lists no model (status {status}): name one with --model")]
+    NoModel {
+        /// The status.
+        status: u16,
+    },
+    /// No socket for KV events can be had.
+    #[error("--kv-events {endpoint}: {why}")]
+    KvEvents {
+        /// The endpoint.
+        endpoint: String,
+        /// Why.
+        why: String,
+    },
+}
+
+/// An answer as it came.
+#[derive(Debug, Clone)]
+pub struct ReceivedAnswer {
+    /// Its status.
+    pub status: u16,
+    /// Its headers.
+    pub headers: HeaderMap,
+    /// Its body.
+    pub body: Bytes,
+}
+
+/// A client of one server.
+#[derive(Debug)]
+pub struct ConformClient {
+    server: Upstream<Full<Bytes>>,
+    headers: HeaderMap,
+    patience: Duration,
+}
+
+impl ConformClient {
+    /// A client that sends these headers, and gives an answer up after so long.
+    #[must_use]
+    pub fn new(url: UpstreamUrl, options: &UpstreamOptions, headers: HeaderMap, patience: Duration) -> Self {
+        Self { server: Upstream::new(url, options), headers, patience }
+    }
+
+    /// Sends a request; a body makes it JSON.
+    ///
+    /// # Errors
+    /// No answer, or one that breaks off or does not end.
+    pub async fn send(&self, method: &str, path: &str, body: Option<String>) -> Result<ReceivedAnswer, ConformError> {
+        let broken = |why: String| ConformError::Broken { path: path.to_owned(), why };
+        let mut request = Request::new(Full::new(Bytes::from(body.clone().unwrap_or_default())));
+        *request.method_mut() = method.parse::<Method>().map_err(|error| broken(error.to_string()))?;
+        *request.uri_mut() = path.parse().map_err(|error: http::uri::InvalidUri| broken(error.to_string()))?;
+        *request.headers_mut() = self.headers.clone();
+        if body.is_some() {
+            let json = header::HeaderValue::from_static("application/json");
+            request.headers_mut().insert(header::CONTENT_TYPE, json);
+        }
+        let exchange = async {
+            let sent = self.server.send(request).await;
+            let response = sent.map_err(|source| ConformError::Unreachable { path: path.to_owned(), source })?;
+            let (parts, body) = response.into_parts();
+            let body = Limited::new(body, LARGEST).collect().await.map_err(|error| broken(error.to_string()))?;
+            Ok::<_, ConformError>(ReceivedAnswer {
+                status: parts.status.as_u16(),
+                headers: parts.headers,
+                body: body.to_bytes(),
+            })
+        };
+        let silent = || broken(format!("no whole answer within {:?}; --timeout gives it longer", self.patience));
+        timeout(self.patience, exchange).await.map_err(|_| silent())?
+    }
+
+    /// The first model that the server lists.
+    ///
+    /// # Errors
+    /// A server without one, or that cannot be reached.
+    pub async fn model(&self) -> Result<String, ConformError> {
+        let answer = self.send("GET", "/v1/models", None).await?;
+        let page: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+        let model = page.pointer("/data/0/id").and_then(Value::as_str).map(str::to_owned);
+        model.ok_or(ConformError::NoModel { status: answer.status })
+    }
+}

@@ -1,0 +1,144 @@
+//! The recorded exchanges.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use http::header;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{
+    client::ReceivedAnswer,
+    events::{StreamedEvent, compare_events, events},
+    shape::{ShapeDifferences, compare},
+};
+
+const EXCHANGES: &str = include_str!("exchanges.jsonl");
+
+/// What stands for the model's name.
+const MODEL: &str = "MODEL";
+
+/// An exchange with a real vLLM, shortened: of events that repeat one is kept.
+#[derive(Debug, Clone, Deserialize)]
+pub struct ConformExchange {
+    /// Its name in the goldens.
+    pub case: String,
+    /// Its name for people.
+    pub name: String,
+    /// The method.
+    pub method: String,
+    /// The path.
+    pub path: String,
+    /// The request's body: JSON, or a text that is sent as it is.
+    pub request: Value,
+    /// The response's status.
+    pub status: u16,
+    /// Headers that clients look at.
+    pub headers: BTreeMap<String, String>,
+    /// The response's JSON; null where it has none.
+    #[serde(default)]
+    pub response: Value,
+    /// The events of a stream.
+    #[serde(default)]
+    pub events: Vec<String>,
+}
+
+/// Lists the exchanges.
+///
+/// # Panics
+/// Never: a test reads them.
+#[must_use]
+pub fn exchanges() -> Vec<ConformExchange> {
+    let read = |line: &str| serde_json::from_str(line).ok();
+    EXCHANGES.lines().filter_map(read).collect()
+}
+
+impl ConformExchange {
+    /// The body to send; `None` where there is none.
+    #[must_use]
+    pub fn body(&self, model: &str) -> Option<String> {
+        let mut request = self.request.clone();
+        match &mut request {
+            Value::Null => return None,
+            Value::String(text) => return Some(text.clone()),
+            body => {
+                if let Some(name) = body.get_mut("model").filter(|name| **name == MODEL) {
+                    *name = Value::from(model);
+                }
+            }
+        }
+        Some(request.to_string())
+    }
+
+    /// Compares an answer with the recorded one.
+    #[must_use]
+    pub fn compare(&self, answer: &ReceivedAnswer) -> ShapeDifferences {
+        let mut found = ShapeDifferences::default();
+        if answer.status != self.status {
+            let start: String = String::from_utf8_lossy(&answer.body).chars().take(120).collect();
+            found.add("status", format!("is {}; {} was recorded ({})", answer.status, self.status, start.trim()));
+            return found;
+        }
+        for (name, recorded) in &self.headers {
+            let received = answer.headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+            let essence = |value: &str| value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+            match received {
+                None => found.add(name, format!("is missing; {recorded} was recorded")),
+                Some(received) if name == header::CONTENT_TYPE.as_str() && essence(&received) == essence(recorded) => {}
+                Some(received) if received == *recorded => {}
+                Some(received) => found.add(name, format!("is {received}; {recorded} was recorded")),
+            }
+        }
+        if !self.events.is_empty() {
+            compare_events(&self.recorded_events(), &events(&answer.body), &mut found);
+        } else if !self.response.is_null() {
+            match serde_json::from_slice::<Value>(&answer.body) {
+                Ok(received) => compare("$", &self.response, &received, &mut found),
+                Err(error) => found.add("body", format!("is no JSON: {error}")),
+            }
+        }
+        found
+    }
+
+    fn recorded_events(&self) -> Vec<StreamedEvent> {
+        let text: String = self.events.iter().flat_map(|event| [event.as_str(), "\n\n"]).collect();
+        events(&Bytes::from(text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_exchange_is_read_and_is_its_own_shape() {
+        let all = exchanges();
+        assert_eq!((all.len(), EXCHANGES.lines().count()), (34, 34));
+        for exchange in all {
+            let headers = exchange.headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
+            let body = if exchange.events.is_empty() {
+                exchange.response.to_string()
+            } else {
+                exchange.events.iter().map(|event| format!("{event}\n\n")).collect()
+            };
+            let answer =
+                ReceivedAnswer { status: exchange.status, headers: headers.collect(), body: Bytes::from(body.clone()) };
+            assert_eq!(exchange.compare(&answer), ShapeDifferences::default(), "{}", exchange.case);
+            if exchange.case == "chat_stream" {
+                let cut = Bytes::from(body.replace("data: [DONE]\n\n", ""));
+                let found = exchange.compare(&ReceivedAnswer { body: cut, ..answer.clone() });
+                assert!(found.differences[0].what.ends_with("role, text, finish, [DONE] was recorded"), "{found:?}");
+            }
+            let wrong = exchange.compare(&ReceivedAnswer { status: 500, ..answer });
+            assert_eq!(wrong.differences.len(), 1, "{}", exchange.case);
+        }
+    }
+
+    #[test]
+    fn the_model_is_put_in() {
+        let chat = exchanges().into_iter().find(|exchange| exchange.case == "chat_full").unwrap();
+        assert!(chat.body("org/m").unwrap().contains("\"model\":\"org/m\""));
+        let unknown = exchanges().into_iter().find(|exchange| exchange.case == "err_unknown_model").unwrap();
+        assert!(unknown.body("org/m").unwrap().contains("\"model\":\"nope\""));
+    }
+}

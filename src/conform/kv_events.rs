@@ -1,0 +1,115 @@
+//! KV events: whether messages come whose frames and fields are vLLM's.
+
+use std::{pin::pin, time::Duration};
+
+use bytes::Bytes;
+use serde_json::json;
+use tokio::time::{sleep, timeout};
+use zeromq::{Socket, SocketRecv, SubSocket, ZmqMessage};
+
+use super::{ConformCheck, ConformClient, ConformError, shape::ShapeDifferences};
+use crate::engine_core::msgpack::MsgpackValue;
+
+/// Events and the fields that each has, in the order of their arrays.
+const EVENTS: [(&str, &[&str]); 3] = [
+    ("BlockStored", &["block_hashes", "parent_block_hash", "token_ids", "block_size"]),
+    ("BlockRemoved", &["block_hashes"]),
+    ("AllBlocksCleared", &[]),
+];
+
+/// Words between completions, so that each fills blocks of its own.
+const WORDS: usize = 400;
+
+/// Time between completions while no message has come.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Subscribes, has completions fill blocks, and checks the first message with events.
+///
+/// # Errors
+/// A server that cannot be reached, and no socket.
+pub async fn check_kv_events(
+    client: &ConformClient,
+    model: Option<&str>,
+    endpoint: &str,
+    within: Duration,
+) -> Result<ConformCheck, ConformError> {
+    let failed = |why: String| ConformError::KvEvents { endpoint: endpoint.to_owned(), why };
+    let mut socket = SubSocket::new();
+    let connected =
+        timeout(within, socket.connect(endpoint)).await.map_err(|_| failed("nobody listens there".to_owned()))?;
+    connected.map_err(|error| failed(error.to_string()))?;
+    socket.subscribe("").await.map_err(|error| failed(error.to_string()))?;
+    let model = match model {
+        Some(model) => model.to_owned(),
+        None => client.model().await?,
+    };
+    let ask = async {
+        // A subscription takes a moment to arrive, and what is sent before it is lost.
+        for number in 0_u64.. {
+            sleep(PAUSE).await;
+            let prompt: Vec<String> = (0..WORDS).map(|word| format!("w{number}x{word}")).collect();
+            let body = json!({"model": model, "prompt": prompt.join(" "), "max_tokens": 1});
+            client.send("POST", "/v1/completions", Some(body.to_string())).await?;
+        }
+        Ok::<(), ConformError>(())
+    };
+    let mut ask = pin!(ask);
+    let message = timeout(within, async {
+        tokio::select! {
+            asked = &mut ask => Err(asked.err()),
+            message = socket.recv() => Ok(message),
+        }
+    });
+    let mut found = ShapeDifferences::default();
+    match message.await {
+        Err(_) => found.add("message", format!("none came within {within:?} of completions that fill blocks")),
+        Ok(Err(Some(error))) => return Err(error),
+        Ok(Err(None)) => {}
+        Ok(Ok(Err(error))) => return Err(failed(error.to_string())),
+        Ok(Ok(Ok(message))) => check(message, &mut found),
+    }
+    Ok(ConformCheck::new("KV events", format!("SUB {endpoint}"), found))
+}
+
+/// Three frames; the last one is an array of a time, events and a rank.
+fn check(message: ZmqMessage, found: &mut ShapeDifferences) {
+    let frames: Vec<Bytes> = message.into_vec();
+    let [_topic, number, payload] = frames.as_slice() else {
+        found.add("frames", format!("are {}; topic, number and payload were recorded", frames.len()));
+        return;
+    };
+    if number.len() != 8 {
+        found.add("frames[1]", format!("has {} bytes; a number of 8 was recorded", number.len()));
+    }
+    let batch = match MsgpackValue::read(payload) {
+        Ok(batch) => batch,
+        Err(error) => return found.add("frames[2]", format!("is no MessagePack: {error}")),
+    };
+    let Some([time, events, ..]) = batch.as_array() else {
+        return found.add("frames[2]", "is no array of a time, events and a rank");
+    };
+    if time.as_f64().is_none() {
+        found.add("frames[2][0]", "is no time");
+    }
+    match events.as_array() {
+        None | Some([]) => found.add("frames[2][1]", "has no events"),
+        Some(events) => events.iter().for_each(|event| check_event(event, found)),
+    }
+}
+
+/// An event is a map with a type, or an array that begins with it.
+fn check_event(event: &MsgpackValue, found: &mut ShapeDifferences) {
+    let place = "frames[2][1][]";
+    let named = event.get("type").or_else(|| event.as_array().and_then(<[_]>::first));
+    let Some(name) = named.and_then(MsgpackValue::as_str) else { return found.add(place, "is no event with a type") };
+    let Some((_, fields)) = EVENTS.iter().find(|(known, _)| *known == name) else {
+        return found.add(place, format!("{name} is no event of vLLM"));
+    };
+    for (at, field) in fields.iter().enumerate() {
+        let by_name = event.get(field).is_some();
+        let by_place = event.as_array().is_some_and(|items| items.len() > at + 1);
+        if !by_name && !by_place {
+            found.add(place, format!("{name} has no {field}"));
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Whether a server answers in the shapes of vLLM: recorded exchanges of a real one, held against any server.
+//!
+//! The exchanges in `exchanges.jsonl` are from the goldens of this project's tests (vLLM 0.32.0). Of an answer its status, its type, the
+//! names and JSON types of its fields and the order of its events are compared, never a text or a number. A field that was null there may
+//! have any value and may be left out, and further fields are allowed: both are told, and count only where it is strict. The second
+//! profile is what an endpoint picker reads: families and labels of `/metrics`, and KV events.
+//!
+//! Limits: answers are read up to 16 MiB; one request at a time.
+//!
+//! See docs/decisions/0141-shapes-not-values.md.
+
+mod client;
+mod events;
+mod exchange;
+mod kv_events;
+mod picker;
+mod shape;
+
+use serde::Serialize;
+
+pub use self::{
+    client::{ConformClient, ConformError},
+    exchange::{ConformExchange, exchanges},
+    kv_events::check_kv_events,
+    picker::check_metrics,
+    shape::{ShapeDifference, ShapeDifferences, compare},
+};
+
+/// What was found at one exchange, or one family.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ConformCheck {
+    /// What was checked.
+    pub name: String,
+    /// Method and path, or an endpoint.
+    pub request: String,
+    /// What differs.
+    pub differences: Vec<ShapeDifference>,
+    /// What differs and harms no client that follows the recorded shapes.
+    pub notes: Vec<ShapeDifference>,
+}
+
+impl ConformCheck {
+    pub(super) fn new(name: impl Into<String>, request: impl Into<String>, found: ShapeDifferences) -> Self {
+        Self { name: name.into(), request: request.into(), differences: found.differences, notes: found.notes }
+    }
+
+    /// Returns true where nothing differs; with `is_strict`, nothing at all.
+    #[must_use]
+    pub fn holds(&self, is_strict: bool) -> bool {
+        self.differences.is_empty() && !(is_strict && !self.notes.is_empty())
+    }
+}
+
+/// Sends each exchange to the server, and compares.
+///
+/// # Errors
+/// A server that cannot be reached, or serves no model.
+pub async fn check_exchanges(client: &ConformClient, model: Option<&str>) -> Result<Vec<ConformCheck>, ConformError> {
+    let model = match model {
+        Some(model) => model.to_owned(),
+        None => client.model().await?,
+    };
+    let mut checks = Vec::new();
+    for exchange in exchanges() {
+        let answer = client.send(&exchange.method, &exchange.path, exchange.body(&model)).await?;
+        let request = format!("{} {}", exchange.method, exchange.path);
+        checks.push(ConformCheck::new(&exchange.name, request, exchange.compare(&answer)));
+    }
+    Ok(checks)
+}

@@ -1,0 +1,126 @@
+//! Shapes of JSON: names of fields and types of values.
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::recording::canonical::{BodyDifference, differences};
+
+/// A difference in words.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ShapeDifference {
+    /// The place, such as `$.choices[0].message`.
+    pub place: String,
+    /// What is wrong there.
+    pub what: String,
+}
+
+/// What was found, by whether it counts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ShapeDifferences {
+    /// What counts.
+    pub differences: Vec<ShapeDifference>,
+    /// What counts where it is strict.
+    pub notes: Vec<ShapeDifference>,
+}
+
+impl ShapeDifferences {
+    /// Adds what counts.
+    pub(super) fn add(&mut self, place: impl Into<String>, what: impl Into<String>) {
+        self.differences.push(ShapeDifference { place: place.into(), what: what.into() });
+    }
+
+    fn note(&mut self, place: &str, what: impl Into<String>) {
+        self.notes.push(ShapeDifference { place: place.to_owned(), what: what.into() });
+    }
+}
+
+/// A type in place of each value; of a list its first item.
+pub(super) fn shape(value: &Value) -> Value {
+    match value {
+        Value::Null => Value::from("null"),
+        Value::Bool(_) => Value::from("boolean"),
+        Value::Number(_) => Value::from("number"),
+        Value::String(_) => Value::from("string"),
+        Value::Array(items) => items.iter().take(1).map(shape).collect(),
+        Value::Object(fields) => {
+            Value::Object(fields.iter().map(|(name, value)| (name.clone(), shape(value))).collect::<Map<_, _>>())
+        }
+    }
+}
+
+/// Compares two values by their shapes, at a place.
+pub fn compare(place: &str, recorded: &Value, received: &Value, found: &mut ShapeDifferences) {
+    for BodyDifference { path, recorded, received, .. } in differences(&shape(recorded), &shape(received)) {
+        let path = format!("{place}{}", path.trim_start_matches('$'));
+        match (recorded, received) {
+            (Some(recorded), Some(_)) if is_null(&recorded) && recorded.is_string() => {}
+            (Some(recorded), None) if is_null(&recorded) && recorded.is_string() => {
+                found.note(&path, "is left out; null was recorded");
+            }
+            (Some(recorded), None) if is_null(&recorded) => found.note(&path, "is left out; only nulls were recorded"),
+            (Some(recorded), None) => found.add(path, format!("is missing; {} was recorded", kind(&recorded))),
+            (None, Some(received)) => found.note(&path, format!("is added: {}", kind(&received))),
+            (Some(recorded), Some(received)) => {
+                found.add(path, format!("is {}; {} was recorded", kind(&received), kind(&recorded)));
+            }
+            (None, None) => {}
+        }
+    }
+}
+
+/// Returns true for a shape without anything but nulls.
+fn is_null(shape: &Value) -> bool {
+    match shape {
+        Value::Object(fields) => fields.values().all(is_null),
+        Value::Array(items) => items.is_empty(),
+        other => other == "null",
+    }
+}
+
+/// A shape in words.
+fn kind(shape: &Value) -> String {
+    match shape {
+        Value::Object(_) => "an object".to_owned(),
+        Value::Array(_) => "a list".to_owned(),
+        other => match other.as_str() {
+            Some("null") => "null".to_owned(),
+            Some(name) => format!("a {name}"),
+            None => "nothing".to_owned(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn found(recorded: &Value, received: &Value) -> (Vec<String>, Vec<String>) {
+        let mut found = ShapeDifferences::default();
+        compare("$", recorded, received, &mut found);
+        let text = |all: Vec<ShapeDifference>| all.iter().map(|one| format!("{} {}", one.place, one.what)).collect();
+        (text(found.differences), text(found.notes))
+    }
+
+    #[test]
+    fn shapes_are_compared_and_not_values() {
+        let recorded = json!({"id": "a", "list": [{"n": 1, "t": null}], "usage": {"total": 3}, "none": null});
+        let same =
+            json!({"id": "b", "list": [{"n": 2.5, "t": "x"}, {"n": 1, "t": null}], "usage": {"total": 0}, "none": 7});
+        assert_eq!(found(&recorded, &same), (vec![], vec![]));
+        let other = json!({"id": null, "list": [{"n": "1", "t": 1}], "extra": true});
+        let (differences, notes) = found(&recorded, &other);
+        let expected = [
+            "$.id is null; a string was recorded",
+            "$.list[0].n is a string; a number was recorded",
+            "$.usage is missing; an object was recorded",
+        ];
+        assert_eq!(differences, expected);
+        assert_eq!(notes, ["$.none is left out; null was recorded", "$.extra is added: a boolean"]);
+        assert_eq!(
+            found(&json!({"list": [1]}), &json!({"list": []})).0,
+            ["$.list[0] is missing; a number was recorded"]
+        );
+    }
+}

@@ -1,0 +1,307 @@
+//! What llm-d-inference-sim serves beside vLLM's endpoints: probes, `/admin/config`, and headers that name the pod.
+//!
+//! `/admin/config` shows what is in effect, under that simulator's names, and changes latencies, failures and values of metrics for the
+//! requests that come then. All of a request is checked before any of it takes effect. `/fake_metrics` stands beside it.
+//!
+//! Source: `docs/api.md` of llm-d-inference-sim. See docs/decisions/0140-another-simulators-command-line.md.
+
+use std::{ops::ControlFlow, sync::Arc, time::Duration};
+
+use axum::{
+    Router,
+    extract::{Request, State},
+    response::Response,
+    routing::{get, post},
+};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use serde_json::{Map, Value, json};
+
+use crate::{
+    base::units::parse_duration,
+    engine::step_clock::{Knobs, StepTimes},
+    play::{
+        ServerState, Synthetic,
+        admin_calls::{AdminResult, RefusedAdminCall, body_of, checked, shown},
+        faults::InjectedFailures,
+        http::empty,
+        metrics::of_fake_metrics,
+        middleware::Middleware,
+    },
+    replay::account::Access,
+};
+
+/// Most bytes of new settings.
+const LARGEST: usize = 4 << 20;
+
+/// What is served of llm-d-inference-sim, and with what.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SimulatorOptions {
+    /// True where its endpoints are there for everyone who reaches the server, and its headers.
+    pub endpoints: bool,
+    /// Name of the pod, for `x-inference-pod`.
+    pub pod: Option<String>,
+    /// Namespace of the pod, for `x-inference-namespace`.
+    pub namespace: Option<String>,
+    /// Values of metrics from the start on, in its words.
+    pub fake_metrics: Option<Value>,
+}
+
+/// The middleware that names the pod.
+#[derive(Debug, Clone)]
+pub(super) struct NamePod(pub(super) Arc<ServerState>);
+
+impl Middleware for NamePod {
+    type Kept = HeaderMap;
+
+    fn before(&self, _: &mut Request) -> ControlFlow<Response, HeaderMap> {
+        let SimulatorOptions { pod, namespace, .. } = &self.0.config.server.simulator;
+        let port = pod.as_ref().and(self.0.port()).map(|port| port.to_string());
+        let named = [("x-inference-pod", pod), ("x-inference-port", &port), ("x-inference-namespace", namespace)];
+        let header = |(name, value): (&'static str, &Option<String>)| {
+            Some((HeaderName::from_static(name), HeaderValue::from_str(value.as_deref()?).ok()?))
+        };
+        ControlFlow::Continue(named.into_iter().filter_map(header).collect())
+    }
+
+    fn after(headers: HeaderMap, mut response: Response) -> Response {
+        response.headers_mut().extend(headers);
+        response
+    }
+}
+
+/// `/health/ready` and `/ready`: this is behind what refuses until the server is ready.
+pub(super) fn probes() -> Router {
+    let ready = || async { empty(StatusCode::OK) };
+    Router::new().route("/health/ready", get(ready)).route("/ready", get(ready))
+}
+
+/// `/admin/config` and `/fake_metrics`.
+pub(super) fn routes(state: &Arc<ServerState>, access: Access) -> Router {
+    let desk = SimulatorDesk { state: Arc::clone(state), access };
+    Router::new().route("/admin/config", get(show).post(change)).route("/fake_metrics", post(fake)).with_state(desk)
+}
+
+#[derive(Debug, Clone)]
+struct SimulatorDesk {
+    state: Arc<ServerState>,
+    access: Access,
+}
+
+/// Settings that were read, before they take effect.
+#[derive(Debug, Default)]
+struct SimulatorChange {
+    times: Option<Knobs>,
+    failures: Option<InjectedFailures>,
+    metrics: Option<Value>,
+}
+
+async fn show(State(desk): State<SimulatorDesk>, request: Request) -> AdminResult {
+    checked(&desk.access, request)?;
+    Ok(shown(&desk.shown()))
+}
+
+async fn change(State(desk): State<SimulatorDesk>, request: Request) -> AdminResult {
+    let body = body_of(&desk.access, request, LARGEST).await?;
+    let new = desk.read(&body).map_err(RefusedAdminCall::wrong)?;
+    desk.take(new).map_err(RefusedAdminCall::wrong)?;
+    let now = desk.shown();
+    tracing::info!("/admin/config is changed: {now}");
+    Ok(shown(&now))
+}
+
+async fn fake(State(desk): State<SimulatorDesk>, request: Request) -> AdminResult {
+    let body = body_of(&desk.access, request, LARGEST).await?;
+    let fields: Value = serde_json::from_slice(&body)
+        .map_err(|error| RefusedAdminCall::wrong(format!("the body is no JSON: {error}")))?;
+    let values = desk.state.fake_values(&fields).map_err(RefusedAdminCall::wrong)?;
+    desk.state.set_values(&values).map_err(RefusedAdminCall::wrong)?;
+    Ok(empty(StatusCode::NO_CONTENT))
+}
+
+impl SimulatorDesk {
+    fn knobs(&self) -> Option<Knobs> {
+        let engine = self.state.engine.as_ref()?;
+        match engine.times() {
+            StepTimes::Knobs(knobs) => Some(knobs),
+            StepTimes::Instant => Some(Knobs { max_num_seqs: self.max_num_seqs(), ..Knobs::default() }),
+            StepTimes::Fitted(_) | StepTimes::Profile(_) => None,
+        }
+    }
+
+    fn max_num_seqs(&self) -> u32 {
+        let engine = self.state.config.engine.as_ref();
+        engine.map_or(1, |engine| u32::try_from(engine.scheduler.max_num_seqs).unwrap_or(u32::MAX))
+    }
+
+    fn shown(&self) -> Value {
+        let (config, model) = (&self.state.config, &self.state.model);
+        let InjectedFailures { percent, types } = config.faults.failures();
+        let mut fields = json!({
+            "model": &*model.root,
+            "served-model-name": model.names,
+            "port": self.state.port(),
+            "max-model-len": model.max_model_len,
+            "max-num-seqs": self.max_num_seqs(),
+            "max-loras": config.lora.as_ref().map_or(0, |lora| lora.max_loras),
+            "mode": if matches!(self.state.synthetic(), Synthetic::Echo) { "echo" } else { "random" },
+            "seed": config.seed,
+            "block-size": self.state.block_size(),
+            "enable-kvcache": config.engine.as_ref().is_some_and(|engine| engine.kv_events.is_some()),
+            "data-parallel-size": config.data_parallel_size,
+            "enable-request-id-headers": config.request_id_headers,
+            "startup-duration": written(config.server.startup),
+            "failure-injection-rate": percent,
+            "failure-types": types,
+            "fake-metrics": self.state.overrides.shown(),
+        });
+        if let Some(engine) = &self.state.engine {
+            fields["kv-cache-size"] = json!(engine.kv_cache.num_gpu_blocks);
+        }
+        if let (Some(knobs), Some(fields)) = (self.knobs(), fields.as_object_mut()) {
+            fields.extend(latencies(&knobs));
+        }
+        fields
+    }
+
+    /// Reads what is to change.
+    fn read(&self, body: &[u8]) -> Result<SimulatorChange, String> {
+        let fields: Map<String, Value> =
+            serde_json::from_slice(body).map_err(|error| format!("a JSON object is needed: {error}"))?;
+        let mut new = SimulatorChange::default();
+        let mut knobs = self.knobs();
+        for (name, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
+            let wrong = |why: String| format!("{name}: {why}");
+            match name.as_str() {
+                "failure-injection-rate" | "failure-types" => {
+                    let failures = new.failures.get_or_insert_with(|| self.state.config.faults.failures());
+                    failure(failures, name, value).map_err(wrong)?;
+                }
+                "fake-metrics" => new.metrics = Some(self.state.fake_values(value).map_err(wrong)?),
+                "latency-calculator" => {}
+                name => {
+                    let knobs = knobs.as_mut().ok_or_else(|| {
+                        wrong("there are no latencies that were set one by one (--time-to-first-token and others with --engine)".to_owned())
+                    })?;
+                    latency(knobs, name, value).map_err(wrong)?;
+                    new.times = Some(*knobs);
+                }
+            }
+        }
+        if let (Some(calculator), Some(knobs)) = (fields.get("latency-calculator").and_then(Value::as_str), &mut knobs)
+        {
+            calculate(knobs, calculator)?;
+            new.times = Some(*knobs);
+        }
+        new.failures.as_ref().map_or(Ok(Vec::new()), InjectedFailures::lines)?;
+        Ok(new)
+    }
+
+    fn take(&self, new: SimulatorChange) -> Result<(), String> {
+        if let Some(metrics) = new.metrics {
+            self.state.set_values(&metrics)?;
+        }
+        if let Some(failures) = new.failures {
+            self.state.config.faults.fail(failures)?;
+        }
+        if let (Some(knobs), Some(engine)) = (new.times, &self.state.engine) {
+            engine.set_times(StepTimes::Knobs(knobs));
+        }
+        Ok(())
+    }
+}
+
+/// The latencies under the simulator's names.
+fn latencies(knobs: &Knobs) -> Map<String, Value> {
+    let Knobs { time_to_first_token, inter_token_latency, prefill_overhead, prefill_time_per_token, .. } = knobs;
+    let is_per_token = !prefill_overhead.is_zero() || !prefill_time_per_token.mean.is_zero();
+    let times = [
+        ("time-to-first-token", time_to_first_token.mean),
+        ("time-to-first-token-std-dev", time_to_first_token.std_dev),
+        ("inter-token-latency", inter_token_latency.mean),
+        ("inter-token-latency-std-dev", inter_token_latency.std_dev),
+        ("prefill-overhead", *prefill_overhead),
+        ("prefill-time-per-token", prefill_time_per_token.mean),
+        ("prefill-time-std-dev", prefill_time_per_token.std_dev),
+    ];
+    let mut fields: Map<String, Value> =
+        times.into_iter().map(|(name, time)| (name.to_owned(), json!(written(time)))).collect();
+    fields.insert("time-factor-under-load".to_owned(), json!(knobs.time_factor_under_load));
+    let calculator = if is_per_token { "per-token" } else { "constant" };
+    fields.insert("latency-calculator".to_owned(), json!(calculator));
+    fields
+}
+
+/// A duration as Go writes it.
+fn written(time: Duration) -> String {
+    if time.is_zero() { "0s".to_owned() } else { format!("{time:?}") }
+}
+
+fn latency(knobs: &mut Knobs, name: &str, value: &Value) -> Result<(), String> {
+    if name == "time-factor-under-load" {
+        let factor = value.as_f64().filter(|factor| (1.0..=1000.0).contains(factor));
+        knobs.time_factor_under_load = factor.ok_or("a factor from 1 to 1000 is needed")?;
+        return Ok(());
+    }
+    let place = match name {
+        "time-to-first-token" => &mut knobs.time_to_first_token.mean,
+        "time-to-first-token-std-dev" => &mut knobs.time_to_first_token.std_dev,
+        "inter-token-latency" => &mut knobs.inter_token_latency.mean,
+        "inter-token-latency-std-dev" => &mut knobs.inter_token_latency.std_dev,
+        "prefill-overhead" => &mut knobs.prefill_overhead,
+        "prefill-time-per-token" => &mut knobs.prefill_time_per_token.mean,
+        "prefill-time-std-dev" => &mut knobs.prefill_time_per_token.std_dev,
+        _ => {
+            return Err("no field that can change while the server runs: there are latencies, latency-calculator, \
+                        time-factor-under-load, failure-injection-rate, failure-types and fake-metrics"
+                .to_owned());
+        }
+    };
+    // A number is nanoseconds, as in the simulator.
+    *place = match (value.as_str(), value.as_u64()) {
+        (Some(text), _) => parse_duration(text).map_err(|error| error.to_string())?,
+        (None, Some(nanos)) => Duration::from_nanos(nanos),
+        (None, None) => return Err("a duration such as \"250ms\" is needed".to_owned()),
+    };
+    Ok(())
+}
+
+/// Leaves out the latencies that a calculator does not look at.
+fn calculate(knobs: &mut Knobs, calculator: &str) -> Result<(), String> {
+    match calculator {
+        "constant" => (knobs.prefill_overhead, knobs.prefill_time_per_token) = Default::default(),
+        "per-token" => knobs.time_to_first_token = Default::default(),
+        "" => {}
+        other => return Err(format!("latency-calculator: {other} is none: there are constant and per-token")),
+    }
+    Ok(())
+}
+
+fn failure(failures: &mut InjectedFailures, name: &str, value: &Value) -> Result<(), String> {
+    if name == "failure-types" {
+        let names =
+            value.as_array().and_then(|names| names.iter().map(|name| name.as_str().map(str::to_owned)).collect());
+        failures.types = names.ok_or("a list of names is needed")?;
+        return Ok(());
+    }
+    let percent = value.as_u64().and_then(|percent| u8::try_from(percent).ok()).filter(|percent| *percent <= 100);
+    failures.percent = percent.ok_or("a percentage from 0 to 100 is needed")?;
+    Ok(())
+}
+
+impl ServerState {
+    /// Values for what `fake-metrics` means.
+    fn fake_values(&self, fields: &Value) -> Result<Value, String> {
+        let max_loras = self.config.lora.as_ref().map_or(0, |lora| lora.max_loras);
+        of_fake_metrics(fields, &super::request::info::metrics_page(self), max_loras)
+    }
+
+    fn set_values(&self, values: &Value) -> Result<(), String> {
+        self.overrides.set(values, &super::request::info::metrics_page(self), true)
+    }
+
+    /// Sets the values of metrics that the server starts with.
+    pub(super) fn set_fake_metrics(&self) -> Result<(), String> {
+        let Some(fields) = &self.config.server.simulator.fake_metrics else { return Ok(()) };
+        self.set_values(&self.fake_values(fields)?)
+    }
+}

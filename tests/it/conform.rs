@@ -1,0 +1,109 @@
+//! `conform` against `play`, and against servers that are wrong in a known way.
+
+use std::process::Output;
+
+use serde_json::{Value, json};
+use vllm_vcr::conform::{ShapeDifferences, compare, exchanges};
+
+use crate::support::{
+    goldens,
+    running::{Running, vcr},
+};
+
+fn play(more: &[&str]) -> Running {
+    let usual =
+        ["play", "--port", "0", "--synthetic", "random", "--enable-request-id-headers", "--engine", "--instant"];
+    Running::start(&[usual.as_slice(), more].concat())
+}
+
+async fn conform(running: &Running, more: &[&str]) -> Output {
+    let target = format!("http://{}", running.address);
+    let words: Vec<String> =
+        ["conform", "--target", &target].iter().chain(more).map(|word| (*word).to_owned()).collect();
+    tokio::task::spawn_blocking(move || vcr(&words.iter().map(String::as_str).collect::<Vec<_>>())).await.unwrap()
+}
+
+fn printed(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+#[test]
+fn the_exchanges_have_the_shapes_of_the_goldens() {
+    let goldens: std::collections::HashMap<String, Value> = goldens::suite("plain").into_iter().collect();
+    for exchange in exchanges() {
+        let golden = &goldens[&exchange.case];
+        assert_eq!(
+            (golden["status"].as_u64(), golden["request"]["path"].as_str()),
+            (Some(exchange.status.into()), Some(exchange.path.as_str()))
+        );
+        if exchange.events.is_empty() {
+            let mut found = ShapeDifferences::default();
+            compare("$", &exchange.response, &golden["json"], &mut found);
+            assert_eq!(found, ShapeDifferences::default(), "{}", exchange.case);
+        } else {
+            let raw: Vec<&str> =
+                golden["events"].as_array().unwrap().iter().map(|event| event["raw"].as_str().unwrap()).collect();
+            let known = |event: &String| {
+                raw.iter().any(|raw| *raw == event || event.contains("\"prompt_tokens_details\":null"))
+            };
+            assert!(exchange.events.iter().all(known), "{}", exchange.case);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn play_conforms() {
+    let play = play(&["--enable-kv-cache-events", "--kv-events-endpoint", "tcp://127.0.0.1:*"]);
+    let output = conform(&play, &["--profile", "vllm,picker"]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", printed(&output));
+    assert!(printed(&output).contains("\nconforms: "), "{}", printed(&output));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kv_events_are_checked_where_they_are_published() {
+    let play =
+        play(&["--kv-events-config", r#"{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:0"}"#]);
+    let endpoint =
+        play.get("/vcr/engine").await["kv_events"]["endpoint"].as_str().unwrap().replace("0.0.0.0", "127.0.0.1");
+    let output = conform(&play, &["--profile", "picker", "--kv-events", &endpoint]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", printed(&output));
+    assert!(printed(&output).contains("KV events"), "{}", printed(&output));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_wrong_is_named() {
+    let play = play(&[
+        "--fault",
+        "500 where path=/tokenize",
+        "--fault",
+        "no-done where path=/v1/completions",
+        "--fault",
+        "metrics-absent:vllm:num_requests_waiting",
+    ]);
+    let output = conform(&play, &["--profile", "vllm,picker", "--json"]).await;
+    assert_eq!(output.status.code(), Some(1), "{}", printed(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["conforms"], json!(false));
+    let of = |name: &str| {
+        let checks = report["checks"].as_array().unwrap();
+        let check = checks.iter().find(|check| check["name"] == name).unwrap();
+        check["differences"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| format!("{} {}", one["place"].as_str().unwrap(), one["what"].as_str().unwrap()))
+            .collect::<Vec<_>>()
+    };
+    assert!(of("chat").is_empty());
+    assert!(of("tokenize")[0].starts_with("status is 500; 200 was recorded"), "{:?}", of("tokenize"));
+    assert_eq!(of("vllm:num_requests_waiting"), ["vllm:num_requests_waiting is missing"]);
+    let events = of("completion, streamed");
+    assert!(events[0].contains("text, finish, [DONE] was recorded"), "{events:?}");
+}
+
+#[test]
+fn a_server_that_is_not_there_is_no_verdict() {
+    let output = vcr(&["conform", "--target", "http://127.0.0.1:9"]);
+    assert_eq!(output.status.code(), Some(4), "{}", printed(&output));
+    assert!(printed(&output).contains("cannot be reached"), "{}", printed(&output));
+}
