@@ -24,9 +24,12 @@ use crate::{
 /// Sends the requests of recorded exchanges (chats, completions, streams, errors, models, tokens) and compares status, content type, names
 /// and types of fields and the order of events, never texts or numbers. Exit code 1 where anything differs.
 #[derive(Debug, Args)]
-#[command(after_long_help = "Examples:\n  vllm-vcr conform --target http://localhost:8000\n  \
+#[command(
+    next_help_heading = "Conformance",
+    after_long_help = "Examples:\n  vllm-vcr conform --target http://localhost:8000\n  \
                              vllm-vcr conform --target http://localhost:8000 --profile picker --kv-events tcp://localhost:5557\n  \
-                             vllm-vcr conform --target http://localhost:8000 --json > conform.json")]
+                             vllm-vcr conform --target http://localhost:8000 --json > conform.json"
+)]
 pub(in crate::cli) struct ConformArgs {
     /// The server: http://HOST, https://HOST or h2c://HOST, with a path before /v1 where it has one.
     #[arg(long, value_name = "URL")]

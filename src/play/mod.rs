@@ -62,8 +62,8 @@ pub use crate::play::{
     engine::{EngineConfig, EngineError, EngineTimes, KvEventsConfig, KvEventsError, KvRole, KvTransferConfig},
     error::PlayError,
     faults::{
-        FAILURE_TYPES, FaultFileError, FaultLines, InjectedFailures, ServedChunk, ServedEnd, ServedKey,
-        ServedLog, ServedResponse, ServerFaults,
+        FAILURE_TYPES, FaultFileError, FaultLines, InjectedFailures, ServedChunk, ServedEnd, ServedKey, ServedLog,
+        ServedResponse, ServerFaults,
     },
     fleet::{Fleet, FleetScript, ScriptError},
     front::{ApiKeys, Cors, ServerOptions},
