@@ -100,6 +100,7 @@ fn parse(arguments: &[OsString]) -> Result<Cli, Stop> {
     let typed = matches.subcommand().and_then(|(name, matches)| Typed::new(&command, name, matches));
     match (&mut cli.command, typed) {
         (Command::Play(args), Some(typed)) => {
+            args.simulated.engine |= args.simulated.engine_core.is_some();
             play::sources::choose_folder(args);
             play::sources::check(args, &typed)
         }

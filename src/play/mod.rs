@@ -30,6 +30,7 @@ mod answer;
 mod cassettes;
 mod dialect;
 mod engine;
+mod engine_core;
 mod error;
 mod faults;
 mod fleet;
@@ -58,6 +59,7 @@ use hyper::body::Incoming;
 use self::state::ServerState;
 pub use crate::play::{
     dialect::VllmVersion,
+    engine_core::{EngineCoreConfig, EngineCoreError},
     engine::{EngineConfig, EngineError, EngineTimes, KvEventsConfig, KvEventsError, KvRole, KvTransferConfig},
     error::PlayError,
     faults::{FaultFileError, FaultLines, ServedChunk, ServedEnd, ServedKey, ServedLog, ServedResponse, ServerFaults},

@@ -5,6 +5,7 @@ pub(in crate::cli) mod args;
 mod cassettes;
 mod config;
 mod engine;
+pub(in crate::cli) mod engine_core;
 mod faults;
 mod fleet;
 mod greeting;
@@ -63,10 +64,14 @@ pub(in crate::cli) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
     let (cassettes, stats) = (args.cassettes.clone(), args.stats_json.clone());
     cassettes.report.as_deref().map_or(Ok(()), conclude::writable)?;
     let fault_args = args.faults.clone();
+    let engine_core = engine_core::config(&args)?;
     let config = configuration(args, played.as_ref(), &admin_at)?;
     let faults = Arc::clone(&config.faults);
     let progress = Arc::clone(&config.progress);
     let player = loading::watched(&progress, || Player::load(config))?;
+    if let Some(engine_core) = engine_core {
+        return engine_core::run(player, engine_core, admin_at, (concerns, cassettes));
+    }
     http::raise_descriptor_limit();
     runtime::run(|shutdown| async move {
         runtime::outlive_file_limits();
@@ -144,6 +149,10 @@ async fn bind_unix(path: &Path) -> Result<Listener, Failure> {
 
 fn admin_at(args: &PlayArgs) -> Result<AdminAt, Failure> {
     // Only this machine can reach a Unix socket.
+    let is_core = args.simulated.engine_core.is_some();
+    if is_core && args.admin_listen.is_none() {
+        return Ok(AdminAt::Nowhere);
+    }
     let address = if args.server.uds.is_some() { "localhost:0".to_owned() } else { args.address() };
     admin::at(&args.cassettes, args.admin_listen.as_deref(), &address)
 }

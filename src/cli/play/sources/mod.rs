@@ -15,7 +15,7 @@ use crate::{
         failure::Failure,
         flags::{Typed, name_of, tags_of},
         output,
-        play::{args::PlayArgs, config},
+        play::{args::PlayArgs, config, engine_core},
         player::{
             args::DEFAULT_FOLDER,
             files,
@@ -165,7 +165,8 @@ pub(in crate::cli) fn of(args: &PlayArgs) -> Vec<SourceKind> {
 pub(in crate::cli) fn choose_folder(args: &mut PlayArgs) {
     let folder = Path::new(DEFAULT_FOLDER);
     let has_any = || files(&[folder.to_path_buf()], &|_| String::new()).is_ok();
-    if of(args) == [SourceKind::BuiltIn] && folder.is_dir() && has_any() {
+    let is_core = args.simulated.engine_core.is_some();
+    if !is_core && of(args) == [SourceKind::BuiltIn] && folder.is_dir() && has_any() {
         args.cassette.push(folder.to_path_buf());
     }
 }
@@ -173,6 +174,7 @@ pub(in crate::cli) fn choose_folder(args: &mut PlayArgs) {
 /// Refuses flags that would do nothing, and names those that do so only for some requests.
 pub(in crate::cli) fn check(args: &PlayArgs, typed: &Typed<'_>) -> Result<(), Failure> {
     refuse_trace_as_model(args)?;
+    engine_core::check(args, typed)?;
     let kinds = of(args);
     check_engine(args, typed)?;
     for flag in typed.command.get_arguments().filter(|flag| typed.is_given(flag)) {
