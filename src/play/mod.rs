@@ -59,8 +59,8 @@ use hyper::body::Incoming;
 use self::state::ServerState;
 pub use crate::play::{
     dialect::VllmVersion,
-    engine_core::{EngineCoreConfig, EngineCoreError},
     engine::{EngineConfig, EngineError, EngineTimes, KvEventsConfig, KvEventsError, KvRole, KvTransferConfig},
+    engine_core::{EngineCoreConfig, EngineCoreError},
     error::PlayError,
     faults::{FaultFileError, FaultLines, ServedChunk, ServedEnd, ServedKey, ServedLog, ServedResponse, ServerFaults},
     fleet::{Fleet, FleetScript, ScriptError},

@@ -54,8 +54,7 @@ pub(in crate::cli) fn check(args: &PlayArgs, typed: &Typed<'_>) -> Result<(), Fa
             .hint("start the command beside it, with the address of the front end"));
     }
     let is_about_http = |id: &str| !COUNT_TOO.contains(&id);
-    if let Some(flag) =
-        typed.tagged(OF_HTTP).find(|flag| is_about_http(flag.get_id().as_str()) && typed.is_given(flag))
+    if let Some(flag) = typed.tagged(OF_HTTP).find(|flag| is_about_http(flag.get_id().as_str()) && typed.is_given(flag))
     {
         return Err(Failure::usage(format!("--{} means nothing with --engine-core", name_of(flag)))
             .hint("it is about this program's own HTTP server; leave it out"));
@@ -98,7 +97,9 @@ pub(in crate::cli) fn run(
 
 fn greeting(player: &Player, config: &EngineCoreConfig) -> String {
     let (serving, EngineCoreConfig { front_end, version, .. }) = (player.serving(), config);
-    let source = serving.trace.map_or_else(|| "synthetic tokens".to_owned(), |trace| format!("{trace} ({} records)", serving.records));
+    let source = serving
+        .trace
+        .map_or_else(|| "synthetic tokens".to_owned(), |trace| format!("{trace} ({} records)", serving.records));
     let port = front_end.rsplit_once(':').map_or("", |(_, port)| port);
     format!(
         "engine core of vLLM {version} for the front end at {front_end}\nserving {source}; tokenizer {}; Ctrl-C ends it\n\n\

@@ -87,8 +87,7 @@ mod tests {
         let reports = StepReports::default();
         for (running, queries) in [(3, 10), (1, 5)] {
             let prefix_cache_stats = PrefixCacheStats { requests: 1, queries, ..PrefixCacheStats::default() };
-            let stats =
-                SchedulerStats { num_running_reqs: running, prefix_cache_stats, ..SchedulerStats::default() };
+            let stats = SchedulerStats { num_running_reqs: running, prefix_cache_stats, ..SchedulerStats::default() };
             reports.add(&Decisions { stats, ..Decisions::default() });
         }
         let report = reports.take().unwrap();

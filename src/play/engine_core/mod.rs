@@ -115,7 +115,10 @@ impl CoreRank {
                     match FrontEnd::new(self.clone(), session).serve(&mut stopped).await {
                         SessionEnd::Stopped => return,
                         SessionEnd::Gone(reason) => {
-                            tracing::warn!(rank = self.rank, "the front end is gone ({reason}); the next one is waited for");
+                            tracing::warn!(
+                                rank = self.rank,
+                                "the front end is gone ({reason}); the next one is waited for"
+                            );
                         }
                     }
                 }
@@ -123,7 +126,9 @@ impl CoreRank {
                     let failure = error.to_string();
                     if last_failure.as_ref() != Some(&failure) {
                         let at = &self.config.front_end;
-                        tracing::warn!("{at} is no front end of vLLM that waits for engines ({failure}); it is tried again");
+                        tracing::warn!(
+                            "{at} is no front end of vLLM that waits for engines ({failure}); it is tried again"
+                        );
                         last_failure = Some(failure);
                     }
                     select! {

@@ -74,8 +74,7 @@ pub(super) async fn begin(
     let (weight, is_constrained) = (weight_of(&generation, &prompts), generation.is_constrained());
     let (planner, planned) = (Arc::clone(&state), Arc::clone(&generation));
     let plan = move || plan(&planner, &planned, prompts, from);
-    let planned =
-        if is_constrained { state.work.drawing.run(plan).await } else { off_the_loop(weight, plan).await };
+    let planned = if is_constrained { state.work.drawing.run(plan).await } else { off_the_loop(weight, plan).await };
     match planned.map_err(|error| error.message)? {
         AnswerPlan::Answer(planned) => {
             Ok(RunningRequest::new(&request, arrived, planned.answer, (ends, generation.logprobs.clone())))
@@ -106,7 +105,8 @@ fn id_of_client(name: &str) -> &str {
 fn parameters(sampling: &SamplingParams) -> Map<String, Value> {
     let MsgpackValue::Map(fields) = &sampling.value else { return Map::new() };
     let named = fields.iter().filter_map(|(name, value)| Some((name.as_str()?, value)));
-    let engines = named.filter(|(name, value)| !name.starts_with('_') && !OF_FRONT_END.contains(name) && !value.is_nil());
+    let engines =
+        named.filter(|(name, value)| !name.starts_with('_') && !OF_FRONT_END.contains(name) && !value.is_nil());
     let mut params: Map<String, Value> = engines.map(|(name, value)| (name.to_owned(), json(value))).collect();
     params.entry("max_tokens").or_insert_with(|| sampling.max_tokens().into());
     params.entry("temperature").or_insert_with(|| 1.0.into());

@@ -156,8 +156,7 @@ impl RunningRequest {
         let is_named = !self.asked.token_ids.is_empty();
         let named = self.asked.token_ids.len();
         let alternatives = if is_named { named } else { self.asked.sample.unwrap_or(0) };
-        output.new_logprobs =
-            (!positions.is_empty()).then(|| logprobs::tensors(&positions, alternatives, is_named));
+        output.new_logprobs = (!positions.is_empty()).then(|| logprobs::tensors(&positions, alternatives, is_named));
     }
 
     /// Adds what the scheduler did with the request, and with its first token the figures of its prompt.

@@ -2,11 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use engine_core::{
-    msgpack::MsgpackValue,
-    request::LoraName,
-    utility::UtilityCall,
-};
+use engine_core::{msgpack::MsgpackValue, request::LoraName, utility::UtilityCall};
 
 use super::request::load;
 use crate::{
@@ -36,8 +32,7 @@ pub(super) async fn call(state: &ServerState, adapters: &AdapterNumbers, call: &
         "wake_up" => {
             let tags = call.args.first().and_then(MsgpackValue::as_array).unwrap_or_default();
             let tags: Vec<&str> = tags.iter().filter_map(MsgpackValue::as_str).collect();
-            awake(state, &tags).await;
-            Ok(nothing)
+            Ok(awake(state, &tags).await.into())
         }
         "is_sleeping" => Ok(state.dev.is_asleep().into()),
         "pause_scheduler" => {

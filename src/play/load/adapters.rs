@@ -162,7 +162,12 @@ impl Adapters {
     ///
     /// # Errors
     /// A name that is not taken, and a server without adapters.
-    pub(in crate::play) fn load(&self, request: LoadAdapter, base: Option<&str>, model: &Model) -> Result<String, ApiError> {
+    pub(in crate::play) fn load(
+        &self,
+        request: LoadAdapter,
+        base: Option<&str>,
+        model: &Model,
+    ) -> Result<String, ApiError> {
         let LoadAdapter { lora_name, lora_path, load_inplace } = request;
         if lora_name.is_empty() || lora_path.is_empty() {
             return Err(ApiError::invalid_input("Both 'lora_name' and 'lora_path' must be provided."));

@@ -202,7 +202,10 @@ impl SpecDecodingStats {
         self.num_accepted_tokens += other.num_accepted_tokens;
         let places = self.num_accepted_tokens_per_pos.len().max(other.num_accepted_tokens_per_pos.len());
         self.num_accepted_tokens_per_pos.resize(places, 0);
-        self.num_accepted_tokens_per_pos.iter_mut().zip(&other.num_accepted_tokens_per_pos).for_each(|(sum, count)| *sum += count);
+        self.num_accepted_tokens_per_pos
+            .iter_mut()
+            .zip(&other.num_accepted_tokens_per_pos)
+            .for_each(|(sum, count)| *sum += count);
     }
 
     pub(super) fn observe(&mut self, drafted: usize, accepted: usize) {
