@@ -1,6 +1,6 @@
 //! `play --engine-core`: which flags mean something there, and its run.
 
-use std::process::ExitCode;
+use std::{process::ExitCode, sync::Arc};
 
 use engine_core::layout::{KNOWN_VERSIONS, VersionFamily};
 
@@ -8,21 +8,19 @@ use crate::{
     cli::{
         failure::Failure,
         flags::{Typed, name_of},
-        output,
+        loading, output,
         play::{
+            admin_at,
             args::PlayArgs,
+            concerns, configuration,
             sources::{self, SourceKind},
         },
-        player::{
-            admin::{self, AdminAt},
-            conclude,
-        },
+        player::{admin, conclude},
         runtime,
         values::host_and_port,
     },
     net::server,
     play::{EngineCoreConfig, Player},
-    replay::account::Concern,
 };
 
 /// Scheme of addresses of the engine core's protocol.
@@ -78,12 +76,12 @@ pub(in crate::cli) fn config(args: &PlayArgs) -> Result<Option<EngineCoreConfig>
 }
 
 /// Serves a front end until a signal.
-pub(in crate::cli) fn run(
-    player: Player,
-    config: EngineCoreConfig,
-    admin_at: AdminAt,
-    (concerns, cassettes): (Vec<Concern>, crate::cli::player::args::CassetteArgs),
-) -> Result<ExitCode, Failure> {
+pub(in crate::cli) fn run(args: PlayArgs, config: EngineCoreConfig) -> Result<ExitCode, Failure> {
+    let (admin_at, concerns, cassettes) = (admin_at(&args)?, concerns(&args), args.cassettes.clone());
+    cassettes.report.as_deref().map_or(Ok(()), conclude::writable)?;
+    let server = configuration(args, None, &admin_at)?;
+    let progress = Arc::clone(&server.progress);
+    let player = loading::watched(&progress, || Player::load(server))?;
     server::raise_descriptor_limit();
     runtime::run(|shutdown| async move {
         let admin_api = admin::answer(&admin_at, |access| player.admin_pages(access)).await?;

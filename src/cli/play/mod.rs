@@ -47,8 +47,16 @@ use crate::{
     text::prompt::HashKey,
 };
 
-/// Serves until a signal, or the end of the wrapped command.
-pub(in crate::cli) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
+/// Serves clients, or a front end of vLLM.
+pub(in crate::cli) fn run(args: PlayArgs) -> Result<ExitCode, Failure> {
+    match engine_core::config(&args)? {
+        Some(engine_core) => engine_core::run(args, engine_core),
+        None => serve(args),
+    }
+}
+
+/// Serves clients until a signal, or the end of the wrapped command.
+fn serve(mut args: PlayArgs) -> Result<ExitCode, Failure> {
     let address = args.address();
     child::needs_an_address(&args.cassettes.command, args.server.uds.as_deref())?;
     child::needs_plain_http(args.cassettes.block_network, args.server.ssl_certfile.is_some())?;
@@ -64,14 +72,10 @@ pub(in crate::cli) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
     let (cassettes, stats) = (args.cassettes.clone(), args.stats_json.clone());
     cassettes.report.as_deref().map_or(Ok(()), conclude::writable)?;
     let fault_args = args.faults.clone();
-    let engine_core = engine_core::config(&args)?;
     let config = configuration(args, played.as_ref(), &admin_at)?;
     let faults = Arc::clone(&config.faults);
     let progress = Arc::clone(&config.progress);
     let player = loading::watched(&progress, || Player::load(config))?;
-    if let Some(engine_core) = engine_core {
-        return engine_core::run(player, engine_core, admin_at, (concerns, cassettes));
-    }
     http::raise_descriptor_limit();
     runtime::run(|shutdown| async move {
         runtime::outlive_file_limits();

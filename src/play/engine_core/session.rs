@@ -42,6 +42,7 @@ pub(super) enum SessionEnd {
 }
 
 /// Something that came of a request or a call.
+#[allow(clippy::large_enum_variant)] // nearly all of them are tokens
 enum Turn {
     /// Tokens, of a request that may have more.
     Tokens(Box<ClientRequest>, Option<RequestOutput>),
