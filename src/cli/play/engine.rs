@@ -9,7 +9,7 @@ use crate::{
     cli::{
         failure::Failure,
         output,
-        play::{args::PlayArgs, engine_core::front_end, kv_events, kv_transfer, speculative},
+        play::{args::PlayArgs, kv_events, kv_transfer, speculative},
         stepping::{self, KNOBS, OwnTimes, SteppingArgs, size},
         values::host_and_port,
     },
@@ -68,6 +68,12 @@ impl SimulatedArgs {
     pub(in crate::cli) fn engines(&self) -> u32 {
         self.replicas().saturating_mul(self.data_parallel_size.get())
     }
+}
+
+/// Reads the value of `--engine-core`.
+fn front_end(typed: &str) -> Result<String, String> {
+    let scheme = "tcp://";
+    host_and_port(typed.strip_prefix(scheme).unwrap_or(typed)).map(|address| format!("{scheme}{address}"))
 }
 
 fn ranks(text: &str) -> Result<NonZeroU32, String> {

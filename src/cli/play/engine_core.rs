@@ -17,26 +17,16 @@ use crate::{
         },
         player::{admin, conclude},
         runtime,
-        values::host_and_port,
     },
     net::server,
     play::{EngineCoreConfig, Player},
 };
-
-/// Scheme of addresses of the engine core's protocol.
-const SCHEME: &str = "tcp://";
 
 /// Structs of flags that are about HTTP, or about what is put in its place.
 const OF_HTTP: &[&str] = &["ServerArgs", "FaultArgs", "McpServersArgs", "@http"];
 
 /// Flags of these structs that count here too.
 const COUNT_TOO: [&str; 2] = ["startup_duration", "max_num_queued_reqs"];
-
-/// Reads the value of `--engine-core`.
-pub(in crate::cli) fn front_end(typed: &str) -> Result<String, String> {
-    let address = typed.strip_prefix(SCHEME).unwrap_or(typed);
-    host_and_port(address).map(|address| format!("{SCHEME}{address}"))
-}
 
 /// Refuses what means nothing behind a front end.
 pub(in crate::cli) fn check(args: &PlayArgs, typed: &Typed<'_>) -> Result<(), Failure> {

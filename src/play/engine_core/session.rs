@@ -43,9 +43,9 @@ pub(super) enum SessionEnd {
 
 /// Something that came of a request or a call.
 #[allow(clippy::large_enum_variant)] // nearly all of them are tokens
-enum Turn {
+enum SessionEvent {
     /// Tokens, of a request that may have more.
-    Tokens(Box<ClientRequest>, Option<RequestOutput>),
+    Tokens(Box<RequestInProgress>, Option<RequestOutput>),
     /// A request without an answer.
     Refused { client: usize, id: String },
     /// The answer to a call.
@@ -53,7 +53,7 @@ enum Turn {
 }
 
 /// A request, and the client that waits for it.
-struct ClientRequest {
+struct RequestInProgress {
     client: usize,
     id: String,
     running: RunningRequest,
@@ -75,7 +75,7 @@ pub(super) struct FrontEnd {
     session: EngineSession,
     family: VersionFamily,
     clock: EngineClock,
-    turns: FuturesUnordered<Abortable<BoxFuture<'static, Turn>>>,
+    turns: FuturesUnordered<Abortable<BoxFuture<'static, SessionEvent>>>,
     /// Requests in progress by their ids, with their clients.
     requests: HashMap<String, (usize, AbortHandle)>,
     adapters: Arc<AdapterNumbers>,
@@ -169,10 +169,10 @@ impl FrontEnd {
         let name = id.clone();
         let begun = async move {
             match begin(state, rank, request, arrived).await {
-                Ok(running) => next(Box::new(ClientRequest { client, id: name, running }), clock).await,
+                Ok(running) => next(Box::new(RequestInProgress { client, id: name, running }), clock).await,
                 Err(reason) => {
                     note_refusal(&name, &reason);
-                    Turn::Refused { client, id: name }
+                    SessionEvent::Refused { client, id: name }
                 }
             }
         };
@@ -181,7 +181,7 @@ impl FrontEnd {
         }
     }
 
-    fn start(&self, turn: BoxFuture<'static, Turn>) -> AbortHandle {
+    fn start(&self, turn: BoxFuture<'static, SessionEvent>) -> AbortHandle {
         let (handle, registration) = AbortHandle::new_pair();
         self.turns.push(Abortable::new(turn, registration));
         handle
@@ -209,23 +209,23 @@ impl FrontEnd {
             let utility_output = Some(call(&state, &adapters, &asked).await);
             let timestamp = engine_core::clock::monotonic_seconds();
             let outputs = WireOutputs { engine_index, utility_output, timestamp, ..WireOutputs::default() };
-            Turn::Called { client: asked.client_index, bytes: outputs.to_bytes(family) }
+            SessionEvent::Called { client: asked.client_index, bytes: outputs.to_bytes(family) }
         };
         // A call is answered in any case.
         let _answered = self.start(called.boxed());
     }
 
     /// Takes what has come, and whatever else has.
-    async fn take(&mut self, first: Result<Turn, futures_util::future::Aborted>) -> io::Result<()> {
+    async fn take(&mut self, first: Result<SessionEvent, futures_util::future::Aborted>) -> io::Result<()> {
         let mut next = Some(first);
         while let Some(turn) = next {
             match turn {
-                Ok(Turn::Tokens(request, output)) => self.take_tokens(request, output),
-                Ok(Turn::Refused { client, id }) => {
+                Ok(SessionEvent::Tokens(request, output)) => self.take_tokens(request, output),
+                Ok(SessionEvent::Refused { client, id }) => {
                     self.requests.remove(&id);
                     self.put(client, refusal(id), None);
                 }
-                Ok(Turn::Called { client, bytes }) => self.session.send(client, &bytes).await?,
+                Ok(SessionEvent::Called { client, bytes }) => self.session.send(client, &bytes).await?,
                 // A request that its client has given up.
                 Err(_) => {}
             }
@@ -234,7 +234,7 @@ impl FrontEnd {
         Ok(())
     }
 
-    fn take_tokens(&mut self, request: Box<ClientRequest>, output: Option<RequestOutput>) {
+    fn take_tokens(&mut self, request: Box<RequestInProgress>, output: Option<RequestOutput>) {
         let Some(RequestOutput { output, at }) = output else {
             self.requests.remove(&request.id);
             return;
@@ -349,9 +349,9 @@ impl FrontEnd {
 }
 
 /// Waits for the next tokens of a request.
-async fn next(mut request: Box<ClientRequest>, clock: EngineClock) -> Turn {
+async fn next(mut request: Box<RequestInProgress>, clock: EngineClock) -> SessionEvent {
     let output = request.running.next(clock).await;
-    Turn::Tokens(request, output)
+    SessionEvent::Tokens(request, output)
 }
 
 fn refusal(request_id: String) -> WireOutput {

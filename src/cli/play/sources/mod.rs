@@ -15,7 +15,7 @@ use crate::{
         failure::Failure,
         flags::{Typed, name_of, tags_of},
         output,
-        play::{args::PlayArgs, config, engine_core},
+        play::{args::PlayArgs, config},
         player::{
             args::DEFAULT_FOLDER,
             files,
@@ -174,7 +174,6 @@ pub(in crate::cli) fn choose_folder(args: &mut PlayArgs) {
 /// Refuses flags that would do nothing, and names those that do so only for some requests.
 pub(in crate::cli) fn check(args: &PlayArgs, typed: &Typed<'_>) -> Result<(), Failure> {
     refuse_trace_as_model(args)?;
-    engine_core::check(args, typed)?;
     let kinds = of(args);
     check_engine(args, typed)?;
     for flag in typed.command.get_arguments().filter(|flag| typed.is_given(flag)) {
