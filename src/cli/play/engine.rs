@@ -31,7 +31,7 @@ pub(in crate::cli) struct SimulatedArgs {
     pub(in crate::cli) engine: bool,
     /// Is the engine core behind vLLM's own front end instead of a server: the address at which `vllm serve` or `vllm-rs serve` waits for
     /// engines, with --data-parallel-size-local 0 --data-parallel-rpc-port PORT. Implies --engine.
-    #[arg(long, group = "@any", value_name = "ADDRESS", value_parser = front_end)]
+    #[arg(long, group = "@tokens", value_name = "ADDRESS", value_parser = front_end)]
     pub(in crate::cli) engine_core: Option<String>,
     #[command(flatten)]
     pub(in crate::cli) stepping: SteppingArgs,

@@ -1,6 +1,6 @@
 //! The engine core behind a front end: what it is asked for in the protocol's own messages, and what it sends.
 
-use std::time::Duration;
+use std::{process::Command, time::Duration};
 
 use serde_json::json;
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle, time::timeout};
@@ -405,4 +405,22 @@ async fn an_older_front_end_gets_the_form_of_its_version() {
     let outputs = behind.until_ended(&["cmpl-old-0-0badcafe"]).await;
     assert_eq!(outputs.last().unwrap().finish_reason, Some(WireFinish::Length));
     assert_eq!(outputs[0].prefill_stats.unwrap().prompt_tokens, 1);
+}
+
+#[test]
+fn flags_that_mean_nothing_behind_a_front_end_are_refused_by_name() {
+    for (flags, expected) in [
+        (&["--engine-core", "29550"][..], "is not HOST:PORT"),
+        (&["--engine-core", "127.0.0.1:1", "--port", "8000"], "--port means nothing with --engine-core"),
+        (&["--engine-core", "127.0.0.1:1", "--fault", "429"], "--fault means nothing with --engine-core"),
+        (&["--engine-core", "127.0.0.1:1", "--replicas", "2"], "--replicas means nothing with --engine-core"),
+        (&["--engine-core", "127.0.0.1:1", "--cassette", "a.yaml"], "a cassette has exchanges of HTTP"),
+        (&["--engine-core", "127.0.0.1:1", "--vllm-version", "0.14"], "0.10 to 0.13, 0.16, 0.19 to 0.33"),
+        (&["--engine-core", "127.0.0.1:1", "--", "pytest"], "a command would not find it"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_vllm-vcr")).arg("play").args(flags).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{flags:?}: {said}");
+        assert!(said.contains(expected), "{flags:?}: {said}");
+    }
 }
