@@ -22,7 +22,10 @@ use crate::{
             tokens::chat_ids,
         },
     },
-    text::prompt::{Conversation, SpecialTokens},
+    text::{
+        parsers::ToolChoice,
+        prompt::{Conversation, SpecialTokens},
+    },
 };
 
 /// Answers a request for a message.
@@ -88,9 +91,13 @@ fn counted(state: &ServerState, request: &MessagesRequest) -> Result<String, Api
 /// # Errors
 /// A request that the engine refuses before it looks at the messages.
 pub(in crate::play) fn chat_of(state: &ServerState, request: &MessagesRequest) -> Result<GenerationRequest, ApiError> {
-    let chat = request.chat(system_messages(&state.model, request))?;
+    let mut chat = request.chat(system_messages(&state.model, request))?;
     state.check_model(chat.model.as_deref())?;
-    request.check_choice(state.served().finds_calls)?;
+    let finds_calls = state.served().finds_calls;
+    request.check_choice(finds_calls)?;
+    if finds_calls && request.may_call_unoffered() {
+        chat.tools.choice = ToolChoice::Auto;
+    }
     Ok(chat)
 }
 
