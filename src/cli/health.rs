@@ -2,10 +2,8 @@
 
 use std::{process::ExitCode, time::Duration};
 
-use bytes::Bytes;
 use clap::Args;
 use http::Request;
-use http_body_util::Empty;
 
 use crate::{
     base::units::parse_duration,
@@ -33,7 +31,7 @@ pub(in crate::cli) fn run(HealthArgs { url, timeout }: HealthArgs) -> Result<Exi
     runtime::run(async move |_| {
         let server = url.to_string();
         let options = UpstreamOptions { response_timeout: Some(timeout), ..UpstreamOptions::default() };
-        let request = Request::get("/health").body(Empty::<Bytes>::new()).map_err(Failure::environment)?;
+        let request = Request::get("/health").body(String::new()).map_err(Failure::environment)?;
         let response = Upstream::new(url, &options).send(request).await.map_err(Failure::environment)?;
         let status = response.status();
         output::print(&format!("{server}: {status}\n"))?;

@@ -24,6 +24,8 @@ securityContext:
 
 {{- define "vcr.pod" -}}
 automountServiceAccountToken: false
+# A service called vllm-vcr would set VLLM_VCR_PORT, which is the flag --port.
+enableServiceLinks: false
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets: {{ toJson . }}
 {{- end }}
