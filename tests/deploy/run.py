@@ -106,9 +106,11 @@ def containers(pod):
 
 
 def takes(arguments, what, variables=None):
-    """Whether the program takes these arguments: it reads those before --help."""
-    ran = subprocess.run([BINARY, *arguments, "--help"], capture_output=True, text=True, env={**os.environ, **(variables or {})})
-    check(ran.returncode == 0, f"{what}: vllm-vcr {' '.join(arguments)}{ran.stderr and ': ' + ran.stderr}")
+    """Whether the program takes these arguments: the first thing that it complains of is what stands behind them."""
+    env = {**os.environ, **(variables or {})}
+    ran = subprocess.run([BINARY, *arguments, "--log-format", "none"], capture_output=True, text=True, env=env)
+    complaint = ran.stderr.partition("error: ")[2]
+    check(complaint.startswith("invalid value 'none' for '--log-format"), f"{what}: vllm-vcr {' '.join(arguments)}: {complaint}")
 
 
 def expanded(text, variables):
