@@ -17,6 +17,7 @@ mod escape;
 mod failure;
 mod flags;
 mod gateway;
+mod health;
 mod help;
 mod inspect;
 mod junit;
@@ -134,6 +135,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Inspect { command } => inspect::run(command),
         Command::Cassette { command } => cassette::run(command),
         Command::Answers { command } => answers::run(command),
+        Command::Health(args) => health::run(args),
     }
 }
 
