@@ -22,7 +22,7 @@ use crate::{
     net::server::OverTls,
     play::{
         Player, ServerState,
-        cassettes::{Cassettes, refusal},
+        cassettes::{Cassettes, SemanticAnswers, refusal},
         dialect::{Dialect, Reword},
         faults::{self, FaultLayer, MetricsPages, PageSource},
         front::{SentPath, other_ending},
@@ -179,6 +179,7 @@ pub(super) fn router(player: &Player) -> Router {
     if state.replay.as_ref().is_some_and(|replay| !replay.recordings.all().is_empty()) {
         router = router.layer(InterceptLayer(RecordedResponses(Arc::clone(state))));
     }
+    router = router.layer(InterceptLayer(SemanticAnswers(Arc::clone(state))));
     if let Some(player) = &state.config.cassette_player {
         router = router.layer(InterceptLayer(Cassettes { player: Arc::clone(player), state: Arc::clone(state) }));
     }

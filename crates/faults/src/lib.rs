@@ -45,7 +45,7 @@ pub use self::{
     quota::{QuotaLimits, QuotaRefusal, QuotaState},
     request::FaultRequest,
     selection::{FaultSelection, SequenceKey},
-    set::{ChosenFault, FaultHit, FaultSet},
+    set::{ChosenFault, FaultCounts, FaultHit, FaultSet, UnsaidFault},
     signal::{BatchNumber, EventsFault, MetricsFault, ServerCondition, ServerFault},
     timed::{QuotaOutcome, QuotaTicket},
     wire::tokens_of,

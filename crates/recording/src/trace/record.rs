@@ -180,6 +180,15 @@ pub enum Outcome {
     Cut,
 }
 
+impl Outcome {
+    /// Returns true if the connection broke in the middle of the answer, or was left there: a client that gets the answer again is not to
+    /// take its part for the whole.
+    #[must_use]
+    pub fn breaks_off(self) -> bool {
+        matches!(self, Self::ClientGone | Self::UpstreamFailed | Self::TimedOut | Self::Cut)
+    }
+}
+
 /// Key of [`Record::think`].
 pub const THINK_MS: &str = "think_ms";
 /// Key of [`Record::agent`].

@@ -34,7 +34,7 @@ use std::{
     },
 };
 
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 
 pub use crate::player::{
     answer::{
@@ -55,7 +55,7 @@ pub use crate::player::{
         ReceivedRequest,
         fixtures::{
             rules::AnswerRules,
-            semantic_response::{SemanticResponse, semantic_response},
+            semantic_reply::{OnReply, SemanticReplies, SemanticReply, unsayable},
         },
         match_command::{MatchCommand, PATIENCE},
     },
@@ -73,7 +73,10 @@ pub use crate::player::{
     secrets::{redact_cassette, redact_exchange, redact_named, redact_response, secrets},
 };
 use crate::{
-    account::{EnvironmentChange, Journal, KeptMisses, NetworkBlock, ToolDrift, http::put},
+    account::{
+        EnvironmentChange, Journal, KeptMisses, NetworkBlock, ToolDrift,
+        http::{plain, put},
+    },
     delivery::Clock,
     matching::requests::{CassetteIndex, RequestSession},
     mcp::Servers,
@@ -82,6 +85,7 @@ use crate::{
         decide::fixtures::tried::{Fixtures, name_in},
         index::PlayableRecords,
         miss::Pages,
+        receive::IncomingRequest,
         record::{compare::Comparisons, recorder::CassetteRecorder},
         report::{Earlier, RecordGroups},
     },
@@ -178,6 +182,24 @@ struct SessionState {
 /// Mark in the extensions of a request that no endpoint behind the player serves; without a record it is a miss.
 #[derive(Debug, Clone, Copy)]
 pub struct Unanswered;
+
+/// Names of records in the extensions of a request: the server around the player answers in the place of these. They are not consumed, and
+/// the response is empty but for `x-vcr-record`.
+#[derive(Debug, Clone)]
+pub struct ReplacedRecords(pub Vec<String>);
+
+impl ReplacedRecords {
+    /// The response where this record is found for a request and is one of those.
+    fn response(asked: &IncomingRequest, name: &str) -> Option<Response<ResponseBody>> {
+        let Self(names) = asked.parts.extensions.get()?;
+        if !names.iter().any(|replaced| replaced == name) {
+            return None;
+        }
+        let mut response = plain(StatusCode::OK, "");
+        put(response.headers_mut(), "x-vcr-record", name);
+        Some(response)
+    }
+}
 
 /// Outcome of a request.
 #[derive(Debug)]
