@@ -60,7 +60,10 @@ pub use crate::play::{
     dialect::VllmVersion,
     engine::{EngineConfig, EngineError, EngineTimes, KvEventsConfig, KvEventsError, KvRole, KvTransferConfig},
     error::PlayError,
-    faults::{FaultFileError, FaultLines, ServedChunk, ServedEnd, ServedKey, ServedLog, ServedResponse, ServerFaults},
+    faults::{
+        FaultFileError, FaultLines, ServedChunk, ServedEnd, ServedKey, ServedLog, ServedResponse, ServerFaults,
+        fault_of_record,
+    },
     fleet::{Fleet, FleetScript, ScriptError},
     front::{ApiKeys, Cors, ServerOptions},
     generate::{

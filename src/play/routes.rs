@@ -223,6 +223,7 @@ pub(super) fn admin_pages(player: &Player, access: &Access) -> Router {
         faults: Arc::clone(&state.config.faults),
         pacing: state.config.pacing,
         changed_pacing: Arc::clone(&state.config.changed_pacing),
+        answers: state.config.cassette_player.as_ref().and_then(|player| player.answers().cloned()),
         access: access.clone(),
     }));
     if let Some(ledger) = state.ledger() {

@@ -44,7 +44,7 @@ pub use self::{
     kind::{FaultKind, NamedLimits, RefusalContext, RefusalFault, StreamFault},
     quota::{QuotaLimits, QuotaRefusal, QuotaState},
     request::FaultRequest,
-    selection::{FaultSelection, SequenceKey},
+    selection::{FaultSelection, SequenceKey, ServedNames},
     set::{ChosenFault, FaultCounts, FaultHit, FaultSet, UnsaidFault},
     signal::{BatchNumber, EventsFault, MetricsFault, ServerCondition, ServerFault},
     timed::{QuotaOutcome, QuotaTicket},

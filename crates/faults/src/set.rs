@@ -233,6 +233,12 @@ impl FaultSet {
         self.seed
     }
 
+    /// How long these are the faults; times of hits count from its start.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        self.start.elapsed()
+    }
+
     /// Returns true if there is no fault.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -42,6 +42,7 @@ use crate::{
     },
     net::server::{self as http, Listener},
     play::{Config, EngineError, PlayError, Player, ServerFaults},
+    recording::cassette::FaultReader,
     replay::account::Concern,
     text::prompt::HashKey,
 };
@@ -65,6 +66,10 @@ pub(in crate::cli) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
     let fault_args = args.faults.clone();
     let config = configuration(args, played.as_ref(), &admin_at)?;
     let faults = Arc::clone(&config.faults);
+    if let Some(played) = &played {
+        let reader: Arc<dyn FaultReader> = Arc::clone(&faults) as _;
+        played.cassette_player.give_faults(&reader)?;
+    }
     let progress = Arc::clone(&config.progress);
     let player = loading::watched(&progress, || Player::load(config))?;
     http::raise_descriptor_limit();

@@ -51,7 +51,7 @@ impl FaultDesk {
         let hits: Vec<Value> = hits.iter().map(hit).collect();
         let unsaid = |unsaid: &UnsaidFault| json!({"fault": unsaid.line, "of": unsaid.rule, "at_ms": millis(unsaid.at), "reason": unsaid.reason});
         let unsaid: Vec<Value> = set.unsaid(most).iter().map(unsaid).collect();
-        json!({"seed": set.seed(), "faults": faults, "hits": hits, "not_said": unsaid})
+        json!({"seed": set.seed(), "elapsed_ms": millis(set.elapsed()), "faults": faults, "hits": hits, "not_said": unsaid})
     }
 }
 

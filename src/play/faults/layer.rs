@@ -293,6 +293,7 @@ impl FaultedRequest {
             request.extensions_mut().insert(SemanticReplies(replies));
         }
         let replaced = self.chosen.iter().filter(|chosen| replaces_answer(&chosen.fault));
+        let replaced = replaced.filter(|chosen| !chosen.fault.selection.is_of_record);
         let replaced: Vec<String> = replaced.filter_map(|chosen| chosen.fault.selection.record.clone()).collect();
         if !replaced.is_empty() {
             request.extensions_mut().insert(ReplacedRecords(replaced));

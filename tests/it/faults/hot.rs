@@ -44,10 +44,8 @@ async fn faults_are_replaced_and_removed_while_the_server_runs() {
     assert_eq!(shown["faults"], json!([{"fault": "429 where first=1", "happened": 1, "not_said": 0}]));
     assert_eq!(change(&server, "PUT", "[500]").await.status, 200);
     assert_eq!(status(&server, &[]).await, 500);
-    assert_eq!(
-        change(&server, "DELETE", "").await.json(),
-        json!({"seed": 0, "faults": [], "hits": [], "not_said": []})
-    );
+    let removed = change(&server, "DELETE", "").await.json();
+    assert_eq!([&removed["faults"], &removed["hits"], &removed["not_said"]], [&json!([]); 3]);
     assert_eq!(status(&server, &[]).await, 200);
 }
 

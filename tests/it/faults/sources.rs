@@ -16,8 +16,9 @@ use crate::{
     support::{
         CHAT,
         cassettes::{self, Shelf, tape},
+        client,
         play_server::{config, record, start, tokenizer},
-        running::Running,
+        running::{Running, vcr},
         simulated::{behind, engine, until},
     },
 };
@@ -139,6 +140,49 @@ async fn a_choice_that_had_ended_is_whole_for_a_client_that_left_and_not_for_a_d
         assert_eq!((heard.ending, text.contains("[DONE]")), (ending, ending == Ending::Whole), "{text}");
         assert!(text.contains("\"finish_reason\":\"stop\""), "{text}");
     }
+}
+
+#[tokio::test]
+async fn a_rule_can_be_any_fault() {
+    let shelf = Shelf::with(
+        "vcr: 1\nrecords:\n- match: {contains: busy}\n  times: 2\n  answer: {fault: '429:retry-after=2s'}\n- match: {contains: cut}\n  \
+         answer: {content: one two three four, fault: 'reset at event 2'}\n- match: any\n  answer: fine\n",
+    );
+    for flags in [vec!["--cassette", shelf.name()], vec!["--answers", shelf.name()]] {
+        let server = Running::start(&[&["play", "--port", "0", "--instant"][..], &flags].concat());
+        let busy = request(CHAT, &cassettes::chat(&["busy"]));
+        for _ in 0..2 {
+            let refused = ask(server.address, &busy, None).await;
+            assert!(refused.head.starts_with("http/1.1 429 ") && refused.head.contains("retry-after: 2"));
+        }
+        assert!(String::from_utf8_lossy(&ask(server.address, &busy, None).await.body()).contains("fine"));
+        let mut streamed = cassettes::chat(&["cut"]);
+        streamed["stream"] = json!(true);
+        let cut = ask(server.address, &request(CHAT, &streamed), None).await;
+        assert_eq!((cut.chunks.len(), cut.ending), (2, Ending::Reset));
+        let lines = super::hits(server.address).await;
+        assert_eq!(lines.len(), 3, "{lines:?}");
+        assert!(lines[2].starts_with("reset at event 2 where request="), "{lines:?}");
+    }
+}
+
+#[tokio::test]
+async fn wrong_faults_of_rules_are_named_with_their_lines() {
+    let shelf = Shelf::with("records:\n- match: any\n  answer:\n    content: x\n    fault: explode\n");
+    for words in [&["answers", "check"][..], &["play", "--port", "0", "--answers"]] {
+        let output = vcr(&[words, &[shelf.name()]].concat());
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(said.contains("tape.yaml:5: `answer.fault`: `explode` is no kind of fault"), "{said}");
+        assert!(!output.status.success());
+    }
+    std::fs::write(&shelf.file, "records:\n- match: any\n  answer: {content: x, fault: '503'}\n").unwrap();
+    let server = Running::start(&["play", "--port", "0", "--answers", shelf.name()]);
+    std::fs::write(&shelf.file, "records:\n- match: any\n  answer: {content: x, fault: 'quota:requests=1'}\n").unwrap();
+    let reload = json!({"answers": "reload"});
+    let put = client::Request { method: "PUT", ..client::post("/vcr/config", &reload) };
+    let refused = client::send(server.address, &put).await;
+    assert!(refused.status == 400 && refused.text().contains("is no fault of an answer"), "{}", refused.text());
+    assert_eq!(server.send(CHAT, &cassettes::chat(&["x"])).await.status, 503);
 }
 
 #[tokio::test]

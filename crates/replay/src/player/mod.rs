@@ -82,7 +82,7 @@ use crate::{
     mcp::Servers,
     player::{
         answer::generated::Counter,
-        decide::fixtures::tried::{Fixtures, name_in},
+        decide::fixtures::tried::Fixtures,
         index::PlayableRecords,
         miss::Pages,
         receive::IncomingRequest,
@@ -98,7 +98,7 @@ use net::{
 };
 use recording::{
     canonical::CanonicalRules,
-    cassette::{CassetteError, CassetteRecord},
+    cassette::{AnswersError, CassetteError, CassetteRecord, FaultReader, RecordFault},
 };
 use text::prompt::Tokenizer;
 
@@ -307,6 +307,21 @@ impl CassettePlayer {
         self.config.answers.as_ref()
     }
 
+    /// Hands the faults of hand-written records to a server that lets them happen, now and whenever rules are read again.
+    ///
+    /// # Errors
+    /// All that are wrong.
+    pub fn give_faults(&self, reader: &Arc<dyn FaultReader>) -> Result<(), AnswersError> {
+        let path_of =
+            |at: usize| self.config.cassettes.get(at).map_or(Path::new(""), |cassette| cassette.path.as_path());
+        let of_cassettes: Vec<RecordFault> =
+            self.records.iter().filter_map(|(at, record)| RecordFault::of(path_of(*at), record)).collect();
+        match self.answers() {
+            Some(rules) => rules.give_faults(Arc::clone(reader), of_cassettes),
+            None => reader.take(&of_cassettes).map_err(AnswersError),
+        }
+    }
+
     /// Makes token ids of exchanges from now on, for a simulated engine whose requests have so many tokens at the most.
     pub fn make_engine_inputs(&self, most_tokens: u32) {
         self.counter.make_engine_inputs(most_tokens);
@@ -410,7 +425,7 @@ impl CassettePlayer {
             return self.answer_rules().and_then(|rules| rules.name(record).map(str::to_owned)).unwrap_or_default();
         };
         let path = self.config.cassettes.get(*at).map(|cassette| cassette.path.as_path());
-        name_in(path.unwrap_or(Path::new("")), of_cassette)
+        of_cassette.name_in(path.unwrap_or(Path::new("")))
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, SessionState>> {
