@@ -21,10 +21,8 @@ const ENV_PREFIX: &str = "VLLM_VCR_";
 
 const EXAMPLES: &str = "\
 Examples:
-  Serve the built-in trace and talk to it:
+  Serve the built-in trace on port 8000:
     vllm-vcr play
-    curl localhost:8000/v1/chat/completions -H 'content-type: application/json' \\
-        -d '{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'
 
   Record what a real engine streams, then play it without the engine:
     vllm-vcr tap --upstream http://gpu-box:8000 --trace-out day.jsonl.gz --record-tokens
@@ -33,6 +31,10 @@ Examples:
   Record what an agent asks, then test it without the engine:
     vllm-vcr tap --upstream http://gpu-box:8000 --cassette agent.yaml -- python agent.py
     vllm-vcr play --cassette agent.yaml --strict -- python agent.py
+
+  Talk to a server:
+    curl localhost:8000/v1/chat/completions -H 'content-type: application/json' \\
+        -d '{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'
 
   See what a trace holds and whether it is sound:
     vllm-vcr inspect summary day.jsonl.gz
@@ -110,21 +112,29 @@ pub(in crate::cli) enum Command {
     McpTap(Box<McpTapArgs>),
     McpPlay(Box<McpPlayArgs>),
     /// Read a trace.
-    #[command(arg_required_else_help = true)]
+    #[command(
+        arg_required_else_help = true,
+        after_long_help = "Examples:\n  vllm-vcr inspect summary day.jsonl.gz\n  vllm-vcr inspect check day.jsonl.gz\n  \
+                           vllm-vcr inspect compare monday.jsonl.gz tuesday.jsonl.gz"
+    )]
     Inspect {
         /// What to do with it.
         #[command(subcommand)]
         command: InspectCommand,
     },
     /// Check, write, compare or redact cassettes.
-    #[command(arg_required_else_help = true)]
+    #[command(
+        arg_required_else_help = true,
+        after_long_help = "Examples:\n  vllm-vcr cassette validate agent.yaml\n  vllm-vcr cassette diff old.yaml new.yaml\n  \
+                           vllm-vcr cassette redact agent.yaml"
+    )]
     Cassette {
         /// What to do with them.
         #[command(subcommand)]
         command: CassetteCommand,
     },
     /// Check files of answers.
-    #[command(arg_required_else_help = true)]
+    #[command(arg_required_else_help = true, after_long_help = "Example:\n  vllm-vcr answers check guard.yaml")]
     Answers {
         /// What to do with them.
         #[command(subcommand)]

@@ -21,6 +21,7 @@ use crate::{
 
 /// A gateway, the server behind it and the client in front of it.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Gateway")]
 pub(in crate::cli) struct GatewayArgs {
     /// The gateway: http://HOST, https://HOST or h2c://HOST, with a path before /v1 where it has one.
     #[arg(long, value_name = "URL")]
@@ -28,7 +29,7 @@ pub(in crate::cli) struct GatewayArgs {
     /// Where the known streams are served: what the gateway has as its upstream.
     #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port, conflicts_with = "upstream_port")]
     pub(in crate::cli) listen: Option<String>,
-    /// The same on 127.0.0.1.
+    /// The port on 127.0.0.1 where they are served, if --listen names no other place.
     #[arg(long, value_name = "PORT", default_value = "8400")]
     pub(in crate::cli) upstream_port: u16,
     /// Sent to the gateway as `Authorization: Bearer KEY`.

@@ -17,6 +17,7 @@ mod escape;
 mod failure;
 mod flags;
 mod gateway;
+mod help;
 mod inspect;
 mod junit;
 mod loading;
@@ -89,13 +90,18 @@ enum Stop {
 
 fn parse(arguments: &[OsString]) -> Result<Cli, Stop> {
     let command = command();
+    if let Some(page) = help::asked(&command, arguments).map_err(Stop::Failed)? {
+        return Err(Stop::Clap(page));
+    }
     let vllm_flags::Sorted { kept, passed_over } =
         vllm_flags::sort(&command, arguments).map_err(|error| Stop::Failed(Failure::new(Exit::Usage, error)))?;
     for flag in passed_over {
         output::note(&format!("--{flag} is vLLM's and has no effect here\n"));
     }
     let with_defaults = config_file::apply(command.clone(), &kept).map_err(|error| Stop::Failed(error.into()))?;
-    let matches = with_defaults.try_get_matches_from(kept).map_err(Stop::Clap)?;
+    let matches = with_defaults
+        .try_get_matches_from(kept)
+        .map_err(|error| Stop::Clap(help::in_place_of(error, &command, arguments)))?;
     let mut cli = Cli::from_arg_matches(&matches).map_err(Stop::Clap)?;
     let typed = matches.subcommand().and_then(|(name, matches)| Typed::new(&command, name, matches));
     match (&mut cli.command, typed) {

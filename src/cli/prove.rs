@@ -32,65 +32,65 @@ use crate::{
 /// anything did.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Examples:\n  vllm-vcr prove --via http://localhost:4000\n  \
-                             vllm-vcr prove --via http://localhost:4000 --upstream-port 9000 --cases 5000 --scripts failures/\n  \
-                             vllm-vcr prove --via https://gateway.example --listen 0.0.0.0:9000 --api-key KEY --model team/m --compare content")]
+                             vllm-vcr prove --via http://localhost:4000 --cases 5000 --scripts failures/\n  \
+                             vllm-vcr prove --via https://gateway.example \\\n      --listen 0.0.0.0:9000 --api-key KEY --model team/m --compare content")]
 pub(in crate::cli) struct ProveArgs {
     #[command(flatten)]
     gateway: GatewayArgs,
     /// Streams of these cassettes, beside the scenarios.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, help_heading = "Streams", value_name = "FILE")]
     cassette: Vec<PathBuf>,
     /// Streams of this trace, in place of the built-in one.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, help_heading = "Streams", value_name = "FILE")]
     replay_tokens: Vec<PathBuf>,
     /// Tokenizer of the trace: a directory, a tokenizer.json or a Hub id.
-    #[arg(long, value_name = "DIR", requires = "replay_tokens")]
+    #[arg(long, help_heading = "Streams", value_name = "DIR", requires = "replay_tokens")]
     tokenizer: Option<String>,
     /// Proves these only.
-    #[arg(long, value_name = "CHECK", value_delimiter = ',')]
+    #[arg(long, help_heading = "Cases", value_name = "CHECK", value_delimiter = ',')]
     only: Vec<CheckArg>,
     /// What of a stream is compared.
-    #[arg(long, value_name = "WHAT", default_value = "events")]
+    #[arg(long, help_heading = "Comparison", value_name = "WHAT", default_value = "events")]
     compare: CompareArg,
     /// Fields of events that may differ, such as id,created,model.
-    #[arg(long, value_name = "FIELD", value_delimiter = ',')]
+    #[arg(long, help_heading = "Comparison", value_name = "FIELD", value_delimiter = ',')]
     ignore: Vec<String>,
     /// Prices by model, a JSON file in LiteLLM's words: {"MODEL": {"input_cost_per_token": 1e-6, "output_cost_per_token": 2e-6}}.
     /// Without it each token costs 1.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, help_heading = "Comparison", value_name = "FILE")]
     prices: Option<PathBuf>,
     /// Random cuts beside those that are always tried.
-    #[arg(long, value_name = "N", default_value = "500")]
+    #[arg(long, help_heading = "Cases", value_name = "N", default_value = "500")]
     cases: usize,
     /// Goes on with random cuts for so long.
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    #[arg(long, help_heading = "Cases", value_name = "DURATION", value_parser = parse_duration)]
     duration: Option<Duration>,
     /// Seed of random cuts.
-    #[arg(long, value_name = "N", default_value = "0")]
+    #[arg(long, help_heading = "Cases", value_name = "N", default_value = "0")]
     seed: u64,
     /// Cases at once.
-    #[arg(long, value_name = "N", default_value = "32")]
+    #[arg(long, help_heading = "Cases", value_name = "N", default_value = "32")]
     concurrency: NonZeroUsize,
     /// Streams at once for the check of isolation.
-    #[arg(long, value_name = "N", default_value = "512")]
+    #[arg(long, help_heading = "Cases", value_name = "N", default_value = "512")]
     streams: NonZeroUsize,
     /// Milliseconds between two writes of a cut stream.
-    #[arg(long, value_name = "MS", default_value = "2")]
+    #[arg(long, help_heading = "Cases", value_name = "MS", default_value = "2")]
     pause: u64,
     /// Time without a byte after which a stream that stalls is given up.
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "2s")]
+    #[arg(long, help_heading = "Cases", value_name = "DURATION", value_parser = parse_duration, default_value = "2s")]
     stall: Duration,
     /// Most failures that are made small.
-    #[arg(long, value_name = "N", default_value = "20")]
+    #[arg(long, help_heading = "Cases", value_name = "N", default_value = "20")]
     shrink: usize,
     /// Writes the script of each failure into this folder, instead of printing it.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, help_heading = "Output", value_name = "DIR")]
     scripts: Option<PathBuf>,
     /// Writes the checks and failures as JUnit's XML.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, help_heading = "Output", value_name = "FILE")]
     junit: Option<PathBuf>,
     /// Prints one JSON object instead of text.
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     json: bool,
 }
 

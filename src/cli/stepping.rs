@@ -42,7 +42,7 @@ pub(in crate::cli) fn model_length(text: &str) -> Result<ModelLength, String> {
 
 /// Limits of a simulated engine's steps, its cache, and how long steps take: of `play` and of `inspect simulate`.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Simulated engine")]
+#[command(next_help_heading = "Engine")]
 pub(in crate::cli) struct SteppingArgs {
     /// Requests that run at once; without it, 256.
     #[arg(long, group = "@vllm_engine", value_name = "N", value_parser = count)]

@@ -31,46 +31,46 @@ use crate::{
 /// the wire, or where an answer without the text is damaged.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Examples:\n  vllm-vcr sweep --via http://localhost:4000 --canary 'the code is 4711'\n  \
-                             vllm-vcr sweep --via http://localhost:4000 --canary 'the code is 4711' --canary-as 'der Code ist 4711' --only chat/stream --cells 500\n  \
-                             vllm-vcr sweep --via http://localhost:4000 --canary 'the code is 4711' --only chat/stream/content/plain/middle/at-7")]
+                             vllm-vcr sweep --via http://localhost:4000 --canary 'the code is 4711' \\\n      --canary-as 'der Code ist 4711' --only chat/stream --cells 500\n  \
+                             vllm-vcr sweep --via http://localhost:4000 --canary 'the code is 4711' \\\n      --only chat/stream/content/plain/middle/at-7")]
 pub(in crate::cli) struct SweepArgs {
     #[command(flatten)]
     gateway: GatewayArgs,
     /// The text that the guardrail has to hold back, 4 to 1024 bytes.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, help_heading = "Cells", value_name = "TEXT")]
     canary: String,
     /// The same text in another language; the cells of the first are named other-1.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, help_heading = "Cells", value_name = "TEXT")]
     canary_as: Vec<String>,
     /// Cells with all of these parts, such as chat/stream/content/base64; several are alternatives.
-    #[arg(long, value_name = "PART/PART", value_delimiter = ',')]
+    #[arg(long, help_heading = "Cells", value_name = "PART/PART", value_delimiter = ',')]
     only: Vec<String>,
     /// Most cells; of more, the seed draws so many.
-    #[arg(long, value_name = "N", default_value = "10000", value_parser = clap::value_parser!(u32).range(1..=40_000))]
+    #[arg(long, help_heading = "Cells", value_name = "N", default_value = "10000", value_parser = clap::value_parser!(u32).range(1..=40_000))]
     cells: u32,
     /// Seed of drawn cells and cuts.
-    #[arg(long, value_name = "N", default_value = "0")]
+    #[arg(long, help_heading = "Cells", value_name = "N", default_value = "0")]
     seed: u64,
     /// Bytes of the text that a client may see.
-    #[arg(long, value_name = "N", default_value = "0")]
+    #[arg(long, help_heading = "Comparison", value_name = "N", default_value = "0")]
     allow_bytes: usize,
     /// What of an answer without the text has to be the same.
-    #[arg(long, value_name = "WHAT", default_value = "content")]
+    #[arg(long, help_heading = "Comparison", value_name = "WHAT", default_value = "content")]
     compare: CleanCompareArg,
     /// Token counts may be missing or others, for gateways that have none.
-    #[arg(long)]
+    #[arg(long, help_heading = "Comparison")]
     without_usage: bool,
     /// Requests at once.
-    #[arg(long, value_name = "N", default_value = "32")]
+    #[arg(long, help_heading = "Cells", value_name = "N", default_value = "32")]
     concurrency: NonZeroUsize,
     /// Time between two tokens.
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "1ms")]
+    #[arg(long, help_heading = "Cells", value_name = "DURATION", value_parser = parse_duration, default_value = "1ms")]
     pause: Duration,
     /// Writes the rows of the table as JUnit's XML.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, help_heading = "Output", value_name = "FILE")]
     junit: Option<PathBuf>,
     /// Prints one JSON object instead of text.
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     json: bool,
 }
 

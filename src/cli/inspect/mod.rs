@@ -49,8 +49,8 @@ pub(in crate::cli) enum InspectCommand {
     Fit(FitArgs),
     /// Run the requests of a trace through simulated engines behind a router, under a clock that only counts; print their latencies.
     #[command(
-        after_long_help = "Examples:\n  vllm-vcr inspect simulate day.jsonl.gz --replicas 4 --router prefix --slo ttft=2s,itl=50ms\n  \
-                                 vllm-vcr inspect simulate toolagent_trace.jsonl --replicas 8 --router round_robin --latency-profile h100x4-70b\n  \
+        after_long_help = "Examples:\n  vllm-vcr inspect simulate day.jsonl.gz --replicas 4 --router prefix \\\n      --slo ttft=2s,itl=50ms\n  \
+                                 vllm-vcr inspect simulate toolagent_trace.jsonl --replicas 8 --router round_robin \\\n      --latency-profile h100x4-70b\n  \
                                  vllm-vcr inspect simulate day.jsonl.gz --latency-trace day.jsonl.gz --speed 3 --json | jq .ttft_ms"
     )]
     Simulate(Box<SimulateArgs>),

@@ -39,6 +39,9 @@ Examples:
   Answer from a cassette, without the server:
     vllm-vcr mcp-play --cassette time.yaml
 
+  Answer calls that were not recorded as the most similar one was:
+    vllm-vcr mcp-play --cassette time.yaml --on-miss closest
+
   Refuse whatever was not recorded, and what is sent more often than it was; keep the report:
     vllm-vcr mcp-play --cassette time.yaml --strict --report report.json";
 
@@ -47,46 +50,46 @@ Examples:
 #[command(after_long_help = EXAMPLES)]
 pub(in crate::cli) struct McpPlayArgs {
     /// A cassette to play; of several the records of the server are played as one.
-    #[arg(long, value_name = "FILE", required = true)]
+    #[arg(long, help_heading = "Cassette", value_name = "FILE", required = true)]
     pub(in crate::cli) cassette: Vec<PathBuf>,
     /// The server to be. Without it, the only one that was recorded.
-    #[arg(long, value_name = "NAME", value_parser = server_name)]
+    #[arg(long, help_heading = "Cassette", value_name = "NAME", value_parser = server_name)]
     pub(in crate::cli) server: Option<String>,
     /// What a request gets that was not recorded: an error, from tools a made-up text (stub) or a null
     /// result (null), or the answer to a similar call (closest).
-    #[arg(long, value_name = "WHAT", default_value = "error", value_parser = on_novel)]
+    #[arg(long, help_heading = "Matching", value_name = "WHAT", default_value = "error", value_parser = on_novel)]
     pub(in crate::cli) on_miss: OnNovel,
     /// What a request gets that is sent more often than it was recorded. Without it the last one again, under --strict an error.
-    #[arg(long, value_name = "WHAT", value_parser = one_of::<OnUsedUp>())]
+    #[arg(long, help_heading = "Matching", value_name = "WHAT", value_parser = one_of::<OnUsedUp>())]
     pub(in crate::cli) on_exhausted: Option<OnUsedUp>,
     /// Refuses what was not recorded and what is sent more often than it was. Misses, loose matches and unconsumed records end the
     /// program with 1, unless --fail-on names others.
-    #[arg(long)]
+    #[arg(long, help_heading = "Matching")]
     pub(in crate::cli) strict: bool,
     /// A field of requests that does not count, such as $.params.arguments.now.
-    #[arg(long, value_name = "PLACE")]
+    #[arg(long, help_heading = "Matching", value_name = "PLACE")]
     pub(in crate::cli) ignore: Vec<FieldPath>,
     /// An edit of every text before it is compared: s/PATTERN/REPLACEMENT/.
-    #[arg(long, value_name = "EDIT")]
+    #[arg(long, help_heading = "Matching", value_name = "EDIT")]
     pub(in crate::cli) scrub: Vec<Scrub>,
     /// Counts entries of _meta too, but those of the protocol, of progress and of traces.
-    #[arg(long)]
+    #[arg(long, help_heading = "Matching")]
     pub(in crate::cli) match_meta: bool,
     /// How long the client's reply to a request of the server is waited for.
-    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = parse_duration)]
+    #[arg(long, help_heading = "Client", value_name = "DURATION", default_value = "60s", value_parser = parse_duration)]
     pub(in crate::cli) reply_within: Duration,
     /// Values of placeholders that no request has, a line for each: email:1 = jane@example.org. They are put into what is played.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, help_heading = "Cassette", value_name = "FILE")]
     pub(in crate::cli) secrets: Option<PathBuf>,
     /// Plays a cassette that holds secrets.
-    #[arg(long)]
+    #[arg(long, help_heading = "Cassette")]
     pub(in crate::cli) allow_secrets: bool,
     /// What ends the program with 1: miss, unconsumed, unconsumed=all, exhausted, loose, drift (replies of the
     /// client), placeholder (an answer with one, since no value was known).
-    #[arg(long, value_name = "WHAT", value_delimiter = ',')]
+    #[arg(long, help_heading = "Report", value_name = "WHAT", value_delimiter = ',')]
     pub(in crate::cli) fail_on: Vec<Concern>,
     /// Writes the report here too, as JSON.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, help_heading = "Report", value_name = "FILE")]
     pub(in crate::cli) report: Option<PathBuf>,
     #[command(flatten)]
     pub(in crate::cli) redaction: RedactionArgs,

@@ -39,25 +39,25 @@ Examples:
 #[command(after_long_help = EXAMPLES)]
 pub(in crate::cli) struct McpTapArgs {
     /// The cassette to write, .yaml.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, help_heading = "Cassette", value_name = "FILE")]
     pub(in crate::cli) cassette: PathBuf,
     /// The server's name in the cassette. Without it, the name of the cassette.
-    #[arg(long, value_name = "NAME", value_parser = server_name)]
+    #[arg(long, help_heading = "Cassette", value_name = "NAME", value_parser = server_name)]
     pub(in crate::cli) name: Option<String>,
     /// What becomes of a cassette that exists: it is replaced (all), or records are added to it (new-episodes).
-    #[arg(long, value_name = "MODE")]
+    #[arg(long, help_heading = "Cassette", value_name = "MODE")]
     pub(in crate::cli) mode: Option<McpMode>,
     #[command(flatten)]
     pub(in crate::cli) redaction: RedactionArgs,
     /// The URL of a server over streamable HTTP, in place of a command.
-    #[arg(long, value_name = "URL", conflicts_with = "command")]
+    #[arg(long, help_heading = "Server", value_name = "URL", conflicts_with = "command")]
     pub(in crate::cli) url: Option<EndpointUrl>,
     /// A header of every request to that URL, such as 'Authorization: Bearer TOKEN'. It is not recorded. Other users can read
     /// arguments: prefer VLLM_VCR_UPSTREAM_HEADER.
-    #[arg(long, value_name = "HEADER", requires = "url", hide_default_value = true)]
+    #[arg(long, help_heading = "Server", value_name = "HEADER", requires = "url", hide_default_value = true)]
     pub(in crate::cli) upstream_header: Vec<Secret>,
     /// Who signs the certificate of that URL, or the certificate itself, a PEM file; without it, the authorities that browsers trust.
-    #[arg(long, value_name = "FILE", requires = "url")]
+    #[arg(long, help_heading = "Server", value_name = "FILE", requires = "url")]
     pub(in crate::cli) upstream_ca: Option<PathBuf>,
     /// The command that starts the server.
     #[arg(last = true, value_name = "COMMAND", required_unless_present = "url")]

@@ -23,7 +23,7 @@ use crate::{
 
 /// The simulated engine.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Simulated engine")]
+#[command(next_help_heading = "Engine")]
 pub(in crate::cli) struct SimulatedArgs {
     /// Answers through a simulated engine: vLLM's scheduler and KV cache decide in which step each token comes, so requests wait, share
     /// steps and find their prefixes cached as in vLLM. Contents stay those of the source. The flags below count with it only.

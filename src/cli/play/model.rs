@@ -71,11 +71,11 @@ fn object(json: &str) -> Result<Map<String, Value>, String> {
 
 /// Optional parts of responses.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Server")]
+#[command(next_help_heading = "Answers")]
 pub(in crate::cli) struct AnswerArgs {
     /// The model that the engine was started with, a Hub id or a directory: the root of the models at /v1/models, and their
     /// name where --served-model-name gives none.
-    #[arg(long, value_name = "MODEL", help_heading = "What is served")]
+    #[arg(long, value_name = "MODEL", help_heading = "Sources")]
     pub(in crate::cli) model: Option<String>,
     /// The same as --model, as `vllm serve` takes it.
     #[arg(value_name = "MODEL", conflicts_with = "model")]

@@ -26,16 +26,16 @@ pub(in crate::cli) struct ServerArgs {
     #[arg(long, value_name = "KEY", num_args = 1.., hide_default_value = true)]
     pub(in crate::cli) api_key: Vec<Secret>,
     /// Origins of web pages that may call, a JSON list; ["*"] for all.
-    #[arg(long, value_name = "JSON", default_value = "[]")]
+    #[arg(long, help_heading = "Web pages", value_name = "JSON", default_value = "[]")]
     pub(in crate::cli) allowed_origins: JsonList,
     /// Methods that such pages may use, a JSON list.
-    #[arg(long, value_name = "JSON", default_value = r#"["*"]"#)]
+    #[arg(long, help_heading = "Web pages", value_name = "JSON", default_value = r#"["*"]"#)]
     pub(in crate::cli) allowed_methods: JsonList,
     /// Headers that such pages may send, a JSON list.
-    #[arg(long, value_name = "JSON", default_value = r#"["*"]"#)]
+    #[arg(long, help_heading = "Web pages", value_name = "JSON", default_value = r#"["*"]"#)]
     pub(in crate::cli) allowed_headers: JsonList,
     /// Lets such pages send credentials.
-    #[arg(long)]
+    #[arg(long, help_heading = "Web pages")]
     pub(in crate::cli) allow_credentials: bool,
     /// Answers 503 for this long after its start, as a server that loads its model; /health is what tells.
     #[arg(long, value_name = "DURATION", default_value = "0", value_parser = parse_duration)]
@@ -44,19 +44,19 @@ pub(in crate::cli) struct ServerArgs {
     #[arg(long, value_name = "PATH")]
     pub(in crate::cli) uds: Option<PathBuf>,
     /// Serves HTTPS with this certificate, a PEM file with its chain.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, help_heading = "TLS", value_name = "FILE")]
     pub(in crate::cli) ssl_certfile: Option<PathBuf>,
     /// The certificate's private key, a PEM file; without it, in the certificate's file.
-    #[arg(long, value_name = "FILE", requires = "ssl_certfile")]
+    #[arg(long, help_heading = "TLS", value_name = "FILE", requires = "ssl_certfile")]
     pub(in crate::cli) ssl_keyfile: Option<PathBuf>,
     /// Who signs the certificates of clients, a PEM file.
-    #[arg(long, value_name = "FILE", requires = "ssl_certfile")]
+    #[arg(long, help_heading = "TLS", value_name = "FILE", requires = "ssl_certfile")]
     pub(in crate::cli) ssl_ca_certs: Option<PathBuf>,
     /// Whether clients need a certificate: 0 no, 1 one that is shown has to be good, 2 yes.
-    #[arg(long, value_name = "N", default_value = "0", value_parser = clap::value_parser!(u8).range(0..=2))]
+    #[arg(long, help_heading = "TLS", value_name = "N", default_value = "0", value_parser = clap::value_parser!(u8).range(0..=2))]
     pub(in crate::cli) ssl_cert_reqs: u8,
     /// Reads the certificate's files again when they changed.
-    #[arg(long, requires = "ssl_certfile")]
+    #[arg(long, help_heading = "TLS", requires = "ssl_certfile")]
     pub(in crate::cli) enable_ssl_refresh: bool,
     /// The path under which a proxy shows this server, such as /llm.
     #[arg(long, value_name = "PATH", default_value = "")]
@@ -65,26 +65,26 @@ pub(in crate::cli) struct ServerArgs {
     #[arg(long)]
     pub(in crate::cli) disable_fastapi_docs: bool,
     /// Shows at /load how many requests are in progress.
-    #[arg(long)]
+    #[arg(long, help_heading = "Metrics")]
     pub(in crate::cli) enable_server_load_tracking: bool,
     /// Sends usage on every event of every stream, asked for or not.
-    #[arg(long, group = "@answers")]
+    #[arg(long, help_heading = "Answers", group = "@answers")]
     pub(in crate::cli) enable_force_include_usage: bool,
     /// Sends a comment whenever a stream was silent for so many seconds; 0 sends none.
-    #[arg(long, value_name = "SECONDS", default_value = "0")]
+    #[arg(long, help_heading = "Answers", value_name = "SECONDS", default_value = "0")]
     pub(in crate::cli) sse_keep_alive_interval: u32,
     /// Shows at /metrics the families about single blocks of the cache; they move with --engine.
-    #[arg(long)]
+    #[arg(long, help_heading = "Metrics")]
     pub(in crate::cli) kv_cache_metrics: bool,
     /// Share of the blocks that --kv-cache-metrics watches, above 0 and up to 1.
-    #[arg(long, value_name = "SHARE", default_value = "0.01", value_parser = positive_share)]
+    #[arg(long, help_heading = "Metrics", value_name = "SHARE", default_value = "0.01", value_parser = positive_share)]
     pub(in crate::cli) kv_cache_metrics_sample: f64,
     /// Threads that serve connections; without it, one for each core. Half of them keep better time where the clients run
     /// on the same machine.
     #[arg(long, value_name = "N")]
     pub(in crate::cli) threads: Option<NonZeroUsize>,
     /// Shows at /metrics, after the engine's families, how late events left.
-    #[arg(long)]
+    #[arg(long, help_heading = "Metrics")]
     pub(in crate::cli) vcr_metrics: bool,
     /// Serves /tokenizer_info, the tokenizer's configuration.
     #[arg(long)]

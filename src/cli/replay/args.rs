@@ -18,114 +18,120 @@ use crate::{base::units::parse_duration, cli::values::Secret, net::upstream::Ups
 /// figures and whether they may be believed: exit code 1 where they may not.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Examples:\n  vllm-vcr replay day.jsonl.gz --target http://localhost:8000\n  \
-                             vllm-vcr replay day.jsonl.gz --target http://localhost:8000 --arrivals poisson --rate 20 --out run.jsonl.gz\n  \
+                             vllm-vcr replay day.jsonl.gz --target http://localhost:8000 --arrivals poisson --rate 20\n  \
                              vllm-vcr replay day.jsonl.gz --target http://localhost:8000 --concurrency 64 --json | jq .verdict")]
 pub(in crate::cli) struct ReplayArgs {
     /// The traces: files, directories of them, the first file of a capture in several; - is stdin. Or cassettes, and folders of them.
     #[arg(value_name = "PATH", required = true)]
     pub(in crate::cli) paths: Vec<PathBuf>,
     /// Values of placeholders in cassettes, a line for each: email:1 = jane@example.org. They are put into what is sent.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, help_heading = "Requests", value_name = "FILE")]
     pub(in crate::cli) secrets: Option<PathBuf>,
     /// The server to drive: http://HOST, https://HOST, h2c://HOST (HTTP/2 without TLS) or unix:SOCKET; with several, sessions go to
     /// them in turn.
-    #[arg(long, value_name = "URL", required = true)]
+    #[arg(long, help_heading = "Server", value_name = "URL", required = true)]
     pub(in crate::cli) target: Vec<UpstreamUrl>,
     /// Who signs the certificates of https targets, or a target's own certificate, a PEM file; without it, the authorities that browsers
     /// trust.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, help_heading = "Server", value_name = "FILE")]
     pub(in crate::cli) target_ca: Option<PathBuf>,
     /// How sessions, and requests outside of sessions, arrive.
-    #[arg(long, value_name = "KIND", default_value = "recorded", conflicts_with = "concurrency")]
+    #[arg(
+        long,
+        help_heading = "Load",
+        value_name = "KIND",
+        default_value = "recorded",
+        conflicts_with = "concurrency"
+    )]
     pub(in crate::cli) arrivals: ArrivalsArg,
     /// Sessions, and requests outside of sessions, that arrive a second.
-    #[arg(long, value_name = "N", required_if_eq_any([("arrivals", "constant"), ("arrivals", "poisson"), ("arrivals", "gamma")]), conflicts_with = "concurrency", value_parser = positive)]
+    #[arg(long, help_heading = "Load", value_name = "N", required_if_eq_any([("arrivals", "constant"), ("arrivals", "poisson"), ("arrivals", "gamma")]), conflicts_with = "concurrency", value_parser = positive)]
     pub(in crate::cli) rate: Option<f64>,
     /// Shape of the gamma distribution: 1 is Poisson, less is burstier.
-    #[arg(long, value_name = "X", default_value = "0.5", conflicts_with = "concurrency", value_parser = positive)]
+    #[arg(long, help_heading = "Load", value_name = "X", default_value = "0.5", conflicts_with = "concurrency", value_parser = positive)]
     pub(in crate::cli) burstiness: f64,
     /// How many times faster than recorded, or than --rate, they arrive.
-    #[arg(long, value_name = "X", default_value = "1", conflicts_with = "concurrency", value_parser = positive)]
+    #[arg(long, help_heading = "Load", value_name = "X", default_value = "1", conflicts_with = "concurrency", value_parser = positive)]
     pub(in crate::cli) speed: f64,
     /// Sends the next one when one has ended, so that this many are on their way.
-    #[arg(long, value_name = "N")]
+    #[arg(long, help_heading = "Load", value_name = "N")]
     pub(in crate::cli) concurrency: Option<NonZeroUsize>,
     /// Longest pause between the end of a turn and the next one.
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    #[arg(long, help_heading = "Load", value_name = "DURATION", value_parser = parse_duration)]
     pub(in crate::cli) max_think: Option<Duration>,
     /// Sends the first N requests only.
-    #[arg(long, value_name = "N")]
+    #[arg(long, help_heading = "Load", value_name = "N")]
     pub(in crate::cli) limit: Option<NonZeroUsize>,
     /// Sends this share of the sessions.
-    #[arg(long, value_name = "SHARE", default_value = "1", value_parser = positive)]
+    #[arg(long, help_heading = "Load", value_name = "SHARE", default_value = "1", value_parser = positive)]
     pub(in crate::cli) sample: f64,
     /// Sends part I of N, counted from 0; sessions are dealt in turn. --rate and --concurrency are those of all parts together.
-    #[arg(long, value_name = "I/N", default_value = "0/1", value_parser = shard)]
+    #[arg(long, help_heading = "Load", value_name = "I/N", default_value = "0/1", value_parser = shard)]
     pub(in crate::cli) shard: (usize, usize),
     /// Begins no session later than this after the start.
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    #[arg(long, help_heading = "Load", value_name = "DURATION", value_parser = parse_duration)]
     pub(in crate::cli) duration: Option<Duration>,
     /// Seed of what is drawn.
-    #[arg(long, value_name = "N", default_value = "0")]
+    #[arg(long, help_heading = "Load", value_name = "N", default_value = "0")]
     pub(in crate::cli) seed: u64,
     /// Name of the model at the server; NAME=OTHER for requests of that recorded model.
-    #[arg(long, value_name = "[NAME=]OTHER", value_parser = model)]
+    #[arg(long, help_heading = "Requests", value_name = "[NAME=]OTHER", value_parser = model)]
     pub(in crate::cli) model: Vec<(String, String)>,
     /// Adds a header; {session}, {turn} and {index} stand for those of the request.
-    #[arg(long, value_name = "NAME: VALUE", value_parser = header)]
+    #[arg(long, help_heading = "Server", value_name = "NAME: VALUE", value_parser = header)]
     pub(in crate::cli) header: Vec<(HeaderName, String)>,
     /// Sent as `Authorization: Bearer KEY`.
-    #[arg(long, value_name = "KEY", hide_env_values = true)]
+    #[arg(long, help_heading = "Server", value_name = "KEY", hide_env_values = true)]
     pub(in crate::cli) api_key: Option<Secret>,
     /// Prompts of requests that were not recorded: token ids for /v1/completions, or words for the endpoint that was asked.
-    #[arg(long, value_name = "FORM", default_value = "ids")]
+    #[arg(long, help_heading = "Requests", value_name = "FORM", default_value = "ids")]
     pub(in crate::cli) prompt_as: PromptArg,
     /// Tokenizer of the model, by which prompts of words get their lengths. Without it the server is asked before the run.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, help_heading = "Requests", value_name = "DIR")]
     pub(in crate::cli) tokenizer: Option<String>,
     /// What later turns of a conversation repeat: the recorded answers, or those of this run.
-    #[arg(long, value_name = "WHICH", default_value = "recorded")]
+    #[arg(long, help_heading = "Requests", value_name = "WHICH", default_value = "recorded")]
     pub(in crate::cli) history: HistoryArg,
     /// Sends before the run what servers would have in their caches: the beginning of each session's first prompt.
-    #[arg(long)]
+    #[arg(long, help_heading = "Requests")]
     pub(in crate::cli) prime: bool,
     /// Starts the run at this time, RFC 3339 or seconds since 1970, as it is on all machines that take part.
-    #[arg(long, value_name = "TIME", value_parser = inputs::time)]
+    #[arg(long, help_heading = "Load", value_name = "TIME", value_parser = inputs::time)]
     pub(in crate::cli) start_at: Option<SystemTime>,
     /// Sends `cache_salt` with this text, so that a server's prefix cache holds nothing from an earlier run; run is a new one for each run.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, help_heading = "Requests", value_name = "TEXT")]
     pub(in crate::cli) cache_salt: Option<String>,
     /// Longest wait for the head of a response, and for the next bytes of it.
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "10m")]
+    #[arg(long, help_heading = "Server", value_name = "DURATION", value_parser = parse_duration, default_value = "10m")]
     pub(in crate::cli) timeout: Duration,
     /// Limits of latencies; the report says how many requests and tokens a second keep them.
-    #[arg(long, value_name = "ttft=…,itl=…,tpot=…,e2e=…")]
+    #[arg(long, help_heading = "Verdict", value_name = "ttft=…,itl=…,tpot=…,e2e=…")]
     pub(in crate::cli) slo: Option<Slo>,
     /// Leaves requests out of the figures that were to be sent earlier than this.
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    #[arg(long, help_heading = "Verdict", value_name = "DURATION", value_parser = parse_duration)]
     pub(in crate::cli) warmup: Option<Duration>,
     /// Compares tokens, texts, ends and counts with the recording, for a server that plays it; a difference makes the run invalid.
-    #[arg(long)]
+    #[arg(long, help_heading = "Verdict")]
     pub(in crate::cli) check: bool,
     /// Share of the requests that may fail in a valid run.
-    #[arg(long, value_name = "SHARE", default_value = "0.01")]
+    #[arg(long, help_heading = "Verdict", value_name = "SHARE", default_value = "0.01")]
     pub(in crate::cli) max_errors: f64,
     /// Measures first what this client reaches at a server of its own that answers at once, for some seconds; a run above 80 % of that is not valid.
-    #[arg(long)]
+    #[arg(long, help_heading = "Verdict")]
     pub(in crate::cli) calibrate: bool,
     /// Reads /metrics of this server every second, of several too; the report has its queue, batch and cache beside what the client saw.
-    #[arg(long, value_name = "URL", value_parser = server_side::page, conflicts_with = "find_max")]
+    #[arg(long, help_heading = "Verdict", value_name = "URL", value_parser = server_side::page, conflicts_with = "find_max")]
     pub(in crate::cli) scrape: Vec<UpstreamUrl>,
     #[command(flatten)]
     pub(in crate::cli) search: find_max::FindMaxArgs,
     /// Threads that send; by default one for each core.
-    #[arg(long, value_name = "N")]
+    #[arg(long, help_heading = "Load", value_name = "N")]
     pub(in crate::cli) threads: Option<NonZeroUsize>,
     /// Writes what came back as a trace.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, help_heading = "Output", value_name = "FILE")]
     pub(in crate::cli) out: Option<PathBuf>,
     /// Prints one JSON object instead of text.
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     pub(in crate::cli) json: bool,
     #[command(flatten)]
     pub(in crate::cli) outputs: OutputArgs,

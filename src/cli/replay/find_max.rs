@@ -20,6 +20,7 @@ use crate::{
 
 /// The most that a server does.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Search")]
 pub(in crate::cli) struct FindMaxArgs {
     /// Finds the most that the server does: a closed loop at 1, 4, 16… sessions at once, until throughput no longer rises or --slo is
     /// broken, then between those.

@@ -28,6 +28,7 @@ use crate::{
 
 /// Where figures go besides standard output.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Output")]
 pub(in crate::cli) struct OutputArgs {
     /// Shows the run in the figures of another load client too: its names, its formulas.
     #[arg(long, value_name = "TOOL", value_delimiter = ',')]

@@ -29,8 +29,8 @@ Examples:
     vllm-vcr tap --upstream http://localhost:8000 --trace-out day.jsonl.gz --record-tokens
 
   Leave it in front of production: hourly files, a tenth of the requests, counts for Prometheus:
-    vllm-vcr tap --upstream http://localhost:8000 --trace-out /var/log/vcr/day.jsonl.gz --next --rotate-every 60m \\
-        --sample 0.1 --admin-listen 127.0.0.1:9100 --start-anyway
+    vllm-vcr tap --upstream http://localhost:8000 --trace-out /var/log/vcr/day.jsonl.gz --next \\
+        --rotate-every 60m --sample 0.1 --admin-listen 127.0.0.1:9100 --start-anyway
 
   Record between the front end and the engine core of vLLM, which `vllm serve --headless --data-parallel-rpc-port 29551` starts:
     vllm-vcr tap --engine-core --upstream tcp://127.0.0.1:29550 --listen tcp://127.0.0.1:29551 --trace-out day.jsonl.gz
@@ -49,36 +49,36 @@ pub(in crate::cli) struct TapArgs {
     /// The server to record, such as http://localhost:8000; https://, h2c:// and unix:/path too. Further ones get the requests
     /// of a path (/v1/embeddings=URL), of a model (model:qwen*=URL), or into a cassette those that name it (anthropic=URL): whose URL
     /// begins with /vcr/u/anthropic. With --engine-core the front end that waits for engines, tcp://HOST:PORT.
-    #[arg(long, value_name = "URL", required = true)]
+    #[arg(long, help_heading = "Upstream", value_name = "URL", required = true)]
     pub(in crate::cli) upstream: Vec<TapUpstream>,
     /// Where to listen; port 0 takes a free one. Without it 127.0.0.1:8001, and a free port for a command. With --engine-core where engines
     /// connect, tcp://HOST:PORT.
-    #[arg(long, value_name = "HOST:PORT", value_parser = listen_address)]
+    #[arg(long, help_heading = "Network", value_name = "HOST:PORT", value_parser = listen_address)]
     pub(in crate::cli) listen: Option<String>,
     /// The trace to write: FILE.jsonl, FILE.jsonl.gz, or - for stdout; or the cassette, FILE.yaml; or the folder of the cassettes of
     /// sessions, FOLDER/, whose other requests go into default.yaml (--mode once, if no other is chosen).
-    #[arg(long, value_name = "FILE", visible_alias = "cassette", default_value = DEFAULT_FOLDER)]
+    #[arg(long, help_heading = "Trace files", value_name = "FILE", visible_alias = "cassette", default_value = DEFAULT_FOLDER)]
     pub(in crate::cli) trace_out: PathBuf,
     /// Records the ids of output tokens, and responses that no ids stand for; needed to play the same answers back.
-    #[arg(long)]
+    #[arg(long, help_heading = "Contents")]
     pub(in crate::cli) record_tokens: bool,
     /// Tokenizer directory, for hashing the prompts of engines that do not send token ids.
-    #[arg(long, group = "@traces", value_name = "DIR")]
+    #[arg(long, help_heading = "Contents", group = "@traces", value_name = "DIR")]
     pub(in crate::cli) tokenizer: Option<String>,
     /// Prompt tokens per hashed block.
-    #[arg(long, group = "@traces", value_name = "N", default_value = "16")]
+    #[arg(long, help_heading = "Contents", group = "@traces", value_name = "N", default_value = "16")]
     pub(in crate::cli) block_size: NonZeroU32,
     /// Hash algorithm of prompt blocks; fnv1a-64 is the one that other readers of the format know.
-    #[arg(long, group = "@traces", value_name = "ALGORITHM", default_value = "xxh3-64", conflicts_with = "hash_key_file", value_parser = one_of::<BlockHashAlgorithm>())]
+    #[arg(long, help_heading = "Contents", group = "@traces", value_name = "ALGORITHM", default_value = "xxh3-64", conflicts_with = "hash_key_file", value_parser = one_of::<BlockHashAlgorithm>())]
     pub(in crate::cli) block_hash: BlockHashAlgorithm,
     /// Adds to the trace if it exists.
-    #[arg(long, group = "@files", conflicts_with = "overwrite")]
+    #[arg(long, help_heading = "Trace files", group = "@files", conflicts_with = "overwrite")]
     pub(in crate::cli) append: bool,
     /// Replaces the trace if it exists.
-    #[arg(long, group = "@files")]
+    #[arg(long, help_heading = "Trace files", group = "@files")]
     pub(in crate::cli) overwrite: bool,
     /// How long requests in flight may go on after Ctrl-C.
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
+    #[arg(long, help_heading = "Network", value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
     pub(in crate::cli) drain_timeout: Duration,
     #[command(flatten)]
     pub(in crate::cli) engine_core: EngineCoreArgs,
@@ -136,7 +136,7 @@ pub(in crate::cli) struct FileArgs {
 
 /// How the engine was started, for the trace's first line: the engine reports only some of it.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "The engine, for the trace's first line")]
+#[command(next_help_heading = "Deployment")]
 pub(in crate::cli) struct DeploymentArgs {
     /// The accelerator that the engine runs on, such as H100.
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
@@ -178,13 +178,19 @@ pub(in crate::cli) struct PrivacyArgs {
     #[arg(long, group = "@traces", requires = "hash_key_file", requires = "record_tokens")]
     pub(in crate::cli) permute_ids: bool,
     /// Records the words of every chunk, with secrets redacted.
-    #[arg(long, groups = ["@traces", "@http"])]
+    #[arg(long, help_heading = "Contents", groups = ["@traces", "@http"])]
     pub(in crate::cli) record_text: bool,
     /// Records the bodies of requests, with secrets redacted.
-    #[arg(long, group = "@traces")]
+    #[arg(long, help_heading = "Contents", group = "@traces")]
     pub(in crate::cli) record_requests: bool,
     /// Records the log probabilities that clients ask for, of outputs and prompts; they spell the tokens.
-    #[arg(long, group = "@traces", requires = "record_tokens", conflicts_with = "permute_ids")]
+    #[arg(
+        long,
+        help_heading = "Contents",
+        group = "@traces",
+        requires = "record_tokens",
+        conflicts_with = "permute_ids"
+    )]
     pub(in crate::cli) record_logprobs: bool,
     #[command(flatten)]
     pub(in crate::cli) redaction: RedactionArgs,
@@ -195,32 +201,32 @@ pub(in crate::cli) struct PrivacyArgs {
 #[command(next_help_heading = "Network")]
 pub(in crate::cli) struct NetworkArgs {
     /// Shows counts at /metrics and health at /health here; of a cassette, /vcr/... .
-    #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port)]
+    #[arg(long, help_heading = "Admin", value_name = "HOST:PORT", value_parser = host_and_port)]
     pub(in crate::cli) admin_listen: Option<String>,
     /// Listens on this Unix socket instead.
     #[arg(long, group = "@http", value_name = "PATH", conflicts_with = "listen")]
     pub(in crate::cli) uds: Option<PathBuf>,
     /// Serves HTTPS with this certificate, a PEM file with its chain.
-    #[arg(long, group = "@http", value_name = "FILE")]
+    #[arg(long, help_heading = "TLS", group = "@http", value_name = "FILE")]
     pub(in crate::cli) ssl_certfile: Option<PathBuf>,
     /// The certificate's private key, a PEM file; without it, in the certificate's file.
-    #[arg(long, group = "@http", value_name = "FILE", requires = "ssl_certfile")]
+    #[arg(long, help_heading = "TLS", group = "@http", value_name = "FILE", requires = "ssl_certfile")]
     pub(in crate::cli) ssl_keyfile: Option<PathBuf>,
     /// Listens on other addresses than this machine's own without TLS: who is on the way reads everything.
     #[arg(long)]
     pub(in crate::cli) allow_remote_record: bool,
     /// Who signs the certificates of https upstreams, or an upstream's own certificate, a PEM file; without it, the
     /// authorities that browsers trust.
-    #[arg(long, group = "@http", value_name = "FILE")]
+    #[arg(long, help_heading = "Upstream", group = "@http", value_name = "FILE")]
     pub(in crate::cli) upstream_ca: Option<PathBuf>,
     /// Gives up on an upstream that does not take a connection for so long.
-    #[arg(long, group = "@http", value_name = "DURATION", value_parser = some_time)]
+    #[arg(long, help_heading = "Upstream", group = "@http", value_name = "DURATION", value_parser = some_time)]
     pub(in crate::cli) connect_timeout: Option<Duration>,
     /// Gives up on an upstream that does not begin its answer for so long.
-    #[arg(long, group = "@http", value_name = "DURATION", value_parser = some_time)]
+    #[arg(long, help_heading = "Upstream", group = "@http", value_name = "DURATION", value_parser = some_time)]
     pub(in crate::cli) answer_timeout: Option<Duration>,
     /// Gives up on a request or an answer that pauses for so long.
-    #[arg(long, group = "@http", value_name = "DURATION", value_parser = some_time)]
+    #[arg(long, help_heading = "Upstream", group = "@http", value_name = "DURATION", value_parser = some_time)]
     pub(in crate::cli) idle_timeout: Option<Duration>,
     /// Threads that serve connections; without it, one for each core.
     #[arg(long, group = "@http", value_name = "N")]
