@@ -59,7 +59,7 @@ pub(in crate::cli) fn run(command: AnswersCommand) -> Result<ExitCode, Failure> 
 fn with_faults(files: Vec<AnswersFile>) -> Result<Vec<AnswersFile>, AnswersError> {
     let records = files.iter().flat_map(|file| file.records.iter().map(|record| (&file.path, record)));
     let faults = records.filter_map(|(path, record)| RecordFault::of(path, record));
-    let wrong: Vec<_> = faults.filter_map(|fault| fault_of_record(&fault).err().map(|why| fault.wrong(why))).collect();
+    let wrong: Vec<_> = faults.filter_map(|fault| fault_of_record(&fault).err().map(|why| fault.wrong(&why))).collect();
     if wrong.is_empty() { Ok(files) } else { Err(AnswersError(wrong)) }
 }
 

@@ -255,12 +255,14 @@ impl HitFaults {
 
     fn read(text: &str, run: Duration) -> Self {
         let list: Value = serde_json::from_str(text).unwrap_or_default();
-        let Some((elapsed, hits)) = list["elapsed_ms"].as_u64().zip(list["hits"].as_array()) else {
+        let Some((elapsed, hits)) =
+            list.get("elapsed_ms").and_then(Value::as_u64).zip(list.get("hits").and_then(Value::as_array))
+        else {
             return Self::Unknown("/vcr/faults is no list of faults".to_owned());
         };
         let start = elapsed.saturating_sub(u64::try_from(run.as_millis()).unwrap_or(u64::MAX));
-        let in_run = hits.iter().filter(|hit| hit["at_ms"].as_u64().is_some_and(|at| at >= start));
-        Self::Hits(in_run.filter_map(|hit| hit["fault"].as_str().map(str::to_owned)).collect())
+        let in_run = hits.iter().filter(|hit| hit.get("at_ms").and_then(Value::as_u64).is_some_and(|at| at >= start));
+        Self::Hits(in_run.filter_map(|hit| hit.get("fault").and_then(Value::as_str).map(str::to_owned)).collect())
     }
 }
 

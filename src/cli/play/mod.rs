@@ -66,10 +66,6 @@ pub(in crate::cli) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
     let fault_args = args.faults.clone();
     let config = configuration(args, played.as_ref(), &admin_at)?;
     let faults = Arc::clone(&config.faults);
-    if let Some(played) = &played {
-        let reader: Arc<dyn FaultReader> = Arc::clone(&faults) as _;
-        played.cassette_player.give_faults(&reader)?;
-    }
     let progress = Arc::clone(&config.progress);
     let player = loading::watched(&progress, || Player::load(config))?;
     http::raise_descriptor_limit();
@@ -120,7 +116,12 @@ fn configuration(args: PlayArgs, played: Option<&Played>, admin_at: &AdminAt) ->
     let cassette_player = played.map(|played| Arc::clone(&played.cassette_player));
     let changed_pacing = cassette_player.as_ref().map(|player| player.changed_pacing()).unwrap_or_default();
     let admin = admin_at.beside();
-    Ok(Config { hash_key, cassette_player, changed_pacing, admin, ..config::config(args)? })
+    let config = Config { hash_key, cassette_player, changed_pacing, admin, ..config::config(args)? };
+    if let Some(player) = &config.cassette_player {
+        let reader: Arc<dyn FaultReader> = Arc::clone(&config.faults) as _;
+        player.give_faults(&reader)?;
+    }
+    Ok(config)
 }
 
 /// Reads the files of faults again; where one is wrong, all stays as it is.

@@ -84,7 +84,7 @@ impl Intercept for FaultLayer {
                     let response = faulted.with_page(&self.pages, response).await;
                     faulted.after(response).await
                 }
-                Err(refused) => faulted.answers_first(refused),
+                Err(refused) => faulted.answers_first(*refused),
             },
         };
         response.extensions_mut().insert(shown.now());
@@ -268,7 +268,7 @@ impl FaultedRequest {
     ///
     /// # Errors
     /// The refusal of a request that asks itself for one that its wire cannot say.
-    fn announced(&self, mut request: Request) -> Result<Request, Response> {
+    fn announced(&self, mut request: Request) -> Result<Request, Box<Response>> {
         let mut replies = Vec::new();
         for chosen in &self.chosen {
             let FaultKind::Reply(fault) = chosen.fault.kind else { continue };
@@ -277,7 +277,7 @@ impl FaultedRequest {
                 if let Some(reason) = unsayable(parts.clone(), self.asked.clone(), fault) {
                     (self.on_reply(chosen.clone()))(Err(reason.clone()));
                     let message = format!("This request cannot get the fault {reason}.");
-                    return Err((self.refusal)(ApiError::bad_request(message), self.context.endpoint));
+                    return Err(Box::new((self.refusal)(ApiError::bad_request(message), self.context.endpoint)));
                 }
                 request = Request::from_parts(parts, body);
             }

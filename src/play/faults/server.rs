@@ -177,7 +177,7 @@ impl ServerFaults {
 
 impl FaultReader for ServerFaults {
     fn take(&self, faults: &[RecordFault]) -> Result<(), Vec<CassetteError>> {
-        let read = |written: &RecordFault| fault_of_record(written).map_err(|why| written.wrong(why));
+        let read = |written: &RecordFault| fault_of_record(written).map_err(|why| written.wrong(&why));
         let (read, wrong): (Vec<_>, Vec<_>) = faults.iter().map(read).partition(Result::is_ok);
         if !wrong.is_empty() {
             return Err(wrong.into_iter().filter_map(Result::err).collect());

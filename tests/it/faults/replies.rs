@@ -1,8 +1,9 @@
 //! Faults in what the model says: every kind, on every wire that can say it.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::time::Instant;
 use vllm_vcr::faults::{CATALOGUE, FaultStage};
 
 use crate::support::{
@@ -178,10 +179,8 @@ async fn finished(play: &Running) -> u64 {
 
 async fn sum(play: &Running, family: &str) -> u64 {
     let page = client::send(play.address, &client::get("/metrics")).await.text();
-    page.lines()
-        .filter(|line| line.starts_with(family))
-        .map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap() as u64)
-        .sum()
+    let samples = page.lines().filter(|line| line.starts_with(family));
+    samples.map(|line| line.rsplit(' ').next().unwrap().trim_end_matches(".0").parse::<u64>().unwrap()).sum()
 }
 
 #[tokio::test]

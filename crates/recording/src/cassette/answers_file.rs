@@ -57,7 +57,7 @@ impl RecordFault {
 
     /// The error that its words are wrong.
     #[must_use]
-    pub fn wrong(&self, message: String) -> CassetteError {
+    pub fn wrong(&self, message: &str) -> CassetteError {
         CassetteError::Wrong { path: self.path.clone(), line: self.line, message: format!("`answer.fault`: {message}") }
     }
 }
