@@ -247,18 +247,11 @@ fn script(
     let finish = finish(&record, last, state.model.tokenizer.eos_ids(), most);
     let sends_logprobs = wanted.logprobs.sample.is_some() && last.is_some();
     let logprobs = if sends_logprobs { kept.logprobs().map(Arc::new) } else { None };
-    let breaks_off = breaks_off(&record);
+    let breaks_off = record.outcome.is_some_and(Outcome::breaks_off);
     ChoiceScript { ids, schedule, finish, logprobs, begun, breaks_off }
 }
 
-/// Checks whether a recorded stream broke off. A client that left once its choice had ended got all of it.
-fn breaks_off(record: &Record) -> bool {
-    let has_ended = record.finish_reason.is_some_and(|reason| reason != FinishReason::Abort);
-    let is_left = matches!(record.outcome, Some(Outcome::ClientGone | Outcome::Cut));
-    record.outcome.is_some_and(Outcome::breaks_off) && !(has_ended && is_left)
-}
-
-/// The end of a record for a request of at most `max_tokens`, unless the recorded stream broke off.
+/// The end of a record for a request of at most `max_tokens`. One whose client left ends with `abort`; one that broke off has none.
 fn finish(record: &Record, last: Option<u32>, eos: &[u32], max_tokens: u32) -> ChoiceFinish {
     let ends_in_stop_token = last.is_some_and(|last| eos.contains(&last) || record.stop_token == Some(last));
     let finish_reason = record.finish_reason.or_else(|| missing_reason(record, max_tokens));

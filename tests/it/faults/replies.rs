@@ -49,7 +49,16 @@ async fn faulted(play: &Running, path: &str, kind: &str, body: &Value) -> client
 
 #[tokio::test]
 async fn every_kind_is_an_answer_in_a_valid_form() {
-    let play = Running::start(&["play", "--port", "0", "--instant", "--fault-headers"]);
+    let play = Running::start(&[
+        "play",
+        "--port",
+        "0",
+        "--instant",
+        "--fault-headers",
+        "--enable-auto-tool-choice",
+        "--tool-call-parser",
+        "hermes",
+    ]);
     let kinds: Vec<&str> = CATALOGUE.iter().filter(|row| row.stage == FaultStage::Reply).map(|row| row.name).collect();
     assert_eq!(kinds.len(), 13);
     for kind in kinds {
@@ -70,7 +79,16 @@ async fn every_kind_is_an_answer_in_a_valid_form() {
 
 #[tokio::test]
 async fn calls_are_wrong_in_the_named_way() {
-    let play = Running::start(&["play", "--port", "0", "--instant", "--fault-headers"]);
+    let play = Running::start(&[
+        "play",
+        "--port",
+        "0",
+        "--instant",
+        "--fault-headers",
+        "--enable-auto-tool-choice",
+        "--tool-call-parser",
+        "hermes",
+    ]);
     let calls = async |kind: &str| {
         let answer = faulted(&play, "/v1/chat/completions", kind, &chat()).await.json();
         answer["choices"][0]["message"]["tool_calls"].as_array().cloned().unwrap_or_default()
@@ -104,7 +122,16 @@ async fn what_a_wire_cannot_say_leaves_the_request_served_and_is_listed_with_the
 
 #[tokio::test]
 async fn a_request_that_asks_for_what_its_wire_cannot_say_is_refused() {
-    let play = Running::start(&["play", "--port", "0", "--instant", "--fault-headers"]);
+    let play = Running::start(&[
+        "play",
+        "--port",
+        "0",
+        "--instant",
+        "--fault-headers",
+        "--enable-auto-tool-choice",
+        "--tool-call-parser",
+        "hermes",
+    ]);
     let refused = faulted(&play, "/v1/completions", "unknown-tool", &json!({"prompt": "a"})).await;
     assert_eq!(refused.status, 400);
     assert!(refused.text().contains("a completion has no tool calls"), "{}", refused.text());
@@ -139,7 +166,10 @@ async fn what_the_engine_refuses_is_refused_all_the_same() {
 #[tokio::test]
 async fn answers_are_paced_counted_and_have_usage_on_every_wire() {
     for source in [&["--synthetic", "random"][..], &["--engine"], &[]] {
-        let play = with_fault("repetition", &[source, &["--ttft", "120ms", "--itl", "1ms"]].concat());
+        let play = with_fault(
+            "repetition",
+            &[source, &["--time-to-first-token", "120ms", "--inter-token-latency", "1ms"]].concat(),
+        );
         let model = model(&play).await;
         for path in WIRES {
             for stream in [false, true] {
@@ -192,7 +222,7 @@ async fn of_cassettes_answers_are_replaced_and_misses_and_failures_stay() {
     let path = "/v1/chat/completions";
     let said = play.send(path, &cassettes::chat(&["hello"])).await;
     assert!(said.text().contains("没有人要求"), "{}", said.text());
-    assert!(said.header("x-vcr-record").is_some_and(|name| name.ends_with("#1")));
+    assert!(said.header("x-vcr-record").is_some_and(|name| name.ends_with("#0")));
     let missed = play.send(path, &cassettes::chat(&["unknown"])).await;
     assert_eq!(missed.status, 422, "{}", missed.text());
     let shown = play.get("/vcr/faults").await;
@@ -203,7 +233,8 @@ async fn of_cassettes_answers_are_replaced_and_misses_and_failures_stay() {
 #[tokio::test]
 async fn a_reply_can_have_faults_in_its_stream_too() {
     let faults = ["--fault", "refusal where prompt=hi", "--fault", "no-done"];
-    let play = Running::start(&[&["play", "--port", "0", "--instant"][..], &faults].concat());
+    let tools = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"];
+    let play = Running::start(&[&["play", "--port", "0", "--instant"][..], &tools, &faults].concat());
     let mut streamed = chat();
     streamed["stream"] = true.into();
     let text = play.send("/v1/chat/completions", &streamed).await.text();

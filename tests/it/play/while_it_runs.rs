@@ -48,7 +48,7 @@ async fn files_of_answers_are_read_again_when_they_are_asked_for() {
     fs::write(&file, "records:\n- match: any\n  answr: two\n").unwrap();
     let all = json!({"answers": "reload", "pace": {"time_scale": 3}});
     let refused = put(&play, "/vcr/config", &all).await;
-    assert!(refused.status == 400 && refused.text().contains("rules.yaml:3"), "{}", refused.text());
+    assert!(refused.status == 400 && refused.text().contains("rules.yaml:2"), "{}", refused.text());
     assert_eq!(play.get("/vcr/config").await["pace"], "instant");
     fs::write(&file, "records:\n- match: any\n  answer: two\n").unwrap();
     assert_eq!(put(&play, "/vcr/config", &all).await.status, 200);

@@ -181,11 +181,10 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Returns true if the connection broke in the middle of the answer, or was left there: a client that gets the answer again is not to
-    /// take its part for the whole.
+    /// Returns true if the connection to the engine broke in the middle of the answer.
     #[must_use]
     pub fn breaks_off(self) -> bool {
-        matches!(self, Self::ClientGone | Self::UpstreamFailed | Self::TimedOut | Self::Cut)
+        matches!(self, Self::UpstreamFailed | Self::TimedOut)
     }
 }
 
