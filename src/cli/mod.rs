@@ -106,8 +106,9 @@ fn parse(arguments: &[OsString]) -> Result<Cli, Stop> {
     let typed = matches.subcommand().and_then(|(name, matches)| Typed::new(&command, name, matches));
     match (&mut cli.command, typed) {
         (Command::Play(args), Some(typed)) => {
+            args.simulated.engine |= args.simulated.engine_core.is_some();
             play::sources::choose_folder(args);
-            play::sources::check(args, &typed)
+            play::engine_core::check(args, &typed).and_then(|()| play::sources::check(args, &typed))
         }
         (Command::Tap(args), Some(typed)) => tap::check(args, &typed),
         _ => Ok(()),

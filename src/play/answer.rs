@@ -2,6 +2,7 @@
 
 pub(in crate::play) mod collect;
 mod scheduled;
+pub(in crate::play) mod tokens;
 
 use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc, time::Duration};
 
@@ -9,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::{
     api::{
-        CachedTokens, ChoiceChunk, Opening, RequestTimes, StopReason, Usage,
+        CachedTokens, ChoiceChunk, Opening, Position, RequestTimes, StopReason, Usage,
         answers::{Encoder, ResponseForm},
     },
     net::wire::EventBuffer,
@@ -44,6 +45,8 @@ pub(super) struct AnswerSequence {
     pub(super) logprobs: Option<SequenceLogprobs>,
     /// Log probabilities of the prompt as JSON, where they were asked for.
     pub(super) prompt_logprobs: Option<Arc<str>>,
+    /// The same as values, where those are wanted.
+    pub(super) prompt_positions: Option<Arc<[Position]>>,
     pub(super) produced: u32,
     pub(super) opened: bool,
     pub(super) metrics: ChoiceMetrics,

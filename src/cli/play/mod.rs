@@ -5,6 +5,7 @@ pub(in crate::cli) mod args;
 mod cassettes;
 mod config;
 mod engine;
+pub(in crate::cli) mod engine_core;
 mod faults;
 mod fleet;
 mod greeting;
@@ -47,8 +48,16 @@ use crate::{
     text::prompt::HashKey,
 };
 
-/// Serves until a signal, or the end of the wrapped command.
-pub(in crate::cli) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
+/// Serves clients, or a front end of vLLM.
+pub(in crate::cli) fn run(args: PlayArgs) -> Result<ExitCode, Failure> {
+    match engine_core::config(&args)? {
+        Some(engine_core) => engine_core::run(args, engine_core),
+        None => serve(args),
+    }
+}
+
+/// Serves clients until a signal, or the end of the wrapped command.
+fn serve(mut args: PlayArgs) -> Result<ExitCode, Failure> {
     let address = args.address();
     child::needs_an_address(&args.cassettes.command, args.server.uds.as_deref())?;
     child::needs_plain_http(args.cassettes.block_network, args.server.ssl_certfile.is_some())?;
@@ -150,6 +159,10 @@ async fn bind_unix(path: &Path) -> Result<Listener, Failure> {
 
 fn admin_at(args: &PlayArgs) -> Result<AdminAt, Failure> {
     // Only this machine can reach a Unix socket.
+    let is_core = args.simulated.engine_core.is_some();
+    if is_core && args.admin_listen.is_none() {
+        return Ok(AdminAt::Nowhere);
+    }
     let address = if args.server.uds.is_some() { "localhost:0".to_owned() } else { args.address() };
     admin::at(&args.cassettes, args.admin_listen.as_deref(), &address)
 }

@@ -205,7 +205,8 @@ async fn begin(state: &Arc<ServerState>, arrival: Arrival, validated: ValidatedR
     let is_constrained = request.is_constrained();
     let planner = Arc::clone(state);
     let plan = move || {
-        let from = RequestOrigin { request_id, session_id, rank, session, errors, at };
+        let from =
+            RequestOrigin { request_id, session_id, rank, session, errors, at, choices_before: 0, wants_values: false };
         plan(&planner, &request, prompts, from).map(|planned| (planned, request.stream))
     };
     let (planned, stream) =

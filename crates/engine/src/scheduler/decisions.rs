@@ -195,6 +195,19 @@ impl SpecDecodingStats {
         *self = Self { num_accepted_tokens_per_pos: per_pos, ..Self::default() };
     }
 
+    /// Adds the drafts of another step.
+    pub fn add(&mut self, other: &Self) {
+        self.num_drafts += other.num_drafts;
+        self.num_draft_tokens += other.num_draft_tokens;
+        self.num_accepted_tokens += other.num_accepted_tokens;
+        let places = self.num_accepted_tokens_per_pos.len().max(other.num_accepted_tokens_per_pos.len());
+        self.num_accepted_tokens_per_pos.resize(places, 0);
+        self.num_accepted_tokens_per_pos
+            .iter_mut()
+            .zip(&other.num_accepted_tokens_per_pos)
+            .for_each(|(sum, count)| *sum += count);
+    }
+
     pub(super) fn observe(&mut self, drafted: usize, accepted: usize) {
         self.num_drafts += 1;
         self.num_draft_tokens += drafted;
