@@ -62,7 +62,10 @@ pub use crate::play::{
     engine::{EngineConfig, EngineError, EngineTimes, KvEventsConfig, KvEventsError, KvRole, KvTransferConfig},
     engine_core::{EngineCoreConfig, EngineCoreError},
     error::PlayError,
-    faults::{FaultFileError, FaultLines, ServedChunk, ServedEnd, ServedKey, ServedLog, ServedResponse, ServerFaults},
+    faults::{
+        FaultFileError, FaultLines, ServedChunk, ServedEnd, ServedKey, ServedLog, ServedResponse, ServerFaults,
+        fault_of_record,
+    },
     fleet::{Fleet, FleetScript, ScriptError},
     front::{ApiKeys, Cors, ServerOptions},
     generate::{

@@ -73,6 +73,8 @@ pub(in crate::play) struct ChoiceScript {
     pub(in crate::play) logprobs: Option<Arc<Logprobs>>,
     /// What was delivered of the answer before these tokens.
     pub(in crate::play) begun: Option<Box<BegunAnswer>>,
+    /// True where the recorded stream broke off after these tokens.
+    pub(in crate::play) breaks_off: bool,
 }
 
 /// The request's conditions for the end of its output.
@@ -208,6 +210,11 @@ impl OpenChoice {
     /// Tokens of the next step.
     pub(in crate::play) fn needed(&self) -> u32 {
         self.next.map_or(0, |next| next.tokens)
+    }
+
+    /// Checks whether it was played up to where the recorded stream broke off.
+    pub(in crate::play) fn breaks_off(&self) -> bool {
+        self.script.breaks_off && self.is_whole()
     }
 
     /// Checks whether the engine failed before the first token.

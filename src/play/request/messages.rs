@@ -40,12 +40,17 @@ pub(in crate::play) async fn answer(
 }
 
 async fn message(state: &Arc<ServerState>, arrival: Arrival) -> Result<Response, ApiError> {
-    let read = |state: &ServerState, body: &[u8]| {
-        let request = MessagesRequest::parse(body)?;
-        Ok((chat_of(state, &request)?, ()))
-    };
     let (started, ()) = start(state, arrival, read).await?;
     respond(started.in_family(MessageEncoder::default())).await
+}
+
+/// Reads the request of a message.
+///
+/// # Errors
+/// What is wrong with it.
+pub(in crate::play) fn read(state: &ServerState, body: &[u8]) -> Result<(GenerationRequest, ()), ApiError> {
+    let request = MessagesRequest::parse(body)?;
+    Ok((chat_of(state, &request)?, ()))
 }
 
 /// Gives the handler's error a body of this family; the framework's errors and misses have their usual form.
@@ -53,7 +58,7 @@ async fn message(state: &Arc<ServerState>, arrival: Arrival) -> Result<Response,
 /// # Errors
 /// Those that have their usual form.
 pub(in crate::play) fn refusal(refused: ApiError) -> Result<Response, ApiError> {
-    if refused.is_of_framework() || refused.kind == "vcr_miss" || refused.is_verbatim() {
+    if refused.is_of_framework() || refused.kind == "vcr_miss" || refused.is_verbatim() || refused.ends_connection() {
         return Err(refused);
     }
     let status = StatusCode::from_u16(refused.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
