@@ -49,6 +49,7 @@ use clap::{
 use crate::net::upstream::without_secrets;
 
 use args::{Cli, Command};
+use build::ProgramBuild;
 use flags::Typed;
 
 pub use args::command;
@@ -57,6 +58,9 @@ pub use failure::{Exit, Failure};
 /// Runs the program with `arguments` (the program's own name first) and returns how it ended.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
+    if build::is_asked(&arguments) {
+        return output::print_plain_json(&ProgramBuild::this()).unwrap_or_else(|failure| failure.report());
+    }
     match parse(&arguments) {
         Err(Stop::Clap(mut error)) => {
             hide_secrets(&mut error);
