@@ -84,8 +84,10 @@ async fn a_fault_before_the_answer_consumes_no_rule() {
     let shelf = Shelf::with(
         "vcr: 1\nrecords:\n- match: {contains: hello, nth: 1}\n  answer: one\n- match: any\n  times: 1\n  answer: two\n",
     );
-    for (line, said) in [("500 where record=tape.yaml#0", "one"), ("500 where record=tape.yaml#1", "two")] {
-        let server = shelf.play(&["--fault", &format!("{line} first=1 per=all")]);
+    for (line, said) in
+        [("500 where record=tape.yaml#0 nth=1 per=all", "one"), ("500 where record=tape.yaml#1 nth=2 per=all", "two")]
+    {
+        let server = shelf.play(&["--fault", line]);
         if said == "two" {
             assert!(server.send(CHAT, &cassettes::chat(&["hello"])).await.text().contains("one"));
         }
