@@ -165,6 +165,7 @@ async fn what_the_engine_refuses_is_refused_all_the_same() {
 
 #[tokio::test]
 async fn answers_are_paced_counted_and_have_usage_on_every_wire() {
+    let said = regex::Regex::new(r#""(?:content|text|delta)": ?"([^"]*)""#).unwrap();
     for source in [&["--synthetic", "random"][..], &["--engine"], &[]] {
         let play = with_fault(
             "repetition",
@@ -183,8 +184,7 @@ async fn answers_are_paced_counted_and_have_usage_on_every_wire() {
                 let answer = play.send(path, &body).await;
                 let (took, text) = (begun.elapsed(), answer.text());
                 assert_eq!(answer.status, 200, "{path}: {text}");
-                let spoken = regex::Regex::new(r#""(?:content|text|delta)": ?"([^"]*)""#).unwrap();
-                let spoken: String = spoken.captures_iter(&text).map(|found| found[1].to_owned()).collect();
+                let spoken: String = said.captures_iter(&text).map(|found| found[1].to_owned()).collect();
                 assert!(spoken.contains("I will look into that"), "{path}: {text}");
                 if source != ["--engine"] {
                     assert!(took >= Duration::from_millis(120), "{path} {stream}: {took:?}");
