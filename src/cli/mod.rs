@@ -18,6 +18,7 @@ mod escape;
 mod failure;
 mod flags;
 mod gateway;
+mod health;
 mod help;
 mod inspect;
 mod junit;
@@ -50,6 +51,7 @@ use clap::{
 use crate::net::upstream::without_secrets;
 
 use args::{Cli, Command};
+use build::ProgramBuild;
 use flags::Typed;
 
 pub use args::command;
@@ -58,6 +60,9 @@ pub use failure::{Exit, Failure};
 /// Runs the program with `arguments` (the program's own name first) and returns how it ended.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
+    if build::is_asked(&arguments) {
+        return output::print_plain_json(&ProgramBuild::this()).unwrap_or_else(|failure| failure.report());
+    }
     match parse(&arguments) {
         Err(Stop::Clap(mut error)) => {
             hide_secrets(&mut error);
@@ -140,6 +145,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Inspect { command } => inspect::run(command),
         Command::Cassette { command } => cassette::run(command),
         Command::Answers { command } => answers::run(command),
+        Command::Health(args) => health::run(args),
     }
 }
 

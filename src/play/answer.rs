@@ -96,8 +96,10 @@ pub(super) struct AnswerStream {
     failed: bool,
     /// Where its choices that went on were aborted.
     aborted: Option<AbortedBy>,
-    /// True where the end was sent.
+    /// True where the end was sent, or the stream broke off instead.
     closed: bool,
+    /// True where it breaks off now.
+    broken: bool,
     /// The step that is being sent.
     step: ChoiceStep,
     /// What it takes of the memory for answers.
@@ -127,6 +129,11 @@ impl AnswerStream {
         self.parts.prompt_tokens
     }
 
+    /// Checks whether the recorded stream of a choice broke off, up to which it was played.
+    pub(super) fn breaks_off(&self) -> bool {
+        self.aborted.is_none() && self.sequences.iter().any(|sequence| sequence.choice.breaks_off())
+    }
+
     /// Checks whether the engine failed in the middle.
     pub(super) fn has_failed(&self) -> bool {
         self.failed
@@ -148,6 +155,7 @@ impl AnswerStream {
             failed,
             aborted: None,
             closed: false,
+            broken: false,
             step: ChoiceStep::default(),
             memory: MemoryReservation::default(),
             run: None,
@@ -229,6 +237,8 @@ impl AnswerStream {
                 self.closed = true;
                 if self.failed {
                     self.encoder.fail(self.parts.failing_event.as_deref(), events);
+                } else if self.breaks_off() {
+                    self.broken = true;
                 } else {
                     let usage = self.usage(false);
                     self.encoder.end(&usage, events);
@@ -270,6 +280,9 @@ impl AnswerStream {
         if step.finish.as_ref().is_some_and(|(reason, _)| *reason == "error") {
             self.failed = true;
             step.finish = None;
+        }
+        if step.finish.as_ref().is_some_and(|(reason, _)| *reason == "abort") && self.aborted.is_none() {
+            step.finish = step.finish.take().filter(|_| !sequence.choice.breaks_off());
         }
         sequence.produced = sequence.produced.saturating_add(u32::try_from(step.ids.len()).unwrap_or(u32::MAX));
         match (run, sequence.choice.next_due()) {

@@ -65,7 +65,7 @@ pub use crate::play::{
     error::PlayError,
     faults::{
         FAILURE_TYPES, FaultFileError, FaultLines, InjectedFailures, ServedChunk, ServedEnd, ServedKey, ServedLog,
-        ServedResponse, ServerFaults,
+        ServedResponse, ServerFaults, fault_of_record,
     },
     fleet::{Fleet, FleetScript, ScriptError},
     front::{ApiKeys, Cors, ServerOptions},

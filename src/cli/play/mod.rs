@@ -43,6 +43,7 @@ use crate::{
     },
     net::server::{self as http, Listener},
     play::{Config, EngineError, PlayError, Player, ServerFaults},
+    recording::cassette::FaultReader,
     replay::account::Concern,
     text::prompt::HashKey,
 };
@@ -124,7 +125,12 @@ fn configuration(args: PlayArgs, played: Option<&Played>, admin_at: &AdminAt) ->
     let cassette_player = played.map(|played| Arc::clone(&played.cassette_player));
     let changed_pacing = cassette_player.as_ref().map(|player| player.changed_pacing()).unwrap_or_default();
     let admin = admin_at.beside();
-    Ok(Config { hash_key, cassette_player, changed_pacing, admin, ..config::config(args)? })
+    let config = Config { hash_key, cassette_player, changed_pacing, admin, ..config::config(args)? };
+    if let Some(player) = &config.cassette_player {
+        let reader: Arc<dyn FaultReader> = Arc::clone(&config.faults) as _;
+        player.give_faults(&reader)?;
+    }
+    Ok(config)
 }
 
 /// Reads the files of faults again; where one is wrong, all stays as it is.

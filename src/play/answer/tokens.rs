@@ -19,6 +19,8 @@ pub(in crate::play) struct TokenStep {
     pub(in crate::play) positions: Option<Vec<Position>>,
     /// The end of the choice, with its last tokens.
     pub(in crate::play) finish: Option<(&'static str, StopReason)>,
+    /// True where the last of them only ends the text.
+    pub(in crate::play) hides_last: bool,
 }
 
 impl AnswerStream {
@@ -41,7 +43,13 @@ impl AnswerStream {
         let AnswerStep::Step(index) = turn else {
             self.closed = true;
             let finish = Some(("error", StopReason::Unnamed));
-            return self.failed.then_some(TokenStep { at: now, ids: Vec::new(), positions: None, finish });
+            return self.failed.then_some(TokenStep {
+                at: now,
+                ids: Vec::new(),
+                positions: None,
+                finish,
+                hides_last: false,
+            });
         };
         let mut step = std::mem::take(&mut self.step);
         let is_there = self.step(index, now, &mut step);
@@ -50,6 +58,7 @@ impl AnswerStream {
             positions: sequence.logprobs.as_mut().map(|logprobs| logprobs.take(&step.ids)),
             ids: std::mem::take(&mut step.ids),
             finish: step.finish.take(),
+            hides_last: sequence.choice.hid_last_token(),
         });
         self.step = step;
         taken

@@ -24,8 +24,9 @@ use crate::{
     },
 };
 
-/// Parameters that are the front end's own: it finds stop strings and makes several choices several requests, and gives words as ids.
-const OF_FRONT_END: [&str; 4] = ["n", "stop", "bad_words", "stream_interval"];
+/// Parameters that are the front end's own: it finds stop strings and makes several choices several requests, and gives words as ids. What is reasoning
+/// only its parser knows.
+const OF_FRONT_END: [&str; 5] = ["n", "stop", "bad_words", "stream_interval", "thinking_token_budget"];
 
 /// Bytes of an id of a prompt, for the weight of its request.
 const OF_ID: usize = 4;
@@ -111,6 +112,10 @@ fn parameters(sampling: &SamplingParams) -> Map<String, Value> {
     params.entry("max_tokens").or_insert_with(|| sampling.max_tokens().into());
     params.entry("temperature").or_insert_with(|| 1.0.into());
     params.entry("top_p").or_insert_with(|| 1.0.into());
+    if params.contains_key("logprob_token_ids") {
+        // Ids that are named are scored, whatever else is.
+        params.entry("logprobs").or_insert_with(|| 0.into());
+    }
     params
 }
 

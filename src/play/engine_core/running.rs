@@ -76,7 +76,12 @@ impl OutputEnds {
 
     /// The end of an output of these tokens as an engine has it, so many in all. A text that was ended by what only its client knew, such as a stop
     /// string, ends with a token for it: a front end takes the last token of a text that stopped for its end, and does not show it.
-    fn wire(&self, reason: &str, stop: &StopReason, ids: &mut Vec<u32>, produced: usize) -> (WireFinish, Option<u32>) {
+    fn wire(
+        &self,
+        (reason, stop): (&str, &StopReason),
+        ids: &mut Vec<u32>,
+        (produced, hides_last): (usize, bool),
+    ) -> (WireFinish, Option<u32>) {
         match reason {
             "length" => return (WireFinish::Length, None),
             "abort" => return (WireFinish::Abort, None),
@@ -93,6 +98,9 @@ impl OutputEnds {
         }
         if let Some(last) = last.filter(|last| self.stop_token_ids.contains(last)) {
             return (WireFinish::Stop, Some(last));
+        }
+        if hides_last {
+            return (WireFinish::Stop, None);
         }
         if produced >= self.max_tokens {
             return (WireFinish::Length, None);
@@ -127,15 +135,17 @@ impl RunningRequest {
         let at = steps.last()?.at;
         let mut output = WireOutput { request_id: self.id.clone(), ..WireOutput::default() };
         let is_first = self.produced == 0;
-        let (mut positions, mut finish) = (Vec::new(), None);
-        for TokenStep { ids, positions: scored, finish: end, .. } in steps {
+        let (mut positions, mut finish, mut hides) = (Vec::new(), None, false);
+        for TokenStep { ids, positions: scored, finish: end, hides_last, .. } in steps {
+            hides |= hides_last;
             output.new_token_ids.extend(ids);
             positions.extend(scored.into_iter().flatten());
             finish = finish.or(end);
         }
         self.produced += output.new_token_ids.len();
         if let Some((reason, stop)) = finish {
-            let (finish, stop_reason) = self.ends.wire(reason, &stop, &mut output.new_token_ids, self.produced);
+            let (finish, stop_reason) =
+                self.ends.wire((reason, &stop), &mut output.new_token_ids, (self.produced, hides));
             (output.finish_reason, output.stop_reason) = (Some(finish), stop_reason);
             output.kv_transfer_params = self.answer.kept().and_then(|params| kept_as_value(&params));
         }
@@ -217,7 +227,7 @@ mod tests {
         let ends = OutputEnds { eos: Some(2), stop_token_ids: vec![5, 6], max_tokens: 10 };
         let end = |ends: &OutputEnds, reason, stop, ids: &[u32], produced| {
             let mut ids = ids.to_vec();
-            let (finish, stop_reason) = ends.wire(reason, &stop, &mut ids, produced);
+            let (finish, stop_reason) = ends.wire((reason, &stop), &mut ids, (produced, false));
             (finish, stop_reason, ids)
         };
         let unnamed = StopReason::Unnamed;

@@ -26,5 +26,5 @@ pub use self::{
     failures::{FAILURE_TYPES, InjectedFailures},
     file::{FaultFileError, FaultLines},
     observed::{ServedChunk, ServedEnd, ServedKey, ServedLog, ServedResponse},
-    server::ServerFaults,
+    server::{ServerFaults, fault_of_record},
 };

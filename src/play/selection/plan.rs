@@ -391,6 +391,7 @@ fn limits(
         max_tokens: most_tokens(max_tokens),
         min_tokens: request.min_tokens,
         stop_token_ids: Arc::clone(stop_token_ids),
+        ignores_eos: request.ignore_eos,
         shows_stop_token: request.include_stop_str_in_output,
         interval: if request.stream { interval } else { 1 },
     }

@@ -17,9 +17,15 @@ use vllm_vcr::{
         zmtp::{SocketType, ZmtpConnection},
     },
     play::{Config, EngineConfig, EngineCoreConfig, EngineTimes, LoraConfig, Player, Source, Synthetic},
+    recording::trace::FinishReason,
+    replay::matching::MatchBy,
+    text::prompt::SpecialTokens,
 };
 
-use crate::support::client::{post, send};
+use crate::support::{
+    client::{post, send},
+    play_server,
+};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -272,6 +278,33 @@ async fn log_probabilities_have_a_row_for_each_token() {
         assert_eq!(rows.token_ids[0], output.new_token_ids[0]);
         assert!(rows.logprobs.iter().all(|value| *value <= 0.0));
     }
+}
+
+#[tokio::test]
+async fn named_ids_are_scored_and_an_end_that_is_ignored_is_still_the_end() {
+    let player = Player::load(synthetic()).unwrap();
+    let mut behind = Behind::start(&player, "0.32.0").await;
+    let named = ("logprob_token_ids", vec![7_u32, 9].into());
+    behind.add("cmpl-n-0", &[5], vec![("max_tokens", 1_u32.into()), named]).await;
+    let outputs = behind.until_ended(&["cmpl-n-0-0badcafe"]).await;
+    let rows = outputs[0].new_logprobs.as_ref().unwrap();
+    assert_eq!((rows.width, &rows.token_ids[1..]), (3, &[7, 9][..]));
+    drop(behind);
+    // The end of a recorded text is its last token, which a front end does not show.
+    let ids = play_server::tokenizer().encode("Hi.", SpecialTokens::Skip).unwrap();
+    let hidden = [ids.as_slice(), &play_server::tokenizer().eos_ids()[..1]].concat();
+    let record = play_server::record(&hidden, Duration::ZERO, FinishReason::Stop);
+    let config = Config { max_model_len: Some(400), ..play_server::config(&[MatchBy::Next], vec![record]) };
+    let player = Player::load(engine(config)).unwrap();
+    let mut behind = Behind::start(&player, "0.32.0").await;
+    let ignoring =
+        vec![("_eos_token_id", MsgpackValue::Nil), ("ignore_eos", true.into()), ("max_tokens", 50_u32.into())];
+    let request = request("cmpl-i-0", &[5], vec![], |fields| fields[3] = MsgpackValue::map(ignoring));
+    behind.send(0, &request).await;
+    let outputs = behind.until_ended(&["cmpl-i-0-0badcafe"]).await;
+    assert_eq!(tokens_of(&outputs, "cmpl-i"), hidden);
+    let last = outputs.last().unwrap();
+    assert_eq!((last.finish_reason, last.stop_reason), (Some(WireFinish::Stop), None));
 }
 
 #[tokio::test]

@@ -140,6 +140,11 @@ impl TokenRequest {
     /// A sampling parameter of another type or out of its range.
     pub fn completion(&self) -> Result<GenerationRequest, ApiError> {
         let params = self.body.get("sampling_params").unwrap_or(&Value::Null);
+        let stops = params.get("stop").is_some_and(|stop| *stop != json!([]) && !stop.is_null());
+        if stops && !params.get("detokenize").is_none_or(values::is_set) {
+            let message = "stop strings are only supported when detokenize is True. Set detokenize=True to use stop.";
+            return Err(ApiError::bad_request(message));
+        }
         let known = |name: &str| SAMPLING_PARAMS.fields.iter().any(|Field(known, ..)| *known == name);
         let own = params.as_object().into_iter().flatten().filter(|(name, value)| known(name) && !value.is_null());
         let mut completion: Map<String, Value> = own.map(|(name, value)| (name.clone(), value.clone())).collect();
