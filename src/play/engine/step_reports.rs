@@ -4,7 +4,7 @@ use tokio::sync::Notify;
 
 use crate::{
     base::lock::Lock,
-    engine::scheduler::{Decisions, PrefixCacheStats, SchedulerStats, SpecDecodingStats},
+    engine::scheduler::{Decisions, SchedulerStats, SpecDecodingStats},
 };
 
 /// Figures of the steps of a rank, and the news of them.
@@ -36,17 +36,10 @@ impl StepReports {
         let mut state = self.state.lock();
         state.steps += 1;
         let steps = state.steps;
-        let before = state.report.take().unwrap_or_default();
-        let of = decisions.stats;
-        let stats = SchedulerStats {
-            prefix_cache_stats: sum(before.stats.prefix_cache_stats, of.prefix_cache_stats),
-            connector_prefix_cache_stats: sum(
-                before.stats.connector_prefix_cache_stats,
-                of.connector_prefix_cache_stats,
-            ),
-            ..of
-        };
-        let mut spec_decoding = before.spec_decoding;
+        let StepReport { stats: before, mut spec_decoding, .. } = state.report.take().unwrap_or_default();
+        let mut stats = decisions.stats;
+        stats.prefix_cache_stats.add(&before.prefix_cache_stats);
+        stats.connector_prefix_cache_stats.add(&before.connector_prefix_cache_stats);
         spec_decoding.add(&decisions.spec_decoding);
         state.report = Some(StepReport { steps, stats, spec_decoding });
     }
@@ -67,20 +60,10 @@ impl StepReports {
     }
 }
 
-fn sum(one: PrefixCacheStats, other: PrefixCacheStats) -> PrefixCacheStats {
-    PrefixCacheStats {
-        requests: one.requests + other.requests,
-        queries: one.queries + other.queries,
-        hits: one.hits + other.hits,
-        preempted_requests: one.preempted_requests + other.preempted_requests,
-        preempted_queries: one.preempted_queries + other.preempted_queries,
-        preempted_hits: one.preempted_hits + other.preempted_hits,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::scheduler::PrefixCacheStats;
 
     #[test]
     fn gauges_are_the_last_ones_and_counts_add_up_until_they_are_taken() {

@@ -4,10 +4,11 @@ use std::{collections::HashMap, io, sync::Arc};
 
 use engine_core::{
     layout::VersionFamily,
+    msgpack::MsgpackValue,
     outputs::{WireFinish, WireOutput, WireOutputs},
     request::{EngineCoreRequest, RequestType, aborted},
     session::{EngineSession, SessionInput},
-    stats::{WireDraftStats, WirePrefixStats, WireStats},
+    stats::EngineFigures,
     utility::UtilityCall,
 };
 use futures_util::{
@@ -25,7 +26,6 @@ use super::{
 };
 use crate::{
     base::rate_limited_log::RateLimitedLog,
-    engine::scheduler::PrefixCacheStats,
     play::engine::{StepReport, StepReports},
 };
 
@@ -262,8 +262,7 @@ impl FrontEnd {
     /// Sends what has come: to each client its outputs, to the first of them the figures of the steps.
     async fn send_all(&mut self) -> io::Result<()> {
         let report = self.reports.take();
-        let stats = report.as_ref().map(|report| self.stats(report));
-        let mut scheduler_stats = stats.as_ref().map(WireStats::value);
+        let mut scheduler_stats = report.as_ref().map(|report| self.stats(report));
         let engine_index = u32::from(self.core.rank);
         for client in 0..self.pending.len() {
             let ClientOutputs { outputs, finished, at } =
@@ -285,53 +284,39 @@ impl FrontEnd {
             };
             self.session.send(client, &outputs.to_bytes(self.family)).await?;
         }
-        match stats {
-            Some(stats) => self.tell_coordinator(&stats).await,
+        match report {
+            Some(report) => self.tell_coordinator(&report).await,
             None => Ok(()),
         }
     }
 
     /// Tells the coordinator of several ranks how many requests there are, where that has changed.
-    async fn tell_coordinator(&mut self, stats: &WireStats) -> io::Result<()> {
-        let counts = (stats.running, stats.waiting);
+    async fn tell_coordinator(&mut self, report: &StepReport) -> io::Result<()> {
+        let counts = (report.stats.num_running_reqs, report.stats.num_waiting_reqs);
         if !self.is_one_of_many || std::mem::replace(&mut self.told, counts) == counts {
             return Ok(());
         }
         let outputs = WireOutputs {
             engine_index: self.core.rank.into(),
-            scheduler_stats: Some(stats.value()),
+            scheduler_stats: Some(self.stats(report)),
             timestamp: engine_core::clock::monotonic_seconds(),
             ..WireOutputs::default()
         };
         self.session.send_to_coordinator(&outputs.to_bytes(self.family)).await
     }
 
-    fn stats(&self, report: &StepReport) -> WireStats {
-        let config = self.core.state.config.engine.as_ref();
+    /// The figures of steps, as they are sent.
+    fn stats(&self, StepReport { steps, stats, spec_decoding }: &StepReport) -> MsgpackValue {
+        let state = &self.core.state;
+        let config = state.config.engine.as_ref();
         let speculation = config.and_then(|config| config.scheduler.speculation.as_ref());
-        let (stats, spec) = (&report.stats, &report.spec_decoding);
-        let fetches = stats.kv_fetches;
-        let drafts = speculation.filter(|_| spec.num_drafts > 0).map(|speculation| WireDraftStats {
-            speculative_tokens: speculation.num_speculative_tokens,
-            drafts: spec.num_drafts,
-            draft_tokens: spec.num_draft_tokens,
-            accepted_tokens: spec.num_accepted_tokens,
-            accepted_by_place: spec.num_accepted_tokens_per_pos.clone(),
-        });
-        WireStats {
-            running: stats.num_running_reqs,
-            waiting: stats.num_waiting_reqs,
-            skipped: stats.num_skipped_waiting_reqs,
-            kv_fetches: [fetches.waiting_to_start, fetches.in_progress, fetches.completed_waiting],
-            steps: report.steps,
-            kv_cache_usage: stats.kv_cache_usage,
-            prefix: prefix(stats.prefix_cache_stats),
-            connector_prefix: config
-                .is_some_and(|config| config.kv_transfer.is_some())
-                .then(|| prefix(stats.connector_prefix_cache_stats)),
-            drafts,
-            running_adapters: self.core.state.metrics.running_adapters(),
-        }
+        let drafts = speculation.filter(|_| spec_decoding.num_drafts > 0);
+        stats.value(&EngineFigures {
+            steps: *steps,
+            has_connector: config.is_some_and(|config| config.kv_transfer.is_some()),
+            drafts: drafts.map(|speculation| (speculation.num_speculative_tokens, spec_decoding)),
+            running_adapters: state.metrics.running_adapters(),
+        })
     }
 
     /// Aborts all requests, and tells every client that the engine is dead.
@@ -362,16 +347,5 @@ fn note_refusal(id: &str, reason: &str) {
     static LOG: RateLimitedLog = RateLimitedLog::new();
     if let Some(more) = LOG.due() {
         tracing::warn!(more, "request {id} ends with an error: {reason}");
-    }
-}
-
-fn prefix(stats: PrefixCacheStats) -> WirePrefixStats {
-    WirePrefixStats {
-        requests: stats.requests,
-        queries: stats.queries,
-        hits: stats.hits,
-        preempted_requests: stats.preempted_requests,
-        preempted_queries: stats.preempted_queries,
-        preempted_hits: stats.preempted_hits,
     }
 }

@@ -400,21 +400,19 @@ fn replaces_answer(fault: &Fault) -> bool {
 
 /// Counts a fault that happens, and prints it unless whoever chose it looks at what is served.
 fn note(set: &FaultSet, chosen: &ChosenFault, is_quiet: bool) {
-    let line = set.happened(chosen);
-    if is_quiet {
-        tracing::debug!("fault: --fault '{line}'");
-    } else {
-        tracing::info!("fault: --fault '{line}'");
-    }
+    print_noted(&format!("fault: --fault '{}'", set.happened(chosen)), is_quiet);
 }
 
 /// Counts and prints the same of one that a request does not get.
 fn note_not_said(set: &FaultSet, chosen: &ChosenFault, is_quiet: bool, reason: &str) {
-    let line = set.not_said(chosen, reason);
+    print_noted(&format!("fault not said: --fault '{}': {reason}", set.not_said(chosen, reason)), is_quiet);
+}
+
+fn print_noted(text: &str, is_quiet: bool) {
     if is_quiet {
-        tracing::debug!("fault not said: --fault '{line}': {reason}");
+        tracing::debug!("{text}");
     } else {
-        tracing::info!("fault not said: --fault '{line}': {reason}");
+        tracing::info!("{text}");
     }
 }
 
