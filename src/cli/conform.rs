@@ -19,7 +19,7 @@ use crate::{
     net::upstream::{Authorities, UpstreamOptions, UpstreamUrl},
 };
 
-/// ConformCheck whether a server answers in the shapes of a real vLLM.
+/// Check whether a server answers in the shapes of a real vLLM.
 ///
 /// Sends the requests of recorded exchanges (chats, completions, streams, errors, models, tokens) and compares status, content type, names
 /// and types of fields and the order of events, never texts or numbers. Exit code 1 where anything differs.

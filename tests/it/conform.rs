@@ -53,7 +53,8 @@ fn the_exchanges_have_the_shapes_of_the_goldens() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn play_conforms() {
-    let play = play(&["--enable-kv-cache-events", "--kv-events-endpoint", "tcp://127.0.0.1:*"]);
+    let play =
+        play(&["--kv-events-config", r#"{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:0"}"#]);
     let output = conform(&play, &["--profile", "vllm,picker"]).await;
     assert_eq!(output.status.code(), Some(0), "{}", printed(&output));
     assert!(printed(&output).contains("\nconforms: "), "{}", printed(&output));

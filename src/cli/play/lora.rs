@@ -36,7 +36,7 @@ pub(in crate::cli) struct LoraArgs {
 struct LoraFields {
     name: String,
     #[serde(default)]
-    path: String,
+    path: Option<String>,
     base_model_name: Option<String>,
     #[serde(rename = "is_3d_lora_weight")]
     _is_3d_lora_weight: Option<bool>,
@@ -51,7 +51,7 @@ fn module(text: &str) -> Result<LoraModule, String> {
         format!("NAME=PATH is needed, or JSON such as {{\"name\":\"sql\",\"path\":\"/adapters/sql\"}}: {error}")
     };
     let LoraFields { name, path, base_model_name, .. } = serde_json::from_str(text).map_err(wrong)?;
-    Ok(LoraModule { name, path, base_model_name })
+    Ok(LoraModule { path: path.unwrap_or_else(|| name.clone()), name, base_model_name })
 }
 
 /// The adapters that the flags enable.
@@ -77,6 +77,8 @@ mod tests {
         assert_eq!(of("sql=/l/sql=1"), Ok(("sql".to_owned(), "/l/sql=1".to_owned(), None)));
         let json = "{\"name\": \"a=b\", \"path\": \"x\", \"base_model_name\": \"m\"}";
         assert_eq!(of(json), Ok(("a=b".to_owned(), "x".to_owned(), Some("m".to_owned()))));
+        let without_path = r#"{"name": "a"}"#;
+        assert_eq!(of(without_path), Ok(("a".to_owned(), "a".to_owned(), None)));
         for wrong in ["sql", "a=b,c", "{\"name\": \"a\", \"path\": \"x\", \"rank\": 8}"] {
             assert!(of(wrong).unwrap_err().contains("NAME=PATH"), "{wrong}");
         }
