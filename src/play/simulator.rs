@@ -154,11 +154,10 @@ impl SimulatorDesk {
             "failure-types": types,
             "fake-metrics": self.state.overrides.shown(),
         });
-        if let Some(engine) = &self.state.engine {
-            fields["kv-cache-size"] = json!(engine.kv_cache.num_gpu_blocks);
-        }
-        if let (Some(knobs), Some(fields)) = (self.knobs(), fields.as_object_mut()) {
-            fields.extend(latencies(&knobs));
+        if let Some(fields) = fields.as_object_mut() {
+            let blocks = self.state.engine.as_ref().map(|engine| engine.kv_cache.num_gpu_blocks);
+            fields.extend(blocks.map(|blocks| ("kv-cache-size".to_owned(), json!(blocks))));
+            fields.extend(self.knobs().iter().flat_map(latencies));
         }
         fields
     }

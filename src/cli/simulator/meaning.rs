@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroU32, path::Path};
 
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use super::{FlagValues, GivenFlags, SimulatorFlag, given::is_yaml, is_true, rows};
 use crate::{
@@ -237,21 +237,21 @@ impl Meaning {
     }
 
     fn events(&mut self, given: &GivenFlags, pod_ip: Option<&str>) -> Result<(), Failure> {
-        let mut config = json!({
-            "enable_kv_cache_events": true,
-            "publisher": "zmq",
-            "endpoint": given.value("zmq-endpoint").unwrap_or(ZMQ_ENDPOINT),
-            "topic": format!("kv@{}:{{port}}@{{model}}", pod_ip.unwrap_or("{ip}")),
-        });
+        let mut config = Map::from_iter([
+            ("enable_kv_cache_events".to_owned(), json!(true)),
+            ("publisher".to_owned(), json!("zmq")),
+            ("endpoint".to_owned(), json!(given.value("zmq-endpoint").unwrap_or(ZMQ_ENDPOINT))),
+            ("topic".to_owned(), json!(format!("kv@{}:{{port}}@{{model}}", pod_ip.unwrap_or("{ip}")))),
+        ]);
         if let Some(replay) = given.value("kv-events-replay-endpoint").filter(|endpoint| !endpoint.is_empty()) {
             let steps = given.value("kv-events-replay-queue-size").unwrap_or("1024").parse::<usize>();
             let steps =
                 steps.map_err(|_| Failure::usage("--kv-events-replay-queue-size: a number of batches is needed"))?;
-            config["replay_endpoint"] = json!(replay);
-            config["buffer_steps"] = json!(steps);
+            config.insert("replay_endpoint".to_owned(), json!(replay));
+            config.insert("buffer_steps".to_owned(), json!(steps));
         }
         if !given.has("kv-events-config") {
-            self.set("kv-events-config", config.to_string());
+            self.set("kv-events-config", Value::Object(config).to_string());
         }
         if !given.is_on("use-vllm-map-event-format")? {
             self.usual(given, "kv-events-encoding", "array");
@@ -262,10 +262,9 @@ impl Meaning {
 
 /// The connector: requests may name any host, as pods have addresses of their own, and its port is a free one.
 fn connector(pod_ip: Option<&str>) -> String {
-    let mut extra = json!({"side_channel_port": 0});
-    if let Some(pod_ip) = pod_ip {
-        extra["side_channel_host"] = json!(pod_ip);
-        extra["peers"] = json!(["*"]);
-    }
+    let extra = match pod_ip {
+        Some(pod_ip) => json!({"side_channel_port": 0, "side_channel_host": pod_ip, "peers": ["*"]}),
+        None => json!({"side_channel_port": 0}),
+    };
     json!({"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_connector_extra_config": extra}).to_string()
 }
