@@ -34,7 +34,8 @@ fn main() {
         ("TARGET", env::var("TARGET").unwrap_or_default()),
         ("PROFILE", profile()),
     ] {
-        println!("cargo::rustc-env=VLLM_VCR_{name}={value}");
+        // Cargo sets these for `cargo run` and tests too, so they are no names of flags' variables.
+        println!("cargo::rustc-env=BUILD_{name}={value}");
     }
 }
 

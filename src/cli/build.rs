@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 pub(in crate::cli) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Commit of its sources: its hash, with `-dirty` if they had changes, or `unknown`.
-pub(in crate::cli) const COMMIT: &str = env!("VLLM_VCR_COMMIT");
+pub(in crate::cli) const COMMIT: &str = env!("BUILD_COMMIT");
 
 /// Both, for `--version`.
-pub(in crate::cli) const LONG_VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("VLLM_VCR_COMMIT"), ")");
+pub(in crate::cli) const LONG_VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("BUILD_COMMIT"), ")");
 
 /// This build, as `--version --json` prints it and results have it.
 #[derive(Debug, Serialize)]
@@ -35,10 +35,10 @@ impl ProgramBuild {
         Self {
             version: VERSION,
             commit: known(COMMIT),
-            lock: known(env!("VLLM_VCR_LOCK")),
-            features: env!("VLLM_VCR_FEATURES").split(',').filter(|feature| !feature.is_empty()).collect(),
-            target: env!("VLLM_VCR_TARGET"),
-            profile: env!("VLLM_VCR_PROFILE"),
+            lock: known(env!("BUILD_LOCK")),
+            features: env!("BUILD_FEATURES").split(',').filter(|feature| !feature.is_empty()).collect(),
+            target: env!("BUILD_TARGET"),
+            profile: env!("BUILD_PROFILE"),
         }
     }
 }

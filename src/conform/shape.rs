@@ -34,7 +34,7 @@ impl ShapeDifferences {
     }
 }
 
-/// A type in place of each value; of a list its first item.
+/// A type in place of each value; of a list its first item, and of a map from tokens too.
 pub(super) fn shape(value: &Value) -> Value {
     match value {
         Value::Null => Value::from("null"),
@@ -43,8 +43,24 @@ pub(super) fn shape(value: &Value) -> Value {
         Value::String(_) => Value::from("string"),
         Value::Array(items) => items.iter().take(1).map(shape).collect(),
         Value::Object(fields) => {
-            Value::Object(fields.iter().map(|(name, value)| (name.clone(), shape(value))).collect::<Map<_, _>>())
+            let shaped = fields.iter().map(|(name, value)| match (name.as_str(), value) {
+                ("top_logprobs" | "prompt_logprobs", Value::Array(items)) => {
+                    (name.clone(), items.iter().find(|item| !item.is_null()).map(token_shape).into_iter().collect())
+                }
+                _ => (name.clone(), shape(value)),
+            });
+            Value::Object(shaped.collect::<Map<_, _>>())
         }
+    }
+}
+
+/// The shape of log probabilities at one place: of completions a map from tokens, whose names are no fields.
+fn token_shape(item: &Value) -> Value {
+    match item.as_object() {
+        Some(tokens) if !tokens.contains_key("token") => {
+            tokens.values().take(1).map(|value| ("TOKEN".to_owned(), shape(value))).collect()
+        }
+        _ => shape(item),
     }
 }
 
@@ -118,6 +134,9 @@ mod tests {
         ];
         assert_eq!(differences, expected);
         assert_eq!(notes, ["$.none is left out; null was recorded", "$.extra is added: a boolean"]);
+        let tokens = |value: Value| json!({"top_logprobs": [null, value]});
+        assert_eq!(found(&tokens(json!({" a": -1.5})), &tokens(json!({"b": -2, "c": -3}))).0, Vec::<String>::new());
+        assert_eq!(found(&tokens(json!({" a": -1.5})), &tokens(json!({"b": "x"}))).0.len(), 1);
         assert_eq!(
             found(&json!({"list": [1]}), &json!({"list": []})).0,
             ["$.list[0] is missing; a number was recorded"]

@@ -12,7 +12,7 @@ mod meaning;
 
 use std::{ffi::OsString, path::Path};
 
-use clap::Command;
+use clap::{Arg, Command};
 
 use crate::cli::{failure::Failure, output::shell_word, vllm_flags};
 use given::{GivenFlags, is_true, yaml_arguments};
@@ -70,10 +70,11 @@ pub(in crate::cli) fn translate(
     let from_file = yaml_arguments(typed)?;
     let all: Vec<OsString> = from_file.iter().flatten().chain(typed).cloned().collect();
     let given = GivenFlags::read(&all, has_name)?;
-    if !has_name && !given.flags.keys().any(|name| is_only_the_simulators(command, name)) {
+    if !has_name && !given.flags.iter().any(|(name, values)| is_only_the_simulators(command, name, values)) {
         let mut notes = Vec::new();
         let more = enables_adapters(&given, &mut notes);
         let words = if from_file.is_some() { without_config(&all) } else { all };
+        let words = without_empty_words(words);
         let arguments = before.into_iter().chain(words).chain(more).chain(after.iter().cloned()).collect();
         return Ok(Translated { arguments, notes });
     }
@@ -104,6 +105,18 @@ fn without_config(arguments: &[OsString]) -> Vec<OsString> {
     kept
 }
 
+/// Arguments without the empty words of templates, which would be models; those that are a flag's value stay.
+fn without_empty_words(arguments: Vec<OsString>) -> Vec<OsString> {
+    let mut is_value = false;
+    let kept = arguments.into_iter().filter(|word| {
+        let takes_next = word.to_str().is_some_and(|text| text.starts_with('-') && !text.contains('='));
+        let is_kept = !word.is_empty() || is_value;
+        is_value = takes_next;
+        is_kept
+    });
+    kept.collect()
+}
+
 /// Adapters that are named are served: the simulator has no flag that enables them.
 fn enables_adapters(given: &GivenFlags, notes: &mut Vec<String>) -> Option<OsString> {
     let is_enabled = given.has("enable-lora") || given.has("no-enable-lora");
@@ -114,9 +127,13 @@ fn enables_adapters(given: &GivenFlags, notes: &mut Vec<String>) -> Option<OsStr
     Some("--enable-lora".into())
 }
 
-/// Checks whether neither `play` nor vLLM has a flag of this name.
-fn is_only_the_simulators(command: &Command, name: &str) -> bool {
-    name != "config" && !vllm_flags::is_known(command, name)
+/// Checks whether neither `play` nor vLLM has a flag of this name, or `play`'s does not take these values.
+fn is_only_the_simulators(command: &Command, name: &str, values: &[String]) -> bool {
+    let play = command.find_subcommand("play");
+    let own = play.and_then(|play| play.get_arguments().find(|argument| argument.get_long() == Some(name)));
+    let choices = own.map(Arg::get_possible_values).filter(|choices| !choices.is_empty());
+    let is_choice = |value: &String| choices.iter().flatten().any(|choice| choice.matches(value, false));
+    name != "config" && (!vllm_flags::is_known(command, name) || choices.is_some() && !values.iter().all(is_choice))
 }
 
 fn rows() -> &'static [SimulatorFlag] {
@@ -158,7 +175,17 @@ mod tests {
         }
         assert!(!line.contains("--host") && !line.contains("--simulator-endpoints"), "{line}");
         assert_eq!(notes.len(), 1, "{notes:?}");
-        for same in ["v play --port 1 --max-num-seqs 2", "v tap --mode once", "v play -- x --mode echo", "v", ""] {
+        let empty = ["v", "play", "--root-path", "", "--port=1", ""].map(OsString::from);
+        let Translated { arguments, .. } = translate(&crate::cli::command(), &empty, &|_| None).unwrap();
+        assert_eq!(arguments, empty.get(..5).unwrap());
+        for same in [
+            "v play --port 1 --max-num-seqs 2",
+            "v play --mode once",
+            "v tap --mode once",
+            "v play -- x --mode echo",
+            "v",
+            "",
+        ] {
             assert_eq!(translated(same, &[]), Ok((same.to_owned(), Vec::new())));
         }
     }

@@ -1,11 +1,14 @@
 //! The program, run until a test ends it or it ends by itself.
 
 use std::{
-    io::{BufRead, BufReader, Read},
+    io::{BufRead, BufReader},
     net::SocketAddr,
     path::Path,
     process::{Child, Command, Output, Stdio},
-    thread::JoinHandle,
+    sync::{
+        Mutex,
+        mpsc::{Receiver, channel},
+    },
 };
 
 use serde_json::Value;
@@ -16,7 +19,8 @@ use super::client::{self, Answer, post};
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
     child: Child,
-    rest: Option<JoinHandle<String>>,
+    lines: Mutex<Receiver<String>>,
+    said: String,
 }
 
 impl Running {
@@ -50,19 +54,26 @@ impl Running {
             }
             before.push_str(&line);
         };
-        let rest = std::thread::spawn(move || {
-            let mut rest = before;
-            said.read_to_string(&mut rest).unwrap();
-            rest
-        });
-        Self { address, child, rest: Some(rest) }
+        let (sender, lines) = channel();
+        std::thread::spawn(move || said.lines().try_for_each(|line| sender.send(line.unwrap())));
+        Self { address, child, lines: Mutex::new(lines), said: before }
+    }
+
+    /// Waits until it says a line with this text.
+    pub(crate) fn hears(&mut self, text: &str) {
+        while !self.said.contains(text) {
+            let line =
+                self.lines.get_mut().unwrap().recv().unwrap_or_else(|_| panic!("{text} is not in {}", self.said));
+            self.said.extend([&line, "\n"]);
+        }
     }
 
     /// Ends it as Ctrl-C would; tells its exit code and what it said.
     pub(crate) fn stop(mut self) -> (i32, String) {
         Command::new("kill").arg(self.child.id().to_string()).status().unwrap();
         let code = self.child.wait().unwrap().code().unwrap();
-        (code, self.rest.take().unwrap().join().unwrap())
+        let said = std::mem::take(&mut self.said);
+        (code, self.lines.get_mut().unwrap().iter().fold(said, |said, line| said + &line + "\n"))
     }
 
     /// Waits for its own end; tells its exit code.
