@@ -1,8 +1,8 @@
-//! `cassette convert`: a trace of a cassette, a cassette of a trace or of the log of another tool.
+//! `cassette convert`: a trace of a cassette, a cassette of a trace or of what another tool wrote.
 
 use std::{
     fs,
-    io::Read,
+    io::{Read, Write},
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -24,7 +24,10 @@ use crate::{
     },
     replay::{
         mcp::{Imported, Unrecorded, import, is_log},
-        player::{self, Counts, UnconvertibleRecords, redact_exchange, redact_named},
+        player::{
+            self, ConvertedFixtures, Counts, HttpLog, UnconvertibleRecords, aimock, http_log, is_aimock, is_http_log,
+            redact_exchange, redact_named,
+        },
     },
     text::prompt::Tokenizer,
 };
@@ -32,8 +35,8 @@ use crate::{
 /// What is to be made of what.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ConvertArgs {
-    /// A cassette, .yaml, or a trace, .jsonl or .jsonl.gz; or the log of an MCP connection: .jsonl of mcp-cassette, .json that MCP Inspector
-    /// exports.
+    /// A cassette, .yaml, or a trace, .jsonl or .jsonl.gz; a cassette of vcrpy, .yaml or .json, a HAR, or fixtures of aimock, .json; or the log of an MCP connection:
+    /// .jsonl of mcp-cassette, .json that MCP Inspector exports.
     #[arg(value_name = "FROM")]
     pub(in crate::cli) from: PathBuf,
     /// The other one; it must not exist.
@@ -55,14 +58,20 @@ pub(in crate::cli) struct ConvertArgs {
 /// Converts in the direction that the names of the files give.
 pub(in crate::cli) fn run(args: &ConvertArgs) -> Result<ExitCode, Failure> {
     let tokenizer = args.tokenizer.as_deref().map(load_tokenizer).transpose()?;
-    if !is_cassette(&args.from) && is_cassette(&args.to) && is_log_file(&args.from) {
-        return from_log(args);
+    if is_cassette(&args.to) {
+        let head = head(&args.from);
+        if is_aimock(&head) {
+            return from_fixtures(args);
+        }
+        if is_http_log(&head) || !is_cassette(&args.from) && is_log(&head) {
+            return from_log(args);
+        }
     }
     match (is_cassette(&args.from), is_cassette(&args.to)) {
         (true, false) if is_trace(&args.to) => to_trace(args, tokenizer.as_ref()),
         (false, true) if is_trace(&args.from) => from_trace(args, tokenizer.as_ref()),
         _ => Err(Failure::usage(
-            "one of the two has to be a cassette (.yaml), the other one a trace (.jsonl, .jsonl.gz); or the first one a log of an MCP connection (.jsonl of mcp-cassette, .json of MCP Inspector)",
+            "one of the two has to be a cassette (.yaml), the other one a trace (.jsonl, .jsonl.gz); or the first one a cassette of vcrpy (.yaml, .json), a HAR (.har), fixtures of aimock (.json) or a log of an MCP connection (.jsonl of mcp-cassette, .json of MCP Inspector)",
         )),
     }
 }
@@ -139,13 +148,28 @@ fn concluded(args: &ConvertArgs, records: u64, skipped: usize) -> Result<ExitCod
 /// Bytes from the beginning of a file by which a log is recognised.
 const HEAD: u64 = 64 << 10;
 
-/// Returns true for the log of an MCP connection that another tool wrote.
-fn is_log_file(path: &Path) -> bool {
-    let name = path.to_string_lossy();
+/// The beginning of a file that another tool may have written; empty for any other, and for one that cannot be read.
+fn head(path: &Path) -> String {
     let mut head = Vec::new();
-    let is_read = fs::File::open(path).and_then(|file| file.take(HEAD).read_to_end(&mut head)).is_ok();
-    let is_named = name.ends_with(".json") || name.ends_with(".jsonl");
-    is_named && is_read && is_log(&String::from_utf8_lossy(&head))
+    if [".json", ".jsonl", ".har", ".yaml", ".yml"].iter().any(|ending| path.to_string_lossy().ends_with(ending)) {
+        let _unread = fs::File::open(path).and_then(|file| file.take(HEAD).read_to_end(&mut head));
+    }
+    String::from_utf8_lossy(&head).into_owned()
+}
+
+fn from_fixtures(args: &ConvertArgs) -> Result<ExitCode, Failure> {
+    let from = args.from.display();
+    let text = fs::read_to_string(&args.from).map_err(|error| Failure::input(format!("{from}: {error}")))?;
+    let ConvertedFixtures { text, records, refused } =
+        aimock(&text).map_err(|error| Failure::input(format!("{from}, {error}")))?;
+    let named: Vec<String> = refused.iter().map(|why| format!("{from}, {why}")).collect();
+    refuse(args, &named)?;
+    if records == 0 {
+        return Ok(nothing_written(args));
+    }
+    let written = fs::File::create_new(&args.to).and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(|error| Failure::usage(format!("cannot write {}: {error}", args.to.display())))?;
+    concluded(args, records as u64, named.len())
 }
 
 fn from_log(args: &ConvertArgs) -> Result<ExitCode, Failure> {
@@ -155,12 +179,18 @@ fn from_log(args: &ConvertArgs) -> Result<ExitCode, Failure> {
     let from = args.from.display();
     let rules = redaction::rules(&args.redaction)?;
     let text = fs::read_to_string(&args.from).map_err(|error| Failure::input(format!("{from}: {error}")))?;
-    let imported = import(&text, &servers::name(args.name.as_deref(), &args.from)?);
-    let Imported { exchanges, left_out, unrecorded } =
-        imported.map_err(|error| Failure::input(format!("{from}, {error}")))?;
+    let wrong = |error: String| Failure::input(format!("{from}, {error}"));
+    let Imported { exchanges, left_out, unrecorded } = if is_http_log(&text) {
+        let HttpLog { exchanges, refused } = http_log(&text).map_err(wrong)?;
+        let named: Vec<String> = refused.iter().map(|why| format!("{from}, {why}")).collect();
+        refuse(args, &named)?;
+        Imported { exchanges, left_out: 0, unrecorded: Unrecorded::default() }
+    } else {
+        let name = servers::name(args.name.as_deref(), &args.from)?;
+        import(&text, &name).map_err(|error| wrong(error.to_string()))?
+    };
     if exchanges.is_empty() {
-        output::note(&format!("error: {from} holds no message of a client: {} is not written\n", args.to.display()));
-        return Ok(Exit::No.into());
+        return Ok(nothing_written(args));
     }
     let mut writer = CassetteWriter::create(&args.to, &Header::default(), WriteMode::Replace)?;
     let (mut unsearched, mut named) = (0, NamedValues::default());

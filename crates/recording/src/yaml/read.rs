@@ -29,7 +29,7 @@ pub enum YamlKind {
     Scalar(Value),
     /// A list.
     List(Vec<YamlNode>),
-    /// A map in its order; no key occurs twice.
+    /// A map in its order; no key occurs twice. Bytes, which are tagged `!!binary`, are a map of `base64`.
     Map(Vec<YamlEntry>),
 }
 
@@ -237,6 +237,11 @@ fn no_tag(tag: Option<&Tag>, span: Span) -> Result<(), YamlError> {
 fn scalar(text: Cow<'_, str>, style: ScalarStyle, tag: Option<&Tag>, span: Span) -> Result<YamlNode, YamlError> {
     let value = match tag {
         Some(tag) if tag.is_yaml_core_schema() && tag.suffix == "str" => Value::String(text.into_owned()),
+        Some(tag) if tag.is_yaml_core_schema() && tag.suffix == "binary" => {
+            let digits = at(span, YamlKind::Scalar(Value::String(text.into_owned())));
+            let entry = YamlEntry { key: "base64".to_owned(), line: span.start.line(), value: digits };
+            return Ok(at(span, YamlKind::Map(vec![entry])));
+        }
         Some(_) => return no_tag(tag, span).map(|()| at(span, YamlKind::Scalar(Value::Null))),
         None if style == ScalarStyle::Plain => resolved(&text),
         None => Value::String(text.into_owned()),

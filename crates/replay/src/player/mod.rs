@@ -50,7 +50,10 @@ pub use crate::player::{
         forwarding::{Mode, ModeExceptions, OnMiss, SelectionError, Selector},
         header_rules::{HeaderRulesError, check_top, secrets as secrets_of_top, ways},
     },
-    convert::{Counts, FromTrace, ToTrace, UnconvertibleRecords, from_trace, to_trace},
+    convert::{
+        ConvertedFixtures, Counts, FromTrace, HttpLog, ToTrace, UnconvertibleRecords, aimock, from_trace, http_log,
+        is_aimock, is_http_log, to_trace,
+    },
     decide::{
         ReceivedRequest,
         fixtures::{

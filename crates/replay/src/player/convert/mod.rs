@@ -1,14 +1,18 @@
-//! Cassettes from traces, and traces from cassettes.
+//! Cassettes from traces and from what other tools wrote, and traces from cassettes.
 //!
 //! A trace's record is a choice of an answer, a cassette's is an exchange: choices of one request become one record. Answers go
 //! into a trace word by word and, under its key `answer`, as the cassette shows them, so that the way back gives the same cassette.
 //!
 //! Limits: a trace holds posted requests only. What a trace does not hold (requests, texts) cannot become a cassette.
 
+mod aimock;
 mod from_trace;
+mod http_log;
 mod to_trace;
 
+pub use aimock::{ConvertedFixtures, aimock, is_aimock};
 pub use from_trace::{FromTrace, UnconvertibleRecords, from_trace};
+pub use http_log::{HttpLog, http_log, is_http_log};
 pub use to_trace::{Counts, ToTrace, to_trace};
 
 /// The key of a trace's record under which an answer stands as a cassette shows it.

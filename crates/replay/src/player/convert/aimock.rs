@@ -1,0 +1,222 @@
+//! Hand-written records from the fixtures of aimock.
+//!
+//! A fixture is a `match` and a `response`, as a record with conditions is a `match` and an `answer`: what both have is written in our
+//! words. Order and meaning stay: the first fixture that matches answers.
+//!
+//! Limits: fixtures for other endpoints than chats and with faults of their own are refused. Paces and the fields of an answer's envelope
+//! (`id`, `created`, `model`) have no effect.
+
+use serde_json::{Map, Value, json};
+
+use recording::yaml::{self, Layout, YamlNode};
+
+/// Keys of a fixture and of its response that change nothing here.
+const WITHOUT_EFFECT: [&str; 15] = [
+    "chunkSize",
+    "created",
+    "id",
+    "latency",
+    "model",
+    "nativeFinishReason",
+    "provider",
+    "reasoningSignature",
+    "recordedTimings",
+    "redactedThinking",
+    "replaySpeed",
+    "role",
+    "streamingProfile",
+    "systemFingerprint",
+    "webSearches",
+];
+
+/// Fixtures as a cassette.
+#[derive(Debug, Default)]
+pub struct ConvertedFixtures {
+    /// The cassette's text.
+    pub text: String,
+    /// Records of it.
+    pub records: usize,
+    /// Fixtures of which no record can be made, each with its line and why.
+    pub refused: Vec<String>,
+}
+
+/// Returns whether a text, of which this is the beginning, has fixtures of aimock.
+#[must_use]
+pub fn is_aimock(head: &str) -> bool {
+    let head = head.trim_start_matches('\u{feff}').trim_start();
+    head.strip_prefix('{').is_some_and(|rest| rest.trim_start().starts_with("\"fixtures\""))
+}
+
+/// Makes a cassette of fixtures.
+///
+/// # Errors
+/// When it is no JSON with a list of them, with the line.
+pub fn aimock(text: &str) -> Result<ConvertedFixtures, String> {
+    // JSON is YAML, whose reader names lines.
+    let file = yaml::parse(text.trim_start_matches('\u{feff}')).map_err(|error| error.to_string())?;
+    let fixtures = file.get("fixtures").and_then(YamlNode::items).ok_or("line 1: `fixtures` has to be a list")?;
+    let (mut records, mut refused) = (Vec::new(), Vec::new());
+    for fixture in fixtures {
+        match record(&fixture.value()) {
+            Ok(record) => records.push(record),
+            Err(why) => refused.push(format!("line {}: {why}", fixture.line)),
+        }
+    }
+    let mut made = ConvertedFixtures { records: records.len(), refused, ..ConvertedFixtures::default() };
+    let whole = Map::from_iter([("vcr".to_owned(), json!(1)), ("records".to_owned(), Value::Array(records))]);
+    yaml::write(&mut made.text, &whole, 0, Layout::Compact);
+    Ok(made)
+}
+
+fn record(fixture: &Value) -> Result<Value, String> {
+    let fields = fixture.as_object().ok_or("a fixture has to be an object")?;
+    let unread = fields.keys().find(|key| {
+        !matches!(key.as_str(), "match" | "response")
+            && !key.starts_with('_')
+            && !WITHOUT_EFFECT.contains(&key.as_str())
+    });
+    if let Some(key) = unread {
+        return Err(format!("`{key}` is not read here: write it as a fault (--fault)"));
+    }
+    let conditions = conditions(fields.get("match").unwrap_or(&Value::Null))?;
+    let answer = answer(fields.get("response").ok_or("`response` is missing")?)?;
+    Ok(json!({"match": conditions, "answer": answer}))
+}
+
+/// The conditions of a `match`.
+fn conditions(matched: &Value) -> Result<Value, String> {
+    let (mut conditions, mut when) = (Map::new(), Vec::new());
+    for (key, value) in matched.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null()) {
+        let wrong = || format!("`match.{key}: {value}` is not read here");
+        let (name, condition) = match (key.as_str(), value) {
+            ("endpoint", Value::String(endpoint)) if endpoint == "chat" => continue,
+            ("userMessage" | "inputText", Value::String(_)) => ("contains", value.clone()),
+            ("toolName", Value::String(_)) => ("tool", value.clone()),
+            ("model", Value::String(_)) => ("model", value.clone()),
+            ("hasToolResult", Value::Bool(_)) => ("tool_result", value.clone()),
+            ("turnIndex", Value::Number(_)) => ("turn", value.clone()),
+            ("sequenceIndex", Value::Number(index)) => ("nth", json!(index.as_u64().ok_or_else(wrong)? + 1)),
+            ("context", Value::String(_)) => ("header", json!({"x-aimock-context": value})),
+            ("systemMessage", Value::String(_)) => {
+                when.push(format!("{value} in messages[0].content"));
+                continue;
+            }
+            ("systemMessage", Value::Array(texts)) if texts.iter().all(Value::is_string) => {
+                when.extend(texts.iter().map(|text| format!("{text} in messages[0].content")));
+                continue;
+            }
+            ("toolResultContains", Value::String(_)) => {
+                when.push(format!("{value} in messages[-1].content"));
+                ("tool_result", Value::Bool(true))
+            }
+            ("toolCallId", Value::String(_)) => {
+                when.push(format!("messages[-1].tool_call_id == {value}"));
+                continue;
+            }
+            ("responseFormat", Value::String(_)) => {
+                when.push(format!("response_format.type == {value}"));
+                continue;
+            }
+            _ => return Err(wrong()),
+        };
+        conditions.insert(name.to_owned(), condition);
+    }
+    if !when.is_empty() {
+        conditions.insert("when".to_owned(), when.join(" and ").into());
+    }
+    Ok(if conditions.is_empty() { json!("any") } else { Value::Object(conditions) })
+}
+
+/// The answer of a `response`.
+fn answer(response: &Value) -> Result<Value, String> {
+    let fields = response.as_object().ok_or("`response` has to be an object: functions are not in JSON")?;
+    let (mut answer, mut texts, mut calls) = (Map::new(), Vec::new(), Vec::new());
+    for (key, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
+        match (key.as_str(), value) {
+            ("content", Value::String(text)) => texts.push(text.clone()),
+            // Structured output is written as a value.
+            ("content", Value::Object(_) | Value::Array(_)) => texts.push(value.to_string()),
+            ("reasoning", Value::String(text)) => drop(answer.insert("reasoning".to_owned(), literal(text).into())),
+            ("toolCalls", Value::Array(all)) => calls = all.iter().map(call).collect::<Result<_, _>>()?,
+            ("blocks", Value::Array(blocks)) => {
+                (texts, calls) = (Vec::new(), Vec::new());
+                for block in blocks {
+                    match block.get("text").and_then(Value::as_str) {
+                        Some(text) => texts.push(text.to_owned()),
+                        None => calls.push(call(block)?),
+                    }
+                }
+            }
+            ("finishReason", Value::String(_)) => drop(answer.insert("finish_reason".to_owned(), value.clone())),
+            ("usage", Value::Object(_)) => drop(answer.insert("usage".to_owned(), value.clone())),
+            ("status", Value::Number(_)) | ("error", Value::Object(_)) => {
+                drop(answer.insert(key.clone(), value.clone()))
+            }
+            (key, _) if WITHOUT_EFFECT.contains(&key) => {}
+            _ => return Err(format!("`response.{key}` is not read here")),
+        }
+    }
+    if answer.contains_key("error") {
+        answer.entry("status").or_insert_with(|| json!(500));
+    }
+    if !texts.is_empty() {
+        answer.insert("content".to_owned(), literal(&texts.concat()).into());
+    }
+    if !calls.is_empty() {
+        answer.insert("tool_calls".to_owned(), calls.into());
+    }
+    Ok(Value::Object(answer))
+}
+
+fn call(call: &Value) -> Result<Value, String> {
+    let name = call.get("name").and_then(Value::as_str).ok_or("a tool call has no `name`")?;
+    let arguments = match call.get("arguments") {
+        None | Some(Value::Null) => json!({}),
+        Some(Value::String(text)) => match serde_json::from_str::<Value>(text) {
+            Ok(parsed) if parsed.is_object() => parsed,
+            _ => literal(text).into(),
+        },
+        Some(value) => value.clone(),
+    };
+    Ok(json!({"name": name, "arguments": arguments}))
+}
+
+/// A text that no template changes.
+fn literal(text: &str) -> String {
+    let is_template = ["{{", "{%", "{#"].iter().any(|start| text.contains(start));
+    if is_template { format!("{{% raw %}}{text}{{% endraw %}}") } else { text.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fixtures_are_records() {
+        let file = json!({"fixtures": [
+            {"match": {"userMessage": "weather", "hasToolResult": false, "systemMessage": ["a \"b\"", "c"]},
+             "response": {"toolCalls": [{"name": "get", "arguments": "{\"city\": \"NYC\"}"}, {"name": "bad", "arguments": "{"}]}},
+            {"match": {"sequenceIndex": 1, "model": "m"}, "response": {"error": {"message": "slow down"}, "status": 429}, "latency": 5},
+            {"match": {}, "response": {"content": "use {{ x }}", "id": "x", "finishReason": "length"}},
+            {"match": {"endpoint": "image"}, "response": {"content": ""}},
+            {"match": {}, "response": {"embedding": [1]}},
+            {"match": {}, "response": {"content": "x"}, "chaos": {}}]});
+        assert!(is_aimock(&file.to_string()) && !is_aimock("{\"log\": 1}"));
+        let ConvertedFixtures { text, records, refused } = aimock(&file.to_string()).unwrap();
+        assert_eq!(records, 3);
+        let read = yaml::parse(&text).unwrap().value();
+        assert_eq!(
+            read["records"],
+            json!([
+                {"match": {"contains": "weather", "tool_result": false,
+                           "when": "\"a \\\"b\\\"\" in messages[0].content and \"c\" in messages[0].content"},
+                 "answer": {"tool_calls": [{"name": "get", "arguments": {"city": "NYC"}}, {"name": "bad", "arguments": "{"}]}},
+                {"match": {"nth": 2, "model": "m"}, "answer": {"error": {"message": "slow down"}, "status": 429}},
+                {"match": "any", "answer": {"finish_reason": "length", "content": "{% raw %}use {{ x }}{% endraw %}"}},
+            ])
+        );
+        let whys = ["`match.endpoint: \"image\"`", "`response.embedding`", "`chaos`"];
+        assert!(refused.iter().zip(whys).all(|(text, why)| text.contains(why)) && refused.len() == 3, "{refused:?}");
+        assert!(aimock("{\"fixtures\": 1}").unwrap_err().contains("a list"));
+    }
+}
