@@ -51,19 +51,12 @@ pub fn is_http_log(head: &str) -> bool {
 pub fn http_log(text: &str) -> Result<HttpLog, String> {
     // JSON is YAML, whose reader names lines.
     let file = yaml::parse(text.trim_start_matches('\u{feff}')).map_err(|error| error.to_string())?;
-    let listed = |node: &YamlNode| node.items().map(<[YamlNode]>::to_vec);
-    let (entries, read): (_, fn(&YamlNode) -> Result<LoggedExchange, String>) = match file.get("log") {
-        Some(log) => (log.get("entries").and_then(listed).ok_or("line 1: `log.entries` has to be a list")?, har_entry),
-        None => {
-            let interactions = file.get("interactions").and_then(listed);
-            (
-                interactions.ok_or("line 1: neither `interactions` (vcrpy) nor `log.entries` (HAR) is there")?,
-                interaction,
-            )
-        }
-    };
+    let har = file.get("log");
+    let entries = har.map_or_else(|| file.get("interactions"), |log| log.get("entries")).and_then(YamlNode::items);
+    let entries = entries.ok_or("line 1: neither `interactions` (vcrpy) nor `log.entries` (HAR) is a list")?;
+    let read = if har.is_some() { har_entry } else { interaction };
     let mut log = HttpLog::default();
-    for entry in &entries {
+    for entry in entries {
         match read(entry).and_then(LoggedExchange::recorded) {
             Ok(exchange) => log.exchanges.push(exchange),
             Err(why) => log.refused.push(format!("line {}: {why}", entry.line)),
