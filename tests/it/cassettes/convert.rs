@@ -185,3 +185,62 @@ async fn what_cannot_be_converted_is_named() {
         assert_eq!((code, text.contains("one of the two has to be a cassette")), (2, true), "{text}");
     }
 }
+
+/// What vcrpy 9.4 wrote of the OpenAI SDK: a chat, a stream, the models, and an error.
+const VCRPY: &str = include_str!("vcrpy.yaml");
+
+#[tokio::test]
+async fn a_cassette_of_vcrpy_is_played() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (theirs, ours) = (file("theirs.yaml"), file("ours.yaml"));
+    std::fs::write(&theirs, VCRPY).unwrap();
+    let (code, text) = convert(&[&theirs, &ours]);
+    assert_eq!((code, text.contains("4 records")), (0, true), "{text}");
+    assert!(VCRPY.contains("sk-test") && !read(Path::new(&ours)).contains("sk-test"));
+    assert_ne!(convert(&[&theirs, &ours]).0, 0, "what is there stays");
+    let play = Running::start(&["play", "--port", "0", "--instant", "--strict", "--cassette", &ours]);
+    let ask = |text: &str| json!({"model": "m", "max_tokens": 20, "messages": [{"role": "user", "content": text}]});
+    let long = "Why is the sky blue? It's “clear”: ünï 日本 🦀\n\n  indented   spaces and a long long long long long long long long long long long line";
+    let whole = play.send(CHAT, &ask(long)).await;
+    assert_eq!(whole.json()["usage"]["completion_tokens"], 20);
+    assert!(said(&whole).starts_with("Sc vector dimensions turn"), "{}", whole.text());
+    let mut stream = ask("stream it");
+    stream["stream"] = json!(true);
+    assert!(streamed(&play.send(CHAT, &stream).await).0.starts_with("tow eating Cong"));
+    assert_eq!(play.get("/v1/models").await["data"][0]["id"], "m");
+    let unknown = json!({"model": "nope", "messages": [{"role": "user", "content": "x"}]});
+    assert_eq!(play.send(CHAT, &unknown).await.status, 404);
+    assert_eq!(play.stop().0, 0);
+    std::fs::write(&theirs, VCRPY.replace("method: GET", "methods: GET")).unwrap();
+    let (code, text) = convert(&[&theirs, &file("other.yaml")]);
+    assert!(code == 3 && text.contains("theirs.yaml, line ") && text.contains("`method` is missing"), "{text}");
+    assert_eq!(convert(&[&theirs, &file("other.yaml"), "--skip"]).0, 0);
+}
+
+#[tokio::test]
+async fn fixtures_of_aimock_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (theirs, ours) = (file("theirs.json"), file("ours.yaml"));
+    let fixtures = json!({"fixtures": [
+        {"match": {"userMessage": "joke", "sequenceIndex": 0}, "response": {"content": "one {{ x }}"}},
+        {"match": {"userMessage": "joke", "sequenceIndex": 1}, "response": {"toolCalls": [{"name": "find", "arguments": {"a": 1}}]}},
+        {"match": {"systemMessage": "be \"kind\""}, "response": {"content": "kind", "usage": {"prompt_tokens": 3, "completion_tokens": 4}}},
+        {"match": {"userMessage": "limit"}, "response": {"error": {"message": "slow", "type": "rate_limit_error"}, "status": 429}},
+        {"match": {}, "response": {"content": "rest"}}, {"match": {"endpoint": "video"}, "response": {"content": ""}}]});
+    std::fs::write(&theirs, fixtures.to_string()).unwrap();
+    let (code, text) = convert(&[&theirs, &ours]);
+    assert!(code == 3 && text.contains("`match.endpoint: \"video\"`") && !Path::new(&ours).exists(), "{text}");
+    assert_eq!(convert(&[&theirs, &ours, "--skip"]).0, 0);
+    let play = Running::start(&["play", "--port", "0", "--instant", "--cassette", &ours]);
+    assert_eq!(said(&play.send(CHAT, &chat(&["a joke"])).await), "one {{ x }}");
+    let called = play.send(CHAT, &chat(&["a joke"])).await.json();
+    assert_eq!(called["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"], "{\"a\": 1}");
+    assert_eq!(said(&play.send(CHAT, &chat(&["a joke"])).await), "rest");
+    let kind = json!({"model": "m", "messages": [{"role": "system", "content": "be \"kind\", please"}, {"role": "user", "content": "hi"}]});
+    let kind = play.send(CHAT, &kind).await;
+    assert_eq!((said(&kind).as_str(), kind.json()["usage"]["completion_tokens"].as_u64()), ("kind", Some(4)));
+    let refused = play.send(CHAT, &chat(&["limit"])).await;
+    assert_eq!((refused.status, refused.json()["error"]["message"].as_str()), (429, Some("slow")));
+}
