@@ -86,9 +86,11 @@ async fn faults_that_happened_are_in_the_report() {
         let flags =
             ["--fault", "503 where first=1 per=all", "--fault", "no-done", "--report", report.to_str().unwrap()];
         let server = if of_trace { trace.play(&flags) } else { shelf.play(&flags) };
-        let body = json!({"model": "m", "messages": [{"role": "user", "content": "hello"}], "stream": true});
+        let chat = json!({"model": "m", "messages": [{"role": "user", "content": "hello"}], "stream": true});
+        let text = json!({"prompt": "hello", "max_tokens": 4, "stream": true});
         for _ in 0..2 {
-            server.send("/v1/chat/completions", &body).await;
+            let (path, body) = if of_trace { (COMPLETIONS, &text) } else { ("/v1/chat/completions", &chat) };
+            server.send(path, body).await;
         }
         let listed = server.get("/vcr/faults").await["hits"].clone();
         let lines: Vec<&str> = listed.as_array().unwrap().iter().map(|hit| hit["fault"].as_str().unwrap()).collect();
