@@ -20,6 +20,7 @@ mod flags;
 mod gateway;
 mod health;
 mod help;
+mod hit_faults;
 mod inspect;
 mod junit;
 mod loading;

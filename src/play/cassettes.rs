@@ -156,7 +156,13 @@ impl SemanticAnswers {
             replies.are_not_said(&format!("the request is refused: {}", refused.message));
             return None;
         }
-        let player = Arc::clone(&self.0.semantic_player);
+        let player = match self.0.semantic_player() {
+            Ok(player) => player,
+            Err(error) => {
+                replies.are_not_said(&error.to_string());
+                return None;
+            }
+        };
         let response = player.say(parts.clone(), body.clone(), replies, at).await?;
         let permit = self.0.metrics.admit(response.choices(), self.0.config.server.max_queued);
         let permit = match permit {

@@ -34,7 +34,7 @@ use crate::{
     },
     replay::{
         account::{Both, Ledger},
-        player::{CassettePlayer, PlayerConfig},
+        player::{CassettePlayer, CassettePlayerError, PlayerConfig},
         timing::Pacing,
     },
 };
@@ -61,8 +61,8 @@ pub(super) struct ServerState {
     pub(super) kept: Option<Arc<StoredResponses>>,
     /// The simulated engine that answers pass through, where there is one.
     pub(super) engine: Option<Engine>,
-    /// The player of cassettes, or one without any: what writes the answers of semantic faults.
-    pub(super) semantic_player: Arc<CassettePlayer>,
+    /// A player without cassettes, which writes the answers of semantic faults, once there was one and no other player is there.
+    semantic_player: OnceLock<Arc<CassettePlayer>>,
     /// The MCP servers of its cassettes; `None` where it has none.
     pub(super) mcp: Option<Arc<McpService>>,
     /// Ids and seeds that were given out, from a random number on.
@@ -128,9 +128,8 @@ impl ServerState {
             let faults = ReplicaFaults { faults: Arc::clone(&config.faults), replica };
             Engine::start(&resolved, &metrics, &name, seed, (slowdown, faults))
         };
-        let semantic_player = semantic_player(&config, &model)?;
         if config.engine.is_some() {
-            semantic_player.make_engine_inputs(length);
+            config.cassette_player.iter().for_each(|player| player.make_engine_inputs(length));
         }
         let adapters = Adapters::new(config.lora.as_ref(), config.server.runtime_lora_updating, &model)?;
         let access = McpAccess {
@@ -152,7 +151,7 @@ impl ServerState {
             lateness,
             dev: Arc::new(Development::new()),
             kept: config.server.responses_store.then(Arc::default),
-            semantic_player,
+            semantic_player: OnceLock::new(),
             mcp: mcp?.map(Arc::new),
             given_out: AtomicU64::new(random()),
             ready: OnceLock::new(),
@@ -161,6 +160,25 @@ impl ServerState {
         };
         state.set_fake_metrics().map_err(PlayError::FakeMetrics)?;
         Ok(state)
+    }
+
+    /// What writes the answers of semantic faults: the player of cassettes, or one without any, which is made when the first such fault is
+    /// chosen and counts with the model's tokenizer.
+    ///
+    /// # Errors
+    /// When that cannot be made.
+    pub(super) fn semantic_player(&self) -> Result<Arc<CassettePlayer>, CassettePlayerError> {
+        let config = &self.config;
+        if let Some(player) = config.cassette_player.as_ref().or_else(|| self.semantic_player.get()) {
+            return Ok(Arc::clone(player));
+        }
+        let (pacing, changed_pacing) = (config.pacing, Arc::clone(&config.changed_pacing));
+        let player = CassettePlayer::new(PlayerConfig { pacing, changed_pacing, ..PlayerConfig::default() })?;
+        player.count_with(self.model.tokenizer.clone());
+        if config.engine.is_some() {
+            player.make_engine_inputs(self.model.max_model_len);
+        }
+        Ok(Arc::clone(self.semantic_player.get_or_init(|| player)))
     }
 
     /// Notes that the server begins to serve, from when its start-up counts.
@@ -298,22 +316,31 @@ impl ServerState {
     }
 }
 
-/// The player of cassettes, or one without any, which counts with the model's tokenizer.
-///
-/// # Errors
-/// None of one without any.
-fn semantic_player(config: &Config, model: &Model) -> Result<Arc<CassettePlayer>, PlayError> {
-    if let Some(player) = &config.cassette_player {
-        return Ok(Arc::clone(player));
-    }
-    let (pacing, changed_pacing) = (config.pacing, Arc::clone(&config.changed_pacing));
-    let player = CassettePlayer::new(PlayerConfig { pacing, changed_pacing, ..PlayerConfig::default() })?;
-    player.count_with(model.tokenizer.clone());
-    Ok(player)
-}
-
 /// Tokens per block of the prefix cache: as configured, or as in the trace.
 pub(super) fn block_size(config: &Config, replay: Option<&LoadedTrace>) -> u32 {
     let traced = || u32::try_from(replay?.hasher.block_size()).ok();
     config.block_size.map(NonZeroU32::get).or_else(traced).unwrap_or(info::DEFAULT_BLOCK_SIZE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::play::{Source, Synthetic, load};
+
+    fn state(cassette_player: Option<Arc<CassettePlayer>>) -> ServerState {
+        let config = Config { source: Source::Synthetic(Synthetic::Random), cassette_player, ..Config::default() };
+        let loaded = load::load(&config).unwrap();
+        ServerState::new(config, loaded).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_player_of_semantic_faults_is_made_with_the_first_one_where_there_is_no_other() {
+        let without = state(None);
+        assert!(without.semantic_player.get().is_none());
+        let first = without.semantic_player().unwrap();
+        assert!(Arc::ptr_eq(&first, &without.semantic_player().unwrap()));
+        let player = CassettePlayer::new(PlayerConfig::default()).unwrap();
+        let with = state(Some(Arc::clone(&player)));
+        assert!(Arc::ptr_eq(&player, &with.semantic_player().unwrap()) && with.semantic_player.get().is_none());
+    }
 }

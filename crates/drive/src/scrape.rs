@@ -30,8 +30,8 @@ const MOST_POINTS: usize = 3600;
 /// Bytes of a page.
 const MOST_BYTES: usize = 8 * 1024 * 1024;
 
-/// Most hits of faults that are read, the latest ones.
-const MOST_HITS: usize = 10_000;
+/// Most hits of faults that are listed, the latest ones.
+pub const MOST_HITS: usize = 10_000;
 
 /// Time for a page.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -276,6 +276,12 @@ impl FaultSet {
         rule
     }
 
+    /// Counts the requests of a session anew for faults of records that `choose_with` was given; `None` for the session without a name.
+    pub fn forget_records_of(&self, session: Option<&str>) {
+        let is_of = |selection: &FaultSelection| selection.is_of_record && selection.session.as_deref() == session;
+        self.own.lock().retain(|_, rule| !is_of(&rule.fault.selection));
+    }
+
     fn chosen(&self, rules: &[Arc<FaultRule>], facts: &mut SelectionFacts<'_>) -> Vec<ChosenFault> {
         let mut chosen = Vec::new();
         for (number, rule) in rules.iter().enumerate() {

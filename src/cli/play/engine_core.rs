@@ -70,7 +70,7 @@ pub(in crate::cli) fn run(args: PlayArgs, config: EngineCoreConfig) -> Result<Ex
     let (admin_at, concerns, cassettes) = (admin_at(&args)?, concerns(&args), args.cassettes.clone());
     cassettes.report.as_deref().map_or(Ok(()), conclude::writable)?;
     let server = configuration(args, None, &admin_at)?;
-    let progress = Arc::clone(&server.progress);
+    let (progress, faults) = (Arc::clone(&server.progress), Arc::clone(&server.faults));
     let player = loading::watched(&progress, || Player::load(server))?;
     server::raise_descriptor_limit();
     runtime::run(|shutdown| async move {
@@ -78,7 +78,8 @@ pub(in crate::cli) fn run(args: PlayArgs, config: EngineCoreConfig) -> Result<Ex
         output::note(&greeting(&player, &config));
         admin::announce(admin_api.as_ref(), player.ledger().map_or("/metrics", |_| "/vcr/report"));
         player.serve_engine_core(config, shutdown.requested()).await.map_err(Failure::environment)?;
-        let ended = conclude::ended(None, player.ledger().as_deref(), &cassettes, &concerns)?;
+        let (account, faults) = (player.ledger(), faults.current());
+        let ended = conclude::ended(None, account.as_deref(), &faults, (&cassettes, &concerns))?;
         Ok(ended.exit_code(None))
     })
 }

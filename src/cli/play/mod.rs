@@ -74,13 +74,13 @@ fn serve(mut args: PlayArgs) -> Result<ExitCode, Failure> {
     cassettes.report.as_deref().map_or(Ok(()), conclude::writable)?;
     let fault_args = args.faults.clone();
     let config = configuration(args, played.as_ref(), &admin_at)?;
-    let faults = Arc::clone(&config.faults);
+    let (faults, read_again) = (Arc::clone(&config.faults), Arc::clone(&config.faults));
     let progress = Arc::clone(&config.progress);
     let player = loading::watched(&progress, || Player::load(config))?;
     http::raise_descriptor_limit();
     runtime::run(|shutdown| async move {
         runtime::outlive_file_limits();
-        runtime::at_hangups(move || reload(&fault_args, &faults))?;
+        runtime::at_hangups(move || reload(&fault_args, &read_again))?;
         let admin_api = admin::answer(&admin_at, |access| player.admin_pages(access)).await?;
         let mut child = None;
         answers::keep_reading(played.as_ref().map(|played| &*played.cassette_player))?;
@@ -114,7 +114,8 @@ fn serve(mut args: PlayArgs) -> Result<ExitCode, Failure> {
         player.finish_mcp().iter().for_each(|recorded| output::warn(&mcp_servers::missing(recorded)));
         stats::end(command.is_empty(), stats.as_deref(), player.lateness())?;
         let cassette_player = played.as_ref().map(|played| &*played.cassette_player);
-        let ended = conclude::ended(cassette_player, player.ledger().as_deref(), &cassettes, &concerns)?;
+        let (account, faults) = (player.ledger(), faults.current());
+        let ended = conclude::ended(cassette_player, account.as_deref(), &faults, (&cassettes, &concerns))?;
         Ok(ended.exit_code(code))
     })
 }

@@ -2,17 +2,19 @@
 
 use std::{fs, io, path::Path, process::ExitCode};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
     base::one_line::one_line,
     cli::{
         build,
         failure::{Exit, Failure},
-        output,
+        hit_faults, output,
         player::args::CassetteArgs,
         redaction,
     },
+    drive::scrape::{HitFaults, MOST_HITS},
+    faults::FaultSet,
     recording::cassette::CassetteError,
     replay::{
         account::{Concern, Ledger, Report},
@@ -32,21 +34,38 @@ pub(in crate::cli) fn concerns(fail_on: &[Concern], is_strict: bool) -> Vec<Conc
 pub(in crate::cli) fn ended(
     cassette_player: Option<&CassettePlayer>,
     account: Option<&dyn Ledger>,
-    args: &CassetteArgs,
-    concerns: &[Concern],
+    faults: &FaultSet,
+    (args, concerns): (&CassetteArgs, &[Concern]),
 ) -> Result<PlayerEnd, Failure> {
     cassette_player.into_iter().for_each(CassettePlayer::finish_comparing);
     let Some(report) = account.map(|account| account.report(None)) else { return Ok(PlayerEnd::Well) };
+    let hits = faults.hits(MOST_HITS).into_iter().map(|hit| hit.line);
+    let faults = HitFaults::Hits(hits.collect());
     match cassette_player {
-        Some(cassette_player) => cassettes(cassette_player, &report, args, concerns),
-        None => trace(&report, args, concerns),
+        Some(cassette_player) => cassettes(cassette_player, &report, Some(&faults), args, concerns),
+        None => trace(&report, &faults, args, concerns),
     }
+}
+
+/// Prints the faults that happened.
+fn note_faults(faults: &HitFaults) {
+    output::note(&hit_faults::lines(faults).iter().map(|line| format!("{line}\n")).collect::<String>());
+}
+
+/// A report for programs, with the faults of the server in the form that `replay --scrape` has.
+fn json_of(report: &Report, faults: Option<&HitFaults>, concerns: &[Concern]) -> Value {
+    let mut json = report.json(concerns);
+    if let (Some(faults), Some(fields)) = (faults, json.as_object_mut()) {
+        fields.insert("faults".to_owned(), json!(faults));
+    }
+    json
 }
 
 /// Closes the recording and prints the report; returns whether it is a failure.
 pub(in crate::cli) fn cassettes(
     cassette_player: &CassettePlayer,
     report: &Report,
+    faults: Option<&HitFaults>,
     args: &CassetteArgs,
     concerns: &[Concern],
 ) -> Result<PlayerEnd, Failure> {
@@ -60,7 +79,8 @@ pub(in crate::cli) fn cassettes(
     } else {
         output::note(&report.blocked_text());
     }
-    write_report(args.report.as_deref(), || report.json(concerns))?;
+    faults.into_iter().for_each(note_faults);
+    write_report(args.report.as_deref(), || json_of(report, faults, concerns))?;
     let kept = |error: CassetteError| match error {
         CassetteError::Io { ref path, .. } => {
             let hint = format!("what was recorded is in {}.partial, as far as it could be written", path.display());
@@ -122,11 +142,12 @@ pub(in crate::cli) fn unredacted_text(path: &Path) -> String {
 }
 
 /// Prints how a trace was played; returns whether it is a failure.
-pub(in crate::cli) fn trace(report: &Report, args: &CassetteArgs, concerns: &[Concern]) -> Result<PlayerEnd, Failure> {
+fn trace(report: &Report, faults: &HitFaults, args: &CassetteArgs, concerns: &[Concern]) -> Result<PlayerEnd, Failure> {
     if report.was_used() || !concerns.is_empty() {
         output::note(&report.text());
     }
-    write_report(args.report.as_deref(), || report.json(concerns))?;
+    note_faults(faults);
+    write_report(args.report.as_deref(), || json_of(report, Some(faults), concerns))?;
     Ok(outcome(report, concerns))
 }
 

@@ -112,7 +112,7 @@ async fn close(cassette_player: Arc<CassettePlayer>, cassettes: CassetteArgs) ->
     let closing = tokio::task::spawn_blocking(move || {
         cassette_player.finish_comparing();
         let concerns = conclude::concerns(&cassettes.fail_on, false);
-        conclude::cassettes(&cassette_player, &cassette_player.report(None), &cassettes, &concerns)
+        conclude::cassettes(&cassette_player, &cassette_player.report(None), None, &cassettes, &concerns)
     });
     closing.await.map_err(Failure::environment)?
 }
@@ -167,7 +167,7 @@ fn player_of(cassettes: &CassetteArgs, settings: PlayerSettings<'_>) -> Result<A
 struct NoFaults;
 
 impl FaultReader for NoFaults {
-    fn take(&self, faults: &[RecordFault]) -> Result<(), Vec<CassetteError>> {
+    fn take(&self, _: Option<&str>, faults: &[RecordFault]) -> Result<(), Vec<CassetteError>> {
         let wrong = |fault: &RecordFault| fault.wrong(&format!("`{}` happens with `play` only", fault.text));
         if faults.is_empty() { Ok(()) } else { Err(faults.iter().map(wrong).collect()) }
     }

@@ -159,6 +159,7 @@ impl FaultLayer {
         let session = account::session_of(&parts.extensions, &parts.headers, &RedactionRules::default()).ok().flatten();
         let (path, headers, session) = (parts.uri.path(), &parts.headers, session.as_deref());
         let seen = FaultRequest { path, headers, body: &body, session, replica: self.replica };
+        let own = [self.faults.of_session(session), own].concat();
         let chosen = set.choose_with(&seen, own);
         let mut context = self.context(endpoint);
         if !chosen.is_empty() {
@@ -273,7 +274,7 @@ impl FaultedRequest {
         let mut replies = Vec::new();
         for chosen in &self.chosen {
             let FaultKind::Reply(fault) = chosen.fault.kind else { continue };
-            if chosen.rule.is_none() {
+            if chosen.rule.is_none() && !chosen.fault.selection.is_of_record {
                 let (parts, body) = request.into_parts();
                 if let Some(reason) = unsayable(parts.clone(), self.asked.clone(), fault) {
                     (self.on_reply(chosen.clone()))(Err(reason.clone()));

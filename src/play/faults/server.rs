@@ -1,8 +1,11 @@
 //! The faults of a server as they are now.
 
-use std::sync::{
-    Arc, Mutex, OnceLock, PoisonError, RwLock,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, OnceLock, PoisonError, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use http::{HeaderMap, Method};
@@ -14,6 +17,7 @@ use crate::{
     base::lock::Lock,
     faults::{Fault, FaultKind, FaultSet, FaultSyntaxError, ServedNames},
     recording::cassette::{CassetteError, FaultReader, RecordFault},
+    replay::account::DEFAULT_SESSION,
 };
 
 /// Most faults that a request may name itself.
@@ -29,6 +33,8 @@ pub struct ServerFaults {
     lines: Lock<FaultLines>,
     /// Those of hand-written records, which are tried after all others.
     of_records: Lock<Vec<Fault>>,
+    /// Those of the cassettes that sessions have of their own, which only their requests get.
+    of_sessions: Lock<HashMap<String, Vec<Fault>>>,
     /// Those of a script.
     scripted: OnceLock<Vec<Fault>>,
     /// What can be of requests, once it serves.
@@ -36,7 +42,7 @@ pub struct ServerFaults {
     /// Whether requests name faults of their own.
     by_header: bool,
     /// InjectedFailures among the lines, in llm-d-inference-sim's words.
-    failures: Mutex<InjectedFailures>,
+    failures: Lock<InjectedFailures>,
     log: Option<Arc<ServedLog>>,
 }
 
@@ -52,17 +58,18 @@ impl ServerFaults {
     pub fn new(lines: FaultLines, by_header: bool) -> Self {
         let (set, is_active) = (RwLock::default(), AtomicBool::new(false));
         let (changes, scripted, served) = (watch::Sender::default(), OnceLock::new(), OnceLock::new());
-        let (given, of_records, failures) = (Lock::default(), Lock::default(), Mutex::default());
+        let (given, of_records, of_sessions) = (Lock::default(), Lock::default(), Lock::default());
         let faults = Self {
             set,
             is_active,
             lines: given,
             of_records,
+            of_sessions,
             changes,
             scripted,
             served,
             by_header,
-            failures,
+            failures: Lock::default(),
             log: None,
         };
         faults.replace(lines);
@@ -96,22 +103,21 @@ impl ServerFaults {
         *self.lines.lock() = lines.clone();
         lines.faults.extend(of_records);
         let set = FaultSet::new(lines.faults, lines.seed);
-        let is_active = self.by_header || self.log.is_some() || !set.is_empty();
         *self.set.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(set);
-        self.is_active.store(is_active, Ordering::Release);
+        self.activate();
         self.changes.send_replace(());
     }
 
     /// Notes which failures are among the lines.
     #[must_use]
-    pub fn with_failures(mut self, failures: InjectedFailures) -> Self {
-        *self.failures.get_mut().unwrap_or_else(PoisonError::into_inner) = failures;
+    pub fn with_failures(self, failures: InjectedFailures) -> Self {
+        *self.failures.lock() = failures;
         self
     }
 
     /// The failures among the lines.
     pub(in crate::play) fn failures(&self) -> InjectedFailures {
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.failures.lock().clone()
     }
 
     /// Replaces the failures; other faults stay.
@@ -120,7 +126,7 @@ impl ServerFaults {
     /// A type of failure that is none; nothing changes then.
     pub(in crate::play) fn fail(&self, failures: InjectedFailures) -> Result<(), String> {
         let new = failures.lines()?;
-        let mut known = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.failures.lock();
         let old: Vec<String> = known.lines()?.iter().map(ToString::to_string).collect();
         let mut lines = self.lines.lock().clone();
         lines.faults.retain(|fault| !old.contains(&fault.to_string()));
@@ -128,6 +134,17 @@ impl ServerFaults {
         self.replace(lines);
         *known = failures;
         Ok(())
+    }
+
+    /// Notes whether there is anything to do.
+    fn activate(&self) {
+        let is_active = self.has_of_requests() || !self.current().is_empty();
+        self.is_active.store(is_active, Ordering::Release);
+    }
+
+    /// Returns true if requests may bring faults of their own, or are noted.
+    fn has_of_requests(&self) -> bool {
+        self.by_header || self.log.is_some() || !self.of_sessions.lock().is_empty()
     }
 
     /// The faults that no request can get, each with the reason, as far as that is certain.
@@ -183,8 +200,32 @@ impl ServerFaults {
             return false;
         }
         let set = self.current();
-        let has_answers = self.by_header || self.log.is_some() || set.concerns_answers();
+        let has_answers = set.concerns_answers() || self.has_of_requests();
         (*method == Method::POST && has_answers) || set.concerns_path(path)
+    }
+
+    /// The faults of the cassette that a session has of its own; `None` for the session without a name.
+    pub(super) fn of_session(&self, session: Option<&str>) -> Vec<Fault> {
+        self.of_sessions.lock().get(session.unwrap_or(DEFAULT_SESSION)).cloned().unwrap_or_default()
+    }
+
+    /// Takes them in the place of those of before, whose counts are forgotten.
+    fn take_of_session(&self, session: &str, mut faults: Vec<Fault>) {
+        let named = Some(session).filter(|session| *session != DEFAULT_SESSION);
+        for fault in &mut faults {
+            fault.selection.session = fault.selection.session.take().or(named.map(str::to_owned));
+        }
+        let mut of_sessions = self.of_sessions.lock();
+        let before = of_sessions.remove(session);
+        if before.is_none() && faults.is_empty() {
+            return;
+        }
+        if !faults.is_empty() {
+            of_sessions.insert(session.to_owned(), faults);
+        }
+        drop(of_sessions);
+        self.current().forget_records_of(named);
+        self.activate();
     }
 
     /// The faults that a request names itself, after those of the server.
@@ -217,13 +258,17 @@ impl ServerFaults {
 }
 
 impl FaultReader for ServerFaults {
-    fn take(&self, faults: &[RecordFault]) -> Result<(), Vec<CassetteError>> {
+    fn take(&self, session: Option<&str>, faults: &[RecordFault]) -> Result<(), Vec<CassetteError>> {
         let read = |written: &RecordFault| fault_of_record(written).map_err(|why| written.wrong(&why));
         let (read, wrong): (Vec<_>, Vec<_>) = faults.iter().map(read).partition(Result::is_ok);
         if !wrong.is_empty() {
             return Err(wrong.into_iter().filter_map(Result::err).collect());
         }
         let read: Vec<Fault> = read.into_iter().flatten().collect();
+        if let Some(session) = session {
+            self.take_of_session(session, read);
+            return Ok(());
+        }
         let before = std::mem::replace(&mut *self.of_records.lock(), read.clone());
         if !(before.is_empty() && read.is_empty()) {
             let lines = self.lines.lock().clone();

@@ -9,7 +9,9 @@ use vllm_vcr::faults::{CATALOGUE, FaultStage};
 use crate::support::{
     cassettes::{self, Shelf, tape},
     client::{self, post},
+    mailer::{FAMILIES, call_for, call_in, mail, mailer},
     running::Running,
+    traces::{Trace, line},
 };
 
 /// Paths of the endpoints whose answers are text of a model.
@@ -230,6 +232,148 @@ async fn of_cassettes_answers_are_replaced_and_misses_and_failures_stay() {
     let shown = play.get("/vcr/faults").await;
     assert_eq!(shown["faults"][0]["happened"], 1);
     assert_eq!(shown["not_said"][0]["reason"], "no record answers; the status is 422");
+}
+
+/// The events of a stream as JSON, without the last one of chats and completions.
+fn events_of(answer: &client::Answer) -> Vec<Value> {
+    let data = |event: &String| event.lines().find_map(|line| line.strip_prefix("data: ")).map(str::to_owned);
+    let events: Vec<String> = answer.events().iter().filter_map(data).filter(|data| data != "[DONE]").collect();
+    events.iter().map(|data| serde_json::from_str(data).unwrap_or_else(|_| panic!("{data}"))).collect()
+}
+
+#[tokio::test]
+async fn a_refusal_is_a_part_of_a_response() {
+    let shelf = Shelf::with(
+        "vcr: 1\nrecords:\n- match: {contains: recorded}\n  answer: {message: {role: assistant, content: null, refusal: Certainly not.}}\n",
+    );
+    let cassette = ["--cassette", shelf.name()];
+    let words = "I'm sorry, but I can't help with that.";
+    for (flags, input, refused) in
+        [(&["--fault", "refusal"][..], "hi", words), (&cassette[..], "recorded", "Certainly not.")]
+    {
+        let play = Running::start(&[&["play", "--port", "0", "--instant"], flags].concat());
+        let model = model(&play).await;
+        let mut body = json!({"model": model, "input": input});
+        let whole = play.send("/v1/responses", &body).await.json();
+        let part = json!([{"refusal": refused, "type": "refusal"}]);
+        assert_eq!(
+            (&whole["output"][0]["type"], &whole["output"][0]["content"], &whole["status"]),
+            (&json!("message"), &part, &json!("completed")),
+            "{whole}"
+        );
+        body["stream"] = true.into();
+        let events = events_of(&play.send("/v1/responses", &body).await);
+        let of_kind = |kind: &str| events.iter().filter(|event| event["type"] == kind).cloned().collect::<Vec<_>>();
+        let added: String =
+            of_kind("response.refusal.delta").iter().filter_map(|event| event["delta"].as_str()).collect();
+        assert_eq!(added, refused);
+        let done = &of_kind("response.refusal.done")[0];
+        assert_eq!((&done["refusal"], done.get("text"), done.get("logprobs")), (&json!(refused), None, None), "{done}");
+        assert_eq!(of_kind("response.content_part.added")[0]["part"], json!({"refusal": "", "type": "refusal"}));
+        assert_eq!(of_kind("response.content_part.done")[0]["part"], part[0]);
+        assert_eq!(of_kind("response.completed")[0]["response"]["output"][0]["content"], part);
+        assert!(of_kind("response.output_text.delta").is_empty());
+    }
+}
+
+/// A redacted recording of every wire, whole and streamed, and each kind in the place of each of its answers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_of_redacted_cassettes_are_replaced_on_every_wire() {
+    let shelf = Shelf::empty();
+    let upstream = mailer().await;
+    let tap = shelf.tap(&upstream, &["--redact", "all"]);
+    let cases: Vec<(&str, bool)> = FAMILIES.into_iter().flat_map(|path| [(path, false), (path, true)]).collect();
+    for (path, stream) in &cases {
+        assert_eq!(tap.send(path, &mail(path, *stream, "jane.doe@example.org", "s3cret!xyz")).await.status, 200);
+    }
+    tap.stop();
+    assert!(shelf.text().contains("REDACTED") && !shelf.text().contains("jane.doe"), "{}", shelf.text());
+    let play = shelf.play(&["--fault-headers", "--on-exhausted", "last"]);
+    let kinds = CATALOGUE.iter().filter(|row| row.stage == FaultStage::Reply).map(|row| row.name);
+    let (mut said, mut unsaid) = (0, 0);
+    for (kind, (path, stream)) in kinds.flat_map(|kind| cases.iter().map(move |case| (kind, *case))) {
+        let body = mail(path, stream, "anna.berg@example.net", "0ther&pass");
+        let answer = faulted(&play, path, kind, &body).await;
+        let (shown, text) = (format!("{kind} {path} {stream}"), answer.text());
+        for secret in ["jane.doe", "s3cret!xyz", "REDACTED", "anna.berg", "0ther&pass"] {
+            assert!(!text.contains(secret), "{shown}: {text}");
+        }
+        if answer.status == 400 {
+            unsaid += 1;
+            assert!(text.contains("cannot get the fault") && text.contains(kind), "{shown}: {text}");
+            continue;
+        }
+        said += 1;
+        assert_eq!(answer.status, 200, "{shown}: {text}");
+        assert!(answer.header("x-vcr-record").is_some_and(|name| name.starts_with("tape.yaml#")), "{shown}");
+        assert!(!text.contains("send_mail"), "{shown}: {text}");
+        if stream {
+            let (events, last) = (events_of(&answer), answer.events().last().cloned().unwrap_or_default());
+            let ends = ["[DONE]", "message_stop", "response.completed"];
+            assert!(!events.is_empty() && ends.iter().any(|end| last.contains(end)), "{shown}: {text}");
+        } else {
+            let whole = answer.json();
+            let of_wire = ["choices", "content", "output"].iter().any(|name| whole[*name].is_array());
+            assert!(of_wire && whole["usage"].is_object(), "{shown}: {text}");
+        }
+    }
+    // Six kinds need tools, which no request here offers; completions have no reasoning and no refusal.
+    assert_eq!((said, unsaid), (7 * 8 - 2 * 2, 6 * 8 + 2 * 2));
+    let shown = play.get("/vcr/faults?hits=1000").await;
+    assert_eq!((shown["hits"].as_array().unwrap().len(), shown["not_said"].as_array().unwrap().len()), (said, unsaid));
+    // Without a fault the records are as they were, with the secrets of the request.
+    for (path, stream) in cases {
+        let answer = play.send(path, &mail(path, stream, "anna.berg@example.net", "0ther&pass")).await;
+        let expected: Value = serde_json::from_str(&call_for("anna.berg@example.net", "0ther&pass")).unwrap();
+        assert_eq!(serde_json::from_str::<Value>(&call_in(path, stream, &answer)).unwrap(), expected, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_chats_record_is_replaced_for_other_families_too() {
+    let shelf = Shelf::with(&tape(&[cassettes::record(&["hello"], "one two three")]));
+    let play = shelf.play(&["--fault", "wrong-language", "--cross-api"]);
+    for path in ["/v1/chat/completions", "/v1/messages", "/v1/responses"] {
+        for stream in [false, true] {
+            let mut body = plain(path, "m");
+            body[if path == "/v1/responses" { "input" } else { "messages" }] =
+                if path == "/v1/responses" { json!("hello") } else { json!([{"role": "user", "content": "hello"}]) };
+            if path == "/v1/chat/completions" {
+                body.as_object_mut().unwrap().remove("max_tokens");
+            }
+            body["stream"] = stream.into();
+            let answer = play.send(&format!("/vcr/s/{}-{stream}{path}", &path[4..8]), &body).await;
+            let (text, record) = (answer.text(), answer.header("x-vcr-record"));
+            assert_eq!((answer.status, record), (200, Some("tape.yaml#0")), "{path} {stream}: {text}");
+            let said: String = if stream {
+                let pieces = events_of(&answer);
+                let piece = |event: &Value| {
+                    let places = [&event["choices"][0]["delta"]["content"], &event["delta"]["text"], &event["delta"]];
+                    places.iter().find_map(|place| place.as_str()).unwrap_or_default().to_owned()
+                };
+                pieces.iter().map(piece).collect()
+            } else {
+                text
+            };
+            assert!(said.contains("没有人要求") && !said.contains("two"), "{path} {stream}: {said}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_redacted_traces_answers_are_replaced_too() {
+    let trace = Trace::of(&[line("Write to jane@example.org", "Wrote to [REDACTED:email:1].", &json!({}))]);
+    let play = trace.play(&["--fault", "refusal where nth=1", "--fault", "empty where nth=1"]);
+    let body = json!({"prompt": "Write to jane@example.org", "max_tokens": 9});
+    let replaced = play.send("/v1/completions", &body).await;
+    assert_eq!((replaced.status, &replaced.json()["choices"][0]["text"]), (200, &json!("")), "{}", replaced.text());
+    assert!(replaced.header("x-vcr-record").is_none(), "the record of a trace stays");
+    let served = play.send("/v1/completions", &body).await;
+    assert!(served.json()["choices"][0]["text"].as_str().unwrap().starts_with("Wrote"), "{}", served.text());
+    let shown = play.get("/vcr/faults").await;
+    assert_eq!(shown["not_said"][0]["reason"], "refusal: a completion has no field for it");
+    let (_, said) = play.stop();
+    assert!(!said.contains("jane@"), "{said}");
 }
 
 #[tokio::test]

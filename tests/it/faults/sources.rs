@@ -226,6 +226,62 @@ async fn wrong_faults_of_rules_are_named_with_their_lines() {
 }
 
 #[tokio::test]
+async fn records_of_a_sessions_own_cassette_fail_as_they_say() {
+    let shelf = Shelf::with(&tape(&[cassettes::record(&["hello"], "one")]));
+    let own = "vcr: 1\nrecords:\n- match: {contains: busy}\n  answer: {content: served, fault: '429 where first=1 per=all'}\n- match: \
+               {contains: cut}\n  answer: {content: one two three four, fault: 'reset at event 2'}\n- match: {contains: call}\n  answer: \
+               {content: none, fault: unknown-tool}\n- match: {contains: void}\n  answer: {content: none, fault: empty}\n- match: any\n  \
+               answer: fine\n";
+    std::fs::write(shelf.folder.path().join("own.yaml"), own).unwrap();
+    let server = shelf.play(&[]);
+    let open = async |name: &str, cassette: &str| {
+        let session = json!({"name": name, "cassette": cassette});
+        client::send(server.address, &client::post("/vcr/sessions", &session)).await
+    };
+    let path = |session: &str| format!("/vcr/s/{session}{CHAT}");
+    let ask_for = async |session: &str, words: &str| server.send(&path(session), &cassettes::chat(&[words])).await;
+    for session in ["a", "b", "default"] {
+        assert_eq!(open(session, "own.yaml").await.status, 201);
+    }
+    for session in ["a", "b", "default"] {
+        assert_eq!(ask_for(session, "busy").await.status, 429, "{session}");
+        assert!(ask_for(session, "busy").await.text().contains("served"), "{session}");
+        assert!(ask_for(session, "other").await.text().contains("fine"), "{session}");
+        let void = ask_for(session, "void").await;
+        assert_eq!(void.json()["choices"][0]["message"]["content"], "", "{session}: {}", void.text());
+        let mut streamed = cassettes::chat(&["cut"]);
+        streamed["stream"] = json!(true);
+        let cut = ask(server.address, &request(&path(session), &streamed), None).await;
+        assert_eq!((cut.chunks.len(), cut.ending), (2, Ending::Reset), "{session}");
+        // It was not the client that asked for what cannot be said.
+        assert!(ask_for(session, "call").await.text().contains("none"), "{session}");
+    }
+    let shown = server.get("/vcr/faults?hits=100").await;
+    assert_eq!(
+        (shown["hits"].as_array().unwrap().len(), shown["not_said"].as_array().unwrap().len()),
+        (9, 3),
+        "{shown}"
+    );
+    // Opened again, it begins anew, and the others go on.
+    assert_eq!(open("a", "own.yaml").await.status, 201);
+    assert_eq!([ask_for("a", "busy").await.status, ask_for("b", "busy").await.status], [429, 200]);
+    // A session that ended has no faults, nor has one that is opened without a cassette of its own.
+    let end = client::Request { method: "DELETE", path: "/vcr/sessions/b", headers: Vec::new(), body: Vec::new() };
+    assert_eq!(client::send(server.address, &end).await.status, 200);
+    let again = json!({"name": "a", "on_miss": "error"});
+    assert_eq!(client::send(server.address, &client::post("/vcr/sessions", &again)).await.status, 201);
+    assert_eq!([ask_for("a", "busy").await.status, ask_for("b", "busy").await.status], [422, 422]);
+    for (fault, part) in [("explode", "is no kind of fault"), ("quota:requests=1", "is no fault of an answer")] {
+        let wrong = format!("vcr: 1\nrecords:\n- match: any\n  answer: {{content: x, fault: '{fault}'}}\n");
+        std::fs::write(shelf.folder.path().join("wrong.yaml"), wrong).unwrap();
+        let refused = open("default", "wrong.yaml").await;
+        assert!(refused.status == 400 && refused.text().contains("wrong.yaml:4"), "{}", refused.text());
+        assert!(refused.text().contains(part), "{}", refused.text());
+    }
+    assert!(ask_for("default", "other").await.text().contains("fine"), "what was open stays");
+}
+
+#[tokio::test]
 async fn mcp_servers_fail() {
     let shelf = Shelf::with(SERVER);
     let server = shelf.play(&["--fault", "503 where first=1 path=/mcp*", "--fault", "close at byte 5 where nth=2"]);

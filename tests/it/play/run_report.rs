@@ -9,6 +9,7 @@ use vllm_vcr::{
 };
 
 use crate::support::{
+    cassettes::{self, Shelf},
     client::{self, Answer, get, post},
     read,
     running::{Running, vcr},
@@ -73,6 +74,39 @@ async fn a_run_is_summarised_at_its_end_and_in_its_report() {
     let session = &written["sessions"]["default"];
     assert_eq!(session["matches"]["found"], json!({"index": 1, "prefix": 1, "whole": 3}), "{session}");
     assert_eq!((&session["served"], &session["unconsumed"]), (&json!(3), &json!([])));
+}
+
+/// Faults are in the report of `play` as they are in that of `replay --scrape`, with the line that repeats each.
+#[tokio::test]
+async fn faults_that_happened_are_in_the_report() {
+    let trace = trace_of_three();
+    let shelf = Shelf::with(&cassettes::tape(&[cassettes::record(&["hello"], "one")]));
+    for of_trace in [true, false] {
+        let report = trace.path("faults.json");
+        let flags =
+            ["--fault", "503 where first=1 per=all", "--fault", "no-done", "--report", report.to_str().unwrap()];
+        let server = if of_trace { trace.play(&flags) } else { shelf.play(&flags) };
+        let chat = json!({"model": "m", "messages": [{"role": "user", "content": "hello"}], "stream": true});
+        let text = json!({"prompt": "hello", "max_tokens": 4, "stream": true});
+        for _ in 0..2 {
+            let (path, body) = if of_trace { (COMPLETIONS, &text) } else { ("/v1/chat/completions", &chat) };
+            server.send(path, body).await;
+        }
+        let listed = server.get("/vcr/faults").await["hits"].clone();
+        let lines: Vec<&str> = listed.as_array().unwrap().iter().map(|hit| hit["fault"].as_str().unwrap()).collect();
+        assert_eq!(lines.len(), 2, "{listed}");
+        let (_, said) = server.stop();
+        assert_eq!(json_of(&report)["faults"], json!({"hits": lines}));
+        assert!(said.contains("2 faults happened; each line repeats one of them:\n"), "{said}");
+        for line in lines {
+            assert!(said.contains(&format!("  --fault '{line}'\n")), "{line}: {said}");
+        }
+    }
+    let report = trace.path("none.json");
+    let server = trace.play(&["--report", report.to_str().unwrap()]);
+    let (_, said) = server.stop();
+    assert_eq!(json_of(&report)["faults"], json!({"hits": []}));
+    assert!(!said.contains("faults happened"), "{said}");
 }
 
 #[tokio::test]

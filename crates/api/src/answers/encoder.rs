@@ -140,5 +140,5 @@ fn step<'a>(piece: &'a ChoiceChunk<'_>) -> ChatStep<'a> {
         DeltaContent::Text(text) => Some(text.as_str()),
         DeltaContent::Unset | DeltaContent::Null => None,
     };
-    ChatStep { content, reasoning: delta.reasoning.as_deref(), calls: &delta.calls, finish, stop }
+    ChatStep { content, reasoning: delta.reasoning.as_deref(), refusal: None, calls: &delta.calls, finish, stop }
 }

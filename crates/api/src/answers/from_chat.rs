@@ -16,6 +16,8 @@ pub struct ChatStep<'a> {
     pub content: Option<&'a str>,
     /// New text of the reasoning.
     pub reasoning: Option<&'a str>,
+    /// New text of a refusal.
+    pub refusal: Option<&'a str>,
     /// New calls, and more of known ones.
     pub calls: &'a [CallDelta],
     /// Finish reason, on the last step.
@@ -124,6 +126,7 @@ impl ChatStream {
         let step = ChatStep {
             content: delta["content"].as_str(),
             reasoning: delta["reasoning"].as_str(),
+            refusal: delta["refusal"].as_str(),
             calls: &calls,
             finish: choice["finish_reason"].as_str(),
             stop: choice["stop_reason"].as_str(),

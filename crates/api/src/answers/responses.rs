@@ -55,6 +55,8 @@ struct ResponseEvent<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     part: Option<&'a Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    refusal: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     response: Option<&'a Value>,
     sequence_number: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -90,7 +92,8 @@ impl<'a> TextPlace<'a> {
     /// Types of the events that add to the text and that end it.
     fn kinds(self) -> (&'static str, &'static str) {
         match self.words {
-            TextKind::Text | TextKind::Refusal => ("response.output_text.delta", "response.output_text.done"),
+            TextKind::Text => ("response.output_text.delta", "response.output_text.done"),
+            TextKind::Refusal => ("response.refusal.delta", "response.refusal.done"),
             TextKind::Reasoning => ("response.reasoning_text.delta", "response.reasoning_text.done"),
             TextKind::Arguments => ("response.function_call_arguments.delta", "response.function_call_arguments.done"),
         }
@@ -133,7 +136,8 @@ impl ResponseWriter {
 
     /// Ends the text of a content part, and the part.
     pub(crate) fn close_part(&mut self, place: TextPlace<'_>, text: &str, part: &Value, out: &mut impl EventSink) {
-        self.put_in_item(ResponseEvent { text: Some(text), ..place.event(place.kinds().1) }, out);
+        let (text, refusal) = if place.words == TextKind::Refusal { (None, Some(text)) } else { (Some(text), None) };
+        self.put_in_item(ResponseEvent { text, refusal, ..place.event(place.kinds().1) }, out);
         self.put_part("response.content_part.done", place, part, out);
     }
 
@@ -194,9 +198,13 @@ fn put_item(writer: &mut ResponseWriter, item: &Value, out: &mut impl EventSink)
         writer.open(&with(&begun, json!({"content": []})), out);
         let parts = item.as_object().map(|item| list(item, "content")).unwrap_or_default();
         for (at, part) in parts.iter().enumerate() {
-            let words = if text(part, "type") == "reasoning_text" { TextKind::Reasoning } else { TextKind::Text };
-            let (place, whole) = (TextPlace { words, item_id: &id, part: at }, text(part, "text"));
-            writer.open_part(place, &with(part, json!({"text": ""})), out);
+            let (words, field) = match text(part, "type").as_str() {
+                "reasoning_text" => (TextKind::Reasoning, "text"),
+                "refusal" => (TextKind::Refusal, "refusal"),
+                _ => (TextKind::Text, "text"),
+            };
+            let (place, whole) = (TextPlace { words, item_id: &id, part: at }, text(part, field));
+            writer.open_part(place, &with(part, json!({field: ""})), out);
             split(&whole, None).iter().for_each(|piece| writer.add(place, piece, out));
             writer.close_part(place, &whole, part, out);
         }

@@ -127,9 +127,12 @@ fn items(id: &str, choice: &ChoiceView<'_>) -> Vec<Value> {
                 out.push(reasoning(&item_id("rs", id, place), thought, None))
             }
             ChoicePart::Words(TextKind::Text, text) => {
-                out.push(message(&item_id("msg", id, place), text, Status::Completed))
+                out.push(message(&item_id("msg", id, place), Some(text_part(text, &Value::Null)), Status::Completed))
             }
-            ChoicePart::Words(TextKind::Refusal | TextKind::Arguments, _) => {}
+            ChoicePart::Words(TextKind::Refusal, text) => {
+                out.push(message(&item_id("msg", id, place), Some(refusal_part(text)), Status::Completed))
+            }
+            ChoicePart::Words(TextKind::Arguments, _) => {}
             ChoicePart::Call(call) => {
                 let id = item_id("fc", id, place);
                 out.push(function_call(&id, (call.id, call.name), &call.arguments, Status::Completed));
@@ -137,18 +140,23 @@ fn items(id: &str, choice: &ChoiceView<'_>) -> Vec<Value> {
         }
     }
     if out.is_empty() {
-        out.push(message(&item_id("msg", id, 0), "", Status::Completed));
+        out.push(message(&item_id("msg", id, 0), None, Status::Completed));
     }
     out
 }
 
-pub(super) fn message(id: &str, text: &str, status: Status) -> Value {
-    let content = if text.is_empty() { json!([]) } else { json!([text_part(text, &Value::Null)]) };
+pub(super) fn message(id: &str, part: Option<Value>, status: Status) -> Value {
+    let content = Vec::from_iter(part);
     json!({"id": id, "content": content, "role": "assistant", "status": status.name(), "type": "message", "phase": null})
 }
 
 pub(super) fn text_part(text: &str, logprobs: &Value) -> Value {
     json!({"annotations": [], "text": text, "type": "output_text", "logprobs": logprobs})
+}
+
+/// The part of a refusal, which the engine never writes: a chat that was recorded or written by hand may have one.
+pub(super) fn refusal_part(text: &str) -> Value {
+    json!({"refusal": text, "type": "refusal"})
 }
 
 pub(super) fn reasoning(id: &str, thought: &str, status: Option<Status>) -> Value {

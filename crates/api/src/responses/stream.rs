@@ -6,7 +6,9 @@ use serde_json::{Value, json};
 
 use super::{
     ResponseHead, ResponsesRequest,
-    answer::{Spent, Status, function_call, message, pending, reasoning, response, response_body, text_part},
+    answer::{
+        Spent, Status, function_call, message, pending, reasoning, refusal_part, response, response_body, text_part,
+    },
     item_id,
 };
 use crate::answers::{
@@ -20,6 +22,7 @@ use text::parsers::CallDelta;
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum OutputItem {
     Message,
+    Refusal,
     Reasoning,
     Call { index: usize, call_id: String, name: String },
 }
@@ -27,7 +30,7 @@ enum OutputItem {
 impl OutputItem {
     fn prefix(&self) -> &'static str {
         match self {
-            Self::Message => "msg",
+            Self::Message | Self::Refusal => "msg",
             Self::Reasoning => "rs",
             Self::Call { .. } => "fc",
         }
@@ -36,6 +39,7 @@ impl OutputItem {
     fn words(&self) -> TextKind {
         match self {
             Self::Message => TextKind::Text,
+            Self::Refusal => TextKind::Refusal,
             Self::Reasoning => TextKind::Reasoning,
             Self::Call { .. } => TextKind::Arguments,
         }
@@ -59,6 +63,7 @@ impl OpenItem {
     fn part(&self, text: &str, logprobs: &Value) -> Option<Value> {
         match self.item {
             OutputItem::Message => Some(text_part(text, logprobs)),
+            OutputItem::Refusal => Some(refusal_part(text)),
             OutputItem::Reasoning => Some(json!({"text": text, "type": "reasoning_text"})),
             OutputItem::Call { .. } => None,
         }
@@ -67,7 +72,10 @@ impl OpenItem {
     /// The item with the text so far.
     fn value(&self, status: Status) -> Value {
         match &self.item {
-            OutputItem::Message => message(&self.id, &self.text, status),
+            OutputItem::Message | OutputItem::Refusal => {
+                let part = Some(&self.text).filter(|text| !text.is_empty());
+                message(&self.id, part.and_then(|text| self.part(text, &Value::Null)), status)
+            }
             OutputItem::Reasoning => reasoning(&self.id, &self.text, Some(status)),
             OutputItem::Call { call_id, name, .. } => function_call(&self.id, (call_id, name), &self.text, status),
         }
@@ -93,7 +101,12 @@ impl FromChat for ResponseEncoder {
         if step.finish.is_some() {
             self.finish = step.finish.map(str::to_owned);
         }
-        for (item, text) in [(OutputItem::Reasoning, step.reasoning), (OutputItem::Message, step.content)] {
+        let texts = [
+            (OutputItem::Reasoning, step.reasoning),
+            (OutputItem::Message, step.content),
+            (OutputItem::Refusal, step.refusal),
+        ];
+        for (item, text) in texts {
             if let Some(text) = text.filter(|text| !text.is_empty()) {
                 self.put_text(item, text, out);
             }

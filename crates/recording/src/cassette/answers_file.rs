@@ -64,11 +64,12 @@ impl RecordFault {
 
 /// Reader of the faults of hand-written records, for a server that lets them happen.
 pub trait FaultReader: fmt::Debug + Send + Sync {
-    /// Takes these faults in the place of those that it took before.
+    /// Takes these faults in the place of those that it took before: those of the cassettes and rules of a server, or of the cassette that
+    /// this session has of its own.
     ///
     /// # Errors
     /// All that are wrong; those of before stay.
-    fn take(&self, faults: &[RecordFault]) -> Result<(), Vec<CassetteError>>;
+    fn take(&self, session: Option<&str>, faults: &[RecordFault]) -> Result<(), Vec<CassetteError>>;
 }
 
 /// Everything that is wrong with files of answers.

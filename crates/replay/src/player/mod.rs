@@ -144,6 +144,8 @@ pub struct CassettePlayer {
     comparisons: Arc<Comparisons>,
     /// What is not as it was recorded of the server that is asked, once that is known.
     environment: OnceLock<Vec<EnvironmentChange>>,
+    /// What takes the faults of hand-written records, those of sessions' own cassettes too.
+    fault_reader: OnceLock<Arc<dyn FaultReader>>,
     /// Records whose answers were edited, as `file#id`.
     edited: Vec<String>,
     /// Answers with fresh ids so far.
@@ -284,6 +286,7 @@ impl CassettePlayer {
             comparer: comparer.map(Arc::new),
             comparisons,
             environment: OnceLock::new(),
+            fault_reader: OnceLock::new(),
             edited: Vec::new(),
             fresh_ids: AtomicU64::new(0),
             passed: AtomicU64::new(0),
@@ -313,19 +316,25 @@ impl CassettePlayer {
         self.config.answers.as_ref()
     }
 
-    /// Hands the faults of hand-written records to a server that lets them happen, now and whenever rules are read again.
+    /// Hands the faults of hand-written records to a server that lets them happen, now and whenever rules are read again or a session with a
+    /// cassette of its own is opened or ends.
     ///
     /// # Errors
     /// All that are wrong.
     pub fn give_faults(&self, reader: &Arc<dyn FaultReader>) -> Result<(), AnswersError> {
+        match self.answers() {
+            Some(rules) => rules.give_faults(Arc::clone(reader), self.record_faults())?,
+            None => reader.take(None, &self.record_faults()).map_err(AnswersError)?,
+        }
+        self.fault_reader.get_or_init(|| Arc::clone(reader));
+        Ok(())
+    }
+
+    /// The faults of hand-written records of the cassettes.
+    fn record_faults(&self) -> Vec<RecordFault> {
         let path_of =
             |at: usize| self.config.cassettes.get(at).map_or(Path::new(""), |cassette| cassette.path.as_path());
-        let of_cassettes: Vec<RecordFault> =
-            self.records.iter().filter_map(|(at, record)| RecordFault::of(path_of(*at), record)).collect();
-        match self.answers() {
-            Some(rules) => rules.give_faults(Arc::clone(reader), of_cassettes),
-            None => reader.take(&of_cassettes).map_err(AnswersError),
-        }
+        self.records.iter().filter_map(|(at, record)| RecordFault::of(path_of(*at), record)).collect()
     }
 
     /// Makes token ids of exchanges from now on, for a simulated engine whose requests have so many tokens at the most.

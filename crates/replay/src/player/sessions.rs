@@ -19,7 +19,7 @@ use crate::{
     mcp::OnNovel,
 };
 use recording::{
-    cassette::{self, Cassette, CassetteError, Header, WriteMode},
+    cassette::{self, AnswersError, Cassette, CassetteError, Header, WriteMode},
     redaction::{RedactionRules, Redactor},
 };
 
@@ -56,6 +56,8 @@ pub(super) enum SessionError {
     #[error(transparent)]
     Top(#[from] HeaderRulesError),
     #[error(transparent)]
+    Faults(#[from] AnswersError),
+    #[error(transparent)]
     CassettePlayer(#[from] CassettePlayerError),
 }
 
@@ -79,8 +81,9 @@ impl CassettePlayer {
             Ok::<_, SessionError>(own)
         };
         let own = change.is_any().then(|| open(&change)).transpose()?;
-        self.hand_over_mcp(&name);
         let has_own_cassette = change.cassette.is_some();
+        self.take_faults(&name, own.as_deref().filter(|_| has_own_cassette))?;
+        self.hand_over_mcp(&name);
         let state = SessionState { own, has_own_cassette, ..SessionState::default() };
         let before = self.lock().insert(name.clone(), state);
         self.journal().forget(Some(&name));
@@ -95,6 +98,7 @@ impl CassettePlayer {
     pub(super) fn end_session(&self, name: &str) -> Result<bool, SessionError> {
         self.hand_over_mcp(name);
         let state = self.lock().remove(name);
+        self.take_faults(name, None)?;
         // What was compared last is part of the session's report.
         state.iter().filter_map(|state| state.own.as_ref()).for_each(|own| own.finish_comparing());
         state.iter().for_each(|state| self.keep_ended(name, state));
@@ -103,6 +107,12 @@ impl CassettePlayer {
         self.keep_usage_of(state.as_ref());
         self.keep_recorded(finish(state)?);
         Ok(was_there)
+    }
+
+    /// Hands over the faults that stand in the cassette which a session has of its own, in the place of those of before.
+    fn take_faults(&self, session: &str, own: Option<&Self>) -> Result<(), AnswersError> {
+        let faults = own.map(Self::record_faults).unwrap_or_default();
+        self.fault_reader.get().map_or(Ok(()), |reader| reader.take(Some(session), &faults)).map_err(AnswersError)
     }
 
     fn keep_usage_of(&self, ended: Option<&SessionState>) {
