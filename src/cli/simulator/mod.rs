@@ -12,7 +12,7 @@ mod meaning;
 
 use std::{ffi::OsString, path::Path};
 
-use clap::{Arg, Command};
+use clap::Command;
 
 use crate::cli::{failure::Failure, output::shell_word, vllm_flags};
 use given::{GivenFlags, is_true, yaml_arguments};
@@ -127,13 +127,10 @@ fn enables_adapters(given: &GivenFlags, notes: &mut Vec<String>) -> Option<OsStr
     Some("--enable-lora".into())
 }
 
-/// Checks whether neither `play` nor vLLM has a flag of this name, or `play`'s does not take these values.
+/// Checks whether neither `play` nor vLLM has a flag of this name; `--mode`, which `play` has too, is told by its value.
 fn is_only_the_simulators(command: &Command, name: &str, values: &[String]) -> bool {
-    let play = command.find_subcommand("play");
-    let own = play.and_then(|play| play.get_arguments().find(|argument| argument.get_long() == Some(name)));
-    let choices = own.map(Arg::get_possible_values).filter(|choices| !choices.is_empty());
-    let is_choice = |value: &String| choices.iter().flatten().any(|choice| choice.matches(value, false));
-    name != "config" && (!vllm_flags::is_known(command, name) || choices.is_some() && !values.iter().all(is_choice))
+    let is_mode = || name == "mode" && values.iter().all(|value| matches!(value.as_str(), "echo" | "random"));
+    name != "config" && (is_mode() || !vllm_flags::is_known(command, name))
 }
 
 fn rows() -> &'static [SimulatorFlag] {
