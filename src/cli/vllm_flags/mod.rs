@@ -174,9 +174,12 @@ fn first(row: &FlagRow) -> &'static str {
 fn own_flags(command: &Command) -> Vec<String> {
     let play = command.find_subcommand("play");
     let flags = command.get_arguments().chain(play.into_iter().flat_map(Command::get_arguments));
-    let names =
-        |arg: &clap::Arg| [arg.get_long().map(str::to_owned), arg.get_short().map(|letter| format!("-{letter}"))];
-    flags.flat_map(names).flatten().chain(["help".to_owned()]).collect()
+    let names = |arg: &clap::Arg| {
+        let long = arg.get_long().into_iter().chain(arg.get_all_aliases().unwrap_or_default());
+        let short = arg.get_short().map(|letter| format!("-{letter}"));
+        long.map(str::to_owned).chain(short).collect::<Vec<_>>()
+    };
+    flags.flat_map(names).chain(["help".to_owned()]).collect()
 }
 
 fn rows() -> &'static [FlagRow] {

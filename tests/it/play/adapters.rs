@@ -313,9 +313,11 @@ async fn flags_of_adapters_are_vllms() {
     assert_eq!(names, [&json!("m"), &json!("sql"), &json!("py"), &json!("a")]);
     let page = client::send(server.address, &get("/metrics")).await.text();
     assert!(page.contains("# HELP vllm:lora_requests_info Running stats on lora requests.\n"));
+    let named = Running::start(&[&fixed[..], &["--lora-modules", "a=b"]].concat());
+    assert_eq!(named.get("/v1/models").await["data"][1]["id"], "a");
+    assert!(named.stop().1.contains("vLLM needs --enable-lora beside it"));
     for (flags, part) in [
-        (&["--lora-modules", "a=b"][..], "--enable-lora"),
-        (&["--enable-lora", "--max-loras", "3", "--max-cpu-loras", "2"], "--max-cpu-loras (2) must be at least"),
+        (&["--enable-lora", "--max-loras", "3", "--max-cpu-loras", "2"][..], "--max-cpu-loras (2) must be at least"),
         (&["--enable-lora", "--lora-modules", "a"], "NAME=PATH"),
         (&["--enable-lora", "--lora-modules", "a=b", "a=c"], "already been loaded"),
     ] {
