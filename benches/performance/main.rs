@@ -3,7 +3,7 @@
 //! `cargo bench --bench performance` prints it; `-- --write DIR` also writes `performance.json`, the charts and the
 //! tables of `performance.md` there. `-- --peers FILE` measures other servers in the same run: a line is
 //! `name<TAB>paced|at-once<TAB>command`, and the command listens on `$PORT`. `-- --only paced,memory` measures some rows,
-//! `-- --rounds N` repeats what is about latency and keeps the best. Each row is measured for the [floor] too, in turns.
+//! `-- --rounds N` repeats what is about latency and keeps the best. Each row is measured for the [floor](vllm_vcr::benchmark::floor) too, in turns.
 //!
 //! The servers are child processes, loaded over loopback by one thread of this one. Processor time is the server's own, as
 //! the kernel counts it. Limits: Linux; client and server share the machine's cores.
@@ -17,18 +17,19 @@
     clippy::cast_sign_loss
 )]
 
-mod chart;
-mod client;
-mod floor;
 mod page;
-mod rows;
-mod server;
 
-use std::{env, fs, io, path::PathBuf};
+use std::{
+    env, fs, io,
+    path::{Path, PathBuf},
+};
 
 use serde_json::{Map, Value, json};
-
-use self::server::{Program, Server};
+use vllm_vcr::benchmark::{
+    self, BenchRow, best, both, rows,
+    server::{BenchProgram, Contender, MeasuredServer},
+    several, table,
+};
 
 /// Streams of the scaling study, each at 5 tokens a second.
 const SIZES: [usize; 5] = [100, 1000, 5000, 10_000, 20_000];
@@ -63,20 +64,16 @@ impl Options {
 }
 
 fn main() -> io::Result<()> {
-    let mut arguments = env::args().skip(1).peekable();
-    if arguments.next_if_eq("--floor").is_some() {
-        return floor::run(arguments);
-    }
-    let options = Options::read(arguments).map_err(io::Error::other)?;
+    let options = Options::read(env::args().skip(1)).map_err(io::Error::other)?;
     vllm_vcr::net::server::raise_descriptor_limit();
     let mut found = Map::new();
-    found.insert("machine".to_owned(), page::machine());
+    found.insert("machine".to_owned(), table::machine());
     let mut floors = Map::new();
     let rounds = options.rounds;
     for (name, row) in ROWS {
         if options.wants(name) {
             eprintln!("{name}…");
-            let [own, floor] = row(rounds)?;
+            let [own, floor] = row(Path::new(env!("CARGO_BIN_EXE_vllm-vcr")), rounds)?;
             found.insert((*name).to_owned(), own);
             floors.insert((*name).to_owned(), floor);
         }
@@ -93,62 +90,30 @@ fn main() -> io::Result<()> {
     }
 }
 
-/// Measures a row in so many rounds: for this server, and for the floor; null where it has none.
-type Row = fn(usize) -> io::Result<[Value; 2]>;
-
-const ROWS: &[(&str, Row)] = &[
-    ("start", |_| both(1, "start_ms", rows::start)),
-    ("paced", |rounds| both(rounds, "gap_error_ms", rows::paced_own)),
-    ("lateness", |rounds| both(rounds, "lateness_ms", |program| rows::sustained(program, 1000, 50_000, 8))),
-    ("many", |rounds| {
-        let rates = [50_000, 75_000, 90_000, 100_000, 110_000, 120_000];
-        several(rates.map(|rate| (10_000, rate)), rounds)
+const ROWS: &[(&str, BenchRow)] = &[
+    ("start", |binary, _| both(binary, 1, "start_ms", |program| rows::start(program, 9))),
+    ("paced", |binary, rounds| both(binary, rounds, "gap_error_ms", rows::paced_own)),
+    ("lateness", |binary, rounds| {
+        both(binary, rounds, "lateness_ms", |program| rows::sustained(program, 1000, 50_000, 8))
     }),
-    ("memory", |_| Ok([rows::memory(5000)?, Value::Null])),
-    // The floor has a write for each event, and nothing to put together.
-    ("at_once", |_| Ok([rows::at_once(rows::own_at_once(Program::Play)?)?, Value::Null])),
-    ("small", |rounds| both(rounds, "e2e_ms", |program| rows::small(rows::own_at_once(program)?))),
-    ("one_by_one", |rounds| both(rounds, "ttft_ms", |program| rows::one_by_one(rows::own_at_once(program)?))),
-    ("burst", |rounds| both(rounds, "ttft_ms", |program| rows::burst(rows::own_at_once(program)?))),
-    ("scaling", |rounds| {
+    ("many", |binary, rounds| {
+        let rates = [50_000, 75_000, 90_000, 100_000, 110_000, 120_000];
+        several(binary, rounds, &rates.map(|rate| (10_000, rate)), 6)
+    }),
+    ("memory", |binary, _| Ok([rows::memory(Contender { binary, program: BenchProgram::Play }, 5000)?, Value::Null])),
+    ("at_once", benchmark::at_once),
+    ("small", |binary, rounds| both(binary, rounds, "e2e_ms", |program| rows::small(rows::own_at_once(program)?))),
+    ("one_by_one", |binary, rounds| {
+        both(binary, rounds, "ttft_ms", |program| rows::one_by_one(rows::own_at_once(program)?))
+    }),
+    ("burst", |binary, rounds| both(binary, rounds, "ttft_ms", |program| rows::burst(rows::own_at_once(program)?))),
+    ("scaling", |binary, rounds| {
         let most = vllm_vcr::net::server::raise_descriptor_limit().map_or(usize::MAX, |most| most as usize);
         // Some files are open besides.
-        several(
-            SIZES.map(|streams| streams.min(most.saturating_sub(200))).map(|streams| (streams, streams * 5)),
-            rounds,
-        )
+        let sizes = SIZES.map(|streams| streams.min(most.saturating_sub(200))).map(|streams| (streams, streams * 5));
+        several(binary, rounds, &sizes, 6)
     }),
 ];
-
-/// Both programs in turns, the best round of each.
-fn both(rounds: usize, of: &str, row: impl Fn(Program) -> io::Result<Value>) -> io::Result<[Value; 2]> {
-    let (mut own, mut floor) = (Vec::new(), Vec::new());
-    for _ in 0..rounds.max(1) {
-        own.push(row(Program::Play)?);
-        floor.push(row(Program::Floor)?);
-    }
-    Ok([own, floor].map(|all| best(all, of)))
-}
-
-/// So many streams at so many events a second in all, for each pair.
-fn several<const N: usize>(loads: [(usize, usize); N], rounds: usize) -> io::Result<[Value; 2]> {
-    let mut all = [Vec::new(), Vec::new()];
-    for (streams, rate) in loads {
-        let measured = both(rounds.min(2), "lateness_ms", |program| rows::sustained(program, streams, rate, 6))?;
-        all.iter_mut().zip(measured).for_each(|(all, one)| all.push(one));
-    }
-    Ok(all.map(Value::from))
-}
-
-/// The round with the smallest 99th percentile of a distribution, with those of all rounds.
-fn best(all: Vec<Value>, of: &str) -> Value {
-    let p99 = |row: &Value| row[of]["p99"].as_f64().unwrap_or(f64::INFINITY);
-    let every: Vec<f64> = all.iter().map(p99).collect();
-    let best = all.into_iter().min_by(|one, other| p99(one).total_cmp(&p99(other)));
-    let mut best = best.unwrap_or_default();
-    best["p99_of_rounds"] = json!(every);
-    best
-}
 
 fn measure_peers(list: &str, rounds: usize) -> io::Result<Value> {
     let mut peers = Map::new();
@@ -157,7 +122,7 @@ fn measure_peers(list: &str, rounds: usize) -> io::Result<Value> {
             return Err(io::Error::other(format!("no line of peers: {line}")));
         };
         eprintln!("  {name} {mode}");
-        let start = || Server::peer(command);
+        let start = || MeasuredServer::peer(command);
         let measured = if mode == "paced" {
             let paced = (0..rounds.clamp(1, 2)).map(|_| rows::paced(start()?, 128)).collect::<io::Result<Vec<_>>>();
             paced.map(|all| vec![("paced", best(all, "gap_error_ms"))])
@@ -173,7 +138,7 @@ fn measure_peers(list: &str, rounds: usize) -> io::Result<Value> {
     Ok(Value::Object(peers))
 }
 
-fn at_once(start: impl Fn() -> io::Result<Server>) -> io::Result<Vec<(&'static str, Value)>> {
+fn at_once(start: impl Fn() -> io::Result<MeasuredServer>) -> io::Result<Vec<(&'static str, Value)>> {
     let server = start()?;
     let started = json!({"start_ms": server.start.as_secs_f64() * 1e3, "idle_bytes": server.resident()});
     Ok(vec![

@@ -4,8 +4,10 @@ use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum, build
 
 use crate::cli::{
     answers::AnswersCommand,
+    bench::BenchArgs,
     build,
     cassette::CassetteCommand,
+    doctor::DoctorArgs,
     flags::with_tags,
     inspect::InspectCommand,
     mcp::{play::McpPlayArgs, tap::McpTapArgs},
@@ -111,6 +113,15 @@ pub(in crate::cli) enum Command {
     Sweep(Box<SweepArgs>),
     McpTap(Box<McpTapArgs>),
     McpPlay(Box<McpPlayArgs>),
+    Doctor(Box<DoctorArgs>),
+    Bench(BenchArgs),
+    /// Serve canned events with nothing around them, for `bench`.
+    #[command(hide = true)]
+    BenchFloor {
+        /// Arguments as `play` has them.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Read a trace.
     #[command(
         arg_required_else_help = true,

@@ -9,10 +9,12 @@
 
 mod answers;
 mod args;
+mod bench;
 mod build;
 mod cassette;
 mod child;
 mod config_file;
+mod doctor;
 mod escape;
 mod failure;
 mod flags;
@@ -48,6 +50,7 @@ use clap::{
 use crate::net::upstream::without_secrets;
 
 use args::{Cli, Command};
+use build::ProgramBuild;
 use flags::Typed;
 
 pub use args::command;
@@ -56,6 +59,9 @@ pub use failure::{Exit, Failure};
 /// Runs the program with `arguments` (the program's own name first) and returns how it ended.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
+    if build::is_asked(&arguments) {
+        return output::print_plain_json(&ProgramBuild::this()).unwrap_or_else(|failure| failure.report());
+    }
     match parse(&arguments) {
         Err(Stop::Clap(mut error)) => {
             hide_secrets(&mut error);
@@ -130,6 +136,9 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Sweep(args) => sweep::run(*args),
         Command::McpTap(args) => mcp::tap::run(*args),
         Command::McpPlay(args) => mcp::play::run(*args),
+        Command::Bench(args) => bench::run(&args),
+        Command::BenchFloor { arguments } => bench::floor(arguments),
+        Command::Doctor(args) => doctor::run(*args),
         Command::Inspect { command } => inspect::run(command),
         Command::Cassette { command } => cassette::run(command),
         Command::Answers { command } => answers::run(command),

@@ -12,7 +12,7 @@ use std::{
 
 use serde::Serialize;
 
-use crate::cli::{escape, failure::Failure};
+use crate::cli::{build, escape, failure::Failure};
 
 const ERASE_LINE: &str = "\r\x1b[2K";
 
@@ -34,13 +34,18 @@ pub(in crate::cli) fn print(text: &str) -> Result<ExitCode, Failure> {
     write(escape::text(text).as_bytes())
 }
 
-/// Writes `value` as JSON to stdout.
 /// Writes a file that was asked for beside what is printed.
 pub(in crate::cli) fn save(path: &Path, text: &str) -> Result<(), Failure> {
     fs::write(path, text).map_err(|error| Failure::environment(format!("{}: {error}", path.display())))
 }
 
+/// Writes a result as JSON to stdout, with the build that it is of.
 pub(in crate::cli) fn print_json(value: &impl Serialize) -> Result<ExitCode, Failure> {
+    print_plain_json(&build::stamped(value).map_err(Failure::environment)?)
+}
+
+/// Writes `value` as JSON to stdout, and nothing else.
+pub(in crate::cli) fn print_plain_json(value: &impl Serialize) -> Result<ExitCode, Failure> {
     let text = serde_json::to_string_pretty(value).map_err(Failure::environment)?;
     write(format!("{}\n", escape::json(&text)).as_bytes())
 }

@@ -2,9 +2,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::print_stderr)]
 
 mod answers;
+mod bench;
 mod cassettes;
 mod decisions;
 mod differential;
+mod doctor;
 mod drive;
 mod exit_codes;
 mod faults;

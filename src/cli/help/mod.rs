@@ -126,8 +126,11 @@ fn printed(command: Command, typed: &[&str]) -> clap::Error {
 fn with_usage(command: &Command) -> Command {
     let mut command = command.clone();
     let usage = command.render_usage().to_string();
-    let help = "Shows a screen of help; --help shows the topics, --help TOPIC or --help FLAG more";
-    let explained = |arg: Arg| if arg.get_id() == "help" { arg.help(help) } else { arg };
+    let explained = |arg: Arg| match arg.get_id().as_str() {
+        "help" => arg.help("Shows a screen of help; --help shows the topics, --help TOPIC or --help FLAG more"),
+        "version" => arg.help("Shows the version; --version --json all that is known of the build"),
+        _ => arg,
+    };
     command.override_usage(usage.trim_start_matches("Usage:").trim().to_owned()).mut_args(explained)
 }
 

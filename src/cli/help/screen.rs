@@ -51,7 +51,7 @@ pub(super) fn is_whole(command: &Command) -> bool {
 pub(super) fn of(command: &Command) -> Command {
     let short = |arg: Arg| {
         let whole = arg.get_help().map(ToString::to_string).unwrap_or_default();
-        let help = if is_whole(command) { whole } else { first_sentence(&whole).to_owned() };
+        let help = if first(command).is_some() { first_sentence(&whole).to_owned() } else { whole };
         match place(command, &arg) {
             Some(order) => arg.help(help).display_order(order).help_heading(Resettable::Reset),
             None => arg.hide(true),

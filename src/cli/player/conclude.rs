@@ -7,6 +7,7 @@ use serde_json::Value;
 use crate::{
     base::one_line::one_line,
     cli::{
+        build,
         failure::{Exit, Failure},
         output,
         player::args::CassetteArgs,
@@ -132,7 +133,8 @@ pub(in crate::cli) fn trace(report: &Report, args: &CassetteArgs, concerns: &[Co
 /// Writes a report where it was asked for, as JSON.
 pub(in crate::cli) fn write_report(path: Option<&Path>, report: impl FnOnce() -> Value) -> Result<(), Failure> {
     let Some(path) = path else { return Ok(()) };
-    fs::write(path, report().to_string() + "\n").map_err(|error| no_report(path, &error))
+    let report = build::stamped(&report()).map_err(Failure::environment)?;
+    fs::write(path, report.to_string() + "\n").map_err(|error| no_report(path, &error))
 }
 
 /// What helps where only some tests of a cassette ran.

@@ -16,7 +16,11 @@ use serde_json::json;
 
 use super::{args::ReplayArgs, printed::Printed};
 use crate::{
-    cli::{build, failure::Failure, progress::ProgressLine},
+    cli::{
+        build::{self, ProgramBuild},
+        failure::Failure,
+        progress::ProgressLine,
+    },
     drive::{
         LoadClient, PeerReport, Results, Workload,
         export::{self, BenchmarkRun},
@@ -132,13 +136,15 @@ impl Saves {
 
     /// Writes the files.
     pub(super) fn save(mut self, printed: &Printed, results: &Results, measured: &Measured) -> Result<(), Failure> {
-        let native =
-            json!({"commit": printed.commit, "verdict": printed.verdict, "counted_by": printed.results.counted_by});
+        let native = json!({"commit": printed.commit, "build": ProgramBuild::this(), "verdict": printed.verdict, "counted_by": printed.results.counted_by});
         let run = BenchmarkRun { native, ..self.run.clone() };
         while let Some((SavePath { path, format }, file)) = self.files.pop() {
             let mut out = BufWriter::new(file);
             let written = match format {
-                SaveFormat::Json => serde_json::to_writer_pretty(&mut out, printed).map_err(Into::into),
+                SaveFormat::Json => {
+                    let stamped = build::stamped(printed);
+                    stamped.and_then(|printed| serde_json::to_writer_pretty(&mut out, &printed)).map_err(Into::into)
+                }
                 SaveFormat::Csv => export::csv(&mut out, &results.samples()),
                 SaveFormat::Histograms => results.latencies().write(&mut out, run.began, measured.duration),
                 SaveFormat::BenchmarkReport => {

@@ -63,6 +63,18 @@ fn results_name_the_build_and_a_file_is_not_overwritten() {
     assert_eq!(version.trim(), format!("vllm-vcr {} ({commit})", printed["version"].as_str().unwrap()));
     let meta = &json_lines(&folder.path().join("e.jsonl"))[0]["meta"];
     assert_eq!(meta["recorder_commit"], printed["commit"]);
+    let build: Value = serde_json::from_slice(&vcr(&["--version", "--json"]).stdout).unwrap();
+    let saved: Value = serde_json::from_str(&std::fs::read_to_string(folder.path().join("a.json")).unwrap()).unwrap();
+    assert_eq!((&printed["build"], &saved["build"]), (&build, &build));
+    let lock = std::fs::read(tree::root().join("Cargo.lock")).unwrap();
+    let digits = ring::digest::digest(&ring::digest::SHA256, &lock);
+    let digits: String = digits.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(build["lock"], format!("sha256:{digits}"));
+    assert_eq!(build["version"], printed["version"]);
+    assert!(
+        build["features"].is_array() && build["target"].as_str().is_some_and(|target| target.contains('-')),
+        "{build}"
+    );
     let taken = folder.path().join("a.json").display().to_string();
     let output = vcr(&["replay", &taken, "--target", "http://127.0.0.1:9", "--save", &taken]);
     assert!(!output.status.success());

@@ -11,34 +11,42 @@ const BOTTOM: f64 = 44.0;
 const COLORS: [&str; 4] = ["#1f6feb", "#d1242f", "#2da44e", "#8250df"];
 
 /// One line.
-pub(crate) struct Series {
-    pub(crate) name: &'static str,
-    pub(crate) points: Vec<(f64, f64)>,
+#[derive(Debug)]
+pub struct ChartSeries {
+    /// Written beside its end.
+    pub name: &'static str,
+    /// From left to right.
+    pub points: Vec<(f64, f64)>,
 }
 
 /// Whether the upright axis is logarithmic.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Scale {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChartScale {
+    /// From 0.
     Linear,
+    /// By powers of ten.
     Logarithmic,
 }
 
 /// A chart with a title, the names of both axes and its lines.
-pub(crate) fn chart(title: &str, (across, up): (&str, &str), scale: Scale, series: &[Series]) -> String {
+#[must_use]
+pub fn chart(title: &str, (across, up): (&str, &str), scale: ChartScale, series: &[ChartSeries]) -> String {
     let all = || series.iter().flat_map(|series| &series.points);
     let bounds = |of: fn(&(f64, f64)) -> f64| {
         all().map(of).fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value)))
     };
     let ((left, right), (low, high)) = (bounds(|point| point.0), bounds(|point| point.1));
     let (low, high) = match scale {
-        Scale::Linear => (0.0, nice(high)),
-        Scale::Logarithmic => (10_f64.powf(low.max(1e-3).log10().floor()), 10_f64.powf(high.max(2e-3).log10().ceil())),
+        ChartScale::Linear => (0.0, nice(high)),
+        ChartScale::Logarithmic => {
+            (10_f64.powf(low.max(1e-3).log10().floor()), 10_f64.powf(high.max(2e-3).log10().ceil()))
+        }
     };
     let place = |x: f64| LEFT + (x / left).log10() / (right / left).log10().max(1e-9) * (WIDTH - LEFT - RIGHT);
     let rise = |y: f64| {
         let part = match scale {
-            Scale::Linear => y / high,
-            Scale::Logarithmic => (y.max(low) / low).log10() / (high / low).log10(),
+            ChartScale::Linear => y / high,
+            ChartScale::Logarithmic => (y.max(low) / low).log10() / (high / low).log10(),
         };
         HEIGHT - BOTTOM - part * (HEIGHT - TOP - BOTTOM)
     };
@@ -78,7 +86,7 @@ pub(crate) fn chart(title: &str, (across, up): (&str, &str), scale: Scale, serie
     svg
 }
 
-fn line(svg: &mut String, series: &Series, color: &str, place: &dyn Fn((f64, f64)) -> (f64, f64)) {
+fn line(svg: &mut String, series: &ChartSeries, color: &str, place: &dyn Fn((f64, f64)) -> (f64, f64)) {
     let points: Vec<(f64, f64)> = series.points.iter().map(|point| place(*point)).collect();
     let path: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
     let _ =
@@ -92,10 +100,10 @@ fn line(svg: &mut String, series: &Series, color: &str, place: &dyn Fn((f64, f64
     }
 }
 
-fn ticks(low: f64, high: f64, scale: Scale) -> Vec<f64> {
+fn ticks(low: f64, high: f64, scale: ChartScale) -> Vec<f64> {
     match scale {
-        Scale::Linear => (0..=4).map(|part| high * f64::from(part) / 4.0).collect(),
-        Scale::Logarithmic => std::iter::successors(Some(low), |tick| Some(tick * 10.0))
+        ChartScale::Linear => (0..=4).map(|part| high * f64::from(part) / 4.0).collect(),
+        ChartScale::Logarithmic => std::iter::successors(Some(low), |tick| Some(tick * 10.0))
             .take_while(|tick| *tick <= high * 1.001)
             .collect(),
     }

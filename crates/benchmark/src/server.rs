@@ -1,16 +1,16 @@
 //! The server under test: a child process, and what the system says of it.
 
 use std::{
-    fs,
+    env, fs,
     io::{self, BufRead, BufReader, Read},
     net::{SocketAddr, TcpListener, TcpStream},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
     time::Duration,
 };
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -18,41 +18,61 @@ use tokio::time::Instant;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What is measured.
-#[derive(Clone, Copy)]
-pub(crate) enum Program {
+#[derive(Debug, Clone, Copy)]
+pub enum BenchProgram {
     /// This project's replay server.
     Play,
     /// The [floor](crate::floor).
     Floor,
 }
 
+/// A program and the binary that has it.
+#[derive(Debug, Clone, Copy)]
+pub struct Contender<'a> {
+    /// The program `vllm-vcr`, which is both.
+    pub binary: &'a Path,
+    /// What it is started as.
+    pub program: BenchProgram,
+}
+
+/// The command of the binary that is the floor.
+pub const FLOOR: &str = "bench-floor";
+
 /// A server on a port of this machine.
-pub(crate) struct Server {
+#[derive(Debug)]
+pub struct MeasuredServer {
     child: Child,
-    pub(crate) address: SocketAddr,
+    /// Whether it leads a group of processes.
+    leads: bool,
+    /// Where it listens.
+    pub address: SocketAddr,
     /// From the start of the process to the port it takes connections on.
-    pub(crate) start: Duration,
+    pub start: Duration,
     stats: Option<PathBuf>,
 }
 
-impl Server {
-    /// A program with arguments of `play`.
-    pub(crate) fn start(program: Program, arguments: &str) -> io::Result<Self> {
-        let stats = std::env::temp_dir().join(format!("vllm-vcr-stats-{}.json", std::process::id()));
-        let mut command = match program {
-            Program::Play => Command::new(env!("CARGO_BIN_EXE_vllm-vcr")),
-            Program::Floor => {
-                let mut own = Command::new(std::env::current_exe()?);
-                own.arg("--floor");
-                own
-            }
-        };
+impl Contender<'_> {
+    /// Starts it with arguments of `play`. It is of this process's group, so that Ctrl-C ends it too.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub fn start(self, arguments: &str) -> io::Result<MeasuredServer> {
+        let stats = env::temp_dir().join(format!("vllm-vcr-stats-{}.json", std::process::id()));
+        let mut command = Command::new(self.binary);
+        command.arg(match self.program {
+            BenchProgram::Play => "play",
+            BenchProgram::Floor => FLOOR,
+        });
+        // A user's settings are not of the benchmark.
+        env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("VLLM_VCR_")).for_each(|(name, _)| {
+            command.env_remove(name);
+        });
         command
-            .args(["play", "--port", "0", "--served-model-name", "m", "--drain-timeout", "0"])
+            .args(["--port", "0", "--served-model-name", "m", "--drain-timeout", "0"])
             .args(arguments.split_whitespace());
         command.arg("--stats-json").arg(&stats);
         let began = Instant::now();
-        let mut child = in_a_group(command.stdin(Stdio::null()).stderr(Stdio::piped())).spawn()?;
+        let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn()?;
         let mut notes = BufReader::new(child.stderr.take().ok_or_else(|| io::Error::other("no stderr"))?);
         let mut line = String::new();
         let address = loop {
@@ -69,11 +89,16 @@ impl Server {
             let mut rest = String::new();
             let _ = notes.read_to_string(&mut rest);
         });
-        Ok(Self { child, address, start, stats: Some(stats) })
+        Ok(MeasuredServer { child, leads: false, address, start, stats: Some(stats) })
     }
+}
 
+impl MeasuredServer {
     /// Another server: a shell's command that listens on `$PORT`.
-    pub(crate) fn peer(command: &str) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// When it does not listen in time.
+    pub fn peer(command: &str) -> io::Result<Self> {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let mut shell = Command::new("sh");
@@ -88,7 +113,7 @@ impl Server {
             }
             thread::sleep(Duration::from_millis(2));
         }
-        Ok(Self { child, address, start: began.elapsed(), stats: None })
+        Ok(Self { child, address, start: began.elapsed(), stats: None, leads: true })
     }
 
     fn processes(&self) -> Vec<u32> {
@@ -111,7 +136,8 @@ impl Server {
     }
 
     /// Processor time of it and its children, threads that ended left out.
-    pub(crate) fn cpu(&self) -> Duration {
+    #[must_use]
+    pub fn cpu(&self) -> Duration {
         let nanos = |process: u32| {
             let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
             threads
@@ -123,7 +149,8 @@ impl Server {
     }
 
     /// Resident bytes of it and its children.
-    pub(crate) fn resident(&self) -> u64 {
+    #[must_use]
+    pub fn resident(&self) -> u64 {
         let kilobytes = |process: u32| {
             let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
             let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
@@ -132,8 +159,11 @@ impl Server {
         self.processes().into_iter().filter_map(kilobytes).sum::<u64>() * 1024
     }
 
-    /// Ends it; what it told of itself, where it does.
-    pub(crate) fn end(mut self) -> io::Result<Value> {
+    /// Ends it and returns what it told of itself, where it does.
+    ///
+    /// # Errors
+    /// When that cannot be read.
+    pub fn end(mut self) -> io::Result<Value> {
         self.signal(Signal::TERM);
         let began = Instant::now();
         while self.child.try_wait()?.is_none() {
@@ -150,11 +180,11 @@ impl Server {
 
     fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        let _ = pid.map(|pid| kill_process_group(pid, signal));
+        let _ = pid.map(|pid| if self.leads { kill_process_group(pid, signal) } else { kill_process(pid, signal) });
     }
 }
 
-impl Drop for Server {
+impl Drop for MeasuredServer {
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
             self.signal(Signal::KILL);

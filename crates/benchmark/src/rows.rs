@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::{
-    client::{self, Go, Load, Seen, Stream},
-    server::{Program, Server},
+    client::{self, BenchLoad, BenchSeen, Go, Stream},
+    server::{Contender, MeasuredServer},
 };
 
 /// Tokens at once.
@@ -22,7 +22,7 @@ fn fixed(ttft: &str, gap_micros: u64) -> String {
 }
 
 /// Events a second that half of two cores carry.
-const HALF_CARRIES: usize = 50_000;
+pub const HALF_CARRIES: usize = 50_000;
 
 /// The client takes the other half.
 fn half_the_cores() -> usize {
@@ -30,8 +30,8 @@ fn half_the_cores() -> usize {
 }
 
 /// Waits until a server that was just started has warmed up.
-fn settle(server: &Server) -> io::Result<()> {
-    let load = Load {
+fn settle(server: &MeasuredServer) -> io::Result<()> {
+    let load = BenchLoad {
         streams: 16,
         spread: Duration::ZERO,
         time: Duration::from_millis(300),
@@ -45,9 +45,12 @@ fn settle(server: &Server) -> io::Result<()> {
 }
 
 /// What a client sees of `PACED_STREAMS` streams: errors of gaps, and drift.
-pub(crate) fn paced(server: Server, tokens: usize) -> io::Result<Value> {
+///
+/// # Errors
+/// When the server does not start, or the load cannot be put on it.
+pub fn paced(server: MeasuredServer, tokens: usize) -> io::Result<Value> {
     settle(&server)?;
-    let load = Load {
+    let load = BenchLoad {
         streams: PACED_STREAMS,
         spread: Duration::from_millis(100),
         time: Duration::from_secs(4),
@@ -71,14 +74,20 @@ pub(crate) fn paced(server: Server, tokens: usize) -> io::Result<Value> {
 }
 
 /// The same of this server.
-pub(crate) fn paced_own(program: Program) -> io::Result<Value> {
-    paced(Server::start(program, &format!("{} --threads {}", fixed("100ms", 10_000), half_the_cores()))?, 512)
+///
+/// # Errors
+/// When the server does not start, or the load cannot be put on it.
+pub fn paced_own(program: Contender<'_>) -> io::Result<Value> {
+    paced(program.start(&format!("{} --threads {}", fixed("100ms", 10_000), half_the_cores()))?, 512)
 }
 
 /// `streams` streams at so many events a second in all, for some seconds: lateness as the server tells it, gaps as the
 /// client sees them, processor time and memory.
-pub(crate) fn sustained(
-    program: Program,
+///
+/// # Errors
+/// When the server does not start, or the load cannot be put on it.
+pub fn sustained(
+    program: Contender<'_>,
     streams: usize,
     events_per_second: usize,
     seconds: usize,
@@ -94,10 +103,10 @@ pub(crate) fn sustained(
     if events_per_second <= HALF_CARRIES {
         arguments += &format!(" --threads {}", half_the_cores());
     }
-    let server = Server::start(program, &arguments)?;
+    let server = program.start(&arguments)?;
     settle(&server)?;
     let idle = server.resident();
-    let load = Load { streams, spread, time: Duration::ZERO, rounds: 1, tokens, stream: Stream::Yes };
+    let load = BenchLoad { streams, spread, time: Duration::ZERO, rounds: 1, tokens, stream: Stream::Yes };
     let (mut most, mut most_open) = (0, 0);
     let before = server.cpu();
     let mut seen = client::run(server.address, &load, |open| {
@@ -119,13 +128,16 @@ pub(crate) fn sustained(
 }
 
 /// The part of the planned rate that was held: how long the run should have taken, of how long it took.
-fn held(seen: &Seen, planned: Duration) -> f64 {
+fn held(seen: &BenchSeen, planned: Duration) -> f64 {
     planned.as_secs_f64() / seen.elapsed.max(planned).as_secs_f64()
 }
 
 /// Memory of streams that wait for their first token.
-pub(crate) fn memory(streams: usize) -> io::Result<Value> {
-    let server = Server::start(Program::Play, &fixed("10m", 1000))?;
+///
+/// # Errors
+/// When the server does not start, or the load cannot be put on it.
+pub fn memory(program: Contender<'_>, streams: usize) -> io::Result<Value> {
+    let server = program.start(&fixed("10m", 1000))?;
     let idle = waiting(&server, 64)?;
     let resident = waiting(&server, streams)?;
     server.end()?;
@@ -134,9 +146,9 @@ pub(crate) fn memory(streams: usize) -> io::Result<Value> {
 }
 
 /// Resident bytes while so many streams wait; then they leave.
-fn waiting(server: &Server, streams: usize) -> io::Result<u64> {
+fn waiting(server: &MeasuredServer, streams: usize) -> io::Result<u64> {
     let (mut resident, mut all_since) = (0, None);
-    let load = Load {
+    let load = BenchLoad {
         streams,
         spread: Duration::from_secs(2),
         time: Duration::ZERO,
@@ -156,8 +168,11 @@ fn waiting(server: &Server, streams: usize) -> io::Result<u64> {
 }
 
 /// 64 streams of 128 tokens at once, again and again: processor time per token.
-pub(crate) fn at_once(server: Server) -> io::Result<Value> {
-    let load = Load {
+///
+/// # Errors
+/// When the server does not start, or the load cannot be put on it.
+pub fn at_once(server: MeasuredServer) -> io::Result<Value> {
+    let load = BenchLoad {
         streams: 64,
         spread: Duration::ZERO,
         time: Duration::from_secs(4),
@@ -169,8 +184,11 @@ pub(crate) fn at_once(server: Server) -> io::Result<Value> {
 }
 
 /// Small answers that are no streams: processor time per request.
-pub(crate) fn small(server: Server) -> io::Result<Value> {
-    let load = Load {
+///
+/// # Errors
+/// When the server does not start, or the load cannot be put on it.
+pub fn small(server: MeasuredServer) -> io::Result<Value> {
+    let load = BenchLoad {
         streams: 64,
         spread: Duration::ZERO,
         time: Duration::from_secs(3),
@@ -181,7 +199,7 @@ pub(crate) fn small(server: Server) -> io::Result<Value> {
     counted(server, &load)
 }
 
-fn counted(server: Server, load: &Load) -> io::Result<Value> {
+fn counted(server: MeasuredServer, load: &BenchLoad) -> io::Result<Value> {
     settle(&server)?;
     let before = server.cpu();
     let mut seen = client::run(server.address, load, |_| Go::On)?;
@@ -197,9 +215,12 @@ fn counted(server: Server, load: &Load) -> io::Result<Value> {
 }
 
 /// One stream after the other: time to the first token.
-pub(crate) fn one_by_one(server: Server) -> io::Result<Value> {
+///
+/// # Errors
+/// When the server does not start, or the load cannot be put on it.
+pub fn one_by_one(server: MeasuredServer) -> io::Result<Value> {
     settle(&server)?;
-    let load = Load {
+    let load = BenchLoad {
         streams: 1,
         spread: Duration::ZERO,
         time: Duration::from_secs(3),
@@ -216,9 +237,12 @@ pub(crate) fn one_by_one(server: Server) -> io::Result<Value> {
 const BURST: usize = 512;
 
 /// `BURST` streams that are asked for at once: time to the first token, over open connections and over new ones.
-pub(crate) fn burst(server: Server) -> io::Result<Value> {
+///
+/// # Errors
+/// When the server does not start, or the load cannot be put on it.
+pub fn burst(server: MeasuredServer) -> io::Result<Value> {
     settle(&server)?;
-    let load = Load {
+    let load = BenchLoad {
         streams: BURST,
         spread: Duration::ZERO,
         time: Duration::ZERO,
@@ -238,18 +262,27 @@ pub(crate) fn burst(server: Server) -> io::Result<Value> {
 }
 
 /// Start on the built-in trace, and memory after it.
-pub(crate) fn start(program: Program) -> io::Result<Value> {
+///
+/// # Errors
+/// When the server does not start, or the load cannot be put on it.
+pub fn start(program: Contender<'_>, times: usize) -> io::Result<Value> {
     let (mut starts, mut answers) = (Vec::new(), Vec::new());
     let mut resident = 0;
-    for _ in 0..9 {
-        let server = Server::start(program, "")?;
+    for _ in 0..times {
+        let server = program.start("")?;
         starts.push(server.start.as_secs_f64() * 1e3);
         thread::sleep(Duration::from_millis(300));
         resident = server.resident();
         server.end()?;
-        let server = Server::start(program, "--time-to-first-token 0ms --inter-token-latency 0us")?;
-        let load =
-            Load { streams: 1, spread: Duration::ZERO, time: Duration::ZERO, rounds: 1, tokens: 1, stream: Stream::No };
+        let server = program.start("--time-to-first-token 0ms --inter-token-latency 0us")?;
+        let load = BenchLoad {
+            streams: 1,
+            spread: Duration::ZERO,
+            time: Duration::ZERO,
+            rounds: 1,
+            tokens: 1,
+            stream: Stream::No,
+        };
         let seen = client::run(server.address, &load, |_| Go::On)?;
         answers.push((server.start + seen.elapsed).as_secs_f64() * 1e3);
         server.end()?;
@@ -260,12 +293,16 @@ pub(crate) fn start(program: Program) -> io::Result<Value> {
 }
 
 /// A program without any delay.
-pub(crate) fn own_at_once(program: Program) -> io::Result<Server> {
-    Server::start(program, AT_ONCE)
+///
+/// # Errors
+/// When the server does not start, or the load cannot be put on it.
+pub fn own_at_once(program: Contender<'_>) -> io::Result<MeasuredServer> {
+    program.start(AT_ONCE)
 }
 
 /// Quantiles; null where there is nothing.
-pub(crate) fn quantiles(values: &mut [f64]) -> Value {
+#[must_use]
+pub fn quantiles(values: &mut [f64]) -> Value {
     values.sort_by(f64::total_cmp);
     let at = |quantile: f64| {
         let last = values.len().checked_sub(1)?;
