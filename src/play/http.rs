@@ -12,7 +12,7 @@ use time::{OffsetDateTime, macros::format_description};
 
 use crate::{
     api::ApiError,
-    net::server::{BodyError, receive_whole},
+    net::server::{BodyError, ConnectionEnd, receive_whole},
     play::faults::unreceived,
 };
 
@@ -98,9 +98,19 @@ pub(super) fn error(error: &ApiError) -> Response<ResponseBody> {
         let reason = HeaderValue::from_static(error.code.unwrap_or("no_match"));
         extra.insert(HeaderName::from_static("x-vcr-miss"), reason);
     }
+    if error.ends_connection() {
+        return broken(ConnectionEnd::Close);
+    }
     let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let content_type = recorded_headers(error, &mut extra).filter(|_| error.is_verbatim());
     full(status, Some(content_type.unwrap_or(JSON)), error.body().into(), extra)
+}
+
+/// A response without a head, for its connection ends.
+pub(super) fn broken(end: ConnectionEnd) -> Response<ResponseBody> {
+    let mut response = Response::default();
+    response.extensions_mut().insert(end);
+    response
 }
 
 /// Adds the headers of a recorded error, but for its content type.
@@ -112,10 +122,10 @@ pub(super) fn recorded_headers(error: &ApiError, extra: &mut HeaderMap) -> Optio
     extra.remove(header::CONTENT_TYPE)
 }
 
-/// A stream of server-sent events, one HTTP chunk each.
+/// A stream of server-sent events, one HTTP chunk each; after an error its connection breaks.
 pub(super) fn events<S>(events: S, extra: HeaderMap) -> Response<ResponseBody>
 where
-    S: Stream<Item = Bytes> + Send + 'static,
+    S: Stream<Item = Result<Bytes, BodyError>> + Send + 'static,
 {
     events_of_type(StatusCode::OK, HeaderValue::from_static("text/event-stream; charset=utf-8"), events, extra)
 }
@@ -128,9 +138,9 @@ pub(super) fn events_of_type<S>(
     extra: HeaderMap,
 ) -> Response<ResponseBody>
 where
-    S: Stream<Item = Bytes> + Send + 'static,
+    S: Stream<Item = Result<Bytes, BodyError>> + Send + 'static,
 {
-    let frames = futures_util::StreamExt::map(events, |event| Ok::<_, BodyError>(Frame::data(event)));
+    let frames = futures_util::TryStreamExt::map_ok(events, Frame::data);
     dressed(status, None, Some(content_type), extra, ResponseBody::new(StreamBody::new(frames)))
 }
 

@@ -30,6 +30,7 @@ mod answer;
 mod cassettes;
 mod dialect;
 mod engine;
+mod engine_core;
 mod error;
 mod faults;
 mod fleet;
@@ -59,8 +60,12 @@ use self::state::ServerState;
 pub use crate::play::{
     dialect::VllmVersion,
     engine::{EngineConfig, EngineError, EngineTimes, KvEventsConfig, KvEventsError, KvRole, KvTransferConfig},
+    engine_core::{EngineCoreConfig, EngineCoreError},
     error::PlayError,
-    faults::{FaultFileError, FaultLines, ServedChunk, ServedEnd, ServedKey, ServedLog, ServedResponse, ServerFaults},
+    faults::{
+        FaultFileError, FaultLines, ServedChunk, ServedEnd, ServedKey, ServedLog, ServedResponse, ServerFaults,
+        fault_of_record,
+    },
     fleet::{Fleet, FleetScript, ScriptError},
     front::{ApiKeys, Cors, ServerOptions},
     generate::{

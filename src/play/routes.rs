@@ -22,7 +22,7 @@ use crate::{
     net::server::OverTls,
     play::{
         Player, ServerState,
-        cassettes::{Cassettes, refusal},
+        cassettes::{Cassettes, SemanticAnswers, refusal},
         dialect::{Dialect, Reword},
         faults::{self, FaultLayer, MetricsPages, PageSource},
         front::{SentPath, other_ending},
@@ -179,6 +179,7 @@ pub(super) fn router(player: &Player) -> Router {
     if state.replay.as_ref().is_some_and(|replay| !replay.recordings.all().is_empty()) {
         router = router.layer(InterceptLayer(RecordedResponses(Arc::clone(state))));
     }
+    router = router.layer(InterceptLayer(SemanticAnswers(Arc::clone(state))));
     if let Some(player) = &state.config.cassette_player {
         router = router.layer(InterceptLayer(Cassettes { player: Arc::clone(player), state: Arc::clone(state) }));
     }
@@ -222,6 +223,7 @@ pub(super) fn admin_pages(player: &Player, access: &Access) -> Router {
         faults: Arc::clone(&state.config.faults),
         pacing: state.config.pacing,
         changed_pacing: Arc::clone(&state.config.changed_pacing),
+        answers: state.config.cassette_player.as_ref().and_then(|player| player.answers().cloned()),
         access: access.clone(),
     }));
     if let Some(ledger) = state.ledger() {

@@ -10,6 +10,7 @@ use axum::{
     routing::get,
 };
 use serde_json::{Map, Value, json};
+use tokio::task::spawn_blocking;
 
 use crate::{
     base::units::{TimeScale, parse_duration},
@@ -19,6 +20,7 @@ use crate::{
     },
     replay::{
         account::Access,
+        player::AnswerRules,
         timing::{ChangedPacing, Pacing},
     },
 };
@@ -35,6 +37,8 @@ pub(super) struct Settings {
     /// Pacing that was configured, and what takes its place.
     pub(super) pacing: Pacing,
     pub(super) changed_pacing: Arc<ChangedPacing>,
+    /// The rules of files of answers, where there are any.
+    pub(super) answers: Option<Arc<AnswerRules>>,
     pub(super) access: Access,
 }
 
@@ -48,6 +52,8 @@ pub(super) fn routes(settings: Settings) -> Router {
 struct NewSettings {
     pacing: Option<Option<Pacing>>,
     faults: Option<FaultLines>,
+    /// Whether files of answers are read again.
+    reads_answers: bool,
 }
 
 impl NewSettings {
@@ -63,7 +69,11 @@ impl NewSettings {
                     let lines = FaultLines::parse(&value.to_string(), "faults", seed);
                     new.faults = Some(lines.map_err(|error| format!("`faults`: {}", error.message))?);
                 }
-                other => return Err(format!("`{other}` is no setting that can change; there are pace and faults")),
+                "answers" if value == "reload" => new.reads_answers = true,
+                "answers" => return Err(r#"`answers` is "reload": the files of --answers are read again"#.to_owned()),
+                other => {
+                    return Err(format!("`{other}` is no setting that can change; there are pace, faults and answers"));
+                }
             }
         }
         Ok(new)
@@ -114,7 +124,22 @@ impl Settings {
         };
         let set = self.faults.current();
         let faults: Vec<String> = set.counts().map(|(fault, _)| fault.to_string()).collect();
-        json!({"pace": pace, "faults": {"seed": set.seed(), "faults": faults}})
+        let mut shown = json!({"pace": pace, "faults": {"seed": set.seed(), "faults": faults}});
+        if let (Some(answers), Some(fields)) = (&self.answers, shown.as_object_mut()) {
+            let files: Vec<String> = answers.paths().iter().map(|path| path.display().to_string()).collect();
+            fields.insert("answers".to_owned(), json!({"files": files, "rules": answers.len()}));
+        }
+        shown
+    }
+
+    /// Reads the files of answers again.
+    ///
+    /// # Errors
+    /// Where there are none, or one is wrong; the rules of before stay.
+    async fn read_answers(&self) -> Result<(), String> {
+        let answers = self.answers.clone().ok_or("`answers`: there are no files of --answers to read again")?;
+        let reading = spawn_blocking(move || answers.reload().map_err(|error| format!("`answers`: {error}")));
+        reading.await.map_err(|_| "`answers`: the files could not be read".to_owned())?.map(drop)
     }
 }
 
@@ -129,6 +154,10 @@ async fn change(State(settings): State<Settings>, request: Request) -> AdminResu
     let new = NewSettings::read(&String::from_utf8_lossy(&body), faults.current().seed());
     let mut new = new.map_err(RefusedAdminCall::wrong)?;
     new.faults = new.faults.map(|lines| faults.with_secrets(lines)).transpose().map_err(RefusedAdminCall::wrong)?;
+    if new.reads_answers {
+        // What can be wrong with files comes before what takes effect.
+        settings.read_answers().await.map_err(RefusedAdminCall::wrong)?;
+    }
     if let Some(pacing) = new.pacing {
         settings.changed_pacing.set(pacing);
     }
@@ -161,6 +190,6 @@ mod tests {
     fn nothing_of_wrong_settings_is_read() {
         let error = NewSettings::read(r#"{"pace": "instant", "faults": ["explode"]}"#, 0).unwrap_err();
         assert!(error.starts_with("`faults`: `explode` is no kind of fault"), "{error}");
-        assert!(NewSettings::read(r#"{"speed": 2}"#, 0).unwrap_err().contains("there are pace and faults"));
+        assert!(NewSettings::read(r#"{"speed": 2}"#, 0).unwrap_err().contains("there are pace, faults and answers"));
     }
 }

@@ -33,6 +33,7 @@ use crate::{
     },
     replay::{
         account::{Both, Ledger},
+        player::{CassettePlayer, PlayerConfig},
         timing::Pacing,
     },
 };
@@ -59,6 +60,8 @@ pub(super) struct ServerState {
     pub(super) kept: Option<Arc<StoredResponses>>,
     /// The simulated engine that answers pass through, where there is one.
     pub(super) engine: Option<Engine>,
+    /// The player of cassettes, or one without any: what writes the answers of semantic faults.
+    pub(super) semantic_player: Arc<CassettePlayer>,
     /// The MCP servers of its cassettes; `None` where it has none.
     pub(super) mcp: Option<Arc<McpService>>,
     /// Ids and seeds that were given out, from a random number on.
@@ -122,8 +125,9 @@ impl ServerState {
             let faults = ReplicaFaults { faults: Arc::clone(&config.faults), replica };
             Engine::start(&resolved, &metrics, &name, seed, (slowdown, faults))
         };
+        let semantic_player = semantic_player(&config, &model)?;
         if config.engine.is_some() {
-            config.cassette_player.iter().for_each(|player| player.make_engine_inputs(length));
+            semantic_player.make_engine_inputs(length);
         }
         let adapters = Adapters::new(config.lora.as_ref(), config.server.runtime_lora_updating, &model)?;
         let access = McpAccess {
@@ -145,6 +149,7 @@ impl ServerState {
             lateness,
             dev: Arc::new(Development::new()),
             kept: config.server.responses_store.then(Arc::default),
+            semantic_player,
             mcp: mcp?.map(Arc::new),
             given_out: AtomicU64::new(random()),
             ready: OnceLock::new(),
@@ -272,6 +277,20 @@ impl ServerState {
         let value = sent.or_else(|| HeaderValue::from_str(&format!("{}{}", self.fresh_id(), self.fresh_id())).ok())?;
         Some((name, value))
     }
+}
+
+/// The player of cassettes, or one without any, which counts with the model's tokenizer.
+///
+/// # Errors
+/// None of one without any.
+fn semantic_player(config: &Config, model: &Model) -> Result<Arc<CassettePlayer>, PlayError> {
+    if let Some(player) = &config.cassette_player {
+        return Ok(Arc::clone(player));
+    }
+    let (pacing, changed_pacing) = (config.pacing, Arc::clone(&config.changed_pacing));
+    let player = CassettePlayer::new(PlayerConfig { pacing, changed_pacing, ..PlayerConfig::default() })?;
+    player.count_with(model.tokenizer.clone());
+    Ok(player)
 }
 
 /// Tokens per block of the prefix cache: as configured, or as in the trace.

@@ -7,6 +7,8 @@ use std::{
     process::{Command, Output},
 };
 
+use crate::support::running::Running;
+
 const SOUND: &str = "{\"prompt_tokens\":4,\"output_tokens\":2,\"ttft_ms\":1.0,\"itl_ms\":[1.0]}\n";
 const BROKEN: &str = "{\"prompt_tokens\":4,\"output_tokens\":2,\"ttft_ms\":1.0}\n";
 
@@ -43,6 +45,26 @@ fn usage_errors_exit_2_and_name_the_flag() {
     ends_with(&[tap.as_slice(), &permuted].concat(), 2, "cannot be used with");
     ends_with(&["--config", "/nowhere.toml", "play"], 2, "cannot read the configuration file");
     ends_with(&["man", "sing"], 2, "there is no command `sing`");
+}
+
+#[test]
+fn health_is_well_unwell_or_unknown() {
+    let starting = Running::start(&["play", "--port", "0", "--instant", "--startup-duration", "60m"]);
+    let unwell = format!("http://{}", starting.address);
+    let ready = Running::start(&["play", "--port", "0", "--instant"]);
+    let well = format!("http://{}", ready.address);
+    let output = vcr(&["health", &well]);
+    assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "{output:?}");
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("{well}: 200 OK\n"));
+    let output = vcr(&["health", &unwell]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(String::from_utf8(output.stdout).unwrap().contains("503"));
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = format!("http://{}", nobody.local_addr().unwrap());
+    ends_with(&["health", &silent, "--timeout", "50ms"], 4, "no response");
+    drop(nobody);
+    ends_with(&["health", &silent], 4, "refused");
+    ends_with(&["health", "localhost"], 2, "http://");
 }
 
 #[test]

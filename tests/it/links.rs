@@ -9,6 +9,7 @@ fn every_link_resolves() {
     let mut pages = tree::files("docs/src", "md");
     pages.extend(["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(PathBuf::from));
     pages.extend(tree::files("docs/decisions", "md"));
+    pages.extend(["docs/src/llms.txt", "packages/skill/SKILL.md", "packages/action/README.md"].map(PathBuf::from));
     pages.extend(Some(PathBuf::from("traces/README.md")).filter(|page| tree::root().join(page).exists()));
     let broken: Vec<String> = pages.iter().flat_map(|page| broken_links(page, &tree::read(page))).collect();
     assert!(broken.is_empty(), "\n{}", broken.join("\n"));

@@ -2,6 +2,9 @@
 
 use serde_json::{Value, json};
 
+/// Class of an answer that broke off, which no client sees.
+const BROKEN_OFF: &str = "BrokenOff";
+
 /// An error for a client, decided before the first byte of an answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{status}: {message}")]
@@ -166,6 +169,18 @@ impl ApiError {
     #[must_use]
     pub fn internal(message: impl Into<String>) -> Self {
         Self::of(500, "InternalServerError", message)
+    }
+
+    /// A recorded answer that broke off: its connection ends in the place of an answer.
+    #[must_use]
+    pub fn broken_off() -> Self {
+        Self::of(500, BROKEN_OFF, "The recorded answer broke off.")
+    }
+
+    /// Checks whether the connection ends in the place of an answer.
+    #[must_use]
+    pub fn ends_connection(&self) -> bool {
+        self.kind == BROKEN_OFF
     }
 
     /// The body: compact JSON with the engine's field order.

@@ -2,6 +2,8 @@
 //!
 //! Names are vLLM's (`vllm/v1/metrics/loggers.py`), those of version 0 too. The samples of the engines of one server are added up, of shares the mean is taken.
 //!
+//! At the end their `/vcr/faults` too, which `vllm-vcr play` has.
+//!
 //! Limits: a page is read up to 8 MiB, and a server has five seconds for it; of long runs every second point is left out, again and again.
 
 use std::{sync::Arc, time::Duration};
@@ -12,6 +14,7 @@ use http::Request;
 use http_body_util::{BodyExt, Empty, Limited};
 use net::upstream::{Upstream, UpstreamOptions, UpstreamUrl};
 use serde::Serialize;
+use serde_json::Value;
 use tokio::{
     sync::{Mutex, Notify},
     task::JoinHandle,
@@ -26,6 +29,9 @@ const MOST_POINTS: usize = 3600;
 
 /// Bytes of a page.
 const MOST_BYTES: usize = 8 * 1024 * 1024;
+
+/// Most hits of faults that are read, the latest ones.
+const MOST_HITS: usize = 10_000;
 
 /// Time for a page.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -69,6 +75,8 @@ pub struct ServerReport {
     pub num_gpu_blocks: Option<u64>,
     /// Tokens of a block.
     pub block_size: Option<u32>,
+    /// Faults that it let happen in the run.
+    pub faults: HitFaults,
     /// The points, a second apart or, of long runs, two, four…
     pub points: Vec<ServerPoint>,
 }
@@ -115,6 +123,8 @@ impl Page {
 #[derive(Debug)]
 pub struct PageWatch {
     url: String,
+    /// For what is read at the end.
+    at_end: Upstream<Empty<Bytes>>,
     seen: Arc<Mutex<ScrapedPages>>,
     finish: Arc<Notify>,
     task: JoinHandle<()>,
@@ -139,16 +149,17 @@ impl PageWatch {
     /// Begins to read `/metrics` below this URL every second, at once for the first time; returns when that page is there, or is not.
     pub async fn begin(url: UpstreamUrl, options: &UpstreamOptions) -> Self {
         let (name, seen, finish) = (url.to_string(), Arc::<Mutex<ScrapedPages>>::default(), Arc::<Notify>::default());
-        let upstream = Upstream::new(url, options);
+        let (upstream, at_end) = (Upstream::new(url.clone(), options), Upstream::new(url, options));
         seen.lock().await.add(page(&upstream).await);
         let watching = watch(upstream, Arc::clone(&seen), Arc::clone(&finish));
-        Self { url: name, seen, finish, task: tokio::spawn(watching) }
+        Self { url: name, at_end, seen, finish, task: tokio::spawn(watching) }
     }
 
     /// Reads the last page and returns what was seen; times count from `start`.
     pub async fn end(mut self, start: Instant) -> ServerReport {
         self.finish.notify_one();
         let _ended = (&mut self.task).await;
+        let faults = HitFaults::of(&self.at_end, start).await;
         let seen = self.seen.lock().await;
         let (first, last) = (seen.pages.first(), seen.last.as_ref());
         let delta = |of: fn(&Page) -> Option<f64>| {
@@ -177,6 +188,7 @@ impl PageWatch {
             prefix_cache_queries: queries,
             num_gpu_blocks: last.and_then(|(_, page)| page.num_gpu_blocks),
             block_size: last.and_then(|(_, page)| page.block_size),
+            faults,
             points: seen.pages.iter().map(point).collect(),
         }
     }
@@ -204,17 +216,54 @@ async fn watch(upstream: Upstream<Empty<Bytes>>, seen: Arc<Mutex<ScrapedPages>>,
 
 /// Reads a page, or says why there is none.
 async fn page(upstream: &Upstream<Empty<Bytes>>) -> Result<(Instant, Page), String> {
+    get(upstream, "/metrics").await.map(|(at, text)| (at, Page::read(&text)))
+}
+
+/// Reads the text at a path, with the time of its head; or says why there is none.
+async fn get(upstream: &Upstream<Empty<Bytes>>, path: &str) -> Result<(Instant, String), String> {
     let reading = async {
-        let request = Request::get("/metrics").body(Empty::new()).map_err(|error| error.to_string())?;
+        let request = Request::get(path).body(Empty::new()).map_err(|error| error.to_string())?;
         let response = upstream.send(request).await.map_err(|error| error.cause())?;
         if !response.status().is_success() {
             return Err(format!("status {}", response.status().as_u16()));
         }
         let at = Instant::now();
         let body = Limited::new(response.into_body(), MOST_BYTES).collect().await.map_err(|error| error.to_string())?;
-        Ok((at, Page::read(&String::from_utf8_lossy(&body.to_bytes()))))
+        Ok((at, String::from_utf8_lossy(&body.to_bytes()).into_owned()))
     };
     timeout(PATIENCE, reading).await.unwrap_or_else(|_| Err(format!("no page within {PATIENCE:?}")))
+}
+
+/// Faults that a server let happen on purpose during the run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HitFaults {
+    /// The lines that repeat them, oldest first, of the latest ones: the server is `vllm-vcr play`.
+    Hits(Vec<String>),
+    /// Why they are not known, as of another server.
+    Unknown(String),
+}
+
+impl HitFaults {
+    /// Reads `/vcr/faults` of the time since `start`.
+    async fn of(upstream: &Upstream<Empty<Bytes>>, start: Instant) -> Self {
+        match get(upstream, &format!("/vcr/faults?hits={MOST_HITS}")).await {
+            Ok((at, text)) => Self::read(&text, at.saturating_duration_since(start)),
+            Err(why) => Self::Unknown(format!("/vcr/faults: {why}")),
+        }
+    }
+
+    fn read(text: &str, run: Duration) -> Self {
+        let list: Value = serde_json::from_str(text).unwrap_or_default();
+        let Some((elapsed, hits)) =
+            list.get("elapsed_ms").and_then(Value::as_u64).zip(list.get("hits").and_then(Value::as_array))
+        else {
+            return Self::Unknown("/vcr/faults is no list of faults".to_owned());
+        };
+        let start = elapsed.saturating_sub(u64::try_from(run.as_millis()).unwrap_or(u64::MAX));
+        let in_run = hits.iter().filter(|hit| hit.get("at_ms").and_then(Value::as_u64).is_some_and(|at| at >= start));
+        Self::Hits(in_run.filter_map(|hit| hit.get("fault").and_then(Value::as_str).map(str::to_owned)).collect())
+    }
 }
 
 impl ScrapedPages {
@@ -266,6 +315,15 @@ mod tests {
         assert_eq!((page.num_gpu_blocks, page.block_size), (Some(300), Some(16)));
         let old = Page::read("vllm:gpu_cache_usage_perc 0.25\nvllm:gpu_prefix_cache_hits_total 1\n").point;
         assert_eq!((old.kv_cache_usage, old.prefix_cache_hits, old.waiting), (Some(0.25), Some(1.0), None));
+    }
+
+    #[test]
+    fn faults_of_the_run_are_those_since_its_start() {
+        let list = r#"{"elapsed_ms": 9000, "hits": [{"fault": "429 where request=a nth=1", "at_ms": 3999},
+            {"fault": "reset at event 3 where request=b nth=1", "at_ms": 4000}], "faults": []}"#;
+        let read = |text: &str| HitFaults::read(text, Duration::from_secs(5));
+        assert_eq!(read(list), HitFaults::Hits(vec!["reset at event 3 where request=b nth=1".to_owned()]));
+        assert!(matches!(read("<html>"), HitFaults::Unknown(_)) && matches!(read("{}"), HitFaults::Unknown(_)));
     }
 
     #[test]

@@ -144,6 +144,12 @@ impl VersionFamily {
         FAMILIES.into_iter().find(|family| family.request.length == length && family.request.has_eos == has_eos)
     }
 
+    /// Checks whether requests of another family have the same fields.
+    #[must_use]
+    pub fn has_requests_of(&self, other: &Self) -> bool {
+        self.request == other.request
+    }
+
     /// Names of the fields of a request, in their order.
     pub fn request_fields(&self) -> impl Iterator<Item = &'static str> {
         let RequestLayout { length, without, has_eos } = self.request;

@@ -1,7 +1,7 @@
 //! The protocol between vLLM's front ends and its engine core, over ZeroMQ and MessagePack.
 //!
 //! A front end (`vllm serve`, `vllm-rs serve`) binds its sockets and the engine connects to them: [`handshake`] has how they meet,
-//! [`request`] what a front end sends, [`outputs`] what an engine does, [`utility`] the calls between them. Structs are arrays by
+//! [`request`] what a front end sends, [`outputs`] and [`stats`] what an engine does, [`utility`] the calls between them. Structs are arrays by
 //! position, whose fields differ by version: [`layout`] has them as tables. [`zmtp`] is the wire, [`session`] an engine's connections
 //! to one front end. `examples/echo.rs` is a whole engine.
 //!
@@ -18,6 +18,7 @@ pub mod msgpack;
 pub mod outputs;
 pub mod request;
 pub mod session;
+pub mod stats;
 pub mod utility;
 pub mod zmtp;
 pub mod zmtp_reader;

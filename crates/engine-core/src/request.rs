@@ -182,6 +182,22 @@ fn has_pickle(value: &MsgpackValue) -> bool {
     }
 }
 
+/// Returns the place of a request among those that the front end made of one (`n`), and the front end's name of that one; `external` is the
+/// request's own [`external_req_id`](EngineCoreRequest::external_req_id).
+#[must_use]
+pub fn client_request(id: &str, external: Option<&str>) -> (Option<u32>, String) {
+    let numbered = id.split_once('_').filter(|(index, _)| index.bytes().all(|digit| digit.is_ascii_digit()));
+    let numbered = numbered.and_then(|(index, rest)| Some((Some(index.parse::<u32>().ok()?), rest)));
+    let (index, rest) = numbered.unwrap_or((None, id));
+    // The front end appends eight random digits to each id.
+    let plain = match rest.rsplit_once('-') {
+        Some((plain, random)) if random.len() == 8 && random.bytes().all(|digit| digit.is_ascii_hexdigit()) => plain,
+        _ => rest,
+    };
+    let external = external.filter(|external| !external.is_empty() && index.is_none());
+    (index, external.unwrap_or(plain).to_owned())
+}
+
 /// Reads the ids of an ABORT.
 ///
 /// # Errors

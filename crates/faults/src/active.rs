@@ -42,6 +42,8 @@ pub(crate) struct ActiveFault {
     pub(crate) has_happened: bool,
     /// Events that wait for others.
     pub(crate) held: Vec<Bytes>,
+    /// Their bytes, where they are put together.
+    pub(crate) held_bytes: usize,
 }
 
 impl ActiveFault {
@@ -67,7 +69,13 @@ impl ActiveFault {
             StreamFault::Edit { edit: EventEdit::Split(..), count: None } if is_at_byte => 1,
             _ => u64::MAX,
         };
-        Some(Self { chosen, place, fault, left, has_happened: false, held: Vec::new() })
+        Some(Self { chosen, place, fault, left, has_happened: false, held: Vec::new(), held_bytes: 0 })
+    }
+
+    /// Takes the events that wait.
+    pub(crate) fn take_held(&mut self) -> Vec<Bytes> {
+        self.held_bytes = 0;
+        std::mem::take(&mut self.held)
     }
 
     /// Notes that it happens.

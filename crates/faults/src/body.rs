@@ -35,6 +35,10 @@ const MOST_GATHERED: usize = 64 << 20;
 const MOST_PIECES: usize = 10_000;
 const MOST_COPIED: usize = 64 << 20;
 
+/// Most pieces of one event that edits look at, those that others hold back or put together again among them: copies of what was put together
+/// of copies would take time without an end, although little is sent. What is beyond it is left out.
+const MOST_EDITED: usize = 100_000;
+
 /// A body with faults in it.
 pub struct FaultedBody<B> {
     /// `None` once it has ended, or a fault has ended it.
@@ -46,6 +50,8 @@ pub struct FaultedBody<B> {
     faults: Vec<ActiveFault>,
     steps: BodySteps,
     seen: BodyProgress,
+    /// Pieces of this event that edits have looked at.
+    edited: usize,
     /// Bytes that are sent of events, as edits left them.
     sent: u64,
     start: Instant,
@@ -76,6 +82,7 @@ impl<B> FaultedBody<B> {
             faults: chosen.into_iter().filter_map(|chosen| ActiveFault::new(chosen, form)).collect(),
             steps: BodySteps::default(),
             seen: BodyProgress::default(),
+            edited: 0,
             sent: 0,
             start: Instant::now(),
             has_begun: false,
@@ -121,6 +128,7 @@ impl<B> FaultedBody<B> {
             self.seen.output = event.clone();
         }
         let mut pieces = Vec::new();
+        self.edited = 0;
         self.edit_from(0, BodyPiece::of(event), &mut pieces);
         for piece in pieces {
             self.send_piece(piece, end);
@@ -222,6 +230,7 @@ impl<B> FaultedBody<B> {
     /// Changes a piece by all edits from this one on.
     fn edit_from(&mut self, from: usize, piece: BodyPiece, out: &mut Vec<BodyPiece>) {
         let elapsed = self.start.elapsed();
+        self.edited += 1;
         for place in from..self.faults.len() {
             let Some(fault) = self.faults.get_mut(place) else { break };
             let StreamFault::Edit { edit, .. } = fault.fault else { continue };
@@ -235,15 +244,17 @@ impl<B> FaultedBody<B> {
             }
             let parts = match edit {
                 EventEdit::Merge(count) => {
+                    fault.held_bytes = fault.held_bytes.saturating_add(piece.bytes.len());
                     fault.held.push(piece.bytes);
-                    if u64::try_from(fault.held.len()).unwrap_or(u64::MAX) < count {
+                    let is_full = fault.held_bytes >= MOST_COPIED;
+                    if !is_full && u64::try_from(fault.held.len()).unwrap_or(u64::MAX) < count {
                         return;
                     }
-                    vec![BodyPiece::alone(std::mem::take(&mut fault.held).concat().into())]
+                    vec![BodyPiece::alone(fault.take_held().concat().into())]
                 }
                 EventEdit::Reorder if !is_held => return fault.held.push(piece.bytes),
                 EventEdit::Reorder => {
-                    std::iter::once(piece.bytes).chain(std::mem::take(&mut fault.held)).map(BodyPiece::of).collect()
+                    std::iter::once(piece.bytes).chain(fault.take_held()).map(BodyPiece::of).collect()
                 }
                 EventEdit::Duplicate(times) => {
                     let most = (MOST_COPIED / piece.bytes.len().max(1)).clamp(1, MOST_PIECES);
@@ -253,7 +264,7 @@ impl<B> FaultedBody<B> {
                 _ => edit.parts(piece, fault.offset_in_event(&self.seen)),
             };
             for part in parts {
-                if out.len() >= MOST_PIECES {
+                if out.len() >= MOST_PIECES || self.edited >= MOST_EDITED {
                     break;
                 }
                 self.edit_from(place + 1, part, out);
@@ -304,8 +315,9 @@ impl<B> FaultedBody<B> {
         for place in 0..self.faults.len() {
             let fault = self.faults.get_mut(place);
             let fault = fault.filter(|fault| matches!(fault.fault, StreamFault::Edit { edit, .. } if of(edit)));
-            let held = fault.map(|fault| std::mem::take(&mut fault.held)).unwrap_or_default();
+            let held = fault.map(ActiveFault::take_held).unwrap_or_default();
             let mut pieces = Vec::new();
+            self.edited = 0;
             if !held.is_empty() {
                 self.edit_from(place + 1, BodyPiece::of(held.concat().into()), &mut pieces);
             }

@@ -84,6 +84,8 @@ pub struct FaultSelection {
     pub replica: Option<u32>,
     /// Data parallel rank of the engine whose KV events they are.
     pub rank: Option<u32>,
+    /// It is what its record answers with, so that the record counts as served.
+    pub is_of_record: bool,
 }
 
 /// Names of the conditions.
@@ -153,6 +155,46 @@ impl FaultSelection {
             _ => return Err(format!("`{name}` is no condition; conditions are {CONDITIONS}")),
         }
         Ok(())
+    }
+}
+
+/// What can be of requests to a server.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ServedNames {
+    /// Names of its models; `None` where any may be asked.
+    pub models: Option<Vec<String>>,
+    /// How many replicas there are.
+    pub replicas: u32,
+}
+
+impl FaultSelection {
+    /// Returns why no request that the server serves fulfils the conditions, where that is certain.
+    #[must_use]
+    pub fn unmatched(&self, served: &ServedNames) -> Option<String> {
+        if let Some(path) = self.path.as_ref().filter(|path| !path.starts_with('/') && *path != "*") {
+            return Some(format!("no path is `{path}`: paths begin with `/`"));
+        }
+        if let Some(path) = self.path.as_ref().filter(|path| path.contains('?')) {
+            return Some(format!("no path is `{path}`: the query is no part of it"));
+        }
+        let is_sent = |value: &String| value.trim() == value && !value.contains(char::is_control);
+        if let Some((name, _)) = self.headers.iter().find(|(_, value)| value.as_ref().is_some_and(|it| !is_sent(it))) {
+            return Some(format!(
+                "no header `{name}` has this value: spaces around it and control characters are not sent"
+            ));
+        }
+        if self.from.zip(self.until).is_some_and(|(from, until)| from >= until) {
+            return Some("`until` is not after `from`".to_owned());
+        }
+        if self.first.zip(self.nth).is_some_and(|(first, nth)| nth > first) {
+            return Some("`nth` is not among the `first`".to_owned());
+        }
+        if let Some(replica) = self.replica.filter(|replica| *replica >= served.replicas) {
+            return Some(format!("there is no replica {replica}: {} are counted from 0", served.replicas));
+        }
+        let models = served.models.as_ref()?;
+        let model = self.model.as_ref().filter(|model| !models.contains(model))?;
+        Some(format!("no model `{model}` is served, but {}", models.join(", ")))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The faults of a server: which of them a request gets, and what happened.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -29,6 +29,9 @@ const MOST_COUNTED: usize = 1 << 20;
 /// Most hits that are listed.
 const MOST_LISTED: usize = 200_000;
 
+/// Most faults that were not said that are listed.
+const MOST_UNSAID: usize = 10_000;
+
 /// A fault for a request.
 #[derive(Debug, Clone)]
 pub struct ChosenFault {
@@ -49,12 +52,6 @@ impl ChosenFault {
     #[must_use]
     pub fn line(&self) -> String {
         line(&self.fault, self.request, self.nth)
-    }
-
-    /// The same as a fault that the request named itself.
-    #[must_use]
-    pub fn of_request(self) -> Self {
-        Self { rule: None, ..self }
     }
 
     /// A number that depends on the seed, the request and the fault.
@@ -128,6 +125,28 @@ pub struct FaultHit {
     pub at: Duration,
 }
 
+/// A fault that a request did not get although it was chosen, for a list.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UnsaidFault {
+    /// The line that chooses it alone.
+    pub line: String,
+    /// Number of its fault in the set; `None` for one that a request named itself.
+    pub rule: Option<usize>,
+    /// When, from the start of the set.
+    pub at: Duration,
+    /// Why.
+    pub reason: String,
+}
+
+/// How often a fault was chosen, by what became of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FaultCounts {
+    /// How often it happened.
+    pub happened: u64,
+    /// How often it was not said.
+    pub not_said: u64,
+}
+
 /// Faults in the order in which they are tried, and what is counted for them.
 #[derive(Debug)]
 pub struct FaultSet {
@@ -141,6 +160,7 @@ pub struct FaultSet {
     /// How often each request came.
     seen: Lock<HashMap<u64, u64>>,
     hits: Lock<Vec<NotedHit>>,
+    unsaid: Lock<VecDeque<UnsaidFault>>,
 }
 
 #[derive(Debug)]
@@ -153,6 +173,7 @@ pub(crate) struct FaultRule {
     /// Requests of each sequence.
     sequences: Lock<HashMap<u64, u64>>,
     happened: AtomicU64,
+    not_said: AtomicU64,
 }
 
 /// Counts one more of this key, and returns how many there are.
@@ -189,6 +210,7 @@ impl FaultSet {
             began: Lock::default(),
             sequences: Lock::default(),
             happened: AtomicU64::new(0),
+            not_said: AtomicU64::new(0),
         };
         let rules: Vec<FaultRule> = faults.into_iter().map(rule).collect();
         let has_events = rules.iter().any(|rule| rule.fault.row.stage == FaultStage::Events);
@@ -201,6 +223,7 @@ impl FaultSet {
             has_answers,
             seen: Lock::default(),
             hits: Lock::default(),
+            unsaid: Lock::default(),
         }
     }
 
@@ -208,6 +231,12 @@ impl FaultSet {
     #[must_use]
     pub fn seed(&self) -> u64 {
         self.seed
+    }
+
+    /// How long these are the faults; times of hits count from its start.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        self.start.elapsed()
     }
 
     /// Returns true if there is no fault.
@@ -236,16 +265,32 @@ impl FaultSet {
     /// [`concerns_record`](Self::concerns_record).
     #[must_use]
     pub fn choose(&self, request: &FaultRequest<'_>) -> Vec<ChosenFault> {
+        self.choose_with(request, Vec::new())
+    }
+
+    /// The same, and behind them those of the faults that the request names itself. They are counted as requests of this set, so that the
+    /// line of one repeats it among the same requests.
+    #[must_use]
+    pub fn choose_with(&self, request: &FaultRequest<'_>, own: Vec<Fault>) -> Vec<ChosenFault> {
         let hash = request.hash();
         let nth = count(&self.seen, hash);
         let mut facts = SelectionFacts::new(request, hash, nth);
+        let mut chosen = self.chosen(&mut facts);
+        if !own.is_empty() {
+            let own = Self { start: self.start, ..Self::new(own, self.seed) };
+            chosen.extend(own.chosen(&mut facts).into_iter().map(|it| ChosenFault { rule: None, ..it }));
+        }
+        chosen
+    }
+
+    fn chosen(&self, facts: &mut SelectionFacts<'_>) -> Vec<ChosenFault> {
         let mut chosen = Vec::new();
         for (number, it) in self.rules.iter().enumerate() {
-            if self.takes(number, it, &mut facts) {
+            if self.takes(number, it, facts) {
                 let is_quota = matches!(it.fault.kind, FaultKind::Quota(_));
                 let account = if is_quota { facts.account(&it.fault.selection.per) } else { 0 };
                 let (fault, rule) = (it.fault.clone(), Some(number));
-                chosen.push(ChosenFault { fault, rule, request: hash, nth, account });
+                chosen.push(ChosenFault { fault, rule, request: facts.hash, nth: facts.nth, account });
             }
         }
         chosen
@@ -310,9 +355,34 @@ impl FaultSet {
         of.line(fault)
     }
 
-    /// The faults, and how often each happened.
-    pub fn counts(&self) -> impl Iterator<Item = (&Fault, u64)> {
-        self.rules.iter().map(|rule| (&*rule.fault, rule.happened.load(Ordering::Relaxed)))
+    /// Notes that a request did not get a fault, and returns the line that chooses it.
+    pub fn not_said(&self, chosen: &ChosenFault, reason: &str) -> String {
+        if let Some(rule) = chosen.rule.and_then(|rule| self.rules.get(rule)) {
+            rule.not_said.fetch_add(1, Ordering::Relaxed);
+        }
+        let (line, rule, at) = (chosen.line(), chosen.rule, self.start.elapsed());
+        let mut unsaid = self.unsaid.lock();
+        if unsaid.len() == MOST_UNSAID {
+            unsaid.pop_front();
+        }
+        unsaid.push_back(UnsaidFault { line: line.clone(), rule, at, reason: reason.to_owned() });
+        line
+    }
+
+    /// The faults, and how often each was chosen.
+    pub fn counts(&self) -> impl Iterator<Item = (&Fault, FaultCounts)> {
+        let counts = |rule: &FaultRule| FaultCounts {
+            happened: rule.happened.load(Ordering::Relaxed),
+            not_said: rule.not_said.load(Ordering::Relaxed),
+        };
+        self.rules.iter().map(move |rule| (&*rule.fault, counts(rule)))
+    }
+
+    /// What was not said, oldest first, at most so many of the latest.
+    #[must_use]
+    pub fn unsaid(&self, most: usize) -> Vec<UnsaidFault> {
+        let unsaid = self.unsaid.lock();
+        unsaid.iter().skip(unsaid.len().saturating_sub(most)).cloned().collect()
     }
 
     /// What happened, oldest first, at most so many of the latest.

@@ -76,8 +76,10 @@ pub fn download(url: &str, bearer: Option<&str>, most_bytes: usize) -> Result<Op
     let proxy = HttpProxy::from_env();
     let fetched = || -> Result<Option<Vec<u8>>, DownloadError> {
         let runtime = Builder::new_current_thread().enable_all().build().map_err(DownloadError::broken)?;
-        let fetched = timeout(TIMEOUT, fetch(url, bearer, most_bytes, proxy.as_ref()));
-        runtime.block_on(async { fetched.await.map_err(|_| DownloadError::TimedOut(TIMEOUT))? })
+        runtime.block_on(async {
+            let fetched = timeout(TIMEOUT, fetch(url, bearer, most_bytes, proxy.as_ref()));
+            fetched.await.map_err(|_| DownloadError::TimedOut(TIMEOUT))?
+        })
     };
     // The caller may be on a thread of another runtime.
     thread::scope(|scope| scope.spawn(fetched).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -295,6 +297,14 @@ mod tests {
         let heads = at_hub.lock().unwrap().concat() + &at_elsewhere.lock().unwrap().concat();
         assert!(heads.starts_with("GET /a/c HTTP/1.1\r\n") && heads.contains("GET /cdn?x=1 "), "{heads}");
         assert_eq!(heads.matches("authorization: Bearer secret").count(), 1, "{heads}");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_download_brings_its_own_runtime() {
+        let (hub, _) = server(vec![response("200 OK", "", "content"), response("404 Not Found", "", "")]).await;
+        let url = format!("http://{hub}/x");
+        let got = thread::spawn(move || [download(&url, None, 100), download(&url, None, 100)]).join().unwrap();
+        assert!(matches!(&got, [Ok(Some(content)), Ok(None)] if content == b"content"), "{got:?}");
     }
 
     #[tokio::test]

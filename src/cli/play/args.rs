@@ -49,6 +49,9 @@ Examples:
   Simulate an engine that runs four requests at once and caches prefixes:
     vllm-vcr play --synthetic random --engine --max-num-seqs 4 --latency-profile l4-8b
 
+  Be the engine of vLLM's own front end, which waits for one at port 29550:
+    vllm-vcr play --engine-core tcp://127.0.0.1:29550 --synthetic random --tokenizer ./tokenizer
+
 Durations are 50 (milliseconds), 50ms, 1.5s, 200us or 2m.";
 
 /// Serve recorded or synthetic token streams as a vLLM server would.
@@ -144,16 +147,16 @@ pub(in crate::cli) struct PlayArgs {
     #[arg(long, group = "@medians", value_name = "PACE", help_heading = "Timing", default_value = "trace", value_parser = one_of::<UnmatchedPace>())]
     pub(in crate::cli) unmatched_pace: UnmatchedPace,
     /// The address to listen on.
-    #[arg(long, group = "@any", value_name = "HOST", help_heading = "Server", default_value = "127.0.0.1")]
+    #[arg(long, groups = ["@any", "@http"], value_name = "HOST", help_heading = "Server", default_value = "127.0.0.1")]
     pub(in crate::cli) host: String,
     /// The port to listen on; 0 takes a free one. Without it 8000, and a free one for a command.
-    #[arg(long, group = "@any", value_name = "PORT", help_heading = "Server")]
+    #[arg(long, groups = ["@any", "@http"], value_name = "PORT", help_heading = "Server")]
     pub(in crate::cli) port: Option<u16>,
     /// Shows in `usage` how many prompt tokens were cached.
     #[arg(long, group = "@answers", help_heading = "Answers")]
     pub(in crate::cli) enable_prompt_tokens_details: bool,
     /// Sends the request id back as X-Request-Id.
-    #[arg(long, group = "@any", help_heading = "Server")]
+    #[arg(long, groups = ["@any", "@http"], help_heading = "Server")]
     pub(in crate::cli) enable_request_id_headers: bool,
     #[command(flatten)]
     pub(in crate::cli) answers: AnswerArgs,
@@ -164,13 +167,13 @@ pub(in crate::cli) struct PlayArgs {
     #[arg(long, group = "@answers", help_heading = "Answers")]
     pub(in crate::cli) multimodal: bool,
     /// Uses a chat template that a request brings; without it such a request is refused.
-    #[arg(long, group = "@any", help_heading = "Answers")]
+    #[arg(long, groups = ["@any", "@http"], help_heading = "Answers")]
     pub(in crate::cli) trust_request_chat_template: bool,
     /// Tokens that an event of a stream waits for; the first and the last one never wait.
     #[arg(long, group = "@answers", value_name = "N", help_heading = "Answers", default_value = "1")]
     pub(in crate::cli) stream_interval: NonZeroU32,
     /// Serves /inference/v1/generate, which is refused otherwise.
-    #[arg(long, group = "@any", help_heading = "Server")]
+    #[arg(long, groups = ["@any", "@http"], help_heading = "Server")]
     pub(in crate::cli) enable_scale_out: bool,
     /// The format of reasoning in answers, which becomes a field of its own.
     #[arg(long, group = "@answers", value_name = "FORMAT", help_heading = "Answers")]
@@ -196,7 +199,7 @@ pub(in crate::cli) struct PlayArgs {
     #[command(flatten)]
     pub(in crate::cli) faults: FaultArgs,
     /// Writes at the end how late events left, as JSON.
-    #[arg(long, group = "@any", value_name = "FILE", help_heading = "Metrics")]
+    #[arg(long, groups = ["@any", "@http"], value_name = "FILE", help_heading = "Metrics")]
     pub(in crate::cli) stats_json: Option<PathBuf>,
     /// How long requests in flight may go on after Ctrl-C.
     #[arg(long, group = "@any", value_name = "DURATION", help_heading = "Server", default_value = "10s", value_parser = parse_duration)]

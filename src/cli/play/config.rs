@@ -30,7 +30,7 @@ pub(in crate::cli) fn config(args: PlayArgs) -> Result<Config, Failure> {
     let (pacing, order, min_match) = (pacing(&args), order(&args), min_match(&args));
     let on_exhausted = player::on_exhausted(&args.cassettes, args.strict);
     let unmatched = if refuses_misses(&args) { Unmatched::Refuse } else { Unmatched::Random };
-    let default = Config::default();
+    let (default, is_core) = (Config::default(), args.simulated.engine_core.is_some());
     let threads = args.server.threads.or_else(|| fleet::threads(args.simulated.replicas()));
     Ok(Config {
         source: source(args.synthetic, args.replay_tokens),
@@ -61,7 +61,7 @@ pub(in crate::cli) fn config(args: PlayArgs) -> Result<Config, Failure> {
         answers: args.answers.into(),
         generation: model::generation(&args.engine),
         vocabulary: model::vocabulary(&args.engine),
-        vllm_version: model::spoken_version(&args.engine),
+        vllm_version: if is_core { default.vllm_version } else { model::spoken_version(&args.engine) },
         server: args.server.into(),
         chat_template: args.chat_template,
         template_kwargs: args.engine.default_chat_template_kwargs,

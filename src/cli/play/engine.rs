@@ -29,6 +29,10 @@ pub(in crate::cli) struct SimulatedArgs {
     /// steps and find their prefixes cached as in vLLM. Contents stay those of the source. The flags below count with it only.
     #[arg(long, group = "@any")]
     pub(in crate::cli) engine: bool,
+    /// Is the engine core behind vLLM's own front end instead of a server: the address at which `vllm serve` or `vllm-rs serve` waits for
+    /// engines, with --data-parallel-size-local 0 --data-parallel-rpc-port PORT. Implies --engine.
+    #[arg(long, group = "@tokens", value_name = "ADDRESS", value_parser = front_end)]
+    pub(in crate::cli) engine_core: Option<String>,
     #[command(flatten)]
     pub(in crate::cli) stepping: SteppingArgs,
     /// Serves each request at its recorded times, as without --engine; the engine adds what it waits for a place, for blocks and for the
@@ -39,10 +43,10 @@ pub(in crate::cli) struct SimulatedArgs {
     #[arg(long, group = "@engine")]
     pub(in crate::cli) legacy_metrics: bool,
     /// Number of engines, each on a port of its own from --port on, with its own cache and metrics. They answer from the same records.
-    #[arg(long, value_name = "N", group = "@engine", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", groups = ["@engine", "@http"], default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(in crate::cli) replicas: u32,
     /// Addresses of replicas in place of --replicas, --host and --port: HOST:PORT,HOST:PORT. Each is one; port 0 takes a free one.
-    #[arg(long, value_name = "ADDRESSES", group = "@engine", value_delimiter = ',', value_parser = host_and_port, conflicts_with_all = ["replicas", "host", "port", "uds"])]
+    #[arg(long, value_name = "ADDRESSES", groups = ["@engine", "@http"], value_delimiter = ',', value_parser = host_and_port, conflicts_with_all = ["replicas", "host", "port", "uds"])]
     pub(in crate::cli) replica_addresses: Vec<String>,
     /// Engines behind each server, each with its own queue, cache and metrics; a request goes to the one with the least load, or to that of
     /// its header X-data-parallel-rank. -dp N means the same.
@@ -50,7 +54,7 @@ pub(in crate::cli) struct SimulatedArgs {
     pub(in crate::cli) data_parallel_size: NonZeroU32,
     /// What happens to the replicas, a YAML list of events: {at: 30s, replica: 2, do: die}, {at: 60s, replica: 2, do: start},
     /// {at: 40s, replica: 1, slower: 3}. Replicas are numbered from 0, times are from the start of the server.
-    #[arg(long, value_name = "FILE", group = "@engine")]
+    #[arg(long, value_name = "FILE", groups = ["@engine", "@http"])]
     pub(in crate::cli) script: Option<PathBuf>,
 }
 
@@ -64,6 +68,12 @@ impl SimulatedArgs {
     pub(in crate::cli) fn engines(&self) -> u32 {
         self.replicas().saturating_mul(self.data_parallel_size.get())
     }
+}
+
+/// Reads the value of `--engine-core`.
+fn front_end(typed: &str) -> Result<String, String> {
+    let scheme = "tcp://";
+    host_and_port(typed.strip_prefix(scheme).unwrap_or(typed)).map(|address| format!("{scheme}{address}"))
 }
 
 fn ranks(text: &str) -> Result<NonZeroU32, String> {

@@ -5,6 +5,7 @@ pub(in crate::cli) mod args;
 mod cassettes;
 mod config;
 mod engine;
+pub(in crate::cli) mod engine_core;
 mod faults;
 mod fleet;
 mod greeting;
@@ -42,12 +43,21 @@ use crate::{
     },
     net::server::{self as http, Listener},
     play::{Config, EngineError, PlayError, Player, ServerFaults},
+    recording::cassette::FaultReader,
     replay::account::Concern,
     text::prompt::HashKey,
 };
 
-/// Serves until a signal, or the end of the wrapped command.
-pub(in crate::cli) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
+/// Serves clients, or a front end of vLLM.
+pub(in crate::cli) fn run(args: PlayArgs) -> Result<ExitCode, Failure> {
+    match engine_core::config(&args)? {
+        Some(engine_core) => engine_core::run(args, engine_core),
+        None => serve(args),
+    }
+}
+
+/// Serves clients until a signal, or the end of the wrapped command.
+fn serve(mut args: PlayArgs) -> Result<ExitCode, Failure> {
     let address = args.address();
     child::needs_an_address(&args.cassettes.command, args.server.uds.as_deref())?;
     child::needs_plain_http(args.cassettes.block_network, args.server.ssl_certfile.is_some())?;
@@ -115,7 +125,12 @@ fn configuration(args: PlayArgs, played: Option<&Played>, admin_at: &AdminAt) ->
     let cassette_player = played.map(|played| Arc::clone(&played.cassette_player));
     let changed_pacing = cassette_player.as_ref().map(|player| player.changed_pacing()).unwrap_or_default();
     let admin = admin_at.beside();
-    Ok(Config { hash_key, cassette_player, changed_pacing, admin, ..config::config(args)? })
+    let config = Config { hash_key, cassette_player, changed_pacing, admin, ..config::config(args)? };
+    if let Some(player) = &config.cassette_player {
+        let reader: Arc<dyn FaultReader> = Arc::clone(&config.faults) as _;
+        player.give_faults(&reader)?;
+    }
+    Ok(config)
 }
 
 /// Reads the files of faults again; where one is wrong, all stays as it is.
@@ -144,6 +159,10 @@ async fn bind_unix(path: &Path) -> Result<Listener, Failure> {
 
 fn admin_at(args: &PlayArgs) -> Result<AdminAt, Failure> {
     // Only this machine can reach a Unix socket.
+    let is_core = args.simulated.engine_core.is_some();
+    if is_core && args.admin_listen.is_none() {
+        return Ok(AdminAt::Nowhere);
+    }
     let address = if args.server.uds.is_some() { "localhost:0".to_owned() } else { args.address() };
     admin::at(&args.cassettes, args.admin_listen.as_deref(), &address)
 }

@@ -9,7 +9,7 @@ use crate::{
     drive::{
         Results, Workload,
         results::ResultsReport,
-        scrape::{PageWatch, ServerReport},
+        scrape::{HitFaults, PageWatch, ServerReport},
         timeline::{self, ClientPoint},
     },
     engine::{
@@ -126,6 +126,23 @@ fn simulated(schedule: &ArrivalSchedule, replicas: usize, block_size: usize, num
     inspect::simulate(schedule, &simulation).ok().map(|report| report.hit_rate)
 }
 
+/// Most faults that are shown to people.
+const MOST_FAULTS: usize = 20;
+
+/// Lines about the faults of a server in the run.
+fn fault_lines(faults: &HitFaults) -> Vec<String> {
+    match faults {
+        HitFaults::Hits(hits) if hits.is_empty() => Vec::new(),
+        HitFaults::Hits(hits) => {
+            let shown = hits.iter().take(MOST_FAULTS).map(|line| format!("             --fault '{line}'"));
+            let first = format!("           {} faults happened; each line repeats one of them:", hits.len());
+            let more = hits.len().checked_sub(MOST_FAULTS).filter(|more| *more > 0);
+            [first].into_iter().chain(shown).chain(more.map(|more| format!("             and {more} more"))).collect()
+        }
+        HitFaults::Unknown(why) => vec![format!("           faults are not known: {why}")],
+    }
+}
+
 impl ServerSide {
     /// Its lines in a report for people.
     pub(super) fn lines(&self) -> Vec<String> {
@@ -145,6 +162,7 @@ impl ServerSide {
             ));
             let failure = server.failure.as_ref();
             lines.extend(failure.map(|why| format!("           {} pages could not be read: {why}", server.failures)));
+            lines.extend(fault_lines(&server.faults));
         }
         let (server, beyond) = (millis(self.server_ttft_mean_ms), millis(self.client_ttft_beyond_ms));
         lines.push(format!("TTFT       mean {server} by the servers; the client's is {beyond} more"));

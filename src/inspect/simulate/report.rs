@@ -182,8 +182,7 @@ impl ReplicaTotals {
     pub(super) fn end(&mut self, stats: &SchedulerStats) {
         self.usage += stats.kv_cache_usage * self.duration.as_secs_f64();
         self.most_usage = self.most_usage.max(stats.kv_cache_usage);
-        self.cache.queries += stats.prefix_cache_stats.queries;
-        self.cache.hits += stats.prefix_cache_stats.hits;
+        self.cache.add(&stats.prefix_cache_stats);
     }
 
     fn report(&self, end: Duration) -> ReplicaReport {

@@ -45,6 +45,10 @@ impl Deliverable for AnswerStream {
     fn abort(&mut self, by: AbortedBy) {
         self.abort(by);
     }
+
+    fn break_off(&mut self) -> Option<&'static str> {
+        std::mem::take(&mut self.broken).then_some("the recorded stream broke off")
+    }
 }
 
 /// A body, and what it takes of the memory for answers.
@@ -57,7 +61,8 @@ pub(in crate::play) struct Collected {
 /// The body of an answer that is no stream, at the deadline of its last token.
 ///
 /// # Errors
-/// 500 where the record ended in a failure of the engine, 400 and 503 where the answer takes too much.
+/// 500 where the record ended in a failure of the engine, an ended connection where it broke off, 400 and 503 where the answer takes too
+/// much.
 pub(in crate::play) async fn collect(
     mut answer: AnswerStream,
     zero: Instant,
@@ -88,6 +93,9 @@ pub(in crate::play) async fn collect(
     wait.track(latest);
     if answer.has_failed() {
         return Err(ApiError::internal("Internal server error"));
+    }
+    if answer.breaks_off() {
+        return Err(ApiError::broken_off());
     }
     let memory = std::mem::take(&mut answer.memory);
     let text = off_the_loop(memory.bytes(), move || Ok(answer.body(&choices))).await?;

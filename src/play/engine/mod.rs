@@ -27,6 +27,7 @@ mod relay;
 mod request_stepping;
 mod run;
 mod slowdown;
+mod step_reports;
 mod stepping;
 mod submit;
 
@@ -57,6 +58,7 @@ pub(super) use self::{
     recorded::{RecordedRun, RecordedTiming},
     run::{EngineRun, NextEmission, Scheduled},
     slowdown::Slowdown,
+    step_reports::{StepReport, StepReports},
     submit::{PlannedChoice, RequestParameters, bytes_of},
 };
 use super::{faults::ServerFaults, metrics::Metrics};
@@ -87,6 +89,10 @@ pub(super) struct Engine {
     kv_events: Vec<KvEvents>,
     /// Where each rank hears from other engines, where there is a KV connector.
     side_channels: Vec<Arc<SideChannel>>,
+    /// Requests and tokens of a step.
+    pub(super) limits: (usize, usize),
+    /// Figures of the steps of each rank.
+    pub(super) reports: Vec<Arc<StepReports>>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) slowdown: Arc<Slowdown>,
     /// Whether requests are served at their recorded times.
@@ -110,6 +116,7 @@ impl Engine {
         let ranks = metrics.ranks();
         let balancer = (ranks > 1).then(|| Balancer::new(ranks));
         let inboxes = (0..ranks).map(|_| Arc::default()).collect();
+        let reports = (0..ranks).map(|_| Arc::default()).collect();
         let (kv_cache, kv_events, side_channels) = (resolved.kv_cache.clone(), Vec::new(), Vec::new());
         // The ranks that have started end with it where another one cannot.
         let metrics = Arc::clone(metrics);
@@ -121,13 +128,17 @@ impl Engine {
             kv_cache,
             kv_events,
             side_channels,
+            limits: (resolved.scheduler.max_num_seqs, resolved.scheduler.max_num_batched_tokens),
+            reports,
             metrics,
             slowdown,
             has_recorded_times,
             speculates,
         };
         for (number, seed) in (0..ranks).zip(seed..) {
-            let rank = Rank { number, metrics: Arc::clone(&engine.metrics), balancer: engine.balancer.clone() };
+            let reports = engine.reports.get(number).map(Arc::clone).unwrap_or_default();
+            let (metrics, balancer) = (Arc::clone(&engine.metrics), engine.balancer.clone());
+            let rank = Rank { number, metrics, balancer, reports };
             engine.start_rank(resolved.clone(), rank, model, (seed, &faults))?;
         }
         Ok(engine)

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::balancer::Balancer;
+use super::{balancer::Balancer, step_reports::StepReports};
 use crate::{
     engine::{
         kv_cache::{Eviction, LoraRequest},
@@ -20,12 +20,14 @@ pub(super) struct Rank {
     pub(super) metrics: Arc<Metrics>,
     /// `None` where there is no choice.
     pub(super) balancer: Option<Arc<Balancer>>,
+    pub(super) reports: Arc<StepReports>,
 }
 
 impl Rank {
     /// Counts a step that has ended, with the tokens of prompts that were computed for first tokens in it, and of outputs.
     pub(super) fn step(&self, decisions: &Decisions, computed: usize, generated: usize) {
         self.metrics.step(self.number, decisions, computed, generated);
+        self.reports.add(decisions);
         if let Some(balancer) = &self.balancer {
             balancer.step(self.number, &decisions.stats, Instant::now());
         }

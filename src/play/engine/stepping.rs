@@ -310,6 +310,7 @@ impl Stepping {
         self.rank.step(self.scheduler.decisions(), computed, generated);
         self.rank.evicted(&self.scheduler.drain_evictions());
         self.wake_ups.wake();
+        self.rank.reports.tell();
     }
 
     /// How many times longer steps take.

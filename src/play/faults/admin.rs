@@ -1,6 +1,6 @@
 //! `/vcr/faults`: the faults as they are, what happened, and other ones.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::{
     api::Query,
-    faults::catalogue,
+    faults::{Fault, FaultCounts, FaultHit, UnsaidFault, catalogue},
     play::{
         admin_calls::{AdminResult, RefusedAdminCall, body_of, checked, shown},
         faults::{FaultLines, ServerFaults},
@@ -43,14 +43,15 @@ pub(in crate::play) fn routes(faults: Arc<ServerFaults>, access: Access) -> Rout
 impl FaultDesk {
     fn shown(&self, most: usize) -> Value {
         let set = self.faults.current();
-        let faults: Vec<Value> =
-            set.counts().map(|(fault, count)| json!({"fault": fault.to_string(), "happened": count})).collect();
+        let counted = |(fault, count): (&Fault, FaultCounts)| json!({"fault": fault.to_string(), "happened": count.happened, "not_said": count.not_said});
+        let faults: Vec<Value> = set.counts().map(counted).collect();
         let hits = set.hits(most);
-        let hits: Vec<Value> = hits
-            .iter()
-            .map(|hit| json!({"fault": hit.line, "of": hit.rule, "at_ms": u64::try_from(hit.at.as_millis()).unwrap_or(u64::MAX)}))
-            .collect();
-        json!({"seed": set.seed(), "faults": faults, "hits": hits})
+        let millis = |at: Duration| u64::try_from(at.as_millis()).unwrap_or(u64::MAX);
+        let hit = |hit: &FaultHit| json!({"fault": hit.line, "of": hit.rule, "at_ms": millis(hit.at)});
+        let hits: Vec<Value> = hits.iter().map(hit).collect();
+        let unsaid = |unsaid: &UnsaidFault| json!({"fault": unsaid.line, "of": unsaid.rule, "at_ms": millis(unsaid.at), "reason": unsaid.reason});
+        let unsaid: Vec<Value> = set.unsaid(most).iter().map(unsaid).collect();
+        json!({"seed": set.seed(), "elapsed_ms": millis(set.elapsed()), "faults": faults, "hits": hits, "not_said": unsaid})
     }
 }
 

@@ -4,8 +4,7 @@ use std::{convert::Infallible, future::pending, mem, sync::Arc};
 
 use axum::{body::Body, extract::Request, response::Response};
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, StatusCode, header, request::Parts};
-use serde_json::Value;
+use http::{HeaderMap, HeaderValue, StatusCode, header};
 use tokio::time::sleep;
 use tower::Service;
 
@@ -17,20 +16,20 @@ use super::{
 };
 use crate::{
     api::{ApiError, Endpoint},
+    base::lock::Lock,
     faults::{
         ChosenFault, Fault, FaultKind, FaultRequest, FaultSet, FaultedBody, QuotaTicket, RefusalContext, RefusalFault,
         StreamFault,
     },
     net::server::{ConnectionEnd, NotWhole, media_type, receive_whole},
     play::{
-        http::{body_of_type, events_of_type},
+        http::broken,
         middleware::{Intercept, called},
     },
     recording::redaction::RedactionRules,
     replay::{
         account,
-        delivery::RecordedContent,
-        player::{SemanticResponse, semantic_response},
+        player::{OnReply, ReplacedRecords, SemanticReplies, SemanticReply, unsayable},
     },
 };
 
@@ -72,24 +71,58 @@ impl Intercept for FaultLayer {
             Err(refused) => return refused,
         };
         let beyond = faulted.take_quotas();
-        let shown = FaultsOf(faulted.chosen.iter().map(|chosen| Arc::clone(&chosen.fault)).collect());
+        let shown = ShownFaults::of(&faulted);
         let early = match beyond {
             Some(response) => Some(response),
             None => faulted.before_answer(|it| it.fault.selection.record.is_none()).await,
         };
         let mut response = match early {
-            Some(response) => faulted.served(response),
-            None => match faulted.reply() {
-                Some(reply) => faulted.after(reply).await,
-                None => {
+            Some(response) => faulted.answers_first(response),
+            None => match faulted.announced(request) {
+                Ok(request) => {
                     let response = called(inner, request).await;
                     let response = faulted.with_page(&self.pages, response).await;
                     faulted.after(response).await
                 }
+                Err(refused) => faulted.answers_first(*refused),
             },
         };
-        response.extensions_mut().insert(shown);
+        response.extensions_mut().insert(shown.now());
         response
+    }
+}
+
+/// The faults of a request, as a page shows them.
+struct ShownFaults {
+    chosen: Vec<Arc<Fault>>,
+    replied: RepliedFaults,
+}
+
+/// What became of faults that are answers.
+type RepliedFaults = Arc<Lock<Vec<(Arc<Fault>, ReplyOutcome)>>>;
+
+/// What became of a fault that is an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ReplyOutcome {
+    Said,
+    NotSaid,
+}
+
+impl ShownFaults {
+    fn of(faulted: &FaultedRequest) -> Self {
+        let chosen = faulted.chosen.iter().map(|chosen| Arc::clone(&chosen.fault)).collect();
+        Self { chosen, replied: Arc::clone(&faulted.replied) }
+    }
+
+    /// Those that the client got or may still get.
+    fn now(mut self) -> FaultsOf {
+        let replied = self.replied.lock();
+        let is_said = |fault: &Arc<Fault>| {
+            replied.iter().any(|(it, outcome)| Arc::ptr_eq(it, fault) && *outcome == ReplyOutcome::Said)
+        };
+        self.chosen.retain(|fault| !matches!(fault.kind, FaultKind::Reply(_)) || is_said(fault));
+        drop(replied);
+        FaultsOf(self.chosen)
     }
 }
 
@@ -99,8 +132,9 @@ struct FaultedRequest {
     chosen: Vec<ChosenFault>,
     context: RefusalContext,
     refusal: fn(ApiError, Endpoint) -> Response,
-    /// The request, where a fault gives another answer to it.
-    asked: Option<(Parts, Bytes)>,
+    /// The body of the request.
+    asked: Bytes,
+    replied: RepliedFaults,
     /// What it takes from quotas, and the headers that say what is left.
     tickets: Vec<QuotaTicket>,
     quota_headers: HeaderMap,
@@ -124,19 +158,15 @@ impl FaultLayer {
         let session = account::session_of(&parts.extensions, &parts.headers, &RedactionRules::default()).ok().flatten();
         let (path, headers, session) = (parts.uri.path(), &parts.headers, session.as_deref());
         let seen = FaultRequest { path, headers, body: &body, session, replica: self.replica };
-        let mut chosen = set.choose(&seen);
-        if !own.is_empty() {
-            chosen.extend(FaultSet::new(own, 0).choose(&seen).into_iter().map(ChosenFault::of_request));
-        }
+        let chosen = set.choose_with(&seen, own);
         let mut context = self.context(endpoint);
         if !chosen.is_empty() {
             context.model = model_of(&body);
         }
-        let has_reply = chosen.iter().any(|chosen| matches!(chosen.fault.kind, FaultKind::Reply(_)));
-        let asked = has_reply.then(|| (parts.clone(), body.clone()));
+        let (asked, replied) = (body.clone(), Arc::default());
         let served = self.faults.log().and_then(|log| log.begin(parts.uri.path(), &body));
         let (refusal, tickets, quota_headers) = (self.refusal, Vec::new(), HeaderMap::new());
-        let faulted = FaultedRequest { set, chosen, context, refusal, asked, tickets, quota_headers, served };
+        let faulted = FaultedRequest { set, chosen, context, refusal, asked, replied, tickets, quota_headers, served };
         Ok((Request::from_parts(parts, Body::from(body)), faulted))
     }
 
@@ -224,9 +254,7 @@ impl FaultedRequest {
                     self.happened(it);
                     return Some(self.refused(fault));
                 }
-                FaultKind::Stream(StreamFault::Break(end))
-                    if it.fault.place.or(it.fault.kind.own_place()).is_none() =>
-                {
+                FaultKind::Stream(StreamFault::Break(end)) if replaces_answer(&it.fault) => {
                     self.happened(it);
                     return Some(broken(*end));
                 }
@@ -236,43 +264,74 @@ impl FaultedRequest {
         None
     }
 
-    /// The answer that a fault gives in place of another one; a refusal where the request's wire cannot say it.
-    fn reply(&self) -> Option<Response> {
-        let (parts, body) = self.asked.clone()?;
-        let (chosen, fault) = self.chosen.iter().find_map(|chosen| match chosen.fault.kind {
-            FaultKind::Reply(fault) => Some((chosen, fault)),
-            _ => None,
-        })?;
-        let number = chosen.request.wrapping_add(chosen.nth);
-        Some(match semantic_response(parts, self.with_model(&body), fault, number) {
-            Ok(SemanticResponse { content, content_type }) => {
-                self.happened(chosen);
-                let content_type = HeaderValue::from_static(content_type);
-                match content {
-                    RecordedContent::Events(events) => {
-                        let events = futures_util::stream::iter(events.into_iter().map(|(_, event)| event));
-                        events_of_type(StatusCode::OK, content_type, events, HeaderMap::new())
-                    }
-                    RecordedContent::Body(body) => {
-                        body_of_type(StatusCode::OK, Some(content_type), body, HeaderMap::new())
-                    }
+    /// Puts the faults into the request that what answers it has to know: those that are answers, and the records whose answers others replace.
+    ///
+    /// # Errors
+    /// The refusal of a request that asks itself for one that its wire cannot say.
+    fn announced(&self, mut request: Request) -> Result<Request, Box<Response>> {
+        let mut replies = Vec::new();
+        for chosen in &self.chosen {
+            let FaultKind::Reply(fault) = chosen.fault.kind else { continue };
+            if chosen.rule.is_none() {
+                let (parts, body) = request.into_parts();
+                if let Some(reason) = unsayable(parts.clone(), self.asked.clone(), fault) {
+                    (self.on_reply(chosen.clone()))(Err(reason.clone()));
+                    let message = format!("This request cannot get the fault {reason}.");
+                    return Err(Box::new((self.refusal)(ApiError::bad_request(message), self.context.endpoint)));
                 }
+                request = Request::from_parts(parts, body);
             }
-            Err(reason) => {
-                let message = format!("This request cannot get the fault {reason}.");
-                (self.refusal)(ApiError::bad_request(message), self.context.endpoint)
+            replies.push(SemanticReply {
+                fault,
+                record: chosen.fault.selection.record.clone(),
+                model: self.context.names.first().cloned().unwrap_or_default(),
+                number: chosen.request.wrapping_add(chosen.nth),
+                on_outcome: self.on_reply(chosen.clone()),
+            });
+        }
+        if !replies.is_empty() {
+            request.extensions_mut().insert(SemanticReplies(replies));
+        }
+        let replaced = self.chosen.iter().filter(|chosen| replaces_answer(&chosen.fault));
+        let replaced = replaced.filter(|chosen| !chosen.fault.selection.is_of_record);
+        let replaced: Vec<String> = replaced.filter_map(|chosen| chosen.fault.selection.record.clone()).collect();
+        if !replaced.is_empty() {
+            request.extensions_mut().insert(ReplacedRecords(replaced));
+        }
+        Ok(request)
+    }
+
+    /// Notes what becomes of a fault that is an answer.
+    fn on_reply(&self, chosen: ChosenFault) -> OnReply {
+        let (set, is_quiet, replied) = (self.set.clone(), self.served.is_some(), self.replied.clone());
+        Arc::new(move |outcome| {
+            let said = if outcome.is_ok() { ReplyOutcome::Said } else { ReplyOutcome::NotSaid };
+            replied.lock().push((Arc::clone(&chosen.fault), said));
+            match outcome {
+                Ok(()) => note(&set, &chosen, is_quiet),
+                Err(reason) => note_not_said(&set, &chosen, is_quiet, &reason),
             }
         })
     }
 
-    /// The body of a request, with the served model where it names none.
-    fn with_model(&self, body: &Bytes) -> Bytes {
-        match (serde_json::from_slice::<Value>(body), self.context.names.first()) {
-            (Ok(Value::Object(mut fields)), Some(model)) if !fields.contains_key("model") => {
-                fields.insert("model".to_owned(), model.clone().into());
-                Value::Object(fields).to_string().into()
-            }
-            _ => body.clone(),
+    /// The response of a fault before everything that answers.
+    fn answers_first(mut self, response: Response) -> Response {
+        self.chosen.retain(|chosen| chosen.fault.selection.record.is_none());
+        self.end_replies();
+        self.served(response)
+    }
+
+    /// Notes the faults that are answers and of which nothing has become.
+    fn end_replies(&self) {
+        let replied = self.replied.lock().clone();
+        let has_outcome = |chosen: &&ChosenFault| replied.iter().any(|(fault, _)| Arc::ptr_eq(fault, &chosen.fault));
+        let is_reply = |chosen: &&ChosenFault| matches!(chosen.fault.kind, FaultKind::Reply(_));
+        for chosen in self.chosen.iter().filter(is_reply).filter(|chosen| !has_outcome(chosen)) {
+            let reason = match chosen.fault.selection.record {
+                Some(_) => "the record of a trace is chosen too late for it; use other conditions than record=",
+                None => "another fault answers, or no model does",
+            };
+            (self.on_reply(chosen.clone()))(Err(reason.to_owned()));
         }
     }
 
@@ -280,6 +339,7 @@ impl FaultedRequest {
     async fn after(mut self, mut response: Response) -> Response {
         let record = response.headers().get("x-vcr-record").and_then(|value| value.to_str().ok()).map(str::to_owned);
         self.chosen.retain(|chosen| FaultSet::concerns_record(chosen, record.as_deref()));
+        self.end_replies();
         if let Some(other) = self.before_answer(|it| it.fault.selection.record.is_some()).await {
             return self.served(other);
         }
@@ -329,20 +389,30 @@ impl FaultedRequest {
     }
 }
 
-/// A response without a head, for its connection ends.
-fn broken(end: ConnectionEnd) -> Response {
-    let mut response = Response::default();
-    response.extensions_mut().insert(end);
-    response
+/// Returns true for a fault after which nothing comes of an answer.
+fn replaces_answer(fault: &Fault) -> bool {
+    match &fault.kind {
+        FaultKind::Hang | FaultKind::Refusal(_) => true,
+        FaultKind::Stream(StreamFault::Break(_)) => fault.place.or(fault.kind.own_place()).is_none(),
+        _ => false,
+    }
 }
 
 /// Counts a fault that happens, and prints it unless whoever chose it looks at what is served.
 fn note(set: &FaultSet, chosen: &ChosenFault, is_quiet: bool) {
-    let line = set.happened(chosen);
+    print_noted(&format!("fault: --fault '{}'", set.happened(chosen)), is_quiet);
+}
+
+/// Counts and prints the same of one that a request does not get.
+fn note_not_said(set: &FaultSet, chosen: &ChosenFault, is_quiet: bool, reason: &str) {
+    print_noted(&format!("fault not said: --fault '{}': {reason}", set.not_said(chosen, reason)), is_quiet);
+}
+
+fn print_noted(text: &str, is_quiet: bool) {
     if is_quiet {
-        tracing::debug!("fault: --fault '{line}'");
+        tracing::debug!("{text}");
     } else {
-        tracing::info!("fault: --fault '{line}'");
+        tracing::info!("{text}");
     }
 }
 

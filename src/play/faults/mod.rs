@@ -24,5 +24,5 @@ pub(super) use self::{
 pub use self::{
     file::{FaultFileError, FaultLines},
     observed::{ServedChunk, ServedEnd, ServedKey, ServedLog, ServedResponse},
-    server::ServerFaults,
+    server::{ServerFaults, fault_of_record},
 };

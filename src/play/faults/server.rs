@@ -11,7 +11,9 @@ use tokio::sync::watch;
 use super::{file::FaultLines, observed::ServedLog};
 use crate::{
     api::ApiError,
-    faults::{Fault, FaultKind, FaultSet},
+    base::lock::Lock,
+    faults::{Fault, FaultKind, FaultSet, FaultSyntaxError, ServedNames},
+    recording::cassette::{CassetteError, FaultReader, RecordFault},
 };
 
 /// Most faults that a request may name itself.
@@ -23,8 +25,14 @@ pub struct ServerFaults {
     set: RwLock<Arc<FaultSet>>,
     is_active: AtomicBool,
     changes: watch::Sender<()>,
+    /// Those that were given, without those of hand-written records.
+    lines: Lock<FaultLines>,
+    /// Those of hand-written records, which are tried after all others.
+    of_records: Lock<Vec<Fault>>,
     /// Those of a script.
     scripted: OnceLock<Vec<Fault>>,
+    /// What can be of requests, once it serves.
+    served: OnceLock<ServedNames>,
     /// Whether requests name faults of their own.
     by_header: bool,
     log: Option<Arc<ServedLog>>,
@@ -41,8 +49,9 @@ impl ServerFaults {
     #[must_use]
     pub fn new(lines: FaultLines, by_header: bool) -> Self {
         let (set, is_active) = (RwLock::default(), AtomicBool::new(false));
-        let (changes, scripted) = (watch::Sender::default(), OnceLock::new());
-        let faults = Self { set, is_active, changes, scripted, by_header, log: None };
+        let (changes, scripted, served) = (watch::Sender::default(), OnceLock::new(), OnceLock::new());
+        let (given, of_records) = (Lock::default(), Lock::default());
+        let faults = Self { set, is_active, lines: given, of_records, changes, scripted, served, by_header, log: None };
         faults.replace(lines);
         faults
     }
@@ -60,8 +69,19 @@ impl ServerFaults {
         self.log.as_ref()
     }
 
-    /// Replaces the faults. Responses in progress keep theirs; what was counted is forgotten.
+    /// Replaces the faults. Responses in progress keep theirs; what was counted is forgotten. While it serves, those are named that no
+    /// request can get.
     pub fn replace(&self, lines: FaultLines) {
+        for (fault, why) in self.unmatched(&lines) {
+            tracing::warn!("--fault '{fault}' happens to no request that is served: {why}");
+        }
+        let of_records = self.of_records.lock().clone();
+        let mut lines = lines;
+        // A list that was shown has those of records too.
+        let shown: Vec<String> = of_records.iter().map(ToString::to_string).collect();
+        lines.faults.retain(|fault| fault.selection.record.is_none() || !shown.contains(&fault.to_string()));
+        *self.lines.lock() = lines.clone();
+        lines.faults.extend(of_records);
         let set = FaultSet::new(lines.faults, lines.seed);
         let is_active = self.by_header || self.log.is_some() || !set.is_empty();
         *self.set.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(set);
@@ -69,12 +89,19 @@ impl ServerFaults {
         self.changes.send_replace(());
     }
 
+    /// The faults that no request can get, each with the reason, as far as that is certain.
+    fn unmatched<'a>(&self, lines: &'a FaultLines) -> Vec<(&'a Fault, String)> {
+        let Some(served) = self.served.get() else { return Vec::new() };
+        let faults = lines.faults.iter();
+        faults.filter_map(|fault| fault.selection.unmatched(served).map(|why| (fault, why))).collect()
+    }
+
     /// Lets the times of the faults begin now, with those of a script, which are tried after them.
-    pub fn begin(&self, script: Vec<Fault>) {
+    pub fn begin(&self, script: Vec<Fault>, served: ServedNames) {
         self.scripted.get_or_init(|| script);
-        let current = self.current();
-        let faults = current.counts().map(|(fault, _)| fault.clone()).collect();
-        self.reload(FaultLines { faults, seed: current.seed() });
+        self.served.get_or_init(|| served);
+        let lines = self.lines.lock().clone();
+        self.reload(lines);
     }
 
     /// Replaces the faults by what files have now. Those of the script stay after them, and all times begin anew.
@@ -148,6 +175,40 @@ impl ServerFaults {
     }
 }
 
+impl FaultReader for ServerFaults {
+    fn take(&self, faults: &[RecordFault]) -> Result<(), Vec<CassetteError>> {
+        let read = |written: &RecordFault| fault_of_record(written).map_err(|why| written.wrong(&why));
+        let (read, wrong): (Vec<_>, Vec<_>) = faults.iter().map(read).partition(Result::is_ok);
+        if !wrong.is_empty() {
+            return Err(wrong.into_iter().filter_map(Result::err).collect());
+        }
+        let read: Vec<Fault> = read.into_iter().flatten().collect();
+        let before = std::mem::replace(&mut *self.of_records.lock(), read.clone());
+        if !(before.is_empty() && read.is_empty()) {
+            let lines = self.lines.lock().clone();
+            self.replace(lines);
+        }
+        Ok(())
+    }
+}
+
+/// The fault of a hand-written record: of the answers of this record.
+///
+/// # Errors
+/// What is wrong with its words.
+pub fn fault_of_record(written: &RecordFault) -> Result<Fault, String> {
+    let mut fault: Fault = written.text.parse().map_err(|error: FaultSyntaxError| error.to_string())?;
+    if !fault.row.stage.is_of_answers() || matches!(fault.kind, FaultKind::Quota(_)) {
+        return Err(format!("`{}` is no fault of an answer", fault.what()));
+    }
+    if fault.selection.record.is_some() {
+        return Err("`record=` is the record that it stands in: leave it out".to_owned());
+    }
+    fault.selection.record = Some(written.record.clone());
+    fault.selection.is_of_record = true;
+    Ok(fault)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -173,10 +234,36 @@ mod tests {
     }
 
     #[test]
+    fn what_no_request_can_get_is_named() {
+        let served = ServedNames { models: Some(vec!["m".to_owned(), "k".to_owned()]), replicas: 2 };
+        for (condition, part) in [
+            ("model=x", "no model `x` is served, but m, k"),
+            ("path=v1/completions", "paths begin with `/`"),
+            ("path=/v1/models?a=1", "the query is no part"),
+            ("\"header:x-a= b\"", "no header `x-a` has this value"),
+            ("from=20s until=10s", "`until` is not after"),
+            ("first=2 nth=3", "not among the `first`"),
+            ("replica=2", "there is no replica 2: 2 are counted"),
+        ] {
+            let lines = lines(&format!("429 where {condition}"));
+            let faults = ServerFaults::new(FaultLines::default(), false);
+            assert_eq!(faults.unmatched(&lines).len(), 0, "before it serves");
+            faults.begin(Vec::new(), served.clone());
+            let [(_, why)] = faults.unmatched(&lines).try_into().unwrap();
+            assert!(why.contains(part), "{condition}: {why}");
+        }
+        let faults = ServerFaults::new(FaultLines::default(), false);
+        faults.begin(Vec::new(), ServedNames { models: None, replicas: 1 });
+        for condition in ["model=x", "path=*", "path=/v1/*", "header:x-a=b", "first=2 nth=2", "replica=0"] {
+            assert_eq!(faults.unmatched(&lines(&format!("429 where {condition}"))).len(), 0, "{condition}");
+        }
+    }
+
+    #[test]
     fn a_script_stays_when_files_are_read_again_and_goes_when_all_are_replaced() {
         let faults = ServerFaults::new(lines("429"), false);
         let shown = || faults.current().counts().map(|(fault, _)| fault.to_string()).collect::<Vec<_>>();
-        faults.begin(lines("die where from=1000000us").faults);
+        faults.begin(lines("die where from=1000000us").faults, ServedNames::default());
         assert_eq!(shown(), ["429", "die where from=1000000us"]);
         faults.reload(lines("503"));
         assert_eq!((shown(), faults.current().seed()), (vec!["503".into(), "die where from=1000000us".into()], 3));

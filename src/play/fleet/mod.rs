@@ -25,7 +25,7 @@ use tokio::{
 pub use self::script::{FleetScript, ScriptError};
 use crate::{
     base::stats::Lateness,
-    faults::{FaultSet, ServerCondition},
+    faults::{FaultSet, ServedNames, ServerCondition},
     net::server::{DrainReport, Listener, ListenerPlace},
     play::{
         Config, PlayError, Player, ServerFaults,
@@ -119,9 +119,20 @@ impl Fleet {
         Ok(Self { replicas, script, faults: Arc::clone(&origin.config.faults) })
     }
 
+    /// What can be of its requests. Cassettes and adapters answer for other models too.
+    fn served_names(&self) -> ServedNames {
+        let state = self.replicas.first().map(|replica| &replica.player.state);
+        let takes_others = |state: &ServerState| {
+            let config = &state.config;
+            config.cassette_player.is_some() || config.lora.is_some() || config.server.runtime_lora_updating
+        };
+        let models = state.filter(|state| !takes_others(state)).map(|state| state.model.names.clone());
+        ServedNames { models, replicas: u32::try_from(self.replicas.len()).unwrap_or(u32::MAX) }
+    }
+
     /// Serves each replica on its listener until `shutdown` completes, then drains. The times of its faults begin now.
     pub async fn serve(self, listeners: Vec<Listener>, shutdown: impl Future<Output = ()>) -> DrainReport {
-        self.faults.begin(self.script.faults());
+        self.faults.begin(self.script.faults(), self.served_names());
         let mut controls = Vec::new();
         let mut serving = JoinSet::new();
         for (replica, listener) in self.replicas.into_iter().zip(listeners) {

@@ -73,6 +73,8 @@ pub(in crate::play) struct ChoiceScript {
     pub(in crate::play) logprobs: Option<Arc<Logprobs>>,
     /// What was delivered of the answer before these tokens.
     pub(in crate::play) begun: Option<Box<BegunAnswer>>,
+    /// True where the recorded stream broke off after these tokens.
+    pub(in crate::play) breaks_off: bool,
 }
 
 /// The request's conditions for the end of its output.
@@ -82,6 +84,8 @@ pub(in crate::play) struct OutputLimits {
     pub(in crate::play) min_tokens: u32,
     /// In order.
     pub(in crate::play) stop_token_ids: Arc<[u32]>,
+    /// True where the end of sequence is a token like others, which ends the output only where it is a stop token too.
+    pub(in crate::play) ignores_eos: bool,
     /// True where a stop token's text is part of the output.
     pub(in crate::play) shows_stop_token: bool,
     /// Tokens that a step waits for, after the first step.
@@ -98,6 +102,8 @@ pub(in crate::play) struct OpenChoice {
     output: OutputText,
     produced: usize,
     finished: bool,
+    /// True where the last token only ended the text.
+    hid_last: bool,
     /// Bytes of the text to come that are left out.
     skipped: usize,
 }
@@ -121,7 +127,7 @@ impl OpenChoice {
         output: OutputText,
     ) -> Self {
         let next = script.schedule.next();
-        Self { script, next, limits, detokenizer, output, produced: 0, finished: false, skipped: 0 }
+        Self { script, next, limits, detokenizer, output, produced: 0, finished: false, hid_last: false, skipped: 0 }
     }
 
     /// Leaves out so many bytes of its text.
@@ -143,6 +149,11 @@ impl OpenChoice {
         let dues = self.next.into_iter().chain(self.script.schedule.clone());
         let each = dues.flat_map(|due| iter::repeat_n(due.due, usize::try_from(due.tokens).unwrap_or(usize::MAX)));
         each.take(most).collect()
+    }
+
+    /// Checks whether its last token only ended the text, and was no part of it.
+    pub(in crate::play) fn hid_last_token(&self) -> bool {
+        self.hid_last
     }
 
     /// Checks whether it was played to its end.
@@ -201,6 +212,11 @@ impl OpenChoice {
         self.next.map_or(0, |next| next.tokens)
     }
 
+    /// Checks whether it was played up to where the recorded stream broke off.
+    pub(in crate::play) fn breaks_off(&self) -> bool {
+        self.script.breaks_off && self.is_whole()
+    }
+
     /// Checks whether the engine failed before the first token.
     pub(in crate::play) fn fails_at_once(&self) -> bool {
         self.script.ids.len() == 0 && self.script.finish.reason == "error"
@@ -240,6 +256,7 @@ impl OpenChoice {
             end = Some(ChoiceFinish { hides_last_token: false, ..self.script.finish.clone() });
         }
         let hides_last = end.as_ref().is_some_and(|end| end.hides_last_token);
+        self.hid_last = hides_last;
         *finish = end.map(|end| (end.reason, end.stop_reason));
         if !self.output.looks() {
             self.put_text(ids, hides_last, text);
@@ -280,13 +297,14 @@ impl OpenChoice {
     fn end_after(&self, id: u32, count: usize) -> Option<ChoiceFinish> {
         let produced = u32::try_from(count).unwrap_or(u32::MAX);
         let is_last = count == self.script.ids.len();
-        if is_last && self.script.finish.hides_last_token {
+        let is_stop_token = self.limits.stop_token_ids.binary_search(&id).is_ok();
+        if is_last && self.script.finish.hides_last_token && !(self.limits.ignores_eos && is_stop_token) {
             return Some(ChoiceFinish {
                 hides_last_token: !self.limits.shows_stop_token,
                 ..self.script.finish.clone()
             });
         }
-        if produced >= self.limits.min_tokens && self.limits.stop_token_ids.binary_search(&id).is_ok() {
+        if produced >= self.limits.min_tokens && is_stop_token {
             let (stop_reason, hides_last_token) = (StopReason::Token(id), !self.limits.shows_stop_token);
             return Some(ChoiceFinish { reason: "stop", stop_reason, hides_last_token });
         }

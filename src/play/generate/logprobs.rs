@@ -251,7 +251,8 @@ impl SequenceLogprobs {
         recorded_logprobs::position(&asked, token, id, context, &self.scorer.tokenizer)
     }
 
-    fn take(&mut self, ids: &[u32]) -> Vec<Position> {
+    /// The log probabilities of these tokens as values, behind those of a prompt that is repeated.
+    pub(in crate::play) fn take(&mut self, ids: &[u32]) -> Vec<Position> {
         let mut positions = std::mem::take(&mut self.echoed).to_vec();
         for id in ids.iter().filter(|_| !self.only_echoes) {
             let recorded = self.recorded.as_ref();

@@ -117,6 +117,6 @@ fn script(
     let schedule = Schedule::uniform(u32::try_from(ids.len()).ok(), state.made_up_pacing());
     let finish = ChoiceFinish { reason, stop_reason: StopReason::Unnamed, hides_last_token: false };
     let (ids, begun) = (ChoiceTokens::Known(ids), Some(Box::new(begun)));
-    let scripts = vec![ChoiceScript { ids, schedule, finish, logprobs: None, begun }];
+    let scripts = vec![ChoiceScript { ids, schedule, finish, logprobs: None, begun, breaks_off: false }];
     Some(PromptScripts { scripts, by: format!("random;from={delivered}"), ..PromptScripts::default() })
 }

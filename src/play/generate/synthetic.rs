@@ -61,7 +61,7 @@ pub(in crate::play) fn made_up(state: &ServerState, wanted: &PromptQuery<'_>) ->
             Synthetic::Echo => echo(wanted),
         };
         let schedule = Schedule::uniform(u32::try_from(ids.len()).ok(), state.made_up_pacing());
-        ChoiceScript { ids, schedule, finish, logprobs: None, begun: None }
+        ChoiceScript { ids, schedule, finish, logprobs: None, begun: None, breaks_off: false }
     };
     let by = match synthetic {
         Synthetic::Random => "random",

@@ -158,7 +158,16 @@ impl Adapters {
         Err(ApiError::unknown_model(name, models))
     }
 
-    fn load(&self, request: LoadAdapter, base: Option<&str>, model: &Model) -> Result<String, ApiError> {
+    /// Loads an adapter; the engine's words of success.
+    ///
+    /// # Errors
+    /// A name that is not taken, and a server without adapters.
+    pub(in crate::play) fn load(
+        &self,
+        request: LoadAdapter,
+        base: Option<&str>,
+        model: &Model,
+    ) -> Result<String, ApiError> {
         let LoadAdapter { lora_name, lora_path, load_inplace } = request;
         if lora_name.is_empty() || lora_path.is_empty() {
             return Err(ApiError::invalid_input("Both 'lora_name' and 'lora_path' must be provided."));
@@ -197,7 +206,11 @@ impl Adapters {
         })
     }
 
-    fn unload(&self, request: UnloadAdapter) -> Result<String, ApiError> {
+    /// Forgets an adapter; the engine's words of success.
+    ///
+    /// # Errors
+    /// A name that is no adapter's.
+    pub(in crate::play) fn unload(&self, request: UnloadAdapter) -> Result<String, ApiError> {
         let UnloadAdapter { lora_name } = request;
         if lora_name.is_empty() {
             return Err(ApiError::invalid_input("'lora_name' needs to be provided to unload a LoRA adapter."));

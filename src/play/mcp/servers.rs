@@ -365,7 +365,7 @@ fn events(flow: Flow, session: Option<String>) -> Response {
     extra.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));
     extra.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
     extra.extend(session_header(session));
-    let nothing = stream::empty::<Bytes>();
+    let nothing = stream::empty::<Result<Bytes, BodyError>>();
     let head = events_of_type(StatusCode::OK, HeaderValue::from_static("text/event-stream"), nothing, extra);
     head.map(|_| Body::new(StreamBody::new(stream::unfold(flow, Flow::next))))
 }

@@ -6,8 +6,8 @@
 //! where a body was recorded, or the other way, gets the other form where the family is known. Else a stream is sent as it
 //! was recorded, and a body that was recorded for a request without a stream is a miss for one with it.
 //!
-//! Limits: a recorded response is sent to its end, beyond `max_tokens` too. A stream that broke off ends where the capture
-//! did.
+//! Limits: a recorded response is sent to its end, beyond `max_tokens` too. A stream that broke off does so where the capture
+//! ended.
 //!
 //! See docs/decisions/0026-recorded-responses-before-validation.md.
 
@@ -50,7 +50,7 @@ use crate::{
     },
     recording::{
         cassette::Moment,
-        trace::{Endpoint, Record, Response as Recorded, ResponseContent},
+        trace::{Endpoint, Outcome, Record, Response as Recorded, ResponseContent},
     },
     replay::{
         delivery::{Clock, RecordedContent, RecordedResponse, ResponseEnd, Wait, class_of, stream_of},
@@ -224,7 +224,10 @@ fn plan(state: &ServerState, request: &Candidate) -> Result<RecordedPlan, ApiErr
                 }
                 false => ResponseMetrics::default(),
             };
-            RecordedResponse::new(content, schedule, ResponseEnd::Complete, metrics).by_tokens(&chunks)
+            let is_stream = matches!(content, RecordedContent::Events(_));
+            let breaks_off = is_stream && record.outcome.is_some_and(Outcome::breaks_off);
+            let end = if breaks_off { ResponseEnd::Broken } else { ResponseEnd::Complete };
+            RecordedResponse::new(content, schedule, end, metrics).by_tokens(&chunks)
         },
     })))
 }

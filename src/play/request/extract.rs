@@ -198,6 +198,7 @@ pub(in crate::play) fn rank_of(headers: &HeaderMap) -> Option<i128> {
     text.replace('_', "").parse().ok()
 }
 
-fn is_json(headers: &HeaderMap) -> bool {
+/// Checks whether a body is announced as JSON.
+pub(in crate::play) fn is_json(headers: &HeaderMap) -> bool {
     media_type(headers).eq_ignore_ascii_case("application/json")
 }

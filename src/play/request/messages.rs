@@ -22,7 +22,10 @@ use crate::{
             tokens::chat_ids,
         },
     },
-    text::prompt::{Conversation, SpecialTokens},
+    text::{
+        parsers::ToolChoice,
+        prompt::{Conversation, SpecialTokens},
+    },
 };
 
 /// Answers a request for a message.
@@ -37,12 +40,17 @@ pub(in crate::play) async fn answer(
 }
 
 async fn message(state: &Arc<ServerState>, arrival: Arrival) -> Result<Response, ApiError> {
-    let read = |state: &ServerState, body: &[u8]| {
-        let request = MessagesRequest::parse(body)?;
-        Ok((chat_of(state, &request)?, ()))
-    };
     let (started, ()) = start(state, arrival, read).await?;
     respond(started.in_family(MessageEncoder::default())).await
+}
+
+/// Reads the request of a message.
+///
+/// # Errors
+/// What is wrong with it.
+pub(in crate::play) fn read(state: &ServerState, body: &[u8]) -> Result<(GenerationRequest, ()), ApiError> {
+    let request = MessagesRequest::parse(body)?;
+    Ok((chat_of(state, &request)?, ()))
 }
 
 /// Gives the handler's error a body of this family; the framework's errors and misses have their usual form.
@@ -50,7 +58,7 @@ async fn message(state: &Arc<ServerState>, arrival: Arrival) -> Result<Response,
 /// # Errors
 /// Those that have their usual form.
 pub(in crate::play) fn refusal(refused: ApiError) -> Result<Response, ApiError> {
-    if refused.is_of_framework() || refused.kind == "vcr_miss" || refused.is_verbatim() {
+    if refused.is_of_framework() || refused.kind == "vcr_miss" || refused.is_verbatim() || refused.ends_connection() {
         return Err(refused);
     }
     let status = StatusCode::from_u16(refused.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -88,9 +96,13 @@ fn counted(state: &ServerState, request: &MessagesRequest) -> Result<String, Api
 /// # Errors
 /// A request that the engine refuses before it looks at the messages.
 pub(in crate::play) fn chat_of(state: &ServerState, request: &MessagesRequest) -> Result<GenerationRequest, ApiError> {
-    let chat = request.chat(system_messages(&state.model, request))?;
+    let mut chat = request.chat(system_messages(&state.model, request))?;
     state.check_model(chat.model.as_deref())?;
-    request.check_choice(state.served().finds_calls)?;
+    let finds_calls = state.served().finds_calls;
+    request.check_choice(finds_calls)?;
+    if finds_calls && request.may_call_unoffered() {
+        chat.tools.choice = ToolChoice::Auto;
+    }
     Ok(chat)
 }
 

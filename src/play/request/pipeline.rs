@@ -19,7 +19,7 @@ use axum::{
     response::Response,
 };
 use bytes::Bytes;
-use futures_util::{Stream, StreamExt};
+use futures_util::{Stream, TryStreamExt};
 use http::{HeaderMap, Method};
 use tokio::time::Instant;
 
@@ -29,6 +29,7 @@ use crate::{
         answers::{FromChat, ResponseForm},
     },
     base::stats::StreamClass,
+    net::server::BodyError,
     play::{
         ServerState,
         answer::{
@@ -134,18 +135,24 @@ pub(in crate::play) async fn generate(
     arrival: Arrival,
     api: Api,
 ) -> Result<Response, ErrorResponse> {
-    let read = move |state: &ServerState, body: &[u8]| {
+    let validated = match cached_or_validated(&state, api, arrival.body.clone(), reader(api)).await {
+        Ok(validated) => validated,
+        Err(refused) => return Err(arrival.refused(&state, refused).await.into()),
+    };
+    Ok(respond(begin(&state, arrival, validated).await?).await?)
+}
+
+/// What reads the requests of an API.
+pub(in crate::play) fn reader(
+    api: Api,
+) -> impl FnOnce(&ServerState, &[u8]) -> Result<(GenerationRequest, ()), ApiError> + Send + 'static {
+    move |state, body| {
         let mut request = GenerationRequest::parse(api, body)?;
         if state.config.server.force_usage && request.stream {
             request.usage_events = UsageEvents::EveryEvent;
         }
         Ok((request, ()))
-    };
-    let validated = match cached_or_validated(&state, api, arrival.body.clone(), read).await {
-        Ok(validated) => validated,
-        Err(refused) => return Err(arrival.refused(&state, refused).await.into()),
-    };
-    Ok(respond(begin(&state, arrival, validated).await?).await?)
+    }
 }
 
 /// Sends an answer in the words of its own family.
@@ -157,7 +164,7 @@ pub(in crate::play) async fn respond(started: Started) -> Result<Response, ApiEr
     let dialect = started.dialect;
     if started.stream {
         let prompt = PromptTokens(started.answer.prompt_tokens());
-        let mut response = events(started.into_events().map(|event| dialect.event(event)), extra);
+        let mut response = events(started.into_events().map_ok(|event| dialect.event(event)), extra);
         response.extensions_mut().insert(prompt);
         Ok(response)
     } else {
@@ -198,7 +205,8 @@ async fn begin(state: &Arc<ServerState>, arrival: Arrival, validated: ValidatedR
     let is_constrained = request.is_constrained();
     let planner = Arc::clone(state);
     let plan = move || {
-        let from = RequestOrigin { request_id, session_id, rank, session, errors, at };
+        let from =
+            RequestOrigin { request_id, session_id, rank, session, errors, at, choices_before: 0, wants_values: false };
         plan(&planner, &request, prompts, from).map(|planned| (planned, request.stream))
     };
     let (planned, stream) =
@@ -234,15 +242,16 @@ impl Started {
         self
     }
 
-    /// The events of the answer, each at its deadline. Dropping the stream, as when the client leaves, frees everything.
-    pub(in crate::play) fn into_events(self) -> impl Stream<Item = Bytes> + Send + 'static {
+    /// The events of the answer, each at its deadline, and an error where the recorded stream broke off. Dropping the stream, as when the client leaves, frees everything.
+    pub(in crate::play) fn into_events(self) -> impl Stream<Item = Result<Bytes, BodyError>> + Send + 'static {
         stream_of(self.answer, self.at, self.wait, self.keep_alive)
     }
 
     /// The body of an answer that is no stream, at the deadline of its last token.
     ///
     /// # Errors
-    /// 500 where the record ended in a failure of the engine, 400 and 503 where the answer takes too much.
+    /// 500 where the record ended in a failure of the engine, an ended connection where it broke off, 400 and 503 where the answer takes
+    /// too much.
     pub(in crate::play) async fn into_body(self) -> Result<Collected, ApiError> {
         collect(self.answer, self.at, self.wait).await
     }

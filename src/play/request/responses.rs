@@ -7,17 +7,17 @@ use std::sync::Arc;
 
 use axum::{extract, response::Response};
 use bytes::Bytes;
-use futures_util::{Stream, StreamExt, stream};
+use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use http::{HeaderMap, StatusCode};
 
 use crate::{
     api::{
-        ApiError, Query,
+        ApiError, GenerationRequest, Query,
         responses::{
             ResponseEncoder, ResponseHead, ResponsesRequest, Retrieval, completed, no_store, not_found, queued_body,
         },
     },
-    net::wire::EventBuffer,
+    net::{server::BodyError, wire::EventBuffer},
     play::{
         ServerState,
         http::{JsonText, events, json},
@@ -43,7 +43,7 @@ pub(in crate::play) async fn retrieve(
     let kept = kept.ok_or_else(|| not_found(&id))?;
     match retrieval.events_from {
         None => Ok(json(StatusCode::OK, kept.body(&id)?, HeaderMap::new())),
-        Some(from) => Ok(events(kept.events(&id, from)?, HeaderMap::new())),
+        Some(from) => Ok(events(kept.events(&id, from)?.map(Ok), HeaderMap::new())),
     }
 }
 
@@ -67,13 +67,6 @@ pub(in crate::play) async fn answer(
     extract::State(state): extract::State<Arc<ServerState>>,
     arrival: Arrival,
 ) -> Result<Response, ErrorResponse> {
-    let read = |state: &ServerState, body: &[u8]| {
-        let request = ResponsesRequest::parse(body)?;
-        state.check_model(request.model())?;
-        let messages = request.messages(history(state, &request)?)?;
-        let kept = state.kept.as_ref().filter(|_| request.is_stored()).map(|_| messages.clone());
-        Ok((request.chat(messages)?, (request, kept)))
-    };
     let (started, (request, messages)) = start(&state, arrival, read).await?;
     let head = head(&state, &started, &request);
     let kept = state.kept.as_ref().zip(messages);
@@ -88,6 +81,24 @@ pub(in crate::play) async fn answer(
         return Ok(events(making.events(keeper), extra));
     }
     Ok(json(StatusCode::OK, making.body(keeper.as_ref()).await?, extra))
+}
+
+/// A request for a response, and its conversation where it is stored.
+type ReadResponsesRequest = (ResponsesRequest, Option<Vec<serde_json::Value>>);
+
+/// Reads a request for a response, with the conversation that it continues.
+///
+/// # Errors
+/// What is wrong with it.
+pub(in crate::play) fn read(
+    state: &ServerState,
+    body: &[u8],
+) -> Result<(GenerationRequest, ReadResponsesRequest), ApiError> {
+    let request = ResponsesRequest::parse(body)?;
+    state.check_model(request.model())?;
+    let messages = request.messages(history(state, &request)?)?;
+    let kept = state.kept.as_ref().filter(|_| request.is_stored()).map(|_| messages.clone());
+    Ok((request.chat(messages)?, (request, kept)))
 }
 
 /// The conversation before a request.
@@ -111,11 +122,12 @@ struct Making {
 
 impl Making {
     /// The events of the response, which is stored with the last one.
-    fn events(self, keeper: Option<ResponseStore>) -> impl Stream<Item = Bytes> + Send + 'static {
+    fn events(self, keeper: Option<ResponseStore>) -> impl Stream<Item = Result<Bytes, BodyError>> + Send + 'static {
         let mut encoder = ResponseEncoder::new(self.request, self.head);
         let mut opening = EventBuffer::default();
         encoder.open(&mut opening);
-        stream::iter(opening).chain(self.started.in_family(encoder).into_events()).inspect(move |event| {
+        let events = stream::iter(opening).map(Ok).chain(self.started.in_family(encoder).into_events());
+        events.inspect_ok(move |event| {
             if let Some((keeper, body)) = keeper.as_ref().and_then(|keeper| Some((keeper, completed(event)?))) {
                 keeper.keep(body);
             }
@@ -146,14 +158,15 @@ fn in_background(kept: &StoredResponses, keeper: ResponseStore, making: Making) 
     let log = making.started.stream.then(EventLogWriter::new);
     keeper.queue(queued.clone(), log.as_ref());
     let answer = match &log {
-        Some(_) => events(kept.events(&id, 0)?, extra),
+        Some(_) => events(kept.events(&id, 0)?.map(Ok), extra),
         None => json(StatusCode::OK, queued, extra),
     };
     let task = tokio::spawn(async move {
         match log {
             Some(log) => {
                 let mut events = std::pin::pin!(making.events(Some(keeper)));
-                while let Some(event) = events.next().await {
+                // What is kept of a stream that broke off is over without its end.
+                while let Some(Ok(event)) = events.next().await {
                     log.write(event);
                 }
                 log.end();

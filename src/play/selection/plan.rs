@@ -79,6 +79,10 @@ pub(in crate::play) struct RequestOrigin {
     pub(in crate::play) session: Option<Arc<TraceSession>>,
     pub(in crate::play) errors: Vec<usize>,
     pub(in crate::play) at: Instant,
+    /// Choices of the same request that were asked for before, as requests of their own.
+    pub(in crate::play) choices_before: usize,
+    /// True where log probabilities are wanted as values, not as JSON.
+    pub(in crate::play) wants_values: bool,
 }
 
 /// Matches every prompt once and makes the answer ready.
@@ -91,7 +95,7 @@ pub(in crate::play) fn plan(
     prompts: Vec<AdmittedPrompt>,
     from: RequestOrigin,
 ) -> Result<AnswerPlan, ApiError> {
-    let RequestOrigin { request_id, session_id, rank, session, errors, at } = from;
+    let RequestOrigin { request_id, session_id, rank, session, errors, at, choices_before, wants_values } = from;
     let refused = |error| {
         // No record of an error is consumed for a client that has left.
         check_cancelled().err().unwrap_or_else(|| {
@@ -110,7 +114,7 @@ pub(in crate::play) fn plan(
     for (at, prompt) in prompts.iter().enumerate() {
         check_cancelled()?;
         let wanted = wanted(request, request_id.as_deref(), prompt);
-        let choices_before = at.saturating_mul(wanted.choices);
+        let choices_before = at.saturating_mul(wanted.choices).saturating_add(choices_before);
         let model = state.asked_model(asked.recorded);
         let (rules, parsed, session) = (rules.as_ref(), parsed.as_ref(), session.as_deref());
         let errors = if at == 0 { errors.as_slice() } else { &[] };
@@ -130,7 +134,7 @@ pub(in crate::play) fn plan(
     budget::check_whole(request, tokens, shows_logprobs)?;
     let class = class_of(state, &chosen);
     let cached = cache_use(state, request, &prompts, &chosen);
-    let named = AnswerIdentity { id, model: asked.shown(state), at, cached, parsed };
+    let named = AnswerIdentity { id, model: asked.shown(state), at, cached, parsed, wants_values };
     let records: Vec<usize> = chosen.iter().flat_map(|chosen| &chosen.records).copied().collect();
     let mut answer = answer(state, request, prompts, chosen, &named).with_memory(memory);
     if let Some(engine) = &state.engine {
@@ -266,6 +270,7 @@ struct AnswerIdentity<'a> {
     at: Instant,
     cached: CacheUse,
     parsed: Option<ParsedBy>,
+    wants_values: bool,
 }
 
 fn answer(
@@ -297,7 +302,10 @@ fn answer(
         let echo = prompt.shown.text.filter(|_| repeats_prompt);
         let request_metrics = RequestMetrics::new(&state.metrics, named.at, request.choices, permit);
         let positions: Arc<[Position]> = scorer.prompt(&prompt.ids, chosen.prompt_logprobs.as_ref()).into();
-        let prompt_logprobs: Option<Arc<str>> = prompt_logprobs_json(&scorer, &positions).map(Into::into);
+        let wants_values = named.wants_values && request.logprobs.prompt.is_some();
+        let prompt_positions = wants_values.then(|| Arc::clone(&positions));
+        let prompt_logprobs = if wants_values { None } else { prompt_logprobs_json(&scorer, &positions) };
+        let prompt_logprobs: Option<Arc<str>> = prompt_logprobs.map(Into::into);
         let echoed = if repeats_prompt { positions } else { Arc::default() };
         for mut script in chosen.scripts {
             let limits = limits(state, request, prompt.max_tokens, &stop_token_ids);
@@ -318,6 +326,7 @@ fn answer(
                 repeated: prompt.shown.message.clone(),
                 parser,
                 prompt_logprobs: prompt_logprobs.clone(),
+                prompt_positions: prompt_positions.clone(),
                 produced: 0,
                 opened: false,
                 metrics: request_metrics.start(prompt_tokens, chosen.cached, most_tokens(prompt.max_tokens)),
@@ -382,6 +391,7 @@ fn limits(
         max_tokens: most_tokens(max_tokens),
         min_tokens: request.min_tokens,
         stop_token_ids: Arc::clone(stop_token_ids),
+        ignores_eos: request.ignore_eos,
         shows_stop_token: request.include_stop_str_in_output,
         interval: if request.stream { interval } else { 1 },
     }

@@ -247,11 +247,11 @@ fn script(
     let finish = finish(&record, last, state.model.tokenizer.eos_ids(), most);
     let sends_logprobs = wanted.logprobs.sample.is_some() && last.is_some();
     let logprobs = if sends_logprobs { kept.logprobs().map(Arc::new) } else { None };
-    ChoiceScript { ids, schedule, finish, logprobs, begun }
+    let breaks_off = record.outcome.is_some_and(Outcome::breaks_off);
+    ChoiceScript { ids, schedule, finish, logprobs, begun, breaks_off }
 }
 
-/// The end of a record for a request of at most `max_tokens`. One that was cut short, as by a client that left, ends with
-/// `abort`.
+/// The end of a record for a request of at most `max_tokens`. One whose client left ends with `abort`; one that broke off has none.
 fn finish(record: &Record, last: Option<u32>, eos: &[u32], max_tokens: u32) -> ChoiceFinish {
     let ends_in_stop_token = last.is_some_and(|last| eos.contains(&last) || record.stop_token == Some(last));
     let finish_reason = record.finish_reason.or_else(|| missing_reason(record, max_tokens));

@@ -15,7 +15,7 @@ fn every_mistake_is_named_with_its_line() {
          - match: {contains: y}\n  answer: {parts: [{after: soon, text: a}]}\n- match: {contains: z}\n  extra: 1\n  answer: a\n\
          - request: POST /v1/chat/completions\n  body: {}\n  answer: a\n- match: any\n  answer: {semantic: odd}\n\
          - match: any\n  answer: {verdict: yes-no, categories: [a]}\n- match: {nth: 0}\n  answer: a\n- match: {role: king}\n  answer: a\n\
-         - match: any\n  answer: {verdict: yes-no, record: x}\n- match: any\n  answer: {fault: odd}\n- match: any\n  answer: '{{ model'\n\
+         - match: any\n  answer: {verdict: yes-no, record: x}\n- match: any\n  answer: {semantic: odd}\n- match: any\n  answer: '{{ model'\n\
          - match: any\n  answer: {verdict: yes-no, unsafe: {rate: 2}}\n",
     );
     let (code, text) = checked(&rules);
@@ -31,7 +31,7 @@ fn every_mistake_is_named_with_its_line() {
         (20, "`match.nth` has to be a number from 1 on"),
         (22, "`king` is none of user"),
         (25, "the answer has `verdict` and `record`"),
-        (27, "`odd` is no fault"),
+        (27, "`answer.semantic` has to be bad-arguments"),
         (29, "the answer is no template"),
         (31, "`unsafe.rate` has to be a number from 0 to 1"),
     ] {

@@ -58,6 +58,16 @@ fn queue_cache_and_first_tokens_of_the_server_are_in_the_report() {
 }
 
 #[test]
+fn faults_that_happened_in_the_run_are_listed_with_the_lines_that_repeat_them() {
+    let server = Running::start(&["play", "--synthetic", "random", "--port", "0", "--fault", "500 where rate=0.4"]);
+    let page = format!("http://{}", server.address);
+    let printed = drive(&trace(), &server, &[&page]);
+    let hits = printed["server_side"]["servers"][0]["faults"]["hits"].as_array().unwrap();
+    assert!(!hits.is_empty() && printed["results"]["failed"] == hits.len(), "{printed:#}");
+    assert!(hits.iter().all(|hit| hit.as_str().unwrap().starts_with("500 where request=")), "{hits:#?}");
+}
+
+#[test]
 fn a_page_that_is_not_there_is_named_and_harms_nothing() {
     let trace = trace();
     let server = trace.play(&[]);
@@ -66,5 +76,6 @@ fn a_page_that_is_not_there_is_named_and_harms_nothing() {
     let servers = printed["server_side"]["servers"].as_array().unwrap();
     assert!(servers[0]["failures"].as_u64() > Some(0) && servers[0]["failure"].is_string(), "{servers:#?}");
     assert_eq!(servers[1]["failure"], "status 404");
+    assert_eq!(servers[1]["faults"]["unknown"], "/vcr/faults: status 404");
     assert_eq!(servers[0]["points"], json!([]));
 }

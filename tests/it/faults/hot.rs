@@ -30,7 +30,7 @@ async fn faults_are_replaced_and_removed_while_the_server_runs() {
     let server = start(served(faults(&["503"], 0))).await;
     assert_eq!(status(&server, &[]).await, 503);
     let shown = client::send(server.address, &get("/vcr/faults")).await.json();
-    assert_eq!(shown["faults"], json!([{"fault": "503", "happened": 1}]));
+    assert_eq!(shown["faults"], json!([{"fault": "503", "happened": 1, "not_said": 0}]));
     assert_eq!(change(&server, "PUT", "faults:\n- 429 where first=1\n").await.status, 200);
     assert_eq!([status(&server, &[]).await, status(&server, &[]).await], [429, 200]);
     let refused = change(&server, "PUT", "faults:\n- 429\n- explode\n").await;
@@ -41,10 +41,11 @@ async fn faults_are_replaced_and_removed_while_the_server_runs() {
     );
     // What cannot be read replaces nothing.
     let shown = client::send(server.address, &get("/vcr/faults")).await.json();
-    assert_eq!(shown["faults"], json!([{"fault": "429 where first=1", "happened": 1}]));
+    assert_eq!(shown["faults"], json!([{"fault": "429 where first=1", "happened": 1, "not_said": 0}]));
     assert_eq!(change(&server, "PUT", "[500]").await.status, 200);
     assert_eq!(status(&server, &[]).await, 500);
-    assert_eq!(change(&server, "DELETE", "").await.json(), json!({"seed": 0, "faults": [], "hits": []}));
+    let removed = change(&server, "DELETE", "").await.json();
+    assert_eq!([&removed["faults"], &removed["hits"], &removed["not_said"]], [&json!([]); 3]);
     assert_eq!(status(&server, &[]).await, 200);
 }
 
@@ -76,6 +77,25 @@ async fn requests_name_faults_only_where_that_is_enabled() {
     let listed = super::hits(server.address).await;
     let kinds: Vec<&str> = listed.iter().map(|line| line.split(" where ").next().unwrap()).collect();
     assert_eq!(kinds, ["error:418", "429", "model_not_found"]);
+}
+
+#[tokio::test]
+async fn the_line_of_a_fault_that_a_request_named_repeats_it_alone() {
+    for (header, named, status) in [("x-vcr-fault", "error:418 where rate=1", 418), ("x-return-error", "503", 503)] {
+        let server = start(served(Arc::new(ServerFaults::new(FaultLines::default(), true)))).await;
+        let mut seen = Vec::new();
+        for own in [&[][..], &[], &[(header, named)], &[]] {
+            seen.push(self::status(&server, own).await);
+        }
+        assert_eq!(seen, [200, 200, status, 200]);
+        let [line] = super::hits(server.address).await.try_into().unwrap();
+        let again = start(served(faults(&[&line], 5))).await;
+        let mut repeated = Vec::new();
+        for _ in 0..4 {
+            repeated.push(self::status(&again, &[]).await);
+        }
+        assert_eq!(repeated, seen, "{line}");
+    }
 }
 
 #[tokio::test]

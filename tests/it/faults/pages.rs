@@ -13,9 +13,10 @@ const PAGE: &str = "docs/src/reference/faults.md";
 const GUIDE: &str = "docs/src/guides/faults.md";
 const MARKS: [&str; 2] = ["<!-- catalogue -->\n", "<!-- end of the catalogue -->"];
 
-const STAGES: [(FaultStage, &str); 6] = [
+const STAGES: [(FaultStage, &str); 7] = [
     (FaultStage::Before, "Before the answer: retryable"),
     (FaultStage::Body, "In the body: committed"),
+    (FaultStage::Reply, "In what the model says: committed"),
     (FaultStage::Metrics, "On `/metrics`: retryable"),
     (FaultStage::Health, "On `/health` and `/ping`: retryable"),
     (FaultStage::Events, "In KV events"),

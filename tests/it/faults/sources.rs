@@ -3,16 +3,22 @@
 use std::time::Duration;
 
 use serde_json::json;
-use vllm_vcr::{play::Config, replay::matching::MatchBy};
+use vllm_vcr::{
+    play::Config,
+    recording::trace::{FinishReason, Outcome, Record},
+    replay::matching::{MatchBy, OnExhausted},
+    text::prompt::SpecialTokens,
+};
 
-use super::{COMPLETIONS, Ending, ask, faults, request};
+use super::{COMPLETIONS, Ending, TEXT, ask, faults, request};
 use crate::{
     mcp::SERVER,
     support::{
         CHAT,
         cassettes::{self, Shelf, tape},
-        play_server::{config, start},
-        running::Running,
+        client,
+        play_server::{config, record, start, tokenizer},
+        running::{Running, vcr},
         simulated::{behind, engine, until},
     },
 };
@@ -51,6 +57,134 @@ async fn cassettes_fail() {
     assert_eq!((cut.chunks.len(), cut.ending), (2, Ending::Reset));
     let (_, said) = server.stop();
     assert!(said.contains("fault: --fault 'reset at event 2 where request="), "{said}");
+}
+
+#[tokio::test]
+async fn a_fault_before_the_answer_consumes_no_record() {
+    let tape = tape(&[cassettes::record(&["hello"], "one"), cassettes::record(&["hello"], "two")]);
+    for line in ["429 where nth=1", "429 where record=tape.yaml#0 nth=1", "reset where record=tape.yaml#0 nth=1"] {
+        for flags in [&[][..], &["--match", "ordered"]] {
+            let shelf = Shelf::with(&tape);
+            let server = shelf.play(&[&["--fault", line], flags].concat());
+            let asked = request(CHAT, &cassettes::chat(&["hello"]));
+            let failed = ask(server.address, &asked, None).await;
+            assert!(failed.head.starts_with("http/1.1 429 ") || failed.ending == Ending::Reset, "{}", failed.head);
+            for said in ["one", "two"] {
+                let body = ask(server.address, &asked, None).await.body();
+                assert!(String::from_utf8_lossy(&body).contains(said), "{line} {flags:?}");
+            }
+            let missed = ask(server.address, &asked, None).await;
+            assert!(missed.head.starts_with("http/1.1 422 "), "{line} {flags:?}: {}", missed.head);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_fault_before_the_answer_consumes_no_rule() {
+    let shelf = Shelf::with(
+        "vcr: 1\nrecords:\n- match: {contains: hello, nth: 1}\n  answer: one\n- match: any\n  times: 1\n  answer: two\n",
+    );
+    for (line, said) in
+        [("500 where record=tape.yaml#0 nth=1 per=all", "one"), ("500 where record=tape.yaml#1 nth=2 per=all", "two")]
+    {
+        let server = shelf.play(&["--fault", line]);
+        if said == "two" {
+            assert!(server.send(CHAT, &cassettes::chat(&["hello"])).await.text().contains("one"));
+        }
+        assert_eq!(server.send(CHAT, &cassettes::chat(&["hello"])).await.status, 500, "{line}");
+        assert!(server.send(CHAT, &cassettes::chat(&["hello"])).await.text().contains(said), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn streams_that_broke_off_do_so_again() {
+    let ids = tokenizer().encode(TEXT, SpecialTokens::Skip).unwrap();
+    let whole = record(&ids, Duration::ZERO, FinishReason::Stop);
+    for outcome in [Outcome::UpstreamFailed, Outcome::TimedOut] {
+        let broken = Record { finish_reason: None, outcome: Some(outcome), ..whole.clone() };
+        let server =
+            start(Config { on_exhausted: Some(OnExhausted::Last), ..config(&[MatchBy::Next], vec![broken]) }).await;
+        for path in [COMPLETIONS, CHAT, "/v1/messages", "/v1/responses"] {
+            let mut body = json!({"model": "m", "stream": true});
+            let words = json!([{"role": "user", "content": "x"}]);
+            match path {
+                COMPLETIONS => body["prompt"] = json!("x"),
+                "/v1/responses" => body["input"] = json!("x"),
+                _ => body["messages"] = words,
+            }
+            let limit = if path == "/v1/responses" { "max_output_tokens" } else { "max_tokens" };
+            body[limit] = json!(500);
+            let cut = ask(server.address, &request(path, &body), None).await;
+            let text = String::from_utf8(cut.body()).unwrap();
+            assert_eq!(cut.ending, Ending::Cut, "{path} {outcome:?}: {text}");
+            assert!(text.contains("seven") && text.ends_with("\n\n"), "{path}: {text}");
+            let ends = ["[DONE]", "\"abort\"", "message_stop", "response.completed", "response.incomplete"];
+            assert!(!ends.iter().any(|end| text.contains(end)), "{path}: {text}");
+            body["stream"] = json!(false);
+            let nothing = ask(server.address, &request(path, &body), None).await;
+            assert_eq!((nothing.head.as_str(), nothing.ending), ("", Ending::Cut), "{path} {outcome:?}");
+            body[limit] = json!(2);
+            let part = ask(server.address, &request(path, &body), None).await;
+            assert!(part.head.starts_with("http/1.1 200 ") && part.ending == Ending::Whole, "{path}: {}", part.head);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_choice_that_had_ended_is_whole_for_a_client_that_left_and_not_for_a_dead_upstream() {
+    let ids = tokenizer().encode(TEXT, SpecialTokens::Skip).unwrap();
+    for (outcome, ending) in [(Outcome::ClientGone, Ending::Whole), (Outcome::UpstreamFailed, Ending::Cut)] {
+        let ended = Record { outcome: Some(outcome), ..record(&ids, Duration::ZERO, FinishReason::Stop) };
+        let server = start(config(&[MatchBy::Next], vec![ended])).await;
+        let body = json!({"prompt": "x", "stream": true, "max_tokens": 500});
+        let heard = ask(server.address, &request(COMPLETIONS, &body), None).await;
+        let text = String::from_utf8(heard.body()).unwrap();
+        assert_eq!((heard.ending, text.contains("[DONE]")), (ending, ending == Ending::Whole), "{text}");
+        assert!(text.contains("\"finish_reason\":\"stop\""), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_rule_can_be_any_fault() {
+    let shelf = Shelf::with(
+        "vcr: 1\nrecords:\n- match: {contains: busy}\n  times: 2\n  answer: {fault: '429:retry-after=2s'}\n- match: {contains: cut}\n  \
+         answer: {content: one two three four, fault: 'reset at event 2'}\n- match: any\n  answer: fine\n",
+    );
+    for flags in [vec!["--cassette", shelf.name()], vec!["--answers", shelf.name()]] {
+        let server = Running::start(&[&["play", "--port", "0", "--instant"][..], &flags].concat());
+        let busy = request(CHAT, &cassettes::chat(&["busy"]));
+        for _ in 0..2 {
+            let refused = ask(server.address, &busy, None).await;
+            assert!(refused.head.starts_with("http/1.1 429 ") && refused.head.contains("retry-after: 2"));
+        }
+        assert!(String::from_utf8_lossy(&ask(server.address, &busy, None).await.body()).contains("fine"));
+        let mut streamed = cassettes::chat(&["cut"]);
+        streamed["stream"] = json!(true);
+        let cut = ask(server.address, &request(CHAT, &streamed), None).await;
+        assert_eq!((cut.chunks.len(), cut.ending), (2, Ending::Reset));
+        let lines = super::hits(server.address).await;
+        assert_eq!(lines.len(), 3, "{lines:?}");
+        assert!(lines[2].starts_with("reset at event 2 where request="), "{lines:?}");
+    }
+}
+
+#[tokio::test]
+async fn wrong_faults_of_rules_are_named_with_their_lines() {
+    let shelf = Shelf::with("records:\n- match: any\n  answer:\n    content: x\n    fault: explode\n");
+    for words in [&["answers", "check"][..], &["play", "--port", "0", "--answers"]] {
+        let output = vcr(&[words, &[shelf.name()]].concat());
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(said.contains("tape.yaml:5: `answer.fault`: `explode` is no kind of fault"), "{said}");
+        assert!(!output.status.success());
+    }
+    std::fs::write(&shelf.file, "records:\n- match: any\n  answer: {content: x, fault: '503'}\n").unwrap();
+    let server = Running::start(&["play", "--port", "0", "--answers", shelf.name()]);
+    std::fs::write(&shelf.file, "records:\n- match: any\n  answer: {content: x, fault: 'quota:requests=1'}\n").unwrap();
+    let reload = json!({"answers": "reload"});
+    let put = client::Request { method: "PUT", ..client::post("/vcr/config", &reload) };
+    let refused = client::send(server.address, &put).await;
+    assert!(refused.status == 400 && refused.text().contains("is no fault of an answer"), "{}", refused.text());
+    assert_eq!(server.send(CHAT, &cassettes::chat(&["x"])).await.status, 503);
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ mod data_parallel;
 mod development_mode;
 mod disaggregated;
 mod endpoint_families;
+mod engine_core;
 mod greedy_requests;
 mod http1_connections;
 mod keys_and_cors;

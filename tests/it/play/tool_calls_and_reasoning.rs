@@ -122,3 +122,26 @@ async fn thinking_is_bounded_only_where_its_end_is_known() {
     assert_eq!(chat(&plain, json!({"thinking_token_budget": -1})).await.status, 200);
     assert_eq!(chat(&saying("Hi.", QWEN3).await, json!({"thinking_token_budget": 5})).await.status, 200);
 }
+
+/// Seen at vLLM's own front end: its messages endpoint leaves `tool_choice` null where no tools are offered, and null is a parser's "auto".
+#[tokio::test]
+async fn calls_are_found_in_messages_that_offer_no_tools_and_not_in_chats() {
+    let server = saying(CALLS, HERMES).await;
+    let asked = |choice: Value| {
+        let mut body = json!({"model": "m", "max_tokens": 90, "messages": [{"role": "user", "content": "Hi"}]});
+        body.as_object_mut().unwrap().extend(choice.as_object().unwrap().clone());
+        body
+    };
+    let kinds = |answer: Answer| {
+        let content = answer.json()["content"].as_array().unwrap().clone();
+        content.iter().map(|block| block["type"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let message = |body: Value| async move { client::send(server.address, &client::post("/v1/messages", &body)).await };
+    assert_eq!(kinds(message(asked(json!({}))).await), ["text", "tool_use", "tool_use"]);
+    let server = saying(CALLS, HERMES).await;
+    let message = |body: Value| async move { client::send(server.address, &client::post("/v1/messages", &body)).await };
+    assert_eq!(kinds(message(asked(json!({"tool_choice": {"type": "none"}}))).await), ["text"]);
+    let server = saying(CALLS, HERMES).await;
+    let answer = chat(&server, json!({"max_tokens": 90})).await.json();
+    assert_eq!(answer["choices"][0]["message"]["content"], CALLS);
+}

@@ -39,6 +39,26 @@ async fn settings_change_together_or_not_at_all() {
 }
 
 #[tokio::test]
+async fn files_of_answers_are_read_again_when_they_are_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("rules.yaml");
+    fs::write(&file, "records:\n- match: any\n  answer: one\n").unwrap();
+    let play = Running::start(&["play", "--port", "0", "--instant", "--answers", file.to_str().unwrap()]);
+    assert_eq!(play.get("/vcr/config").await["answers"]["rules"], 1);
+    fs::write(&file, "records:\n- match: any\n  answr: two\n").unwrap();
+    let all = json!({"answers": "reload", "pace": {"time_scale": 3}});
+    let refused = put(&play, "/vcr/config", &all).await;
+    assert!(refused.status == 400 && refused.text().contains("rules.yaml:2"), "{}", refused.text());
+    assert_eq!(play.get("/vcr/config").await["pace"], "instant");
+    fs::write(&file, "records:\n- match: any\n  answer: two\n").unwrap();
+    assert_eq!(put(&play, "/vcr/config", &all).await.status, 200);
+    let said = play.send("/v1/chat/completions", &crate::support::cassettes::chat(&["x"])).await;
+    assert_eq!(crate::support::cassettes::said(&said), "two");
+    let none = Running::start(&["play", "--port", "0", "--instant"]);
+    assert_eq!(put(&none, "/vcr/config", &json!({"answers": "reload"})).await.status, 400);
+}
+
+#[tokio::test]
 async fn a_stream_goes_on_while_settings_change() {
     let flags = ["play", "--port", "0", "--synthetic", "random", "--inter-token-latency", "20ms"];
     let play = Running::start(&flags);

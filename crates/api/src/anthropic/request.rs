@@ -145,6 +145,14 @@ impl MessagesRequest {
         ToolUse { choice, only_first: false }.check(finds_calls)
     }
 
+    /// Returns whether it offers no tools and leaves the choice open: the engine looks for calls in the text of such an answer, which it does not for a
+    /// chat without tools.
+    #[must_use]
+    pub fn may_call_unoffered(&self) -> bool {
+        let is_open = self.given("tool_choice").is_none_or(|choice| chat_choice(choice) == "auto");
+        is_open && self.given("tools").and_then(Value::as_array).is_none_or(Vec::is_empty)
+    }
+
     fn put_tools(&self, chat: &mut Map<String, Value>) -> Result<(), ApiError> {
         let Some(tools) = blocks::tools(self.given("tools"), self.messages())?.filter(|tools| !tools.is_empty()) else {
             return Ok(());

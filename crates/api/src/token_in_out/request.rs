@@ -1,9 +1,12 @@
 //! A request for tokens as the completion request that it stands for.
 
-use serde_json::{Map, Value};
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
 
 use crate::{
-    Api, ApiError, GenerationRequest,
+    Api, ApiError, GenerationInput, GenerationRequest, KvTransferParams, PromptInput,
+    body::ValidBody,
     fields::{REPETITION, STREAM_OPTIONS, STRUCTURED_OUTPUTS_PARAMS},
     json,
     schema::{
@@ -112,12 +115,36 @@ impl TokenRequest {
         check_body(&REQUEST, &body).map(|()| Self { body })
     }
 
+    /// The completion request of a prompt and an engine's `SamplingParams`, which have been validated by a front end.
+    ///
+    /// # Errors
+    /// A sampling parameter of another type or out of its range.
+    pub fn of_engine(params: Map<String, Value>, prompt: Arc<[u32]>) -> Result<GenerationRequest, ApiError> {
+        let transfer = params.get("extra_args").and_then(Value::as_object).map(ValidBody);
+        let kv_transfer = transfer.as_ref().and_then(KvTransferParams::read);
+        let mut body = Map::new();
+        body.insert("token_ids".to_owned(), json!([0]));
+        body.insert("sampling_params".to_owned(), params.into());
+        check_body(&REQUEST, &body)?;
+        let mut request = Self { body }.completion()?;
+        // An engine gives its tokens one by one, whoever waits for all of them.
+        request.stream = true;
+        request.kv_transfer = kv_transfer;
+        request.prompts = GenerationInput::Completion(vec![PromptInput::Ids(prompt)]);
+        Ok(request)
+    }
+
     /// The completion request, which always asks for ids.
     ///
     /// # Errors
     /// A sampling parameter of another type or out of its range.
     pub fn completion(&self) -> Result<GenerationRequest, ApiError> {
         let params = self.body.get("sampling_params").unwrap_or(&Value::Null);
+        let stops = params.get("stop").is_some_and(|stop| *stop != json!([]) && !stop.is_null());
+        if stops && !params.get("detokenize").is_none_or(values::is_set) {
+            let message = "stop strings are only supported when detokenize is True. Set detokenize=True to use stop.";
+            return Err(ApiError::bad_request(message));
+        }
         let known = |name: &str| SAMPLING_PARAMS.fields.iter().any(|Field(known, ..)| *known == name);
         let own = params.as_object().into_iter().flatten().filter(|(name, value)| known(name) && !value.is_null());
         let mut completion: Map<String, Value> = own.map(|(name, value)| (name.clone(), value.clone())).collect();

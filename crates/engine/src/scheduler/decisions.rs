@@ -1,6 +1,7 @@
 //! What a step decides.
 
-use super::{Rejection, RequestId, Slot, request::FetchStage};
+use super::{Rejection, RequestId, Slot};
+use engine_core::stats::{SchedulerStats, SpecDecodingStats};
 
 /// Decisions of one step. The lists are reused by the next one.
 #[derive(Debug, Default)]
@@ -75,42 +76,6 @@ pub enum SchedulerFinishReason {
     Length,
 }
 
-/// Figures of the scheduler and its cache, as vLLM takes its metrics from.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct SchedulerStats {
-    /// Requests that run.
-    pub num_running_reqs: usize,
-    /// Requests that wait, without those that were skipped.
-    pub num_waiting_reqs: usize,
-    /// Requests that wait and were skipped, for their adapter had no place or their blocks are on their way.
-    pub num_skipped_waiting_reqs: usize,
-    /// Share of blocks in use, from 0 to 1.
-    pub kv_cache_usage: f64,
-    /// Lookups of the step in the prefix cache.
-    pub prefix_cache_stats: PrefixCacheStats,
-    /// Lookups of the step in other engines, of what is not cached here.
-    pub connector_prefix_cache_stats: PrefixCacheStats,
-    /// Requests that wait for another engine's prompt, by stage.
-    pub kv_fetches: KvFetchStats,
-}
-
-/// Lookups in the prefix cache of requests that were admitted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct PrefixCacheStats {
-    /// New requests.
-    pub requests: usize,
-    /// Their tokens.
-    pub queries: usize,
-    /// Those of them that were cached.
-    pub hits: usize,
-    /// Preempted requests.
-    pub preempted_requests: usize,
-    /// Their tokens.
-    pub preempted_queries: usize,
-    /// Those of them that were cached.
-    pub preempted_hits: usize,
-}
-
 /// A request that waits in its blocks for a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoadingRequest {
@@ -118,40 +83,6 @@ pub struct LoadingRequest {
     pub request_id: RequestId,
     /// Tokens that are transferred.
     pub num_tokens: usize,
-}
-
-/// Waiting requests by the stage of their transfer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct KvFetchStats {
-    /// Transfers that have not begun.
-    pub waiting_to_start: usize,
-    /// Transfers that have not ended.
-    pub in_progress: usize,
-    /// Transfers that have ended, of requests that do not run yet.
-    pub completed_waiting: usize,
-}
-
-impl KvFetchStats {
-    pub(super) fn of(&mut self, stage: FetchStage) -> &mut usize {
-        match stage {
-            FetchStage::WaitingToStart => &mut self.waiting_to_start,
-            FetchStage::InProgress => &mut self.in_progress,
-            FetchStage::CompletedWaiting => &mut self.completed_waiting,
-        }
-    }
-}
-
-/// Drafts of a step, as vLLM counts them.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct SpecDecodingStats {
-    /// Requests with drafts.
-    pub num_drafts: usize,
-    /// Draft tokens.
-    pub num_draft_tokens: usize,
-    /// Those of them that were accepted.
-    pub num_accepted_tokens: usize,
-    /// The same by place.
-    pub num_accepted_tokens_per_pos: Vec<usize>,
 }
 
 impl SchedulerFinishReason {
@@ -165,18 +96,6 @@ impl SchedulerFinishReason {
     }
 }
 
-impl PrefixCacheStats {
-    pub(super) fn record(&mut self, num_tokens: usize, num_hits: usize, is_preempted: bool) {
-        let (requests, queries, hits) = match is_preempted {
-            true => (&mut self.preempted_requests, &mut self.preempted_queries, &mut self.preempted_hits),
-            false => (&mut self.requests, &mut self.queries, &mut self.hits),
-        };
-        *requests += 1;
-        *queries += num_tokens;
-        *hits += num_hits;
-    }
-}
-
 impl Decisions {
     pub(super) fn begin_step(&mut self) {
         self.scheduled.clear();
@@ -185,23 +104,5 @@ impl Decisions {
         self.outputs.clear();
         self.spec_decoding.clear();
         self.stats = SchedulerStats::default();
-    }
-}
-
-impl SpecDecodingStats {
-    pub(super) fn clear(&mut self) {
-        let mut per_pos = std::mem::take(&mut self.num_accepted_tokens_per_pos);
-        per_pos.clear();
-        *self = Self { num_accepted_tokens_per_pos: per_pos, ..Self::default() };
-    }
-
-    pub(super) fn observe(&mut self, drafted: usize, accepted: usize) {
-        self.num_drafts += 1;
-        self.num_draft_tokens += drafted;
-        self.num_accepted_tokens += accepted;
-        if self.num_accepted_tokens_per_pos.len() < accepted {
-            self.num_accepted_tokens_per_pos.resize(accepted, 0);
-        }
-        self.num_accepted_tokens_per_pos.iter_mut().take(accepted).for_each(|count| *count += 1);
     }
 }

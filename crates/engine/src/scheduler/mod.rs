@@ -29,9 +29,9 @@ mod update;
 
 pub use config::{SchedulerConfig, SchedulerConfigError, SchedulingPolicy};
 pub use decisions::{
-    Decisions, EngineCoreOutput, KvFetchStats, LoadingRequest, PrefixCacheStats, ScheduledAs, ScheduledRequest,
-    SchedulerFinishReason, SchedulerStats, SpecDecodingStats,
+    Decisions, EngineCoreOutput, LoadingRequest, ScheduledAs, ScheduledRequest, SchedulerFinishReason,
 };
+pub use engine_core::stats::{KvFetchStats, PrefixCacheStats, SchedulerStats, SpecDecodingStats};
 pub use pause::PauseState;
 pub use request::{KvTransfer, Rejection, Request, RequestId};
 pub use speculation::Speculation;

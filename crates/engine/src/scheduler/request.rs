@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::SchedulerFinishReason;
+use super::{KvFetchStats, SchedulerFinishReason};
 use crate::kv_cache::{CountedSequence, LoraRequest, Sequence};
 
 /// Number that the caller gives a request; no two requests at a time share one.
@@ -130,6 +130,17 @@ pub(super) enum FetchStage {
     WaitingToStart,
     InProgress,
     CompletedWaiting,
+}
+
+impl FetchStage {
+    /// The count of requests in this stage.
+    pub(super) fn count(self, fetches: &mut KvFetchStats) -> &mut usize {
+        match self {
+            Self::WaitingToStart => &mut fetches.waiting_to_start,
+            Self::InProgress => &mut fetches.in_progress,
+            Self::CompletedWaiting => &mut fetches.completed_waiting,
+        }
+    }
 }
 
 /// Drafts of a request.

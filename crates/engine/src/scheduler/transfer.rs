@@ -106,10 +106,10 @@ impl Scheduler {
     pub(super) fn set_fetch_stage(&mut self, slot: Slot, stage: Option<FetchStage>) {
         let before = std::mem::replace(&mut self.requests[slot].fetch_stage, stage);
         if let Some(before) = before {
-            *self.kv_fetches.of(before) -= 1;
+            *before.count(&mut self.kv_fetches) -= 1;
         }
         if let Some(stage) = stage {
-            *self.kv_fetches.of(stage) += 1;
+            *stage.count(&mut self.kv_fetches) += 1;
         }
     }
 }

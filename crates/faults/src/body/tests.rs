@@ -90,3 +90,16 @@ async fn copies_of_copies_are_bounded() {
     let endless = [copies, copies, "merge:1000 at event 0", copies];
     assert!(!writes_of(&endless, &event, true).await.0.is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn copies_that_others_hold_back_are_bounded_too() {
+    let event = ["data:1\n\n".to_owned()];
+    let (copies, held) = ("duplicate:1000,count=1000000 at event 0", "merge:10000 at event 0");
+    // A thousand million pieces, of which each is held back.
+    let (written, ends) = writes_of(&[copies, copies, copies, held], &event, true).await;
+    assert!(ends && (1..=11).contains(&written.len()), "{}", written.len());
+    assert!(written.concat().len() <= 100_000 * event[0].len());
+    // Put together again and again, they would be more bytes than there is memory for.
+    let (written, _) = writes_of(&[copies, held, copies, held, copies, held], &event, true).await;
+    assert!(written.iter().map(String::len).sum::<usize>() <= 256 << 20);
+}

@@ -17,7 +17,7 @@ use super::{
     load::text_of,
     made::MadeAnswer,
     read::{self, WrittenRecord},
-    record::CassetteRecord,
+    record::{CassetteRecord, PlannedFault},
     template,
 };
 use crate::yaml::{self, YamlEntry, YamlNode};
@@ -32,6 +32,43 @@ pub struct AnswersFile {
     pub path: PathBuf,
     /// Its records, in order.
     pub records: Vec<CassetteRecord>,
+}
+
+/// A fault of a hand-written record, in the words of whoever plays it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordFault {
+    /// The record, as `x-vcr-record` names it.
+    pub record: String,
+    /// Its file.
+    pub path: PathBuf,
+    /// The line of the fault, from 1.
+    pub line: usize,
+    /// Its words.
+    pub text: String,
+}
+
+impl RecordFault {
+    /// The fault of a record of this file, where it has one.
+    #[must_use]
+    pub fn of(path: &Path, record: &CassetteRecord) -> Option<Self> {
+        let PlannedFault { line, text } = record.answer.planned.clone()?;
+        Some(Self { record: record.name_in(path), path: path.to_owned(), line, text })
+    }
+
+    /// The error that its words are wrong.
+    #[must_use]
+    pub fn wrong(&self, message: &str) -> CassetteError {
+        CassetteError::Wrong { path: self.path.clone(), line: self.line, message: format!("`answer.fault`: {message}") }
+    }
+}
+
+/// Reader of the faults of hand-written records, for a server that lets them happen.
+pub trait FaultReader: fmt::Debug + Send + Sync {
+    /// Takes these faults in the place of those that it took before.
+    ///
+    /// # Errors
+    /// All that are wrong; those of before stay.
+    fn take(&self, faults: &[RecordFault]) -> Result<(), Vec<CassetteError>>;
 }
 
 /// Everything that is wrong with files of answers.

@@ -52,7 +52,7 @@ mod write;
 mod writer;
 
 pub use self::{
-    answers_file::{AnswersError, AnswersFile, load_answers, unreached},
+    answers_file::{AnswersError, AnswersFile, FaultReader, RecordFault, load_answers, unreached},
     blob::{other_blobs_of, write_blobs},
     call_ids::name_calls,
     condition::{Condition, HeaderTest, MessageScope},
@@ -69,7 +69,9 @@ pub use self::{
     named_bytes::named_bytes,
     names::shown_by_order,
     partial::rewrite,
-    record::{AnswerContent, CassetteRecord, Echo, RecordedAnswer, SseEvent, TransportFault, ValueSource},
+    record::{
+        AnswerContent, CassetteRecord, Echo, PlannedFault, RecordedAnswer, SseEvent, TransportFault, ValueSource,
+    },
     side::{RecordTokens, RecordingRun, last_run, read_file as read_beside, sidecar_of, timing_of},
     verdict::{GuardVerdict, UnsafeWhen, VerdictKind},
     write::{emit, emit_expanded},

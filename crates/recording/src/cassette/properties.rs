@@ -57,6 +57,7 @@ fn answer() -> impl Strategy<Value = RecordedAnswer> {
             headers: vec![("x-a".to_owned(), header.clone()), ("x-a".to_owned(), header)],
             content,
             fault: fault.map(|after_events| TransportFault::Reset { after_events }),
+            planned: None,
             made: None,
         }
     })

@@ -13,7 +13,9 @@ use super::{
     json_added,
     made::{self, MadeAnswer},
     moments::{Moment, Sidecar, Times},
-    record::{AnswerContent, CassetteRecord, Echo, RecordedAnswer, SseEvent, TransportFault, ValueSource},
+    record::{
+        AnswerContent, CassetteRecord, Echo, PlannedFault, RecordedAnswer, SseEvent, TransportFault, ValueSource,
+    },
 };
 use crate::{
     redaction::{NoPlaceholder, Placeholder},
@@ -87,6 +89,9 @@ pub(super) fn record(node: &YamlNode) -> Result<WrittenRecord, Wrong> {
     let json_added = node.get("answer").and_then(|answer| answer.get(json_added::KEY)).map(|node| node.line);
     if record.answer.made.is_some() && !record.is_fixture {
         return Err(Wrong::at(node.line, "an answer that is made for each request needs `match` instead of a request"));
+    }
+    if let Some(PlannedFault { line, text }) = record.answer.planned.as_ref().filter(|_| !record.is_fixture) {
+        return Err(Wrong::at(*line, format!("`{text}` is no fault of a recorded answer: reset, truncate or stall")));
     }
     match json_added.filter(|_| record.like.is_none()) {
         Some(line) => Err(Wrong::at(line, "`json+` needs `like`, the record whose answer it changes")),
@@ -242,13 +247,11 @@ fn answer(node: &YamlNode, unknown: &mut Vec<(usize, String)>) -> Result<Recorde
     }
     answer.content = bodies.pop().unwrap_or_default();
     answer.made = made_beside(&answer.content, node)?;
-    answer.fault = fault.map(|(line, name)| transport_fault(line, &name, after_events)).transpose()?;
+    if let Some((line, text)) = fault {
+        answer.fault = TransportFault::named(&text, usize::try_from(after_events).unwrap_or(usize::MAX));
+        answer.planned = answer.fault.is_none().then_some(PlannedFault { line, text });
+    }
     Ok(answer)
-}
-
-fn transport_fault(line: usize, name: &str, after_events: u64) -> Result<TransportFault, Wrong> {
-    let named = TransportFault::named(name, usize::try_from(after_events).unwrap_or(usize::MAX));
-    named.ok_or_else(|| Wrong::at(line, format!("`{name}` is no fault: reset, truncate or stall")))
 }
 
 /// Reads the answer that is made for each request, which may stand beside a choice without a text only.

@@ -1,6 +1,6 @@
 //! One recorded exchange.
 
-use std::{borrow::Cow, collections::HashSet, fmt, str::FromStr};
+use std::{borrow::Cow, collections::HashSet, fmt, path::Path, str::FromStr};
 
 use serde_json::{Map, Value};
 
@@ -142,8 +142,19 @@ pub struct RecordedAnswer {
     pub content: AnswerContent,
     /// Transport failure, if there was one.
     pub fault: Option<TransportFault>,
+    /// A fault in the words of whoever plays it; only of records that were written by hand.
+    pub planned: Option<PlannedFault>,
     /// What is made for each request in place of the body, or of its text; only of records that were written by hand.
     pub made: Option<MadeAnswer>,
+}
+
+/// A fault that is read by whoever plays it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlannedFault {
+    /// Its line in the file, from 1.
+    pub line: usize,
+    /// Its words.
+    pub text: String,
 }
 
 /// Body of a response.
@@ -250,6 +261,13 @@ impl CassetteRecord {
     #[must_use]
     pub fn has_failed(&self) -> bool {
         self.answer.has_failed() || self.aborted.is_some()
+    }
+
+    /// The record as people find it: its file's name and its number there.
+    #[must_use]
+    pub fn name_in(&self, path: &Path) -> String {
+        let file = path.file_name().map(|name| name.to_string_lossy().into_owned());
+        format!("{}#{}", file.unwrap_or_default(), self.id)
     }
 
     /// Returns true if its client left, and the events until then are known: they are played, and then the connection breaks.

@@ -312,6 +312,9 @@ fn answer_fields(answer: &RecordedAnswer) -> Map<String, Value> {
     if !answer.headers.is_empty() {
         fields.insert("headers".to_owned(), headers(&answer.headers));
     }
+    if let Some(planned) = &answer.planned {
+        fields.insert("fault".to_owned(), planned.text.clone().into());
+    }
     if let Some(fault) = answer.fault {
         fields.insert("fault".to_owned(), fault.name().into());
         fields.insert("after_events".to_owned(), fault.after_events().into());

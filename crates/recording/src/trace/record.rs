@@ -180,6 +180,14 @@ pub enum Outcome {
     Cut,
 }
 
+impl Outcome {
+    /// Returns true if the connection to the engine broke in the middle of the answer.
+    #[must_use]
+    pub fn breaks_off(self) -> bool {
+        matches!(self, Self::UpstreamFailed | Self::TimedOut)
+    }
+}
+
 /// Key of [`Record::think`].
 pub const THINK_MS: &str = "think_ms";
 /// Key of [`Record::agent`].

@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures_util::{Stream, stream};
+use futures_util::{Stream, TryStreamExt, stream};
 use http_body::Frame;
 use tokio::{task::yield_now, time::Instant};
 
@@ -58,25 +58,28 @@ pub trait Deliverable {
     }
 }
 
-/// The events of a response that never breaks off, each at its deadline. Dropping the stream, as when the client leaves, frees
-/// everything.
+/// The events of a response, each at its deadline, and the error with which it breaks off where it does. Dropping the stream, as when the
+/// client leaves, frees everything.
 pub fn stream_of<A, G>(
     response: A,
     zero: Instant,
     wait: Wait<G>,
     keep_alive: Option<Duration>,
-) -> impl Stream<Item = Bytes> + Send + 'static
+) -> impl Stream<Item = Result<Bytes, BodyError>> + Send + 'static
 where
     A: Deliverable + Send + 'static,
     G: Gate + 'static,
 {
     stream::unfold(StreamDelivery::new(response, zero, wait, keep_alive), async |mut delivery| {
-        let event = delivery.next().await?;
-        Some((event, delivery))
+        if let Some(event) = delivery.next().await {
+            return Some((Ok(event), delivery));
+        }
+        let why = delivery.response.break_off()?;
+        Some((Err(BodyError::Aborted(why)), delivery))
     })
 }
 
-/// The same as the frames of a body, which may break off at its end.
+/// The same as the frames of a body.
 pub fn frames_of<A, G>(
     response: A,
     zero: Instant,
@@ -87,13 +90,7 @@ where
     A: Deliverable + Send + 'static,
     G: Gate + 'static,
 {
-    stream::unfold(StreamDelivery::new(response, zero, wait, keep_alive), async |mut delivery| {
-        if let Some(event) = delivery.next().await {
-            return Some((Ok(Frame::data(event)), delivery));
-        }
-        let why = delivery.response.break_off()?;
-        Some((Err(BodyError::Aborted(why)), delivery))
-    })
+    stream_of(response, zero, wait, keep_alive).map_ok(Frame::data)
 }
 
 /// A response that is being delivered.

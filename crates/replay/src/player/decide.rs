@@ -15,7 +15,7 @@ use crate::{
     account::http::plain,
     matching::requests::{Again, FoundRecord, Lookup, LookupRequest},
     player::{
-        CassettePlayer, Decided, Decision, ModeExceptions, SessionState,
+        CassettePlayer, Decided, Decision, ModeExceptions, ReplacedRecords, SemanticReplies, SessionState,
         answer::{
             content,
             fresh_ids::Renaming,
@@ -69,7 +69,11 @@ impl ReceivedRequest {
         let Self { asked, at, cassette_player } = self;
         let session = Some(asked.session.clone());
         let entry = cassette_player.begin_entry(&asked);
-        let decision = cassette_player.decide_read(asked, at).await;
+        let replies = asked.parts.extensions.get().cloned().map(|replies: SemanticReplies| (asked.clone(), replies));
+        let mut decision = cassette_player.decide_read(asked, at).await;
+        if let Some(replies) = replies {
+            decision = Box::pin(cassette_player.with_semantic(decision, replies, at)).await;
+        }
         cassette_player.end_entry(entry, &decision);
         Decided { decision, session, cassette_player }
     }
@@ -164,6 +168,14 @@ impl CassettePlayer {
         let Some((_, record)) = self.records.get(found.record) else {
             return Decision::Answer(plain(StatusCode::INTERNAL_SERVER_ERROR, "no such record"));
         };
+        if let Some(replaced) = ReplacedRecords::response(&asked, &self.name_of(found.record)) {
+            // What goes on with a record takes none.
+            if asked.delivered.is_none() {
+                let request = lookup_request(&asked);
+                self.in_session(&asked.session, |state| state.session.give_back(&self.index, &request, &found));
+            }
+            return Decision::Answer(replaced);
+        }
         if let Some(recorder) = &self.recorder {
             recorder.copy(record);
         }
@@ -216,16 +228,7 @@ impl CassettePlayer {
         let record = continued.as_ref().map_or(record, |(rest, _)| rest);
         let broken_off = record.plays_partly().then(|| record.broken_off());
         let played = broken_off.as_ref().unwrap_or(record);
-        let pacing = self.config.changed_pacing.or(self.config.pacing);
-        let served = ServedRecord { record: played, asked, counter: &self.counter, pacing, at };
-        let reply = match family {
-            Some(family) => family.answer(record, asked, &self.counter),
-            None => content::reply(record, asked, &self.counter),
-        };
-        let mut response = served.response(reply, renaming);
-        if let Some(family) = family {
-            response.request.endpoint = family.endpoint();
-        }
+        let mut response = self.paced((record, played), asked, family, renaming, at);
         if record.has_failed() {
             response.failure = Some(FailureDelivery::new(self, asked, found.record));
         }
@@ -239,6 +242,28 @@ impl CassettePlayer {
         };
         response.put("x-vcr-record", &self.name_of(found.record));
         response.put("x-vcr-match", &format!("{}{across}{again}{from}", found.by));
+        response
+    }
+
+    /// The answer of a record as far as it is played, in the words of a family where one asked, with its deadlines.
+    pub(in crate::player) fn paced(
+        &self,
+        (record, played): (&CassetteRecord, &CassetteRecord),
+        asked: &IncomingRequest,
+        family: Option<&ChatFamily>,
+        renaming: &Renaming,
+        at: Instant,
+    ) -> ReplayedResponse {
+        let pacing = self.config.changed_pacing.or(self.config.pacing);
+        let served = ServedRecord { record: played, asked, counter: &self.counter, pacing, at };
+        let reply = match family {
+            Some(family) => family.answer(record, asked, &self.counter),
+            None => content::reply(record, asked, &self.counter),
+        };
+        let mut response = served.response(reply, renaming);
+        if let Some(family) = family {
+            response.request.endpoint = family.endpoint();
+        }
         response
     }
 }

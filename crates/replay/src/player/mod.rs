@@ -34,7 +34,7 @@ use std::{
     },
 };
 
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 
 pub use crate::player::{
     answer::{
@@ -55,7 +55,7 @@ pub use crate::player::{
         ReceivedRequest,
         fixtures::{
             rules::AnswerRules,
-            semantic_response::{SemanticResponse, semantic_response},
+            semantic_reply::{OnReply, SemanticReplies, SemanticReply, unsayable},
         },
         match_command::{MatchCommand, PATIENCE},
     },
@@ -73,15 +73,19 @@ pub use crate::player::{
     secrets::{redact_cassette, redact_exchange, redact_named, redact_response, secrets},
 };
 use crate::{
-    account::{EnvironmentChange, Journal, KeptMisses, NetworkBlock, ToolDrift, http::put},
+    account::{
+        EnvironmentChange, Journal, KeptMisses, NetworkBlock, ToolDrift,
+        http::{plain, put},
+    },
     delivery::Clock,
     matching::requests::{CassetteIndex, RequestSession},
     mcp::Servers,
     player::{
         answer::generated::Counter,
-        decide::fixtures::tried::{Fixtures, name_in},
+        decide::fixtures::tried::Fixtures,
         index::PlayableRecords,
         miss::Pages,
+        receive::IncomingRequest,
         record::{compare::Comparisons, recorder::CassetteRecorder},
         report::{Earlier, RecordGroups},
     },
@@ -94,7 +98,7 @@ use net::{
 };
 use recording::{
     canonical::CanonicalRules,
-    cassette::{CassetteError, CassetteRecord},
+    cassette::{AnswersError, CassetteError, CassetteRecord, FaultReader, RecordFault},
 };
 use text::prompt::Tokenizer;
 
@@ -178,6 +182,24 @@ struct SessionState {
 /// Mark in the extensions of a request that no endpoint behind the player serves; without a record it is a miss.
 #[derive(Debug, Clone, Copy)]
 pub struct Unanswered;
+
+/// Names of records in the extensions of a request: the server around the player answers in the place of these. They are not consumed, and
+/// the response is empty but for `x-vcr-record`.
+#[derive(Debug, Clone)]
+pub struct ReplacedRecords(pub Vec<String>);
+
+impl ReplacedRecords {
+    /// The response where this record is found for a request and is one of those.
+    fn response(asked: &IncomingRequest, name: &str) -> Option<Response<ResponseBody>> {
+        let Self(names) = asked.parts.extensions.get()?;
+        if !names.iter().any(|replaced| replaced == name) {
+            return None;
+        }
+        let mut response = plain(StatusCode::OK, "");
+        put(response.headers_mut(), "x-vcr-record", name);
+        Some(response)
+    }
+}
 
 /// Outcome of a request.
 #[derive(Debug)]
@@ -285,6 +307,21 @@ impl CassettePlayer {
         self.config.answers.as_ref()
     }
 
+    /// Hands the faults of hand-written records to a server that lets them happen, now and whenever rules are read again.
+    ///
+    /// # Errors
+    /// All that are wrong.
+    pub fn give_faults(&self, reader: &Arc<dyn FaultReader>) -> Result<(), AnswersError> {
+        let path_of =
+            |at: usize| self.config.cassettes.get(at).map_or(Path::new(""), |cassette| cassette.path.as_path());
+        let of_cassettes: Vec<RecordFault> =
+            self.records.iter().filter_map(|(at, record)| RecordFault::of(path_of(*at), record)).collect();
+        match self.answers() {
+            Some(rules) => rules.give_faults(Arc::clone(reader), of_cassettes),
+            None => reader.take(&of_cassettes).map_err(AnswersError),
+        }
+    }
+
     /// Makes token ids of exchanges from now on, for a simulated engine whose requests have so many tokens at the most.
     pub fn make_engine_inputs(&self, most_tokens: u32) {
         self.counter.make_engine_inputs(most_tokens);
@@ -388,7 +425,7 @@ impl CassettePlayer {
             return self.answer_rules().and_then(|rules| rules.name(record).map(str::to_owned)).unwrap_or_default();
         };
         let path = self.config.cassettes.get(*at).map(|cassette| cassette.path.as_path());
-        name_in(path.unwrap_or(Path::new("")), of_cassette)
+        of_cassette.name_in(path.unwrap_or(Path::new("")))
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, SessionState>> {

@@ -30,7 +30,10 @@ use crate::{
     shared_state::SharedState,
 };
 use base::{lock::Lock, rate_limited_log::RateLimitedLog};
-use engine_core::zmtp_reader::{ZmtpReader, ZmtpUnit};
+use engine_core::{
+    request::client_request,
+    zmtp_reader::{ZmtpReader, ZmtpUnit},
+};
 use recording::trace::{Endpoint, FinishReason, Outcome};
 
 /// Bytes of a message that is observed.
@@ -165,7 +168,7 @@ impl CoreObserver {
     /// Begins the exchange of a request.
     fn open(&self, connection: u64, request: AddedRequest, model: Option<String>) -> (String, OpenCoreRequest) {
         let AddedRequest { id, external_id, mut prompt_ids, params, stream, has_stop_strings, top, .. } = request;
-        let (index, name) = child_of(&id, external_id.as_deref());
+        let (index, name) = client_request(&id, external_id.as_deref());
         let endpoint = if request.is_pooling { Endpoint::Embeddings } else { endpoint_of(&name) };
         let prompt_tokens = prompt_ids.as_ref().map(|ids| u32::try_from(ids.len()).unwrap_or(u32::MAX));
         let bytes = prompt_ids.as_ref().map_or(0, |ids| ids.len() * size_of::<u32>());
@@ -347,20 +350,6 @@ impl OpenCoreRequest {
     }
 }
 
-/// Returns the place of a request among those that the front end made of one (`n`), and the name of that one.
-fn child_of(id: &str, external: Option<&str>) -> (Option<u32>, String) {
-    let numbered = id.split_once('_').filter(|(index, _)| index.bytes().all(|digit| digit.is_ascii_digit()));
-    let numbered = numbered.and_then(|(index, rest)| Some((Some(index.parse::<u32>().ok()?), rest)));
-    let (index, rest) = numbered.unwrap_or((None, id));
-    // The front end appends eight random digits to each id.
-    let plain = match rest.rsplit_once('-') {
-        Some((plain, random)) if random.len() == 8 && random.bytes().all(|digit| digit.is_ascii_hexdigit()) => plain,
-        _ => rest,
-    };
-    let external = external.filter(|external| !external.is_empty() && index.is_none());
-    (index, external.unwrap_or(plain).to_owned())
-}
-
 /// Returns the endpoint whose requests have such ids.
 fn endpoint_of(name: &str) -> Endpoint {
     match name.split(['-', '_']).next() {
@@ -466,7 +455,7 @@ mod tests {
             ("_x", None, (None, "_x")),
             ("99999999999_x", None, (None, "99999999999_x")),
         ] {
-            assert_eq!(child_of(id, external), (expected.0, expected.1.to_owned()), "{id}");
+            assert_eq!(client_request(id, external), (expected.0, expected.1.to_owned()), "{id}");
         }
         assert_eq!(endpoint_of("resp_1"), Endpoint::Responses);
         assert_eq!(endpoint_of("chatcmpl-1"), Endpoint::Chat);

@@ -66,6 +66,7 @@ enum Effect {
 const TABLE: &[(&[&str], [Effect; 4])] = &[
     (&["@any", "ServerArgs", "EngineArgs", "AnswerArgs", "KvEventsArgs", "@questions"], [Full; 4]),
     (&["@answers", "LoraArgs"], [Full, Full, Full, ANSWERED]),
+    (&["@tokens"], [Full, Full, Full, OF_EXCHANGES]),
     (&["@times"], [Full, Full, NO_TIMES, Full]),
     (&["KvTransferArgs"], [Full, Full, Full, NO_TRANSFER]),
     (&["SyntheticArgs"], [Full, Full, Full, OWN_LENGTH]),
@@ -95,6 +96,7 @@ const NO_RECORDS: Effect = Nothing("made-up tokens have no records");
 const ANSWERED: Effect = Rest("what is recorded is answered as it was recorded");
 const OWN_LENGTH: Effect = Rest("what is recorded has its own length");
 const SOUND: Effect = Nothing("all its records are sound");
+const OF_EXCHANGES: Effect = Nothing("it serves tokens, and a cassette has exchanges of HTTP");
 const OF_TRACES: Effect = Nothing("it is about traces");
 const OWN_PACE: Effect = Nothing("--time-to-first-token and --inter-token-latency set when they are sent");
 const NO_MEDIANS: Effect = Nothing("it has no median times");
@@ -165,7 +167,8 @@ pub(in crate::cli) fn of(args: &PlayArgs) -> Vec<SourceKind> {
 pub(in crate::cli) fn choose_folder(args: &mut PlayArgs) {
     let folder = Path::new(DEFAULT_FOLDER);
     let has_any = || files(&[folder.to_path_buf()], &|_| String::new()).is_ok();
-    if of(args) == [SourceKind::BuiltIn] && folder.is_dir() && has_any() {
+    let is_core = args.simulated.engine_core.is_some();
+    if !is_core && of(args) == [SourceKind::BuiltIn] && folder.is_dir() && has_any() {
         args.cassette.push(folder.to_path_buf());
     }
 }

@@ -56,6 +56,7 @@ fn samples(flag: &Arg) -> Vec<String> {
         | "speculative-config"
         | "override-generation-config" => "{}",
         "vllm-version" => "0.32",
+        "engine-core" => "tcp://localhost:1",
         "miss-status" => "404",
         "min-match" => "whole",
         "cassette" => "c.yaml",

@@ -45,7 +45,7 @@ const SETTLING: Duration = Duration::from_millis(20);
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Methods of workers that do nothing here and answer nothing there.
-const WORKER_METHODS: [&str; 8] = [
+pub(in super::super) const WORKER_METHODS: [&str; 8] = [
     "execute_dummy_batch",
     "reset_encoder_cache",
     "reset_mm_cache",
@@ -84,8 +84,23 @@ impl Development {
         self.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_paused(&self) -> bool {
+    pub(in super::super) fn is_paused(&self) -> bool {
         self.gate.pause() != Pause::None
+    }
+
+    /// Checks whether the engine is paused, or memory given away.
+    pub(in super::super) fn is_asleep(&self) -> bool {
+        self.is_paused() || !self.engine().asleep.is_empty()
+    }
+
+    /// The version of the weights.
+    pub(in super::super) fn weight_version(&self) -> String {
+        self.engine().weight_version.clone()
+    }
+
+    /// Names the weights.
+    pub(in super::super) fn set_weight_version(&self, version: &str) {
+        version.clone_into(&mut self.engine().weight_version);
     }
 }
 
@@ -190,16 +205,12 @@ async fn sleep(
     query: Query,
 ) -> Result<Response, ErrorResponse> {
     let (level, mode) = development::sleep(&query)?;
-    pause_engine(&state, mode, level > 0).await;
-    if level > 0 {
-        state.dev.engine().asleep = MEMORY.to_vec();
-    }
-    state.metrics.set_sleep(Some(level));
+    fall_asleep(&state, level, mode).await;
     Ok(ok(&json!({"status": "sleeping", "level": level})))
 }
 
 async fn is_sleeping(extract::State(dev): Dev) -> Response {
-    ok(&json!({"is_sleeping": dev.is_paused() || !dev.engine().asleep.is_empty()}))
+    ok(&json!({"is_sleeping": dev.is_asleep()}))
 }
 
 async fn pause(
@@ -230,7 +241,7 @@ async fn get_world_size(
 }
 
 async fn weight_info(extract::State(dev): Dev) -> Response {
-    ok(&json!({"weight_version": dev.engine().weight_version}))
+    ok(&json!({"weight_version": dev.weight_version()}))
 }
 
 async fn update_weight_version(
@@ -238,7 +249,7 @@ async fn update_weight_version(
     OptionalJson(body): OptionalJson,
 ) -> Result<Response, ErrorResponse> {
     let version = development::new_version(&body)?;
-    dev.engine().weight_version.clone_from(&version);
+    dev.set_weight_version(&version);
     Ok(ok(&json!({"success": true, "new_version": version})))
 }
 
@@ -275,7 +286,17 @@ fn is_reset(dev: &Development, metrics: &Metrics, is_forced: bool) -> bool {
     is_forced || dev.gate.pause() == Pause::All || metrics.running() == 0
 }
 
-async fn pause_engine(state: &ServerState, mode: PauseMode, clears: bool) {
+/// Pauses the engine, and gives its memory away from level 1 on.
+pub(in super::super) async fn fall_asleep(state: &ServerState, level: u8, mode: PauseMode) {
+    pause_engine(state, mode, level > 0).await;
+    if level > 0 {
+        state.dev.engine().asleep = MEMORY.to_vec();
+    }
+    state.metrics.set_sleep(Some(level));
+}
+
+/// Pauses the engine; returns once it rests.
+pub(in super::super) async fn pause_engine(state: &ServerState, mode: PauseMode, clears: bool) {
     let gate = &state.dev.gate;
     gate.set(if mode == PauseMode::Keep { Pause::All } else { Pause::New });
     if mode == PauseMode::Abort {
@@ -294,7 +315,7 @@ async fn pause_engine(state: &ServerState, mode: PauseMode, clears: bool) {
 }
 
 /// Lets requests through again.
-async fn go_on(state: &ServerState) {
+pub(in super::super) async fn go_on(state: &ServerState) {
     state.dev.gate.set(Pause::None);
     if let Some(engine) = &state.engine {
         engine.resume().await;
@@ -303,6 +324,13 @@ async fn go_on(state: &ServerState) {
 
 async fn wake_up(extract::State(state): extract::State<Arc<ServerState>>, query: Query) -> Response {
     let tags = query.all("tags");
+    let is_awake = awake(&state, &tags).await;
+    let tags = if tags.is_empty() { Value::Null } else { json!(tags) };
+    ok(&json!({"status": if is_awake { "awake" } else { "sleeping" }, "tags": tags}))
+}
+
+/// Takes memory back, all where no tag names a part; whether the engine is awake then.
+pub(in super::super) async fn awake(state: &ServerState, tags: &[&str]) -> bool {
     let memory: Vec<&str> = tags.iter().copied().filter(|tag| *tag != "scheduling").collect();
     let is_awake = {
         let mut engine = state.dev.engine();
@@ -314,30 +342,41 @@ async fn wake_up(extract::State(state): extract::State<Arc<ServerState>>, query:
         engine.asleep.is_empty()
     };
     if is_awake {
-        go_on(&state).await;
+        go_on(state).await;
         state.metrics.set_sleep(None);
     }
-    let tags = if tags.is_empty() { Value::Null } else { json!(tags) };
-    ok(&json!({"status": if is_awake { "awake" } else { "sleeping" }, "tags": tags}))
+    is_awake
 }
 
 async fn release_kv_cache_memory(extract::State(state): extract::State<Arc<ServerState>>) -> Response {
+    match release_cache_memory(&state).await {
+        Ok(()) => ok(&json!({"status": "kv_cache_released"})),
+        Err(needed) => failed(&format!(
+            "Call to release_kv_cache_memory method failed: release_kv_cache_memory() requires {needed}"
+        )),
+    }
+}
+
+/// Gives the memory of the cache away.
+///
+/// # Errors
+/// What has to be done before.
+pub(in super::super) async fn release_cache_memory(state: &ServerState) -> Result<(), &'static str> {
     let (dev, metrics) = (&state.dev, &state.metrics);
-    const CALL: &str = "Call to release_kv_cache_memory method failed: release_kv_cache_memory() requires";
     // A pause that keeps requests is complete, whatever runs: they are computed anew.
     let is_settled = dev.gate.pause() == Pause::All || metrics.running() == 0;
     if !dev.is_paused() || !is_settled {
-        return failed(&format!("{CALL} a completed pause first"));
+        return Err("a completed pause first");
     }
     if !dev.engine().asleep.is_empty() {
-        return failed(&format!("{CALL} all executor memory to be resident"));
+        return Err("all executor memory to be resident");
     }
     if let Some(engine) = &state.engine {
         engine.reset_prefix_cache(true).await;
     }
     dev.engine().asleep.push("kv_cache");
     metrics.set_sleep(Some(0));
-    ok(&json!({"status": "kv_cache_released"}))
+    Ok(())
 }
 
 /// Results of the workers of a call.

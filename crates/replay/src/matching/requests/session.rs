@@ -71,6 +71,20 @@ impl RequestConsumption {
         }
     }
 
+    /// Takes back that a record was served; `key` is that of its own request.
+    fn give_back(&mut self, record: usize, key: Option<CanonicalKey>) {
+        if let Some(served) = self.served.get_mut(&record) {
+            served.times = served.times.saturating_sub(1);
+            served.first.truncate(served.times);
+            if served.times == 0 {
+                self.served.remove(&record);
+            }
+        }
+        if let Some(key) = key {
+            self.next.remove(&key);
+        }
+    }
+
     /// The first record of a key that is not consumed yet.
     pub fn first_fresh(&mut self, index: &CassetteIndex, key: CanonicalKey) -> Option<usize> {
         let records = index.of_key(key);
@@ -257,6 +271,17 @@ impl RequestSession {
         }
     }
 
+    /// Takes back that a record was served to a request, which gets something else.
+    pub fn give_back(&mut self, index: &CassetteIndex, request: &LookupRequest<'_>, found: &FoundRecord) {
+        let key = index.identity(found.record).map(|identity| identity.key);
+        self.served.give_back(found.record, key);
+        let uncount = |count: Option<&mut u64>| count.into_iter().for_each(|count| *count = count.saturating_sub(1));
+        if counts_as_loose(index, request, found) {
+            uncount(self.loose.get_mut(found.by.name()));
+        }
+        uncount(why_again(found.again).and_then(|why| self.again.get_mut(why)));
+    }
+
     /// Counts a request that is answered without a lookup.
     pub fn count_request(&mut self) {
         self.requests += 1;
@@ -270,6 +295,14 @@ impl RequestSession {
         }
         self.by_hand.add(record, self.requests);
         u64::try_from(self.by_hand()).ok()
+    }
+
+    /// Takes back that a hand-written record was served, and that the request fulfilled the conditions of these records.
+    pub fn give_back_fixture(&mut self, record: usize, matched: &[usize]) {
+        self.by_hand.give_back(record, None);
+        for record in matched {
+            self.matched.entry(*record).and_modify(|count| *count = count.saturating_sub(1));
+        }
     }
 
     /// Counts a request that fulfils the conditions of a hand-written record; returns how many did.
@@ -308,16 +341,10 @@ impl RequestSession {
     fn take(&mut self, index: &CassetteIndex, request: &LookupRequest<'_>, found: FoundRecord) -> Lookup {
         self.served.add(found.record, self.requests);
         self.last.insert(request.identity.key, LastServed { record: found.record, has_failed: false }, RETRY_ENTRY);
-        let differs = index.identity(found.record).is_none_or(|identity| identity.key != request.identity.key);
-        if found.by.is_loose() && differs && found.again != Again::Retry {
+        if counts_as_loose(index, request, &found) {
             *self.loose.entry(found.by.name()).or_default() += 1;
         }
-        let why = match found.again {
-            Again::Fresh => None,
-            Again::Retry => Some("retry"),
-            Again::Exhausted => Some("exhausted"),
-        };
-        why.into_iter().for_each(|why| *self.again.entry(why).or_default() += 1);
+        why_again(found.again).into_iter().for_each(|why| *self.again.entry(why).or_default() += 1);
         Lookup::Found(found)
     }
 
@@ -370,5 +397,20 @@ impl RequestSession {
     #[must_use]
     pub fn again(&self) -> &BTreeMap<&'static str, u64> {
         &self.again
+    }
+}
+
+/// Returns whether a loose way found the record of another request.
+fn counts_as_loose(index: &CassetteIndex, request: &LookupRequest<'_>, found: &FoundRecord) -> bool {
+    let differs = index.identity(found.record).is_none_or(|identity| identity.key != request.identity.key);
+    found.by.is_loose() && differs && found.again != Again::Retry
+}
+
+/// The name under which records are counted that are served again.
+fn why_again(again: Again) -> Option<&'static str> {
+    match again {
+        Again::Fresh => None,
+        Again::Retry => Some("retry"),
+        Again::Exhausted => Some("exhausted"),
     }
 }

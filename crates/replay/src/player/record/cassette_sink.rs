@@ -313,8 +313,13 @@ pub(in crate::player) fn record_of(exchange: Exchange) -> RecordedExchange {
     let is_broken = matches!(outcome, Outcome::UpstreamFailed | Outcome::TimedOut);
     let fault = is_broken.then_some(TransportFault::Reset { after_events: events });
     let aborted = matches!(outcome, Outcome::ClientGone | Outcome::Cut).then_some(events as u64);
-    let answer =
-        RecordedAnswer { status: response.status, headers: kept, content: assembled.content, fault, made: None };
+    let answer = RecordedAnswer {
+        status: response.status,
+        headers: kept,
+        content: assembled.content,
+        fault,
+        ..RecordedAnswer::default()
+    };
     let record =
         CassetteRecord { method, path: target, headers, body, raw, aborted, answer, ..CassetteRecord::default() };
     RecordedExchange { record, side, is_retry }

@@ -64,9 +64,15 @@ fn outcome(decision: &Decision) -> (&'static str, Map<String, Value>) {
     let outcome = match decision {
         Decision::Answer(response) => {
             let cause = response.extensions().get::<MissCause>();
+            let replaced = response.headers().get("x-vcr-record").and_then(|name| name.to_str().ok());
             put("status", response.status().as_u16().into());
+            replaced.into_iter().for_each(|record| put("record", record.into()));
             why.extend(cause.into_iter().flat_map(MissCause::fields));
-            if cause.is_some() { "missed" } else { "refused" }
+            match (cause, replaced) {
+                (Some(_), _) => "missed",
+                (None, Some(_)) => "faulted",
+                (None, None) => "refused",
+            }
         }
         Decision::Replay(response) => {
             let texts = [("record", "x-vcr-record"), ("match", "x-vcr-match")];

@@ -1,0 +1,40 @@
+//! `health`: asks a server once whether it is well, for containers that have no other program.
+
+use std::{process::ExitCode, time::Duration};
+
+use clap::Args;
+use http::Request;
+
+use crate::{
+    base::units::parse_duration,
+    cli::{
+        failure::{Exit, Failure},
+        output, runtime,
+    },
+    net::upstream::{Upstream, UpstreamOptions, UpstreamUrl},
+};
+
+/// Ask a server's /health once: 0 where it is well, 1 where it says that it is not, 4 where it does not answer.
+#[derive(Debug, Args)]
+#[command(after_long_help = "Examples:\n  vllm-vcr health\n  vllm-vcr health http://127.0.0.1:8001 --timeout 1s\n  \
+                             vllm-vcr health unix:/run/vllm.sock")]
+pub(in crate::cli) struct HealthArgs {
+    /// The server: http://HOST:PORT, https://HOST:PORT or unix:SOCKET.
+    #[arg(value_name = "URL", default_value = "http://127.0.0.1:8000")]
+    url: UpstreamUrl,
+    /// Time for connection and answer together.
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "3s")]
+    timeout: Duration,
+}
+
+pub(in crate::cli) fn run(HealthArgs { url, timeout }: HealthArgs) -> Result<ExitCode, Failure> {
+    runtime::run(async move |_| {
+        let server = url.to_string();
+        let options = UpstreamOptions { response_timeout: Some(timeout), ..UpstreamOptions::default() };
+        let request = Request::get("/health").body(String::new()).map_err(Failure::environment)?;
+        let response = Upstream::new(url, &options).send(request).await.map_err(Failure::environment)?;
+        let status = response.status();
+        output::print(&format!("{server}: {status}\n"))?;
+        Ok(if status.is_success() { ExitCode::SUCCESS } else { Exit::No.into() })
+    })
+}

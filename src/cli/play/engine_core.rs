@@ -1,0 +1,97 @@
+//! `play --engine-core`: which flags mean something there, and its run.
+
+use std::{process::ExitCode, sync::Arc};
+
+use engine_core::layout::{KNOWN_VERSIONS, VersionFamily};
+
+use crate::{
+    cli::{
+        failure::Failure,
+        flags::{Typed, name_of},
+        loading, output,
+        play::{
+            admin_at,
+            args::PlayArgs,
+            concerns, configuration,
+            sources::{self, SourceKind},
+        },
+        player::{admin, conclude},
+        runtime,
+    },
+    net::server,
+    play::{EngineCoreConfig, Player},
+};
+
+/// Structs of flags that are about HTTP, or about what is put in its place.
+const OF_HTTP: &[&str] = &["ServerArgs", "FaultArgs", "McpServersArgs", "@http"];
+
+/// Flags of these structs that count here too.
+const COUNT_TOO: [&str; 2] = ["startup_duration", "max_num_queued_reqs"];
+
+/// Refuses what means nothing behind a front end.
+pub(in crate::cli) fn check(args: &PlayArgs, typed: &Typed<'_>) -> Result<(), Failure> {
+    if args.simulated.engine_core.is_none() {
+        return Ok(());
+    }
+    if sources::of(args).contains(&SourceKind::Cassette) {
+        return Err(Failure::usage("--engine-core serves tokens, and a cassette has exchanges of HTTP")
+            .hint("play a trace, --replay-tokens FILE; `vllm-vcr tap` records one"));
+    }
+    if !args.cassettes.command.is_empty() {
+        return Err(Failure::usage("--engine-core serves a front end, and a command would not find it")
+            .hint("start the command beside it, with the address of the front end"));
+    }
+    let is_about_http = |id: &str| !COUNT_TOO.contains(&id);
+    if let Some(flag) = typed.tagged(OF_HTTP).find(|flag| is_about_http(flag.get_id().as_str()) && typed.is_given(flag))
+    {
+        return Err(Failure::usage(format!("--{} means nothing with --engine-core", name_of(flag)))
+            .hint("it is about this program's own HTTP server; leave it out"));
+    }
+    typed.tagged(&["@answers"]).filter(|flag| typed.is_given(flag)).for_each(|flag| {
+        output::note(&format!("--{} has no effect with --engine-core: the front end makes answers\n", name_of(flag)));
+    });
+    config(args).map(drop)
+}
+
+/// Reads where the front end is; `None` without one.
+pub(in crate::cli) fn config(args: &PlayArgs) -> Result<Option<EngineCoreConfig>, Failure> {
+    let Some(front_end) = args.simulated.engine_core.clone() else { return Ok(None) };
+    let asked = args.engine.vllm_version.asked.trim_start_matches('v');
+    let version = if asked.split('.').count() < 3 { format!("{asked}.0") } else { asked.to_owned() };
+    let family = VersionFamily::of_version(&version).ok_or_else(|| {
+        Failure::usage(format!("--vllm-version {asked}: its engine core's protocol is not known"))
+            .hint(format!("known are those of {KNOWN_VERSIONS}"))
+    })?;
+    Ok(Some(EngineCoreConfig { front_end, version, family }))
+}
+
+/// Serves a front end until a signal.
+pub(in crate::cli) fn run(args: PlayArgs, config: EngineCoreConfig) -> Result<ExitCode, Failure> {
+    let (admin_at, concerns, cassettes) = (admin_at(&args)?, concerns(&args), args.cassettes.clone());
+    cassettes.report.as_deref().map_or(Ok(()), conclude::writable)?;
+    let server = configuration(args, None, &admin_at)?;
+    let progress = Arc::clone(&server.progress);
+    let player = loading::watched(&progress, || Player::load(server))?;
+    server::raise_descriptor_limit();
+    runtime::run(|shutdown| async move {
+        let admin_api = admin::answer(&admin_at, |access| player.admin_pages(access)).await?;
+        output::note(&greeting(&player, &config));
+        admin::announce(admin_api.as_ref(), player.ledger().map_or("/metrics", |_| "/vcr/report"));
+        player.serve_engine_core(config, shutdown.requested()).await.map_err(Failure::environment)?;
+        let ended = conclude::ended(None, player.ledger().as_deref(), &cassettes, &concerns)?;
+        Ok(ended.exit_code(None))
+    })
+}
+
+fn greeting(player: &Player, config: &EngineCoreConfig) -> String {
+    let (serving, EngineCoreConfig { front_end, version, .. }) = (player.serving(), config);
+    let source = serving
+        .trace
+        .map_or_else(|| "synthetic tokens".to_owned(), |trace| format!("{trace} ({} records)", serving.records));
+    let port = front_end.rsplit_once(':').map_or("", |(_, port)| port);
+    format!(
+        "engine core of vLLM {version} for the front end at {front_end}\nserving {source}; tokenizer {}; Ctrl-C ends it\n\n\
+         front end:\n  vllm serve MODEL --data-parallel-size-local 0 --data-parallel-rpc-port {port}\n",
+        serving.tokenizer
+    )
+}

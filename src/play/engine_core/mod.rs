@@ -1,0 +1,185 @@
+//! The engine core behind vLLM's own front end (`vllm serve`, `vllm-rs serve`), without a model.
+//!
+//! The front end renders, tokenizes, detokenizes and parses; what reaches this engine are ids and sampling parameters. Each request takes the
+//! way of a request for tokens over HTTP from there on ([`request`]): it is matched with the records, or made up, and runs on the simulated
+//! engine. What the steps of that give goes out in one message for each step and client, with the scheduler's figures ([`session`]). Calls of a front
+//! end change the state that the development endpoints of the HTTP server change ([`utility`]).
+//!
+//! A front end that is not there yet is waited for, one that is gone is waited for again; its requests end with it. Each rank has its own
+//! session.
+//!
+//! Limits: pooling, prompts as embeddings and lock step of experts are refused in words. Stop strings are the front end's to find.
+//!
+//! See docs/decisions/0135-the-engine-core-is-the-simulated-engine.md.
+
+mod logprobs;
+mod request;
+mod running;
+mod session;
+mod utility;
+
+use std::{future::Future, io, sync::Arc, time::Duration};
+
+use engine_core::{handshake::ReadyResponse, layout::VersionFamily, msgpack::MsgpackValue, session::EngineSession};
+use tokio::{
+    runtime::Builder,
+    select,
+    sync::watch,
+    task::{JoinSet, spawn_blocking},
+    time::sleep,
+};
+
+use self::session::{FrontEnd, SessionEnd};
+use super::{Player, ServerState, engine::Engine};
+
+/// Time until a front end that could not be joined is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Where the front end waits, and what it is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EngineCoreConfig {
+    /// `tcp://HOST:PORT`, where it waits for engines (vLLM's `--data-parallel-rpc-port`).
+    pub front_end: String,
+    /// The version of vLLM that this engine stands for, such as `0.32.0`.
+    pub version: String,
+    /// What is sent by position in that version.
+    pub family: VersionFamily,
+}
+
+/// Why no front end is served.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineCoreError {
+    /// There is no engine.
+    #[error("a front end of vLLM needs a simulated engine, and this server has none")]
+    NoEngine,
+    /// The system starts no thread.
+    #[error("the thread of an engine core ended: {0}")]
+    Thread(#[source] io::Error),
+}
+
+/// A rank as its front end sees it.
+#[derive(Debug, Clone)]
+struct CoreRank {
+    state: Arc<ServerState>,
+    config: Arc<EngineCoreConfig>,
+    rank: u16,
+}
+
+impl Player {
+    /// Serves a front end of vLLM as its engine cores, one for each rank, until `shutdown` completes. Requests in progress are aborted then,
+    /// and the front end is told that the engine is dead.
+    ///
+    /// # Errors
+    /// Where there is no simulated engine, or no thread for it.
+    pub async fn serve_engine_core(
+        &self,
+        config: EngineCoreConfig,
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<(), EngineCoreError> {
+        let engine = self.state.engine.as_ref().ok_or(EngineCoreError::NoEngine)?;
+        engine.serves_at(None);
+        self.state.begin();
+        sleep(self.state.config.server.startup).await;
+        let (stop, stopped) = watch::channel(false);
+        let config = Arc::new(config);
+        let mut ranks = JoinSet::new();
+        for rank in (0..=u16::MAX).take(engine.ranks()) {
+            let core = CoreRank { state: Arc::clone(&self.state), config: Arc::clone(&config), rank };
+            let stopped = stopped.clone();
+            // What a step gives is collected in one place, on one thread.
+            let runtime = Builder::new_current_thread().enable_all().build().map_err(EngineCoreError::Thread)?;
+            ranks.spawn(spawn_blocking(move || runtime.block_on(core.serve(stopped))));
+        }
+        shutdown.await;
+        stop.send_replace(true);
+        while let Some(ended) = ranks.join_next().await {
+            ended.and_then(|ended| ended).map_err(|error| EngineCoreError::Thread(error.into()))?;
+        }
+        Ok(())
+    }
+}
+
+impl CoreRank {
+    /// Joins one front end after the other until it is stopped.
+    async fn serve(self, mut stopped: watch::Receiver<bool>) {
+        let (mut last_failure, ready) = (None, self.ready());
+        loop {
+            let joined = select! {
+                joined = EngineSession::join(&self.config.front_end, self.rank, &ready) => joined,
+                _ = stopped.wait_for(|is_stopped| *is_stopped) => return,
+            };
+            match joined {
+                Ok(session) => {
+                    last_failure = None;
+                    tracing::info!(rank = self.rank, clients = session.clients(), "a front end has joined");
+                    match FrontEnd::new(self.clone(), session).serve(&mut stopped).await {
+                        SessionEnd::Stopped => return,
+                        SessionEnd::Gone(reason) => {
+                            tracing::warn!(
+                                rank = self.rank,
+                                "the front end is gone ({reason}); the next one is waited for"
+                            );
+                        }
+                    }
+                }
+                Err(error) => {
+                    let failure = error.to_string();
+                    if last_failure.as_ref() != Some(&failure) {
+                        let at = &self.config.front_end;
+                        tracing::warn!(
+                            "{at} is no front end of vLLM that waits for engines ({failure}); it is tried again"
+                        );
+                        last_failure = Some(failure);
+                    }
+                    select! {
+                        () = sleep(RETRY) => {}
+                        _ = stopped.wait_for(|is_stopped| *is_stopped) => return,
+                    }
+                }
+            }
+        }
+    }
+
+    fn engine(&self) -> Option<&Engine> {
+        self.state.engine.as_ref()
+    }
+
+    /// What it says of itself.
+    fn ready(&self) -> ReadyResponse {
+        let (state, of) = (&self.state, |size: usize| u32::try_from(size).unwrap_or(u32::MAX));
+        let ranks = u16::try_from(self.engine().map_or(1, Engine::ranks)).unwrap_or(u16::MAX);
+        let scheduler = self.engine().map(|engine| engine.limits);
+        let (max_num_seqs, max_num_batched_tokens) = scheduler.unwrap_or_default();
+        ReadyResponse {
+            max_model_len: state.model.max_model_len,
+            num_gpu_blocks: self.engine().map_or(0, |engine| engine.kv_cache.num_gpu_blocks),
+            block_size: self.engine().map_or(0, |engine| of(engine.kv_cache.block_size)),
+            vllm_version: self.config.version.clone(),
+            data_parallel: (ranks, self.rank),
+            max_num_seqs,
+            max_num_batched_tokens,
+            instance_id: state.fresh_seed().to_string(),
+            max_loras: state.config.lora.as_ref().map_or(0, |lora| of(lora.max_loras)),
+            enable_sleep_mode: true,
+            kv_events_config: self.kv_events(),
+        }
+    }
+
+    /// `KVEventsConfig`, where events are published.
+    fn kv_events(&self) -> MsgpackValue {
+        let Some(config) = self.state.config.engine.as_ref().and_then(|engine| engine.kv_events.as_ref()) else {
+            return MsgpackValue::Nil;
+        };
+        let queue = config.max_queue_size.get();
+        MsgpackValue::map([
+            ("enable_kv_cache_events", true.into()),
+            ("publisher", "zmq".into()),
+            ("endpoint", config.endpoint.as_str().into()),
+            ("replay_endpoint", config.replay_endpoint.as_deref().into()),
+            ("buffer_steps", config.buffer_steps.into()),
+            ("hwm", queue.into()),
+            ("max_queue_size", queue.into()),
+            ("topic", config.topic.as_str().into()),
+        ])
+    }
+}

@@ -1,0 +1,351 @@
+//! A front end that has joined: what it sends, and what the engine's steps give its requests, in one message for each step and client.
+
+use std::{collections::HashMap, io, sync::Arc};
+
+use engine_core::{
+    layout::VersionFamily,
+    msgpack::MsgpackValue,
+    outputs::{WireFinish, WireOutput, WireOutputs},
+    request::{EngineCoreRequest, RequestType, aborted},
+    session::{EngineSession, SessionInput},
+    stats::EngineFigures,
+    utility::UtilityCall,
+};
+use futures_util::{
+    FutureExt, StreamExt,
+    future::{AbortHandle, Abortable, BoxFuture},
+    stream::FuturesUnordered,
+};
+use tokio::{select, sync::watch, time::Instant};
+
+use super::{
+    CoreRank,
+    request::begin,
+    running::{EngineClock, RequestOutput, RunningRequest},
+    utility::{AdapterNumbers, call},
+};
+use crate::{
+    base::rate_limited_log::RateLimitedLog,
+    play::engine::{StepReport, StepReports},
+};
+
+/// Requests of one front end at a time; more end with an error.
+const MOST_REQUESTS: usize = 65_536;
+
+/// Why a session is over.
+#[derive(Debug)]
+pub(super) enum SessionEnd {
+    /// The server ends.
+    Stopped,
+    /// The front end is gone, and why that is believed.
+    Gone(String),
+}
+
+/// Something that came of a request or a call.
+#[allow(clippy::large_enum_variant)] // nearly all of them are tokens
+enum SessionEvent {
+    /// Tokens, of a request that may have more.
+    Tokens(Box<RequestInProgress>, Option<RequestOutput>),
+    /// A request without an answer.
+    Refused { client: usize, id: String },
+    /// The answer to a call.
+    Called { client: usize, bytes: Vec<u8> },
+}
+
+/// A request, and the client that waits for it.
+struct RequestInProgress {
+    client: usize,
+    id: String,
+    running: RunningRequest,
+}
+
+/// The outputs of a step for one client.
+#[derive(Default)]
+struct ClientOutputs {
+    outputs: Vec<WireOutput>,
+    /// Requests that have ended.
+    finished: Vec<String>,
+    /// End of the last step.
+    at: Option<Instant>,
+}
+
+/// A front end, and its requests and calls in progress.
+pub(super) struct FrontEnd {
+    core: CoreRank,
+    session: EngineSession,
+    family: VersionFamily,
+    clock: EngineClock,
+    turns: FuturesUnordered<Abortable<BoxFuture<'static, SessionEvent>>>,
+    /// Requests in progress by their ids, with their clients.
+    requests: HashMap<String, (usize, AbortHandle)>,
+    adapters: Arc<AdapterNumbers>,
+    reports: Arc<StepReports>,
+    pending: Vec<ClientOutputs>,
+    /// Requests that ran and waited when the coordinator was told.
+    told: (usize, usize),
+    /// Whether there are several ranks.
+    is_one_of_many: bool,
+}
+
+impl FrontEnd {
+    pub(super) fn new(core: CoreRank, session: EngineSession) -> Self {
+        let engine = core.engine();
+        let reports = engine.and_then(|engine| engine.reports.get(usize::from(core.rank)).map(Arc::clone));
+        let is_one_of_many = engine.is_some_and(|engine| engine.ranks() > 1);
+        let pending = (0..session.clients()).map(|_| ClientOutputs::default()).collect();
+        Self {
+            family: core.config.family,
+            session,
+            clock: EngineClock::now(),
+            turns: FuturesUnordered::new(),
+            requests: HashMap::new(),
+            adapters: Arc::default(),
+            reports: reports.unwrap_or_default(),
+            pending,
+            told: (0, 0),
+            is_one_of_many,
+            core,
+        }
+    }
+
+    /// Serves it until it is gone or the server ends.
+    pub(super) async fn serve(mut self, stopped: &mut watch::Receiver<bool>) -> SessionEnd {
+        let reports = Arc::clone(&self.reports);
+        // Figures of steps before it came are not its own.
+        let _earlier = reports.take();
+        loop {
+            let served = select! {
+                _ = stopped.wait_for(|is_stopped| *is_stopped) => {
+                    self.end().await;
+                    return SessionEnd::Stopped;
+                }
+                input = self.session.next() => match input {
+                    SessionInput::Client { frames, .. } => self.receive(&frames).await,
+                    // Waves are those of mixtures of experts, whose ranks step together.
+                    SessionInput::Coordinator(_) => Ok(()),
+                    SessionInput::Gone(reason) => return SessionEnd::Gone(reason),
+                },
+                Some(turn) = self.turns.next() => {
+                    let served = self.take(turn).await;
+                    match served {
+                        Ok(()) => self.send_all().await,
+                        gone => gone,
+                    }
+                }
+                () = reports.changed() => self.send_all().await,
+            };
+            if let Err(error) = served {
+                return SessionEnd::Gone(error.to_string());
+            }
+        }
+    }
+
+    /// Reads a message of a client. What cannot be read is passed over, with a line in the log.
+    async fn receive(&mut self, frames: &[Vec<u8>]) -> io::Result<()> {
+        static LOG: RateLimitedLog = RateLimitedLog::new();
+        let [kind, message, ..] = frames else { return Ok(()) };
+        let read = match RequestType::read(kind) {
+            Some(RequestType::Add) => EngineCoreRequest::read(message).map(|request| self.add(request)),
+            Some(RequestType::Abort) => aborted(message).map(|ids| self.abort(&ids)),
+            Some(RequestType::Utility) => UtilityCall::read(message).map(|call| self.call(call)),
+            Some(RequestType::StartDpWave) | None => Ok(()),
+        };
+        if let (Err(error), Some(more)) = (&read, LOG.due()) {
+            tracing::error!(more, "a message of the front end is passed over, and who waits for it waits on: {error}");
+        }
+        // An abort may be all that there is to tell.
+        if self.is_one_of_many { self.send_all().await } else { Ok(()) }
+    }
+
+    fn add(&mut self, request: EngineCoreRequest) {
+        if !self.core.config.family.has_requests_of(&request.family) {
+            self.family = request.family;
+        }
+        let (client, id) = (request.client_index, request.request_id.clone());
+        if self.requests.len() >= MOST_REQUESTS {
+            return self.refuse(client, id, "too many requests are in progress");
+        }
+        let (state, rank, clock, arrived) = (Arc::clone(&self.core.state), self.core.rank, self.clock, Instant::now());
+        let name = id.clone();
+        let begun = async move {
+            match begin(state, rank, request, arrived).await {
+                Ok(running) => next(Box::new(RequestInProgress { client, id: name, running }), clock).await,
+                Err(reason) => {
+                    note_refusal(&name, &reason);
+                    SessionEvent::Refused { client, id: name }
+                }
+            }
+        };
+        if let Some((_, before)) = self.requests.insert(id, (client, self.start(begun.boxed()))) {
+            before.abort();
+        }
+    }
+
+    fn start(&self, turn: BoxFuture<'static, SessionEvent>) -> AbortHandle {
+        let (handle, registration) = AbortHandle::new_pair();
+        self.turns.push(Abortable::new(turn, registration));
+        handle
+    }
+
+    fn refuse(&mut self, client: usize, id: String, reason: &str) {
+        note_refusal(&id, reason);
+        self.put(client, refusal(id), None);
+    }
+
+    fn abort(&mut self, ids: &[String]) {
+        for id in ids {
+            let Some((client, request)) = self.requests.remove(id) else { continue };
+            request.abort();
+            if let Some(pending) = self.pending.get_mut(client).filter(|_| self.is_one_of_many) {
+                pending.finished.push(id.clone());
+            }
+        }
+    }
+
+    fn call(&mut self, asked: UtilityCall) {
+        let (state, adapters, family) = (Arc::clone(&self.core.state), Arc::clone(&self.adapters), self.family);
+        let engine_index = self.core.rank.into();
+        let called = async move {
+            let utility_output = Some(call(&state, &adapters, &asked).await);
+            let timestamp = engine_core::clock::monotonic_seconds();
+            let outputs = WireOutputs { engine_index, utility_output, timestamp, ..WireOutputs::default() };
+            SessionEvent::Called { client: asked.client_index, bytes: outputs.to_bytes(family) }
+        };
+        // A call is answered in any case.
+        let _answered = self.start(called.boxed());
+    }
+
+    /// Takes what has come, and whatever else has.
+    async fn take(&mut self, first: Result<SessionEvent, futures_util::future::Aborted>) -> io::Result<()> {
+        let mut next = Some(first);
+        while let Some(turn) = next {
+            match turn {
+                Ok(SessionEvent::Tokens(request, output)) => self.take_tokens(request, output),
+                Ok(SessionEvent::Refused { client, id }) => {
+                    self.requests.remove(&id);
+                    self.put(client, refusal(id), None);
+                }
+                Ok(SessionEvent::Called { client, bytes }) => self.session.send(client, &bytes).await?,
+                // A request that its client has given up.
+                Err(_) => {}
+            }
+            next = self.turns.next().now_or_never().flatten();
+        }
+        Ok(())
+    }
+
+    fn take_tokens(&mut self, request: Box<RequestInProgress>, output: Option<RequestOutput>) {
+        let Some(RequestOutput { output, at }) = output else {
+            self.requests.remove(&request.id);
+            return;
+        };
+        let (client, is_over) = (request.client, output.finish_reason.is_some());
+        if is_over {
+            self.requests.remove(&request.id);
+        } else if self.requests.contains_key(&request.id) {
+            let (clock, id) = (self.clock, request.id.clone());
+            let handle = self.start(next(request, clock).boxed());
+            self.requests.insert(id, (client, handle));
+        }
+        self.put(client, output, Some(at));
+    }
+
+    fn put(&mut self, client: usize, output: WireOutput, at: Option<Instant>) {
+        let Some(pending) = self.pending.get_mut(client) else { return };
+        if self.is_one_of_many && output.finish_reason.is_some() {
+            pending.finished.push(output.request_id.clone());
+        }
+        pending.outputs.push(output);
+        pending.at = pending.at.max(at);
+    }
+
+    /// Sends what has come: to each client its outputs, to the first of them the figures of the steps.
+    async fn send_all(&mut self) -> io::Result<()> {
+        let report = self.reports.take();
+        let mut scheduler_stats = report.as_ref().map(|report| self.stats(report));
+        let engine_index = u32::from(self.core.rank);
+        for client in 0..self.pending.len() {
+            let ClientOutputs { outputs, finished, at } =
+                self.pending.get_mut(client).map(std::mem::take).unwrap_or_default();
+            let is_last = client + 1 == self.pending.len();
+            if outputs.is_empty() && finished.is_empty() && !(is_last && scheduler_stats.is_some()) {
+                continue;
+            }
+            let timestamp = self.clock.seconds(at.unwrap_or_else(Instant::now));
+            let finished_requests = (!finished.is_empty()).then_some(finished);
+            let outputs = WireOutputs {
+                engine_index,
+                outputs,
+                scheduler_stats: scheduler_stats.take(),
+                timestamp,
+                finished_requests,
+                weight_version: Some(self.core.state.dev.weight_version()),
+                ..WireOutputs::default()
+            };
+            self.session.send(client, &outputs.to_bytes(self.family)).await?;
+        }
+        match report {
+            Some(report) => self.tell_coordinator(&report).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Tells the coordinator of several ranks how many requests there are, where that has changed.
+    async fn tell_coordinator(&mut self, report: &StepReport) -> io::Result<()> {
+        let counts = (report.stats.num_running_reqs, report.stats.num_waiting_reqs);
+        if !self.is_one_of_many || std::mem::replace(&mut self.told, counts) == counts {
+            return Ok(());
+        }
+        let outputs = WireOutputs {
+            engine_index: self.core.rank.into(),
+            scheduler_stats: Some(self.stats(report)),
+            timestamp: engine_core::clock::monotonic_seconds(),
+            ..WireOutputs::default()
+        };
+        self.session.send_to_coordinator(&outputs.to_bytes(self.family)).await
+    }
+
+    /// The figures of steps, as they are sent.
+    fn stats(&self, StepReport { steps, stats, spec_decoding }: &StepReport) -> MsgpackValue {
+        let state = &self.core.state;
+        let config = state.config.engine.as_ref();
+        let speculation = config.and_then(|config| config.scheduler.speculation.as_ref());
+        let drafts = speculation.filter(|_| spec_decoding.num_drafts > 0);
+        stats.value(&EngineFigures {
+            steps: *steps,
+            has_connector: config.is_some_and(|config| config.kv_transfer.is_some()),
+            drafts: drafts.map(|speculation| (speculation.num_speculative_tokens, spec_decoding)),
+            running_adapters: state.metrics.running_adapters(),
+        })
+    }
+
+    /// Aborts all requests, and tells every client that the engine is dead.
+    async fn end(mut self) {
+        for (id, (client, request)) in std::mem::take(&mut self.requests) {
+            request.abort();
+            let finish_reason = Some(WireFinish::Abort);
+            self.put(client, WireOutput { request_id: id, finish_reason, ..WireOutput::default() }, None);
+        }
+        if let Err(error) = self.send_all().await {
+            tracing::debug!(%error, "the front end is gone before its requests are aborted");
+        }
+        self.session.end().await;
+    }
+}
+
+/// Waits for the next tokens of a request.
+async fn next(mut request: Box<RequestInProgress>, clock: EngineClock) -> SessionEvent {
+    let output = request.running.next(clock).await;
+    SessionEvent::Tokens(request, output)
+}
+
+fn refusal(request_id: String) -> WireOutput {
+    WireOutput { request_id, finish_reason: Some(WireFinish::Error), ..WireOutput::default() }
+}
+
+fn note_refusal(id: &str, reason: &str) {
+    static LOG: RateLimitedLog = RateLimitedLog::new();
+    if let Some(more) = LOG.due() {
+        tracing::warn!(more, "request {id} ends with an error: {reason}");
+    }
+}
