@@ -25,11 +25,7 @@ use std::{
 };
 
 use serde_json::{Map, Value, json};
-use vllm_vcr::benchmark::{
-    self, BenchRow, best, both, rows,
-    server::{BenchProgram, Contender, MeasuredServer},
-    several, table,
-};
+use vllm_vcr::benchmark::{BenchRun, ROWS, best, rows, server::MeasuredServer};
 
 /// Streams of the scaling study, each at 5 tokens a second.
 const SIZES: [usize; 5] = [100, 1000, 5000, 10_000, 20_000];
@@ -65,22 +61,19 @@ impl Options {
 
 fn main() -> io::Result<()> {
     let options = Options::read(env::args().skip(1)).map_err(io::Error::other)?;
-    vllm_vcr::net::server::raise_descriptor_limit();
-    let mut found = Map::new();
-    found.insert("machine".to_owned(), table::machine());
-    let mut floors = Map::new();
-    let rounds = options.rounds;
-    for (name, row) in ROWS {
-        if options.wants(name) {
-            eprintln!("{name}…");
-            let [own, floor] = row(Path::new(env!("CARGO_BIN_EXE_vllm-vcr")), rounds)?;
-            found.insert((*name).to_owned(), own);
-            floors.insert((*name).to_owned(), floor);
-        }
-    }
-    found.insert("floor".to_owned(), Value::Object(floors));
+    let limit = vllm_vcr::net::server::raise_descriptor_limit();
+    let run = BenchRun {
+        binary: Path::new(env!("CARGO_BIN_EXE_vllm-vcr")),
+        rounds: options.rounds,
+        starts: 9,
+        seconds: 6,
+        sizes: &SIZES,
+        files: limit.map_or(usize::MAX, |limit| limit as usize),
+    };
+    let names: Vec<&str> = ROWS.iter().map(|(name, _)| *name).filter(|name| options.wants(name)).collect();
+    let mut found = run.measure(&names, |name| eprintln!("{name}…"))?;
     if let Some(peers) = options.peers.as_ref().filter(|_| options.wants("peers")) {
-        found.insert("peers".to_owned(), measure_peers(&fs::read_to_string(peers)?, rounds)?);
+        found.insert("peers".to_owned(), measure_peers(&fs::read_to_string(peers)?, run.rounds)?);
     }
     let found = Value::Object(found);
     print!("{}", page::tables(&found));
@@ -89,31 +82,6 @@ fn main() -> io::Result<()> {
         None => Ok(()),
     }
 }
-
-const ROWS: &[(&str, BenchRow)] = &[
-    ("start", |binary, _| both(binary, 1, "start_ms", |program| rows::start(program, 9))),
-    ("paced", |binary, rounds| both(binary, rounds, "gap_error_ms", rows::paced_own)),
-    ("lateness", |binary, rounds| {
-        both(binary, rounds, "lateness_ms", |program| rows::sustained(program, 1000, 50_000, 8))
-    }),
-    ("many", |binary, rounds| {
-        let rates = [50_000, 75_000, 90_000, 100_000, 110_000, 120_000];
-        several(binary, rounds, &rates.map(|rate| (10_000, rate)), 6)
-    }),
-    ("memory", |binary, _| Ok([rows::memory(Contender { binary, program: BenchProgram::Play }, 5000)?, Value::Null])),
-    ("at_once", benchmark::at_once),
-    ("small", |binary, rounds| both(binary, rounds, "e2e_ms", |program| rows::small(rows::own_at_once(program)?))),
-    ("one_by_one", |binary, rounds| {
-        both(binary, rounds, "ttft_ms", |program| rows::one_by_one(rows::own_at_once(program)?))
-    }),
-    ("burst", |binary, rounds| both(binary, rounds, "ttft_ms", |program| rows::burst(rows::own_at_once(program)?))),
-    ("scaling", |binary, rounds| {
-        let most = vllm_vcr::net::server::raise_descriptor_limit().map_or(usize::MAX, |most| most as usize);
-        // Some files are open besides.
-        let sizes = SIZES.map(|streams| streams.min(most.saturating_sub(200))).map(|streams| (streams, streams * 5));
-        several(binary, rounds, &sizes, 6)
-    }),
-];
 
 fn measure_peers(list: &str, rounds: usize) -> io::Result<Value> {
     let mut peers = Map::new();

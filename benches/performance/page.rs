@@ -6,7 +6,10 @@
 use std::{fmt::Write, fs, io, path::Path};
 
 use serde_json::Value;
-use vllm_vcr::benchmark::table::{charts, entries, figure, machine_line, megabytes, quantiles};
+use vllm_vcr::{
+    benchmark::table::{entries, figure, lateness, machine_line, megabytes, points, quantiles},
+    inspect::{Axis, Format, line_chart},
+};
 
 /// All tables.
 pub(crate) fn tables(found: &Value) -> String {
@@ -88,7 +91,7 @@ fn peers_table(found: &Value) -> String {
 /// Writes the JSON, the charts, and the tables into the page, where there is one.
 pub(crate) fn write(directory: &Path, found: &Value) -> io::Result<()> {
     fs::write(directory.join("performance.json"), format!("{found:#}\n"))?;
-    for (name, svg) in charts(found) {
+    for (name, svg) in charts(found).into_iter().filter(|(_, svg)| !svg.is_empty()) {
         fs::write(directory.join(name), svg)?;
     }
     let path = directory.join("performance.md");
@@ -100,4 +103,32 @@ pub(crate) fn write(directory: &Path, found: &Value) -> io::Result<()> {
         page = format!("{before}{begin}\n{}\n{end}{after}", table.trim_end().to_owned() + "\n");
     }
     fs::write(path, page)
+}
+
+/// Charts of the scaling study, each with its file's name.
+fn charts(found: &Value) -> [(&'static str, String); 3] {
+    let x = Axis { title: "streams, each 5 tokens/s", format: Format::Count, is_log: true };
+    let late = |name, quantile| (name, lateness(found, "/scaling", quantile));
+    let cores = |row: &Value| {
+        Some(row["cpu_us_per_event"].as_f64()? * row["events_per_second"].as_f64()? * row["held"].as_f64()? / 1e6)
+    };
+    let resident = |row: &Value| Some(row["resident"].as_f64()? / 1e6);
+    let axis = |title, format| Axis { title, format, is_log: format == Format::Millis };
+    let lateness = [late("p50", "p50"), late("p99", "p99"), late("p99.9", "p999")];
+    [
+        ("scaling-lateness.svg", line_chart("Lateness of events", x, axis("lateness", Format::Millis), &lateness)),
+        (
+            "scaling-cpu.svg",
+            line_chart(
+                "Processor time of the server",
+                x,
+                axis("cores", Format::Decimal),
+                &[("", points(found, "/scaling", cores))],
+            ),
+        ),
+        (
+            "scaling-memory.svg",
+            line_chart("Resident memory", x, axis("MB", Format::Count), &[("", points(found, "/scaling", resident))]),
+        ),
+    ]
 }

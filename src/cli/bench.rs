@@ -6,29 +6,20 @@ use clap::{Args, builder::PossibleValuesParser, value_parser};
 
 use crate::cli::failure::Failure;
 
-const EXAMPLES: &str = "\
-Examples:
-  Measure this machine in a minute:
-    vllm-vcr bench
-
-  Draw lateness over streams too, and keep the figures:
-    vllm-vcr bench --svg lateness.svg --json > bench.json
-
-  Measure two rows, the best of five rounds:
-    vllm-vcr bench --only paced,one_by_one --rounds 5";
-
-/// The rows by their names in JSON.
-const ROWS: [&str; 7] = ["start", "paced", "lateness", "at_once", "small", "one_by_one", "burst"];
+/// The rows that fit a minute.
+const QUICK: [&str; 7] = ["start", "paced", "lateness", "at_once", "small", "one_by_one", "burst"];
 
 /// Measure this program on this machine, beside a floor that only waits and writes.
 ///
-/// Takes the rows of the published table that fit a minute: this program and the floor are started in turns and loaded over loopback. What the
+/// Takes the rows of the published table that fit a minute: `play` and the floor are started in turns and loaded over loopback. What the
 /// machine does not allow the floor, it allows no program. Nothing else should run meanwhile.
 #[derive(Debug, Args)]
-#[command(after_long_help = EXAMPLES)]
+#[command(after_long_help = "Examples:\n  Measure this machine in a minute:\n    vllm-vcr bench\n\n  \
+                       Draw lateness over streams too, and keep the figures:\n    vllm-vcr bench --svg lateness.svg --json > bench.json\n\n  \
+                       Measure two rows, the best of five rounds:\n    vllm-vcr bench --only paced,one_by_one --rounds 5")]
 pub(in crate::cli) struct BenchArgs {
     /// Measures these rows only.
-    #[arg(long, value_name = "ROW", value_delimiter = ',', value_parser = PossibleValuesParser::new(ROWS))]
+    #[arg(long, value_name = "ROW", value_delimiter = ',', value_parser = PossibleValuesParser::new(QUICK))]
     only: Vec<String>,
     /// Measures what is about latency so many times, and keeps the best.
     #[arg(long, value_name = "N", default_value = "1", value_parser = value_parser!(u8).range(1..=20))]
@@ -45,97 +36,101 @@ pub(in crate::cli) struct BenchArgs {
 pub(in crate::cli) use linux::{floor, run};
 
 #[cfg(not(target_os = "linux"))]
-const ELSEWHERE: &str = "the benchmark needs Linux: its floor and its load client are made of epoll and timerfd";
-
-#[cfg(not(target_os = "linux"))]
-pub(in crate::cli) fn run(_args: &BenchArgs) -> Result<ExitCode, Failure> {
-    Err(Failure::environment(ELSEWHERE))
+pub(in crate::cli) fn run(_args: BenchArgs) -> Result<ExitCode, Failure> {
+    Err(Failure::environment("the benchmark needs Linux: its floor and its load client are made of epoll and timerfd"))
 }
 
 #[cfg(not(target_os = "linux"))]
 pub(in crate::cli) fn floor(_arguments: Vec<String>) -> Result<ExitCode, Failure> {
-    Err(Failure::environment(ELSEWHERE))
+    Err(Failure::environment("the floor needs Linux"))
 }
 
 #[cfg(target_os = "linux")]
 mod linux {
-    use std::{env, fmt::Write as _, fs::File};
+    use std::{env, fmt::Write as _};
 
-    use serde_json::{Map, Value};
+    use serde_json::Value;
 
-    use super::{BenchArgs, ExitCode, Failure};
+    use super::{BenchArgs, ExitCode, Failure, QUICK};
     use crate::{
-        benchmark::{self, table},
-        cli::output,
-        net::server,
+        benchmark::{self, BenchRun, table},
+        cli::{output, player::conclude, runtime},
+        inspect::{Axis, Format, line_chart},
+        net::server::raise_descriptor_limit,
     };
 
-    /// Files that are open beside connections.
-    const OTHER_FILES: usize = 200;
-
     /// Measures, and prints what was found.
-    pub(in crate::cli) fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
-        if let Some(path) = &args.svg {
-            let unwritable = |error| Failure::environment(format!("--svg {}: {error}", path.display()));
-            File::options().append(true).create(true).open(path).map_err(unwritable)?;
-        }
+    pub(in crate::cli) fn run(args: BenchArgs) -> Result<ExitCode, Failure> {
+        args.svg.as_deref().map_or(Ok(()), conclude::writable)?;
         if cfg!(debug_assertions) {
-            output::note("this program is built without optimisation: its figures say little\n");
+            output::warn("this program is built without optimisation: its figures say little\n");
         }
-        let found = measure(args)?;
-        if let Some(path) = &args.svg {
-            output::save(path, &table::lateness_chart(&found))?;
-        }
-        if args.json { output::print_json(&found) } else { output::print(&text(&found)) }
+        runtime::run(|shutdown| async move {
+            let BenchArgs { only, rounds, svg, json } = args;
+            let draws = svg.is_some();
+            let measured = tokio::task::spawn_blocking(move || measure(&only, rounds, draws));
+            let found = tokio::select! {
+                found = measured => found.map_err(Failure::environment)??,
+                () = shutdown.requested() => {
+                    benchmark::server::kill_all();
+                    return Err(Failure::environment("stopped before all rows were measured"));
+                }
+            };
+            if let Some(path) = &svg {
+                output::save(path, &lateness(&found))?;
+            }
+            if json { output::print_json(&found) } else { output::print(&text(&found)) }
+        })
     }
 
     /// Runs the floor until it is told to end.
     pub(in crate::cli) fn floor(arguments: Vec<String>) -> Result<ExitCode, Failure> {
-        server::raise_descriptor_limit();
+        raise_descriptor_limit();
         benchmark::floor::run(arguments.into_iter()).map_err(Failure::environment)?;
         Ok(ExitCode::SUCCESS)
     }
 
-    /// The figures by row, those of the floor under `floor`.
-    fn measure(args: &BenchArgs) -> Result<Value, Failure> {
-        let binary = env::current_exe().map_err(Failure::environment)?;
-        let limit = server::raise_descriptor_limit().and_then(|limit| usize::try_from(limit).ok());
-        let most = limit.unwrap_or(usize::MAX).saturating_sub(OTHER_FILES);
-        let (mut found, mut floors) = (Map::new(), Map::new());
-        found.insert("machine".to_owned(), table::machine());
-        let mut take = |name: &str, measured: std::io::Result<[Value; 2]>| {
-            let failed = |error| Failure::environment(format!("{name}: {error}"));
-            let [own, floor] = measured.map_err(failed)?;
-            found.insert(name.to_owned(), own);
-            floors.insert(name.to_owned(), floor);
-            Ok::<(), Failure>(())
+    fn measure(only: &[String], rounds: u8, draws: bool) -> Result<Value, Failure> {
+        let run = BenchRun {
+            binary: &env::current_exe().map_err(Failure::environment)?,
+            rounds: rounds.into(),
+            starts: 3,
+            seconds: 3,
+            sizes: &[100, 1000, 5000],
+            files: raise_descriptor_limit().map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX)),
         };
-        for (name, row) in benchmark::QUICK {
-            if args.only.is_empty() || args.only.iter().any(|only| only == name) {
-                output::note(&format!("{name}…\n"));
-                take(name, row(&binary, args.rounds.into()))?;
-            }
-        }
-        if args.svg.is_some() {
-            output::note("scaling…\n");
-            take("scaling", benchmark::scaling(&binary, most))?;
-        }
-        found.insert("floor".to_owned(), Value::Object(floors));
-        Ok(Value::Object(found))
+        let wanted = QUICK.into_iter().filter(|row| only.is_empty() || only.iter().any(|only| only == row));
+        let rows: Vec<&str> = wanted.chain(draws.then_some("scaling")).collect();
+        let found = run.measure(&rows, |row| output::note(&format!("{row}…\n")));
+        found.map(Value::Object).map_err(Failure::environment)
+    }
+
+    fn lateness(found: &Value) -> String {
+        let x = Axis { title: "streams, each 5 tokens/s", format: Format::Count, is_log: true };
+        let y = Axis { title: "lateness of events", format: Format::Millis, is_log: true };
+        let title =
+            format!("vllm-vcr beside its floor: {}", table::machine_line(found).lines().next().unwrap_or_default());
+        let line = |name, rows, quantile| (name, table::lateness(found, rows, quantile));
+        let lines = [
+            line("p50", "/scaling", "p50"),
+            line("p99", "/scaling", "p99"),
+            line("floor p50", "/floor/scaling", "p50"),
+            line("floor p99", "/floor/scaling", "p99"),
+        ];
+        line_chart(&title, x, y, &lines)
     }
 
     fn text(found: &Value) -> String {
-        let rows = table::entries(found);
+        let mut rows = vec![["what", "target", "vllm-vcr", "floor"].map(str::to_owned)];
+        rows.extend(
+            table::entries(found).into_iter().map(|row| [row.what.to_owned(), row.target, row.measured, row.floor]),
+        );
+        let width = |of: fn(&[String; 4]) -> &String| rows.iter().map(|row| of(row).chars().count()).max().unwrap_or(0);
+        let (what, target, own) =
+            (width(|[what, ..]| what), width(|[_, target, ..]| target), width(|[.., own, _]| own));
         let mut text = format!("{}\n", table::machine_line(found));
-        let width = |column: &dyn Fn(&table::TableEntry) -> &str, head: &str| {
-            rows.iter().map(|row| column(row).chars().count()).chain([head.len()]).max().unwrap_or_default()
-        };
-        let (what, target) = (width(&|row| row.what, "what"), width(&|row| &row.target, "target"));
-        let measured = width(&|row| &row.measured, "vllm-vcr");
-        let _ = writeln!(text, "{:what$}  {:target$}  {:measured$}  floor", "what", "target", "vllm-vcr");
-        for row in &rows {
-            let _ =
-                writeln!(text, "{:what$}  {:target$}  {:measured$}  {}", row.what, row.target, row.measured, row.floor);
+        for [name, bound, measured, floor] in &rows {
+            let _ = writeln!(text, "{name:what$}  {bound:target$}  {measured:own$}  {floor}");
         }
         text
     }

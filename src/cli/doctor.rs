@@ -6,6 +6,7 @@ use clap::Args;
 use rustix::time::ClockId;
 use serde::Serialize;
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use crate::{
     base::one_line::one_line,
@@ -27,6 +28,9 @@ use crate::{
     text::prompt::{SpecialTokens, Tokenizer},
 };
 
+/// Time for all that is asked of an engine.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// Files that may be open, fewer than which are too few to work with.
 const FEWEST_FILES: u64 = 256;
 
@@ -40,23 +44,16 @@ const BAD_TIMER: f64 = 20.0;
 /// Median time of a request over loopback from which on it is slow, in ms.
 const SLOW_LOOPBACK: f64 = 0.5;
 
-const EXAMPLES: &str = "\
-Examples:
-  Check this machine:
-    vllm-vcr doctor
-
-  Check the engine that is to be recorded, and the tokenizer for its trace:
-    vllm-vcr doctor --upstream http://localhost:8000 --tokenizer ./tokenizer
-
-  Let a script see what is wrong:
-    vllm-vcr doctor --json | jq '.checks[] | select(.state != \"ok\")'";
-
 /// Check this machine, a tokenizer and an engine, and say what to do.
 ///
 /// Measures for a few seconds how late the timer is and what a request over loopback costs. Each line is ok, warn or fail; exit code 1 where
 /// anything fails.
 #[derive(Debug, Args)]
-#[command(after_long_help = EXAMPLES)]
+#[command(after_long_help = "Examples:\n  Check this machine:\n    vllm-vcr doctor\n\n  \
+                       Check the engine that is to be recorded, and the tokenizer for its trace:\n    \
+                       vllm-vcr doctor --upstream http://localhost:8000 --tokenizer ./tokenizer\n\n  \
+                       Let a script see what is wrong:\n    \
+                       vllm-vcr doctor --json | jq '.checks[] | select(.state != \"ok\")'")]
 pub(in crate::cli) struct DoctorArgs {
     /// A tokenizer, as `play --tokenizer` takes it: a directory, a tokenizer.json or a Hub id. With --upstream it is compared with the
     /// engine's.
@@ -129,7 +126,7 @@ async fn check(args: &DoctorArgs) -> Result<Vec<CheckLine>, Failure> {
     let authorities = args.upstream_ca.as_deref().map(Authorities::read).transpose();
     let reach = UpstreamOptions {
         connect_timeout: Some(Duration::from_secs(3)),
-        response_timeout: Some(Duration::from_secs(10)),
+        response_timeout: None,
         authorities: authorities.map_err(Failure::input)?.map(Arc::new),
     };
     let mut lines =
@@ -137,8 +134,12 @@ async fn check(args: &DoctorArgs) -> Result<Vec<CheckLine>, Failure> {
     let (line, tokenizer) = tokenizer(args.tokenizer.clone()).await?;
     lines.push(line);
     if let Some(url) = &args.upstream {
-        lines.push(upstream(url, &reach).await);
-        lines.extend(same_tokenizer(url, &reach, tokenizer.as_ref()).await?);
+        let line = upstream(url, &reach).await;
+        let is_there = line.state != CheckState::Fail;
+        lines.push(line);
+        if let Some(tokenizer) = tokenizer.filter(|_| is_there) {
+            lines.extend(same_tokenizer(url, &reach, &tokenizer).await?);
+        }
     }
     Ok(lines)
 }
@@ -229,7 +230,11 @@ async fn tokenizer(spec: Option<String>) -> Result<(CheckLine, Option<Tokenizer>
 
 async fn upstream(url: &UpstreamUrl, reach: &UpstreamOptions) -> CheckLine {
     let line = |found: String| CheckLine::ok("upstream", one_line(&found));
-    match tap::engine_meta(url, reach).await {
+    let Ok(answered) = timeout(PATIENCE, tap::engine_meta(url, reach)).await else {
+        return line(format!("{url} takes connections, and does not answer within {} s", PATIENCE.as_secs()))
+            .but(CheckState::Fail, "wait until the engine has loaded its model, or restart it");
+    };
+    match answered {
         Err(error) => line(format!("{url} cannot be reached: {error}"))
             .but(CheckState::Fail, "start the engine, or mend the URL: its scheme, host and port"),
         Ok(None) => line(format!("{url} answers, but has no /version as vLLM does")).but(
@@ -248,28 +253,24 @@ async fn upstream(url: &UpstreamUrl, reach: &UpstreamOptions) -> CheckLine {
 
 /// An engine's version, models and settings in a line.
 fn settings(meta: &Meta) -> String {
-    let mut text = format!("vLLM {}", meta.vllm_version.as_deref().unwrap_or_default());
-    let Some(upstream) = meta.extra.get("upstream") else { return text };
-    let models = upstream.get("models").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    let models: Vec<&str> = models.iter().filter_map(Value::as_str).collect();
-    let _ = write!(text, ", {}", models.join(", "));
-    if let Some(length) = upstream.get("max_model_len") {
-        let _ = write!(text, "; --max-model-len {length}");
+    let mut parts = vec![format!("vLLM {}", meta.vllm_version.as_deref().unwrap_or_default())];
+    let upstream = meta.extra.get("upstream");
+    let at = |name: &str| upstream.and_then(|upstream| upstream.get(name));
+    let models = at("models").and_then(Value::as_array).into_iter().flatten();
+    parts.extend(models.filter_map(Value::as_str).map(str::to_owned));
+    parts.extend(at("max_model_len").map(|length| format!("max_model_len {length}")));
+    for (name, value) in at("cache").and_then(Value::as_object).into_iter().flatten() {
+        parts.push(format!("{name} {}", value.as_str().map_or_else(|| value.to_string(), str::to_owned)));
     }
-    for (name, value) in upstream.get("cache").and_then(Value::as_object).into_iter().flatten() {
-        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        let _ = write!(text, ", {name} {value}");
-    }
-    text
+    parts.join(", ")
 }
 
-/// Compares a tokenizer with the engine's, where both are there.
+/// Compares a tokenizer with the engine's, where that shows it.
 async fn same_tokenizer(
     url: &UpstreamUrl,
     reach: &UpstreamOptions,
-    tokenizer: Option<&Tokenizer>,
+    tokenizer: &Tokenizer,
 ) -> Result<Option<CheckLine>, Failure> {
-    let Some(tokenizer) = tokenizer else { return Ok(None) };
     let own = tokenizer_name(&tokenizer.encode(PROBE, SpecialTokens::Skip)?);
     let Some(theirs) = ServerEnvironment::at(url, reach).await.tokenizer else { return Ok(None) };
     let line = |found: &str| CheckLine::ok("same tokenizer", found.to_owned());
@@ -320,6 +321,6 @@ mod tests {
         let upstream =
             json!({"models": ["m", "a"], "max_model_len": 4096, "cache": {"block_size": 16, "cache_dtype": "auto"}});
         meta.extra.insert("upstream".to_owned(), upstream);
-        assert_eq!(settings(&meta), "vLLM 0.32.0, m, a; --max-model-len 4096, block_size 16, cache_dtype auto");
+        assert_eq!(settings(&meta), "vLLM 0.32.0, m, a, max_model_len 4096, block_size 16, cache_dtype auto");
     }
 }

@@ -138,7 +138,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Sweep(args) => sweep::run(*args),
         Command::McpTap(args) => mcp::tap::run(*args),
         Command::McpPlay(args) => mcp::play::run(*args),
-        Command::Bench(args) => bench::run(&args),
+        Command::Bench(args) => bench::run(args),
         Command::BenchFloor { arguments } => bench::floor(arguments),
         Command::Doctor(args) => doctor::run(*args),
         Command::Inspect { command } => inspect::run(command),

@@ -19,24 +19,24 @@ use tokio::time::Instant;
 
 /// What is asked, how often and by how many.
 #[derive(Debug, Clone, Copy)]
-pub struct BenchLoad {
+pub(crate) struct BenchLoad {
     /// Connections, each with one request at a time.
-    pub streams: usize,
+    pub(crate) streams: usize,
     /// Time over which the first requests are spread.
-    pub spread: Duration,
+    pub(crate) spread: Duration,
     /// No request begins later than this after the first one.
-    pub time: Duration,
+    pub(crate) time: Duration,
     /// Requests of one connection, at most.
-    pub rounds: usize,
+    pub(crate) rounds: usize,
     /// Output tokens that are asked for.
-    pub tokens: usize,
+    pub(crate) tokens: usize,
     /// Whether answers are streams.
-    pub stream: Stream,
+    pub(crate) stream: Stream,
 }
 
 /// Whether an answer is streamed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stream {
+pub(crate) enum Stream {
     /// As events.
     Yes,
     /// As one body.
@@ -45,25 +45,25 @@ pub enum Stream {
 
 /// What was seen; times in milliseconds.
 #[derive(Debug, Default)]
-pub struct BenchSeen {
+pub(crate) struct BenchSeen {
     /// Whole answers.
-    pub answers: usize,
+    pub(crate) answers: usize,
     /// Requests without one.
-    pub failures: usize,
+    pub(crate) failures: usize,
     /// Tokens of whole answers; an answer that is no stream counts as one.
-    pub tokens: usize,
+    pub(crate) tokens: usize,
     /// Times to the first token.
-    pub first: Vec<f64>,
+    pub(crate) first: Vec<f64>,
     /// Times between two tokens of a stream.
-    pub gaps: Vec<f64>,
+    pub(crate) gaps: Vec<f64>,
     /// Mean gap of each stream.
-    pub means: Vec<f64>,
+    pub(crate) means: Vec<f64>,
     /// Times of whole answers.
-    pub whole: Vec<f64>,
+    pub(crate) whole: Vec<f64>,
     /// Time of the whole load.
-    pub elapsed: Duration,
+    pub(crate) elapsed: Duration,
     /// From the first request of a burst to the last.
-    pub asked: Duration,
+    pub(crate) asked: Duration,
 }
 
 struct LoadedConnection {
@@ -88,7 +88,7 @@ enum Read1 {
 
 /// Whether a load goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Go {
+pub(crate) enum Go {
     /// It does.
     On,
     /// All connections are closed.
@@ -97,10 +97,7 @@ pub enum Go {
 
 /// One request on each of so many connections, which are all open and accepted before. All are written as fast as one
 /// thread can, and none is read before.
-///
-/// # Errors
-/// When a connection cannot be opened or written to.
-pub fn burst(address: SocketAddr, load: &BenchLoad) -> io::Result<BenchSeen> {
+pub(crate) fn burst(address: SocketAddr, load: &BenchLoad) -> io::Result<BenchSeen> {
     let request = request(address, load);
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let open = |number| connect(&poll, address, number);
@@ -116,10 +113,7 @@ pub fn burst(address: SocketAddr, load: &BenchLoad) -> io::Result<BenchSeen> {
 }
 
 /// Runs a load against a server. `watch` is called about every 100 ms, with how many connections are open.
-///
-/// # Errors
-/// When the system gives no epoll.
-pub fn run(address: SocketAddr, load: &BenchLoad, watch: impl FnMut(usize) -> Go) -> io::Result<BenchSeen> {
+pub(crate) fn run(address: SocketAddr, load: &BenchLoad, watch: impl FnMut(usize) -> Go) -> io::Result<BenchSeen> {
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     follow(&poll, address, load, Vec::with_capacity(load.streams), watch)
 }

@@ -20,6 +20,7 @@ use std::{
     time::Duration,
 };
 
+use base::stats::Durations;
 use memchr::memmem;
 use rustix::{
     buffer::spare_capacity,
@@ -72,14 +73,11 @@ pub fn run(arguments: impl Iterator<Item = String>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(accept(&doors))?;
     is_over.store(true, Relaxed);
-    let mut told = Microseconds::default();
+    let mut told = Durations::default();
     for worker in workers {
-        let lateness = worker.join().map_err(|_| io::Error::other("a thread panicked"))??;
-        told.add(&lateness);
+        told.add(&worker.join().map_err(|_| io::Error::other("a thread panicked"))??);
     }
-    let at = |quantile: f64| told.quantile(quantile) as f64 / 1e3;
-    let lateness = json!({"p50": at(0.5), "p90": at(0.9), "p99": at(0.99), "p999": at(0.999), "count": told.count()});
-    let told = json!({"lateness_ms": {"fixed": lateness}});
+    let told = json!({"lateness_ms": {"fixed": told.summary()}});
     options.stats.map_or(Ok(()), |file| fs::write(file, told.to_string()))
 }
 
@@ -122,41 +120,6 @@ impl Door {
     }
 }
 
-/// How often each number of microseconds came; a second and more count as a second. What never came takes no memory.
-struct Microseconds(Vec<u32>);
-
-impl Default for Microseconds {
-    fn default() -> Self {
-        Self(vec![0; 1_000_001])
-    }
-}
-
-impl Microseconds {
-    fn record(&mut self, micros: usize) {
-        let last = self.0.len() - 1;
-        self.0[micros.min(last)] += 1;
-    }
-
-    fn add(&mut self, other: &Self) {
-        self.0.iter_mut().zip(&other.0).filter(|(_, more)| **more > 0).for_each(|(count, more)| *count += more);
-    }
-
-    fn count(&self) -> u64 {
-        self.0.iter().map(|count| u64::from(*count)).sum()
-    }
-
-    /// The smallest that this share does not exceed.
-    fn quantile(&self, share: f64) -> usize {
-        let rank = ((self.count() as f64 * share).ceil() as u64).max(1);
-        let mut seen = 0;
-        let reaches = |count: &u32| {
-            seen += u64::from(*count);
-            seen >= rank
-        };
-        self.0.iter().position(reaches).unwrap_or_default()
-    }
-}
-
 impl FloorOptions {
     fn read(mut arguments: impl Iterator<Item = String>) -> io::Result<Self> {
         let threads = thread::available_parallelism().map_or(1, usize::from);
@@ -168,7 +131,6 @@ impl FloorOptions {
                 "--inter-token-latency" => options.gap = duration(&value()?)?,
                 "--threads" => options.threads = value()?.parse().map_err(io::Error::other)?,
                 "--stats-json" => options.stats = Some(value()?.into()),
-                "play" => {}
                 _ => drop(value()?),
             }
         }
@@ -198,7 +160,7 @@ struct FloorWorker {
     timer: OwnedFd,
     armed: Option<Instant>,
     waiting: BinaryHeap<FloorDue>,
-    lateness: Microseconds,
+    lateness: Durations,
     chunk: Vec<u8>,
     whole: Vec<u8>,
 }
@@ -217,13 +179,13 @@ impl FloorWorker {
             timer,
             armed: None,
             waiting: BinaryHeap::new(),
-            lateness: Microseconds::default(),
+            lateness: Durations::default(),
             chunk: format!("{:x}\r\n{EVENT}\r\n", EVENT.len()).into_bytes(),
             whole: format!("{head}{}\r\n\r\n{EVENT}", EVENT.len()).into_bytes(),
         })
     }
 
-    fn run(mut self, is_over: &AtomicBool) -> io::Result<Microseconds> {
+    fn run(mut self, is_over: &AtomicBool) -> io::Result<Durations> {
         let (mut ready, mut bytes) = (Vec::with_capacity(64), vec![0; 64 * 1024]);
         let pause = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
         while !is_over.load(Relaxed) {
@@ -284,8 +246,7 @@ impl FloorWorker {
             });
             let now = Instant::now();
             limit = now + QUANTUM;
-            let late = now.saturating_duration_since(due).as_micros();
-            self.lateness.record(usize::try_from(late).unwrap_or(usize::MAX));
+            self.lateness.record(now.saturating_duration_since(due));
             if left <= 1 || !matches!(written, Some(Ok(_))) {
                 PeekMut::pop(next);
             } else {

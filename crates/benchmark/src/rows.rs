@@ -22,11 +22,21 @@ fn fixed(ttft: &str, gap_micros: u64) -> String {
 }
 
 /// Events a second that half of two cores carry.
-pub const HALF_CARRIES: usize = 50_000;
+pub(crate) const HALF_CARRIES: usize = 50_000;
 
 /// The client takes the other half.
 fn half_the_cores() -> usize {
     (thread::available_parallelism().map_or(1, usize::from) / 2).max(1)
+}
+
+/// Puts a load on a server until it has ended.
+fn run(server: &MeasuredServer, load: &BenchLoad) -> io::Result<BenchSeen> {
+    answered(client::run(server.address, load, |_| Go::On)?)
+}
+
+/// Refuses a load of which nothing was answered: its figures are of nothing.
+fn answered(seen: BenchSeen) -> io::Result<BenchSeen> {
+    if seen.answers == 0 { Err(io::Error::other("no request was answered")) } else { Ok(seen) }
 }
 
 /// Waits until a server that was just started has warmed up.
@@ -39,7 +49,7 @@ fn settle(server: &MeasuredServer) -> io::Result<()> {
         tokens: 8,
         stream: Stream::No,
     };
-    client::run(server.address, &load, |_| Go::On)?;
+    run(server, &load)?;
     thread::sleep(Duration::from_millis(100));
     Ok(())
 }
@@ -59,7 +69,7 @@ pub fn paced(server: MeasuredServer, tokens: usize) -> io::Result<Value> {
         stream: Stream::Yes,
     };
     let before = server.cpu();
-    let mut seen = client::run(server.address, &load, |_| Go::On)?;
+    let mut seen = run(&server, &load)?;
     let cpu = (server.cpu() - before).as_secs_f64();
     let mut errors: Vec<f64> = seen.gaps.iter().map(|gap| (gap - PACED_GAP_MS).abs()).collect();
     let mut drift: Vec<f64> = seen.means.iter().map(|mean| (mean / PACED_GAP_MS - 1.0).abs() * 100.0).collect();
@@ -74,19 +84,13 @@ pub fn paced(server: MeasuredServer, tokens: usize) -> io::Result<Value> {
 }
 
 /// The same of this server.
-///
-/// # Errors
-/// When the server does not start, or the load cannot be put on it.
-pub fn paced_own(program: Contender<'_>) -> io::Result<Value> {
+pub(crate) fn paced_own(program: Contender<'_>) -> io::Result<Value> {
     paced(program.start(&format!("{} --threads {}", fixed("100ms", 10_000), half_the_cores()))?, 512)
 }
 
 /// `streams` streams at so many events a second in all, for some seconds: lateness as the server tells it, gaps as the
 /// client sees them, processor time and memory.
-///
-/// # Errors
-/// When the server does not start, or the load cannot be put on it.
-pub fn sustained(
+pub(crate) fn sustained(
     program: Contender<'_>,
     streams: usize,
     events_per_second: usize,
@@ -109,11 +113,11 @@ pub fn sustained(
     let load = BenchLoad { streams, spread, time: Duration::ZERO, rounds: 1, tokens, stream: Stream::Yes };
     let (mut most, mut most_open) = (0, 0);
     let before = server.cpu();
-    let mut seen = client::run(server.address, &load, |open| {
+    let mut seen = answered(client::run(server.address, &load, |open| {
         most = most.max(server.resident());
         most_open = most_open.max(open);
         Go::On
-    })?;
+    })?)?;
     let cpu = (server.cpu() - before).as_secs_f64();
     let gap_ms = gap.as_secs_f64() * 1e3;
     let mut errors: Vec<f64> = seen.gaps.iter().map(|found| (found - gap_ms).abs()).collect();
@@ -133,10 +137,7 @@ fn held(seen: &BenchSeen, planned: Duration) -> f64 {
 }
 
 /// Memory of streams that wait for their first token.
-///
-/// # Errors
-/// When the server does not start, or the load cannot be put on it.
-pub fn memory(program: Contender<'_>, streams: usize) -> io::Result<Value> {
+pub(crate) fn memory(program: Contender<'_>, streams: usize) -> io::Result<Value> {
     let server = program.start(&fixed("10m", 1000))?;
     let idle = waiting(&server, 64)?;
     let resident = waiting(&server, streams)?;
@@ -202,7 +203,7 @@ pub fn small(server: MeasuredServer) -> io::Result<Value> {
 fn counted(server: MeasuredServer, load: &BenchLoad) -> io::Result<Value> {
     settle(&server)?;
     let before = server.cpu();
-    let mut seen = client::run(server.address, load, |_| Go::On)?;
+    let mut seen = run(&server, load)?;
     let cpu = (server.cpu() - before).as_secs_f64() * 1e6;
     let seconds = seen.elapsed.as_secs_f64();
     server.end()?;
@@ -228,7 +229,7 @@ pub fn one_by_one(server: MeasuredServer) -> io::Result<Value> {
         tokens: 16,
         stream: Stream::Yes,
     };
-    let mut seen = client::run(server.address, &load, |_| Go::On)?;
+    let mut seen = run(&server, &load)?;
     server.end()?;
     Ok(json!({"answers": seen.answers, "ttft_ms": quantiles(&mut seen.first), "e2e_ms": quantiles(&mut seen.whole)}))
 }
@@ -250,9 +251,9 @@ pub fn burst(server: MeasuredServer) -> io::Result<Value> {
         tokens: 16,
         stream: Stream::Yes,
     };
-    let mut open = client::burst(server.address, &load)?;
+    let mut open = answered(client::burst(server.address, &load)?)?;
     thread::sleep(Duration::from_millis(200));
-    let mut new = client::run(server.address, &load, |_| Go::On)?;
+    let mut new = run(&server, &load)?;
     server.end()?;
     Ok(json!({
         "answers": open.answers, "failures": open.failures + new.failures, "ttft_ms": quantiles(&mut open.first),
@@ -262,10 +263,7 @@ pub fn burst(server: MeasuredServer) -> io::Result<Value> {
 }
 
 /// Start on the built-in trace, and memory after it.
-///
-/// # Errors
-/// When the server does not start, or the load cannot be put on it.
-pub fn start(program: Contender<'_>, times: usize) -> io::Result<Value> {
+pub(crate) fn start(program: Contender<'_>, times: usize) -> io::Result<Value> {
     let (mut starts, mut answers) = (Vec::new(), Vec::new());
     let mut resident = 0;
     for _ in 0..times {
@@ -283,7 +281,7 @@ pub fn start(program: Contender<'_>, times: usize) -> io::Result<Value> {
             tokens: 1,
             stream: Stream::No,
         };
-        let seen = client::run(server.address, &load, |_| Go::On)?;
+        let seen = run(&server, &load)?;
         answers.push((server.start + seen.elapsed).as_secs_f64() * 1e3);
         server.end()?;
     }
@@ -293,16 +291,12 @@ pub fn start(program: Contender<'_>, times: usize) -> io::Result<Value> {
 }
 
 /// A program without any delay.
-///
-/// # Errors
-/// When the server does not start, or the load cannot be put on it.
-pub fn own_at_once(program: Contender<'_>) -> io::Result<MeasuredServer> {
+pub(crate) fn own_at_once(program: Contender<'_>) -> io::Result<MeasuredServer> {
     program.start(AT_ONCE)
 }
 
 /// Quantiles; null where there is nothing.
-#[must_use]
-pub fn quantiles(values: &mut [f64]) -> Value {
+fn quantiles(values: &mut [f64]) -> Value {
     values.sort_by(f64::total_cmp);
     let at = |quantile: f64| {
         let last = values.len().checked_sub(1)?;

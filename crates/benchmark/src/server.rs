@@ -2,9 +2,9 @@
 
 use std::{
     env, fs,
-    io::{self, BufRead, BufReader, Read},
+    io::{self, BufRead, BufReader},
     net::{SocketAddr, TcpListener, TcpStream},
-    path::{Path, PathBuf},
+    path::Path,
     process::{Child, Command, Stdio},
     thread,
     time::Duration,
@@ -36,60 +36,57 @@ pub struct Contender<'a> {
 }
 
 /// The command of the binary that is the floor.
-pub const FLOOR: &str = "bench-floor";
+const FLOOR: &str = "bench-floor";
 
 /// A server on a port of this machine.
 #[derive(Debug)]
 pub struct MeasuredServer {
     child: Child,
-    /// Whether it leads a group of processes.
-    leads: bool,
     /// Where it listens.
     pub address: SocketAddr,
     /// From the start of the process to the port it takes connections on.
     pub start: Duration,
-    stats: Option<PathBuf>,
+    /// Whether it tells figures of its own on stdout at its end.
+    tells: bool,
 }
 
 impl Contender<'_> {
-    /// Starts it with arguments of `play`. It is of this process's group, so that Ctrl-C ends it too.
+    /// Starts it with arguments of `play`.
     ///
     /// # Errors
-    /// When it does not start.
-    pub fn start(self, arguments: &str) -> io::Result<MeasuredServer> {
-        let stats = env::temp_dir().join(format!("vllm-vcr-stats-{}.json", std::process::id()));
+    /// When it does not start: with what it said.
+    pub(crate) fn start(self, arguments: &str) -> io::Result<MeasuredServer> {
         let mut command = Command::new(self.binary);
         command.arg(match self.program {
             BenchProgram::Play => "play",
             BenchProgram::Floor => FLOOR,
         });
-        // A user's settings are not of the benchmark.
-        env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("VLLM_VCR_")).for_each(|(name, _)| {
+        // A user's settings and keys are not the benchmark's.
+        for (name, _) in env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("VLLM_")) {
             command.env_remove(name);
-        });
+        }
         command
-            .args(["--port", "0", "--served-model-name", "m", "--drain-timeout", "0"])
-            .args(arguments.split_whitespace());
-        command.arg("--stats-json").arg(&stats);
+            .args(["--port", "0", "--served-model-name", "m", "--drain-timeout", "0", "--stats-json", "/dev/stdout"])
+            .args(arguments.split_whitespace())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let began = Instant::now();
-        let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+        let mut child = in_a_group(&mut command).spawn()?;
         let mut notes = BufReader::new(child.stderr.take().ok_or_else(|| io::Error::other("no stderr"))?);
-        let mut line = String::new();
+        let mut said = String::new();
         let address = loop {
-            line.clear();
-            if notes.read_line(&mut line)? == 0 {
-                return Err(io::Error::other("the server ended before it listened"));
+            let before = said.len();
+            if notes.read_line(&mut said)? == 0 {
+                return Err(io::Error::other(format!("the server ended before it listened: {}", said.trim())));
             }
-            if let Some(address) = line.trim().strip_prefix("play on http://") {
+            if let Some(address) = said[before..].trim().strip_prefix("play on http://") {
                 break address.parse().map_err(io::Error::other)?;
             }
         };
         let start = began.elapsed();
-        thread::spawn(move || {
-            let mut rest = String::new();
-            let _ = notes.read_to_string(&mut rest);
-        });
-        Ok(MeasuredServer { child, leads: false, address, start, stats: Some(stats) })
+        thread::spawn(move || io::copy(&mut notes, &mut io::sink()));
+        Ok(MeasuredServer { child, address, start, tells: true })
     }
 }
 
@@ -113,26 +110,7 @@ impl MeasuredServer {
             }
             thread::sleep(Duration::from_millis(2));
         }
-        Ok(Self { child, address, start: began.elapsed(), stats: None, leads: true })
-    }
-
-    fn processes(&self) -> Vec<u32> {
-        let parent_of = |process: u32| {
-            let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-            stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse::<u32>().ok()
-        };
-        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-        let all: Vec<(u32, u32)> = entries
-            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-            .filter_map(|process| Some((process, parent_of(process)?)))
-            .collect();
-        let mut family = vec![self.child.id()];
-        let mut at = 0;
-        while let Some(parent) = family.get(at).copied() {
-            family.extend(all.iter().filter(|(_, of)| *of == parent).map(|(process, _)| *process));
-            at += 1;
-        }
-        family
+        Ok(Self { child, address, start: began.elapsed(), tells: false })
     }
 
     /// Processor time of it and its children, threads that ended left out.
@@ -145,7 +123,7 @@ impl MeasuredServer {
                 .filter_map(|text| text.split_whitespace().next()?.parse::<u64>().ok())
                 .sum::<u64>()
         };
-        Duration::from_nanos(self.processes().into_iter().map(nanos).sum())
+        Duration::from_nanos(family(self.child.id()).into_iter().map(nanos).sum())
     }
 
     /// Resident bytes of it and its children.
@@ -156,7 +134,7 @@ impl MeasuredServer {
             let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
             line.split_whitespace().next()?.parse::<u64>().ok()
         };
-        self.processes().into_iter().filter_map(kilobytes).sum::<u64>() * 1024
+        family(self.child.id()).into_iter().filter_map(kilobytes).sum::<u64>() * 1024
     }
 
     /// Ends it and returns what it told of itself, where it does.
@@ -172,15 +150,14 @@ impl MeasuredServer {
             }
             thread::sleep(Duration::from_millis(2));
         }
-        let Some(stats) = self.stats.take() else { return Ok(Value::Null) };
-        let text = fs::read_to_string(&stats)?;
-        fs::remove_file(&stats)?;
-        serde_json::from_str(&text).map_err(io::Error::other)
+        match self.child.stdout.take().filter(|_| self.tells) {
+            Some(told) => serde_json::from_reader(told).map_err(io::Error::other),
+            None => Ok(Value::Null),
+        }
     }
 
     fn signal(&self, signal: Signal) {
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        let _ = pid.map(|pid| if self.leads { kill_process_group(pid, signal) } else { kill_process(pid, signal) });
+        let _ = pid(self.child.id()).map(|pid| kill_process_group(pid, signal));
     }
 }
 
@@ -191,6 +168,37 @@ impl Drop for MeasuredServer {
             let _ = self.child.wait();
         }
     }
+}
+
+/// Kills the servers that this process has started.
+pub fn kill_all() {
+    for child in family(std::process::id()).into_iter().skip(1).filter_map(pid) {
+        let _gone = kill_process(child, Signal::KILL);
+    }
+}
+
+fn pid(process: u32) -> Option<Pid> {
+    i32::try_from(process).ok().and_then(Pid::from_raw)
+}
+
+/// A process, and those that it and its children have started.
+fn family(process: u32) -> Vec<u32> {
+    let parent_of = |process: u32| {
+        let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+        stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse::<u32>().ok()
+    };
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let all: Vec<(u32, u32)> = entries
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter_map(|process| Some((process, parent_of(process)?)))
+        .collect();
+    let mut family = vec![process];
+    let mut at = 0;
+    while let Some(parent) = family.get(at).copied() {
+        family.extend(all.iter().filter(|(_, of)| *of == parent).map(|(process, _)| *process));
+        at += 1;
+    }
+    family
 }
 
 fn in_a_group(command: &mut Command) -> &mut Command {

@@ -1,10 +1,8 @@
-//! Figures as rows of a table and as charts, and the machine that they are of.
+//! Figures as rows of a table, and the machine that they are of.
 
 use std::fs;
 
 use serde_json::{Value, json};
-
-use crate::chart::{ChartScale, ChartSeries, chart};
 
 /// A load average from which on figures are not to be trusted.
 const BUSY: f64 = 0.7;
@@ -63,7 +61,7 @@ pub fn machine_line(found: &Value) -> String {
     let text = |key: &str| machine[key].as_str().unwrap_or("?").to_owned();
     let load = machine["load_before"].as_str().and_then(|load| load.parse::<f64>().ok()).unwrap_or(0.0);
     let warning = if load > BUSY {
-        "\n**The machine was busy with other work: latencies, rates and processor time say little here.**\n"
+        "\nThe machine was busy with other work: latencies, rates and processor time say little here.\n"
     } else {
         ""
     };
@@ -153,41 +151,14 @@ pub fn megabytes(bytes: &Value) -> String {
     bytes.as_f64().map_or_else(|| "–".to_owned(), |bytes| format!("{:.1}", bytes / 1e6))
 }
 
-/// Charts of the scaling study, each with its file's name.
+/// A quantile of lateness over numbers of streams, of the rows at a pointer.
 #[must_use]
-pub fn charts(found: &Value) -> Vec<(&'static str, String)> {
-    let Some(rows) = found["scaling"].as_array() else { return Vec::new() };
-    let series = |name: &'static str, figure: &dyn Fn(&Value) -> Option<f64>| ChartSeries {
-        name,
-        points: rows.iter().filter_map(|row| Some((row["streams"].as_f64()?, figure(row)?))).collect(),
-    };
-    let late = |name: &'static str, key: &'static str| series(name, &|row| row["lateness_ms"][key].as_f64());
-    let lateness = [late("p50", "p50"), late("p99", "p99"), late("p99.9", "p999")];
-    let cores = [series("cores busy", &|row| {
-        Some(row["cpu_us_per_event"].as_f64()? * row["events_per_second"].as_f64()? * row["held"].as_f64()? / 1e6)
-    })];
-    let memory = [series("MB", &|row| Some(row["resident"].as_f64()? / 1e6))];
-    let across = "streams, each 5 tokens/s";
-    vec![
-        ("scaling-lateness.svg", chart("Lateness of events", (across, "ms"), ChartScale::Logarithmic, &lateness)),
-        ("scaling-cpu.svg", chart("Processor time of the server", (across, "cores"), ChartScale::Linear, &cores)),
-        ("scaling-memory.svg", chart("Resident memory of the server", (across, "MB"), ChartScale::Linear, &memory)),
-    ]
+pub fn lateness(found: &Value, rows: &str, quantile: &str) -> Vec<(f64, f64)> {
+    points(found, rows, |row| row["lateness_ms"][quantile].as_f64())
 }
 
-/// One chart of the scaling study: lateness beside the floor's.
-#[must_use]
-pub fn lateness_chart(found: &Value) -> String {
-    let late = |name, rows: &Value, key: &str| {
-        let point = |row: &Value| Some((row["streams"].as_f64()?, row["lateness_ms"][key].as_f64()?));
-        ChartSeries { name, points: rows.as_array().into_iter().flatten().filter_map(point).collect() }
-    };
-    let (own, floor) = (&found["scaling"], &found["floor"]["scaling"]);
-    let series = [
-        late("p50", own, "p50"),
-        late("p99", own, "p99"),
-        late("floor p50", floor, "p50"),
-        late("floor p99", floor, "p99"),
-    ];
-    chart("Lateness of events", ("streams, each 5 tokens/s", "ms"), ChartScale::Logarithmic, &series)
+/// A figure over numbers of streams, of the rows at a pointer.
+pub fn points(found: &Value, rows: &str, figure: impl Fn(&Value) -> Option<f64>) -> Vec<(f64, f64)> {
+    let point = |row: &Value| Some((row["streams"].as_f64()?, figure(row)?));
+    found.pointer(rows).and_then(Value::as_array).into_iter().flatten().filter_map(point).collect()
 }
