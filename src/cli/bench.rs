@@ -61,7 +61,8 @@ mod linux {
 
     /// Measures, and prints what was found.
     pub(in crate::cli) fn run(args: BenchArgs) -> Result<ExitCode, Failure> {
-        args.svg.as_deref().map_or(Ok(()), conclude::writable)?;
+        let writable = args.svg.as_deref().map_or(Ok(()), conclude::writable);
+        writable.map_err(|failure| failure.hint("--svg takes a file in a directory that exists and may be written"))?;
         if cfg!(debug_assertions) {
             output::warn("this program is built without optimisation: its figures say little\n");
         }
@@ -108,8 +109,9 @@ mod linux {
     fn lateness(found: &Value) -> String {
         let x = Axis { title: "streams, each 5 tokens/s", format: Format::Count, is_log: true };
         let y = Axis { title: "lateness of events", format: Format::Millis, is_log: true };
+        let machine = |key: &str| found.pointer(&format!("/machine/{key}")).and_then(Value::as_str).unwrap_or_default();
         let title =
-            format!("vllm-vcr beside its floor: {}", table::machine_line(found).lines().next().unwrap_or_default());
+            format!("vllm-vcr {} and its floor, {}, {}", machine("version"), machine("processor"), machine("date"));
         let line = |name, rows, quantile| (name, table::lateness(found, rows, quantile));
         let lines = [
             line("p50", "/scaling", "p50"),
@@ -120,17 +122,19 @@ mod linux {
         line_chart(&title, x, y, &lines)
     }
 
+    /// The table, with what may be long in the last column.
     fn text(found: &Value) -> String {
-        let mut rows = vec![["what", "target", "vllm-vcr", "floor"].map(str::to_owned)];
+        let mut rows = vec![["vllm-vcr", "floor", "target", "what"].map(str::to_owned)];
         rows.extend(
-            table::entries(found).into_iter().map(|row| [row.what.to_owned(), row.target, row.measured, row.floor]),
+            table::entries(found).into_iter().map(|row| [row.measured, row.floor, row.target, row.what.to_owned()]),
         );
-        let width = |of: fn(&[String; 4]) -> &String| rows.iter().map(|row| of(row).chars().count()).max().unwrap_or(0);
-        let (what, target, own) =
-            (width(|[what, ..]| what), width(|[_, target, ..]| target), width(|[.., own, _]| own));
+        let width =
+            |of: fn(&[String; 4]) -> &String| rows.iter().map(|row| of(row).chars().count()).max().unwrap_or_default();
+        let (own, floor, target) =
+            (width(|[own, ..]| own), width(|[_, floor, ..]| floor), width(|[.., target, _]| target));
         let mut text = format!("{}\n", table::machine_line(found));
-        for [name, bound, measured, floor] in &rows {
-            let _ = writeln!(text, "{name:what$}  {bound:target$}  {measured:own$}  {floor}");
+        for [measured, least, bound, what] in &rows {
+            let _ = writeln!(text, "{measured:own$}  {least:floor$}  {bound:target$}  {what}");
         }
         text
     }

@@ -13,6 +13,7 @@ use crate::{
     cli::{
         failure::{Exit, Failure},
         output,
+        play::model,
         replay::calibration::Server,
         runtime,
     },
@@ -21,7 +22,7 @@ use crate::{
         server,
         upstream::{Authorities, UpstreamOptions, UpstreamUrl},
     },
-    play::{Player, load_tokenizer},
+    play::{Player, TokenizerSource, load_tokenizer},
     recording::trace::Meta,
     replay::player::{PROBE, ServerEnvironment, tokenizer_name},
     tap,
@@ -127,7 +128,9 @@ async fn check(args: &DoctorArgs) -> Result<Vec<CheckLine>, Failure> {
     let reach = UpstreamOptions {
         connect_timeout: Some(Duration::from_secs(3)),
         response_timeout: None,
-        authorities: authorities.map_err(Failure::input)?.map(Arc::new),
+        authorities: authorities
+            .map_err(|error| Failure::input(error).hint("--upstream-ca takes a PEM file"))?
+            .map(Arc::new),
     };
     let mut lines =
         vec![cores(), descriptors(server::raise_descriptor_limit()), timer().await?, loopback(&reach).await?];
@@ -206,26 +209,37 @@ async fn loopback(reach: &UpstreamOptions) -> Result<CheckLine, Failure> {
 }
 
 async fn tokenizer(spec: Option<String>) -> Result<(CheckLine, Option<Tokenizer>), Failure> {
-    let is_given = spec.is_some();
-    let load = move || match spec {
-        Some(spec) => load_tokenizer(&spec).map_err(Failure::from),
-        None => Player::builtin_tokenizer().map_err(Failure::from),
+    let source = model::tokenizer(spec);
+    let is_given = matches!(source, TokenizerSource::Spec(_));
+    let load = move || match source {
+        TokenizerSource::Spec(spec) => load_tokenizer(&spec).map(Some).map_err(Failure::from),
+        TokenizerSource::None => Ok(None),
+        TokenizerSource::BuiltIn | TokenizerSource::Loaded(_) => {
+            Player::builtin_tokenizer().map(Some).map_err(Failure::from)
+        }
     };
-    let loaded = tokio::task::spawn_blocking(load).await.map_err(Failure::environment)?;
-    Ok(match loaded {
-        Ok(tokenizer) => {
-            let name = if is_given { tokenizer.name().to_owned() } else { "the built-in one".to_owned() };
+    Ok(match tokio::task::spawn_blocking(load).await.map_err(Failure::environment)? {
+        Ok(None) => (CheckLine::ok("tokenizer", "none: token ids, and no text of them"), None),
+        Ok(Some(tokenizer)) => {
+            let name = if is_given { tokenizer.name() } else { "the built-in one" };
             let template = if tokenizer.chat_template().is_some() { "with" } else { "without" };
             let found = format!("{name}: {} tokens, {template} a chat template", tokenizer.vocab_size());
-            (CheckLine::ok("tokenizer", one_line(&found)), is_given.then_some(tokenizer))
+            (CheckLine::ok("tokenizer", one_line(&found)), Some(tokenizer).filter(|_| is_given))
         }
         Err(failure) => {
-            let text = failure.text();
-            let found = one_line(text.trim_start_matches("error: ").lines().next().unwrap_or_default());
-            let advice = "name a folder with tokenizer.json, or a Hub id (HF_TOKEN for one that is gated, HTTPS_PROXY behind a proxy); `none` does without";
-            (CheckLine::ok("tokenizer", found).but(CheckState::Fail, advice), None)
+            let advice = "--tokenizer takes a folder with tokenizer.json, or a Hub id (HF_TOKEN for one that is gated, HTTPS_PROXY behind a proxy)";
+            (CheckLine::ok("tokenizer", reason(&failure)).but(CheckState::Fail, advice), None)
         }
     })
+}
+
+/// A failure and its causes in a line.
+fn reason(failure: &Failure) -> String {
+    let text = failure.text();
+    let lines = text.lines().filter(|line| !line.starts_with("hint: "));
+    let parts: Vec<&str> =
+        lines.map(|line| line.trim_start_matches("error: ").trim_start_matches("  caused by: ")).collect();
+    one_line(&parts.join(": ")).into_owned()
 }
 
 async fn upstream(url: &UpstreamUrl, reach: &UpstreamOptions) -> CheckLine {
@@ -235,11 +249,11 @@ async fn upstream(url: &UpstreamUrl, reach: &UpstreamOptions) -> CheckLine {
             .but(CheckState::Fail, "wait until the engine has loaded its model, or restart it");
     };
     match answered {
-        Err(error) => line(format!("{url} cannot be reached: {error}"))
-            .but(CheckState::Fail, "start the engine, or mend the URL: its scheme, host and port"),
+        Err(error) => CheckLine::ok("upstream", reason(&Failure::environment(error)))
+            .but(CheckState::Fail, "start the engine, or mend --upstream: its scheme, host and port"),
         Ok(None) => line(format!("{url} answers, but has no /version as vLLM does")).but(
             CheckState::Warn,
-            "it can be recorded into a cassette; a trace has its token ids only where it sends them",
+            "vLLM's URL has no /v1 at its end; another server can be recorded too, with token ids only where it sends them",
         ),
         Ok(Some(meta)) => {
             let line = line(format!("{url}: {}", settings(&meta))).with(json!({

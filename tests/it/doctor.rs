@@ -50,7 +50,7 @@ fn an_engine_is_described() {
 fn what_is_not_there_fails_with_advice() {
     let hangs = TcpListener::bind("127.0.0.1:0").unwrap();
     let hanging = format!("http://{}", hangs.local_addr().unwrap());
-    for (url, part) in [("http://127.0.0.1:9", "cannot be reached"), (hanging.as_str(), "does not answer")] {
+    for (url, part) in [("http://127.0.0.1:9", "refused"), (hanging.as_str(), "does not answer")] {
         let (code, checks) = doctor(&["--upstream", url, "--tokenizer", "/nowhere/at/all"]);
         assert_eq!(code, 1);
         for (name, part) in [("upstream", part), ("tokenizer", "/nowhere/at/all")] {
