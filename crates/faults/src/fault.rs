@@ -151,7 +151,7 @@ fn check_conditions(row: &CatalogueRow, conditions: &[&str]) -> Result<(), Fault
     let names = conditions.iter().map(|word| word.split_once('=').map_or(*word, |(name, _)| name));
     // What is no condition at all is named later.
     let is_unknown = |name: &&str| !CONDITIONS.split([',', ' ']).any(|known| known == *name);
-    let is_of_quota = |name: &str| row.name != "quota" || !["first", "nth"].contains(&name);
+    let is_of_quota = |name: &str| row.name != "quota" || !["first", "nth", "record"].contains(&name);
     match names.filter(|name| !is_unknown(name)).find(|name| !row.stage.takes_condition(name) || !is_of_quota(name)) {
         Some(name) => Err(FaultSyntaxError(format!(
             "`{}` happens {}, where `{name}` is no condition: leave it out",
@@ -350,6 +350,7 @@ mod tests {
             ("metrics-503 where prompt=x", "on /metrics, where `prompt`"),
             ("429 where rank=1", "before the answer, where `rank`"),
             ("quota:requests=1 where nth=2", "where `nth` is no condition"),
+            ("quota:requests=1 where record=a.yaml#0", "where `record` is no condition"),
             ("kv-drop at token 3", "after so many batches"),
             ("kv-drop where mood=bad", "`mood` is no condition"),
             ("slower:0", "as in `slower:3"),

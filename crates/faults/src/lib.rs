@@ -27,6 +27,7 @@ mod piece;
 mod quota;
 mod rate_limits;
 mod request;
+mod rule;
 mod selection;
 mod set;
 mod signal;

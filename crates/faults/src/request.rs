@@ -41,14 +41,6 @@ impl FaultRequest<'_> {
     }
 }
 
-/// Place of a request in a sequence.
-pub(crate) enum SequencePlace {
-    /// It is the one of the same requests.
-    OfRequest,
-    /// It is counted under this key.
-    Of(u64),
-}
-
 /// What is known of a request, as far as it was asked for.
 pub(crate) struct SelectionFacts<'a> {
     pub(crate) request: &'a FaultRequest<'a>,
@@ -94,24 +86,17 @@ impl<'a> SelectionFacts<'a> {
             })
     }
 
-    /// Whose quota it takes from.
-    pub(crate) fn account(&mut self, per: &SequenceKey) -> u64 {
-        match self.sequence(per) {
-            SequencePlace::OfRequest => 0,
-            SequencePlace::Of(key) => key,
-        }
-    }
-
-    pub(crate) fn sequence(&mut self, per: &SequenceKey) -> SequencePlace {
+    /// What the requests of its sequence have in common; also whose quota it takes from.
+    pub(crate) fn sequence(&mut self, per: &SequenceKey) -> u64 {
         let value = match per {
-            SequenceKey::Request => return SequencePlace::OfRequest,
+            SequenceKey::Request => return self.hash,
             SequenceKey::All => None,
             SequenceKey::Session => self.request.session,
             SequenceKey::Key => self.request.key(),
             SequenceKey::Header(name) => self.request.headers.get(name).and_then(|value| value.to_str().ok()),
             SequenceKey::Model => self.model(),
         };
-        SequencePlace::Of(xxh3_64_with_seed(value.unwrap_or_default().as_bytes(), u64::from(value.is_some())))
+        xxh3_64_with_seed(value.unwrap_or_default().as_bytes(), u64::from(value.is_some()))
     }
 }
 

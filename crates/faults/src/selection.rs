@@ -249,6 +249,13 @@ impl FaultSelection {
         Ok(())
     }
 
+    /// Returns true if all requests of one path and body fulfil it, or none.
+    pub(crate) fn is_of_request_alone(&self) -> bool {
+        let is_of_sender = self.session.is_some() || self.key.is_some() || !self.headers.is_empty();
+        let is_of_time = self.from.is_some() || self.until.is_some();
+        !(is_of_sender || is_of_time || self.rate.is_some() || self.record.is_some() || self.replica.is_some())
+    }
+
     /// Returns true at a time from the start.
     pub(crate) fn is_in_time(&self, elapsed: Duration) -> bool {
         self.from.is_none_or(|from| elapsed >= from) && self.until.is_none_or(|until| elapsed < until)

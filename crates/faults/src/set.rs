@@ -2,10 +2,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -17,20 +14,20 @@ use crate::{
     catalogue::{FaultStage, is_path},
     fault::{Fault, FaultPlace},
     kind::FaultKind,
-    quota::QuotaBook,
-    request::{FaultRequest, SelectionFacts, SequencePlace},
-    selection::FaultSelection,
+    request::{FaultRequest, SelectionFacts},
+    rule::{FaultRule, RecordCondition, count},
+    selection::{FaultSelection, SequenceKey},
     signal::BatchNumber,
 };
-
-/// Most sequences of a fault, and most different requests, that are counted; later ones count as the first of their kind.
-const MOST_COUNTED: usize = 1 << 20;
 
 /// Most hits that are listed.
 const MOST_LISTED: usize = 200_000;
 
 /// Most faults that were not said that are listed.
 const MOST_UNSAID: usize = 10_000;
+
+/// Most lines of requests' own faults whose sequences are counted; of later ones each request is the first.
+const MOST_OWN: usize = 10_000;
 
 /// A fault for a request.
 #[derive(Debug, Clone)]
@@ -45,6 +42,8 @@ pub struct ChosenFault {
     pub nth: u64,
     /// Whose quota it takes from.
     pub(crate) account: u64,
+    /// Its condition about the record, where it has one.
+    of_record: Option<Arc<RecordCondition>>,
 }
 
 impl ChosenFault {
@@ -52,6 +51,19 @@ impl ChosenFault {
     #[must_use]
     pub fn line(&self) -> String {
         line(&self.fault, self.request, self.nth)
+    }
+
+    /// Returns true if it concerns an answer of this record, `None` for one of no record. What `first` and `nth` of a fault with `record=`
+    /// count is the requests for which this was asked with its record, each once.
+    #[must_use]
+    pub fn concerns_record(&self, record: Option<&str>) -> bool {
+        self.of_record.as_ref().is_none_or(|condition| condition.holds_for(record))
+    }
+
+    /// Returns true if it concerns the answer whatever record that is of, or was found to.
+    #[must_use]
+    pub fn is_certain(&self) -> bool {
+        self.of_record.as_ref().is_none_or(|condition| condition.has_held())
     }
 
     /// A number that depends on the seed, the request and the fault.
@@ -150,7 +162,9 @@ pub struct FaultCounts {
 /// Faults in the order in which they are tried, and what is counted for them.
 #[derive(Debug)]
 pub struct FaultSet {
-    pub(crate) rules: Vec<FaultRule>,
+    pub(crate) rules: Vec<Arc<FaultRule>>,
+    /// Faults that requests named themselves and that concern some of a sequence, by their lines.
+    own: Lock<HashMap<String, Arc<FaultRule>>>,
     seed: u64,
     pub(crate) start: Instant,
     /// Whether one is about KV events.
@@ -163,37 +177,6 @@ pub struct FaultSet {
     unsaid: Lock<VecDeque<UnsaidFault>>,
 }
 
-#[derive(Debug)]
-pub(crate) struct FaultRule {
-    pub(crate) fault: Arc<Fault>,
-    /// Accounts of a quota.
-    pub(crate) quota: QuotaBook,
-    /// The first batch of each publisher that it could concern.
-    pub(crate) began: Lock<HashMap<(u32, u32), u64>>,
-    /// Requests of each sequence.
-    sequences: Lock<HashMap<u64, u64>>,
-    happened: AtomicU64,
-    not_said: AtomicU64,
-}
-
-/// Counts one more of this key, and returns how many there are.
-fn count(counts: &Lock<HashMap<u64, u64>>, key: u64) -> u64 {
-    let mut counts = counts.lock();
-    if counts.len() >= MOST_COUNTED && !counts.contains_key(&key) {
-        return 1;
-    }
-    let count = counts.entry(key).or_default();
-    *count += 1;
-    *count
-}
-
-impl FaultRule {
-    /// How often it happened.
-    pub(crate) fn happened(&self) -> u64 {
-        self.happened.load(Ordering::Relaxed)
-    }
-}
-
 impl Default for FaultSet {
     fn default() -> Self {
         Self::new(Vec::new(), 0)
@@ -204,19 +187,12 @@ impl FaultSet {
     /// Faults in this order; `seed` decides about rates.
     #[must_use]
     pub fn new(faults: Vec<Fault>, seed: u64) -> Self {
-        let rule = |fault| FaultRule {
-            fault: Arc::new(fault),
-            quota: QuotaBook::default(),
-            began: Lock::default(),
-            sequences: Lock::default(),
-            happened: AtomicU64::new(0),
-            not_said: AtomicU64::new(0),
-        };
-        let rules: Vec<FaultRule> = faults.into_iter().map(rule).collect();
+        let rules: Vec<Arc<FaultRule>> = faults.into_iter().map(|fault| Arc::new(FaultRule::new(fault))).collect();
         let has_events = rules.iter().any(|rule| rule.fault.row.stage == FaultStage::Events);
         let has_answers = rules.iter().any(|rule| rule.fault.row.stage.is_of_answers());
         Self {
             rules,
+            own: Lock::default(),
             seed,
             start: Instant::now(),
             has_events,
@@ -262,7 +238,7 @@ impl FaultSet {
     }
 
     /// Chooses the faults of a request, in their order. Those with a condition about the record are among them; see
-    /// [`concerns_record`](Self::concerns_record).
+    /// [`ChosenFault::concerns_record`].
     #[must_use]
     pub fn choose(&self, request: &FaultRequest<'_>) -> Vec<ChosenFault> {
         self.choose_with(request, Vec::new())
@@ -275,45 +251,61 @@ impl FaultSet {
         let hash = request.hash();
         let nth = count(&self.seen, hash);
         let mut facts = SelectionFacts::new(request, hash, nth);
-        let mut chosen = self.chosen(&mut facts);
+        let mut chosen = self.chosen(&self.rules, &mut facts);
         if !own.is_empty() {
-            let own = Self { start: self.start, ..Self::new(own, self.seed) };
-            chosen.extend(own.chosen(&mut facts).into_iter().map(|it| ChosenFault { rule: None, ..it }));
+            let own: Vec<_> = own.into_iter().map(|fault| self.own_rule(fault)).collect();
+            chosen.extend(self.chosen(&own, &mut facts).into_iter().map(|it| ChosenFault { rule: None, ..it }));
         }
         chosen
     }
 
-    fn chosen(&self, facts: &mut SelectionFacts<'_>) -> Vec<ChosenFault> {
+    /// The rule of a fault that a request names itself.
+    fn own_rule(&self, fault: Fault) -> Arc<FaultRule> {
+        let (line, rule) = (fault.to_string(), FaultRule::new(fault));
+        if !rule.counts() {
+            return Arc::new(rule);
+        }
+        let mut own = self.own.lock();
+        if let Some(known) = own.get(&line) {
+            return Arc::clone(known);
+        }
+        let rule = Arc::new(rule);
+        if own.len() < MOST_OWN {
+            own.insert(line, Arc::clone(&rule));
+        }
+        rule
+    }
+
+    fn chosen(&self, rules: &[Arc<FaultRule>], facts: &mut SelectionFacts<'_>) -> Vec<ChosenFault> {
         let mut chosen = Vec::new();
-        for (number, it) in self.rules.iter().enumerate() {
-            if self.takes(number, it, facts) {
-                let is_quota = matches!(it.fault.kind, FaultKind::Quota(_));
-                let account = if is_quota { facts.account(&it.fault.selection.per) } else { 0 };
-                let (fault, rule) = (it.fault.clone(), Some(number));
-                chosen.push(ChosenFault { fault, rule, request: facts.hash, nth: facts.nth, account });
+        for (number, rule) in rules.iter().enumerate() {
+            if !self.fulfils(number, rule, facts) {
+                continue;
             }
+            let selection = &rule.fault.selection;
+            let of_record = selection.record.is_some().then(|| Arc::new(RecordCondition::new(rule, facts)));
+            // Before its record is known, no place in a sequence is taken.
+            if of_record.is_none() && !rule.takes_next(facts) {
+                continue;
+            }
+            let has_accounts = matches!(rule.fault.kind, FaultKind::Quota(_)) && selection.per != SequenceKey::Request;
+            let account = if has_accounts { facts.sequence(&selection.per) } else { 0 };
+            let (fault, rule) = (rule.fault.clone(), Some(number));
+            chosen.push(ChosenFault { fault, rule, request: facts.hash, nth: facts.nth, account, of_record });
         }
         chosen
     }
 
-    fn takes(&self, number: usize, rule: &FaultRule, facts: &mut SelectionFacts<'_>) -> bool {
+    /// Checks the conditions but those of a sequence and of a record.
+    fn fulfils(&self, number: usize, rule: &FaultRule, facts: &mut SelectionFacts<'_>) -> bool {
         let selection = &rule.fault.selection;
         let elapsed = self.start.elapsed();
         let is_about = rule.fault.row.stage.concerns(facts.request.path, selection.path.is_some());
-        if !is_about || !selection.is_in_time(elapsed) || is_up(&rule.fault, elapsed) || !facts.fulfil(selection) {
-            return false;
-        }
-        if selection.rate.is_some_and(|rate| !self.is_drawn(rate, number, (facts.hash, facts.nth))) {
-            return false;
-        }
-        if selection.first.is_none() && selection.nth.is_none() {
-            return true;
-        }
-        let place = match facts.sequence(&selection.per) {
-            SequencePlace::OfRequest => facts.nth,
-            SequencePlace::Of(key) => count(&rule.sequences, key),
-        };
-        selection.first.is_none_or(|first| place <= first) && selection.nth.is_none_or(|nth| place == nth)
+        is_about
+            && selection.is_in_time(elapsed)
+            && !is_up(&rule.fault, elapsed)
+            && facts.fulfil(selection)
+            && selection.rate.is_none_or(|rate| self.is_drawn(rate, number, (facts.hash, facts.nth)))
     }
 
     /// Draws whether a fault of a rate concerns what these numbers name.
@@ -323,13 +315,6 @@ impl FaultSet {
         #[allow(clippy::cast_precision_loss)] // 53 bits are
         let drawn = (draw(first, second, seed) >> 11) as f64 / (1_u64 << 53) as f64;
         drawn < rate
-    }
-
-    /// Returns true if a chosen fault concerns responses from this record; `None` where none answers.
-    #[must_use]
-    pub fn concerns_record(chosen: &ChosenFault, record: Option<&str>) -> bool {
-        let wanted = chosen.fault.selection.record.as_deref();
-        wanted.is_none_or(|wanted| record.is_some_and(|record| record == wanted))
     }
 
     /// Notes that a fault happened, and returns the line that repeats it.
@@ -375,7 +360,7 @@ impl FaultSet {
             happened: rule.happened.load(Ordering::Relaxed),
             not_said: rule.not_said.load(Ordering::Relaxed),
         };
-        self.rules.iter().map(move |rule| (&*rule.fault, counts(rule)))
+        self.rules.iter().map(move |rule| (&*rule.fault, counts(rule.as_ref())))
     }
 
     /// What was not said, oldest first, at most so many of the latest.
@@ -479,6 +464,56 @@ mod tests {
         let alone = set(&[&hits[0].line], 99);
         let found = bodies.iter().filter(|body| !alone.choose(&request(body, &headers)).is_empty());
         assert_eq!(found.count(), 1);
+    }
+
+    #[test]
+    fn a_sequence_has_the_requests_that_fulfil_all_conditions() {
+        let of_key = |key: &str| HeaderMap::from_iter([("x-a".parse().unwrap(), key.parse().unwrap())]);
+        let (some, others) = (of_key("1"), of_key("2"));
+        for per in ["", " per=all"] {
+            for conditions in ["first=1", "nth=1"] {
+                let set = set(&[&format!("429 where {conditions}{per} header:x-a=1")], 0);
+                let got = [&others, &others, &some, &some].map(|headers| with_headers(&set, "{}", headers).len());
+                assert_eq!(got, [0, 0, 1, 0], "{conditions}{per}");
+            }
+        }
+        let drawn = set(&["429 where rate=0.5 first=3 per=all"], 0);
+        let got = (0..100).filter(|number| !chosen(&drawn, &format!("{{\"n\":{number}}}")).is_empty());
+        assert_eq!(got.count(), 3);
+    }
+
+    #[test]
+    fn a_sequence_of_a_record_has_the_requests_that_it_answers() {
+        for line in ["429 where record=a#1 first=2 per=all", "429 where record=a#1 first=2"] {
+            let (set, headers) = (set(&[line], 0), HeaderMap::new());
+            let answered = |record: Option<&str>| {
+                let chosen = set.choose(&request("{}", &headers)).pop().unwrap();
+                // However often it is asked for one request, that has one place.
+                let is_certain = chosen.is_certain();
+                let got = [chosen.concerns_record(record), chosen.clone().concerns_record(record)];
+                assert_eq!((is_certain, got[0], chosen.is_certain()), (false, got[1], got[1]), "{line}");
+                got[0]
+            };
+            let records = [Some("a#0"), None, Some("a#0"), Some("a#1"), Some("a#0"), Some("a#1"), Some("a#1")];
+            assert_eq!(records.map(answered), [false, false, false, true, false, true, false], "{line}");
+        }
+    }
+
+    #[test]
+    fn own_faults_of_requests_are_counted_by_their_lines() {
+        let (set, headers) = (set(&[], 0), HeaderMap::new());
+        let own = |line: &str, body: &str| {
+            let chosen = set.choose_with(&request(body, &headers), vec![line.parse().unwrap()]);
+            assert!(chosen.iter().all(|chosen| chosen.rule.is_none()));
+            chosen.len()
+        };
+        let line = "429 where first=2 per=all";
+        assert_eq!(
+            [own(line, "1"), own(line, "2"), own("503 where first=2 per=all", "3"), own(line, "4")],
+            [1, 1, 1, 0]
+        );
+        // The line of a hit names the request by its number among the same ones.
+        assert_eq!([own("429", "5"), own("429 where nth=2", "5"), own("429 where nth=2", "5")], [1, 1, 0]);
     }
 
     #[test]

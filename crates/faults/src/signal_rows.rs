@@ -22,8 +22,12 @@ const SLOWEST: f64 = 1000.0;
 /// Most of anything that is counted.
 const MOST: u64 = 1_000_000_000;
 
-const COUNT: &[Argument] = &[("count", "how many batches; 1, or all with a rate")];
-const LATE: &[Argument] = &[("by", "how much later, up to 10m"), ("count", "how many batches; 1, or all with a rate")];
+const COUNT: &[Argument] =
+    &[("count", "how many batches from there on, of which a rate draws some; 1, or all with a rate")];
+const LATE: &[Argument] = &[
+    ("by", "how much later, up to 10m"),
+    ("count", "how many batches from there on, of which a rate draws some; 1, or all with a rate"),
+];
 const QUOTA: &[Argument] = &[
     ("requests", "requests in a time"),
     ("tokens", "tokens of prompts and outputs in a time"),

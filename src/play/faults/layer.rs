@@ -29,7 +29,7 @@ use crate::{
     recording::redaction::RedactionRules,
     replay::{
         account,
-        player::{OnReply, ReplacedRecords, SemanticReplies, SemanticReply, unsayable},
+        player::{ConcernsRecord, OnReply, ReplacedRecords, SemanticReplies, SemanticReply, unsayable},
     },
 };
 
@@ -94,7 +94,7 @@ impl Intercept for FaultLayer {
 
 /// The faults of a request, as a page shows them.
 struct ShownFaults {
-    chosen: Vec<Arc<Fault>>,
+    chosen: Vec<ChosenFault>,
     replied: RepliedFaults,
 }
 
@@ -110,19 +110,20 @@ enum ReplyOutcome {
 
 impl ShownFaults {
     fn of(faulted: &FaultedRequest) -> Self {
-        let chosen = faulted.chosen.iter().map(|chosen| Arc::clone(&chosen.fault)).collect();
-        Self { chosen, replied: Arc::clone(&faulted.replied) }
+        Self { chosen: faulted.chosen.clone(), replied: Arc::clone(&faulted.replied) }
     }
 
     /// Those that the client got or may still get.
-    fn now(mut self) -> FaultsOf {
+    fn now(self) -> FaultsOf {
         let replied = self.replied.lock();
         let is_said = |fault: &Arc<Fault>| {
             replied.iter().any(|(it, outcome)| Arc::ptr_eq(it, fault) && *outcome == ReplyOutcome::Said)
         };
-        self.chosen.retain(|fault| !matches!(fault.kind, FaultKind::Reply(_)) || is_said(fault));
-        drop(replied);
-        FaultsOf(self.chosen)
+        let is_shown = |chosen: &&ChosenFault| match chosen.fault.kind {
+            FaultKind::Reply(_) => is_said(&chosen.fault),
+            _ => chosen.is_certain(),
+        };
+        FaultsOf(self.chosen.iter().filter(is_shown).map(|chosen| Arc::clone(&chosen.fault)).collect())
     }
 }
 
@@ -283,7 +284,7 @@ impl FaultedRequest {
             }
             replies.push(SemanticReply {
                 fault,
-                record: chosen.fault.selection.record.clone(),
+                concerns: concerning(vec![chosen.clone()]),
                 model: self.context.names.first().cloned().unwrap_or_default(),
                 number: chosen.request.wrapping_add(chosen.nth),
                 on_outcome: self.on_reply(chosen.clone()),
@@ -294,9 +295,10 @@ impl FaultedRequest {
         }
         let replaced = self.chosen.iter().filter(|chosen| replaces_answer(&chosen.fault));
         let replaced = replaced.filter(|chosen| !chosen.fault.selection.is_of_record);
-        let replaced: Vec<String> = replaced.filter_map(|chosen| chosen.fault.selection.record.clone()).collect();
+        let replaced = replaced.filter(|chosen| chosen.fault.selection.record.is_some());
+        let replaced: Vec<ChosenFault> = replaced.cloned().collect();
         if !replaced.is_empty() {
-            request.extensions_mut().insert(ReplacedRecords(replaced));
+            request.extensions_mut().insert(ReplacedRecords(concerning(replaced)));
         }
         Ok(request)
     }
@@ -338,7 +340,7 @@ impl FaultedRequest {
     /// Puts the faults into the response that are in its head and body.
     async fn after(mut self, mut response: Response) -> Response {
         let record = response.headers().get("x-vcr-record").and_then(|value| value.to_str().ok()).map(str::to_owned);
-        self.chosen.retain(|chosen| FaultSet::concerns_record(chosen, record.as_deref()));
+        self.chosen.retain(|chosen| chosen.concerns_record(record.as_deref()));
         self.end_replies();
         if let Some(other) = self.before_answer(|it| it.fault.selection.record.is_some()).await {
             return self.served(other);
@@ -387,6 +389,11 @@ impl FaultedRequest {
         note_status(served, response.status().as_u16());
         response.map(|body| ServedBody::observe(body, ObservedSide::After, served))
     }
+}
+
+/// Tells of a record whether one of these faults concerns its answer.
+fn concerning(chosen: Vec<ChosenFault>) -> ConcernsRecord {
+    Arc::new(move |record| chosen.iter().any(|chosen| chosen.concerns_record(record)))
 }
 
 /// Returns true for a fault after which nothing comes of an answer.

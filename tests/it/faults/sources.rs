@@ -85,7 +85,7 @@ async fn a_fault_before_the_answer_consumes_no_rule() {
         "vcr: 1\nrecords:\n- match: {contains: hello, nth: 1}\n  answer: one\n- match: any\n  times: 1\n  answer: two\n",
     );
     for (line, said) in
-        [("500 where record=tape.yaml#0 nth=1 per=all", "one"), ("500 where record=tape.yaml#1 nth=2 per=all", "two")]
+        [("500 where record=tape.yaml#0 nth=1 per=all", "one"), ("500 where record=tape.yaml#1 nth=1 per=all", "two")]
     {
         let server = shelf.play(&["--fault", line]);
         if said == "two" {
@@ -93,6 +93,44 @@ async fn a_fault_before_the_answer_consumes_no_rule() {
         }
         assert_eq!(server.send(CHAT, &cassettes::chat(&["hello"])).await.status, 500, "{line}");
         assert!(server.send(CHAT, &cassettes::chat(&["hello"])).await.text().contains(said), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn only_requests_that_the_record_answers_are_counted() {
+    let lines = ["429 where record=tape.yaml#1", "empty where record=tape.yaml#1", "no-done where record=tape.yaml#1"];
+    let tape = tape(&[cassettes::record(&["hello"], "one"), cassettes::record(&["bye"], "two")]);
+    let of_rules = "vcr: 1\nrecords:\n- match: {contains: hello}\n  answer: one\n- match: any\n  answer: two\n";
+    let of_record = |line: &str| {
+        let fault = line.split(' ').next().unwrap();
+        let records = [
+            "- match: {contains: hello}\n  answer: one",
+            &format!("- match: any\n  answer: {{content: two, fault: '{fault} where first=1 per=all'}}"),
+        ];
+        format!("vcr: 1\nrecords:\n{}\n", records.join("\n"))
+    };
+    let is_faulted = |body: &str| !(body.contains("two") && body.contains("[DONE]"));
+    for line in lines {
+        for conditions in ["first=1 per=all", "nth=1 per=model", "first=1"] {
+            let by_flag = format!("{line} {conditions}");
+            let cases = [(tape.as_str(), Some(&by_flag)), (of_rules, Some(&by_flag)), (&of_record(line), None)];
+            for (cassette, flag) in cases {
+                let shelf = Shelf::with(cassette);
+                let flags = flag.map(|line| vec!["--fault", line, "--on-exhausted", "last"]);
+                let server = shelf.play(&flags.unwrap_or_default());
+                let said = async |text: &str| {
+                    let mut body = cassettes::chat(&[text]);
+                    body["stream"] = json!(true);
+                    server.send(CHAT, &body).await.text()
+                };
+                for _ in 0..2 {
+                    assert!(said("hello").await.contains("one"), "{by_flag}: {cassette}");
+                }
+                assert!(is_faulted(&said("bye").await), "{by_flag}: {cassette}");
+                assert!(!is_faulted(&said("bye").await), "{by_flag}: {cassette}");
+                assert_eq!(super::hits(server.address).await.len(), 1, "{by_flag}: {cassette}");
+            }
+        }
     }
 }
 

@@ -183,16 +183,19 @@ struct SessionState {
 #[derive(Debug, Clone, Copy)]
 pub struct Unanswered;
 
-/// Names of records in the extensions of a request: the server around the player answers in the place of these. They are not consumed, and
-/// the response is empty but for `x-vcr-record`.
-#[derive(Debug, Clone)]
-pub struct ReplacedRecords(pub Vec<String>);
+/// Called with the name of the record that answers a request, `None` for none; true where something of the server around the player concerns it.
+pub type ConcernsRecord = Arc<dyn Fn(Option<&str>) -> bool + Send + Sync>;
+
+/// In the extensions of a request: the server around the player answers in the place of these records. They are not consumed, and the
+/// response is empty but for `x-vcr-record`.
+#[derive(Clone)]
+pub struct ReplacedRecords(pub ConcernsRecord);
 
 impl ReplacedRecords {
     /// The response where this record is found for a request and is one of those.
     fn response(asked: &IncomingRequest, name: &str) -> Option<Response<ResponseBody>> {
-        let Self(names) = asked.parts.extensions.get()?;
-        if !names.iter().any(|replaced| replaced == name) {
+        let Self(is_replaced) = asked.parts.extensions.get()?;
+        if !is_replaced(Some(name)) {
             return None;
         }
         let mut response = plain(StatusCode::OK, "");
