@@ -7,7 +7,7 @@
 //!
 //! See docs/decisions/0032-rooms.md.
 
-pub use {api, base, drive, engine, engine_core, faults, net, recording, replay, tap, text};
+pub use {api, base, benchmark, drive, engine, engine_core, faults, net, recording, replay, tap, text};
 
 pub mod cli;
 pub mod conform;

@@ -3,7 +3,7 @@
 //! `cargo bench --bench performance` prints it; `-- --write DIR` also writes `performance.json`, the charts and the
 //! tables of `performance.md` there. `-- --peers FILE` measures other servers in the same run: a line is
 //! `name<TAB>paced|at-once<TAB>command`, and the command listens on `$PORT`. `-- --only paced,memory` measures some rows,
-//! `-- --rounds N` repeats what is about latency and keeps the best. Each row is measured for the [floor] too, in turns.
+//! `-- --rounds N` repeats what is about latency and keeps the best. Each row is measured for the [floor](vllm_vcr::benchmark::floor) too, in turns.
 //!
 //! The servers are child processes, loaded over loopback by one thread of this one. Processor time is the server's own, as
 //! the kernel counts it. Limits: Linux; client and server share the machine's cores.
@@ -17,18 +17,15 @@
     clippy::cast_sign_loss
 )]
 
-mod chart;
-mod client;
-mod floor;
 mod page;
-mod rows;
-mod server;
 
-use std::{env, fs, io, path::PathBuf};
+use std::{
+    env, fs, io,
+    path::{Path, PathBuf},
+};
 
 use serde_json::{Map, Value, json};
-
-use self::server::{Program, Server};
+use vllm_vcr::benchmark::{BenchRun, ROWS, best, rows, server::MeasuredServer};
 
 /// Streams of the scaling study, each at 5 tokens a second.
 const SIZES: [usize; 5] = [100, 1000, 5000, 10_000, 20_000];
@@ -63,27 +60,20 @@ impl Options {
 }
 
 fn main() -> io::Result<()> {
-    let mut arguments = env::args().skip(1).peekable();
-    if arguments.next_if_eq("--floor").is_some() {
-        return floor::run(arguments);
-    }
-    let options = Options::read(arguments).map_err(io::Error::other)?;
-    vllm_vcr::net::server::raise_descriptor_limit();
-    let mut found = Map::new();
-    found.insert("machine".to_owned(), page::machine());
-    let mut floors = Map::new();
-    let rounds = options.rounds;
-    for (name, row) in ROWS {
-        if options.wants(name) {
-            eprintln!("{name}…");
-            let [own, floor] = row(rounds)?;
-            found.insert((*name).to_owned(), own);
-            floors.insert((*name).to_owned(), floor);
-        }
-    }
-    found.insert("floor".to_owned(), Value::Object(floors));
+    let options = Options::read(env::args().skip(1)).map_err(io::Error::other)?;
+    let limit = vllm_vcr::net::server::raise_descriptor_limit();
+    let run = BenchRun {
+        binary: Path::new(env!("CARGO_BIN_EXE_vllm-vcr")),
+        rounds: options.rounds,
+        starts: 9,
+        seconds: 6,
+        sizes: &SIZES,
+        files: limit.map_or(usize::MAX, |limit| limit as usize),
+    };
+    let names: Vec<&str> = ROWS.iter().map(|(name, _)| *name).filter(|name| options.wants(name)).collect();
+    let mut found = run.measure(&names, |name| eprintln!("{name}…"))?;
     if let Some(peers) = options.peers.as_ref().filter(|_| options.wants("peers")) {
-        found.insert("peers".to_owned(), measure_peers(&fs::read_to_string(peers)?, rounds)?);
+        found.insert("peers".to_owned(), measure_peers(&fs::read_to_string(peers)?, run.rounds)?);
     }
     let found = Value::Object(found);
     print!("{}", page::tables(&found));
@@ -93,63 +83,6 @@ fn main() -> io::Result<()> {
     }
 }
 
-/// Measures a row in so many rounds: for this server, and for the floor; null where it has none.
-type Row = fn(usize) -> io::Result<[Value; 2]>;
-
-const ROWS: &[(&str, Row)] = &[
-    ("start", |_| both(1, "start_ms", rows::start)),
-    ("paced", |rounds| both(rounds, "gap_error_ms", rows::paced_own)),
-    ("lateness", |rounds| both(rounds, "lateness_ms", |program| rows::sustained(program, 1000, 50_000, 8))),
-    ("many", |rounds| {
-        let rates = [50_000, 75_000, 90_000, 100_000, 110_000, 120_000];
-        several(rates.map(|rate| (10_000, rate)), rounds)
-    }),
-    ("memory", |_| Ok([rows::memory(5000)?, Value::Null])),
-    // The floor has a write for each event, and nothing to put together.
-    ("at_once", |_| Ok([rows::at_once(rows::own_at_once(Program::Play)?)?, Value::Null])),
-    ("small", |rounds| both(rounds, "e2e_ms", |program| rows::small(rows::own_at_once(program)?))),
-    ("one_by_one", |rounds| both(rounds, "ttft_ms", |program| rows::one_by_one(rows::own_at_once(program)?))),
-    ("burst", |rounds| both(rounds, "ttft_ms", |program| rows::burst(rows::own_at_once(program)?))),
-    ("scaling", |rounds| {
-        let most = vllm_vcr::net::server::raise_descriptor_limit().map_or(usize::MAX, |most| most as usize);
-        // Some files are open besides.
-        several(
-            SIZES.map(|streams| streams.min(most.saturating_sub(200))).map(|streams| (streams, streams * 5)),
-            rounds,
-        )
-    }),
-];
-
-/// Both programs in turns, the best round of each.
-fn both(rounds: usize, of: &str, row: impl Fn(Program) -> io::Result<Value>) -> io::Result<[Value; 2]> {
-    let (mut own, mut floor) = (Vec::new(), Vec::new());
-    for _ in 0..rounds.max(1) {
-        own.push(row(Program::Play)?);
-        floor.push(row(Program::Floor)?);
-    }
-    Ok([own, floor].map(|all| best(all, of)))
-}
-
-/// So many streams at so many events a second in all, for each pair.
-fn several<const N: usize>(loads: [(usize, usize); N], rounds: usize) -> io::Result<[Value; 2]> {
-    let mut all = [Vec::new(), Vec::new()];
-    for (streams, rate) in loads {
-        let measured = both(rounds.min(2), "lateness_ms", |program| rows::sustained(program, streams, rate, 6))?;
-        all.iter_mut().zip(measured).for_each(|(all, one)| all.push(one));
-    }
-    Ok(all.map(Value::from))
-}
-
-/// The round with the smallest 99th percentile of a distribution, with those of all rounds.
-fn best(all: Vec<Value>, of: &str) -> Value {
-    let p99 = |row: &Value| row[of]["p99"].as_f64().unwrap_or(f64::INFINITY);
-    let every: Vec<f64> = all.iter().map(p99).collect();
-    let best = all.into_iter().min_by(|one, other| p99(one).total_cmp(&p99(other)));
-    let mut best = best.unwrap_or_default();
-    best["p99_of_rounds"] = json!(every);
-    best
-}
-
 fn measure_peers(list: &str, rounds: usize) -> io::Result<Value> {
     let mut peers = Map::new();
     for line in list.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
@@ -157,7 +90,7 @@ fn measure_peers(list: &str, rounds: usize) -> io::Result<Value> {
             return Err(io::Error::other(format!("no line of peers: {line}")));
         };
         eprintln!("  {name} {mode}");
-        let start = || Server::peer(command);
+        let start = || MeasuredServer::peer(command);
         let measured = if mode == "paced" {
             let paced = (0..rounds.clamp(1, 2)).map(|_| rows::paced(start()?, 128)).collect::<io::Result<Vec<_>>>();
             paced.map(|all| vec![("paced", best(all, "gap_error_ms"))])
@@ -173,7 +106,7 @@ fn measure_peers(list: &str, rounds: usize) -> io::Result<Value> {
     Ok(Value::Object(peers))
 }
 
-fn at_once(start: impl Fn() -> io::Result<Server>) -> io::Result<Vec<(&'static str, Value)>> {
+fn at_once(start: impl Fn() -> io::Result<MeasuredServer>) -> io::Result<Vec<(&'static str, Value)>> {
     let server = start()?;
     let started = json!({"start_ms": server.start.as_secs_f64() * 1e3, "idle_bytes": server.resident()});
     Ok(vec![

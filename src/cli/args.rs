@@ -4,9 +4,11 @@ use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum, build
 
 use crate::cli::{
     answers::AnswersCommand,
+    bench::BenchArgs,
     build,
     cassette::CassetteCommand,
     conform::ConformArgs,
+    doctor::DoctorArgs,
     flags::with_tags,
     health::HealthArgs,
     inspect::InspectCommand,
@@ -114,6 +116,15 @@ pub(in crate::cli) enum Command {
     Conform(Box<ConformArgs>),
     McpTap(Box<McpTapArgs>),
     McpPlay(Box<McpPlayArgs>),
+    Doctor(Box<DoctorArgs>),
+    Bench(BenchArgs),
+    /// Serve canned events with nothing around them, for `bench`.
+    #[command(hide = true)]
+    BenchFloor {
+        /// Arguments as `play` has them.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Read a trace.
     #[command(
         arg_required_else_help = true,

@@ -9,11 +9,13 @@
 
 mod answers;
 mod args;
+mod bench;
 mod build;
 mod cassette;
 mod child;
 mod config_file;
 mod conform;
+mod doctor;
 mod escape;
 mod failure;
 mod flags;
@@ -143,6 +145,9 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Conform(args) => conform::run(*args),
         Command::McpTap(args) => mcp::tap::run(*args),
         Command::McpPlay(args) => mcp::play::run(*args),
+        Command::Bench(args) => bench::run(args),
+        Command::BenchFloor { arguments } => bench::floor(arguments),
+        Command::Doctor(args) => doctor::run(*args),
         Command::Inspect { command } => inspect::run(command),
         Command::Cassette { command } => cassette::run(command),
         Command::Answers { command } => answers::run(command),

@@ -1,7 +1,7 @@
 //! `replay`: its flags, the plan that they describe, and its figures.
 
 mod args;
-mod calibration;
+pub(in crate::cli) mod calibration;
 mod find_max;
 mod inputs;
 mod outputs;

@@ -27,8 +27,8 @@ pub use fit::{Figure, FitReport, InspectFitError, Predicted, Prediction, fit};
 pub use gate::{GateResult, MetricGate};
 pub use merge::{MergeError, merge};
 pub use report::{
-    Curves, FailedRequests, FailureKind, MOST_RUNS, OverTime, PrefixTree, ReportError, RunReport, SharedPrefix,
-    SlowResponse, TokenRate, TraceReport, report,
+    Axis, Curves, FailedRequests, FailureKind, Format, MOST_RUNS, OverTime, PrefixTree, ReportError, RunReport,
+    SharedPrefix, SlowResponse, TokenRate, TraceReport, line_chart, report,
 };
 pub use schedule::{ScheduleWorkload, ScheduleWorkloadError};
 pub use sharing::PrefixSharing;

@@ -2,10 +2,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::print_stderr)]
 
 mod answers;
+mod bench;
 mod cassettes;
 mod conform;
 mod decisions;
 mod differential;
+mod doctor;
 mod drive;
 mod exit_codes;
 mod faults;

@@ -12,7 +12,7 @@
 //! - [`results`] gets that record on the recorder's thread, with the intended start of its request, and adds it to the figures; [`verdict`] says
 //!   whether they may be believed.
 //!
-//! Before a run, [`calibrate`](mod@calibrate) finds what this client itself reaches. [`find_max`] makes run after run to find what the server reaches.
+//! Before a run, [`calibrate`](mod@calibrate) finds what this client itself reaches; [`machine`] measures what the machine adds to every figure. [`find_max`] makes run after run to find what the server reaches.
 //!
 //! Times: a latency is counted from when the request was sent and, beside it, from when it was to be sent, so that a server that stalls the client is
 //! not flattered. What TTFT, ITL, TPOT and E2E mean is defined in [`replay::meter`].
@@ -30,6 +30,7 @@ pub mod drift;
 pub mod export;
 pub mod find_max;
 pub mod history;
+pub mod machine;
 pub mod numbers;
 pub mod peers;
 pub mod plan;

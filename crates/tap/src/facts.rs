@@ -9,7 +9,7 @@ use http_body_util::{BodyExt, Limited};
 use serde_json::{Map, Value, json};
 
 use super::sent_body::SentBody;
-use net::upstream::{Relayed, Upstream, UpstreamError};
+use net::upstream::{Relayed, Upstream, UpstreamError, UpstreamOptions, UpstreamUrl};
 use recording::trace::Meta;
 
 /// Maximum size of such a response, in bytes; a page of metrics is the longest.
@@ -79,6 +79,20 @@ impl EngineSettings {
             meta.extra.insert("upstream".to_owned(), Value::Object(upstream));
         }
     }
+}
+
+/// Requests version, models and cache settings of the engine at a URL, as the first line of a trace has them; `None` if it answers without a version of
+/// vLLM.
+///
+/// # Errors
+/// When it cannot be reached.
+pub async fn engine_meta(url: &UpstreamUrl, reach: &UpstreamOptions) -> Result<Option<Meta>, UpstreamError> {
+    let settings = EngineSettings::of(&Upstream::new(url.clone(), reach)).await?;
+    Ok(settings.map(|settings| {
+        let mut meta = Meta::default();
+        settings.complete(&mut meta);
+        meta
+    }))
 }
 
 async fn ask(upstream: &Upstream<SentBody>, path: &'static str) -> Result<Bytes, UpstreamError> {

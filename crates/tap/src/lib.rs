@@ -83,6 +83,7 @@ use replay::player::CassettePlayer;
 pub use admin::Handle;
 pub use assemble::{CONTINUOUS_USAGE, COUNTED_BY};
 pub use client::{Client, ClientBody};
+pub use facts::engine_meta;
 pub use filter::Filter;
 pub use mcp::{McpCommand, McpRecorded};
 pub use recorder::{RecorderReport, TapError};

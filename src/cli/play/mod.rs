@@ -12,7 +12,7 @@ mod greeting;
 mod kv_events;
 mod kv_transfer;
 mod lora;
-mod model;
+pub(in crate::cli) mod model;
 mod server;
 pub(in crate::cli) mod sources;
 mod speculative;

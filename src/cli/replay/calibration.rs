@@ -1,4 +1,4 @@
-//! `--calibrate`: a server that answers at once, for what the client itself reaches.
+//! `--calibrate`: a server that answers at once, for what the client itself reaches, and for `doctor`.
 
 use std::{
     io,
@@ -65,8 +65,8 @@ pub(super) async fn ceiling(
 }
 
 /// A server on threads of its own.
-struct Server {
-    url: String,
+pub(in crate::cli) struct Server {
+    pub(in crate::cli) url: String,
     /// `None` once it has ended.
     runtime: Option<Runtime>,
     stop: Option<oneshot::Sender<()>>,
@@ -83,7 +83,7 @@ impl Drop for Server {
 
 impl Server {
     /// Starts a server that takes requests of so many tokens.
-    async fn start(longest: u32) -> Result<Self, Failure> {
+    pub(in crate::cli) async fn start(longest: u32) -> Result<Self, Failure> {
         let player = Player::load(Config {
             source: Source::Synthetic(Synthetic::Random),
             pacing: Pacing::Fixed { ttft: Duration::ZERO, itl: DISTANCE },
@@ -103,7 +103,7 @@ impl Server {
     }
 
     /// Ends it and returns the processor time of its threads.
-    async fn end(mut self) -> Duration {
+    pub(in crate::cli) async fn end(mut self) -> Duration {
         drop(self.stop.take());
         let runtime = self.runtime.take();
         let ending = move || runtime.into_iter().for_each(|runtime| runtime.shutdown_timeout(END_WITHIN));

@@ -1,8 +1,8 @@
-//! Charts as SVG: axes, a line or dots for each run, and where the values are in the report's JSON.
+//! Charts as SVG: axes, a line or dots for each run, and where the values are in the report's JSON. [`line_chart`] is one as a file of its own.
 
 use std::fmt::Write;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
     figures::{Format, PageFigures},
@@ -20,12 +20,41 @@ const BOTTOM: f64 = 46.0;
 /// Smallest value on a logarithmic axis of times: the resolution of the histograms, in milliseconds.
 const SMALLEST: f64 = 1e-3;
 
+/// Room of a file around the plot: above for the title, on the right for the names of lines.
+const ABOVE: f64 = 26.0;
+const BESIDE: f64 = 80.0;
+
+/// Lines of text do not come closer, in units of the drawing.
+const LINE_HEIGHT: f64 = 13.0;
+
+/// What the page's style sheet says of charts, for a file.
+const STYLE: &str = "text{fill:#56616c;font:12px sans-serif}.axis line{stroke:#dde2e7}.axis text{text-anchor:middle}\
+    [data-axis=y] text{text-anchor:end}.axis .title{text-anchor:middle}.series{fill:none;stroke-width:2}\
+    .run0{stroke:#0b62c4}.run1{stroke:#c2410c}.run2{stroke:#0f766e;stroke-dasharray:3 3}.run3{stroke:#8b2fc9;stroke-dasharray:3 3}";
+
 /// What runs along an axis.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Axis {
-    pub(super) title: &'static str,
-    pub(super) format: Format,
-    pub(super) is_log: bool,
+pub struct Axis {
+    /// What it is.
+    pub title: &'static str,
+    /// How its values are written.
+    pub format: Format,
+    /// Whether it is by powers of ten.
+    pub is_log: bool,
+}
+
+/// Draws up to four lines, each with its name and its points from left to right, as an SVG file; empty where there are no points.
+#[must_use]
+pub fn line_chart(title: &str, x: Axis, y: Axis, lines: &[(&str, Vec<(f64, f64)>)]) -> String {
+    let points: Vec<_> = lines.iter().map(|(_, points)| points).collect();
+    let series = |(run, (name, _)): (usize, &(&str, _))| ChartSeries {
+        name: (*name).to_owned(),
+        run,
+        mark: ChartMark::Line,
+        pointer: format!("/{run}"),
+    };
+    let series = lines.iter().enumerate().map(series).collect();
+    Chart { title: title.to_owned(), x, y, series, has_diagonal: false }.file(&PageFigures::of_json(json!(points)))
 }
 
 /// How values are drawn.
@@ -62,23 +91,11 @@ pub(super) struct Chart {
 impl Chart {
     /// The chart as HTML; nothing where there are no values.
     pub(super) fn html(&self, figures: &PageFigures) -> String {
-        let drawn: Vec<(&ChartSeries, Vec<(f64, f64)>)> = self
-            .series
-            .iter()
-            .map(|series| (series, values(figures, &series.pointer)))
-            .filter(|(_, points)| !points.is_empty())
-            .collect();
+        let drawn = self.drawn(figures);
         if drawn.is_empty() {
             return String::new();
         }
-        let all = || drawn.iter().flat_map(|(_, points)| points);
-        let (mut xs, mut ys): (Vec<f64>, Vec<f64>) = all().copied().unzip();
-        if self.has_diagonal {
-            xs.append(&mut ys.clone());
-            ys.clone_from(&xs);
-        }
-        let x = Scale::of(self.x, &xs, (LEFT, WIDTH - RIGHT));
-        let y = Scale::of(self.y, &ys, (HEIGHT - BOTTOM, TOP));
+        let (x, y) = self.scales(&drawn);
         let title = escaped(&self.title);
         let keys: String = drawn.iter().filter(|_| self.series.len() > 1).map(|(series, _)| key(series)).collect();
         let mut svg = format!(
@@ -87,14 +104,64 @@ impl Chart {
             x.attribute(),
             y.attribute(),
         );
-        self.axes(&mut svg, &x, &y);
+        self.plot(&mut svg, &drawn, (&x, &y));
+        svg + "</svg>\n</figure>\n"
+    }
+
+    /// The chart as a file of its own, with a name at the end of each line.
+    fn file(&self, figures: &PageFigures) -> String {
+        let drawn = self.drawn(figures);
+        if drawn.is_empty() {
+            return String::new();
+        }
+        let (x, y) = self.scales(&drawn);
+        let (title, description) = (escaped(&self.title), escaped(&self.description(&drawn)));
+        let (width, height) = (WIDTH + BESIDE, HEIGHT + ABOVE);
+        let mut svg = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 -{ABOVE} {width} {height}\" role=\"img\" aria-label=\"{title}. {description}\">\n\
+             <style>{STYLE}</style>\n<rect y=\"-{ABOVE}\" width=\"{width}\" height=\"{height}\" fill=\"white\"/>\n<text x=\"{LEFT}\" y=\"-8\">{title}</text>\n"
+        );
+        self.plot(&mut svg, &drawn, (&x, &y));
+        let end = |(series, points): &(&ChartSeries, Vec<(f64, f64)>)| {
+            let (across, up) = *points.last()?;
+            Some((y.at(up), x.at(across), escaped(&series.name)))
+        };
+        let mut ends: Vec<(f64, f64, String)> = drawn.iter().filter_map(end).collect();
+        ends.sort_by(|one, other| one.0.total_cmp(&other.0));
+        let mut least = TOP;
+        for (up, across, name) in ends {
+            least = up.max(least);
+            let _ = writeln!(svg, "<text x=\"{:.1}\" y=\"{:.1}\">{name}</text>", across + 6.0, least + 4.0);
+            least += LINE_HEIGHT;
+        }
+        svg + "</svg>\n"
+    }
+
+    /// The series that have values, with these.
+    fn drawn(&self, figures: &PageFigures) -> Vec<(&ChartSeries, Vec<(f64, f64)>)> {
+        let all = self.series.iter().map(|series| (series, values(figures, &series.pointer)));
+        all.filter(|(_, points)| !points.is_empty()).collect()
+    }
+
+    fn scales(&self, drawn: &[(&ChartSeries, Vec<(f64, f64)>)]) -> (Scale, Scale) {
+        let (mut xs, mut ys): (Vec<f64>, Vec<f64>) = drawn.iter().flat_map(|(_, points)| points).copied().unzip();
+        if self.has_diagonal {
+            xs.append(&mut ys.clone());
+            ys.clone_from(&xs);
+        }
+        (Scale::of(self.x, &xs, (LEFT, WIDTH - RIGHT)), Scale::of(self.y, &ys, (HEIGHT - BOTTOM, TOP)))
+    }
+
+    /// Axes and lines.
+    fn plot(&self, svg: &mut String, drawn: &[(&ChartSeries, Vec<(f64, f64)>)], (x, y): (&Scale, &Scale)) {
+        self.axes(svg, x, y);
         if self.has_diagonal {
             let [(x1, y1), (x2, y2)] = [x.low, x.high].map(|value| (x.at(value), y.at(value)));
             let _ =
                 writeln!(svg, "<line class=\"diagonal\" x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\"/>");
         }
-        for (series, points) in &drawn {
-            let path = path(points, series.mark, &x, &y);
+        for (series, points) in drawn {
+            let path = path(points, series.mark, x, y);
             let dots = if series.mark == ChartMark::Dots { " dots" } else { "" };
             let (run, name, pointer) = (series.run, escaped(&series.name), escaped(&series.pointer));
             let _ = writeln!(
@@ -102,7 +169,6 @@ impl Chart {
                 "<path class=\"series run{run}{dots}\" data-name=\"{name}\" data-figure=\"{pointer}\" d=\"{path}\"/>"
             );
         }
-        svg + "</svg>\n</figure>\n"
     }
 
     /// What a chart shows, for those who do not see it.
@@ -316,6 +382,23 @@ mod tests {
         assert_eq!(Scale::of(COUNT, &[0.0], (0.0, 1.0)).ticks().len(), 6);
         let label = |value| label(value, Format::Millis);
         assert_eq!([label(0.05), label(20.0), label(5000.0)], ["50 µs", "20 ms", "5 s"]);
+    }
+
+    #[test]
+    fn a_file_has_a_name_at_the_end_of_each_line() {
+        let line = |name, up: f64| (name, vec![(100.0, 0.5), (5000.0, up)]);
+        let streams = Axis { title: "streams & more", format: Format::Count, is_log: true };
+        let svg = line_chart("Lateness", streams, TIME, &[line("p50", 1.0), line("p99", 1.001), ("floor", Vec::new())]);
+        assert!(
+            svg.starts_with("<svg xmlns=") && svg.ends_with("</svg>\n") && svg.contains("streams &amp; more"),
+            "{svg}"
+        );
+        let place = |name: &str| {
+            let (before, _) = svg.split_once(&format!("\">{name}</text>")).unwrap();
+            before.rsplit_once("y=\"").unwrap().1.parse::<f64>().unwrap()
+        };
+        assert!(place("p50") - place("p99") >= LINE_HEIGHT && !svg.contains("floor"), "{svg}");
+        assert_eq!(line_chart("", TIME, TIME, &[("p50", Vec::new())]), "");
     }
 
     #[test]

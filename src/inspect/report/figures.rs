@@ -13,7 +13,7 @@ const LONGEST_POINTER: usize = 1000;
 
 /// How a number is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Format {
+pub enum Format {
     /// Milliseconds, in the unit that suits them.
     Millis,
     /// Seconds, likewise.
@@ -89,6 +89,10 @@ pub(super) struct PageFigures(Value);
 impl PageFigures {
     pub(super) fn of(report: &impl Serialize) -> serde_json::Result<Self> {
         serde_json::to_value(report).map(Self)
+    }
+
+    pub(super) const fn of_json(report: Value) -> Self {
+        Self(report)
     }
 
     /// The JSON as text.

@@ -39,6 +39,8 @@ use crate::{
 };
 
 pub use self::{
+    chart::{Axis, line_chart},
+    figures::Format,
     over_time::{OverTime, TokenRate},
     prefixes::{PrefixTree, SharedPrefix},
     responses::{FailedRequests, FailureKind, SlowResponse},

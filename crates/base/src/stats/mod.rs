@@ -77,6 +77,11 @@ impl Durations {
         self.0.record(u64::try_from(micros).unwrap_or(u64::MAX), u64::from(times));
     }
 
+    /// Adds all durations of another distribution.
+    pub fn add(&mut self, other: &Self) {
+        self.0.add(&other.0);
+    }
+
     /// Returns the number of durations up to this one, with three digits of precision.
     #[must_use]
     pub fn at_most(&self, duration: Duration) -> u64 {
@@ -165,6 +170,13 @@ impl ValueDistribution {
         self.min = self.min.min(value);
         self.max = self.max.max(value);
         self.sum += u128::from(value) * u128::from(times);
+    }
+
+    fn add(&mut self, other: &Self) {
+        for step in other.histogram.iter_recorded() {
+            self.record(step.value_iterated_to().clamp(other.min, other.max), step.count_at_value());
+        }
+        (self.min, self.max) = (self.min.min(other.min), self.max.max(other.max.min(self.largest)));
     }
 
     #[allow(clippy::cast_precision_loss)] // figures for people; exact below 2^53

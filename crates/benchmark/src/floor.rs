@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-use hdrhistogram::Histogram;
+use base::stats::Durations;
 use memchr::memmem;
 use rustix::{
     buffer::spare_capacity,
@@ -49,7 +49,7 @@ const END: &str = "e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n";
 const TIMER: u64 = u64::MAX;
 
 /// What the floor is started with.
-struct Options {
+struct FloorOptions {
     first: Duration,
     gap: Duration,
     threads: usize,
@@ -59,13 +59,13 @@ struct Options {
 /// Runs until it is told to end.
 ///
 /// # Errors
-/// When the system gives no socket, timer or thread.
-pub(crate) fn run(arguments: impl Iterator<Item = String>) -> io::Result<()> {
-    let options = Options::read(arguments)?;
+/// When the system gives no socket, timer or thread, or a flag is wrong.
+pub fn run(arguments: impl Iterator<Item = String>) -> io::Result<()> {
+    let options = FloorOptions::read(arguments)?;
     let is_over = Arc::new(AtomicBool::new(false));
     let (mut doors, mut workers) = (Vec::new(), Vec::new());
     for _ in 0..options.threads {
-        let worker = Worker::new(&options)?;
+        let worker = FloorWorker::new(&options)?;
         doors.push(worker.door.clone());
         let is_over = Arc::clone(&is_over);
         workers.push(thread::spawn(move || worker.run(&is_over)));
@@ -73,14 +73,11 @@ pub(crate) fn run(arguments: impl Iterator<Item = String>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(accept(&doors))?;
     is_over.store(true, Relaxed);
-    let mut told = histogram();
+    let mut told = Durations::default();
     for worker in workers {
-        let lateness = worker.join().map_err(|_| io::Error::other("a thread panicked"))??;
-        told.add(&lateness).map_err(io::Error::other)?;
+        told.add(&worker.join().map_err(|_| io::Error::other("a thread panicked"))??);
     }
-    let at = |quantile: f64| told.value_at_quantile(quantile) as f64 / 1e3;
-    let lateness = json!({"p50": at(0.5), "p90": at(0.9), "p99": at(0.99), "p999": at(0.999), "count": told.len()});
-    let told = json!({"lateness_ms": {"fixed": lateness}});
+    let told = json!({"lateness_ms": {"fixed": told.summary()}});
     options.stats.map_or(Ok(()), |file| fs::write(file, told.to_string()))
 }
 
@@ -90,7 +87,7 @@ async fn accept(doors: &[Door]) -> io::Result<()> {
     socket.bind((Ipv4Addr::LOCALHOST, 0).into())?;
     let listener = socket.listen(4096)?;
     let mut end = signal(SignalKind::terminate())?;
-    eprintln!("play on http://{}", listener.local_addr()?);
+    writeln!(io::stderr(), "play on http://{}", listener.local_addr()?)?;
     for door in doors.iter().cycle() {
         tokio::select! {
             accepted = listener.accept() => door.enter(accepted?.0.into_std()?)?,
@@ -123,12 +120,7 @@ impl Door {
     }
 }
 
-/// Microseconds, up to an hour.
-fn histogram() -> Histogram<u64> {
-    Histogram::new_with_max(3_600_000_000, 3).unwrap_or_else(|_| unreachable!("three digits are allowed"))
-}
-
-impl Options {
+impl FloorOptions {
     fn read(mut arguments: impl Iterator<Item = String>) -> io::Result<Self> {
         let threads = thread::available_parallelism().map_or(1, usize::from);
         let mut options = Self { first: Duration::ZERO, gap: Duration::ZERO, threads, stats: None };
@@ -139,7 +131,6 @@ impl Options {
                 "--inter-token-latency" => options.gap = duration(&value()?)?,
                 "--threads" => options.threads = value()?.parse().map_err(io::Error::other)?,
                 "--stats-json" => options.stats = Some(value()?.into()),
-                "play" => {}
                 _ => drop(value()?),
             }
         }
@@ -160,22 +151,22 @@ fn duration(text: &str) -> io::Result<Duration> {
 }
 
 /// A stream that goes on: when its next event is due, its connection, and how many events are left.
-type Due = Reverse<(Instant, RawFd, usize)>;
+type FloorDue = Reverse<(Instant, RawFd, usize)>;
 
-struct Worker {
+struct FloorWorker {
     first: Duration,
     gap: Duration,
     door: Door,
     timer: OwnedFd,
     armed: Option<Instant>,
-    waiting: BinaryHeap<Due>,
-    lateness: Histogram<u64>,
+    waiting: BinaryHeap<FloorDue>,
+    lateness: Durations,
     chunk: Vec<u8>,
     whole: Vec<u8>,
 }
 
-impl Worker {
-    fn new(options: &Options) -> io::Result<Self> {
+impl FloorWorker {
+    fn new(options: &FloorOptions) -> io::Result<Self> {
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
@@ -188,13 +179,13 @@ impl Worker {
             timer,
             armed: None,
             waiting: BinaryHeap::new(),
-            lateness: histogram(),
+            lateness: Durations::default(),
             chunk: format!("{:x}\r\n{EVENT}\r\n", EVENT.len()).into_bytes(),
             whole: format!("{head}{}\r\n\r\n{EVENT}", EVENT.len()).into_bytes(),
         })
     }
 
-    fn run(mut self, is_over: &AtomicBool) -> io::Result<Histogram<u64>> {
+    fn run(mut self, is_over: &AtomicBool) -> io::Result<Durations> {
         let (mut ready, mut bytes) = (Vec::with_capacity(64), vec![0; 64 * 1024]);
         let pause = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
         while !is_over.load(Relaxed) {
@@ -255,8 +246,7 @@ impl Worker {
             });
             let now = Instant::now();
             limit = now + QUANTUM;
-            let late = now.saturating_duration_since(due).as_micros();
-            self.lateness.saturating_record(u64::try_from(late).unwrap_or(u64::MAX));
+            self.lateness.record(now.saturating_duration_since(due));
             if left <= 1 || !matches!(written, Some(Ok(_))) {
                 PeekMut::pop(next);
             } else {

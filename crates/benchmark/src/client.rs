@@ -18,7 +18,8 @@ use rustix::{
 use tokio::time::Instant;
 
 /// What is asked, how often and by how many.
-pub(crate) struct Load {
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BenchLoad {
     /// Connections, each with one request at a time.
     pub(crate) streams: usize,
     /// Time over which the first requests are spread.
@@ -29,33 +30,43 @@ pub(crate) struct Load {
     pub(crate) rounds: usize,
     /// Output tokens that are asked for.
     pub(crate) tokens: usize,
+    /// Whether answers are streams.
     pub(crate) stream: Stream,
 }
 
 /// Whether an answer is streamed.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stream {
+    /// As events.
     Yes,
+    /// As one body.
     No,
 }
 
 /// What was seen; times in milliseconds.
-#[derive(Default)]
-pub(crate) struct Seen {
+#[derive(Debug, Default)]
+pub(crate) struct BenchSeen {
+    /// Whole answers.
     pub(crate) answers: usize,
+    /// Requests without one.
     pub(crate) failures: usize,
+    /// Tokens of whole answers; an answer that is no stream counts as one.
     pub(crate) tokens: usize,
+    /// Times to the first token.
     pub(crate) first: Vec<f64>,
+    /// Times between two tokens of a stream.
     pub(crate) gaps: Vec<f64>,
     /// Mean gap of each stream.
     pub(crate) means: Vec<f64>,
+    /// Times of whole answers.
     pub(crate) whole: Vec<f64>,
+    /// Time of the whole load.
     pub(crate) elapsed: Duration,
     /// From the first request of a burst to the last.
     pub(crate) asked: Duration,
 }
 
-struct Connection {
+struct LoadedConnection {
     socket: TcpStream,
     unread: Vec<u8>,
     sent: Instant,
@@ -76,15 +87,17 @@ enum Read1 {
 }
 
 /// Whether a load goes on.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Go {
+    /// It does.
     On,
+    /// All connections are closed.
     Home,
 }
 
 /// One request on each of so many connections, which are all open and accepted before. All are written as fast as one
 /// thread can, and none is read before.
-pub(crate) fn burst(address: SocketAddr, load: &Load) -> io::Result<Seen> {
+pub(crate) fn burst(address: SocketAddr, load: &BenchLoad) -> io::Result<BenchSeen> {
     let request = request(address, load);
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let open = |number| connect(&poll, address, number);
@@ -96,11 +109,11 @@ pub(crate) fn burst(address: SocketAddr, load: &Load) -> io::Result<Seen> {
     }
     let asked = start.elapsed();
     let seen = follow(&poll, address, load, connections.into_iter().map(Some).collect(), |_| Go::On)?;
-    Ok(Seen { asked, ..seen })
+    Ok(BenchSeen { asked, ..seen })
 }
 
 /// Runs a load against a server. `watch` is called about every 100 ms, with how many connections are open.
-pub(crate) fn run(address: SocketAddr, load: &Load, watch: impl FnMut(usize) -> Go) -> io::Result<Seen> {
+pub(crate) fn run(address: SocketAddr, load: &BenchLoad, watch: impl FnMut(usize) -> Go) -> io::Result<BenchSeen> {
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     follow(&poll, address, load, Vec::with_capacity(load.streams), watch)
 }
@@ -108,12 +121,12 @@ pub(crate) fn run(address: SocketAddr, load: &Load, watch: impl FnMut(usize) -> 
 fn follow(
     poll: &OwnedFd,
     address: SocketAddr,
-    load: &Load,
-    mut connections: Vec<Option<Connection>>,
+    load: &BenchLoad,
+    mut connections: Vec<Option<LoadedConnection>>,
     mut watch: impl FnMut(usize) -> Go,
-) -> io::Result<Seen> {
+) -> io::Result<BenchSeen> {
     let request = request(address, load);
-    let (mut seen, mut ready, mut bytes) = (Seen::default(), Vec::with_capacity(1024), vec![0; 64 * 1024]);
+    let (mut seen, mut ready, mut bytes) = (BenchSeen::default(), Vec::with_capacity(1024), vec![0; 64 * 1024]);
     let (start, mut open, mut watched) = (Instant::now(), connections.len(), Instant::now());
     loop {
         while connections.len() < load.streams && start.elapsed() >= due(load, connections.len()) {
@@ -165,11 +178,17 @@ fn follow(
     Ok(seen)
 }
 
-fn due(load: &Load, number: usize) -> Duration {
+fn due(load: &BenchLoad, number: usize) -> Duration {
     load.spread.mul_f64(number as f64 / load.streams.max(1) as f64)
 }
 
-fn wait(poll: &OwnedFd, ready: &mut Vec<epoll::Event>, load: &Load, opened: usize, start: Instant) -> io::Result<()> {
+fn wait(
+    poll: &OwnedFd,
+    ready: &mut Vec<epoll::Event>,
+    load: &BenchLoad,
+    opened: usize,
+    start: Instant,
+) -> io::Result<()> {
     let most = Duration::from_millis(100);
     let pause = if opened < load.streams { due(load, opened).saturating_sub(start.elapsed()).min(most) } else { most };
     let pause = Timespec::try_from(pause).map_err(io::Error::other)?;
@@ -179,18 +198,18 @@ fn wait(poll: &OwnedFd, ready: &mut Vec<epoll::Event>, load: &Load, opened: usiz
     }
 }
 
-fn open_one(poll: &OwnedFd, address: SocketAddr, number: usize, request: &[u8]) -> io::Result<Connection> {
+fn open_one(poll: &OwnedFd, address: SocketAddr, number: usize, request: &[u8]) -> io::Result<LoadedConnection> {
     let mut connection = connect(poll, address, number)?;
     connection.ask(request)?;
     Ok(connection)
 }
 
-fn connect(poll: &OwnedFd, address: SocketAddr, number: usize) -> io::Result<Connection> {
+fn connect(poll: &OwnedFd, address: SocketAddr, number: usize) -> io::Result<LoadedConnection> {
     let socket = TcpStream::connect(address)?;
     socket.set_nodelay(true)?;
     socket.set_nonblocking(true)?;
     epoll::add(poll, &socket, epoll::EventData::new_u64(number as u64), epoll::EventFlags::IN)?;
-    Ok(Connection {
+    Ok(LoadedConnection {
         socket,
         unread: Vec::new(),
         sent: Instant::now(),
@@ -204,7 +223,7 @@ fn connect(poll: &OwnedFd, address: SocketAddr, number: usize) -> io::Result<Con
     })
 }
 
-fn request(address: SocketAddr, load: &Load) -> Vec<u8> {
+fn request(address: SocketAddr, load: &BenchLoad) -> Vec<u8> {
     let (stream, prompt) = if load.stream == Stream::Yes { (true, "hello") } else { (false, "tiny") };
     let body = format!(
         r#"{{"model":"m","messages":[{{"role":"user","content":"{prompt}"}}],"max_tokens":{},"stream":{stream}}}"#,
@@ -218,7 +237,7 @@ fn request(address: SocketAddr, load: &Load) -> Vec<u8> {
     (head + &body).into_bytes()
 }
 
-impl Connection {
+impl LoadedConnection {
     fn ask(&mut self, request: &[u8]) -> io::Result<()> {
         (self.first, self.last, self.tokens, self.length) = (None, None, 0, None);
         (self.in_body, self.zero_chunk) = (false, false);
@@ -228,7 +247,7 @@ impl Connection {
         self.socket.write_all(request)
     }
 
-    fn read(&mut self, bytes: &mut [u8], seen: &mut Seen) -> Read1 {
+    fn read(&mut self, bytes: &mut [u8], seen: &mut BenchSeen) -> Read1 {
         let read = match self.socket.read(bytes) {
             Ok(0) => return if self.in_body && self.length.is_none() { Read1::Answered } else { Read1::Gone },
             Ok(read) => read,
@@ -245,7 +264,7 @@ impl Connection {
     }
 
     /// How many bytes were understood.
-    fn digest(&mut self, unread: &[u8], now: Instant, seen: &mut Seen) -> (usize, Read1) {
+    fn digest(&mut self, unread: &[u8], now: Instant, seen: &mut BenchSeen) -> (usize, Read1) {
         let mut used = 0;
         if !self.in_body {
             let Some(end) = memmem::find(unread, b"\r\n\r\n") else { return (0, Read1::More) };
@@ -276,7 +295,7 @@ impl Connection {
         (used, Read1::More)
     }
 
-    fn event(&mut self, line: &[u8], now: Instant, seen: &mut Seen) {
+    fn event(&mut self, line: &[u8], now: Instant, seen: &mut BenchSeen) {
         // A token may have no text of its own, as the first half of a character; a role has none either.
         let is_blank = memmem::find(line, b"\"content\":\"\"").is_some() && memmem::find(line, b"\"role\"").is_none();
         if !(is_blank || has_text(line, b"\"content\":") || has_text(line, b"\"text\":")) {
@@ -289,7 +308,7 @@ impl Connection {
         }
     }
 
-    fn account(&self, seen: &mut Seen, stream: Stream) {
+    fn account(&self, seen: &mut BenchSeen, stream: Stream) {
         let millis = |duration: Duration| duration.as_secs_f64() * 1e3;
         seen.answers += 1;
         seen.tokens += if stream == Stream::Yes { self.tokens } else { 1 };

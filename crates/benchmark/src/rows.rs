@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::{
-    client::{self, Go, Load, Seen, Stream},
-    server::{Program, Server},
+    client::{self, BenchLoad, BenchSeen, Go, Stream},
+    server::{Contender, MeasuredServer},
 };
 
 /// Tokens at once.
@@ -22,16 +22,26 @@ fn fixed(ttft: &str, gap_micros: u64) -> String {
 }
 
 /// Events a second that half of two cores carry.
-const HALF_CARRIES: usize = 50_000;
+pub(crate) const HALF_CARRIES: usize = 50_000;
 
 /// The client takes the other half.
 fn half_the_cores() -> usize {
     (thread::available_parallelism().map_or(1, usize::from) / 2).max(1)
 }
 
+/// Puts a load on a server until it has ended.
+fn run(server: &MeasuredServer, load: &BenchLoad) -> io::Result<BenchSeen> {
+    answered(client::run(server.address, load, |_| Go::On)?)
+}
+
+/// Refuses a load of which nothing was answered: its figures are of nothing.
+fn answered(seen: BenchSeen) -> io::Result<BenchSeen> {
+    if seen.answers == 0 { Err(io::Error::other("no request was answered")) } else { Ok(seen) }
+}
+
 /// Waits until a server that was just started has warmed up.
-fn settle(server: &Server) -> io::Result<()> {
-    let load = Load {
+fn settle(server: &MeasuredServer) -> io::Result<()> {
+    let load = BenchLoad {
         streams: 16,
         spread: Duration::ZERO,
         time: Duration::from_millis(300),
@@ -39,15 +49,18 @@ fn settle(server: &Server) -> io::Result<()> {
         tokens: 8,
         stream: Stream::No,
     };
-    client::run(server.address, &load, |_| Go::On)?;
+    run(server, &load)?;
     thread::sleep(Duration::from_millis(100));
     Ok(())
 }
 
 /// What a client sees of `PACED_STREAMS` streams: errors of gaps, and drift.
-pub(crate) fn paced(server: Server, tokens: usize) -> io::Result<Value> {
+///
+/// # Errors
+/// When the server does not start, or the load cannot be put on it.
+pub fn paced(server: MeasuredServer, tokens: usize) -> io::Result<Value> {
     settle(&server)?;
-    let load = Load {
+    let load = BenchLoad {
         streams: PACED_STREAMS,
         spread: Duration::from_millis(100),
         time: Duration::from_secs(4),
@@ -56,7 +69,7 @@ pub(crate) fn paced(server: Server, tokens: usize) -> io::Result<Value> {
         stream: Stream::Yes,
     };
     let before = server.cpu();
-    let mut seen = client::run(server.address, &load, |_| Go::On)?;
+    let mut seen = run(&server, &load)?;
     let cpu = (server.cpu() - before).as_secs_f64();
     let mut errors: Vec<f64> = seen.gaps.iter().map(|gap| (gap - PACED_GAP_MS).abs()).collect();
     let mut drift: Vec<f64> = seen.means.iter().map(|mean| (mean / PACED_GAP_MS - 1.0).abs() * 100.0).collect();
@@ -71,14 +84,14 @@ pub(crate) fn paced(server: Server, tokens: usize) -> io::Result<Value> {
 }
 
 /// The same of this server.
-pub(crate) fn paced_own(program: Program) -> io::Result<Value> {
-    paced(Server::start(program, &format!("{} --threads {}", fixed("100ms", 10_000), half_the_cores()))?, 512)
+pub(crate) fn paced_own(program: Contender<'_>) -> io::Result<Value> {
+    paced(program.start(&format!("{} --threads {}", fixed("100ms", 10_000), half_the_cores()))?, 512)
 }
 
 /// `streams` streams at so many events a second in all, for some seconds: lateness as the server tells it, gaps as the
 /// client sees them, processor time and memory.
 pub(crate) fn sustained(
-    program: Program,
+    program: Contender<'_>,
     streams: usize,
     events_per_second: usize,
     seconds: usize,
@@ -94,17 +107,17 @@ pub(crate) fn sustained(
     if events_per_second <= HALF_CARRIES {
         arguments += &format!(" --threads {}", half_the_cores());
     }
-    let server = Server::start(program, &arguments)?;
+    let server = program.start(&arguments)?;
     settle(&server)?;
     let idle = server.resident();
-    let load = Load { streams, spread, time: Duration::ZERO, rounds: 1, tokens, stream: Stream::Yes };
+    let load = BenchLoad { streams, spread, time: Duration::ZERO, rounds: 1, tokens, stream: Stream::Yes };
     let (mut most, mut most_open) = (0, 0);
     let before = server.cpu();
-    let mut seen = client::run(server.address, &load, |open| {
+    let mut seen = answered(client::run(server.address, &load, |open| {
         most = most.max(server.resident());
         most_open = most_open.max(open);
         Go::On
-    })?;
+    })?)?;
     let cpu = (server.cpu() - before).as_secs_f64();
     let gap_ms = gap.as_secs_f64() * 1e3;
     let mut errors: Vec<f64> = seen.gaps.iter().map(|found| (found - gap_ms).abs()).collect();
@@ -119,13 +132,13 @@ pub(crate) fn sustained(
 }
 
 /// The part of the planned rate that was held: how long the run should have taken, of how long it took.
-fn held(seen: &Seen, planned: Duration) -> f64 {
+fn held(seen: &BenchSeen, planned: Duration) -> f64 {
     planned.as_secs_f64() / seen.elapsed.max(planned).as_secs_f64()
 }
 
 /// Memory of streams that wait for their first token.
-pub(crate) fn memory(streams: usize) -> io::Result<Value> {
-    let server = Server::start(Program::Play, &fixed("10m", 1000))?;
+pub(crate) fn memory(program: Contender<'_>, streams: usize) -> io::Result<Value> {
+    let server = program.start(&fixed("10m", 1000))?;
     let idle = waiting(&server, 64)?;
     let resident = waiting(&server, streams)?;
     server.end()?;
@@ -134,9 +147,9 @@ pub(crate) fn memory(streams: usize) -> io::Result<Value> {
 }
 
 /// Resident bytes while so many streams wait; then they leave.
-fn waiting(server: &Server, streams: usize) -> io::Result<u64> {
+fn waiting(server: &MeasuredServer, streams: usize) -> io::Result<u64> {
     let (mut resident, mut all_since) = (0, None);
-    let load = Load {
+    let load = BenchLoad {
         streams,
         spread: Duration::from_secs(2),
         time: Duration::ZERO,
@@ -156,8 +169,11 @@ fn waiting(server: &Server, streams: usize) -> io::Result<u64> {
 }
 
 /// 64 streams of 128 tokens at once, again and again: processor time per token.
-pub(crate) fn at_once(server: Server) -> io::Result<Value> {
-    let load = Load {
+///
+/// # Errors
+/// When the server does not start, or the load cannot be put on it.
+pub fn at_once(server: MeasuredServer) -> io::Result<Value> {
+    let load = BenchLoad {
         streams: 64,
         spread: Duration::ZERO,
         time: Duration::from_secs(4),
@@ -169,8 +185,11 @@ pub(crate) fn at_once(server: Server) -> io::Result<Value> {
 }
 
 /// Small answers that are no streams: processor time per request.
-pub(crate) fn small(server: Server) -> io::Result<Value> {
-    let load = Load {
+///
+/// # Errors
+/// When the server does not start, or the load cannot be put on it.
+pub fn small(server: MeasuredServer) -> io::Result<Value> {
+    let load = BenchLoad {
         streams: 64,
         spread: Duration::ZERO,
         time: Duration::from_secs(3),
@@ -181,10 +200,10 @@ pub(crate) fn small(server: Server) -> io::Result<Value> {
     counted(server, &load)
 }
 
-fn counted(server: Server, load: &Load) -> io::Result<Value> {
+fn counted(server: MeasuredServer, load: &BenchLoad) -> io::Result<Value> {
     settle(&server)?;
     let before = server.cpu();
-    let mut seen = client::run(server.address, load, |_| Go::On)?;
+    let mut seen = run(&server, load)?;
     let cpu = (server.cpu() - before).as_secs_f64() * 1e6;
     let seconds = seen.elapsed.as_secs_f64();
     server.end()?;
@@ -197,9 +216,12 @@ fn counted(server: Server, load: &Load) -> io::Result<Value> {
 }
 
 /// One stream after the other: time to the first token.
-pub(crate) fn one_by_one(server: Server) -> io::Result<Value> {
+///
+/// # Errors
+/// When the server does not start, or the load cannot be put on it.
+pub fn one_by_one(server: MeasuredServer) -> io::Result<Value> {
     settle(&server)?;
-    let load = Load {
+    let load = BenchLoad {
         streams: 1,
         spread: Duration::ZERO,
         time: Duration::from_secs(3),
@@ -207,7 +229,7 @@ pub(crate) fn one_by_one(server: Server) -> io::Result<Value> {
         tokens: 16,
         stream: Stream::Yes,
     };
-    let mut seen = client::run(server.address, &load, |_| Go::On)?;
+    let mut seen = run(&server, &load)?;
     server.end()?;
     Ok(json!({"answers": seen.answers, "ttft_ms": quantiles(&mut seen.first), "e2e_ms": quantiles(&mut seen.whole)}))
 }
@@ -216,9 +238,12 @@ pub(crate) fn one_by_one(server: Server) -> io::Result<Value> {
 const BURST: usize = 512;
 
 /// `BURST` streams that are asked for at once: time to the first token, over open connections and over new ones.
-pub(crate) fn burst(server: Server) -> io::Result<Value> {
+///
+/// # Errors
+/// When the server does not start, or the load cannot be put on it.
+pub fn burst(server: MeasuredServer) -> io::Result<Value> {
     settle(&server)?;
-    let load = Load {
+    let load = BenchLoad {
         streams: BURST,
         spread: Duration::ZERO,
         time: Duration::ZERO,
@@ -226,9 +251,9 @@ pub(crate) fn burst(server: Server) -> io::Result<Value> {
         tokens: 16,
         stream: Stream::Yes,
     };
-    let mut open = client::burst(server.address, &load)?;
+    let mut open = answered(client::burst(server.address, &load)?)?;
     thread::sleep(Duration::from_millis(200));
-    let mut new = client::run(server.address, &load, |_| Go::On)?;
+    let mut new = run(&server, &load)?;
     server.end()?;
     Ok(json!({
         "answers": open.answers, "failures": open.failures + new.failures, "ttft_ms": quantiles(&mut open.first),
@@ -238,19 +263,25 @@ pub(crate) fn burst(server: Server) -> io::Result<Value> {
 }
 
 /// Start on the built-in trace, and memory after it.
-pub(crate) fn start(program: Program) -> io::Result<Value> {
+pub(crate) fn start(program: Contender<'_>, times: usize) -> io::Result<Value> {
     let (mut starts, mut answers) = (Vec::new(), Vec::new());
     let mut resident = 0;
-    for _ in 0..9 {
-        let server = Server::start(program, "")?;
+    for _ in 0..times {
+        let server = program.start("")?;
         starts.push(server.start.as_secs_f64() * 1e3);
         thread::sleep(Duration::from_millis(300));
         resident = server.resident();
         server.end()?;
-        let server = Server::start(program, "--time-to-first-token 0ms --inter-token-latency 0us")?;
-        let load =
-            Load { streams: 1, spread: Duration::ZERO, time: Duration::ZERO, rounds: 1, tokens: 1, stream: Stream::No };
-        let seen = client::run(server.address, &load, |_| Go::On)?;
+        let server = program.start("--time-to-first-token 0ms --inter-token-latency 0us")?;
+        let load = BenchLoad {
+            streams: 1,
+            spread: Duration::ZERO,
+            time: Duration::ZERO,
+            rounds: 1,
+            tokens: 1,
+            stream: Stream::No,
+        };
+        let seen = run(&server, &load)?;
         answers.push((server.start + seen.elapsed).as_secs_f64() * 1e3);
         server.end()?;
     }
@@ -260,12 +291,12 @@ pub(crate) fn start(program: Program) -> io::Result<Value> {
 }
 
 /// A program without any delay.
-pub(crate) fn own_at_once(program: Program) -> io::Result<Server> {
-    Server::start(program, AT_ONCE)
+pub(crate) fn own_at_once(program: Contender<'_>) -> io::Result<MeasuredServer> {
+    program.start(AT_ONCE)
 }
 
 /// Quantiles; null where there is nothing.
-pub(crate) fn quantiles(values: &mut [f64]) -> Value {
+fn quantiles(values: &mut [f64]) -> Value {
     values.sort_by(f64::total_cmp);
     let at = |quantile: f64| {
         let last = values.len().checked_sub(1)?;

@@ -1,0 +1,24 @@
+//! `bench`: both programs answer its load, and what is printed is whole.
+
+use serde_json::Value;
+
+use crate::support::running::vcr;
+
+#[test]
+fn a_row_is_measured_for_both_programs() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = vcr(&["bench", "--only", "one_by_one", "--json"]);
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+    for row in [&found["one_by_one"], &found["floor"]["one_by_one"]] {
+        assert!(
+            row["answers"].as_u64().is_some_and(|answers| answers > 10) && row["ttft_ms"]["p99"].is_f64(),
+            "{found}"
+        );
+    }
+    assert!(found["machine"]["cores"].as_u64().is_some_and(|cores| cores > 0) && found["build"]["target"].is_string());
+    let nowhere = folder.path().join("no/such.svg").display().to_string();
+    let output = vcr(&["bench", "--svg", &nowhere]);
+    assert_eq!(output.status.code(), Some(4));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--svg"), "{output:?}");
+    assert_eq!(vcr(&["bench", "--only", "everything"]).status.code(), Some(2));
+}
