@@ -51,6 +51,7 @@ fn samples(flag: &Arg) -> Vec<String> {
         "allowed-origins" | "allowed-methods" | "allowed-headers" => "[]",
         "default-chat-template-kwargs"
         | "hf-overrides"
+        | "fake-metrics"
         | "kv-events-config"
         | "kv-transfer-config"
         | "speculative-config"
