@@ -273,7 +273,7 @@ version: 1
         assert_eq!((record.method.as_str(), record.path.as_str()), ("POST", "/v1/chat/completions?a=b"));
         assert_eq!(record.body.value()["messages"][0]["content"], "Hello there");
         assert!(record.headers.is_empty(), "{:?}", record.headers);
-        assert_eq!(refused, ["line 15: /v1/models has no response (status 0)"]);
+        assert_eq!(refused, ["line 16: /v1/models has no response (status 0)"]);
     }
 
     #[test]
