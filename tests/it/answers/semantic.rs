@@ -131,7 +131,6 @@ async fn every_endpoint_says_it_or_gives_the_reason() {
                 "/v1/completions" if needs_tools => Some("a completion has no tool calls"),
                 "/v1/completions" if fault == "refusal" => Some("a completion has no field"),
                 "/v1/completions" if fault == "reasoning-only" => Some("a completion has no reasoning"),
-                "/v1/responses" if fault == "refusal" => Some("the engine's responses have no part"),
                 "/v1/messages" if !stream && ["bad-arguments", "cut-call"].contains(&fault) => Some("stream it"),
                 _ => None,
             };
