@@ -3,7 +3,7 @@
 //! Reading follows the core schema of YAML 1.2: `yes` and `12:30` are text. Writing quotes what a reader of YAML 1.1 would
 //! take for something else than text, so that such readers get the same strings.
 //!
-//! Limits: one document per file, no aliases, no tags but `!!str`; keys are text. Numbers are what JSON numbers are here:
+//! Limits: one document per file, no aliases, no tags but `!!str` and `!!binary`; keys are text. Numbers are what JSON numbers are here:
 //! 64-bit integers and floats; longer integers are text, so that no digit is lost.
 
 mod parts;

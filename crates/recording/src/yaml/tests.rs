@@ -113,11 +113,17 @@ fn nodes_know_their_lines() {
 }
 
 #[test]
+fn bytes_are_a_map_of_their_base64() {
+    assert_eq!(parse("a: !!binary |\n  AAEC\n  AwQ=\n").unwrap().value(), json!({"a": {"base64": "AAECAwQ="}}));
+}
+
+#[test]
 fn what_is_not_read_is_an_error() {
     let deep = "[".repeat(300);
     for text in [
         "a: &x 1\nb: *x\n",
-        "a: !!binary AA\n",
+        "a: !!set AA\n",
+        "a: !own AA\n",
         "a: 1\na: 2\n",
         "a: 1\n---\nb: 2\n",
         "[a]: 1\n",
