@@ -50,6 +50,7 @@ mod linux {
     use std::{env, fmt::Write as _};
 
     use serde_json::Value;
+    use tokio::signal::unix::{SignalKind, signal};
 
     use super::{BenchArgs, ExitCode, Failure, QUICK};
     use crate::{
@@ -70,9 +71,14 @@ mod linux {
             let BenchArgs { only, rounds, svg, json } = args;
             let draws = svg.is_some();
             let measured = tokio::task::spawn_blocking(move || measure(&only, rounds, draws));
+            // A terminal that is closed would leave the servers behind.
+            let mut hangup = signal(SignalKind::hangup()).map_err(Failure::environment)?;
+            let stopped = async {
+                tokio::select! { () = shutdown.requested() => {}, _ = hangup.recv() => {} }
+            };
             let found = tokio::select! {
                 found = measured => found.map_err(Failure::environment)??,
-                () = shutdown.requested() => {
+                () = stopped => {
                     benchmark::server::kill_all();
                     return Err(Failure::environment("stopped before all rows were measured"));
                 }

@@ -2,13 +2,14 @@
 
 use std::{pin::pin, time::Duration};
 
-use bytes::Bytes;
 use serde_json::json;
 use tokio::time::{sleep, timeout};
-use zeromq::{Socket, SocketRecv, SubSocket, ZmqMessage};
 
 use super::{ConformCheck, ConformClient, ConformError, shape::ShapeDifferences};
-use crate::engine_core::msgpack::MsgpackValue;
+use crate::engine_core::{
+    msgpack::MsgpackValue,
+    zmtp::{SocketType, ZmtpConnection},
+};
 
 /// Events and the fields that each has, in the order of their arrays.
 const EVENTS: [(&str, &[&str]); 3] = [
@@ -34,11 +35,11 @@ pub async fn check_kv_events(
     within: Duration,
 ) -> Result<ConformCheck, ConformError> {
     let failed = |why: String| ConformError::KvEvents { endpoint: endpoint.to_owned(), why };
-    let mut socket = SubSocket::new();
-    let connected =
-        timeout(within, socket.connect(endpoint)).await.map_err(|_| failed("nobody listens there".to_owned()))?;
-    connected.map_err(|error| failed(error.to_string()))?;
-    socket.subscribe("").await.map_err(|error| failed(error.to_string()))?;
+    let connected = timeout(within, ZmtpConnection::connect(endpoint, SocketType::Sub, b"")).await;
+    let connected = connected.map_err(|_| failed("nobody listens there".to_owned()))?;
+    let mut socket = connected.map_err(|error| failed(error.to_string()))?;
+    // To all topics.
+    socket.writer.send(&[b"\x01"]).await.map_err(|error| failed(error.to_string()))?;
     let model = match model {
         Some(model) => model.to_owned(),
         None => client.model().await?,
@@ -57,7 +58,7 @@ pub async fn check_kv_events(
     let message = timeout(within, async {
         tokio::select! {
             asked = &mut ask => Err(asked.err()),
-            message = socket.recv() => Ok(message),
+            message = socket.reader.message() => Ok(message),
         }
     });
     let mut found = ShapeDifferences::default();
@@ -66,15 +67,14 @@ pub async fn check_kv_events(
         Ok(Err(Some(error))) => return Err(error),
         Ok(Err(None)) => {}
         Ok(Ok(Err(error))) => return Err(failed(error.to_string())),
-        Ok(Ok(Ok(message))) => check(message, &mut found),
+        Ok(Ok(Ok(frames))) => check(&frames, &mut found),
     }
     Ok(ConformCheck::new("KV events", format!("SUB {endpoint}"), found))
 }
 
 /// Three frames; the last one is an array of a time, events and a rank.
-fn check(message: ZmqMessage, found: &mut ShapeDifferences) {
-    let frames: Vec<Bytes> = message.into_vec();
-    let [_topic, number, payload] = frames.as_slice() else {
+fn check(frames: &[Vec<u8>], found: &mut ShapeDifferences) {
+    let [_topic, number, payload] = frames else {
         found.add("frames", format!("are {}; topic, number and payload were recorded", frames.len()));
         return;
     };

@@ -86,6 +86,9 @@ enum Read1 {
     Gone,
 }
 
+/// After so long without a byte the open answers have failed.
+const SILENCE: Duration = Duration::from_secs(30);
+
 /// Whether a load goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Go {
@@ -127,7 +130,8 @@ fn follow(
 ) -> io::Result<BenchSeen> {
     let request = request(address, load);
     let (mut seen, mut ready, mut bytes) = (BenchSeen::default(), Vec::with_capacity(1024), vec![0; 64 * 1024]);
-    let (start, mut open, mut watched) = (Instant::now(), connections.len(), Instant::now());
+    let start = Instant::now();
+    let (mut open, mut watched, mut heard) = (connections.len(), start, start);
     loop {
         while connections.len() < load.streams && start.elapsed() >= due(load, connections.len()) {
             let number = connections.len();
@@ -146,6 +150,12 @@ fn follow(
             break;
         }
         wait(poll, &mut ready, load, connections.len(), start)?;
+        if !ready.is_empty() {
+            heard = Instant::now();
+        } else if heard.elapsed() > SILENCE {
+            seen.failures += open;
+            break;
+        }
         for event in ready.drain(..) {
             let event: epoll::Event = event;
             let number = usize::try_from(event.data.u64()).unwrap_or(usize::MAX);

@@ -70,7 +70,7 @@ pub fn paced(server: MeasuredServer, tokens: usize) -> io::Result<Value> {
     };
     let before = server.cpu();
     let mut seen = run(&server, &load)?;
-    let cpu = (server.cpu() - before).as_secs_f64();
+    let cpu = server.cpu().saturating_sub(before).as_secs_f64();
     let mut errors: Vec<f64> = seen.gaps.iter().map(|gap| (gap - PACED_GAP_MS).abs()).collect();
     let mut drift: Vec<f64> = seen.means.iter().map(|mean| (mean / PACED_GAP_MS - 1.0).abs() * 100.0).collect();
     let whole: usize = seen.tokens;
@@ -118,7 +118,7 @@ pub(crate) fn sustained(
         most_open = most_open.max(open);
         Go::On
     })?)?;
-    let cpu = (server.cpu() - before).as_secs_f64();
+    let cpu = server.cpu().saturating_sub(before).as_secs_f64();
     let gap_ms = gap.as_secs_f64() * 1e3;
     let mut errors: Vec<f64> = seen.gaps.iter().map(|found| (found - gap_ms).abs()).collect();
     let told = server.end()?;
@@ -204,7 +204,7 @@ fn counted(server: MeasuredServer, load: &BenchLoad) -> io::Result<Value> {
     settle(&server)?;
     let before = server.cpu();
     let mut seen = run(&server, load)?;
-    let cpu = (server.cpu() - before).as_secs_f64() * 1e6;
+    let cpu = server.cpu().saturating_sub(before).as_secs_f64() * 1e6;
     let seconds = seen.elapsed.as_secs_f64();
     server.end()?;
     Ok(json!({

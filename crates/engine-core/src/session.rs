@@ -24,6 +24,9 @@ const RETRY: Duration = Duration::from_millis(200);
 /// Time for each answer of a front end in the handshake, which may load a tokenizer meanwhile.
 const HANDSHAKE: Duration = Duration::from_secs(300);
 
+/// Time within which a client takes a message. Its side of a socket reads into memory, so one that does not has stopped.
+const SEND_WITHIN: Duration = Duration::from_secs(10);
+
 /// Messages of clients that wait for the engine.
 const MOST_WAITING: usize = 256;
 
@@ -127,10 +130,10 @@ impl EngineSession {
     /// Sends outputs to a client; a client that does not exist is passed over.
     ///
     /// # Errors
-    /// Where it is gone.
+    /// Where it is gone, or reads nothing for 10 s.
     pub async fn send(&mut self, client: usize, outputs: &[u8]) -> io::Result<()> {
         match self.clients.get_mut(client) {
-            Some(client) => client.send(&[outputs]).await,
+            Some(client) => write(client, outputs).await,
             None => Ok(()),
         }
     }
@@ -138,10 +141,10 @@ impl EngineSession {
     /// Sends figures to the coordinator, where there is one.
     ///
     /// # Errors
-    /// Where it is gone.
+    /// Where it is gone, or reads nothing for 10 s.
     pub async fn send_to_coordinator(&mut self, outputs: &[u8]) -> io::Result<()> {
         match &mut self.coordinator {
-            Some(coordinator) => coordinator.send(&[outputs]).await,
+            Some(coordinator) => write(coordinator, outputs).await,
             None => Ok(()),
         }
     }
@@ -149,9 +152,14 @@ impl EngineSession {
     /// Tells every client that the engine ends, so that none waits for it.
     pub async fn end(mut self) {
         for client in &mut self.clients {
-            let _gone = client.send(&[ENGINE_CORE_DEAD]).await;
+            let _gone = write(client, ENGINE_CORE_DEAD).await;
         }
     }
+}
+
+async fn write(to: &mut FrameWriter<OwnedWriteHalf>, message: &[u8]) -> io::Result<()> {
+    let stopped = || io::Error::new(io::ErrorKind::TimedOut, format!("it has read nothing for {SEND_WITHIN:?}"));
+    timeout(SEND_WITHIN, to.send(&[message])).await.map_err(|_| stopped())?
 }
 
 /// Checks whether nobody is there yet, or no longer.
@@ -259,6 +267,18 @@ mod tests {
         assert!(matches!(session.next().await, SessionInput::Gone(_)));
         session.end().await;
         assert_eq!(output.reader.message().await.unwrap(), [ENGINE_CORE_DEAD]);
+    }
+
+    #[tokio::test]
+    async fn a_client_that_reads_nothing_is_gone() {
+        let front = Front::new().await;
+        let endpoint = address(&front.handshake);
+        let joining = tokio::spawn(async move { EngineSession::join(&endpoint, 3, &ready()).await });
+        let (_, _, _input, _output) = front.meet().await;
+        let mut session = joining.await.unwrap().unwrap();
+        tokio::time::pause();
+        let error = session.send(0, &vec![0; 64 << 20]).await.unwrap_err();
+        assert_eq!(error.to_string(), "it has read nothing for 10s");
     }
 
     #[tokio::test]

@@ -156,6 +156,8 @@ pub enum SocketType {
     XSub,
     /// Of a coordinator.
     XPub,
+    /// Of a reader of KV events.
+    Sub,
 }
 
 impl SocketType {
@@ -167,6 +169,7 @@ impl SocketType {
             Self::Pull => "PULL",
             Self::XSub => "XSUB",
             Self::XPub => "XPUB",
+            Self::Sub => "SUB",
         }
     }
 
@@ -176,7 +179,7 @@ impl SocketType {
             Self::Router => &["DEALER", "ROUTER", "REQ"],
             Self::Push => &["PULL"],
             Self::Pull => &["PUSH"],
-            Self::XSub => &["PUB", "XPUB"],
+            Self::XSub | Self::Sub => &["PUB", "XPUB"],
             Self::XPub => &["SUB", "XSUB"],
         };
         peers.iter().any(|name| name.as_bytes() == peer)

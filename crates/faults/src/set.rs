@@ -173,7 +173,7 @@ pub struct FaultSet {
     has_answers: bool,
     /// How often each request came.
     seen: Lock<HashMap<u64, u64>>,
-    hits: Lock<Vec<NotedHit>>,
+    hits: Lock<VecDeque<NotedHit>>,
     unsaid: Lock<VecDeque<UnsaidFault>>,
 }
 
@@ -339,9 +339,10 @@ impl FaultSet {
             rule.happened.fetch_add(1, Ordering::Relaxed);
         }
         let mut hits = self.hits.lock();
-        if hits.len() < MOST_LISTED {
-            hits.push(NotedHit { fault: fault.clone(), rule, of, at: self.start.elapsed() });
+        if hits.len() == MOST_LISTED {
+            hits.pop_front();
         }
+        hits.push_back(NotedHit { fault: fault.clone(), rule, of, at: self.start.elapsed() });
         drop(hits);
         of.line(fault)
     }

@@ -326,10 +326,10 @@ impl FrontEnd {
             let finish_reason = Some(WireFinish::Abort);
             self.put(client, WireOutput { request_id: id, finish_reason, ..WireOutput::default() }, None);
         }
-        if let Err(error) = self.send_all().await {
-            tracing::debug!(%error, "the front end is gone before its requests are aborted");
+        match self.send_all().await {
+            Ok(()) => self.session.end().await,
+            Err(error) => tracing::debug!(%error, "the front end is gone before its requests are aborted"),
         }
-        self.session.end().await;
     }
 }
 

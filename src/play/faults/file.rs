@@ -22,6 +22,9 @@ const MOST_FILES: usize = 100;
 /// Most faults of one list that have a pattern of prompts, which take memory.
 const MOST_PATTERNS: usize = 256;
 
+/// Faults of a list and what it includes.
+const MOST_FAULTS: usize = 10_000;
+
 /// Faults in the order in which they are tried.
 #[derive(Debug, Clone, Default)]
 pub struct FaultLines {
@@ -136,11 +139,16 @@ impl FaultFileReading<'_> {
         let items = list
             .items()
             .ok_or_else(|| wrong(list.line, "a list of faults is needed, such as `- 429 where rate=0.1`".to_owned()))?;
+        let has_pattern = |fault: &Fault| fault.selection.prompt.is_some();
+        let mut patterns = self.lines.faults.iter().filter(|fault| has_pattern(fault)).count();
         for item in items {
+            if self.lines.faults.len() >= MOST_FAULTS {
+                return Err(wrong(item.line, format!("more than {MOST_FAULTS} faults: use wider conditions")));
+            }
             let line = line_of(item).map_err(|(line, message)| wrong(line, message))?;
             let fault = line.parse::<Fault>().map_err(|error| wrong(item.line, error.to_string()))?;
+            patterns += usize::from(has_pattern(&fault));
             self.lines.faults.push(fault);
-            let patterns = self.lines.faults.iter().filter(|fault| fault.selection.prompt.is_some()).count();
             if patterns > MOST_PATTERNS {
                 let message = format!("more than {MOST_PATTERNS} faults have a `prompt`: join patterns by `|`");
                 return Err(wrong(item.line, message));

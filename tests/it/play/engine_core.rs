@@ -202,7 +202,10 @@ fn at_most(tokens: u32) -> Vec<(&'static str, MsgpackValue)> {
 
 #[tokio::test]
 async fn a_recorded_answer_is_the_same_as_over_http() {
-    let player = Player::load(engine(Config { scale_out: true, ..Config::default() })).unwrap();
+    let step = Duration::from_millis(1);
+    let times = EngineTimes::Given(StepTimes::Knobs(Knobs::constant(step, step)));
+    let engine = Some(EngineConfig { times, ..EngineConfig::default() });
+    let player = Player::load(Config { scale_out: true, engine, ..Config::default() }).unwrap();
     let listener = bind().await;
     let over_http = listener.local_addr().unwrap();
     let (_stop, stopped) = oneshot::channel::<()>();

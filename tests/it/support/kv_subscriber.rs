@@ -5,7 +5,7 @@ use std::{collections::HashMap, time::Duration};
 use bytes::Bytes;
 use rmpv::Value;
 use tokio::time::timeout;
-use zeromq::{DealerSocket, Socket, SocketRecv, SocketSend, SubSocket, ZmqMessage};
+use zeromq::{DealerSocket, Socket, SocketRecv, SocketSend, SubSocket, ZmqMessage, ZmqResult};
 
 /// Time in which something has to come.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -46,10 +46,16 @@ impl Subscriber {
 
     /// The next message: its number and payload; `None` where none comes in time.
     pub(crate) async fn next(&mut self, within: Duration) -> Option<(u64, Bytes)> {
-        let message = timeout(within, self.socket.recv()).await.ok()?.unwrap();
+        self.next_of_connection(within).await.unwrap()
+    }
+
+    /// The same, and an error where the connection has ended.
+    pub(crate) async fn next_of_connection(&mut self, within: Duration) -> ZmqResult<Option<(u64, Bytes)>> {
+        let Ok(received) = timeout(within, self.socket.recv()).await else { return Ok(None) };
+        let message = received?;
         let [topic, seq, payload] = <[Bytes; 3]>::try_from(message.into_vec()).unwrap();
         self.cache.topic = String::from_utf8(topic.to_vec()).unwrap();
-        Some((number(&seq), payload))
+        Ok(Some((number(&seq), payload)))
     }
 
     /// Takes messages until the one with this number was taken; those before it that are missing are requested.

@@ -8,7 +8,7 @@ use std::{
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
-    task::JoinHandle,
+    sync::oneshot,
 };
 
 /// What the scripted upstream does with one request.
@@ -33,18 +33,14 @@ pub(crate) enum End {
 /// What to do with a request.
 type Answering = dyn Fn(&[u8]) -> Script + Send + Sync;
 
-/// An upstream on a port of its own that answers as `script` says.
+/// An upstream on a port of its own that answers as `script` says. It runs in a thread of its own: a test that waits for the end
+/// of a tap blocks its runtime, and the tap may ask once more before it ends.
 pub(crate) struct Upstream {
     pub(crate) address: SocketAddr,
     /// Every request it received, head and body.
     pub(crate) requests: Arc<Mutex<Vec<Vec<u8>>>>,
-    task: JoinHandle<()>,
-}
-
-impl Drop for Upstream {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+    /// Its end ends the upstream.
+    _running: oneshot::Sender<()>,
 }
 
 impl Upstream {
@@ -60,14 +56,21 @@ impl Upstream {
     /// One copy of this code for all scripts: what is spawned is compiled anew for each type.
     fn answering(listener: TcpListener, script: Arc<Answering>) -> Self {
         let address = listener.local_addr().unwrap();
+        let listener = listener.into_std().unwrap();
         let requests: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
         let seen = Arc::clone(&requests);
-        let task = tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(converse(stream, Arc::clone(&seen), Arc::clone(&script)));
-            }
+        let (running, ended) = oneshot::channel::<()>();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+            runtime.spawn(async move {
+                let listener = TcpListener::from_std(listener).unwrap();
+                while let Ok((stream, _)) = listener.accept().await {
+                    tokio::spawn(converse(stream, Arc::clone(&seen), Arc::clone(&script)));
+                }
+            });
+            runtime.block_on(async { drop(ended.await) });
         });
-        Self { address, requests, task }
+        Self { address, requests, _running: running }
     }
 
     /// The bodies of the requests, but those that the tap makes by itself.

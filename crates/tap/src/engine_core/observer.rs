@@ -31,7 +31,7 @@ use crate::{
 };
 use base::{lock::Lock, rate_limited_log::RateLimitedLog};
 use engine_core::{
-    request::client_request,
+    request::{RequestType, client_request},
     zmtp_reader::{ZmtpReader, ZmtpUnit},
 };
 use recording::trace::{Endpoint, FinishReason, Outcome};
@@ -127,8 +127,18 @@ impl CoreObserver {
                 }
             }
             Ok(FrontEndMessage::Other) => {}
+            Err(error) if frames.first().and_then(|kind| RequestType::read(kind)) == Some(RequestType::Add) => {
+                self.miss_request(&error);
+            }
             Err(error) => self.is_unread(&error),
         }
+    }
+
+    /// Counts a request of which nothing is known.
+    fn miss_request(&self, why: &dyn std::fmt::Display) {
+        self.is_unread(why);
+        self.shared.metrics.requests.fetch_add(1, Relaxed);
+        self.shared.metrics.skip(Skipped::Incomplete);
     }
 
     fn add(&self, connection: u64, request: AddedRequest) {
@@ -160,6 +170,7 @@ impl CoreObserver {
         }
         if let Some(replaced) = by_id.insert(id, open) {
             // An id that is used again: what became of the first request is not known.
+            all.leave_group(&replaced);
             drop(all);
             self.finish(replaced, Outcome::ClientGone);
         }
@@ -394,7 +405,8 @@ impl InputObserver {
         let Self { observer, connection, reader } = self;
         reader.push(bytes, |unit| match unit {
             ZmtpUnit::Message(frames) => observer.observe_front_end(*connection, &frames),
-            ZmtpUnit::TooLong => observer.is_unread(&"it is too long"),
+            // Nothing but a request is so long.
+            ZmtpUnit::TooLong => observer.miss_request(&"it is too long"),
             ZmtpUnit::Greeting(_) | ZmtpUnit::Command(_) => {}
         });
     }

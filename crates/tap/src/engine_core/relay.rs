@@ -7,7 +7,7 @@
 //! Limits: sockets of the transport `ipc` are refused, since engines that use them are started by the front end itself.
 
 use std::{
-    collections::HashMap,
+    collections::VecDeque,
     io,
     net::{IpAddr, SocketAddr},
     pin::Pin,
@@ -20,6 +20,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     select,
     sync::{Semaphore, watch},
+    task::AbortHandle,
     time::{sleep, timeout},
 };
 
@@ -51,12 +52,12 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// Pause after a connection could not be accepted.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// CoreRelay of all connections.
+/// Relay of all connections.
 #[derive(Debug)]
 pub(super) struct CoreRelay {
     observer: Arc<CoreObserver>,
-    /// Listeners that stand for sockets of the front end.
-    sockets: Lock<HashMap<(RelayedSocket, IpAddr), SocketAddr>>,
+    /// The oldest first: a front end that is started again has other sockets, and those of before are given up some time.
+    sockets: Lock<VecDeque<SocketListener>>,
     stop: watch::Receiver<bool>,
     places: Arc<Semaphore>,
     failing: RateLimitedLog,
@@ -68,6 +69,15 @@ pub(super) struct RelayedSocket {
     pub(super) role: SocketRole,
     /// `HOST:PORT`.
     pub(super) address: String,
+}
+
+/// A listener that stands for a socket of the front end, for engines that reach the tap at this address.
+#[derive(Debug)]
+struct SocketListener {
+    socket: RelayedSocket,
+    ip: IpAddr,
+    at: SocketAddr,
+    accepting: AbortHandle,
 }
 
 /// The side that ended a connection.
@@ -93,9 +103,9 @@ impl CoreRelay {
     }
 
     /// Relays what arrives at a listener in a task of its own. The type of the task is hidden: a relayed handshake begins others like it.
-    fn spawn(self: Arc<Self>, listener: TcpListener, socket: RelayedSocket) {
+    fn spawn(self: Arc<Self>, listener: TcpListener, socket: RelayedSocket) -> AbortHandle {
         let serving: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(self.serve(listener, socket));
-        tokio::spawn(serving);
+        tokio::spawn(serving).abort_handle()
     }
 
     /// Relays what arrives at a listener to a socket of the front end until the tap is shut down.
@@ -244,20 +254,20 @@ impl CoreRelay {
             )));
         };
         let socket = RelayedSocket { role, address: target.to_owned() };
-        if let Some(known) = self.sockets.lock().get(&(socket.clone(), ip)) {
-            return Ok(format!("tcp://{known}"));
+        if let Some(known) = self.sockets.lock().iter().find(|known| known.socket == socket && known.ip == ip) {
+            return Ok(format!("tcp://{}", known.at));
         }
         let listener = TcpListener::bind((ip, 0)).await?;
         let at = listener.local_addr()?;
-        {
-            let mut sockets = self.sockets.lock();
-            if sockets.len() >= MOST_ADDRESSES {
-                return Err(io::Error::other(format!("the front end has named more than {MOST_ADDRESSES} sockets")));
-            }
-            sockets.insert((socket.clone(), ip), at);
-        }
         tracing::debug!(%at, ?socket, "a socket of the front end is relayed");
-        Arc::clone(self).spawn(listener, socket);
+        let accepting = Arc::clone(self).spawn(listener, socket.clone());
+        let mut sockets = self.sockets.lock();
+        sockets.push_back(SocketListener { socket, ip, at, accepting });
+        if sockets.len() > MOST_ADDRESSES
+            && let Some(oldest) = sockets.pop_front()
+        {
+            oldest.accepting.abort();
+        }
         Ok(format!("tcp://{at}"))
     }
 }
