@@ -4,7 +4,7 @@
 //!
 //! See docs/decisions/0035-axum-routes.md.
 
-use std::sync::Arc;
+use std::{pin::Pin, sync::Arc};
 
 use axum::{
     Router,
@@ -49,6 +49,31 @@ use crate::{
     replay::account::{self, Access, Admin},
 };
 
+/// A response to come, as functions that are handlers have it.
+type Responding = Pin<Box<dyn Future<Output = Response> + Send>>;
+
+/// A handler without its type. What axum builds around a handler is compiled once for all of them, and so is the proof that what a server
+/// holds may go from thread to thread: for each handler anew it took half of the time of this package's build.
+#[derive(Clone)]
+struct AnyHandler(Arc<dyn Fn(Request<Body>, Player) -> Responding + Send + Sync>);
+
+impl AnyHandler {
+    fn new<H, T>(handler: H) -> Self
+    where
+        H: Handler<T, Player, Future = Responding>,
+    {
+        Self(Arc::new(move |request, player| handler.clone().call(request, player)))
+    }
+}
+
+impl Handler<(), Player> for AnyHandler {
+    type Future = Responding;
+
+    fn call(self, request: Request<Body>, player: Player) -> Responding {
+        (self.0)(request, player)
+    }
+}
+
 /// The endpoints of a server, as far as its options have them.
 pub(super) struct Endpoints {
     router: Router<Player>,
@@ -64,8 +89,7 @@ impl Endpoints {
     /// Adds an endpoint, which takes the methods that the API's table has for its path.
     pub(super) fn serve<H, T>(self, path: &'static str, handler: H) -> Self
     where
-        H: Handler<T, Player>,
-        T: 'static,
+        H: Handler<T, Player, Future = Responding>,
     {
         let methods = route(path).map_or("", |route| route.methods);
         debug_assert!(!methods.is_empty(), "{path} is not in the table of endpoints");
@@ -75,9 +99,12 @@ impl Endpoints {
     /// Adds an endpoint that takes some methods; to others the answer is 405.
     fn on<H, T>(self, methods: &'static str, path: &'static str, handler: H) -> Self
     where
-        H: Handler<T, Player>,
-        T: 'static,
+        H: Handler<T, Player, Future = Responding>,
     {
+        self.on_any(methods, path, AnyHandler::new(handler))
+    }
+
+    fn on_any(self, methods: &'static str, path: &'static str, handler: AnyHandler) -> Self {
         // Where the engine has a route for each method, it names the first one.
         let allow = if methods == "GET, POST" { "GET" } else { methods };
         let refuse = move || async move { not_allowed(allow) };
