@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{Response, request::Parts};
 
-use super::{AnswerRules, Ids, MatchCommand, MissDetail, Mode, ModeExceptions, OnMiss, RecordErrors, SuppliedSecrets};
+use super::{AnswerRules, Ids, MatchCommand, Mode, ModeExceptions, OnMiss, SuppliedSecrets};
 use crate::{
     account::{Admin, NetworkBlock},
     matching::requests::MatchPolicy,
@@ -212,4 +212,36 @@ pub enum WrittenTimeline {
     New,
     /// Everything that was served, in its order.
     Full,
+}
+
+/// Detail of a miss for its client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MissDetail {
+    /// The message and the first differences. Both requests are at `/vcr/misses/N`, since client libraries print all of the error.
+    #[default]
+    Brief,
+    /// The closest record, the differences, both requests.
+    Full,
+    /// The message only.
+    Summary,
+    /// That there was none.
+    None,
+}
+
+/// Failed responses that are recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RecordErrors {
+    /// Those that would be the same the next time: 4xx, but no refused key, no time limit, no conflict and no busy server.
+    #[default]
+    Lasting,
+    /// All of them.
+    All,
+}
+
+impl RecordErrors {
+    /// Returns whether responses with this status are recorded.
+    pub(in crate::player) fn includes(self, status: u16) -> bool {
+        let is_passing = [401, 403, 408, 409, 425, 429].contains(&status) || status >= 500;
+        self == Self::All || !is_passing
+    }
 }

@@ -1,5 +1,6 @@
 //! The decision for a request that was read: forward it, serve a record, or miss.
 
+mod chosen;
 mod continuation;
 pub(in crate::player) mod cross;
 pub(in crate::player) mod fixtures;
@@ -23,7 +24,7 @@ use crate::{
         },
         config::forwarding::{Forwarding, Frozen, UnmatchedPlan},
         decide::cross::ChatFamily,
-        receive::IncomingRequest,
+        incoming::IncomingRequest,
         record::recorder::route_of,
     },
 };

@@ -23,7 +23,7 @@ use crate::{
     player::{
         CassettePlayer, Completed, ModeExceptions, PlayerConfig,
         config::forwarding::UnmatchedPlan,
-        receive::{IncomingRequest, upstream_header},
+        incoming::{IncomingRequest, upstream_header},
         record::recorder::PendingExchange,
     },
 };

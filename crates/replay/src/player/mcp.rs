@@ -1,8 +1,7 @@
 //! MCP servers beside the models: their records are taken out of the cassettes, and their sessions belong to the account's.
 
 use std::{
-    fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, PoisonError},
     thread,
 };
 
@@ -34,19 +33,6 @@ use recording::{
     mcp::{Broken, McpRecord},
     redaction::Redactor,
 };
-
-/// What hands over what was recorded for a session.
-pub(super) type HandOver = Box<dyn Fn(&str) + Send + Sync>;
-
-/// Those of all recorders of MCP servers.
-#[derive(Default)]
-pub(super) struct HandOvers(Mutex<Vec<HandOver>>);
-
-impl fmt::Debug for HandOvers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("HandOvers")
-    }
-}
 
 /// Takes the records of MCP out of the cassettes: their servers, and the secrets in them.
 pub(super) fn take(

@@ -15,7 +15,10 @@ mod config;
 mod convert;
 mod decide;
 mod forward;
+mod incoming;
 mod index;
+mod kept;
+mod load;
 mod mcp;
 mod miss;
 mod receive;
@@ -46,7 +49,8 @@ pub use crate::player::{
         response::ReplayedResponse,
     },
     config::{
-        COMPLETE_WITHIN, CassetteOutput, PlayerConfig, REPLY_WITHIN, SecretHandling, StartedServer, WrittenTimeline,
+        COMPLETE_WITHIN, CassetteOutput, MissDetail, PlayerConfig, REPLY_WITHIN, RecordErrors, SecretHandling,
+        StartedServer, WrittenTimeline,
         forwarding::{Mode, ModeExceptions, OnMiss, SelectionError, Selector},
         header_rules::{HeaderRulesError, check_top, secrets as secrets_of_top, ways},
     },
@@ -67,10 +71,9 @@ pub use crate::player::{
         completion::{Completed, CompletedBody, Completions},
     },
     index::CassettePlayerError,
-    miss::MissDetail,
     record::{
         record_report::RecordReport,
-        recorder::{PendingExchange, RecordErrors, RecordPlace},
+        recorder::{PendingExchange, RecordPlace},
     },
     report::environment::{PROBE, ServerEnvironment, tokenizer_name},
     secrets::{redact_cassette, redact_exchange, redact_named, redact_response, secrets},
@@ -86,11 +89,10 @@ use crate::{
     player::{
         answer::generated::Counter,
         decide::fixtures::tried::Fixtures,
-        index::PlayableRecords,
-        miss::Pages,
-        receive::IncomingRequest,
+        incoming::IncomingRequest,
+        kept::{Earlier, HandOvers, Pages, RecordAddress, Use},
         record::{compare::Comparisons, recorder::CassetteRecorder},
-        report::{Earlier, RecordGroups},
+        report::groups::RecordGroups,
     },
     timing::{ChangedPacing, Pacer},
     values::{EarlierValues, ValuePlans},
@@ -132,7 +134,7 @@ pub struct CassettePlayer {
     /// The servers of MCP, which are played by their own sessions.
     mcp: Arc<Servers>,
     /// What hands records of MCP servers over before a session ends.
-    hand_over: mcp::HandOvers,
+    hand_over: HandOvers,
     fixtures: Arc<Fixtures>,
     put_back: Arc<ValuePlans>,
     earlier: Mutex<Earlier>,
@@ -155,7 +157,7 @@ pub struct CassettePlayer {
     /// Whether each record was ever served, in any session.
     used: Vec<AtomicBool>,
     /// The same of the records of sessions' players that ended.
-    ended: Mutex<BTreeMap<report::RecordAddress, report::Use>>,
+    ended: Mutex<BTreeMap<RecordAddress, Use>>,
     /// What sessions recorded in cassettes of their own and have ended.
     recorded_by_sessions: Mutex<RecordReport>,
     /// Numbers and address of misses, those of the player whose session this is, if it is one's.
@@ -243,63 +245,6 @@ pub struct Decided {
 }
 
 impl CassettePlayer {
-    /// Makes a player of cassettes that were read.
-    ///
-    /// # Errors
-    /// When the cassette that is to be written cannot be, or those that were read hold secrets and must not.
-    pub fn new(mut config: PlayerConfig) -> Result<Arc<Self>, CassettePlayerError> {
-        let (put_back, warnings) = value_plans(&config.cassettes, &config.supplied, |_| true);
-        warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-        let put_back = Arc::new(put_back);
-        let PlayableRecords { index, across, records, edited, mcp } = index::playable(&mut config, &put_back)?;
-        let secrets = &config.secrets;
-        let begin = |output| {
-            CassetteRecorder::create(output, config.keep, config.record_errors, secrets.clone())
-                .map(|recorder| recorder.completing(config.complete_within))
-        };
-        let recorder = config.output.as_ref().map(begin).transpose()?;
-        let comparisons: Arc<Comparisons> = Arc::default();
-        let comparing = || {
-            CassetteRecorder::comparing(config.secrets.clone(), Arc::clone(&comparisons))
-                .map(|comparer| comparer.completing(config.complete_within))
-        };
-        let comparer = (config.mode == Mode::Compare).then(comparing).transpose()?;
-        let used = records.iter().map(|_| AtomicBool::new(false)).collect();
-        let upstream = config.upstream.clone().map(|url| Upstream::new(url, &config.reach));
-        let path_of = |at: usize| config.cassettes.get(at).map_or(Path::new(""), |cassette| cassette.path.as_path());
-        let fixtures = Fixtures::new(records.iter().map(|(at, record)| (path_of(*at), record)), 0);
-        let mut cassette_player = Self {
-            config,
-            index,
-            across,
-            counter: Counter::default(),
-            groups: RecordGroups::new(&records),
-            fixtures: Arc::new(fixtures),
-            put_back,
-            mcp: Arc::new(mcp),
-            hand_over: mcp::HandOvers::default(),
-            earlier: Mutex::default(),
-            records,
-            sessions: Mutex::default(),
-            upstream,
-            recorder: recorder.map(Arc::new),
-            comparer: comparer.map(Arc::new),
-            comparisons,
-            environment: OnceLock::new(),
-            fault_reader: OnceLock::new(),
-            edited: Vec::new(),
-            fresh_ids: AtomicU64::new(0),
-            passed: AtomicU64::new(0),
-            used,
-            ended: Mutex::default(),
-            recorded_by_sessions: Mutex::default(),
-            pages: OnceLock::new(),
-            journal: OnceLock::new(),
-        };
-        cassette_player.edited = edited.into_iter().map(|at| cassette_player.name_of(at)).collect();
-        Ok(Arc::new(cassette_player))
-    }
-
     /// Counts tokens with the model's tokenizer from now on, where a record does not say how many there are.
     pub fn count_with(&self, tokenizer: Tokenizer) {
         self.counter.with(tokenizer);

@@ -1,45 +1,25 @@
 //! What was served, what was not.
 
 pub(in crate::player) mod environment;
+pub(in crate::player) mod groups;
 pub(in crate::player) mod journal;
 pub(in crate::player) mod ledger;
 pub(in crate::player) mod tools;
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashSet},
     sync::{MutexGuard, PoisonError, atomic::Ordering::Relaxed},
 };
 
 use crate::{
-    account::{DEFAULT_SESSION, EarlierReports, Report, SessionReport, UnusedRecord},
-    player::{CassettePlayer, SessionState, miss::explained},
+    account::{DEFAULT_SESSION, Report, SessionReport, UnusedRecord},
+    player::{
+        CassettePlayer, SessionState,
+        kept::{Earlier, RecordAddress, Use},
+        miss::explained,
+        report::groups::Scope,
+    },
 };
-use recording::cassette::CassetteRecord;
-
-/// Account of sessions that were ended, opened anew or reset.
-#[derive(Debug, Default)]
-pub(super) struct Earlier {
-    reports: EarlierReports,
-    /// Records that ended sessions were served of the cassettes that all share.
-    served: HashSet<usize>,
-    /// The groups that they began, each with the first session that did.
-    begun: BTreeMap<usize, String>,
-    /// Whether one of them had a cassette of its own.
-    had_own: bool,
-    /// How many sessions were ended or opened anew.
-    ended: u64,
-}
-
-/// The path of a cassette, and the number of a record there.
-pub(super) type RecordAddress = (String, u64);
-
-/// Use of a record.
-#[derive(Debug, Clone)]
-pub(super) struct Use {
-    is_used: bool,
-    line: usize,
-    request: String,
-}
 
 /// Adds what one player knows of a record: it is used if any player served it.
 fn add(usage: &mut BTreeMap<RecordAddress, Use>, place: RecordAddress, use_of: Use) {
@@ -261,76 +241,5 @@ fn served(name: &str, state: &SessionState) -> HashSet<usize> {
     match &state.own {
         Some(own) => own.lock().get(name).map(|state| state.session.served()).unwrap_or_default(),
         None => state.session.served(),
-    }
-}
-
-/// The group of each record, by which it is decided which unconsumed records count.
-///
-/// A group is what a record's `group` names, which the records that go on from it (`like`) share; the records of a cassette without
-/// one are a group too. A group has begun in a session once one of its records was served there. What a test that did not run left is
-/// no failure, so that groups that have not begun do not count.
-///
-/// See docs/decisions/0063-unconsumed-records-of-what-has-begun.md.
-#[derive(Debug, Default)]
-pub(in crate::player) struct RecordGroups {
-    of: Vec<usize>,
-    /// Whether each group has a name.
-    are_named: Vec<bool>,
-}
-
-/// Other sessions beside which a session is judged.
-#[derive(Debug, Clone, Copy)]
-pub(in crate::player) enum Scope<'a> {
-    /// None, and its cassette is its own: it has begun as a whole.
-    Own,
-    /// None.
-    Alone,
-    /// Those that share its cassettes, as workers of one run do: these records were served to any of them.
-    Shared(&'a HashSet<usize>),
-    /// Those that go on after this one has ended: what has no name is judged with them.
-    Ended,
-}
-
-impl RecordGroups {
-    /// Groups records, each with the place of its cassette.
-    pub(in crate::player) fn new(records: &[(usize, CassetteRecord)]) -> Self {
-        let mut groups = Self::default();
-        let mut known: HashMap<(usize, Option<&str>), usize> = HashMap::new();
-        let mut named: HashMap<(usize, u64), &str> = HashMap::new();
-        for (cassette, record) in records {
-            let inherited = record.like.and_then(|like| named.get(&(*cassette, like)).copied());
-            let name = record.group.as_deref().or(inherited);
-            named.extend(name.map(|name| ((*cassette, record.id), name)));
-            let next = groups.are_named.len();
-            let group = *known.entry((*cassette, name)).or_insert(next);
-            if group == next {
-                groups.are_named.push(name.is_some());
-            }
-            groups.of.push(group);
-        }
-        groups
-    }
-
-    /// Returns the group of a record.
-    pub(in crate::player) fn of(&self, record: usize) -> Option<usize> {
-        self.of.get(record).copied()
-    }
-
-    /// Returns the groups of the records that were served.
-    pub(in crate::player) fn begun(&self, served: &HashSet<usize>) -> HashSet<usize> {
-        served.iter().filter_map(|record| self.of(*record)).collect()
-    }
-
-    /// Returns whether an unconsumed record counts in a session in which these groups have begun.
-    pub(in crate::player) fn counts(&self, record: usize, begun: &HashSet<usize>, scope: Scope<'_>) -> bool {
-        let Some(group) = self.of(record) else { return false };
-        let (is_named, has_begun) = (self.are_named.get(group) == Some(&true), begun.contains(&group));
-        match scope {
-            Scope::Own => begun.is_empty() || !is_named || has_begun,
-            Scope::Alone => begun.is_empty() || has_begun,
-            // A run that was served nothing has begun nothing, which is no success.
-            Scope::Shared(served) => served.is_empty() || (has_begun && (is_named || !served.contains(&record))),
-            Scope::Ended => is_named && has_begun,
-        }
     }
 }

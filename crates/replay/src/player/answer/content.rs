@@ -10,7 +10,7 @@ use crate::{
     delivery::RecordedContent,
     player::{
         answer::{fresh_ids::made_up, generated::Counter},
-        receive::{IncomingRequest, wants_usage},
+        incoming::{IncomingRequest, wants_usage},
         record::assemble,
     },
 };

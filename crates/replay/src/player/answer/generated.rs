@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::{
     player::{
         answer::engine_input::{EngineExchange, EngineInput},
-        receive::IncomingRequest,
+        incoming::IncomingRequest,
     },
     timing::TokenChunk,
 };

@@ -20,7 +20,7 @@ use crate::{
             fresh_ids::Renaming,
             generated::{self, Counter, Generated},
         },
-        receive::IncomingRequest,
+        incoming::IncomingRequest,
         record::assemble,
     },
     timing::{Pacing, ResponseSchedule, TokenChunk},

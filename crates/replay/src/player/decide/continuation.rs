@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     matching::requests::{FoundRecord, Lookup},
-    player::{CassettePlayer, decide::lookup_request, receive::IncomingRequest, secrets},
+    player::{CassettePlayer, decide::lookup_request, incoming::IncomingRequest, secrets},
 };
 use api::endpoints::CHAT;
 use recording::{

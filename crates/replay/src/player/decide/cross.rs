@@ -18,7 +18,7 @@ use crate::player::{
         content::{self, ContentReply, time},
         generated::Counter,
     },
-    receive::IncomingRequest,
+    incoming::IncomingRequest,
     secrets,
 };
 use api::{

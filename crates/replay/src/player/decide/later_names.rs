@@ -15,7 +15,7 @@ use crate::{
         named_later::{MOST, named_by_record},
         requests::Lookup,
     },
-    player::{CassettePlayer, SessionState, decide::lookup_request, receive::IncomingRequest},
+    player::{CassettePlayer, SessionState, decide::lookup_request, incoming::IncomingRequest},
 };
 
 impl CassettePlayer {

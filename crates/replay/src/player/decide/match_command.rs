@@ -6,29 +6,15 @@
 //!
 //! See docs/decisions/0068-a-command-that-matches.md.
 
-use std::{
-    collections::{BTreeMap, HashSet},
-    io,
-    process::Stdio,
-    sync::Arc,
-    time::Duration,
-};
+use std::{io, process::Stdio, time::Duration};
 
-use http::{Response, StatusCode};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     process::{Child, ChildStdin, ChildStdout, Command},
     sync::{Mutex, MutexGuard},
     time::timeout,
 };
-
-use crate::{
-    account::http::plain,
-    matching::requests::{Lookup, RequestMatch},
-    player::{CassettePlayer, decide::lookup_request, miss::failed, receive::IncomingRequest},
-};
-use net::server::ResponseBody;
 
 /// Maximum bytes of an answer.
 const LONGEST_ANSWER: u64 = 64 << 10;
@@ -164,114 +150,6 @@ fn read_choice(answer: &str) -> Result<Option<u64>, MatchCommandError> {
         Some(Value::Null) => Ok(None),
         Some(id) => id.as_u64().map(Some).ok_or_else(wrong),
         None => Err(wrong()),
-    }
-}
-
-/// Maximum number of candidates, the most alike first.
-const MOST: usize = 24;
-
-/// Bytes that the bodies of candidates have together; further ones are left out.
-const BYTES: usize = 4 << 20;
-
-/// Request to a command, and the records that it may choose.
-struct CommandRequest {
-    json: Value,
-    candidates: HashSet<usize>,
-}
-
-impl CassettePlayer {
-    /// Has the command choose a record where no other way found one.
-    ///
-    /// # Errors
-    /// The response to a request whose record the command could not choose.
-    pub(in crate::player) async fn or_chosen(
-        self: &Arc<Self>,
-        asked: IncomingRequest,
-        lookup: Lookup,
-    ) -> Result<(IncomingRequest, Lookup), Box<Response<ResponseBody>>> {
-        let is_asked = lookup == Lookup::Nothing && self.config.matching.chain.contains(&RequestMatch::Exec);
-        let command = self.config.match_command.as_deref().filter(|_| is_asked);
-        let Some(command) = command else { return Ok((asked, lookup)) };
-        match self.choose(command, asked).await {
-            Some((asked, Ok(lookup))) => Ok((asked, lookup)),
-            Some((asked, Err(error))) => Err(Box::new(self.refuse_unchosen(&asked, &error))),
-            None => {
-                let lost = plain(StatusCode::INTERNAL_SERVER_ERROR, "the candidates could not be compared");
-                Err(Box::new(lost))
-            }
-        }
-    }
-
-    /// Finds the record that the command chooses; `None` where the request was lost.
-    async fn choose(
-        self: &Arc<Self>,
-        command: &MatchCommand,
-        asked: IncomingRequest,
-    ) -> Option<(IncomingRequest, Result<Lookup, MatchCommandError>)> {
-        let mut guard = command.lock().await;
-        let player = Arc::clone(self);
-        // Comparing takes milliseconds that no other request should wait for.
-        let made = tokio::task::spawn_blocking(move || {
-            let request = player.command_request(&asked);
-            (asked, request)
-        });
-        let (asked, CommandRequest { json, candidates }) = made.await.ok()?;
-        let found = match command.choose(&mut guard, &json).await {
-            Ok(None) => Ok(Lookup::Nothing),
-            Ok(Some(id)) => match usize::try_from(id).ok().filter(|at| candidates.contains(at)) {
-                Some(at) => Ok(self.take_chosen(&asked, at)),
-                None => Err(MatchCommandError::Unknown(id)),
-            },
-            Err(error) => Err(error),
-        };
-        if found.is_err() {
-            guard.end();
-        }
-        Some((asked, found))
-    }
-
-    /// The request and the records of its path that are most like it, in canonical form.
-    fn command_request(&self, asked: &IncomingRequest) -> CommandRequest {
-        let near = self.index.closest(&asked.identity, &HashSet::new(), MOST);
-        let served: BTreeMap<usize, usize> = {
-            let sessions = self.lock();
-            let times = |at: &usize| sessions.get(&asked.session).map_or(0, |state| state.session.times(*at));
-            near.iter().map(|at| (*at, times(at))).collect()
-        };
-        let (mut listed, mut candidates, mut left) = (Vec::new(), HashSet::new(), BYTES);
-        for at in near {
-            let Some(identity) = self.index.identity(at) else { continue };
-            let body = identity.body();
-            let bytes = body.to_string().len();
-            if bytes > left {
-                continue;
-            }
-            left -= bytes;
-            candidates.insert(at);
-            listed.push(json!({"id": at, "record": self.name_of(at), "at": identity.boundary,
-                "served": served.get(&at).copied().unwrap_or(0), "body": body}));
-        }
-        let identity = &asked.identity;
-        let request = json!({"at": identity.boundary, "route": identity.route, "session": asked.session,
-            "body": identity.body()});
-        CommandRequest { json: json!({"request": request, "candidates": listed}), candidates }
-    }
-
-    fn take_chosen(&self, asked: &IncomingRequest, record: usize) -> Lookup {
-        let (index, matching) = (&self.index, &self.config.matching);
-        self.in_session(&asked.session, |state| state.session.choose(index, matching, &lookup_request(asked), record))
-    }
-
-    /// Answers a request whose record the command could not choose: a miss that names the command and the error.
-    fn refuse_unchosen(&self, asked: &IncomingRequest, error: &MatchCommandError) -> Response<ResponseBody> {
-        let message = format!(
-            "No recorded interaction matched this request ({}, {}): the command of --match exec failed: {error}.",
-            asked.identity.boundary, asked.identity.route
-        );
-        tracing::warn!("{message}");
-        let (number, _) = self.pages().next();
-        let miss = failed(&message, asked, number);
-        self.answer_miss(asked, &miss, Some(number))
     }
 }
 

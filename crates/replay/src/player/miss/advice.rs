@@ -7,8 +7,8 @@ use serde_json::Value;
 use crate::{
     miss::{Advice, Comparison, edits, in_shell, only_flags},
     player::{
-        CassettePlayer, PlayerConfig, config::forwarding::ModeExceptions, miss::NoRecordReason,
-        receive::IncomingRequest,
+        CassettePlayer, PlayerConfig, config::forwarding::ModeExceptions, incoming::IncomingRequest,
+        miss::NoRecordReason,
     },
 };
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::{
     matching::requests::RequestMatch,
     miss::{Comparison, RecordLocation},
-    player::{CassettePlayer, receive::IncomingRequest, secrets},
+    player::{CassettePlayer, incoming::IncomingRequest, secrets},
 };
 use recording::{
     canonical::{BodyDifference, Identity, Operation, differences},

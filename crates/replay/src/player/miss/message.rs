@@ -3,7 +3,7 @@
 use crate::{
     matching::requests::Lookup,
     miss::{Advice, Comparison, Edit, Explanation, NAME, SHORT, summary},
-    player::{CassettePlayer, miss::NoRecordReason, receive::IncomingRequest},
+    player::{CassettePlayer, incoming::IncomingRequest, miss::NoRecordReason},
 };
 use base::one_line::clipped;
 

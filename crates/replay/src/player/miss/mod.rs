@@ -7,10 +7,7 @@ pub(in crate::player) mod advice;
 mod comparison;
 mod message;
 
-use std::sync::{
-    Arc, OnceLock,
-    atomic::{AtomicU64, Ordering::Relaxed},
-};
+use std::sync::Arc;
 
 use http::{Response, StatusCode};
 use serde_json::{Map, Value, json};
@@ -22,14 +19,14 @@ use crate::{
     matching::requests::Lookup,
     miss::{FOR_CLIENTS, FOR_LOG, edits, named},
     player::{
-        CassettePlayer, Decision, Mode, PlayerConfig,
+        CassettePlayer, Decision, MissDetail, Mode, PlayerConfig,
         answer::{
             content::reply,
             fresh_ids::Renaming,
             response::{ServedRecord, stub},
         },
         config::forwarding::{self, UnmatchedPlan},
-        receive::IncomingRequest,
+        incoming::IncomingRequest,
         report::journal::MissCause,
     },
 };
@@ -42,20 +39,6 @@ const LONGEST: usize = 200;
 /// Maximum number of differences, and of characters of their values, in a brief error.
 const BRIEF_DIFFERENCES: usize = 3;
 const BRIEF: usize = 80;
-
-/// Detail of a miss for its client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum MissDetail {
-    /// The message and the first differences. Both requests are at `/vcr/misses/N`, since client libraries print all of the error.
-    #[default]
-    Brief,
-    /// The closest record, the differences, both requests.
-    Full,
-    /// The message only.
-    Summary,
-    /// That there was none.
-    None,
-}
 
 /// Reason for which no record answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -242,27 +225,6 @@ pub(super) fn explained(body: Value) -> Option<Value> {
     let mut detail = error.get_mut("vcr")?.take();
     detail.as_object_mut()?.insert("message".to_owned(), message.into());
     Some(detail)
-}
-
-/// Numbers of misses, and the address of `/vcr/…`, shared by a player and those of its sessions.
-#[derive(Debug, Default)]
-pub(in super::super) struct Pages {
-    last: AtomicU64,
-    root: OnceLock<String>,
-}
-
-impl Pages {
-    /// Sets the URL of the server that answers `/vcr/…`.
-    pub(in super::super) fn are_at(&self, root: &str) {
-        // A player is served at one address; the first one stays.
-        let _set = self.root.set(root.to_owned());
-    }
-
-    /// Returns the number of the next miss, and its page's URL where one is known.
-    pub(in super::super) fn next(&self) -> (u64, Option<String>) {
-        let number = self.last.fetch_add(1, Relaxed) + 1;
-        (number, self.root.get().map(|root| format!("{root}/vcr/misses/{number}")))
-    }
 }
 
 impl CassettePlayer {

@@ -10,23 +10,18 @@
 use std::{
     collections::BTreeMap,
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering::Relaxed},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use serde_json::Value;
-use tokio::time::Instant;
 
 use crate::{
     account::AnswerComparison,
-    matching::requests::Lookup,
     player::{
-        CassetteOutput, CassettePlayer, WrittenTimeline,
-        forward::request_of,
-        miss::NoRecordReason,
-        receive::IncomingRequest,
+        CassetteOutput, WrittenTimeline,
         record::{
             cassette_sink::{CassetteSink, EntryContent, SinkEntry, record_of},
-            recorder::{CassetteRecorder, PendingExchange},
+            recorder::CassetteRecorder,
         },
         secrets,
     },
@@ -75,10 +70,10 @@ const ARGUMENTS: [&str; 2] = ["arguments", "input"];
 /// The recorded answer with which another one is compared.
 #[derive(Debug)]
 pub(crate) struct ComparedWith {
-    session: String,
+    pub(in crate::player) session: String,
     /// The record's name, file and line.
-    record: String,
-    answer: RecordedAnswer,
+    pub(in crate::player) record: String,
+    pub(in crate::player) answer: RecordedAnswer,
 }
 
 impl ComparedWith {
@@ -288,40 +283,6 @@ impl CassetteRecorder {
         let (path, mode) = (PathBuf::from("the comparison"), WriteMode::Replace);
         let output = CassetteOutput { path, header: Header::default(), mode, timeline: WrittenTimeline::New };
         Self::start_with(ExchangeSink::Compare(CompareSink { secrets, comparisons }), &output)
-    }
-}
-
-impl CassettePlayer {
-    /// Finds the record of a request whose answer comes from upstream, and begins the comparison. A request without a record is a miss.
-    pub(in crate::player) fn begin_comparison(&self, asked: &IncomingRequest, at: Instant) -> Option<PendingExchange> {
-        let comparer = self.comparer.as_ref()?;
-        let found = match self.select(asked) {
-            Lookup::Found(found) => found,
-            Lookup::Exhausted { .. } => {
-                self.count_miss(asked, NoRecordReason::Exhausted);
-                return None;
-            }
-            Lookup::Nothing => {
-                self.count_miss(asked, NoRecordReason::NoMatch);
-                return None;
-            }
-        };
-        let (_, record) = self.records.get(found.record)?;
-        self.used.get(found.record).into_iter().for_each(|used| used.store(true, Relaxed));
-        let with = ComparedWith {
-            session: asked.session.clone(),
-            record: format!("{} (line {})", self.name_of(found.record), record.line),
-            answer: record.answer.clone(),
-        };
-        Some(comparer.begin(request_of(asked), at).compared_with(with))
-    }
-
-    /// Waits until everything is compared, so that the report has it.
-    pub fn finish_comparing(&self) {
-        self.own_players().iter().for_each(|own| own.finish_comparing());
-        if let Some(Err(error)) = self.comparer.as_ref().map(|comparer| comparer.finish()) {
-            tracing::warn!("{error}");
-        }
     }
 }
 

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::player::{
-    CassetteOutput, CassettePlayer, WrittenTimeline,
+    CassetteOutput, RecordErrors, WrittenTimeline,
     forward::completion::Completions,
     record::{
         cassette_sink::{CassetteSink, EntryContent, SinkEntry},
@@ -40,24 +40,6 @@ const COPIES: CaptureLimits = CaptureLimits { each: 256 << 20, together: 1 << 30
 
 /// How long the end of a session waits for exchanges that have not ended.
 const OPEN_AT_THE_END: Duration = Duration::from_secs(5);
-
-/// Failed responses that are recorded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum RecordErrors {
-    /// Those that would be the same the next time: 4xx, but no refused key, no time limit, no conflict and no busy server.
-    #[default]
-    Lasting,
-    /// All of them.
-    All,
-}
-
-impl RecordErrors {
-    /// Returns whether responses with this status are recorded.
-    pub(in crate::player) fn includes(self, status: u16) -> bool {
-        let is_passing = [401, 403, 408, 409, 425, 429].contains(&status) || status >= 500;
-        self == Self::All || !is_passing
-    }
-}
 
 /// Recorder of one cassette. The sink is another one in tests only.
 #[derive(Debug)]
@@ -335,6 +317,13 @@ impl<S: Sink<Item = SinkEntry>> PendingExchange<S> {
     }
 }
 
+impl CassetteRecorder {
+    /// Takes the next place.
+    pub(in crate::player) fn place(self: &Arc<Self>) -> RecordPlace {
+        RecordPlace(self.ticket())
+    }
+}
+
 /// A path without its query.
 pub(in crate::player) fn route_of(path: &str) -> &str {
     path.split('?').next().unwrap_or_default()
@@ -348,18 +337,6 @@ impl RecordPlace {
     /// Submits the exchange; `weight` is the bytes that it holds.
     pub fn fill(self, recorded: RecordedExchange, weight: usize) {
         self.0.submit(EntryContent::Replayed(Box::new(recorded)), weight);
-    }
-}
-
-impl CassettePlayer {
-    /// Returns whether anything is recorded.
-    pub fn is_recording(&self) -> bool {
-        self.recorder.is_some()
-    }
-
-    /// Takes the next place in the cassette that is written; `None` where none is.
-    pub fn place(&self) -> Option<RecordPlace> {
-        self.recorder.as_ref().map(|recorder| RecordPlace(recorder.ticket()))
     }
 }
 

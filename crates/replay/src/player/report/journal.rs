@@ -7,7 +7,7 @@ use time::OffsetDateTime;
 
 use crate::{
     account::{Journal, JournalEntry, LARGEST_BODY},
-    player::{CassettePlayer, Decision, receive::IncomingRequest},
+    player::{CassettePlayer, Decision, incoming::IncomingRequest},
 };
 
 /// Reason in the extensions of a request, or of its response, for which no record answered it; with its number where it is kept.

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     account::ToolDrift,
-    player::{CassettePlayer, receive::IncomingRequest, secrets},
+    player::{CassettePlayer, incoming::IncomingRequest, secrets},
 };
 use base::one_line::clipped;
 use recording::{

@@ -1,0 +1,138 @@
+//! A request that was read: its body, its identity and its secrets.
+
+use bytes::Bytes;
+use http::{Extensions, HeaderMap, Request, request::Parts, uri::PathAndQuery};
+use serde_json::Value;
+
+use crate::{
+    account::upstream_of,
+    matching::{named_later::NamedSecret, requests::Retry},
+    player::{PlayerConfig, receive::body::ReadBody, secrets},
+};
+use net::server::RequestBody;
+use recording::{
+    canonical::{Identity, RequestParts, SharedBody, UPSTREAM_HEADER},
+    redaction::{Redactor, SeenSecrets},
+};
+
+/// A request that was read.
+#[derive(Debug, Clone)]
+pub(in crate::player) struct IncomingRequest {
+    pub(in crate::player) parts: Parts,
+    pub(in crate::player) bytes: Bytes,
+    /// JSON where it is, else text; null for none.
+    pub(in crate::player) body: SharedBody,
+    /// The body where it is neither.
+    pub(in crate::player) raw: Option<Vec<u8>>,
+    /// The body without its secrets, bytes by their name.
+    pub(in crate::player) shown: SharedBody,
+    /// Its secrets, with the placeholders that stand for them.
+    pub(in crate::player) seen: SeenSecrets,
+    /// The headers that count, without their secrets.
+    pub(in crate::player) counted: Vec<(String, String)>,
+    pub(in crate::player) session: String,
+    pub(in crate::player) identity: Identity,
+    /// What was delivered of the answer that it continues.
+    pub(in crate::player) delivered: Option<String>,
+}
+
+impl IncomingRequest {
+    pub(in crate::player) fn new(parts: Parts, bytes: Bytes, session: String, config: &PlayerConfig) -> Self {
+        Self::knowing(&[], (parts, bytes), session, config)
+    }
+
+    /// The same request, in which these values are secrets too.
+    pub(in crate::player) fn with_secrets(&self, secrets: &[NamedSecret], config: &PlayerConfig) -> Self {
+        Self::knowing(secrets, (self.parts.clone(), self.bytes.clone()), self.session.clone(), config)
+    }
+
+    fn knowing(known: &[NamedSecret], (parts, bytes): (Parts, Bytes), session: String, config: &PlayerConfig) -> Self {
+        let rules = &config.rules;
+        let ReadBody { value: body, raw } = ReadBody::read(&parts.headers, &bytes, config.body_limit);
+        let mut headers = texts(&parts.headers, |name| rules.headers.iter().any(|counted| counted == name));
+        headers.extend(upstream_header(&parts.extensions));
+        let path = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
+        let mut redactor = Redactor::new(&config.secrets);
+        known.iter().for_each(|(placeholder, value)| redactor.learn_placed(value, placeholder));
+        let body = SharedBody::from(body);
+        secrets::learn_request(&mut redactor, path, &headers);
+        let (shown, _) = secrets::shown_body(&mut redactor, &body, None);
+        let path = secrets::shown_path(&mut redactor, path);
+        let shown = raw.as_deref().map_or(shown, |raw| secrets::shown_bytes(&mut redactor, raw).into());
+        let counted = secrets::headers_by(&mut redactor, headers);
+        let call = RequestParts { method: parts.method.as_str(), path: &path, headers: &counted, body: &shown };
+        let identity = rules.identify(&call);
+        let seen = redactor.seen();
+        Self { identity, parts, bytes, body, raw, shown, seen, counted, session, delivered: None }
+    }
+
+    /// The same request, which continues an answer of which this was delivered.
+    pub(in crate::player) fn continuing(&self, delivered: String) -> Self {
+        Self { delivered: Some(delivered), ..self.clone() }
+    }
+
+    pub(in crate::player) fn header(&self, name: &str) -> Option<&str> {
+        self.parts.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+
+    pub(in crate::player) fn path(&self) -> &str {
+        self.parts.uri.path()
+    }
+
+    /// Path and query.
+    pub(in crate::player) fn target(&self) -> &str {
+        self.parts.uri.path_and_query().map_or("/", PathAndQuery::as_str)
+    }
+
+    pub(in crate::player) fn streams(&self) -> bool {
+        self.body.get("stream") == Some(&Value::Bool(true))
+    }
+
+    /// Counts the choices that an engine would generate: `n` for each prompt.
+    pub(in crate::player) fn choices(&self) -> u64 {
+        let of_each = self.body.get("n").and_then(Value::as_u64).unwrap_or(1).max(1);
+        let prompts = match self.body.get("prompt").and_then(Value::as_array) {
+            Some(prompts) if prompts.first().is_some_and(|prompt| !prompt.is_number()) => prompts.len(),
+            _ => 1,
+        };
+        of_each.saturating_mul(prompts as u64)
+    }
+
+    pub(in crate::player) fn wants_usage(&self) -> bool {
+        wants_usage(&self.body)
+    }
+
+    /// The id that its client gave it, in a header or in the body.
+    pub(in crate::player) fn request_id(&self) -> Option<&str> {
+        self.header("x-request-id").or_else(|| self.body.get("request_id").and_then(Value::as_str))
+    }
+
+    pub(in crate::player) fn retry(&self) -> Retry {
+        let count = self.header("x-stainless-retry-count").and_then(|count| count.parse::<u32>().ok());
+        if count.is_some_and(|count| count > 0) { Retry::Again } else { Retry::First }
+    }
+
+    /// The request as it came.
+    pub(in crate::player) fn into_request(self) -> Request<RequestBody> {
+        Request::from_parts(self.parts, RequestBody::Read(Some(self.bytes)))
+    }
+}
+
+/// The upstream that a request names, as the header by which it counts.
+pub(in crate::player) fn upstream_header(extensions: &Extensions) -> Option<(String, String)> {
+    let named = upstream_of(extensions).ok().flatten()?;
+    Some((UPSTREAM_HEADER.to_owned(), named.to_owned()))
+}
+
+/// Returns whether a stream is to end with token counts.
+pub(in crate::player) fn wants_usage(body: &SharedBody) -> bool {
+    body.get("stream_options").and_then(|options| options.get("include_usage")) == Some(&Value::Bool(true))
+}
+
+/// Headers by name, those that are wanted.
+pub(in crate::player) fn texts(headers: &HeaderMap, wanted: impl Fn(&str) -> bool) -> Vec<(String, String)> {
+    let wanted = headers.iter().filter(|(name, _)| wanted(name.as_str()));
+    wanted
+        .map(|(name, value)| (name.as_str().to_owned(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
+        .collect()
+}

@@ -1,0 +1,79 @@
+//! A player is made of cassettes that were read.
+
+use std::{
+    path::Path,
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, AtomicU64},
+    },
+};
+
+use crate::player::{
+    CassettePlayer, CassettePlayerError, Mode, PlayerConfig,
+    answer::{generated::Counter, put_back::value_plans},
+    decide::fixtures::tried::Fixtures,
+    index::{self, PlayableRecords},
+    kept::HandOvers,
+    record::{compare::Comparisons, recorder::CassetteRecorder},
+    report::groups::RecordGroups,
+};
+use net::upstream::Upstream;
+
+impl CassettePlayer {
+    /// Makes a player of cassettes that were read.
+    ///
+    /// # Errors
+    /// When the cassette that is to be written cannot be, or those that were read hold secrets and must not.
+    pub fn new(mut config: PlayerConfig) -> Result<Arc<Self>, CassettePlayerError> {
+        let (put_back, warnings) = value_plans(&config.cassettes, &config.supplied, |_| true);
+        warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+        let put_back = Arc::new(put_back);
+        let PlayableRecords { index, across, records, edited, mcp } = index::playable(&mut config, &put_back)?;
+        let secrets = &config.secrets;
+        let begin = |output| {
+            CassetteRecorder::create(output, config.keep, config.record_errors, secrets.clone())
+                .map(|recorder| recorder.completing(config.complete_within))
+        };
+        let recorder = config.output.as_ref().map(begin).transpose()?;
+        let comparisons: Arc<Comparisons> = Arc::default();
+        let comparing = || {
+            CassetteRecorder::comparing(config.secrets.clone(), Arc::clone(&comparisons))
+                .map(|comparer| comparer.completing(config.complete_within))
+        };
+        let comparer = (config.mode == Mode::Compare).then(comparing).transpose()?;
+        let used = records.iter().map(|_| AtomicBool::new(false)).collect();
+        let upstream = config.upstream.clone().map(|url| Upstream::new(url, &config.reach));
+        let path_of = |at: usize| config.cassettes.get(at).map_or(Path::new(""), |cassette| cassette.path.as_path());
+        let fixtures = Fixtures::new(records.iter().map(|(at, record)| (path_of(*at), record)), 0);
+        let mut cassette_player = Self {
+            config,
+            index,
+            across,
+            counter: Counter::default(),
+            groups: RecordGroups::new(&records),
+            fixtures: Arc::new(fixtures),
+            put_back,
+            mcp: Arc::new(mcp),
+            hand_over: HandOvers::default(),
+            earlier: Mutex::default(),
+            records,
+            sessions: Mutex::default(),
+            upstream,
+            recorder: recorder.map(Arc::new),
+            comparer: comparer.map(Arc::new),
+            comparisons,
+            environment: OnceLock::new(),
+            fault_reader: OnceLock::new(),
+            edited: Vec::new(),
+            fresh_ids: AtomicU64::new(0),
+            passed: AtomicU64::new(0),
+            used,
+            ended: Mutex::default(),
+            recorded_by_sessions: Mutex::default(),
+            pages: OnceLock::new(),
+            journal: OnceLock::new(),
+        };
+        cassette_player.edited = edited.into_iter().map(|at| cassette_player.name_of(at)).collect();
+        Ok(Arc::new(cassette_player))
+    }
+}

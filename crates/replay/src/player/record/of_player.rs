@@ -1,0 +1,80 @@
+//! A player's recording, and those of its sessions; a player's comparison.
+
+use std::sync::{PoisonError, atomic::Ordering::Relaxed};
+
+use tokio::time::Instant;
+
+use crate::{
+    matching::requests::Lookup,
+    player::{
+        CassettePlayer, PendingExchange, RecordPlace, RecordReport, forward::request_of, incoming::IncomingRequest,
+        miss::NoRecordReason, record::compare::ComparedWith,
+    },
+};
+
+impl CassettePlayer {
+    /// Returns whether anything is recorded.
+    pub fn is_recording(&self) -> bool {
+        self.recorder.is_some()
+    }
+
+    /// Takes the next place in the cassette that is written; `None` where none is.
+    pub fn place(&self) -> Option<RecordPlace> {
+        self.recorder.as_ref().map(|recorder| recorder.place())
+    }
+
+    /// Keeps what a session recorded that has ended.
+    pub(in crate::player) fn keep_recorded(&self, report: Option<RecordReport>) {
+        let mut kept = self.recorded_by_sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        report.into_iter().for_each(|report| kept.add_session(report));
+    }
+
+    /// Adds what sessions recorded to what this player did; `None` where neither records.
+    pub(in crate::player) fn with_sessions(&self, own: Option<RecordReport>) -> Option<RecordReport> {
+        let sessions = self.recorded_by_sessions.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        // Where sessions have cassettes of their own, requests without one are rare.
+        let is_expected = |own: &&RecordReport| own.lost_all() || !self.has_own_cassettes();
+        own.iter().filter(is_expected).for_each(RecordReport::warn_of_none);
+        if sessions.sessions == 0 {
+            return own;
+        }
+        let own = own.unwrap_or_default();
+        // Where only sessions were asked, there was nothing that it could have recorded.
+        let not_written = own.not_written.clone().filter(|_| own.lost_all());
+        let mut all = RecordReport { not_written, ..own };
+        all.add(sessions);
+        Some(all)
+    }
+
+    /// Finds the record of a request whose answer comes from upstream, and begins the comparison. A request without a record is a miss.
+    pub(in crate::player) fn begin_comparison(&self, asked: &IncomingRequest, at: Instant) -> Option<PendingExchange> {
+        let comparer = self.comparer.as_ref()?;
+        let found = match self.select(asked) {
+            Lookup::Found(found) => found,
+            Lookup::Exhausted { .. } => {
+                self.count_miss(asked, NoRecordReason::Exhausted);
+                return None;
+            }
+            Lookup::Nothing => {
+                self.count_miss(asked, NoRecordReason::NoMatch);
+                return None;
+            }
+        };
+        let (_, record) = self.records.get(found.record)?;
+        self.used.get(found.record).into_iter().for_each(|used| used.store(true, Relaxed));
+        let with = ComparedWith {
+            session: asked.session.clone(),
+            record: format!("{} (line {})", self.name_of(found.record), record.line),
+            answer: record.answer.clone(),
+        };
+        Some(comparer.begin(request_of(asked), at).compared_with(with))
+    }
+
+    /// Waits until everything is compared, so that the report has it.
+    pub fn finish_comparing(&self) {
+        self.own_players().iter().for_each(|own| own.finish_comparing());
+        if let Some(Err(error)) = self.comparer.as_ref().map(|comparer| comparer.finish()) {
+            tracing::warn!("{error}");
+        }
+    }
+}
