@@ -220,10 +220,13 @@ mod tests {
     fn a_file_stands_after_what_was_typed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("y.yaml");
-        std::fs::write(&path, "log_dir: /l\nmax_loras: 3\nserved-model-name: [a]\n").unwrap();
-        let line = |more: &str| translated(&format!("v play MODEL --config {} {more}", path.display()), &[]).unwrap();
-        assert!(line("").0.ends_with(" MODEL --max-loras=3 --served-model-name a"), "{:?}", line(""));
-        let (simulated, notes) = line("--max_loras 2 --mode echo");
+        let line = |file: &str, more: &str| {
+            std::fs::write(&path, file).unwrap();
+            translated(&format!("v play MODEL --config {} {more}", path.display()), &[]).unwrap()
+        };
+        let (plain, _) = line("max_loras: 3\nserved-model-name: [a]\n", "");
+        assert_eq!(plain, "v play MODEL --max-loras=3 --served-model-name a");
+        let (simulated, notes) = line("log_dir: /l\nmax-loras: 3\n", "--max_loras 2 --mode echo");
         assert!(!simulated.contains("--max-loras") && !simulated.contains("log"), "{simulated}");
         assert!(notes.iter().any(|note| note.starts_with("--log_dir has no effect")), "{notes:?}");
     }

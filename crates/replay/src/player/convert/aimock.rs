@@ -30,7 +30,7 @@ const WITHOUT_EFFECT: [&str; 15] = [
 ];
 
 /// What the system says in a chat, as an expression.
-const SYSTEM_TEXT: &str = "messages|selectattr('role', 'equalto', 'system')|map(attribute='content')|join('\n')";
+const SYSTEM_TEXT: &str = "messages|selectattr('role', 'equalto', 'system')|map(attribute='content')|join(' ')";
 
 /// Fixtures as a cassette.
 #[derive(Debug, Default)]
