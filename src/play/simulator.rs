@@ -176,7 +176,9 @@ impl SimulatorDesk {
                     failure(failures, name, value).map_err(wrong)?;
                 }
                 "fake-metrics" => new.metrics = Some(self.state.fake_values(value).map_err(wrong)?),
-                "latency-calculator" => {}
+                "latency-calculator" => {
+                    value.as_str().ok_or_else(|| wrong("constant or per-token is needed".to_owned()))?;
+                }
                 name => {
                     let knobs = knobs.as_mut().ok_or_else(|| {
                         wrong("there are no latencies that were set one by one (--time-to-first-token and others with --engine)".to_owned())
@@ -256,11 +258,9 @@ fn latency(knobs: &mut Knobs, name: &str, value: &Value) -> Result<(), String> {
         }
     };
     // A number is nanoseconds, as in the simulator.
-    *place = match (value.as_str(), value.as_u64()) {
-        (Some(text), _) => parse_duration(text).map_err(|error| error.to_string())?,
-        (None, Some(nanos)) => Duration::from_nanos(nanos),
-        (None, None) => return Err("a duration such as \"250ms\" is needed".to_owned()),
-    };
+    let text = value.as_str().map(str::to_owned).or_else(|| value.as_u64().map(|nanos| format!("{nanos}ns")));
+    let text = text.ok_or("a duration such as \"250ms\" is needed")?;
+    *place = parse_duration(&text).map_err(|error| error.to_string())?;
     Ok(())
 }
 

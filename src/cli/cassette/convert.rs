@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{Read, Write},
+    io::Read,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -26,7 +26,7 @@ use crate::{
         mcp::{Imported, Unrecorded, import, is_log},
         player::{
             self, ConvertedFixtures, Counts, HttpLog, UnconvertibleRecords, aimock, http_log, is_aimock, is_http_log,
-            redact_exchange, redact_named,
+            redact_cassette, redact_exchange, redact_named,
         },
     },
     text::prompt::Tokenizer,
@@ -158,6 +158,10 @@ fn head(path: &Path) -> String {
 }
 
 fn from_fixtures(args: &ConvertArgs) -> Result<ExitCode, Failure> {
+    if args.to.exists() {
+        return Err(Failure::usage(format!("{} exists", args.to.display())));
+    }
+    let rules = redaction::rules(&args.redaction)?;
     let from = args.from.display();
     let text = fs::read_to_string(&args.from).map_err(|error| Failure::input(format!("{from}: {error}")))?;
     let ConvertedFixtures { text, records, refused } =
@@ -167,8 +171,9 @@ fn from_fixtures(args: &ConvertArgs) -> Result<ExitCode, Failure> {
     if records == 0 {
         return Ok(nothing_written(args));
     }
-    let written = fs::File::create_new(&args.to).and_then(|mut file| file.write_all(text.as_bytes()));
-    written.map_err(|error| Failure::usage(format!("cannot write {}: {error}", args.to.display())))?;
+    let mut cassette = cassette::parse(&args.to, &text)?;
+    redact_cassette(&rules, &mut cassette);
+    cassette::rewrite(&cassette)?;
     concluded(args, records as u64, named.len())
 }
 

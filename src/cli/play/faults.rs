@@ -63,17 +63,17 @@ fn failures(args: &FaultArgs) -> InjectedFailures {
 /// The faults that a server starts with.
 pub(in crate::cli) fn config(args: &FaultArgs) -> Result<Arc<ServerFaults>, Failure> {
     let faults = ServerFaults::new(lines(args)?, args.fault_headers);
-    Ok(Arc::new(faults.with_failures(failures(args))))
+    faults.fail(failures(args)).map_err(Failure::input)?;
+    Ok(Arc::new(faults))
 }
 
-/// The faults that were typed, after those of the file.
+/// The faults that were typed, after those of the file; without the failures, which change while the server runs.
 pub(in crate::cli) fn lines(args: &FaultArgs) -> Result<FaultLines, Failure> {
     let mut lines = match &args.faults {
         Some(path) => FaultLines::read(path).map_err(Failure::input)?,
         None => FaultLines::default(),
     };
     lines.faults.extend(args.fault.iter().cloned());
-    lines.faults.extend(failures(args).lines().map_err(Failure::input)?);
     lines.seed = args.fault_seed.unwrap_or(lines.seed);
     Ok(lines)
 }

@@ -139,13 +139,18 @@ pub(super) fn yaml_arguments(typed: &[OsString]) -> Result<Option<Vec<OsString>>
     let node = yaml::parse(&text).map_err(|error| Failure::usage(format!("{shown}: {error}")))?;
     let mut arguments = Vec::new();
     for entry in node.entries().ok_or_else(|| Failure::usage(format!("{shown}: flags and their values are needed")))? {
-        let key = entry.key.replace('_', "-");
+        let key = spelled(&entry.key);
         let mut flags = typed.iter().filter_map(|word| word.to_str()?.strip_prefix("--")?.split('=').next());
-        if !flags.any(|flag| flag == key) {
+        if !flags.any(|flag| spelled(flag) == key) {
             arguments.extend(flag_of(&key, &entry.value));
         }
     }
     Ok(Some(arguments))
+}
+
+/// A flag's name as it is known: some of the simulator's have `_`.
+fn spelled(name: &str) -> String {
+    if rows().iter().any(|row| row.name == name) { name.to_owned() } else { name.replace('_', "-") }
 }
 
 /// A key and its value as arguments.

@@ -10,11 +10,11 @@
 mod given;
 mod meaning;
 
-use std::{ffi::OsString, path::Path};
+use std::{any::TypeId, ffi::OsString, path::Path};
 
 use clap::Command;
 
-use crate::cli::{failure::Failure, output::shell_word, vllm_flags};
+use crate::cli::{failure::Failure, output::shell_word, values::Secret, vllm_flags};
 use given::{GivenFlags, is_true, yaml_arguments};
 use meaning::Meaning;
 
@@ -60,7 +60,8 @@ pub(in crate::cli) fn translate(
     let unchanged = || Translated { arguments: arguments.to_vec(), notes: Vec::new() };
     let Some((program, typed)) = arguments.split_first() else { return Ok(unchanged()) };
     let has_name = Path::new(program).file_name().is_some_and(|name| name == NAME);
-    let (before, typed) = match typed.iter().take_while(|argument| *argument != "--").position(|word| word == "play") {
+    let is_play = |at: &usize| typed.get(*at).is_some_and(|word| word == "play");
+    let (before, typed) = match vllm_flags::command_at(command, typed).filter(is_play) {
         _ if has_name => (vec![program.clone(), "play".into()], typed),
         Some(at) => (arguments.iter().take(at + 2).cloned().collect(), typed.get(at + 1..).unwrap_or_default()),
         None => return Ok(unchanged()),
@@ -68,7 +69,7 @@ pub(in crate::cli) fn translate(
     let end = typed.iter().position(|argument| argument == "--").unwrap_or(typed.len());
     let (typed, after) = typed.split_at(end);
     let from_file = yaml_arguments(typed)?;
-    let all: Vec<OsString> = from_file.iter().flatten().chain(typed).cloned().collect();
+    let all: Vec<OsString> = typed.iter().chain(from_file.iter().flatten()).cloned().collect();
     let given = GivenFlags::read(&all, has_name)?;
     if !has_name && !given.flags.iter().any(|(name, values)| is_only_the_simulators(command, name, values)) {
         let mut notes = Vec::new();
@@ -81,14 +82,31 @@ pub(in crate::cli) fn translate(
     let Meaning { flags, mut notes } = meaning::of(&given, has_name, variable)?;
     notes.extend(given.notes);
     let flags: Vec<OsString> = flags.into_iter().map(OsString::from).chain(given.others).collect();
-    notes.push(shown(&flags));
+    notes.push(shown(command, &flags));
     Ok(Translated { arguments: before.into_iter().chain(flags).chain(after.iter().cloned()).collect(), notes })
 }
 
-/// The command line as one for `play`, which may be typed instead.
-fn shown(flags: &[OsString]) -> String {
-    let words: Vec<String> = flags.iter().map(|word| shell_word(&word.to_string_lossy())).collect();
+/// The command line as one for `play`, which may be typed instead, but for its secrets.
+fn shown(command: &Command, flags: &[OsString]) -> String {
+    let mut hides = false;
+    let words = flags.iter().map(|word| {
+        let text = word.to_string_lossy();
+        let (flag, value) = text.split_once('=').map_or((&*text, None), |(flag, value)| (flag, Some(value)));
+        if !flag.starts_with('-') {
+            return if hides { "…".to_owned() } else { shell_word(&text) };
+        }
+        hides = is_secret(command, flag);
+        if hides && value.is_some() { format!("{flag}=…") } else { shell_word(&text) }
+    });
+    let words: Vec<String> = words.collect();
     format!("{NAME}'s arguments, as `play` has them: vllm-vcr play {}", words.join(" "))
+}
+
+/// Checks whether the values of a flag of `play` are never printed.
+fn is_secret(command: &Command, flag: &str) -> bool {
+    let name = flag.trim_start_matches('-').replace('_', "-");
+    let mut flags = command.find_subcommand("play").into_iter().flat_map(Command::get_arguments);
+    flags.any(|arg| arg.get_long() == Some(&*name) && arg.get_value_parser().type_id() == TypeId::of::<Secret>())
 }
 
 /// Arguments without the YAML file that has been read.
@@ -179,12 +197,38 @@ mod tests {
             "v play --port 1 --max-num-seqs 2",
             "v play --mode once",
             "v tap --mode once",
+            "v tap --trace-out play --mode echo",
+            "v --config play tap --mode echo",
             "v play -- x --mode echo",
             "v",
             "",
         ] {
             assert_eq!(translated(same, &[]), Ok((same.to_owned(), Vec::new())));
         }
+    }
+
+    #[test]
+    fn keys_are_not_printed() {
+        let words = "v play --mode echo --api-key sk-1 sk-2 --port 1 --api_key=sk-3 --admin-token sk-4";
+        let (line, notes) = translated(words, &[]).unwrap();
+        assert!((1..5).all(|number| line.contains(&format!("sk-{number}"))), "{line}");
+        let note = notes.last().unwrap();
+        assert!(!note.contains("sk-") && note.contains("--api-key … …") && note.contains("--api_key=…"), "{note}");
+    }
+
+    #[test]
+    fn a_file_stands_after_what_was_typed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("y.yaml");
+        let line = |file: &str, more: &str| {
+            std::fs::write(&path, file).unwrap();
+            translated(&format!("v play MODEL --config {} {more}", path.display()), &[]).unwrap()
+        };
+        let (plain, _) = line("max_loras: 3\nserved-model-name: [a]\n", "");
+        assert_eq!(plain, "v play MODEL --max-loras=3 --served-model-name a");
+        let (simulated, notes) = line("log_dir: /l\nmax-loras: 3\n", "--max_loras 2 --mode echo");
+        assert!(!simulated.contains("--max-loras") && !simulated.contains("log"), "{simulated}");
+        assert!(notes.iter().any(|note| note.starts_with("--log_dir has no effect")), "{notes:?}");
     }
 
     #[test]

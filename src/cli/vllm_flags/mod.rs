@@ -56,7 +56,8 @@ pub(in crate::cli) fn sort(command: &Command, arguments: &[OsString]) -> Result<
     let mut sorted = Sorted { kept: Vec::with_capacity(arguments.len()), passed_over: Vec::new() };
     let mut rest: VecDeque<&OsString> = arguments.iter().collect();
     let own = own_flags(command);
-    let mut in_play = false;
+    let (mut in_play, program) = (false, usize::from(!arguments.is_empty()));
+    let command_at = command_at(command, arguments.get(program..).unwrap_or_default()).map(|at| at + program);
     while let Some(argument) = rest.pop_front() {
         let text = argument.to_str().unwrap_or_default();
         if text == "--" {
@@ -64,7 +65,7 @@ pub(in crate::cli) fn sort(command: &Command, arguments: &[OsString]) -> Result<
             break;
         }
         if !in_play || !text.starts_with('-') {
-            in_play = in_play || text == "play";
+            in_play = in_play || (text == "play" && command_at == Some(arguments.len() - rest.len() - 1));
             sorted.kept.push(argument.clone());
             continue;
         }
@@ -84,6 +85,23 @@ pub(in crate::cli) fn sort(command: &Command, arguments: &[OsString]) -> Result<
         }
     }
     Ok(sorted)
+}
+
+/// The place of the command in arguments without the program: the first word that is no flag and no flag's value.
+pub(in crate::cli) fn command_at(command: &Command, arguments: &[OsString]) -> Option<usize> {
+    let takes_value = |flag: &str| {
+        let is_named = |arg: &clap::Arg| {
+            let long = flag.strip_prefix("--").is_some_and(|name| arg.get_long() == Some(name));
+            long || arg.get_short().is_some_and(|letter| flag == format!("-{letter}"))
+        };
+        command.get_arguments().any(|arg| is_named(arg) && arg.get_action().takes_values())
+    };
+    let mut is_value = false;
+    arguments.iter().take_while(|argument| *argument != "--").position(|argument| {
+        let text = argument.to_str().unwrap_or_default();
+        let was_value = std::mem::replace(&mut is_value, takes_value(text));
+        !was_value && !text.starts_with('-')
+    })
 }
 
 /// Checks whether a flag is `play`'s own, or one of vLLM's.

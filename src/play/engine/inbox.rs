@@ -232,16 +232,23 @@ impl Inbox {
         self.lock().take_aborts(aborts);
     }
 
-    /// Waits for an instant; `None` where the engine is closed before.
-    pub(super) fn sleep_until(&self, deadline: Instant) -> Option<()> {
+    /// Lets who sleeps look whether its sleep is over.
+    pub(super) fn look_again(&self) {
+        let _state = self.lock();
+        self.changed.notify_all();
+    }
+
+    /// Waits for an instant, or until the sleep is over before; gives when it was. `None` where the engine is closed before.
+    pub(super) fn sleep_until(&self, deadline: Instant, is_over: impl Fn() -> bool) -> Option<Instant> {
         let mut state = self.lock();
         loop {
             if state.is_closed {
                 return None;
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Some(());
+            let now = Instant::now();
+            let left = deadline.saturating_duration_since(now);
+            if left.is_zero() || is_over() {
+                return Some(deadline.min(now));
             }
             let waited = self.changed.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -328,6 +335,8 @@ mod tests {
         inbox.close();
         assert!(inbox.is_closed() && inbox.ask().blocking_recv().is_err(), "nobody waits for an engine that has ended");
         assert!(inbox.take(&mut Mail::default(), true, None).is_none());
-        assert!(inbox.sleep_until(Instant::now() + std::time::Duration::from_secs(3600)).is_none());
+        let late = Instant::now() + std::time::Duration::from_secs(3600);
+        assert!(inbox.sleep_until(late, || false).is_none());
+        assert!(Inbox::default().sleep_until(late, || true).unwrap() < late);
     }
 }

@@ -166,9 +166,10 @@ impl Engine {
         self.slowdown.times().unwrap_or_else(|| self.times.clone())
     }
 
-    /// Sets how long the steps of each rank take, from the next one on.
+    /// Sets how long the steps of each rank take, and ends those that are under way.
     pub(super) fn set_times(&self, times: StepTimes) {
         self.slowdown.set_times(times);
+        self.inboxes.iter().for_each(|inbox| inbox.look_again());
     }
 
     /// Pauses the scheduler; returns once no request runs, and its prefix cache is forgotten where that is wanted.

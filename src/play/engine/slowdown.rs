@@ -37,7 +37,7 @@ impl Slowdown {
         self.factor.store(factor.to_bits(), Ordering::Relaxed);
     }
 
-    /// Sets how long steps take, from the next one on.
+    /// Sets how long steps take.
     pub(super) fn set_times(&self, times: StepTimes) {
         *self.times.lock().unwrap_or_else(PoisonError::into_inner) = Some(times);
         self.changes.fetch_add(1, Ordering::Release);
@@ -84,6 +84,11 @@ impl PacedClock {
     /// Time of a request before its first step.
     pub(super) fn before_steps(&self) -> Duration {
         self.slowdown.of(self.clock.before_steps())
+    }
+
+    /// Checks whether times were set since the last step began.
+    pub(super) fn is_changed(&self) -> bool {
+        self.slowdown.changes.load(Ordering::Acquire) != self.changes
     }
 
     /// Draws the duration of the next step.

@@ -225,17 +225,17 @@ impl Stepping {
         let is_busy = work.requests() > 0;
         let now = Instant::now();
         let start = self.now.map_or(now, |last| last.max(now.checked_sub(MADE_UP).unwrap_or(last)));
-        let end = start + self.clock.duration(&work);
+        let mut end = start + self.clock.duration(&work);
         self.begin(start);
         self.connector.iter_mut().for_each(|connector| connector.begin(&self.scheduler, start));
         if is_busy {
-            self.inbox.sleep_until(end)?;
+            end = self.inbox.sleep_until(end, || self.clock.is_changed())?;
             // Those that were aborted meanwhile get no token, as in vLLM.
             self.inbox.take_aborts(&mut self.mail.aborts);
             self.abort();
         }
         if let (false, Some(next)) = (is_busy, self.delayed.front()) {
-            self.inbox.sleep_until(next.queued + self.clock.before_steps())?;
+            self.inbox.sleep_until(next.queued + self.clock.before_steps(), || self.clock.is_changed())?;
         }
         self.scheduler.update_from_output();
         self.now = (is_busy && self.scheduler.has_requests()).then_some(end);

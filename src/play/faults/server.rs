@@ -41,8 +41,8 @@ pub struct ServerFaults {
     served: OnceLock<ServedNames>,
     /// Whether requests name faults of their own.
     by_header: bool,
-    /// InjectedFailures among the lines, in llm-d-inference-sim's words.
-    failures: Lock<InjectedFailures>,
+    /// Failures in llm-d-inference-sim's words and as faults, which are tried between the lines and those of records.
+    failures: Lock<(InjectedFailures, Vec<Fault>)>,
     log: Option<Arc<ServedLog>>,
 }
 
@@ -95,44 +95,33 @@ impl ServerFaults {
         for (fault, why) in self.unmatched(&lines) {
             tracing::warn!("--fault '{fault}' happens to no request that is served: {why}");
         }
-        let of_records = self.of_records.lock().clone();
+        let (of_failures, of_records) = (self.failures.lock().1.clone(), self.of_records.lock().clone());
         let mut lines = lines;
-        // A list that was shown has those of records too.
-        let shown: Vec<String> = of_records.iter().map(ToString::to_string).collect();
-        lines.faults.retain(|fault| fault.selection.record.is_none() || !shown.contains(&fault.to_string()));
+        // A list that was shown has these too.
+        let shown: Vec<String> = of_failures.iter().chain(&of_records).map(ToString::to_string).collect();
+        lines.faults.retain(|fault| !shown.contains(&fault.to_string()));
         *self.lines.lock() = lines.clone();
-        lines.faults.extend(of_records);
+        lines.faults.extend(of_failures.into_iter().chain(of_records));
         let set = FaultSet::new(lines.faults, lines.seed);
         *self.set.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(set);
         self.activate();
         self.changes.send_replace(());
     }
 
-    /// Notes which failures are among the lines.
-    #[must_use]
-    pub fn with_failures(self, failures: InjectedFailures) -> Self {
-        *self.failures.lock() = failures;
-        self
-    }
-
-    /// The failures among the lines.
+    /// The failures.
     pub(in crate::play) fn failures(&self) -> InjectedFailures {
-        self.failures.lock().clone()
+        self.failures.lock().0.clone()
     }
 
     /// Replaces the failures; other faults stay.
     ///
     /// # Errors
     /// A type of failure that is none; nothing changes then.
-    pub(in crate::play) fn fail(&self, failures: InjectedFailures) -> Result<(), String> {
+    pub fn fail(&self, failures: InjectedFailures) -> Result<(), String> {
         let new = failures.lines()?;
-        let mut known = self.failures.lock();
-        let old: Vec<String> = known.lines()?.iter().map(ToString::to_string).collect();
-        let mut lines = self.lines.lock().clone();
-        lines.faults.retain(|fault| !old.contains(&fault.to_string()));
-        lines.faults.extend(new);
+        *self.failures.lock() = (failures, new);
+        let lines = self.lines.lock().clone();
         self.replace(lines);
-        *known = failures;
         Ok(())
     }
 
@@ -317,6 +306,24 @@ mod tests {
         assert_eq!((fault.selection.key.as_deref(), shown(&faults)), (Some("sk-1"), first));
         let error = faults.with_secrets(lines("429 where key=…00000000")).unwrap_err();
         assert!(error.contains("write the secret itself"), "{error}");
+    }
+
+    #[test]
+    fn failures_are_those_that_were_set_last() {
+        let failures = |percent| InjectedFailures { percent, types: vec!["rate_limit".to_owned()] };
+        let faults = ServerFaults::new(lines("503"), false);
+        let shown = || faults.current().counts().map(|(fault, _)| fault.to_string()).collect::<Vec<_>>();
+        let (only, both) = (["503"], ["503", "rate_limit where rate=0.5"]);
+        faults.fail(failures(50)).unwrap();
+        assert_eq!(shown(), both);
+        faults.reload(lines("503"));
+        assert_eq!((shown(), faults.failures()), (both.map(str::to_owned).to_vec(), failures(50)));
+        let listed = both.map(|line| line.parse().unwrap()).to_vec();
+        faults.replace(FaultLines { faults: listed, seed: 3 });
+        assert_eq!(shown(), both);
+        faults.fail(failures(0)).unwrap();
+        faults.reload(lines("503"));
+        assert_eq!((shown(), faults.failures()), (only.map(str::to_owned).to_vec(), failures(0)));
     }
 
     #[test]

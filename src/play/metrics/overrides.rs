@@ -96,8 +96,8 @@ impl MetricOverrides {
             read.insert(name, samples);
         }
         let mut set = self.lock();
-        let kept = if keeps { std::mem::take(&mut *set) } else { BTreeMap::new() };
-        let all: BTreeMap<_, _> = kept.into_iter().chain(read).collect();
+        let mut all = if keeps { set.clone() } else { BTreeMap::new() };
+        all.extend(read);
         if all.values().map(Vec::len).sum::<usize>() > MOST {
             return Err(format!("more than {MOST} samples are set"));
         }
@@ -408,6 +408,12 @@ vllm:request_prompt_tokens_sum{engine=\"0\"} 0.0
             assert!(error.contains(part), "{set}: {error}");
         }
         assert_eq!(overrides.shown(), json!({}));
+        overrides.set(&json!({"vllm:prompt_tokens": 9}), PAGE, false).unwrap();
+        let many = vec![json!({"labels": {"engine": "1"}, "value": 1}); MOST];
+        assert!(
+            overrides.set(&json!({"vllm:num_requests_running": many}), PAGE, true).unwrap_err().contains("more than")
+        );
+        assert_eq!(overrides.shown(), json!({"vllm:prompt_tokens_total": 9}));
     }
 
     #[test]

@@ -272,6 +272,10 @@ async fn under_its_name_it_serves_what_the_simulator_serves() {
     let changed = running.send("/admin/config", &change).await;
     assert_eq!((changed.status, &changed.json()["inter-token-latency"]), (200, &json!("2ms")));
     assert_eq!(chat(&running).await.status, 429);
+    let put = client::Request { method: "PUT", ..post("/vcr/faults", &json!({"faults": []})) };
+    assert_eq!(client::send(running.address, &put).await.status, 200);
+    assert_eq!(running.get("/admin/config").await["failure-injection-rate"], 100);
+    assert_eq!(chat(&running).await.status, 429);
     assert_eq!(running.send("/admin/config", &json!({"failure-injection-rate": 0})).await.status, 200);
     assert_eq!(chat(&running).await.status, 200);
     for wrong in [
@@ -281,6 +285,8 @@ async fn under_its_name_it_serves_what_the_simulator_serves() {
         json!({"time-to-first-token": "soon"}),
         json!({"fake-metrics": {"runing-requests": 1}, "inter-token-latency": "1s"}),
         json!({"latency-calculator": "quick"}),
+        json!({"latency-calculator": 5}),
+        json!({"time-to-first-token": u64::MAX}),
         json!([]),
     ] {
         let refused = running.send("/admin/config", &wrong).await;
@@ -302,6 +308,18 @@ async fn play_keeps_the_simulators_endpoints_to_this_machine() {
     let off = Running::start(&["play", "--port", "0", "--no-admin"]);
     assert_eq!(client::send(off.address, &get("/admin/config")).await.status, 404);
     assert_eq!(client::send(off.address, &post("/fake_metrics", &json!({}))).await.status, 404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_that_takes_too_long_ends_with_new_times() {
+    let running = Running::start(&["play", "--port", "0", "--mode", "echo", "--time-to-first-token", "12h"]);
+    let address = running.address;
+    let body = json!({"messages": [{"role": "user", "content": "say it again"}]});
+    let waiting = tokio::spawn(async move { client::send(address, &post("/v1/chat/completions", &body)).await });
+    // The step begins within it; figures are told between steps only.
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    assert_eq!(running.send("/admin/config", &json!({"time-to-first-token": 0})).await.status, 200);
+    assert_eq!((waiting.await.unwrap().status, chat(&running).await.status), (200, 200));
 }
 
 #[test]

@@ -29,6 +29,9 @@ const WITHOUT_EFFECT: [&str; 15] = [
     "webSearches",
 ];
 
+/// What the system says in a chat, as an expression.
+const SYSTEM_TEXT: &str = "messages|selectattr('role', 'equalto', 'system')|map(attribute='content')|join(' ')";
+
 /// Fixtures as a cassette.
 #[derive(Debug, Default)]
 pub struct ConvertedFixtures {
@@ -78,15 +81,17 @@ fn record(fixture: &Value) -> Result<Value, String> {
     if let Some(key) = unread {
         return Err(format!("`{key}` is not read here: write it as a fault (--fault)"));
     }
-    let conditions = conditions(fields.get("match").unwrap_or(&Value::Null))?;
+    let matched =
+        fields.get("match").and_then(Value::as_object).ok_or("`match` has to be an object, {} for any request")?;
+    let conditions = conditions(matched)?;
     let answer = answer(fields.get("response").ok_or("`response` is missing")?)?;
     Ok(json!({"match": conditions, "answer": answer}))
 }
 
 /// The conditions of a `match`.
-fn conditions(matched: &Value) -> Result<Value, String> {
+fn conditions(matched: &Map<String, Value>) -> Result<Value, String> {
     let (mut conditions, mut when) = (Map::new(), Vec::new());
-    for (key, value) in matched.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null()) {
+    for (key, value) in matched.iter().filter(|(_, value)| !value.is_null()) {
         let wrong = || format!("`match.{key}: {value}` is not read here");
         let (name, condition) = match (key.as_str(), value) {
             ("endpoint", Value::String(endpoint)) if endpoint == "chat" => continue,
@@ -95,15 +100,22 @@ fn conditions(matched: &Value) -> Result<Value, String> {
             ("model", Value::String(_)) => ("model", value.clone()),
             ("hasToolResult", Value::Bool(_)) => ("tool_result", value.clone()),
             ("turnIndex", Value::Number(_)) => ("turn", value.clone()),
-            ("sequenceIndex", Value::Number(index)) => ("nth", json!(index.as_u64().ok_or_else(wrong)? + 1)),
-            ("context", Value::String(_)) => ("header", json!({"x-aimock-context": value})),
-            ("systemMessage", Value::String(_)) => {
-                when.push(format!("{value} in messages[0].content"));
-                continue;
+            ("sequenceIndex", Value::Number(index)) => {
+                ("nth", json!(index.as_u64().and_then(|index| index.checked_add(1)).ok_or_else(wrong)?))
             }
-            ("systemMessage", Value::Array(texts)) if texts.iter().all(Value::is_string) => {
-                when.extend(texts.iter().map(|text| format!("{text} in messages[0].content")));
-                continue;
+            ("context", Value::String(_)) => ("header", json!({"x-aimock-context": value})),
+            ("systemMessage", Value::String(_) | Value::Array(_)) => {
+                let texts = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
+                if texts.is_empty() || !texts.iter().all(Value::is_string) {
+                    return Err(wrong());
+                }
+                // `role` says where `contains` looks, which a text of the user needs elsewhere.
+                if matched.contains_key("userMessage") || matched.contains_key("inputText") {
+                    when.extend(texts.iter().map(|text| format!("{text} in {SYSTEM_TEXT}")));
+                    continue;
+                }
+                conditions.extend([("role".to_owned(), json!("system")), ("message".to_owned(), json!("any"))]);
+                ("contains", value.clone())
             }
             ("toolResultContains", Value::String(_)) => {
                 when.push(format!("{value} in messages[-1].content"));
@@ -119,7 +131,12 @@ fn conditions(matched: &Value) -> Result<Value, String> {
             }
             _ => return Err(wrong()),
         };
-        conditions.insert(name.to_owned(), condition);
+        let earlier = conditions.insert(name.to_owned(), condition.clone());
+        if earlier.is_some_and(|earlier| earlier != condition) {
+            return Err(format!(
+                "`match.{key}` and another condition of it are both `{name}` here, with different values"
+            ));
+        }
     }
     if !when.is_empty() {
         conditions.insert("when".to_owned(), when.join(" and ").into());
@@ -131,15 +148,17 @@ fn conditions(matched: &Value) -> Result<Value, String> {
 fn answer(response: &Value) -> Result<Value, String> {
     let fields = response.as_object().ok_or("`response` has to be an object: functions are not in JSON")?;
     let (mut answer, mut texts, mut calls) = (Map::new(), Vec::new(), Vec::new());
+    let has_blocks = fields.get("blocks").is_some_and(Value::is_array);
     for (key, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
         match (key.as_str(), value) {
+            // Blocks say the same, in their order.
+            ("content" | "toolCalls", _) if has_blocks => {}
             ("content", Value::String(text)) => texts.push(text.clone()),
             // Structured output is written as a value.
             ("content", Value::Object(_) | Value::Array(_)) => texts.push(value.to_string()),
-            ("reasoning", Value::String(text)) => drop(answer.insert("reasoning".to_owned(), literal(text).into())),
+            ("reasoning", Value::String(text)) => drop(answer.insert("reasoning".to_owned(), text.clone().into())),
             ("toolCalls", Value::Array(all)) => calls = all.iter().map(call).collect::<Result<_, _>>()?,
             ("blocks", Value::Array(blocks)) => {
-                (texts, calls) = (Vec::new(), Vec::new());
                 for block in blocks {
                     match block.get("text").and_then(Value::as_str) {
                         Some(text) => texts.push(text.to_owned()),
@@ -160,12 +179,14 @@ fn answer(response: &Value) -> Result<Value, String> {
         answer.entry("status").or_insert_with(|| json!(500));
     }
     if !texts.is_empty() {
-        answer.insert("content".to_owned(), literal(&texts.concat()).into());
+        answer.insert("content".to_owned(), texts.concat().into());
     }
     if !calls.is_empty() {
         answer.insert("tool_calls".to_owned(), calls.into());
     }
-    Ok(Value::Object(answer))
+    let mut answer = Value::Object(answer);
+    make_literal(&mut answer);
+    Ok(answer)
 }
 
 fn call(call: &Value) -> Result<Value, String> {
@@ -174,17 +195,23 @@ fn call(call: &Value) -> Result<Value, String> {
         None | Some(Value::Null) => json!({}),
         Some(Value::String(text)) => match serde_json::from_str::<Value>(text) {
             Ok(parsed) if parsed.is_object() => parsed,
-            _ => literal(text).into(),
+            _ => text.as_str().into(),
         },
         Some(value) => value.clone(),
     };
     Ok(json!({"name": name, "arguments": arguments}))
 }
 
-/// A text that no template changes.
-fn literal(text: &str) -> String {
-    let is_template = ["{{", "{%", "{#"].iter().any(|start| text.contains(start));
-    if is_template { format!("{{% raw %}}{text}{{% endraw %}}") } else { text.to_owned() }
+/// Makes every text one that no template changes.
+fn make_literal(value: &mut Value) {
+    match value {
+        Value::String(text) if !["{{", "{%", "{#"].iter().any(|start| text.contains(start)) => {}
+        Value::String(text) if text.contains("endraw") => *text = text.replace('{', "{{ '{' }}"),
+        Value::String(text) => *text = format!("{{% raw %}}{text}{{% endraw %}}"),
+        Value::Array(items) => items.iter_mut().for_each(make_literal),
+        Value::Object(fields) => fields.values_mut().for_each(make_literal),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
 }
 
 #[cfg(test)]
@@ -209,7 +236,7 @@ mod tests {
             read["records"],
             json!([
                 {"match": {"contains": "weather", "tool_result": false,
-                           "when": "\"a \\\"b\\\"\" in messages[0].content and \"c\" in messages[0].content"},
+                           "when": format!("\"a \\\"b\\\"\" in {SYSTEM_TEXT} and \"c\" in {SYSTEM_TEXT}")},
                  "answer": {"tool_calls": [{"name": "get", "arguments": {"city": "NYC"}}, {"name": "bad", "arguments": "{"}]}},
                 {"match": {"nth": 2, "model": "m"}, "answer": {"error": {"message": "slow down"}, "status": 429}},
                 {"match": "any", "answer": {"finish_reason": "length", "content": "{% raw %}use {{ x }}{% endraw %}"}},
@@ -218,5 +245,52 @@ mod tests {
         let whys = ["`match.endpoint: \"image\"`", "`response.embedding`", "`chaos`"];
         assert!(refused.iter().zip(whys).all(|(text, why)| text.contains(why)) && refused.len() == 3, "{refused:?}");
         assert!(aimock("{\"fixtures\": 1}").unwrap_err().contains("a list"));
+    }
+
+    fn one(matched: &Value, response: &Value) -> Result<Value, String> {
+        record(&json!({"match": matched, "response": response}))
+    }
+
+    #[test]
+    fn what_cannot_be_said_of_a_request_is_refused() {
+        for (matched, part) in [
+            (json!({"userMessage": "a", "inputText": "b"}), "`contains`"),
+            (json!({"hasToolResult": false, "toolResultContains": "a"}), "`tool_result`"),
+            (json!({"sequenceIndex": u64::MAX}), "`match.sequenceIndex"),
+            (json!({"systemMessage": []}), "`match.systemMessage"),
+            (json!("hello"), "has to be an object"),
+            (Value::Null, "has to be an object"),
+        ] {
+            let why = one(&matched, &json!({"content": ""})).unwrap_err();
+            assert!(why.contains(part), "{matched}: {why}");
+        }
+        assert!(record(&json!({"response": {"content": ""}})).is_err());
+        assert_eq!(
+            one(&json!({"systemMessage": ["a", "b"], "turnIndex": 1}), &json!({"content": "c"})).unwrap()["match"],
+            json!({"role": "system", "message": "any", "contains": ["a", "b"], "turn": 1})
+        );
+    }
+
+    #[test]
+    fn every_text_of_an_answer_is_literal() {
+        let response = json!({"toolCalls": [{"name": "f", "arguments": {"a": ["{{ x }}"]}}], "content": "{% endraw %}{{ x }}",
+            "error": {"message": "{# x #}"}});
+        let answer = one(&json!({}), &response).unwrap()["answer"].take();
+        assert_eq!(answer["tool_calls"][0]["arguments"]["a"][0], "{% raw %}{{ x }}{% endraw %}");
+        assert_eq!(answer["error"]["message"], "{% raw %}{# x #}{% endraw %}");
+        assert_eq!(answer["content"], "{{ '{' }}% endraw %}{{ '{' }}{{ '{' }} x }}");
+    }
+
+    #[test]
+    fn blocks_stand_for_the_text_and_the_calls() {
+        let blocks = json!([{"type": "text", "text": "Hi"}, {"type": "toolCall", "name": "f", "arguments": {}}]);
+        let calls = json!([{"name": "f", "arguments": {}}]);
+        let expected = json!({"content": "Hi", "tool_calls": calls});
+        for response in [
+            json!({"blocks": blocks, "content": "Hi", "toolCalls": calls}),
+            json!({"content": "Hi", "toolCalls": calls, "blocks": blocks}),
+        ] {
+            assert_eq!(one(&json!({}), &response).unwrap()["answer"], expected);
+        }
     }
 }

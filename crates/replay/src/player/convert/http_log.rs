@@ -14,6 +14,8 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use serde_json::Value;
 
+use net::upstream::without_secrets;
+
 use crate::player::{receive::body::ReadBody, record::cassette_sink::record_of};
 use recording::{
     capture::{Capture, CaptureLimits, Captures},
@@ -39,7 +41,11 @@ pub struct HttpLog {
 #[must_use]
 pub fn is_http_log(head: &str) -> bool {
     let head = head.trim_start_matches('\u{feff}').trim_start();
-    let first_key = head.strip_prefix('{').map(str::trim_start);
+    let first_key = head.strip_prefix('{').map(|keys| match keys.trim_start() {
+        // The JSON of vcrpy begins with its version.
+        keys if keys.starts_with("\"version\"") => keys.split_once(',').map_or("", |(_, rest)| rest.trim_start()),
+        keys => keys,
+    });
     first_key.is_some_and(|key| key.starts_with("\"log\"") || key.starts_with("\"interactions\""))
         || head.lines().any(|line| line.starts_with("interactions:"))
 }
@@ -134,18 +140,24 @@ fn har_entry(node: &YamlNode) -> Result<LoggedExchange, String> {
             _ => Ok(text.as_bytes().to_vec()),
         }
     };
+    let (url, answer) = (text(request, "url")?, response.get("content"));
+    let size = answer.and_then(|content| content.get("size")?.number()).unwrap_or_default();
+    if size > 0 && answer.and_then(|content| content.get("text")?.text()).is_none() {
+        let shown = without_secrets(&url);
+        return Err(format!("the {size} bytes of the response of {shown} were not saved: export the HAR with content"));
+    }
     let mut response_headers = headers(response);
     // The text of a HAR is unpacked already.
     response_headers.remove(header::CONTENT_ENCODING);
     let took = node.get("time").map(YamlNode::value).and_then(|value| value.as_f64()).unwrap_or_default();
     Ok(LoggedExchange {
         method: text(request, "method")?,
-        url: text(request, "url")?,
+        url,
         request_headers: headers(request),
         request_body: content(request.get("postData"))?,
         status: number(response, "status")?,
         headers: response_headers,
-        body: content(response.get("content"))?,
+        body: content(answer)?,
         took: Duration::try_from_secs_f64(took / 1000.0).unwrap_or_default(),
         started: node.get("startedDateTime").and_then(YamlNode::text).map(str::to_owned),
     })
@@ -155,8 +167,9 @@ impl LoggedExchange {
     /// The record of it.
     fn recorded(self) -> Result<RecordedExchange, String> {
         let target = target(&self.url)?;
+        let shown = without_secrets(&target);
         if !(100..=599).contains(&self.status) {
-            return Err(format!("{target} has no response (status {})", self.status));
+            return Err(format!("{shown} has no response (status {})", self.status));
         }
         let encoding = self.headers.get(header::CONTENT_ENCODING).and_then(|value| value.to_str().ok());
         // Recorders may unpack a body and leave its header as it was.
@@ -164,10 +177,10 @@ impl LoggedExchange {
         let body = match encoding.filter(|encoding| !encoding.is_empty() && *encoding != "identity" && !is_text) {
             None => self.body,
             Some("gzip" | "x-gzip") => trace::gunzip_within(&self.body, LONGEST)
-                .ok_or_else(|| format!("the response of {target} is damaged gzip, or too large"))?,
+                .ok_or_else(|| format!("the response of {shown} is damaged gzip, or too large"))?,
             Some(other) => {
                 return Err(format!(
-                    "the response of {target} is packed with {other}, which is not read here: record it with vcrpy's decode_compressed_response=True"
+                    "the response of {shown} is packed with {other}, which is not read here: record it with vcrpy's decode_compressed_response=True"
                 ));
             }
         };
@@ -180,7 +193,7 @@ impl LoggedExchange {
         }
         capture.received(&Bytes::from(body), self.took);
         if capture.is_lost() {
-            return Err(format!("the response of {target} is too large"));
+            return Err(format!("the response of {shown} is too large"));
         }
         let ReadBody { value, raw } = ReadBody::read(&self.request_headers, &self.request_body, LONGEST);
         Ok(record_of(Exchange {
@@ -210,7 +223,7 @@ fn target(url: &str) -> Result<String, String> {
     if path.starts_with('/') && !path.contains(char::is_whitespace) {
         Ok(path.to_owned())
     } else {
-        Err(format!("`{url}` is no URL"))
+        Err(format!("`{}` is no URL", without_secrets(url)))
     }
 }
 
@@ -290,6 +303,40 @@ version: 1
         let side = &log.exchanges[0].side;
         assert_eq!((side.events.len(), side.ms), (2, 1500.5));
         assert_eq!(side.recorded_at.as_deref(), Some("2026-01-02T03:04:05.678Z"));
+    }
+
+    #[test]
+    fn the_json_of_vcrpy_is_read() {
+        let file = "{\n    \"version\": 1,\n    \"interactions\": [\n        {\n            \"request\": {\n                \"method\": \"POST\",\n                \"uri\": \"http://h/v1/chat/completions\",\n                \"body\": \"{\\\"model\\\": \\\"\\ud83d\\ude00\\\"}\",\n                \"headers\": {\n                    \"Accept\": [\n                        \"*/*\"\n                    ]\n                }\n            },\n            \"response\": {\n                \"status\": {\n                    \"code\": 200,\n                    \"message\": \"OK\"\n                },\n                \"headers\": {\n                    \"Content-Type\": [\n                        \"application/json\"\n                    ]\n                },\n                \"body\": {\n                    \"string\": \"{}\"\n                }\n            }\n        }\n    ]\n}\n";
+        assert!(is_http_log(file) && !is_http_log("{\"version\": 1, \"log\": 2, \"interactions\": []}"));
+        let HttpLog { exchanges, refused } = http_log(file).unwrap();
+        assert_eq!((exchanges.len(), refused), (1, Vec::new()));
+        assert_eq!(exchanges[0].record.body.value()["model"], "\u{1f600}");
+    }
+
+    #[test]
+    fn refusals_have_no_secrets_of_the_url() {
+        let one = |uri: &str, status: u16| {
+            let entry = serde_json::json!({"interactions": [{"request": {"method": "GET", "uri": uri, "headers": {}}, "response": {"status": {"code": status}}}]});
+            http_log(&entry.to_string()).unwrap().refused.remove(0)
+        };
+        assert_eq!(
+            one("http://u:pw@h/v1/models?key=sk-1", 0),
+            "line 1: /v1/models?\u{2026} has no response (status 0)"
+        );
+        assert_eq!(one("http://u:pw@h/a b?key=sk-1", 200), "line 1: `http://\u{2026}@h/a b?\u{2026}` is no URL");
+    }
+
+    #[test]
+    fn a_har_without_its_contents_is_refused() {
+        let one = |content: Value| {
+            let har = serde_json::json!({"log": {"entries": [{"request": {"method": "GET", "url": "http://h/v1/models?key=sk-1"},
+                "response": {"status": 200, "content": content}}]}});
+            http_log(&har.to_string()).unwrap().refused
+        };
+        let refused = one(serde_json::json!({"size": 345, "mimeType": "application/json"}));
+        assert!(refused[0].contains("345 bytes") && !refused[0].contains("sk-1"), "{refused:?}");
+        assert_eq!(one(serde_json::json!({"size": 0})), Vec::<String>::new());
     }
 
     #[test]
