@@ -75,14 +75,24 @@ pub(in crate::cli) enum ConformProfile {
 /// Checks a server and prints what was found.
 pub(in crate::cli) fn run(args: ConformArgs) -> Result<ExitCode, Failure> {
     runtime::run(|shutdown| async move {
-        let checks = tokio::select! {
+        let (model, checks) = tokio::select! {
             checks = checks(&args) => checks?,
             () = shutdown.requested() => return Err(Failure::environment("stopped before all was checked")),
         };
         let holds = checks.iter().all(|check| check.holds(args.strict));
         if args.json {
-            let target = args.target.to_string();
-            output::print_json(&json!({"target": target, "strict": args.strict, "conforms": holds, "checks": checks}))?;
+            let profiles = args.profile.iter().filter_map(ValueEnum::to_possible_value);
+            let profiles: Vec<String> = profiles.map(|profile| profile.get_name().to_owned()).collect();
+            output::print_json(&json!({
+                "target": args.target.to_string(),
+                "profile": profiles,
+                "model": model,
+                "strict": args.strict,
+                "conforms": holds,
+                "checked": checks.len(),
+                "hold": checks.iter().filter(|check| check.holds(args.strict)).count(),
+                "checks": checks,
+            }))?;
         } else {
             output::print(&text(&checks, args.strict))?;
         }
@@ -90,9 +100,14 @@ pub(in crate::cli) fn run(args: ConformArgs) -> Result<ExitCode, Failure> {
     })
 }
 
-async fn checks(args: &ConformArgs) -> Result<Vec<ConformCheck>, Failure> {
+/// The model that is asked, and what was found.
+async fn checks(args: &ConformArgs) -> Result<(String, Vec<ConformCheck>), Failure> {
     let client = client(args)?;
-    let model = args.model.as_deref();
+    let asked = match &args.model {
+        Some(model) => model.clone(),
+        None => client.model().await.map_err(|error| no_model(args, error))?,
+    };
+    let model = asked.as_str();
     let mut checks = Vec::new();
     if args.profile.contains(&ConformProfile::Vllm) {
         checks.extend(check_exchanges(&client, model).await?);
@@ -103,7 +118,15 @@ async fn checks(args: &ConformArgs) -> Result<Vec<ConformCheck>, Failure> {
     if let Some(endpoint) = &args.kv_events {
         checks.push(check_kv_events(&client, model, endpoint, args.timeout).await?);
     }
-    Ok(checks)
+    Ok((asked, checks))
+}
+
+/// A server that lists no model may have been named with the path of its API.
+fn no_model(args: &ConformArgs, error: ConformError) -> Failure {
+    let is_api = args.target.to_string().trim_end_matches('/').ends_with("/v1");
+    let has_none = is_api && matches!(error, ConformError::NoModel { .. });
+    let failure = Failure::from(error);
+    if has_none { failure.hint("vLLM's URL has no /v1 at its end: leave it out of --target") } else { failure }
 }
 
 fn client(args: &ConformArgs) -> Result<ConformClient, Failure> {

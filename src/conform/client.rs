@@ -1,17 +1,23 @@
 //! The client: sends a request and reads the whole answer.
 
-use std::time::Duration;
+use std::{error::Error, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, header};
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use serde_json::Value;
 use tokio::time::timeout;
 
-use crate::net::upstream::{Upstream, UpstreamError, UpstreamOptions, UpstreamUrl};
+use crate::{
+    base::one_line::one_line,
+    net::upstream::{Upstream, UpstreamError, UpstreamOptions, UpstreamUrl},
+};
 
 /// Most bytes of an answer.
 const LARGEST: usize = 16 << 20;
+
+/// Characters of an answer that are shown.
+const MOST_SHOWN: usize = 80;
 
 /// A server that cannot be held against anything.
 #[derive(Debug, thiserror::Error)]
@@ -33,10 +39,10 @@ pub enum ConformError {
         why: String,
     },
     /// It lists no model.
-    #[error("/v1/models lists no model (status {status}): name one with --model")]
+    #[error("/v1/models lists no model, but answers {came}; --model names one")]
     NoModel {
-        /// The status.
-        status: u16,
+        /// Status, content type and beginning of the answer, or where it leads to.
+        came: String,
     },
     /// No socket for KV events can be had.
     #[error("--kv-events {endpoint}: {why}")]
@@ -57,6 +63,23 @@ pub struct ReceivedAnswer {
     pub headers: HeaderMap,
     /// Its body.
     pub body: Bytes,
+}
+
+impl ReceivedAnswer {
+    /// What came, in a line: the status, where it leads to, or the content type and the first characters.
+    fn came(&self) -> String {
+        let header = |name| self.headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
+        let came = match header(header::LOCATION) {
+            Some(to) => format!("status {}, which leads to {to}", self.status),
+            None => {
+                let kind = header(header::CONTENT_TYPE).unwrap_or("no content type".into());
+                let text = String::from_utf8_lossy(&self.body);
+                let start: String = text.trim().chars().take(MOST_SHOWN).collect();
+                format!("status {}, {kind}: {start}", self.status)
+            }
+        };
+        one_line(&came).into_owned()
+    }
 }
 
 /// A client of one server.
@@ -92,7 +115,11 @@ impl ConformClient {
             let sent = self.server.send(request).await;
             let response = sent.map_err(|source| ConformError::Unreachable { path: path.to_owned(), source })?;
             let (parts, body) = response.into_parts();
-            let body = Limited::new(body, LARGEST).collect().await.map_err(|error| broken(error.to_string()))?;
+            let ended = |error: Box<dyn Error + Send + Sync>| match error.is::<LengthLimitError>() {
+                true => broken(format!("the answer has more than {} MiB", LARGEST >> 20)),
+                false => broken(error.to_string()),
+            };
+            let body = Limited::new(body, LARGEST).collect().await.map_err(ended)?;
             Ok::<_, ConformError>(ReceivedAnswer {
                 status: parts.status.as_u16(),
                 headers: parts.headers,
@@ -111,6 +138,6 @@ impl ConformClient {
         let answer = self.send("GET", "/v1/models", None).await?;
         let page: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
         let model = page.pointer("/data/0/id").and_then(Value::as_str).map(str::to_owned);
-        model.ok_or(ConformError::NoModel { status: answer.status })
+        model.ok_or_else(|| ConformError::NoModel { came: answer.came() })
     }
 }

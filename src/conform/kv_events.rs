@@ -30,7 +30,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// A server that cannot be reached, and no socket.
 pub async fn check_kv_events(
     client: &ConformClient,
-    model: Option<&str>,
+    model: &str,
     endpoint: &str,
     within: Duration,
 ) -> Result<ConformCheck, ConformError> {
@@ -40,10 +40,6 @@ pub async fn check_kv_events(
     let mut socket = connected.map_err(|error| failed(error.to_string()))?;
     // To all topics.
     socket.writer.send(&[b"\x01"]).await.map_err(|error| failed(error.to_string()))?;
-    let model = match model {
-        Some(model) => model.to_owned(),
-        None => client.model().await?,
-    };
     let ask = async {
         // A subscription takes a moment to arrive, and what is sent before it is lost.
         for number in 0_u64.. {

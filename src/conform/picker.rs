@@ -13,17 +13,13 @@ const TABLE: &str = include_str!("picker.tsv");
 ///
 /// # Errors
 /// A server that cannot be reached.
-pub async fn check_metrics(client: &ConformClient, model: Option<&str>) -> Result<Vec<ConformCheck>, ConformError> {
+pub async fn check_metrics(client: &ConformClient, model: &str) -> Result<Vec<ConformCheck>, ConformError> {
     let models = client.send("GET", "/v1/models", None).await?;
     let models: Value = serde_json::from_slice(&models.body).unwrap_or_default();
     let listed = models.get("data").and_then(Value::as_array).cloned().unwrap_or_default();
     let has_adapters = listed.iter().any(|model| model.get("parent").is_some_and(|parent| !parent.is_null()));
-    let asked = match model {
-        Some(model) => model.to_owned(),
-        None => client.model().await?,
-    };
     let before = page(client).await?;
-    let body = json!({"model": asked, "prompt": "Rivers are", "max_tokens": 4});
+    let body = json!({"model": model, "prompt": "Rivers are", "max_tokens": 4});
     let completed = client.send("POST", "/v1/completions", Some(body.to_string())).await?;
     let after = page(client).await?;
     let mut checks = Vec::new();

@@ -76,6 +76,7 @@ pub use crate::play::{
     },
     load::{
         adapters::{LoraConfig, LoraModule},
+        builtin::TRACE_NAME,
         config::{
             AnswerOptions, Config, DEFAULT_BODY_LIMIT, DEFAULT_IDS, DEFAULT_MODEL_LEN, DEFAULT_RANDOM_TOKENS,
             Fingerprint, Source, Synthetic, TokenizerSource, Unmatched,
@@ -88,6 +89,7 @@ pub use crate::play::{
 use crate::{
     base::stats::Lateness,
     net::server::{self, DrainReport, Listener, Peer, UntilStopping, Workers},
+    recording::trace::Trace,
     replay::{
         account::{Access, Ledger, Router},
         delivery::Clock,
@@ -146,6 +148,14 @@ impl Player {
             cassette_player.draw_with(loaded.tokenizer.clone());
         }
         Ok(Self { state: Arc::new(ServerState::new(config, loaded)?) })
+    }
+
+    /// The trace in the binary.
+    ///
+    /// # Errors
+    /// None that a test does not catch first.
+    pub fn builtin_trace() -> Result<Trace, PlayError> {
+        load::builtin::trace()
     }
 
     /// The tokenizer in the binary.

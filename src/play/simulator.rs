@@ -139,7 +139,6 @@ impl SimulatorDesk {
         let mut fields = json!({
             "model": &*model.root,
             "served-model-name": model.names,
-            "port": self.state.port(),
             "max-model-len": model.max_model_len,
             "max-num-seqs": self.max_num_seqs(),
             "max-loras": config.lora.as_ref().map_or(0, |lora| lora.max_loras),

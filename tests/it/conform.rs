@@ -1,6 +1,11 @@
 //! `conform` against `play`, and against servers that are wrong in a known way.
 
-use std::process::Output;
+use std::{
+    io::{Read, Write},
+    net::TcpListener,
+    process::Output,
+    thread,
+};
 
 use serde_json::{Value, json};
 use vllm_vcr::conform::{ShapeDifferences, compare, exchanges};
@@ -98,6 +103,9 @@ async fn what_is_wrong_is_named() {
             .collect::<Vec<_>>()
     };
     assert!(of("chat").is_empty());
+    let (checks, hold) = (report["checked"].as_u64().unwrap(), report["hold"].as_u64().unwrap());
+    assert_eq!((report["profile"].clone(), checks - hold), (json!(["vllm", "picker"]), 3), "{report}");
+    assert!(report["model"].is_string());
     assert!(of("tokenize")[0].starts_with("status is 500; 200 was recorded"), "{:?}", of("tokenize"));
     assert_eq!(of("vllm:num_requests_waiting"), ["vllm:num_requests_waiting is missing"]);
     let events = of("completion, streamed");
@@ -109,4 +117,34 @@ fn a_server_that_is_not_there_is_no_verdict() {
     let output = vcr(&["conform", "--target", "http://127.0.0.1:9"]);
     assert_eq!(output.status.code(), Some(4), "{}", printed(&output));
     assert!(printed(&output).contains("cannot be reached"), "{}", printed(&output));
+}
+
+/// A server that has one answer, with or without an end.
+fn canned(answer: &'static str, is_endless: bool) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _read = stream.read(&mut [0; 4096]);
+            let _written = stream.write_all(answer.as_bytes());
+            while is_endless && stream.write_all(&[b' '; 1 << 16]).is_ok() {}
+        }
+    });
+    format!("http://{address}")
+}
+
+#[test]
+fn what_is_no_server_of_models_is_shown() {
+    const PAGE: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\nconnection: close\r\n\r\n<html>\n<title>";
+    const MOVED: &str = "HTTP/1.1 302 Found\r\nlocation: https://example.org/v1\r\ncontent-length: 0\r\n\r\n";
+    for (target, part) in [
+        (canned(PAGE, false), "status 200, text/html: <html>"),
+        (canned(MOVED, false), "status 302, which leads to https://example.org/v1"),
+        (canned(PAGE, true), "the answer has more than 16 MiB"),
+        (canned(PAGE, false) + "/v1", "vLLM's URL has no /v1 at its end"),
+    ] {
+        let output = vcr(&["conform", "--target", &target]);
+        assert_eq!((output.status.code(), printed(&output).contains(part)), (Some(4), true), "{}", printed(&output));
+    }
 }

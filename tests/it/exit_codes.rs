@@ -34,6 +34,7 @@ fn usage_errors_exit_2_and_name_the_flag() {
     ends_with(&["play", "--time-scale", "fast"], 2, "--time-scale");
     ends_with(&["play", "--instant", "--time-scale", "2"], 2, "cannot be used with");
     ends_with(&["play", "--prot", "1"], 2, "--port");
+    ends_with(&["tap", "--upstream", "http://127.0.0.1:9", "--port", "1"], 2, "`--listen HOST:PORT`");
     ends_with(&["play", "--synthetic", "echo", "--stop-rate", "0.5"], 2, "--stop-rate is about random answers");
     ends_with(&["play", "--strict", "--output-tokens", "5..9"], 2, "cannot be used with");
     ends_with(&["play", "--stop-rate", "2"], 2, "a share from 0 to 1");

@@ -11,7 +11,7 @@ use std::{
 use recording::{
     cassette::CassetteError,
     redaction::RedactionRules,
-    trace::{BadLines, Joined, Outcome, Record, Sources, TraceError, replay_key},
+    trace::{BadLines, Joined, Outcome, Record, Sources, Trace, TraceError, replay_key},
 };
 use serde_json::{Map, Value};
 
@@ -91,6 +91,21 @@ impl Workload {
             workload.leave_out("lines that are no sound record", bad_lines.count);
         }
         workload.in_order(block_size)
+    }
+
+    /// Takes a trace that was read, by its name in messages; answers are kept as by [`Self::read`].
+    ///
+    /// # Errors
+    /// When it holds no request.
+    pub fn of_trace(name: &str, trace: Trace, keeps_answers: bool) -> Result<Self, WorkloadError> {
+        let mut workload = Self { name: name.to_owned(), ..Self::default() };
+        for mut record in trace.records {
+            if !keeps_answers {
+                forget_answer(&mut record);
+            }
+            workload.push(record);
+        }
+        workload.in_order(trace.meta.block_size)
     }
 
     /// Adds a record, in any order.

@@ -106,6 +106,8 @@ impl FromStr for Fault {
                 "a fault is KIND[:ARGUMENTS] [at PLACE] [where CONDITIONS], such as `429 where rate=0.1`".into(),
             )
         })?;
+        let of_status = of_status(written);
+        let written = of_status.as_deref().unwrap_or(written);
         let (name, arguments) = written.split_once(':').unwrap_or((written, ""));
         let name = &*name.replace('_', "-");
         let (row, mut arguments) = (row(name)?, FaultArguments::read(name, arguments)?);
@@ -137,6 +139,13 @@ impl FromStr for Fault {
         };
         Ok(Self { row, kind, written: quoted(written), count, place, selection })
     }
+}
+
+/// A status that is no kind of its own, as the kind `error`.
+fn of_status(written: &str) -> Option<String> {
+    let (name, arguments) = written.split_once(':').unwrap_or((written, ""));
+    let is_status = name.parse::<u16>().is_ok() && rows().all(|row| row.name != name);
+    is_status.then(|| format!("error:{name},{arguments}").trim_end_matches(',').to_owned())
 }
 
 fn row(name: &str) -> Result<&'static CatalogueRow, FaultSyntaxError> {
@@ -332,9 +341,22 @@ mod tests {
     }
 
     #[test]
+    fn any_status_is_an_error_of_it() {
+        for (line, written) in [
+            ("502", "error:502"),
+            ("529:message=busy where rate=0.5", "error:529,message=busy where rate=0.5"),
+            ("429", "429"),
+        ] {
+            assert_eq!(line.parse::<Fault>().unwrap().to_string(), written);
+        }
+    }
+
+    #[test]
     fn what_is_wrong_is_named() {
         for (line, part) in [
             ("", "such as"),
+            ("200", "from 400 to 599"),
+            ("777", "a number up to 599"),
             ("explode", "`explode` is no kind of fault; there are"),
             ("429:speed=2", "`speed` is no argument of `429`: it takes retry-after"),
             ("429:2s,3s", "`3s` is no argument of `429`"),

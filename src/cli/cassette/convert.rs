@@ -57,6 +57,9 @@ pub(in crate::cli) struct ConvertArgs {
 
 /// Converts in the direction that the names of the files give.
 pub(in crate::cli) fn run(args: &ConvertArgs) -> Result<ExitCode, Failure> {
+    if args.from != Path::new("-") && !args.from.exists() {
+        return Err(Failure::input(format!("{}: there is no such file", args.from.display())));
+    }
     let tokenizer = args.tokenizer.as_deref().map(load_tokenizer).transpose()?;
     if is_cassette(&args.to) {
         let head = head(&args.from);
@@ -70,10 +73,18 @@ pub(in crate::cli) fn run(args: &ConvertArgs) -> Result<ExitCode, Failure> {
     match (is_cassette(&args.from), is_cassette(&args.to)) {
         (true, false) if is_trace(&args.to) => to_trace(args, tokenizer.as_ref()),
         (false, true) if is_trace(&args.from) => from_trace(args, tokenizer.as_ref()),
-        _ => Err(Failure::usage(
-            "one of the two has to be a cassette (.yaml), the other one a trace (.jsonl, .jsonl.gz); or the first one a cassette of vcrpy (.yaml, .json), a HAR (.har), fixtures of aimock (.json) or a log of an MCP connection (.jsonl of mcp-cassette, .json of MCP Inspector)",
+        (true, _) => Err(not_taken(&args.to, "no trace", "TO is a trace (.jsonl, .jsonl.gz) where FROM is a cassette")),
+        (false, false) => Err(not_taken(&args.to, "no cassette", "TO is a cassette (.yaml) where FROM is none")),
+        (false, true) => Err(not_taken(
+            &args.from,
+            "nothing that a cassette can be made of",
+            "FROM is a trace (.jsonl, .jsonl.gz), a cassette of vcrpy (.yaml, .json), a HAR (.har), fixtures of aimock (.json) or a log of an MCP connection (.jsonl of mcp-cassette, .json of MCP Inspector)",
         )),
     }
+}
+
+fn not_taken(path: &Path, what: &str, taken: &str) -> Failure {
+    Failure::usage(format!("{}: this is {what}", path.display())).hint(taken)
 }
 
 fn is_trace(path: &Path) -> bool {
@@ -155,6 +166,12 @@ fn head(path: &Path) -> String {
         let _unread = fs::File::open(path).and_then(|file| file.take(HEAD).read_to_end(&mut head));
     }
     String::from_utf8_lossy(&head).into_owned()
+}
+
+/// Returns true for a file from which `cassette convert` makes a cassette, by its beginning.
+pub(in crate::cli) fn is_of_another_tool(path: &Path) -> bool {
+    let head = head(path);
+    is_http_log(&head) || is_aimock(&head)
 }
 
 fn from_fixtures(args: &ConvertArgs) -> Result<ExitCode, Failure> {

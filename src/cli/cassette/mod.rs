@@ -1,6 +1,6 @@
 //! `cassette`: its arguments, and the tools that make, check, write, redact and merge cassettes.
 
-mod convert;
+pub(in crate::cli) mod convert;
 mod diff;
 mod lint;
 mod prune;
@@ -57,9 +57,10 @@ pub(in crate::cli) enum CassetteCommand {
         after_long_help = "Examples:\n  vllm-vcr play --cassette agent.yaml --report report.json -- pytest\n  vllm-vcr cassette prune agent.yaml --unused report.json\n  curl -s localhost:8000/vcr/report | vllm-vcr cassette prune agent.yaml --unused -"
     )]
     Prune(prune::PruneArgs),
-    /// Make a trace of a cassette, or a cassette of a trace.
+    /// Make a trace of a cassette, or a cassette of a trace or of what another tool wrote.
     #[command(
-        after_long_help = "Examples:\n  vllm-vcr cassette convert agent.yaml agent.jsonl.gz\n  vllm-vcr cassette convert day.jsonl.gz day.yaml --tokenizer ./tokenizer"
+        alias = "import",
+        after_long_help = "Examples:\n  vllm-vcr cassette convert agent.yaml agent.jsonl.gz\n  vllm-vcr cassette convert day.jsonl.gz day.yaml --tokenizer ./tokenizer\n  vllm-vcr cassette convert browser.har agent.yaml\n  vllm-vcr cassette convert vcrpy/test_agent.yaml agent.yaml\n  vllm-vcr cassette convert aimock/fixtures.json agent.yaml"
     )]
     Convert(convert::ConvertArgs),
 }

@@ -12,7 +12,11 @@ mod topics;
 
 use std::ffi::OsString;
 
-use clap::{Arg, Command, builder::Resettable, error::ErrorKind};
+use clap::{
+    Arg, Command,
+    builder::Resettable,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
 
 use crate::cli::failure::Failure;
 
@@ -58,8 +62,15 @@ pub(in crate::cli) fn asked(program: &Command, arguments: &[OsString]) -> Result
     Ok(Some(page(command, &view(command, topic, is_long)?)))
 }
 
-/// The screen of a command for which too little was typed, in place of clap's.
-pub(in crate::cli) fn in_place_of(error: clap::Error, program: &Command, arguments: &[OsString]) -> clap::Error {
+/// The screen of a command for which too little was typed, in place of clap's; and where `play`'s --host and --port are elsewhere.
+pub(in crate::cli) fn in_place_of(mut error: clap::Error, program: &Command, arguments: &[OsString]) -> clap::Error {
+    let is_address = |value: Option<&ContextValue>| matches!(value, Some(ContextValue::String(flag)) if flag == "--host" || flag == "--port");
+    if error.kind() == ErrorKind::UnknownArgument && is_address(error.get(ContextKind::InvalidArg)) {
+        let tip = "it listens where `--listen HOST:PORT` says".into();
+        if words(arguments).contains(&"tap") {
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
+        }
+    }
     if error.kind() != ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return error;
     }

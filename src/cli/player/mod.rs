@@ -17,6 +17,7 @@ use serde_json::Map;
 
 use crate::{
     cli::{
+        cassette::convert,
         failure::{Exit, Failure},
         mcp::servers::{self, McpServersArgs},
         output::{self, shell_word},
@@ -111,7 +112,14 @@ impl From<CassetteError> for Failure {
         };
         match &error {
             // It may quote what is wrong.
-            CassetteError::Wrong { .. } => Self::new(exit, shown(&error.to_string())),
+            CassetteError::Wrong { path, .. } => {
+                let failure = Self::new(exit, shown(&error.to_string()));
+                match convert::is_of_another_tool(path) {
+                    true => failure
+                        .hint("another tool wrote it: `vllm-vcr cassette convert FROM TO` makes a cassette of it"),
+                    false => failure,
+                }
+            }
             _ => Self::new(exit, error),
         }
     }

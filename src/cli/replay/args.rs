@@ -21,8 +21,9 @@ use crate::{base::units::parse_duration, cli::values::Secret, net::upstream::Ups
                              vllm-vcr replay day.jsonl.gz --target http://localhost:8000 --arrivals poisson --rate 20\n  \
                              vllm-vcr replay day.jsonl.gz --target http://localhost:8000 --concurrency 64 --json | jq .verdict")]
 pub(in crate::cli) struct ReplayArgs {
-    /// The traces: files, directories of them, the first file of a capture in several; - is stdin. Or cassettes, and folders of them.
-    #[arg(value_name = "PATH", required = true)]
+    /// The traces: files, directories of them, the first file of a capture in several; - is stdin. Or cassettes, and folders of them. Without
+    /// any, the built-in trace, as `play` serves it.
+    #[arg(value_name = "PATH")]
     pub(in crate::cli) paths: Vec<PathBuf>,
     /// Values of placeholders in cassettes, a line for each: email:1 = jane@example.org. They are put into what is sent.
     #[arg(long, help_heading = "Requests", value_name = "FILE")]

@@ -17,7 +17,7 @@ use crate::{
         redaction::{self, RedactionArgs, shown},
     },
     drive::{Drive, Plan, Workload, before},
-    play::load_tokenizer,
+    play::{Player, TRACE_NAME, load_tokenizer},
     recording::cassette::is_cassette,
     text::prompt::Tokenizer,
 };
@@ -64,8 +64,11 @@ pub(super) async fn before(
     Ok(())
 }
 
-/// Reads the named traces or cassettes.
+/// Reads the named traces or cassettes, or the built-in trace.
 pub(super) fn workload(args: &ReplayArgs) -> Result<Workload, Failure> {
+    if args.paths.is_empty() {
+        return Ok(Workload::of_trace(TRACE_NAME, Player::builtin_trace()?, args.check)?);
+    }
     let (mut cassettes, mut traces) = (false, false);
     for path in &args.paths {
         let (one, other) = kinds(path);
@@ -78,7 +81,11 @@ pub(super) fn workload(args: &ReplayArgs) -> Result<Workload, Failure> {
         return Err(Failure::usage("--secrets is for cassettes: traces have no placeholders that are put back"));
     }
     if !cassettes {
-        return Ok(Workload::read(&args.paths, args.check)?);
+        let is_missing = args.paths.iter().any(|path| path != Path::new("-") && !path.exists());
+        return Workload::read(&args.paths, args.check).map_err(|error| match is_missing {
+            true => Failure::from(error).hint("without a PATH the built-in trace is sent"),
+            false => error.into(),
+        });
     }
     let files = files(&args.paths, &|_| "name cassettes, or the folder that they are in".to_owned())?;
     once(&files)?;

@@ -221,7 +221,7 @@ impl Meaning {
         let blocks = asked.unwrap_or(if publishes { CACHE_BLOCKS } else { USUAL_BLOCKS });
         if asked.is_some_and(|asked| asked < needed) {
             self.note(format!(
-                "--kv-cache-size {blocks}: {needed} blocks are used, which a request of --max-model-len needs and without which vLLM would not start"
+                "--kv-cache-size {blocks} is raised to {needed} blocks, which a request of --max-model-len needs and without which vLLM would not start"
             ));
         }
         if !given.has("num-gpu-blocks-override") && (asked.is_some() || blocks.max(needed) != USUAL_BLOCKS) {

@@ -75,7 +75,7 @@ pub(in crate::cli) fn translate(
         let mut notes = Vec::new();
         let more = enables_adapters(&given, &mut notes);
         let words = if from_file.is_some() { without_config(&all) } else { all };
-        let words = without_empty_words(words);
+        let words = without_empty_words(command, words);
         let arguments = before.into_iter().chain(words).chain(more).chain(after.iter().cloned()).collect();
         return Ok(Translated { arguments, notes });
     }
@@ -124,10 +124,11 @@ fn without_config(arguments: &[OsString]) -> Vec<OsString> {
 }
 
 /// Arguments without the empty words of templates, which would be models; those that are a flag's value stay.
-fn without_empty_words(arguments: Vec<OsString>) -> Vec<OsString> {
+fn without_empty_words(command: &Command, arguments: Vec<OsString>) -> Vec<OsString> {
     let mut is_value = false;
     let kept = arguments.into_iter().filter(|word| {
-        let takes_next = word.to_str().is_some_and(|text| text.starts_with('-') && !text.contains('='));
+        let flag = word.to_str().filter(|text| text.starts_with('-') && !text.contains('='));
+        let takes_next = flag.is_some_and(|flag| vllm_flags::takes_value(command, flag));
         let is_kept = !word.is_empty() || is_value;
         is_value = takes_next;
         is_kept
@@ -193,6 +194,12 @@ mod tests {
         let empty = ["v", "play", "--root-path", "", "--port=1", ""].map(OsString::from);
         let Translated { arguments, .. } = translate(&crate::cli::command(), &empty, &|_| None).unwrap();
         assert_eq!(arguments, empty.get(..5).unwrap());
+        for switch in ["--mm-encoder-only", "--enforce-eager", "--enable_prefix_caching", "-v", "--no-async-scheduling"]
+        {
+            let words = ["v", "play", "--model=x", switch, ""].map(OsString::from);
+            let Translated { arguments, .. } = translate(&crate::cli::command(), &words, &|_| None).unwrap();
+            assert_eq!(arguments, words.get(..4).unwrap());
+        }
         for same in [
             "v play --port 1 --max-num-seqs 2",
             "v play --mode once",

@@ -110,6 +110,18 @@ pub(in crate::cli) fn is_known(command: &Command, name: &str) -> bool {
     own_flags(command).iter().any(|own| own == name) || is_theirs()
 }
 
+/// Checks whether the next word belongs to a flag of `play` or of vLLM that stands without `=`.
+pub(in crate::cli) fn takes_value(command: &Command, flag: &str) -> bool {
+    let name = flag.strip_prefix("--").map_or_else(|| flag.to_owned(), |long| long.replace('_', "-"));
+    let play = command.find_subcommand("play");
+    let mut own = command.get_arguments().chain(play.into_iter().flat_map(Command::get_arguments));
+    if let Some(arg) = own.find(|arg| names(arg).contains(&name)) {
+        return arg.get_action().takes_values();
+    }
+    let row = rows().iter().find(|row| row.names.split(',').any(|known| known == name));
+    !name.starts_with("no-") && row.is_none_or(|row| row.values != ValueCount::None)
+}
+
 enum ReadFlag {
     /// `play`'s own, or unknown.
     Kept,
@@ -192,12 +204,14 @@ fn first(row: &FlagRow) -> &'static str {
 fn own_flags(command: &Command) -> Vec<String> {
     let play = command.find_subcommand("play");
     let flags = command.get_arguments().chain(play.into_iter().flat_map(Command::get_arguments));
-    let names = |arg: &clap::Arg| {
-        let long = arg.get_long().into_iter().chain(arg.get_all_aliases().unwrap_or_default());
-        let short = arg.get_short().map(|letter| format!("-{letter}"));
-        long.map(str::to_owned).chain(short).collect::<Vec<_>>()
-    };
     flags.flat_map(names).chain(["help".to_owned()]).collect()
+}
+
+/// The names of a flag; that of one letter with its dash.
+fn names(arg: &clap::Arg) -> Vec<String> {
+    let long = arg.get_long().into_iter().chain(arg.get_all_aliases().unwrap_or_default());
+    let short = arg.get_short().map(|letter| format!("-{letter}"));
+    long.map(str::to_owned).chain(short).collect()
 }
 
 fn rows() -> &'static [FlagRow] {

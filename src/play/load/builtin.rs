@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// Name of the built-in trace in messages.
-pub(in crate::play) const TRACE_NAME: &str = "the built-in trace";
+pub const TRACE_NAME: &str = "the built-in trace";
 
 const TRACE: &[u8] = include_bytes!("../../../traces/builtin.jsonl.gz");
 const TOKENIZER: &[u8] = include_bytes!("../../../traces/smollm2-135m/tokenizer.json.gz");

@@ -1,6 +1,6 @@
 //! `vllm-vcr cassette convert`.
 
-use std::path::Path;
+use std::{fs, path::Path};
 
 use serde_json::{Value, json};
 
@@ -11,6 +11,29 @@ fn convert(arguments: &[&str]) -> (i32, String) {
     let output = vcr(&[&["cassette", "convert"], arguments].concat());
     let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     (output.status.code().unwrap(), text)
+}
+
+#[test]
+fn which_of_the_two_files_is_not_understood_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (har, text, cassette) = (at("x.har"), at("x.txt"), at("x.yaml"));
+    fs::write(&har, "{\"log\": {\"entries\": []}}").unwrap();
+    fs::write(&text, "text").unwrap();
+    fs::write(&cassette, "vcr: 1\nrecords: []\n").unwrap();
+    let (new, missing) = (at("o.yaml"), at("nope.har"));
+    for (from, to, code, part) in [
+        (&missing, &new, 3, "nope.har: there is no such file"),
+        (&text, &new, 2, "x.txt: this is nothing that a cassette"),
+        (&har, &text, 2, "x.txt: this is no cassette"),
+        (&cassette, &text, 2, "x.txt: this is no trace"),
+    ] {
+        let (got, said) = convert(&[from, to]);
+        assert_eq!((got, said.contains(part)), (code, true), "{said}");
+    }
+    let output = vcr(&["play", "--cassette", &har]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), said.contains("cassette convert FROM TO")), (Some(3), true), "{said}");
 }
 
 fn lines(path: &Path) -> Vec<Value> {
@@ -180,9 +203,13 @@ async fn what_cannot_be_converted_is_named() {
     let (code, text) = convert(&[&shapes, &file("s.yaml")]);
     assert_eq!(code, 3, "{text}");
     assert!(text.contains("shapes.jsonl, line 1: it holds no request; record with --record-requests"), "{text}");
-    for (from, to) in [(&cassette, &file("x.yaml")), (&trace, &file("x.jsonl")), (&cassette, &file("x.txt"))] {
+    for (from, to, said) in [
+        (&cassette, &file("x.yaml"), "x.yaml: this is no trace"),
+        (&trace, &file("x.jsonl"), "x.jsonl: this is no cassette"),
+        (&cassette, &file("x.txt"), "x.txt: this is no trace"),
+    ] {
         let (code, text) = convert(&[from, to]);
-        assert_eq!((code, text.contains("one of the two has to be a cassette")), (2, true), "{text}");
+        assert_eq!((code, text.contains(said)), (2, true), "{text}");
     }
 }
 

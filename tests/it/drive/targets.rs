@@ -43,6 +43,19 @@ fn requests_reach_them() {
     drive(&format!("unix:{socket}"), &[]);
 }
 
+#[test]
+fn without_a_file_the_built_in_trace_is_sent() {
+    let server = Running::start(&["play", "--instant", "--port", "0"]);
+    let target = format!("http://{}", server.address);
+    let sent = vcr(&["replay", "--target", &target, "--arrivals", "burst"]);
+    let (printed, said) = (String::from_utf8_lossy(&sent.stdout), String::from_utf8_lossy(&sent.stderr));
+    assert!(printed.contains("19 sent and ended, 0 failed"), "{printed}{said}");
+    assert!(said.contains("the built-in trace: 19 requests"), "{said}");
+    let missing = vcr(&["replay", "traces/nope.jsonl.gz", "--target", &target]);
+    let said = String::from_utf8_lossy(&missing.stderr);
+    assert!(said.contains("without a PATH the built-in trace is sent"), "{said}");
+}
+
 /// A server that is not at an address of plain HTTP.
 struct Started(Child);
 

@@ -72,11 +72,12 @@ async fn requests_name_faults_only_where_that_is_enabled() {
     assert_eq!(status(&server, headers[0]).await, 418);
     assert_eq!(status(&server, headers[1]).await, 429);
     assert_eq!(status(&server, &[("x-return-error", "model_not_found")]).await, 404);
+    assert_eq!(status(&server, &[("x-return-error", "502")]).await, 502);
     assert_eq!(status(&server, &[("x-vcr-fault", "explode")]).await, 400);
     assert_eq!(status(&server, &[]).await, 200);
     let listed = super::hits(server.address).await;
     let kinds: Vec<&str> = listed.iter().map(|line| line.split(" where ").next().unwrap()).collect();
-    assert_eq!(kinds, ["error:418", "429", "model_not_found"]);
+    assert_eq!(kinds, ["error:418", "429", "model_not_found", "error:502"]);
 }
 
 #[tokio::test]
