@@ -1,6 +1,11 @@
 //! `drift`: its flags, and what was found as text, JSON, Markdown or JUnit.
 
-use std::{path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+    time::Duration,
+};
 
 use clap::Args;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
@@ -33,7 +38,7 @@ use crate::{
 #[command(
     next_help_heading = "Drift",
     after_long_help = "Examples:\n  vllm-vcr drift cassettes/ --live http://gpu-box:8000\n  \
-                             VLLM_VCR_API_KEY=sk-... vllm-vcr drift agent.yaml --live https://api.openai.com --markdown drift.md\n  \
+                             vllm-vcr drift agent.yaml --live https://api.openai.com --markdown drift.md\n  \
                              vllm-vcr drift agent.yaml --live http://gpu-box:8000 --text --json > drift.json"
 )]
 pub(in crate::cli) struct DriftArgs {
@@ -103,7 +108,7 @@ pub(in crate::cli) fn run(args: DriftArgs) -> Result<ExitCode, Failure> {
     })
 }
 
-fn is_one_of(path: &PathBuf, others: &[PathBuf]) -> bool {
+fn is_one_of(path: &Path, others: &[PathBuf]) -> bool {
     path.canonicalize()
         .is_ok_and(|path| others.iter().any(|other| other.canonicalize().is_ok_and(|other| other == path)))
 }
@@ -160,7 +165,8 @@ impl FoundDrift {
                     *drift |= *text && counts_text;
                     other_texts += usize::from(*text);
                     *(if *drift { &mut drifted } else { &mut same }) += 1;
-                    differences.retain(|line| counts_text || !line.starts_with("text: "));
+                    differences
+                        .retain(|line| counts_text || line.starts_with("structure: ") || line.starts_with("usage: "));
                 }
                 DriftVerdict::Failed { .. } => failed += 1,
                 DriftVerdict::NotSent { .. } => not_sent += 1,

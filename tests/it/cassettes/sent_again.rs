@@ -85,6 +85,7 @@ async fn what_cannot_be_sent_again_is_named_and_redacted_values_may_be_given() {
     let stored = "- request: POST /v1/responses\n  body: {model: m, previous_response_id: resp_1}\n  answer: {status: 200, json: {}}\n";
     let deleted = "- request: DELETE /v1/files/a\n  answer: {status: 200, json: {}}\n";
     let named = record(&["a"], "You said a.").replace("  body:", "  headers: {x-vcr-upstream: two}\n  body:");
+    let named = named.replace("prompt_tokens: 3", "prompt_tokens: 9");
     let secret = record(&["To [REDACTED:email:1]"], "You said To [REDACTED:email:1].");
     let parts = [failed, by_hand, mcp, stored, deleted, &named, &secret].map(str::to_owned);
     let shelf = Shelf::with(&tape(&parts));

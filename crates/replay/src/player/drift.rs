@@ -20,8 +20,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::player::{
-    SuppliedSecrets,
-    answer::put_back::{how_to_give, restore_request},
+    answer::put_back::{SuppliedSecrets, how_to_give, restore_request},
     record::{
         cassette_sink::{LONGEST, record_of, whole_capture},
         compare::AnswerDifferences,
