@@ -16,6 +16,7 @@ mod child;
 mod config_file;
 mod conform;
 mod doctor;
+mod drift;
 mod escape;
 mod failure;
 mod flags;
@@ -143,6 +144,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Prove(args) => prove::run(*args),
         Command::Sweep(args) => sweep::run(*args),
         Command::Conform(args) => conform::run(*args),
+        Command::Drift(args) => drift::run(*args),
         Command::McpTap(args) => mcp::tap::run(*args),
         Command::McpPlay(args) => mcp::play::run(*args),
         Command::Bench(args) => bench::run(args),

@@ -155,6 +155,22 @@ def compares():
     expect(code == 1 and "nowhere.jsonl" in said, said)
 
 
-for case in (check_files, plays, misses, records, does_not_start, compares):
+def drifts():
+    engine = job("engine")
+    expect(engine.step("start", binary=str(BINARY), cassette="agent.yaml", args="--on-exhausted last")[0] == 0)
+    run = job("drifts")
+    code, said = run.step("gate", binary=str(BINARY), cassettes="agent.yaml\n", live=engine.outputs["url"])
+    expect(code == 0 and "no drift: 0 of 1" in run.read("GITHUB_STEP_SUMMARY"), said, run.read("GITHUB_STEP_SUMMARY"))
+    run = job("drifted")
+    (run.folder / "agent.yaml").write_text(CASSETTE.replace("finish_reason: stop", "finish_reason: length"))
+    code, said = run.step("gate", binary=str(BINARY), cassettes="agent.yaml", live=engine.outputs["url"])
+    expect(code == 1 and "::error title=Drift of agent.yaml#0::" in said and "finish_reason is 'stop'" in said, said)
+    expect(sorted(os.listdir(run.outputs["folder"])) == ["drift.json", "drift.md"], run.outputs)
+    code, said = job("half").step("gate", binary=str(BINARY), cassettes="agent.yaml")
+    expect(code == 1 and "needs both" in said, said)
+    expect(engine.step("gate")[0] == 0)
+
+
+for case in (check_files, plays, misses, records, does_not_start, compares, drifts):
     case()
     print(f"ok: {case.__name__}")

@@ -12,3 +12,13 @@ fn the_guide_has_the_code_of_the_examples() {
         assert!(guide.contains(code), "examples/{file} is not in the guide as it stands");
     }
 }
+
+#[test]
+fn the_guide_has_the_workflow_of_the_example() {
+    let workflow = tree::read("examples/github/drift.yml");
+    let workflow = workflow.trim_start_matches(|c| c != '\n').trim();
+    assert!(
+        tree::read("docs/src/guides/drift.md").contains(workflow),
+        "examples/github/drift.yml is not in the guide as it stands"
+    );
+}

@@ -1,4 +1,4 @@
-"""The gate's step: ends the server of the start action, compares traces, writes annotations, the job's summary and files for the artifact."""
+"""The gate's step: ends the server of the start action, compares traces, or cassettes with a live server, writes annotations, the job's summary and files for the artifact."""
 
 import json
 import os
@@ -78,17 +78,36 @@ def compare(binary, baseline, candidate, gate):
         annotate("Comparison", ran.stderr.strip() or "not within the limits")
 
 
+def drift(binary, cassettes, live):
+    told = FOLDER / "drift.md"
+    ran = subprocess.run([binary, "drift", "--live", live, "--json", "--markdown", told, "--", *cassettes], capture_output=True, text=True)
+    if not told.exists():
+        return annotate("Drift", ran.stderr.strip())
+    (FOLDER / "drift.json").write_text(ran.stdout, encoding="utf-8")
+    append("GITHUB_STEP_SUMMARY", f"### Drift\n\n{told.read_text(encoding='utf-8')}\n")
+    for record in json.loads(ran.stdout)["records"]:
+        if record.get("drift"):
+            annotate(f"Drift of {record['cassette']}#{record['record']}", "\n".join([record["request"], *record["differences"]]))
+    if ran.returncode and not problems:
+        annotate("Drift", ran.stderr.strip())
+
+
 def main():
-    inputs = {name: os.environ.get(f"INPUT_{name.upper()}", "") for name in ("baseline", "candidate", "gate", "binary")}
+    inputs = {name: os.environ.get(f"INPUT_{name.upper()}", "") for name in ("baseline", "candidate", "gate", "cassettes", "live", "binary")}
+    cassettes = [line.strip() for line in inputs["cassettes"].splitlines() if line.strip()]
     server = os.environ.get("VCR_ACTION_FOLDER")
     if bool(inputs["baseline"]) != bool(inputs["candidate"]):
         annotate("vllm-vcr", "a comparison needs both baseline and candidate")
-    elif not server and not inputs["baseline"]:
-        annotate("vllm-vcr", "nothing to look at: use the start action before, or name baseline and candidate")
+    elif bool(cassettes) != bool(inputs["live"]):
+        annotate("vllm-vcr", "drift needs both cassettes and live")
+    elif not server and not inputs["baseline"] and not cassettes:
+        annotate("vllm-vcr", "nothing to look at: use the start action before, name baseline and candidate, or cassettes and live")
     if server:
         report_server(pathlib.Path(server))
     if inputs["baseline"] and inputs["candidate"]:
         compare(inputs["binary"], inputs["baseline"], inputs["candidate"], inputs["gate"])
+    if cassettes and inputs["live"]:
+        drift(inputs["binary"], cassettes, inputs["live"])
     append("GITHUB_OUTPUT", f"passed={'false' if problems else 'true'}\nfolder={FOLDER}\n")
     sys.exit(1 if problems else 0)
 

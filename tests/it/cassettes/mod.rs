@@ -44,6 +44,7 @@ mod redaction;
 mod replay;
 mod retried_failures;
 mod secrets_added_by_hand;
+mod sent_again;
 mod sessions;
 mod sessions_only;
 mod tags;

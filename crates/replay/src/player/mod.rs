@@ -14,6 +14,7 @@ mod answer;
 mod config;
 mod convert;
 mod decide;
+mod drift;
 mod forward;
 mod incoming;
 mod index;
@@ -66,6 +67,7 @@ pub use crate::player::{
         },
         match_command::{MatchCommand, PATIENCE},
     },
+    drift::{DriftCheck, DriftFinding, DriftVerdict},
     forward::{
         Forward,
         completion::{Completed, CompletedBody, Completions},

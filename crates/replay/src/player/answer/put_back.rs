@@ -78,30 +78,52 @@ pub fn restore_requests<'a>(
 ) -> Vec<String> {
     let mut unknown = Vec::new();
     for (record, request) in requests.filter_map(|(at, request)| Some((cassette.records.get(at)?, request))) {
-        let mut found = BTreeSet::new();
-        note_all(request, &mut found);
-        let mut values = PlaceholderValues::default();
-        for placeholder in found {
-            match supplied.value(&cassette.path, record.id, &placeholder) {
-                Some(value) => values.insert(placeholder, &value),
-                None => unknown.push((record, placeholder)),
-            }
-        }
-        values.json(request);
+        let left = restore_request((cassette, record), request, supplied).unknown;
+        unknown.extend(left.into_iter().map(|placeholder| (record, placeholder)));
     }
     warnings_of(cassette, &unknown, "sent as it is")
 }
 
+/// What became of the placeholders of a request that is sent again.
+#[derive(Debug, Default)]
+pub(in crate::player) struct RestoredRequest {
+    /// Whether it had any.
+    pub(in crate::player) had_any: bool,
+    /// Those without a value, which stay.
+    pub(in crate::player) unknown: Vec<Placeholder>,
+}
+
+/// Puts supplied values into one request.
+pub(in crate::player) fn restore_request(
+    (cassette, record): (&Cassette, &CassetteRecord),
+    request: &mut Value,
+    supplied: &SuppliedSecrets,
+) -> RestoredRequest {
+    let (mut found, mut values) = (BTreeSet::new(), PlaceholderValues::default());
+    note_all(request, &mut found);
+    let mut restored = RestoredRequest { had_any: !found.is_empty(), ..RestoredRequest::default() };
+    for placeholder in found {
+        match supplied.value(&cassette.path, record.id, &placeholder) {
+            Some(value) => values.insert(placeholder, &value),
+            None => restored.unknown.push(placeholder),
+        }
+    }
+    values.json(request);
+    restored
+}
+
+/// How the user gives the value of a placeholder.
+pub(in crate::player) fn how_to_give(cassette: &Cassette, record: u64, placeholder: &Placeholder) -> String {
+    let name = cassette.path.file_name().unwrap_or_default().to_string_lossy();
+    let (short, variable) = (placeholder.short(), supplied::variable(placeholder));
+    format!("give it with --secrets FILE (a line `{name}#{record} {short} = VALUE`) or {variable}")
+}
+
 fn warnings_of(cassette: &Cassette, unknown: &[(&CassetteRecord, Placeholder)], what: &str) -> Vec<String> {
     let file = cassette.path.display();
-    let name = cassette.path.file_name().unwrap_or_default().to_string_lossy();
     let warning = |(record, placeholder): &(&CassetteRecord, Placeholder)| {
-        let (line, id, short) = (record.line, record.id, placeholder.short());
-        let variable = supplied::variable(placeholder);
-        format!(
-            "{file}:{line}: record {id}: {placeholder} is {what}; give it with --secrets FILE \
-             (a line `{name}#{id} {short} = VALUE`) or {variable}"
-        )
+        let (line, id, how) = (record.line, record.id, how_to_give(cassette, record.id, placeholder));
+        format!("{file}:{line}: record {id}: {placeholder} is {what}; {how}")
     };
     let mut warnings: Vec<String> = unknown.iter().take(MOST_NAMED).map(warning).collect();
     if let Some(more) = unknown.len().checked_sub(MOST_NAMED).filter(|more| *more > 0) {

@@ -7,7 +7,7 @@
 //! Limits: bodies that were packed with something else than gzip are refused, and entries without a response. Of a stream only the time
 //! of the whole is known.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
@@ -16,17 +16,16 @@ use serde_json::Value;
 
 use net::upstream::without_secrets;
 
-use crate::player::{receive::body::ReadBody, record::cassette_sink::record_of};
+use crate::player::{
+    receive::body::ReadBody,
+    record::cassette_sink::{LONGEST, record_of, whole_capture},
+};
 use recording::{
-    capture::{Capture, CaptureLimits, Captures},
     cassette::RecordedExchange,
     exchange::{Exchange, ExchangeRequest, ExchangeResponse, Timing},
     trace::{self, Outcome},
     yaml::{self, YamlNode},
 };
-
-/// Bytes of a response, and what a packed one may become.
-const LONGEST: usize = 256 << 20;
 
 /// What such a file holds.
 #[derive(Debug, Default)]
@@ -184,17 +183,8 @@ impl LoggedExchange {
                 ));
             }
         };
-        let limits = CaptureLimits { each: LONGEST, together: LONGEST };
-        let mut capture = Capture::new(Arc::new(Captures::new(limits)), target.clone(), Bytes::new());
-        capture.headers(&self.headers);
-        let kind = self.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        if kind.starts_with("text/event-stream") {
-            capture = capture.splitting();
-        }
-        capture.received(&Bytes::from(body), self.took);
-        if capture.is_lost() {
-            return Err(format!("the response of {shown} is too large"));
-        }
+        let capture = whole_capture(&target, &self.headers, Bytes::from(body), self.took)
+            .ok_or_else(|| format!("the response of {shown} is too large"))?;
         let ReadBody { value, raw } = ReadBody::read(&self.request_headers, &self.request_body, LONGEST);
         Ok(record_of(Exchange {
             request: ExchangeRequest {

@@ -13,6 +13,8 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
+use http::HeaderMap;
 use tokio::time::Instant;
 
 use crate::{
@@ -29,8 +31,9 @@ use crate::{
     },
 };
 use base::{rate_limited_log::RateLimitedLog, units::Millis};
-use net::wire::recorded_json_as_utf8;
+use net::{server::media_type, wire::recorded_json_as_utf8};
 use recording::{
+    capture::{Capture, CaptureLimits, Captures},
     cassette::{
         AnswerContent, CassetteError, CassetteRecord, CassetteWriter, RecordedAnswer, RecordedExchange, Sidecar,
         TransportFault, ValueSource,
@@ -277,6 +280,26 @@ impl Sink for CassetteSink {
         self.counts.note(|report| report.not_written = (records == 0).then_some(path));
         Ok(())
     }
+}
+
+/// Bytes of a response that is copied at once, and what a packed one may become.
+pub(in crate::player) const LONGEST: usize = 256 << 20;
+
+/// A copy of a response that was received whole; `None` where it is compressed or too large.
+pub(in crate::player) fn whole_capture(
+    target: &str,
+    headers: &HeaderMap,
+    body: Bytes,
+    took: Duration,
+) -> Option<Capture> {
+    let limits = CaptureLimits { each: LONGEST, together: LONGEST };
+    let mut capture = Capture::new(Arc::new(Captures::new(limits)), target.to_owned(), Bytes::new());
+    capture.headers(headers);
+    if media_type(headers).starts_with("text/event-stream") {
+        capture = capture.splitting();
+    }
+    capture.received(&body, took);
+    (!capture.is_lost()).then_some(capture)
 }
 
 /// Makes a record of an exchange.

@@ -115,13 +115,13 @@ impl Comparisons {
 
 /// Differences of two answers.
 #[derive(Debug, Default, PartialEq)]
-struct AnswerDifferences {
+pub(in crate::player) struct AnswerDifferences {
     /// Whether there are any of structure.
-    structure: bool,
+    pub(in crate::player) structure: bool,
     /// Whether there are any of text.
-    text: bool,
+    pub(in crate::player) text: bool,
     /// The first of them, those of structure before all others.
-    lines: Vec<String>,
+    pub(in crate::player) lines: Vec<String>,
 }
 
 impl AnswerDifferences {
@@ -130,7 +130,7 @@ impl AnswerDifferences {
     }
 
     /// Compares an answer with the recorded one.
-    fn between(recorded: &RecordedAnswer, now: &RecordedAnswer) -> Self {
+    pub(in crate::player) fn between(recorded: &RecordedAnswer, now: &RecordedAnswer) -> Self {
         let shown = |answer: &RecordedAnswer| {
             let mut shown = answer.shown();
             drop_fields_of_one_run(&mut shown);

@@ -1,0 +1,265 @@
+//! `drift`: its flags, and what was found as text, JSON, Markdown or JUnit.
+
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+    time::Duration,
+};
+
+use clap::Args;
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+use serde_json::json;
+
+use crate::{
+    base::{one_line::one_line, units::parse_duration},
+    cli::{
+        escape,
+        failure::{Exit, Failure},
+        gateway,
+        junit::{self, JunitCase},
+        output,
+        player::{files, once},
+        redaction::{self, RedactionArgs},
+        runtime,
+        values::Secret,
+    },
+    net::upstream::{Authorities, Upstream, UpstreamOptions, UpstreamUrl},
+    recording::cassette::{self, Cassette},
+    replay::player::{DriftCheck, DriftFinding, DriftVerdict, ServerEnvironment, secrets_of_top},
+};
+
+/// Check whether a live server still answers as your cassettes have it.
+///
+/// Sends the recorded requests again, one after the other, and compares the answers: their shape, tool calls, finish reasons and the
+/// prompt's tokens; texts count with --text only. What is not sent is listed with the reason. Exit code 1 where an answer has drifted, 4
+/// where one could not be had.
+#[derive(Debug, Args)]
+#[command(
+    next_help_heading = "Drift",
+    after_long_help = "Examples:\n  vllm-vcr drift cassettes/ --live http://gpu-box:8000\n  \
+                             vllm-vcr drift agent.yaml --live https://api.openai.com --markdown drift.md\n  \
+                             vllm-vcr drift agent.yaml --live http://gpu-box:8000 --text --json > drift.json"
+)]
+pub(in crate::cli) struct DriftArgs {
+    /// Cassettes, or folders of them.
+    #[arg(value_name = "CASSETTE", required = true)]
+    paths: Vec<PathBuf>,
+    /// The server: http://HOST, https://HOST or h2c://HOST, with a path before /v1 where it has one.
+    #[arg(long, value_name = "URL")]
+    live: UpstreamUrl,
+    /// Counts and shows other texts, numbers and arguments too.
+    #[arg(long)]
+    text: bool,
+    /// Sends what was recorded from the upstream of this name, in place of what names none.
+    #[arg(long, value_name = "NAME")]
+    upstream: Option<String>,
+    /// Sent as `Authorization: Bearer KEY`: cassettes hold no keys. Other users can read arguments: prefer VLLM_VCR_API_KEY.
+    #[arg(long, value_name = "KEY", hide_env_values = true)]
+    api_key: Option<Secret>,
+    /// Sent too.
+    #[arg(long, value_name = "NAME: VALUE", value_parser = gateway::header)]
+    header: Vec<(HeaderName, HeaderValue)>,
+    /// Values of placeholders in requests, a line for each: email:1 = jane@example.org. Requests with others are not sent.
+    #[arg(long, value_name = "FILE")]
+    secrets: Option<PathBuf>,
+    /// Who signs the server's certificate, or that certificate, a PEM file; without it, the authorities that browsers trust.
+    #[arg(long, value_name = "FILE")]
+    live_ca: Option<PathBuf>,
+    /// Time for a whole answer.
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "120s")]
+    timeout: Duration,
+    /// Requests at a time. Where the server has no room (429, 503), each is tried four times, after the pause that it asks for.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=256))]
+    concurrency: u16,
+    /// Prints one JSON object instead of text.
+    #[arg(long)]
+    json: bool,
+    /// Writes what was found in Markdown too, such as for an issue.
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+    /// Writes what was found as JUnit's XML too, a case for each record that was sent.
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+}
+
+/// Sends the requests and prints what was found.
+pub(in crate::cli) fn run(args: DriftArgs) -> Result<ExitCode, Failure> {
+    let paths = files(&args.paths, &|_| "name cassettes, or the folder that they are in".to_owned())?;
+    once(&paths)?;
+    let cassettes = paths.iter().map(|path| cassette::load(path)).collect::<Result<Vec<Cassette>, _>>()?;
+    if let Some(path) = [&args.markdown, &args.junit].into_iter().flatten().find(|path| is_one_of(path, &paths)) {
+        return Err(Failure::usage(format!("{}: this is one of the cassettes", path.display())));
+    }
+    runtime::run(|shutdown| async move {
+        let drift = tokio::select! {
+            found = found(&args, &cassettes) => found?,
+            () = shutdown.requested() => return Err(Failure::environment("stopped before all was compared")),
+        };
+        for (path, text) in [(&args.markdown, drift.markdown()), (&args.junit, drift.junit())] {
+            path.as_ref().map_or(Ok(()), |path| output::save(path, &text))?;
+        }
+        if args.json {
+            output::print_json(&drift.json(&args.live))?;
+        } else {
+            output::print(&drift.text())?;
+        }
+        drift.exit()
+    })
+}
+
+fn is_one_of(path: &Path, others: &[PathBuf]) -> bool {
+    path.canonicalize()
+        .is_ok_and(|path| others.iter().any(|other| other.canonicalize().is_ok_and(|other| other == path)))
+}
+
+async fn found(args: &DriftArgs, cassettes: &[Cassette]) -> Result<FoundDrift, Failure> {
+    let mut headers: HeaderMap = args.header.iter().cloned().collect();
+    if let Some(key) = &args.api_key {
+        headers.insert(header::AUTHORIZATION, gateway::bearer(key)?);
+    }
+    let authorities = args.live_ca.as_deref().map(Authorities::read).transpose().map_err(Failure::input)?;
+    let options = UpstreamOptions { authorities: authorities.map(Arc::new), ..UpstreamOptions::default() };
+    let check = DriftCheck {
+        server: Upstream::new(args.live.clone(), &options),
+        headers,
+        upstream: args.upstream.clone(),
+        supplied: redaction::supplied(args.secrets.as_deref(), &RedactionArgs::default())?,
+        patience: args.timeout,
+        concurrency: args.concurrency.into(),
+    };
+    check.supplied.unmatched(cassettes).iter().for_each(|warning| tracing::warn!("{warning}"));
+    let now = ServerEnvironment::at(&args.live, &options).await;
+    let (mut findings, mut notes) = (Vec::new(), Vec::new());
+    for cassette in cassettes {
+        notes.extend(cassette.warnings.iter().cloned());
+        let name = cassette.path.display().to_string();
+        notes.extend(now.changes(&name, &cassette.header).iter().map(ToString::to_string));
+        let rules =
+            secrets_of_top(&check.supplied.rules(redaction::rules(&RedactionArgs::default())?, cassette), cassette)?;
+        findings.extend(check.findings(cassette, &rules).await);
+    }
+    Ok(FoundDrift::new(findings, notes, args.text))
+}
+
+/// What was found at all records.
+struct FoundDrift {
+    findings: Vec<DriftFinding>,
+    /// What is not as it was recorded of the server itself.
+    notes: Vec<String>,
+    counts_text: bool,
+    same: usize,
+    drifted: usize,
+    other_texts: usize,
+    failed: usize,
+    not_sent: usize,
+}
+
+impl FoundDrift {
+    /// Texts that do not count are not kept: they may be private.
+    fn new(mut findings: Vec<DriftFinding>, notes: Vec<String>, counts_text: bool) -> Self {
+        let (mut same, mut drifted, mut other_texts, mut failed, mut not_sent) = (0, 0, 0, 0, 0);
+        for finding in &mut findings {
+            match &mut finding.verdict {
+                DriftVerdict::Compared { drift, text, differences } => {
+                    *drift |= *text && counts_text;
+                    other_texts += usize::from(*text);
+                    *(if *drift { &mut drifted } else { &mut same }) += 1;
+                    differences
+                        .retain(|line| counts_text || line.starts_with("structure: ") || line.starts_with("usage: "));
+                }
+                DriftVerdict::Failed { .. } => failed += 1,
+                DriftVerdict::NotSent { .. } => not_sent += 1,
+            }
+        }
+        Self { findings, notes, counts_text, same, drifted, other_texts, failed, not_sent }
+    }
+
+    /// The verdict in a line.
+    fn summary(&self) -> String {
+        let verdict = match (self.drifted, self.same, self.failed) {
+            (0, 0, _) => "nothing was compared",
+            (0, _, 0) => "no drift",
+            (0, ..) => "no drift as far as answers came",
+            _ => "drift",
+        };
+        let mut text = format!("{verdict}: {} of {} answers differ", self.drifted, self.drifted + self.same);
+        if self.other_texts > 0 && !self.counts_text {
+            text.push_str(&format!("; {} have other texts (--text shows and counts them)", self.other_texts));
+        }
+        let more = [(self.failed, "could not be compared"), (self.not_sent, "not sent")];
+        more.iter()
+            .filter(|(count, _)| *count > 0)
+            .for_each(|(count, what)| text.push_str(&format!("; {count} {what}")));
+        text
+    }
+
+    /// A line for each record of which there is something to say, with what below it.
+    fn text(&self) -> String {
+        let mut text: String = self.notes.iter().map(|note| format!("note: {}\n", one_line(note))).collect();
+        for finding in &self.findings {
+            let (word, lines) = said(finding);
+            if word != "same" {
+                let DriftFinding { cassette, record, line, request, .. } = finding;
+                text.push_str(&format!(
+                    "{word}: {}\n",
+                    one_line(&format!("{cassette}:{line}: record {record}: {request}"))
+                ));
+                lines.iter().for_each(|line| text.push_str(&format!("  {}\n", one_line(line))));
+            }
+        }
+        text + &self.summary() + "\n"
+    }
+
+    fn json(&self, live: &UpstreamUrl) -> serde_json::Value {
+        json!({"live": live.to_string(), "drift": self.drifted > 0, "summary": self.summary(),
+            "counts": {"same": self.same, "drift": self.drifted, "other_texts": self.other_texts, "failed": self.failed, "not_sent": self.not_sent},
+            "notes": self.notes, "records": self.findings})
+    }
+
+    fn markdown(&self) -> String {
+        let mut lines = vec![format!("**{}**", self.summary()), String::new()];
+        lines.extend(self.notes.iter().map(|note| format!("- {}", one_line(note))));
+        for finding in &self.findings {
+            let (word, said) = said(finding);
+            if word != "same" {
+                let DriftFinding { cassette, record, request, .. } = finding;
+                let code = |text: &str| format!("`` {} ``", one_line(text).replace("``", "` `"));
+                lines.push(format!("- **{word}** {}: {}", code(&format!("{cassette}#{record}")), code(request)));
+                lines.extend(said.iter().map(|line| format!("  - {}", code(line))));
+            }
+        }
+        escape::text(&(lines.join("\n") + "\n")).into_owned()
+    }
+
+    fn junit(&self) -> String {
+        let case = |finding: &DriftFinding| match said(finding) {
+            ("not sent", _) => None,
+            (word, lines) => Some(JunitCase {
+                name: format!("{}#{} {}", finding.cassette, finding.record, finding.request),
+                failure: (word != "same").then(|| format!("{word}: {}", lines.join("\n"))),
+            }),
+        };
+        junit::junit("vllm-vcr drift", &self.findings.iter().filter_map(case).collect::<Vec<_>>())
+    }
+
+    /// Whether there is drift; an error where that is not known.
+    fn exit(&self) -> Result<ExitCode, Failure> {
+        match (self.drifted, self.same, self.failed) {
+            (0, 0, 0) => Err(Failure::input("no record of these cassettes can be sent again, for the reasons above")),
+            (0, _, 0) => Ok(ExitCode::SUCCESS),
+            (0, _, failed) => Err(Failure::environment(format!("{failed} requests got no answer to compare"))),
+            _ => Ok(Exit::No.into()),
+        }
+    }
+}
+
+/// A word for what became of a record, and the lines about it.
+fn said(finding: &DriftFinding) -> (&'static str, &[String]) {
+    match &finding.verdict {
+        DriftVerdict::Compared { drift: true, differences, .. } => ("drift", differences),
+        DriftVerdict::Compared { .. } => ("same", &[]),
+        DriftVerdict::Failed { why } => ("failed", std::slice::from_ref(why)),
+        DriftVerdict::NotSent { why } => ("not sent", std::slice::from_ref(why)),
+    }
+}
