@@ -21,10 +21,10 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::player::{
     answer::put_back::{SuppliedSecrets, how_to_give, restore_request},
+    config::RecordErrors,
     record::{
         cassette_sink::{LONGEST, record_of, whole_capture},
         compare::AnswerDifferences,
-        recorder::RecordErrors,
     },
     secrets,
 };
