@@ -50,26 +50,26 @@ use crate::{
 };
 
 /// A response to come, as functions that are handlers have it.
-type Responding = Pin<Box<dyn Future<Output = Response> + Send>>;
+type HandlerFuture = Pin<Box<dyn Future<Output = Response> + Send>>;
 
 /// A handler without its type. What axum builds around a handler is compiled once for all of them, and so is the proof that what a server
 /// holds may go from thread to thread: for each handler anew it took half of the time of this package's build.
 #[derive(Clone)]
-struct AnyHandler(Arc<dyn Fn(Request<Body>, Player) -> Responding + Send + Sync>);
+struct AnyHandler(Arc<dyn Fn(Request<Body>, Player) -> HandlerFuture + Send + Sync>);
 
 impl AnyHandler {
     fn new<H, T>(handler: H) -> Self
     where
-        H: Handler<T, Player, Future = Responding>,
+        H: Handler<T, Player, Future = HandlerFuture>,
     {
         Self(Arc::new(move |request, player| handler.clone().call(request, player)))
     }
 }
 
 impl Handler<(), Player> for AnyHandler {
-    type Future = Responding;
+    type Future = HandlerFuture;
 
-    fn call(self, request: Request<Body>, player: Player) -> Responding {
+    fn call(self, request: Request<Body>, player: Player) -> HandlerFuture {
         (self.0)(request, player)
     }
 }
@@ -89,7 +89,7 @@ impl Endpoints {
     /// Adds an endpoint, which takes the methods that the API's table has for its path.
     pub(super) fn serve<H, T>(self, path: &'static str, handler: H) -> Self
     where
-        H: Handler<T, Player, Future = Responding>,
+        H: Handler<T, Player, Future = HandlerFuture>,
     {
         let methods = route(path).map_or("", |route| route.methods);
         debug_assert!(!methods.is_empty(), "{path} is not in the table of endpoints");
@@ -99,7 +99,7 @@ impl Endpoints {
     /// Adds an endpoint that takes some methods; to others the answer is 405.
     fn on<H, T>(self, methods: &'static str, path: &'static str, handler: H) -> Self
     where
-        H: Handler<T, Player, Future = Responding>,
+        H: Handler<T, Player, Future = HandlerFuture>,
     {
         self.on_any(methods, path, AnyHandler::new(handler))
     }

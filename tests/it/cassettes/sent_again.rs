@@ -49,7 +49,8 @@ async fn ids_that_differ_each_time_are_no_drift() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_ends_and_prompts_are_drift_and_texts_where_they_are_asked_for() {
     let shelf = recorded().await;
-    let live = url(&engine().await);
+    let upstream = engine().await;
+    let live = url(&upstream);
     let unedited = shelf.text();
     std::fs::write(&shelf.file, unedited.replacen("You said hello.", "Something private.", 1)).unwrap();
     let (code, printed, _) = drift(&shelf, &live, &["--json"]).await;

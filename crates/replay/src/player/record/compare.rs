@@ -161,7 +161,9 @@ fn drop_fields_of_one_run(value: &mut Value) {
 /// A difference as a report shows it.
 fn line(kind: &str, difference: &BodyDifference) -> String {
     let BodyDifference { path, operation, recorded, received, .. } = difference;
-    let value = |value: &Option<Value>| value.as_ref().map(short).unwrap_or_default();
+    let is_name = OF_STRUCTURE.contains(&path.rsplit('.').next().unwrap_or_default());
+    let shown = |value: &Value| if kind == "text" || is_name { short(value) } else { outline(value) };
+    let value = |value: &Option<Value>| value.as_ref().map(shown).unwrap_or_default();
     let what = match operation {
         Operation::Add => format!("{path} was not recorded: {}", value(received)),
         Operation::Remove => format!("{path} is missing, recorded {}", value(recorded)),
@@ -179,6 +181,19 @@ fn is_text(difference: &BodyDifference) -> bool {
     let is_argument = ARGUMENTS.iter().any(|name| difference.path.contains(&format!(".{name}.")));
     let name = difference.path.rsplit('.').next().unwrap_or_default();
     same_kind && (is_argument || !OF_STRUCTURE.contains(&name))
+}
+
+/// A value without the texts in it, which may be private.
+fn outline(value: &Value) -> String {
+    match value {
+        Value::String(_) => "a text".to_owned(),
+        Value::Array(items) => format!("a list of {}", items.len()),
+        Value::Object(fields) => {
+            let names: Vec<&str> = fields.keys().map(String::as_str).collect();
+            clipped(&format!("an object of {}", names.join(", ")), SHORT)
+        }
+        other => short(other),
+    }
 }
 
 /// A value in a few characters.
@@ -304,6 +319,15 @@ mod tests {
                 "finish_reason": "tool_calls", "usage": {"completion_tokens": tokens}})
         };
         assert!(found(message("a", 1), message("b", 2)).is_empty());
+    }
+
+    #[test]
+    fn lines_of_structure_have_no_texts() {
+        let said = json!({"message": {"role": "assistant", "content": "a private text"}});
+        let none = json!({"message": {"role": "assistant", "content": null}});
+        assert_eq!(found(said.clone(), none.clone()), ["structure: $.message.content is null, recorded a text"]);
+        assert_eq!(found(none, said.clone()), ["structure: $.message.content is a text, recorded null"]);
+        assert_eq!(found(said, json!({})), ["structure: $.message is missing, recorded an object of role, content"]);
     }
 
     #[test]
