@@ -12,7 +12,7 @@ use http::HeaderName;
 use super::{find_max, inputs, outputs::OutputArgs, server_side};
 use crate::{base::units::parse_duration, cli::values::Secret, net::upstream::UpstreamUrl, replay::meter::Slo};
 
-/// Send the requests of a recording at a server, when they were sent, and measure what comes back.
+/// Send a recording's requests to a server when they were sent, and measure the answers.
 ///
 /// Sends recorded requests as they were; where a trace holds none, prompts of token ids with the recorded lengths and shared blocks. Prints the
 /// figures and whether they may be believed: exit code 1 where they may not.
