@@ -52,8 +52,8 @@ use crate::{
 /// A response to come, as functions that are handlers have it.
 type HandlerFuture = Pin<Box<dyn Future<Output = Response> + Send>>;
 
-/// A handler without its type. What axum builds around a handler is compiled once for all of them, and so is the proof that what a server
-/// holds may go from thread to thread: for each handler anew it took half of the time of this package's build.
+/// A handler without its type: what axum builds around a handler is compiled once for all of them, and what a server holds is proven to go
+/// from thread to thread less often. See docs/src/internals/performance.md.
 #[derive(Clone)]
 struct AnyHandler(Arc<dyn Fn(Request<Body>, Player) -> HandlerFuture + Send + Sync>);
 
