@@ -114,7 +114,7 @@ fn nodes_know_their_lines() {
 
 #[test]
 fn bytes_are_a_map_of_their_base64() {
-    assert_eq!(parse("a: !!binary |\n  AAEC\n  AwQ=\n").unwrap().value(), json!({"a": {"base64": "AAECAwQ="}}));
+    assert_eq!(parse("a: !!binary |\n  AAEC\n  AwQ=\n").unwrap().value(), json!({"a": {"base64": "AAEC\nAwQ=\n"}}));
 }
 
 #[test]
