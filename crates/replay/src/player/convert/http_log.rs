@@ -24,7 +24,7 @@ use recording::{
     cassette::RecordedExchange,
     exchange::{Exchange, ExchangeRequest, ExchangeResponse, Timing},
     trace::{self, Outcome},
-    yaml::{self, YamlNode},
+    yaml::YamlNode,
 };
 
 /// What such a file holds.
@@ -54,8 +54,7 @@ pub fn is_http_log(head: &str) -> bool {
 /// # Errors
 /// When it is neither, with the line.
 pub fn http_log(text: &str) -> Result<HttpLog, String> {
-    // JSON is YAML, whose reader names lines.
-    let file = yaml::parse(text.trim_start_matches('\u{feff}')).map_err(|error| error.to_string())?;
+    let file = super::read_file(text)?;
     let har = file.get("log");
     let entries = har.map_or_else(|| file.get("interactions"), |log| log.get("entries")).and_then(YamlNode::items);
     let entries = entries.ok_or("line 1: neither `interactions` (vcrpy) nor `log.entries` (HAR) is a list")?;
@@ -298,7 +297,7 @@ version: 1
     #[test]
     fn the_json_of_vcrpy_is_read() {
         let file = "{\n    \"version\": 1,\n    \"interactions\": [\n        {\n            \"request\": {\n                \"method\": \"POST\",\n                \"uri\": \"http://h/v1/chat/completions\",\n                \"body\": \"{\\\"model\\\": \\\"\\ud83d\\ude00\\\"}\",\n                \"headers\": {\n                    \"Accept\": [\n                        \"*/*\"\n                    ]\n                }\n            },\n            \"response\": {\n                \"status\": {\n                    \"code\": 200,\n                    \"message\": \"OK\"\n                },\n                \"headers\": {\n                    \"Content-Type\": [\n                        \"application/json\"\n                    ]\n                },\n                \"body\": {\n                    \"string\": \"{}\"\n                }\n            }\n        }\n    ]\n}\n";
-        assert!(is_http_log(file) && !is_http_log("{\"version\": 1, \"log\": 2, \"interactions\": []}"));
+        assert!(is_http_log(file) && !is_http_log("{\"version\": 1, \"other\": 2, \"interactions\": []}"));
         let HttpLog { exchanges, refused } = http_log(file).unwrap();
         assert_eq!((exchanges.len(), refused), (1, Vec::new()));
         assert_eq!(exchanges[0].record.body.value()["model"], "\u{1f600}");
