@@ -33,9 +33,14 @@ pub(crate) struct Cache {
 impl Subscriber {
     /// Connects to a publisher.
     pub(crate) async fn of(endpoint: &str) -> Self {
+        Self::connect(endpoint).await.unwrap()
+    }
+
+    /// The same, and an error where the publisher is not there.
+    pub(crate) async fn connect(endpoint: &str) -> ZmqResult<Self> {
         let mut socket = SubSocket::new();
-        socket.connect(&endpoint.replace("0.0.0.0", "127.0.0.1")).await.unwrap();
-        Self::with(socket).await
+        socket.connect(&endpoint.replace("0.0.0.0", "127.0.0.1")).await?;
+        Ok(Self::with(socket).await)
     }
 
     /// A socket that is connected or listens.
