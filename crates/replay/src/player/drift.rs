@@ -291,7 +291,7 @@ impl DriftCheck {
         let body =
             Limited::new(body, LONGEST).collect().await.map_err(|error| format!("the answer breaks off: {error}"))?;
         let target = request.target.to_string();
-        let capture = whole_capture(&target, &parts.headers, body.to_bytes(), begun.elapsed())
+        let capture = whole_capture(&target, &parts.headers, &body.to_bytes(), begun.elapsed())
             .ok_or("its answer is compressed, or too large")?;
         let mut recorded = record_of(Exchange {
             request: ExchangeRequest {

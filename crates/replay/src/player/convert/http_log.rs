@@ -182,7 +182,7 @@ impl LoggedExchange {
                 ));
             }
         };
-        let capture = whole_capture(&target, &self.headers, Bytes::from(body), self.took)
+        let capture = whole_capture(&target, &self.headers, &Bytes::from(body), self.took)
             .ok_or_else(|| format!("the response of {shown} is too large"))?;
         let ReadBody { value, raw } = ReadBody::read(&self.request_headers, &self.request_body, LONGEST);
         Ok(record_of(Exchange {

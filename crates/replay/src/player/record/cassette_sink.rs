@@ -289,7 +289,7 @@ pub(in crate::player) const LONGEST: usize = 256 << 20;
 pub(in crate::player) fn whole_capture(
     target: &str,
     headers: &HeaderMap,
-    body: Bytes,
+    body: &Bytes,
     took: Duration,
 ) -> Option<Capture> {
     let limits = CaptureLimits { each: LONGEST, together: LONGEST };
@@ -298,7 +298,7 @@ pub(in crate::player) fn whole_capture(
     if media_type(headers).starts_with("text/event-stream") {
         capture = capture.splitting();
     }
-    capture.received(&body, took);
+    capture.received(body, took);
     (!capture.is_lost()).then_some(capture)
 }
 
