@@ -4,7 +4,7 @@
 //!
 //! See docs/decisions/0035-axum-routes.md.
 
-use std::{pin::Pin, sync::Arc};
+use std::sync::Arc;
 
 use axum::{
     Router,
@@ -14,6 +14,7 @@ use axum::{
     response::Response,
     routing::{MethodFilter, MethodRouter, any, get, on, post},
 };
+use futures_util::future::BoxFuture;
 use http::{Extensions, HeaderMap, HeaderValue, Request, StatusCode, header};
 use tower::ServiceBuilder;
 
@@ -49,27 +50,24 @@ use crate::{
     replay::account::{self, Access, Admin},
 };
 
-/// A response to come, as functions that are handlers have it.
-type HandlerFuture = Pin<Box<dyn Future<Output = Response> + Send>>;
-
 /// A handler without its type: what axum builds around a handler is compiled once for all of them, and what a server holds is proven to go
 /// from thread to thread less often. See docs/src/internals/performance.md.
 #[derive(Clone)]
-struct AnyHandler(Arc<dyn Fn(Request<Body>, Player) -> HandlerFuture + Send + Sync>);
+struct AnyHandler(Arc<dyn Fn(Request<Body>, Player) -> BoxFuture<'static, Response> + Send + Sync>);
 
 impl AnyHandler {
     fn new<H, T>(handler: H) -> Self
     where
-        H: Handler<T, Player, Future = HandlerFuture>,
+        H: Handler<T, Player, Future = BoxFuture<'static, Response>>,
     {
         Self(Arc::new(move |request, player| handler.clone().call(request, player)))
     }
 }
 
 impl Handler<(), Player> for AnyHandler {
-    type Future = HandlerFuture;
+    type Future = BoxFuture<'static, Response>;
 
-    fn call(self, request: Request<Body>, player: Player) -> HandlerFuture {
+    fn call(self, request: Request<Body>, player: Player) -> BoxFuture<'static, Response> {
         (self.0)(request, player)
     }
 }
@@ -89,7 +87,7 @@ impl Endpoints {
     /// Adds an endpoint, which takes the methods that the API's table has for its path.
     pub(super) fn serve<H, T>(self, path: &'static str, handler: H) -> Self
     where
-        H: Handler<T, Player, Future = HandlerFuture>,
+        H: Handler<T, Player, Future = BoxFuture<'static, Response>>,
     {
         let methods = route(path).map_or("", |route| route.methods);
         debug_assert!(!methods.is_empty(), "{path} is not in the table of endpoints");
@@ -99,7 +97,7 @@ impl Endpoints {
     /// Adds an endpoint that takes some methods; to others the answer is 405.
     fn on<H, T>(self, methods: &'static str, path: &'static str, handler: H) -> Self
     where
-        H: Handler<T, Player, Future = HandlerFuture>,
+        H: Handler<T, Player, Future = BoxFuture<'static, Response>>,
     {
         self.on_any(methods, path, AnyHandler::new(handler))
     }

@@ -87,6 +87,11 @@ fn not_taken(path: &Path, what: &str, taken: &str) -> Failure {
     Failure::usage(format!("{}: this is {what}", path.display())).hint(taken)
 }
 
+fn is_new(args: &ConvertArgs) -> Result<(), Failure> {
+    let to = &args.to;
+    if to.exists() { Err(Failure::usage(format!("{} exists", to.display()))) } else { Ok(()) }
+}
+
 fn is_trace(path: &Path) -> bool {
     let name = path.to_string_lossy();
     name.ends_with(".jsonl") || name.ends_with(".jsonl.gz") || name == "-"
@@ -113,9 +118,7 @@ fn to_trace(args: &ConvertArgs, tokenizer: Option<&Tokenizer>) -> Result<ExitCod
 }
 
 fn from_trace(args: &ConvertArgs, tokenizer: Option<&Tokenizer>) -> Result<ExitCode, Failure> {
-    if args.to.exists() {
-        return Err(Failure::usage(format!("{} exists", args.to.display())));
-    }
+    is_new(args)?;
     let mut reader = TraceReader::open(&args.from)?;
     let records = (&mut reader).collect::<Result<Vec<_>, TraceError>>()?;
     reader.warnings().iter().for_each(|warning| output::note(&format!("{warning}\n")));
@@ -175,9 +178,7 @@ pub(in crate::cli) fn is_of_another_tool(path: &Path) -> bool {
 }
 
 fn from_fixtures(args: &ConvertArgs) -> Result<ExitCode, Failure> {
-    if args.to.exists() {
-        return Err(Failure::usage(format!("{} exists", args.to.display())));
-    }
+    is_new(args)?;
     let rules = redaction::rules(&args.redaction)?;
     let from = args.from.display();
     let text = fs::read_to_string(&args.from).map_err(|error| Failure::input(format!("{from}: {error}")))?;
@@ -195,9 +196,7 @@ fn from_fixtures(args: &ConvertArgs) -> Result<ExitCode, Failure> {
 }
 
 fn from_log(args: &ConvertArgs) -> Result<ExitCode, Failure> {
-    if args.to.exists() {
-        return Err(Failure::usage(format!("{} exists", args.to.display())));
-    }
+    is_new(args)?;
     let from = args.from.display();
     let rules = redaction::rules(&args.redaction)?;
     let text = fs::read_to_string(&args.from).map_err(|error| Failure::input(format!("{from}: {error}")))?;

@@ -81,8 +81,8 @@ pub(super) fn workload(args: &ReplayArgs) -> Result<Workload, Failure> {
         return Err(Failure::usage("--secrets is for cassettes: traces have no placeholders that are put back"));
     }
     if !cassettes {
-        let is_missing = args.paths.iter().any(|path| path != Path::new("-") && !path.exists());
-        return Workload::read(&args.paths, args.check).map_err(|error| match is_missing {
+        let is_missing = || args.paths.iter().any(|path| path != Path::new("-") && !path.exists());
+        return Workload::read(&args.paths, args.check).map_err(|error| match is_missing() {
             true => Failure::from(error).hint("without a PATH the built-in trace is sent"),
             false => error.into(),
         });

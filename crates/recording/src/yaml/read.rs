@@ -54,12 +54,40 @@ pub struct YamlError {
     pub message: String,
 }
 
-/// Reads a document; an empty one is null.
+/// Reads a document; an empty one is null. JSON is read too, with pairs of escapes for one character, which YAML does not have.
 ///
 /// # Errors
 /// For the first thing that is wrong.
 pub fn parse(text: &str) -> Result<YamlNode, YamlError> {
-    let mut reader = YamlReader { events: Parser::new_from_str(text.strip_prefix('\u{feff}').unwrap_or(text)) };
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    document(text).or_else(|error| match with_whole_characters(text) {
+        Cow::Owned(text) => document(&text),
+        Cow::Borrowed(_) => Err(error),
+    })
+}
+
+/// A text without pairs of escapes for one character.
+pub(super) fn with_whole_characters(json: &str) -> Cow<'_, str> {
+    let unit = |escape: &str| u16::from_str_radix(escape.strip_prefix("\\u")?.get(..4)?, 16).ok();
+    let (mut whole, mut copied, mut at) = (String::new(), 0, 0);
+    while let Some(next) = json.get(at..).and_then(|rest| rest.find('\\')).map(|next| at + next) {
+        let units = [next, next + 6].map(|at| json.get(at..).and_then(unit));
+        let pair = units.map(|unit| unit.unwrap_or_default());
+        at = match char::decode_utf16(pair).next() {
+            Some(Ok(character)) if character.len_utf16() == 2 => {
+                whole.extend([json.get(copied..next).unwrap_or_default(), character.encode_utf8(&mut [0; 4])]);
+                copied = next + 12;
+                copied
+            }
+            // What stands behind a backslash is no beginning of an escape.
+            _ => next + 2,
+        };
+    }
+    if copied == 0 { Cow::Borrowed(json) } else { Cow::Owned(whole + json.get(copied..).unwrap_or_default()) }
+}
+
+fn document(text: &str) -> Result<YamlNode, YamlError> {
+    let mut reader = YamlReader { events: Parser::new_from_str(text) };
     loop {
         match reader.next()? {
             (Event::StreamStart | Event::DocumentStart(_), _) => {}

@@ -118,6 +118,28 @@ fn bytes_are_a_map_of_their_base64() {
 }
 
 #[test]
+fn pairs_of_escapes_are_one_character_and_the_rest_stays() {
+    for (json, whole) in [
+        (r#"{"a": "\ud83d\ude00!"}"#, "{\"a\": \"\u{1f600}!\"}"),
+        (r#"{"a": "\\ud83d\\ude00"}"#, r#"{"a": "\\ud83d\\ude00"}"#),
+        (r#"{"a": "\\\ud83d\ude00\u00e9 \ud83d x"}"#, "{\"a\": \"\\\\\u{1f600}\\u00e9 \\ud83d x\"}"),
+        ("{\"\u{e9}\\", "{\"\u{e9}\\"),
+    ] {
+        assert_eq!(super::read::with_whole_characters(json), whole);
+    }
+}
+
+#[test]
+fn json_may_have_pairs_of_escapes() {
+    assert_eq!(
+        parse(r#"{"a": "\ud83d\ude00", "b": "\\ud83d\\ude00"}"#).unwrap().value(),
+        json!({"a": "\u{1f600}", "b": "\\ud83d\\ude00"})
+    );
+    let lone = parse("{\n\"a\": \"\\ud83d\"}").unwrap_err();
+    assert_eq!(lone.line, 2);
+}
+
+#[test]
 fn what_is_not_read_is_an_error() {
     let deep = "[".repeat(300);
     for text in [

@@ -22,6 +22,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::player::{
     answer::put_back::{SuppliedSecrets, how_to_give, restore_request},
     config::RecordErrors,
+    incoming::wants_usage,
     record::{
         cassette_sink::{LONGEST, record_of, whole_capture},
         compare::AnswerDifferences,
@@ -33,7 +34,7 @@ use net::{
     upstream::{Upstream, UpstreamError},
 };
 use recording::{
-    canonical::UPSTREAM_HEADER,
+    canonical::{SharedBody, UPSTREAM_HEADER},
     cassette::{Cassette, CassetteRecord, RecordedAnswer},
     exchange::{Exchange, ExchangeRequest, ExchangeResponse, Timing},
     redaction::RedactionRules,
@@ -112,7 +113,7 @@ struct SentAgain {
     method: Method,
     target: Uri,
     headers: HeaderMap,
-    body: Value,
+    body: SharedBody,
     bytes: Bytes,
     had_placeholders: bool,
 }
@@ -236,7 +237,7 @@ impl DriftCheck {
             method: record.method.parse().map_err(|_| wrong("method"))?,
             target,
             headers,
-            body,
+            body: body.into(),
             bytes,
             had_placeholders: restored.had_any,
         })
@@ -297,7 +298,7 @@ impl DriftCheck {
             request: ExchangeRequest {
                 method: request.method.to_string(),
                 target,
-                body: request.body.clone().into(),
+                body: request.body.clone(),
                 ..ExchangeRequest::default()
             },
             response: ExchangeResponse { status: parts.status.as_u16(), capture },
@@ -326,8 +327,7 @@ fn usage_differences(recorded: &RecordedAnswer, now: &RecordedAnswer, request: &
     let (Some(recorded), now) = (usage(recorded), usage(now)) else { return Vec::new() };
     let Some(now) = now else {
         // A recorder may have asked for counts that the client did not ask for.
-        let asked = !request.body.get("stream").is_some_and(|it| *it == true)
-            || request.body.pointer("/stream_options/include_usage").is_some_and(|it| *it == true);
+        let asked = request.body.get("stream") != Some(&Value::Bool(true)) || wants_usage(&request.body);
         return if asked { vec!["usage: $.usage is missing".to_owned()] } else { Vec::new() };
     };
     let counts = recorded

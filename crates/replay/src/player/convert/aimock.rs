@@ -55,7 +55,8 @@ pub fn is_aimock(head: &str) -> bool {
 /// # Errors
 /// When it is no JSON with a list of them, with the line.
 pub fn aimock(text: &str) -> Result<ConvertedFixtures, String> {
-    let file = super::read_file(text)?;
+    // JSON is YAML, whose reader names lines.
+    let file = yaml::parse(text).map_err(|error| error.to_string())?;
     let fixtures = file.get("fixtures").and_then(YamlNode::items).ok_or("line 1: `fixtures` has to be a list")?;
     let (mut records, mut refused) = (Vec::new(), Vec::new());
     for fixture in fixtures {
