@@ -373,8 +373,10 @@ mod tests {
         let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let context = ConnectionContext::new(&Listener::from(listener), &Arc::default());
         let (_stop, stopped) = watch::channel(());
-        let answered = |_| async { Response::new(Full::<Bytes>::default()) };
-        let served = serve(stream, &context, answered, stopped);
+        let answered: SharedService<_> =
+            Arc::new(|_, _| Box::pin(async { Response::new(Full::<Bytes>::default()) }) as SharedResponding<_>);
+        let client = Peer::new(crate::server::NO_ADDRESS, &context, &stopped);
+        let served = serve(stream, &context, ConnectionService { service: answered, client }, stopped);
         // A thousand and some; a buffer of the reserve alone would add as much.
         assert!(size_of_val(&served) <= 1_200, "{} bytes", size_of_val(&served));
     }

@@ -96,6 +96,17 @@ pub struct Peer {
     pub stopping: Stopping,
 }
 
+impl Peer {
+    fn new(address: SocketAddr, context: &ConnectionContext, stopped: &watch::Receiver<()>) -> Self {
+        Self {
+            address,
+            lateness: context.lateness.clone(),
+            informational: context.informational.clone(),
+            stopping: Stopping(stopped.clone()),
+        }
+    }
+}
+
 /// A function from a request and its client to a future response.
 pub trait ClientService<B>: Fn(Request<Incoming>, Peer) -> Self::Responding + Send + Sync + 'static {
     /// The future response.
@@ -366,12 +377,7 @@ async fn serve<I, B>(
     I: ConnectionStream,
     B: ServiceBody,
 {
-    let client = Peer {
-        address: peer,
-        lateness: context.lateness.clone(),
-        informational: context.informational.clone(),
-        stopping: Stopping(stopped.clone()),
-    };
+    let client = Peer::new(peer, context, &stopped);
     let service = ConnectionService { service, client };
     if let Err(error) = connection::serve(stream, context, service, stopped).await {
         tracing::debug!(%peer, %error, "the connection ended early");
