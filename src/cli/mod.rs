@@ -102,7 +102,7 @@ enum Stop {
 fn parse(arguments: &[OsString]) -> Result<Cli, Stop> {
     let command = command();
     let translated = simulator::translate(&command, arguments, &|name| std::env::var(name).ok());
-    let simulator::Translated { arguments, notes } = translated.map_err(Stop::Failed)?;
+    let simulator::Translated { arguments, notes, is_other } = translated.map_err(Stop::Failed)?;
     if let Some(page) = help::asked(&command, &arguments).map_err(Stop::Failed)? {
         return Err(Stop::Clap(page));
     }
@@ -113,9 +113,13 @@ fn parse(arguments: &[OsString]) -> Result<Cli, Stop> {
         output::note(&format!("--{flag} is vLLM's and has no effect here\n"));
     }
     let with_defaults = config_file::apply(command.clone(), &kept).map_err(|error| Stop::Failed(error.into()))?;
-    let matches = with_defaults
-        .try_get_matches_from(kept)
-        .map_err(|error| Stop::Clap(help::in_place_of(error, &command, &arguments)))?;
+    let matches = with_defaults.try_get_matches_from(kept).map_err(|error| {
+        let mut error = help::in_place_of(error, &command, &arguments);
+        if is_other && error.use_stderr() {
+            simulator::without_usage(&mut error);
+        }
+        Stop::Clap(error)
+    })?;
     let mut cli = Cli::from_arg_matches(&matches).map_err(Stop::Clap)?;
     let typed = matches.subcommand().and_then(|(name, matches)| Typed::new(&command, name, matches));
     match (&mut cli.command, typed) {

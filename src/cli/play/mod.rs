@@ -42,7 +42,7 @@ use crate::{
         stepping::in_flags,
     },
     net::server::{self as http, Listener},
-    play::{Config, EngineError, PlayError, Player, ServerFaults},
+    play::{Config, EngineError, KvEventsError, PlayError, Player, ServerFaults},
     recording::cassette::FaultReader,
     replay::account::Concern,
     text::prompt::HashKey,
@@ -181,6 +181,7 @@ impl From<PlayError> for Failure {
     fn from(error: PlayError) -> Self {
         match error {
             PlayError::Engine(EngineError::Scheduler(error)) => Self::input(format!("--engine: {}", in_flags(&error))),
+            PlayError::Engine(EngineError::KvEvents(KvEventsError::Endpoint(_))) => Self::usage(error),
             error => Self::input(error),
         }
     }

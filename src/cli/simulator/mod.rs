@@ -12,7 +12,10 @@ mod meaning;
 
 use std::{any::TypeId, ffi::OsString, path::Path};
 
-use clap::Command;
+use clap::{
+    Command,
+    error::{ContextKind, ContextValue},
+};
 
 use crate::cli::{failure::Failure, output::shell_word, values::Secret, vllm_flags};
 use given::{GivenFlags, is_true, yaml_arguments};
@@ -46,6 +49,8 @@ enum FlagValues {
 pub(in crate::cli) struct Translated {
     pub(in crate::cli) arguments: Vec<OsString>,
     pub(in crate::cli) notes: Vec<String>,
+    /// True where it is another one than what was typed.
+    pub(in crate::cli) is_other: bool,
 }
 
 /// Makes a command line for `play` of one for the simulator; any other stays as it is.
@@ -57,9 +62,13 @@ pub(in crate::cli) fn translate(
     arguments: &[OsString],
     variable: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Translated, Failure> {
-    let unchanged = || Translated { arguments: arguments.to_vec(), notes: Vec::new() };
+    let unchanged = || Translated { arguments: arguments.to_vec(), notes: Vec::new(), is_other: false };
     let Some((program, typed)) = arguments.split_first() else { return Ok(unchanged()) };
     let has_name = Path::new(program).file_name().is_some_and(|name| name == NAME);
+    if has_name && let Some(words) = asks(typed) {
+        let arguments = std::iter::once(program.clone()).chain(words.iter().map(OsString::from)).collect();
+        return Ok(Translated { arguments, notes: Vec::new(), is_other: false });
+    }
     let is_play = |at: &usize| typed.get(*at).is_some_and(|word| word == "play");
     let (before, typed) = match vllm_flags::command_at(command, typed).filter(is_play) {
         _ if has_name => (vec![program.clone(), "play".into()], typed),
@@ -77,13 +86,31 @@ pub(in crate::cli) fn translate(
         let words = if from_file.is_some() { without_config(&all) } else { all };
         let words = without_empty_words(command, words);
         let arguments = before.into_iter().chain(words).chain(more).chain(after.iter().cloned()).collect();
-        return Ok(Translated { arguments, notes });
+        return Ok(Translated { arguments, notes, is_other: false });
     }
     let Meaning { flags, mut notes } = meaning::of(&given, has_name, variable)?;
     notes.extend(given.notes);
     let flags: Vec<OsString> = flags.into_iter().map(OsString::from).chain(given.others).collect();
     notes.push(shown(command, &flags));
-    Ok(Translated { arguments: before.into_iter().chain(flags).chain(after.iter().cloned()).collect(), notes })
+    let arguments = before.into_iter().chain(flags).chain(after.iter().cloned()).collect();
+    Ok(Translated { arguments, notes, is_other: true })
+}
+
+/// What the program is asked about itself: its version, or the help of `play`, which has the flags of both.
+fn asks(typed: &[OsString]) -> Option<&'static [&'static str]> {
+    let [word] = typed else { return None };
+    match word.to_str()? {
+        "--version" | "-V" => Some(&["--version"]),
+        "--help-all" => Some(&["play", "--help", "all"]),
+        _ => None,
+    }
+}
+
+/// Leaves out of an error what is about `play`'s command line, which nobody typed.
+pub(in crate::cli) fn without_usage(error: &mut clap::Error) {
+    error.remove(ContextKind::Usage);
+    let tip = format!("`{NAME} --help-all` lists the flags");
+    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
 }
 
 /// The command line as one for `play`, which may be typed instead, but for its secrets.
@@ -177,7 +204,7 @@ mod tests {
         let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
         let variable =
             |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
-        let Translated { arguments, notes } =
+        let Translated { arguments, notes, .. } =
             translate(&crate::cli::command(), &words, &variable).map_err(|failure| failure.text())?;
         let words: Vec<String> = arguments.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         Ok((words.join(" "), notes))
@@ -191,6 +218,9 @@ mod tests {
         }
         assert!(!line.contains("--host") && !line.contains("--simulator-endpoints"), "{line}");
         assert_eq!(notes.len(), 1, "{notes:?}");
+        assert_eq!(translated("llm-d-inference-sim --version", &[]).unwrap().0, "llm-d-inference-sim --version");
+        let (help_all, notes) = translated("llm-d-inference-sim --help-all", &[]).unwrap();
+        assert_eq!((help_all.as_str(), notes.len()), ("llm-d-inference-sim play --help all", 0));
         let empty = ["v", "play", "--root-path", "", "--port=1", ""].map(OsString::from);
         let Translated { arguments, .. } = translate(&crate::cli::command(), &empty, &|_| None).unwrap();
         assert_eq!(arguments, empty.get(..5).unwrap());
