@@ -23,6 +23,8 @@ const AFTER_INTERRUPT: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, Default)]
 pub(in crate::cli) struct ChildEnvironment<'a> {
     pub(in crate::cli) root: &'a str,
+    /// What the command prints goes to stderr: stdout has what is printed about its run.
+    pub(in crate::cli) is_beside_output: bool,
     /// The key that the server asks for, if it does.
     pub(in crate::cli) key: Option<&'a str>,
     pub(in crate::cli) of_cassettes: CassetteVariables,
@@ -55,7 +57,12 @@ impl CassetteVariables {
 impl ChildEnvironment<'_> {
     /// Sets the variables of a command. A key that is set stays, unless the server asks for one.
     fn set(&self, child: &mut Command) {
-        let Self { root, key, of_cassettes: CassetteVariables { base_time, mode, allowed_hosts, upstreams } } = self;
+        let Self {
+            root,
+            key,
+            is_beside_output: _,
+            of_cassettes: CassetteVariables { base_time, mode, allowed_hosts, upstreams },
+        } = self;
         child.envs(client_urls(root, upstreams));
         for name in ["OPENAI_API_KEY", "ANTHROPIC_API_KEY"] {
             if key.is_some() || std::env::var_os(name).is_none() {
@@ -103,6 +110,9 @@ pub(in crate::cli) fn start(command: &[String], environment: &ChildEnvironment<'
     let mut child = Command::new(program);
     child.args(arguments).kill_on_drop(true);
     environment.set(&mut child);
+    if environment.is_beside_output {
+        child.stdout(std::io::stderr());
+    }
     child.spawn().map(Some).map_err(|error| Failure::environment(format!("cannot run {program}: {error}")))
 }
 

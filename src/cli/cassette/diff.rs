@@ -7,6 +7,7 @@ use std::{
 };
 
 use clap::{Args, ValueEnum};
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
@@ -53,24 +54,52 @@ pub(in crate::cli) enum DiffWhat {
 
 /// Prints the differences of two cassettes.
 pub(in crate::cli) fn run(args: &DiffArgs) -> Result<ExitCode, Failure> {
-    let (old, new) = (DiffSide::load(&args.old)?, DiffSide::load(&args.new)?);
-    let mut report = String::new();
-    for (old, new) in pairs(&old, &new) {
-        let found = match (old, new) {
-            (Some(old), Some(new)) => differing(old, new, args.what),
-            (Some(old), None) => vec![format!("only in {}: {}", args.old.display(), old.0.summary())],
-            (None, Some(new)) => vec![format!("only in {}: {}", args.new.display(), new.0.summary())],
-            (None, None) => Vec::new(),
+    let found = args.differing()?;
+    output::print(&args.text(&found))?;
+    Ok(if found.is_empty() { ExitCode::SUCCESS } else { Exit::No.into() })
+}
+
+/// Two records that differ, or one that has no other.
+#[derive(Debug, Serialize)]
+pub(in crate::cli) struct DifferingRecords {
+    /// Its line in the old cassette.
+    old_line: Option<usize>,
+    /// Its line in the new one.
+    new_line: Option<usize>,
+    request: String,
+    differences: Vec<String>,
+}
+
+impl DiffArgs {
+    /// Finds what differs.
+    pub(in crate::cli) fn differing(&self) -> Result<Vec<DifferingRecords>, Failure> {
+        let (old, new) = (DiffSide::load(&self.old)?, DiffSide::load(&self.new)?);
+        let found = |(old, new): (Option<&DiffRecord>, Option<&DiffRecord>)| {
+            let known = new.or(old)?;
+            let differences = match (old, new) {
+                (Some(old), Some(new)) => differing(old, new, self.what),
+                (_, None) => vec![format!("only in {}: {}", self.old.display(), known.0.summary())],
+                (None, _) => vec![format!("only in {}: {}", self.new.display(), known.0.summary())],
+            };
+            let (old_line, new_line) = (old.map(|old| old.0.line), new.map(|new| new.0.line));
+            let request = known.0.summary();
+            (!differences.is_empty()).then_some(DifferingRecords { old_line, new_line, request, differences })
         };
-        if let (Some(old), Some(new), false) = (old, new, found.is_empty()) {
-            let (a, b) = (args.old.display(), args.new.display());
-            let summary = new.0.summary();
-            report.push_str(&format!("{a}:{} -> {b}:{} {}\n", old.0.line, new.0.line, one_line(&summary)));
-        }
-        found.iter().for_each(|line| report.push_str(&format!("  {}\n", one_line(line))));
+        Ok(pairs(&old, &new).into_iter().filter_map(found).collect())
     }
-    output::print(&report)?;
-    Ok(if report.is_empty() { ExitCode::SUCCESS } else { Exit::No.into() })
+
+    /// The lines of what differs.
+    pub(in crate::cli) fn text(&self, found: &[DifferingRecords]) -> String {
+        let mut text = String::new();
+        for DifferingRecords { old_line, new_line, request, differences } in found {
+            if let (Some(old), Some(new)) = (old_line, new_line) {
+                let (a, b) = (self.old.display(), self.new.display());
+                text.push_str(&format!("{a}:{old} -> {b}:{new} {}\n", one_line(request)));
+            }
+            differences.iter().for_each(|line| text.push_str(&format!("  {}\n", one_line(line))));
+        }
+        text
+    }
 }
 
 /// A record and what is compared of its request.

@@ -1,7 +1,7 @@
 //! `cassette`: its arguments, and the tools that make, check, write, redact and merge cassettes.
 
 pub(in crate::cli) mod convert;
-mod diff;
+pub(in crate::cli) mod diff;
 mod lint;
 mod prune;
 

@@ -5,7 +5,7 @@ use clap::{Arg, Command, builder::Resettable};
 use super::{examples, topics, with_usage};
 
 /// Flags on the screen of a command that has more of them than fit, in their order. Of the other commands all flags are on it.
-const FIRST: [(&str, &str); 11] = [
+const FIRST: [(&str, &str); 12] = [
     ("vllm-vcr", "config verbose quiet version"),
     (
         "vllm-vcr tap",
@@ -19,6 +19,7 @@ const FIRST: [(&str, &str); 11] = [
     ("vllm-vcr prove", "via upstream-port api-key model cassette only compare cases junit json"),
     ("vllm-vcr conform", "target profile kv-events model strict json api-key timeout"),
     ("vllm-vcr drift", "live text upstream api-key header secrets timeout concurrency json markdown junit"),
+    ("vllm-vcr fork", "at model target out overwrite match listen secrets allow-secrets timing json"),
     ("vllm-vcr sweep", "via upstream-port api-key model canary only cells compare junit json"),
     ("vllm-vcr mcp-tap", "cassette name mode url upstream-header redact"),
     ("vllm-vcr mcp-play", "cassette server on-miss on-exhausted strict ignore fail-on report secrets"),

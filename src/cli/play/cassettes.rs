@@ -81,6 +81,7 @@ impl Played {
             environment: ServerEnvironment::default(),
             mcp: Some(&args.mcp),
             tapped: TappedServers::default(),
+            fork: None,
         };
         let cassette_player = player::cassette_player(&args.cassettes, settings)?;
         if let wrong @ [_, ..] = cassette_player.wrong_rules().as_slice() {

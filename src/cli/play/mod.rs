@@ -96,7 +96,8 @@ fn serve(mut args: PlayArgs) -> Result<ExitCode, Failure> {
                 played.iter().for_each(|played| played.serves_at(local, &root, &admin_at, admin_api.as_ref()));
                 let of_cassettes =
                     played.as_ref().map(|played| played.command_variables(&cassettes)).unwrap_or_default();
-                let environment = ChildEnvironment { root: &root, key: key.as_deref(), of_cassettes };
+                let environment =
+                    ChildEnvironment { root: &root, key: key.as_deref(), is_beside_output: false, of_cassettes };
                 child = child::start(&command, &environment)?;
                 Listener::from(listener)
             }

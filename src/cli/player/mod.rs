@@ -13,7 +13,7 @@ use std::{
     sync::Arc,
 };
 
-use serde_json::Map;
+use serde_json::{Map, Value, json};
 
 use crate::{
     cli::{
@@ -40,8 +40,8 @@ use crate::{
         },
         mcp::OnNovel,
         player::{
-            AnswerRules, COMPLETE_WITHIN, CassetteOutput, CassettePlayer, CassettePlayerError, HeaderRulesError, Mode,
-            ModeExceptions, OnMiss, PlayerConfig, RecordErrors, SecretHandling, ServerEnvironment, StartedServer,
+            AnswerRules, COMPLETE_WITHIN, CassetteOutput, CassettePlayer, CassettePlayerError, Fork, HeaderRulesError,
+            Mode, ModeExceptions, OnMiss, PlayerConfig, RecordErrors, SecretHandling, ServerEnvironment, StartedServer,
             WrittenTimeline,
         },
         timing::Pacing,
@@ -72,6 +72,8 @@ pub(in crate::cli) struct PlayerSettings<'a> {
     pub(in crate::cli) tapped: TappedServers,
     /// Rules that are tried before every record.
     pub(in crate::cli) answers: Option<Arc<AnswerRules>>,
+    /// Where the run leaves its cassette, and the cassette of what was served then.
+    pub(in crate::cli) fork: Option<(Fork, PathBuf)>,
 }
 
 /// The servers behind a tap beside the upstream: MCP servers at a URL, those that it starts, and the names of further upstreams.
@@ -138,6 +140,10 @@ impl From<CassettePlayerError> for Failure {
             CassettePlayerError::Cassette(error @ CassetteError::Io { .. }) => Self::environment(error),
             CassettePlayerError::Cassette(error) => error.into(),
             CassettePlayerError::Mcp(error) => error.into(),
+            CassettePlayerError::Fork { records: 0, .. } => Self::input(error).hint("record some first: vllm-vcr tap"),
+            CassettePlayerError::Fork { records, .. } => {
+                Self::usage(error).hint(format!("choose one from 1 to {records}"))
+            }
             // A cassette that is committed is published.
             CassettePlayerError::Secrets(_) => Self::input(error)
                 .hint("take them out with `vllm-vcr cassette redact FILE`, or play them with --allow-secrets"),
@@ -153,11 +159,12 @@ pub(in crate::cli) fn cassette_player(
     let sessions_only = args.sessions_only.then(|| folder_of_sessions(settings.paths)).transpose()?;
     let files = sessions_only.as_deref().map_or_else(|| all_files(settings.paths, &how), default_file)?;
     args.report.as_deref().map_or(Ok(()), conclude::writable)?;
-    let (on_miss, selection) = (args.on_miss.unwrap_or(settings.on_miss), selection(args));
+    let (on_miss, selection) = (args.on_miss.unwrap_or(settings.on_miss), selection(args, &settings));
+    let derived = settings.fork.as_ref().map(|(_, out)| out.clone());
     let mcp = settings.mcp.map(mcp_upstreams).transpose()?.unwrap_or_default();
     let mcp_records = settings.mcp.is_some_and(|mcp| mcp.mcp_on_miss == OnNovel::Record);
-    let (mode, write) =
-        recording(args.mode.unwrap_or(ModeArg::None), &files, mcp_records || on_miss == OnMiss::Record, &selection)?;
+    let records_misses = mcp_records || on_miss == OnMiss::Record;
+    let (mode, write) = recording(args.mode.unwrap_or(ModeArg::None), &files, records_misses, (&selection, derived))?;
     let leaves = mode != Mode::Replay || matches!(on_miss, OnMiss::Upstream | OnMiss::Record) || !args.live.is_empty();
     can_leave((leaves, mode, &selection), settings.upstream.is_some() || !mcp.is_empty())?;
     let sessions_record = settings.upstream.is_some() && *settings.admin != AdminAt::Nowhere;
@@ -169,7 +176,11 @@ pub(in crate::cli) fn cassette_player(
     let old = cassettes.first().map(|cassette| cassette.header.clone()).or_else(|| replaced(mode, &files));
     let timeline = if selection == ModeExceptions::None { WrittenTimeline::New } else { WrittenTimeline::Full };
     let what = RedactWhat::of(settings.redaction)?;
-    let top = || header(args, (settings.redaction, &what), old, &settings.environment);
+    let top = || {
+        let mut top = header(args, (settings.redaction, &what), old, &settings.environment);
+        top.recorded.extend(settings.fork.as_ref().map(|(fork, _)| ("fork".to_owned(), forked(fork))));
+        top
+    };
     tags(args, settings.redaction, write.as_ref())?;
     let output = write.map(|(path, mode)| CassetteOutput { path, header: top(), mode, timeline });
     let mut config = PlayerConfig {
@@ -291,7 +302,7 @@ fn recording(
     asked: ModeArg,
     files: &[PathBuf],
     records_misses: bool,
-    selection: &ModeExceptions,
+    (selection, derived): (&ModeExceptions, Option<PathBuf>),
 ) -> Result<(Mode, Option<(PathBuf, WriteMode)>), Failure> {
     let one = || match files {
         [one] => Ok(one.clone()),
@@ -308,7 +319,7 @@ fn recording(
     let write = match (selection, records_misses, write) {
         (ModeExceptions::None, true, None) => Some((one()?, WriteMode::Append)),
         (ModeExceptions::None, _, write) => write,
-        _ => Some((one()?.with_extension("derived.yaml"), WriteMode::Replace)),
+        _ => Some((derived.unwrap_or(one()?.with_extension("derived.yaml")), WriteMode::Replace)),
     };
     Ok((mode, write))
 }
@@ -371,6 +382,12 @@ fn how_to_record(args: &CassetteArgs, settings: &PlayerSettings<'_>) -> impl Fn(
     }
 }
 
+/// The entry of a fork at the top of its cassette, whose requests have the models that their clients asked for.
+fn forked(fork: &Fork) -> Value {
+    let model = fork.model.as_ref().map(|model| ("model".to_owned(), json!(model)));
+    std::iter::once(("at".to_owned(), json!(fork.played + 1))).chain(model).collect()
+}
+
 /// The top of a new cassette: what was typed, beside what an old one holds.
 fn header(
     args: &CassetteArgs,
@@ -400,7 +417,10 @@ fn header(
     typed.over(old.unwrap_or_default())
 }
 
-fn selection(args: &CassetteArgs) -> ModeExceptions {
+fn selection(args: &CassetteArgs, settings: &PlayerSettings<'_>) -> ModeExceptions {
+    if let Some((fork, _)) = &settings.fork {
+        return ModeExceptions::Fork(fork.clone());
+    }
     match (args.live.is_empty(), args.frozen.is_empty()) {
         (false, _) => ModeExceptions::Live(args.live.clone()),
         (true, false) => ModeExceptions::Frozen(args.frozen.clone()),

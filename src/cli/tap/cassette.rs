@@ -2,7 +2,7 @@
 //!
 //! Limits: what belongs to traces is refused here (rotation, hashes, text without requests).
 
-use std::{process::ExitCode, sync::Arc};
+use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 use crate::{
     cli::{
@@ -23,15 +23,25 @@ use crate::{
     replay::{
         account::{self, Ledger},
         matching::MinMatch,
-        player::{CassettePlayer, OnMiss, ServerEnvironment, StartedServer},
+        player::{CassettePlayer, Fork, OnMiss, ServerEnvironment, StartedServer},
         timing::Pacing,
     },
     tap::{Setup, Tap, TapReport, UpstreamRoute, mcp::stand_for},
 };
 
 /// Proxies, plays and records in the chosen mode, until a signal or until the command ends.
-pub(in crate::cli) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
+pub(in crate::cli) fn run(args: TapArgs) -> Result<ExitCode, Failure> {
+    serve(args, None, |_, end, code| Ok(end.exit_code(code)))
+}
+
+/// Does the same, and leaves the cassette where the fork says; `conclude` has the exit code of the command that ran.
+pub(in crate::cli) fn serve(
+    mut args: TapArgs,
+    fork: Option<(Fork, PathBuf)>,
+    conclude: impl FnOnce(&CassettePlayer, PlayerEnd, Option<u8>) -> Result<ExitCode, Failure>,
+) -> Result<ExitCode, Failure> {
     prepare(&mut args)?;
+    let is_beside_output = fork.is_some();
     let listen = setup::listen(&args)?;
     child::needs_an_address(&args.cassettes.command, args.network.uds.as_deref())?;
     child::needs_plain_http(args.cassettes.block_network, args.network.ssl_certfile.is_some())?;
@@ -68,6 +78,7 @@ pub(in crate::cli) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
             environment: environment.clone(),
             mcp: None,
             tapped: tapped(&setup, &started),
+            fork,
         };
         let cassette_player = player_of(&cassettes, settings)?;
         setup.mcp_playback = Some(Arc::new(McpPlayed::start(&cassette_player, started)?));
@@ -83,13 +94,14 @@ pub(in crate::cli) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
         output::note(&format!("tap on {at} -> {upstream}{further}\ncassette {file}; Ctrl-C ends it\n"));
         let own = at.strip_prefix("http://").and_then(|own| own.parse().ok());
         own.zip(cassette_player.network_block()).into_iter().for_each(|(own, block)| block.serves_at(own));
-        let environment = child::ChildEnvironment { root: &at, key: None, of_cassettes };
+        let environment = child::ChildEnvironment { root: &at, key: None, is_beside_output, of_cassettes };
         let mut child = child::start(&command, &environment)?;
         let mut code = None;
         let stop = async { code = child::until(child.as_mut(), shutdown).await };
         let drained = tap.serve(listener, stop).await?;
         note_end(&drained);
-        Ok(close(cassette_player, cassettes).await?.exit_code(code))
+        let end = close(Arc::clone(&cassette_player), cassettes).await?;
+        conclude(&cassette_player, end, code)
     })
 }
 

@@ -21,6 +21,7 @@ mod end_of_recording;
 mod fixtures;
 mod fixtures_guide;
 mod fmt_validate_diff;
+mod fork;
 mod fresh_ids_and_retries;
 mod hand_written_stay;
 mod journal_and_clock;

@@ -137,8 +137,19 @@ impl CassettePlayer {
                 Ok(decision) => decision,
                 Err(asked) => self.missed(*asked, lookup, (plan, frozen), at).await,
             },
-            None => self.missed(asked, lookup, (plan, frozen), at).await,
+            None => {
+                let plan = self.unless_before_fork(&asked, plan);
+                self.missed(asked, lookup, (plan, frozen), at).await
+            }
         }
+    }
+
+    /// A request that comes before the fork of its session is a miss, unless its record comes after it.
+    fn unless_before_fork(&self, asked: &IncomingRequest, plan: UnmatchedPlan) -> UnmatchedPlan {
+        let ModeExceptions::Fork(fork) = &self.config.selection else { return plan };
+        let played = self.in_session(&asked.session, |state| state.session.consumed());
+        let is_live = played >= fork.played || self.index.comes_later(asked.identity.key);
+        if is_live { plan } else { UnmatchedPlan::Refuse }
     }
 
     pub(in crate::player) fn select(&self, asked: &IncomingRequest) -> Lookup {
@@ -177,7 +188,8 @@ impl CassettePlayer {
             }
             return Decision::Answer(replaced);
         }
-        if let Some(recorder) = &self.recorder {
+        // A further try of a request gets a record that is there already.
+        if let Some(recorder) = self.recorder.as_ref().filter(|_| found.again != Again::Retry) {
             recorder.copy(record);
         }
         self.used.get(found.record).into_iter().for_each(|used| used.store(true, Relaxed));

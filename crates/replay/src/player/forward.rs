@@ -10,7 +10,8 @@ use http::{Extensions, Method, Request, Response, StatusCode, header};
 use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use serde_json::Value;
+use serde::Deserialize;
+use serde_json::{Value, value::RawValue};
 use tokio::time::Instant;
 use tower_service::Service;
 
@@ -21,7 +22,7 @@ use crate::{
     },
     matching::requests::Retry,
     player::{
-        CassettePlayer, Completed, ModeExceptions, PlayerConfig,
+        CassettePlayer, Completed, Fork, ModeExceptions, PlayerConfig,
         config::forwarding::UnmatchedPlan,
         incoming::{IncomingRequest, upstream_header},
         record::recorder::PendingExchange,
@@ -31,7 +32,7 @@ use base::rate_limited_log::RateLimitedLog;
 use net::{
     server::{BodyError, Informational, RequestBody, ResponseBody, media_type, whole_body},
     upstream::{self, BodyObserver, Observed, Relayed},
-    wire::{is_unambiguous_path, percent_decoded},
+    wire::{Edits, is_unambiguous_path, percent_decoded, span_in},
 };
 use recording::{
     canonical::{boundary, upstream_suffix},
@@ -61,6 +62,10 @@ impl CassettePlayer {
         let recorder = self.recorder.as_ref().filter(|_| plan == UnmatchedPlan::Record);
         let pending = recorder.map(|recorder| recorder.begin(request_of(&asked), at));
         let pending = pending.or_else(|| self.begin_comparison(&asked, at));
+        let asked = match &self.config.selection {
+            ModeExceptions::Fork(Fork { model: Some(model), .. }) => with_model(asked, model),
+            _ => asked,
+        };
         let mut request = asked.into_request();
         // A request whose body was read is answered before another protocol could begin; a compressed response could not be read.
         upstream::remove(request.headers_mut(), |name| {
@@ -143,6 +148,31 @@ impl CassettePlayer {
         }
         Err(Box::new(plain(StatusCode::NOT_FOUND, "this was not recorded, and it does not go upstream")))
     }
+}
+
+/// The field of a body that names the model.
+#[derive(Deserialize)]
+struct ModelField<'a> {
+    #[serde(borrow)]
+    model: Option<&'a RawValue>,
+}
+
+/// The same request for another model, where its body names one; every other byte stays.
+fn with_model(mut asked: IncomingRequest, model: &str) -> IncomingRequest {
+    let read = serde_json::from_slice::<ModelField<'_>>(&asked.bytes).ok().and_then(|read| read.model);
+    let Some(span) = read.and_then(|named| span_in(&asked.bytes, named.get().as_bytes())) else {
+        if asked.body.get("model").is_some() || asked.raw.is_some() {
+            tracing::warn!("{} {}: its model stays: its body is no plain JSON", asked.parts.method, asked.path());
+        }
+        return asked;
+    };
+    let mut edits = Edits::default();
+    edits.replace(span, Value::from(model).to_string());
+    asked.bytes = edits.apply(&asked.bytes).into();
+    if let Some(length) = asked.parts.headers.get_mut(header::CONTENT_LENGTH) {
+        *length = asked.bytes.len().into();
+    }
+    asked
 }
 
 /// The request's part of an exchange.

@@ -13,7 +13,7 @@ use crate::{
     matching::requests::{CassetteIndex, Retries, Servable},
     mcp::{McpRecordError, Servers},
     player::{
-        PlayerConfig,
+        ModeExceptions, PlayerConfig,
         decide::cross,
         mcp,
         record::recorder::route_of,
@@ -40,6 +40,14 @@ pub enum CassettePlayerError {
     /// A record of an MCP server is none.
     #[error(transparent)]
     Mcp(#[from] McpRecordError),
+    /// A fork is behind the last record that can be played.
+    #[error("--at {at}: there are {records} recorded requests that can be played")]
+    Fork {
+        /// The request, from 1.
+        at: usize,
+        /// How many there are.
+        records: usize,
+    },
     /// Cassettes hold secrets.
     #[error("there are {} secrets in what is to be played:\n  {}", .0.len(), listed(.0))]
     Secrets(Vec<String>),
@@ -87,7 +95,14 @@ pub(in crate::player) fn playable(
         records.extend(std::mem::take(&mut cassette.records).into_iter().map(|record| (at, record)));
     }
     let (mut index, mut found, mut edited) = (CassetteIndex::default(), leaks, Vec::new());
-    let servable = servable(&records, config.matching.retries);
+    let mut servable = servable(&records, config.matching.retries);
+    if let ModeExceptions::Fork(fork) = &config.selection {
+        let playable: Vec<&mut Servable> = servable.iter_mut().filter(|it| **it == Servable::Yes).collect();
+        if fork.played >= playable.len() {
+            return Err(CassettePlayerError::Fork { at: fork.played + 1, records: playable.len() });
+        }
+        playable.into_iter().skip(fork.played).for_each(|it| *it = Servable::No);
+    }
     for (at, (_, record)) in records.iter().enumerate() {
         if let Some(times) = record.times {
             index.allow(at, times);

@@ -52,7 +52,7 @@ pub use crate::player::{
     config::{
         COMPLETE_WITHIN, CassetteOutput, MissDetail, PlayerConfig, REPLY_WITHIN, RecordErrors, SecretHandling,
         StartedServer, WrittenTimeline,
-        forwarding::{Mode, ModeExceptions, OnMiss, SelectionError, Selector},
+        forwarding::{Fork, Mode, ModeExceptions, OnMiss, SelectionError, Selector},
         header_rules::{HeaderRulesError, check_top, secrets as secrets_of_top, ways},
     },
     convert::{

@@ -47,6 +47,10 @@ pub(super) enum SessionError {
     RecordWith,
     #[error("{file} does not exist; record it: {command}")]
     Missing { file: String, command: String },
+    #[error(
+        "`vllm-vcr fork` has one cassette: its sessions have none of their own, nor another mode, match or on_miss"
+    )]
+    Fork,
     #[error("a session records into a `cassette` of its own")]
     Shared,
     #[error("{0} goes upstream, but there is no upstream (--upstream URL)")]
@@ -80,6 +84,9 @@ impl CassettePlayer {
             own.journal.get_or_init(|| Arc::clone(self.journal()));
             Ok::<_, SessionError>(own)
         };
+        if change.is_any() && matches!(self.config.selection, ModeExceptions::Fork(_)) {
+            return Err(SessionError::Fork);
+        }
         let own = change.is_any().then(|| open(&change)).transpose()?;
         let has_own_cassette = change.cassette.is_some();
         self.take_faults(&name, own.as_deref().filter(|_| has_own_cassette))?;

@@ -262,6 +262,12 @@ impl CassetteIndex {
         self.servable.get(record).copied().unwrap_or(false)
     }
 
+    /// Returns whether a request has a record behind all that can be served.
+    #[must_use]
+    pub fn comes_later(&self, key: CanonicalKey) -> bool {
+        self.unserved(key) > self.servable.iter().rposition(|servable| *servable)
+    }
+
     /// The records of a request, in order.
     #[must_use]
     pub fn of_key(&self, key: CanonicalKey) -> &[usize] {

@@ -180,6 +180,17 @@ pub enum ModeExceptions {
     Live(Vec<Selector>),
     /// These do not go upstream.
     Frozen(Vec<Selector>),
+    /// None does before the first records were served in its session; from then on all do.
+    Fork(Fork),
+}
+
+/// Where a run leaves its cassette.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fork {
+    /// How many records are played, the first ones that can be served.
+    pub played: usize,
+    /// The model that is asked upstream, in the place of the client's.
+    pub model: Option<String>,
 }
 
 /// Whether a request is kept from going upstream by a selection.
@@ -226,7 +237,7 @@ impl ModeExceptions {
             Self::Frozen(_) if self.freezes(boundary, path) => {
                 return Forwarding::OnMiss { plan: UnmatchedPlan::Refuse, frozen: Frozen::Yes };
             }
-            Self::Frozen(_) | Self::None => {}
+            Self::Frozen(_) | Self::Fork(_) | Self::None => {}
         }
         match mode {
             Mode::Record => Forwarding::Now(UnmatchedPlan::Record),

@@ -86,6 +86,7 @@ fn live(player: &CassettePlayer, asked: &IncomingRequest) -> String {
     match &player.config.selection {
         ModeExceptions::Frozen(_) => format!("run it for real: {live} in place of --frozen"),
         ModeExceptions::Live(_) => format!("run it for real too: {live}"),
+        ModeExceptions::Fork(_) => "leave the recording before it: --at N with a smaller N".to_owned(),
         ModeExceptions::None => format!("run it for real: {live} --upstream URL"),
     }
 }
