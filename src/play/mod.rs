@@ -199,7 +199,7 @@ impl Player {
                 }
                 let clock = Clock { pacer: pacer.clone(), lateness: peer.lateness };
                 let request = request.map(|body| UntilStopping::new(body, peer.stopping));
-                front::answer(app.clone(), clock, block.clone(), request)
+                front::answer(Arc::clone(&app), clock, block.clone(), request)
             }
         };
         let options = front::connection_options(self.state.config.server.idle);

@@ -7,12 +7,13 @@ mod auth;
 mod cors;
 mod uvicorn;
 
-use std::{convert::Infallible, ops::ControlFlow, sync::Arc, time::Duration};
+use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
 use axum::{body::Body, extract::Request, response::Response};
+use futures_util::future::BoxFuture;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, uri::PathAndQuery};
 use hyper::body::Incoming;
-use tower::{Service, ServiceBuilder, util::MapRequestLayer};
+use tower::{ServiceBuilder, util::MapRequestLayer};
 
 pub(super) use self::uvicorn::connection_options;
 pub use self::{auth::ApiKeys, cors::Cors};
@@ -21,7 +22,7 @@ use crate::{
     play::{
         Player, ServerState,
         http::{empty, json as json_page},
-        middleware::{Layered, Middleware},
+        middleware::{Layered, Middleware, called},
         routes,
         simulator::{NamePod, SimulatorOptions},
     },
@@ -71,10 +72,11 @@ pub struct ServerOptions {
     pub simulator: SimulatorOptions,
 }
 
-/// The routes of a server behind its middleware.
-pub(super) fn app(
-    player: &Player,
-) -> impl Service<Request, Response = Response, Error = Infallible, Future: Send> + Clone + Send + Unpin + 'static {
+/// The routes of a server behind its middleware, without the type, which has each layer twice for each optional layer above it.
+pub(super) type App = Arc<dyn Fn(Request) -> BoxFuture<'static, Response> + Send + Sync>;
+
+/// Builds the routes of a server behind its middleware.
+pub(super) fn app(player: &Player) -> App {
     let state = &player.state;
     let options = &state.config.server;
     let root: Arc<str> = options.root_path.as_str().into();
@@ -85,7 +87,7 @@ pub(super) fn app(
     let starting = (!options.startup.is_zero()).then(|| Layered(Starting(Arc::clone(state))));
     let keys = (!options.api_keys.is_empty()).then(|| Arc::new(options.api_keys.clone()));
     let keys = keys.map(|keys| Layered(auth::RequireKey { keys, root: Arc::clone(&root) }));
-    ServiceBuilder::new()
+    let service = ServiceBuilder::new()
         .option_layer(request_id)
         .option_layer(pod)
         .option_layer(sessions)
@@ -93,19 +95,17 @@ pub(super) fn app(
         .layer(Layered(cors::Share(Arc::new(options.cors.clone()))))
         .map_request(move |request: Request| rewrite(request, &root))
         .option_layer(starting)
-        .service(routes::router(player))
+        .service(routes::router(player));
+    Arc::new(move |request| Box::pin(called(service.clone(), request)))
 }
 
 /// Answers one request: one for another server with a refusal, else as the engine's HTTP server where that is enough, else by the app.
-pub(super) async fn answer<A>(
-    mut app: A,
+pub(super) async fn answer(
+    app: App,
     clock: Clock,
     block: Option<Arc<NetworkBlock>>,
     mut request: hyper::Request<UntilStopping<Incoming>>,
-) -> Response
-where
-    A: Service<Request, Response = Response, Error = Infallible>,
-{
+) -> Response {
     if let Some(refusal) = block.and_then(|block| block.check(&mut request)) {
         return refusal.map(Body::new);
     }
@@ -114,7 +114,7 @@ where
     }
     let is_old = uvicorn::is_old(&request);
     request.extensions_mut().insert(clock);
-    let mut response = app.call(request.map(Body::new)).await.unwrap_or_else(|never| match never {});
+    let mut response = app(request.map(Body::new)).await;
     if is_old {
         uvicorn::close(&mut response);
     }

@@ -30,7 +30,7 @@ use tokio::{
 };
 
 use super::{
-    ConnectionContext,
+    ConnectionContext, Peer, SharedResponding, SharedService,
     connection_stream::{ConnectionStream, ServiceBody},
     ending::{ConnectionEnd, WrittenFirst},
     error_rewriter::ErrorRewriter,
@@ -45,32 +45,36 @@ use base::lock::Lock;
 /// The first bytes of an HTTP/2 connection (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A function from a request to a future response.
-pub(super) trait Service<B>: Fn(Request<Incoming>) -> Self::Responding + Clone + Send + Unpin + 'static {
-    type Responding: Future<Output = Response<B>> + Send + 'static;
+/// The service of one connection's requests.
+pub(super) struct ConnectionService<B> {
+    pub(super) service: SharedService<B>,
+    pub(super) client: Peer,
 }
 
-impl<S, F, B> Service<B> for S
-where
-    S: Fn(Request<Incoming>) -> F + Clone + Send + Unpin + 'static,
-    F: Future<Output = Response<B>> + Send + 'static,
-{
-    type Responding = F;
+impl<B> ConnectionService<B> {
+    fn call(&self, request: Request<Incoming>) -> SharedResponding<B> {
+        (self.service)(request, self.client.clone())
+    }
+}
+
+impl<B> Clone for ConnectionService<B> {
+    fn clone(&self) -> Self {
+        Self { service: Arc::clone(&self.service), client: self.client.clone() }
+    }
 }
 
 /// Serves the requests of a connection until it ends.
 ///
 /// # Errors
 /// When the connection breaks, or its client does not keep to HTTP.
-pub(super) async fn serve<I, S, B>(
+pub(super) async fn serve<I, B>(
     stream: I,
     context: &ConnectionContext,
-    service: S,
+    service: ConnectionService<B>,
     stopped: watch::Receiver<()>,
 ) -> Result<(), Box<dyn Error + Send + Sync>>
 where
     I: ConnectionStream,
-    S: Service<B>,
     B: ServiceBody,
 {
     let options = context.options;
@@ -111,15 +115,14 @@ where
 }
 
 /// Answers one question of health, or refuses the request.
-async fn reserved<I, S, B>(
+async fn reserved<I, B>(
     mut wire: ErrorRewriter<I>,
     context: &ConnectionContext,
-    service: S,
+    service: ConnectionService<B>,
     stopped: watch::Receiver<()>,
 ) -> Result<(), Box<dyn Error + Send + Sync>>
 where
     I: ConnectionStream,
-    S: Service<B>,
     B: ServiceBody,
 {
     let Some(read) = question_of_health(&mut wire).await? else { return Ok(()) };
@@ -161,20 +164,19 @@ async fn begins_http2<I: AsyncRead + Unpin>(wire: &mut ErrorRewriter<I>) -> io::
     Ok(is_http2)
 }
 
-async fn http2<I, S, B>(
+async fn http2<I, B>(
     wire: ErrorRewriter<I>,
-    service: S,
+    service: ConnectionService<B>,
     mut stopped: watch::Receiver<()>,
 ) -> Result<(), Box<dyn Error + Send + Sync>>
 where
     I: ConnectionStream,
-    S: Service<B>,
     B: ServiceBody,
 {
     let writes = wire.writes();
     let of_streams = writes.clone();
     let service = service_fn(move |request| {
-        let (response, writes) = (service(request), of_streams.clone());
+        let (response, writes) = (service.call(request), of_streams.clone());
         async move {
             let mut response = response.await;
             if let Some(end) = response.extensions_mut().remove::<ConnectionEnd>() {
@@ -238,15 +240,14 @@ type SharedSlot<T> = Arc<Lock<Option<T>>>;
 
 /// Lets hyper serve requests until the connection ends or a stream of events begins; returns the latter with the connection.
 /// `stopped` becomes `None` when the server is shutting down.
-async fn http1<I, S, B>(
+async fn http1<I, B>(
     wire: ErrorRewriter<I>,
     builder: &http1::Builder,
-    service: S,
+    service: ConnectionService<B>,
     stopped: &mut Option<watch::Receiver<()>>,
 ) -> hyper::Result<Option<(ErrorRewriter<I>, EventStream<B>)>>
 where
     I: ConnectionStream,
-    S: Service<B>,
     B: ServiceBody,
 {
     let (taken, upgrades) = (SharedSlot::<TakenResponse<B>>::default(), SharedSlot::<Upgrade>::default());
@@ -313,20 +314,19 @@ type Responding<B> = Pin<Box<dyn Future<Output = Result<Response<WrittenFirst<B>
 /// Wraps a service so that streams of events, broken responses and upgrades are put into their slots.
 ///
 /// hyper never gets what is taken: its future stays pending until the connection is taken back.
-fn intercept<S, B>(
-    service: S,
+fn intercept<B>(
+    service: ConnectionService<B>,
     slot: SharedSlot<TakenResponse<B>>,
     upgrades: SharedSlot<Upgrade>,
     writes: WriteWatch,
 ) -> impl Fn(Request<Incoming>) -> Responding<B> + Unpin
 where
-    S: Service<B>,
     B: ServiceBody,
 {
     move |request: Request<Incoming>| {
         let close = wants_close(&request);
         let (response, slot, upgrades, writes) =
-            (service(request), Arc::clone(&slot), Arc::clone(&upgrades), writes.clone());
+            (service.call(request), Arc::clone(&slot), Arc::clone(&upgrades), writes.clone());
         Box::pin(async move {
             let mut response = response.await;
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {
@@ -373,9 +373,11 @@ mod tests {
         let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let context = ConnectionContext::new(&Listener::from(listener), &Arc::default());
         let (_stop, stopped) = watch::channel(());
-        let answered = |_| async { Response::new(Full::<Bytes>::default()) };
-        let served = serve(stream, &context, answered, stopped);
-        // A thousand and some; a buffer of the reserve alone would add as much.
-        assert!(size_of_val(&served) <= 1_200, "{} bytes", size_of_val(&served));
+        let answered: SharedService<_> =
+            Arc::new(|_, _| Box::pin(async { Response::new(Full::<Bytes>::default()) }) as SharedResponding<_>);
+        let client = Peer::new(crate::server::NO_ADDRESS, &context, &stopped);
+        let served = serve(stream, &context, ConnectionService { service: answered, client }, stopped);
+        // A thousand and some, the client's channels among them; a buffer of the reserve alone would add as much.
+        assert!(size_of_val(&served) <= 1_300, "{} bytes", size_of_val(&served));
     }
 }

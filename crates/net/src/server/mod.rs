@@ -28,7 +28,7 @@ mod upgrade;
 mod workers;
 mod write_watch;
 
-use std::{future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{future::Future, io, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
 
 use http::{HeaderMap, Request, Response, header};
 use hyper::body::Incoming;
@@ -55,6 +55,7 @@ pub use self::{
     write_watch::SlowHead,
 };
 use self::{
+    connection::ConnectionService,
     connection_stream::ConnectionStream,
     handshakes::{Handshake, Handshakes},
     listener::Accepted,
@@ -95,19 +96,36 @@ pub struct Peer {
     pub stopping: Stopping,
 }
 
+impl Peer {
+    fn new(address: SocketAddr, context: &ConnectionContext, stopped: &watch::Receiver<()>) -> Self {
+        Self {
+            address,
+            lateness: context.lateness.clone(),
+            informational: context.informational.clone(),
+            stopping: Stopping(stopped.clone()),
+        }
+    }
+}
+
 /// A function from a request and its client to a future response.
-pub trait ClientService<B>: Fn(Request<Incoming>, Peer) -> Self::Responding + Clone + Send + Unpin + 'static {
+pub trait ClientService<B>: Fn(Request<Incoming>, Peer) -> Self::Responding + Send + Sync + 'static {
     /// The future response.
     type Responding: Future<Output = Response<B>> + Send + 'static;
 }
 
 impl<S, F, B> ClientService<B> for S
 where
-    S: Fn(Request<Incoming>, Peer) -> F + Clone + Send + Unpin + 'static,
+    S: Fn(Request<Incoming>, Peer) -> F + Send + Sync + 'static,
     F: Future<Output = Response<B>> + Send + 'static,
 {
     type Responding = F;
 }
+
+/// A service without its type: connections are compiled once for all services, and what a service holds is proven to go from thread to
+/// thread once. See docs/src/internals/performance.md.
+type SharedService<B> = Arc<dyn Fn(Request<Incoming>, Peer) -> SharedResponding<B> + Send + Sync>;
+
+type SharedResponding<B> = Pin<Box<dyn Future<Output = Response<B>> + Send>>;
 
 /// The result of a drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -169,7 +187,7 @@ pub async fn run<S, B>(
     drain: Duration,
 ) -> DrainReport
 where
-    S: ClientService<B>,
+    S: ClientService<B> + Clone,
     B: ServiceBody,
 {
     run_on(&Workers::current(), listener, move || service.clone(), shutdown, drain).await
@@ -187,7 +205,10 @@ where
     S: ClientService<B>,
     B: ServiceBody,
 {
-    let services = workers.in_each(make);
+    let services = workers.in_each(|| {
+        let service = make();
+        Arc::new(move |request, peer| Box::pin(service(request, peer)) as SharedResponding<B>) as SharedService<B>
+    });
     let mut next_service = services.iter().cycle();
     let listener = listener.into();
     let (handshakes, reserve) = (Arc::new(Handshakes::default()), Reserve::new());
@@ -199,7 +220,7 @@ where
             () = &mut shutdown => break,
             accepted = next(&listener, &reserve) => if let Some((accepted, lent)) = accepted {
                 let Some((handle, service)) = next_service.next() else { unreachable!("invariant: there is a worker") };
-                let (service, stopped) = (service.clone(), stopped.clone());
+                let (service, stopped) = (Arc::clone(service), stopped.clone());
                 let mut context = ConnectionContext::new(&listener, &handshakes);
                 context.is_reserved = lent.is_some();
                 let serving = open(accepted, context, service, stopped);
@@ -277,9 +298,12 @@ impl ConnectionContext {
 }
 
 /// Registers a new connection with the current runtime and serves it.
-async fn open<S, B>(accepted: Accepted, context: ConnectionContext, service: S, stopped: watch::Receiver<()>)
-where
-    S: ClientService<B>,
+async fn open<B>(
+    accepted: Accepted,
+    context: ConnectionContext,
+    service: SharedService<B>,
+    stopped: watch::Receiver<()>,
+) where
     B: ServiceBody,
 {
     match accepted {
@@ -306,15 +330,14 @@ fn unregistered(error: &io::Error) {
 }
 
 /// Serves a connection, after a handshake where there is TLS.
-async fn secure<I, S, B>(
+async fn secure<I, B>(
     stream: I,
     peer: SocketAddr,
     mut context: ConnectionContext,
-    service: S,
+    service: SharedService<B>,
     stopped: watch::Receiver<()>,
 ) where
     I: ConnectionStream,
-    S: ClientService<B>,
     B: ServiceBody,
 {
     match context.tls.take() {
@@ -324,45 +347,38 @@ async fn secure<I, S, B>(
     }
 }
 
-async fn shake_hands<I, S, B>(
+async fn shake_hands<I, B>(
     handshake: Handshake,
     stream: I,
     peer: SocketAddr,
     context: ConnectionContext,
-    service: S,
+    service: SharedService<B>,
     mut stopped: watch::Receiver<()>,
 ) where
     I: ConnectionStream,
-    S: ClientService<B>,
     B: ServiceBody,
 {
     if let Some(stream) = handshake.shake(stream, peer.ip(), &mut stopped).await {
-        let marked = move |mut request: Request<Incoming>, peer| {
+        let marked = Arc::new(move |mut request: Request<Incoming>, peer| {
             request.extensions_mut().insert(OverTls);
             service(request, peer)
-        };
+        });
         serve(stream, peer, &context, marked, stopped).await;
     }
 }
 
-async fn serve<I, S, B>(
+async fn serve<I, B>(
     stream: I,
     peer: SocketAddr,
     context: &ConnectionContext,
-    service: S,
+    service: SharedService<B>,
     stopped: watch::Receiver<()>,
 ) where
     I: ConnectionStream,
-    S: ClientService<B>,
     B: ServiceBody,
 {
-    let client = Peer {
-        address: peer,
-        lateness: context.lateness.clone(),
-        informational: context.informational.clone(),
-        stopping: Stopping(stopped.clone()),
-    };
-    let service = move |request| service(request, client.clone());
+    let client = Peer::new(peer, context, &stopped);
+    let service = ConnectionService { service, client };
     if let Err(error) = connection::serve(stream, context, service, stopped).await {
         tracing::debug!(%peer, %error, "the connection ended early");
     }
