@@ -26,6 +26,10 @@ bless:
 bench NAME *ARGS:
     cargo bench --bench {{NAME}} -- {{ARGS}}
 
+# Build with object storage, and run it against a server of S3.
+objects:
+    tests/objects/run
+
 # Build the documentation of the code.
 docs:
     RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps

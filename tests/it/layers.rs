@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::support::tree;
 
 /// Folders or files, and the modules of their crate that they may not name: those above them, and their neighbours in `src`.
-const ABOVE: [(&[&str], &[&str]); 19] = [
+const ABOVE: [(&[&str], &[&str]); 20] = [
     (&["src/conform"], &["tap", "play", "inspect", "cli", "drive", "prove", "sweep"]),
     (&["src/play"], &["tap", "inspect", "cli", "prove", "sweep", "conform"]),
     (&["src/sweep"], &["tap", "inspect", "cli", "drive"]),
@@ -34,6 +34,10 @@ const ABOVE: [(&[&str], &[&str]); 19] = [
             "exchange",
             "formats",
         ],
+    ),
+    (
+        &["crates/recording/src/storage"],
+        &["yaml", "redaction", "canonical", "recorder", "trace", "cassette", "capture", "mcp", "exchange", "formats"],
     ),
     (
         &["crates/recording/src/yaml", "crates/recording/src/field_path.rs"],
@@ -68,7 +72,7 @@ const ABOVE: [(&[&str], &[&str]); 19] = [
 ];
 
 /// Dependencies, and the only places of their crates that may use them.
-const CONFINED: [(&[&str], &[&str]); 9] = [
+const CONFINED: [(&[&str], &[&str]); 10] = [
     (&["clap", "clap_complete", "clap_mangen"], &["src/cli"]),
     (
         &["hyper", "http_body", "http_body_util"],
@@ -89,6 +93,7 @@ const CONFINED: [(&[&str], &[&str]); 9] = [
     (&["zeromq"], &["src/play", "src/conform"]),
     (&["tokenizers"], &["crates/text/src/prompt"]),
     (&["flate2"], &["crates/recording/src/trace"]),
+    (&["object_store", "reqwest"], &["crates/recording/src/storage"]),
     (&["httparse"], &["crates/net/src/upstream"]),
     (&["hdrhistogram"], &["crates/base/src/stats"]),
     (&["regex"], &["crates/recording/src/redaction", "crates/recording/src/canonical", "crates/faults"]),

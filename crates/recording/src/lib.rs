@@ -10,5 +10,6 @@ pub mod formats;
 pub mod mcp;
 pub mod recorder;
 pub mod redaction;
+pub mod storage;
 pub mod trace;
 pub mod yaml;

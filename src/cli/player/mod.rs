@@ -32,6 +32,7 @@ use crate::{
         canonical::{self, Volatile},
         cassette::{self, Cassette, CassetteError, Header, Keep, Redact, WriteMode, is_cassette},
         redaction::Redactor,
+        storage,
     },
     replay::{
         matching::{
@@ -328,14 +329,21 @@ fn recording(
 pub(in crate::cli) fn files(paths: &[PathBuf], how: &dyn Fn(&Path) -> String) -> Result<Vec<PathBuf>, Failure> {
     let mut files = Vec::new();
     for path in paths {
-        if !path.is_dir() {
-            files.push(path.clone());
-            continue;
-        }
-        let io = |source| Failure::from(CassetteError::Io { path: path.clone(), source });
-        let entries = fs::read_dir(path).map_err(io)?.collect::<Result<Vec<_>, _>>().map_err(io)?;
-        let mut found: Vec<PathBuf> =
-            entries.into_iter().map(|entry| entry.path()).filter(|path| is_cassette(path)).collect();
+        let io = |source| Failure::from(CassetteError::Io { path: storage::shown(path), source });
+        let mut found: Vec<PathBuf> = match storage::find(path).map_err(io)? {
+            Some(objects) if objects.is_folder() => {
+                objects.names().map_err(io)?.into_iter().map(|name| path.join(name)).collect()
+            }
+            None if path.is_dir() => {
+                let entries = fs::read_dir(path).map_err(io)?.collect::<Result<Vec<_>, _>>().map_err(io)?;
+                entries.into_iter().map(|entry| entry.path()).collect()
+            }
+            Some(_) | None => {
+                files.push(path.clone());
+                continue;
+            }
+        };
+        found.retain(|path| is_cassette(path));
         found.sort();
         if found.is_empty() {
             let nothing = format!("{} holds no cassettes (*.yaml)", path.display());

@@ -46,14 +46,20 @@ pub(super) fn read(cassette: &Path, name: &str, room: &mut u64) -> Result<Vec<u8
     }
     let cassette = finished(cassette);
     let path = folder(&cassette).join(name);
-    if fs::symlink_metadata(&path).is_ok_and(|found| found.len() > *room) {
-        return Err(format!(
+    let too_many = || {
+        format!(
             "{} is one too many: the files that records name are more than {MOST_BYTES} bytes in memory; split the cassette",
             path.display()
-        ));
+        )
+    };
+    if fs::symlink_metadata(&path).is_ok_and(|found| found.len() > *room) {
+        return Err(too_many());
     }
     let bytes = read_file(&cassette, &path)
         .map_err(|error| format!("`body_blob` cannot be read: {}: {error}", path.display()))?;
+    if bytes.len() as u64 > *room {
+        return Err(too_many());
+    }
     if digits.is_none_or(|digits| !digits.eq_ignore_ascii_case(&digest(&bytes))) {
         return Err(format!("{} is damaged: its bytes are not those of its name", path.display()));
     }

@@ -27,6 +27,7 @@ use super::{
 use crate::{
     canonical::{self, SharedBody},
     redaction::placeholders,
+    storage,
     yaml::{self, YamlEntry, YamlKind, YamlNode},
 };
 
@@ -113,12 +114,16 @@ pub fn load(path: &Path) -> Result<Cassette, CassetteError> {
 /// # Errors
 /// When it cannot be read, or is no text.
 pub fn text_of(path: &Path) -> Result<String, CassetteError> {
-    let io = |source| CassetteError::Io { path: path.to_owned(), source };
-    if !fs::metadata(path).map_err(io)?.is_file() {
+    let io = |source| CassetteError::Io { path: storage::shown(path), source };
+    let bytes = match storage::find(path).map_err(io)? {
+        Some(object) => object.read(side::MOST_BYTES),
         // A pipe would never end, nor would a device.
-        return Err(io(io::Error::new(io::ErrorKind::InvalidInput, "it is no plain file; write it to one")));
-    }
-    let bytes = bounded_read::read(path, side::MOST_BYTES).map_err(io)?;
+        None if !fs::metadata(path).map_err(io)?.is_file() => {
+            Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no plain file; write it to one"))
+        }
+        None => bounded_read::read(path, side::MOST_BYTES),
+    };
+    let bytes = bytes.map_err(io)?;
     String::from_utf8(bytes).map_err(|error| no_text(path, &error))
 }
 

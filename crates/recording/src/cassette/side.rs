@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
+use crate::storage;
+
 use super::{
     moments::{Sidecar, Times},
     private_file::{partial, write},
@@ -37,6 +39,9 @@ pub fn timing_of(cassette: &Path) -> PathBuf {
 /// # Errors
 /// When it cannot be read, or is not a file in folders of its own.
 pub fn read_file(cassette: &Path, path: &Path) -> io::Result<Vec<u8>> {
+    if let Some(object) = storage::find(path)? {
+        return object.read(MOST_BYTES);
+    }
     let sidecar = sidecar_of(cassette);
     for folder in path.ancestors().skip(1).take_while(|folder| folder.starts_with(&sidecar)) {
         check_folder(folder)?;

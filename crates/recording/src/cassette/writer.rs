@@ -37,7 +37,10 @@ use super::{
     threads::{ConversationChain, Threads, share},
     write::{ToolsForm, emit, record_text, tools_text, top},
 };
-use crate::canonical::{CanonicalRules, RequestParts};
+use crate::{
+    canonical::{CanonicalRules, RequestParts},
+    storage,
+};
 
 /// As many records may have come between a request and another try of it.
 const RETRIED_WITHIN: usize = 64;
@@ -120,6 +123,11 @@ impl CassetteWriter {
     /// When the old file cannot be read, or the new one cannot be created; when another program records it, or records of a
     /// recording that was not finished would be lost.
     pub fn create(path: &Path, header: &Header, mode: WriteMode) -> Result<Self, CassetteError> {
+        if storage::is_url(path) {
+            let message = "a cassette is recorded into a file; copy it and its sidecar (NAME.vcr) to the store";
+            let source = io::Error::new(io::ErrorKind::Unsupported, message);
+            return Err(CassetteError::Io { path: storage::shown(path), source });
+        }
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).map_err(|source| CassetteError::Io { path: path.to_owned(), source })?;
         }

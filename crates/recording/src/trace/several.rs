@@ -6,6 +6,7 @@
 
 use std::{
     collections::HashSet,
+    ffi::OsString,
     fs,
     path::{Path, PathBuf},
     sync::Arc,
@@ -19,6 +20,7 @@ use super::{
     agreement::Agreement,
     source::{is_standard, refuse_pipe, split_suffix},
 };
+use crate::storage::{self, Object};
 use text::prompt::BlockHashAlgorithm;
 
 /// Files that are read as one trace, in the order in which they are read.
@@ -202,15 +204,20 @@ fn stands_for(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
     if is_standard(path) {
         return Ok(vec![path.to_owned()]);
     }
-    if !path.is_dir() {
-        let further = further_parts(path);
+    let failed = |source| TraceError::Io { path: storage::shown(path), doing: "read", source };
+    let object = storage::find(path).map_err(failed)?;
+    let is_folder = object.as_ref().map_or_else(|| path.is_dir(), Object::is_folder);
+    if !is_folder {
+        let further = further_parts(path, object.as_ref());
         return Ok([vec![path.to_owned()], further].concat());
     }
-    let failed = |source| TraceError::Io { path: path.to_owned(), doing: "read", source };
-    let mut found = fs::read_dir(path)
-        .and_then(|entries| entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<_>, _>>())
-        .map_err(failed)?;
-    found.retain(|path| is_trace(path) && path.is_file());
+    let mut found = match &object {
+        Some(object) => object.names().map(|names| names.iter().map(|name| path.join(name)).collect()),
+        None => fs::read_dir(path)
+            .and_then(|entries| entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<_>, _>>()),
+    }
+    .map_err(failed)?;
+    found.retain(|path| is_trace(path) && (object.is_some() || path.is_file()));
     found.sort_by_cached_key(|path| number_in(path));
     if found.is_empty() { Err(TraceError::NoTraces(path.to_owned())) } else { Ok(found) }
 }
@@ -231,12 +238,11 @@ fn number_in(path: &Path) -> (String, String, u64) {
 }
 
 /// The further files of the capture whose first one this is: numbered names beside it, begun at the same time.
-fn further_parts(path: &Path) -> Vec<PathBuf> {
+fn further_parts(path: &Path, object: Option<&Object>) -> Vec<PathBuf> {
     let (stem, suffix, number) = number_in(path);
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
-    let beside = entries.flatten().map(|entry| path.with_file_name(entry.file_name()));
-    let mut beside: Vec<PathBuf> = beside
+    let mut beside: Vec<PathBuf> = names_beside(path, object)
+        .into_iter()
+        .map(|name| path.with_file_name(name))
         .filter(|other| {
             let (other_stem, other_suffix, other_number) = number_in(other);
             (other_stem, other_suffix) == (stem.clone(), suffix.clone()) && other_number > number
@@ -251,9 +257,23 @@ fn further_parts(path: &Path) -> Vec<PathBuf> {
         return Vec::new();
     }
     let is_of_it = |meta: Meta| meta.started_at == first.started_at && part(&meta) > 1;
-    beside.retain(|other| other.is_file() && meta_of(other).is_ok_and(is_of_it));
+    beside.retain(|other| (object.is_some() || other.is_file()) && meta_of(other).is_ok_and(is_of_it));
     beside.sort_by_cached_key(|path| number_in(path));
     beside
+}
+
+/// The names of what lies beside a file or object, as far as it can be listed.
+fn names_beside(path: &Path, object: Option<&Object>) -> Vec<OsString> {
+    let Some(object) = object else {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        return fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name()).collect();
+    };
+    let names = if object.is_listed() { object.names() } else { Ok(Vec::new()) };
+    let names = names.unwrap_or_else(|error| {
+        tracing::warn!(path = %path.display(), %error, "further parts of a trace are not looked for");
+        Vec::new()
+    });
+    names.into_iter().map(OsString::from).collect()
 }
 
 /// A file's first line; nothing is known of standard input, which can be read once only.

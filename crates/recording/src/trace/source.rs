@@ -11,6 +11,7 @@ use super::closing::LastBytes;
 use super::gunzip::Gunzip;
 use super::gzip_members::{self, GzipMembers};
 use super::{LoadProgress, TraceError};
+use crate::storage::{self, Object};
 
 const BUFFER: usize = 64 * 1024;
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
@@ -95,7 +96,10 @@ impl NumberedLines {
             let input = BufReader::with_capacity(BUFFER, input);
             return Ok(Self { tail, ..Self::sniff(PathBuf::from("<stdin>"), Box::new(input), None, progress)? });
         }
-        let failed = |source| TraceError::Io { path: path.to_owned(), doing: "open", source };
+        let failed = |source| TraceError::Io { path: storage::shown(path), doing: "open", source };
+        if let Some(object) = storage::find(path).map_err(failed)? {
+            return Self::open_object(path, &object, progress);
+        }
         let found = std::fs::metadata(path).map_err(failed)?;
         if found.is_dir() {
             return Err(failed(io::ErrorKind::IsADirectory.into()));
@@ -108,6 +112,19 @@ impl NumberedLines {
         let input = BufReader::with_capacity(BUFFER, input);
         let lines = Self::sniff(path.to_owned(), Box::new(input), Some(promised), progress)?;
         Self { tail, ..lines }.on_threads(&found)
+    }
+
+    /// An object comes once, from its beginning to its end, like standard input.
+    fn open_object(path: &Path, object: &Object, progress: Arc<LoadProgress>) -> Result<Self, TraceError> {
+        let promised = Packing::of(path)?;
+        let opened = object.open();
+        let (length, input) =
+            opened.map_err(|source| TraceError::Io { path: path.to_owned(), doing: "open", source })?;
+        progress.has_size(length);
+        let tail = LastBytes::default();
+        let input = CountedInput { input, read: 0, progress: Arc::clone(&progress), followed: Some(tail.clone()) };
+        let input = BufReader::with_capacity(BUFFER, input);
+        Ok(Self { tail, ..Self::sniff(path.to_owned(), Box::new(input), Some(promised), progress)? })
     }
 
     pub(super) fn of_bytes(name: &str, bytes: Vec<u8>) -> Result<Self, TraceError> {

@@ -7,7 +7,7 @@
 use std::{
     borrow::Cow,
     collections::{HashMap, HashSet},
-    fmt, fs,
+    fmt,
     path::{Path, PathBuf},
 };
 
@@ -22,7 +22,7 @@ use recording::{
     canonical::SharedList,
     cassette::{
         Cassette, CassetteRecord, Inherited, Moment, RecordedAnswer, Sidecar, bases, other_blobs_of, read_beside,
-        timing_of,
+        text_of, timing_of,
     },
     redaction::{Find, RedactionRules, Redactor, SeenSecrets},
 };
@@ -127,7 +127,7 @@ pub(in crate::player) fn around(
     let mut known = known_of(found);
     let mut add =
         |line: usize, finds: Vec<Find>| merge((&mut *found, &mut known), (cassette.path.as_path(), Some(line)), finds);
-    let text = fs::read_to_string(&cassette.path).unwrap_or_default();
+    let text = text_of(&cassette.path).unwrap_or_default();
     // A rule may well find itself.
     let (built_in, mut is_rule) = (RedactionRules::default(), false);
     let mut of_rules = Redactor::new(&built_in);
