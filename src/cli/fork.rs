@@ -101,12 +101,12 @@ pub(in crate::cli) struct ForkArgs {
 }
 
 /// Plays, goes on live and prints what differs.
-pub(in crate::cli) fn run(args: ForkArgs) -> Result<ExitCode, Failure> {
+pub(in crate::cli) fn run(args: &ForkArgs) -> Result<ExitCode, Failure> {
     forkable(&args.cassette)?;
     let out = args.out.clone().unwrap_or_else(|| args.cassette.with_extension("fork.yaml"));
-    writable(&out, &args)?;
+    writable(&out, args)?;
     let fork = Fork { played: args.at.get() - 1, model: args.model.clone() };
-    serve(tap_of(&args)?, Some((fork, out.clone())), |player, end, code| conclude(&args, &out, player, (end, code)))
+    serve(tap_of(args)?, Some((fork, out.clone())), |player, end, code| conclude(args, &out, player, (end, code)))
 }
 
 /// Refuses what has records that no fork plays.

@@ -150,7 +150,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Sweep(args) => sweep::run(*args),
         Command::Conform(args) => conform::run(*args),
         Command::Drift(args) => drift::run(*args),
-        Command::Fork(args) => fork::run(*args),
+        Command::Fork(args) => fork::run(&args),
         Command::McpTap(args) => mcp::tap::run(*args),
         Command::McpPlay(args) => mcp::play::run(*args),
         Command::Bench(args) => bench::run(args),

@@ -94,10 +94,9 @@ fn serve(mut args: PlayArgs) -> Result<ExitCode, Failure> {
                 fleet.announce();
                 let root = format!("{scheme}://{}", reachable(local));
                 played.iter().for_each(|played| played.serves_at(local, &root, &admin_at, admin_api.as_ref()));
-                let of_cassettes =
-                    played.as_ref().map(|played| played.command_variables(&cassettes)).unwrap_or_default();
-                let environment =
-                    ChildEnvironment { root: &root, key: key.as_deref(), is_beside_output: false, of_cassettes };
+                let of_cassettes = played.as_ref().map(|it| it.command_variables(&cassettes)).unwrap_or_default();
+                let key = key.as_deref();
+                let environment = ChildEnvironment { root: &root, key, of_cassettes, ..Default::default() };
                 child = child::start(&command, &environment)?;
                 Listener::from(listener)
             }

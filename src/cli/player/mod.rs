@@ -161,11 +161,10 @@ pub(in crate::cli) fn cassette_player(
     let files = sessions_only.as_deref().map_or_else(|| all_files(settings.paths, &how), default_file)?;
     args.report.as_deref().map_or(Ok(()), conclude::writable)?;
     let (on_miss, selection) = (args.on_miss.unwrap_or(settings.on_miss), selection(args, &settings));
-    let derived = settings.fork.as_ref().map(|(_, out)| out.clone());
     let mcp = settings.mcp.map(mcp_upstreams).transpose()?.unwrap_or_default();
-    let mcp_records = settings.mcp.is_some_and(|mcp| mcp.mcp_on_miss == OnNovel::Record);
-    let records_misses = mcp_records || on_miss == OnMiss::Record;
-    let (mode, write) = recording(args.mode.unwrap_or(ModeArg::None), &files, records_misses, (&selection, derived))?;
+    let records = settings.mcp.is_some_and(|mcp| mcp.mcp_on_miss == OnNovel::Record) || on_miss == OnMiss::Record;
+    let (mode, write) =
+        recording(args.mode.unwrap_or(ModeArg::None), &files, records, (&selection, settings.fork.as_ref()))?;
     let leaves = mode != Mode::Replay || matches!(on_miss, OnMiss::Upstream | OnMiss::Record) || !args.live.is_empty();
     can_leave((leaves, mode, &selection), settings.upstream.is_some() || !mcp.is_empty())?;
     let sessions_record = settings.upstream.is_some() && *settings.admin != AdminAt::Nowhere;
@@ -177,11 +176,7 @@ pub(in crate::cli) fn cassette_player(
     let old = cassettes.first().map(|cassette| cassette.header.clone()).or_else(|| replaced(mode, &files));
     let timeline = if selection == ModeExceptions::None { WrittenTimeline::New } else { WrittenTimeline::Full };
     let what = RedactWhat::of(settings.redaction)?;
-    let top = || {
-        let mut top = header(args, (settings.redaction, &what), old, &settings.environment);
-        top.recorded.extend(settings.fork.as_ref().map(|(fork, _)| ("fork".to_owned(), forked(fork))));
-        top
-    };
+    let top = || header(args, (settings.redaction, &what), old, (&settings.environment, settings.fork.as_ref()));
     tags(args, settings.redaction, write.as_ref())?;
     let output = write.map(|(path, mode)| CassetteOutput { path, header: top(), mode, timeline });
     let mut config = PlayerConfig {
@@ -303,7 +298,7 @@ fn recording(
     asked: ModeArg,
     files: &[PathBuf],
     records_misses: bool,
-    (selection, derived): (&ModeExceptions, Option<PathBuf>),
+    (selection, fork): (&ModeExceptions, Option<&(Fork, PathBuf)>),
 ) -> Result<(Mode, Option<(PathBuf, WriteMode)>), Failure> {
     let one = || match files {
         [one] => Ok(one.clone()),
@@ -320,7 +315,10 @@ fn recording(
     let write = match (selection, records_misses, write) {
         (ModeExceptions::None, true, None) => Some((one()?, WriteMode::Append)),
         (ModeExceptions::None, _, write) => write,
-        _ => Some((derived.unwrap_or(one()?.with_extension("derived.yaml")), WriteMode::Replace)),
+        _ => {
+            let derived = one()?.with_extension("derived.yaml");
+            Some((fork.map_or(derived, |(_, out)| out.clone()), WriteMode::Replace))
+        }
     };
     Ok((mode, write))
 }
@@ -401,11 +399,12 @@ fn header(
     args: &CassetteArgs,
     (redaction, what): (&RedactionArgs, &RedactWhat),
     old: Option<Header>,
-    now: &ServerEnvironment,
+    (now, fork): (&ServerEnvironment, Option<&(Fork, PathBuf)>),
 ) -> Header {
     let mut recorded = Map::new();
     recorded.insert("by".to_owned(), concat!("vllm-vcr ", env!("CARGO_PKG_VERSION")).into());
     recorded.extend(now.fields());
+    recorded.extend(fork.map(|(fork, _)| ("fork".to_owned(), forked(fork))));
     let typed = Header {
         recorded,
         matching: matching::header_names(&args.matching),

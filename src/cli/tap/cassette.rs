@@ -41,12 +41,10 @@ pub(in crate::cli) fn serve(
     conclude: impl FnOnce(&CassettePlayer, PlayerEnd, Option<u8>) -> Result<ExitCode, Failure>,
 ) -> Result<ExitCode, Failure> {
     prepare(&mut args)?;
-    let is_beside_output = fork.is_some();
     let listen = setup::listen(&args)?;
     child::needs_an_address(&args.cassettes.command, args.network.uds.as_deref())?;
     child::needs_plain_http(args.cassettes.block_network, args.network.ssl_certfile.is_some())?;
-    let local = args.network.uds.is_some().then(|| "localhost:0".to_owned());
-    let address = local.unwrap_or_else(|| args.address());
+    let address = args.network.uds.as_ref().map_or_else(|| args.address(), |_| "localhost:0".to_owned());
     let admin = admin::at(&args.cassettes, args.network.admin_listen.as_deref(), &address)?;
     let cassettes = args.cassettes.clone();
     let command = std::mem::take(&mut args.cassettes.command);
@@ -78,7 +76,7 @@ pub(in crate::cli) fn serve(
             environment: environment.clone(),
             mcp: None,
             tapped: tapped(&setup, &started),
-            fork,
+            fork: fork.clone(),
         };
         let cassette_player = player_of(&cassettes, settings)?;
         setup.mcp_playback = Some(Arc::new(McpPlayed::start(&cassette_player, started)?));
@@ -94,14 +92,13 @@ pub(in crate::cli) fn serve(
         output::note(&format!("tap on {at} -> {upstream}{further}\ncassette {file}; Ctrl-C ends it\n"));
         let own = at.strip_prefix("http://").and_then(|own| own.parse().ok());
         own.zip(cassette_player.network_block()).into_iter().for_each(|(own, block)| block.serves_at(own));
-        let environment = child::ChildEnvironment { root: &at, key: None, is_beside_output, of_cassettes };
+        let environment =
+            child::ChildEnvironment { root: &at, key: None, is_beside_output: fork.is_some(), of_cassettes };
         let mut child = child::start(&command, &environment)?;
         let mut code = None;
         let stop = async { code = child::until(child.as_mut(), shutdown).await };
-        let drained = tap.serve(listener, stop).await?;
-        note_end(&drained);
-        let end = close(Arc::clone(&cassette_player), cassettes).await?;
-        conclude(&cassette_player, end, code)
+        note_end(&tap.serve(listener, stop).await?);
+        conclude(&cassette_player, close(Arc::clone(&cassette_player), cassettes).await?, code)
     })
 }
 
