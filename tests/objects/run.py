@@ -170,12 +170,85 @@ def cassettes(store):
     store.put("leaky/leaky.yaml", leaky)
     codes = [store.run("cassette", "validate", path)[0] for path in ("leaky.yaml", "s3://vcr/leaky/leaky.yaml")]
     expect(codes == [3, 3], "secrets in it are found", codes)
+    for written in (["fmt", "s3://vcr/c/weather.yaml"], ["merge", "leaky.yaml", "-o", "s3://vcr/c/m.yaml"], ["new", "s3://vcr/c/n.yaml"]):
+        code, _, err = store.run("cassette", *written)
+        expect(code == 2 and "written to files only" in err, f"cassette {written[0]} writes none", err)
     process, url = served(store, "--cassette", "s3://vcr/c/")
     process.terminate()
     expect(process.wait(30) == 0, "play serves a folder of cassettes from S3")
     code, out, err = store.run("tap", "--cassette", "s3://vcr/c/new.yaml", "--upstream", "http://127.0.0.1:9", "--listen", "127.0.0.1:0")
     expect(code not in (0, 101) and "s3://vcr/c/new.yaml" in err, "a cassette is not recorded there", err)
     expect(set(os.listdir()) == before, "and nothing is left here")
+
+
+def merging(store, folder):
+    """More than one part, and what may be there already."""
+    big = folder / "big.jsonl"
+    code, _, err = store.run("inspect", "merge", big, "--out", "s3://vcr/m/big.jsonl")
+    expect(code == 0, "a trace is written to S3", err)
+    etag = store.client.head_object(Bucket="vcr", Key="m/big.jsonl")["ETag"]
+    expect(etag.strip('"').split("-")[1:] > ["1"], "in several parts", etag)
+    read = [json.loads(store.run("inspect", "summary", "--json", path)[1])["records"] for path in (big, "s3://vcr/m/big.jsonl")]
+    expect(read[0] == read[1] > 100_000, "with all records", read)
+    code, _, err = store.run("inspect", "merge", TRACE, "--out", "s3://vcr/m/big.jsonl")
+    expect(code not in (0, 101) and "exists already" in err, "one that is there stays", err)
+    code, _, err = store.run("inspect", "merge", TRACE, "--out", "https://127.0.0.1:1/a.jsonl")
+    expect(code not in (0, 101) and "only read" in err, "the web is only read", err)
+    code, _, err = store.run("inspect", "merge", TRACE, "--out", "s3://none/a.jsonl")
+    expect(code not in (0, 101) and "s3://none/a.jsonl" in err, "a bucket that is not there is named", err)
+    expect(store.uploads() == [], "no upload is left over", store.uploads())
+
+
+def recording(store, upstream):
+    """A tap with rotation, and one whose store goes away."""
+
+    def tapped(out, *more, breaks=None, **environment):
+        port = free_port()
+        command = [str(BINARY), "tap", "--upstream", upstream, "--listen", f"127.0.0.1:{port}", "--trace-out", out, *more]
+        process = subprocess.Popen(command, env=store.environment(**environment), stderr=subprocess.PIPE, text=True)
+        url = f"http://127.0.0.1:{port}"
+
+        def ready():
+            if process.poll() is not None:
+                return True
+            return urllib.request.urlopen(url + "/v1/models", timeout=2).status == 200
+
+        until(ready, "a tap")
+        if process.poll() is None:
+            model = json.load(urllib.request.urlopen(url + "/v1/models"))["data"][0]["id"]
+            for at in range(7):
+                asked(url, "/v1/completions", {"model": model, "prompt": f"hello {at}", "max_tokens": 4})
+            if breaks:
+                breaks()
+            process.terminate()
+        since = time.monotonic()
+        err = process.communicate(timeout=120)[1]
+        expect(SECRET not in err, "no secret is shown", err)
+        return process.returncode, err, time.monotonic() - since
+
+    code, err, _ = tapped("s3://vcr/r/day.jsonl.gz", "--rotate-records", "3")
+    keys = store.keys("r/")
+    expect(code == 0 and keys == ["r/day.1.jsonl.gz", "r/day.2.jsonl.gz", "r/day.jsonl.gz"], "a tap records into objects", f"{code} {keys} {err}")
+    code, out, err = store.run("inspect", "summary", "s3://vcr/r/day.jsonl.gz", "--json")
+    expect(code == 0 and json.loads(out)["records"] == 7, "the first stands for all of its parts", out[:300] + err)
+    code, out, err = store.run("inspect", "check", "s3://vcr/r/")
+    expect(code == 0, "and they are whole", out + err)
+    code, err, _ = tapped("s3://vcr/r/day.jsonl.gz")
+    expect(code not in (0, 101) and "exists already" in err, "one that is there stays", err)
+    code, err, _ = tapped("s3://vcr/r/day.jsonl.gz", "--append")
+    expect(code not in (0, 101) and "stays as it is" in err, "nothing is appended", err)
+    code, err, _ = tapped("s3://vcr/r/day.jsonl.gz", "--next")
+    expect(code == 0 and "r/day.3.jsonl.gz" in store.keys("r/"), "--next takes a free name", err)
+    code, err, _ = tapped(f"s3://user:{SECRET}@vcr/a.jsonl")
+    expect(code == 2 and "--trace-out s3://vcr/a.jsonl" in err, "credentials in a URL are refused by the flag's name", err)
+    expect(store.uploads() == [], "no upload is left over", store.uploads())
+
+    def stop():
+        store.process.terminate()
+        store.process.wait()
+
+    code, err, took = tapped("s3://vcr/r/gone.jsonl.gz", breaks=stop)
+    expect(code == 4 and "7 records could not be written" in err and took < 60, f"records that a store does not take are an error after {took:.1f} s", f"{code} {err}")
 
 
 class Ranges(http.server.SimpleHTTPRequestHandler):
@@ -228,8 +301,12 @@ def main():
             traces(store, pathlib.Path(folder))
             playing(store)
             cassettes(store)
+            merging(store, pathlib.Path(folder))
             web(store)
             dead(store)
+            process, url = served(store, "--replay-tokens", str(TRACE))
+            recording(store, url)
+            process.terminate()
     finally:
         store.process.terminate()
         os.chdir(ROOT)

@@ -1,7 +1,7 @@
 //! The sink of a trace: makes records and writes them.
 //!
 //! Flushed records are with the operating system, not yet on the disk. After a write error a file keeps the records flushed before it; a new file is
-//! tried at growing intervals.
+//! tried at growing intervals. Records of an object count as written once it is closed, and are lost with it.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -324,7 +324,8 @@ impl Sink for TraceSink {
             return self.retry();
         }
         match self.parts.flush() {
-            Ok(()) => self.count_written(),
+            Ok(()) if self.parts.lasts_once_flushed() => self.count_written(),
+            Ok(()) => {}
             Err(error) => return self.fail(&error, 0),
         }
         self.count_emptied();

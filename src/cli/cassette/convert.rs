@@ -20,6 +20,7 @@ use crate::{
     recording::{
         cassette::{self, CassetteError, CassetteWriter, Header, RecordTokens, WriteMode, is_cassette},
         redaction::NamedValues,
+        storage,
         trace::{CaptureEnd, CreateMode, TraceError, TraceReader, TraceWriter},
     },
     replay::{
@@ -57,7 +58,7 @@ pub(in crate::cli) struct ConvertArgs {
 
 /// Converts in the direction that the names of the files give.
 pub(in crate::cli) fn run(args: &ConvertArgs) -> Result<ExitCode, Failure> {
-    if args.from != Path::new("-") && !args.from.exists() {
+    if args.from != Path::new("-") && !storage::is_url(&args.from) && !args.from.exists() {
         return Err(Failure::input(format!("{}: there is no such file", args.from.display())));
     }
     let tokenizer = args.tokenizer.as_deref().map(load_tokenizer).transpose()?;

@@ -25,6 +25,7 @@ use crate::{
     recording::{
         cassette::{self, Cassette, CassetteError, RecordTokens, RecordingRun, is_cassette},
         redaction::RedactionRules,
+        storage,
     },
     replay::player,
 };
@@ -119,6 +120,7 @@ pub(in crate::cli) struct MergeArgs {
 }
 
 pub(in crate::cli) fn run(command: CassetteCommand) -> Result<ExitCode, Failure> {
+    refuse_objects(&command)?;
     match command {
         CassetteCommand::New(args) => new(&args),
         CassetteCommand::Validate(args) => validate(&args),
@@ -129,6 +131,25 @@ pub(in crate::cli) fn run(command: CassetteCommand) -> Result<ExitCode, Failure>
         CassetteCommand::Prune(args) => prune::run(&args),
         CassetteCommand::Convert(args) => convert::run(&args),
     }
+}
+
+/// Refuses to write an object: a cassette is several files, which change in place.
+fn refuse_objects(command: &CassetteCommand) -> Result<(), Failure> {
+    let written: &[PathBuf] = match command {
+        CassetteCommand::New(args) => std::slice::from_ref(&args.file),
+        CassetteCommand::Fmt(args) if !args.check => &args.files,
+        CassetteCommand::Redact(args) => &args.files,
+        CassetteCommand::Merge(args) => std::slice::from_ref(&args.output),
+        CassetteCommand::Prune(args) => &args.files,
+        CassetteCommand::Convert(args) if is_cassette(&args.to) => std::slice::from_ref(&args.to),
+        CassetteCommand::Fmt(_)
+        | CassetteCommand::Validate(_)
+        | CassetteCommand::Diff(_)
+        | CassetteCommand::Convert(_) => &[],
+    };
+    let Some(object) = written.iter().find(|path| storage::is_url(path)) else { return Ok(()) };
+    let message = format!("{}: cassettes are written to files only", storage::shown(object).display());
+    Err(Failure::usage(message).hint("write a file, and copy it and its sidecar (NAME.vcr) to the store"))
 }
 
 /// The files of all paths; a folder stands for its cassettes.

@@ -18,7 +18,7 @@ use crate::{
     },
     drive::{Drive, Plan, Workload, before},
     play::{Player, TRACE_NAME, load_tokenizer},
-    recording::cassette::is_cassette,
+    recording::{cassette::is_cassette, storage},
     text::prompt::Tokenizer,
 };
 
@@ -81,7 +81,8 @@ pub(super) fn workload(args: &ReplayArgs) -> Result<Workload, Failure> {
         return Err(Failure::usage("--secrets is for cassettes: traces have no placeholders that are put back"));
     }
     if !cassettes {
-        let is_missing = || args.paths.iter().any(|path| path != Path::new("-") && !path.exists());
+        let is_missing =
+            || args.paths.iter().any(|path| path != Path::new("-") && !storage::is_url(path) && !path.exists());
         return Workload::read(&args.paths, args.check).map_err(|error| match is_missing() {
             true => Failure::from(error).hint("without a PATH the built-in trace is sent"),
             false => error.into(),

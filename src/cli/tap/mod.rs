@@ -23,7 +23,7 @@ use crate::{
         tap::{args::TapArgs, setup::ListenSetup},
     },
     net::server::{self, Listener},
-    recording::{cassette::is_cassette, trace::TraceError},
+    recording::{cassette::is_cassette, storage, trace::TraceError},
     replay::player::OnMiss,
     tap::{Handle, Setup, Tap, TapError, TapReport, UpstreamSelector},
 };
@@ -132,6 +132,9 @@ pub(in crate::cli) const TAGS: &[&str] = &["@traces", "@files", "@http"];
 
 /// Chooses the file of a folder, and refuses flags that mean nothing for what is recorded.
 pub(in crate::cli) fn check(args: &mut TapArgs, typed: &Typed<'_>) -> Result<(), Failure> {
+    let shown = storage::shown(&args.trace_out);
+    storage::check(&args.trace_out)
+        .map_err(|error| Failure::usage(format!("--trace-out {}: {error}", shown.display())))?;
     cassette::choose_file(args);
     let file = args.trace_out.display();
     let is_cassette = is_cassette(&args.trace_out);

@@ -13,6 +13,7 @@ use std::{
 use flate2::{Compression, write::GzEncoder};
 
 use super::{TraceError, source::Packing};
+use crate::storage::Upload;
 
 /// A little less than what is usual: times are digits in no order, of which more work makes little less.
 const COMPRESSION: Compression = Compression::new(4);
@@ -58,8 +59,14 @@ impl OutputUnit {
     }
 }
 
+/// Where a trace is written to.
+enum Destination {
+    Stream(Box<dyn Write + Send>),
+    Object(Box<dyn Upload>),
+}
+
 pub(super) struct TraceOutput {
-    to: Box<dyn Write + Send>,
+    to: Destination,
     /// The file once more, to be looked at and cut; `None` where it is none.
     file: Option<File>,
     /// Length of the file, as far as it was written here.
@@ -85,17 +92,33 @@ impl Drop for TraceOutput {
 impl TraceOutput {
     pub(super) fn of_file(file: File, bytes: u64) -> Self {
         let again = file.try_clone().ok();
-        Self { to: Box::new(file), file: again, bytes, is_broken: false }
+        Self { to: Destination::Stream(Box::new(file)), file: again, bytes, is_broken: false }
     }
 
     pub(super) fn of_pipe(to: impl Write + Send + 'static) -> Self {
-        Self { to: Box::new(to), file: None, bytes: 0, is_broken: false }
+        Self { to: Destination::Stream(Box::new(to)), file: None, bytes: 0, is_broken: false }
+    }
+
+    pub(super) fn of_object(to: Box<dyn Upload>) -> Self {
+        Self { to: Destination::Object(to), file: None, bytes: 0, is_broken: false }
+    }
+
+    /// Makes the object of what was written; a file has it already.
+    pub(super) fn close(&mut self) -> io::Result<()> {
+        match std::mem::replace(&mut self.to, Destination::Stream(Box::new(io::sink()))) {
+            Destination::Object(upload) => upload.finish(),
+            Destination::Stream(_) => Ok(()),
+        }
     }
 
     /// Writes a unit, and hands it to the operating system.
     pub(super) fn put(&mut self, unit: &[u8]) -> io::Result<()> {
         self.check()?;
-        let written = self.to.write_all(unit).and_then(|()| self.to.flush());
+        let to: &mut dyn Write = match &mut self.to {
+            Destination::Stream(stream) => stream,
+            Destination::Object(upload) => upload,
+        };
+        let written = to.write_all(unit).and_then(|()| to.flush());
         self.is_broken = written.is_err();
         self.bytes += unit.len() as u64;
         written

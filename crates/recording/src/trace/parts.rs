@@ -23,6 +23,7 @@ use super::{
     CaptureEnd, CreateMode, Meta, Record, TraceError, TraceWriter,
     source::{is_standard, split_suffix},
 };
+use crate::storage;
 
 /// Numbers that are tried for a name that is free.
 const MOST_NUMBERS: u32 = 1_000_000;
@@ -147,8 +148,15 @@ impl TraceParts {
         let RotationLimits { bytes, age, records } = self.limits;
         part.writer.added() > 0
             && (bytes.is_some_and(|most| part.writer.bytes() >= most)
+                || (!self.lasts_once_flushed() && part.writer.bytes() >= storage::MOST_BYTES)
                 || records.is_some_and(|most| part.writer.records() >= most)
                 || age.is_some_and(|most| part.since.elapsed() >= most))
+    }
+
+    /// Returns true if what was flushed stays whatever happens. An object is there once it is closed.
+    #[must_use]
+    pub fn lasts_once_flushed(&self) -> bool {
+        !storage::is_url(&self.path)
     }
 
     /// Returns true if the open file has been removed.

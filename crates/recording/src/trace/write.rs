@@ -18,6 +18,7 @@ use super::resume;
 use super::shared_prompt::WrittenPrompt;
 use super::source::{Packing, is_standard};
 use super::{CaptureEnd, Meta, Record, TraceError};
+use crate::storage::{self, Object};
 
 /// Writes one trace.
 pub struct TraceWriter {
@@ -73,7 +74,12 @@ impl TraceWriter {
             let writer = Self::over(path, meta, Packing::Plain, TraceOutput::of_pipe(io::stdout()));
             return Ok(Self { meta_waits: true, ..writer });
         }
+        let failed = |source| TraceError::Io { path: storage::shown(path), doing: "create", source };
+        let object = storage::find(path).map_err(failed)?;
         let packing = Packing::of(path)?;
+        if let Some(object) = object {
+            return Self::create_object(path, meta, packing, (&object, mode));
+        }
         if mode == CreateMode::Append && std::fs::metadata(path).is_ok_and(|found| found.len() > 0) {
             return resume::resume(path, meta, packing);
         }
@@ -81,6 +87,26 @@ impl TraceWriter {
         writer.write_meta()?;
         writer.flush()?;
         Ok(writer)
+    }
+
+    /// An object is there once it is closed. Like a stream it cannot be taken back.
+    fn create_object(
+        path: &Path,
+        meta: &Meta,
+        packing: Packing,
+        (object, mode): (&Object, CreateMode),
+    ) -> Result<Self, TraceError> {
+        let failed = |doing, source| TraceError::Io { path: path.to_owned(), doing, source };
+        if mode == CreateMode::Append {
+            let message = "an object stays as it is; write another one, which `tap --next` names by itself";
+            return Err(failed("append to", io::Error::new(io::ErrorKind::Unsupported, message)));
+        }
+        let upload = object.create(mode == CreateMode::Truncate).map_err(|source| match source.kind() {
+            io::ErrorKind::AlreadyExists => TraceError::Exists(path.to_owned()),
+            _ => failed("create", source),
+        })?;
+        let writer = Self::over(path, meta, packing, TraceOutput::of_object(upload));
+        Ok(Self { meta_waits: true, ..writer })
     }
 
     pub(super) fn over(path: &Path, meta: &Meta, packing: Packing, output: TraceOutput) -> Self {
@@ -251,6 +277,7 @@ impl TraceWriter {
             let (records, dropped) = (self.records, self.before.dropped.saturating_add(end.dropped));
             self.output.put(&closing::member(CaptureEnd { records, dropped, ..end })?)?;
         }
+        self.output.close()?;
         self.flushed = self.bytes();
         Ok(())
     }
