@@ -178,11 +178,11 @@ fn conclude(
 ) -> Result<ExitCode, Failure> {
     let report = player.report(None);
     let live = sum(&report, |session| session.forwarded);
-    let lost = report.not_recorded.unwrap_or_default();
+    let lost = report.not_recorded.unwrap_or_default() + player.unanswered();
     let diff = DiffArgs { old: args.cassette.clone(), new: out.to_owned(), what: DiffWhat::Run };
     let found = if out.exists() && live > 0 { diff.differing()? } else { Vec::new() };
     if args.json {
-        output::print_json(&json_of(args, out, &report, &found))?;
+        output::print_json(&json_of(args, out, (&report, lost), &found))?;
     } else {
         output::print(&diff.text(&found))?;
     }
@@ -202,10 +202,10 @@ fn sum(report: &Report, of: impl Fn(&SessionReport) -> u64) -> u64 {
     report.sessions.values().chain(report.earlier.values()).map(of).sum()
 }
 
-fn json_of(args: &ForkArgs, out: &Path, report: &Report, found: &[DifferingRecords]) -> Value {
+fn json_of(args: &ForkArgs, out: &Path, (report, lost): (&Report, u64), found: &[DifferingRecords]) -> Value {
     let missed = sum(report, |session| session.misses.values().sum());
     let played = sum(report, |session| session.served as u64);
     json!({"cassette": args.cassette, "at": args.at, "model": args.model, "target": args.target.to_string(), "out": out,
         "played": played, "live": sum(report, |session| session.forwarded), "missed": missed,
-        "not_recorded": report.not_recorded.unwrap_or_default(), "differences": found})
+        "not_recorded": lost, "differences": found})
 }

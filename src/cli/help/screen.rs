@@ -6,7 +6,7 @@ use super::{examples, topics, with_usage};
 
 /// Flags on the screen of a command that has more of them than fit, in their order. Of the other commands all flags are on it.
 const FIRST: [(&str, &str); 12] = [
-    ("vllm-vcr", "config verbose quiet version"),
+    ("vllm-vcr", "verbose quiet version"),
     (
         "vllm-vcr tap",
         "upstream listen trace-out record-tokens tokenizer mode append overwrite sample rotate-every redact",

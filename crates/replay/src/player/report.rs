@@ -69,6 +69,12 @@ impl CassettePlayer {
         self.with_mcp(report, session)
     }
 
+    /// Counts the requests that the upstream did not answer, and that are not recorded.
+    #[must_use]
+    pub fn unanswered(&self) -> u64 {
+        self.recorder.as_ref().map_or(0, |recorder| recorder.report().unanswered)
+    }
+
     /// Returns whether sessions have or had cassettes of their own.
     pub(super) fn has_own_cassettes(&self) -> bool {
         self.had_own_cassettes(&self.lock())
