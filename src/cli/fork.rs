@@ -1,4 +1,6 @@
 //! `fork`: a cassette is played up to a request, and its session goes on with a live server; what differs is printed.
+//!
+//! See docs/decisions/0144-a-fork-is-a-derived-cassette.md.
 
 use std::{
     num::NonZeroUsize,

@@ -26,7 +26,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{ObjectUrl, PART, Store, Upload};
+use super::{ObjectUrl, PART, StoragePlace, Upload};
 
 /// The longest wait for a connection, for an answer, for a part that is uploaded, and for giving an upload up. Together they
 /// are less than half a minute.
@@ -57,12 +57,12 @@ const ENDPOINTS: [&str; 6] = [
 static RUNTIME: LazyLock<io::Result<Runtime>> =
     LazyLock::new(|| Builder::new_multi_thread().worker_threads(1).thread_name("storage").enable_all().build());
 
-static STORES: LazyLock<Lock<HashMap<Store, Arc<dyn ObjectStore>>>> = LazyLock::new(Lock::default);
+static STORES: LazyLock<Lock<HashMap<StoragePlace, Arc<dyn ObjectStore>>>> = LazyLock::new(Lock::default);
 
 /// A request that runs.
-struct Pending<T>(mpsc::Receiver<io::Result<T>>);
+struct StorageRequest<T>(mpsc::Receiver<io::Result<T>>);
 
-impl<T: Send + 'static> Pending<T> {
+impl<T: Send + 'static> StorageRequest<T> {
     fn begin(within: Duration, work: impl Future<Output = Result<T, Error>> + Send + 'static) -> io::Result<Self> {
         let runtime = RUNTIME.as_ref().map_err(|error| io::Error::new(error.kind(), error.to_string()))?;
         let (done, ended) = mpsc::sync_channel(1);
@@ -83,14 +83,14 @@ impl<T: Send + 'static> Pending<T> {
 }
 
 #[derive(Debug)]
-pub(super) struct Client {
+pub(super) struct StorageClient {
     store: Arc<dyn ObjectStore>,
     key: path::Path,
 }
 
-impl Client {
+impl StorageClient {
     pub(super) fn connect(url: &ObjectUrl) -> io::Result<Self> {
-        let is_web = matches!(url.store, Store::Web { .. } | Store::Hub { .. });
+        let is_web = matches!(url.store, StoragePlace::Web { .. } | StoragePlace::Hub { .. });
         let key =
             if is_web { path::Path::from_url_path(&url.key) } else { path::Path::parse(url.key.trim_end_matches('/')) };
         let key = key.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error.to_string()))?;
@@ -104,15 +104,15 @@ impl Client {
 
     pub(super) fn open(&self) -> io::Result<(u64, Box<dyn Read + Send>)> {
         let (store, key) = (Arc::clone(&self.store), self.key.clone());
-        let found = Pending::begin(ANSWER_WITHIN, async move { store.get(&key).await })?.wait()?;
+        let found = StorageRequest::begin(ANSWER_WITHIN, async move { store.get(&key).await })?.wait()?;
         let length = found.meta.size;
-        let next = Some(Download::fetch(found.into_stream())?);
-        Ok((length, Box::new(Download { next, batch: VecDeque::new(), left: length })))
+        let next = Some(ObjectReader::fetch(found.into_stream())?);
+        Ok((length, Box::new(ObjectReader { next, batch: VecDeque::new(), left: length })))
     }
 
     pub(super) fn exists(&self) -> io::Result<bool> {
         let (store, key) = (Arc::clone(&self.store), self.key.clone());
-        match Pending::begin(ANSWER_WITHIN, async move { store.head(&key).await })?.wait() {
+        match StorageRequest::begin(ANSWER_WITHIN, async move { store.head(&key).await })?.wait() {
             Ok(_) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error),
@@ -123,18 +123,18 @@ impl Client {
         let store = Arc::clone(&self.store);
         let folder = path::Path::parse(folder).map_err(|error| io::Error::other(error.to_string()))?;
         let listed = async move { store.list_with_delimiter(Some(&folder)).await };
-        let found = Pending::begin(ANSWER_WITHIN, listed)?.wait()?;
+        let found = StorageRequest::begin(ANSWER_WITHIN, listed)?.wait()?;
         Ok(found.objects.iter().filter_map(|object| object.location.filename().map(str::to_owned)).collect())
     }
 
     pub(super) fn create(&self) -> io::Result<Box<dyn Upload>> {
         let (store, key) = (Arc::clone(&self.store), self.key.clone());
-        let upload = Pending::begin(ANSWER_WITHIN, async move { store.put_multipart(&key).await })?.wait()?;
+        let upload = StorageRequest::begin(ANSWER_WITHIN, async move { store.put_multipart(&key).await })?.wait()?;
         Ok(Box::new(PartedUpload { upload: Some(upload), waiting: Vec::new(), sending: None }))
     }
 }
 
-fn build(store: &Store) -> Result<Arc<dyn ObjectStore>, Error> {
+fn build(store: &StoragePlace) -> Result<Arc<dyn ObjectStore>, Error> {
     // The client takes the provider of the process; where there is one already, it is the same.
     let _there_already = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
     let is_plain = |url: &str| url.starts_with("http://");
@@ -145,23 +145,23 @@ fn build(store: &Store) -> Result<Arc<dyn ObjectStore>, Error> {
     let backoff = BackoffConfig { max_backoff: Duration::from_secs(2), ..BackoffConfig::default() };
     let retry = RetryConfig { backoff, max_retries: MOST_RETRIES, retry_timeout: RETRY_WITHIN };
     Ok(match store {
-        Store::S3 { bucket } => {
+        StoragePlace::S3 { bucket } => {
             let builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
             Arc::new(builder.with_client_options(options()).with_retry(retry).build()?)
         }
-        Store::Google { bucket } => {
+        StoragePlace::Google { bucket } => {
             let builder = GoogleCloudStorageBuilder::from_env().with_bucket_name(bucket);
             Arc::new(builder.with_client_options(options()).with_retry(retry).build()?)
         }
-        Store::Azure { container } => {
+        StoragePlace::Azure { container } => {
             let builder = MicrosoftAzureBuilder::from_env().with_container_name(container);
             Arc::new(builder.with_client_options(options()).with_retry(retry).build()?)
         }
-        Store::Web { origin } => {
+        StoragePlace::Web { origin } => {
             let options = options().with_allow_http(is_plain(origin));
             Arc::new(HttpBuilder::new().with_url(origin).with_client_options(options).with_retry(retry).build()?)
         }
-        Store::Hub { endpoint } => {
+        StoragePlace::Hub { endpoint } => {
             let options = options().with_allow_http(is_plain(endpoint)).with_default_headers(hub_token());
             Arc::new(HttpBuilder::new().with_url(endpoint).with_client_options(options).with_retry(retry).build()?)
         }
@@ -209,16 +209,16 @@ fn without_queries(text: &str) -> String {
 type Pieces = BoxStream<'static, Result<Bytes, Error>>;
 
 /// An object that is read: while one batch is taken, the next one comes.
-struct Download {
-    next: Option<Pending<(VecDeque<Bytes>, Pieces)>>,
+struct ObjectReader {
+    next: Option<StorageRequest<(VecDeque<Bytes>, Pieces)>>,
     batch: VecDeque<Bytes>,
     /// Bytes that have not been read.
     left: u64,
 }
 
-impl Download {
-    fn fetch(mut pieces: Pieces) -> io::Result<Pending<(VecDeque<Bytes>, Pieces)>> {
-        Pending::begin(ANSWER_WITHIN, async move {
+impl ObjectReader {
+    fn fetch(mut pieces: Pieces) -> io::Result<StorageRequest<(VecDeque<Bytes>, Pieces)>> {
+        StorageRequest::begin(ANSWER_WITHIN, async move {
             let (mut batch, mut bytes) = (VecDeque::new(), 0);
             while bytes < BATCH
                 && let Some(piece) = pieces.try_next().await?
@@ -231,7 +231,7 @@ impl Download {
     }
 }
 
-impl Read for Download {
+impl Read for ObjectReader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         loop {
             while let Some(piece) = self.batch.front_mut() {
@@ -259,19 +259,19 @@ struct PartedUpload {
     /// `None` once it is finished.
     upload: Option<Box<dyn MultipartUpload>>,
     waiting: Vec<u8>,
-    sending: Option<Pending<()>>,
+    sending: Option<StorageRequest<()>>,
 }
 
 impl PartedUpload {
     fn send(&mut self, part: Vec<u8>) -> io::Result<()> {
         self.settle()?;
         let upload = self.upload.as_mut().ok_or(io::ErrorKind::NotConnected)?;
-        self.sending = Some(Pending::begin(PART_WITHIN, upload.put_part(part.into()))?);
+        self.sending = Some(StorageRequest::begin(PART_WITHIN, upload.put_part(part.into()))?);
         Ok(())
     }
 
     fn settle(&mut self) -> io::Result<()> {
-        self.sending.take().map_or(Ok(()), Pending::wait)
+        self.sending.take().map_or(Ok(()), StorageRequest::wait)
     }
 }
 
@@ -307,14 +307,15 @@ impl Upload for PartedUpload {
             }
             completed
         };
-        Pending::begin(ANSWER_WITHIN, completed)?.wait()
+        StorageRequest::begin(ANSWER_WITHIN, completed)?.wait()
     }
 }
 
 impl Drop for PartedUpload {
     fn drop(&mut self) {
         let Some(mut upload) = self.upload.take() else { return };
-        let aborted = Pending::begin(ABORT_WITHIN, async move { upload.abort().await }).and_then(Pending::wait);
+        let aborted =
+            StorageRequest::begin(ABORT_WITHIN, async move { upload.abort().await }).and_then(StorageRequest::wait);
         if let Err(error) = aborted {
             tracing::warn!(%error, "parts of an object that was given up may be left in the store");
         }

@@ -20,9 +20,9 @@ mod absent;
 mod client;
 
 #[cfg(not(feature = "object-storage"))]
-use absent::Client;
+use absent::StorageClient;
 #[cfg(feature = "object-storage")]
-use client::Client;
+use client::StorageClient;
 
 /// Bytes after which a capture goes on in another object: no object has more than 10,000 parts.
 pub const MOST_BYTES: u64 = 9_000 * PART as u64;
@@ -32,7 +32,7 @@ const PART: usize = 5 << 20;
 
 /// Where objects are.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Store {
+enum StoragePlace {
     S3 { bucket: String },
     Google { bucket: String },
     Azure { container: String },
@@ -43,14 +43,14 @@ enum Store {
 /// The URL of an object, or of a folder of them where it ends in a slash.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ObjectUrl {
-    store: Store,
+    store: StoragePlace,
     key: String,
 }
 
 /// An object, which may not be there.
 #[derive(Debug)]
-pub struct Object {
-    client: Client,
+pub struct StoredObject {
+    client: StorageClient,
     url: ObjectUrl,
 }
 
@@ -92,14 +92,14 @@ pub fn check(path: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// When its URL is wrong, the program was built without object storage, or the environment's settings are wrong.
-pub fn find(path: &Path) -> io::Result<Option<Object>> {
+pub fn find(path: &Path) -> io::Result<Option<StoredObject>> {
     let Some((scheme, rest)) = scheme_of(path) else { return Ok(None) };
     let wrong = |message: String| io::Error::new(io::ErrorKind::InvalidInput, message);
     let url = parse(scheme, rest, hub_endpoint()).map_err(wrong)?;
-    Ok(Some(Object { client: Client::connect(&url)?, url }))
+    Ok(Some(StoredObject { client: StorageClient::connect(&url)?, url }))
 }
 
-impl Object {
+impl StoredObject {
     /// Opens it: its length in bytes, and a reader that fetches it as it is read.
     ///
     /// # Errors
@@ -132,7 +132,7 @@ impl Object {
     /// Returns true if the objects beside it can be listed.
     #[must_use]
     pub fn is_listed(&self) -> bool {
-        !matches!(self.url.store, Store::Web { .. } | Store::Hub { .. })
+        !matches!(self.url.store, StoragePlace::Web { .. } | StoragePlace::Hub { .. })
     }
 
     /// The names of the objects in its folder, which is itself where it is one.
@@ -195,11 +195,11 @@ fn parse(scheme: &str, rest: &str, hub: String) -> Result<ObjectUrl, String> {
     }
     let (name, key) = (host.to_owned(), key.to_owned());
     match scheme {
-        "s3" => Ok(ObjectUrl { store: Store::S3 { bucket: name }, key }),
-        "gs" => Ok(ObjectUrl { store: Store::Google { bucket: name }, key }),
-        "az" => Ok(ObjectUrl { store: Store::Azure { container: name }, key }),
-        "https" | "http" => Ok(ObjectUrl { store: Store::Web { origin: format!("{scheme}://{name}") }, key }),
-        "hf" => Ok(ObjectUrl { store: Store::Hub { endpoint: hub }, key: hub_key(rest)? }),
+        "s3" => Ok(ObjectUrl { store: StoragePlace::S3 { bucket: name }, key }),
+        "gs" => Ok(ObjectUrl { store: StoragePlace::Google { bucket: name }, key }),
+        "az" => Ok(ObjectUrl { store: StoragePlace::Azure { container: name }, key }),
+        "https" | "http" => Ok(ObjectUrl { store: StoragePlace::Web { origin: format!("{scheme}://{name}") }, key }),
+        "hf" => Ok(ObjectUrl { store: StoragePlace::Hub { endpoint: hub }, key: hub_key(rest)? }),
         other => Err(format!("{other}:// is not known; use s3://, gs://, az://, hf:// or https://")),
     }
 }
@@ -240,10 +240,10 @@ mod tests {
     fn urls_name_a_store_and_a_key() {
         let bucket = |name: &str| name.to_owned();
         for (url, store, key) in [
-            ("s3://b/day/a b%20.jsonl", Store::S3 { bucket: bucket("b") }, "day/a b%20.jsonl"),
-            ("gs://b/a.yaml", Store::Google { bucket: bucket("b") }, "a.yaml"),
-            ("az://c/x/", Store::Azure { container: bucket("c") }, "x/"),
-            ("https://h:8443/x/a.jsonl", Store::Web { origin: bucket("https://h:8443") }, "x/a.jsonl"),
+            ("s3://b/day/a b%20.jsonl", StoragePlace::S3 { bucket: bucket("b") }, "day/a b%20.jsonl"),
+            ("gs://b/a.yaml", StoragePlace::Google { bucket: bucket("b") }, "a.yaml"),
+            ("az://c/x/", StoragePlace::Azure { container: bucket("c") }, "x/"),
+            ("https://h:8443/x/a.jsonl", StoragePlace::Web { origin: bucket("https://h:8443") }, "x/a.jsonl"),
         ] {
             assert_eq!(parsed(url), Ok(ObjectUrl { store, key: key.to_owned() }), "{url}");
         }

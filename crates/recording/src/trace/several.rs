@@ -20,7 +20,7 @@ use super::{
     agreement::Agreement,
     source::{is_standard, refuse_pipe, split_suffix},
 };
-use crate::storage::{self, Object};
+use crate::storage::{self, StoredObject};
 use text::prompt::BlockHashAlgorithm;
 
 /// Files that are read as one trace, in the order in which they are read.
@@ -206,7 +206,7 @@ fn stands_for(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
     }
     let failed = |source| TraceError::Io { path: storage::shown(path), doing: "read", source };
     let object = storage::find(path).map_err(failed)?;
-    let is_folder = object.as_ref().map_or_else(|| path.is_dir(), Object::is_folder);
+    let is_folder = object.as_ref().map_or_else(|| path.is_dir(), StoredObject::is_folder);
     if !is_folder {
         let further = further_parts(path, object.as_ref());
         return Ok([vec![path.to_owned()], further].concat());
@@ -238,7 +238,7 @@ fn number_in(path: &Path) -> (String, String, u64) {
 }
 
 /// The further files of the capture whose first one this is: numbered names beside it, begun at the same time.
-fn further_parts(path: &Path, object: Option<&Object>) -> Vec<PathBuf> {
+fn further_parts(path: &Path, object: Option<&StoredObject>) -> Vec<PathBuf> {
     let (stem, suffix, number) = number_in(path);
     let mut beside: Vec<PathBuf> = names_beside(path, object)
         .into_iter()
@@ -263,7 +263,7 @@ fn further_parts(path: &Path, object: Option<&Object>) -> Vec<PathBuf> {
 }
 
 /// The names of what lies beside a file or object, as far as it can be listed.
-fn names_beside(path: &Path, object: Option<&Object>) -> Vec<OsString> {
+fn names_beside(path: &Path, object: Option<&StoredObject>) -> Vec<OsString> {
     let Some(object) = object else {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         return fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name()).collect();

@@ -11,7 +11,7 @@ use super::closing::LastBytes;
 use super::gunzip::Gunzip;
 use super::gzip_members::{self, GzipMembers};
 use super::{LoadProgress, TraceError};
-use crate::storage::{self, Object};
+use crate::storage::{self, StoredObject};
 
 const BUFFER: usize = 64 * 1024;
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
@@ -115,7 +115,7 @@ impl NumberedLines {
     }
 
     /// An object comes once, from its beginning to its end, like standard input.
-    fn open_object(path: &Path, object: &Object, progress: Arc<LoadProgress>) -> Result<Self, TraceError> {
+    fn open_object(path: &Path, object: &StoredObject, progress: Arc<LoadProgress>) -> Result<Self, TraceError> {
         let promised = Packing::of(path)?;
         let opened = object.open();
         let (length, input) =

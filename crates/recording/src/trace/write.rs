@@ -18,7 +18,7 @@ use super::resume;
 use super::shared_prompt::WrittenPrompt;
 use super::source::{Packing, is_standard};
 use super::{CaptureEnd, Meta, Record, TraceError};
-use crate::storage::{self, Object};
+use crate::storage::{self, StoredObject};
 
 /// Writes one trace.
 pub struct TraceWriter {
