@@ -94,7 +94,7 @@ impl TraceWriter {
         path: &Path,
         meta: &Meta,
         packing: Packing,
-        (object, mode): (&Object, CreateMode),
+        (object, mode): (&StoredObject, CreateMode),
     ) -> Result<Self, TraceError> {
         let failed = |doing, source| TraceError::Io { path: path.to_owned(), doing, source };
         if mode == CreateMode::Append {
