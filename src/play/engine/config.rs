@@ -145,7 +145,7 @@ pub enum EngineError {
     #[error("--engine: {0}")]
     Times(String),
     /// Its KV events cannot be published.
-    #[error("--kv-events-config: {0}")]
+    #[error("{0}")]
     KvEvents(#[from] KvEventsError),
     /// Other engines cannot reach it.
     #[error(

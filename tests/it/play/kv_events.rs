@@ -242,7 +242,7 @@ fn misused_flags_are_named() {
         ),
         (
             vec!["--engine", "--enable-kv-cache-events", "--kv-events-endpoint", "5557"],
-            3,
+            2,
             [r#""5557" is no endpoint"#, "tcp://HOST:PORT"],
         ),
     ] {

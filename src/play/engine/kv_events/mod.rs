@@ -61,7 +61,10 @@ struct PublisherState {
 #[derive(Debug, thiserror::Error)]
 pub enum KvEventsError {
     /// An endpoint that is none.
-    #[error("{0:?} is no endpoint of KV events: tcp://HOST:PORT is needed, with * as HOST to listen on all addresses")]
+    #[error(
+        "{0:?} is no endpoint of KV events (--kv-events-endpoint, or in --kv-events-config): tcp://HOST:PORT is needed, with * as \
+         HOST to listen on all addresses"
+    )]
     Endpoint(String),
     /// A port that cannot be listened on.
     #[error("cannot listen on {endpoint} for KV events: {error}")]
