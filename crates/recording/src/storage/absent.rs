@@ -6,9 +6,9 @@ use super::{ObjectUrl, Upload};
 
 /// There is none.
 #[derive(Debug)]
-pub(super) enum StorageClient {}
+pub(super) enum AbsentClient {}
 
-impl StorageClient {
+impl AbsentClient {
     pub(super) fn connect(_: &ObjectUrl) -> io::Result<Self> {
         let message = "this program was built without object storage; get it with `cargo install vllm-vcr --features \
                        object-storage`, or use a file";

@@ -20,7 +20,7 @@ mod absent;
 mod client;
 
 #[cfg(not(feature = "object-storage"))]
-use absent::StorageClient;
+use absent::AbsentClient as StorageClient;
 #[cfg(feature = "object-storage")]
 use client::StorageClient;
 
