@@ -32,7 +32,7 @@ use crate::{
         canonical::{self, Volatile},
         cassette::{self, Cassette, CassetteError, Header, Keep, Redact, WriteMode, is_cassette},
         redaction::Redactor,
-        storage,
+        storage::{self, StoredObject},
     },
     replay::{
         matching::{
@@ -328,19 +328,12 @@ pub(in crate::cli) fn files(paths: &[PathBuf], how: &dyn Fn(&Path) -> String) ->
     let mut files = Vec::new();
     for path in paths {
         let io = |source| Failure::from(CassetteError::Io { path: storage::shown(path), source });
-        let mut found: Vec<PathBuf> = match storage::find(path).map_err(io)? {
-            Some(objects) if objects.is_folder() => {
-                objects.names().map_err(io)?.into_iter().map(|name| path.join(name)).collect()
-            }
-            None if path.is_dir() => {
-                let entries = fs::read_dir(path).map_err(io)?.collect::<Result<Vec<_>, _>>().map_err(io)?;
-                entries.into_iter().map(|entry| entry.path()).collect()
-            }
-            Some(_) | None => {
-                files.push(path.clone());
-                continue;
-            }
-        };
+        let object = storage::find(path).map_err(io)?;
+        if !object.as_ref().map_or_else(|| path.is_dir(), StoredObject::is_folder) {
+            files.push(path.clone());
+            continue;
+        }
+        let mut found = storage::entries(path, object.as_ref()).map_err(io)?;
         found.retain(|path| is_cassette(path));
         found.sort();
         if found.is_empty() {

@@ -9,7 +9,7 @@
 //! See docs/decisions/0145-objects-in-the-place-of-files.md.
 
 use std::{
-    env,
+    env, fs,
     io::{self, Read, Write},
     path::{Path, PathBuf},
 };
@@ -97,6 +97,17 @@ pub fn find(path: &Path) -> io::Result<Option<StoredObject>> {
     let wrong = |message: String| io::Error::new(io::ErrorKind::InvalidInput, message);
     let url = parse(scheme, rest, hub_endpoint()).map_err(wrong)?;
     Ok(Some(StoredObject { client: StorageClient::connect(&url)?, url }))
+}
+
+/// The paths of what is directly in a folder, or in an object's.
+///
+/// # Errors
+/// When the folder cannot be read, or its store has no folders or does not answer in time.
+pub fn entries(folder: &Path, object: Option<&StoredObject>) -> io::Result<Vec<PathBuf>> {
+    match object {
+        Some(object) => Ok(object.names()?.iter().map(|name| folder.join(name)).collect()),
+        None => fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.path())).collect(),
+    }
 }
 
 impl StoredObject {

@@ -211,12 +211,7 @@ fn stands_for(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
         let further = further_parts(path, object.as_ref());
         return Ok([vec![path.to_owned()], further].concat());
     }
-    let mut found = match &object {
-        Some(object) => object.names().map(|names| names.iter().map(|name| path.join(name)).collect()),
-        None => fs::read_dir(path)
-            .and_then(|entries| entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<_>, _>>()),
-    }
-    .map_err(failed)?;
+    let mut found = storage::entries(path, object.as_ref()).map_err(failed)?;
     found.retain(|path| is_trace(path) && (object.is_some() || path.is_file()));
     found.sort_by_cached_key(|path| number_in(path));
     if found.is_empty() { Err(TraceError::NoTraces(path.to_owned())) } else { Ok(found) }
