@@ -18,7 +18,7 @@ use tokio::{
 };
 
 use crate::{
-    cli::failure::Failure,
+    cli::{failure::Failure, output},
     drive::{
         Ceiling, Drive, History, Plan, Workload,
         calibrate::{self, Shapes},
@@ -38,7 +38,7 @@ const DISTANCE: Duration = Duration::from_micros(1);
 /// Longest wait for the end of the server's threads.
 const END_WITHIN: Duration = Duration::from_secs(2);
 
-/// Finds what the client of a run reaches.
+/// Finds what the client of a run reaches; says so where it could not.
 pub(super) async fn ceiling(
     run: &Drive,
     workload: &Workload,
@@ -61,7 +61,11 @@ pub(super) async fn ceiling(
         start_at: None,
         threads: run.threads,
     };
-    Ok(calibrate::calibrate(configuration, shapes, stopped, || server.end()).await?)
+    let ceiling = calibrate::calibrate(configuration, shapes, stopped, || server.end()).await?;
+    if ceiling.is_none() {
+        output::warn("no response ended while the client was calibrated: its ceiling is not known\n");
+    }
+    Ok(ceiling)
 }
 
 /// A server on threads of its own.
