@@ -69,7 +69,7 @@ impl AnswerSequence {
 }
 
 /// Parts of the answer that the request asks for.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct AnswerParts {
     pub(super) token_ids: bool,
     pub(super) prompt_text: Option<Arc<str>>,
@@ -143,16 +143,13 @@ impl AnswerStream {
         let due = |(index, sequence): (usize, &AnswerSequence)| {
             Some(Reverse((sequence.choice.next_due()?, sequence.produced, index)))
         };
-        // An engine that failed before the first token has not sent the role either.
-        let failed = sequences.iter().any(|sequence| sequence.choice.fails_at_once());
-        let waiting = if failed { BinaryHeap::new() } else { sequences.iter().enumerate().filter_map(due).collect() };
-        Self {
+        let waiting = sequences.iter().enumerate().filter_map(due).collect();
+        let answer = Self {
             encoder,
             parts,
-            sequences,
             waiting,
-            opened: if failed { usize::MAX } else { 0 },
-            failed,
+            opened: 0,
+            failed: false,
             aborted: None,
             closed: false,
             broken: false,
@@ -163,7 +160,21 @@ impl AnswerStream {
             cache_block: 0,
             latest: Duration::ZERO,
             closing: Duration::ZERO,
-        }
+            sequences,
+        };
+        let fails = answer.sequences.iter().any(|sequence| sequence.choice.fails_at_once());
+        if fails { answer.failed_at_once() } else { answer }
+    }
+
+    /// An answer that is nothing but the event of this payload.
+    pub(super) fn failing(encoder: Encoder, payload: String) -> Self {
+        let parts = AnswerParts { failing_event: Some(payload), ..AnswerParts::default() };
+        Self::new(encoder, parts, Vec::new()).failed_at_once()
+    }
+
+    /// An engine that failed before the first token has not sent the role either.
+    fn failed_at_once(self) -> Self {
+        Self { failed: true, opened: usize::MAX, waiting: BinaryHeap::new(), ..self }
     }
 
     /// Encodes it in another form than its own.
@@ -236,7 +247,7 @@ impl AnswerStream {
             AnswerStep::Close => {
                 self.closed = true;
                 if self.failed {
-                    self.encoder.fail(self.parts.failing_event.as_deref(), events);
+                    self.broken = !self.encoder.fail(self.parts.failing_event.as_deref(), events);
                 } else if self.breaks_off() {
                     self.broken = true;
                 } else {

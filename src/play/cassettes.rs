@@ -182,15 +182,17 @@ impl SemanticAnswers {
             return Err(ApiError::unsupported_media_type());
         }
         match Endpoint::of_path(parts.uri.path()) {
-            Endpoint::Chat => validated(state, body, pipeline::reader(Api::Chat)).await.map(drop),
-            Endpoint::Completions => validated(state, body, pipeline::reader(Api::Completions)).await.map(drop),
-            Endpoint::Messages => validated(state, body, messages::read).await.map(drop),
+            Endpoint::Chat => validated(state, body, pipeline::reader(Api::Chat)).await?.0.accepted().map(drop),
+            Endpoint::Completions => {
+                validated(state, body, pipeline::reader(Api::Completions)).await?.0.accepted().map(drop)
+            }
+            Endpoint::Messages => validated(state, body, messages::read).await?.0.accepted().map(drop),
             Endpoint::Responses => {
-                let (_, (request, _)) = validated(state, body, responses::read).await?;
+                let (validated, (request, _)) = validated(state, body, responses::read).await?;
                 if request.is_background() {
                     return Err(ApiError::bad_request("a response in the background is made by the server itself"));
                 }
-                Ok(())
+                validated.accepted().map(drop)
             }
             Endpoint::Embeddings | Endpoint::Other => Ok(()),
         }

@@ -1,9 +1,11 @@
-//! Responses of vLLM 0.32.0 to a thousand single mistakes (`validation.jsonl`), and with which status it answered what
-//! schemathesis made up (`fuzz.jsonl`, by `tests/fuzz/sample.py`): `play` says the same, or a reason is named here.
+//! Responses of vLLM 0.32.0 to a thousand single mistakes (`validation.jsonl`), to mistakes in requests for streams, of which its engine finds
+//! some once the stream has begun (`stream_refusals.jsonl`), and with which status it answered what schemathesis made up (`fuzz.jsonl`, by
+//! `tests/fuzz/sample.py`): `play` says the same, or a reason is named here.
 
 use std::{fmt::Write, fs};
 
 use serde_json::{Value, json};
+use tokio::io::AsyncReadExt;
 use vllm_vcr::{
     play::{Config, Source, Synthetic, TokenizerSource},
     replay::timing::Pacing,
@@ -65,6 +67,7 @@ async fn server() -> Option<Server> {
         max_model_len: Some(4096),
         vocabulary: Some(151_936),
         pacing: Pacing::Instant,
+        scale_out: true,
         ..Config::default()
     };
     Some(play_server::start(config).await)
@@ -126,6 +129,33 @@ async fn mistakes_have_the_engines_error_bodies() {
     assert!(complaints.is_empty(), "{} cases:\n{}", complaints.len(), complaints.join("\n"));
     eprintln!("{same} answers are the engine's");
     assert!(same > 940, "only {same}");
+}
+
+#[tokio::test]
+async fn what_the_engine_finds_late_is_an_event_of_the_stream() {
+    let Some(server) = server().await else { return };
+    for golden in goldens("stream_refusals") {
+        let answer = ask(&server, &golden).await;
+        let expected = golden["events"].as_str().map_or_else(|| golden["answer"].to_string(), str::to_owned);
+        assert_eq!(
+            (answer.status, answer.text()),
+            (golden["status"].as_u64().unwrap().try_into().unwrap(), expected),
+            "{golden}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_stream_of_a_response_breaks_off_at_what_the_engine_finds_late() {
+    let Some(server) = server().await else { return };
+    let body = json!({"model": "tiny-qwen3", "input": "a", "stream": true, "logit_bias": {"999999": 1}, "max_output_tokens": 3});
+    let mut stream = client::open(server.address, &client::post("/v1/responses", &body)).await;
+    let mut raw = Vec::new();
+    stream.read_to_end(&mut raw).await.unwrap();
+    let text = String::from_utf8(raw).unwrap();
+    let events: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("event: ")).collect();
+    assert_eq!(events, ["response.created", "response.in_progress"]);
+    assert!(text.contains(r#""max_output_tokens":3"#) && !text.ends_with("0\r\n\r\n"), "{text}");
 }
 
 const HEAD: &str = "\

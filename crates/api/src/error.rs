@@ -1,6 +1,7 @@
 //! Error answers: status and body, exactly as the engine writes them.
 
 use serde_json::{Value, json};
+use text::python::write_string;
 
 /// Class of an answer that broke off, which no client sees.
 const BROKEN_OFF: &str = "BrokenOff";
@@ -183,6 +184,22 @@ impl ApiError {
         self.kind == BROKEN_OFF
     }
 
+    /// The payload of the event by which a stream reports it: JSON with spaces and in ASCII, unlike everything else.
+    #[must_use]
+    pub fn event(&self) -> String {
+        let mut out = "{\"error\": {\"message\": ".to_owned();
+        write_string(&self.message, true, &mut out);
+        out.push_str(", \"type\": ");
+        write_string(self.kind, true, &mut out);
+        out.push_str(", \"param\": ");
+        match &self.param {
+            Some(param) => write_string(param, true, &mut out),
+            None => out.push_str("null"),
+        }
+        out.push_str(&format!(", \"code\": {}}}}}", self.status));
+        out
+    }
+
     /// The body: compact JSON with the engine's field order.
     #[must_use]
     pub fn body(&self) -> String {
@@ -204,6 +221,18 @@ impl ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn events_are_json_in_ascii() {
+        assert_eq!(
+            ApiError::parameter("prompt", "naïve \u{1f980}").event(),
+            r#"{"error": {"message": "na\u00efve \ud83e\udd80 (parameter=prompt)", "type": "BadRequestError", "param": "prompt", "code": 400}}"#
+        );
+        assert_eq!(
+            ApiError::internal("Internal server error").event(),
+            r#"{"error": {"message": "Internal server error", "type": "InternalServerError", "param": null, "code": 500}}"#
+        );
+    }
 
     #[test]
     fn bodies_have_the_engines_field_order() {

@@ -216,10 +216,6 @@ fn kinds(message: &Map<String, Value>) -> Option<&'static [PartKind]> {
 }
 
 fn faults_of(PartKind(_, field, word): &PartKind, part: &Value, path: &str) -> Vec<String> {
-    let fault = |path: &str, kind: &str, message: &str, value: &Value| {
-        let (shown, class) = (shown(value), python::class(value));
-        format!("{path}\n  {message} [type={kind}, input_value={shown}, input_type={class}]\n    {HELP}/{kind}")
-    };
     let Value::Object(map) = part else {
         return vec![fault(path, "dict_type", "Input should be a valid dictionary", part)];
     };
@@ -239,6 +235,12 @@ fn faults_of(PartKind(_, field, word): &PartKind, part: &Value, path: &str) -> V
         Some(other) => faults.push(fault(&at("type"), "literal_error", &format!("Input should be '{word}'"), other)),
     }
     faults
+}
+
+/// One of pydantic's errors as its texts list them.
+pub(super) fn fault(path: &str, kind: &str, message: &str, value: &Value) -> String {
+    let (shown, class) = (shown(value), python::class(value));
+    format!("{path}\n  {message} [type={kind}, input_value={shown}, input_type={class}]\n    {HELP}/{kind}")
 }
 
 /// A value as pydantic shows it: cut in the middle.

@@ -250,7 +250,16 @@ fn constraints(body: &Map<String, Value>) -> usize {
 const ONE_CONSTRAINT: &str =
     "You can only use one kind of constraints for structured outputs ('json', 'regex' or 'choice').";
 
+/// The engine asks for the kinds before it looks at the type.
+fn is_asked_for_kinds(body: &Map<String, Value>) -> Result<(), ApiError> {
+    match body.get("structured_outputs") {
+        None | Some(Value::Null | Value::Object(_)) => Ok(()),
+        Some(value) => Err(ApiError::internal(format!("'{}' object has no attribute 'get'", python::class(value)))),
+    }
+}
+
 fn structured_outputs(body: &Map<String, Value>) -> Result<(), ApiError> {
+    is_asked_for_kinds(body)?;
     let count = constraints(body);
     if count > 1 {
         return Err(ApiError::bad_request(ONE_CONSTRAINT));
@@ -265,6 +274,7 @@ fn structured_outputs(body: &Map<String, Value>) -> Result<(), ApiError> {
 }
 
 fn completion_structured_outputs(body: &Map<String, Value>) -> Result<(), ApiError> {
+    is_asked_for_kinds(body)?;
     if constraints(body) > 1 {
         return Err(ApiError::parameter("structured_outputs", ONE_CONSTRAINT));
     }

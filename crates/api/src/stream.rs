@@ -13,10 +13,6 @@ use super::{
 };
 use text::parsers::Delta;
 
-/// The payload of the event by which the engine reports its failure: JSON with spaces, unlike everything else.
-const FAILURE: &str = "{\"error\": {\"message\": \"Internal server error\", \"type\": \"InternalServerError\", \
-    \"param\": null, \"code\": 500}}";
-
 /// The last event of every stream.
 pub(super) const DONE: &[u8] = b"data: [DONE]\n\n";
 
@@ -203,9 +199,9 @@ impl AnswerHead {
         out.put("}\n\n");
     }
 
-    /// Appends the event by which the engine reports its failure: this payload, else the engine's usual one.
-    pub(super) fn put_failure(out: &mut BytesMut, payload: Option<&str>) {
-        for line in payload.unwrap_or(FAILURE).lines() {
+    /// Appends the event by which the engine reports its failure.
+    pub(super) fn put_failure(out: &mut BytesMut, payload: &str) {
+        for line in payload.lines() {
             out.put("data: ");
             out.put(line);
             out.put("\n");

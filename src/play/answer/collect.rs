@@ -47,7 +47,7 @@ impl Deliverable for AnswerStream {
     }
 
     fn break_off(&mut self) -> Option<&'static str> {
-        std::mem::take(&mut self.broken).then_some("the recorded stream broke off")
+        std::mem::take(&mut self.broken).then_some("the stream broke off")
     }
 }
 

@@ -59,8 +59,8 @@ pub(super) async fn begin(
         read.model = model;
         Ok((read, ()))
     };
-    let (ValidatedRequest { request: generation, prompts }, ()) =
-        validated(&state, Bytes::from(vec![0; weight]), read).await.map_err(|error| error.message)?;
+    let (validated, ()) = validated(&state, Bytes::from(vec![0; weight]), read).await.map_err(|error| error.message)?;
+    let ValidatedRequest { request: generation, prompts, .. } = validated.accepted().map_err(|error| error.message)?;
     let (choice, name) = client_request(&request.request_id, request.external_req_id.as_deref());
     let from = RequestOrigin {
         request_id: Some(id_of_client(&name).to_owned()),
@@ -71,6 +71,7 @@ pub(super) async fn begin(
         at: arrived,
         choices_before: choice.and_then(|choice| usize::try_from(choice).ok()).unwrap_or(0),
         wants_values: true,
+        refused: None,
     };
     let (weight, is_constrained) = (weight_of(&generation, &prompts), generation.is_constrained());
     let (planner, planned) = (Arc::clone(&state), Arc::clone(&generation));
@@ -81,6 +82,7 @@ pub(super) async fn begin(
             Ok(RunningRequest::new(&request, arrived, planned.answer, (ends, generation.logprobs.clone())))
         }
         AnswerPlan::Failure(failing) => Err(failing.failure.into_error(&failing.headers).message),
+        AnswerPlan::Refused(error, _) => Err(error.message),
     }
 }
 

@@ -68,7 +68,7 @@ pub(in crate::play) fn rules(
     check_cancelled()?;
     match check(&constraint) {
         Ok(()) | Err(GuideError::Unsupported(_)) => {}
-        Err(GuideError::Refused(message)) => return Err(ApiError::bad_request(message)),
+        Err(GuideError::Refused(message)) => return Err(ApiError::bad_request(message.trim_end())),
         Err(GuideError::Tag(_)) => return Err(request.invalid_tag()),
     }
     Ok(Some(GuidedRules { constraint, taken: AtomicU64::new(0) }))

@@ -196,7 +196,7 @@ pub(in crate::play) async fn start<T: Send + 'static>(
 /// The engine's last checks, and a miss where those are errors.
 async fn begin(state: &Arc<ServerState>, arrival: Arrival, validated: ValidatedRequest) -> Result<Started, ApiError> {
     let Arrival { headers, session, errors, at, clock, .. } = arrival;
-    let ValidatedRequest { request, prompts } = validated;
+    let ValidatedRequest { request, prompts, refused } = validated;
     let session_id = headers.get("x-session-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
     let rank = rank_of(&headers);
     let sent_id = request_id_of(&headers).map(str::to_owned);
@@ -205,14 +205,15 @@ async fn begin(state: &Arc<ServerState>, arrival: Arrival, validated: ValidatedR
     let is_constrained = request.is_constrained();
     let planner = Arc::clone(state);
     let plan = move || {
+        let (choices_before, wants_values) = (0, false);
         let from =
-            RequestOrigin { request_id, session_id, rank, session, errors, at, choices_before: 0, wants_values: false };
+            RequestOrigin { request_id, session_id, rank, session, errors, at, choices_before, wants_values, refused };
         plan(&planner, &request, prompts, from).map(|planned| (planned, request.stream))
     };
     let (planned, stream) =
         if is_constrained { state.work.drawing.run(plan).await? } else { off_the_loop(weight, plan).await? };
     let planned = match planned {
-        AnswerPlan::Answer(planned) => *planned,
+        AnswerPlan::Answer(planned) | AnswerPlan::Refused(_, planned) => *planned,
         AnswerPlan::Failure(failing) => {
             let Failing { failure, id, headers } = *failing;
             let wait = Wait { clock, class: StreamClass::Whole, gate: state.hold(id, 1) };
@@ -223,7 +224,9 @@ async fn begin(state: &Arc<ServerState>, arrival: Arrival, validated: ValidatedR
     let PlannedAnswer { answer, class, id, headers, max_tokens, cached } = planned;
     let keep_alive = state.config.server.keep_alive;
     let class = if stream { class } else { StreamClass::Whole };
-    let wait = Wait { clock, class, gate: state.hold(id, answer.choices()) };
+    // What has no choices is refused, and never gets into the engine.
+    let gate = Some(answer.choices()).filter(|choices| *choices > 0).and_then(|choices| state.hold(id, choices));
+    let wait = Wait { clock, class, gate };
     let dialect = state.config.vllm_version.dialect();
     Ok(Started { answer, at, wait, keep_alive, dialect, stream, headers, max_tokens, cached })
 }

@@ -1,6 +1,10 @@
 //! Reads a request: validates it in the engine's order and makes ids of its prompts.
 
-use std::{cell::Cell, iter, sync::Arc};
+use std::{
+    cell::{Cell, OnceCell},
+    iter,
+    sync::Arc,
+};
 
 use bytes::Bytes;
 
@@ -130,6 +134,21 @@ impl ShownPrompt {
 pub(in crate::play) struct ValidatedRequest {
     pub(in crate::play) request: Arc<GenerationRequest>,
     pub(in crate::play) prompts: Vec<AdmittedPrompt>,
+    /// What the engine refuses once it has begun to answer, of a request for a stream: the stream has it as an event.
+    pub(in crate::play) refused: Option<ApiError>,
+}
+
+impl ValidatedRequest {
+    /// The request where nothing of it is refused.
+    ///
+    /// # Errors
+    /// What a stream would have as an event.
+    pub(in crate::play) fn accepted(self) -> Result<Self, ApiError> {
+        match self.refused {
+            Some(error) => Err(error),
+            None => Ok(self),
+        }
+    }
 }
 
 /// A request that was read once and accepted.
@@ -160,7 +179,7 @@ impl CachedRequest {
         state.check_model(self.request.model.as_deref())?;
         let permits = admitted(state, &self.request)?;
         let prompts = self.prompts.iter().cloned().zip(permits).map(|(read, permit)| AdmittedPrompt { read, permit });
-        Ok(ValidatedRequest { request: Arc::clone(&self.request), prompts: prompts.collect() })
+        Ok(ValidatedRequest { request: Arc::clone(&self.request), prompts: prompts.collect(), refused: None })
     }
 }
 
@@ -180,12 +199,14 @@ pub(in crate::play) async fn cached_or_validated(
         return known.again(state);
     }
     let (validated, ()) = validated(state, body.clone(), read).await?;
-    remember(state, key, &body, &validated);
+    if validated.refused.is_none() {
+        remember(state, key, &body, &validated);
+    }
     Ok(validated)
 }
 
 fn remember(state: &ServerState, key: BodyKey, body: &[u8], validated: &ValidatedRequest) {
-    let ValidatedRequest { request, prompts } = validated;
+    let ValidatedRequest { request, prompts, .. } = validated;
     let depends_on_time = match &request.prompts {
         GenerationInput::Chat(chat) => !is_timeless(&state.model, chat),
         GenerationInput::Batch(_) => true,
@@ -201,7 +222,7 @@ fn remember(state: &ServerState, key: BodyKey, body: &[u8], validated: &Validate
 /// The request and its prompts, and whatever else `read` gives.
 ///
 /// # Errors
-/// Everything that the engine refuses before the first byte.
+/// Everything that the engine refuses before the first byte. What it refuses after the first byte of a stream is in the request.
 pub(in crate::play) async fn validated<T: Send + 'static>(
     state: &Arc<ServerState>,
     body: Bytes,
@@ -212,8 +233,8 @@ pub(in crate::play) async fn validated<T: Send + 'static>(
     let work = move || {
         let (mut request, rest) = read(&reader, &body)?;
         generation::take_defaults(&reader, &mut request);
-        let prompts = read_prompts(&reader, &request)?;
-        Ok((ValidatedRequest { request: Arc::new(request), prompts }, rest))
+        let (prompts, refused) = read_prompts(&reader, &request)?;
+        Ok((ValidatedRequest { request: Arc::new(request), prompts, refused }, rest))
     };
     let _turn = if size <= INLINE_BYTES { Some(state.work.turns.next().await) } else { None };
     off_the_loop(size, work).await
@@ -228,7 +249,8 @@ pub(in crate::play) async fn prompts_of<T: Send + 'static>(
     body: Bytes,
     read: impl FnOnce(&ServerState, &[u8]) -> Result<(GenerationRequest, T), ApiError> + Send + 'static,
 ) -> Result<(Option<String>, Vec<(Arc<[u32]>, u32)>, T), ApiError> {
-    let (ValidatedRequest { request, prompts }, rest) = validated(state, body, read).await?;
+    let (validated, rest) = validated(state, body, read).await?;
+    let ValidatedRequest { request, prompts, .. } = validated.accepted()?;
     let prompts = prompts.into_iter().map(|AdmittedPrompt { read, .. }| (read.ids, most_tokens(read.max_tokens)));
     Ok((request.request_id.clone(), prompts.collect(), rest))
 }
@@ -242,14 +264,42 @@ fn admitted(state: &ServerState, request: &GenerationRequest) -> Result<Vec<Admi
     (0..request.prompts.count()).map(admit).collect()
 }
 
-/// Makes ids of the request's prompts and validates them in the engine's order.
-#[allow(clippy::too_many_lines)] // the order is that of the engine
-fn read_prompts(state: &ServerState, request: &GenerationRequest) -> Result<Vec<AdmittedPrompt>, ApiError> {
+/// The engine's checks of a request whose prompts it has already: a stream has begun by then. What no prompt changes is looked at with the
+/// first one.
+fn check_in_engine(
+    state: &ServerState,
+    request: &GenerationRequest,
+    ids: &[u32],
+    is_first: bool,
+) -> Result<(), ApiError> {
+    let tokenizer = &state.model.tokenizer;
+    if is_first {
+        request.check_vocabulary(state.vocabulary())?;
+    }
+    check_vocabulary(tokenizer, ids)?;
+    if ids.is_empty() {
+        return Err(ApiError::bad_request("The decoder prompt cannot be empty"));
+    }
+    if is_first {
+        request.check_bad_words(|word| tokenizer.encode(word, SpecialTokens::Skip).map_err(refused))?;
+    }
+    if request.only_echoes() {
+        let count = u32::try_from(ids.len()).unwrap_or(u32::MAX);
+        GenerationRequest::check_room(count, state.model.max_model_len)?;
+    }
+    Ok(())
+}
+
+/// Makes ids of the request's prompts and validates them in the engine's order; gives what it refuses within a stream, too.
+fn read_prompts(
+    state: &ServerState,
+    request: &GenerationRequest,
+) -> Result<(Vec<AdmittedPrompt>, Option<ApiError>), ApiError> {
     state.check_model(request.model.as_deref())?;
     request.check_served(state.served())?;
     let permits = admitted(state, request)?;
     let special = special(request.add_special_tokens);
-    let is_first = Cell::new(true);
+    let (is_first, in_stream) = (Cell::new(true), OnceCell::new());
     let validated = |mut ids: Arc<[u32]>, shown, echo, (media, beginning): (Option<MediaHashes>, _), permit| {
         check_cancelled()?;
         if let Some(truncation) = request.truncation {
@@ -257,21 +307,11 @@ fn read_prompts(state: &ServerState, request: &GenerationRequest) -> Result<Vec<
         }
         let count = u32::try_from(ids.len()).unwrap_or(u32::MAX);
         let max_tokens = request.check_prompt(count, state.model.max_model_len)?;
-        // What no prompt changes is looked at once.
-        let is_first = is_first.take();
-        if is_first {
-            request.check_vocabulary(state.vocabulary())?;
-        }
-        check_vocabulary(&state.model.tokenizer, &ids)?;
-        if ids.is_empty() {
-            return Err(ApiError::bad_request("The decoder prompt cannot be empty"));
-        }
-        if is_first {
-            let tokenizer = &state.model.tokenizer;
-            request.check_bad_words(|word| tokenizer.encode(word, SpecialTokens::Skip).map_err(refused))?;
-        }
-        if request.only_echoes() {
-            GenerationRequest::check_room(count, state.model.max_model_len)?;
+        if let Err(error) = check_in_engine(state, request, &ids, is_first.take()) {
+            if !request.stream {
+                return Err(error);
+            }
+            let _first = in_stream.set(error);
         }
         let hashes = state.replay.as_ref().map(|replay| replay.hasher.hash(&ids)).unwrap_or_default();
         let hashes = Arc::new(hashes);
@@ -286,7 +326,7 @@ fn read_prompts(state: &ServerState, request: &GenerationRequest) -> Result<Vec<
         let beginning = AnswerBeginning::of_chat(state, chat, special);
         validated(ids.into(), ShownPrompt::of_chat(state, request, chat, text)?, echo, (media, beginning), permit)
     };
-    match &request.prompts {
+    let prompts: Result<_, ApiError> = match &request.prompts {
         GenerationInput::Chat(chat) => iter::once(chat).zip(permits).map(chat_prompt).collect(),
         GenerationInput::Batch(chats) => chats.iter().zip(permits).map(chat_prompt).collect(),
         GenerationInput::Completion(inputs) => {
@@ -304,7 +344,8 @@ fn read_prompts(state: &ServerState, request: &GenerationRequest) -> Result<Vec<
             };
             inputs.iter().zip(permits).map(read).collect()
         }
-    }
+    };
+    Ok((prompts?, in_stream.into_inner()))
 }
 
 fn truncated(truncation: Truncation, ids: &[u32], max_model_len: u32) -> Arc<[u32]> {

@@ -18,7 +18,7 @@ use crate::{
         generate::{
             begun::{BegunAnswer, ShownText},
             choice::{OpenChoice, OutputLimits},
-            guided,
+            guided::{self, GuidedRules},
             logprobs::{Scorer, SequenceLogprobs, prompt_logprobs_json},
             parse::{ParsedBy, SequenceParser},
             stop::StopStrings,
@@ -46,6 +46,8 @@ const LONGEST_INTERVAL: u32 = 1024;
 pub(in crate::play) enum AnswerPlan {
     Answer(Box<PlannedAnswer>),
     Failure(Box<Failing>),
+    /// What the engine refuses once a stream has begun, and the stream that has nothing but that.
+    Refused(ApiError, Box<PlannedAnswer>),
 }
 
 /// A recorded error before it is due.
@@ -83,6 +85,8 @@ pub(in crate::play) struct RequestOrigin {
     pub(in crate::play) choices_before: usize,
     /// True where log probabilities are wanted as values, not as JSON.
     pub(in crate::play) wants_values: bool,
+    /// What was refused of its prompts once its stream had begun.
+    pub(in crate::play) refused: Option<ApiError>,
 }
 
 /// Matches every prompt once and makes the answer ready.
@@ -95,7 +99,7 @@ pub(in crate::play) fn plan(
     prompts: Vec<AdmittedPrompt>,
     from: RequestOrigin,
 ) -> Result<AnswerPlan, ApiError> {
-    let RequestOrigin { request_id, session_id, rank, session, errors, at, choices_before, wants_values } = from;
+    let RequestOrigin { request_id, session_id, session, errors, at, choices_before, wants_values, .. } = from;
     let refused = |error| {
         // No record of an error is consumed for a client that has left.
         check_cancelled().err().unwrap_or_else(|| {
@@ -103,10 +107,17 @@ pub(in crate::play) fn plan(
             RefusedRequest { error, request_id, session, errors: &errors }.replayed(state).0
         })
     };
-    let rank = state.rank(rank).map_err(refused)?;
+    let checked = from.refused.map_or_else(|| last_checks(state, request, from.rank), Err).map_err(refused);
+    let (rank, rules) = match checked {
+        Ok(checked) => checked,
+        // A recorded error has its own form.
+        Err(error) if request.stream && error.recorded.is_none() => {
+            let id = request_id.unwrap_or_else(|| state.fresh_id());
+            return Ok(refused_stream(state, request, &prompts, id, error));
+        }
+        Err(error) => return Err(error),
+    };
     let memory = budget::reserve(request, &prompts).map_err(refused)?;
-    let rules = guided::rules(state, request).map_err(refused)?;
-    check_thinking(state, request).map_err(refused)?;
     let parsed = ParsedBy::of(&state.model.parsers, request);
     let is_greedy = request.is_greedy(state.model.sampling.temperature);
     let asked = RequestedModel::of(state, request.model.as_deref());
@@ -185,6 +196,39 @@ fn class_of(state: &ServerState, chosen: &[PromptScripts]) -> StreamClass {
         Pacing::Recorded { .. } if is_recorded => StreamClass::Recorded,
         Pacing::Recorded { .. } | Pacing::Instant => StreamClass::Instant,
     }
+}
+
+/// The engine's checks behind those of the prompts: gives the rank that was asked for, and the rules of the text.
+fn last_checks(
+    state: &ServerState,
+    request: &GenerationRequest,
+    rank: Option<i128>,
+) -> Result<(Option<usize>, Option<GuidedRules>), ApiError> {
+    let rules = guided::rules(state, request)?;
+    check_thinking(state, request)?;
+    Ok((state.rank(rank)?, rules))
+}
+
+/// A stream of nothing but an error.
+fn refused_stream(
+    state: &ServerState,
+    request: &GenerationRequest,
+    prompts: &[AdmittedPrompt],
+    id: String,
+    error: ApiError,
+) -> AnswerPlan {
+    let model = RequestedModel::of(state, request.model.as_deref()).shown(state);
+    let names = AnswerNames { id: &id, model, fingerprint: state.model.fingerprint.as_deref() };
+    let encoder = Encoder::new(AnswerHead::new(request.api, &names, info::unix_seconds(), request.usage_events));
+    let planned = PlannedAnswer {
+        answer: AnswerStream::failing(encoder, error.event()),
+        class: StreamClass::Instant,
+        id: engine_id(request.api, &id),
+        headers: HeaderMap::new(),
+        max_tokens: prompts.last().map_or(0, |prompt| most_tokens(prompt.read.max_tokens)),
+        cached: CacheUse::default(),
+    };
+    AnswerPlan::Refused(error, Box::new(planned))
 }
 
 /// The engine's last check: a budget for thinking needs a parser that finds its end.

@@ -11,6 +11,7 @@ use super::{
 use crate::{
     Api, UsageEvents,
     answer::{AnswerChoice, chat_body, completion_body},
+    error::ApiError,
     stream::{AnswerHead, ChoiceChunk, Opening, StopReason},
     token_in_out::TokenEncoder,
     usage::Usage,
@@ -95,14 +96,18 @@ impl Encoder {
         out.put(size, AnswerHead::put_done);
     }
 
-    /// Ends a stream in which the engine failed, with the payload of the event that reports it.
-    pub fn fail(&mut self, payload: Option<&str>, out: &mut EventBuffer) {
+    /// Ends a stream in which the engine failed, with the payload of the event that reports it; `None` for the engine's usual one. False
+    /// where the connection breaks in the place of an end.
+    pub fn fail(&mut self, payload: Option<&str>, out: &mut EventBuffer) -> bool {
+        let usual = || ApiError::internal("Internal server error").event();
+        let payload = &payload.map_or_else(usual, str::to_owned);
         if let ResponseForm::FromChat(to) = &mut self.form {
-            return to.fail(out);
+            return to.fail(payload, out);
         }
         let size = self.head.event_size();
         out.put(size, |out| AnswerHead::put_failure(out, payload));
         out.put(size, AnswerHead::put_done);
+        true
     }
 
     /// Encodes the whole response as one body. `prompt_text` where the client asked for it.

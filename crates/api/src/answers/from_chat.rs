@@ -66,8 +66,9 @@ pub trait FromChat: Debug + Send {
     /// Takes the token counts up to here, and the times where they are sent.
     fn count(&mut self, counts: TokenCounts, metrics: Option<Value>);
 
-    /// Ends a stream in which the engine failed; nothing follows.
-    fn fail(&mut self, out: &mut EventBuffer);
+    /// Ends a stream in which the engine failed, with the payload of the chat's event that reports it. Nothing follows; false where the
+    /// connection breaks instead.
+    fn fail(&mut self, payload: &str, out: &mut EventBuffer) -> bool;
 
     /// Ends a stream.
     fn end(&mut self, out: &mut EventBuffer);
@@ -104,7 +105,8 @@ impl ChatStream {
         let event: &Value = &serde_json::from_str(data).unwrap_or_default();
         let (Some(id), Some(model)) = (event["id"].as_str(), event["model"].as_str()) else {
             self.has_failed = true;
-            return self.to.fail(out);
+            self.to.fail(data, out);
+            return;
         };
         let usage = event.get("usage").filter(|usage| !usage.is_null()).map(TokenCounts::read);
         if !self.has_started {

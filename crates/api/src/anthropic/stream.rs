@@ -10,15 +10,12 @@ use crate::answers::{
     messages::{BlockDelta, MessageEnd, MessageWriter},
     words::TextKind,
 };
+use crate::messages::fault;
 use net::wire::EventBuffer;
 use text::parsers::CallDelta;
 
-/// The engine's error when its chat stream fails: it cannot read the failure as a chunk.
-const FAILURE: &str = "2 validation errors for ChatCompletionStreamResponse\nmodel\n  Field required [type=missing, \
-    input_value={'error': {'message': 'In...am': None, 'code': 500}}, input_type=dict]\n    For further information \
-    visit https://errors.pydantic.dev/2.14/v/missing\nchoices\n  Field required [type=missing, input_value={'error': \
-    {'message': 'In...am': None, 'code': 500}}, input_type=dict]\n    For further information visit \
-    https://errors.pydantic.dev/2.14/v/missing";
+/// Fields of a chunk that an event about a failure does not have.
+const MISSING: [&str; 2] = ["model", "choices"];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum BlockKind {
@@ -81,8 +78,13 @@ impl FromChat for MessageEncoder {
         self.counts = counts;
     }
 
-    fn fail(&mut self, out: &mut EventBuffer) {
-        out.put_named("error", &json!({"type": "error", "error": {"type": "internal_error", "message": FAILURE}}));
+    /// The engine cannot read the failure of its chat as a chunk, and says so.
+    fn fail(&mut self, payload: &str, out: &mut EventBuffer) -> bool {
+        let event = serde_json::from_str(payload).unwrap_or_default();
+        let faults = MISSING.map(|field| fault(field, "missing", "Field required", &event)).join("\n");
+        let message = format!("2 validation errors for ChatCompletionStreamResponse\n{faults}");
+        out.put_named("error", &json!({"type": "error", "error": {"type": "internal_error", "message": message}}));
+        true
     }
 
     fn end(&mut self, out: &mut EventBuffer) {

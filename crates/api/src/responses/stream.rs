@@ -120,8 +120,10 @@ impl FromChat for ResponseEncoder {
         self.spent = Spent::of(counts, metrics.as_ref());
     }
 
-    /// Leaves the stream without an end, as the engine does.
-    fn fail(&mut self, _: &mut EventBuffer) {}
+    /// Leaves the stream without an end, and the connection breaks, as with the engine.
+    fn fail(&mut self, _: &str, _: &mut EventBuffer) -> bool {
+        false
+    }
 
     fn end(&mut self, out: &mut EventBuffer) {
         self.close(out);
