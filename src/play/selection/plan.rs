@@ -113,7 +113,7 @@ pub(in crate::play) fn plan(
         // A recorded error has its own form.
         Err(error) if request.stream && error.recorded.is_none() => {
             let id = request_id.unwrap_or_else(|| state.fresh_id());
-            return Ok(refused_stream(state, request, &prompts, id, error));
+            return Ok(refused_stream(state, request, &prompts, &id, error));
         }
         Err(error) => return Err(error),
     };
@@ -214,16 +214,16 @@ fn refused_stream(
     state: &ServerState,
     request: &GenerationRequest,
     prompts: &[AdmittedPrompt],
-    id: String,
+    id: &str,
     error: ApiError,
 ) -> AnswerPlan {
     let model = RequestedModel::of(state, request.model.as_deref()).shown(state);
-    let names = AnswerNames { id: &id, model, fingerprint: state.model.fingerprint.as_deref() };
+    let names = AnswerNames { id, model, fingerprint: state.model.fingerprint.as_deref() };
     let encoder = Encoder::new(AnswerHead::new(request.api, &names, info::unix_seconds(), request.usage_events));
     let planned = PlannedAnswer {
         answer: AnswerStream::failing(encoder, error.event()),
         class: StreamClass::Instant,
-        id: engine_id(request.api, &id),
+        id: engine_id(request.api, id),
         headers: HeaderMap::new(),
         max_tokens: prompts.last().map_or(0, |prompt| most_tokens(prompt.read.max_tokens)),
         cached: CacheUse::default(),
