@@ -9,6 +9,7 @@ mod development_mode;
 mod disaggregated;
 mod endpoint_families;
 mod engine_core;
+mod engine_core_bytes;
 mod greedy_requests;
 mod http1_connections;
 mod keys_and_cors;
