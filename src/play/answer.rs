@@ -16,11 +16,7 @@ use crate::{
     net::wire::EventBuffer,
     play::{
         engine::EngineRun,
-        generate::{
-            choice::{ChoiceStep, OpenChoice},
-            logprobs::SequenceLogprobs,
-            parse::SequenceParser,
-        },
+        generate::{choice::OpenChoice, logprobs::SequenceLogprobs, output::ChoiceStep, parse::SequenceParser},
         metrics::ChoiceMetrics,
         request::budget::MemoryReservation,
     },

@@ -19,26 +19,23 @@ use crate::{
         wire::body_as_utf8,
     },
     play::{
+        endpoints,
         engine::RecordedTiming,
-        http::read_body,
+        http::{ErrorResponse, read_body},
         metrics::{AdmissionPermit, ResponseMetrics},
         middleware::Replay,
         request::{
-            extract::{ErrorResponse, clock, is_json},
+            extract::{clock, is_json},
             messages, pipeline,
             prompts::validated,
             responses,
         },
-        routes,
         selection::plan::engine_id,
         state::ServerState,
     },
     replay::{
         delivery::Clock,
-        player::{
-            CassettePlayer, Decided, Decision, Generated, ReceivedRequest, ReplayedResponse, SemanticReplies,
-            Unanswered,
-        },
+        player::{CassettePlayer, Decided, Decision, ReceivedRequest, ReplayedResponse, SemanticReplies, Unanswered},
     },
 };
 
@@ -59,7 +56,7 @@ impl Replay for Cassettes {
             Ok(clock) => clock,
             Err(error) => return ControlFlow::Break(ErrorResponse::from(error).into_response()),
         };
-        if !routes::is_routed(request.extensions()) {
+        if !endpoints::is_routed(request.extensions()) {
             request.extensions_mut().insert(Unanswered);
         }
         let request = request.map(|body| RequestBody::Boxed(body.map_err(BodyError::broken).boxed_unsync()));
@@ -106,7 +103,7 @@ impl Cassettes {
         // A cassette does not say what else was there.
         let timing = RecordedTiming { schedule: response.schedule(), arrived: response.at, concurrency: 1 };
         let metrics = match permit.zip(response.generated.as_ref()) {
-            Some((permit, generated)) => response_metrics(state, permit, generated, timing),
+            Some((permit, generated)) => state.response_metrics(permit, generated, timing),
             None => Ok(ResponseMetrics::default()),
         };
         let metrics = match metrics {
@@ -130,7 +127,7 @@ impl Replay for SemanticAnswers {
     fn takes(&self, request: &Request) -> bool {
         request.extensions().get::<SemanticReplies>().is_some()
             && *request.method() == Method::POST
-            && routes::is_served(request.extensions())
+            && endpoints::is_served(request.extensions())
     }
 
     async fn answer(self, request: Request) -> ControlFlow<Response, Request> {
@@ -197,21 +194,6 @@ impl SemanticAnswers {
             Endpoint::Embeddings | Endpoint::Other => Ok(()),
         }
     }
-}
-
-/// The choices of a recorded response among the engine's counters, and in the simulated engine where there is one.
-///
-/// # Errors
-/// 503 where the engine has no room for more, 400 where the response takes too much memory.
-pub(super) fn response_metrics(
-    state: &ServerState,
-    permit: AdmissionPermit,
-    generated: &Generated,
-    timing: RecordedTiming<'_>,
-) -> Result<ResponseMetrics, ApiError> {
-    let at = timing.arrived;
-    let run = state.engine.as_ref().map(|engine| engine.run_recorded(generated, timing)).transpose()?.flatten();
-    Ok(ResponseMetrics::of(&state.metrics, at, generated, permit, run))
 }
 
 /// A refusal in the words of the request's family.

@@ -12,6 +12,9 @@ use serde_json::{Map, Value};
 use super::{http::error, middleware::Middleware};
 use crate::api::ApiError;
 
+/// The engine version that is imitated.
+pub(super) const ENGINE_VERSION: &str = "0.32.0";
+
 /// Whose wire is spoken (`--vllm-version`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum VllmVersion {
@@ -64,7 +67,7 @@ const USAGE: &[&str] = &["usage"];
 const CHOICES: &[&str] = &["choices", "*"];
 
 static V0_32: Dialect = Dialect {
-    version: crate::play::request::info::ENGINE_VERSION,
+    version: ENGINE_VERSION,
     chat_body: &[],
     chat_event: &[],
     completion_body: &[],

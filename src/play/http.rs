@@ -1,6 +1,6 @@
 //! Responses with the headers of the engine's server.
 
-use std::cell::RefCell;
+use std::{cell::RefCell, sync::Arc};
 
 use axum::response::IntoResponse;
 use bytes::Bytes;
@@ -12,8 +12,7 @@ use time::{OffsetDateTime, macros::format_description};
 
 use crate::{
     api::ApiError,
-    net::server::{BodyError, ConnectionEnd, receive_whole},
-    play::faults::unreceived,
+    net::server::{BodyError, ConnectionEnd, NotWhole, receive_whole},
 };
 
 pub(super) use axum::body::Body as ResponseBody;
@@ -33,6 +32,14 @@ const SERVER: HeaderValue = HeaderValue::from_static("uvicorn");
 /// 413 for a longer one, 400 for one that broke off.
 pub(super) async fn read_body(body: ResponseBody, limit: usize) -> Result<Bytes, ApiError> {
     receive_whole(body, limit).await.map_err(|why| unreceived(why, limit))
+}
+
+/// The error of a body that was not received.
+pub(super) fn unreceived(why: NotWhole, limit: usize) -> ApiError {
+    match why {
+        NotWhole::TooLarge => ApiError::too_large(limit),
+        NotWhole::BrokeOff => ApiError::unreadable(),
+    }
 }
 
 /// The text of a JSON answer.
@@ -104,6 +111,23 @@ pub(super) fn error(error: &ApiError) -> Response<ResponseBody> {
     let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let content_type = recorded_headers(error, &mut extra).filter(|_| error.is_verbatim());
     full(status, Some(content_type.unwrap_or(JSON)), error.body().into(), extra)
+}
+
+/// An error as the response of a handler. Layers find the error among the response's extensions.
+pub(super) struct ErrorResponse(ApiError);
+
+impl From<ApiError> for ErrorResponse {
+    fn from(error: ApiError) -> Self {
+        Self(error)
+    }
+}
+
+impl IntoResponse for ErrorResponse {
+    fn into_response(self) -> Response<ResponseBody> {
+        let mut response = error(&self.0);
+        response.extensions_mut().insert(Arc::new(self.0));
+        response
+    }
 }
 
 /// A response without a head, for its connection ends.
@@ -223,4 +247,9 @@ fn date(time: OffsetDateTime) -> Option<HeaderValue> {
     let format =
         format_description!("[weekday repr:short], [day] [month repr:short] [year] [hour]:[minute]:[second] GMT");
     HeaderValue::from_str(&time.format(format).ok()?).ok()
+}
+
+/// Wall-clock seconds since 1970.
+pub(super) fn unix_seconds() -> u64 {
+    u64::try_from(OffsetDateTime::now_utc().unix_timestamp()).unwrap_or(0)
 }

@@ -2,9 +2,10 @@
 
 pub(in crate::play) mod adapters;
 pub(in crate::play) mod builtin;
-pub(in crate::play) mod config;
-pub(in crate::play) mod example;
+pub(in crate::play) mod generation;
 pub(in crate::play) mod model;
+pub(in crate::play) mod recordings;
+pub(in crate::play) mod trace;
 
 use std::{cmp::Reverse, collections::BTreeMap, num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
 
@@ -16,57 +17,25 @@ use crate::{
         Config, DEFAULT_IDS, DEFAULT_MODEL_LEN, PlayError, Source, TokenizerSource,
         engine::EngineTimes,
         generate::pace::TracePace,
-        recorded::{errors::RecordedErrors, responses::Recordings},
+        load::{
+            recordings::{RecordedErrors, Recordings},
+            trace::LoadedTrace,
+        },
         request::concurrency,
         selection::{account::TraceLedger, advice},
     },
-    recording::{
-        redaction,
-        trace::{self, BadLines, LoadProgress, LoadedFile, Meta, RecordRef, Sources, Store, TokenizerId, TraceError},
+    recording::trace::{
+        BadLines, LoadProgress, LoadedFile, Meta, RecordRef, Sources, Store, TokenizerId, TraceError, load_all,
     },
     replay::matching::{Keys, MatchBy, MatchRules, Matcher},
     text::prompt::{BlockHasher, PromptError, Tokenizer},
 };
 
-/// Tokens per hashed block where a trace has none.
-const BLOCK_SIZE: u32 = 16;
+/// Tokens per block, hashed and cached, where neither a trace nor a flag has it.
+pub(super) const BLOCK_SIZE: u32 = 16;
 
 /// A load that takes as long as this is worth a line in the log.
 const LONG_LOAD: Duration = Duration::from_secs(1);
-
-/// Recorded streams, ready to be found.
-#[derive(Debug)]
-pub(super) struct LoadedTrace {
-    /// Name of the trace in messages.
-    pub(super) name: String,
-    /// In replay order.
-    pub(super) records: Store,
-    pub(super) matcher: Matcher,
-    pub(super) account: TraceLedger,
-    /// Responses that no token ids stand for.
-    pub(super) recordings: Recordings,
-    /// Errors that are found by their requests.
-    pub(super) errors: RecordedErrors,
-    /// Patterns of secrets, which are not shown of requests and names.
-    pub(super) secrets: redaction::RedactionRules,
-    pub(super) hasher: BlockHasher,
-    /// The middle of its times; `None` where it has none.
-    pub(super) pace: Option<TracePace>,
-    /// How many requests were there with each record, where that counts.
-    concurrency: Vec<u32>,
-}
-
-impl LoadedTrace {
-    /// The most requests that were there while a record was answered, itself too; 1 where that is unknown.
-    pub(super) fn concurrency(&self, record: Option<usize>) -> u32 {
-        record.and_then(|record| self.concurrency.get(record)).copied().unwrap_or(1)
-    }
-
-    /// The trace in a few words.
-    pub(super) fn describe(&self) -> String {
-        format!("{}, {} records", self.name, self.served_records())
-    }
-}
 
 /// Everything that was loaded.
 pub(super) struct LoadedSources {
@@ -210,7 +179,7 @@ fn report_bad_lines(file: &LoadedFile, config: &Config) -> Result<(), TraceError
 
 fn load_files(sources: &Sources, progress: &Arc<LoadProgress>) -> Result<Store, TraceError> {
     let start = Instant::now();
-    let records = trace::load_all(sources, progress)?;
+    let records = load_all(sources, progress)?;
     let (took, json) = (start.elapsed(), progress.now().json);
     if took >= LONG_LOAD {
         #[allow(clippy::cast_precision_loss)] // a rate for people

@@ -9,28 +9,23 @@ use std::sync::Arc;
 use axum::{
     Router,
     body::Body,
-    extract::{MatchedPath, State},
-    handler::Handler,
+    extract::State,
     response::Response,
-    routing::{MethodFilter, MethodRouter, any, get, on, post},
+    routing::{MethodFilter, any, get},
 };
-use futures_util::future::BoxFuture;
-use http::{Extensions, HeaderMap, HeaderValue, Request, StatusCode, header};
+use http::Request;
 use tower::ServiceBuilder;
 
 use crate::{
-    api::{Api, endpoints::route},
-    net::server::OverTls,
+    api::Api,
     play::{
         Player, ServerState,
         cassettes::{Cassettes, SemanticAnswers, refusal},
-        dialect::{Dialect, Reword},
+        dialect::Reword,
+        endpoints::{Endpoints, not_found},
         faults::{self, FaultLayer, MetricsPages, PageSource},
-        front::{SentPath, other_ending},
-        http::{empty_with, json},
-        load::adapters,
         mcp::RecordedMcpServers,
-        metrics::{NotServed, Watch},
+        metrics::Watch,
         middleware::{InterceptLayer, Layered},
         page,
         rare::{
@@ -40,7 +35,7 @@ use crate::{
         },
         recorded::responses::count_unserved,
         request::{
-            info, messages,
+            info, messages, model,
             pipeline::{RecordedResponses, generate},
             responses, tokens,
         },
@@ -49,91 +44,6 @@ use crate::{
     },
     replay::account::{self, Access, Admin},
 };
-
-/// A handler without its type: what axum builds around a handler is compiled once for all of them, and what a server holds is proven to go
-/// from thread to thread less often. See docs/src/internals/performance.md.
-#[derive(Clone)]
-struct AnyHandler(Arc<dyn Fn(Request<Body>, Player) -> BoxFuture<'static, Response> + Send + Sync>);
-
-impl AnyHandler {
-    fn new<H, T>(handler: H) -> Self
-    where
-        H: Handler<T, Player, Future = BoxFuture<'static, Response>>,
-    {
-        Self(Arc::new(move |request, player| handler.clone().call(request, player)))
-    }
-}
-
-impl Handler<(), Player> for AnyHandler {
-    type Future = BoxFuture<'static, Response>;
-
-    fn call(self, request: Request<Body>, player: Player) -> BoxFuture<'static, Response> {
-        (self.0)(request, player)
-    }
-}
-
-/// The endpoints of a server, as far as its options have them.
-pub(super) struct Endpoints {
-    router: Router<Player>,
-    paths: Vec<&'static str>,
-    dialect: &'static Dialect,
-}
-
-impl Endpoints {
-    pub(super) fn new(dialect: &'static Dialect) -> Self {
-        Self { router: Router::new(), paths: Vec::new(), dialect }
-    }
-
-    /// Adds an endpoint, which takes the methods that the API's table has for its path.
-    pub(super) fn serve<H, T>(self, path: &'static str, handler: H) -> Self
-    where
-        H: Handler<T, Player, Future = BoxFuture<'static, Response>>,
-    {
-        let methods = route(path).map_or("", |route| route.methods);
-        debug_assert!(!methods.is_empty(), "{path} is not in the table of endpoints");
-        self.on(methods, path, handler)
-    }
-
-    /// Adds an endpoint that takes some methods; to others the answer is 405.
-    fn on<H, T>(self, methods: &'static str, path: &'static str, handler: H) -> Self
-    where
-        H: Handler<T, Player, Future = BoxFuture<'static, Response>>,
-    {
-        self.on_any(methods, path, AnyHandler::new(handler))
-    }
-
-    fn on_any(self, methods: &'static str, path: &'static str, handler: AnyHandler) -> Self {
-        // Where the engine has a route for each method, it names the first one.
-        let allow = if methods == "GET, POST" { "GET" } else { methods };
-        let refuse = move || async move { not_allowed(allow) };
-        let endpoint = match methods {
-            // A handler for GET would take HEAD too.
-            "GET" => on(MethodFilter::GET, handler).head(refuse),
-            "GET, HEAD" => get(handler),
-            "GET, POST" => on(MethodFilter::GET.or(MethodFilter::POST), handler).head(refuse),
-            _ => post(handler),
-        };
-        self.route(path, endpoint.fallback(refuse))
-    }
-
-    /// Adds an endpoint unless the imitated version lacks it.
-    fn route(mut self, path: &'static str, methods: MethodRouter<Player>) -> Self {
-        if self.dialect.has(path) {
-            self.router = self.router.route(path, methods).route(&format!("{path}/"), any(redirect));
-            self.paths.push(path);
-        }
-        self
-    }
-
-    fn add(self, is_served: bool, endpoints: impl FnOnce(Self) -> Self) -> Self {
-        if is_served { endpoints(self) } else { self }
-    }
-
-    /// The paths of the endpoints.
-    pub(super) fn paths(&self) -> &[&'static str] {
-        &self.paths
-    }
-}
 
 fn endpoints(player: &Player) -> Endpoints {
     let options = &player.state.config.server;
@@ -181,7 +91,8 @@ fn endpoints(player: &Player) -> Endpoints {
         .serve("/v1/systemone", variants::unserved)
         .add(options.tokenizer_info, |it| it.serve("/tokenizer_info", tokenizer_info::answer))
         .add(options.runtime_lora_updating, |it| {
-            it.serve("/v1/load_lora_adapter", adapters::load).serve("/v1/unload_lora_adapter", adapters::unload)
+            it.serve("/v1/load_lora_adapter", model::load_adapter)
+                .serve("/v1/unload_lora_adapter", model::unload_adapter)
         })
         .add(!options.no_docs, pages::endpoints)
         .add(options.dev_mode, dev::endpoints);
@@ -270,52 +181,8 @@ fn vcr_pages(player: &Player, access: &Access) -> Router {
     pages.merge(page::routes(Arc::clone(&state.metrics), access.clone()))
 }
 
-/// Checks whether an endpoint serves the path of a request, by whatever method.
-pub(super) fn is_served(extensions: &Extensions) -> bool {
-    is_routed(extensions) && !is_redirected(extensions)
-}
-
-/// Checks whether an endpoint serves the path of a request, or redirects it.
-pub(super) fn is_routed(extensions: &Extensions) -> bool {
-    extensions.get::<MatchedPath>().is_some()
-}
-
-/// Checks whether a request is redirected.
-pub(super) fn is_redirected(extensions: &Extensions) -> bool {
-    extensions.get::<MatchedPath>().is_some_and(|path| path.as_str().ends_with('/'))
-}
-
 /// Answers a request of a path without an endpoint, which a trace that is served misses.
 async fn unserved(State(player): State<Player>, request: Request<Body>) -> Response {
     count_unserved(&player.state, &request);
     not_found().await
-}
-
-async fn not_found() -> Response {
-    json(StatusCode::NOT_FOUND, r#"{"detail":"Not Found"}"#.to_owned(), HeaderMap::new())
-}
-
-fn not_allowed(allow: &'static str) -> Response {
-    let allow = HeaderMap::from_iter([(header::ALLOW, HeaderValue::from_static(allow))]);
-    let body = r#"{"detail":"Method Not Allowed"}"#.to_owned();
-    let mut response = json(StatusCode::METHOD_NOT_ALLOWED, body, allow);
-    response.extensions_mut().insert(NotServed);
-    response
-}
-
-/// The way to the path that was meant, where only a `/` at its end is too much.
-async fn redirect<B>(request: Request<B>) -> Response {
-    let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
-    let Some(host) = host.or_else(|| request.uri().authority().map(|authority| authority.as_str())) else {
-        return not_found().await;
-    };
-    let sent = request.extensions().get::<SentPath>().map_or(request.uri().path(), |SentPath(sent)| sent);
-    let scheme = if request.extensions().get::<OverTls>().is_some() { "https" } else { "http" };
-    let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
-    match HeaderValue::from_str(&format!("{scheme}://{host}{}{query}", other_ending(sent))) {
-        Ok(location) => {
-            empty_with(StatusCode::TEMPORARY_REDIRECT, HeaderMap::from_iter([(header::LOCATION, location)]))
-        }
-        Err(_) => not_found().await,
-    }
 }

@@ -22,6 +22,7 @@ use crate::{
     play::{
         ServerState, Synthetic,
         admin_calls::{AdminResult, RefusedAdminCall, body_of, checked, shown},
+        config::SimulatorOptions,
         faults::InjectedFailures,
         http::empty,
         metrics::of_fake_metrics,
@@ -32,19 +33,6 @@ use crate::{
 
 /// Most bytes of new settings.
 const LARGEST: usize = 4 << 20;
-
-/// What is served of llm-d-inference-sim, and with what.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SimulatorOptions {
-    /// True where its endpoints are there for everyone who reaches the server, and its headers.
-    pub endpoints: bool,
-    /// Name of the pod, for `x-inference-pod`.
-    pub pod: Option<String>,
-    /// Namespace of the pod, for `x-inference-namespace`.
-    pub namespace: Option<String>,
-    /// Values of metrics from the start on, in its words.
-    pub fake_metrics: Option<Value>,
-}
 
 /// The middleware that names the pod.
 #[derive(Debug, Clone)]

@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue};
 use rand::random;
 use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -19,25 +19,32 @@ use crate::{
     base::stats::Lateness,
     play::{
         Config, PlayError, Source, Synthetic, UnmatchedPace,
-        engine::{Engine, EngineConfig, ReplicaFaults, Slowdown},
+        engine::{Engine, EngineConfig, RecordedTiming, ReplicaFaults, Slowdown},
         generate::samples::Samples,
-        load::{LoadedSources, LoadedTrace, adapters::Adapters, model::Model},
+        load::{BLOCK_SIZE, LoadedSources, adapters::Adapters, model::Model, trace::LoadedTrace},
         mcp::{McpAccess, McpService},
-        metrics::{MetricOverrides, Metrics},
-        rare::{dev::Development, response_store::StoredResponses},
+        metrics::{AdmissionPermit, MetricOverrides, Metrics, ResponseMetrics},
+        rare::response_store::StoredResponses,
         request::{
+            admission::Hold,
             blocking::{DrawingPool, INLINE_BYTES},
-            info,
+            development::Development,
             request_cache::RequestCache,
         },
-        selection::arrival_order::Turns,
+        selection::{account::TraceSession, arrival_order::Turns},
     },
     replay::{
-        account::{Both, Ledger},
-        player::{CassettePlayer, CassettePlayerError, PlayerConfig},
+        account::{Both, Ledger, session_of},
+        player::{CassettePlayer, CassettePlayerError, Generated, PlayerConfig},
         timing::Pacing,
     },
 };
+
+/// A loaded replay server; [`Config`] has an example. It is what handlers get, too.
+#[derive(Debug, Clone)]
+pub struct Player {
+    pub(super) state: Arc<ServerState>,
+}
 
 /// State that all requests share; nothing in it is locked across a wait.
 #[derive(Debug)]
@@ -223,6 +230,45 @@ impl ServerState {
         }
     }
 
+    /// The admission of an answer of some choices; `None` where no endpoint could hold or end it.
+    pub(super) fn hold(&self, id: String, choices: u32) -> Option<Hold> {
+        if !self.config.server.dev_mode && !self.config.scale_out {
+            return None;
+        }
+        Some(self.dev.gate.enter(id, choices, &self.metrics))
+    }
+
+    /// The choices of a recorded response among the engine's counters, and in the simulated engine where there is one.
+    ///
+    /// # Errors
+    /// 503 where the engine has no room for more, 400 where the response takes too much memory.
+    pub(super) fn response_metrics(
+        &self,
+        permit: AdmissionPermit,
+        generated: &Generated,
+        timing: RecordedTiming<'_>,
+    ) -> Result<ResponseMetrics, ApiError> {
+        let at = timing.arrived;
+        let run = self.engine.as_ref().map(|engine| engine.run_recorded(generated, timing)).transpose()?.flatten();
+        Ok(ResponseMetrics::of(&self.metrics, at, generated, permit, run))
+    }
+
+    /// The session of the trace that a request names; `None` for the default one.
+    ///
+    /// # Errors
+    /// 400 for a name that no session can have, and where there are too many sessions.
+    pub(super) fn session(
+        &self,
+        extensions: &Extensions,
+        headers: &HeaderMap,
+    ) -> Result<Option<Arc<TraceSession>>, ApiError> {
+        let Some(replay) = &self.replay else { return Ok(None) };
+        let name = session_of(extensions, headers, &replay.secrets);
+        let Some(name) = name.map_err(|wrong| ApiError::bad_request(wrong.to_string()))? else { return Ok(None) };
+        let session = replay.account.named(&name, &replay.matcher);
+        session.map(Some).map_err(|full| ApiError::bad_request(full.to_string()))
+    }
+
     /// The rank of a request that names one; `None` where the server chooses.
     ///
     /// # Errors
@@ -268,17 +314,6 @@ impl ServerState {
         VocabularyLimits { vocabulary, most_logprobs: self.config.max_logprobs }
     }
 
-    /// The model that answers: the one that is asked where records of several models are served, else the first one.
-    pub(super) fn asked_model<'a>(&'a self, asked: Option<&'a str>) -> &'a str {
-        let by_model = self.replay.as_ref().is_some_and(|replay| replay.matcher.rules().by_model);
-        asked.filter(|name| by_model && !name.is_empty()).unwrap_or_else(|| self.model.first_name())
-    }
-
-    /// Checks whether a request names no model, and several were recorded.
-    pub(super) fn takes_any_model(&self, asked: Option<&str>) -> bool {
-        asked.is_none_or(str::is_empty) && self.replay.as_ref().is_some_and(|replay| replay.matcher.rules().by_model)
-    }
-
     /// Kind of tokens that are made up where nothing was recorded.
     pub(super) fn synthetic(&self) -> Synthetic {
         match self.config.source {
@@ -319,7 +354,7 @@ impl ServerState {
 /// Tokens per block of the prefix cache: as configured, or as in the trace.
 pub(super) fn block_size(config: &Config, replay: Option<&LoadedTrace>) -> u32 {
     let traced = || u32::try_from(replay?.hasher.block_size()).ok();
-    config.block_size.map(NonZeroU32::get).or_else(traced).unwrap_or(info::DEFAULT_BLOCK_SIZE)
+    config.block_size.map(NonZeroU32::get).or_else(traced).unwrap_or(BLOCK_SIZE)
 }
 
 #[cfg(test)]

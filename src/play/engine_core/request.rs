@@ -15,11 +15,7 @@ use crate::{
     api::{ApiError, lora::LoadAdapter, token_in_out::TokenRequest},
     play::{
         ServerState,
-        load::adapters::RequestedModel,
-        request::{
-            blocking::off_the_loop,
-            prompts::{ValidatedRequest, validated},
-        },
+        request::{admitted::ValidatedRequest, blocking::off_the_loop, model::RequestedModel, prompts::validated},
         selection::plan::{AnswerPlan, RequestOrigin, plan, weight_of},
     },
 };

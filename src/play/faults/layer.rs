@@ -21,9 +21,9 @@ use crate::{
         ChosenFault, Fault, FaultKind, FaultRequest, FaultSet, FaultedBody, QuotaTicket, RefusalContext, RefusalFault,
         StreamFault,
     },
-    net::server::{ConnectionEnd, NotWhole, media_type, receive_whole},
+    net::server::{ConnectionEnd, media_type, receive_whole},
     play::{
-        http::broken,
+        http::{broken, unreceived},
         middleware::{Intercept, called},
     },
     recording::redaction::RedactionRules,
@@ -421,13 +421,5 @@ fn print_noted(text: &str, is_quiet: bool) {
         tracing::debug!("{text}");
     } else {
         tracing::info!("{text}");
-    }
-}
-
-/// The error of a body that was not received.
-pub(in crate::play) fn unreceived(why: NotWhole, limit: usize) -> ApiError {
-    match why {
-        NotWhole::TooLarge => ApiError::too_large(limit),
-        NotWhole::BrokeOff => ApiError::unreadable(),
     }
 }

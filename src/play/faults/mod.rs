@@ -17,7 +17,7 @@ mod server;
 
 pub(super) use self::{
     admin::routes,
-    layer::{FaultLayer, FaultsOf, unreceived},
+    layer::{FaultLayer, FaultsOf},
     metrics_admin::metrics_routes,
     pages::{MetricsPages, PageSource},
     quota::PromptTokens,

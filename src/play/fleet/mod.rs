@@ -30,7 +30,7 @@ use crate::{
     play::{
         Config, PlayError, Player, ServerFaults,
         engine::{Engine, Slowdown},
-        load::{LoadedTrace, model::Model},
+        load::{model::Model, trace::LoadedTrace},
         state::{ReplicaContext, ServerState},
     },
 };

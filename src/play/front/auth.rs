@@ -11,7 +11,7 @@ use http::{HeaderMap, Method, StatusCode, header};
 use subtle::{Choice, ConstantTimeEq};
 
 use super::super::{http::json, middleware::Middleware};
-use crate::{net::wire::percent_decoded, play::front::below};
+use crate::{net::wire::percent_decoded, play::front::path::below};
 
 /// Prefixes of paths that need a key.
 const GUARDED: [&str; 4] = ["/v1", "/v2", "/inference", "/cohere"];

@@ -7,8 +7,7 @@ use crate::{
     play::{
         ServerState,
         generate::{
-            choice::ChoiceStep,
-            output::OutputText,
+            output::{ChoiceStep, OutputText},
             parse::{ParsedBy, SequenceParser},
             stop::StopStrings,
         },

@@ -5,7 +5,10 @@ use std::{iter, sync::Arc, time::Duration};
 use crate::{
     api::StopReason,
     engine::synthetic::MadeUpText,
-    play::generate::{begun::BegunAnswer, output::OutputText},
+    play::generate::{
+        begun::BegunAnswer,
+        output::{ChoiceStep, OutputText},
+    },
     recording::trace::Logprobs,
     replay::timing::{Due, Pacing, Schedule},
     text::prompt::Detokenizer,
@@ -106,17 +109,6 @@ pub(in crate::play) struct OpenChoice {
     hid_last: bool,
     /// Bytes of the text to come that are left out.
     skipped: usize,
-}
-
-/// One step's worth of a choice; used again for the next one.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(in crate::play) struct ChoiceStep {
-    /// New text; may be empty.
-    pub(in crate::play) text: String,
-    /// New tokens, one that ended the choice included.
-    pub(in crate::play) ids: Vec<u32>,
-    /// Its end, on the last step.
-    pub(in crate::play) finish: Option<(&'static str, StopReason)>,
 }
 
 impl OpenChoice {

@@ -22,11 +22,8 @@ use crate::{
             stop::StopStrings,
             synthetic::{ReasoningTokens, hashed, keyed, length},
         },
-        request::prompts::AnswerBeginning,
-        selection::{
-            continuation::may_continue,
-            select::{PromptQuery, PromptScripts},
-        },
+        request::admitted::AnswerBeginning,
+        selection::query::{PromptQuery, PromptScripts},
     },
     replay::timing::Schedule,
 };
@@ -43,7 +40,7 @@ const MOST: usize = 4096;
 /// The rest of a made-up answer that the request has the beginning of; `None` for any other request.
 pub(super) fn rest(state: &ServerState, wanted: &PromptQuery<'_>) -> Option<PromptScripts> {
     let is_asked = !matches!(wanted.beginning, AnswerBeginning::None);
-    if !is_asked || !may_continue(wanted) || ReasoningTokens::of(state, wanted).is_some() {
+    if !is_asked || !wanted.may_continue() || ReasoningTokens::of(state, wanted).is_some() {
         return None;
     }
     let samples = if wanted.is_greedy || wanted.seed.is_some() { 1 } else { SAMPLES };

@@ -2,7 +2,6 @@
 
 pub(in crate::play) mod begun;
 pub(in crate::play) mod choice;
-pub(in crate::play) mod generation;
 pub(in crate::play) mod guided;
 pub(in crate::play) mod logprobs;
 mod made_up_again;

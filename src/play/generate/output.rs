@@ -7,7 +7,21 @@
 
 use std::sync::Arc;
 
-use crate::play::generate::stop::{StopProgress, StopStrings};
+use crate::{
+    api::StopReason,
+    play::generate::stop::{StopProgress, StopStrings},
+};
+
+/// One step's worth of a choice; used again for the next one.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(in crate::play) struct ChoiceStep {
+    /// New text; may be empty.
+    pub(in crate::play) text: String,
+    /// New tokens, one that ended the choice included.
+    pub(in crate::play) ids: Vec<u32>,
+    /// Its end, on the last step.
+    pub(in crate::play) finish: Option<(&'static str, StopReason)>,
+}
 
 /// Text that was made and not yet sent.
 #[derive(Debug)]

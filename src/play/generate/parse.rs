@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::{
     api::{AnswerMessage, ChatPrompt, GenerationInput, GenerationRequest, MessageCall, StopReason},
-    play::{generate::choice::ChoiceStep, metrics::ToolParserCalls},
+    play::{generate::output::ChoiceStep, metrics::ToolParserCalls},
     text::{
         parsers::{
             self, CallIds, Delta, DeltaContent, Finished, Formats, Function, Parsing, ReasoningFormat, ReasoningMarks,

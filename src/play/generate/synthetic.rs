@@ -9,18 +9,15 @@ use xxhash_rust::xxh3::Xxh3Default;
 
 use crate::{
     api::{MaxTokens, StopReason},
-    engine::{
-        OutputTokens,
-        synthetic::{MadeUpText, RandomTokens, SyntheticKey, SyntheticReasoning},
-    },
+    engine::synthetic::{MadeUpText, RandomTokens, SyntheticKey, SyntheticReasoning},
     play::{
         ServerState,
+        config::{DEFAULT_RANDOM_TOKENS, Synthetic},
         generate::{
             choice::{ChoiceFinish, ChoiceScript, ChoiceTokens},
             guided, made_up_again,
         },
-        load::config::{DEFAULT_RANDOM_TOKENS, Synthetic},
-        selection::select::{PromptQuery, PromptScripts},
+        selection::query::{PromptQuery, PromptScripts},
     },
     replay::timing::Schedule,
     text::prompt::SpecialTokens,
@@ -28,24 +25,6 @@ use crate::{
 
 /// Records that are drawn to find one with output.
 const DRAWS: usize = 64;
-
-/// Options of random answers.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SyntheticOptions {
-    /// Tokens of an answer that ends by itself; without it, as many as fit its limit.
-    pub output_tokens: Option<OutputTokens>,
-    /// The share of answers that end by themselves, from 0 to 1. Without it all where `output_tokens` is set or the request
-    /// has no `max_tokens`, else none.
-    pub stop_rate: Option<f64>,
-    /// The share of an answer's tokens that is reasoning, from 0 to 1, where the server parses any. With 1 it never ends.
-    pub reasoning_share: f64,
-}
-
-impl Default for SyntheticOptions {
-    fn default() -> Self {
-        Self { output_tokens: None, stop_rate: None, reasoning_share: 0.5 }
-    }
-}
 
 /// Tokens that no engine made: due one by one at a fixed or the trace's pace, or all at once.
 pub(in crate::play) fn made_up(state: &ServerState, wanted: &PromptQuery<'_>) -> PromptScripts {

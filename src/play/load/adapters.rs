@@ -10,9 +10,6 @@
 
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
-use axum::{extract, response::Response};
-use http::StatusCode;
-
 use crate::{
     api::{
         ApiError,
@@ -20,35 +17,14 @@ use crate::{
     },
     engine::kv_cache::LoraRequest,
     play::{
-        PlayError, ServerState,
-        http::untyped,
+        PlayError,
+        config::{LoraConfig, LoraModule},
         load::model::Model,
-        request::extract::{ErrorResponse, JsonBody},
     },
 };
 
 /// Bytes of an adapter's name and of its path: the name is in `/metrics` and KV events.
 const MOST_NAME: usize = 4096;
-
-/// Configuration of adapters, by the names of vLLM's flags.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LoraConfig {
-    /// Adapters that may be in one step of an engine.
-    pub max_loras: usize,
-    /// The adapters from the start on.
-    pub lora_modules: Vec<LoraModule>,
-}
-
-/// An adapter that is loaded at the start (vLLM's `--lora-modules`).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LoraModule {
-    /// The name by which requests ask for it.
-    pub name: String,
-    /// Where its weights are; nothing has to be there.
-    pub path: String,
-    /// The served name of the model that it belongs to, where that is not the first one.
-    pub base_model_name: Option<String>,
-}
 
 /// The adapters of a server.
 #[derive(Debug)]
@@ -72,38 +48,6 @@ pub(in crate::play) struct Adapter {
     pub(in crate::play) lora: Arc<LoraRequest>,
     /// The model's name, where one was given that is served.
     pub(in crate::play) base_model_name: Option<String>,
-}
-
-/// The model that a request asks for.
-#[derive(Debug)]
-pub(in crate::play) struct RequestedModel<'a> {
-    pub(in crate::play) adapter: Option<Adapter>,
-    /// Its name as the request has it.
-    name: Option<&'a str>,
-    /// The name of the model whose records answer.
-    pub(in crate::play) recorded: Option<&'a str>,
-}
-
-impl<'a> RequestedModel<'a> {
-    /// The model of this name. An adapter without records has those of its model.
-    pub(in crate::play) fn of(state: &'a ServerState, name: Option<&'a str>) -> Self {
-        let adapter = name.and_then(|name| state.adapters.find(name));
-        let model = &state.model;
-        let recorded = match &adapter {
-            Some(adapter) if !model.recorded.contains(&adapter.lora.lora_name) => {
-                let base = adapter.base_model_name.as_ref();
-                let served = base.and_then(|base| model.names.iter().find(|name| *name == base));
-                Some(served.map_or_else(|| model.first_name(), String::as_str))
-            }
-            _ => name,
-        };
-        Self { adapter, name, recorded }
-    }
-
-    /// The name that answers show.
-    pub(in crate::play) fn shown(&self, state: &'a ServerState) -> &'a str {
-        self.name.filter(|_| self.adapter.is_some()).unwrap_or_else(|| state.asked_model(self.name))
-    }
 }
 
 impl LoadedAdapters {
@@ -134,7 +78,7 @@ impl Adapters {
     }
 
     /// The adapter of a name that a request gives.
-    fn find(&self, name: &str) -> Option<Adapter> {
+    pub(in crate::play) fn find(&self, name: &str) -> Option<Adapter> {
         let loaded = self.loaded();
         loaded.adapters.get(loaded.position(name)?).cloned()
     }
@@ -148,7 +92,7 @@ impl Adapters {
     ///
     /// # Errors
     /// 404 where it is no adapter's either. The engine gives out an id while it looks for one.
-    fn check(&self, name: &str, models: &[String]) -> Result<(), ApiError> {
+    pub(in crate::play) fn check(&self, name: &str, models: &[String]) -> Result<(), ApiError> {
         if self.loaded().position(name).is_some() {
             return Ok(());
         }
@@ -239,45 +183,4 @@ fn not_enabled() -> ApiError {
         "Call to add_lora method failed: Worker failed with error 'LoRA is not enabled. Use --enable-lora to enable LoRA.', \
          please check the stack trace above for the root cause",
     )
-}
-
-impl ServerState {
-    /// Checks the name of a model in a request: of the model or of an adapter. One without a name is right.
-    ///
-    /// # Errors
-    /// 404 for one that is not served.
-    pub(in crate::play) fn check_model(&self, name: Option<&str>) -> Result<(), ApiError> {
-        let models = &self.model.names;
-        match name.filter(|name| !name.is_empty() && !models.iter().any(|served| served == name)) {
-            Some(name) => self.adapters.check(name, models),
-            None => Ok(()),
-        }
-    }
-}
-
-/// `/v1/load_lora_adapter`
-///
-/// # Errors
-/// A body that does not fit, a name that is taken, and a server without adapters.
-pub(in crate::play) async fn load(
-    extract::State(state): extract::State<Arc<ServerState>>,
-    JsonBody { bytes, .. }: JsonBody,
-) -> Result<Response, ErrorResponse> {
-    let request = LoadAdapter::parse(&bytes)?;
-    Ok(done(state.adapters.load(request, None, &state.model)?))
-}
-
-/// `/v1/unload_lora_adapter`
-///
-/// # Errors
-/// A body that does not fit, and 404 for a name that is no adapter's.
-pub(in crate::play) async fn unload(
-    extract::State(state): extract::State<Arc<ServerState>>,
-    JsonBody { bytes, .. }: JsonBody,
-) -> Result<Response, ErrorResponse> {
-    Ok(done(state.adapters.unload(UnloadAdapter::parse(&bytes)?)?))
-}
-
-fn done(message: String) -> Response {
-    untyped(StatusCode::OK, message)
 }

@@ -12,9 +12,9 @@ use crate::{
     engine::guided::{Guide, GuideError},
     play::{
         Config, PlayError,
-        generate::{generation::SamplingDefaults, parse::Parsers},
-        load::LoadedSources,
-        request::info,
+        dialect::ENGINE_VERSION,
+        generate::parse::Parsers,
+        load::{LoadedSources, generation::SamplingDefaults},
     },
     text::prompt::{ChatTemplate, PromptError, SpecialTokens, Tokenizer},
 };
@@ -73,7 +73,7 @@ impl Model {
             sampling: SamplingDefaults::load(&config.generation, &tokenizer)?,
             generation: config.generation.given(&tokenizer)?,
             parsers: Arc::new(Parsers::new(config.parsers, &tokenizer)),
-            fingerprint: config.answers.fingerprint.text(info::ENGINE_VERSION, hash),
+            fingerprint: config.answers.fingerprint.text(ENGINE_VERSION, hash),
             guide: OnceLock::new(),
             tokenizer,
         })

@@ -26,7 +26,7 @@ use crate::{
         wire::percent_decoded,
     },
     play::{
-        http::{body_of_type, empty_with, events_of_type, read_body},
+        http::{ErrorResponse, body_of_type, empty_with, events_of_type, read_body},
         mcp::{
             origin,
             stdio::{MOST_PAUSES, PAUSE},
@@ -37,7 +37,6 @@ use crate::{
         request::{
             blocking::{INLINE_BYTES, off_the_loop},
             budget::{MemoryReservation, held_json},
-            extract::ErrorResponse,
         },
     },
     recording::cassette::CassetteError,

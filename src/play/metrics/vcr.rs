@@ -11,7 +11,7 @@ use crate::{
         histogram::{float, number},
     },
     net::server::refused_connections,
-    play::{engine::EventCounts, load::LoadedTrace, selection::account::SessionTotals},
+    play::{engine::EventCounts, load::trace::LoadedTrace, selection::account::SessionTotals},
 };
 
 /// What is counted beside the engine's metrics.

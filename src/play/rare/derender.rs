@@ -22,11 +22,10 @@ use crate::{
     play::{
         ServerState,
         generate::parse::ParsedBy,
-        http::JsonText,
+        http::{ErrorResponse, JsonText, unix_seconds},
         request::{
             blocking::off_the_loop,
-            extract::{ErrorResponse, JsonBody, ScaleOutEnabled},
-            info,
+            extract::{JsonBody, ScaleOutEnabled},
             tokens::refused,
         },
     },
@@ -116,7 +115,7 @@ impl<'a> Derenderer<'a> {
 
     fn head<'b>(&'b self, answer: &'b TokenAnswer) -> DerenderHead<'b> {
         let id = answer.id.as_deref().unwrap_or_default();
-        DerenderHead { id, model: &self.model, created: info::unix_seconds() }
+        DerenderHead { id, model: &self.model, created: unix_seconds() }
     }
 
     fn whole(&self, mut whole: DerenderWhole) -> Result<Value, ApiError> {

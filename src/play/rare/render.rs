@@ -17,9 +17,9 @@ use crate::{
     play::{
         ServerState,
         generate::parse::ParsedBy,
-        http::JsonText,
+        http::{ErrorResponse, JsonText},
         request::{
-            extract::{ErrorResponse, JsonBody, ScaleOutEnabled, request_id_of},
+            extract::{JsonBody, ScaleOutEnabled, request_id_of},
             messages::{chat_of, system_messages},
             prompts::prompts_of,
         },

@@ -14,22 +14,15 @@ use crate::{
     },
     play::{
         ServerState,
-        http::json,
+        http::{ErrorResponse, json},
         request::{
-            extract::{ErrorResponse, JsonBody, ScaleOutEnabled},
+            extract::{JsonBody, ScaleOutEnabled},
             pipeline::{Arrival, respond, start},
         },
     },
 };
 
 type VariantAnswer = Result<Response, ErrorResponse>;
-
-/// The error of a server without scale-out endpoints.
-pub(in super::super) fn scale_out_disabled() -> ApiError {
-    ApiError::permission_denied(
-        "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them.",
-    )
-}
 
 /// An endpoint that needs a model.
 ///

@@ -5,50 +5,27 @@
 //! recorded error too. Where all were served [`OnExhausted`] decides, and without it
 //! the last of them is served again. Limits: a request of several prompts is compared with the records of the first one.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode};
 
 use crate::{
     api::{ApiError, RecordedError},
     play::{
         ServerState,
-        load::LoadedTrace,
-        recorded::responses::RequestKey,
+        load::trace::LoadedTrace,
+        recorded::{failure::RecordedFailure, responses::RequestKey},
         request::blocking::off_the_loop,
         selection::{
             account::TraceSession,
-            select::{PromptScripts, headers_of},
+            query::{PromptScripts, headers_of},
         },
     },
-    recording::trace::{Record, Store, WITHHELD},
-    replay::{
-        matching::{
-            Consumption, MatchBy, MatchQuery, MissReason, OnExhausted, PromptMiss, RecordSelection, WholePrompt,
-        },
-        timing::Pacing,
+    recording::trace::{Record, WITHHELD},
+    replay::matching::{
+        Consumption, MatchBy, MatchQuery, MissReason, OnExhausted, PromptMiss, RecordSelection, WholePrompt,
     },
 };
-
-/// The errors of a trace by the keys of their requests.
-#[derive(Debug, Default)]
-pub(in super::super) struct RecordedErrors(HashMap<Box<str>, Vec<usize>>);
-
-impl RecordedErrors {
-    /// The errors among these records, which are in replay order.
-    pub(in super::super) fn of(records: &Store) -> Self {
-        let mut errors = Self::default();
-        let is_error = |status: Option<u16>| status.is_some_and(|status| status >= 400);
-        for (record, kept) in records.iter().enumerate() {
-            let is_found_otherwise = kept.response().is_some() || kept.prompt_hash().is_some();
-            if let Some(key) = kept.request_key().filter(|_| !is_found_otherwise && is_error(kept.status())) {
-                errors.0.entry(key.into()).or_default().push(record);
-            }
-        }
-        errors
-    }
-}
 
 /// Finds the recorded errors of a request, in replay order. `known` is the request's key where it was computed already.
 ///
@@ -181,51 +158,4 @@ pub(in super::super) fn error_match(selection: &RecordSelection) -> &'static str
 fn is_worded(record: &Record) -> bool {
     let body = record.error.as_ref().and_then(|error| error.body.as_deref());
     body.is_some_and(|body| !body.contains(WITHHELD))
-}
-
-/// An error that was recorded instead of an answer.
-#[derive(Debug)]
-pub(in super::super) struct RecordedFailure {
-    /// When it was complete, from the request's arrival.
-    pub(in super::super) due: Duration,
-    error: ApiError,
-}
-
-impl RecordedFailure {
-    /// The error that `record` is, unless it is an answer.
-    pub(in super::super) fn of(record: &Record, pacing: Pacing) -> Option<Self> {
-        let status = record.status.filter(|status| *status >= 400)?;
-        let due = match pacing {
-            Pacing::Recorded { scale } => scale.apply(record.e2e.unwrap_or(record.ttft_without_tokens)),
-            Pacing::Fixed { ttft, .. } => ttft,
-            Pacing::Instant => Duration::ZERO,
-        };
-        let recorded = record.error.clone().unwrap_or_default();
-        let recorded = RecordedError { headers: recorded.headers.into_iter().collect(), body: recorded.body };
-        let (message, kind) = (format!("Recorded error {status}; its message was not recorded."), kind(status));
-        Some(Self { due, error: ApiError::recorded(status, message, kind, recorded) })
-    }
-
-    /// Makes it the client's error, with the headers about its origin.
-    pub(in super::super) fn into_error(self, origin: &HeaderMap) -> ApiError {
-        let mut error = self.error;
-        if let Some(recorded) = &mut error.recorded {
-            let named = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
-                Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned()))
-            };
-            recorded.headers.extend(origin.iter().filter_map(named));
-        }
-        error
-    }
-}
-
-/// The engine's class of errors of a status.
-fn kind(status: u16) -> &'static str {
-    match status {
-        400 => "BadRequestError",
-        404 => "NotFoundError",
-        500 => "InternalServerError",
-        501 => "NotImplementedError",
-        _ => StatusCode::from_u16(status).ok().and_then(|status| status.canonical_reason()).unwrap_or("Error"),
-    }
 }

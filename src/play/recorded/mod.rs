@@ -13,6 +13,7 @@
 
 mod answer;
 pub(super) mod errors;
+pub(super) mod failure;
 pub(super) mod logprobs;
 mod refresh;
 pub(super) mod responses;
@@ -35,17 +36,14 @@ use crate::{
     base::units::Millis,
     net::wire::{encode_event, json_as_utf8},
     play::{
-        ServerState,
-        cassettes::response_metrics,
+        ServerState, endpoints,
         engine::RecordedTiming,
-        http::{body_of_type, error, events_of_type, read_body},
+        http::{body_of_type, error, events_of_type, read_body, unix_seconds},
         metrics::ResponseMetrics,
         request::{
             blocking::off_the_loop,
-            extract::{clock, request_id_of, session},
-            info,
+            extract::{clock, request_id_of},
         },
-        routes,
         selection::account::TraceSession,
     },
     recording::{
@@ -70,7 +68,7 @@ pub(super) async fn answer(
     state: &Arc<ServerState>,
     request: Request,
 ) -> Result<ControlFlow<Response, Request>, ApiError> {
-    let session = session(state, request.extensions(), request.headers())?;
+    let session = state.session(request.extensions(), request.headers())?;
     let clock = clock(request.extensions())?;
     let (mut parts, body) = request.into_parts();
     let body = read_body(body, state.config.body_limit).await?;
@@ -79,7 +77,7 @@ pub(super) async fn answer(
         headers: parts.headers.clone(),
         uri: parts.uri.clone(),
         body: body.clone(),
-        is_served: routes::is_served(&parts.extensions),
+        is_served: endpoints::is_served(&parts.extensions),
         session,
         at,
     };
@@ -191,7 +189,7 @@ fn plan(state: &ServerState, request: &Candidate) -> Result<RecordedPlan, ApiErr
     let kept = selected.and_then(|selected| Some((selected, replay.records.get(selected.record)?.record())));
     let Some((selected, record)) = kept else { return Ok(RecordedPlan::Pass(key)) };
     let Some(response) = record.response.as_deref() else { return Ok(RecordedPlan::Pass(key)) };
-    let mut refresh = Refresh::new(state, record.request_id.as_deref(), request_id, info::unix_seconds());
+    let mut refresh = Refresh::new(state, record.request_id.as_deref(), request_id, unix_seconds());
     let content = match content(&record, response, request, fields.stream, &mut refresh) {
         Ok(content) => content,
         Err(Unconvertible(message)) => {
@@ -220,7 +218,7 @@ fn plan(state: &ServerState, request: &Candidate) -> Result<RecordedPlan, ApiErr
             let metrics = match record.output_tokens > 0 && record.endpoint.is_some_and(Endpoint::generates) {
                 true => {
                     let permit = state.metrics.admit(1, state.config.server.max_queued)?;
-                    response_metrics(state, permit, &answer::generated(state, &record, response, request), timing)?
+                    state.response_metrics(permit, &answer::generated(state, &record, response, request), timing)?
                 }
                 false => ResponseMetrics::default(),
             };

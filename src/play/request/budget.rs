@@ -15,11 +15,7 @@ use http::{HeaderMap, StatusCode};
 
 use crate::{
     api::{ApiError, GenerationRequest},
-    play::{
-        answer::AnswerSequence,
-        http::{JSON, body_of_type},
-        request::prompts::AdmittedPrompt,
-    },
+    play::http::{JSON, body_of_type},
 };
 
 /// Bytes of one answer.
@@ -30,12 +26,6 @@ const OF_ALL: usize = 1 << 30;
 
 /// Bytes of an answer that count for nothing, so that small answers go on where large ones took all there is.
 const FREE: usize = 64 << 10;
-
-/// The most choices of a request, over all of its prompts.
-const MOST_CHOICES: usize = 65_536;
-
-/// Bytes of one token beside its place in memory, with its number and its text.
-const SCORED: usize = 64;
 
 /// Fewest bytes of a body for a token that has a logarithm.
 const SPELLED: usize = 24;
@@ -110,30 +100,6 @@ fn too_large(most: usize) -> ApiError {
     ))
 }
 
-/// Takes what a request needs before the first token.
-///
-/// # Errors
-/// 400 for too many choices or too many log probabilities of its prompts, and those of [`MemoryReservation::try_reserve`].
-pub(in crate::play) fn reserve(
-    request: &GenerationRequest,
-    prompts: &[AdmittedPrompt],
-) -> Result<MemoryReservation, ApiError> {
-    let choices = size(request.choices).saturating_mul(prompts.len());
-    if choices > MOST_CHOICES {
-        return Err(ApiError::bad_request(format!(
-            "The prompts and `n` make {choices} choices, and this server answers a request with at most {MOST_CHOICES}. \
-             Please send fewer prompts at a time or reduce `n`."
-        )));
-    }
-    let tokens: usize = prompts.iter().map(|prompt| prompt.read.ids.len()).sum();
-    let scored = request.logprobs.prompt.map_or(0, |others| tokens.saturating_mul(others.saturating_add(1)));
-    let mut memory = MemoryReservation::default();
-    memory.try_reserve(
-        choices.saturating_mul(size_of::<AnswerSequence>()).saturating_add(scored.saturating_mul(SCORED)),
-    )?;
-    Ok(memory)
-}
-
 /// Refuses an answer that is one body and certainly too large: one of so many tokens that nothing ends earlier.
 ///
 /// # Errors
@@ -150,10 +116,6 @@ pub(in crate::play) fn check_whole(
     let scored = request.logprobs.sample.filter(|_| shows_logprobs).map_or(0, |others| others.saturating_add(1));
     let bytes = tokens.saturating_mul(scored.saturating_mul(SPELLED).saturating_add(1));
     if bytes > OF_ONE { Err(too_large(OF_ONE)) } else { Ok(()) }
-}
-
-fn size(count: u32) -> usize {
-    usize::try_from(count).unwrap_or(usize::MAX)
 }
 
 /// A JSON answer that takes memory of that for answers until it is written.

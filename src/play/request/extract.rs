@@ -2,13 +2,9 @@
 
 use std::{convert::Infallible, sync::Arc};
 
-use ::http::{Extensions, HeaderMap, request::Parts, uri::PathAndQuery};
-use axum::{
-    extract::{FromRef, FromRequest, FromRequestParts, Request},
-    response::{IntoResponse, Response},
-};
+use ::http::{Extensions, HeaderMap, request::Parts};
+use axum::extract::{FromRef, FromRequest, FromRequestParts, Request};
 use bytes::Bytes;
-use tokio::time::Instant;
 
 use crate::{
     api::{ApiError, Query},
@@ -16,15 +12,13 @@ use crate::{
     play::{
         Player, ServerState,
         dialect::Dialect,
-        http,
+        http::{self, ErrorResponse},
         load::model::Model,
         metrics::Metrics,
-        rare::{dev::Development, response_store::StoredResponses, variants},
-        recorded::{errors::errors_of, responses::RequestKey},
-        request::pipeline::Arrival,
-        selection::account::TraceSession,
+        rare::response_store::StoredResponses,
+        request::development::Development,
     },
-    replay::{account::session_of, delivery::Clock},
+    replay::delivery::Clock,
 };
 
 impl FromRef<Player> for Arc<ServerState> {
@@ -63,23 +57,6 @@ impl FromRef<Player> for Option<Arc<StoredResponses>> {
     }
 }
 
-/// An error as the response of a handler. Layers find the error among the response's extensions.
-pub(in crate::play) struct ErrorResponse(ApiError);
-
-impl From<ApiError> for ErrorResponse {
-    fn from(error: ApiError) -> Self {
-        Self(error)
-    }
-}
-
-impl IntoResponse for ErrorResponse {
-    fn into_response(self) -> Response {
-        let mut response = http::error(&self.0);
-        response.extensions_mut().insert(Arc::new(self.0));
-        response
-    }
-}
-
 impl FromRequestParts<Player> for Query {
     type Rejection = Infallible;
 
@@ -95,8 +72,15 @@ impl FromRequestParts<Player> for ScaleOutEnabled {
     type Rejection = ErrorResponse;
 
     async fn from_request_parts(_: &mut Parts, player: &Player) -> Result<Self, ErrorResponse> {
-        Ok(player.state.config.scale_out.then_some(Self).ok_or_else(variants::scale_out_disabled)?)
+        Ok(player.state.config.scale_out.then_some(Self).ok_or_else(scale_out_disabled)?)
     }
+}
+
+/// The error of a server without scale-out endpoints.
+fn scale_out_disabled() -> ApiError {
+    ApiError::permission_denied(
+        "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them.",
+    )
 }
 
 /// A body of any type.
@@ -142,44 +126,12 @@ impl FromRequest<Player> for JsonBody {
     }
 }
 
-impl FromRequest<Player> for Arrival {
-    type Rejection = ErrorResponse;
-
-    async fn from_request(request: Request, player: &Player) -> Result<Self, ErrorResponse> {
-        let state = &player.state;
-        let session = session(state, request.extensions(), request.headers())?;
-        let clock = clock(request.extensions())?;
-        let target = request.uri().path_and_query().map_or("/", PathAndQuery::as_str).to_owned();
-        let key = request.extensions().get::<RequestKey>().cloned();
-        let JsonBody { headers, bytes } = JsonBody::from_request(request, player).await?;
-        let at = Instant::now();
-        let errors = errors_of(state, key, target, &bytes).await?;
-        Ok(Self { headers, body: bytes, session, errors, at, clock })
-    }
-}
-
 /// The clock of the request's connection, which the server puts into every request.
 ///
 /// # Errors
 /// None on such requests.
 pub(in crate::play) fn clock(extensions: &Extensions) -> Result<Clock, ApiError> {
     extensions.get().cloned().ok_or_else(|| ApiError::internal("Internal server error"))
-}
-
-/// The session of the trace that a request names; `None` for the default one.
-///
-/// # Errors
-/// 400 for a name that no session can have, and where there are too many sessions.
-pub(in crate::play) fn session(
-    state: &ServerState,
-    extensions: &Extensions,
-    headers: &HeaderMap,
-) -> Result<Option<Arc<TraceSession>>, ApiError> {
-    let Some(replay) = &state.replay else { return Ok(None) };
-    let name = session_of(extensions, headers, &replay.secrets);
-    let Some(name) = name.map_err(|wrong| ApiError::bad_request(wrong.to_string()))? else { return Ok(None) };
-    let session = replay.account.named(&name, &replay.matcher);
-    session.map(Some).map_err(|full| ApiError::bad_request(full.to_string()))
 }
 
 /// The id that a client gave its request.

@@ -1,31 +1,22 @@
 //! Facts about the server for its pages.
 
-use std::{
-    sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::sync::Arc;
 
+use ::http::{HeaderMap, StatusCode};
 use axum::{extract, response::Response};
-use http::{HeaderMap, StatusCode};
 use serde_json::json;
 
 use crate::{
     play::admin_calls::{AdminResult, checked},
     play::dialect::Dialect,
     play::engine::Engine,
-    play::http::{JsonText, empty, json as json_page, page as whole_page, streamed_page},
+    play::http::{self, JsonText, empty, json as json_page, page as whole_page, streamed_page},
     play::load::adapters::Adapter,
     play::metrics::{About, CONTENT_TYPE, MOUNTED_CONTENT_TYPE, OwnCounts, page},
     play::{Player, ServerState},
 };
 
 use crate::replay::account::Access;
-
-/// The engine version that is imitated.
-pub(in crate::play) const ENGINE_VERSION: &str = "0.32.0";
-
-/// Tokens per cached block where no trace has it.
-pub(in crate::play) const DEFAULT_BLOCK_SIZE: u32 = 16;
 
 /// `/version`.
 pub(in crate::play) async fn version(extract::State(dialect): extract::State<&'static Dialect>) -> JsonText {
@@ -40,7 +31,7 @@ pub(in crate::play) async fn health(extract::State(state): extract::State<Arc<Se
 
 /// `/v1/models`: every served name, and the adapters.
 pub(in crate::play) async fn models(extract::State(state): extract::State<Arc<ServerState>>) -> JsonText {
-    let created = unix_seconds();
+    let created = http::unix_seconds();
     let card = |name: &str, root: &str, parent: Option<&str>, max_model_len: Option<u32>| {
         let permission = json!({
                 "id": format!("modelperm-{}", state.fresh_id()), "object": "model_permission", "created": created,
@@ -116,9 +107,4 @@ pub(in crate::play) async fn engine(
 pub(in crate::play) async fn load(extract::State(state): extract::State<Arc<ServerState>>) -> JsonText {
     let load = if state.config.server.load_tracking { state.metrics.load() } else { 0 };
     JsonText(json!({"server_load": load}).to_string())
-}
-
-/// Wall-clock seconds since 1970.
-pub(in crate::play) fn unix_seconds() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

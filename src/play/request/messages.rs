@@ -13,11 +13,11 @@ use crate::{
     },
     play::{
         ServerState,
-        http::{json as json_answer, recorded_headers},
+        http::{ErrorResponse, json as json_answer, recorded_headers},
         load::model::Model,
         request::{
             blocking::off_the_loop,
-            extract::{ErrorResponse, JsonBody},
+            extract::JsonBody,
             pipeline::{Arrival, respond, start},
             tokens::chat_ids,
         },

@@ -15,12 +15,12 @@
 use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
 use axum::{
-    extract::{self, Request},
+    extract::{self, FromRequest, Request},
     response::Response,
 };
 use bytes::Bytes;
 use futures_util::{Stream, TryStreamExt};
-use http::{HeaderMap, Method};
+use http::{HeaderMap, Method, uri::PathAndQuery};
 use tokio::time::Instant;
 
 use crate::{
@@ -31,24 +31,29 @@ use crate::{
     base::stats::StreamClass,
     net::server::BodyError,
     play::{
-        ServerState,
+        Player, ServerState,
         answer::{
             AnswerStream,
             collect::{Collected, collect},
         },
         dialect::{Dialect, VllmVersion},
+        endpoints,
         faults::PromptTokens,
-        http::{error, events},
+        http::{ErrorResponse, error, events},
         middleware::Replay,
-        recorded::{self, RecordedRequestFields, errors::RefusedRequest},
+        recorded::{
+            self, RecordedRequestFields,
+            errors::{RefusedRequest, errors_of},
+            responses::RequestKey,
+        },
         request::{
             admission::Hold,
+            admitted::ValidatedRequest,
             blocking::off_the_loop,
             budget::held_json,
-            extract::{ErrorResponse, rank_of, request_id_of},
-            prompts::{ValidatedRequest, cached_or_validated, validated},
+            extract::{JsonBody, clock, rank_of, request_id_of},
+            prompts::{cached_or_validated, validated},
         },
-        routes,
         selection::{
             account::TraceSession,
             plan::{AnswerPlan, Failing, PlannedAnswer, RequestOrigin, plan, weight_of},
@@ -66,7 +71,7 @@ impl Replay for RecordedResponses {
         let path = request.uri().path();
         *request.method() == Method::POST
             && self.0.replay.as_ref().is_some_and(|replay| replay.recordings.has(path))
-            && !routes::is_redirected(request.extensions())
+            && !endpoints::is_redirected(request.extensions())
     }
 
     async fn answer(self, request: Request) -> ControlFlow<Response, Request> {
@@ -86,6 +91,22 @@ pub(in crate::play) struct Arrival {
     /// When its body was complete: the zero of every deadline.
     pub(in crate::play) at: Instant,
     pub(in crate::play) clock: Clock,
+}
+
+impl FromRequest<Player> for Arrival {
+    type Rejection = ErrorResponse;
+
+    async fn from_request(request: Request, player: &Player) -> Result<Self, ErrorResponse> {
+        let state = &player.state;
+        let session = state.session(request.extensions(), request.headers())?;
+        let clock = clock(request.extensions())?;
+        let target = request.uri().path_and_query().map_or("/", PathAndQuery::as_str).to_owned();
+        let key = request.extensions().get::<RequestKey>().cloned();
+        let JsonBody { headers, bytes } = JsonBody::from_request(request, player).await?;
+        let at = Instant::now();
+        let errors = errors_of(state, key, target, &bytes).await?;
+        Ok(Self { headers, body: bytes, session, errors, at, clock })
+    }
 }
 
 impl Arrival {

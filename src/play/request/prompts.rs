@@ -9,12 +9,15 @@ use std::{
 use bytes::Bytes;
 
 use crate::{
-    api::{Api, ApiError, ChatPrompt, GenerationInput, GenerationRequest, MaxTokens, PromptInput, Truncation},
+    api::{Api, ApiError, ChatPrompt, GenerationInput, GenerationRequest, PromptInput, Spelling, Truncation},
     play::{
         ServerState,
-        generate::generation,
         metrics::AdmissionPermit,
         request::{
+            admitted::{
+                AdmittedPrompt, AnswerBeginning, CachedRequest, OpenMessage, PromptRead, ShownPrompt, ValidatedRequest,
+                most_tokens,
+            },
             blocking::{INLINE_BYTES, check_cancelled, off_the_loop},
             request_cache::BodyKey,
             tokens::{chat_ids, check_vocabulary, is_timeless, last_content, prompt_ids, refused, special},
@@ -22,166 +25,6 @@ use crate::{
     },
     text::prompt::{MediaHashes, PromptHashes, SkipSpecial, SpecialTokens},
 };
-
-/// One prompt as ids, with what the answer may repeat of it.
-#[derive(Debug)]
-pub(in crate::play) struct AdmittedPrompt {
-    pub(in crate::play) read: PromptRead,
-    /// Room of its choices in the server's queue.
-    pub(in crate::play) permit: AdmissionPermit,
-}
-
-/// A prompt as it was read, the same for every client.
-#[derive(Debug, Clone)]
-pub(in crate::play) struct PromptRead {
-    pub(in crate::play) ids: Arc<[u32]>,
-    pub(in crate::play) shown: ShownPrompt,
-    pub(in crate::play) echo: Arc<[u32]>,
-    pub(in crate::play) max_tokens: MaxTokens,
-    /// As the trace hashes prompts; empty without one.
-    pub(in crate::play) hashes: Arc<PromptHashes>,
-    /// Hashes by which a record of the same media is found; `None` without media.
-    pub(in crate::play) media: Option<Arc<PromptHashes>>,
-    pub(in crate::play) beginning: AnswerBeginning,
-}
-
-/// Where a request may have the beginning of an answer that it wants to be continued.
-#[derive(Debug, Clone, Default)]
-pub(in crate::play) enum AnswerBeginning {
-    /// Nowhere.
-    #[default]
-    None,
-    /// At the end of the prompt.
-    Behind,
-    /// In the last message of its chat.
-    Message(Arc<OpenMessage>),
-}
-
-/// The last message of a chat that is to be continued, and the prompt before it.
-#[derive(Debug)]
-pub(in crate::play) struct OpenMessage {
-    /// The chat's prompt where that message is still to come.
-    pub(in crate::play) prompt: Arc<[u32]>,
-    /// As the trace hashes prompts; empty without one.
-    pub(in crate::play) hashes: PromptHashes,
-    /// Its content.
-    pub(in crate::play) content: String,
-}
-
-impl OpenMessage {
-    /// The answer that a chat has the beginning of; `None` where its last message is none, or no text.
-    fn of(state: &ServerState, chat: &ChatPrompt, special: SpecialTokens) -> Option<Self> {
-        let (last, before) = chat.messages.split_last()?;
-        let is_answer = chat.continue_final_message && chat.ends_with_answer() && chat.token_ids.is_none();
-        let content = last.get("content").and_then(serde_json::Value::as_str).filter(|content| !content.is_empty())?;
-        if !is_answer || before.is_empty() || last.get("tool_calls").is_some_and(|calls| !calls.is_null()) {
-            return None;
-        }
-        let mut before = ChatPrompt { messages: before.to_vec(), ..chat.clone() };
-        (before.add_generation_prompt, before.continue_final_message) = (true, false);
-        let (prompt, _) = chat_ids(state, &before, special, None).ok()?;
-        let hashes = state.replay.as_ref().map(|replay| replay.hasher.hash(&prompt)).unwrap_or_default();
-        Some(Self { prompt: prompt.into(), hashes, content: content.to_owned() })
-    }
-}
-
-impl AnswerBeginning {
-    fn of_chat(state: &ServerState, chat: &ChatPrompt, special: SpecialTokens) -> Self {
-        OpenMessage::of(state, chat, special).map_or(Self::None, |open| Self::Message(Arc::new(open)))
-    }
-
-    fn size(&self) -> usize {
-        match self {
-            Self::None | Self::Behind => 0,
-            Self::Message(open) => size_of_val(&*open.prompt) + size_of_val(&*open.hashes.blocks) + open.content.len(),
-        }
-    }
-}
-
-/// Parts of a prompt that the answer shows.
-#[derive(Debug, Clone, Default)]
-pub(in crate::play) struct ShownPrompt {
-    /// The text of the prompt: where a completion repeats it, and where a chat returns it.
-    pub(in crate::play) text: Option<Arc<str>>,
-    /// Role of a chat's answer; `None` for the assistant.
-    pub(in crate::play) role: Option<Arc<str>>,
-    /// Content that a chat repeats, empty where its last message is of another role; `None` unless the request asks for it.
-    pub(in crate::play) message: Option<Arc<str>>,
-}
-
-impl ShownPrompt {
-    fn of_chat(
-        state: &ServerState,
-        request: &GenerationRequest,
-        chat: &ChatPrompt,
-        text: Option<String>,
-    ) -> Result<Self, ApiError> {
-        let repeated = if request.echo { Some(last_content(&state.model, chat)?.into()) } else { None };
-        Ok(Self {
-            text: text.filter(|_| request.return_prompt_text).map(Into::into),
-            role: (!chat.add_generation_prompt).then(|| chat.answer_role().into()),
-            message: repeated,
-        })
-    }
-
-    fn size(&self) -> usize {
-        self.text.as_ref().map_or(0, |text| text.len()) + self.message.as_ref().map_or(0, |message| message.len())
-    }
-}
-
-/// The request and its prompts.
-#[derive(Debug)]
-pub(in crate::play) struct ValidatedRequest {
-    pub(in crate::play) request: Arc<GenerationRequest>,
-    pub(in crate::play) prompts: Vec<AdmittedPrompt>,
-    /// What the engine refuses once it has begun to answer, of a request for a stream: the stream has it as an event.
-    pub(in crate::play) refused: Option<ApiError>,
-}
-
-impl ValidatedRequest {
-    /// The request where nothing of it is refused.
-    ///
-    /// # Errors
-    /// What a stream would have as an event.
-    pub(in crate::play) fn accepted(self) -> Result<Self, ApiError> {
-        match self.refused {
-            Some(error) => Err(error),
-            None => Ok(self),
-        }
-    }
-}
-
-/// A request that was read once and accepted.
-#[derive(Debug)]
-pub(in crate::play) struct CachedRequest {
-    request: Arc<GenerationRequest>,
-    prompts: Vec<PromptRead>,
-}
-
-impl CachedRequest {
-    pub(in crate::play) fn new(request: impl Into<Arc<GenerationRequest>>, prompts: Vec<PromptRead>) -> Self {
-        Self { request: request.into(), prompts }
-    }
-
-    /// Bytes of the prompts.
-    pub(in crate::play) fn size(&self) -> usize {
-        let media = |prompt: &PromptRead| prompt.media.as_ref().map_or(0, |media| size_of_val(&*media.blocks));
-        let size = |prompt: &PromptRead| {
-            let tokens = size_of_val(&*prompt.ids) + size_of_val(&*prompt.echo);
-            tokens + size_of_val(&*prompt.hashes.blocks) + media(prompt) + prompt.shown.size() + prompt.beginning.size()
-        };
-        self.prompts.iter().map(size).sum()
-    }
-
-    /// The request once more, where the server has room for it.
-    fn again(&self, state: &ServerState) -> Result<ValidatedRequest, ApiError> {
-        // Adapters come and go.
-        state.check_model(self.request.model.as_deref())?;
-        let permits = admitted(state, &self.request)?;
-        let prompts = self.prompts.iter().cloned().zip(permits).map(|(read, permit)| AdmittedPrompt { read, permit });
-        Ok(ValidatedRequest { request: Arc::clone(&self.request), prompts: prompts.collect(), refused: None })
-    }
-}
 
 /// The request and its prompts, from memory where the same body was read before. Everything that `read` does has to
 /// depend on nothing but the body and the server's configuration.
@@ -196,7 +39,7 @@ pub(in crate::play) async fn cached_or_validated(
 ) -> Result<ValidatedRequest, ApiError> {
     let key = state.work.memo.key(api, &body);
     if let Some(known) = state.work.memo.recall(key, &body) {
-        return known.again(state);
+        return again(&known, state);
     }
     let (validated, ()) = validated(state, body.clone(), read).await?;
     if validated.refused.is_none() {
@@ -232,7 +75,7 @@ pub(in crate::play) async fn validated<T: Send + 'static>(
     let size = state.weight_of(body.len());
     let work = move || {
         let (mut request, rest) = read(&reader, &body)?;
-        generation::take_defaults(&reader, &mut request);
+        take_defaults(&reader, &mut request);
         let (prompts, refused) = read_prompts(&reader, &request)?;
         Ok((ValidatedRequest { request: Arc::new(request), prompts, refused }, rest))
     };
@@ -253,6 +96,15 @@ pub(in crate::play) async fn prompts_of<T: Send + 'static>(
     let ValidatedRequest { request, prompts, .. } = validated.accepted()?;
     let prompts = prompts.into_iter().map(|AdmittedPrompt { read, .. }| (read.ids, most_tokens(read.max_tokens)));
     Ok((request.request_id.clone(), prompts.collect(), rest))
+}
+
+/// The request once more, where the server has room for it.
+fn again(known: &CachedRequest, state: &ServerState) -> Result<ValidatedRequest, ApiError> {
+    // Adapters come and go.
+    state.check_model(known.request.model.as_deref())?;
+    let permits = admitted(state, &known.request)?;
+    let prompts = known.prompts.iter().cloned().zip(permits).map(|(read, permit)| AdmittedPrompt { read, permit });
+    Ok(ValidatedRequest { request: Arc::clone(&known.request), prompts: prompts.collect(), refused: None })
 }
 
 /// Room for each of the request's prompts.
@@ -323,8 +175,9 @@ fn read_prompts(
         let echo = last_words(state, &chat.messages)?;
         let replay = state.replay.as_ref().filter(|_| state.model.takes_media);
         let media = replay.and_then(|replay| replay.hasher.hash_media(&chat.messages));
-        let beginning = AnswerBeginning::of_chat(state, chat, special);
-        validated(ids.into(), ShownPrompt::of_chat(state, request, chat, text)?, echo, (media, beginning), permit)
+        let beginning =
+            open_message(state, chat, special).map(Arc::new).map_or(AnswerBeginning::None, AnswerBeginning::Message);
+        validated(ids.into(), shown_of(state, request, chat, text)?, echo, (media, beginning), permit)
     };
     let prompts: Result<_, ApiError> = match &request.prompts {
         GenerationInput::Chat(chat) => iter::once(chat).zip(permits).map(chat_prompt).collect(),
@@ -346,6 +199,35 @@ fn read_prompts(
         }
     };
     Ok((prompts?, in_stream.into_inner()))
+}
+
+/// The answer that a chat has the beginning of; `None` where its last message is none, or no text.
+fn open_message(state: &ServerState, chat: &ChatPrompt, special: SpecialTokens) -> Option<OpenMessage> {
+    let (last, before) = chat.messages.split_last()?;
+    let is_answer = chat.continue_final_message && chat.ends_with_answer() && chat.token_ids.is_none();
+    let content = last.get("content").and_then(serde_json::Value::as_str).filter(|content| !content.is_empty())?;
+    if !is_answer || before.is_empty() || last.get("tool_calls").is_some_and(|calls| !calls.is_null()) {
+        return None;
+    }
+    let mut before = ChatPrompt { messages: before.to_vec(), ..chat.clone() };
+    (before.add_generation_prompt, before.continue_final_message) = (true, false);
+    let (prompt, _) = chat_ids(state, &before, special, None).ok()?;
+    let hashes = state.replay.as_ref().map(|replay| replay.hasher.hash(&prompt)).unwrap_or_default();
+    Some(OpenMessage { prompt: prompt.into(), hashes, content: content.to_owned() })
+}
+
+fn shown_of(
+    state: &ServerState,
+    request: &GenerationRequest,
+    chat: &ChatPrompt,
+    text: Option<String>,
+) -> Result<ShownPrompt, ApiError> {
+    let repeated = if request.echo { Some(last_content(&state.model, chat)?.into()) } else { None };
+    Ok(ShownPrompt {
+        text: text.filter(|_| request.return_prompt_text).map(Into::into),
+        role: (!chat.add_generation_prompt).then(|| chat.answer_role().into()),
+        message: repeated,
+    })
 }
 
 fn truncated(truncation: Truncation, ids: &[u32], max_model_len: u32) -> Arc<[u32]> {
@@ -385,8 +267,12 @@ fn last_words(state: &ServerState, messages: &[serde_json::Value]) -> Result<Arc
     state.model.tokenizer.encode(&text, SpecialTokens::Skip).map(Into::into).map_err(refused)
 }
 
-/// The most output tokens that a prompt leaves room for.
-pub(in crate::play) fn most_tokens(max_tokens: MaxTokens) -> u32 {
-    let (MaxTokens::Asked(most) | MaxTokens::Left(most)) = max_tokens;
-    most
+/// The server's defaults where a request sets nothing.
+fn take_defaults(state: &ServerState, request: &mut GenerationRequest) {
+    if let Some(most) = state.model.sampling.max_tokens {
+        request.limit_tokens(most);
+    }
+    if state.config.token_spelling == Spelling::Id {
+        request.logprobs.spelling = Spelling::Id;
+    }
 }

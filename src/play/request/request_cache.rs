@@ -21,7 +21,7 @@ use std::{
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::{api::Api, base::bounded_cache::BoundedCache, play::request::prompts::CachedRequest};
+use crate::{api::Api, base::bounded_cache::BoundedCache, play::request::admitted::CachedRequest};
 
 /// Most bytes that remembered requests take, by their estimated size.
 const BYTES: usize = 16 << 20;

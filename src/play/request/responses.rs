@@ -20,13 +20,9 @@ use crate::{
     net::{server::BodyError, wire::EventBuffer},
     play::{
         ServerState,
-        http::{JsonText, events, json},
+        http::{ErrorResponse, JsonText, events, json, unix_seconds},
         rare::response_store::{EventLogWriter, ResponseStore, StoredResponses},
-        request::{
-            extract::ErrorResponse,
-            info,
-            pipeline::{Arrival, Started, start},
-        },
+        request::pipeline::{Arrival, Started, start},
     },
 };
 
@@ -182,7 +178,7 @@ fn in_background(kept: &StoredResponses, keeper: ResponseStore, making: Making) 
 fn head(state: &ServerState, started: &Started, request: &ResponsesRequest) -> ResponseHead {
     ResponseHead {
         id: request.id().map_or_else(|| format!("resp_{}", state.fresh_id()), str::to_owned),
-        created_at: info::unix_seconds(),
+        created_at: unix_seconds(),
         model: state.model.first_name().to_owned(),
         temperature: state.model.sampling.temperature,
         top_p: state.model.sampling.top_p,

@@ -12,11 +12,11 @@ use crate::{
     },
     play::{
         ServerState,
-        http::JsonText,
+        http::{ErrorResponse, JsonText},
         load::model::Model,
         request::{
             blocking::{check_cancelled, off_the_loop},
-            extract::{ErrorResponse, JsonBody},
+            extract::JsonBody,
         },
     },
     text::prompt::{ChatTemplate, Conversation, PromptError, SkipSpecial, SpecialTokens, Tokenizer},

@@ -21,12 +21,10 @@ use serde_json::Value;
 use crate::{
     play::{
         generate::samples::{self, Samples},
-        load::LoadedTrace,
-        recorded::responses::ServedResponses,
+        load::recordings::ServedResponses,
     },
-    recording::redaction::Redactor,
     replay::{
-        account::{DEFAULT_SESSION, EarlierReports, KeptMisses, Ledger, Matching, Report, SessionReport, session_name},
+        account::{DEFAULT_SESSION, EarlierReports, KeptMisses, Matching, SessionReport},
         matching::{Consumption, MatchBy, Matcher, MissReason, PromptMiss, RecordSelection},
     },
 };
@@ -301,81 +299,5 @@ impl SessionCounters {
             let way = if *by == MatchBy::Index { &self.asked_again } else { &self.again };
             way.fetch_add(1, Relaxed);
         }
-    }
-}
-
-impl Ledger for LoadedTrace {
-    fn report(&self, session: Option<&str>) -> Report {
-        let of_slot =
-            |(name, slot): (String, Arc<TraceSession>)| (name, slot.with(|session| self.session_report(session)));
-        // A default session that was never used is not shown.
-        let is_shown = |(name, slot): &(String, Arc<TraceSession>)| {
-            session.is_some() || name != DEFAULT_SESSION || slot.with(|it| it.totals().prompts > 0)
-        };
-        let mut sessions: BTreeMap<String, SessionReport> =
-            self.account.some(session).into_iter().filter(is_shown).map(of_slot).collect();
-        if sessions.is_empty() {
-            let report = self.account.default.with(|session| self.session_report(session));
-            sessions.insert(DEFAULT_SESSION.to_owned(), report);
-        }
-        let earlier = || self.account.earlier.lock().unwrap_or_else(PoisonError::into_inner).reports();
-        Report { sessions, earlier: if session.is_none() { earlier() } else { BTreeMap::new() }, ..Report::default() }
-    }
-
-    fn misses(&self, session: Option<&str>) -> Vec<Value> {
-        let kept = |session: &SessionConsumption| {
-            session.misses.lock().unwrap_or_else(PoisonError::into_inner).list().to_vec()
-        };
-        self.account.some(session).iter().flat_map(|(_, slot)| slot.with(kept)).collect()
-    }
-
-    fn reset(&self, session: Option<&str>) {
-        self.account.some(session).iter().for_each(|(_, slot)| self.account.reset(slot, &self.matcher));
-    }
-
-    fn records(&self, session: Option<&str>) -> Vec<Value> {
-        (0..self.records.len()).filter_map(|at| self.shown_record(at, session)).collect()
-    }
-
-    fn record(&self, at: usize, session: Option<&str>) -> Option<Value> {
-        self.shown_record(at, session)
-    }
-
-    fn sessions(&self) -> Vec<String> {
-        self.account.all().into_iter().map(|(name, _)| name).collect()
-    }
-
-    fn open(&self, asked: &Value) -> Result<String, String> {
-        let name = match asked.get("name") {
-            None | Some(Value::Null) => "",
-            Some(Value::String(name)) => name,
-            Some(_) => return Err("`name` has to be a text".to_owned()),
-        };
-        let other = asked.as_object().and_then(|fields| fields.keys().find(|name| *name != "name"));
-        if let Some(other) = other {
-            return Err(format!("a session of a trace takes a `name` only, not `{other}`"));
-        }
-        let name = session_name(name, &self.secrets).map_err(|error| error.to_string())?;
-        if name == DEFAULT_SESSION {
-            self.reset(Some(&name));
-            return Ok(name);
-        }
-        let slot = self.account.named(&name, &self.matcher).map_err(|error| error.to_string())?;
-        self.account.reset(&slot, &self.matcher);
-        Ok(name)
-    }
-
-    fn end(&self, name: &str) -> Result<bool, String> {
-        if name == DEFAULT_SESSION {
-            self.reset(Some(name));
-            return Ok(true);
-        }
-        let slot = self.account.named.write().unwrap_or_else(PoisonError::into_inner).remove(name);
-        slot.iter().for_each(|slot| self.account.reset(slot, &self.matcher));
-        Ok(slot.is_some())
-    }
-
-    fn shown(&self, text: &str) -> String {
-        Redactor::new(&self.secrets).text(text).unwrap_or_else(|| text.to_owned())
     }
 }

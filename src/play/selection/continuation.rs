@@ -21,9 +21,9 @@ use crate::{
             stop::StopStrings,
             synthetic::in_place_of,
         },
-        load::LoadedTrace,
-        request::prompts::AnswerBeginning,
-        selection::select::PromptQuery,
+        load::trace::LoadedTrace,
+        request::admitted::AnswerBeginning,
+        selection::query::PromptQuery,
     },
     recording::trace::{Chunk, Record, RecordRef},
     replay::matching::{BegunRecord, Consumption, MatchBy, MatchQuery, RecordSelection},
@@ -88,7 +88,7 @@ fn begun_records(
     let named = replay.matcher.index_of(wanted.request_id).filter(|named| replay.matcher.is_servable(*named));
     let looks = named.is_some() || MatchBy::any_by_prompt(&replay.matcher.rules().order);
     let (prompt, hashes) = prompt_before(wanted)?;
-    if !looks || !may_continue(wanted) || replay.matcher.whole_prompt(consumption, query).is_some() {
+    if !looks || !wanted.may_continue() || replay.matcher.whole_prompt(consumption, query).is_some() {
         return None;
     }
     let query = MatchQuery { hashes, ..*query };
@@ -105,12 +105,6 @@ fn begun_records(
     let mut candidates: Vec<BegunRecord> = begun.filter(fits).collect();
     candidates.sort_by_key(|begun| (Reverse(begun.prompt_tokens), consumption.times(begun.record) == 0));
     Some(candidates)
-}
-
-/// Checks whether a request is one that could continue an answer.
-pub(in crate::play) fn may_continue(wanted: &PromptQuery<'_>) -> bool {
-    let is_known = wanted.parsed.is_none() || wanted.request.stream;
-    is_known && wanted.choices == 1 && wanted.media.is_none() && !wanted.request.is_constrained()
 }
 
 /// The prompt before an answer that may have begun, or with it.

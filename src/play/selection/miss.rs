@@ -8,12 +8,12 @@ use crate::{
     api::ApiError,
     play::{
         ServerState,
-        load::LoadedTrace,
+        load::trace::LoadedTrace,
         selection::{
             account::TraceSession,
             advice,
             continuation::{self, ContinuationDifference},
-            select::PromptQuery,
+            query::PromptQuery,
         },
     },
     recording::redaction::Redactor,

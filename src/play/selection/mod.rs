@@ -6,4 +6,5 @@ pub(in crate::play) mod arrival_order;
 pub(in crate::play) mod continuation;
 pub(in crate::play) mod miss;
 pub(in crate::play) mod plan;
+pub(in crate::play) mod query;
 pub(in crate::play) mod select;

@@ -14,6 +14,7 @@ use crate::{
     play::{
         ServerState,
         answer::{AnswerParts, AnswerSequence, AnswerStream},
+        config::DEFAULT_RANDOM_TOKENS,
         engine::RequestParameters,
         generate::{
             begun::{BegunAnswer, ShownText},
@@ -23,17 +24,19 @@ use crate::{
             parse::{ParsedBy, SequenceParser},
             stop::StopStrings,
         },
-        load::{adapters::RequestedModel, config::DEFAULT_RANDOM_TOKENS},
+        http::unix_seconds,
         metrics::RequestMetrics,
-        recorded::errors::{RecordedFailure, RefusedRequest},
+        recorded::{errors::RefusedRequest, failure::RecordedFailure},
         request::{
+            admitted::{AdmittedPrompt, most_tokens},
             blocking::check_cancelled,
-            budget, info,
-            prompts::{AdmittedPrompt, most_tokens},
+            budget::{self, MemoryReservation},
+            model::RequestedModel,
         },
         selection::{
             account::TraceSession,
-            select::{PromptQuery, PromptScripts, headers_of, scripts_of},
+            query::{PromptQuery, PromptScripts, headers_of},
+            select::scripts_of,
         },
     },
     replay::timing::Pacing,
@@ -41,6 +44,12 @@ use crate::{
 
 /// The most tokens that a step waits for: a step is made in one go.
 const LONGEST_INTERVAL: u32 = 1024;
+
+/// The most choices of a request, over all of its prompts.
+const MOST_CHOICES: usize = 65_536;
+
+/// Bytes of one token beside its place in memory, with its number and its text.
+const SCORED: usize = 64;
 
 /// The answer to a request, or the error that was recorded instead of one.
 pub(in crate::play) enum AnswerPlan {
@@ -117,7 +126,7 @@ pub(in crate::play) fn plan(
         }
         Err(error) => return Err(error),
     };
-    let memory = budget::reserve(request, &prompts).map_err(refused)?;
+    let memory = reserve(request, &prompts).map_err(refused)?;
     let parsed = ParsedBy::of(&state.model.parsers, request);
     let is_greedy = request.is_greedy(state.model.sampling.temperature);
     let asked = RequestedModel::of(state, request.model.as_deref());
@@ -159,6 +168,27 @@ pub(in crate::play) fn plan(
     }
     let id = engine_id(request.api, &named.id);
     Ok(AnswerPlan::Answer(Box::new(PlannedAnswer { answer, class, id, headers, max_tokens, cached })))
+}
+
+/// Takes what a request needs before the first token.
+///
+/// # Errors
+/// 400 for too many choices or too many log probabilities of its prompts, and those of [`MemoryReservation::try_reserve`].
+fn reserve(request: &GenerationRequest, prompts: &[AdmittedPrompt]) -> Result<MemoryReservation, ApiError> {
+    let choices = usize::try_from(request.choices).unwrap_or(usize::MAX).saturating_mul(prompts.len());
+    if choices > MOST_CHOICES {
+        return Err(ApiError::bad_request(format!(
+            "The prompts and `n` make {choices} choices, and this server answers a request with at most {MOST_CHOICES}. \
+             Please send fewer prompts at a time or reduce `n`."
+        )));
+    }
+    let tokens: usize = prompts.iter().map(|prompt| prompt.read.ids.len()).sum();
+    let scored = request.logprobs.prompt.map_or(0, |others| tokens.saturating_mul(others.saturating_add(1)));
+    let mut memory = MemoryReservation::default();
+    memory.try_reserve(
+        choices.saturating_mul(size_of::<AnswerSequence>()).saturating_add(scored.saturating_mul(SCORED)),
+    )?;
+    Ok(memory)
 }
 
 /// Parameters that the engine's scheduler looks at.
@@ -325,7 +355,7 @@ fn answer(
     named: &AnswerIdentity<'_>,
 ) -> AnswerStream {
     let names = AnswerNames { id: &named.id, model: named.model, fingerprint: state.model.fingerprint.as_deref() };
-    let encoder = Encoder::new(AnswerHead::new(request.api, &names, info::unix_seconds(), request.usage_events));
+    let encoder = Encoder::new(AnswerHead::new(request.api, &names, unix_seconds(), request.usage_events));
     let each = prompts.iter().zip(&chosen).map(|(prompt, chosen)| prompt_tokens(prompt, chosen));
     let all_prompt_tokens = each.fold(0, u32::saturating_add);
     let mut parts = parts(state, request, &chosen, all_prompt_tokens, named.cached);

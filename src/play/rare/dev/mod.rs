@@ -9,10 +9,7 @@
 
 mod server_info;
 
-use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use axum::{extract, response::Response};
 use http::{HeaderMap, StatusCode, header};
@@ -27,13 +24,14 @@ use crate::{
     engine::scheduler::PauseState,
     play::{
         ServerState,
-        http::{JsonText, empty, json as json_answer},
+        endpoints::Endpoints,
+        http::{ErrorResponse, JsonText, empty, json as json_answer},
         metrics::Metrics,
         request::{
-            admission::{Admission, Hold, Pause},
-            extract::{AnyBody, ErrorResponse, JsonBody, OptionalJson, ScaleOutEnabled},
+            admission::Pause,
+            development::Development,
+            extract::{AnyBody, JsonBody, OptionalJson, ScaleOutEnabled},
         },
-        routes::Endpoints,
     },
     replay::delivery::AbortedBy,
 };
@@ -56,63 +54,8 @@ pub(in super::super) const WORKER_METHODS: [&str; 8] = [
     "wake_up",
 ];
 
-/// State that the development endpoints change.
-#[derive(Debug)]
-pub(in super::super) struct Development {
-    gate: Arc<Admission>,
-    engine: Mutex<DevEngine>,
-}
-
-#[derive(Debug)]
-struct DevEngine {
-    /// Memory that is given away.
-    asleep: Vec<&'static str>,
-    weight_version: String,
-}
-
 /// Kinds of memory that can be given away.
 const MEMORY: [&str; 2] = ["weights", "kv_cache"];
-
-impl Development {
-    pub(in super::super) fn new() -> Self {
-        let engine = DevEngine { asleep: Vec::new(), weight_version: "default".to_owned() };
-        Self { gate: Arc::new(Admission::new()), engine: Mutex::new(engine) }
-    }
-
-    fn engine(&self) -> MutexGuard<'_, DevEngine> {
-        // Nothing panics while it is held.
-        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(in super::super) fn is_paused(&self) -> bool {
-        self.gate.pause() != Pause::None
-    }
-
-    /// Checks whether the engine is paused, or memory given away.
-    pub(in super::super) fn is_asleep(&self) -> bool {
-        self.is_paused() || !self.engine().asleep.is_empty()
-    }
-
-    /// The version of the weights.
-    pub(in super::super) fn weight_version(&self) -> String {
-        self.engine().weight_version.clone()
-    }
-
-    /// Names the weights.
-    pub(in super::super) fn set_weight_version(&self, version: &str) {
-        version.clone_into(&mut self.engine().weight_version);
-    }
-}
-
-impl ServerState {
-    /// The admission of an answer of some choices; `None` where no endpoint could hold or end it.
-    pub(in super::super) fn hold(&self, id: String, choices: u32) -> Option<Hold> {
-        if !self.config.server.dev_mode && !self.config.scale_out {
-            return None;
-        }
-        Some(self.dev.gate.enter(id, choices, &self.metrics))
-    }
-}
 
 type Dev = extract::State<Arc<Development>>;
 

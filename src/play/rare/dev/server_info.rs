@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{play::ServerState, play::request::info};
+use crate::play::{ServerState, dialect::ENGINE_VERSION};
 
 /// The body of the response.
 pub(super) fn page(state: &ServerState) -> Value {
@@ -22,6 +22,6 @@ pub(super) fn page(state: &ServerState) -> Value {
             "parallel_config": {"world_size": 1},
         },
         "vllm_env": {"VLLM_SERVER_DEV_MODE": true},
-        "system_env": {"vllm_version": info::ENGINE_VERSION, "os": std::env::consts::OS},
+        "system_env": {"vllm_version": ENGINE_VERSION, "os": std::env::consts::OS},
     })
 }

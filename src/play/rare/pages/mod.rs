@@ -14,9 +14,8 @@ use crate::{
     api::ApiError,
     play::{
         ServerState,
-        http::{JsonText, page},
-        request::extract::ErrorResponse,
-        routes::Endpoints,
+        endpoints::Endpoints,
+        http::{ErrorResponse, JsonText, page},
     },
 };
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    play::{Config, rare::dev, routes::Endpoints},
+    play::{Config, endpoints::Endpoints, rare::dev},
     recording::trace::{self, TraceError},
 };
 
@@ -30,7 +30,7 @@ pub(super) fn page(config: &Config, root: &str) -> Result<String, TraceError> {
     let has_info = config.server.tokenizer_info;
     if let Some(Value::Object(paths)) = page.get_mut("paths") {
         let is_served =
-            |path: &str| (has_info || path != "/tokenizer_info") && (has_dev || !development.paths().contains(&path));
+            |path: &str| (has_info || path != "/tokenizer_info") && (has_dev || !development.paths.contains(&path));
         paths.retain(|path, _| is_served(path));
     }
     let used = used(&page);

@@ -1,11 +1,17 @@
 //! The account of a trace as it is shown: its sessions and records.
 
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, PoisonError},
+};
+
 use serde_json::{Value, json};
 
-use super::SessionConsumption;
+use super::{SessionConsumption, TraceSession};
 use crate::{
-    play::load::LoadedTrace,
-    replay::account::{DEFAULT_SESSION, SessionReport, ToolDrift},
+    play::load::trace::LoadedTrace,
+    recording::redaction::Redactor,
+    replay::account::{DEFAULT_SESSION, Ledger, Report, SessionReport, ToolDrift, session_name},
 };
 
 impl LoadedTrace {
@@ -26,7 +32,7 @@ impl LoadedTrace {
         records
     }
 
-    pub(super) fn session_report(&self, session: &SessionConsumption) -> SessionReport {
+    fn session_report(&self, session: &SessionConsumption) -> SessionReport {
         let totals = session.totals();
         let is_loose = |name: &str| ["prefix", "next"].contains(&name);
         let loose = totals.matching.found.iter().filter(|(name, _)| is_loose(name));
@@ -77,12 +83,88 @@ impl LoadedTrace {
         format!("{}#{at}", file.unwrap_or_default())
     }
 
-    pub(super) fn shown_record(&self, at: usize, session: Option<&str>) -> Option<Value> {
+    fn shown_record(&self, at: usize, session: Option<&str>) -> Option<Value> {
         let record = self.records.get(at)?;
         let slot = self.account.some(Some(session.unwrap_or(DEFAULT_SESSION))).pop();
         let served = slot.map_or(0, |(_, slot)| slot.with(|session| session.times(at)));
         Some(json!({"index": at, "record": self.record_name(at), "model": record.model(), "served": served,
             "servable": self.is_served(at), "prompt_tokens": record.prompt_tokens(),
             "output_tokens": record.output_tokens(), "status": record.status()}))
+    }
+}
+
+impl Ledger for LoadedTrace {
+    fn report(&self, session: Option<&str>) -> Report {
+        let of_slot =
+            |(name, slot): (String, Arc<TraceSession>)| (name, slot.with(|session| self.session_report(session)));
+        // A default session that was never used is not shown.
+        let is_shown = |(name, slot): &(String, Arc<TraceSession>)| {
+            session.is_some() || name != DEFAULT_SESSION || slot.with(|it| it.totals().prompts > 0)
+        };
+        let mut sessions: BTreeMap<String, SessionReport> =
+            self.account.some(session).into_iter().filter(is_shown).map(of_slot).collect();
+        if sessions.is_empty() {
+            let report = self.account.default.with(|session| self.session_report(session));
+            sessions.insert(DEFAULT_SESSION.to_owned(), report);
+        }
+        let earlier = || self.account.earlier.lock().unwrap_or_else(PoisonError::into_inner).reports();
+        Report { sessions, earlier: if session.is_none() { earlier() } else { BTreeMap::new() }, ..Report::default() }
+    }
+
+    fn misses(&self, session: Option<&str>) -> Vec<Value> {
+        let kept = |session: &SessionConsumption| {
+            session.misses.lock().unwrap_or_else(PoisonError::into_inner).list().to_vec()
+        };
+        self.account.some(session).iter().flat_map(|(_, slot)| slot.with(kept)).collect()
+    }
+
+    fn reset(&self, session: Option<&str>) {
+        self.account.some(session).iter().for_each(|(_, slot)| self.account.reset(slot, &self.matcher));
+    }
+
+    fn records(&self, session: Option<&str>) -> Vec<Value> {
+        (0..self.records.len()).filter_map(|at| self.shown_record(at, session)).collect()
+    }
+
+    fn record(&self, at: usize, session: Option<&str>) -> Option<Value> {
+        self.shown_record(at, session)
+    }
+
+    fn sessions(&self) -> Vec<String> {
+        self.account.all().into_iter().map(|(name, _)| name).collect()
+    }
+
+    fn open(&self, asked: &Value) -> Result<String, String> {
+        let name = match asked.get("name") {
+            None | Some(Value::Null) => "",
+            Some(Value::String(name)) => name,
+            Some(_) => return Err("`name` has to be a text".to_owned()),
+        };
+        let other = asked.as_object().and_then(|fields| fields.keys().find(|name| *name != "name"));
+        if let Some(other) = other {
+            return Err(format!("a session of a trace takes a `name` only, not `{other}`"));
+        }
+        let name = session_name(name, &self.secrets).map_err(|error| error.to_string())?;
+        if name == DEFAULT_SESSION {
+            self.reset(Some(&name));
+            return Ok(name);
+        }
+        let slot = self.account.named(&name, &self.matcher).map_err(|error| error.to_string())?;
+        self.account.reset(&slot, &self.matcher);
+        Ok(name)
+    }
+
+    fn end(&self, name: &str) -> Result<bool, String> {
+        if name == DEFAULT_SESSION {
+            self.reset(Some(name));
+            return Ok(true);
+        }
+        let slot = self.account.named.write().unwrap_or_else(PoisonError::into_inner).remove(name);
+        slot.iter().for_each(|slot| self.account.reset(slot, &self.matcher));
+        Ok(slot.is_some())
+    }
+
+    fn shown(&self, text: &str) -> String {
+        Redactor::new(&self.secrets).text(text).unwrap_or_else(|| text.to_owned())
     }
 }

@@ -1,5 +1,7 @@
 //! Configuration of a replay server. The command line makes one; a test makes one by hand.
 
+mod options;
+
 use std::{
     num::{NonZeroU32, NonZeroUsize},
     path::PathBuf,
@@ -9,12 +11,12 @@ use std::{
 
 use serde_json::{Map, Value};
 
+pub use self::options::{
+    AnswerOptions, Fingerprint, LoraConfig, LoraModule, ServerOptions, SimulatorOptions, SyntheticOptions,
+};
 use crate::{
     api::{RequestTemplates, Spelling},
-    play::{
-        EngineConfig, LoraConfig, ServerFaults, ServerOptions, SyntheticOptions, UnmatchedPace, VllmVersion,
-        generate::generation::GenerationConfig,
-    },
+    play::{EngineConfig, ServerFaults, UnmatchedPace, VllmVersion, load::generation::GenerationConfig},
     recording::{
         redaction,
         trace::{LoadProgress, Trace},
@@ -259,38 +261,6 @@ impl Default for Config {
             admin: Admin::Off,
             faults: Arc::default(),
             progress: Arc::default(),
-        }
-    }
-}
-
-/// Optional parts of answers.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct AnswerOptions {
-    /// True where an answer of one choice has its times.
-    pub request_metrics: bool,
-    /// The value of `system_fingerprint`.
-    pub fingerprint: Fingerprint,
-    /// The engine's model: a Hub id or a directory. Without it, that of the trace or the tokenizer.
-    pub model: Option<String>,
-}
-
-/// The value of `system_fingerprint` (vLLM's `--fingerprint-mode`).
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Fingerprint {
-    /// The engine's version, and a hash that is the same for the same tokenizer and seed. One engine alone has no
-    /// parallelism to report, so the engine's modes `full` and `hash` are both this.
-    #[default]
-    Hash,
-    /// This text, or nothing.
-    Custom(Option<String>),
-}
-
-impl Fingerprint {
-    /// The text; `None` where there is to be none.
-    pub(in crate::play) fn text(&self, version: &str, hash: u64) -> Option<String> {
-        match self {
-            Self::Hash => Some(format!("vllm-{version}-{:08x}", hash >> 32)),
-            Self::Custom(text) => text.clone(),
         }
     }
 }

@@ -7,11 +7,7 @@ use std::{fs, io, path::PathBuf};
 
 use serde_json::{Map, Value};
 
-use crate::{
-    api::{GenerationRequest, Spelling},
-    play::{PlayError, ServerState},
-    text::prompt::Tokenizer,
-};
+use crate::{play::PlayError, text::prompt::Tokenizer};
 
 /// Where the defaults come from (vLLM's `--generation-config` and `--override-generation-config`).
 #[derive(Debug, Clone, Default)]
@@ -78,16 +74,6 @@ impl GenerationConfig {
         };
         given.extend(self.overrides.clone());
         Ok(given)
-    }
-}
-
-/// The server's defaults where a request sets nothing.
-pub(in crate::play) fn take_defaults(state: &ServerState, request: &mut GenerationRequest) {
-    if let Some(most) = state.model.sampling.max_tokens {
-        request.limit_tokens(most);
-    }
-    if state.config.token_spelling == Spelling::Id {
-        request.logprobs.spelling = Spelling::Id;
     }
 }
 

@@ -1,0 +1,205 @@
+//! What a trace holds of responses that no token ids stand for, and of errors, by the keys of their requests.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use crate::{
+    recording::trace::{RecordRef, Store},
+    replay::matching::{Keys, OnExhausted},
+};
+
+/// The responses of a trace.
+#[derive(Debug, Default)]
+pub(in crate::play) struct Recordings {
+    paths: HashSet<Box<str>>,
+    /// The records of one request, in replay order.
+    by_request: HashMap<Box<str>, Vec<ServableRecord>>,
+    /// All records with a response, and the others of their requests, in replay order.
+    all: Vec<u32>,
+    /// Records of further choices, whose content is in the response of the first: by that.
+    further: HashMap<usize, Vec<usize>>,
+    /// The record with the response of each of those.
+    response_of: HashMap<usize, usize>,
+}
+
+#[derive(Debug)]
+struct ServableRecord {
+    record: usize,
+    stream: bool,
+}
+
+/// Number of times that each response was served in one session.
+#[derive(Debug, Default)]
+pub(in crate::play) struct ServedResponses(Mutex<HashMap<usize, u64>>);
+
+impl ServedResponses {
+    /// Notes that a record was served not so often after all.
+    pub(in crate::play) fn give_back(&self, record: usize, further: &[usize]) {
+        let mut served = self.lock();
+        for record in std::iter::once(record).chain(further.iter().copied()) {
+            if let Some(times) = served.get_mut(&record) {
+                *times -= 1;
+            }
+            if served.get(&record) == Some(&0) {
+                served.remove(&record);
+            }
+        }
+    }
+
+    /// Counts the times that a record was served.
+    pub(in crate::play) fn times(&self, record: usize) -> u64 {
+        self.lock().get(&record).copied().unwrap_or(0)
+    }
+
+    /// Counts the records that were served at least once.
+    pub(in crate::play) fn consumed(&self) -> usize {
+        self.lock().len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<usize, u64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Result of a search by the request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::play) enum ResponseSearch {
+    /// This record, which was served before or not.
+    Record { record: usize, again: bool },
+    /// Records that were all served and must not be served again.
+    Exhausted,
+    /// None.
+    Nothing,
+}
+
+impl Recordings {
+    /// The responses among these records, which are in replay order.
+    pub(in crate::play) fn of(records: &Store) -> Self {
+        let mut recordings = Self::default();
+        for (record, kept) in records.iter().enumerate().filter(|(_, kept)| kept.response().is_some()) {
+            recordings.paths.extend(kept.path().map(Box::from));
+            recordings.all.extend(u32::try_from(record));
+            let Some(key) = kept.request_key() else { continue };
+            let recording = ServableRecord { record, stream: kept.stream() == Some(true) };
+            recordings.by_request.entry(key.into()).or_default().push(recording);
+        }
+        recordings.add_further_choices(records);
+        recordings
+    }
+
+    /// Finds the records whose content is in the response of another choice of their request.
+    fn add_further_choices(&mut self, records: &Store) {
+        let group_of = |record: &u32| Some((records.get(*record as usize)?.group()?, *record as usize));
+        let groups: HashMap<&str, usize> = self.all.iter().filter_map(group_of).collect();
+        if groups.is_empty() {
+            return;
+        }
+        for (record, kept) in records.iter().enumerate() {
+            let holder = kept.group().and_then(|group| groups.get(group)).copied();
+            if let Some(holder) = holder.filter(|_| kept.response().is_none() && kept.ids().is_none()) {
+                self.further.entry(holder).or_default().push(record);
+                self.response_of.insert(record, holder);
+                self.all.extend(u32::try_from(record));
+            }
+        }
+        self.all.sort_unstable();
+    }
+
+    /// The first record with a response.
+    pub(in crate::play) fn first(&self) -> Option<usize> {
+        self.all.iter().map(|record| *record as usize).find(|record| !self.response_of.contains_key(record))
+    }
+
+    /// Checks whether the content of a record is in a response.
+    pub(in crate::play) fn serves(&self, record: usize) -> bool {
+        u32::try_from(record).is_ok_and(|record| self.all.binary_search(&record).is_ok())
+    }
+
+    /// Keys of a record, servable where its prompt or its index finds it.
+    pub(in crate::play) fn keys<'a>(&self, record: usize, kept: RecordRef<'a>) -> Keys<'a> {
+        let keys = Keys::from(kept);
+        Keys { servable: keys.servable && !self.response_of.contains_key(&record), ..keys }
+    }
+
+    /// The record with the response that a record is of; most are of their own.
+    pub(in crate::play) fn holder(&self, record: usize) -> usize {
+        self.response_of.get(&record).copied().unwrap_or(record)
+    }
+
+    /// The further records of a response.
+    pub(in crate::play) fn further(&self, record: usize) -> &[usize] {
+        self.further.get(&record).map_or(&[], Vec::as_slice)
+    }
+
+    /// Notes that a response was served. True when it was served before.
+    pub(in crate::play) fn take(&self, served: &ServedResponses, record: usize) -> bool {
+        self.take_of(&mut served.lock(), record)
+    }
+
+    fn take_of(&self, served: &mut HashMap<usize, u64>, record: usize) -> bool {
+        let times = served.entry(record).or_default();
+        *times += 1;
+        let again = *times > 1;
+        self.further(record).iter().for_each(|further| *served.entry(*further).or_default() += 1);
+        again
+    }
+
+    /// Checks whether there are any of this path.
+    pub(in crate::play) fn has(&self, path: &str) -> bool {
+        self.paths.contains(path)
+    }
+
+    /// The records whose content is in a response, in replay order.
+    pub(in crate::play) fn all(&self) -> &[u32] {
+        &self.all
+    }
+
+    /// Finds the record of a request by its key and consumes it.
+    pub(in crate::play) fn by_request(
+        &self,
+        served: &ServedResponses,
+        key: Option<&str>,
+        wants_stream: bool,
+        on_exhausted: Option<OnExhausted>,
+    ) -> ResponseSearch {
+        let Some(same) = key.and_then(|key| self.by_request.get(key)) else {
+            return ResponseSearch::Nothing;
+        };
+        let (alike, others): (Vec<&ServableRecord>, Vec<&ServableRecord>) =
+            same.iter().partition(|recording| recording.stream == wants_stream);
+        let mut served = served.lock();
+        let fresh = alike.iter().chain(&others).find(|recording| !served.contains_key(&recording.record));
+        let record = fresh.map(|recording| recording.record).or_else(|| {
+            let choices = if alike.is_empty() { &others } else { &alike };
+            let choices = choices.iter().map(|recording| recording.record);
+            on_exhausted
+                .unwrap_or(OnExhausted::Last)
+                .choose(choices, |record| served.get(&record).copied().unwrap_or(0))
+        });
+        let Some(record) = record else { return ResponseSearch::Exhausted };
+        let again = fresh.is_none();
+        self.take_of(&mut served, record);
+        ResponseSearch::Record { record, again }
+    }
+}
+
+/// The errors of a trace by the keys of their requests.
+#[derive(Debug, Default)]
+pub(in crate::play) struct RecordedErrors(pub(in crate::play) HashMap<Box<str>, Vec<usize>>);
+
+impl RecordedErrors {
+    /// The errors among these records, which are in replay order.
+    pub(in crate::play) fn of(records: &Store) -> Self {
+        let mut errors = Self::default();
+        let is_error = |status: Option<u16>| status.is_some_and(|status| status >= 400);
+        for (record, kept) in records.iter().enumerate() {
+            let is_found_otherwise = kept.response().is_some() || kept.prompt_hash().is_some();
+            if let Some(key) = kept.request_key().filter(|_| !is_found_otherwise && is_error(kept.status())) {
+                errors.0.entry(key.into()).or_default().push(record);
+            }
+        }
+        errors
+    }
+}

@@ -1,0 +1,50 @@
+//! What the development endpoints change of a server: who is let in, which memory is given away, the version of the weights.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::play::request::admission::{Admission, Pause};
+
+/// State that the development endpoints change.
+#[derive(Debug)]
+pub(in crate::play) struct Development {
+    pub(in crate::play) gate: Arc<Admission>,
+    engine: Mutex<DevEngine>,
+}
+
+#[derive(Debug)]
+pub(in crate::play) struct DevEngine {
+    /// Memory that is given away.
+    pub(in crate::play) asleep: Vec<&'static str>,
+    weight_version: String,
+}
+
+impl Development {
+    pub(in crate::play) fn new() -> Self {
+        let engine = DevEngine { asleep: Vec::new(), weight_version: "default".to_owned() };
+        Self { gate: Arc::new(Admission::new()), engine: Mutex::new(engine) }
+    }
+
+    pub(in crate::play) fn engine(&self) -> MutexGuard<'_, DevEngine> {
+        // Nothing panics while it is held.
+        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(in crate::play) fn is_paused(&self) -> bool {
+        self.gate.pause() != Pause::None
+    }
+
+    /// Checks whether the engine is paused, or memory given away.
+    pub(in crate::play) fn is_asleep(&self) -> bool {
+        self.is_paused() || !self.engine().asleep.is_empty()
+    }
+
+    /// The version of the weights.
+    pub(in crate::play) fn weight_version(&self) -> String {
+        self.engine().weight_version.clone()
+    }
+
+    /// Names the weights.
+    pub(in crate::play) fn set_weight_version(&self, version: &str) {
+        version.clone_into(&mut self.engine().weight_version);
+    }
+}
