@@ -249,7 +249,7 @@ fn refused_stream(
 ) -> AnswerPlan {
     let model = RequestedModel::of(state, request.model.as_deref()).shown(state);
     let names = AnswerNames { id, model, fingerprint: state.model.fingerprint.as_deref() };
-    let encoder = Encoder::new(AnswerHead::new(request.api, &names, info::unix_seconds(), request.usage_events));
+    let encoder = Encoder::new(AnswerHead::new(request.api, &names, unix_seconds(), request.usage_events));
     let planned = PlannedAnswer {
         answer: AnswerStream::failing(encoder, error.event()),
         class: StreamClass::Instant,
