@@ -14,9 +14,11 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "sdk"))
 
+from forks import forking
 from scripted_engine import scripted_engine
 
-AGENT = [sys.executable, str(HERE / "agent.py")]
+PYTHON = forking("import anthropic, openai; anthropic.Anthropic(api_key='-').messages, openai.OpenAI(api_key='-').chat")
+AGENT = [PYTHON, str(HERE / "agent.py")]
 
 MISS = """
 import anthropic, openai, sys
@@ -160,12 +162,12 @@ class Case:
 
     def a_miss_is_one_request(self):
         report = self.folder / "report.json"
-        code, _, said = self.play("agent0.yaml", "--report", report, command=[sys.executable, "-c", MISS], ANTHROPIC_API_KEY="k")
+        code, _, said = self.play("agent0.yaml", "--report", report, command=[PYTHON, "-c", MISS], ANTHROPIC_API_KEY="k")
         session = json.loads(report.read_text())["sessions"]["default"]
         assert code == 0 and session["requests"] == 2 and sum(session["misses"].values()) == 2, (said, session)
 
     def retries_of_the_sdk_replay_in_order(self):
-        command = [sys.executable, "-c", FLAKY]
+        command = [PYTHON, "-c", FLAKY]
         code, live, said = self.tap("flaky.yaml", "--record-errors", "all", command=command)
         assert code == 0 and json.loads(live)[0] == [500, 500, 200], (live, said)
         for flags in ([], ["--retries", "consume"]):
@@ -173,7 +175,7 @@ class Case:
             assert (code, played) == (0, live), (flags, played, live, said)
 
     def streams_that_are_closed_early_replay(self):
-        command = [sys.executable, "-c", EARLY]
+        command = [PYTHON, "-c", EARLY]
         code, live, said = self.tap("early.yaml", command=command)
         assert code == 0 and "recorded 3 interactions" in said and "partial" not in said, said
         assert "aborted" not in (self.folder / "early.yaml").read_text()
@@ -181,7 +183,7 @@ class Case:
         assert (code, played) == (0, live), (played, live, said)
 
     def random_histories_replay(self):
-        command = [sys.executable, HERE / "history.py"]
+        command = [PYTHON, HERE / "history.py"]
         for seed in range(6):
             for within in ("30s", "0"):
                 name, seeded = f"history{seed}-{within}.yaml", {"command": command, "SEED": str(seed)}
@@ -192,7 +194,7 @@ class Case:
                 assert (code, different) == (0, []) and played == live, (name, different[:2], said)
 
     def other_families_replay(self):
-        command = [sys.executable, "-c", FAMILIES]
+        command = [PYTHON, "-c", FAMILIES]
         code, live, said = self.tap("families.yaml", command=command, ANTHROPIC_API_KEY="k")
         assert code == 0, said
         code, played, said = self.play("families.yaml", "--strict", command=command, ANTHROPIC_API_KEY="k")

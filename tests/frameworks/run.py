@@ -16,8 +16,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests" / "sdk"))
 
+from forks import forking
 from scripted_engine import scripted_engine
 
+PYTHON = forking("import openai, pytest, xdist; openai.OpenAI(api_key='-').chat")
 NODE_MODULES = ROOT / "target" / "vitest" / "node_modules"
 GO = shutil.which("go") or shutil.which("go", path=str(Path(sys.executable).parent))
 
@@ -194,7 +196,7 @@ def go_example(it):
 
 FRAMEWORKS = {
     "pytest": (
-        [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider"],
+        [PYTHON, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider"],
         [
             pytest_example,
             pytest_with_some_tests,

@@ -16,7 +16,13 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
-EXAMPLE = pathlib.Path(__file__).parent.parent.parent / "examples" / "mcp"
+TESTS = pathlib.Path(__file__).parent.parent
+sys.path.append(str(TESTS / "sdk"))
+
+from forks import forking
+
+EXAMPLE = TESTS.parent / "examples" / "mcp"
+PYTHON = forking("import mcp, openai; openai.AsyncOpenAI(api_key='-').chat")
 
 
 def changed_call(text):
@@ -49,7 +55,7 @@ def replay(program, over_stdio, change=lambda text: text):
             server = [program, "mcp-play", "--cassette", str(tape), "--server", name, "--strict", "--report", str(folder / f"{name}.json")]
             environment[f"MCP_{name.upper()}"] = " ".join(server)
             names.append(name)
-    agent = [*play, "--", sys.executable, "agent.py"]
+    agent = [*play, "--", PYTHON, "agent.py"]
     ran = subprocess.run(agent, cwd=EXAMPLE, env=environment, capture_output=True, text=True, timeout=300)
     messages = json.loads(ran.stdout) if ran.stdout.strip() else None
     reports = [json.loads((folder / f"{name}.json").read_text()) for name in names if (folder / f"{name}.json").exists()]
@@ -98,7 +104,7 @@ def two_sessions(program):
     def agent(session):
         url = f"{root}/vcr/s/{session}"
         environment = {**os.environ, "OPENAI_API_KEY": "none", "OPENAI_BASE_URL": f"{url}/v1", "VLLM_VCR_URL": url}
-        ran = subprocess.run([sys.executable, "agent.py"], cwd=EXAMPLE, env=environment, capture_output=True, text=True, timeout=300)
+        ran = subprocess.run([PYTHON, "agent.py"], cwd=EXAMPLE, env=environment, capture_output=True, text=True, timeout=300)
         return ran.returncode, json.loads(ran.stdout), ran.stderr
 
     with ThreadPoolExecutor(2) as two:

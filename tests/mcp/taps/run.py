@@ -20,6 +20,11 @@ import urllib.error
 import urllib.request
 
 HERE = pathlib.Path(__file__).parent
+sys.path.append(str(HERE.parents[1] / "sdk"))
+
+from forks import forking
+
+PYTHON = forking("import mcp.server.mcpserver")
 
 
 class Engine(http.server.BaseHTTPRequestHandler):
@@ -48,7 +53,7 @@ def started(command, port):
 
 
 def client(mode, *target):
-    command = [sys.executable, str(HERE / "client.py"), mode, *map(str, target)]
+    command = [PYTHON, str(HERE / "client.py"), mode, *map(str, target)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=300)
     if ran.returncode:
         raise SystemExit(f"{command} failed:\n{ran.stderr}")
@@ -66,7 +71,7 @@ def main(program, first="20210"):
     first, folder = int(first), pathlib.Path(tempfile.mkdtemp())
     engine = http.server.ThreadingHTTPServer(("127.0.0.1", first), Engine)
     threading.Thread(target=engine.serve_forever, daemon=True).start()
-    python = [sys.executable, str(HERE / "server.py")]
+    python = [PYTHON, str(HERE / "server.py")]
     servers = [started([*python, str(first + 1)], first + 1), started(["node", str(HERE / "server.mjs"), str(first + 2)], first + 2)]
     urls = {"python": f"http://127.0.0.1:{first + 1}/mcp", "node": f"http://127.0.0.1:{first + 2}/mcp"}
     rust = os.environ.get("MCP_RMCP_SERVER")
@@ -76,7 +81,7 @@ def main(program, first="20210"):
     cassette = folder / "all.yaml"
     tap = [program, "tap", "--upstream", f"http://127.0.0.1:{first}", "--listen", f"127.0.0.1:{first + 3}", "--cassette", str(cassette)]
     tap += [part for name, url in urls.items() for part in ("--mcp", f"{name}={url}")]
-    tap += ["--mcp-stdio", f"spawned='{sys.executable}' '{HERE / 'server.py'}' stdio"]
+    tap += ["--mcp-stdio", f"spawned='{PYTHON}' '{HERE / 'server.py'}' stdio"]
     tapping = started(tap, first + 3)
     failed = 0
 
