@@ -11,7 +11,7 @@ use crate::{
     cli::{
         failure::{Exit, Failure},
         gateway, output, runtime,
-        values::Secret,
+        values::{Secret, api_path_advice},
     },
     conform::{
         ConformCheck, ConformClient, ConformError, ShapeDifference, check_exchanges, check_kv_events, check_metrics,
@@ -123,10 +123,12 @@ async fn checks(args: &ConformArgs) -> Result<(String, Vec<ConformCheck>), Failu
 
 /// A server that lists no model may have been named with the path of its API.
 fn no_model(args: &ConformArgs, error: ConformError) -> Failure {
-    let is_api = args.target.to_string().trim_end_matches('/').ends_with("/v1");
-    let has_none = is_api && matches!(error, ConformError::NoModel { .. });
+    let advice = api_path_advice(&args.target).filter(|_| matches!(error, ConformError::NoModel { .. }));
     let failure = Failure::from(error);
-    if has_none { failure.hint("vLLM's URL has no /v1 at its end: leave it out of --target") } else { failure }
+    match advice {
+        Some(advice) => failure.hint(advice),
+        None => failure,
+    }
 }
 
 fn client(args: &ConformArgs) -> Result<ConformClient, Failure> {

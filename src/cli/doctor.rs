@@ -16,6 +16,7 @@ use crate::{
         play::model,
         replay::calibration::Server,
         runtime,
+        values::api_path_advice,
     },
     drive::{machine, numbers::processor_time},
     net::{
@@ -251,10 +252,11 @@ async fn upstream(url: &UpstreamUrl, reach: &UpstreamOptions) -> CheckLine {
     match answered {
         Err(error) => CheckLine::ok("upstream", reason(&Failure::environment(error)))
             .but(CheckState::Fail, "start the engine, or mend --upstream: its scheme, host and port"),
-        Ok(None) => line(format!("{url} answers, but has no /version as vLLM does")).but(
-            CheckState::Warn,
-            "vLLM's URL has no /v1 at its end; another server can be recorded too, with token ids only where it sends them",
-        ),
+        Ok(None) => {
+            let other = "another server than vLLM can be recorded too, with token ids only where it sends them";
+            let line = line(format!("{url} answers, but has no /version as vLLM does"));
+            line.but(CheckState::Warn, api_path_advice(url).unwrap_or(other))
+        }
         Ok(Some(meta)) => {
             let line = line(format!("{url}: {}", settings(&meta))).with(json!({
                 "vllm_version": meta.vllm_version, "model": meta.model, "settings": meta.extra.get("upstream"),

@@ -13,7 +13,11 @@ use serde_json::{Value, json};
 
 use crate::{
     cli::{
-        cassette::diff::{DiffArgs, DiffWhat, DifferingRecords},
+        cassette::{
+            ExistingCassette,
+            diff::{DiffArgs, DiffWhat, DifferingRecords},
+            new_cassette,
+        },
         failure::{Exit, Failure},
         output,
         player::{
@@ -31,7 +35,7 @@ use crate::{
     },
     net::upstream::UpstreamUrl,
     recording::{
-        cassette::{self, Times, is_cassette},
+        cassette::{self, Times},
         mcp::McpRecord,
     },
     replay::{
@@ -129,21 +133,15 @@ fn forkable(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses a new cassette that is there, or that is none.
+/// Refuses a new cassette that is there, that is none, or that is the old one.
 fn writable(out: &Path, args: &ForkArgs) -> Result<(), Failure> {
     let name = out.display();
     let is_same = || out.canonicalize().is_ok_and(|out| args.cassette.canonicalize().is_ok_and(|old| out == old));
-    if !is_cassette(out) {
-        return Err(Failure::usage(format!("--out {name}: a cassette's name ends in .yaml")));
-    }
     if is_same() {
         return Err(Failure::usage(format!("--out {name}: this is the cassette that is played")));
     }
-    if out.exists() && !args.overwrite {
-        return Err(Failure::usage(format!("{name} exists"))
-            .hint("replace it with --overwrite, or name another one with --out"));
-    }
-    Ok(())
+    let kept = ExistingCassette::Refused("replace it with --overwrite, or name another one with --out");
+    new_cassette(out, if args.overwrite { ExistingCassette::Replaced } else { kept })
 }
 
 /// The tap that plays and records: its flags are at their defaults, whatever variables say, but for those of a fork.

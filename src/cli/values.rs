@@ -13,6 +13,7 @@ use crate::{
         scheduler::SchedulingPolicy,
     },
     inspect::Answers,
+    net::upstream::UpstreamUrl,
     play::{Synthetic, UnmatchedPace},
     recording::{
         canonical::Normalisation,
@@ -192,4 +193,9 @@ impl FromStr for Secret {
 pub(in crate::cli) fn host_and_port(typed: &str) -> Result<String, String> {
     let is_address = typed.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
     if is_address { Ok(typed.to_owned()) } else { Err(format!("`{typed}` is not HOST:PORT, such as 127.0.0.1:8001")) }
+}
+/// Advice about a server's URL that ends in the path of its API, which this program adds.
+pub(in crate::cli) fn api_path_advice(url: &UpstreamUrl) -> Option<&'static str> {
+    let is_of_api = url.to_string().trim_end_matches('/').ends_with("/v1");
+    is_of_api.then_some("vLLM's URL has no /v1 at its end: leave it out")
 }

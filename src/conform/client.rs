@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, Request, header};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use serde_json::Value;
-use tokio::time::timeout;
+use tokio::{sync::OnceCell, time::timeout};
 
 use crate::{
     base::one_line::one_line,
@@ -15,6 +15,9 @@ use crate::{
 
 /// Most bytes of an answer.
 const LARGEST: usize = 16 << 20;
+
+/// The path of the list of models.
+pub(super) const MODELS: &str = "/v1/models";
 
 /// Characters of an answer that are shown.
 const MOST_SHOWN: usize = 80;
@@ -88,13 +91,14 @@ pub struct ConformClient {
     server: Upstream<Full<Bytes>>,
     headers: HeaderMap,
     patience: Duration,
+    models: OnceCell<ReceivedAnswer>,
 }
 
 impl ConformClient {
     /// A client that sends these headers, and gives an answer up after so long.
     #[must_use]
     pub fn new(url: UpstreamUrl, options: &UpstreamOptions, headers: HeaderMap, patience: Duration) -> Self {
-        Self { server: Upstream::new(url, options), headers, patience }
+        Self { server: Upstream::new(url, options), headers, patience, models: OnceCell::new() }
     }
 
     /// Sends a request; a body makes it JSON.
@@ -130,12 +134,20 @@ impl ConformClient {
         timeout(self.patience, exchange).await.map_err(|_| silent())?
     }
 
+    /// The server's list of models, which is asked for once.
+    ///
+    /// # Errors
+    /// As those of [`send`](Self::send).
+    pub async fn models(&self) -> Result<&ReceivedAnswer, ConformError> {
+        self.models.get_or_try_init(|| self.send("GET", MODELS, None)).await
+    }
+
     /// The first model that the server lists.
     ///
     /// # Errors
     /// A server without one, or that cannot be reached.
     pub async fn model(&self) -> Result<String, ConformError> {
-        let answer = self.send("GET", "/v1/models", None).await?;
+        let answer = self.models().await?;
         let page: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
         let model = page.pointer("/data/0/id").and_then(Value::as_str).map(str::to_owned);
         model.ok_or_else(|| ConformError::NoModel { came: answer.came() })

@@ -58,7 +58,10 @@ impl ConformCheck {
 pub async fn check_exchanges(client: &ConformClient, model: &str) -> Result<Vec<ConformCheck>, ConformError> {
     let mut checks = Vec::new();
     for exchange in exchanges() {
-        let answer = client.send(&exchange.method, &exchange.path, exchange.body(model)).await?;
+        let answer = match (&*exchange.method, &*exchange.path) {
+            ("GET", client::MODELS) => client.models().await?.clone(),
+            (method, path) => client.send(method, path, exchange.body(model)).await?,
+        };
         let request = format!("{} {}", exchange.method, exchange.path);
         checks.push(ConformCheck::new(&exchange.name, request, exchange.compare(&answer)));
     }

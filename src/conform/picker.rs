@@ -14,8 +14,7 @@ const TABLE: &str = include_str!("picker.tsv");
 /// # Errors
 /// A server that cannot be reached.
 pub async fn check_metrics(client: &ConformClient, model: &str) -> Result<Vec<ConformCheck>, ConformError> {
-    let models = client.send("GET", "/v1/models", None).await?;
-    let models: Value = serde_json::from_slice(&models.body).unwrap_or_default();
+    let models: Value = serde_json::from_slice(&client.models().await?.body).unwrap_or_default();
     let listed = models.get("data").and_then(Value::as_array).cloned().unwrap_or_default();
     let has_adapters = listed.iter().any(|model| model.get("parent").is_some_and(|parent| !parent.is_null()));
     let before = page(client).await?;

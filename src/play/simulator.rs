@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     base::units::parse_duration,
-    engine::step_clock::{Knobs, StepTimes},
+    engine::step_clock::{Knobs, StepTimes, TransferTimes},
     play::{
         ServerState, Synthetic,
         admin_calls::{AdminResult, RefusedAdminCall, body_of, checked, shown},
@@ -78,7 +78,7 @@ struct SimulatorDesk {
 /// Settings that were read, before they take effect.
 #[derive(Debug, Default)]
 struct SimulatorChange {
-    times: Option<Knobs>,
+    times: Option<SimulatorLatencies>,
     failures: Option<InjectedFailures>,
     metrics: Option<Value>,
 }
@@ -107,6 +107,11 @@ async fn fake(State(desk): State<SimulatorDesk>, request: Request) -> AdminResul
 }
 
 impl SimulatorDesk {
+    fn latencies(&self) -> SimulatorLatencies {
+        let transfers = self.state.engine.as_ref().and_then(|engine| engine.transfer_times());
+        SimulatorLatencies { steps: self.knobs(), transfers }
+    }
+
     fn knobs(&self) -> Option<Knobs> {
         let engine = self.state.engine.as_ref()?;
         match engine.times() {
@@ -134,7 +139,7 @@ impl SimulatorDesk {
             "seed": config.seed,
             "block-size": self.state.block_size(),
             "enable-kvcache": config.engine.as_ref().is_some_and(|engine| engine.kv_events.is_some()),
-            "data-parallel-size": config.data_parallel_size,
+            "data-parallel-size": config.server.simulator.servers.max(1).saturating_mul(config.data_parallel_size.get()),
             "enable-request-id-headers": config.request_id_headers,
             "startup-duration": written(config.server.startup),
             "failure-injection-rate": percent,
@@ -144,7 +149,7 @@ impl SimulatorDesk {
         if let Some(fields) = fields.as_object_mut() {
             let blocks = self.state.engine.as_ref().map(|engine| engine.kv_cache.num_gpu_blocks);
             fields.extend(blocks.map(|blocks| ("kv-cache-size".to_owned(), json!(blocks))));
-            fields.extend(self.knobs().iter().flat_map(latencies));
+            fields.extend(self.latencies().shown());
         }
         fields
     }
@@ -154,7 +159,7 @@ impl SimulatorDesk {
         let fields: Map<String, Value> =
             serde_json::from_slice(body).map_err(|error| format!("a JSON object is needed: {error}"))?;
         let mut new = SimulatorChange::default();
-        let mut knobs = self.knobs();
+        let mut latencies = self.latencies();
         for (name, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
             let wrong = |why: String| format!("{name}: {why}");
             match name.as_str() {
@@ -167,18 +172,14 @@ impl SimulatorDesk {
                     value.as_str().ok_or_else(|| wrong("constant or per-token is needed".to_owned()))?;
                 }
                 name => {
-                    let knobs = knobs.as_mut().ok_or_else(|| {
-                        wrong("there are no latencies that were set one by one (--time-to-first-token and others with --engine)".to_owned())
-                    })?;
-                    latency(knobs, name, value).map_err(wrong)?;
-                    new.times = Some(*knobs);
+                    latencies.set(name, value).map_err(wrong)?;
+                    new.times = Some(latencies);
                 }
             }
         }
-        if let (Some(calculator), Some(knobs)) = (fields.get("latency-calculator").and_then(Value::as_str), &mut knobs)
-        {
-            calculate(knobs, calculator)?;
-            new.times = Some(*knobs);
+        if let Some(calculator) = fields.get("latency-calculator").and_then(Value::as_str) {
+            latencies.calculate(calculator)?;
+            new.times = Some(latencies);
         }
         new.failures.as_ref().map_or(Ok(Vec::new()), InjectedFailures::lines)?;
         Ok(new)
@@ -191,75 +192,119 @@ impl SimulatorDesk {
         if let Some(failures) = new.failures {
             self.state.config.faults.fail(failures)?;
         }
-        if let (Some(knobs), Some(engine)) = (new.times, &self.state.engine) {
-            engine.set_times(StepTimes::Knobs(knobs));
+        if let (Some(SimulatorLatencies { steps, transfers }), Some(engine)) = (new.times, &self.state.engine) {
+            transfers.into_iter().for_each(|times| engine.set_transfer_times(times));
+            // Steps under way end where their times change.
+            let changed = steps.filter(|knobs| self.knobs() != Some(*knobs));
+            changed.into_iter().for_each(|knobs| engine.set_times(StepTimes::Knobs(knobs)));
         }
         Ok(())
     }
 }
 
-/// The latencies under the simulator's names.
-fn latencies(knobs: &Knobs) -> Map<String, Value> {
-    let Knobs { time_to_first_token, inter_token_latency, prefill_overhead, prefill_time_per_token, .. } = knobs;
-    let is_per_token = !prefill_overhead.is_zero() || !prefill_time_per_token.mean.is_zero();
-    let times = [
-        ("time-to-first-token", time_to_first_token.mean),
-        ("time-to-first-token-std-dev", time_to_first_token.std_dev),
-        ("inter-token-latency", inter_token_latency.mean),
-        ("inter-token-latency-std-dev", inter_token_latency.std_dev),
-        ("prefill-overhead", *prefill_overhead),
-        ("prefill-time-per-token", prefill_time_per_token.mean),
-        ("prefill-time-std-dev", prefill_time_per_token.std_dev),
-    ];
-    let mut fields: Map<String, Value> =
-        times.into_iter().map(|(name, time)| (name.to_owned(), json!(written(time)))).collect();
-    fields.insert("time-factor-under-load".to_owned(), json!(knobs.time_factor_under_load));
-    let calculator = if is_per_token { "per-token" } else { "constant" };
-    fields.insert("latency-calculator".to_owned(), json!(calculator));
-    fields
+/// What `/admin/config` calls latencies; `None` where there are none of a kind.
+#[derive(Debug, Clone, Copy)]
+struct SimulatorLatencies {
+    /// Of steps, where they were set one by one.
+    steps: Option<Knobs>,
+    /// Of transfers between engines, where there is a KV connector.
+    transfers: Option<TransferTimes>,
 }
+
+impl SimulatorLatencies {
+    /// The durations under the simulator's names.
+    fn places(&mut self) -> impl Iterator<Item = (&'static str, &mut Duration)> {
+        let of_steps = self.steps.as_mut().map(|knobs| {
+            [
+                ("time-to-first-token", &mut knobs.time_to_first_token.mean),
+                ("time-to-first-token-std-dev", &mut knobs.time_to_first_token.std_dev),
+                ("inter-token-latency", &mut knobs.inter_token_latency.mean),
+                ("inter-token-latency-std-dev", &mut knobs.inter_token_latency.std_dev),
+                ("prefill-overhead", &mut knobs.prefill_overhead),
+                ("prefill-time-per-token", &mut knobs.prefill_time_per_token.mean),
+                ("prefill-time-std-dev", &mut knobs.prefill_time_per_token.std_dev),
+            ]
+        });
+        let of_transfers = self.transfers.as_mut().map(|times| {
+            [
+                ("kv-cache-transfer-latency", &mut times.latency.mean),
+                ("kv-cache-transfer-latency-std-dev", &mut times.latency.std_dev),
+                ("kv-cache-transfer-time-per-token", &mut times.per_token.mean),
+                ("kv-cache-transfer-time-std-dev", &mut times.per_token.std_dev),
+            ]
+        });
+        of_steps.into_iter().flatten().chain(of_transfers.into_iter().flatten())
+    }
+
+    fn shown(mut self) -> Map<String, Value> {
+        let mut fields: Map<String, Value> =
+            self.places().map(|(name, time)| (name.to_owned(), json!(written(*time)))).collect();
+        if let Some(Knobs { prefill_overhead, prefill_time_per_token, time_factor_under_load, .. }) = self.steps {
+            let is_per_token = !prefill_overhead.is_zero() || !prefill_time_per_token.mean.is_zero();
+            fields.insert("time-factor-under-load".to_owned(), json!(time_factor_under_load));
+            let calculator = if is_per_token { "per-token" } else { "constant" };
+            fields.insert("latency-calculator".to_owned(), json!(calculator));
+        }
+        fields
+    }
+
+    fn set(&mut self, name: &str, value: &Value) -> Result<(), String> {
+        if name == "time-factor-under-load" {
+            let factor = value.as_f64().filter(|factor| (1.0..=1000.0).contains(factor));
+            self.steps.as_mut().ok_or(NO_STEPS)?.time_factor_under_load =
+                factor.ok_or("a factor from 1 to 1000 is needed")?;
+            return Ok(());
+        }
+        let why = self.why_not(name);
+        let place = self.places().find_map(|(known, place)| (known == name).then_some(place)).ok_or(why)?;
+        // A number is nanoseconds, as in the simulator.
+        let text = value.as_str().map(str::to_owned).or_else(|| value.as_u64().map(|nanos| format!("{nanos}ns")));
+        let text = text.ok_or("a duration such as \"250ms\" is needed")?;
+        *place = parse_duration(&text).map_err(|error| error.to_string())?;
+        Ok(())
+    }
+
+    /// Why a name has no place here.
+    fn why_not(&self, name: &str) -> &'static str {
+        let mut all = Self { steps: Some(Knobs::default()), transfers: Some(TransferTimes::default()) };
+        let is_one = all.places().any(|(known, _)| known == name);
+        match is_one {
+            true if name.starts_with("kv-cache-transfer") => NO_TRANSFERS,
+            true => NO_STEPS,
+            false => NO_FIELD,
+        }
+    }
+
+    /// Leaves out the latencies that a calculator does not look at.
+    fn calculate(&mut self, calculator: &str) -> Result<(), String> {
+        let Self { steps, transfers } = self;
+        match calculator {
+            "constant" => {
+                if let Some(knobs) = steps {
+                    (knobs.prefill_overhead, knobs.prefill_time_per_token) = Default::default();
+                }
+                transfers.iter_mut().for_each(|times| times.per_token = Default::default());
+            }
+            "per-token" => {
+                steps.iter_mut().for_each(|knobs| knobs.time_to_first_token = Default::default());
+                transfers.iter_mut().for_each(|times| times.latency = Default::default());
+            }
+            "" => {}
+            other => return Err(format!("latency-calculator: {other} is none: there are constant and per-token")),
+        }
+        Ok(())
+    }
+}
+
+const NO_STEPS: &str =
+    "there are no latencies that were set one by one (--time-to-first-token and others with --engine)";
+const NO_TRANSFERS: &str = "there is no KV connector whose transfers take time (--kv-transfer-config with --engine)";
+const NO_FIELD: &str = "no field that can change while the server runs: there are latencies, latency-calculator, \
+                        time-factor-under-load, failure-injection-rate, failure-types and fake-metrics";
 
 /// A duration as Go writes it.
 fn written(time: Duration) -> String {
     if time.is_zero() { "0s".to_owned() } else { format!("{time:?}") }
-}
-
-fn latency(knobs: &mut Knobs, name: &str, value: &Value) -> Result<(), String> {
-    if name == "time-factor-under-load" {
-        let factor = value.as_f64().filter(|factor| (1.0..=1000.0).contains(factor));
-        knobs.time_factor_under_load = factor.ok_or("a factor from 1 to 1000 is needed")?;
-        return Ok(());
-    }
-    let place = match name {
-        "time-to-first-token" => &mut knobs.time_to_first_token.mean,
-        "time-to-first-token-std-dev" => &mut knobs.time_to_first_token.std_dev,
-        "inter-token-latency" => &mut knobs.inter_token_latency.mean,
-        "inter-token-latency-std-dev" => &mut knobs.inter_token_latency.std_dev,
-        "prefill-overhead" => &mut knobs.prefill_overhead,
-        "prefill-time-per-token" => &mut knobs.prefill_time_per_token.mean,
-        "prefill-time-std-dev" => &mut knobs.prefill_time_per_token.std_dev,
-        _ => {
-            return Err("no field that can change while the server runs: there are latencies, latency-calculator, \
-                        time-factor-under-load, failure-injection-rate, failure-types and fake-metrics"
-                .to_owned());
-        }
-    };
-    // A number is nanoseconds, as in the simulator.
-    let text = value.as_str().map(str::to_owned).or_else(|| value.as_u64().map(|nanos| format!("{nanos}ns")));
-    let text = text.ok_or("a duration such as \"250ms\" is needed")?;
-    *place = parse_duration(&text).map_err(|error| error.to_string())?;
-    Ok(())
-}
-
-/// Leaves out the latencies that a calculator does not look at.
-fn calculate(knobs: &mut Knobs, calculator: &str) -> Result<(), String> {
-    match calculator {
-        "constant" => (knobs.prefill_overhead, knobs.prefill_time_per_token) = Default::default(),
-        "per-token" => knobs.time_to_first_token = Default::default(),
-        "" => {}
-        other => return Err(format!("latency-calculator: {other} is none: there are constant and per-token")),
-    }
-    Ok(())
 }
 
 fn failure(failures: &mut InjectedFailures, name: &str, value: &Value) -> Result<(), String> {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use vllm_vcr::conform::{ShapeDifferences, compare, exchanges};
 
 use crate::support::{
-    goldens,
+    client, goldens,
     running::{Running, vcr},
 };
 
@@ -65,6 +65,10 @@ async fn play_conforms() {
     let output = conform(&play, &["--profile", "vllm,picker"]).await;
     assert_eq!(output.status.code(), Some(0), "{}", printed(&output));
     assert!(printed(&output).contains("\nconforms: "), "{}", printed(&output));
+    let page = client::send(play.address, &client::get("/metrics")).await.text();
+    let of_models = |line: &&str| line.starts_with("http_requests_total") && line.contains("\"/v1/models\"");
+    let counts: Vec<&str> = page.lines().filter(of_models).collect();
+    assert!(counts.len() == 1 && counts[0].ends_with(" 1.0"), "the models are asked for once: {counts:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -44,6 +44,11 @@ fn an_engine_is_described() {
         "{upstream}"
     );
     assert!(upstream["found"].as_str().unwrap().contains("max_model_len 5000"), "{upstream}");
+    for (path, part) in [("/v1", "leave it out"), ("/other", "another server than vLLM")] {
+        let (_, checks) = doctor(&["--upstream", &format!("{url}{path}")]);
+        let upstream = of(&checks, "upstream");
+        assert!(upstream["state"] == "warn" && upstream["advice"].as_str().unwrap().contains(part), "{upstream}");
+    }
 }
 
 #[test]

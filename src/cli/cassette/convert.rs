@@ -11,6 +11,7 @@ use clap::Args;
 
 use crate::{
     cli::{
+        cassette::{ExistingCassette, new_cassette},
         failure::{Exit, Failure},
         mcp::servers::{self, server_name},
         output,
@@ -89,8 +90,7 @@ fn not_taken(path: &Path, what: &str, taken: &str) -> Failure {
 }
 
 fn is_new(args: &ConvertArgs) -> Result<(), Failure> {
-    let to = &args.to;
-    if to.exists() { Err(Failure::usage(format!("{} exists", to.display()))) } else { Ok(()) }
+    new_cassette(&args.to, ExistingCassette::Refused("name another file"))
 }
 
 fn is_trace(path: &Path) -> bool {
@@ -202,17 +202,21 @@ fn from_log(args: &ConvertArgs) -> Result<ExitCode, Failure> {
     let rules = redaction::rules(&args.redaction)?;
     let text = fs::read_to_string(&args.from).map_err(|error| Failure::input(format!("{from}: {error}")))?;
     let wrong = |error: String| Failure::input(format!("{from}, {error}"));
-    let Imported { exchanges, left_out, unrecorded } = if is_http_log(&text) {
-        let HttpLog { exchanges, refused } = http_log(&text).map_err(wrong)?;
+    let (imported, preflights) = if is_http_log(&text) {
+        let HttpLog { exchanges, preflights, refused } = http_log(&text).map_err(wrong)?;
         let named: Vec<String> = refused.iter().map(|why| format!("{from}, {why}")).collect();
         refuse(args, &named)?;
-        Imported { exchanges, left_out: 0, unrecorded: Unrecorded::default() }
+        (Imported { exchanges, left_out: 0, unrecorded: Unrecorded::default() }, preflights)
     } else {
         let name = servers::name(args.name.as_deref(), &args.from)?;
-        import(&text, &name).map_err(|error| wrong(error.to_string()))?
+        (import(&text, &name).map_err(|error| wrong(error.to_string()))?, 0)
     };
+    let Imported { exchanges, left_out, unrecorded } = imported;
+    let preflights = [(preflights, "CORS preflights (OPTIONS) are left out")];
     if exchanges.is_empty() {
-        return Ok(nothing_written(args));
+        let code = nothing_written(args);
+        output::note(&output::counts(&preflights));
+        return Ok(code);
     }
     let mut writer = CassetteWriter::create(&args.to, &Header::default(), WriteMode::Replace)?;
     let (mut unsearched, mut named) = (0, NamedValues::default());
@@ -230,6 +234,7 @@ fn from_log(args: &ConvertArgs) -> Result<ExitCode, Failure> {
     let records = writer.finish()?;
     output::note(&format!("{}: {records} records\n", args.to.display()));
     let Unrecorded { unreadable, unmatched, early } = unrecorded;
+    output::note(&output::counts(&preflights));
     output::note(&output::counts(&[
         (left_out + unreadable, "entries were no messages and are left out"),
         (unmatched, "responses had no request and are left out"),

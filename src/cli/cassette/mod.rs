@@ -25,7 +25,6 @@ use crate::{
     recording::{
         cassette::{self, Cassette, CassetteError, RecordTokens, RecordingRun, is_cassette},
         redaction::RedactionRules,
-        storage,
     },
     replay::player,
 };
@@ -133,7 +132,7 @@ pub(in crate::cli) fn run(command: CassetteCommand) -> Result<ExitCode, Failure>
     }
 }
 
-/// Refuses to write an object: a cassette is several files, which change in place.
+/// Refuses to write an object before anything is read.
 fn refuse_objects(command: &CassetteCommand) -> Result<(), Failure> {
     let written: &[PathBuf] = match command {
         CassetteCommand::New(args) => std::slice::from_ref(&args.file),
@@ -147,9 +146,31 @@ fn refuse_objects(command: &CassetteCommand) -> Result<(), Failure> {
         | CassetteCommand::Diff(_)
         | CassetteCommand::Convert(_) => &[],
     };
-    let Some(object) = written.iter().find(|path| storage::is_url(path)) else { return Ok(()) };
-    let message = format!("{}: cassettes are written to files only", storage::shown(object).display());
-    Err(Failure::usage(message).hint("write a file, and copy it and its sidecar (NAME.vcr) to the store"))
+    written.iter().try_for_each(|path| cassette::refuse_object(path)).map_err(Failure::from)
+}
+
+/// What is done about a file that has the name of a new cassette.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::cli) enum ExistingCassette {
+    /// It stays, and this is the advice.
+    Refused(&'static str),
+    /// It is replaced.
+    Replaced,
+}
+
+/// Refuses a name under which no new cassette is written.
+pub(in crate::cli) fn new_cassette(path: &Path, taken: ExistingCassette) -> Result<(), Failure> {
+    cassette::refuse_object(path)?;
+    let name = path.display();
+    if !is_cassette(path) {
+        return Err(Failure::usage(format!("{name} is no name of a cassette: it ends with .yaml")));
+    }
+    match taken {
+        ExistingCassette::Refused(advice) if path.exists() => {
+            Err(Failure::usage(format!("{name} exists")).hint(advice))
+        }
+        ExistingCassette::Refused(_) | ExistingCassette::Replaced => Ok(()),
+    }
 }
 
 /// The files of all paths; a folder stands for its cassettes.
@@ -275,9 +296,7 @@ const TEMPLATE: &str = include_str!("template.yaml");
 
 fn new(args: &NewArgs) -> Result<ExitCode, Failure> {
     let path = &args.file;
-    if !is_cassette(path) {
-        return Err(Failure::usage(format!("{} is no name of a cassette: it ends with .yaml", path.display())));
-    }
+    new_cassette(path, ExistingCassette::Refused("name another file"))?;
     let name = shell_word(&path.to_string_lossy());
     let write = || {
         path.parent().map_or(Ok(()), fs::create_dir_all)?;
@@ -298,9 +317,7 @@ fn new(args: &NewArgs) -> Result<ExitCode, Failure> {
 /// Writes the records of all cassettes to one, in the order of the cassettes.
 fn merge(args: &MergeArgs) -> Result<ExitCode, Failure> {
     let to = &args.output;
-    if to.exists() {
-        return Err(Failure::usage(format!("{} exists", to.display())).hint("name a new file: -o FILE"));
-    }
+    new_cassette(to, ExistingCassette::Refused("name another file: -o FILE"))?;
     let files = files(&args.files)?;
     once(&files)?;
     let io = |source| Failure::from(CassetteError::Io { path: to.clone(), source });

@@ -9,12 +9,14 @@ use crate::{
         failure::Failure,
         play::{
             args::{PaceArg, PlayArgs},
-            engine, faults, fleet, lora, model, sources,
+            engine, faults, fleet, lora, model,
+            server::ServerArgs,
+            sources,
         },
         player::{self, matching},
         redaction,
     },
-    play::{Config, Source, Synthetic, Unmatched},
+    play::{Config, ServerOptions, SimulatorOptions, Source, Synthetic, Unmatched},
     replay::{
         matching::{MatchBy, MinMatch},
         player::OnMiss,
@@ -62,7 +64,7 @@ pub(in crate::cli) fn config(args: PlayArgs) -> Result<Config, Failure> {
         generation: model::generation(&args.engine),
         vocabulary: model::vocabulary(&args.engine),
         vllm_version: if is_core { default.vllm_version } else { model::spoken_version(&args.engine) },
-        server: args.server.into(),
+        server: server(args.server, args.simulated.replicas()),
         chat_template: args.chat_template,
         template_kwargs: args.engine.default_chat_template_kwargs,
         request_templates: request_templates(args.trust_request_chat_template),
@@ -84,6 +86,11 @@ pub(in crate::cli) fn config(args: PlayArgs) -> Result<Config, Failure> {
         faults,
         progress: default.progress,
     })
+}
+
+fn server(args: ServerArgs, servers: u32) -> ServerOptions {
+    let options = ServerOptions::from(args);
+    ServerOptions { simulator: SimulatorOptions { servers, ..options.simulator }, ..options }
 }
 
 fn request_templates(are_trusted: bool) -> RequestTemplates {

@@ -108,6 +108,7 @@ impl From<CassetteError> for Failure {
     fn from(error: CassetteError) -> Self {
         let exit = match &error {
             CassetteError::Wrong { .. } => Exit::BadInput,
+            CassetteError::Object { .. } => Exit::Usage,
             CassetteError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => Exit::BadInput,
             CassetteError::Io { .. } | CassetteError::Busy { .. } | CassetteError::Unfinished { .. } => {
                 Exit::Environment

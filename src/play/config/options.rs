@@ -57,6 +57,8 @@ pub struct SimulatorOptions {
     pub pod: Option<String>,
     /// Namespace of the pod, for `x-inference-namespace`.
     pub namespace: Option<String>,
+    /// Servers of the process, of which this is one; that simulator has a rank behind each. 0 where it is the only one.
+    pub servers: u32,
     /// Values of metrics from the start on, in its words.
     pub fake_metrics: Option<Value>,
 }

@@ -41,7 +41,7 @@ use self::{
     balancer::Balancer,
     check::Snapshot,
     config::Resolved,
-    connector::{KvConnector, SideChannel},
+    connector::{KvConnector, PacedTransfers, SideChannel},
     inbox::{Control, Inbox},
     kv_events::{KvEvents, PublisherFaults},
     rank::Rank,
@@ -66,7 +66,7 @@ use crate::engine::{
     kv_cache::KvCacheConfig,
     recorded_timings::RecordedTimings,
     scheduler::PauseState,
-    step_clock::{StepClock, StepTimes, TransferClock},
+    step_clock::{StepClock, StepTimes, TransferClock, TransferTimes},
 };
 
 /// The faults of a server, and its number among several.
@@ -97,6 +97,8 @@ pub(super) struct Engine {
     pub(super) slowdown: Arc<Slowdown>,
     /// Times of its steps at its start.
     times: StepTimes,
+    /// Those of transfers, where there is a KV connector.
+    transfer_times: Option<TransferTimes>,
     /// Whether requests are served at their recorded times.
     pub(super) has_recorded_times: bool,
     /// Whether steps may give a request several tokens.
@@ -135,6 +137,7 @@ impl Engine {
             metrics,
             slowdown,
             times: resolved.times.clone(),
+            transfer_times: resolved.kv_transfer.as_ref().map(|config| config.times),
             has_recorded_times,
             speculates,
         };
@@ -170,6 +173,16 @@ impl Engine {
     pub(super) fn set_times(&self, times: StepTimes) {
         self.slowdown.set_times(times);
         self.inboxes.iter().for_each(|inbox| inbox.look_again());
+    }
+
+    /// How long transfers from other engines take; `None` without a KV connector.
+    pub(super) fn transfer_times(&self) -> Option<TransferTimes> {
+        self.transfer_times.map(|at_start| self.slowdown.transfer_times().unwrap_or(at_start))
+    }
+
+    /// Sets how long the transfers of each rank take that begin from now on.
+    pub(super) fn set_transfer_times(&self, times: TransferTimes) {
+        self.slowdown.set_transfer_times(times);
     }
 
     /// Pauses the scheduler; returns once no request runs, and its prefix cache is forgotten where that is wanted.
@@ -231,6 +244,7 @@ impl Engine {
             let (host, port) = (config.host.clone(), config.port);
             let channel = Arc::new(open.map_err(|source| EngineError::SideChannel { host, port, source })?);
             let clock = TransferClock::new(config.times, time_scale, seed);
+            let clock = PacedTransfers { clock, slowdown: Arc::clone(&self.slowdown) };
             let (of_engine, metrics) = (Arc::clone(&channel), Arc::clone(&self.metrics));
             stepping.connector = Some(KvConnector::new(&config, clock, of_engine, metrics, block_size));
             self.side_channels.push(channel);

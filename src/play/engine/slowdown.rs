@@ -1,4 +1,4 @@
-//! How long steps take, how many times longer than that, and whether the cache has free blocks, which may change while the engine runs.
+//! How long steps and KV transfers take, how many times longer steps take than that, and whether the cache has free blocks, which may change while the engine runs.
 
 use std::{
     sync::{
@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use crate::engine::step_clock::{StepClock, StepTimes, StepWork};
+use crate::engine::step_clock::{StepClock, StepTimes, StepWork, TransferTimes};
 
 /// A factor of all steps, 1 at first, and whether the cache is exhausted.
 #[derive(Debug)]
@@ -18,6 +18,8 @@ pub(in super::super) struct Slowdown {
     /// Times that were set, with a number that counts how often.
     times: Mutex<Option<StepTimes>>,
     changes: AtomicU64,
+    /// Times of transfers that were set.
+    transfers: Mutex<Option<TransferTimes>>,
 }
 
 impl Default for Slowdown {
@@ -27,6 +29,7 @@ impl Default for Slowdown {
             is_exhausted: AtomicBool::new(false),
             times: Mutex::default(),
             changes: AtomicU64::new(0),
+            transfers: Mutex::default(),
         }
     }
 }
@@ -46,6 +49,16 @@ impl Slowdown {
     /// Times that were set.
     pub(super) fn times(&self) -> Option<StepTimes> {
         self.times.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Sets how long the transfers take that begin from now on.
+    pub(super) fn set_transfer_times(&self, times: TransferTimes) {
+        *self.transfers.lock().unwrap_or_else(PoisonError::into_inner) = Some(times);
+    }
+
+    /// Times of transfers that were set.
+    pub(super) fn transfer_times(&self) -> Option<TransferTimes> {
+        *self.transfers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sets whether the cache has no free block.

@@ -255,10 +255,12 @@ async fn fixtures_of_aimock_answer() {
         {"match": {"userMessage": "joke", "sequenceIndex": 1}, "response": {"toolCalls": [{"name": "find", "arguments": {"a": 1}}]}},
         {"match": {"systemMessage": "be \"kind\""}, "response": {"content": "kind", "usage": {"prompt_tokens": 3, "completion_tokens": 4}}},
         {"match": {"userMessage": "limit"}, "response": {"error": {"message": "slow", "type": "rate_limit_error"}, "status": 429}},
-        {"match": {}, "response": {"content": "rest"}}, {"match": {"endpoint": "video"}, "response": {"content": ""}}]});
+        {"match": {}, "response": {"content": "rest"}}, {"match": {"endpoint": "video"}, "response": {"content": ""}},
+        {"match": {"userMessage": "odd"}, "response": {"error": {"message": "odd"}, "status": 9999}}]});
     std::fs::write(&theirs, fixtures.to_string()).unwrap();
     let (code, text) = convert(&[&theirs, &ours]);
     assert!(code == 3 && text.contains("`match.endpoint: \"video\"`") && !Path::new(&ours).exists(), "{text}");
+    assert!(text.contains("theirs.json, line 1, entry 7: `status` has to be"), "{text}");
     assert_eq!(convert(&[&theirs, &ours, "--skip"]).0, 0);
     let text = std::fs::read_to_string(&ours).unwrap();
     assert!(!text.contains("sk-proj-") && text.contains("kind"), "{text}");
@@ -274,4 +276,36 @@ async fn fixtures_of_aimock_answer() {
     assert_eq!((said(&kind).as_str(), kind.json()["usage"]["completion_tokens"].as_u64()), ("kind", Some(4)));
     let refused = play.send(CHAT, &chat(&["limit"])).await;
     assert_eq!((refused.status, refused.json()["error"]["message"].as_str()), (429, Some("slow")));
+}
+
+#[tokio::test]
+async fn a_har_of_a_browser_and_old_cassettes_of_httpx_are_converted() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (har, vcrpy, ours) = (file("browser.har"), file("old.yaml"), file("ours.yaml"));
+    let entry = |method: &str, status: u16, text: &str| {
+        json!({"request": {"method": method, "url": "https://api.example.org/v1/models", "headers": []},
+            "response": {"status": status, "headers": [{"name": "content-type", "value": "application/json"}], "content": {"text": text}}})
+    };
+    let page = "{\"object\": \"list\", \"data\": [{\"id\": \"m\"}]}";
+    let log = |entries: Value| json!({"log": {"entries": entries}}).to_string();
+    fs::write(&har, log(json!([entry("OPTIONS", 204, ""), entry("GET", 200, page), entry("GET", 0, "")]))).unwrap();
+    let (code, text) = convert(&[&har, &ours]);
+    assert!(code == 3 && text.contains("browser.har, line 1, entry 3: /v1/models has no response"), "{text}");
+    let (code, text) = convert(&[&har, &ours, "--skip"]);
+    assert!(code == 0 && text.contains("1 records\n  1 CORS preflights (OPTIONS) are left out"), "{text}");
+    fs::write(&har, log(json!([entry("OPTIONS", 204, "")]))).unwrap();
+    let (code, text) = convert(&[&har, &file("none.yaml")]);
+    assert!(code == 1 && text.contains("1 CORS preflights"), "{text}");
+    let old = format!(
+        "interactions:\n- request: {{body: '', headers: {{}}, method: GET, uri: 'https://h/v1/models'}}\n  response:\n    content: '{page}'\n    headers: {{Content-Type: [application/json]}}\n    http_version: HTTP/1.1\n    status_code: 200\nversion: 1\n"
+    );
+    fs::write(&vcrpy, old).unwrap();
+    let from_vcrpy = file("httpx.yaml");
+    assert_eq!(convert(&[&vcrpy, &from_vcrpy]).0, 0);
+    for cassette in [ours, from_vcrpy] {
+        let play = Running::start(&["play", "--port", "0", "--instant", "--strict", "--cassette", &cassette]);
+        assert_eq!(play.get("/v1/models").await["data"][0]["id"], "m", "{cassette}");
+        assert_eq!(play.stop().0, 0);
+    }
 }

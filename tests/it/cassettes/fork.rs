@@ -104,6 +104,23 @@ async fn families_go_live_and_a_fork_that_was_not_reached_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_only_read_is_answered_from_its_record_before_and_after_the_fork() {
+    let upstream = live().await;
+    let models = "- request: GET /v1/models\n  answer: {json: {data: [{id: old}]}}\n".to_owned();
+    let shelf = Shelf::with(&tape(&[models, record(&["a"], "old A"), record(&["b"], "old B")]));
+    let running = fork(&shelf, &url(&upstream), &["--at", "3", "--json"]);
+    let listed = async || running.get("/v1/models").await["data"][0]["id"].clone();
+    assert_eq!((listed().await, listed().await), (json!("old"), json!("old")), "twice before the fork");
+    assert_eq!(said(&ask(&running, "a").await), "old A");
+    assert_eq!(said(&ask(&running, "b").await), "live m");
+    assert_eq!((listed().await, listed().await), (json!("old"), json!("old")), "and after it");
+    let (code, log) = running.stop();
+    assert_eq!(code, 0, "{log}");
+    let text = read(&shelf.folder.path().join("tape.fork.yaml"));
+    assert_eq!(text.matches("request: GET /v1/models").count(), 1, "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_target_is_an_environment_that_fails() {
     let shelf = three();
     let running = fork(&shelf, "http://127.0.0.1:9", &["--at", "2"]);
@@ -127,6 +144,16 @@ fn bounds_and_what_no_fork_plays_are_named() {
     assert!(code == 2 && log.contains("--at"), "{log}");
     let (code, log) = fails(shelf.name(), &["--at", "1", "--out", shelf.name()]);
     assert!(code == 2 && log.contains("this is the cassette"), "{log}");
+    let taken = shelf.folder.path().join("taken.yaml");
+    std::fs::write(&taken, "").unwrap();
+    for (out, part) in [
+        (taken.to_str().unwrap(), "exists"),
+        ("x.txt", "x.txt is no name of a cassette"),
+        ("s3://b/x.yaml", "s3://b/x.yaml: cassettes are written to files only"),
+    ] {
+        let (code, log) = fails(shelf.name(), &["--at", "1", "--out", out]);
+        assert!(code == 2 && log.contains(part), "{code} {log}");
+    }
     let (code, log) = fails(shelf.folder.path().to_str().unwrap(), &["--at", "1"]);
     assert!(code == 2 && log.contains("is a folder"), "{log}");
     let by_hand = Shelf::with(&tape(&[record(&["a"], "A"), "- match: {contains: x}\n  answer: y\n".to_owned()]));

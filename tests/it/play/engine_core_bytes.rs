@@ -54,7 +54,8 @@ fn units<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<ZmtpUnit> {
 fn connection(bytes: &[u8], random: &mut StdRng) {
     let whole = units([bytes]);
     assert_eq!(units(cut(bytes, random).iter().map(Vec::as_slice)), whole);
-    for unit in &whole {
+    // Thousands of empty ones are a few bytes.
+    for unit in whole.iter().take(200) {
         if let ZmtpUnit::Message(frames) = unit {
             frames.iter().for_each(|frame| read(frame, frames));
         }

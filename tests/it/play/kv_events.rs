@@ -435,3 +435,28 @@ async fn events_name_the_session_and_report_cached_blocks_where_a_request_asks_f
     assert_eq!(send(json!({"cache_salt": "x"}), Some("b")).await, (2, 1, Some("b".to_owned())));
     assert_eq!(send(json!({"cache_salt": "y"}), None).await, (3, 1, None));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_without_an_address_is_warned_of_once() {
+    let endpoint = format!("tcp://{}.invalid:5557", "x".repeat(64));
+    let mut running = Running::start(&[
+        "play",
+        "--port",
+        "0",
+        "--synthetic",
+        "random",
+        "--engine",
+        "--instant",
+        "--enable-kv-cache-events",
+        "--kv-events-endpoint",
+        &endpoint,
+    ]);
+    running.hears("KV events reach nobody");
+    for first in 0..3 {
+        let prompt: Vec<u32> = (first * 100..first * 100 + 64).collect();
+        assert_eq!(running.send("/v1/completions", &json!({"prompt": prompt, "max_tokens": 2})).await.status, 200);
+    }
+    let (code, said) = running.stop();
+    assert_eq!((code, said.matches("KV events reach nobody").count()), (0, 1), "{said}");
+    assert!(said.contains(&endpoint) && said.contains("--kv-events-endpoint"), "{said}");
+}

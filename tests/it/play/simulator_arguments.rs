@@ -294,6 +294,50 @@ async fn under_its_name_it_serves_what_the_simulator_serves() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn times_of_transfers_change_while_it_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = ["--model", "m", "--port", "0", "--data-parallel-size", "2", "--kv-cache-transfer-latency", "5s"];
+    let running = Running::of(&named(folder.path()), &arguments, &[]);
+    let shown = running.get("/admin/config").await;
+    assert_eq!((&shown["kv-cache-transfer-latency"], &shown["data-parallel-size"]), (&json!("5s"), &json!(2)));
+    let change = json!({"kv-cache-transfer-time-per-token": "1ms", "kv-cache-transfer-time-std-dev": 0, "latency-calculator": "per-token"});
+    let changed = running.send("/admin/config", &change).await;
+    assert_eq!(changed.status, 200, "{}", changed.text());
+    let changed = changed.json();
+    let times = ["latency", "latency-std-dev", "time-per-token", "time-std-dev"]
+        .map(|name| changed[format!("kv-cache-transfer-{name}")].as_str().unwrap().to_owned());
+    assert_eq!(times, ["0s", "0s", "1ms", "0s"]);
+    let params = json!({"do_remote_prefill": true, "remote_block_ids": [[1, 2]], "remote_engine_id": "none",
+        "remote_request_id": "r", "remote_host": "127.0.0.1", "remote_port": 9});
+    let body = json!({"prompt": vec![7; 20], "max_tokens": 2, "kv_transfer_params": params});
+    let answer = running.send("/v1/completions", &body).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let page = client::send(running.address, &get("/metrics")).await.text();
+    let took = page.lines().find(|line| line.starts_with("vllm:nixl_xfer_time_seconds_sum")).unwrap();
+    let took: f64 = took.rsplit(' ').next().unwrap().parse().unwrap();
+    assert!((0.01..0.03).contains(&took), "{took} s for 20 tokens");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_connector_no_transfer_has_a_time() {
+    let running = Running::start(&[
+        "play",
+        "--port",
+        "0",
+        "--synthetic",
+        "random",
+        "--engine",
+        "--instant",
+        "--data-parallel-size",
+        "2",
+    ]);
+    let shown = running.get("/admin/config").await;
+    assert_eq!((&shown["data-parallel-size"], &shown["kv-cache-transfer-latency"]), (&json!(2), &Value::Null));
+    let refused = running.send("/admin/config", &json!({"kv-cache-transfer-latency": "1ms"})).await;
+    assert!(refused.status == 400 && refused.text().contains("no KV connector"), "{}", refused.text());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn play_keeps_the_simulators_endpoints_to_this_machine() {
     let running =
         Running::start(&["play", "--port", "0", "--synthetic", "random", "--engine", "--time-to-first-token", "5"]);

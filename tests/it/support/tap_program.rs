@@ -158,14 +158,19 @@ fn say(address: SocketAddr, request: &str) -> Option<String> {
 
 /// Waits until the counts have this line.
 pub(crate) fn until(admin: SocketAddr, line: &str) {
+    until_page(admin, line, |page| page.contains(line));
+}
+
+/// Waits until the page of counts is as it should be.
+pub(crate) fn until_page(admin: SocketAddr, what: &str, is_so: impl Fn(&str) -> bool) {
     let request = "GET /metrics HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n";
     for _ in 0..600 {
-        if say(admin, request).unwrap().contains(line) {
+        if is_so(&say(admin, request).unwrap()) {
             return;
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    panic!("{line} was not counted in time");
+    panic!("{what} was not counted in time");
 }
 
 pub(crate) fn ask(address: SocketAddr, id: &str) -> bool {

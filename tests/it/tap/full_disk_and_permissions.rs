@@ -5,7 +5,7 @@ use std::{fs, os::unix::fs::PermissionsExt, process::Command};
 use vllm_vcr::recording::trace;
 
 use crate::support::{
-    tap_program::{Program, ask, engine, until},
+    tap_program::{Program, ask, engine, until, until_page},
     tapping,
 };
 
@@ -29,7 +29,9 @@ fn what_a_full_disk_lost_is_counted_exactly() {
         let noise =
             |at: u64| (0..12).map(move |part| format!("{:x}", (at * 12 + part).wrapping_mul(0x9e37_79b9_7f4a_7c15)));
         assert!((0..300).all(|at| ask(tap.address, &noise(at).collect::<String>())));
-        until(admin, "vcr_recording 0\n");
+        // It may have gone on already.
+        let none = "vcr_records_dropped_total{reason=\"write_failed\"} 0\n";
+        until_page(admin, "a failed write", |page| !page.contains(none));
         until(admin, "vcr_recording 1\n");
         assert!((0..3).all(|at| ask(tap.address, &format!("late{at}"))));
         let (code, rest) = tap.end();

@@ -32,6 +32,11 @@ impl TransferClock {
         Self { times, scale, generator: Xoshiro256PlusPlus::seed_from_u64(seed ^ TRANSFERS) }
     }
 
+    /// Sets the times of the transfers that begin from now on.
+    pub fn set_times(&mut self, times: TransferTimes) {
+        self.times = times;
+    }
+
     /// Draws the duration of the next transfer, of so many tokens.
     #[allow(clippy::cast_precision_loss)] // a count of tokens
     pub fn duration(&mut self, tokens: usize) -> Duration {
@@ -55,7 +60,10 @@ mod tests {
         let times = TransferTimes { latency: Spread::exactly(20 * MS), per_token: Spread::exactly(MS / 10) };
         assert_eq!(TransferClock::new(times, 1.0, 1).duration(100), 30 * MS);
         assert_eq!(TransferClock::new(times, 10.0, 1).duration(100), 3 * MS);
-        assert_eq!(TransferClock::new(TransferTimes::default(), 1.0, 1).duration(100), Duration::ZERO);
+        let mut clock = TransferClock::new(TransferTimes::default(), 1.0, 1);
+        assert_eq!(clock.duration(100), Duration::ZERO);
+        clock.set_times(times);
+        assert_eq!(clock.duration(100), 30 * MS);
     }
 
     #[test]

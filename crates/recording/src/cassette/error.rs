@@ -37,6 +37,15 @@ pub enum CassetteError {
         /// Number of records in it.
         records: usize,
     },
+    /// It is an object of a store, and would be written.
+    #[error(
+        "{}: cassettes are written to files only; write a file, and copy it and its sidecar (NAME.vcr) to the store",
+        path.display()
+    )]
+    Object {
+        /// Its URL, without secrets.
+        path: PathBuf,
+    },
     /// Something in it is wrong.
     #[error("{}:{line}: {message}", path.display())]
     Wrong {
@@ -54,9 +63,11 @@ impl CassetteError {
     #[must_use]
     pub fn path(&self) -> &Path {
         match self {
-            Self::Io { path, .. } | Self::Busy { path } | Self::Unfinished { path, .. } | Self::Wrong { path, .. } => {
-                path
-            }
+            Self::Io { path, .. }
+            | Self::Busy { path }
+            | Self::Unfinished { path, .. }
+            | Self::Object { path }
+            | Self::Wrong { path, .. } => path,
         }
     }
 

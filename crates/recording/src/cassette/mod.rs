@@ -75,7 +75,7 @@ pub use self::{
     side::{RecordTokens, RecordingRun, last_run, read_file as read_beside, sidecar_of, timing_of},
     verdict::{GuardVerdict, UnsafeWhen, VerdictKind},
     write::{emit, emit_expanded},
-    writer::{CassetteWriter, RecordedExchange, WriteMode},
+    writer::{CassetteWriter, RecordedExchange, WriteMode, refuse_object},
 };
 
 /// The version of the format.

@@ -68,6 +68,16 @@ pub enum WriteMode {
     Append,
 }
 
+/// Refuses an object of a store in the place of a file that is written.
+///
+/// See docs/decisions/0145-objects-in-the-place-of-files.md.
+///
+/// # Errors
+/// [`CassetteError::Object`] where it is one.
+pub fn refuse_object(path: &Path) -> Result<(), CassetteError> {
+    if storage::is_url(path) { Err(CassetteError::Object { path: storage::shown(path) }) } else { Ok(()) }
+}
+
 /// Writes one cassette.
 #[derive(Debug)]
 pub struct CassetteWriter {
@@ -123,11 +133,7 @@ impl CassetteWriter {
     /// When the old file cannot be read, or the new one cannot be created; when another program records it, or records of a
     /// recording that was not finished would be lost.
     pub fn create(path: &Path, header: &Header, mode: WriteMode) -> Result<Self, CassetteError> {
-        if storage::is_url(path) {
-            let message = "a cassette is recorded into a file; copy it and its sidecar (NAME.vcr) to the store";
-            let source = io::Error::new(io::ErrorKind::Unsupported, message);
-            return Err(CassetteError::Io { path: storage::shown(path), source });
-        }
+        refuse_object(path)?;
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).map_err(|source| CassetteError::Io { path: path.to_owned(), source })?;
         }

@@ -188,8 +188,13 @@ impl CassettePlayer {
             }
             return Decision::Answer(replaced);
         }
-        // A further try of a request gets a record that is there already.
-        if let Some(recorder) = self.recorder.as_ref().filter(|_| found.again != Again::Retry) {
+        // What was served before is there already, where playing it serves it again too.
+        let is_there = match found.again {
+            Again::Fresh => false,
+            Again::Retry => true,
+            Again::Exhausted => self.config.matching.on_exhausted.is_none(),
+        };
+        if let Some(recorder) = self.recorder.as_ref().filter(|_| !is_there) {
             recorder.copy(record);
         }
         self.used.get(found.record).into_iter().for_each(|used| used.store(true, Relaxed));

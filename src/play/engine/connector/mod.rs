@@ -27,6 +27,7 @@ pub use self::config::{KvRole, KvTransferConfig};
 use self::leases::{Lease, Leases};
 pub(in super::super) use self::side_channel::SideChannel;
 pub(super) use self::side_channel::{Notice, NoticeKind};
+use super::slowdown::Slowdown;
 use crate::{
     api::RemotePrefill,
     engine::{
@@ -62,11 +63,26 @@ struct Loading {
     tokens: usize,
 }
 
+/// A transfer clock whose times may be set while the engine runs.
+#[derive(Debug)]
+pub(super) struct PacedTransfers {
+    pub(super) clock: TransferClock,
+    pub(super) slowdown: Arc<Slowdown>,
+}
+
+impl PacedTransfers {
+    /// Draws the duration of the next transfer, of so many tokens.
+    fn duration(&mut self, tokens: usize) -> Duration {
+        self.slowdown.transfer_times().into_iter().for_each(|times| self.clock.set_times(times));
+        self.clock.duration(tokens)
+    }
+}
+
 /// Connector of the engine's thread.
 #[derive(Debug)]
 pub(super) struct KvConnector {
     engine_id: String,
-    clock: TransferClock,
+    clock: PacedTransfers,
     lease: Duration,
     channel: Arc<SideChannel>,
     metrics: Arc<Metrics>,
@@ -84,7 +100,7 @@ impl KvConnector {
     /// A connector whose other engines are reached over a channel.
     pub(super) fn new(
         config: &KvTransferConfig,
-        clock: TransferClock,
+        clock: PacedTransfers,
         channel: Arc<SideChannel>,
         metrics: Arc<Metrics>,
         block_size: usize,

@@ -10,7 +10,13 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::StreamExt;
-use tokio::{net::TcpListener, runtime, select, sync::mpsc, task::AbortHandle, time::sleep};
+use tokio::{
+    net::{TcpListener, lookup_host},
+    runtime, select,
+    sync::mpsc,
+    task::AbortHandle,
+    time::sleep,
+};
 use zeromq::{PubSocket, Socket, SocketEvent, SocketOptions, SocketSend, ZmqMessage};
 
 use super::{
@@ -43,6 +49,8 @@ struct Publisher {
     held: Option<EventBatch>,
     kept: Option<Arc<replay::KeptBatches>>,
     shared: Arc<PublisherState>,
+    /// Whether it was said that the host to connect to has no address.
+    is_unresolved: bool,
 }
 
 /// Who connects.
@@ -74,8 +82,8 @@ pub(super) fn start(
             match open(&events, replay.as_ref(), buffer_steps, shared).await {
                 Ok(OpenedSockets { socket, side, kept, shared, bound }) => {
                     let _waits = started.send(Ok(bound));
-                    let (base, held) = (0, None);
-                    Publisher { socket, side, batches, faults, base, held, kept, shared }.run().await;
+                    let (base, held, is_unresolved) = (0, None, false);
+                    Publisher { socket, side, batches, faults, base, held, kept, shared, is_unresolved }.run().await;
                 }
                 Err(error) => {
                     let _waits = started.send(Err(error));
@@ -182,11 +190,12 @@ impl Publisher {
     /// Connects to a peer, and publishes until it is gone. What comes without a peer is only kept, as in ZeroMQ. `None` once the engine
     /// has ended.
     async fn connected(&mut self, peer: &str) -> Option<()> {
-        let Self { socket, batches, kept, shared, base, .. } = self;
+        let Self { socket, batches, kept, shared, base, is_unresolved, .. } = self;
         let mut monitor = socket.monitor();
         let mut draining = Draining { batches, kept: kept.as_deref(), shared, base: *base };
         if let Err(error) = draining.until(socket.connect(peer)).await? {
             tracing::debug!(%error, peer, "no subscriber of KV events");
+            draining.until(warn_unresolved(peer, is_unresolved)).await?;
             return draining.until(sleep(RETRY)).await;
         }
         loop {
@@ -268,6 +277,17 @@ impl Publisher {
         if let Err(error) = self.socket.send(message).await {
             tracing::debug!(%error, "KV events are not sent");
         }
+    }
+}
+
+/// Says once that the host of an endpoint has no address: a subscriber that begins late is no mistake, a name that nobody has may be one.
+async fn warn_unresolved(peer: &str, is_said: &mut bool) {
+    if *is_said {
+        return;
+    }
+    if let Err(error) = lookup_host(peer.trim_start_matches("tcp://")).await {
+        *is_said = true;
+        tracing::warn!(%error, peer, "KV events reach nobody until the host of their endpoint has an address (--kv-events-endpoint, or in --kv-events-config)");
     }
 }
 

@@ -6,9 +6,15 @@
 //! Limits: fixtures for other endpoints than chats and with faults of their own are refused. Paces and the fields of an answer's envelope
 //! (`id`, `created`, `model`) have no effect.
 
+use std::path::Path;
+
 use serde_json::{Map, Value, json};
 
-use recording::yaml::{self, Layout, YamlNode};
+use super::placed;
+use recording::{
+    cassette::{self, CassetteError},
+    yaml::{self, Layout, YamlNode},
+};
 
 /// Keys of a fixture and of its response that change nothing here.
 const WITHOUT_EFFECT: [&str; 15] = [
@@ -39,7 +45,7 @@ pub struct ConvertedFixtures {
     pub text: String,
     /// Records of it.
     pub records: usize,
-    /// Fixtures of which no record can be made, each with its line and why.
+    /// Fixtures of which no record can be made, each with its place and why.
     pub refused: Vec<String>,
 }
 
@@ -59,16 +65,29 @@ pub fn aimock(text: &str) -> Result<ConvertedFixtures, String> {
     let file = yaml::parse(text).map_err(|error| error.to_string())?;
     let fixtures = file.get("fixtures").and_then(YamlNode::items).ok_or("line 1: `fixtures` has to be a list")?;
     let (mut records, mut refused) = (Vec::new(), Vec::new());
-    for fixture in fixtures {
-        match record(&fixture.value()) {
+    for (place, fixture) in placed(fixtures) {
+        match record(&fixture.value()).and_then(playable) {
             Ok(record) => records.push(record),
-            Err(why) => refused.push(format!("line {}: {why}", fixture.line)),
+            Err(why) => refused.push(format!("{place}: {why}")),
         }
     }
-    let mut made = ConvertedFixtures { records: records.len(), refused, ..ConvertedFixtures::default() };
+    Ok(ConvertedFixtures { records: records.len(), refused, text: cassette_of(records) })
+}
+
+fn cassette_of(records: Vec<Value>) -> String {
     let whole = Map::from_iter([("vcr".to_owned(), json!(1)), ("records".to_owned(), Value::Array(records))]);
-    yaml::write(&mut made.text, &whole, 0, Layout::Compact);
-    Ok(made)
+    let mut text = String::new();
+    yaml::write(&mut text, &whole, 0, Layout::Compact);
+    text
+}
+
+/// Gives back a record that a cassette may have; one that it may not is refused in the cassette's words.
+fn playable(record: Value) -> Result<Value, String> {
+    match cassette::parse(Path::new(""), &cassette_of(vec![record.clone()])) {
+        Ok(_) => Ok(record),
+        Err(CassetteError::Wrong { message, .. }) => Err(message),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 fn record(fixture: &Value) -> Result<Value, String> {
@@ -227,7 +246,8 @@ mod tests {
             {"match": {}, "response": {"content": "use {{ x }}", "id": "x", "finishReason": "length"}},
             {"match": {"endpoint": "image"}, "response": {"content": ""}},
             {"match": {}, "response": {"embedding": [1]}},
-            {"match": {}, "response": {"content": "x"}, "chaos": {}}]});
+            {"match": {}, "response": {"content": "x"}, "chaos": {}},
+            {"match": {}, "response": {"error": {"message": "x"}, "status": 9999}}]});
         assert!(is_aimock(&file.to_string()) && !is_aimock("{\"log\": 1}"));
         let ConvertedFixtures { text, records, refused } = aimock(&file.to_string()).unwrap();
         assert_eq!(records, 3);
@@ -242,8 +262,15 @@ mod tests {
                 {"match": "any", "answer": {"finish_reason": "length", "content": "{% raw %}use {{ x }}{% endraw %}"}},
             ])
         );
-        let whys = ["`match.endpoint: \"image\"`", "`response.embedding`", "`chaos`"];
-        assert!(refused.iter().zip(whys).all(|(text, why)| text.contains(why)) && refused.len() == 3, "{refused:?}");
+        let whys = [
+            "line 1, entry 4: `match.endpoint: \"image\"`",
+            "entry 5: `response.embedding`",
+            "entry 6: `chaos`",
+            "entry 7: `status` has to be the HTTP status of an answer",
+        ];
+        assert!(refused.iter().zip(whys).all(|(text, why)| text.contains(why)) && refused.len() == 4, "{refused:?}");
+        let lines = serde_json::to_string_pretty(&file).unwrap();
+        assert!(aimock(&lines).unwrap().refused.iter().all(|text| !text.contains("entry")), "lines tell them apart");
         assert!(aimock("{\"fixtures\": 1}").unwrap_err().contains("a list"));
     }
 

@@ -4,6 +4,8 @@
 //! archive that browsers and proxies export (`log.entries`). Responses pass through the copy that a recording makes of them, so that the
 //! cassette is the one that a recording would have written, but for its times.
 //!
+//! CORS preflights of browsers are left out: no record answers them, `play` does.
+//!
 //! Limits: bodies that were packed with something else than gzip are refused, and entries without a response. Of a stream only the time
 //! of the whole is known.
 
@@ -16,6 +18,7 @@ use serde_json::Value;
 
 use net::upstream::without_secrets;
 
+use super::placed;
 use crate::player::{
     receive::body::ReadBody,
     record::cassette_sink::{LONGEST, record_of, whole_capture},
@@ -32,6 +35,8 @@ use recording::{
 pub struct HttpLog {
     /// In the order of the file.
     pub exchanges: Vec<RecordedExchange>,
+    /// CORS preflights that are left out.
+    pub preflights: u64,
     /// Entries of which no record can be made, each with its place and why.
     pub refused: Vec<String>,
 }
@@ -61,10 +66,11 @@ pub fn http_log(text: &str) -> Result<HttpLog, String> {
     let entries = entries.ok_or("line 1: neither `interactions` (vcrpy) nor `log.entries` (HAR) is a list")?;
     let read = if har.is_some() { har_entry } else { interaction };
     let mut log = HttpLog::default();
-    for entry in entries {
-        match read(entry).and_then(LoggedExchange::recorded) {
-            Ok(exchange) => log.exchanges.push(exchange),
-            Err(why) => log.refused.push(format!("line {}: {why}", entry.line)),
+    for (place, entry) in placed(entries) {
+        match read(entry).map(|logged| if logged.is_preflight() { None } else { Some(logged.recorded()) }) {
+            Ok(None) => log.preflights += 1,
+            Ok(Some(Ok(exchange))) => log.exchanges.push(exchange),
+            Ok(Some(Err(why))) | Err(why) => log.refused.push(format!("{place}: {why}")),
         }
     }
     Ok(log)
@@ -84,7 +90,7 @@ struct LoggedExchange {
     started: Option<String>,
 }
 
-/// An interaction of vcrpy.
+/// An interaction of vcrpy. Of httpx, versions before 6 wrote `status_code` and `content` in place of `status` and `body`.
 fn interaction(node: &YamlNode) -> Result<LoggedExchange, String> {
     let (request, response) = (field(node, "request")?, field(node, "response")?);
     let headers = |node: &YamlNode| -> HeaderMap {
@@ -95,15 +101,18 @@ fn interaction(node: &YamlNode) -> Result<LoggedExchange, String> {
         let entries = node.get("headers").and_then(YamlNode::entries).unwrap_or_default();
         entries.iter().flat_map(|entry| each((&entry.key, &entry.value))).collect()
     };
-    let status = field(response, "status")?;
+    let (status, answer) = match response.get("status_code") {
+        Some(_) => (number(response, "status_code")?, "content"),
+        None => (number(field(response, "status")?, "code")?, "body"),
+    };
     Ok(LoggedExchange {
         method: text(request, "method")?,
         url: text(request, "uri")?,
         request_headers: headers(request),
         request_body: request.get("body").map_or(Ok(Vec::new()), body)?,
-        status: number(status, "code")?,
+        status,
         headers: headers(response),
-        body: response.get("body").map_or(Ok(Vec::new()), body)?,
+        body: response.get(answer).map_or(Ok(Vec::new()), body)?,
         ..LoggedExchange::default()
     })
 }
@@ -163,6 +172,11 @@ fn har_entry(node: &YamlNode) -> Result<LoggedExchange, String> {
 }
 
 impl LoggedExchange {
+    /// Whether a browser only asked if it may send another request.
+    fn is_preflight(&self) -> bool {
+        self.method.eq_ignore_ascii_case("OPTIONS")
+    }
+
     /// The record of it.
     fn recorded(self) -> Result<RecordedExchange, String> {
         let target = target(&self.url)?;
@@ -270,13 +284,56 @@ version: 1
     #[test]
     fn interactions_of_vcrpy_are_records() {
         assert!(is_http_log(VCRPY) && is_http_log("{ \"log\": {}}") && !is_http_log("vcr: 1\nrecords:\n- a: 1\n"));
-        let HttpLog { exchanges, refused } = http_log(VCRPY).unwrap();
+        let HttpLog { exchanges, refused, .. } = http_log(VCRPY).unwrap();
         let [exchange] = &*exchanges else { panic!("{exchanges:?}") };
         let record = &exchange.record;
         assert_eq!((record.method.as_str(), record.path.as_str()), ("POST", "/v1/chat/completions?a=b"));
         assert_eq!(record.body.value()["messages"][0]["content"], "Hello there");
         assert!(record.headers.is_empty(), "{:?}", record.headers);
         assert_eq!(refused, ["line 16: /v1/models has no response (status 0)"]);
+    }
+
+    #[test]
+    fn what_vcrpy_wrote_of_httpx_before_its_sixth_version_is_read() {
+        let of = |content: &str| {
+            let file = format!(
+                "interactions:\n- request: {{body: '', headers: {{}}, method: GET, uri: 'http://h/v1/models'}}\n  response:\n    content: {content}\n    headers: {{content-type: [application/json], content-encoding: [gzip]}}\n    http_version: HTTP/1.1\n    status_code: 200\nversion: 1\n"
+            );
+            http_log(&file).unwrap()
+        };
+        for content in ["'{\"data\":[]}'", "!!binary eyJkYXRhIjpbXX0=", "{base64_string: eyJkYXRhIjpbXX0=}"] {
+            let HttpLog { exchanges, refused, .. } = of(content);
+            assert_eq!((exchanges.len(), refused), (1, Vec::new()), "{content}");
+            let answer = format!("{:?}", exchanges[0].record.answer);
+            assert!(exchanges[0].record.answer.status == 200 && answer.contains("data"), "{content}: {answer}");
+        }
+        assert_eq!((of("null").exchanges.len(), of("null").refused), (1, Vec::new()));
+    }
+
+    #[test]
+    fn bodies_that_are_null_are_empty() {
+        for body in ["null", "{string: null}", "''"] {
+            let file = format!(
+                "interactions:\n- request: {{body: null, headers: null, method: DELETE, uri: 'http://h/v1/files/f'}}\n  response: {{body: {body}, headers: {{}}, status: {{code: 204, message: x}}}}\n"
+            );
+            let HttpLog { exchanges, refused, .. } = http_log(&file).unwrap();
+            assert_eq!((exchanges.len(), refused), (1, Vec::new()), "{body}");
+        }
+        let har = r#"{"log": {"entries": [{"request": {"method": "GET", "url": "http://h/v1/models", "headers": [], "postData": null},
+            "response": {"status": 204, "headers": [], "content": null}}]}}"#;
+        assert_eq!(http_log(har).unwrap().exchanges.len(), 1);
+    }
+
+    #[test]
+    fn preflights_are_counted_and_entries_of_one_line_are_numbered() {
+        let entry = |method: &str, status: u16| {
+            serde_json::json!({"request": {"method": method, "url": "http://h/v1/models", "headers": []},
+                "response": {"status": status, "headers": [], "content": {"size": 0}}})
+        };
+        let har = serde_json::json!({"log": {"entries": [entry("OPTIONS", 204), entry("GET", 200), entry("GET", 0), entry("options", 0)]}});
+        let HttpLog { exchanges, preflights, refused } = http_log(&har.to_string()).unwrap();
+        assert_eq!((exchanges.len(), preflights), (1, 2));
+        assert_eq!(refused, ["line 1, entry 3: /v1/models has no response (status 0)"]);
     }
 
     #[test]
@@ -299,7 +356,7 @@ version: 1
     fn the_json_of_vcrpy_is_read() {
         let file = "{\n    \"version\": 1,\n    \"interactions\": [\n        {\n            \"request\": {\n                \"method\": \"POST\",\n                \"uri\": \"http://h/v1/chat/completions\",\n                \"body\": \"{\\\"model\\\": \\\"\\ud83d\\ude00\\\"}\",\n                \"headers\": {\n                    \"Accept\": [\n                        \"*/*\"\n                    ]\n                }\n            },\n            \"response\": {\n                \"status\": {\n                    \"code\": 200,\n                    \"message\": \"OK\"\n                },\n                \"headers\": {\n                    \"Content-Type\": [\n                        \"application/json\"\n                    ]\n                },\n                \"body\": {\n                    \"string\": \"{}\"\n                }\n            }\n        }\n    ]\n}\n";
         assert!(is_http_log(file) && !is_http_log("{\"version\": 1, \"other\": 2, \"interactions\": []}"));
-        let HttpLog { exchanges, refused } = http_log(file).unwrap();
+        let HttpLog { exchanges, refused, .. } = http_log(file).unwrap();
         assert_eq!((exchanges.len(), refused), (1, Vec::new()));
         assert_eq!(exchanges[0].record.body.value()["model"], "\u{1f600}");
     }

@@ -15,5 +15,18 @@ pub use from_trace::{FromTrace, UnconvertibleRecords, from_trace};
 pub use http_log::{HttpLog, http_log, is_http_log};
 pub use to_trace::{Counts, ToTrace, to_trace};
 
+use recording::yaml::YamlNode;
+
 /// The key of a trace's record under which an answer stands as a cassette shows it.
 const ANSWER: &str = "answer";
+
+/// Entries of a list with their places: lines, and numbers from 1 too where a line has several, as where a file is one line.
+fn placed(entries: &[YamlNode]) -> impl Iterator<Item = (String, &YamlNode)> {
+    let line = |at: usize| entries.get(at).map(|entry| entry.line);
+    entries.iter().enumerate().map(move |(at, entry)| {
+        let own = Some(entry.line);
+        let shares = line(at + 1) == own || at.checked_sub(1).and_then(line) == own;
+        let number = if shares { format!(", entry {}", at + 1) } else { String::new() };
+        (format!("line {}{number}", entry.line), entry)
+    })
+}
