@@ -36,7 +36,7 @@ async function install(folder, flags = []) {
   mkdirSync(folder, { recursive: true });
   writeFileSync(join(folder, ".npmrc"), `@vllm-vcr:registry=${registry.url}/\naudit=false\nfund=false\ncache=${join(work, "cache")}\n`);
   if (!existsSync(join(folder, "package.json"))) writeFileSync(join(folder, "package.json"), '{"private": true}');
-  const installed = await run(folder, ["npm", "install", "--ignore-scripts", "--no-save", "--no-package-lock", ...flags, packages["vllm-vcr"].file]);
+  const installed = await run(folder, ["npm", "install", "--ignore-scripts", "--no-save", ...flags, packages["vllm-vcr"].file]);
   assert.equal(installed.code, 0, installed.text);
 }
 
