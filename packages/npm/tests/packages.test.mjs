@@ -3,7 +3,7 @@
 // Usage: VLLM_VCR_TEST_BINARY=PATH node --test packages/npm/tests/   (VLLM_VCR_TEST_FOLDER is where openai, vitest and jest are installed)
 
 import assert from "node:assert/strict";
-import { execFileSync, spawn, spawnSync } from "node:child_process";
+import { spawn, spawnSync } from "node:child_process";
 import { cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
@@ -42,9 +42,7 @@ async function install(folder, flags = []) {
 
 before(async () => {
   writeFileSync(join(work, "other"), "#!/bin/sh\necho another platform\n", { mode: 0o755 });
-  // npm takes a third less time for a debug build without its symbols.
-  execFileSync("strip", ["-o", join(work, "program"), program]);
-  const named = Object.keys(platforms).map((name) => `${name}=${join(work, name === own ? "program" : "other")}`);
+  const named = Object.keys(platforms).map((name) => `${name}=${name === own ? program : join(work, "other")}`);
   const built = spawnSync("node", [join(here, "../build.mjs"), "--out", join(work, "built"), ...named], { encoding: "utf8" });
   assert.equal(built.status, 0, built.stderr);
   mkdirSync(join(work, "packed"));
@@ -131,8 +129,8 @@ test("a signal ends the program behind the launcher", async () => {
 });
 
 const PROJECTS = {
-  vitest: { command: ["../node_modules/.bin/vitest", "run", "--no-cache"], file: "agent.test.js", head: 'import { test } from "vllm-vcr/vitest";\nimport { expect } from "vitest";\nimport OpenAI from "openai";\n' },
-  jest: { command: ["../node_modules/.bin/jest", "--ci", "--no-cache"], file: "agent.test.js", head: 'const { test } = require("vllm-vcr/jest");\nconst { default: OpenAI } = require("openai");\n' },
+  vitest: { command: ["../node_modules/.bin/vitest", "run", "--no-cache"], manifest: { type: "module" }, file: "agent.test.js", head: 'import { test } from "vllm-vcr/vitest";\nimport { expect } from "vitest";\nimport OpenAI from "openai";\n' },
+  jest: { command: ["../node_modules/.bin/jest", "--ci", "--no-cache"], manifest: { jest: { transform: {} } }, file: "agent.test.js", head: 'const { test } = require("vllm-vcr/jest");\nconst { default: OpenAI } = require("openai");\n' },
 };
 
 const BODY = `
@@ -151,7 +149,7 @@ for (let number = 0; number < 30; number++) {
 }
 `;
 
-for (const [name, { command, file, head }] of Object.entries(PROJECTS)) {
+for (const [name, { command, manifest, file, head }] of Object.entries(PROJECTS)) {
   const folder = join(home, `project-${name}`);
   const cassettes = () => readdirSync(join(folder, "cassettes"), { recursive: true }).map(String).filter((path) => path.endsWith(".yaml"));
   const once = { VLLM_VCR_MODE: "once", VLLM_VCR_UPSTREAM: () => engineURL };
@@ -161,7 +159,7 @@ for (const [name, { command, file, head }] of Object.entries(PROJECTS)) {
   test(`${name}: thirty concurrent tests are recorded once and played`, async () => {
     rmSync(folder, { recursive: true, force: true });
     mkdirSync(folder);
-    writeFileSync(join(folder, "package.json"), JSON.stringify({ private: true, ...(name === "vitest" && { type: "module" }) }));
+    writeFileSync(join(folder, "package.json"), JSON.stringify({ private: true, ...manifest }));
     write(BODY);
     const recorded = await play(once);
     assert.equal(recorded.code, 0, recorded.text);
