@@ -36,7 +36,7 @@ async function install(folder, flags = []) {
   mkdirSync(folder, { recursive: true });
   writeFileSync(join(folder, ".npmrc"), `@vllm-vcr:registry=${registry.url}/\naudit=false\nfund=false\ncache=${join(work, "cache")}\n`);
   if (!existsSync(join(folder, "package.json"))) writeFileSync(join(folder, "package.json"), '{"private": true}');
-  const installed = await run(folder, ["npm", "install", "--ignore-scripts", "--no-save", "--no-package-lock", ...flags, packages["vllm-vcr"].file]);
+  const installed = await run(folder, ["npm", "install", "--ignore-scripts", "--no-save", ...flags, packages["vllm-vcr"].file]);
   assert.equal(installed.code, 0, installed.text);
 }
 
@@ -129,8 +129,8 @@ test("a signal ends the program behind the launcher", async () => {
 });
 
 const PROJECTS = {
-  vitest: { command: ["npx", "--no-install", "vitest", "run", "--no-cache"], file: "agent.test.js", head: 'import { test } from "vllm-vcr/vitest";\nimport { expect } from "vitest";\nimport OpenAI from "openai";\n' },
-  jest: { command: ["npx", "--no-install", "jest", "--ci", "--no-cache"], file: "agent.test.js", head: 'const { test } = require("vllm-vcr/jest");\nconst { default: OpenAI } = require("openai");\n' },
+  vitest: { command: ["../node_modules/.bin/vitest", "run", "--no-cache"], manifest: { type: "module" }, file: "agent.test.js", head: 'import { test } from "vllm-vcr/vitest";\nimport { expect } from "vitest";\nimport OpenAI from "openai";\n' },
+  jest: { command: ["../node_modules/.bin/jest", "--ci", "--no-cache"], manifest: { jest: { transform: {} } }, file: "agent.test.js", head: 'const { test } = require("vllm-vcr/jest");\nconst { default: OpenAI } = require("openai");\n' },
 };
 
 const BODY = `
@@ -149,7 +149,7 @@ for (let number = 0; number < 30; number++) {
 }
 `;
 
-for (const [name, { command, file, head }] of Object.entries(PROJECTS)) {
+for (const [name, { command, manifest, file, head }] of Object.entries(PROJECTS)) {
   const folder = join(home, `project-${name}`);
   const cassettes = () => readdirSync(join(folder, "cassettes"), { recursive: true }).map(String).filter((path) => path.endsWith(".yaml"));
   const once = { VLLM_VCR_MODE: "once", VLLM_VCR_UPSTREAM: () => engineURL };
@@ -159,7 +159,7 @@ for (const [name, { command, file, head }] of Object.entries(PROJECTS)) {
   test(`${name}: thirty concurrent tests are recorded once and played`, async () => {
     rmSync(folder, { recursive: true, force: true });
     mkdirSync(folder);
-    writeFileSync(join(folder, "package.json"), JSON.stringify({ private: true, ...(name === "vitest" && { type: "module" }) }));
+    writeFileSync(join(folder, "package.json"), JSON.stringify({ private: true, ...manifest }));
     write(BODY);
     const recorded = await play(once);
     assert.equal(recorded.code, 0, recorded.text);

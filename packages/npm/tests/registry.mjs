@@ -8,14 +8,10 @@ import { join } from "node:path";
 
 /** Packs the folders of `built` into `packed`; returns the files by the packages' names. */
 export function pack(built, packed) {
-  const found = {};
-  for (const folder of readdirSync(built)) {
-    const manifest = JSON.parse(readFileSync(join(built, folder, "package.json"), "utf8"));
-    const args = ["pack", "--silent", "--pack-destination", packed, join(built, folder)];
-    const file = join(packed, execFileSync("npm", args, { encoding: "utf8" }).trim());
-    found[manifest.name] = { file, manifest };
-  }
-  return found;
+  const folders = readdirSync(built).map((folder) => join(built, folder));
+  const files = execFileSync("npm", ["pack", "--silent", "--pack-destination", packed, ...folders], { encoding: "utf8" }).trim().split("\n");
+  const manifests = folders.map((folder) => JSON.parse(readFileSync(join(folder, "package.json"), "utf8")));
+  return Object.fromEntries(manifests.map((manifest, at) => [manifest.name, { file: join(packed, files[at]), manifest }]));
 }
 
 /** Serves packages; `url` is where, `close` ends it. */
