@@ -8,9 +8,29 @@ use std::path::Path;
 use crate::support::tree;
 
 /// Folders or files, and the modules of their crate that they may not name: those above them, and their neighbours in `src`.
-const ABOVE: [(&[&str], &[&str]); 20] = [
+const ABOVE: [(&[&str], &[&str]); 23] = [
     (&["src/conform"], &["tap", "play", "inspect", "cli", "drive", "prove", "sweep"]),
     (&["src/play"], &["tap", "inspect", "cli", "prove", "sweep", "conform"]),
+    (
+        &["src/play/config.rs", "src/play/config"],
+        &["load", "state", "request", "selection", "generate", "answer", "recorded", "rare", "endpoints", "routes"],
+    ),
+    (
+        &["src/play/load.rs", "src/play/load"],
+        &["state", "request", "selection", "generate", "answer", "recorded", "rare", "endpoints", "routes", "front"],
+    ),
+    (
+        &[
+            "src/play/state.rs",
+            "src/play/request",
+            "src/play/selection",
+            "src/play/generate",
+            "src/play/answer.rs",
+            "src/play/answer",
+            "src/play/recorded",
+        ],
+        &["cassettes", "rare", "routes", "front"],
+    ),
     (&["src/sweep"], &["tap", "inspect", "cli", "drive"]),
     (&["src/prove"], &["tap", "inspect", "cli", "drive", "sweep"]),
     (&["src/inspect"], &["tap", "play", "cli", "prove", "sweep", "conform"]),

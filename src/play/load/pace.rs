@@ -13,16 +13,6 @@ const RECORDS: usize = 4096;
 /// Gaps of each of them that are looked at, evenly spread over the record.
 const GAPS: usize = 16;
 
-/// Where the times of an answer to an unmatched request come from (`--unmatched-pace`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum UnmatchedPace {
-    /// From the trace: its median TTFT, then its median gap for each token.
-    #[default]
-    Trace,
-    /// Everything is due at once.
-    Instant,
-}
-
 /// The middle of a trace's times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::play) struct TracePace {
