@@ -12,11 +12,12 @@ use std::{
 use serde_json::{Map, Value};
 
 pub use self::options::{
-    AnswerOptions, Fingerprint, LoraConfig, LoraModule, ServerOptions, SimulatorOptions, SyntheticOptions,
+    AnswerOptions, Fingerprint, GenerationConfig, GenerationSource, LoraConfig, LoraModule, ServerOptions,
+    SimulatorOptions, SyntheticOptions, UnmatchedPace,
 };
 use crate::{
     api::{RequestTemplates, Spelling},
-    play::{EngineConfig, ServerFaults, UnmatchedPace, VllmVersion, load::generation::GenerationConfig},
+    play::{EngineConfig, ServerFaults, VllmVersion},
     recording::{
         redaction,
         trace::{LoadProgress, Trace},

@@ -1,10 +1,15 @@
 //! Brings trace, tokenizer and matcher together and refuses what does not fit.
 
+pub(in crate::play) mod account;
 pub(in crate::play) mod adapters;
+pub(in crate::play) mod advice;
 pub(in crate::play) mod builtin;
+pub(in crate::play) mod concurrency;
 pub(in crate::play) mod generation;
 pub(in crate::play) mod model;
+pub(in crate::play) mod pace;
 pub(in crate::play) mod recordings;
+pub(in crate::play) mod samples;
 pub(in crate::play) mod trace;
 
 use std::{cmp::Reverse, collections::BTreeMap, num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
@@ -16,13 +21,12 @@ use crate::{
     play::{
         Config, DEFAULT_IDS, DEFAULT_MODEL_LEN, PlayError, Source, TokenizerSource,
         engine::EngineTimes,
-        generate::pace::TracePace,
         load::{
+            account::TraceLedger,
+            pace::TracePace,
             recordings::{RecordedErrors, Recordings},
             trace::LoadedTrace,
         },
-        request::concurrency,
-        selection::{account::TraceLedger, advice},
     },
     recording::trace::{
         BadLines, LoadProgress, LoadedFile, Meta, RecordRef, Sources, Store, TokenizerId, TraceError, load_all,

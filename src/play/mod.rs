@@ -60,8 +60,8 @@ use self::state::ServerState;
 pub use crate::play::{
     config::{
         AnswerOptions, Config, DEFAULT_BODY_LIMIT, DEFAULT_IDS, DEFAULT_MODEL_LEN, DEFAULT_RANDOM_TOKENS, Fingerprint,
-        LoraConfig, LoraModule, ServerOptions, SimulatorOptions, Source, Synthetic, SyntheticOptions, TokenizerSource,
-        Unmatched,
+        GenerationConfig, GenerationSource, LoraConfig, LoraModule, ServerOptions, SimulatorOptions, Source, Synthetic,
+        SyntheticOptions, TokenizerSource, Unmatched, UnmatchedPace,
     },
     dialect::VllmVersion,
     engine::{EngineConfig, EngineError, EngineTimes, KvEventsConfig, KvEventsError, KvRole, KvTransferConfig},
@@ -74,12 +74,7 @@ pub use crate::play::{
     },
     fleet::{Fleet, FleetScript, ScriptError},
     front::{ApiKeys, Cors},
-    generate::pace::UnmatchedPace,
-    load::{
-        builtin::TRACE_NAME,
-        generation::{GenerationConfig, GenerationSource},
-        load_tokenizer,
-    },
+    load::{builtin::TRACE_NAME, load_tokenizer},
     server::Serving,
     state::Player,
 };

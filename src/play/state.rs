@@ -20,18 +20,20 @@ use crate::{
     play::{
         Config, PlayError, Source, Synthetic, UnmatchedPace,
         engine::{Engine, EngineConfig, RecordedTiming, ReplicaFaults, Slowdown},
-        generate::samples::Samples,
-        load::{BLOCK_SIZE, LoadedSources, adapters::Adapters, model::Model, trace::LoadedTrace},
+        load::{
+            BLOCK_SIZE, LoadedSources, account::TraceSession, adapters::Adapters, model::Model, samples::Samples,
+            trace::LoadedTrace,
+        },
         mcp::{McpAccess, McpService},
         metrics::{AdmissionPermit, MetricOverrides, Metrics, ResponseMetrics},
-        rare::response_store::StoredResponses,
         request::{
             admission::Hold,
             blocking::{DrawingPool, INLINE_BYTES},
             development::Development,
             request_cache::RequestCache,
+            response_store::StoredResponses,
         },
-        selection::{account::TraceSession, arrival_order::Turns},
+        selection::arrival_order::Turns,
     },
     replay::{
         account::{Both, Ledger, session_of},

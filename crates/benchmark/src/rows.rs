@@ -2,6 +2,7 @@
 
 use std::{io, thread, time::Duration};
 
+use base::stats::nearest_quantile;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -298,10 +299,7 @@ pub(crate) fn own_at_once(program: Contender<'_>) -> io::Result<MeasuredServer> 
 /// Quantiles; null where there is nothing.
 fn quantiles(values: &mut [f64]) -> Value {
     values.sort_by(f64::total_cmp);
-    let at = |quantile: f64| {
-        let last = values.len().checked_sub(1)?;
-        values.get((last as f64 * quantile).round() as usize).copied()
-    };
+    let at = |share| nearest_quantile(values, share);
     json!({
         "p50": at(0.5), "p90": at(0.9), "p99": at(0.99), "p999": at(0.999), "max": at(1.0), "count": values.len(),
     })

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use base::stats::quantile;
 use serde::Serialize;
 
 use crate::{
@@ -64,7 +65,7 @@ impl Rung {
         let e2e_mean = good().map(|(_, sample)| sample.e2e.as_secs_f64()).sum::<f64>() / float(requests.max(1));
         let request_throughput = good().map(|(share, _)| share).sum::<f64>() / seconds;
         let ttfts: Vec<Duration> = good().filter_map(|(_, sample)| sample.ttft).collect();
-        let ttft = |share| steady::quantile(&ttfts, share).map(|ttft| ttft.as_secs_f64() * 1e3);
+        let ttft = |share| quantile(&ttfts, share).map(|ttft| ttft.as_secs_f64() * 1e3);
         let kept = || inside.iter().filter(|(_, sample)| sample.keeps_slo);
         let tokens = Ratio::new(window.tokens(samples).into_iter().map(|tokens| (tokens, seconds / float(PARTS))));
         let good_tokens = kept().map(|(share, sample)| share * f64::from(sample.output_tokens)).sum::<f64>();

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use base::stats::quantile;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde::Serialize;
 
@@ -210,15 +211,6 @@ impl Ratio {
         let of = |drawn: &[u32]| self.weighted(|place| drawn.get(place).copied().unwrap_or_default());
         resample(self.0.len(), seed, of).into_iter().flatten().collect()
     }
-}
-
-/// The smallest value that at least this share of them does not exceed.
-#[must_use]
-pub fn quantile(values: &[Duration], share: f64) -> Option<Duration> {
-    let mut values = values.to_vec();
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a length")]
-    let place = ((float(values.len()) * share).ceil() as usize).saturating_sub(1);
-    (place < values.len()).then(|| *values.select_nth_unstable(place).1)
 }
 
 /// Ranks from 1; equal values share the mean of theirs.

@@ -4,7 +4,11 @@ use std::{collections::BTreeMap, time::Duration};
 
 use serde::Serialize;
 
-use crate::{base::units::Millis, drive::steady, recording::trace::Record, replay::meter};
+use crate::{
+    base::{stats::quantile, units::Millis},
+    recording::trace::Record,
+    replay::meter,
+};
 
 /// Groups of neighbouring responses, at most.
 const GROUPS: usize = 120;
@@ -62,7 +66,7 @@ impl FirstTokens {
             let middle = arrivals.get(arrivals.len() / 2).copied().unwrap_or_default();
             let at = middle.saturating_sub(begin).as_secs_f64();
             let point = |ttft: Duration| [at, Millis::from(ttft).0];
-            over_time.p50.extend(steady::quantile(&ttfts, 0.5).map(point));
+            over_time.p50.extend(quantile(&ttfts, 0.5).map(point));
             over_time.max.extend(ttfts.iter().max().copied().map(point));
         }
         (!over_time.p50.is_empty()).then_some(over_time)

@@ -1,8 +1,8 @@
 //! Options by what they are about, each under the name of vLLM's flag where there is one.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::{
     engine::OutputTokens,
@@ -131,4 +131,35 @@ pub struct LoraModule {
     pub path: String,
     /// The served name of the model that it belongs to, where that is not the first one.
     pub base_model_name: Option<String>,
+}
+
+/// Where the times of an answer to an unmatched request come from (`--unmatched-pace`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum UnmatchedPace {
+    /// From the trace: its median TTFT, then its median gap for each token.
+    #[default]
+    Trace,
+    /// Everything is due at once.
+    Instant,
+}
+
+/// Where the defaults come from (vLLM's `--generation-config` and `--override-generation-config`).
+#[derive(Debug, Clone, Default)]
+pub struct GenerationConfig {
+    /// The file.
+    pub source: GenerationSource,
+    /// Overrides, by the file's names.
+    pub overrides: Map<String, Value>,
+}
+
+/// Which file the defaults come from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum GenerationSource {
+    /// The one beside the tokenizer.
+    #[default]
+    Auto,
+    /// None: the engine's neutral defaults.
+    Neutral,
+    /// `generation_config.json` in this directory.
+    Directory(PathBuf),
 }

@@ -7,7 +7,7 @@ use crate::{
     engine::kv_cache::KvCacheConfig,
     engine::scheduler::SchedulerConfig,
     engine::step_clock::{Knobs, StepTimes},
-    play::generate::pace::TracePace,
+    play::load::pace::TracePace,
 };
 
 /// Configuration of the simulated engine.

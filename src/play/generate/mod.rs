@@ -6,8 +6,6 @@ pub(in crate::play) mod guided;
 pub(in crate::play) mod logprobs;
 mod made_up_again;
 pub(in crate::play) mod output;
-pub(in crate::play) mod pace;
 pub(in crate::play) mod parse;
-pub(in crate::play) mod samples;
 pub(in crate::play) mod stop;
 pub(in crate::play) mod synthetic;

@@ -6,13 +6,10 @@ use serde_json::Value;
 
 use crate::{
     api::{AnswerMessage, ChatPrompt, GenerationInput, GenerationRequest, MessageCall, StopReason},
-    play::{generate::output::ChoiceStep, metrics::ToolParserCalls},
-    text::{
-        parsers::{
-            self, CallIds, Delta, DeltaContent, Finished, Formats, Function, Parsing, ReasoningFormat, ReasoningMarks,
-            StreamParser, Thinking, ToolChoice, Vocabulary, count_reasoning_tokens, reads_calls, whole,
-        },
-        prompt::Tokenizer,
+    play::{generate::output::ChoiceStep, load::model::Parsers},
+    text::parsers::{
+        self, CallIds, Delta, DeltaContent, Finished, Formats, Function, Parsing, ReasoningFormat, ReasoningMarks,
+        StreamParser, Thinking, ToolChoice, count_reasoning_tokens, reads_calls, whole,
     },
 };
 
@@ -21,28 +18,6 @@ const TOOL_CALLS: &str = "tool_calls";
 
 /// Why a step was the last one: the API's word, and its details.
 type StepFinish = (&'static str, StopReason);
-
-/// The parsers of a server.
-#[derive(Debug)]
-pub(in crate::play) struct Parsers {
-    pub(in crate::play) formats: Formats,
-    vocabulary: Vocabulary,
-    /// Runs of the tools' parser.
-    pub(in crate::play) tool_calls: ToolParserCalls,
-}
-
-impl Parsers {
-    /// The parsers of these formats, for text of this tokenizer.
-    pub(in crate::play) fn new(formats: Formats, tokenizer: &Tokenizer) -> Self {
-        let vocabulary = Vocabulary::of(tokenizer, formats);
-        Self { formats, vocabulary, tool_calls: ToolParserCalls::default() }
-    }
-
-    /// Checks whether anything is parsed.
-    pub(in crate::play) fn parses(&self) -> bool {
-        self.formats != Formats::default()
-    }
-}
 
 /// Parsers of one request's choices.
 #[derive(Debug, Clone)]

@@ -3,32 +3,17 @@
 //!
 //! Limits: only what answers show. Recorded tokens are what they are, at whatever temperature.
 
-use std::{fs, io, path::PathBuf};
+use std::{fs, io};
 
 use serde_json::{Map, Value};
 
-use crate::{play::PlayError, text::prompt::Tokenizer};
-
-/// Where the defaults come from (vLLM's `--generation-config` and `--override-generation-config`).
-#[derive(Debug, Clone, Default)]
-pub struct GenerationConfig {
-    /// The file.
-    pub source: GenerationSource,
-    /// Overrides, by the file's names.
-    pub overrides: Map<String, Value>,
-}
-
-/// Which file the defaults come from.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum GenerationSource {
-    /// The one beside the tokenizer.
-    #[default]
-    Auto,
-    /// None: the engine's neutral defaults.
-    Neutral,
-    /// `generation_config.json` in this directory.
-    Directory(PathBuf),
-}
+use crate::{
+    play::{
+        PlayError,
+        config::{GenerationConfig, GenerationSource},
+    },
+    text::prompt::Tokenizer,
+};
 
 /// The defaults that answers show.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -79,6 +64,8 @@ impl GenerationConfig {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use serde_json::json;
 
     use super::*;

@@ -13,10 +13,13 @@ use crate::{
     play::{
         Config, PlayError,
         dialect::ENGINE_VERSION,
-        generate::parse::Parsers,
         load::{LoadedSources, generation::SamplingDefaults},
+        metrics::ToolParserCalls,
     },
-    text::prompt::{ChatTemplate, PromptError, SpecialTokens, Tokenizer},
+    text::{
+        parsers::{Formats, Vocabulary},
+        prompt::{ChatTemplate, PromptError, SpecialTokens, Tokenizer},
+    },
 };
 
 /// A model without weights.
@@ -118,6 +121,28 @@ fn template_of(given: &str, tokenizer: &Tokenizer) -> Result<ChatTemplate, PlayE
         base::bounded_read::read_text(path).map_err(unreadable)?
     };
     Ok(tokenizer.other_chat_template(&source)?)
+}
+
+/// The parsers of a server.
+#[derive(Debug)]
+pub(in crate::play) struct Parsers {
+    pub(in crate::play) formats: Formats,
+    pub(in crate::play) vocabulary: Vocabulary,
+    /// Runs of the tools' parser.
+    pub(in crate::play) tool_calls: ToolParserCalls,
+}
+
+impl Parsers {
+    /// The parsers of these formats, for text of this tokenizer.
+    pub(in crate::play) fn new(formats: Formats, tokenizer: &Tokenizer) -> Self {
+        let vocabulary = Vocabulary::of(tokenizer, formats);
+        Self { formats, vocabulary, tool_calls: ToolParserCalls::default() }
+    }
+
+    /// Checks whether anything is parsed.
+    pub(in crate::play) fn parses(&self) -> bool {
+        self.formats != Formats::default()
+    }
 }
 
 #[cfg(test)]

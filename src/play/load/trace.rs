@@ -1,10 +1,10 @@
 //! A trace that was loaded, as requests find their records in it.
 
 use crate::{
-    play::{
-        generate::pace::TracePace,
-        load::recordings::{RecordedErrors, Recordings},
-        selection::account::TraceLedger,
+    play::load::{
+        account::TraceLedger,
+        pace::TracePace,
+        recordings::{RecordedErrors, Recordings},
     },
     recording::{redaction, trace::Store},
     replay::matching::Matcher,

@@ -11,7 +11,10 @@ use crate::{
         histogram::{float, number},
     },
     net::server::refused_connections,
-    play::{engine::EventCounts, load::trace::LoadedTrace, selection::account::SessionTotals},
+    play::{
+        engine::EventCounts,
+        load::{account::SessionTotals, trace::LoadedTrace},
+    },
 };
 
 /// What is counted beside the engine's metrics.

@@ -13,13 +13,10 @@ use crate::{
     api::{ApiError, RecordedError},
     play::{
         ServerState,
-        load::trace::LoadedTrace,
+        load::{account::TraceSession, trace::LoadedTrace},
         recorded::{failure::RecordedFailure, responses::RequestKey},
         request::blocking::off_the_loop,
-        selection::{
-            account::TraceSession,
-            query::{PromptScripts, headers_of},
-        },
+        selection::query::{PromptScripts, headers_of},
     },
     recording::trace::{Record, WITHHELD},
     replay::matching::{

@@ -39,12 +39,12 @@ use crate::{
         ServerState, endpoints,
         engine::RecordedTiming,
         http::{body_of_type, error, events_of_type, read_body, unix_seconds},
+        load::account::TraceSession,
         metrics::ResponseMetrics,
         request::{
             blocking::off_the_loop,
             extract::{clock, request_id_of},
         },
-        selection::account::TraceSession,
     },
     recording::{
         cassette::Moment,

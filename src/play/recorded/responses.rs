@@ -1,7 +1,7 @@
 //! Recorded responses, found by their requests: those of records that no token ids stand for.
 //!
 //! A record is found by its index, where the request's id names one, or by its request in canonical form: the first that was
-//! not served yet in its session, else the one that [`OnExhausted`] gives, by default the last. A request for a stream gets a
+//! not served yet in its session, else the one that [`OnExhausted`](crate::replay::matching::OnExhausted) gives, by default the last. A request for a stream gets a
 //! recorded stream first.
 //! The records of the other choices of its request have no content of their own: they are served with it.
 
@@ -12,8 +12,8 @@ use crate::{
     play::{
         ServerState, Source,
         config::Unmatched,
-        load::{recordings::ResponseSearch, trace::LoadedTrace},
-        selection::{account::TraceSession, miss::MissExplanation},
+        load::{account::TraceSession, recordings::ResponseSearch, trace::LoadedTrace},
+        selection::miss::MissExplanation,
     },
     recording::canonical,
     replay::matching::{MatchBy, MissReason, PromptMiss, RecordSelection},

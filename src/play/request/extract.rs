@@ -15,8 +15,7 @@ use crate::{
         http::{self, ErrorResponse},
         load::model::Model,
         metrics::Metrics,
-        rare::response_store::StoredResponses,
-        request::development::Development,
+        request::{development::Development, response_store::StoredResponses},
     },
     replay::delivery::Clock,
 };

@@ -7,16 +7,17 @@ use axum::{extract, response::Response};
 use serde_json::json;
 
 use crate::{
-    play::admin_calls::{AdminResult, checked},
-    play::dialect::Dialect,
-    play::engine::Engine,
-    play::http::{self, JsonText, empty, json as json_page, page as whole_page, streamed_page},
-    play::load::adapters::Adapter,
-    play::metrics::{About, CONTENT_TYPE, MOUNTED_CONTENT_TYPE, OwnCounts, page},
-    play::{Player, ServerState},
+    play::{
+        Player, ServerState,
+        admin_calls::{AdminResult, checked},
+        dialect::Dialect,
+        engine::Engine,
+        http::{self, JsonText, empty, json as json_page, page as whole_page, streamed_page},
+        load::adapters::Adapter,
+        metrics::{About, CONTENT_TYPE, MOUNTED_CONTENT_TYPE, OwnCounts, page},
+    },
+    replay::account::Access,
 };
-
-use crate::replay::account::Access;
 
 /// `/version`.
 pub(in crate::play) async fn version(extract::State(dialect): extract::State<&'static Dialect>) -> JsonText {

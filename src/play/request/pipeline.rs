@@ -40,6 +40,7 @@ use crate::{
         endpoints,
         faults::PromptTokens,
         http::{ErrorResponse, error, events},
+        load::account::TraceSession,
         middleware::Replay,
         recorded::{
             self, RecordedRequestFields,
@@ -54,10 +55,7 @@ use crate::{
             extract::{JsonBody, clock, rank_of, request_id_of},
             prompts::{cached_or_validated, validated},
         },
-        selection::{
-            account::TraceSession,
-            plan::{AnswerPlan, Failing, PlannedAnswer, RequestOrigin, plan, weight_of},
-        },
+        selection::plan::{AnswerPlan, Failing, PlannedAnswer, RequestOrigin, plan, weight_of},
     },
     replay::delivery::{Clock, Wait, stream_of},
 };

@@ -21,8 +21,10 @@ use crate::{
     play::{
         ServerState,
         http::{ErrorResponse, JsonText, events, json, unix_seconds},
-        rare::response_store::{EventLogWriter, ResponseStore, StoredResponses},
-        request::pipeline::{Arrival, Started, start},
+        request::{
+            pipeline::{Arrival, Started, start},
+            response_store::{EventLogWriter, ResponseStore, StoredResponses},
+        },
     },
 };
 

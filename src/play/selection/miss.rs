@@ -8,10 +8,8 @@ use crate::{
     api::ApiError,
     play::{
         ServerState,
-        load::trace::LoadedTrace,
+        load::{account::TraceSession, advice, trace::LoadedTrace},
         selection::{
-            account::TraceSession,
-            advice,
             continuation::{self, ContinuationDifference},
             query::PromptQuery,
         },

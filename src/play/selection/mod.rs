@@ -1,7 +1,5 @@
 //! Which record answers a prompt, and what becomes of it: one selection decides content and timing.
 
-pub(in crate::play) mod account;
-pub(in crate::play) mod advice;
 pub(in crate::play) mod arrival_order;
 pub(in crate::play) mod continuation;
 pub(in crate::play) mod miss;

@@ -25,6 +25,7 @@ use crate::{
             stop::StopStrings,
         },
         http::unix_seconds,
+        load::account::TraceSession,
         metrics::RequestMetrics,
         recorded::{errors::RefusedRequest, failure::RecordedFailure},
         request::{
@@ -34,7 +35,6 @@ use crate::{
             model::RequestedModel,
         },
         selection::{
-            account::TraceSession,
             query::{PromptQuery, PromptScripts, headers_of},
             select::scripts_of,
         },

@@ -8,9 +8,9 @@ use crate::{
     api::{GenerationRequest, LogprobsAsked, MaxTokens},
     play::{
         generate::{choice::ChoiceScript, guided::GuidedRules, parse::ParsedBy},
+        load::account::TraceSession,
         recorded::failure::RecordedFailure,
         request::admitted::AnswerBeginning,
-        selection::account::TraceSession,
     },
     recording::trace::PromptLogprobs,
     text::prompt::PromptHashes,

@@ -12,10 +12,9 @@ use crate::{
             choice::{ChoiceFinish, ChoiceScript, ChoiceTokens},
             synthetic::{in_place_of, made_up},
         },
-        load::trace::LoadedTrace,
+        load::{account::TraceSession, trace::LoadedTrace},
         recorded::{errors, failure::RecordedFailure},
         selection::{
-            account::TraceSession,
             continuation::{self, Continuation},
             miss::MissExplanation,
             query::{PromptQuery, PromptScripts},

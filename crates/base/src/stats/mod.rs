@@ -24,6 +24,23 @@ const LONGEST_MICROS: u64 = 3_600_000_000;
 /// The largest count of a histogram.
 const LARGEST_COUNT: u64 = u32::MAX as u64;
 
+/// The smallest value that at least this share of them does not exceed; `None` without any.
+#[must_use]
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)] // a place in a list
+pub fn quantile<T: Copy + Ord>(values: &[T], share: f64) -> Option<T> {
+    let mut values = values.to_vec();
+    let place = ((values.len() as f64 * share).ceil() as usize).saturating_sub(1);
+    (place < values.len()).then(|| *values.select_nth_unstable(place).1)
+}
+
+/// Of values in order, the one that is nearest to this share of the way from the first to the last; `None` without any.
+#[must_use]
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)] // a place in a list
+pub fn nearest_quantile(sorted: &[f64], share: f64) -> Option<f64> {
+    let last = sorted.len().checked_sub(1)?;
+    sorted.get((last as f64 * share).round() as usize).copied()
+}
+
 /// A distribution in figures. The unit is that of the histogram it came from.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Summary {
@@ -219,6 +236,16 @@ mod tests {
         {
             assert!((value / exact - 1.0).abs() < 1e-3, "{value} for {exact}");
         }
+    }
+
+    #[test]
+    fn quantiles_of_a_list_have_two_rules() {
+        assert_eq!([0.0, 0.25, 0.3, 0.5, 1.0].map(|share| quantile(&[4, 1, 3, 2], share)), [1, 1, 2, 2, 4].map(Some));
+        assert_eq!(
+            [0.0, 0.16, 0.17, 0.5, 1.0].map(|share| nearest_quantile(&[1.0, 2.0, 3.0, 4.0], share)),
+            [1.0, 1.0, 2.0, 3.0, 4.0].map(Some)
+        );
+        assert_eq!((quantile::<u8>(&[], 0.5), nearest_quantile(&[], 0.5)), (None, None));
     }
 
     #[test]

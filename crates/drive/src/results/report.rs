@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use base::stats::Summary;
+use base::stats::{Summary, quantile};
 use serde::Serialize;
 
 use super::{CountedBy, Sample};
@@ -156,7 +156,7 @@ pub(super) fn steady_part(
         values.iter().filter(|(at, _)| is_inside(at)).map(|(_, value)| *value).collect()
     };
     let of_e2e = latencies.iter().find(|(name, _)| *name == "e2e").map(|(_, values)| inside(values));
-    let median = |values: &[(Duration, Duration)]| steady::quantile(&inside(values), 0.5).map(millis);
+    let median = |values: &[(Duration, Duration)]| quantile(&inside(values), 0.5).map(millis);
     Some(SteadyPart {
         from_s,
         to_s,

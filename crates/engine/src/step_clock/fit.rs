@@ -6,6 +6,7 @@
 //! weights). What a step took beyond or below the model is kept as a factor and drawn again,
 //! apart for steps with and without prefills, so that tails and means are those of the data.
 
+use base::stats::nearest_quantile;
 use rand::{Rng, RngExt};
 
 use super::{
@@ -95,7 +96,8 @@ impl StepFit {
         };
         let mut errors: Vec<f64> = timed.iter().filter_map(factor).map(|factor| (factor - 1.0).abs()).collect();
         errors.sort_by(f64::total_cmp);
-        let errors = (quantile(&errors, 0.5), quantile(&errors, 0.9));
+        let error = |share| nearest_quantile(&errors, share).unwrap_or(0.0);
+        let errors = (error(0.5), error(0.9));
         Ok(Self { model, steps: timed.len(), errors, decodes: factors(false), prefills: factors(true) })
     }
 
@@ -104,13 +106,6 @@ impl StepFit {
         let drawn = if factors.is_empty() { None } else { factors.get(generator.random_range(0..factors.len())) };
         self.model.seconds(work) * drawn.copied().unwrap_or(1.0)
     }
-}
-
-/// The value below which a share of sorted values lies; 0 without any.
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)] // a place in a list
-pub(super) fn quantile(sorted: &[f64], share: f64) -> f64 {
-    let at = (sorted.len().saturating_sub(1) as f64 * share).round() as usize;
-    sorted.get(at).copied().unwrap_or(0.0)
 }
 
 /// Values in order, evenly thinned where they are many.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::{
+    base::stats::quantile,
     recording::trace::{Record, Store},
     replay::timing::Pacing,
 };
@@ -12,16 +13,6 @@ const RECORDS: usize = 4096;
 
 /// Gaps of each of them that are looked at, evenly spread over the record.
 const GAPS: usize = 16;
-
-/// Where the times of an answer to an unmatched request come from (`--unmatched-pace`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum UnmatchedPace {
-    /// From the trace: its median TTFT, then its median gap for each token.
-    #[default]
-    Trace,
-    /// Everything is due at once.
-    Instant,
-}
 
 /// The middle of a trace's times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,9 +43,9 @@ impl TracePace {
             ttfts.extend(record.ttft());
             gaps.extend(spread(&per_token(&record), GAPS));
         }
-        let share = median(shares);
-        let ttft = median(ttfts).or(share)?;
-        Some(Self { ttft, gap: median(gaps).or(share).unwrap_or_default() })
+        let share = quantile(&shares, 0.5);
+        let ttft = quantile(&ttfts, 0.5).or(share)?;
+        Some(Self { ttft, gap: quantile(&gaps, 0.5).or(share).unwrap_or_default() })
     }
 
     /// The pacing of made-up tokens on a server that paces records like this.
@@ -74,11 +65,6 @@ fn per_token(record: &Record) -> Vec<Duration> {
 /// At most so many values, evenly spread.
 fn spread<T>(values: &[T], most: usize) -> impl Iterator<Item = &T> {
     values.iter().step_by(values.len().div_ceil(most).max(1))
-}
-
-fn median(mut values: Vec<Duration>) -> Option<Duration> {
-    let middle = values.len().checked_sub(1)? / 2;
-    Some(*values.select_nth_unstable(middle).1)
 }
 
 #[cfg(test)]

@@ -19,9 +19,9 @@ use std::{
 use serde_json::Value;
 
 use crate::{
-    play::{
-        generate::samples::{self, Samples},
-        load::recordings::ServedResponses,
+    play::load::{
+        recordings::ServedResponses,
+        samples::{self, Samples},
     },
     replay::{
         account::{DEFAULT_SESSION, EarlierReports, KeptMisses, Matching, SessionReport},
