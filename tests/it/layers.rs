@@ -125,7 +125,9 @@ fn modules_import_downward_only() {
     for (places, above) in ABOVE {
         for path in sources() {
             let Some(place) = places.iter().find(|place| path.starts_with(place)) else { continue };
-            let hits = uses(&tree::read(&path), above).into_iter().filter(|(_, name)| !is_beside(&path, place, name));
+            let hits = uses(&tree::read(&path), &modules_above(place), above)
+                .into_iter()
+                .filter(|(_, name)| !is_beside(&path, place, name));
             found.extend(hits.map(|hit| breach(&path, hit)));
         }
     }
@@ -139,7 +141,9 @@ fn dependencies_stay_in_their_places() {
         let source = tree::read(&path);
         for (names, places) in CONFINED {
             let is_outside = !places.iter().any(|place| path.starts_with(place));
-            found.extend(uses(&source, names).into_iter().filter(|_| is_outside).map(|hit| breach(&path, hit)));
+            found.extend(
+                uses(&source, "crate::", names).into_iter().filter(|_| is_outside).map(|hit| breach(&path, hit)),
+            );
         }
     }
     assert!(found.is_empty(), "\n{}", found.join("\n"));
@@ -151,11 +155,12 @@ fn a_breach_is_found() {
     for source in
         ["use crate::play::X;", "use crate::{\n    play::{X},\n};", "fn f() { crate::play::x() }", "use std::io::Read;"]
     {
-        assert_eq!(uses(source, names).len(), 1, "{source}");
+        assert_eq!(uses(source, "crate::", names).len(), 1, "{source}");
     }
+    assert_eq!(uses("use crate::play::load::X;", &modules_above("src/play/config"), &["load"]).len(), 1);
     for source in ["// crate::play::X", "let display = display::x();", "use super::play;", "let x: u8 = 1; //! play::x"]
     {
-        assert_eq!(uses(source, names), [], "{source}");
+        assert_eq!(uses(source, "crate::", names), [], "{source}");
     }
 }
 
@@ -175,14 +180,20 @@ fn breach(path: &Path, (line, name): (usize, String)) -> String {
     format!("{}:{line}: may not use {name}", path.display())
 }
 
-/// Lines, from 1, in which one of the names begins a path.
-fn uses(source: &str, names: &[&str]) -> Vec<(usize, String)> {
+/// The path to what stands beside a place: `crate::play::` for `src/play/load.rs`.
+fn modules_above(place: &str) -> String {
+    let folders = Path::new(place).parent().into_iter().flatten().skip_while(|part| *part != "src").skip(1);
+    folders.fold("crate::".to_owned(), |path, folder| format!("{path}{}::", folder.to_string_lossy()))
+}
+
+/// Lines, from 1, in which one of the names begins a path, alone or behind `above`.
+fn uses(source: &str, above: &str, names: &[&str]) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for (number, line) in source.lines().enumerate() {
         let code = line.split("//").next().unwrap_or_default();
         for name in names {
             let begins = code.match_indices(&format!("{name}::")).any(|(at, _)| {
-                let before = code[..at].strip_suffix("crate::").unwrap_or(&code[..at]);
+                let before = code[..at].strip_suffix(above).unwrap_or(&code[..at]);
                 !before.ends_with(|c: char| c.is_alphanumeric() || "_:.".contains(c))
             });
             found.extend(begins.then(|| (number + 1, (*name).to_owned())));
