@@ -90,6 +90,7 @@ pub(in crate::cli) fn config(args: PlayArgs) -> Result<Config, Failure> {
 
 fn server(args: ServerArgs, servers: u32) -> ServerOptions {
     let options = ServerOptions::from(args);
+    let servers = if servers > 1 { servers } else { 0 };
     ServerOptions { simulator: SimulatorOptions { servers, ..options.simulator }, ..options }
 }
 
