@@ -241,26 +241,24 @@ fn structural_tag(body: &Map<String, Value>) -> Result<(), ApiError> {
     if is_tag { Ok(()) } else { Err(invalid_tag("structured_outputs")) }
 }
 
-/// Counts the kinds of constraint, of which only one may be there.
-fn constraints(body: &Map<String, Value>) -> usize {
-    let Some(Value::Object(asked)) = body.get("structured_outputs") else { return 0 };
-    ["json", "regex", "choice"].iter().filter(|kind| asked.get(**kind).is_some_and(|value| !value.is_null())).count()
+/// Counts the kinds of constraint, of which only one may be there. The engine asks for them before it looks at the type.
+fn constraints(body: &Map<String, Value>) -> Result<usize, ApiError> {
+    let asked = match body.get("structured_outputs") {
+        None | Some(Value::Null) => return Ok(0),
+        Some(Value::Object(asked)) => asked,
+        Some(value) => {
+            return Err(ApiError::internal(format!("'{}' object has no attribute 'get'", python::class(value))));
+        }
+    };
+    let is_there = |kind: &&str| asked.get(*kind).is_some_and(|value| !value.is_null());
+    Ok(["json", "regex", "choice"].into_iter().filter(is_there).count())
 }
 
 const ONE_CONSTRAINT: &str =
     "You can only use one kind of constraints for structured outputs ('json', 'regex' or 'choice').";
 
-/// The engine asks for the kinds before it looks at the type.
-fn is_asked_for_kinds(body: &Map<String, Value>) -> Result<(), ApiError> {
-    match body.get("structured_outputs") {
-        None | Some(Value::Null | Value::Object(_)) => Ok(()),
-        Some(value) => Err(ApiError::internal(format!("'{}' object has no attribute 'get'", python::class(value)))),
-    }
-}
-
 fn structured_outputs(body: &Map<String, Value>) -> Result<(), ApiError> {
-    is_asked_for_kinds(body)?;
-    let count = constraints(body);
+    let count = constraints(body)?;
     if count > 1 {
         return Err(ApiError::bad_request(ONE_CONSTRAINT));
     }
@@ -274,8 +272,7 @@ fn structured_outputs(body: &Map<String, Value>) -> Result<(), ApiError> {
 }
 
 fn completion_structured_outputs(body: &Map<String, Value>) -> Result<(), ApiError> {
-    is_asked_for_kinds(body)?;
-    if constraints(body) > 1 {
+    if constraints(body)? > 1 {
         return Err(ApiError::parameter("structured_outputs", ONE_CONSTRAINT));
     }
     structural_tag(body)

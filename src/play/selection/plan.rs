@@ -143,7 +143,7 @@ pub(in crate::play) fn plan(
             PromptQuery { rules, parsed, is_greedy, choices_before, model, takes_any_model, session, errors, ..wanted };
         chosen.push(scripts_of(state, &wanted)?);
     }
-    let max_tokens = prompts.last().map_or(0, |prompt| most_tokens(prompt.read.max_tokens));
+    let max_tokens = most_of_last(&prompts);
     let headers = headers_of(&chosen, session.as_deref());
     let id = request_id.unwrap_or_else(|| state.fresh_id());
     if let Some(failure) = chosen.iter_mut().find_map(|chosen| chosen.failure.take()) {
@@ -239,6 +239,16 @@ fn last_checks(
     Ok((state.rank(rank)?, rules))
 }
 
+/// The most output tokens that the last prompt leaves room for.
+fn most_of_last(prompts: &[AdmittedPrompt]) -> u32 {
+    prompts.last().map_or(0, |prompt| most_tokens(prompt.read.max_tokens))
+}
+
+fn encoder(state: &ServerState, request: &GenerationRequest, id: &str, model: &str) -> Encoder {
+    let names = AnswerNames { id, model, fingerprint: state.model.fingerprint.as_deref() };
+    Encoder::new(AnswerHead::new(request.api, &names, unix_seconds(), request.usage_events))
+}
+
 /// A stream of nothing but an error.
 fn refused_stream(
     state: &ServerState,
@@ -248,14 +258,12 @@ fn refused_stream(
     error: ApiError,
 ) -> AnswerPlan {
     let model = RequestedModel::of(state, request.model.as_deref()).shown(state);
-    let names = AnswerNames { id, model, fingerprint: state.model.fingerprint.as_deref() };
-    let encoder = Encoder::new(AnswerHead::new(request.api, &names, unix_seconds(), request.usage_events));
     let planned = PlannedAnswer {
-        answer: AnswerStream::failing(encoder, error.event()),
+        answer: AnswerStream::failing(encoder(state, request, id, model), error.event()),
         class: StreamClass::Instant,
         id: engine_id(request.api, id),
         headers: HeaderMap::new(),
-        max_tokens: prompts.last().map_or(0, |prompt| most_tokens(prompt.read.max_tokens)),
+        max_tokens: most_of_last(prompts),
         cached: CacheUse::default(),
     };
     AnswerPlan::Refused(error, Box::new(planned))
@@ -354,8 +362,7 @@ fn answer(
     chosen: Vec<PromptScripts>,
     named: &AnswerIdentity<'_>,
 ) -> AnswerStream {
-    let names = AnswerNames { id: &named.id, model: named.model, fingerprint: state.model.fingerprint.as_deref() };
-    let encoder = Encoder::new(AnswerHead::new(request.api, &names, unix_seconds(), request.usage_events));
+    let encoder = encoder(state, request, &named.id, named.model);
     let each = prompts.iter().zip(&chosen).map(|(prompt, chosen)| prompt_tokens(prompt, chosen));
     let all_prompt_tokens = each.fold(0, u32::saturating_add);
     let mut parts = parts(state, request, &chosen, all_prompt_tokens, named.cached);
