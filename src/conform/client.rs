@@ -1,16 +1,16 @@
-//! The client: sends a request and reads the whole answer.
+//! The client: sends a request and reads the whole response.
 
-use std::{error::Error, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, header};
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use http_body_util::Full;
 use serde_json::Value;
 use tokio::{sync::OnceCell, time::timeout};
 
 use crate::{
     base::one_line::one_line,
-    net::upstream::{Upstream, UpstreamError, UpstreamOptions, UpstreamUrl},
+    net::upstream::{FetchError, FetchedResponse, Upstream, UpstreamError, UpstreamOptions, UpstreamUrl},
 };
 
 /// Most bytes of an answer.
@@ -22,7 +22,7 @@ pub(super) const MODELS: &str = "/v1/models";
 /// Characters of an answer that are shown.
 const MOST_SHOWN: usize = 80;
 
-/// A server that cannot be held against anything.
+/// A server that cannot be compared.
 #[derive(Debug, thiserror::Error)]
 pub enum ConformError {
     /// It does not answer.
@@ -57,32 +57,20 @@ pub enum ConformError {
     },
 }
 
-/// An answer as it came.
-#[derive(Debug, Clone)]
-pub struct ReceivedAnswer {
-    /// Its status.
-    pub status: u16,
-    /// Its headers.
-    pub headers: HeaderMap,
-    /// Its body.
-    pub body: Bytes,
-}
-
-impl ReceivedAnswer {
-    /// What came, in a line: the status, where it leads to, or the content type and the first characters.
-    fn came(&self) -> String {
-        let header = |name| self.headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
-        let came = match header(header::LOCATION) {
-            Some(to) => format!("status {}, which leads to {to}", self.status),
-            None => {
-                let kind = header(header::CONTENT_TYPE).unwrap_or("no content type".into());
-                let text = String::from_utf8_lossy(&self.body);
-                let start: String = text.trim().chars().take(MOST_SHOWN).collect();
-                format!("status {}, {kind}: {start}", self.status)
-            }
-        };
-        one_line(&came).into_owned()
-    }
+/// Describes a response in a line: its status, and its redirect or its content type and first characters.
+fn described(response: &FetchedResponse) -> String {
+    let header = |name| response.headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
+    let status = response.status.as_u16();
+    let described = match header(header::LOCATION) {
+        Some(to) => format!("status {status}, which leads to {to}"),
+        None => {
+            let kind = header(header::CONTENT_TYPE).unwrap_or("no content type".into());
+            let text = String::from_utf8_lossy(&response.body);
+            let start: String = text.trim().chars().take(MOST_SHOWN).collect();
+            format!("status {status}, {kind}: {start}")
+        }
+    };
+    one_line(&described).into_owned()
 }
 
 /// A client of one server.
@@ -91,7 +79,7 @@ pub struct ConformClient {
     server: Upstream<Full<Bytes>>,
     headers: HeaderMap,
     patience: Duration,
-    models: OnceCell<ReceivedAnswer>,
+    models: OnceCell<FetchedResponse>,
 }
 
 impl ConformClient {
@@ -105,7 +93,7 @@ impl ConformClient {
     ///
     /// # Errors
     /// No answer, or one that breaks off or does not end.
-    pub async fn send(&self, method: &str, path: &str, body: Option<String>) -> Result<ReceivedAnswer, ConformError> {
+    pub async fn send(&self, method: &str, path: &str, body: Option<String>) -> Result<FetchedResponse, ConformError> {
         let broken = |why: String| ConformError::Broken { path: path.to_owned(), why };
         let mut request = Request::new(Full::new(Bytes::from(body.clone().unwrap_or_default())));
         *request.method_mut() = method.parse::<Method>().map_err(|error| broken(error.to_string()))?;
@@ -115,30 +103,19 @@ impl ConformClient {
             let json = header::HeaderValue::from_static("application/json");
             request.headers_mut().insert(header::CONTENT_TYPE, json);
         }
-        let exchange = async {
-            let sent = self.server.send(request).await;
-            let response = sent.map_err(|source| ConformError::Unreachable { path: path.to_owned(), source })?;
-            let (parts, body) = response.into_parts();
-            let ended = |error: Box<dyn Error + Send + Sync>| match error.is::<LengthLimitError>() {
-                true => broken(format!("the answer has more than {} MiB", LARGEST >> 20)),
-                false => broken(error.to_string()),
-            };
-            let body = Limited::new(body, LARGEST).collect().await.map_err(ended)?;
-            Ok::<_, ConformError>(ReceivedAnswer {
-                status: parts.status.as_u16(),
-                headers: parts.headers,
-                body: body.to_bytes(),
-            })
-        };
-        let silent = || broken(format!("no whole answer within {:?}; --timeout gives it longer", self.patience));
-        timeout(self.patience, exchange).await.map_err(|_| silent())?
+        let late = |_| broken(format!("no whole answer within {:?}; --timeout gives it longer", self.patience));
+        let fetched = timeout(self.patience, self.server.fetch(request, LARGEST)).await.map_err(late)?;
+        fetched.map_err(|error| match error {
+            FetchError::Unanswered(source) => ConformError::Unreachable { path: path.to_owned(), source },
+            error @ (FetchError::Broken(_) | FetchError::TooLong(_)) => broken(error.to_string()),
+        })
     }
 
     /// The server's list of models, which is asked for once.
     ///
     /// # Errors
     /// As those of [`send`](Self::send).
-    pub async fn models(&self) -> Result<&ReceivedAnswer, ConformError> {
+    pub async fn models(&self) -> Result<&FetchedResponse, ConformError> {
         self.models.get_or_try_init(|| self.send("GET", MODELS, None)).await
     }
 
@@ -150,6 +127,6 @@ impl ConformClient {
         let answer = self.models().await?;
         let page: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
         let model = page.pointer("/data/0/id").and_then(Value::as_str).map(str::to_owned);
-        model.ok_or_else(|| ConformError::NoModel { came: answer.came() })
+        model.ok_or_else(|| ConformError::NoModel { came: described(answer) })
     }
 }

@@ -8,10 +8,10 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
-    client::ReceivedAnswer,
     events::{StreamedEvent, compare_events, events},
     shape::{ShapeDifferences, compare},
 };
+use crate::net::upstream::FetchedResponse;
 
 const EXCHANGES: &str = include_str!("exchanges.jsonl");
 
@@ -72,11 +72,12 @@ impl ConformExchange {
 
     /// Compares an answer with the recorded one.
     #[must_use]
-    pub fn compare(&self, answer: &ReceivedAnswer) -> ShapeDifferences {
+    pub fn compare(&self, answer: &FetchedResponse) -> ShapeDifferences {
         let mut found = ShapeDifferences::default();
         if answer.status != self.status {
             let start: String = String::from_utf8_lossy(&answer.body).chars().take(120).collect();
-            found.add("status", format!("is {}; {} was recorded ({})", answer.status, self.status, start.trim()));
+            let status = answer.status.as_u16();
+            found.add("status", format!("is {status}; {} was recorded ({})", self.status, start.trim()));
             return found;
         }
         for (name, recorded) in &self.headers {
@@ -108,6 +109,9 @@ impl ConformExchange {
 
 #[cfg(test)]
 mod tests {
+    use http::StatusCode;
+    use tokio::time::Instant;
+
     use super::*;
 
     #[test]
@@ -121,15 +125,19 @@ mod tests {
             } else {
                 exchange.events.iter().map(|event| format!("{event}\n\n")).collect()
             };
-            let answer =
-                ReceivedAnswer { status: exchange.status, headers: headers.collect(), body: Bytes::from(body.clone()) };
+            let answer = FetchedResponse {
+                status: exchange.status.try_into().unwrap(),
+                headers: headers.collect(),
+                body: Bytes::from(body.clone()),
+                at: Instant::now(),
+            };
             assert_eq!(exchange.compare(&answer), ShapeDifferences::default(), "{}", exchange.case);
             if exchange.case == "chat_stream" {
                 let cut = Bytes::from(body.replace("data: [DONE]\n\n", ""));
-                let found = exchange.compare(&ReceivedAnswer { body: cut, ..answer.clone() });
+                let found = exchange.compare(&FetchedResponse { body: cut, ..answer.clone() });
                 assert!(found.differences[0].what.ends_with("role, text, finish, [DONE] was recorded"), "{found:?}");
             }
-            let wrong = exchange.compare(&ReceivedAnswer { status: 500, ..answer });
+            let wrong = exchange.compare(&FetchedResponse { status: StatusCode::BAD_GATEWAY, ..answer });
             assert_eq!(wrong.differences.len(), 1, "{}", exchange.case);
         }
     }

@@ -139,7 +139,7 @@ impl SimulatorDesk {
             "seed": config.seed,
             "block-size": self.state.block_size(),
             "enable-kvcache": config.engine.as_ref().is_some_and(|engine| engine.kv_events.is_some()),
-            "data-parallel-size": config.server.simulator.servers.max(1).saturating_mul(config.data_parallel_size.get()),
+            "data-parallel-size": config.server.simulator.servers.saturating_mul(config.data_parallel_size),
             "enable-request-id-headers": config.request_id_headers,
             "startup-duration": written(config.server.startup),
             "failure-injection-rate": percent,

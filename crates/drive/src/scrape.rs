@@ -1,4 +1,4 @@
-//! What servers say of themselves during a run: their `/metrics`, read every second.
+//! Metrics of servers during a run: their `/metrics`, read every second.
 //!
 //! Names are vLLM's (`vllm/v1/metrics/loggers.py`), those of version 0 too. The samples of the engines of one server are added up, of shares the mean is taken.
 //!
@@ -11,8 +11,8 @@ use std::{sync::Arc, time::Duration};
 use base::stats::scraped;
 use bytes::Bytes;
 use http::Request;
-use http_body_util::{BodyExt, Empty, Limited};
-use net::upstream::{Upstream, UpstreamOptions, UpstreamUrl};
+use http_body_util::Empty;
+use net::upstream::{FetchError, Upstream, UpstreamOptions, UpstreamUrl};
 use serde::Serialize;
 use serde_json::Value;
 use tokio::{
@@ -164,7 +164,7 @@ impl PageWatch {
         let (first, last) = (seen.pages.first(), seen.last.as_ref());
         let delta = |of: fn(&Page) -> Option<f64>| {
             let (before, after) = (of(&first?.1)?, of(&last?.1)?);
-            // A server that began anew counts from zero.
+            // A server that was restarted counts from zero.
             Some(if after >= before { after - before } else { after })
         };
         let ratio = |above: Option<f64>, below: Option<f64>| {
@@ -214,22 +214,26 @@ async fn watch(upstream: Upstream<Empty<Bytes>>, seen: Arc<Mutex<ScrapedPages>>,
     }
 }
 
-/// Reads a page, or says why there is none.
+/// Reads a page.
+///
+/// # Errors
+/// The reason why there is none.
 async fn page(upstream: &Upstream<Empty<Bytes>>) -> Result<(Instant, Page), String> {
     get(upstream, "/metrics").await.map(|(at, text)| (at, Page::read(&text)))
 }
 
-/// Reads the text at a path, with the time of its head; or says why there is none.
+/// Reads the text at a path, with the time at which its head arrived; as [`page`].
 async fn get(upstream: &Upstream<Empty<Bytes>>, path: &str) -> Result<(Instant, String), String> {
     let reading = async {
         let request = Request::get(path).body(Empty::new()).map_err(|error| error.to_string())?;
-        let response = upstream.send(request).await.map_err(|error| error.cause())?;
-        if !response.status().is_success() {
-            return Err(format!("status {}", response.status().as_u16()));
+        let response = upstream.fetch(request, MOST_BYTES).await.map_err(|error| match error {
+            FetchError::Unanswered(error) => error.cause(),
+            error @ (FetchError::Broken(_) | FetchError::TooLong(_)) => error.to_string(),
+        })?;
+        match response.status.is_success() {
+            true => Ok((response.at, String::from_utf8_lossy(&response.body).into_owned())),
+            false => Err(format!("status {}", response.status.as_u16())),
         }
-        let at = Instant::now();
-        let body = Limited::new(response.into_body(), MOST_BYTES).collect().await.map_err(|error| error.to_string())?;
-        Ok((at, String::from_utf8_lossy(&body.to_bytes()).into_owned()))
     };
     timeout(PATIENCE, reading).await.unwrap_or_else(|_| Err(format!("no page within {PATIENCE:?}")))
 }

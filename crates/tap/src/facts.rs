@@ -4,12 +4,11 @@
 //! returns come from the command line ([`super::Deployment`]).
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Uri, header};
-use http_body_util::{BodyExt, Limited};
+use http::{Request, Uri};
 use serde_json::{Map, Value, json};
 
 use super::sent_body::SentBody;
-use net::upstream::{Relayed, Upstream, UpstreamError, UpstreamOptions, UpstreamUrl};
+use net::upstream::{FetchError, Relayed, Upstream, UpstreamError, UpstreamOptions, UpstreamUrl};
 use recording::trace::Meta;
 
 /// Maximum size of such a response, in bytes; a page of metrics is the longest.
@@ -41,14 +40,14 @@ impl EngineSettings {
     /// # Errors
     /// When it cannot be reached.
     pub(super) async fn of(upstream: &Upstream<SentBody>) -> Result<Option<Self>, UpstreamError> {
-        let answer = json_of(&ask(upstream, "/version").await?);
+        let answer = json_of(&get(upstream, "/version").await?);
         let Some(version) = answer.get("version").and_then(Value::as_str).map(str::to_owned) else { return Ok(None) };
         let mut facts = Self { version, ..Self::default() };
         // vLLM's `/version` needs no API key, the other endpoints may.
-        if let Ok(models) = ask(upstream, "/v1/models").await {
+        if let Ok(models) = get(upstream, "/v1/models").await {
             facts.take_models(&json_of(&models));
         }
-        if let Ok(page) = ask(upstream, "/metrics").await {
+        if let Ok(page) = get(upstream, "/metrics").await {
             facts.cache = cache_settings(&String::from_utf8_lossy(&page));
         }
         Ok(Some(facts))
@@ -95,18 +94,15 @@ pub async fn engine_meta(url: &UpstreamUrl, reach: &UpstreamOptions) -> Result<O
     }))
 }
 
-async fn ask(upstream: &Upstream<SentBody>, path: &'static str) -> Result<Bytes, UpstreamError> {
+/// Reads a page; an empty one if it is refused or not whole.
+async fn get(upstream: &Upstream<SentBody>, path: &'static str) -> Result<Bytes, UpstreamError> {
     let mut request = Request::new(Relayed::whole(Bytes::new()));
-    *request.method_mut() = Method::GET;
     *request.uri_mut() = Uri::from_static(path);
-    let agent = HeaderValue::from_static(concat!("vllm-vcr/", env!("CARGO_PKG_VERSION")));
-    request.headers_mut().insert(header::USER_AGENT, agent);
-    let response = upstream.send(request).await?;
-    if !response.status().is_success() {
-        return Ok(Bytes::new());
+    match upstream.fetch(request, LARGEST).await {
+        Ok(response) if response.status.is_success() => Ok(response.body),
+        Err(FetchError::Unanswered(error)) => Err(error),
+        Ok(_) | Err(FetchError::Broken(_) | FetchError::TooLong(_)) => Ok(Bytes::new()),
     }
-    let body = Limited::new(response.into_body(), LARGEST).collect().await;
-    Ok(body.map(http_body_util::Collected::to_bytes).unwrap_or_default())
 }
 
 fn json_of(body: &[u8]) -> Value {

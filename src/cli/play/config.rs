@@ -1,6 +1,6 @@
 //! Arguments of `play`, made into the configuration of its server.
 
-use std::path::PathBuf;
+use std::{num::NonZeroU32, path::PathBuf};
 
 use crate::{
     api::{RequestTemplates, Spelling},
@@ -90,7 +90,7 @@ pub(in crate::cli) fn config(args: PlayArgs) -> Result<Config, Failure> {
 
 fn server(args: ServerArgs, servers: u32) -> ServerOptions {
     let options = ServerOptions::from(args);
-    let servers = if servers > 1 { servers } else { 0 };
+    let servers = NonZeroU32::new(servers).unwrap_or(NonZeroU32::MIN);
     ServerOptions { simulator: SimulatorOptions { servers, ..options.simulator }, ..options }
 }
 

@@ -188,7 +188,7 @@ impl From<ServerArgs> for ServerOptions {
                 endpoints: args.simulator_endpoints,
                 pod: env::var("POD_NAME").ok().filter(|name| args.simulator_endpoints && !name.is_empty()),
                 namespace: env::var("POD_NAMESPACE").ok().filter(|name| args.simulator_endpoints && !name.is_empty()),
-                servers: 0,
+                servers: NonZeroU32::MIN,
                 fake_metrics: args.fake_metrics,
             },
         }

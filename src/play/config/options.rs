@@ -1,6 +1,6 @@
 //! Options by what they are about, each under the name of vLLM's flag where there is one.
 
-use std::{path::PathBuf, time::Duration};
+use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
 use serde_json::{Map, Value};
 
@@ -49,7 +49,7 @@ pub struct ServerOptions {
 }
 
 /// What is served of llm-d-inference-sim, and with what.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SimulatorOptions {
     /// True where its endpoints are there for everyone who reaches the server, and its headers.
     pub endpoints: bool,
@@ -57,10 +57,16 @@ pub struct SimulatorOptions {
     pub pod: Option<String>,
     /// Namespace of the pod, for `x-inference-namespace`.
     pub namespace: Option<String>,
-    /// Servers of the process, of which this is one; that simulator has a rank behind each. 0 where it is the only one.
-    pub servers: u32,
+    /// Servers of the process, of which this is one; that simulator has a rank behind each.
+    pub servers: NonZeroU32,
     /// Values of metrics from the start on, in its words.
     pub fake_metrics: Option<Value>,
+}
+
+impl Default for SimulatorOptions {
+    fn default() -> Self {
+        Self { endpoints: false, pod: None, namespace: None, servers: NonZeroU32::MIN, fake_metrics: None }
+    }
 }
 
 /// Optional parts of answers.

@@ -4,6 +4,8 @@
 //!
 //! See docs/decisions/0040-one-writer-for-each-form.md.
 
+use std::borrow::Cow;
+
 use super::{
     TokenCounts,
     from_chat::{ChatStep, FromChat, WholeChat},
@@ -99,8 +101,8 @@ impl Encoder {
     /// Ends a stream in which the engine failed, with the payload of the event that reports it; `None` for the engine's usual one. False
     /// where the connection breaks in the place of an end.
     pub fn fail(&mut self, payload: Option<&str>, out: &mut EventBuffer) -> bool {
-        let usual = || ApiError::internal("Internal server error").event();
-        let payload = &payload.map_or_else(usual, str::to_owned);
+        let usual = || ApiError::internal("Internal server error").event().into();
+        let payload: &str = &payload.map_or_else(usual, Cow::Borrowed);
         if let ResponseForm::FromChat(to) = &mut self.form {
             return to.fail(payload, out);
         }

@@ -113,6 +113,20 @@ impl UpstreamError {
     }
 }
 
+/// Reasons for which there is no whole response.
+#[derive(Debug, thiserror::Error)]
+pub enum FetchError {
+    /// There is no response.
+    #[error(transparent)]
+    Unanswered(#[from] UpstreamError),
+    /// Its body broke off.
+    #[error("the answer breaks off: {0}")]
+    Broken(Box<dyn Error + Send + Sync>),
+    /// Its body is longer than this, in bytes.
+    #[error("the answer has more than {} MiB", .0 >> 20)]
+    TooLong(usize),
+}
+
 /// Builds an error response in the form of the engine's errors, of type `UpstreamError`.
 #[must_use]
 pub fn error_response(status: StatusCode, message: &str) -> Response<Bytes> {

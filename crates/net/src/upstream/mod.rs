@@ -26,19 +26,21 @@ mod url;
 
 use std::{sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use http::{
     HeaderMap, Request, Response, StatusCode, Uri,
     header::{self, HeaderValue},
 };
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 pub(crate) use self::connector::http1_tls;
 pub use self::{
     body::UpstreamBody,
     connector::{Authorities, AuthoritiesError},
     endpoint::{EndpointUrl, NamedEndpoint, NamedUpstream},
-    error::{UpstreamBodyError, UpstreamError, error_response},
+    error::{FetchError, UpstreamBodyError, UpstreamError, error_response},
     headers::{remove, requested_upgrade},
     options::{OutgoingBody, UpstreamOptions},
     relay::{BodyObserver, Observed, Relayed, pass_informational},
@@ -74,6 +76,19 @@ pub struct Upstream<B: OutgoingBody> {
     pool: Arc<Pool<B>>,
     client: Client<Connector, B>,
     options: UpstreamOptions,
+}
+
+/// A response with its whole body.
+#[derive(Debug, Clone)]
+pub struct FetchedResponse {
+    /// Its status.
+    pub status: StatusCode,
+    /// Its headers.
+    pub headers: HeaderMap,
+    /// Its body.
+    pub body: Bytes,
+    /// When its head arrived.
+    pub at: Instant,
 }
 
 impl<B: OutgoingBody> Clone for Upstream<B> {
@@ -138,6 +153,21 @@ impl<B: OutgoingBody> Upstream<B> {
         Ok(response)
     }
 
+    /// Sends a request, named as this program's unless it has a `user-agent`, and collects a response of at most `most_bytes`.
+    ///
+    /// # Errors
+    /// As those of [`send`](Self::send); a body that breaks off or is longer.
+    pub async fn fetch(&self, mut request: Request<B>, most_bytes: usize) -> Result<FetchedResponse, FetchError> {
+        let agent = HeaderValue::from_static(concat!("vllm-vcr/", env!("CARGO_PKG_VERSION")));
+        request.headers_mut().entry(header::USER_AGENT).or_insert(agent);
+        let (head, body) = self.send(request).await?.into_parts();
+        let at = Instant::now();
+        let body = Limited::new(body, most_bytes).collect().await.map_err(|error| {
+            if error.is::<LengthLimitError>() { FetchError::TooLong(most_bytes) } else { FetchError::Broken(error) }
+        })?;
+        Ok(FetchedResponse { status: head.status, headers: head.headers, body: body.to_bytes(), at })
+    }
+
     async fn in_time(
         &self,
         limit: Duration,
@@ -192,7 +222,6 @@ mod tests {
         task::{Context, Poll},
     };
 
-    use bytes::Bytes;
     use http::{Method, Version};
     use http_body::{Body, Frame};
     use tokio::{

@@ -14,7 +14,6 @@ use std::{
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, header};
-use http_body_util::{BodyExt, Limited};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
@@ -31,7 +30,7 @@ use crate::player::{
 };
 use net::{
     server::RequestBody,
-    upstream::{Upstream, UpstreamError},
+    upstream::{FetchError, Upstream},
 };
 use recording::{
     canonical::{SharedBody, UPSTREAM_HEADER},
@@ -284,15 +283,15 @@ impl DriftCheck {
         (*sent.method_mut(), *sent.uri_mut()) = (request.method.clone(), request.target.clone());
         *sent.headers_mut() = request.headers.clone();
         let begun = Instant::now();
-        let unanswered = |error: UpstreamError| {
-            is_gone.fetch_or(error.is_connect(), Relaxed);
-            format!("{error}: {}", error.cause())
-        };
-        let (parts, body) = self.server.send(sent).await.map_err(unanswered)?.into_parts();
-        let body =
-            Limited::new(body, LONGEST).collect().await.map_err(|error| format!("the answer breaks off: {error}"))?;
+        let response = self.server.fetch(sent, LONGEST).await.map_err(|error| match error {
+            FetchError::Unanswered(error) => {
+                is_gone.fetch_or(error.is_connect(), Relaxed);
+                format!("{error}: {}", error.cause())
+            }
+            error @ (FetchError::Broken(_) | FetchError::TooLong(_)) => error.to_string(),
+        })?;
         let target = request.target.to_string();
-        let capture = whole_capture(&target, &parts.headers, &body.to_bytes(), begun.elapsed())
+        let capture = whole_capture(&target, &response.headers, &response.body, begun.elapsed())
             .ok_or("its answer is compressed, or too large")?;
         let mut recorded = record_of(Exchange {
             request: ExchangeRequest {
@@ -301,14 +300,14 @@ impl DriftCheck {
                 body: request.body.clone(),
                 ..ExchangeRequest::default()
             },
-            response: ExchangeResponse { status: parts.status.as_u16(), capture },
+            response: ExchangeResponse { status: response.status.as_u16(), capture },
             timing: Timing::default(),
             output_ids: Vec::new(),
             outcome: Outcome::Finished,
         });
         // Reports show what differs, and records hold no secrets.
         secrets::redact(rules, &mut recorded.record, &mut recorded.side);
-        let pause = parts.headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+        let pause = response.headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
         Ok((recorded.record.answer, pause.map(Duration::from_secs)))
     }
 }

@@ -43,14 +43,12 @@ struct Publisher {
     side: SocketSide,
     batches: mpsc::Receiver<EventBatch>,
     faults: PublisherFaults,
-    /// What is subtracted from the engine's numbers, since a fault let them begin anew.
+    /// What is subtracted from the engine's numbers, since a fault restarted them.
     base: u64,
     /// A batch that is sent after the next one.
     held: Option<EventBatch>,
     kept: Option<Arc<replay::KeptBatches>>,
     shared: Arc<PublisherState>,
-    /// Whether it was said that the host to connect to has no address.
-    is_unresolved: bool,
 }
 
 /// Who connects.
@@ -82,8 +80,7 @@ pub(super) fn start(
             match open(&events, replay.as_ref(), buffer_steps, shared).await {
                 Ok(OpenedSockets { socket, side, kept, shared, bound }) => {
                     let _waits = started.send(Ok(bound));
-                    let (base, held, is_unresolved) = (0, None, false);
-                    Publisher { socket, side, batches, faults, base, held, kept, shared, is_unresolved }.run().await;
+                    Publisher { socket, side, batches, faults, base: 0, held: None, kept, shared }.run().await;
                 }
                 Err(error) => {
                     let _waits = started.send(Err(error));
@@ -107,6 +104,7 @@ async fn open(
         let (socket, serving) = serve_subscribers(listener, &shared).await?;
         (socket, SocketSide::Listens(endpoint, serving))
     } else {
+        tokio::spawn(warn_unresolved(events.address()));
         (new_socket(), SocketSide::Connects(events.address()))
     };
     let mut kept = None;
@@ -190,12 +188,11 @@ impl Publisher {
     /// Connects to a peer, and publishes until it is gone. What comes without a peer is only kept, as in ZeroMQ. `None` once the engine
     /// has ended.
     async fn connected(&mut self, peer: &str) -> Option<()> {
-        let Self { socket, batches, kept, shared, base, is_unresolved, .. } = self;
+        let Self { socket, batches, kept, shared, base, .. } = self;
         let mut monitor = socket.monitor();
         let mut draining = Draining { batches, kept: kept.as_deref(), shared, base: *base };
         if let Err(error) = draining.until(socket.connect(peer)).await? {
             tracing::debug!(%error, peer, "no subscriber of KV events");
-            draining.until(warn_unresolved(peer, is_unresolved)).await?;
             return draining.until(sleep(RETRY)).await;
         }
         loop {
@@ -280,13 +277,9 @@ impl Publisher {
     }
 }
 
-/// Says once that the host of an endpoint has no address: a subscriber that begins late is no mistake, a name that nobody has may be one.
-async fn warn_unresolved(peer: &str, is_said: &mut bool) {
-    if *is_said {
-        return;
-    }
+/// Warns if the host of an endpoint has no address: a subscriber that starts late is expected, an unknown name may be a mistake.
+async fn warn_unresolved(peer: String) {
     if let Err(error) = lookup_host(peer.trim_start_matches("tcp://")).await {
-        *is_said = true;
         tracing::warn!(%error, peer, "KV events reach nobody until the host of their endpoint has an address (--kv-events-endpoint, or in --kv-events-config)");
     }
 }

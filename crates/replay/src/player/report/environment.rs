@@ -3,7 +3,6 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use http::{HeaderValue, Method, Request, Uri, header};
-use http_body_util::{BodyExt, Limited};
 use serde_json::{Map, Value, json};
 use tokio::time::timeout;
 use xxhash_rust::xxh3::xxh3_64;
@@ -21,7 +20,7 @@ use recording::{
 /// Timeout of each request about a server.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// More than any answer of these holds.
+/// Maximum size of a response, in bytes.
 const LARGEST: usize = 1 << 20;
 
 /// A text that no two tokenizers cut alike.
@@ -46,17 +45,17 @@ pub fn tokenizer_name(ids: &[u32]) -> String {
 }
 
 impl ServerEnvironment {
-    /// Asks a server.
+    /// Requests the properties of a server.
     pub async fn at(url: &UpstreamUrl, reach: &UpstreamOptions) -> Self {
         let upstream = Upstream::new(url.clone(), reach);
-        let (version, listed) = tokio::join!(ask(&upstream, "/version", None), ask(&upstream, "/v1/models", None));
+        let (version, listed) = tokio::join!(fetch(&upstream, "/version", None), fetch(&upstream, "/v1/models", None));
         let engine = version.as_ref().and_then(|page| page.get("version")?.as_str());
         let listed = listed.as_ref().and_then(|page| page.get("data")?.as_array());
         let id = |model: &Value| model.get("id").and_then(Value::as_str).map(str::to_owned);
         let models: Vec<String> = listed.into_iter().flatten().filter_map(id).collect();
         let probe = json!({"model": models.first(), "prompt": PROBE, "add_special_tokens": false});
         let tokens = match models.first() {
-            Some(_) => ask(&upstream, "/tokenize", Some(&probe)).await,
+            Some(_) => fetch(&upstream, "/tokenize", Some(&probe)).await,
             None => None,
         };
         let ids = tokens.and_then(|page| serde_json::from_value::<Vec<u32>>(page.get("tokens")?.clone()).ok());
@@ -126,23 +125,17 @@ impl CassettePlayer {
     }
 }
 
-/// A server's answer to a question of ours; `None` where it has none.
-async fn ask(upstream: &Upstream<RequestBody>, path: &'static str, body: Option<&Value>) -> Option<Value> {
+/// Requests JSON of a server; `None` if it has none.
+async fn fetch(upstream: &Upstream<RequestBody>, path: &'static str, body: Option<&Value>) -> Option<Value> {
     let bytes = body.map(|body| body.to_string().into());
     let mut request = Request::new(RequestBody::Read(bytes));
     *request.uri_mut() = Uri::from_static(path);
-    let headers = request.headers_mut();
-    headers.insert(header::USER_AGENT, HeaderValue::from_static(concat!("vllm-vcr/", env!("CARGO_PKG_VERSION"))));
     if body.is_some() {
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         *request.method_mut() = Method::POST;
     }
-    let response = timeout(PATIENCE, upstream.send(request)).await.ok()?.ok()?;
-    if !response.status().is_success() {
-        return None;
-    }
-    let body = timeout(PATIENCE, Limited::new(response.into_body(), LARGEST).collect()).await.ok()?.ok()?;
-    serde_json::from_slice(&body.to_bytes()).ok()
+    let response = timeout(PATIENCE, upstream.fetch(request, LARGEST)).await.ok()?.ok()?;
+    response.status.is_success().then(|| serde_json::from_slice(&response.body).ok())?
 }
 
 /// Longest request that is shown as an example, in bytes.
