@@ -63,7 +63,7 @@ fn with_faults(files: Vec<AnswersFile>) -> Result<Vec<AnswersFile>, AnswersError
     if wrong.is_empty() { Ok(files) } else { Err(AnswersError(wrong)) }
 }
 
-/// Returns what is to be said of files that belong together, and how many of their rules are never reached.
+/// Returns the messages about files that belong together, and how many of their rules are never reached.
 fn report(files: &[AnswersFile]) -> (String, usize) {
     let rules: Vec<_> = files.iter().flat_map(|file| file.records.iter().map(move |record| (file, record))).collect();
     let place = |at: usize| {

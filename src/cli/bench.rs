@@ -65,7 +65,7 @@ mod linux {
         let writable = args.svg.as_deref().map_or(Ok(()), conclude::writable);
         writable.map_err(|failure| failure.hint("--svg takes a file in a directory that exists and may be written"))?;
         if cfg!(debug_assertions) {
-            output::warn("this program is built without optimisation: its figures say little\n");
+            output::warn("this program is built without optimisation: its figures mean little\n");
         }
         runtime::run(|shutdown| async move {
             let BenchArgs { only, rounds, svg, json } = args;
@@ -90,7 +90,7 @@ mod linux {
         })
     }
 
-    /// Runs the floor until it is told to end.
+    /// Runs the floor until SIGTERM.
     pub(in crate::cli) fn floor(arguments: Vec<String>) -> Result<ExitCode, Failure> {
         raise_descriptor_limit();
         benchmark::floor::run(arguments.into_iter()).map_err(Failure::environment)?;

@@ -39,14 +39,14 @@ const FEWEST_FILES: u64 = 256;
 /// Files that may be open, fewer than which are too few for a load test.
 const FEW_FILES: u64 = 4096;
 
-/// Lateness of a timer at its 99th percentile from which on times are rough, and from which on they say nothing, in ms.
+/// Lateness of a timer at its 99th percentile from which on times are rough, and from which on they are meaningless, in ms.
 const ROUGH_TIMER: f64 = 1.0;
 const BAD_TIMER: f64 = 20.0;
 
 /// Median time of a request over loopback from which on it is slow, in ms.
 const SLOW_LOOPBACK: f64 = 0.5;
 
-/// Check this machine, a tokenizer and an engine, and say what to do.
+/// Check this machine, a tokenizer and an engine, and advise what to do.
 ///
 /// Measures for a few seconds how late the timer is and what a request over loopback costs. Each line is ok, warn or fail; exit code 1 where
 /// anything fails.

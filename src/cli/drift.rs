@@ -156,7 +156,7 @@ struct FoundDrift {
 }
 
 impl FoundDrift {
-    /// Texts that do not count are not kept: they may be private.
+    /// Drops texts that do not count: they may be private.
     fn new(mut findings: Vec<DriftFinding>, notes: Vec<String>, counts_text: bool) -> Self {
         let (mut same, mut drifted, mut other_texts, mut failed, mut not_sent) = (0, 0, 0, 0, 0);
         for finding in &mut findings {
@@ -175,7 +175,7 @@ impl FoundDrift {
         Self { findings, notes, counts_text, same, drifted, other_texts, failed, not_sent }
     }
 
-    /// The verdict in a line.
+    /// The result in a line.
     fn summary(&self) -> String {
         let verdict = match (self.drifted, self.same, self.failed) {
             (0, 0, _) => "nothing was compared",
@@ -194,11 +194,11 @@ impl FoundDrift {
         text
     }
 
-    /// A line for each record of which there is something to say, with what below it.
+    /// A line for each record that is not the same, with its differences below it.
     fn text(&self) -> String {
         let mut text: String = self.notes.iter().map(|note| format!("note: {}\n", one_line(note))).collect();
         for finding in &self.findings {
-            let (word, lines) = said(finding);
+            let (word, lines) = outcome(finding);
             if word != "same" {
                 let DriftFinding { cassette, record, line, request, .. } = finding;
                 text.push_str(&format!(
@@ -221,19 +221,19 @@ impl FoundDrift {
         let mut lines = vec![format!("**{}**", self.summary()), String::new()];
         lines.extend(self.notes.iter().map(|note| format!("- {}", one_line(note))));
         for finding in &self.findings {
-            let (word, said) = said(finding);
+            let (word, lines_of_record) = outcome(finding);
             if word != "same" {
                 let DriftFinding { cassette, record, request, .. } = finding;
                 let code = |text: &str| format!("`` {} ``", one_line(text).replace("``", "` `"));
                 lines.push(format!("- **{word}** {}: {}", code(&format!("{cassette}#{record}")), code(request)));
-                lines.extend(said.iter().map(|line| format!("  - {}", code(line))));
+                lines.extend(lines_of_record.iter().map(|line| format!("  - {}", code(line))));
             }
         }
         escape::text(&(lines.join("\n") + "\n")).into_owned()
     }
 
     fn junit(&self) -> String {
-        let case = |finding: &DriftFinding| match said(finding) {
+        let case = |finding: &DriftFinding| match outcome(finding) {
             ("not sent", _) => None,
             (word, lines) => Some(JunitCase {
                 name: format!("{}#{} {}", finding.cassette, finding.record, finding.request),
@@ -243,7 +243,7 @@ impl FoundDrift {
         junit::junit("vllm-vcr drift", &self.findings.iter().filter_map(case).collect::<Vec<_>>())
     }
 
-    /// Whether there is drift; an error where that is not known.
+    /// The exit code: 1 for drift; an error where that is not known.
     fn exit(&self) -> Result<ExitCode, Failure> {
         match (self.drifted, self.same, self.failed) {
             (0, 0, 0) => Err(Failure::input("no record of these cassettes can be sent again, for the reasons above")),
@@ -254,8 +254,8 @@ impl FoundDrift {
     }
 }
 
-/// A word for what became of a record, and the lines about it.
-fn said(finding: &DriftFinding) -> (&'static str, &[String]) {
+/// The outcome of a record: a word, and the lines about it.
+fn outcome(finding: &DriftFinding) -> (&'static str, &[String]) {
     match &finding.verdict {
         DriftVerdict::Compared { drift: true, differences, .. } => ("drift", differences),
         DriftVerdict::Compared { .. } => ("same", &[]),

@@ -144,7 +144,7 @@ fn writable(out: &Path, args: &ForkArgs) -> Result<(), Failure> {
     new_cassette(out, if args.overwrite { ExistingCassette::Replaced } else { kept })
 }
 
-/// The tap that plays and records: its flags are at their defaults, whatever variables say, but for those of a fork.
+/// The tap that plays and records: flags other than a fork's have their defaults, whatever the environment has.
 fn tap_of(args: &ForkArgs) -> Result<TapArgs, Failure> {
     let target = args.target.to_string();
     let tap = TapArgs::augment_args(clap::Command::new("tap")).try_get_matches_from(["tap", "--upstream", &target]);

@@ -14,7 +14,7 @@ use crate::{
     net::upstream::{Upstream, UpstreamOptions, UpstreamUrl},
 };
 
-/// Ask a server's /health once: 0 where it is well, 1 where it says that it is not, 4 where it does not answer.
+/// Ask a server's /health once: 0 where it is well, 1 where it reports that it is not, 4 where it does not answer.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Examples:\n  vllm-vcr health\n  vllm-vcr health http://127.0.0.1:8001 --timeout 1s\n  \
                              vllm-vcr health unix:/run/vllm.sock")]

@@ -68,7 +68,7 @@ pub(in crate::cli) struct SteppingArgs {
     /// Keeps full blocks for other requests with the same prefix. It does so anyway.
     #[arg(long, group = "@vllm_engine", overrides_with = "no_enable_prefix_caching")]
     pub(in crate::cli) enable_prefix_caching: bool,
-    /// Computes every prompt anew.
+    /// Recomputes every prompt.
     #[arg(long, group = "@vllm_engine", overrides_with = "enable_prefix_caching")]
     pub(in crate::cli) no_enable_prefix_caching: bool,
     /// Hash of cached blocks.

@@ -27,7 +27,7 @@ use crate::{
 /// Show what a client sees of a text that a guardrail has to hold back.
 ///
 /// Serves answers that have the text, behind the gateway: at every place, cut into tokens in every way, in every field and form, on every
-/// endpoint, as streams and as bodies, between answers without it. Exit code 1 where a client saw any of it, where a block is not valid on
+/// endpoint, as streams and as bodies, between answers without it. Exit code 1 where a client received any of it, where a block is not valid on
 /// the wire, or where an answer without the text is damaged.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Examples:\n  vllm-vcr sweep --via http://localhost:4000 --canary 'the code is 4711'\n  \

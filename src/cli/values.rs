@@ -105,7 +105,7 @@ values! {
     }
     Answers {
         Verbatim "verbatim" "The tokens that were sampled",
-        Changed "changed" "Others, as where its text is tokenized anew or a template leaves reasoning out",
+        Changed "changed" "Others, as where its text is tokenized again or a template leaves reasoning out",
     }
     Normalisation {
         Even "even" "What means the same is the same",

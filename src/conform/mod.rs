@@ -1,8 +1,8 @@
-//! Whether a server answers in the shapes of vLLM: recorded exchanges of a real one, held against any server.
+//! Whether a server answers in the shapes of vLLM: recorded exchanges of a real one, compared with any server.
 //!
 //! The exchanges in `exchanges.jsonl` are from the goldens of this project's tests (vLLM 0.32.0). Of an answer its status, its type, the
 //! names and JSON types of its fields and the order of its events are compared, never a text or a number. A field that was null there may
-//! have any value and may be left out, and further fields are allowed: both are told, and count only where it is strict. The second
+//! have any value and may be left out, and further fields are allowed: both are reported, and count only where it is strict. The second
 //! profile is what an endpoint picker reads: families and labels of `/metrics`, and KV events.
 //!
 //! Limits: answers are read up to 16 MiB; one request at a time.

@@ -1,6 +1,6 @@
 //! Two traces side by side: what changed from one to the other, how sure that is, and whether a gate lets it pass.
 //!
-//! A metric is said to be better or worse only where the interval of its difference excludes zero ([`steady`]).
+//! A metric is better or worse only where the interval of its difference excludes zero ([`steady`]).
 //!
 //! Limits: the times and counts of all requests are in memory, of gaps between tokens at most [`MOST_GAPS`], evenly picked.
 
@@ -58,7 +58,7 @@ pub struct TraceComparison {
     /// The metrics with their names, in the order of a report.
     #[serde(serialize_with = "by_name")]
     pub metrics: Vec<(String, ComparedMetric)>,
-    /// What a gate said; empty without one.
+    /// Results of a gate; empty without one.
     pub gate: Vec<GateResult>,
 }
 
@@ -304,7 +304,7 @@ impl ComparedTrace {
     /// The sums of [`RATIOS`].
     fn ratios(&self) -> [Ratio; 5] {
         let tokens = Ratio::new(self.choices.iter().map(|choice| (f64::from(choice.output_tokens), 1.0)));
-        // The engine does not say of every request what it found in its cache.
+        // The engine does not report for every request what it found in its cache.
         let cached = self.requests().filter_map(|choice| Some((choice.cached_tokens?, choice.prompt_tokens)));
         let cached = Ratio::new(cached.map(|(cached, prompt)| (f64::from(cached), f64::from(prompt))));
         let failed =

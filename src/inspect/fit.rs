@@ -1,4 +1,4 @@
-//! A model of an engine's step times, fitted to traces and held against another one.
+//! A model of an engine's step times, fitted to traces and compared with another one.
 
 use std::{fmt, path::PathBuf, time::Duration};
 

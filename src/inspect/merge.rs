@@ -23,7 +23,7 @@ pub enum MergeError {
     /// One cannot be read, or the merged one not be written.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// A trace does not say when it began.
+    /// A trace has no start time.
     #[error("{path}: its first line has no `started_at`, so that its records have no place among those of the others", path = .0.display())]
     NoStart(PathBuf),
 }
@@ -31,7 +31,7 @@ pub enum MergeError {
 /// Writes the records of all traces into a new one, and sums them up.
 ///
 /// # Errors
-/// When a trace cannot be read or does not say when it began, or the new one exists or cannot be written.
+/// When a trace cannot be read or has no start time, or the new one exists or cannot be written.
 pub fn merge(sources: &Sources, out: &Path, progress: &Arc<LoadProgress>) -> Result<SummaryReport, MergeError> {
     let (meta, end) = heads(sources)?;
     let mut writer = TraceWriter::create(out, &meta, CreateMode::New)?;
@@ -55,7 +55,7 @@ pub fn merge(sources: &Sources, out: &Path, progress: &Arc<LoadProgress>) -> Res
     Ok(summary(sources, progress)?)
 }
 
-/// What the files say in common: all metadata, with the earliest start, and the counts of all.
+/// The metadata of all files: all metadata, with the earliest start, and the counts of all.
 fn heads(sources: &Sources) -> Result<(Meta, CaptureEnd), MergeError> {
     let mut all: Option<Meta> = None;
     let mut end = CaptureEnd::default();

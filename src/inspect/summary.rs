@@ -52,7 +52,7 @@ pub struct SummaryReport {
     pub concurrency: Option<Concurrency>,
 }
 
-/// Records by feature; a record that does not say is under `unknown`.
+/// Records by feature; a record without it is under `unknown`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Breakdown {
     /// By endpoint.

@@ -100,7 +100,7 @@ impl Cassettes {
     /// Sends a response at its deadlines.
     async fn deliver(&self, response: ReplayedResponse, permit: Option<AdmissionPermit>, clock: Clock) -> Response {
         let state = &self.state;
-        // A cassette does not say what else was there.
+        // A cassette does not have the concurrency.
         let timing = RecordedTiming { schedule: response.schedule(), arrived: response.at, concurrency: 1 };
         let metrics = match permit.zip(response.generated.as_ref()) {
             Some((permit, generated)) => state.response_metrics(permit, generated, timing),
@@ -137,7 +137,7 @@ impl Replay for SemanticAnswers {
             Err(error) => return ControlFlow::Break(ErrorResponse::from(error).into_response()),
         };
         let at = Instant::now();
-        match self.said(&parts, &body, at).await {
+        match self.answer_semantic(&parts, &body, at).await {
             Some(response) => ControlFlow::Break(response),
             None => ControlFlow::Continue(Request::from_parts(parts, Body::from(body))),
         }
@@ -145,22 +145,22 @@ impl Replay for SemanticAnswers {
 }
 
 impl SemanticAnswers {
-    /// The answer of a semantic fault to a request that the server takes; `None` where none is said.
-    async fn said(&self, parts: &Parts, body: &Bytes, at: Instant) -> Option<Response> {
+    /// The answer of a semantic fault to a request that the server takes; `None` where none is applied.
+    async fn answer_semantic(&self, parts: &Parts, body: &Bytes, at: Instant) -> Option<Response> {
         let replies = parts.extensions.get::<SemanticReplies>()?;
         let clock = clock(&parts.extensions).ok()?;
         if let Err(refused) = self.accepted(parts, body).await {
-            replies.are_not_said(&format!("the request is refused: {}", refused.message));
+            replies.not_applied(&format!("the request is refused: {}", refused.message));
             return None;
         }
         let player = match self.0.semantic_player() {
             Ok(player) => player,
             Err(error) => {
-                replies.are_not_said(&error.to_string());
+                replies.not_applied(&error.to_string());
                 return None;
             }
         };
-        let response = player.say(parts.clone(), body.clone(), replies, at).await?;
+        let response = player.answer_semantic(parts.clone(), body.clone(), replies, at).await?;
         let permit = self.0.metrics.admit(response.choices(), self.0.config.server.max_queued);
         let permit = match permit {
             Ok(permit) => Some(permit),

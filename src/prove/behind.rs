@@ -22,7 +22,7 @@ pub struct BehindServer {
 }
 
 impl BehindServer {
-    /// Serves on a bound listener, at once and without a limit of time. `key` tells requests apart by their bodies, since gateways
+    /// Serves on a bound listener, at once and without a limit of time. `key` distinguishes requests by their bodies, since gateways
     /// replace headers; what is served to requests with a key is kept until it is taken.
     ///
     /// # Errors

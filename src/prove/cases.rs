@@ -122,7 +122,7 @@ impl ProveCase {
         self.edits.iter().any(|edit| edit.starts_with("stall at"))
     }
 
-    /// The kinds of its edits, which tell cases of one sort from others.
+    /// The kinds of its edits, which distinguish cases of one sort from others.
     #[must_use]
     pub fn sort(&self) -> String {
         let kinds = self.edits.iter().map(|edit| edit.split([':', ' ']).next().unwrap_or_default());
@@ -179,10 +179,10 @@ pub(super) fn pairs(streams: &[GroundStream]) -> impl Iterator<Item = (usize, En
     with_numbers.flat_map(|(number, stream)| stream.by_endpoint.iter().map(move |(endpoint, _)| (number, *endpoint)))
 }
 
-/// Number of events before the one that says why the answer ends.
+/// Number of events before the one with the finish reason.
 fn finish_place(endpoint: Endpoint, events: &[ReadEvent]) -> usize {
-    let says_why = |event: &ReadEvent| finish_of(endpoint, &event.data).is_some();
-    events.iter().position(says_why).unwrap_or(events.len().saturating_sub(1))
+    let has_finish = |event: &ReadEvent| finish_of(endpoint, &event.data).is_some();
+    events.iter().position(has_finish).unwrap_or(events.len().saturating_sub(1))
 }
 
 /// The reason that an event gives for the end of an answer.

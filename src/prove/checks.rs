@@ -262,7 +262,7 @@ pub(super) fn content(endpoint: Endpoint, events: &[ReadEvent]) -> Value {
     answer_of(endpoint, events).map_or_else(|| json!({"answer": null}), |answer| answer_content(&answer))
 }
 
-/// What an answer says, in the same form.
+/// The content of an answer, in the same form.
 #[must_use]
 pub fn answer_content(answer: &Answer) -> Value {
     let choices = answer.choices().into_iter().map(|choice| {

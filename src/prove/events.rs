@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::{api::DONE, net::wire::SseSplitter};
 
-/// The byte order mark, which a client passes over at the start of a stream.
+/// The byte order mark, which a client skips at the start of a stream.
 const BOM: &[u8] = "\u{feff}".as_bytes();
 
 /// An event with data; comments and events without data are none.

@@ -89,7 +89,7 @@ impl PriceTable {
     }
 }
 
-/// The token counts of a stream: each as the last event that has it says.
+/// The token counts of a stream: each from the last event that has it.
 #[must_use]
 pub(super) fn usage_of(events: &[ReadEvent]) -> TokenCounts {
     let mut counts = TokenCounts::default();

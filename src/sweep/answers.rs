@@ -1,6 +1,6 @@
 //! Answers with the canary, as the server behind the gateway gives them: the same tokens on every endpoint.
 //!
-//! A mark of its own stands before the canary, so that one character of it is told from the same character elsewhere.
+//! A mark of its own stands before the canary, so that one character of it is distinguished from the same character elsewhere.
 
 use std::sync::Arc;
 

@@ -33,7 +33,7 @@ impl ReadResponse {
         Self { endpoint, stream: Some(stream), answer }
     }
 
-    /// Why the answer ended, in the words of the endpoint; that of the last choice that says one.
+    /// Why the answer ended, in the words of the endpoint; that of the last choice that has one.
     pub(super) fn finish(&self) -> Option<String> {
         match (self.endpoint, &self.stream) {
             (Endpoint::Responses, Some(stream)) => {

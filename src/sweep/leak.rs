@@ -1,4 +1,4 @@
-//! How much of the canary a client saw, in whatever field and in however many events.
+//! Bytes of the canary that a client received, in any field and any number of events.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::prove::ReadEvents;
 /// Bytes of the canary that count without the mark before them: fewer may stand in any text.
 const UNMARKED: usize = 8;
 
-/// Fields by which the parts of a stream are told apart.
+/// Fields by which the parts of a stream are distinguished.
 const PLACES: [&str; 4] = ["type", "index", "output_index", "content_index"];
 
 /// Texts of a response by their field: what the events of a stream add to the same field is one text.

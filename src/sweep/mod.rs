@@ -1,6 +1,6 @@
 //! `sweep`: what a client sees of a text that a guardrail in front of a model has to hold back.
 //!
-//! The `matrix` says where the text stands in an answer and how it is cut into tokens, `answers` writes these answers, which
+//! The `matrix` has the places of the text in an answer and its cuts into tokens, `answers` writes these answers, which
 //! the server behind the gateway gives word for word, `leak` finds what of the text came through, `block` whether the stream is a valid
 //! one, `clean` whether streams without the text are what they were; `sweeper` runs it all.
 //!

@@ -18,7 +18,7 @@ use crate::{
 pub struct CellOutcome {
     /// The cell.
     pub cell: SweepCell,
-    /// Bytes of the canary that the client saw.
+    /// Bytes of the canary that the client received.
     pub leaked: usize,
     /// Bytes of the canary.
     pub of: usize,
@@ -42,7 +42,7 @@ impl CellOutcome {
     /// What happened, in a few words.
     #[must_use]
     pub fn what(&self) -> String {
-        let saw = match self.leaked {
+        let received = match self.leaked {
             0 => "the client saw nothing of it".to_owned(),
             leaked => format!("the client saw {leaked} of {} bytes", self.of),
         };
@@ -52,7 +52,7 @@ impl CellOutcome {
             (None, status) => format!("; status {status}"),
         };
         let invalid = self.invalid.as_ref().map(|what| format!("; the response is not valid: {what}"));
-        format!("{saw}{end}{}", invalid.unwrap_or_default())
+        format!("{received}{end}{}", invalid.unwrap_or_default())
     }
 }
 
@@ -69,11 +69,11 @@ pub struct SweepRow {
     pub cells: usize,
     /// Those that the gateway did not pass on.
     pub refused: usize,
-    /// Those of which the client saw more than it may.
+    /// Those of which the client received more than it may.
     pub leaked: usize,
-    /// Those of which it saw everything.
+    /// Those that it received in full.
     pub whole: usize,
-    /// Most bytes that it saw of one.
+    /// Most bytes that it received of one.
     pub most: usize,
     /// Responses that are not valid.
     pub invalid: usize,

@@ -10,8 +10,8 @@ const HEAD: &str = "\
 # vLLM's flags
 
 A copied `vllm serve` command line works after `play`: flags that mean something without a model are `play`'s own (see the
-[command line](cli.md)), those that cannot matter are passed over with a word on stderr, and those that would change answers in a way that `play` does
-not have are refused. `--max_model_len` is `--max-model-len`, `-tp 2` is `--tensor-parallel-size 2`, `--no-FLAG` is passed over where the flag is
+[command line](cli.md)), those that cannot matter are ignored with a word on stderr, and those that would change answers in a way that `play` does
+not have are refused. `--max_model_len` is `--max-model-len`, `-tp 2` is `--tensor-parallel-size 2`, `--no-FLAG` is ignored where the flag is
 off anyway, `--FLAG.part` goes with its flag; `-q` is `--quiet`, not `--quantization`. What stands after `--` is a command's and is not read. This page is written from the table by `tests/it/vllm_flags.rs`.
 
 ";

@@ -43,7 +43,7 @@ pub enum Abort {
 pub enum WeightCheck {
     /// Sum them up.
     Checksum,
-    /// Make them anew.
+    /// Recompute them.
     Reset,
     /// Compare their sums with these.
     Compare(Map<String, Value>),

@@ -1,7 +1,7 @@
 //! Reads a body as Python's `json` does; where it is not JSON, gives Python's error with its position.
 //!
 //! Python reads more than JSON: UTF-16 and UTF-32, which its first bytes give away; `NaN` and `Infinity` become the texts of which a number can be read, a byte order mark is
-//! passed over, half a surrogate pair is refused as the tokenizer refuses it.
+//! ignored, half a surrogate pair is refused as the tokenizer refuses it.
 
 use std::ops::Range;
 

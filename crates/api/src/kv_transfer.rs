@@ -21,7 +21,7 @@ pub struct KvTransferParams {
     pub sends: bool,
     /// Whether another engine has computed its prompt (`do_remote_prefill`).
     pub receives: bool,
-    /// Where that engine's blocks are; `None` where the fields say too little.
+    /// Where that engine's blocks are; `None` where fields are missing.
     pub remote: Option<RemotePrefill>,
     /// Tokens of the prompt that were cached there.
     pub remote_cached_tokens: Option<u32>,

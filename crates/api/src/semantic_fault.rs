@@ -1,4 +1,4 @@
-//! Responses that are valid on the wire and wrong in what they say.
+//! Responses that are valid on the wire and wrong in content.
 
 /// A way in which a response is wrong although it is valid on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

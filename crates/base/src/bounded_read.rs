@@ -12,7 +12,7 @@ pub const BY_HAND: u64 = 16 << 20;
 /// Reads a file of at most so many bytes.
 ///
 /// # Errors
-/// When it cannot be read, or is longer; a file that says so is not read then.
+/// When it cannot be read, or is longer; a file whose metadata shows it is not read then.
 pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let file = File::open(path)?;
     let found = file.metadata()?;

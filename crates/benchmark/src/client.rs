@@ -1,7 +1,7 @@
 //! The client: one thread, one epoll, one clock reading per read. It counts the events of streams and when they came.
 //!
 //! Limits: an event counts as a token where its content or text is not empty, and HTTP is read only as far as servers of
-//! this kind speak it: chunked streams, bodies of a told length, or a closed connection.
+//! this kind speak it: chunked streams, bodies with a `content-length`, or a closed connection.
 
 use std::{
     io::{self, ErrorKind, Read, Write},
@@ -74,7 +74,7 @@ struct LoadedConnection {
     last: Option<Instant>,
     tokens: usize,
     rounds: usize,
-    /// Bytes of a body whose length was told.
+    /// Bytes left of a body with a `content-length`.
     length: Option<usize>,
     in_body: bool,
     zero_chunk: bool,
@@ -131,7 +131,7 @@ fn follow(
     let request = request(address, load);
     let (mut seen, mut ready, mut bytes) = (BenchSeen::default(), Vec::with_capacity(1024), vec![0; 64 * 1024]);
     let start = Instant::now();
-    let (mut open, mut watched, mut heard) = (connections.len(), start, start);
+    let (mut open, mut watched, mut last_event) = (connections.len(), start, start);
     loop {
         while connections.len() < load.streams && start.elapsed() >= due(load, connections.len()) {
             let number = connections.len();
@@ -151,8 +151,8 @@ fn follow(
         }
         wait(poll, &mut ready, load, connections.len(), start)?;
         if !ready.is_empty() {
-            heard = Instant::now();
-        } else if heard.elapsed() > SILENCE {
+            last_event = Instant::now();
+        } else if last_event.elapsed() > SILENCE {
             seen.failures += open;
             break;
         }

@@ -1,8 +1,8 @@
 //! The floor: what this machine allows a program that does nothing but wait and write.
 //!
 //! Each thread has one epoll, one `timerfd` and one heap of deadlines, and writes the same chunk for every event straight to
-//! the socket. It reads of a request how many tokens are asked for, and whether as a stream, and nothing else. It takes
-//! the flags of `play` that the rows use, and tells its lateness the same way, so that both are measured alike.
+//! the socket. Of a request it reads only `max_tokens` and `stream`. It takes
+//! the flags of `play` that the rows use, and reports its lateness in the same form, so that both are measured alike.
 
 use std::{
     cmp::Reverse,
@@ -45,10 +45,10 @@ const HEAD: &str = "HTTP/1.1 200 OK\r\ndate: Sat, 21 Nov 2026 18:00:00 GMT\r\nse
     content-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n";
 const END: &str = "e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n";
 
-/// The timer's mark in what epoll tells of; connections have their descriptor's number.
+/// The timer's data in epoll's events; connections have their file descriptor.
 const TIMER: u64 = u64::MAX;
 
-/// What the floor is started with.
+/// Options of the floor.
 struct FloorOptions {
     first: Duration,
     gap: Duration,
@@ -56,56 +56,56 @@ struct FloorOptions {
     stats: Option<PathBuf>,
 }
 
-/// Runs until it is told to end.
+/// Runs until SIGTERM.
 ///
 /// # Errors
 /// When the system gives no socket, timer or thread, or a flag is wrong.
 pub fn run(arguments: impl Iterator<Item = String>) -> io::Result<()> {
     let options = FloorOptions::read(arguments)?;
     let is_over = Arc::new(AtomicBool::new(false));
-    let (mut doors, mut workers) = (Vec::new(), Vec::new());
+    let (mut pollers, mut workers) = (Vec::new(), Vec::new());
     for _ in 0..options.threads {
         let worker = FloorWorker::new(&options)?;
-        doors.push(worker.door.clone());
+        pollers.push(worker.poller.clone());
         let is_over = Arc::clone(&is_over);
         workers.push(thread::spawn(move || worker.run(&is_over)));
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(accept(&doors))?;
+    runtime.block_on(accept(&pollers))?;
     is_over.store(true, Relaxed);
-    let mut told = Durations::default();
+    let mut lateness = Durations::default();
     for worker in workers {
-        told.add(&worker.join().map_err(|_| io::Error::other("a thread panicked"))??);
+        lateness.add(&worker.join().map_err(|_| io::Error::other("a thread panicked"))??);
     }
-    let told = json!({"lateness_ms": {"fixed": told.summary()}});
-    options.stats.map_or(Ok(()), |file| fs::write(file, told.to_string()))
+    let figures = json!({"lateness_ms": {"fixed": lateness.summary()}});
+    options.stats.map_or(Ok(()), |file| fs::write(file, figures.to_string()))
 }
 
-/// Deals connections out in turn until the program is told to end.
-async fn accept(doors: &[Door]) -> io::Result<()> {
+/// Assigns connections to the threads in turn until SIGTERM.
+async fn accept(pollers: &[ConnectionPoller]) -> io::Result<()> {
     let socket = TcpSocket::new_v4()?;
     socket.bind((Ipv4Addr::LOCALHOST, 0).into())?;
     let listener = socket.listen(4096)?;
     let mut end = signal(SignalKind::terminate())?;
     writeln!(io::stderr(), "play on http://{}", listener.local_addr()?)?;
-    for door in doors.iter().cycle() {
+    for poller in pollers.iter().cycle() {
         tokio::select! {
-            accepted = listener.accept() => door.enter(accepted?.0.into_std()?)?,
+            accepted = listener.accept() => poller.add(accepted?.0.into_std()?)?,
             _ = end.recv() => break,
         }
     }
     Ok(())
 }
 
-/// Where connections come in to a thread.
+/// The connections of a thread, and the epoll that polls them.
 #[derive(Clone)]
-struct Door {
+struct ConnectionPoller {
     poll: Arc<OwnedFd>,
     connections: Arc<Mutex<HashMap<RawFd, TcpStream>>>,
 }
 
-impl Door {
-    fn enter(&self, connection: TcpStream) -> io::Result<()> {
+impl ConnectionPoller {
+    fn add(&self, connection: TcpStream) -> io::Result<()> {
         connection.set_nodelay(true)?;
         connection.set_nonblocking(true)?;
         let number = connection.as_raw_fd();
@@ -150,13 +150,13 @@ fn duration(text: &str) -> io::Result<Duration> {
     Ok(Duration::from_secs_f64(number * unit))
 }
 
-/// A stream that goes on: when its next event is due, its connection, and how many events are left.
+/// A stream in progress: when its next event is due, its connection, and how many events are left.
 type FloorDue = Reverse<(Instant, RawFd, usize)>;
 
 struct FloorWorker {
     first: Duration,
     gap: Duration,
-    door: Door,
+    poller: ConnectionPoller,
     timer: OwnedFd,
     armed: Option<Instant>,
     waiting: BinaryHeap<FloorDue>,
@@ -175,7 +175,7 @@ impl FloorWorker {
         Ok(Self {
             first: options.first,
             gap: options.gap,
-            door: Door { poll: Arc::new(poll), connections: Arc::default() },
+            poller: ConnectionPoller { poll: Arc::new(poll), connections: Arc::default() },
             timer,
             armed: None,
             waiting: BinaryHeap::new(),
@@ -189,7 +189,7 @@ impl FloorWorker {
         let (mut ready, mut bytes) = (Vec::with_capacity(64), vec![0; 64 * 1024]);
         let pause = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
         while !is_over.load(Relaxed) {
-            match epoll::wait(&*self.door.poll, spare_capacity(&mut ready), Some(&pause)) {
+            match epoll::wait(&*self.poller.poll, spare_capacity(&mut ready), Some(&pause)) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -207,7 +207,7 @@ impl FloorWorker {
     }
 
     fn read(&mut self, number: RawFd, bytes: &mut [u8]) {
-        let mut connections = self.door.connections();
+        let mut connections = self.poller.connections();
         let Some(connection) = connections.get_mut(&number) else { return };
         let read = match connection.read(bytes) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
@@ -217,12 +217,12 @@ impl FloorWorker {
             }
             Ok(read) => read,
         };
-        let asked = &bytes[..read];
-        if memmem::find(asked, b"\"stream\":true").is_none() {
+        let request = &bytes[..read];
+        if memmem::find(request, b"\"stream\":true").is_none() {
             let _ = connection.write(&self.whole);
             return;
         }
-        let after = memmem::find(asked, b"\"max_tokens\":").map_or(&[][..], |at| &asked[at + 13..]);
+        let after = memmem::find(request, b"\"max_tokens\":").map_or(&[][..], |at| &request[at + 13..]);
         let digits = after.iter().take_while(|byte| byte.is_ascii_digit());
         let tokens = digits.fold(0, |number, digit| number * 10 + usize::from(digit - b'0'));
         let _ = connection.write(HEAD.as_bytes());
@@ -230,7 +230,7 @@ impl FloorWorker {
     }
 
     fn write_due(&mut self) {
-        let mut connections = self.door.connections();
+        let mut connections = self.poller.connections();
         let mut limit = Instant::now() + QUANTUM;
         while let Some(mut next) = self.waiting.peek_mut() {
             let Reverse((due, number, left)) = *next;

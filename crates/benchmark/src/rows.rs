@@ -75,12 +75,12 @@ pub fn paced(server: MeasuredServer, tokens: usize) -> io::Result<Value> {
     let mut errors: Vec<f64> = seen.gaps.iter().map(|gap| (gap - PACED_GAP_MS).abs()).collect();
     let mut drift: Vec<f64> = seen.means.iter().map(|mean| (mean / PACED_GAP_MS - 1.0).abs() * 100.0).collect();
     let whole: usize = seen.tokens;
-    let told = server.end()?;
+    let figures = server.end()?;
     Ok(json!({
         "streams": PACED_STREAMS, "answers": seen.answers, "failures": seen.failures, "tokens": whole,
         "gap_error_ms": quantiles(&mut errors), "drift_percent": quantiles(&mut drift),
         "ttft_ms": quantiles(&mut seen.first), "cpu_us_per_token": cpu * 1e6 / whole.max(1) as f64,
-        "lateness_ms": told["lateness_ms"]["fixed"],
+        "lateness_ms": figures["lateness_ms"]["fixed"],
     }))
 }
 
@@ -89,7 +89,7 @@ pub(crate) fn paced_own(program: Contender<'_>) -> io::Result<Value> {
     paced(program.start(&format!("{} --threads {}", fixed("100ms", 10_000), half_the_cores()))?, 512)
 }
 
-/// `streams` streams at so many events a second in all, for some seconds: lateness as the server tells it, gaps as the
+/// `streams` streams at so many events a second in all, for some seconds: lateness as the server reports it, gaps as the
 /// client sees them, processor time and memory.
 pub(crate) fn sustained(
     program: Contender<'_>,
@@ -122,11 +122,11 @@ pub(crate) fn sustained(
     let cpu = server.cpu().saturating_sub(before).as_secs_f64();
     let gap_ms = gap.as_secs_f64() * 1e3;
     let mut errors: Vec<f64> = seen.gaps.iter().map(|found| (found - gap_ms).abs()).collect();
-    let told = server.end()?;
+    let figures = server.end()?;
     Ok(json!({
         "streams": streams, "events_per_second": events_per_second, "answers": seen.answers,
         "failures": seen.failures, "tokens": seen.tokens, "held": held(&seen, planned),
-        "lateness_ms": told["lateness_ms"]["fixed"], "gap_error_ms": quantiles(&mut errors),
+        "lateness_ms": figures["lateness_ms"]["fixed"], "gap_error_ms": quantiles(&mut errors),
         "ttft_ms": quantiles(&mut seen.first), "cpu_us_per_event": cpu * 1e6 / seen.tokens.max(1) as f64,
         "bytes_per_stream": most.saturating_sub(idle) as f64 / most_open.max(1) as f64, "resident": most,
     }))

@@ -1,4 +1,4 @@
-//! The server under test: a child process, and what the system says of it.
+//! The server under test: a child process, and what the system reports about it.
 
 use std::{
     env, fs,
@@ -14,10 +14,10 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 use tokio::time::Instant;
 
-/// How long a server may take to start or to end.
+/// Timeout of a server's start and end.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What is measured.
+/// The program under test.
 #[derive(Debug, Clone, Copy)]
 pub enum BenchProgram {
     /// This project's replay server.
@@ -29,9 +29,9 @@ pub enum BenchProgram {
 /// A program and the binary that has it.
 #[derive(Debug, Clone, Copy)]
 pub struct Contender<'a> {
-    /// The program `vllm-vcr`, which is both.
+    /// The binary `vllm-vcr`, which has both.
     pub binary: &'a Path,
-    /// What it is started as.
+    /// The command it is started with.
     pub program: BenchProgram,
 }
 
@@ -42,26 +42,26 @@ const FLOOR: &str = "bench-floor";
 #[derive(Debug)]
 pub struct MeasuredServer {
     child: Child,
-    /// Where it listens.
+    /// Its address.
     pub address: SocketAddr,
     /// From the start of the process to the port it takes connections on.
     pub start: Duration,
-    /// Whether it tells figures of its own on stdout at its end.
-    tells: bool,
+    /// Whether it prints figures of its own on stdout at its end.
+    has_figures: bool,
 }
 
 impl Contender<'_> {
     /// Starts it with arguments of `play`.
     ///
     /// # Errors
-    /// When it does not start: with what it said.
+    /// When it does not start, with its stderr.
     pub(crate) fn start(self, arguments: &str) -> io::Result<MeasuredServer> {
         let mut command = Command::new(self.binary);
         command.arg(match self.program {
             BenchProgram::Play => "play",
             BenchProgram::Floor => FLOOR,
         });
-        // A user's settings and keys are not the benchmark's.
+        // The benchmark does not inherit a user's settings and keys.
         for (name, _) in env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("VLLM_")) {
             command.env_remove(name);
         }
@@ -73,20 +73,20 @@ impl Contender<'_> {
             .stderr(Stdio::piped());
         let began = Instant::now();
         let mut child = in_a_group(&mut command).spawn()?;
-        let mut notes = BufReader::new(child.stderr.take().ok_or_else(|| io::Error::other("no stderr"))?);
-        let mut said = String::new();
+        let mut stderr = BufReader::new(child.stderr.take().ok_or_else(|| io::Error::other("no stderr"))?);
+        let mut lines = String::new();
         let address = loop {
-            let before = said.len();
-            if notes.read_line(&mut said)? == 0 {
-                return Err(io::Error::other(format!("the server ended before it listened: {}", said.trim())));
+            let before = lines.len();
+            if stderr.read_line(&mut lines)? == 0 {
+                return Err(io::Error::other(format!("the server ended before it listened: {}", lines.trim())));
             }
-            if let Some(address) = said[before..].trim().strip_prefix("play on http://") {
+            if let Some(address) = lines[before..].trim().strip_prefix("play on http://") {
                 break address.parse().map_err(io::Error::other)?;
             }
         };
         let start = began.elapsed();
-        thread::spawn(move || io::copy(&mut notes, &mut io::sink()));
-        Ok(MeasuredServer { child, address, start, tells: true })
+        thread::spawn(move || io::copy(&mut stderr, &mut io::sink()));
+        Ok(MeasuredServer { child, address, start, has_figures: true })
     }
 }
 
@@ -110,7 +110,7 @@ impl MeasuredServer {
             }
             thread::sleep(Duration::from_millis(2));
         }
-        Ok(Self { child, address, start: began.elapsed(), tells: false })
+        Ok(Self { child, address, start: began.elapsed(), has_figures: false })
     }
 
     /// Processor time of it and its children, threads that ended left out.
@@ -137,7 +137,7 @@ impl MeasuredServer {
         family(self.child.id()).into_iter().filter_map(kilobytes).sum::<u64>() * 1024
     }
 
-    /// Ends it and returns what it told of itself, where it does.
+    /// Ends it and returns its figures, if it prints any.
     ///
     /// # Errors
     /// When that cannot be read.
@@ -150,8 +150,8 @@ impl MeasuredServer {
             }
             thread::sleep(Duration::from_millis(2));
         }
-        match self.child.stdout.take().filter(|_| self.tells) {
-            Some(told) => serde_json::from_reader(told).map_err(io::Error::other),
+        match self.child.stdout.take().filter(|_| self.has_figures) {
+            Some(figures) => serde_json::from_reader(figures).map_err(io::Error::other),
             None => Ok(Value::Null),
         }
     }

@@ -61,7 +61,7 @@ pub fn machine_line(found: &Value) -> String {
     let text = |key: &str| machine[key].as_str().unwrap_or("?").to_owned();
     let load = machine["load_before"].as_str().and_then(|load| load.parse::<f64>().ok()).unwrap_or(0.0);
     let warning = if load > BUSY {
-        "\nThe machine was busy with other work: latencies, rates and processor time say little here.\n"
+        "\nThe machine was busy with other work: latencies, rates and processor time mean little here.\n"
     } else {
         ""
     };

@@ -1,6 +1,6 @@
 //! What is sent before a run, through a tap of its own, so that it is no part of the figures nor of the written trace.
 //!
-//! - [`measure_lengths`]: two prompts for each endpoint and model that prompts of text go to; the server's counts say how many words a prompt
+//! - [`measure_lengths`]: two prompts for each endpoint and model that prompts of text go to; the server's counts give how many words a prompt
 //!   of so many tokens has.
 //! - [`prime`]: of each session that is planned what the server would have seen before its first request, with one token of output: the
 //!   prompt tokens that were cached when it was recorded; where that is not known the blocks that another session begins with too; of a recorded

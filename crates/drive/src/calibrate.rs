@@ -121,7 +121,7 @@ fn shape(record: &Record) -> Record {
     }
 }
 
-/// Sends requests of these shapes for some seconds, longer where no response ends in them, or until `stopped` says so, to the target of `configuration`, a server that answers at once.
+/// Sends requests of these shapes for some seconds, longer where no response ends in them, or until `stopped` completes, to the target of `configuration`, a server that answers at once.
 /// `server_time` returns the processor time of that server, in this process, once it has ended.
 ///
 /// # Errors

@@ -17,7 +17,7 @@ use replay::player::{Counts, SuppliedSecrets, ToTrace, restore_requests, to_trac
 use crate::workload::{Workload, WorkloadError};
 
 impl Workload {
-    /// Reads cassettes. Those that say when they were recorded are placed by that, any other begins where the ones before it end.
+    /// Reads cassettes. Those with the time of their recording are placed by that, any other begins where the ones before it end.
     ///
     /// # Errors
     /// When a file cannot be read, or no record of any is a request.
@@ -74,7 +74,7 @@ fn name_sessions(cassette: &Cassette, made: &mut ToTrace) {
     }
     let file = cassette.path.file_stem().unwrap_or_default().to_string_lossy();
     for (record, at) in made.records.iter_mut().zip(&made.origins) {
-        // Without recorded times nothing else says that it comes after the turn that it goes on with.
+        // Without recorded times nothing else shows that it comes after the turn that it continues.
         if record.e2e.is_none() && bases.get(*at).is_some_and(Option::is_some) {
             record.extra.insert(THINK_MS.to_owned(), 0.into());
         }

@@ -116,8 +116,8 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Tokens that tell which response they begin.
-const TELLING: usize = 4;
+/// Number of tokens that identify the response that they begin.
+const IDENTIFYING: usize = 4;
 
 /// A value in the words of a record.
 fn spelled<T: Serialize>(value: &Option<T>) -> String {
@@ -190,7 +190,7 @@ impl ContentCheck {
         let exact = self.by_tokens.get(came).filter(|_| came.len() > 1).copied();
         exact.or_else(|| {
             // All records are looked through for differences that are shown only.
-            let is_shown = self.differences.len() < KEPT && came.len() >= TELLING;
+            let is_shown = self.differences.len() < KEPT && came.len() >= IDENTIFYING;
             let of = self.by_tokens.iter().filter(|(ids, _)| is_shown && ids.starts_with(came));
             of.map(|(_, number)| *number).min()
         })
@@ -204,7 +204,7 @@ impl ContentCheck {
         if let Some(of) = self.response_of(came).filter(|_| at == 0) {
             return Some(What::AnotherResponse { of });
         }
-        // What is the same at the end tells a loss from an alteration.
+        // What is the same at the end distinguishes a loss from an alteration.
         let rest = |ids: &[u32]| ids.get(at..).unwrap_or_default().to_vec();
         let (old, new) = (rest(recorded), rest(came));
         let same_end = old.iter().rev().zip(new.iter().rev()).take_while(|(old, new)| old == new).count();

@@ -75,7 +75,7 @@ pub enum ClimbEnd {
 pub struct FoundMax {
     /// Why it ended.
     pub ended: ClimbEnd,
-    /// The lowest concurrency with the highest throughput, as far as intervals tell; `None` where throughput rose to the end.
+    /// The lowest concurrency with the highest throughput, as far as intervals show; `None` where throughput rose to the end.
     pub knee: Option<usize>,
     /// The highest concurrency at which the limits were kept; `None` where they never were, or there are none.
     pub slo_concurrency: Option<usize>,
@@ -96,7 +96,7 @@ pub struct Climb {
     pub workload: Arc<Workload>,
     /// Which of them are sent.
     pub selection: Selection,
-    /// Says when to stop.
+    /// Decides when to stop.
     pub stopped: watch::Receiver<bool>,
 }
 

@@ -1,4 +1,4 @@
-//! Conversations that go on with what the server says in this run.
+//! Conversations that continue with the server's responses of this run.
 //!
 //! A later turn repeats the answers of earlier ones. Where the beginning of its messages is what an earlier turn of the session sent, the
 //! model's messages that follow are the recorded answer to that turn: with [`History::Live`] what the server has answered now stands in their place, in

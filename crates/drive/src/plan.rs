@@ -203,12 +203,12 @@ struct EndedTurns<'a> {
     own: BTreeMap<Option<&'a str>, Vec<Running<'a>>>,
     /// Of all agents: for the root's turns, which join them.
     all: Vec<Running<'a>>,
-    /// Turns of which the end is not known: they end for those only that say how long they waited.
+    /// Turns of which the end is not known: they end only for those with the time that they waited.
     endless: Vec<Running<'a>>,
 }
 
 impl<'a> EndedTurns<'a> {
-    /// Goes on to a time; `knows_pause` for a turn that says how long it waited after the turns before.
+    /// Goes on to a time; `knows_pause` for a turn with the time that it waited after the turns before.
     fn advance(&mut self, at: Duration, knows_pause: bool) {
         while let Some(Reverse(first)) = self.running.pop() {
             if first.end > at {

@@ -5,7 +5,7 @@
 //! sharing, and the rest of the prompt is ids of its own up to the recorded length. Or, for servers that take no ids, it is [text](crate::text) of
 //! the recorded endpoint.
 //!
-//! Limits: what the ids say is noise, and the output is as long as it was because `ignore_eos` and `max_tokens` make it so.
+//! Limits: the text of the ids is noise, and the output is as long as it was because `ignore_eos` and `max_tokens` make it so.
 
 use std::borrow::Cow;
 

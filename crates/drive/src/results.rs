@@ -160,7 +160,7 @@ pub struct Live {
 }
 
 impl Results {
-    /// Results of a workload with limits for its latencies; compared with its records if `checks` says so.
+    /// Results of a workload with limits for its latencies; compared with its records if `checks` is set.
     #[must_use]
     pub fn new(workload: &Workload, slo: Slo, warmup: Duration, checks: bool) -> Self {
         let check = checks.then(|| ContentCheck::of(workload));
@@ -168,7 +168,7 @@ impl Results {
     }
 
     /// Adds the record of a request that was to be sent at `intended` and was sent at `sent`, from the start of the run. Takes the status out of it
-    /// with which this client itself says that a server did not answer.
+    /// with which this client itself reports that a server did not answer.
     pub fn add(
         &self,
         request: usize,
@@ -321,7 +321,7 @@ fn is_answered(recorded: &Record, record: &Record) -> bool {
 }
 
 impl Sample {
-    /// What a record says.
+    /// Content of a record.
     fn of(recorded: &WorkloadRequest, record: &Record) -> Self {
         let counted = check::prompt_tokens(record);
         let (ttft, planned) = (meter::ttft(record), recorded.record.prompt_tokens);

@@ -97,12 +97,12 @@ pub enum DriveError {
     /// The time at which the run is to start is not within this clock.
     #[error("the run is to start too far in the future")]
     StartIsTooFar,
-    /// The tokenizer does not say how a chat becomes tokens.
+    /// The tokenizer has no chat template.
     #[error(
         "the tokenizer has no template for chats: name one with a chat template, or none, so that the server is asked"
     )]
     NoTemplate,
-    /// The server does not say how many tokens a prompt has.
+    /// The server does not report the tokens of a prompt.
     #[error(
         "{path} of the first target answered with status {status} and without a count of the prompt (`usage`), so the lengths of prompts of text cannot be measured: name its tokenizer with --tokenizer, or send token ids"
     )]
@@ -157,7 +157,7 @@ struct DrivenRun {
     until: Option<Instant>,
 }
 
-/// Sends a plan's requests and waits for their ends, or until `stopped` says so; what is on its way then is cut off and counts as cut.
+/// Sends a plan's requests and waits for their ends, or until `stopped` completes; what is on its way then is cut off and counts as cut.
 ///
 /// # Errors
 /// When the results cannot be recorded, or threads cannot be started.

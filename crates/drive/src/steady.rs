@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::numbers::{float, millis};
 
-/// Values below which nothing is said.
+/// Minimum number of values for a result.
 const FEWEST: usize = 40;
 
 /// The statistic from which a change is one. For independent values 1.63 has a probability of 1 %; requests are not independent.

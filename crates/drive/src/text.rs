@@ -5,7 +5,7 @@
 //! space before them; with a tokenizer they are its own, tried out.
 //!
 //! How many words a prompt of so many tokens has depends on the server: its template adds tokens, and its vocabulary may split words. A
-//! [`Length`] says how many tokens there are for none and for each word; it comes from the tokenizer, or from two requests before the run.
+//! [`Length`] has the number of tokens for none and for each word; it comes from the tokenizer, or from two requests before the run.
 //!
 //! Limits: the template's tokens after the message end what two prompts share, and those before it move the blocks, so a prompt may
 //! share a block less or more than recorded. Lengths are as good as the measure: what is off is reported for each run.
@@ -100,7 +100,7 @@ impl Default for Length {
 }
 
 impl Length {
-    /// The length by two counts of prompts with [`MEASURED`] words; `None` where they say nothing.
+    /// The length by two counts of prompts with [`MEASURED`] words; `None` where they are inconsistent.
     pub(crate) fn measured(counts: [u32; 2]) -> Option<Self> {
         let ([few, many], [few_tokens, many_tokens]) = (MEASURED.map(f64::from), counts.map(f64::from));
         let per_word = (many_tokens - few_tokens) / (many - few);

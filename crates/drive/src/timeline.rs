@@ -1,4 +1,4 @@
-//! What the client saw at each moment of a run.
+//! The client's figures over the time of a run.
 
 use serde::Serialize;
 

@@ -174,7 +174,7 @@ impl Workload {
                 Some(name) => named.get(name).copied(),
                 None if blocks.is_empty() => {
                     let conversation = conversation(&request.record);
-                    // Its last messages are an answer and what was said to it.
+                    // Its last messages are an answer and the reply to it.
                     let before = conversation.iter().rev().skip(2);
                     let known = before.filter_map(|messages| by_messages.get(messages).copied()).next();
                     by_messages.extend(conversation.last().map(|all| (*all, known.unwrap_or(sessions))));
@@ -208,7 +208,7 @@ fn conversation(record: &Record) -> Vec<u64> {
     hashed.collect()
 }
 
-/// Drops what is not needed to send a request and to say when the next one is due.
+/// Drops what is not needed to send a request and to schedule the next one.
 fn forget_answer(record: &mut Record) {
     record.e2e = replay::meter::e2e(record);
     (record.chunks, record.itl_summary, record.output_token_ids) = (Vec::new(), None, None);
@@ -250,13 +250,13 @@ mod tests {
     fn conversations_are_found_by_their_messages_where_no_blocks_are_hashed() {
         let mut workload = Workload::default();
         let (one, two) = (json!({"role": "user", "content": "one"}), json!({"role": "user", "content": "two"}));
-        let said = json!({"role": "assistant", "content": "yes"});
+        let reply = json!({"role": "assistant", "content": "yes"});
         for (at, messages) in [
             (0, json!([one])),
             (1, json!([two])),
-            (2, json!([one, said, two])),
-            (3, json!([two, said, one])),
-            (4, json!([one, said, two, said, one])),
+            (2, json!([one, reply, two])),
+            (3, json!([two, reply, one])),
+            (4, json!([one, reply, two, reply, one])),
             (5, json!([one, two])),
         ] {
             let request = Some(json!({"messages": messages}));

@@ -59,13 +59,13 @@ pub struct FaultedBody<B> {
     /// A fault has ended it; what follows is not looked at.
     is_cut: bool,
     /// The earliest fault by time.
-    alarm: Option<Pin<Box<Sleep>>>,
+    timer: Option<Pin<Box<Sleep>>>,
     context: RefusalContext,
     on_fault: OnFault,
 }
 
 impl<B> FaultedBody<B> {
-    /// Puts those faults into a body that happen in bodies. `is_stream` says whether it is a stream of events.
+    /// Puts those faults into a body that happen in bodies. `is_stream` for a stream of events.
     pub fn new(
         inner: B,
         is_stream: bool,
@@ -87,7 +87,7 @@ impl<B> FaultedBody<B> {
             start: Instant::now(),
             has_begun: false,
             is_cut: false,
-            alarm: None,
+            timer: None,
             context,
             on_fault,
         }
@@ -341,14 +341,14 @@ impl<B> FaultedBody<B> {
     }
 
     /// Polls for the next fault by time.
-    fn poll_alarm(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        if self.alarm.is_none() {
+    fn poll_timer(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if self.timer.is_none() {
             let times = self.faults.iter().filter_map(ActiveFault::time_to_come).min();
-            self.alarm = times.map(|time| Box::pin(sleep_until(self.start + time)));
+            self.timer = times.map(|time| Box::pin(sleep_until(self.start + time)));
         }
-        let Some(alarm) = &mut self.alarm else { return Poll::Pending };
-        ready!(alarm.as_mut().poll(context));
-        self.alarm = None;
+        let Some(timer) = &mut self.timer else { return Poll::Pending };
+        ready!(timer.as_mut().poll(context));
+        self.timer = None;
         Poll::Ready(())
     }
 }
@@ -378,7 +378,7 @@ where
                 this.happen();
                 continue;
             }
-            if this.poll_alarm(context).is_ready() {
+            if this.poll_timer(context).is_ready() {
                 this.happen();
                 continue;
             }

@@ -32,11 +32,11 @@ pub enum FaultStage {
     Before,
     /// In its body.
     Body,
-    /// In what the model says.
+    /// In the model's response.
     Reply,
     /// In the page of metrics.
     Metrics,
-    /// In what tells that the server is ready.
+    /// In the endpoints that report readiness.
     Health,
     /// In published KV events.
     Events,
@@ -112,7 +112,7 @@ impl FaultStage {
         matches!(self, Self::Before | Self::Body | Self::Reply)
     }
 
-    /// Returns true if it is about requests of this path; `is_named` says that a condition names a path. Without one, faults of answers leave
+    /// Returns true if it is about requests of this path; `is_named` if a condition names a path. Without one, faults of answers leave
     /// out what rules the server.
     pub(crate) fn concerns(self, path: &str, is_named: bool) -> bool {
         let (is_metrics, is_health) = (path == "/metrics", ["/health", "/ping"].contains(&path));
@@ -149,7 +149,7 @@ pub struct CatalogueRow {
     pub aliases: &'static [&'static str],
     /// When it happens.
     pub stage: FaultStage,
-    /// Whether `at` may say where.
+    /// Whether `at` may name the place.
     pub has_place: bool,
     /// Arguments with their meanings; the first one may stand without its name.
     pub arguments: &'static [Argument],

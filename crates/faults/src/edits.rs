@@ -51,7 +51,7 @@ pub enum EventEdit {
     Bom,
     /// It is missing if it ends the stream.
     NoDone,
-    /// It does not say why the answer ends.
+    /// It has no reason for the end of the answer.
     NoFinish,
     /// So much is added to its output tokens.
     Usage(i64),

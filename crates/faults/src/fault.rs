@@ -58,7 +58,7 @@ pub struct Fault {
     pub kind: FaultKind,
     /// Kind and arguments as they were written.
     written: String,
-    /// How many batches of KV events it concerns, where that is said.
+    /// Number of batches of KV events that it concerns, if given.
     pub(crate) count: Option<u64>,
     /// Where; `None` for the kind's own place.
     pub place: Option<FaultPlace>,
@@ -171,7 +171,7 @@ fn check_conditions(row: &CatalogueRow, conditions: &[&str]) -> Result<(), Fault
     }
 }
 
-/// How many batches of KV events a fault concerns, where it can say so.
+/// Number of batches of KV events that a fault concerns, for kinds that have one.
 fn count_of_batches(row: &CatalogueRow, arguments: &mut FaultArguments) -> Result<Option<u64>, FaultSyntaxError> {
     let place = row.arguments.iter().position(|(name, _)| *name == "count" && row.stage == FaultStage::Events);
     place.map_or(Ok(None), |place| arguments.number("count", place == 0, u64::MAX))

@@ -35,7 +35,7 @@ pub enum FaultKind {
     Quota(QuotaLimits),
     /// The page of metrics is wrong.
     Metrics(MetricsFault),
-    /// The server says that it is not ready.
+    /// The server reports that it is not ready.
     NotReady {
         /// How long.
         down: Duration,
@@ -138,7 +138,7 @@ pub enum StreamFault {
 }
 
 impl FaultKind {
-    /// Where it happens in a body, if nothing else is said; `None` for before the first byte.
+    /// Where it happens in a body by default; `None` for before the first byte.
     #[must_use]
     pub fn own_place(&self) -> Option<FaultPlace> {
         match self {
@@ -192,7 +192,7 @@ impl RefusalFault {
         }
     }
 
-    /// The headers that say when to come again, as OpenAI's clients read them: `retry-after` in whole seconds, `retry-after-ms` where
+    /// The headers with the time of a retry, as OpenAI's clients read them: `retry-after` in whole seconds, `retry-after-ms` where
     /// that is not the whole time, and the limits.
     #[must_use]
     pub fn headers(&self) -> HeaderMap {

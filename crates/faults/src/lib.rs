@@ -46,7 +46,7 @@ pub use self::{
     quota::{QuotaLimits, QuotaRefusal, QuotaState},
     request::FaultRequest,
     selection::{FaultSelection, SequenceKey, ServedNames},
-    set::{ChosenFault, FaultCounts, FaultHit, FaultSet, UnsaidFault},
+    set::{ChosenFault, FaultCounts, FaultHit, FaultSet, UnappliedFault},
     signal::{BatchNumber, EventsFault, MetricsFault, ServerCondition, ServerFault},
     timed::{QuotaOutcome, QuotaTicket},
     wire::tokens_of,

@@ -36,7 +36,7 @@ pub struct QuotaLimits {
     pub per: Duration,
 }
 
-/// What is left after a request, as headers say it.
+/// What is left after a request, for headers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuotaState {
     /// `x-ratelimit-…`.

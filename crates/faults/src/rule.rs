@@ -37,7 +37,7 @@ pub(crate) struct FaultRule {
     /// Requests of each sequence that fulfil all its conditions.
     sequences: Lock<HashMap<u64, u64>>,
     pub(crate) happened: AtomicU64,
-    pub(crate) not_said: AtomicU64,
+    pub(crate) unapplied: AtomicU64,
 }
 
 impl FaultRule {
@@ -48,7 +48,7 @@ impl FaultRule {
             began: Lock::default(),
             sequences: Lock::default(),
             happened: AtomicU64::new(0),
-            not_said: AtomicU64::new(0),
+            unapplied: AtomicU64::new(0),
         }
     }
 

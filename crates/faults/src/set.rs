@@ -23,8 +23,8 @@ use crate::{
 /// Most hits that are listed.
 const MOST_LISTED: usize = 200_000;
 
-/// Most faults that were not said that are listed.
-const MOST_UNSAID: usize = 10_000;
+/// Maximum number of unapplied faults that are listed.
+const MOST_UNAPPLIED: usize = 10_000;
 
 /// Most lines of requests' own faults whose sequences are counted; of later ones each request is the first.
 const MOST_OWN: usize = 10_000;
@@ -139,7 +139,7 @@ pub struct FaultHit {
 
 /// A fault that a request did not get although it was chosen, for a list.
 #[derive(Debug, Clone, PartialEq)]
-pub struct UnsaidFault {
+pub struct UnappliedFault {
     /// The line that chooses it alone.
     pub line: String,
     /// Number of its fault in the set; `None` for one that a request named itself.
@@ -155,8 +155,8 @@ pub struct UnsaidFault {
 pub struct FaultCounts {
     /// How often it happened.
     pub happened: u64,
-    /// How often it was not said.
-    pub not_said: u64,
+    /// How often it could not be applied to a response.
+    pub unapplied: u64,
 }
 
 /// Faults in the order in which they are tried, and what is counted for them.
@@ -174,7 +174,7 @@ pub struct FaultSet {
     /// How often each request came.
     seen: Lock<HashMap<u64, u64>>,
     hits: Lock<VecDeque<NotedHit>>,
-    unsaid: Lock<VecDeque<UnsaidFault>>,
+    unapplied: Lock<VecDeque<UnappliedFault>>,
 }
 
 impl Default for FaultSet {
@@ -199,7 +199,7 @@ impl FaultSet {
             has_answers,
             seen: Lock::default(),
             hits: Lock::default(),
-            unsaid: Lock::default(),
+            unapplied: Lock::default(),
         }
     }
 
@@ -276,7 +276,7 @@ impl FaultSet {
         rule
     }
 
-    /// Counts the requests of a session anew for faults of records that `choose_with` was given; `None` for the session without a name.
+    /// Counts the requests of a session from the start for faults of records that `choose_with` was given; `None` for the session without a name.
     pub fn forget_records_of(&self, session: Option<&str>) {
         let is_of = |selection: &FaultSelection| selection.is_of_record && selection.session.as_deref() == session;
         self.own.lock().retain(|_, rule| !is_of(&rule.fault.selection));
@@ -348,16 +348,16 @@ impl FaultSet {
     }
 
     /// Notes that a request did not get a fault, and returns the line that chooses it.
-    pub fn not_said(&self, chosen: &ChosenFault, reason: &str) -> String {
+    pub fn note_unapplied(&self, chosen: &ChosenFault, reason: &str) -> String {
         if let Some(rule) = chosen.rule.and_then(|rule| self.rules.get(rule)) {
-            rule.not_said.fetch_add(1, Ordering::Relaxed);
+            rule.unapplied.fetch_add(1, Ordering::Relaxed);
         }
         let (line, rule, at) = (chosen.line(), chosen.rule, self.start.elapsed());
-        let mut unsaid = self.unsaid.lock();
-        if unsaid.len() == MOST_UNSAID {
-            unsaid.pop_front();
+        let mut unapplied = self.unapplied.lock();
+        if unapplied.len() == MOST_UNAPPLIED {
+            unapplied.pop_front();
         }
-        unsaid.push_back(UnsaidFault { line: line.clone(), rule, at, reason: reason.to_owned() });
+        unapplied.push_back(UnappliedFault { line: line.clone(), rule, at, reason: reason.to_owned() });
         line
     }
 
@@ -365,16 +365,16 @@ impl FaultSet {
     pub fn counts(&self) -> impl Iterator<Item = (&Fault, FaultCounts)> {
         let counts = |rule: &FaultRule| FaultCounts {
             happened: rule.happened.load(Ordering::Relaxed),
-            not_said: rule.not_said.load(Ordering::Relaxed),
+            unapplied: rule.unapplied.load(Ordering::Relaxed),
         };
         self.rules.iter().map(move |rule| (&*rule.fault, counts(rule.as_ref())))
     }
 
-    /// What was not said, oldest first, at most so many of the latest.
+    /// Faults that could not be applied, oldest first, at most so many of the latest.
     #[must_use]
-    pub fn unsaid(&self, most: usize) -> Vec<UnsaidFault> {
-        let unsaid = self.unsaid.lock();
-        unsaid.iter().skip(unsaid.len().saturating_sub(most)).cloned().collect()
+    pub fn unapplied(&self, most: usize) -> Vec<UnappliedFault> {
+        let unapplied = self.unapplied.lock();
+        unapplied.iter().skip(unapplied.len().saturating_sub(most)).cloned().collect()
     }
 
     /// What happened, oldest first, at most so many of the latest.

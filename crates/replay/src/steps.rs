@@ -4,7 +4,7 @@
 //! from the other records: those between their first and their last token decode, and a prompt is prefilled in the step that
 //! brings its first token. A request that was alone gives the time of its prefill, with what it spent outside of steps.
 //!
-//! Limits: tokens that came together tell nothing of their steps; times are those at which chunks were seen.
+//! Limits: tokens that came together do not show their steps; times are those at which chunks were seen.
 
 use engine::step_clock::{MeasuredStep, StepWork};
 use recording::trace::{BadLines, Joined, Record, Sources, TraceError};

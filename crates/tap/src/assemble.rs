@@ -23,7 +23,7 @@ use recording::{
 };
 use text::prompt::{BlockHasher, IdPermutation, Tokenizer};
 
-/// The field of a record that says how its tokens were counted where no ids show it.
+/// The field of a record with how its tokens were counted where it has no ids.
 pub const COUNTED_BY: &str = "counted_by";
 
 /// Its value where the engine's count came with every event (`continuous_usage_stats`).

@@ -132,7 +132,7 @@ impl<'a, B: Build<'a>> PythonReader<'a, '_, B> {
         Err(SyntaxError { message: "Unterminated string starting at", at: start })
     }
 
-    /// Passes over an escape that begins at `at`; a text that ends there is a string without an end.
+    /// Skips an escape that begins at `at`; a text that ends there is a string without an end.
     fn escape(&mut self, at: usize) -> Result<(), SyntaxError> {
         match self.peek() {
             None | Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => self.at += 1,

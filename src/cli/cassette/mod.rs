@@ -35,7 +35,7 @@ pub(in crate::cli) enum CassetteCommand {
     /// Write a cassette to begin with, for answers that are written by hand.
     #[command(after_long_help = "Example:\n  vllm-vcr cassette new fixtures.yaml")]
     New(NewArgs),
-    /// Check a cassette: that it can be read, that nothing in it is passed over, that it holds no secrets.
+    /// Check a cassette: that it can be read, that nothing in it is ignored, that it holds no secrets.
     #[command(after_long_help = "Example:\n  vllm-vcr cassette validate agent.yaml")]
     Validate(ValidateArgs),
     /// Write a cassette as the recorder would; comments are lost.

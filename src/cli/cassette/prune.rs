@@ -113,7 +113,7 @@ fn is_same(reported: &Path, file: &Path) -> bool {
     }
 }
 
-/// Says which files a report names where it has nothing of this one: the run may have played it at another path.
+/// Names the files of a report where it has nothing of this one: the run may have played it at another path.
 fn elsewhere(unused: &[Unused], file: &Path) -> String {
     let named: BTreeSet<&str> = unused.iter().map(|entry| entry.cassette.as_str()).collect();
     if named.is_empty() || named.iter().any(|named| is_same(Path::new(named), file)) {

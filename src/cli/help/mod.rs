@@ -66,7 +66,7 @@ pub(in crate::cli) fn asked(program: &Command, arguments: &[OsString]) -> Result
 pub(in crate::cli) fn in_place_of(mut error: clap::Error, program: &Command, arguments: &[OsString]) -> clap::Error {
     let is_address = |value: Option<&ContextValue>| matches!(value, Some(ContextValue::String(flag)) if flag == "--host" || flag == "--port");
     if error.kind() == ErrorKind::UnknownArgument && is_address(error.get(ContextKind::InvalidArg)) {
-        let tip = "it listens where `--listen HOST:PORT` says".into();
+        let tip = "`--listen HOST:PORT` sets its address".into();
         if words(arguments).contains(&"tap") {
             error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
         }

@@ -31,7 +31,7 @@ pub(in crate::cli) struct CompareArgs {
     /// Prints one JSON object instead of text.
     #[arg(long)]
     json: bool,
-    /// Writes what the gate said as JUnit's XML.
+    /// Writes the results of the gate as JUnit's XML.
     #[arg(long, value_name = "FILE", requires = "gate")]
     junit: Option<PathBuf>,
     /// Writes the comparison as a table in Markdown.
@@ -106,15 +106,17 @@ fn text(comparison: &TraceComparison) -> String {
         let [name, a, b, change, interval, shows] = cells(name, compared);
         lines.push(format!("{name:20}{a:>14} {b:>13} {change:>11}  {interval:27}{shows}").trim_end().to_owned());
     }
-    lines.extend(comparison.gate.iter().map(|result| format!("gate {}: {}", one_line(&result.metric), said(result))));
+    lines.extend(
+        comparison.gate.iter().map(|result| format!("gate {}: {}", one_line(&result.metric), described(result))),
+    );
     lines.join("\n") + "\n"
 }
 
-fn said(result: &GateResult) -> &str {
+fn described(result: &GateResult) -> &str {
     result.failure.as_deref().unwrap_or("within its limits")
 }
 
-/// A table, and a list of what the gate said.
+/// A table, and a list of the gate's results.
 fn markdown(comparison: &TraceComparison) -> String {
     let mut lines = vec![
         "| metric | A | B | change | 95 % of the difference | |".to_owned(),
@@ -127,7 +129,7 @@ fn markdown(comparison: &TraceComparison) -> String {
     }
     lines.extend(comparison.gate.iter().map(|result| {
         let passes = if result.failure.is_none() { "pass" } else { "**fail**" };
-        format!("- {passes} `{}`: {}", one_line(&result.metric), said(result))
+        format!("- {passes} `{}`: {}", one_line(&result.metric), described(result))
     }));
     lines.extend(comparison.warnings.iter().map(|warning| format!("- warning: {}", one_line(warning))));
     escape::text(&(lines.join("\n") + "\n")).into_owned()

@@ -26,7 +26,7 @@ pub(in crate::cli) struct TraceConvertArgs {
     /// Format of OUT: trace, mooncake, weka or dynamo. Without it, what its name shows (NAME.weka.jsonl), else a trace.
     #[arg(long, value_name = "KIND", value_parser = one_of::<TraceFormat>())]
     pub(in crate::cli) to: Option<TraceFormat>,
-    /// Tokens of a block of IN, where it does not say it itself.
+    /// Tokens of a block of IN, where the file itself lacks it.
     #[arg(long, value_name = "N", value_parser = count)]
     pub(in crate::cli) hash_block_size: Option<NonZeroU32>,
     /// Tokens of a block of OUT. Without it, those of IN; 512 for mooncake and 64 for weka.

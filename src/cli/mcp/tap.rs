@@ -23,7 +23,7 @@ use crate::{
 
 const EXAMPLES: &str = "\
 Examples:
-  Record what a client and a server say to each other; the client starts this in place of the server:
+  Record the messages between a client and a server; the client starts this in place of the server:
     vllm-vcr mcp-tap --cassette time.yaml -- uvx mcp-server-time
 
   Record a server over HTTP for a client over stdio:
@@ -67,7 +67,7 @@ pub(in crate::cli) struct McpTapArgs {
 /// Treatment of a cassette that exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(in crate::cli) enum McpMode {
-    /// Records everything anew.
+    /// Records everything again.
     #[value(alias = "record")]
     All,
     /// Adds to what was recorded.

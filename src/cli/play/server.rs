@@ -38,7 +38,7 @@ pub(in crate::cli) struct ServerArgs {
     /// Lets such pages send credentials.
     #[arg(long, help_heading = "Web pages")]
     pub(in crate::cli) allow_credentials: bool,
-    /// Answers 503 for this long after its start, as a server that loads its model; /health is what tells.
+    /// Answers 503 for this long after its start, as a server that loads its model; /health reports it.
     #[arg(long, value_name = "DURATION", default_value = "0", value_parser = parse_duration)]
     pub(in crate::cli) startup_duration: Duration,
     /// Serves what llm-d-inference-sim has beside vLLM's endpoints, for everyone who reaches the server: /health/ready, /ready,

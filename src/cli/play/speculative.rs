@@ -28,7 +28,7 @@ fn object(json: &str) -> Result<Map<String, Value>, String> {
     })
 }
 
-/// Share of accepted draft tokens where nothing says another.
+/// Share of accepted draft tokens by default.
 const USUAL_RATE: f64 = 0.7;
 
 /// Most draft tokens of a step.

@@ -24,7 +24,7 @@ use crate::{
 /// The cassette in a folder of sessions that other requests go into.
 pub(in crate::cli) const DEFAULT_FILE: &str = "default.yaml";
 
-/// The folder of cassettes that `tap` records into, and that `play` plays where it is there, if nothing is said.
+/// The folder of cassettes that `tap` records into, and that `play` plays by default if it exists.
 pub(in crate::cli) const DEFAULT_FOLDER: &str = "cassettes/";
 
 /// How a cassette is played and recorded.
@@ -163,7 +163,7 @@ pub(in crate::cli) enum ModeArg {
     /// Plays what was recorded, adds the rest.
     #[value(alias = "new_episodes")]
     NewEpisodes,
-    /// Records everything anew.
+    /// Records everything again.
     #[value(alias = "record")]
     All,
     /// Passes everything on.

@@ -288,7 +288,7 @@ fn tags(args: &CassetteArgs, redaction: &RedactionArgs, write: Option<&(PathBuf,
     match write {
         Some((path, WriteMode::Append)) if !args.tag.is_empty() && path.exists() => {
             let message = format!("--tag: what is added to {} leaves its top as it is", path.display());
-            Err(Failure::usage(message).hint("write `tags: [...]` there, or record it anew with --mode all"))
+            Err(Failure::usage(message).hint("write `tags: [...]` there, or record it again with --mode all"))
         }
         _ => Ok(()),
     }

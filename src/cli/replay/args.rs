@@ -105,7 +105,7 @@ pub(in crate::cli) struct ReplayArgs {
     /// Longest wait for the head of a response, and for the next bytes of it.
     #[arg(long, help_heading = "Server", value_name = "DURATION", value_parser = parse_duration, default_value = "10m")]
     pub(in crate::cli) timeout: Duration,
-    /// Limits of latencies; the report says how many requests and tokens a second keep them.
+    /// Limits of latencies; the report has the requests and tokens a second that keep them.
     #[arg(long, help_heading = "Verdict", value_name = "ttft=…,itl=…,tpot=…,e2e=…")]
     pub(in crate::cli) slo: Option<Slo>,
     /// Leaves requests out of the figures that were to be sent earlier than this.
@@ -120,7 +120,7 @@ pub(in crate::cli) struct ReplayArgs {
     /// Measures first what this client reaches at a server of its own that answers at once, for some seconds; a run above 80 % of that is not valid.
     #[arg(long, help_heading = "Verdict")]
     pub(in crate::cli) calibrate: bool,
-    /// Reads /metrics of this server every second, of several too; the report has its queue, batch and cache beside what the client saw.
+    /// Reads /metrics of this server every second, of several too; the report has its queue, batch and cache beside the client's figures.
     #[arg(long, help_heading = "Verdict", value_name = "URL", value_parser = server_side::page, conflicts_with = "find_max")]
     pub(in crate::cli) scrape: Vec<UpstreamUrl>,
     #[command(flatten)]

@@ -38,7 +38,7 @@ const DISTANCE: Duration = Duration::from_micros(1);
 /// Longest wait for the end of the server's threads.
 const END_WITHIN: Duration = Duration::from_secs(2);
 
-/// Finds what the client of a run reaches; says so where it could not.
+/// Measures what the client of a run reaches; warns if it could not.
 pub(super) async fn ceiling(
     run: &Drive,
     workload: &Workload,

@@ -94,7 +94,7 @@ pub(super) fn workload(args: &ReplayArgs) -> Result<Workload, Failure> {
     Ok(Workload::read_cassettes(&files, &supplied)?)
 }
 
-/// Whether a path stands for cassettes, and whether for traces. What is no folder and no cassette is read as a trace, which says what is wrong.
+/// Whether a path stands for cassettes, and whether for traces. What is no folder and no cassette is read as a trace, whose error names what is wrong.
 fn kinds(path: &Path) -> (bool, bool) {
     if !path.is_dir() {
         return (is_cassette(path), !is_cassette(path));
@@ -109,7 +109,7 @@ fn kinds(path: &Path) -> (bool, bool) {
     (cassettes, traces || !cassettes)
 }
 
-/// Says what will be sent, and what will not.
+/// Prints what will be sent, and what will not.
 pub(super) fn describe(workload: &Workload, plan: &Plan) {
     let (requests, sessions) = (plan.requests(), plan.sessions.len());
     output::note(&format!("{}: {requests} requests in {sessions} sessions\n", workload.name));

@@ -100,7 +100,7 @@ impl FromStr for SavePath {
     }
 }
 
-/// Files that are open, so that no run is lost for a name that cannot be written, and what they say of the run.
+/// Files that are open, so that no run is lost for a name that cannot be written, and their descriptions of the run.
 #[derive(Debug)]
 pub(super) struct Saves {
     files: Vec<(SavePath, File)>,

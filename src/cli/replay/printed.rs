@@ -54,7 +54,7 @@ pub(super) struct Printed {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) history: Option<HistoryCounts>,
     pub(super) results: ResultsReport,
-    /// What the servers say, where --scrape asked for it.
+    /// The servers' metrics, with --scrape.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) server_side: Option<ServerSide>,
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -1,4 +1,4 @@
-//! `--scrape`: what the servers say of themselves, beside what the client saw.
+//! `--scrape`: the servers' metrics, beside the client's figures.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ pub(super) struct ServerSide {
 struct CacheShares {
     /// A cache without a limit, one for all servers.
     infinite: Option<f64>,
-    /// The simulated engine with as many blocks as the servers have; `None` where they do not say it.
+    /// The simulated engine with as many blocks as the servers have; `None` where they do not report it.
     engine: Option<f64>,
     /// What the servers reported for each request (`cached_tokens`).
     reported: Option<f64>,

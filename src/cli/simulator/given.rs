@@ -106,7 +106,7 @@ fn values(row: &SimulatorFlag, rest: &mut VecDeque<&OsString>) -> Result<Vec<Str
     }
 }
 
-/// Passes over a word after a switch, as the simulator does, which takes the switch for on.
+/// Skips a word after a switch, as the simulator does, which takes the switch for on.
 fn word_after(name: &str, rest: &mut VecDeque<&OsString>) -> Option<String> {
     let word = rest.pop_front_if(|next| **next == "true" || **next == "false")?;
     (word == "false")

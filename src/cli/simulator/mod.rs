@@ -44,7 +44,7 @@ enum FlagValues {
     Several,
 }
 
-/// A command line for `play`, and what to say about it.
+/// A command line for `play`, and notes about it.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::cli) struct Translated {
     pub(in crate::cli) arguments: Vec<OsString>,
@@ -173,7 +173,7 @@ fn enables_adapters(given: &GivenFlags, notes: &mut Vec<String>) -> Option<OsStr
     Some("--enable-lora".into())
 }
 
-/// Checks whether neither `play` nor vLLM has a flag of this name; `--mode`, which `play` has too, is told by its value.
+/// Checks whether neither `play` nor vLLM has a flag of this name; `--mode`, which `play` has too, is distinguished by its value.
 fn is_only_the_simulators(command: &Command, name: &str, values: &[String]) -> bool {
     let is_mode = || name == "mode" && values.iter().all(|value| matches!(value.as_str(), "echo" | "random"));
     name != "config" && (is_mode() || !vllm_flags::is_known(command, name))

@@ -34,7 +34,7 @@ pub(in crate::cli) fn run(args: TapArgs) -> Result<ExitCode, Failure> {
     serve(args, None, |_, end, code| Ok(end.exit_code(code)))
 }
 
-/// Does the same, and leaves the cassette where the fork says; `conclude` has the exit code of the command that ran.
+/// Does the same, and leaves the cassette where the fork has its own; `conclude` has the exit code of the command that ran.
 pub(in crate::cli) fn serve(
     mut args: TapArgs,
     fork: Option<(Fork, PathBuf)>,

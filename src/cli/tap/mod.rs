@@ -116,7 +116,7 @@ pub(in crate::cli) async fn open(listen: ListenSetup) -> Result<(Listener, Strin
     }
 }
 
-/// A trace does not tell upstreams apart.
+/// A trace does not distinguish upstreams.
 fn refuse_names(setup: &Setup) -> Result<(), Failure> {
     match setup.routes.iter().find(|route| matches!(route.selector, Some(UpstreamSelector::Name(_)))) {
         Some(route) => {

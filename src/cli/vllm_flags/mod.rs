@@ -2,7 +2,7 @@
 //!
 //! What cannot matter without a model is ignored with a note; what would change answers in a way that `play` does not
 //! have is refused with the reason. Which is which is data: `table.tsv`. A flag that `play` has itself wins over a row of
-//! the table, under vLLM's spelling with `_`, too; `--no-FLAG` of a flag that is off is passed over. What stands after `--` is
+//! the table, under vLLM's spelling with `_`, too; `--no-FLAG` of a flag that is off is ignored. What stands after `--` is
 //! the wrapped command and stays as it is.
 
 use std::{collections::VecDeque, ffi::OsString};

@@ -27,7 +27,7 @@ const BESIDE: f64 = 80.0;
 /// Lines of text do not come closer, in units of the drawing.
 const LINE_HEIGHT: f64 = 13.0;
 
-/// What the page's style sheet says of charts, for a file.
+/// The part of the page's style sheet about charts, for a file.
 const STYLE: &str = "text{fill:#56616c;font:12px sans-serif}.axis line{stroke:#dde2e7}.axis text{text-anchor:middle}\
     [data-axis=y] text{text-anchor:end}.axis .title{text-anchor:middle}.series{fill:none;stroke-width:2}\
     .run0{stroke:#0b62c4}.run1{stroke:#c2410c}.run2{stroke:#0f766e;stroke-dasharray:3 3}.run3{stroke:#8b2fc9;stroke-dasharray:3 3}";

@@ -140,7 +140,7 @@ impl PageFigures {
     }
 }
 
-/// The attribute that says where a figure is in the JSON; none where a name in it is too long.
+/// The attribute with the place of a figure in the JSON; none where a name in it is too long.
 fn figure(pointer: &str) -> String {
     if pointer.len() > LONGEST_POINTER {
         return String::new();

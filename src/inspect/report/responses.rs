@@ -23,7 +23,7 @@ const NAME: usize = 200;
 /// Characters of an error, at most.
 const MESSAGE: usize = 400;
 
-/// One response: what it was and how long it took. `None` stands for what the trace does not say.
+/// One response: what it was and how long it took. `None` for what the trace does not have.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct SlowResponse {
     /// Arrival, in seconds from the first one.

@@ -34,7 +34,7 @@ impl Table {
         self.rows.push(cells.into_iter().collect());
     }
 
-    /// The table as HTML; without rows it says that there is nothing.
+    /// The table as HTML; without rows a note that there is nothing.
     pub(super) fn html(&self) -> String {
         let caption = escaped(&self.caption);
         if self.rows.is_empty() {

@@ -13,7 +13,7 @@ pub enum Answers {
     /// Its tokens are those that were sampled.
     #[default]
     Verbatim,
-    /// Its tokens are others, as where its text is tokenized anew or a template leaves its reasoning out.
+    /// Its tokens are others, as where its text is tokenized again or a template leaves its reasoning out.
     Changed,
 }
 

@@ -55,8 +55,8 @@ impl Stepping {
         self.totals.aborted += of(aborted.len() + self.delayed.len());
         aborted.iter().for_each(|id| self.connector.iter_mut().for_each(|connector| connector.abort(*id)));
         self.recorded_timings.iter_mut().for_each(RecordedTimings::clear);
-        let of_scheduler = aborted.iter().filter_map(|id| self.live.remove(id)).map(|live| live.outbox);
-        let outboxes = of_scheduler.chain(self.delayed.drain(..).map(|arrived| arrived.outbox));
-        outboxes.for_each(|outbox| outbox.close());
+        let of_scheduler = aborted.iter().filter_map(|id| self.live.remove(id)).map(|live| live.emissions);
+        let queues = of_scheduler.chain(self.delayed.drain(..).map(|arrived| arrived.emissions));
+        queues.for_each(|emissions| emissions.close());
     }
 }

@@ -11,7 +11,7 @@ use super::{
     balancer::InFlight,
     check::Snapshot,
     connector::{Notice, Transfer},
-    run::Outbox,
+    run::EmissionQueue,
 };
 use crate::engine::{
     recorded_timings::RecordedTimes,
@@ -65,7 +65,7 @@ pub(super) struct Order {
 pub(super) struct Arrived {
     pub(super) request: Request,
     /// Where the ends of its steps go, and the choice that it is there.
-    pub(super) outbox: Arc<Outbox>,
+    pub(super) emissions: Arc<EmissionQueue>,
     pub(super) choice: u32,
     /// When it was submitted.
     pub(super) queued: Instant,
@@ -271,10 +271,10 @@ mod tests {
     use super::*;
 
     fn arrived(count: usize) -> Vec<Arrived> {
-        let outbox = Arc::new(Outbox::new(count));
+        let emissions = Arc::new(EmissionQueue::new(count));
         let one = |choice| Arrived {
             request: Request::default(),
-            outbox: Arc::clone(&outbox),
+            emissions: Arc::clone(&emissions),
             choice,
             queued: Instant::now(),
             recorded: None,

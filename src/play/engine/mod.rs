@@ -87,7 +87,7 @@ pub(super) struct Engine {
     pub(super) kv_cache: KvCacheConfig,
     /// Events about the cache of each rank, where they are published.
     kv_events: Vec<KvEvents>,
-    /// Where each rank hears from other engines, where there is a KV connector.
+    /// Addresses at which the ranks receive notices of other engines, with a KV connector.
     side_channels: Vec<Arc<SideChannel>>,
     /// Requests and tokens of a step.
     pub(super) limits: (usize, usize),

@@ -37,10 +37,10 @@ pub(in super::super) struct Scheduled {
 
 /// Ends of steps that an answer has not taken yet.
 #[derive(Debug)]
-pub(super) struct Outbox(Mutex<OutboxState>);
+pub(super) struct EmissionQueue(Mutex<EmissionQueueState>);
 
 #[derive(Debug)]
-struct OutboxState {
+struct EmissionQueueState {
     emissions: VecDeque<Emission>,
     scheduled: Vec<Scheduled>,
     /// Where the blocks of choices are kept, as JSON; empty without any.
@@ -50,11 +50,11 @@ struct OutboxState {
     is_closed: bool,
 }
 
-impl Outbox {
+impl EmissionQueue {
     pub(super) fn new(choices: usize) -> Self {
         let scheduled = vec![Scheduled::default(); choices];
         let (emissions, kept) = (VecDeque::new(), HashMap::new());
-        Self(Mutex::new(OutboxState { emissions, scheduled, kept, sleeper: None, is_closed: false }))
+        Self(Mutex::new(EmissionQueueState { emissions, scheduled, kept, sleeper: None, is_closed: false }))
     }
 
     /// Adds the token of a choice; who waits for it is to be woken.
@@ -81,7 +81,7 @@ impl Outbox {
         sleeper.into_iter().for_each(|sleeper| sleeper.waker.wake());
     }
 
-    fn lock(&self) -> MutexGuard<'_, OutboxState> {
+    fn lock(&self) -> MutexGuard<'_, EmissionQueueState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -89,7 +89,7 @@ impl Outbox {
 /// The requests of one answer. Those that have not ended are aborted when this is dropped.
 #[derive(Debug)]
 pub(in super::super) struct EngineRun {
-    outbox: Arc<Outbox>,
+    emissions: Arc<EmissionQueue>,
     /// Those of the server's ranks.
     inboxes: Arc<[Arc<Inbox>]>,
     /// Emissions that were taken and not used yet.
@@ -130,12 +130,12 @@ pub(in super::super) enum NextEmission {
 
 impl EngineRun {
     /// Choices of so many tokens each, before any is submitted.
-    pub(super) fn new(outbox: Arc<Outbox>, inboxes: Arc<[Arc<Inbox>]>, tokens: &[usize]) -> Self {
+    pub(super) fn new(emissions: Arc<EmissionQueue>, inboxes: Arc<[Arc<Inbox>]>, tokens: &[usize]) -> Self {
         let choices = tokens
             .iter()
             .map(|left| RunningChoice { request: None, arrived: 0, left: *left, planned: *left })
             .collect();
-        Self { outbox, inboxes, taken: VecDeque::new(), choices, live: 0, remote_cached: None }
+        Self { emissions, inboxes, taken: VecDeque::new(), choices, live: 0, remote_cached: None }
     }
 
     /// Notes the request of a choice.
@@ -164,7 +164,7 @@ impl EngineRun {
     /// Polls for the next token of any choice.
     pub(in super::super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<NextEmission> {
         if self.taken.is_empty() {
-            let mut outgoing = self.outbox.lock();
+            let mut outgoing = self.emissions.lock();
             if outgoing.emissions.is_empty() {
                 if outgoing.is_closed {
                     return Poll::Ready(NextEmission::Closed);
@@ -194,12 +194,12 @@ impl EngineRun {
 
     /// What the engine knows of a choice since its first token.
     pub(in super::super) fn scheduled(&self, choice: usize) -> Scheduled {
-        self.outbox.lock().scheduled.get(choice).copied().unwrap_or_default()
+        self.emissions.lock().scheduled.get(choice).copied().unwrap_or_default()
     }
 
     /// Where the blocks of a choice are kept since its last token, as JSON.
     pub(in super::super) fn kept(&self, choice: usize) -> Option<Arc<str>> {
-        self.outbox.lock().kept.get(&u32::try_from(choice).ok()?).cloned()
+        self.emissions.lock().kept.get(&u32::try_from(choice).ok()?).cloned()
     }
 
     /// Ends a choice after so many tokens; where the engine would go on with it, or has had more, it is aborted.
@@ -262,23 +262,24 @@ mod tests {
         mail.aborts
     }
 
-    fn run(tokens: &[usize]) -> (EngineRun, Arc<Outbox>, Arc<Inbox>) {
-        let (outbox, inbox) = (Arc::new(Outbox::new(tokens.len())), Arc::new(Inbox::default()));
-        let mut run = EngineRun::new(Arc::clone(&outbox), [Arc::clone(&inbox)].into(), tokens);
+    fn run(tokens: &[usize]) -> (EngineRun, Arc<EmissionQueue>, Arc<Inbox>) {
+        let (emissions, inbox) = (Arc::new(EmissionQueue::new(tokens.len())), Arc::new(Inbox::default()));
+        let mut run = EngineRun::new(Arc::clone(&emissions), [Arc::clone(&inbox)].into(), tokens);
         let with_tokens = tokens.iter().zip(0..).filter(|(tokens, _)| **tokens > 0);
         for ((_, choice), id) in with_tokens.zip(10..) {
             run.submitted(choice, Submitted { rank: 0, id });
         }
-        (run, outbox, inbox)
+        (run, emissions, inbox)
     }
 
     #[test]
     fn tokens_come_in_order_and_a_step_waits_for_all_that_it_needs() {
-        let (mut run, outbox, _inbox) = run(&[3, 0, 2]);
+        let (mut run, emissions, _inbox) = run(&[3, 0, 2]);
         assert!(run.poll_next(&mut noop()).is_pending());
         let at = Instant::now();
         for choice in [0, 2, 0] {
-            outbox.push(Emission { choice, tokens: 1, at }, Scheduled { cached: choice + 16, ..Scheduled::default() });
+            emissions
+                .push(Emission { choice, tokens: 1, at }, Scheduled { cached: choice + 16, ..Scheduled::default() });
         }
         let mut came = Vec::new();
         while let Poll::Ready(NextEmission::Token(emission)) = run.poll_next(&mut noop()) {
@@ -303,9 +304,9 @@ mod tests {
 
     #[test]
     fn an_engine_that_ends_wakes_its_answers() {
-        let (mut run, outbox, _inbox) = run(&[4]);
+        let (mut run, emissions, _inbox) = run(&[4]);
         assert!(run.poll_next(&mut noop()).is_pending());
-        outbox.close();
+        emissions.close();
         assert_eq!(run.poll_next(&mut noop()), Poll::Ready(NextEmission::Closed));
         assert_eq!((run.cancel(), run.is_live()), (vec![0], false));
     }

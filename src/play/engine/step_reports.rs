@@ -1,4 +1,4 @@
-//! Figures of a rank's steps for whoever reports them elsewhere: gauges as they are, counts since they were taken last.
+//! Figures of a rank's steps, to be reported elsewhere: gauges as they are, counts since they were taken last.
 
 use tokio::sync::Notify;
 
@@ -45,7 +45,7 @@ impl StepReports {
     }
 
     /// Wakes who waits for news.
-    pub(super) fn tell(&self) {
+    pub(super) fn notify(&self) {
         self.news.notify_one();
     }
 

@@ -18,7 +18,7 @@ use super::{
     kv_events::EventSender,
     rank::Rank,
     relay::WakeUps,
-    run::{Emission, Outbox, Scheduled},
+    run::{Emission, EmissionQueue, Scheduled},
     slowdown::PacedClock,
 };
 use crate::{
@@ -80,7 +80,7 @@ pub(super) struct Given {
 /// A request of the scheduler.
 #[derive(Debug)]
 pub(super) struct SteppedRequest {
-    pub(super) outbox: Arc<Outbox>,
+    pub(super) emissions: Arc<EmissionQueue>,
     choice: u32,
     prompt_tokens: usize,
     queued: Instant,
@@ -161,7 +161,7 @@ impl Stepping {
     pub(super) fn receive(&mut self) {
         if let Some(connector) = &mut self.connector {
             let now = Instant::now();
-            connector.hear(&mut self.mail.notices, &mut self.scheduler, now);
+            connector.receive(&mut self.mail.notices, &mut self.scheduler, now);
             connector.end_due(&mut self.scheduler, now);
         }
         self.is_exhausted = self.clock.slowdown.is_exhausted();
@@ -170,11 +170,11 @@ impl Stepping {
         self.delayed.extend(self.mail.arrivals.drain(..));
         let (now, delay) = (Instant::now(), self.clock.before_steps());
         while let Some(arrived) = self.delayed.pop_front_if(|arrived| arrived.queued + delay <= now) {
-            let Arrived { request, outbox, choice, queued, recorded, transfer, in_flight } = arrived;
+            let Arrived { request, emissions, choice, queued, recorded, transfer, in_flight } = arrived;
             let (id, prompt_tokens, lora) = (request.id, request.prompt.len(), request.lora.clone());
             match self.scheduler.add_request(request) {
                 Ok(()) => {
-                    let live = SteppedRequest::new(outbox, choice, prompt_tokens, queued);
+                    let live = SteppedRequest::new(emissions, choice, prompt_tokens, queued);
                     self.live.insert(id, SteppedRequest { lora, _in_flight: in_flight, ..live });
                     self.note_times(id, recorded);
                     if let (Some(connector), Some(transfer)) = (&mut self.connector, transfer) {
@@ -184,7 +184,7 @@ impl Stepping {
                 Err((_, rejection)) => {
                     self.totals.aborted += 1;
                     tracing::error!("the engine refuses a request that was accepted before: {rejection}");
-                    outbox.close();
+                    emissions.close();
                 }
             }
         }
@@ -239,7 +239,7 @@ impl Stepping {
         }
         self.scheduler.update_from_output();
         self.now = (is_busy && self.scheduler.has_requests()).then_some(end);
-        // Whoever sees a token may ask how many batches there are.
+        // A client that has a token may ask how many batches there are.
         self.publish_events();
         let given = self.give(|_| end);
         self.count(given);
@@ -285,9 +285,9 @@ impl Stepping {
                 && let Some(connector) = connector
                 && let Some(params) = connector.keep(output, scheduler, end)
             {
-                known.outbox.keep(known.choice, params);
+                known.emissions.keep(known.choice, params);
             }
-            if let Some(sleeper) = known.outbox.push(emission, known.scheduled) {
+            if let Some(sleeper) = known.emissions.push(emission, known.scheduled) {
                 wake_ups.add(sleeper);
             }
             if output.finish_reason.is_some() {
@@ -310,7 +310,7 @@ impl Stepping {
         self.rank.step(self.scheduler.decisions(), computed, generated);
         self.rank.evicted(&self.scheduler.drain_evictions());
         self.wake_ups.wake();
-        self.rank.reports.tell();
+        self.rank.reports.notify();
     }
 
     /// How many times longer steps take.
@@ -359,10 +359,10 @@ impl Stepping {
 }
 
 impl SteppedRequest {
-    fn new(outbox: Arc<Outbox>, choice: u32, prompt_tokens: usize, queued: Instant) -> Self {
+    fn new(emissions: Arc<EmissionQueue>, choice: u32, prompt_tokens: usize, queued: Instant) -> Self {
         let scheduled = Scheduled::default();
         let (lora, running, _in_flight) = (None, None, None);
-        Self { outbox, choice, prompt_tokens, queued, began: None, scheduled, lora, running, _in_flight }
+        Self { emissions, choice, prompt_tokens, queued, began: None, scheduled, lora, running, _in_flight }
     }
 
     /// Notes the first token; gives the tokens of the prompt that were computed for it, and nothing for a later token.
@@ -380,7 +380,7 @@ impl SteppedRequest {
 impl Drop for Stepping {
     /// Nothing more comes, whatever ended it.
     fn drop(&mut self) {
-        self.live.values().for_each(|live| live.outbox.close());
+        self.live.values().for_each(|live| live.emissions.close());
         self.inbox.close();
     }
 }

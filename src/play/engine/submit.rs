@@ -8,7 +8,7 @@ use super::{
     Engine,
     connector::Transfer,
     inbox::{Arrived, RecordedArrival},
-    run::{EngineRun, Outbox, Submitted},
+    run::{EmissionQueue, EngineRun, Submitted},
 };
 use crate::{
     api::{ApiError, KvTransferParams},
@@ -85,7 +85,7 @@ pub(in super::super) fn bytes_of(planned: &[PlannedChoice<'_>]) -> usize {
     planned.iter().map(of_choice).fold(0, usize::saturating_add)
 }
 
-/// What vLLM says of an engine whose process has ended.
+/// vLLM's error for an engine whose process has ended.
 const DEAD: &str = "EngineCore encountered an issue. See stack trace (above) for the root cause.";
 
 impl Engine {
@@ -104,7 +104,7 @@ impl Engine {
         parameters: &RequestParameters,
     ) -> Result<EngineRun, ApiError> {
         let queued = Instant::now();
-        let outbox = Arc::new(Outbox::new(planned.len()));
+        let emissions = Arc::new(EmissionQueue::new(planned.len()));
         let tokens: Vec<usize> = planned.iter().map(|choice| choice.output.len()).collect();
         let transfers = self.transfers_of(parameters);
         let mut arrivals: Vec<Vec<Arrived>> = self.inboxes.iter().map(|_| Vec::new()).collect();
@@ -120,17 +120,17 @@ impl Engine {
                 None => (0, None),
             };
             let request = Request { kv_transfer: transfers.part(), burst_ends, ..parameters.request(prompt, output) };
-            let (outbox, transfer) = (Arc::clone(&outbox), transfers.of_choice(choice));
+            let (emissions, transfer) = (Arc::clone(&emissions), transfers.of_choice(choice));
             let recorded = self.has_recorded_times.then(|| {
                 let times = RecordedTimes { tokens: times, concurrency: parameters.concurrency };
                 Box::new(RecordedArrival { arrived: parameters.arrived.unwrap_or(queued), times })
             });
-            let arrived = Arrived { request, outbox, choice, queued, recorded, transfer, in_flight };
+            let arrived = Arrived { request, emissions, choice, queued, recorded, transfer, in_flight };
             if let Some(of_rank) = arrivals.get_mut(rank) {
                 of_rank.push(arrived);
             }
         }
-        let mut run = EngineRun::new(outbox, Arc::clone(&self.inboxes), &tokens);
+        let mut run = EngineRun::new(emissions, Arc::clone(&self.inboxes), &tokens);
         run.remote_cached = parameters.kv_transfer.as_ref().and_then(|params| params.remote_cached_tokens);
         for (rank, (inbox, arrivals)) in self.inboxes.iter().zip(arrivals).enumerate() {
             let choices: Vec<u32> = arrivals.iter().map(|arrived| arrived.choice).collect();

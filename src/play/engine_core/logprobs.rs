@@ -25,7 +25,7 @@ pub(super) fn tensors(positions: &[Position], alternatives: usize, is_named: boo
             let place = usize::try_from(rank).unwrap_or(usize::MAX).clamp(1, row.len());
             row.insert(place, (own.id, value(own)));
         }
-        // A front end keeps the last of each id: what fills the row says the same of the token as its beginning.
+        // A front end keeps the last of each id: what fills the row has the same of the token as its beginning.
         row.resize(width, (position.id, own.map_or(UNKNOWN, value)));
         tensors.token_ids.extend(row.iter().map(|(id, _)| *id));
         tensors.logprobs.extend(row.iter().map(|(_, value)| *value));

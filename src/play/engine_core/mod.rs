@@ -35,7 +35,7 @@ use super::{Player, ServerState, engine::Engine};
 /// Time until a front end that could not be joined is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Where the front end waits, and what it is told.
+/// The front end's address, and what is sent to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineCoreConfig {
     /// `tcp://HOST:PORT`, where it waits for engines (vLLM's `--data-parallel-rpc-port`).
@@ -67,7 +67,7 @@ struct CoreRank {
 
 impl Player {
     /// Serves a front end of vLLM as its engine cores, one for each rank, until `shutdown` completes. Requests in progress are aborted then,
-    /// and the front end is told that the engine is dead.
+    /// and the front end is notified that the engine is dead.
     ///
     /// # Errors
     /// Where there is no simulated engine, or no thread for it.
@@ -144,7 +144,7 @@ impl CoreRank {
         self.state.engine.as_ref()
     }
 
-    /// What it says of itself.
+    /// Its description of itself.
     fn ready(&self) -> ReadyResponse {
         let (state, of) = (&self.state, |size: usize| u32::try_from(size).unwrap_or(u32::MAX));
         let ranks = u16::try_from(self.engine().map_or(1, Engine::ranks)).unwrap_or(u16::MAX);

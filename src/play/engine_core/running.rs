@@ -197,7 +197,7 @@ impl RunningRequest {
     }
 }
 
-/// Where blocks are kept, as an engine says it.
+/// Where blocks are kept, in an engine's form.
 fn kept_as_value(params: &str) -> Option<MsgpackValue> {
     fn value(json: &serde_json::Value) -> MsgpackValue {
         match json {

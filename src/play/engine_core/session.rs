@@ -81,8 +81,8 @@ pub(super) struct FrontEnd {
     adapters: Arc<AdapterNumbers>,
     reports: Arc<StepReports>,
     pending: Vec<ClientOutputs>,
-    /// Requests that ran and waited when the coordinator was told.
-    told: (usize, usize),
+    /// Running and waiting requests in the last report to the coordinator.
+    reported: (usize, usize),
     /// Whether there are several ranks.
     is_one_of_many: bool,
 }
@@ -102,7 +102,7 @@ impl FrontEnd {
             adapters: Arc::default(),
             reports: reports.unwrap_or_default(),
             pending,
-            told: (0, 0),
+            reported: (0, 0),
             is_one_of_many,
             core,
         }
@@ -140,7 +140,7 @@ impl FrontEnd {
         }
     }
 
-    /// Reads a message of a client. What cannot be read is passed over, with a line in the log.
+    /// Reads a message of a client. What cannot be read is ignored, with a line in the log.
     async fn receive(&mut self, frames: &[Vec<u8>]) -> io::Result<()> {
         static LOG: RateLimitedLog = RateLimitedLog::new();
         let [kind, message, ..] = frames else { return Ok(()) };
@@ -151,9 +151,9 @@ impl FrontEnd {
             Some(RequestType::StartDpWave) | None => Ok(()),
         };
         if let (Err(error), Some(more)) = (&read, LOG.due()) {
-            tracing::error!(more, "a message of the front end is passed over, and who waits for it waits on: {error}");
+            tracing::error!(more, "a message of the front end is ignored, and its client gets no answer: {error}");
         }
-        // An abort may be all that there is to tell.
+        // An abort may be all that there is to report.
         if self.is_one_of_many { self.send_all().await } else { Ok(()) }
     }
 
@@ -285,15 +285,15 @@ impl FrontEnd {
             self.session.send(client, &outputs.to_bytes(self.family)).await?;
         }
         match report {
-            Some(report) => self.tell_coordinator(&report).await,
+            Some(report) => self.report_to_coordinator(&report).await,
             None => Ok(()),
         }
     }
 
-    /// Tells the coordinator of several ranks how many requests there are, where that has changed.
-    async fn tell_coordinator(&mut self, report: &StepReport) -> io::Result<()> {
+    /// Reports the number of requests to the coordinator of several ranks, if it has changed.
+    async fn report_to_coordinator(&mut self, report: &StepReport) -> io::Result<()> {
         let counts = (report.stats.num_running_reqs, report.stats.num_waiting_reqs);
-        if !self.is_one_of_many || std::mem::replace(&mut self.told, counts) == counts {
+        if !self.is_one_of_many || std::mem::replace(&mut self.reported, counts) == counts {
             return Ok(());
         }
         let outputs = WireOutputs {
@@ -319,7 +319,7 @@ impl FrontEnd {
         })
     }
 
-    /// Aborts all requests, and tells every client that the engine is dead.
+    /// Aborts all requests, and notifies every client that the engine is dead.
     async fn end(mut self) {
         for (id, (client, request)) in std::mem::take(&mut self.requests) {
             request.abort();

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::{
     api::Query,
-    faults::{Fault, FaultCounts, FaultHit, UnsaidFault, catalogue},
+    faults::{Fault, FaultCounts, FaultHit, UnappliedFault, catalogue},
     play::{
         admin_calls::{AdminResult, RefusedAdminCall, body_of, checked, shown},
         faults::{FaultLines, ServerFaults},
@@ -22,7 +22,7 @@ use crate::{
 /// Most bytes of a list of faults.
 const LARGEST: usize = 1 << 20;
 
-/// Hits that are listed if a request does not say how many.
+/// Hits that are listed if a request names no number.
 const LISTED: usize = 1000;
 
 /// What the routes share.
@@ -43,15 +43,15 @@ pub(in crate::play) fn routes(faults: Arc<ServerFaults>, access: Access) -> Rout
 impl FaultDesk {
     fn shown(&self, most: usize) -> Value {
         let set = self.faults.current();
-        let counted = |(fault, count): (&Fault, FaultCounts)| json!({"fault": fault.to_string(), "happened": count.happened, "not_said": count.not_said});
+        let counted = |(fault, count): (&Fault, FaultCounts)| json!({"fault": fault.to_string(), "happened": count.happened, "not_said": count.unapplied});
         let faults: Vec<Value> = set.counts().map(counted).collect();
         let hits = set.hits(most);
         let millis = |at: Duration| u64::try_from(at.as_millis()).unwrap_or(u64::MAX);
         let hit = |hit: &FaultHit| json!({"fault": hit.line, "of": hit.rule, "at_ms": millis(hit.at)});
         let hits: Vec<Value> = hits.iter().map(hit).collect();
-        let unsaid = |unsaid: &UnsaidFault| json!({"fault": unsaid.line, "of": unsaid.rule, "at_ms": millis(unsaid.at), "reason": unsaid.reason});
-        let unsaid: Vec<Value> = set.unsaid(most).iter().map(unsaid).collect();
-        json!({"seed": set.seed(), "elapsed_ms": millis(set.elapsed()), "faults": faults, "hits": hits, "not_said": unsaid})
+        let unapplied = |unapplied: &UnappliedFault| json!({"fault": unapplied.line, "of": unapplied.rule, "at_ms": millis(unapplied.at), "reason": unapplied.reason});
+        let unapplied: Vec<Value> = set.unapplied(most).iter().map(unapplied).collect();
+        json!({"seed": set.seed(), "elapsed_ms": millis(set.elapsed()), "faults": faults, "hits": hits, "not_said": unapplied})
     }
 }
 

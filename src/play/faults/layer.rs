@@ -29,7 +29,7 @@ use crate::{
     recording::redaction::RedactionRules,
     replay::{
         account,
-        player::{ConcernsRecord, OnReply, ReplacedRecords, SemanticReplies, SemanticReply, unsayable},
+        player::{ConcernsRecord, OnReply, ReplacedRecords, SemanticReplies, SemanticReply, why_unanswerable},
     },
 };
 
@@ -104,8 +104,8 @@ type RepliedFaults = Arc<Lock<Vec<(Arc<Fault>, ReplyOutcome)>>>;
 /// What became of a fault that is an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ReplyOutcome {
-    Said,
-    NotSaid,
+    Applied,
+    Unapplied,
 }
 
 impl ShownFaults {
@@ -116,11 +116,11 @@ impl ShownFaults {
     /// Those that the client got or may still get.
     fn now(self) -> FaultsOf {
         let replied = self.replied.lock();
-        let is_said = |fault: &Arc<Fault>| {
-            replied.iter().any(|(it, outcome)| Arc::ptr_eq(it, fault) && *outcome == ReplyOutcome::Said)
+        let is_applied = |fault: &Arc<Fault>| {
+            replied.iter().any(|(it, outcome)| Arc::ptr_eq(it, fault) && *outcome == ReplyOutcome::Applied)
         };
         let is_shown = |chosen: &&ChosenFault| match chosen.fault.kind {
-            FaultKind::Reply(_) => is_said(&chosen.fault),
+            FaultKind::Reply(_) => is_applied(&chosen.fault),
             _ => chosen.is_certain(),
         };
         FaultsOf(self.chosen.iter().filter(is_shown).map(|chosen| Arc::clone(&chosen.fault)).collect())
@@ -269,14 +269,14 @@ impl FaultedRequest {
     /// Puts the faults into the request that what answers it has to know: those that are answers, and the records whose answers others replace.
     ///
     /// # Errors
-    /// The refusal of a request that asks itself for one that its wire cannot say.
+    /// The refusal of a request that names a fault itself which its response format cannot carry.
     fn announced(&self, mut request: Request) -> Result<Request, Box<Response>> {
         let mut replies = Vec::new();
         for chosen in &self.chosen {
             let FaultKind::Reply(fault) = chosen.fault.kind else { continue };
             if chosen.rule.is_none() && !chosen.fault.selection.is_of_record {
                 let (parts, body) = request.into_parts();
-                if let Some(reason) = unsayable(parts.clone(), self.asked.clone(), fault) {
+                if let Some(reason) = why_unanswerable(parts.clone(), self.asked.clone(), fault) {
                     (self.on_reply(chosen.clone()))(Err(reason.clone()));
                     let message = format!("This request cannot get the fault {reason}.");
                     return Err(Box::new((self.refusal)(ApiError::bad_request(message), self.context.endpoint)));
@@ -308,11 +308,11 @@ impl FaultedRequest {
     fn on_reply(&self, chosen: ChosenFault) -> OnReply {
         let (set, is_quiet, replied) = (self.set.clone(), self.served.is_some(), self.replied.clone());
         Arc::new(move |outcome| {
-            let said = if outcome.is_ok() { ReplyOutcome::Said } else { ReplyOutcome::NotSaid };
-            replied.lock().push((Arc::clone(&chosen.fault), said));
+            let applied = if outcome.is_ok() { ReplyOutcome::Applied } else { ReplyOutcome::Unapplied };
+            replied.lock().push((Arc::clone(&chosen.fault), applied));
             match outcome {
                 Ok(()) => note(&set, &chosen, is_quiet),
-                Err(reason) => note_not_said(&set, &chosen, is_quiet, &reason),
+                Err(reason) => note_unapplied(&set, &chosen, is_quiet, &reason),
             }
         })
     }
@@ -392,7 +392,7 @@ impl FaultedRequest {
     }
 }
 
-/// Tells of a record whether one of these faults concerns its answer.
+/// Returns whether one of these faults concerns the answer of a record.
 fn concerning(chosen: Vec<ChosenFault>) -> ConcernsRecord {
     Arc::new(move |record| chosen.iter().any(|chosen| chosen.concerns_record(record)))
 }
@@ -406,14 +406,14 @@ fn replaces_answer(fault: &Fault) -> bool {
     }
 }
 
-/// Counts a fault that happens, and prints it unless whoever chose it looks at what is served.
+/// Counts a fault that happens, and prints it unless the client that chose it can see what is served.
 fn note(set: &FaultSet, chosen: &ChosenFault, is_quiet: bool) {
     print_noted(&format!("fault: --fault '{}'", set.happened(chosen)), is_quiet);
 }
 
 /// Counts and prints the same of one that a request does not get.
-fn note_not_said(set: &FaultSet, chosen: &ChosenFault, is_quiet: bool, reason: &str) {
-    print_noted(&format!("fault not said: --fault '{}': {reason}", set.not_said(chosen, reason)), is_quiet);
+fn note_unapplied(set: &FaultSet, chosen: &ChosenFault, is_quiet: bool, reason: &str) {
+    print_noted(&format!("fault not applied: --fault '{}': {reason}", set.note_unapplied(chosen, reason)), is_quiet);
 }
 
 fn print_noted(text: &str, is_quiet: bool) {

@@ -69,7 +69,7 @@ impl MetricsPages {
         kept
     }
 
-    /// The page with its faults; `happened` is told of those that change it.
+    /// The page with its faults; `happened` is called with those that change it.
     pub(super) fn faulted(
         &self,
         set: &Arc<FaultSet>,

@@ -19,7 +19,7 @@ use crate::{
 /// Largest body that is no stream and is read for its usage.
 const LARGEST: usize = 64 << 20;
 
-/// In the extensions of a response that is a stream: tokens of its prompts, which its events may not say.
+/// In the extensions of a response that is a stream: tokens of its prompts, which its events may lack.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::play) struct PromptTokens(pub(in crate::play) u32);
 
@@ -78,7 +78,7 @@ impl MeteredBody {
         self.completion = completion.map(u64::from).max(self.completion);
     }
 
-    /// Tells the quotas what was counted so far; they take it when they are dropped.
+    /// Passes the counts so far to the quotas, which take them when this is dropped.
     fn settle(&mut self) {
         let tokens = self.prompt.unwrap_or_default() + self.completion.unwrap_or_default().max(self.events);
         self.tickets.iter_mut().for_each(|ticket| ticket.tokens = tokens);
@@ -106,7 +106,7 @@ impl http_body::Body for MeteredBody {
                 if let Some(data) = frame.data_ref() {
                     self.see(data);
                 }
-                // Nothing asks for the end of a body that says that it has ended.
+                // Nothing asks for the end of a body that reports its end.
                 if self.inner.is_end_stream() {
                     self.end();
                 }

@@ -151,7 +151,7 @@ impl ServerFaults {
         self.reload(lines);
     }
 
-    /// Replaces the faults by what files have now. Those of the script stay after them, and all times begin anew.
+    /// Replaces the faults by what files have now. Those of the script stay after them, and all times start again.
     pub fn reload(&self, lines: FaultLines) {
         let FaultLines { mut faults, seed } = lines;
         faults.extend(self.scripted.get().into_iter().flatten().cloned());
@@ -171,7 +171,7 @@ impl ServerFaults {
         Ok(lines)
     }
 
-    /// Tells of each replacement.
+    /// Notifies of each replacement.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<()> {
         self.changes.subscribe()

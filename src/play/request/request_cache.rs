@@ -1,12 +1,12 @@
-//! Remembers requests that were read, so that a body that comes again is not parsed, validated, rendered and tokenized again.
+//! A cache of requests, so that a repeated body is not parsed, validated, rendered and tokenized again.
 //!
-//! A body is known by a seeded hash and by being equal byte for byte. Only what depends on nothing but the body and the
-//! server's configuration is remembered, and only of requests that were accepted: a server that is too busy refuses a known
-//! request like any other, and one that is refused is read again each time. Nothing of it is ever sent to another client
-//! than in the answer that its own body gives.
+//! The key is a seeded hash of the body, and a hit is equal byte for byte. Only what depends on nothing but the body and the
+//! server's configuration is cached, and only of requests that were accepted: a server that is too busy refuses a cached
+//! request like any other, and one that is refused is read again each time. A client gets nothing of it but the response to
+//! its own body.
 //!
-//! Limits: a body is kept when it comes a second time, so that bodies which never do cost a hash. What was not asked for
-//! since half of the room was filled again is forgotten.
+//! Limits: a body is cached when it comes a second time, so that bodies which never do cost a hash. Entries that were not
+//! used since half of the cache was filled again are evicted.
 //!
 //! See docs/decisions/0019-repeated-bodies-are-read-once.md.
 
@@ -23,17 +23,17 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{api::Api, base::bounded_cache::BoundedCache, play::request::admitted::CachedRequest};
 
-/// Most bytes that remembered requests take, by their estimated size.
+/// Maximum size of the cached requests, estimated, in bytes.
 const BYTES: usize = 16 << 20;
 
 /// Memory of a parsed body for each of its bytes, and beside them.
 const PER_BYTE: usize = 8;
 const ENTRY: usize = 2048;
 
-/// Hashes of bodies that came once.
+/// Number of hashes of bodies that came once.
 const SEEN: usize = 1024;
 
-/// The requests that came more than once of late.
+/// Requests that came more than once recently.
 #[derive(Debug)]
 pub(in crate::play) struct RequestCache {
     seed: u64,
@@ -56,7 +56,7 @@ impl RequestCache {
         Self::of(BYTES)
     }
 
-    /// A memo of so many bytes; an entry takes an eighth of them at most.
+    /// A cache of so many bytes; an entry takes an eighth of them at most.
     fn of(limit: usize) -> Self {
         let seen = (0..SEEN).map(|_| AtomicU64::new(0)).collect();
         Self { seed: rand::random(), seen, entries: Mutex::new(BoundedCache::new(limit, limit / 8)) }
@@ -77,7 +77,7 @@ impl RequestCache {
         (entry.body == body).then(|| Arc::clone(&entry.known))
     }
 
-    /// Keeps what was read from a body that came before.
+    /// Caches a request whose body came before.
     pub(in crate::play) fn keep(&self, key: BodyKey, body: &[u8], known: impl FnOnce() -> CachedRequest) {
         let slot = usize::try_from(key.0).unwrap_or_default() % SEEN;
         let came_before = self.seen.get(slot).is_some_and(|seen| seen.swap(key.0, Relaxed) == key.0);
@@ -123,56 +123,56 @@ mod tests {
         CachedRequest::new(crate::api::GenerationRequest::parse(Api::Chat, body).unwrap(), Vec::new())
     }
 
-    fn keep(memo: &RequestCache, body: &str) -> BodyKey {
-        let key = memo.key(Api::Chat, body.as_bytes());
-        memo.keep(key, body.as_bytes(), known);
+    fn keep(cache: &RequestCache, body: &str) -> BodyKey {
+        let key = cache.key(Api::Chat, body.as_bytes());
+        cache.keep(key, body.as_bytes(), known);
         key
     }
 
-    fn size(memo: &RequestCache) -> usize {
-        memo.entries.lock().unwrap().size()
+    fn size(cache: &RequestCache) -> usize {
+        cache.entries.lock().unwrap().size()
     }
 
     #[test]
     fn a_body_is_known_when_it_came_twice_to_the_same_endpoint() {
-        let memo = RequestCache::of(BYTES);
-        let key = keep(&memo, "a");
-        assert!(memo.recall(key, b"a").is_none());
-        keep(&memo, "a");
-        assert!(memo.recall(key, b"a").is_some());
-        let other = memo.key(Api::Completions, b"a");
-        assert!(memo.recall(other, b"a").is_none());
+        let cache = RequestCache::of(BYTES);
+        let key = keep(&cache, "a");
+        assert!(cache.recall(key, b"a").is_none());
+        keep(&cache, "a");
+        assert!(cache.recall(key, b"a").is_some());
+        let other = cache.key(Api::Completions, b"a");
+        assert!(cache.recall(other, b"a").is_none());
     }
 
     #[test]
     fn an_equal_hash_is_not_enough() {
-        let memo = RequestCache::of(BYTES);
-        keep(&memo, "a");
-        let key = keep(&memo, "a");
-        assert!(memo.recall(key, b"b").is_none());
+        let cache = RequestCache::of(BYTES);
+        keep(&cache, "a");
+        let key = keep(&cache, "a");
+        assert!(cache.recall(key, b"b").is_none());
     }
 
     #[test]
     fn it_stays_within_its_limit_and_keeps_what_is_asked_for() {
         let limit = 40 * (ENTRY + known().size() + 8 * PER_BYTE);
-        let memo = RequestCache::of(limit);
-        keep(&memo, "often");
-        let often = keep(&memo, "often");
+        let cache = RequestCache::of(limit);
+        keep(&cache, "often");
+        let often = keep(&cache, "often");
         for number in 0..1000 {
-            keep(&memo, &number.to_string());
-            keep(&memo, &number.to_string());
-            assert!(size(&memo) <= limit);
-            assert!(memo.recall(often, b"often").is_some());
+            keep(&cache, &number.to_string());
+            keep(&cache, &number.to_string());
+            assert!(size(&cache) <= limit);
+            assert!(cache.recall(often, b"often").is_some());
         }
-        assert!(memo.recall(memo.key(Api::Chat, b"3"), b"3").is_none());
+        assert!(cache.recall(cache.key(Api::Chat, b"3"), b"3").is_none());
     }
 
     #[test]
     fn what_is_too_large_is_not_kept() {
-        let memo = RequestCache::of(8 * ENTRY);
+        let cache = RequestCache::of(8 * ENTRY);
         let body = "x".repeat(ENTRY);
-        keep(&memo, &body);
-        let key = keep(&memo, &body);
-        assert!(memo.recall(key, body.as_bytes()).is_none());
+        keep(&cache, &body);
+        let key = keep(&cache, &body);
+        assert!(cache.recall(key, body.as_bytes()).is_none());
     }
 }

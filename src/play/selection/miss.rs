@@ -149,7 +149,7 @@ fn next_step(replay: &LoadedTrace, wanted: &PromptQuery<'_>, miss: &PromptMiss) 
     }
     match (miss.reason, wanted.request_id) {
         (MissReason::Exhausted, _) => {
-            "Serve them again with --on-exhausted last or cycle, or begin anew with POST /vcr/reset.".to_owned()
+            "Serve them again with --on-exhausted last or cycle, or start again with POST /vcr/reset.".to_owned()
         }
         (_, None) if by_index => {
             "Records are found by the number at the end of the request id (--replay-match index), and there is no id."

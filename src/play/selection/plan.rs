@@ -452,7 +452,7 @@ fn cache_use(
     prompts: &[AdmittedPrompt],
     chosen: &[PromptScripts],
 ) -> CacheUse {
-    // The engine computes a prompt anew for its log probabilities.
+    // The engine recomputes a prompt for its log probabilities.
     let reads = request.logprobs.prompt.is_none();
     let found = chosen.iter().filter(|_| reads).map(|chosen| chosen.cached).max().unwrap_or(0);
     let tokens = prompts.first().map_or(0, |prompt| u32::try_from(prompt.read.ids.len()).unwrap_or(u32::MAX));

@@ -84,7 +84,7 @@ async fn the_end_of_an_unredacted_recording_says_what_to_do_and_that_helps() {
     assert!(!shelf.text().contains("level:") && !holds(&shelf.text()).contains(&KEY), "{}", shelf.text());
     assert_eq!(vcr(&["cassette", "validate", shelf.name()]).status.code(), Some(0));
 
-    // A file without the choice is refused as before, whoever wrote it; one that is recorded anew is redacted.
+    // A file without the choice is refused as before, whoever wrote it; one that is recorded again is redacted.
     assert!(record(&["--redact", "off", "--mode", "all"]).await.contains(&advice));
     let chosen = shelf.text();
     std::fs::write(&shelf.file, chosen.replace("level: \"off\"", "level: secrets")).unwrap();

@@ -119,7 +119,7 @@ async fn what_a_wire_cannot_say_leaves_the_request_served_and_is_listed_with_the
         (&json!(0), Some("unknown-tool: a completion has no tool calls"))
     );
     let (_, said) = play.stop();
-    assert!(said.contains("fault not said: --fault 'unknown-tool where request="), "{said}");
+    assert!(said.contains("fault not applied: --fault 'unknown-tool where request="), "{said}");
 }
 
 #[tokio::test]

@@ -262,7 +262,7 @@ async fn records_of_a_sessions_own_cassette_fail_as_they_say() {
         (9, 3),
         "{shown}"
     );
-    // Opened again, it begins anew, and the others go on.
+    // Opened again, it starts again, and the others go on.
     assert_eq!(open("a", "own.yaml").await.status, 201);
     assert_eq!([ask_for("a", "busy").await.status, ask_for("b", "busy").await.status], [429, 200]);
     // A session that ended has no faults, nor has one that is opened without a cassette of its own.

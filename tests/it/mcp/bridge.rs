@@ -96,7 +96,7 @@ async fn what_http_refuses_is_an_error_of_the_request() {
     assert_eq!((&foreign["id"], &foreign["error"]), (&json!("2"), &json!({"code": -32020, "message": "mismatch"})));
     assert_eq!(tap.ask(json!(3), "unknown", &json!({}))["error"]["code"], -32601);
     assert_eq!(tap.ask(json!(4), "gone", &json!({}))["error"]["code"], 32600);
-    // The client begins anew.
+    // The client starts again.
     open(&mut tap, "2025-06-18", "agent");
     assert_eq!(tap.end().1, 0);
     assert_eq!(shelf.text().matches("method: initialize").count(), 2, "{}", shelf.text());

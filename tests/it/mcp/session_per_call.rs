@@ -44,7 +44,7 @@ async fn sessions_go_on_where_the_ones_before_them_ended() {
     let (exit, notes) = play.stop();
     assert_eq!(exit, 0, "{notes}");
 
-    // An agent that runs again, and one in a session of the account, begin anew; so does all after a reset.
+    // An agent that runs again, and one in a session of the account, start again; so does all after a reset.
     let play = shelf.play(&["--strict"]);
     for path in ["/mcp/shop", "/mcp/shop", "/vcr/s/a/mcp/shop"] {
         for expected in TICKETS {

@@ -227,7 +227,7 @@ async fn recorded_responses_are_consumed_by_each_session_for_itself() {
     assert_eq!(server.send("/vcr/reset", &json!({"session": "a"})).await.status, 200);
     assert_eq!(data(by_path().await), "one");
     assert_eq!(server.send("/vcr/sessions", &json!({"name": "b"})).await.status, 201);
-    assert_eq!(data(send(EMBEDDINGS.to_owned(), Some("b")).await), "one", "opened anew");
+    assert_eq!(data(send(EMBEDDINGS.to_owned(), Some("b")).await), "one", "reopened");
 }
 
 #[tokio::test]

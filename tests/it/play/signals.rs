@@ -282,7 +282,7 @@ async fn a_publisher_that_is_opened_again_is_found_at_its_port() {
         };
         match subscriber.next_of_connection(SOON).await {
             Ok(Some((seq, _))) => {
-                assert_eq!(seq, u64::from(number) - 3, "numbers began anew");
+                assert_eq!(seq, u64::from(number) - 3, "numbers started again");
                 break;
             }
             Ok(None) => {}

@@ -31,7 +31,7 @@ pub(super) enum Bug {
     CutCharacter,
     /// Events end in two line feeds only.
     DeafToCrlf,
-    /// Events without `data: ` are passed over.
+    /// Events without `data: ` are ignored.
     DeafToNoSpace,
     /// One token too many is counted.
     UsageOff,

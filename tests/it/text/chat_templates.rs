@@ -1,6 +1,6 @@
 //! Conversations as vLLM 0.32.0 and transformers turn them into ids, for three tokenizers (`templates.jsonl`).
 //!
-//! A tokenizer that is not at hand is passed over, which is a failure in CI: see `tokenizers`.
+//! A tokenizer that is not at hand is ignored, which is a failure in CI: see `tokenizers`.
 
 use serde_json::{Map, Value};
 use vllm_vcr::text::prompt::{Conversation, SkipSpecial, SpecialTokens, Tokenizer};

@@ -42,7 +42,7 @@ fn text_comes_as_the_library_gives_it() {
         for _ in 0..60 {
             let id = id();
             let expected = theirs.push(&library, id, skips).or_else(|_| {
-                // Where the library loses its place, vLLM begins anew.
+                // Where the library loses its place, vLLM starts again.
                 theirs = Library::default();
                 theirs.push(&library, id, skips)
             });

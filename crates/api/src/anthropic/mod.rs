@@ -63,7 +63,7 @@ fn stop<'a>(
 ) -> (Option<&'static str>, Option<&'a str>) {
     match finish {
         Some("length") => (Some("max_tokens"), None),
-        // The engine never says so, a recorded or written answer may.
+        // The engine never sends it, a recorded or written answer may.
         Some("content_filter") => (Some("refusal"), None),
         Some("stop" | "tool_calls") if tools == ToolCompletion::Complete => (Some("tool_use"), None),
         Some(finish @ ("stop" | "tool_calls")) => match stop {

@@ -78,7 +78,7 @@ impl FromChat for MessageEncoder {
         self.counts = counts;
     }
 
-    /// The engine cannot read the failure of its chat as a chunk, and says so.
+    /// Reports a validation error: the engine cannot read the failure of its chat as a chunk.
     fn fail(&mut self, payload: &str, out: &mut EventBuffer) -> bool {
         let event = serde_json::from_str(payload).unwrap_or_default();
         let faults = MISSING.map(|field| fault(field, "missing", "Field required", &event)).join("\n");

@@ -19,7 +19,7 @@ use crate::{
 
 const IDS: Kind = Kind::List(&Kind::Int);
 
-/// The engine's `SamplingParams`, in the order of its fields; what else is there is passed over. `output_kind` and the ids of prompt
+/// The engine's `SamplingParams`, in the order of its fields; what else is there is ignored. `output_kind` and the ids of prompt
 /// log probabilities are not judged.
 static SAMPLING_PARAMS: Object = object(&[
     Field("n", Kind::Int, Optional),
@@ -127,7 +127,7 @@ impl TokenRequest {
         body.insert("sampling_params".to_owned(), params.into());
         check_body(&REQUEST, &body)?;
         let mut request = Self { body }.completion()?;
-        // An engine gives its tokens one by one, whoever waits for all of them.
+        // An engine emits its tokens one by one, even where all are sent at once.
         request.stream = true;
         request.kv_transfer = kv_transfer;
         request.prompts = GenerationInput::Completion(vec![PromptInput::Ids(prompt)]);

@@ -1,6 +1,6 @@
 //! Prometheus' text format: a table has a row for each family, and one writer makes a page of them.
 //!
-//! A row says a family's name, its help and how its samples are read from the state that counts them. Labels are written in the order of their
+//! A row has a family's name, its help and how its samples are read from the state that counts them. Labels are written in the order of their
 //! names, as Python's client does.
 
 use std::{
@@ -17,7 +17,7 @@ pub type Labels<'a> = &'a [(&'a str, &'a str)];
 /// Values of samples by the value of a label.
 pub type ByLabel<'s> = Vec<(Cow<'s, str>, f64)>;
 
-/// A family: what a page says of it, and how its samples are read from the state `S` that counts them.
+/// A family: its name, help and labels, and how its samples are read from the state `S` that counts them.
 #[derive(Debug)]
 pub struct MetricFamily<S: 'static> {
     /// Without the suffixes of its samples, as `_total` of a counter.
@@ -151,7 +151,7 @@ impl Exposition {
         self.text
     }
 
-    /// Writes families with the samples of some sources, each told from the others by its labels; nothing where there is no source.
+    /// Writes families with the samples of some sources, each distinguished by its labels; nothing where there is no source.
     /// `created` is when counting began, in seconds since 1970, where that is a family of its own behind each counter and histogram.
     pub fn families<S>(&mut self, families: &[MetricFamily<S>], sources: &[(Labels<'_>, &S)], created: Option<f64>) {
         let families = if sources.is_empty() { &[] } else { families };

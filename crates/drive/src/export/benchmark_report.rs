@@ -37,7 +37,7 @@ const STATISTICS: [(&str, Statistic); 14] = [
     ("p99p9", Statistic::Quantile(0.999)),
 ];
 
-/// What a report says beside the figures.
+/// Parts of a report beside the figures.
 #[derive(Debug, Clone)]
 pub struct BenchmarkRun {
     /// Id of this report, which no other has.

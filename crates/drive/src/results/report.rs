@@ -42,7 +42,7 @@ pub struct ResultsReport {
     pub token_goodput: Option<f64>,
     /// All output tokens.
     pub output_tokens: u64,
-    /// Share of the prompt tokens that the server had in its cache, of the requests for which it says it (`cached_tokens`).
+    /// Share of the prompt tokens that the server had in its cache, of the requests for which it reports it (`cached_tokens`).
     pub cached_share: Option<f64>,
     /// Output tokens of an event that carries any, on average.
     pub tokens_per_event: Option<f64>,
@@ -105,7 +105,7 @@ pub struct CheckReport {
 }
 
 impl ResultsReport {
-    /// Returns true if every response said how many tokens each of its events has.
+    /// Returns true if every response has the number of tokens of each of its events.
     #[must_use]
     pub fn has_exact_itl(&self) -> bool {
         self.counted_by.keys().all(|by| by.is_exact())

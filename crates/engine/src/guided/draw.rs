@@ -66,7 +66,7 @@ pub struct Made {
 pub enum TextEnd {
     /// It is complete, and its last token is the one that ends a sequence.
     WithToken,
-    /// It is complete; the vocabulary has no token to say so.
+    /// It is complete; the vocabulary has no token for it.
     Itself,
     /// There was no room for the rest.
     Cut,

@@ -142,7 +142,7 @@ fn of_regex(regex: &str) -> Result<TopLevelGrammar, GuideError> {
             .map_err(|reason| GuideError::of_grammar(&reason));
     }
     checked(TopLevelGrammar::from_regex(regex)).or_else(|reason| {
-        // An expression spans the whole text, so anchors at its ends say nothing; the engine takes them.
+        // An expression spans the whole text, so anchors at its ends have no effect; the engine takes them.
         let bare = unanchored(regex).ok_or_else(|| GuideError::of_grammar(&reason))?;
         checked(TopLevelGrammar::from_regex(bare)).map_err(|_| GuideError::of_grammar(&reason))
     })

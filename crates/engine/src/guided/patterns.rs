@@ -1,5 +1,5 @@
 //! Patterns in JSON schemas before they are read. The library compares those of property names by pairs, 0.1 ms for each, and
-//! the pairs anew where schemas are combined; strings with several patterns it follows by all combinations of their branches
+//! the pairs again where schemas are combined; strings with several patterns it follows by all combinations of their branches
 //! in one go, for minutes and gigabytes. Neither has a limit there, so both are estimated here.
 //!
 //! Limits: the estimates are of the text of a schema, not of its meaning, and count property names that are combined as if

@@ -36,7 +36,7 @@ impl Scheduler {
     }
 
     /// Forgets the prefix cache. Does nothing and returns false while running requests have blocks, unless these are
-    /// preempted: then they are computed anew, before all that wait.
+    /// preempted: then they are recomputed, before all that wait.
     pub fn reset_prefix_cache(&mut self, preempts_running: bool) -> bool {
         if preempts_running {
             // The last one first, so that they wait in the order in which they ran.
@@ -55,7 +55,7 @@ impl Scheduler {
         ids
     }
 
-    /// Takes the blocks of a request that runs no more and puts it back into the queue; it will be computed anew.
+    /// Takes the blocks of a request that runs no more and puts it back into the queue; it will be recomputed.
     pub(super) fn preempt(&mut self, slot: Slot) -> RequestId {
         self.leave_request_step(slot);
         let request = &mut self.requests[slot];

@@ -1,4 +1,4 @@
-//! Steps that requests have of their own: each begins when its request is scheduled and ends when its caller says so, whatever others do.
+//! Steps that requests have of their own: each begins when its request is scheduled and ends when its caller ends it, independent of others.
 //!
 //! The same rules of admission, blocks and preemption. The tokens of steps in progress count among those of one step of the batch.
 //! Limits: a preempted request's step is forgotten.

@@ -1,7 +1,7 @@
 //! KV transfers, as vLLM's connectors make them: prompts that another engine has computed, and blocks that are kept for one.
 //!
-//! A request that receives takes blocks for its whole prompt and waits in them; its last token is computed anew once
-//! [`Scheduler::end_transfer`] says that the others are there. The blocks of a request that sends stay in use after its end, until
+//! A request that receives takes blocks for its whole prompt and waits in them; its last token is recomputed once
+//! [`Scheduler::end_transfer`] reports that the others are there. The blocks of a request that sends stay in use after its end, until
 //! the same call. When transfers end is the caller's.
 //!
 //! Limits: a transfer brings the whole prompt, and never fails.

@@ -46,7 +46,7 @@ impl TransferClock {
     }
 }
 
-/// Tells the draws of transfers from those of steps.
+/// Distinguishes the draws of transfers from those of steps.
 const TRANSFERS: u64 = 0x6b76_7472_616e_7366;
 
 #[cfg(test)]

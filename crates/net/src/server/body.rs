@@ -95,7 +95,7 @@ pub struct Stopping(pub(super) watch::Receiver<()>);
 impl Stopping {
     /// Ends once it is.
     async fn begun(mut self) {
-        // Dropped by the server, which has nothing else to say.
+        // Dropped by the server, which has nothing else to report.
         let _stopped = self.0.changed().await;
     }
 }

@@ -1,6 +1,6 @@
 //! How a connection ends in the middle of a response, or before it.
 //!
-//! A body says it by its error ([`BodyError::Broken`](super::BodyError::Broken)), a service by an extension of its response, of which
+//! A body reports it by its error ([`BodyError::Broken`](super::BodyError::Broken)), a service by an extension of its response, of which
 //! then no byte leaves. What a body gave before is written first: `events` does so itself, and [`WrittenFirst`] holds the error back from
 //! hyper, which drops what it has buffered.
 //!

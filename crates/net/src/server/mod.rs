@@ -92,7 +92,7 @@ pub struct Peer {
     pub lateness: LatenessTracker,
     /// Sends informational responses; HTTP/1.1 only.
     pub informational: Informational,
-    /// Says when the server shuts down.
+    /// Completes when the server shuts down.
     pub stopping: Stopping,
 }
 

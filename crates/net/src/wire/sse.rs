@@ -1,7 +1,7 @@
 //! Decoder of server-sent events that keeps their bytes, so that a proxy can forward an event that it has only read.
 //!
 //! An event is everything up to and including the first empty line. Lines end in LF or CRLF; a lone CR does not end a line (no
-//! engine sends one, and JSON escapes it) unless the splitter is told so, nor does U+2028 or U+0085, which vLLM sends raw inside
+//! engine sends one, and JSON escapes it) unless the splitter is configured so, nor does U+2028 or U+0085, which vLLM sends raw inside
 //! strings.
 
 use std::{borrow::Cow, mem};

@@ -34,7 +34,7 @@ pub struct AnswersFile {
     pub records: Vec<CassetteRecord>,
 }
 
-/// A fault of a hand-written record, in the words of whoever plays it.
+/// A fault of a hand-written record, in the player's words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordFault {
     /// The record, as `x-vcr-record` names it.
@@ -221,7 +221,7 @@ pub fn unreached<'r>(records: impl IntoIterator<Item = &'r CassetteRecord>) -> V
     let fixtures = fixtures.filter_map(|(at, record)| Fixture::of(record).map(|fixture| (at, record, fixture)));
     let mut tried: Vec<(usize, &CassetteRecord, Fixture)> = fixtures.collect();
     tried.sort_by_key(|(.., fixture)| fixture.is_default());
-    // An answer that names values of the request is passed over where they are not there.
+    // An answer that names values of the request is ignored where they are not there.
     let takes_all = |record: &CassetteRecord| {
         let made = record.answer.made.as_ref();
         let may_fail = made.is_some_and(|made| !matches!(made, MadeAnswer::Parts(_) | MadeAnswer::Verdict(_)));

@@ -25,9 +25,9 @@ pub enum MadeAnswer {
     Schema(Option<Value>),
     /// The answer of another record, by its `file#id`.
     Record(String),
-    /// What a guard model says.
+    /// The verdict of a guard model.
     Verdict(GuardVerdict),
-    /// A valid response that is wrong in what it says.
+    /// A valid response with wrong content.
     Semantic(SemanticFault),
 }
 

@@ -25,13 +25,13 @@ pub(super) struct Partial {
     file: File,
     /// Offset at which the records on the disk end.
     end: u64,
-    /// Text before all new records. It is kept, since the file may have to be written anew.
+    /// Text before all new records. It is kept, since the file may have to be rewritten.
     before: String,
     /// That text is on the disk.
     is_begun: bool,
     /// New records that are not on the disk yet.
     added: String,
-    /// New records that are, for the file that is written anew.
+    /// New records that are, for the file that is rewritten.
     written: Spool,
     /// Length of the file; `None` where a write failed.
     length: Option<u64>,
@@ -127,9 +127,9 @@ impl Partial {
         is_long_enough && is_at(&self.file, &self.path)
     }
 
-    /// Begins anew with all records, where another program emptied, removed or replaced the file. What has its name now is
+    /// Starts again with all records, where another program emptied, removed or replaced the file. What has its name now is
     /// kept under another one.
-    pub(super) fn begin_anew(&mut self, cassette: &Path) -> Result<(), CassetteError> {
+    pub(super) fn restart(&mut self, cassette: &Path) -> Result<(), CassetteError> {
         let io = |source| CassetteError::Io { path: self.path.clone(), source };
         if !is_at(&self.file, &self.path) {
             if fs::symlink_metadata(&self.path).is_ok() {
@@ -148,7 +148,7 @@ impl Partial {
         self.written = Spool::beside(cassette);
         (self.end, self.is_begun, self.added, self.length) = (0, false, records, Some(0));
         tracing::warn!(
-            "{} was emptied, removed or replaced by another program while it was written: it is written anew",
+            "{} was emptied, removed or replaced by another program while it was written: it is rewritten",
             self.path.display()
         );
         Ok(())

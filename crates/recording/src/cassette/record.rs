@@ -142,13 +142,13 @@ pub struct RecordedAnswer {
     pub content: AnswerContent,
     /// Transport failure, if there was one.
     pub fault: Option<TransportFault>,
-    /// A fault in the words of whoever plays it; only of records that were written by hand.
+    /// A fault in the player's words; only of records that were written by hand.
     pub planned: Option<PlannedFault>,
     /// What is made for each request in place of the body, or of its text; only of records that were written by hand.
     pub made: Option<MadeAnswer>,
 }
 
-/// A fault that is read by whoever plays it.
+/// A fault that the player reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedFault {
     /// Its line in the file, from 1.
@@ -198,7 +198,7 @@ pub enum TransportFault {
         /// Events before it; 0 for before the head.
         after_events: usize,
     },
-    /// The stream ends properly after so many events, without saying that it does.
+    /// The stream ends properly after so many events, without an event that marks its end.
     Truncate {
         /// Events before it.
         after_events: usize,

@@ -354,7 +354,7 @@ fn what_is_on_the_disk_is_let_go() {
         }
     }
     assert!(writer.records().len() < 60, "{}", writer.records().len());
-    // The file is written anew with all of them, and a conversation whose begin is gone goes on in full.
+    // The file is rewritten with all of them, and a conversation whose begin is gone goes on in full.
     std::fs::remove_file(folder.path().join("w.yaml.partial")).unwrap();
     let mut turn = question(3);
     let messages = json!([turn.record.body.value()["messages"][0], {"role": "assistant", "content": "answer 3"},

@@ -127,7 +127,7 @@ impl CassetteWriter {
         &self.path
     }
 
-    /// Begins, in a folder that is created where it is not there. `header` is the top of a file that is written anew.
+    /// Begins, in a folder that is created where it is not there. `header` is the top of a file that is rewritten.
     ///
     /// # Errors
     /// When the old file cannot be read, or the new one cannot be created; when another program records it, or records of a
@@ -301,7 +301,7 @@ impl CassetteWriter {
         self.records.list()
     }
 
-    /// Brings the partial file up to date. It is written anew where another program emptied, removed or replaced it.
+    /// Brings the partial file up to date. It is rewritten where another program emptied, removed or replaced it.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -315,7 +315,7 @@ impl CassetteWriter {
     /// When it cannot be written.
     pub fn flush_with<'e>(&mut self, later: impl Iterator<Item = &'e RecordedExchange>) -> Result<(), CassetteError> {
         if !self.partial.is_intact() {
-            self.partial.begin_anew(&self.path)?;
+            self.partial.restart(&self.path)?;
             self.dirty = true;
         }
         let (mut tail, mut tools) = (String::new(), self.tools.clone());

@@ -2,7 +2,7 @@
 //!
 //! An agent's prompt goes on with its prompt before. So a request belongs to the chain whose last prompt shares the longest prefix with it, among the
 //! chains whose last request had ended; where that is less than half of the last prompt and another request is still on its way, a sub-agent
-//! has begun. Where nothing is on its way, the agent has begun its context anew.
+//! has begun. Where nothing is on its way, the agent has begun a new context.
 
 use std::time::Duration;
 

@@ -79,8 +79,8 @@ impl Events {
             itl_ms: request.number(&["avg_itl_ms"])?,
         };
         let mut replay = request.object(&["replay"])?.unwrap_or_default();
-        let said = request.count(&["input_tokens"])?;
-        let prompt = replay.count(&["input_length"])?.or(said);
+        let input_tokens = request.count(&["input_tokens"])?;
+        let prompt = replay.count(&["input_length"])?.or(input_tokens);
         let output = required(request.count(&["output_tokens"])?, "output_tokens")?;
         let mut made = record(required(prompt, "input_length")?, output, times)?;
         made.arrival = Some(required(arrival, "request_received_ms")?);

@@ -1,4 +1,4 @@
-//! Fields of an object of another tool's file, each read when it is wanted. A value of a wrong type is named with its field.
+//! Fields of an object of another tool's file, each read on demand. An error about a value of a wrong type names its field.
 
 use std::{borrow::Cow, fmt, time::Duration};
 
@@ -11,11 +11,11 @@ use serde_json::{Value, value::RawValue};
 
 use super::Losses;
 
-/// More fields than any of these formats has.
+/// Maximum number of fields; more than any of these formats has.
 const MOST_FIELDS: usize = 4096;
-/// Characters of a wrong value that are shown.
+/// Maximum number of characters of a wrong value in an error.
 const MOST_SHOWN: usize = 60;
-/// Objects within objects that are read.
+/// Maximum depth of nested objects.
 pub(super) const MOST_DEPTH: usize = 16;
 
 /// Fields that were not taken yet.
@@ -54,11 +54,8 @@ impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
 impl<'a> Fields<'a> {
     /// Reads an object.
     pub(super) fn parse(text: &'a [u8]) -> Result<Self, String> {
-        serde_json::from_slice(text).map_err(|error| {
-            let said = error.to_string();
-            let what = said.split(" at line ").next().unwrap_or(&said);
-            format!("is no JSON object, at column {}: {}", error.column(), clipped(what, 200))
-        })
+        serde_json::from_slice(text)
+            .map_err(|error| format!("is no JSON object, at column {}: {}", error.column(), reason(&error)))
     }
 
     pub(super) fn has(&self, name: &str) -> bool {
@@ -79,15 +76,14 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// Takes a field of a type; `expected` says what it has to be.
+    /// Takes a field of a type; `expected` names it in errors.
     fn typed<T: DeserializeOwned>(&mut self, names: &[&'static str], expected: &str) -> Result<Option<T>, String> {
         let Some((name, value)) = self.take(names) else { return Ok(None) };
         match serde_json::from_str(value.get()) {
             Ok(value) => Ok(Some(value)),
             Err(error) => {
-                let (is_list, said) = (value.get().starts_with(['[', '{']), error.to_string());
-                let what = said.split(" at line ").next().unwrap_or(&said);
-                let shown = if is_list { clipped(what, 200) } else { clipped(value.get(), MOST_SHOWN) };
+                let is_list = value.get().starts_with(['[', '{']);
+                let shown = if is_list { reason(&error) } else { clipped(value.get(), MOST_SHOWN) };
                 Err(format!("`{name}` is no {expected}: {shown}"))
             }
         }
@@ -159,7 +155,7 @@ impl<'a> Fields<'a> {
         Self::parse(value.get().as_bytes()).map(Some).map_err(|_| format!("`{name}` is no object"))
     }
 
-    /// Counts the fields that nobody took.
+    /// Counts the fields that were not taken.
     pub(super) fn lose_rest(&self, losses: &mut Losses) {
         for (key, _) in self.0.iter().filter(|(_, value)| value.is_some()) {
             losses.add(&format!("`{}`", clipped(key, 40)), 1);
@@ -167,12 +163,18 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A number without a hundred zeros.
+/// The message of an error without its position.
+fn reason(error: &serde_json::Error) -> String {
+    let message = error.to_string();
+    clipped(message.split(" at line ").next().unwrap_or(&message), 200)
+}
+
+/// Formats a number, a very large one with an exponent.
 fn shown(number: f64) -> String {
     if number.abs() < 1e15 { number.to_string() } else { format!("{number:e}") }
 }
 
-/// A field that has to be there.
+/// A required field.
 pub(super) fn required<T>(value: Option<T>, name: &str) -> Result<T, String> {
     value.ok_or_else(|| format!("missing field `{name}`"))
 }
@@ -203,13 +205,13 @@ mod tests {
 
     #[test]
     fn text_that_is_no_object_is_named_with_its_column() {
-        for (text, said) in [
+        for (text, start) in [
             (&b"{\"a\": NaN}"[..], "is no JSON object, at column 7"),
             (b"[]", "is no JSON object, at column"),
             (b"{\"a\":\"\xff\"}", "is no JSON object, at column"),
         ] {
             let error = Fields::parse(text).err().unwrap();
-            assert!(error.starts_with(said), "{error}");
+            assert!(error.starts_with(start), "{error}");
         }
         let many: String = (0..5000).map(|at| format!("\"{at}\":1,")).collect();
         let error = Fields::parse(format!("{{{many}\"z\":1}}").as_bytes()).err().unwrap();

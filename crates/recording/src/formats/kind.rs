@@ -53,7 +53,7 @@ impl TraceFormat {
         }
     }
 
-    /// Tokens of a block where neither the file nor the user says it.
+    /// Default number of tokens of a block.
     #[must_use]
     pub fn usual_block_size(self) -> u32 {
         match self {

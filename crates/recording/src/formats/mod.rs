@@ -1,6 +1,6 @@
 //! Files of other tools that hold requests: read as records, and written from them.
 //!
-//! [`read`] hands the requests of a file out one after the other, each as a [`Record`](crate::trace::Record) with what the file says of it: lengths, arrival,
+//! [`read`] hands the requests of a file out one after the other, each as a [`Record`](crate::trace::Record) with what the file has of it: lengths, arrival,
 //! hashes of its prompt, session, times, body. [`RequestWriter`] writes them in another format. What a format has no place for is counted
 //! ([`Losses`]), never guessed.
 //!

@@ -13,7 +13,7 @@ use crate::trace::{BadLines, FORMAT, Joined, JsonValues, Meta, Record, Sources};
 pub struct ReadOptions {
     /// Its format; `None` for what its first object shows.
     pub kind: Option<TraceFormat>,
-    /// Tokens of a block of its hashes, where the file does not say it; `None` for the format's usual size.
+    /// Tokens of a block of its hashes, where the file lacks it; `None` for the format's usual size.
     pub block_size: Option<u32>,
     /// Counts and hashes texts.
     pub tokenizer: Option<Tokenizer>,
@@ -96,7 +96,10 @@ pub fn kind_of(path: &Path) -> Result<TraceFormat, FormatError> {
 
 /// A format of one object after the other.
 pub(super) trait Objects {
-    /// Takes an object. An error says what is wrong with it.
+    /// Takes an object.
+    ///
+    /// # Errors
+    /// The reason why it cannot be read.
     fn object(&mut self, fields: Fields, reading: &mut Reading) -> Result<(), ObjectRefusal>;
 
     /// Takes the end of the file.
@@ -151,9 +154,9 @@ impl<'a> Reading<'a> {
         &mut self.head.meta
     }
 
-    /// The size of the file's blocks, of which an object may say another one than was known so far: that is refused.
-    pub(super) fn block_size(&mut self, said: Option<u32>, field: &str) -> Result<u32, String> {
-        let given = said.or(self.options.block_size);
+    /// The size of the file's blocks; an object with another size than the ones before is refused.
+    pub(super) fn block_size(&mut self, size: Option<u32>, field: &str) -> Result<u32, String> {
+        let given = size.or(self.options.block_size);
         match (self.head.meta.block_size, given) {
             (Some(known), Some(given)) if known != given => Err(format!(
                 "`{field}` is {given}, but {known} before; a trace has blocks of one size: convert the rest apart"

@@ -1,4 +1,4 @@
-//! Records made of what other tools' files say.
+//! Records made from other tools' files.
 
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ pub(super) fn chained(ids: &[u64], of: u64) -> Vec<u64> {
 pub(super) enum Tail {
     /// It names the whole prompt.
     Kept,
-    /// It says nothing about the tokens after the last full block.
+    /// It knows nothing about the tokens after the last full block.
     Dropped,
 }
 
@@ -96,12 +96,12 @@ pub(super) fn set_blocks(
     Ok(last.is_some() && tail == Tail::Dropped)
 }
 
-/// Says how long the client waited after the turns before.
+/// Sets the time that the client waited after the turns before.
 pub(super) fn set_think(record: &mut Record, think: Duration) {
     record.extra.insert(THINK_MS.to_owned(), json!(Millis::from(think).0));
 }
 
-/// Says which sub-agent sent it.
+/// Sets the sub-agent that sent it.
 pub(super) fn set_agent(record: &mut Record, agent: &str) {
     record.extra.insert(AGENT.to_owned(), json!(agent));
 }

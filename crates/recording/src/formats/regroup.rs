@@ -17,7 +17,7 @@ pub(super) struct Regrouped {
     pub(super) unknown: u64,
 }
 
-/// Makes hashes for blocks of `to` tokens, and for a last block that is not full where `tails` are wanted; `number` tells the request from all others.
+/// Makes hashes for blocks of `to` tokens, and for a last block that is not full where `tails` are wanted; `number` distinguishes the request from all others.
 pub(super) fn regroup(record: &Record, from: u32, to: u32, tails: bool, number: u64) -> Regrouped {
     let (from, to, tokens) = (u64::from(from.max(1)), u64::from(to.max(1)), u64::from(record.prompt_tokens));
     let (hashes, mut unknown) = (&record.block_hashes, 0);

@@ -34,7 +34,7 @@ impl RowReader {
         Self { unit, sessions: HashMap::new() }
     }
 
-    /// When a row arrives, and how long its client waited after the turn before, where that is what the row says.
+    /// When a row arrives, and how long its client waited after the turn before, where the row has that.
     fn arrival(
         &mut self,
         session: Option<&str>,

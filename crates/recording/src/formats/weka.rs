@@ -24,7 +24,7 @@ use super::{
 };
 use crate::trace::FinishReason;
 
-/// Conversations whose names are remembered, to tell those with the same one apart.
+/// Conversations whose names are remembered, to distinguish those with the same one.
 const MOST_NAMES: usize = 1 << 22;
 
 /// Reader of conversations.

@@ -58,7 +58,7 @@ enum Form {
 }
 
 impl RequestWriter {
-    /// Creates the file of requests that are read as `head` says.
+    /// Creates the file of requests that are read by the options of `head`.
     ///
     /// # Errors
     /// When the format is read only, or the file exists or cannot be written.

@@ -4,7 +4,7 @@
 //! items and in bytes. The sink is flushed twice a second, so that a crash of the program loses at most the last second.
 //!
 //! A disk that does not answer at all holds up this thread only: at the end it is waited for, but not for ever. What waits at the end is
-//! written as long as that goes on, which may take longer than a drain: the log says every two seconds what is left.
+//! written as long as that goes on, which may take longer than a drain: the log has every two seconds what is left.
 
 mod progress;
 mod queue;

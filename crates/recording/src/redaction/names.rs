@@ -176,7 +176,7 @@ pub(super) fn is_bare(name: &str) -> bool {
     normal(name) == "token"
 }
 
-/// Log probabilities name tokens `token`, usage counts them under many names, and schemas say which fields need which others.
+/// Log probabilities name tokens `token`, usage counts them under many names, and schemas name the fields that need others.
 pub(super) fn exempts(name: &str) -> bool {
     matches!(
         name,

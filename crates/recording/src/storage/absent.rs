@@ -1,4 +1,4 @@
-//! A program built without object storage: it has no client, and says how to get one.
+//! A program built without object storage: it has no client, and its error names how to get one.
 
 use std::io::{self, Read};
 

@@ -1,4 +1,4 @@
-//! Objects through the crate `object_store`: requests run on a runtime of their own, and whoever reads or writes waits for
+//! Objects through the crate `object_store`: requests run on a runtime of their own, and the reader or writer waits for
 //! them, so that it works on any thread.
 //!
 //! Every wait is bounded: a store that does not answer ends with an error. Memory is too: a reader has two batches, an

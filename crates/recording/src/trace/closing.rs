@@ -2,7 +2,7 @@
 //! was counted.
 //!
 //! Unpacking the file yields nothing of it, so that every reader of the public format accepts the file. Limits: a file
-//! that is unpacked or packed anew loses it, and plain files have none.
+//! that is unpacked or packed again loses it, and plain files have none.
 //!
 //! See docs/decisions/0009-end-marker-in-gzip.md.
 

@@ -1,4 +1,4 @@
-//! Tests: what the fast ways make of hostile files, held against the plain one. The plain one reads line by line on one
+//! Tests: what the fast readers make of hostile files, compared with the plain one. The plain one reads line by line on one
 //! thread, with serde only.
 
 use std::{fmt::Write as _, fs, io::Write as _, path::Path, sync::Arc};

@@ -221,7 +221,7 @@ mod tests {
         is("[1]", &[(0, "a.json:1: is no JSON object; the file has to hold objects, a line each or in one array")]);
         is("[{},\n{\"a\":\n", &[(1, "{}"), (0, "a.json:2: the file ends within the object that begins here")]);
         is("[\n{\"a\":\"b\n\"}]", &[(0, "a.json:2: a text goes on over the end of the line; a quote is missing")]);
-        // A line that is wrong in itself is handed out: what is wrong with it is said by who reads it.
+        // A line that is wrong in itself is handed out: its reader reports what is wrong with it.
         is("{\"a\" 1}\n{}", &[(1, "{\"a\" 1}"), (2, "{}")]);
     }
 

@@ -75,7 +75,7 @@ impl TraceReader {
         RecordReader::start(NumberedLines::of_bytes(name, bytes.to_vec())?).map(Self)
     }
 
-    /// The next record with its line (from 1), `None` at the end. Unlike the iterator it passes over lines that break a
+    /// The next record with its line (from 1), `None` at the end. Unlike the iterator it skips lines that break a
     /// rule; they are noted in `bad`.
     ///
     /// # Errors

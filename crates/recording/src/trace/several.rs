@@ -27,7 +27,7 @@ use text::prompt::BlockHashAlgorithm;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sources {
     pub(super) files: Vec<SourceFile>,
-    /// When the earliest began, where there are several and any says it.
+    /// Start time of the earliest, where there are several and any has one.
     started_at: Option<OffsetDateTime>,
 }
 
@@ -92,7 +92,7 @@ impl Sources {
         }
     }
 
-    /// When the earliest of several files began, RFC 3339; `None` for one, and where none says it.
+    /// When the earliest of several files began, RFC 3339; `None` for one, and where none has it.
     #[must_use]
     pub fn started_at(&self) -> Option<String> {
         self.started_at?.format(&Rfc3339).ok()
@@ -111,7 +111,7 @@ impl Sources {
     }
 }
 
-/// When each file began, from the beginning of the earliest; `None` for those that say no time.
+/// When each file began, from the beginning of the earliest; `None` for those without a time.
 #[must_use]
 pub fn zeros(metas: &[Meta]) -> Vec<Option<Duration>> {
     let starts: Vec<Option<OffsetDateTime>> = metas.iter().map(started_at).collect();

@@ -219,7 +219,7 @@ impl TraceWriter {
         Ok(())
     }
 
-    /// Writes what waits; begins the file anew where another program has emptied it.
+    /// Writes what waits; starts the file again where another program has emptied it.
     fn put_unit(&mut self) -> io::Result<()> {
         self.output.check()?;
         match self.output.shrunk() {

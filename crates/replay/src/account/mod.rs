@@ -82,7 +82,7 @@ pub trait Ledger: Send + Sync {
         session == DEFAULT_SESSION || self.sessions().iter().any(|known| known == session)
     }
 
-    /// Opens a session: `name`, and whatever else this kind takes. One of that name begins anew. May read files.
+    /// Opens a session: `name`, and whatever else this kind takes. One of that name starts again. May read files.
     ///
     /// # Errors
     /// Why it cannot be opened.

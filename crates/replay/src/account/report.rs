@@ -16,9 +16,9 @@ use base::one_line::one_line;
 pub struct Report {
     /// Each session by its name; the default one where none asked.
     pub sessions: BTreeMap<String, SessionReport>,
-    /// Sessions that were ended, opened anew or reset and in which something failed, by their names.
+    /// Sessions that were ended, reopened or reset and in which something failed, by their names.
     pub earlier: BTreeMap<String, SessionReport>,
-    /// Sessions of cassettes that were ended or opened anew, with failures or without.
+    /// Sessions of cassettes that were ended or reopened, with failures or without.
     pub ended: u64,
     /// What is not as it was recorded of the server that is asked.
     pub environment: Vec<EnvironmentChange>,
@@ -285,7 +285,7 @@ impl Report {
         }
     }
 
-    /// The report without sessions that were ended, opened anew or reset.
+    /// The report without sessions that were ended, reopened or reset.
     #[must_use]
     pub fn of_now(self) -> Self {
         let behind = self.behind.map(|behind| Box::new(behind.of_now()));
@@ -392,7 +392,7 @@ const NOVEL_BYTES: usize = 4 << 20;
 /// The name of what comes after them, which no session can have.
 const OTHERS: &str = "other sessions";
 
-/// Reports of sessions that were ended, opened anew or reset, by their names: what failed in them stays a failure. The first names have
+/// Reports of sessions that were ended, reopened or reset, by their names: what failed in them stays a failure. The first names have
 /// one each, what comes after them is one report; of each the first unconsumed records are kept.
 #[derive(Debug, Default)]
 pub struct EarlierReports {

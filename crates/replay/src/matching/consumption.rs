@@ -9,7 +9,7 @@
 //! and taking it either succeeds, and then it was the first one, or finds it changed. A caller that finds it changed lifts the same
 //! path again, so a lagging value is met a bounded number of times.
 //!
-//! Limits: 16 bytes of memory for each record that can be served. A record that was served four billion times has its count begin anew.
+//! Limits: 16 bytes of memory for each record that can be served. A record that was served four billion times has its count start again.
 
 #![allow(clippy::indexing_slicing)] // every index is a node of the tree or half of one
 

@@ -319,7 +319,7 @@ fn shown((records, at): (&RecordIndex, usize), indexed: &IndexedRecord, index: u
 }
 
 fn no_session() -> EndpointReply {
-    refused(404, INVALID_REQUEST, "there is no such session: begin anew with initialize")
+    refused(404, INVALID_REQUEST, "there is no such session: start again with initialize")
 }
 
 fn id_of(line: &RpcLine) -> Option<Value> {

@@ -21,7 +21,7 @@ pub(super) const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 /// Code of the error for a version that is not served.
 const UNSUPPORTED_VERSION: i64 = -32022;
 
-/// Methods whose modern results say how long they hold.
+/// Methods whose modern results have a lifetime.
 const CACHEABLE: [&str; 6] =
     ["server/discover", "tools/list", "prompts/list", "resources/list", "resources/templates/list", "resources/read"];
 

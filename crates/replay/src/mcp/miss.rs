@@ -52,7 +52,7 @@ pub(super) enum Why {
     NoMatch(Option<usize>),
     /// All of these records were served, each with the requests that it was served to.
     Exhausted(Vec<(usize, Vec<u64>)>),
-    /// This record is of the other era of the protocol, and says what the client's has no words for.
+    /// This record is of the other era of the protocol, and has what the client's era cannot express.
     Era(usize, &'static str),
 }
 

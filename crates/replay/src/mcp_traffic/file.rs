@@ -24,7 +24,7 @@ pub struct RecordingTarget {
     pub server: String,
     /// The cassette.
     pub cassette: PathBuf,
-    /// Top of a cassette that is written anew.
+    /// Top of a cassette that is rewritten.
     pub header: Header,
     /// Treatment of a cassette that is there.
     pub mode: WriteMode,

@@ -18,7 +18,7 @@ pub(super) struct StreamKey {
     pub(super) of: Of,
 }
 
-/// What tells messages of a session of the account apart.
+/// Distinguishes the messages of a session of the account.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Of {
     Session(usize, Box<str>),

@@ -165,7 +165,7 @@ impl Default for PlayerConfig {
 }
 
 impl PlayerConfig {
-    /// Whether secrets in a cassette are a reason not to play it: its top may say that they stand there by choice.
+    /// Whether secrets in a cassette are a reason not to play it: its header may mark them as intended.
     pub(super) fn refuses_secrets_of(&self, cassette: &Cassette) -> bool {
         self.leaks == SecretHandling::Refused && !cassette.header.redact.is_off
     }

@@ -95,7 +95,7 @@ pub enum DriftVerdict {
         /// The first differences, each with its kind: `structure: `, `usage: ` or `text: `.
         differences: Vec<String>,
     },
-    /// There is no answer that says anything about the server's behaviour.
+    /// There is no answer that shows the server's behaviour.
     Failed {
         /// Why.
         why: String,

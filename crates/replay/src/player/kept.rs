@@ -11,7 +11,7 @@ use std::{
 
 use crate::account::EarlierReports;
 
-/// Account of sessions that were ended, opened anew or reset.
+/// Account of sessions that were ended, reopened or reset.
 #[derive(Debug, Default)]
 pub(in crate::player) struct Earlier {
     pub(in crate::player) reports: EarlierReports,
@@ -21,7 +21,7 @@ pub(in crate::player) struct Earlier {
     pub(in crate::player) begun: BTreeMap<usize, String>,
     /// Whether one of them had a cassette of its own.
     pub(in crate::player) had_own: bool,
-    /// How many sessions were ended or opened anew.
+    /// How many sessions were ended or reopened.
     pub(in crate::player) ended: u64,
 }
 

@@ -63,7 +63,7 @@ pub use crate::player::{
         ReceivedRequest,
         fixtures::{
             rules::AnswerRules,
-            semantic_reply::{OnReply, SemanticReplies, SemanticReply, unsayable},
+            semantic_reply::{OnReply, SemanticReplies, SemanticReply, why_unanswerable},
         },
         match_command::{MatchCommand, PATIENCE},
     },
@@ -247,7 +247,7 @@ pub struct Decided {
 }
 
 impl CassettePlayer {
-    /// Counts tokens with the model's tokenizer from now on, where a record does not say how many there are.
+    /// Counts tokens with the model's tokenizer from now on, where a record does not have their number.
     pub fn count_with(&self, tokenizer: Tokenizer) {
         self.counter.with(tokenizer);
     }

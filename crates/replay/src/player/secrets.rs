@@ -168,7 +168,7 @@ fn redact_rest(redactor: &mut Redactor<'_>, record: &mut CassetteRecord, side: &
     redact_answer(redactor, &mut record.answer);
     redact_texts(redactor, &mut record.tags);
     redactor.fields(&mut side.head);
-    // What the parts say together was searched above; a copy may say more.
+    // The joined parts were searched above; a copy may have more.
     let copies = side.body.iter().chain(side.events.iter().filter_map(|Moment(_, data, _)| data.as_ref()));
     let found = copies.fold(held || redactor.found_any(), |found, copy| finds_in_copy(redactor, copy) || found);
     let is_across = finds_across(redactor, side.events.iter().filter_map(|Moment(_, data, _)| data.as_deref()));

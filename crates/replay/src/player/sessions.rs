@@ -73,7 +73,7 @@ impl From<CassetteError> for SessionError {
 
 impl CassettePlayer {
     /// Opens a session: `name`, and where it is to differ `cassette`, `mode`, `match`, `on_miss`; `record_with` is the command that
-    /// errors name. One of that name begins anew. Reads files.
+    /// errors name. One of that name starts again. Reads files.
     pub(super) fn open_session(&self, asked: &Value) -> Result<String, SessionError> {
         let name = session_name(text(asked, "name")?.unwrap_or_default(), &self.config.secrets)?;
         let change = SessionChange::of(asked, &self.config.secrets)?;

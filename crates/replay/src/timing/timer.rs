@@ -173,7 +173,7 @@ impl Future for TimerSleep {
 impl Drop for TimerSleep {
     fn drop(&mut self) {
         if let Some(number) = self.number {
-            // The timer stays armed: one idle wake-up is cheaper than arming it anew for every stream that ends.
+            // The timer stays armed: one idle wake-up is cheaper than arming it again for every stream that ends.
             self.timer.shared.lock().wakers.remove(&(self.deadline, number));
         }
     }

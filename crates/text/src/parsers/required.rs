@@ -77,7 +77,7 @@ enum Expect {
     Nothing,
 }
 
-/// One pass over an array that may not be all there. Elements stand at depth 2 of its brackets.
+/// Scanner of an array that may be incomplete. Elements stand at depth 2 of its brackets.
 struct ArrayScan<'a> {
     text: &'a str,
     spans: Vec<Span>,

@@ -102,7 +102,7 @@ const BYTES: usize = 64 << 20;
 const ENTRY: usize = 96;
 
 /// The ids of texts, in a bounded amount of memory. Texts are known by a 128-bit hash with a secret seed, so that no client can
-/// construct a collision; entries that were not used since half of the memory was filled anew are evicted.
+/// construct a collision; entries that were not used since half of the memory was filled again are evicted.
 #[derive(Debug)]
 struct Memory {
     seed: u64,

@@ -1,7 +1,7 @@
 //! Flags of `play` by the kind of source they apply to, and by whether there is an engine.
 //!
 //! A flag that would do nothing is refused with the reason, or named in a note where it may matter for some requests. Which flags these are
-//! is said by their tags ([`flags`](crate::cli::flags)); a flag of `play` without a tag that has a row here fails a test.
+//! is in their tags ([`flags`](crate::cli::flags)); a flag of `play` without a tag that has a row here fails a test.
 
 #[cfg(test)]
 mod tests;

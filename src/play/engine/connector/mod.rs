@@ -2,7 +2,7 @@
 //! until that one has read them, and prompts that another engine has computed are transferred, which takes time and moves nothing.
 //!
 //! [`KvConnector`] is the engine's own part: leases of what is kept, and the ends of transfers. An engine that has read blocks, or waits to
-//! do so, says so to the one that keeps them over a [`SideChannel`].
+//! do so, notifies the one that keeps them over a [`SideChannel`].
 //!
 //! Limits: `tp_size`, `dcp_size` and `pp_size` are 1. A transfer never fails: an engine that is gone, or has given the blocks to others,
 //! is not noticed by the one that reads. Transferred bytes are counted as those of Llama 3.1 8B.
@@ -92,7 +92,7 @@ pub(super) struct KvConnector {
     leases: Leases,
     remotes: HashMap<RequestId, Remote>,
     loading: BinaryHeap<Reverse<Loading>>,
-    /// When the other engines hear next that their blocks will be read.
+    /// When the other engines are notified next that their blocks will be read.
     heartbeat: Option<Instant>,
 }
 
@@ -169,8 +169,8 @@ impl KvConnector {
         }
     }
 
-    /// Takes what other engines say.
-    pub(super) fn hear(&mut self, notices: &mut Vec<Notice>, scheduler: &mut Scheduler, now: Instant) {
+    /// Takes the notices of other engines.
+    pub(super) fn receive(&mut self, notices: &mut Vec<Notice>, scheduler: &mut Scheduler, now: Instant) {
         for Notice { kind, digest } in notices.drain(..) {
             match kind {
                 NoticeKind::Alive => self.leases.extend(digest, now + self.lease * 2 / 3),
@@ -218,7 +218,7 @@ impl KvConnector {
         self.give_up(id);
     }
 
-    /// Says that blocks will not be read, unless they are being read.
+    /// Notifies that blocks will not be read, unless they are being read.
     fn give_up(&mut self, id: RequestId) {
         if self.remotes.get(&id).is_some_and(|remote| !remote.is_loading) {
             self.notify_read(id);
@@ -232,5 +232,5 @@ impl KvConnector {
     }
 }
 
-/// Times that an engine that waits says so while a lease lasts.
+/// Number of notices that an engine that waits sends during a lease.
 const HEARTBEATS: u32 = 6;

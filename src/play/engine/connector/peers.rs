@@ -1,4 +1,4 @@
-//! Hosts to which an engine sends datagrams. Requests name them, and whoever sends requests is not to choose where a server sends.
+//! Hosts to which an engine sends datagrams. Requests name them, and a client is not to choose where a server sends.
 
 use std::net::IpAddr;
 

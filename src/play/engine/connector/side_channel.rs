@@ -1,6 +1,6 @@
-//! What engines say to each other about blocks: one datagram of [`LENGTH`] bytes, without an answer.
+//! Notices between engines about blocks: one datagram of [`LENGTH`] bytes, without an answer.
 //!
-//! It says that the blocks of a request were read, or will be. Which request that is stands there as a hash, so that a client, whose request
+//! A notice: the blocks of a request were read, or will be. Which request that is stands there as a hash, so that a client, whose request
 //! names the engine and the address, chooses none of the bytes that are sent. Who loses a datagram waits for the end of the lease. Names of
 //! hosts are looked up on a thread of their own; datagrams that this thread has no room for are dropped and counted.
 //!
@@ -42,7 +42,7 @@ const MOST_QUEUED: usize = 4096;
 /// Pause of the listener after which it looks whether it should end.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// What a datagram says.
+/// The content of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) enum NoticeKind {
     /// The blocks were read, or will not be.

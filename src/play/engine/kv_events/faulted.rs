@@ -26,7 +26,7 @@ pub(in super::super) struct PublisherFaults {
 pub(super) struct BatchFate {
     /// It waits so long, and those behind it too.
     pub(super) late: Duration,
-    /// Numbers begin anew with it.
+    /// Numbers start again with it.
     pub(super) renumbers: bool,
     /// The socket is closed for so long before it.
     pub(super) restarts: Option<Duration>,

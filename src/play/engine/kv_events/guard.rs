@@ -1,4 +1,4 @@
-//! Connections from outside, held to what a subscriber has to say.
+//! Connections from outside, limited to what a subscriber sends.
 //!
 //! The library reserves memory for frames as long as a peer announces them: a few bytes would end the program. So its socket listens on this
 //! machine only, and what it is reached through is here: peers' bytes are passed on frame by frame, what is published as it is.

@@ -24,7 +24,7 @@ use super::{
     replay,
 };
 
-/// Time after which a connection is tried anew, so that a subscriber that begins late is found soon.
+/// Time after which a connection is tried again, so that a subscriber that begins late is found soon.
 const RETRY: Duration = Duration::from_secs(2);
 
 /// Time after which a port that is closed is tried again.

@@ -116,7 +116,7 @@ pub(super) async fn answer(
     }
 }
 
-/// Reads the next message; the number that it requests, `None` where it is no request. Commands are passed over.
+/// Reads the next message; the number that it requests, `None` where it is no request. Commands are ignored.
 async fn request(frames: &mut Frames<impl AsyncRead + Unpin>) -> io::Result<Option<u64>> {
     let (mut count, mut has_delimiter) = (0_usize, false);
     loop {

@@ -306,7 +306,7 @@ async fn release_kv_cache_memory(extract::State(state): extract::State<Arc<Serve
 /// What has to be done before.
 pub(in super::super) async fn release_cache_memory(state: &ServerState) -> Result<(), &'static str> {
     let (dev, metrics) = (&state.dev, &state.metrics);
-    // A pause that keeps requests is complete, whatever runs: they are computed anew.
+    // A pause that keeps requests is complete, whatever runs: they are recomputed.
     let is_settled = dev.gate.pause() == Pause::All || metrics.running() == 0;
     if !dev.is_paused() || !is_settled {
         return Err("a completed pause first");

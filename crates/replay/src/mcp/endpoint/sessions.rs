@@ -286,7 +286,7 @@ impl Sessions {
             connection.session.rewind();
         }
         self.entries.retain(|_, entry| !entry.is_closed);
-        // Sessions that are open go on together; what begins now begins anew.
+        // Sessions that are open go on together; what begins now starts again.
         self.rounds.retain(|name, _| session.is_some_and(|session| session != name));
         self.bytes = self.entries.values().map(|entry| entry.bytes).sum();
         if session.is_none() {

@@ -41,12 +41,14 @@ impl Observer {
         let Some(http_exchange) = http_exchange else {
             return self.exchanges.iter().rev().find(has_token).map(|found| found.number);
         };
-        let of_lane = || self.exchanges.iter().rev().filter(|exchange| exchange.http_exchange == Some(http_exchange));
-        if let Some(subscription) = of_lane().find(|exchange| exchange.record.method == SUBSCRIPTION) {
+        let of_http_exchange =
+            || self.exchanges.iter().rev().filter(|exchange| exchange.http_exchange == Some(http_exchange));
+        if let Some(subscription) = of_http_exchange().find(|exchange| exchange.record.method == SUBSCRIPTION) {
             return (method == ACKNOWLEDGED).then_some(subscription.number);
         }
-        let found = of_lane().find(has_token).or_else(|| of_lane().find(|exchange| exchange.is_open()));
-        found.or_else(|| of_lane().next()).map(|found| found.number)
+        let found =
+            of_http_exchange().find(has_token).or_else(|| of_http_exchange().find(|exchange| exchange.is_open()));
+        found.or_else(|| of_http_exchange().next()).map(|found| found.number)
     }
 
     /// Returns whether a request of an HTTP exchange has no answer yet.

@@ -259,7 +259,7 @@ mod tests {
             assert!(one == 0 || a.len() == usize::try_from(one).unwrap());
         }
         let another = chat(&[("system", &words), ("user", "Hello where?")]);
-        assert_eq!(shared(&prompt(&first, 60), &prompt(&another, 60)), 59, "what was cut off tells them apart");
+        assert_eq!(shared(&prompt(&first, 60), &prompt(&another, 60)), 59, "what was cut off distinguishes them");
         assert_eq!(shared(&prompt(&first, 100), &prompt(&another, 100)), 4 + 75 + 4 + 1);
     }
 

@@ -34,7 +34,7 @@ pub struct Generated {
     pub prompt_tokens: u32,
     /// How many of them were found in the prefix cache.
     pub cached_tokens: u32,
-    /// The most tokens that a choice could have had; 0 where the request does not say.
+    /// The most tokens that a choice could have had; 0 where the request has no limit.
     pub max_tokens: u32,
     /// The choices in order.
     pub choices: Vec<GeneratedChoice>,
@@ -51,7 +51,7 @@ pub struct GeneratedChoice {
     pub finish: &'static str,
 }
 
-/// What a record says of its answer.
+/// Usage and finish reasons of a record's answer.
 struct AnswerFacts {
     counts: TokenCounts,
     finishes: Vec<&'static str>,

@@ -35,7 +35,7 @@ const WITHOUT_EFFECT: [&str; 15] = [
     "webSearches",
 ];
 
-/// What the system says in a chat, as an expression.
+/// The system message of a chat, as an expression.
 const SYSTEM_TEXT: &str = "messages|selectattr('role', 'equalto', 'system')|map(attribute='content')|join(' ')";
 
 /// Fixtures as a cassette.
@@ -128,7 +128,7 @@ fn conditions(matched: &Map<String, Value>) -> Result<Value, String> {
                 if texts.is_empty() || !texts.iter().all(Value::is_string) {
                     return Err(wrong());
                 }
-                // `role` says where `contains` looks, which a text of the user needs elsewhere.
+                // `role` is the message that `contains` searches, which a text of the user needs elsewhere.
                 if matched.contains_key("userMessage") || matched.contains_key("inputText") {
                     when.extend(texts.iter().map(|text| format!("{text} in {SYSTEM_TEXT}")));
                     continue;
@@ -170,7 +170,7 @@ fn answer(response: &Value) -> Result<Value, String> {
     let has_blocks = fields.get("blocks").is_some_and(Value::is_array);
     for (key, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
         match (key.as_str(), value) {
-            // Blocks say the same, in their order.
+            // Blocks have the same, in their order.
             ("content" | "toolCalls", _) if has_blocks => {}
             ("content", Value::String(text)) => texts.push(text.clone()),
             // Structured output is written as a value.
@@ -270,7 +270,7 @@ mod tests {
         ];
         assert!(refused.iter().zip(whys).all(|(text, why)| text.contains(why)) && refused.len() == 4, "{refused:?}");
         let lines = serde_json::to_string_pretty(&file).unwrap();
-        assert!(aimock(&lines).unwrap().refused.iter().all(|text| !text.contains("entry")), "lines tell them apart");
+        assert!(aimock(&lines).unwrap().refused.iter().all(|text| !text.contains("entry")), "lines distinguish them");
         assert!(aimock("{\"fixtures\": 1}").unwrap_err().contains("a list"));
     }
 

@@ -37,7 +37,7 @@ pub struct ToTrace {
 /// What becomes of a record without token counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Counts {
-    /// It is refused: a trace that is kept says how many tokens there were.
+    /// It is refused: a trace that is kept has the number of tokens.
     Needed,
     /// Its prompt has 0 tokens, and its output as many as events with text. Texts are those that a tap records, for a comparison:
     /// of calls the arguments only.

@@ -1,7 +1,7 @@
 //! Records of chats for requests to `/v1/messages` and `/v1/responses` (`--cross-api`): such a request is compared as the chat request
 //! that the engine makes of it, and the record is served in its own family's words.
 //!
-//! What only one of the families has to say does not count: how many tokens there may be, and whether calls may be parallel. Texts in
+//! Fields that only one of the families has do not count: how many tokens there may be, and whether calls may be parallel. Texts in
 //! parts count as one text.
 //!
 //! Limits: a response that continues a stored one (`previous_response_id`) is not compared; bodies that were packed are not either.

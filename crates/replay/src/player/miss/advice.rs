@@ -120,7 +120,7 @@ pub(in crate::player) fn recording(config: &PlayerConfig, path: Option<&Path>, s
     tapped(config, servers, &format!("vllm-vcr tap --mode new-episodes --upstream URL --cassette {name}"), "")
 }
 
-/// Adds the flags with which a tap is in front of MCP servers, and what to do where one is a program: records do not say so.
+/// Adds the flags with which a tap is in front of MCP servers, and what to do where one is a program: records do not have that.
 fn tapped(config: &PlayerConfig, servers: &[&str], command: &str, end: &str) -> String {
     let (mut flags, mut programs) = (String::new(), "");
     for server in servers {

@@ -43,7 +43,7 @@ impl MissFacts<'_> {
         }
     }
 
-    /// Says what is missing, or how the request differs from the closest record.
+    /// Describes what is missing, or how the request differs from the closest record.
     fn headline(&self, edits: &[Edit<'_>]) -> String {
         let boundary = clipped(&self.asked.identity.boundary, NAME);
         let request = format!("{boundary}, {}", clipped(&self.asked.identity.route, NAME));

@@ -323,11 +323,11 @@ mod tests {
 
     #[test]
     fn lines_of_structure_have_no_texts() {
-        let said = json!({"message": {"role": "assistant", "content": "a private text"}});
+        let message = json!({"message": {"role": "assistant", "content": "a private text"}});
         let none = json!({"message": {"role": "assistant", "content": null}});
-        assert_eq!(found(said.clone(), none.clone()), ["structure: $.message.content is null, recorded a text"]);
-        assert_eq!(found(none, said.clone()), ["structure: $.message.content is a text, recorded null"]);
-        assert_eq!(found(said, json!({})), ["structure: $.message is missing, recorded an object of role, content"]);
+        assert_eq!(found(message.clone(), none.clone()), ["structure: $.message.content is null, recorded a text"]);
+        assert_eq!(found(none, message.clone()), ["structure: $.message.content is a text, recorded null"]);
+        assert_eq!(found(message, json!({})), ["structure: $.message is missing, recorded an object of role, content"]);
     }
 
     #[test]

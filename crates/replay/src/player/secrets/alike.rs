@@ -21,7 +21,7 @@ use recording::{
     redaction::{Redactor, has_placeholder, looks_like_json},
 };
 
-/// Fields whose texts may differ. None of them says what another field holds.
+/// Fields whose texts may differ. None of them describes another field.
 const TEXTS: [&str; 9] =
     ["content", "text", "reasoning", "reasoning_content", "refusal", "thinking", "arguments", "partial_json", "delta"];
 

@@ -2,9 +2,9 @@
 //!
 //! Requests run side by side; notifications and replies are posted one after the other. A session of the legacy era is kept: its header,
 //! the negotiated version, the stream of what belongs to no request, which is opened again where it ended, and its end. In the modern
-//! era the headers repeat what the message says, and a cancelled request is a stream that is closed.
+//! era the headers repeat parts of the message, and a cancelled request is a stream that is closed.
 //!
-//! What a server refuses by HTTP becomes an error with the request's id. What is recorded is what passes over stdio.
+//! What a server refuses by HTTP becomes an error with the request's id. What passes through stdio is recorded.
 //!
 //! See docs/decisions/0095-the-bridge-records-lines.md.
 

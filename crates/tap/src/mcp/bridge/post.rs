@@ -126,7 +126,7 @@ impl Post {
             self.state.lock().modern = Some(version.to_owned());
         }
         if matches!(outgoing.kind, MessageKind::Initialize(_)) {
-            // It begins anew.
+            // It starts again.
             *self.state.lock() = BridgeSession::default();
         }
         let mut request = self.bare(Method::POST);
@@ -176,7 +176,7 @@ impl Post {
         match read.as_ref().and_then(|body| body.get("error")).filter(|error| error.is_object()) {
             _ if status == StatusCode::NOT_FOUND && has_session => {
                 self.state.lock().session = None;
-                self.fail(id, SESSION_GONE, "the session is gone; begin anew with initialize", status).await;
+                self.fail(id, SESSION_GONE, "the session is gone; start again with initialize", status).await;
             }
             Some(error) => self.line(id, &json!({"error": error})).await,
             None => self.fail(id, INTERNAL, "the server did not answer with a message of MCP", status).await,
@@ -198,7 +198,7 @@ impl Post {
         }
     }
 
-    /// Notes what a result says about later requests.
+    /// Takes the parts of a result that concern later requests.
     pub(super) fn learn(&self, outgoing: &OutgoingMessage, answer: Option<&Value>) {
         let Some(result) = answer.and_then(|answer| answer.get("result")) else { return };
         match outgoing.method.as_deref() {

@@ -1,6 +1,6 @@
 //! MCP servers over stdio behind the tap's own address: a process for each session of a client.
 //!
-//! Only the revisions with sessions are served; clients of later ones are told which there are. A response is a stream of events where the client
+//! Only the revisions with sessions are served; clients of later ones get a list of them. A response is a stream of events where the client
 //! takes one. Messages of the server go to the stream of the request that they answer or report on, others to that of the last
 //! request without an answer, and else to the stream of a GET, for which they wait.
 //!

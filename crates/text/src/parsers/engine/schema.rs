@@ -31,7 +31,7 @@ fn coerced(value: &JsonValue, schema: &Value) -> Option<JsonValue> {
     }
 }
 
-/// Makes an object's members what the schemas of their names say; whether any changed.
+/// Converts an object's members by the schemas of their names; whether any changed.
 pub(super) fn coerce(value: &mut JsonValue, properties: &Map<String, Value>) -> bool {
     let JsonValue::Object(members) = value else { return false };
     let mut changed = false;
