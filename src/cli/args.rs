@@ -22,7 +22,7 @@ use crate::cli::{
     tap::{self, args::TapArgs},
 };
 
-/// What an environment variable's name starts with; the flag's name follows in capitals.
+/// Prefix of an environment variable's name; the flag's name follows in capitals.
 const ENV_PREFIX: &str = "VLLM_VCR_";
 
 const EXAMPLES: &str = "\

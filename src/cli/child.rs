@@ -30,7 +30,7 @@ pub(in crate::cli) struct ChildEnvironment<'a> {
     pub(in crate::cli) of_cassettes: CassetteVariables,
 }
 
-/// What cassettes add to a command's environment.
+/// Variables that cassettes add to a command's environment.
 #[derive(Debug, Clone, Default)]
 pub(in crate::cli) struct CassetteVariables {
     /// The time of what is played.

@@ -81,7 +81,7 @@ enum CheckState {
     Fail,
 }
 
-/// What was checked, and what to do about it.
+/// Result of a check, and advice.
 #[derive(Debug, Serialize)]
 struct CheckLine {
     check: &'static str,

@@ -142,7 +142,7 @@ async fn found(args: &DriftArgs, cassettes: &[Cassette]) -> Result<FoundDrift, F
     Ok(FoundDrift::new(findings, notes, args.text))
 }
 
-/// What was found at all records.
+/// Results of all records.
 struct FoundDrift {
     findings: Vec<DriftFinding>,
     /// What is not as it was recorded of the server itself.

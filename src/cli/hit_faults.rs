@@ -2,7 +2,7 @@
 
 use crate::drive::scrape::HitFaults;
 
-/// Most faults that are shown.
+/// Maximum number of faults that are shown.
 const MOST_SHOWN: usize = 20;
 
 /// The lines of them; none where nothing happened.

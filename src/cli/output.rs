@@ -16,7 +16,7 @@ use crate::cli::{build, escape, failure::Failure};
 
 const ERASE_LINE: &str = "\r\x1b[2K";
 
-/// Whether only what is wrong is printed on stderr (`-q`).
+/// True if only warnings and errors are printed on stderr (`-q`).
 static IS_QUIET: AtomicBool = AtomicBool::new(false);
 
 /// Leaves out notes from now on.

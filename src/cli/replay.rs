@@ -49,38 +49,36 @@ pub(in crate::cli) fn run(args: ReplayArgs) -> Result<ExitCode, Failure> {
             shutdown.requested().await;
             let _ended = stop.send(true);
         });
-        let (warmup, slo, allowed, as_json) =
-            (args.warmup.unwrap_or_default(), args.slo.unwrap_or_default(), args.max_errors, args.json);
-        let results = Arc::new(Results::new(&workload, slo, warmup, args.check));
-        let search = Search { most: args.search.max_concurrency.get(), length: args.search.rung, slo, allowed };
-        let (planned, calibrates, finds_max) = (number(plan.requests()), args.calibrate, args.search.find_max);
-        let (pages, primes, tokenizer) = (args.scrape.clone(), args.prime, inputs::tokenizer(&args)?);
-        let seed = args.seed;
-        let mut configuration = setup(args)?;
-        let inputs = RunInputs::of(&workload, &configuration, planned, seed);
+        let slo = args.slo.unwrap_or_default();
+        let results = Arc::new(Results::new(&workload, slo, args.warmup.unwrap_or_default(), args.check));
+        let (planned, tokenizer) = (number(plan.requests()), inputs::tokenizer(&args)?);
+        let mut configuration = setup(&args)?;
+        let inputs = RunInputs::of(&workload, &configuration, planned, args.seed);
         configuration.rules = workload.rules.clone();
-        let ceiling = match calibrates {
+        let ceiling = match args.calibrate {
             true => calibration::ceiling(&configuration, &workload, &plan, stopped.clone()).await?,
             false => None,
         };
         let mut stop = stopped.clone();
         tokio::select! {
-            done = inputs::before(&mut configuration, &workload, &plan, (tokenizer.as_ref(), primes)) => done?,
+            done = inputs::before(&mut configuration, &workload, &plan, (tokenizer.as_ref(), args.prime)) => done?,
             _ = stop.wait_for(|stop| *stop) => return Err(Failure::environment("stopped before the run began")),
         }
         let workload = Arc::new(workload);
-        if finds_max {
-            return find_max::run(Climb { search, configuration, workload, selection, stopped }, ceiling, as_json)
-                .await;
+        if args.search.find_max {
+            let (most, length, allowed) = (args.search.max_concurrency.get(), args.search.rung, args.max_errors);
+            let search = Search { most, length, slo, allowed };
+            let climb = Climb { search, configuration, workload, selection, stopped };
+            return find_max::run(climb, ceiling, args.json).await;
         }
-        let watches = server_side::begin(&pages).await;
+        let watches = server_side::begin(&args.scrape).await;
         let progress = outputs::progress(Arc::clone(&results), planned);
         let driven = drive(configuration, Arc::clone(&workload), plan, Arc::clone(&results), stopped).await?;
         drop(progress);
         let (measured, report) = (results.measured(), results.report());
         let server_side = server_side::end(watches, driven.start, &workload, &results, &report).await;
-        let verdict =
-            Verdict::of(&report, &driven, planned, allowed).with(ceiling.and_then(|ceiling| ceiling.reason(&report)));
+        let verdict = Verdict::of(&report, &driven, planned, args.max_errors)
+            .with(ceiling.and_then(|ceiling| ceiling.reason(&report)));
         let printed = Printed {
             version: build::VERSION,
             commit: build::COMMIT,
@@ -92,7 +90,7 @@ pub(in crate::cli) fn run(args: ReplayArgs) -> Result<ExitCode, Failure> {
             server_side,
             printed_as: outputs.printed_as(&measured),
         };
-        let code = printed.print(as_json)?;
+        let code = printed.print(args.json)?;
         outputs.save(&printed, &results, &measured)?;
         Ok(code)
     })
@@ -138,7 +136,7 @@ fn share_of(places: usize, part: usize, parts: usize) -> usize {
     places / parts + usize::from(part < places % parts)
 }
 
-fn setup(args: ReplayArgs) -> Result<Drive, Failure> {
+fn setup(args: &ReplayArgs) -> Result<Drive, Failure> {
     if let Some(out) = args.out.as_deref().filter(|out| out.exists()) {
         return Err(Failure::usage(format!(
             "--out {}: the file exists; name another one, or remove it",
@@ -150,7 +148,7 @@ fn setup(args: ReplayArgs) -> Result<Drive, Failure> {
             return Err(Failure::usage(format!("--header {name}: the value has characters that no header may have")));
         }
     }
-    let mut headers = args.header;
+    let mut headers = args.header.clone();
     if args.api_key.as_ref().is_some_and(|key| HeaderValue::from_str(&key.0).is_err()) {
         return Err(Failure::usage("--api-key: the key has characters that no header may have, such as a line break"));
     }
@@ -170,13 +168,18 @@ fn setup(args: ReplayArgs) -> Result<Drive, Failure> {
     };
     let threads = args.threads.or_else(|| thread::available_parallelism().ok());
     Ok(Drive {
-        targets: args.target,
+        targets: args.target.clone(),
         reach,
         idle: Some(args.timeout),
-        prompts: Prompts { models: args.model, cache_salt: args.cache_salt.map(inputs::salt), headers, texts },
+        prompts: Prompts {
+            models: args.model.clone(),
+            cache_salt: args.cache_salt.clone().map(inputs::salt),
+            headers,
+            texts,
+        },
         history,
         start_at: args.start_at,
-        out: args.out,
+        out: args.out.clone(),
         commit: Some(build::COMMIT.to_owned()),
         content: args.check,
         rules: RedactionRules::default(),

@@ -13,7 +13,7 @@ use crate::{
     net::upstream::{FetchError, FetchedResponse, Upstream, UpstreamError, UpstreamOptions, UpstreamUrl},
 };
 
-/// Most bytes of an answer.
+/// Maximum size of an answer, in bytes.
 const LARGEST: usize = 16 << 20;
 
 /// The path of the list of models.
@@ -107,7 +107,7 @@ impl ConformClient {
         let fetched = timeout(self.patience, self.server.fetch(request, LARGEST)).await.map_err(late)?;
         fetched.map_err(|error| match error {
             FetchError::Unanswered(source) => ConformError::Unreachable { path: path.to_owned(), source },
-            error @ (FetchError::Broken(_) | FetchError::TooLong(_)) => broken(error.to_string()),
+            FetchError::Incomplete(why) => broken(why),
         })
     }
 

@@ -15,7 +15,7 @@ use crate::net::upstream::FetchedResponse;
 
 const EXCHANGES: &str = include_str!("exchanges.jsonl");
 
-/// What stands for the model's name.
+/// Placeholder of the model's name.
 const MODEL: &str = "MODEL";
 
 /// An exchange with a real vLLM, shortened: of events that repeat one is kept.

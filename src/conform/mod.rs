@@ -26,7 +26,7 @@ pub use self::{
     shape::{ShapeDifference, ShapeDifferences, compare},
 };
 
-/// What was found at one exchange, or one family.
+/// Result of one exchange, or one family.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ConformCheck {
     /// What was checked.

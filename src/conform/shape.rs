@@ -14,7 +14,7 @@ pub struct ShapeDifference {
     pub what: String,
 }
 
-/// What was found, by whether it counts.
+/// Differences that count, and those that do not.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ShapeDifferences {
     /// What counts.

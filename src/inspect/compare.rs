@@ -99,7 +99,7 @@ pub enum MetricUnit {
     Requests,
 }
 
-/// What an interval shows.
+/// Judgement of an interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Judgement {
@@ -191,7 +191,7 @@ pub(super) fn unit_of(metric: &str) -> Option<MetricUnit> {
     figure.or_else(quantile).map(|(_, unit, _)| unit)
 }
 
-/// What is compared of one trace.
+/// Values of one trace that are compared.
 #[derive(Debug, Default)]
 struct ComparedTrace {
     /// Records by their arrivals; of the choices of a request each.
@@ -200,7 +200,7 @@ struct ComparedTrace {
     warnings: Vec<String>,
 }
 
-/// What is compared of one record.
+/// Values of one record that are compared.
 #[derive(Debug, Clone, Copy)]
 struct ComparedChoice {
     /// Its place in the file.
@@ -217,7 +217,7 @@ struct ComparedChoice {
     end: ChoiceOutcome,
 }
 
-/// How a response ended, as a comparison counts it.
+/// End of a response, as a comparison counts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ChoiceOutcome {
     Good,

@@ -128,7 +128,7 @@ pub fn summary(sources: &Sources, progress: &Arc<LoadProgress>) -> Result<Summar
     summary_with(sources, progress, |_| ()).map(|(report, _)| report)
 }
 
-/// What the figures of a summary are of, for further figures of the same values.
+/// Values behind the figures of a summary, for further figures.
 pub(super) struct Summarised {
     pub(super) ttft: Durations,
     pub(super) itl: Durations,

@@ -147,7 +147,7 @@ pub struct Config {
     pub progress: Arc<LoadProgress>,
 }
 
-/// Where the recorded streams come from.
+/// Source of the recorded streams.
 #[derive(Debug, Clone)]
 pub enum Source {
     /// The trace in the binary.
@@ -165,7 +165,7 @@ pub enum Source {
     Synthetic(Synthetic),
 }
 
-/// Where the tokenizer comes from.
+/// Source of the tokenizer.
 #[derive(Debug, Clone, Default)]
 pub enum TokenizerSource {
     /// The one in the binary, where it is the trace's.

@@ -2,7 +2,7 @@
 
 use crate::text::prompt::PromptError;
 
-/// Why a replay server cannot start, each with the next step.
+/// Reasons for which a replay server cannot start, each with the next step.
 #[derive(Debug, thiserror::Error)]
 pub enum PlayError {
     /// Values of metrics that cannot be set.

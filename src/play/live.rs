@@ -15,10 +15,10 @@ use tokio::time::Instant;
 
 use crate::{base::lock::Lock, play::faults::FaultsOf};
 
-/// Most requests that are kept.
+/// Maximum number of requests that are kept.
 const KEPT: usize = 500;
 
-/// How long requests are noted after somebody looked, in milliseconds.
+/// Time for which requests are noted after the page was viewed, in milliseconds.
 const LOOKED_FOR: u64 = 60_000;
 
 /// A request and what has become of it.

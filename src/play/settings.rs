@@ -25,7 +25,7 @@ use crate::{
     },
 };
 
-/// Most bytes of new settings.
+/// Maximum size of new settings, in bytes.
 const LARGEST: usize = 1 << 20;
 
 const PACE: &str = r#"`pace` is "recorded", "instant", null for that of the start, {"time_scale": 2}, or {"time_to_first_token": "200ms", "inter_token_latency": "20ms"}"#;

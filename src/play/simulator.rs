@@ -31,7 +31,7 @@ use crate::{
     replay::account::Access,
 };
 
-/// Most bytes of new settings.
+/// Maximum size of new settings, in bytes.
 const LARGEST: usize = 4 << 20;
 
 /// The middleware that names the pod.
@@ -202,7 +202,7 @@ impl SimulatorDesk {
     }
 }
 
-/// What `/admin/config` calls latencies; `None` where there are none of a kind.
+/// Latencies of `/admin/config`; `None` where there are none of a kind.
 #[derive(Debug, Clone, Copy)]
 struct SimulatorLatencies {
     /// Of steps, where they were set one by one.

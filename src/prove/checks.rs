@@ -56,7 +56,7 @@ impl ProveCheck {
     }
 }
 
-/// What of two streams is compared.
+/// Parts of two streams that are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CompareBy {
@@ -66,7 +66,7 @@ pub enum CompareBy {
     Content,
 }
 
-/// How streams are compared.
+/// Rules for comparing streams.
 #[derive(Debug, Clone)]
 pub struct CompareRules {
     /// What is compared.

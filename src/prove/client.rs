@@ -11,10 +11,10 @@ use tokio::time::{Instant, timeout};
 
 use crate::net::upstream::{Upstream, UpstreamOptions, UpstreamUrl};
 
-/// Most bytes of a response.
+/// Maximum size of a response, in bytes.
 const LARGEST_RESPONSE: usize = 32 << 20;
 
-/// Most times the allowed silence that a response takes.
+/// Maximum duration of a response, as a multiple of the allowed silence.
 const LONGEST_RESPONSE: u32 = 10;
 
 /// A client of one gateway; clones share their connections.

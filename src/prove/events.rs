@@ -17,7 +17,7 @@ pub struct ReadEvent {
     pub data: Value,
 }
 
-/// What a client reads in a body.
+/// Events of a body, as a client reads them.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ReadEvents {
     /// The events in order.

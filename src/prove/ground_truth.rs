@@ -54,7 +54,7 @@ const MOST_TOKENS: u32 = 48;
 /// Number of the stream whose answer repeats the prompt, so that each case has its own marker in what it gets.
 pub(super) const ECHO: usize = 999;
 
-/// Most records of a recording that are asked for.
+/// Maximum number of records of a recording that are asked for.
 const MOST_RECORDS: usize = 16;
 
 /// Records of the built-in trace that are asked for.
@@ -242,7 +242,7 @@ pub fn answer_events(events: &[ReadEvent]) -> Vec<Value> {
     events.iter().filter(|event| !event.is_done()).map(|event| event.data.clone()).collect()
 }
 
-/// What a request asks for beside text.
+/// Outputs of a request beside text.
 #[derive(Debug, Clone, Default)]
 pub struct Extras {
     /// Names of tools.

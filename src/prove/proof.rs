@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{api::Endpoint, faults::FaultSyntaxError};
 
-/// What many streams at once are kept open by.
+/// Faults that keep many streams open at once.
 const TOGETHER: [&str; 2] = ["jitter:20ms", "stall:1s at event 1"];
 
 /// The same with few writes.
@@ -30,10 +30,10 @@ const FEW_TOGETHER: [&str; 2] = ["merge:10000", "stall:200ms at event 1"];
 /// Numbers of streams with which a failed isolation is tried again, the smallest first.
 const FEWER_STREAMS: [usize; 7] = [2, 3, 4, 8, 16, 32, 64];
 
-/// Most streams in a script.
+/// Maximum number of streams in a script.
 const MOST_IN_SCRIPT: usize = 16;
 
-/// What is proven.
+/// Plan of a proof.
 #[derive(Debug, Clone)]
 pub struct ProvePlan {
     /// The checks.
@@ -87,7 +87,7 @@ pub struct ProvenFailure {
     pub script: String,
 }
 
-/// What was proven of a gateway.
+/// Result of a proof.
 #[derive(Debug, Clone, Serialize)]
 pub struct Proof {
     /// The checks, in their order.

@@ -17,7 +17,7 @@ const TEMPLATE: &str = include_str!("template.py");
 /// Bytes of a run of one byte from which on it is written as a product.
 const LONG_RUN: usize = 64;
 
-/// Where the script finds both sides.
+/// Addresses of both sides, for the script.
 #[derive(Debug, Clone)]
 pub struct ScriptPlaces {
     /// Host and port of the gateway.

@@ -13,10 +13,10 @@ use crate::faults::FaultSyntaxError;
 /// Times that a candidate runs before it counts as passing.
 const TRIES: usize = 3;
 
-/// Most single cuts that are tried.
+/// Maximum number of single cuts that are tried.
 const MOST_CUTS: usize = 600;
 
-/// Most candidates of delta debugging.
+/// Maximum number of candidates of delta debugging.
 const MOST_CANDIDATES: usize = 200;
 
 /// A failure in its smallest form.

@@ -22,7 +22,7 @@ use crate::{
     prove::{Extras, ReadEvent, ReadEvents, answer_events, request},
 };
 
-/// What stands before the canary, or the text in its place.
+/// Prefix of the canary, or of the text in its place.
 pub(super) const MARK: &str = "» ";
 
 /// Tokens before and after it.

@@ -13,7 +13,7 @@ use crate::{
 /// Characters of a difference.
 const SHOWN: usize = 80;
 
-/// What of clean answers has to be the same.
+/// Parts of clean answers that have to be the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CleanCompare {
     /// Texts, calls, reasons, log probabilities and token counts.

@@ -52,7 +52,7 @@ pub enum CanaryPosition {
     End,
 }
 
-/// How the canary is cut into tokens.
+/// Cut of the canary into tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TokenSplit {
     /// One token.

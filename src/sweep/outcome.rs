@@ -13,7 +13,7 @@ use crate::{
     replay::meter::ChoiceMeter,
 };
 
-/// What became of a cell.
+/// Outcome of a cell.
 #[derive(Debug, Clone, Serialize)]
 pub struct CellOutcome {
     /// The cell.
@@ -136,7 +136,7 @@ impl Serialize for StreamLatency {
     }
 }
 
-/// What the gateway costs: times through it beside those without it, of streams that ran between each other.
+/// Latency of the gateway: times through it beside those without it, of streams that ran between each other.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct LatencyCost {
     /// The server itself.
@@ -147,7 +147,7 @@ pub struct LatencyCost {
     pub with_canary: StreamLatency,
 }
 
-/// What a sweep found.
+/// Result of a sweep.
 #[derive(Debug, Clone, Serialize)]
 pub struct SweepReport {
     /// Bytes that a client may see.

@@ -37,7 +37,7 @@ use crate::{
 /// Cells to each clean answer.
 const CELLS_TO_CLEAN: usize = 4;
 
-/// What is swept.
+/// Plan of a sweep.
 #[derive(Debug, Clone)]
 pub struct SweepPlan {
     /// The text.
@@ -177,7 +177,7 @@ struct SweptRequest {
     served: Option<ServedResponse>,
 }
 
-/// What ran at a place of the matrix.
+/// Result of a cell of the matrix.
 #[derive(Debug)]
 enum Swept {
     Cell { place: usize, outcome: CellOutcome, stream: Option<ReceivedStream> },

@@ -48,7 +48,7 @@ impl fmt::Display for Loc<'_> {
     }
 }
 
-/// What is wrong with a value.
+/// Defect of a value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum FieldFault<'a> {
     /// pydantic's word for it and its message.

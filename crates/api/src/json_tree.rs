@@ -18,7 +18,7 @@ const MOST_VALUES: usize = 4 << 20;
 /// Values for which an object counts: it has room for several fields.
 const OBJECT: usize = 6;
 
-/// What was found beside the tree of values.
+/// Findings beside the tree of values.
 #[derive(Debug)]
 pub(super) struct TreeReading {
     left: Cell<usize>,

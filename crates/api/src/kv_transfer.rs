@@ -8,13 +8,13 @@ use serde_json::Value;
 
 use super::{body::ValidBody, python::truthy};
 
-/// Most bytes of a name or an id.
+/// Maximum size of a name or an id, in bytes.
 const LONGEST: usize = 1024;
 
 /// Fields without which vLLM transfers nothing.
 const NEEDED: [&str; 5] = ["remote_block_ids", "remote_engine_id", "remote_request_id", "remote_host", "remote_port"];
 
-/// What a request asks of the engine's KV connector.
+/// Parameters of a request for the engine's KV connector.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KvTransferParams {
     /// Whether its blocks are kept for another engine (`do_remote_decode`).
@@ -27,7 +27,7 @@ pub struct KvTransferParams {
     pub remote_cached_tokens: Option<u32>,
 }
 
-/// Where the blocks of a prompt are.
+/// Place of the blocks of a prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemotePrefill {
     /// The engine.

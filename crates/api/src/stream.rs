@@ -41,7 +41,7 @@ pub struct AnswerNames<'a> {
     pub fingerprint: Option<&'a str>,
 }
 
-/// Why a choice stopped where the reason is more than a word.
+/// Reason for the end of a choice, where it is more than a word.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum StopReason {
     /// Nothing to name: end of sequence or length.

@@ -6,6 +6,7 @@
 use std::{
     io::{self, ErrorKind, Read, Write},
     net::{SocketAddr, TcpStream},
+    ops::ControlFlow,
     time::Duration,
 };
 
@@ -17,7 +18,7 @@ use rustix::{
 };
 use tokio::time::Instant;
 
-/// What is asked, how often and by how many.
+/// Load of a benchmark: its requests, connections and rounds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BenchLoad {
     /// Connections, each with one request at a time.
@@ -30,20 +31,11 @@ pub(crate) struct BenchLoad {
     pub(crate) rounds: usize,
     /// Output tokens that are asked for.
     pub(crate) tokens: usize,
-    /// Whether answers are streams.
-    pub(crate) stream: Stream,
+    /// True if responses are streams of events.
+    pub(crate) is_stream: bool,
 }
 
-/// Whether an answer is streamed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stream {
-    /// As events.
-    Yes,
-    /// As one body.
-    No,
-}
-
-/// What was seen; times in milliseconds.
+/// Measurements of a load; times in milliseconds.
 #[derive(Debug, Default)]
 pub(crate) struct BenchSeen {
     /// Whole answers.
@@ -89,15 +81,6 @@ enum Read1 {
 /// After so long without a byte the open answers have failed.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// Whether a load goes on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Go {
-    /// It does.
-    On,
-    /// All connections are closed.
-    Home,
-}
-
 /// One request on each of so many connections, which are all open and accepted before. All are written as fast as one
 /// thread can, and none is read before.
 pub(crate) fn burst(address: SocketAddr, load: &BenchLoad) -> io::Result<BenchSeen> {
@@ -111,107 +94,120 @@ pub(crate) fn burst(address: SocketAddr, load: &BenchLoad) -> io::Result<BenchSe
         connection.ask(&request)?;
     }
     let asked = start.elapsed();
-    let seen = follow(&poll, address, load, connections.into_iter().map(Some).collect(), |_| Go::On)?;
+    let seen =
+        follow(&poll, address, load, connections.into_iter().map(Some).collect(), |_| ControlFlow::Continue(()))?;
     Ok(BenchSeen { asked, ..seen })
 }
 
-/// Runs a load against a server. `watch` is called about every 100 ms, with how many connections are open.
-pub(crate) fn run(address: SocketAddr, load: &BenchLoad, watch: impl FnMut(usize) -> Go) -> io::Result<BenchSeen> {
+/// Runs a load against a server. `watch` is called about every 100 ms, with the number of open connections; a break ends the load.
+pub(crate) fn run(
+    address: SocketAddr,
+    load: &BenchLoad,
+    watch: impl FnMut(usize) -> ControlFlow<()>,
+) -> io::Result<BenchSeen> {
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     follow(&poll, address, load, Vec::with_capacity(load.streams), watch)
 }
 
+/// A load in progress.
+struct RunningLoad<'a> {
+    poll: &'a OwnedFd,
+    address: SocketAddr,
+    load: &'a BenchLoad,
+    request: Vec<u8>,
+    /// `None` once one is closed.
+    connections: Vec<Option<LoadedConnection>>,
+    open: usize,
+    start: Instant,
+    seen: BenchSeen,
+}
+
+/// Follows a load to its end.
 fn follow(
     poll: &OwnedFd,
     address: SocketAddr,
     load: &BenchLoad,
-    mut connections: Vec<Option<LoadedConnection>>,
-    mut watch: impl FnMut(usize) -> Go,
+    connections: Vec<Option<LoadedConnection>>,
+    mut watch: impl FnMut(usize) -> ControlFlow<()>,
 ) -> io::Result<BenchSeen> {
-    let request = request(address, load);
-    let (mut seen, mut ready, mut bytes) = (BenchSeen::default(), Vec::with_capacity(1024), vec![0; 64 * 1024]);
-    let start = Instant::now();
-    let (mut open, mut watched, mut last_event) = (connections.len(), start, start);
+    let (request, open, start) = (request(address, load), connections.len(), Instant::now());
+    let mut run = RunningLoad { poll, address, load, request, connections, open, start, seen: BenchSeen::default() };
+    let (mut ready, mut bytes) = (Vec::with_capacity(1024), vec![0; 64 * 1024]);
+    let (mut watched, mut last_event) = (start, start);
     loop {
-        while connections.len() < load.streams && start.elapsed() >= due(load, connections.len()) {
-            let number = connections.len();
-            connections.push(match open_one(poll, address, number, &request) {
-                Ok(connection) => {
-                    open += 1;
-                    Some(connection)
-                }
-                Err(_) => {
-                    seen.failures += 1;
-                    None
-                }
-            });
-        }
-        if open == 0 && connections.len() == load.streams {
+        run.open_due();
+        if run.open == 0 && run.connections.len() == load.streams {
             break;
         }
-        wait(poll, &mut ready, load, connections.len(), start)?;
+        run.wait(&mut ready)?;
         if !ready.is_empty() {
             last_event = Instant::now();
         } else if last_event.elapsed() > SILENCE {
-            seen.failures += open;
+            run.seen.failures += run.open;
             break;
         }
-        for event in ready.drain(..) {
-            let event: epoll::Event = event;
-            let number = usize::try_from(event.data.u64()).unwrap_or(usize::MAX);
-            let Some(slot) = connections.get_mut(number) else { continue };
-            let Some(connection) = slot.as_mut() else { continue };
-            let goes_on = match connection.read(&mut bytes, &mut seen) {
-                Read1::More => true,
-                Read1::Gone => {
-                    seen.failures += 1;
-                    false
-                }
-                Read1::Answered => {
-                    connection.account(&mut seen, load.stream);
-                    connection.rounds < load.rounds && start.elapsed() < load.time && connection.ask(&request).is_ok()
-                }
-            };
-            if !goes_on {
-                *slot = None;
-                open -= 1;
-            }
-        }
+        ready.drain(..).for_each(|event| run.read(event, &mut bytes));
         if watched.elapsed() > Duration::from_millis(100) {
             watched = Instant::now();
-            if watch(open) == Go::Home {
+            if watch(run.open).is_break() {
                 break;
             }
         }
     }
-    seen.elapsed = start.elapsed();
-    Ok(seen)
+    Ok(BenchSeen { elapsed: start.elapsed(), ..run.seen })
 }
 
-fn due(load: &BenchLoad, number: usize) -> Duration {
-    load.spread.mul_f64(number as f64 / load.streams.max(1) as f64)
-}
-
-fn wait(
-    poll: &OwnedFd,
-    ready: &mut Vec<epoll::Event>,
-    load: &BenchLoad,
-    opened: usize,
-    start: Instant,
-) -> io::Result<()> {
-    let most = Duration::from_millis(100);
-    let pause = if opened < load.streams { due(load, opened).saturating_sub(start.elapsed()).min(most) } else { most };
-    let pause = Timespec::try_from(pause).map_err(io::Error::other)?;
-    match epoll::wait(poll, spare_capacity(ready), Some(&pause)) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-        Err(error) => Err(error.into()),
+impl RunningLoad<'_> {
+    /// Opens the connections that are due, each with its first request.
+    fn open_due(&mut self) {
+        while self.connections.len() < self.load.streams && self.start.elapsed() >= self.due() {
+            let opened = connect(self.poll, self.address, self.connections.len());
+            let sent = opened.and_then(|mut opened| opened.ask(&self.request).map(|()| opened));
+            *(if sent.is_ok() { &mut self.open } else { &mut self.seen.failures }) += 1;
+            self.connections.push(sent.ok());
+        }
     }
-}
 
-fn open_one(poll: &OwnedFd, address: SocketAddr, number: usize, request: &[u8]) -> io::Result<LoadedConnection> {
-    let mut connection = connect(poll, address, number)?;
-    connection.ask(request)?;
-    Ok(connection)
+    /// The time of the next connection, from the start.
+    fn due(&self) -> Duration {
+        self.load.spread.mul_f64(self.connections.len() as f64 / self.load.streams.max(1) as f64)
+    }
+
+    /// Waits for events, or for the next connection.
+    fn wait(&self, ready: &mut Vec<epoll::Event>) -> io::Result<()> {
+        let most = Duration::from_millis(100);
+        let is_open = self.connections.len() >= self.load.streams;
+        let pause = if is_open { most } else { self.due().saturating_sub(self.start.elapsed()).min(most) };
+        let pause = Timespec::try_from(pause).map_err(io::Error::other)?;
+        match epoll::wait(self.poll, spare_capacity(ready), Some(&pause)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Reads from a connection; sends its next request or closes it where its response has ended.
+    fn read(&mut self, event: epoll::Event, bytes: &mut [u8]) {
+        let Self { load, seen, .. } = self;
+        let number = usize::try_from(event.data.u64()).unwrap_or(usize::MAX);
+        let Some(slot) = self.connections.get_mut(number) else { return };
+        let Some(connection) = slot.as_mut() else { return };
+        let goes_on = match connection.read(bytes, seen) {
+            Read1::More => true,
+            Read1::Gone => {
+                seen.failures += 1;
+                false
+            }
+            Read1::Answered => {
+                connection.account(seen, load.is_stream);
+                let is_next = connection.rounds < load.rounds && self.start.elapsed() < load.time;
+                is_next && connection.ask(&self.request).is_ok()
+            }
+        };
+        if !goes_on {
+            *slot = None;
+            self.open -= 1;
+        }
+    }
 }
 
 fn connect(poll: &OwnedFd, address: SocketAddr, number: usize) -> io::Result<LoadedConnection> {
@@ -234,7 +230,7 @@ fn connect(poll: &OwnedFd, address: SocketAddr, number: usize) -> io::Result<Loa
 }
 
 fn request(address: SocketAddr, load: &BenchLoad) -> Vec<u8> {
-    let (stream, prompt) = if load.stream == Stream::Yes { (true, "hello") } else { (false, "tiny") };
+    let (stream, prompt) = (load.is_stream, if load.is_stream { "hello" } else { "tiny" });
     let body = format!(
         r#"{{"model":"m","messages":[{{"role":"user","content":"{prompt}"}}],"max_tokens":{},"stream":{stream}}}"#,
         load.tokens
@@ -318,10 +314,10 @@ impl LoadedConnection {
         }
     }
 
-    fn account(&self, seen: &mut BenchSeen, stream: Stream) {
+    fn account(&self, seen: &mut BenchSeen, is_stream: bool) {
         let millis = |duration: Duration| duration.as_secs_f64() * 1e3;
         seen.answers += 1;
-        seen.tokens += if stream == Stream::Yes { self.tokens } else { 1 };
+        seen.tokens += if is_stream { self.tokens } else { 1 };
         seen.whole.push(millis(self.sent.elapsed()));
         seen.first.extend(self.first.map(|first| millis(first - self.sent)));
         if let (Some(first), Some(last), true) = (self.first, self.last, self.tokens > 1) {

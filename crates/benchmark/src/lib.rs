@@ -33,7 +33,7 @@ const OTHER_FILES: usize = 200;
 /// Connections of the rows that fit a minute.
 const FEWEST_CONNECTIONS: usize = 1000;
 
-/// What is measured, and how thoroughly.
+/// Subject of a benchmark, and its repetitions.
 #[derive(Debug, Clone, Copy)]
 pub struct BenchRun<'a> {
     /// The program `vllm-vcr`, which is the floor too.

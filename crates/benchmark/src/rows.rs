@@ -1,13 +1,13 @@
 //! The rows of the table: each starts a server, puts a load on it and reads off figures.
 
-use std::{io, thread, time::Duration};
+use std::{io, ops::ControlFlow, thread, time::Duration};
 
 use base::stats::nearest_quantile;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::{
-    client::{self, BenchLoad, BenchSeen, Go, Stream},
+    client::{self, BenchLoad, BenchSeen},
     server::{Contender, MeasuredServer},
 };
 
@@ -32,7 +32,7 @@ fn half_the_cores() -> usize {
 
 /// Puts a load on a server until it has ended.
 fn run(server: &MeasuredServer, load: &BenchLoad) -> io::Result<BenchSeen> {
-    answered(client::run(server.address, load, |_| Go::On)?)
+    answered(client::run(server.address, load, |_| ControlFlow::Continue(()))?)
 }
 
 /// Refuses a load of which nothing was answered: its figures are of nothing.
@@ -48,7 +48,7 @@ fn settle(server: &MeasuredServer) -> io::Result<()> {
         time: Duration::from_millis(300),
         rounds: 64,
         tokens: 8,
-        stream: Stream::No,
+        is_stream: false,
     };
     run(server, &load)?;
     thread::sleep(Duration::from_millis(100));
@@ -67,7 +67,7 @@ pub fn paced(server: MeasuredServer, tokens: usize) -> io::Result<Value> {
         time: Duration::from_secs(4),
         rounds: 512 / tokens,
         tokens,
-        stream: Stream::Yes,
+        is_stream: true,
     };
     let before = server.cpu();
     let mut seen = run(&server, &load)?;
@@ -111,13 +111,13 @@ pub(crate) fn sustained(
     let server = program.start(&arguments)?;
     settle(&server)?;
     let idle = server.resident();
-    let load = BenchLoad { streams, spread, time: Duration::ZERO, rounds: 1, tokens, stream: Stream::Yes };
+    let load = BenchLoad { streams, spread, time: Duration::ZERO, rounds: 1, tokens, is_stream: true };
     let (mut most, mut most_open) = (0, 0);
     let before = server.cpu();
     let mut seen = answered(client::run(server.address, &load, |open| {
         most = most.max(server.resident());
         most_open = most_open.max(open);
-        Go::On
+        ControlFlow::Continue(())
     })?)?;
     let cpu = server.cpu().saturating_sub(before).as_secs_f64();
     let gap_ms = gap.as_secs_f64() * 1e3;
@@ -156,15 +156,15 @@ fn waiting(server: &MeasuredServer, streams: usize) -> io::Result<u64> {
         time: Duration::ZERO,
         rounds: 1,
         tokens: 4,
-        stream: Stream::Yes,
+        is_stream: true,
     };
     client::run(server.address, &load, |now| {
         if now < streams {
-            return Go::On;
+            return ControlFlow::Continue(());
         }
         let since = *all_since.get_or_insert_with(Instant::now);
         resident = server.resident();
-        if since.elapsed() > Duration::from_secs(2) { Go::Home } else { Go::On }
+        if since.elapsed() > Duration::from_secs(2) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
     Ok(resident)
 }
@@ -180,7 +180,7 @@ pub fn at_once(server: MeasuredServer) -> io::Result<Value> {
         time: Duration::from_secs(4),
         rounds: usize::MAX,
         tokens: 128,
-        stream: Stream::Yes,
+        is_stream: true,
     };
     counted(server, &load)
 }
@@ -196,7 +196,7 @@ pub fn small(server: MeasuredServer) -> io::Result<Value> {
         time: Duration::from_secs(3),
         rounds: usize::MAX,
         tokens: 1,
-        stream: Stream::No,
+        is_stream: false,
     };
     counted(server, &load)
 }
@@ -228,7 +228,7 @@ pub fn one_by_one(server: MeasuredServer) -> io::Result<Value> {
         time: Duration::from_secs(3),
         rounds: 1000,
         tokens: 16,
-        stream: Stream::Yes,
+        is_stream: true,
     };
     let mut seen = run(&server, &load)?;
     server.end()?;
@@ -250,7 +250,7 @@ pub fn burst(server: MeasuredServer) -> io::Result<Value> {
         time: Duration::ZERO,
         rounds: 1,
         tokens: 16,
-        stream: Stream::Yes,
+        is_stream: true,
     };
     let mut open = answered(client::burst(server.address, &load)?)?;
     thread::sleep(Duration::from_millis(200));
@@ -280,7 +280,7 @@ pub(crate) fn start(program: Contender<'_>, times: usize) -> io::Result<Value> {
             time: Duration::ZERO,
             rounds: 1,
             tokens: 1,
-            stream: Stream::No,
+            is_stream: false,
         };
         let seen = run(&server, &load)?;
         answers.push((server.start + seen.elapsed).as_secs_f64() * 1e3);

@@ -32,7 +32,7 @@ use crate::{
 /// Requests that are on their way at once.
 const AT_ONCE: usize = 16;
 
-/// What the ids of these requests begin with; `play` finds no record by them.
+/// Prefix of the ids of these requests; `play` finds no record by them.
 const REQUEST_ID: &str = "before-";
 
 /// Endpoints and models that prompts of text go to, as the server has them, with a record of each.

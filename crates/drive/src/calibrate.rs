@@ -25,13 +25,13 @@ use crate::{
     workload::WorkloadRequest,
 };
 
-/// How long requests are sent.
+/// Duration for which requests are sent.
 const LENGTH: Duration = Duration::from_secs(3);
 
-/// How long they are sent at most, where no response has ended by then.
+/// Maximum of that duration, where no response has ended by then.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// How often is looked for the end of the first response.
+/// Interval of checks for the end of the first response.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// The fewest requests that are on their way: enough for every thread to have something to do.
@@ -46,7 +46,7 @@ const SHAPES: usize = 1024;
 /// Share of the ceiling from which the client is taken to be the bottleneck.
 const MAX_SHARE: f64 = 0.8;
 
-/// What a client reaches at a server that answers at once.
+/// Figures of a client at a server that answers at once.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Ceiling {
     /// Requests a second, of the lengths of the run.

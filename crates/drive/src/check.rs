@@ -21,7 +21,7 @@ pub struct Difference {
     pub what: What,
 }
 
-/// What differs.
+/// Kind of a difference.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "difference", rename_all = "snake_case")]
 pub enum What {

@@ -21,7 +21,7 @@ use crate::{
     verdict::Reason,
 };
 
-/// How many times higher the next rung is.
+/// Factor from one rung to the next.
 const FACTOR: usize = 4;
 
 /// Rungs that are climbed.
@@ -39,7 +39,7 @@ const SLO_SHARE: f64 = 0.9;
 /// By how much of the concurrency Little's law may be missed.
 const LITTLE: f64 = 0.1;
 
-/// What is searched, and for how long.
+/// Parameters of a search.
 #[derive(Debug, Clone, Copy)]
 pub struct Search {
     /// The highest concurrency.
@@ -52,7 +52,7 @@ pub struct Search {
     pub allowed: f64,
 }
 
-/// Why no further rung was climbed.
+/// Reason for the end of a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClimbEnd {
@@ -70,7 +70,7 @@ pub enum ClimbEnd {
     Stopped,
 }
 
-/// What was found.
+/// Result of a search.
 #[derive(Debug, Clone, Serialize)]
 pub struct FoundMax {
     /// Why it ended.

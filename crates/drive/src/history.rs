@@ -26,7 +26,7 @@ use serde_json::Value;
 /// Longest answer that is repeated, in bytes.
 const MOST_BYTES: usize = 16 << 20;
 
-/// What later turns repeat of earlier ones.
+/// Content that later turns repeat of earlier ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum History {
     /// What was answered when it was recorded.
@@ -60,7 +60,7 @@ struct EndedTurn<'a> {
     answer: Option<answers::Answer>,
 }
 
-/// What was answered so far in a session.
+/// Responses of a session so far.
 #[derive(Debug)]
 pub(crate) struct DrivenConversation<'a> {
     history: History,

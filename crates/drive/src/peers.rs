@@ -55,7 +55,7 @@ impl LoadClient {
     }
 }
 
-/// What their figures are made of.
+/// Inputs of their figures.
 #[derive(Debug, Clone)]
 pub struct Measured {
     /// Requests that ended well.

@@ -16,7 +16,7 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use crate::workload::{Workload, WorkloadRequest};
 
-/// How sessions arrive.
+/// Arrival schedule of sessions.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Arrivals {
     /// When they arrived in the recording.
@@ -29,7 +29,7 @@ pub enum Arrivals {
     Burst,
 }
 
-/// What decides when the next session begins.
+/// Condition for the start of the next session.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Load {
     /// Time: sessions begin when they arrive, so many times faster than they would, however slow the server is.
@@ -61,7 +61,7 @@ impl Default for Selection {
     }
 }
 
-/// When a request is sent.
+/// Start of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
     /// So long after the begin of its session.
@@ -192,7 +192,7 @@ struct Running<'a> {
     agent: Option<&'a str>,
 }
 
-/// Most turns that another one waits for by itself: those that ended last.
+/// Maximum number of turns that another one waits for by itself: those that ended last.
 const MOST_WAITS: usize = 256;
 
 /// The turns that had ended, without those that one need not wait for by itself: what an awaited turn has waited for has ended too.

@@ -29,7 +29,7 @@ const IDS: std::ops::Range<u32> = 1000..30000;
 /// Tokens that a request which is left asks for beyond those after which it is.
 const LEFT_AHEAD: u32 = 256;
 
-/// What the ids of requests begin with; the record's number follows, by which `play` finds it.
+/// Prefix of the ids of requests; the record's number follows, by which `play` finds it.
 pub const REQUEST_ID: &str = "replay-";
 
 /// Makes requests.

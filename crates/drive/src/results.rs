@@ -22,7 +22,7 @@ use crate::{
     workload::{Workload, WorkloadRequest},
 };
 
-/// How output tokens were counted.
+/// Method by which output tokens were counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CountedBy {

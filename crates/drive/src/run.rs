@@ -114,7 +114,7 @@ pub enum DriveError {
     },
 }
 
-/// How a run ended.
+/// Outcome of a run.
 #[derive(Debug)]
 pub struct Driven {
     /// How late the threads that send woke up when they had nothing else to do.
@@ -139,7 +139,7 @@ pub struct Driven {
     pub recorder: RecorderReport,
 }
 
-/// What all workers share.
+/// State that all workers share.
 struct DrivenRun {
     workload: Arc<Workload>,
     plan: Plan,
@@ -319,7 +319,7 @@ impl Began {
     }
 }
 
-/// What passed during a run.
+/// Processor time of a run.
 struct ProcessorSpent {
     cpu: Duration,
     took: Duration,

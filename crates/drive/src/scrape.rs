@@ -30,7 +30,7 @@ const MOST_POINTS: usize = 3600;
 /// Bytes of a page.
 const MOST_BYTES: usize = 8 * 1024 * 1024;
 
-/// Most hits of faults that are listed, the latest ones.
+/// Maximum number of hits of faults that are listed, the latest ones.
 pub const MOST_HITS: usize = 10_000;
 
 /// Time for a page.
@@ -81,7 +81,7 @@ pub struct ServerReport {
     pub points: Vec<ServerPoint>,
 }
 
-/// What is read from a page.
+/// Values of a page.
 #[derive(Debug, Clone, Copy, Default)]
 struct Page {
     point: ServerPoint,
@@ -224,18 +224,14 @@ async fn page(upstream: &Upstream<Empty<Bytes>>) -> Result<(Instant, Page), Stri
 
 /// Reads the text at a path, with the time at which its head arrived; as [`page`].
 async fn get(upstream: &Upstream<Empty<Bytes>>, path: &str) -> Result<(Instant, String), String> {
-    let reading = async {
-        let request = Request::get(path).body(Empty::new()).map_err(|error| error.to_string())?;
-        let response = upstream.fetch(request, MOST_BYTES).await.map_err(|error| match error {
-            FetchError::Unanswered(error) => error.cause(),
-            error @ (FetchError::Broken(_) | FetchError::TooLong(_)) => error.to_string(),
-        })?;
-        match response.status.is_success() {
-            true => Ok((response.at, String::from_utf8_lossy(&response.body).into_owned())),
-            false => Err(format!("status {}", response.status.as_u16())),
-        }
-    };
-    timeout(PATIENCE, reading).await.unwrap_or_else(|_| Err(format!("no page within {PATIENCE:?}")))
+    let request = Request::get(path).body(Empty::new()).map_err(|error| error.to_string())?;
+    let late = |_| format!("no page within {PATIENCE:?}");
+    match timeout(PATIENCE, upstream.fetch(request, MOST_BYTES)).await.map_err(late)? {
+        Ok(page) if page.status.is_success() => Ok((page.at, String::from_utf8_lossy(&page.body).into_owned())),
+        Ok(page) => Err(format!("status {}", page.status.as_u16())),
+        Err(FetchError::Unanswered(error)) => Err(error.cause()),
+        Err(FetchError::Incomplete(why)) => Err(why),
+    }
 }
 
 /// Faults that a server let happen on purpose during the run.

@@ -17,7 +17,7 @@ const FEWEST: usize = 40;
 /// The statistic from which a change is one. For independent values 1.63 has a probability of 1 %; requests are not independent.
 const CRITICAL: f64 = 2.5;
 
-/// How many times larger the median has to be on one side of a change than on the other.
+/// Ratio of the medians on both sides of a change, at least.
 const FACTOR: f64 = 1.3;
 
 /// Resamples of a bootstrap.

@@ -84,7 +84,7 @@ impl TextEndpoint {
     }
 }
 
-/// How many tokens a prompt of words has at a server.
+/// Number of tokens of a prompt of words at a server.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Length {
     /// Tokens beside those of the words: of the template, of the begin of the text.

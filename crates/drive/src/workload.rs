@@ -15,7 +15,7 @@ use recording::{
 };
 use serde_json::{Map, Value};
 
-/// Most tokens of a prompt that is made up: more than any model takes.
+/// Maximum number of tokens of a prompt that is made up: more than any model takes.
 const MAX_PROMPT_TOKENS: u32 = 1 << 24;
 
 /// Tokens of a block of a trace that names no size.

@@ -98,7 +98,7 @@ pub struct Job {
     pub request: Request,
 }
 
-/// What became of a request.
+/// Timeline of a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RequestTimeline {
     /// When each of its tokens came, from its arrival; none of a request that was refused.

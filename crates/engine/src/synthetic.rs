@@ -88,7 +88,7 @@ impl SyntheticReasoning {
     }
 }
 
-/// So many tokens, each made when it is needed.
+/// Text of a number of tokens, each made on demand.
 #[derive(Debug, Clone)]
 pub struct MadeUpText {
     words: RandomTokens,

@@ -15,7 +15,7 @@ use crate::{
 /// Called with a fault when it happens.
 pub type OnFault = Arc<dyn Fn(&ChosenFault) + Send + Sync>;
 
-/// What has passed.
+/// Progress of a body.
 #[derive(Debug, Default)]
 pub(crate) struct BodyProgress {
     pub(crate) events: u64,

@@ -28,10 +28,10 @@ use crate::{
     wire::{error_events, tokens_of},
 };
 
-/// Most bytes of a body without events that are gathered; faults do not concern what follows.
+/// Maximum size in bytes of a body without events that are gathered; faults do not concern what follows.
 const MOST_GATHERED: usize = 64 << 20;
 
-/// Most pieces that one event becomes, and most bytes of its copies: several faults that copy would make more than there is memory for.
+/// Maximum number of pieces that one event becomes, and most bytes of its copies: several faults that copy would make more than there is memory for.
 const MOST_PIECES: usize = 10_000;
 const MOST_COPIED: usize = 64 << 20;
 

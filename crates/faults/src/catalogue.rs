@@ -16,16 +16,16 @@ use crate::{
 /// Longest line that a fault makes, in bytes.
 const LONGEST_LINE: u64 = 64 << 20;
 
-/// Most comments, or repetitions, of a fault.
+/// Maximum number of comments, or repetitions, of a fault.
 const MOST: u64 = 1_000_000;
 
-/// Most copies of an event.
+/// Maximum number of copies of an event.
 const MOST_COPIES: u64 = 1000;
 
 /// The engine's words for a parameter out of its range.
 const INVALID: &str = "temperature must be in [0, 2], got 3.5. (parameter=temperature, value=3.5)";
 
-/// When a fault happens.
+/// Stage at which a fault happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultStage {
     /// Before the first byte of the response.

@@ -13,7 +13,7 @@ use crate::{
     wire::inside_arguments,
 };
 
-/// Where an event is cut into parts.
+/// Place where an event is cut into parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SplitPoint {
     /// In its middle.

@@ -49,7 +49,7 @@ impl fmt::Display for FaultSyntaxError {
 
 impl std::error::Error for FaultSyntaxError {}
 
-/// What goes wrong, where in the response, and for which requests.
+/// Fault: its kind, its place in the response, and the requests that get it.
 #[derive(Debug, Clone)]
 pub struct Fault {
     /// Its row of the catalogue.

@@ -14,7 +14,7 @@ use crate::{
     signal::{EventsFault, MetricsFault, ServerFault},
 };
 
-/// What goes wrong.
+/// Kind of a fault.
 #[derive(Debug, Clone, PartialEq)]
 pub enum FaultKind {
     /// An error in place of an answer.
@@ -72,7 +72,7 @@ pub struct NamedLimits {
     pub is_of_tokens: bool,
 }
 
-/// What errors in the engine's words speak of.
+/// Values in errors in the engine's words.
 #[derive(Debug, Clone)]
 pub struct RefusalContext {
     /// Endpoint of the request.

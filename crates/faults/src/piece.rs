@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::steps::BodyPace;
 
-/// Whether a body has events.
+/// Form of a body: events, or bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FaultedForm {
     Events,

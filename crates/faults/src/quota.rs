@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::rate_limits::{self, go_duration};
 
-/// Most clients that have accounts of their own; later ones share one.
+/// Maximum number of clients that have accounts of their own; later ones share one.
 const MOST_ACCOUNTS: usize = 1 << 16;
 
 /// Part of a request or token that is lost by rounding.
@@ -23,7 +23,7 @@ const ROUNDING: f64 = 1e-6;
 /// Time after which a request may come again where others are in progress.
 const WHILE_OTHERS_RUN: Duration = Duration::from_secs(1);
 
-/// What a client may use.
+/// Limits of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QuotaLimits {
     /// Requests in a time.
@@ -36,7 +36,7 @@ pub struct QuotaLimits {
     pub per: Duration,
 }
 
-/// What is left after a request, for headers.
+/// Remaining quota after a request, for headers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuotaState {
     /// `x-ratelimit-…`.

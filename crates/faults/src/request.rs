@@ -41,7 +41,7 @@ impl FaultRequest<'_> {
     }
 }
 
-/// What is known of a request, as far as it was asked for.
+/// Facts about a request, as far as conditions need them.
 pub(crate) struct SelectionFacts<'a> {
     pub(crate) request: &'a FaultRequest<'a>,
     pub(crate) hash: u64,

@@ -12,7 +12,7 @@ use base::lock::Lock;
 
 use crate::{fault::Fault, kind::FaultKind, quota::QuotaBook, request::SelectionFacts, selection::SequenceKey};
 
-/// Most sequences of a fault, and most different requests, that are counted; later ones count as the first of their kind.
+/// Maximum number of sequences of a fault, and most different requests, that are counted; later ones count as the first of their kind.
 const MOST_COUNTED: usize = 1 << 20;
 
 /// Counts one more of this key, and returns how many there are.

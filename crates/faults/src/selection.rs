@@ -13,10 +13,10 @@ use regex::{Regex, RegexBuilder};
 
 use crate::fault::{FaultSyntaxError, quoted};
 
-/// Most bytes that a pattern takes.
+/// Maximum bytes that a pattern takes.
 const MOST_OF_PATTERN: usize = 1 << 20;
 
-/// What the requests of a sequence have in common.
+/// Key that the requests of a sequence have in common.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum SequenceKey {
     /// They are the same request: path and body.
@@ -158,7 +158,7 @@ impl FaultSelection {
     }
 }
 
-/// What can be of requests to a server.
+/// Models and endpoints of a server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServedNames {
     /// Names of its models; `None` where any may be asked.

@@ -20,13 +20,13 @@ use crate::{
     signal::BatchNumber,
 };
 
-/// Most hits that are listed.
+/// Maximum number of hits that are listed.
 const MOST_LISTED: usize = 200_000;
 
 /// Maximum number of unapplied faults that are listed.
 const MOST_UNAPPLIED: usize = 10_000;
 
-/// Most lines of requests' own faults whose sequences are counted; of later ones each request is the first.
+/// Maximum number of lines of requests' own faults whose sequences are counted; of later ones each request is the first.
 const MOST_OWN: usize = 10_000;
 
 /// A fault for a request.
@@ -150,7 +150,7 @@ pub struct UnappliedFault {
     pub reason: String,
 }
 
-/// How often a fault was chosen, by what became of it.
+/// Number of times that a fault was chosen, by outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FaultCounts {
     /// How often it happened.

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-/// What is wrong with a page of metrics.
+/// Fault of a page of metrics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MetricsFault {
     /// It is that of so long ago.
@@ -17,7 +17,7 @@ pub enum MetricsFault {
     Absent(String),
 }
 
-/// What is wrong with published KV events.
+/// Fault of published KV events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventsFault {
     /// Batches are kept for replay, and not sent.
@@ -55,7 +55,7 @@ pub struct BatchNumber {
     pub rank: u32,
 }
 
-/// What is wrong with a whole server.
+/// Fault of a whole server.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ServerFault {
     /// It is dead; later it starts cold.

@@ -19,7 +19,7 @@ const LATEST: Duration = Duration::from_secs(600);
 /// Largest factor of a slow server.
 const SLOWEST: f64 = 1000.0;
 
-/// Most of anything that is counted.
+/// Maximum number of of anything that is counted.
 const MOST: u64 = 1_000_000_000;
 
 const COUNT: &[Argument] =

@@ -52,7 +52,7 @@ pub struct ExchangeResponse {
     pub capture: Capture,
 }
 
-/// When an exchange was.
+/// Times of an exchange.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Timing {
     /// From the request to the end of the response.

@@ -101,7 +101,7 @@ async fn get(upstream: &Upstream<SentBody>, path: &'static str) -> Result<Bytes,
     match upstream.fetch(request, LARGEST).await {
         Ok(response) if response.status.is_success() => Ok(response.body),
         Err(FetchError::Unanswered(error)) => Err(error),
-        Ok(_) | Err(FetchError::Broken(_) | FetchError::TooLong(_)) => Ok(Bytes::new()),
+        Ok(_) | Err(FetchError::Incomplete(_)) => Ok(Bytes::new()),
     }
 }
 

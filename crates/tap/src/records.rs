@@ -60,7 +60,7 @@ pub(super) struct SecretlessRecord {
     pub(super) had_secret: bool,
 }
 
-/// What one record has for all choices of its exchange.
+/// Fields that one record has for all choices of its exchange.
 struct First {
     error: Option<RecordedErrorResponse>,
     request: Option<Value>,

@@ -105,7 +105,7 @@ impl DiffArgs {
 /// A record and what is compared of its request.
 struct DiffRecord(CassetteRecord, ComparedRequest);
 
-/// What is compared of a request.
+/// Part of a request that is compared.
 enum ComparedRequest {
     Http(Identified),
     /// A message to an MCP server.

@@ -149,7 +149,7 @@ fn refuse_objects(command: &CassetteCommand) -> Result<(), Failure> {
     written.iter().try_for_each(|path| cassette::refuse_object(path)).map_err(Failure::from)
 }
 
-/// What is done about a file that has the name of a new cassette.
+/// Treatment of a file that has the name of a new cassette.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::cli) enum ExistingCassette {
     /// It stays, and this is the advice.
@@ -178,7 +178,7 @@ fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     files_of(paths, &|_| "name cassettes, or the folder that they are in".to_owned())
 }
 
-/// What is wrong with cassettes.
+/// Defects of cassettes.
 #[derive(Debug, Clone, Copy, Default)]
 struct CassetteFaults {
     has_secrets: bool,

@@ -27,7 +27,7 @@ pub(in crate::cli) fn has_topics(command: &Command) -> bool {
     !screen::is_whole(command)
 }
 
-/// What of a command's help is shown.
+/// Part of a command's help.
 #[derive(Debug)]
 enum View {
     /// The flags that matter, three examples and the words for topics.

@@ -31,7 +31,7 @@ fn object(json: &str) -> Result<Map<String, Value>, String> {
 /// Share of accepted draft tokens by default.
 const USUAL_RATE: f64 = 0.7;
 
-/// Most draft tokens of a step.
+/// Maximum number of draft tokens of a step.
 const MOST_TOKENS: u64 = 256;
 
 /// The speculative decoding that the flags give the engine.

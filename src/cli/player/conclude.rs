@@ -158,7 +158,7 @@ pub(in crate::cli) fn write_report(path: Option<&Path>, report: impl FnOnce() ->
     fs::write(path, report.to_string() + "\n").map_err(|error| no_report(path, &error))
 }
 
-/// What helps where only some tests of a cassette ran.
+/// Advice where only some tests of a cassette ran.
 const UNCONSUMED: &str = "  where only some tests ran: give each test a cassette of its own (sessions and --cassette FOLDER/), or its \
     records a `group`; what has not begun does not count then\n";
 

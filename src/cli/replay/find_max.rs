@@ -34,7 +34,7 @@ pub(in crate::cli) struct FindMaxArgs {
     pub(in crate::cli) max_concurrency: NonZeroUsize,
 }
 
-/// What is printed with `--json`.
+/// Output of `--json`.
 #[derive(Debug, Serialize)]
 struct PrintedSearch {
     version: &'static str,

@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// What was run.
+/// Inputs of a run.
 #[derive(Debug, Serialize)]
 pub(super) struct RunInputs {
     /// The traces or cassettes.
@@ -41,7 +41,7 @@ impl RunInputs {
     }
 }
 
-/// What is printed with `--json`.
+/// Output of `--json`.
 #[derive(Debug, Serialize)]
 pub(super) struct Printed {
     pub(super) version: &'static str,

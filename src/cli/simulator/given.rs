@@ -15,7 +15,7 @@ use crate::{
     recording::yaml::{self, YamlNode},
 };
 
-/// What was typed, and stands in a file.
+/// Flags of the command line and of a file.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct GivenFlags {
     /// Flags of the table with their values.

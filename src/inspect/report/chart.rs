@@ -32,7 +32,7 @@ const STYLE: &str = "text{fill:#56616c;font:12px sans-serif}.axis line{stroke:#d
     [data-axis=y] text{text-anchor:end}.axis .title{text-anchor:middle}.series{fill:none;stroke-width:2}\
     .run0{stroke:#0b62c4}.run1{stroke:#c2410c}.run2{stroke:#0f766e;stroke-dasharray:3 3}.run3{stroke:#8b2fc9;stroke-dasharray:3 3}";
 
-/// What runs along an axis.
+/// Scale of an axis.
 #[derive(Debug, Clone, Copy)]
 pub struct Axis {
     /// What it is.
@@ -57,7 +57,7 @@ pub fn line_chart(title: &str, x: Axis, y: Axis, lines: &[(&str, Vec<(f64, f64)>
     Chart { title: title.to_owned(), x, y, series, has_diagonal: false }.file(&PageFigures::of_json(json!(points)))
 }
 
-/// How values are drawn.
+/// Mark of a chart's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ChartMark {
     Line,

@@ -11,7 +11,7 @@ use crate::inspect::text::time;
 /// Bytes of a pointer that a page names, at most.
 const LONGEST_POINTER: usize = 1000;
 
-/// How a number is shown.
+/// Format of a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// Milliseconds, in the unit that suits them.

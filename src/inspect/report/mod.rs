@@ -169,7 +169,7 @@ fn run(path: &Path, progress: &Arc<LoadProgress>) -> Result<(RunReport, Summaris
     Ok((report, summarised))
 }
 
-/// What a report needs of the records beside their summary.
+/// Values of the records that a report needs beside their summary.
 #[derive(Default)]
 struct Seen {
     begin: Option<Duration>,

@@ -17,7 +17,7 @@ pub enum Answers {
     Changed,
 }
 
-/// How answers are in the prompts of later turns.
+/// Answers in the prompts of later turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct AnswersInPrompts {
     /// Those that came back verbatim, for the recorded engine had them in its cache.

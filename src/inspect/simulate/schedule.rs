@@ -26,7 +26,7 @@ use crate::{
     },
 };
 
-/// Most blocks of a simulated cache that is to have no limit.
+/// Maximum number of blocks of a simulated cache that is to have no limit.
 const MOST_BLOCKS: u32 = 1 << 22;
 
 /// Tokens of a block of a trace that names no size.

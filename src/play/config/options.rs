@@ -48,7 +48,7 @@ pub struct ServerOptions {
     pub simulator: SimulatorOptions,
 }
 
-/// What is served of llm-d-inference-sim, and with what.
+/// Parts of llm-d-inference-sim that are served, and their values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SimulatorOptions {
     /// True where its endpoints are there for everyone who reaches the server, and its headers.
@@ -139,7 +139,7 @@ pub struct LoraModule {
     pub base_model_name: Option<String>,
 }
 
-/// Where the times of an answer to an unmatched request come from (`--unmatched-pace`).
+/// Source of the times of a response to an unmatched request (`--unmatched-pace`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum UnmatchedPace {
     /// From the trace: its median TTFT, then its median gap for each token.
@@ -149,7 +149,7 @@ pub enum UnmatchedPace {
     Instant,
 }
 
-/// Where the defaults come from (vLLM's `--generation-config` and `--override-generation-config`).
+/// Source of the defaults (vLLM's `--generation-config` and `--override-generation-config`).
 #[derive(Debug, Clone, Default)]
 pub struct GenerationConfig {
     /// The file.

@@ -50,7 +50,7 @@ impl Default for EngineConfig {
     }
 }
 
-/// Where the durations of steps come from.
+/// Source of the durations of steps.
 #[derive(Debug, Clone)]
 pub enum EngineTimes {
     /// These.

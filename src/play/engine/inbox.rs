@@ -32,7 +32,7 @@ pub(super) struct RecordedArrival {
     pub(super) times: RecordedTimes,
 }
 
-/// What is to be done.
+/// Command of an operator.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Control {
     /// Requests are not scheduled from now on; done once none runs.
@@ -116,7 +116,7 @@ impl InboxState {
     }
 }
 
-/// What came since the last step.
+/// Messages since the last step.
 #[derive(Debug, Default)]
 pub(super) struct Mail {
     pub(super) arrivals: VecDeque<Arrived>,

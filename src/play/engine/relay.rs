@@ -31,7 +31,7 @@ thread_local! {
     static OF_THREAD: RefCell<Option<Arc<Relay>>> = const { RefCell::new(None) };
 }
 
-/// Who waits for a step: a waker, and the relay of its thread.
+/// Waiter for a step: a waker, and the relay of its thread.
 #[derive(Debug)]
 pub(super) struct Sleeper {
     pub(super) waker: Waker,

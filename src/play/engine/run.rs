@@ -20,7 +20,7 @@ pub(in super::super) struct Emission {
     pub(in super::super) at: Instant,
 }
 
-/// What is known of a choice since its first token.
+/// Scheduling of a choice, known since its first token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in super::super) struct Scheduled {
     /// Time from its arrival until it ran.

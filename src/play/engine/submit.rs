@@ -160,7 +160,7 @@ impl Engine {
     }
 }
 
-/// What a request asks of the connector, and its name.
+/// Parameters of a request for the connector, and its name.
 #[derive(Debug, Clone, Copy)]
 struct Transfers<'a> {
     params: Option<&'a KvTransferParams>,

@@ -46,7 +46,7 @@ pub struct EngineCoreConfig {
     pub family: VersionFamily,
 }
 
-/// Why no front end is served.
+/// Reasons for which no front end is served.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineCoreError {
     /// There is no engine.

@@ -42,7 +42,7 @@ pub(super) struct RunningRequest {
     preemptions: u32,
 }
 
-/// What steps gave a request.
+/// Output of a request from its steps.
 #[derive(Debug)]
 pub(super) struct RequestOutput {
     pub(super) output: WireOutput,

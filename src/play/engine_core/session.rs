@@ -32,7 +32,7 @@ use crate::{
 /// Requests of one front end at a time; more end with an error.
 const MOST_REQUESTS: usize = 65_536;
 
-/// Why a session is over.
+/// Reason for the end of a session.
 #[derive(Debug)]
 pub(super) enum SessionEnd {
     /// The server ends.

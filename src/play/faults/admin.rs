@@ -19,13 +19,13 @@ use crate::{
     replay::account::Access,
 };
 
-/// Most bytes of a list of faults.
+/// Maximum size of a list of faults, in bytes.
 const LARGEST: usize = 1 << 20;
 
 /// Hits that are listed if a request names no number.
 const LISTED: usize = 1000;
 
-/// What the routes share.
+/// State of the routes.
 #[derive(Debug, Clone)]
 struct FaultDesk {
     faults: Arc<ServerFaults>,

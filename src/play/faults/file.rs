@@ -16,10 +16,10 @@ use crate::{
     recording::yaml::{self, YamlError, YamlNode},
 };
 
-/// Most files that one file may include, with those that they include.
+/// Maximum number of files that one file may include, with those that they include.
 const MOST_FILES: usize = 100;
 
-/// Most faults of one list that have a pattern of prompts, which take memory.
+/// Maximum number of faults of one list that have a pattern of prompts, which take memory.
 const MOST_PATTERNS: usize = 256;
 
 /// Faults of a list and what it includes.

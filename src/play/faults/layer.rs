@@ -98,10 +98,10 @@ struct ShownFaults {
     replied: RepliedFaults,
 }
 
-/// What became of faults that are answers.
+/// Outcomes of faults that are answers.
 type RepliedFaults = Arc<Lock<Vec<(Arc<Fault>, ReplyOutcome)>>>;
 
-/// What became of a fault that is an answer.
+/// Outcome of a fault that is an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ReplyOutcome {
     Applied,

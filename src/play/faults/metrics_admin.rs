@@ -19,10 +19,10 @@ use crate::{
     replay::account::Access,
 };
 
-/// Most bytes of values.
+/// Maximum size of values, in bytes.
 const LARGEST: usize = 4 << 20;
 
-/// What the routes share.
+/// State of the routes.
 #[derive(Clone)]
 struct MetricsDesk {
     overrides: Arc<MetricOverrides>,

@@ -64,7 +64,7 @@ pub type ServedKey = fn(&[u8]) -> Option<String>;
 /// A response that is still served.
 pub(super) type SharedResponse = Arc<Lock<ServedResponse>>;
 
-/// What was served to the requests that have a key.
+/// Responses to the requests that have a key.
 #[derive(Debug)]
 pub struct ServedLog {
     key: ServedKey,

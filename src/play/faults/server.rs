@@ -20,7 +20,7 @@ use crate::{
     replay::account::DEFAULT_SESSION,
 };
 
-/// Most faults that a request may name itself.
+/// Maximum number of faults that a request may name itself.
 const MOST_OF_REQUEST: usize = 32;
 
 /// The faults of a server, which may be replaced while it runs; replicas share them.

@@ -57,7 +57,7 @@ struct Replica {
     origin: Arc<ServerParts>,
 }
 
-/// What servers are made of: all that they share.
+/// Parts that all servers share.
 #[derive(Debug)]
 struct ServerParts {
     config: Config,
@@ -89,7 +89,7 @@ impl ServerParts {
     }
 }
 
-/// Whether a replica is to be there.
+/// Desired state of a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Life {
     Alive,
@@ -159,7 +159,7 @@ impl Fleet {
     }
 }
 
-/// What is changed of a replica from outside.
+/// State of a replica that is changed from outside.
 #[derive(Debug)]
 struct ReplicaControl {
     life: watch::Sender<Life>,

@@ -18,7 +18,7 @@ use crate::{
     },
 };
 
-/// What makes a client's text of tokens.
+/// Detokenizer of a client's text.
 #[derive(Debug)]
 pub(in crate::play) struct ShownText {
     pub(in crate::play) detokenizer: Detokenizer,

@@ -16,7 +16,7 @@ use crate::{
 /// The finish reason of an answer that calls tools.
 const TOOL_CALLS: &str = "tool_calls";
 
-/// Why a step was the last one: the API's word, and its details.
+/// Finish reason of the last step: the API's word, and its details.
 type StepFinish = (&'static str, StopReason);
 
 /// Parsers of one request's choices.

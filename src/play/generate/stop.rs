@@ -39,7 +39,7 @@ impl StopNode {
     }
 }
 
-/// How much of a stop string the text ends with.
+/// Length of a stop string's beginning at the end of the text.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in crate::play) struct StopProgress(u32);
 

@@ -35,7 +35,7 @@ pub(in crate::play) struct Adapters {
     state: RwLock<LoadedAdapters>,
 }
 
-/// Those that are loaded, in the order of their loading, and how many ids were given out.
+/// Loaded adapters, in the order of their loading, and the number of ids given out.
 #[derive(Debug, Default)]
 struct LoadedAdapters {
     adapters: Vec<Adapter>,

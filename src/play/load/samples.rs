@@ -9,9 +9,9 @@ use xxhash_rust::xxh3::Xxh3Default;
 
 use crate::base::bounded_cache::BoundedCache;
 
-/// Most bytes that counters take; the counters of prompts that were not sent for long begin at zero again.
+/// Maximum bytes that counters take; the counters of prompts that were not sent for long begin at zero again.
 const BYTES: usize = 1 << 20;
-/// Most bytes that those of a named session take.
+/// Maximum bytes that those of a named session take.
 pub(in crate::play) const SESSION_BYTES: usize = 32 << 10;
 /// Bytes of a counter.
 const ENTRY: usize = 40;

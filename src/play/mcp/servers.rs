@@ -68,7 +68,7 @@ pub struct McpService {
     access: McpAccess,
 }
 
-/// Who may call MCP servers, and with how much.
+/// Limits of calls to MCP servers: allowed callers, and sizes.
 #[derive(Debug, Clone, Default)]
 pub struct McpAccess {
     /// Names with a dot under which they are served.

@@ -21,7 +21,7 @@ pub(super) const PAUSE: Duration = Duration::from_millis(3);
 /// Pauses because of one message of the client.
 pub(super) const MOST_PAUSES: u64 = 50;
 
-/// Why a connection ended.
+/// Reason for the end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum McpEnd {
     /// The client closed it, or the program is to end.

@@ -65,7 +65,7 @@ pub(super) struct RealServer {
     slots: Mutex<RealSessions>,
 }
 
-/// How a real server is reached.
+/// Transport to a real server.
 #[derive(Debug)]
 enum Reached {
     Called(Box<NamedUpstream<Full<Bytes>>>),

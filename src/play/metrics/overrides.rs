@@ -15,7 +15,7 @@ use crate::base::{
     units::parse_duration,
 };
 
-/// Most samples that are set.
+/// Maximum number of samples that are set.
 const MOST: usize = 10_000;
 
 /// A value, constant or over time.

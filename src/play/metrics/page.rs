@@ -24,7 +24,7 @@ pub(in super::super) const CONTENT_TYPE: &str = "text/plain; version=1.0.0; char
 /// The type of the page under paths that only start like its own.
 pub(in super::super) const MOUNTED_CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What the page says of the server, and what it shows.
+/// Description of the server on the page, and the page's options.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct About<'a> {
     pub(in super::super) model: &'a str,

@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// What is counted beside the engine's metrics.
+/// Counters beside the engine's metrics.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct OwnCounts<'a> {
     pub(in super::super) lateness: &'a Lateness,

@@ -26,7 +26,7 @@ use crate::{
 const PAGE: &str = include_str!("page.html");
 const SCRIPT: &str = include_str!("page.js");
 
-/// What the page may load: its own script and answers of this server.
+/// Content security policy of the page: its own script and answers of this server.
 const POLICY: &str = "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'unsafe-inline'; base-uri 'none'; \
                       form-action 'none'; frame-ancestors 'none'";
 

@@ -30,7 +30,7 @@ pub(in crate::play) struct PromptRead {
     pub(in crate::play) beginning: AnswerBeginning,
 }
 
-/// Where a request may have the beginning of an answer that it wants to be continued.
+/// Place where a request may have the beginning of an answer to continue.
 #[derive(Debug, Clone, Default)]
 pub(in crate::play) enum AnswerBeginning {
     /// Nowhere.

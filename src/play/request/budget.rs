@@ -30,7 +30,7 @@ const FREE: usize = 64 << 10;
 /// Fewest bytes of a body for a token that has a logarithm.
 const SPELLED: usize = 24;
 
-/// What answers may take.
+/// Budget of responses.
 #[derive(Debug)]
 struct Budget {
     of_one: usize,

@@ -186,7 +186,7 @@ impl<'a> AnswerSearch<'a> {
     }
 }
 
-/// Where what was delivered and a recorded answer part.
+/// First difference between delivered text and a recorded answer.
 pub(super) struct ContinuationDifference {
     pub(super) record: usize,
     /// Characters that are the same.

@@ -4,8 +4,6 @@
 //!
 //! See docs/decisions/0040-one-writer-for-each-form.md.
 
-use std::borrow::Cow;
-
 use super::{
     TokenCounts,
     from_chat::{ChatStep, FromChat, WholeChat},
@@ -102,7 +100,7 @@ impl Encoder {
     /// where the connection breaks in the place of an end.
     pub fn fail(&mut self, payload: Option<&str>, out: &mut EventBuffer) -> bool {
         let usual = || ApiError::internal("Internal server error").event().into();
-        let payload: &str = &payload.map_or_else(usual, Cow::Borrowed);
+        let payload: &str = &payload.map_or_else(usual, std::borrow::Cow::Borrowed);
         if let ResponseForm::FromChat(to) = &mut self.form {
             return to.fail(payload, out);
         }

@@ -3,7 +3,7 @@
 use super::GenerationRequest;
 use crate::{Api, ApiError, structured};
 
-/// Most output tokens of a request; at least 1.
+/// Limit of a request's output tokens; at least 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MaxTokens {
     /// Set by the request.

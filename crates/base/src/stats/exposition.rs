@@ -122,7 +122,7 @@ impl<S> MetricFamily<S> {
     }
 }
 
-/// How numbers are written.
+/// Notation of numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NumberFormat {
     /// As by Python's client: all of them are floats, and a distribution's count comes before its sum.

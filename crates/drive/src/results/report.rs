@@ -93,7 +93,7 @@ pub struct SteadyPart {
     pub p50_ms: BTreeMap<String, f64>,
 }
 
-/// What differs from the recording.
+/// Differences from the recording.
 #[derive(Debug, Clone, Serialize)]
 pub struct CheckReport {
     /// Responses that were compared.

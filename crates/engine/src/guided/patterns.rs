@@ -42,7 +42,7 @@ pub(super) fn check_embedded(lark: &str) -> Result<(), GuideError> {
     })
 }
 
-/// What a schema has of patterns of property names, and of places where schemas are combined.
+/// Numbers of a schema's patterns of property names, and of places where schemas are combined.
 #[derive(Default)]
 struct PatternCounts {
     patterns: usize,

@@ -45,7 +45,7 @@ pub struct Sequence {
     pub(super) settled_tokens: usize,
 }
 
-/// What a block hash covers besides tokens.
+/// Inputs of a block hash besides tokens.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct ExtraKeys<'a> {
     pub(super) lora: Option<&'a LoraRequest>,

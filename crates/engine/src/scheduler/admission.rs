@@ -6,7 +6,7 @@ use super::{
     request::{FetchStage, RequestStatus},
 };
 
-/// What becomes of a request whose turn it is.
+/// Outcome of the admission of a request.
 enum AdmissionOutcome {
     /// It runs, with so many tokens in this step.
     Runs(usize),

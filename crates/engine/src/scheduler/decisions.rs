@@ -39,7 +39,7 @@ pub struct ScheduledRequest {
     pub scheduled_as: ScheduledAs,
 }
 
-/// Where a scheduled request came from.
+/// Origin of a scheduled request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScheduledAs {
     /// It waited.

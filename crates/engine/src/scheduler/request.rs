@@ -69,7 +69,7 @@ pub enum Rejection {
     EmptyOutput,
 }
 
-/// What the scheduler knows about a request.
+/// State of a request in the scheduler.
 #[derive(Debug, Default)]
 pub(super) struct RequestState {
     pub(super) id: RequestId,
@@ -103,7 +103,7 @@ pub(super) struct RequestState {
     pub(super) is_received: bool,
 }
 
-/// Where a request is.
+/// Status of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum RequestStatus {
     #[default]

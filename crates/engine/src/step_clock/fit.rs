@@ -17,7 +17,7 @@ use super::{
 /// Fewest steps that a model is fitted to.
 const FEWEST: usize = 8;
 
-/// Most factors that are kept of each kind of step.
+/// Maximum number of factors that are kept of each kind of step.
 const MOST_FACTORS: usize = 4096;
 
 /// Rounds of weighting by the model of the round before.

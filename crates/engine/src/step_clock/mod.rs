@@ -34,7 +34,7 @@ pub use self::{
 /// Longest step: a day.
 const LONGEST: f64 = 86_400.0;
 
-/// Where the durations of steps come from.
+/// Source of the durations of steps.
 #[derive(Debug, Clone, PartialEq)]
 pub enum StepTimes {
     /// Steps take no time.

@@ -36,7 +36,7 @@ use super::{
     error_rewriter::ErrorRewriter,
     events::{self, StreamEnd},
     header_timeout::HeaderTimer,
-    reserve::question_of_health,
+    reserve::health_request,
     upgrade::{HeldConnection, Upgrade},
     write_watch::{SlowHead, WriteWait, WriteWatch},
 };
@@ -81,7 +81,7 @@ where
     let mut wire =
         ErrorRewriter::new(stream, options.bad_request, context.lateness.clone(), context.informational.clone());
     if context.is_reserved {
-        // Boxed: it is rare, and every connection would hold room for what it reads.
+        // Boxed: it is rare, and every connection would have memory for its reads.
         return Box::pin(reserved(wire, context, service, stopped)).await;
     }
     if context.http2 {
@@ -114,7 +114,7 @@ where
     }
 }
 
-/// Answers one question of health, or refuses the request.
+/// Answers one request of `/health`, or refuses the request.
 async fn reserved<I, B>(
     mut wire: ErrorRewriter<I>,
     context: &ConnectionContext,
@@ -125,7 +125,7 @@ where
     I: ConnectionStream,
     B: ServiceBody,
 {
-    let Some(read) = question_of_health(&mut wire).await? else { return Ok(()) };
+    let Some(read) = health_request(&mut wire).await? else { return Ok(()) };
     wire.rewind(&read);
     let mut builder = http1_builder(context);
     builder.keep_alive(false);
@@ -147,7 +147,7 @@ fn is_stopping(stopped: Option<&watch::Receiver<()>>) -> bool {
     !stopped.is_some_and(|stopped| matches!(stopped.has_changed(), Ok(false)))
 }
 
-/// Reads whether the client speaks HTTP/2, and puts the bytes back.
+/// Returns true if the client speaks HTTP/2, and puts the bytes back.
 async fn begins_http2<I: AsyncRead + Unpin>(wire: &mut ErrorRewriter<I>) -> io::Result<bool> {
     let mut read = Vec::new();
     while read.len() < PREFACE.len() && PREFACE.starts_with(&read) {
@@ -202,7 +202,7 @@ where
     Ok(connection.await?)
 }
 
-/// What hyper must not send.
+/// Response that hyper must not send.
 enum TakenResponse<B> {
     Stream(EventStream<B>),
     /// Nothing is sent, and the connection ends.
@@ -216,7 +216,7 @@ struct EventStream<B> {
     close: bool,
 }
 
-/// Reads whether the client wants the connection closed after the response; `None` where a stream must stay with hyper: other
+/// Returns whether the client wants the connection closed after the response; `None` where a stream must stay with hyper: other
 /// versions than HTTP/1.1, `HEAD`, and connection options beyond `close` and `keep-alive`.
 fn wants_close(request: &Request<Incoming>) -> Option<bool> {
     if request.version() != Version::HTTP_11 || *request.method() == Method::HEAD {
@@ -238,7 +238,7 @@ fn wants_close(request: &Request<Incoming>) -> Option<bool> {
 /// Shared storage for a value that the service leaves for the connection.
 type SharedSlot<T> = Arc<Lock<Option<T>>>;
 
-/// Lets hyper serve requests until the connection ends or a stream of events begins; returns the latter with the connection.
+/// Serves requests with hyper until the connection ends or a stream of events begins; returns the latter with the connection.
 /// `stopped` becomes `None` when the server is shutting down.
 async fn http1<I, B>(
     wire: ErrorRewriter<I>,
@@ -291,19 +291,16 @@ where
     let parts = connection.into_parts();
     let mut wire = parts.io.into_inner();
     wire.rewind(&parts.read_buf);
-    match taken {
-        Some(TakenResponse::Stream(stream)) => return Ok(Some((wire, stream))),
-        Some(TakenResponse::Nothing(end)) => {
-            Box::pin(end.end(wire)).await;
-            return Ok(None);
+    match (taken, upgrade) {
+        (Some(TakenResponse::Stream(stream)), _) => return Ok(Some((wire, stream))),
+        (Some(TakenResponse::Nothing(end)), _) => Box::pin(end.end(wire)).await,
+        (None, Some(upgrade)) => {
+            let (held, released) = HeldConnection::new(wire);
+            upgrade.complete(Box::new(held));
+            // It counts as a connection, and is cut as one, until its last byte.
+            let _never_sent = released.await;
         }
-        None => {}
-    }
-    if let Some(upgrade) = upgrade {
-        let (held, released) = HeldConnection::new(wire);
-        upgrade.complete(Box::new(held));
-        // It counts as a connection, and is cut as one, until its last byte.
-        let _never_sent = released.await;
+        (None, None) => {}
     }
     Ok(None)
 }

@@ -30,7 +30,7 @@ use super::{
 /// Time in which a client has to take the end of a connection, and to end its own side of one that is half closed.
 const ENDS_WITHIN: Duration = Duration::from_secs(60);
 
-/// How a connection ends before its response does.
+/// End of a connection before the end of its response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectionEnd {
     /// It is reset (RST).

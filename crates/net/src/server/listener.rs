@@ -114,7 +114,7 @@ impl Listener {
     }
 }
 
-/// Where a listener was, and another one can be once it is gone.
+/// Address of a listener that is gone, for another one.
 #[derive(Debug, Clone)]
 pub struct ListenerPlace {
     address: PlaceAddress,

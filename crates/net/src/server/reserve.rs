@@ -109,7 +109,7 @@ impl Drop for Lent {
 ///
 /// # Errors
 /// When the connection breaks, or the head takes too long.
-pub(super) async fn question_of_health<I>(wire: &mut I) -> io::Result<Option<Vec<u8>>>
+pub(super) async fn health_request<I>(wire: &mut I) -> io::Result<Option<Vec<u8>>>
 where
     I: AsyncRead + AsyncWrite + Unpin,
 {
@@ -177,7 +177,7 @@ mod tests {
             client.write_all(format!("{line}\r\n\r\n").as_bytes()).await.unwrap();
             client.shutdown().await.unwrap();
             let refused = refused_connections();
-            let read = question_of_health(&mut server).await.unwrap();
+            let read = health_request(&mut server).await.unwrap();
             assert_eq!(read.is_some(), is_served, "{line}");
             assert!(is_served || refused_connections() > refused, "{line}");
             drop(server);

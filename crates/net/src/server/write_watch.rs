@@ -111,7 +111,7 @@ struct WriteState {
     rare: Mutex<RareWrites>,
 }
 
-/// What most connections never have.
+/// State that few connections need.
 #[derive(Debug, Default)]
 struct RareWrites {
     /// Lets the connection have a turn, where its bodies are not polled in its own.

@@ -119,12 +119,9 @@ pub enum FetchError {
     /// There is no response.
     #[error(transparent)]
     Unanswered(#[from] UpstreamError),
-    /// Its body broke off.
-    #[error("the answer breaks off: {0}")]
-    Broken(Box<dyn Error + Send + Sync>),
-    /// Its body is longer than this, in bytes.
-    #[error("the answer has more than {} MiB", .0 >> 20)]
-    TooLong(usize),
+    /// Its body broke off or is too long.
+    #[error("{0}")]
+    Incomplete(String),
 }
 
 /// Builds an error response in the form of the engine's errors, of type `UpstreamError`.

@@ -24,7 +24,7 @@ mod pool;
 mod relay;
 mod url;
 
-use std::{sync::Arc, time::Duration};
+use std::{error::Error, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{
@@ -162,9 +162,11 @@ impl<B: OutgoingBody> Upstream<B> {
         request.headers_mut().entry(header::USER_AGENT).or_insert(agent);
         let (head, body) = self.send(request).await?.into_parts();
         let at = Instant::now();
-        let body = Limited::new(body, most_bytes).collect().await.map_err(|error| {
-            if error.is::<LengthLimitError>() { FetchError::TooLong(most_bytes) } else { FetchError::Broken(error) }
-        })?;
+        let incomplete = |error: Box<dyn Error + Send + Sync>| match error.is::<LengthLimitError>() {
+            true => FetchError::Incomplete(format!("the answer has more than {} MiB", most_bytes >> 20)),
+            false => FetchError::Incomplete(format!("the answer breaks off: {error}")),
+        };
+        let body = Limited::new(body, most_bytes).collect().await.map_err(incomplete)?;
         Ok(FetchedResponse { status: head.status, headers: head.headers, body: body.to_bytes(), at })
     }
 

@@ -40,7 +40,7 @@ pub struct Sidecar {
     pub times: Times,
 }
 
-/// When an event came, in milliseconds from the request, its data, and its `event` field.
+/// Time of an event, in milliseconds from the request, its data, and its `event` field.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Moment(
     /// When.

@@ -45,7 +45,6 @@ pub(super) fn record(node: &YamlNode) -> Result<WrittenRecord, Wrong> {
     };
     let (mut id, mut unknown) = (None, Vec::new());
     let blobs = [blob_of(Some(node))?, blob_of(node.get("answer"))?];
-    let mut answered = false;
     for entry in entries {
         let value = &entry.value;
         match entry.key.as_str() {
@@ -67,36 +66,39 @@ pub(super) fn record(node: &YamlNode) -> Result<WrittenRecord, Wrong> {
             "tags" => record.tags = texts(value, "tags")?,
             "put_back" => record.put_back = put_back(value)?,
             "timing" => record.side = Some(timing(value)?),
-            "answer" => {
-                answered = true;
-                record.answer = answer(value, &mut unknown)?;
-            }
+            "answer" => record.answer = answer(value, &mut unknown)?,
             "match" => fixture::read(&mut record, node, value)?,
             "times" => record.times = Some(fixture::times(value)?),
             key => unknown.push((entry.line, key.to_owned())),
         }
     }
     fixture::as_completion(&mut record);
-    if !answered {
-        return Err(Wrong::at(node.line, "the record has no `answer`"));
+    let json_added = node.get("answer").and_then(|answer| answer.get(json_added::KEY)).map(|node| node.line);
+    check(&record, node, json_added)?;
+    Ok(WrittenRecord { record, id, unknown, blobs, json_added })
+}
+
+/// Checks that a record is complete, and that its fields go together.
+fn check(record: &CassetteRecord, node: &YamlNode, json_added: Option<usize>) -> Result<(), Wrong> {
+    let wrong = |message| Err(Wrong::at(node.line, message));
+    if node.get("answer").is_none() {
+        return wrong("the record has no `answer`");
     }
     if record.method.is_empty() && record.like.is_none() && !record.is_fixture {
-        return Err(Wrong::at(node.line, "the record has no `request`, such as `POST /v1/chat/completions`"));
+        return wrong("the record has no `request`, such as `POST /v1/chat/completions`");
     }
     if record.raw.is_some() && !record.body.is_null() {
-        return Err(Wrong::at(node.line, "the request has more than one body"));
+        return wrong("the request has more than one body");
     }
-    let json_added = node.get("answer").and_then(|answer| answer.get(json_added::KEY)).map(|node| node.line);
     if record.answer.made.is_some() && !record.is_fixture {
-        return Err(Wrong::at(node.line, "an answer that is made for each request needs `match` instead of a request"));
+        return wrong("an answer that is made for each request needs `match` instead of a request");
     }
     if let Some(PlannedFault { line, text }) = record.answer.planned.as_ref().filter(|_| !record.is_fixture) {
         return Err(Wrong::at(*line, format!("`{text}` is no fault of a recorded answer: reset, truncate or stall")));
     }
-    match json_added.filter(|_| record.like.is_none()) {
-        Some(line) => Err(Wrong::at(line, "`json+` needs `like`, the record whose answer it changes")),
-        None => Ok(WrittenRecord { record, id, unknown, blobs, json_added }),
-    }
+    json_added
+        .filter(|_| record.like.is_none())
+        .map_or(Ok(()), |line| Err(Wrong::at(line, "`json+` needs `like`, the record whose answer it changes")))
 }
 
 fn blob_of(node: Option<&YamlNode>) -> Result<Option<(usize, String)>, Wrong> {
@@ -198,8 +200,7 @@ fn answer(node: &YamlNode, unknown: &mut Vec<(usize, String)>) -> Result<Recorde
     let entries = node.entries().ok_or_else(|| Wrong::at(node.line, "`answer` has to be a map, or a text"))?;
     let mut answer = RecordedAnswer { status: 200, ..RecordedAnswer::default() };
     let (mut fault, mut after_events) = (None, 0);
-    let (mut choice, mut choices, mut usage) = (Map::new(), Vec::new(), None);
-    let mut message = Map::new();
+    let (mut choices, mut usage) = (Vec::new(), None);
     let mut bodies: Vec<AnswerContent> = Vec::new();
     for entry in entries {
         let value = &entry.value;
@@ -220,25 +221,11 @@ fn answer(node: &YamlNode, unknown: &mut Vec<(usize, String)>) -> Result<Recorde
             "body_base64" => bodies.push(AnswerContent::Bytes(bytes(value)?)),
             // Its bytes are read later, where the place of the sidecar is known.
             "body_blob" => bodies.push(AnswerContent::Bytes(Vec::new())),
-            key if fixture::OF_MESSAGE.contains(&key) => {
-                message.insert(key.to_owned(), value.value());
-            }
-            key if OF_CHOICE.contains(&key) => {
-                choice.insert(key.to_owned(), value.value());
-            }
-            key if made::takes(entries, key) => {}
+            key if fixture::OF_MESSAGE.contains(&key) || OF_CHOICE.contains(&key) || made::takes(entries, key) => {}
             key => unknown.push((entry.line, format!("answer.{key}"))),
         }
     }
-    if !message.is_empty() {
-        if choice.contains_key("message") || choice.contains_key("text") {
-            return Err(Wrong::at(node.line, "the answer has `message` or `text`, and fields of a message beside it"));
-        }
-        choice.insert("message".to_owned(), fixture::message(message));
-    }
-    if !choice.is_empty() {
-        choices.push(choice);
-    }
+    choices.extend(only_choice(node, entries)?);
     if !choices.is_empty() {
         bodies.push(AnswerContent::Choices { choices, usage });
     }
@@ -252,6 +239,22 @@ fn answer(node: &YamlNode, unknown: &mut Vec<(usize, String)>) -> Result<Recorde
         answer.planned = answer.fault.is_none().then_some(PlannedFault { line, text });
     }
     Ok(answer)
+}
+
+/// Reads the fields of the only choice and of its message, which stand in the answer itself; `None` without any.
+fn only_choice(node: &YamlNode, entries: &[YamlEntry]) -> Result<Option<Map<String, Value>>, Wrong> {
+    let fields = |names: &[&str]| -> Map<String, Value> {
+        let entries = entries.iter().filter(|entry| names.contains(&entry.key.as_str()));
+        entries.map(|entry| (entry.key.clone(), entry.value.value())).collect()
+    };
+    let (mut choice, message) = (fields(&OF_CHOICE), fields(&fixture::OF_MESSAGE));
+    if !message.is_empty() {
+        if choice.contains_key("message") || choice.contains_key("text") {
+            return Err(Wrong::at(node.line, "the answer has `message` or `text`, and fields of a message beside it"));
+        }
+        choice.insert("message".to_owned(), fixture::message(message));
+    }
+    Ok(Some(choice).filter(|choice| !choice.is_empty()))
 }
 
 /// Reads the answer that is made for each request, which may stand beside a choice without a text only.

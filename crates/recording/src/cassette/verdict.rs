@@ -22,7 +22,7 @@ pub struct GuardVerdict {
     pub dimensions: Option<u32>,
 }
 
-/// When a verdict is that something is unsafe: always, or where one of these holds.
+/// Conditions of the verdict `unsafe`: always, or where one of these holds.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct UnsafeWhen {
     /// In any case.

@@ -97,37 +97,13 @@ pub(super) fn record_text(
     indent: usize,
 ) {
     let is_full = matches!(tools, ToolsForm::Inline);
+    let changes = base.and_then(|base| changes(record, base));
+    let base = base.filter(|_| changes.is_some());
     let mut fields = Map::new();
     let mut put = |name: &str, value: Value| {
         fields.insert(name.to_owned(), value);
     };
-    let path = record.path.split('?').next().unwrap_or_default();
-    put("id", record.id.into());
-    if !record.is_fixture {
-        let upstream = canonical::upstream_suffix(&record.headers);
-        put("at", (canonical::boundary(&record.method, path, record.body.fields()) + &upstream).into());
-    }
-    let changes = base.and_then(|base| changes(record, base));
-    let is_continued = changes.is_some();
-    match (&changes, base) {
-        (Some(_), Some(base)) => {
-            put("like", base.id.into());
-            if record.echo != Echo::Plain {
-                put("echo", record.echo.name().into());
-            }
-            if let Some(cached) = &record.cached {
-                put("cached", cached.clone().into());
-            }
-            if (&record.method, &record.path) != (&base.method, &base.path) {
-                put("request", format!("{} {}", record.method, record.path).into());
-            }
-        }
-        _ if record.method.is_empty() => {}
-        _ => put("request", format!("{} {}", record.method, record.path).into()),
-    }
-    if !record.headers.is_empty() {
-        put("headers", headers(&record.headers));
-    }
+    head(record, base).into_iter().for_each(|(name, value)| put(name, value));
     let body = changes.map_or_else(|| record.body.value(), Value::Object);
     match body {
         Value::Null => record.raw.iter().for_each(|bytes| {
@@ -140,7 +116,7 @@ pub(super) fn record_text(
     }
     notes(record).into_iter().for_each(|(name, value)| put(name, value));
     let mut answer = answer_fields(&record.answer);
-    if let Some(base) = base.filter(|_| is_continued) {
+    if let Some(base) = base {
         json_added::shorten(&mut answer, &record.answer, &base.answer);
     }
     put("answer", fixture::short(&answer).filter(|_| record.is_fixture).unwrap_or_else(|| answer.into()));
@@ -153,6 +129,27 @@ pub(super) fn record_text(
     out.extend(std::iter::repeat_n(' ', indent));
     out.push('-');
     out.push_str(lines.get(indent + 1..).unwrap_or_default());
+}
+
+/// The fields of a record before the body of its request; `base` is the record that it continues.
+fn head(record: &CassetteRecord, base: Option<&CassetteRecord>) -> Vec<(&'static str, Value)> {
+    let mut head: Vec<(&'static str, Value)> = vec![("id", record.id.into())];
+    if !record.is_fixture {
+        let path = record.path.split('?').next().unwrap_or_default();
+        let upstream = canonical::upstream_suffix(&record.headers);
+        head.push(("at", (canonical::boundary(&record.method, path, record.body.fields()) + &upstream).into()));
+    }
+    if let Some(base) = base {
+        head.push(("like", base.id.into()));
+        head.extend((record.echo != Echo::Plain).then(|| ("echo", record.echo.name().into())));
+        head.extend(record.cached.as_ref().map(|cached| ("cached", cached.clone().into())));
+    }
+    let is_as_base = base.is_some_and(|base| (&record.method, &record.path) == (&base.method, &base.path));
+    if !(record.method.is_empty() || is_as_base) {
+        head.push(("request", format!("{} {}", record.method, record.path).into()));
+    }
+    head.extend((!record.headers.is_empty()).then(|| ("headers", headers(&record.headers))));
+    head
 }
 
 /// The fields of a record between its request and its answer.

@@ -8,7 +8,7 @@ use text::prompt::Tokenizer;
 use super::{FormatError, Losses, TraceFormat, chats, dynamo, fields::Fields, rows, weka};
 use crate::trace::{BadLines, FORMAT, Joined, JsonValues, Meta, Record, Sources};
 
-/// How a file is read.
+/// Options of reading a file.
 #[derive(Debug, Default)]
 pub struct ReadOptions {
     /// Its format; `None` for what its first object shows.
@@ -19,7 +19,7 @@ pub struct ReadOptions {
     pub tokenizer: Option<Tokenizer>,
 }
 
-/// What is known of a file's requests together.
+/// Facts about all requests of a file.
 #[derive(Debug, Clone)]
 pub struct Head {
     /// The format.
@@ -108,7 +108,7 @@ pub(super) trait Objects {
     }
 }
 
-/// Why an object was not taken.
+/// Reason for which an object was not taken.
 #[derive(Debug)]
 pub(super) enum ObjectRefusal {
     /// What is wrong with it.

@@ -61,7 +61,7 @@ pub(super) fn chained(ids: &[u64], of: u64) -> Vec<u64> {
     ids.iter().map(&mut fold).collect()
 }
 
-/// What becomes of the hash of a last block that is not full.
+/// Treatment of the hash of a last block that is not full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tail {
     /// It names the whole prompt.

@@ -20,7 +20,7 @@ const PIECE: usize = 64 << 10;
 /// Bytes that an entry takes beside its line.
 const ENTRY: usize = 64;
 
-/// What records are sorted by; equal ones keep their order.
+/// Sort key of records; equal ones keep their order.
 pub(super) type SortKey = (u64, u64);
 
 /// A line with its key and its place among all.

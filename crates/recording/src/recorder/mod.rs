@@ -29,10 +29,10 @@ use queue::{Queue, Taken};
 /// Interval at which written data is handed to the operating system.
 const FLUSH_EVERY: Duration = Duration::from_millis(500);
 
-/// How often the end notes what is still to be written.
+/// Interval of log lines at the end about what is still to be written.
 const NOTE_EVERY: Duration = Duration::from_secs(2);
 
-/// How often so long a search for secrets is waited for at the end.
+/// Number of such waits at the end for a search for secrets.
 const FINISH_SEARCHES: u32 = 6;
 
 /// Writer of one format. It lives on the recorder's thread, where it may block.

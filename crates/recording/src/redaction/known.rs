@@ -44,7 +44,7 @@ struct Long {
     is_full: bool,
 }
 
-/// Where a known value stands, and its kind.
+/// Place of a known value, and its kind.
 pub(super) type KnownSpan<'k> = (Range<usize>, &'k Arc<str>);
 
 impl KnownSecrets {

@@ -36,7 +36,7 @@ const LAST: &[&str] = &[
     "secretkey",
 ];
 
-/// What names written as one word end in, in lower case without `-` and `_`.
+/// Endings of names written as one word, in lower case without `-` and `_`.
 const ENDS: &[&str] = &[
     "accesskey",
     "accesstoken",
@@ -62,7 +62,7 @@ const ENDS: &[&str] = &[
     "setcookie",
 ];
 
-/// What every name of a secret holds, in lower case without `-` and `_`: few others have to be read as words.
+/// Parts of which every name of a secret has one, in lower case without `-` and `_`: few others have to be read as words.
 const ROOTS: [&str; 15] = [
     "auth",
     "bearer",

@@ -5,7 +5,7 @@ use super::{
     scan,
 };
 
-/// How far the way to a value agrees with places: for each, the segments that the steps so far fit.
+/// Progress of matching the path of a value with places: for each, the segments that the steps so far fit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct PathProgress {
     /// A place and the number of its segments that fit.

@@ -9,7 +9,7 @@ use std::{
 
 use memchr::memmem;
 
-/// Where a placeholder begins.
+/// Beginning of a placeholder.
 pub(super) const PLACEHOLDER: &str = "[REDACTED:";
 
 /// Bytes within which a placeholder ends.
@@ -18,7 +18,7 @@ pub(super) const LONGEST_PLACEHOLDER: usize = 256;
 /// Digits of the largest number.
 const MOST_DIGITS: usize = 9;
 
-/// What stands in text for a secret: its kind, and its number among those of its kind.
+/// Replacement of a secret in text: its kind, and its number among those of its kind.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Placeholder {
     /// The kind.

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::children::{as_value, children_mut, rename};
 
-/// How deep JSON in strings of JSON is followed, as redaction does.
+/// Maximum depth of JSON in strings of JSON, as in redaction.
 const DEEPEST_NESTING: u8 = 4;
 
 /// Text is walked without looking for anything.

@@ -67,7 +67,7 @@ const GENERIC: [&str; 3] = ["assigned", "parameter", "aws_secret"];
 /// Expressions are not tried on longer names, in bytes.
 const LONGEST_NAME: usize = 256;
 
-/// Where secrets are, and of which kind; beside them the bytes of work that it took.
+/// Places and kinds of secrets, and the bytes of work that finding them took.
 #[derive(Debug, Default)]
 pub(super) struct Spans {
     pub(super) found: Vec<(Range<usize>, Arc<str>)>,

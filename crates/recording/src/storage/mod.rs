@@ -30,7 +30,7 @@ pub const MOST_BYTES: u64 = 9_000 * PART as u64;
 /// Bytes of an upload's part: no store takes smaller ones.
 const PART: usize = 5 << 20;
 
-/// Where objects are.
+/// Place of objects.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum StoragePlace {
     S3 { bucket: String },

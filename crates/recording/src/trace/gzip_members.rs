@@ -34,7 +34,7 @@ pub(super) struct GzipMembers {
     current: Cursor<Vec<u8>>,
 }
 
-/// What the reader gets of a file at a time.
+/// Block of a file that the reader gets at a time.
 enum MemberBlock {
     /// Of a piece that ends here in the file.
     Unpacked(Vec<u8>, u64),

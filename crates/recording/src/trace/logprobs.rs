@@ -14,7 +14,7 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
-/// Most tokens of one position: twice the vocabulary of any model.
+/// Maximum number of tokens of one position: twice the vocabulary of any model.
 const MOST_TOKENS: usize = 1 << 20;
 
 /// Log probabilities of a choice's output.

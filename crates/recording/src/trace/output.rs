@@ -59,7 +59,7 @@ impl OutputUnit {
     }
 }
 
-/// Where a trace is written to.
+/// Destination of a trace.
 enum Destination {
     Stream(Box<dyn Write + Send>),
     Object(Box<dyn Upload>),

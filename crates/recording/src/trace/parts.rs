@@ -28,7 +28,7 @@ use crate::storage;
 /// Numbers that are tried for a name that is free.
 const MOST_NUMBERS: u32 = 1_000_000;
 
-/// When a file is full.
+/// Limits of a file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RotationLimits {
     /// Bytes in the file; it grows over this by what is written between two flushes.

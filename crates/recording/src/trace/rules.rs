@@ -9,7 +9,7 @@ use super::raw::{RawRecord, duration};
 use super::{Chunk, Record, StepContext};
 use base::units::Millis;
 
-/// Most output tokens of a record: far more than any engine's limit, and few enough to be worked with.
+/// Maximum number of output tokens of a record: far more than any engine's limit, and few enough to be worked with.
 pub(super) const MOST_TOKENS: u32 = 1 << 22;
 
 impl RawRecord {

@@ -43,7 +43,7 @@ pub struct TraceWriter {
     prompt: WrittenPrompt,
 }
 
-/// What an earlier capture left in the file.
+/// Rest of an earlier capture in the file.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct EarlierCapture {
     /// Offset added to an appended record's arrival: the duration of the captures before.

@@ -22,7 +22,7 @@ const OF_SERVERS: [&str; 3] = ["sampling/createMessage", "elicitation/create", "
 /// Methods of notifications that clients send.
 const OF_CLIENTS: [&str; 2] = ["notifications/initialized", "notifications/roots/list_changed"];
 
-/// What a log holds.
+/// Content of a log.
 #[derive(Debug)]
 pub struct Imported {
     /// In the order of the client's messages.

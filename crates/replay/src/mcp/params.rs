@@ -10,7 +10,7 @@ use recording::canonical::{FieldPath, Identity, McpCall, Scrub};
 /// Entries of `_meta` that never count.
 const NEVER: [&str; 4] = ["progressToken", "traceparent", "tracestate", "baggage"];
 
-/// What entries of `_meta` begin with that belong to the protocol.
+/// Prefix of the protocol's own entries of `_meta`.
 const PROTOCOL: &str = "io.modelcontextprotocol/";
 
 /// Methods whose requests are equal whatever their parameters.

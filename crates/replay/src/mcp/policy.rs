@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// What a request gets that was not recorded.
+/// Treatment of a request that was not recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnNovel {
     /// An error with the closest record.
@@ -28,7 +28,7 @@ impl OnNovel {
     }
 }
 
-/// What a request gets whose records were all served.
+/// Treatment of a request whose records are exhausted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnUsedUp {
     /// An error.

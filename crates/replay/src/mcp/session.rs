@@ -42,7 +42,7 @@ const WITH_BATCHES: &str = "2025-03-26";
 /// Requests of the server that wait for replies at a time.
 const MOST_ASKS: usize = 10_000;
 
-/// What a session does next.
+/// Next step of a session.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SessionStep {
     /// Sends a message to the client.

@@ -21,7 +21,7 @@ use text::prompt::{SkipSpecial, Tokenizer, TokenizerParts};
 /// Longest time to draw structured content.
 const LONGEST: Duration = Duration::from_secs(2);
 
-/// Most characters of it.
+/// Maximum number of characters of it.
 const MOST: usize = 8192;
 
 static CHARACTERS: OnceLock<Option<Characters>> = OnceLock::new();

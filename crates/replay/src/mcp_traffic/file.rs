@@ -17,7 +17,7 @@ use recording::{
     redaction::{NamedValues, RedactionRules},
 };
 
-/// Where a connection is recorded.
+/// Target of a connection's recording.
 #[derive(Debug)]
 pub struct RecordingTarget {
     /// The server's name in the cassette.
@@ -113,7 +113,7 @@ impl From<OpenedCassette> for RecordFile {
     }
 }
 
-/// Whether an exchange was added.
+/// True if an exchange was added.
 pub(super) struct IsAdded(pub(super) bool);
 
 impl RecordFile {

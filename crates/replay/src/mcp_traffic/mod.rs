@@ -87,7 +87,7 @@ impl McpRecorded {
     }
 }
 
-/// Who notes recorded messages in the journal.
+/// Component that notes recorded messages in the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JournalNotes {
     /// The recorder.
@@ -169,7 +169,7 @@ struct ClientRequest {
     place: Option<RecordPlace>,
 }
 
-/// How an exchange ended.
+/// End of an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExchangeEnd {
     /// All of the response reached the client.

@@ -47,7 +47,7 @@ impl StreamKey {
     }
 }
 
-/// What becomes of the requests of an exchange that is over.
+/// Treatment of the requests of an exchange that is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
     /// They are recorded, or their answer comes in another stream.

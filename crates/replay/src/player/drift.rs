@@ -288,7 +288,7 @@ impl DriftCheck {
                 is_gone.fetch_or(error.is_connect(), Relaxed);
                 format!("{error}: {}", error.cause())
             }
-            error @ (FetchError::Broken(_) | FetchError::TooLong(_)) => error.to_string(),
+            FetchError::Incomplete(why) => why,
         })?;
         let target = request.target.to_string();
         let capture = whole_capture(&target, &response.headers, &response.body, begun.elapsed())

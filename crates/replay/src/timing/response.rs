@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, iter, time::Duration};
 
 use super::{Pacing, schedule::PacingClock};
 
-/// Most groups of tokens that a body is divided into: a number of tokens in a file takes no memory of its size.
+/// Maximum number of groups of tokens that a body is divided into: a number of tokens in a file takes no memory of its size.
 const MOST_SINGLES: u64 = 1 << 16;
 
 /// Tokens of a choice that one event brought.

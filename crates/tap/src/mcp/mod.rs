@@ -76,7 +76,7 @@ pub enum McpTapError {
     },
 }
 
-/// What a tap came to.
+/// Outcome of a tap.
 #[derive(Debug)]
 pub struct McpTapEnd {
     /// The server's exit code, as a shell shows it.

@@ -15,7 +15,7 @@ use base::cancellation::is_cancelled;
 const PIECE: usize = 64 * 1024;
 /// Length of text on either side of a cut on which it is tried, in bytes.
 const WINDOW: usize = 256;
-/// What no token joins to a letter or digit before it.
+/// Characters that no token joins to a letter or digit before them.
 const ENDS: [char; 10] = [' ', '\n', '\u{3000}', '，', '。', '、', '；', '：', '！', '？'];
 /// Length in bytes of the longest text that is encoded without a cut.
 const LONGEST: usize = 4 * 1024 * 1024;

@@ -96,7 +96,7 @@ fn is_the_same_everywhere(pre_tokenizer: &PreTokenizerWrapper) -> bool {
     }
 }
 
-/// Most bytes that remembered ids take, bookkeeping included.
+/// Maximum bytes that remembered ids take, bookkeeping included.
 const BYTES: usize = 64 << 20;
 /// Overhead of an entry besides its ids, in bytes.
 const ENTRY: usize = 96;

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 
 use crate::engine::kv_events::{EventEncoding, EventHashes};
 
-/// Where and how KV events are published.
+/// Configuration of the publisher of KV events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KvEventsConfig {
     /// Where they go: listened on where it has a `*` or `::`, else connected to.

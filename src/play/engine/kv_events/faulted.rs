@@ -21,7 +21,7 @@ pub(in super::super) struct PublisherFaults {
     pub(in super::super) rank: u32,
 }
 
-/// What happens to a batch.
+/// Faults of a batch.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct BatchFate {
     /// It waits so long, and those behind it too.

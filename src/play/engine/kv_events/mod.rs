@@ -44,7 +44,7 @@ struct EventBatch {
     payload: Bytes,
 }
 
-/// What the engine's thread and the publisher's share.
+/// State that the engine's thread and the publisher's share.
 #[derive(Debug, Default)]
 struct PublisherState {
     queued_bytes: AtomicUsize,

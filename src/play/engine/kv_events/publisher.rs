@@ -30,7 +30,7 @@ const RETRY: Duration = Duration::from_secs(2);
 /// Time after which a port that is closed is tried again.
 const REOPEN: Duration = Duration::from_millis(5);
 
-/// Where the sockets are.
+/// Addresses of the sockets.
 #[derive(Debug)]
 pub(super) struct Bound {
     pub(super) events: String,
@@ -51,7 +51,7 @@ struct Publisher {
     shared: Arc<PublisherState>,
 }
 
-/// Who connects.
+/// Side that connects.
 enum SocketSide {
     /// The publisher, to this endpoint.
     Connects(String),
@@ -118,7 +118,7 @@ async fn open(
     Ok(OpenedSockets { socket, side, kept, shared, bound })
 }
 
-/// What a publisher begins with.
+/// Initial sockets of a publisher.
 struct OpenedSockets {
     socket: PubSocket,
     side: SocketSide,

@@ -27,7 +27,7 @@ const REDOC: &str = include_str!("redoc.html");
 /// From Swagger UI (Apache-2.0 license).
 const OAUTH2_REDIRECT: &str = include_str!("oauth2-redirect.html");
 
-/// Where the path prefix goes.
+/// Placeholder of the path prefix.
 const ROOT: &str = "{root}";
 
 /// Adds the pages.

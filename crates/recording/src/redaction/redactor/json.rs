@@ -14,10 +14,10 @@ use crate::{
     },
 };
 
-/// How deep JSON in strings of JSON is followed.
+/// Maximum depth of JSON in strings of JSON that is searched.
 const DEEPEST_NESTING: u8 = 4;
 
-/// What a visit does with scalars.
+/// Action on scalars.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
     /// Notes those that names show to be secrets.

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::checks::decoded;
 use crate::mcp::record_index::RecordIndex;
 
-/// What headers of such arguments begin with, in lower case.
+/// Prefix of the headers of such arguments, in lower case.
 pub const PREFIX: &str = "mcp-param-";
 
 const MARK: &str = "x-mcp-header";

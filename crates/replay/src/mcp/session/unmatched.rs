@@ -30,7 +30,7 @@ pub(super) const FIRST_ASK: u64 = 1 << 40;
 /// Requests that are named for one record.
 const MOST_NAMED: usize = 10;
 
-/// What is known of the session with the real server.
+/// State of the session with the real server.
 #[derive(Debug, Default)]
 pub(super) struct UpstreamSession {
     pub(super) opening: Value,

@@ -84,7 +84,7 @@ pub fn restore_requests<'a>(
     warnings_of(cassette, &unknown, "sent as it is")
 }
 
-/// What became of the placeholders of a request that is sent again.
+/// Outcome of the placeholders of a request that is sent again.
 #[derive(Debug, Default)]
 pub(in crate::player) struct RestoredRequest {
     /// Whether it had any.
