@@ -19,7 +19,7 @@ use crate::{
         gateway,
         junit::{self, JunitCase},
         output,
-        player::{files, once},
+        player::files::{files, once},
         redaction::{self, RedactionArgs},
         runtime,
         values::Secret,

@@ -104,7 +104,7 @@ fn parse(arguments: &[OsString]) -> Result<Cli, Stop> {
     let command = command();
     let translated = simulator::translate(&command, arguments, &|name| std::env::var(name).ok());
     let simulator::Translated { arguments, notes, is_other } = translated.map_err(Stop::Failed)?;
-    if let Some(page) = help::asked(&command, &arguments).map_err(Stop::Failed)? {
+    if let Some(page) = help::requested(&command, &arguments).map_err(Stop::Failed)? {
         return Err(Stop::Clap(page));
     }
     notes.iter().for_each(|note| output::note(&format!("{note}\n")));

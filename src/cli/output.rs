@@ -34,7 +34,7 @@ pub(in crate::cli) fn print(text: &str) -> Result<ExitCode, Failure> {
     write(escape::text(text).as_bytes())
 }
 
-/// Writes a file that was asked for beside what is printed.
+/// Writes a file that was requested beside what is printed.
 pub(in crate::cli) fn save(path: &Path, text: &str) -> Result<(), Failure> {
     fs::write(path, text).map_err(|error| Failure::environment(format!("{}: {error}", path.display())))
 }

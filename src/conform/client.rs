@@ -28,7 +28,7 @@ pub enum ConformError {
     /// It does not answer.
     #[error("{path}: the server cannot be reached")]
     Unreachable {
-        /// The path that was asked for.
+        /// The path that was requested.
         path: String,
         /// Why.
         source: UpstreamError,
@@ -36,7 +36,7 @@ pub enum ConformError {
     /// Its answer breaks off, or does not end.
     #[error("{path}: {why}")]
     Broken {
-        /// The path that was asked for.
+        /// The path that was requested.
         path: String,
         /// Why.
         why: String,

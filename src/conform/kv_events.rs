@@ -53,7 +53,7 @@ pub async fn check_kv_events(
     let mut ask = pin!(ask);
     let message = timeout(within, async {
         tokio::select! {
-            asked = &mut ask => Err(asked.err()),
+            requested = &mut ask => Err(requested.err()),
             message = socket.reader.message() => Ok(message),
         }
     });

@@ -39,7 +39,7 @@ pub(super) struct AnswerSequence {
     pub(super) repeated: Option<Arc<str>>,
     pub(super) parser: Option<SequenceParser>,
     pub(super) logprobs: Option<SequenceLogprobs>,
-    /// Log probabilities of the prompt as JSON, where they were asked for.
+    /// Log probabilities of the prompt as JSON, where they were requested.
     pub(super) prompt_logprobs: Option<Arc<str>>,
     /// The same as values, where those are wanted.
     pub(super) prompt_positions: Option<Arc<[Position]>>,

@@ -1,6 +1,6 @@
 //! The latest requests and those in progress, for people who look at a page.
 //!
-//! Nothing is noted until somebody looks, nor when nobody has for a while: a server under load has nobody before it.
+//! Nothing is noted until the page is viewed, nor when nobody has for a while: a server under load has nobody before it.
 
 use std::{
     collections::VecDeque,
@@ -21,7 +21,7 @@ const KEPT: usize = 500;
 /// Time for which requests are noted after the page was viewed, in milliseconds.
 const LOOKED_FOR: u64 = 60_000;
 
-/// A request and what has become of it.
+/// A request and its outcome.
 #[derive(Debug, Clone, Serialize)]
 pub(in crate::play) struct ShownRequest {
     number: u64,
@@ -68,7 +68,7 @@ fn text(headers: &HeaderMap, name: &str) -> Option<String> {
 }
 
 impl LiveRequests {
-    /// Notes a request if somebody looks.
+    /// Notes a request if the page is viewed.
     pub(in crate::play) fn begin(&self, request: &Request) -> Option<LiveNumber> {
         let is_page = request.uri().path().starts_with("/vcr");
         if is_page || millis(self.start.elapsed()) >= self.until.load(Relaxed) {

@@ -48,16 +48,16 @@ const SCENARIO_NAMES: [(&str, &[usize]); 5] = [
     ("logprobs", &[0, 1]),
 ];
 
-/// Tokens that are asked for of a recording: more would only take longer.
+/// Tokens that are requested of a recording: more would only take longer.
 const MOST_TOKENS: u32 = 48;
 
 /// Number of the stream whose answer repeats the prompt, so that each case has its own marker in what it gets.
 pub(super) const ECHO: usize = 999;
 
-/// Maximum number of records of a recording that are asked for.
+/// Maximum number of records of a recording that are requested.
 const MOST_RECORDS: usize = 16;
 
-/// Records of the built-in trace that are asked for.
+/// Records of the built-in trace that are requested.
 const BUILT_IN_RECORDS: usize = 2;
 
 /// Time without a byte after which a source counts as broken.
@@ -127,13 +127,13 @@ pub async fn ground_truth(sources: GroundSources, model: &str) -> Result<Vec<Gro
 
 async fn scenarios(model: &str) -> Result<Vec<GroundStream>, GroundTruthError> {
     let cassette = parse(Path::new("scenarios.yaml"), SCENARIOS)?;
-    let asked = AskedSource::start(at_once(vec![cassette], model)?, HeaderMap::new()).await?;
+    let requested = AskedSource::start(at_once(vec![cassette], model)?, HeaderMap::new()).await?;
     let mut streams = Vec::new();
     for (name, on) in SCENARIO_NAMES {
         let prompt = format!("scenario-{name}");
         let is_on = |endpoint| on.iter().any(|place| ENDPOINTS.get(*place) == Some(&endpoint));
         let body = |endpoint| is_on(endpoint).then(|| request(endpoint, model, &prompt, &Extras::default()));
-        streams.extend(asked.stream(name.to_owned(), &body).await);
+        streams.extend(requested.stream(name.to_owned(), &body).await);
     }
     Ok(streams)
 }
@@ -158,14 +158,14 @@ async fn of_trace(
         served_model_names: vec![model.to_owned()],
         ..Config::default()
     };
-    let mut asked = AskedSource::start(config, HeaderMap::new()).await?;
+    let mut requested = AskedSource::start(config, HeaderMap::new()).await?;
     let mut streams = Vec::new();
     for record in 0..most {
         if let Ok(id) = HeaderValue::from_str(&format!("replay-{record}")) {
-            asked.headers.insert(HeaderName::from_static("x-request-id"), id);
+            requested.headers.insert(HeaderName::from_static("x-request-id"), id);
         }
         let body = |endpoint| Some(request(endpoint, model, "recorded", &Extras::default()));
-        streams.extend(asked.stream(format!("{name}#{record}"), &body).await);
+        streams.extend(requested.stream(format!("{name}#{record}"), &body).await);
     }
     if streams.is_empty() { Err(GroundTruthError::Empty(name)) } else { Ok(streams) }
 }
@@ -184,10 +184,10 @@ async fn of_cassettes(cassettes: Vec<Cassette>, model: &str) -> Result<Vec<Groun
             Some((format!("{path}#{}", record.id), endpoint, body))
         }));
     }
-    let asked = AskedSource::start(at_once(cassettes, model)?, HeaderMap::new()).await?;
+    let requested = AskedSource::start(at_once(cassettes, model)?, HeaderMap::new()).await?;
     let mut streams = Vec::new();
     for (name, of, body) in requests.into_iter().take(MOST_RECORDS) {
-        streams.extend(asked.stream(name, &|endpoint| (endpoint == of).then(|| body.clone())).await);
+        streams.extend(requested.stream(name, &|endpoint| (endpoint == of).then(|| body.clone())).await);
     }
     if streams.is_empty() { Err(GroundTruthError::Empty(name)) } else { Ok(streams) }
 }

@@ -281,7 +281,7 @@ impl Proving<'_> {
             let failed = runs.iter().filter(|run| run.failure_of(*check).is_some()).count();
             self.count(*check, number(runs.len()), number(failed));
         }
-        // A failed stream whose events changed before the failure counts as a stream, where that is asked for.
+        // A failed stream whose events changed before the failure counts as a stream, where that is requested.
         if !about.contains(&ProveCheck::Stream) {
             let changed = runs.iter().filter(|run| run.failure_of(ProveCheck::Stream).is_some()).count();
             self.count(ProveCheck::Stream, 0, number(changed));

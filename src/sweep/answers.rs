@@ -48,7 +48,7 @@ pub(super) struct WrittenAnswer {
 }
 
 /// The request of a cell, with its marker; `is_clean` for the one without the canary.
-pub(super) fn asked(cell: &SweepCell, canary: &Canary, model: &str, marker: &str, is_clean: bool) -> Bytes {
+pub(super) fn requested(cell: &SweepCell, canary: &Canary, model: &str, marker: &str, is_clean: bool) -> Bytes {
     let prompt = format!("Please read the note {marker}.");
     let prompt = match cell.field {
         CanaryField::Echo => format!("{} {prompt}", tokens(cell, canary, is_clean).concat()),

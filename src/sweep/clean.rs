@@ -22,7 +22,7 @@ pub enum CleanCompare {
     Bytes,
 }
 
-/// A clean answer and what became of it.
+/// A clean answer and its outcome.
 #[derive(Debug, Clone, Default)]
 pub(super) struct CleanDifference {
     /// The first byte that differs, and what is there.

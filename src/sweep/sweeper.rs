@@ -12,7 +12,7 @@ use http::HeaderMap;
 use tokio::task::JoinSet;
 
 use super::{
-    answers::{WrittenAnswer, asked, written},
+    answers::{WrittenAnswer, requested, written},
     block::ReadResponse,
     canary::Canary,
     clean::{CleanCompare, CleanDifference, difference},
@@ -287,7 +287,7 @@ impl Sweeper {
     ) -> SweptRequest {
         let count = self.counter.fetch_add(1, Ordering::Relaxed);
         let marker = marker(numbers.number(cell, is_clean), count);
-        let body = asked(cell, &self.plan.canary, &self.plan.model, &marker, is_clean);
+        let body = requested(cell, &self.plan.canary, &self.plan.model, &marker, is_clean);
         let received = posted(client.clone(), cell.endpoint.path().unwrap_or("/"), body).await;
         SweptRequest { received, served: self.behind.take(&marker).pop() }
     }

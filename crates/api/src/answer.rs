@@ -22,13 +22,13 @@ pub struct AnswerChoice {
     pub finish: String,
     /// The stop string or token that ended it.
     pub stop_reason: StopReason,
-    /// The ids, where the client asked for them.
+    /// The ids, if the client requested them.
     pub ids: Option<Vec<u32>>,
-    /// The prompt's ids, where the client asked for them.
+    /// The prompt's ids, if the client requested them.
     pub prompt_ids: Option<Vec<u32>>,
-    /// Log probabilities as JSON, where the client asked for them.
+    /// Log probabilities as JSON, if the client requested them.
     pub logprobs: Option<String>,
-    /// Those of the prompt as JSON, where the client asked for them.
+    /// Those of the prompt as JSON, if the client requested them.
     pub prompt_logprobs: Option<String>,
     /// Where its blocks are, as JSON, for an engine that goes on with them.
     pub kv_transfer_params: Option<String>,
@@ -90,7 +90,7 @@ pub struct MessageCall {
 /// Bytes of a body beside its head and its texts.
 const REST: usize = 640;
 
-/// A chat answer. `prompt_text` where the client asked for it.
+/// A chat answer. `prompt_text` if the client requested it.
 pub(super) fn chat_body(
     head: &AnswerHead,
     choices: &[AnswerChoice],

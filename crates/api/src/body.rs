@@ -12,7 +12,7 @@ pub(super) struct ValidBody<'a>(pub(super) &'a Map<String, Value>);
 
 impl<'a> ValidBody<'a> {
     pub(super) fn get(&self, name: &str) -> Option<&'a Value> {
-        // Most of the names that are asked for are not there. Comparing them with the few that are is quicker than a hash.
+        // Most of the names that are requested are not there. Comparing them with the few that are is quicker than a hash.
         let found = if self.0.len() <= FEW {
             self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| value)
         } else {

@@ -92,7 +92,7 @@ pub fn world_size(query: &Query) -> Result<bool, ApiError> {
     issues.unless_any(counts_ranks)
 }
 
-/// `/server_info`: whether its configuration is asked for as JSON instead of text.
+/// `/server_info`: whether its configuration is requested as JSON instead of text.
 ///
 /// # Errors
 /// A parameter that does not fit.

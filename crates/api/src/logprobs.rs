@@ -19,7 +19,7 @@ const LEAST: f64 = -9999.0;
 
 /// Log probabilities that a request asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct LogprobsAsked {
+pub struct RequestedLogprobs {
     /// Alternatives of each output token; `None` where none are sent.
     pub sample: Option<usize>,
     /// Alternatives of each prompt token; `None` where none are sent.
@@ -40,7 +40,7 @@ pub enum Spelling {
     Id,
 }
 
-impl LogprobsAsked {
+impl RequestedLogprobs {
     /// `-1`, the whole vocabulary, is refused before it is counted.
     pub(super) fn read(api: Api, body: &ValidBody<'_>) -> Self {
         let count = |name: &str| body.int(name).map(|count| usize::try_from(count).unwrap_or(0));
@@ -119,24 +119,24 @@ pub struct Position {
 
 /// The log probabilities of a chat at these positions.
 #[must_use]
-pub fn chat_logprobs(positions: &[Position], asked: &LogprobsAsked, digits: Digits) -> String {
+pub fn chat_logprobs(positions: &[Position], requested: &RequestedLogprobs, digits: Digits) -> String {
     let mut out = String::from("{\"content\":[");
     for (at, position) in positions.iter().enumerate() {
         put_comma(&mut out, at);
-        put_chat_position(&mut out, position, asked, digits);
+        put_chat_position(&mut out, position, requested, digits);
     }
     out + "]}"
 }
 
-fn put_chat_position(out: &mut String, position: &Position, asked: &LogprobsAsked, digits: Digits) {
+fn put_chat_position(out: &mut String, position: &Position, requested: &RequestedLogprobs, digits: Digits) {
     let taken = position.scored.first();
-    let token = taken.map_or(Cow::Borrowed(position.text.as_str()), |taken| taken.spelled(asked.spelling));
+    let token = taken.map_or(Cow::Borrowed(position.text.as_str()), |taken| taken.spelled(requested.spelling));
     let value = taken.map_or(LEAST, CandidateToken::value);
     put_token(out, (&token, value), position.text.as_bytes(), digits);
     out.push_str(",\"top_logprobs\":[");
-    for (at, scored) in position.scored.iter().take(shown_count(asked, 0)).enumerate() {
+    for (at, scored) in position.scored.iter().take(shown_count(requested, 0)).enumerate() {
         put_comma(out, at);
-        let token = scored.spelled(asked.spelling);
+        let token = scored.spelled(requested.spelling);
         put_token(out, (&token, scored.value()), token.as_bytes(), digits);
         out.push('}');
     }
@@ -164,8 +164,8 @@ fn put_comma(out: &mut String, at: usize) {
 }
 
 /// Number of a position's scored tokens that are sent.
-fn shown_count(asked: &LogprobsAsked, beside_itself: usize) -> usize {
-    if asked.token_ids.is_empty() { asked.sample.unwrap_or(0) + beside_itself } else { usize::MAX }
+fn shown_count(requested: &RequestedLogprobs, beside_itself: usize) -> usize {
+    if requested.token_ids.is_empty() { requested.sample.unwrap_or(0) + beside_itself } else { usize::MAX }
 }
 
 /// The log probabilities of a completion at positions whose first is `offset` characters from the start. The second value is the offset
@@ -173,12 +173,12 @@ fn shown_count(asked: &LogprobsAsked, beside_itself: usize) -> usize {
 #[must_use]
 pub fn completion_logprobs(
     positions: &[Position],
-    asked: &LogprobsAsked,
+    requested: &RequestedLogprobs,
     offset: usize,
     digits: Digits,
 ) -> (String, usize) {
     let mut lists = <[String; 4]>::default();
-    let end = put_completion_positions(&mut lists, positions, asked, (offset, digits));
+    let end = put_completion_positions(&mut lists, positions, requested, (offset, digits));
     (completion_json(&lists), end)
 }
 
@@ -186,14 +186,14 @@ pub fn completion_logprobs(
 fn put_completion_positions(
     [offsets, logprobs, tokens, top]: &mut [String; 4],
     positions: &[Position],
-    asked: &LogprobsAsked,
+    requested: &RequestedLogprobs,
     (offset, digits): (usize, Digits),
 ) -> usize {
     let mut end = offset;
     for position in positions {
         let at = offsets.len();
         [&mut *offsets, logprobs, tokens, top].into_iter().for_each(|list| put_comma(list, at));
-        let token = match asked.spelling {
+        let token = match requested.spelling {
             Spelling::Text => Cow::Borrowed(position.text.as_str()),
             Spelling::Id => Cow::Owned(format!("token_id:{}", position.id)),
         };
@@ -204,7 +204,7 @@ fn put_completion_positions(
             Some(taken) => digits.put(logprobs, taken.value()),
             None => logprobs.push_str("null"),
         }
-        put_dictionary(top, position, asked, digits);
+        put_dictionary(top, position, requested, digits);
     }
     end
 }
@@ -220,18 +220,18 @@ pub struct WholeLogprobs {
 
 impl WholeLogprobs {
     /// Adds positions, and returns how many bytes they took.
-    pub fn push(&mut self, api: Api, positions: &[Position], asked: &LogprobsAsked) -> usize {
+    pub fn push(&mut self, api: Api, positions: &[Position], requested: &RequestedLogprobs) -> usize {
         let before = self.size();
         match api {
             Api::Chat => {
                 let [content, ..] = &mut self.lists;
                 for position in positions {
                     put_comma(content, content.len());
-                    put_chat_position(content, position, asked, Digits::Whole);
+                    put_chat_position(content, position, requested, Digits::Whole);
                 }
             }
             Api::Completions => {
-                self.end = put_completion_positions(&mut self.lists, positions, asked, (self.end, Digits::Whole));
+                self.end = put_completion_positions(&mut self.lists, positions, requested, (self.end, Digits::Whole));
             }
         }
         self.size() - before
@@ -258,14 +258,14 @@ fn completion_json([offsets, logprobs, tokens, top]: &[String; 4]) -> String {
 }
 
 /// Tokens of one spelling share an entry: the first one's place, the last one's value.
-fn put_dictionary(out: &mut String, position: &Position, asked: &LogprobsAsked, digits: Digits) {
+fn put_dictionary(out: &mut String, position: &Position, requested: &RequestedLogprobs, digits: Digits) {
     let Some(taken) = position.scored.first() else { return out.push_str("null") };
     // A recorded value of another token that shares the taken one's entry is no further entry.
     let is_shared = position.scored.get(1).is_some_and(|second| second.id == taken.id);
-    let shown = position.scored.iter().take(shown_count(asked, 1).saturating_add(usize::from(is_shared)));
+    let shown = position.scored.iter().take(shown_count(requested, 1).saturating_add(usize::from(is_shared)));
     let mut entries: Vec<(Cow<'_, str>, f64)> = Vec::with_capacity(shown.len());
     for scored in shown {
-        let token = scored.spelled(asked.spelling);
+        let token = scored.spelled(requested.spelling);
         match entries.iter_mut().find(|(known, _)| *known == token) {
             Some((_, value)) => *value = scored.value(),
             None => entries.push((token, scored.value())),
@@ -322,8 +322,8 @@ mod tests {
         Position { id, text: text.to_owned(), scored }
     }
 
-    fn asked(sample: usize, spelling: Spelling) -> LogprobsAsked {
-        LogprobsAsked { sample: Some(sample), spelling, ..LogprobsAsked::default() }
+    fn requested(sample: usize, spelling: Spelling) -> RequestedLogprobs {
+        RequestedLogprobs { sample: Some(sample), spelling, ..RequestedLogprobs::default() }
     }
 
     // The expected texts are the engine's own, from the goldens `chat_logprobs_full`, `chat_tokens_as_ids_full`,
@@ -334,11 +334,11 @@ mod tests {
         let uper = [(33604, "UPER", -11.931_215, 5), (9, ".YES", -11.931_214, 1), (8, "no", -11.931_215, 2)];
         let positions = [position(33604, "UPER", &uper)];
         assert_eq!(
-            chat_logprobs(&positions, &asked(2, Spelling::Text), Digits::Whole),
+            chat_logprobs(&positions, &requested(2, Spelling::Text), Digits::Whole),
             r#"{"content":[{"token":"UPER","logprob":-11.931215286254883,"bytes":[85,80,69,82],"top_logprobs":[{"token":"UPER","logprob":-11.931215286254883,"bytes":[85,80,69,82]},{"token":".YES","logprob":-11.931214332580566,"bytes":[46,89,69,83]}]}]}"#
         );
         assert_eq!(
-            chat_logprobs(&positions, &asked(0, Spelling::Id), Digits::Event),
+            chat_logprobs(&positions, &requested(0, Spelling::Id), Digits::Event),
             r#"{"content":[{"token":"token_id:33604","logprob":-11.931215286254883,"bytes":[85,80,69,82],"top_logprobs":[]}]}"#
         );
     }
@@ -347,13 +347,13 @@ mod tests {
     fn a_completion_has_one_more_and_the_offset_of_each_token() {
         let first = [(1, "viewport", -11.931_215, 9), (2, "-events", -11.931_214, 1), (3, " btn", -11.931_214, 2)];
         let positions = [position(1, "viewport", &first), position(4, "ihat", &[(4, "ihat", -0.0, 1)])];
-        let (text, end) = completion_logprobs(&positions, &asked(2, Spelling::Text), 3, Digits::Event);
+        let (text, end) = completion_logprobs(&positions, &requested(2, Spelling::Text), 3, Digits::Event);
         assert_eq!(
             text,
             r#"{"text_offset":[3,11],"token_logprobs":[-11.931215286254883,-0.0],"tokens":["viewport","ihat"],"top_logprobs":[{"viewport":-11.931215286254883,"-events":-11.931214332580566," btn":-11.931214332580566},{"ihat":-0.0}]}"#
         );
         assert_eq!(end, 15);
-        let (text, _) = completion_logprobs(&[position(7, "日", &[])], &asked(2, Spelling::Id), 0, Digits::Whole);
+        let (text, _) = completion_logprobs(&[position(7, "日", &[])], &requested(2, Spelling::Id), 0, Digits::Whole);
         assert_eq!(
             text,
             r#"{"text_offset":[0],"token_logprobs":[null],"tokens":["token_id:7"],"top_logprobs":[null]}"#

@@ -19,7 +19,7 @@ use super::{
     json,
     json_tree::TreeReading,
     kv_transfer::KvTransferParams,
-    logprobs::LogprobsAsked,
+    logprobs::RequestedLogprobs,
     messages, rules,
     sampling::Sampling,
     structured::{self, Constraint},
@@ -54,7 +54,7 @@ request! {
     pub struct GenerationRequest, read from (api, body) {
         /// The endpoint.
         pub api: Api = api,
-        /// The model that was asked for; the engine takes its own where none is named.
+        /// The model that was requested; the engine takes its own where none is named.
         pub model: Option<String> = body.text("model"),
         /// Input to continue.
         pub prompts: GenerationInput = GenerationInput::Completion(Vec::new()),
@@ -90,14 +90,14 @@ request! {
         pub seed: Option<i64> = body.int("seed"),
         /// The id that the body asks for.
         pub request_id: Option<String> = body.text("request_id"),
-        /// Tool calls as they are asked for; the default for completions.
+        /// Tool calls as they are requested; the default for completions.
         pub tools: ToolUse = if api == Api::Chat { ToolUse::read(body) } else { ToolUse::default() },
         /// True where reasoning is sent.
         pub include_reasoning: bool = body.flag("include_reasoning", true),
         /// Tokens that may be spent on thinking, where the request bounds them.
         pub thinking_budget: Option<i64> = body.int("thinking_token_budget").filter(|budget| *budget != -1),
         /// Log probabilities that are sent.
-        pub logprobs: LogprobsAsked = LogprobsAsked::read(api, body),
+        pub logprobs: RequestedLogprobs = RequestedLogprobs::read(api, body),
         /// Truncation of the prompt.
         pub truncation: Option<Truncation> = Truncation::read(body, max_tokens(api, body).map(|(_, count)| count)),
         /// Tokens that an event waits for, where the request sets it.
@@ -118,7 +118,7 @@ request! {
         unserved: Unserved = Unserved::read(api, body),
         /// What calls of tools have to look like, where the request forces them.
         pub forced_calls: Option<Constraint> = if api == Api::Chat { structured::forced_calls(body.0) } else { None },
-        structured: Option<structured::Asked> = structured::Asked::read(body.0),
+        structured: Option<structured::RequestedStructure> = structured::RequestedStructure::read(body.0),
         sampling: Sampling = Sampling::read(body),
         pub(super) vocabulary: VocabularyUse = VocabularyUse::read(api, body),
     }
@@ -316,20 +316,20 @@ impl GenerationRequest {
     /// # Errors
     /// 400 for an empty constraint, or one that nests too deep.
     pub fn constraint(&self) -> Result<Option<Constraint>, ApiError> {
-        self.structured.as_ref().map_or(Ok(None), structured::Asked::constraint)
+        self.structured.as_ref().map_or(Ok(None), structured::RequestedStructure::constraint)
     }
 
     /// The engine's answer where the request's structural tag is none.
     #[must_use]
     pub fn invalid_tag(&self) -> ApiError {
-        let asked = self.structured.as_ref().map(structured::Asked::invalid_tag);
-        asked.unwrap_or_else(|| structured::invalid_tag("structured_outputs"))
+        let requested = self.structured.as_ref().map(structured::RequestedStructure::invalid_tag);
+        requested.unwrap_or_else(|| structured::invalid_tag("structured_outputs"))
     }
 }
 
 /// Checks the field `structured_outputs` alone, which has to be right by itself.
 fn check_constraint(map: &Map<String, Value>) -> Result<(), ApiError> {
-    structured::Asked::own(map).map_or(Ok(()), |asked| asked.check_count())
+    structured::RequestedStructure::own(map).map_or(Ok(()), |requested| requested.check_count())
 }
 
 fn check_late(api: Api, map: &Map<String, Value>) -> Result<(), ApiError> {

@@ -142,13 +142,13 @@ fn positive_or_all(body: &Map<String, Value>, name: &str, value: Option<f64>) ->
 }
 
 fn prompt_logprobs(body: &Map<String, Value>) -> Result<(), ApiError> {
-    let asked = number(body, "prompt_logprobs")?;
-    let wants = asked.is_some_and(|count| count > 0.0 || (count - -1.0).abs() < f64::EPSILON);
+    let requested = number(body, "prompt_logprobs")?;
+    let wants = requested.is_some_and(|count| count > 0.0 || (count - -1.0).abs() < f64::EPSILON);
     if wants && python::truthy(body.get("stream")) {
         let message = "`prompt_logprobs` are not available when `stream=True`.";
         return Err(ApiError::parameter("prompt_logprobs", message));
     }
-    positive_or_all(body, "prompt_logprobs", asked)
+    positive_or_all(body, "prompt_logprobs", requested)
 }
 
 /// Before anything else about log probabilities.
@@ -234,8 +234,8 @@ fn response_format(body: &Map<String, Value>) -> Result<(), ApiError> {
 
 /// A structural tag is an object, as the text that it came as.
 fn structural_tag(body: &Map<String, Value>) -> Result<(), ApiError> {
-    let asked = body.get("structured_outputs").and_then(|asked| asked.get("structural_tag"));
-    let Some(tag) = asked.filter(|tag| !tag.is_null()) else { return Ok(()) };
+    let requested = body.get("structured_outputs").and_then(|requested| requested.get("structural_tag"));
+    let Some(tag) = requested.filter(|tag| !tag.is_null()) else { return Ok(()) };
     let read = tag.as_str().and_then(|text| serde_json::from_str::<Value>(text).ok());
     let is_tag = read.is_some_and(|tag| tag.get("format").is_some() || tag.get("structures").is_some());
     if is_tag { Ok(()) } else { Err(invalid_tag("structured_outputs")) }
@@ -243,14 +243,14 @@ fn structural_tag(body: &Map<String, Value>) -> Result<(), ApiError> {
 
 /// Counts the kinds of constraint, of which only one may be there. The engine asks for them before it looks at the type.
 fn constraints(body: &Map<String, Value>) -> Result<usize, ApiError> {
-    let asked = match body.get("structured_outputs") {
+    let requested = match body.get("structured_outputs") {
         None | Some(Value::Null) => return Ok(0),
-        Some(Value::Object(asked)) => asked,
+        Some(Value::Object(requested)) => requested,
         Some(value) => {
             return Err(ApiError::internal(format!("'{}' object has no attribute 'get'", python::class(value))));
         }
     };
-    let is_there = |kind: &&str| asked.get(*kind).is_some_and(|value| !value.is_null());
+    let is_there = |kind: &&str| requested.get(*kind).is_some_and(|value| !value.is_null());
     Ok(["json", "regex", "choice"].into_iter().filter(is_there).count())
 }
 

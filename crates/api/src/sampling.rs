@@ -16,7 +16,7 @@ const MOST_CHOICES: i128 = 16384;
 /// The most forms of bad words of one request.
 const MOST_BAD_WORDS: usize = 128;
 
-/// The sampling parameters as they were asked for.
+/// The sampling parameters as they were requested.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Sampling {
     n: i128,

@@ -62,15 +62,15 @@ pub struct ChoiceChunk<'a> {
     pub text: &'a str,
     /// Parts of a chat's text instead of it, where the server parses it.
     pub delta: Option<&'a Delta>,
-    /// New ids, where the client asked for them.
+    /// New ids, if the client requested them.
     pub ids: Option<&'a [u32]>,
     /// The prompt's ids, on the event that carries them.
     pub prompt_ids: Option<&'a [u32]>,
-    /// Log probabilities of the new tokens as JSON, where the client asked for them.
+    /// Log probabilities of the new tokens as JSON, if the client requested them.
     pub logprobs: Option<&'a str>,
     /// The finish reason with its stop reason, on the choice's last event.
     pub finish: Option<(&'a str, &'a StopReason)>,
-    /// Counts up to here; written where the client asked for them on every event.
+    /// Counts up to here; written if the client requested them on every event.
     pub usage: Usage,
 }
 
@@ -79,9 +79,9 @@ pub struct ChoiceChunk<'a> {
 pub struct Opening<'a> {
     /// Role of the speaker; `None` for the assistant.
     pub role: Option<&'a str>,
-    /// The prompt's ids, where the client asked for them.
+    /// The prompt's ids, if the client requested them.
     pub prompt_ids: Option<&'a [u32]>,
-    /// The rendered prompt, where the client asked for it.
+    /// The rendered prompt, if the client requested it.
     pub prompt_text: Option<&'a str>,
     /// Counts before the first token.
     pub usage: Usage,

@@ -47,42 +47,42 @@ pub enum Constraint {
 /// # Errors
 /// 400 for what the engine refuses.
 pub fn constraint_of(body: &Map<String, Value>) -> Result<Option<Constraint>, ApiError> {
-    let Some(asked) = Asked::read(body) else { return Ok(None) };
-    asked.check_count()?;
-    asked.constraint()
+    let Some(requested) = RequestedStructure::read(body) else { return Ok(None) };
+    requested.check_count()?;
+    requested.constraint()
 }
 
 /// The kinds that a request asks for; to be one, exactly one of them has to be there.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Asked {
+pub(super) struct RequestedStructure {
     kinds: Map<String, Value>,
     tag_of: &'static str,
 }
 
-impl Asked {
+impl RequestedStructure {
     /// Reads a body that fits the schema; `None` where its answer is free.
     pub(super) fn read(body: &Map<String, Value>) -> Option<Self> {
         let present = |name: &str| body.get(name).filter(|value| !value.is_null());
         let own = present("structured_outputs").and_then(Value::as_object);
         let format = present("response_format").and_then(Value::as_object);
         let kind = format.and_then(|format| format.get("type")).and_then(Value::as_str).unwrap_or("text");
-        let mut asked = own.cloned().unwrap_or_default();
+        let mut requested = own.cloned().unwrap_or_default();
         let mut tag_of = "structured_outputs";
         match (kind, format) {
-            ("json_object", _) => drop(asked.insert("json_object".to_owned(), Value::Bool(true))),
+            ("json_object", _) => drop(requested.insert("json_object".to_owned(), Value::Bool(true))),
             ("json_schema", Some(format)) => {
                 let schema = format.get("json_schema").and_then(|schema| schema.get("schema")).cloned();
-                asked.insert("json".to_owned(), schema.unwrap_or_default());
+                requested.insert("json".to_owned(), schema.unwrap_or_default());
             }
             ("structural_tag", Some(format)) => {
                 let tag = Value::Object(format.clone()).to_string();
-                asked.insert("structural_tag".to_owned(), Value::String(tag));
+                requested.insert("structural_tag".to_owned(), Value::String(tag));
                 tag_of = "response_format";
             }
             _ if own.is_none() => return None,
             _ => {}
         }
-        Some(Self { kinds: asked, tag_of })
+        Some(Self { kinds: requested, tag_of })
     }
 
     /// The field `structured_outputs` alone, which has to be right by itself.
@@ -98,7 +98,7 @@ impl Asked {
     /// Checks that one kind is there, and no other.
     ///
     /// # Errors
-    /// 400 for none and for several, with everything that was asked for as the engine prints it.
+    /// 400 for none and for several, with everything that was requested as the engine prints it.
     pub(super) fn check_count(&self) -> Result<(), ApiError> {
         let count = KINDS.iter().chain(&["structural_tag"]).filter(|kind| self.get(kind).is_some()).count();
         let what = match count {

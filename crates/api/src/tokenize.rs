@@ -21,7 +21,7 @@ use super::{
 /// A request to `/tokenize`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenizeRequest {
-    /// The model that was asked for.
+    /// The model that was requested.
     pub model: Option<String>,
     /// Input to tokenize.
     pub input: TokenizeInput,
@@ -121,14 +121,14 @@ pub struct TokenizeResponse {
     pub max_model_len: u32,
     /// The ids.
     pub tokens: Vec<u32>,
-    /// The tokens as the vocabulary spells them, where they were asked for.
+    /// The tokens as the vocabulary spells them, where they were requested.
     pub token_strs: Option<Vec<String>>,
 }
 
 /// A request to `/detokenize`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DetokenizeRequest {
-    /// The model that was asked for.
+    /// The model that was requested.
     pub model: Option<String>,
     /// The ids.
     pub tokens: Vec<u32>,

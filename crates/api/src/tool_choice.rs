@@ -39,7 +39,7 @@ impl ToolUse {
         if finds_calls {
             return Ok(());
         }
-        let asked = match &self.choice {
+        let requested = match &self.choice {
             ToolChoice::None => return Ok(()),
             ToolChoice::Auto => {
                 return Err(ApiError::bad_request(
@@ -49,7 +49,7 @@ impl ToolUse {
             ToolChoice::Required => "\"required\"".to_owned(),
             ToolChoice::Named(name) => format!("function \"{name}\""),
         };
-        Err(ApiError::bad_request(format!("tool_choice={asked} requires --tool-call-parser to be set")))
+        Err(ApiError::bad_request(format!("tool_choice={requested} requires --tool-call-parser to be set")))
     }
 }
 

@@ -33,7 +33,7 @@ impl Truncation {
             Some("right") => Some(TruncationSide::Right),
             _ => None,
         };
-        let leaves_room = asked_tokens.is_some_and(|asked| asked != 0);
+        let leaves_room = asked_tokens.is_some_and(|requested| requested != 0);
         Some(Self { most: (most >= 0).then_some(most), named, leaves_room })
     }
 
@@ -79,13 +79,13 @@ mod tests {
 
     use super::*;
 
-    fn truncation(body: &Value, asked: Option<i128>) -> Option<Truncation> {
-        Truncation::read(&ValidBody(body.as_object().unwrap()), asked)
+    fn truncation(body: &Value, requested: Option<i128>) -> Option<Truncation> {
+        Truncation::read(&ValidBody(body.as_object().unwrap()), requested)
     }
 
     #[test]
     fn the_end_of_a_prompt_is_kept_unless_the_request_names_a_side() {
-        for (body, asked, kept) in [
+        for (body, requested, kept) in [
             (json!({"truncate_prompt_tokens": 2}), Some(16), vec![4, 5]),
             (json!({"truncate_prompt_tokens": 2, "truncation_side": "right"}), Some(16), vec![1, 2]),
             (json!({"truncate_prompt_tokens": -1}), Some(16), vec![3, 4, 5]),
@@ -94,7 +94,7 @@ mod tests {
             (json!({"truncate_prompt_tokens": 9}), None, vec![1, 2, 3, 4, 5]),
         ] {
             let mut ids = vec![1, 2, 3, 4, 5];
-            truncation(&body, asked).unwrap().apply(&mut ids, 4);
+            truncation(&body, requested).unwrap().apply(&mut ids, 4);
             assert_eq!(ids, kept, "{body}");
         }
         assert_eq!(truncation(&json!({"truncate_prompt_tokens": null}), None), None);

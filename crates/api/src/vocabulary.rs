@@ -62,14 +62,14 @@ impl VocabularyUse {
             Api::Chat => body.whole("top_logprobs"),
             Api::Completions => body.whole("logprobs"),
         };
-        let asked = match api {
+        let requested = match api {
             Api::Chat => beside.filter(|_| python::truthy(body.get("logprobs"))),
             Api::Completions => beside,
         };
         let echoed = beside.filter(|_| python::truthy(body.get("echo")));
         let bias = body.object("logit_bias");
         Self {
-            logprobs: asked.filter(|_| logprob_token_ids.is_empty()),
+            logprobs: requested.filter(|_| logprob_token_ids.is_empty()),
             prompt_logprobs: body.whole("prompt_logprobs").or(echoed),
             logprob_token_ids,
             biased: bias.into_iter().flatten().filter_map(|(key, _)| python::int(key)).collect(),
@@ -83,8 +83,8 @@ impl VocabularyUse {
 
     pub(super) fn check(&self, limits: VocabularyLimits) -> Result<(), ApiError> {
         let vocabulary = limits.vocabulary;
-        if let Some(asked) = self.beams {
-            return check_count("logprobs", "sample", Some(asked), limits);
+        if let Some(requested) = self.beams {
+            return check_count("logprobs", "sample", Some(requested), limits);
         }
         check_count("logprobs", "sample", self.logprobs, limits)?;
         let named = self.logprob_token_ids.len();

@@ -29,7 +29,7 @@ pub(crate) struct BenchLoad {
     pub(crate) time: Duration,
     /// Requests of one connection, at most.
     pub(crate) rounds: usize,
-    /// Output tokens that are asked for.
+    /// Output tokens that are requested.
     pub(crate) tokens: usize,
     /// True if responses are streams of events.
     pub(crate) is_stream: bool,
@@ -55,7 +55,7 @@ pub(crate) struct BenchSeen {
     /// Time of the whole load.
     pub(crate) elapsed: Duration,
     /// From the first request of a burst to the last.
-    pub(crate) asked: Duration,
+    pub(crate) requested: Duration,
 }
 
 struct LoadedConnection {
@@ -93,10 +93,10 @@ pub(crate) fn burst(address: SocketAddr, load: &BenchLoad) -> io::Result<BenchSe
     for connection in &mut connections {
         connection.ask(&request)?;
     }
-    let asked = start.elapsed();
+    let requested = start.elapsed();
     let seen =
         follow(&poll, address, load, connections.into_iter().map(Some).collect(), |_| ControlFlow::Continue(()))?;
-    Ok(BenchSeen { asked, ..seen })
+    Ok(BenchSeen { requested, ..seen })
 }
 
 /// Runs a load against a server. `watch` is called about every 100 ms, with the number of open connections; a break ends the load.

@@ -238,7 +238,7 @@ pub fn one_by_one(server: MeasuredServer) -> io::Result<Value> {
 /// Requests of a burst.
 const BURST: usize = 512;
 
-/// `BURST` streams that are asked for at once: time to the first token, over open connections and over new ones.
+/// `BURST` streams that are requested at once: time to the first token, over open connections and over new ones.
 ///
 /// # Errors
 /// When the server does not start, or the load cannot be put on it.
@@ -258,7 +258,7 @@ pub fn burst(server: MeasuredServer) -> io::Result<Value> {
     server.end()?;
     Ok(json!({
         "answers": open.answers, "failures": open.failures + new.failures, "ttft_ms": quantiles(&mut open.first),
-        "asked_ms": open.asked.as_secs_f64() * 1e3, "new_ttft_ms": quantiles(&mut new.first),
+        "asked_ms": open.requested.as_secs_f64() * 1e3, "new_ttft_ms": quantiles(&mut new.first),
         "new_elapsed_ms": new.elapsed.as_secs_f64() * 1e3,
     }))
 }

@@ -42,9 +42,9 @@ pub async fn round_trips(
     for _ in 0..requests {
         let mut request = Request::new(RequestBody::Read(None::<Bytes>));
         *request.uri_mut() = Uri::from_static("/health");
-        let asked = Instant::now();
+        let requested = Instant::now();
         let _body = upstream.send(request).await?.into_body().collect().await;
-        took.record(asked.elapsed());
+        took.record(requested.elapsed());
     }
     Ok(took)
 }

@@ -195,9 +195,9 @@ mod tests {
 
     #[test]
     fn a_request_that_is_left_asks_for_more_than_came() {
-        for (outcome, asked) in [(Outcome::Finished, 9), (Outcome::ClientGone, 9 + LEFT_AHEAD)] {
+        for (outcome, requested) in [(Outcome::Finished, 9), (Outcome::ClientGone, 9 + LEFT_AHEAD)] {
             let record = Record { prompt_tokens: 4, output_tokens: 9, outcome: Some(outcome), ..Record::default() };
-            assert_eq!(Prompts::default().rebuilt(0, &record, 16).1["max_tokens"], asked);
+            assert_eq!(Prompts::default().rebuilt(0, &record, 16).1["max_tokens"], requested);
         }
     }
 

@@ -29,7 +29,7 @@ pub struct ValuePlan {
     /// The placeholders of the answer.
     pub placeholders: BTreeSet<Placeholder>,
     /// Those with a value in the request that is answered, each with the placeholder that it has there.
-    pub asked: Vec<(Placeholder, Placeholder)>,
+    pub requested: Vec<(Placeholder, Placeholder)>,
     /// Those with a value in the request that an earlier record answered, each with the placeholder that it has there.
     pub earlier: Vec<(Placeholder, RecordKey, Placeholder)>,
     /// Values that the user supplied.
@@ -41,7 +41,7 @@ pub struct ValuePlan {
 impl ValuePlan {
     /// The values for a request with these values, in a session with those earlier ones.
     #[must_use]
-    pub fn values(&self, asked: &SeenSecrets, earlier: &EarlierValues) -> PlaceholderValues {
+    pub fn values(&self, requested: &SeenSecrets, earlier: &EarlierValues) -> PlaceholderValues {
         let mut values = self.supplied.clone();
         let mut wanted: HashMap<RecordKey, Vec<(&Placeholder, &Placeholder)>> = HashMap::new();
         for (placeholder, source, there) in &self.earlier {
@@ -50,8 +50,9 @@ impl ValuePlan {
         for (seen, wanted) in wanted.iter().filter_map(|(source, wanted)| Some((earlier.get(source)?, wanted))) {
             take(&mut values, seen, wanted);
         }
-        let of_asked: Vec<(&Placeholder, &Placeholder)> = self.asked.iter().map(|(it, there)| (it, there)).collect();
-        take(&mut values, asked, &of_asked);
+        let of_asked: Vec<(&Placeholder, &Placeholder)> =
+            self.requested.iter().map(|(it, there)| (it, there)).collect();
+        take(&mut values, requested, &of_asked);
         values
     }
 

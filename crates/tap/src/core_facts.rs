@@ -49,7 +49,7 @@ pub(super) struct CoreFacts {
 pub(super) struct CoreLogprobs {
     pub(super) output: Vec<TokenLogprobs>,
     pub(super) prompt: PromptLogprobs,
-    /// Number of candidates that were asked for at each token.
+    /// Number of candidates that were requested at each token.
     pub(super) top: u32,
     held: usize,
     is_over: bool,

@@ -19,7 +19,7 @@ use crate::{
     cli::{
         failure::{Exit, Failure},
         output::{self, shell_word},
-        player::{files as files_of, once},
+        player::files::{files as files_of, once},
         redaction::{self, RedactionArgs, shown},
     },
     recording::{

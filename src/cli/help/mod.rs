@@ -45,7 +45,7 @@ enum View {
 /// # Errors
 ///
 /// There is no such topic.
-pub(in crate::cli) fn asked(program: &Command, arguments: &[OsString]) -> Result<Option<clap::Error>, Failure> {
+pub(in crate::cli) fn requested(program: &Command, arguments: &[OsString]) -> Result<Option<clap::Error>, Failure> {
     let words = words(arguments);
     let Some(at) = words.iter().position(|word| is_help(word)) else { return Ok(None) };
     let program = built(program);

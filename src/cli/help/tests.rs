@@ -27,7 +27,7 @@ fn text(command: &Command, view: &View) -> String {
 
 fn of(line: &str) -> Result<String, String> {
     let arguments: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-    match asked(&command().term_width(SCREEN.1), &arguments) {
+    match requested(&command().term_width(SCREEN.1), &arguments) {
         Ok(page) => Ok(page.map(|page| page.to_string()).unwrap_or_default()),
         Err(failure) => Err(failure.text()),
     }

@@ -83,7 +83,7 @@ pub(super) fn find(command: &Command, topics: &[Topic], word: &str) -> Option<Ve
     (!found.is_empty()).then_some(found)
 }
 
-/// The topic that was asked for is none.
+/// The topic that was requested is none.
 pub(super) fn unknown(command: &Command, topics: &[Topic], word: &str) -> Failure {
     let name = command.get_bin_name().unwrap_or_default();
     let words: Vec<&str> = topics.iter().map(|topic| topic.word.as_str()).collect();

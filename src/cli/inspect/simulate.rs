@@ -145,13 +145,13 @@ fn policy(args: &SimulateArgs) -> RouterPolicy {
 fn scheduler(args: &SimulateArgs, kv_cache: &KvCacheConfig) -> Result<SchedulerConfig, Failure> {
     let blocks = usize::try_from(kv_cache.num_gpu_blocks.saturating_sub(1)).unwrap_or(usize::MAX);
     let fits = blocks.saturating_mul(kv_cache.block_size);
-    let asked = args.max_model_len.and_then(|length| length.0).map(stepping::size);
-    if let Some(asked) = asked.filter(|asked| *asked > fits) {
-        let message = format!("--max-model-len {asked} does not fit the KV cache of {fits} tokens");
+    let requested = args.max_model_len.and_then(|length| length.0).map(stepping::size);
+    if let Some(requested) = requested.filter(|requested| *requested > fits) {
+        let message = format!("--max-model-len {requested} does not fit the KV cache of {fits} tokens");
         return Err(Failure::usage(message).hint("give it more blocks with --num-gpu-blocks-override, or leave it out"));
     }
     let scheduler = SchedulerConfig {
-        max_model_len: asked.unwrap_or(fits),
+        max_model_len: requested.unwrap_or(fits),
         max_num_queued_reqs: args.max_num_queued_reqs.and_then(|most| usize::try_from(most).ok()),
         ..stepping::scheduler(&args.stepping)
     };

@@ -44,7 +44,7 @@ pub(in crate::cli) struct McpTapArgs {
     /// The server's name in the cassette. Without it, the name of the cassette.
     #[arg(long, help_heading = "Cassette", value_name = "NAME", value_parser = server_name)]
     pub(in crate::cli) name: Option<String>,
-    /// What becomes of a cassette that exists: it is replaced (all), or records are added to it (new-episodes).
+    /// Outcome of a cassette that exists: it is replaced (all), or records are added to it (new-episodes).
     #[arg(long, help_heading = "Cassette", value_name = "MODE")]
     pub(in crate::cli) mode: Option<McpMode>,
     #[command(flatten)]

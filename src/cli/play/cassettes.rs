@@ -30,7 +30,7 @@ use crate::{
 pub(in crate::cli) struct Played {
     pub(in crate::cli) cassette_player: Arc<CassettePlayer>,
     upstream: Option<UpstreamUrl>,
-    /// The tokenizer that was asked for.
+    /// The tokenizer that was requested.
     tokenizer: Option<String>,
 }
 

@@ -143,12 +143,12 @@ fn without(args: &KvTransferArgs) -> Result<(), Failure> {
 
 fn role(fields: &KvTransferFields) -> Result<KvRole, Failure> {
     let names = "supported roles are kv_producer, kv_consumer and kv_both";
-    let Some(asked) = &fields.kv_role else {
+    let Some(requested) = &fields.kv_role else {
         let message = "--kv-transfer-config: kv_role has to be there with kv_connector";
         return Err(Failure::usage(message).hint(names));
     };
-    let known = ROLES.iter().find(|(name, _)| name == asked).map(|(_, role)| *role);
-    known.ok_or_else(|| Failure::usage(format!("--kv-transfer-config: {asked} is no kv_role")).hint(names))
+    let known = ROLES.iter().find(|(name, _)| name == requested).map(|(_, role)| *role);
+    known.ok_or_else(|| Failure::usage(format!("--kv-transfer-config: {requested} is no kv_role")).hint(names))
 }
 
 fn lease(fields: &KvTransferFields) -> Result<Duration, Failure> {

@@ -14,7 +14,7 @@ use crate::{
 /// A version of vLLM and the nearest one whose wire is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::cli) struct Version {
-    pub(in crate::cli) asked: String,
+    pub(in crate::cli) requested: String,
     /// Its second number.
     pub(in crate::cli) minor: u32,
 }
@@ -53,7 +53,7 @@ fn version(text: &str) -> Result<Version, String> {
     let wrong = || format!("{text} is no version of vLLM; write 0.32 or 0.25.1");
     let rest = text.strip_prefix('v').unwrap_or(text).strip_prefix("0.").ok_or_else(wrong)?;
     let minor = rest.split('.').next().and_then(|minor| minor.parse().ok()).ok_or_else(wrong)?;
-    Ok(Version { asked: text.to_owned(), minor })
+    Ok(Version { requested: text.to_owned(), minor })
 }
 
 fn map(json: &str) -> Result<Map<String, Value>, String> {
@@ -154,7 +154,7 @@ pub(in crate::cli) fn generation(args: &EngineArgs) -> GenerationConfig {
     GenerationConfig { source, overrides: args.override_generation_config.clone() }
 }
 
-/// Whose wire is spoken; a notice on stderr where it is that of another version than the one that was asked for.
+/// Whose wire is spoken; a notice on stderr where it is that of another version than the one that was requested.
 pub(in crate::cli) fn spoken_version(args: &EngineArgs) -> VllmVersion {
     notice(args).iter().for_each(|notice| output::note(notice));
     nearest(args)
@@ -165,10 +165,10 @@ fn nearest(args: &EngineArgs) -> VllmVersion {
 }
 
 fn notice(args: &EngineArgs) -> Option<String> {
-    let (asked, spoken) = (&args.vllm_version, nearest(args));
+    let (requested, spoken) = (&args.vllm_version, nearest(args));
     let known = VllmVersion::ALL.map(VllmVersion::name).join(" and ");
-    let (text, name) = (&asked.asked, spoken.name());
-    (asked.minor != spoken.minor())
+    let (text, name) = (&requested.requested, spoken.name());
+    (requested.minor != spoken.minor())
         .then(|| format!("--vllm-version {text}: answers are those of {name}; the known versions are {known}\n"))
 }
 

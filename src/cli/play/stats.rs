@@ -9,7 +9,7 @@ use crate::{
     cli::{failure::Failure, output, player::conclude},
 };
 
-/// Prints the summary where no command did, and writes the figures where they were asked for.
+/// Prints the summary where no command did, and writes the figures where they were requested.
 pub(in crate::cli) fn end(prints: bool, path: Option<&Path>, lateness: &Lateness) -> Result<(), Failure> {
     if prints {
         output::note(&exit_summary(lateness));

@@ -44,14 +44,14 @@ const OWN: &str = "127.0.0.1:0";
 const TOKEN: &str = "VLLM_VCR_ADMIN_TOKEN";
 
 /// As was asked; beside everything else where only this machine can ask, else on a listener that only this machine can reach.
-pub(in crate::cli) fn at(args: &CassetteArgs, asked: Option<&str>, address: &str) -> Result<AdminAt, Failure> {
+pub(in crate::cli) fn at(args: &CassetteArgs, requested: Option<&str>, address: &str) -> Result<AdminAt, Failure> {
     let token = match &args.admin_token {
         Some(token) => AdminToken::new(&token.0),
         None => env::var(TOKEN).ok().as_deref().and_then(AdminToken::new),
     };
     let access =
         |address: &str| Access { is_reachable: !is_loopback(address), token: token.clone(), ..Access::default() };
-    Ok(match asked {
+    Ok(match requested {
         Some(listener) if token.is_none() && !is_loopback(listener) => {
             let message = format!("--admin-listen {listener} can be reached from other machines");
             let hint = format!("add --admin-token TOKEN or set {TOKEN}, or listen on 127.0.0.1");

@@ -151,7 +151,7 @@ fn trace(report: &Report, faults: &HitFaults, args: &CassetteArgs, concerns: &[C
     Ok(outcome(report, concerns))
 }
 
-/// Writes a report where it was asked for, as JSON.
+/// Writes a report where it was requested, as JSON.
 pub(in crate::cli) fn write_report(path: Option<&Path>, report: impl FnOnce() -> Value) -> Result<(), Failure> {
     let Some(path) = path else { return Ok(()) };
     let report = build::stamped(&report()).map_err(Failure::environment)?;

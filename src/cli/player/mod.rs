@@ -3,15 +3,10 @@
 pub(in crate::cli) mod admin;
 pub(in crate::cli) mod args;
 pub(in crate::cli) mod conclude;
+pub(in crate::cli) mod files;
 pub(in crate::cli) mod matching;
 
-use std::{
-    collections::HashSet,
-    fs,
-    io::ErrorKind::NotFound,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{path::PathBuf, sync::Arc};
 
 use serde_json::{Map, Value, json};
 
@@ -20,19 +15,18 @@ use crate::{
         cassette::convert,
         failure::{Exit, Failure},
         mcp::servers::{self, McpServersArgs},
-        output::{self, shell_word},
+        output,
         player::{
             admin::AdminAt,
-            args::{CassetteArgs, DEFAULT_FILE, ModeArg},
+            args::{CassetteArgs, ModeArg},
         },
         redaction::{self, RedactWhat, RedactionArgs, shown},
     },
     net::upstream::{NamedEndpoint, UpstreamOptions, UpstreamUrl},
     recording::{
         canonical::{self, Volatile},
-        cassette::{self, Cassette, CassetteError, Header, Keep, Redact, WriteMode, is_cassette},
+        cassette::{self, Cassette, CassetteError, Header, Keep, Redact, WriteMode},
         redaction::Redactor,
-        storage::{self, StoredObject},
     },
     replay::{
         matching::{
@@ -157,9 +151,9 @@ pub(in crate::cli) fn cassette_player(
     args: &CassetteArgs,
     settings: PlayerSettings<'_>,
 ) -> Result<Arc<CassettePlayer>, Failure> {
-    let how = how_to_record(args, &settings);
-    let sessions_only = args.sessions_only.then(|| folder_of_sessions(settings.paths)).transpose()?;
-    let files = sessions_only.as_deref().map_or_else(|| all_files(settings.paths, &how), default_file)?;
+    let how = files::how_to_record(args, &settings);
+    let sessions_only = args.sessions_only.then(|| files::folder_of_sessions(settings.paths)).transpose()?;
+    let files = sessions_only.as_deref().map_or_else(|| files::all_files(settings.paths, &how), files::default_file)?;
     args.report.as_deref().map_or(Ok(()), conclude::writable)?;
     let (on_miss, selection) = (args.on_miss.unwrap_or(settings.on_miss), selection(args, &settings));
     let mcp = settings.mcp.map(mcp_upstreams).transpose()?.unwrap_or_default();
@@ -173,7 +167,7 @@ pub(in crate::cli) fn cassette_player(
         refuse_recording_flags(args)?;
     }
     let plays = matches!(mode, Mode::Replay | Mode::NewEpisodes | Mode::Compare) || selection != ModeExceptions::None;
-    let cassettes = if plays { load(&files, mode, &how)? } else { Vec::new() };
+    let cassettes = if plays { files::load(&files, mode, &how)? } else { Vec::new() };
     let old = cassettes.first().map(|cassette| cassette.header.clone()).or_else(|| replaced(mode, &files));
     let timeline = if selection == ModeExceptions::None { WrittenTimeline::New } else { WrittenTimeline::Full };
     let what = RedactWhat::of(settings.redaction)?;
@@ -217,27 +211,6 @@ pub(in crate::cli) fn cassette_player(
         None => settings.tapped.configure(&mut config, args.on_exhausted),
     }
     start(config)
-}
-
-/// The one folder of sessions' cassettes; `tap` names the cassette of other requests in it.
-fn folder_of_sessions(paths: &[PathBuf]) -> Result<PathBuf, Failure> {
-    let folder = match paths {
-        [path] if path.ends_with(DEFAULT_FILE) => path.parent().map(Path::to_owned),
-        [path] if !is_cassette(path) => Some(path.clone()),
-        _ => None,
-    };
-    folder.ok_or_else(|| Failure::usage("--sessions-only needs one folder of cassettes: --cassette FOLDER/"))
-}
-
-/// The cassette of requests without a session, where it is there.
-fn default_file(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
-    Ok(Some(folder.join(DEFAULT_FILE)).filter(|file| file.exists()).into_iter().collect())
-}
-
-/// The files of all paths, each of which may be named once.
-fn all_files(paths: &[PathBuf], how: &dyn Fn(&Path) -> String) -> Result<Vec<PathBuf>, Failure> {
-    let files = files(paths, how)?;
-    once(&files).map(|()| files)
 }
 
 /// Starts a player whose configuration is complete.
@@ -296,7 +269,7 @@ fn tags(args: &CassetteArgs, redaction: &RedactionArgs, write: Option<&(PathBuf,
 
 /// Decides what is played and recorded, and the file that is written.
 fn recording(
-    asked: ModeArg,
+    requested: ModeArg,
     files: &[PathBuf],
     records_misses: bool,
     (selection, fork): (&ModeExceptions, Option<&(Fork, PathBuf)>),
@@ -305,7 +278,7 @@ fn recording(
         [one] => Ok(one.clone()),
         _ => Err(Failure::usage("what is recorded goes into one cassette: name one file")),
     };
-    let (mode, write) = match asked {
+    let (mode, write) = match requested {
         ModeArg::None => (Mode::Replay, None),
         ModeArg::Live => (Mode::Live, None),
         ModeArg::Compare => (Mode::Compare, None),
@@ -322,64 +295,6 @@ fn recording(
         }
     };
     Ok((mode, write))
-}
-
-/// The files of all paths; a directory stands for its cassettes, by name.
-pub(in crate::cli) fn files(paths: &[PathBuf], how: &dyn Fn(&Path) -> String) -> Result<Vec<PathBuf>, Failure> {
-    let mut files = Vec::new();
-    for path in paths {
-        let io = |source| Failure::from(CassetteError::Io { path: storage::shown(path), source });
-        let object = storage::find(path).map_err(io)?;
-        if !object.as_ref().map_or_else(|| path.is_dir(), StoredObject::is_folder) {
-            files.push(path.clone());
-            continue;
-        }
-        let mut found = storage::entries(path, object.as_ref()).map_err(io)?;
-        found.retain(|path| is_cassette(path));
-        found.sort();
-        if found.is_empty() {
-            let nothing = format!("{} holds no cassettes (*.yaml)", path.display());
-            return Err(Failure::input(nothing).hint(how(path)));
-        }
-        files.extend(found);
-    }
-    Ok(files)
-}
-
-/// A file that is played twice would have each of its records twice.
-pub(in crate::cli) fn once(files: &[PathBuf]) -> Result<(), Failure> {
-    let mut known = HashSet::new();
-    let same = files.iter().find(|file| !known.insert(fs::canonicalize(file).unwrap_or_else(|_| file.to_path_buf())));
-    same.map_or(Ok(()), |file| Err(Failure::usage(format!("{} is named twice", file.display()))))
-}
-
-/// Reads the cassettes; where one is missing, the hint is how to record it.
-fn load(files: &[PathBuf], mode: Mode, how: &dyn Fn(&Path) -> String) -> Result<Vec<Cassette>, Failure> {
-    let wanted = files.iter().filter(|path| mode != Mode::NewEpisodes || path.exists());
-    let mut cassettes = Vec::new();
-    for path in wanted {
-        let cassette = cassette::load(path).map_err(|error| match &error {
-            CassetteError::Io { source, .. } if source.kind() == NotFound && !path.exists() => {
-                Failure::from(error).hint(how(path))
-            }
-            _ => error.into(),
-        })?;
-        cassette.warnings.iter().for_each(|warning| tracing::warn!("{}", shown(warning)));
-        cassettes.push(cassette);
-    }
-    Ok(cassettes)
-}
-
-/// Formats the command that records a cassette, with the command that was typed.
-fn how_to_record(args: &CassetteArgs, settings: &PlayerSettings<'_>) -> impl Fn(&Path) -> String + use<> {
-    let upstream = settings.upstream.as_ref().map_or_else(|| "http://localhost:8000".to_owned(), ToString::to_string);
-    let command: Vec<String> = args.command.iter().map(|word| shell_word(word)).collect();
-    let command = if command.is_empty() { "COMMAND".to_owned() } else { command.join(" ") };
-    move |path| {
-        let file = if is_cassette(path) { path.to_owned() } else { path.join("NAME.yaml") };
-        let file = shell_word(&file.to_string_lossy());
-        shown(&format!("record it: vllm-vcr tap --upstream {upstream} --cassette {file} -- {command}"))
-    }
 }
 
 /// The entry of a fork at the top of its cassette, whose requests have the models that their clients asked for.

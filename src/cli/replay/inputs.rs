@@ -13,7 +13,7 @@ use crate::{
     cli::{
         failure::Failure,
         output,
-        player::{files, once},
+        player::files::{files, once},
         redaction::{self, RedactionArgs, shown},
     },
     drive::{Drive, Plan, Workload, before},

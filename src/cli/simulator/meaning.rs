@@ -206,25 +206,25 @@ impl Meaning {
     /// The cache and its events, and the connector through which other engines read it.
     fn cache(&mut self, given: &GivenFlags, pod_ip: Option<&str>) -> Result<(), Failure> {
         let publishes = given.is_on("enable-kvcache")?;
-        let asked = given.value("kv-cache-size").map(|blocks| {
+        let requested = given.value("kv-cache-size").map(|blocks| {
             blocks
                 .parse::<u32>()
                 .map_err(|_| Failure::usage(format!("--kv-cache-size {blocks} is no number of blocks")))
         });
-        let asked = asked.transpose()?;
+        let requested = requested.transpose()?;
         let length = given.value("max-model-len").unwrap_or(MAX_MODEL_LEN);
         let length = model_length(length).ok().and_then(|length| length.0);
         let block_size =
             given.value("block-size").and_then(|size| count(size).ok()).map_or(BLOCK_SIZE, NonZeroU32::get);
         // One block is never used.
         let needed = length.map_or(2, |length| length.get().div_ceil(block_size).saturating_add(1));
-        let blocks = asked.unwrap_or(if publishes { CACHE_BLOCKS } else { USUAL_BLOCKS });
-        if asked.is_some_and(|asked| asked < needed) {
+        let blocks = requested.unwrap_or(if publishes { CACHE_BLOCKS } else { USUAL_BLOCKS });
+        if requested.is_some_and(|requested| requested < needed) {
             self.note(format!(
                 "--kv-cache-size {blocks} is raised to {needed} blocks, which a request of --max-model-len needs and without which vLLM would not start"
             ));
         }
-        if !given.has("num-gpu-blocks-override") && (asked.is_some() || blocks.max(needed) != USUAL_BLOCKS) {
+        if !given.has("num-gpu-blocks-override") && (requested.is_some() || blocks.max(needed) != USUAL_BLOCKS) {
             self.set("num-gpu-blocks-override", blocks.max(needed).to_string());
         }
         if publishes {

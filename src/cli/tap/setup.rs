@@ -37,7 +37,7 @@ pub(in crate::cli) struct ListenSetup {
     pub(in crate::cli) remote_is_allowed: bool,
 }
 
-/// The listener that was asked for.
+/// The listener that was requested.
 pub(in crate::cli) fn listen(args: &TapArgs) -> Result<ListenSetup, Failure> {
     let network = &args.network;
     let files = network.ssl_certfile.clone().map(|certificate| TlsFiles {
@@ -56,7 +56,7 @@ pub(in crate::cli) fn listen(args: &TapArgs) -> Result<ListenSetup, Failure> {
     })
 }
 
-/// The tap that was asked for.
+/// The tap that was requested.
 pub(in crate::cli) fn setup(args: TapArgs) -> Result<Setup, Failure> {
     let tokenizer = args.tokenizer.as_deref().map(load_tokenizer).transpose()?;
     let (upstream, routes) = upstreams(TapUpstream::routes(args.upstream)?)?;

@@ -15,7 +15,7 @@ use crate::{
 pub(in crate::play) struct TokenStep {
     pub(in crate::play) at: Instant,
     pub(in crate::play) ids: Vec<u32>,
-    /// Their log probabilities, where they were asked for.
+    /// Their log probabilities, where they were requested.
     pub(in crate::play) positions: Option<Vec<Position>>,
     /// The end of the choice, with its last tokens.
     pub(in crate::play) finish: Option<(&'static str, StopReason)>,
@@ -74,7 +74,7 @@ impl AnswerStream {
         self.run.as_ref().and_then(|run| run.kept(0))
     }
 
-    /// Log probabilities of the prompt, where they were asked for as values.
+    /// Log probabilities of the prompt, where they were requested as values.
     pub(in crate::play) fn prompt_positions(&self) -> Option<Arc<[Position]>> {
         self.sequences.first().and_then(|sequence| sequence.prompt_positions.clone())
     }

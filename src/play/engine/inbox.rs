@@ -90,7 +90,7 @@ struct InboxState {
     arrivals: VecDeque<Arrived>,
     /// Those of requests in `arrivals` stay until these are taken.
     aborts: Vec<RequestId>,
-    asked: Vec<oneshot::Sender<Snapshot>>,
+    requested: Vec<oneshot::Sender<Snapshot>>,
     orders: Vec<Order>,
     notices: Vec<Notice>,
     next_id: RequestId,
@@ -101,7 +101,7 @@ struct InboxState {
 
 impl InboxState {
     fn has_mail(&self) -> bool {
-        let is_empty = self.arrivals.is_empty() && self.aborts.is_empty() && self.asked.is_empty();
+        let is_empty = self.arrivals.is_empty() && self.aborts.is_empty() && self.requested.is_empty();
         !(is_empty && self.orders.is_empty() && self.notices.is_empty())
     }
 
@@ -122,7 +122,7 @@ pub(super) struct Mail {
     pub(super) arrivals: VecDeque<Arrived>,
     pub(super) aborts: Vec<RequestId>,
     /// Who asked for a snapshot.
-    pub(super) asked: Vec<oneshot::Sender<Snapshot>>,
+    pub(super) requested: Vec<oneshot::Sender<Snapshot>>,
     /// What an operator wants.
     pub(super) orders: Vec<Order>,
     /// Notices of other engines.
@@ -158,7 +158,7 @@ impl Inbox {
         let (sender, receiver) = oneshot::channel();
         let mut state = self.lock();
         if !state.is_closed {
-            state.asked.push(sender);
+            state.requested.push(sender);
             self.wake(&mut state);
         }
         receiver
@@ -215,7 +215,7 @@ impl Inbox {
             return None;
         }
         mail.arrivals.clear();
-        mail.asked.append(&mut state.asked);
+        mail.requested.append(&mut state.requested);
         mail.orders.append(&mut state.orders);
         mail.notices.append(&mut state.notices);
         if is_idle {

@@ -152,11 +152,11 @@ impl Engine {
 
     /// Adds everything up between two steps of each rank; `None` once an engine has ended.
     pub(super) async fn snapshot(&self) -> Option<Snapshot> {
-        let asked: Vec<_> = self.inboxes.iter().map(|inbox| inbox.ask()).collect();
-        let mut ranks = Vec::with_capacity(asked.len());
-        for (rank, asked) in asked.into_iter().enumerate() {
+        let requested: Vec<_> = self.inboxes.iter().map(|inbox| inbox.ask()).collect();
+        let mut ranks = Vec::with_capacity(requested.len());
+        for (rank, requested) in requested.into_iter().enumerate() {
             let kv_events = self.kv_events.get(rank).map(KvEvents::counts);
-            ranks.push(Snapshot { kv_events, ..asked.await.ok()? });
+            ranks.push(Snapshot { kv_events, ..requested.await.ok()? });
         }
         match <[Snapshot; 1]>::try_from(ranks) {
             Ok([only]) => Some(only),

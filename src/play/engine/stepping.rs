@@ -322,7 +322,7 @@ impl Stepping {
 impl Stepping {
     /// Answers those who asked for a snapshot.
     pub(super) fn report(&mut self) {
-        if self.mail.asked.is_empty() {
+        if self.mail.requested.is_empty() {
             return;
         }
         let stats = self.scheduler.decisions().stats;
@@ -346,8 +346,8 @@ impl Stepping {
             ranks: Vec::new(),
         };
         let snapshot = snapshot.compared(&stats);
-        for asked in self.mail.asked.drain(..) {
-            let _left = asked.send(snapshot.clone());
+        for requested in self.mail.requested.drain(..) {
+            let _left = requested.send(snapshot.clone());
         }
     }
 

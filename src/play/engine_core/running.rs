@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::logprobs;
 use crate::{
-    api::{LogprobsAsked, Position, StopReason},
+    api::{Position, RequestedLogprobs, StopReason},
     play::{
         answer::{AnswerStream, tokens::TokenStep},
         engine::Scheduled,
@@ -37,7 +37,7 @@ pub(super) struct RunningRequest {
     arrived: Instant,
     answer: AnswerStream,
     ends: OutputEnds,
-    asked: LogprobsAsked,
+    requested: RequestedLogprobs,
     produced: usize,
     preemptions: u32,
 }
@@ -124,9 +124,9 @@ impl RunningRequest {
         request: &EngineCoreRequest,
         arrived: Instant,
         answer: AnswerStream,
-        (ends, asked): (OutputEnds, LogprobsAsked),
+        (ends, requested): (OutputEnds, RequestedLogprobs),
     ) -> Self {
-        Self { id: request.request_id.clone(), arrived, answer, ends, asked, produced: 0, preemptions: 0 }
+        Self { id: request.request_id.clone(), arrived, answer, ends, requested, produced: 0, preemptions: 0 }
     }
 
     /// Waits for the engine, and gives what it has given; `None` once nothing more comes.
@@ -149,7 +149,7 @@ impl RunningRequest {
             (output.finish_reason, output.stop_reason) = (Some(finish), stop_reason);
             output.kv_transfer_params = self.answer.kept().and_then(|params| kept_as_value(&params));
         }
-        if self.asked.sample.is_some() {
+        if self.requested.sample.is_some() {
             self.score(&mut output, positions);
         }
         if let Some(scheduled) = self.answer.scheduled() {
@@ -163,9 +163,9 @@ impl RunningRequest {
         while let (Some(id), Some(last)) = (output.new_token_ids.get(positions.len()), positions.last()) {
             positions.push(Position { id: *id, ..last.clone() });
         }
-        let is_named = !self.asked.token_ids.is_empty();
-        let named = self.asked.token_ids.len();
-        let alternatives = if is_named { named } else { self.asked.sample.unwrap_or(0) };
+        let is_named = !self.requested.token_ids.is_empty();
+        let named = self.requested.token_ids.len();
+        let alternatives = if is_named { named } else { self.requested.sample.unwrap_or(0) };
         output.new_logprobs = (!positions.is_empty()).then(|| logprobs::tensors(&positions, alternatives, is_named));
     }
 
@@ -185,7 +185,7 @@ impl RunningRequest {
             let prompt_tokens = self.answer.prompt_tokens();
             output.prefill_stats =
                 Some(PrefillStats { prompt_tokens, cached: cached.saturating_sub(external), external });
-            let rows = self.answer.prompt_positions().zip(self.asked.prompt);
+            let rows = self.answer.prompt_positions().zip(self.requested.prompt);
             // The first token has none.
             output.new_prompt_logprobs = rows
                 .map(|(rows, alternatives)| logprobs::tensors(rows.get(1..).unwrap_or_default(), alternatives, false));

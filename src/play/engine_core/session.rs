@@ -202,14 +202,14 @@ impl FrontEnd {
         }
     }
 
-    fn call(&mut self, asked: UtilityCall) {
+    fn call(&mut self, requested: UtilityCall) {
         let (state, adapters, family) = (Arc::clone(&self.core.state), Arc::clone(&self.adapters), self.family);
         let engine_index = self.core.rank.into();
         let called = async move {
-            let utility_output = Some(call(&state, &adapters, &asked).await);
+            let utility_output = Some(call(&state, &adapters, &requested).await);
             let timestamp = engine_core::clock::monotonic_seconds();
             let outputs = WireOutputs { engine_index, utility_output, timestamp, ..WireOutputs::default() };
-            SessionEvent::Called { client: asked.client_index, bytes: outputs.to_bytes(family) }
+            SessionEvent::Called { client: requested.client_index, bytes: outputs.to_bytes(family) }
         };
         // A call is answered in any case.
         let _answered = self.start(called.boxed());

@@ -134,7 +134,7 @@ struct FaultedRequest {
     context: RefusalContext,
     refusal: fn(ApiError, Endpoint) -> Response,
     /// The body of the request.
-    asked: Bytes,
+    requested: Bytes,
     replied: RepliedFaults,
     /// What it takes from quotas, and the headers that say what is left.
     tickets: Vec<QuotaTicket>,
@@ -165,10 +165,11 @@ impl FaultLayer {
         if !chosen.is_empty() {
             context.model = model_of(&body);
         }
-        let (asked, replied) = (body.clone(), Arc::default());
+        let (requested, replied) = (body.clone(), Arc::default());
         let served = self.faults.log().and_then(|log| log.begin(parts.uri.path(), &body));
         let (refusal, tickets, quota_headers) = (self.refusal, Vec::new(), HeaderMap::new());
-        let faulted = FaultedRequest { set, chosen, context, refusal, asked, replied, tickets, quota_headers, served };
+        let faulted =
+            FaultedRequest { set, chosen, context, refusal, requested, replied, tickets, quota_headers, served };
         Ok((Request::from_parts(parts, Body::from(body)), faulted))
     }
 
@@ -276,7 +277,7 @@ impl FaultedRequest {
             let FaultKind::Reply(fault) = chosen.fault.kind else { continue };
             if chosen.rule.is_none() && !chosen.fault.selection.is_of_record {
                 let (parts, body) = request.into_parts();
-                if let Some(reason) = why_unanswerable(parts.clone(), self.asked.clone(), fault) {
+                if let Some(reason) = why_unanswerable(parts.clone(), self.requested.clone(), fault) {
                     (self.on_reply(chosen.clone()))(Err(reason.clone()));
                     let message = format!("This request cannot get the fault {reason}.");
                     return Err(Box::new((self.refusal)(ApiError::bad_request(message), self.context.endpoint)));
@@ -304,7 +305,7 @@ impl FaultedRequest {
         Ok(request)
     }
 
-    /// Notes what becomes of a fault that is an answer.
+    /// Notes the outcome of a fault that is an answer.
     fn on_reply(&self, chosen: ChosenFault) -> OnReply {
         let (set, is_quiet, replied) = (self.set.clone(), self.served.is_some(), self.replied.clone());
         Arc::new(move |outcome| {

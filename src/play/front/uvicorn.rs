@@ -76,7 +76,7 @@ pub(super) fn answer<B>(request: &Request<B>) -> Option<Response<ResponseBody>> 
 
 /// Checks whether the client is of HTTP/1.0 and its connection is closed after the answer.
 pub(super) fn is_old<B>(request: &Request<B>) -> bool {
-    let asks = request.headers().get(header::CONNECTION).is_some_and(|asked| asked.as_bytes() != b"close");
+    let asks = request.headers().get(header::CONNECTION).is_some_and(|requested| requested.as_bytes() != b"close");
     request.version() == Version::HTTP_10 && !asks
 }
 

@@ -59,11 +59,11 @@ pub(in crate::play) fn rules(
 ) -> Result<Option<GuidedRules>, ApiError> {
     let formats = state.model.parsers.formats;
     let forced = request.forced_calls.clone().filter(|_| formats.tools == Some(ToolFormat::Hermes));
-    let asked = match forced {
+    let requested = match forced {
         Some(calls) => Some(calls),
         None => request.constraint()?,
     };
-    let Some(constraint) = asked else { return Ok(None) };
+    let Some(constraint) = requested else { return Ok(None) };
     let _turn = state.work.drawing.turn();
     check_cancelled()?;
     match check(&constraint) {
@@ -86,7 +86,7 @@ pub(in crate::play) fn conforming(
         return None;
     }
     let most = match most {
-        MaxTokens::Asked(most) => most,
+        MaxTokens::Requested(most) => most,
         MaxTokens::Left(left) => left.min(MOST),
     };
     let size = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);

@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
     api::{
-        Api, CandidateToken, Digits, GenerationRequest, LogprobsAsked, Position, WholeLogprobs, chat_logprobs,
+        Api, CandidateToken, Digits, GenerationRequest, Position, RequestedLogprobs, WholeLogprobs, chat_logprobs,
         completion_logprobs, prompt_logprobs as prompt_json,
     },
     play::recorded::logprobs as recorded_logprobs,
@@ -34,21 +34,21 @@ const UNLIKELY: f32 = -10.0;
 pub(in crate::play) struct Scorer {
     tokenizer: Tokenizer,
     seed: u64,
-    asked: Arc<LogprobsAsked>,
+    requested: Arc<RequestedLogprobs>,
 }
 
 impl Scorer {
-    pub(in crate::play) fn new(tokenizer: &Tokenizer, seed: u64, asked: &LogprobsAsked) -> Self {
-        let mut asked = asked.clone();
+    pub(in crate::play) fn new(tokenizer: &Tokenizer, seed: u64, requested: &RequestedLogprobs) -> Self {
+        let mut requested = requested.clone();
         // A token is named once, whatever a request lists; each position goes through all of them.
         let mut seen = HashSet::new();
-        asked.token_ids.retain(|id| seen.insert(*id));
-        Self { tokenizer: tokenizer.clone(), seed, asked: Arc::new(asked) }
+        requested.token_ids.retain(|id| seen.insert(*id));
+        Self { tokenizer: tokenizer.clone(), seed, requested: Arc::new(requested) }
     }
 
     /// The positions of a prompt; the first token has none.
     pub(in crate::play) fn prompt(&self, prompt: &[u32], recorded: Option<&PromptLogprobs>) -> Vec<Position> {
-        let Some(others) = self.asked.prompt else { return Vec::new() };
+        let Some(others) = self.requested.prompt else { return Vec::new() };
         let recorded_values = recorded
             .and_then(|recorded_values| recorded_logprobs::prompt(recorded_values, prompt, others, &self.tokenizer));
         if let Some(positions) = recorded_values {
@@ -68,8 +68,8 @@ impl Scorer {
 
     /// A token of an answer after these.
     fn sample(&self, id: u32, at: usize, context: &[u32]) -> Position {
-        let named = self.asked.token_ids.as_slice();
-        let others = if named.is_empty() { self.asked.sample.unwrap_or(0) } else { 0 };
+        let named = self.requested.token_ids.as_slice();
+        let others = if named.is_empty() { self.requested.sample.unwrap_or(0) } else { 0 };
         let scored = self.scored(id, context, key(at, id, context), others, named);
         let text = scored.first().map_or_else(String::new, |first| first.text.clone());
         Position { id, text, scored }
@@ -199,7 +199,7 @@ impl SequenceLogprobs {
     }
 
     fn of(scorer: &Scorer, api: Api, echoed: &Arc<[Position]>) -> Option<Self> {
-        scorer.asked.sample?;
+        scorer.requested.sample?;
         Some(Self {
             scorer: scorer.clone(),
             api,
@@ -222,9 +222,9 @@ impl SequenceLogprobs {
 
     /// With what was recorded of the tokens, and of the prompt where that is repeated, as far as it is enough.
     pub(in crate::play) fn with_recorded(mut self, recorded_values: Option<&Arc<Logprobs>>, prompt: &[u32]) -> Self {
-        let asked = Arc::clone(&self.scorer.asked);
-        let Some(recorded_values) =
-            recorded_values.filter(|recorded_values| recorded_logprobs::is_enough(recorded_values, self.api, &asked))
+        let requested = Arc::clone(&self.scorer.requested);
+        let Some(recorded_values) = recorded_values
+            .filter(|recorded_values| recorded_logprobs::is_enough(recorded_values, self.api, &requested))
         else {
             return self;
         };
@@ -246,9 +246,12 @@ impl SequenceLogprobs {
         id: u32,
         context: &[u32],
     ) -> Position {
-        let asked =
-            recorded_logprobs::LogprobsQuery { api: self.api, logprobs: &self.scorer.asked, top: recorded_values.top };
-        recorded_logprobs::position(&asked, token, id, context, &self.scorer.tokenizer)
+        let requested = recorded_logprobs::LogprobsQuery {
+            api: self.api,
+            logprobs: &self.scorer.requested,
+            top: recorded_values.top,
+        };
+        recorded_logprobs::position(&requested, token, id, context, &self.scorer.tokenizer)
     }
 
     /// The log probabilities of these tokens as values, behind those of a prompt that is repeated.
@@ -282,7 +285,7 @@ impl SequenceLogprobs {
     /// Keeps these tokens for the body, and returns how many bytes of it they take.
     pub(in crate::play) fn keep(&mut self, ids: &[u32]) -> usize {
         let positions = self.take(ids);
-        self.kept.push(self.api, &positions, &self.scorer.asked)
+        self.kept.push(self.api, &positions, &self.scorer.requested)
     }
 
     /// The log probabilities of a body, of all that was kept.
@@ -292,9 +295,9 @@ impl SequenceLogprobs {
 
     fn json(&mut self, positions: &[Position]) -> String {
         match self.api {
-            Api::Chat => chat_logprobs(positions, &self.scorer.asked, Digits::Event),
+            Api::Chat => chat_logprobs(positions, &self.scorer.requested, Digits::Event),
             Api::Completions => {
-                let (json, end) = completion_logprobs(positions, &self.scorer.asked, self.offset, Digits::Event);
+                let (json, end) = completion_logprobs(positions, &self.scorer.requested, self.offset, Digits::Event);
                 self.offset = end;
                 json
             }
@@ -304,7 +307,7 @@ impl SequenceLogprobs {
 
 /// The log probabilities of a prompt in a body; `None` where it was not asked for.
 pub(in crate::play) fn prompt_logprobs_json(scorer: &Scorer, positions: &[Position]) -> Option<String> {
-    scorer.asked.prompt.map(|_| prompt_json(positions))
+    scorer.requested.prompt.map(|_| prompt_json(positions))
 }
 
 #[cfg(test)]
@@ -312,17 +315,17 @@ mod tests {
     use super::*;
     use crate::{play::Player, text::prompt::SpecialTokens};
 
-    fn scorer(asked: &LogprobsAsked) -> Scorer {
-        Scorer::new(&Player::builtin_tokenizer().unwrap(), 3, asked)
+    fn scorer(requested: &RequestedLogprobs) -> Scorer {
+        Scorer::new(&Player::builtin_tokenizer().unwrap(), 3, requested)
     }
 
     #[test]
     fn the_numbers_are_a_distribution_and_the_same_in_every_cut() {
-        let asked = LogprobsAsked { sample: Some(20), ..LogprobsAsked::default() };
+        let requested = RequestedLogprobs { sample: Some(20), ..RequestedLogprobs::default() };
         let ids: Vec<u32> = (500..560).collect();
-        let mut whole = SequenceLogprobs::of(&scorer(&asked), Api::Chat, &Arc::default()).unwrap();
+        let mut whole = SequenceLogprobs::of(&scorer(&requested), Api::Chat, &Arc::default()).unwrap();
         let whole = whole.take(&ids);
-        let mut cut = SequenceLogprobs::of(&scorer(&asked), Api::Chat, &Arc::default()).unwrap();
+        let mut cut = SequenceLogprobs::of(&scorer(&requested), Api::Chat, &Arc::default()).unwrap();
         assert_eq!(ids.chunks(7).flat_map(|ids| cut.take(ids)).collect::<Vec<_>>(), whole);
         for position in &whole {
             assert_eq!(position.scored.len(), 20);
@@ -341,7 +344,7 @@ mod tests {
 
     #[test]
     fn a_character_of_several_tokens_comes_with_the_last_of_them() {
-        let scorer = scorer(&LogprobsAsked { prompt: Some(0), ..LogprobsAsked::default() });
+        let scorer = scorer(&RequestedLogprobs { prompt: Some(0), ..RequestedLogprobs::default() });
         let prompt = scorer.tokenizer.encode("Hi. 🦀!", SpecialTokens::Skip).unwrap();
         let positions = scorer.prompt(&prompt, None);
         assert!(positions[0].scored.is_empty());
@@ -352,8 +355,9 @@ mod tests {
 
     #[test]
     fn named_ids_take_the_place_of_the_best() {
-        let asked = LogprobsAsked { sample: Some(0), token_ids: vec![700, 600], ..LogprobsAsked::default() };
-        let mut sequence = SequenceLogprobs::of(&scorer(&asked), Api::Chat, &Arc::default()).unwrap();
+        let requested =
+            RequestedLogprobs { sample: Some(0), token_ids: vec![700, 600], ..RequestedLogprobs::default() };
+        let mut sequence = SequenceLogprobs::of(&scorer(&requested), Api::Chat, &Arc::default()).unwrap();
         let positions = sequence.take(&[600, 601]);
         let ids = |at: usize| positions[at].scored.iter().map(|scored| scored.id).collect::<Vec<_>>();
         assert_eq!((ids(0), ids(1)), (vec![600, 700], vec![601, 700, 600]));

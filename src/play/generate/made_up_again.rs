@@ -103,7 +103,7 @@ fn script(
     let delivered = begun.ids.len();
     let more = u32::try_from(delivered).ok()?;
     let max_tokens = match wanted.max_tokens {
-        MaxTokens::Asked(most) => MaxTokens::Asked(most.saturating_add(more)),
+        MaxTokens::Requested(most) => MaxTokens::Requested(most.saturating_add(more)),
         MaxTokens::Left(left) => MaxTokens::Left(left.saturating_add(more)),
     };
     let (count, reason) = length(state, &PromptQuery { max_tokens, ..*wanted }, key);

@@ -109,7 +109,7 @@ fn random(state: &ServerState, wanted: &PromptQuery<'_>, key: SyntheticKey) -> (
     let conforming = wanted.rules.and_then(|rules| guided::conforming(state, rules, key, least, most));
     let words = RandomTokens::new(key, state.model.tokenizer.words());
     if let Some((ids, finish)) = conforming {
-        let (MaxTokens::Asked(most) | MaxTokens::Left(most)) = most;
+        let (MaxTokens::Requested(most) | MaxTokens::Left(most)) = most;
         let free = if finish.reason == "stop" { size(most).saturating_sub(ids.len()) } else { 0 };
         let share = state.config.synthetic.reasoning_share.min(0.9);
         let thought = part(ids.len(), share / (1.0 - share)).min(free);
@@ -129,7 +129,7 @@ fn random(state: &ServerState, wanted: &PromptQuery<'_>, key: SyntheticKey) -> (
 pub(super) fn length(state: &ServerState, wanted: &PromptQuery<'_>, key: SyntheticKey) -> (usize, &'static str) {
     let options = &state.config.synthetic;
     let (limit, is_asked) = match wanted.max_tokens {
-        MaxTokens::Asked(most) => (most, true),
+        MaxTokens::Requested(most) => (most, true),
         MaxTokens::Left(left) => (left, false),
     };
     let usual = if is_asked { limit } else { limit.min(DEFAULT_RANDOM_TOKENS) };
@@ -197,8 +197,8 @@ impl ReasoningTokens {
 
 /// The prompt's tokens once; with `ignore_eos`, again and again until `max_tokens`.
 fn echo(wanted: &PromptQuery<'_>) -> (ChoiceTokens, ChoiceFinish) {
-    let (MaxTokens::Asked(most) | MaxTokens::Left(most)) = wanted.max_tokens;
-    let is_bounded = matches!(wanted.max_tokens, MaxTokens::Asked(_));
+    let (MaxTokens::Requested(most) | MaxTokens::Left(most)) = wanted.max_tokens;
+    let is_bounded = matches!(wanted.max_tokens, MaxTokens::Requested(_));
     let repeats = wanted.ignore_eos && is_bounded;
     let count = if repeats { size(most) } else { wanted.echo.len().min(size(most)) };
     let count = if wanted.echo.is_empty() { 0 } else { count };

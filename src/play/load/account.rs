@@ -96,7 +96,7 @@ pub(in crate::play) struct SessionTotals {
     pub(in crate::play) prompts: u64,
     /// Ways in which those that found one did.
     pub(in crate::play) matching: Matching,
-    /// Records that were served again: `exhausted` where no other was left, `index` where they were asked for by their index.
+    /// Records that were served again: `exhausted` where no other was left, `index` where they were requested by their index.
     pub(in crate::play) again: BTreeMap<&'static str, u64>,
     /// Prompts that found none, by reason.
     pub(in crate::play) missed: BTreeMap<&'static str, u64>,
@@ -229,7 +229,7 @@ impl SessionConsumption {
         self.consumption.times(record) + self.responses.times(record)
     }
 
-    /// Counts what became of a prompt.
+    /// Counts the outcome of a prompt.
     pub(in crate::play) fn count(&self, outcome: &Result<RecordSelection, PromptMiss>) {
         let counts = &self.counts;
         counts.prompts.fetch_add(1, Relaxed);

@@ -58,7 +58,7 @@ pub(super) struct Metrics {
     lora: Option<Arc<LoraRequestsInfo>>,
     /// Seconds since 1970.
     started: f64,
-    /// The latest requests, while somebody looks.
+    /// The latest requests, while the page is viewed.
     pub(super) live: LiveRequests,
 }
 

@@ -42,7 +42,7 @@ pub(in super::super) struct About<'a> {
     pub(in super::super) tool_calls: Option<&'a ToolParserCalls>,
     /// True where families are there under their earlier names too.
     pub(in super::super) legacy_metrics: bool,
-    /// What no engine counts, where it was asked for.
+    /// What no engine counts, where it was requested.
     pub(in super::super) own: Option<OwnCounts<'a>>,
 }
 

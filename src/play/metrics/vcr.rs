@@ -1,4 +1,4 @@
-//! Families of this program's own, which no engine has: behind the engine's, where they were asked for.
+//! Families of this program's own, which no engine has: behind the engine's, where they were requested.
 //!
 //! See docs/decisions/0016-lateness-is-not-vllms.md.
 

@@ -109,8 +109,8 @@ impl<'a> Derenderer<'a> {
 
     /// Checks whether ids are sent back.
     fn sends_ids(&self) -> bool {
-        let asked = self.api == Api::Chat && self.request.as_ref().is_some_and(|request| request.return_token_ids);
-        asked && self.by.as_ref().is_none_or(ParsedBy::sends_reasoning)
+        let requested = self.api == Api::Chat && self.request.as_ref().is_some_and(|request| request.return_token_ids);
+        requested && self.by.as_ref().is_none_or(ParsedBy::sends_reasoning)
     }
 
     fn head<'b>(&'b self, answer: &'b TokenAnswer) -> DerenderHead<'b> {

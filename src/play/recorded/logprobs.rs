@@ -5,7 +5,7 @@
 //! recorded may get the other one. Tokens that were sent as text have no ids.
 
 use crate::{
-    api::{Api, CandidateToken, LogprobsAsked, Position, Spelling},
+    api::{Api, CandidateToken, Position, RequestedLogprobs, Spelling},
     recording::trace::{Logprobs, PromptLogprobs, RankedLogprob, SpelledToken, TokenLogprobs},
     text::prompt::{SkipSpecial, Tokenizer},
 };
@@ -14,13 +14,13 @@ use crate::{
 #[derive(Debug)]
 pub(in super::super) struct LogprobsQuery<'a> {
     pub(in super::super) api: Api,
-    pub(in super::super) logprobs: &'a LogprobsAsked,
+    pub(in super::super) logprobs: &'a RequestedLogprobs,
     pub(in super::super) top: u32,
 }
 
 /// Ranks of which a request wants all; a chat counts the token itself among those that it gets.
-fn ranks(api: Api, asked: &LogprobsAsked) -> usize {
-    let sample = asked.sample.unwrap_or(0);
+fn ranks(api: Api, requested: &RequestedLogprobs) -> usize {
+    let sample = requested.sample.unwrap_or(0);
     match api {
         Api::Chat => sample.saturating_sub(1),
         Api::Completions => sample,
@@ -28,22 +28,22 @@ fn ranks(api: Api, asked: &LogprobsAsked) -> usize {
 }
 
 /// Checks whether all that a request asks for was recorded.
-pub(in super::super) fn is_enough(recorded: &Logprobs, api: Api, asked: &LogprobsAsked) -> bool {
-    let ranks = ranks(api, asked);
-    if recorded.named != asked.token_ids
-        || (asked.token_ids.is_empty() && u32::try_from(ranks).is_ok_and(|ranks| ranks > recorded.top))
+pub(in super::super) fn is_enough(recorded: &Logprobs, api: Api, requested: &RequestedLogprobs) -> bool {
+    let ranks = ranks(api, requested);
+    if recorded.named != requested.token_ids
+        || (requested.token_ids.is_empty() && u32::try_from(ranks).is_ok_and(|ranks| ranks > recorded.top))
     {
         return false;
     }
-    let shows_others = ranks > 0 || !asked.token_ids.is_empty();
+    let shows_others = ranks > 0 || !requested.token_ids.is_empty();
     let mut others = recorded.prompt.iter().chain(&recorded.tokens).flat_map(|token| &token.others);
-    let has_ids = asked.spelling == Spelling::Text || others.all(|(other, _)| matches!(other, SpelledToken::Id(_)));
+    let has_ids = requested.spelling == Spelling::Text || others.all(|(other, _)| matches!(other, SpelledToken::Id(_)));
     has_ids || !shows_others
 }
 
 /// A recorded token after its context.
 pub(in super::super) fn position(
-    asked: &LogprobsQuery<'_>,
+    requested: &LogprobsQuery<'_>,
     recorded: &TokenLogprobs,
     id: u32,
     context: &[u32],
@@ -52,7 +52,7 @@ pub(in super::super) fn position(
     let text = recorded.text.clone().unwrap_or_else(|| tokenizer.token_text(id, context));
     let Some(logprob) = recorded.logprob else { return Position { id, text, scored: Vec::new() } };
     let mut scored = vec![CandidateToken { id, text: text.clone(), logprob, rank: 0 }];
-    for (other, logprob) in recorded.others.iter().take(others(asked, recorded, logprob)) {
+    for (other, logprob) in recorded.others.iter().take(others(requested, recorded, logprob)) {
         let (other, text) = match other {
             SpelledToken::Id(other) => (*other, tokenizer.token_text(*other, context)),
             SpelledToken::Text(other) if *other == text => (id, other.clone()),
@@ -63,11 +63,11 @@ pub(in super::super) fn position(
     Position { id, text, scored }
 }
 
-/// Counts the others among the ranks that are asked for: one fewer where the token itself is.
-fn others(asked: &LogprobsQuery<'_>, recorded: &TokenLogprobs, own: f64) -> usize {
-    let ranks = ranks(asked.api, asked.logprobs);
-    let top = usize::try_from(asked.top).unwrap_or(usize::MAX);
-    if asked.api == Api::Chat || ranks >= top || !asked.logprobs.token_ids.is_empty() {
+/// Counts the others among the ranks that are requested: one fewer where the token itself is.
+fn others(requested: &LogprobsQuery<'_>, recorded: &TokenLogprobs, own: f64) -> usize {
+    let ranks = ranks(requested.api, requested.logprobs);
+    let top = usize::try_from(requested.top).unwrap_or(usize::MAX);
+    if requested.api == Api::Chat || ranks >= top || !requested.logprobs.token_ids.is_empty() {
         return usize::MAX;
     }
     let better = recorded.others.iter().filter(|(_, logprob)| *logprob > own).count();

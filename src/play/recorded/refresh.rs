@@ -37,7 +37,7 @@ const PREFIXES: [&str; 16] = [
 pub(in super::super) struct Refresh<'a> {
     state: &'a ServerState,
     /// The id that the recorded client gave its request, and the one of this client.
-    asked: Option<(&'a str, &'a str)>,
+    requested: Option<(&'a str, &'a str)>,
     now: u64,
     known: HashMap<String, String>,
 }
@@ -46,10 +46,10 @@ impl<'a> Refresh<'a> {
     pub(in super::super) fn new(
         state: &'a ServerState,
         recorded: Option<&'a str>,
-        asked: Option<&'a str>,
+        requested: Option<&'a str>,
         now: u64,
     ) -> Self {
-        Self { state, asked: recorded.zip(asked), now, known: HashMap::new() }
+        Self { state, requested: recorded.zip(requested), now, known: HashMap::new() }
     }
 
     /// A part of the response; the same ids become the same ones in all parts.
@@ -73,10 +73,10 @@ impl<'a> Refresh<'a> {
         let value = rest.get(..rest.find('"')?)?;
         let (prefix, suffix) = PREFIXES.iter().find_map(|prefix| Some((*prefix, value.strip_prefix(prefix)?)))?;
         let is_made = suffix.len() >= 8 && suffix.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
-        let fresh = match self.asked {
+        let fresh = match self.requested {
             // A recorded client that named no id has that of the response. `/v1/responses` ignores the header.
-            Some((recorded, asked)) if suffix == recorded || (value == recorded && prefix != "resp_") => {
-                [prefix, asked].concat()
+            Some((recorded, requested)) if suffix == recorded || (value == recorded && prefix != "resp_") => {
+                [prefix, requested].concat()
             }
             _ if !is_made => return None,
             _ => self.fresh(value, prefix, suffix.len()),

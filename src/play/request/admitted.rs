@@ -126,6 +126,6 @@ impl CachedRequest {
 
 /// The most output tokens that a prompt leaves room for.
 pub(in crate::play) fn most_tokens(max_tokens: MaxTokens) -> u32 {
-    let (MaxTokens::Asked(most) | MaxTokens::Left(most)) = max_tokens;
+    let (MaxTokens::Requested(most) | MaxTokens::Left(most)) = max_tokens;
     most
 }

@@ -65,14 +65,15 @@ impl ServerState {
     }
 
     /// The model that answers: the one that is asked where records of several models are served, else the first one.
-    pub(in crate::play) fn asked_model<'a>(&'a self, asked: Option<&'a str>) -> &'a str {
+    pub(in crate::play) fn asked_model<'a>(&'a self, requested: Option<&'a str>) -> &'a str {
         let by_model = self.replay.as_ref().is_some_and(|replay| replay.matcher.rules().by_model);
-        asked.filter(|name| by_model && !name.is_empty()).unwrap_or_else(|| self.model.first_name())
+        requested.filter(|name| by_model && !name.is_empty()).unwrap_or_else(|| self.model.first_name())
     }
 
     /// Checks whether a request names no model, and several were recorded.
-    pub(in crate::play) fn takes_any_model(&self, asked: Option<&str>) -> bool {
-        asked.is_none_or(str::is_empty) && self.replay.as_ref().is_some_and(|replay| replay.matcher.rules().by_model)
+    pub(in crate::play) fn takes_any_model(&self, requested: Option<&str>) -> bool {
+        requested.is_none_or(str::is_empty)
+            && self.replay.as_ref().is_some_and(|replay| replay.matcher.rules().by_model)
     }
 }
 

@@ -90,7 +90,7 @@ pub(in crate::play) struct RequestOrigin {
     pub(in crate::play) session: Option<Arc<TraceSession>>,
     pub(in crate::play) errors: Vec<usize>,
     pub(in crate::play) at: Instant,
-    /// Choices of the same request that were asked for before, as requests of their own.
+    /// Choices of the same request that were requested before, as requests of their own.
     pub(in crate::play) choices_before: usize,
     /// True where log probabilities are wanted as values, not as JSON.
     pub(in crate::play) wants_values: bool,
@@ -129,16 +129,16 @@ pub(in crate::play) fn plan(
     let memory = reserve(request, &prompts).map_err(refused)?;
     let parsed = ParsedBy::of(&state.model.parsers, request);
     let is_greedy = request.is_greedy(state.model.sampling.temperature);
-    let asked = RequestedModel::of(state, request.model.as_deref());
+    let requested = RequestedModel::of(state, request.model.as_deref());
     let mut chosen = Vec::with_capacity(prompts.len());
     for (at, prompt) in prompts.iter().enumerate() {
         check_cancelled()?;
         let wanted = wanted(request, request_id.as_deref(), prompt);
         let choices_before = at.saturating_mul(wanted.choices).saturating_add(choices_before);
-        let model = state.asked_model(asked.recorded);
+        let model = state.asked_model(requested.recorded);
         let (rules, parsed, session) = (rules.as_ref(), parsed.as_ref(), session.as_deref());
         let errors = if at == 0 { errors.as_slice() } else { &[] };
-        let takes_any_model = state.takes_any_model(asked.recorded);
+        let takes_any_model = state.takes_any_model(requested.recorded);
         let wanted =
             PromptQuery { rules, parsed, is_greedy, choices_before, model, takes_any_model, session, errors, ..wanted };
         chosen.push(scripts_of(state, &wanted)?);
@@ -154,7 +154,7 @@ pub(in crate::play) fn plan(
     budget::check_whole(request, tokens, shows_logprobs)?;
     let class = class_of(state, &chosen);
     let cached = cache_use(state, request, &prompts, &chosen);
-    let named = AnswerIdentity { id, model: asked.shown(state), at, cached, parsed, wants_values };
+    let named = AnswerIdentity { id, model: requested.shown(state), at, cached, parsed, wants_values };
     let records: Vec<usize> = chosen.iter().flat_map(|chosen| &chosen.records).copied().collect();
     let mut answer = answer(state, request, prompts, chosen, &named).with_memory(memory);
     if let Some(engine) = &state.engine {
@@ -162,7 +162,7 @@ pub(in crate::play) fn plan(
             data_parallel_rank: rank,
             arrived: Some(at),
             concurrency: state.replay.as_ref().map_or(1, |replay| replay.concurrency(records.first().copied())),
-            ..parameters(state, request, &named.id, session_id.as_deref(), &asked)
+            ..parameters(state, request, &named.id, session_id.as_deref(), &requested)
         };
         answer = answer.submit(engine, &parameters)?;
     }
@@ -197,7 +197,7 @@ fn parameters(
     request: &GenerationRequest,
     id: &str,
     session_id: Option<&str>,
-    asked: &RequestedModel<'_>,
+    requested: &RequestedModel<'_>,
 ) -> RequestParameters {
     RequestParameters {
         priority: request.priority,
@@ -205,7 +205,7 @@ fn parameters(
         session_id: request.events.session_id(session_id),
         reports_cached_blocks: request.events.reports_cached_blocks,
         scores_prompt: request.logprobs.prompt.is_some(),
-        lora: asked.adapter.as_ref().map(|adapter| Arc::clone(&adapter.lora)),
+        lora: requested.adapter.as_ref().map(|adapter| Arc::clone(&adapter.lora)),
         kv_transfer: request.kv_transfer.clone(),
         name: transfer_name(state, request, id),
         ..RequestParameters::default()
@@ -228,7 +228,7 @@ fn class_of(state: &ServerState, chosen: &[PromptScripts]) -> StreamClass {
     }
 }
 
-/// The engine's checks behind those of the prompts: gives the rank that was asked for, and the rules of the text.
+/// The engine's checks behind those of the prompts: gives the rank that was requested, and the rules of the text.
 fn last_checks(
     state: &ServerState,
     request: &GenerationRequest,
@@ -300,7 +300,7 @@ fn transfer_name(state: &ServerState, request: &GenerationRequest, id: &str) -> 
 /// Counts the tokens that may have to be made up before the first one is sent.
 pub(in crate::play) fn weight_of(request: &GenerationRequest, prompts: &[AdmittedPrompt]) -> usize {
     let tokens = |prompt: &AdmittedPrompt| match prompt.read.max_tokens {
-        MaxTokens::Asked(tokens) => tokens,
+        MaxTokens::Requested(tokens) => tokens,
         MaxTokens::Left(left) => left.min(DEFAULT_RANDOM_TOKENS),
     };
     let others = request.logprobs.prompt.map_or(0, |others| others.saturating_add(1));

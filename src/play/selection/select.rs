@@ -176,7 +176,7 @@ fn script(
             in_place_of(state, wanted, choice, count)
         }
     };
-    let (MaxTokens::Asked(most) | MaxTokens::Left(most)) = wanted.max_tokens;
+    let (MaxTokens::Requested(most) | MaxTokens::Left(most)) = wanted.max_tokens;
     let schedule = Schedule::of(&record, state.pacing(), Some(most));
     let finish = finish(&record, last, state.model.tokenizer.eos_ids(), most);
     let sends_logprobs = wanted.logprobs.sample.is_some() && last.is_some();

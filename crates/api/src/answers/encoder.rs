@@ -110,7 +110,7 @@ impl Encoder {
         true
     }
 
-    /// Encodes the whole response as one body. `prompt_text` where the client asked for it.
+    /// Encodes the whole response as one body. `prompt_text` if the client requested it.
     #[must_use]
     pub fn body(&self, choices: &[AnswerChoice], usage: &Usage, prompt_text: Option<&str>) -> String {
         match &self.form {

@@ -14,7 +14,7 @@ use text::parsers::{Delta, DeltaContent};
 pub struct DerenderHead<'a> {
     /// The answer's id.
     pub id: &'a str,
-    /// The model, as it was asked for or is served.
+    /// The model, as it was requested or is served.
     pub model: &'a str,
     /// When it was made, in seconds after 1970.
     pub created: u64,

@@ -7,7 +7,7 @@ use crate::{Api, ApiError, structured};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MaxTokens {
     /// Set by the request.
-    Asked(u32),
+    Requested(u32),
     /// Not set by the request: all that is left of the model's length.
     Left(u32),
 }
@@ -17,7 +17,7 @@ impl MaxTokens {
     #[must_use]
     pub fn less(self, tokens: u32) -> Self {
         match self {
-            Self::Asked(most) => Self::Asked(most.saturating_sub(tokens)),
+            Self::Requested(most) => Self::Requested(most.saturating_sub(tokens)),
             Self::Left(most) => Self::Left(most.saturating_sub(tokens)),
         }
     }
@@ -39,10 +39,10 @@ impl GenerationRequest {
         // Of a prompt that only has to be repeated the engine does not ask whether a token more has room.
         let left_at_least = if self.only_echoes() { left.max(1) } else { left };
         let effective = most.map_or(i128::from(left), |most| most.min(i128::from(left_at_least)));
-        self.structured.as_ref().map_or(Ok(()), structured::Asked::check_count)?;
+        self.structured.as_ref().map_or(Ok(()), structured::RequestedStructure::check_count)?;
         self.sampling.check(effective)?;
         let limit = u32::try_from(effective).unwrap_or(left);
-        Ok(if asked.is_some() { MaxTokens::Asked(limit) } else { MaxTokens::Left(limit) })
+        Ok(if asked.is_some() { MaxTokens::Requested(limit) } else { MaxTokens::Left(limit) })
     }
 
     /// Returns whether a completion repeats its prompt and nothing more: the engine generates one token then, and shows only its id.
@@ -94,8 +94,8 @@ mod tests {
         assert!(completion(&json!({})).check_prompt(5, 8).is_err());
         let echo = completion(&json!({"echo": true}));
         assert!(echo.only_echoes());
-        assert_eq!(echo.check_prompt(5, 8), Ok(MaxTokens::Asked(1)));
-        assert_eq!(echo.check_prompt(8, 8), Ok(MaxTokens::Asked(1)));
+        assert_eq!(echo.check_prompt(5, 8), Ok(MaxTokens::Requested(1)));
+        assert_eq!(echo.check_prompt(8, 8), Ok(MaxTokens::Requested(1)));
         let least = completion(&json!({"echo": true, "min_tokens": 2})).check_prompt(5, 8).unwrap_err();
         assert_eq!(least.message, "min_tokens must be less than or equal to max_tokens=1, got 2.");
         assert!(!completion(&json!({"echo": true, "max_tokens": 1})).only_echoes());

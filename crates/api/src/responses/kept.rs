@@ -10,7 +10,7 @@ use crate::{ApiError, Query, answers::put, issues::Issues};
 /// The form in which a stored response is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retrieval {
-    /// Index of the first event, if it is asked for as events; a negative one counts from the end.
+    /// Index of the first event, if it is requested as events; a negative one counts from the end.
     pub events_from: Option<i64>,
 }
 

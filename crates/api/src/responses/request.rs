@@ -72,7 +72,7 @@ impl ResponsesRequest {
         self.given("previous_response_id").and_then(Value::as_str)
     }
 
-    /// The model that was asked for.
+    /// The model that was requested.
     #[must_use]
     pub fn model(&self) -> Option<&str> {
         self.given("model").and_then(Value::as_str)
@@ -123,7 +123,7 @@ impl ResponsesRequest {
         Ok(request)
     }
 
-    /// The most output tokens that were asked for; 0 where none are named.
+    /// The most output tokens that were requested; 0 where none are named.
     #[must_use]
     pub fn most_tokens(&self) -> u32 {
         let most = self.given("max_output_tokens").and_then(Value::as_u64);

@@ -213,7 +213,7 @@ impl RenderRequest {
     fn structured_outputs(&self) -> Option<Value> {
         let given = self.given("structured_outputs").and_then(Value::as_object).cloned();
         let format = self.given("response_format");
-        let asked = match format.and_then(|format| format["type"].as_str()) {
+        let requested = match format.and_then(|format| format["type"].as_str()) {
             Some("json_object") => Some(("json_object", true.into())),
             Some("json_schema") => {
                 let schema = format.and_then(|format| format.pointer("/json_schema/schema"));
@@ -222,11 +222,11 @@ impl RenderRequest {
             Some("structural_tag") => format.map(|format| ("structural_tag", format.to_string().into())),
             _ => None,
         };
-        if given.is_none() && asked.is_none() {
+        if given.is_none() && requested.is_none() {
             return None;
         }
         let mut params = given.unwrap_or_default();
-        params.extend(asked.map(|(name, value)| (name.to_owned(), value)));
+        params.extend(requested.map(|(name, value)| (name.to_owned(), value)));
         let value = |name: &str| params.get(name).cloned().unwrap_or_default();
         let flag = |name: &str| params.get(name).is_some_and(values::is_set);
         Some(json!({
@@ -272,8 +272,8 @@ impl RenderRequest {
     }
 }
 
-fn repetition(asked: &Value) -> Value {
-    let int = |name: &str| asked.get(name).and_then(|value| values::int(value).ok()).unwrap_or(0);
+fn repetition(requested: &Value) -> Value {
+    let int = |name: &str| requested.get(name).and_then(|value| values::int(value).ok()).unwrap_or(0);
     json!({
         "max_pattern_size": int("max_pattern_size"), "min_pattern_size": int("min_pattern_size"),
         "min_count": int("min_count"),

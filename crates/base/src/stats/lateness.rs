@@ -51,7 +51,7 @@ pub struct LatenessSummary {
     pub millis: Summary,
     /// Number of events that left before their deadline, within the pacer's rounding.
     pub early: u64,
-    /// Events whose lateness was at most so many microseconds, in the order of the bounds that were asked for.
+    /// Events whose lateness was at most so many microseconds, in the order of the bounds that were requested.
     pub at_most: Vec<u64>,
     /// Their sum in seconds.
     pub sum: f64,

@@ -76,7 +76,7 @@ pub struct ResultsReport {
     pub changes: BTreeMap<String, Change>,
     /// Figures of the longer part of the run before or after the strongest change; `None` where the run is steady.
     pub steady: Option<SteadyPart>,
-    /// The comparison with the recording, where it was asked for.
+    /// The comparison with the recording, where it was requested.
     pub check: Option<CheckReport>,
 }
 

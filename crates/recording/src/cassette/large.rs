@@ -68,23 +68,23 @@ fn is_key(key: &str) -> bool {
 
 /// The large texts of a record, without those of messages that were seen before: the messages of a conversation are looked at once.
 pub(super) fn texts<'r>(record: &'r CassetteRecord, seen: &mut HashSet<usize>) -> Vec<Cow<'r, str>> {
-    let (mut asked, mut answered) = (Vec::new(), Vec::new());
+    let (mut requested, mut answered) = (Vec::new(), Vec::new());
     if record.holds_large {
         return Vec::new();
     }
     if !record.body.fields().is_string() {
-        find(record.body.fields(), LargePart::Request, &mut asked);
+        find(record.body.fields(), LargePart::Request, &mut requested);
     }
     for message in record.body.messages().into_iter().flat_map(|messages| messages.backward()) {
         if !seen.insert(std::ptr::from_ref(message).addr()) {
             break;
         }
-        find(message, LargePart::Request, &mut asked);
+        find(message, LargePart::Request, &mut requested);
     }
     let shown = record.answer.shown();
     find(&shown, LargePart::Answer, &mut answered);
     let answered: Vec<Cow<'r, str>> = answered.into_iter().map(|text| Cow::Owned(text.to_owned())).collect();
-    asked.into_iter().map(Cow::Borrowed).chain(answered).collect()
+    requested.into_iter().map(Cow::Borrowed).chain(answered).collect()
 }
 
 fn find<'v>(value: &'v Value, part: LargePart, found: &mut Vec<&'v str>) {

@@ -110,7 +110,7 @@ proptest! {
         let mut writer = CassetteWriter::create(&path, &Header::default(), WriteMode::Replace).unwrap();
         let rules = crate::canonical::CanonicalRules::default();
         let canonical = |record: &CassetteRecord| rules.canonical("llm:m", &record.body.value());
-        let asked: Vec<Value> = exchanges.iter().map(|exchange| canonical(&exchange.record)).collect();
+        let requested: Vec<Value> = exchanges.iter().map(|exchange| canonical(&exchange.record)).collect();
         for exchange in exchanges {
             writer.add(exchange);
         }
@@ -119,9 +119,9 @@ proptest! {
         let text = std::fs::read_to_string(&path).unwrap();
         let cassette = load(&path).unwrap();
         prop_assert!(cassette.warnings.is_empty(), "{:?}\n{text}", cassette.warnings);
-        for ((read, written), asked) in cassette.records.iter().zip(&written).zip(asked) {
+        for ((read, written), requested) in cassette.records.iter().zip(&written).zip(requested) {
             prop_assert_eq!(read.answer.shown(), written.answer.shown(), "{}", text);
-            prop_assert_eq!(canonical(read), asked, "{}", text);
+            prop_assert_eq!(canonical(read), requested, "{}", text);
         }
         prop_assert_eq!(emit(&cassette.header, &cassette.records, &cassette.tools), text.clone());
         let full = emit_expanded(&cassette.header, &cassette.records);

@@ -318,10 +318,10 @@ fn names_after(
     let mut paired = HashSet::new();
     let length = |record: &CassetteRecord| record.body.messages().map(SharedList::len);
     let old = old.filter(|old| length(old) == length(record));
-    let asked = old.map(|old| ids_after(&old.body, from)).filter(|theirs| theirs.len() == own.len());
+    let requested = old.map(|old| ids_after(&old.body, from)).filter(|theirs| theirs.len() == own.len());
     let answered = ids_of_answer(&record.answer);
     let theirs = old.map(|old| ids_of_answer(&old.answer));
-    let pairs = own.iter().zip(asked.into_iter().flatten());
+    let pairs = own.iter().zip(requested.into_iter().flatten());
     for (id, name) in pairs.chain(answered.iter().zip(theirs.into_iter().flatten())) {
         paired.insert(id.clone());
         if *id != name {

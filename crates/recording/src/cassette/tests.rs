@@ -35,12 +35,12 @@ fn turns(id: &str) -> [RecordedExchange; 2] {
     let call =
         json!({"id": id, "type": "function", "function": {"name": "weather", "arguments": "{\"city\": \"London\"}"}});
     let user = json!({"role": "user", "content": "What is the weather\nin London?"});
-    let asked = json!({"role": "assistant", "content": null, "tool_calls": [call]});
-    let mut echoed = asked.clone();
+    let requested = json!({"role": "assistant", "content": null, "tool_calls": [call]});
+    let mut echoed = requested.clone();
     echoed["refusal"] = Value::Null;
     let result = json!({"role": "tool", "tool_call_id": id, "content": "{\"temp\": 15}"});
     [
-        chat(&json!([user]), &asked, "tool_calls"),
+        chat(&json!([user]), &requested, "tool_calls"),
         chat(&json!([user, echoed, result]), &json!({"role": "assistant", "content": "15 degrees."}), "stop"),
     ]
 }

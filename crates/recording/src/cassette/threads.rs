@@ -19,7 +19,7 @@ pub(super) struct Threads {
     /// By the conversation after the answer, however it is repeated.
     after: HashMap<u128, (usize, Echo)>,
     /// By the conversation that was asked.
-    asked: HashMap<u128, usize>,
+    requested: HashMap<u128, usize>,
 }
 
 /// A record's conversation, on its own route.
@@ -57,7 +57,7 @@ impl ConversationChain {
 impl Threads {
     pub(super) fn add(&mut self, record: &CassetteRecord, chain: &ConversationChain, at: usize) {
         if chain.progress.hash() != 0 {
-            self.asked.insert(chain.route ^ chain.progress.hash(), at);
+            self.requested.insert(chain.route ^ chain.progress.hash(), at);
         }
         if conversation_of(&record.body).is_none() {
             return;
@@ -74,15 +74,15 @@ impl Threads {
 
     pub(super) fn forget(&mut self, before: usize) {
         self.after.retain(|_, (at, _)| *at >= before);
-        self.asked.retain(|_, at| *at >= before);
+        self.requested.retain(|_, at| *at >= before);
     }
 
     /// The record with the longest part of the conversation.
     pub(super) fn base_of(&self, record: &CassetteRecord, chain: &ConversationChain) -> Option<(usize, Echo)> {
         record.body.messages()?;
         let after = chain.progress.hashes().find_map(|hash| self.after.get(&(chain.route ^ hash)));
-        let asked = || self.asked.get(&(chain.route ^ chain.progress.hash())).map(|at| (*at, Echo::Plain));
-        after.copied().or_else(asked)
+        let requested = || self.requested.get(&(chain.route ^ chain.progress.hash())).map(|at| (*at, Echo::Plain));
+        after.copied().or_else(requested)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Redaction: secrets are found and replaced before anything is written down.
 //!
 //! [`RedactionRules`] define what a secret is, in layers that add up: names of keys and headers, patterns of values, literal values,
-//! places in JSON. Personal data (e-mail addresses, phone numbers) is one where that is asked for. A [`Redactor`] applies them to one record and numbers what it finds: `[REDACTED:email:1]`, the same
+//! places in JSON. Personal data (e-mail addresses, phone numbers) is one where that is requested. A [`Redactor`] applies them to one record and numbers what it finds: `[REDACTED:email:1]`, the same
 //! number for the same secret, so that two addresses stay two addresses. JSON keeps every byte that is no secret; text
 //! that was cut into pieces is searched as a whole and keeps its pieces, wherever the cuts are.
 //!

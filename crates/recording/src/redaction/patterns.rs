@@ -22,7 +22,7 @@ pub(super) struct SecretPattern {
     pub(super) regex: &'static str,
     /// What else has to be so of a match in its text.
     pub(super) holds: fn(&str, &Range<usize>) -> bool,
-    /// It is personal data, which is looked for where that is asked for.
+    /// It is personal data, which is looked for where that is requested.
     pub(super) is_personal: bool,
 }
 
@@ -94,7 +94,7 @@ pub struct SecretShape {
     pub kind: &'static str,
     /// What has it.
     pub what: &'static str,
-    /// It is personal data, which is looked for where that is asked for.
+    /// It is personal data, which is looked for where that is requested.
     pub is_personal: bool,
 }
 

@@ -157,7 +157,7 @@ facts! {
     stop_token: Option<u32>,
     /// Returns the choice's index in its request.
     choice: Option<u32>,
-    /// Returns true if the client asked for a stream.
+    /// Returns true if the client requested a stream.
     stream: Option<bool>,
     /// Returns the HTTP status of the response.
     status: Option<u16>,

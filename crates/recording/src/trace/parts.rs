@@ -1,6 +1,6 @@
 //! A capture in several files: one after the other, each complete in itself.
 //!
-//! The first file has the name that was asked for. A further one has that name too where it is free, as after a log
+//! The first file has the name that was requested. A further one has that name too where it is free, as after a log
 //! rotation moved the file away, and else a number before its suffix: `day.jsonl.gz`, `day.1.jsonl.gz`,
 //! `day.2.jsonl.gz`. Arrivals in all of them count from the same zero; meta key `part` numbers the capture's files:
 //! one is, from 1 on.

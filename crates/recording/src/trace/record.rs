@@ -76,7 +76,7 @@ pub struct Record {
     pub text: Option<Vec<String>>,
     /// Verbatim SSE payloads; on opt-in only.
     pub events: Option<Vec<String>>,
-    /// Log probabilities of the output; on opt-in only, where the client asked for them.
+    /// Log probabilities of the output; on opt-in only, if the client requested them.
     pub logprobs: Option<Logprobs>,
     /// Log probabilities of the prompt; likewise.
     pub prompt_logprobs: Option<PromptLogprobs>,
@@ -272,7 +272,7 @@ impl Record {
         [("request_id", request_id), ("group", group), ("session", session), ("model", model)]
     }
 
-    /// The path that was asked, without its query.
+    /// The path of the request, without its query.
     #[must_use]
     pub fn path(&self) -> Option<&str> {
         let other = self.extra.get("path").and_then(Value::as_str);

@@ -90,7 +90,7 @@ impl<'a> RecordRef<'a> {
         self.by_request()?.response.as_ref()
     }
 
-    /// The path that was asked, where the record may be found by its request.
+    /// The path of the request, where the record may be found by its request.
     #[must_use]
     pub fn path(&self) -> Option<&'a str> {
         self.by_request()?.path.as_deref()

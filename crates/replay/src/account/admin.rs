@@ -127,16 +127,16 @@ fn value_of(text: &str) -> Value {
     }
 }
 
-async fn report(State(ledger): State<Arc<dyn Ledger>>, asked: AdminRequest) -> AdminResponse {
-    ok(&ledger.report(asked.session()).json(&[]))
+async fn report(State(ledger): State<Arc<dyn Ledger>>, requested: AdminRequest) -> AdminResponse {
+    ok(&ledger.report(requested.session()).json(&[]))
 }
 
-async fn unconsumed(State(ledger): State<Arc<dyn Ledger>>, asked: AdminRequest) -> AdminResponse {
-    ok(&ledger.report(asked.session()).unconsumed().into())
+async fn unconsumed(State(ledger): State<Arc<dyn Ledger>>, requested: AdminRequest) -> AdminResponse {
+    ok(&ledger.report(requested.session()).unconsumed().into())
 }
 
-async fn misses(State(ledger): State<Arc<dyn Ledger>>, asked: AdminRequest) -> AdminResponse {
-    ok(&ledger.misses(asked.session()).into())
+async fn misses(State(ledger): State<Arc<dyn Ledger>>, requested: AdminRequest) -> AdminResponse {
+    ok(&ledger.misses(requested.session()).into())
 }
 
 async fn miss(State(ledger): State<Arc<dyn Ledger>>, Path(number): Path<String>, _: AdminRequest) -> AdminResponse {
@@ -144,19 +144,19 @@ async fn miss(State(ledger): State<Arc<dyn Ledger>>, Path(number): Path<String>,
     found.map_or_else(|| error(StatusCode::NOT_FOUND, "no such miss"), |miss| ok(&miss))
 }
 
-async fn requests(State(ledger): State<Arc<dyn Ledger>>, asked: AdminRequest) -> AdminResponse {
-    ok(&ledger.requests(asked.session()).into())
+async fn requests(State(ledger): State<Arc<dyn Ledger>>, requested: AdminRequest) -> AdminResponse {
+    ok(&ledger.requests(requested.session()).into())
 }
 
 /// The time of the recording, also in seconds since 1970 for programs that freeze their clock there.
-async fn clock(State(ledger): State<Arc<dyn Ledger>>, asked: AdminRequest) -> AdminResponse {
-    let base_time = ledger.clock(asked.session());
+async fn clock(State(ledger): State<Arc<dyn Ledger>>, requested: AdminRequest) -> AdminResponse {
+    let base_time = ledger.clock(requested.session());
     let parsed = base_time.as_deref().and_then(|time| OffsetDateTime::parse(time, &Rfc3339).ok());
     ok(&json!({"base_time": base_time, "unix": parsed.map(OffsetDateTime::unix_timestamp)}))
 }
 
-async fn verify(State(ledger): State<Arc<dyn Ledger>>, asked: AdminRequest) -> AdminResponse {
-    let named = asked.body.get("fail_on").and_then(Value::as_array);
+async fn verify(State(ledger): State<Arc<dyn Ledger>>, requested: AdminRequest) -> AdminResponse {
+    let named = requested.body.get("fail_on").and_then(Value::as_array);
     let concerns: Result<Vec<Concern>, UnknownConcern> = match named {
         None => Ok(vec![Concern::Miss, Concern::Unconsumed]),
         Some(names) => names.iter().map(|name| name.as_str().unwrap_or_default().parse()).collect(),
@@ -165,14 +165,14 @@ async fn verify(State(ledger): State<Arc<dyn Ledger>>, asked: AdminRequest) -> A
         Ok(concerns) => concerns,
         Err(unknown) => return wrong(&*ledger, StatusCode::BAD_REQUEST, &unknown.to_string()),
     };
-    let report = ledger.report(asked.session()).of_now();
+    let report = ledger.report(requested.session()).of_now();
     let status = if report.failing(&concerns).is_empty() { 200 } else { 409 };
     whole(status, "application/json", report.json(&concerns).to_string())
 }
 
-async fn reset(State(ledger): State<Arc<dyn Ledger>>, asked: AdminRequest) -> AdminResponse {
-    let session = asked.session();
-    if session.is_none() && asked.body.as_object().is_some_and(|body| !body.is_empty()) {
+async fn reset(State(ledger): State<Arc<dyn Ledger>>, requested: AdminRequest) -> AdminResponse {
+    let session = requested.session();
+    if session.is_none() && requested.body.as_object().is_some_and(|body| !body.is_empty()) {
         return error(
             StatusCode::BAD_REQUEST,
             "a reset takes a session and nothing else; without one it is of all sessions",
@@ -182,16 +182,16 @@ async fn reset(State(ledger): State<Arc<dyn Ledger>>, asked: AdminRequest) -> Ad
     ok(&json!({"reset": session.map_or(json!("all"), Value::from)}))
 }
 
-async fn records(State(ledger): State<Arc<dyn Ledger>>, asked: AdminRequest) -> AdminResponse {
-    ok(&ledger.records(asked.session()).into())
+async fn records(State(ledger): State<Arc<dyn Ledger>>, requested: AdminRequest) -> AdminResponse {
+    ok(&ledger.records(requested.session()).into())
 }
 
 async fn record(
     State(ledger): State<Arc<dyn Ledger>>,
     Path(index): Path<String>,
-    asked: AdminRequest,
+    requested: AdminRequest,
 ) -> AdminResponse {
-    let found = index.parse::<usize>().ok().and_then(|index| ledger.record(index, asked.session()));
+    let found = index.parse::<usize>().ok().and_then(|index| ledger.record(index, requested.session()));
     found.map_or_else(|| error(StatusCode::NOT_FOUND, "no such record"), |record| ok(&record))
 }
 
@@ -200,9 +200,9 @@ async fn sessions(State(ledger): State<Arc<dyn Ledger>>, _: AdminRequest) -> Adm
 }
 
 /// Opens a session; its files are read on a thread where they hold up no request.
-async fn open(State(ledger): State<Arc<dyn Ledger>>, asked: AdminRequest) -> AdminResponse {
+async fn open(State(ledger): State<Arc<dyn Ledger>>, requested: AdminRequest) -> AdminResponse {
     let opening = Arc::clone(&ledger);
-    match tokio::task::spawn_blocking(move || opening.open(&asked.body)).await {
+    match tokio::task::spawn_blocking(move || opening.open(&requested.body)).await {
         Ok(Ok(name)) => whole(201, "application/json", shown_session(&*ledger, &name).to_string()),
         Ok(Err(why)) => wrong(&*ledger, StatusCode::BAD_REQUEST, &why),
         Err(_) => error(StatusCode::INTERNAL_SERVER_ERROR, "the session could not be opened"),

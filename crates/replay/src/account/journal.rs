@@ -1,4 +1,4 @@
-//! The latest requests and what became of them, for `/vcr/requests`.
+//! The latest requests and their outcomes, for `/vcr/requests`.
 //!
 //! Limits: bodies and everything else take so many bytes together; the oldest requests are dropped first, and the body of a large request
 //! is left out.
@@ -22,7 +22,7 @@ pub const LARGEST_BODY: usize = 64 << 10;
 /// Bytes of an entry beside its texts.
 const ENTRY: usize = 256;
 
-/// A request and what became of it, without its secrets.
+/// A request and its outcome, without its secrets.
 #[derive(Debug, Clone, Default)]
 pub struct JournalEntry {
     /// When it came.

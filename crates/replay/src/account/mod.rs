@@ -50,7 +50,7 @@ pub trait Ledger: Send + Sync {
         None
     }
 
-    /// The latest requests of all sessions, or of one, each with what became of it.
+    /// The latest requests of all sessions, or of one, each with its outcome.
     fn requests(&self, _session: Option<&str>) -> Vec<Value> {
         Vec::new()
     }
@@ -86,7 +86,7 @@ pub trait Ledger: Send + Sync {
     ///
     /// # Errors
     /// Why it cannot be opened.
-    fn open(&self, asked: &Value) -> Result<String, String>;
+    fn open(&self, requested: &Value) -> Result<String, String>;
 
     /// Ends a session; false where there is none of that name. May write files.
     ///
@@ -157,8 +157,8 @@ impl Ledger for Both {
         names
     }
 
-    fn open(&self, asked: &Value) -> Result<String, String> {
-        let name = self.first.open(asked)?;
+    fn open(&self, requested: &Value) -> Result<String, String> {
+        let name = self.first.open(requested)?;
         self.behind.reset(Some(&name));
         Ok(name)
     }

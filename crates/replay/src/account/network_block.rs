@@ -60,9 +60,9 @@ impl NetworkBlock {
         let scheme = if is_tunnel { "https" } else { request.uri().scheme_str().unwrap_or("http") };
         let named = named(host, scheme);
         let is_first = self.count(&named);
-        let asked = if is_tunnel { "a connection".to_owned() } else { request.method().to_string() };
+        let requested = if is_tunnel { "a connection".to_owned() } else { request.method().to_string() };
         let message = format!(
-            "--block-network refuses {asked} to {named}: the command's calls go to this server only. Send this one to OPENAI_BASE_URL, \
+            "--block-network refuses {requested} to {named}: the command's calls go to this server only. Send this one to OPENAI_BASE_URL, \
              ANTHROPIC_BASE_URL or VLLM_VCR_URL, so that it is recorded and played; or let it through: --allow-host {}",
             host.host()
         );

@@ -9,7 +9,7 @@ use xxhash_rust::xxh3::xxh3_64;
 pub enum MatchBy {
     /// By index where the request id has the form `replay-<i>`, and by prefix otherwise.
     Auto,
-    /// By the number after the last `-` of the request id: `replay-7` is record 7, as often as it is asked for.
+    /// By the number after the last `-` of the request id: `replay-7` is record 7, as often as it is requested.
     Index,
     /// By the prompt: the records with the same whole prompt ([`Record::prompt_hash`](recording::trace::Record::prompt_hash)), else
     /// those that share the most leading blocks, if they are enough ([`MinMatch`]). The first unconsumed one of them answers.

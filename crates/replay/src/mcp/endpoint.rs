@@ -70,7 +70,7 @@ pub struct EndpointAnswer {
     pub place: Option<SessionKey>,
     /// When what waits for the client since this request goes on without.
     pub deadline: Option<Duration>,
-    /// What became of its messages, without session and time.
+    /// Outcome of its messages, without session and time.
     pub journal: Vec<JournalEntry>,
     /// The records that answered its messages, by their places in the index.
     pub served: Vec<usize>,
@@ -137,10 +137,10 @@ impl McpEndpoint {
         let (mut own, mut deliveries) = (Own::default(), Vec::new());
         let (deadline, bytes, opening, (journal, served)) = {
             let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
-            let asked = connection.session.asks;
+            let requested = connection.session.asks;
             let steps = connection.session.take(sender.stream, Ok(line), sender.now);
             connection.sort(steps, sender.stream, &mut own, &mut deliveries);
-            let has_asked = connection.session.asks > asked;
+            let has_asked = connection.session.asks > requested;
             let deadline = has_asked.then(|| sender.now.saturating_add(self.policy.reply_within));
             let opening = own.is_forwarded.then(|| connection.session.opening().clone());
             (deadline, connection.bytes(), opening, connection.session.take_journal())

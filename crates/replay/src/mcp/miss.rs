@@ -91,7 +91,7 @@ impl McpMiss<'_> {
             found,
             edits: &edits,
             advice: &self.advice(found, &edits),
-            before: Some(format!("Request: {}", self.asked())),
+            before: Some(format!("Request: {}", self.requested())),
             after: Vec::new(),
             circumstances: format!("Cassette: {}", self.file().unwrap_or_default()),
             address: None,
@@ -100,7 +100,7 @@ impl McpMiss<'_> {
         explanation.text(most)
     }
 
-    fn asked(&self) -> String {
+    fn requested(&self) -> String {
         let params = self.identity.fields.get("params").unwrap_or(&Value::Null);
         clipped(&format!("{} {}", self.server, mcp_summary(self.method, params)), LONGEST)
     }
@@ -136,26 +136,26 @@ impl McpMiss<'_> {
     }
 
     fn headline(&self, found: Option<&Comparison>, edits: &[Edit<'_>]) -> String {
-        let asked = self.asked();
+        let requested = self.requested();
         match (&self.why, found) {
             (Why::Exhausted(records), _) => {
                 let often = if records.len() == 1 { "once".to_owned() } else { format!("{} times", records.len()) };
                 let first = records.first().map(|(at, _)| self.name(*at)).unwrap_or_default();
                 format!(
-                    "No recorded interaction is left for this request ({asked}): it was recorded {often} ({first}), and was sent more often."
+                    "No recorded interaction is left for this request ({requested}): it was recorded {often} ({first}), and was sent more often."
                 )
             }
             (Why::Era(at, why), _) => {
-                format!("The recorded interaction {} cannot answer this request ({asked}): {why}.", self.name(*at))
+                format!("The recorded interaction {} cannot answer this request ({requested}): {why}.", self.name(*at))
             }
             (Why::NoMatch(_), Some(found)) if found.is_alike => {
                 format!("No recorded interaction matched: {}.", summary(found, edits))
             }
             (Why::NoMatch(_), Some(_)) => {
-                format!("No recorded interaction matched this request ({asked}), and none is of this tool.")
+                format!("No recorded interaction matched this request ({requested}), and none is of this tool.")
             }
             (Why::NoMatch(_), None) => {
-                format!("No recorded interaction matched this request ({asked}), and none has its method.")
+                format!("No recorded interaction matched this request ({requested}), and none has its method.")
             }
         }
     }

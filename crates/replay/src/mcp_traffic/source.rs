@@ -155,7 +155,7 @@ impl MessageSource {
         }
     }
 
-    /// What becomes of its requests; `has_open` where one of them has no answer.
+    /// Outcome of its requests; `has_open` where one of them has no answer.
     pub(super) fn fate(&self, end: ExchangeEnd, has_open: bool) -> Fate {
         let is_resumable = matches!(&self.content, MessageContent::Events(events) if events.is_resumable());
         match end {

@@ -77,7 +77,7 @@ pub struct PlayerConfig {
     pub secrets: redaction::RedactionRules,
     /// Values of placeholders that no request has.
     pub supplied: SuppliedSecrets,
-    /// What becomes of cassettes that hold secrets.
+    /// Outcome of cassettes that hold secrets.
     pub leaks: SecretHandling,
     /// Whether `/vcr/…` is answered.
     pub admin: Admin,
@@ -199,7 +199,7 @@ pub struct CassetteOutput {
     pub path: PathBuf,
     /// Its top, where it is new.
     pub header: Header,
-    /// What becomes of one that is there.
+    /// Outcome of one that is there.
     pub mode: WriteMode,
     /// Whether what was played is written too.
     pub timeline: WrittenTimeline,

@@ -37,7 +37,7 @@ const INLINE: usize = 64 * 1024;
 /// A request that was read, before its record is looked for.
 #[derive(Debug)]
 pub struct ReceivedRequest {
-    pub(in crate::player) asked: IncomingRequest,
+    pub(in crate::player) incoming: IncomingRequest,
     /// When its body was complete: the zero of every deadline.
     pub(in crate::player) at: Instant,
     /// The player of its session.
@@ -47,31 +47,32 @@ pub struct ReceivedRequest {
 impl ReceivedRequest {
     /// Counts the choices that an engine would generate for it; 0 where it is no such request, or goes upstream in any case.
     pub fn choices(&self) -> u32 {
-        let asked = &self.asked;
-        let goes_upstream = matches!(self.cassette_player.leaves(asked), Forwarding::Now(_));
-        if goes_upstream || !Endpoint::of_path(asked.path()).generates() {
+        let incoming = &self.incoming;
+        let goes_upstream = matches!(self.cassette_player.leaves(incoming), Forwarding::Now(_));
+        if goes_upstream || !Endpoint::of_path(incoming.path()).generates() {
             return 0;
         }
-        u32::try_from(asked.choices()).unwrap_or(u32::MAX)
+        u32::try_from(incoming.choices()).unwrap_or(u32::MAX)
     }
 
     /// The endpoint that it is for.
     pub fn endpoint(&self) -> Endpoint {
-        Endpoint::of_path(self.asked.path())
+        Endpoint::of_path(self.incoming.path())
     }
 
     /// Its session.
     pub fn session(&self) -> &str {
-        &self.asked.session
+        &self.incoming.session
     }
 
-    /// Decides what is to become of it: a record answers it, it goes upstream, or it is passed on.
+    /// Decides how it is handled: a record answers it, it goes upstream, or it is passed on.
     pub async fn decide(self) -> Decided {
-        let Self { asked, at, cassette_player } = self;
-        let session = Some(asked.session.clone());
-        let entry = cassette_player.begin_entry(&asked);
-        let replies = asked.parts.extensions.get().cloned().map(|replies: SemanticReplies| (asked.clone(), replies));
-        let mut decision = cassette_player.decide_read(asked, at).await;
+        let Self { incoming, at, cassette_player } = self;
+        let session = Some(incoming.session.clone());
+        let entry = cassette_player.begin_entry(&incoming);
+        let replies =
+            incoming.parts.extensions.get().cloned().map(|replies: SemanticReplies| (incoming.clone(), replies));
+        let mut decision = cassette_player.decide_read(incoming, at).await;
         if let Some(replies) = replies {
             decision = Box::pin(cassette_player.with_semantic(decision, replies, at)).await;
         }
@@ -81,89 +82,96 @@ impl ReceivedRequest {
 }
 
 impl CassettePlayer {
-    fn leaves(&self, asked: &IncomingRequest) -> Forwarding {
-        self.config.selection.decide(self.config.mode, self.config.on_miss, &asked.identity.boundary, asked.path())
+    fn leaves(&self, incoming: &IncomingRequest) -> Forwarding {
+        self.config.selection.decide(
+            self.config.mode,
+            self.config.on_miss,
+            &incoming.identity.boundary,
+            incoming.path(),
+        )
     }
 
-    /// Decides what is to become of a request that was read.
-    async fn decide_read(self: &Arc<Self>, asked: IncomingRequest, at: Instant) -> Decision {
-        let asked = match self.answer_rules() {
-            Some(rules) => match self.by_hand(rules, asked, at).await {
+    /// Decides how a request is handled that was read.
+    async fn decide_read(self: &Arc<Self>, incoming: IncomingRequest, at: Instant) -> Decision {
+        let incoming = match self.answer_rules() {
+            Some(rules) => match self.by_hand(rules, incoming, at).await {
                 Ok(decision) => return decision,
-                Err(asked) => *asked,
+                Err(incoming) => *incoming,
             },
-            None => asked,
+            None => incoming,
         };
-        match self.leaves(&asked) {
+        match self.leaves(&incoming) {
             Forwarding::Now(plan) => {
                 if self.config.selection != ModeExceptions::None {
-                    self.in_session(&asked.session, |state| state.live += 1);
+                    self.in_session(&incoming.session, |state| state.live += 1);
                 }
-                Decision::Forward(Box::new(self.begin_forward(asked, plan, at)))
+                Decision::Forward(Box::new(self.begin_forward(incoming, plan, at)))
             }
             Forwarding::OnMiss { plan, frozen } => {
-                if let Some((asked, found)) = self.continued(&asked) {
-                    return self.replay(asked, None, found, at).await;
+                if let Some((incoming, found)) = self.continued(&incoming) {
+                    return self.replay(incoming, None, found, at).await;
                 }
-                let lookup = self.select(&asked);
-                let (asked, lookup) = match self.or_named_later(asked, lookup).await {
+                let lookup = self.select(&incoming);
+                let (incoming, lookup) = match self.or_named_later(incoming, lookup).await {
                     Ok(looked_up) => looked_up,
                     Err(why) => return Decision::Answer(plain(StatusCode::INTERNAL_SERVER_ERROR, why)),
                 };
-                match self.or_chosen(asked, lookup).await {
-                    Ok((asked, lookup)) => self.decide_looked_up(asked, lookup, (plan, frozen), at).await,
+                match self.or_chosen(incoming, lookup).await {
+                    Ok((incoming, lookup)) => self.decide_looked_up(incoming, lookup, (plan, frozen), at).await,
                     Err(response) => Decision::Answer(*response),
                 }
             }
         }
     }
 
-    /// Decides what is to become of a request whose record was looked for.
+    /// Decides how a request is handled whose record was looked for.
     async fn decide_looked_up(
         self: &Arc<Self>,
-        asked: IncomingRequest,
+        incoming: IncomingRequest,
         lookup: Lookup,
         (plan, frozen): (UnmatchedPlan, Frozen),
         at: Instant,
     ) -> Decision {
         if let Lookup::Found(found) = lookup {
-            return self.replay(asked, None, found, at).await;
+            return self.replay(incoming, None, found, at).await;
         }
         // Only what has no records of its own is looked up as a chat.
-        let chat = if lookup == Lookup::Nothing { self.select_chat(&asked) } else { None };
+        let chat = if lookup == Lookup::Nothing { self.select_chat(&incoming) } else { None };
         match chat {
             Some((chat, family, found)) => self.replay(chat, Some(family), found, at).await,
-            None if self.tries_fixtures(&lookup) => match self.by_hand(Arc::clone(&self.fixtures), asked, at).await {
-                Ok(decision) => decision,
-                Err(asked) => self.missed(*asked, lookup, (plan, frozen), at).await,
-            },
+            None if self.tries_fixtures(&lookup) => {
+                match self.by_hand(Arc::clone(&self.fixtures), incoming, at).await {
+                    Ok(decision) => decision,
+                    Err(incoming) => self.missed(*incoming, lookup, (plan, frozen), at).await,
+                }
+            }
             None => {
-                let plan = self.unless_before_fork(&asked, plan);
-                self.missed(asked, lookup, (plan, frozen), at).await
+                let plan = self.unless_before_fork(&incoming, plan);
+                self.missed(incoming, lookup, (plan, frozen), at).await
             }
         }
     }
 
     /// A request that comes before the fork of its session is a miss, unless its record comes after it.
-    fn unless_before_fork(&self, asked: &IncomingRequest, plan: UnmatchedPlan) -> UnmatchedPlan {
+    fn unless_before_fork(&self, incoming: &IncomingRequest, plan: UnmatchedPlan) -> UnmatchedPlan {
         let ModeExceptions::Fork(fork) = &self.config.selection else { return plan };
-        let played = self.in_session(&asked.session, |state| state.session.consumed());
-        let is_live = played >= fork.played || self.index.comes_later(asked.identity.key);
+        let played = self.in_session(&incoming.session, |state| state.session.consumed());
+        let is_live = played >= fork.played || self.index.comes_later(incoming.identity.key);
         if is_live { plan } else { UnmatchedPlan::Refuse }
     }
 
-    pub(in crate::player) fn select(&self, asked: &IncomingRequest) -> Lookup {
+    pub(in crate::player) fn select(&self, incoming: &IncomingRequest) -> Lookup {
         let (index, matching) = (&self.index, &self.config.matching);
-        self.in_session(&asked.session, |state| state.session.select(index, matching, &lookup_request(asked)))
+        self.in_session(&incoming.session, |state| state.session.select(index, matching, &lookup_request(incoming)))
     }
 
     /// The record of a chat for a request of another family, as the chat that it stands for.
-    fn select_chat(&self, asked: &IncomingRequest) -> Option<(IncomingRequest, ChatFamily, FoundRecord)> {
+    fn select_chat(&self, incoming: &IncomingRequest) -> Option<(IncomingRequest, ChatFamily, FoundRecord)> {
         let (index, rules) = self.across.as_ref()?;
-        let (chat, family) = cross::as_chat(asked, &self.config, rules)?;
+        let (chat, family) = cross::as_chat(incoming, &self.config, rules)?;
         let select =
             |state: &mut SessionState| state.session.select_also(index, &self.config.matching, &lookup_request(&chat));
-        match self.in_session(&asked.session, select) {
+        match self.in_session(&incoming.session, select) {
             Lookup::Found(found) => Some((chat, family, found)),
             Lookup::Exhausted { .. } | Lookup::Nothing => None,
         }
@@ -172,7 +180,7 @@ impl CassettePlayer {
     /// Answers with a record, in the words of another family where one asked.
     async fn replay(
         self: &Arc<Self>,
-        asked: IncomingRequest,
+        incoming: IncomingRequest,
         family: Option<ChatFamily>,
         found: FoundRecord,
         at: Instant,
@@ -180,11 +188,11 @@ impl CassettePlayer {
         let Some((_, record)) = self.records.get(found.record) else {
             return Decision::Answer(plain(StatusCode::INTERNAL_SERVER_ERROR, "no such record"));
         };
-        if let Some(replaced) = ReplacedRecords::response(&asked, &self.name_of(found.record)) {
+        if let Some(replaced) = ReplacedRecords::response(&incoming, &self.name_of(found.record)) {
             // What goes on with a record takes none.
-            if asked.delivered.is_none() {
-                let request = lookup_request(&asked);
-                self.in_session(&asked.session, |state| state.session.give_back(&self.index, &request, &found));
+            if incoming.delivered.is_none() {
+                let request = lookup_request(&incoming);
+                self.in_session(&incoming.session, |state| state.session.give_back(&self.index, &request, &found));
             }
             return Decision::Answer(replaced);
         }
@@ -198,24 +206,31 @@ impl CassettePlayer {
             recorder.copy(record);
         }
         self.used.get(found.record).into_iter().for_each(|used| used.store(true, Relaxed));
-        self.note_tools(&asked, found.record);
-        let (asked, family) = match family {
-            None if cross::is_written_as_chat(record, &asked) => match cross::stands_for(&asked, &self.config) {
+        self.note_tools(&incoming, found.record);
+        let (incoming, family) = match family {
+            None if cross::is_written_as_chat(record, &incoming) => match cross::stands_for(&incoming, &self.config) {
                 // Placeholders are those of the request as it came.
-                Some((chat, family)) => (IncomingRequest { seen: asked.seen, ..chat }, Some(family)),
-                None => (asked, None),
+                Some((chat, family)) => (IncomingRequest { seen: incoming.seen, ..chat }, Some(family)),
+                None => (incoming, None),
             },
-            family => (asked, family),
+            family => (incoming, family),
         };
-        self.keep_values(&asked, found.record);
-        let renaming = Renaming::next(self.config.ids, &self.fresh_ids, record, asked.path());
-        if self.weight(record, &asked).max(self.size_with_values(found.record)) <= INLINE {
-            return Decision::Replay(Box::new(self.response(record, &asked, family.as_ref(), &renaming, &found, at)));
+        self.keep_values(&incoming, found.record);
+        let renaming = Renaming::next(self.config.ids, &self.fresh_ids, record, incoming.path());
+        if self.weight(record, &incoming).max(self.size_with_values(found.record)) <= INLINE {
+            return Decision::Replay(Box::new(self.response(
+                record,
+                &incoming,
+                family.as_ref(),
+                &renaming,
+                &found,
+                at,
+            )));
         }
         let player = Arc::clone(self);
         let made = spawn_blocking(move || {
             let (_, record) = player.records.get(found.record)?;
-            Some(Box::new(player.response(record, &asked, family.as_ref(), &renaming, &found, at)))
+            Some(Box::new(player.response(record, &incoming, family.as_ref(), &renaming, &found, at)))
         });
         match made.await {
             Ok(Some(response)) => Decision::Replay(response),
@@ -225,30 +240,30 @@ impl CassettePlayer {
 
     /// Bytes that are read to make a response: those of a recorded stream, and where token ids are made those of the request, which are
     /// unknown of one that stands for another.
-    fn weight(&self, record: &CassetteRecord, asked: &IncomingRequest) -> usize {
-        let of_request = if asked.bytes.is_empty() { usize::MAX } else { asked.bytes.len() };
+    fn weight(&self, record: &CassetteRecord, incoming: &IncomingRequest) -> usize {
+        let of_request = if incoming.bytes.is_empty() { usize::MAX } else { incoming.bytes.len() };
         if self.counter.makes_engine_inputs() { size(record).max(of_request) } else { size(record) }
     }
 
     pub(in crate::player) fn response(
         self: &Arc<Self>,
         record: &CassetteRecord,
-        asked: &IncomingRequest,
+        incoming: &IncomingRequest,
         family: Option<&ChatFamily>,
         renaming: &Renaming,
         found: &FoundRecord,
         at: Instant,
     ) -> ReplayedResponse {
-        let with_values = self.with_values(found.record, record, asked);
+        let with_values = self.with_values(found.record, record, incoming);
         let record = with_values.as_ref().unwrap_or(record);
-        let continued = asked.delivered.as_deref().and_then(|delivered| continuation::rest_of(record, delivered));
+        let continued = incoming.delivered.as_deref().and_then(|delivered| continuation::rest_of(record, delivered));
         let from = continued.as_ref().map(|(_, from)| format!(";from={from}")).unwrap_or_default();
         let record = continued.as_ref().map_or(record, |(rest, _)| rest);
         let broken_off = record.plays_partly().then(|| record.broken_off());
         let played = broken_off.as_ref().unwrap_or(record);
-        let mut response = self.paced((record, played), asked, family, renaming, at);
+        let mut response = self.paced((record, played), incoming, family, renaming, at);
         if record.has_failed() {
-            response.failure = Some(FailureDelivery::new(self, asked, found.record));
+            response.failure = Some(FailureDelivery::new(self, incoming, found.record));
         }
         // An answer that was written as a chat's for this family is its own.
         let own = Endpoint::of_path(route_of(&record.path));
@@ -267,16 +282,16 @@ impl CassettePlayer {
     pub(in crate::player) fn paced(
         &self,
         (record, played): (&CassetteRecord, &CassetteRecord),
-        asked: &IncomingRequest,
+        incoming: &IncomingRequest,
         family: Option<&ChatFamily>,
         renaming: &Renaming,
         at: Instant,
     ) -> ReplayedResponse {
         let pacing = self.config.changed_pacing.or(self.config.pacing);
-        let served = ServedRecord { record: played, asked, counter: &self.counter, pacing, at };
+        let served = ServedRecord { record: played, incoming, counter: &self.counter, pacing, at };
         let reply = match family {
-            Some(family) => family.answer(record, asked, &self.counter),
-            None => content::reply(record, asked, &self.counter),
+            Some(family) => family.answer(record, incoming, &self.counter),
+            None => content::reply(record, incoming, &self.counter),
         };
         let mut response = served.response(reply, renaming);
         if let Some(family) = family {
@@ -293,11 +308,11 @@ fn size(record: &CassetteRecord) -> usize {
 }
 
 /// A request that looks for its record.
-pub(in crate::player) fn lookup_request(asked: &IncomingRequest) -> LookupRequest<'_> {
+pub(in crate::player) fn lookup_request(incoming: &IncomingRequest) -> LookupRequest<'_> {
     LookupRequest {
-        identity: &asked.identity,
-        request_id: asked.request_id(),
-        retry: asked.retry(),
-        idempotency_key: asked.header("idempotency-key"),
+        identity: &incoming.identity,
+        request_id: incoming.request_id(),
+        retry: incoming.retry(),
+        idempotency_key: incoming.header("idempotency-key"),
     }
 }

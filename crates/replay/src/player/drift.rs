@@ -77,12 +77,12 @@ pub struct DriftFinding {
     pub line: usize,
     /// Its request in a few words.
     pub request: String,
-    /// What became of it.
+    /// Outcome of it.
     #[serde(flatten)]
     pub verdict: DriftVerdict,
 }
 
-/// What became of a recorded request.
+/// Outcome of a recorded request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "verdict", rename_all = "snake_case")]
 pub enum DriftVerdict {
@@ -326,8 +326,8 @@ fn usage_differences(recorded: &RecordedAnswer, now: &RecordedAnswer, request: &
     let (Some(recorded), now) = (usage(recorded), usage(now)) else { return Vec::new() };
     let Some(now) = now else {
         // A recorder may have asked for counts that the client did not ask for.
-        let asked = request.body.get("stream") != Some(&Value::Bool(true)) || wants_usage(&request.body);
-        return if asked { vec!["usage: $.usage is missing".to_owned()] } else { Vec::new() };
+        let requested = request.body.get("stream") != Some(&Value::Bool(true)) || wants_usage(&request.body);
+        return if requested { vec!["usage: $.usage is missing".to_owned()] } else { Vec::new() };
     };
     let counts = recorded
         .as_object()

@@ -57,16 +57,16 @@ pub struct Forward {
 
 impl CassettePlayer {
     /// A request that goes upstream, and is recorded where it is to be.
-    pub(super) fn begin_forward(&self, asked: IncomingRequest, plan: UnmatchedPlan, at: Instant) -> Forward {
-        self.in_session(&asked.session, |state| state.forwarded += 1);
+    pub(super) fn begin_forward(&self, incoming: IncomingRequest, plan: UnmatchedPlan, at: Instant) -> Forward {
+        self.in_session(&incoming.session, |state| state.forwarded += 1);
         let recorder = self.recorder.as_ref().filter(|_| plan == UnmatchedPlan::Record);
-        let pending = recorder.map(|recorder| recorder.begin(request_of(&asked), at));
-        let pending = pending.or_else(|| self.begin_comparison(&asked, at));
-        let asked = match &self.config.selection {
-            ModeExceptions::Fork(Fork { model: Some(model), .. }) => with_model(asked, model),
-            _ => asked,
+        let pending = recorder.map(|recorder| recorder.begin(request_of(&incoming), at));
+        let pending = pending.or_else(|| self.begin_comparison(&incoming, at));
+        let incoming = match &self.config.selection {
+            ModeExceptions::Fork(Fork { model: Some(model), .. }) => with_model(incoming, model),
+            _ => incoming,
         };
-        let mut request = asked.into_request();
+        let mut request = incoming.into_request();
         // A request whose body was read is answered before another protocol could begin; a compressed response could not be read.
         upstream::remove(request.headers_mut(), |name| {
             name == header::UPGRADE || (name == header::ACCEPT_ENCODING && pending.is_some())
@@ -158,34 +158,34 @@ struct ModelField<'a> {
 }
 
 /// The same request for another model, where its body names one; every other byte stays.
-fn with_model(mut asked: IncomingRequest, model: &str) -> IncomingRequest {
-    let read = serde_json::from_slice::<ModelField<'_>>(&asked.bytes).ok().and_then(|read| read.model);
-    let Some(span) = read.and_then(|named| span_in(&asked.bytes, named.get().as_bytes())) else {
-        if asked.body.get("model").is_some() || asked.raw.is_some() {
-            tracing::warn!("{} {}: its model stays: its body is no plain JSON", asked.parts.method, asked.path());
+fn with_model(mut incoming: IncomingRequest, model: &str) -> IncomingRequest {
+    let read = serde_json::from_slice::<ModelField<'_>>(&incoming.bytes).ok().and_then(|read| read.model);
+    let Some(span) = read.and_then(|named| span_in(&incoming.bytes, named.get().as_bytes())) else {
+        if incoming.body.get("model").is_some() || incoming.raw.is_some() {
+            tracing::warn!("{} {}: its model stays: its body is no plain JSON", incoming.parts.method, incoming.path());
         }
-        return asked;
+        return incoming;
     };
     let mut edits = Edits::default();
     edits.replace(span, Value::from(model).to_string());
-    asked.bytes = edits.apply(&asked.bytes).into();
-    if let Some(length) = asked.parts.headers.get_mut(header::CONTENT_LENGTH) {
-        *length = asked.bytes.len().into();
+    incoming.bytes = edits.apply(&incoming.bytes).into();
+    if let Some(length) = incoming.parts.headers.get_mut(header::CONTENT_LENGTH) {
+        *length = incoming.bytes.len().into();
     }
-    asked
+    incoming
 }
 
 /// The request's part of an exchange.
-pub(super) fn request_of(asked: &IncomingRequest) -> ExchangeRequest {
+pub(super) fn request_of(incoming: &IncomingRequest) -> ExchangeRequest {
     ExchangeRequest {
-        method: asked.parts.method.as_str().to_owned(),
-        target: asked.target().to_owned(),
-        headers: asked.counted.clone(),
-        body: asked.body.clone(),
-        raw: asked.raw.clone(),
-        size: asked.bytes.len(),
-        is_retry: asked.retry() == Retry::Again,
-        session: asked.session.clone(),
+        method: incoming.parts.method.as_str().to_owned(),
+        target: incoming.target().to_owned(),
+        headers: incoming.counted.clone(),
+        body: incoming.body.clone(),
+        raw: incoming.raw.clone(),
+        size: incoming.bytes.len(),
+        is_retry: incoming.retry() == Retry::Again,
+        session: incoming.session.clone(),
     }
 }
 

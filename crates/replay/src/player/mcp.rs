@@ -78,11 +78,11 @@ fn command(config: &PlayerConfig) -> Option<Arc<str>> {
 
 /// What requests without a record get in this mode.
 fn policy(config: &PlayerConfig) -> McpPolicy {
-    let asked = config.mcp.on_novel;
+    let requested = config.mcp.on_novel;
     let on_novel = match config.mode {
-        _ if config.mcp_upstreams.is_empty() && config.mcp_started.is_empty() => asked,
-        Mode::Replay if asked == OnNovel::Record && config.output.is_none() => OnNovel::Upstream,
-        Mode::Replay => asked,
+        _ if config.mcp_upstreams.is_empty() && config.mcp_started.is_empty() => requested,
+        Mode::Replay if requested == OnNovel::Record && config.output.is_none() => OnNovel::Upstream,
+        Mode::Replay => requested,
         Mode::NewEpisodes | Mode::Record => OnNovel::Record,
         Mode::Live | Mode::Compare => OnNovel::Upstream,
     };
@@ -193,7 +193,7 @@ impl CassettePlayer {
         self.note_mcp(DEFAULT_SESSION, vec![entry(&McpRecord { params, ..message }, "recorded")]);
     }
 
-    /// Notes in the journal what became of messages of a session.
+    /// Notes in the journal the outcome of messages of a session.
     pub fn note_mcp(&self, session: &str, entries: Vec<JournalEntry>) {
         for entry in entries {
             let entry = JournalEntry { at: Some(OffsetDateTime::now_utc()), session: session.to_owned(), ..entry };

@@ -202,8 +202,8 @@ pub struct ReplacedRecords(pub ConcernsRecord);
 
 impl ReplacedRecords {
     /// The response where this record is found for a request and is one of those.
-    fn response(asked: &IncomingRequest, name: &str) -> Option<Response<ResponseBody>> {
-        let Self(is_replaced) = asked.parts.extensions.get()?;
+    fn response(incoming: &IncomingRequest, name: &str) -> Option<Response<ResponseBody>> {
+        let Self(is_replaced) = incoming.parts.extensions.get()?;
         if !is_replaced(Some(name)) {
             return None;
         }
@@ -238,7 +238,7 @@ pub enum Decision {
 /// A decision, with the player of the request's session.
 #[derive(Debug)]
 pub struct Decided {
-    /// What becomes of the request.
+    /// Outcome of the request.
     pub decision: Decision,
     /// The session, where the request takes part in it.
     pub session: Option<String>,
@@ -373,7 +373,7 @@ impl CassettePlayer {
         PlayerOutcome::Answered(response)
     }
 
-    /// Decides what is to become of a request: a record answers it, it goes upstream, or it is passed on.
+    /// Decides how a request is handled: a record answers it, it goes upstream, or it is passed on.
     pub async fn decide(self: &Arc<Self>, request: Request<RequestBody>) -> Decided {
         match self.receive(request).await {
             Ok(received) => received.decide().await,

@@ -45,7 +45,7 @@ pub(super) struct RedactionResult {
     /// Whether the record took more work than it may, so that some of it was not searched.
     pub(super) is_unsearched: bool,
     /// The values of the request.
-    pub(super) asked: SeenSecrets,
+    pub(super) requested: SeenSecrets,
     /// The values of the answer that the request does not have.
     pub(super) answered: AnsweredValues,
     /// All values.
@@ -77,29 +77,29 @@ pub(super) fn redact_after(
     earlier: Option<(&SharedList<Value>, SearchedConversation)>,
 ) -> RedactionResult {
     let searched = redact_request(redactor, record, earlier);
-    let asked = redactor.seen();
+    let requested = redactor.seen();
     // What earlier messages held may be spelled by the events of this record too.
     let had_any = redact_rest(redactor, record, side, searched.has_any);
     let all = redactor.seen();
-    let answered = name_sources(record, &asked, &all);
-    RedactionResult { had_any, is_unsearched: redactor.is_exhausted(), asked, answered, all, searched }
+    let answered = name_sources(record, &requested, &all);
+    RedactionResult { had_any, is_unsearched: redactor.is_exhausted(), requested, answered, all, searched }
 }
 
 /// Notes in a record which placeholders of its answer stand for a value that its request has under another one: a key that is
 /// described there is an argument of a call here. The values that its request has nowhere.
-fn name_sources(record: &mut CassetteRecord, asked: &SeenSecrets, all: &SeenSecrets) -> AnsweredValues {
+fn name_sources(record: &mut CassetteRecord, requested: &SeenSecrets, all: &SeenSecrets) -> AnsweredValues {
     let in_answer = placeholders_of(&record.answer);
     if in_answer.is_empty() {
         return AnsweredValues::default();
     }
     let mut places: HashMap<&str, Placeholder> = HashMap::new();
-    for (placeholder, value) in asked.values() {
+    for (placeholder, value) in requested.values() {
         let first = places.entry(value).or_insert_with(|| placeholder.clone());
         if placeholder < *first {
             *first = placeholder;
         }
     }
-    let is_asked = |placeholder: &Placeholder, value: &str| asked.number(&placeholder.kind, value).is_some();
+    let is_asked = |placeholder: &Placeholder, value: &str| requested.number(&placeholder.kind, value).is_some();
     let new = all.values().filter(|(it, value)| in_answer.contains(it) && !is_asked(it, value));
     let mut new: Vec<(Placeholder, &str)> = new.collect();
     new.sort_unstable();

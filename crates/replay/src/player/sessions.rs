@@ -74,9 +74,9 @@ impl From<CassetteError> for SessionError {
 impl CassettePlayer {
     /// Opens a session: `name`, and where it is to differ `cassette`, `mode`, `match`, `on_miss`; `record_with` is the command that
     /// errors name. One of that name starts again. Reads files.
-    pub(super) fn open_session(&self, asked: &Value) -> Result<String, SessionError> {
-        let name = session_name(text(asked, "name")?.unwrap_or_default(), &self.config.secrets)?;
-        let change = SessionChange::of(asked, &self.config.secrets)?;
+    pub(super) fn open_session(&self, requested: &Value) -> Result<String, SessionError> {
+        let name = session_name(text(requested, "name")?.unwrap_or_default(), &self.config.secrets)?;
+        let change = SessionChange::of(requested, &self.config.secrets)?;
         let open = |change: &SessionChange<'_>| {
             let own = Self::new(self.config_of(change)?)?;
             self.counter.share_with(&own.counter);
@@ -133,15 +133,15 @@ impl CassettePlayer {
 
     /// Builds the configuration of a session's player: that of this one, with what the request for the session changes.
     fn config_of(&self, change: &SessionChange<'_>) -> Result<PlayerConfig, SessionError> {
-        let asked = change.cassette;
-        let file = asked.map(|file| self.beside(file)).transpose()?;
+        let requested = change.cassette;
+        let file = requested.map(|file| self.beside(file)).transpose()?;
         let mut config =
             PlayerConfig { admin: Admin::Off, output: None, selection: ModeExceptions::None, ..self.config.clone() };
         // A link to nowhere is there too: what is recorded would replace it.
         let exists = file.as_ref().is_some_and(|file| file.symlink_metadata().is_ok());
         let (mode, write) = recording(change.mode(), exists)?;
         if let (true, Some(WriteMode::Replace), false) = (exists, write, config.sessions_overwrite) {
-            return Err(SessionError::Exists(asked.unwrap_or_default().to_owned()));
+            return Err(SessionError::Exists(requested.unwrap_or_default().to_owned()));
         }
         let output = |write| {
             let path = file.clone().ok_or(SessionError::Shared)?;
@@ -160,7 +160,7 @@ impl CassettePlayer {
                 format!("{command}, whose sessions of mode once record what is missing")
             };
             let command = config.record_with.unwrap_or_else(usual);
-            return Err(SessionError::Missing { file: asked.unwrap_or_default().to_owned(), command });
+            return Err(SessionError::Missing { file: requested.unwrap_or_default().to_owned(), command });
         }
         config.cassettes = self.cassettes_of(file.as_deref(), config.mode)?;
         if matches!(config.mode, Mode::Replay | Mode::NewEpisodes) {
@@ -277,17 +277,17 @@ struct SessionChange<'a> {
 }
 
 impl<'a> SessionChange<'a> {
-    fn of(asked: &'a Value, secrets: &RedactionRules) -> Result<Self, SessionError> {
-        let record_with = text(asked, "record_with")?;
+    fn of(requested: &'a Value, secrets: &RedactionRules) -> Result<Self, SessionError> {
+        let record_with = text(requested, "record_with")?;
         let is_shown = |line: &str| !line.contains(char::is_control) && Redactor::new(secrets).text(line).is_none();
         if record_with.is_some_and(|line| !is_shown(line)) {
             return Err(SessionError::RecordWith);
         }
         Ok(Self {
-            cassette: text(asked, "cassette")?,
-            mode: text(asked, "mode")?,
-            ways: ways(asked)?,
-            on_miss: text(asked, "on_miss")?.map(on_miss).transpose()?,
+            cassette: text(requested, "cassette")?,
+            mode: text(requested, "mode")?,
+            ways: ways(requested)?,
+            on_miss: text(requested, "on_miss")?.map(on_miss).transpose()?,
             record_with,
         })
     }
@@ -337,8 +337,8 @@ fn finish(state: Option<SessionState>) -> Result<Option<RecordReport>, SessionEr
     }
 }
 
-fn text<'a>(asked: &'a Value, name: &'static str) -> Result<Option<&'a str>, SessionError> {
-    match asked.get(name) {
+fn text<'a>(requested: &'a Value, name: &'static str) -> Result<Option<&'a str>, SessionError> {
+    match requested.get(name) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text)),
         Some(_) => Err(SessionError::Text(name)),
@@ -346,8 +346,8 @@ fn text<'a>(asked: &'a Value, name: &'static str) -> Result<Option<&'a str>, Ses
 }
 
 /// Ways to find a record: a list of names, or one text with commas.
-fn ways(asked: &Value) -> Result<Option<Vec<RequestMatch>>, SessionError> {
-    let names: Vec<&str> = match asked.get("match") {
+fn ways(requested: &Value) -> Result<Option<Vec<RequestMatch>>, SessionError> {
+    let names: Vec<&str> = match requested.get("match") {
         None | Some(Value::Null) => return Ok(None),
         Some(Value::String(names)) => names.split(',').collect(),
         Some(Value::Array(names)) => names.iter().map(|name| name.as_str().unwrap_or_default()).collect(),

@@ -1,4 +1,4 @@
-//! The messages between front end and engines, as requests and what becomes of them.
+//! The messages between front end and engines, as requests and the outcome of them.
 //!
 //! A request begins with the front end's ADD and ends with the output that has a finish reason, with the front end's ABORT, or with the
 //! connection of its engine. Whatever cannot be read passes, and is counted.
@@ -169,7 +169,7 @@ impl CoreObserver {
             open.facts.group = Some(name.clone());
         }
         if let Some(replaced) = by_id.insert(id, open) {
-            // An id that is used again: what became of the first request is not known.
+            // An id that is used again: the outcome of the first request is not known.
             all.leave_group(&replaced);
             drop(all);
             self.finish(replaced, Outcome::ClientGone);

@@ -1,6 +1,6 @@
 //! MCP servers behind the tap's own address: each is at `/mcp/NAME`, and its HTTP passes as it is.
 //!
-//! Methods, statuses, headers, streams and disconnects pass both ways; the tap sets `host`, adds the headers that were asked for, and
+//! Methods, statuses, headers, streams and disconnects pass both ways; the tap sets `host`, adds the headers that were requested, and
 //! asks for no compression. Redirects are not followed.
 //!
 //! Limits: the transport of revision 2024-11-05, which names a second endpoint, is not supported. A request that a page of

@@ -18,7 +18,7 @@ use crate::{
         play::{args::PlayArgs, config},
         player::{
             args::DEFAULT_FOLDER,
-            files,
+            files::files,
             matching::{self, OF_TRACE},
         },
     },

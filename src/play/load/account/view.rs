@@ -134,13 +134,13 @@ impl Ledger for LoadedTrace {
         self.account.all().into_iter().map(|(name, _)| name).collect()
     }
 
-    fn open(&self, asked: &Value) -> Result<String, String> {
-        let name = match asked.get("name") {
+    fn open(&self, requested: &Value) -> Result<String, String> {
+        let name = match requested.get("name") {
             None | Some(Value::Null) => "",
             Some(Value::String(name)) => name,
             Some(_) => return Err("`name` has to be a text".to_owned()),
         };
-        let other = asked.as_object().and_then(|fields| fields.keys().find(|name| *name != "name"));
+        let other = requested.as_object().and_then(|fields| fields.keys().find(|name| *name != "name"));
         if let Some(other) = other {
             return Err(format!("a session of a trace takes a `name` only, not `{other}`"));
         }

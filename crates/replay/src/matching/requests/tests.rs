@@ -129,19 +129,19 @@ fn another_try_gets_the_same_record() {
     let first = LookupRequest { identity: &identity, request_id: None, retry: Retry::First, idempotency_key: None };
     let keyed = LookupRequest { idempotency_key: Some("k"), ..first };
     let policy = policy(&[RequestMatch::Canonical]);
-    let asked = [
+    let requested = [
         LookupRequest { retry: Retry::Again, ..first },
         LookupRequest { retry: Retry::Again, ..first },
         keyed,
         keyed,
         first,
     ];
-    let found = asked.map(|request| record(&session.select(&index, &policy, &request)));
+    let found = requested.map(|request| record(&session.select(&index, &policy, &request)));
     assert_eq!(found, [Some(0), Some(0), Some(1), Some(1), Some(2)]);
     assert_eq!(session.again().get("retry"), Some(&2));
     let consume = MatchPolicy { retries: Retries::Consume, ..policy };
     let mut session = RequestSession::default();
-    let found = asked.map(|request| record(&session.select(&index, &consume, &request)));
+    let found = requested.map(|request| record(&session.select(&index, &consume, &request)));
     assert_eq!(found, [Some(0), Some(1), Some(2), None, None]);
 }
 

@@ -118,10 +118,10 @@ fn prompt(dice: &mut Dice) -> Vec<u32> {
 fn any_records(dice: &mut Dice) -> Vec<Record> {
     let mut records = Vec::new();
     for group in 0..dice.random_range(0..12) {
-        let mut asked = prompt(dice);
+        let mut requested = prompt(dice);
         let siblings = if dice.random_bool(0.3) { dice.random_range(2..5) } else { 1 };
         for index in (0..siblings).rev() {
-            let mut record = choice(&asked, &group.to_string(), index);
+            let mut record = choice(&requested, &group.to_string(), index);
             if siblings == 1 {
                 (record.group, record.choice) = (None, None);
             }
@@ -129,7 +129,7 @@ fn any_records(dice: &mut Dice) -> Vec<Record> {
                 0 => record.output_tokens = 0,
                 1 => record.prompt_hash = None,
                 2 => (record.prompt_hash, record.block_hashes) = (None, Vec::new().into()),
-                3 => asked = prompt(dice),
+                3 => requested = prompt(dice),
                 _ => {}
             }
             records.push(record);

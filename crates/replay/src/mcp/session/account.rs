@@ -23,7 +23,7 @@ pub(in crate::mcp) struct Account {
     pub(in crate::mcp) novel: KeptMisses,
     /// Replies of the client that are not as they were recorded.
     pub(in crate::mcp) replies: Vec<EnvironmentChange>,
-    /// What became of each message since that was last taken, where it is kept.
+    /// Outcome of each message since that was last taken, where it is kept.
     journal: Option<Vec<JournalEntry>>,
     /// The records that answered messages since then.
     served: Vec<usize>,
@@ -112,21 +112,21 @@ impl McpSession {
         equal.into_iter().flatten().any(|at| self.consumption.times(*at) > 0)
     }
 
-    /// The same, which keeps what becomes of each message until that is taken.
+    /// The same, which keeps the outcome of each message until that is taken.
     #[must_use]
     pub(in crate::mcp) fn with_journal(mut self) -> Self {
         self.account.journal = Some(Vec::new());
         self
     }
 
-    /// Takes what became of the messages since it was last taken, without sessions and times, and the places of the records that
+    /// Takes the outcome of the messages since it was last taken, without sessions and times, and the places of the records that
     /// answered.
     pub(in crate::mcp) fn take_journal(&mut self) -> (Vec<JournalEntry>, Vec<usize>) {
         let journal = self.account.journal.as_mut().map(std::mem::take).unwrap_or_default();
         (journal, std::mem::take(&mut self.account.served))
     }
 
-    /// Notes in the journal what became of a message, with the record or the reason by its name.
+    /// Notes in the journal the outcome of a message, with the record or the reason by its name.
     pub(super) fn note(&mut self, canonical: &Value, outcome: &'static str, why: Option<(&str, &str)>) {
         let Some(journal) = &mut self.account.journal else { return };
         let why = why.map(|(name, value)| (name.to_owned(), value.into())).into_iter().collect();

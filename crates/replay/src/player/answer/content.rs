@@ -54,8 +54,8 @@ pub(in crate::player) fn time(ms: f64) -> Duration {
 }
 
 /// Builds the content of a response to a request; token counts that the record lacks are computed.
-pub(in crate::player) fn reply(record: &CassetteRecord, asked: &IncomingRequest, counter: &Counter) -> ContentReply {
-    if let Some(events) = events(record, asked, counter) {
+pub(in crate::player) fn reply(record: &CassetteRecord, incoming: &IncomingRequest, counter: &Counter) -> ContentReply {
+    if let Some(events) = events(record, incoming, counter) {
         return ContentReply::stream(events.into_iter().map(encoded).collect());
     }
     let end = time(record.side.as_ref().map_or(0.0, |side| side.ms));
@@ -63,7 +63,7 @@ pub(in crate::player) fn reply(record: &CassetteRecord, asked: &IncomingRequest,
         AnswerContent::Choices { .. } | AnswerContent::Json(_) => {
             let side = record.side.as_ref().filter(|_| record.is_as_recorded());
             let recorded = side.and_then(|side| side.body.clone());
-            let answer = || answer(record, asked, counter).map(Answer::into_body);
+            let answer = || answer(record, incoming, counter).map(Answer::into_body);
             let encoded = || answer().or_else(|| plain_json(record)).unwrap_or_default().to_string();
             ("application/json", Bytes::from(recorded.unwrap_or_else(encoded)))
         }
@@ -77,12 +77,12 @@ pub(in crate::player) fn reply(record: &CassetteRecord, asked: &IncomingRequest,
 /// Returns the events of a record that is served as a stream; `None` for one that is served as a body.
 pub(in crate::player) fn events(
     record: &CassetteRecord,
-    asked: &IncomingRequest,
+    incoming: &IncomingRequest,
     counter: &Counter,
 ) -> Option<Vec<TimedEvent>> {
     let verbatim = record.side.as_ref().filter(|_| record.is_as_recorded());
     let events = verbatim.map(|side| &*side.events).filter(|events| is_whole(events));
-    let answer = || answer(record, asked, counter);
+    let answer = || answer(record, incoming, counter);
     match (&record.answer.content, events) {
         (AnswerContent::Events(_), Some(events)) => Some(events.iter().map(recorded).collect()),
         (AnswerContent::Events(listed), None) => {
@@ -95,12 +95,12 @@ pub(in crate::player) fn events(
             };
             Some(listed.iter().enumerate().map(event).collect())
         }
-        _ if !asked.streams() => None,
-        (AnswerContent::Choices { .. }, Some(events)) => Some(as_asked(record, events, asked, answer)),
+        _ if !incoming.streams() => None,
+        (AnswerContent::Choices { .. }, Some(events)) => Some(as_asked(record, events, incoming, answer)),
         (AnswerContent::Json(_), Some(events)) if record.answer.status < 400 => {
             Some(events.iter().map(recorded).collect())
         }
-        (AnswerContent::Choices { .. } | AnswerContent::Json(_), _) => Some(answer()?.events(&cut(record, asked))),
+        (AnswerContent::Choices { .. } | AnswerContent::Json(_), _) => Some(answer()?.events(&cut(record, incoming))),
         (AnswerContent::Text(_) | AnswerContent::Bytes(_) | AnswerContent::Empty, _) => None,
     }
 }
@@ -126,10 +126,10 @@ fn recorded(Moment(ms, data, name): &Moment) -> TimedEvent {
 fn as_asked(
     record: &CassetteRecord,
     events: &[Moment],
-    asked: &IncomingRequest,
+    incoming: &IncomingRequest,
     answer: impl Fn() -> Option<Answer>,
 ) -> Vec<TimedEvent> {
-    let (had, wants) = (wants_usage(&record.body), asked.wants_usage());
+    let (had, wants) = (wants_usage(&record.body), incoming.wants_usage());
     let is_usage = |data: &str| {
         let event = serde_json::from_str::<Value>(data).unwrap_or_default();
         event.get("choices").and_then(Value::as_array).is_some_and(Vec::is_empty)
@@ -174,23 +174,23 @@ pub fn other_form(path: &str, body: &[u8], response: &Response, end: Duration) -
 }
 
 /// The whole answer of a record; `None` where it is none: an error, or anything else than generated text.
-fn answer(record: &CassetteRecord, asked: &IncomingRequest, counter: &Counter) -> Option<Answer> {
+fn answer(record: &CassetteRecord, incoming: &IncomingRequest, counter: &Counter) -> Option<Answer> {
     match &record.answer.content {
         AnswerContent::Choices { choices, usage } => {
             let is_chat = choices.iter().any(|choice| choice.contains_key("message"));
             let endpoint = if is_chat { Endpoint::Chat } else { Endpoint::Completions };
             let choices = &*ended(record, choices);
-            let usage = counter.filled(usage.as_ref(), &asked.body, choices);
-            Answer::read(endpoint, body(endpoint, record, asked, (choices, usage)))
+            let usage = counter.filled(usage.as_ref(), &incoming.body, choices);
+            Answer::read(endpoint, body(endpoint, record, incoming, (choices, usage)))
         }
         AnswerContent::Json(value) if record.answer.status < 400 => {
-            let endpoint = Endpoint::of_path(asked.path());
+            let endpoint = Endpoint::of_path(incoming.path());
             if endpoint.has_choices() {
                 return None;
             }
-            let whole = with_own_head(with_head(value, record.side.as_ref()), endpoint, record, asked);
+            let whole = with_own_head(with_head(value, record.side.as_ref()), endpoint, record, incoming);
             let answer = Answer::read(endpoint, whole)?;
-            Some(counter.filled_answer(endpoint, answer, &asked.body))
+            Some(counter.filled_answer(endpoint, answer, &incoming.body))
         }
         AnswerContent::Json(_)
         | AnswerContent::Empty
@@ -220,16 +220,16 @@ fn ended<'a>(record: &CassetteRecord, choices: &'a [Map<String, Value>]) -> Cow<
 fn body(
     endpoint: Endpoint,
     record: &CassetteRecord,
-    asked: &IncomingRequest,
+    incoming: &IncomingRequest,
     (choices, usage): (&[Map<String, Value>], Value),
 ) -> Value {
     let known = |name: &str| record.side.as_ref().and_then(|side| side.head.get(name)).cloned();
     let object = if endpoint == Endpoint::Chat { "chat.completion" } else { "text_completion" };
     let mut body = json!({
-        "id": known("id").unwrap_or_else(|| made_up(record, asked.path()).into()),
+        "id": known("id").unwrap_or_else(|| made_up(record, incoming.path()).into()),
         "object": object,
         "created": known("created").unwrap_or_else(|| 0.into()),
-        "model": known("model").or_else(|| asked.body.get("model").cloned()),
+        "model": known("model").or_else(|| incoming.body.get("model").cloned()),
         "choices": choices.iter().enumerate().map(choice).collect::<Vec<_>>(),
     });
     if let Some(fields) = body.as_object_mut() {
@@ -260,7 +260,7 @@ fn with_head(value: &Value, side: Option<&Sidecar>) -> Value {
 }
 
 /// A message or response with the fields at its top that it was recorded without.
-fn with_own_head(value: Value, endpoint: Endpoint, record: &CassetteRecord, asked: &IncomingRequest) -> Value {
+fn with_own_head(value: Value, endpoint: Endpoint, record: &CassetteRecord, incoming: &IncomingRequest) -> Value {
     let own: &[&str] = match endpoint {
         Endpoint::Messages => &["id", "model"],
         Endpoint::Responses => &["id", "created_at", "model"],
@@ -269,8 +269,8 @@ fn with_own_head(value: Value, endpoint: Endpoint, record: &CassetteRecord, aske
     let Value::Object(fields) = value else { return value };
     let missing = own.iter().filter(|name| !fields.contains_key(**name)).map(|name| {
         let value = match *name {
-            "id" => made_up(record, asked.path()).into(),
-            "model" => asked.body.get("model").cloned().unwrap_or_default(),
+            "id" => made_up(record, incoming.path()).into(),
+            "model" => incoming.body.get("model").cloned().unwrap_or_default(),
             _ => 0.into(),
         };
         ((*name).to_owned(), value)
@@ -289,12 +289,12 @@ fn parts(record: &CassetteRecord) -> Vec<(&'static str, String)> {
 }
 
 /// Returns how the answer is cut for a stream: into as many events as it came in, at their times.
-fn cut(record: &CassetteRecord, asked: &IncomingRequest) -> Cut {
+fn cut(record: &CassetteRecord, incoming: &IncomingRequest) -> Cut {
     let side = record.side.as_ref();
     Cut {
         times: side.iter().flat_map(|side| &side.events).map(|Moment(ms, ..)| *ms).collect(),
         end: side.map_or(0.0, |side| side.ms),
-        usage: asked.wants_usage(),
+        usage: incoming.wants_usage(),
         parts: parts(record),
     }
 }

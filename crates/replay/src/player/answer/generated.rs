@@ -60,14 +60,18 @@ struct AnswerFacts {
 }
 
 /// Returns the counts of an answer; `None` for an error, and for what is not generated.
-pub(in crate::player) fn of(record: &CassetteRecord, asked: &IncomingRequest, counter: &Counter) -> Option<Generated> {
-    let endpoint = Endpoint::of_path(asked.path());
+pub(in crate::player) fn of(
+    record: &CassetteRecord,
+    incoming: &IncomingRequest,
+    counter: &Counter,
+) -> Option<Generated> {
+    let endpoint = Endpoint::of_path(incoming.path());
     if record.answer.status >= 400 || !endpoint.generates() {
         return None;
     }
-    let AnswerFacts { counts, finishes, texts } = answered(record, endpoint, asked, counter)?;
+    let AnswerFacts { counts, finishes, texts } = answered(record, endpoint, incoming, counter)?;
     let most = ["max_completion_tokens", "max_tokens", "max_output_tokens"];
-    let most = most.iter().find_map(|name| asked.body.get(name)?.as_u64()).map_or(0, short);
+    let most = most.iter().find_map(|name| incoming.body.get(name)?.as_u64()).map_or(0, short);
     let mut generated = Generated {
         prompt_tokens: counts.prompt.unwrap_or(0),
         cached_tokens: counts.cached.unwrap_or(0),
@@ -76,7 +80,7 @@ pub(in crate::player) fn of(record: &CassetteRecord, asked: &IncomingRequest, co
         engine_input: None,
     };
     if counter.makes_engine_inputs() {
-        generated.engine_input = generated.engine_input(texts, asked, counter);
+        generated.engine_input = generated.engine_input(texts, incoming, counter);
     }
     Some(generated)
 }
@@ -84,7 +88,7 @@ pub(in crate::player) fn of(record: &CassetteRecord, asked: &IncomingRequest, co
 fn answered(
     record: &CassetteRecord,
     endpoint: Endpoint,
-    asked: &IncomingRequest,
+    incoming: &IncomingRequest,
     counter: &Counter,
 ) -> Option<AnswerFacts> {
     let word = |finish: Option<&str>| match finish {
@@ -100,14 +104,14 @@ fn answered(
                 None => ChoiceView::read(choice).text(),
             };
             AnswerFacts {
-                counts: TokenCounts::read(&counter.filled(usage.as_ref(), &asked.body, choices)),
+                counts: TokenCounts::read(&counter.filled(usage.as_ref(), &incoming.body, choices)),
                 finishes: choices.iter().map(finish).collect(),
                 texts: choices.iter().filter(|_| has_texts).map(text).collect(),
             }
         }
         AnswerContent::Json(Value::Object(answer)) => {
             let choices = ChoiceView::all(endpoint, answer);
-            let usage = counter.filled_usage(endpoint, answer, &asked.body).unwrap_or_default();
+            let usage = counter.filled_usage(endpoint, answer, &incoming.body).unwrap_or_default();
             AnswerFacts {
                 counts: TokenCounts::read(&usage),
                 finishes: choices.iter().map(|choice| word(choice.finish_reason)).collect(),
@@ -158,13 +162,13 @@ impl Generated {
     }
 
     /// Token ids of its prompts and choices.
-    fn engine_input(&self, texts: Vec<String>, asked: &IncomingRequest, counter: &Counter) -> Option<EngineInput> {
-        let body = asked.body.value();
+    fn engine_input(&self, texts: Vec<String>, incoming: &IncomingRequest, counter: &Counter) -> Option<EngineInput> {
+        let body = incoming.body.value();
         counter.engine_input(&EngineExchange {
-            path: asked.path(),
-            bytes: &asked.bytes,
+            path: incoming.path(),
+            bytes: &incoming.bytes,
             body: &body,
-            session: asked.header("x-session-id"),
+            session: incoming.header("x-session-id"),
             prompt_tokens: self.prompt_tokens,
             outputs: self.choices.iter().map(|choice| choice.tokens).zip(texts).collect(),
         })

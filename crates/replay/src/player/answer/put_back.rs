@@ -153,7 +153,7 @@ impl CassetteRequests<'_> {
         let named = record.put_back.iter().find(|(named, _)| named == placeholder).map(|(_, source)| source);
         match named {
             Some(ValueSource { placeholder: source, record: None }) if has(at, source) => {
-                plan.asked.push((placeholder.clone(), source.clone()));
+                plan.requested.push((placeholder.clone(), source.clone()));
             }
             Some(ValueSource { placeholder: source, record: Some(id) }) => {
                 let is_asked =
@@ -164,7 +164,7 @@ impl CassetteRequests<'_> {
                 let earlier = RecordKey { cassette: self.cassette, record: *id };
                 plan.earlier.push((placeholder.clone(), earlier, source.clone()));
             }
-            None if has(at, placeholder) => plan.asked.push((placeholder.clone(), placeholder.clone())),
+            None if has(at, placeholder) => plan.requested.push((placeholder.clone(), placeholder.clone())),
             Some(_) | None => return false,
         }
         true
@@ -189,9 +189,9 @@ fn size_of_answer(record: &CassetteRecord) -> usize {
 
 impl CassettePlayer {
     /// Keeps the values of a request that later answers of its session have.
-    pub(in crate::player) fn keep_values(&self, asked: &IncomingRequest, record: usize) {
+    pub(in crate::player) fn keep_values(&self, incoming: &IncomingRequest, record: usize) {
         if let Some(key) = self.key_of(record).filter(|key| self.put_back.is_source(*key)) {
-            self.in_session(&asked.session, |state| state.values.insert(key, asked.seen.clone()));
+            self.in_session(&incoming.session, |state| state.values.insert(key, incoming.seen.clone()));
         }
     }
 
@@ -206,16 +206,16 @@ impl CassettePlayer {
         &self,
         at: usize,
         record: &CassetteRecord,
-        asked: &IncomingRequest,
+        incoming: &IncomingRequest,
     ) -> Option<CassetteRecord> {
         let plan = self.plan_of(at)?;
         let earlier = match plan.earlier.is_empty() {
             true => EarlierValues::new(),
-            false => self.lock().get(&asked.session).map(|state| state.values.clone()).unwrap_or_default(),
+            false => self.lock().get(&incoming.session).map(|state| state.values.clone()).unwrap_or_default(),
         };
-        let values = plan.values(&asked.seen, &earlier);
+        let values = plan.values(&incoming.seen, &earlier);
         if plan.leaves_any(&values) {
-            self.in_session(&asked.session, |state| state.placeholders += 1);
+            self.in_session(&incoming.session, |state| state.placeholders += 1);
         }
         restored(record, &values)
     }

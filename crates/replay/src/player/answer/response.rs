@@ -83,10 +83,10 @@ pub struct EngineRequest {
 
 impl EngineRequest {
     /// The properties of a received request.
-    pub(in crate::player) fn of(asked: &IncomingRequest) -> Self {
+    pub(in crate::player) fn of(incoming: &IncomingRequest) -> Self {
         let is_work =
-            asked.parts.method == Method::POST && !route(asked.path()).is_some_and(|route| route.only_tokenizes);
-        Self { is_work, endpoint: Endpoint::of_path(asked.path()), id: asked.request_id().map(str::to_owned) }
+            incoming.parts.method == Method::POST && !route(incoming.path()).is_some_and(|route| route.only_tokenizes);
+        Self { is_work, endpoint: Endpoint::of_path(incoming.path()), id: incoming.request_id().map(str::to_owned) }
     }
 }
 
@@ -94,7 +94,7 @@ impl EngineRequest {
 pub(in crate::player) struct ServedRecord<'a> {
     pub(in crate::player) record: &'a CassetteRecord,
     /// The request, as the chat that it stands for where a chat's record answers another family.
-    pub(in crate::player) asked: &'a IncomingRequest,
+    pub(in crate::player) incoming: &'a IncomingRequest,
     pub(in crate::player) counter: &'a Counter,
     pub(in crate::player) pacing: Pacing,
     /// Time of the request.
@@ -105,7 +105,7 @@ impl ServedRecord<'_> {
     /// Gives the content its deadlines.
     pub(in crate::player) fn response(&self, reply: ContentReply, renaming: &Renaming) -> ReplayedResponse {
         let (record, fault) = (self.record, self.record.answer.fault);
-        let mut generated = generated::of(record, self.asked, self.counter);
+        let mut generated = generated::of(record, self.incoming, self.counter);
         let totals: Vec<u32> = generated.iter().flat_map(|it| &it.choices).map(|choice| choice.tokens).collect();
         let mut announced = None;
         let ContentReply { mut content, content_type, end: complete } = reply;
@@ -147,7 +147,7 @@ impl ServedRecord<'_> {
             },
             at: self.at,
             generated,
-            request: EngineRequest::of(self.asked),
+            request: EngineRequest::of(self.incoming),
             failure: None,
         }
     }
@@ -280,15 +280,15 @@ fn is_of_the_server(name: &str) -> bool {
 }
 
 /// The record of a text that names a request, in the form of a model's.
-pub(in crate::player) fn stub(asked: &IncomingRequest) -> CassetteRecord {
-    let key: String = asked.identity.key.to_string().chars().skip("xxh3:".len()).take(8).collect();
+pub(in crate::player) fn stub(incoming: &IncomingRequest) -> CassetteRecord {
+    let key: String = incoming.identity.key.to_string().chars().skip("xxh3:".len()).take(8).collect();
     let text = format!("<novel: {key}>");
-    let path = asked.path();
-    let stub = Answer::of_text(Endpoint::of_path(path), &text, asked.body.get("model"));
+    let path = incoming.path();
+    let stub = Answer::of_text(Endpoint::of_path(path), &text, incoming.body.get("model"));
     let stub = stub.map_or_else(|| json!({"stub": text}), Answer::into_body);
     let content = assemble::choices(path, &stub).unwrap_or(AnswerContent::Json(stub));
     let answer = cassette::RecordedAnswer { status: 200, content, ..cassette::RecordedAnswer::default() };
-    CassetteRecord { body: asked.body.clone(), answer, ..CassetteRecord::default() }
+    CassetteRecord { body: incoming.body.clone(), answer, ..CassetteRecord::default() }
 }
 
 /// Observer of the delivery of a failure. One that is dropped before the end leaves no mark: its client did not get it.
@@ -303,11 +303,11 @@ pub(in crate::player) struct FailureDelivery {
 impl FailureDelivery {
     pub(in crate::player) fn new(
         cassette_player: &Arc<CassettePlayer>,
-        asked: &IncomingRequest,
+        incoming: &IncomingRequest,
         record: usize,
     ) -> Self {
-        let (cassette_player, session) = (Arc::clone(cassette_player), asked.session.clone());
-        Self { cassette_player, session, key: asked.identity.key, record }
+        let (cassette_player, session) = (Arc::clone(cassette_player), incoming.session.clone());
+        Self { cassette_player, session, key: incoming.identity.key, record }
     }
 
     /// Watches the response; one that stalls never ends, and an empty body is never polled.

@@ -34,7 +34,7 @@ pub struct ToTrace {
     pub refused: Vec<String>,
 }
 
-/// What becomes of a record without token counts.
+/// Outcome of a record without token counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Counts {
     /// It is refused: a trace that is kept has the number of tokens.

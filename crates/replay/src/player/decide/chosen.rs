@@ -39,15 +39,15 @@ impl CassettePlayer {
     /// The response to a request whose record the command could not choose.
     pub(in crate::player) async fn or_chosen(
         self: &Arc<Self>,
-        asked: IncomingRequest,
+        incoming: IncomingRequest,
         lookup: Lookup,
     ) -> Result<(IncomingRequest, Lookup), Box<Response<ResponseBody>>> {
         let is_asked = lookup == Lookup::Nothing && self.config.matching.chain.contains(&RequestMatch::Exec);
         let command = self.config.match_command.as_deref().filter(|_| is_asked);
-        let Some(command) = command else { return Ok((asked, lookup)) };
-        match self.choose(command, asked).await {
-            Some((asked, Ok(lookup))) => Ok((asked, lookup)),
-            Some((asked, Err(error))) => Err(Box::new(self.refuse_unchosen(&asked, &error))),
+        let Some(command) = command else { return Ok((incoming, lookup)) };
+        match self.choose(command, incoming).await {
+            Some((incoming, Ok(lookup))) => Ok((incoming, lookup)),
+            Some((incoming, Err(error))) => Err(Box::new(self.refuse_unchosen(&incoming, &error))),
             None => {
                 let lost = plain(StatusCode::INTERNAL_SERVER_ERROR, "the candidates could not be compared");
                 Err(Box::new(lost))
@@ -59,20 +59,20 @@ impl CassettePlayer {
     async fn choose(
         self: &Arc<Self>,
         command: &MatchCommand,
-        asked: IncomingRequest,
+        incoming: IncomingRequest,
     ) -> Option<(IncomingRequest, Result<Lookup, MatchCommandError>)> {
         let mut guard = command.lock().await;
         let player = Arc::clone(self);
         // Comparing takes milliseconds that no other request should wait for.
         let made = tokio::task::spawn_blocking(move || {
-            let request = player.command_request(&asked);
-            (asked, request)
+            let request = player.command_request(&incoming);
+            (incoming, request)
         });
-        let (asked, CommandRequest { json, candidates }) = made.await.ok()?;
+        let (incoming, CommandRequest { json, candidates }) = made.await.ok()?;
         let found = match command.choose(&mut guard, &json).await {
             Ok(None) => Ok(Lookup::Nothing),
             Ok(Some(id)) => match usize::try_from(id).ok().filter(|at| candidates.contains(at)) {
-                Some(at) => Ok(self.take_chosen(&asked, at)),
+                Some(at) => Ok(self.take_chosen(&incoming, at)),
                 None => Err(MatchCommandError::Unknown(id)),
             },
             Err(error) => Err(error),
@@ -80,15 +80,15 @@ impl CassettePlayer {
         if found.is_err() {
             guard.end();
         }
-        Some((asked, found))
+        Some((incoming, found))
     }
 
     /// The request and the records of its path that are most like it, in canonical form.
-    fn command_request(&self, asked: &IncomingRequest) -> CommandRequest {
-        let near = self.index.closest(&asked.identity, &HashSet::new(), MOST);
+    fn command_request(&self, incoming: &IncomingRequest) -> CommandRequest {
+        let near = self.index.closest(&incoming.identity, &HashSet::new(), MOST);
         let served: BTreeMap<usize, usize> = {
             let sessions = self.lock();
-            let times = |at: &usize| sessions.get(&asked.session).map_or(0, |state| state.session.times(*at));
+            let times = |at: &usize| sessions.get(&incoming.session).map_or(0, |state| state.session.times(*at));
             near.iter().map(|at| (*at, times(at))).collect()
         };
         let (mut listed, mut candidates, mut left) = (Vec::new(), HashSet::new(), BYTES);
@@ -104,26 +104,28 @@ impl CassettePlayer {
             listed.push(json!({"id": at, "record": self.name_of(at), "at": identity.boundary,
                 "served": served.get(&at).copied().unwrap_or(0), "body": body}));
         }
-        let identity = &asked.identity;
-        let request = json!({"at": identity.boundary, "route": identity.route, "session": asked.session,
+        let identity = &incoming.identity;
+        let request = json!({"at": identity.boundary, "route": identity.route, "session": incoming.session,
             "body": identity.body()});
         CommandRequest { json: json!({"request": request, "candidates": listed}), candidates }
     }
 
-    fn take_chosen(&self, asked: &IncomingRequest, record: usize) -> Lookup {
+    fn take_chosen(&self, incoming: &IncomingRequest, record: usize) -> Lookup {
         let (index, matching) = (&self.index, &self.config.matching);
-        self.in_session(&asked.session, |state| state.session.choose(index, matching, &lookup_request(asked), record))
+        self.in_session(&incoming.session, |state| {
+            state.session.choose(index, matching, &lookup_request(incoming), record)
+        })
     }
 
     /// Answers a request whose record the command could not choose: a miss that names the command and the error.
-    fn refuse_unchosen(&self, asked: &IncomingRequest, error: &MatchCommandError) -> Response<ResponseBody> {
+    fn refuse_unchosen(&self, incoming: &IncomingRequest, error: &MatchCommandError) -> Response<ResponseBody> {
         let message = format!(
             "No recorded interaction matched this request ({}, {}): the command of --match exec failed: {error}.",
-            asked.identity.boundary, asked.identity.route
+            incoming.identity.boundary, incoming.identity.route
         );
         tracing::warn!("{message}");
         let (number, _) = self.pages().next();
-        let miss = failed(&message, asked, number);
-        self.answer_miss(asked, &miss, Some(number))
+        let miss = failed(&message, incoming, number);
+        self.answer_miss(incoming, &miss, Some(number))
     }
 }

@@ -31,60 +31,60 @@ const MOST_LIMITS: usize = 64;
 
 impl CassettePlayer {
     /// The record whose answer a chat continues, and the chat with what it has of that; `None` for any other request.
-    pub(in crate::player) fn continued(&self, asked: &IncomingRequest) -> Option<(IncomingRequest, FoundRecord)> {
-        let (before, delivered) = before(asked)?;
-        if !self.index.of_key(asked.identity.key).is_empty() {
+    pub(in crate::player) fn continued(&self, incoming: &IncomingRequest) -> Option<(IncomingRequest, FoundRecord)> {
+        let (before, delivered) = before(incoming)?;
+        if !self.index.of_key(incoming.identity.key).is_empty() {
             return None;
         }
         let limits = LIMITS.into_iter().filter_map(|name| Some((name, before.get(name)?.as_u64()?)));
-        let higher = limits.flat_map(|(name, asked)| self.higher_limits(name, asked));
+        let higher = limits.flat_map(|(name, incoming)| self.higher_limits(name, incoming));
         let bodies = std::iter::once(before.clone()).chain(higher.map(|(name, limit)| {
             let mut body = before.clone();
             body.set(name, limit.into());
             body
         }));
-        let found = bodies.filter_map(|body| self.begun(asked, &body, &delivered)).next()?;
-        let request = lookup_request(asked);
-        let found = self.in_session(&asked.session, |state| state.session.go_on(&self.index, &request, found));
+        let found = bodies.filter_map(|body| self.begun(incoming, &body, &delivered)).next()?;
+        let request = lookup_request(incoming);
+        let found = self.in_session(&incoming.session, |state| state.session.go_on(&self.index, &request, found));
         let Lookup::Found(found) = found else { return None };
-        Some((asked.continuing(delivered), found))
+        Some((incoming.continuing(delivered), found))
     }
 
     /// The record of a request whose answer begins with a text: one that was served first.
-    fn begun(&self, asked: &IncomingRequest, body: &SharedBody, delivered: &str) -> Option<usize> {
+    fn begun(&self, incoming: &IncomingRequest, body: &SharedBody, delivered: &str) -> Option<usize> {
         let mut redactor = Redactor::new(&self.config.secrets);
         let (shown, _) = secrets::shown_body(&mut redactor, body, None);
-        let call = RequestParts { method: "POST", path: CHAT, headers: &asked.counted, body: &shown };
+        let call = RequestParts { method: "POST", path: CHAT, headers: &incoming.counted, body: &shown };
         let records = self.index.of_key(self.config.rules.identify(&call).key);
         let begins = |at: &&usize| {
             let Some((_, record)) = self.records.get(**at) else { return false };
-            let with_values = self.with_values(**at, record, asked);
+            let with_values = self.with_values(**at, record, incoming);
             rest_of(with_values.as_ref().unwrap_or(record), delivered).is_some()
         };
-        let served = |at: &&usize| self.in_session(&asked.session, |state| state.session.times(**at) > 0);
+        let served = |at: &&usize| self.in_session(&incoming.session, |state| state.session.times(**at) > 0);
         let begun: Vec<&usize> = records.iter().filter(begins).collect();
         begun.iter().find(|at| served(at)).or(begun.first()).map(|at| **at)
     }
 
     /// Limits of recorded chats that are higher than one.
-    fn higher_limits(&self, name: &'static str, asked: u64) -> impl Iterator<Item = (&'static str, u64)> {
+    fn higher_limits(&self, name: &'static str, incoming: u64) -> impl Iterator<Item = (&'static str, u64)> {
         let limit = |(_, record): &(usize, CassetteRecord)| record.body.get(name).and_then(Value::as_u64);
-        let higher = self.records.iter().filter_map(limit).filter(|limit| *limit > asked);
+        let higher = self.records.iter().filter_map(limit).filter(|limit| *limit > incoming);
         let distinct: std::collections::BTreeSet<u64> = higher.collect();
         distinct.into_iter().take(MOST_LIMITS).map(move |limit| (name, limit))
     }
 }
 
 /// The chat before the answer that it continues, and what was delivered of that.
-fn before(asked: &IncomingRequest) -> Option<(SharedBody, String)> {
-    let body = &asked.body;
+fn before(incoming: &IncomingRequest) -> Option<(SharedBody, String)> {
+    let body = &incoming.body;
     let is_set = |name: &str| body.get(name).is_some_and(|value| *value == Value::Bool(true));
     let is_one = body.get("n").is_none_or(|n| n.is_null() || n.as_u64() == Some(1));
     let constrains = |name: &&str| {
         body.get(name).is_some_and(|value| !value.is_null() && value.get("type") != Some(&Value::from("text")))
     };
     let is_constrained = ["response_format", "structured_outputs"].iter().any(constrains);
-    if asked.path() != CHAT || !is_set("continue_final_message") || !is_one || is_constrained {
+    if incoming.path() != CHAT || !is_set("continue_final_message") || !is_one || is_constrained {
         return None;
     }
     let mut messages: Vec<Value> = body.messages()?.iter().cloned().collect();

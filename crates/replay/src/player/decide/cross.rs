@@ -55,44 +55,44 @@ pub(in crate::player) fn rules(rules: &CanonicalRules) -> CanonicalRules {
 
 /// The chat request that a request of another family stands for; `None` where it stands for none.
 pub(in crate::player) fn as_chat(
-    asked: &IncomingRequest,
+    incoming: &IncomingRequest,
     config: &PlayerConfig,
     rules: &CanonicalRules,
 ) -> Option<(IncomingRequest, ChatFamily)> {
-    let (mut chat, family) = chat_of(asked)?;
+    let (mut chat, family) = chat_of(incoming)?;
     if matches!(&family, ChatFamily::Response(request) if request.previous().is_some()) {
         return None;
     }
     if chat.get("response_format").is_some_and(|format| *format == json!({"type": "text"})) {
         chat.shift_remove("response_format");
     }
-    Some((asked_as(asked, chat, config, rules), family))
+    Some((asked_as(incoming, chat, config, rules), family))
 }
 
 /// Returns whether the answer of a record is written as a chat's although requests of another family get it.
-pub(in crate::player) fn is_written_as_chat(record: &CassetteRecord, asked: &IncomingRequest) -> bool {
+pub(in crate::player) fn is_written_as_chat(record: &CassetteRecord, incoming: &IncomingRequest) -> bool {
     let is_chat = matches!(record.answer.content, AnswerContent::Choices { .. });
-    is_chat && matches!(Endpoint::of_path(asked.path()), Endpoint::Messages | Endpoint::Responses)
+    is_chat && matches!(Endpoint::of_path(incoming.path()), Endpoint::Messages | Endpoint::Responses)
 }
 
 /// The same for an answer that was written as a chat's for any family: whatever the request continues.
 pub(in crate::player) fn stands_for(
-    asked: &IncomingRequest,
+    incoming: &IncomingRequest,
     config: &PlayerConfig,
 ) -> Option<(IncomingRequest, ChatFamily)> {
-    let (chat, family) = chat_of(asked)?;
-    Some((asked_as(asked, chat, config, &config.rules), family))
+    let (chat, family) = chat_of(incoming)?;
+    Some((asked_as(incoming, chat, config, &config.rules), family))
 }
 
 /// The body of the chat that a request of another family is to the engine.
-fn chat_of(asked: &IncomingRequest) -> Option<(Map<String, Value>, ChatFamily)> {
-    match Endpoint::of_path(asked.path()) {
+fn chat_of(incoming: &IncomingRequest) -> Option<(Map<String, Value>, ChatFamily)> {
+    match Endpoint::of_path(incoming.path()) {
         Endpoint::Messages => {
-            let request = MessagesRequest::parse(&asked.bytes).ok()?;
+            let request = MessagesRequest::parse(&incoming.bytes).ok()?;
             Some((request.chat_body(SystemMessages::Inline).ok()?, ChatFamily::Message))
         }
         Endpoint::Responses => {
-            let request = ResponsesRequest::parse(&asked.bytes).ok()?;
+            let request = ResponsesRequest::parse(&incoming.bytes).ok()?;
             let chat = request.chat_body(request.messages(Vec::new()).ok()?);
             Some((chat, ChatFamily::Response(Arc::new(request))))
         }
@@ -101,17 +101,18 @@ fn chat_of(asked: &IncomingRequest) -> Option<(Map<String, Value>, ChatFamily)> 
 }
 
 fn asked_as(
-    asked: &IncomingRequest,
+    incoming: &IncomingRequest,
     chat: Map<String, Value>,
     config: &PlayerConfig,
     rules: &CanonicalRules,
 ) -> IncomingRequest {
-    let mut parts = asked.parts.clone();
+    let mut parts = incoming.parts.clone();
     parts.uri = Uri::from_static(CHAT);
     let body = SharedBody::from(Value::Object(chat));
     let mut redactor = Redactor::new(&config.secrets);
     let (shown, _) = secrets::shown_body(&mut redactor, &body, None);
-    let identity = rules.identify(&RequestParts { method: "POST", path: CHAT, headers: &asked.counted, body: &shown });
+    let identity =
+        rules.identify(&RequestParts { method: "POST", path: CHAT, headers: &incoming.counted, body: &shown });
     IncomingRequest {
         identity,
         parts,
@@ -120,8 +121,8 @@ fn asked_as(
         raw: None,
         shown,
         seen: redactor.seen(),
-        counted: asked.counted.clone(),
-        session: asked.session.clone(),
+        counted: incoming.counted.clone(),
+        session: incoming.session.clone(),
         delivered: None,
     }
 }

@@ -22,17 +22,17 @@ impl CassettePlayer {
     /// Looks for the record of a request once more, where it can have secrets that only its record shows.
     pub(in crate::player) async fn or_named_later(
         self: &Arc<Self>,
-        asked: IncomingRequest,
+        incoming: IncomingRequest,
         lookup: Lookup,
     ) -> Result<(IncomingRequest, Lookup), &'static str> {
         if lookup != Lookup::Nothing || !self.has_placeholders() {
-            return Ok((asked, lookup));
+            return Ok((incoming, lookup));
         }
         let player = Arc::clone(self);
         // Comparing takes milliseconds that no other request should wait for.
-        let found = spawn_blocking(move || match player.named_later(&asked) {
+        let found = spawn_blocking(move || match player.named_later(&incoming) {
             Some((named, lookup)) => (named, lookup),
-            None => (asked, Lookup::Nothing),
+            None => (incoming, Lookup::Nothing),
         });
         found.await.map_err(|_| "the records could not be compared")
     }
@@ -41,16 +41,16 @@ impl CassettePlayer {
         self.config.cassettes.iter().any(|cassette| !cassette.placeholders.is_empty())
     }
 
-    fn named_later(&self, asked: &IncomingRequest) -> Option<(IncomingRequest, Lookup)> {
-        let body = asked.identity.body();
-        let near = self.index.closest(&asked.identity, &HashSet::new(), MOST);
+    fn named_later(&self, incoming: &IncomingRequest) -> Option<(IncomingRequest, Lookup)> {
+        let body = incoming.identity.body();
+        let near = self.index.closest(&incoming.identity, &HashSet::new(), MOST);
         let recorded = near.into_iter().filter_map(|at| self.index.identity(at));
-        recorded.filter_map(|recorded| named_by_record(&recorded.body(), &body, &asked.seen)).find_map(|secrets| {
-            let named = asked.with_secrets(&secrets, &self.config);
+        recorded.filter_map(|recorded| named_by_record(&recorded.body(), &body, &incoming.seen)).find_map(|secrets| {
+            let named = incoming.with_secrets(&secrets, &self.config);
             let (index, matching) = (&self.index, &self.config.matching);
             let select = |state: &mut SessionState| state.session.select_also(index, matching, &lookup_request(&named));
             // It is the request that was looked for before, and counts once.
-            let lookup = self.in_session(&asked.session, select);
+            let lookup = self.in_session(&incoming.session, select);
             matches!(lookup, Lookup::Found(_)).then_some((named, lookup))
         })
     }

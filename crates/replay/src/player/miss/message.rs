@@ -10,7 +10,7 @@ use base::one_line::clipped;
 /// Facts about a miss.
 pub(super) struct MissFacts<'a> {
     pub(super) player: &'a CassettePlayer,
-    pub(super) asked: &'a IncomingRequest,
+    pub(super) incoming: &'a IncomingRequest,
     pub(super) reason: NoRecordReason,
     pub(super) lookup: &'a Lookup,
     /// Number of records that were consumed.
@@ -45,8 +45,8 @@ impl MissFacts<'_> {
 
     /// Describes what is missing, or how the request differs from the closest record.
     fn headline(&self, edits: &[Edit<'_>]) -> String {
-        let boundary = clipped(&self.asked.identity.boundary, NAME);
-        let request = format!("{boundary}, {}", clipped(&self.asked.identity.route, NAME));
+        let boundary = clipped(&self.incoming.identity.boundary, NAME);
+        let request = format!("{boundary}, {}", clipped(&self.incoming.identity.route, NAME));
         match (self.reason, self.lookup, self.found) {
             (NoRecordReason::Exhausted, Lookup::Exhausted { records, served_to, .. }, _) => {
                 let names: Vec<String> = records.iter().take(5).map(|at| self.player.name_of(*at)).collect();
@@ -91,7 +91,7 @@ impl MissFacts<'_> {
     }
 
     fn circumstances(&self) -> String {
-        let (player, identity) = (self.player, &self.asked.identity);
+        let (player, identity) = (self.player, &self.incoming.identity);
         let files = &player.config.cassettes;
         let first = files.first().map(|cassette| clipped(&cassette.path.display().to_string(), NAME));
         let more = if files.len() > 1 { format!(" and {} more", files.len() - 1) } else { String::new() };

@@ -80,25 +80,25 @@ impl PlayerMiss {
     /// Explains a miss; `address` is where it is kept, if it is.
     pub(super) fn new(
         player: &CassettePlayer,
-        asked: &IncomingRequest,
+        incoming: &IncomingRequest,
         (reason, lookup): (NoRecordReason, &Lookup),
         (number, address): (u64, Option<&str>),
     ) -> Self {
         // The search holds no lock.
-        let served = player.lock().get(&asked.session).map(|state| state.session.served()).unwrap_or_default();
+        let served = player.lock().get(&incoming.session).map(|state| state.session.served()).unwrap_or_default();
         let near = match reason {
             NoRecordReason::Exhausted => Vec::new(),
-            _ => player.index.closest(&asked.identity, &served, 3),
+            _ => player.index.closest(&incoming.identity, &served, 3),
         };
-        let found = near.first().and_then(|at| compared(player, asked, *at, served.contains(at)));
+        let found = near.first().and_then(|at| compared(player, incoming, *at, served.contains(at)));
         let found = found.as_ref();
         let is_fixture = |at: &usize| player.records.get(*at).is_some_and(|(_, record)| record.is_fixture);
-        let unserved = player.index.unserved(asked.identity.key).filter(|_| reason != NoRecordReason::Exhausted);
+        let unserved = player.index.unserved(incoming.identity.key).filter(|_| reason != NoRecordReason::Exhausted);
         let unserved = unserved.filter(|at| !is_fixture(at));
-        let by_hand = &*if reason == NoRecordReason::NoMatch { player.explain_fixtures(asked) } else { Vec::new() };
+        let by_hand = &*if reason == NoRecordReason::NoMatch { player.explain_fixtures(incoming) } else { Vec::new() };
         let consumed = served.len();
-        let facts = MissFacts { player, asked, reason, lookup, consumed, unserved, found, by_hand, address };
-        let advice = advice(player, asked, reason, found);
+        let facts = MissFacts { player, incoming, reason, lookup, consumed, unserved, found, by_hand, address };
+        let advice = advice(player, incoming, reason, found);
         let edits = found.map(|found| edits(&found.differences)).unwrap_or_default();
         let explanation = facts.explanation(&edits, &advice);
         let (message, log) = (explanation.text(FOR_CLIENTS), explanation.text(FOR_LOG));
@@ -107,9 +107,9 @@ impl PlayerMiss {
         detail.insert("miss".to_owned(), number.into());
         let param = found.and_then(|found| found.differences.first()).map(|first| clipped(named(first), LONGEST));
         let is_of_boundary =
-            |at: &usize| player.index.identity(*at).is_some_and(|it| it.boundary == asked.identity.boundary);
+            |at: &usize| player.index.identity(*at).is_some_and(|it| it.boundary == incoming.identity.boundary);
         let closest = near.first().copied().filter(is_of_boundary);
-        Self { reason, path: asked.path().to_owned(), message, log, param, detail, closest }
+        Self { reason, path: incoming.path().to_owned(), message, log, param, detail, closest }
     }
 
     /// Returns the message for the log, or its first line.
@@ -151,12 +151,12 @@ impl PlayerMiss {
 impl MissFacts<'_> {
     /// The facts as JSON, with both requests.
     fn detail(&self, near: &[usize]) -> Map<String, Value> {
-        let (player, identity) = (self.player, &self.asked.identity);
+        let (player, identity) = (self.player, &self.incoming.identity);
         let mut detail = Map::new();
         let mut put = |name: &str, value: Value| drop(detail.insert(name.to_owned(), value));
         put("reason", self.reason.name().into());
         put("boundary", identity.boundary.clone().into());
-        put("session", self.asked.session.clone().into());
+        put("session", self.incoming.session.clone().into());
         put("mode", player.config.mode.name().into());
         put("match", player.config.matching.chain.iter().map(|by| by.name()).collect());
         put("received", identity.body());
@@ -182,13 +182,13 @@ impl MissFacts<'_> {
 }
 
 /// Makes the miss of a request whose record could not be chosen.
-pub(super) fn failed(message: &str, asked: &IncomingRequest, number: u64) -> PlayerMiss {
+pub(super) fn failed(message: &str, incoming: &IncomingRequest, number: u64) -> PlayerMiss {
     let reason = NoRecordReason::MatcherFailed;
     let mut detail = Map::new();
-    let texts = [("reason", reason.name()), ("boundary", &asked.identity.boundary), ("session", &asked.session)];
+    let texts = [("reason", reason.name()), ("boundary", &incoming.identity.boundary), ("session", &incoming.session)];
     detail.extend(texts.map(|(name, text)| (name.to_owned(), text.into())));
     detail.insert("miss".to_owned(), number.into());
-    let (message, path) = (message.to_owned(), asked.path().to_owned());
+    let (message, path) = (message.to_owned(), incoming.path().to_owned());
     PlayerMiss { reason, path, log: message.clone(), message, param: None, detail, closest: None }
 }
 
@@ -231,7 +231,7 @@ impl CassettePlayer {
     /// Handles a request without a record.
     pub(in crate::player) async fn missed(
         self: &Arc<Self>,
-        asked: IncomingRequest,
+        incoming: IncomingRequest,
         lookup: Lookup,
         (plan, frozen): (UnmatchedPlan, forwarding::Frozen),
         at: Instant,
@@ -239,37 +239,37 @@ impl CassettePlayer {
         let reason = match &lookup {
             Lookup::Exhausted { .. } => NoRecordReason::Exhausted,
             _ if frozen == forwarding::Frozen::Yes => NoRecordReason::Frozen,
-            _ if !self.index.knows(&asked.identity.boundary) && !self.has_fixture_for(&asked) => {
+            _ if !self.index.knows(&incoming.identity.boundary) && !self.has_fixture_for(&incoming) => {
                 NoRecordReason::NoRecords
             }
             Lookup::Nothing | Lookup::Found(_) => NoRecordReason::NoMatch,
         };
         match plan {
-            UnmatchedPlan::Refuse => Decision::Answer(self.refuse(asked, reason, lookup).await),
+            UnmatchedPlan::Refuse => Decision::Answer(self.refuse(incoming, reason, lookup).await),
             // Rules alone have no records that a request could miss.
             UnmatchedPlan::MakeUp if self.records.is_empty() && self.config.answers.is_some() => {
-                Decision::Pass(asked.into_request())
+                Decision::Pass(incoming.into_request())
             }
             UnmatchedPlan::MakeUp => {
-                self.count_miss(&asked, reason);
-                let mut request = asked.into_request();
+                self.count_miss(&incoming, reason);
+                let mut request = incoming.into_request();
                 request.extensions_mut().insert(MissCause(reason.name(), None));
                 Decision::Pass(request)
             }
             UnmatchedPlan::Stub => {
-                self.count_miss(&asked, reason);
-                let (record, pacing) = (&stub(&asked), self.config.pacing);
-                let served = ServedRecord { record, asked: &asked, counter: &self.counter, pacing, at };
-                let mut response = served.response(reply(record, &asked, &self.counter), &Renaming::default());
+                self.count_miss(&incoming, reason);
+                let (record, pacing) = (&stub(&incoming), self.config.pacing);
+                let served = ServedRecord { record, incoming: &incoming, counter: &self.counter, pacing, at };
+                let mut response = served.response(reply(record, &incoming, &self.counter), &Renaming::default());
                 response.put("x-vcr-match", "stub");
                 Decision::Replay(Box::new(response))
             }
             UnmatchedPlan::Forward | UnmatchedPlan::Record => {
                 // Under new-episodes a new request is no miss.
                 if self.config.mode == Mode::Replay {
-                    self.count_miss(&asked, reason);
+                    self.count_miss(&incoming, reason);
                 }
-                let mut forward = self.begin_forward(asked, plan, at);
+                let mut forward = self.begin_forward(incoming, plan, at);
                 forward.request.extensions_mut().insert(MissCause(reason.name(), None));
                 Decision::Forward(Box::new(forward))
             }
@@ -279,41 +279,41 @@ impl CassettePlayer {
     /// Explains a miss. Looking for the closest record takes milliseconds that no other request should wait for.
     async fn refuse(
         self: &Arc<Self>,
-        asked: IncomingRequest,
+        incoming: IncomingRequest,
         reason: NoRecordReason,
         lookup: Lookup,
     ) -> Response<ResponseBody> {
         let cassette_player = Arc::clone(self);
-        let explained = tokio::task::spawn_blocking(move || cassette_player.explain(&asked, reason, &lookup));
+        let explained = tokio::task::spawn_blocking(move || cassette_player.explain(&incoming, reason, &lookup));
         let failed = |_| plain(StatusCode::INTERNAL_SERVER_ERROR, "the miss could not be explained");
         explained.await.unwrap_or_else(failed)
     }
 
-    fn explain(&self, asked: &IncomingRequest, reason: NoRecordReason, lookup: &Lookup) -> Response<ResponseBody> {
-        let keeps = self.in_session(&asked.session, |state| state.misses.has_room());
+    fn explain(&self, incoming: &IncomingRequest, reason: NoRecordReason, lookup: &Lookup) -> Response<ResponseBody> {
+        let keeps = self.in_session(&incoming.session, |state| state.misses.has_room());
         let (number, address) = self.pages().next();
-        let miss = PlayerMiss::new(self, asked, (reason, lookup), (number, address.as_deref().filter(|_| keeps)));
+        let miss = PlayerMiss::new(self, incoming, (reason, lookup), (number, address.as_deref().filter(|_| keeps)));
         tracing::warn!("{}", miss.log(self.config.brief_misses));
-        miss.closest.into_iter().for_each(|closest| self.note_tools(asked, closest));
-        self.answer_miss(asked, &miss, Some(number).filter(|_| keeps))
+        miss.closest.into_iter().for_each(|closest| self.note_tools(incoming, closest));
+        self.answer_miss(incoming, &miss, Some(number).filter(|_| keeps))
     }
 
     /// Counts and keeps a miss, and answers with it; `number` is that of its page, where it has one.
     pub(in crate::player) fn answer_miss(
         &self,
-        asked: &IncomingRequest,
+        incoming: &IncomingRequest,
         miss: &PlayerMiss,
         number: Option<u64>,
     ) -> Response<ResponseBody> {
-        self.count_miss(asked, miss.reason);
+        self.count_miss(incoming, miss.reason);
         let body = miss.body();
-        self.in_session(&asked.session, |state| state.misses.keep(body));
+        self.in_session(&incoming.session, |state| state.misses.keep(body));
         let mut response = miss.response(&self.config);
         response.extensions_mut().insert(MissCause(miss.reason.name(), number));
         response
     }
 
-    pub(in crate::player) fn count_miss(&self, asked: &IncomingRequest, reason: NoRecordReason) {
-        self.in_session(&asked.session, |state| *state.missed.entry(reason.name()).or_default() += 1);
+    pub(in crate::player) fn count_miss(&self, incoming: &IncomingRequest, reason: NoRecordReason) {
+        self.in_session(&incoming.session, |state| *state.missed.entry(reason.name()).or_default() += 1);
     }
 }

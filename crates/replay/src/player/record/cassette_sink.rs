@@ -180,7 +180,7 @@ impl CassetteSink {
             let (is_partial, of_mcp) = (recorded.record.aborted.is_some(), is_of_mcp(&recorded.record));
             self.earlier.name_in(&mut recorded.record, &session, &redacted.answered);
             let id = self.writer.add_with_ids(recorded, output_ids);
-            self.earlier.add(id, &session, &redacted.asked);
+            self.earlier.add(id, &session, &redacted.requested);
             self.counts.add_redacted(&redacted.all);
             self.named.add(&redacted.all);
             self.counts.note(|report| {
@@ -393,9 +393,9 @@ impl SessionValues {
     }
 
     /// Remembers the values of a record's request.
-    pub(in crate::player) fn add(&mut self, id: u64, session: &str, asked: &SeenSecrets) {
+    pub(in crate::player) fn add(&mut self, id: u64, session: &str, requested: &SeenSecrets) {
         // Of several placeholders for one value the first by its name, whatever order the values come in.
-        let mut values: Vec<(Placeholder, &str)> = asked.values().collect();
+        let mut values: Vec<(Placeholder, &str)> = requested.values().collect();
         values.sort_unstable();
         for (placeholder, value) in values {
             let key: ValueKey = (session.into(), value.into());

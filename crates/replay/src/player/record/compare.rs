@@ -237,7 +237,7 @@ impl CompareSink {
     }
 }
 
-/// What becomes of exchanges: they are recorded or compared.
+/// Outcome of exchanges: they are recorded or compared.
 #[derive(Debug)]
 pub enum ExchangeSink {
     Cassette(Box<CassetteSink>),

@@ -47,27 +47,31 @@ impl CassettePlayer {
     }
 
     /// Finds the record of a request whose answer comes from upstream, and begins the comparison. A request without a record is a miss.
-    pub(in crate::player) fn begin_comparison(&self, asked: &IncomingRequest, at: Instant) -> Option<PendingExchange> {
+    pub(in crate::player) fn begin_comparison(
+        &self,
+        incoming: &IncomingRequest,
+        at: Instant,
+    ) -> Option<PendingExchange> {
         let comparer = self.comparer.as_ref()?;
-        let found = match self.select(asked) {
+        let found = match self.select(incoming) {
             Lookup::Found(found) => found,
             Lookup::Exhausted { .. } => {
-                self.count_miss(asked, NoRecordReason::Exhausted);
+                self.count_miss(incoming, NoRecordReason::Exhausted);
                 return None;
             }
             Lookup::Nothing => {
-                self.count_miss(asked, NoRecordReason::NoMatch);
+                self.count_miss(incoming, NoRecordReason::NoMatch);
                 return None;
             }
         };
         let (_, record) = self.records.get(found.record)?;
         self.used.get(found.record).into_iter().for_each(|used| used.store(true, Relaxed));
         let with = ComparedWith {
-            session: asked.session.clone(),
+            session: incoming.session.clone(),
             record: format!("{} (line {})", self.name_of(found.record), record.line),
             answer: record.answer.clone(),
         };
-        Some(comparer.begin(request_of(asked), at).compared_with(with))
+        Some(comparer.begin(request_of(incoming), at).compared_with(with))
     }
 
     /// Waits until everything is compared, so that the report has it.

@@ -36,15 +36,15 @@ impl CassettePlayer {
     }
 
     /// Begins the entry of a request.
-    pub(in crate::player) fn begin_entry(&self, asked: &IncomingRequest) -> OpenRequest {
-        let body_bytes = asked.bytes.len();
+    pub(in crate::player) fn begin_entry(&self, incoming: &IncomingRequest) -> OpenRequest {
+        let body_bytes = incoming.bytes.len();
         let is_kept = body_bytes > 0 && body_bytes <= LARGEST_BODY;
         let entry = JournalEntry {
             at: Some(OffsetDateTime::now_utc()),
-            session: asked.session.clone(),
-            request: asked.identity.route.clone(),
-            boundary: asked.identity.boundary.clone(),
-            body: is_kept.then(|| asked.shown.to_string()),
+            session: incoming.session.clone(),
+            request: incoming.identity.route.clone(),
+            boundary: incoming.identity.boundary.clone(),
+            body: is_kept.then(|| incoming.shown.to_string()),
             body_bytes,
             ..JournalEntry::default()
         };

@@ -83,8 +83,8 @@ impl Ledger for CassettePlayer {
         self.lock().keys().cloned().collect()
     }
 
-    fn open(&self, asked: &Value) -> Result<String, String> {
-        self.open_session(asked).map_err(|error| error.to_string())
+    fn open(&self, requested: &Value) -> Result<String, String> {
+        self.open_session(requested).map_err(|error| error.to_string())
     }
 
     fn end(&self, name: &str) -> Result<bool, String> {

@@ -74,7 +74,7 @@ fn redact_records(rules: &RedactionRules, named: &SeenSecrets, cassette: &mut Ca
         let session = record.mcp_call().map(|call| call.server).unwrap_or_default();
         if !record.is_fixture {
             values.name_in(record, &session, &redacted.answered);
-            values.add(record.id, &session, &redacted.asked);
+            values.add(record.id, &session, &redacted.requested);
         }
         begun.keep(at, (messages, redacted.searched));
         changed.extend(redacted.had_any.then_some(record.id));

@@ -1,4 +1,4 @@
-//! Posting of messages, and what becomes of the responses.
+//! Posting of messages, and the outcome of the responses.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
