@@ -42,7 +42,7 @@ fn the_page_tells_the_table() {
         }
     }
     let page = format!(
-        "{HEAD}## Refused\n\n| flag | why |\n|---|---|\n{refused}\n## Passed over\n\n| flag | note |\n|---|---|\n\
+        "{HEAD}## Refused\n\n| flag | why |\n|---|---|\n{refused}\n## Ignored\n\n| flag | note |\n|---|---|\n\
          {explained}\nAnd, because they are about a model's weights, memory, scheduling, devices, logs or media: {}.\n",
         ignored.join(", ")
     );

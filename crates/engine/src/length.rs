@@ -42,8 +42,8 @@ impl OutputTokens {
     }
 }
 
-/// A number of the standard normal distribution, by Box and Muller.
-fn normal(generator: &mut impl Rng) -> f64 {
+/// Draws from the standard normal distribution, by Box and Muller.
+pub(crate) fn normal(generator: &mut impl Rng) -> f64 {
     let (radius, angle): (f64, f64) = (generator.random(), generator.random());
     (-2.0 * (1.0 - radius).ln()).sqrt() * (TAU * angle).cos()
 }

@@ -451,7 +451,7 @@ async fn a_host_without_an_address_is_warned_of_once() {
         "--kv-events-endpoint",
         &endpoint,
     ]);
-    running.hears("KV events reach nobody");
+    running.waits_for("KV events reach nobody");
     for first in 0..3 {
         let prompt: Vec<u32> = (first * 100..first * 100 + 64).collect();
         assert_eq!(running.send("/v1/completions", &json!({"prompt": prompt, "max_tokens": 2})).await.status, 200);

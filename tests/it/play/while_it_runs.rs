@@ -95,7 +95,7 @@ async fn a_file_of_faults_is_read_again_at_a_hangup() {
     while play.send(COMPLETIONS, &ask("a")).await.status != 503 {}
     fs::write(&file, "faults: [explode]\n").unwrap();
     hang_up();
-    play.hears("faults.yaml:1: `explode` is no kind of fault");
+    play.waits_for("faults.yaml:1: `explode` is no kind of fault");
     assert_eq!(play.send(COMPLETIONS, &ask("a")).await.status, 503);
     fs::write(&file, "faults: []\n").unwrap();
     hang_up();

@@ -52,22 +52,22 @@ fn engine_answer(request: &[u8], count: u64) -> Script {
     let finish = if calls { "tool_calls" } else { "stop" };
     let usage = json!({"prompt_tokens": 9, "completion_tokens": 4, "total_tokens": 13});
     let scores = body["logprobs"] == true;
-    let told = Told { count, finish, usage, scores };
+    let reply = ChatReply { count, finish, usage, scores };
     if body["stream"] == true {
         let usage = body["stream_options"]["include_usage"] == true;
-        let said = if calls { Said::Call(call) } else { Said::Text(text) };
-        return told.stream(&said, usage);
+        let content = if calls { ReplyContent::Call(call) } else { ReplyContent::Text(text) };
+        return reply.stream(&content, usage);
     }
     let choice = json!({"index": 0, "message": message, "logprobs": null, "finish_reason": finish});
-    whole("200 OK", told.with(&json!({"object": "chat.completion", "choices": [choice], "usage": told.usage})))
+    whole("200 OK", reply.with(&json!({"object": "chat.completion", "choices": [choice], "usage": reply.usage})))
 }
 
-enum Said {
+enum ReplyContent {
     Call(Value),
     Text(String),
 }
 
-struct Told {
+struct ChatReply {
     count: u64,
     finish: &'static str,
     usage: Value,
@@ -75,14 +75,14 @@ struct Told {
     scores: bool,
 }
 
-impl Told {
+impl ChatReply {
     fn with(&self, fields: &Value) -> Value {
         let mut answer = json!({"id": format!("chatcmpl-{}", self.count), "created": 1000 + self.count, "model": "m"});
         answer.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         answer
     }
 
-    fn stream(&self, said: &Said, counted: bool) -> Script {
+    fn stream(&self, content: &ReplyContent, counted: bool) -> Script {
         let event = |delta: Value, finish: Value| {
             let text = delta["content"].as_str().filter(|text| self.scores && !text.is_empty());
             let logprobs = text.map(|text| json!({"content": [{"token": text, "logprob": -0.5}]}));
@@ -90,14 +90,14 @@ impl Told {
             self.with(&json!({"object": "chat.completion.chunk", "choices": [choice]})).to_string()
         };
         let mut events = vec![event(json!({"role": "assistant", "content": ""}), Value::Null)];
-        match said {
-            Said::Call(call) => {
+        match content {
+            ReplyContent::Call(call) => {
                 let start = json!({"index": 0, "id": call["id"], "type": "function", "function": {"name": "weather"}});
                 let part = |text: &str| json!({"tool_calls": [{"index": 0, "function": {"arguments": text}}]});
                 events.push(event(json!({"tool_calls": [start]}), Value::Null));
                 events.extend(["{\"city\": ", "\"London\"}"].map(|text| event(part(text), Value::Null)));
             }
-            Said::Text(text) => {
+            ReplyContent::Text(text) => {
                 let chars: Vec<char> = text.chars().collect();
                 let pieces = chars.chunks(2).map(|two| two.iter().collect::<String>());
                 events.extend(pieces.map(|piece| event(json!({"content": piece}), Value::Null)));

@@ -20,7 +20,7 @@ pub(crate) struct Running {
     pub(crate) address: SocketAddr,
     child: Child,
     lines: Mutex<Receiver<String>>,
-    said: String,
+    printed: String,
 }
 
 impl Running {
@@ -44,36 +44,36 @@ impl Running {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut said = BufReader::new(child.stderr.take().unwrap());
+        let mut printed = BufReader::new(child.stderr.take().unwrap());
         let mut before = String::new();
         let address = loop {
             let mut line = String::new();
-            assert!(said.read_line(&mut line).unwrap() > 0, "it ended at once: {before}");
+            assert!(printed.read_line(&mut line).unwrap() > 0, "it ended at once: {before}");
             if let Some(at) = line.split("http://").nth(1).filter(|_| line.contains(" on http://")) {
                 break at.split_whitespace().next().unwrap().parse().unwrap();
             }
             before.push_str(&line);
         };
         let (sender, lines) = channel();
-        std::thread::spawn(move || said.lines().try_for_each(|line| sender.send(line.unwrap())));
-        Self { address, child, lines: Mutex::new(lines), said: before }
+        std::thread::spawn(move || printed.lines().try_for_each(|line| sender.send(line.unwrap())));
+        Self { address, child, lines: Mutex::new(lines), printed: before }
     }
 
-    /// Waits until it says a line with this text.
-    pub(crate) fn hears(&mut self, text: &str) {
-        while !self.said.contains(text) {
+    /// Waits until it prints a line with this text.
+    pub(crate) fn waits_for(&mut self, text: &str) {
+        while !self.printed.contains(text) {
             let line =
-                self.lines.get_mut().unwrap().recv().unwrap_or_else(|_| panic!("{text} is not in {}", self.said));
-            self.said.extend([&line, "\n"]);
+                self.lines.get_mut().unwrap().recv().unwrap_or_else(|_| panic!("{text} is not in {}", self.printed));
+            self.printed.extend([&line, "\n"]);
         }
     }
 
-    /// Ends it as Ctrl-C would; tells its exit code and what it said.
+    /// Ends it as Ctrl-C would; returns its exit code and output.
     pub(crate) fn stop(mut self) -> (i32, String) {
         Command::new("kill").arg(self.child.id().to_string()).status().unwrap();
         let code = self.child.wait().unwrap().code().unwrap();
-        let said = std::mem::take(&mut self.said);
-        (code, self.lines.get_mut().unwrap().iter().fold(said, |said, line| said + &line + "\n"))
+        let printed = std::mem::take(&mut self.printed);
+        (code, self.lines.get_mut().unwrap().iter().fold(printed, |printed, line| printed + &line + "\n"))
     }
 
     /// Waits for its own end; tells its exit code.

@@ -1,8 +1,8 @@
 //! Draws for durations.
 
-use std::f64::consts::TAU;
+use rand::Rng;
 
-use rand::{Rng, RngExt};
+use crate::length::normal;
 
 /// Draws from the log-normal distribution with this mean and standard deviation; the mean itself where either is zero.
 pub(super) fn log_normal(mean: f64, std_dev: f64, generator: &mut impl Rng) -> f64 {
@@ -11,12 +11,6 @@ pub(super) fn log_normal(mean: f64, std_dev: f64, generator: &mut impl Rng) -> f
     }
     let variance = (1.0 + (std_dev / mean).powi(2)).ln();
     (mean.ln() - variance / 2.0 + variance.sqrt() * normal(generator)).exp()
-}
-
-/// Draws from the standard normal distribution, by Box and Muller.
-fn normal(generator: &mut impl Rng) -> f64 {
-    let (radius, angle): (f64, f64) = (generator.random(), generator.random());
-    (-2.0 * (1.0 - radius).ln()).sqrt() * (TAU * angle).cos()
 }
 
 #[cfg(test)]

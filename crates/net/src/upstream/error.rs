@@ -75,25 +75,23 @@ impl UpstreamError {
     /// Returns the error of the request's own body, where that is the cause.
     #[must_use]
     pub fn caused_by<E: Error + 'static>(&self) -> Option<&E> {
-        let mut causes = std::iter::successors(Some(&self.source as &dyn Error), |cause| (*cause).source());
-        causes.find_map(|cause| cause.downcast_ref::<E>())
+        self.causes().find_map(|cause| cause.downcast_ref::<E>())
+    }
+
+    fn causes(&self) -> impl Iterator<Item = &(dyn Error + 'static)> {
+        std::iter::successors(Some(&self.source as &(dyn Error + 'static)), |cause| (*cause).source())
     }
 
     /// Returns whether a timeout was exceeded.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
-        let mut causes = std::iter::successors(Some(&self.source as &dyn Error), |cause| (*cause).source());
-        matches!(self.source, UpstreamFailure::TimedOut(_)) || causes.any(|cause| cause.is::<ConnectTimeout>())
+        matches!(self.source, UpstreamFailure::TimedOut(_)) || self.causes().any(|cause| cause.is::<ConnectTimeout>())
     }
 
     /// Returns the message of the innermost cause.
     #[must_use]
     pub fn cause(&self) -> String {
-        let mut cause: &dyn Error = &self.source;
-        while let Some(deeper) = cause.source() {
-            cause = deeper;
-        }
-        cause.to_string()
+        self.causes().last().map_or_else(String::new, ToString::to_string)
     }
 }
 

@@ -10,6 +10,7 @@ use serde::{
 use serde_json::{Value, value::RawValue};
 
 use super::Losses;
+use crate::trace::{brief, reason};
 
 /// Maximum number of fields; more than any of these formats has.
 const MOST_FIELDS: usize = 4096;
@@ -54,8 +55,9 @@ impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
 impl<'a> Fields<'a> {
     /// Reads an object.
     pub(super) fn parse(text: &'a [u8]) -> Result<Self, String> {
-        serde_json::from_slice(text)
-            .map_err(|error| format!("is no JSON object, at column {}: {}", error.column(), reason(&error)))
+        serde_json::from_slice(text).map_err(|error| {
+            format!("is no JSON object, at column {}: {}", error.column(), clipped(&reason(&error), 200))
+        })
     }
 
     pub(super) fn has(&self, name: &str) -> bool {
@@ -83,7 +85,7 @@ impl<'a> Fields<'a> {
             Ok(value) => Ok(Some(value)),
             Err(error) => {
                 let is_list = value.get().starts_with(['[', '{']);
-                let shown = if is_list { reason(&error) } else { clipped(value.get(), MOST_SHOWN) };
+                let shown = if is_list { clipped(&reason(&error), 200) } else { clipped(value.get(), MOST_SHOWN) };
                 Err(format!("`{name}` is no {expected}: {shown}"))
             }
         }
@@ -99,7 +101,7 @@ impl<'a> Fields<'a> {
         let Some(number) = self.number(names)? else { return Ok(None) };
         let units = if unit >= 1000.0 { "seconds" } else { "milliseconds" };
         let time = Millis(number * unit).duration().filter(|_| number >= 0.0);
-        time.map(Some).ok_or_else(|| format!("`{name}` {} is no time in {units}", shown(number)))
+        time.map(Some).ok_or_else(|| format!("`{name}` {} is no time in {units}", brief(number)))
     }
 
     /// Takes a number of tokens.
@@ -108,7 +110,7 @@ impl<'a> Fields<'a> {
         let Some(number) = self.number(names)? else { return Ok(None) };
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole and in range")]
         let count = (number.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&number)).then_some(number as u32);
-        count.map(Some).ok_or_else(|| format!("`{name}` {} is no whole number from 0 to {}", shown(number), u32::MAX))
+        count.map(Some).ok_or_else(|| format!("`{name}` {} is no whole number from 0 to {}", brief(number), u32::MAX))
     }
 
     pub(super) fn ids(&mut self, names: &[&'static str]) -> Result<Option<Vec<u64>>, String> {
@@ -161,17 +163,6 @@ impl<'a> Fields<'a> {
             losses.add(&format!("`{}`", clipped(key, 40)), 1);
         }
     }
-}
-
-/// The message of an error without its position.
-fn reason(error: &serde_json::Error) -> String {
-    let message = error.to_string();
-    clipped(message.split(" at line ").next().unwrap_or(&message), 200)
-}
-
-/// Formats a number, a very large one with an exponent.
-fn shown(number: f64) -> String {
-    if number.abs() < 1e15 { number.to_string() } else { format!("{number:e}") }
 }
 
 /// A required field.

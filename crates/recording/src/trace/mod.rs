@@ -60,6 +60,7 @@ pub use output::CreateMode;
 pub use packed::Example;
 pub use parts::{RotationLimits, TraceParts};
 pub use progress::{LoadCounts, LoadProgress};
+pub(crate) use raw::reason;
 pub use read::{Checked, TraceReader, check, read, read_bytes};
 pub use record::{
     AGENT, Chunk, FinishReason, ItlSummary, Outcome, Record, RecordedErrorResponse, StepContext, THINK_MS,
@@ -67,6 +68,7 @@ pub use record::{
 };
 pub use record_ref::RecordRef;
 pub use response::{ContentSource, Response, ResponseContent};
+pub(crate) use rules::brief;
 pub use several::{Joined, JoinedTimeline, Sources, zeros};
 pub use source::JsonLines;
 pub use store::Store;

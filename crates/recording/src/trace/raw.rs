@@ -343,9 +343,14 @@ pub(super) fn parse_at_length(line: &[u8]) -> Result<RawRecord, Vec<Defect>> {
 }
 
 pub(super) fn not_json(error: &serde_json::Error) -> Defect {
+    let (column, reason) = (error.column(), reason(error));
+    Defect::line(format!("is not valid JSON at column {column} ({reason}); correct or delete the line"))
+}
+
+/// The message of an error without its position.
+pub(crate) fn reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
-    let what = text.split(" at line ").next().unwrap_or(&text);
-    Defect::line(format!("is not valid JSON at column {} ({what}); correct or delete the line", error.column()))
+    text.split(" at line ").next().map_or_else(String::new, str::to_owned)
 }
 
 /// Returns true if a last line without a newline is the beginning of an object.

@@ -180,7 +180,7 @@ impl RawRecord {
     }
 }
 
-/// A number for people: not three hundred digits.
-fn brief(number: f64) -> String {
+/// Formats a number, a very large one with an exponent.
+pub(crate) fn brief(number: f64) -> String {
     if number.abs() < 1e15 { number.to_string() } else { format!("{number:e}") }
 }

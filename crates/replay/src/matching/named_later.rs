@@ -19,9 +19,9 @@ pub(crate) type NamedSecret = (Placeholder, String);
 
 /// Returns the texts of a request for which its record has placeholders; `None` where they differ in more, or in nothing. `seen` are
 /// the secrets that the request has placeholders for.
-pub(crate) fn named_by_record(recorded: &Value, requested: &Value, seen: &SeenSecrets) -> Option<Vec<NamedSecret>> {
+pub(crate) fn named_by_record(recorded: &Value, live: &Value, seen: &SeenSecrets) -> Option<Vec<NamedSecret>> {
     let mut found = Vec::new();
-    if !collect(recorded, requested, &mut found) || found.is_empty() {
+    if !collect(recorded, live, &mut found) || found.is_empty() {
         return None;
     }
     // Those that the request names have other numbers where the record names more before them, and other kinds where it names them
@@ -35,33 +35,30 @@ pub(crate) fn named_by_record(recorded: &Value, requested: &Value, seen: &SeenSe
 }
 
 /// Collects them; false where something else differs.
-fn collect(recorded: &Value, requested: &Value, found: &mut Vec<NamedSecret>) -> bool {
-    match (recorded, requested) {
-        (Value::String(recorded), Value::String(requested)) => {
-            recorded == requested || collect_text(recorded, requested, found)
+fn collect(recorded: &Value, live: &Value, found: &mut Vec<NamedSecret>) -> bool {
+    match (recorded, live) {
+        (Value::String(recorded), Value::String(live)) => recorded == live || collect_text(recorded, live, found),
+        (Value::Array(recorded), Value::Array(live)) => {
+            recorded.len() == live.len()
+                && recorded.iter().zip(live).all(|(recorded, live)| collect(recorded, live, found))
         }
-        (Value::Array(recorded), Value::Array(requested)) => {
-            recorded.len() == requested.len()
-                && recorded.iter().zip(requested).all(|(recorded, requested)| collect(recorded, requested, found))
+        (Value::Object(recorded), Value::Object(live)) => {
+            let same =
+                |(name, value): (&String, &Value)| live.get(name).is_some_and(|live| collect(value, live, found));
+            recorded.len() == live.len() && recorded.iter().all(same)
         }
-        (Value::Object(recorded), Value::Object(requested)) => {
-            let same = |(name, value): (&String, &Value)| {
-                requested.get(name).is_some_and(|requested| collect(value, requested, found))
-            };
-            recorded.len() == requested.len() && recorded.iter().all(same)
-        }
-        (recorded, requested) => recorded == requested,
+        (recorded, live) => recorded == live,
     }
 }
 
 /// Collects what stands in a text where the recorded one has placeholders; false where anything else differs.
-fn collect_text(recorded: &str, requested: &str, found: &mut Vec<NamedSecret>) -> bool {
+fn collect_text(recorded: &str, live: &str, found: &mut Vec<NamedSecret>) -> bool {
     if !has_placeholder(recorded) {
         return false;
     }
     let spans: Vec<_> = placeholders(recorded).collect();
     let first = spans.first().map_or(recorded.len(), |(span, _)| span.start);
-    let Some(mut rest) = requested.strip_prefix(recorded.get(..first).unwrap_or_default()) else { return false };
+    let Some(mut rest) = live.strip_prefix(recorded.get(..first).unwrap_or_default()) else { return false };
     let ends = spans.iter().skip(1).map(|(span, _)| span.start).chain([recorded.len()]);
     for ((span, placeholder), end) in spans.iter().zip(ends) {
         let after = recorded.get(span.end..end).unwrap_or_default();
@@ -92,11 +89,11 @@ mod tests {
         let mut redactor = Redactor::new(&rules);
         redactor.learn_placed("hunter2hunter2", &"pin:1".parse().unwrap());
         let seen = redactor.seen();
-        let found = |recorded: &str, requested: &str| {
-            let found = named_by_record(&json!({"content": recorded}), &json!({"content": requested}), &seen)?;
+        let found = |recorded: &str, live: &str| {
+            let found = named_by_record(&json!({"content": recorded}), &json!({"content": live}), &seen)?;
             Some(found.into_iter().map(|(it, value)| format!("{}={value}", it.short())).collect::<Vec<_>>().join(","))
         };
-        for (recorded, requested, expected) in [
+        for (recorded, live, expected) in [
             ("it is [REDACTED:password:1].", "it is hunter2.", Some("password:1=hunter2")),
             ("[REDACTED:pin:1] and [REDACTED:email:2]", "1234 and [REDACTED:email:2]", Some("pin:1=1234")),
             ("[REDACTED:pin:1]-[REDACTED:pin:2]", "12-34", Some("pin:1=12,pin:2=34")),
@@ -110,25 +107,21 @@ mod tests {
             ("[REDACTED:pin:1]", "[REDACTED:pin:1]", None),
             ("it is here", "it is there", None),
         ] {
-            assert_eq!(found(recorded, requested).as_deref(), expected, "{recorded} {requested}");
+            assert_eq!(found(recorded, live).as_deref(), expected, "{recorded} {live}");
         }
     }
 
     #[test]
     fn other_differences_are_none() {
         let recorded = json!({"a": ["[REDACTED:pin:1]"], "n": 1});
-        for (requested, is_found) in [
+        for (live, is_found) in [
             (json!({"a": ["1234"], "n": 1}), true),
             (json!({"a": ["1234"], "n": 2}), false),
             (json!({"a": ["1234"]}), false),
             (json!({"a": ["1234", "5"], "n": 1}), false),
             (json!({"a": [1234], "n": 1}), false),
         ] {
-            assert_eq!(
-                named_by_record(&recorded, &requested, &SeenSecrets::default()).is_some(),
-                is_found,
-                "{requested}"
-            );
+            assert_eq!(named_by_record(&recorded, &live, &SeenSecrets::default()).is_some(), is_found, "{live}");
         }
     }
 }
