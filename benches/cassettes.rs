@@ -31,7 +31,7 @@ use vllm_vcr::{
     },
     recording::redaction,
     replay::account::{self, Access, Admin},
-    replay::matching::requests::{CassetteIndex, LookupRequest, MatchPolicy, RequestSession, Retry, Servable},
+    replay::matching::requests::{CassetteIndex, LookupRequest, MatchPolicy, RequestSession, Retry},
     replay::player::{CassettePlayer, PlayerConfig, PlayerOutcome, RecordErrors},
     replay::timing::{Pacer, Pacing},
 };
@@ -135,7 +135,7 @@ fn matching(file: &Path) -> Value {
     // As a request comes: nothing of it is in memory yet.
     let identify =
         |body: Value| rules.identify(&RequestParts { method: "POST", path: PATH, headers: &[], body: &body.into() });
-    records.iter().for_each(|record| tape.push(identify(record.body.value()), Servable::Yes));
+    records.iter().for_each(|record| tape.push(identify(record.body.value()), true));
     let policy = MatchPolicy::default();
     let mut session = RequestSession::default();
     let mut taken: Vec<Duration> = Vec::new();

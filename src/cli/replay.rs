@@ -166,17 +166,13 @@ fn setup(args: &ReplayArgs) -> Result<Drive, Failure> {
         HistoryArg::Recorded => History::Recorded,
         HistoryArg::Live => History::Live,
     };
+    let cache_salt = args.cache_salt.clone().map(inputs::salt);
     let threads = args.threads.or_else(|| thread::available_parallelism().ok());
     Ok(Drive {
         targets: args.target.clone(),
         reach,
         idle: Some(args.timeout),
-        prompts: Prompts {
-            models: args.model.clone(),
-            cache_salt: args.cache_salt.clone().map(inputs::salt),
-            headers,
-            texts,
-        },
+        prompts: Prompts { models: args.model.clone(), cache_salt, headers, texts },
         history,
         start_at: args.start_at,
         out: args.out.clone(),

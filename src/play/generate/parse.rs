@@ -8,8 +8,8 @@ use crate::{
     api::{AnswerMessage, ChatPrompt, GenerationInput, GenerationRequest, MessageCall, StopReason},
     play::{generate::output::ChoiceStep, load::model::Parsers},
     text::parsers::{
-        self, CallIds, Delta, DeltaContent, Finished, Formats, Function, Parsing, ReasoningFormat, ReasoningMarks,
-        StreamParser, Thinking, ToolChoice, count_reasoning_tokens, reads_calls, whole,
+        self, CallIds, Delta, DeltaContent, Formats, Function, Parsing, ReasoningFormat, ReasoningMarks, StreamParser,
+        Thinking, ToolChoice, count_reasoning_tokens, reads_calls, whole,
     },
 };
 
@@ -199,8 +199,7 @@ impl SequenceParser {
     /// The delta of a step of a stream, where it has one; the step's finish reason is made the API's.
     pub(in crate::play) fn event(&mut self, step: &mut ChoiceStep) -> Option<Delta> {
         let ParseMode::Stream { stream, has_called } = &mut self.mode else { return None };
-        let finished = if step.finish.is_some() { Finished::Yes } else { Finished::No };
-        let mut delta = stream.push(&step.text, &step.ids, finished);
+        let mut delta = stream.push(&step.text, &step.ids, step.finish.is_some());
         stream.found_calls().into_iter().for_each(|found| self.by.count(found));
         *has_called |= delta.as_ref().is_some_and(|delta| !delta.calls.is_empty());
         if *has_called {

@@ -30,7 +30,7 @@ use crate::{
         },
     },
     text::{
-        parsers::{Delta, DeltaContent, Finished, StreamParser},
+        parsers::{Delta, DeltaContent, StreamParser},
         prompt::{DecodeWindow, SkipSpecial},
     },
 };
@@ -244,7 +244,7 @@ impl<'a> Derenderer<'a> {
         for length in &state.chunks {
             let (ids, later) = rest.split_at(usize::try_from(*length).unwrap_or(usize::MAX).min(rest.len()));
             rest = later;
-            parser.push(&self.text(ids, &mut window)?, &tokens(ids), Finished::No);
+            parser.push(&self.text(ids, &mut window)?, &tokens(ids), false);
         }
         let Some(choice) = chunk.chunk.choices.first() else { return Ok((None, state)) };
         let delta = self.parsed(by, &mut parser, choice, &mut window)?;
@@ -269,8 +269,8 @@ impl<'a> Derenderer<'a> {
             return Ok(Delta::default());
         }
         let text = self.text(ids, window)?;
-        let finished = if choice.finish.is_some() { Finished::Yes } else { Finished::No };
-        Ok(parser.push(&text, &tokens(ids), finished).and_then(|delta| by.visible(delta)).unwrap_or_default())
+        let delta = parser.push(&text, &tokens(ids), choice.finish.is_some());
+        Ok(delta.and_then(|delta| by.visible(delta)).unwrap_or_default())
     }
 
     fn parsed_choice(

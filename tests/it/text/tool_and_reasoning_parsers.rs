@@ -11,8 +11,8 @@ use std::{collections::HashMap, fs};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use vllm_vcr::text::parsers::{
-    CallIds, Finished, Formats, Function, Parsing, ReasoningFormat, StreamParser, Thinking, ToolChoice, ToolFormat,
-    Vocabulary, count_reasoning_tokens, whole,
+    CallIds, Formats, Function, Parsing, ReasoningFormat, StreamParser, Thinking, ToolChoice, ToolFormat, Vocabulary,
+    count_reasoning_tokens, whole,
 };
 
 use crate::support::tree::root;
@@ -111,7 +111,7 @@ fn streams_get_the_engines_deltas() {
         let last = case.steps.len() - 1;
         let mut found = Vec::new();
         for (step, (text, ids)) in case.steps.iter().enumerate() {
-            let finished = if step == last { Finished::Yes } else { Finished::No };
+            let finished = step == last;
             found.push(parser.push(text, ids, finished).map_or(Value::Null, |delta| masked(json!(delta))));
         }
         let spelled = |deltas: &[Value]| deltas.iter().map(Value::to_string).collect::<Vec<_>>();
@@ -166,7 +166,7 @@ fn streamed(case: &Case, head: &Head, vocabulary: &Vocabulary, steps: usize) -> 
     let mut parser = StreamParser::new(head.parsing(case), vocabulary, &head.prompt, CallIds::new(7));
     let mut found = Vec::new();
     for (at, (text, ids)) in case.steps.iter().take(steps).enumerate() {
-        let finished = if at + 1 == steps { Finished::Yes } else { Finished::No };
+        let finished = at + 1 == steps;
         found.push(parser.push(text, ids, finished).map_or(Value::Null, |delta| masked(json!(delta))));
     }
     (found, parser.reasoning_tokens())

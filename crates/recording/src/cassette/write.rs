@@ -106,10 +106,7 @@ pub(super) fn record_text(
     head(record, base).into_iter().for_each(|(name, value)| put(name, value));
     let body = changes.map_or_else(|| record.body.value(), Value::Object);
     match body {
-        Value::Null => record.raw.iter().for_each(|bytes| {
-            let (name, value) = shown_bytes(bytes);
-            put(name, value);
-        }),
+        Value::Null => record.raw.iter().map(|it| shown_bytes(it)).for_each(|(name, value)| put(name, value)),
         Value::String(text) => put("body_text", text.into()),
         Value::Object(fields) if record.is_fixture => fields.into_iter().for_each(|(name, value)| put(&name, value)),
         body => put("body", name_tools(body, tools)),

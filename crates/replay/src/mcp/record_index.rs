@@ -9,7 +9,7 @@ use crate::{
     account::UnusedRecord,
     matching::{
         named_later::{MOST, NamedSecret, named_by_record},
-        requests::{CassetteIndex, Servable},
+        requests::CassetteIndex,
     },
     values::{RecordKey, ValuePlans},
 };
@@ -141,7 +141,7 @@ impl RecordIndex {
     pub(super) fn push(&mut self, (cassette, file): (usize, &Arc<str>), source: &CassetteRecord, record: McpRecord) {
         let (identity, _) = self.identify_knowing(&[], &record.method, &record.params);
         self.has_placeholders = self.has_placeholders || has_placeholder(&record.params.to_string());
-        self.requests.push(identity, Servable::Yes);
+        self.requests.push(identity, true);
         let group = source.group.as_deref().map(Into::into);
         let (id, line, file) = (source.id, source.line, Arc::clone(file));
         let indexed = IndexedRecord { record, id, cassette, line, file, group };

@@ -113,22 +113,19 @@ impl From<OpenedCassette> for RecordFile {
     }
 }
 
-/// True if an exchange was added.
-pub(super) struct IsAdded(pub(super) bool);
-
 impl RecordFile {
-    /// Adds an exchange, unless it is there; `None` where it took too much work to search it for secrets.
-    pub(super) fn add(&mut self, mut exchange: RecordedExchange) -> Option<IsAdded> {
+    /// Adds an exchange, and returns true, unless it is there; `None` where it took too much work to search it for secrets.
+    pub(super) fn add(&mut self, mut exchange: RecordedExchange) -> Option<bool> {
         let Some(seen) = redact_exchange(&self.secrets, &mut exchange) else {
             tracing::warn!("an exchange is not recorded: to search it for secrets would take too much work");
             return None;
         };
         if self.known.as_mut().is_some_and(|known| known.take(&exchange.record)) {
-            return Some(IsAdded(false));
+            return Some(false);
         }
         self.named.add(&seen);
         self.writer.add(exchange);
-        Some(IsAdded(true))
+        Some(true)
     }
 
     /// Writes what was added, and what has not ended yet.

@@ -279,7 +279,7 @@ impl McpSink {
             RecordSink::File(file) => {
                 let is_added = file.add(exchange);
                 self.recorded.unsearched += u64::from(is_added.is_none());
-                is_added.is_some_and(|added| added.0)
+                is_added.unwrap_or_default()
             }
         };
         self.recorded.records += u64::from(is_recorded);

@@ -22,7 +22,7 @@ use crate::{
             fresh_ids::Renaming,
             response::{FailureDelivery, ReplayedResponse, ServedRecord},
         },
-        config::forwarding::{Forwarding, Frozen, UnmatchedPlan},
+        config::forwarding::{Forwarding, UnmatchedPlan},
         decide::cross::ChatFamily,
         incoming::IncomingRequest,
         record::recorder::route_of,
@@ -37,7 +37,7 @@ const INLINE: usize = 64 * 1024;
 /// A request that was read, before its record is looked for.
 #[derive(Debug)]
 pub struct ReceivedRequest {
-    pub(in crate::player) incoming: IncomingRequest,
+    pub(in crate::player) request: IncomingRequest,
     /// When its body was complete: the zero of every deadline.
     pub(in crate::player) at: Instant,
     /// The player of its session.
@@ -47,32 +47,32 @@ pub struct ReceivedRequest {
 impl ReceivedRequest {
     /// Counts the choices that an engine would generate for it; 0 where it is no such request, or goes upstream in any case.
     pub fn choices(&self) -> u32 {
-        let incoming = &self.incoming;
-        let goes_upstream = matches!(self.cassette_player.leaves(incoming), Forwarding::Now(_));
-        if goes_upstream || !Endpoint::of_path(incoming.path()).generates() {
+        let request = &self.request;
+        let goes_upstream = matches!(self.cassette_player.leaves(request), Forwarding::Now(_));
+        if goes_upstream || !Endpoint::of_path(request.path()).generates() {
             return 0;
         }
-        u32::try_from(incoming.choices()).unwrap_or(u32::MAX)
+        u32::try_from(request.choices()).unwrap_or(u32::MAX)
     }
 
     /// The endpoint that it is for.
     pub fn endpoint(&self) -> Endpoint {
-        Endpoint::of_path(self.incoming.path())
+        Endpoint::of_path(self.request.path())
     }
 
     /// Its session.
     pub fn session(&self) -> &str {
-        &self.incoming.session
+        &self.request.session
     }
 
     /// Decides how it is handled: a record answers it, it goes upstream, or it is passed on.
     pub async fn decide(self) -> Decided {
-        let Self { incoming, at, cassette_player } = self;
-        let session = Some(incoming.session.clone());
-        let entry = cassette_player.begin_entry(&incoming);
+        let Self { request, at, cassette_player } = self;
+        let session = Some(request.session.clone());
+        let entry = cassette_player.begin_entry(&request);
         let replies =
-            incoming.parts.extensions.get().cloned().map(|replies: SemanticReplies| (incoming.clone(), replies));
-        let mut decision = cassette_player.decide_read(incoming, at).await;
+            request.parts.extensions.get().cloned().map(|replies: SemanticReplies| (request.clone(), replies));
+        let mut decision = cassette_player.decide_read(request, at).await;
         if let Some(replies) = replies {
             decision = Box::pin(cassette_player.with_semantic(decision, replies, at)).await;
         }
@@ -82,42 +82,37 @@ impl ReceivedRequest {
 }
 
 impl CassettePlayer {
-    fn leaves(&self, incoming: &IncomingRequest) -> Forwarding {
-        self.config.selection.decide(
-            self.config.mode,
-            self.config.on_miss,
-            &incoming.identity.boundary,
-            incoming.path(),
-        )
+    fn leaves(&self, request: &IncomingRequest) -> Forwarding {
+        self.config.selection.decide(self.config.mode, self.config.on_miss, &request.identity.boundary, request.path())
     }
 
     /// Decides how a request is handled that was read.
-    async fn decide_read(self: &Arc<Self>, incoming: IncomingRequest, at: Instant) -> Decision {
-        let incoming = match self.answer_rules() {
-            Some(rules) => match self.by_hand(rules, incoming, at).await {
+    async fn decide_read(self: &Arc<Self>, request: IncomingRequest, at: Instant) -> Decision {
+        let request = match self.answer_rules() {
+            Some(rules) => match self.by_hand(rules, request, at).await {
                 Ok(decision) => return decision,
-                Err(incoming) => *incoming,
+                Err(request) => *request,
             },
-            None => incoming,
+            None => request,
         };
-        match self.leaves(&incoming) {
+        match self.leaves(&request) {
             Forwarding::Now(plan) => {
                 if self.config.selection != ModeExceptions::None {
-                    self.in_session(&incoming.session, |state| state.live += 1);
+                    self.in_session(&request.session, |state| state.live += 1);
                 }
-                Decision::Forward(Box::new(self.begin_forward(incoming, plan, at)))
+                Decision::Forward(Box::new(self.begin_forward(request, plan, at)))
             }
-            Forwarding::OnMiss { plan, frozen } => {
-                if let Some((incoming, found)) = self.continued(&incoming) {
-                    return self.replay(incoming, None, found, at).await;
+            Forwarding::OnMiss { plan, is_frozen } => {
+                if let Some((request, found)) = self.continued(&request) {
+                    return self.replay(request, None, found, at).await;
                 }
-                let lookup = self.select(&incoming);
-                let (incoming, lookup) = match self.or_named_later(incoming, lookup).await {
+                let lookup = self.select(&request);
+                let (request, lookup) = match self.or_named_later(request, lookup).await {
                     Ok(looked_up) => looked_up,
                     Err(why) => return Decision::Answer(plain(StatusCode::INTERNAL_SERVER_ERROR, why)),
                 };
-                match self.or_chosen(incoming, lookup).await {
-                    Ok((incoming, lookup)) => self.decide_looked_up(incoming, lookup, (plan, frozen), at).await,
+                match self.or_chosen(request, lookup).await {
+                    Ok((request, lookup)) => self.decide_looked_up(request, lookup, (plan, is_frozen), at).await,
                     Err(response) => Decision::Answer(*response),
                 }
             }
@@ -127,51 +122,49 @@ impl CassettePlayer {
     /// Decides how a request is handled whose record was looked for.
     async fn decide_looked_up(
         self: &Arc<Self>,
-        incoming: IncomingRequest,
+        request: IncomingRequest,
         lookup: Lookup,
-        (plan, frozen): (UnmatchedPlan, Frozen),
+        (plan, is_frozen): (UnmatchedPlan, bool),
         at: Instant,
     ) -> Decision {
         if let Lookup::Found(found) = lookup {
-            return self.replay(incoming, None, found, at).await;
+            return self.replay(request, None, found, at).await;
         }
         // Only what has no records of its own is looked up as a chat.
-        let chat = if lookup == Lookup::Nothing { self.select_chat(&incoming) } else { None };
+        let chat = if lookup == Lookup::Nothing { self.select_chat(&request) } else { None };
         match chat {
             Some((chat, family, found)) => self.replay(chat, Some(family), found, at).await,
-            None if self.tries_fixtures(&lookup) => {
-                match self.by_hand(Arc::clone(&self.fixtures), incoming, at).await {
-                    Ok(decision) => decision,
-                    Err(incoming) => self.missed(*incoming, lookup, (plan, frozen), at).await,
-                }
-            }
+            None if self.tries_fixtures(&lookup) => match self.by_hand(Arc::clone(&self.fixtures), request, at).await {
+                Ok(decision) => decision,
+                Err(request) => self.missed(*request, lookup, (plan, is_frozen), at).await,
+            },
             None => {
-                let plan = self.unless_before_fork(&incoming, plan);
-                self.missed(incoming, lookup, (plan, frozen), at).await
+                let plan = self.unless_before_fork(&request, plan);
+                self.missed(request, lookup, (plan, is_frozen), at).await
             }
         }
     }
 
     /// A request that comes before the fork of its session is a miss, unless its record comes after it.
-    fn unless_before_fork(&self, incoming: &IncomingRequest, plan: UnmatchedPlan) -> UnmatchedPlan {
+    fn unless_before_fork(&self, request: &IncomingRequest, plan: UnmatchedPlan) -> UnmatchedPlan {
         let ModeExceptions::Fork(fork) = &self.config.selection else { return plan };
-        let played = self.in_session(&incoming.session, |state| state.session.consumed());
-        let is_live = played >= fork.played || self.index.comes_later(incoming.identity.key);
+        let played = self.in_session(&request.session, |state| state.session.consumed());
+        let is_live = played >= fork.played || self.index.comes_later(request.identity.key);
         if is_live { plan } else { UnmatchedPlan::Refuse }
     }
 
-    pub(in crate::player) fn select(&self, incoming: &IncomingRequest) -> Lookup {
+    pub(in crate::player) fn select(&self, request: &IncomingRequest) -> Lookup {
         let (index, matching) = (&self.index, &self.config.matching);
-        self.in_session(&incoming.session, |state| state.session.select(index, matching, &lookup_request(incoming)))
+        self.in_session(&request.session, |state| state.session.select(index, matching, &lookup_request(request)))
     }
 
     /// The record of a chat for a request of another family, as the chat that it stands for.
-    fn select_chat(&self, incoming: &IncomingRequest) -> Option<(IncomingRequest, ChatFamily, FoundRecord)> {
+    fn select_chat(&self, request: &IncomingRequest) -> Option<(IncomingRequest, ChatFamily, FoundRecord)> {
         let (index, rules) = self.across.as_ref()?;
-        let (chat, family) = cross::as_chat(incoming, &self.config, rules)?;
+        let (chat, family) = cross::as_chat(request, &self.config, rules)?;
         let select =
             |state: &mut SessionState| state.session.select_also(index, &self.config.matching, &lookup_request(&chat));
-        match self.in_session(&incoming.session, select) {
+        match self.in_session(&request.session, select) {
             Lookup::Found(found) => Some((chat, family, found)),
             Lookup::Exhausted { .. } | Lookup::Nothing => None,
         }
@@ -180,7 +173,7 @@ impl CassettePlayer {
     /// Answers with a record, in the words of another family where one asked.
     async fn replay(
         self: &Arc<Self>,
-        incoming: IncomingRequest,
+        request: IncomingRequest,
         family: Option<ChatFamily>,
         found: FoundRecord,
         at: Instant,
@@ -188,11 +181,12 @@ impl CassettePlayer {
         let Some((_, record)) = self.records.get(found.record) else {
             return Decision::Answer(plain(StatusCode::INTERNAL_SERVER_ERROR, "no such record"));
         };
-        if let Some(replaced) = ReplacedRecords::response(&incoming, &self.name_of(found.record)) {
+        if let Some(replaced) = ReplacedRecords::response(&request, &self.name_of(found.record)) {
             // What goes on with a record takes none.
-            if incoming.delivered.is_none() {
-                let request = lookup_request(&incoming);
-                self.in_session(&incoming.session, |state| state.session.give_back(&self.index, &request, &found));
+            if request.delivered.is_none() {
+                self.in_session(&request.session, |state| {
+                    state.session.give_back(&self.index, &lookup_request(&request), &found)
+                });
             }
             return Decision::Answer(replaced);
         }
@@ -206,31 +200,24 @@ impl CassettePlayer {
             recorder.copy(record);
         }
         self.used.get(found.record).into_iter().for_each(|used| used.store(true, Relaxed));
-        self.note_tools(&incoming, found.record);
-        let (incoming, family) = match family {
-            None if cross::is_written_as_chat(record, &incoming) => match cross::stands_for(&incoming, &self.config) {
+        self.note_tools(&request, found.record);
+        let (request, family) = match family {
+            None if cross::is_written_as_chat(record, &request) => match cross::stands_for(&request, &self.config) {
                 // Placeholders are those of the request as it came.
-                Some((chat, family)) => (IncomingRequest { seen: incoming.seen, ..chat }, Some(family)),
-                None => (incoming, None),
+                Some((chat, family)) => (IncomingRequest { seen: request.seen, ..chat }, Some(family)),
+                None => (request, None),
             },
-            family => (incoming, family),
+            family => (request, family),
         };
-        self.keep_values(&incoming, found.record);
-        let renaming = Renaming::next(self.config.ids, &self.fresh_ids, record, incoming.path());
-        if self.weight(record, &incoming).max(self.size_with_values(found.record)) <= INLINE {
-            return Decision::Replay(Box::new(self.response(
-                record,
-                &incoming,
-                family.as_ref(),
-                &renaming,
-                &found,
-                at,
-            )));
+        self.keep_values(&request, found.record);
+        let renaming = Renaming::next(self.config.ids, &self.fresh_ids, record, request.path());
+        if self.weight(record, &request).max(self.size_with_values(found.record)) <= INLINE {
+            return Decision::Replay(Box::new(self.response(record, &request, family.as_ref(), &renaming, &found, at)));
         }
         let player = Arc::clone(self);
         let made = spawn_blocking(move || {
             let (_, record) = player.records.get(found.record)?;
-            Some(Box::new(player.response(record, &incoming, family.as_ref(), &renaming, &found, at)))
+            Some(Box::new(player.response(record, &request, family.as_ref(), &renaming, &found, at)))
         });
         match made.await {
             Ok(Some(response)) => Decision::Replay(response),
@@ -240,30 +227,30 @@ impl CassettePlayer {
 
     /// Bytes that are read to make a response: those of a recorded stream, and where token ids are made those of the request, which are
     /// unknown of one that stands for another.
-    fn weight(&self, record: &CassetteRecord, incoming: &IncomingRequest) -> usize {
-        let of_request = if incoming.bytes.is_empty() { usize::MAX } else { incoming.bytes.len() };
+    fn weight(&self, record: &CassetteRecord, request: &IncomingRequest) -> usize {
+        let of_request = if request.bytes.is_empty() { usize::MAX } else { request.bytes.len() };
         if self.counter.makes_engine_inputs() { size(record).max(of_request) } else { size(record) }
     }
 
     pub(in crate::player) fn response(
         self: &Arc<Self>,
         record: &CassetteRecord,
-        incoming: &IncomingRequest,
+        request: &IncomingRequest,
         family: Option<&ChatFamily>,
         renaming: &Renaming,
         found: &FoundRecord,
         at: Instant,
     ) -> ReplayedResponse {
-        let with_values = self.with_values(found.record, record, incoming);
+        let with_values = self.with_values(found.record, record, request);
         let record = with_values.as_ref().unwrap_or(record);
-        let continued = incoming.delivered.as_deref().and_then(|delivered| continuation::rest_of(record, delivered));
+        let continued = request.delivered.as_deref().and_then(|delivered| continuation::rest_of(record, delivered));
         let from = continued.as_ref().map(|(_, from)| format!(";from={from}")).unwrap_or_default();
         let record = continued.as_ref().map_or(record, |(rest, _)| rest);
         let broken_off = record.plays_partly().then(|| record.broken_off());
         let played = broken_off.as_ref().unwrap_or(record);
-        let mut response = self.paced((record, played), incoming, family, renaming, at);
+        let mut response = self.paced((record, played), request, family, renaming, at);
         if record.has_failed() {
-            response.failure = Some(FailureDelivery::new(self, incoming, found.record));
+            response.failure = Some(FailureDelivery::new(self, request, found.record));
         }
         // An answer that was written as a chat's for this family is its own.
         let own = Endpoint::of_path(route_of(&record.path));
@@ -282,16 +269,16 @@ impl CassettePlayer {
     pub(in crate::player) fn paced(
         &self,
         (record, played): (&CassetteRecord, &CassetteRecord),
-        incoming: &IncomingRequest,
+        request: &IncomingRequest,
         family: Option<&ChatFamily>,
         renaming: &Renaming,
         at: Instant,
     ) -> ReplayedResponse {
         let pacing = self.config.changed_pacing.or(self.config.pacing);
-        let served = ServedRecord { record: played, incoming, counter: &self.counter, pacing, at };
+        let served = ServedRecord { record: played, incoming: request, counter: &self.counter, pacing, at };
         let reply = match family {
-            Some(family) => family.answer(record, incoming, &self.counter),
-            None => content::reply(record, incoming, &self.counter),
+            Some(family) => family.answer(record, request, &self.counter),
+            None => content::reply(record, request, &self.counter),
         };
         let mut response = served.response(reply, renaming);
         if let Some(family) = family {
@@ -308,11 +295,11 @@ fn size(record: &CassetteRecord) -> usize {
 }
 
 /// A request that looks for its record.
-pub(in crate::player) fn lookup_request(incoming: &IncomingRequest) -> LookupRequest<'_> {
+pub(in crate::player) fn lookup_request(request: &IncomingRequest) -> LookupRequest<'_> {
     LookupRequest {
-        identity: &incoming.identity,
-        request_id: incoming.request_id(),
-        retry: incoming.retry(),
-        idempotency_key: incoming.header("idempotency-key"),
+        identity: &request.identity,
+        request_id: request.request_id(),
+        retry: request.retry(),
+        idempotency_key: request.header("idempotency-key"),
     }
 }

@@ -10,7 +10,7 @@ use std::{
 use serde_json::Value;
 
 use crate::{
-    matching::requests::{CassetteIndex, Retries, Servable},
+    matching::requests::{CassetteIndex, Retries},
     mcp::{McpRecordError, Servers},
     player::{
         ModeExceptions, PlayerConfig,
@@ -97,11 +97,11 @@ pub(in crate::player) fn playable(
     let (mut index, mut found, mut edited) = (CassetteIndex::default(), leaks, Vec::new());
     let mut servable = servable(&records, config.matching.retries);
     if let ModeExceptions::Fork(fork) = &config.selection {
-        let playable: Vec<&mut Servable> = servable.iter_mut().filter(|it| **it == Servable::Yes).collect();
+        let playable: Vec<&mut bool> = servable.iter_mut().filter(|it| **it).collect();
         if fork.played >= playable.len() {
             return Err(CassettePlayerError::Fork { at: fork.played + 1, records: playable.len() });
         }
-        playable.into_iter().skip(fork.played).for_each(|it| *it = Servable::No);
+        playable.into_iter().skip(fork.played).for_each(|it| *it = false);
     }
     for (at, (_, record)) in records.iter().enumerate() {
         if let Some(times) = record.times {
@@ -113,7 +113,7 @@ pub(in crate::player) fn playable(
         found.extend(known.secrets);
         edited.extend(known.is_edited.then_some(at));
         if let Some((index, _)) = &mut across {
-            let is_chat = if known.across.is_some() { servable } else { Servable::No };
+            let is_chat = servable && known.across.is_some();
             index.push(known.across.unwrap_or_else(|| known.identity.clone()), is_chat);
         }
         index.push(known.identity, servable);
@@ -130,7 +130,7 @@ pub(in crate::player) fn playable(
 /// Returns whether each record is played: no exchange whose client left before anything came or to try again, and a retry only
 /// where no earlier try that is played succeeded, since a client that is served a success does not retry; or where retries take
 /// the next record as any request.
-fn servable(records: &[(usize, CassetteRecord)], retries: Retries) -> Vec<Servable> {
+fn servable(records: &[(usize, CassetteRecord)], retries: Retries) -> Vec<bool> {
     let mut succeeded: HashSet<(usize, u64)> = HashSet::new();
     // Every try names the first one.
     let request_of = |cassette: usize, record: &CassetteRecord| (cassette, record.retry_of.unwrap_or(record.id));
@@ -139,7 +139,7 @@ fn servable(records: &[(usize, CassetteRecord)], retries: Retries) -> Vec<Servab
     let of_record = |(cassette, record): &(usize, CassetteRecord)| {
         // Conditions are compared apart from requests.
         if record.is_fixture {
-            return Servable::No;
+            return false;
         }
         let request = request_of(*cassette, record);
         let is_needless = record.retry_of.is_some() && retries == Retries::Reserve && succeeded.contains(&request);
@@ -147,12 +147,12 @@ fn servable(records: &[(usize, CassetteRecord)], retries: Retries) -> Vec<Servab
         let is_useless =
             record.aborted.is_some() && (!record.plays_partly() || last_tries.get(&request) != Some(&record.id));
         if is_useless || is_needless {
-            return Servable::No;
+            return false;
         }
         if !record.has_failed() {
             succeeded.insert(request);
         }
-        Servable::Yes
+        true
     };
     records.iter().map(of_record).collect()
 }

@@ -60,8 +60,8 @@ impl CassettePlayer {
         }
         let body = read(body, self.config.body_limit).await.map_err(|refusal| here(Decision::Answer(refusal)))?;
         let at = Instant::now();
-        let incoming = IncomingRequest::new(parts, body, session, &cassette_player.config);
-        Ok(Box::new(ReceivedRequest { incoming, at, cassette_player }))
+        let request = IncomingRequest::new(parts, body, session, &cassette_player.config);
+        Ok(Box::new(ReceivedRequest { request, at, cassette_player }))
     }
 
     /// Returns whether a session is known, or may begin.

@@ -29,6 +29,6 @@ mod whole;
 pub use delta::{CallDelta, CallIds, Delta, DeltaContent, ParsedCall, ParsedMessage};
 pub use names::{Formats, Function, Parsing, ReasoningFormat, Thinking, ToolChoice, ToolFormat, UnknownParser};
 pub use reasoning::ReasoningMarks;
-pub use stream::{Finished, StreamParser};
+pub use stream::StreamParser;
 pub use vocabulary::Vocabulary;
 pub use whole::{count_reasoning_tokens, is_reasoning_closed, reads_calls, reasoning_marks, whole};

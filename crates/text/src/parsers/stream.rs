@@ -9,15 +9,6 @@ use super::{
     vocabulary::Vocabulary,
 };
 
-/// Position of a step: the last one or not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Finished {
-    /// There is more to come.
-    No,
-    /// It is the last.
-    Yes,
-}
-
 /// The parser of one choice of a stream.
 #[derive(Debug)]
 pub struct StreamParser {
@@ -70,14 +61,14 @@ impl StreamParser {
         self.reasoning.as_ref().map_or(0, ReasoningParser::tokens)
     }
 
-    /// The delta of one step, where there is one.
-    pub fn push(&mut self, text: &str, ids: &[u32], finished: Finished) -> Option<Delta> {
+    /// The delta of one step, where there is one. The last step ends what is open.
+    pub fn push(&mut self, text: &str, ids: &[u32], is_last: bool) -> Option<Delta> {
         self.found_calls = None;
         if let Some(reasoning) = &mut self.reasoning {
             reasoning.note(ids);
         }
         let mut delta = if self.is_reasoning { self.reason(text, ids) } else { self.answer(text, ids) };
-        if finished == Finished::Yes {
+        if is_last {
             if let (Some((_, tools)), Some(last)) =
                 (&self.tools, delta.as_mut().and_then(|delta| delta.calls.last_mut()))
             {

@@ -210,10 +210,10 @@ pub struct CassetteIndex {
 }
 
 impl CassetteIndex {
-    /// Adds a record after all others. One that is not servable keeps its number and is never found.
-    pub fn push(&mut self, identity: Identity, servable: Servable) {
+    /// Adds a record after all others. One that is not servable, as one whose client left, keeps its number and is never found.
+    pub fn push(&mut self, identity: Identity, is_servable: bool) {
         let at = self.identities.len();
-        if servable == Servable::Yes {
+        if is_servable {
             self.by_exact.entry(identity.exact).or_default().push(at);
             self.by_key.entry(identity.key).or_default().push(at);
             self.by_boundary.entry(identity.boundary.clone()).or_default().push(at);
@@ -224,7 +224,7 @@ impl CassetteIndex {
             self.routes.insert(route.to_owned());
         }
         self.identities.push(identity);
-        self.servable.push(servable == Servable::Yes);
+        self.servable.push(is_servable);
     }
 
     /// Lets a record be served so often before it is consumed.
@@ -333,13 +333,4 @@ impl CassetteIndex {
         let place = index.and_then(|index| siblings.binary_search(&index).ok());
         place.and_then(|place| siblings.get(place..=place)).unwrap_or_default()
     }
-}
-
-/// Servability of a record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Servable {
-    /// It can.
-    Yes,
-    /// It cannot, as one whose client left.
-    No,
 }

@@ -20,7 +20,7 @@ fn turns(texts: &[&str]) -> Value {
 
 fn index(recorded: &[&[&str]]) -> CassetteIndex {
     let mut index = CassetteIndex::default();
-    recorded.iter().for_each(|texts| index.push(identity(&turns(texts)), Servable::Yes));
+    recorded.iter().for_each(|texts| index.push(identity(&turns(texts)), true));
     index
 }
 
@@ -166,8 +166,8 @@ fn the_closest_record_shares_the_most_messages() {
 #[test]
 fn what_cannot_be_served_keeps_its_number() {
     let mut index = index(&[&["a"]]);
-    index.push(identity(&turns(&["b"])), Servable::No);
-    index.push(identity(&turns(&["b"])), Servable::Yes);
+    index.push(identity(&turns(&["b"])), false);
+    index.push(identity(&turns(&["b"])), true);
     let found = ask(&mut RequestSession::default(), &index, &policy(&[RequestMatch::Canonical]), &["b"]);
     assert_eq!(record(&found), Some(2));
     assert!(index.knows("llm:m") && !index.knows("llm:n") && index.has_route("POST", "/v1/chat/completions"));

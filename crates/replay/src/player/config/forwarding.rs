@@ -193,20 +193,13 @@ pub struct Fork {
     pub model: Option<String>,
 }
 
-/// Whether a request is kept from going upstream by a selection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::player) enum Frozen {
-    Yes,
-    No,
-}
-
 /// Whether a request leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::player) enum Forwarding {
     /// At once.
     Now(UnmatchedPlan),
-    /// Only where no record answers, and then so.
-    OnMiss { plan: UnmatchedPlan, frozen: Frozen },
+    /// Only where no record answers, and then so; `is_frozen` where a selection keeps it from going upstream.
+    OnMiss { plan: UnmatchedPlan, is_frozen: bool },
 }
 
 /// Handling of a request that no record answers.
@@ -233,17 +226,17 @@ impl ModeExceptions {
         let selects = |selectors: &[Selector]| selectors.iter().any(|selector| selector.selects(boundary, &plain));
         match self {
             Self::Live(selectors) if selects(selectors) => return Forwarding::Now(UnmatchedPlan::Record),
-            Self::Live(_) => return Forwarding::OnMiss { plan: UnmatchedPlan::Refuse, frozen: Frozen::Yes },
+            Self::Live(_) => return Forwarding::OnMiss { plan: UnmatchedPlan::Refuse, is_frozen: true },
             Self::Frozen(_) if self.freezes(boundary, path) => {
-                return Forwarding::OnMiss { plan: UnmatchedPlan::Refuse, frozen: Frozen::Yes };
+                return Forwarding::OnMiss { plan: UnmatchedPlan::Refuse, is_frozen: true };
             }
             Self::Frozen(_) | Self::Fork(_) | Self::None => {}
         }
         match mode {
             Mode::Record => Forwarding::Now(UnmatchedPlan::Record),
             Mode::Live | Mode::Compare => Forwarding::Now(UnmatchedPlan::Forward),
-            Mode::NewEpisodes => Forwarding::OnMiss { plan: UnmatchedPlan::Record, frozen: Frozen::No },
-            Mode::Replay => Forwarding::OnMiss { plan: on_miss_plan(on_miss), frozen: Frozen::No },
+            Mode::NewEpisodes => Forwarding::OnMiss { plan: UnmatchedPlan::Record, is_frozen: false },
+            Mode::Replay => Forwarding::OnMiss { plan: on_miss_plan(on_miss), is_frozen: false },
         }
     }
 }
@@ -274,11 +267,11 @@ mod tests {
                 let expected = match mode {
                     Mode::Record => Forwarding::Now(UnmatchedPlan::Record),
                     Mode::Live | Mode::Compare => Forwarding::Now(UnmatchedPlan::Forward),
-                    Mode::NewEpisodes => Forwarding::OnMiss { plan: UnmatchedPlan::Record, frozen: Frozen::No },
-                    Mode::Replay => Forwarding::OnMiss { plan: on_miss_plan(on_miss), frozen: Frozen::No },
+                    Mode::NewEpisodes => Forwarding::OnMiss { plan: UnmatchedPlan::Record, is_frozen: false },
+                    Mode::Replay => Forwarding::OnMiss { plan: on_miss_plan(on_miss), is_frozen: false },
                 };
                 assert_eq!(unselected, expected, "{mode:?} {on_miss:?}");
-                let frozen = Forwarding::OnMiss { plan: UnmatchedPlan::Refuse, frozen: Frozen::Yes };
+                let frozen = Forwarding::OnMiss { plan: UnmatchedPlan::Refuse, is_frozen: true };
                 assert_eq!(ModeExceptions::Frozen(chat.clone()).decide(mode, on_miss, "llm:m", "/x"), frozen);
                 assert_eq!(ModeExceptions::Frozen(chat.clone()).decide(mode, on_miss, "llm:n", "/x"), expected);
                 assert_eq!(
@@ -298,7 +291,7 @@ mod tests {
         for path in
             ["/v1/embeddings", "/v1/%65mbeddings", "//v1/embeddings", "/x/../v1/embeddings", "/x/..%2fv1/embeddings"]
         {
-            assert_eq!(of(path), Forwarding::OnMiss { plan: UnmatchedPlan::Refuse, frozen: Frozen::Yes }, "{path}");
+            assert_eq!(of(path), Forwarding::OnMiss { plan: UnmatchedPlan::Refuse, is_frozen: true }, "{path}");
         }
     }
 

@@ -22,17 +22,17 @@ impl CassettePlayer {
     /// Looks for the record of a request once more, where it can have secrets that only its record shows.
     pub(in crate::player) async fn or_named_later(
         self: &Arc<Self>,
-        incoming: IncomingRequest,
+        request: IncomingRequest,
         lookup: Lookup,
     ) -> Result<(IncomingRequest, Lookup), &'static str> {
         if lookup != Lookup::Nothing || !self.has_placeholders() {
-            return Ok((incoming, lookup));
+            return Ok((request, lookup));
         }
         let player = Arc::clone(self);
         // Comparing takes milliseconds that no other request should wait for.
-        let found = spawn_blocking(move || match player.named_later(&incoming) {
+        let found = spawn_blocking(move || match player.named_later(&request) {
             Some((named, lookup)) => (named, lookup),
-            None => (incoming, Lookup::Nothing),
+            None => (request, Lookup::Nothing),
         });
         found.await.map_err(|_| "the records could not be compared")
     }
@@ -41,16 +41,16 @@ impl CassettePlayer {
         self.config.cassettes.iter().any(|cassette| !cassette.placeholders.is_empty())
     }
 
-    fn named_later(&self, incoming: &IncomingRequest) -> Option<(IncomingRequest, Lookup)> {
-        let body = incoming.identity.body();
-        let near = self.index.closest(&incoming.identity, &HashSet::new(), MOST);
+    fn named_later(&self, request: &IncomingRequest) -> Option<(IncomingRequest, Lookup)> {
+        let body = request.identity.body();
+        let near = self.index.closest(&request.identity, &HashSet::new(), MOST);
         let recorded = near.into_iter().filter_map(|at| self.index.identity(at));
-        recorded.filter_map(|recorded| named_by_record(&recorded.body(), &body, &incoming.seen)).find_map(|secrets| {
-            let named = incoming.with_secrets(&secrets, &self.config);
+        recorded.filter_map(|recorded| named_by_record(&recorded.body(), &body, &request.seen)).find_map(|secrets| {
+            let named = request.with_secrets(&secrets, &self.config);
             let (index, matching) = (&self.index, &self.config.matching);
             let select = |state: &mut SessionState| state.session.select_also(index, matching, &lookup_request(&named));
             // It is the request that was looked for before, and counts once.
-            let lookup = self.in_session(&incoming.session, select);
+            let lookup = self.in_session(&request.session, select);
             matches!(lookup, Lookup::Found(_)).then_some((named, lookup))
         })
     }

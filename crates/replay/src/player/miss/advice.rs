@@ -24,7 +24,7 @@ const LONGEST_COMMAND: usize = 174;
 /// Lists what helps against a miss.
 pub(super) fn advice(
     player: &CassettePlayer,
-    incoming: &IncomingRequest,
+    request: &IncomingRequest,
     reason: NoRecordReason,
     found: Option<&Comparison>,
 ) -> Advice {
@@ -41,7 +41,7 @@ pub(super) fn advice(
     if found.is_some_and(|found| found.is_canonical) {
         advice.add("match", "It is the same in canonical form: use --match canonical".to_owned());
     }
-    let edits = found.filter(|_| incoming.raw.is_none()).map(|found| edits(&found.differences)).unwrap_or_default();
+    let edits = found.filter(|_| request.raw.is_none()).map(|found| edits(&found.differences)).unwrap_or_default();
     let is_alike = found.is_some_and(|found| found.is_alike);
     if found.is_some_and(follows_a_miss) {
         advice.add(
@@ -55,12 +55,12 @@ pub(super) fn advice(
         advice.by_flags(&edits);
     }
     found.filter(|_| is_alike).into_iter().for_each(|found| advice.by_secrets(found, &edits));
-    if found.is_none() && reason == NoRecordReason::NoMatch && player.has_fixture_for(incoming) {
+    if found.is_none() && reason == NoRecordReason::NoMatch && player.has_fixture_for(request) {
         advice.add("fixture", "Add a record with a `match` that it fulfils, or `match: any`".to_owned());
     }
     advice.add("rerecord", format!("If intended, record it: {}", record(player)));
     if matches!(reason, NoRecordReason::NoRecords | NoRecordReason::Frozen) {
-        advice.add("live", live(player, incoming));
+        advice.add("live", live(player, request));
     }
     if is_alike || reason == NoRecordReason::NoRecords {
         advice.by_flags(&edits);
@@ -79,9 +79,9 @@ fn follows_a_miss(found: &Comparison) -> bool {
 }
 
 /// The flag with which a request goes upstream.
-fn live(player: &CassettePlayer, incoming: &IncomingRequest) -> String {
-    let boundary = &incoming.identity.boundary;
-    let selector = if boundary.starts_with("http:") { format!("path:{}", incoming.path()) } else { boundary.clone() };
+fn live(player: &CassettePlayer, request: &IncomingRequest) -> String {
+    let boundary = &request.identity.boundary;
+    let selector = if boundary.starts_with("http:") { format!("path:{}", request.path()) } else { boundary.clone() };
     let live = format!("--live {}", in_shell(&selector));
     match &player.config.selection {
         ModeExceptions::Frozen(_) => format!("run it for real: {live} in place of --frozen"),

@@ -18,7 +18,7 @@ use recording::{
 /// Compares a request with a record.
 pub(super) fn compared(
     player: &CassettePlayer,
-    incoming: &IncomingRequest,
+    request: &IncomingRequest,
     at: usize,
     is_consumed: bool,
 ) -> Option<Comparison> {
@@ -27,22 +27,22 @@ pub(super) fn compared(
     let file = &player.config.cassettes.get(*cassette)?.path.display().to_string();
     let is_exact = compares_exactly(&player.config.matching.chain);
     let (recorded, received) = match is_exact {
-        true => (as_it_came(player, record), incoming.shown.value()),
-        false => (identity.body(), incoming.identity.body()),
+        true => (as_it_came(player, record), request.shown.value()),
+        false => (identity.body(), request.identity.body()),
     };
     let mut found = differences(&recorded, &received);
     reordered_tools(&recorded, &received, &mut found);
-    found.extend(queries(query_of(&identity.route), query_of(&incoming.identity.route)));
+    found.extend(queries(query_of(&identity.route), query_of(&request.identity.route)));
     if is_exact {
-        found.extend(order(found.is_empty(), identity, &incoming.identity));
+        found.extend(order(found.is_empty(), identity, &request.identity));
     } else {
-        found.extend(headers(player, record, incoming));
+        found.extend(headers(player, record, request));
     }
     let (name, id, line) = (player.name_of(at), record.id, record.line);
     let place = RecordLocation { name, file, id, line, is_consumed };
     Some(Comparison {
-        is_alike: player.index.is_alike(&incoming.identity, at),
-        is_canonical: is_exact && identity.key == incoming.identity.key,
+        is_alike: player.index.is_alike(&request.identity, at),
+        is_canonical: is_exact && identity.key == request.identity.key,
         ..Comparison::new(place, &recorded, (&recorded, &received), found)
     })
 }
@@ -105,14 +105,14 @@ fn order(is_equal: bool, recorded: &Identity, received: &Identity) -> Option<Bod
 fn headers<'a>(
     player: &'a CassettePlayer,
     record: &CassetteRecord,
-    incoming: &'a IncomingRequest,
+    request: &'a IncomingRequest,
 ) -> impl Iterator<Item = BodyDifference> + use<'a> {
     let recorded = secrets::headers_by(&mut Redactor::new(&player.config.secrets), record.headers.clone());
     let of = |headers: &[(String, String)], name: &str| {
         headers.iter().find(|(header, _)| header == name).map(|(_, value)| value.clone())
     };
     let names = player.config.rules.headers.iter();
-    names.filter_map(move |name| sided(format!("header {name}"), of(&recorded, name), of(&incoming.counted, name)))
+    names.filter_map(move |name| sided(format!("header {name}"), of(&recorded, name), of(&request.counted, name)))
 }
 
 fn query_of(route: &str) -> &str {

@@ -25,7 +25,7 @@ use crate::{
             fresh_ids::Renaming,
             response::{ServedRecord, stub},
         },
-        config::forwarding::{self, UnmatchedPlan},
+        config::forwarding::UnmatchedPlan,
         incoming::IncomingRequest,
         report::journal::MissCause,
     },
@@ -233,12 +233,12 @@ impl CassettePlayer {
         self: &Arc<Self>,
         incoming: IncomingRequest,
         lookup: Lookup,
-        (plan, frozen): (UnmatchedPlan, forwarding::Frozen),
+        (plan, is_frozen): (UnmatchedPlan, bool),
         at: Instant,
     ) -> Decision {
         let reason = match &lookup {
             Lookup::Exhausted { .. } => NoRecordReason::Exhausted,
-            _ if frozen == forwarding::Frozen::Yes => NoRecordReason::Frozen,
+            _ if is_frozen => NoRecordReason::Frozen,
             _ if !self.index.knows(&incoming.identity.boundary) && !self.has_fixture_for(&incoming) => {
                 NoRecordReason::NoRecords
             }

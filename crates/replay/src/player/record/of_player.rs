@@ -49,29 +49,29 @@ impl CassettePlayer {
     /// Finds the record of a request whose answer comes from upstream, and begins the comparison. A request without a record is a miss.
     pub(in crate::player) fn begin_comparison(
         &self,
-        incoming: &IncomingRequest,
+        request: &IncomingRequest,
         at: Instant,
     ) -> Option<PendingExchange> {
         let comparer = self.comparer.as_ref()?;
-        let found = match self.select(incoming) {
+        let found = match self.select(request) {
             Lookup::Found(found) => found,
             Lookup::Exhausted { .. } => {
-                self.count_miss(incoming, NoRecordReason::Exhausted);
+                self.count_miss(request, NoRecordReason::Exhausted);
                 return None;
             }
             Lookup::Nothing => {
-                self.count_miss(incoming, NoRecordReason::NoMatch);
+                self.count_miss(request, NoRecordReason::NoMatch);
                 return None;
             }
         };
         let (_, record) = self.records.get(found.record)?;
         self.used.get(found.record).into_iter().for_each(|used| used.store(true, Relaxed));
         let with = ComparedWith {
-            session: incoming.session.clone(),
+            session: request.session.clone(),
             record: format!("{} (line {})", self.name_of(found.record), record.line),
             answer: record.answer.clone(),
         };
-        Some(comparer.begin(request_of(incoming), at).compared_with(with))
+        Some(comparer.begin(request_of(request), at).compared_with(with))
     }
 
     /// Waits until everything is compared, so that the report has it.

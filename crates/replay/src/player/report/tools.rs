@@ -40,17 +40,17 @@ fn note(drift: &mut ToolDrift, recorded: Option<&Value>, sent: Option<&Value>) {
 
 impl CassettePlayer {
     /// Notes the outcome of a record's tools.
-    pub(in crate::player) fn note_tools(&self, incoming: &IncomingRequest, record: usize) {
+    pub(in crate::player) fn note_tools(&self, request: &IncomingRequest, record: usize) {
         let Some((_, record)) = self.records.get(record) else { return };
-        if record.body.get("tools") == incoming.shown.get("tools") {
+        if record.body.get("tools") == request.shown.get("tools") {
             return;
         }
         let mut tools = Map::new();
         tools.extend(record.body.get("tools").map(|recorded| ("tools".to_owned(), recorded.clone())));
         let recorded =
             secrets::shown_body(&mut Redactor::new(&self.config.secrets), &Value::from(tools).into(), None).0;
-        let (recorded, sent) = (recorded.get("tools"), incoming.shown.get("tools"));
-        self.in_session(&incoming.session, |state| note(&mut state.tools, recorded, sent));
+        let (recorded, sent) = (recorded.get("tools"), request.shown.get("tools"));
+        self.in_session(&request.session, |state| note(&mut state.tools, recorded, sent));
     }
 }
 

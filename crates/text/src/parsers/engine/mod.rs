@@ -47,13 +47,6 @@ pub(super) struct EngineParser {
     reasoning_ended: bool,
 }
 
-/// Parts that are parsed of a response.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum EndOfText {
-    No,
-    Yes,
-}
-
 impl EngineParser {
     pub(super) fn new(grammar: &'static Grammar, vocabulary: &Vocabulary, duty: Duty) -> Self {
         Self {
@@ -85,17 +78,17 @@ impl EngineParser {
 
     pub(super) fn push(&mut self, text: &str, ids: &[u32], made: &mut CallIds) -> Option<Delta> {
         let events = self.machine.push(text, ids);
-        let delta = self.delta(events, EndOfText::No, made);
+        let delta = self.delta(events, false, made);
         self.trim(delta)
     }
 
     /// Returns the last delta.
     pub(super) fn finish(&mut self, made: &mut CallIds) -> Option<Delta> {
         let events = self.machine.finish();
-        self.delta(events, EndOfText::Yes, made)
+        self.delta(events, true, made)
     }
 
-    fn delta(&mut self, events: Vec<MachineEvent>, finish: EndOfText, made: &mut CallIds) -> Option<Delta> {
+    fn delta(&mut self, events: Vec<MachineEvent>, is_end: bool, made: &mut CallIds) -> Option<Delta> {
         if events.is_empty() && self.deferred.is_empty() {
             return None;
         }
@@ -120,7 +113,7 @@ impl EngineParser {
             let after = self.deferred.split_off(carried);
             content = std::mem::take(&mut self.deferred) + &content + &after;
         }
-        self.hold_blanks(&mut content, finish);
+        self.hold_blanks(&mut content, is_end);
         let reasoning = Some(reasoning).filter(|reasoning| !reasoning.is_empty());
         let content = if content.is_empty() { DeltaContent::Unset } else { DeltaContent::Text(content) };
         let is_empty = content == DeltaContent::Unset && reasoning.is_none() && calls.is_empty();
@@ -128,7 +121,7 @@ impl EngineParser {
     }
 
     /// White space before any text waits for what follows; calls swallow it.
-    fn hold_blanks(&mut self, content: &mut String, finish: EndOfText) {
+    fn hold_blanks(&mut self, content: &mut String, is_end: bool) {
         if self.has_text || content.is_empty() {
             return;
         }
@@ -136,7 +129,7 @@ impl EngineParser {
             self.has_text = true;
         } else if !self.slots.is_empty() {
             content.clear();
-        } else if finish == EndOfText::No {
+        } else if !is_end {
             self.deferred = std::mem::take(content);
         }
     }
@@ -190,7 +183,7 @@ impl EngineParser {
     pub(super) fn whole(mut self, text: &str) -> (Vec<ParsedCall>, Option<String>) {
         let mut events = self.machine.push(text, &[]);
         events.extend(self.machine.finish());
-        let delta = self.delta(events, EndOfText::Yes, &mut CallIds::new(0));
+        let delta = self.delta(events, true, &mut CallIds::new(0));
         let calls = self.slots.calls();
         let content = match delta.map(|delta| delta.content) {
             Some(DeltaContent::Text(text)) if calls.is_empty() => Some(text),
