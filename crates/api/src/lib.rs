@@ -79,7 +79,7 @@ pub use error::{ApiError, RecordedError};
 pub use event_options::EventOptions;
 pub use kv_transfer::{KvTransferParams, RemotePrefill};
 pub use logprobs::{
-    CandidateToken, Digits, Position, RequestedLogprobs, Spelling, WholeLogprobs, chat_logprobs, completion_logprobs,
+    CandidateToken, Digits, LogprobsOptions, Position, Spelling, WholeLogprobs, chat_logprobs, completion_logprobs,
     prompt_logprobs,
 };
 pub use query::Query;

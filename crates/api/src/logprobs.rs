@@ -19,7 +19,7 @@ const LEAST: f64 = -9999.0;
 
 /// Log probabilities that a request asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct RequestedLogprobs {
+pub struct LogprobsOptions {
     /// Alternatives of each output token; `None` where none are sent.
     pub sample: Option<usize>,
     /// Alternatives of each prompt token; `None` where none are sent.
@@ -40,7 +40,7 @@ pub enum Spelling {
     Id,
 }
 
-impl RequestedLogprobs {
+impl LogprobsOptions {
     /// `-1`, the whole vocabulary, is refused before it is counted.
     pub(super) fn read(api: Api, body: &ValidBody<'_>) -> Self {
         let count = |name: &str| body.int(name).map(|count| usize::try_from(count).unwrap_or(0));
@@ -119,7 +119,7 @@ pub struct Position {
 
 /// The log probabilities of a chat at these positions.
 #[must_use]
-pub fn chat_logprobs(positions: &[Position], requested: &RequestedLogprobs, digits: Digits) -> String {
+pub fn chat_logprobs(positions: &[Position], requested: &LogprobsOptions, digits: Digits) -> String {
     let mut out = String::from("{\"content\":[");
     for (at, position) in positions.iter().enumerate() {
         put_comma(&mut out, at);
@@ -128,7 +128,7 @@ pub fn chat_logprobs(positions: &[Position], requested: &RequestedLogprobs, digi
     out + "]}"
 }
 
-fn put_chat_position(out: &mut String, position: &Position, requested: &RequestedLogprobs, digits: Digits) {
+fn put_chat_position(out: &mut String, position: &Position, requested: &LogprobsOptions, digits: Digits) {
     let taken = position.scored.first();
     let token = taken.map_or(Cow::Borrowed(position.text.as_str()), |taken| taken.spelled(requested.spelling));
     let value = taken.map_or(LEAST, CandidateToken::value);
@@ -164,7 +164,7 @@ fn put_comma(out: &mut String, at: usize) {
 }
 
 /// Number of a position's scored tokens that are sent.
-fn shown_count(requested: &RequestedLogprobs, beside_itself: usize) -> usize {
+fn shown_count(requested: &LogprobsOptions, beside_itself: usize) -> usize {
     if requested.token_ids.is_empty() { requested.sample.unwrap_or(0) + beside_itself } else { usize::MAX }
 }
 
@@ -173,7 +173,7 @@ fn shown_count(requested: &RequestedLogprobs, beside_itself: usize) -> usize {
 #[must_use]
 pub fn completion_logprobs(
     positions: &[Position],
-    requested: &RequestedLogprobs,
+    requested: &LogprobsOptions,
     offset: usize,
     digits: Digits,
 ) -> (String, usize) {
@@ -186,7 +186,7 @@ pub fn completion_logprobs(
 fn put_completion_positions(
     [offsets, logprobs, tokens, top]: &mut [String; 4],
     positions: &[Position],
-    requested: &RequestedLogprobs,
+    requested: &LogprobsOptions,
     (offset, digits): (usize, Digits),
 ) -> usize {
     let mut end = offset;
@@ -220,7 +220,7 @@ pub struct WholeLogprobs {
 
 impl WholeLogprobs {
     /// Adds positions, and returns how many bytes they took.
-    pub fn push(&mut self, api: Api, positions: &[Position], requested: &RequestedLogprobs) -> usize {
+    pub fn push(&mut self, api: Api, positions: &[Position], requested: &LogprobsOptions) -> usize {
         let before = self.size();
         match api {
             Api::Chat => {
@@ -258,7 +258,7 @@ fn completion_json([offsets, logprobs, tokens, top]: &[String; 4]) -> String {
 }
 
 /// Tokens of one spelling share an entry: the first one's place, the last one's value.
-fn put_dictionary(out: &mut String, position: &Position, requested: &RequestedLogprobs, digits: Digits) {
+fn put_dictionary(out: &mut String, position: &Position, requested: &LogprobsOptions, digits: Digits) {
     let Some(taken) = position.scored.first() else { return out.push_str("null") };
     // A recorded value of another token that shares the taken one's entry is no further entry.
     let is_shared = position.scored.get(1).is_some_and(|second| second.id == taken.id);
@@ -322,8 +322,8 @@ mod tests {
         Position { id, text: text.to_owned(), scored }
     }
 
-    fn requested(sample: usize, spelling: Spelling) -> RequestedLogprobs {
-        RequestedLogprobs { sample: Some(sample), spelling, ..RequestedLogprobs::default() }
+    fn requested(sample: usize, spelling: Spelling) -> LogprobsOptions {
+        LogprobsOptions { sample: Some(sample), spelling, ..LogprobsOptions::default() }
     }
 
     // The expected texts are the engine's own, from the goldens `chat_logprobs_full`, `chat_tokens_as_ids_full`,

@@ -19,7 +19,7 @@ use super::{
     json,
     json_tree::TreeReading,
     kv_transfer::KvTransferParams,
-    logprobs::RequestedLogprobs,
+    logprobs::LogprobsOptions,
     messages, rules,
     sampling::Sampling,
     structured::{self, Constraint},
@@ -97,7 +97,7 @@ request! {
         /// Tokens that may be spent on thinking, where the request bounds them.
         pub thinking_budget: Option<i64> = body.int("thinking_token_budget").filter(|budget| *budget != -1),
         /// Log probabilities that are sent.
-        pub logprobs: RequestedLogprobs = RequestedLogprobs::read(api, body),
+        pub logprobs: LogprobsOptions = LogprobsOptions::read(api, body),
         /// Truncation of the prompt.
         pub truncation: Option<Truncation> = Truncation::read(body, max_tokens(api, body).map(|(_, count)| count)),
         /// Tokens that an event waits for, where the request sets it.

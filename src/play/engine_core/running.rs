@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::logprobs;
 use crate::{
-    api::{Position, RequestedLogprobs, StopReason},
+    api::{LogprobsOptions, Position, StopReason},
     play::{
         answer::{AnswerStream, tokens::TokenStep},
         engine::Scheduled,
@@ -37,7 +37,7 @@ pub(super) struct RunningRequest {
     arrived: Instant,
     answer: AnswerStream,
     ends: OutputEnds,
-    requested: RequestedLogprobs,
+    requested: LogprobsOptions,
     produced: usize,
     preemptions: u32,
 }
@@ -124,7 +124,7 @@ impl RunningRequest {
         request: &EngineCoreRequest,
         arrived: Instant,
         answer: AnswerStream,
-        (ends, requested): (OutputEnds, RequestedLogprobs),
+        (ends, requested): (OutputEnds, LogprobsOptions),
     ) -> Self {
         Self { id: request.request_id.clone(), arrived, answer, ends, requested, produced: 0, preemptions: 0 }
     }

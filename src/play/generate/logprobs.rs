@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
     api::{
-        Api, CandidateToken, Digits, GenerationRequest, Position, RequestedLogprobs, WholeLogprobs, chat_logprobs,
+        Api, CandidateToken, Digits, GenerationRequest, LogprobsOptions, Position, WholeLogprobs, chat_logprobs,
         completion_logprobs, prompt_logprobs as prompt_json,
     },
     play::recorded::logprobs as recorded_logprobs,
@@ -34,11 +34,11 @@ const UNLIKELY: f32 = -10.0;
 pub(in crate::play) struct Scorer {
     tokenizer: Tokenizer,
     seed: u64,
-    requested: Arc<RequestedLogprobs>,
+    requested: Arc<LogprobsOptions>,
 }
 
 impl Scorer {
-    pub(in crate::play) fn new(tokenizer: &Tokenizer, seed: u64, requested: &RequestedLogprobs) -> Self {
+    pub(in crate::play) fn new(tokenizer: &Tokenizer, seed: u64, requested: &LogprobsOptions) -> Self {
         let mut requested = requested.clone();
         // A token is named once, whatever a request lists; each position goes through all of them.
         let mut seen = HashSet::new();
@@ -315,13 +315,13 @@ mod tests {
     use super::*;
     use crate::{play::Player, text::prompt::SpecialTokens};
 
-    fn scorer(requested: &RequestedLogprobs) -> Scorer {
+    fn scorer(requested: &LogprobsOptions) -> Scorer {
         Scorer::new(&Player::builtin_tokenizer().unwrap(), 3, requested)
     }
 
     #[test]
     fn the_numbers_are_a_distribution_and_the_same_in_every_cut() {
-        let requested = RequestedLogprobs { sample: Some(20), ..RequestedLogprobs::default() };
+        let requested = LogprobsOptions { sample: Some(20), ..LogprobsOptions::default() };
         let ids: Vec<u32> = (500..560).collect();
         let mut whole = SequenceLogprobs::of(&scorer(&requested), Api::Chat, &Arc::default()).unwrap();
         let whole = whole.take(&ids);
@@ -344,7 +344,7 @@ mod tests {
 
     #[test]
     fn a_character_of_several_tokens_comes_with_the_last_of_them() {
-        let scorer = scorer(&RequestedLogprobs { prompt: Some(0), ..RequestedLogprobs::default() });
+        let scorer = scorer(&LogprobsOptions { prompt: Some(0), ..LogprobsOptions::default() });
         let prompt = scorer.tokenizer.encode("Hi. 🦀!", SpecialTokens::Skip).unwrap();
         let positions = scorer.prompt(&prompt, None);
         assert!(positions[0].scored.is_empty());
@@ -355,8 +355,7 @@ mod tests {
 
     #[test]
     fn named_ids_take_the_place_of_the_best() {
-        let requested =
-            RequestedLogprobs { sample: Some(0), token_ids: vec![700, 600], ..RequestedLogprobs::default() };
+        let requested = LogprobsOptions { sample: Some(0), token_ids: vec![700, 600], ..LogprobsOptions::default() };
         let mut sequence = SequenceLogprobs::of(&scorer(&requested), Api::Chat, &Arc::default()).unwrap();
         let positions = sequence.take(&[600, 601]);
         let ids = |at: usize| positions[at].scored.iter().map(|scored| scored.id).collect::<Vec<_>>();

@@ -5,7 +5,7 @@
 //! recorded may get the other one. Tokens that were sent as text have no ids.
 
 use crate::{
-    api::{Api, CandidateToken, Position, RequestedLogprobs, Spelling},
+    api::{Api, CandidateToken, LogprobsOptions, Position, Spelling},
     recording::trace::{Logprobs, PromptLogprobs, RankedLogprob, SpelledToken, TokenLogprobs},
     text::prompt::{SkipSpecial, Tokenizer},
 };
@@ -14,12 +14,12 @@ use crate::{
 #[derive(Debug)]
 pub(in super::super) struct LogprobsQuery<'a> {
     pub(in super::super) api: Api,
-    pub(in super::super) logprobs: &'a RequestedLogprobs,
+    pub(in super::super) logprobs: &'a LogprobsOptions,
     pub(in super::super) top: u32,
 }
 
 /// Ranks of which a request wants all; a chat counts the token itself among those that it gets.
-fn ranks(api: Api, requested: &RequestedLogprobs) -> usize {
+fn ranks(api: Api, requested: &LogprobsOptions) -> usize {
     let sample = requested.sample.unwrap_or(0);
     match api {
         Api::Chat => sample.saturating_sub(1),
@@ -28,7 +28,7 @@ fn ranks(api: Api, requested: &RequestedLogprobs) -> usize {
 }
 
 /// Checks whether all that a request asks for was recorded.
-pub(in super::super) fn is_enough(recorded: &Logprobs, api: Api, requested: &RequestedLogprobs) -> bool {
+pub(in super::super) fn is_enough(recorded: &Logprobs, api: Api, requested: &LogprobsOptions) -> bool {
     let ranks = ranks(api, requested);
     if recorded.named != requested.token_ids
         || (requested.token_ids.is_empty() && u32::try_from(ranks).is_ok_and(|ranks| ranks > recorded.top))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::{
-    api::{GenerationRequest, MaxTokens, RequestedLogprobs},
+    api::{GenerationRequest, LogprobsOptions, MaxTokens},
     play::{
         generate::{choice::ChoiceScript, guided::GuidedRules, parse::ParsedBy},
         load::account::TraceSession,
@@ -46,7 +46,7 @@ pub(in crate::play) struct PromptQuery<'a> {
     /// Constraints of made-up text.
     pub(in crate::play) rules: Option<&'a GuidedRules>,
     /// Which log probabilities are sent.
-    pub(in crate::play) logprobs: &'a RequestedLogprobs,
+    pub(in crate::play) logprobs: &'a LogprobsOptions,
     /// Parser of the answer's text.
     pub(in crate::play) parsed: Option<&'a ParsedBy>,
     /// Tokens that reasoning may have.
