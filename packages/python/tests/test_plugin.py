@@ -175,6 +175,14 @@ def test_two_tests_of_one_file_name_are_refused(project, run):
     result.stderr.fnmatch_lines(["*both have the cassette test_agent/test_x?a-b?.yaml: rename one of them*"])
 
 
+def test_an_upstream_that_is_none_is_refused_once(project, run):
+    one(project)
+    result = run("--vcr-mode=once", "--vcr-upstream=localhost:8000")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*`localhost:8000` is not an upstream URL*"])
+    result.stdout.no_fnmatch_line("*During handling*")
+
+
 def test_an_engine_that_is_not_there_leaves_no_cassette(project, run):
     one(project)
     run("--vcr-mode=once", "--vcr-upstream=http://127.0.0.1:9").assert_outcomes(failed=1, errors=1)
@@ -216,6 +224,11 @@ def test_a_fixture_without_a_cassette_names_the_command(project, run):
     result = run()
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*test_agent/test_one.yaml does not exist; record it: pytest --vcr-mode once *"])
+    case = "import unittest\n" + ONE.replace("(MARK)", "").replace("def test_one(", "class TestOne(unittest.TestCase):\n  def test_one(self")
+    project.makepyfile(test_agent=case.replace("BODY", 'ask("rain")'))
+    result = run()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*test_agent/TestOne.test_one.yaml does not exist; record it: pytest --vcr-mode once *"])
 
 
 SIX = """

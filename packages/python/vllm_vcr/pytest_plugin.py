@@ -114,7 +114,7 @@ def vcr_server(pytestconfig: pytest.Config) -> Iterator[Server]:
         with connect(outer) if outer else _started(pytestconfig) as server, _terminated_as_interrupted():
             yield server
     except VcrError as error:
-        pytest.fail(str(error), pytrace=False)
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
 
 
 @contextlib.contextmanager
@@ -182,7 +182,7 @@ def vcr_cassette(request: pytest.FixtureRequest, vcr_server: Server) -> Iterator
     try:
         session.end()
     except VcrError as error:
-        pytest.fail(str(error), pytrace=False)
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
     if not item.stash.get(_PASSED, False):
         _put_back(cassette, before)
 
@@ -228,7 +228,7 @@ def _opened(item: pytest.Item, server: Server) -> Session:
         )
     except VcrError as error:
         if " does not exist; record it: " not in str(error):
-            pytest.fail(str(error), pytrace=False)
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
         # Nothing is recorded for a test that sends nothing. Others fail with this text once they have sent something.
         item.stash[_MISSING] = str(error)
     return server.session(name, mode="none")
@@ -286,10 +286,7 @@ def _fail(outcome: Any, text: str) -> None:
     """Makes a test fail with a text, in place of what it raised; not where it was interrupted."""
     if outcome.excinfo is not None and issubclass(outcome.excinfo[0], (KeyboardInterrupt, pytest.exit.Exception)):
         return
-    try:
-        pytest.fail(text, pytrace=False)
-    except pytest.fail.Exception as error:
-        outcome.force_exception(error)
+    outcome.force_exception(pytest.fail.Exception(text, pytrace=False))
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -301,10 +298,14 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
     if session is None or report.when != "call":
         return
     item.stash[_PASSED] = not report.failed
-    if not report.failed or item.stash[_MISSING]:
+    if not report.failed:
         return
+    missing = item.stash[_MISSING]
     try:
-        sections = list(_shown_misses(session))
+        sections = [] if missing else list(_shown_misses(session))
+        # A test of unittest keeps its own exception.
+        if missing and missing not in str(report.longrepr) and _lacks_cassette(item):
+            sections = [missing]
         if item.stash.get(_LEFT, False):
             sections.extend(_shown_unconsumed(session))
     except VcrError as error:
