@@ -128,6 +128,12 @@ test("a signal ends the program behind the launcher", async () => {
   assert.deepEqual(ended, [0, null]);
 });
 
+test("a file that is not there is recorded in the words of the package", async () => {
+  const script = 'require("vllm-vcr").play("no such.yaml").catch((error) => console.log(error.message))';
+  const { text } = await run(home, ["node", "-e", script]);
+  assert.match(text, /hint: record it: await tap\("http:\/\/localhost:8000", "no such.yaml"\)\n$/);
+});
+
 const PROJECTS = {
   vitest: { command: ["../node_modules/.bin/vitest", "run", "--no-cache"], manifest: { type: "module" }, file: "agent.test.js", head: 'import { test } from "vllm-vcr/vitest";\nimport { expect } from "vitest";\nimport OpenAI from "openai";\n' },
   jest: { command: ["../node_modules/.bin/jest", "--ci", "--no-cache"], manifest: { jest: { transform: {} } }, file: "agent.test.js", head: 'const { test } = require("vllm-vcr/jest");\nconst { default: OpenAI } = require("openai");\n' },
@@ -220,6 +226,42 @@ for (const [name, { command, manifest, file, head }] of Object.entries(PROJECTS)
     const refused = await play({ VLLM_VCR_MODE: "live", VLLM_VCR_UPSTREAM: engineURL });
     assert.equal(refused.code, 1, refused.text);
     assert.match(refused.text, /rename one/);
+  });
+
+  test(`${name}: a test that sends nothing needs no cassette, and one that sends something names what records it`, async () => {
+    const pure = 'test("pure", async ({ cassette }) => { if (!cassette.url) throw new Error("no URL"); });\n';
+    rmSync(join(folder, "cassettes"), { recursive: true, force: true });
+    write(pure);
+    for (const env of [once, {}]) {
+      const ran = await play(env);
+      assert.equal(ran.code, 0, ran.text);
+    }
+    assert.equal(existsSync(join(folder, "cassettes/agent.test/pure.yaml")), false);
+    const ask = BODY.slice(0, BODY.indexOf("for ("));
+    write(`${pure}${ask}test("asks", async ({ cassette }) => { await ask(cassette, "rain"); });\ntest("swallows", async ({ cassette }) => { await ask(cassette, "rain").catch(() => {}); });\n`);
+    const missing = await play();
+    assert.equal(missing.code, 1, missing.text);
+    assert.match(missing.text, /2 failed.*1 passed/);
+    assert.doesNotMatch(missing.text, /Open a session/, "the text stands in place of the client's error");
+    for (const test of ["asks", "swallows"]) assert.match(missing.text, new RegExp(`agent\\.test/${test}\\.yaml does not exist; record it: the tests with VLLM_VCR_MODE=once`));
+  });
+
+  test(`${name}: what was recorded for a test that failed is dropped`, async () => {
+    const contents = () => Object.fromEntries(readdirSync(join(folder, "cassettes"), { recursive: true }).map((path) => join(folder, "cassettes", path)).filter((path) => statSync(path).isFile()).map((path) => [path, readFileSync(path, "utf8")]));
+    const asks = (words, end = "") => write(`${BODY.slice(0, BODY.indexOf("for ("))}test("one", async ({ cassette }) => { for (const word of ${JSON.stringify(words)}) await ask(cassette, word); ${end} });\n`);
+    rmSync(join(folder, "cassettes"), { recursive: true, force: true });
+    asks(["rain"], 'throw new Error("half");');
+    assert.equal((await play(once)).code, 1);
+    assert.deepEqual(contents(), {});
+    asks(["rain", "snow"]);
+    assert.equal((await play(once)).code, 0);
+    const before = contents();
+    assert.ok(Object.keys(before).length > 1);
+    asks(["rain", "hail"], 'throw new Error("half");');
+    for (const VLLM_VCR_MODE of ["all", "new-episodes"]) {
+      assert.equal((await play({ ...once, VLLM_VCR_MODE })).code, 1);
+      assert.deepEqual(contents(), before, VLLM_VCR_MODE);
+    }
   });
 
   test(`${name}: no server is left behind`, () => {

@@ -2,14 +2,17 @@
 
 const { spawn } = require("node:child_process");
 const { createHash } = require("node:crypto");
-const { closeSync, fstatSync, openSync, readSync, unlinkSync } = require("node:fs");
+const fs = require("node:fs");
 const http = require("node:http");
 const { tmpdir } = require("node:os");
-const { join, relative, resolve } = require("node:path");
+const { dirname, join, relative, resolve } = require("node:path");
 const { binary } = require("./binary.cjs");
 
 // Prints the server's URL, then waits until this process closes its end or is gone: so no server outlives it.
 const COMMAND = ["/bin/sh", "-c", 'printf "%s\\n" "$VLLM_VCR_URL"; exec cat >/dev/null'];
+
+// How the program would be typed that records a file which play() does not find: who called that records with tap().
+const ADVISED = /vllm-vcr tap --upstream (\S+) --cassette '?(.+?)'? -- \/bin\/sh -c '.*'/;
 
 // What a server around this process has set: it is not meant for one that is started here.
 const OF_A_SERVER = ["VLLM_VCR_URL", "VLLM_VCR_MODE", "VLLM_VCR_BASE_TIME"];
@@ -145,8 +148,8 @@ class Child {
   constructor(words) {
     this.what = `vllm-vcr ${words[0]}`;
     const path = join(tmpdir(), `vllm-vcr-${process.pid}-${createHash("sha256").update(`${Math.random()}`).digest("hex").slice(0, 12)}.log`);
-    this.log = openSync(path, "wx+", 0o600);
-    unlinkSync(path);
+    this.log = fs.openSync(path, "wx+", 0o600);
+    fs.unlinkSync(path);
     const env = Object.fromEntries(Object.entries(process.env).filter(([name]) => !OF_A_SERVER.includes(name)));
     // In a group of its own: Ctrl-C is for this process, whose end ends the server.
     const options = { stdio: ["pipe", "pipe", this.log], detached: true, env };
@@ -187,12 +190,12 @@ class Child {
 
   said() {
     if (this.log === undefined) return "";
-    const { size } = fstatSync(this.log);
+    const { size } = fs.fstatSync(this.log);
     const shown = Buffer.alloc(Math.min(size, SHOWN));
-    readSync(this.log, shown, 0, shown.length, Math.max(0, size - SHOWN));
-    closeSync(this.log);
+    fs.readSync(this.log, shown, 0, shown.length, Math.max(0, size - SHOWN));
+    fs.closeSync(this.log);
     this.log = undefined;
-    return shown.toString().trim();
+    return shown.toString().trim().replace(ADVISED, 'await tap("$1", "$2")');
   }
 }
 
@@ -286,11 +289,54 @@ async function openFor(file, name, { match, onMiss, cassette } = {}) {
   const own = cassette ?? cassetteOf(file, name);
   const session = `${own.replace(/\.yaml$/, "").replace(/[^A-Za-z0-9_.-]+/g, "-").slice(-(LONGEST - 9))}-${hash(own)}`;
   const recordWith = "the tests with VLLM_VCR_MODE=once";
-  return server.session(session, { cassette: own, mode: mode(), match, onMiss, recordWith });
+  const path = join(resolve(settings.cassettes), own);
+  const before = filesOf(path);
+  try {
+    const opened = await server.session(session, { cassette: own, mode: mode(), match, onMiss, recordWith });
+    return Object.assign(opened, { drop: () => putBack(path, before) });
+  } catch (error) {
+    if (!error.message.includes(" does not exist; record it: ")) throw error;
+    // Nothing is recorded for a test that sends nothing. Others fail with this text once they have sent something.
+    return Object.assign(await server.session(session, { mode: "none" }), { missing: error.message });
+  }
+}
+
+/** The content of a cassette's files, by their paths. */
+function filesOf(path) {
+  const beside = path.replace(/\.[^.]*$/, ".vcr");
+  const listed = fs.existsSync(beside) ? fs.readdirSync(beside, { recursive: true }).map((name) => join(beside, name)) : [];
+  const files = [path, ...listed].filter((file) => fs.statSync(file, { throwIfNoEntry: false })?.isFile());
+  return new Map(files.map((file) => [file, fs.readFileSync(file)]));
+}
+
+/** Makes a cassette what it was. */
+function putBack(path, before) {
+  const now = filesOf(path);
+  for (const file of now.keys()) if (!before.has(file)) fs.unlinkSync(file);
+  for (const [file, content] of before) {
+    if (now.get(file)?.equals(content)) continue;
+    fs.mkdirSync(dirname(file), { recursive: true });
+    fs.writeFileSync(file, content);
+  }
+  if (!before.size) fs.rmSync(path.replace(/\.[^.]*$/, ".vcr"), { recursive: true, force: true });
+}
+
+/** Ends the session of a test. What was recorded for one that failed is dropped: half of a cassette would miss in every later run. */
+async function endOf(session, hasPassed) {
+  await session.end();
+  if (!hasPassed) session.drop?.();
+}
+
+/** The error of a test whose cassette does not exist although it sent something; undefined where there is none. */
+async function missingOf(session) {
+  const { sessions } = session.missing ? await session.report() : {};
+  return sessions?.[session.name]?.requests ? new VcrError(session.missing) : undefined;
 }
 
 /** The error of a test that passed although something of `failOn` happened; undefined where nothing did. */
 async function failureOf(session, failOn = settings.failOn) {
+  const missing = await missingOf(session);
+  if (missing) return missing;
   const failing = failOn.length ? await session.verify([failOn].flat()) : [];
   if (!failing.length) return undefined;
   const misses = (await session.misses()).map((miss) => miss.error?.message ?? JSON.stringify(miss));
@@ -303,13 +349,17 @@ async function failureOf(session, failOn = settings.failOn) {
 /** Runs a test with a cassette of its own. `file` and `name` are the test's. */
 async function withCassette(file, name, test, options = {}) {
   const session = await openFor(file, name, options);
+  let hasPassed = false;
   try {
     const result = await test(session);
     const failure = await failureOf(session, options.failOn);
     if (failure) throw failure;
+    hasPassed = true;
     return result;
+  } catch (error) {
+    throw (await missingOf(session)) ?? error;
   } finally {
-    await session.end();
+    await endOf(session, hasPassed);
   }
 }
 
@@ -322,7 +372,9 @@ module.exports = {
   closeTestServer,
   configure,
   connect,
+  endOf,
   failureOf,
+  missingOf,
   openFor,
   play,
   tap,

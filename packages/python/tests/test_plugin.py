@@ -1,6 +1,13 @@
 """The plugin in projects: recorded once, played in parallel, recorded again one at a time, and what a developer sees of a miss."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
+
 import pytest
+import vllm_vcr
 
 THIRTY = """
 import openai, pytest
@@ -70,7 +77,7 @@ def test_a_deleted_cassette_is_recorded_again_and_no_other(project, run):
     times = {path: path.stat().st_mtime_ns for path in gone.parent.iterdir() if path.suffix == ".yaml"}
     gone.unlink()
     result = run()
-    result.assert_outcomes(passed=29, errors=1)
+    result.assert_outcomes(passed=29, failed=1)
     advice = "*test_agent/test_whole?7?.yaml does not exist; record it: pytest --vcr-mode once 'test_agent.py::test_whole?7?'*"
     result.stdout.fnmatch_lines([advice])
     run("--vcr-mode=once", "-n", "4").assert_outcomes(passed=30)
@@ -168,7 +175,115 @@ def test_two_tests_of_one_file_name_are_refused(project, run):
     result.stderr.fnmatch_lines(["*both have the cassette test_agent/test_x?a-b?.yaml: rename one of them*"])
 
 
+def test_an_upstream_that_is_none_is_refused_once(project, run):
+    one(project)
+    result = run("--vcr-mode=once", "--vcr-upstream=localhost:8000")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*`localhost:8000` is not an upstream URL*"])
+    result.stdout.no_fnmatch_line("*During handling*")
+
+
 def test_an_engine_that_is_not_there_leaves_no_cassette(project, run):
     one(project)
     run("--vcr-mode=once", "--vcr-upstream=http://127.0.0.1:9").assert_outcomes(failed=1, errors=1)
     assert files(project) == {}
+
+
+def test_a_test_without_requests_needs_no_cassette(project, run):
+    module = "import pytest\npytestmark = pytest.mark.vcr\ndef test_pure(): assert 1 + 1 == 2\n"
+    project.makepyfile(test_m=module)
+    for arguments in (["--vcr-mode=once"], [], ["-o", "vcr_fail_on=miss unconsumed"]):
+        run(*arguments).assert_outcomes(passed=1)
+    assert files(project) == {}
+    project.makepyfile(test_m=module.replace("== 2", "== 3"))
+    result = run()
+    result.assert_outcomes(failed=1)
+    result.stdout.no_fnmatch_line("*does not exist*")
+
+
+@pytest.mark.parametrize(
+    "body, outcome",
+    [
+        ('ask("rain")', {"failed": 1}),
+        ('with pytest.raises(openai.OpenAIError): ask("rain")', {"failed": 1}),
+        ('with pytest.raises(openai.OpenAIError): ask("rain")\n    pytest.skip("no engine")', {"failed": 1}),
+    ],
+)
+def test_a_request_without_a_cassette_names_the_command(project, run, body, outcome):
+    one(project, body, "fail_on=[]")
+    result = run()
+    result.assert_outcomes(**outcome)
+    advice = "test_agent/test_one.yaml does not exist; record it: pytest --vcr-mode once test_agent.py::test_one"
+    result.stdout.fnmatch_lines([f"*{advice}*"])
+    result.stdout.no_fnmatch_line("*POST /vcr/sessions*")
+
+
+def test_a_fixture_without_a_cassette_names_the_command(project, run):
+    fixture = "@pytest.fixture\ndef answer(vcr_cassette): return ask('rain')\n"
+    project.makepyfile(test_agent=ONE.replace("@pytest.mark.vcr(MARK)\n", fixture).replace("test_one()", "test_one(answer)").replace("BODY", "pass"))
+    result = run()
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*test_agent/test_one.yaml does not exist; record it: pytest --vcr-mode once *"])
+    case = "import unittest\n" + ONE.replace("(MARK)", "").replace("def test_one(", "class TestOne(unittest.TestCase):\n  def test_one(self")
+    project.makepyfile(test_agent=case.replace("BODY", 'ask("rain")'))
+    result = run()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*test_agent/TestOne.test_one.yaml does not exist; record it: pytest --vcr-mode once *"])
+
+
+SIX = """
+import openai, pathlib, pytest, time
+
+@pytest.mark.vcr
+@pytest.mark.parametrize("number", range(6))
+def test_a(number):
+    for word in ("sun", "wind"):
+        content = f"{word} {number}"
+        openai.OpenAI().chat.completions.create(model="m", messages=[{"role": "user", "content": content}])
+        if number == 2 and word == "sun":
+            STOP
+"""
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_what_was_recorded_for_an_interrupted_test_is_dropped(project, run, end):
+    project.makepyfile(test_a=SIX.replace("STOP", 'pathlib.Path("half").touch(); time.sleep(60)'))
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--vcr-mode=once"]
+    # As in a terminal, where a shell's jobs in the background would not get it.
+    child = subprocess.Popen(command, cwd=project.path, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+    while not (project.path / "half").exists():
+        assert child.poll() is None
+        time.sleep(0.05)
+    os.kill(child.pid, end)
+    assert child.wait(60) == pytest.ExitCode.INTERRUPTED
+    assert sorted(files(project)) == ["test_a/test_a[0].yaml", "test_a/test_a[1].yaml"]
+    assert sorted(path.name for path in (project.path / "cassettes" / "test_a").iterdir() if path.is_dir()) == ["test_a[0].vcr", "test_a[1].vcr"]
+    project.makepyfile(test_a=SIX.replace("STOP", "pass"))
+    run("--vcr-mode=once").assert_outcomes(passed=6)
+    run().assert_outcomes(passed=6)
+
+
+@pytest.mark.parametrize("mode", ["once", "new-episodes", "all"])
+def test_what_was_recorded_for_a_failed_test_is_dropped(project, run, mode):
+    one(project, 'ask("rain"); assert False')
+    run(f"--vcr-mode={mode}").assert_outcomes(failed=1)
+    assert files(project) == {} and not list(project.path.rglob("*.vcr"))
+    one(project, 'ask("rain"); ask("snow")')
+    run("--vcr-mode=once").assert_outcomes(passed=1)
+    before = {path: path.read_bytes() for path in (project.path / "cassettes").rglob("*") if path.is_file()}
+    one(project, 'ask("rain"); ask("hail"); assert False')
+    run(f"--vcr-mode={mode}").assert_outcomes(failed=1)
+    assert {path: path.read_bytes() for path in (project.path / "cassettes").rglob("*") if path.is_file()} == before
+    one(project, 'ask("wind"); pytest.xfail("as expected")')
+    run("--vcr-mode=all").assert_outcomes(xfailed=1)
+    [text] = files(project).values()
+    assert "wind" in text, "a test that ends as expected is recorded"
+
+
+def test_a_missing_cassette_is_recorded_in_the_words_of_the_package(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("nosuch.yaml", "no such.yaml"):
+        with pytest.raises(vllm_vcr.VcrError) as raised, vllm_vcr.play(name):
+            pass
+        advice = f'hint: record it: with vllm_vcr.tap("http://localhost:8000", "{name}") as server: ...'
+        assert str(raised.value).endswith(advice), raised.value

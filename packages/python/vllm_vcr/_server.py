@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import tempfile
 import urllib.error
@@ -251,7 +253,10 @@ class _Started:
         assert self._log is not None
         length = self._log.seek(0, os.SEEK_END)
         self._log.seek(max(0, length - _SHOWN))
-        return self._log.read().decode(errors="replace").strip()
+        said = self._log.read().decode(errors="replace").strip()
+        # The command is this package's affair: who called `play` records with `tap`.
+        advised = r"vllm-vcr tap --upstream (\S+) --cassette '?(.+?)'? -- " + re.escape(shlex.join(_COMMAND))
+        return re.sub(advised, r'with vllm_vcr.tap("\1", "\2") as server: ...', said)
 
 
 def _of(session: str | None) -> str:
