@@ -13,7 +13,6 @@ use crate::{
             admin_at,
             args::PlayArgs,
             concerns, configuration,
-            sources::{self, SourceKind},
         },
         player::{admin, conclude},
         runtime,
@@ -32,10 +31,6 @@ const COUNT_TOO: [&str; 2] = ["startup_duration", "max_num_queued_reqs"];
 pub(in crate::cli) fn check(args: &PlayArgs, typed: &Typed<'_>) -> Result<(), Failure> {
     if args.simulated.engine_core.is_none() {
         return Ok(());
-    }
-    if sources::of(args).contains(&SourceKind::Cassette) {
-        return Err(Failure::usage("--engine-core serves tokens, and a cassette has exchanges of HTTP")
-            .hint("play a trace, --replay-tokens FILE; `vllm-vcr tap` records one"));
     }
     if !args.cassettes.command.is_empty() {
         return Err(Failure::usage("--engine-core serves a front end, and a command would not find it")

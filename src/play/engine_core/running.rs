@@ -70,7 +70,7 @@ impl EngineClock {
 
 impl OutputEnds {
     pub(super) fn of(sampling: &SamplingParams) -> Self {
-        let (eos, stop_token_ids) = (sampling.eos_token_id(), sampling.stop_token_ids());
+        let (eos, stop_token_ids) = (sampling.eos_token_id(), sampling.ids("stop_token_ids"));
         Self { eos, stop_token_ids, max_tokens: sampling.max_tokens() }
     }
 

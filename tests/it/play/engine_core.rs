@@ -451,6 +451,10 @@ fn flags_that_mean_nothing_behind_a_front_end_are_refused_by_name() {
         (&["--engine-core", "127.0.0.1:1", "--fault", "429"], "--fault means nothing with --engine-core"),
         (&["--engine-core", "127.0.0.1:1", "--replicas", "2"], "--replicas means nothing with --engine-core"),
         (&["--engine-core", "127.0.0.1:1", "--cassette", "a.yaml"], "a cassette has exchanges of HTTP"),
+        (
+            &["--engine-core", "127.0.0.1:1", "--cassette", "a.yaml", "--synthetic", "random", "--on-miss", "random"],
+            "a cassette has exchanges of HTTP",
+        ),
         (&["--engine-core", "127.0.0.1:1", "--vllm-version", "0.14"], "0.10 to 0.13, 0.16, 0.19 to 0.33"),
         (&["--engine-core", "127.0.0.1:1", "--", "pytest"], "a command would not find it"),
     ] {

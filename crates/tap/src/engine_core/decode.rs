@@ -30,6 +30,8 @@ pub(super) struct AddedRequest {
     pub(super) has_stop_strings: bool,
     /// Candidates whose log probabilities are given at each token.
     pub(super) top: u32,
+    /// Ids that are given instead of the likeliest ones.
+    pub(super) named: Vec<u32>,
     /// Name of its adapter.
     pub(super) lora: Option<String>,
 }
@@ -209,6 +211,7 @@ fn added(request: EngineCoreRequest) -> AddedRequest {
         stream: sampling.is_some_and(is_delta),
         has_stop_strings: sampling.is_some_and(stops),
         top: logprobs.and_then(|top| u32::try_from(top).ok()).unwrap_or(0),
+        named: sampling.map(|sampling| sampling.ids("logprob_token_ids")).unwrap_or_default(),
         lora: lora_request.map(|lora| lora.lora_name),
     }
 }
