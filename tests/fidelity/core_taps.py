@@ -1,7 +1,9 @@
 """A real engine behind a front end, recorded by both taps at once: one before the front end, one between it and the engine."""
 
 import collections
+import dataclasses
 import json
+import re
 
 import servers
 from cases import CHAT, COMPLETIONS, Case, encode
@@ -38,8 +40,10 @@ def sent(port: int, cases: list[tuple[Case, int | None]]) -> list[Answer]:
 
 OUTER, INNER, AGAIN = "outer.jsonl", "inner.jsonl", "again.jsonl"
 # What both taps record of a request, where they know it.
-FIELDS = ("model", "prompt_tokens", "cached_tokens", "output_tokens", "output_token_ids", "finish_reason", "stop_token", "prompt_hash", "block_hashes", "logprobs",
-          "prompt_logprobs", "outcome")
+FIELDS = ("model", "prompt_tokens", "cached_tokens", "output_tokens", "output_token_ids", "finish_reason", "stop_token", "prompt_hash", "block_hashes",
+          "logprobs", "prompt_logprobs", "outcome")
+# How the front end names the requests that it makes of one: by the prompt's number, after the id that clients know.
+NAMES = re.compile(r"(?:chatcmpl-|generate-tokens-)?(resp_[0-9a-f]+|.+?)_(\d+)|cmpl-(.+)-(\d+)|(?:chatcmpl-|generate-tokens-)(.+)")
 
 
 def compare(args) -> int:
@@ -77,46 +81,82 @@ def play(args, cases, recorded: list[Answer]) -> int:
 
 def traces(args) -> int:
     """Compares what the taps recorded of each choice."""
-    seen, known = (by_choice(servers.records(args.out / trace)[0]) for trace in (OUTER, INNER))
+    outer, inner = (servers.records(args.out / trace)[0] for trace in (OUTER, INNER))
+    seen, known = {name: one for one in outer for name in [outer_name(one)]}, behind_front_end(inner)
     counted, different, late = collections.Counter(), collections.defaultdict(list), []
     for name, one in seen.items():
-        other = known.get(name)
-        if other is None:
-            # The front end refused it.
-            counted["refused by the front end" if one.get("status") != 200 else "only before the front end"] += 1
+        other = known.pop(name, None)
+        # An error of the front end may come after it has given some of the prompts to the engine, and one that is a stream's event has no id. Of a
+        # batch the outer tap has the answer only.
+        is_refused = one["outcome"] == "error" or one["endpoint"] == "other"
+        if other is None or is_refused:
+            counted["refused, or batches" if is_refused else "MISSED behind the front end"] += 1
+            if not is_refused:
+                different["record"].append((name, one, None))
             continue
-        counted["in both"] += 1
+        counted["compared"] += 1
         for field in FIELDS:
-            left, right = one.get(field), other.get(field)
-            if left is not None and left != right and (why := excuse(field, one, other)) != "":
-                different[f"{field}{f' ({why})' if why else ''}"].append((name, left, right))
+            left, right = comparable(field, one), comparable(field, other)
+            if left is not None and left != right and not is_explained(field, one, other):
+                different[field].append((name, one[field], other.get(field)))
         late += lateness(one, other)
-    counted["only behind the front end"] = len(known.keys() - seen.keys())
-    print(", ".join(f"{count} {what}" for what, count in counted.items()))
+    print(f"the taps: {', '.join(f'{count} {what}' for what, count in counted.items())}, {len(known)} behind the front end only "
+          f"({dict(collections.Counter(record['outcome'] for record in known.values()))})")
     late.sort()
-    if late:
-        print(f"a token at the outer tap after the inner one: {late[len(late) // 2]:.1f} ms (median), {late[len(late) * 99 // 100]:.1f} ms (p99), least {late[0]:.1f} ms, of {len(late)}")
+    at = [late[len(late) * share // 1000] for share in (0, 500, 990, 999)] if late else []
+    print(f"a token is at the outer tap after the inner one: least, median, p99, p99.9 {[round(ms, 2) for ms in at]} ms, of {len(late)}")
     return shown("the taps", different)
 
 
-def by_choice(records: list[dict]) -> dict[tuple, dict]:
-    """Records by the request's id as the client knows it, and the choice."""
-    found = {}
-    for record in sorted(records, key=lambda record: record["arrival_ms"]):
-        name = record.get("request_id", "").removeprefix("chatcmpl-")
-        prompt, choice = 0, record.get("choice", 0)
-        if name.startswith("cmpl-"):
-            name = name.removeprefix("cmpl-")
-        found[name, prompt, choice] = record
-    return found
+def outer_name(record: dict) -> tuple:
+    """The id that a client knows, and the choice."""
+    # Of a response the client's header is not the front end's name.
+    own = re.search(r"resp_[0-9a-f]{16,}", json.dumps(record.get("response"))) if record["endpoint"] == "responses" else None
+    name = own[0] if own else record.get("request_id") or ""
+    return re.sub("^(chatcmpl-|cmpl-|generate-tokens-)", "", name), record.get("choice") or 0
 
 
-def excuse(field: str, one: dict, other: dict) -> str | None:
-    return None
+def behind_front_end(records: list[dict]) -> dict[tuple, dict]:
+    """Records by the same names. Of a request with several prompts and several choices of each, the choices count on."""
+    named = collections.defaultdict(list)
+    for record in records:
+        found = NAMES.fullmatch(record["request_id"])
+        base, prompt = (found[1] or found[3] or found[5], int(found[2] or found[4] or 0)) if found else (record["request_id"], 0)
+        named[base].append((prompt, record.get("choice") or 0, record))
+    return {(base, number): record for base, several in named.items() for number, (_, _, record) in enumerate(sorted(several, key=lambda one: one[:2]))}
+
+
+def comparable(field: str, record: dict):
+    """A field as both taps may know it: log probabilities without texts, which an engine has as ids, and without ranks."""
+    value = record.get(field)
+    if field == "logprobs" and value is not None:
+        return [[number for number in token if isinstance(number, float)] for token in value["tokens"]]
+    if field == "prompt_logprobs" and value is not None:
+        return [token and [part for part in token if not isinstance(part, str)] for token in value["tokens"]]
+    return value
+
+
+def is_explained(field: str, one: dict, other: dict) -> bool:
+    """A client that leaves has fewer tokens than the engine has made, and so has the text before a stop string."""
+    early = one["outcome"] == "client_gone" or other.get("stop_assumed")
+    if field in ("output_tokens", "output_token_ids", "logprobs"):
+        ids, made = one.get("output_token_ids") or [], other.get("output_token_ids") or []
+        return bool(early) and made[: len(ids)] == ids
+    return bool(early) and field == "finish_reason" and one["outcome"] == "client_gone"
 
 
 def lateness(one: dict, other: dict) -> list[float]:
-    return []
+    """Milliseconds from a token's time at the inner tap to that at the outer one, each since its request came there. Without ids the outer one has
+    only what events show."""
+    if not one.get("stream") or not one.get("output_token_ids"):
+        return []
+    times = [[record["ttft_ms"]] for record in (one, other)]
+    for record, moments in zip((one, other), times):
+        counts = record.get("itl_tokens") or [1] * len(record.get("itl_ms") or [])
+        moments *= max(1, record["output_tokens"] - sum(counts))
+        for gap, count in zip(record.get("itl_ms") or [], counts):
+            moments += [moments[-1] + gap] * count
+    return [outer - inner for outer, inner in zip(*times)]
 
 
 def shown(what: str, different: dict) -> int:
@@ -134,6 +174,9 @@ def answers(args, cases, recorded: list[Answer], played: list[Answer]) -> int:
     """Compares what clients got of the engine and of its trace."""
     patterns, same, by_contents, different = masks(ids=True), 0, 0, collections.defaultdict(list)
     for number, ((case, most), left, right) in enumerate(zip(cases, recorded, played)):
+        if most:
+            # The record ends with the tokens that the engine had made by then, its last one with a finish reason.
+            left, right = (dataclasses.replace(answer, body=b"\n\n".join(answer.events[:-1])) for answer in (left, right))
         differing = differences(left, right, patterns)
         if not differing:
             same += 1
@@ -148,4 +191,15 @@ def answers(args, cases, recorded: list[Answer], played: list[Answer]) -> int:
 
 def messages(inner, again) -> int:
     """Compares what the taps before the real engine and before the played one recorded."""
-    return 0
+    # What is given up at once may be before it is scheduled, or after.
+    reached = lambda trace: [record for record in servers.records(trace)[0] if record["output_tokens"]]
+    left, right = (sorted(reached(trace), key=lambda record: record["arrival_ms"]) for trace in (inner, again))
+    different, fields = collections.defaultdict(list), (*FIELDS, "stream", "endpoint", "params", "choice", "preemptions")
+    for number, (one, other) in enumerate(zip(left, right)):
+        for field in fields:
+            # A request that was given up ends with its record, and a log probability that is no number is not recorded.
+            is_end = field == "outcome" and one["outcome"] == "client_gone" or field == "logprobs" and one["outcome"] == "error"
+            if comparable(field, one) != comparable(field, other) and not is_explained(field, other, one) and not is_end:
+                different[field].append((f"record {number}", one.get(field), other.get(field)))
+    print(f"{len(left)} requests reached the real engine, {len(right)} the played one")
+    return shown("messages", different) + (len(left) != len(right))

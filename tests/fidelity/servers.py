@@ -37,6 +37,7 @@ class Server:
                     return self
             except OSError:
                 time.sleep(0.02)
+        self.process.kill()
         raise SystemExit(f"fidelity: {' '.join(self.command)} does not get ready; see {self.log}")
 
     def __exit__(self, *_) -> None:

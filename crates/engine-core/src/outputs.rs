@@ -62,6 +62,8 @@ pub struct PrefillStats {
     pub cached: u32,
     /// Those that were transferred.
     pub external: u32,
+    /// Those that were computed and are in the cache now.
+    pub created: u32,
 }
 
 impl PrefillStats {
@@ -73,7 +75,7 @@ impl PrefillStats {
             ("num_cached_tokens", cached.into()),
             ("num_local_cached_tokens", self.cached.into()),
             ("num_external_cached_tokens", self.external.into()),
-            ("num_cache_creation_tokens", 0_u32.into()),
+            ("num_cache_creation_tokens", self.created.into()),
         ])
     }
 
@@ -84,6 +86,7 @@ impl PrefillStats {
             prompt_tokens: number("num_prompt_tokens"),
             cached: number("num_local_cached_tokens"),
             external: number("num_external_cached_tokens"),
+            created: number("num_cache_creation_tokens"),
         }
     }
 }

@@ -183,8 +183,9 @@ impl RunningRequest {
             let arrived = began.checked_sub(queued).unwrap_or(self.arrived);
             output.events = vec![(QUEUED, clock.seconds(arrived)), (SCHEDULED, clock.seconds(began))];
             let prompt_tokens = self.answer.prompt_tokens();
+            let created = self.answer.created(0, cached);
             output.prefill_stats =
-                Some(PrefillStats { prompt_tokens, cached: cached.saturating_sub(external), external });
+                Some(PrefillStats { prompt_tokens, cached: cached.saturating_sub(external), external, created });
             let rows = self.answer.prompt_positions().zip(self.asked.prompt);
             // The first token has none.
             output.new_prompt_logprobs = rows

@@ -200,7 +200,8 @@ fn first(queued: f64, scheduled: f64) -> Vec<(usize, Value)> {
 #[tokio::test]
 async fn a_greeting_passes_as_it_comes() {
     let folder = tempfile::tempdir().unwrap();
-    let (front_end, listener) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), TcpListener::bind("127.0.0.1:0").await.unwrap());
+    let (front_end, listener) =
+        (TcpListener::bind("127.0.0.1:0").await.unwrap(), TcpListener::bind("127.0.0.1:0").await.unwrap());
     let at = listener.local_addr().unwrap();
     let tap = tap(folder.path(), front_end.local_addr().unwrap().to_string(), ContentRecording::default());
     let (_stop, stopped) = oneshot::channel::<()>();
