@@ -58,7 +58,9 @@ pub(super) async fn begin(
     let (validated, ()) = validated(&state, Bytes::from(vec![0; weight]), read).await.map_err(|error| error.message)?;
     let ValidatedRequest { request: generation, prompts, .. } = validated.accepted().map_err(|error| error.message)?;
     let (choice, name) = client_request(&request.request_id, request.external_req_id.as_deref());
-    let (id, prompt) = id_of_client(&name);
+    // vLLM's Rust front end, which sends parameters at their default too, has one prompt in a request, and no number in its name.
+    let is_numbered = sampling.value.get("min_tokens").and_then(MsgpackValue::as_u64) != Some(0);
+    let (id, prompt) = id_of_client(&name, is_numbered);
     let from = RequestOrigin {
         request_id: Some(id.to_owned()),
         session_id: request.session_id.clone(),
@@ -96,12 +98,13 @@ pub(super) fn load(state: &ServerState, adapter: &LoraName) -> Result<(), ApiErr
 }
 
 /// The id that a client sent with `X-Request-Id`, out of the front end's name of its request, and the prompt's number among those of it.
-fn id_of_client(name: &str) -> (&str, usize) {
+fn id_of_client(name: &str, is_numbered: bool) -> (&str, usize) {
     let (id, mark) = match name.strip_prefix("cmpl-") {
         Some(id) => (id, '-'),
         None => (name.strip_prefix("chatcmpl-").unwrap_or(name), '_'),
     };
-    let numbered = id.rsplit_once(mark).and_then(|(id, prompt)| Some((id, prompt.parse().ok()?)));
+    let numbered =
+        id.rsplit_once(mark).filter(|_| is_numbered).and_then(|(id, prompt)| Some((id, prompt.parse().ok()?)));
     numbered.unwrap_or((id, 0))
 }
 
@@ -160,8 +163,9 @@ mod tests {
             ("resp_1f", ("resp_1f", 0)),
             ("", ("", 0)),
         ] {
-            assert_eq!(id_of_client(name), expected, "{name}");
+            assert_eq!(id_of_client(name, true), expected, "{name}");
         }
+        assert_eq!(id_of_client("cmpl-replay-3", false), ("replay-3", 0));
     }
 
     #[test]
