@@ -132,7 +132,7 @@ def comparable(field: str, record: dict):
     if field == "logprobs" and value is not None:
         return [[number for number in token if isinstance(number, float)] for token in value["tokens"]]
     if field == "prompt_logprobs" and value is not None:
-        return [token and [part for part in token if not isinstance(part, str)] for token in value["tokens"]]
+        return [token and [part for part in token if isinstance(part, (int, float))] for token in value["tokens"]]
     return value
 
 
