@@ -191,6 +191,7 @@ impl WireOutput {
                 self.new_prompt_logprobs.as_ref().map(LogprobsTensors::prompt_tensors).into()
             }
             "finish_reason" => self.finish_reason.map(|reason| reason as u32).into(),
+            "stop_reason" if self.finish_reason == Some(WireFinish::Repetition) => "repetition_detected".into(),
             "stop_reason" => self.stop_reason.into(),
             "events" if !self.events.is_empty() => MsgpackValue::Array(self.events.iter().map(event).collect()),
             "kv_transfer_params" => self.kv_transfer_params.clone().into(),
