@@ -88,9 +88,11 @@ def traces(args) -> int:
         other = known.pop(name, None)
         # An error of the front end may come after it has given some of the prompts to the engine, and one that is a stream's event has no id. Of a
         # batch the outer tap has the answer only.
-        is_refused = one["outcome"] == "error" or one["endpoint"] == "other"
+        # A beam search is many requests of the front end.
+        is_beam = other is None and any(base.startswith(f"{name[0]}-") and "-beam-" in base for base, _ in known)
+        is_refused = one["outcome"] == "error" or one["endpoint"] == "other" or is_beam
         if other is None or is_refused:
-            counted["refused, or batches" if is_refused else "MISSED behind the front end"] += 1
+            counted["refused, batches or beam searches" if is_refused else "MISSED behind the front end"] += 1
             if not is_refused:
                 different["record"].append((name, one, None))
             continue
@@ -137,14 +139,18 @@ def comparable(field: str, record: dict):
 
 
 def is_explained(field: str, one: dict, other: dict) -> bool:
-    """A client that leaves has fewer tokens than the engine has made, and so has the text before a stop string; of tokens without ids the outer tap
+    """Several choices have one usage. A client that leaves has fewer tokens than the engine has made, and so has the text before a stop string; of tokens without ids the outer tap
     counts the events."""
     early = one["outcome"] == "client_gone" or other.get("stop_assumed")
+    if field == "cached_tokens" and one.get("choice"):
+        return True
     if field == "output_tokens" and one.get("stream") and not one.get("output_token_ids"):
         return True
     if field in ("output_tokens", "output_token_ids", "logprobs"):
         ids, made = one.get("output_token_ids") or [], other.get("output_token_ids") or []
-        return bool(early) and made[: len(ids)] == ids
+        # Played, an assumed stop has a token for its end.
+        both = min(len(ids), len(made)) if other.get("stop_assumed") else len(ids)
+        return bool(early) and made[:both] == ids[:both]
     return bool(early) and field == "finish_reason" and one["outcome"] == "client_gone"
 
 
