@@ -1,6 +1,7 @@
 """The programs under test: started on a free port, ready when they answer, ended with SIGTERM."""
 
 import json
+import shlex
 import signal
 import socket
 import subprocess
@@ -17,14 +18,18 @@ def free_port() -> int:
 
 
 class Server:
-    """A `vllm-vcr` command as a context; its log goes to a file. `exit_code` is there after the context."""
+    """A command as a context, ready when it answers at `port`, or at once where that is None; its log goes to a file. `exit_code` is there
+    after the context."""
 
-    def __init__(self, command: list[str], port: int, log: Path):
-        self.command, self.port, self.log, self.exit_code = command, port, log, None
+    def __init__(self, command: list[str], port: int | None, log: Path, patience: float = 20):
+        self.command, self.port, self.log, self.patience, self.exit_code = command, port, log, patience, None
 
     def __enter__(self) -> "Server":
         self.process = subprocess.Popen(self.command, stdout=self.log.open("wb"), stderr=subprocess.STDOUT)
-        for _ in range(1000):
+        deadline = time.monotonic() + self.patience
+        while time.monotonic() < deadline:
+            if self.port is None:
+                return self
             if self.process.poll() is not None:
                 raise SystemExit(f"fidelity: {' '.join(self.command)} ended at once:\n{self.log.read_text()}")
             try:
@@ -32,6 +37,7 @@ class Server:
                     return self
             except OSError:
                 time.sleep(0.02)
+        self.process.kill()
         raise SystemExit(f"fidelity: {' '.join(self.command)} does not get ready; see {self.log}")
 
     def __exit__(self, *_) -> None:
@@ -41,6 +47,30 @@ class Server:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.exit_code = "killed: no end after SIGTERM"
+
+
+def front_end(run, engines: int, log: Path) -> Server:
+    """vLLM's own front end, which waits for its engine at the port `engines`."""
+    port = free_port()
+    waits = ["--port", str(port), "--data-parallel-size-local", "0", "--data-parallel-rpc-port", str(engines)]
+    return Server([*shlex.split(run.front_end), *waits, *run.flags], port, log, patience=300)
+
+
+def real_core(run, front_end: int, log: Path) -> Server:
+    """vLLM's own engine, without a front end."""
+    joins = ["--headless", "--data-parallel-address", "127.0.0.1", "--data-parallel-rpc-port", str(front_end)]
+    return Server([*shlex.split(run.engine_core), *joins, "--data-parallel-size", "1", "--data-parallel-size-local", "1"], None, log)
+
+
+def core_tap(run, front_end: int, engines: int, trace: Path) -> Server:
+    """The tap between a front end and its engine, which connects to the port `engines`."""
+    ports = ["--upstream", f"tcp://127.0.0.1:{front_end}", "--listen", f"tcp://127.0.0.1:{engines}"]
+    return Server([run.binary, "tap", "--engine-core", *ports, "--trace-out", str(trace), "--overwrite", "--record-tokens", "--record-logprobs",
+                   "--served-model-name", run.model], None, trace.with_suffix(".tap.log"))
+
+
+def play_core(run, front_end: int, *source: str, log: Path) -> Server:
+    return Server([run.binary, "play", "--engine-core", f"tcp://127.0.0.1:{front_end}", *source], None, log)
 
 
 def tap(run, trace: Path) -> Server:

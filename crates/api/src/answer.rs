@@ -50,7 +50,8 @@ impl AnswerChoice {
             StopReason::Unnamed | StopReason::Token(_) => None,
         };
         let (role, finish_reason) = (self.role.as_deref(), Some(self.finish.as_str()));
-        ChoiceView { role, parts: words.chain(calls).collect(), logprobs: None, finish_reason, stop }
+        let is_parsed = self.message.is_some();
+        ChoiceView { role, parts: words.chain(calls).collect(), logprobs: None, finish_reason, stop, is_parsed }
     }
 
     fn texts(&self) -> (Option<&str>, Option<&str>) {

@@ -76,7 +76,7 @@ fn before(body: &Map<String, Value>) -> Result<(), ApiError> {
     }
 }
 
-/// A batch's body from a chat's: without cached tokens, the prompt and times.
+/// A batch's body from a chat's: without details of its tokens, the prompt and times.
 ///
 /// # Errors
 /// Where `chat` is no chat answer.
@@ -86,7 +86,9 @@ pub fn batch_body(chat: &str) -> Result<String, serde_json::Error> {
         put(&mut body, field, Value::Null);
     }
     if let Some(usage) = body.get_mut("usage") {
-        put(usage, "prompt_tokens_details", Value::Null);
+        for details in ["prompt_tokens_details", "completion_tokens_details"] {
+            put(usage, details, Value::Null);
+        }
     }
     Ok(body.to_string())
 }

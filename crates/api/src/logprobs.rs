@@ -38,6 +38,8 @@ pub enum Spelling {
     Text,
     /// As `token_id:123` (`return_tokens_as_token_ids`).
     Id,
+    /// As a number, with its rank, in a chat's form: of tokens in and out.
+    Number,
 }
 
 impl LogprobsOptions {
@@ -97,7 +99,7 @@ impl CandidateToken {
     fn spelled(&self, spelling: Spelling) -> Cow<'_, str> {
         match spelling {
             Spelling::Text => Cow::Borrowed(&self.text),
-            Spelling::Id => Cow::Owned(format!("token_id:{}", self.id)),
+            Spelling::Id | Spelling::Number => Cow::Owned(format!("token_id:{}", self.id)),
         }
     }
 
@@ -128,7 +130,10 @@ pub fn chat_logprobs(positions: &[Position], requested: &LogprobsOptions, digits
     out + "]}"
 }
 
-fn put_chat_position(out: &mut String, position: &Position, requested: &LogprobsOptions, digits: Digits) {
+fn put_chat_position(out: &mut String, position: &Position, asked: &LogprobsAsked, digits: Digits) {
+    if asked.spelling == Spelling::Number {
+        return put_numbers(out, position, asked, digits);
+    }
     let taken = position.scored.first();
     let token = taken.map_or(Cow::Borrowed(position.text.as_str()), |taken| taken.spelled(requested.spelling));
     let value = taken.map_or(LEAST, CandidateToken::value);
@@ -141,6 +146,29 @@ fn put_chat_position(out: &mut String, position: &Position, requested: &Logprobs
         out.push('}');
     }
     out.push_str("]}");
+}
+
+/// A position whose tokens are numbers. The token itself is shown in any case.
+fn put_numbers(out: &mut String, position: &Position, asked: &LogprobsAsked, digits: Digits) {
+    put_number_of(out, position.id, position.scored.first(), digits);
+    out.push_str(",\"top_logprobs\":[");
+    for (at, scored) in position.scored.iter().take(shown_count(asked, 0).max(1)).enumerate() {
+        put_comma(out, at);
+        put_number_of(out, scored.id, Some(scored), digits);
+        out.push('}');
+    }
+    out.push_str("]}");
+}
+
+/// The object of a token by its number, without its closing brace.
+fn put_number_of(out: &mut String, id: u32, scored: Option<&CandidateToken>, digits: Digits) {
+    out.push_str(&format!("{{\"token_id\":{id},\"logprob\":"));
+    digits.put(out, scored.map_or(LEAST, CandidateToken::value));
+    out.push_str(",\"rank\":");
+    match scored.map_or(0, |scored| scored.rank) {
+        0 => out.push_str("null"),
+        rank => put_number(out, rank),
+    }
 }
 
 /// A token's object without its closing brace.
@@ -195,7 +223,7 @@ fn put_completion_positions(
         [&mut *offsets, logprobs, tokens, top].into_iter().for_each(|list| put_comma(list, at));
         let token = match requested.spelling {
             Spelling::Text => Cow::Borrowed(position.text.as_str()),
-            Spelling::Id => Cow::Owned(format!("token_id:{}", position.id)),
+            Spelling::Id | Spelling::Number => Cow::Owned(format!("token_id:{}", position.id)),
         };
         offsets.push_str(&end.to_string());
         end += token.chars().count();

@@ -62,6 +62,8 @@ pub struct PrefillStats {
     pub cached: u32,
     /// Those that were transferred.
     pub external: u32,
+    /// Those that were computed and are in the cache now.
+    pub created: u32,
 }
 
 impl PrefillStats {
@@ -73,7 +75,7 @@ impl PrefillStats {
             ("num_cached_tokens", cached.into()),
             ("num_local_cached_tokens", self.cached.into()),
             ("num_external_cached_tokens", self.external.into()),
-            ("num_cache_creation_tokens", 0_u32.into()),
+            ("num_cache_creation_tokens", self.created.into()),
         ])
     }
 
@@ -84,6 +86,7 @@ impl PrefillStats {
             prompt_tokens: number("num_prompt_tokens"),
             cached: number("num_local_cached_tokens"),
             external: number("num_external_cached_tokens"),
+            created: number("num_cache_creation_tokens"),
         }
     }
 }
@@ -188,6 +191,7 @@ impl WireOutput {
                 self.new_prompt_logprobs.as_ref().map(LogprobsTensors::prompt_tensors).into()
             }
             "finish_reason" => self.finish_reason.map(|reason| reason as u32).into(),
+            "stop_reason" if self.finish_reason == Some(WireFinish::Repetition) => "repetition_detected".into(),
             "stop_reason" => self.stop_reason.into(),
             "events" if !self.events.is_empty() => MsgpackValue::Array(self.events.iter().map(event).collect()),
             "kv_transfer_params" => self.kv_transfer_params.clone().into(),

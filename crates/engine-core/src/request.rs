@@ -217,10 +217,18 @@ pub struct SamplingParams {
 }
 
 impl SamplingParams {
-    /// A parameter that is not `None`.
+    /// Defaults, which messages leave out, of what every output follows.
+    pub const DEFAULTS: &[(&str, MsgpackValue)] = &[
+        ("max_tokens", MsgpackValue::Uint(16)),
+        ("temperature", MsgpackValue::Float(1.0)),
+        ("top_p", MsgpackValue::Float(1.0)),
+    ];
+
+    /// A parameter that is not `None`, or its default.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&MsgpackValue> {
-        self.value.get(name).filter(|value| !value.is_nil())
+        let default = || Self::DEFAULTS.iter().find(|(of, _)| *of == name).map(|(_, default)| default);
+        self.value.get(name).or_else(default).filter(|value| !value.is_nil())
     }
 
     /// A whole number, or its default.
@@ -229,10 +237,10 @@ impl SamplingParams {
         self.get(name).and_then(MsgpackValue::as_u64).unwrap_or(default)
     }
 
-    /// Tokens of the output; 16 where it is not said.
+    /// Tokens of the output.
     #[must_use]
     pub fn max_tokens(&self) -> usize {
-        usize::try_from(self.number("max_tokens", 16)).unwrap_or(usize::MAX)
+        usize::try_from(self.number("max_tokens", u64::MAX)).unwrap_or(usize::MAX)
     }
 
     /// Number of alternatives for each token, where log probabilities are wanted: `logprobs` or `prompt_logprobs`. -1 is all.
@@ -248,10 +256,10 @@ impl SamplingParams {
         id.and_then(|id| u32::try_from(id).ok())
     }
 
-    /// Tokens that end the output and are named in it.
+    /// A list of ids: `stop_token_ids`, which end the output and are named in it, or `logprob_token_ids`.
     #[must_use]
-    pub fn stop_token_ids(&self) -> Vec<u32> {
-        let ids = self.get("stop_token_ids").and_then(MsgpackValue::as_array).unwrap_or_default();
+    pub fn ids(&self, name: &str) -> Vec<u32> {
+        let ids = self.get(name).and_then(MsgpackValue::as_array).unwrap_or_default();
         ids.iter().filter_map(|id| u32::try_from(id.as_u64()?).ok()).collect()
     }
 }

@@ -72,18 +72,13 @@ impl EngineSession {
     /// Where the endpoint is none, whoever listens there is no front end, or one that is joined is gone within the handshake.
     pub async fn join(endpoint: &str, rank: u16, ready: &ReadyResponse) -> io::Result<Self> {
         let identity = identity(rank);
-        let mut front = loop {
-            match ZmtpConnection::connect(endpoint, SocketType::Dealer, &identity).await {
-                Ok(front) => break front,
-                Err(error) if is_absent(&error) => sleep(RETRY).await,
-                Err(error) => return Err(error),
-            }
-        };
+        let mut front = reach(endpoint, SocketType::Dealer, &identity).await?;
         front.writer.send(&[&hello()]).await?;
         let init = timeout(HANDSHAKE, front.reader.message()).await??;
         let init = init.first().map(Vec::as_slice).unwrap_or_default();
         let addresses = EngineAddresses::read(init).map_err(io::Error::other)?;
-        let session = Self::connect(&addresses, &identity, ready).await?;
+        // A second greeting would be the end of a front end: what is there too late is waited for here.
+        let session = timeout(HANDSHAKE, Self::connect(&addresses, &identity, ready)).await??;
         front.writer.send(&[&ready.status()]).await?;
         Ok(session)
     }
@@ -93,23 +88,23 @@ impl EngineSession {
         let (mut clients, mut kept, mut readers) = (Vec::new(), Vec::new(), JoinSet::new());
         let ready = ready.to_bytes();
         for (client, (input, output)) in addresses.inputs.iter().zip(&addresses.outputs).enumerate() {
-            let mut input = ZmtpConnection::connect(input, SocketType::Dealer, identity).await?;
+            let mut input = reach(input, SocketType::Dealer, identity).await?;
             input.writer.send(&[&ready]).await?;
             kept.push(input.writer);
             readers.spawn(read(input.reader, InputSource::Client(client), sender.clone()));
-            let output = ZmtpConnection::connect(output, SocketType::Push, b"").await?;
+            let output = reach(output, SocketType::Push, b"").await?;
             clients.push(output.writer);
             readers.spawn(read(output.reader, InputSource::Output, sender.clone()));
         }
         if let Some(endpoint) = &addresses.coordinator_input {
-            let mut input = ZmtpConnection::connect(endpoint, SocketType::XSub, identity).await?;
+            let mut input = reach(endpoint, SocketType::XSub, identity).await?;
             input.writer.send(&[b"\x01"]).await?;
-            timeout(HANDSHAKE, input.reader.message()).await??;
+            input.reader.message().await?;
             kept.push(input.writer);
             readers.spawn(read(input.reader, InputSource::Coordinator, sender));
         }
         let coordinator = match &addresses.coordinator_output {
-            Some(endpoint) => Some(ZmtpConnection::connect(endpoint, SocketType::Push, b"").await?.writer),
+            Some(endpoint) => Some(reach(endpoint, SocketType::Push, b"").await?.writer),
             None => None,
         };
         Ok(Self { clients, coordinator, incoming, _readers: readers, _kept: kept })
@@ -153,6 +148,16 @@ impl EngineSession {
     pub async fn end(mut self) {
         for client in &mut self.clients {
             let _gone = write(client, ENGINE_CORE_DEAD).await;
+        }
+    }
+}
+
+/// Connects to a socket of a front end once it is there. Its processes may still begin.
+async fn reach(endpoint: &str, socket: SocketType, identity: &[u8]) -> io::Result<ZmtpConnection> {
+    loop {
+        match ZmtpConnection::connect(endpoint, socket, identity).await {
+            Err(error) if is_absent(&error) => sleep(RETRY).await,
+            connected => return connected,
         }
     }
 }

@@ -74,8 +74,6 @@ pub struct EngineFigures<'a> {
     pub has_connector: bool,
     /// Tokens of a draft and the drafts, where there were any.
     pub drafts: Option<(usize, &'a SpecDecodingStats)>,
-    /// Requests that run by the adapter's name.
-    pub running_adapters: Vec<(String, u64)>,
 }
 
 impl SchedulerStats {
@@ -90,7 +88,6 @@ impl SchedulerStats {
         ]);
         let connector = figures.has_connector.then_some(self.connector_prefix_cache_stats);
         let drafts = figures.drafts.map(|(tokens, drafts)| drafts.value(tokens));
-        let adapters = figures.running_adapters.iter().map(|(name, count)| (name.as_str(), (*count).into()));
         MsgpackValue::map([
             ("num_running_reqs", self.num_running_reqs.into()),
             ("num_waiting_reqs", self.num_waiting_reqs.into()),
@@ -107,7 +104,8 @@ impl SchedulerStats {
             ("kv_connector_stats", MsgpackValue::Nil),
             ("ec_connector_stats", MsgpackValue::Nil),
             ("waiting_lora_adapters", MsgpackValue::Map(Vec::new())),
-            ("running_lora_adapters", MsgpackValue::map(adapters)),
+            // The front end counts them.
+            ("running_lora_adapters", MsgpackValue::Map(Vec::new())),
             ("cudagraph_stats", MsgpackValue::Nil),
             ("perf_stats", MsgpackValue::Nil),
         ])

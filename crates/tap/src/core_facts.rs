@@ -51,6 +51,8 @@ pub(super) struct CoreLogprobs {
     pub(super) prompt: PromptLogprobs,
     /// Number of candidates that were requested at each token.
     pub(super) top: u32,
+    /// Ids that are given instead of the likeliest ones.
+    pub(super) named: Vec<u32>,
     held: usize,
     is_over: bool,
 }
@@ -120,11 +122,11 @@ impl CoreFacts {
 
 impl CoreLogprobs {
     fn complete(self, record: &mut Record) {
-        let Self { output, prompt, top, is_over, .. } = self;
+        let Self { output, prompt, top, named, is_over, .. } = self;
         let is_whole = u32::try_from(output.len()) == Ok(record.output_tokens);
         let is_dropped = is_over || (!output.is_empty() && !is_whole);
         if !output.is_empty() && is_whole {
-            record.logprobs = Some(Logprobs { top, tokens: output, ..Logprobs::default() });
+            record.logprobs = Some(Logprobs { top, named, tokens: output, ..Logprobs::default() });
         }
         if !prompt.tokens.is_empty() && u32::try_from(prompt.tokens.len()) == Ok(record.prompt_tokens) {
             record.prompt_logprobs = Some(prompt);

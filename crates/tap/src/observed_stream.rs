@@ -186,6 +186,10 @@ impl ObservedStream {
     }
 
     fn learn(&self, event: &StreamEvent<'_>, client_wants_usage: bool) {
+        // Tokens in and out, which have a `request_id` instead, never have a fingerprint: that says nothing of other streams.
+        if event.id.is_none() {
+            return;
+        }
         let fingerprint = event.system_fingerprint.as_deref();
         if event.is_usage_only() {
             if self.added.usage {

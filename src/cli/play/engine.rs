@@ -58,7 +58,7 @@ pub(in crate::cli) struct SimulatedArgs {
     pub(in crate::cli) data_parallel_size: NonZeroU32,
     /// What happens to the replicas, a YAML list of events: {at: 30s, replica: 2, do: die}, {at: 60s, replica: 2, do: start},
     /// {at: 40s, replica: 1, slower: 3}. Replicas are numbered from 0, times are from the start of the server.
-    #[arg(long, value_name = "FILE", groups = ["@engine", "@http"])]
+    #[arg(long, value_name = "FILE", group = "@engine")]
     pub(in crate::cli) script: Option<PathBuf>,
 }
 

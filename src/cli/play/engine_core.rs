@@ -9,15 +9,11 @@ use crate::{
         failure::Failure,
         flags::{Typed, name_of},
         loading, output,
-        play::{
-            admin_at,
-            args::PlayArgs,
-            concerns, configuration,
-            sources::{self, SourceKind},
-        },
+        play::{admin_at, args::PlayArgs, concerns, configuration, faults, fleet, reload},
         player::{admin, conclude},
         runtime,
     },
+    faults::{Fault, FaultStage},
     net::server,
     play::{EngineCoreConfig, Player},
 };
@@ -26,16 +22,12 @@ use crate::{
 const OF_HTTP: &[&str] = &["ServerArgs", "FaultArgs", "McpServersArgs", "@http"];
 
 /// Flags of these structs that count here too.
-const COUNT_TOO: [&str; 2] = ["startup_duration", "max_num_queued_reqs"];
+const COUNT_TOO: [&str; 5] = ["startup_duration", "max_num_queued_reqs", "fault", "faults", "fault_seed"];
 
 /// Refuses what means nothing behind a front end.
 pub(in crate::cli) fn check(args: &PlayArgs, typed: &Typed<'_>) -> Result<(), Failure> {
     if args.simulated.engine_core.is_none() {
         return Ok(());
-    }
-    if sources::of(args).contains(&SourceKind::Cassette) {
-        return Err(Failure::usage("--engine-core serves tokens, and a cassette has exchanges of HTTP")
-            .hint("play a trace, --replay-tokens FILE; `vllm-vcr tap` records one"));
     }
     if !args.cassettes.command.is_empty() {
         return Err(Failure::usage("--engine-core serves a front end, and a command would not find it")
@@ -62,18 +54,28 @@ pub(in crate::cli) fn config(args: &PlayArgs) -> Result<Option<EngineCoreConfig>
         Failure::usage(format!("--vllm-version {asked}: its engine core's protocol is not known"))
             .hint(format!("known are those of {KNOWN_VERSIONS}"))
     })?;
-    Ok(Some(EngineCoreConfig { front_end, version, family }))
+    let of_front_end = |fault: &&Fault| !matches!(fault.row.stage, FaultStage::Server | FaultStage::Events);
+    if let Some(fault) = faults::lines(&args.faults)?.faults.iter().find(of_front_end) {
+        let when = fault.row.stage.when();
+        return Err(Failure::usage(format!("`{fault}` means nothing with --engine-core: it happens {when}"))
+            .hint("faults of whole servers (die, refuse, slower, kv-exhausted) and of KV events do"));
+    }
+    let script = fleet::script(&args.simulated)?;
+    Ok(Some(EngineCoreConfig { front_end, version, family, script }))
 }
 
 /// Serves a front end until a signal.
 pub(in crate::cli) fn run(args: PlayArgs, config: EngineCoreConfig) -> Result<ExitCode, Failure> {
     let (admin_at, concerns, cassettes) = (admin_at(&args)?, concerns(&args), args.cassettes.clone());
+    let fault_args = args.faults.clone();
     cassettes.report.as_deref().map_or(Ok(()), conclude::writable)?;
     let server = configuration(args, None, &admin_at)?;
     let (progress, faults) = (Arc::clone(&server.progress), Arc::clone(&server.faults));
+    let read_again = Arc::clone(&faults);
     let player = loading::watched(&progress, || Player::load(server))?;
     server::raise_descriptor_limit();
     runtime::run(|shutdown| async move {
+        runtime::at_hangups(move || reload(&fault_args, &read_again))?;
         let admin_api = admin::answer(&admin_at, |access| player.admin_pages(access)).await?;
         output::note(&greeting(&player, &config));
         admin::announce(admin_api.as_ref(), player.ledger().map_or("/metrics", |_| "/vcr/report"));

@@ -12,7 +12,7 @@ use crate::{
     cli::{
         failure::Failure,
         output,
-        play::{args::PlayArgs, sources},
+        play::{args::PlayArgs, engine::SimulatedArgs, sources},
     },
     net::server::{self, DrainReport, Listener},
     play::{Fleet, FleetScript, Player},
@@ -49,15 +49,7 @@ impl FleetPlan {
         {
             return Err(Failure::usage(format!("{flag} does not go with {what}")).hint("leave one of them out"));
         }
-        let script = match &simulated.script {
-            None => FleetScript::default(),
-            Some(path) => {
-                let failed = |error: std::io::Error| Failure::input(format!("cannot read {}: {error}", path.display()));
-                let text = bounded_read::read_text(path).map_err(failed)?;
-                FleetScript::parse(&text, replicas)
-                    .map_err(|error| Failure::input(format!("{}:{}: {}", path.display(), error.line, error.message)))?
-            }
-        };
+        let script = script(simulated)?;
         let takes_free_ports = args.address().ends_with(":0");
         let addresses = simulated.replica_addresses.clone();
         Ok(Self { replicas, script, addresses, takes_free_ports, others: Vec::new() })
@@ -103,6 +95,15 @@ impl FleetPlan {
         let listeners = std::iter::once(first).chain(self.others).collect();
         Ok(fleet.serve(listeners, shutdown).await)
     }
+}
+
+/// Reads the script of the replicas' lives.
+pub(in crate::cli) fn script(simulated: &SimulatedArgs) -> Result<FleetScript, Failure> {
+    let Some(path) = &simulated.script else { return Ok(FleetScript::default()) };
+    let failed = |error: std::io::Error| Failure::input(format!("cannot read {}: {error}", path.display()));
+    let text = bounded_read::read_text(path).map_err(failed)?;
+    FleetScript::parse(&text, simulated.replicas())
+        .map_err(|error| Failure::input(format!("{}:{}: {}", path.display(), error.line, error.message)))
 }
 
 /// Threads for the connections of each replica: as many as the machine has cores, shared by all.

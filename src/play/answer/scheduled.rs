@@ -100,8 +100,13 @@ impl AnswerStream {
         let taken = run.scheduled(index).cached;
         // Of a prompt that another engine has computed, what was cached there.
         let found = run.remote_cached.unwrap_or(taken);
+        CachedTokens::Reported(CacheUse { found, created: self.created(index, taken) })
+    }
+
+    /// Prompt tokens of a choice that are new in the cache: those of full blocks, beyond those that were there.
+    pub(in crate::play) fn created(&self, index: usize, taken: u32) -> u32 {
         let prompt = self.sequences.get(index).map_or(0, |sequence| sequence.prompt_tokens);
         let full = prompt.checked_div(self.cache_block).unwrap_or(0).saturating_mul(self.cache_block);
-        CachedTokens::Reported(CacheUse { found, created: full.saturating_sub(taken) })
+        full.saturating_sub(taken)
     }
 }

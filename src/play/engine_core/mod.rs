@@ -6,7 +6,7 @@
 //! end change the state that the development endpoints of the HTTP server change ([`utility`]).
 //!
 //! A front end that is not there yet is waited for, one that is gone is waited for again; its requests end with it. Each rank has its own
-//! session.
+//! session. An engine that dies by a fault tells its front end, as vLLM's does; one that nobody reaches falls silent, as one that was killed.
 //!
 //! Limits: pooling, prompts as embeddings and lock step of experts are refused in words. Stop strings are the front end's to find.
 //!
@@ -30,13 +30,18 @@ use tokio::{
 };
 
 use self::session::{FrontEnd, SessionEnd};
-use super::{Player, ServerState, engine::Engine};
+use super::{
+    Player, ServerState,
+    engine::Engine,
+    error::PlayError,
+    fleet::{Fleet, FleetScript, Life},
+};
 
 /// Time until a front end that could not be joined is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The front end's address, and what is sent to it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Where the front end waits, and what it is told.
+#[derive(Debug, Clone, PartialEq)]
 pub struct EngineCoreConfig {
     /// `tcp://HOST:PORT`, where it waits for engines (vLLM's `--data-parallel-rpc-port`).
     pub front_end: String,
@@ -44,6 +49,8 @@ pub struct EngineCoreConfig {
     pub version: String,
     /// What is sent by position in that version.
     pub family: VersionFamily,
+    /// What happens to it, as to the one replica of a fleet.
+    pub script: FleetScript,
 }
 
 /// Reasons for which no front end is served.
@@ -55,6 +62,9 @@ pub enum EngineCoreError {
     /// The system starts no thread.
     #[error("the thread of an engine core ended: {0}")]
     Thread(#[source] io::Error),
+    /// The engine does not start.
+    #[error(transparent)]
+    Start(#[from] PlayError),
 }
 
 /// A rank as its front end sees it.
@@ -67,7 +77,7 @@ struct CoreRank {
 
 impl Player {
     /// Serves a front end of vLLM as its engine cores, one for each rank, until `shutdown` completes. Requests in progress are aborted then,
-    /// and the front end is notified that the engine is dead.
+    /// and the front end is told that the engine is dead. Faults of whole servers happen to it meanwhile, as to the one replica of a fleet.
     ///
     /// # Errors
     /// Where there is no simulated engine, or no thread for it.
@@ -76,22 +86,28 @@ impl Player {
         config: EngineCoreConfig,
         shutdown: impl Future<Output = ()>,
     ) -> Result<(), EngineCoreError> {
+        let fleet = Fleet::new(self.clone(), 1, config.script.clone())?;
+        fleet.serve_front_end(Arc::new(config), shutdown).await
+    }
+
+    /// Serves the front end while the engine is alive.
+    pub(super) async fn serve_ranks(
+        &self,
+        config: &Arc<EngineCoreConfig>,
+        life: &watch::Receiver<Life>,
+    ) -> Result<(), EngineCoreError> {
         let engine = self.state.engine.as_ref().ok_or(EngineCoreError::NoEngine)?;
         engine.serves_at(None);
         self.state.begin();
-        sleep(self.state.config.server.startup).await;
-        let (stop, stopped) = watch::channel(false);
-        let config = Arc::new(config);
         let mut ranks = JoinSet::new();
+        sleep(self.state.config.server.startup).await;
         for rank in (0..=u16::MAX).take(engine.ranks()) {
-            let core = CoreRank { state: Arc::clone(&self.state), config: Arc::clone(&config), rank };
-            let stopped = stopped.clone();
+            let core = CoreRank { state: Arc::clone(&self.state), config: Arc::clone(config), rank };
+            let life = life.clone();
             // What a step gives is collected in one place, on one thread.
             let runtime = Builder::new_current_thread().enable_all().build().map_err(EngineCoreError::Thread)?;
-            ranks.spawn(spawn_blocking(move || runtime.block_on(core.serve(stopped))));
+            ranks.spawn(spawn_blocking(move || runtime.block_on(core.serve(life))));
         }
-        shutdown.await;
-        stop.send_replace(true);
         while let Some(ended) = ranks.join_next().await {
             ended.and_then(|ended| ended).map_err(|error| EngineCoreError::Thread(error.into()))?;
         }
@@ -100,19 +116,19 @@ impl Player {
 }
 
 impl CoreRank {
-    /// Joins one front end after the other until it is stopped.
-    async fn serve(self, mut stopped: watch::Receiver<bool>) {
+    /// Joins one front end after the other while it is alive.
+    async fn serve(self, mut life: watch::Receiver<Life>) {
         let (mut last_failure, ready) = (None, self.ready());
         loop {
             let joined = select! {
                 joined = EngineSession::join(&self.config.front_end, self.rank, &ready) => joined,
-                _ = stopped.wait_for(|is_stopped| *is_stopped) => return,
+                _ = life.wait_for(|life| *life != Life::Alive) => return,
             };
             match joined {
                 Ok(session) => {
                     last_failure = None;
                     tracing::info!(rank = self.rank, clients = session.clients(), "a front end has joined");
-                    match FrontEnd::new(self.clone(), session).serve(&mut stopped).await {
+                    match FrontEnd::new(self.clone(), session).serve(&mut life).await {
                         SessionEnd::Stopped => return,
                         SessionEnd::Gone(reason) => {
                             tracing::warn!(
@@ -133,7 +149,7 @@ impl CoreRank {
                     }
                     select! {
                         () = sleep(RETRY) => {}
-                        _ = stopped.wait_for(|is_stopped| *is_stopped) => return,
+                        _ = life.wait_for(|life| *life != Life::Alive) => return,
                     }
                 }
             }

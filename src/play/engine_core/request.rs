@@ -58,14 +58,17 @@ pub(super) async fn begin(
     let (validated, ()) = validated(&state, Bytes::from(vec![0; weight]), read).await.map_err(|error| error.message)?;
     let ValidatedRequest { request: generation, prompts, .. } = validated.accepted().map_err(|error| error.message)?;
     let (choice, name) = client_request(&request.request_id, request.external_req_id.as_deref());
+    // vLLM's Rust front end, which sends parameters at their default too, has one prompt in a request, and no number in its name.
+    let is_numbered = sampling.value.get("min_tokens").and_then(MsgpackValue::as_u64) != Some(0);
+    let (id, prompt) = id_of_client(&name, is_numbered);
     let from = RequestOrigin {
-        request_id: Some(id_of_client(&name).to_owned()),
+        request_id: Some(id.to_owned()),
         session_id: request.session_id.clone(),
         rank: Some(rank.into()),
         session: None,
         errors: Vec::new(),
         at: arrived,
-        choices_before: choice.and_then(|choice| usize::try_from(choice).ok()).unwrap_or(0),
+        choices_before: choice.and_then(|choice| usize::try_from(choice).ok()).unwrap_or(prompt),
         wants_values: true,
         refused: None,
     };
@@ -94,10 +97,15 @@ pub(super) fn load(state: &ServerState, adapter: &LoraName) -> Result<(), ApiErr
     state.adapters.load(LoadAdapter { lora_name, lora_path, load_inplace: true }, None, &state.model).map(drop)
 }
 
-/// The id that a client sent with `X-Request-Id`, out of the front end's name of its request.
-fn id_of_client(name: &str) -> &str {
-    let completion = name.strip_prefix("cmpl-").map(|id| id.rsplit_once('-').map_or(id, |(id, _)| id));
-    completion.or_else(|| name.strip_prefix("chatcmpl-")).unwrap_or(name)
+/// The id that a client sent with `X-Request-Id`, out of the front end's name of its request, and the prompt's number among those of it.
+fn id_of_client(name: &str, is_numbered: bool) -> (&str, usize) {
+    let (id, mark) = match name.strip_prefix("cmpl-") {
+        Some(id) => (id, '-'),
+        None => (name.strip_prefix("chatcmpl-").unwrap_or(name), '_'),
+    };
+    let numbered =
+        id.rsplit_once(mark).filter(|_| is_numbered).and_then(|(id, prompt)| Some((id, prompt.parse().ok()?)));
+    numbered.unwrap_or((id, 0))
 }
 
 /// The parameters as JSON, with the defaults that a front end does not write.
@@ -107,9 +115,9 @@ fn parameters(sampling: &SamplingParams) -> Map<String, Value> {
     let engines =
         named.filter(|(name, value)| !name.starts_with('_') && !OF_FRONT_END.contains(name) && !value.is_nil());
     let mut params: Map<String, Value> = engines.map(|(name, value)| (name.to_owned(), json(value))).collect();
-    params.entry("max_tokens").or_insert_with(|| sampling.max_tokens().into());
-    params.entry("temperature").or_insert_with(|| 1.0.into());
-    params.entry("top_p").or_insert_with(|| 1.0.into());
+    for (name, default) in SamplingParams::DEFAULTS {
+        params.entry(*name).or_insert_with(|| json(default));
+    }
     if params.contains_key("logprob_token_ids") {
         // Ids that are named are scored, whatever else is.
         params.entry("logprobs").or_insert_with(|| 0.into());
@@ -147,14 +155,17 @@ mod tests {
     #[test]
     fn the_id_of_a_client_is_found_in_the_name_of_its_request() {
         for (name, expected) in [
-            ("chatcmpl-replay-3", "replay-3"),
-            ("cmpl-replay-3-0", "replay-3"),
-            ("cmpl-x", "x"),
-            ("resp_1f", "resp_1f"),
-            ("", ""),
+            ("chatcmpl-replay-3", ("replay-3", 0)),
+            ("chatcmpl-replay-3_1", ("replay-3", 1)),
+            ("cmpl-replay-3-2", ("replay-3", 2)),
+            ("cmpl-x", ("x", 0)),
+            ("resp_1f_0", ("resp_1f", 0)),
+            ("resp_1f", ("resp_1f", 0)),
+            ("", ("", 0)),
         ] {
-            assert_eq!(id_of_client(name), expected, "{name}");
+            assert_eq!(id_of_client(name, true), expected, "{name}");
         }
+        assert_eq!(id_of_client("cmpl-replay-3", false), ("replay-3", 0));
     }
 
     #[test]

@@ -70,7 +70,7 @@ impl EngineClock {
 
 impl OutputEnds {
     pub(super) fn of(sampling: &SamplingParams) -> Self {
-        let (eos, stop_token_ids) = (sampling.eos_token_id(), sampling.stop_token_ids());
+        let (eos, stop_token_ids) = (sampling.eos_token_id(), sampling.ids("stop_token_ids"));
         Self { eos, stop_token_ids, max_tokens: sampling.max_tokens() }
     }
 
@@ -183,9 +183,10 @@ impl RunningRequest {
             let arrived = began.checked_sub(queued).unwrap_or(self.arrived);
             output.events = vec![(QUEUED, clock.seconds(arrived)), (SCHEDULED, clock.seconds(began))];
             let prompt_tokens = self.answer.prompt_tokens();
+            let created = self.answer.created(0, cached);
             output.prefill_stats =
-                Some(PrefillStats { prompt_tokens, cached: cached.saturating_sub(external), external });
-            let rows = self.answer.prompt_positions().zip(self.requested.prompt);
+                Some(PrefillStats { prompt_tokens, cached: cached.saturating_sub(external), external, created });
+            let rows = self.answer.prompt_positions().zip(self.asked.prompt);
             // The first token has none.
             output.new_prompt_logprobs = rows
                 .map(|(rows, alternatives)| logprobs::tensors(rows.get(1..).unwrap_or_default(), alternatives, false));

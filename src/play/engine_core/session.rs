@@ -26,7 +26,10 @@ use super::{
 };
 use crate::{
     base::rate_limited_log::RateLimitedLog,
-    play::engine::{StepReport, StepReports},
+    play::{
+        engine::{StepReport, StepReports},
+        fleet::Life,
+    },
 };
 
 /// Requests of one front end at a time; more end with an error.
@@ -35,7 +38,7 @@ const MOST_REQUESTS: usize = 65_536;
 /// Reason for the end of a session.
 #[derive(Debug)]
 pub(super) enum SessionEnd {
-    /// The server ends.
+    /// The engine ends.
     Stopped,
     /// The front end is gone, and why that is believed.
     Gone(String),
@@ -108,15 +111,19 @@ impl FrontEnd {
         }
     }
 
-    /// Serves it until it is gone or the server ends.
-    pub(super) async fn serve(mut self, stopped: &mut watch::Receiver<bool>) -> SessionEnd {
+    /// Serves it until it is gone or the engine is not alive any more.
+    pub(super) async fn serve(mut self, life: &mut watch::Receiver<Life>) -> SessionEnd {
         let reports = Arc::clone(&self.reports);
         // Figures of steps before it came are not its own.
         let _earlier = reports.take();
         loop {
             let served = select! {
-                _ = stopped.wait_for(|is_stopped| *is_stopped) => {
-                    self.end().await;
+                now = ended(life) => {
+                    match now {
+                        Life::Unreachable => {}
+                        Life::Dead => self.session.end().await,
+                        Life::Over | Life::Alive => self.end().await,
+                    }
                     return SessionEnd::Stopped;
                 }
                 input = self.session.next() => match input {
@@ -315,7 +322,6 @@ impl FrontEnd {
             steps: *steps,
             has_connector: config.is_some_and(|config| config.kv_transfer.is_some()),
             drafts: drafts.map(|speculation| (speculation.num_speculative_tokens, spec_decoding)),
-            running_adapters: state.metrics.running_adapters(),
         })
     }
 
@@ -331,6 +337,11 @@ impl FrontEnd {
             Err(error) => tracing::debug!(%error, "the front end is gone before its requests are aborted"),
         }
     }
+}
+
+/// Waits for the end of the engine's life, and gives what it is then.
+async fn ended(life: &mut watch::Receiver<Life>) -> Life {
+    life.wait_for(|life| *life != Life::Alive).await.map_or(Life::Over, |life| *life)
 }
 
 /// Waits for the next tokens of a request.

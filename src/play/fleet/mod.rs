@@ -28,7 +28,7 @@ use crate::{
     faults::{FaultSet, ServedNames, ServerCondition},
     net::server::{DrainReport, Listener, ListenerPlace},
     play::{
-        Config, PlayError, Player, ServerFaults,
+        Config, EngineCoreConfig, EngineCoreError, PlayError, Player, ServerFaults,
         engine::{Engine, Slowdown},
         load::{model::Model, trace::LoadedTrace},
         state::{ReplicaContext, ServerState},
@@ -91,7 +91,7 @@ impl ServerParts {
 
 /// Desired state of a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Life {
+pub(in crate::play) enum Life {
     Alive,
     /// It is there, and nobody reaches it.
     Unreachable,
@@ -132,30 +132,61 @@ impl Fleet {
 
     /// Serves each replica on its listener until `shutdown` completes, then drains. The times of its faults begin now.
     pub async fn serve(self, listeners: Vec<Listener>, shutdown: impl Future<Output = ()>) -> DrainReport {
+        let mut listeners = listeners.into_iter();
+        let serving = |replica: Replica, life| listeners.next().map(|listener| replica.live(listener, life));
+        let reports = self.live(serving, shutdown).await;
+        DrainReport { cut: reports.iter().map(|report| report.cut).sum() }
+    }
+
+    /// Lets the first replica be the engine core of a front end until `shutdown` completes. The times of its faults begin now.
+    ///
+    /// # Errors
+    /// Where it has no engine, or no thread for it.
+    pub(in crate::play) async fn serve_front_end(
+        self,
+        config: Arc<EngineCoreConfig>,
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<(), EngineCoreError> {
+        let serving = |replica: Replica, life| Some(replica.live_behind(Arc::clone(&config), life));
+        self.live(serving, shutdown).await.into_iter().collect()
+    }
+
+    /// Starts each replica, and lets its faults happen until `shutdown` completes or all replicas have ended. Gives what they end with.
+    async fn live<F>(
+        self,
+        mut serving: impl FnMut(Replica, watch::Receiver<Life>) -> Option<F>,
+        shutdown: impl Future<Output = ()>,
+    ) -> Vec<F::Output>
+    where
+        F: Future<Output: Send + 'static> + Send + 'static,
+    {
         self.faults.begin(self.script.faults(), self.served_names());
-        let mut controls = Vec::new();
-        let mut serving = JoinSet::new();
-        for (replica, listener) in self.replicas.into_iter().zip(listeners) {
+        let (mut controls, mut running) = (Vec::new(), JoinSet::new());
+        for replica in self.replicas {
             let (life, lived) = watch::channel(Life::Alive);
-            let has_engine = replica.player.state.engine.is_some();
-            controls.push(ReplicaControl { life, slowdown: Arc::clone(&replica.slowdown), has_engine });
-            serving.spawn(replica.live(listener, lived));
+            let (slowdown, has_engine) = (Arc::clone(&replica.slowdown), replica.player.state.engine.is_some());
+            if let Some(replica) = serving(replica, lived) {
+                controls.push(ReplicaControl { life, slowdown, has_engine });
+                running.spawn(replica);
+            }
         }
+        let all_ended = async {
+            let mut ended = Vec::new();
+            while let Some(end) = running.join_next().await {
+                end.map_or_else(|error| tracing::error!(%error, "a replica failed"), |end| ended.push(end));
+            }
+            ended
+        };
+        let mut all_ended = std::pin::pin!(all_ended);
         tokio::select! {
             () = shutdown => {}
             () = follow(&self.faults, &controls) => {}
+            ended = &mut all_ended => return ended,
         }
         for control in &controls {
             control.life.send_replace(Life::Over);
         }
-        let mut cut = 0;
-        while let Some(ended) = serving.join_next().await {
-            match ended {
-                Ok(report) => cut += report.cut,
-                Err(error) => tracing::error!(%error, "a replica failed"),
-            }
-        }
-        DrainReport { cut }
+        all_ended.await
     }
 }
 
@@ -271,6 +302,30 @@ impl Replica {
                     Life::Unreachable => {}
                 }
                 until(&mut life, |life| life != now).await;
+            }
+        }
+    }
+}
+
+impl Replica {
+    /// Is the engine core of a front end while it is to be there; after it was dead it is another one.
+    async fn live_behind(
+        self,
+        config: Arc<EngineCoreConfig>,
+        mut life: watch::Receiver<Life>,
+    ) -> Result<(), EngineCoreError> {
+        let Self { number, mut player, slowdown, origin } = self;
+        loop {
+            player.serve_ranks(&config, &life).await?;
+            let now = *life.borrow_and_update();
+            match now {
+                Life::Over => return Ok(()),
+                Life::Dead => player.state.engine.iter().for_each(Engine::end),
+                Life::Alive | Life::Unreachable => {}
+            }
+            until(&mut life, |life| matches!(life, Life::Alive | Life::Over)).await;
+            if now == Life::Dead && *life.borrow() == Life::Alive {
+                player = origin.server(number, &slowdown)?;
             }
         }
     }

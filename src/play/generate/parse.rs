@@ -228,15 +228,23 @@ impl SequenceParser {
         if reads_calls(parsing) {
             self.by.count(!parts.calls.is_empty());
         }
+        // Calls of a message that offers no tools: they are taken out of the text, and nobody gets them.
+        let is_offered = parsing.choice != ToolChoice::Auto || !parsing.functions.is_empty();
         match &self.by.parsing.choice {
             // The engine has this reason for calls that were cut off by the length, too.
-            ToolChoice::Auto if !parts.calls.is_empty() => {
+            ToolChoice::Auto if is_offered && !parts.calls.is_empty() => {
                 *finish = finish.take().map(|(_, stop_reason)| (TOOL_CALLS, stop_reason));
             }
             ToolChoice::Required => self.by.call(finish),
             ToolChoice::Auto | ToolChoice::Named(_) | ToolChoice::None => {}
         }
-        let most = if self.by.only_first { 1 } else { usize::MAX };
+        let most = if !is_offered {
+            0
+        } else if self.by.only_first {
+            1
+        } else {
+            usize::MAX
+        };
         let call =
             |call: parsers::ParsedCall| MessageCall { id: ids.make(), name: call.name, arguments: call.arguments };
         Some(AnswerMessage {

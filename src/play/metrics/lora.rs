@@ -87,15 +87,6 @@ impl Metrics {
         self
     }
 
-    /// Adapters of running requests by name, with the number of these.
-    pub(in super::super) fn running_adapters(&self) -> Vec<(String, u64)> {
-        let of = |info: &Arc<LoraRequestsInfo>| {
-            let state = info.lock();
-            state.running.iter().map(|(lora, count)| (lora.lora_name.clone(), *count)).collect()
-        };
-        self.lora.as_ref().map(of).unwrap_or_default()
-    }
-
     /// Counts a request of an adapter from its first token on.
     pub(in super::super) fn run_adapter(&self, lora: &Arc<LoraRequest>) -> Option<RunningAdapter> {
         let info = self.lora.as_ref()?;

@@ -272,7 +272,7 @@ fn take_defaults(state: &ServerState, request: &mut GenerationRequest) {
     if let Some(most) = state.model.sampling.max_tokens {
         request.limit_tokens(most);
     }
-    if state.config.token_spelling == Spelling::Id {
+    if state.config.token_spelling == Spelling::Id && request.logprobs.spelling == Spelling::Text {
         request.logprobs.spelling = Spelling::Id;
     }
 }

@@ -16,7 +16,7 @@ use vllm_vcr::{
         outputs::{WireFinish, WireOutput, WireOutputs},
         zmtp::{SocketType, ZmtpConnection},
     },
-    play::{Config, EngineConfig, EngineCoreConfig, EngineTimes, LoraConfig, Player, Source, Synthetic},
+    play::{Config, EngineConfig, EngineCoreConfig, EngineTimes, FleetScript, LoraConfig, Player, Source, Synthetic},
     recording::trace::FinishReason,
     replay::matching::MatchBy,
     text::prompt::SpecialTokens,
@@ -81,9 +81,13 @@ async fn message(connection: &mut ZmtpConnection) -> Vec<Vec<u8>> {
 
 impl Behind {
     async fn start(player: &Player, version: &str) -> Self {
+        Self::start_scripted(player, version, FleetScript::default()).await
+    }
+
+    async fn start_scripted(player: &Player, version: &str, script: FleetScript) -> Self {
         let (greetings, inputs, outputs) = (bind().await, bind().await, bind().await);
         let family = VersionFamily::of_version(version).unwrap();
-        let config = EngineCoreConfig { front_end: address(&greetings), version: version.to_owned(), family };
+        let config = EngineCoreConfig { front_end: address(&greetings), version: version.to_owned(), family, script };
         let (stop, stopped) = oneshot::channel::<()>();
         let player = player.clone();
         let engine = tokio::spawn(async move {
@@ -254,7 +258,7 @@ async fn steps_are_messages_with_times_and_figures() {
     let [(1, queued), (2, scheduled)] = first[0].events.as_slice() else { panic!("{first:?}") };
     assert!(queued <= scheduled && first[1..].iter().all(|output| output.events.is_empty()));
     let stats = first[0].prefill_stats.unwrap();
-    assert_eq!((stats.prompt_tokens, stats.cached, stats.external), (33, 0, 0));
+    assert_eq!((stats.prompt_tokens, stats.cached, stats.external, stats.created), (33, 0, 0, 32));
     behind.add("cmpl-b-0", &prompt, at_most(2)).await;
     let second = behind.until_ended(&["cmpl-b-0-0badcafe"]).await;
     assert_eq!(second[0].prefill_stats.unwrap().cached, 32);
@@ -404,6 +408,29 @@ async fn a_front_end_that_comes_again_is_joined_again_and_the_end_aborts_and_say
 }
 
 #[tokio::test]
+async fn an_engine_that_dies_tells_its_front_end_and_begins_anew() {
+    let life = "- {at: 500ms, replica: 0, do: die}\n- {at: 600ms, replica: 0, do: start}\n";
+    let step = Duration::from_millis(5);
+    let times = EngineTimes::Given(StepTimes::Knobs(Knobs::constant(step, step)));
+    let engine = Some(EngineConfig { times, ..EngineConfig::default() });
+    let player = Player::load(Config { engine, ..synthetic() }).unwrap();
+    let mut behind = Behind::start_scripted(&player, "0.32.0", FleetScript::parse(life, 1).unwrap()).await;
+    behind.add("cmpl-open-0", &[5], at_most(4000)).await;
+    let mut died = behind.joined.remove(0);
+    loop {
+        let frames = message(&mut died.output).await;
+        if frames[0] == ENGINE_CORE_DEAD {
+            break;
+        }
+        let outputs = WireOutputs::read(&frames[0], &[], behind.family).unwrap().outputs;
+        assert!(outputs.iter().all(|output| output.finish_reason.is_none()), "it ends first");
+    }
+    behind.meet().await;
+    behind.add("cmpl-next-0", &[5], at_most(2)).await;
+    assert_eq!(behind.until_ended(&["cmpl-next-0-0badcafe"]).await.len(), 2);
+}
+
+#[tokio::test]
 async fn each_rank_joins_and_runs_its_own_requests() {
     let player = Player::load(Config { data_parallel_size: 2.try_into().unwrap(), ..synthetic() }).unwrap();
     let mut behind = Behind::start(&player, "0.32.0").await;
@@ -448,9 +475,14 @@ fn flags_that_mean_nothing_behind_a_front_end_are_refused_by_name() {
     for (flags, expected) in [
         (&["--engine-core", "29550"][..], "is not HOST:PORT"),
         (&["--engine-core", "127.0.0.1:1", "--port", "8000"], "--port means nothing with --engine-core"),
-        (&["--engine-core", "127.0.0.1:1", "--fault", "429"], "--fault means nothing with --engine-core"),
+        (&["--engine-core", "127.0.0.1:1", "--fault", "429"], "`429` means nothing with --engine-core"),
+        (&["--engine-core", "127.0.0.1:1", "--fault-headers"], "--fault-headers means nothing with --engine-core"),
         (&["--engine-core", "127.0.0.1:1", "--replicas", "2"], "--replicas means nothing with --engine-core"),
         (&["--engine-core", "127.0.0.1:1", "--cassette", "a.yaml"], "a cassette has exchanges of HTTP"),
+        (
+            &["--engine-core", "127.0.0.1:1", "--cassette", "a.yaml", "--synthetic", "random", "--on-miss", "random"],
+            "a cassette has exchanges of HTTP",
+        ),
         (&["--engine-core", "127.0.0.1:1", "--vllm-version", "0.14"], "0.10 to 0.13, 0.16, 0.19 to 0.33"),
         (&["--engine-core", "127.0.0.1:1", "--", "pytest"], "a command would not find it"),
     ] {

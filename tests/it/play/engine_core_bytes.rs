@@ -30,7 +30,7 @@ fn read(bytes: &[u8], frames: &[Vec<u8>]) {
     }
     let _either = (RequestType::read(bytes), aborted(bytes), EngineAddresses::read(bytes));
     if let Ok(request) = EngineCoreRequest::read(bytes) {
-        let _any = request.sampling_params.map(|sampling| (sampling.max_tokens(), sampling.stop_token_ids()));
+        let _any = request.sampling_params.map(|sampling| (sampling.max_tokens(), sampling.ids("stop_token_ids")));
     }
     if let Ok(call) = UtilityCall::read(bytes) {
         assert!(MsgpackValue::read(&call.output(Err("no".to_owned())).to_bytes()).is_ok());

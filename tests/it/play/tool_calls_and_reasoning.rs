@@ -123,7 +123,8 @@ async fn thinking_is_bounded_only_where_its_end_is_known() {
     assert_eq!(chat(&saying("Hi.", QWEN3).await, json!({"thinking_token_budget": 5})).await.status, 200);
 }
 
-/// Seen at vLLM's own front end: its messages endpoint leaves `tool_choice` null where no tools are offered, and null is a parser's "auto".
+/// Seen at vLLM's own front end: its messages endpoint leaves `tool_choice` null where no tools are offered, and null is a parser's "auto". A
+/// whole message has the text without the calls then, and a stream has both.
 #[tokio::test]
 async fn calls_are_found_in_messages_that_offer_no_tools_and_not_in_chats() {
     let server = saying(CALLS, HERMES).await;
@@ -137,7 +138,13 @@ async fn calls_are_found_in_messages_that_offer_no_tools_and_not_in_chats() {
         content.iter().map(|block| block["type"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
     let message = |body: Value| async move { client::send(server.address, &client::post("/v1/messages", &body)).await };
-    assert_eq!(kinds(message(asked(json!({}))).await), ["text", "tool_use", "tool_use"]);
+    let answer = message(asked(json!({}))).await;
+    assert_eq!(answer.json()["stop_reason"], "end_turn");
+    assert_eq!(kinds(answer), ["text"]);
+    let server = saying(CALLS, HERMES).await;
+    let message = |body: Value| async move { client::send(server.address, &client::post("/v1/messages", &body)).await };
+    let stream = message(asked(json!({"stream": true}))).await;
+    assert_eq!(stream.text().matches("\"type\":\"tool_use\"").count(), 2);
     let server = saying(CALLS, HERMES).await;
     let message = |body: Value| async move { client::send(server.address, &client::post("/v1/messages", &body)).await };
     assert_eq!(kinds(message(asked(json!({"tool_choice": {"type": "none"}}))).await), ["text"]);

@@ -1,10 +1,16 @@
 //! The tap between a front end of vLLM and an engine core: what passes is unchanged but for addresses, and becomes records.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use bytes::Bytes;
 use rmpv::Value;
-use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle, time::timeout};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::oneshot,
+    task::JoinHandle,
+    time::timeout,
+};
 use vllm_vcr::{
     recording::trace::{CreateMode, FinishReason, Outcome, Record},
     tap::{
@@ -59,6 +65,22 @@ fn as_engine() -> DealerSocket {
     DealerSocket::with_options(options)
 }
 
+/// A tap before this front end.
+fn tap(folder: &Path, front_end: String, content: ContentRecording) -> EngineCoreTap {
+    let config = TapConfig {
+        upstream: "http://127.0.0.1:1".parse().unwrap(),
+        trace_out: folder.join("core.jsonl"),
+        create: CreateMode::New,
+        record_tokens: true,
+        tokenizer: None,
+        block_hash: BlockHashAlgorithm::Xxh3_64,
+        block_size: 2,
+        drain: Duration::ZERO,
+    };
+    let setup = Setup { content, timing_zero: "engine_core", ..Setup::from(config) };
+    EngineCoreTap::start(EngineCoreSetup { setup, front_end, model: Some("m".to_owned()) }).unwrap()
+}
+
 impl Between {
     async fn start(content: ContentRecording) -> Self {
         let folder = tempfile::tempdir().unwrap();
@@ -70,19 +92,7 @@ impl Between {
         let [inputs, bound_outputs] = bound.map(|at| at.to_string());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = format!("tcp://{}", listener.local_addr().unwrap());
-        let config = TapConfig {
-            upstream: "http://127.0.0.1:1".parse().unwrap(),
-            trace_out: folder.path().join("core.jsonl"),
-            create: CreateMode::New,
-            record_tokens: true,
-            tokenizer: None,
-            block_hash: BlockHashAlgorithm::Xxh3_64,
-            block_size: 2,
-            drain: Duration::ZERO,
-        };
-        let setup = Setup { content, timing_zero: "engine_core", ..Setup::from(config) };
-        let front_end = front_end.trim_start_matches("tcp://").to_owned();
-        let tap = EngineCoreTap::start(EngineCoreSetup { setup, front_end, model: Some("m".to_owned()) }).unwrap();
+        let tap = tap(folder.path(), front_end.trim_start_matches("tcp://").to_owned(), content);
         let (stop, stopped) = oneshot::channel();
         let tap = tokio::spawn(async move { tap.serve(listener, async { stopped.await.unwrap() }).await.unwrap() });
         let mut greeter = as_engine();
@@ -184,6 +194,28 @@ fn first(queued: f64, scheduled: f64) -> Vec<(usize, Value)> {
         ("num_local_cached_tokens", 2.into()),
     ]);
     vec![(7, Value::Array(vec![event(1, queued), event(2, scheduled)])), (11, prefill)]
+}
+
+/// libzmq sends the signature of its greeting, and the rest once it has its peer's.
+#[tokio::test]
+async fn a_greeting_passes_as_it_comes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (front_end, listener) =
+        (TcpListener::bind("127.0.0.1:0").await.unwrap(), TcpListener::bind("127.0.0.1:0").await.unwrap());
+    let at = listener.local_addr().unwrap();
+    let tap = tap(folder.path(), front_end.local_addr().unwrap().to_string(), ContentRecording::default());
+    let (_stop, stopped) = oneshot::channel::<()>();
+    tokio::spawn(async move { tap.serve(listener, async { drop(stopped.await) }).await.unwrap() });
+    let mut engine = TcpStream::connect(at).await.unwrap();
+    let (mut front, _) = front_end.accept().await.unwrap();
+    for part in [&[0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f][..], &[3], &[0; 53], &[4, 1, 9]] {
+        let mut read = vec![0; part.len()];
+        front.write_all(part).await.unwrap();
+        timeout(PATIENCE, engine.read_exact(&mut read)).await.expect("it does not wait for the rest").unwrap();
+        assert_eq!(read, part);
+        engine.write_all(part).await.unwrap();
+        timeout(PATIENCE, front.read_exact(&mut read)).await.expect("it does not wait for the rest").unwrap();
+    }
 }
 
 #[tokio::test]

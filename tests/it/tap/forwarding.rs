@@ -99,6 +99,27 @@ async fn the_client_sees_the_engines_own_bytes_and_the_trace_holds_the_ids() {
 }
 
 #[tokio::test]
+async fn streams_of_tokens_teach_nothing_of_fingerprints() {
+    let upstream = Upstream::start(|request| match request.starts_with(b"POST /inference/") {
+        true => {
+            let last =
+                r#"{"request_id":"generate-tokens-1","choices":[{"index":0,"finish_reason":"stop","token_ids":[13]}]}"#;
+            Script { pieces: event_stream(&[last, "[DONE]"]), end: End::KeepAlive }
+        }
+        false => engine(request),
+    })
+    .await;
+    let tap = Tapping::before(upstream.address).await;
+    let tokens = r#"{"token_ids":[1],"sampling_params":{"max_tokens":1},"stream":true}"#;
+    exchange(tap.address, &post("/inference/v1/generate", tokens)).await;
+    for _ in 0..2 {
+        let chat = post(CHAT, r#"{"messages":[],"stream":true}"#);
+        assert_eq!(exchange(upstream.address, &chat).await.pieces, exchange(tap.address, &chat).await.pieces);
+    }
+    tap.sound().await;
+}
+
+#[tokio::test]
 async fn a_refused_amendment_is_sent_again_as_the_client_wrote_it() {
     let upstream = Upstream::start(|request| {
         let text = String::from_utf8_lossy(request);

@@ -23,6 +23,8 @@ pub struct ChoiceView<'a> {
     pub finish_reason: Option<&'a str>,
     /// The stop string that ended it.
     pub stop: Option<&'a str>,
+    /// A parser has taken its text apart: it may be that nothing is left.
+    pub is_parsed: bool,
 }
 
 /// A part of a choice.
@@ -60,6 +62,7 @@ impl<'a> ChoiceView<'a> {
                 logprobs: None,
                 finish_reason: text("stop_reason"),
                 stop: text("stop_sequence"),
+                is_parsed: false,
             }],
             Endpoint::Responses => vec![Self {
                 role: None,
@@ -67,6 +70,7 @@ impl<'a> ChoiceView<'a> {
                 logprobs: None,
                 finish_reason: text("status"),
                 stop: None,
+                is_parsed: false,
             }],
             Endpoint::Embeddings | Endpoint::Other => Vec::new(),
         }
@@ -90,6 +94,7 @@ impl<'a> ChoiceView<'a> {
             logprobs: choice.get("logprobs").filter(|logprobs| !logprobs.is_null()),
             finish_reason: choice.get("finish_reason").and_then(Value::as_str),
             stop: choice.get("stop_reason").and_then(Value::as_str),
+            is_parsed: message.is_some_and(|message| message.get("content").is_some_and(Value::is_null)),
         }
     }
 

@@ -117,7 +117,7 @@ pub(super) fn response_body(request: &ResponsesRequest, head: &ResponseHead, cha
     response(request, head, Status::of_finish(chat.choice.finish_reason), &output, Some(&spent)).to_string()
 }
 
-/// Without reasoning or tool calls there is one message, whatever is in it.
+/// Without a parser there is one message, whatever is in it.
 fn items(id: &str, choice: &ChoiceView<'_>) -> Vec<Value> {
     let mut out = Vec::new();
     for part in &choice.parts {
@@ -139,7 +139,7 @@ fn items(id: &str, choice: &ChoiceView<'_>) -> Vec<Value> {
             }
         }
     }
-    if out.is_empty() {
+    if out.is_empty() && !choice.is_parsed {
         out.push(message(&item_id("msg", id, 0), None, Status::Completed));
     }
     out

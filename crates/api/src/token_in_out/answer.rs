@@ -28,6 +28,7 @@ struct TokenInOutChoice<'a> {
     finish: Option<(&'a str, &'a StopReason)>,
     ids: Option<&'a [u32]>,
     text: &'a str,
+    logprobs: Option<&'a str>,
     /// The number of all its tokens, once it is over.
     end: Option<usize>,
 }
@@ -41,7 +42,7 @@ impl TokenEncoder {
 
     /// Appends the event of new tokens; none where there are none to show.
     pub(crate) fn add(&mut self, head: &AnswerHead, piece: &ChoiceChunk<'_>, out: &mut EventBuffer) {
-        let &ChoiceChunk { index, finish, ids, text, .. } = piece;
+        let &ChoiceChunk { index, finish, ids, text, logprobs, .. } = piece;
         let produced = self.produced.entry(index).or_default();
         *produced += ids.map_or(0, <[u32]>::len);
         let end = finish.map(|_| *produced);
@@ -61,7 +62,7 @@ impl TokenEncoder {
                 put_ids(out, ids);
             }
             self.put_mode(out);
-            self.put_choice(out, &TokenInOutChoice { index, finish, ids, text, end });
+            self.put_choice(out, &TokenInOutChoice { index, finish, ids, text, logprobs, end });
             out.put("]}\n\n");
         });
     }
@@ -98,8 +99,8 @@ impl TokenEncoder {
             }
             let finish = Some((choice.finish.as_str(), &choice.stop_reason));
             let (ids, text) = (choice.ids.as_deref(), choice.text.as_str());
-            let end = Some(ids.map_or(0, <[u32]>::len));
-            self.put_choice(&mut out, &TokenInOutChoice { index, finish, ids, text, end });
+            let (end, logprobs) = (Some(ids.map_or(0, <[u32]>::len)), choice.logprobs.as_deref());
+            self.put_choice(&mut out, &TokenInOutChoice { index, finish, ids, text, logprobs, end });
         }
         out.put("]}");
         out
@@ -138,7 +139,10 @@ impl TokenEncoder {
             out.put(",\"text\":");
             put_escaped(out, choice.text);
         }
-        out.put(",\"logprobs\":null}");
+        // Those of texts are not made.
+        out.put(",\"logprobs\":");
+        out.put(choice.logprobs.filter(|_| !self.has_text).unwrap_or("null"));
+        out.put("}");
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    Api, ApiError, GenerationInput, GenerationRequest, KvTransferParams, PromptInput,
+    Api, ApiError, GenerationInput, GenerationRequest, KvTransferParams, PromptInput, Spelling,
     body::ValidBody,
     fields::{REPETITION, STREAM_OPTIONS, STRUCTURED_OUTPUTS_PARAMS},
     json,
@@ -166,6 +166,9 @@ impl TokenRequest {
         }
         if params.get("trace_decode_token_ids").is_some_and(|ids| ids.as_array().is_some_and(|ids| !ids.is_empty())) {
             request.vocabulary.replays = true;
+        }
+        if !self.has_text() {
+            request.logprobs.spelling = Spelling::Number;
         }
         Ok(request)
     }

@@ -19,7 +19,7 @@ fn outputs() -> WireOutputs {
         new_prompt_logprobs: Some(prompt),
         finish_reason: Some(WireFinish::Length),
         events: vec![(1, 1.5), (2, 2.5)],
-        prefill_stats: Some(PrefillStats { prompt_tokens: 3, cached: 2, external: 0 }),
+        prefill_stats: Some(PrefillStats { prompt_tokens: 3, cached: 2, external: 0, created: 0 }),
         ..WireOutput::default()
     };
     WireOutputs { outputs: vec![output], timestamp: 3.5, ..WireOutputs::default() }

@@ -22,7 +22,7 @@ fn a_request_of_the_real_encoder_is_read() {
         (sampling.max_tokens(), sampling.logprobs("logprobs"), sampling.logprobs("prompt_logprobs")),
         (7, Some(3), None)
     );
-    assert_eq!((sampling.stop_token_ids(), sampling.eos_token_id()), (vec![5, 6], None));
+    assert_eq!((sampling.ids("stop_token_ids"), sampling.eos_token_id()), (vec![5, 6], None));
 }
 
 /// Not byte for byte: `msgspec` writes a map that leaves defaults out with a longer head.

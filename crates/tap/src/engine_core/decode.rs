@@ -30,6 +30,8 @@ pub(super) struct AddedRequest {
     pub(super) has_stop_strings: bool,
     /// Candidates whose log probabilities are given at each token.
     pub(super) top: u32,
+    /// Ids that are given instead of the likeliest ones.
+    pub(super) named: Vec<u32>,
     /// Name of its adapter.
     pub(super) lora: Option<String>,
 }
@@ -209,6 +211,7 @@ fn added(request: EngineCoreRequest) -> AddedRequest {
         stream: sampling.is_some_and(is_delta),
         has_stop_strings: sampling.is_some_and(stops),
         top: logprobs.and_then(|top| u32::try_from(top).ok()).unwrap_or(0),
+        named: sampling.map(|sampling| sampling.ids("logprob_token_ids")).unwrap_or_default(),
         lora: lora_request.map(|lora| lora.lora_name),
     }
 }
@@ -272,16 +275,21 @@ fn rows(tensors: &LogprobsTensors) -> impl Iterator<Item = (&[u32], &[f32])> {
 
 fn logprobs(tensors: &LogprobsTensors) -> Vec<TokenLogprobs> {
     let token = |(ids, values): (&[u32], &[f32])| {
-        let mut candidates = ids.iter().copied().zip(values.iter().map(|value| f64::from(*value)));
+        let mut candidates = ids.iter().copied().zip(values.iter().map(|value| clamped(*value)));
         let own = candidates.next();
-        let others = candidates.filter(|(id, value)| Some(*id) != own.map(|(id, _)| id) && value.is_finite());
+        let others = candidates.filter(|(id, _)| Some(*id) != own.map(|(id, _)| id));
         TokenLogprobs {
             text: None,
-            logprob: own.map(|(_, value)| value).filter(|value| value.is_finite()),
+            logprob: own.map(|(_, value)| value),
             others: others.map(|(id, value)| (SpelledToken::Id(id), value)).collect(),
         }
     };
     rows(tensors).map(token).collect()
+}
+
+/// Returns a log probability as clients get it: nothing is less than -9999, and what is no number is that.
+fn clamped(value: f32) -> f64 {
+    f64::from(value.max(-9999.0))
 }
 
 /// Returns those of a prompt's tokens, of which the first has none.
@@ -290,9 +298,9 @@ fn prompt_logprobs(tensors: &LogprobsTensors) -> PromptLogprobs {
         let own = ids.first().copied();
         let ranks = std::iter::once(*rank).chain(1..);
         let all = ids.iter().zip(values).zip(ranks).enumerate();
-        let kept = all.filter(|(at, ((id, value), _))| (*at == 0 || Some(**id) != own) && value.is_finite());
+        let kept = all.filter(|(at, ((id, _), _))| *at == 0 || Some(**id) != own);
         let ranked =
-            kept.map(|(_, ((id, value), rank))| RankedLogprob { id: *id, logprob: (*value).into(), rank, text: None });
+            kept.map(|(_, ((id, value), rank))| RankedLogprob { id: *id, logprob: clamped(*value), rank, text: None });
         RankedLogprobs(ranked.collect())
     };
     let tokens =

@@ -178,7 +178,8 @@ impl CoreObserver {
 
     /// Begins the exchange of a request.
     fn open(&self, connection: u64, request: AddedRequest, model: Option<String>) -> (String, OpenCoreRequest) {
-        let AddedRequest { id, external_id, mut prompt_ids, params, stream, has_stop_strings, top, .. } = request;
+        let AddedRequest { id, external_id, mut prompt_ids, params, stream, has_stop_strings, top, named, .. } =
+            request;
         let (index, name) = client_request(&id, external_id.as_deref());
         let endpoint = if request.is_pooling { Endpoint::Embeddings } else { endpoint_of(&name) };
         let prompt_tokens = prompt_ids.as_ref().map(|ids| u32::try_from(ids.len()).unwrap_or(u32::MAX));
@@ -203,7 +204,7 @@ impl CoreObserver {
         };
         let exchange = OpenExchange::begin(Arc::clone(&self.shared), Arc::clone(&self.capabilities), facts, None);
         let mut core = Box::new(CoreFacts { stream, ..CoreFacts::default() });
-        core.logprobs.top = top;
+        (core.logprobs.top, core.logprobs.named) = (top, named);
         let open = OpenCoreRequest {
             exchange,
             facts: core,

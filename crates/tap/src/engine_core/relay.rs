@@ -30,7 +30,7 @@ use super::{
 };
 use base::{lock::Lock, rate_limited_log::RateLimitedLog};
 use engine_core::{
-    zmtp::{COMMAND, put_frame},
+    zmtp::{COMMAND, GREETING, put_frame},
     zmtp_reader::{ZmtpReader, ZmtpUnit, put_message},
 };
 
@@ -200,15 +200,18 @@ impl CoreRelay {
         ip: IpAddr,
     ) -> PassEnd {
         let mut reader = ZmtpReader::new(MOST_HANDSHAKE_BYTES, usize::MAX);
-        let (mut portion, mut units) = (vec![0; PORTION], Vec::new());
+        let (mut portion, mut units, mut greeting_left) = (vec![0; PORTION], Vec::new(), GREETING);
         loop {
             let read = match from.read(&mut portion).await {
                 Ok(0) => return PassEnd::Source(None),
-                Ok(read) => read,
+                Ok(read) => portion.get(..read).unwrap_or_default(),
                 Err(error) => return PassEnd::Source(Some(error)),
             };
-            reader.push(portion.get(..read).unwrap_or_default(), |unit| units.push(unit));
-            let mut bytes = Vec::new();
+            reader.push(read, |unit| units.push(unit));
+            // libzmq sends its greeting in parts, each once it has one of its peer's: they cannot wait for each other.
+            let greeting = read.get(..read.len().min(greeting_left)).unwrap_or_default();
+            greeting_left -= greeting.len();
+            let mut bytes = greeting.to_vec();
             for unit in units.drain(..) {
                 if let Err(error) = self.put_unit(&mut bytes, unit, ip).await {
                     tracing::error!(%error, "a handshake is given up");
@@ -223,7 +226,8 @@ impl CoreRelay {
 
     async fn put_unit(self: &Arc<Self>, bytes: &mut Vec<u8>, unit: ZmtpUnit, ip: IpAddr) -> io::Result<()> {
         match unit {
-            ZmtpUnit::Greeting(greeting) => bytes.extend(greeting),
+            // It has passed.
+            ZmtpUnit::Greeting(_) => {}
             ZmtpUnit::Command(command) => {
                 put_frame(bytes, COMMAND, command.len());
                 bytes.extend(command);

@@ -27,7 +27,7 @@ use crate::{
     replay::{matching::MatchBy, player::OnMiss},
 };
 
-use Effect::{Full, Nothing, Rest, Values};
+use Effect::{Excludes, Full, Nothing, Rest, Values};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::cli) enum SourceKind {
@@ -59,6 +59,8 @@ enum Effect {
     Values(&'static [&'static str], &'static str),
     /// Nothing, for this reason.
     Nothing(&'static str),
+    /// Nothing, and other sources beside it do not help.
+    Excludes(&'static str),
 }
 
 /// Tags, and structs of arguments, with what their flags do for each kind: the built-in trace, a trace, synthetic tokens, a cassette. A
@@ -96,7 +98,7 @@ const NO_RECORDS: Effect = Nothing("made-up tokens have no records");
 const ANSWERED: Effect = Rest("what is recorded is answered as it was recorded");
 const OWN_LENGTH: Effect = Rest("what is recorded has its own length");
 const SOUND: Effect = Nothing("all its records are sound");
-const OF_EXCHANGES: Effect = Nothing("it serves tokens, and a cassette has exchanges of HTTP");
+const OF_EXCHANGES: Effect = Excludes("it serves tokens, and a cassette has exchanges of HTTP");
 const OF_TRACES: Effect = Nothing("it is about traces");
 const OWN_PACE: Effect = Nothing("--time-to-first-token and --inter-token-latency set when they are sent");
 const NO_MEDIANS: Effect = Nothing("it has no median times");
@@ -211,6 +213,7 @@ fn check_flag(flag: &Arg, typed: &Typed<'_>, kinds: &[SourceKind]) -> Result<Opt
     let mut message = None;
     for kind in kinds {
         let kind_name = kind.name();
+        let failed = |reason: &str| format!("--{name} has no effect on {kind_name}: {reason}");
         let reason = match effect(&typed.command, flag, *kind).unwrap_or(Full) {
             Full => return Ok(None),
             Rest(reason) => {
@@ -219,8 +222,9 @@ fn check_flag(flag: &Arg, typed: &Typed<'_>, kinds: &[SourceKind]) -> Result<Opt
             Values(known, _) if values.iter().all(|value| known.contains(&value.as_str())) => return Ok(None),
             Values(known, reason) => format!("{reason} ({})", known.join(", ")),
             Nothing(reason) => reason.to_owned(),
+            Excludes(reason) => return Err(Failure::usage(failed(reason)).hint("leave it out")),
         };
-        message.get_or_insert(format!("--{name} has no effect on {kind_name}: {reason}"));
+        message.get_or_insert_with(|| failed(&reason));
     }
     match message {
         Some(message) => Err(Failure::usage(message).hint("leave it out")),

@@ -125,7 +125,7 @@ fn every_flag_works_or_says_so_for_every_kind_of_source() {
             let works = match effect {
                 Full | Rest(_) => true,
                 Values(known, _) => known.contains(&value.as_str()),
-                Nothing(_) => false,
+                Nothing(_) | Excludes(_) => false,
             };
             match outcome {
                 Ok(()) => assert!(works, "{line:?} is accepted"),
@@ -216,7 +216,7 @@ fn cell(effect: Effect) -> String {
         Full => "yes".to_owned(),
         Rest(reason) => format!("for other requests only: {reason}"),
         Values(values, reason) => format!("`{}` only: {reason}", values.join("`, `")),
-        Nothing(reason) => format!("no: {reason}"),
+        Nothing(reason) | Excludes(reason) => format!("no: {reason}"),
     }
 }
 
