@@ -147,7 +147,7 @@ fn joined(parts: &[ContentPart]) -> Value {
 }
 
 fn bad(reason: String, parameter: &'static str) -> PromptError {
-    PromptError::BadMessage { reason, parameter }
+    PromptError::BadMessage { reason, parameter, value: None }
 }
 
 /// One content part; `None` for a text part without text, which vLLM skips.
@@ -184,7 +184,8 @@ fn refusal_of(kind: &str) -> PromptError {
     let mut supported: Vec<&str> = MEDIA.into_iter().chain(TEXT).collect();
     supported.sort_unstable();
     let supported = supported.join(", ");
-    bad(format!("Unsupported chat content part type: '{kind}'. Supported types: {supported}."), "type")
+    let reason = format!("Unsupported chat content part type: '{kind}'. Supported types: {supported}.");
+    PromptError::BadMessage { reason, parameter: "type", value: Some(kind.to_owned()) }
 }
 
 /// The attribution line of a known client changes with every request; vLLM drops it so that prefixes stay shared.
