@@ -14,8 +14,8 @@ use tokio::{
 
 use super::server::ServerFaults;
 use crate::{
-    base::{lock::Lock, stats::scraped},
-    faults::{ChosenFault, FaultKind, FaultSet, MetricsFault},
+    base::{lock::Lock, rate_limited_log::RateLimitedLog, stats::scraped},
+    faults::{ChosenFault, Fault, FaultKind, FaultSet, MetricsFault},
 };
 
 /// Makes the page as it is now; `None` once its server is gone.
@@ -100,10 +100,20 @@ impl MetricsPages {
             // A page that stays may be equal to what it would be now.
             if other != page || matches!(fault, MetricsFault::Stale(_) | MetricsFault::Stuck) {
                 happened(it);
+            } else if let MetricsFault::Nan(Some(family)) | MetricsFault::Absent(family) = fault {
+                warn_unknown(&it.fault, family, &page);
             }
             page = other;
         }
         page
+    }
+}
+
+/// Warns of a fault that changes nothing because the page has no such family.
+fn warn_unknown(fault: &Fault, family: &str, page: &str) {
+    static LOG: RateLimitedLog = RateLimitedLog::new();
+    if scraped::without_family(page, family) == page && LOG.due().is_some() {
+        tracing::warn!("`{fault}` changes nothing: /metrics has no family `{family}`");
     }
 }
 
