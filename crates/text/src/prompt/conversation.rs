@@ -155,10 +155,16 @@ fn content_part(part: &Value, takes_media: bool) -> Result<Option<ContentPart>, 
     let Value::Object(fields) = part else {
         return Ok(part.as_str().map(ContentPart::text));
     };
-    let Some(kind) = fields.get("type") else {
-        return Err(bad("Missing 'type' field in multimodal part.".to_owned(), "type"));
+    // A medium may stand under its name alone.
+    let kind = match fields.get("type") {
+        Some(kind) => kind.as_str(),
+        None => MEDIA
+            .into_iter()
+            .find(|kind| fields.contains_key(*kind))
+            .map(Some)
+            .ok_or_else(|| bad("Missing 'type' field in multimodal part.".to_owned(), "type"))?,
     };
-    let key = match kind.as_str() {
+    let key = match kind {
         Some("text" | "input_text" | "output_text") => "text",
         Some("refusal") => "refusal",
         Some("thinking") => "thinking",
