@@ -169,7 +169,7 @@ fn chat_logprobs(body: &Map<String, Value>) -> Result<(), ApiError> {
     let top = number(body, "top_logprobs")?;
     prompt_logprobs(body)?;
     positive_or_all(body, "top_logprobs", top)?;
-    if top.is_some_and(|top| top > 0.0 || top < 0.0) && !python::truthy(body.get("logprobs")) {
+    if top.is_some_and(|top| top.abs() > 0.0) && !python::truthy(body.get("logprobs")) {
         let message = "when using `top_logprobs`, `logprobs` must be set to true.";
         return Err(ApiError::parameter("top_logprobs", message));
     }
