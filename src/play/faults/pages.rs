@@ -1,7 +1,7 @@
 //! Pages of metrics as faults have them: of earlier times, without a family, or with samples that are no numbers.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     sync::{Arc, MutexGuard, Weak},
     time::Duration,
 };
@@ -14,8 +14,8 @@ use tokio::{
 
 use super::server::ServerFaults;
 use crate::{
-    base::{lock::Lock, rate_limited_log::RateLimitedLog, stats::scraped},
-    faults::{ChosenFault, Fault, FaultKind, FaultSet, MetricsFault},
+    base::{lock::Lock, stats::scraped},
+    faults::{ChosenFault, FaultKind, FaultSet, MetricsFault},
 };
 
 /// Makes the page as it is now; `None` once its server is gone.
@@ -41,6 +41,8 @@ struct KeptPages {
     set: Weak<FaultSet>,
     /// By the number of their fault.
     stuck: HashMap<Option<usize>, Arc<str>>,
+    /// Numbers of the faults of families that the page does not have.
+    warned: HashSet<Option<usize>>,
     /// The oldest first.
     earlier: VecDeque<(Instant, Arc<str>)>,
 }
@@ -101,19 +103,14 @@ impl MetricsPages {
             if other != page || matches!(fault, MetricsFault::Stale(_) | MetricsFault::Stuck) {
                 happened(it);
             } else if let MetricsFault::Nan(Some(family)) | MetricsFault::Absent(family) = fault {
-                warn_unknown(&it.fault, family, &page);
+                let is_unknown = scraped::without_family(&page, family) == page;
+                if is_unknown && self.of(set).warned.insert(it.rule) {
+                    tracing::warn!("`{}` changes nothing: /metrics has no family `{family}`", it.fault);
+                }
             }
             page = other;
         }
         page
-    }
-}
-
-/// Warns of a fault that changes nothing because the page has no such family.
-fn warn_unknown(fault: &Fault, family: &str, page: &str) {
-    static LOG: RateLimitedLog = RateLimitedLog::new();
-    if scraped::without_family(page, family) == page && LOG.due().is_some() {
-        tracing::warn!("`{fault}` changes nothing: /metrics has no family `{family}`");
     }
 }
 
